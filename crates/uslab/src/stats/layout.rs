@@ -1,0 +1,163 @@
+//! The shared-memory snapshot: the one data layout that the allocator and its observers agree on.
+//!
+//! The allocator keeps these structures up to date on its slow paths; nothing on the fast path touches
+//! them. When the environment variable `USLAB_SNAPSHOT` names a directory (as `uslab run` sets it) they live in
+//! the file `DIR/PID`, mapped shared, so that a tool reads them without the process's help; otherwise they
+//! live in private memory and cost the same.
+//!
+//! ```text
+//!   offset 0      Header                      4096 bytes
+//!   offset 4096   Record[0 .. records_max]    256 bytes each, index = cache id
+//! ```
+//!
+//! This file is compiled into the library and, by path, into the command-line tool, which never links the
+//! allocator that it observes. It must therefore depend on nothing but `core`, and every change of the layout
+//! raises [`VERSION`].
+//!
+//! Consistency: each field is one atomic word. A reader may see two fields of one instant apart; a table that
+//! is read while the process runs is a snapshot of words, not of the whole.
+
+use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64};
+
+/// First eight bytes of a snapshot file.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"uslabsnp");
+/// Layout version; readers refuse any other.
+pub const VERSION: u32 = 1;
+/// Bytes before the first record.
+pub const HEADER_BYTES: usize = 4096;
+/// Records a file has room for. A cache whose id is not below this works but is not listed.
+pub const RECORDS_MAX: usize = 4096;
+/// Size of a whole file; it is sparse, so only records in use take memory.
+pub const FILE_BYTES: usize = HEADER_BYTES + RECORDS_MAX * core::mem::size_of::<Record>();
+/// Bytes of a cache's name, NUL-padded; longer names are cut at a character boundary.
+pub const NAME_BYTES: usize = 48;
+
+/// `Header::mode`: not decided yet.
+pub const MODE_UNKNOWN: u32 = 0;
+/// `Header::mode`: restartable sequences carry the fast path.
+pub const MODE_RSEQ: u32 = 1;
+/// `Header::mode`: the locked fallback carries it.
+pub const MODE_LOCKED: u32 = 2;
+
+/// `Header::mode_reason`: why the mode is what it is.
+pub const REASON_NONE: u32 = 0;
+/// Forced by `USLAB_RSEQ=0`.
+pub const REASON_FORCED: u32 = 1;
+/// The C library exports no registration (musl, glibc before 2.35).
+pub const REASON_NO_SYMBOL: u32 = 2;
+/// The C library could not register (valgrind, qemu-user, seccomp, `glibc.pthread.rseq=0`).
+pub const REASON_UNREGISTERED: u32 = 3;
+/// `membarrier(2)` has no command that restarts sequences (Linux before 5.10, seccomp).
+pub const REASON_NO_MEMBARRIER: u32 = 4;
+/// More possible CPUs than the slot tables are built for.
+pub const REASON_TOO_MANY_CPUS: u32 = 5;
+/// An architecture or kernel whose sequences are not trusted.
+pub const REASON_UNSUPPORTED: u32 = 6;
+
+/// `Record::state`: never used.
+pub const STATE_UNUSED: u32 = 0;
+/// `Record::state`: a live cache.
+pub const STATE_LIVE: u32 = 1;
+/// `Record::state`: destroyed; the record keeps its last figures until the id is used again.
+pub const STATE_DESTROYED: u32 = 2;
+
+/// Facts about the process and its page layer.
+#[repr(C)]
+pub struct Header {
+    /// [`MAGIC`], stored last when the file is made: a reader that finds it finds a whole header.
+    pub magic: AtomicU64,
+    /// [`VERSION`].
+    pub version: AtomicU32,
+    /// The process that writes here.
+    pub pid: AtomicU32,
+    /// One of the `MODE_*` values.
+    pub mode: AtomicU32,
+    /// One of the `REASON_*` values.
+    pub mode_reason: AtomicU32,
+    /// Possible CPUs of the machine (highest id + 1).
+    pub cpus: AtomicU32,
+    /// NUMA nodes of the machine.
+    pub nodes: AtomicU32,
+    /// Bytes of a system page.
+    pub page_bytes: AtomicU32,
+    /// Highest record index in use, plus one.
+    pub records_used: AtomicU32,
+    /// 1 once the process wrote its final figures at exit.
+    pub finished: AtomicU32,
+    /// Unused.
+    pub reserved0: AtomicU32,
+    /// `CLOCK_BOOTTIME` at start, in nanoseconds.
+    pub start_ns: AtomicU64,
+    /// Address space reserved for objects, in bytes.
+    pub reserved_bytes: AtomicU64,
+    /// Address space made readable and writable so far, in bytes.
+    pub committed_bytes: AtomicU64,
+    /// Bytes of pages that slabs and large objects hold now.
+    pub used_bytes: AtomicU64,
+    /// Bytes of free pages that still have memory behind them.
+    pub dirty_bytes: AtomicU64,
+    /// Bytes given back to the system by purges, ever.
+    pub purged_bytes: AtomicU64,
+    /// Bytes of metadata that the library has touched (an upper bound).
+    pub metadata_bytes: AtomicU64,
+    /// Large objects (page runs) alive now.
+    pub large_objects: AtomicU64,
+    /// Their bytes.
+    pub large_bytes: AtomicU64,
+    /// Large objects ever made.
+    pub large_allocs: AtomicU64,
+}
+
+/// Figures of one cache.
+#[repr(C, align(256))]
+pub struct Record {
+    /// One of the `STATE_*` values; stored last when a cache is made.
+    pub state: AtomicU32,
+    /// Cache id, equal to the record's index.
+    pub id: AtomicU32,
+    /// The cache's name, NUL-padded UTF-8.
+    pub name: [core::sync::atomic::AtomicU8; NAME_BYTES],
+    /// Size the user asked for, in bytes.
+    pub user_bytes: AtomicU32,
+    /// Distance between two objects of a slab, in bytes.
+    pub object_bytes: AtomicU32,
+    /// Objects of one slab.
+    pub objects_per_slab: AtomicU32,
+    /// 4 KiB pages of one slab.
+    pub pages_per_slab: AtomicU32,
+    /// Objects that a sheaf holds at the present setting.
+    pub sheaf_capacity: AtomicU32,
+    /// Kept empty slabs that are not given back (adaptive).
+    pub empty_target: AtomicU32,
+    /// Slabs now.
+    pub slabs: AtomicI64,
+    /// Slabs with some objects free and some in use.
+    pub partial_slabs: AtomicI64,
+    /// Slabs with every object free.
+    pub empty_slabs: AtomicI64,
+    /// Objects free in slabs.
+    pub slab_free: AtomicI64,
+    /// Objects free in sheaves of CPUs and barns, as of the last slow path of each.
+    pub sheaf_free: AtomicI64,
+    /// Times a slow path of allocation ran.
+    pub alloc_slow: AtomicU64,
+    /// Times a slow path of free ran.
+    pub free_slow: AtomicU64,
+    /// Sheaves filled from slabs.
+    pub refills: AtomicU64,
+    /// Sheaves emptied into slabs.
+    pub flushes: AtomicU64,
+    /// Slots drained from another CPU.
+    pub drains: AtomicU64,
+    /// Slabs taken from the page layer.
+    pub grows: AtomicU64,
+    /// Slabs given back to it.
+    pub releases: AtomicU64,
+    /// Allocations that failed for want of memory.
+    pub failures: AtomicU64,
+}
+
+const _: () = {
+    assert!(core::mem::size_of::<Record>() == 256);
+    assert!(core::mem::size_of::<Header>() <= HEADER_BYTES);
+};
