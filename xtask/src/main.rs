@@ -1,1 +1,60 @@
-fn main() {}
+//! `cargo xtask`: the workspace's own tools.
+//!
+//! ```text
+//!   demo     build a release and run a real program under it
+//!   ci       everything that must pass before a change lands, installing what it needs
+//!   tidy     the house rules, as a program
+//!   golden   the fast path's machine code, against the listing kept in the repository
+//!   dist     stage a release in target/dist
+//! ```
+//!
+//! Every check that CI makes is one of these, so that anyone can run at home what CI runs.
+
+mod ci;
+mod demo;
+mod dist;
+mod golden;
+mod tidy;
+mod workspace;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// The tools of the uslab workspace.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Build the release and run a program under the allocator, its caches listed at the end.
+    Demo(demo::Args),
+    /// Install what the tests need, then run every check; stops at the first that fails.
+    Ci(ci::Args),
+    /// Check the house rules: layers, assembly, syscalls, safety comments, file form, links.
+    Tidy(tidy::Args),
+    /// Compare the machine code of the fast path with xtask/golden/x86_64.txt.
+    Golden(golden::Args),
+    /// Stage a release in target/dist/{bin,lib,include,share}.
+    Dist,
+}
+
+fn main() -> ExitCode {
+    let outcome = workspace::Workspace::find().and_then(|workspace| match Args::parse().command {
+        Command::Demo(args) => demo::run(&workspace, &args),
+        Command::Ci(args) => ci::run(&workspace, &args),
+        Command::Tidy(args) => tidy::run(&workspace, &args),
+        Command::Golden(args) => golden::run(&workspace, &args),
+        Command::Dist => dist::run(&workspace),
+    });
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

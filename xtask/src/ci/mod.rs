@@ -1,0 +1,205 @@
+//! `cargo xtask ci`: everything that must hold before a change lands, in one command on a fresh Debian.
+//!
+//! The steps run in order and the first that fails ends the run. Each prints its heading, then whatever
+//! its program prints: nothing is swallowed, so that test runners' own closing lines are in the log.
+//!
+//! Steps are ordered by what they cost: rules and lints first, the programs last but staging.
+
+mod install;
+
+use crate::workspace::{self, Workspace};
+use crate::{dist, golden, tidy};
+use anyhow::{Context, Result, bail};
+use clap::Parser;
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+/// Arguments of `cargo xtask ci`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Run only these steps.
+    #[arg(long, value_name = "STEP", value_delimiter = ',')]
+    only: Vec<String>,
+    /// Leave these steps out.
+    #[arg(long, value_name = "STEP", value_delimiter = ',')]
+    skip: Vec<String>,
+    /// List the steps and stop.
+    #[arg(long)]
+    list: bool,
+}
+
+/// One thing that must hold.
+struct Step {
+    name: &'static str,
+    what: &'static str,
+    run: fn(&Workspace) -> Result<()>,
+}
+
+const STEPS: &[Step] = &[
+    Step { name: "packages", what: "Debian packages that the tests need", run: install::packages },
+    Step {
+        name: "toolchain",
+        what: "rustfmt, clippy and the arm64 standard library",
+        run: install::toolchain,
+    },
+    Step { name: "tidy", what: "the house rules", run: |w| tidy::run(w, &options()) },
+    Step { name: "format", what: "rustfmt", run: |w| cargo(w, &["fmt", "--all", "--check"], &[]) },
+    Step {
+        name: "clippy",
+        what: "lints, all targets",
+        run: |w| cargo(w, &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], &[]),
+    },
+    Step { name: "arm64", what: "the library type-checks for arm64", run: arm64 },
+    Step { name: "doc", what: "the documentation builds without a warning", run: doc },
+    Step {
+        name: "release",
+        what: "release build",
+        run: |w| cargo(w, &["build", "--workspace", "--release"], &[]),
+    },
+    Step { name: "golden", what: "the machine code of the fast path", run: |w| golden::run(w, &options()) },
+    Step { name: "loom", what: "models of the protocols, every interleaving", run: loom },
+    Step {
+        name: "test",
+        what: "all tests; programs in both modes",
+        run: |w| cargo(w, &["test", "--workspace"], &[]),
+    },
+    Step { name: "test-locked", what: "the same without restartable sequences", run: test_locked },
+    Step { name: "dist", what: "staging a release", run: dist::run },
+];
+
+/// Runs the steps.
+pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
+    if args.list {
+        for step in STEPS {
+            println!("{:<12} {}", step.name, step.what);
+        }
+        return Ok(());
+    }
+    let steps = chosen(args)?;
+    let begin = Instant::now();
+    let mut times = Vec::new();
+    for (index, step) in steps.iter().enumerate() {
+        println!("\n=== {}/{} {}: {}", index + 1, steps.len(), step.name, step.what);
+        std::io::stdout().flush()?;
+        let start = Instant::now();
+        let outcome = (step.run)(workspace);
+        times.push((step.name, start.elapsed()));
+        if let Err(error) = outcome {
+            summary(&times);
+            return Err(
+                error.context(format!("step `{}` failed; again: cargo xtask ci --only {0}", step.name))
+            );
+        }
+    }
+    summary(&times);
+    println!("ci: all {} steps passed in {}", steps.len(), shown(begin.elapsed()));
+    Ok(())
+}
+
+fn chosen(args: &Args) -> Result<Vec<&'static Step>> {
+    if let Some(unknown) =
+        args.only.iter().chain(&args.skip).find(|name| STEPS.iter().all(|s| s.name != **name))
+    {
+        bail!("there is no step `{unknown}`; `cargo xtask ci --list` lists them");
+    }
+    let listed = |names: &[String], step: &Step| names.iter().any(|name| name == step.name);
+    Ok(STEPS
+        .iter()
+        .filter(|s| (args.only.is_empty() || listed(&args.only, s)) && !listed(&args.skip, s))
+        .collect())
+}
+
+fn summary(times: &[(&str, Duration)]) {
+    println!();
+    for (name, time) in times {
+        println!("{name:<12} {:>8}", shown(*time));
+    }
+}
+
+fn shown(time: Duration) -> String {
+    let seconds = time.as_secs();
+    if seconds < 60 {
+        format!("{:.1}s", time.as_secs_f64())
+    } else {
+        format!("{}m{:02}s", seconds / 60, seconds % 60)
+    }
+}
+
+/// The options of another command, all at their defaults.
+fn options<T: clap::Args>() -> T {
+    #[derive(Parser)]
+    struct Only<T: clap::Args> {
+        #[command(flatten)]
+        options: T,
+    }
+    Only::parse_from(["xtask"]).options
+}
+
+/// Runs cargo with the mode chosen by the step, not by whoever started us.
+fn cargo(workspace: &Workspace, args: &[&str], environment: &[(&str, &str)]) -> Result<()> {
+    let mut command = workspace.cargo(args);
+    command.env_remove("USLAB_RSEQ");
+    for (name, value) in environment {
+        command.env(name, value);
+    }
+    println!("$ {}", workspace::line_of(&command));
+    std::io::stdout().flush()?;
+    workspace::check(&mut command)
+}
+
+/// The packages of `tests/` run their programs in both modes themselves, and the tools know no modes.
+fn test_locked(workspace: &Workspace) -> Result<()> {
+    let args = ["test", "--workspace", "--exclude", "uslab-tests", "--exclude", "xtask"];
+    cargo(workspace, &args, &[("USLAB_RSEQ", "0")])
+}
+
+/// Loom replaces the atomics, so it has a build directory of its own. Release: it explores many interleavings.
+fn loom(workspace: &Workspace) -> Result<()> {
+    if !workspace.root.join("crates/uslab/tests/loom.rs").is_file() {
+        bail!("crates/uslab/tests/loom.rs is missing: the protocols must have their models");
+    }
+    let target = workspace.target.join("loom");
+    let target = target.to_str().context("the target directory's path is not UTF-8")?;
+    let flags = format!("{} --cfg loom", std::env::var("RUSTFLAGS").unwrap_or_default());
+    let environment = [("RUSTFLAGS", flags.trim()), ("CARGO_TARGET_DIR", target)];
+    cargo(workspace, &["test", "--package", "uslab", "--release", "--test", "loom"], &environment)
+}
+
+fn arm64(workspace: &Workspace) -> Result<()> {
+    if !install::has_rustup() {
+        println!("skipped: without rustup there is no standard library for {}", install::ARM64);
+        return Ok(());
+    }
+    cargo(workspace, &["check", "--package", "uslab", "--target", install::ARM64], &[])
+}
+
+/// The command is left out: it has the library's name, and both would write to one place.
+fn doc(workspace: &Workspace) -> Result<()> {
+    let args = ["doc", "--workspace", "--exclude", "uslab-cli", "--no-deps"];
+    cargo(workspace, &args, &[("RUSTDOCFLAGS", "-D warnings")])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(only: &[&str], skip: &[&str]) -> Result<Vec<&'static str>> {
+        let owned = |names: &[&str]| names.iter().map(|name| name.to_string()).collect();
+        let args = Args { only: owned(only), skip: owned(skip), list: false };
+        Ok(chosen(&args)?.iter().map(|step| step.name).collect())
+    }
+
+    #[test]
+    fn steps_are_chosen_by_name_in_their_order() {
+        assert_eq!(names(&["clippy", "tidy"], &[]).unwrap(), ["tidy", "clippy"]);
+        assert_eq!(names(&["clippy", "tidy"], &["tidy"]).unwrap(), ["clippy"]);
+        assert_eq!(names(&[], &[]).unwrap().len(), STEPS.len());
+        assert!(names(&["nothing"], &[]).is_err());
+    }
+
+    #[test]
+    fn times_are_shown_in_the_unit_that_reads_best() {
+        assert_eq!(shown(Duration::from_millis(1540)), "1.5s");
+        assert_eq!(shown(Duration::from_secs(125)), "2m05s");
+    }
+}

@@ -1,0 +1,154 @@
+//! `cargo xtask dist`: stages a release in `target/dist`, laid out as it would lie under a prefix.
+//!
+//! ```text
+//!   bin/      uslab, uslab-bench
+//!   lib/      libuslab_malloc.so; libuslab.so and libuslab.a once the C interface exists
+//!   include/  its headers
+//!   share/    doc/uslab and man
+//! ```
+//!
+//! `uslab` finds the library as `../lib/libuslab_malloc.so` from its own place, so the tree can be moved as a whole.
+//! The stage is made anew each time: what is not built any more must not linger in it.
+
+use crate::workspace::{self, Workspace};
+use anyhow::{Context, Result};
+use std::path::{Path, PathBuf};
+
+const PROGRAMS: &[&str] = &["uslab", "uslab-bench"];
+const LIBRARIES: &[&str] = &["libuslab_malloc.so"];
+/// What the C interface adds, where the workspace has it.
+const C_CRATE: &str = "uslab-capi";
+const C_LIBRARIES: &[&str] = &["libuslab.so", "libuslab.a"];
+const DOCUMENTS: &[&str] = &["README.md", "CHANGELOG.md", "LICENSE-MIT", "LICENSE-APACHE"];
+
+/// Builds the release and stages it.
+pub fn run(workspace: &Workspace) -> Result<()> {
+    let mut packages = vec!["uslab-cli", "uslab-bench", "uslab-preload"];
+    packages.extend(workspace.has_crate(C_CRATE).then_some(C_CRATE));
+    build_release(workspace, &packages)?;
+
+    let stage = workspace.target.join("dist");
+    if stage.exists() {
+        std::fs::remove_dir_all(&stage).with_context(|| format!("cannot clear {}", stage.display()))?;
+    }
+    for directory in ["bin", "lib", "include", "share/doc/uslab"] {
+        std::fs::create_dir_all(stage.join(directory))?;
+    }
+    let release = workspace.release_dir();
+    for name in PROGRAMS {
+        copy(&release.join(name), &stage.join("bin").join(name))?;
+    }
+    for name in LIBRARIES {
+        copy(&release.join(name), &stage.join("lib").join(name))?;
+    }
+    if workspace.has_crate(C_CRATE) {
+        for name in C_LIBRARIES {
+            copy(&release.join(name), &stage.join("lib").join(name))?;
+        }
+        copy_tree(&workspace.root.join("crates").join(C_CRATE).join("include"), &stage.join("include"))?;
+    }
+    for name in DOCUMENTS {
+        copy(&workspace.root.join(name), &stage.join("share/doc/uslab").join(name))?;
+    }
+    copy_tree(&workspace.root.join("docs/guide"), &stage.join("share/doc/uslab/docs/guide"))?;
+    stage_manual(&workspace.root.join("docs/man"), &stage.join("share/man"))?;
+
+    println!("dist: {}", stage.display());
+    let mut staged = Vec::new();
+    list(&stage, &mut staged)?;
+    staged.sort();
+    for path in staged {
+        let bytes = path.metadata()?.len();
+        println!("{bytes:>12}  {}", path.strip_prefix(&stage).unwrap_or(&path).display());
+    }
+    Ok(())
+}
+
+/// Builds packages as they are released.
+pub fn build_release(workspace: &Workspace, packages: &[&str]) -> Result<()> {
+    let mut cargo = workspace.cargo(&["build", "--release"]);
+    for package in packages {
+        cargo.args(["--package", package]);
+    }
+    workspace::check(&mut cargo)
+}
+
+/// Manual pages go to the section that their name ends with: `uslab.1` to `man1`.
+fn stage_manual(from: &Path, to: &Path) -> Result<()> {
+    let mut pages = Vec::new();
+    list(from, &mut pages)?;
+    for page in pages {
+        let Some(section) = page.extension().and_then(|section| section.to_str()) else { continue };
+        if section.chars().all(|c| c.is_ascii_digit()) {
+            let name = page.file_name().context("a manual page without a name")?;
+            copy(&page, &to.join(format!("man{section}")).join(name))?;
+        }
+    }
+    Ok(())
+}
+
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    if let Some(parent) = to.parent() {
+        std::fs::create_dir_all(parent)?;
+    }
+    std::fs::copy(from, to).with_context(|| format!("cannot stage {}", from.display()))?;
+    Ok(())
+}
+
+/// Copies all files under a directory, if there is one.
+fn copy_tree(from: &Path, to: &Path) -> Result<()> {
+    let mut files = Vec::new();
+    list(from, &mut files)?;
+    files.iter().try_for_each(|file| copy(file, &to.join(file.strip_prefix(from)?)))
+}
+
+/// The files under a directory; none if it does not exist.
+fn list(directory: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
+    if !directory.is_dir() {
+        return Ok(());
+    }
+    for entry in std::fs::read_dir(directory)? {
+        let path = entry?.path();
+        if path.is_dir() { list(&path, files)? } else { files.push(path) }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An empty directory of this test's own.
+    fn scratch(name: &str) -> PathBuf {
+        let directory = std::env::temp_dir().join(format!("uslab-xtask-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        directory
+    }
+
+    #[test]
+    fn manual_pages_go_to_their_sections() {
+        let (from, to) = (scratch("man-from"), scratch("man-to"));
+        for name in ["uslab.1", "uslab.h.3", "README.md"] {
+            std::fs::write(from.join(name), name).unwrap();
+        }
+        stage_manual(&from, &to).unwrap();
+        let mut staged = Vec::new();
+        list(&to, &mut staged).unwrap();
+        staged.sort();
+        assert_eq!(staged, [to.join("man1/uslab.1"), to.join("man3/uslab.h.3")]);
+        std::fs::remove_dir_all(from).unwrap();
+        std::fs::remove_dir_all(to).unwrap();
+    }
+
+    #[test]
+    fn trees_are_copied_whole_and_a_missing_one_is_empty() {
+        let (from, to) = (scratch("tree-from"), scratch("tree-to"));
+        std::fs::create_dir_all(from.join("a/b")).unwrap();
+        std::fs::write(from.join("a/b/c"), "c").unwrap();
+        copy_tree(&from, &to).unwrap();
+        assert_eq!(std::fs::read_to_string(to.join("a/b/c")).unwrap(), "c");
+        copy_tree(&from.join("none"), &to).unwrap();
+        std::fs::remove_dir_all(from).unwrap();
+        std::fs::remove_dir_all(to).unwrap();
+    }
+}

@@ -1,0 +1,109 @@
+//! Where assembly and syscalls may stand.
+//!
+//! A restartable sequence is correct only as a whole: the descriptor, the critical section and the abort handler
+//! are one argument, made once, in `rseq/`. And every door to the system is in `os/`, so that a reader
+//! finds there all that the library can ask of it, and a test can stand in for it.
+//!
+//! Programs and tests around the library talk to the system as they like; the preload library needs the C
+//! library's types for its signatures. Assembly stays in `rseq/` for all of them but the benchmark, which has one
+//! file for what no compiler may see through.
+
+use super::lex::{self, Kind, Token};
+use super::{File, Violation};
+
+const ASSEMBLY: &[&str] = &["asm", "global_asm", "naked_asm"];
+const SEQUENCES: &str = "crates/uslab/src/rseq/";
+/// What a benchmark cannot say in Rust: values that the compiler must not follow, instructions of known length.
+const MEASURING: &str = "crates/uslab-bench/src/asm.rs";
+
+/// Crates that are ways to the system.
+const SYSTEM: &[&str] = &["libc", "rustix", "linux_raw_sys", "syscalls", "nix"];
+const SYSTEM_HOME: &str = "crates/uslab/src/os/";
+const LIBRARY: &str = "crates/uslab/src/";
+
+/// Checks one Rust file.
+pub fn check(file: &File, tokens: &[Token]) -> Vec<Violation> {
+    let code = lex::code(tokens);
+    let mut violations = Vec::new();
+    if !file.path.starts_with(SEQUENCES) && file.path != MEASURING {
+        for pair in code.windows(2) {
+            if pair[0].kind == Kind::Word && ASSEMBLY.contains(&pair[0].text) && pair[1].is("!") {
+                let why = format!("`{}!` may stand only in {SEQUENCES} (and {MEASURING})", pair[0].text);
+                violations.push(Violation::new(file, pair[0].line, "assembly", why));
+            }
+        }
+    }
+    if file.path.starts_with(LIBRARY) && !file.path.starts_with(SYSTEM_HOME) {
+        violations.extend(system(file, &code));
+    }
+    violations
+}
+
+fn system(file: &File, code: &[Token]) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    for (at, token) in code.iter().enumerate() {
+        let next = |offset: usize| code.get(at + offset);
+        let named = token.kind == Kind::Word && SYSTEM.contains(&token.text);
+        // `libc::x`, `use libc;`, `extern crate libc`; not a field or a variable of that name.
+        let imported = at > 0 && (code[at - 1].is("use") || code[at - 1].is("crate"));
+        if named && (imported || next(1).is_some_and(|next| next.is("::"))) {
+            let why =
+                format!("`{}` outside {SYSTEM_HOME}: give the layer below a function for it", token.text);
+            violations.push(Violation::new(file, token.line, "syscall", why));
+        }
+        // Declaring the C function oneself is the same door. Weak symbols of the registration belong to rseq/.
+        let block = token.is("extern")
+            && (next(1).is_some_and(|next| next.is("{"))
+                || (next(1).is_some_and(|next| next.kind == Kind::Literal)
+                    && next(2).is_some_and(|next| next.is("{"))));
+        if block && !file.path.starts_with(SEQUENCES) {
+            let why = format!("foreign functions may be declared only in {SYSTEM_HOME} and {SEQUENCES}");
+            violations.push(Violation::new(file, token.line, "syscall", why));
+        }
+    }
+    violations
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(path: &str, text: &str) -> Vec<(usize, &'static str)> {
+        check(&File { path, text }, &lex::lex(text))
+            .iter()
+            .map(|violation| (violation.line, violation.rule))
+            .collect()
+    }
+
+    #[test]
+    fn assembly_stands_only_in_rseq() {
+        let text = "fn f() {\n    core::arch::asm!(\"nop\");\n}\nglobal_asm!(\"\");";
+        assert_eq!(found("crates/uslab/src/rseq/x86_64.rs", text), []);
+        assert_eq!(found("crates/uslab/src/percpu/mod.rs", text), [(2, "assembly"), (4, "assembly")]);
+        assert_eq!(found("crates/uslab-bench/src/main.rs", text), [(2, "assembly"), (4, "assembly")]);
+        assert_eq!(found("crates/uslab-bench/src/asm.rs", text), []);
+    }
+
+    #[test]
+    fn the_c_library_is_named_only_in_os() {
+        let text = "use libc::c_int;\nfn f() { unsafe { libc::getpid() }; }";
+        assert_eq!(found("crates/uslab/src/os/process.rs", text), []);
+        assert_eq!(found("crates/uslab/src/pages/arena.rs", text), [(1, "syscall"), (2, "syscall")]);
+        assert_eq!(found("crates/uslab-preload/src/lib.rs", text), []);
+        assert_eq!(found("crates/uslab/src/pages/arena.rs", "use libc;"), [(1, "syscall")]);
+    }
+
+    #[test]
+    fn declaring_a_c_function_is_the_same_door() {
+        let text = "unsafe extern \"C\" {\n    fn mmap();\n}";
+        assert_eq!(found("crates/uslab/src/pages/arena.rs", text), [(1, "syscall")]);
+        assert_eq!(found("crates/uslab/src/rseq/mod.rs", text), []);
+        assert_eq!(found("crates/uslab/src/cache/raw.rs", "unsafe extern \"C\" fn ctor(p: *mut u8) {}"), []);
+    }
+
+    #[test]
+    fn words_in_comments_strings_and_names_are_free() {
+        let text = "// libc::mmap and asm!()\nconst S: &str = \"libc::x asm!\";\nlet libc = 1;";
+        assert_eq!(found("crates/uslab/src/pages/arena.rs", text), []);
+    }
+}

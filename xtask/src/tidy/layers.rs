@@ -1,0 +1,285 @@
+//! The layer arrows of the library.
+//!
+//! ```text
+//!   sync <- os <- rseq, pages <- slab <- percpu <- cache <- malloc <- reclaim
+//!                        stats, debug: counters and hooks that every layer may use
+//! ```
+//!
+//! A lower layer that names a higher one is how allocators grow knots: the page layer learns about slabs "just
+//! for the statistics", and from then on neither can be tested alone. [`LAYERS`] is the architecture; a change
+//! of it is a change of the design and needs a record in docs/adr.
+//!
+//! Paths are read wherever they stand, in `use` or in an expression, through `crate::` or through `super::`.
+//! Layers name each other by module: a name re-exported by the crate's root would hide the arrow.
+
+use super::lex::{self, Kind, Token};
+use super::{File, Violation};
+
+const RULE: &str = "layers";
+const SOURCE: &str = "crates/uslab/src/";
+
+/// A module at the top of the library, and what it may use besides itself and [`FOR_ALL`].
+struct Layer {
+    name: &'static str,
+    /// Modules, or a part of one (`module::part`).
+    uses: &'static [&'static str],
+}
+
+/// The architecture, lowest layer first.
+const LAYERS: &[Layer] = &[
+    Layer { name: "sync", uses: &[] },
+    Layer { name: "os", uses: &["sync"] },
+    Layer { name: "rseq", uses: &["sync", "os"] },
+    Layer { name: "pages", uses: &["sync", "os", "rseq"] },
+    Layer { name: "slab", uses: &["sync", "os", "pages"] },
+    Layer { name: "percpu", uses: &["sync", "os", "rseq", "pages", "slab"] },
+    Layer { name: "cache", uses: &["sync", "os", "rseq", "pages", "slab", "percpu"] },
+    Layer { name: "malloc", uses: &["sync", "os", "rseq", "pages", "slab", "percpu", "cache"] },
+    Layer { name: "reclaim", uses: &["sync", "os", "rseq", "pages", "slab", "percpu", "cache", "malloc"] },
+    Layer { name: "stats", uses: &["sync", "os"] },
+    Layer { name: "debug", uses: &["sync", "os"] },
+];
+
+/// Modules that every layer may use, for their counters and hook traits.
+const FOR_ALL: &[&str] = &["stats", "debug"];
+
+/// Files that tools outside the library compile too, and that may therefore use nothing but `core`.
+const CORE_ONLY: &[&str] = &["crates/uslab/src/stats/layout.rs"];
+
+/// The table, for people.
+pub fn table() -> String {
+    let mut text = format!("used by all: {}\n", FOR_ALL.join(", "));
+    for layer in LAYERS {
+        let uses = if layer.uses.is_empty() { "nothing".into() } else { layer.uses.join(", ") };
+        text += &format!("{:<8} uses {uses}\n", layer.name);
+    }
+    text
+}
+
+/// Checks one file; files outside the library's source, and its lib.rs, are free.
+pub fn check(file: &File, tokens: &[Token]) -> Vec<Violation> {
+    let Some(modules) = module_path(file.path) else { return Vec::new() };
+    let code = lex::code(tokens);
+    if CORE_ONLY.contains(&file.path) {
+        return core_only(file, &code);
+    }
+    let Some(layer) = LAYERS.iter().find(|layer| layer.name == modules[0]) else {
+        let why =
+            format!("`{}` has no place in the layer table (LAYERS in xtask/src/tidy/layers.rs)", modules[0]);
+        return vec![Violation::new(file, 1, RULE, why)];
+    };
+    references(&code, modules.len())
+        .into_iter()
+        .filter_map(|(line, path)| Some(Violation::new(file, line, RULE, breach(layer, &path)?)))
+        .collect()
+}
+
+/// Why `layer` may not name `path` (from the crate's root), or nothing.
+fn breach(layer: &Layer, path: &[&str]) -> Option<String> {
+    let head = path[0];
+    let allowed = |entry: &&str| entry.split("::").zip(path).all(|(want, have)| want == *have);
+    let known = LAYERS.iter().any(|other| other.name == head);
+    if head == layer.name || FOR_ALL.contains(&head) || layer.uses.iter().any(allowed) {
+        None
+    } else if known {
+        let uses = layer.uses.iter().chain(FOR_ALL).copied().collect::<Vec<_>>().join(", ");
+        Some(format!("`{}` may not use `{}`; it may use {uses}", layer.name, path.join("::")))
+    } else {
+        Some(format!(
+            "name the module that defines `{head}`, not the crate's root, so that the arrow can be seen"
+        ))
+    }
+}
+
+/// `slab::bitmap` for `crates/uslab/src/slab/bitmap.rs`; nothing for lib.rs and for other crates.
+fn module_path(path: &str) -> Option<Vec<&str>> {
+    let inside = path.strip_prefix(SOURCE)?.strip_suffix(".rs")?;
+    let inside = inside.strip_suffix("/mod").unwrap_or(inside);
+    (inside != "lib").then(|| inside.split('/').collect())
+}
+
+/// Every path that starts at the crate's root, by `crate::` or by enough `super::`, with its line.
+/// Exported macros live at the root and are left out. `depth` is how many modules deep the file is.
+fn references<'a>(code: &[Token<'a>], depth: usize) -> Vec<(usize, Vec<&'a str>)> {
+    let mut found = Vec::new();
+    let mut braces = 0;
+    let mut inline = Vec::new();
+    let mut at = 0;
+    while let Some(token) = code.get(at) {
+        match token.text {
+            "{" if token.kind == Kind::Mark => {
+                braces += 1;
+                if at >= 2 && code[at - 2].is("mod") {
+                    inline.push(braces);
+                }
+            }
+            "}" if token.kind == Kind::Mark => {
+                if inline.last() == Some(&braces) {
+                    inline.pop();
+                }
+                braces -= 1;
+            }
+            "crate" if follows(code, at, "::") => tree(code, &mut (at + 2), &mut Vec::new(), &mut found),
+            "super" if follows(code, at, "::") => {
+                let mut climbed = 1;
+                at += 2;
+                while code.get(at).is_some_and(|token| token.is("super")) && follows(code, at, "::") {
+                    climbed += 1;
+                    at += 2;
+                }
+                if climbed == depth + inline.len() {
+                    tree(code, &mut at.clone(), &mut Vec::new(), &mut found);
+                }
+                continue;
+            }
+            _ => {}
+        }
+        at += 1;
+    }
+    found
+}
+
+fn follows(code: &[Token], at: usize, text: &str) -> bool {
+    code.get(at + 1).is_some_and(|token| token.is(text))
+}
+
+/// Reads one use-tree (`a::b`, `{a, b::c as d}`, `*`) and adds each of its paths.
+fn tree<'a>(
+    code: &[Token<'a>],
+    at: &mut usize,
+    prefix: &mut Vec<&'a str>,
+    found: &mut Vec<(usize, Vec<&'a str>)>,
+) {
+    let Some(token) = code.get(*at) else { return };
+    if token.is("{") {
+        *at += 1;
+        while code.get(*at).is_some_and(|token| !token.is("}")) {
+            let before = *at;
+            tree(code, at, prefix, found);
+            if follows_here(code, *at, "as") {
+                *at += 2;
+            }
+            if follows_here(code, *at, ",") || *at == before {
+                *at += 1;
+            }
+        }
+        *at += 1;
+        return;
+    }
+    *at += 1;
+    if token.kind != Kind::Word && !token.is("*") {
+        return;
+    }
+    if follows_here(code, *at, "!") && prefix.is_empty() {
+        return;
+    }
+    prefix.push(token.text);
+    if follows_here(code, *at, "::") {
+        *at += 1;
+        tree(code, at, prefix, found);
+    } else {
+        found.push((token.line, prefix.clone()));
+    }
+    prefix.pop();
+}
+
+fn follows_here(code: &[Token], at: usize, text: &str) -> bool {
+    code.get(at).is_some_and(|token| token.is(text))
+}
+
+/// A file that others compile by path can lean on nothing of this crate, nor on the host's library.
+fn core_only(file: &File, code: &[Token]) -> Vec<Violation> {
+    let heads = ["crate", "super", "std", "alloc", "libc"];
+    code.windows(2)
+        .filter(|pair| heads.iter().any(|head| pair[0].is(head)) && pair[1].is("::"))
+        .map(|pair| {
+            let why =
+                format!("`{}::` in a file that tools compile by path: it may use only `core`", pair[0].text);
+            Violation::new(file, pair[0].line, RULE, why)
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NONE: [usize; 0] = [];
+
+    fn lines(path: &str, text: &str) -> Vec<usize> {
+        check(&File { path, text }, &lex::lex(text)).iter().map(|violation| violation.line).collect()
+    }
+
+    #[test]
+    fn the_table_is_ordered_and_complete() {
+        for (position, layer) in LAYERS.iter().enumerate() {
+            for used in layer.uses {
+                let below =
+                    LAYERS[..position].iter().any(|other| used.split("::").next() == Some(other.name));
+                assert!(below, "{} uses {used}, which is not below it", layer.name);
+            }
+        }
+        assert!(table().contains("slab     uses sync, os, pages\n"));
+    }
+
+    #[test]
+    fn arrows_down_pass_and_arrows_up_do_not() {
+        assert_eq!(
+            lines("crates/uslab/src/percpu/drain.rs", "use crate::slab::Slab;\nuse crate::stats::Cells;"),
+            NONE
+        );
+        assert_eq!(
+            lines("crates/uslab/src/slab/mod.rs", "use crate::sync::Lock;\nuse crate::percpu::Sheaf;"),
+            [2]
+        );
+        assert_eq!(lines("crates/uslab/src/slab/mod.rs", "use crate::rseq::cpu;"), [1]);
+        assert_eq!(lines("crates/uslab/src/sync/lock.rs", "use crate::cache::Cache;"), [1]);
+        assert_eq!(lines("crates/uslab/src/stats/text.rs", "use crate::cache::Cache;"), [1]);
+    }
+
+    #[test]
+    fn groups_expressions_and_visibility_are_read() {
+        let text = "use crate::{sync::Lock, malloc::{self, Heap as H}, os};";
+        assert_eq!(lines("crates/uslab/src/pages/mod.rs", text), [1, 1]);
+        assert_eq!(lines("crates/uslab/src/pages/mod.rs", "fn f() {\n    crate::cache::get();\n}"), [2]);
+        assert_eq!(lines("crates/uslab/src/pages/mod.rs", "pub(crate) fn f() { $crate::sync::x(); }"), NONE);
+    }
+
+    #[test]
+    fn super_is_followed_through_inline_modules() {
+        assert_eq!(lines("crates/uslab/src/slab/bitmap.rs", "use super::super::percpu::Sheaf;"), [1]);
+        assert_eq!(lines("crates/uslab/src/slab/bitmap.rs", "use super::percpu::Sheaf;"), NONE);
+        let text =
+            "mod tests {\n    use super::*;\n    use super::super::cache::Cache;\n}\nuse super::os::Map;";
+        assert_eq!(lines("crates/uslab/src/slab.rs", text), [3]);
+    }
+
+    #[test]
+    fn the_root_may_not_stand_in_for_a_module_but_macros_live_there() {
+        assert_eq!(lines("crates/uslab/src/slab/mod.rs", "use crate::Cache;\nuse crate::*;"), [1, 2]);
+        assert_eq!(lines("crates/uslab/src/slab/mod.rs", "fn f() { crate::inject!(3); }"), NONE);
+        assert_eq!(lines("crates/uslab/src/odd.rs", ""), [1]);
+        assert_eq!(lines("crates/uslab/src/lib.rs", "pub use crate::cache::Cache;"), NONE);
+        assert_eq!(lines("crates/uslab-cli/src/main.rs", "use crate::run::Run;"), NONE);
+    }
+
+    #[test]
+    fn a_part_of_a_module_can_be_allowed_alone() {
+        let layer = Layer { name: "low", uses: &["os::futex"] };
+        assert_eq!(breach(&layer, &["os", "futex", "wait"]), None);
+        assert!(breach(&layer, &["os", "memory"]).is_some());
+    }
+
+    #[test]
+    fn comments_and_strings_draw_no_arrow() {
+        let text =
+            "/// See [`crate::cache::Cache`].\nconst S: &str = \"crate::cache::x\"; // crate::cache::y";
+        assert_eq!(lines("crates/uslab/src/slab/mod.rs", text), NONE);
+    }
+
+    #[test]
+    fn the_snapshot_layout_uses_only_core() {
+        let text = "use core::sync::atomic::AtomicU64;\nuse crate::sync::Lock;\nuse std::fs;";
+        assert_eq!(lines("crates/uslab/src/stats/layout.rs", text), [2, 3]);
+    }
+}

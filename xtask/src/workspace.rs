@@ -1,0 +1,113 @@
+//! Where the workspace is, where its build goes, and how its commands are started.
+//!
+//! Cargo is asked for both (`cargo metadata`), so a target directory set by environment, by configuration or
+//! on another disk is respected. Nothing here may assume a path of the machine it runs on.
+
+use anyhow::{Context, Result, bail};
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The workspace's two directories.
+pub struct Workspace {
+    /// The repository's root.
+    pub root: PathBuf,
+    /// Cargo's target directory.
+    pub target: PathBuf,
+}
+
+impl Workspace {
+    /// Asks Cargo about the workspace that this program was compiled from.
+    pub fn find() -> Result<Workspace> {
+        let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
+        let output = Command::new(cargo_program())
+            .args(["metadata", "--no-deps", "--offline", "--format-version", "1", "--manifest-path"])
+            .arg(&manifest)
+            .output()
+            .context("cannot start cargo")?;
+        if !output.status.success() {
+            bail!("cargo metadata failed: {}", String::from_utf8_lossy(&output.stderr).trim());
+        }
+        let json: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+        let path = |key: &str| -> Result<PathBuf> {
+            Ok(json[key].as_str().with_context(|| format!("cargo metadata has no {key}"))?.into())
+        };
+        Ok(Workspace { root: path("workspace_root")?, target: path("target_directory")? })
+    }
+
+    /// A cargo command that starts in the root.
+    pub fn cargo(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(cargo_program());
+        command.current_dir(&self.root).args(args);
+        command
+    }
+
+    /// Where release builds land.
+    pub fn release_dir(&self) -> PathBuf {
+        self.target.join("release")
+    }
+
+    /// True when the workspace has a package of this name under `crates/`.
+    pub fn has_crate(&self, name: &str) -> bool {
+        self.root.join("crates").join(name).join("Cargo.toml").is_file()
+    }
+}
+
+/// The cargo that started us, so that a toolchain chosen with `+NAME` stays chosen.
+fn cargo_program() -> PathBuf {
+    std::env::var_os("CARGO").map_or_else(|| "cargo".into(), PathBuf::from)
+}
+
+/// Runs a command with our own streams, and fails with its command line when it does.
+pub fn check(command: &mut Command) -> Result<()> {
+    let line = line_of(command);
+    let status = command.status().with_context(|| format!("cannot start `{line}`"))?;
+    if !status.success() {
+        bail!("`{line}` failed: {status}");
+    }
+    Ok(())
+}
+
+/// The command as one would type it: environment set for it, program name, arguments.
+pub fn line_of(command: &Command) -> String {
+    let shown = |text: &OsStr| {
+        let text = text.to_string_lossy();
+        if text.contains([' ', '$', '"']) { format!("'{text}'") } else { text.into_owned() }
+    };
+    let environment = command.get_envs().filter_map(|(name, value)| {
+        value.map(|value| format!("{}={}", name.to_string_lossy(), shown(value)))
+    });
+    let program =
+        Path::new(command.get_program()).file_name().unwrap_or_default().to_string_lossy().into_owned();
+    environment
+        .chain(std::iter::once(program))
+        .chain(command.get_args().map(shown))
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_root_is_the_directory_above_this_package() {
+        let workspace = Workspace::find().unwrap();
+        assert!(workspace.root.join("xtask/src/workspace.rs").is_file());
+        assert!(workspace.has_crate("uslab"));
+        assert!(!workspace.has_crate("uslab-nothing"));
+    }
+
+    #[test]
+    fn a_command_line_is_shown_with_its_environment() {
+        let mut command = Command::new("cargo");
+        command.env("USLAB_RSEQ", "0").args(["test", "a b"]);
+        assert_eq!(line_of(&command), "USLAB_RSEQ=0 cargo test 'a b'");
+    }
+
+    #[test]
+    fn a_failing_command_is_an_error_that_names_it() {
+        let error = check(Command::new("sh").args(["-c", "exit 3"])).unwrap_err();
+        assert!(error.to_string().contains("exit 3"), "{error}");
+    }
+}
