@@ -6,7 +6,7 @@
 //!   function golden_cache_alloc
 //!     branches 1, allowed 1          <- "allowed" is edited by hand; blessing keeps it
 //!     instructions 12
-//!     sequence: 6 instructions, 1 stores, commit mov [rcx], eax
+//!     sequence: 6 instructions, 1 stores, commit mov
 //!       lea rax, [symbol]
 //!       ...
 //!
@@ -166,7 +166,7 @@ mod tests {
     fn listing(branches: usize, lines: &[&str]) -> Listing {
         let path = Path { text: lines.iter().map(|line| line.to_string()).collect(), branches };
         let mut function = Function::new("golden_x", path);
-        function.sequences.push(Shape { instructions: 5, stores: 1, commit: "mov [rcx], eax".into() });
+        function.sequences.push(Shape { instructions: 5, stores: 1, commit: "mov".into() });
         Listing { functions: vec![function], elsewhere: Vec::new() }
     }
 

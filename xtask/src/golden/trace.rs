@@ -111,6 +111,9 @@ fn normalised(walked: &[Instruction]) -> Vec<String> {
     let addresses = walked.iter().map(Instruction::ip).collect();
     let mut formatter = IntelFormatter::with_options(Some(Box::new(Nameless { addresses })), None);
     let options = formatter.options_mut();
+    options.set_hex_prefix("0x");
+    options.set_hex_suffix("");
+    options.set_uppercase_hex(false);
     options.set_first_operand_char_index(0);
     options.set_space_after_operand_separator(true);
     options.set_show_branch_size(false);
