@@ -1,1 +1,57 @@
-fn main() {}
+//! `uslab`: runs programs on the uslab allocator and shows what they publish about it.
+//!
+//! ```text
+//!   main ── args                        the command line, its help, man page and completions
+//!    ├── run ──┬── preload              which library, and LD_PRELOAD
+//!    │         ├── program ── elf       which file runs, and whether it can be preloaded at all
+//!    │         └── supervise            child, signals, exit status
+//!    ├── info                           one process or all that publish
+//!    └── bench                          hands over to uslab-bench
+//!        run and info read through:
+//!          snapdir (where files live) ── snapshot (what is in one) ── text (slabinfo, table), json
+//! ```
+//!
+//! This program never links the allocator that it observes: it shares with it one file, the layout of the
+//! snapshot, and trusts nothing that it reads there.
+
+#![deny(unsafe_code)]
+
+mod args;
+mod bench;
+mod elf;
+mod failure;
+mod info;
+mod json;
+#[allow(dead_code, reason = "shared with the library, which uses the rest of it")]
+#[path = "../../uslab/src/stats/layout.rs"]
+mod layout;
+mod preload;
+mod process;
+mod program;
+mod run;
+mod snapdir;
+mod snapshot;
+mod supervise;
+mod text;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::{Arguments, Command};
+
+fn main() -> ExitCode {
+    let outcome = match Arguments::parse().command {
+        Command::Run(options) => run::run(&options),
+        Command::Info(options) => info::info(&options),
+        Command::Bench(options) => bench::bench(&options),
+        Command::Generate(options) => args::generate(options.what),
+    };
+    match outcome {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) => {
+            failure::complain(&failure.message);
+            ExitCode::from(failure.code)
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! The command line, defined once: parser, help, man page and shell completions all come from these types.
+
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use clap_mangen::Man;
+
+use crate::failure::{self, FAILED, Failure, Outcome};
+
+const ABOUT: &str = "Run programs on the uslab allocator and see what it does for them";
+
+const LONG_ABOUT: &str = "\
+Run programs on the uslab allocator and see what it does for them.
+
+uslab is the Linux slab allocator rebuilt for user space: typed caches of equal objects, per-CPU sheaves in \
+front of them, and a malloc on top. `uslab run` puts it under a program that was never built for it; the \
+allocator then keeps its figures in a small shared-memory file, which `uslab info` reads without the program's \
+help and without slowing it down.";
+
+const EXAMPLES: &str = "\
+Examples:
+  uslab run -- redis-server               run a server on the allocator
+  uslab info                              which processes run on it
+  uslab info 4711                         the caches of one, as /proc/slabinfo would show them
+  uslab run --stats -- python3 job.py     run a job, then print what each cache did
+  uslab bench pair                        how fast an allocation and its free are
+
+Environment:
+  USLAB_LIB       the preload library, instead of the one that came with this program
+  USLAB_SNAPSHOT  directory of the snapshots, instead of /dev/shm/uslab-UID
+  USLAB_RSEQ      0: no restartable sequences (the same as `run --rseq off`)";
+
+const RUN_EXAMPLES: &str = "\
+Examples:
+  uslab run -- sqlite3 big.db 'select count(*) from t'
+  uslab run --stats -- g++ -O2 -c big.cc
+  uslab run --stats-json figures.json -- node server.js
+  uslab run --rseq off -- ./a.out          the fallback without restartable sequences
+
+Exit status:
+  that of PROGRAM; 128+N when signal N ended it; 127 when it was not found; 126 when it could not be
+  executed; 125 when uslab could not do its part (no library, no directory for the snapshot).
+
+Static programs and programs that gain privileges (setuid, setgid) take no preloaded library: they
+run on the allocator that they came with, and a warning says so.";
+
+const INFO_EXAMPLES: &str = "\
+Examples:
+  uslab info                              processes that publish, with mode and heap
+  uslab info 4711                         slabinfo 2.1 text, one row a cache
+  uslab info 4711 --table                 for people: sizes, use, sheaves and slow paths
+  uslab info 4711 --json | jq '.caches[] | select(.slabs > 100) | .name'
+
+In slabinfo text, `limit` and `batchcount` are the capacity of a sheaf (what a CPU keeps, and what
+it moves at once), and blanks in a cache's name become underscores. Objects in sheaves count as
+free, as of the last slow path of each CPU: a figure can be behind by what the CPUs hold.";
+
+const BENCH_EXAMPLES: &str = "\
+Examples:
+  uslab bench pair                        one allocation and one free, beside other allocators
+  uslab bench bulk --json                 bulk of 64, as JSON
+  uslab bench --help                      all suites and their options
+
+Everything after `bench` goes to the program uslab-bench as it is.";
+
+/// Everything on the command line.
+#[derive(Parser)]
+#[command(name = "uslab", version, about = ABOUT, long_about = LONG_ABOUT, after_long_help = EXAMPLES)]
+#[command(max_term_width = 100, disable_help_subcommand = false)]
+pub struct Arguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Subcommand)]
+pub enum Command {
+    /// Run a program on the allocator
+    #[command(after_long_help = RUN_EXAMPLES)]
+    Run(Run),
+    /// Show the caches of a running process, or which processes publish
+    #[command(after_long_help = INFO_EXAMPLES)]
+    Info(Info),
+    /// Measure the allocator (hands over to uslab-bench)
+    #[command(after_long_help = BENCH_EXAMPLES, disable_help_flag = true)]
+    Bench(Bench),
+    /// Print the man page or shell completions, for packagers
+    #[command(hide = true)]
+    Generate(Generate),
+}
+
+/// Options of `uslab run`.
+#[derive(Args)]
+pub struct Run {
+    /// Print a table of the caches to standard error when the program has ended
+    #[arg(short, long)]
+    pub stats: bool,
+
+    /// Write the same figures to FILE as JSON when the program has ended
+    #[arg(long, value_name = "FILE")]
+    pub stats_json: Option<PathBuf>,
+
+    /// Use restartable sequences where they work (on) or never (off)
+    ///
+    /// Sets USLAB_RSEQ for the program. What it then really used is in the table and in `uslab info`.
+    #[arg(long, value_name = "on|off", hide_possible_values = true)]
+    pub rseq: Option<Switch>,
+
+    /// The program and its arguments
+    #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true)]
+    pub program: Vec<OsString>,
+}
+
+/// A setting that is on or off.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Switch {
+    On,
+    Off,
+}
+
+/// Options of `uslab info`.
+#[derive(Args)]
+pub struct Info {
+    /// The process; without it, list the processes that publish
+    #[arg(value_parser = clap::value_parser!(i32).range(1..))]
+    pub pid: Option<i32>,
+
+    /// JSON instead of text
+    #[arg(long, conflicts_with = "table")]
+    pub json: bool,
+
+    /// The table that `uslab run --stats` prints, instead of slabinfo text
+    #[arg(long, requires = "pid")]
+    pub table: bool,
+
+    /// List the processes of every user whose snapshots can be read
+    #[arg(long, conflicts_with = "pid")]
+    pub all: bool,
+}
+
+/// Options of `uslab bench`: none of its own.
+#[derive(Args)]
+pub struct Bench {
+    /// Suite and options for uslab-bench
+    #[arg(value_name = "SUITE", trailing_var_arg = true, allow_hyphen_values = true)]
+    pub arguments: Vec<OsString>,
+}
+
+/// Options of `uslab generate`.
+#[derive(Args)]
+pub struct Generate {
+    /// What to print
+    pub what: Generated,
+}
+
+/// What `uslab generate` can print.
+#[derive(Clone, Copy, ValueEnum)]
+pub enum Generated {
+    Man,
+    Bash,
+    Fish,
+    Zsh,
+}
+
+/// Prints the man page or a completion script to standard output.
+pub fn generate(what: Generated) -> Outcome {
+    let mut text = Vec::new();
+    match what {
+        Generated::Man => man_page(&mut text)
+            .map_err(|error| Failure::new(FAILED, format_args!("cannot make the man page: {error}")))?,
+        Generated::Bash => complete(clap_complete::Shell::Bash, &mut text),
+        Generated::Fish => complete(clap_complete::Shell::Fish, &mut text),
+        Generated::Zsh => complete(clap_complete::Shell::Zsh, &mut text),
+    }
+    failure::print(&String::from_utf8_lossy(&text))
+}
+
+fn complete(shell: clap_complete::Shell, text: &mut Vec<u8>) {
+    clap_complete::generate(shell, &mut Arguments::command(), "uslab", text);
+}
+
+/// One page for the program and all its commands: a reader of uslab(1) should not have to open four.
+fn man_page(text: &mut Vec<u8>) -> io::Result<()> {
+    let mut whole = Arguments::command();
+    whole.build();
+    let page = Man::new(whole.clone()).section("1");
+    page.render_title(text)?;
+    page.render_name_section(text)?;
+    page.render_synopsis_section(text)?;
+    page.render_description_section(text)?;
+    as_it_stands(text, &whole)?;
+    for command in whole.get_subcommands().filter(|command| !command.is_hide_set()) {
+        if command.get_name() == "help" {
+            continue;
+        }
+        let mut part = Vec::new();
+        let page = Man::new(command.clone());
+        page.render_description_section(&mut part)?;
+        page.render_synopsis_section(&mut part)?;
+        page.render_options_section(&mut part)?;
+        // A section of the page is a command here; what would be sections of its own page are its parts.
+        let part = String::from_utf8_lossy(&part).replace(".SH ", ".SS ");
+        write!(text, ".SH \"USLAB {}\"\n{part}", command.get_name().to_uppercase())?;
+        as_it_stands(text, command)?;
+    }
+    Ok(())
+}
+
+/// The text after a command's help, with its lines kept: it is examples and small tables.
+fn as_it_stands(text: &mut Vec<u8>, command: &clap::Command) -> io::Result<()> {
+    let Some(after) = command.get_after_long_help() else { return Ok(()) };
+    writeln!(text, ".PP\n.nf")?;
+    for line in after.to_string().lines() {
+        // `\&` is nothing: it keeps a line that begins with a dot from being a request.
+        writeln!(text, "\\&{}", line.replace('\\', "\\e").replace('-', "\\-"))?;
+    }
+    writeln!(text, ".fi")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run_options(line: &[&str]) -> Run {
+        match Arguments::try_parse_from(line).expect("a valid command line").command {
+            Command::Run(options) => options,
+            _ => panic!("not a run"),
+        }
+    }
+
+    #[test]
+    fn definition_is_consistent() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn options_after_the_program_are_its_own() {
+        let options = run_options(&["uslab", "run", "--stats", "ls", "--stats", "-l", "--", "x"]);
+        assert!(options.stats);
+        assert_eq!(options.program, ["ls", "--stats", "-l", "--", "x"]);
+        let options = run_options(&["uslab", "run", "--", "--stats"]);
+        assert!(!options.stats);
+        assert_eq!(options.program, ["--stats"]);
+    }
+
+    #[test]
+    fn bench_passes_everything_on() {
+        let parsed = Arguments::try_parse_from(["uslab", "bench", "--help", "pair", "--json", "--", "-x"]);
+        match parsed.expect("a valid command line").command {
+            Command::Bench(options) => {
+                assert_eq!(options.arguments, ["--help", "pair", "--json", "--", "-x"]);
+            }
+            _ => panic!("not a bench"),
+        }
+    }
+
+    #[test]
+    fn a_pid_is_a_positive_number() {
+        for pid in ["0", "-1", "x", "99999999999", ""] {
+            assert!(Arguments::try_parse_from(["uslab", "info", "--", pid]).is_err(), "{pid:?}");
+        }
+        assert!(Arguments::try_parse_from(["uslab", "info", "--table"]).is_err(), "a table needs a process");
+    }
+
+    #[test]
+    fn man_page_names_every_option() {
+        let mut page = Vec::new();
+        man_page(&mut page).expect("a man page");
+        let page = String::from_utf8(page).expect("UTF-8").replace("\\-", "-");
+        for option in ["--stats", "--stats-json", "--rseq", "--json", "--table", "--all", "USLAB_SNAPSHOT"] {
+            assert!(page.contains(option), "{option} is missing from:\n{page}");
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! What the system says about processes: alive, name, owner, start, environment.
+//!
+//! Everything here is about processes that may end at any moment and may belong to someone else, so every
+//! answer can be "unknown". Without /proc only [`alive`] still works, which is all that cleaning up needs.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+
+use nix::errno::Errno;
+use nix::sys::signal::kill;
+use nix::unistd::{Pid, SysconfVar, sysconf};
+
+const NS_PER_S: u64 = 1_000_000_000;
+
+/// Whether the process exists; one that has ended and was not yet waited for does.
+pub fn alive(pid: i32) -> bool {
+    kill(Pid::from_raw(pid), None) != Err(Errno::ESRCH)
+}
+
+/// The process's name as the kernel has it (at most 15 bytes), made safe to print.
+pub fn command_name(pid: i32) -> Option<String> {
+    let name = fs::read(format!("/proc/{pid}/comm")).ok()?;
+    Some(printable(String::from_utf8_lossy(&name).trim_end_matches('\n')))
+}
+
+/// The effective user of the process. The owner of /proc/PID is not it for processes that may not be dumped.
+pub fn owner(pid: i32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    line.split_ascii_whitespace().nth(1)?.parse().ok()
+}
+
+/// `CLOCK_BOOTTIME` when the process began, in nanoseconds, rounded down to the kernel's tick. exec does not
+/// change it.
+pub fn start_ns(pid: i32) -> Option<u64> {
+    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let ticks = start_ticks(&String::from_utf8_lossy(&stat))?;
+    let ticks_per_s = u64::try_from(sysconf(SysconfVar::CLK_TCK).ok()??).ok()?;
+    ticks.checked_mul(NS_PER_S / ticks_per_s.max(1))
+}
+
+/// Field 22 of /proc/PID/stat (proc(5)). The name in field 2 may hold blanks and brackets: count from its
+/// end.
+fn start_ticks(stat: &str) -> Option<u64> {
+    let (_, after_name) = stat.rsplit_once(')')?;
+    after_name.split_ascii_whitespace().nth(22 - 3)?.parse().ok()
+}
+
+/// A variable of the environment that the process was started with.
+pub fn environment_variable(pid: i32, name: &str) -> Option<OsString> {
+    let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
+    environment.split(|&byte| byte == 0).find_map(|entry| {
+        let value = entry.strip_prefix(name.as_bytes())?.strip_prefix(b"=")?;
+        Some(OsString::from_vec(value.to_vec()))
+    })
+}
+
+/// Signals that this process was started with ignored, as a mask (bit 0 is signal 1); 0 when that is not
+/// known.
+pub fn ignored_signals() -> u64 {
+    let Ok(status) = fs::read_to_string("/proc/self/status") else { return 0 };
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+}
+
+/// The folder that holds this program.
+pub fn own_folder() -> io::Result<PathBuf> {
+    let mut path = std::env::current_exe()?;
+    path.pop();
+    Ok(path)
+}
+
+/// Replaces what would move the cursor or change a terminal's state: names come from other people's
+/// processes.
+pub fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_is_alive_and_began_before_now() {
+        let me = std::process::id() as i32;
+        assert!(alive(me));
+        assert!(command_name(me).is_some());
+        assert_eq!(owner(me), Some(nix::unistd::geteuid().as_raw()));
+        let uptime = fs::read_to_string("/proc/uptime").expect("uptime");
+        let up_s: f64 = uptime.split(' ').next().and_then(|s| s.parse().ok()).expect("seconds");
+        let start_s = start_ns(me).expect("a start") as f64 / 1e9;
+        assert!(start_s <= up_s && start_s > 0.0, "{start_s} {up_s}");
+    }
+
+    #[test]
+    fn start_is_found_behind_a_hostile_name() {
+        let fields: Vec<String> = (3..=30).map(|n| n.to_string()).collect();
+        assert_eq!(start_ticks(&format!("7 (a) b (c)) {}", fields.join(" "))), Some(22));
+        assert_eq!(start_ticks("7 (short) S 1"), None);
+        assert_eq!(start_ticks(""), None);
+    }
+
+    #[test]
+    fn a_process_that_cannot_be_is_dead() {
+        assert!(!alive(i32::MAX));
+        assert_eq!(owner(i32::MAX), None);
+        assert_eq!(start_ns(i32::MAX), None);
+    }
+
+    #[test]
+    fn control_characters_do_not_reach_the_terminal() {
+        assert_eq!(printable("a\x1b[2Jb\n"), "a\u{fffd}[2Jb\u{fffd}");
+        assert_eq!(printable("größe"), "größe");
+    }
+}

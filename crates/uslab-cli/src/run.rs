@@ -1,0 +1,137 @@
+//! `uslab run`: a program on the allocator.
+//!
+//! ```text
+//!   library → directory → program → environment ─┬─ nothing to tell at the end: exec, and this program is gone
+//!                                                └─ --stats: child, its end, its snapshot, its table, its status
+//! ```
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+
+use crate::args::{Run, Switch};
+use crate::failure::{self, FAILED, Failure, NOT_EXECUTABLE, NOT_FOUND, Outcome, complain};
+use crate::snapshot::{self, Snapshot, Trouble};
+use crate::{json, preload, process, program, snapdir, supervise, text};
+
+/// Runs the program; returns its exit status, or does not return because it has become the program.
+pub fn run(options: &Run) -> Outcome {
+    let [name, arguments @ ..] = options.program.as_slice() else {
+        return Err(Failure::new(NOT_FOUND, "no program is named"));
+    };
+    let library = preload::find()?;
+    let directory = snapdir::prepare()?;
+    snapdir::sweep(&directory);
+    let file = program::find(name, std::env::var_os("PATH"))?;
+    if let Some(reason) = program::cannot_preload(&file, &library) {
+        complain(&format!("warning: {reason}"));
+    }
+
+    let mut command = Command::new(&file);
+    command.arg0(name).args(arguments).env(snapdir::VARIABLE, &directory);
+    command.env("LD_PRELOAD", preload::with_library(&library, std::env::var_os("LD_PRELOAD").as_deref()));
+    match options.rseq {
+        Some(Switch::On) => drop(command.env("USLAB_RSEQ", "1")),
+        Some(Switch::Off) => drop(command.env("USLAB_RSEQ", "0")),
+        None => {}
+    }
+    if options.stats || options.stats_json.is_some() {
+        run_and_report(&mut command, name, &directory, options)
+    } else {
+        let error = command.exec();
+        Err(not_started(name, &error))
+    }
+}
+
+fn run_and_report(command: &mut Command, name: &OsStr, directory: &Path, options: &Run) -> Outcome {
+    let mut last = None;
+    let status = supervise::run(command, |pid| last = Some(take_snapshot(directory, pid)))
+        .map_err(|error| not_started(name, &error))?;
+    let code = exit_code(status);
+    match last {
+        Some(Ok(snapshot)) => report(&snapshot, name, status, options, code),
+        Some(Err((file, trouble))) => {
+            complain(&no_statistics(name, &file, &trouble));
+            Ok(code)
+        }
+        None => Ok(code),
+    }
+}
+
+/// Reads and removes the file of a process that has just ended and whose pid is still its own.
+fn take_snapshot(directory: &Path, pid: i32) -> Result<Snapshot, (PathBuf, Trouble)> {
+    let file = directory.join(pid.to_string());
+    let snapshot = snapshot::read(&file, pid).and_then(|snapshot| {
+        // A program that no library was loaded into may have been given the pid of one that left its file.
+        if snapdir::is_from_before(snapshot.start_ns, pid) { Err(Trouble::Missing) } else { Ok(snapshot) }
+    });
+    let _ = fs::remove_file(&file);
+    snapshot.map_err(|trouble| (file, trouble))
+}
+
+fn report(snapshot: &Snapshot, name: &OsStr, status: ExitStatus, options: &Run, code: u8) -> Outcome {
+    let command = process::printable(&Path::new(name).file_name().unwrap_or(name).to_string_lossy());
+    if options.stats {
+        let mut table = text::table::text(snapshot, &command);
+        if !snapshot.finished {
+            let end = match status.signal() {
+                Some(signal) => format!("ended by signal {signal}"),
+                None => "ended without running exit handlers".to_owned(),
+            };
+            table += &format!("({end}: figures are those of its last slow paths)\n");
+        }
+        failure::note(&table);
+    }
+    if let Some(path) = &options.stats_json
+        && let Err(error) = fs::write(path, json::process(snapshot, &command))
+    {
+        complain(&format!("cannot write {}: {error}", path.display()));
+        // The program's own failure says more than ours.
+        return Ok(if code == 0 { FAILED } else { code });
+    }
+    Ok(code)
+}
+
+fn no_statistics(name: &OsStr, file: &Path, trouble: &Trouble) -> String {
+    let name = name.display();
+    match trouble {
+        Trouble::Missing => format!(
+            "no statistics: {name} left no snapshot {} (it is static, changed user, dropped LD_PRELOAD, or ended early)",
+            file.display()
+        ),
+        _ => format!("no statistics: {}: {trouble}", file.display()),
+    }
+}
+
+fn not_started(name: &OsStr, error: &io::Error) -> Failure {
+    let name = name.display();
+    match error.kind() {
+        // The file was there when we looked, so what is missing is what it needs.
+        io::ErrorKind::NotFound => {
+            Failure::new(NOT_FOUND, format_args!("cannot execute {name}: its interpreter was not found"))
+        }
+        _ => Failure::new(NOT_EXECUTABLE, format_args!("cannot execute {name}: {error}")),
+    }
+}
+
+/// The status that a shell would show: 128 and the signal's number when one ended the program.
+fn exit_code(status: ExitStatus) -> u8 {
+    let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+    u8::try_from(code).unwrap_or(u8::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exit_codes_are_the_shells() {
+        assert_eq!(exit_code(ExitStatus::from_raw(0)), 0);
+        assert_eq!(exit_code(ExitStatus::from_raw(7 << 8)), 7);
+        assert_eq!(exit_code(ExitStatus::from_raw(9)), 137);
+        assert_eq!(exit_code(ExitStatus::from_raw(11 | 0x80)), 139, "a core dump changes nothing");
+    }
+}

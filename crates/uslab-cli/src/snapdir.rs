@@ -1,0 +1,212 @@
+//! Where snapshots live: one directory a user, one file a process, named by its pid.
+//!
+//! The directory is in memory (/dev/shm) when there is one. Those places are open to everyone, so a directory
+//! is used only if it really is one (not a link), belongs to the user, and lets nobody else write: then
+//! nobody can plant a file in it. A name that somebody else took first is passed over for the next place.
+//!
+//! Files of processes that ended stay behind until [`sweep`] finds them: at the start of every `uslab run`
+//! and `uslab info`.
+
+use std::env;
+use std::fs::{self, DirBuilder, Permissions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use nix::unistd::geteuid;
+
+use crate::failure::{Failure, RUN_FAILED};
+use crate::process;
+
+/// The variable that tells a process where to publish, and that names another directory to this program.
+pub const VARIABLE: &str = "USLAB_SNAPSHOT";
+/// What others may not do in a directory of snapshots.
+const OTHERS_WRITE: u32 = 0o022;
+const PRIVATE: u32 = 0o700;
+
+/// The user whom this program acts for.
+pub fn own_user() -> u32 {
+    geteuid().as_raw()
+}
+
+/// The directory that the environment names instead of the usual ones.
+fn named() -> Option<PathBuf> {
+    env::var_os(VARIABLE).filter(|value| !value.is_empty()).map(PathBuf::from)
+}
+
+/// Usual directories of a user, best first.
+fn usual(user: u32) -> Vec<PathBuf> {
+    let name = format!("uslab-{user}");
+    let runtime = env::var_os("XDG_RUNTIME_DIR").filter(|value| !value.is_empty() && user == own_user());
+    let runtime = runtime.map_or_else(|| PathBuf::from(format!("/run/user/{user}")), PathBuf::from);
+    vec![Path::new("/dev/shm").join(&name), runtime.join(&name), Path::new("/tmp").join(&name)]
+}
+
+/// Makes, or checks, the directory that a new process shall publish in, and returns its absolute path.
+pub fn prepare() -> Result<PathBuf, Failure> {
+    let places = named().map_or_else(|| usual(own_user()), |directory| vec![directory]);
+    let mut reasons = Vec::new();
+    for place in &places {
+        match prepare_one(place) {
+            Ok(directory) => return Ok(directory),
+            Err(error) => reasons.push(format!("{}: {error}", place.display())),
+        }
+    }
+    Err(Failure::new(RUN_FAILED, format_args!("no directory for the snapshot: {}", reasons.join("; "))))
+}
+
+fn prepare_one(directory: &Path) -> io::Result<PathBuf> {
+    match DirBuilder::new().mode(PRIVATE).create(directory) {
+        // The umask may have taken away bits that we need.
+        Ok(()) => fs::set_permissions(directory, Permissions::from_mode(PRIVATE))?,
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        Err(error) => return Err(error),
+    }
+    check(directory, own_user())?;
+    directory.canonicalize()
+}
+
+/// Whether the directory can only hold what `user` put there.
+fn check(directory: &Path, user: u32) -> io::Result<()> {
+    let data = fs::symlink_metadata(directory)?;
+    let refuse = |reason: String| Err(io::Error::new(io::ErrorKind::PermissionDenied, reason));
+    if data.is_symlink() {
+        return refuse("is a symbolic link".into());
+    }
+    if !data.is_dir() {
+        return refuse("is not a directory".into());
+    }
+    if data.uid() != user {
+        return refuse(format!("belongs to user {}", data.uid()));
+    }
+    if data.mode() & OTHERS_WRITE != 0 {
+        return refuse(format!("others may write there (mode {:o})", data.mode() & 0o7777));
+    }
+    Ok(())
+}
+
+/// Directories of this user that exist and can be trusted.
+pub fn own() -> Vec<PathBuf> {
+    let places = named().map_or_else(|| usual(own_user()), |directory| vec![directory]);
+    places.into_iter().filter(|place| check(place, own_user()).is_ok()).collect()
+}
+
+/// Directories of every user that exist and can be trusted to be theirs.
+pub fn everyone() -> Vec<PathBuf> {
+    let mut found = own();
+    for parent in ["/dev/shm", "/tmp"] {
+        for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            let user = name.to_str().and_then(|name| name.strip_prefix("uslab-")?.parse().ok());
+            if let Some(user) = user
+                && check(&entry.path(), user).is_ok()
+                && !found.contains(&entry.path())
+            {
+                found.push(entry.path());
+            }
+        }
+    }
+    found
+}
+
+/// Directories in which the process may publish, the most likely first: the one that it was told, then the
+/// usual ones of its user and of ours (a server may have given up root after it started).
+pub fn of_process(pid: i32) -> Vec<PathBuf> {
+    let mut places = Vec::new();
+    places.extend(process::environment_variable(pid, VARIABLE).map(PathBuf::from));
+    places.extend(named());
+    for user in [process::owner(pid).unwrap_or_else(own_user), own_user()] {
+        places.extend(usual(user).into_iter().filter(|place| check(place, user).is_ok()));
+    }
+    let mut seen = Vec::new();
+    places.retain(|place| place.is_absolute() && !seen.contains(place) && (seen.push(place.clone()), true).1);
+    places
+}
+
+/// Pids that have a file in the directory, in order.
+pub fn pids(directory: &Path) -> Vec<i32> {
+    let names = fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.file_name());
+    let mut pids: Vec<i32> = names.filter_map(|name| pid_of_name(name.to_str()?)).collect();
+    pids.sort_unstable();
+    pids
+}
+
+/// A file name that is a pid as we would write it: anything else in the directory is not ours to touch.
+fn pid_of_name(name: &str) -> Option<i32> {
+    let pid: i32 = name.parse().ok()?;
+    (pid > 0 && pid.to_string() == name).then_some(pid)
+}
+
+/// Removes the files of processes that are gone. One whose pid is in use again waits for that process to end:
+/// its new owner may be about to put its own file there.
+pub fn sweep(directory: &Path) {
+    for pid in pids(directory).into_iter().filter(|&pid| !process::alive(pid)) {
+        let _ = fs::remove_file(directory.join(pid.to_string()));
+    }
+}
+
+/// Whether a snapshot was begun before its process was, so that another one with the same pid must have made
+/// it.
+pub fn is_from_before(snapshot_start_ns: u64, pid: i32) -> bool {
+    process::start_ns(pid).is_some_and(|start_ns| snapshot_start_ns != 0 && snapshot_start_ns < start_ns)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    fn folder(name: &str) -> PathBuf {
+        let path = env::temp_dir().join(format!("uslab-snapdir-{}-{name}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).expect("a folder");
+        path
+    }
+
+    #[test]
+    fn a_new_directory_is_private() {
+        let base = folder("private");
+        let made = prepare_one(&base.join("d")).expect("made");
+        assert_eq!(made.metadata().expect("there").mode() & 0o7777, PRIVATE);
+        assert_eq!(prepare_one(&base.join("d")).expect("found again"), made);
+        fs::remove_dir_all(base).expect("removed");
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_trusted_is_refused() {
+        let base = folder("refused");
+        let real = base.join("real");
+        fs::create_dir(&real).expect("a folder");
+        symlink(&real, base.join("link")).expect("a link");
+        fs::write(base.join("file"), "").expect("a file");
+        fs::create_dir(base.join("open")).expect("a folder");
+        fs::set_permissions(base.join("open"), Permissions::from_mode(0o777)).expect("permissions");
+        let reason = |name: &str| prepare_one(&base.join(name)).expect_err(name).to_string();
+        assert_eq!(reason("link"), "is a symbolic link");
+        assert_eq!(reason("file"), "is not a directory");
+        assert_eq!(reason("open"), "others may write there (mode 777)");
+        assert!(check(&real, own_user() + 1).expect_err("not theirs").to_string().starts_with("belongs to"));
+        fs::remove_dir_all(base).expect("removed");
+    }
+
+    #[test]
+    fn only_pids_are_files_of_ours() {
+        assert_eq!(pid_of_name("17"), Some(17));
+        for name in ["017", "+17", "-17", "0", "17x", "", "99999999999", ".17"] {
+            assert_eq!(pid_of_name(name), None, "{name:?}");
+        }
+    }
+
+    #[test]
+    fn sweeping_takes_the_dead_and_nothing_else() {
+        let base = folder("sweep");
+        let me = std::process::id().to_string();
+        for name in ["2147483647", &me, "notes"] {
+            fs::write(base.join(name), "x").expect("a file");
+        }
+        sweep(&base);
+        assert!(!base.join("2147483647").exists());
+        assert!(base.join(&me).exists() && base.join("notes").exists());
+        fs::remove_dir_all(base).expect("removed");
+    }
+}

@@ -1,0 +1,283 @@
+//! One process's snapshot, read and checked.
+//!
+//! The file belongs to another process, which may be writing it, cutting it short, or out to harm whoever
+//! looks. It is therefore copied with pread(2) and never mapped (a mapping of a file that shrinks is a
+//! SIGBUS), every length is checked against what was really read, counts are capped, sums saturate, and names
+//! are made safe to print. What is left is a value that the rest of the program can format without a second
+//! thought.
+//!
+//! Fields are fetched by their offsets in the layout that the allocator uses; words are of this machine's
+//! byte order.
+
+use std::fmt;
+use std::fs::OpenOptions;
+use std::io;
+use std::mem::{offset_of, size_of};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+
+use crate::layout::{self, HEADER_BYTES, Header, Record};
+use crate::process::printable;
+
+const RECORD_BYTES: usize = size_of::<Record>();
+/// `Record::pages_per_slab` counts pages of this size on every machine.
+pub const SLAB_PAGE_BYTES: u64 = 4096;
+
+/// Why a file is not a snapshot that can be shown.
+#[derive(Debug)]
+pub enum Trouble {
+    /// There is no such file.
+    Missing,
+    /// It may not be read.
+    Denied,
+    /// A link, a pipe, a directory: nothing that the allocator makes.
+    NotAFile,
+    /// It does not begin as a snapshot does, or not yet.
+    NotASnapshot,
+    /// It is shorter than it says.
+    Truncated,
+    /// It was written to another layout version.
+    Version(u32),
+    /// Another process wrote it.
+    OtherProcess(u32),
+    /// The system's answer.
+    Io(io::Error),
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Trouble::Missing => write!(f, "there is no snapshot"),
+            Trouble::Denied => write!(f, "permission denied"),
+            Trouble::NotAFile => write!(f, "it is not a regular file"),
+            Trouble::NotASnapshot => write!(f, "it is not a snapshot, or the process is still starting"),
+            Trouble::Truncated => write!(f, "it is shorter than it says"),
+            Trouble::Version(found) => {
+                write!(f, "it is of version {found}, and this program reads version {}", layout::VERSION)
+            }
+            Trouble::OtherProcess(pid) => write!(f, "process {pid} wrote it"),
+            Trouble::Io(error) => error.fmt(f),
+        }
+    }
+}
+
+/// How the fast path of a process works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    Unknown,
+    Rseq,
+    Locked,
+}
+
+/// Facts about a process and its page layer; the fields are those of [`Header`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    pub pid: u32,
+    pub mode: Mode,
+    pub mode_reason: u32,
+    pub cpus: u32,
+    pub nodes: u32,
+    pub page_bytes: u32,
+    pub finished: bool,
+    pub start_ns: u64,
+    pub reserved_bytes: u64,
+    pub committed_bytes: u64,
+    pub used_bytes: u64,
+    pub dirty_bytes: u64,
+    pub purged_bytes: u64,
+    pub metadata_bytes: u64,
+    pub large_objects: u64,
+    pub large_bytes: u64,
+    pub large_allocs: u64,
+    /// Caches that exist, or did, by id.
+    pub caches: Vec<Cache>,
+}
+
+/// Figures of one cache; the fields are those of [`Record`], counts that were caught below zero are zero.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cache {
+    pub id: u32,
+    pub name: String,
+    pub destroyed: bool,
+    pub user_bytes: u32,
+    pub object_bytes: u32,
+    pub objects_per_slab: u32,
+    pub pages_per_slab: u32,
+    pub sheaf_capacity: u32,
+    pub empty_target: u32,
+    pub slabs: u64,
+    pub partial_slabs: u64,
+    pub empty_slabs: u64,
+    pub slab_free: u64,
+    pub sheaf_free: u64,
+    pub alloc_slow: u64,
+    pub free_slow: u64,
+    pub refills: u64,
+    pub flushes: u64,
+    pub drains: u64,
+    pub grows: u64,
+    pub releases: u64,
+    pub failures: u64,
+}
+
+impl Cache {
+    /// Objects that its slabs have room for.
+    pub fn total_objects(&self) -> u64 {
+        self.slabs.saturating_mul(self.objects_per_slab.into())
+    }
+
+    /// Objects in users' hands: those neither in slabs nor in sheaves, as far as the counters agree with each
+    /// other.
+    pub fn active_objects(&self) -> u64 {
+        self.total_objects().saturating_sub(self.slab_free.saturating_add(self.sheaf_free))
+    }
+
+    /// Bytes of its slabs.
+    pub fn slab_bytes(&self) -> u64 {
+        self.slabs.saturating_mul(u64::from(self.pages_per_slab) * SLAB_PAGE_BYTES)
+    }
+
+    /// Whether it ever had a slab.
+    pub fn was_used(&self) -> bool {
+        self.slabs > 0 || self.grows > 0
+    }
+}
+
+impl Snapshot {
+    /// Why the mode is what it is, in words; nothing when there is nothing to explain.
+    pub fn reason(&self) -> Option<&'static str> {
+        Some(match self.mode_reason {
+            layout::REASON_NONE => return None,
+            layout::REASON_FORCED => "forced by USLAB_RSEQ=0",
+            layout::REASON_NO_SYMBOL => "the C library has no registration",
+            layout::REASON_UNREGISTERED => "the C library could not register",
+            layout::REASON_NO_MEMBARRIER => "membarrier cannot restart sequences",
+            layout::REASON_TOO_MANY_CPUS => "too many CPUs",
+            layout::REASON_UNSUPPORTED => "sequences are not trusted on this machine",
+            _ => "for a reason that this program does not know",
+        })
+    }
+}
+
+/// Reads the snapshot that process `pid` writes to `file`.
+pub fn read(file: &Path, pid: i32) -> Result<Snapshot, Trouble> {
+    // Neither follow a link that somebody planted nor wait for the other end of a pipe.
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(file).map_err(|error| match error {
+        error if error.kind() == io::ErrorKind::NotFound => Trouble::Missing,
+        error if error.kind() == io::ErrorKind::PermissionDenied => Trouble::Denied,
+        error if error.raw_os_error() == Some(libc::ELOOP) => Trouble::NotAFile,
+        error => Trouble::Io(error),
+    })?;
+    if !file.metadata().map_err(Trouble::Io)?.is_file() {
+        return Err(Trouble::NotAFile);
+    }
+    let snapshot = parse(|offset, bytes| {
+        let mut buffer = vec![0; bytes];
+        file.read_exact_at(&mut buffer, offset)?;
+        Ok(buffer)
+    })?;
+    if i64::from(snapshot.pid) != i64::from(pid) {
+        return Err(Trouble::OtherProcess(snapshot.pid));
+    }
+    Ok(snapshot)
+}
+
+/// Reads a 4-byte or 8-byte field of a structure that starts at the front of a buffer.
+macro_rules! field {
+    ($buffer:expr, $structure:ty, $name:ident, $word:ty) => {{
+        let offset = offset_of!($structure, $name);
+        let mut bytes = [0; size_of::<$word>()];
+        bytes.copy_from_slice(&$buffer[offset..offset + size_of::<$word>()]);
+        <$word>::from_ne_bytes(bytes)
+    }};
+}
+
+/// Makes a snapshot of what `fetch(offset, length)` returns: exactly that many bytes, or an error.
+fn parse(fetch: impl Fn(u64, usize) -> io::Result<Vec<u8>>) -> Result<Snapshot, Trouble> {
+    let short = |error: io::Error| match error.kind() {
+        io::ErrorKind::UnexpectedEof => Trouble::Truncated,
+        _ => Trouble::Io(error),
+    };
+    let header = fetch(0, HEADER_BYTES).map_err(|error| match short(error) {
+        // A file that was just made has no length yet.
+        Trouble::Truncated => Trouble::NotASnapshot,
+        other => other,
+    })?;
+    if field!(header, Header, magic, u64) != layout::MAGIC {
+        return Err(Trouble::NotASnapshot);
+    }
+    let version = field!(header, Header, version, u32);
+    if version != layout::VERSION {
+        return Err(Trouble::Version(version));
+    }
+    let used = (field!(header, Header, records_used, u32) as usize).min(layout::RECORDS_MAX);
+    let records = fetch(HEADER_BYTES as u64, used * RECORD_BYTES).map_err(short)?;
+    let caches = records.chunks_exact(RECORD_BYTES).enumerate();
+    Ok(Snapshot {
+        pid: field!(header, Header, pid, u32),
+        mode: match field!(header, Header, mode, u32) {
+            layout::MODE_RSEQ => Mode::Rseq,
+            layout::MODE_LOCKED => Mode::Locked,
+            _ => Mode::Unknown,
+        },
+        mode_reason: field!(header, Header, mode_reason, u32),
+        cpus: field!(header, Header, cpus, u32),
+        nodes: field!(header, Header, nodes, u32),
+        page_bytes: field!(header, Header, page_bytes, u32),
+        finished: field!(header, Header, finished, u32) != 0,
+        start_ns: field!(header, Header, start_ns, u64),
+        reserved_bytes: field!(header, Header, reserved_bytes, u64),
+        committed_bytes: field!(header, Header, committed_bytes, u64),
+        used_bytes: field!(header, Header, used_bytes, u64),
+        dirty_bytes: field!(header, Header, dirty_bytes, u64),
+        purged_bytes: field!(header, Header, purged_bytes, u64),
+        metadata_bytes: field!(header, Header, metadata_bytes, u64),
+        large_objects: field!(header, Header, large_objects, u64),
+        large_bytes: field!(header, Header, large_bytes, u64),
+        large_allocs: field!(header, Header, large_allocs, u64),
+        caches: caches.filter_map(|(index, record)| parse_record(index, record)).collect(),
+    })
+}
+
+/// One record; nothing when it was never used. The index is the id: what the record says itself could repeat.
+fn parse_record(index: usize, record: &[u8]) -> Option<Cache> {
+    let state = field!(record, Record, state, u32);
+    if state != layout::STATE_LIVE && state != layout::STATE_DESTROYED {
+        return None;
+    }
+    let count = |value: i64| u64::try_from(value).unwrap_or(0);
+    let name = offset_of!(Record, name);
+    Some(Cache {
+        id: index as u32,
+        name: parse_name(&record[name..name + layout::NAME_BYTES]),
+        destroyed: state == layout::STATE_DESTROYED,
+        user_bytes: field!(record, Record, user_bytes, u32),
+        object_bytes: field!(record, Record, object_bytes, u32),
+        objects_per_slab: field!(record, Record, objects_per_slab, u32),
+        pages_per_slab: field!(record, Record, pages_per_slab, u32),
+        sheaf_capacity: field!(record, Record, sheaf_capacity, u32),
+        empty_target: field!(record, Record, empty_target, u32),
+        slabs: count(field!(record, Record, slabs, i64)),
+        partial_slabs: count(field!(record, Record, partial_slabs, i64)),
+        empty_slabs: count(field!(record, Record, empty_slabs, i64)),
+        slab_free: count(field!(record, Record, slab_free, i64)),
+        sheaf_free: count(field!(record, Record, sheaf_free, i64)),
+        alloc_slow: field!(record, Record, alloc_slow, u64),
+        free_slow: field!(record, Record, free_slow, u64),
+        refills: field!(record, Record, refills, u64),
+        flushes: field!(record, Record, flushes, u64),
+        drains: field!(record, Record, drains, u64),
+        grows: field!(record, Record, grows, u64),
+        releases: field!(record, Record, releases, u64),
+        failures: field!(record, Record, failures, u64),
+    })
+}
+
+fn parse_name(bytes: &[u8]) -> String {
+    let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
+    printable(&String::from_utf8_lossy(&bytes[..end]))
+}
+
+#[cfg(test)]
+pub mod tests;

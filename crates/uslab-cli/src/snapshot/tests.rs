@@ -1,0 +1,146 @@
+//! Snapshots made by hand: whole ones, and what a hostile or unlucky file may hold.
+
+use super::*;
+use crate::layout::FILE_BYTES;
+
+/// A snapshot file in memory.
+pub struct Image(pub Vec<u8>);
+
+/// Writes a field of the header or of a record into an [`Image`].
+macro_rules! put {
+    ($image:expr, $base:expr, $structure:ty, $($name:ident = $value:expr),+ $(,)?) => {
+        $({
+            let offset = $base + offset_of!($structure, $name);
+            let bytes = $value.to_ne_bytes();
+            $image.0[offset..offset + bytes.len()].copy_from_slice(&bytes);
+        })+
+    };
+}
+
+impl Image {
+    /// A process with a few caches: the one that the texts are checked with.
+    pub fn sample() -> Self {
+        let mut image = Image(vec![0; FILE_BYTES]);
+        put!(image, 0, Header, magic = layout::MAGIC, version = layout::VERSION, pid = 4711u32);
+        put!(image, 0, Header, mode = layout::MODE_RSEQ, cpus = 8u32, nodes = 1u32, page_bytes = 4096u32);
+        put!(image, 0, Header, records_used = 6u32, finished = 1u32, start_ns = 77u64);
+        put!(image, 0, Header, reserved_bytes = 1u64 << 40, committed_bytes = 18u64 << 20);
+        put!(image, 0, Header, used_bytes = (12u64 << 20) + (300 << 10), dirty_bytes = 1u64 << 20);
+        put!(image, 0, Header, purged_bytes = 5u64 << 20, metadata_bytes = 152u64 << 10);
+        put!(image, 0, Header, large_objects = 3u64, large_bytes = 5u64 << 20, large_allocs = 19u64);
+        image.record(0, "malloc-64", 64, 64, [1200, 40, 2, 3000, 900]);
+        image.record(1, "malloc-1024", 1024, 16, [12, 3, 1, 30, 100]);
+        image.record(2, "never used", 32, 128, [0; 5]);
+        image.record(4, "session table with a long name", 4096, 8, [2_000_000, 9, 0, 12, 12]);
+        image.record(5, "gone", 200, 20, [0; 5]);
+        let gone = image.base(5);
+        put!(image, gone, Record, state = layout::STATE_DESTROYED, grows = 1u64, releases = 1u64);
+        image
+    }
+
+    /// Where a record begins.
+    pub fn base(&self, index: usize) -> usize {
+        HEADER_BYTES + index * RECORD_BYTES
+    }
+
+    /// Fills a live record; counts are slabs, partial, empty, free in slabs, free in sheaves.
+    pub fn record(&mut self, index: usize, name: &str, bytes: u32, per_slab: u32, counts: [i64; 5]) {
+        let base = self.base(index);
+        let at = base + offset_of!(Record, name);
+        self.0[at..at + name.len()].copy_from_slice(name.as_bytes());
+        let [slabs, partial, empty, slab_free, sheaf_free] = counts;
+        put!(self, base, Record, state = layout::STATE_LIVE, id = index as u32);
+        put!(self, base, Record, user_bytes = bytes, object_bytes = bytes, objects_per_slab = per_slab);
+        put!(self, base, Record, pages_per_slab = (bytes * per_slab).div_ceil(4096), sheaf_capacity = 60u32);
+        put!(self, base, Record, empty_target = 5u32, slabs = slabs, partial_slabs = partial);
+        put!(self, base, Record, empty_slabs = empty, slab_free = slab_free, sheaf_free = sheaf_free);
+        put!(self, base, Record, alloc_slow = slabs as u64 * 3, free_slow = slabs as u64 * 2);
+        put!(self, base, Record, refills = slabs as u64 * 2, flushes = slabs as u64, grows = slabs as u64);
+    }
+
+    pub fn parse(&self) -> Result<Snapshot, Trouble> {
+        parse(|offset, bytes| {
+            let from = usize::try_from(offset).map_err(io::Error::other)?;
+            let found = self.0.get(from..from + bytes);
+            found.map(<[u8]>::to_vec).ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+        })
+    }
+}
+
+#[test]
+fn every_field_is_read_from_its_place() {
+    let snapshot = Image::sample().parse().expect("whole");
+    assert_eq!((snapshot.pid, snapshot.mode, snapshot.cpus, snapshot.finished), (4711, Mode::Rseq, 8, true));
+    assert_eq!((snapshot.start_ns, snapshot.metadata_bytes, snapshot.large_allocs), (77, 152 << 10, 19));
+    let names: Vec<&str> = snapshot.caches.iter().map(|cache| cache.name.as_str()).collect();
+    let expected = ["malloc-64", "malloc-1024", "never used", "session table with a long name", "gone"];
+    assert_eq!(names, expected);
+    let cache = &snapshot.caches[0];
+    assert_eq!((cache.total_objects(), cache.active_objects()), (76_800, 72_900));
+    assert_eq!((cache.slab_bytes(), cache.alloc_slow, cache.flushes), (1200 * 4096, 3600, 1200));
+    assert_eq!(snapshot.caches[3].id, 4);
+    assert!(snapshot.caches[4].destroyed && !snapshot.caches[2].was_used());
+}
+
+#[test]
+fn a_file_cut_anywhere_is_an_error_and_no_crash() {
+    let whole = Image::sample().0;
+    let needed = HEADER_BYTES + 6 * RECORD_BYTES;
+    for length in (0..needed).step_by(8).chain([needed - 1]) {
+        let cut = Image(whole[..length].to_vec()).parse();
+        assert!(matches!(cut, Err(Trouble::NotASnapshot | Trouble::Truncated)), "{length}: {cut:?}");
+    }
+    assert!(Image(whole[..needed].to_vec()).parse().is_ok());
+}
+
+#[test]
+fn other_files_and_other_versions_are_told_apart() {
+    let mut image = Image::sample();
+    put!(image, 0, Header, version = 9u32);
+    let trouble = image.parse().expect_err("another version");
+    assert_eq!(trouble.to_string(), "it is of version 9, and this program reads version 1");
+    put!(image, 0, Header, magic = 0u64);
+    assert!(matches!(image.parse(), Err(Trouble::NotASnapshot)));
+}
+
+#[test]
+fn absurd_numbers_are_capped() {
+    let mut image = Image::sample();
+    put!(image, 0, Header, records_used = u32::MAX, mode = 77u32, mode_reason = 1234u32);
+    let base = image.base(0);
+    put!(image, base, Record, slabs = i64::MAX, objects_per_slab = u32::MAX, pages_per_slab = u32::MAX);
+    let base = image.base(1);
+    put!(image, base, Record, slabs = i64::MIN, slab_free = i64::MAX, sheaf_free = i64::MAX);
+    let snapshot = image.parse().expect("whole");
+    assert_eq!(snapshot.mode, Mode::Unknown);
+    assert!(snapshot.reason().is_some());
+    assert_eq!((snapshot.caches[0].total_objects(), snapshot.caches[0].slab_bytes()), (u64::MAX, u64::MAX));
+    assert_eq!((snapshot.caches[1].total_objects(), snapshot.caches[1].active_objects()), (0, 0));
+}
+
+#[test]
+fn every_byte_pattern_can_be_parsed_and_shown() {
+    for byte in [0x00, 0x01, 0x1b, 0x7f, 0x80, 0xc3, 0xff] {
+        let mut image = Image(vec![byte; FILE_BYTES]);
+        put!(image, 0, Header, magic = layout::MAGIC, version = layout::VERSION);
+        put!(image, 0, Header, records_used = u32::MAX);
+        for index in 0..layout::RECORDS_MAX {
+            let base = image.base(index);
+            put!(image, base, Record, state = layout::STATE_LIVE);
+        }
+        let snapshot = image.parse().expect("whole");
+        assert_eq!(snapshot.caches.len(), layout::RECORDS_MAX);
+        let text = crate::text::slabinfo::text(&snapshot) + &crate::text::table::text(&snapshot, "x");
+        assert!(!text.contains('\x1b') && text.chars().all(|c| !c.is_control() || c == '\n'));
+        assert!(text.lines().all(|line| line.chars().count() < 400));
+        crate::json::process(&snapshot, "x");
+    }
+}
+
+#[test]
+fn a_name_ends_at_its_zero_or_at_its_field() {
+    assert_eq!(parse_name(b"ab\0cd"), "ab");
+    assert_eq!(parse_name(&[b'x'; 48]).len(), 48);
+    assert_eq!(parse_name(b"a\xffb\x1b"), "a\u{fffd}b\u{fffd}");
+    assert_eq!(parse_name(b"\0"), "");
+}

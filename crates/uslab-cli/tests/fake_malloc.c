@@ -1,0 +1,91 @@
+/* Stands in for libuslab_malloc.so: publishes a snapshot as the real library does, and leaves malloc alone.
+ *
+ * The structures are those of crates/uslab/src/stats/layout.rs, written down a second time on purpose: a change of the
+ * layout that forgets its readers fails here. FAKE_* variables make it misbehave.
+ */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+struct header {
+    uint64_t magic;
+    uint32_t version, pid, mode, mode_reason, cpus, nodes, page_bytes, records_used, finished, reserved0;
+    uint64_t start_ns, reserved_bytes, committed_bytes, used_bytes, dirty_bytes, purged_bytes, metadata_bytes;
+    uint64_t large_objects, large_bytes, large_allocs;
+};
+
+struct record {
+    uint32_t state, id;
+    char name[48];
+    uint32_t user_bytes, object_bytes, objects_per_slab, pages_per_slab, sheaf_capacity, empty_target;
+    int64_t slabs, partial_slabs, empty_slabs, slab_free, sheaf_free;
+    uint64_t alloc_slow, free_slow, refills, flushes, drains, grows, releases, failures;
+} __attribute__((aligned(256)));
+
+_Static_assert(sizeof(struct record) == 256, "layout");
+
+enum { HEADER_BYTES = 4096, RECORDS_MAX = 4096, FILE_BYTES = HEADER_BYTES + RECORDS_MAX * 256 };
+
+static struct header *header;
+
+static unsigned setting(const char *name, unsigned otherwise) {
+    const char *value = getenv(name);
+    return value ? (unsigned)strtoul(value, NULL, 0) : otherwise;
+}
+
+static void record(unsigned id, const char *name, unsigned bytes, int64_t slabs) {
+    struct record *r = (struct record *)((char *)header + HEADER_BYTES) + id;
+    r->id = id;
+    strncpy(r->name, name, sizeof r->name);
+    r->user_bytes = r->object_bytes = bytes;
+    r->objects_per_slab = 4096 / bytes;
+    r->pages_per_slab = 1;
+    r->sheaf_capacity = 60;
+    r->slabs = slabs;
+    r->grows = (uint64_t)slabs;
+    r->slab_free = slabs;
+    r->alloc_slow = 7;
+    __atomic_store_n(&r->state, 1, __ATOMIC_RELEASE);
+}
+
+__attribute__((constructor)) static void start(void) {
+    const char *directory = getenv("USLAB_SNAPSHOT");
+    if (!directory || getenv("FAKE_SILENT")) return;
+    char path[4096];
+    snprintf(path, sizeof path, "%s/%d", directory, (int)getpid());
+    unlink(path);
+    int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (fd < 0 || ftruncate(fd, FILE_BYTES)) return;
+    header = mmap(NULL, FILE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (header == MAP_FAILED) { header = NULL; return; }
+    header->version = setting("FAKE_VERSION", 1);
+    header->pid = (uint32_t)getpid();
+    const char *rseq = getenv("USLAB_RSEQ");
+    int locked = rseq && !strcmp(rseq, "0");
+    header->mode = locked ? 2 : 1;
+    header->mode_reason = locked ? 1 : 0;
+    header->cpus = 2;
+    header->nodes = 1;
+    header->page_bytes = 4096;
+    header->records_used = 2;
+    struct timespec now;
+    clock_gettime(CLOCK_BOOTTIME, &now);
+    header->start_ns = (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+    if (getenv("FAKE_OLD")) header->start_ns = 1;
+    header->used_bytes = 5 << 20;
+    record(0, "fake-64", 64, 100);
+    record(1, "fake 128", 128, 3);
+    __atomic_store_n(&header->magic, 0x706e7362616c7375, __ATOMIC_RELEASE);   /* "uslabsnp" */
+    if (getenv("FAKE_TRUNCATED") && ftruncate(fd, HEADER_BYTES + 100)) return;
+    close(fd);
+}
+
+__attribute__((destructor)) static void finish(void) {
+    if (header) header->finished = 1;
+}

@@ -1,0 +1,159 @@
+//! `uslab info`: what is shown of a process that runs under uslab, and what is said of one that does not.
+
+mod support;
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+use support::{Sandbox, USLAB, is_root, outcome};
+
+#[test]
+fn a_process_is_shown_as_slabinfo_table_and_json() {
+    let sandbox = Sandbox::new("info");
+    let running = sandbox.sleeper(&[]);
+    let pid = running.pid();
+    let (code, out, err) = outcome(&mut sandbox.uslab(&["info", &pid]));
+    assert_eq!((code, err.as_str()), (0, ""));
+    let lines: Vec<&str> = out.lines().collect();
+    assert_eq!(lines[0], "slabinfo - version: 2.1");
+    assert!(lines[1].starts_with("# name            <active_objs> <num_objs> <objsize> "));
+    let row = "fake-64             6300   6400     64   64    1 : tunables   60   60    0 : slabdata    100    100      0";
+    assert_eq!(lines[2], row);
+    assert!(lines[3].starts_with("fake_128 "));
+
+    let (_, out, _) = outcome(&mut sandbox.uslab(&["info", &pid, "--table"]));
+    assert!(out.starts_with(&format!("uslab: sleep (pid {pid}), rseq\nheap:  5 MiB used")), "{out}");
+
+    let (_, out, _) = outcome(&mut sandbox.uslab(&["info", "--json", &pid]));
+    let value: Value = serde_json::from_str(&out).expect("JSON");
+    assert_eq!((&value["command"], &value["mode"]), (&"sleep".into(), &"rseq".into()));
+    assert_eq!(value["caches"][1]["name"], "fake 128");
+}
+
+#[test]
+fn the_directory_that_the_process_was_told_is_found() {
+    let sandbox = Sandbox::new("told");
+    let running = sandbox.sleeper(&[]);
+    let mut command = sandbox.uslab(&["info", &running.pid()]);
+    assert_eq!(outcome(command.env_remove("USLAB_SNAPSHOT")).0, 0);
+}
+
+#[test]
+fn without_a_pid_the_processes_are_listed() {
+    let sandbox = Sandbox::new("list");
+    let (code, out, err) = outcome(&mut sandbox.uslab(&["info"]));
+    assert_eq!((code, out.as_str()), (0, ""));
+    assert!(err.contains("no process publishes"), "{err}");
+    assert_eq!(outcome(&mut sandbox.uslab(&["info", "--json"])).1, "[]\n");
+
+    let (one, two) = (sandbox.sleeper(&[]), sandbox.sleeper(&[("USLAB_RSEQ", "0")]));
+    fs::write(sandbox.snapshots.join(i32::MAX.to_string()), "x").expect("written");
+    let (_, out, err) = outcome(&mut sandbox.uslab(&["info"]));
+    assert_eq!(err, "");
+    assert_eq!(out.lines().count(), 3, "{out}");
+    for (running, mode) in [(&one, "rseq"), (&two, "locked")] {
+        let line = out.lines().find(|line| line.trim_start().starts_with(&running.pid())).expect("listed");
+        let words: Vec<&str> = line.split_ascii_whitespace().collect();
+        assert_eq!(words[1..5], ["sleep", mode, "5", "MiB"]);
+    }
+    assert_eq!(sandbox.published().len(), 2, "the file of the dead is gone");
+    let (_, out, _) = outcome(&mut sandbox.uslab(&["info", "--json", "--all"]));
+    let list: Value = serde_json::from_str(&out).expect("JSON");
+    let pids: Vec<String> = list.as_array().expect("a list").iter().map(|p| p["pid"].to_string()).collect();
+    assert!(pids.contains(&one.pid()) && pids.contains(&two.pid()));
+}
+
+#[test]
+fn what_cannot_be_shown_is_explained() {
+    let sandbox = Sandbox::new("errors");
+    let fails = |arguments: &[&str], part: &str| {
+        let (code, out, err) = outcome(&mut sandbox.uslab(arguments));
+        assert_eq!((code, out.as_str()), (1, ""), "{err}");
+        assert!(err.contains(part) && err.lines().count() == 1, "{err}");
+    };
+    fails(&["info", "2147483647"], "uslab: no such process: 2147483647");
+    let me = std::process::id().to_string();
+    fails(&["info", &me], "does not run under uslab: there is no snapshot in ");
+    let other = sandbox.sleeper(&[("FAKE_VERSION", "2")]);
+    fails(&["info", &other.pid()], "it is of version 2, and this program reads version 1");
+    let short = sandbox.sleeper(&[("FAKE_TRUNCATED", "1")]);
+    fails(&["info", &short.pid()], "it is shorter than it says");
+    let (_, _, err) = outcome(&mut sandbox.uslab(&["info"]));
+    assert_eq!(err.lines().filter(|line| line.contains("cannot read")).count(), 2, "{err}");
+}
+
+#[test]
+fn a_snapshot_from_before_the_process_is_another_ones() {
+    let sandbox = Sandbox::new("reused");
+    let running = sandbox.sleeper(&[("FAKE_OLD", "1")]);
+    let (code, _, err) = outcome(&mut sandbox.uslab(&["info", &running.pid()]));
+    assert_eq!(code, 1);
+    assert!(err.contains("does not run under uslab"), "{err}");
+    assert!(outcome(&mut sandbox.uslab(&["info"])).2.contains("no process publishes"));
+}
+
+#[test]
+fn links_and_pipes_are_not_followed() {
+    let sandbox = Sandbox::new("links");
+    let running = sandbox.sleeper(&[]);
+    let file = sandbox.snapshots.join(running.pid());
+    let aside = sandbox.root.join("aside");
+    fs::rename(&file, &aside).expect("renamed");
+    std::os::unix::fs::symlink(&aside, &file).expect("linked");
+    let shown = || outcome(&mut sandbox.uslab(&["info", &running.pid()]));
+    assert!(shown().2.contains("it is not a regular file"));
+    fs::remove_file(&file).expect("removed");
+    assert!(Command::new("mkfifo").arg(&file).status().expect("mkfifo").success());
+    assert!(shown().2.contains("it is not a regular file"));
+}
+
+#[test]
+fn another_users_process_is_refused_clearly() {
+    if !is_root() {
+        return;
+    }
+    let sandbox = Sandbox::new("other-user");
+    let running = sandbox.sleeper(&[]);
+    let mut command = Command::new(USLAB);
+    command.args(["info", &running.pid()]).uid(65534).gid(65534).env_remove("USLAB_SNAPSHOT");
+    // The build directory may be closed to others: then there is nobody to ask.
+    if let Ok(output) = command.output() {
+        let (code, _, err) = support::texts(output);
+        assert_eq!(code, 1);
+        assert!(err.contains("belongs to user 0; ask as that user or as root"), "{err}");
+    }
+}
+
+#[test]
+fn a_reader_that_leaves_early_is_no_error() {
+    let sandbox = Sandbox::new("pipe");
+    let running = sandbox.sleeper(&[]);
+    let mut command = sandbox.uslab(&["info", &running.pid()]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("started");
+    drop(child.stdout.take());
+    let output = child.wait_with_output().expect("ended");
+    assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(0), &b""[..]));
+}
+
+#[test]
+fn help_teaches() {
+    let sandbox = Sandbox::new("help");
+    for (arguments, part) in [
+        (&["help"][..], "uslab run --stats -- python3 job.py"),
+        (&["help", "run"], "128+N when signal N ended it"),
+        (&["run", "--help"], "uslab run --rseq off -- ./a.out"),
+        (&["help", "bench"], "uslab bench pair"),
+        (&["info", "-h"], "--table"),
+        (&["--version"], "uslab 0."),
+        (&["generate", "man"], ".TH uslab 1"),
+        (&["generate", "bash"], "_uslab()"),
+    ] {
+        let (code, out, err) = outcome(&mut sandbox.uslab(arguments));
+        assert_eq!((code, err.as_str()), (0, ""), "{arguments:?}");
+        assert!(out.contains(part), "{arguments:?}: {out}");
+    }
+    assert_eq!(outcome(&mut sandbox.uslab(&["frobnicate"])).0, 2);
+    assert_eq!(outcome(&mut sandbox.uslab(&[])).0, 2);
+}
