@@ -1,0 +1,226 @@
+//! The core of a cache: what both kinds of handle point to, at an address that never changes.
+
+use super::builder::{CacheBuilder, Flags};
+use super::raw::CreateError;
+use super::{registry, start};
+use crate::pages::{self, Temperature};
+use crate::percpu::{CpuCache, Parts};
+use crate::rseq::Slot;
+use crate::slab::{Geometry, GeometryOptions, Layout, Slabs};
+use crate::stats::{self, layout};
+use core::sync::atomic::Ordering::{Relaxed, Release};
+
+/// A live cache.
+pub struct Core {
+    pub(super) cpu: CpuCache,
+    name: [u8; layout::NAME_BYTES],
+    name_len: usize,
+    user_bytes: usize,
+    constructed: bool,
+    /// Memory of the parts, kept when the cache goes so that the next one can have it.
+    parts: Memory,
+}
+
+/// The memory of one cache, whichever: all need the same.
+#[derive(Clone, Copy)]
+pub(super) struct Memory {
+    pub core: *mut Core,
+    slots: *mut u8,
+    lists: *mut u8,
+    barns: *mut u8,
+}
+
+impl Memory {
+    /// Memory for a cache that is never given back to the system; `None` if there is no more.
+    fn new() -> Option<Memory> {
+        let (cpus, nodes) = (start::cpus(), start::nodes());
+        let memory = Memory {
+            core: pages::boot::alloc(size_of::<Core>(), 64).cast(),
+            slots: pages::boot::alloc(CpuCache::slot_bytes(cpus), 64),
+            lists: pages::boot::alloc(Slabs::node_bytes(nodes), 64),
+            barns: pages::boot::alloc(CpuCache::barn_bytes(nodes), 64),
+        };
+        let all = [memory.core.cast(), memory.slots, memory.lists, memory.barns];
+        (!all.iter().any(|part| part.is_null())).then_some(memory)
+    }
+}
+
+impl Core {
+    /// Makes a cache. Under the registry's lock, after start-up.
+    pub(super) fn create(
+        options: &CacheBuilder<'_>,
+        size: usize,
+        align: usize,
+        registry: &mut registry::Registry,
+    ) -> Result<&'static Core, CreateError> {
+        let mut align = align.max(options.align);
+        if options.flags.contains(Flags::HWCACHE_ALIGN) {
+            // As the kernel: small objects share lines in whole parts of one.
+            let mut line = 64;
+            while line > 8 && size <= line / 2 {
+                line /= 2;
+            }
+            align = align.max(line);
+        }
+        let geometry = GeometryOptions {
+            min_objects: options.min_objects,
+            min_order: options.min_order,
+            max_order: options.max_order,
+        };
+        let geometry = Geometry::new(Layout { size, align }, geometry, start::cpus())?;
+        let parts = match registry.spare_memory() {
+            Some(parts) => parts,
+            None => Memory::new().ok_or(CreateError::OutOfMemory)?,
+        };
+        let Some(id) = registry.new_id() else {
+            registry.keep_memory(parts);
+            return Err(CreateError::TooManyCaches);
+        };
+        let mut name = [0; layout::NAME_BYTES];
+        let mut name_len = options.name.len().min(layout::NAME_BYTES - 1);
+        while !options.name.is_char_boundary(name_len) {
+            name_len -= 1;
+        }
+        name[..name_len].copy_from_slice(&options.name.as_bytes()[..name_len]);
+        let temperature =
+            if options.flags.contains(Flags::COLD) { Temperature::Cold } else { Temperature::Hot };
+        publish(id, &name, size, &geometry);
+
+        // SAFETY: the memory is the cache's alone, of the sizes that `Memory::new` asked for, and lives for ever; the name lies in the
+        // core itself, which is written below before anybody can use the slabs.
+        let core = unsafe {
+            let text = core::slice::from_raw_parts((&raw const (*parts.core).name).cast::<u8>(), name_len);
+            let text: &'static str = core::str::from_utf8_unchecked(text);
+            let nodes = start::nodes();
+            let slabs =
+                Slabs::new(id, text, geometry, temperature, options.constructor, parts.lists, nodes);
+            let cpu = CpuCache::new(
+                slabs,
+                Parts {
+                    slots: parts.slots,
+                    barns: parts.barns,
+                    cpus: start::cpus(),
+                    nodes,
+                    sheaf_capacity: options.sheaf_capacity,
+                    caching: !options.flags.contains(Flags::NO_CACHING),
+                },
+            );
+            let constructed = options.constructor.is_some();
+            parts.core.write(Core { cpu, name, name_len, user_bytes: size, constructed, parts });
+            &*parts.core
+        };
+        // SAFETY: the core stays where it is until `retire`.
+        unsafe { core.cpu.enter() };
+        registry.enter(id, core);
+        Ok(core)
+    }
+
+    /// Takes a cache that holds no objects out of the registry; its memory serves the next one. Under the registry's lock.
+    pub(super) fn retire(&'static self, registry: &mut registry::Registry) {
+        self.cpu.retire();
+        self.cpu.slabs().shrink();
+        let id = self.id();
+        registry.leave(id);
+        stats::record(id).state.store(layout::STATE_DESTROYED, Relaxed);
+        registry.keep_memory(self.parts);
+    }
+
+    /// The id in the page map and in statistics.
+    pub fn id(&self) -> u16 {
+        self.cpu.slabs().id()
+    }
+
+    /// The name, cut to what fits.
+    pub fn name(&self) -> &str {
+        core::str::from_utf8(&self.name[..self.name_len]).unwrap_or("?")
+    }
+
+    /// The size that was asked for, in bytes.
+    pub fn user_bytes(&self) -> usize {
+        self.user_bytes
+    }
+
+    /// Bytes that an object may use: up to the next one.
+    pub fn usable_bytes(&self) -> usize {
+        self.cpu.slabs().geometry().object_bytes
+    }
+
+    /// Whether a constructor makes the objects.
+    pub fn is_constructed(&self) -> bool {
+        self.constructed
+    }
+
+    /// The slots for the fast path.
+    pub fn slots(&self) -> *mut Slot {
+        self.cpu.fast_slots()
+    }
+
+    /// The slow path of allocation, for one object.
+    #[cold]
+    #[inline(never)]
+    pub fn alloc_slow(&self) -> *mut u8 {
+        let mut out = [core::ptr::null_mut()];
+        if self.cpu.alloc_slow(&mut out) { out[0] } else { core::ptr::null_mut() }
+    }
+
+    /// The slow path of free, for one object.
+    ///
+    /// # Safety
+    /// The object must be one of this cache that nobody uses.
+    #[cold]
+    #[inline(never)]
+    pub unsafe fn free_slow(&self, object: *mut u8) {
+        // SAFETY: the caller's promise.
+        unsafe { self.cpu.free_slow(&[object]) };
+    }
+
+    /// All of `out`, or nothing and false.
+    pub fn alloc_bulk(&self, out: &mut [*mut u8]) -> bool {
+        // SAFETY: the slots are the cache's.
+        let got = unsafe { crate::rseq::pop_bulk(self.slots(), out.len(), out.as_mut_ptr()) };
+        if got == out.len() || self.cpu.alloc_slow(&mut out[got..]) {
+            return true;
+        }
+        // SAFETY: just popped, used by nobody.
+        unsafe { self.free_bulk(&out[..got]) };
+        false
+    }
+
+    /// Takes all of `objects` back.
+    ///
+    /// # Safety
+    /// They must be objects of this cache that nobody uses.
+    pub unsafe fn free_bulk(&self, objects: &[*mut u8]) {
+        // SAFETY: the slots are the cache's; the caller's promise.
+        unsafe {
+            let put = crate::rseq::push_bulk(self.slots(), objects.len(), objects.as_ptr());
+            if put < objects.len() {
+                self.cpu.free_slow(&objects[put..]);
+            }
+        }
+    }
+
+    /// Objects in use; exact only while nobody else uses the cache, after a drain.
+    pub(super) fn live_objects(&self) -> usize {
+        let record = stats::record(self.id());
+        let all = record.slabs.load(Relaxed) * self.cpu.slabs().geometry().objects as i64;
+        (all - record.slab_free.load(Relaxed)).max(0) as usize
+    }
+}
+
+/// Fills in the facts of the cache's record.
+fn publish(id: u16, name: &[u8; layout::NAME_BYTES], size: usize, geometry: &Geometry) {
+    let record = stats::record(id);
+    for (place, &byte) in record.name.iter().zip(name) {
+        place.store(byte, Relaxed);
+    }
+    record.id.store(u32::from(id), Relaxed);
+    record.user_bytes.store(size as u32, Relaxed);
+    record.object_bytes.store(geometry.object_bytes as u32, Relaxed);
+    record.objects_per_slab.store(geometry.objects as u32, Relaxed);
+    record.pages_per_slab.store(geometry.pages() as u32, Relaxed);
+    let counters = [&record.slabs, &record.partial_slabs, &record.empty_slabs, &record.slab_free, &record.sheaf_free];
+    counters.iter().for_each(|counter| counter.store(0, Relaxed));
+    record.state.store(layout::STATE_LIVE, Release);
+    stats::header().records_used.fetch_max(u32::from(id) + 1, Relaxed);
+}

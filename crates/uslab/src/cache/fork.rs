@@ -1,0 +1,85 @@
+//! Fork: all locks are taken, and all sheaves out of use, while the kernel copies the memory.
+//!
+//! Order: forks among themselves, start-up, registry, slots (gate and barriers, or their locks), capacities, barns, heaps, slab lists, CPU page lists,
+//! pages. That is the rank order, so that whoever holds one of them on another thread gets through. The parent and the child undo it
+//! backwards; the child, which is alone, resets the locks instead of waking waiters that do not exist there.
+//!
+//! What other threads had in hand at that moment (a sheaf between two slots, a page between two lists) is lost to the child:
+//! bounded by their number, never shared.
+
+use super::{registry, start};
+use crate::os;
+use crate::pages;
+use crate::percpu::{self, sheaf};
+use crate::stats;
+use core::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Release};
+
+/// Locks of layers above, taken between the barns and the slab lists. Set once, by the layer that has them.
+static ABOVE: AtomicPtr<Above> = AtomicPtr::new(core::ptr::null_mut());
+
+/// See [`set_above`].
+pub struct Above {
+    /// Takes the locks.
+    pub lock: fn(),
+    /// Undoes it; true in the child.
+    pub unlock: fn(bool),
+}
+
+/// Lets a layer above take part in forks.
+pub fn set_above(above: &'static Above) {
+    ABOVE.store((&raw const *above).cast_mut(), Release);
+}
+
+fn above() -> Option<&'static Above> {
+    // SAFETY: only `&'static Above` is ever stored.
+    unsafe { ABOVE.load(Acquire).as_ref() }
+}
+
+/// Registers the handlers with the C library.
+pub(super) fn register() {
+    if !os::fork::register(prepare, parent, child) {
+        os::report::say(format_args!("no memory for fork handlers: children of threaded forks are at risk"));
+    }
+}
+
+fn for_each_cpu_cache(visit: &dyn Fn(&percpu::CpuCache)) {
+    registry::for_each(|core| visit(&core.cpu));
+}
+
+extern "C" fn prepare() {
+    percpu::begin_fork();
+    start::lock_for_fork();
+    registry::lock_for_fork();
+    percpu::hide_slots(for_each_cpu_cache);
+    registry::for_each(|core| core.cpu.lock_barns_for_fork());
+    if let Some(above) = above() {
+        (above.lock)();
+    }
+    registry::for_each(|core| core.cpu.slabs().lock_for_fork());
+    sheaf::slabs().iter().for_each(|slabs| slabs.lock_for_fork());
+    pages::lock_for_fork();
+}
+
+fn undo(child: bool) {
+    pages::unlock_after_fork(child);
+    sheaf::slabs().iter().for_each(|slabs| slabs.unlock_after_fork(child));
+    registry::for_each(|core| core.cpu.slabs().unlock_after_fork(child));
+    if let Some(above) = above() {
+        (above.unlock)(child);
+    }
+    registry::for_each(|core| core.cpu.unlock_barns_after_fork(child));
+    percpu::show_slots(child, for_each_cpu_cache);
+    registry::unlock_after_fork(child);
+    start::unlock_after_fork(child);
+    percpu::end_fork(child);
+}
+
+extern "C" fn parent() {
+    undo(false);
+}
+
+extern "C" fn child() {
+    // First of all: the figures must not go into the parent's file.
+    stats::publish_in_child();
+    undo(true);
+}

@@ -1,0 +1,31 @@
+//! Caches: the objects of one type, served from per-CPU sheaves in front of slabs.
+//!
+//! ```text
+//!  Cache<T>  typed, safe where it can be: CacheBox<T> owns an object; works as a `static`
+//!     │
+//!  RawCache  by size and alignment, chosen at run time
+//!     │ both keep the address of the slots, so that the fast path is one load away from its sequence
+//!     ▼
+//!  core      CpuCache ─▶ Slabs ─▶ pages;   registry: id ─▶ core, id ─▶ slots (what `free(pointer)` looks up)
+//! ```
+//!
+//! Constructed state: a cache with a constructor runs it once per object when its slab is made. Whoever frees an object leaves it
+//! constructed; whoever allocates it finds it so (Bonwick 1994, `kmem_cache_create`). Zeroing and a constructor exclude each
+//! other.
+
+mod builder;
+mod body;
+mod fork;
+mod prefilled;
+mod raw;
+pub mod registry;
+pub mod start;
+#[cfg(test)]
+mod tests;
+mod typed;
+
+pub use builder::{CacheBuilder, Flags};
+pub use body::Core;
+pub use prefilled::{Prefilled, RawPrefilled};
+pub use raw::{Busy, CreateError, RawCache};
+pub use typed::{Cache, CacheBox, ConstructedBox};

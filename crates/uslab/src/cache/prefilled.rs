@@ -1,0 +1,95 @@
+//! Prefilled sheaves: objects set aside, so that a number of allocations cannot fail.
+
+use super::body::Core;
+use crate::os;
+use crate::percpu::sheaf::{self, Owned};
+use crate::percpu::dissolve_private;
+use crate::rseq::Sheaf;
+use core::marker::PhantomData;
+use core::ptr::NonNull;
+
+/// A private sheaf of a [`super::RawCache`]. What is left goes back when it is dropped.
+///
+/// ```
+/// let cache = uslab::CacheBuilder::new("node").build_raw(64).unwrap();
+/// let mut nodes = cache.prefill(3).unwrap();
+/// let node = nodes.alloc().unwrap(); // cannot fail, and so for two more
+/// // SAFETY: from this cache, unused.
+/// unsafe { cache.free(node) };
+/// assert_eq!(nodes.len(), 2);
+/// ```
+pub struct RawPrefilled<'a> {
+    sheaf: *mut Sheaf,
+    core: &'static Core,
+    cache: PhantomData<&'a ()>,
+}
+
+// SAFETY: the sheaf is the value's own, and objects may be freed on any thread.
+unsafe impl Send for RawPrefilled<'_> {}
+
+impl<'a> RawPrefilled<'a> {
+    pub(super) fn new(core: &'static Core, n: usize) -> Option<Self> {
+        let sheaf = sheaf::alloc_holding(n.max(1), os::cpu::node_of(os::cpu::current()));
+        if sheaf.is_null() {
+            return None;
+        }
+        // From here on, dropping gives the sheaf back.
+        let this = RawPrefilled { sheaf, core, cache: PhantomData };
+        let mut owned = Owned(sheaf);
+        if !core.alloc_bulk(&mut owned.places()[..n]) {
+            return None;
+        }
+        owned.set_count(n);
+        Some(this)
+    }
+
+    /// Objects left.
+    pub fn len(&self) -> usize {
+        Owned(self.sheaf).count()
+    }
+
+    /// Whether none is left.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// An object, uninitialised or constructed; `None` when the store is used up. Makes no system call and takes no lock.
+    pub fn alloc(&mut self) -> Option<NonNull<u8>> {
+        let mut out = [core::ptr::null_mut()];
+        Owned(self.sheaf).pop_into(&mut out);
+        NonNull::new(out[0])
+    }
+}
+
+impl Drop for RawPrefilled<'_> {
+    fn drop(&mut self) {
+        dissolve_private(&self.core.cpu, self.sheaf);
+    }
+}
+
+/// A private sheaf of a [`super::Cache`].
+pub struct Prefilled<'a, T> {
+    raw: RawPrefilled<'a>,
+    typed: PhantomData<T>,
+}
+
+impl<'a, T> Prefilled<'a, T> {
+    pub(super) fn new(core: &'static Core, n: usize) -> Option<Self> {
+        Some(Prefilled { raw: RawPrefilled::new(core, n)?, typed: PhantomData })
+    }
+
+    /// Objects left.
+    pub fn len(&self) -> usize {
+        self.raw.len()
+    }
+
+    /// Whether none is left.
+    pub fn is_empty(&self) -> bool {
+        self.raw.is_empty()
+    }
+
+    /// As [`RawPrefilled::alloc`]. The object is freed with [`super::Cache::free`].
+    pub fn alloc(&mut self) -> Option<NonNull<T>> {
+        self.raw.alloc().map(NonNull::cast)
+    }
+}

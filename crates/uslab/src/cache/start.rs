@@ -1,0 +1,108 @@
+//! Start-up of the library: once, at the first use, from whichever thread and however early.
+//!
+//! Nothing here allocates or needs the C library to be initialised: the first call may come from the dynamic loader.
+
+use super::registry;
+use crate::os::{self, Lock};
+use crate::pages;
+use crate::percpu::{adapt, sheaf};
+use crate::rseq;
+use crate::slab;
+use crate::stats;
+use crate::sync::Rank;
+use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+
+const NEW: u8 = 0;
+const READY: u8 = 1;
+const FAILED: u8 = 2;
+
+static STATE: AtomicU8 = AtomicU8::new(NEW);
+static INIT: Lock<()> = Lock::new(Rank::Init, ());
+static CPUS: AtomicUsize = AtomicUsize::new(0);
+static NODES: AtomicUsize = AtomicUsize::new(0);
+
+/// 0: not tried; 1: being registered or registered.
+static FORK_HANDLERS: AtomicU8 = AtomicU8::new(0);
+
+/// Possible CPUs, after start-up; at most [`rseq::MAX_CPUS`] slots are kept, and locked mode shares them.
+pub fn cpus() -> usize {
+    CPUS.load(Relaxed)
+}
+
+/// Nodes, after start-up.
+pub fn nodes() -> usize {
+    NODES.load(Relaxed)
+}
+
+/// Whether the library is set up, without setting it up.
+pub fn is_ready() -> bool {
+    STATE.load(Acquire) == READY
+}
+
+/// Sets the library up if it is not; false if the address space has no room for an arena, which is final.
+pub fn ensure() -> bool {
+    let ready = match STATE.load(Acquire) {
+        READY => true,
+        FAILED => false,
+        _ => {
+            let _errno = os::errno::Preserved::new();
+            let guard = INIT.lock();
+            if STATE.load(Acquire) == NEW {
+                STATE.store(if start() { READY } else { FAILED }, Release);
+            }
+            drop(guard);
+            STATE.load(Acquire) == READY
+        }
+    };
+    if ready && FORK_HANDLERS.load(Relaxed) == 0 {
+        register_fork_handlers();
+    }
+    ready
+}
+
+/// Outside the lock: the C library may allocate to remember the handlers, which comes back here and must be served.
+#[cold]
+fn register_fork_handlers() {
+    if FORK_HANDLERS.swap(1, Relaxed) == 0 {
+        let _errno = os::errno::Preserved::new();
+        super::fork::register();
+    }
+}
+
+fn start() -> bool {
+    let [rseq_off, snapshot, misuse, bound] =
+        os::env::lookup(["USLAB_RSEQ", "USLAB_SNAPSHOT", "USLAB_ON_MISUSE", "USLAB_CPU_BYTES"]);
+    let possible = os::cpu::possible_cpus();
+    CPUS.store(possible.min(rseq::MAX_CPUS), Relaxed);
+    NODES.store(os::cpu::init_nodes(), Relaxed);
+    rseq::init(rseq_off.is_some_and(|value| value.as_bytes() == b"0"), possible);
+    slab::set_abort_on_misuse(misuse.is_none_or(|value| value.as_bytes() != b"report"));
+    if let Some(bytes) = bound.and_then(|value| value.as_number()) {
+        adapt::set_bound_bytes(bytes as usize);
+    }
+    stats::init(snapshot.as_ref().map(|value| value.as_bytes()), |header| {
+        let mode = match rseq::mode() {
+            rseq::Mode::Rseq => stats::layout::MODE_RSEQ,
+            rseq::Mode::Locked => stats::layout::MODE_LOCKED,
+        };
+        header.mode.store(mode, Relaxed);
+        header.mode_reason.store(rseq::reason() as u32, Relaxed);
+        header.cpus.store(possible as u32, Relaxed);
+        header.nodes.store(nodes() as u32, Relaxed);
+        header.page_bytes.store(os::memory::page_bytes() as u32, Relaxed);
+    });
+    registry::init();
+    if !pages::arena::init() {
+        return false;
+    }
+    pages::init_cpu_lists(cpus());
+    sheaf::init(cpus(), nodes())
+}
+
+pub(super) fn lock_for_fork() {
+    INIT.acquire_for_fork();
+}
+
+pub(super) fn unlock_after_fork(child: bool) {
+    if child { INIT.reset_in_child() } else { INIT.release_after_fork() }
+}

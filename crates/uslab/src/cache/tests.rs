@@ -1,0 +1,195 @@
+//! Tests of the public operations of caches, one subject each; the property tests against an oracle are in `tests/`.
+
+use super::*;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+extern crate std;
+use std::collections::HashSet;
+use std::vec::Vec;
+
+#[test]
+fn objects_are_distinct_aligned_and_come_back() {
+    let cache = CacheBuilder::new("distinct").align(32).build_raw(40).unwrap();
+    for _ in 0..3 {
+        let objects: Vec<NonNull<u8>> = (0..10_000).map(|_| cache.alloc().unwrap()).collect();
+        let set: HashSet<_> = objects.iter().copied().collect();
+        assert_eq!(set.len(), objects.len());
+        for &object in &objects {
+            assert_eq!(object.as_ptr() as usize % 32, 0);
+            // SAFETY: ours, 40 bytes.
+            unsafe { object.write_bytes(0xa5, 40) };
+        }
+        for object in objects {
+            // SAFETY: ours, unused from here.
+            unsafe { cache.free(object) };
+        }
+    }
+    cache.destroy().unwrap();
+}
+
+#[test]
+fn a_static_cache_sets_itself_up() {
+    static CACHE: Cache<[u64; 5]> = Cache::new("static");
+    let mut boxed = CACHE.insert([1; 5]).unwrap();
+    boxed[3] = 7;
+    assert_eq!(boxed.into_inner(), [1, 1, 1, 7, 1]);
+}
+
+#[test]
+fn boxes_drop_their_values_once() {
+    static DROPS: AtomicUsize = AtomicUsize::new(0);
+    struct Loud(#[allow(dead_code)] u32);
+    impl Drop for Loud {
+        fn drop(&mut self) {
+            DROPS.fetch_add(1, Relaxed);
+        }
+    }
+    let cache = Cache::<Loud>::new("loud");
+    drop(cache.insert(Loud(1)));
+    let raw = cache.insert(Loud(2)).ok().unwrap().into_raw();
+    // SAFETY: from `into_raw`, once.
+    drop(unsafe { CacheBox::from_raw(&cache, raw) });
+    assert_eq!(DROPS.load(Relaxed), 2);
+}
+
+#[test]
+fn constructors_run_once_an_object_and_state_survives() {
+    static RUNS: AtomicUsize = AtomicUsize::new(0);
+    let cache = CacheBuilder::new("constructed")
+        .build_constructed::<[u32; 8]>(|object| {
+            RUNS.fetch_add(1, Relaxed);
+            object.write([3; 8]);
+        })
+        .unwrap();
+    for _ in 0..10_000 {
+        let mut object = cache.constructed().unwrap();
+        assert_eq!(object[0], 3);
+        object[1] += 1;
+    }
+    let objects = cache.info().unwrap().usable_bytes();
+    assert!(RUNS.load(Relaxed) <= 8 * 4096 / objects, "one slab, constructed once");
+    assert!(cache.alloc_zeroed().is_none() && cache.insert([0; 8]).is_err());
+}
+
+#[test]
+fn bulk_is_all_or_nothing_and_of_any_size() {
+    let cache = CacheBuilder::new("bulk").build_raw(100).unwrap();
+    assert!(cache.alloc_bulk(&mut []));
+    for n in [1, 2, 61, 62, 63, 64, 200, 1000, 5000] {
+        let mut objects = std::vec![core::ptr::null_mut(); n];
+        assert!(cache.alloc_bulk(&mut objects));
+        assert_eq!(objects.iter().collect::<HashSet<_>>().len(), n);
+        for &object in &objects {
+            // SAFETY: ours.
+            unsafe { object.write_bytes(1, 100) };
+        }
+        // SAFETY: ours, unused from here.
+        unsafe { cache.free_bulk(&objects) };
+    }
+    cache.destroy().unwrap();
+}
+
+#[test]
+fn zeroed_objects_are_zero_after_dirty_use() {
+    let cache = CacheBuilder::new("zeroed").build_raw(64).unwrap();
+    for _ in 0..200 {
+        let object = cache.alloc_zeroed().unwrap();
+        // SAFETY: ours, 64 bytes.
+        unsafe {
+            assert!(core::slice::from_raw_parts(object.as_ptr(), 64).iter().all(|&b| b == 0));
+            object.write_bytes(0xff, 64);
+            cache.free(object);
+        }
+    }
+}
+
+#[test]
+fn destroy_refuses_while_objects_live_and_says_which() {
+    let cache = CacheBuilder::new("busy").build_raw(64).unwrap();
+    let (a, b) = (cache.alloc().unwrap(), cache.alloc().unwrap());
+    // SAFETY: ours.
+    unsafe { cache.free(b) };
+    let (cache, busy) = cache.destroy().err().unwrap();
+    assert_eq!((busy.objects, busy.first[0], busy.first[1]), (1, a.as_ptr(), core::ptr::null_mut()));
+    // The cache goes on working.
+    let c = cache.alloc().unwrap();
+    // SAFETY: ours.
+    unsafe {
+        cache.free(a);
+        cache.free(c);
+    }
+    cache.destroy().unwrap();
+}
+
+#[test]
+fn prefilled_objects_cannot_fail_and_go_back() {
+    for n in [0, 1, 100, 2046, 2047, 5000] {
+        let cache = CacheBuilder::new("prefilled").build_raw(32).unwrap();
+        let mut store = cache.prefill(n).unwrap();
+        let taken: Vec<_> = (0..n / 2).map(|_| store.alloc().unwrap()).collect();
+        assert_eq!(store.len(), n - taken.len());
+        drop(store);
+        for object in taken {
+            // SAFETY: from this cache.
+            unsafe { cache.free(object) };
+        }
+        cache.destroy().unwrap();
+    }
+}
+
+#[test]
+fn bad_options_are_refused() {
+    let refused = |result: Result<RawCache, CreateError>| result.err().unwrap();
+    assert_eq!(refused(CacheBuilder::new("x").build_raw(0)), CreateError::Invalid);
+    assert_eq!(refused(CacheBuilder::new("x").align(3).build_raw(8)), CreateError::Invalid);
+    assert_eq!(refused(CacheBuilder::new("x").build_raw(usize::MAX)), CreateError::TooLarge);
+}
+
+#[test]
+fn shrink_gives_pages_back() {
+    let cache = CacheBuilder::new("shrink").build_raw(1024).unwrap();
+    let mut objects = std::vec![core::ptr::null_mut(); 1000];
+    assert!(cache.alloc_bulk(&mut objects));
+    // SAFETY: ours.
+    unsafe { cache.free_bulk(&objects) };
+    assert!(cache.shrink() > 0);
+    assert_eq!(cache.core().live_objects(), 0);
+}
+
+#[test]
+fn caches_without_caching_serve_from_slabs() {
+    let cache = CacheBuilder::new("uncached").flags(Flags::NO_CACHING).build_raw(64).unwrap();
+    let object = cache.alloc().unwrap();
+    // SAFETY: ours.
+    unsafe { cache.free(object) };
+    assert_eq!(cache.core().live_objects(), 0);
+    cache.destroy().unwrap();
+}
+
+#[test]
+fn threads_beyond_cpus_share_a_cache_without_loss() {
+    static CACHE: Cache<[usize; 4]> = Cache::new("threads");
+    let threads: Vec<_> = (0..8)
+        .map(|id| {
+            std::thread::spawn(move || {
+                let mut mine: Vec<CacheBox<'static, [usize; 4]>> = Vec::new();
+                for round in 0..20_000usize {
+                    mine.push(CACHE.insert([id, round, id, round]).unwrap());
+                    if round % 3 == 0 {
+                        let victim = mine.swap_remove(round * 7 % mine.len());
+                        assert_eq!((victim[0], victim[2]), (id, id));
+                        assert_eq!(victim[1], victim[3]);
+                    }
+                    if mine.len() > 300 {
+                        mine.clear();
+                    }
+                }
+            })
+        })
+        .collect();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    let core = CACHE.info().unwrap();
+    core.cpu.drain_all();
+    assert_eq!(core.live_objects(), 0);
+}

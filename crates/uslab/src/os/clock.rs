@@ -1,0 +1,18 @@
+//! Time for decays (coarse, a few nanoseconds to read) and for the snapshot's start stamp.
+
+/// Milliseconds of a monotonic clock that ticks some hundred times a second.
+pub fn coarse_ms() -> u64 {
+    read(libc::CLOCK_MONOTONIC_COARSE) / 1_000_000
+}
+
+/// Nanoseconds since boot.
+pub fn boot_ns() -> u64 {
+    read(libc::CLOCK_BOOTTIME)
+}
+
+fn read(clock: libc::clockid_t) -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is a valid place to write to; an unknown clock leaves it zero.
+    unsafe { libc::clock_gettime(clock, &mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}

@@ -1,0 +1,159 @@
+//! CPUs and nodes of the machine.
+
+use super::file::Reader;
+use core::ffi::CStr;
+use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
+
+/// One more than the highest CPU number that could ever be seen here.
+///
+/// From the kernel's list of possible CPUs; where `/sys` is not mounted, from the C library.
+pub fn possible_cpus() -> usize {
+    match highest_in_list(c"/sys/devices/system/cpu/possible") {
+        Some(highest) => highest + 1,
+        // SAFETY: no preconditions.
+        None => (unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) }).max(1) as usize,
+    }
+}
+
+/// One more than the highest node number; 1 where the kernel knows no nodes.
+pub fn nodes() -> usize {
+    highest_in_list(c"/sys/devices/system/node/possible").map_or(1, |highest| highest + 1)
+}
+
+/// Calls `visit(cpu)` for each CPU of `node`.
+pub fn for_each_cpu_of_node(node: usize, mut visit: impl FnMut(usize)) {
+    let mut path = *b"/sys/devices/system/node/node\0\0\0\0\0/cpulist\0";
+    // "node" + up to four digits, then the tail directly behind them.
+    let mut at = 29;
+    let mut digits = [0u8; 4];
+    let mut n = 0;
+    let mut rest = node;
+    loop {
+        digits[n] = b'0' + (rest % 10) as u8;
+        n += 1;
+        rest /= 10;
+        if rest == 0 || n == 4 {
+            break;
+        }
+    }
+    for &digit in digits[..n].iter().rev() {
+        path[at] = digit;
+        at += 1;
+    }
+    path[at..at + 9].copy_from_slice(b"/cpulist\0");
+    if let Ok(path) = CStr::from_bytes_until_nul(&path) {
+        parse_list(path, |first, last| (first..=last.min(first + 65_535)).for_each(&mut visit));
+    }
+}
+
+static NODE_OF_CPU: [AtomicU8; 1024] = [const { AtomicU8::new(0) }; 1024];
+
+/// Reads which node each CPU belongs to; until then all are on node 0. Says how many nodes there are, 64 at most.
+pub fn init_nodes() -> usize {
+    let nodes = nodes().min(64);
+    if nodes > 1 {
+        for node in 0..nodes {
+            for_each_cpu_of_node(node, |cpu| {
+                if let Some(place) = NODE_OF_CPU.get(cpu) {
+                    place.store(node as u8, Relaxed);
+                }
+            });
+        }
+    }
+    nodes
+}
+
+/// The node of a CPU.
+#[inline]
+pub fn node_of(cpu: usize) -> usize {
+    NODE_OF_CPU.get(cpu).map_or(0, |node| node.load(Relaxed) as usize)
+}
+
+/// The CPU that the thread runs on; stale the moment it is returned.
+pub fn current() -> usize {
+    // SAFETY: no preconditions.
+    let cpu = unsafe { libc::sched_getcpu() };
+    cpu.max(0) as usize
+}
+
+fn highest_in_list(path: &CStr) -> Option<usize> {
+    let mut highest = None;
+    parse_list(path, |_, last| highest = Some(highest.unwrap_or(0).max(last)));
+    highest
+}
+
+/// Parses the kernel's list format, `0-3,8,10-11`.
+fn parse_list(path: &CStr, mut range: impl FnMut(usize, usize)) {
+    let Some(mut reader) = Reader::open(path) else { return };
+    let mut text = [0u8; 4096];
+    let mut used = 0;
+    while used < text.len() {
+        let n = reader.read(&mut text[used..]);
+        if n == 0 {
+            break;
+        }
+        used += n;
+    }
+    parse_ranges(&text[..used], &mut range);
+}
+
+pub(super) fn parse_ranges(text: &[u8], range: &mut impl FnMut(usize, usize)) {
+    for part in text.split(|&b| b == b',' || b == b'\n') {
+        let mut ends = part.split(|&b| b == b'-').map(parse_number);
+        if let Some(Some(first)) = ends.next() {
+            let last = ends.next().flatten().unwrap_or(first);
+            if first <= last {
+                range(first, last);
+            }
+        }
+    }
+}
+
+fn parse_number(text: &[u8]) -> Option<usize> {
+    core::str::from_utf8(text).ok()?.trim().parse().ok()
+}
+
+/// Gives the CPU to another thread that is ready to run.
+pub fn yield_now() {
+    // SAFETY: no preconditions.
+    unsafe { libc::sched_yield() };
+}
+
+/// Whether the kernel's sequences cannot be trusted: 64-bit Arm on Linux 6.19 to 7.0 aborts them on migration only, not on
+/// preemption.
+pub fn distrusts_rseq() -> bool {
+    if !cfg!(target_arch = "aarch64") {
+        return false;
+    }
+    let mut text = [0u8; 32];
+    let Some(mut reader) = Reader::open(c"/proc/sys/kernel/osrelease") else { return true };
+    let n = reader.read(&mut text);
+    let mut parts = text[..n].split(|b| !b.is_ascii_digit()).map(parse_number);
+    match (parts.next().flatten(), parts.next().flatten()) {
+        (Some(6), Some(minor)) => minor >= 19,
+        (Some(7), Some(minor)) => minor == 0,
+        (Some(_), Some(_)) => false,
+        _ => true,
+    }
+}
+
+/// Keeps the thread on the CPU it is on; for tests. Undone by [`unpin`] with the value returned.
+#[cfg(test)]
+pub fn pin_to_current() -> libc::cpu_set_t {
+    // SAFETY: the sets are valid memory of the right size, and zero is an empty set.
+    unsafe {
+        let mut before: libc::cpu_set_t = core::mem::zeroed();
+        libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut before);
+        let mut one: libc::cpu_set_t = core::mem::zeroed();
+        libc::CPU_SET(current(), &mut one);
+        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &one);
+        before
+    }
+}
+
+/// See [`pin_to_current`].
+#[cfg(test)]
+pub fn unpin(before: libc::cpu_set_t) {
+    // SAFETY: the set came from `sched_getaffinity`.
+    unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &before) };
+}

@@ -1,0 +1,31 @@
+//! Parking with `futex(2)`, private to the process.
+
+use crate::sync::Park;
+use core::sync::atomic::AtomicU32;
+
+/// [`Park`] by futex. Private futexes are keyed by address space, so that a `vfork` child, which shares it, waits and
+/// wakes like a thread.
+pub struct Futex;
+
+impl Park for Futex {
+    fn wait(word: &AtomicU32, expected: u32) {
+        let op = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+        // SAFETY: `word` outlives the call, and a null time-out waits without limit. EAGAIN and EINTR are early
+        // returns, which the contract allows.
+        unsafe {
+            libc::syscall(libc::SYS_futex, word.as_ptr(), op, expected, core::ptr::null::<libc::timespec>());
+        }
+    }
+
+    fn wake_one(word: &AtomicU32) {
+        // SAFETY: the kernel uses the address as a key only; the lock's memory is never unmapped.
+        unsafe {
+            libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, 1);
+        }
+    }
+
+    fn thread_key() -> usize {
+        // SAFETY: `pthread_self` has no preconditions.
+        unsafe { libc::pthread_self() as usize }
+    }
+}

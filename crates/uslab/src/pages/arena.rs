@@ -1,0 +1,217 @@
+//! The arena: one reserved range, its metadata beside it, and the page map.
+//!
+//! All addresses are decided once, in [`init`]; only the committed end moves, upwards, under the buddy's lock.
+
+use super::chunk::Chunk;
+use super::{CHUNK_BYTES, CHUNK_PAGES, DESCRIPTOR_BYTES, PAGE_BYTES, PAGE_SHIFT};
+use crate::{os, stats};
+use core::sync::atomic::{
+    AtomicPtr, AtomicU16, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+};
+
+/// The number of a page, counted from the arena's first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct PageIndex(pub u32);
+
+impl PageIndex {
+    /// The page `n` further on.
+    pub fn plus(self, n: usize) -> PageIndex {
+        PageIndex(self.0 + n as u32)
+    }
+}
+
+/// Most address space for objects that is asked for: 1 TiB.
+const DATA_MOST_BYTES: usize = 1 << 40;
+/// Least that is worth starting with.
+const DATA_LEAST_BYTES: usize = 8 * CHUNK_BYTES;
+
+/// What the fast path of `free` reads stands together on one line.
+#[repr(C, align(64))]
+struct Arena {
+    base: AtomicUsize,
+    /// Bytes from `base` that are committed; 0 until the arena exists.
+    committed_bytes: AtomicUsize,
+    map: AtomicPtr<AtomicU16>,
+    descriptors: AtomicPtr<u8>,
+    chunks: AtomicPtr<Chunk>,
+    boot: AtomicUsize,
+    boot_bytes: AtomicUsize,
+    reserved_bytes: AtomicUsize,
+}
+
+static ARENA: Arena = Arena {
+    base: AtomicUsize::new(0),
+    committed_bytes: AtomicUsize::new(0),
+    map: AtomicPtr::new(core::ptr::null_mut()),
+    descriptors: AtomicPtr::new(core::ptr::null_mut()),
+    chunks: AtomicPtr::new(core::ptr::null_mut()),
+    boot: AtomicUsize::new(0),
+    boot_bytes: AtomicUsize::new(0),
+    reserved_bytes: AtomicUsize::new(0),
+};
+
+/// Bytes of each metadata table for `data` bytes of objects.
+fn table_bytes(data: usize) -> [usize; 4] {
+    let pages = data / PAGE_BYTES;
+    let up = |bytes: usize| bytes.next_multiple_of(64 << 10);
+    [
+        up(pages * size_of::<AtomicU16>()),
+        up(pages * DESCRIPTOR_BYTES),
+        up(pages / CHUNK_PAGES * size_of::<Chunk>()),
+        up((data / 1024).max(4 << 20)),
+    ]
+}
+
+/// Reserves the arena: 1 TiB, or as much as the limits of the process leave. False if not even a little can be had.
+pub fn init() -> bool {
+    let mut data = DATA_MOST_BYTES;
+    if let Some(limit) = os::memory::address_space_limit() {
+        // The program's own mappings and stacks want room as well.
+        data = data.min(limit / 8 * 5 / CHUNK_BYTES * CHUNK_BYTES);
+    }
+    while data >= DATA_LEAST_BYTES {
+        let tables = table_bytes(data);
+        let total = tables.iter().sum::<usize>() + data + CHUNK_BYTES;
+        if let Some(start) = os::memory::reserve(total) {
+            place(start, data, tables);
+            return true;
+        }
+        data = data / 2 / CHUNK_BYTES * CHUNK_BYTES;
+    }
+    false
+}
+
+fn place(start: *mut u8, data: usize, tables: [usize; 4]) {
+    let mut at = start as usize;
+    let mut next = |bytes: usize| {
+        let place = at;
+        at += bytes;
+        place
+    };
+    ARENA.map.store(next(tables[0]) as *mut AtomicU16, Relaxed);
+    ARENA.descriptors.store(next(tables[1]) as *mut u8, Relaxed);
+    ARENA.chunks.store(next(tables[2]) as *mut Chunk, Relaxed);
+    ARENA.boot_bytes.store(tables[3], Relaxed);
+    ARENA.boot.store(next(tables[3]), Relaxed);
+    ARENA.base.store(next(0).next_multiple_of(CHUNK_BYTES), Relaxed);
+    ARENA.reserved_bytes.store(data, Release);
+    stats::header().reserved_bytes.store(data as u64, Relaxed);
+}
+
+/// Start and size of the part for metadata of other layers; see [`super::boot`].
+pub(super) fn boot_range() -> (usize, usize) {
+    (ARENA.boot.load(Relaxed), ARENA.boot_bytes.load(Relaxed))
+}
+
+/// Chunks committed so far.
+pub(super) fn chunks_committed() -> usize {
+    ARENA.committed_bytes.load(Relaxed) / CHUNK_BYTES
+}
+
+/// Commits `wanted` more chunks, or `least` where so many are refused; says how many. Under the buddy's lock.
+pub(super) fn grow(wanted: usize, least: usize) -> usize {
+    let have = chunks_committed();
+    let room = ARENA.reserved_bytes.load(Acquire) / CHUNK_BYTES - have;
+    for count in [wanted.max(least), least] {
+        if count > 0 && count <= room && commit_chunks(have, count) {
+            return count;
+        }
+    }
+    0
+}
+
+fn commit_chunks(first: usize, count: usize) -> bool {
+    let end = first + count;
+    let pages = CHUNK_PAGES;
+    // Tables first: a chunk whose metadata cannot be had must not be seen.
+    let ok = commit_table(ARENA.map.load(Relaxed) as usize, pages * size_of::<AtomicU16>(), first, end)
+        && commit_table(ARENA.descriptors.load(Relaxed) as usize, pages * DESCRIPTOR_BYTES, first, end)
+        && commit_table(ARENA.chunks.load(Relaxed) as usize, size_of::<Chunk>(), first, end);
+    let base = ARENA.base.load(Relaxed);
+    // SAFETY: the range lies in the reservation and was not committed before; chunks are whole system pages.
+    let ok =
+        ok && unsafe { os::memory::commit((base + first * CHUNK_BYTES) as *mut u8, count * CHUNK_BYTES) };
+    if ok {
+        let header = stats::header();
+        ARENA.committed_bytes.store(end * CHUNK_BYTES, Release);
+        header.committed_bytes.store((end * CHUNK_BYTES) as u64, Relaxed);
+        // An upper bound: descriptors of pages that were never used stay untouched.
+        let bytes = end * (CHUNK_PAGES * (DESCRIPTOR_BYTES + 2) + size_of::<Chunk>());
+        header.metadata_bytes.store(bytes as u64 + super::boot::used_bytes() as u64, Relaxed);
+    }
+    ok
+}
+
+/// Commits the part of a table that chunks `first .. end` need, in whole system pages.
+fn commit_table(table: usize, bytes_per_chunk: usize, first: usize, end: usize) -> bool {
+    let page = os::memory::page_bytes();
+    let from = (first * bytes_per_chunk).next_multiple_of(page);
+    let to = (end * bytes_per_chunk).next_multiple_of(page);
+    // SAFETY: tables start at multiples of 64 KiB within the reservation and are large enough for all chunks.
+    from == to || unsafe { os::memory::commit((table + from) as *mut u8, to - from) }
+}
+
+/// The chunk descriptor of chunk `index`.
+///
+/// # Safety
+/// The chunk must be committed, and the caller must hold the buddy's lock while it uses the pointer.
+pub(super) unsafe fn chunk(index: usize) -> *mut Chunk {
+    // SAFETY: the caller's promise keeps the index within the committed table.
+    unsafe { ARENA.chunks.load(Relaxed).add(index) }
+}
+
+/// The page that `pointer` lies in, if it lies in committed memory of the arena.
+#[inline(always)]
+pub fn page_of(pointer: *const u8) -> Option<PageIndex> {
+    let offset = (pointer as usize).wrapping_sub(ARENA.base.load(Relaxed));
+    if offset < ARENA.committed_bytes.load(Relaxed) {
+        Some(PageIndex((offset >> PAGE_SHIFT) as u32))
+    } else {
+        None
+    }
+}
+
+/// The address of a page.
+#[inline]
+pub fn address_of(page: PageIndex) -> *mut u8 {
+    (ARENA.base.load(Relaxed) + ((page.0 as usize) << PAGE_SHIFT)) as *mut u8
+}
+
+/// Whose page it is: 0 nobody's, otherwise what [`set_owner`] said. The page must come from [`page_of`] or an allocation.
+#[inline(always)]
+pub fn owner(page: PageIndex) -> u16 {
+    // SAFETY: indices come from `page_of` or the buddy, so that the entry is committed; entries are atomics.
+    unsafe { (*ARENA.map.load(Relaxed).add(page.0 as usize)).load(Relaxed) }
+}
+
+/// Says whose the `pages` pages from `first` on are. They must belong to the caller.
+pub fn set_owner(first: PageIndex, pages: usize, id: u16) {
+    // SAFETY: as in `owner`; the whole run was allocated and so is committed.
+    let entries =
+        unsafe { core::slice::from_raw_parts(ARENA.map.load(Relaxed).add(first.0 as usize), pages) };
+    for entry in entries {
+        entry.store(id, Release);
+    }
+}
+
+/// The 64 bytes of descriptor of a page; those of a run follow one another.
+#[inline]
+pub fn descriptor(page: PageIndex) -> *mut u8 {
+    // In bounds of the table for every valid index; wrapping, so that this is no unsafe operation by itself.
+    ARENA.descriptors.load(Relaxed).wrapping_add(page.0 as usize * DESCRIPTOR_BYTES)
+}
+
+/// Calls `visit` with the first page of each run of pages that `id` owns, at `stride` pages a run.
+pub fn for_each_owned(id: u16, stride: usize, mut visit: impl FnMut(PageIndex)) {
+    let pages = chunks_committed() * CHUNK_PAGES;
+    let mut index = 0;
+    while index < pages {
+        let page = PageIndex(index as u32);
+        if owner(page) == id {
+            visit(page);
+            index += stride;
+        } else {
+            index += 1;
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! The buddy: finds runs of pages in the chunks, fullest chunk first.
+//!
+//! Chunks with free pages stand in one of 9 × 10 lists: by level (how full: 0 fullest … 7, 8 = wholly free) and by the largest
+//! order that fits. A word a level says which lists are not empty, so that the fullest chunk with room is found by looking
+//! at nine words.
+//!
+//! ```text
+//!  level 0  ▓▓▓▓▓▓▓░   order 0 ▶ chunk ▶ chunk    order 1 ▶ chunk   …
+//!  …
+//!  level 8  ░░░░░░░░   order 9 ▶ chunk
+//! ```
+
+use super::arena::{self, PageIndex};
+use super::chunk::{self, Chunk, MAX_ORDER, NONE};
+use super::{CHUNK_BYTES, CHUNK_PAGES, PAGE_BYTES, Run, boot};
+use crate::os::{Guard, Lock};
+use crate::stats;
+use crate::sync::Rank;
+use core::sync::atomic::Ordering::Relaxed;
+
+const LEVELS: usize = 9;
+/// The level of wholly free chunks.
+const EMPTY_LEVEL: usize = LEVELS - 1;
+const ORDERS: usize = MAX_ORDER as usize + 1;
+
+/// Growth step in chunks, at most: 64 MiB of address space, no memory yet.
+const GROW_MOST: usize = 32;
+
+pub(super) struct Buddy {
+    heads: [[u32; ORDERS]; LEVELS],
+    not_empty: [u16; LEVELS],
+    /// Free pages with memory behind them.
+    pub dirty_pages: usize,
+    /// Pages handed out.
+    used_pages: usize,
+    /// Purge policy; see `purge`.
+    pub policy: super::purge::Policy,
+}
+
+static BUDDY: Lock<Buddy> = Lock::new(
+    Rank::Pages,
+    Buddy {
+        heads: [[NONE; ORDERS]; LEVELS],
+        not_empty: [0; LEVELS],
+        dirty_pages: 0,
+        used_pages: 0,
+        policy: super::purge::Policy::new(),
+    },
+);
+
+pub(super) fn lock() -> Guard<'static, Buddy> {
+    BUDDY.lock()
+}
+
+pub(super) fn lock_for_fork() {
+    BUDDY.acquire_for_fork();
+    boot::lock_for_fork();
+}
+
+pub(super) fn unlock_after_fork(child: bool) {
+    boot::unlock_after_fork(child);
+    if child { BUDDY.reset_in_child() } else { BUDDY.release_after_fork() }
+}
+
+impl Buddy {
+    /// A run of `pages` pages whose first is a multiple of `2^align_order` bytes-wise pages; `None` if the arena is used up.
+    pub fn alloc(&mut self, pages: usize, align_order: u32) -> Option<Run> {
+        let run = if pages > CHUNK_PAGES || align_order > MAX_ORDER {
+            self.alloc_chunks(pages, align_order)?
+        } else {
+            self.alloc_in_chunk(pages, align_order)?
+        };
+        self.used_pages += pages;
+        self.publish();
+        Some(run)
+    }
+
+    fn alloc_in_chunk(&mut self, pages: usize, align_order: u32) -> Option<Run> {
+        let order = pages.next_power_of_two().trailing_zeros().max(align_order);
+        let index = match self.fullest_with(order) {
+            Some(index) => index,
+            None => {
+                let wanted = (arena::chunks_committed() / 8).clamp(1, GROW_MOST);
+                self.grow(wanted, 1)?;
+                self.fullest_with(order)?
+            }
+        };
+        // SAFETY: the index comes from a list, so the chunk is committed, and `&mut self` is the lock.
+        let chunk = unsafe { &mut *arena::chunk(index) };
+        let first = chunk::find(&chunk.free, order)?;
+        let zero = self.claim(index, first, pages);
+        Some(Run {
+            first: PageIndex((index * CHUNK_PAGES + first) as u32),
+            pages,
+            zeroed: zero == pages,
+        })
+    }
+
+    fn fullest_with(&self, order: u32) -> Option<usize> {
+        self.not_empty.iter().zip(&self.heads).find_map(|(&orders, heads)| {
+            let fitting = orders >> order << order;
+            (fitting != 0).then(|| heads[fitting.trailing_zeros() as usize] as usize)
+        })
+    }
+
+    /// A run that starts on a chunk: wholly free chunks in a row, and the tail of the last one stays free.
+    fn alloc_chunks(&mut self, pages: usize, align_order: u32) -> Option<Run> {
+        let count = pages.div_ceil(CHUNK_PAGES);
+        let align_chunks = 1usize.checked_shl(align_order.saturating_sub(MAX_ORDER))?;
+        let first = self.find_chunks(count, align_chunks)?;
+        let mut zero = 0;
+        let mut rest = pages;
+        for index in first..first + count {
+            let n = rest.min(CHUNK_PAGES);
+            zero += self.claim(index, 0, n);
+            rest -= n;
+        }
+        Some(Run { first: PageIndex((first * CHUNK_PAGES) as u32), pages, zeroed: zero == pages })
+    }
+
+    /// First of `count` wholly free chunks in a row, at an address that is a multiple of `align_chunks` chunks; grows the
+    /// arena behind a free tail if there is none.
+    fn find_chunks(&mut self, count: usize, align_chunks: usize) -> Option<usize> {
+        let base = arena::address_of(PageIndex(0)) as usize / CHUNK_BYTES;
+        let aligned = |index: usize| (base + index).next_multiple_of(align_chunks) - base;
+        let committed = arena::chunks_committed();
+        let mut start = aligned(0);
+        let mut at = start;
+        while at < committed {
+            // SAFETY: committed, and `&mut self` is the lock.
+            if unsafe { (*arena::chunk(at)).free_pages } as usize == CHUNK_PAGES {
+                at += 1;
+                if at - start == count {
+                    return Some(start);
+                }
+            } else {
+                start = aligned(at + 1);
+                at = start;
+            }
+        }
+        // Everything from `start` to the end is free.
+        let missing = start.checked_add(count)?.checked_sub(committed)?;
+        self.grow(missing, missing)?;
+        Some(start)
+    }
+
+    fn grow(&mut self, wanted: usize, least: usize) -> Option<()> {
+        let first = arena::chunks_committed();
+        let count = arena::grow(wanted, least);
+        for index in first..first + count {
+            // SAFETY: just committed, and `&mut self` is the lock.
+            unsafe { (*arena::chunk(index)).reset_free() };
+            self.link(index);
+        }
+        (count > 0).then_some(())
+    }
+
+    fn claim(&mut self, index: usize, first: usize, pages: usize) -> usize {
+        self.unlink(index);
+        // SAFETY: the chunk is committed, and `&mut self` is the lock.
+        let zero = unsafe { (*arena::chunk(index)).claim(first, pages) };
+        self.dirty_pages -= pages - zero;
+        self.policy.note_fresh(zero);
+        self.link(index);
+        zero
+    }
+
+    /// Takes a run back. False, and nothing done to the chunk concerned, if part of it is free already.
+    pub fn free(&mut self, first: PageIndex, pages: usize, zero: bool) -> bool {
+        let mut at = first.0 as usize;
+        let end = at + pages;
+        while at < end {
+            let index = at / CHUNK_PAGES;
+            let n = (end - at).min(CHUNK_PAGES - at % CHUNK_PAGES);
+            self.unlink(index);
+            // SAFETY: the run was handed out, so its chunks are committed; `&mut self` is the lock.
+            let ok = unsafe { (*arena::chunk(index)).release(at % CHUNK_PAGES, n, zero) };
+            self.link(index);
+            if !ok {
+                return false;
+            }
+            at += n;
+        }
+        self.used_pages -= pages;
+        if !zero {
+            self.dirty_pages += pages;
+        }
+        self.publish();
+        true
+    }
+
+    /// Runs `change` on a chunk that is taken out of its list meanwhile.
+    pub fn with_chunk<R>(&mut self, index: usize, change: impl FnOnce(&mut Chunk) -> R) -> R {
+        self.unlink(index);
+        // SAFETY: callers pass committed indices; `&mut self` is the lock.
+        let result = change(unsafe { &mut *arena::chunk(index) });
+        self.link(index);
+        result
+    }
+
+    /// The first chunk from `cursor` on, around the end, that has dirty free pages.
+    pub fn next_dirty(&self, cursor: usize) -> Option<usize> {
+        let committed = arena::chunks_committed();
+        // SAFETY: committed, and `&self` is the lock.
+        let dirty = |&index: &usize| unsafe { (*arena::chunk(index)).dirty_pages } > 0;
+        (cursor.min(committed)..committed).chain(0..cursor.min(committed)).find(dirty)
+    }
+
+    fn link(&mut self, index: usize) {
+        // SAFETY: the chunk is committed, and `&mut self` is the lock; so for its neighbour.
+        unsafe {
+            let chunk = &mut *arena::chunk(index);
+            let Some(order) = chunk::largest_order(&chunk.free) else { return };
+            let level = match chunk.free_pages as usize {
+                CHUNK_PAGES => EMPTY_LEVEL,
+                free => (free - 1) / 64,
+            };
+            (chunk.level, chunk.order) = (level as u8, order as u8);
+            let head = &mut self.heads[level][order as usize];
+            (chunk.next, chunk.prev) = (*head, NONE);
+            if *head != NONE {
+                (*arena::chunk(*head as usize)).prev = index as u32;
+            }
+            *head = index as u32;
+            self.not_empty[level] |= 1 << order;
+        }
+    }
+
+    fn unlink(&mut self, index: usize) {
+        // SAFETY: as in `link`.
+        unsafe {
+            let chunk = &mut *arena::chunk(index);
+            if chunk.free_pages == 0 {
+                return;
+            }
+            let (level, order) = (chunk.level as usize, chunk.order as usize);
+            if chunk.next != NONE {
+                (*arena::chunk(chunk.next as usize)).prev = chunk.prev;
+            }
+            if chunk.prev != NONE {
+                (*arena::chunk(chunk.prev as usize)).next = chunk.next;
+            } else {
+                self.heads[level][order] = chunk.next;
+                if chunk.next == NONE {
+                    self.not_empty[level] &= !(1 << order);
+                }
+            }
+        }
+    }
+
+    pub fn publish(&self) {
+        let header = stats::header();
+        header.used_bytes.store((self.used_pages * PAGE_BYTES) as u64, Relaxed);
+        header.dirty_bytes.store((self.dirty_pages * PAGE_BYTES) as u64, Relaxed);
+    }
+}

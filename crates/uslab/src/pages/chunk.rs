@@ -1,0 +1,258 @@
+//! A chunk: 512 pages and what is known of each, in two bitmaps.
+//!
+//! There are no free lists to merge: a buddy of order k is a group of 2^k aligned set bits, found by folding the map onto itself, so
+//! that freeing coalesces by itself and runs of any length can be cut and returned.
+
+use super::CHUNK_PAGES;
+
+/// Words of a bitmap.
+pub const WORDS: usize = CHUNK_PAGES / 64;
+/// Largest order: the whole chunk.
+pub const MAX_ORDER: u32 = 9;
+/// "In no list" and "no neighbour".
+pub const NONE: u32 = u32::MAX;
+
+/// One bit a page.
+pub type Map = [u64; WORDS];
+
+/// The metadata of one chunk; zeroed memory is a chunk that is all in use.
+#[repr(C)]
+pub struct Chunk {
+    /// Pages that are free.
+    pub free: Map,
+    /// Of the free pages: those that nobody has touched since the system gave them, so that they read as zero.
+    pub zero: Map,
+    /// Set bits of `free`.
+    pub free_pages: u16,
+    /// Free pages that are not zero.
+    pub dirty_pages: u16,
+    /// The list that the chunk is in (see `buddy`), valid while `free_pages > 0`.
+    pub level: u8,
+    /// Largest order that fits.
+    pub order: u8,
+    /// Neighbours in that list.
+    pub next: u32,
+    /// See `next`.
+    pub prev: u32,
+}
+
+/// The bits `[first, first + count)` of word `word`, both clipped to it.
+fn mask(word: usize, first: usize, count: usize) -> u64 {
+    let low = first.max(word * 64);
+    let high = (first + count).min((word + 1) * 64);
+    if low >= high {
+        return 0;
+    }
+    let ones = high - low;
+    (u64::MAX >> (64 - ones)) << (low - word * 64)
+}
+
+/// Folds a word so that a bit is set where an aligned group of `2^order` set bits starts; order up to 6.
+fn groups(mut word: u64, order: u32) -> u64 {
+    /// Bits at multiples of 1, 2, 4 … 64.
+    const STARTS: [u64; 7] = [
+        u64::MAX,
+        0x5555_5555_5555_5555,
+        0x1111_1111_1111_1111,
+        0x0101_0101_0101_0101,
+        0x0001_0001_0001_0001,
+        0x0000_0001_0000_0001,
+        1,
+    ];
+    for step in 0..order {
+        word &= word >> (1 << step);
+    }
+    word & STARTS[order as usize]
+}
+
+/// Where an aligned group of `2^order` set bits starts.
+pub fn find(map: &Map, order: u32) -> Option<usize> {
+    if order <= 6 {
+        map.iter().enumerate().find_map(|(i, &word)| {
+            let starts = groups(word, order);
+            (starts != 0).then(|| i * 64 + starts.trailing_zeros() as usize)
+        })
+    } else {
+        let words = 1 << (order - 6);
+        map.chunks_exact(words).position(|part| part.iter().all(|&w| w == u64::MAX)).map(|i| i * words * 64)
+    }
+}
+
+/// The largest order that [`find`] would find; `None` if no bit is set.
+pub fn largest_order(map: &Map) -> Option<u32> {
+    // Most chunks are nearly full or nearly empty: try the ends first.
+    if map.iter().all(|&w| w == 0) {
+        return None;
+    }
+    (0..=MAX_ORDER).rev().find(|&order| find(map, order).is_some())
+}
+
+impl Chunk {
+    /// A fresh chunk: all free, all zero.
+    pub fn reset_free(&mut self) {
+        self.free = [u64::MAX; WORDS];
+        self.zero = [u64::MAX; WORDS];
+        self.free_pages = CHUNK_PAGES as u16;
+        self.dirty_pages = 0;
+        self.order = MAX_ORDER as u8;
+    }
+
+    /// Takes free pages `[first, first + count)`; says how many of them are known to be zero.
+    pub fn claim(&mut self, first: usize, count: usize) -> usize {
+        let mut zero = 0;
+        for word in first / 64..=(first + count - 1) / 64 {
+            let mask = mask(word, first, count);
+            debug_assert_eq!(self.free[word] & mask, mask, "claimed pages are free");
+            self.free[word] &= !mask;
+            zero += (self.zero[word] & mask).count_ones() as usize;
+        }
+        self.free_pages -= count as u16;
+        self.dirty_pages -= (count - zero) as u16;
+        zero
+    }
+
+    /// Frees pages `[first, first + count)`, which then are dirty, or known to be zero. False, and nothing done, if one of them
+    /// is free already.
+    pub fn release(&mut self, first: usize, count: usize, zero: bool) -> bool {
+        let words = first / 64..=(first + count - 1) / 64;
+        if words.clone().any(|word| self.free[word] & mask(word, first, count) != 0) {
+            return false;
+        }
+        for word in words {
+            let mask = mask(word, first, count);
+            self.free[word] |= mask;
+            if zero {
+                self.zero[word] |= mask;
+            } else {
+                self.zero[word] &= !mask;
+            }
+        }
+        self.free_pages += count as u16;
+        if !zero {
+            self.dirty_pages += count as u16;
+        }
+        true
+    }
+
+    /// Takes all free dirty pages that make up whole system pages of `group` pages, for a purge.
+    pub fn claim_dirty(&mut self, group: usize) -> Map {
+        let order = group.trailing_zeros();
+        let mut taken = [0u64; WORDS];
+        for (i, place) in taken.iter_mut().enumerate() {
+            let mut starts = groups(self.free[i], order);
+            let dirty = self.free[i] & !self.zero[i];
+            while starts != 0 {
+                let at = starts.trailing_zeros();
+                starts &= starts - 1;
+                let whole = (u64::MAX >> (64 - group)) << at;
+                if dirty & whole != 0 {
+                    *place |= whole;
+                }
+            }
+            self.dirty_pages -= (dirty & *place).count_ones() as u16;
+            self.free_pages -= place.count_ones() as u16;
+            self.free[i] &= !*place;
+        }
+        taken
+    }
+
+    /// Gives back what [`Chunk::claim_dirty`] took; `zero` if the purge succeeded.
+    pub fn restore(&mut self, taken: &Map, zero: bool) {
+        for (i, &mask) in taken.iter().enumerate() {
+            self.free[i] |= mask;
+            if zero {
+                self.zero[i] |= mask;
+            } else {
+                self.zero[i] &= !mask;
+            }
+            self.free_pages += mask.count_ones() as u16;
+            if !zero {
+                self.dirty_pages += mask.count_ones() as u16;
+            }
+        }
+    }
+}
+
+/// Calls `visit(first, count)` for each run of set bits.
+pub fn for_each_run(map: &Map, mut visit: impl FnMut(usize, usize)) {
+    let mut at = 0;
+    while at < CHUNK_PAGES {
+        let word = map[at / 64] >> (at % 64);
+        if word == 0 {
+            at = (at / 64 + 1) * 64;
+            continue;
+        }
+        at += word.trailing_zeros() as usize;
+        let first = at;
+        while at < CHUNK_PAGES {
+            let ones = (!(map[at / 64] >> (at % 64))).trailing_zeros() as usize;
+            let ones = ones.min(64 - at % 64);
+            at += ones;
+            if ones == 0 || at % 64 != 0 {
+                break;
+            }
+        }
+        visit(first, at - first);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_of_any_length_are_seen_across_words() {
+        for (first, count) in [(0, 512), (0, 1), (511, 1), (60, 8), (63, 130), (100, 28), (64, 64)] {
+            let mut map = [0u64; WORDS];
+            for (word, place) in map.iter_mut().enumerate() {
+                *place = mask(word, first, count);
+            }
+            let mut seen = [(0, 0); 4];
+            let mut n = 0;
+            for_each_run(&map, |f, c| {
+                seen[n] = (f, c);
+                n += 1;
+            });
+            assert_eq!((n, seen[0]), (1, (first, count)));
+        }
+    }
+
+    #[test]
+    fn found_groups_are_aligned_and_largest() {
+        let mut map = [0u64; WORDS];
+        assert_eq!(largest_order(&map), None);
+        map[1] = 0b1110;
+        assert_eq!((find(&map, 0), find(&map, 1), find(&map, 2)), (Some(65), Some(66), None));
+        map[6] = u64::MAX;
+        map[7] = u64::MAX;
+        assert_eq!((largest_order(&map), find(&map, 7)), (Some(7), Some(384)));
+        assert_eq!(largest_order(&[u64::MAX; WORDS]), Some(9));
+    }
+
+    #[test]
+    fn zero_pages_are_counted_and_double_frees_refused() {
+        // SAFETY: all-zero is a valid chunk (plain integers).
+        let mut chunk: Chunk = unsafe { core::mem::zeroed() };
+        chunk.reset_free();
+        assert_eq!(chunk.claim(10, 100), 100);
+        assert!(chunk.release(10, 50, false));
+        assert!(!chunk.release(59, 2, false));
+        assert_eq!((chunk.dirty_pages, chunk.free_pages), (50, 462));
+        assert_eq!(chunk.claim(0, 20), 10);
+        let taken = chunk.claim_dirty(1);
+        assert_eq!((chunk.dirty_pages, taken[0].count_ones()), (0, 40));
+        chunk.restore(&taken, true);
+        assert_eq!(chunk.claim(20, 40), 40);
+    }
+
+    #[test]
+    fn purge_takes_only_whole_system_pages() {
+        // SAFETY: as above.
+        let mut chunk: Chunk = unsafe { core::mem::zeroed() };
+        chunk.reset_free();
+        chunk.claim(0, 64);
+        assert!(chunk.release(3, 40, false));
+        let taken = chunk.claim_dirty(16);
+        assert_eq!(taken[0], 0xffff_0000);
+    }
+}

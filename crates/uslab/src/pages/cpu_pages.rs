@@ -1,0 +1,150 @@
+//! CPU page lists: runs of up to eight pages that were just freed, last in first out.
+//!
+//! A list is guarded by a lock that its own CPU takes almost always without contention; who finds it taken goes to the buddy.
+
+use super::arena::PageIndex;
+use super::{PAGE_BYTES, Run, Temperature, boot, buddy, purge};
+use crate::os::{self, Lock};
+use crate::rseq;
+use crate::sync::Rank;
+use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::Acquire, Ordering::Release};
+
+/// Orders that are kept: 1, 2, 4 and 8 pages.
+const ORDERS: usize = 4;
+/// Runs of order 0 that are kept; half as many of each next one: 128 KiB an order.
+const RUNS: usize = 32;
+
+struct Lists {
+    count: [u8; ORDERS],
+    runs: [[u32; RUNS]; ORDERS],
+}
+
+const EMPTY: Lists = Lists { count: [0; ORDERS], runs: [[0; RUNS]; ORDERS] };
+
+/// One CPU's lists, on cache lines of their own.
+#[repr(align(64))]
+struct CpuPages(Lock<Lists>);
+
+static TABLE: AtomicPtr<CpuPages> = AtomicPtr::new(core::ptr::null_mut());
+static CPUS: AtomicUsize = AtomicUsize::new(0);
+
+/// Makes the lists of `cpus` CPUs; without memory for them every request goes to the buddy.
+pub fn init(cpus: usize) {
+    let table = boot::alloc(cpus * size_of::<CpuPages>(), align_of::<CpuPages>()).cast::<CpuPages>();
+    if table.is_null() {
+        return;
+    }
+    for cpu in 0..cpus {
+        // SAFETY: the table has room for `cpus` entries and nobody sees it yet.
+        unsafe { table.add(cpu).write(CpuPages(Lock::new(Rank::CpuPages, EMPTY))) };
+    }
+    TABLE.store(table, Release);
+    CPUS.store(cpus, Release);
+}
+
+fn table() -> &'static [CpuPages] {
+    let cpus = CPUS.load(Acquire);
+    match TABLE.load(Acquire) {
+        table if table.is_null() || cpus == 0 => &[],
+        // SAFETY: `init` wrote `cpus` entries, which live for ever.
+        table => unsafe { core::slice::from_raw_parts(table, cpus) },
+    }
+}
+
+/// The order of a run that the lists keep.
+fn listed_order(pages: usize, align_order: u32) -> Option<usize> {
+    let order = pages.trailing_zeros();
+    (pages.is_power_of_two() && (order as usize) < ORDERS && align_order <= order).then_some(order as usize)
+}
+
+/// A run of `pages` pages on a boundary of `2^align_order` pages; `None` if memory or address space is used up.
+///
+/// May make system calls; takes no lock for longer than a few hundred nanoseconds, but when the arena grows.
+pub fn alloc(pages: usize, align_order: u32, temperature: Temperature) -> Option<Run> {
+    if temperature == Temperature::Hot
+        && let Some(order) = listed_order(pages, align_order)
+        && let Some(cpu) = table().get(rseq::current_cpu())
+        && let Some(mut lists) = cpu.0.try_lock()
+        && lists.count[order] > 0
+    {
+        lists.count[order] -= 1;
+        let first = PageIndex(lists.runs[order][lists.count[order] as usize]);
+        return Some(Run { first, pages, zeroed: false });
+    }
+    buddy::lock().alloc(pages, align_order)
+}
+
+/// Gives a run back. Its owner must be 0 in the page map by now.
+pub fn free(first: PageIndex, pages: usize, temperature: Temperature) {
+    if temperature == Temperature::Hot
+        && let Some(order) = listed_order(pages, 0)
+        && first.0 as usize % pages == 0
+        && let Some(cpu) = table().get(rseq::current_cpu())
+        && let Some(mut lists) = cpu.0.try_lock()
+    {
+        let most = RUNS >> order;
+        if lists.count[order] as usize == most {
+            let dirty = flush(&mut lists, order, most / 2);
+            drop(lists);
+            free_to_buddy(first, pages);
+            purge::after_free(dirty);
+            return;
+        }
+        let at = lists.count[order] as usize;
+        lists.runs[order][at] = first.0;
+        lists.count[order] += 1;
+        return;
+    }
+    let dirty = free_to_buddy(first, pages);
+    purge::after_free(dirty);
+}
+
+fn free_to_buddy(first: PageIndex, pages: usize) -> usize {
+    let mut buddy = buddy::lock();
+    if !buddy.free(first, pages, false) {
+        drop(buddy);
+        let address = super::address_of(first);
+        os::report::say(format_args!("corrupted: pages at {address:p} ({} bytes) freed twice", pages * PAGE_BYTES));
+        os::report::abort();
+    }
+    buddy.dirty_pages
+}
+
+/// Moves the `n` oldest runs to the buddy; says how many dirty pages there are now.
+fn flush(lists: &mut Lists, order: usize, n: usize) -> usize {
+    let mut buddy = buddy::lock();
+    for at in 0..n {
+        buddy.free(PageIndex(lists.runs[order][at]), 1 << order, false);
+    }
+    let count = lists.count[order] as usize;
+    lists.runs[order].copy_within(n..count, 0);
+    lists.count[order] = (count - n) as u8;
+    buddy.dirty_pages
+}
+
+/// Empties the lists of all CPUs into the buddy.
+pub(super) fn drain_all() {
+    for cpu in table() {
+        let mut lists = cpu.0.lock();
+        for order in 0..ORDERS {
+            let count = lists.count[order] as usize;
+            if count > 0 {
+                flush(&mut lists, order, count);
+            }
+        }
+    }
+}
+
+pub(super) fn lock_for_fork() {
+    for cpu in table() {
+        cpu.0.acquire_for_fork();
+    }
+}
+
+pub(super) fn unlock_after_fork(child: bool) {
+    for cpu in table() {
+        if child { cpu.0.reset_in_child() } else { cpu.0.release_after_fork() }
+    }
+}
+
+const _: () = assert!(RUNS <= u8::MAX as usize);

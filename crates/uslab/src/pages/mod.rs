@@ -1,0 +1,79 @@
+//! Pages: where the memory of slabs and of large objects comes from.
+//!
+//! ```text
+//!  one reservation
+//!  ┌──────────┬─────────────┬────────┬──────┬────────────────────────────────────────────────┐
+//!  │ page map │ descriptors │ chunks │ boot │ data: chunk 0 │ chunk 1 │ …   (2 MiB each)         │
+//!  │ 2 B/page │  64 B/page  │ 144 B  │      │ 512 pages of 4 KiB                              │
+//!  └──────────┴─────────────┴────────┴──────┴────────────────────────────────────────────────┘
+//! ```
+//!
+//! * The **arena** is one range of addresses, so that "is this pointer ours" is one compare and its page one shift. Nothing in
+//!   it can be touched until it is committed, chunk by chunk, and metadata with them.
+//! * The **page map** says for each page whose it is: 0 nobody's, otherwise the id that the owner set.
+//! * Each page has 64 bytes of **descriptor**, for its owner to use as it likes. This layer does not know slabs.
+//! * The **buddy** finds aligned runs of pages in 512-bit maps, fullest chunk first, so that whole chunks come free.
+//! * **CPU page lists** keep a few runs that were just freed, warm in the cache, last in first out. Who will not touch the memory
+//!   soon asks for [`Temperature::Cold`] ones and leaves the warm ones to others.
+//! * **Purge** gives the memory behind free pages back to the system. Pages that nobody has touched since are known to be
+//!   zero, and are handed out as such.
+//!
+//! A page here is 4 KiB whatever the system's page is; only commit and purge deal in system pages.
+//!
+//! Locks: `CpuPages`, then `Pages`. No system call is made under either but `mprotect` when the arena grows.
+
+pub mod arena;
+pub mod boot;
+mod buddy;
+mod chunk;
+mod cpu_pages;
+mod purge;
+#[cfg(test)]
+mod tests;
+
+pub use arena::{PageIndex, address_of, descriptor, owner, page_of, set_owner};
+pub use cpu_pages::{alloc, free, init as init_cpu_lists};
+pub use purge::{purge_all, purge_to};
+
+/// Bytes of a page of this layer.
+pub const PAGE_BYTES: usize = 1 << PAGE_SHIFT;
+/// Its logarithm.
+pub const PAGE_SHIFT: u32 = 12;
+/// Pages of a chunk.
+pub const CHUNK_PAGES: usize = 512;
+/// Bytes of a chunk: a huge page of x86-64 and of 64-bit Arm with 4 KiB pages.
+pub const CHUNK_BYTES: usize = CHUNK_PAGES * PAGE_BYTES;
+/// Bytes of descriptor that each page has.
+pub const DESCRIPTOR_BYTES: usize = 64;
+
+/// Whether the caller will touch the memory soon.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Temperature {
+    /// It will: serve it what is warm in this CPU's cache.
+    Hot,
+    /// It will not: leave the warm pages to others.
+    Cold,
+}
+
+/// A run of pages that now belongs to the caller.
+#[derive(Clone, Copy, Debug)]
+pub struct Run {
+    /// The first page.
+    pub first: PageIndex,
+    /// How many.
+    pub pages: usize,
+    /// Every byte is known to be zero.
+    pub zeroed: bool,
+}
+
+/// Takes all locks of this layer, for a fork.
+pub fn lock_for_fork() {
+    cpu_pages::lock_for_fork();
+    buddy::lock_for_fork();
+}
+
+/// Undoes [`lock_for_fork`] in the parent (`child` false) or in the child.
+pub fn unlock_after_fork(child: bool) {
+    buddy::unlock_after_fork(child);
+    cpu_pages::unlock_after_fork(child);
+}

@@ -1,0 +1,120 @@
+//! Purge: giving the memory behind free pages back to the system.
+//!
+//! Policy (the reclaim layer adds time and pressure): free dirty pages may add up to a limit. Beyond it the oldest chunks are
+//! purged down to half. The limit starts small, and learns: a page that is touched again soon after it was purged was purged
+//! too early, and raises the limit by itself, so that a loop that needs 40 MB over and over stops paying for page faults
+//! after its second round. What was learnt halves each second that purges happen.
+//!
+//! Pages under purge belong to nobody: they are taken out of the maps, so that the system call runs without the lock.
+
+use super::arena::{self, PageIndex};
+use super::chunk::for_each_run;
+use super::{CHUNK_PAGES, PAGE_BYTES, buddy};
+use crate::{os, stats};
+use core::sync::atomic::Ordering::Relaxed;
+
+/// Dirty pages that are kept whatever happens: 2 MiB.
+const BASE_PAGES: usize = (2 << 20) / PAGE_BYTES;
+/// Most that the limit can learn: 512 MiB.
+const LEARN_MOST_PAGES: usize = (512 << 20) / PAGE_BYTES;
+
+pub(super) struct Policy {
+    learnt_pages: usize,
+    /// Purged pages that have not been asked for again.
+    regret_pages: usize,
+    last_ms: u64,
+    cursor: usize,
+}
+
+impl Policy {
+    pub const fn new() -> Policy {
+        Policy { learnt_pages: 0, regret_pages: 0, last_ms: 0, cursor: 0 }
+    }
+
+    /// `pages` pages without memory were handed out.
+    pub fn note_fresh(&mut self, pages: usize) {
+        let regretted = pages.min(self.regret_pages);
+        self.regret_pages -= regretted;
+        self.learnt_pages = (self.learnt_pages + regretted).min(LEARN_MOST_PAGES);
+    }
+
+    fn limit_pages(&self) -> usize {
+        BASE_PAGES + self.learnt_pages
+    }
+
+    fn decay(&mut self, now_ms: u64) {
+        let seconds = now_ms.saturating_sub(self.last_ms) / 1000;
+        if seconds > 0 {
+            let shift = seconds.min(31) as u32;
+            self.learnt_pages >>= shift;
+            self.regret_pages >>= shift;
+            self.last_ms = now_ms;
+        }
+    }
+}
+
+/// Called after pages were freed, without locks: purges if there are too many dirty ones.
+pub(super) fn after_free(dirty_pages: usize) {
+    if dirty_pages <= BASE_PAGES {
+        return;
+    }
+    let target = {
+        let mut buddy = buddy::lock();
+        buddy.policy.decay(os::clock::coarse_ms());
+        let limit = buddy.policy.limit_pages();
+        if buddy.dirty_pages <= limit {
+            return;
+        }
+        limit / 2
+    };
+    purge_to(target * PAGE_BYTES);
+}
+
+/// Purges until at most `target_bytes` of free memory stay resident; says how many bytes went back.
+///
+/// No lock is held during the system calls; pages freed meanwhile may or may not be seen.
+pub fn purge_to(target_bytes: usize) -> usize {
+    let group = (os::memory::page_bytes() / PAGE_BYTES).max(1);
+    let mut purged = 0;
+    // Each chunk once around at most: with large system pages some dirty pages cannot be purged.
+    for _ in 0..arena::chunks_committed() {
+        let mut buddy = buddy::lock();
+        if buddy.dirty_pages * PAGE_BYTES <= target_bytes {
+            break;
+        }
+        let Some(index) = buddy.next_dirty(buddy.policy.cursor) else { break };
+        buddy.policy.cursor = index + 1;
+        let dirty_before = buddy.with_chunk(index, |chunk| chunk.dirty_pages);
+        let taken = buddy.with_chunk(index, |chunk| chunk.claim_dirty(group));
+        let dirty_after = buddy.with_chunk(index, |chunk| chunk.dirty_pages);
+        buddy.dirty_pages -= usize::from(dirty_before - dirty_after);
+        drop(buddy);
+
+        let mut ok = true;
+        let mut pages = 0;
+        for_each_run(&taken, |first, count| {
+            let start = arena::address_of(PageIndex((index * CHUNK_PAGES + first) as u32));
+            // SAFETY: the pages were free and are now out of the maps, so that nobody uses them; runs are whole system pages.
+            ok &= unsafe { os::memory::purge(start, count * PAGE_BYTES) };
+            pages += count;
+        });
+
+        let mut buddy = buddy::lock();
+        buddy.with_chunk(index, |chunk| chunk.restore(&taken, ok));
+        if ok {
+            buddy.policy.regret_pages += pages;
+            purged += pages * PAGE_BYTES;
+        } else {
+            buddy.dirty_pages += pages;
+        }
+        buddy.publish();
+    }
+    stats::header().purged_bytes.fetch_add(purged as u64, Relaxed);
+    purged
+}
+
+/// Empties the CPU page lists and purges everything that is free; says how many bytes went back.
+pub fn purge_all() -> usize {
+    super::cpu_pages::drain_all();
+    purge_to(0)
+}

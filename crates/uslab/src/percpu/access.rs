@@ -1,0 +1,121 @@
+//! The two ways to work on this CPU's slot, behind one contract: sequences, or the slot's lock.
+
+use crate::os;
+use crate::rseq::locked::LockedSlot;
+use crate::rseq::{self, Exchanged, Sheaf, Slot, Which};
+
+/// This CPU's slot. The contract of each method is the pseudo-code in `rseq`.
+pub(super) trait Access {
+    /// Up to `out.len()` objects of the main sheaf, into the start of `out`.
+    fn pop_bulk(&self, out: &mut [*mut u8]) -> usize;
+    /// As many of `objects` as the main sheaf has room for.
+    ///
+    /// # Safety
+    /// They must be free objects of the slot's cache that the caller owns.
+    unsafe fn push_bulk(&self, objects: &[*mut u8]) -> usize;
+    /// Exchanges one of the two sheaves.
+    ///
+    /// # Safety
+    /// `new` must be the dummy or a sheaf of this cache that the caller owns.
+    unsafe fn exchange(&self, which: Which, new: *mut Sheaf) -> Exchanged;
+    /// The slot, for hints and statistics only: the thread may have left its CPU.
+    fn slot(&self) -> &Slot;
+    /// The CPU, likewise.
+    fn cpu(&self) -> usize;
+}
+
+/// By sequences.
+pub(super) struct Sequences {
+    slots: *const Slot,
+    cpu: usize,
+}
+
+impl Sequences {
+    /// # Safety
+    /// `slots` must be a cache's slots, for every possible CPU, in a process whose mode is rseq.
+    pub unsafe fn new(slots: *const Slot) -> Sequences {
+        Sequences { slots, cpu: rseq::current_cpu() }
+    }
+}
+
+impl Access for Sequences {
+    fn pop_bulk(&self, out: &mut [*mut u8]) -> usize {
+        // SAFETY: `new` vouches for the slots, and `out` is as long as it says.
+        unsafe { rseq::pop_bulk(self.slots, out.len(), out.as_mut_ptr()) }
+    }
+
+    unsafe fn push_bulk(&self, objects: &[*mut u8]) -> usize {
+        // SAFETY: as above, and the caller's promise.
+        unsafe { rseq::push_bulk(self.slots, objects.len(), objects.as_ptr()) }
+    }
+
+    unsafe fn exchange(&self, which: Which, new: *mut Sheaf) -> Exchanged {
+        // SAFETY: as above.
+        unsafe { rseq::exchange(self.slots, which, new) }
+    }
+
+    fn slot(&self) -> &Slot {
+        // SAFETY: `current_cpu` is a possible CPU, and slots live for ever.
+        unsafe { &*self.slots.add(self.cpu) }
+    }
+
+    fn cpu(&self) -> usize {
+        self.cpu
+    }
+}
+
+/// By lock.
+pub(super) struct Locked<'a> {
+    locked: LockedSlot<'a>,
+    cpu: usize,
+}
+
+/// Slots that a thread tries before it goes past the CPU caches: a taken lock means a preempted holder.
+const TRIES: usize = 4;
+
+impl<'a> Locked<'a> {
+    /// Locks the slot of this CPU or of one of the next; `None` if all those are taken.
+    pub fn new(slots: &'a [Slot]) -> Option<Locked<'a>> {
+        let here = rseq::current_cpu();
+        (here..here + TRIES.min(slots.len())).find_map(|cpu| {
+            let cpu = cpu % slots.len();
+            LockedSlot::try_lock(&slots[cpu]).map(|locked| Locked { locked, cpu })
+        })
+    }
+}
+
+impl Access for Locked<'_> {
+    fn pop_bulk(&self, out: &mut [*mut u8]) -> usize {
+        let mut n = 0;
+        while n < out.len() {
+            out[n] = self.locked.pop();
+            if out[n].is_null() {
+                break;
+            }
+            n += 1;
+        }
+        n
+    }
+
+    unsafe fn push_bulk(&self, objects: &[*mut u8]) -> usize {
+        // SAFETY: the caller's promise, for each.
+        objects.iter().take_while(|&&object| unsafe { self.locked.push(object) }).count()
+    }
+
+    unsafe fn exchange(&self, which: Which, new: *mut Sheaf) -> Exchanged {
+        Exchanged::Old(self.locked.exchange(which, new))
+    }
+
+    fn slot(&self) -> &Slot {
+        self.locked.slot()
+    }
+
+    fn cpu(&self) -> usize {
+        self.cpu
+    }
+}
+
+/// The node of the CPU that `access` stands on.
+pub(super) fn node_of(access: &impl Access) -> usize {
+    os::cpu::node_of(access.cpu())
+}

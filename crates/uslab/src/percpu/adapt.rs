@@ -1,0 +1,240 @@
+//! How large a cache's sheaves are: learnt from misses, bounded in bytes over all caches.
+//!
+//! Every cache starts at the kernel's capacity for its object size and doubles where that proves too small: where a CPU
+//! overflows and then underflows (it frees and allocates more in a row than its sheaves hold), or is served by the barn many
+//! times (objects wander between CPUs). Two sheaves a CPU of every cache together may hold at most [`bound_bytes`] of objects; a
+//! cache that wants more when nothing is left takes it from one that had no misses lately, whose sheaves are drained.
+
+use super::CpuCache;
+use super::sheaf::{SIZES, Size};
+use crate::os::Lock;
+use crate::sync::Rank;
+use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, Ordering::Relaxed};
+
+/// Default of [`bound_bytes`]: 1.5 MiB.
+const BOUND_BYTES: usize = 3 << 19;
+/// Bytes of objects in one sheaf, at most.
+const SHEAF_MOST_BYTES: usize = 512 << 10;
+/// Times that the barn served a cache before that counts as a reason to grow.
+const BARN_SERVED: u32 = 16;
+/// Caches that are looked at for one that can give.
+const LOOKS: usize = 64;
+
+static BOUND: AtomicUsize = AtomicUsize::new(BOUND_BYTES);
+static USED: AtomicUsize = AtomicUsize::new(0);
+
+/// Bytes of objects that the sheaves of one CPU may hold, over all caches.
+pub fn bound_bytes() -> usize {
+    BOUND.load(Relaxed)
+}
+
+/// Sets [`bound_bytes`], before the first cache is made.
+pub fn set_bound_bytes(bytes: usize) {
+    BOUND.store(bytes, Relaxed);
+}
+
+/// What a CPU last went beyond its own sheaves for; kept in [`crate::rseq::Slot::last_miss`].
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub(super) enum Miss {
+    /// Objects.
+    Underflow = 1,
+    /// Room.
+    Overflow = 2,
+}
+
+/// The adaptive part of a cache.
+pub(super) struct Adapt {
+    size: AtomicU8,
+    most: Size,
+    object_bytes: usize,
+    /// Misses since somebody last looked for a cache that can give.
+    misses: AtomicU32,
+    barn_served: AtomicU32,
+    /// Link of the ring below, under its lock.
+    next: AtomicPtr<CpuCache>,
+}
+
+/// Bytes that one CPU's two sheaves of `size` hold.
+fn pair_bytes(size: Size, object_bytes: usize) -> usize {
+    2 * size.capacity() * object_bytes
+}
+
+fn reserve(bytes: usize) -> bool {
+    let fits = |used: usize| used.checked_add(bytes).filter(|&sum| sum <= bound_bytes());
+    USED.fetch_update(Relaxed, Relaxed, fits).is_ok()
+}
+
+/// The kernel's capacity for an object size.
+fn default_capacity(object_bytes: usize) -> usize {
+    match object_bytes {
+        16384.. => 2,
+        4096.. => 4,
+        1024.. => 12,
+        256.. => 26,
+        _ => 60,
+    }
+}
+
+impl Adapt {
+    /// For objects of `object_bytes`; `wanted` is the user's capacity, 0 for the default, which then is fixed.
+    pub fn new(object_bytes: usize, wanted: usize) -> Adapt {
+        let fixed = wanted > 0;
+        let start = Size::holding(if fixed { wanted } else { default_capacity(object_bytes) });
+        let most = (0..SIZES as u8)
+            .map(Size)
+            .take_while(|size| size.capacity() * object_bytes <= SHEAF_MOST_BYTES)
+            .last()
+            .unwrap_or(Size(0));
+        // The smallest sheaf is everyone's right, whatever is left of the bound.
+        let size = match start {
+            Size(0) => start,
+            _ if reserve(pair_bytes(start, object_bytes)) => start,
+            _ => Size(0),
+        };
+        Adapt {
+            size: AtomicU8::new(size.0),
+            most: if fixed { start } else { most.max(start) },
+            object_bytes,
+            misses: AtomicU32::new(0),
+            barn_served: AtomicU32::new(0),
+            next: AtomicPtr::new(core::ptr::null_mut()),
+        }
+    }
+
+    /// The size that sheaves of the cache should have now.
+    pub fn size(&self) -> Size {
+        Size(self.size.load(Relaxed))
+    }
+
+    /// The cache goes: what it reserved is free again.
+    fn retire(&self) {
+        let size = Size(self.size.swap(0, Relaxed));
+        if size.0 > 0 {
+            USED.fetch_sub(pair_bytes(size, self.object_bytes), Relaxed);
+        }
+    }
+
+    /// A CPU whose last miss was `last` missed again; `barn` says whether the barn could help.
+    pub fn note_miss(&self, last: u32, miss: Miss, barn: bool) {
+        self.misses.fetch_add(1, Relaxed);
+        let bounced = last != 0 && last != miss as u32;
+        let wandered = barn && self.barn_served.fetch_add(1, Relaxed) + 1 >= BARN_SERVED;
+        if bounced || wandered {
+            self.barn_served.store(0, Relaxed);
+            self.grow();
+        }
+    }
+
+    fn grow(&self) {
+        let size = self.size();
+        if size >= self.most {
+            return;
+        }
+        let next = Size(size.0 + 1);
+        let more = pair_bytes(next, self.object_bytes)
+            - if size.0 > 0 { pair_bytes(size, self.object_bytes) } else { 0 };
+        if !reserve(more) && !(take_from_the_idle(self, more) && reserve(more)) {
+            return;
+        }
+        // Somebody may have grown it meanwhile; then give ours back.
+        if self.size.compare_exchange(size.0, next.0, Relaxed, Relaxed).is_err() {
+            USED.fetch_sub(more, Relaxed);
+        }
+    }
+
+    /// Halves the capacity, if the cache had no misses since it was last asked; says what that frees.
+    fn give_up(&self) -> usize {
+        let size = self.size();
+        if self.misses.swap(0, Relaxed) > 0 || size.0 == 0 {
+            return 0;
+        }
+        let next = Size(size.0 - 1);
+        let less = pair_bytes(size, self.object_bytes)
+            - if next.0 > 0 { pair_bytes(next, self.object_bytes) } else { 0 };
+        if self.size.compare_exchange(size.0, next.0, Relaxed, Relaxed).is_err() {
+            return 0;
+        }
+        USED.fetch_sub(less, Relaxed);
+        less
+    }
+}
+
+/// The caches that can be asked to give, through [`Adapt::next`], and where the last look ended.
+struct Ring {
+    head: *const CpuCache,
+    hand: *const CpuCache,
+}
+// SAFETY: the pointers are used under the lock only, by which entered caches are kept from going away.
+unsafe impl Send for Ring {}
+
+static RING: Lock<Ring> =
+    Lock::new(Rank::Adapt, Ring { head: core::ptr::null(), hand: core::ptr::null() });
+
+/// Enters a cache into the list of those that can be asked to give.
+///
+/// # Safety
+/// `cache` must stay valid at this address until [`leave`].
+pub(super) unsafe fn enter(cache: &CpuCache) {
+    let mut ring = RING.lock();
+    cache.adapt().next.store(ring.head.cast_mut(), Relaxed);
+    ring.head = cache;
+}
+
+/// Takes a cache out; when this returns nobody looks at it any more.
+pub(super) fn leave(cache: &CpuCache) {
+    let mut ring = RING.lock();
+    cache.adapt().retire();
+    let next = cache.adapt().next.load(Relaxed).cast_const();
+    if core::ptr::eq(ring.hand, cache) {
+        ring.hand = next;
+    }
+    if core::ptr::eq(ring.head, cache) {
+        ring.head = next;
+        return;
+    }
+    let mut at = ring.head;
+    // SAFETY: entered caches are valid, and the lock keeps them.
+    while let Some(other) = unsafe { at.as_ref() } {
+        let following = other.adapt().next.load(Relaxed).cast_const();
+        if core::ptr::eq(following, cache) {
+            other.adapt().next.store(next.cast_mut(), Relaxed);
+            return;
+        }
+        at = following;
+    }
+}
+
+/// Makes room of `bytes` under the bound, if caches without recent misses have as much to give. Waits for nobody.
+fn take_from_the_idle(asking: &Adapt, bytes: usize) -> bool {
+    let Some(mut ring) = RING.try_lock() else { return false };
+    let mut freed = 0;
+    for _ in 0..LOOKS {
+        if ring.hand.is_null() {
+            ring.hand = ring.head;
+        }
+        // SAFETY: as in `leave`.
+        let Some(cache) = (unsafe { ring.hand.as_ref() }) else { return false };
+        ring.hand = cache.adapt().next.load(Relaxed);
+        if core::ptr::eq(cache.adapt(), asking) {
+            continue;
+        }
+        let given = cache.adapt().give_up();
+        if given > 0 {
+            cache.drain_idle_slots();
+            freed += given;
+            if freed >= bytes {
+                return true;
+            }
+        }
+    }
+    false
+}
+
+pub(super) fn lock_for_fork() {
+    RING.acquire_for_fork();
+}
+
+pub(super) fn unlock_after_fork(child: bool) {
+    if child { RING.reset_in_child() } else { RING.release_after_fork() }
+}

@@ -1,0 +1,437 @@
+//! The slow path: what happens when a CPU's main sheaf is empty, or full.
+//!
+//! Both directions deliver first (the caller's objects are served out of, or into, a sheaf that the thread owns) and then
+//! install that sheaf, so that progress never depends on who uses the CPU meanwhile. No step waits for another thread but for
+//! the short locks of barn and slabs, and for a fork that is copying the memory.
+
+use super::access::{Access, Locked, Sequences, node_of};
+use super::adapt::{self, Adapt, Miss};
+use super::barn::Barn;
+use super::sheaf::{self, Owned};
+use crate::os;
+use crate::rseq::{Exchanged, Mode, Sheaf, Slot, Which, dummy, dummy_slots, is_dummy, mode};
+use crate::slab::Slabs;
+use crate::stats;
+use core::sync::atomic::Ordering::Relaxed;
+
+/// The CPU caches of one cache, in front of its slabs.
+pub struct CpuCache {
+    slabs: Slabs,
+    slots: *const Slot,
+    cpus: usize,
+    barns: *const Barn,
+    nodes: usize,
+    adapt: Adapt,
+    caching: bool,
+}
+
+// SAFETY: slots and barns live for ever and are shared by design: atomics, sequences and locks.
+unsafe impl Sync for CpuCache {}
+// SAFETY: as above.
+unsafe impl Send for CpuCache {}
+
+/// What [`CpuCache::new`] needs besides the slabs.
+pub struct Parts {
+    /// Memory for [`CpuCache::slot_bytes`], aligned to 64.
+    pub slots: *mut u8,
+    /// Memory for [`CpuCache::barn_bytes`], aligned to 64.
+    pub barns: *mut u8,
+    /// Possible CPUs.
+    pub cpus: usize,
+    /// Nodes.
+    pub nodes: usize,
+    /// Objects a sheaf; 0: adaptive.
+    pub sheaf_capacity: usize,
+    /// False: every object comes from and goes to its slab.
+    pub caching: bool,
+}
+
+impl CpuCache {
+    /// Bytes of slots for `cpus` CPUs.
+    pub const fn slot_bytes(cpus: usize) -> usize {
+        cpus * size_of::<Slot>()
+    }
+
+    /// Bytes of barns for `nodes` nodes.
+    pub const fn barn_bytes(nodes: usize) -> usize {
+        nodes * size_of::<Barn>()
+    }
+
+    /// CPU caches that hold nothing yet.
+    ///
+    /// # Safety
+    /// The parts' memory must be as large as they say and be the cache's for ever.
+    pub unsafe fn new(slabs: Slabs, parts: Parts) -> CpuCache {
+        let slots = parts.slots.cast::<Slot>();
+        for cpu in 0..parts.cpus {
+            // SAFETY: the caller's promise.
+            unsafe {
+                slots.add(cpu).write(Slot {
+                    main: dummy().into(),
+                    spare: dummy().into(),
+                    lock: 0.into(),
+                    last_miss: 0.into(),
+                    counted: 0.into(),
+ hidden: Default::default(),
+                });
+            }
+        }
+        let barns = parts.barns.cast::<Barn>();
+        for node in 0..parts.nodes {
+            // SAFETY: as above.
+            unsafe { barns.add(node).write(Barn::new()) };
+        }
+        let adapt = Adapt::new(slabs.geometry().object_bytes, parts.sheaf_capacity);
+        let cache = CpuCache {
+            slabs,
+            slots,
+            cpus: parts.cpus,
+            barns,
+            nodes: parts.nodes,
+            adapt,
+            caching: parts.caching,
+        };
+        cache.publish_capacity();
+        cache
+    }
+
+    /// Lets the cache take part in the balance of capacities.
+    ///
+    /// # Safety
+    /// The cache must stay at this address until [`CpuCache::retire`].
+    pub unsafe fn enter(&self) {
+        // SAFETY: the caller's promise.
+        unsafe { adapt::enter(self) };
+    }
+
+    /// Undoes [`CpuCache::enter`].
+    pub fn retire(&self) {
+        adapt::leave(self);
+    }
+
+    /// The slots that the fast path works on: this cache's, or the shared dummies where only the slow path may serve it.
+    pub fn fast_slots(&self) -> *mut Slot {
+        if self.caching && mode() == Mode::Rseq { self.slots.cast_mut() } else { dummy_slots() }
+    }
+
+    /// The slabs behind.
+    pub fn slabs(&self) -> &Slabs {
+        &self.slabs
+    }
+
+    pub(super) fn adapt(&self) -> &Adapt {
+        &self.adapt
+    }
+
+    pub(super) fn slots(&self) -> &[Slot] {
+        // SAFETY: `new` wrote `cpus` slots that live for ever.
+        unsafe { core::slice::from_raw_parts(self.slots, self.cpus) }
+    }
+
+    pub(super) fn barns(&self) -> &[Barn] {
+        // SAFETY: `new` wrote `nodes` barns that live for ever.
+        unsafe { core::slice::from_raw_parts(self.barns, self.nodes) }
+    }
+
+    fn barn(&self, node: usize) -> &Barn {
+        let barns = self.barns();
+        &barns[if node < barns.len() { node } else { 0 }]
+    }
+
+    /// Objects that sheaves hold now, at the present capacity.
+    pub fn capacity(&self) -> usize {
+        self.adapt.size().capacity()
+    }
+
+    pub(super) fn publish_capacity(&self) {
+        let capacity = if self.caching { self.capacity() } else { 0 };
+        stats::record(self.slabs.id()).sheaf_capacity.store(capacity as u32, Relaxed);
+    }
+
+    /// Fills all of `out`; false, with nothing taken, if memory is used up. The fast path has been tried for one object by now.
+    ///
+    /// May make system calls, run the constructor, and sleep on the locks of barn, slabs and pages.
+    #[cold]
+    #[inline(never)]
+    pub fn alloc_slow(&self, out: &mut [*mut u8]) -> bool {
+        let _errno = os::errno::Preserved::new();
+        stats::record(self.slabs.id()).alloc_slow.fetch_add(1, Relaxed);
+        let mut got = 0;
+        while got < out.len() {
+            let rest = &mut out[got..];
+            let n = match self.served_by() {
+                Server::Slabs => self.slabs.take(os::cpu::node_of(os::cpu::current()), rest, rest.len()),
+                Server::Sequences(access) => self.refill(&access, rest),
+                Server::Lock(access) => self.refill(&access, rest),
+            };
+            if n == 0 {
+                // SAFETY: these were just taken from this cache.
+                unsafe { self.free_slow(&out[..got]) };
+                return false;
+            }
+            got += n;
+        }
+        true
+    }
+
+    /// Takes all of `objects` back. The fast path has been tried by now. Never fails; may do what [`CpuCache::alloc_slow`] may.
+    ///
+    /// # Safety
+    /// They must be objects of this cache that nobody uses.
+    #[cold]
+    #[inline(never)]
+    pub unsafe fn free_slow(&self, objects: &[*mut u8]) {
+        let _errno = os::errno::Preserved::new();
+        stats::record(self.slabs.id()).free_slow.fetch_add(1, Relaxed);
+        let mut rest = objects;
+        while !rest.is_empty() {
+            // SAFETY: the caller's promise, for each part.
+            let n = unsafe {
+                match self.served_by() {
+                    Server::Slabs => {
+                        self.slabs.give(rest);
+                        rest.len()
+                    }
+                    Server::Sequences(access) => self.flush(&access, rest),
+                    Server::Lock(access) => self.flush(&access, rest),
+                }
+            };
+            rest = &rest[n..];
+        }
+    }
+
+    fn served_by(&self) -> Server<'_> {
+        if !self.caching {
+            return Server::Slabs;
+        }
+        match mode() {
+            // SAFETY: the slots are this cache's, for every possible CPU, and the mode is rseq.
+            Mode::Rseq => Server::Sequences(unsafe { Sequences::new(self.slots) }),
+            Mode::Locked => Locked::new(self.slots()).map_or(Server::Slabs, Server::Lock),
+        }
+    }
+
+    /// Takes a sheaf out of the slot; waits for a fork to end if one is in progress.
+    fn take_out(&self, access: &impl Access, which: Which) -> *mut Sheaf {
+        loop {
+            // SAFETY: the dummy may go into any slot.
+            match unsafe { access.exchange(which, dummy()) } {
+                Exchanged::Old(sheaf) => return sheaf,
+                Exchanged::GateClosed => super::drain::wait_for_fork(),
+            }
+        }
+    }
+
+    /// Makes `sheaf` this CPU's main one; what was there becomes the spare, and what was spare goes to the barn.
+    fn install(&self, access: &impl Access, sheaf: *mut Sheaf, node: usize) {
+        let mut in_hand = sheaf;
+        for which in [Which::Main, Which::Spare] {
+            // SAFETY: the thread owns what it has in hand, of this cache.
+            match unsafe { access.exchange(which, in_hand) } {
+                Exchanged::Old(old) if is_dummy(old) => return self.account(access),
+                Exchanged::Old(old) => in_hand = old,
+                Exchanged::GateClosed => break,
+            }
+        }
+        self.stow(in_hand, node);
+        self.account(access);
+    }
+
+    /// Puts a sheaf that the thread owns into the barn, or dissolves it.
+    fn stow(&self, sheaf: *mut Sheaf, node: usize) {
+        let mut owned = Owned(sheaf);
+        let right_size = owned.capacity() == self.capacity();
+        let stowed = if owned.count() == 0 {
+            right_size && self.barn(node).leave_empty(sheaf)
+        } else {
+            right_size && self.leave_full(sheaf, node, true).0
+        };
+        if !stowed {
+            self.dissolve(&mut owned);
+        }
+    }
+
+    /// Gives a sheaf's objects to the slabs and the sheaf to its own.
+    pub(super) fn dissolve(&self, sheaf: &mut Owned) {
+        if sheaf.count() > 0 {
+            // SAFETY: objects in a sheaf of this cache are free objects of it.
+            unsafe { self.slabs.give(sheaf.objects()) };
+            sheaf.set_count(0);
+            stats::record(self.slabs.id()).flushes.fetch_add(1, Relaxed);
+        }
+        // SAFETY: empty, owned, and not the dummy, which never gets into anybody's hand.
+        unsafe { sheaf::free(sheaf.0) };
+    }
+
+    fn leave_full(&self, full: *mut Sheaf, node: usize, only_leave: bool) -> (bool, *mut Sheaf) {
+        let n = Owned(full).count();
+        let bytes = self.capacity() * self.slabs.geometry().object_bytes;
+        let (left, empty) = self.barn(node).leave_full(full, bytes);
+        if left {
+            stats::record(self.slabs.id()).sheaf_free.fetch_add(n as i64, Relaxed);
+        }
+        if only_leave && !empty.is_null() {
+            let mut empty = Owned(empty);
+            self.dissolve(&mut empty);
+            return (left, core::ptr::null_mut());
+        }
+        (left, empty)
+    }
+
+    /// An empty sheaf of the present size: `have` if it is one (null for none), otherwise a new one; null without memory.
+    fn fitting(&self, have: *mut Sheaf, node: usize) -> *mut Sheaf {
+        if !have.is_null() {
+            let mut owned = Owned(have);
+            if owned.capacity() == self.capacity() {
+                return have;
+            }
+            self.dissolve(&mut owned);
+        }
+        sheaf::alloc(self.adapt.size(), node)
+    }
+
+    /// Delivers at least one object to `out`, or 0 without memory; leaves this CPU with a filled main sheaf where it can.
+    fn refill(&self, access: &impl Access, out: &mut [*mut u8]) -> usize {
+        let got = access.pop_bulk(out);
+        if got > 0 {
+            return got;
+        }
+        let node = node_of(access);
+        let spare = self.take_out(access, Which::Spare);
+        let spare = if is_dummy(spare) { core::ptr::null_mut() } else { spare };
+        let mut source = if !spare.is_null() && Owned(spare).count() > 0 {
+            Owned(spare)
+        } else {
+            let taken = self.barn(node).take_full(spare);
+            self.note_miss(access, Miss::Underflow, taken.is_some());
+            match taken {
+                Some((full, left_empty)) => {
+                    if !left_empty && !spare.is_null() {
+                        self.dissolve(&mut Owned(spare));
+                    }
+                    let n = Owned(full).count() as i64;
+                    stats::record(self.slabs.id()).sheaf_free.fetch_sub(n, Relaxed);
+                    Owned(full)
+                }
+                None => match self.fill_from_slabs(spare, node, out) {
+                    Filled::Sheaf(sheaf) => Owned(sheaf),
+                    Filled::Direct(got) => return got,
+                },
+            }
+        };
+        let got = source.pop_into(out);
+        self.install(access, source.0, node);
+        got
+    }
+
+    /// Fills an empty sheaf from the slabs, or serves `out` directly if it would take all of that, or if there is no sheaf.
+    fn fill_from_slabs(&self, have: *mut Sheaf, node: usize, out: &mut [*mut u8]) -> Filled {
+        stats::record(self.slabs.id()).refills.fetch_add(1, Relaxed);
+        if out.len() >= self.capacity() {
+            if !have.is_null() {
+                self.stow(have, node);
+            }
+            return Filled::Direct(self.slabs.take(node, out, out.len()));
+        }
+        let sheaf = self.fitting(have, node);
+        if sheaf.is_null() {
+            return Filled::Direct(self.slabs.take(node, out, out.len()));
+        }
+        let mut owned = Owned(sheaf);
+        let n = self.slabs.take(node, owned.places(), out.len());
+        owned.set_count(n);
+        if n == 0 {
+            self.dissolve(&mut owned);
+            return Filled::Direct(0);
+        }
+        Filled::Sheaf(sheaf)
+    }
+
+    /// Takes at least one of `objects`; leaves this CPU with a main sheaf that has room where it can.
+    ///
+    /// # Safety
+    /// As [`CpuCache::free_slow`].
+    unsafe fn flush(&self, access: &impl Access, objects: &[*mut u8]) -> usize {
+        // SAFETY: the caller's promise.
+        let put = unsafe { access.push_bulk(objects) };
+        if put > 0 {
+            return put;
+        }
+        let node = node_of(access);
+        let spare = self.take_out(access, Which::Spare);
+        let has_room = !is_dummy(spare) && Owned(spare).count() < Owned(spare).capacity();
+        let mut target = if has_room {
+            Owned(spare)
+        } else {
+            let full = if is_dummy(spare) { core::ptr::null_mut() } else { spare };
+            let (left, empty) = if full.is_null() {
+                self.barn(node).leave_full(full, 0)
+            } else {
+                self.leave_full(full, node, false)
+            };
+            self.note_miss(access, Miss::Overflow, left);
+            let empty = if left || full.is_null() {
+                empty
+            } else {
+                // SAFETY: objects in a sheaf of this cache are free objects of it.
+                unsafe { self.slabs.give(Owned(full).objects()) };
+                Owned(full).set_count(0);
+                stats::record(self.slabs.id()).flushes.fetch_add(1, Relaxed);
+                full
+            };
+            let sheaf = self.fitting(empty, node);
+            if sheaf.is_null() {
+                // SAFETY: the caller's promise.
+                unsafe { self.slabs.give(objects) };
+                return objects.len();
+            }
+            Owned(sheaf)
+        };
+        let put = target.push_from(objects);
+        self.install(access, target.0, node);
+        put
+    }
+
+    fn note_miss(&self, access: &impl Access, miss: Miss, barn: bool) {
+        let last = access.slot().last_miss.swap(miss as u32, Relaxed);
+        self.adapt.note_miss(last, miss, barn);
+        self.publish_capacity();
+    }
+
+    /// Brings the statistics up to what this CPU's sheaves hold now.
+    fn account(&self, access: &impl Access) {
+        let slot = access.slot();
+        let now = held(slot);
+        let before = slot.counted.swap(now as u32, Relaxed);
+        stats::record(self.slabs.id()).sheaf_free.fetch_add(now as i64 - i64::from(before), Relaxed);
+    }
+
+    /// Counts what all sheaves hold, for final figures: exact if nobody uses the cache.
+    pub fn account_all(&self) {
+        let in_slots: usize = self.slots().iter().map(held).sum();
+        let in_barns: usize = self.barns().iter().map(|barn| barn.sum_full(|s| Owned(s).count())).sum();
+        stats::record(self.slabs.id()).sheaf_free.store((in_slots + in_barns) as i64, Relaxed);
+    }
+}
+
+/// Objects in a slot's sheaves, as they look from outside. A sheaf may go away while it is looked at: its memory stays
+/// mapped, so the number is then merely wrong, once.
+fn held(slot: &Slot) -> usize {
+    let count = |which| {
+        let sheaf = slot.place(which).load(Relaxed);
+        // SAFETY: sheaves lie in the arena or are the dummy; both stay mapped, and the count is an atomic.
+        unsafe { (*sheaf).count.load(Relaxed) as usize }
+    };
+    count(Which::Main) + count(Which::Spare)
+}
+
+enum Server<'a> {
+    Slabs,
+    Sequences(Sequences),
+    Lock(Locked<'a>),
+}
+
+enum Filled {
+    Sheaf(*mut Sheaf),
+    Direct(usize),
+}

@@ -1,0 +1,177 @@
+//! Drain: emptying slots from outside, without stopping anybody; and the fork, which needs all of them empty.
+//!
+//! ```text
+//!  drainer                                     user on the drained CPU
+//!  old := exchange(slot.main, DUMMY)           (in a sequence on `old`)
+//!  membarrier(cpu) ───────────────────────────▶ restarts; finds DUMMY; slow path
+//!  `old` is private: empty it
+//! ```
+
+use super::CpuCache;
+use super::adapt;
+use super::sheaf::{self, Owned};
+use crate::os::{self, Lock};
+use crate::rseq::locked::LockedSlot;
+use crate::rseq::{GATE, Mode, Sheaf, Slot, Which, dummy, is_dummy, mode};
+use crate::stats;
+use crate::sync::Rank;
+use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release, SeqCst};
+
+const BOTH: [Which; 2] = [Which::Main, Which::Spare];
+
+impl CpuCache {
+    /// Empties the slots of all CPUs into the slabs.
+    pub fn drain_slots(&self) {
+        self.drain(true);
+    }
+
+    /// The same, but leaves slots alone that somebody works on (locked mode); for callers that hold a slot themselves.
+    pub(super) fn drain_idle_slots(&self) {
+        self.drain(false);
+    }
+
+    fn drain(&self, wait: bool) {
+        // A few CPUs at a time, so that a barrier serves several and the stack stays small.
+        const BATCH: usize = 16;
+        for slots in self.slots().chunks(BATCH) {
+            let mut sheaves = [core::ptr::null_mut::<Sheaf>(); 2 * BATCH];
+            let mut n = 0;
+            for slot in slots {
+                let lock = match (mode(), wait) {
+                    (Mode::Rseq, _) => None,
+                    (Mode::Locked, true) => Some(LockedSlot::lock(slot)),
+                    (Mode::Locked, false) => match LockedSlot::try_lock(slot) {
+                        Some(lock) => Some(lock),
+                        None => continue,
+                    },
+                };
+                for which in BOTH {
+                    let sheaf = slot.place(which).swap(dummy(), AcqRel);
+                    if !is_dummy(sheaf) {
+                        sheaves[n] = sheaf;
+                        n += 1;
+                    }
+                }
+                let counted = slot.counted.swap(0, Relaxed);
+                stats::record(self.slabs().id()).sheaf_free.fetch_sub(i64::from(counted), Relaxed);
+                drop(lock);
+            }
+            if n > 0 && mode() == Mode::Rseq {
+                os::membarrier::restart_all();
+            }
+            for &sheaf in &sheaves[..n] {
+                self.dissolve(&mut Owned(sheaf));
+            }
+            stats::record(self.slabs().id()).drains.fetch_add(n as u64, Relaxed);
+        }
+    }
+
+    /// Empties slots and barns into the slabs.
+    pub fn drain_all(&self) {
+        self.drain_slots();
+        for barn in self.barns() {
+            while let Some(sheaf) = barn.take_any() {
+                let n = Owned(sheaf).count();
+                stats::record(self.slabs().id()).sheaf_free.fetch_sub(n as i64, Relaxed);
+                self.dissolve(&mut Owned(sheaf));
+            }
+        }
+    }
+
+    /// Takes the cache's locks, for a fork; see [`drain_for_fork`].
+    pub fn lock_barns_for_fork(&self) {
+        self.barns().iter().for_each(|barn| barn.lock_for_fork());
+    }
+
+    /// Undoes [`CpuCache::lock_barns_for_fork`].
+    pub fn unlock_barns_after_fork(&self, child: bool) {
+        self.barns().iter().for_each(|barn| barn.unlock_after_fork(child));
+    }
+}
+
+/// Held by a fork from before the gate closes until it is open again.
+static FORK: Lock<()> = Lock::new(Rank::Fork, ());
+
+/// Sleeps until no fork is in progress.
+#[cold]
+pub(super) fn wait_for_fork() {
+    drop(FORK.lock());
+}
+
+/// First step of a fork: excludes other forks, and keeps whoever finds the gate closed asleep until the last step.
+pub fn begin_fork() {
+    FORK.acquire_for_fork();
+}
+
+/// Last step of a fork, in the parent or in the child.
+pub fn end_fork(child: bool) {
+    if child { FORK.reset_in_child() } else { FORK.release_after_fork() }
+}
+
+/// Closes the gate and takes all slots out of use, so that nothing changes a sheaf while the memory is copied.
+///
+/// A fork does not copy memory at one instant: a page with a sheaf's count and a page with its objects may be copied at
+/// different times while other threads push and pop, and the child would pop pointers that were never there together. So:
+///
+/// 1. Close the gate: sequences that move sheaves now fail. Barrier: none that saw it open is still running.
+/// 2. Exchange every sheaf for the dummy, keeping it in [`Slot`]'s place for it. Barrier: nobody works on one.
+///
+/// Everyone else waits in the slow path until [`end_fork`]. `for_each` visits all caches; the caller holds the registry's lock and
+/// takes the barns' and lists' afterwards.
+pub fn hide_slots(for_each: impl Fn(&dyn Fn(&CpuCache))) {
+    match mode() {
+        Mode::Rseq => {
+            GATE.store(1, SeqCst);
+            os::membarrier::restart_all();
+            for_each(&|cache| cache.slots().iter().for_each(hide));
+            os::membarrier::restart_all();
+        }
+        Mode::Locked => {
+            for_each(&|cache| cache.slots().iter().for_each(|slot| LockedSlot::lock(slot).keep_for_fork()));
+        }
+    }
+    adapt::lock_for_fork();
+}
+
+/// Undoes [`hide_slots`]. The locks of barns and lists have been released by now.
+pub fn show_slots(child: bool, for_each: impl Fn(&dyn Fn(&CpuCache))) {
+    adapt::unlock_after_fork(child);
+    match mode() {
+        Mode::Rseq => {
+            for_each(&|cache| cache.slots().iter().for_each(show));
+            GATE.store(0, Release);
+        }
+        Mode::Locked => {
+            for_each(&|cache| cache.slots().iter().for_each(LockedSlot::release_after_fork));
+        }
+    }
+}
+
+/// Where a slot's sheaves stand while a fork is in progress: behind the dummies, in words that no sequence reads.
+fn hide(slot: &Slot) {
+    for (which, place) in BOTH.into_iter().zip(&slot.hidden) {
+        place.store(slot.place(which).swap(dummy(), AcqRel), Relaxed);
+    }
+}
+
+/// Puts the hidden sheaves back. The gate is closed, so the slot still has its dummies.
+fn show(slot: &Slot) {
+    for (which, place) in BOTH.into_iter().zip(&slot.hidden) {
+        let sheaf = place.swap(core::ptr::null_mut(), Relaxed);
+        if !sheaf.is_null() {
+            slot.place(which).store(sheaf, Release);
+        }
+    }
+}
+
+/// For callers that keep a sheaf of a cache for themselves: gives its objects back and frees it.
+pub fn dissolve_private(cache: &CpuCache, sheaf: *mut Sheaf) {
+    let mut owned = Owned(sheaf);
+    if owned.count() > 0 {
+        // SAFETY: the sheaf holds free objects of the cache, and the caller owned it.
+        unsafe { cache.free_slow(owned.objects()) };
+        owned.set_count(0);
+    }
+    // SAFETY: empty and owned.
+    unsafe { sheaf::free(sheaf) };
+}

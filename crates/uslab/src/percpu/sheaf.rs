@@ -1,0 +1,203 @@
+//! Where sheaves come from: slabs of their own, one size for each power of two of bytes, without CPU caches in front.
+
+use crate::pages::{self, PAGE_BYTES, Temperature};
+use crate::rseq::{SHEAF_HEADER_BYTES, Sheaf};
+use crate::slab::{Geometry, GeometryOptions, Layout, Slabs};
+use core::cell::UnsafeCell;
+use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+
+/// Sizes of sheaves: 32 bytes (2 objects) to 16 KiB (2046).
+pub const SIZES: usize = 10;
+/// Page map ids of the sheaves' slabs; [`RUN_ID`] follows them.
+pub const FIRST_ID: u16 = 2;
+/// Page map id of sheaves too large for a slab.
+pub const RUN_ID: u16 = FIRST_ID + SIZES as u16;
+
+/// A sheaf size, 0 … [`SIZES`] - 1.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Size(pub u8);
+
+impl Size {
+    /// Objects that a sheaf of this size holds.
+    pub const fn capacity(self) -> usize {
+        (self.bytes() - SHEAF_HEADER_BYTES) / size_of::<*mut u8>()
+    }
+
+    const fn bytes(self) -> usize {
+        32 << self.0
+    }
+
+    /// The smallest size that holds `objects`, or the largest.
+    pub fn holding(objects: usize) -> Size {
+        (0..SIZES as u8).map(Size).find(|size| size.capacity() >= objects).unwrap_or(Size(SIZES as u8 - 1))
+    }
+}
+
+const NAMES: [&str; SIZES] = [
+    "sheaf-2",
+    "sheaf-6",
+    "sheaf-14",
+    "sheaf-30",
+    "sheaf-62",
+    "sheaf-126",
+    "sheaf-254",
+    "sheaf-510",
+    "sheaf-1022",
+    "sheaf-2046",
+];
+
+struct Store {
+    slabs: UnsafeCell<[MaybeUninit<Slabs>; SIZES]>,
+    ready: AtomicBool,
+}
+// SAFETY: written once, in `init`, before `ready` is set; `Slabs` is `Sync`.
+unsafe impl Sync for Store {}
+static STORE: Store =
+    Store { slabs: UnsafeCell::new([const { MaybeUninit::uninit() }; SIZES]), ready: AtomicBool::new(false) };
+
+/// Makes the sheaves' slabs; false without memory. Once, before any cache.
+pub fn init(cpus: usize, nodes: usize) -> bool {
+    for (i, name) in NAMES.iter().enumerate() {
+        let layout = Layout { size: Size(i as u8).bytes(), align: Size(i as u8).bytes().min(64) };
+        let Ok(geometry) = Geometry::new(layout, GeometryOptions::default(), cpus) else { return false };
+        let memory = pages::boot::alloc(Slabs::node_bytes(nodes), 64);
+        if memory.is_null() {
+            return false;
+        }
+        let id = FIRST_ID + i as u16;
+        // SAFETY: fresh boot memory of the size asked for; start-up is single-threaded, so nobody reads the store yet.
+        unsafe {
+            let slabs = Slabs::new(id, name, geometry, Temperature::Hot, None, memory, nodes);
+            (*STORE.slabs.get())[i].write(slabs);
+        }
+    }
+    STORE.ready.store(true, Release);
+    true
+}
+
+/// All the sheaves' slabs.
+pub fn slabs() -> &'static [Slabs] {
+    if !STORE.ready.load(Acquire) {
+        return &[];
+    }
+    // SAFETY: initialised before `ready`, never changed after.
+    unsafe { core::slice::from_raw_parts(STORE.slabs.get().cast::<Slabs>(), SIZES) }
+}
+
+/// An empty sheaf of `size`; null if memory is used up.
+pub fn alloc(size: Size, node: usize) -> *mut Sheaf {
+    let Some(slabs) = slabs().get(size.0 as usize) else { return core::ptr::null_mut() };
+    let mut out = [core::ptr::null_mut()];
+    if slabs.take(node, &mut out, 1) == 0 {
+        return core::ptr::null_mut();
+    }
+    // SAFETY: a fresh object of the sheaf's size.
+    unsafe { prepare(out[0], size.capacity()) }
+}
+
+/// An empty sheaf for `objects` objects, however many; null if memory is used up.
+pub fn alloc_holding(objects: usize, node: usize) -> *mut Sheaf {
+    let size = Size::holding(objects);
+    if size.capacity() >= objects {
+        return alloc(size, node);
+    }
+    let Some(bytes) = objects.checked_mul(size_of::<*mut u8>()).and_then(|n| n.checked_add(SHEAF_HEADER_BYTES))
+    else {
+        return core::ptr::null_mut();
+    };
+    let pages = bytes.div_ceil(PAGE_BYTES);
+    let Some(run) = pages::alloc(pages, 0, Temperature::Hot).filter(|_| objects <= u32::MAX as usize) else {
+        return core::ptr::null_mut();
+    };
+    pages::set_owner(run.first, run.pages, RUN_ID);
+    // SAFETY: fresh pages, large enough.
+    unsafe { prepare(pages::address_of(run.first), objects) }
+}
+
+/// # Safety
+/// `memory` must be free memory for a sheaf of `capacity`.
+unsafe fn prepare(memory: *mut u8, capacity: usize) -> *mut Sheaf {
+    let sheaf = memory.cast::<Sheaf>();
+    // SAFETY: the caller's promise.
+    unsafe {
+        (*sheaf).count.store(0, Relaxed);
+        (*sheaf).capacity.store(capacity as u32, Relaxed);
+        (*sheaf).sentinel.store(0, Relaxed);
+    }
+    sheaf
+}
+
+/// Frees an empty sheaf.
+///
+/// # Safety
+/// The caller must own the sheaf, which must not be the dummy.
+pub unsafe fn free(sheaf: *mut Sheaf) {
+    // SAFETY: the caller owns it.
+    let capacity = unsafe { (*sheaf).capacity.load(Relaxed) } as usize;
+    let size = Size::holding(capacity);
+    if size.capacity() == capacity {
+        // SAFETY: it came from these slabs and is not used any more.
+        unsafe { slabs()[size.0 as usize].give(&[sheaf.cast()]) };
+    } else if let Some(first) = pages::page_of(sheaf.cast()) {
+        let pages = (SHEAF_HEADER_BYTES + capacity * size_of::<*mut u8>()).div_ceil(PAGE_BYTES);
+        pages::set_owner(first, pages, 0);
+        pages::free(first, pages, Temperature::Hot);
+    }
+}
+
+/// A sheaf that the caller owns: private operations on it.
+pub struct Owned(pub *mut Sheaf);
+
+impl Owned {
+    /// Objects in it.
+    pub fn count(&self) -> usize {
+        // SAFETY: an owned sheaf is valid and nobody else changes it. So below.
+        unsafe { (*self.0).count.load(Relaxed) as usize }
+    }
+
+    /// Objects it has room for in all.
+    pub fn capacity(&self) -> usize {
+        // SAFETY: as above.
+        unsafe { (*self.0).capacity.load(Relaxed) as usize }
+    }
+
+    /// Sets the number of objects, after they were written or taken.
+    pub fn set_count(&mut self, count: usize) {
+        debug_assert!(count <= self.capacity());
+        // SAFETY: as above.
+        unsafe { (*self.0).count.store(count as u32, Relaxed) };
+    }
+
+    /// All its places, filled or not.
+    pub fn places(&mut self) -> &mut [*mut u8] {
+        // SAFETY: `capacity` pointers follow the header; uninitialised ones hold some bytes of an earlier sheaf or zero, which
+        // are valid raw pointers.
+        unsafe { core::slice::from_raw_parts_mut(Sheaf::object(self.0, 1), self.capacity()) }
+    }
+
+    /// The objects in it.
+    pub fn objects(&mut self) -> &mut [*mut u8] {
+        let count = self.count();
+        &mut self.places()[..count]
+    }
+
+    /// Moves up to `out.len()` objects to the start of `out`.
+    pub fn pop_into(&mut self, out: &mut [*mut u8]) -> usize {
+        let left = self.count() - self.count().min(out.len());
+        let objects = self.objects();
+        let n = objects.len() - left;
+        out[..n].copy_from_slice(&objects[left..]);
+        self.set_count(left);
+        n
+    }
+
+    /// Adds up to `objects.len()` objects.
+    pub fn push_from(&mut self, objects: &[*mut u8]) -> usize {
+        let count = self.count();
+        let n = objects.len().min(self.capacity() - count);
+        self.places()[count..count + n].copy_from_slice(&objects[..n]);
+        self.set_count(count + n);
+        n
+    }
+}

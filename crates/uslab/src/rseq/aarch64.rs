@@ -1,0 +1,346 @@
+//! The sequences for 64-bit Arm. The pseudo-code is in the module above; a C-like line stands over each instruction.
+//!
+//! As on x86-64 but for two things. The thread control block has no scratch words here, so the area's address is
+//! `(thread pointer & MASK) + OFFSET`: registered, the mask is all ones; otherwise it is zero and the offset is the address of
+//! a shared area that always says CPU 0. And the exchange commits with a store-exclusive: where that fails nothing has
+//! happened, and the sequence starts again.
+
+use super::detect::area_offset;
+use super::{Exchanged, GATE, Sheaf, Slot, Which};
+use core::arch::asm;
+use core::sync::atomic::AtomicUsize;
+
+/// Sequences exist for this architecture.
+pub(super) const SUPPORTED: bool = true;
+/// The offset that stands for "no registration".
+pub(super) const SCRATCH_OFFSET: usize = 0;
+
+/// cpu_id_start and cpu_id (both 0), rseq_cs.
+#[repr(align(32))]
+struct Shared([AtomicUsize; 4]);
+static SHARED: Shared = Shared([const { AtomicUsize::new(0) }; 4]);
+
+/// This thread's area.
+#[inline(always)]
+fn area() -> usize {
+    let offset = area_offset();
+    let mask = if offset == SCRATCH_OFFSET { 0 } else { usize::MAX };
+    let shared = SHARED.0.as_ptr() as usize & !mask;
+    (thread_pointer() & mask).wrapping_add(offset).wrapping_add(shared)
+}
+
+/// Descriptor, abort handler, and the store that arms the sequence. Ends at label 3, the first instruction within.
+macro_rules! begin {
+    () => {
+        concat!(
+            ".pushsection __rseq_cs, \"aw\", @progbits\n",
+            ".balign 32\n",
+            // struct rseq_cs { u32 version, flags; u64 start, post_commit_offset, abort; }
+            "77: .long 0, 0\n",
+            ".quad 3f, 4f - 3f, 5f\n",
+            ".popsection\n",
+            // The handler stands in the text, jumped over: `b` reaches 128 MiB only.
+            "b 2f\n",
+            ".inst 0xd428bc00\n",
+            "5: b 2f\n",
+            // restart:
+            "2:\n",
+            // t = &descriptor;
+            "adrp {t}, 77b\n",
+            "add {t}, {t}, :lo12:77b\n",
+            // area->rseq_cs = t;
+            "str {t}, [{area}, #8]\n",
+            "3:\n",
+        )
+    };
+}
+
+/// `t = slots + cpu`.
+macro_rules! slot {
+    () => {
+        concat!(
+            // t = area->cpu_id_start;
+            "ldr {t:w}, [{area}]\n",
+            // t = slots + t * sizeof(Slot);
+            "add {t}, {slots}, {t}, lsl #6\n",
+        )
+    };
+}
+
+/// Takes the top object of this CPU's main sheaf; null if there is none.
+///
+/// # Safety
+/// `slots` must point to slots for every possible CPU, each with valid sheaves, kept mapped for ever.
+#[inline(always)]
+pub unsafe fn pop(slots: *const Slot) -> *mut u8 {
+    let object: *mut u8;
+    // SAFETY: the sequence reads and writes only the slot and sheaf of the CPU it runs on, which the caller vouches for; the
+    // kernel restarts it otherwise.
+    unsafe {
+        asm!(
+            begin!(),
+            slot!(),
+            // s = t->main;
+            "ldr {s}, [{t}]",
+            // n = s->count;
+            "ldr {n:w}, [{s}]",
+            // object = s->objects[n];   (NULL where n == 0)
+            "add {t}, {s}, {n}, lsl #3",
+            "ldr {object}, [{t}, #8]",
+            // n = n == 0 ? 0 : n - 1;
+            "cmp {n:w}, #1",
+            "cinc {n:w}, {n:w}, lo",
+            "sub {n:w}, {n:w}, #1",
+            // s->count = n;   commit
+            "str {n:w}, [{s}]",
+            "4:",
+            t = out(reg) _,
+            s = out(reg) _,
+            n = out(reg) _,
+            object = out(reg) object,
+            slots = in(reg) slots,
+            area = in(reg) area(),
+            options(nostack)
+        );
+    }
+    object
+}
+
+/// Puts `object` on top of this CPU's main sheaf; false if that is full.
+///
+/// # Safety
+/// As [`pop`], and `object` must be a free object of the slots' cache that the caller owns.
+#[inline(always)]
+pub unsafe fn push(slots: *const Slot, object: *mut u8) -> bool {
+    // SAFETY: as in `pop`. The store of the object lies above the count, where nobody looks until the commit.
+    unsafe {
+        asm!(
+            begin!(),
+            slot!(),
+            // s = t->main;
+            "ldr {s}, [{t}]",
+            // n = s->count, c = s->capacity;
+            "ldp {n:w}, {c:w}, [{s}]",
+            // if (n >= c) goto full;
+            "cmp {n:w}, {c:w}",
+            "b.hs {full}",
+            // s->objects[n + 1] = object;   (above the top: invisible)
+            "add {t}, {s}, {n}, lsl #3",
+            "str {object}, [{t}, #16]",
+            // n = n + 1;
+            "add {n:w}, {n:w}, #1",
+            // s->count = n;   commit
+            "str {n:w}, [{s}]",
+            "4:",
+            t = out(reg) _,
+            s = out(reg) _,
+            n = out(reg) _,
+            c = out(reg) _,
+            object = in(reg) object,
+            slots = in(reg) slots,
+            area = in(reg) area(),
+            full = label { return false; },
+            options(nostack)
+        );
+    }
+    true
+}
+
+/// Copies `{k}` pointers from `{from}` to `{to}`; changes `{i}` and `{t}`.
+macro_rules! copy {
+    ($from:literal, $to:literal) => {
+        concat!(
+            // for (i = 0; i < k; i++) to[i] = from[i];
+            "mov {i}, #0\n",
+            "6: cmp {i}, {k}\n",
+            "b.hs 7f\n",
+            concat!("ldr {t}, [", $from, ", {i}, lsl #3]\n"),
+            concat!("str {t}, [", $to, ", {i}, lsl #3]\n"),
+            "add {i}, {i}, #1\n",
+            "b 6b\n",
+            "7:\n",
+        )
+    };
+}
+
+/// Takes up to `wanted` objects from this CPU's main sheaf into `out`; says how many.
+///
+/// # Safety
+/// As [`pop`], and `out` must have room for `wanted` pointers that nobody else sees.
+#[inline(always)]
+pub unsafe fn pop_bulk(slots: *const Slot, wanted: usize, out: *mut *mut u8) -> usize {
+    let taken: usize;
+    // SAFETY: as in `pop`; the copies go to memory of the caller alone and may be repeated.
+    unsafe {
+        asm!(
+            begin!(),
+            slot!(),
+            // s = t->main;
+            "ldr {s}, [{t}]",
+            // n = s->count;
+            "ldr {n:w}, [{s}]",
+            // k = min(wanted, n);
+            "cmp {wanted}, {n}",
+            "csel {k}, {wanted}, {n}, lo",
+            // n = n - k;
+            "sub {n}, {n}, {k}",
+            // from = &s->objects[n + 1];
+            "add {from}, {s}, {n}, lsl #3",
+            "add {from}, {from}, #16",
+            copy!("{from}", "{out}"),
+            // s->count = n;   commit
+            "str {n:w}, [{s}]",
+            "4:",
+            t = out(reg) _,
+            s = out(reg) _,
+            n = out(reg) _,
+            i = out(reg) _,
+            from = out(reg) _,
+            k = out(reg) taken,
+            wanted = in(reg) wanted,
+            out = in(reg) out,
+            slots = in(reg) slots,
+            area = in(reg) area(),
+            options(nostack)
+        );
+    }
+    taken
+}
+
+/// Puts up to `given` objects onto this CPU's main sheaf; says how many found room.
+///
+/// # Safety
+/// As [`push`], for each of the `given` objects at `objects`.
+#[inline(always)]
+pub unsafe fn push_bulk(slots: *const Slot, given: usize, objects: *const *mut u8) -> usize {
+    let put: usize;
+    // SAFETY: as in `push`; the copies lie above the count.
+    unsafe {
+        asm!(
+            begin!(),
+            slot!(),
+            // s = t->main;
+            "ldr {s}, [{t}]",
+            // n = s->count, k = s->capacity;
+            "ldp {n:w}, {k:w}, [{s}]",
+            // k = min(given, k - n);
+            "sub {k:w}, {k:w}, {n:w}",
+            "cmp {given}, {k}",
+            "csel {k}, {given}, {k}, lo",
+            // to = &s->objects[n + 1];
+            "add {to}, {s}, {n}, lsl #3",
+            "add {to}, {to}, #16",
+            copy!("{objects}", "{to}"),
+            // n = n + k;
+            "add {n}, {n}, {k}",
+            // s->count = n;   commit
+            "str {n:w}, [{s}]",
+            "4:",
+            t = out(reg) _,
+            s = out(reg) _,
+            n = out(reg) _,
+            i = out(reg) _,
+            to = out(reg) _,
+            k = out(reg) put,
+            given = in(reg) given,
+            objects = in(reg) objects,
+            slots = in(reg) slots,
+            area = in(reg) area(),
+            options(nostack)
+        );
+    }
+    put
+}
+
+/// Exchanges one of this CPU's two sheaves for `new`.
+///
+/// # Safety
+/// As [`pop`]; `new` must be the dummy or a valid sheaf that the caller owns and that holds free objects of this cache.
+#[inline]
+pub unsafe fn exchange(slots: *const Slot, which: Which, new: *mut Sheaf) -> Exchanged {
+    let old: *mut Sheaf;
+    // SAFETY: as in `pop`. The commit is a store-exclusive with acquire and release, because a drainer may change the slot at
+    // the same instant; each sheaf comes out of a slot once.
+    unsafe {
+        let slots = slots.cast::<u8>().add(which as usize);
+        asm!(
+            begin!(),
+            slot!(),
+            // old = NULL;
+            "mov {old}, #0",
+            // if (GATE != 0) goto end;
+            "ldr {n:w}, [{gate}]",
+            "cbnz {n:w}, 6f",
+            // old = load_exclusive(t);
+            "ldaxr {old}, [{t}]",
+            // if (!store_exclusive(t, new)) goto restart;   commit, where it succeeds
+            "stlxr {n:w}, {new}, [{t}]",
+            "4: cbnz {n:w}, 2b",
+            "6:",
+            t = out(reg) _,
+            n = out(reg) _,
+            old = out(reg) old,
+            new = in(reg) new,
+            slots = in(reg) slots,
+            gate = in(reg) GATE.as_ptr(),
+            area = in(reg) area(),
+            options(nostack)
+        );
+    }
+    if old.is_null() { Exchanged::GateClosed } else { Exchanged::Old(old) }
+}
+
+core::arch::global_asm!(
+    // Weak, so that the library loads with a C library that has never heard of them.
+    ".weak __rseq_offset",
+    ".weak __rseq_size",
+    ".pushsection .text.uslab_rseq_symbols, \"ax\", @progbits",
+    // const ptrdiff_t *uslab_rseq_offset(void) { return &__rseq_offset; }   (NULL where there is none)
+    ".hidden uslab_rseq_offset",
+    ".globl uslab_rseq_offset",
+    "uslab_rseq_offset:",
+    "adrp x0, :got:__rseq_offset",
+    "ldr x0, [x0, :got_lo12:__rseq_offset]",
+    "ret",
+    // const unsigned *uslab_rseq_size(void) { return &__rseq_size; }
+    ".hidden uslab_rseq_size",
+    ".globl uslab_rseq_size",
+    "uslab_rseq_size:",
+    "adrp x0, :got:__rseq_size",
+    "ldr x0, [x0, :got_lo12:__rseq_size]",
+    "ret",
+    ".popsection",
+);
+
+unsafe extern "C" {
+    fn uslab_rseq_offset() -> *const usize;
+    fn uslab_rseq_size() -> *const u32;
+}
+
+/// Where glibc's area is, from the thread pointer; `None` if the C library exports none.
+pub(super) fn registered_offset() -> Option<usize> {
+    // SAFETY: the function returns the address of a constant of the C library, or null.
+    unsafe { uslab_rseq_offset().as_ref().copied() }
+}
+
+/// Bytes of the area that are registered; 0 if registration failed or was switched off.
+pub(super) fn registered_bytes() -> u32 {
+    // SAFETY: as above.
+    unsafe { uslab_rseq_size().as_ref().copied().unwrap_or(0) }
+}
+
+/// `cpu_id_start` of this thread.
+#[inline]
+pub(super) fn area_cpu() -> u32 {
+    // SAFETY: reads four bytes of the thread's own area, or of the shared one. Volatile: the kernel writes it.
+    unsafe { (area() as *const u32).read_volatile() }
+}
+
+/// The thread pointer.
+#[inline(always)]
+pub(super) fn thread_pointer() -> usize {
+    let pointer: usize;
+    // SAFETY: reads a register.
+    unsafe { asm!("mrs {p}, tpidr_el0", p = out(reg) pointer, options(nostack, nomem, preserves_flags)) };
+    pointer
+}

@@ -1,0 +1,69 @@
+//! No sequences: musl, and architectures that have none here. Every step fails, so the slow path, which locks, does it.
+
+use super::{Exchanged, Sheaf, Slot, Which};
+
+/// Sequences do not exist here.
+pub(super) const SUPPORTED: bool = false;
+/// Never used.
+pub(super) const SCRATCH_OFFSET: usize = 0;
+
+/// Always null.
+///
+/// # Safety
+/// None needed; the signature is that of the real one.
+#[inline(always)]
+pub unsafe fn pop(_: *const Slot) -> *mut u8 {
+    core::ptr::null_mut()
+}
+
+/// Always false.
+///
+/// # Safety
+/// None needed.
+#[inline(always)]
+pub unsafe fn push(_: *const Slot, _: *mut u8) -> bool {
+    false
+}
+
+/// Always 0.
+///
+/// # Safety
+/// None needed.
+#[inline(always)]
+pub unsafe fn pop_bulk(_: *const Slot, _: usize, _: *mut *mut u8) -> usize {
+    0
+}
+
+/// Always 0.
+///
+/// # Safety
+/// None needed.
+#[inline(always)]
+pub unsafe fn push_bulk(_: *const Slot, _: usize, _: *const *mut u8) -> usize {
+    0
+}
+
+/// Never called: the locked path does not exchange through sequences.
+///
+/// # Safety
+/// None needed.
+#[inline(always)]
+pub unsafe fn exchange(_: *const Slot, _: Which, _: *mut Sheaf) -> Exchanged {
+    Exchanged::GateClosed
+}
+
+pub(super) fn registered_offset() -> Option<usize> {
+    None
+}
+
+pub(super) fn registered_bytes() -> u32 {
+    0
+}
+
+pub(super) fn area_cpu() -> u32 {
+    0
+}
+
+pub(super) fn thread_pointer() -> usize {
+    0
+}

@@ -1,0 +1,59 @@
+//! A fake CPU id, so that per-CPU code runs, and is explored, on one thread of one CPU.
+//!
+//! In rseq mode all sequences are pointed at an area of ours, in which the test writes the CPU it wants to be on; the kernel
+//! knows nothing of it, so nothing is ever restarted, and only one thread may use the library meanwhile. In locked mode the
+//! number replaces the answer of `getcpu`.
+
+use super::detect::{Mode, area_offset, mode, set_area_offset};
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
+
+/// Fake CPU + 1; 0 while there is none.
+static FAKE: AtomicU32 = AtomicU32::new(0);
+/// The part of `struct rseq` that sequences use: cpu_id_start, cpu_id, rseq_cs.
+#[repr(align(32))]
+struct Area([AtomicUsize; 4]);
+static AREA: Area = Area([const { AtomicUsize::new(0) }; 4]);
+
+#[inline]
+pub(super) fn cpu() -> Option<usize> {
+    match FAKE.load(Relaxed) {
+        0 => None,
+        cpu => Some(cpu as usize - 1),
+    }
+}
+
+/// While it lives, the calling thread is on the CPU that [`FakeCpu::set`] said last.
+pub struct FakeCpu {
+    real_offset: usize,
+}
+
+impl FakeCpu {
+    /// Starts on CPU `cpu`.
+    ///
+    /// # Safety
+    /// No other thread may use the library until the value is dropped, and the value must stay on this thread. The library must
+    /// be set up already (allocate something first).
+    pub unsafe fn start(cpu: usize) -> FakeCpu {
+        let fake = FakeCpu { real_offset: area_offset() };
+        fake.set(cpu);
+        if mode() == Mode::Rseq {
+            let area = AREA.0.as_ptr() as usize;
+            set_area_offset(area.wrapping_sub(super::arch::thread_pointer()));
+        }
+        fake
+    }
+
+    /// Moves to another CPU, which must be a possible one of this machine.
+    pub fn set(&self, cpu: usize) {
+        FAKE.store(cpu as u32 + 1, Relaxed);
+        // cpu_id_start and cpu_id, the two halves of the first word.
+        AREA.0[0].store(cpu | cpu << 32, Relaxed);
+    }
+}
+
+impl Drop for FakeCpu {
+    fn drop(&mut self) {
+        set_area_offset(self.real_offset);
+        FAKE.store(0, Relaxed);
+    }
+}

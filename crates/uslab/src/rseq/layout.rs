@@ -1,0 +1,150 @@
+//! The memory that sequences read and write: slots and sheaves, and the dummies that stand for every special state.
+//!
+//! Offsets are part of the assembly; the assertions at the end keep both sides together.
+
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering::Relaxed};
+
+/// CPUs that the slot tables have room for; a machine with more possible CPUs runs locked.
+pub const MAX_CPUS: usize = 1024;
+
+/// Bytes of a sheaf before its first object: count, capacity and the NULL sentinel.
+pub const SHEAF_HEADER_BYTES: usize = 16;
+
+/// An array of object pointers with its fill count; the header of it, the objects follow in memory.
+///
+/// `count` is the one word that sequences commit to. `capacity` never changes while the sheaf stands in a slot.
+#[repr(C)]
+pub struct Sheaf {
+    /// Objects in the sheaf.
+    pub count: AtomicU32,
+    /// Objects it has room for.
+    pub capacity: AtomicU32,
+    /// `objects[0]`: always NULL, what a pop of an empty sheaf reads.
+    pub sentinel: AtomicUsize,
+}
+
+impl Sheaf {
+    /// The place of object `index`, counted from 1.
+    ///
+    /// # Safety
+    /// `sheaf` must point to a sheaf of at least `index` capacity.
+    #[inline]
+    pub unsafe fn object(sheaf: *mut Sheaf, index: usize) -> *mut *mut u8 {
+        // SAFETY: the caller's promise; object 1 follows the header.
+        unsafe { sheaf.cast::<*mut u8>().add(1 + index) }
+    }
+
+    /// The objects of a sheaf that the caller owns.
+    ///
+    /// # Safety
+    /// `sheaf` must be valid and no other thread may change it while the slice lives.
+    pub unsafe fn objects<'a>(sheaf: *mut Sheaf) -> &'a [*mut u8] {
+        // SAFETY: the first `count` objects are initialised, and the caller excludes changes.
+        unsafe {
+            core::slice::from_raw_parts(Sheaf::object(sheaf, 1), (*sheaf).count.load(Relaxed) as usize)
+        }
+    }
+}
+
+/// One CPU's part of a cache: a cache line.
+#[repr(C, align(64))]
+pub struct Slot {
+    /// The sheaf that the fast path works on; never null.
+    pub main: AtomicPtr<Sheaf>,
+    /// The sheaf behind it, exchanged for the main one when that is empty or full; never null.
+    pub spare: AtomicPtr<Sheaf>,
+    /// Lock word of the fallback; unused where sequences run.
+    pub lock: AtomicU32,
+    /// What the last visit to the barn was for; see `percpu`. A hint, written without order.
+    pub last_miss: AtomicU32,
+    /// Objects in the two sheaves when a slow path last looked; for the statistics.
+    pub counted: AtomicU32,
+    /// The two sheaves while a fork copies the memory; null otherwise.
+    pub hidden: [AtomicPtr<Sheaf>; 2],
+}
+
+/// Which of a slot's two sheaves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(usize)]
+pub enum Which {
+    /// [`Slot::main`].
+    Main = 0,
+    /// [`Slot::spare`].
+    Spare = 8,
+}
+
+impl Slot {
+    /// One of the two places.
+    #[inline]
+    pub fn place(&self, which: Which) -> &AtomicPtr<Sheaf> {
+        match which {
+            Which::Main => &self.main,
+            Which::Spare => &self.spare,
+        }
+    }
+}
+
+/// A sheaf on a cache line of its own.
+#[repr(align(64))]
+struct Lonely(Sheaf);
+
+static DUMMY: Lonely = Lonely(Sheaf {
+    count: AtomicU32::new(0),
+    capacity: AtomicU32::new(0),
+    sentinel: AtomicUsize::new(0),
+});
+
+/// The sheaf that stands where a CPU has none: empty for pop, full for push, so that both take their slow path.
+#[inline(always)]
+pub const fn dummy() -> *mut Sheaf {
+    (&raw const DUMMY.0).cast_mut()
+}
+
+/// Whether `sheaf` is the dummy.
+#[inline(always)]
+pub fn is_dummy(sheaf: *mut Sheaf) -> bool {
+    sheaf == dummy()
+}
+
+/// The slots of a cache that has none: not yet set up, without caching, or in a process that runs locked.
+///
+/// Only slot 0 is filled in by the compiler: until [`super::init`] the area says CPU 0 to everyone. `init` fills in the rest.
+static DUMMY_SLOTS: [Slot; MAX_CPUS] = {
+    const EMPTY: Slot = Slot {
+        main: AtomicPtr::new(core::ptr::null_mut()),
+        spare: AtomicPtr::new(core::ptr::null_mut()),
+        lock: AtomicU32::new(0),
+        last_miss: AtomicU32::new(0),
+        counted: AtomicU32::new(0),
+        hidden: [const { AtomicPtr::new(core::ptr::null_mut()) }; 2],
+    };
+    let mut slots = [EMPTY; MAX_CPUS];
+    slots[0].main = AtomicPtr::new(dummy());
+    slots[0].spare = AtomicPtr::new(dummy());
+    slots
+};
+
+/// The shared slots in which every CPU has the dummy.
+#[inline(always)]
+pub const fn dummy_slots() -> *mut Slot {
+    (&raw const DUMMY_SLOTS).cast::<Slot>().cast_mut()
+}
+
+/// Fills in the shared slots of CPUs `0 .. cpus`; idempotent.
+pub(super) fn fill_dummy_slots(cpus: usize) {
+    for slot in &DUMMY_SLOTS[..cpus.min(MAX_CPUS)] {
+        slot.main.store(dummy(), Relaxed);
+        slot.spare.store(dummy(), Relaxed);
+    }
+}
+
+const _: () = {
+    use core::mem::{offset_of, size_of};
+    assert!(size_of::<Slot>() == 64);
+    assert!(offset_of!(Slot, main) == Which::Main as usize);
+    assert!(offset_of!(Slot, spare) == Which::Spare as usize);
+    assert!(offset_of!(Sheaf, count) == 0);
+    assert!(offset_of!(Sheaf, capacity) == 4);
+    assert!(offset_of!(Sheaf, sentinel) == 8);
+    assert!(size_of::<Sheaf>() == SHEAF_HEADER_BYTES);
+};

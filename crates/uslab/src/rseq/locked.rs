@@ -1,0 +1,90 @@
+//! The fallback: the same steps under the slot's lock, for processes without registered sequences.
+//!
+//! The contract is that of the sequences (see the module above), with "this CPU" being a CPU that the thread was on a moment
+//! ago: the lock, not the CPU, excludes others. A thread that finds the lock taken does not wait for it (its holder may have
+//! been preempted) but tries the next slot.
+
+use super::{Sheaf, Slot, Which};
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+/// A slot whose lock the thread holds; dropping it lets go.
+pub struct LockedSlot<'a> {
+    slot: &'a Slot,
+}
+
+impl<'a> LockedSlot<'a> {
+    /// Takes the slot if nobody has it.
+    pub fn try_lock(slot: &'a Slot) -> Option<LockedSlot<'a>> {
+        let free = slot.lock.load(Relaxed) == 0
+            && slot.lock.compare_exchange(0, 1, Acquire, Relaxed).is_ok();
+        free.then_some(LockedSlot { slot })
+    }
+
+    /// Takes the slot, giving way to its holder until it is free; for drains, which are rare.
+    pub fn lock(slot: &'a Slot) -> LockedSlot<'a> {
+        loop {
+            if let Some(locked) = Self::try_lock(slot) {
+                return locked;
+            }
+            crate::os::cpu::yield_now();
+        }
+    }
+
+    /// Keeps the slot locked beyond the life of this value, for the time of a fork.
+    pub fn keep_for_fork(self) {
+        core::mem::forget(self);
+    }
+
+    /// Frees a slot kept with [`LockedSlot::keep_for_fork`].
+    pub fn release_after_fork(slot: &Slot) {
+        slot.lock.store(0, Release);
+    }
+
+    /// See the contract.
+    pub fn pop(&self) -> *mut u8 {
+        let sheaf = self.slot.main.load(Relaxed);
+        // SAFETY: a slot's sheaf is valid, and the lock keeps all others from it.
+        unsafe {
+            let n = (*sheaf).count.load(Relaxed);
+            let object = Sheaf::object(sheaf, n as usize).read();
+            if n > 0 {
+                (*sheaf).count.store(n - 1, Relaxed);
+            }
+            object
+        }
+    }
+
+    /// See the contract.
+    ///
+    /// # Safety
+    /// `object` must be a free object of the slot's cache that the caller owns.
+    pub unsafe fn push(&self, object: *mut u8) -> bool {
+        let sheaf = self.slot.main.load(Relaxed);
+        // SAFETY: as in `pop`; the index is below the capacity.
+        unsafe {
+            let n = (*sheaf).count.load(Relaxed);
+            if n >= (*sheaf).capacity.load(Relaxed) {
+                return false;
+            }
+            Sheaf::object(sheaf, n as usize + 1).write(object);
+            (*sheaf).count.store(n + 1, Relaxed);
+            true
+        }
+    }
+
+    /// See the contract.
+    pub fn exchange(&self, which: Which, new: *mut Sheaf) -> *mut Sheaf {
+        self.slot.place(which).swap(new, Relaxed)
+    }
+
+    /// The slot itself.
+    pub fn slot(&self) -> &Slot {
+        self.slot
+    }
+}
+
+impl Drop for LockedSlot<'_> {
+    fn drop(&mut self) {
+        self.slot.lock.store(0, Release);
+    }
+}

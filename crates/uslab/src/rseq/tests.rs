@@ -1,0 +1,129 @@
+//! Tests of the sequences against their contract, on the CPU that the test runs on and on fake ones.
+
+use super::*;
+use core::sync::atomic::Ordering::Relaxed;
+
+extern crate std;
+use std::boxed::Box;
+use std::vec::Vec;
+
+/// A sheaf in ordinary memory, leaked: tests are short.
+fn sheaf(capacity: u32, objects: &[usize]) -> *mut Sheaf {
+    let words = Box::leak(std::vec![0usize; 2 + capacity as usize].into_boxed_slice());
+    let sheaf = words.as_mut_ptr().cast::<Sheaf>();
+    // SAFETY: the words are at least a header, zeroed, and the objects fit behind it.
+    unsafe {
+        (*sheaf).capacity.store(capacity, Relaxed);
+        (*sheaf).count.store(objects.len() as u32, Relaxed);
+        for (i, &object) in objects.iter().enumerate() {
+            Sheaf::object(sheaf, i + 1).write(object as *mut u8);
+        }
+    }
+    sheaf
+}
+
+fn slots(mut main: impl FnMut(usize) -> *mut Sheaf) -> &'static [Slot] {
+    let cpus = crate::os::cpu::possible_cpus();
+    let slots: Vec<Slot> = (0..cpus)
+        .map(|cpu| Slot {
+            main: main(cpu).into(),
+            spare: dummy().into(),
+            lock: 0.into(),
+            last_miss: 0.into(),
+            counted: 0.into(),
+ hidden: Default::default(),
+        })
+        .collect();
+    Box::leak(slots.into_boxed_slice())
+}
+
+/// In locked mode every thread is on CPU 0 for the sequences, so the tests hold there too.
+fn set_up() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        let off = std::env::var("USLAB_RSEQ").is_ok_and(|value| value == "0");
+        init(off, crate::os::cpu::possible_cpus());
+    });
+}
+
+fn alone(test: impl FnOnce()) {
+    set_up();
+    // One CPU for the whole test: what the sequences see is then one slot.
+    let cpu = crate::os::cpu::pin_to_current();
+    test();
+    crate::os::cpu::unpin(cpu);
+}
+
+#[test]
+fn pop_takes_the_top_and_then_null() {
+    alone(|| {
+        let slots = slots(|_| sheaf(4, &[16, 32]));
+        // SAFETY: the slots are valid, and the "objects" are never followed.
+        let popped = [(); 4].map(|()| unsafe { pop(slots.as_ptr()) } as usize);
+        assert_eq!(popped, [32, 16, 0, 0]);
+    });
+}
+
+#[test]
+fn push_fills_and_then_refuses() {
+    alone(|| {
+        let slots = slots(|_| sheaf(2, &[]));
+        // SAFETY: as above.
+        let pushed = [16, 32, 48].map(|object| unsafe { push(slots.as_ptr(), object as *mut u8) });
+        assert_eq!(pushed, [true, true, false]);
+    });
+}
+
+#[test]
+fn the_dummy_is_empty_and_full() {
+    alone(|| {
+        // SAFETY: the dummy slots are valid for every CPU after `init`.
+        unsafe {
+            assert!(pop(dummy_slots()).is_null());
+            assert!(!push(dummy_slots(), 16 as *mut u8));
+            let mut out = [core::ptr::null_mut(); 2];
+            assert_eq!(pop_bulk(dummy_slots(), 2, out.as_mut_ptr()), 0);
+            assert_eq!(push_bulk(dummy_slots(), 2, out.as_ptr()), 0);
+        }
+    });
+}
+
+#[test]
+fn bulk_moves_every_count_exactly() {
+    alone(|| {
+        for have in 0..40usize {
+            for want in 0..40usize {
+                let objects: Vec<usize> = (1..=have).map(|i| i * 16).collect();
+                let slots = slots(|_| sheaf(40, &objects));
+                let mut out = [core::ptr::null_mut::<u8>(); 41];
+                // SAFETY: as above; `out` has room for 40.
+                let taken = unsafe { pop_bulk(slots.as_ptr(), want, out.as_mut_ptr()) };
+                assert_eq!(taken, have.min(want));
+                let expected = &objects[have - taken..];
+                assert!(out[..taken].iter().map(|&p| p as usize).eq(expected.iter().copied()));
+                assert!(out[taken].is_null());
+                // SAFETY: the objects go back to where they came from.
+                let put = unsafe { push_bulk(slots.as_ptr(), taken, out.as_ptr()) };
+                assert_eq!(put, taken);
+                let cpu = slots.iter().position(|s| s.main.load(Relaxed) != dummy()).unwrap();
+                // SAFETY: nobody else changes the sheaf.
+                let now = unsafe { Sheaf::objects(slots[cpu].main.load(Relaxed)) };
+                assert!(now.iter().map(|&p| p as usize).eq(objects.iter().copied()));
+            }
+        }
+    });
+}
+
+#[test]
+fn exchange_hands_out_what_was_there_and_stops_at_the_gate() {
+    alone(|| {
+        let first = sheaf(2, &[16]);
+        let slots = slots(|_| first);
+        // SAFETY: as above.
+        unsafe {
+            assert_eq!(exchange(slots.as_ptr(), Which::Main, dummy()), Exchanged::Old(first));
+            assert_eq!(exchange(slots.as_ptr(), Which::Spare, first), Exchanged::Old(dummy()));
+            assert_eq!(exchange(slots.as_ptr(), Which::Spare, dummy()), Exchanged::Old(first));
+        }
+    });
+}

@@ -1,0 +1,391 @@
+//! The sequences for x86-64. The pseudo-code is in the module above; a C-like line stands over each instruction.
+//!
+//! Each use of a sequence, inlined wherever it is, brings its own descriptor (section `__rseq_cs`) and abort handler (section
+//! `__rseq_failure`), the handler preceded by the signature that the kernel checks. An abort restarts from the beginning: no
+//! input register is changed before the commit.
+//!
+//! `fs:[area]` is the thread's rseq area: `cpu_id_start` at 0 and `rseq_cs` at 8. `cpu_id_start` is always a valid index,
+//! registered or not; inside a sequence of a registered thread it is the CPU that the thread runs on.
+
+use super::detect::area_offset;
+use super::{Exchanged, GATE, Sheaf, Slot, Which};
+use core::arch::asm;
+
+/// Descriptor, abort handler, and the store that arms the sequence. Ends at label 3, the first instruction within.
+///
+/// A handler that is also reachable for the disassembler: `ud1 <signature>(%rip), %edi`, never executed.
+macro_rules! begin {
+    () => {
+        concat!(
+            ".pushsection __rseq_cs, \"aw\", @progbits\n",
+            ".balign 32\n",
+            // struct rseq_cs { u32 version, flags; u64 start, post_commit_offset, abort; }
+            "77: .long 0, 0\n",
+            ".quad 3f, 4f - 3f, 5f\n",
+            ".popsection\n",
+            ".pushsection __rseq_failure, \"ax\", @progbits\n",
+            ".byte 0x0f, 0xb9, 0x3d\n",
+            ".long 0x53053053\n",
+            "5: jmp 2f\n",
+            ".popsection\n",
+            // restart:
+            "2:\n",
+            // t = &descriptor;
+            "lea {t}, [rip + 77b]\n",
+            // area->rseq_cs = t;
+            "mov qword ptr fs:[{area} + 8], {t}\n",
+            "3:\n",
+        )
+    };
+}
+
+/// `t = slot of this CPU`, as an offset into the slots.
+macro_rules! slot {
+    () => {
+        concat!(
+            // t = area->cpu_id_start;
+            "mov {t:e}, dword ptr fs:[{area}]\n",
+            // t *= sizeof(Slot);
+            "shl {t}, 6\n",
+        )
+    };
+}
+
+/// Where the injecting build stretches every sequence, so that tests meet preemption and signals inside.
+#[cfg(uslab_inject)]
+macro_rules! inject {
+    () => {
+        concat!(
+            // for (x = INJECT_TURNS; x != 0; x--) ;
+            "mov {x:e}, dword ptr [rip + {turns}]\n",
+            "8: test {x:e}, {x:e}\n",
+            "jz 9f\n",
+            "sub {x:e}, 1\n",
+            "jmp 8b\n",
+            "9:\n",
+        )
+    };
+}
+
+/// Turns of an empty loop that each sequence makes before it commits; tests set it.
+#[cfg(uslab_inject)]
+pub static INJECT_TURNS: core::sync::atomic::AtomicU32 = core::sync::atomic::AtomicU32::new(0);
+
+/// `asm!` with the injection point's operands, in the build that has one.
+macro_rules! sequence {
+    ([$($before:expr),* $(,)?], [$($commit:expr),* $(,)?], $($operands:tt)*) => {
+        #[cfg(not(uslab_inject))]
+        asm!($($before,)* $($commit,)* "4:", $($operands)*);
+        #[cfg(uslab_inject)]
+        asm!($($before,)* inject!(), $($commit,)* "4:", x = out(reg) _, turns = sym INJECT_TURNS, $($operands)*);
+    };
+}
+
+/// Takes the top object of this CPU's main sheaf; null if there is none.
+///
+/// # Safety
+/// `slots` must point to slots for every possible CPU, each with valid sheaves, kept mapped for ever.
+#[inline(always)]
+pub unsafe fn pop(slots: *const Slot) -> *mut u8 {
+    let object: *mut u8;
+    // SAFETY: the sequence reads and writes only the slot and sheaf of the CPU it runs on, which the caller vouches for; the
+    // kernel restarts it otherwise. `rseq_cs` is the one field of the area that user space may write.
+    unsafe {
+        sequence!(
+            [
+                begin!(),
+                slot!(),
+                // s = slots[cpu].main;
+                "mov {s}, qword ptr [{slots} + {t}]",
+                // t = s->count;
+                "mov {t:e}, dword ptr [{s}]",
+                // object = s->objects[t];   (NULL where t == 0)
+                "mov {object}, qword ptr [{s} + {t}*8 + 8]",
+                // t = t == 0 ? 0 : t - 1;
+                "sub {t:e}, 1",
+                "adc {t:e}, 0",
+            ],
+            [
+                // s->count = t;   commit
+                "mov dword ptr [{s}], {t:e}",
+            ],
+            t = out(reg) _,
+            s = out(reg) _,
+            object = out(reg) object,
+            slots = in(reg) slots,
+            area = in(reg) area_offset(),
+            options(nostack)
+        );
+    }
+    object
+}
+
+/// Puts `object` on top of this CPU's main sheaf; false if that is full.
+///
+/// # Safety
+/// As [`pop`], and `object` must be a free object of the slots' cache that the caller owns.
+#[inline(always)]
+pub unsafe fn push(slots: *const Slot, object: *mut u8) -> bool {
+    // SAFETY: as in `pop`. The store of the object lies above the count, where nobody looks until the commit.
+    unsafe {
+        sequence!(
+            [
+                begin!(),
+                slot!(),
+                // s = slots[cpu].main;
+                "mov {s}, qword ptr [{slots} + {t}]",
+                // t = s->count;
+                "mov {t:e}, dword ptr [{s}]",
+                // if (t >= s->capacity) goto full;
+                "cmp {t:e}, dword ptr [{s} + 4]",
+                "jae {full}",
+                // s->objects[t + 1] = object;   (above the top: invisible)
+                "mov qword ptr [{s} + {t}*8 + 16], {object}",
+                // t = t + 1;
+                "add {t:e}, 1",
+            ],
+            [
+                // s->count = t;   commit
+                "mov dword ptr [{s}], {t:e}",
+            ],
+            t = out(reg) _,
+            s = out(reg) _,
+            object = in(reg) object,
+            slots = in(reg) slots,
+            area = in(reg) area_offset(),
+            full = label { return false; },
+            options(nostack)
+        );
+    }
+    true
+}
+
+/// Copies `{k}` pointers from `{from}` to `{to}`, four at a time, then singly; uses `{i}` and two vector registers.
+macro_rules! copy {
+    ($from:literal, $to:literal) => {
+        concat!(
+            // i = 0;
+            "xor {i:e}, {i:e}\n",
+            // while (k - i >= 4) { copy 32 bytes; i += 4; }
+            "6:\n",
+            "lea {t}, [{i} + 4]\n",
+            "cmp {t}, {k}\n",
+            "ja 7f\n",
+            concat!("movups xmm0, xmmword ptr [", $from, " + {i}*8]\n"),
+            concat!("movups xmm1, xmmword ptr [", $from, " + {i}*8 + 16]\n"),
+            concat!("movups xmmword ptr [", $to, " + {i}*8], xmm0\n"),
+            concat!("movups xmmword ptr [", $to, " + {i}*8 + 16], xmm1\n"),
+            // i = t;
+            "mov {i}, {t}\n",
+            "jmp 6b\n",
+            // while (i < k) { to[i] = from[i]; i++; }
+            "7:\n",
+            "cmp {i}, {k}\n",
+            "jae 8f\n",
+            concat!("mov {t}, qword ptr [", $from, " + {i}*8]\n"),
+            concat!("mov qword ptr [", $to, " + {i}*8], {t}\n"),
+            "add {i}, 1\n",
+            "jmp 7b\n",
+            "8:\n",
+        )
+    };
+}
+
+/// Takes up to `wanted` objects from this CPU's main sheaf into `out`; says how many.
+///
+/// # Safety
+/// As [`pop`], and `out` must have room for `wanted` pointers that nobody else sees.
+#[inline(always)]
+pub unsafe fn pop_bulk(slots: *const Slot, wanted: usize, out: *mut *mut u8) -> usize {
+    let taken: usize;
+    // SAFETY: as in `pop`; the copies go to memory of the caller alone and may be repeated.
+    unsafe {
+        asm!(
+            begin!(),
+            slot!(),
+            // s = slots[cpu].main;
+            "mov {s}, qword ptr [{slots} + {t}]",
+            // n = s->count;
+            "mov {n:e}, dword ptr [{s}]",
+            // k = min(wanted, n);
+            "mov {k}, {wanted}",
+            "cmp {k}, {n}",
+            "cmova {k}, {n}",
+            // n = n - k;
+            "sub {n}, {k}",
+            // from = &s->objects[n + 1];
+            "lea {from}, [{s} + {n}*8 + 16]",
+            copy!("{from}", "{out}"),
+            // s->count = n;   commit
+            "mov dword ptr [{s}], {n:e}",
+            "4:",
+            t = out(reg) _,
+            s = out(reg) _,
+            n = out(reg) _,
+            i = out(reg) _,
+            from = out(reg) _,
+            k = out(reg) taken,
+            out("xmm0") _,
+            out("xmm1") _,
+            wanted = in(reg) wanted,
+            out = in(reg) out,
+            slots = in(reg) slots,
+            area = in(reg) area_offset(),
+            options(nostack)
+        );
+    }
+    taken
+}
+
+/// Puts up to `given` objects onto this CPU's main sheaf; says how many found room.
+///
+/// # Safety
+/// As [`push`], for each of the `given` objects at `objects`.
+#[inline(always)]
+pub unsafe fn push_bulk(slots: *const Slot, given: usize, objects: *const *mut u8) -> usize {
+    let put: usize;
+    // SAFETY: as in `push`; the copies lie above the count.
+    unsafe {
+        asm!(
+            begin!(),
+            slot!(),
+            // s = slots[cpu].main;
+            "mov {s}, qword ptr [{slots} + {t}]",
+            // n = s->count;
+            "mov {n:e}, dword ptr [{s}]",
+            // k = min(given, s->capacity - n);
+            "mov {t:e}, dword ptr [{s} + 4]",
+            "sub {t:e}, {n:e}",
+            "mov {k}, {given}",
+            "cmp {k}, {t}",
+            "cmova {k}, {t}",
+            // to = &s->objects[n + 1];
+            "lea {to}, [{s} + {n}*8 + 16]",
+            copy!("{objects}", "{to}"),
+            // n = n + k;
+            "add {n}, {k}",
+            // s->count = n;   commit
+            "mov dword ptr [{s}], {n:e}",
+            "4:",
+            t = out(reg) _,
+            s = out(reg) _,
+            n = out(reg) _,
+            i = out(reg) _,
+            to = out(reg) _,
+            k = out(reg) put,
+            out("xmm0") _,
+            out("xmm1") _,
+            given = in(reg) given,
+            objects = in(reg) objects,
+            slots = in(reg) slots,
+            area = in(reg) area_offset(),
+            options(nostack)
+        );
+    }
+    put
+}
+
+/// Exchanges one of this CPU's two sheaves for `new`.
+///
+/// # Safety
+/// As [`pop`]; `new` must be the dummy or a valid sheaf that the caller owns and that holds free objects of this cache.
+#[inline]
+pub unsafe fn exchange(slots: *const Slot, which: Which, new: *mut Sheaf) -> Exchanged {
+    let old: *mut Sheaf;
+    // SAFETY: as in `pop`. The commit is a locked exchange, because a drainer may change the slot at the same instant; each
+    // sheaf comes out of a slot once.
+    unsafe {
+        let place = slots.cast::<u8>().add(which as usize);
+        sequence!(
+            [
+                begin!(),
+                slot!(),
+                // old = NULL;
+                "xor {old:e}, {old:e}",
+                // if (GATE != 0) goto end;
+                "cmp dword ptr [{gate}], 0",
+                "jne 4f",
+                // old = new;
+                "mov {old}, {new}",
+            ],
+            [
+                // old = atomic_exchange(&slots[cpu].which, old);   commit
+                "xchg qword ptr [{place} + {t}], {old}",
+            ],
+            t = out(reg) _,
+            old = out(reg) old,
+            new = in(reg) new,
+            place = in(reg) place,
+            gate = in(reg) GATE.as_ptr(),
+            area = in(reg) area_offset(),
+            options(nostack)
+        );
+    }
+    if old.is_null() { Exchanged::GateClosed } else { Exchanged::Old(old) }
+}
+
+/// Sequences exist for this architecture.
+pub(super) const SUPPORTED: bool = true;
+
+/// The area of a process without registration: 16 bytes of the x86-64 thread control block that no C library uses.
+///
+/// glibc's `tcbhead_t` ends with `void *__padding[8]` at 0x280, kept unused for ABI reasons since 2.3 and in the TCB of every
+/// thread, zeroed with it. There `cpu_id_start` reads 0 and the store to `rseq_cs` harms nobody.
+pub(super) const SCRATCH_OFFSET: usize = 0x280;
+
+core::arch::global_asm!(
+    // Weak, so that the library loads with a C library that has never heard of them.
+    ".weak __rseq_offset",
+    ".weak __rseq_size",
+    ".pushsection .text.uslab_rseq_symbols, \"ax\", @progbits",
+    // const ptrdiff_t *uslab_rseq_offset(void) { return &__rseq_offset; }   (NULL where there is none)
+    ".hidden uslab_rseq_offset",
+    ".globl uslab_rseq_offset",
+    "uslab_rseq_offset:",
+    "mov rax, qword ptr [rip + __rseq_offset@GOTPCREL]",
+    "ret",
+    // const unsigned *uslab_rseq_size(void) { return &__rseq_size; }
+    ".hidden uslab_rseq_size",
+    ".globl uslab_rseq_size",
+    "uslab_rseq_size:",
+    "mov rax, qword ptr [rip + __rseq_size@GOTPCREL]",
+    "ret",
+    ".popsection",
+);
+
+unsafe extern "C" {
+    fn uslab_rseq_offset() -> *const usize;
+    fn uslab_rseq_size() -> *const u32;
+}
+
+/// Where glibc's area is, from the thread pointer; `None` if the C library exports none.
+pub(super) fn registered_offset() -> Option<usize> {
+    // SAFETY: the function returns the address of a constant of the C library, or null.
+    unsafe { uslab_rseq_offset().as_ref().copied() }
+}
+
+/// Bytes of the area that are registered; 0 if registration failed or was switched off.
+pub(super) fn registered_bytes() -> u32 {
+    // SAFETY: as above.
+    unsafe { uslab_rseq_size().as_ref().copied().unwrap_or(0) }
+}
+
+/// `cpu_id_start` of this thread.
+#[inline]
+pub(super) fn area_cpu() -> u32 {
+    let cpu: u32;
+    // SAFETY: reads four bytes of the thread's own area.
+    unsafe {
+        asm!("mov {cpu:e}, dword ptr fs:[{area}]", cpu = out(reg) cpu, area = in(reg) area_offset(),
+            options(nostack, readonly, preserves_flags));
+    }
+    cpu
+}
+
+/// The thread pointer.
+pub(super) fn thread_pointer() -> usize {
+    let pointer: usize;
+    // SAFETY: the first word of the x86-64 TCB is its own address.
+    unsafe { asm!("mov {p}, qword ptr fs:[0]", p = out(reg) pointer, options(nostack, readonly, preserves_flags)) };
+    pointer
+}

@@ -1,0 +1,178 @@
+//! Geometry: how many pages a slab takes and how its objects lie in it.
+//!
+//! The kernel's rule: the lowest order, from `min_order` on, that holds `min_objects` objects and leaves at most 1/16 of the slab
+//! over; if there is none up to `max_order` at most 1/8, then 1/4, then 1/2; otherwise one object a slab.
+
+use super::slab::HEAD_BYTES;
+use crate::pages::{DESCRIPTOR_BYTES, PAGE_BYTES};
+
+/// Size and alignment that the user asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// Bytes of an object; not 0.
+    pub size: usize,
+    /// Its alignment; a power of two.
+    pub align: usize,
+}
+
+/// The knobs; 0 asks for the default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GeometryOptions {
+    /// Objects that a slab should hold at least; by default `4 · (log2(cpus) + 2)`.
+    pub min_objects: usize,
+    /// Lowest order tried.
+    pub min_order: u32,
+    /// Highest order tried; by default 3.
+    pub max_order: u32,
+}
+
+/// Why a layout cannot be served by slabs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GeometryError {
+    /// Size 0, or an alignment that is not a power of two.
+    Invalid,
+    /// An object or alignment beyond [`Geometry::MAX_OBJECT_BYTES`].
+    TooLarge,
+}
+
+/// The layout of every slab of a cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Distance between two objects, in bytes.
+    pub object_bytes: usize,
+    /// Objects of a slab.
+    pub objects: usize,
+    /// A slab is `2^order` pages.
+    pub order: u32,
+    /// `ceil(2^44 / object_bytes)`: an offset times this, shifted, is the object's index.
+    reciprocal: u64,
+}
+
+/// With offsets and objects below 2^20 bytes the reciprocal's error stays below one part in 2^44.
+const RECIPROCAL_SHIFT: u32 = 44;
+
+impl Geometry {
+    /// Largest object of a slab: 256 KiB; larger ones are page runs of the malloc layer.
+    pub const MAX_OBJECT_BYTES: usize = 256 << 10;
+    /// Highest order that `max_order` may name: 1 MiB.
+    pub const MAX_ORDER: u32 = 8;
+    const DEFAULT_MAX_ORDER: u32 = 3;
+
+    /// Chooses the order for objects of `layout` on a machine of `cpus` CPUs.
+    pub fn new(layout: Layout, options: GeometryOptions, cpus: usize) -> Result<Geometry, GeometryError> {
+        let Layout { size, align } = layout;
+        if size == 0 || !align.is_power_of_two() {
+            return Err(GeometryError::Invalid);
+        }
+        if size > Self::MAX_OBJECT_BYTES || align > Self::MAX_OBJECT_BYTES {
+            return Err(GeometryError::TooLarge);
+        }
+        // A free object is never written, so it needs no room for a link: any size will do, but a bit each is kept.
+        let object_bytes = size.max(8).next_multiple_of(align.max(1));
+        // A slab lies on a multiple of its own size, which gives its objects their alignment.
+        let align_order = (align.div_ceil(PAGE_BYTES)).next_power_of_two().trailing_zeros();
+        let max_order = if options.max_order == 0 { Self::DEFAULT_MAX_ORDER } else { options.max_order };
+        let max_order = max_order.clamp(align_order, Self::MAX_ORDER);
+        let min_order = options.min_order.max(align_order).min(max_order);
+        let wanted = match options.min_objects {
+            0 => 4 * (cpus.max(1).ilog2() as usize + 2),
+            n => n,
+        };
+        let min_objects = wanted.min(fitting(object_bytes, max_order)).max(1);
+        let order = [16, 8, 4, 2].iter().find_map(|&fraction| {
+            (min_order..=max_order).find(|&order| {
+                let objects = fitting(object_bytes, order);
+                let bytes = PAGE_BYTES << order;
+                objects >= min_objects && bytes - objects * object_bytes <= bytes / fraction
+            })
+        });
+        let single = || object_bytes.div_ceil(PAGE_BYTES).next_power_of_two().trailing_zeros();
+        let order = order.unwrap_or_else(|| single().max(min_order));
+        Ok(Geometry {
+            object_bytes,
+            objects: fitting(object_bytes, order),
+            order,
+            reciprocal: (1u64 << RECIPROCAL_SHIFT).div_ceil(object_bytes as u64),
+        })
+    }
+
+    /// Pages of a slab.
+    pub const fn pages(&self) -> usize {
+        1 << self.order
+    }
+
+    /// Words of the bitmap.
+    pub const fn words(&self) -> usize {
+        self.objects.div_ceil(64)
+    }
+
+    /// The object at `offset` bytes from the slab's start; `None` if no object starts there.
+    #[inline]
+    pub fn index_of(&self, offset: usize) -> Option<usize> {
+        let index = ((offset as u64 * self.reciprocal) >> RECIPROCAL_SHIFT) as usize;
+        (index * self.object_bytes == offset && index < self.objects).then_some(index)
+    }
+}
+
+/// Objects that a slab of `order` holds: as many as fit, and as its descriptors have bits for.
+fn fitting(object_bytes: usize, order: u32) -> usize {
+    let bits = ((DESCRIPTOR_BYTES << order) - HEAD_BYTES) * 8 / 64 * 64;
+    ((PAGE_BYTES << order) / object_bytes).min(bits)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(size: usize) -> Geometry {
+        Geometry::new(Layout { size, align: 8 }, GeometryOptions::default(), 2).unwrap()
+    }
+
+    #[test]
+    fn small_objects_take_one_page_and_waste_little() {
+        assert_eq!((of(64).order, of(64).objects), (0, 64));
+        assert_eq!((of(256).order, of(256).objects), (0, 16));
+        for size in 8..=2048 {
+            let g = of(size);
+            let bytes = PAGE_BYTES << g.order;
+            assert!((bytes - g.objects * g.object_bytes) * 8 <= bytes, "{size}: {g:?}");
+        }
+    }
+
+    #[test]
+    fn every_index_is_found_and_nothing_between() {
+        for size in [8, 16, 24, 40, 96, 320, 1000, 1024, 4096, 10240, 28672, 65536, 200_000] {
+            let g = of(size);
+            for index in 0..g.objects {
+                assert_eq!(g.index_of(index * g.object_bytes), Some(index));
+                assert_eq!(g.index_of(index * g.object_bytes + 1), None);
+                assert_eq!(g.index_of(index * g.object_bytes + g.object_bytes - 1), None);
+            }
+            assert_eq!(g.index_of(g.objects * g.object_bytes), None);
+        }
+    }
+
+    #[test]
+    fn bits_fit_their_descriptors() {
+        for size in 1..5000 {
+            let g = of(size);
+            assert!(HEAD_BYTES + g.words() * 8 <= DESCRIPTOR_BYTES << g.order, "{g:?}");
+        }
+    }
+
+    #[test]
+    fn alignment_beyond_a_page_raises_the_order() {
+        let g = Geometry::new(Layout { size: 100, align: 16384 }, GeometryOptions::default(), 2).unwrap();
+        assert!(g.order >= 2 && g.object_bytes == 16384);
+    }
+
+    #[test]
+    fn bad_layouts_are_refused() {
+        let new = |size, align| Geometry::new(Layout { size, align }, GeometryOptions::default(), 2);
+        assert_eq!(new(0, 8), Err(GeometryError::Invalid));
+        assert_eq!(new(8, 3), Err(GeometryError::Invalid));
+        assert_eq!(new(8, 0), Err(GeometryError::Invalid));
+        assert_eq!(new(usize::MAX, 8), Err(GeometryError::TooLarge));
+        assert_eq!(new(8, 1 << 40), Err(GeometryError::TooLarge));
+    }
+}

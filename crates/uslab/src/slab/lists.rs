@@ -1,0 +1,143 @@
+//! The lists of one node of a cache: partial slabs, fullest first, and empty ones that are kept.
+//!
+//! Partial slabs stand in four bins by how full they are. A bin is exact when its slab crosses a quarter and lazy in between,
+//! which is all that "fullest first" needs: emptier slabs are left alone so that they can become empty.
+
+use super::slab::{NONE, Slab};
+use crate::os;
+use crate::pages::PageIndex;
+
+/// Bins of partial slabs.
+pub(super) const BINS: usize = 4;
+
+/// Where a slab stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(super) enum List {
+    /// In no list: all objects in use, or on its way.
+    None = 0,
+    /// Partial, at most a quarter free.
+    Bin0,
+    Bin1,
+    Bin2,
+    /// Partial, more than three quarters free.
+    Bin3,
+    /// All objects free.
+    Empty,
+}
+
+const LISTS: usize = BINS + 1;
+const ALL: [List; LISTS] = [List::Bin0, List::Bin1, List::Bin2, List::Bin3, List::Empty];
+
+/// The list for a slab of `objects` objects with `free` of them free.
+pub(super) fn list_for(free: i32, objects: usize) -> List {
+    match usize::try_from(free) {
+        Err(_) | Ok(0) => List::None,
+        Ok(free) if free >= objects => List::Empty,
+        Ok(free) => ALL[(free * BINS / objects).min(BINS - 1)],
+    }
+}
+
+/// What the lock of a node's slabs guards.
+pub(super) struct Lists {
+    heads: [u32; LISTS],
+    counts: [u32; LISTS],
+    /// Empty slabs that are kept.
+    pub target: u32,
+    /// Empty slabs that were released and have not been made again: each one that is raises the target.
+    regret: u32,
+    last_ms: u64,
+}
+
+/// Empty slabs kept at least, so that a cache whose last object comes and goes does not thrash.
+const TARGET_LEAST: u32 = 1;
+
+impl Lists {
+    pub const fn new() -> Lists {
+        Lists {
+            heads: [NONE; LISTS],
+            counts: [0; LISTS],
+            target: TARGET_LEAST,
+            regret: 0,
+            last_ms: 0,
+        }
+    }
+
+    /// The fullest partial slab, else an empty one.
+    pub fn fullest(&self) -> Option<Slab> {
+        self.heads.iter().find(|&&head| head != NONE).map(|&head| Slab(PageIndex(head)))
+    }
+
+    /// Some empty slab.
+    pub fn any_empty(&self) -> Option<Slab> {
+        let head = self.heads[List::Empty as usize - 1];
+        (head != NONE).then_some(Slab(PageIndex(head)))
+    }
+
+    pub fn partial(&self) -> u32 {
+        self.counts[..BINS].iter().sum()
+    }
+
+    pub fn empty(&self) -> u32 {
+        self.counts[List::Empty as usize - 1]
+    }
+
+    /// Puts `slab` into `list`, out of whichever it is in.
+    pub fn place(&mut self, slab: Slab, list: List) {
+        // SAFETY: `&mut self` is the lists' lock, which owns these fields of all slabs of the node; links are page numbers of slabs
+        // of the same lists.
+        unsafe {
+            let head = slab.head();
+            if (*head).list == list as u8 {
+                return;
+            }
+            if (*head).list != List::None as u8 {
+                let old = (*head).list as usize - 1;
+                let (next, prev) = ((*head).next, (*head).prev);
+                match prev {
+                    NONE => self.heads[old] = next,
+                    prev => (*Slab(PageIndex(prev)).head()).next = next,
+                }
+                if next != NONE {
+                    (*Slab(PageIndex(next)).head()).prev = prev;
+                }
+                self.counts[old] -= 1;
+            }
+            (*head).list = list as u8;
+            if list != List::None {
+                let new = list as usize - 1;
+                (*head).next = self.heads[new];
+                (*head).prev = NONE;
+                if self.heads[new] != NONE {
+                    (*Slab(PageIndex(self.heads[new])).head()).prev = slab.0.0;
+                }
+                self.heads[new] = slab.0.0;
+                self.counts[new] += 1;
+            }
+        }
+    }
+
+    /// A slab was made: if one was released lately that was too early, keep one more from now on.
+    pub fn note_grow(&mut self) {
+        if self.regret > 0 {
+            self.regret -= 1;
+            self.target += 1;
+        }
+    }
+
+    /// A slab was released.
+    pub fn note_release(&mut self) {
+        self.regret += 1;
+    }
+
+    /// Lets what was learnt fade: half a second's worth a second. Read the clock only where a batch ends in a release.
+    pub fn decay(&mut self) {
+        let now_ms = os::clock::coarse_ms();
+        let seconds = (now_ms.saturating_sub(self.last_ms) / 1000).min(31) as u32;
+        if seconds > 0 {
+            self.target = (self.target >> seconds).max(TARGET_LEAST);
+            self.regret >>= seconds;
+            self.last_ms = now_ms;
+        }
+    }
+}

@@ -1,0 +1,357 @@
+//! The slabs of one cache: taking objects, giving them back, growing and shrinking.
+
+use super::geometry::Geometry;
+use super::lists::{List, Lists, list_for};
+use super::misuse::{Misuse, classify, report_misuse};
+use super::slab::Slab;
+use super::words;
+use crate::os::Lock;
+use crate::pages::{self, PageIndex, Temperature};
+use crate::stats::{self, layout::Record};
+use crate::sync::Rank;
+use core::sync::atomic::{
+    Ordering::{Acquire, Relaxed},
+    fence,
+};
+
+/// Run once for each object when its slab is made. Must not unwind, and must not use the cache it constructs for.
+#[derive(Clone, Copy)]
+pub struct Constructor {
+    /// Called with the object and `data`.
+    pub call: unsafe fn(object: *mut u8, data: usize),
+    /// Whatever `call` wants; mostly a function of the user.
+    pub data: usize,
+}
+
+/// The lists of one node, on cache lines of their own.
+#[repr(align(64))]
+pub struct Node(Lock<Lists>);
+
+/// The slabs of one cache.
+pub struct Slabs {
+    geometry: Geometry,
+    id: u16,
+    temperature: Temperature,
+    constructor: Option<Constructor>,
+    nodes: *const Node,
+    node_count: usize,
+    name: &'static str,
+}
+
+// SAFETY: the nodes live for ever and are locks; the rest never changes.
+unsafe impl Sync for Slabs {}
+// SAFETY: as above.
+unsafe impl Send for Slabs {}
+
+impl Slabs {
+    /// Bytes of memory for [`Slabs::new`]'s `nodes`, for a machine of `count` nodes; on a boundary of 64.
+    pub const fn node_bytes(count: usize) -> usize {
+        count * size_of::<Node>()
+    }
+
+    /// Slabs of cache `id`, none yet.
+    ///
+    /// # Safety
+    /// `nodes` must point to [`Slabs::node_bytes`] bytes, aligned to 64, that live for ever and belong to these slabs alone; `name`
+    /// must live as long as the slabs are used.
+    pub unsafe fn new(
+        id: u16,
+        name: &'static str,
+        geometry: Geometry,
+        temperature: Temperature,
+        constructor: Option<Constructor>,
+        nodes: *mut u8,
+        node_count: usize,
+    ) -> Slabs {
+        let nodes = nodes.cast::<Node>();
+        for i in 0..node_count {
+            // SAFETY: the caller's memory has room for `node_count` nodes.
+            unsafe { nodes.add(i).write(Node(Lock::new(Rank::SlabLists, Lists::new()))) };
+        }
+        Slabs { geometry, id, temperature, constructor, nodes, node_count, name }
+    }
+
+    /// How the objects lie.
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// The id in the page map.
+    pub fn id(&self) -> u16 {
+        self.id
+    }
+
+    fn record(&self) -> &'static Record {
+        stats::record(self.id)
+    }
+
+    fn nodes(&self) -> &[Node] {
+        // SAFETY: `new` wrote `node_count` nodes that live for ever.
+        unsafe { core::slice::from_raw_parts(self.nodes, self.node_count) }
+    }
+
+    /// Takes objects into `out`, as many as are free in slabs, and makes new slabs until there are at least `least`. Returns
+    /// how many; fewer than `least` only if memory is used up. They fill the start of `out`; later ones have lower addresses.
+    ///
+    /// May make system calls and run the constructor; holds no lock meanwhile.
+    pub fn take(&self, node: usize, out: &mut [*mut u8], least: usize) -> usize {
+        let node = if node < self.node_count { node } else { 0 };
+        let mut got = 0;
+        {
+            let mut lists = self.nodes()[node].0.lock();
+            while got < out.len() {
+                let Some(slab) = lists.fullest() else { break };
+                let (taken, left) = slab.take(&self.geometry, &mut out[got..]);
+                // `Slab::take` fills from the end; close the gap that a smaller catch leaves.
+                let end = out.len();
+                out.copy_within(end - taken.., got);
+                got += taken;
+                lists.place(slab, list_for(left, self.geometry.objects));
+            }
+            self.publish(&lists, node);
+        }
+        while got < least {
+            let taken = self.grow(node, &mut out[got..]);
+            if taken == 0 {
+                self.record().failures.fetch_add(1, Relaxed);
+                break;
+            }
+            got += taken;
+        }
+        self.record().slab_free.fetch_sub(got as i64, Relaxed);
+        got
+    }
+
+    /// Makes a slab and takes its first objects into `out`.
+    fn grow(&self, node: usize, out: &mut [*mut u8]) -> usize {
+        let Geometry { object_bytes, objects, order, .. } = self.geometry;
+        let Some(run) = pages::alloc(1 << order, order, self.temperature) else { return 0 };
+        let start = pages::address_of(run.first);
+        if let Some(construct) = self.constructor {
+            for index in 0..objects {
+                // SAFETY: the object lies in the slab's fresh pages, which are nobody else's; the constructor is the user's
+                // promise to accept such memory.
+                unsafe { (construct.call)(start.add(index * object_bytes), construct.data) };
+            }
+        }
+        let taken = objects.min(out.len());
+        for (i, place) in out[..taken].iter_mut().enumerate() {
+            *place = start.wrapping_add((taken - 1 - i) * object_bytes);
+        }
+        let slab = Slab(run.first);
+        slab.init(&self.geometry, node, taken);
+        pages::set_owner(run.first, run.pages, self.id);
+
+        let record = self.record();
+        record.slabs.fetch_add(1, Relaxed);
+        record.grows.fetch_add(1, Relaxed);
+        record.slab_free.fetch_add(objects as i64, Relaxed);
+        let mut lists = self.nodes()[node].0.lock();
+        lists.note_grow();
+        // An object may have come back already, through another thread: look at the count as it is.
+        lists.place(slab, list_for(slab.count().load(Acquire), objects));
+        self.publish(&lists, node);
+        taken
+    }
+
+    /// Gives objects back. Those that are none of this cache's are reported and left alone.
+    ///
+    /// Takes the lists' lock only where a slab changes lists, and may give pages back to the system. Never fails.
+    ///
+    /// # Safety
+    /// Each object must have been taken from these slabs and not be used any more; what can be recognised otherwise is.
+    pub unsafe fn give(&self, objects: &[*mut u8]) {
+        let bytes = self.geometry.pages() * pages::PAGE_BYTES;
+        let mut given = 0;
+        let mut rest = objects;
+        while let Some(&first) = rest.first() {
+            let Some(slab) = self.slab_of(first) else {
+                report_misuse(classify(first, self.id), first, self.name);
+                rest = &rest[1..];
+                continue;
+            };
+            let start = slab.address() as usize;
+            let words = slab.words(&self.geometry);
+            let mut run = 0;
+            // The bits of one word are set together as long as neighbours follow each other.
+            let (mut word, mut mask) = (usize::MAX, 0u64);
+            while let Some(&object) = rest.first() {
+                let offset = (object as usize).wrapping_sub(start);
+                if offset >= bytes {
+                    break;
+                }
+                rest = &rest[1..];
+                let Some(index) = self.geometry.index_of(offset) else {
+                    report_misuse(Misuse::NotAnObject, object, self.name);
+                    continue;
+                };
+                if index / 64 != word {
+                    run += self.give_word(words, word, mask, start);
+                    (word, mask) = (index / 64, 0);
+                }
+                let bit = 1u64 << (index % 64);
+                if mask & bit != 0 {
+                    report_misuse(Misuse::DoubleFree, object, self.name);
+                    continue;
+                }
+                mask |= bit;
+            }
+            run += self.give_word(words, word, mask, start);
+            if run > 0 {
+                let before = words::add(slab.count(), run);
+                let objects = self.geometry.objects;
+                if list_for(before, objects) != list_for(before + run as i32, objects) {
+                    self.reconcile(slab);
+                }
+            }
+            given += run;
+        }
+        self.record().slab_free.fetch_add(given as i64, Relaxed);
+    }
+
+    /// Sets the bits of one word; says how many objects became free.
+    fn give_word(&self, words: &[crate::sync::atomic::AtomicU64], word: usize, mask: u64, start: usize) -> usize {
+        if mask == 0 {
+            return 0;
+        }
+        let twice = words::give(&words[word], mask);
+        if twice != 0 {
+            let index = word * 64 + twice.trailing_zeros() as usize;
+            report_misuse(Misuse::DoubleFree, (start + index * self.geometry.object_bytes) as *const u8, self.name);
+        }
+        (mask & !twice).count_ones() as usize
+    }
+
+    /// The slab that `object` lies in, if it is one of these.
+    #[inline]
+    fn slab_of(&self, object: *const u8) -> Option<Slab> {
+        let page = pages::page_of(object)?;
+        let first = PageIndex(page.0 & !((1 << self.geometry.order) - 1));
+        (pages::owner(page) == self.id).then_some(Slab(first))
+    }
+
+    /// Puts a slab into the list where its count belongs; releases empty slabs beyond the target.
+    #[cold]
+    fn reconcile(&self, slab: Slab) {
+        // The node is fixed while the slab lives; a stale one of a slab that is gone is caught below.
+        let node = slab.node();
+        if node >= self.node_count {
+            return;
+        }
+        let released = {
+            let mut lists = self.nodes()[node].0.lock();
+            // The slab may have been released, and its pages be another cache's, since the caller's last step on it. Under the lock
+            // it cannot leave, so this decides.
+            if pages::owner(slab.0) != self.id || slab.node() != node {
+                return;
+            }
+            // Pairs with the release of `set_owner`: what `Slab::init` wrote is seen.
+            fence(Acquire);
+            lists.place(slab, list_for(slab.count().load(Acquire), self.geometry.objects));
+            let released = if lists.empty() > lists.target {
+                lists.decay();
+                lists.note_release();
+                self.detach_empty(&mut lists)
+            } else {
+                None
+            };
+            self.publish(&lists, node);
+            released
+        };
+        if let Some(slab) = released {
+            self.release(slab);
+        }
+    }
+
+    /// Takes an empty slab out of the lists and the page map.
+    fn detach_empty(&self, lists: &mut Lists) -> Option<Slab> {
+        let slab = lists.any_empty()?;
+        lists.place(slab, List::None);
+        pages::set_owner(slab.0, self.geometry.pages(), 0);
+        Some(slab)
+    }
+
+    fn release(&self, slab: Slab) {
+        let record = self.record();
+        record.slabs.fetch_sub(1, Relaxed);
+        record.releases.fetch_add(1, Relaxed);
+        record.slab_free.fetch_sub(self.geometry.objects as i64, Relaxed);
+        pages::free(slab.0, self.geometry.pages(), self.temperature);
+    }
+
+    /// Gives all empty slabs to the page layer; says how many bytes.
+    pub fn shrink(&self) -> usize {
+        let mut bytes = 0;
+        for (index, node) in self.nodes().iter().enumerate() {
+            loop {
+                let mut lists = node.0.lock();
+                let Some(slab) = self.detach_empty(&mut lists) else {
+                    self.publish(&lists, index);
+                    break;
+                };
+                drop(lists);
+                self.release(slab);
+                bytes += self.geometry.pages() * pages::PAGE_BYTES;
+            }
+        }
+        bytes
+    }
+
+    /// Calls `visit` for each object that is not free in its slab, until it says false. Walks the page map: slow, and exact only
+    /// while nobody else uses the cache.
+    pub fn for_each_taken(&self, mut visit: impl FnMut(*mut u8) -> bool) {
+        let mut go_on = true;
+        pages::arena::for_each_owned(self.id, self.geometry.pages(), |page| {
+            let slab = Slab(page);
+            for index in 0..self.geometry.objects {
+                let word = slab.words(&self.geometry)[index / 64].load(Acquire);
+                if go_on && word >> (index % 64) & 1 == 0 {
+                    go_on = visit(slab.address().wrapping_add(index * self.geometry.object_bytes));
+                }
+            }
+        });
+    }
+
+    /// Gives every slab to the page layer, whatever lives in it.
+    ///
+    /// # Safety
+    /// Nobody may use the cache or any of its objects any more.
+    pub unsafe fn release_all(&self) {
+        for node in self.nodes() {
+            *node.0.lock() = Lists::new();
+        }
+        pages::arena::for_each_owned(self.id, self.geometry.pages(), |page| {
+            pages::set_owner(page, self.geometry.pages(), 0);
+            self.record().slabs.fetch_sub(1, Relaxed);
+            self.record().releases.fetch_add(1, Relaxed);
+            pages::free(page, self.geometry.pages(), self.temperature);
+        });
+        let record = self.record();
+        record.slab_free.store(0, Relaxed);
+        record.partial_slabs.store(0, Relaxed);
+        record.empty_slabs.store(0, Relaxed);
+    }
+
+    /// Writes what the lock guards to the cache's record. With several nodes the last one to change is shown for partial, empty
+    /// and target; slabs and free objects are sums.
+    fn publish(&self, lists: &Lists, node: usize) {
+        if node == 0 || self.node_count == 1 {
+            let record = self.record();
+            record.partial_slabs.store(i64::from(lists.partial()), Relaxed);
+            record.empty_slabs.store(i64::from(lists.empty()), Relaxed);
+            record.empty_target.store(lists.target, Relaxed);
+        }
+    }
+
+    /// Takes the locks of all nodes, for a fork.
+    pub fn lock_for_fork(&self) {
+        self.nodes().iter().for_each(|node| node.0.acquire_for_fork());
+    }
+
+    /// Undoes [`Slabs::lock_for_fork`].
+    pub fn unlock_after_fork(&self, child: bool) {
+        for node in self.nodes() {
+            if child { node.0.reset_in_child() } else { node.0.release_after_fork() }
+        }
+    }
+}

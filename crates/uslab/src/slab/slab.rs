@@ -1,0 +1,107 @@
+//! One slab: the descriptor of its pages, and how objects are taken from it and given back.
+
+use super::geometry::Geometry;
+use super::words;
+use crate::pages::{self, PageIndex};
+use core::sync::atomic::AtomicU8;
+use crate::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed, Ordering::Release};
+
+/// Bytes of [`Head`] before the bitmap.
+pub(super) const HEAD_BYTES: usize = 16;
+/// "No slab" in links.
+pub(super) const NONE: u32 = u32::MAX;
+
+/// The start of a slab's descriptor. `list`, `next` and `prev` belong to the lists' lock.
+#[repr(C)]
+pub(super) struct Head {
+    /// Objects free; see `words` for why it is signed.
+    pub free: AtomicI32,
+    /// The list it stands in (`lists::List as u8`).
+    pub list: u8,
+    /// The node whose lists it belongs to; read without the lock to find it.
+    pub node: AtomicU8,
+    spare: u16,
+    /// Neighbours.
+    pub next: u32,
+    /// See `next`.
+    pub prev: u32,
+}
+
+/// A slab, by its first page. Holding one proves nothing by itself: see each method.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Slab(pub PageIndex);
+
+impl Slab {
+    pub fn head(self) -> *mut Head {
+        pages::descriptor(self.0).cast()
+    }
+
+    /// The node whose lists it belongs to.
+    pub fn node(&self) -> usize {
+        // SAFETY: descriptors of committed pages are mapped for ever, and the byte is an atomic for all who use it.
+        unsafe { (*self.head()).node.load(Relaxed) as usize }
+    }
+
+    /// The free count.
+    pub fn count(&self) -> &AtomicI32 {
+        // SAFETY: descriptors of committed pages are mapped for ever, and the word is an atomic for all who use it.
+        unsafe { &(*self.head()).free }
+    }
+
+    /// The bitmap.
+    pub fn words(&self, geometry: &Geometry) -> &[AtomicU64] {
+        // SAFETY: as in `count`; `Geometry` allows only as many bits as the slab's descriptors have behind the head.
+        unsafe {
+            let first = pages::descriptor(self.0).add(HEAD_BYTES).cast::<AtomicU64>();
+            core::slice::from_raw_parts(first, geometry.words())
+        }
+    }
+
+    pub fn address(self) -> *mut u8 {
+        pages::address_of(self.0)
+    }
+
+    /// Makes fresh pages a slab whose first `taken` objects are in use, in no list.
+    pub fn init(self, geometry: &Geometry, node: usize, taken: usize) {
+        // SAFETY: the pages were just allocated, so that their descriptors are nobody else's; a late reader of the atomics sees
+        // garbage that the page map tells it not to trust.
+        unsafe {
+            let head = self.head();
+            (*head).list = super::lists::List::None as u8;
+            (*head).node.store(node as u8, Relaxed);
+            (*head).next = NONE;
+            (*head).prev = NONE;
+        }
+        for (i, word) in self.words(geometry).iter().enumerate() {
+            let upto = |n: usize| match n.saturating_sub(i * 64).min(64) {
+                0 => 0,
+                n => u64::MAX >> (64 - n),
+            };
+            word.store(upto(geometry.objects) & !upto(taken), Relaxed);
+        }
+        self.count().store((geometry.objects - taken) as i32, Release);
+    }
+
+    /// Takes up to `out.len()` objects into the end of `out`, lowest address last; says how many and how many are left.
+    /// Under the lists' lock.
+    pub fn take(self, geometry: &Geometry, out: &mut [*mut u8]) -> (usize, i32) {
+        let mut at = out.len();
+        let start = self.address() as usize;
+        for (i, word) in self.words(geometry).iter().enumerate() {
+            if at == 0 {
+                break;
+            }
+            let mut mask = words::take(word, at);
+            while mask != 0 {
+                let index = i * 64 + mask.trailing_zeros() as usize;
+                mask &= mask - 1;
+                at -= 1;
+                out[at] = (start + index * geometry.object_bytes) as *mut u8;
+            }
+        }
+        let taken = out.len() - at;
+        (taken, words::subtract(self.count(), taken))
+    }
+}
+
+const _: () = assert!(size_of::<Head>() == HEAD_BYTES);

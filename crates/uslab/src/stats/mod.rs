@@ -1,0 +1,9 @@
+//! Counters and their publication. The layout that observers read is in [`layout`].
+//!
+//! The figures live in one block of memory: private at first, and moved to a shared file at start where
+//! `USLAB_SNAPSHOT` names a directory. Only slow paths write them.
+
+pub mod layout;
+mod publish;
+
+pub use publish::{header, init, publish_in_child, record, remove_file};

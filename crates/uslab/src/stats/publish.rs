@@ -1,0 +1,132 @@
+//! Where the figures live: private memory, or the file that `uslab info` reads.
+
+use super::layout::{FILE_BYTES, HEADER_BYTES, Header, MAGIC, RECORDS_MAX, Record, VERSION};
+use crate::os;
+use core::ffi::CStr;
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+
+/// The block while nobody reads it. Zero pages of the program's image: only what is written takes memory.
+#[repr(C, align(4096))]
+struct Block([u8; FILE_BYTES + size_of::<Record>()]);
+
+/// Interior mutability for the static below.
+struct Private(core::cell::UnsafeCell<Block>);
+// SAFETY: everything in the block is accessed as atomics, through the pointers handed out below.
+unsafe impl Sync for Private {}
+static PRIVATE: Private =
+    Private(core::cell::UnsafeCell::new(Block([0; FILE_BYTES + size_of::<Record>()])));
+
+/// The shared mapping, or null while the private block is used.
+static SHARED: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());
+/// Path of the directory, NUL-terminated, kept for fork children.
+static DIRECTORY: [core::sync::atomic::AtomicU8; os::env::VALUE_BYTES + 1] =
+    [const { core::sync::atomic::AtomicU8::new(0) }; os::env::VALUE_BYTES + 1];
+static PUBLISHED: AtomicBool = AtomicBool::new(false);
+
+fn base() -> *mut u8 {
+    let shared = SHARED.load(Acquire);
+    if shared.is_null() { PRIVATE.0.get().cast() } else { shared }
+}
+
+/// The process-wide figures.
+pub fn header() -> &'static Header {
+    // SAFETY: the block starts with a header, all atomics, valid when zero, and is never unmapped.
+    unsafe { &*base().cast::<Header>() }
+}
+
+/// The figures of cache `id`. All ids beyond the file's room share one record that nobody reads.
+pub fn record(id: u16) -> &'static Record {
+    let index = usize::from(id);
+    // SAFETY: as in `header`: records follow it, and the private block has one beyond the last for the overflow.
+    unsafe {
+        if index < RECORDS_MAX {
+            &*base().add(HEADER_BYTES).cast::<Record>().add(index)
+        } else {
+            &*PRIVATE.0.get().cast::<u8>().add(FILE_BYTES).cast::<Record>()
+        }
+    }
+}
+
+/// Sets the block up; `directory` is the value of `USLAB_SNAPSHOT`. To be called once, before the first record is used.
+pub fn init(directory: Option<&[u8]>, facts: impl FnOnce(&Header)) {
+    if let Some(directory) = directory.filter(|d| !d.is_empty() && d.len() < os::env::VALUE_BYTES - 16) {
+        for (place, &byte) in DIRECTORY.iter().zip(directory) {
+            place.store(byte, Relaxed);
+        }
+        // SAFETY: a fresh mapping.
+        let mapped = with_path(|path| unsafe { os::file::map_shared(path, FILE_BYTES, None) });
+        if let Some(block) = mapped {
+            SHARED.store(block, Release);
+            PUBLISHED.store(true, Relaxed);
+        }
+    }
+    let header = header();
+    header.version.store(VERSION, Relaxed);
+    header.pid.store(os::file::process_id(), Relaxed);
+    header.start_ns.store(os::clock::boot_ns(), Relaxed);
+    facts(header);
+    header.magic.store(MAGIC, Release);
+}
+
+/// In a fork child: moves the figures to a file of the child's own, at the same address.
+///
+/// A child that cannot make a file keeps its figures in private memory and is not seen by `uslab info`.
+pub fn publish_in_child() {
+    if !PUBLISHED.load(Relaxed) {
+        return;
+    }
+    let shared = SHARED.load(Relaxed);
+    let used = HEADER_BYTES + header().records_used.load(Relaxed) as usize * size_of::<Record>();
+    // SAFETY: both blocks are FILE_BYTES long; the child has one thread, so nobody writes meanwhile. The copy goes through the
+    // private block because the mapping at `shared` is the parent's until it is replaced.
+    unsafe {
+        let private: *mut u8 = PRIVATE.0.get().cast();
+        core::ptr::copy_nonoverlapping(shared, private, used);
+        SHARED.store(core::ptr::null_mut(), Relaxed);
+        let mapped = with_path(|path| os::file::map_shared(path, FILE_BYTES, Some(shared)));
+        if mapped.is_some() {
+            core::ptr::copy_nonoverlapping(private, shared, used);
+            SHARED.store(shared, Release);
+        } else {
+            PUBLISHED.store(false, Relaxed);
+        }
+    }
+    header().pid.store(os::file::process_id(), Relaxed);
+    header().finished.store(0, Relaxed);
+}
+
+/// Removes the file, where nobody waits for its final figures.
+pub fn remove_file() {
+    if PUBLISHED.swap(false, Relaxed) {
+        with_path(os::file::remove);
+    }
+}
+
+/// Builds `DIRECTORY/PID` on the stack.
+fn with_path<R>(run: impl FnOnce(&CStr) -> R) -> R {
+    let mut path = [0u8; os::env::VALUE_BYTES + 16];
+    let mut used = 0;
+    for byte in DIRECTORY.iter().map(|b| b.load(Relaxed)).take_while(|&b| b != 0) {
+        path[used] = byte;
+        used += 1;
+    }
+    path[used] = b'/';
+    used += 1;
+    let mut digits = [0u8; 10];
+    let mut n = 0;
+    let mut rest = os::file::process_id();
+    loop {
+        digits[n] = b'0' + (rest % 10) as u8;
+        n += 1;
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    for &digit in digits[..n].iter().rev() {
+        path[used] = digit;
+        used += 1;
+    }
+    // The array is zeroed and longer than any path built here, so there is a NUL.
+    run(CStr::from_bytes_until_nul(&path).unwrap_or(c"/"))
+}

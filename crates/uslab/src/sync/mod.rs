@@ -1,0 +1,25 @@
+//! Synchronisation that every layer uses: the atomics facade, the ranked lock, cache-line padding.
+//!
+//! Nothing here performs a system call. The lock parks through the [`Park`] trait, which `os` implements
+//! with futexes and the model tests with loom's scheduler.
+
+pub mod atomic;
+mod lock;
+mod rank;
+
+pub use lock::{Guard, Lock, Park};
+pub use rank::Rank;
+
+/// A value alone on its cache line, so that writers of its neighbours do not disturb it.
+///
+/// 64 bytes is the line of every x86-64 and of most 64-bit Arm cores; where the line is 128 bytes two values share it,
+/// which costs speed, never correctness.
+#[repr(align(64))]
+pub struct CachePadded<T>(pub T);
+
+impl<T> core::ops::Deref for CachePadded<T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}

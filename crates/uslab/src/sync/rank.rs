@@ -1,0 +1,111 @@
+//! Lock ranks: one total order of all locks, checked at run time in debug builds.
+//!
+//! A thread may take a lock only if its rank is above every rank it holds already. Before `fork` the library takes
+//! all locks, in rank order, several of one rank after another; that is the one place where equal ranks meet.
+//!
+//! In release builds nothing of this exists. In debug builds the ranks that a thread holds are kept in a small
+//! table keyed by the thread, because the library has no thread-local storage of its own.
+
+/// The order of all locks, lowest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Rank {
+    /// Serialises forks with one another and keeps slow paths out while the memory is copied.
+    Fork = 0,
+    /// Start-up of the library.
+    Init,
+    /// Creation and destruction of caches.
+    Registry,
+    /// A CPU slot of one cache, in locked mode.
+    Slot,
+    /// The list of caches that adapt their capacity.
+    Adapt,
+    /// The barn of one cache and node.
+    Barn,
+    /// The lists of a private heap's large objects.
+    Heap,
+    /// The slab lists of one cache and node.
+    SlabLists,
+    /// The page lists of one CPU.
+    CpuPages,
+    /// The buddy and the arena.
+    Pages,
+}
+
+#[cfg(debug_assertions)]
+mod held {
+    use super::Rank;
+    use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+    /// Threads that hold locks at one instant, at most; beyond that checking pauses for the newcomers.
+    const SLOTS: usize = 512;
+    static THREADS: [AtomicUsize; SLOTS] = [const { AtomicUsize::new(0) }; SLOTS];
+    /// Eight bits a rank: how many locks of that rank the thread holds (saturation is not a concern: 255 nodes).
+    static RANKS: [[AtomicU64; 2]; SLOTS] = [const { [const { AtomicU64::new(0) }; 2] }; SLOTS];
+
+    fn slot_of(thread: usize, claim: bool) -> Option<usize> {
+        let start = (thread >> 6).wrapping_mul(0x9e37_79b9) % SLOTS;
+        for step in 0..SLOTS {
+            let index = (start + step) % SLOTS;
+            let key = THREADS[index].load(Relaxed);
+            if key == thread {
+                return Some(index);
+            }
+            if key == 0 {
+                if !claim {
+                    // Entries are never removed, so that a hole ends the search.
+                    return None;
+                }
+                if THREADS[index].compare_exchange(0, thread, Relaxed, Relaxed).is_ok() {
+                    return Some(index);
+                }
+                if THREADS[index].load(Relaxed) == thread {
+                    return Some(index);
+                }
+            }
+        }
+        None
+    }
+
+    fn cell(index: usize, rank: Rank) -> (&'static AtomicU64, u32) {
+        (&RANKS[index][rank as usize / 8], (rank as u32 % 8) * 8)
+    }
+
+    pub fn acquire(thread: usize, rank: Rank, equal_allowed: bool) {
+        let Some(index) = slot_of(thread, true) else { return };
+        let words = [RANKS[index][0].load(Relaxed), RANKS[index][1].load(Relaxed)];
+        for held in (rank as usize)..16 {
+            let count = (words[held / 8] >> (held % 8 * 8)) & 0xff;
+            assert!(
+                count == 0 || (equal_allowed && held == rank as usize),
+                "lock order: rank {held} is held while {rank:?} is taken"
+            );
+        }
+        let (word, shift) = cell(index, rank);
+        if (word.load(Relaxed) >> shift) & 0xff < 255 {
+            word.fetch_add(1 << shift, Relaxed);
+        }
+    }
+
+    pub fn release(thread: usize, rank: Rank) {
+        let Some(index) = slot_of(thread, false) else { return };
+        let (word, shift) = cell(index, rank);
+        if (word.load(Relaxed) >> shift) & 0xff > 0 {
+            word.fetch_sub(1 << shift, Relaxed);
+        }
+    }
+}
+
+/// Notes that the thread takes a lock; panics in debug builds if the order is broken.
+#[inline(always)]
+pub fn acquired(_thread: impl FnOnce() -> usize, _rank: Rank, _equal_allowed: bool) {
+    #[cfg(debug_assertions)]
+    held::acquire(_thread(), _rank, _equal_allowed);
+}
+
+/// Notes that the thread let go of a lock.
+#[inline(always)]
+pub fn released(_thread: impl FnOnce() -> usize, _rank: Rank) {
+    #[cfg(debug_assertions)]
+    held::release(_thread(), _rank);
+}
