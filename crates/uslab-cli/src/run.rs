@@ -47,6 +47,7 @@ pub fn run(options: &Run) -> Outcome {
 }
 
 fn run_and_report(command: &mut Command, name: &OsStr, directory: &Path, options: &Run) -> Outcome {
+    command.env(snapdir::READER_VARIABLE, std::process::id().to_string());
     let mut last = None;
     let status = supervise::run(command, |pid| last = Some(take_snapshot(directory, pid)))
         .map_err(|error| not_started(name, &error))?;

@@ -4,8 +4,8 @@
 //! is used only if it really is one (not a link), belongs to the user, and lets nobody else write: then
 //! nobody can plant a file in it. A name that somebody else took first is passed over for the next place.
 //!
-//! Files of processes that ended stay behind until [`sweep`] finds them: at the start of every `uslab run`
-//! and `uslab info`.
+//! Files of processes that were killed, or left without running exit handlers, stay behind until [`sweep`]
+//! finds them: at the start of every `uslab run` and `uslab info`.
 
 use std::env;
 use std::fs::{self, DirBuilder, Permissions};
@@ -20,6 +20,9 @@ use crate::process;
 
 /// The variable that tells a process where to publish, and that names another directory to this program.
 pub const VARIABLE: &str = "USLAB_SNAPSHOT";
+/// The variable that names the process which reads a file after its writer's end: our pid. A process whose parent that is
+/// leaves its file at exit; every other one may remove its own, so that `uslab run -- make` does not fill the directory.
+pub const READER_VARIABLE: &str = "USLAB_SNAPSHOT_READER";
 /// What others may not do in a directory of snapshots.
 const OTHERS_WRITE: u32 = 0o022;
 const PRIVATE: u32 = 0o700;

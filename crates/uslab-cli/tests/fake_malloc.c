@@ -87,5 +87,10 @@ __attribute__((constructor)) static void start(void) {
 }
 
 __attribute__((destructor)) static void finish(void) {
-    if (header) header->finished = 1;
+    if (!header) return;
+    header->finished = 1;
+    if (setting("USLAB_SNAPSHOT_READER", 0) == (unsigned)getppid()) return;
+    char path[4096];
+    snprintf(path, sizeof path, "%s/%d", getenv("USLAB_SNAPSHOT"), (int)getpid());
+    unlink(path);
 }

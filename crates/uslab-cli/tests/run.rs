@@ -51,6 +51,18 @@ fn statistics_are_printed_at_the_end_and_the_file_is_gone() {
 }
 
 #[test]
+fn only_the_program_itself_leaves_its_file_to_us() {
+    let sandbox = Sandbox::new("children");
+    let script = "ls $USLAB_SNAPSHOT | wc -l; ls $USLAB_SNAPSHOT | wc -l; exec expr 1 + 1";
+    let (_, out, err) = outcome(&mut sandbox.run_script(&["--stats"], script));
+    let counts: Vec<&str> = out.split_ascii_whitespace().collect();
+    assert_eq!(counts.len(), 3);
+    assert!(counts[..2].iter().all(|count| matches!(*count, "2" | "3")), "the shell, ls and wc: {out}");
+    assert!(err.starts_with("uslab: sh (pid ") && !err.contains("slow paths)"), "{err}");
+    assert_eq!(sandbox.published(), [""; 0]);
+}
+
+#[test]
 fn statistics_can_be_json() {
     let sandbox = Sandbox::new("json");
     let file = sandbox.root.join("figures.json");
