@@ -1,0 +1,118 @@
+/*
+ * Signals and allocation, as far as POSIX lets a program go.
+ *
+ * A handler may allocate only where it cannot have interrupted an allocation; any handler may interrupt one, and an
+ * allocator made of restartable sequences is restarted each time.
+ */
+#define _GNU_SOURCE
+#include "check.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+
+static double now_s(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static void handle(int number, void (*handler)(int)) {
+    struct sigaction action = {.sa_handler = handler, .sa_flags = SA_RESTART};
+    sigemptyset(&action.sa_mask);
+    CHECK(sigaction(number, &action, NULL) == 0);
+}
+
+static volatile sig_atomic_t handled, damaged;
+static char *held[16];
+
+static void allocate_in_handler(int number) {
+    (void)number;
+    static uint64_t random = 11;
+    int slot = (int)(next_random(&random) % 16);
+    if (held[slot] && !intact(held[slot], 50, (uint64_t)slot)) damaged = 1;
+    free(held[slot]);
+    held[slot] = malloc(50 + (size_t)(next_random(&random) % 5000));
+    if (!held[slot]) damaged = 1;
+    else fill(held[slot], 50, (uint64_t)slot);
+    handled = handled + 1;
+}
+
+/* The main thread only counts, so the handler interrupts no allocation of its own; other threads allocate meanwhile. */
+static void handler_allocates(void) {
+    sigset_t alarm_only;
+    sigemptyset(&alarm_only);
+    sigaddset(&alarm_only, SIGALRM);
+    pthread_sigmask(SIG_BLOCK, &alarm_only, NULL);
+    storm_begin(3);
+    handle(SIGALRM, allocate_in_handler);
+    pthread_sigmask(SIG_UNBLOCK, &alarm_only, NULL);
+    struct itimerval every = {{0, 500}, {0, 500}}, never = {{0, 0}, {0, 0}};
+    CHECK(setitimer(ITIMER_REAL, &every, NULL) == 0);
+    volatile uint64_t count = 0;
+    for (double end = now_s() + 2; now_s() < end;)
+        for (int i = 0; i < 100000; i++) count = count + 1;
+    CHECK(setitimer(ITIMER_REAL, &never, NULL) == 0);
+    CHECK(handled > 100, "only %d signals", (int)handled);
+    CHECK(!damaged, "a block of the handler was damaged");
+    CHECK(storm_end() > 0);
+}
+
+static atomic_int stormed, over;
+
+static void count_signal(int number) {
+    (void)number;
+    atomic_fetch_add(&stormed, 1);
+}
+
+static void *storm_under_signals(void *argument) {
+    uint64_t seed = (uint64_t)(uintptr_t)argument;
+    while (!atomic_load(&over)) CHECK(churn(2000, seed++), "a block was damaged under signals");
+    return NULL;
+}
+
+/* Signals as fast as they can be sent into threads that do nothing but allocate. */
+static void signals_interrupt_allocation(void) {
+    enum { THREADS = 4 };
+    pthread_t threads[THREADS];
+    handle(SIGUSR1, count_signal);
+    for (int i = 0; i < THREADS; i++)
+        CHECK(pthread_create(&threads[i], NULL, storm_under_signals, (void *)(uintptr_t)(i + 1)) == 0);
+    int sent = 0;
+    for (double end = now_s() + 3; now_s() < end; sent++) CHECK(pthread_kill(threads[sent % THREADS], SIGUSR1) == 0);
+    atomic_store(&over, 1);
+    for (int i = 0; i < THREADS; i++) CHECK(pthread_join(threads[i], NULL) == 0);
+    CHECK(stormed > 1000, "only %d of %d signals arrived", stormed, sent);
+}
+
+/* Threads pushed from CPU to CPU while they allocate: the other reason for a restart. */
+static void migrations_interrupt_allocation(void) {
+    enum { THREADS = 4 };
+    pthread_t threads[THREADS];
+    cpu_set_t all, one;
+    CHECK(sched_getaffinity(0, sizeof all, &all) == 0);
+    for (int i = 0; i < THREADS; i++)
+        CHECK(pthread_create(&threads[i], NULL, storm_under_signals, (void *)(uintptr_t)(i + 1)) == 0);
+    uint64_t random = 5;
+    for (double end = now_s() + 3; now_s() < end;) {
+        int cpu = (int)(next_random(&random) % CPU_SETSIZE);
+        if (!CPU_ISSET(cpu, &all)) continue;
+        CPU_ZERO(&one);
+        CPU_SET(cpu, &one);
+        CHECK(pthread_setaffinity_np(threads[next_random(&random) % THREADS], sizeof one, &one) == 0);
+        usleep(20);
+    }
+    atomic_store(&over, 1);
+    for (int i = 0; i < THREADS; i++) CHECK(pthread_join(threads[i], NULL) == 0);
+}
+
+const struct check signal_checks[] = {
+    {"handler_allocates", handler_allocates},
+    {"signals_interrupt_allocation", signals_interrupt_allocation},
+    {"migrations_interrupt_allocation", migrations_interrupt_allocation},
+    {NULL, NULL},
+};

@@ -1,0 +1,90 @@
+//! Where the library and the command under test are.
+//!
+//! Unless told otherwise the harness builds them, once for each test executable: a build that is up to date costs
+//! a fraction of a second, and a library left over from before the last edit can never be what was tested.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// The files under test.
+#[derive(Debug)]
+pub struct Artifacts {
+    /// The library to preload.
+    pub library: PathBuf,
+    /// The `uslab` command; without it programs start with `LD_PRELOAD` set, which is what the command does.
+    pub command: Option<PathBuf>,
+    /// The library is another allocator, set by `USLAB_LIB` as a control; nothing of ours can be asked of it.
+    pub control: bool,
+}
+
+/// The files under test, found or built at the first call.
+///
+/// # Panics
+/// If they are not there and cannot be built.
+pub fn artifacts() -> &'static Artifacts {
+    static FOUND: OnceLock<Artifacts> = OnceLock::new();
+    FOUND.get_or_init(|| {
+        let library = std::env::var_os("USLAB_LIB").map(PathBuf::from);
+        let command = std::env::var_os("USLAB_BIN").map(PathBuf::from);
+        let found = match (library, command) {
+            (Some(library), command) => Artifacts { control: !is_ours(&library), library, command },
+            (None, Some(command)) => {
+                Artifacts { library: beside(&command), command: Some(command), control: false }
+            }
+            (None, None) => build(),
+        };
+        for file in std::iter::once(&found.library).chain(&found.command) {
+            assert!(file.is_file(), "{} is not there", file.display());
+        }
+        eprintln!("under test: {found:?}");
+        found
+    })
+}
+
+fn is_ours(library: &Path) -> bool {
+    library.file_name().is_some_and(|n| n.to_string_lossy().starts_with("libuslab"))
+}
+
+/// The library that belongs to a command: in the same directory (a build) or in `../lib` (an installation).
+fn beside(command: &Path) -> PathBuf {
+    let dir = command.parent().unwrap_or(Path::new("."));
+    let same = dir.join("libuslab_malloc.so");
+    if same.is_file() { same } else { dir.join("../lib/libuslab_malloc.so") }
+}
+
+/// The target directory that the running test executable lies in: `TARGET/debug/deps/NAME`.
+fn target_dir() -> PathBuf {
+    let exe = std::env::current_exe().expect("the path of the test executable");
+    exe.ancestors().nth(3).expect("a target directory above the test executable").to_path_buf()
+}
+
+fn build() -> Artifacts {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace root");
+    let target = target_dir();
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    // Cargo gives tests settings of their own package; a build started from here must not inherit them.
+    let inherited =
+        std::env::vars_os().map(|(k, _)| k).filter(|k| k.to_string_lossy().starts_with("CARGO_PKG_"));
+    let mut build = Command::new(&cargo);
+    inherited.for_each(|k| {
+        build.env_remove(k);
+    });
+    let output = build
+        .args(["build", "--release", "-p", "uslab-preload", "-p", "uslab-cli"])
+        .env("CARGO_TARGET_DIR", &target)
+        .current_dir(root)
+        .output()
+        .unwrap_or_else(|e| panic!("cannot start {}: {e}", Path::new(&cargo).display()));
+    assert!(
+        output.status.success(),
+        "cargo build --release -p uslab-preload -p uslab-cli failed:\n{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let release = target.join("release");
+    Artifacts {
+        library: release.join("libuslab_malloc.so"),
+        command: Some(release.join("uslab")),
+        control: false,
+    }
+}

@@ -1,0 +1,32 @@
+//! Running real programs under the allocator.
+//!
+//! ```text
+//!   Program ──start──▶ Running ──wait──▶ Outcome ──expect_clean──▶ proof that the allocator was there
+//!      │                  │
+//!   Mode: plain,       own process group, killed whole
+//!   rseq, locked       when its time is up
+//! ```
+//!
+//! Environment of the harness itself:
+//!
+//! | variable | meaning |
+//! |---|---|
+//! | `USLAB_LIB` | the library to preload, in place of the one that is built; another allocator's file serves as a control |
+//! | `USLAB_BIN` | the `uslab` command to start programs with |
+//! | `USLAB_TEST_KEEP` | keep the scratch directories of tests that passed, too |
+//!
+//! Nothing of the caller's environment reaches a program but `PATH` and those `USLAB_*` settings that the harness
+//! does not make itself, so that what passes here passes elsewhere and `USLAB_DEBUG=… cargo test` still works.
+
+mod artifacts;
+mod outcome;
+mod packages;
+mod program;
+mod proof;
+mod scratch;
+
+pub use artifacts::{Artifacts, artifacts};
+pub use outcome::Outcome;
+pub use packages::tool;
+pub use program::{Mode, Program, Running};
+pub use scratch::Scratch;

@@ -1,0 +1,274 @@
+//! One program with its arguments, environment and time limit; how it starts under each mode; how it is stopped.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use super::{Outcome, Scratch, artifacts};
+
+/// What serves the program's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// The system's allocator: the run that the others are compared with.
+    Plain,
+    /// uslab with restartable sequences, its default.
+    Rseq,
+    /// uslab with the locked fallback, forced by `USLAB_RSEQ=0`.
+    Locked,
+}
+
+/// A program to run. Set up like [`std::process::Command`], but it can be run several times.
+#[derive(Clone)]
+pub struct Program {
+    argv: Vec<OsString>,
+    env: Vec<(OsString, OsString)>,
+    dir: Option<PathBuf>,
+    stdin: Option<PathBuf>,
+    limit: Duration,
+    address_space_kib: Option<u64>,
+}
+
+impl Program {
+    /// The program at `path`, without arguments, with two minutes to finish.
+    pub fn new(path: impl AsRef<OsStr>) -> Program {
+        Program {
+            argv: vec![path.as_ref().to_os_string()],
+            env: Vec::new(),
+            dir: None,
+            stdin: None,
+            limit: Duration::from_secs(120),
+            address_space_kib: None,
+        }
+    }
+
+    /// Adds an argument.
+    pub fn arg(mut self, arg: impl AsRef<OsStr>) -> Program {
+        self.argv.push(arg.as_ref().to_os_string());
+        self
+    }
+
+    /// Adds arguments.
+    pub fn args<A: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = A>) -> Program {
+        self.argv.extend(args.into_iter().map(|a| a.as_ref().to_os_string()));
+        self
+    }
+
+    /// Sets an environment variable.
+    pub fn env(mut self, key: &str, value: impl AsRef<OsStr>) -> Program {
+        self.env.push((key.into(), value.as_ref().to_os_string()));
+        self
+    }
+
+    /// Runs it in `dir` and not in the scratch directory.
+    pub fn dir(mut self, dir: impl AsRef<Path>) -> Program {
+        self.dir = Some(dir.as_ref().to_path_buf());
+        self
+    }
+
+    /// Reads standard input from a file; otherwise it is empty.
+    pub fn stdin(mut self, file: impl AsRef<Path>) -> Program {
+        self.stdin = Some(file.as_ref().to_path_buf());
+        self
+    }
+
+    /// The time after which its process group is killed. Generous: the machine may be busy with other tests, and
+    /// the limit is there to end a hang, not to measure.
+    pub fn limit_s(mut self, seconds: u64) -> Program {
+        self.limit = Duration::from_secs(seconds);
+        self
+    }
+
+    /// Runs it under `ulimit -v KIB`.
+    pub fn address_space_kib(mut self, kib: u64) -> Program {
+        self.address_space_kib = Some(kib);
+        self
+    }
+
+    /// Starts it and waits for its end.
+    pub fn run(&self, scratch: &Scratch, mode: Mode) -> Outcome {
+        self.start(scratch, mode).wait()
+    }
+
+    /// Runs it and asks for exit status 0 and, in the modes of ours, for the proof that the allocator was there.
+    ///
+    /// # Panics
+    /// With a full report if it is otherwise.
+    pub fn run_clean(&self, scratch: &Scratch, mode: Mode) -> Outcome {
+        self.run(scratch, mode).expect_clean()
+    }
+
+    /// Starts it.
+    ///
+    /// # Panics
+    /// If it cannot be started.
+    pub fn start(&self, scratch: &Scratch, mode: Mode) -> Running {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let snapshots = scratch.private_dir(format!("snapshots-{number}"));
+        let (stdout, stderr) =
+            (scratch.join(format!("stdout-{number}")), scratch.join(format!("stderr-{number}")));
+        let argv = self.full_argv(mode);
+        let env = self.full_env(scratch, mode, &snapshots);
+        let dir = self.dir.clone().unwrap_or_else(|| scratch.path().to_path_buf());
+
+        let open = |path: &Path| File::create(path).expect("a file for the program's output");
+        let stdin = match &self.stdin {
+            Some(file) => Stdio::from(File::open(file).expect("the program's input")),
+            None => Stdio::null(),
+        };
+        let mut command = Command::new(&argv[0]);
+        command.args(&argv[1..]).env_clear().envs(env.iter().map(|(k, v)| (k, v))).current_dir(&dir);
+        command.stdin(stdin).stdout(open(&stdout)).stderr(open(&stderr)).process_group(0);
+        let outcome = Outcome {
+            mode,
+            command_line: command_line(&dir, &env, &argv, self.stdin.as_deref()),
+            status: None,
+            wall: Duration::ZERO,
+            stdout,
+            stderr,
+            snapshots,
+        };
+        let child = command.spawn().unwrap_or_else(|e| panic!("cannot start {}: {e}", outcome.command_line));
+        Running { child, started: Instant::now(), limit: self.limit, outcome: Some(outcome) }
+    }
+
+    fn full_argv(&self, mode: Mode) -> Vec<OsString> {
+        let mut argv: Vec<OsString> = Vec::new();
+        if mode != Mode::Plain
+            && let Some(command) = &artifacts().command
+        {
+            argv.extend([command.clone().into(), "run".into(), "--".into()]);
+        }
+        if let Some(kib) = self.address_space_kib {
+            let script = format!("ulimit -v {kib} && exec \"$0\" \"$@\"");
+            argv.extend(["/bin/sh".into(), "-c".into(), script.into()]);
+        }
+        argv.extend_from_slice(&self.argv);
+        argv
+    }
+
+    fn full_env(&self, scratch: &Scratch, mode: Mode, snapshots: &Path) -> Vec<(OsString, OsString)> {
+        let mut env: Vec<(OsString, OsString)> = vec![
+            ("PATH".into(), std::env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into())),
+            ("HOME".into(), scratch.path().into()),
+            ("TMPDIR".into(), scratch.path().into()),
+            ("LANG".into(), "C.UTF-8".into()),
+            ("TZ".into(), "UTC".into()),
+        ];
+        if mode != Mode::Plain {
+            let ours = ["USLAB_LIB", "USLAB_BIN", "USLAB_RSEQ", "USLAB_SNAPSHOT", "USLAB_TEST_KEEP"];
+            env.extend(
+                std::env::vars_os().filter(|(k, _)| {
+                    k.to_string_lossy().starts_with("USLAB_") && !ours.iter().any(|o| k == o)
+                }),
+            );
+            env.push(("USLAB_SNAPSHOT".into(), snapshots.into()));
+            if mode == Mode::Locked {
+                env.push(("USLAB_RSEQ".into(), "0".into()));
+            }
+            let by = if artifacts().command.is_some() { "USLAB_LIB" } else { "LD_PRELOAD" };
+            env.push((by.into(), artifacts().library.clone().into()));
+        }
+        env.extend_from_slice(&self.env);
+        env
+    }
+}
+
+/// A program that has been started. Dropping it kills its process group.
+pub struct Running {
+    child: Child,
+    started: Instant,
+    limit: Duration,
+    outcome: Option<Outcome>,
+}
+
+impl Running {
+    /// Waits for the end, at most until the time limit.
+    pub fn wait(mut self) -> Outcome {
+        let status = loop {
+            if let Some(status) = self.ended() {
+                break Some(status);
+            }
+            if self.started.elapsed() > self.limit {
+                break None;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        self.kill_group();
+        let mut outcome = self.outcome.take().expect("an outcome that has not been taken");
+        outcome.status = status;
+        outcome.wall = self.started.elapsed();
+        outcome
+    }
+
+    /// The status, once it has ended.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().expect("waiting for a child")
+    }
+
+    /// Ends it and panics with the report of a failure.
+    pub fn fail(mut self, why: &str) -> ! {
+        self.kill_group();
+        let mut outcome = self.outcome.take().expect("an outcome that has not been taken");
+        outcome.wall = self.started.elapsed();
+        outcome.status = self.ended();
+        outcome.fail(why)
+    }
+
+    /// Kills whatever is left of the process group, and reaps the leader.
+    fn kill_group(&mut self) {
+        let group = self.child.id() as libc::pid_t;
+        // SAFETY: a system call without pointers. The group was made for this child, whose id cannot have been given
+        // away unless the group is empty too.
+        unsafe { libc::kill(-group, libc::SIGKILL) };
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.kill_group();
+    }
+}
+
+/// How a program ended, in words.
+pub(super) fn describe(status: Option<ExitStatus>) -> String {
+    match status {
+        None => "killed at its time limit".into(),
+        Some(s) => match (s.code(), s.signal()) {
+            (Some(code), _) if code > 128 => format!("exit status {code} (signal {}?)", code - 128),
+            (Some(code), _) => format!("exit status {code}"),
+            (None, signal) => format!("signal {}", signal.unwrap_or(0)),
+        },
+    }
+}
+
+/// A line for the shell that starts the same program in the same way.
+fn command_line(dir: &Path, env: &[(OsString, OsString)], argv: &[OsString], stdin: Option<&Path>) -> String {
+    let mut line = format!("cd {} && env -i", quote(dir.as_os_str()));
+    for (key, value) in env {
+        line.push_str(&format!(" {}={}", key.to_string_lossy(), quote(value)));
+    }
+    for word in argv {
+        line.push(' ');
+        line.push_str(&quote(word));
+    }
+    if let Some(file) = stdin {
+        line.push_str(&format!(" <{}", quote(file.as_os_str())));
+    }
+    line
+}
+
+fn quote(word: &OsStr) -> String {
+    let word = word.to_string_lossy();
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-=:,+@%".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.into_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}

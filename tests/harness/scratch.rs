@@ -1,0 +1,79 @@
+//! A directory of its own for each test, removed when the test passes and named when it fails.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// A directory under the system's temporary directory.
+///
+/// The path is kept short because Unix sockets are made in it, and their addresses end at 107 bytes.
+pub struct Scratch {
+    path: PathBuf,
+}
+
+impl Scratch {
+    /// Makes a new, empty directory; `name` is for the reader of a failure.
+    ///
+    /// # Panics
+    /// If the directory cannot be made.
+    pub fn new(name: &str) -> Scratch {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("uslab-{}-{number}-{name}", std::process::id()));
+        // Process ids come round again; what an earlier run left under the same name is of no use.
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path).unwrap_or_else(|e| panic!("cannot make {}: {e}", path.display()));
+        Scratch { path }
+    }
+
+    /// The directory.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A path below the directory.
+    pub fn join(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.path.join(name)
+    }
+
+    /// Makes a directory below it.
+    ///
+    /// # Panics
+    /// If that fails.
+    pub fn dir(&self, name: impl AsRef<Path>) -> PathBuf {
+        let path = self.join(name);
+        std::fs::create_dir_all(&path).unwrap_or_else(|e| panic!("cannot make {}: {e}", path.display()));
+        path
+    }
+
+    /// Makes a directory below it that nobody else may write to, whatever the umask: snapshots go nowhere else.
+    ///
+    /// # Panics
+    /// If that fails.
+    pub fn private_dir(&self, name: impl AsRef<Path>) -> PathBuf {
+        use std::os::unix::fs::PermissionsExt;
+        let path = self.dir(name);
+        let private = std::fs::Permissions::from_mode(0o700);
+        std::fs::set_permissions(&path, private).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        path
+    }
+
+    /// Writes a file below it and returns its path.
+    ///
+    /// # Panics
+    /// If that fails.
+    pub fn write(&self, name: impl AsRef<Path>, contents: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.join(name);
+        std::fs::write(&path, contents).unwrap_or_else(|e| panic!("cannot write {}: {e}", path.display()));
+        path
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if std::thread::panicking() || std::env::var_os("USLAB_TEST_KEEP").is_some() {
+            eprintln!("files kept in {}", self.path.display());
+        } else {
+            let _ = std::fs::remove_dir_all(&self.path);
+        }
+    }
+}
