@@ -1,0 +1,183 @@
+//! The program: from the command line to the printed report.
+//!
+//! Must never: write anything but the report to standard output.
+
+use crate::cli::Args;
+use crate::clock::Clock;
+use crate::contestants::{Entry, InThread, PEERS, uslab_cache, uslab_malloc};
+use crate::cpu::{self, Cpus};
+use crate::machine::{Build, Machine};
+use crate::measure::{Plan, measure};
+use crate::modes;
+use crate::results::{AboutText, Report, Row, Run, RunOptions, SCHEMA, Verdict, judge};
+use crate::session::Session;
+use crate::suites::{Context, RowPlan, Suite, find};
+use crate::table;
+use clap::Parser;
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::process::ExitCode;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// The exit status of a wrong command line, and that after Ctrl-C.
+const USAGE: u8 = 2;
+const INTERRUPTED: u8 = 130;
+
+pub fn main() -> ExitCode {
+    let args = Args::parse();
+    let suites = match args.suites() {
+        Ok(suites) => suites,
+        Err(line) => return fail(USAGE, &line),
+    };
+    let cpus = match Cpus::choose(args.cpu) {
+        Ok(cpus) => cpus,
+        Err(line) => return fail(USAGE, &line),
+    };
+    let context = Context::new(args.run_options(), cpus);
+    let only = args.only.as_deref().unwrap_or("");
+    let plans: Vec<(&dyn Suite, Vec<RowPlan>)> = suites
+        .into_iter()
+        .map(|suite| (suite, suite.rows(&context).into_iter().filter(|row| row.id.contains(only)).collect()))
+        .collect();
+    if plans.iter().all(|(_, rows)| rows.is_empty()) {
+        return fail(USAGE, &format!("no row's id contains '{only}'; --list shows them"));
+    }
+    if args.list {
+        return print(&listing(&plans), 0);
+    }
+    if let (Some(why), false, false) = (Build::this().unfit(), args.allow_unoptimised, context.options.check)
+    {
+        let line = format!(
+            "{why}: its figures would mean nothing; build with --release, or insist with --allow-unoptimised"
+        );
+        return fail(1, &line);
+    }
+    let report = if args.both_modes { modes::run() } else { run(&context, plans) };
+    match report {
+        Ok(report) => {
+            let complete = report.runs.iter().all(|run| run.complete);
+            print(
+                &if args.json { json(&report) } else { text(&report) },
+                if complete { 0 } else { INTERRUPTED },
+            )
+        }
+        Err(line) => fail(1, &line),
+    }
+}
+
+fn fail(status: u8, line: &str) -> ExitCode {
+    eprintln!("uslab-bench: {line}");
+    ExitCode::from(status)
+}
+
+/// A reader that has gone away is no error of ours.
+fn print(text: &str, status: u8) -> ExitCode {
+    let _ = std::io::stdout().lock().write_all(text.as_bytes());
+    ExitCode::from(status)
+}
+
+fn listing(plans: &[(&dyn Suite, Vec<RowPlan>)]) -> String {
+    let mut text = String::new();
+    for (suite, rows) in plans {
+        text.push_str(&format!("{}: {}\n", suite.name(), suite.summary()));
+        for row in rows {
+            let target = row.target.map_or(String::new(), |target| format!("  target ≤ {target:.2}"));
+            text.push_str(&format!("  {:<28} {}{target}\n", row.id, row.group));
+        }
+    }
+    text
+}
+
+/// Measures all rows of all suites in this process.
+fn run(context: &Context, plans: Vec<(&dyn Suite, Vec<RowPlan>)>) -> Result<Report, String> {
+    if !cpu::pin(context.cpus.first) {
+        eprintln!("uslab-bench: cannot stay on CPU {}; the figures will scatter", context.cpus.first);
+    }
+    let _in_thread = InThread::enter();
+    let mut clock = Clock::calibrate();
+    // Read before the rounds: afterwards the load would be our own.
+    let mut machine = Machine::read(&context.cpus, &clock);
+    let rows = plans.iter().map(|(_, rows)| rows.len()).sum();
+    let session = Session::start(rows).map_err(|error| format!("cannot take over Ctrl-C: {error}"))?;
+    let mut runs = Vec::new();
+    for (suite, plans) in plans {
+        if session.interrupted() {
+            break;
+        }
+        runs.push(run_suite(suite, plans, &context.options, &mut clock, &session));
+    }
+    session.end();
+    machine.core_hz = clock.core_hz();
+    Ok(Report {
+        tool: "uslab-bench".into(),
+        schema: SCHEMA,
+        started_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+        machine,
+        build: Build::this(),
+        options: context.options.clone(),
+        contestants: contestants(context.options.object_size_bytes),
+        runs,
+    })
+}
+
+fn run_suite(
+    suite: &dyn Suite,
+    plans: Vec<RowPlan>,
+    options: &RunOptions,
+    clock: &mut Clock,
+    session: &Session,
+) -> Run {
+    let plan = Plan { rounds: options.rounds, round_ns: options.round_us as f64 * 1e3 };
+    let mode = uslab::mode();
+    let judged = mode == uslab::Mode::Rseq && !options.check;
+    let (expected, mut rows) = (plans.len(), Vec::new());
+    for row in plans {
+        session.row_starts(&row.title);
+        let Some(figures) = measure(&row.lanes, plan, clock, || session.interrupted()) else { break };
+        let mut row = Row {
+            id: row.id,
+            group: row.group,
+            title: row.title,
+            size_bytes: row.size_bytes,
+            live: row.live,
+            target: row.target,
+            verdict: Verdict::None,
+            best_peer: None,
+            figures,
+            published_cycles: row.published_cycles,
+        };
+        judge(&mut row, judged);
+        rows.push(row);
+        session.row_ends();
+    }
+    let complete = rows.len() == expected;
+    Run { suite: suite.name().into(), mode: mode.to_string(), complete, rows }
+}
+
+fn contestants(object_size: usize) -> Vec<AboutText> {
+    let ours: Vec<Entry> =
+        uslab_cache::entries(object_size).into_iter().flatten().chain([uslab_malloc::CALLED]).collect();
+    ours.iter().chain(PEERS).map(|entry| (entry.about)().into()).collect()
+}
+
+fn json(report: &Report) -> String {
+    let mut text = serde_json::to_string_pretty(report).expect("a report has nothing that JSON cannot say");
+    text.push('\n');
+    text
+}
+
+fn text(report: &Report) -> String {
+    let mut text = String::new();
+    // Writing to a String cannot fail.
+    let _ = table::heading(report, &mut text);
+    for run in &report.runs {
+        if let Some(suite) = find(&run.suite) {
+            let _ = suite.render(run, &mut text);
+            let _ = table::closing(run, &mut text);
+        }
+    }
+    if report.options.check {
+        let _ = writeln!(text, "run with --check: everything works; the figures mean nothing");
+    }
+    text
+}

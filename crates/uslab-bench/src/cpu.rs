@@ -1,0 +1,89 @@
+//! Which CPUs the benchmark may use, and staying on one of them.
+//!
+//! Single-threaded rounds run on one CPU for the whole process: a migration costs more than most rounds. The
+//! last allowed CPU is taken unless one is named, since the first one serves most interrupts; a second thread
+//! gets another CPU, or none of its own where there is only one.
+//!
+//! Must never: use a CPU that the affinity mask at start did not allow (a container's or taskset's choice).
+
+use std::io;
+use std::mem::{MaybeUninit, size_of};
+
+/// The CPUs that rounds run on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cpus {
+    /// Single-threaded rounds, and the producer.
+    pub first: usize,
+    /// The consumer; `None` on a machine of one CPU.
+    pub second: Option<usize>,
+    /// How many the process may use.
+    pub allowed: usize,
+}
+
+impl Cpus {
+    /// Picks from the affinity mask; `wanted` must be in it.
+    pub fn choose(wanted: Option<usize>) -> Result<Self, String> {
+        let allowed = allowed().map_err(|error| format!("cannot read the CPU affinity: {error}"))?;
+        Self::choose_from(&allowed, wanted)
+    }
+
+    fn choose_from(allowed: &[usize], wanted: Option<usize>) -> Result<Self, String> {
+        let first = match wanted {
+            Some(cpu) if allowed.contains(&cpu) => cpu,
+            Some(cpu) => return Err(format!("CPU {cpu} is not one that this process may use: {allowed:?}")),
+            None => *allowed.last().ok_or("the affinity mask is empty")?,
+        };
+        let second = allowed.iter().copied().rev().find(|&cpu| cpu != first);
+        Ok(Self { first, second, allowed: allowed.len() })
+    }
+}
+
+/// Keeps the calling thread on `cpu`. Whether it worked: a sandbox may forbid it, and then the rounds run
+/// where they run.
+pub fn pin(cpu: usize) -> bool {
+    // SAFETY: a cpu_set_t is plain bits; all zero is the empty set.
+    let mut set: libc::cpu_set_t = unsafe { MaybeUninit::zeroed().assume_init() };
+    // SAFETY: `cpu` came from such a set, so it is within its size.
+    unsafe { libc::CPU_SET(cpu, &mut set) };
+    // SAFETY: the set is valid for its size; 0 is the calling thread.
+    unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) == 0 }
+}
+
+fn allowed() -> io::Result<Vec<usize>> {
+    // SAFETY: a cpu_set_t is plain bits; all zero is the empty set.
+    let mut set: libc::cpu_set_t = unsafe { MaybeUninit::zeroed().assume_init() };
+    // SAFETY: the kernel writes at most the given size; 0 is the calling thread.
+    if unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let most = libc::CPU_SETSIZE as usize;
+    // SAFETY: each number is below CPU_SETSIZE.
+    Ok((0..most).filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) }).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_cpu_and_the_one_before_it() {
+        let cpus = Cpus::choose_from(&[0, 2, 5], None).unwrap();
+        assert_eq!(cpus, Cpus { first: 5, second: Some(2), allowed: 3 });
+    }
+
+    #[test]
+    fn a_named_cpu_is_taken_or_refused() {
+        assert_eq!(Cpus::choose_from(&[0, 1], Some(0)).unwrap().second, Some(1));
+        assert!(Cpus::choose_from(&[0, 1], Some(7)).unwrap_err().contains("CPU 7"));
+    }
+
+    #[test]
+    fn one_cpu_has_no_second() {
+        assert_eq!(Cpus::choose_from(&[3], None).unwrap(), Cpus { first: 3, second: None, allowed: 1 });
+    }
+
+    #[test]
+    fn this_process_may_use_some_cpu() {
+        assert!(!allowed().unwrap().is_empty());
+    }
+}

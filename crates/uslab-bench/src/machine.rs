@@ -1,0 +1,177 @@
+//! What the figures were measured on and with: the machine, the kernel, and this program's own build.
+//!
+//! Read from /proc, /sys and uname, each optional: what cannot be read is said to be unknown. Must never:
+//! fail, or guess.
+
+use crate::clock::Clock;
+use crate::cpu::Cpus;
+use serde::{Deserialize, Serialize};
+use std::ffi::CStr;
+use std::fs;
+use std::mem::MaybeUninit;
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Machine {
+    pub cpu_model: String,
+    pub architecture: String,
+    pub kernel: String,
+    pub cpus_allowed: usize,
+    pub cpus_online: usize,
+    /// The CPU that single-threaded rounds ran on, and the one of the consumer.
+    pub cpu: usize,
+    pub second_cpu: Option<usize>,
+    /// Under a hypervisor, whose other guests are felt but not seen.
+    pub virtual_machine: bool,
+    pub page_size_bytes: usize,
+    pub transparent_hugepages: String,
+    /// Runnable tasks over the last minute, at start: above one, the benchmark was not alone.
+    pub load_average: String,
+    pub tick_hz: f64,
+    /// The core's speed at the end, by a chain of dependent additions.
+    pub core_hz: f64,
+}
+
+impl Machine {
+    pub fn read(cpus: &Cpus, clock: &Clock) -> Self {
+        let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        Self {
+            cpu_model: cpu_model(&cpuinfo),
+            architecture: std::env::consts::ARCH.into(),
+            kernel: kernel(),
+            cpus_allowed: cpus.allowed,
+            cpus_online: sysconf(libc::_SC_NPROCESSORS_ONLN),
+            cpu: cpus.first,
+            second_cpu: cpus.second,
+            virtual_machine: field(&cpuinfo, "flags")
+                .is_some_and(|f| f.split(' ').any(|f| f == "hypervisor")),
+            page_size_bytes: sysconf(libc::_SC_PAGESIZE),
+            transparent_hugepages: chosen(&read_line("/sys/kernel/mm/transparent_hugepage/enabled")),
+            load_average: read_line("/proc/loadavg").split(' ').next().unwrap_or_default().to_owned(),
+            tick_hz: clock.tick_hz(),
+            core_hz: clock.core_hz(),
+        }
+    }
+}
+
+/// How this program was compiled; baked in by build.rs.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Build {
+    pub version: String,
+    pub target: String,
+    pub profile: String,
+    pub opt_level: String,
+    pub debug_assertions: bool,
+    pub rustc: String,
+    pub rustflags: String,
+    pub cc: String,
+}
+
+impl Build {
+    pub fn this() -> Self {
+        Self {
+            version: env!("CARGO_PKG_VERSION").into(),
+            target: env!("USLAB_BENCH_TARGET").into(),
+            profile: env!("USLAB_BENCH_PROFILE").into(),
+            opt_level: env!("USLAB_BENCH_OPT_LEVEL").into(),
+            debug_assertions: cfg!(debug_assertions),
+            rustc: env!("USLAB_BENCH_RUSTC").into(),
+            rustflags: env!("USLAB_BENCH_RUSTFLAGS").into(),
+            cc: env!("USLAB_BENCH_CC").into(),
+        }
+    }
+
+    /// Why its figures would mean nothing; `None` if they do mean something.
+    pub fn unfit(&self) -> Option<String> {
+        let optimised = matches!(self.opt_level.as_str(), "2" | "3");
+        if optimised && !self.debug_assertions {
+            return None;
+        }
+        let assertions = if self.debug_assertions { ", with debug assertions" } else { "" };
+        Some(format!("built at opt-level {}{assertions}", self.opt_level))
+    }
+}
+
+fn sysconf(name: libc::c_int) -> usize {
+    // SAFETY: it reads a constant of the system.
+    usize::try_from(unsafe { libc::sysconf(name) }).unwrap_or(0)
+}
+
+fn kernel() -> String {
+    let mut names = MaybeUninit::<libc::utsname>::zeroed();
+    // SAFETY: uname fills the structure it is given.
+    if unsafe { libc::uname(names.as_mut_ptr()) } != 0 {
+        return "unknown".into();
+    }
+    // SAFETY: filled above, and zeroed before.
+    let names = unsafe { names.assume_init() };
+    // SAFETY: both fields are strings that end within their arrays.
+    let (system, release) =
+        unsafe { (CStr::from_ptr(names.sysname.as_ptr()), CStr::from_ptr(names.release.as_ptr())) };
+    format!("{} {}", system.to_string_lossy(), release.to_string_lossy())
+}
+
+/// The first value of `name : value`.
+fn field<'a>(cpuinfo: &'a str, name: &str) -> Option<&'a str> {
+    cpuinfo.lines().find_map(|line| {
+        let (key, value) = line.split_once(':')?;
+        (key.trim() == name).then(|| value.trim())
+    })
+}
+
+/// x86 gives a name; arm64 only numbers, which say which core it is to those who know.
+fn cpu_model(cpuinfo: &str) -> String {
+    if let Some(model) = field(cpuinfo, "model name") {
+        let number = |name| field(cpuinfo, name).unwrap_or("?");
+        return format!("{model} (family {} model {})", number("cpu family"), number("model"));
+    }
+    match (field(cpuinfo, "CPU implementer"), field(cpuinfo, "CPU part")) {
+        (Some(implementer), Some(part)) => format!("implementer {implementer} part {part}"),
+        _ => "unknown".into(),
+    }
+}
+
+/// The word in brackets of a line such as `always [madvise] never`.
+fn chosen(line: &str) -> String {
+    line.split_once('[')
+        .and_then(|(_, rest)| rest.split_once(']'))
+        .map_or("unknown", |(word, _)| word)
+        .to_owned()
+}
+
+fn read_line(path: &str) -> String {
+    fs::read_to_string(path).unwrap_or_default().trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_both_architectures() {
+        let x86 = "processor : 0\nvendor_id : A\ncpu family : 25\nmodel : 17\nmodel name : EPYC\n";
+        assert_eq!(cpu_model(x86), "EPYC (family 25 model 17)");
+        assert_eq!(cpu_model("CPU implementer : 0x41\nCPU part : 0xd40\n"), "implementer 0x41 part 0xd40");
+        assert_eq!(cpu_model(""), "unknown");
+    }
+
+    #[test]
+    fn the_chosen_word() {
+        assert_eq!(chosen("always [madvise] never"), "madvise");
+        assert_eq!(chosen(""), "unknown");
+    }
+
+    #[test]
+    fn an_unoptimised_build_is_unfit() {
+        let mut build = Build { opt_level: "3".into(), debug_assertions: false, ..Build::this() };
+        assert_eq!(build.unfit(), None);
+        build.opt_level = "1".into();
+        assert!(build.unfit().unwrap().contains("opt-level 1"));
+        build = Build { opt_level: "3".into(), debug_assertions: true, ..build };
+        assert!(build.unfit().unwrap().contains("assertions"));
+    }
+
+    #[test]
+    fn this_machine_has_a_kernel() {
+        assert!(kernel().starts_with("Linux "));
+    }
+}

@@ -1,0 +1,253 @@
+//! One thread, a live set of N: allocate N objects into an array, free them all, repeat.
+//!
+//! With one live object the pointer stays in a register; with more it passes through the array, as in a
+//! program. Every contestant gets the same loop, compiled for it, the same array and the same number as a
+//! run-time value for the size. A short run of the same loop goes before the clock starts, so that what the
+//! contestant before left in the processor's caches is not charged to this one.
+//!
+//! Must never: branch on an option inside a timed loop (options are const parameters), or allocate in a round
+//! otherwise than from the contestant.
+
+use super::{Work, out_of_memory};
+use crate::asm::{opaque, opaque_size, ticks};
+use crate::contestants::{Contestant, Entry};
+use serde::{Deserialize, Serialize};
+
+/// In which order the live set is freed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Order {
+    /// As it was allocated.
+    #[default]
+    Fifo,
+    /// The youngest first.
+    Lifo,
+    /// Shuffled, once for the row and the same for everybody.
+    Random,
+}
+
+/// What one round does.
+#[derive(Clone, Debug, Default)]
+pub struct LocalRound {
+    pub size: usize,
+    pub repeats: usize,
+    /// By the allocator's bulk calls, the whole live set at once.
+    pub bulk: bool,
+    /// Freed by the call that is told the size.
+    pub sized: bool,
+    /// The first word of each object is written after its allocation.
+    pub touch: bool,
+    pub order: Order,
+    /// For [`Order::Random`]: the slots in the order in which they are freed.
+    pub shuffled: Vec<u32>,
+}
+
+/// Runs the round in `slots`, whose length is the live set, and returns its ticks. After it the slots hold
+/// the last objects' addresses, which are free again.
+pub fn run<C: Contestant>(round: &LocalRound, slots: &mut [*mut u8]) -> u64 {
+    match (round.touch, round.sized) {
+        (false, false) => by_shape::<C, false, false>(round, slots),
+        (false, true) => by_shape::<C, false, true>(round, slots),
+        (true, false) => by_shape::<C, true, false>(round, slots),
+        (true, true) => by_shape::<C, true, true>(round, slots),
+    }
+}
+
+fn by_shape<C: Contestant, const TOUCH: bool, const SIZED: bool>(
+    round: &LocalRound,
+    slots: &mut [*mut u8],
+) -> u64 {
+    if round.bulk {
+        return warm_then_timed(round, |repeats| bulk::<C, TOUCH>(repeats, round.size, slots));
+    }
+    if let [slot] = slots {
+        return warm_then_timed(round, |repeats| *slot = one::<C, TOUCH, SIZED>(repeats, round.size));
+    }
+    match round.order {
+        Order::Fifo => warm_then_timed(round, |r| fifo::<C, TOUCH, SIZED>(r, round.size, slots)),
+        Order::Lifo => warm_then_timed(round, |r| lifo::<C, TOUCH, SIZED>(r, round.size, slots)),
+        Order::Random => {
+            warm_then_timed(round, |r| random::<C, TOUCH, SIZED>(r, round.size, slots, &round.shuffled))
+        }
+    }
+}
+
+#[inline(always)]
+fn warm_then_timed(round: &LocalRound, mut loops: impl FnMut(usize)) -> u64 {
+    loops(1 + round.repeats / 8);
+    let start = ticks();
+    loops(round.repeats);
+    ticks() - start
+}
+
+#[inline(always)]
+fn obtain<C: Contestant, const TOUCH: bool>(size: usize) -> *mut u8 {
+    let object = C::alloc(size);
+    if object.is_null() {
+        out_of_memory(C::NAME);
+    }
+    if TOUCH {
+        // SAFETY: fresh memory of at least 16 bytes, aligned to 8 at least by every contestant.
+        unsafe { object.cast::<usize>().write(size) };
+    }
+    object
+}
+
+/// # Safety
+/// `object` is live and from `obtain::<C, _>(size)`.
+#[inline(always)]
+unsafe fn give_back<C: Contestant, const SIZED: bool>(object: *mut u8, size: usize) {
+    // SAFETY: the caller's promise is the same.
+    unsafe { if SIZED { C::free_sized(object, size) } else { C::free(object, size) } }
+}
+
+#[inline(never)]
+fn one<C: Contestant, const TOUCH: bool, const SIZED: bool>(repeats: usize, size: usize) -> *mut u8 {
+    let size = opaque_size(size);
+    let mut last = std::ptr::null_mut();
+    for _ in 0..repeats {
+        last = opaque(obtain::<C, TOUCH>(size));
+        // SAFETY: allocated a line above, the same pointer.
+        unsafe { give_back::<C, SIZED>(last, size) };
+    }
+    last
+}
+
+#[inline(always)]
+fn fill<C: Contestant, const TOUCH: bool>(size: usize, slots: &mut [*mut u8]) {
+    for slot in slots.iter_mut() {
+        *slot = obtain::<C, TOUCH>(size);
+    }
+    opaque(slots.as_mut_ptr());
+}
+
+#[inline(never)]
+fn fifo<C: Contestant, const TOUCH: bool, const SIZED: bool>(
+    repeats: usize,
+    size: usize,
+    slots: &mut [*mut u8],
+) {
+    let size = opaque_size(size);
+    for _ in 0..repeats {
+        fill::<C, TOUCH>(size, slots);
+        for &object in slots.iter() {
+            // SAFETY: `fill` allocated each; each is freed once.
+            unsafe { give_back::<C, SIZED>(object, size) };
+        }
+    }
+}
+
+#[inline(never)]
+fn lifo<C: Contestant, const TOUCH: bool, const SIZED: bool>(
+    repeats: usize,
+    size: usize,
+    slots: &mut [*mut u8],
+) {
+    let size = opaque_size(size);
+    for _ in 0..repeats {
+        fill::<C, TOUCH>(size, slots);
+        for &object in slots.iter().rev() {
+            // SAFETY: `fill` allocated each; each is freed once.
+            unsafe { give_back::<C, SIZED>(object, size) };
+        }
+    }
+}
+
+#[inline(never)]
+fn random<C: Contestant, const TOUCH: bool, const SIZED: bool>(
+    repeats: usize,
+    size: usize,
+    slots: &mut [*mut u8],
+    shuffled: &[u32],
+) {
+    let size = opaque_size(size);
+    assert_eq!(shuffled.len(), slots.len(), "the shuffle is of another live set");
+    for _ in 0..repeats {
+        fill::<C, TOUCH>(size, slots);
+        for &index in shuffled {
+            // SAFETY: `fill` allocated each; `shuffled` names each slot once.
+            unsafe { give_back::<C, SIZED>(slots[index as usize], size) };
+        }
+    }
+}
+
+#[inline(never)]
+fn bulk<C: Contestant, const TOUCH: bool>(repeats: usize, size: usize, slots: &mut [*mut u8]) {
+    let size = opaque_size(size);
+    for _ in 0..repeats {
+        if !C::alloc_bulk(size, slots) {
+            out_of_memory(C::NAME);
+        }
+        if TOUCH {
+            for &object in slots.iter() {
+                // SAFETY: fresh memory of at least 16 bytes, aligned to 8 at least by every contestant.
+                unsafe { object.cast::<usize>().write(size) };
+            }
+        }
+        opaque(slots.as_mut_ptr());
+        // SAFETY: allocated above, each once.
+        unsafe { C::free_bulk(size, slots) };
+    }
+}
+
+/// A live set of a contestant, as a lane of a row.
+pub struct LocalWork {
+    pub entry: Entry,
+    pub live: usize,
+    pub round: LocalRound,
+}
+
+impl Work for LocalWork {
+    fn objects_per_repeat(&self) -> usize {
+        self.live
+    }
+
+    fn prepare(&self) -> Box<dyn FnMut(usize) -> u64> {
+        let run = self.entry.local;
+        let mut slots = vec![std::ptr::null_mut(); self.live];
+        let mut round = LocalRound { shuffled: shuffle(self.live), ..self.round.clone() };
+        Box::new(move |repeats| {
+            round.repeats = repeats;
+            run(&round, &mut slots)
+        })
+    }
+}
+
+/// The numbers below `n` in an order that is random and always the same: Fisher and Yates over a xorshift of
+/// Marsaglia.
+fn shuffle(n: usize) -> Vec<u32> {
+    let mut order: Vec<u32> = (0..n as u32).collect();
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    for i in (1..n).rev() {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        order.swap(i, (state % (i as u64 + 1)) as usize);
+    }
+    order
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contestants::glibc::Glibc;
+
+    #[test]
+    fn a_shuffle_holds_every_number_once_and_is_not_sorted() {
+        let mut order = shuffle(1000);
+        assert!(order.windows(2).any(|pair| pair[0] > pair[1]));
+        order.sort_unstable();
+        assert!(order.iter().copied().eq(0..1000));
+        assert!(shuffle(0).is_empty());
+    }
+
+    #[test]
+    fn every_order_runs_through() {
+        for order in [Order::Fifo, Order::Lifo, Order::Random] {
+            let round = LocalRound { size: 64, order, touch: true, ..LocalRound::default() };
+            let work = LocalWork { entry: Entry::of::<Glibc>(), live: 65, round };
+            assert_eq!(work.objects_per_repeat(), 65);
+            work.prepare()(3);
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! What a round does: the loops that are timed, generic over the contestant, and the work that a lane of a
+//! row repeats.
+//!
+//! ```text
+//!   local.rs    one thread: allocate a live set, free it, again and again
+//!   remote.rs   two threads: one allocates, one frees, batches go over a bounded ring
+//! ```
+//!
+//! A new kind of work (latency, fragmentation, a ring of threads) is a file here with its loops and a type
+//! that implements [`Work`].
+
+pub mod local;
+pub mod remote;
+
+pub use local::{LocalRound, LocalWork, Order};
+pub use remote::{RemoteRound, RemoteWork};
+
+/// Work that can be made ready and then repeated as often as fits a round.
+pub trait Work {
+    /// Objects allocated and freed by one repetition: what the time is divided by.
+    fn objects_per_repeat(&self) -> usize;
+
+    /// Repetitions of a round, where all contestants must have the same; otherwise as many as fill the
+    /// round's time.
+    fn fixed_repeats(&self) -> Option<usize> {
+        None
+    }
+
+    /// Makes everything that is not to be timed. The result runs so many repetitions and returns the ticks
+    /// they took.
+    fn prepare(&self) -> Box<dyn FnMut(usize) -> u64>;
+}
+
+#[cold]
+#[inline(never)]
+pub(crate) fn out_of_memory(name: &str) -> ! {
+    eprintln!("uslab-bench: {name} returned no memory in a round; free some, or lower the live set");
+    std::process::exit(1);
+}
