@@ -57,6 +57,8 @@ pub mod locked;
 #[cfg(test)]
 mod tests;
 
+#[cfg(all(uslab_inject, target_arch = "x86_64", not(target_env = "musl")))]
+pub use arch::{ABORTS, INJECT_TURNS};
 pub use arch::{exchange, pop, pop_bulk, push, push_bulk};
 pub use detect::{Mode, Reason, current_cpu, init, mode, reason};
 pub use layout::{MAX_CPUS, SHEAF_HEADER_BYTES, Sheaf, Slot, Which, dummy, dummy_slots, is_dummy};

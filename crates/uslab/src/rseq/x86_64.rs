@@ -11,6 +11,23 @@ use super::detect::area_offset;
 use super::{Exchanged, GATE, Sheaf, Slot, Which};
 use core::arch::asm;
 
+/// What an abort handler does before it restarts: nothing, in every build but the injecting one.
+#[cfg(not(uslab_inject))]
+macro_rules! count_abort {
+    () => {
+        ""
+    };
+}
+
+/// There it counts. No register is free and none is needed; the flags are set anew by the restart.
+#[cfg(uslab_inject)]
+macro_rules! count_abort {
+    () => {
+        // ABORTS++;
+        "lock inc qword ptr [rip + {aborts}]\n"
+    };
+}
+
 /// Descriptor, abort handler, and the store that arms the sequence. Ends at label 3, the first instruction within.
 ///
 /// A handler that is also reachable for the disassembler: `ud1 <signature>(%rip), %edi`, never executed.
@@ -26,7 +43,9 @@ macro_rules! begin {
             ".pushsection __rseq_failure, \"ax\", @progbits\n",
             ".byte 0x0f, 0xb9, 0x3d\n",
             ".long 0x53053053\n",
-            "5: jmp 2f\n",
+            "5:\n",
+            count_abort!(),
+            "jmp 2f\n",
             ".popsection\n",
             // restart:
             "2:\n",
@@ -71,13 +90,18 @@ macro_rules! inject {
 #[cfg(uslab_inject)]
 pub static INJECT_TURNS: core::sync::atomic::AtomicU32 = core::sync::atomic::AtomicU32::new(0);
 
+/// How often the kernel has restarted a sequence of this process.
+#[cfg(uslab_inject)]
+pub static ABORTS: core::sync::atomic::AtomicU64 = core::sync::atomic::AtomicU64::new(0);
+
 /// `asm!` with the injection point's operands, in the build that has one.
 macro_rules! sequence {
     ([$($before:expr),* $(,)?], [$($commit:expr),* $(,)?], $($operands:tt)*) => {
         #[cfg(not(uslab_inject))]
         asm!($($before,)* $($commit,)* "4:", $($operands)*);
         #[cfg(uslab_inject)]
-        asm!($($before,)* inject!(), $($commit,)* "4:", x = out(reg) _, turns = sym INJECT_TURNS, $($operands)*);
+        asm!($($before,)* inject!(), $($commit,)* "4:", x = out(reg) _, turns = sym INJECT_TURNS,
+            aborts = sym ABORTS, $($operands)*);
     };
 }
 
@@ -200,25 +224,28 @@ pub unsafe fn pop_bulk(slots: *const Slot, wanted: usize, out: *mut *mut u8) -> 
     let taken: usize;
     // SAFETY: as in `pop`; the copies go to memory of the caller alone and may be repeated.
     unsafe {
-        asm!(
-            begin!(),
-            slot!(),
-            // s = slots[cpu].main;
-            "mov {s}, qword ptr [{slots} + {t}]",
-            // n = s->count;
-            "mov {n:e}, dword ptr [{s}]",
-            // k = min(wanted, n);
-            "mov {k}, {wanted}",
-            "cmp {k}, {n}",
-            "cmova {k}, {n}",
-            // n = n - k;
-            "sub {n}, {k}",
-            // from = &s->objects[n + 1];
-            "lea {from}, [{s} + {n}*8 + 16]",
-            copy!("{from}", "{out}"),
-            // s->count = n;   commit
-            "mov dword ptr [{s}], {n:e}",
-            "4:",
+        sequence!(
+            [
+                begin!(),
+                slot!(),
+                // s = slots[cpu].main;
+                "mov {s}, qword ptr [{slots} + {t}]",
+                // n = s->count;
+                "mov {n:e}, dword ptr [{s}]",
+                // k = min(wanted, n);
+                "mov {k}, {wanted}",
+                "cmp {k}, {n}",
+                "cmova {k}, {n}",
+                // n = n - k;
+                "sub {n}, {k}",
+                // from = &s->objects[n + 1];
+                "lea {from}, [{s} + {n}*8 + 16]",
+                copy!("{from}", "{out}"),
+            ],
+            [
+                // s->count = n;   commit
+                "mov dword ptr [{s}], {n:e}",
+            ],
             t = out(reg) _,
             s = out(reg) _,
             n = out(reg) _,
@@ -246,27 +273,30 @@ pub unsafe fn push_bulk(slots: *const Slot, given: usize, objects: *const *mut u
     let put: usize;
     // SAFETY: as in `push`; the copies lie above the count.
     unsafe {
-        asm!(
-            begin!(),
-            slot!(),
-            // s = slots[cpu].main;
-            "mov {s}, qword ptr [{slots} + {t}]",
-            // n = s->count;
-            "mov {n:e}, dword ptr [{s}]",
-            // k = min(given, s->capacity - n);
-            "mov {t:e}, dword ptr [{s} + 4]",
-            "sub {t:e}, {n:e}",
-            "mov {k}, {given}",
-            "cmp {k}, {t}",
-            "cmova {k}, {t}",
-            // to = &s->objects[n + 1];
-            "lea {to}, [{s} + {n}*8 + 16]",
-            copy!("{objects}", "{to}"),
-            // n = n + k;
-            "add {n}, {k}",
-            // s->count = n;   commit
-            "mov dword ptr [{s}], {n:e}",
-            "4:",
+        sequence!(
+            [
+                begin!(),
+                slot!(),
+                // s = slots[cpu].main;
+                "mov {s}, qword ptr [{slots} + {t}]",
+                // n = s->count;
+                "mov {n:e}, dword ptr [{s}]",
+                // k = min(given, s->capacity - n);
+                "mov {t:e}, dword ptr [{s} + 4]",
+                "sub {t:e}, {n:e}",
+                "mov {k}, {given}",
+                "cmp {k}, {t}",
+                "cmova {k}, {t}",
+                // to = &s->objects[n + 1];
+                "lea {to}, [{s} + {n}*8 + 16]",
+                copy!("{objects}", "{to}"),
+                // n = n + k;
+                "add {n}, {k}",
+            ],
+            [
+                // s->count = n;   commit
+                "mov dword ptr [{s}], {n:e}",
+            ],
             t = out(reg) _,
             s = out(reg) _,
             n = out(reg) _,
