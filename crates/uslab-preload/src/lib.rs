@@ -1,1 +1,8 @@
-//! preload
+//! `libuslab_malloc.so`: the malloc family and `operator new`/`delete`, for `LD_PRELOAD`. Nothing but symbols: each is a line
+//! on [`uslab::malloc`], with the errors that POSIX and C23 ask for.
+//!
+//! No symbol here may use Rust's own allocator, which would be itself, or panic.
+
+mod c;
+mod cxx;
+mod lifecycle;

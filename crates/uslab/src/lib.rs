@@ -6,6 +6,7 @@
 #![warn(missing_docs)]
 
 pub mod cache;
+pub mod malloc;
 pub mod os;
 pub mod pages;
 pub mod percpu;
@@ -17,4 +18,6 @@ pub mod sync;
 pub use cache::{
     Busy, Cache, CacheBox, CacheBuilder, ConstructedBox, CreateError, Flags, Prefilled, RawCache, RawPrefilled,
 };
+pub use cache::release_memory;
+pub use malloc::{Heap, Uslab};
 pub use rseq::{Mode, mode};

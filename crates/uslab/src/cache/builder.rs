@@ -1,8 +1,10 @@
 //! What a cache is to be like.
 
-use super::{Cache, CreateError, RawCache};
+use super::{Cache, Core, CreateError, RawCache, registry, start};
+use crate::pages::PAGE_BYTES;
 use crate::slab::Constructor;
 use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Release};
 
 /// Switches of a cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -111,6 +113,22 @@ impl<'a> CacheBuilder<'a> {
     pub const unsafe fn raw_constructor(mut self, constructor: Constructor) -> Self {
         self.constructor = Some(constructor);
         self
+    }
+
+    /// The cache that `place` points to, made for objects of `size` bytes if it is null; `None` without memory.
+    pub(crate) fn make_core(self, size: usize, place: &AtomicPtr<Core>) -> Option<&'static Core> {
+        if !start::ensure() {
+            return None;
+        }
+        let mut registry = registry::lock();
+        // SAFETY: null or a core, which lives at its address for ever.
+        if let Some(core) = unsafe { place.load(Acquire).as_ref() } {
+            return Some(core);
+        }
+        let align = if size.is_power_of_two() { size.min(PAGE_BYTES) } else { 16 };
+        let core = Core::create(&self, size, align, &mut registry).ok()?;
+        place.store((&raw const *core).cast_mut(), Release);
+        Some(core)
     }
 
     /// The cache for objects of `size` bytes, at most 256 KiB.

@@ -18,7 +18,7 @@ use core::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Release};
 static ABOVE: AtomicPtr<Above> = AtomicPtr::new(core::ptr::null_mut());
 
 /// See [`set_above`].
-pub struct Above {
+pub(crate) struct Above {
     /// Takes the locks.
     pub lock: fn(),
     /// Undoes it; true in the child.
@@ -26,7 +26,7 @@ pub struct Above {
 }
 
 /// Lets a layer above take part in forks.
-pub fn set_above(above: &'static Above) {
+pub(crate) fn set_above(above: &'static Above) {
     ABOVE.store((&raw const *above).cast_mut(), Release);
 }
 

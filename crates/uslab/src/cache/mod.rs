@@ -27,5 +27,7 @@ mod typed;
 pub use builder::{CacheBuilder, Flags};
 pub use body::Core;
 pub use prefilled::{Prefilled, RawPrefilled};
-pub use raw::{Busy, CreateError, RawCache};
+pub(crate) use fork::{Above, set_above};
+pub(crate) use raw::destroy_whole;
+pub use raw::{Busy, CreateError, RawCache, account_all, release_memory};
 pub use typed::{Cache, CacheBox, ConstructedBox};

@@ -281,3 +281,10 @@ pub fn release_memory() -> usize {
     });
     pages::purge_all()
 }
+
+/// Brings the figures of all caches up to date: exact if nobody allocates meanwhile.
+pub fn account_all() {
+    if start::is_ready() {
+        registry::for_each(|core| core.cpu.account_all());
+    }
+}

@@ -11,6 +11,12 @@ pub fn set_out_of_memory() {
     set(libc::ENOMEM);
 }
 
+/// Sets `errno` to EINVAL.
+#[cold]
+pub fn set_invalid() {
+    set(libc::EINVAL);
+}
+
 /// Sets `errno`.
 pub fn set(value: i32) {
     // SAFETY: the cell is this thread's and lives as long as the thread.

@@ -79,3 +79,9 @@ pub fn process_id() -> u32 {
     // SAFETY: no preconditions.
     unsafe { libc::getpid() as u32 }
 }
+
+/// Its parent.
+pub fn parent_process_id() -> u32 {
+    // SAFETY: no preconditions.
+    unsafe { libc::getppid() as u32 }
+}

@@ -6,7 +6,7 @@ use super::chunk::Chunk;
 use super::{CHUNK_BYTES, CHUNK_PAGES, DESCRIPTOR_BYTES, PAGE_BYTES, PAGE_SHIFT};
 use crate::{os, stats};
 use core::sync::atomic::{
-    AtomicPtr, AtomicU16, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+    AtomicPtr, AtomicU16, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
 };
 
 /// The number of a page, counted from the arena's first.
@@ -192,6 +192,13 @@ pub fn set_owner(first: PageIndex, pages: usize, id: u16) {
     for entry in entries {
         entry.store(id, Release);
     }
+}
+
+/// Makes a page nobody's if it is `id`'s; says whether it was. Of several that try, one succeeds.
+pub fn clear_owner(page: PageIndex, id: u16) -> bool {
+    // SAFETY: as in `owner`.
+    let entry = unsafe { &*ARENA.map.load(Relaxed).add(page.0 as usize) };
+    entry.compare_exchange(id, 0, AcqRel, Relaxed).is_ok()
 }
 
 /// The 64 bytes of descriptor of a page; those of a run follow one another.

@@ -165,6 +165,36 @@ impl Buddy {
         zero
     }
 
+    /// Takes the pages from `first` on, if they are committed and free.
+    pub fn claim_at(&mut self, first: PageIndex, pages: usize) -> bool {
+        let (start, end) = (first.0 as usize, first.0 as usize + pages);
+        if end > arena::chunks_committed() * CHUNK_PAGES {
+            return false;
+        }
+        let parts = |visit: &mut dyn FnMut(usize, usize, usize) -> bool| {
+            let mut at = start;
+            while at < end {
+                let n = (end - at).min(CHUNK_PAGES - at % CHUNK_PAGES);
+                if !visit(at / CHUNK_PAGES, at % CHUNK_PAGES, n) {
+                    return false;
+                }
+                at += n;
+            }
+            true
+        };
+        // SAFETY: committed, and `&mut self` is the lock.
+        if !parts(&mut |index, first, n| unsafe { (*arena::chunk(index)).is_free(first, n) }) {
+            return false;
+        }
+        parts(&mut |index, first, n| {
+            self.claim(index, first, n);
+            true
+        });
+        self.used_pages += pages;
+        self.publish();
+        true
+    }
+
     /// Takes a run back. False, and nothing done to the chunk concerned, if part of it is free already.
     pub fn free(&mut self, first: PageIndex, pages: usize, zero: bool) -> bool {
         let mut at = first.0 as usize;

@@ -97,6 +97,11 @@ impl Chunk {
         self.order = MAX_ORDER as u8;
     }
 
+    /// Whether pages `[first, first + count)` are all free.
+    pub fn is_free(&self, first: usize, count: usize) -> bool {
+        (first / 64..=(first + count - 1) / 64).all(|word| !self.free[word] & mask(word, first, count) == 0)
+    }
+
     /// Takes free pages `[first, first + count)`; says how many of them are known to be zero.
     pub fn claim(&mut self, first: usize, count: usize) -> usize {
         let mut zero = 0;

@@ -99,6 +99,16 @@ pub fn free(first: PageIndex, pages: usize, temperature: Temperature) {
     purge::after_free(dirty);
 }
 
+/// Gives a run back that reads as zero and has no memory behind it.
+pub fn free_zeroed(first: PageIndex, pages: usize) {
+    buddy::lock().free(first, pages, true);
+}
+
+/// Takes the `pages` pages from `first` on, if all are free: what follows a run that wants to grow.
+pub fn extend(first: PageIndex, pages: usize) -> bool {
+    buddy::lock().claim_at(first, pages)
+}
+
 fn free_to_buddy(first: PageIndex, pages: usize) -> usize {
     let mut buddy = buddy::lock();
     if !buddy.free(first, pages, false) {

@@ -5,5 +5,7 @@
 
 pub mod layout;
 mod publish;
+mod usage;
 
-pub use publish::{header, init, publish_in_child, record, remove_file};
+pub use publish::{finish, header, init, publish_in_child, record};
+pub use usage::{Usage, usage};

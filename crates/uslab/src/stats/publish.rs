@@ -83,6 +83,11 @@ pub fn publish_in_child() {
         let private: *mut u8 = PRIVATE.0.get().cast();
         core::ptr::copy_nonoverlapping(shared, private, used);
         SHARED.store(core::ptr::null_mut(), Relaxed);
+        // The magic goes in last, so that no reader takes the half-made file for the parent's.
+        header().magic.store(0, Relaxed);
+        header().pid.store(os::file::process_id(), Relaxed);
+        header().start_ns.store(os::clock::boot_ns(), Relaxed);
+        header().finished.store(0, Relaxed);
         let mapped = with_path(|path| os::file::map_shared(path, FILE_BYTES, Some(shared)));
         if mapped.is_some() {
             core::ptr::copy_nonoverlapping(private, shared, used);
@@ -91,13 +96,23 @@ pub fn publish_in_child() {
             PUBLISHED.store(false, Relaxed);
         }
     }
-    header().pid.store(os::file::process_id(), Relaxed);
-    header().finished.store(0, Relaxed);
+    header().magic.store(MAGIC, Release);
 }
 
-/// Removes the file, where nobody waits for its final figures.
-pub fn remove_file() {
-    if PUBLISHED.swap(false, Relaxed) {
+/// Called at exit: marks the figures as final, or removes the file where nobody waits for them.
+///
+/// `uslab run --stats` waits for the process that it started, and only for that: it names itself in
+/// `USLAB_SNAPSHOT_READER`.
+pub fn finish() {
+    if !PUBLISHED.load(Relaxed) {
+        return;
+    }
+    let [reader] = os::env::lookup(["USLAB_SNAPSHOT_READER"]);
+    let reader = reader.and_then(|value| value.as_number());
+    if reader == Some(u64::from(os::file::parent_process_id())) {
+        header().finished.store(1, Release);
+    } else {
+        PUBLISHED.store(false, Relaxed);
         with_path(os::file::remove);
     }
 }

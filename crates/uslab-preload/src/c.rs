@@ -1,0 +1,169 @@
+//! The C functions.
+
+use core::ffi::{c_int, c_void};
+use core::ptr;
+use uslab::malloc;
+
+fn fail(errno: c_int) -> *mut c_void {
+    uslab::os::errno::set(errno);
+    ptr::null_mut()
+}
+
+/// C23 7.24.3.6.
+#[unsafe(no_mangle)]
+pub extern "C" fn malloc(size: usize) -> *mut c_void {
+    malloc::malloc(size).cast()
+}
+
+/// C23 7.24.3.2.
+#[unsafe(no_mangle)]
+pub extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
+    malloc::calloc(count, size).cast()
+}
+
+/// C23 7.24.3.3.
+///
+/// # Safety
+/// As in the standard.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn free(pointer: *mut c_void) {
+    // SAFETY: the caller's promise is that of the standard.
+    unsafe { malloc::free(pointer.cast()) }
+}
+
+/// C23 7.24.3.7. Size 0 frees and returns null, as glibc does and its programs expect.
+///
+/// # Safety
+/// As in the standard.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn realloc(pointer: *mut c_void, size: usize) -> *mut c_void {
+    // SAFETY: as above.
+    unsafe {
+        if size == 0 && !pointer.is_null() {
+            malloc::free(pointer.cast());
+            return ptr::null_mut();
+        }
+        malloc::realloc(pointer.cast(), size).cast()
+    }
+}
+
+/// `realloc` of `count · size` bytes; ENOMEM where that overflows (POSIX.1-2024).
+///
+/// # Safety
+/// As `realloc`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn reallocarray(pointer: *mut c_void, count: usize, size: usize) -> *mut c_void {
+    match count.checked_mul(size) {
+        // SAFETY: as above.
+        Some(bytes) => unsafe { realloc(pointer, bytes) },
+        None => fail(libc::ENOMEM),
+    }
+}
+
+/// C23 7.24.3.1: EINVAL where the alignment is not a power of two.
+#[unsafe(no_mangle)]
+pub extern "C" fn aligned_alloc(align: usize, size: usize) -> *mut c_void {
+    malloc::aligned_alloc(align, size).cast()
+}
+
+/// POSIX.1-2024: the error is returned, `errno` and `*result` are kept on failure.
+///
+/// # Safety
+/// `result` must be valid to write to.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn posix_memalign(result: *mut *mut c_void, align: usize, size: usize) -> c_int {
+    if !align.is_power_of_two() || align % size_of::<*mut c_void>() != 0 {
+        return libc::EINVAL;
+    }
+    let _errno = uslab::os::errno::Preserved::new();
+    let object = malloc::aligned_alloc(align, size);
+    if object.is_null() {
+        return libc::ENOMEM;
+    }
+    // SAFETY: the caller's promise.
+    unsafe { *result = object.cast() };
+    0
+}
+
+/// The old name; any alignment is taken, rounded up to a power of two, as glibc does.
+#[unsafe(no_mangle)]
+pub extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
+    match align.checked_next_power_of_two() {
+        Some(align) => malloc::aligned_alloc(align, size).cast(),
+        None => fail(libc::EINVAL),
+    }
+}
+
+/// A page-aligned object.
+#[unsafe(no_mangle)]
+pub extern "C" fn valloc(size: usize) -> *mut c_void {
+    memalign(uslab::os::memory::page_bytes(), size)
+}
+
+/// Whole pages.
+#[unsafe(no_mangle)]
+pub extern "C" fn pvalloc(size: usize) -> *mut c_void {
+    let page = uslab::os::memory::page_bytes();
+    match size.max(1).checked_next_multiple_of(page) {
+        Some(bytes) => memalign(page, bytes),
+        None => fail(libc::ENOMEM),
+    }
+}
+
+/// Bytes that may be used, at least those asked for.
+///
+/// # Safety
+/// `pointer` must be null or come from one of these functions.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn malloc_usable_size(pointer: *mut c_void) -> usize {
+    malloc::usable_size(pointer.cast())
+}
+
+/// C23 7.24.3.4.
+///
+/// # Safety
+/// As in the standard: `size` is the one asked for.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn free_sized(pointer: *mut c_void, size: usize) {
+    if !pointer.is_null() {
+        // SAFETY: not null; the caller's promise.
+        unsafe { malloc::free_sized(pointer.cast(), size) }
+    }
+}
+
+/// C23 7.24.3.5.
+///
+/// # Safety
+/// As in the standard: alignment and size are those asked for.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn free_aligned_sized(pointer: *mut c_void, align: usize, size: usize) {
+    if !pointer.is_null() {
+        // SAFETY: not null; the caller's promise.
+        unsafe { malloc::free_aligned_sized(pointer.cast(), align, size) }
+    }
+}
+
+/// Gives free memory back to the system; 1 if any was. `pad` is ignored.
+#[unsafe(no_mangle)]
+pub extern "C" fn malloc_trim(_pad: usize) -> c_int {
+    let _errno = uslab::os::errno::Preserved::new();
+    c_int::from(uslab::release_memory() > 0)
+}
+
+/// The figures of `mallinfo2(3)`, as far as they mean something here.
+#[unsafe(no_mangle)]
+pub extern "C" fn mallinfo2() -> libc::mallinfo2 {
+    let usage = uslab::stats::usage();
+    libc::mallinfo2 {
+        arena: usage.used_bytes + usage.dirty_bytes,
+        ordblks: usage.free_objects,
+        smblks: 0,
+        hblks: usage.large_objects,
+        hblkhd: usage.large_bytes,
+        usmblks: 0,
+        fsmblks: 0,
+        uordblks: usage.allocated_bytes,
+        fordblks: (usage.used_bytes + usage.dirty_bytes).saturating_sub(usage.allocated_bytes),
+        keepcost: usage.dirty_bytes,
+    }
+}

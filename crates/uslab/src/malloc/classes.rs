@@ -1,0 +1,142 @@
+//! Size classes: steps of 16 bytes to 128, then four to a doubling, to 32 KiB.
+//!
+//! A request is wasted on by less than a fifth above 128 bytes, 11 % in the mean; powers of two are classes, whose objects are
+//! naturally aligned because slabs lie on multiples of their own size.
+
+use crate::pages::PAGE_BYTES;
+
+/// Largest size served by a class.
+pub const SMALL_MOST_BYTES: usize = 32 << 10;
+/// Number of classes.
+pub const CLASSES: usize = 40;
+const STEP: usize = 16;
+
+/// A size class.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Class(u8);
+
+/// Bytes of each class.
+const BYTES: [u32; CLASSES] = {
+    let mut bytes = [0; CLASSES];
+    let mut i = 0;
+    while i < 8 {
+        bytes[i] = (i as u32 + 1) * STEP as u32;
+        i += 1;
+    }
+    while i < CLASSES {
+        let base = 128 << ((i - 8) / 4);
+        bytes[i] = base + base / 4 * ((i as u32 - 8) % 4 + 1);
+        i += 1;
+    }
+    bytes
+};
+
+/// The class of each size, by steps of 16 bytes.
+static OF_SIZE: [u8; SMALL_MOST_BYTES / STEP + 1] = {
+    let mut table = [0; SMALL_MOST_BYTES / STEP + 1];
+    let (mut i, mut class) = (0, 0);
+    while i < table.len() {
+        if (BYTES[class] as usize) < i * STEP {
+            class += 1;
+        }
+        table[i] = class as u8;
+        i += 1;
+    }
+    table
+};
+
+impl Class {
+    /// The smallest class for `size` bytes; `None` beyond [`SMALL_MOST_BYTES`].
+    #[inline(always)]
+    pub fn of(size: usize) -> Option<Class> {
+        if size <= SMALL_MOST_BYTES { Some(Class(OF_SIZE[size.div_ceil(STEP)])) } else { None }
+    }
+
+    /// The smallest class for `size` bytes whose objects all lie on multiples of `align`, a power of two.
+    #[inline(always)]
+    pub fn of_aligned(size: usize, align: usize) -> Option<Class> {
+        if align <= STEP { Class::of(size) } else { Class::of_widely_aligned(size, align) }
+    }
+
+    fn of_widely_aligned(size: usize, align: usize) -> Option<Class> {
+        // Slabs are at least a page; alignments beyond are for page runs.
+        if align > PAGE_BYTES {
+            return None;
+        }
+        let first = Class::of(size.max(align))?.0;
+        (first..CLASSES as u8).map(Class).find(|class| class.bytes() % align == 0)
+    }
+
+    /// Bytes of its objects.
+    #[inline]
+    pub fn bytes(self) -> usize {
+        BYTES[self.index()] as usize
+    }
+
+    /// 0 … [`CLASSES`] - 1.
+    #[inline(always)]
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    /// The class of that index.
+    pub fn at(index: usize) -> Option<Class> {
+        (index < CLASSES).then_some(Class(index as u8))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_size_gets_the_smallest_class_that_holds_it() {
+        for size in 0..=SMALL_MOST_BYTES {
+            let class = Class::of(size).unwrap();
+            assert!(class.bytes() >= size);
+            assert!(class.index() == 0 || Class::at(class.index() - 1).unwrap().bytes() < size);
+        }
+        assert_eq!(Class::of(SMALL_MOST_BYTES + 1), None);
+        assert_eq!(Class::of(usize::MAX), None);
+    }
+
+    #[test]
+    fn powers_of_two_are_classes_and_all_are_multiples_of_16() {
+        for shift in 4..=15 {
+            assert_eq!(Class::of(1 << shift).unwrap().bytes(), 1 << shift);
+        }
+        assert!(BYTES.iter().all(|bytes| bytes % 16 == 0));
+        assert_eq!(BYTES[CLASSES - 1] as usize, SMALL_MOST_BYTES);
+    }
+
+    #[test]
+    fn mean_waste_is_at_most_an_eighth() {
+        // Over all sizes, each equally likely: of the bytes handed out, those not asked for.
+        let (mut asked, mut given) = (0, 0);
+        for size in 1..=SMALL_MOST_BYTES {
+            asked += size;
+            given += Class::of(size).unwrap().bytes();
+        }
+        assert!((given - asked) * 8 <= given, "{} of {given}", given - asked);
+        // And in every doubling by itself, from 128 bytes on.
+        for shift in 7..15 {
+            let (mut asked, mut given) = (0, 0);
+            for size in (1 << shift) + 1..=2 << shift {
+                asked += size;
+                given += Class::of(size).unwrap().bytes();
+            }
+            assert!((given - asked) * 8 <= given);
+        }
+    }
+
+    #[test]
+    fn aligned_classes_keep_their_alignment() {
+        for align in [32, 64, 128, 256, 512, 1024, 2048, 4096] {
+            for size in [1, 31, 64, 100, 200, 1000, 5000, 32768] {
+                let class = Class::of_aligned(size, align).unwrap();
+                assert!(class.bytes() % align == 0 && class.bytes() >= size);
+            }
+        }
+        assert_eq!(Class::of_aligned(64, 8192), None);
+    }
+}

@@ -1,0 +1,66 @@
+//! `Uslab`: the allocator for Rust programs.
+
+use super::classes::Class;
+use core::alloc::{GlobalAlloc, Layout};
+
+/// The general allocator as Rust's global one.
+///
+/// ```
+/// #[global_allocator]
+/// static GLOBAL: uslab::Uslab = uslab::Uslab;
+/// # fn main() { assert_eq!(vec![1, 2, 3].len(), 3); }
+/// ```
+///
+/// Rust says size and alignment when it frees, so freeing never looks the pointer up.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Uslab;
+
+// SAFETY: the functions of `malloc` hand out distinct memory of at least the size and alignment asked for, keep `realloc`'s contents, and
+// never unwind.
+unsafe impl GlobalAlloc for Uslab {
+    #[inline]
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        super::aligned_alloc(layout.align(), layout.size())
+    }
+
+    #[inline]
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise; the class follows from the layout as it did in `alloc`.
+        unsafe { super::free_aligned_sized(pointer, layout.align(), layout.size()) };
+    }
+
+    #[inline]
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        if layout.align() <= super::ALIGN {
+            return super::zeroed(layout.size());
+        }
+        let object = super::aligned_alloc(layout.align(), layout.size());
+        if !object.is_null() {
+            // SAFETY: ours, of that size.
+            unsafe { object.write_bytes(0, layout.size()) };
+        }
+        object
+    }
+
+    #[inline]
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        let old = Class::of_aligned(layout.size(), layout.align());
+        if old.is_some() && old == Class::of_aligned(size, layout.align()) {
+            return pointer;
+        }
+        if old.is_none() && layout.align() <= super::ALIGN {
+            // SAFETY: the caller's promise.
+            return unsafe { super::realloc(pointer, size) };
+        }
+        // SAFETY: the caller promises a valid layout for the new size.
+        let new = unsafe { self.alloc(Layout::from_size_align_unchecked(size, layout.align())) };
+        if !new.is_null() {
+            // SAFETY: both are at least that long, and different objects.
+            unsafe {
+                core::ptr::copy_nonoverlapping(pointer, new, layout.size().min(size));
+                self.dealloc(pointer, layout);
+            }
+        }
+        new
+    }
+}

@@ -1,0 +1,173 @@
+//! `Heap`: a private set of size classes, destroyed whole.
+//!
+//! A heap's objects are freed one by one like any others (by any `free`), or all at once when the heap goes. Its classes are caches of its
+//! own, made when first asked for; its large objects are kept in a list.
+
+use super::classes::{CLASSES, Class};
+use super::large::{self, NO_PAGE};
+use super::{ALIGN, small};
+use crate::cache::{Above, Core, destroy_whole, set_above};
+use crate::os::Lock;
+use crate::pages::{self, PageIndex};
+use crate::rseq;
+use crate::sync::Rank;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering::Acquire, Ordering::Relaxed};
+
+/// Guards the lists of large objects of all heaps: rare, and one lock is easy to hold over a fork.
+static LISTS: Lock<()> = Lock::new(Rank::Heap, ());
+
+fn lock_lists() {
+    LISTS.acquire_for_fork();
+}
+
+fn unlock_lists(child: bool) {
+    if child { LISTS.reset_in_child() } else { LISTS.release_after_fork() }
+}
+
+static FORK: Above = Above { lock: lock_lists, unlock: unlock_lists };
+
+pub(super) fn take_part_in_forks() {
+    set_above(&FORK);
+}
+
+/// A private heap. Dropping it frees everything that was allocated from it.
+///
+/// Any thread may allocate; what it gave out may be freed with [`Heap::free`] or any `free`, until the heap is dropped.
+///
+/// ```
+/// let heap = uslab::Heap::new().unwrap();
+/// let a = heap.alloc(100, 8).unwrap();
+/// // SAFETY: from this heap, unused.
+/// unsafe { heap.free(a) };
+/// heap.alloc(1 << 20, 4096).unwrap();
+/// drop(heap); // takes the megabyte along
+/// ```
+pub struct Heap {
+    inner: NonNull<Inner>,
+}
+
+struct Inner {
+    classes: [AtomicPtr<Core>; CLASSES],
+    /// First page of the newest large object.
+    large: AtomicU32,
+}
+
+// SAFETY: classes are caches, which are shared by design; the list is under a lock.
+unsafe impl Send for Heap {}
+// SAFETY: as above.
+unsafe impl Sync for Heap {}
+
+impl Heap {
+    /// An empty heap; `None` without memory.
+    pub fn new() -> Option<Heap> {
+        take_part_in_forks();
+        let inner = NonNull::new(super::malloc(size_of::<Inner>()).cast::<Inner>())?;
+        // SAFETY: fresh memory of that size, aligned to 16.
+        unsafe {
+            inner.write(Inner {
+                classes: [const { AtomicPtr::new(core::ptr::null_mut()) }; CLASSES],
+                large: AtomicU32::new(NO_PAGE),
+            });
+        }
+        Some(Heap { inner })
+    }
+
+    fn inner(&self) -> &Inner {
+        // SAFETY: written in `new`, freed in `drop`.
+        unsafe { self.inner.as_ref() }
+    }
+
+    /// `size` bytes on a boundary of `align`, uninitialised; `None` if there is no memory or `align` is not a power of two.
+    pub fn alloc(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
+        if !align.is_power_of_two() {
+            return None;
+        }
+        match Class::of_aligned(size, align) {
+            Some(class) => self.alloc_small(class),
+            None => self.alloc_large(size, align),
+        }
+    }
+
+    fn alloc_small(&self, class: Class) -> Option<NonNull<u8>> {
+        let place = &self.inner().classes[class.index()];
+        // SAFETY: null or a core, which lives at its address for ever.
+        let cache = match unsafe { place.load(Acquire).as_ref() } {
+            Some(cache) => cache,
+            None => small::options("heap", class).make_core(class.bytes(), place)?,
+        };
+        // SAFETY: the slots are the cache's.
+        match NonNull::new(unsafe { rseq::pop(cache.slots()) }) {
+            Some(object) => Some(object),
+            None => NonNull::new(cache.alloc_slow()),
+        }
+    }
+
+    fn alloc_large(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
+        let (object, _) = large::alloc(size, align.max(ALIGN))?;
+        let page = pages::page_of(object)?;
+        let head = large::head(page);
+        let _lists = LISTS.lock();
+        let next = self.inner().large.load(Relaxed);
+        head.heap.store(self.inner.as_ptr() as u64, Relaxed);
+        head.next.store(next, Relaxed);
+        head.prev.store(NO_PAGE, Relaxed);
+        if next != NO_PAGE {
+            large::head(PageIndex(next)).prev.store(page.0, Relaxed);
+        }
+        self.inner().large.store(page.0, Relaxed);
+        NonNull::new(object)
+    }
+
+    /// Takes memory back.
+    ///
+    /// # Safety
+    /// It must come from this heap and not be used any more.
+    pub unsafe fn free(&self, object: NonNull<u8>) {
+        // SAFETY: the caller's promise.
+        unsafe { super::free(object.as_ptr()) };
+    }
+}
+
+impl Drop for Heap {
+    fn drop(&mut self) {
+        for place in &self.inner().classes {
+            // SAFETY: null or a core.
+            if let Some(cache) = unsafe { place.load(Acquire).as_ref() } {
+                // SAFETY: whoever drops the heap promises, as with any owner, that its objects are done with: their borrowers hold
+                // raw pointers or the allocator's clones, which borrow the heap.
+                unsafe { destroy_whole(cache) };
+            }
+        }
+        loop {
+            let page = self.inner().large.load(Relaxed);
+            if page == NO_PAGE {
+                break;
+            }
+            let page = PageIndex(page);
+            large::free(page, pages::address_of(page));
+        }
+        // SAFETY: made in `new`, used by nobody else.
+        unsafe { super::free(self.inner.as_ptr().cast()) };
+    }
+}
+
+/// A large object is freed: takes it out of its heap's list, if it is in one.
+pub(super) fn forget_large(page: PageIndex) {
+    let head = large::head(page);
+    if head.heap.load(Relaxed) == 0 {
+        return;
+    }
+    let _lists = LISTS.lock();
+    let heap = head.heap.swap(0, Relaxed);
+    let (next, prev) = (head.next.load(Relaxed), head.prev.load(Relaxed));
+    if next != NO_PAGE {
+        large::head(PageIndex(next)).prev.store(prev, Relaxed);
+    }
+    if prev != NO_PAGE {
+        large::head(PageIndex(prev)).next.store(next, Relaxed);
+    } else if heap != 0 {
+        // SAFETY: the heap lives while objects are in its list: dropping it empties that.
+        unsafe { (*(heap as *const Inner)).large.store(next, Relaxed) };
+    }
+}

@@ -1,0 +1,134 @@
+//! Large objects: page runs, described in the descriptor of their first page.
+//!
+//! In the page map the first page of a run has [`LARGE_ID`] and the others 0, so that only the pointer that was handed out is
+//! taken back.
+
+use crate::cache::registry::LARGE_ID;
+use crate::cache::start;
+use crate::os;
+use crate::pages::{self, CHUNK_PAGES, PAGE_BYTES, PAGE_SHIFT, PageIndex, Temperature};
+use crate::slab::{Misuse, report_misuse};
+use crate::stats;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+/// From this size on moving pages beats copying bytes: a remap costs about as much as copying a few hundred kilobytes.
+const MOVE_LEAST_BYTES: usize = 1 << 20;
+
+/// "Not in a heap's list".
+pub(super) const NO_PAGE: u32 = u32::MAX;
+
+/// The descriptor of a run. `next` and `prev` belong to the lock of `heap`.
+#[repr(C)]
+pub(super) struct Head {
+    pages: AtomicU32,
+    /// Neighbours in the list of a private heap.
+    pub next: AtomicU32,
+    pub prev: AtomicU32,
+    /// The heap's address; 0 for `malloc`'s own.
+    pub heap: AtomicU64,
+}
+
+const _: () = assert!(size_of::<Head>() <= pages::DESCRIPTOR_BYTES);
+
+/// The descriptor of the run that starts at `page`.
+pub(super) fn head(page: PageIndex) -> &'static Head {
+    // SAFETY: descriptors of committed pages are mapped for ever; all fields are atomics.
+    unsafe { &*pages::descriptor(page).cast::<Head>() }
+}
+
+/// `size` bytes on a boundary of `align`; whether they are known to be zero. `None` if there is no room.
+pub(super) fn alloc(size: usize, align: usize) -> Option<(*mut u8, bool)> {
+    if size > isize::MAX as usize || !start::ensure() {
+        return None;
+    }
+    let _errno = os::errno::Preserved::new();
+    let count = size.div_ceil(PAGE_BYTES).max(1);
+    let align_order = (align.max(PAGE_BYTES) >> PAGE_SHIFT).trailing_zeros();
+    let run = pages::alloc(count, align_order, Temperature::Cold)?;
+    let head = head(run.first);
+    head.pages.store(count as u32, Relaxed);
+    head.next.store(NO_PAGE, Relaxed);
+    head.prev.store(NO_PAGE, Relaxed);
+    head.heap.store(0, Relaxed);
+    pages::set_owner(run.first, 1, LARGE_ID);
+    let header = stats::header();
+    header.large_allocs.fetch_add(1, Relaxed);
+    count_object(1, count as i64);
+    Some((pages::address_of(run.first), run.zeroed))
+}
+
+fn count_object(objects: i64, pages: i64) {
+    let header = stats::header();
+    header.large_objects.fetch_add(objects as u64, Relaxed);
+    header.large_bytes.fetch_add((pages * PAGE_BYTES as i64) as u64, Relaxed);
+}
+
+/// Bytes of the run that starts at `page`.
+pub(super) fn bytes(page: PageIndex) -> usize {
+    head(page).pages.load(Relaxed) as usize * PAGE_BYTES
+}
+
+/// Takes the run back whose first page is `page`, if `pointer` is its start.
+pub(super) fn free(page: PageIndex, pointer: *mut u8) {
+    if pointer != pages::address_of(page) {
+        return report_misuse(Misuse::NotAnObject, pointer, "large objects");
+    }
+    super::heap::forget_large(page);
+    if !pages::clear_owner(page, LARGE_ID) {
+        return report_misuse(Misuse::DoubleFree, pointer, "large objects");
+    }
+    let count = head(page).pages.load(Relaxed) as usize;
+    count_object(-1, -(count as i64));
+    pages::free(page, count, Temperature::Cold);
+}
+
+/// Gives the object `size` bytes where it is, if it can: gives pages back, or takes free ones behind it.
+pub(super) fn resize(pointer: *mut u8, size: usize) -> bool {
+    let Some(page) = start_of(pointer) else { return false };
+    let have = head(page).pages.load(Relaxed) as usize;
+    let want = size.div_ceil(PAGE_BYTES);
+    if want < have {
+        head(page).pages.store(want as u32, Relaxed);
+        pages::free(page.plus(want), have - want, Temperature::Cold);
+    } else if want > have {
+        if size > isize::MAX as usize || !pages::extend(page.plus(have), want - have) {
+            return false;
+        }
+        head(page).pages.store(want as u32, Relaxed);
+    }
+    count_object(0, want as i64 - have as i64);
+    true
+}
+
+/// Moves a large object of at least [`MOVE_LEAST_BYTES`] to a larger run, page by page.
+pub(super) fn move_to(pointer: *mut u8, size: usize) -> Option<*mut u8> {
+    let page = start_of(pointer)?;
+    let old = bytes(page);
+    // Heaps keep lists of their runs: those are copied.
+    if old < MOVE_LEAST_BYTES || size < old || head(page).heap.load(Relaxed) != 0 {
+        return None;
+    }
+    let _errno = os::errno::Preserved::new();
+    if old % os::memory::page_bytes() != 0 {
+        return None;
+    }
+    let (new, _) = alloc(size, CHUNK_PAGES.min(16) * PAGE_BYTES)?;
+    // SAFETY: both are live runs of ours, the new one at least as long and with contents that nobody uses.
+    if !unsafe { os::memory::move_pages(pointer, new, old) } {
+        if let Some(page) = start_of(new) {
+            free(page, new);
+        }
+        return None;
+    }
+    if pages::clear_owner(page, LARGE_ID) {
+        count_object(-1, -((old / PAGE_BYTES) as i64));
+        // The kernel left fresh pages there.
+        pages::free_zeroed(page, old / PAGE_BYTES);
+    }
+    Some(new)
+}
+
+fn start_of(pointer: *mut u8) -> Option<PageIndex> {
+    let page = pages::page_of(pointer)?;
+    (pages::owner(page) == LARGE_ID && pages::address_of(page) == pointer).then_some(page)
+}

@@ -1,0 +1,286 @@
+//! malloc: any size, out of size classes that are caches, and page runs for what is larger.
+//!
+//! ```text
+//!  size ≤ 32 KiB   ──table──▶ class ──▶ slots ──▶ pop                 40 classes, four to a doubling above 128 bytes
+//!  size > 32 KiB   ──────────▶ page run, described in its first page's descriptor
+//!  free(pointer)   ──page map──▶ id ──▶ slots ──▶ push                 any cache's object, whoever made the cache
+//!  free(p, size)   ──table──▶ class ──▶ slots ──▶ push                 no look at the page map: the cheap path
+//! ```
+//!
+//! These are the plain functions; the C symbols, [`crate::Uslab`] for Rust and [`crate::Heap`] stand on them. Every
+//! function may be called from any thread, before the C library is set up, in fork children and after `exit` began; none from a
+//! signal handler that may have interrupted one of them.
+
+mod allocator;
+pub mod classes;
+mod global;
+mod heap;
+mod large;
+mod small;
+#[cfg(test)]
+mod tests;
+
+#[cfg(feature = "allocator-api2")]
+pub use allocator::HeapAllocator;
+pub use global::Uslab;
+pub use heap::Heap;
+
+use crate::cache::registry::{self, LARGE_ID};
+use crate::cache::start;
+use crate::os;
+use crate::pages;
+use crate::rseq;
+use crate::slab::{Misuse, report_misuse};
+use classes::{Class, SMALL_MOST_BYTES};
+use core::ptr;
+
+/// Alignment of every result.
+pub const ALIGN: usize = 16;
+
+/// `size` bytes, uninitialised, aligned to 16; null with `errno` ENOMEM if there is no memory. 0 bytes are an object of their own.
+#[inline(always)]
+pub fn malloc(size: usize) -> *mut u8 {
+    if let Some(class) = Class::of(size) {
+        // SAFETY: a class's slots are its cache's, or the dummies until it has one.
+        let object = unsafe { rseq::pop(small::slots(class)) };
+        if !object.is_null() {
+            return object;
+        }
+    }
+    malloc_slow(size)
+}
+
+#[cold]
+#[inline(never)]
+fn malloc_slow(size: usize) -> *mut u8 {
+    match Class::of(size) {
+        Some(class) => small::alloc_slow(class),
+        None => large::alloc(size, ALIGN).map_or_else(out_of_memory, |(object, _)| object),
+    }
+}
+
+#[cold]
+fn out_of_memory() -> *mut u8 {
+    os::errno::set_out_of_memory();
+    ptr::null_mut()
+}
+
+/// Takes memory back that one of these functions gave out; null is allowed. `errno` is kept.
+///
+/// # Safety
+/// Nobody may use the memory any more. A pointer that is none of ours, or was freed before, is recognised (at the latest when its
+/// object gets to its slab) and reported; by default the process then ends.
+#[inline(always)]
+pub unsafe fn free(pointer: *mut u8) {
+    if let Some(page) = pages::page_of(pointer) {
+        // SAFETY: the id comes from the page map; the caller's promise.
+        if unsafe { rseq::push(registry::slots(pages::owner(page)), pointer) } {
+            return;
+        }
+    }
+    // SAFETY: the caller's promise.
+    unsafe { free_slow(pointer) };
+}
+
+#[cold]
+#[inline(never)]
+unsafe fn free_slow(pointer: *mut u8) {
+    if pointer.is_null() {
+        return;
+    }
+    let _errno = os::errno::Preserved::new();
+    let Some(page) = pages::page_of(pointer) else {
+        return report_misuse(Misuse::Foreign, pointer, "free");
+    };
+    match pages::owner(page) {
+        LARGE_ID => large::free(page, pointer),
+        id => match registry::cache(id) {
+            // SAFETY: the page belongs to that cache; the caller's promise.
+            Some(cache) => unsafe { cache.free_slow(pointer) },
+            None => report_misuse(Misuse::NotAllocated, pointer, "free"),
+        },
+    }
+}
+
+/// As [`free`], for memory of [`malloc`], [`calloc`] or [`realloc`] asked for with this very `size`: does not look the pointer up.
+///
+/// # Safety
+/// As [`free`]; a wrong size puts the object into the wrong cache. `pointer` must not be null.
+#[inline(always)]
+pub unsafe fn free_sized(pointer: *mut u8, size: usize) {
+    if let Some(class) = Class::of(size) {
+        // SAFETY: the caller's promise.
+        if unsafe { rseq::push(small::slots(class), pointer) } {
+            return;
+        }
+    }
+    // SAFETY: the caller's promise.
+    unsafe { free_slow(pointer) };
+}
+
+/// As [`free_sized`], for memory of [`aligned_alloc`].
+///
+/// # Safety
+/// As [`free_sized`], with the alignment asked for.
+#[inline(always)]
+pub unsafe fn free_aligned_sized(pointer: *mut u8, align: usize, size: usize) {
+    if let Some(class) = Class::of_aligned(size, align) {
+        // SAFETY: the caller's promise.
+        if unsafe { rseq::push(small::slots(class), pointer) } {
+            return;
+        }
+    }
+    // SAFETY: the caller's promise.
+    unsafe { free_slow(pointer) };
+}
+
+/// `count · size` bytes of zeroes; null with ENOMEM if there is no memory or the product overflows.
+#[inline]
+pub fn calloc(count: usize, size: usize) -> *mut u8 {
+    match count.checked_mul(size) {
+        Some(bytes) => zeroed(bytes),
+        None => out_of_memory(),
+    }
+}
+
+/// `size` bytes of zeroes. Pages that nobody has touched are not cleared again.
+#[inline]
+pub fn zeroed(size: usize) -> *mut u8 {
+    if size <= SMALL_MOST_BYTES {
+        let object = malloc(size);
+        if !object.is_null() {
+            // SAFETY: the object is ours and at least `size` bytes.
+            unsafe { object.write_bytes(0, size) };
+        }
+        return object;
+    }
+    let Some((object, known_zero)) = large::alloc(size, ALIGN) else { return out_of_memory() };
+    if !known_zero {
+        // SAFETY: as above.
+        unsafe { object.write_bytes(0, size) };
+    }
+    object
+}
+
+/// `size` bytes on a boundary of `align`, which must be a power of two; null with EINVAL or ENOMEM. Any size is allowed.
+#[inline]
+pub fn aligned_alloc(align: usize, size: usize) -> *mut u8 {
+    if align <= ALIGN && align.is_power_of_two() {
+        return malloc(size);
+    }
+    aligned_alloc_slow(align, size)
+}
+
+#[inline(never)]
+fn aligned_alloc_slow(align: usize, size: usize) -> *mut u8 {
+    if !align.is_power_of_two() {
+        os::errno::set_invalid();
+        return ptr::null_mut();
+    }
+    if let Some(class) = Class::of_aligned(size, align) {
+        // SAFETY: as in `malloc`.
+        let object = unsafe { rseq::pop(small::slots(class)) };
+        return if object.is_null() { small::alloc_slow(class) } else { object };
+    }
+    large::alloc(size, align).map_or_else(out_of_memory, |(object, _)| object)
+}
+
+/// The memory at `pointer` with a new size, moved if it must be; the old contents up to the smaller size are kept. Null with ENOMEM
+/// leaves the old memory as it was. A null pointer makes this [`malloc`]. Size 0 is a size like any other.
+///
+/// An object stays where it is while its size class stays the same, so that [`free_sized`] with the last size is right. Large
+/// objects grow into free pages behind them, or are moved page by page instead of byte by byte.
+///
+/// # Safety
+/// As [`free`], unless null is returned.
+pub unsafe fn realloc(pointer: *mut u8, size: usize) -> *mut u8 {
+    if pointer.is_null() {
+        return malloc(size);
+    }
+    let Some(old) = usable_size_of(pointer) else {
+        report_misuse(Misuse::NotAllocated, pointer, "realloc");
+        return out_of_memory();
+    };
+    match Class::of(size) {
+        Some(class) if class.bytes() == old => return pointer,
+        None if old > SMALL_MOST_BYTES => {
+            if large::resize(pointer, size) {
+                return pointer;
+            }
+            if let Some(moved) = large::move_to(pointer, size) {
+                return moved;
+            }
+        }
+        _ => {}
+    }
+    let new = malloc(size);
+    if !new.is_null() {
+        // SAFETY: both are at least that long, and different objects.
+        unsafe {
+            ptr::copy_nonoverlapping(pointer, new, old.min(size));
+            free(pointer);
+        }
+    }
+    new
+}
+
+/// Bytes that may be used at `pointer`, at least what was asked for; 0 for null and for what is none of ours.
+pub fn usable_size(pointer: *const u8) -> usize {
+    usable_size_of(pointer).unwrap_or(0)
+}
+
+fn usable_size_of(pointer: *const u8) -> Option<usize> {
+    let page = pages::page_of(pointer)?;
+    match pages::owner(page) {
+        LARGE_ID => Some(large::bytes(page)),
+        id => registry::cache(id).map(|cache| cache.usable_bytes()),
+    }
+}
+
+/// Fills all of `objects` with memory of `size` bytes each, or says false, with ENOMEM, and takes none.
+pub fn malloc_bulk(size: usize, objects: &mut [*mut u8]) -> bool {
+    if let Some(class) = Class::of(size) {
+        let done = small::alloc_bulk(class, objects);
+        if !done {
+            os::errno::set_out_of_memory();
+        }
+        return done;
+    }
+    for at in 0..objects.len() {
+        objects[at] = malloc(size);
+        if objects[at].is_null() {
+            // SAFETY: just allocated, used by nobody.
+            unsafe { free_bulk(&objects[..at]) };
+            return false;
+        }
+    }
+    true
+}
+
+/// Takes memory of any sizes back; fastest where neighbours are of one class. Nulls are allowed.
+///
+/// # Safety
+/// As [`free`], for each.
+pub unsafe fn free_bulk(objects: &[*mut u8]) {
+    let cache_of = |pointer: *mut u8| pages::page_of(pointer).and_then(|page| registry::cache(pages::owner(page)));
+    let mut rest = objects;
+    while let Some(&first) = rest.first() {
+        let Some(cache) = cache_of(first) else {
+            // SAFETY: the caller's promise.
+            unsafe { free(first) };
+            rest = &rest[1..];
+            continue;
+        };
+        let same = |&&pointer: &&*mut u8| cache_of(pointer).is_some_and(|other| ptr::eq(other, cache));
+        let n = rest.iter().take_while(same).count();
+        // SAFETY: objects of that cache; the caller's promise.
+        unsafe { cache.free_bulk(&rest[..n]) };
+        rest = &rest[n..];
+    }
+}
+
+/// Sets the library up, if nothing was allocated yet; false if the address space has no room for it.
+pub fn start() -> bool {
+    heap::take_part_in_forks();
+    start::ensure()
+}

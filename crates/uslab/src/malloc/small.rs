@@ -1,0 +1,56 @@
+//! The caches of the size classes, made when first asked for.
+
+use super::classes::{CLASSES, Class};
+use crate::cache::{CacheBuilder, Core};
+use crate::os;
+use crate::rseq::{Slot, dummy_slots};
+use core::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+
+/// The slots of each class: the dummies until it has a cache, so that its first call takes the slow path.
+static SLOTS: [AtomicPtr<Slot>; CLASSES] = [const { AtomicPtr::new(dummy_slots()) }; CLASSES];
+static CACHES: [AtomicPtr<Core>; CLASSES] = [const { AtomicPtr::new(core::ptr::null_mut()) }; CLASSES];
+
+pub(super) const NAMES: [&str; CLASSES] = [
+    "malloc-16", "malloc-32", "malloc-48", "malloc-64", "malloc-80", "malloc-96", "malloc-112", "malloc-128",
+    "malloc-160", "malloc-192", "malloc-224", "malloc-256", "malloc-320", "malloc-384", "malloc-448",
+    "malloc-512", "malloc-640", "malloc-768", "malloc-896", "malloc-1k", "malloc-1280", "malloc-1536",
+    "malloc-1792", "malloc-2k", "malloc-2560", "malloc-3k", "malloc-3584", "malloc-4k", "malloc-5k",
+    "malloc-6k", "malloc-7k", "malloc-8k", "malloc-10k", "malloc-12k", "malloc-14k", "malloc-16k",
+    "malloc-20k", "malloc-24k", "malloc-28k", "malloc-32k",
+];
+
+#[inline(always)]
+pub(super) fn slots(class: Class) -> *mut Slot {
+    SLOTS[class.index()].load(Relaxed)
+}
+
+/// The options of a class's cache: larger slabs where three pages would not divide well.
+pub(super) fn options(name: &'static str, class: Class) -> CacheBuilder<'static> {
+    CacheBuilder::new(name).max_order(if class.bytes() >= 8192 { 5 } else { 3 })
+}
+
+/// The cache of `class`, made now if it was not; `None` without memory.
+#[cold]
+fn cache(class: Class) -> Option<&'static Core> {
+    let place = &CACHES[class.index()];
+    // SAFETY: null or a core, which lives at its address for ever.
+    if let Some(cache) = unsafe { place.load(Acquire).as_ref() } {
+        return Some(cache);
+    }
+    let made = options(NAMES[class.index()], class).make_core(class.bytes(), place)?;
+    SLOTS[class.index()].store(made.slots(), Release);
+    Some(made)
+}
+
+/// An object of `class` when its CPU has none at hand; null with ENOMEM.
+pub(super) fn alloc_slow(class: Class) -> *mut u8 {
+    let object = cache(class).map_or(core::ptr::null_mut(), Core::alloc_slow);
+    if object.is_null() {
+        os::errno::set_out_of_memory();
+    }
+    object
+}
+
+pub(super) fn alloc_bulk(class: Class, objects: &mut [*mut u8]) -> bool {
+    cache(class).is_some_and(|cache| cache.alloc_bulk(objects))
+}
