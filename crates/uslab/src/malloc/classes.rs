@@ -11,7 +11,7 @@ pub const SMALL_MOST_BYTES: usize = 32 << 10;
 pub const CLASSES: usize = 40;
 const STEP: usize = 16;
 
-/// A size class.
+/// A size class: always below [`CLASSES`], which spares the fast path a check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Class(u8);
 

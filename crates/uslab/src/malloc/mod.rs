@@ -72,9 +72,9 @@ fn out_of_memory() -> *mut u8 {
 /// object gets to its slab) and reported; by default the process then ends.
 #[inline(always)]
 pub unsafe fn free(pointer: *mut u8) {
-    if let Some(page) = pages::page_of(pointer) {
+    if let Some(id) = pages::owner_of(pointer) {
         // SAFETY: the id comes from the page map; the caller's promise.
-        if unsafe { rseq::push(registry::slots(pages::owner(page)), pointer) } {
+        if unsafe { rseq::push(registry::slots(id), pointer) } {
             return;
         }
     }
@@ -262,7 +262,7 @@ pub fn malloc_bulk(size: usize, objects: &mut [*mut u8]) -> bool {
 /// # Safety
 /// As [`free`], for each.
 pub unsafe fn free_bulk(objects: &[*mut u8]) {
-    let cache_of = |pointer: *mut u8| pages::page_of(pointer).and_then(|page| registry::cache(pages::owner(page)));
+    let cache_of = |pointer: *mut u8| pages::owner_of(pointer).and_then(registry::cache);
     let mut rest = objects;
     while let Some(&first) = rest.first() {
         let Some(cache) = cache_of(first) else {

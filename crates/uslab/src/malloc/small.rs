@@ -21,7 +21,8 @@ pub(super) const NAMES: [&str; CLASSES] = [
 
 #[inline(always)]
 pub(super) fn slots(class: Class) -> *mut Slot {
-    SLOTS[class.index()].load(Relaxed)
+    // SAFETY: a class's index is below CLASSES, by construction.
+    unsafe { SLOTS.get_unchecked(class.index()) }.load(Relaxed)
 }
 
 /// The options of a class's cache: larger slabs where three pages would not divide well.

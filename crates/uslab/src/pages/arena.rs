@@ -171,6 +171,18 @@ pub fn page_of(pointer: *const u8) -> Option<PageIndex> {
     }
 }
 
+/// Whose page `pointer` lies in, if it lies in committed memory of the arena; what the fast path of `free` asks.
+#[inline(always)]
+pub fn owner_of(pointer: *const u8) -> Option<u16> {
+    let offset = (pointer as usize).wrapping_sub(ARENA.base.load(Relaxed));
+    if offset < ARENA.committed_bytes.load(Relaxed) {
+        // SAFETY: pages below the committed end have entries, which are atomics.
+        Some(unsafe { (*ARENA.map.load(Relaxed).add(offset >> PAGE_SHIFT)).load(Relaxed) })
+    } else {
+        None
+    }
+}
+
 /// The address of a page.
 #[inline]
 pub fn address_of(page: PageIndex) -> *mut u8 {

@@ -31,7 +31,7 @@ mod purge;
 #[cfg(test)]
 mod tests;
 
-pub use arena::{PageIndex, address_of, clear_owner, descriptor, owner, page_of, set_owner};
+pub use arena::{PageIndex, address_of, clear_owner, descriptor, owner, owner_of, page_of, set_owner};
 pub use cpu_pages::{alloc, extend, free, free_zeroed, init as init_cpu_lists};
 pub use purge::{purge_all, purge_to};
 
