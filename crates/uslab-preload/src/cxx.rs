@@ -88,7 +88,11 @@ pub extern "C-unwind" fn _ZnwmSt11align_val_t(size: usize, align: usize) -> *mut
 
 /// `operator new(std::size_t, std::align_val_t, const std::nothrow_t &)`.
 #[unsafe(no_mangle)]
-pub extern "C-unwind" fn _ZnwmSt11align_val_tRKSt9nothrow_t(size: usize, align: usize, _: *const c_void) -> *mut c_void {
+pub extern "C-unwind" fn _ZnwmSt11align_val_tRKSt9nothrow_t(
+    size: usize,
+    align: usize,
+    _: *const c_void,
+) -> *mut c_void {
     new_aligned(size, align, false)
 }
 
@@ -112,7 +116,11 @@ pub extern "C-unwind" fn _ZnamSt11align_val_t(size: usize, align: usize) -> *mut
 
 /// `operator new[](std::size_t, std::align_val_t, const std::nothrow_t &)`.
 #[unsafe(no_mangle)]
-pub extern "C-unwind" fn _ZnamSt11align_val_tRKSt9nothrow_t(size: usize, align: usize, _: *const c_void) -> *mut c_void {
+pub extern "C-unwind" fn _ZnamSt11align_val_tRKSt9nothrow_t(
+    size: usize,
+    align: usize,
+    _: *const c_void,
+) -> *mut c_void {
     new_aligned(size, align, false)
 }
 
@@ -171,7 +179,11 @@ pub unsafe extern "C-unwind" fn _ZdlPvmSt11align_val_t(pointer: *mut c_void, siz
 /// # Safety
 /// As in the C++ standard, [new.delete].
 #[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn _ZdlPvSt11align_val_tRKSt9nothrow_t(pointer: *mut c_void, _: usize, _: *const c_void) {
+pub unsafe extern "C-unwind" fn _ZdlPvSt11align_val_tRKSt9nothrow_t(
+    pointer: *mut c_void,
+    _: usize,
+    _: *const c_void,
+) {
     // SAFETY: the caller's promise.
     unsafe { crate::c::free(pointer) }
 }
@@ -231,7 +243,11 @@ pub unsafe extern "C-unwind" fn _ZdaPvmSt11align_val_t(pointer: *mut c_void, siz
 /// # Safety
 /// As in the C++ standard, [new.delete].
 #[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn _ZdaPvSt11align_val_tRKSt9nothrow_t(pointer: *mut c_void, _: usize, _: *const c_void) {
+pub unsafe extern "C-unwind" fn _ZdaPvSt11align_val_tRKSt9nothrow_t(
+    pointer: *mut c_void,
+    _: usize,
+    _: *const c_void,
+) {
     // SAFETY: the caller's promise.
     unsafe { crate::c::free(pointer) }
 }

@@ -15,9 +15,10 @@ pub mod slab;
 pub mod stats;
 pub mod sync;
 
-pub use cache::{
-    Busy, Cache, CacheBox, CacheBuilder, ConstructedBox, CreateError, Flags, Prefilled, RawCache, RawPrefilled,
-};
 pub use cache::release_memory;
+pub use cache::{
+    Busy, Cache, CacheBox, CacheBuilder, ConstructedBox, CreateError, Flags, Prefilled, RawCache,
+    RawPrefilled,
+};
 pub use malloc::{Heap, Uslab};
 pub use rseq::{Mode, mode};

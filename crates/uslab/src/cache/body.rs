@@ -92,8 +92,7 @@ impl Core {
             let text = core::slice::from_raw_parts((&raw const (*parts.core).name).cast::<u8>(), name_len);
             let text: &'static str = core::str::from_utf8_unchecked(text);
             let nodes = start::nodes();
-            let slabs =
-                Slabs::new(id, text, geometry, temperature, options.constructor, parts.lists, nodes);
+            let slabs = Slabs::new(id, text, geometry, temperature, options.constructor, parts.lists, nodes);
             let cpu = CpuCache::new(
                 slabs,
                 Parts {
@@ -219,7 +218,8 @@ fn publish(id: u16, name: &[u8; layout::NAME_BYTES], size: usize, geometry: &Geo
     record.object_bytes.store(geometry.object_bytes as u32, Relaxed);
     record.objects_per_slab.store(geometry.objects as u32, Relaxed);
     record.pages_per_slab.store(geometry.pages() as u32, Relaxed);
-    let counters = [&record.slabs, &record.partial_slabs, &record.empty_slabs, &record.slab_free, &record.sheaf_free];
+    let counters =
+        [&record.slabs, &record.partial_slabs, &record.empty_slabs, &record.slab_free, &record.sheaf_free];
     counters.iter().for_each(|counter| counter.store(0, Relaxed));
     record.state.store(layout::STATE_LIVE, Release);
     stats::header().records_used.fetch_max(u32::from(id) + 1, Relaxed);

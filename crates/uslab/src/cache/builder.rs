@@ -154,6 +154,8 @@ impl<'a> CacheBuilder<'a> {
     /// As [`CacheBuilder::build_raw`].
     pub fn build_constructed<T>(self, construct: fn(&mut MaybeUninit<T>)) -> Result<Cache<T>, CreateError> {
         const { assert!(!core::mem::needs_drop::<T>(), "constructed objects are never dropped") };
+        /// # Safety
+        /// `data` must be the function, `object` fresh memory for a `T`.
         unsafe fn call<T>(object: *mut u8, data: usize) {
             // SAFETY: `data` is the `construct` given below, a function of this type.
             let construct = unsafe { core::mem::transmute::<usize, fn(&mut MaybeUninit<T>)>(data) };

@@ -13,8 +13,8 @@
 //! constructed; whoever allocates it finds it so (Bonwick 1994, `kmem_cache_create`). Zeroing and a constructor exclude each
 //! other.
 
-mod builder;
 mod body;
+mod builder;
 mod fork;
 mod prefilled;
 mod raw;
@@ -24,10 +24,10 @@ pub mod start;
 mod tests;
 mod typed;
 
-pub use builder::{CacheBuilder, Flags};
 pub use body::Core;
-pub use prefilled::{Prefilled, RawPrefilled};
+pub use builder::{CacheBuilder, Flags};
 pub(crate) use fork::{Above, set_above};
+pub use prefilled::{Prefilled, RawPrefilled};
 pub(crate) use raw::destroy_whole;
 pub use raw::{Busy, CreateError, RawCache, account_all, release_memory};
 pub use typed::{Cache, CacheBox, ConstructedBox};

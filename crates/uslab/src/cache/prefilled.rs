@@ -2,8 +2,8 @@
 
 use super::body::Core;
 use crate::os;
-use crate::percpu::sheaf::{self, Owned};
 use crate::percpu::dissolve_private;
+use crate::percpu::sheaf::{self, Owned};
 use crate::rseq::Sheaf;
 use core::marker::PhantomData;
 use core::ptr::NonNull;
@@ -63,7 +63,8 @@ impl<'a> RawPrefilled<'a> {
 
 impl Drop for RawPrefilled<'_> {
     fn drop(&mut self) {
-        dissolve_private(&self.core.cpu, self.sheaf);
+        // SAFETY: the sheaf is this value's own, filled from this cache.
+        unsafe { dissolve_private(&self.core.cpu, self.sheaf) };
     }
 }
 

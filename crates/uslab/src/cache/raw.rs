@@ -1,7 +1,7 @@
 //! `RawCache`: a cache by size and alignment.
 
-use super::builder::CacheBuilder;
 use super::body::Core;
+use super::builder::CacheBuilder;
 use super::prefilled::RawPrefilled;
 use super::{registry, start};
 use crate::pages;
@@ -227,7 +227,7 @@ impl Drop for RawCache {
 
 /// Natural alignment of a raw object: the largest power of two that divides its size, 16 at most, 8 at least.
 fn natural_align(size: usize) -> usize {
-    if size % 16 == 0 { 16 } else { 8 }
+    if size.is_multiple_of(16) { 16 } else { 8 }
 }
 
 /// Destroys a cache that has no live objects.

@@ -1,7 +1,7 @@
 //! `Cache<T>`: a cache of objects of one type, and the boxes that own them.
 
-use super::builder::CacheBuilder;
 use super::body::Core;
+use super::builder::CacheBuilder;
 use super::prefilled::Prefilled;
 use super::raw::{self, Busy, CreateError, RawCache};
 use super::{registry, start};
@@ -88,6 +88,8 @@ impl<T> Cache<T> {
         NonNull::new(self.core()?.alloc_slow().cast())
     }
 
+    /// # Safety
+    /// As [`Cache::free`].
     #[cold]
     #[inline(never)]
     unsafe fn free_slow(&self, object: NonNull<T>) {

@@ -109,7 +109,7 @@ pub(super) fn move_to(pointer: *mut u8, size: usize) -> Option<*mut u8> {
         return None;
     }
     let _errno = os::errno::Preserved::new();
-    if old % os::memory::page_bytes() != 0 {
+    if !old.is_multiple_of(os::memory::page_bytes()) {
         return None;
     }
     let (new, _) = alloc(size, CHUNK_PAGES.min(16) * PAGE_BYTES)?;

@@ -82,6 +82,8 @@ pub unsafe fn free(pointer: *mut u8) {
     unsafe { free_slow(pointer) };
 }
 
+/// # Safety
+/// As [`free`].
 #[cold]
 #[inline(never)]
 unsafe fn free_slow(pointer: *mut u8) {

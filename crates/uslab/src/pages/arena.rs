@@ -6,7 +6,8 @@ use super::chunk::Chunk;
 use super::{CHUNK_BYTES, CHUNK_PAGES, DESCRIPTOR_BYTES, PAGE_BYTES, PAGE_SHIFT};
 use crate::{os, stats};
 use core::sync::atomic::{
-    AtomicPtr, AtomicU16, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+    AtomicPtr, AtomicU16, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed,
+    Ordering::Release,
 };
 
 /// The number of a page, counted from the arena's first.

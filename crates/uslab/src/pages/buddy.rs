@@ -89,11 +89,7 @@ impl Buddy {
         let chunk = unsafe { &mut *arena::chunk(index) };
         let first = chunk::find(&chunk.free, order)?;
         let zero = self.claim(index, first, pages);
-        Some(Run {
-            first: PageIndex((index * CHUNK_PAGES + first) as u32),
-            pages,
-            zeroed: zero == pages,
-        })
+        Some(Run { first: PageIndex((index * CHUNK_PAGES + first) as u32), pages, zeroed: zero == pages })
     }
 
     fn fullest_with(&self, order: u32) -> Option<usize> {

@@ -78,7 +78,7 @@ pub fn alloc(pages: usize, align_order: u32, temperature: Temperature) -> Option
 pub fn free(first: PageIndex, pages: usize, temperature: Temperature) {
     if temperature == Temperature::Hot
         && let Some(order) = listed_order(pages, 0)
-        && first.0 as usize % pages == 0
+        && (first.0 as usize).is_multiple_of(pages)
         && let Some(cpu) = table().get(rseq::current_cpu())
         && let Some(mut lists) = cpu.0.try_lock()
     {
@@ -114,7 +114,10 @@ fn free_to_buddy(first: PageIndex, pages: usize) -> usize {
     if !buddy.free(first, pages, false) {
         drop(buddy);
         let address = super::address_of(first);
-        os::report::say(format_args!("corrupted: pages at {address:p} ({} bytes) freed twice", pages * PAGE_BYTES));
+        os::report::say(format_args!(
+            "corrupted: pages at {address:p} ({} bytes) freed twice",
+            pages * PAGE_BYTES
+        ));
         os::report::abort();
     }
     buddy.dirty_pages

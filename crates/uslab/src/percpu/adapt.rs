@@ -134,7 +134,8 @@ impl Adapt {
         let next = Size(size.0 + 1);
         let more = pair_bytes(next, self.object_bytes)
             - if size.0 > 0 { pair_bytes(size, self.object_bytes) } else { 0 };
-        if !reserve(more) && !(take_from_the_idle(self, more) && reserve(more)) {
+        let reserved = reserve(more) || (take_from_the_idle(self, more) && reserve(more));
+        if !reserved {
             return;
         }
         // Somebody may have grown it meanwhile; then give ours back.
@@ -168,8 +169,7 @@ struct Ring {
 // SAFETY: the pointers are used under the lock only, by which entered caches are kept from going away.
 unsafe impl Send for Ring {}
 
-static RING: Lock<Ring> =
-    Lock::new(Rank::Adapt, Ring { head: core::ptr::null(), hand: core::ptr::null() });
+static RING: Lock<Ring> = Lock::new(Rank::Adapt, Ring { head: core::ptr::null(), hand: core::ptr::null() });
 
 /// Enters a cache into the list of those that can be asked to give.
 ///

@@ -65,16 +65,7 @@ impl CpuCache {
         let slots = parts.slots.cast::<Slot>();
         for cpu in 0..parts.cpus {
             // SAFETY: the caller's promise.
-            unsafe {
-                slots.add(cpu).write(Slot {
-                    main: dummy().into(),
-                    spare: dummy().into(),
-                    lock: 0.into(),
-                    last_miss: 0.into(),
-                    counted: 0.into(),
- hidden: Default::default(),
-                });
-            }
+            unsafe { slots.add(cpu).write(Slot::holding(dummy())) };
         }
         let barns = parts.barns.cast::<Barn>();
         for node in 0..parts.nodes {

@@ -165,7 +165,10 @@ fn show(slot: &Slot) {
 }
 
 /// For callers that keep a sheaf of a cache for themselves: gives its objects back and frees it.
-pub fn dissolve_private(cache: &CpuCache, sheaf: *mut Sheaf) {
+///
+/// # Safety
+/// The caller must own the sheaf, filled with free objects of `cache`, and not use it any more.
+pub unsafe fn dissolve_private(cache: &CpuCache, sheaf: *mut Sheaf) {
     let mut owned = Owned(sheaf);
     if owned.count() > 0 {
         // SAFETY: the sheaf holds free objects of the cache, and the caller owned it.

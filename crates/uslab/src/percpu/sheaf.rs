@@ -102,7 +102,8 @@ pub fn alloc_holding(objects: usize, node: usize) -> *mut Sheaf {
     if size.capacity() >= objects {
         return alloc(size, node);
     }
-    let Some(bytes) = objects.checked_mul(size_of::<*mut u8>()).and_then(|n| n.checked_add(SHEAF_HEADER_BYTES))
+    let Some(bytes) =
+        objects.checked_mul(size_of::<*mut u8>()).and_then(|n| n.checked_add(SHEAF_HEADER_BYTES))
     else {
         return core::ptr::null_mut();
     };

@@ -40,9 +40,7 @@ impl Sheaf {
     /// `sheaf` must be valid and no other thread may change it while the slice lives.
     pub unsafe fn objects<'a>(sheaf: *mut Sheaf) -> &'a [*mut u8] {
         // SAFETY: the first `count` objects are initialised, and the caller excludes changes.
-        unsafe {
-            core::slice::from_raw_parts(Sheaf::object(sheaf, 1), (*sheaf).count.load(Relaxed) as usize)
-        }
+        unsafe { core::slice::from_raw_parts(Sheaf::object(sheaf, 1), (*sheaf).count.load(Relaxed) as usize) }
     }
 }
 
@@ -74,6 +72,18 @@ pub enum Which {
 }
 
 impl Slot {
+    /// A slot with `sheaf` in both places.
+    pub const fn holding(sheaf: *mut Sheaf) -> Slot {
+        Slot {
+            main: AtomicPtr::new(sheaf),
+            spare: AtomicPtr::new(sheaf),
+            lock: AtomicU32::new(0),
+            last_miss: AtomicU32::new(0),
+            counted: AtomicU32::new(0),
+            hidden: [const { AtomicPtr::new(core::ptr::null_mut()) }; 2],
+        }
+    }
+
     /// One of the two places.
     #[inline]
     pub fn place(&self, which: Which) -> &AtomicPtr<Sheaf> {
@@ -88,11 +98,8 @@ impl Slot {
 #[repr(align(64))]
 struct Lonely(Sheaf);
 
-static DUMMY: Lonely = Lonely(Sheaf {
-    count: AtomicU32::new(0),
-    capacity: AtomicU32::new(0),
-    sentinel: AtomicUsize::new(0),
-});
+static DUMMY: Lonely =
+    Lonely(Sheaf { count: AtomicU32::new(0), capacity: AtomicU32::new(0), sentinel: AtomicUsize::new(0) });
 
 /// The sheaf that stands where a CPU has none: empty for pop, full for push, so that both take their slow path.
 #[inline(always)]
@@ -110,17 +117,8 @@ pub fn is_dummy(sheaf: *mut Sheaf) -> bool {
 ///
 /// Only slot 0 is filled in by the compiler: until [`super::init`] the area says CPU 0 to everyone. `init` fills in the rest.
 static DUMMY_SLOTS: [Slot; MAX_CPUS] = {
-    const EMPTY: Slot = Slot {
-        main: AtomicPtr::new(core::ptr::null_mut()),
-        spare: AtomicPtr::new(core::ptr::null_mut()),
-        lock: AtomicU32::new(0),
-        last_miss: AtomicU32::new(0),
-        counted: AtomicU32::new(0),
-        hidden: [const { AtomicPtr::new(core::ptr::null_mut()) }; 2],
-    };
-    let mut slots = [EMPTY; MAX_CPUS];
-    slots[0].main = AtomicPtr::new(dummy());
-    slots[0].spare = AtomicPtr::new(dummy());
+    let mut slots = [const { Slot::holding(core::ptr::null_mut()) }; MAX_CPUS];
+    slots[0] = Slot::holding(dummy());
     slots
 };
 

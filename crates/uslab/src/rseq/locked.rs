@@ -15,8 +15,7 @@ pub struct LockedSlot<'a> {
 impl<'a> LockedSlot<'a> {
     /// Takes the slot if nobody has it.
     pub fn try_lock(slot: &'a Slot) -> Option<LockedSlot<'a>> {
-        let free = slot.lock.load(Relaxed) == 0
-            && slot.lock.compare_exchange(0, 1, Acquire, Relaxed).is_ok();
+        let free = slot.lock.load(Relaxed) == 0 && slot.lock.compare_exchange(0, 1, Acquire, Relaxed).is_ok();
         free.then_some(LockedSlot { slot })
     }
 

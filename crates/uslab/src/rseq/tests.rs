@@ -25,13 +25,10 @@ fn sheaf(capacity: u32, objects: &[usize]) -> *mut Sheaf {
 fn slots(mut main: impl FnMut(usize) -> *mut Sheaf) -> &'static [Slot] {
     let cpus = crate::os::cpu::possible_cpus();
     let slots: Vec<Slot> = (0..cpus)
-        .map(|cpu| Slot {
-            main: main(cpu).into(),
-            spare: dummy().into(),
-            lock: 0.into(),
-            last_miss: 0.into(),
-            counted: 0.into(),
- hidden: Default::default(),
+        .map(|cpu| {
+            let slot = Slot::holding(dummy());
+            slot.main.store(main(cpu), Relaxed);
+            slot
         })
         .collect();
     Box::leak(slots.into_boxed_slice())

@@ -416,6 +416,8 @@ pub(super) fn area_cpu() -> u32 {
 pub(super) fn thread_pointer() -> usize {
     let pointer: usize;
     // SAFETY: the first word of the x86-64 TCB is its own address.
-    unsafe { asm!("mov {p}, qword ptr fs:[0]", p = out(reg) pointer, options(nostack, readonly, preserves_flags)) };
+    unsafe {
+        asm!("mov {p}, qword ptr fs:[0]", p = out(reg) pointer, options(nostack, readonly, preserves_flags))
+    };
     pointer
 }

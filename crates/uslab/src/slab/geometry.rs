@@ -3,7 +3,7 @@
 //! The kernel's rule: the lowest order, from `min_order` on, that holds `min_objects` objects and leaves at most 1/16 of the slab
 //! over; if there is none up to `max_order` at most 1/8, then 1/4, then 1/2; otherwise one object a slab.
 
-use super::slab::HEAD_BYTES;
+use super::one::HEAD_BYTES;
 use crate::pages::{DESCRIPTOR_BYTES, PAGE_BYTES};
 
 /// Size and alignment that the user asked for.

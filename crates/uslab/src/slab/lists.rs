@@ -3,7 +3,7 @@
 //! Partial slabs stand in four bins by how full they are. A bin is exact when its slab crosses a quarter and lazy in between,
 //! which is all that "fullest first" needs: emptier slabs are left alone so that they can become empty.
 
-use super::slab::{NONE, Slab};
+use super::one::{NONE, Slab};
 use crate::os;
 use crate::pages::PageIndex;
 
@@ -54,13 +54,7 @@ const TARGET_LEAST: u32 = 1;
 
 impl Lists {
     pub const fn new() -> Lists {
-        Lists {
-            heads: [NONE; LISTS],
-            counts: [0; LISTS],
-            target: TARGET_LEAST,
-            regret: 0,
-            last_ms: 0,
-        }
+        Lists { heads: [NONE; LISTS], counts: [0; LISTS], target: TARGET_LEAST, regret: 0, last_ms: 0 }
     }
 
     /// The fullest partial slab, else an empty one.

@@ -32,7 +32,9 @@ pub fn set_abort_on_misuse(abort: bool) {
 pub fn report_misuse(misuse: Misuse, pointer: *const u8, cache: &str) {
     match misuse {
         Misuse::DoubleFree => {
-            os::report::say(format_args!("double free of {pointer:p}: an object of {cache} that is free already"));
+            os::report::say(format_args!(
+                "double free of {pointer:p}: an object of {cache} that is free already"
+            ));
         }
         Misuse::NotAnObject => {
             os::report::say(format_args!("invalid free of {pointer:p}: no object of {cache} starts there"));

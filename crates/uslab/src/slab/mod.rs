@@ -24,8 +24,8 @@
 mod geometry;
 mod lists;
 mod misuse;
+mod one;
 mod pool;
-mod slab;
 #[cfg(test)]
 mod tests;
 pub mod words;

@@ -3,7 +3,7 @@
 use super::geometry::Geometry;
 use super::lists::{List, Lists, list_for};
 use super::misuse::{Misuse, classify, report_misuse};
-use super::slab::Slab;
+use super::one::Slab;
 use super::words;
 use crate::os::Lock;
 use crate::pages::{self, PageIndex, Temperature};
@@ -210,14 +210,24 @@ impl Slabs {
     }
 
     /// Sets the bits of one word; says how many objects became free.
-    fn give_word(&self, words: &[crate::sync::atomic::AtomicU64], word: usize, mask: u64, start: usize) -> usize {
+    fn give_word(
+        &self,
+        words: &[crate::sync::atomic::AtomicU64],
+        word: usize,
+        mask: u64,
+        start: usize,
+    ) -> usize {
         if mask == 0 {
             return 0;
         }
         let twice = words::give(&words[word], mask);
         if twice != 0 {
             let index = word * 64 + twice.trailing_zeros() as usize;
-            report_misuse(Misuse::DoubleFree, (start + index * self.geometry.object_bytes) as *const u8, self.name);
+            report_misuse(
+                Misuse::DoubleFree,
+                (start + index * self.geometry.object_bytes) as *const u8,
+                self.name,
+            );
         }
         (mask & !twice).count_ones() as usize
     }

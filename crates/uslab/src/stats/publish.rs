@@ -13,8 +13,7 @@ struct Block([u8; FILE_BYTES + size_of::<Record>()]);
 struct Private(core::cell::UnsafeCell<Block>);
 // SAFETY: everything in the block is accessed as atomics, through the pointers handed out below.
 unsafe impl Sync for Private {}
-static PRIVATE: Private =
-    Private(core::cell::UnsafeCell::new(Block([0; FILE_BYTES + size_of::<Record>()])));
+static PRIVATE: Private = Private(core::cell::UnsafeCell::new(Block([0; FILE_BYTES + size_of::<Record>()])));
 
 /// The shared mapping, or null while the private block is used.
 static SHARED: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());

@@ -3,8 +3,8 @@
 use super::geometry::Geometry;
 use super::words;
 use crate::pages::{self, PageIndex};
-use core::sync::atomic::AtomicU8;
 use crate::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed, Ordering::Release};
+use core::sync::atomic::AtomicU8;
 
 /// Bytes of [`Head`] before the bitmap.
 pub(super) const HEAD_BYTES: usize = 16;
