@@ -21,6 +21,7 @@ pub struct Outcome {
     pub(super) stdout: PathBuf,
     pub(super) stderr: PathBuf,
     pub(super) snapshots: PathBuf,
+    pub(super) pid: u32,
 }
 
 impl Outcome {
@@ -65,7 +66,7 @@ impl Outcome {
     /// # Panics
     /// With a full report if it is otherwise.
     pub fn expect_served(self) -> Outcome {
-        match proof::check(self.mode, &self.stderr(), &self.snapshots) {
+        match proof::check(self.mode, &self.stderr(), &self.snapshots, self.pid) {
             Ok(()) => self,
             Err(why) => self.fail(&why),
         }

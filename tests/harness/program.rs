@@ -123,7 +123,7 @@ impl Program {
         let mut command = Command::new(&argv[0]);
         command.args(&argv[1..]).env_clear().envs(env.iter().map(|(k, v)| (k, v))).current_dir(&dir);
         command.stdin(stdin).stdout(open(&stdout)).stderr(open(&stderr)).process_group(0);
-        let outcome = Outcome {
+        let mut outcome = Outcome {
             mode,
             command_line: command_line(&dir, &env, &argv, self.stdin.as_deref()),
             status: None,
@@ -131,8 +131,10 @@ impl Program {
             stdout,
             stderr,
             snapshots,
+            pid: 0,
         };
         let child = command.spawn().unwrap_or_else(|e| panic!("cannot start {}: {e}", outcome.command_line));
+        outcome.pid = child.id();
         Running { child, started: Instant::now(), limit: self.limit, outcome: Some(outcome) }
     }
 
@@ -160,13 +162,16 @@ impl Program {
             ("TZ".into(), "UTC".into()),
         ];
         if mode != Mode::Plain {
-            let ours = ["USLAB_LIB", "USLAB_BIN", "USLAB_RSEQ", "USLAB_SNAPSHOT", "USLAB_TEST_KEEP"];
-            env.extend(
-                std::env::vars_os().filter(|(k, _)| {
-                    k.to_string_lossy().starts_with("USLAB_") && !ours.iter().any(|o| k == o)
-                }),
-            );
+            let ours = ["USLAB_LIB", "USLAB_BIN", "USLAB_RSEQ", "USLAB_TEST_KEEP"];
+            env.extend(std::env::vars_os().filter(|(k, _)| {
+                let name = k.to_string_lossy();
+                name.starts_with("USLAB_")
+                    && !name.starts_with("USLAB_SNAPSHOT")
+                    && !ours.iter().any(|o| k == o)
+            }));
             env.push(("USLAB_SNAPSHOT".into(), snapshots.into()));
+            // A child of ours leaves its snapshot behind for us to read; every other process removes its own.
+            env.push(("USLAB_SNAPSHOT_READER".into(), std::process::id().to_string().into()));
             if mode == Mode::Locked {
                 env.push(("USLAB_RSEQ".into(), "0".into()));
             }
@@ -270,5 +275,55 @@ fn quote(word: &OsStr) -> String {
         word.into_owned()
     } else {
         format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sh(script: &str) -> Program {
+        Program::new("/bin/sh").args(["-c", script])
+    }
+
+    #[test]
+    fn output_status_and_signals_are_seen() {
+        let scratch = Scratch::new("sh");
+        let outcome = sh("echo out; echo err >&2; exit 3").run(&scratch, Mode::Plain);
+        assert_eq!((outcome.stdout(), outcome.stderr()), ("out\n".into(), "err\n".into()));
+        assert_eq!(outcome.ended(), "exit status 3");
+        assert_eq!(sh("kill -ABRT $$").run(&scratch, Mode::Plain).ended(), "signal 6");
+    }
+
+    #[test]
+    fn the_whole_group_is_killed_when_time_is_up() {
+        let scratch = Scratch::new("limit");
+        let outcome = sh("sleep 1000 & echo $!; wait").limit_s(1).run(&scratch, Mode::Plain);
+        assert_eq!(outcome.ended(), "killed at its time limit");
+        let sleeper = format!("/proc/{}/stat", outcome.stdout().trim());
+        let gone = || std::fs::read_to_string(&sleeper).map_or(true, |s| s.contains(") Z "));
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !gone() {
+            assert!(Instant::now() < deadline, "a process of the group outlived it");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    #[test]
+    fn the_limit_of_the_address_space_reaches_the_program() {
+        let scratch = Scratch::new("ulimit");
+        let program = sh("ulimit -v").address_space_kib(123_456);
+        assert_eq!(program.run(&scratch, Mode::Plain).stdout(), "123456\n");
+    }
+
+    #[test]
+    fn a_report_has_what_it_takes_to_do_it_again() {
+        let scratch = Scratch::new("report");
+        let outcome = sh("echo 'last words' >&2; exit 1").env("KEY", "a value").run(&scratch, Mode::Plain);
+        let report = std::panic::catch_unwind(|| outcome.fail("why")).expect_err("a panic");
+        let report = report.downcast_ref::<String>().expect("a text");
+        for part in ["why\n", "Plain", "exit status 1", "KEY='a value' /bin/sh -c", "    | last words"] {
+            assert!(report.contains(part), "{part:?} is not in:\n{report}");
+        }
     }
 }

@@ -6,8 +6,9 @@
 //! 1. the loader's warnings in standard error,
 //! 2. the allocator's own reports there (a double free ends only the process that did it, perhaps a child whose
 //!    end its parent takes for normal),
-//! 3. the snapshots that each process under the allocator leaves in `USLAB_SNAPSHOT`: at least one, of the right
-//!    mode. Their layout is the library's own file, compiled in by path as the command does.
+//! 3. the snapshot that the program leaves in `USLAB_SNAPSHOT`, which names the mode that it ran in, and those of
+//!    processes below it that did not remove theirs. Their layout is the library's own file, compiled in by path as
+//!    the command does.
 
 use std::path::Path;
 
@@ -23,7 +24,7 @@ const REASON_AT: usize = std::mem::offset_of!(layout::Header, mode_reason);
 const VERSION_AT: usize = std::mem::offset_of!(layout::Header, version);
 
 /// `Err` says what is missing.
-pub(super) fn check(mode: Mode, stderr: &str, snapshots: &Path) -> Result<(), String> {
+pub(super) fn check(mode: Mode, stderr: &str, snapshots: &Path, pid: u32) -> Result<(), String> {
     if mode == Mode::Plain {
         return Ok(());
     }
@@ -33,7 +34,7 @@ pub(super) fn check(mode: Mode, stderr: &str, snapshots: &Path) -> Result<(), St
     if let Some(line) = stderr.lines().find(|l| complaint(l)) {
         return Err(format!("the allocator complained: {line}"));
     }
-    if artifacts().control { Ok(()) } else { modes(mode, snapshots) }
+    if artifacts().control { Ok(()) } else { modes(mode, snapshots, pid) }
 }
 
 /// A line that the allocator writes when it finds something wrong.
@@ -42,37 +43,30 @@ fn complaint(line: &str) -> bool {
     line.contains("uslab") && bad.iter().any(|b| line.contains(b))
 }
 
-/// Every snapshot names the mode asked for, and there is one.
-fn modes(mode: Mode, snapshots: &Path) -> Result<(), String> {
+/// The process `pid` left a snapshot, and every one that is there names the mode asked for.
+fn modes(mode: Mode, snapshots: &Path, pid: u32) -> Result<(), String> {
     let wanted = if mode == Mode::Rseq { layout::MODE_RSEQ } else { layout::MODE_LOCKED };
-    let mut seen = 0;
+    let mut seen = false;
     for entry in std::fs::read_dir(snapshots).map_err(|e| e.to_string())?.flatten() {
-        let header = read_header(&entry.path()).map_err(|e| format!("{}: {e}", entry.path().display()))?;
+        let path = entry.path();
+        // What is gone by now, or not yet of its size, is of a process that still runs: killed a moment ago, at most.
+        let Ok(header) = read_header(&path) else { continue };
         let word = |at: usize| u32::from_ne_bytes(header[at..at + 4].try_into().expect("four bytes"));
         let magic = u64::from_ne_bytes(header[..8].try_into().expect("eight bytes"));
-        // A process that was killed while it made the file leaves it without the magic, by design.
+        // A process that was killed while it made its file leaves it without the magic, by design.
         if magic != layout::MAGIC {
             continue;
         }
         if word(VERSION_AT) != layout::VERSION {
-            return Err(format!("a snapshot has layout version {}", word(VERSION_AT)));
+            return Err(format!("{} has layout version {}", path.display(), word(VERSION_AT)));
         }
         if word(MODE_AT) != wanted {
             let (mode, reason) = (word(MODE_AT), word(REASON_AT));
-            return Err(format!(
-                "a process ran in mode {mode} (reason {reason}) and not in {wanted}, as its snapshot {} says",
-                entry.path().display()
-            ));
+            return Err(format!("mode {mode} (reason {reason}), not {wanted}, says {}", path.display()));
         }
-        seen += 1;
+        seen |= entry.file_name() == *pid.to_string();
     }
-    if seen == 0 {
-        return Err(format!(
-            "no process left a snapshot in {}: was the allocator there?",
-            snapshots.display()
-        ));
-    }
-    Ok(())
+    if seen { Ok(()) } else { Err(format!("process {pid} left no snapshot: was the allocator there?")) }
 }
 
 fn read_header(path: &Path) -> std::io::Result<Vec<u8>> {
@@ -80,4 +74,37 @@ fn read_header(path: &Path) -> std::io::Result<Vec<u8>> {
     let mut header = vec![0; size_of::<layout::Header>()];
     std::fs::File::open(path)?.read_exact(&mut header)?;
     Ok(header)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn warnings_of_the_loader_and_reports_of_ours_are_failures() {
+        let nowhere = Path::new("/nonexistent");
+        let check = |stderr| check(Mode::Rseq, stderr, nowhere, 1).expect_err("a failure");
+        let warning =
+            "ERROR: ld.so: object 'x.so' from LD_PRELOAD cannot be preloaded (cannot open): ignored.\n";
+        assert!(check(warning).starts_with("the allocator was not loaded: ERROR"));
+        let report = "fine\nuslab: double free of 0x7f0000001000\n";
+        assert!(check(report).starts_with("the allocator complained: uslab: double free"));
+        assert_eq!(super::check(Mode::Plain, report, nowhere, 1), Ok(()));
+    }
+
+    #[test]
+    fn a_snapshot_of_the_process_in_the_right_mode_is_wanted() {
+        let scratch = crate::harness::Scratch::new("proof");
+        let mut file = vec![0u8; 4096];
+        file[..8].copy_from_slice(&layout::MAGIC.to_ne_bytes());
+        file[VERSION_AT..VERSION_AT + 4].copy_from_slice(&layout::VERSION.to_ne_bytes());
+        file[MODE_AT..MODE_AT + 4].copy_from_slice(&layout::MODE_LOCKED.to_ne_bytes());
+        let empty = modes(Mode::Locked, scratch.path(), 17).expect_err("there is none yet");
+        assert!(empty.contains("17 left no snapshot"), "{empty}");
+        scratch.write("17", &file);
+        assert_eq!(modes(Mode::Locked, scratch.path(), 17), Ok(()));
+        assert!(modes(Mode::Locked, scratch.path(), 18).is_err(), "another process's is no proof");
+        let other = modes(Mode::Rseq, scratch.path(), 17).expect_err("the wrong mode");
+        assert!(other.starts_with("mode 2 (reason 0), not 1"), "{other}");
+    }
 }

@@ -1,4 +1,4 @@
-//! A C++ compile: six units heavy with templates through g++, its compiler proper, the assembler and the linker.
+//! A C++ compile: three units heavy with templates through g++, its compiler proper, the assembler and the linker.
 //!
 //! The object files and the program must be the same bytes as those of a compile without the allocator (an
 //! uninitialised read in a compiler shows as a difference long before it shows as a crash), and the program, itself
@@ -11,7 +11,7 @@ use uslab_tests::harness::{Mode, Program, Scratch, tool};
 
 both_modes!(compile => compiles_the_same);
 
-const UNITS: usize = 6;
+const UNITS: usize = 3;
 
 /// What a compile makes: the objects and the program, as bytes, and what the program printed.
 struct Build {
@@ -56,8 +56,8 @@ fn build(mode: Mode) -> Build {
 /// A unit: recursion over a type list and an index sequence, a matrix of constant size, a variant with a visitor, and
 /// the heavy headers of the standard library, all with names and constants of its own.
 fn unit(k: usize) -> String {
-    let depth = 120 + 10 * k;
-    let size = 8 + k;
+    let depth = 60 + 10 * k;
+    let size = 6 + k;
     format!(
         r#"
 #include <algorithm>
@@ -110,7 +110,7 @@ std::string run() {{
     for (std::size_t i = 0; i < {size}; i++)
         for (std::size_t j = 0; j < {size}; j++) a.at[i][j] = i * {k} + j, b.at[i][j] = i ^ (j + {k});
     auto m = a * b * a;
-    auto t = tuple_of(std::make_index_sequence<{size} * 4>());
+    auto t = tuple_of(std::make_index_sequence<{size} * 2>());
     std::map<std::string, std::unordered_map<int, std::vector<std::string>>> deep;
     for (int i = 0; i < 2000; i++) deep[std::to_string(i % 97)][i % 13].push_back(std::string(i % 200, 'a' + i % 26));
     std::uint64_t bytes = 0;
@@ -126,7 +126,7 @@ std::string run() {{
     for (auto &v : values) weight += std::visit(Weigh(), v);
     std::function<std::uint64_t(int)> fib = [&](int n) {{ return n < 2 ? std::uint64_t(n) : fib(n - 1) + fib(n - 2); }};
     std::ostringstream out;
-    out << "unit {k}: " << Node<{depth}>().sum() << ' ' << m.at[1][2] << ' ' << fold(t, std::make_index_sequence<{size} * 4>())
+    out << "unit {k}: " << Node<{depth}>().sum() << ' ' << m.at[1][2] << ' ' << fold(t, std::make_index_sequence<{size} * 2>())
         << ' ' << bytes << ' ' << found << ' ' << weight << ' ' << fib(15 + {k});
     return out.str();
 }}
