@@ -4,21 +4,29 @@
 //!   bin/      uslab, uslab-bench
 //!   lib/      libuslab_malloc.so; libuslab.so and libuslab.a once the C interface exists
 //!   include/  its headers
-//!   share/    doc/uslab and man
+//!   share/    doc/uslab, the manual page and the shells' completions
 //! ```
 //!
 //! `uslab` finds the library as `../lib/libuslab_malloc.so` from its own place, so the tree can be moved as a whole.
 //! The stage is made anew each time: what is not built any more must not linger in it.
 
 use crate::workspace::{self, Workspace};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 const PROGRAMS: &[&str] = &["uslab", "uslab-bench"];
 const LIBRARIES: &[&str] = &["libuslab_malloc.so"];
 /// What the C interface adds, where the workspace has it.
 const C_CRATE: &str = "uslab-capi";
 const C_LIBRARIES: &[&str] = &["libuslab.so", "libuslab.a"];
+/// What the command prints about itself, and where packagers put it.
+const GENERATED: &[(&str, &str)] = &[
+    ("man", "share/man/man1/uslab.1"),
+    ("bash", "share/bash-completion/completions/uslab"),
+    ("fish", "share/fish/vendor_completions.d/uslab.fish"),
+    ("zsh", "share/zsh/site-functions/_uslab"),
+];
 const DOCUMENTS: &[&str] = &["README.md", "CHANGELOG.md", "LICENSE-MIT", "LICENSE-APACHE"];
 
 /// Builds the release and stages it.
@@ -51,6 +59,9 @@ pub fn run(workspace: &Workspace) -> Result<()> {
         copy(&workspace.root.join(name), &stage.join("share/doc/uslab").join(name))?;
     }
     copy_tree(&workspace.root.join("docs/guide"), &stage.join("share/doc/uslab/docs/guide"))?;
+    for (what, place) in GENERATED {
+        generate(&release.join("uslab"), what, &stage.join(place))?;
+    }
     stage_manual(&workspace.root.join("docs/man"), &stage.join("share/man"))?;
 
     println!("dist: {}", stage.display());
@@ -71,6 +82,18 @@ pub fn build_release(workspace: &Workspace, packages: &[&str]) -> Result<()> {
         cargo.args(["--package", package]);
     }
     workspace::check(&mut cargo)
+}
+
+/// Stages what `uslab generate WHAT` prints.
+fn generate(program: &Path, what: &str, to: &Path) -> Result<()> {
+    let output = Command::new(program).args(["generate", what]).output().context("cannot start uslab")?;
+    if !output.status.success() || output.stdout.is_empty() {
+        bail!("`uslab generate {what}` failed: {}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    if let Some(parent) = to.parent() {
+        std::fs::create_dir_all(parent)?;
+    }
+    std::fs::write(to, output.stdout).with_context(|| format!("cannot stage {}", to.display()))
 }
 
 /// Manual pages go to the section that their name ends with: `uslab.1` to `man1`.
