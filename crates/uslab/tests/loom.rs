@@ -1,0 +1,38 @@
+//! Models of the protocols, run through every interleaving that a bounded number of preemptions allows.
+//!
+//! ```text
+//!   RUSTFLAGS="--cfg loom" cargo test -p uslab --release --test loom
+//! ```
+//!
+//! * `words` runs the real code of the slab words, with the slab lists around it in miniature.
+//! * `slots` runs the sheaf protocols (pop, push, take, install, drain, the fork's gate) on a model of what the kernel promises of
+//!   restartable sequences (`cpu`), because sequences themselves cannot run under a model checker.
+//!
+//! Every model has teeth: with a known mistake seeded it must fail, and a test says so.
+#![cfg(loom)]
+
+#[path = "loom/cpu.rs"]
+mod cpu;
+#[path = "loom/ledger.rs"]
+mod ledger;
+#[path = "loom/slots.rs"]
+mod slots;
+#[path = "loom/words.rs"]
+mod words;
+
+/// Runs `model` with a bounded number of preemptions an execution; LOOM_MAX_PREEMPTIONS says another bound.
+fn explore(model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound.get_or_insert(3);
+    builder.check(model);
+}
+
+/// What `model`, which has a mistake, fails with in some interleaving.
+fn mistake_in(model: impl Fn() + Sync + Send + 'static) -> String {
+    let failure = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| explore(model)));
+    let failure = failure.expect_err("the mistake goes unnoticed");
+    match failure.downcast::<String>() {
+        Ok(text) => *text,
+        Err(failure) => failure.downcast_ref::<&str>().unwrap_or(&"").to_string(),
+    }
+}

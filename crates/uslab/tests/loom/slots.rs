@@ -1,0 +1,385 @@
+//! The sheaf protocols on one CPU's slot: pop, push, take and install by its users, drain and fork from another CPU.
+//!
+//! The code follows `rseq` (the sequences, step by step) and `percpu` (refill, flush, install, drain, hide and show), with
+//! sheaves of two objects. Sheaf memory is read and written with relaxed atomics, as the sequences do with plain instructions, so a missing
+//! barrier shows as an object that is lost or has two owners.
+
+use super::cpu::{Aborted, Cpu, Sequence};
+use super::ledger::Ledger;
+use super::{explore, mistake_in};
+use loom::sync::atomic::{
+    AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst,
+};
+use loom::sync::{Arc, Mutex};
+use loom::thread;
+
+const CAPACITY: usize = 2;
+const OBJECTS: usize = 4;
+/// Sheaf 0 is the dummy.
+const DUMMY: usize = 0;
+const SHEAVES: usize = 4;
+const MAIN: usize = 0;
+const SPARE: usize = 1;
+
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Mistake {
+    None,
+    /// Take and install load and store instead of exchanging.
+    PlainExchange,
+    /// The drainer looks into a sheaf without having restarted its users.
+    DrainWithoutBarrier,
+    /// The fork hides the slots without having restarted those who saw the gate open.
+    GateWithoutBarrier,
+    /// The fork copies without having restarted those who work on a sheaf.
+    HideWithoutBarrier,
+    /// Sequences are not restarted.
+    NoRestart,
+}
+
+struct Sheaf {
+    count: AtomicUsize,
+    capacity: usize,
+    objects: [AtomicUsize; CAPACITY],
+}
+
+impl Sheaf {
+    fn objects(&self) -> Vec<usize> {
+        self.objects[..self.count.load(Relaxed)].iter().map(|object| object.load(Relaxed)).collect()
+    }
+
+    fn fill(&self, objects: &[usize]) {
+        objects.iter().zip(&self.objects).for_each(|(&object, place)| place.store(object, Relaxed));
+        self.count.store(objects.len(), Relaxed);
+    }
+}
+
+/// What lies beyond the slot: barn and slabs in one.
+struct Depot {
+    objects: Vec<usize>,
+    sheaves: Vec<usize>,
+}
+
+struct World {
+    cpu: Cpu,
+    slot: [AtomicUsize; 2],
+    sheaves: [Sheaf; SHEAVES],
+    depot: Mutex<Depot>,
+    gate: AtomicUsize,
+    fork: Mutex<()>,
+    /// Objects in users' hands.
+    held: Ledger,
+    /// Sheaves in anybody's hand.
+    in_hand: Ledger,
+    mistake: Mistake,
+}
+
+impl World {
+    /// Sheaf 1 is main and sheaf 2 spare, if they are given objects; all that is left lies in the depot.
+    fn new(main: Option<&[usize]>, spare: Option<&[usize]>, mistake: Mistake) -> Arc<World> {
+        let world = World {
+            cpu: Cpu::new(mistake == Mistake::NoRestart),
+            slot: [main.map_or(DUMMY, |_| 1), spare.map_or(DUMMY, |_| 2)].map(AtomicUsize::new),
+            sheaves: std::array::from_fn(|sheaf| Sheaf {
+                count: AtomicUsize::new(0),
+                capacity: if sheaf == DUMMY { 0 } else { CAPACITY },
+                objects: std::array::from_fn(|_| AtomicUsize::new(usize::MAX)),
+            }),
+            depot: Mutex::new(Depot { objects: Vec::new(), sheaves: vec![3] }),
+            gate: AtomicUsize::new(0),
+            fork: Mutex::new(()),
+            held: Ledger::new("object", OBJECTS),
+            in_hand: Ledger::new("sheaf", SHEAVES),
+            mistake,
+        };
+        for (sheaf, objects) in [(1, main), (2, spare)] {
+            match objects {
+                Some(objects) => world.sheaves[sheaf].fill(objects),
+                None => world.depot.lock().unwrap().sheaves.push(sheaf),
+            }
+        }
+        let placed = |object: &usize| [main, spare].iter().flatten().any(|objects| objects.contains(object));
+        world.depot.lock().unwrap().objects = (0..OBJECTS).filter(|object| !placed(object)).collect();
+        Arc::new(world)
+    }
+
+    /// `sheaf := slot.main`. Acquire stands for the address dependency of what follows.
+    fn load_main(&self, sequence: &Sequence) -> Result<&Sheaf, Aborted> {
+        Ok(&self.sheaves[sequence.step(|| self.slot[MAIN].load(Acquire))?])
+    }
+
+    fn pop(&self) -> Option<usize> {
+        self.cpu.run(|sequence| {
+            let sheaf = self.load_main(sequence)?;
+            let n = sequence.step(|| sheaf.count.load(Relaxed))?;
+            let object = match n {
+                0 => None,
+                n => Some(sequence.step(|| sheaf.objects[n - 1].load(Relaxed))?),
+            };
+            sequence.step(|| sheaf.count.store(n.saturating_sub(1), Relaxed))?;
+            Ok(object)
+        })
+    }
+
+    fn push(&self, object: usize) -> bool {
+        self.cpu.run(|sequence| {
+            let sheaf = self.load_main(sequence)?;
+            let n = sequence.step(|| sheaf.count.load(Relaxed))?;
+            if n >= sheaf.capacity {
+                return Ok(false);
+            }
+            sequence.step(|| sheaf.objects[n].store(object, Relaxed))?;
+            sequence.step(|| sheaf.count.store(n + 1, Relaxed))?;
+            Ok(true)
+        })
+    }
+
+    /// None: the gate is closed. What comes out is in the hand of `who`, what goes in no longer.
+    fn exchange(&self, which: usize, new: usize, who: usize) -> Option<usize> {
+        let place = &self.slot[which];
+        if new != DUMMY {
+            self.in_hand.let_go(new, who);
+        }
+        let old = self.cpu.run(|sequence| {
+            if sequence.step(|| self.gate.load(Relaxed))? != 0 {
+                return Ok(None);
+            }
+            if self.mistake == Mistake::PlainExchange {
+                let old = sequence.step(|| place.load(Acquire))?;
+                sequence.step(|| place.store(new, Release))?;
+                return Ok(Some(old));
+            }
+            sequence.step(|| place.swap(new, AcqRel)).map(Some)
+        });
+        match old {
+            Some(DUMMY) => {}
+            Some(old) => self.in_hand.seize(old, who),
+            None if new != DUMMY => self.in_hand.seize(new, who),
+            None => {}
+        }
+        old
+    }
+
+    fn take_out(&self, which: usize, who: usize) -> usize {
+        loop {
+            match self.exchange(which, DUMMY, who) {
+                Some(old) => return old,
+                None => drop(self.fork.lock().unwrap()),
+            }
+        }
+    }
+
+    fn install(&self, sheaf: usize, who: usize) {
+        let mut in_hand = sheaf;
+        for which in [MAIN, SPARE] {
+            match self.exchange(which, in_hand, who) {
+                Some(DUMMY) => return,
+                Some(old) => in_hand = old,
+                None => break,
+            }
+        }
+        self.dissolve(in_hand, who);
+    }
+
+    fn dissolve(&self, sheaf: usize, who: usize) {
+        let mut depot = self.depot.lock().unwrap();
+        depot.objects.extend(self.sheaves[sheaf].objects());
+        self.sheaves[sheaf].fill(&[]);
+        self.in_hand.let_go(sheaf, who);
+        depot.sheaves.push(sheaf);
+    }
+
+    fn alloc(&self, who: usize) -> usize {
+        let object = loop {
+            if let Some(object) = self.pop().or_else(|| self.refill(who)) {
+                break object;
+            }
+            // Everything is in others' hands. The real thing would make a slab.
+            thread::yield_now();
+        };
+        self.held.seize(object, who);
+        object
+    }
+
+    fn refill(&self, who: usize) -> Option<usize> {
+        let mut source = self.take_out(SPARE, who);
+        if source == DUMMY || self.sheaves[source].count.load(Relaxed) == 0 {
+            let mut depot = self.depot.lock().unwrap();
+            let sheaf = if source == DUMMY { depot.sheaves.pop() } else { Some(source) };
+            let Some(sheaf) = sheaf else { return depot.objects.pop() };
+            if source == DUMMY {
+                self.in_hand.seize(sheaf, who);
+            }
+            let rest = depot.objects.len().saturating_sub(CAPACITY);
+            self.sheaves[sheaf].fill(&depot.objects.split_off(rest));
+            source = sheaf;
+        }
+        let mut objects = self.sheaves[source].objects();
+        let object = objects.pop();
+        self.sheaves[source].fill(&objects);
+        self.install(source, who);
+        object
+    }
+
+    fn free(&self, object: usize, who: usize) {
+        self.held.let_go(object, who);
+        if !self.push(object) {
+            self.flush(object, who);
+        }
+    }
+
+    fn flush(&self, object: usize, who: usize) {
+        let spare = self.take_out(SPARE, who);
+        let mut depot = self.depot.lock().unwrap();
+        let sheaf = if spare == DUMMY { depot.sheaves.pop() } else { Some(spare) };
+        let Some(sheaf) = sheaf else { return depot.objects.push(object) };
+        if spare == DUMMY {
+            self.in_hand.seize(sheaf, who);
+        }
+        let mut objects = self.sheaves[sheaf].objects();
+        if objects.len() == CAPACITY {
+            depot.objects.append(&mut objects);
+        }
+        drop(depot);
+        objects.push(object);
+        self.sheaves[sheaf].fill(&objects);
+        self.install(sheaf, who);
+    }
+
+    /// From another CPU.
+    fn drain(&self, who: usize) {
+        let taken = self.slot.each_ref().map(|place| self.swap_from_outside(place, DUMMY, who));
+        if self.mistake != Mistake::DrainWithoutBarrier {
+            self.cpu.restart();
+        }
+        taken.into_iter().filter(|&sheaf| sheaf != DUMMY).for_each(|sheaf| self.dissolve(sheaf, who));
+    }
+
+    fn swap_from_outside(&self, place: &AtomicUsize, new: usize, who: usize) -> usize {
+        let old = place.swap(new, AcqRel);
+        if old != DUMMY {
+            self.in_hand.seize(old, who);
+        }
+        old
+    }
+
+    /// From another CPU: what the child sees of the sheaves must not change while it is copied.
+    fn fork(&self, who: usize) {
+        let _excluded = self.fork.lock().unwrap();
+        self.gate.store(1, SeqCst);
+        if self.mistake != Mistake::GateWithoutBarrier {
+            self.cpu.restart();
+        }
+        let hidden = self.slot.each_ref().map(|place| self.swap_from_outside(place, DUMMY, who));
+        if self.mistake != Mistake::HideWithoutBarrier {
+            self.cpu.restart();
+        }
+        let copy = || hidden.map(|sheaf| self.sheaves[sheaf].objects());
+        let before = copy();
+        thread::yield_now();
+        assert_eq!(before, copy(), "a sheaf changed while it was copied");
+        for (place, sheaf) in self.slot.iter().zip(hidden) {
+            if sheaf != DUMMY {
+                self.in_hand.let_go(sheaf, who);
+            }
+            let there = place.swap(sheaf, AcqRel);
+            assert_eq!(there, DUMMY, "a sheaf got into the slot while the gate was closed");
+        }
+        self.gate.store(0, SeqCst);
+    }
+
+    /// When all is quiet: every object and every sheaf is in one place.
+    fn judge(&self) {
+        let depot = self.depot.lock().unwrap();
+        assert_eq!(self.in_hand.owned(), []);
+        let slot = self.slot.each_ref().map(|place| place.load(Acquire));
+        let mut sheaves: Vec<usize> = slot.into_iter().filter(|&sheaf| sheaf != DUMMY).collect();
+        let in_slot = sheaves.iter().flat_map(|&sheaf| self.sheaves[sheaf].objects());
+        let mut objects: Vec<usize> = in_slot.chain(self.held.owned()).collect();
+        objects.extend(&depot.objects);
+        sheaves.extend(&depot.sheaves);
+        objects.sort();
+        sheaves.sort();
+        assert_eq!(objects, Vec::from_iter(0..OBJECTS), "objects are lost or doubled");
+        assert_eq!(sheaves, Vec::from_iter(1..SHEAVES), "sheaves are lost or doubled");
+    }
+}
+
+/// Threads that allocate and free on the CPU, and `outside` on another CPU.
+fn users_and(users: usize, outside: fn(&World, usize), world: Arc<World>) {
+    let threads: Vec<_> = (1..=users)
+        .map(|who| {
+            let world = world.clone();
+            thread::spawn(move || world.free(world.alloc(who), who))
+        })
+        .collect();
+    outside(&world, users + 1);
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    world.judge();
+}
+
+fn drained_while_in_use(mistake: Mistake) {
+    users_and(2, World::drain, World::new(Some(&[0, 1]), None, mistake));
+}
+
+fn drained_while_sheaves_move(mistake: Mistake) {
+    users_and(2, World::drain, World::new(Some(&[]), Some(&[0]), mistake));
+}
+
+fn forked_while_in_use(mistake: Mistake) {
+    users_and(2, World::fork, World::new(Some(&[0, 1]), None, mistake));
+}
+
+/// One user: the fork's steps are many already.
+fn forked_while_sheaves_move(mistake: Mistake) {
+    users_and(1, World::fork, World::new(None, Some(&[0]), mistake));
+}
+
+#[test]
+fn pop_and_push_meet_a_drain() {
+    explore(|| drained_while_in_use(Mistake::None));
+}
+
+#[test]
+fn take_and_install_meet_a_drain() {
+    explore(|| drained_while_sheaves_move(Mistake::None));
+}
+
+#[test]
+fn pop_and_push_meet_a_fork() {
+    explore(|| forked_while_in_use(Mistake::None));
+}
+
+#[test]
+fn take_and_install_meet_a_fork() {
+    explore(|| forked_while_sheaves_move(Mistake::None));
+}
+
+#[test]
+fn a_take_by_plain_load_and_store_is_found() {
+    let found = mistake_in(|| drained_while_sheaves_move(Mistake::PlainExchange));
+    assert!(found.contains("two owners"), "{found}");
+}
+
+#[test]
+fn a_drain_without_a_barrier_is_found() {
+    let found = mistake_in(|| drained_while_in_use(Mistake::DrainWithoutBarrier));
+    assert!(found.contains("two owners") || found.contains("lost or doubled"), "{found}");
+}
+
+#[test]
+fn sequences_that_are_not_restarted_are_found() {
+    let found = mistake_in(|| drained_while_in_use(Mistake::NoRestart));
+    assert!(found.contains("two owners") || found.contains("lost or doubled"), "{found}");
+}
+
+#[test]
+fn a_gate_without_a_barrier_is_found() {
+    let found = mistake_in(|| forked_while_sheaves_move(Mistake::GateWithoutBarrier));
+    assert!(found.contains("got into the slot"), "{found}");
+}
+
+#[test]
+fn hiding_without_a_barrier_is_found() {
+    let found = mistake_in(|| forked_while_in_use(Mistake::HideWithoutBarrier));
+    assert!(found.contains("changed while it was copied"), "{found}");
+}

@@ -1,0 +1,264 @@
+//! The slab words: the real `give`, `take`, `add` and `subtract`, with the lists' lock, reconciling, release and growth of
+//! `slab/pool.rs` around one slab of three objects.
+//!
+//! Two givers work without the lock, a taker under it. Judged at every step: no object has two owners, and nothing is done to the words
+//! of a slab that was released. At the end: no object is lost, and the slab stands in the list where its count belongs.
+
+use super::ledger::Ledger;
+use super::{explore, mistake_in};
+use loom::cell::UnsafeCell;
+use loom::sync::atomic::{AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, fence};
+use loom::sync::{Arc, Mutex};
+use loom::thread;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use uslab::slab::words;
+use uslab::sync::atomic::{AtomicI32, AtomicU64};
+
+const OBJECTS: usize = 3;
+const ALL: u64 = (1 << OBJECTS) - 1;
+/// The cache's id in the page map.
+const ID: usize = 7;
+
+/// As `lists::List`, with two bins.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum List {
+    None,
+    FewFree,
+    ManyFree,
+    Empty,
+}
+
+fn list_for(free: i32) -> List {
+    match free {
+        ..=0 => List::None,
+        1 => List::FewFree,
+        2 => List::ManyFree,
+        _ => List::Empty,
+    }
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Mistake {
+    None,
+    /// The count is raised before the bit is set.
+    CountFirst,
+    /// A late reconciler does not ask whose the page is.
+    NoOwnerCheck,
+    /// The taker does not lower the count by what it got but by what it asked for.
+    CountsWhatItAsked,
+}
+
+/// One slab, and what is shared around it.
+struct Slab {
+    word: AtomicU64,
+    count: AtomicI32,
+    /// The page map's entry.
+    owner: AtomicUsize,
+    /// Under `lists`, but for the initialisation of a fresh slab.
+    list: UnsafeCell<List>,
+    lists: Mutex<()>,
+    /// The page layer: true while the page is free.
+    pages: Mutex<bool>,
+    /// What users wrote into the objects: loom finds a missing happens-before here.
+    contents: [UnsafeCell<usize>; OBJECTS],
+    ledger: Ledger,
+    /// Released and not grown again, for judging.
+    gone: AtomicBool,
+    mistake: Mistake,
+}
+
+impl Slab {
+    /// `taken` is the mask of the objects in use, each owned by the thread of its number plus one.
+    fn new(taken: u64, mistake: Mistake) -> Arc<Slab> {
+        let free = (ALL & !taken).count_ones() as i32;
+        let slab = Slab {
+            word: AtomicU64::new(ALL & !taken),
+            count: AtomicI32::new(free),
+            owner: AtomicUsize::new(ID),
+            list: UnsafeCell::new(list_for(free)),
+            lists: Mutex::new(()),
+            pages: Mutex::new(false),
+            contents: std::array::from_fn(|_| UnsafeCell::new(0)),
+            ledger: Ledger::new("object", OBJECTS),
+            gone: AtomicBool::new(false),
+            mistake,
+        };
+        for object in (0..OBJECTS).filter(|object| taken >> object & 1 == 1) {
+            slab.ledger.seize(object, object + 1);
+        }
+        Arc::new(slab)
+    }
+
+    fn place(&self, list: List) {
+        // SAFETY: the caller holds `lists`; loom checks that it does.
+        self.list.with_mut(|place| unsafe { *place = list });
+    }
+
+    /// `Slabs::give` for one object.
+    fn give(&self, object: usize, who: usize) {
+        self.touch(object, who);
+        self.ledger.let_go(object, who);
+        let before = if self.mistake == Mistake::CountFirst {
+            let before = words::add(&self.count, 1);
+            self.set_bit(object);
+            before
+        } else {
+            self.set_bit(object);
+            words::add(&self.count, 1)
+        };
+        if list_for(before) != list_for(before + 1) {
+            self.reconcile();
+        }
+    }
+
+    fn set_bit(&self, object: usize) {
+        let twice = words::give(&self.word, 1 << object);
+        assert!(!self.gone.load(SeqCst), "a bit is set in a slab that was released");
+        assert_eq!(twice, 0, "object {object} was free already");
+    }
+
+    /// `Slabs::reconcile`, with a target of no empty slabs.
+    fn reconcile(&self) {
+        let lists = self.lists.lock().unwrap();
+        if self.mistake != Mistake::NoOwnerCheck && self.owner.load(Relaxed) != ID {
+            return;
+        }
+        fence(Acquire);
+        let list = list_for(self.count.load(Acquire));
+        self.place(list);
+        if list != List::Empty {
+            return;
+        }
+        // Slabs::detach_empty
+        self.place(List::None);
+        self.owner.store(0, Release);
+        drop(lists);
+        // Slabs::release
+        assert!(!self.gone.swap(true, SeqCst), "the slab is released twice");
+        assert_eq!(self.ledger.owned(), [], "a slab with objects in use is released");
+        *self.pages.lock().unwrap() = true;
+    }
+
+    /// `Slabs::take` for up to `wanted` objects, and `Slabs::grow` if there are none and the page is free.
+    fn take(&self, wanted: usize, who: usize) -> Vec<usize> {
+        let lists = self.lists.lock().unwrap();
+        // SAFETY: under the lock; loom checks.
+        let listed = self.list.with(|list| unsafe { *list != List::None });
+        if listed {
+            let mask = words::take(&self.word, wanted);
+            let taken = self.own(mask, who);
+            let lowered = if self.mistake == Mistake::CountsWhatItAsked { wanted } else { taken.len() };
+            let left = words::subtract(&self.count, lowered);
+            self.place(list_for(left));
+            return taken;
+        }
+        drop(lists);
+        if !std::mem::take(&mut *self.pages.lock().unwrap()) {
+            return Vec::new();
+        }
+        // The page was free, so its descriptor is nobody else's (`Slab::init`).
+        self.gone.store(false, SeqCst);
+        let taken = self.own(1, who);
+        self.place(List::None);
+        self.word.store(ALL & !1, Relaxed);
+        self.count.store(OBJECTS as i32 - 1, Release);
+        self.owner.store(ID, Release);
+        let _lists = self.lists.lock().unwrap();
+        self.place(list_for(self.count.load(Acquire)));
+        taken
+    }
+
+    fn own(&self, mask: u64, who: usize) -> Vec<usize> {
+        let objects: Vec<usize> = (0..OBJECTS).filter(|object| mask >> object & 1 == 1).collect();
+        for &object in &objects {
+            self.ledger.seize(object, who);
+            self.touch(object, who);
+        }
+        objects
+    }
+
+    /// The owner uses the object.
+    fn touch(&self, object: usize, who: usize) {
+        // SAFETY: the object is the caller's alone; loom checks that nobody else's use is unordered with this one.
+        self.contents[object].with_mut(|content| unsafe { *content = who });
+    }
+
+    /// When all is quiet.
+    fn judge(&self) {
+        let bits = self.word.load(Acquire);
+        let owned = self.ledger.owned().iter().fold(0, |mask, object| mask | 1 << object);
+        assert_eq!(bits ^ owned, ALL, "free {bits:b} and owned {owned:b} are not all objects, once each");
+        assert_eq!(self.count.load(Acquire), bits.count_ones() as i32, "the count is not that of the bits");
+        // SAFETY: all other threads have been joined.
+        let list = self.list.with(|list| unsafe { *list });
+        if self.gone.load(SeqCst) {
+            assert_eq!((list, self.owner.load(Acquire), bits), (List::None, 0, ALL));
+        } else {
+            assert_eq!(list, list_for(bits.count_ones() as i32), "the slab stands in the wrong list");
+            assert_eq!(self.owner.load(Acquire), ID);
+        }
+    }
+}
+
+/// Two givers of one object each, and a taker that takes up to `wanted` and gives back `back` of them.
+fn givers_and_a_taker(taken: u64, wanted: usize, back: usize, mistake: Mistake) {
+    let slab = Slab::new(taken, mistake);
+    let givers = [0, 1].map(|object| {
+        let slab = slab.clone();
+        thread::spawn(move || slab.give(object, object + 1))
+    });
+    let objects = slab.take(wanted, 9);
+    objects.into_iter().take(back).for_each(|object| slab.give(object, 9));
+    givers.into_iter().for_each(|giver| giver.join().unwrap());
+    slab.judge();
+}
+
+#[test]
+fn a_taker_of_one_object_meets_two_givers() {
+    explore(|| givers_and_a_taker(0b011, 1, 0, Mistake::None));
+}
+
+#[test]
+fn a_taker_that_gives_back_meets_two_givers_and_the_slab_is_released() {
+    explore(|| givers_and_a_taker(0b011, 1, 1, Mistake::None));
+}
+
+#[test]
+fn a_taker_of_whole_words_takes_what_givers_add_meanwhile() {
+    explore(|| givers_and_a_taker(0b011, 64, 2, Mistake::None));
+}
+
+#[test]
+fn a_slab_that_is_released_and_grown_again_meets_late_reconcilers() {
+    explore(|| givers_and_a_taker(0b011, 64, 3, Mistake::None));
+    explore(|| {
+        let slab = Slab::new(0b111, Mistake::None);
+        let givers = [vec![0, 1], vec![2]].map(|objects| {
+            let slab = slab.clone();
+            thread::spawn(move || objects.into_iter().for_each(|object| slab.give(object, object + 1)))
+        });
+        for _ in 0..2 {
+            slab.take(1, 9);
+        }
+        givers.into_iter().for_each(|giver| giver.join().unwrap());
+        slab.judge();
+    });
+}
+
+#[test]
+fn a_count_raised_before_the_bits_is_found() {
+    let found = mistake_in(|| givers_and_a_taker(0b011, 1, 1, Mistake::CountFirst));
+    assert!(found.contains("slab that was released") || found.contains("in use is released"), "{found}");
+}
+
+#[test]
+fn a_late_reconciler_that_does_not_ask_whose_the_page_is_is_found() {
+    let found = mistake_in(|| givers_and_a_taker(0b011, 1, 1, Mistake::NoOwnerCheck));
+    assert!(found.contains("released twice"), "{found}");
+}
+
+#[test]
+fn a_count_lowered_by_what_was_asked_for_is_found() {
+    let found = mistake_in(|| givers_and_a_taker(0b011, 64, 2, Mistake::CountsWhatItAsked));
+    assert!(found.contains("the count is not that of the bits"), "{found}");
+}
