@@ -31,13 +31,11 @@ pub mod slab {
 }
 
 #[cfg(not(loom))]
-pub use cache::release_memory;
-#[cfg(not(loom))]
-pub use cache::{
-    Busy, Cache, CacheBox, CacheBuilder, ConstructedBox, CreateError, Flags, Prefilled, RawCache,
-    RawPrefilled,
+pub use {
+    cache::{
+        Busy, Cache, CacheBox, CacheBuilder, ConstructedBox, CreateError, Flags, Prefilled, RawCache,
+        RawPrefilled, mode, release_memory,
+    },
+    malloc::{Heap, Uslab},
+    rseq::Mode,
 };
-#[cfg(not(loom))]
-pub use malloc::{Heap, Uslab};
-#[cfg(not(loom))]
-pub use rseq::{Mode, mode};

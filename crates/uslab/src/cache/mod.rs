@@ -30,4 +30,5 @@ pub(crate) use fork::{Above, set_above};
 pub use prefilled::{Prefilled, RawPrefilled};
 pub(crate) use raw::destroy_whole;
 pub use raw::{Busy, CreateError, RawCache, account_all, release_memory};
+pub use start::mode;
 pub use typed::{Cache, CacheBox, ConstructedBox};

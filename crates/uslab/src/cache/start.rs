@@ -39,6 +39,12 @@ pub fn is_ready() -> bool {
     STATE.load(Acquire) == READY
 }
 
+/// How this process makes its per-CPU steps safe; decided once, at start-up, which this call brings about if it must.
+pub fn mode() -> rseq::Mode {
+    ensure();
+    rseq::mode()
+}
+
 /// Sets the library up if it is not; false if the address space has no room for an arena, which is final.
 pub fn ensure() -> bool {
     let ready = match STATE.load(Acquire) {

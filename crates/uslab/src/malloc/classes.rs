@@ -134,7 +134,7 @@ mod tests {
         for align in [32, 64, 128, 256, 512, 1024, 2048, 4096] {
             for size in [1, 31, 64, 100, 200, 1000, 5000, 32768] {
                 let class = Class::of_aligned(size, align).unwrap();
-                assert!(class.bytes() % align == 0 && class.bytes() >= size);
+                assert!(class.bytes().is_multiple_of(align) && class.bytes() >= size);
             }
         }
         assert_eq!(Class::of_aligned(64, 8192), None);

@@ -128,6 +128,11 @@ pub(super) fn move_to(pointer: *mut u8, size: usize) -> Option<*mut u8> {
     Some(new)
 }
 
+/// Whether a run starts at `pointer`.
+pub(super) fn is_run(pointer: *mut u8) -> bool {
+    start_of(pointer).is_some()
+}
+
 fn start_of(pointer: *mut u8) -> Option<PageIndex> {
     let page = pages::page_of(pointer)?;
     (pages::owner(page) == LARGE_ID && pages::address_of(page) == pointer).then_some(page)

@@ -92,16 +92,25 @@ unsafe fn free_slow(pointer: *mut u8) {
     }
     let _errno = os::errno::Preserved::new();
     let Some(page) = pages::page_of(pointer) else {
-        return report_misuse(Misuse::Foreign, pointer, "free");
+        return report_unknown(pointer, "free");
     };
     match pages::owner(page) {
         LARGE_ID => large::free(page, pointer),
         id => match registry::cache(id) {
             // SAFETY: the page belongs to that cache; the caller's promise.
             Some(cache) => unsafe { cache.free_slow(pointer) },
-            None => report_misuse(Misuse::NotAllocated, pointer, "free"),
+            None => report_unknown(pointer, "free"),
         },
     }
+}
+
+/// Reports a pointer that nothing is known of. This may be the first call of all, and what to do about misuse is in the
+/// environment: so the library is set up first.
+#[cold]
+fn report_unknown(pointer: *const u8, given_to: &str) {
+    start::ensure();
+    let misuse = if pages::page_of(pointer).is_some() { Misuse::NotAllocated } else { Misuse::Foreign };
+    report_misuse(misuse, pointer, given_to);
 }
 
 /// As [`free`], for memory of [`malloc`], [`calloc`] or [`realloc`] asked for with this very `size`: does not look the pointer up.
@@ -200,11 +209,12 @@ pub unsafe fn realloc(pointer: *mut u8, size: usize) -> *mut u8 {
         return malloc(size);
     }
     let Some(old) = usable_size_of(pointer) else {
-        report_misuse(Misuse::NotAllocated, pointer, "realloc");
+        report_unknown(pointer, "realloc");
         return out_of_memory();
     };
     match Class::of(size) {
-        Some(class) if class.bytes() == old => return pointer,
+        // A page run of a class's size (alignment beyond a page) is not that class's: it would be put there by `free_sized`.
+        Some(class) if class.bytes() == old && !large::is_run(pointer) => return pointer,
         None if old > SMALL_MOST_BYTES => {
             if large::resize(pointer, size) {
                 return pointer;

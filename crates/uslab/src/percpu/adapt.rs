@@ -1,8 +1,8 @@
 //! How large a cache's sheaves are: learnt from misses, bounded in bytes over all caches.
 //!
 //! Every cache starts at the kernel's capacity for its object size and doubles where that proves too small: where a CPU
-//! overflows and then underflows (it frees and allocates more in a row than its sheaves hold), or is served by the barn many
-//! times (objects wander between CPUs). Two sheaves a CPU of every cache together may hold at most [`bound_bytes`] of objects; a
+//! overflows and then underflows (it frees and allocates more in a row than its sheaves hold), is served by the barn many
+//! times (objects wander between CPUs), or, as long as half of the bound is free, exchanges its two sheaves over and over. Two sheaves a CPU of every cache together may hold at most [`bound_bytes`] of objects; a
 //! cache that wants more when nothing is left takes it from one that had no misses lately, whose sheaves are drained.
 
 use super::CpuCache;
@@ -17,6 +17,8 @@ const BOUND_BYTES: usize = 3 << 19;
 const SHEAF_MOST_BYTES: usize = 512 << 10;
 /// Times that the barn served a cache before that counts as a reason to grow.
 const BARN_SERVED: u32 = 16;
+/// Times that the spare served a cache before that counts as one.
+const SPARE_SERVED: u32 = 64;
 /// Caches that are looked at for one that can give.
 const LOOKS: usize = 64;
 
@@ -51,6 +53,7 @@ pub(super) struct Adapt {
     /// Misses since somebody last looked for a cache that can give.
     misses: AtomicU32,
     barn_served: AtomicU32,
+    spare_served: AtomicU32,
     /// Link of the ring below, under its lock.
     next: AtomicPtr<CpuCache>,
 }
@@ -98,6 +101,7 @@ impl Adapt {
             object_bytes,
             misses: AtomicU32::new(0),
             barn_served: AtomicU32::new(0),
+            spare_served: AtomicU32::new(0),
             next: AtomicPtr::new(core::ptr::null_mut()),
         }
     }
@@ -126,14 +130,30 @@ impl Adapt {
         }
     }
 
+    /// A CPU went on with its spare. That is cheap, and still some twenty times what the fast path costs.
+    pub fn note_spare(&self) {
+        if self.spare_served.fetch_add(1, Relaxed) + 1 >= SPARE_SERVED {
+            self.spare_served.store(0, Relaxed);
+            let size = self.size();
+            if size < self.most && USED.load(Relaxed) + self.step_bytes(size) <= bound_bytes() / 2 {
+                self.grow();
+            }
+        }
+    }
+
+    /// Bytes that growing from `size` to the next one adds.
+    fn step_bytes(&self, size: Size) -> usize {
+        let have = if size.0 > 0 { pair_bytes(size, self.object_bytes) } else { 0 };
+        pair_bytes(Size(size.0 + 1), self.object_bytes) - have
+    }
+
     fn grow(&self) {
         let size = self.size();
         if size >= self.most {
             return;
         }
         let next = Size(size.0 + 1);
-        let more = pair_bytes(next, self.object_bytes)
-            - if size.0 > 0 { pair_bytes(size, self.object_bytes) } else { 0 };
+        let more = self.step_bytes(size);
         let reserved = reserve(more) || (take_from_the_idle(self, more) && reserve(more));
         if !reserved {
             return;

@@ -291,6 +291,7 @@ impl CpuCache {
         let spare = self.take_out(access, Which::Spare);
         let spare = if is_dummy(spare) { core::ptr::null_mut() } else { spare };
         let mut source = if !spare.is_null() && Owned(spare).count() > 0 {
+            self.adapt.note_spare();
             Owned(spare)
         } else {
             let taken = self.barn(node).take_full(spare);
@@ -352,6 +353,7 @@ impl CpuCache {
         let spare = self.take_out(access, Which::Spare);
         let has_room = !is_dummy(spare) && Owned(spare).count() < Owned(spare).capacity();
         let mut target = if has_room {
+            self.adapt.note_spare();
             Owned(spare)
         } else {
             let full = if is_dummy(spare) { core::ptr::null_mut() } else { spare };

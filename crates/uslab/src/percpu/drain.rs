@@ -78,7 +78,7 @@ impl CpuCache {
         }
     }
 
-    /// Takes the cache's locks, for a fork; see [`drain_for_fork`].
+    /// Takes the cache's locks, for a fork; see [`hide_slots`].
     pub fn lock_barns_for_fork(&self) {
         self.barns().iter().for_each(|barn| barn.lock_for_fork());
     }

@@ -26,7 +26,7 @@
 //! ```
 //!
 //! `pop` needs no test in the sequence: the sentinel at `objects[0]` makes the empty case an ordinary one, and the caller's own
-//! test for NULL, which every allocation has, is the only branch. The price is that [`DUMMY`] is written (a zero over a zero).
+//! test for NULL, which every allocation has, is the only branch. The price is that the dummy sheaf is written (a zero over a zero).
 //!
 //! `exchange` is atomic because a drainer on another CPU changes the slot as well. Whoever gets a sheaf out of a slot by an
 //! exchange owns it: threads of the same CPU that were inside a sequence were preempted and restart; threads of the drained
