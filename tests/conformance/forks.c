@@ -124,8 +124,11 @@ static void vforks_in_a_storm(void) {
     for (int n = 0; n < 200; n++) {
         expect_clean_child(vfork_and_allocate(n), "a vforked child");
         for (int i = 0; i < 64; i++) {
-            CHECK(given[i] && intact(given[i], (size_t)i * 40 + 1, (uint64_t)i), "a block from a vforked child");
+            /* POSIX lets vfork be fork: then the child's blocks were its own, and went with it. */
+            if (!given[i]) continue;
+            CHECK(intact(given[i], (size_t)i * 40 + 1, (uint64_t)i), "a block from a vforked child");
             free(given[i]);
+            given[i] = NULL;
         }
     }
     CHECK(storm_end() > 0);

@@ -172,32 +172,33 @@ static void statistics(void) {
     CHECK(churn(20000, 3), "blocks are sound after a trim");
 }
 
-/* Meant to run under `ulimit -v`: takes all there is, three times, each time in blocks of another size. */
+/*
+ * Takes all there is, again and again, in blocks of one size a turn. Meant to run under `ulimit -v`; without it, huge
+ * blocks that are never touched come to the end of the address space, or to what the system will commit.
+ */
 static void memory_runs_out(void) {
     struct rlimit limit;
     CHECK(getrlimit(RLIMIT_AS, &limit) == 0);
-    if (limit.rlim_cur == RLIM_INFINITY) {
-        limit.rlim_cur = (rlim_t)1 << 40;
-        /* Without a limit of the caller's, huge blocks that are never touched run into the address space's end. */
-        CHECK(setrlimit(RLIMIT_AS, &limit) == 0);
-    }
     int limited = limit.rlim_cur <= ((rlim_t)8 << 30);
-    size_t sizes[] = {1 << 20, 65536, 4096, 1 << 20}, unlimited[] = {(size_t)64 << 30, (size_t)1 << 36};
+    size_t small[] = {1 << 20, 65536, 4096, 1 << 20}, huge[] = {(size_t)1 << 36, (size_t)1 << 34, (size_t)1 << 36, (size_t)1 << 34};
     size_t most = 2 << 20;
     void **blocks = mmap(NULL, most * sizeof *blocks, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(blocks != MAP_FAILED);
-    for (size_t turn = 0; turn < (limited ? 4u : 2u); turn++) {
-        size_t size = limited ? sizes[turn] : unlimited[turn], n = 0;
+    for (int turn = 0; turn < 4; turn++) {
+        size_t size = limited ? small[turn] : huge[turn], n = 0;
         errno = 0;
         while (n < most && (blocks[n] = malloc(size))) n++;
         CHECK(n < most && errno == ENOMEM, "%zu blocks of %zu bytes, then errno", n, size);
         CHECK(!limited || n * size >= ((size_t)1 << 30), "only %zu blocks of %zu bytes", n, size);
         errno = 0;
         CHECK(malloc(size) == NULL && errno == ENOMEM, "a second refusal");
+        errno = 0;
         CHECK(calloc(1, size) == NULL && errno == ENOMEM, "calloc is refused too");
-        CHECK(n == 0 || (realloc(blocks[0], size * 8) == NULL && errno == ENOMEM), "realloc is refused too");
+        errno = 0;
+        size_t more = limited ? (size_t)3 << 30 : size * 8;
+        CHECK(n == 0 || (realloc(blocks[0], more) == NULL && errno == ENOMEM), "realloc is refused too");
         while (n) free(blocks[--n]);
-        CHECK(churn(20000, turn + 1), "after everything was freed there is memory again");
+        CHECK(churn(20000, (uint64_t)turn + 1), "after everything was freed there is memory again");
     }
 }
 

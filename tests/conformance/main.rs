@@ -61,6 +61,27 @@ mod in_4_gib {
     }
 }
 
+/// A C++ program of its own, because operators can be replaced only for a whole program.
+mod operators_replaced {
+    #[test]
+    fn rseq() {
+        crate::run_replaced(uslab_tests::harness::Mode::Rseq);
+    }
+
+    #[test]
+    fn locked() {
+        crate::run_replaced(uslab_tests::harness::Mode::Locked);
+    }
+}
+
+fn run_replaced(mode: Mode) {
+    let scratch = Scratch::new("replaced");
+    let program = program().with_file_name("replaced");
+    let plain = Program::new(&program).run_clean(&scratch, Mode::Plain).stdout();
+    let outcome = Program::new(&program).run_clean(&scratch, mode);
+    outcome.expect(outcome.stdout() == plain, "other output than without the allocator");
+}
+
 fn run(name: &str, mode: Mode, limit_kib: Option<u64>) {
     let scratch = Scratch::new(name);
     let mut program = Program::new(program()).arg(name).limit_s(240);
@@ -119,6 +140,11 @@ fn build() -> PathBuf {
     let object = path("operators.o");
     compile(&cxx, &flags(&["-std=c++17", "-pthread", "-c", "operators.cpp", "-o", &object]));
     objects.push(object);
+
+    compile(
+        &cxx,
+        &flags(&["-std=c++17", "-Wno-sized-deallocation", "replaced.cpp", "-o", &path("replaced")]),
+    );
 
     let program = out.join("malloc_conformance");
     let mut link: Vec<String> =
