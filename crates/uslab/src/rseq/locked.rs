@@ -16,7 +16,8 @@ impl<'a> LockedSlot<'a> {
     /// Takes the slot if nobody has it.
     pub fn try_lock(slot: &'a Slot) -> Option<LockedSlot<'a>> {
         let free = slot.lock.load(Relaxed) == 0 && slot.lock.compare_exchange(0, 1, Acquire, Relaxed).is_ok();
-        free.then_some(LockedSlot { slot })
+        // Lazily: a value that is made and not returned would let go of the holder's lock when dropped.
+        free.then(|| LockedSlot { slot })
     }
 
     /// Takes the slot, giving way to its holder until it is free; for drains, which are rare.

@@ -1,0 +1,47 @@
+//! Stamped objects: each says in its own memory whose it is, so that handing one out twice is seen at once.
+//!
+//! The stamp stands in the first and in the last word of an object. An allocator that never writes free objects leaves the mark of the last
+//! owner's `unstamp` there, or whatever the page held before; never the stamp of somebody who lives.
+
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Release};
+
+/// The upper half of a stamp.
+const LIVE: u64 = 0x6c69_7665 << 32;
+const FREE: u64 = 0x6672_6565 << 32;
+
+/// The first and the last word of an object of `bytes`.
+fn words<'a>(object: NonNull<u8>, bytes: usize) -> [&'a AtomicU64; 2] {
+    // SAFETY: objects of the tests are multiples of 8 bytes and aligned to that, and stay mapped while a test runs.
+    unsafe { [object.cast::<AtomicU64>().as_ref(), object.add(bytes - 8).cast::<AtomicU64>().as_ref()] }
+}
+
+fn last_word(object: NonNull<u8>, owner: u32) -> u64 {
+    object.addr().get() as u64 ^ u64::from(owner) << 40
+}
+
+/// Makes a fresh object `owner`'s. Says who has it already, if somebody does.
+pub fn stamp(object: NonNull<u8>, bytes: usize, owner: u32) -> Result<(), u32> {
+    let [first, last] = words(object, bytes);
+    let before = first.swap(LIVE | u64::from(owner), AcqRel);
+    if before >> 32 == LIVE >> 32 {
+        return Err(before as u32);
+    }
+    if bytes > 8 {
+        last.store(last_word(object, owner), Release);
+    }
+    Ok(())
+}
+
+/// Whether the object is `owner`'s, unharmed.
+pub fn is_owned_by(object: NonNull<u8>, bytes: usize, owner: u32) -> bool {
+    let [first, last] = words(object, bytes);
+    first.load(Acquire) == LIVE | u64::from(owner)
+        && (bytes <= 8 || last.load(Acquire) == last_word(object, owner))
+}
+
+/// Takes the stamp off, before the object is freed or changes hands; false if it was not `owner`'s, unharmed.
+pub fn unstamp(object: NonNull<u8>, bytes: usize, owner: u32) -> bool {
+    let whole = is_owned_by(object, bytes, owner);
+    words(object, bytes)[0].swap(FREE | u64::from(owner), AcqRel) == LIVE | u64::from(owner) && whole
+}

@@ -1,0 +1,144 @@
+//! What disturbs the sequences: signals, migration, drains; and what the injecting build knows of it.
+
+use super::machine::{self, Random};
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+/// Which disturbances there are.
+#[derive(Clone, Copy, Default)]
+pub struct Weather {
+    /// Signals whose handler does nothing, and ones whose handler gives the CPU away.
+    pub signals: bool,
+    /// Threads are moved from CPU to CPU.
+    pub migration: bool,
+    /// The slots are emptied by another thread, all the time.
+    pub drains: bool,
+}
+
+/// How often each happened.
+#[derive(Default)]
+pub struct Report {
+    signals: AtomicU64,
+    migrations: AtomicU64,
+    drains: AtomicU64,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [signals, moves, drains] =
+            [&self.signals, &self.migrations, &self.drains].map(|counter| counter.load(Relaxed));
+        write!(f, "{signals} signals, {moves} migrations, {drains} drains")
+    }
+}
+
+/// A thread to aim at. It must live until [`run`] has returned.
+#[derive(Clone, Copy)]
+pub struct Thread {
+    number: libc::pid_t,
+    handle: libc::pthread_t,
+}
+
+impl Thread {
+    /// The calling thread.
+    pub fn this() -> Thread {
+        // SAFETY: no preconditions.
+        Thread { number: machine::thread_id(), handle: unsafe { libc::pthread_self() } }
+    }
+}
+
+extern "C" fn nothing(_: libc::c_int) {}
+
+extern "C" fn give_way(_: libc::c_int) {
+    // SAFETY: no preconditions; a bare system call, as handlers may make.
+    unsafe { libc::sched_yield() };
+}
+
+fn handle_signals() {
+    for (signal, handler) in [(libc::SIGUSR1, nothing as extern "C" fn(_)), (libc::SIGUSR2, give_way)] {
+        // SAFETY: the handlers are async-signal-safe, and the action is fully initialised.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = handler as usize;
+            action.sa_flags = libc::SA_RESTART;
+            assert_eq!(libc::sigaction(signal, &action, std::ptr::null_mut()), 0);
+        }
+    }
+}
+
+/// Makes `weather` on `threads` for the time of a stress, or until one of them has `failed`.
+pub fn run(
+    weather: Weather,
+    threads: &[Thread],
+    drain: impl Fn() + Sync,
+    failed: impl Fn() -> bool,
+) -> Report {
+    let report = Report::default();
+    let stop = AtomicBool::new(false);
+    handle_signals();
+    std::thread::scope(|scope| {
+        let (report, stop, drain) = (&report, &stop, &drain);
+        if weather.signals {
+            scope.spawn(move || {
+                let mut random = Random::new(1001);
+                while !stop.load(Relaxed) {
+                    let signal = [libc::SIGUSR1, libc::SIGUSR2][random.below(2)];
+                    // SAFETY: the thread lives, as `Thread` asks.
+                    unsafe { libc::pthread_kill(threads[random.below(threads.len())].handle, signal) };
+                    report.signals.fetch_add(1, Relaxed);
+                    pause(&mut random, 30);
+                }
+            });
+        }
+        if weather.migration {
+            scope.spawn(move || {
+                let (mut random, cpus) = (Random::new(1002), machine::cpus());
+                while !stop.load(Relaxed) {
+                    let thread = threads[random.below(threads.len())].number;
+                    machine::allow(thread, &[cpus[random.below(cpus.len())]]);
+                    report.migrations.fetch_add(1, Relaxed);
+                    pause(&mut random, 50);
+                }
+                threads.iter().for_each(|thread| machine::allow(thread.number, &cpus));
+            });
+        }
+        if weather.drains {
+            scope.spawn(move || {
+                let mut random = Random::new(1003);
+                while !stop.load(Relaxed) {
+                    drain();
+                    report.drains.fetch_add(1, Relaxed);
+                    pause(&mut random, 200);
+                }
+            });
+        }
+        let end = Instant::now() + machine::run_time();
+        while Instant::now() < end && !failed() {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        stop.store(true, Relaxed);
+    });
+    report
+}
+
+/// Sleeps less than `most_us` microseconds and the timer's slack, or now and then not at all.
+fn pause(random: &mut Random, most_us: usize) {
+    match random.below(most_us) {
+        0 => {}
+        us => std::thread::sleep(Duration::from_micros(us as u64)),
+    }
+}
+
+/// How often sequences were aborted so far; 0 in builds that do not count.
+pub fn aborts() -> u64 {
+    #[cfg(all(uslab_inject, target_arch = "x86_64"))]
+    return uslab::rseq::ABORTS.load(Relaxed);
+    #[cfg(not(all(uslab_inject, target_arch = "x86_64")))]
+    0
+}
+
+/// Lets each sequence make so many turns before it commits, in builds that can.
+pub fn stretch_sequences(_turns: u32) {
+    #[cfg(all(uslab_inject, target_arch = "x86_64"))]
+    uslab::rseq::INJECT_TURNS.store(_turns, Relaxed);
+}
