@@ -281,6 +281,22 @@ impl CpuCache {
         sheaf::alloc(self.adapt.size(), node)
     }
 
+    /// `sheaf`, or one of the present size with its objects, where that is larger and can be had.
+    fn resized(&self, mut sheaf: Owned, node: usize) -> Owned {
+        if sheaf.capacity() >= self.capacity() {
+            return sheaf;
+        }
+        let larger = sheaf::alloc(self.adapt.size(), node);
+        if larger.is_null() {
+            return sheaf;
+        }
+        let mut larger = Owned(larger);
+        larger.push_from(sheaf.objects());
+        // SAFETY: owned, and its objects are in the other one now.
+        unsafe { sheaf::free(sheaf.0) };
+        larger
+    }
+
     /// Delivers at least one object to `out`, or 0 without memory; leaves this CPU with a filled main sheaf where it can.
     fn refill(&self, access: &impl Access, out: &mut [*mut u8]) -> usize {
         let got = access.pop_bulk(out);
@@ -292,7 +308,7 @@ impl CpuCache {
         let spare = if is_dummy(spare) { core::ptr::null_mut() } else { spare };
         let mut source = if !spare.is_null() && Owned(spare).count() > 0 {
             self.adapt.note_spare();
-            Owned(spare)
+            self.resized(Owned(spare), node)
         } else {
             let taken = self.barn(node).take_full(spare);
             self.note_miss(access, Miss::Underflow, taken.is_some());
@@ -354,7 +370,7 @@ impl CpuCache {
         let has_room = !is_dummy(spare) && Owned(spare).count() < Owned(spare).capacity();
         let mut target = if has_room {
             self.adapt.note_spare();
-            Owned(spare)
+            self.resized(Owned(spare), node)
         } else {
             let full = if is_dummy(spare) { core::ptr::null_mut() } else { spare };
             let (left, empty) = if full.is_null() {
