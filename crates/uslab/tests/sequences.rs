@@ -13,12 +13,14 @@
 
 #[path = "storm/machine.rs"]
 mod machine;
+#[path = "storm/random.rs"]
+mod random;
 #[path = "storm/stamp.rs"]
 mod stamp;
 #[path = "storm/weather.rs"]
 mod weather;
 
-use machine::Random;
+use random::Random;
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};

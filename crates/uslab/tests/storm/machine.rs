@@ -1,4 +1,4 @@
-//! The machine under a stress test: how long, on which CPUs, with which random numbers.
+//! The machine under a stress test: how long, with how many threads, on which CPUs.
 
 use std::time::Duration;
 
@@ -38,21 +38,4 @@ pub fn thread_id() -> libc::pid_t {
 pub fn crowd() -> usize {
     let cpus = cpus().len();
     (3 * cpus).max(cpus + 4)
-}
-
-/// Marsaglia's xorshift: a stress wants speed and variety, no more.
-pub struct Random(u64);
-
-impl Random {
-    pub fn new(seed: u32) -> Random {
-        Random(u64::from(seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    /// A number below `end`.
-    pub fn below(&mut self, end: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 16) as usize % end
-    }
 }

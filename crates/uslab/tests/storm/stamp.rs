@@ -20,17 +20,14 @@ fn last_word(object: NonNull<u8>, owner: u32) -> u64 {
     object.addr().get() as u64 ^ u64::from(owner) << 40
 }
 
-/// Makes a fresh object `owner`'s. Says who has it already, if somebody does.
+/// Makes an object `owner`'s. Says who had it before, if somebody had.
 pub fn stamp(object: NonNull<u8>, bytes: usize, owner: u32) -> Result<(), u32> {
     let [first, last] = words(object, bytes);
     let before = first.swap(LIVE | u64::from(owner), AcqRel);
-    if before >> 32 == LIVE >> 32 {
-        return Err(before as u32);
-    }
     if bytes > 8 {
         last.store(last_word(object, owner), Release);
     }
-    Ok(())
+    if before >> 32 == LIVE >> 32 { Err(before as u32) } else { Ok(()) }
 }
 
 /// Whether the object is `owner`'s, unharmed.

@@ -1,6 +1,7 @@
 //! What disturbs the sequences: signals, migration, drains; and what the injecting build knows of it.
 
-use super::machine::{self, Random};
+use super::machine;
+use super::random::Random;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};

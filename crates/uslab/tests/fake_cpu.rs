@@ -1,0 +1,211 @@
+//! Random programs over several CPUs on one thread, against a naive oracle.
+//!
+//! With a fake CPU id a single thread takes the parts of all CPUs in turn: objects wander between slots, sheaves overflow on one CPU and
+//! underflow on the other, drains find slots in every state. The oracle is a table of what is in use and what its bytes are. It knows exactly what
+//! the library must say: how many objects live, and that no two overlap.
+//!
+//! One test in a program of its own, because nobody else may use the library meanwhile.
+#![cfg(not(loom))]
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use std::collections::BTreeMap;
+use std::ptr::{NonNull, null_mut};
+use uslab::rseq::fake::FakeCpu;
+use uslab::{CacheBuilder, Flags, RawCache};
+
+/// One step of a program; numbers choose among what there is.
+#[derive(Clone, Debug)]
+enum Step {
+    MoveTo(usize),
+    Use(usize),
+    Alloc,
+    AllocZeroed,
+    AllocBulk(usize),
+    Prefill(usize, usize),
+    Free(usize),
+    FreeBulk(usize, usize),
+    Shrink,
+    /// Refused, with the truth about what lives, unless nothing does; then another cache takes its place.
+    Destroy,
+    ReleaseMemory,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let any = any::<usize>;
+    prop_oneof![
+        4 => any().prop_map(Step::MoveTo),
+        2 => any().prop_map(Step::Use),
+        10 => Just(Step::Alloc),
+        1 => Just(Step::AllocZeroed),
+        4 => (0usize..200).prop_map(Step::AllocBulk),
+        1 => (0usize..100, any()).prop_map(|(n, used)| Step::Prefill(n, used)),
+        12 => any().prop_map(Step::Free),
+        4 => (any(), 0usize..200).prop_map(|(from, n)| Step::FreeBulk(from, n)),
+        1 => Just(Step::Shrink),
+        1 => Just(Step::Destroy),
+        1 => Just(Step::ReleaseMemory),
+    ]
+}
+
+/// What a cache is like.
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    size: usize,
+    align: usize,
+    sheaf_capacity: usize,
+    caching: bool,
+}
+
+fn shape() -> impl Strategy<Value = Shape> {
+    let size = prop_oneof![1usize..300, Just(4096usize), 300usize..10_000];
+    let align = prop_oneof![3 => Just(0usize), 1 => (3u32..9).prop_map(|shift| 1 << shift)];
+    let capacity = prop_oneof![Just(0usize), Just(2), Just(6), Just(30)];
+    (size, align, capacity, prop::bool::weighted(0.9))
+        .prop_map(|(size, align, sheaf_capacity, caching)| Shape { size, align, sheaf_capacity, caching })
+}
+
+/// A cache and what is in use of it: address and the byte that fills the object.
+struct Checked {
+    cache: Option<RawCache>,
+    shape: Shape,
+    live: BTreeMap<usize, u8>,
+    next: u8,
+}
+
+impl Checked {
+    fn new(shape: Shape) -> Checked {
+        let mut builder =
+            CacheBuilder::new("fake cpu").align(shape.align).sheaf_capacity(shape.sheaf_capacity);
+        if !shape.caching {
+            builder = builder.flags(Flags::NO_CACHING);
+        }
+        Checked { cache: Some(builder.build_raw(shape.size).unwrap()), shape, live: BTreeMap::new(), next: 0 }
+    }
+
+    fn cache(&self) -> &RawCache {
+        self.cache.as_ref().unwrap()
+    }
+
+    fn own(&mut self, object: NonNull<u8>) {
+        let at = object.addr().get();
+        assert_eq!(at % self.shape.align.max(8), 0, "{object:p} is not aligned");
+        let end = at + self.shape.size;
+        if let Some((&other, _)) = self.live.range(..end).next_back() {
+            assert!(other + self.shape.size <= at, "{object:p} overlaps {other:#x}");
+        }
+        self.next = self.next.wrapping_add(1);
+        // SAFETY: the object is ours, of that many bytes.
+        unsafe { object.write_bytes(self.next, self.shape.size) };
+        self.live.insert(at, self.next);
+    }
+
+    /// Takes the object number `n`, counted round, out of the table.
+    fn disown(&mut self, n: usize) -> Option<NonNull<u8>> {
+        let n = n.checked_rem(self.live.len())?;
+        let (&at, &byte) = self.live.iter().nth(n).unwrap();
+        self.live.remove(&at);
+        let object = NonNull::new(std::ptr::with_exposed_provenance_mut::<u8>(at)).unwrap();
+        // SAFETY: the object was ours until now, of that many bytes, all written.
+        let bytes = unsafe { std::slice::from_raw_parts(object.as_ptr(), self.shape.size) };
+        assert!(bytes.iter().all(|&b| b == byte), "{object:p} was written to while in use");
+        Some(object)
+    }
+
+    fn free(&mut self, n: usize) {
+        if let Some(object) = self.disown(n) {
+            // SAFETY: from this cache, and out of the table now.
+            unsafe { self.cache().free(object) };
+        }
+    }
+
+    fn take(&mut self, step: &Step) {
+        match *step {
+            Step::Alloc => {
+                let object = self.cache().alloc().unwrap();
+                self.own(object);
+            }
+            Step::AllocZeroed => {
+                let object = self.cache().alloc_zeroed().unwrap();
+                // SAFETY: the object is ours, of that many bytes.
+                let bytes = unsafe { std::slice::from_raw_parts(object.as_ptr(), self.shape.size) };
+                assert!(bytes.iter().all(|&byte| byte == 0));
+                self.own(object);
+            }
+            Step::AllocBulk(n) => {
+                let mut objects = vec![null_mut(); n];
+                assert!(self.cache().alloc_bulk(&mut objects));
+                objects.into_iter().for_each(|object| self.own(NonNull::new(object).unwrap()));
+            }
+            Step::Prefill(n, used) => {
+                let mut store = self.cache().prefill(n).unwrap();
+                assert_eq!(store.len(), n);
+                let objects: Vec<_> = (0..used % (n + 1)).map(|_| store.alloc().unwrap()).collect();
+                drop(store);
+                objects.into_iter().for_each(|object| self.own(object));
+            }
+            Step::Free(n) => self.free(n),
+            Step::FreeBulk(from, n) => {
+                let objects: Vec<*mut u8> =
+                    (0..n).map_while(|_| self.disown(from)).map(NonNull::as_ptr).collect();
+                // SAFETY: as in `free`.
+                unsafe { self.cache().free_bulk(&objects) };
+            }
+            Step::Shrink => {
+                self.cache().shrink();
+            }
+            Step::Destroy => self.destroy(),
+            Step::ReleaseMemory => {
+                uslab::release_memory();
+            }
+            Step::MoveTo(_) | Step::Use(_) => {}
+        }
+    }
+
+    fn destroy(&mut self) {
+        match self.cache.take().unwrap().destroy() {
+            Ok(()) => {
+                assert!(self.live.is_empty(), "destroyed with objects in use");
+                *self = Checked::new(self.shape);
+            }
+            Err((cache, busy)) => {
+                assert_eq!(busy.objects, self.live.len(), "what is said to live does not");
+                let named = busy.first.iter().take_while(|object| !object.is_null());
+                assert_eq!(named.clone().count(), self.live.len().min(busy.first.len()));
+                named.for_each(|object| assert!(self.live.contains_key(&object.addr())));
+                self.cache = Some(cache);
+            }
+        }
+    }
+}
+
+#[test]
+fn random_programs_over_fake_cpus_agree_with_the_oracle() {
+    let cpus = uslab::os::cpu::possible_cpus().min(uslab::rseq::MAX_CPUS);
+    let first = CacheBuilder::new("first").build_raw(8).unwrap();
+    // SAFETY: the library is set up, this is the one test of the program, and the guard stays on this thread.
+    let cpu = unsafe { FakeCpu::start(0) };
+    let programs = (shape(), shape(), prop::collection::vec(step(), 1..400));
+    let mut runner = TestRunner::new(Config { failure_persistence: None, ..Config::with_cases(300) });
+    let outcome = runner.run(&programs, |(one, two, program)| {
+        let mut caches = [Checked::new(one), Checked::new(two)];
+        let mut used = 0;
+        for step in &program {
+            match *step {
+                Step::MoveTo(to) => cpu.set(to % cpus),
+                Step::Use(which) => used = which % caches.len(),
+                _ => caches[used].take(step),
+            }
+        }
+        for cache in &mut caches {
+            while !cache.live.is_empty() {
+                cache.free(0);
+            }
+            cache.destroy();
+        }
+        Ok(())
+    });
+    drop(cpu);
+    drop(first);
+    outcome.unwrap();
+}
