@@ -1,0 +1,325 @@
+//! Misuse: double frees and foreign pointers are recognised, at the latest at the slab, and reported on standard error with
+//! the pointer and what it is; then the process ends by SIGABRT, or goes on where `USLAB_ON_MISUSE=report` says so.
+//!
+//! Each case runs in a child process, which prints the pointer it misuses, so that the report can be checked for it.
+
+#[path = "support/again.rs"]
+mod again;
+
+use again::again;
+use std::os::unix::process::ExitStatusExt;
+use std::process::Output;
+use std::ptr::NonNull;
+use uslab::malloc::{free, free_bulk, malloc};
+use uslab::{CacheBuilder, Flags, RawCache};
+
+/// What a child prints before the pointer that it is about to misuse.
+const POINTER: &str = "misused pointer: ";
+/// What it prints when it gets to its end.
+const WENT_ON: &str = "went on after the misuse";
+
+/// Announces `pointer`; on standard error, which is not buffered: the child may end at the very next step.
+fn announce(pointer: *const u8) {
+    eprintln!("{POINTER}{pointer:p}");
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Checks that the child reported the pointer that it announced as `what`, naming `cache`.
+fn assert_reported(output: &Output, what: &str, cache: &str) {
+    let text = text(output);
+    let pointer =
+        text.lines().find_map(|line| line.split(POINTER).nth(1)).expect("the child announces the pointer");
+    let mut reports = text.lines().filter(|line| line.starts_with("uslab: "));
+    let report = reports.find(|line| line.contains(&format!(" of {pointer}:")));
+    let report = report.unwrap_or_else(|| panic!("no report of {pointer} in\n{text}"));
+    assert!(report.contains(what) && report.contains(cache), "{what:?} and {cache:?} in {report:?}");
+}
+
+/// Runs `misuse` in two children: one must report and abort, the other, told to report only, must report the same and get
+/// to its end.
+fn check(name: &str, what: &str, cache: &str, misuse: impl FnOnce()) {
+    let Some(aborted) = again(name, &[]) else {
+        misuse();
+        eprintln!("{WENT_ON}");
+        return;
+    };
+    assert_eq!(aborted.status.signal(), Some(libc::SIGABRT), "{}\n{}", aborted.status, text(&aborted));
+    assert_reported(&aborted, what, cache);
+    assert!(!text(&aborted).contains(WENT_ON));
+
+    if let Some(told) = again(name, &[("USLAB_ON_MISUSE", "report")]) {
+        assert!(told.status.success(), "{}\n{}", told.status, text(&told));
+        assert_reported(&told, what, cache);
+        assert!(text(&told).contains(WENT_ON));
+    }
+}
+
+fn cache(name: &str) -> RawCache {
+    CacheBuilder::new(name).build_raw(64).expect("a cache of 64 bytes can be made")
+}
+
+/// The cache still gives out distinct objects and takes them back.
+fn assert_usable(cache: &RawCache) {
+    let mut objects = [std::ptr::null_mut(); 500];
+    assert!(cache.alloc_bulk(&mut objects));
+    let distinct: std::collections::HashSet<_> = objects.iter().collect();
+    assert_eq!(distinct.len(), objects.len());
+    // SAFETY: ours, unused from here.
+    unsafe { cache.free_bulk(&objects) };
+    cache.shrink();
+}
+
+#[test]
+fn double_free_into_a_cache() {
+    check("double_free_into_a_cache", "double free", "records", || {
+        let cache = cache("records");
+        let object = cache.alloc().unwrap();
+        announce(object.as_ptr());
+        // SAFETY: the second free is the misuse under test; nobody allocates between the two.
+        unsafe {
+            cache.free(object);
+            cache.free(object);
+        }
+        cache.shrink();
+        assert_usable(&cache);
+    });
+}
+
+#[test]
+fn double_free_after_the_first_got_to_its_slab() {
+    check("double_free_after_the_first_got_to_its_slab", "double free", "records", || {
+        let cache = cache("records");
+        let (object, other) = (cache.alloc().unwrap(), cache.alloc().unwrap());
+        announce(object.as_ptr());
+        // SAFETY: the last free is the misuse under test; `other` keeps the slab.
+        unsafe {
+            cache.free(object);
+            cache.shrink();
+            cache.free(object);
+            cache.shrink();
+            cache.free(other);
+        }
+        assert_usable(&cache);
+    });
+}
+
+#[test]
+fn double_free_in_one_bulk() {
+    check("double_free_in_one_bulk", "double free", "records", || {
+        let cache = cache("records");
+        let mut objects = [std::ptr::null_mut(); 40];
+        assert!(cache.alloc_bulk(&mut objects));
+        objects[30] = objects[3];
+        announce(objects[3]);
+        // SAFETY: the object given twice is the misuse under test.
+        unsafe { cache.free_bulk(&objects) };
+        cache.shrink();
+        assert_usable(&cache);
+    });
+}
+
+#[test]
+fn double_free_into_a_cache_without_caching() {
+    check("double_free_into_a_cache_without_caching", "double free", "direct", || {
+        let cache = CacheBuilder::new("direct").flags(Flags::NO_CACHING).build_raw(64).unwrap();
+        let (object, other) = (cache.alloc().unwrap(), cache.alloc().unwrap());
+        announce(object.as_ptr());
+        // SAFETY: the second free is the misuse under test; it is recognised at once. `other` keeps the slab.
+        unsafe {
+            cache.free(object);
+            cache.free(object);
+            cache.free(other);
+        }
+    });
+}
+
+#[test]
+fn double_free_of_malloc() {
+    check("double_free_of_malloc", "double free", "malloc-48", || {
+        let (object, other) = (malloc(40), malloc(40));
+        announce(object);
+        // SAFETY: the second free is the misuse under test; `other` keeps the slab.
+        unsafe {
+            free(object);
+            free(object);
+            uslab::release_memory();
+            free(other);
+        }
+    });
+}
+
+#[test]
+fn free_of_a_slab_that_is_gone() {
+    check("free_of_a_slab_that_is_gone", "nothing is allocated there", "records", || {
+        let cache = cache("records");
+        let object = cache.alloc().unwrap();
+        announce(object.as_ptr());
+        // SAFETY: the second free is the misuse under test.
+        unsafe {
+            cache.free(object);
+            assert!(cache.shrink() > 0);
+            cache.free(object);
+        }
+        cache.shrink();
+        assert_usable(&cache);
+    });
+}
+
+#[test]
+fn double_free_of_a_large_object() {
+    check("double_free_of_a_large_object", "nothing is allocated there", "free", || {
+        let object = malloc(100_000);
+        announce(object);
+        // SAFETY: the second free is the misuse under test.
+        unsafe {
+            free(object);
+            free(object);
+        }
+    });
+}
+
+#[test]
+fn foreign_free_of_the_stack() {
+    check("foreign_free_of_the_stack", "not memory of this allocator", "free", || {
+        malloc(1);
+        let mut on_the_stack = [0u64; 8];
+        announce(on_the_stack.as_ptr().cast());
+        // SAFETY: the foreign pointer is the misuse under test.
+        unsafe { free(on_the_stack.as_mut_ptr().cast()) };
+    });
+}
+
+#[test]
+fn foreign_free_of_another_mapping() {
+    check("foreign_free_of_another_mapping", "not memory of this allocator", "free", || {
+        malloc(1);
+        let (read_write, private) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a fresh mapping.
+        let mapping = unsafe { libc::mmap(std::ptr::null_mut(), 4096, read_write, private, -1, 0) };
+        assert!(mapping != libc::MAP_FAILED);
+        announce(mapping.cast());
+        // SAFETY: the foreign pointer is the misuse under test.
+        unsafe { free(mapping.cast()) };
+    });
+}
+
+#[test]
+fn foreign_free_into_a_cache() {
+    check("foreign_free_into_a_cache", "not memory of this allocator", "records", || {
+        let cache = cache("records");
+        let mut on_the_stack = [0u64; 8];
+        let pointer = NonNull::from(&mut on_the_stack).cast::<u8>();
+        announce(pointer.as_ptr());
+        // SAFETY: the foreign pointer is the misuse under test.
+        unsafe { cache.free(pointer) };
+        cache.shrink();
+        assert_usable(&cache);
+    });
+}
+
+#[test]
+fn free_of_the_inside_of_an_object() {
+    check("free_of_the_inside_of_an_object", "no object of malloc-256 starts there", "malloc-256", || {
+        let object = malloc(256);
+        let inside = object.wrapping_add(16);
+        announce(inside);
+        // SAFETY: the interior pointer is the misuse under test.
+        unsafe { free(inside) };
+        uslab::release_memory();
+    });
+}
+
+#[test]
+fn free_of_the_inside_of_a_large_object() {
+    check("free_of_the_inside_of_a_large_object", "no object of large objects starts there", "large", || {
+        let inside = malloc(100_000).wrapping_add(64);
+        announce(inside);
+        // SAFETY: the interior pointer is the misuse under test.
+        unsafe { free(inside) };
+    });
+}
+
+#[test]
+fn free_of_a_later_page_of_a_large_object() {
+    check("free_of_a_later_page_of_a_large_object", "nothing is allocated there", "free", || {
+        let inside = malloc(100_000).wrapping_add(8192);
+        announce(inside);
+        // SAFETY: the interior pointer is the misuse under test.
+        unsafe { free(inside) };
+    });
+}
+
+#[test]
+fn free_into_another_cache() {
+    check("free_into_another_cache", "given to records, but it belongs to", "records", || {
+        let (cache, others) = (cache("records"), cache("others"));
+        let (object, keeps) = (others.alloc().unwrap(), cache.alloc().unwrap());
+        announce(object.as_ptr());
+        // SAFETY: the wrong cache is the misuse under test.
+        unsafe { cache.free(object) };
+        cache.shrink();
+        // Where the process goes on the object is still allocated: its own cache can take it.
+        // SAFETY: ours, unused from here.
+        unsafe {
+            others.free(object);
+            cache.free(keeps);
+        }
+        cache.destroy().expect("nothing lives in it");
+        others.destroy().expect("nothing lives in it");
+    });
+}
+
+#[test]
+fn large_object_into_a_cache() {
+    check("large_object_into_a_cache", "given to records", "records", || {
+        let cache = cache("records");
+        let large = NonNull::new(malloc(100_000)).unwrap();
+        announce(large.as_ptr());
+        // SAFETY: the wrong owner is the misuse under test.
+        unsafe {
+            cache.free(large);
+            cache.shrink();
+            free(large.as_ptr());
+        }
+        assert_usable(&cache);
+    });
+}
+
+#[test]
+fn misuse_among_good_objects_in_one_bulk() {
+    check("misuse_among_good_objects_in_one_bulk", "not memory of this allocator", "free", || {
+        let mut word = 0u64;
+        let foreign = (&raw mut word).cast::<u8>();
+        announce(foreign);
+        let objects = [malloc(10), malloc(100), foreign, std::ptr::null_mut(), malloc(1000), malloc(100_000)];
+        // SAFETY: the foreign pointer is the misuse under test; the others are ours.
+        unsafe { free_bulk(&objects) };
+        assert_eq!(uslab::stats::usage().large_objects, 0);
+    });
+}
+
+#[test]
+fn realloc_of_a_foreign_pointer() {
+    check("realloc_of_a_foreign_pointer", "not memory of this allocator", "realloc", || {
+        malloc(1);
+        let mut word = 0u64;
+        announce((&raw const word).cast());
+        // SAFETY: the foreign pointer is the misuse under test.
+        let moved = unsafe { uslab::malloc::realloc((&raw mut word).cast(), 100) };
+        assert!(moved.is_null());
+    });
+}
+
+#[test]
+fn free_before_anything_was_allocated() {
+    check("free_before_anything_was_allocated", "not memory of this allocator", "free", || {
+        let mut word = 0u64;
+        announce((&raw const word).cast());
+        // SAFETY: the foreign pointer is the misuse under test.
+        unsafe { free((&raw mut word).cast()) };
+    });
+}
