@@ -8,7 +8,8 @@ both_modes!(coreutils => pipelines, archives => packs_and_unpacks, perl => hashe
 fn same_output(mode: Mode, name: &str, script: &str) {
     let run = |mode: Mode| {
         let scratch = Scratch::new(name);
-        let bash = Program::new(tool("bash", "bash")).args(["-c", &format!("set -euo pipefail\n{script}")]);
+        let bash = Program::new(tool("bash", "bash"))
+            .args(["-c", &format!("set -euo pipefail; mkdir work; cd work\n{script}")]);
         let outcome = bash.limit_s(240).run_clean(&scratch, mode);
         outcome.expect(outcome.stderr().is_empty(), "something was written to standard error");
         outcome.stdout()

@@ -128,7 +128,7 @@ fn run_suite(
     session: &Session,
 ) -> Run {
     let plan = Plan { rounds: options.rounds, round_ns: options.round_us as f64 * 1e3 };
-    let mode = uslab::mode();
+    let mode = uslab_malloc::mode();
     let judged = mode == uslab::Mode::Rseq && !options.check;
     let (expected, mut rows) = (plans.len(), Vec::new());
     for row in plans {

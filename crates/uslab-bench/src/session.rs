@@ -2,8 +2,9 @@
 //! it with what is done.
 //!
 //! The bar is drawn between rounds only and by this thread: a ticker of its own would run beside the rounds.
-//! Where standard error is no terminal, nothing is drawn. The first Ctrl-C stops after the round at hand; the
-//! second one ends the process.
+//! Where standard error is no terminal, nothing is drawn. Ctrl-C stops after the round at hand, that is
+//! within a millisecond or so; more of them change nothing, since a shell and `timeout` may well send two at
+//! once. Ctrl-\ ends the process without results.
 //!
 //! Must never: write to standard output, which may be JSON.
 
@@ -23,8 +24,6 @@ impl Session {
     /// Takes over Ctrl-C. `rows` is how many there will be.
     pub fn start(rows: usize) -> io::Result<Self> {
         let interrupted = Arc::new(AtomicBool::new(false));
-        // In this order: the shutdown looks whether an earlier signal has set the flag.
-        flag::register_conditional_shutdown(SIGINT, 130, Arc::clone(&interrupted))?;
         flag::register(SIGINT, Arc::clone(&interrupted))?;
         let bar = ProgressBar::with_draw_target(Some(rows as u64), ProgressDrawTarget::stderr());
         let style = ProgressStyle::with_template("{bar:24} {pos}/{len} rows, {eta} left · {wide_msg}");

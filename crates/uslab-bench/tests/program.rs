@@ -22,6 +22,7 @@ fn every_suite_runs_in_both_modes_and_json_stands_alone() {
     let runs = report["runs"].as_array().expect("runs");
     assert_eq!(runs.len(), 4, "two suites in two modes");
     assert!(runs[2..].iter().all(|run| run["mode"] == "locked"));
+    assert_eq!(runs[0]["mode"], runs[1]["mode"], "a process has one mode");
     for run in runs {
         assert_eq!(run["complete"], true);
         let rows = run["rows"].as_array().expect("rows");

@@ -16,6 +16,15 @@ pub fn version() -> String {
     env!("CARGO_PKG_VERSION").into()
 }
 
+/// How the library runs in this process. It chooses when it is first used, and says "locked" before: so it is
+/// used first.
+pub fn mode() -> uslab::Mode {
+    let pointer = malloc(1);
+    // SAFETY: allocated a line above; null is allowed.
+    unsafe { free(pointer) };
+    uslab::mode()
+}
+
 #[inline(never)]
 extern "C" fn malloc(size: usize) -> *mut u8 {
     uslab::malloc::malloc(size)

@@ -92,11 +92,12 @@ impl Core {
             let text = core::slice::from_raw_parts((&raw const (*parts.core).name).cast::<u8>(), name_len);
             let text: &'static str = core::str::from_utf8_unchecked(text);
             let nodes = start::nodes();
-            let slabs = Slabs::new(id, text, geometry, temperature, options.constructor, parts.lists, nodes);
+            let face = CpuCache::face(parts.slots, id);
+            let slabs =
+                Slabs::new(face, text, geometry, temperature, options.constructor, parts.lists, nodes);
             let cpu = CpuCache::new(
                 slabs,
                 Parts {
-                    slots: parts.slots,
                     barns: parts.barns,
                     cpus: start::cpus(),
                     nodes,

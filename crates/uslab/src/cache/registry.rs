@@ -1,9 +1,9 @@
-//! The registry: which cache has which id, and the slots of each id for the fast path of `free(pointer)`.
+//! The registry: which cache has which id.
 
 use super::body::{Core, Memory};
 use crate::os::{Guard, Lock};
 use crate::percpu::sheaf::RUN_ID;
-use crate::rseq::{Slot, dummy_slots};
+use crate::rseq::PLAIN_OWNERS;
 use crate::sync::Rank;
 use core::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
@@ -12,11 +12,11 @@ const IDS: usize = 1 << 16;
 /// Page map id of large objects (see `malloc`).
 pub const LARGE_ID: u16 = 1;
 /// Ids below belong to the library itself.
-pub const FIRST_CACHE_ID: u16 = RUN_ID + 1;
+pub const FIRST_CACHE_ID: u16 = PLAIN_OWNERS as u16;
+
+const _: () = assert!(RUN_ID < FIRST_CACHE_ID);
 
 static CORES: [AtomicPtr<Core>; IDS] = [const { AtomicPtr::new(core::ptr::null_mut()) }; IDS];
-/// The slots of each id; the dummies for ids that are no cache. Filled in as ids come into use, so pages of an id find it filled.
-static SLOTS: [AtomicPtr<Slot>; IDS] = [const { AtomicPtr::new(core::ptr::null_mut()) }; IDS];
 
 /// What the lock guards.
 pub struct Registry {
@@ -42,13 +42,6 @@ static REGISTRY: Lock<Registry> = Lock::new(
     },
 );
 
-/// Points the library's own ids at the dummies; at start.
-pub(super) fn init() {
-    for slots in &SLOTS[..usize::from(FIRST_CACHE_ID)] {
-        slots.store(dummy_slots(), Relaxed);
-    }
-}
-
 pub(super) fn lock() -> Guard<'static, Registry> {
     REGISTRY.lock()
 }
@@ -59,12 +52,6 @@ pub(super) fn lock_for_fork() {
 
 pub(super) fn unlock_after_fork(child: bool) {
     if child { REGISTRY.reset_in_child() } else { REGISTRY.release_after_fork() }
-}
-
-/// The slots that serve objects of `id`; the dummies for ids that are no cache. `id` must come from the page map.
-#[inline(always)]
-pub fn slots(id: u16) -> *mut Slot {
-    SLOTS[usize::from(id)].load(Relaxed)
 }
 
 /// The cache of `id`.
@@ -92,13 +79,11 @@ impl Registry {
     }
 
     pub(super) fn enter(&mut self, id: u16, core: &'static Core) {
-        SLOTS[usize::from(id)].store(core.slots(), Release);
         CORES[usize::from(id)].store((&raw const *core).cast_mut(), Release);
     }
 
     pub(super) fn leave(&mut self, id: u16) {
         CORES[usize::from(id)].store(core::ptr::null_mut(), Release);
-        SLOTS[usize::from(id)].store(dummy_slots(), Release);
         if self.spare_id_count < self.spare_ids.len() {
             self.spare_ids[self.spare_id_count] = id;
             self.spare_id_count += 1;

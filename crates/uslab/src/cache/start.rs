@@ -2,7 +2,6 @@
 //!
 //! Nothing here allocates or needs the C library to be initialised: the first call may come from the dynamic loader.
 
-use super::registry;
 use crate::os::{self, Lock};
 use crate::pages;
 use crate::percpu::{adapt, sheaf};
@@ -97,7 +96,6 @@ fn start() -> bool {
         header.nodes.store(nodes() as u32, Relaxed);
         header.page_bytes.store(os::memory::page_bytes() as u32, Relaxed);
     });
-    registry::init();
     if !pages::arena::init() {
         return false;
     }

@@ -9,7 +9,8 @@ use crate::pages::PAGE_BYTES;
 pub const SMALL_MOST_BYTES: usize = 32 << 10;
 /// Number of classes.
 pub const CLASSES: usize = 40;
-const STEP: usize = 16;
+/// Sizes are told apart in steps of so many bytes.
+pub const STEP_BYTES: usize = 16;
 
 /// A size class: always below [`CLASSES`], which spares the fast path a check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -20,7 +21,7 @@ const BYTES: [u32; CLASSES] = {
     let mut bytes = [0; CLASSES];
     let mut i = 0;
     while i < 8 {
-        bytes[i] = (i as u32 + 1) * STEP as u32;
+        bytes[i] = (i as u32 + 1) * STEP_BYTES as u32;
         i += 1;
     }
     while i < CLASSES {
@@ -32,11 +33,11 @@ const BYTES: [u32; CLASSES] = {
 };
 
 /// The class of each size, by steps of 16 bytes.
-static OF_SIZE: [u8; SMALL_MOST_BYTES / STEP + 1] = {
-    let mut table = [0; SMALL_MOST_BYTES / STEP + 1];
+static OF_SIZE: [u8; SMALL_MOST_BYTES / STEP_BYTES + 1] = {
+    let mut table = [0; SMALL_MOST_BYTES / STEP_BYTES + 1];
     let (mut i, mut class) = (0, 0);
     while i < table.len() {
-        if (BYTES[class] as usize) < i * STEP {
+        if (BYTES[class] as usize) < i * STEP_BYTES {
             class += 1;
         }
         table[i] = class as u8;
@@ -49,13 +50,13 @@ impl Class {
     /// The smallest class for `size` bytes; `None` beyond [`SMALL_MOST_BYTES`].
     #[inline(always)]
     pub fn of(size: usize) -> Option<Class> {
-        if size <= SMALL_MOST_BYTES { Some(Class(OF_SIZE[size.div_ceil(STEP)])) } else { None }
+        if size <= SMALL_MOST_BYTES { Some(Class(OF_SIZE[size.div_ceil(STEP_BYTES)])) } else { None }
     }
 
     /// The smallest class for `size` bytes whose objects all lie on multiples of `align`, a power of two.
     #[inline(always)]
     pub fn of_aligned(size: usize, align: usize) -> Option<Class> {
-        if align <= STEP { Class::of(size) } else { Class::of_widely_aligned(size, align) }
+        if align <= STEP_BYTES { Class::of(size) } else { Class::of_widely_aligned(size, align) }
     }
 
     fn of_widely_aligned(size: usize, align: usize) -> Option<Class> {

@@ -1,18 +1,22 @@
 //! Large objects: page runs, described in the descriptor of their first page.
 //!
-//! In the page map the first page of a run has [`LARGE_ID`] and the others 0, so that only the pointer that was handed out is
+//! In the page map the first page of a run has an owner ([`LARGE_ID`]) and the others are nobody's, so that only the pointer that was handed out is
 //! taken back.
 
 use crate::cache::registry::LARGE_ID;
 use crate::cache::start;
 use crate::os;
 use crate::pages::{self, CHUNK_PAGES, PAGE_BYTES, PAGE_SHIFT, PageIndex, Temperature};
+use crate::rseq::Face;
 use crate::slab::{Misuse, report_misuse};
 use crate::stats;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// From this size on moving pages beats copying bytes: a remap costs about as much as copying a few hundred kilobytes.
 const MOVE_LEAST_BYTES: usize = 1 << 20;
+
+/// How the page map names the first page of a run.
+const FACE: Face = Face::plain(LARGE_ID);
 
 /// "Not in a heap's list".
 pub(super) const NO_PAGE: u32 = u32::MAX;
@@ -50,7 +54,7 @@ pub(super) fn alloc(size: usize, align: usize) -> Option<(*mut u8, bool)> {
     head.next.store(NO_PAGE, Relaxed);
     head.prev.store(NO_PAGE, Relaxed);
     head.heap.store(0, Relaxed);
-    pages::set_owner(run.first, 1, LARGE_ID);
+    pages::set_owner(run.first, 1, FACE);
     let header = stats::header();
     header.large_allocs.fetch_add(1, Relaxed);
     count_object(1, count as i64);
@@ -74,7 +78,7 @@ pub(super) fn free(page: PageIndex, pointer: *mut u8) {
         return report_misuse(Misuse::NotAnObject, pointer, "large objects");
     }
     super::heap::forget_large(page);
-    if !pages::clear_owner(page, LARGE_ID) {
+    if !pages::clear_owner(page, FACE) {
         return report_misuse(Misuse::DoubleFree, pointer, "large objects");
     }
     let count = head(page).pages.load(Relaxed) as usize;
@@ -120,7 +124,7 @@ pub(super) fn move_to(pointer: *mut u8, size: usize) -> Option<*mut u8> {
         }
         return None;
     }
-    if pages::clear_owner(page, LARGE_ID) {
+    if pages::clear_owner(page, FACE) {
         count_object(-1, -((old / PAGE_BYTES) as i64));
         // The kernel left fresh pages there.
         pages::free_zeroed(page, old / PAGE_BYTES);
@@ -135,5 +139,5 @@ pub(super) fn is_run(pointer: *mut u8) -> bool {
 
 fn start_of(pointer: *mut u8) -> Option<PageIndex> {
     let page = pages::page_of(pointer)?;
-    (pages::owner(page) == LARGE_ID && pages::address_of(page) == pointer).then_some(page)
+    (pages::owner(page) == FACE && pages::address_of(page) == pointer).then_some(page)
 }

@@ -40,9 +40,9 @@ pub const ALIGN: usize = 16;
 /// `size` bytes, uninitialised, aligned to 16; null with `errno` ENOMEM if there is no memory. 0 bytes are an object of their own.
 #[inline(always)]
 pub fn malloc(size: usize) -> *mut u8 {
-    if let Some(class) = Class::of(size) {
+    if let Some(slots) = small::slots_for(size) {
         // SAFETY: a class's slots are its cache's, or the dummies until it has one.
-        let object = unsafe { rseq::pop(small::slots(class)) };
+        let object = unsafe { rseq::pop(slots) };
         if !object.is_null() {
             return object;
         }
@@ -50,11 +50,11 @@ pub fn malloc(size: usize) -> *mut u8 {
     malloc_slow(size)
 }
 
-#[cold]
+/// Sizes beyond the direct table, and whatever the fast path could not serve.
 #[inline(never)]
 fn malloc_slow(size: usize) -> *mut u8 {
     match Class::of(size) {
-        Some(class) => small::alloc_slow(class),
+        Some(class) => small::alloc(class),
         None => large::alloc(size, ALIGN).map_or_else(out_of_memory, |(object, _)| object),
     }
 }
@@ -72,9 +72,9 @@ fn out_of_memory() -> *mut u8 {
 /// object gets to its slab) and reported; by default the process then ends.
 #[inline(always)]
 pub unsafe fn free(pointer: *mut u8) {
-    if let Some(id) = pages::owner_of(pointer) {
-        // SAFETY: the id comes from the page map; the caller's promise.
-        if unsafe { rseq::push(registry::slots(id), pointer) } {
+    if let Some(owner) = pages::owner_of(pointer) {
+        // SAFETY: the page map says whose the page is; the caller's promise.
+        if unsafe { rseq::push(owner.slots(), pointer) } {
             return;
         }
     }
@@ -94,7 +94,7 @@ unsafe fn free_slow(pointer: *mut u8) {
     let Some(page) = pages::page_of(pointer) else {
         return report_unknown(pointer, "free");
     };
-    match pages::owner(page) {
+    match pages::owner(page).id() {
         LARGE_ID => large::free(page, pointer),
         id => match registry::cache(id) {
             // SAFETY: the page belongs to that cache; the caller's promise.
@@ -119,14 +119,26 @@ fn report_unknown(pointer: *const u8, given_to: &str) {
 /// As [`free`]; a wrong size puts the object into the wrong cache. `pointer` must not be null.
 #[inline(always)]
 pub unsafe fn free_sized(pointer: *mut u8, size: usize) {
-    if let Some(class) = Class::of(size) {
+    let Some(slots) = small::slots_for(size) else {
         // SAFETY: the caller's promise.
-        if unsafe { rseq::push(small::slots(class), pointer) } {
-            return;
+        return unsafe { free_looked_up(pointer) };
+    };
+    // SAFETY: the caller's promise.
+    unsafe {
+        if !rseq::push(slots, pointer) {
+            free_slow(pointer);
         }
     }
+}
+
+/// [`free`], not inlined.
+///
+/// # Safety
+/// As [`free`].
+#[inline(never)]
+unsafe fn free_looked_up(pointer: *mut u8) {
     // SAFETY: the caller's promise.
-    unsafe { free_slow(pointer) };
+    unsafe { free(pointer) };
 }
 
 /// As [`free_sized`], for memory of [`aligned_alloc`].
@@ -135,14 +147,8 @@ pub unsafe fn free_sized(pointer: *mut u8, size: usize) {
 /// As [`free_sized`], with the alignment asked for.
 #[inline(always)]
 pub unsafe fn free_aligned_sized(pointer: *mut u8, align: usize, size: usize) {
-    if let Some(class) = Class::of_aligned(size, align) {
-        // SAFETY: the caller's promise.
-        if unsafe { rseq::push(small::slots(class), pointer) } {
-            return;
-        }
-    }
-    // SAFETY: the caller's promise.
-    unsafe { free_slow(pointer) };
+    // SAFETY: the caller's promise. Wide alignments are rare enough to be looked up.
+    unsafe { if align <= ALIGN { free_sized(pointer, size) } else { free_looked_up(pointer) } }
 }
 
 /// `count · size` bytes of zeroes; null with ENOMEM if there is no memory or the product overflows.
@@ -189,9 +195,7 @@ fn aligned_alloc_slow(align: usize, size: usize) -> *mut u8 {
         return ptr::null_mut();
     }
     if let Some(class) = Class::of_aligned(size, align) {
-        // SAFETY: as in `malloc`.
-        let object = unsafe { rseq::pop(small::slots(class)) };
-        return if object.is_null() { small::alloc_slow(class) } else { object };
+        return small::alloc(class);
     }
     large::alloc(size, align).map_or_else(out_of_memory, |(object, _)| object)
 }
@@ -243,7 +247,7 @@ pub fn usable_size(pointer: *const u8) -> usize {
 
 fn usable_size_of(pointer: *const u8) -> Option<usize> {
     let page = pages::page_of(pointer)?;
-    match pages::owner(page) {
+    match pages::owner(page).id() {
         LARGE_ID => Some(large::bytes(page)),
         id => registry::cache(id).map(|cache| cache.usable_bytes()),
     }
@@ -274,7 +278,7 @@ pub fn malloc_bulk(size: usize, objects: &mut [*mut u8]) -> bool {
 /// # Safety
 /// As [`free`], for each.
 pub unsafe fn free_bulk(objects: &[*mut u8]) {
-    let cache_of = |pointer: *mut u8| pages::owner_of(pointer).and_then(registry::cache);
+    let cache_of = |pointer: *mut u8| pages::owner_of(pointer).and_then(|owner| registry::cache(owner.id()));
     let mut rest = objects;
     while let Some(&first) = rest.first() {
         let Some(cache) = cache_of(first) else {

@@ -1,13 +1,18 @@
 //! The caches of the size classes, made when first asked for.
 
-use super::classes::{CLASSES, Class};
+use super::classes::{CLASSES, Class, STEP_BYTES};
 use crate::cache::{CacheBuilder, Core};
 use crate::os;
-use crate::rseq::{Slot, dummy_slots};
+use crate::rseq::{self, Slot, dummy_slots};
 use core::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 /// The slots of each class: the dummies until it has a cache, so that its first call takes the slow path.
 static SLOTS: [AtomicPtr<Slot>; CLASSES] = [const { AtomicPtr::new(dummy_slots()) }; CLASSES];
+/// The same by size, in steps of 16 bytes, for the sizes that programs ask for most: one look instead of two.
+static SLOTS_BY_SIZE: [AtomicPtr<Slot>; DIRECT_MOST_BYTES / STEP_BYTES + 1] =
+    [const { AtomicPtr::new(dummy_slots()) }; DIRECT_MOST_BYTES / STEP_BYTES + 1];
+/// Largest size in [`SLOTS_BY_SIZE`].
+const DIRECT_MOST_BYTES: usize = 1024;
 static CACHES: [AtomicPtr<Core>; CLASSES] = [const { AtomicPtr::new(core::ptr::null_mut()) }; CLASSES];
 
 pub(super) const NAMES: [&str; CLASSES] = [
@@ -54,9 +59,20 @@ pub(super) const NAMES: [&str; CLASSES] = [
 ];
 
 #[inline(always)]
-pub(super) fn slots(class: Class) -> *mut Slot {
+fn slots(class: Class) -> *mut Slot {
     // SAFETY: a class's index is below CLASSES, by construction.
     unsafe { SLOTS.get_unchecked(class.index()) }.load(Relaxed)
+}
+
+/// The slots for objects of `size` bytes, if that is a size that the fast path serves.
+#[inline(always)]
+pub(super) fn slots_for(size: usize) -> Option<*mut Slot> {
+    if size <= DIRECT_MOST_BYTES {
+        // SAFETY: the table covers sizes up to there.
+        Some(unsafe { SLOTS_BY_SIZE.get_unchecked(size.div_ceil(STEP_BYTES)) }.load(Relaxed))
+    } else {
+        None
+    }
 }
 
 /// The options of a class's cache: larger slabs where three pages would not divide well.
@@ -74,11 +90,24 @@ fn cache(class: Class) -> Option<&'static Core> {
     }
     let made = options(NAMES[class.index()], class).make_core(class.bytes(), place)?;
     SLOTS[class.index()].store(made.slots(), Release);
+    for (step, place) in SLOTS_BY_SIZE.iter().enumerate() {
+        if Class::of(step * STEP_BYTES) == Some(class) {
+            place.store(made.slots(), Release);
+        }
+    }
     Some(made)
 }
 
-/// An object of `class` when its CPU has none at hand; null with ENOMEM.
-pub(super) fn alloc_slow(class: Class) -> *mut u8 {
+/// An object of `class`; null with ENOMEM.
+#[inline(never)]
+pub(super) fn alloc(class: Class) -> *mut u8 {
+    // SAFETY: a class's slots are its cache's, or the dummies until it has one.
+    let object = unsafe { rseq::pop(slots(class)) };
+    if object.is_null() { alloc_slow(class) } else { object }
+}
+
+#[cold]
+fn alloc_slow(class: Class) -> *mut u8 {
     let object = cache(class).map_or(core::ptr::null_mut(), Core::alloc_slow);
     if object.is_null() {
         os::errno::set_out_of_memory();

@@ -4,10 +4,10 @@
 
 use super::chunk::Chunk;
 use super::{CHUNK_BYTES, CHUNK_PAGES, DESCRIPTOR_BYTES, PAGE_BYTES, PAGE_SHIFT};
+use crate::rseq::{Face, Slot};
 use crate::{os, stats};
 use core::sync::atomic::{
-    AtomicPtr, AtomicU16, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed,
-    Ordering::Release,
+    AtomicPtr, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
 };
 
 /// The number of a page, counted from the arena's first.
@@ -32,7 +32,7 @@ struct Arena {
     base: AtomicUsize,
     /// Bytes from `base` that are committed; 0 until the arena exists.
     committed_bytes: AtomicUsize,
-    map: AtomicPtr<AtomicU16>,
+    map: AtomicPtr<AtomicPtr<Slot>>,
     descriptors: AtomicPtr<u8>,
     chunks: AtomicPtr<Chunk>,
     boot: AtomicUsize,
@@ -56,7 +56,7 @@ fn table_bytes(data: usize) -> [usize; 4] {
     let pages = data / PAGE_BYTES;
     let up = |bytes: usize| bytes.next_multiple_of(64 << 10);
     [
-        up(pages * size_of::<AtomicU16>()),
+        up(pages * size_of::<AtomicPtr<Slot>>()),
         up(pages * DESCRIPTOR_BYTES),
         up(pages / CHUNK_PAGES * size_of::<Chunk>()),
         up((data / 1024).max(4 << 20)),
@@ -89,7 +89,7 @@ fn place(start: *mut u8, data: usize, tables: [usize; 4]) {
         at += bytes;
         place
     };
-    ARENA.map.store(next(tables[0]) as *mut AtomicU16, Relaxed);
+    ARENA.map.store(next(tables[0]) as *mut AtomicPtr<Slot>, Relaxed);
     ARENA.descriptors.store(next(tables[1]) as *mut u8, Relaxed);
     ARENA.chunks.store(next(tables[2]) as *mut Chunk, Relaxed);
     ARENA.boot_bytes.store(tables[3], Relaxed);
@@ -125,7 +125,7 @@ fn commit_chunks(first: usize, count: usize) -> bool {
     let end = first + count;
     let pages = CHUNK_PAGES;
     // Tables first: a chunk whose metadata cannot be had must not be seen.
-    let ok = commit_table(ARENA.map.load(Relaxed) as usize, pages * size_of::<AtomicU16>(), first, end)
+    let ok = commit_table(ARENA.map.load(Relaxed) as usize, pages * size_of::<AtomicPtr<Slot>>(), first, end)
         && commit_table(ARENA.descriptors.load(Relaxed) as usize, pages * DESCRIPTOR_BYTES, first, end)
         && commit_table(ARENA.chunks.load(Relaxed) as usize, size_of::<Chunk>(), first, end);
     let base = ARENA.base.load(Relaxed);
@@ -134,10 +134,11 @@ fn commit_chunks(first: usize, count: usize) -> bool {
         ok && unsafe { os::memory::commit((base + first * CHUNK_BYTES) as *mut u8, count * CHUNK_BYTES) };
     if ok {
         let header = stats::header();
+        set_owner(PageIndex((first * CHUNK_PAGES) as u32), count * CHUNK_PAGES, Face::NOBODY);
         ARENA.committed_bytes.store(end * CHUNK_BYTES, Release);
         header.committed_bytes.store((end * CHUNK_BYTES) as u64, Relaxed);
         // An upper bound: descriptors of pages that were never used stay untouched.
-        let bytes = end * (CHUNK_PAGES * (DESCRIPTOR_BYTES + 2) + size_of::<Chunk>());
+        let bytes = end * (CHUNK_PAGES * (DESCRIPTOR_BYTES + size_of::<Face>()) + size_of::<Chunk>());
         header.metadata_bytes.store(bytes as u64 + super::boot::used_bytes() as u64, Relaxed);
     }
     ok
@@ -174,11 +175,14 @@ pub fn page_of(pointer: *const u8) -> Option<PageIndex> {
 
 /// Whose page `pointer` lies in, if it lies in committed memory of the arena; what the fast path of `free` asks.
 #[inline(always)]
-pub fn owner_of(pointer: *const u8) -> Option<u16> {
+pub fn owner_of(pointer: *const u8) -> Option<Face> {
     let offset = (pointer as usize).wrapping_sub(ARENA.base.load(Relaxed));
     if offset < ARENA.committed_bytes.load(Relaxed) {
-        // SAFETY: pages below the committed end have entries, which are atomics.
-        Some(unsafe { (*ARENA.map.load(Relaxed).add(offset >> PAGE_SHIFT)).load(Relaxed) })
+        // SAFETY: pages below the committed end have entries, which are atomics and always hold a face.
+        unsafe {
+            let entry = ARENA.map.load(Relaxed).add(offset >> PAGE_SHIFT);
+            Some(Face::of_slots((*entry).load(Relaxed)))
+        }
     } else {
         None
     }
@@ -190,28 +194,30 @@ pub fn address_of(page: PageIndex) -> *mut u8 {
     (ARENA.base.load(Relaxed) + ((page.0 as usize) << PAGE_SHIFT)) as *mut u8
 }
 
-/// Whose page it is: 0 nobody's, otherwise what [`set_owner`] said. The page must come from [`page_of`] or an allocation.
-#[inline(always)]
-pub fn owner(page: PageIndex) -> u16 {
-    // SAFETY: indices come from `page_of` or the buddy, so that the entry is committed; entries are atomics.
-    unsafe { (*ARENA.map.load(Relaxed).add(page.0 as usize)).load(Relaxed) }
+/// The entry of a page. It must come from [`page_of`] or the buddy.
+#[inline]
+fn entry(page: PageIndex) -> &'static AtomicPtr<Slot> {
+    // SAFETY: such pages are committed, and so are their entries, for ever.
+    unsafe { &*ARENA.map.load(Relaxed).add(page.0 as usize) }
+}
+
+/// Whose page it is. The page must come from [`page_of`] or an allocation.
+#[inline]
+pub fn owner(page: PageIndex) -> Face {
+    // SAFETY: entries always hold a face.
+    unsafe { Face::of_slots(entry(page).load(Relaxed)) }
 }
 
 /// Says whose the `pages` pages from `first` on are. They must belong to the caller.
-pub fn set_owner(first: PageIndex, pages: usize, id: u16) {
-    // SAFETY: as in `owner`; the whole run was allocated and so is committed.
-    let entries =
-        unsafe { core::slice::from_raw_parts(ARENA.map.load(Relaxed).add(first.0 as usize), pages) };
-    for entry in entries {
-        entry.store(id, Release);
+pub fn set_owner(first: PageIndex, pages: usize, owner: Face) {
+    for n in 0..pages {
+        entry(first.plus(n)).store(owner.slots(), Release);
     }
 }
 
-/// Makes a page nobody's if it is `id`'s; says whether it was. Of several that try, one succeeds.
-pub fn clear_owner(page: PageIndex, id: u16) -> bool {
-    // SAFETY: as in `owner`.
-    let entry = unsafe { &*ARENA.map.load(Relaxed).add(page.0 as usize) };
-    entry.compare_exchange(id, 0, AcqRel, Relaxed).is_ok()
+/// Makes a page nobody's if it is `owner`'s; says whether it was. Of several that try, one succeeds.
+pub fn clear_owner(page: PageIndex, owner: Face) -> bool {
+    entry(page).compare_exchange(owner.slots(), Face::NOBODY.slots(), AcqRel, Relaxed).is_ok()
 }
 
 /// The 64 bytes of descriptor of a page; those of a run follow one another.
@@ -221,13 +227,13 @@ pub fn descriptor(page: PageIndex) -> *mut u8 {
     ARENA.descriptors.load(Relaxed).wrapping_add(page.0 as usize * DESCRIPTOR_BYTES)
 }
 
-/// Calls `visit` with the first page of each run of pages that `id` owns, at `stride` pages a run.
-pub fn for_each_owned(id: u16, stride: usize, mut visit: impl FnMut(PageIndex)) {
+/// Calls `visit` with the first page of each run of pages of `face`, at `stride` pages a run.
+pub fn for_each_owned(face: Face, stride: usize, mut visit: impl FnMut(PageIndex)) {
     let pages = chunks_committed() * CHUNK_PAGES;
     let mut index = 0;
     while index < pages {
         let page = PageIndex(index as u32);
-        if owner(page) == id {
+        if owner(page) == face {
             visit(page);
             index += stride;
         } else {

@@ -74,7 +74,7 @@ pub fn alloc(pages: usize, align_order: u32, temperature: Temperature) -> Option
     buddy::lock().alloc(pages, align_order)
 }
 
-/// Gives a run back. Its owner must be 0 in the page map by now.
+/// Gives a run back. It must be nobody's in the page map by now.
 pub fn free(first: PageIndex, pages: usize, temperature: Temperature) {
     if temperature == Temperature::Hot
         && let Some(order) = listed_order(pages, 0)

@@ -4,13 +4,13 @@
 //!  one reservation
 //!  ┌──────────┬─────────────┬────────┬──────┬────────────────────────────────────────────────┐
 //!  │ page map │ descriptors │ chunks │ boot │ data: chunk 0 │ chunk 1 │ …   (2 MiB each)         │
-//!  │ 2 B/page │  64 B/page  │ 144 B  │      │ 512 pages of 4 KiB                              │
+//!  │ 8 B/page │  64 B/page  │ 144 B  │      │ 512 pages of 4 KiB                              │
 //!  └──────────┴─────────────┴────────┴──────┴────────────────────────────────────────────────┘
 //! ```
 //!
 //! * The **arena** is one range of addresses, so that "is this pointer ours" is one compare and its page one shift. Nothing in
 //!   it can be touched until it is committed, chunk by chunk, and metadata with them.
-//! * The **page map** says for each page whose it is: 0 nobody's, otherwise the id that the owner set.
+//! * The **page map** says for each page whose it is: a [`crate::rseq::Face`], from which `free` goes straight to the cache's slots.
 //! * Each page has 64 bytes of **descriptor**, for its owner to use as it likes. This layer does not know slabs.
 //! * The **buddy** finds aligned runs of pages in 512-bit maps, fullest chunk first, so that whole chunks come free.
 //! * **CPU page lists** keep a few runs that were just freed, warm in the cache, last in first out. Who will not touch the memory

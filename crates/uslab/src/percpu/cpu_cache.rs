@@ -9,7 +9,7 @@ use super::adapt::{self, Adapt, Miss};
 use super::barn::Barn;
 use super::sheaf::{self, Owned};
 use crate::os;
-use crate::rseq::{Exchanged, Mode, Sheaf, Slot, Which, dummy, dummy_slots, is_dummy, mode};
+use crate::rseq::{Exchanged, Face, Mode, Sheaf, Slot, Which, dummy, is_dummy, mode};
 use crate::slab::Slabs;
 use crate::stats;
 use core::sync::atomic::Ordering::Relaxed;
@@ -32,8 +32,6 @@ unsafe impl Send for CpuCache {}
 
 /// What [`CpuCache::new`] needs besides the slabs.
 pub struct Parts {
-    /// Memory for [`CpuCache::slot_bytes`], aligned to 64.
-    pub slots: *mut u8,
     /// Memory for [`CpuCache::barn_bytes`], aligned to 64.
     pub barns: *mut u8,
     /// Possible CPUs.
@@ -47,9 +45,27 @@ pub struct Parts {
 }
 
 impl CpuCache {
-    /// Bytes of slots for `cpus` CPUs.
+    /// Bytes of slots for `cpus` CPUs: one for each, behind the one that the page map names.
     pub const fn slot_bytes(cpus: usize) -> usize {
-        cpus * size_of::<Slot>()
+        (cpus + 1) * size_of::<Slot>()
+    }
+
+    /// How the page map is to name the pages of the cache `id` with these slots.
+    ///
+    /// Where sequences run, its slots themselves. In locked mode, in which every sequence believes to be on CPU 0, a slot before them that
+    /// always has the dummy.
+    ///
+    /// # Safety
+    /// `slots` must be memory of [`CpuCache::slot_bytes`], aligned to 64, that lives for ever and nobody else uses.
+    pub unsafe fn face(slots: *mut u8, id: u16) -> Face {
+        let first = slots.cast::<Slot>();
+        let slot = Slot::holding(dummy());
+        slot.id.store(u32::from(id), Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe {
+            first.write(slot);
+            Face::of_slots(first)
+        }
     }
 
     /// Bytes of barns for `nodes` nodes.
@@ -60,12 +76,19 @@ impl CpuCache {
     /// CPU caches that hold nothing yet.
     ///
     /// # Safety
-    /// The parts' memory must be as large as they say and be the cache's for ever.
+    /// The parts' memory must be as large as they say and be the cache's for ever; the slabs' face must come from [`CpuCache::face`].
     pub unsafe fn new(slabs: Slabs, parts: Parts) -> CpuCache {
-        let slots = parts.slots.cast::<Slot>();
+        let face = slabs.face().slots();
+        // SAFETY: the face is the first of the slots' memory, which has one more than there are CPUs.
+        let slots = if mode() == Mode::Rseq { face } else { unsafe { face.add(1) } };
         for cpu in 0..parts.cpus {
-            // SAFETY: the caller's promise.
-            unsafe { slots.add(cpu).write(Slot::holding(dummy())) };
+            // SAFETY: the caller's promise. The face itself has been written, with its id.
+            unsafe {
+                let slot = slots.add(cpu);
+                if slot != face {
+                    slot.write(Slot::holding(dummy()));
+                }
+            }
         }
         let barns = parts.barns.cast::<Barn>();
         for node in 0..parts.nodes {
@@ -100,9 +123,9 @@ impl CpuCache {
         adapt::leave(self);
     }
 
-    /// The slots that the fast path works on: this cache's, or the shared dummies where only the slow path may serve it.
+    /// The slots that the fast path works on: this cache's, with dummies in them where only the slow path may serve it.
     pub fn fast_slots(&self) -> *mut Slot {
-        if self.caching && mode() == Mode::Rseq { self.slots.cast_mut() } else { dummy_slots() }
+        self.slabs.face().slots()
     }
 
     /// The slabs behind.

@@ -1,7 +1,7 @@
 //! Where sheaves come from: slabs of their own, one size for each power of two of bytes, without CPU caches in front.
 
 use crate::pages::{self, PAGE_BYTES, Temperature};
-use crate::rseq::{SHEAF_HEADER_BYTES, Sheaf};
+use crate::rseq::{Face, SHEAF_HEADER_BYTES, Sheaf};
 use crate::slab::{Geometry, GeometryOptions, Layout, Slabs};
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
@@ -65,10 +65,10 @@ pub fn init(cpus: usize, nodes: usize) -> bool {
         if memory.is_null() {
             return false;
         }
-        let id = FIRST_ID + i as u16;
+        let face = Face::plain(FIRST_ID + i as u16);
         // SAFETY: fresh boot memory of the size asked for; start-up is single-threaded, so nobody reads the store yet.
         unsafe {
-            let slabs = Slabs::new(id, name, geometry, Temperature::Hot, None, memory, nodes);
+            let slabs = Slabs::new(face, name, geometry, Temperature::Hot, None, memory, nodes);
             (*STORE.slabs.get())[i].write(slabs);
         }
     }
@@ -111,7 +111,7 @@ pub fn alloc_holding(objects: usize, node: usize) -> *mut Sheaf {
     let Some(run) = pages::alloc(pages, 0, Temperature::Hot).filter(|_| objects <= u32::MAX as usize) else {
         return core::ptr::null_mut();
     };
-    pages::set_owner(run.first, run.pages, RUN_ID);
+    pages::set_owner(run.first, run.pages, Face::plain(RUN_ID));
     // SAFETY: fresh pages, large enough.
     unsafe { prepare(pages::address_of(run.first), objects) }
 }
@@ -142,7 +142,7 @@ pub unsafe fn free(sheaf: *mut Sheaf) {
         unsafe { slabs()[size.0 as usize].give(&[sheaf.cast()]) };
     } else if let Some(first) = pages::page_of(sheaf.cast()) {
         let pages = (SHEAF_HEADER_BYTES + capacity * size_of::<*mut u8>()).div_ceil(PAGE_BYTES);
-        pages::set_owner(first, pages, 0);
+        pages::set_owner(first, pages, Face::NOBODY);
         pages::free(first, pages, Temperature::Hot);
     }
 }

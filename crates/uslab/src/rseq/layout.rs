@@ -57,6 +57,8 @@ pub struct Slot {
     pub last_miss: AtomicU32,
     /// Objects in the two sheaves when a slow path last looked; for the statistics.
     pub counted: AtomicU32,
+    /// In a cache's first slot: the cache's id. See [`Face`].
+    pub id: AtomicU32,
     /// The two sheaves while a fork copies the memory; null otherwise.
     pub hidden: [AtomicPtr<Sheaf>; 2],
 }
@@ -80,6 +82,7 @@ impl Slot {
             lock: AtomicU32::new(0),
             last_miss: AtomicU32::new(0),
             counted: AtomicU32::new(0),
+            id: AtomicU32::new(0),
             hidden: [const { AtomicPtr::new(core::ptr::null_mut()) }; 2],
         }
     }
@@ -113,11 +116,14 @@ pub fn is_dummy(sheaf: *mut Sheaf) -> bool {
     sheaf == dummy()
 }
 
+/// Owners of pages that are no caches: nobody, large objects, sheaves.
+pub const PLAIN_OWNERS: usize = 16;
+
 /// The slots of a cache that has none: not yet set up, without caching, or in a process that runs locked.
 ///
 /// Only slot 0 is filled in by the compiler: until [`super::init`] the area says CPU 0 to everyone. `init` fills in the rest.
-static DUMMY_SLOTS: [Slot; MAX_CPUS] = {
-    let mut slots = [const { Slot::holding(core::ptr::null_mut()) }; MAX_CPUS];
+static DUMMY_SLOTS: [Slot; MAX_CPUS + PLAIN_OWNERS] = {
+    let mut slots = [const { Slot::holding(core::ptr::null_mut()) }; MAX_CPUS + PLAIN_OWNERS];
     slots[0] = Slot::holding(dummy());
     slots
 };
@@ -130,9 +136,55 @@ pub const fn dummy_slots() -> *mut Slot {
 
 /// Fills in the shared slots of CPUs `0 .. cpus`; idempotent.
 pub(super) fn fill_dummy_slots(cpus: usize) {
-    for slot in &DUMMY_SLOTS[..cpus.min(MAX_CPUS)] {
+    for (id, slot) in DUMMY_SLOTS[..cpus.min(MAX_CPUS) + PLAIN_OWNERS].iter().enumerate() {
         slot.main.store(dummy(), Relaxed);
         slot.spare.store(dummy(), Relaxed);
+        slot.id.store(id as u32, Relaxed);
+    }
+}
+
+/// Whose a page is, as the page map says it: by the slots that its objects are pushed to. So the fast path of `free` goes from the page
+/// straight to its sequence.
+///
+/// Owners that are no caches have slots as well, in which every CPU has the dummy: windows on one array, a slot apart.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Face(*mut Slot);
+
+// SAFETY: a face is an address to compare and to find atomics by.
+unsafe impl Send for Face {}
+// SAFETY: as above.
+unsafe impl Sync for Face {}
+
+impl Face {
+    /// Nobody's pages.
+    pub const NOBODY: Face = Face(dummy_slots());
+
+    /// The owner number `id` that is no cache.
+    pub const fn plain(id: u16) -> Face {
+        assert!((id as usize) < PLAIN_OWNERS);
+        // SAFETY: the array has PLAIN_OWNERS slots beyond those of the CPUs.
+        Face(unsafe { dummy_slots().add(id as usize) })
+    }
+
+    /// The cache with these slots.
+    ///
+    /// # Safety
+    /// They must be valid for every CPU that the area may name, for ever, and the first have the cache's id.
+    pub const unsafe fn of_slots(slots: *mut Slot) -> Face {
+        Face(slots)
+    }
+
+    /// The slots.
+    #[inline(always)]
+    pub const fn slots(self) -> *mut Slot {
+        self.0
+    }
+
+    /// The id of the cache, or of the owner that is none.
+    #[inline]
+    pub fn id(self) -> u16 {
+        // SAFETY: a face's first slot is valid for ever.
+        unsafe { (*self.0).id.load(Relaxed) as u16 }
     }
 }
 

@@ -61,7 +61,9 @@ mod tests;
 pub use arch::{ABORTS, INJECT_TURNS};
 pub use arch::{exchange, pop, pop_bulk, push, push_bulk};
 pub use detect::{Mode, Reason, current_cpu, init, mode, reason};
-pub use layout::{MAX_CPUS, SHEAF_HEADER_BYTES, Sheaf, Slot, Which, dummy, dummy_slots, is_dummy};
+pub use layout::{
+    Face, MAX_CPUS, PLAIN_OWNERS, SHEAF_HEADER_BYTES, Sheaf, Slot, Which, dummy, dummy_slots, is_dummy,
+};
 
 use core::sync::atomic::AtomicU32;
 

@@ -2,6 +2,7 @@
 
 use crate::os;
 use crate::pages;
+use crate::rseq::Face;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// What is wrong with a pointer that was freed.
@@ -60,12 +61,12 @@ pub fn report_misuse(misuse: Misuse, pointer: *const u8, cache: &str) {
     }
 }
 
-/// What a pointer is, that is not an object of cache `id`.
-pub(super) fn classify(pointer: *const u8, id: u16) -> Misuse {
+/// What a pointer is, that is not an object of the cache of `face`.
+pub(super) fn classify(pointer: *const u8, face: Face) -> Misuse {
     match pages::page_of(pointer).map(pages::owner) {
         None => Misuse::Foreign,
-        Some(0) => Misuse::NotAllocated,
-        Some(owner) if owner == id => Misuse::NotAnObject,
-        Some(owner) => Misuse::WrongCache(owner),
+        Some(owner) if owner == Face::NOBODY => Misuse::NotAllocated,
+        Some(owner) if owner == face => Misuse::NotAnObject,
+        Some(owner) => Misuse::WrongCache(owner.id()),
     }
 }

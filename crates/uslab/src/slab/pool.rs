@@ -7,6 +7,7 @@ use super::one::Slab;
 use super::words;
 use crate::os::Lock;
 use crate::pages::{self, PageIndex, Temperature};
+use crate::rseq::Face;
 use crate::stats::{self, layout::Record};
 use crate::sync::Rank;
 use core::sync::atomic::{
@@ -31,6 +32,7 @@ pub struct Node(Lock<Lists>);
 pub struct Slabs {
     geometry: Geometry,
     id: u16,
+    face: Face,
     temperature: Temperature,
     constructor: Option<Constructor>,
     nodes: *const Node,
@@ -49,13 +51,13 @@ impl Slabs {
         count * size_of::<Node>()
     }
 
-    /// Slabs of cache `id`, none yet.
+    /// Slabs of the cache that the page map knows by `face`, none yet.
     ///
     /// # Safety
     /// `nodes` must point to [`Slabs::node_bytes`] bytes, aligned to 64, that live for ever and belong to these slabs alone; `name`
     /// must live as long as the slabs are used.
     pub unsafe fn new(
-        id: u16,
+        face: Face,
         name: &'static str,
         geometry: Geometry,
         temperature: Temperature,
@@ -68,7 +70,7 @@ impl Slabs {
             // SAFETY: the caller's memory has room for `node_count` nodes.
             unsafe { nodes.add(i).write(Node(Lock::new(Rank::SlabLists, Lists::new()))) };
         }
-        Slabs { geometry, id, temperature, constructor, nodes, node_count, name }
+        Slabs { geometry, id: face.id(), face, temperature, constructor, nodes, node_count, name }
     }
 
     /// How the objects lie.
@@ -79,6 +81,11 @@ impl Slabs {
     /// The id in the page map.
     pub fn id(&self) -> u16 {
         self.id
+    }
+
+    /// How the page map names these slabs' pages.
+    pub fn face(&self) -> Face {
+        self.face
     }
 
     fn record(&self) -> &'static Record {
@@ -140,7 +147,7 @@ impl Slabs {
         }
         let slab = Slab(run.first);
         slab.init(&self.geometry, node, taken);
-        pages::set_owner(run.first, run.pages, self.id);
+        pages::set_owner(run.first, run.pages, self.face);
 
         let record = self.record();
         record.slabs.fetch_add(1, Relaxed);
@@ -166,7 +173,7 @@ impl Slabs {
         let mut rest = objects;
         while let Some(&first) = rest.first() {
             let Some(slab) = self.slab_of(first) else {
-                report_misuse(classify(first, self.id), first, self.name);
+                report_misuse(classify(first, self.face), first, self.name);
                 rest = &rest[1..];
                 continue;
             };
@@ -237,7 +244,7 @@ impl Slabs {
     fn slab_of(&self, object: *const u8) -> Option<Slab> {
         let page = pages::page_of(object)?;
         let first = PageIndex(page.0 & !((1 << self.geometry.order) - 1));
-        (pages::owner(page) == self.id).then_some(Slab(first))
+        (pages::owner(page) == self.face).then_some(Slab(first))
     }
 
     /// Puts a slab into the list where its count belongs; releases empty slabs beyond the target.
@@ -252,7 +259,7 @@ impl Slabs {
             let mut lists = self.nodes()[node].0.lock();
             // The slab may have been released, and its pages be another cache's, since the caller's last step on it. Under the lock
             // it cannot leave, so this decides.
-            if pages::owner(slab.0) != self.id || slab.node() != node {
+            if pages::owner(slab.0) != self.face || slab.node() != node {
                 return;
             }
             // Pairs with the release of `set_owner`: what `Slab::init` wrote is seen.
@@ -277,7 +284,7 @@ impl Slabs {
     fn detach_empty(&self, lists: &mut Lists) -> Option<Slab> {
         let slab = lists.any_empty()?;
         lists.place(slab, List::None);
-        pages::set_owner(slab.0, self.geometry.pages(), 0);
+        pages::set_owner(slab.0, self.geometry.pages(), Face::NOBODY);
         Some(slab)
     }
 
@@ -311,7 +318,7 @@ impl Slabs {
     /// while nobody else uses the cache.
     pub fn for_each_taken(&self, mut visit: impl FnMut(*mut u8) -> bool) {
         let mut go_on = true;
-        pages::arena::for_each_owned(self.id, self.geometry.pages(), |page| {
+        pages::arena::for_each_owned(self.face, self.geometry.pages(), |page| {
             let slab = Slab(page);
             for index in 0..self.geometry.objects {
                 let word = slab.words(&self.geometry)[index / 64].load(Acquire);
@@ -330,8 +337,8 @@ impl Slabs {
         for node in self.nodes() {
             *node.0.lock() = Lists::new();
         }
-        pages::arena::for_each_owned(self.id, self.geometry.pages(), |page| {
-            pages::set_owner(page, self.geometry.pages(), 0);
+        pages::arena::for_each_owned(self.face, self.geometry.pages(), |page| {
+            pages::set_owner(page, self.geometry.pages(), Face::NOBODY);
             self.record().slabs.fetch_sub(1, Relaxed);
             self.record().releases.fetch_add(1, Relaxed);
             pages::free(page, self.geometry.pages(), self.temperature);

@@ -1,0 +1,224 @@
+//! What the allocator itself costs in memory: the figures of the "Memory" requirement, each measured on the
+//! resident size of a process of its own.
+//!
+//! The harness' own memory comes from the C library, which is not under test here; the measured parts allocate nothing
+//! else. `cargo test --test memory -- --nocapture` prints the figures.
+
+#[path = "support/again.rs"]
+mod again;
+#[path = "support/alone.rs"]
+mod alone;
+
+use alone::alone;
+use std::ptr;
+use std::sync::{Arc, Barrier};
+use std::thread;
+use uslab::malloc::{free, malloc};
+use uslab::stats;
+
+const MIB: usize = 1 << 20;
+const GIB: usize = 1 << 30;
+
+/// Resident bytes of this process. `smaps_rollup` adds page tables up; `statm` may lag by a batch a CPU.
+fn resident_bytes() -> usize {
+    let field = |text: &str| text.split_whitespace().next().and_then(|n| n.parse::<usize>().ok());
+    let rollup = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap_or_default();
+    if let Some(kib) = rollup.lines().find_map(|line| field(line.strip_prefix("Rss:")?)) {
+        return kib * 1024;
+    }
+    let statm = std::fs::read_to_string("/proc/self/statm").expect("/proc is mounted");
+    let pages = field(statm.split_once(' ').expect("statm has fields").1).expect("and they are numbers");
+    pages * uslab::os::memory::page_bytes()
+}
+
+fn mib(bytes: isize) -> f64 {
+    bytes as f64 / MIB as f64
+}
+
+/// What became resident since `before`.
+fn grown_since(before: usize) -> isize {
+    resident_bytes() as isize - before as isize
+}
+
+/// Objects of `bytes` each, held by a list through their first words so that no table of them counts; all their
+/// pages are touched.
+struct Chain {
+    first: *mut u8,
+    bytes: usize,
+}
+
+impl Chain {
+    fn new(bytes: usize, count: usize) -> Chain {
+        let mut first = ptr::null_mut::<u8>();
+        for _ in 0..count {
+            let object = malloc(bytes);
+            assert!(!object.is_null(), "there is memory for {count} objects of {bytes} bytes");
+            // SAFETY: ours, of that size, aligned to 16.
+            unsafe {
+                for page in (0..bytes).step_by(4096) {
+                    object.add(page).write(1);
+                }
+                object.cast::<*mut u8>().write(first);
+            }
+            first = object;
+        }
+        Chain { first, bytes }
+    }
+
+    fn free(self) {
+        let mut at = self.first;
+        while !at.is_null() {
+            // SAFETY: each was allocated above and holds the next one's address.
+            unsafe {
+                let next = at.cast::<*mut u8>().read();
+                free(at);
+                at = next;
+            }
+        }
+        assert!(self.bytes > 0);
+    }
+}
+
+#[test]
+fn start_up_adds_at_most_1_mib() {
+    alone("start_up_adds_at_most_1_mib", || {
+        resident_bytes();
+        let before = resident_bytes();
+        let object = malloc(16);
+        let grown = grown_since(before);
+        assert!(!object.is_null());
+        println!("start-up: {:.3} MiB until the first object (limit 1)", mib(grown));
+        assert!(grown <= MIB as isize);
+    });
+}
+
+#[test]
+fn a_gib_of_64_byte_objects_costs_at_most_3_percent_more() {
+    alone("a_gib_of_64_byte_objects_costs_at_most_3_percent_more", || {
+        let before = resident_bytes();
+        let chain = Chain::new(64, GIB / 64);
+        let grown = grown_since(before);
+        println!("1 GiB of 64-byte objects: {:.4} GiB resident (limit 1.03)", mib(grown) / 1024.0);
+        assert!(grown as f64 <= 1.03 * GIB as f64);
+        chain.free();
+        println!("1 GiB of 64-byte objects: {:.2} MiB stay after they are freed", mib(grown_since(before)));
+    });
+}
+
+/// Resident memory that is not pages of slabs or of large objects, against those pages.
+#[test]
+fn metadata_is_at_most_2_percent_of_the_heap() {
+    alone("metadata_is_at_most_2_percent_of_the_heap", || {
+        const EACH: usize = 64 * MIB;
+        let before = resident_bytes();
+        let mut used_before = 0;
+        for bytes in [16, 64, 200, 1024, 4096, 20_000, 100_000, 3 * MIB] {
+            // Held to the end of the process.
+            Chain::new(bytes, EACH / bytes);
+            let used = stats::usage().used_bytes;
+            let beyond = grown_since(before) - used as isize;
+            let percent = 100.0 * beyond as f64 / used as f64;
+            println!(
+                "metadata: {percent:.2} % of {:.0} MiB, after {EACH} bytes of {bytes}-byte objects (limit 2)",
+                mib(used as isize)
+            );
+            assert!(percent <= 2.0);
+            assert!(used - used_before >= EACH / bytes * bytes);
+            used_before = used;
+        }
+    });
+}
+
+/// Bytes that each thread allocates and frees.
+const THREAD_BYTES: usize = MIB;
+const THREADS: usize = 1000;
+
+/// Touches what is the thread's own (its stack, as deep as the slow paths go, and its handle for parking), so that it
+/// is resident before anything is measured.
+#[inline(never)]
+fn warm_up_thread() {
+    thread::park_timeout(std::time::Duration::from_nanos(1));
+    let mut pages = [0u8; 32 << 10];
+    for at in (0..pages.len()).step_by(1024) {
+        // SAFETY: in bounds. Volatile, so that it happens.
+        unsafe { (&raw mut pages[at]).write_volatile(1) };
+    }
+}
+
+/// Threads that live at one time: all thousand where a gigabyte and its double are there, otherwise fewer a turn.
+fn threads_at_once() -> usize {
+    let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let available = info.lines().find_map(|line| {
+        line.strip_prefix("MemAvailable:")?.split_whitespace().next()?.parse::<usize>().ok()
+    });
+    if available.is_none_or(|kib| kib * 1024 >= 2 * GIB) { THREADS } else { 100 }
+}
+
+/// What a thousand threads leave behind that each allocated a mebibyte in objects of `bytes` and freed it, while they idle on.
+fn idle_threads(name: &str, bytes: usize) {
+    alone(name, || {
+        // The library is set up, and the class has its cache.
+        Chain::new(bytes, 1).free();
+        let together = threads_at_once();
+        let steps = Arc::new(Barrier::new(together + 1));
+        let mut threads = Vec::new();
+        let (mut before, mut peak) = (0, 0);
+        for turn in 0..THREADS / together {
+            for _ in 0..together {
+                let steps = Arc::clone(&steps);
+                let run = move || {
+                    warm_up_thread();
+                    steps.wait();
+                    steps.wait();
+                    let chain = Chain::new(bytes, THREAD_BYTES / bytes);
+                    steps.wait();
+                    steps.wait();
+                    chain.free();
+                    steps.wait();
+                    thread::park();
+                };
+                let builder = thread::Builder::new().stack_size(128 << 10);
+                threads.push(builder.spawn(run).expect("there is room for a thread"));
+            }
+            steps.wait();
+            if turn == 0 {
+                resident_bytes();
+                before = resident_bytes();
+            }
+            steps.wait();
+            steps.wait();
+            peak = peak.max(grown_since(before));
+            steps.wait();
+            steps.wait();
+        }
+        let left = grown_since(before);
+        println!(
+            "{THREADS} threads, {THREAD_BYTES} bytes each in {bytes}-byte objects, {together} at once: {:.2} MiB left of {:.0} (limit 8)",
+            mib(left),
+            mib(peak)
+        );
+        let usage = stats::usage();
+        println!(
+            "of that: {:.2} MiB in slabs and large objects, {:.2} in free pages",
+            mib(usage.used_bytes as isize),
+            mib(usage.dirty_bytes as isize)
+        );
+        assert!(left <= 8 * MIB as isize);
+        // The threads idle to the end of the process.
+    });
+}
+
+#[test]
+fn idle_threads_that_freed_one_block_each_leave_little() {
+    idle_threads("idle_threads_that_freed_one_block_each_leave_little", MIB);
+}
+
+#[test]
+fn idle_threads_that_freed_64_byte_objects_leave_little() {
+    idle_threads("idle_threads_that_freed_64_byte_objects_leave_little", 64);
+}
+
+#[test]
+fn idle_threads_that_freed_1_kib_objects_leave_little() {
+    idle_threads("idle_threads_that_freed_1_kib_objects_leave_little", 1024);
+}

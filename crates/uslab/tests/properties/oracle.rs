@@ -1,0 +1,167 @@
+//! The oracle: what is live, where, and what stands in it.
+
+use std::collections::BTreeMap;
+use std::ops::Bound::Excluded;
+
+/// Up to here every byte of an object is written and compared.
+const WHOLE_BYTES: usize = 16 << 10;
+/// Beyond, a word at each multiple of this and the last bytes: enough to touch each page of what is not huge.
+const STRIDE_BYTES: usize = 4096;
+/// From here on the stride is larger: the address space is the point, not the memory.
+const HUGE_BYTES: usize = 4 << 20;
+const HUGE_STRIDE_BYTES: usize = 1 << 20;
+/// Bytes written at each step of a stride.
+const STEP_BYTES: usize = 8;
+
+/// An object that the allocator gave out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Object {
+    pub address: usize,
+    pub bytes: usize,
+    /// Distinct for each object, so that a write to one is seen in any other.
+    pub tag: u64,
+}
+
+impl Object {
+    pub fn pointer(self) -> *mut u8 {
+        self.address as *mut u8
+    }
+
+    fn byte_at(self, offset: usize) -> u8 {
+        let mixed = (self.tag ^ (offset as u64 / 8)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        mixed.to_le_bytes()[7 - offset % 4]
+    }
+
+    /// Offsets that are written and compared.
+    fn offsets(self) -> impl Iterator<Item = usize> {
+        let stride = match self.bytes {
+            0..=WHOLE_BYTES => STEP_BYTES,
+            HUGE_BYTES.. => HUGE_STRIDE_BYTES,
+            _ => STRIDE_BYTES,
+        };
+        let bytes = self.bytes;
+        let last = bytes - bytes.min(STEP_BYTES);
+        let steps = (0..bytes).step_by(stride).chain([last]);
+        steps.flat_map(move |at| at..bytes.min(at + STEP_BYTES))
+    }
+
+    /// Writes the object's own pattern to it.
+    pub fn fill(self) {
+        for offset in self.offsets() {
+            // SAFETY: the object is the caller's, and the offset within it.
+            unsafe { self.pointer().add(offset).write(self.byte_at(offset)) };
+        }
+    }
+
+    /// The first of the written bytes before `end` that is not as [`Object::fill`] left it.
+    pub fn changed_before(self, end: usize) -> Option<usize> {
+        // SAFETY: as in `fill`; the bytes were written there.
+        self.offsets().find(|&at| at < end && unsafe { self.pointer().add(at).read() } != self.byte_at(at))
+    }
+
+    /// The first byte before `end`, of those that are looked at, that is not zero.
+    pub fn nonzero_before(self, end: usize) -> Option<usize> {
+        // SAFETY: the object is the caller's, and was zeroed if the caller's claim is right.
+        self.offsets().find(|&at| at < end && unsafe { self.pointer().add(at).read() } != 0)
+    }
+
+    fn end(self) -> usize {
+        self.address + self.bytes.max(1)
+    }
+}
+
+/// All live objects of one program.
+#[derive(Default)]
+pub struct Oracle {
+    live: BTreeMap<usize, Object>,
+    tags: u64,
+}
+
+impl Oracle {
+    /// Takes note of a new object of `bytes` usable bytes, and fills it.
+    pub fn born(&mut self, pointer: *mut u8, bytes: usize, align: usize) -> Object {
+        let object = self.enter(pointer, bytes, align);
+        object.fill();
+        object
+    }
+
+    /// The same for one that was asked for as zeroes, in its first `zeroed` bytes.
+    pub fn born_zeroed(&mut self, pointer: *mut u8, bytes: usize, zeroed: usize, align: usize) -> Object {
+        let object = self.enter(pointer, bytes, align);
+        if let Some(at) = object.nonzero_before(zeroed) {
+            panic!("{object:x?}: byte {at} of {zeroed} is not zero");
+        }
+        object.fill();
+        object
+    }
+
+    /// The same for one that was `old` until it was resized: what both sizes have in common must be as it was.
+    ///
+    /// `old` has left the map already, and its address may be `pointer`.
+    pub fn resized(&mut self, old: Object, pointer: *mut u8, bytes: usize, align: usize) -> Object {
+        // Compared under the old size, whose offsets were written; then filled anew.
+        let common = old.bytes.min(bytes);
+        let moved = Object { address: pointer as usize, ..old };
+        let object = self.enter(pointer, bytes, align);
+        if let Some(at) = moved.changed_before(common) {
+            panic!("{old:x?} became {object:x?} and lost byte {at}");
+        }
+        object.fill();
+        object
+    }
+
+    fn enter(&mut self, pointer: *mut u8, bytes: usize, align: usize) -> Object {
+        assert!(!pointer.is_null(), "there is memory");
+        self.tags += 1;
+        let object = Object { address: pointer as usize, bytes, tag: self.tags };
+        assert_eq!(object.address % align, 0, "{object:x?} is aligned to {align}");
+        let before = self.live.range((Excluded(0), Excluded(object.end()))).next_back();
+        if let Some((_, other)) = before {
+            assert!(other.end() <= object.address, "{object:x?} overlaps {other:x?}");
+        }
+        self.live.insert(object.address, object);
+        object
+    }
+
+    /// An object is about to be freed or resized: it must be as it was filled.
+    pub fn dies(&mut self, pointer: *mut u8) -> Object {
+        let object = self.live.remove(&(pointer as usize)).expect("programs free what lives");
+        self.check(object);
+        object
+    }
+
+    fn check(&self, object: Object) {
+        if let Some(at) = object.changed_before(object.bytes) {
+            panic!("{object:x?}: byte {at} was changed");
+        }
+    }
+
+    /// Checks every live object.
+    pub fn check_all(&self) {
+        self.live.values().for_each(|&object| self.check(object));
+    }
+
+    pub fn len(&self) -> usize {
+        self.live.len()
+    }
+
+    /// The `n`th of the live objects, counted around; `None` if there are none.
+    pub fn nth(&self, n: usize) -> Option<Object> {
+        if self.live.is_empty() {
+            return None;
+        }
+        // By address from a pseudo-random place on, which is quick and as good as any order.
+        let values = self.live.values();
+        values.copied().nth(n % self.live.len())
+    }
+
+    /// Whether an object starts at `pointer`.
+    pub fn has(&self, pointer: *const u8) -> bool {
+        self.live.contains_key(&(pointer as usize))
+    }
+
+    /// All live objects.
+    pub fn objects(&self) -> Vec<Object> {
+        self.live.values().copied().collect()
+    }
+}
