@@ -63,8 +63,8 @@ fn pair_bytes(size: Size, object_bytes: usize) -> usize {
     2 * size.capacity() * object_bytes
 }
 
-fn reserve(bytes: usize) -> bool {
-    let fits = |used: usize| used.checked_add(bytes).filter(|&sum| sum <= bound_bytes());
+fn reserve(bytes: usize, bound: usize) -> bool {
+    let fits = |used: usize| used.checked_add(bytes).filter(|&sum| sum <= bound);
     USED.fetch_update(Relaxed, Relaxed, fits).is_ok()
 }
 
@@ -92,7 +92,7 @@ impl Adapt {
         // The smallest sheaf is everyone's right, whatever is left of the bound.
         let size = match start {
             Size(0) => start,
-            _ if reserve(pair_bytes(start, object_bytes)) => start,
+            _ if reserve(pair_bytes(start, object_bytes), bound_bytes()) => start,
             _ => Size(0),
         };
         Adapt {
@@ -126,7 +126,7 @@ impl Adapt {
         let wandered = barn && self.barn_served.fetch_add(1, Relaxed) + 1 >= BARN_SERVED;
         if bounced || wandered {
             self.barn_served.store(0, Relaxed);
-            self.grow();
+            self.grow(bound_bytes());
         }
     }
 
@@ -134,10 +134,7 @@ impl Adapt {
     pub fn note_spare(&self) {
         if self.spare_served.fetch_add(1, Relaxed) + 1 >= SPARE_SERVED {
             self.spare_served.store(0, Relaxed);
-            let size = self.size();
-            if size < self.most && USED.load(Relaxed) + self.step_bytes(size) <= bound_bytes() / 2 {
-                self.grow();
-            }
+            self.grow(bound_bytes() / 2);
         }
     }
 
@@ -147,14 +144,16 @@ impl Adapt {
         pair_bytes(Size(size.0 + 1), self.object_bytes) - have
     }
 
-    fn grow(&self) {
+    /// Doubles the capacity, if all caches together then stay below `bound`, or can be made to.
+    fn grow(&self, bound: usize) {
         let size = self.size();
         if size >= self.most {
             return;
         }
         let next = Size(size.0 + 1);
         let more = self.step_bytes(size);
-        let reserved = reserve(more) || (take_from_the_idle(self, more) && reserve(more));
+        let reserved =
+            reserve(more, bound) || (take_from_the_idle(self, more, bound) && reserve(more, bound));
         if !reserved {
             return;
         }
@@ -225,10 +224,9 @@ pub(super) fn leave(cache: &CpuCache) {
     }
 }
 
-/// Makes room of `bytes` under the bound, if caches without recent misses have as much to give. Waits for nobody.
-fn take_from_the_idle(asking: &Adapt, bytes: usize) -> bool {
+/// Makes room of `bytes` under `bound`, if caches without recent misses have as much to give. Waits for nobody.
+fn take_from_the_idle(asking: &Adapt, bytes: usize, bound: usize) -> bool {
     let Some(mut ring) = RING.try_lock() else { return false };
-    let mut freed = 0;
     for _ in 0..LOOKS {
         if ring.hand.is_null() {
             ring.hand = ring.head;
@@ -242,8 +240,7 @@ fn take_from_the_idle(asking: &Adapt, bytes: usize) -> bool {
         let given = cache.adapt().give_up();
         if given > 0 {
             cache.drain_idle_slots();
-            freed += given;
-            if freed >= bytes {
+            if USED.load(Relaxed) + bytes <= bound {
                 return true;
             }
         }
