@@ -47,7 +47,11 @@ impl Options {
     /// The alignment that is promised.
     fn alignment(&self) -> usize {
         let natural = if self.bytes % 16 == 0 { 16 } else { 8 };
-        let line = if self.flags & Flags::HWCACHE_ALIGN.0 != 0 { self.bytes.next_power_of_two().clamp(8, 64) } else { 1 };
+        let line = if self.flags & Flags::HWCACHE_ALIGN.0 != 0 {
+            self.bytes.next_power_of_two().clamp(8, 64)
+        } else {
+            1
+        };
         natural.max(self.align).max(line)
     }
 }
@@ -156,13 +160,17 @@ impl Run {
                     let (bytes, usable) = (self.options.bytes, self.cache().usable_bytes());
                     self.oracle.born_zeroed(object.as_ptr(), usable, bytes, self.options.alignment());
                 }
-                None => assert!(self.options.constructor, "zeroing is refused where it would undo a constructor"),
+                None => {
+                    assert!(self.options.constructor, "zeroing is refused where it would undo a constructor")
+                }
             },
             Step::Free(n) => {
                 if let Some(object) = self.oracle.nth(n) {
                     self.dies(object.pointer());
                     // SAFETY: ours, unused from here.
-                    unsafe { self.cache().free(NonNull::new(object.pointer()).expect("objects are not null")) };
+                    unsafe {
+                        self.cache().free(NonNull::new(object.pointer()).expect("objects are not null"))
+                    };
                 }
             }
             Step::AllocBulk(n) => {
@@ -174,7 +182,8 @@ impl Run {
                 let all = self.oracle.objects();
                 let from = if all.is_empty() { 0 } else { from % all.len() };
                 // Every third after some place: neighbours and strangers.
-                let given: Vec<*mut u8> = all[from..].iter().step_by(1 + n % 3).take(n).map(|o| o.pointer()).collect();
+                let given: Vec<*mut u8> =
+                    all[from..].iter().step_by(1 + n % 3).take(n).map(|o| o.pointer()).collect();
                 given.iter().for_each(|&object| self.dies(object));
                 // SAFETY: ours, unused from here.
                 unsafe { self.cache().free_bulk(&given) };

@@ -77,7 +77,9 @@ impl Heaps {
                 }
             }
             HeapStep::DropWhole(heap) => {
-                self.owned[heap].drain(..).for_each(|object| drop(self.oracle.dies(object.pointer())));
+                for object in self.owned[heap].drain(..) {
+                    self.oracle.dies(object.pointer());
+                }
                 self.heaps[heap] = Heap::new().expect("a heap can be made");
             }
             HeapStep::ReleaseMemory => {
@@ -157,7 +159,7 @@ fn global_program(steps: &[GlobalStep]) {
                 let align = layouts.remove(&old.address).expect("noted when it was made");
                 // SAFETY: ours, with its layout; the size is not 0.
                 let moved = unsafe { Uslab.realloc(old.pointer(), align, size) };
-                oracle.resized(old, moved, size, align.align());
+                oracle.resized(old, moved, (size, size), align.align());
                 layouts.insert(moved as usize, layout(size, align.align()));
             }
             GlobalStep::Dealloc(n) => {

@@ -8,8 +8,8 @@ use std::collections::HashMap;
 use std::ptr;
 use uslab::malloc::classes::{CLASSES, Class, SMALL_MOST_BYTES};
 use uslab::malloc::{
-    ALIGN, aligned_alloc, calloc, free, free_aligned_sized, free_bulk, free_sized, malloc, malloc_bulk, realloc,
-    usable_size, zeroed,
+    ALIGN, aligned_alloc, calloc, free, free_aligned_sized, free_bulk, free_sized, malloc, malloc_bulk,
+    realloc, usable_size, zeroed,
 };
 use uslab::os::errno;
 use uslab::pages::{CHUNK_BYTES, PAGE_BYTES};
@@ -115,7 +115,7 @@ impl Run {
         // SAFETY: ours; the old address is not used any more.
         let moved = unsafe { realloc(object.pointer(), bytes) };
         let usable = self.usable(moved, bytes);
-        self.oracle.resized(object, moved, usable, ALIGN);
+        self.oracle.resized(object, moved, (bytes, usable), ALIGN);
         self.asked.insert(moved as usize, Asked { align: None, bytes });
     }
 
@@ -167,9 +167,12 @@ impl Run {
                 let all = self.oracle.objects();
                 let from = if all.is_empty() { 0 } else { from % all.len() };
                 let given = all[from..].iter().step_by(1 + n % 2).take(n).copied().collect::<Vec<_>>();
-                given.iter().for_each(|&object| drop(self.dies(object)));
+                for &object in &given {
+                    self.dies(object);
+                }
                 let null = (n % 5 == 0).then_some(ptr::null_mut());
-                let given: Vec<*mut u8> = null.into_iter().chain(given.iter().map(|o| o.pointer())).chain(null).collect();
+                let given: Vec<*mut u8> =
+                    null.into_iter().chain(given.iter().map(|o| o.pointer())).chain(null).collect();
                 // SAFETY: ours or null, unused from here.
                 unsafe { free_bulk(&given) };
             }

@@ -95,12 +95,19 @@ impl Oracle {
         object
     }
 
-    /// The same for one that was `old` until it was resized: what both sizes have in common must be as it was.
+    /// The same for one that was `old` until it was resized to `asked` bytes: what both sizes have in common must be as
+    /// it was.
     ///
     /// `old` has left the map already, and its address may be `pointer`.
-    pub fn resized(&mut self, old: Object, pointer: *mut u8, bytes: usize, align: usize) -> Object {
+    pub fn resized(
+        &mut self,
+        old: Object,
+        pointer: *mut u8,
+        (asked, bytes): (usize, usize),
+        align: usize,
+    ) -> Object {
         // Compared under the old size, whose offsets were written; then filled anew.
-        let common = old.bytes.min(bytes);
+        let common = old.bytes.min(asked);
         let moved = Object { address: pointer as usize, ..old };
         let object = self.enter(pointer, bytes, align);
         if let Some(at) = moved.changed_before(common) {
