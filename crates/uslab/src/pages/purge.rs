@@ -84,10 +84,12 @@ pub fn purge_to(target_bytes: usize) -> usize {
         }
         let Some(index) = buddy.next_dirty(buddy.policy.cursor) else { break };
         buddy.policy.cursor = index + 1;
-        let dirty_before = buddy.with_chunk(index, |chunk| chunk.dirty_pages);
-        let taken = buddy.with_chunk(index, |chunk| chunk.claim_dirty(group));
-        let dirty_after = buddy.with_chunk(index, |chunk| chunk.dirty_pages);
-        buddy.dirty_pages -= usize::from(dirty_before - dirty_after);
+        let (taken, dirty) = buddy.with_chunk(index, |chunk| {
+            let before = chunk.dirty_pages;
+            let taken = chunk.claim_dirty(group);
+            (taken, before - chunk.dirty_pages)
+        });
+        buddy.dirty_pages -= usize::from(dirty);
         drop(buddy);
 
         let mut ok = true;
