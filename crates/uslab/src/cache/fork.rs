@@ -12,6 +12,7 @@ use crate::os;
 use crate::pages;
 use crate::percpu::{self, sheaf};
 use crate::stats;
+use crate::sync::{Park, only_thread_left};
 use core::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Release};
 
 /// Locks of layers above, taken between the barns and the slab lists. Set once, by the layer that has them.
@@ -81,5 +82,6 @@ extern "C" fn parent() {
 extern "C" fn child() {
     // First of all: the figures must not go into the parent's file.
     stats::publish_in_child();
+    only_thread_left(os::Futex::thread_key);
     undo(true);
 }

@@ -5,6 +5,7 @@ use super::builder::CacheBuilder;
 use super::prefilled::RawPrefilled;
 use super::{registry, start};
 use crate::pages;
+use crate::percpu::adapt;
 use crate::rseq::{self, Slot};
 use crate::slab::GeometryError;
 use core::fmt;
@@ -68,7 +69,7 @@ impl fmt::Debug for Busy {
 impl fmt::Display for Busy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} objects live:", self.objects)?;
-        for object in self.first.iter().take_while(|object| !object.is_null()) {
+        for &object in self.first.iter().take_while(|object| !object.is_null()) {
             write!(f, " {object:p}")?;
         }
         if self.objects > self.first.len() { f.write_str(" …") } else { Ok(()) }
@@ -233,8 +234,12 @@ fn natural_align(size: usize) -> usize {
 /// Destroys a cache that has no live objects.
 pub(super) fn destroy(core: &'static Core) -> Result<(), Busy> {
     let mut registry = registry::lock();
-    core.cpu.drain_all();
-    let live = core.live_objects();
+    let live = {
+        // A cache that grows may be draining this one: what it has in hand would seem to live.
+        let _pause = adapt::pause();
+        core.cpu.drain_all();
+        core.live_objects()
+    };
     if live > 0 {
         drop(registry);
         return Err(who_lives(core, live));
@@ -272,10 +277,13 @@ pub fn release_memory() -> usize {
     if !start::is_ready() {
         return 0;
     }
+    // Keeps caches from being destroyed meanwhile.
+    let registry = registry::lock();
     registry::for_each(|core| {
         core.cpu.drain_all();
         core.cpu.slabs().shrink();
     });
+    drop(registry);
     crate::percpu::sheaf::slabs().iter().for_each(|slabs| {
         slabs.shrink();
     });

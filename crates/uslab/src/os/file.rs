@@ -12,7 +12,7 @@ impl Reader {
     pub fn open(path: &CStr) -> Option<Reader> {
         // SAFETY: `path` is NUL-terminated; O_CLOEXEC keeps the descriptor out of children.
         let fd = unsafe { libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
-        (fd >= 0).then_some(Reader { fd })
+        (fd >= 0).then(|| Reader { fd })
     }
 
     /// Reads into `buffer`; 0 at the end and on errors.

@@ -200,6 +200,11 @@ pub(super) unsafe fn enter(cache: &CpuCache) {
     ring.head = cache;
 }
 
+/// While the guard lives no cache is drained for another's sake: what is in slots is there, not in somebody's hand.
+pub fn pause() -> impl Drop {
+    RING.lock()
+}
+
 /// Takes a cache out; when this returns nobody looks at it any more.
 pub(super) fn leave(cache: &CpuCache) {
     let mut ring = RING.lock();

@@ -20,7 +20,7 @@ pub fn take(word: &AtomicU64, wanted: usize) -> u64 {
         return 0;
     }
     if wanted >= free.count_ones() as usize {
-        // Bits that givers set since the load come along; the caller has asked for at least so many of the loaded ones only.
+        // Bits that givers set since the load stay for the next taker.
         return word.fetch_and(!free, Acquire) & free;
     }
     let mut rest = free;

@@ -8,7 +8,7 @@ mod lock;
 mod rank;
 
 pub use lock::{Guard, Lock, Park};
-pub use rank::Rank;
+pub use rank::{Rank, only_thread_left};
 
 /// A value alone on its cache line, so that writers of its neighbours do not disturb it.
 ///

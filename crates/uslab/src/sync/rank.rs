@@ -87,6 +87,14 @@ mod held {
         }
     }
 
+    pub fn forget_all_but(thread: usize) {
+        for (key, ranks) in THREADS.iter().zip(&RANKS) {
+            if key.load(Relaxed) != thread {
+                ranks.iter().for_each(|word| word.store(0, Relaxed));
+            }
+        }
+    }
+
     pub fn release(thread: usize, rank: Rank) {
         let Some(index) = slot_of(thread, false) else { return };
         let (word, shift) = cell(index, rank);
@@ -101,6 +109,13 @@ mod held {
 pub fn acquired(_thread: impl FnOnce() -> usize, _rank: Rank, _equal_allowed: bool) {
     #[cfg(debug_assertions)]
     held::acquire(_thread(), _rank, _equal_allowed);
+}
+
+/// In a fork child: what the other threads held, or waited for, nobody holds. A new thread may get the key of one of them.
+#[inline(always)]
+pub fn only_thread_left(_thread: impl FnOnce() -> usize) {
+    #[cfg(debug_assertions)]
+    held::forget_all_but(_thread());
 }
 
 /// Notes that the thread let go of a lock.

@@ -8,6 +8,9 @@ use std::time::{Duration, Instant};
 /// How long a child may take before it counts as stuck.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// What `std` gives its threads: so a child's thread gets the stack, and the address, of one that was left behind in the parent.
+const STACK_BYTES: usize = 2 << 20;
+
 /// Forks; the child runs `work` and leaves with status 0, or 1 and a message.
 pub fn fork(work: impl FnOnce() -> Result<(), &'static str>) -> libc::pid_t {
     // SAFETY: the child of a threaded program may call what is async-signal-safe, and by their own promise the C library's
@@ -68,8 +71,10 @@ pub fn on_a_thread(
     let mut result = std::ptr::null_mut();
     // SAFETY: the out-pointers are valid; the thread is joined before `argument` can go away.
     unsafe {
-        let mut thread = std::mem::zeroed();
-        libc::pthread_create(&mut thread, std::ptr::null(), work, argument) == 0
+        let (mut thread, mut attributes) = (std::mem::zeroed(), std::mem::zeroed());
+        libc::pthread_attr_init(&mut attributes);
+        libc::pthread_attr_setstacksize(&mut attributes, STACK_BYTES);
+        libc::pthread_create(&mut thread, &attributes, work, argument) == 0
             && libc::pthread_join(thread, &mut result) == 0
             && result.is_null()
     }

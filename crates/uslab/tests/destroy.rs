@@ -1,0 +1,66 @@
+//! Destroying a cache while others are busy with the library: it must neither be refused nor hurt anybody.
+//!
+//! A cache that grows takes capacity from idle ones and drains them; `release_memory` drains all. Both may be at a cache that its one user
+//! destroys, with its objects in their hands.
+#![cfg(not(loom))]
+
+use std::ptr::{NonNull, null_mut};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+use uslab::{CacheBuilder, RawCache};
+
+fn use_and_destroy(cache: RawCache, objects: usize) {
+    let mut objects = vec![null_mut(); objects];
+    assert!(cache.alloc_bulk(&mut objects));
+    // SAFETY: just allocated, unused.
+    unsafe { cache.free_bulk(&objects) };
+    if let Err((_, busy)) = cache.destroy() {
+        panic!("nothing was in use, and it said: {busy}");
+    }
+}
+
+/// Makes and destroys caches for two seconds while `beside` runs again and again.
+fn caches_come_and_go_beside(threads: usize, beside: impl Fn() + Sync) {
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while !stop.load(Relaxed) {
+                    beside();
+                }
+            });
+        }
+        let work = || {
+            let end = Instant::now() + Duration::from_secs(2);
+            for round in 0.. {
+                use_and_destroy(CacheBuilder::new("brief").build_raw(512 + 64 * (round % 7)).unwrap(), 100);
+                if Instant::now() > end {
+                    break;
+                }
+            }
+        };
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+        stop.store(true, Relaxed);
+        outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    });
+}
+
+#[test]
+fn while_others_grow_at_its_cost() {
+    caches_come_and_go_beside(3, || {
+        let cache = CacheBuilder::new("grows").build_raw(1024).unwrap();
+        for _ in 0..40 {
+            let objects: Vec<NonNull<u8>> = (0..600).map(|_| cache.alloc().unwrap()).collect();
+            // SAFETY: just allocated, unused.
+            objects.into_iter().for_each(|object| unsafe { cache.free(object) });
+        }
+        use_and_destroy(cache, 600);
+    });
+}
+
+#[test]
+fn while_all_memory_is_released() {
+    caches_come_and_go_beside(1, || {
+        uslab::release_memory();
+    });
+}
