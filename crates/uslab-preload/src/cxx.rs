@@ -1,25 +1,84 @@
 //! `operator new` and `operator delete`, every form, by their Itanium names.
 //!
-//! Where there is no memory the standard's loop runs: call the new-handler and try again; without one throw `std::bad_alloc`. Both are
-//! functions of the C++ library, which a C program does not have, so they are looked up when they are needed.
+//! The standard lets a program replace `operator new(size_t)` and `operator delete(void *)` alone and promises that the other forms then
+//! go through its own. Ours stand before the C++ library's, so they keep that promise: whether the two are still ours is looked up
+//! once, and where they are not every other form calls the program's.
+//!
+//! Where there is no memory the standard's loop runs: call the new-handler and try again; without one throw `std::bad_alloc`. What throws
+//! and catches is the C++ library's own code, looked up when it is needed: a C program has none.
 
 use core::ffi::{CStr, c_void};
+use core::sync::atomic::{AtomicPtr, AtomicU8, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 use uslab::malloc;
 
 /// Alignment that plain `operator new` guarantees.
 const DEFAULT_ALIGN: usize = 16;
 
-/// A function of the C++ library, if the process has one.
-fn lookup(name: &CStr) -> Option<*mut c_void> {
-    // SAFETY: the name is NUL-terminated; RTLD_DEFAULT is always valid.
-    let symbol = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+type New = unsafe extern "C-unwind" fn(usize) -> *mut c_void;
+type NothrowNew = unsafe extern "C-unwind" fn(usize, *const c_void) -> *mut c_void;
+type AlignedNothrowNew = unsafe extern "C-unwind" fn(usize, usize, *const c_void) -> *mut c_void;
+type Delete = unsafe extern "C-unwind" fn(*mut c_void);
+
+/// A function that the process knows by `name`; after ours (`next`), or the first.
+fn lookup(name: &CStr, next: bool) -> Option<*mut c_void> {
+    let from = if next { libc::RTLD_NEXT } else { libc::RTLD_DEFAULT };
+    // SAFETY: the name is NUL-terminated; both handles are always valid.
+    let symbol = unsafe { libc::dlsym(from, name.as_ptr()) };
     (!symbol.is_null()).then_some(symbol)
+}
+
+/// Whose the two basic operators are.
+static OPERATORS: AtomicU8 = AtomicU8::new(UNKNOWN);
+const UNKNOWN: u8 = 0;
+const OURS: u8 = 1;
+const REPLACED: u8 = 2;
+/// The program's, where they are replaced.
+static PROGRAM_NEW: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+static PROGRAM_DELETE: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Whether the derived operators may serve memory themselves.
+#[inline(always)]
+fn ours() -> bool {
+    OPERATORS.load(Relaxed) == OURS || look_whose()
+}
+
+#[cold]
+#[inline(never)]
+extern "C" fn look_whose() -> bool {
+    if OPERATORS.load(Acquire) == UNKNOWN {
+        let (our_new, our_delete) = (_Znwm as *mut c_void, _ZdlPv as *mut c_void);
+        let new = lookup(c"_Znwm", false).unwrap_or(our_new);
+        let delete = lookup(c"_ZdlPv", false).unwrap_or(our_delete);
+        PROGRAM_NEW.store(new, Relaxed);
+        PROGRAM_DELETE.store(delete, Relaxed);
+        let whose = if new == our_new && delete == our_delete { OURS } else { REPLACED };
+        OPERATORS.store(whose, Release);
+    }
+    OPERATORS.load(Acquire) == OURS
+}
+
+/// The program's `operator new`.
+#[cold]
+fn program_new(size: usize) -> *mut c_void {
+    // SAFETY: `look_whose` found it under the name that has this type, and it is never null.
+    let new = unsafe { core::mem::transmute::<*mut c_void, New>(PROGRAM_NEW.load(Relaxed)) };
+    // SAFETY: any size may be asked for.
+    unsafe { new(size) }
+}
+
+/// The program's `operator delete`.
+#[cold]
+fn program_delete(pointer: *mut c_void) {
+    // SAFETY: as above.
+    let delete = unsafe { core::mem::transmute::<*mut c_void, Delete>(PROGRAM_DELETE.load(Relaxed)) };
+    // SAFETY: the pointer came from the program's `operator new`, through one of our forms.
+    unsafe { delete(pointer) }
 }
 
 /// Calls the program's new-handler; false if it has none. The handler may throw, through here.
 fn call_new_handler() -> bool {
     // std::get_new_handler()
-    let Some(get) = lookup(c"_ZSt15get_new_handlerv") else { return false };
+    let Some(get) = lookup(c"_ZSt15get_new_handlerv", false) else { return false };
     // SAFETY: the C++ library's function of that name has this type.
     let get: extern "C" fn() -> Option<extern "C-unwind" fn()> = unsafe { core::mem::transmute(get) };
     match get() {
@@ -31,9 +90,10 @@ fn call_new_handler() -> bool {
     }
 }
 
+/// Memory, or a handler that helps, or an exception.
 #[cold]
 #[inline(never)]
-fn new_slow(size: usize, align: usize, throws: bool) -> *mut c_void {
+fn new_or_throw(size: usize, align: usize) -> *mut c_void {
     loop {
         let object = malloc::aligned_alloc(align, size);
         if !object.is_null() {
@@ -43,47 +103,68 @@ fn new_slow(size: usize, align: usize, throws: bool) -> *mut c_void {
             break;
         }
     }
-    if throws {
-        // std::__throw_bad_alloc()
-        if let Some(throw) = lookup(c"_ZSt17__throw_bad_allocv") {
-            // SAFETY: the C++ library's function of that name has this type; it throws.
-            let throw: extern "C-unwind" fn() -> ! = unsafe { core::mem::transmute(throw) };
-            throw();
-        }
-        uslab::os::report::say(format_args!("operator new: no memory for {size} bytes, and no way to throw"));
-        uslab::os::report::abort();
+    // std::__throw_bad_alloc()
+    if let Some(throw) = lookup(c"_ZSt17__throw_bad_allocv", false) {
+        // SAFETY: the C++ library's function of that name has this type; it throws.
+        let throw: extern "C-unwind" fn() -> ! = unsafe { core::mem::transmute(throw) };
+        throw();
     }
-    core::ptr::null_mut()
+    uslab::os::report::say(format_args!("operator new: no memory for {size} bytes, and no way to throw"));
+    uslab::os::report::abort();
+}
+
+/// The C++ library's form of a nothrow operator calls the throwing one, which is ours, and catches.
+#[cold]
+#[inline(never)]
+fn nothrow(name: &CStr, size: usize, tag: *const c_void) -> *mut c_void {
+    let Some(form) = lookup(name, true) else { return core::ptr::null_mut() };
+    // SAFETY: the function of that name has this type.
+    unsafe { core::mem::transmute::<*mut c_void, NothrowNew>(form)(size, tag) }
+}
+
+/// The same for aligned forms.
+#[cold]
+#[inline(never)]
+fn nothrow_aligned(name: &CStr, size: usize, align: usize, tag: *const c_void) -> *mut c_void {
+    let Some(form) = lookup(name, true) else { return core::ptr::null_mut() };
+    // SAFETY: the function of that name has this type.
+    unsafe { core::mem::transmute::<*mut c_void, AlignedNothrowNew>(form)(size, align, tag) }
 }
 
 #[inline(always)]
-fn new(size: usize, throws: bool) -> *mut c_void {
+fn new(size: usize) -> *mut c_void {
     let object = malloc::malloc(size);
-    if object.is_null() { new_slow(size, DEFAULT_ALIGN, throws) } else { object.cast() }
+    if object.is_null() { new_or_throw(size, DEFAULT_ALIGN) } else { object.cast() }
 }
 
 #[inline(always)]
-fn new_aligned(size: usize, align: usize, throws: bool) -> *mut c_void {
+fn new_aligned(size: usize, align: usize) -> *mut c_void {
     let object = malloc::aligned_alloc(align, size);
-    if object.is_null() { new_slow(size, align, throws) } else { object.cast() }
+    if object.is_null() { new_or_throw(size, align) } else { object.cast() }
 }
 
 /// `operator new(std::size_t)`.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn _Znwm(size: usize) -> *mut c_void {
-    new(size, true)
+    new(size)
 }
 
 /// `operator new(std::size_t, const std::nothrow_t &)`.
 #[unsafe(no_mangle)]
-pub extern "C-unwind" fn _ZnwmRKSt9nothrow_t(size: usize, _: *const c_void) -> *mut c_void {
-    new(size, false)
+pub extern "C-unwind" fn _ZnwmRKSt9nothrow_t(size: usize, tag: *const c_void) -> *mut c_void {
+    if ours() {
+        let object = malloc::malloc(size);
+        if !object.is_null() {
+            return object.cast();
+        }
+    }
+    nothrow(c"_ZnwmRKSt9nothrow_t", size, tag)
 }
 
 /// `operator new(std::size_t, std::align_val_t)`.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn _ZnwmSt11align_val_t(size: usize, align: usize) -> *mut c_void {
-    new_aligned(size, align, true)
+    new_aligned(size, align)
 }
 
 /// `operator new(std::size_t, std::align_val_t, const std::nothrow_t &)`.
@@ -91,27 +172,38 @@ pub extern "C-unwind" fn _ZnwmSt11align_val_t(size: usize, align: usize) -> *mut
 pub extern "C-unwind" fn _ZnwmSt11align_val_tRKSt9nothrow_t(
     size: usize,
     align: usize,
-    _: *const c_void,
+    tag: *const c_void,
 ) -> *mut c_void {
-    new_aligned(size, align, false)
+    let object = malloc::aligned_alloc(align, size);
+    if object.is_null() {
+        nothrow_aligned(c"_ZnwmSt11align_val_tRKSt9nothrow_t", size, align, tag)
+    } else {
+        object.cast()
+    }
 }
 
 /// `operator new[](std::size_t)`.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn _Znam(size: usize) -> *mut c_void {
-    new(size, true)
+    if ours() { new(size) } else { program_new(size) }
 }
 
 /// `operator new[](std::size_t, const std::nothrow_t &)`.
 #[unsafe(no_mangle)]
-pub extern "C-unwind" fn _ZnamRKSt9nothrow_t(size: usize, _: *const c_void) -> *mut c_void {
-    new(size, false)
+pub extern "C-unwind" fn _ZnamRKSt9nothrow_t(size: usize, tag: *const c_void) -> *mut c_void {
+    if ours() {
+        let object = malloc::malloc(size);
+        if !object.is_null() {
+            return object.cast();
+        }
+    }
+    nothrow(c"_ZnamRKSt9nothrow_t", size, tag)
 }
 
 /// `operator new[](std::size_t, std::align_val_t)`.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn _ZnamSt11align_val_t(size: usize, align: usize) -> *mut c_void {
-    new_aligned(size, align, true)
+    new_aligned(size, align)
 }
 
 /// `operator new[](std::size_t, std::align_val_t, const std::nothrow_t &)`.
@@ -119,15 +211,20 @@ pub extern "C-unwind" fn _ZnamSt11align_val_t(size: usize, align: usize) -> *mut
 pub extern "C-unwind" fn _ZnamSt11align_val_tRKSt9nothrow_t(
     size: usize,
     align: usize,
-    _: *const c_void,
+    tag: *const c_void,
 ) -> *mut c_void {
-    new_aligned(size, align, false)
+    let object = malloc::aligned_alloc(align, size);
+    if object.is_null() {
+        nothrow_aligned(c"_ZnamSt11align_val_tRKSt9nothrow_t", size, align, tag)
+    } else {
+        object.cast()
+    }
 }
 
 /// `operator delete(void *)`.
 ///
 /// # Safety
-/// As in the C++ standard, [new.delete].
+/// As in the C++ standard, \[new.delete\].
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn _ZdlPv(pointer: *mut c_void) {
     // SAFETY: the caller's promise.
@@ -137,9 +234,12 @@ pub unsafe extern "C-unwind" fn _ZdlPv(pointer: *mut c_void) {
 /// `operator delete(void *, const std::nothrow_t &)`.
 ///
 /// # Safety
-/// As in the C++ standard, [new.delete].
+/// As in the C++ standard, \[new.delete\].
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn _ZdlPvRKSt9nothrow_t(pointer: *mut c_void, _: *const c_void) {
+    if !ours() {
+        return program_delete(pointer);
+    }
     // SAFETY: the caller's promise.
     unsafe { crate::c::free(pointer) }
 }
@@ -147,9 +247,12 @@ pub unsafe extern "C-unwind" fn _ZdlPvRKSt9nothrow_t(pointer: *mut c_void, _: *c
 /// `operator delete(void *, std::size_t)`.
 ///
 /// # Safety
-/// As in the C++ standard, [new.delete].
+/// As in the C++ standard, \[new.delete\].
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn _ZdlPvm(pointer: *mut c_void, size: usize) {
+    if !ours() {
+        return program_delete(pointer);
+    }
     // SAFETY: the caller's promise.
     unsafe { crate::c::free_sized(pointer, size) }
 }
@@ -157,7 +260,7 @@ pub unsafe extern "C-unwind" fn _ZdlPvm(pointer: *mut c_void, size: usize) {
 /// `operator delete(void *, std::align_val_t)`.
 ///
 /// # Safety
-/// As in the C++ standard, [new.delete].
+/// As in the C++ standard, \[new.delete\].
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn _ZdlPvSt11align_val_t(pointer: *mut c_void, _: usize) {
     // SAFETY: the caller's promise.
@@ -167,7 +270,7 @@ pub unsafe extern "C-unwind" fn _ZdlPvSt11align_val_t(pointer: *mut c_void, _: u
 /// `operator delete(void *, std::size_t, std::align_val_t)`.
 ///
 /// # Safety
-/// As in the C++ standard, [new.delete].
+/// As in the C++ standard, \[new.delete\].
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn _ZdlPvmSt11align_val_t(pointer: *mut c_void, size: usize, align: usize) {
     // SAFETY: the caller's promise.
@@ -177,7 +280,7 @@ pub unsafe extern "C-unwind" fn _ZdlPvmSt11align_val_t(pointer: *mut c_void, siz
 /// `operator delete(void *, std::align_val_t, const std::nothrow_t &)`.
 ///
 /// # Safety
-/// As in the C++ standard, [new.delete].
+/// As in the C++ standard, \[new.delete\].
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn _ZdlPvSt11align_val_tRKSt9nothrow_t(
     pointer: *mut c_void,
@@ -191,9 +294,12 @@ pub unsafe extern "C-unwind" fn _ZdlPvSt11align_val_tRKSt9nothrow_t(
 /// `operator delete[](void *)`.
 ///
 /// # Safety
-/// As in the C++ standard, [new.delete].
+/// As in the C++ standard, \[new.delete\].
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn _ZdaPv(pointer: *mut c_void) {
+    if !ours() {
+        return program_delete(pointer);
+    }
     // SAFETY: the caller's promise.
     unsafe { crate::c::free(pointer) }
 }
@@ -201,9 +307,12 @@ pub unsafe extern "C-unwind" fn _ZdaPv(pointer: *mut c_void) {
 /// `operator delete[](void *, const std::nothrow_t &)`.
 ///
 /// # Safety
-/// As in the C++ standard, [new.delete].
+/// As in the C++ standard, \[new.delete\].
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn _ZdaPvRKSt9nothrow_t(pointer: *mut c_void, _: *const c_void) {
+    if !ours() {
+        return program_delete(pointer);
+    }
     // SAFETY: the caller's promise.
     unsafe { crate::c::free(pointer) }
 }
@@ -211,9 +320,12 @@ pub unsafe extern "C-unwind" fn _ZdaPvRKSt9nothrow_t(pointer: *mut c_void, _: *c
 /// `operator delete[](void *, std::size_t)`.
 ///
 /// # Safety
-/// As in the C++ standard, [new.delete].
+/// As in the C++ standard, \[new.delete\].
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn _ZdaPvm(pointer: *mut c_void, size: usize) {
+    if !ours() {
+        return program_delete(pointer);
+    }
     // SAFETY: the caller's promise.
     unsafe { crate::c::free_sized(pointer, size) }
 }
@@ -221,7 +333,7 @@ pub unsafe extern "C-unwind" fn _ZdaPvm(pointer: *mut c_void, size: usize) {
 /// `operator delete[](void *, std::align_val_t)`.
 ///
 /// # Safety
-/// As in the C++ standard, [new.delete].
+/// As in the C++ standard, \[new.delete\].
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn _ZdaPvSt11align_val_t(pointer: *mut c_void, _: usize) {
     // SAFETY: the caller's promise.
@@ -231,7 +343,7 @@ pub unsafe extern "C-unwind" fn _ZdaPvSt11align_val_t(pointer: *mut c_void, _: u
 /// `operator delete[](void *, std::size_t, std::align_val_t)`.
 ///
 /// # Safety
-/// As in the C++ standard, [new.delete].
+/// As in the C++ standard, \[new.delete\].
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn _ZdaPvmSt11align_val_t(pointer: *mut c_void, size: usize, align: usize) {
     // SAFETY: the caller's promise.
@@ -241,7 +353,7 @@ pub unsafe extern "C-unwind" fn _ZdaPvmSt11align_val_t(pointer: *mut c_void, siz
 /// `operator delete[](void *, std::align_val_t, const std::nothrow_t &)`.
 ///
 /// # Safety
-/// As in the C++ standard, [new.delete].
+/// As in the C++ standard, \[new.delete\].
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn _ZdaPvSt11align_val_tRKSt9nothrow_t(
     pointer: *mut c_void,

@@ -5,6 +5,14 @@
 #![no_std]
 #![warn(missing_docs)]
 
+/// Sets the library up for the tests of a layer below the one that does it, which they may not name.
+#[cfg(all(test, not(loom)))]
+macro_rules! set_up {
+    () => {
+        assert!($crate::cache::start::ensure())
+    };
+}
+
 #[cfg(not(loom))]
 pub mod cache;
 #[cfg(not(loom))]

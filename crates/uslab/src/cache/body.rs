@@ -158,7 +158,7 @@ impl Core {
     /// The slow path of allocation, for one object.
     #[cold]
     #[inline(never)]
-    pub fn alloc_slow(&self) -> *mut u8 {
+    pub extern "C" fn alloc_slow(&self) -> *mut u8 {
         let mut out = [core::ptr::null_mut()];
         if self.cpu.alloc_slow(&mut out) { out[0] } else { core::ptr::null_mut() }
     }
@@ -169,7 +169,7 @@ impl Core {
     /// The object must be one of this cache that nobody uses.
     #[cold]
     #[inline(never)]
-    pub unsafe fn free_slow(&self, object: *mut u8) {
+    pub unsafe extern "C" fn free_slow(&self, object: *mut u8) {
         // SAFETY: the caller's promise.
         unsafe { self.cpu.free_slow(&[object]) };
     }

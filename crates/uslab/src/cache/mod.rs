@@ -9,6 +9,9 @@
 //!  core      CpuCache ─▶ Slabs ─▶ pages;   registry: id ─▶ core, id ─▶ slots (what `free(pointer)` looks up)
 //! ```
 //!
+//! Slow paths are `extern "C"`, which cannot unwind: the functions that fall through to them stay free of landing pads, and C callers get
+//! tail calls.
+//!
 //! Constructed state: a cache with a constructor runs it once per object when its slab is made. Whoever frees an object leaves it
 //! constructed; whoever allocates it finds it so (Bonwick 1994, `kmem_cache_create`). Zeroing and a constructor exclude each
 //! other.

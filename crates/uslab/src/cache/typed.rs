@@ -84,7 +84,7 @@ impl<T> Cache<T> {
 
     #[cold]
     #[inline(never)]
-    fn alloc_slow(&self) -> Option<NonNull<T>> {
+    extern "C" fn alloc_slow(&self) -> Option<NonNull<T>> {
         NonNull::new(self.core()?.alloc_slow().cast())
     }
 
@@ -92,7 +92,7 @@ impl<T> Cache<T> {
     /// As [`Cache::free`].
     #[cold]
     #[inline(never)]
-    unsafe fn free_slow(&self, object: NonNull<T>) {
+    unsafe extern "C" fn free_slow(&self, object: NonNull<T>) {
         // An object of the cache exists, so it is set up.
         if let Some(core) = self.core() {
             // SAFETY: the caller's promise.

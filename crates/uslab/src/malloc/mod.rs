@@ -52,7 +52,7 @@ pub fn malloc(size: usize) -> *mut u8 {
 
 /// Sizes beyond the direct table, and whatever the fast path could not serve.
 #[inline(never)]
-fn malloc_slow(size: usize) -> *mut u8 {
+extern "C" fn malloc_slow(size: usize) -> *mut u8 {
     match Class::of(size) {
         Some(class) => small::alloc(class),
         None => large::alloc(size, ALIGN).map_or_else(out_of_memory, |(object, _)| object),
@@ -86,7 +86,7 @@ pub unsafe fn free(pointer: *mut u8) {
 /// As [`free`].
 #[cold]
 #[inline(never)]
-unsafe fn free_slow(pointer: *mut u8) {
+unsafe extern "C" fn free_slow(pointer: *mut u8) {
     if pointer.is_null() {
         return;
     }
@@ -136,7 +136,7 @@ pub unsafe fn free_sized(pointer: *mut u8, size: usize) {
 /// # Safety
 /// As [`free`].
 #[inline(never)]
-unsafe fn free_looked_up(pointer: *mut u8) {
+unsafe extern "C" fn free_looked_up(pointer: *mut u8) {
     // SAFETY: the caller's promise.
     unsafe { free(pointer) };
 }
@@ -189,7 +189,7 @@ pub fn aligned_alloc(align: usize, size: usize) -> *mut u8 {
 }
 
 #[inline(never)]
-fn aligned_alloc_slow(align: usize, size: usize) -> *mut u8 {
+extern "C" fn aligned_alloc_slow(align: usize, size: usize) -> *mut u8 {
     if !align.is_power_of_two() {
         os::errno::set_invalid();
         return ptr::null_mut();

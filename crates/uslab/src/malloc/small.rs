@@ -108,7 +108,7 @@ pub(super) fn alloc(class: Class) -> *mut u8 {
 
 #[cold]
 fn alloc_slow(class: Class) -> *mut u8 {
-    let object = cache(class).map_or(core::ptr::null_mut(), Core::alloc_slow);
+    let object = cache(class).map_or(core::ptr::null_mut(), |cache| cache.alloc_slow());
     if object.is_null() {
         os::errno::set_out_of_memory();
     }

@@ -1,1 +1,168 @@
-//! Tests of this layer.
+//! Tests of this layer, one behaviour each; programs of many steps are in `tests/properties/`.
+
+use super::classes::CLASSES;
+use super::*;
+use core::slice;
+
+extern crate std;
+use std::vec::Vec;
+
+const MIB: usize = 1 << 20;
+
+/// Fills an object with a pattern that differs from page to page.
+fn fill(object: *mut u8, bytes: usize) {
+    assert!(!object.is_null());
+    // SAFETY: the object is the test's, of that size.
+    let all = unsafe { slice::from_raw_parts_mut(object, bytes) };
+    all.iter_mut().enumerate().for_each(|(i, byte)| *byte = (i % 251) as u8);
+}
+
+fn assert_filled(object: *const u8, bytes: usize) {
+    // SAFETY: as above.
+    let all = unsafe { slice::from_raw_parts(object, bytes) };
+    assert!(all.iter().enumerate().all(|(i, &byte)| byte == (i % 251) as u8), "{bytes} bytes are kept");
+}
+
+fn release(object: *mut u8) {
+    // SAFETY: the tests free what they allocated, once.
+    unsafe { free(object) };
+}
+
+#[test]
+fn every_class_serves_its_size_at_its_alignment() {
+    for bytes in (0..CLASSES).filter_map(Class::at).map(Class::bytes) {
+        let objects: Vec<*mut u8> = (0..20).map(|_| malloc(bytes)).collect();
+        for &object in &objects {
+            assert_eq!(usable_size(object), bytes);
+            // Powers of two are aligned to themselves, up to a page.
+            let align = if bytes.is_power_of_two() { bytes.min(4096) } else { ALIGN };
+            assert_eq!(object as usize % align, 0, "{bytes}");
+        }
+        objects.into_iter().for_each(release);
+    }
+}
+
+#[test]
+fn realloc_keeps_contents_over_classes_and_runs() {
+    let sizes = [1, 16, 17, 100, 128, 1000, 32 << 10, (32 << 10) + 1, 100_000, MIB - 1, 3 * MIB, 9 * MIB];
+    for &from in &sizes {
+        for &to in &sizes {
+            let object = malloc(from);
+            fill(object, from);
+            // SAFETY: ours; the old address is not used any more.
+            let moved = unsafe { realloc(object, to) };
+            assert_filled(moved, from.min(to));
+            assert!(usable_size(moved) >= to);
+            release(moved);
+        }
+    }
+}
+
+#[test]
+fn large_objects_are_moved_by_pages_and_leave_zeroes() {
+    let object = malloc(2 * MIB);
+    // The pages behind are somebody's, so that the object cannot grow where it is.
+    let wall = malloc(2 * MIB);
+    fill(object, 2 * MIB);
+    // SAFETY: ours; the old address is not used any more.
+    let moved = unsafe { realloc(object, 20 * MIB) };
+    assert_filled(moved, 2 * MIB);
+    // Whoever gets the old place as zeroes finds them.
+    let others: Vec<*mut u8> = (0..10).map(|_| zeroed(2 * MIB)).collect();
+    for &other in &others {
+        // SAFETY: ours, of that size.
+        let found = unsafe { slice::from_raw_parts(other, 2 * MIB) };
+        assert!(found.iter().all(|&byte| byte == 0));
+    }
+    others.into_iter().chain([wall, moved]).for_each(release);
+}
+
+#[test]
+fn realloc_within_a_class_stays_where_it_is() {
+    let object = malloc(100);
+    // SAFETY: ours.
+    assert_eq!(unsafe { realloc(object, 112) }, object);
+    // SAFETY: ours, last resized to that.
+    unsafe { free_sized(object, 112) };
+}
+
+#[test]
+fn realloc_of_a_page_run_of_a_classs_size_moves_to_the_class() {
+    // Alignment beyond a page makes runs of one and two pages, which are also the sizes of classes. `free_sized` goes by the
+    // size alone: a run left in place would be put among the class's objects.
+    for bytes in [4096, 8192] {
+        let run = aligned_alloc(8192, bytes);
+        assert_eq!(usable_size(run), bytes);
+        fill(run, bytes);
+        // SAFETY: ours; the old address is not used any more.
+        let moved = unsafe { realloc(run, bytes) };
+        assert_ne!(moved, run);
+        assert_filled(moved, bytes);
+        // SAFETY: ours, last resized to that.
+        unsafe { free_sized(moved, bytes) };
+    }
+}
+
+#[test]
+fn refused_requests_set_errno_and_frees_keep_it() {
+    let refused = |expected: i32, object: *mut u8| {
+        assert!(object.is_null());
+        assert_eq!(os::errno::get(), expected);
+        os::errno::set(0);
+    };
+    refused(libc::ENOMEM, malloc(usize::MAX));
+    refused(libc::ENOMEM, malloc(isize::MAX as usize + 1));
+    refused(libc::ENOMEM, calloc(usize::MAX / 2, 3));
+    refused(libc::ENOMEM, aligned_alloc(1 << 50, 1));
+    refused(libc::EINVAL, aligned_alloc(0, 1));
+    refused(libc::EINVAL, aligned_alloc(24, 1));
+    let objects = [malloc(0), malloc(MIB)];
+    os::errno::set(99);
+    objects.into_iter().for_each(release);
+    release(core::ptr::null_mut());
+    assert_eq!(os::errno::get(), 99);
+}
+
+#[test]
+fn objects_of_no_size_are_distinct() {
+    let (a, b) = (malloc(0), malloc(0));
+    assert!(!a.is_null() && !b.is_null() && a != b);
+    release(a);
+    release(b);
+}
+
+#[test]
+fn zeroed_memory_is_zero_after_dirty_use() {
+    for bytes in [10, 1000, 32 << 10, 40_000, 3 * MIB] {
+        for _ in 0..5 {
+            let object = zeroed(bytes);
+            // SAFETY: ours, of that size.
+            let found = unsafe { slice::from_raw_parts_mut(object, bytes) };
+            assert!(found.iter().all(|&byte| byte == 0));
+            found.fill(0xff);
+            release(object);
+        }
+    }
+}
+
+#[test]
+fn usable_size_of_what_is_no_object_is_none() {
+    assert_eq!(usable_size(core::ptr::null()), 0);
+    let elsewhere = 0u64;
+    assert_eq!(usable_size((&raw const elsewhere).cast()), 0);
+    let large = malloc(100_000);
+    assert_eq!(usable_size(large), 100_000usize.next_multiple_of(4096));
+    assert_eq!(usable_size(large.wrapping_add(3 * 4096)), 0);
+    release(large);
+}
+
+#[test]
+fn a_heap_takes_its_large_objects_along() {
+    let heap = Heap::new().expect("there is memory");
+    let objects: Vec<_> = (1..5).map(|n| heap.alloc(n * 50_000, 16).expect("there is memory")).collect();
+    // One out of the middle of the list, by the plain `free`.
+    release(objects[1].as_ptr());
+    let small = heap.alloc(10, 8).expect("there is memory");
+    assert!(usable_size(small.as_ptr()) >= 10);
+    drop(heap);
+}

@@ -1,1 +1,203 @@
 //! Tests of this layer.
+//!
+//! Other tests of the process use the same arena meanwhile. What holds only while nobody takes a free page away is
+//! therefore tried several times, and must hold once.
+
+use super::*;
+use crate::rseq::Face;
+use core::slice;
+
+extern crate std;
+use std::vec::Vec;
+
+/// Whether `attempt` holds once in a hundred times.
+fn once(mut attempt: impl FnMut() -> bool) -> bool {
+    (0..100).any(|_| {
+        std::thread::yield_now();
+        attempt()
+    })
+}
+
+fn cold(pages: usize, align_order: u32) -> Run {
+    set_up!();
+    let run = alloc(pages, align_order, Temperature::Cold).expect("there is room");
+    assert_eq!(run.pages, pages);
+    run
+}
+
+/// The bytes of a run.
+fn bytes(run: &Run) -> &'static mut [u8] {
+    // SAFETY: the run is the caller's until it is freed; the tests look at it no longer.
+    unsafe { slice::from_raw_parts_mut(address_of(run.first), run.pages * PAGE_BYTES) }
+}
+
+fn release(run: Run) {
+    free(run.first, run.pages, Temperature::Cold);
+}
+
+#[test]
+fn runs_that_are_called_zero_are_zero_and_written_ones_are_not_called_so() {
+    let mut zeroed = 0;
+    for round in 0..200usize {
+        let run = cold(1 + round * 7 % 40, 0);
+        if run.zeroed {
+            assert!(bytes(&run).iter().all(|&byte| byte == 0));
+            zeroed += 1;
+        }
+        bytes(&run).fill(0xff);
+        release(run);
+        if round % 10 == 0 {
+            purge_all();
+        }
+    }
+    assert!(zeroed > 0, "purged pages are handed out as zero");
+}
+
+#[test]
+fn a_run_given_back_untouched_is_still_known_to_be_zero() {
+    assert!(once(|| {
+        let run = cold(3 * CHUNK_PAGES, 0);
+        if !run.zeroed {
+            release(run);
+            purge_all();
+            return false;
+        }
+        let first = run.first;
+        free_zeroed(first, run.pages);
+        let again = cold(3 * CHUNK_PAGES, 0);
+        let same = again.first == first && again.zeroed;
+        release(again);
+        same
+    }));
+}
+
+#[test]
+fn a_run_grows_into_free_pages_and_into_no_others() {
+    let run = cold(64, 0);
+    assert!(!extend(run.first.plus(10), 1), "a page in use is not given out again");
+    assert!(!extend(run.first.plus(63), 2));
+    release(run);
+    assert!(once(|| {
+        let run = cold(64, 0);
+        let half = run.first.plus(32);
+        free(half, 32, Temperature::Cold);
+        let grown = extend(half, 32);
+        free(run.first, if grown { 64 } else { 32 }, Temperature::Cold);
+        grown
+    }));
+}
+
+#[test]
+fn a_run_grows_over_the_end_of_its_chunk() {
+    assert!(once(|| {
+        let run = cold(2 * CHUNK_PAGES, 0);
+        let half = run.first.plus(CHUNK_PAGES - 50);
+        free(half, CHUNK_PAGES + 50, Temperature::Cold);
+        let grown = extend(half, CHUNK_PAGES + 50);
+        free(run.first, if grown { run.pages } else { CHUNK_PAGES - 50 }, Temperature::Cold);
+        grown
+    }));
+}
+
+#[test]
+fn nothing_grows_beyond_the_arena() {
+    set_up!();
+    assert!(!extend(PageIndex(u32::MAX / 2), 1));
+}
+
+#[test]
+fn runs_beyond_a_chunk_start_on_one_and_leave_its_tail() {
+    assert!(once(|| {
+        let run = cold(CHUNK_PAGES + 100, 0);
+        assert_eq!(run.first.0 as usize % CHUNK_PAGES, 0);
+        let (tail, rest) = (run.first.plus(CHUNK_PAGES + 100), CHUNK_PAGES - 100);
+        bytes(&run)[run.pages * PAGE_BYTES - 1] = 1;
+        let free_tail = extend(tail, rest);
+        if free_tail {
+            free(tail, rest, Temperature::Cold);
+        }
+        release(run);
+        free_tail
+    }));
+}
+
+#[test]
+fn runs_lie_on_the_boundary_asked_for() {
+    for (pages, align_order) in [(1, 0), (3, 2), (16, 4), (1, 9), (10, 11), (600, 10), (1500, 12)] {
+        let run = cold(pages, align_order);
+        assert_eq!(address_of(run.first) as usize % (PAGE_BYTES << align_order), 0, "{pages} {align_order}");
+        assert_eq!(page_of(address_of(run.first)), Some(run.first));
+        release(run);
+    }
+}
+
+#[test]
+fn what_the_address_space_cannot_hold_is_refused() {
+    set_up!();
+    for (pages, align_order) in [(1 << 40, 0), (usize::MAX >> 12, 0), (1, 40), (1, 51), (513, 51)] {
+        assert!(alloc(pages, align_order, Temperature::Cold).is_none(), "{pages} {align_order}");
+    }
+}
+
+#[test]
+fn live_runs_do_not_overlap() {
+    let runs: Vec<Run> = (0..300).map(|n| cold(1 + n * 13 % 60, 0)).collect();
+    for (n, run) in runs.iter().enumerate() {
+        bytes(run).fill(n as u8);
+    }
+    for (n, run) in runs.iter().enumerate() {
+        assert!(bytes(run).iter().all(|&byte| byte == n as u8));
+    }
+    runs.into_iter().for_each(release);
+}
+
+#[test]
+fn the_run_freed_last_is_given_out_first() {
+    set_up!();
+    assert!(once(|| {
+        let run = alloc(1, 0, Temperature::Hot).expect("there is room");
+        free(run.first, 1, Temperature::Hot);
+        let again = alloc(1, 0, Temperature::Hot).expect("there is room");
+        let same = again.first == run.first;
+        free(again.first, 1, Temperature::Hot);
+        same
+    }));
+}
+
+#[test]
+fn a_page_is_cleared_of_its_owner_once() {
+    let owner_of_test = Face::plain(15);
+    let run = cold(2, 0);
+    set_owner(run.first, 2, owner_of_test);
+    assert_eq!(owner(run.first.plus(1)), owner_of_test);
+    assert!(clear_owner(run.first, owner_of_test));
+    assert!(!clear_owner(run.first, owner_of_test));
+    assert_eq!(owner(run.first), Face::NOBODY);
+    assert!(clear_owner(run.first.plus(1), owner_of_test));
+    release(run);
+}
+
+#[test]
+fn purge_gives_back_what_is_free_and_nothing_else() {
+    let kept = cold(100, 0);
+    bytes(&kept).fill(0x5a);
+    assert!(once(|| {
+        let run = cold(2 * CHUNK_PAGES, 0);
+        bytes(&run).fill(1);
+        release(run);
+        purge_all() >= CHUNK_BYTES
+    }));
+    assert!(bytes(&kept).iter().all(|&byte| byte == 0x5a));
+    release(kept);
+}
+
+#[test]
+fn free_pages_with_memory_behind_them_stay_few() {
+    let before = crate::stats::header().purged_bytes.load(core::sync::atomic::Ordering::Relaxed);
+    let runs: Vec<Run> = (0..16).map(|_| cold(CHUNK_PAGES, 0)).collect();
+    runs.iter().for_each(|run| bytes(run).fill(1));
+    runs.into_iter().for_each(release);
+    let purged = || crate::stats::header().purged_bytes.load(core::sync::atomic::Ordering::Relaxed) - before;
+    // By this thread, or by another that is at it.
+    assert!(once(|| purged() > 0), "32 MiB at once are beyond what is kept");
+}

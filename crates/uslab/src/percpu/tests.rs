@@ -1,1 +1,240 @@
-//! Tests of this layer.
+//! Tests of this layer: CPU caches of their own. Which CPU a test runs on changes as it pleases, unless the test stays.
+
+use super::sheaf::Size;
+use super::*;
+use crate::os;
+use crate::pages::{Temperature, boot};
+use crate::rseq;
+use crate::slab::{Geometry, GeometryOptions, Layout, Slabs};
+use crate::stats::{self, layout::RECORDS_MAX, layout::Record};
+use core::sync::atomic::{AtomicU16, Ordering::Relaxed};
+
+extern crate std;
+use std::boxed::Box;
+use std::collections::HashSet;
+use std::vec::Vec;
+
+/// Half the records away from the ends, where neither caches of other tests nor those of the slabs' tests get to.
+static NEXT_ID: AtomicU16 = AtomicU16::new(RECORDS_MAX as u16 / 2);
+
+/// CPU caches for objects of `bytes`, entered into the balance of capacities.
+fn cache(bytes: usize, sheaf_capacity: usize) -> (&'static CpuCache, &'static Record) {
+    set_up!();
+    let id = NEXT_ID.fetch_add(1, Relaxed);
+    let cpus = os::cpu::possible_cpus().min(rseq::MAX_CPUS);
+    let geometry =
+        Geometry::new(Layout { size: bytes, align: 8 }, GeometryOptions::default(), cpus).expect("valid");
+    let slots = boot::alloc(CpuCache::slot_bytes(cpus), 64);
+    let (nodes, barns) = (boot::alloc(Slabs::node_bytes(1), 64), boot::alloc(CpuCache::barn_bytes(1), 64));
+    assert!(!slots.is_null() && !nodes.is_null() && !barns.is_null());
+    // SAFETY: fresh boot memory of the sizes asked for; the cache is leaked.
+    unsafe {
+        let face = CpuCache::face(slots, id);
+        let slabs = Slabs::new(face, "test", geometry, Temperature::Hot, None, nodes, 1);
+        let parts = Parts { barns, cpus, nodes: 1, sheaf_capacity, caching: true };
+        let cache: &CpuCache = Box::leak(Box::new(CpuCache::new(slabs, parts)));
+        cache.enter();
+        (cache, stats::record(id))
+    }
+}
+
+fn alloc(cache: &CpuCache, n: usize) -> Vec<*mut u8> {
+    let one = |_| {
+        // SAFETY: the slots are the cache's.
+        let object = unsafe { rseq::pop(cache.fast_slots()) };
+        if !object.is_null() {
+            return object;
+        }
+        let mut out = [core::ptr::null_mut()];
+        assert!(cache.alloc_slow(&mut out));
+        out[0]
+    };
+    (0..n).map(one).collect()
+}
+
+fn free(cache: &CpuCache, objects: &[*mut u8]) {
+    for &object in objects {
+        // SAFETY: the tests free what they allocated, once.
+        unsafe {
+            if !rseq::push(cache.fast_slots(), object) {
+                cache.free_slow(&[object]);
+            }
+        }
+    }
+}
+
+/// Live objects, after everything was drained.
+fn live(cache: &CpuCache) -> usize {
+    cache.drain_all();
+    let mut live = 0;
+    cache.slabs().for_each_taken(|_| {
+        live += 1;
+        true
+    });
+    live
+}
+
+/// The cache takes part no more: it must not hold what others may want.
+fn finish(cache: &CpuCache) {
+    assert_eq!(live(cache), 0);
+    cache.retire();
+    cache.slabs().shrink();
+}
+
+#[test]
+fn objects_come_back_whichever_way_they_go() {
+    let (cache, _) = cache(64, 0);
+    for n in [1, 59, 61, 200, 1000, 5000] {
+        let objects = alloc(cache, n);
+        assert_eq!(objects.iter().collect::<HashSet<_>>().len(), n);
+        free(cache, &objects);
+    }
+    let mut bulk = std::vec![core::ptr::null_mut(); 3000];
+    assert!(cache.alloc_slow(&mut bulk));
+    assert_eq!(bulk.iter().collect::<HashSet<_>>().len(), 3000);
+    // SAFETY: just allocated.
+    unsafe { cache.free_slow(&bulk) };
+    finish(cache);
+}
+
+#[test]
+fn a_drain_empties_sheaves_and_barns() {
+    let (cache, record) = cache(64, 0);
+    let objects = alloc(cache, 2000);
+    free(cache, &objects[..1500]);
+    cache.account_all();
+    assert!(record.sheaf_free.load(Relaxed) > 0, "sheaves hold objects");
+    assert_eq!(live(cache), 500);
+    cache.account_all();
+    assert_eq!(record.sheaf_free.load(Relaxed), 0);
+    free(cache, &objects[1500..]);
+    finish(cache);
+}
+
+#[test]
+fn drains_lose_nothing_under_users_on_all_cpus() {
+    let (cache, _) = cache(96, 0);
+    std::thread::scope(|scope| {
+        let users: Vec<_> = (0..6)
+            .map(|user| {
+                scope.spawn(move || {
+                    for round in 0..300 {
+                        let objects = alloc(cache, 1 + (user * 31 + round * 7) % 150);
+                        for &object in &objects {
+                            // SAFETY: ours, aligned to 8.
+                            unsafe { object.cast::<usize>().write(user) };
+                        }
+                        for &object in &objects {
+                            // SAFETY: as above.
+                            assert_eq!(unsafe { object.cast::<usize>().read() }, user);
+                        }
+                        free(cache, &objects);
+                    }
+                })
+            })
+            .collect();
+        while users.iter().any(|user| !user.is_finished()) {
+            cache.drain_all();
+            cache.drain_idle_slots();
+            std::thread::yield_now();
+        }
+    });
+    finish(cache);
+}
+
+#[test]
+fn capacity_grows_where_waves_exceed_it_and_stays_bounded() {
+    let (cache, _) = cache(64, 0);
+    let start = cache.capacity();
+    for _ in 0..50 {
+        let objects = alloc(cache, 3000);
+        free(cache, &objects);
+    }
+    assert!(cache.capacity() > start, "{start} grew to {}", cache.capacity());
+    // Half a mebibyte of objects to a sheaf, at most; and no more than the largest sheaf holds.
+    assert!(
+        cache.capacity() * 64 <= 512 << 10 && cache.capacity() <= Size(sheaf::SIZES as u8 - 1).capacity()
+    );
+    finish(cache);
+}
+
+#[test]
+fn a_capacity_asked_for_does_not_grow() {
+    let (cache, _) = cache(64, 10);
+    let start = cache.capacity();
+    for _ in 0..50 {
+        let objects = alloc(cache, 1000);
+        free(cache, &objects);
+    }
+    assert!(start >= 10 && cache.capacity() <= start);
+    finish(cache);
+}
+
+#[test]
+fn sheaves_of_all_caches_together_stay_below_the_bound() {
+    let caches: Vec<_> = (0..24).map(|n| cache(512 << (n % 4), 0)).collect();
+    for round in 0..20 {
+        for (n, (cache, _)) in caches.iter().enumerate() {
+            let objects = alloc(cache, 100 + (n * 13 + round * 29) % 300);
+            free(cache, &objects);
+        }
+        let pair = |cache: &CpuCache| match cache.capacity() {
+            // The smallest is everyone's right, whatever is left of the bound.
+            smallest if smallest <= Size(0).capacity() => 0,
+            capacity => 2 * capacity * cache.slabs().geometry().object_bytes,
+        };
+        let held: usize = caches.iter().map(|(cache, _)| pair(cache)).sum();
+        assert!(held <= adapt::bound_bytes(), "{held} bytes in round {round}");
+    }
+    caches.iter().for_each(|(cache, _)| finish(cache));
+}
+
+#[test]
+fn sheaf_sizes_double_and_hold_what_they_say() {
+    for size in (0..sheaf::SIZES as u8).map(Size) {
+        assert_eq!(Size::holding(size.capacity()), size);
+        assert!(size.0 == 0 || Size::holding(size.capacity() - 1).capacity() >= size.capacity() - 1);
+    }
+    assert_eq!(Size::holding(usize::MAX).0 as usize, sheaf::SIZES - 1);
+    set_up!();
+    for objects in [1, 2, 100, 2046, 2047, 10_000] {
+        let sheaf = sheaf::alloc_holding(objects, 0);
+        assert!(!sheaf.is_null());
+        assert!(sheaf::Owned(sheaf).capacity() >= objects);
+        // SAFETY: empty and owned.
+        unsafe { sheaf::free(sheaf) };
+    }
+}
+
+#[test]
+fn a_barn_keeps_a_bounded_number_of_sheaves() {
+    set_up!();
+    let barn = Barn::new();
+    let full = || {
+        let sheaf = sheaf::alloc(Size(1), 0);
+        sheaf::Owned(sheaf).push_from(&[core::ptr::dangling_mut()]);
+        sheaf
+    };
+    assert!(barn.take_full(core::ptr::null_mut()).is_none());
+    let mut left = 0;
+    let refused = loop {
+        let sheaf = full();
+        if !barn.leave_full(sheaf, 64).0 {
+            break sheaf;
+        }
+        left += 1;
+    };
+    assert_eq!(left, 10);
+    // Of large objects it keeps two.
+    assert!(!barn.leave_full(refused, 1 << 20).0);
+    let (taken, left_empty) = barn.take_full(core::ptr::null_mut()).expect("it has full ones");
+    assert!(!left_empty);
+    let mut sheaves = std::vec![taken, refused];
+    sheaves.extend(core::iter::from_fn(|| barn.take_any()));
+    assert_eq!(sheaves.len(), left + 1);
+    for sheaf in sheaves {
+        sheaf::Owned(sheaf).set_count(0);
+        // SAFETY: empty and owned.
+        unsafe { sheaf::free(sheaf) };
+    }
+}

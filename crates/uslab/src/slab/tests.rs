@@ -1,1 +1,182 @@
-//! Tests of this layer.
+//! Tests of this layer: slabs of their own, without CPU caches in front.
+
+use super::*;
+use crate::pages::{PAGE_BYTES, Temperature};
+use crate::rseq::{Face, Slot, dummy};
+use crate::stats::layout::{RECORDS_MAX, Record};
+use crate::{os, stats};
+use core::sync::atomic::{AtomicU16, Ordering::Relaxed};
+
+extern crate std;
+use std::boxed::Box;
+use std::collections::HashSet;
+use std::vec::Vec;
+
+/// Slabs for objects of `bytes`, under an id from the end of the records, where caches of other tests do not get to.
+fn slabs(bytes: usize, constructor: Option<Constructor>) -> (&'static Slabs, &'static Record) {
+    static NEXT: AtomicU16 = AtomicU16::new(RECORDS_MAX as u16 - 1);
+    set_up!();
+    let slots: &[Slot] = Box::leak(Box::new([Slot::holding(dummy())]));
+    let id = NEXT.fetch_sub(1, Relaxed);
+    slots[0].id.store(u32::from(id), Relaxed);
+    let geometry =
+        Geometry::new(Layout { size: bytes, align: 8 }, GeometryOptions::default(), 2).expect("valid");
+    let nodes = crate::pages::boot::alloc(Slabs::node_bytes(1), 64);
+    assert!(!nodes.is_null());
+    // SAFETY: the slots are leaked; no test gives these objects to the fast path; the nodes are fresh boot memory.
+    let slabs = unsafe {
+        let face = Face::of_slots(slots.as_ptr().cast_mut());
+        Slabs::new(face, "test", geometry, Temperature::Hot, constructor, nodes, 1)
+    };
+    (Box::leak(Box::new(slabs)), stats::record(id))
+}
+
+fn take(slabs: &Slabs, n: usize) -> Vec<*mut u8> {
+    let mut out = std::vec![core::ptr::null_mut(); n];
+    assert_eq!(slabs.take(0, &mut out, n), n);
+    out
+}
+
+fn give(slabs: &Slabs, objects: &[*mut u8]) {
+    // SAFETY: the tests give back what they took, once, but where misuse is the subject.
+    unsafe { slabs.give(objects) };
+}
+
+#[test]
+fn taking_and_giving_keeps_count() {
+    let (slabs, record) = slabs(64, None);
+    let objects = take(slabs, 1000);
+    assert_eq!(objects.iter().collect::<HashSet<_>>().len(), 1000);
+    assert_eq!((record.slabs.load(Relaxed), record.slab_free.load(Relaxed)), (16, 24));
+    let mut live = HashSet::new();
+    slabs.for_each_taken(|object| live.insert(object));
+    assert_eq!(live, objects.iter().copied().collect());
+
+    // A third of each slab: all are partial.
+    let third: Vec<_> = objects.iter().copied().step_by(3).collect();
+    give(slabs, &third);
+    assert_eq!(record.slab_free.load(Relaxed), 24 + 334);
+    let again = take(slabs, 300);
+    assert_eq!(record.slabs.load(Relaxed), 16, "free objects are used before new slabs");
+    give(slabs, &again);
+    let rest: Vec<_> =
+        objects.iter().copied().enumerate().filter(|(i, _)| i % 3 != 0).map(|(_, o)| o).collect();
+    give(slabs, &rest);
+    slabs.shrink();
+    assert_eq!((record.slabs.load(Relaxed), record.slab_free.load(Relaxed)), (0, 0));
+    assert_eq!((record.partial_slabs.load(Relaxed), record.empty_slabs.load(Relaxed)), (0, 0));
+}
+
+#[test]
+fn the_fullest_slab_serves_first() {
+    let (slabs, _) = slabs(256, None);
+    let objects = take(slabs, 48);
+    let slab_of = |object: *mut u8| object as usize / PAGE_BYTES;
+    let mut by_slab: Vec<Vec<*mut u8>> = Vec::new();
+    for &object in &objects {
+        match by_slab.iter_mut().find(|slab| slab_of(slab[0]) == slab_of(object)) {
+            Some(slab) => slab.push(object),
+            None => by_slab.push(std::vec![object]),
+        }
+    }
+    assert_eq!(by_slab.len(), 3);
+    // Most of the first two, little of the third.
+    give(slabs, &by_slab[0][..15]);
+    give(slabs, &by_slab[1][..14]);
+    give(slabs, &by_slab[2][..2]);
+    let served = take(slabs, 2);
+    assert!(served.iter().all(|&object| slab_of(object) == slab_of(by_slab[2][0])));
+}
+
+#[test]
+fn a_live_set_that_comes_and_goes_does_not_go_to_the_pages() {
+    // Few objects to a slab, so that each round empties one: between none and four of 4 KiB.
+    let (slabs, record) = slabs(4096, None);
+    let round = || give(slabs, &take(slabs, 4));
+    (0..10).for_each(|_| round());
+    let before = (record.grows.load(Relaxed), record.releases.load(Relaxed));
+    (0..1000).for_each(|_| round());
+    assert_eq!((record.grows.load(Relaxed), record.releases.load(Relaxed)), before);
+}
+
+#[test]
+fn a_live_set_of_many_slabs_stays_after_it_was_learnt() {
+    let (slabs, record) = slabs(4096, None);
+    let round = || give(slabs, &take(slabs, 400));
+    (0..4).for_each(|_| round());
+    let before = record.grows.load(Relaxed);
+    (0..4).for_each(|_| round());
+    // The clock may have let a little fade meanwhile.
+    assert!(record.grows.load(Relaxed) - before <= 2 * record.slabs.load(Relaxed) as u64);
+    assert!(slabs.shrink() > 0, "and goes when asked");
+    assert_eq!(record.slabs.load(Relaxed), 0);
+}
+
+#[test]
+fn constructors_run_once_an_object_and_free_objects_are_not_written() {
+    unsafe fn construct(object: *mut u8, data: usize) {
+        // SAFETY: called with fresh objects of 96 bytes.
+        unsafe { object.write_bytes(data as u8, 96) };
+    }
+    let (slabs, _) = slabs(96, Some(Constructor { call: construct, data: 0x77 }));
+    for _ in 0..10 {
+        let objects = take(slabs, 500);
+        for &object in &objects {
+            // SAFETY: ours, of 96 bytes.
+            let bytes = unsafe { core::slice::from_raw_parts(object, 96) };
+            assert!(bytes.iter().all(|&byte| byte == 0x77));
+        }
+        give(slabs, &objects);
+    }
+    slabs.shrink();
+}
+
+#[test]
+fn objects_lie_where_the_geometry_says() {
+    for bytes in [8, 24, 100, 1000, 3000, 40_000] {
+        let (slabs, _) = slabs(bytes, None);
+        let geometry = slabs.geometry();
+        let objects = take(slabs, 3 * geometry.objects);
+        let slab_bytes = geometry.pages() * PAGE_BYTES;
+        for &object in &objects {
+            let offset = object as usize % slab_bytes;
+            assert!(geometry.index_of(offset).is_some(), "{bytes}: offset {offset}");
+        }
+        give(slabs, &objects);
+        slabs.shrink();
+    }
+}
+
+#[test]
+fn many_threads_give_at_once_and_nothing_is_lost() {
+    let (slabs, record) = slabs(48, None);
+    std::thread::scope(|scope| {
+        for thread in 0..8usize {
+            scope.spawn(move || {
+                for round in 0..300 {
+                    let mut objects = take(slabs, 1 + (thread * 37 + round * 11) % 200);
+                    for &object in &objects {
+                        // SAFETY: ours, aligned to 8.
+                        unsafe { object.cast::<usize>().write(thread) };
+                    }
+                    for &object in &objects {
+                        // SAFETY: as above.
+                        assert_eq!(unsafe { object.cast::<usize>().read() }, thread);
+                    }
+                    // In an order that goes from slab to slab.
+                    objects.sort_unstable_by_key(|&object| object as usize % 4096);
+                    give(slabs, &objects);
+                }
+            });
+        }
+    });
+    slabs.shrink();
+    assert_eq!((record.slabs.load(Relaxed), record.slab_free.load(Relaxed)), (0, 0));
+    let mut left = 0;
+    slabs.for_each_taken(|_| {
+        left += 1;
+        true
+    });
+    assert_eq!(left, 0);
+    assert_eq!(os::memory::page_bytes() % PAGE_BYTES, 0);
+}
