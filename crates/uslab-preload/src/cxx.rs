@@ -27,7 +27,7 @@ fn lookup(name: &CStr, next: bool) -> Option<*mut c_void> {
     (!symbol.is_null()).then_some(symbol)
 }
 
-/// Whose the two basic operators are.
+/// Whose the two basic operators are; looked up at the first use of another form.
 static OPERATORS: AtomicU8 = AtomicU8::new(UNKNOWN);
 const UNKNOWN: u8 = 0;
 const OURS: u8 = 1;
@@ -46,15 +46,25 @@ fn ours() -> bool {
 #[inline(never)]
 extern "C" fn look_whose() -> bool {
     if OPERATORS.load(Acquire) == UNKNOWN {
-        let (our_new, our_delete) = (_Znwm as *mut c_void, _ZdlPv as *mut c_void);
-        let new = lookup(c"_Znwm", false).unwrap_or(our_new);
-        let delete = lookup(c"_ZdlPv", false).unwrap_or(our_delete);
+        // The names mean whatever the dynamic loader bound them to: ours, or the program's that stand before ours.
+        let (new, delete) = (_Znwm as *mut c_void, _ZdlPv as *mut c_void);
         PROGRAM_NEW.store(new, Relaxed);
         PROGRAM_DELETE.store(delete, Relaxed);
-        let whose = if new == our_new && delete == our_delete { OURS } else { REPLACED };
-        OPERATORS.store(whose, Release);
+        let here = object_of(look_whose as *const c_void);
+        let all_here = object_of(new) == here && object_of(delete) == here;
+        OPERATORS.store(if all_here { OURS } else { REPLACED }, Release);
     }
     OPERATORS.load(Acquire) == OURS
+}
+
+/// Where the library or program that `function` lies in was loaded.
+fn object_of(function: *const c_void) -> *mut c_void {
+    // SAFETY: all-zero is a valid `Dl_info`, which `dladdr` fills in or leaves.
+    unsafe {
+        let mut info: libc::Dl_info = core::mem::zeroed();
+        libc::dladdr(function, &mut info);
+        info.dli_fbase
+    }
 }
 
 /// The program's `operator new`.

@@ -44,19 +44,12 @@ fn ids_of_destroyed_caches_are_used_again() {
 #[test]
 fn memory_of_destroyed_caches_is_used_again() {
     alone("memory_of_destroyed_caches_is_used_again", || {
-        let round = || {
-            (0..100).map(|_| Heap::new().expect("a heap can be made")).for_each(|heap| {
-                heap.alloc(100, 8).expect("there is memory");
-                heap.alloc(1000, 8).expect("there is memory");
-            })
-        };
         let together = || {
             let heaps: Vec<_> = (0..100).map(|_| Heap::new().expect("a heap can be made")).collect();
             heaps
                 .iter()
                 .for_each(|heap| assert!(heap.alloc(100, 8).is_some() && heap.alloc(1000, 8).is_some()));
         };
-        round();
         together();
         let before = uslab::pages::boot::used_bytes();
         (0..20).for_each(|_| together());

@@ -190,14 +190,3 @@ fn purge_gives_back_what_is_free_and_nothing_else() {
     assert!(bytes(&kept).iter().all(|&byte| byte == 0x5a));
     release(kept);
 }
-
-#[test]
-fn free_pages_with_memory_behind_them_stay_few() {
-    let before = crate::stats::header().purged_bytes.load(core::sync::atomic::Ordering::Relaxed);
-    let runs: Vec<Run> = (0..16).map(|_| cold(CHUNK_PAGES, 0)).collect();
-    runs.iter().for_each(|run| bytes(run).fill(1));
-    runs.into_iter().for_each(release);
-    let purged = || crate::stats::header().purged_bytes.load(core::sync::atomic::Ordering::Relaxed) - before;
-    // By this thread, or by another that is at it.
-    assert!(once(|| purged() > 0), "32 MiB at once are beyond what is kept");
-}
