@@ -105,17 +105,24 @@ fn realloc_of_a_page_run_of_a_classs_size_moves_to_the_class() {
 
 #[test]
 fn refused_requests_set_errno_and_frees_keep_it() {
+    let said = |set: fn()| {
+        set();
+        os::errno::get()
+    };
+    let (no_memory, invalid) = (said(os::errno::set_out_of_memory), said(os::errno::set_invalid));
+    assert_ne!(no_memory, invalid);
     let refused = |expected: i32, object: *mut u8| {
         assert!(object.is_null());
         assert_eq!(os::errno::get(), expected);
         os::errno::set(0);
     };
-    refused(libc::ENOMEM, malloc(usize::MAX));
-    refused(libc::ENOMEM, malloc(isize::MAX as usize + 1));
-    refused(libc::ENOMEM, calloc(usize::MAX / 2, 3));
-    refused(libc::ENOMEM, aligned_alloc(1 << 50, 1));
-    refused(libc::EINVAL, aligned_alloc(0, 1));
-    refused(libc::EINVAL, aligned_alloc(24, 1));
+    os::errno::set(0);
+    refused(no_memory, malloc(usize::MAX));
+    refused(no_memory, malloc(isize::MAX as usize + 1));
+    refused(no_memory, calloc(usize::MAX / 2, 3));
+    refused(no_memory, aligned_alloc(1 << 50, 1));
+    refused(invalid, aligned_alloc(0, 1));
+    refused(invalid, aligned_alloc(24, 1));
     let objects = [malloc(0), malloc(MIB)];
     os::errno::set(99);
     objects.into_iter().for_each(release);

@@ -114,8 +114,10 @@ fn a_live_set_of_many_slabs_stays_after_it_was_learnt() {
 
 #[test]
 fn constructors_run_once_an_object_and_free_objects_are_not_written() {
+    /// # Safety
+    /// `object` must be memory of 96 bytes that nobody else uses.
     unsafe fn construct(object: *mut u8, data: usize) {
-        // SAFETY: called with fresh objects of 96 bytes.
+        // SAFETY: the caller's promise.
         unsafe { object.write_bytes(data as u8, 96) };
     }
     let (slabs, _) = slabs(96, Some(Constructor { call: construct, data: 0x77 }));

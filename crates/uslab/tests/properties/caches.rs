@@ -26,8 +26,10 @@ struct Options {
 
 impl Options {
     fn build(&self) -> Result<RawCache, CreateError> {
+        /// # Safety
+        /// `object` must be memory of `bytes` bytes that nobody else uses.
         unsafe fn construct(object: *mut u8, bytes: usize) {
-            // SAFETY: the slab layer calls with fresh memory of the cache's size, which is `bytes`.
+            // SAFETY: the caller's promise.
             unsafe { object.write_bytes(CONSTRUCTED, bytes) };
         }
         let mut builder = CacheBuilder::new("property")
@@ -46,7 +48,7 @@ impl Options {
 
     /// The alignment that is promised.
     fn alignment(&self) -> usize {
-        let natural = if self.bytes % 16 == 0 { 16 } else { 8 };
+        let natural = if self.bytes.is_multiple_of(16) { 16 } else { 8 };
         let line = if self.flags & Flags::HWCACHE_ALIGN.0 != 0 {
             self.bytes.next_power_of_two().clamp(8, 64)
         } else {
@@ -194,7 +196,7 @@ impl Run {
                 assert_eq!(store.len(), n);
                 let objects: Vec<_> = (0..taken).map_while(|_| store.alloc()).collect();
                 assert_eq!((objects.len(), store.len()), (taken.min(n), n - taken.min(n)));
-                assert_eq!(store.is_empty(), store.len() == 0);
+                assert_eq!(store.is_empty(), taken >= n);
                 drop(store);
                 objects.into_iter().for_each(|object| self.born(object));
             }
