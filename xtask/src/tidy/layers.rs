@@ -31,7 +31,7 @@ const LAYERS: &[Layer] = &[
     Layer { name: "os", uses: &["sync"] },
     Layer { name: "rseq", uses: &["sync", "os"] },
     Layer { name: "pages", uses: &["sync", "os", "rseq"] },
-    Layer { name: "slab", uses: &["sync", "os", "pages"] },
+    Layer { name: "slab", uses: &["sync", "os", "rseq", "pages"] },
     Layer { name: "percpu", uses: &["sync", "os", "rseq", "pages", "slab"] },
     Layer { name: "cache", uses: &["sync", "os", "rseq", "pages", "slab", "percpu"] },
     Layer { name: "malloc", uses: &["sync", "os", "rseq", "pages", "slab", "percpu", "cache"] },

@@ -24,13 +24,37 @@ pub struct Core {
 /// The memory of one cache, whichever: all need the same.
 #[derive(Clone, Copy)]
 pub(super) struct Memory {
-    pub core: *mut Core,
+    core: *mut Core,
     slots: *mut u8,
     lists: *mut u8,
     barns: *mut u8,
 }
 
+/// Memory that no cache uses, in a list.
+pub(super) struct Spare {
+    memory: Memory,
+    next: *mut Spare,
+}
+
+const _: () = assert!(size_of::<Spare>() <= size_of::<Core>());
+
 impl Memory {
+    /// Pushes memory that no cache uses onto the list `head`, whose links lie in the memory itself.
+    pub fn push(self, head: &mut *mut Spare) {
+        let place = self.core.cast::<Spare>();
+        // SAFETY: the core's memory is free, aligned, and larger than a link.
+        unsafe { place.write(Spare { memory: self, next: *head }) };
+        *head = place;
+    }
+
+    /// Takes memory off the list.
+    pub fn pop(head: &mut *mut Spare) -> Option<Memory> {
+        // SAFETY: the list holds what `push` wrote.
+        let spare = unsafe { head.as_ref()? };
+        *head = spare.next;
+        Some(spare.memory)
+    }
+
     /// Memory for a cache that is never given back to the system; `None` if there is no more.
     fn new() -> Option<Memory> {
         let (cpus, nodes) = (start::cpus(), start::nodes());
@@ -202,9 +226,7 @@ impl Core {
 
     /// Objects in use; exact only while nobody else uses the cache, after a drain.
     pub(super) fn live_objects(&self) -> usize {
-        let record = stats::record(self.id());
-        let all = record.slabs.load(Relaxed) * self.cpu.slabs().geometry().objects as i64;
-        (all - record.slab_free.load(Relaxed)).max(0) as usize
+        self.cpu.slabs().taken()
     }
 }
 
@@ -223,5 +245,6 @@ fn publish(id: u16, name: &[u8; layout::NAME_BYTES], size: usize, geometry: &Geo
         [&record.slabs, &record.partial_slabs, &record.empty_slabs, &record.slab_free, &record.sheaf_free];
     counters.iter().for_each(|counter| counter.store(0, Relaxed));
     record.state.store(layout::STATE_LIVE, Release);
-    stats::header().records_used.fetch_max(u32::from(id) + 1, Relaxed);
+    let listed = (u32::from(id) + 1).min(layout::RECORDS_MAX as u32);
+    stats::header().records_used.fetch_max(listed, Relaxed);
 }

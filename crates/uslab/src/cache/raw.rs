@@ -293,6 +293,8 @@ pub fn release_memory() -> usize {
 /// Brings the figures of all caches up to date: exact if nobody allocates meanwhile.
 pub fn account_all() {
     if start::is_ready() {
+        // Keeps caches from being destroyed meanwhile.
+        let _registry = registry::lock();
         registry::for_each(|core| core.cpu.account_all());
     }
 }

@@ -1,11 +1,11 @@
 //! The registry: which cache has which id.
 
-use super::body::{Core, Memory};
+use super::body::{Core, Memory, Spare};
 use crate::os::{Guard, Lock};
 use crate::percpu::sheaf::RUN_ID;
 use crate::rseq::PLAIN_OWNERS;
 use crate::sync::Rank;
-use core::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering::Acquire, Ordering::Release};
 
 /// Ids there are: those of the page map.
 const IDS: usize = 1 << 16;
@@ -18,29 +18,21 @@ const _: () = assert!(RUN_ID < FIRST_CACHE_ID);
 
 static CORES: [AtomicPtr<Core>; IDS] = [const { AtomicPtr::new(core::ptr::null_mut()) }; IDS];
 
+/// Ids that were ever in use lie below.
+static USED_IDS: AtomicU32 = AtomicU32::new(FIRST_CACHE_ID as u32);
+
 /// What the lock guards.
 pub struct Registry {
-    next_id: u32,
-    /// Ids of destroyed caches, in a ring of the latest.
-    spare_ids: [u16; 64],
-    spare_id_count: usize,
-    spare_memory: [Option<Memory>; 64],
-    spare_memory_count: usize,
+    /// No id below it is free.
+    first_free: u16,
+    spare: *mut Spare,
 }
 
 // SAFETY: the memory that it keeps belongs to nobody else.
 unsafe impl Send for Registry {}
 
-static REGISTRY: Lock<Registry> = Lock::new(
-    Rank::Registry,
-    Registry {
-        next_id: FIRST_CACHE_ID as u32,
-        spare_ids: [0; 64],
-        spare_id_count: 0,
-        spare_memory: [const { None }; 64],
-        spare_memory_count: 0,
-    },
-);
+static REGISTRY: Lock<Registry> =
+    Lock::new(Rank::Registry, Registry { first_free: FIRST_CACHE_ID, spare: core::ptr::null_mut() });
 
 pub(super) fn lock() -> Guard<'static, Registry> {
     REGISTRY.lock()
@@ -63,45 +55,32 @@ pub fn cache(id: u16) -> Option<&'static Core> {
 
 /// Calls `visit` for each live cache. Caches made meanwhile may be missed.
 pub fn for_each(mut visit: impl FnMut(&'static Core)) {
-    let used = crate::stats::header().records_used.load(Relaxed).min(IDS as u32) as u16;
-    (FIRST_CACHE_ID..used.max(FIRST_CACHE_ID)).filter_map(cache).for_each(&mut visit);
+    (FIRST_CACHE_ID as u32..USED_IDS.load(Acquire)).filter_map(|id| cache(id as u16)).for_each(&mut visit);
 }
 
 impl Registry {
+    /// An id that no cache has.
     pub(super) fn new_id(&mut self) -> Option<u16> {
-        if self.spare_id_count > 0 {
-            self.spare_id_count -= 1;
-            return Some(self.spare_ids[self.spare_id_count]);
-        }
-        let id = u16::try_from(self.next_id).ok()?;
-        self.next_id += 1;
+        let id = (self.first_free..=u16::MAX).find(|&id| cache(id).is_none())?;
+        self.first_free = id;
         Some(id)
     }
 
     pub(super) fn enter(&mut self, id: u16, core: &'static Core) {
         CORES[usize::from(id)].store((&raw const *core).cast_mut(), Release);
+        USED_IDS.fetch_max(u32::from(id) + 1, Release);
     }
 
     pub(super) fn leave(&mut self, id: u16) {
         CORES[usize::from(id)].store(core::ptr::null_mut(), Release);
-        if self.spare_id_count < self.spare_ids.len() {
-            self.spare_ids[self.spare_id_count] = id;
-            self.spare_id_count += 1;
-        }
+        self.first_free = self.first_free.min(id);
     }
 
     pub(super) fn spare_memory(&mut self) -> Option<Memory> {
-        if self.spare_memory_count == 0 {
-            return None;
-        }
-        self.spare_memory_count -= 1;
-        self.spare_memory[self.spare_memory_count].take()
+        Memory::pop(&mut self.spare)
     }
 
     pub(super) fn keep_memory(&mut self, memory: Memory) {
-        if self.spare_memory_count < self.spare_memory.len() {
-            self.spare_memory[self.spare_memory_count] = Some(memory);
-            self.spare_memory_count += 1;
-        }
+        memory.push(&mut self.spare);
     }
 }

@@ -15,6 +15,10 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 /// From this size on moving pages beats copying bytes: a remap costs about as much as copying a few hundred kilobytes.
 const MOVE_LEAST_BYTES: usize = 1 << 20;
 
+/// Moves that a process makes, at most; afterwards bytes are copied. Each may split a mapping into four.
+const MOVES_MOST: u32 = 4096;
+static MOVES: AtomicU32 = AtomicU32::new(0);
+
 /// How the page map names the first page of a run.
 const FACE: Face = Face::plain(LARGE_ID);
 
@@ -110,6 +114,11 @@ pub(super) fn move_to(pointer: *mut u8, size: usize) -> Option<*mut u8> {
     let old = bytes(page);
     // Heaps keep lists of their runs: those are copied.
     if old < MOVE_LEAST_BYTES || size < old || head(page).heap.load(Relaxed) != 0 {
+        return None;
+    }
+    // Moved pages are mappings of their own for the kernel, which allows a process some 65 000.
+    if MOVES.fetch_add(1, Relaxed) >= MOVES_MOST {
+        MOVES.store(MOVES_MOST, Relaxed);
         return None;
     }
     let _errno = os::errno::Preserved::new();

@@ -256,7 +256,7 @@ fn usable_size_of(pointer: *const u8) -> Option<usize> {
 /// Fills all of `objects` with memory of `size` bytes each, or says false, with ENOMEM, and takes none.
 pub fn malloc_bulk(size: usize, objects: &mut [*mut u8]) -> bool {
     if let Some(class) = Class::of(size) {
-        let done = small::alloc_bulk(class, objects);
+        let done = objects.is_empty() || small::alloc_bulk(class, objects);
         if !done {
             os::errno::set_out_of_memory();
         }

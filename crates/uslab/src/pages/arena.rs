@@ -227,6 +227,17 @@ pub fn descriptor(page: PageIndex) -> *mut u8 {
     ARENA.descriptors.load(Relaxed).wrapping_add(page.0 as usize * DESCRIPTOR_BYTES)
 }
 
+/// Gives the memory behind the descriptors of `pages` pages back, where they are whole system pages; they read as zero afterwards. The
+/// caller must have claimed the pages.
+pub(super) fn purge_descriptors(first: PageIndex, pages: usize) {
+    let page = os::memory::page_bytes();
+    let (start, bytes) = (descriptor(first), pages * DESCRIPTOR_BYTES);
+    if bytes.is_multiple_of(page) && (start as usize).is_multiple_of(page) {
+        // SAFETY: the descriptors of claimed pages are nobody's, and the range is whole pages of the committed table.
+        unsafe { os::memory::purge(start, bytes) };
+    }
+}
+
 /// Calls `visit` with the first page of each run of pages of `face`, at `stride` pages a run.
 pub fn for_each_owned(face: Face, stride: usize, mut visit: impl FnMut(PageIndex)) {
     let pages = chunks_committed() * CHUNK_PAGES;

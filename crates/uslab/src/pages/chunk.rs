@@ -139,7 +139,8 @@ impl Chunk {
         true
     }
 
-    /// Takes all free dirty pages that make up whole system pages of `group` pages, for a purge.
+    /// Takes all free dirty pages that make up whole system pages of `group` pages, for a purge; a word of 64 pages that are all
+    /// free, and not all clean, as a whole.
     pub fn claim_dirty(&mut self, group: usize) -> Map {
         let order = group.trailing_zeros();
         let mut taken = [0u64; WORDS];
@@ -153,6 +154,9 @@ impl Chunk {
                 if dirty & whole != 0 {
                     *place |= whole;
                 }
+            }
+            if self.free[i] == u64::MAX && dirty != 0 {
+                *place = u64::MAX;
             }
             self.dirty_pages -= (dirty & *place).count_ones() as u16;
             self.free_pages -= place.count_ones() as u16;

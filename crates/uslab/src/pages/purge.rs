@@ -13,8 +13,8 @@ use super::{CHUNK_PAGES, PAGE_BYTES, buddy};
 use crate::{os, stats};
 use core::sync::atomic::Ordering::Relaxed;
 
-/// Dirty pages that are kept whatever happens: 2 MiB.
-const BASE_PAGES: usize = (2 << 20) / PAGE_BYTES;
+/// Dirty pages that are kept whatever happens: 1 MiB.
+const BASE_PAGES: usize = (1 << 20) / PAGE_BYTES;
 /// Most that the limit can learn: 512 MiB.
 const LEARN_MOST_PAGES: usize = (512 << 20) / PAGE_BYTES;
 
@@ -101,10 +101,16 @@ pub fn purge_to(target_bytes: usize) -> usize {
             pages += count;
         });
 
+        // Nobody owns a page of these groups, so nobody's descriptor is lost; zeroes are what a late reader may see (see `slab`).
+        // A slab here and there must not keep a chunk's 32 KiB of descriptors.
+        for (word, _) in taken.iter().enumerate().filter(|&(_, &pages)| pages == u64::MAX) {
+            arena::purge_descriptors(PageIndex((index * CHUNK_PAGES + word * 64) as u32), 64);
+        }
+
         let mut buddy = buddy::lock();
         buddy.with_chunk(index, |chunk| chunk.restore(&taken, ok));
         if ok {
-            buddy.policy.regret_pages += pages;
+            buddy.policy.regret_pages += usize::from(dirty);
             purged += pages * PAGE_BYTES;
         } else {
             buddy.dirty_pages += pages;

@@ -49,6 +49,8 @@ pub(super) enum Miss {
 pub(super) struct Adapt {
     size: AtomicU8,
     most: Size,
+    /// The user chose the size.
+    fixed: bool,
     object_bytes: usize,
     /// Misses since somebody last looked for a cache that can give.
     misses: AtomicU32,
@@ -98,6 +100,7 @@ impl Adapt {
         Adapt {
             size: AtomicU8::new(size.0),
             most: if fixed { start } else { most.max(start) },
+            fixed,
             object_bytes,
             misses: AtomicU32::new(0),
             barn_served: AtomicU32::new(0),
@@ -166,7 +169,7 @@ impl Adapt {
     /// Halves the capacity, if the cache had no misses since it was last asked; says what that frees.
     fn give_up(&self) -> usize {
         let size = self.size();
-        if self.misses.swap(0, Relaxed) > 0 || size.0 == 0 {
+        if self.fixed || self.misses.swap(0, Relaxed) > 0 || size.0 == 0 {
             return 0;
         }
         let next = Size(size.0 - 1);

@@ -108,7 +108,9 @@ pub fn alloc_holding(objects: usize, node: usize) -> *mut Sheaf {
         return core::ptr::null_mut();
     };
     let pages = bytes.div_ceil(PAGE_BYTES);
-    let Some(run) = pages::alloc(pages, 0, Temperature::Hot).filter(|_| objects <= u32::MAX as usize) else {
+    let Some(run) =
+        (objects <= u32::MAX as usize).then(|| pages::alloc(pages, 0, Temperature::Hot)).flatten()
+    else {
         return core::ptr::null_mut();
     };
     pages::set_owner(run.first, run.pages, Face::plain(RUN_ID));

@@ -111,11 +111,11 @@ impl Lists {
         }
     }
 
-    /// A slab was made: if one was released lately that was too early, keep one more from now on.
-    pub fn note_grow(&mut self) {
+    /// A slab was made: if one was released lately that was too early, keep one more from now on, up to `most`.
+    pub fn note_grow(&mut self, most: u32) {
         if self.regret > 0 {
             self.regret -= 1;
-            self.target += 1;
+            self.target = (self.target + 1).min(most.max(TARGET_LEAST));
         }
     }
 
@@ -124,7 +124,7 @@ impl Lists {
         self.regret += 1;
     }
 
-    /// Lets what was learnt fade: half a second's worth a second. Read the clock only where a batch ends in a release.
+    /// Lets what was learnt fade by half each second; called where a slab became empty.
     pub fn decay(&mut self) {
         let now_ms = os::clock::coarse_ms();
         let seconds = (now_ms.saturating_sub(self.last_ms) / 1000).min(31) as u32;

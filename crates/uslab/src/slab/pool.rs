@@ -11,6 +11,7 @@ use crate::rseq::Face;
 use crate::stats::{self, layout::Record};
 use crate::sync::Rank;
 use core::sync::atomic::{
+    AtomicI64,
     Ordering::{Acquire, Relaxed},
     fence,
 };
@@ -23,6 +24,9 @@ pub struct Constructor {
     /// Whatever `call` wants; mostly a function of the user.
     pub data: usize,
 }
+
+/// Bytes of empty slabs that a cache keeps on a node, at most, however often it asks for them again.
+const KEEP_MOST_BYTES: usize = 64 << 20;
 
 /// The lists of one node, on cache lines of their own.
 #[repr(align(64))]
@@ -38,6 +42,8 @@ pub struct Slabs {
     nodes: *const Node,
     node_count: usize,
     name: &'static str,
+    /// Objects that are neither free in a slab nor never made: in use, or in somebody's sheaf.
+    taken: AtomicI64,
 }
 
 // SAFETY: the nodes live for ever and are locks; the rest never changes.
@@ -70,7 +76,17 @@ impl Slabs {
             // SAFETY: the caller's memory has room for `node_count` nodes.
             unsafe { nodes.add(i).write(Node(Lock::new(Rank::SlabLists, Lists::new()))) };
         }
-        Slabs { geometry, id: face.id(), face, temperature, constructor, nodes, node_count, name }
+        Slabs {
+            geometry,
+            id: face.id(),
+            face,
+            temperature,
+            constructor,
+            nodes,
+            node_count,
+            name,
+            taken: AtomicI64::new(0),
+        }
     }
 
     /// How the objects lie.
@@ -86,6 +102,11 @@ impl Slabs {
     /// How the page map names these slabs' pages.
     pub fn face(&self) -> Face {
         self.face
+    }
+
+    /// Objects in use or in sheaves: exact while nobody takes or gives.
+    pub fn taken(&self) -> usize {
+        self.taken.load(Relaxed).max(0) as usize
     }
 
     fn record(&self) -> &'static Record {
@@ -125,6 +146,7 @@ impl Slabs {
             }
             got += taken;
         }
+        self.taken.fetch_add(got as i64, Relaxed);
         self.record().slab_free.fetch_sub(got as i64, Relaxed);
         got
     }
@@ -154,7 +176,7 @@ impl Slabs {
         record.grows.fetch_add(1, Relaxed);
         record.slab_free.fetch_add(objects as i64, Relaxed);
         let mut lists = self.nodes()[node].0.lock();
-        lists.note_grow();
+        lists.note_grow((KEEP_MOST_BYTES / (self.geometry.pages() * pages::PAGE_BYTES)) as u32);
         // An object may have come back already, through another thread: look at the count as it is.
         lists.place(slab, list_for(slab.count().load(Acquire), objects));
         self.publish(&lists, node);
@@ -213,6 +235,7 @@ impl Slabs {
             }
             given += run;
         }
+        self.taken.fetch_sub(given as i64, Relaxed);
         self.record().slab_free.fetch_add(given as i64, Relaxed);
     }
 
@@ -264,18 +287,23 @@ impl Slabs {
             }
             // Pairs with the release of `set_owner`: what `Slab::init` wrote is seen.
             fence(Acquire);
-            lists.place(slab, list_for(slab.count().load(Acquire), self.geometry.objects));
-            let released = if lists.empty() > lists.target {
+            let list = list_for(slab.count().load(Acquire), self.geometry.objects);
+            lists.place(slab, list);
+            if list == List::Empty {
                 lists.decay();
+            }
+            // Two at a time: so a target that fell is caught up with.
+            let released = [(); 2].map(|()| {
+                if lists.empty() <= lists.target {
+                    return None;
+                }
                 lists.note_release();
                 self.detach_empty(&mut lists)
-            } else {
-                None
-            };
+            });
             self.publish(&lists, node);
             released
         };
-        if let Some(slab) = released {
+        for slab in released.into_iter().flatten() {
             self.release(slab);
         }
     }
@@ -344,6 +372,7 @@ impl Slabs {
             pages::free(page, self.geometry.pages(), self.temperature);
         });
         let record = self.record();
+        self.taken.store(0, Relaxed);
         record.slab_free.store(0, Relaxed);
         record.partial_slabs.store(0, Relaxed);
         record.empty_slabs.store(0, Relaxed);

@@ -1,6 +1,6 @@
 //! The figures of this process, from inside.
 
-use super::layout::{STATE_LIVE, STATE_UNUSED};
+use super::layout::{RECORDS_MAX, STATE_LIVE, STATE_UNUSED};
 use super::publish::{header, record};
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -32,7 +32,7 @@ pub fn usage() -> Usage {
         ..Usage::default()
     };
     usage.allocated_bytes = usage.large_bytes;
-    let used = header.records_used.load(Relaxed).min(u32::from(u16::MAX)) as u16;
+    let used = header.records_used.load(Relaxed).min(RECORDS_MAX as u32) as u16;
     for record in (0..used).map(record).filter(|record| record.state.load(Relaxed) != STATE_UNUSED) {
         if record.state.load(Relaxed) == STATE_LIVE {
             let all = record.slabs.load(Relaxed) * i64::from(record.objects_per_slab.load(Relaxed));
