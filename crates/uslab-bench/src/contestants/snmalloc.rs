@@ -1,7 +1,7 @@
 //! snmalloc, from snmalloc-sys with its `build_cc` feature. Not through cmake, its default: that build takes
 //! Cargo's line tables for a debug build and measured 110 ns a pair. `build_cc` compiles at the profile's
 //! optimisation level but never defines NDEBUG, without which snmalloc keeps its assertions; the workspace's
-//! .cargo/config.toml gives it through CXXFLAGS_<target>, and where that was not in force the results carry a
+//! .cargo/config.toml gives it through `CXXFLAGS_TARGET`, and where that was not in force the results carry a
 //! warning. Called through `libc-api` (sn_malloc and sn_free, what a C program would call); the sized free is
 //! the one its Rust binding uses.
 

@@ -6,7 +6,7 @@
 //!  RawCache  by size and alignment, chosen at run time
 //!     │ both keep the address of the slots, so that the fast path is one load away from its sequence
 //!     ▼
-//!  core      CpuCache ─▶ Slabs ─▶ pages;   registry: id ─▶ core, id ─▶ slots (what `free(pointer)` looks up)
+//!  core      CpuCache ─▶ Slabs ─▶ pages;   registry: id ─▶ core
 //! ```
 //!
 //! Slow paths are `extern "C"`, which cannot unwind: the functions that fall through to them stay free of landing pads, and C callers get

@@ -1,10 +1,11 @@
 //! malloc: any size, out of size classes that are caches, and page runs for what is larger.
 //!
 //! ```text
-//!  size ≤ 32 KiB   ──table──▶ class ──▶ slots ──▶ pop                 40 classes, four to a doubling above 128 bytes
+//!  size ≤ 1 KiB    ──table──▶ slots ──▶ pop                      40 classes, four to a doubling above 128 bytes
+//!  size ≤ 32 KiB   ──table──▶ class ──▶ slots ──▶ pop
 //!  size > 32 KiB   ──────────▶ page run, described in its first page's descriptor
-//!  free(pointer)   ──page map──▶ id ──▶ slots ──▶ push                 any cache's object, whoever made the cache
-//!  free(p, size)   ──table──▶ class ──▶ slots ──▶ push                 no look at the page map: the cheap path
+//!  free(pointer)   ──page map──▶ slots ──▶ push                  any cache's object, whoever made the cache
+//!  free(p, size)   ──table──▶ slots ──▶ push                     no look at the page map: the cheap path
 //! ```
 //!
 //! These are the plain functions; the C symbols, [`crate::Uslab`] for Rust and [`crate::Heap`] stand on them. Every
