@@ -219,7 +219,7 @@ mod tests {
                 assert!(below, "{} uses {used}, which is not below it", layer.name);
             }
         }
-        assert!(table().contains("slab     uses sync, os, pages\n"));
+        assert!(table().contains("slab     uses sync, os, rseq, pages\n"));
     }
 
     #[test]
@@ -232,7 +232,7 @@ mod tests {
             lines("crates/uslab/src/slab/mod.rs", "use crate::sync::Lock;\nuse crate::percpu::Sheaf;"),
             [2]
         );
-        assert_eq!(lines("crates/uslab/src/slab/mod.rs", "use crate::rseq::cpu;"), [1]);
+        assert_eq!(lines("crates/uslab/src/os/mod.rs", "use crate::rseq::Face;"), [1]);
         assert_eq!(lines("crates/uslab/src/sync/lock.rs", "use crate::cache::Cache;"), [1]);
         assert_eq!(lines("crates/uslab/src/stats/text.rs", "use crate::cache::Cache;"), [1]);
     }
