@@ -43,9 +43,9 @@ pub fn run(command: &mut Command, at_end: impl FnOnce(i32)) -> io::Result<ExitSt
     let signals = signals_to_watch();
     let before = signals.thread_swap_mask(nix::sys::signal::SigmaskHow::SIG_BLOCK)?;
     let signal_fd = SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC)?;
-    // SAFETY: between fork and exec only async-signal-safe calls are allowed: this is pthread_sigmask(3) on a
-    // copied set, and it neither allocates nor locks. The program must start with the mask that we were
-    // started with.
+    // The program must start with the mask that we were started with.
+    // SAFETY: between fork and exec only async-signal-safe calls are allowed: this is pthread_sigmask(3) on a copied
+    // set, and it neither allocates nor locks.
     unsafe {
         command.pre_exec(move || Ok(before.thread_set_mask()?));
     }

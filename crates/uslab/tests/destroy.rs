@@ -45,16 +45,45 @@ fn caches_come_and_go_beside(threads: usize, beside: impl Fn() + Sync) {
     });
 }
 
+/// Caches that outgrow the bound, again and again: each takes capacity from whatever is idle.
+fn grow_at_others_cost() {
+    let cache = CacheBuilder::new("grows").build_raw(1024).unwrap();
+    for _ in 0..40 {
+        let objects: Vec<NonNull<u8>> = (0..600).map(|_| cache.alloc().unwrap()).collect();
+        // SAFETY: just allocated, unused.
+        objects.into_iter().for_each(|object| unsafe { cache.free(object) });
+    }
+    use_and_destroy(cache, 600);
+}
+
 #[test]
 fn while_others_grow_at_its_cost() {
-    caches_come_and_go_beside(3, || {
-        let cache = CacheBuilder::new("grows").build_raw(1024).unwrap();
-        for _ in 0..40 {
-            let objects: Vec<NonNull<u8>> = (0..600).map(|_| cache.alloc().unwrap()).collect();
-            // SAFETY: just allocated, unused.
-            objects.into_iter().for_each(|object| unsafe { cache.free(object) });
+    caches_come_and_go_beside(3, grow_at_others_cost);
+}
+
+#[test]
+fn heaps_are_destroyed_whole_while_others_grow_at_their_cost() {
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while !stop.load(Relaxed) {
+                    grow_at_others_cost();
+                }
+            });
         }
-        use_and_destroy(cache, 600);
+        let end = Instant::now() + Duration::from_secs(2);
+        while Instant::now() < end {
+            let heap = uslab::Heap::new().unwrap();
+            for size in (16..2048).step_by(48).cycle().take(400) {
+                let object = heap.alloc(size, 8).unwrap();
+                if size % 3 == 0 {
+                    // SAFETY: from this heap, unused.
+                    unsafe { heap.free(object) };
+                }
+            }
+        }
+        stop.store(true, Relaxed);
     });
 }
 

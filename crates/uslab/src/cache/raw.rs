@@ -254,9 +254,13 @@ pub(super) fn destroy(core: &'static Core) -> Result<(), Busy> {
 /// Nobody may use the cache or its objects any more.
 pub(crate) unsafe fn destroy_whole(core: &'static Core) {
     let mut registry = registry::lock();
-    core.cpu.drain_all();
-    // SAFETY: the caller's promise.
-    unsafe { core.cpu.slabs().release_all() };
+    {
+        // A cache that grows may be draining this one: what it has in hand would come back to slabs that are gone.
+        let _pause = adapt::pause();
+        core.cpu.drain_all();
+        // SAFETY: the caller's promise.
+        unsafe { core.cpu.slabs().release_all() };
+    }
     core.retire(&mut registry);
 }
 

@@ -48,25 +48,20 @@ impl Barn {
         Some((full, stacks.push_empty(empty)))
     }
 
-    /// Leaves `full` (null for none), of which each object has `bytes`, and takes an empty sheaf (null if there is none). Says
-    /// whether `full` found room.
-    pub fn leave_full(&self, full: *mut Sheaf, bytes: usize) -> (bool, *mut Sheaf) {
+    /// Leaves `full`, which holds up to `bytes` of objects, if there is room.
+    pub fn leave_full(&self, full: *mut Sheaf, bytes: usize) -> bool {
+        self.0.lock().push_full(full, bytes)
+    }
+
+    /// Leaves `full` and takes an empty sheaf in exchange (null if there is none): `None` if there was no room.
+    pub fn exchange_full(&self, full: *mut Sheaf, bytes: usize) -> Option<*mut Sheaf> {
         let mut stacks = self.0.lock();
-        let room = (FULL_BYTES / bytes.max(1)).clamp(2, ROOM);
-        let left = !full.is_null() && stacks.fulls < room;
-        if left {
-            let at = stacks.fulls;
-            stacks.full[at] = full;
-            stacks.fulls += 1;
-        }
-        // Who brought a sheaf that found no room empties that one and needs no other.
-        let empty = if (left || full.is_null()) && stacks.empties > 0 {
-            stacks.empties -= 1;
-            stacks.empty[stacks.empties]
-        } else {
-            core::ptr::null_mut()
-        };
-        (left, empty)
+        stacks.push_full(full, bytes).then(|| stacks.pop_empty())
+    }
+
+    /// Takes an empty sheaf; null if there is none.
+    pub fn take_empty(&self) -> *mut Sheaf {
+        self.0.lock().pop_empty()
     }
 
     /// Leaves an empty sheaf if there is room.
@@ -81,11 +76,8 @@ impl Barn {
             stacks.fulls -= 1;
             return Some(stacks.full[stacks.fulls]);
         }
-        if stacks.empties > 0 {
-            stacks.empties -= 1;
-            return Some(stacks.empty[stacks.empties]);
-        }
-        None
+        let empty = stacks.pop_empty();
+        (!empty.is_null()).then_some(empty)
     }
 
     /// Adds up `of` over the full sheaves.
@@ -106,6 +98,23 @@ impl Barn {
 }
 
 impl Stacks {
+    fn push_full(&mut self, full: *mut Sheaf, bytes: usize) -> bool {
+        let room = self.fulls < (FULL_BYTES / bytes.max(1)).clamp(2, ROOM);
+        if room {
+            self.full[self.fulls] = full;
+            self.fulls += 1;
+        }
+        room
+    }
+
+    fn pop_empty(&mut self) -> *mut Sheaf {
+        if self.empties == 0 {
+            return core::ptr::null_mut();
+        }
+        self.empties -= 1;
+        self.empty[self.empties]
+    }
+
     fn push_empty(&mut self, empty: *mut Sheaf) -> bool {
         let room = !empty.is_null() && self.empties < ROOM;
         if room {

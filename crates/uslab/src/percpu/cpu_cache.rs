@@ -258,7 +258,12 @@ impl CpuCache {
         let stowed = if owned.count() == 0 {
             right_size && self.barn(node).leave_empty(sheaf)
         } else {
-            right_size && self.leave_full(sheaf, node, true).0
+            let n = owned.count();
+            let left = right_size && self.barn(node).leave_full(sheaf, self.sheaf_bytes());
+            if left {
+                self.account_left(n);
+            }
+            left
         };
         if !stowed {
             self.dissolve(&mut owned);
@@ -277,19 +282,14 @@ impl CpuCache {
         unsafe { sheaf::free(sheaf.0) };
     }
 
-    fn leave_full(&self, full: *mut Sheaf, node: usize, only_leave: bool) -> (bool, *mut Sheaf) {
-        let n = Owned(full).count();
-        let bytes = self.capacity() * self.slabs.geometry().object_bytes;
-        let (left, empty) = self.barn(node).leave_full(full, bytes);
-        if left {
-            stats::record(self.slabs.id()).sheaf_free.fetch_add(n as i64, Relaxed);
-        }
-        if only_leave && !empty.is_null() {
-            let mut empty = Owned(empty);
-            self.dissolve(&mut empty);
-            return (left, core::ptr::null_mut());
-        }
-        (left, empty)
+    /// Bytes of objects that a sheaf of the present size holds.
+    fn sheaf_bytes(&self) -> usize {
+        self.capacity() * self.slabs.geometry().object_bytes
+    }
+
+    /// A sheaf with `n` objects went to the barn.
+    fn account_left(&self, n: usize) {
+        stats::record(self.slabs.id()).sheaf_free.fetch_add(n as i64, Relaxed);
     }
 
     /// An empty sheaf of the present size: `have` if it is one (null for none), otherwise a new one; null without memory.
@@ -378,6 +378,27 @@ impl CpuCache {
         Filled::Sheaf(sheaf)
     }
 
+    /// An empty sheaf for `spare`, which is full or the dummy; null if there is none at hand.
+    fn empty_for(&self, access: &impl Access, spare: *mut Sheaf, node: usize) -> *mut Sheaf {
+        if is_dummy(spare) {
+            self.note_miss(access, Miss::Overflow, false);
+            return self.barn(node).take_empty();
+        }
+        let mut full = Owned(spare);
+        let n = full.count();
+        let exchanged = self.barn(node).exchange_full(spare, self.sheaf_bytes());
+        self.note_miss(access, Miss::Overflow, exchanged.is_some());
+        if let Some(empty) = exchanged {
+            self.account_left(n);
+            return empty;
+        }
+        // SAFETY: objects in a sheaf of this cache are free objects of it.
+        unsafe { self.slabs.give(full.objects()) };
+        full.set_count(0);
+        stats::record(self.slabs.id()).flushes.fetch_add(1, Relaxed);
+        spare
+    }
+
     /// Takes at least one of `objects`; leaves this CPU with a main sheaf that has room where it can.
     ///
     /// # Safety
@@ -395,22 +416,7 @@ impl CpuCache {
             self.adapt.note_spare();
             self.resized(Owned(spare), node)
         } else {
-            let full = if is_dummy(spare) { core::ptr::null_mut() } else { spare };
-            let (left, empty) = if full.is_null() {
-                self.barn(node).leave_full(full, 0)
-            } else {
-                self.leave_full(full, node, false)
-            };
-            self.note_miss(access, Miss::Overflow, left);
-            let empty = if left || full.is_null() {
-                empty
-            } else {
-                // SAFETY: objects in a sheaf of this cache are free objects of it.
-                unsafe { self.slabs.give(Owned(full).objects()) };
-                Owned(full).set_count(0);
-                stats::record(self.slabs.id()).flushes.fetch_add(1, Relaxed);
-                full
-            };
+            let empty = self.empty_for(access, spare, node);
             let sheaf = self.fitting(empty, node);
             if sheaf.is_null() {
                 // SAFETY: the caller's promise.

@@ -107,11 +107,6 @@ impl<T, P: Park> Lock<T, P> {
         self.word.store(FREE, Release);
     }
 
-    /// The value, through exclusive access that the borrow checker proves.
-    pub fn get_mut(&mut self) -> &mut T {
-        self.value.get_mut()
-    }
-
     #[inline]
     fn unlock(&self) {
         released(P::thread_key, self.rank);
