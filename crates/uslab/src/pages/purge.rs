@@ -13,8 +13,8 @@ use super::{CHUNK_PAGES, PAGE_BYTES, buddy};
 use crate::{os, stats};
 use core::sync::atomic::Ordering::Relaxed;
 
-/// Dirty pages that are kept whatever happens: 1 MiB.
-const BASE_PAGES: usize = (1 << 20) / PAGE_BYTES;
+/// Dirty pages that are kept whatever happens: 512 KiB.
+const BASE_PAGES: usize = (512 << 10) / PAGE_BYTES;
 /// Most that the limit can learn: 512 MiB.
 const LEARN_MOST_PAGES: usize = (512 << 20) / PAGE_BYTES;
 
@@ -35,7 +35,8 @@ impl Policy {
     pub fn note_fresh(&mut self, pages: usize) {
         let regretted = pages.min(self.regret_pages);
         self.regret_pages -= regretted;
-        self.learnt_pages = (self.learnt_pages + regretted).min(LEARN_MOST_PAGES);
+        // Half, so that a single wave of frees, in which some pages come and go by chance, teaches little.
+        self.learnt_pages = (self.learnt_pages + regretted / 2).min(LEARN_MOST_PAGES);
     }
 
     fn limit_pages(&self) -> usize {

@@ -7,7 +7,7 @@ use crate::sync::Rank;
 /// Sheaves of each kind that a barn holds (as the kernel's).
 const ROOM: usize = 10;
 /// Bytes of objects that the full sheaves of a barn may hold, but for the first two.
-const FULL_BYTES: usize = 512 << 10;
+const FULL_BYTES: usize = 256 << 10;
 
 struct Stacks {
     full: [*mut Sheaf; ROOM],
