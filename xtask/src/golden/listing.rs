@@ -26,8 +26,8 @@ const HEADER: &str = "\
 # The machine code of the fast path, x86-64, release build: what runs when no conditional branch is taken.
 # Written by `cargo xtask golden --bless`; checked by `cargo xtask golden` and by a test.
 # Changing this file needs an ADR (docs/adr) that gives the reason and the figures.
-# The number after \"allowed\" is the one thing edited by hand. A typed cache asks one thing: empty, or full? malloc and
-# free ask one more: is this size, is this address, one of a size class?
+# The number after \"allowed\" is the one thing edited by hand. A typed cache asks one thing: empty, or full? malloc asks
+# one more: is there a table for this size? free asks two more: is the address in the arena, is its page in use?
 ";
 
 /// One function of the example.

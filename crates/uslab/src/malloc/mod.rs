@@ -73,7 +73,7 @@ fn out_of_memory() -> *mut u8 {
 /// object gets to its slab) and reported; by default the process then ends.
 #[inline(always)]
 pub unsafe fn free(pointer: *mut u8) {
-    if let Some(owner) = pages::owner_of(pointer) {
+    if let Some(owner) = pages::direct_owner_of(pointer) {
         // SAFETY: the page map says whose the page is; the caller's promise.
         if unsafe { rseq::push(owner.slots(), pointer) } {
             return;
@@ -95,11 +95,17 @@ unsafe extern "C" fn free_slow(pointer: *mut u8) {
     let Some(page) = pages::page_of(pointer) else {
         return report_unknown(pointer, "free");
     };
-    match pages::owner(page).id() {
+    let owner = pages::owner(page);
+    match owner.id() {
         LARGE_ID => large::free(page, pointer),
         id => match registry::cache(id) {
-            // SAFETY: the page belongs to that cache; the caller's promise.
-            Some(cache) => unsafe { cache.free_slow(pointer) },
+            // SAFETY: the page belongs to that cache; the caller's promise. An arena that is not of full size has its fast path
+            // here.
+            Some(cache) => unsafe {
+                if !rseq::push(owner.slots(), pointer) {
+                    cache.free_slow(pointer);
+                }
+            },
             None => report_unknown(pointer, "free"),
         },
     }

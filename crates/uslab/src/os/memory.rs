@@ -28,6 +28,15 @@ pub unsafe fn unreserve(start: *mut u8, bytes: usize) {
     }
 }
 
+/// Makes reserved pages readable: zeroes without memory behind them, which count against no commit limit. False if the kernel refuses.
+///
+/// # Safety
+/// As [`commit`].
+pub unsafe fn make_readable(start: *mut u8, bytes: usize) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe { libc::mprotect(start.cast(), bytes, libc::PROT_READ) == 0 }
+}
+
 /// Makes reserved pages readable and writable; they read as zero. False if a limit (overcommit, RLIMIT_DATA) forbids it.
 ///
 /// # Safety

@@ -21,14 +21,23 @@ impl PageIndex {
     }
 }
 
-/// Most address space for objects that is asked for: 1 TiB.
-const DATA_MOST_BYTES: usize = 1 << 40;
+/// Most address space for objects that is asked for: 1 TiB, less a bit, so that the page map is not exactly 2 GiB: an entry whose address agrees
+/// with that of slots or sheaves in its low 28 bits was seen to cost Zen cores eight cycles a free (docs/adr/0010).
+const DATA_MOST_BYTES: usize = (1 << 40) - 48 * CHUNK_BYTES;
 /// Least that is worth starting with.
 const DATA_LEAST_BYTES: usize = 8 * CHUNK_BYTES;
 
-/// What the fast path of `free` reads stands together on one line.
+/// Bytes of the page map of an arena of full size, which ends where the data begin.
+const FULL_MAP_BYTES: usize = DATA_MOST_BYTES / PAGE_BYTES * size_of::<AtomicPtr<Slot>>();
+const _: () = assert!(FULL_MAP_BYTES.is_multiple_of(64 << 10));
+/// A base from which no address that a program can have is less than [`DATA_MOST_BYTES`] away.
+const NO_BASE: usize = 1 << 63;
+
+/// What `free` reads stands together on one line.
 #[repr(C, align(64))]
 struct Arena {
+    /// `base` if the arena has its full size, so that bounds are constants and the page map is all readable; else [`NO_BASE`].
+    full_base: AtomicUsize,
     base: AtomicUsize,
     /// Bytes from `base` that are committed; 0 until the arena exists.
     committed_bytes: AtomicUsize,
@@ -41,6 +50,7 @@ struct Arena {
 }
 
 static ARENA: Arena = Arena {
+    full_base: AtomicUsize::new(NO_BASE),
     base: AtomicUsize::new(0),
     committed_bytes: AtomicUsize::new(0),
     map: AtomicPtr::new(core::ptr::null_mut()),
@@ -56,10 +66,10 @@ fn table_bytes(data: usize) -> [usize; 4] {
     let pages = data / PAGE_BYTES;
     let up = |bytes: usize| bytes.next_multiple_of(64 << 10);
     [
-        up(pages * size_of::<AtomicPtr<Slot>>()),
         up(pages * DESCRIPTOR_BYTES),
         up(pages / CHUNK_PAGES * size_of::<Chunk>()),
         up((data / 1024).max(4 << 20)),
+        up(pages * size_of::<AtomicPtr<Slot>>()),
     ]
 }
 
@@ -82,20 +92,21 @@ pub fn init() -> bool {
     false
 }
 
-fn place(start: *mut u8, data: usize, tables: [usize; 4]) {
-    let mut at = start as usize;
-    let mut next = |bytes: usize| {
-        let place = at;
-        at += bytes;
-        place
-    };
-    ARENA.map.store(next(tables[0]) as *mut AtomicPtr<Slot>, Relaxed);
-    ARENA.descriptors.store(next(tables[1]) as *mut u8, Relaxed);
-    ARENA.chunks.store(next(tables[2]) as *mut Chunk, Relaxed);
-    ARENA.boot_bytes.store(tables[3], Relaxed);
-    ARENA.boot.store(next(tables[3]), Relaxed);
-    ARENA.base.store(next(0).next_multiple_of(CHUNK_BYTES), Relaxed);
+fn place(start: *mut u8, data: usize, [descriptors, chunks, boot, map]: [usize; 4]) {
+    let start = start as usize;
+    // The page map ends where the data begin: its place follows from the base, one word to load in `free`.
+    let base = (start + descriptors + chunks + boot + map).next_multiple_of(CHUNK_BYTES);
+    ARENA.descriptors.store(start as *mut u8, Relaxed);
+    ARENA.chunks.store((start + descriptors) as *mut Chunk, Relaxed);
+    ARENA.boot.store(start + descriptors + chunks, Relaxed);
+    ARENA.boot_bytes.store(boot, Relaxed);
+    ARENA.map.store((base - map) as *mut AtomicPtr<Slot>, Relaxed);
+    ARENA.base.store(base, Relaxed);
     ARENA.reserved_bytes.store(data, Release);
+    // SAFETY: the map lies in the reservation, whole pages, and nothing of it is committed yet.
+    if data == DATA_MOST_BYTES && unsafe { os::memory::make_readable((base - map) as *mut u8, map) } {
+        ARENA.full_base.store(base, Release);
+    }
     stats::header().reserved_bytes.store(data as u64, Relaxed);
 }
 
@@ -173,19 +184,29 @@ pub fn page_of(pointer: *const u8) -> Option<PageIndex> {
     }
 }
 
-/// Whose page `pointer` lies in, if it lies in committed memory of the arena; what the fast path of `free` asks.
+/// Whose page `pointer` lies in, if that is known without another look; what the fast path of `free` asks.
+///
+/// In an arena of full size the whole page map can be read, and is zero where nothing is committed: so the bound is a constant. In
+/// a smaller one every pointer is unknown here, and [`owner_of`] knows better.
 #[inline(always)]
-pub fn owner_of(pointer: *const u8) -> Option<Face> {
-    let offset = (pointer as usize).wrapping_sub(ARENA.base.load(Relaxed));
-    if offset < ARENA.committed_bytes.load(Relaxed) {
-        // SAFETY: pages below the committed end have entries, which are atomics and always hold a face.
-        unsafe {
-            let entry = ARENA.map.load(Relaxed).add(offset >> PAGE_SHIFT);
-            Some(Face::of_slots((*entry).load(Relaxed)))
-        }
-    } else {
-        None
+pub fn direct_owner_of(pointer: *const u8) -> Option<Face> {
+    let base = ARENA.full_base.load(Relaxed);
+    let page = (pointer as usize).wrapping_sub(base) >> PAGE_SHIFT;
+    if page >= DATA_MOST_BYTES >> PAGE_SHIFT {
+        return None;
     }
+    let map = base.wrapping_sub(FULL_MAP_BYTES) as *const AtomicPtr<Slot>;
+    // SAFETY: the map of a full arena is mapped for ever and ends at `base`; its entries are atomics, zero or a face.
+    unsafe {
+        let slots = (*map.add(page)).load(Relaxed);
+        (!slots.is_null()).then(|| Face::of_slots(slots))
+    }
+}
+
+/// Whose page `pointer` lies in, if it lies in committed memory of the arena.
+#[inline]
+pub fn owner_of(pointer: *const u8) -> Option<Face> {
+    page_of(pointer).map(owner)
 }
 
 /// The address of a page.

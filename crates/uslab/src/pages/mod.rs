@@ -2,10 +2,10 @@
 //!
 //! ```text
 //!  one reservation
-//!  ┌──────────┬─────────────┬────────┬──────┬────────────────────────────────────────────────┐
-//!  │ page map │ descriptors │ chunks │ boot │ data: chunk 0 │ chunk 1 │ …   (2 MiB each)         │
-//!  │ 8 B/page │  64 B/page  │ 144 B  │      │ 512 pages of 4 KiB                              │
-//!  └──────────┴─────────────┴────────┴──────┴────────────────────────────────────────────────┘
+//!  ┌─────────────┬────────┬──────┬──────────┬────────────────────────────────────────────────┐
+//!  │ descriptors │ chunks │ boot │ page map │ data: chunk 0 │ chunk 1 │ …   (2 MiB each)         │
+//!  │  64 B/page  │ 144 B  │      │ 8 B/page │ 512 pages of 4 KiB                              │
+//!  └─────────────┴────────┴──────┴──────────┴────────────────────────────────────────────────┘
 //! ```
 //!
 //! * The **arena** is one range of addresses, so that "is this pointer ours" is one compare and its page one shift. Nothing in
@@ -31,7 +31,9 @@ mod purge;
 #[cfg(test)]
 mod tests;
 
-pub use arena::{PageIndex, address_of, clear_owner, descriptor, owner, owner_of, page_of, set_owner};
+pub use arena::{
+    PageIndex, address_of, clear_owner, descriptor, direct_owner_of, owner, owner_of, page_of, set_owner,
+};
 pub use cpu_pages::{alloc, extend, free, free_zeroed, init as init_cpu_lists};
 pub use purge::{purge_all, purge_to};
 
