@@ -133,18 +133,22 @@ fn run_suite(
     let (expected, mut rows) = (plans.len(), Vec::new());
     for row in plans {
         session.row_starts(&row.title);
-        let Some(figures) = measure(&row.lanes, plan, clock, || session.interrupted()) else { break };
+        let measured = measure(row.method, plan, clock, || session.interrupted());
+        let Some((figures, skipped)) = measured else { break };
         let mut row = Row {
             id: row.id,
             group: row.group,
             title: row.title,
             size_bytes: row.size_bytes,
             live: row.live,
+            threads: row.threads,
+            unit: row.unit,
             target: row.target,
             verdict: Verdict::None,
             best_peer: None,
             figures,
             published_cycles: row.published_cycles,
+            skipped,
         };
         judge(&mut row, judged);
         rows.push(row);

@@ -9,12 +9,17 @@
 //! Interleaving is what makes ratios hold on a machine that is not quiet: whatever changes, changes for all
 //! within a millisecond.
 //!
+//! What does not fit a round (threads that come and go, a process of its own, a program) is a *run*: a lane whose
+//! work is called a few times, in turn with the others, and tells its own figure. There is nothing to redo.
+//!
 //! Must never: reorder, drop or repeat rounds by what they measured.
 
 use crate::clock::Clock;
-use crate::results::{Figure, Role};
+use crate::results::{Figure, Role, Skipped};
 use crate::rounds::Work;
 use crate::stats::summarise;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// How much is measured.
@@ -29,6 +34,113 @@ pub struct Lane {
     pub name: String,
     pub role: Role,
     pub work: Box<dyn Work>,
+}
+
+/// A contestant whose work is measured by itself.
+pub struct RunLane {
+    pub name: String,
+    pub role: Role,
+    /// One run. An error is one line, and takes the contestant out of the row.
+    pub run: Box<dyn FnMut() -> Result<Sample, String>>,
+}
+
+/// What one run found.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    /// In the row's unit.
+    pub value: f64,
+    pub extra: BTreeMap<String, f64>,
+    pub series: BTreeMap<String, Vec<[f64; 2]>>,
+}
+
+impl Sample {
+    pub fn of(value: f64) -> Self {
+        Self { value, ..Self::default() }
+    }
+}
+
+/// How a row is measured.
+pub enum Method {
+    /// Short rounds on this thread's clock.
+    Rounds(Vec<Lane>),
+    /// So many runs of each lane; of several, the extras and series are those of the run with the least value.
+    Runs(usize, Vec<RunLane>),
+}
+
+impl Method {
+    /// Names and parts of those who take part.
+    pub fn lanes(&self) -> Vec<(&str, Role)> {
+        match self {
+            Method::Rounds(lanes) => lanes.iter().map(|lane| (lane.name.as_str(), lane.role)).collect(),
+            Method::Runs(_, lanes) => lanes.iter().map(|lane| (lane.name.as_str(), lane.role)).collect(),
+        }
+    }
+}
+
+/// Measures a row; `None` if `stop` said so before it was done.
+pub fn measure(
+    method: Method,
+    plan: Plan,
+    clock: &mut Clock,
+    stop: impl Fn() -> bool,
+) -> Option<(Vec<Figure>, Vec<Skipped>)> {
+    match method {
+        Method::Rounds(lanes) => rounds(&lanes, plan, clock, stop).map(|figures| (figures, Vec::new())),
+        Method::Runs(times, lanes) => runs(times, lanes, stop),
+    }
+}
+
+/// Runs of all lanes, in turn.
+fn runs(
+    times: usize,
+    mut lanes: Vec<RunLane>,
+    stop: impl Fn() -> bool,
+) -> Option<(Vec<Figure>, Vec<Skipped>)> {
+    let mut samples: Vec<Result<Vec<Sample>, String>> = lanes.iter().map(|_| Ok(Vec::new())).collect();
+    for round in 0..times {
+        for turn in 0..lanes.len() {
+            if stop() {
+                return None;
+            }
+            let at = (round + turn) % lanes.len();
+            if let Ok(taken) = &mut samples[at] {
+                match (lanes[at].run)() {
+                    Ok(sample) => taken.push(sample),
+                    Err(why) => samples[at] = Err(why),
+                }
+            }
+        }
+    }
+    if stop() {
+        return None;
+    }
+    let (mut figures, mut skipped) = (Vec::new(), Vec::new());
+    for (lane, samples) in lanes.into_iter().zip(samples) {
+        match samples {
+            Ok(samples) => figures.extend(figure_of_runs(lane, samples)),
+            Err(why) => skipped.push(Skipped { contestant: lane.name, why }),
+        }
+    }
+    Some((figures, skipped))
+}
+
+fn figure_of_runs(lane: RunLane, samples: Vec<Sample>) -> Option<Figure> {
+    let values: Vec<f64> = samples.iter().map(|sample| sample.value).collect();
+    let value = summarise(&values)?.into();
+    let best = samples.into_iter().min_by(|a, b| a.value.total_cmp(&b.value))?;
+    Some(Figure {
+        contestant: lane.name,
+        role: lane.role,
+        value,
+        cycles: None,
+        extra: best.extra,
+        series: best.series,
+        ratio: None,
+        ratio_of_medians: None,
+        ratio_above_floor: None,
+        rounds: values.len(),
+        redone: 0,
+    })
 }
 
 /// A lane made ready, and what it has measured so far: (ns, cycles) an object.
@@ -48,13 +160,8 @@ const ENOUGH_ROUNDS: usize = 20;
 /// Tries at an undisturbed round; the clock's patience ends before.
 const TRIES: usize = 64;
 
-/// Measures all lanes; `None` if `stop` said so before the row was done.
-pub fn measure(
-    lanes: &[Lane],
-    plan: Plan,
-    clock: &mut Clock,
-    stop: impl Fn() -> bool,
-) -> Option<Vec<Figure>> {
+/// Rounds of all lanes, in turn.
+fn rounds(lanes: &[Lane], plan: Plan, clock: &mut Clock, stop: impl Fn() -> bool) -> Option<Vec<Figure>> {
     let mut running: Vec<Running> = Vec::with_capacity(lanes.len());
     for lane in lanes {
         let mut run = lane.work.prepare();
@@ -99,8 +206,10 @@ impl Running<'_> {
         Figure {
             contestant: self.lane.name.clone(),
             role: self.lane.role,
-            ns: column(|sample| sample.0),
-            cycles: column(|sample| sample.1),
+            value: column(|sample| sample.0),
+            cycles: Some(column(|sample| sample.1)),
+            extra: BTreeMap::new(),
+            series: BTreeMap::new(),
             ratio: None,
             ratio_of_medians: None,
             ratio_above_floor: None,
@@ -160,9 +269,9 @@ mod tests {
         let lanes = [lane("a"), lane("b"), lane("c")];
         let mut clock = Clock::calibrate();
         let plan = Plan { rounds: 3, round_ns: 0.0 };
-        let figures = measure(&lanes, plan, &mut clock, || false).unwrap();
+        let figures = rounds(&lanes, plan, &mut clock, || false).unwrap();
         assert_eq!(figures.len(), 3);
-        assert!(figures.iter().all(|figure| figure.rounds == 3 && figure.ns.min > 0.0));
+        assert!(figures.iter().all(|figure| figure.rounds == 3 && figure.value.min > 0.0));
         let mut log = log.borrow().clone();
         // Without the sizing runs, four each, and without rounds done again, which stand beside their first
         // try.
@@ -175,7 +284,26 @@ mod tests {
     fn a_stopped_row_is_no_row() {
         let mut clock = Clock::calibrate();
         let lane = Lane { name: "a".into(), role: Role::Peer, work: Box::new(Noted("a", Rc::default())) };
-        assert!(measure(&[lane], Plan { rounds: 3, round_ns: 0.0 }, &mut clock, || true).is_none());
+        assert!(rounds(&[lane], Plan { rounds: 3, round_ns: 0.0 }, &mut clock, || true).is_none());
+    }
+
+    #[test]
+    fn runs_take_turns_and_who_cannot_is_left_out_with_the_reason() {
+        let log = Rc::new(RefCell::new(Vec::new()));
+        let lane = |name: &'static str| {
+            let log = Rc::clone(&log);
+            let run = move || {
+                log.borrow_mut().push(name);
+                let n = log.borrow().len() as f64;
+                if name == "c" { Err("not installed".into()) } else { Ok(Sample::of(n)) }
+            };
+            RunLane { name: name.into(), role: Role::Peer, run: Box::new(run) }
+        };
+        let lanes = vec![lane("a"), lane("b"), lane("c")];
+        let (figures, skipped) = runs(2, lanes, || false).unwrap();
+        assert_eq!(log.borrow().as_slice(), ["a", "b", "c", "b", "a"]);
+        assert_eq!(figures.iter().map(|f| (f.value.min, f.rounds)).collect::<Vec<_>>(), [(1.0, 2), (2.0, 2)]);
+        assert_eq!(skipped, [Skipped { contestant: "c".into(), why: "not installed".into() }]);
     }
 
     #[test]

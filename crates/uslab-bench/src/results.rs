@@ -1,8 +1,8 @@
 //! The results: one schema for all suites, in `--json` and between the two processes of `--both-modes`.
 //!
 //! `schema` is raised whenever a reader of an older one would misunderstand; new fields do not raise it.
-//! Figures are costs of one object: allocated and freed. Must never: hold a figure without its unit in its
-//! name or its place.
+//! A row has one unit, and in every unit less is better: a throughput is told as the time of one operation.
+//! Must never: hold a figure without its unit in its name or its place.
 
 use crate::contestants::About;
 use crate::machine::{Build, Machine};
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// The present form of [`Report`].
-pub const SCHEMA: u32 = 1;
+pub const SCHEMA: u32 = 2;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Report {
@@ -75,6 +75,9 @@ pub struct Row {
     pub size_bytes: usize,
     /// Objects live at once; of a bulk row, N.
     pub live: usize,
+    pub threads: usize,
+    /// Of every figure's value.
+    pub unit: Unit,
     /// The subject's ratio to the best peer must be no more than this.
     pub target: Option<f64>,
     pub verdict: Verdict,
@@ -83,6 +86,27 @@ pub struct Row {
     /// Published figures for the same row, in cycles.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub published_cycles: BTreeMap<String, f64>,
+    /// Contestants that could not take part, and why.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub skipped: Vec<Skipped>,
+}
+
+/// A contestant that could not take part in a row.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Skipped {
+    pub contestant: String,
+    /// One line.
+    pub why: String,
+}
+
+/// What a row's values are. Less is better in each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Unit {
+    /// Nanoseconds for one object or operation.
+    Ns,
+    Seconds,
+    Bytes,
 }
 
 impl Row {
@@ -117,13 +141,22 @@ pub enum Role {
     Floor,
 }
 
-/// A contestant's cost of one object in a row.
+/// What a contestant cost in a row.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Figure {
     pub contestant: String,
     pub role: Role,
-    pub ns: Cost,
-    pub cycles: Cost,
+    /// In the row's unit.
+    pub value: Cost,
+    /// The same in core cycles, where the value is a time that was measured on one pinned thread.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cycles: Option<Cost>,
+    /// What else was measured, each with its unit at the end of its name: "peak_bytes", "p99_ns".
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub extra: BTreeMap<String, f64>,
+    /// Courses: points (x, y) by a name that holds both units: "resident_bytes_by_s".
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub series: BTreeMap<String, Vec<[f64; 2]>>,
     /// Minimum over the best peer's minimum.
     pub ratio: Option<f64>,
     /// Median over the median of that same peer.
@@ -144,6 +177,13 @@ pub struct Cost {
     pub median_high: f64,
 }
 
+impl Cost {
+    /// Whether the median is known too badly to compare percents: its 95 % interval is wider than a tenth of it.
+    pub fn unsure(&self) -> bool {
+        self.median_high - self.median_low > 0.1 * self.median
+    }
+}
+
 impl From<Summary> for Cost {
     fn from(s: Summary) -> Self {
         Self { min: s.min, median: s.median, median_low: s.median_low, median_high: s.median_high }
@@ -156,16 +196,17 @@ pub fn judge(row: &mut Row, judged_mode: bool) {
         .figures
         .iter()
         .filter(|figure| figure.role == Role::Peer)
-        .min_by(|a, b| a.ns.min.total_cmp(&b.ns.min))
-        .map(|figure| (figure.contestant.clone(), figure.ns));
-    let floor = row.figure(Role::Floor).map(|figure| figure.ns.min);
+        .min_by(|a, b| a.value.min.total_cmp(&b.value.min))
+        .map(|figure| (figure.contestant.clone(), figure.value));
+    let floor = row.figure(Role::Floor).map(|figure| figure.value.min);
     row.verdict = Verdict::None;
     let Some((name, best)) = best else { return };
     for figure in &mut row.figures {
-        figure.ratio = Some(figure.ns.min / best.min);
-        figure.ratio_of_medians = Some(figure.ns.median / best.median);
-        figure.ratio_above_floor =
-            floor.filter(|&floor| best.min > floor).map(|floor| (figure.ns.min - floor) / (best.min - floor));
+        figure.ratio = Some(figure.value.min / best.min);
+        figure.ratio_of_medians = Some(figure.value.median / best.median);
+        figure.ratio_above_floor = floor
+            .filter(|&floor| best.min > floor)
+            .map(|floor| (figure.value.min - floor) / (best.min - floor));
     }
     row.best_peer = Some(name);
     let ratio = row.figure(Role::Subject).and_then(|figure| figure.ratio);
@@ -183,8 +224,10 @@ mod tests {
         Figure {
             contestant: contestant.into(),
             role,
-            ns: cost(ns),
-            cycles: cost(ns * 4.0),
+            value: cost(ns),
+            cycles: Some(cost(ns * 4.0)),
+            extra: BTreeMap::new(),
+            series: BTreeMap::new(),
             ratio: None,
             ratio_of_medians: None,
             ratio_above_floor: None,
@@ -200,11 +243,14 @@ mod tests {
             title: "t".into(),
             size_bytes: 256,
             live: 1,
+            threads: 1,
+            unit: Unit::Ns,
             target,
             verdict: Verdict::None,
             best_peer: None,
             figures,
             published_cycles: BTreeMap::new(),
+            skipped: Vec::new(),
         }
     }
 
@@ -226,6 +272,13 @@ mod tests {
         assert_eq!(row.verdict, Verdict::Miss);
         judge(&mut row, false);
         assert_eq!(row.verdict, Verdict::None);
+    }
+
+    #[test]
+    fn a_wide_interval_is_no_figure_to_compare() {
+        let cost = |low, high| Cost { min: 1.0, median: 2.0, median_low: low, median_high: high };
+        assert!(!cost(1.95, 2.05).unsure());
+        assert!(cost(1.8, 2.2).unsure());
     }
 
     #[test]

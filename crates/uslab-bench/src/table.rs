@@ -3,7 +3,7 @@
 //! The first column stands to the left, names too; numbers to the right. Must never: hold a figure that the
 //! JSON has not.
 
-use crate::results::{Report, Role, Row, Run, Verdict};
+use crate::results::{Figure, Report, Role, Row, Run, Unit, Verdict};
 use std::fmt::Write;
 
 /// Rows of cells, written with each column as wide as its widest cell.
@@ -73,6 +73,24 @@ pub fn mark(verdict: Verdict) -> &'static str {
     }
 }
 
+/// A value in its unit, without the unit's name.
+pub fn value(value: Option<f64>, unit: Unit) -> String {
+    match unit {
+        Unit::Ns => number(value),
+        Unit::Seconds => value.map_or("–".into(), |value| format!("{value:.3}")),
+        Unit::Bytes => value.map_or("–".into(), |value| format!("{:.2}", value / (1 << 20) as f64)),
+    }
+}
+
+/// The unit as tables name it; [`value`] shows bytes as MiB.
+pub fn unit_name(unit: Unit) -> &'static str {
+    match unit {
+        Unit::Ns => "ns an operation",
+        Unit::Seconds => "seconds",
+        Unit::Bytes => "MiB",
+    }
+}
+
 /// A table a group, for suites whose rows are "uslab against each peer".
 pub fn by_group(run: &Run, out: &mut dyn Write) -> std::fmt::Result {
     let mut rest = run.rows.as_slice();
@@ -87,38 +105,81 @@ pub fn by_group(run: &Run, out: &mut dyn Write) -> std::fmt::Result {
 
 fn group(rows: &[Row], mode: &str, out: &mut dyn Write) -> std::fmt::Result {
     let Some(first) = rows.first() else { return Ok(()) };
-    writeln!(out, "\n{} · uslab in {mode} mode · ns an object, minimum of the rounds", first.group)?;
+    let unit = unit_name(first.unit);
+    writeln!(out, "\n{} · uslab in {mode} mode · {unit}, minimum of the rounds", first.group)?;
     // Everybody but the subject, whose name may differ from row to row, has a column.
-    let others: Vec<&str> =
-        first.figures.iter().filter(|f| f.role != Role::Subject).map(|f| f.contestant.as_str()).collect();
-    let with_floor = first.figure(Role::Floor).is_some();
-    let mut header = vec!["", "uslab", "median", "cycles", "ratio", "target", ""];
-    if with_floor {
-        header.push("ratio above hand-over");
+    let mut others: Vec<&str> = Vec::new();
+    for figure in rows.iter().flat_map(|row| &row.figures).filter(|figure| figure.role != Role::Subject) {
+        if !others.contains(&figure.contestant.as_str()) {
+            others.push(&figure.contestant);
+        }
     }
+    let with_floor = rows.iter().any(|row| row.figure(Role::Floor).is_some());
+    let with_cycles = rows.iter().any(|row| row.figures.iter().any(|figure| figure.cycles.is_some()));
+    let with_peers = rows.iter().any(|row| row.best_peer.is_some());
+    let with_target = rows.iter().any(|row| row.target.is_some());
+    let with_published = rows.iter().any(|row| !row.published_cycles.is_empty());
+    let mut header = vec!["", "uslab", "median"];
+    header.extend(with_cycles.then_some("cycles"));
+    header.extend(with_published.then_some("published cycles"));
+    header.extend(with_peers.then_some("to the best"));
+    header.extend(with_target.then_some(["target", ""]).into_iter().flatten());
+    header.extend(with_floor.then_some("ratio above floor"));
     header.extend(&others);
     let mut grid = Grid::new(&header);
     for row in rows {
         let subject = row.figure(Role::Subject);
         let mut cells = vec![
             row.title.clone(),
-            number(subject.map(|f| f.ns.min)),
-            number(subject.map(|f| f.ns.median)),
-            cycles(subject.map(|f| f.cycles.min)),
-            ratio(subject.and_then(|f| f.ratio)),
-            target(row.target),
-            mark(row.verdict).to_owned(),
+            value(subject.map(|f| f.value.min), row.unit),
+            value(subject.map(|f| f.value.median), row.unit),
         ];
+        if with_cycles {
+            cells.push(cycles(subject.and_then(|f| f.cycles).map(|c| c.min)));
+        }
+        if with_published {
+            let published: Vec<String> =
+                row.published_cycles.values().map(|value| format!("{value:.0}")).collect();
+            cells.push(published.join(" → "));
+        }
+        if with_peers {
+            cells.push(percent(subject));
+        }
+        if with_target {
+            cells.extend([target(row.target), mark(row.verdict).to_owned()]);
+        }
         if with_floor {
             cells.push(ratio(subject.and_then(|f| f.ratio_above_floor)));
         }
         cells.extend(others.iter().map(|&name| {
             let best = if row.best_peer.as_deref() == Some(name) { "*" } else { "" };
-            format!("{best}{}", number(row.named(name).map(|f| f.ns.min)))
+            format!("{best}{}", value(row.named(name).map(|f| f.value.min), row.unit))
         }));
         grid.row(cells);
     }
-    grid.write(out)
+    grid.write(out)?;
+    skipped(rows, out)
+}
+
+/// The subject against the best peer, in percent; "~" where the rounds agree too little for that.
+fn percent(subject: Option<&Figure>) -> String {
+    let Some((figure, ratio)) = subject.and_then(|figure| Some((figure, figure.ratio?))) else {
+        return "–".into();
+    };
+    let unsure = if figure.value.unsure() { "~" } else { "" };
+    format!("{unsure}{:+.1} %", (ratio - 1.0) * 100.0)
+}
+
+/// Who could not take part, once each.
+pub fn skipped(rows: &[Row], out: &mut dyn Write) -> std::fmt::Result {
+    let mut lines: Vec<String> = Vec::new();
+    for skipped in rows.iter().flat_map(|row| &row.skipped) {
+        let line = format!("left out: {}: {}", skipped.contestant, skipped.why);
+        if !lines.contains(&line) {
+            lines.push(line);
+        }
+    }
+    lines.iter().try_for_each(|line| writeln!(out, "{line}"))
 }
 
 /// What was measured on, before the tables.
@@ -171,7 +232,7 @@ pub fn closing(run: &Run, out: &mut dyn Write) -> std::fmt::Result {
     };
     writeln!(
         out,
-        "\n{}, {} mode: {judged}{cut}; * best peer; {redone} of {rounds} rounds disturbed and redone",
+        "\n{}, {} mode: {judged}{cut}; * best peer, ~ too uncertain to compare percents; {redone} of {rounds} rounds disturbed and redone",
         run.suite, run.mode
     )
 }

@@ -8,6 +8,7 @@
 
 use super::{Context, RowPlan, Suite, lane, peers, published};
 use crate::contestants::{Entry, uslab_cache, uslab_malloc};
+use crate::measure::Method;
 use crate::results::{Role, Row, Run};
 use crate::rounds::LocalRound;
 use crate::table::{self, Grid};
@@ -60,9 +61,6 @@ fn plan(context: &Context, published: &published::BulkRow) -> RowPlan {
         ("slub_2015_bulk", published.slub_bulk),
     ];
     RowPlan {
-        id: format!("bulk/{size}/n{n}"),
-        group: format!("{size} B objects, N at once"),
-        title: format!("N = {n}"),
         size_bytes: size,
         live: n,
         target: (n == JUDGED.0 && size == 256).then_some(JUDGED.1),
@@ -70,7 +68,12 @@ fn plan(context: &Context, published: &published::BulkRow) -> RowPlan {
             .into_iter()
             .filter_map(|(name, value)| Some((name.into(), value?)))
             .collect::<BTreeMap<_, _>>(),
-        lanes,
+        ..RowPlan::new(
+            format!("bulk/{size}/n{n}"),
+            format!("{size} B objects, N at once"),
+            format!("N = {n}"),
+            Method::Rounds(lanes),
+        )
     }
 }
 
@@ -91,7 +94,8 @@ fn render(run: &Run, out: &mut dyn Write) -> std::fmt::Result {
         "SLAB 2015",
         "SLUB 2015",
     ]);
-    let single = |row: &Row| row.named("uslab cache").map(|figure| (figure.ns.min, figure.cycles.min));
+    let single =
+        |row: &Row| row.named("uslab cache").map(|figure| (figure.value.min, figure.cycles.map(|c| c.min)));
     for row in &run.rows {
         let bulk = row.figure(Role::Subject);
         let best = row.best_peer.as_deref().and_then(|name| row.named(name));
@@ -105,13 +109,13 @@ fn render(run: &Run, out: &mut dyn Write) -> std::fmt::Result {
         };
         grid.row([
             row.live.to_string(),
-            table::number(bulk.map(|f| f.ns.min)),
-            table::number(bulk.map(|f| f.ns.median)),
-            table::cycles(bulk.map(|f| f.cycles.min)),
+            table::number(bulk.map(|f| f.value.min)),
+            table::number(bulk.map(|f| f.value.median)),
+            table::cycles(bulk.and_then(|f| f.cycles).map(|c| c.min)),
             table::number(single(row).map(|s| s.0)),
-            table::cycles(single(row).map(|s| s.1)),
-            table::number(row.named(MALLOC_BULK).map(|f| f.ns.min)),
-            table::number(best.map(|f| f.ns.min)),
+            table::cycles(single(row).and_then(|s| s.1)),
+            table::number(row.named(MALLOC_BULK).map(|f| f.value.min)),
+            table::number(best.map(|f| f.value.min)),
             row.best_peer.clone().unwrap_or_default(),
             table::ratio(bulk.and_then(|f| f.ratio)),
             table::target(row.target),

@@ -10,8 +10,8 @@ pub mod published;
 
 use crate::contestants::{Entry, PEERS};
 use crate::cpu::Cpus;
-use crate::measure::Lane;
-use crate::results::{Role, Run, RunOptions};
+use crate::measure::{Lane, Method, RunLane, Sample};
+use crate::results::{Role, Run, RunOptions, Unit};
 use crate::rounds::remote::Consumer;
 use crate::rounds::{LocalRound, LocalWork, RemoteWork, Work};
 use std::collections::BTreeMap;
@@ -67,13 +67,48 @@ pub struct RowPlan {
     pub title: String,
     pub size_bytes: usize,
     pub live: usize,
+    pub threads: usize,
+    pub unit: Unit,
     pub target: Option<f64>,
     pub published_cycles: BTreeMap<String, f64>,
-    pub lanes: Vec<Lane>,
+    pub method: Method,
+}
+
+impl RowPlan {
+    /// A row of one thread and one live object, in nanoseconds, with no target; the fields that differ are set on it.
+    pub fn new(
+        id: impl Into<String>,
+        group: impl Into<String>,
+        title: impl Into<String>,
+        method: Method,
+    ) -> Self {
+        Self {
+            id: id.into(),
+            group: group.into(),
+            title: title.into(),
+            size_bytes: 0,
+            live: 1,
+            threads: 1,
+            unit: Unit::Ns,
+            target: None,
+            published_cycles: BTreeMap::new(),
+            method,
+        }
+    }
 }
 
 fn lane(name: impl Into<String>, role: Role, work: Box<dyn Work>) -> Lane {
     Lane { name: name.into(), role, work }
+}
+
+/// A lane of runs.
+#[allow(dead_code)]
+fn run_lane(
+    name: impl Into<String>,
+    role: Role,
+    run: impl FnMut() -> Result<Sample, String> + 'static,
+) -> RunLane {
+    RunLane { name: name.into(), role, run: Box::new(run) }
 }
 
 /// A lane for every peer.
@@ -104,9 +139,16 @@ mod tests {
         for suite in SUITES {
             let mut ids = HashSet::new();
             for row in suite.rows(&context()) {
-                let count = |role| row.lanes.iter().filter(|lane| lane.role == role).count();
+                let lanes = row.method.lanes();
+                let count = |role| lanes.iter().filter(|lane| lane.1 == role).count();
                 assert_eq!(count(Role::Subject), 1, "{}", row.id);
-                assert_eq!(count(Role::Peer), PEERS.len(), "{}", row.id);
+                if matches!(row.method, Method::Rounds(_)) {
+                    assert_eq!(count(Role::Peer), PEERS.len(), "{}", row.id);
+                }
+                let mut names: Vec<_> = lanes.iter().map(|lane| lane.0).collect();
+                names.sort_unstable();
+                names.dedup();
+                assert_eq!(names.len(), lanes.len(), "{}: a name twice", row.id);
                 assert!(ids.insert(row.id.clone()), "{} twice", row.id);
             }
             assert!(!ids.is_empty());

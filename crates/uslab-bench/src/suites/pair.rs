@@ -9,10 +9,10 @@
 
 use super::{Context, RowPlan, Suite, lane, peers};
 use crate::contestants::{Entry, none::NoAllocator, uslab_cache, uslab_malloc};
+use crate::measure::Method;
 use crate::results::{Role, Run};
 use crate::rounds::LocalRound;
 use crate::table;
-use std::collections::BTreeMap;
 use std::fmt::Write;
 
 const SIZES: [usize; 4] = [16, 64, 256, 1024];
@@ -69,14 +69,15 @@ fn cache_rows(context: &Context) -> Vec<RowPlan> {
             ];
             lanes.extend(peers(work));
             RowPlan {
-                id: format!("cache/{size}/live{live}"),
-                group: CACHE_GROUP.into(),
-                title: format!("{size} B, {live} live"),
                 size_bytes: size,
                 live,
                 target: target.filter(|_| size == 256),
-                published_cycles: BTreeMap::new(),
-                lanes,
+                ..RowPlan::new(
+                    format!("cache/{size}/live{live}"),
+                    CACHE_GROUP,
+                    format!("{size} B, {live} live"),
+                    Method::Rounds(lanes),
+                )
             }
         })
         .collect()
@@ -94,14 +95,15 @@ fn malloc_rows(context: &Context, sized: bool) -> Vec<RowPlan> {
             let mut lanes = vec![lane(ours.name, Role::Subject, work(ours))];
             lanes.extend(peers(work));
             RowPlan {
-                id: format!("{}/{size}/live{live}", if sized { "sized" } else { "malloc" }),
-                group: if sized { SIZED_GROUP } else { MALLOC_GROUP }.into(),
-                title: format!("{size} B, {live} live"),
                 size_bytes: size,
                 live,
                 target: (!sized).then_some(MALLOC_TARGET),
-                published_cycles: BTreeMap::new(),
-                lanes,
+                ..RowPlan::new(
+                    format!("{}/{size}/live{live}", if sized { "sized" } else { "malloc" }),
+                    if sized { SIZED_GROUP } else { MALLOC_GROUP },
+                    format!("{size} B, {live} live"),
+                    Method::Rounds(lanes),
+                )
             }
         })
         .collect()
@@ -120,15 +122,16 @@ fn remote_rows(context: &Context) -> Vec<RowPlan> {
             let nobody = Entry::of::<NoAllocator>();
             lanes.push(lane(nobody.name, Role::Floor, context.remote(nobody, size, bulk)));
             rows.push(RowPlan {
-                id: format!("remote/{kind}/{size}/{way}"),
-                group: REMOTE_GROUP.into(),
-                title: format!("{size} B, {kind}, {way}"),
                 size_bytes: size,
                 live: crate::rounds::remote::MOST_LIVE,
                 // On one CPU the two threads take turns, and the scheduler is what is measured.
                 target: context.cpus.second.map(|_| target),
-                published_cycles: BTreeMap::new(),
-                lanes,
+                ..RowPlan::new(
+                    format!("remote/{kind}/{size}/{way}"),
+                    REMOTE_GROUP,
+                    format!("{size} B, {kind}, {way}"),
+                    Method::Rounds(lanes),
+                )
             });
         }
     }
