@@ -149,6 +149,8 @@ struct Running<'a> {
     run: Box<dyn FnMut(usize) -> u64>,
     repeats: usize,
     samples: Vec<(f64, f64)>,
+    /// What the least round was made of, in ns an object.
+    parts: BTreeMap<String, f64>,
     redone: usize,
 }
 
@@ -167,10 +169,12 @@ fn rounds(lanes: &[Lane], plan: Plan, clock: &mut Clock, stop: impl Fn() -> bool
         let mut run = lane.work.prepare();
         let filling = repeats_for(&mut run, plan.round_ns, clock.ns_per_tick);
         let repeats = lane.work.fixed_repeats().filter(|_| plan.round_ns > 0.0).unwrap_or(filling);
-        running.push(Running { lane, run, repeats, samples: Vec::with_capacity(plan.rounds), redone: 0 });
+        let samples = Vec::with_capacity(plan.rounds);
+        running.push(Running { lane, run, repeats, samples, parts: BTreeMap::new(), redone: 0 });
     }
+    let most = lanes.iter().map(|lane| lane.work.most_rounds()).min().unwrap_or(0);
     let started = Instant::now();
-    for round in 0..plan.rounds {
+    for round in 0..plan.rounds.min(most) {
         if round >= ENOUGH_ROUNDS && started.elapsed() > ROW_MOST {
             break;
         }
@@ -191,7 +195,13 @@ impl Running<'_> {
         for _ in 0..TRIES {
             if let Some(ticks) = clock.watch(|| (self.run)(self.repeats)) {
                 let each = ticks as f64 / objects;
-                self.samples.push((each * clock.ns_per_tick, each * clock.cycles_per_tick()));
+                let ns = each * clock.ns_per_tick;
+                if self.samples.iter().all(|sample| ns < sample.0) {
+                    let part =
+                        |(name, ticks)| (format!("{name}_ns"), ticks as f64 / objects * clock.ns_per_tick);
+                    self.parts = self.lane.work.parts().into_iter().map(part).collect();
+                }
+                self.samples.push((ns, each * clock.cycles_per_tick()));
                 return;
             }
             self.redone += 1;
@@ -208,7 +218,7 @@ impl Running<'_> {
             role: self.lane.role,
             value: column(|sample| sample.0),
             cycles: Some(column(|sample| sample.1)),
-            extra: BTreeMap::new(),
+            extra: self.parts.clone(),
             series: BTreeMap::new(),
             ratio: None,
             ratio_of_medians: None,

@@ -137,8 +137,10 @@ pub enum Role {
     /// Another way of using uslab, for information.
     Ours,
     Peer,
-    /// What the round costs without any allocator.
+    /// What the round costs without any allocator: taken off both sides in [`Figure::ratio_above_floor`].
     Floor,
+    /// What a known mechanism costs, that is no allocator: for the reader alone.
+    Reference,
 }
 
 /// What a contestant cost in a row.

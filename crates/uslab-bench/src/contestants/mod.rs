@@ -15,6 +15,7 @@
 //! Must never: give one contestant a loop, a check or a hint that another does not get; enable a feature of a
 //! peer's crate that takes over malloc.
 
+pub mod floor;
 pub mod glibc;
 pub mod jemalloc;
 pub mod mimalloc;
@@ -26,7 +27,7 @@ pub mod snmalloc;
 pub mod uslab_cache;
 pub mod uslab_malloc;
 
-use crate::rounds::{LocalRound, RemoteRound, local, remote};
+use crate::rounds::{BatchRound, LocalRound, RemoteRound, batch, local, remote};
 use serde::Serialize;
 
 /// One allocator, called one way. The functions are static: a contestant is a type, so that its calls are
@@ -80,6 +81,10 @@ pub trait Contestant: 'static {
             unsafe { Self::free(object, size) }
         }
     }
+
+    /// Gives back to slabs, and empty slabs to the page layer, what is kept in front of them for objects of that
+    /// size. Nothing where the rows that flush do not ask it: of peers they want the cost without.
+    fn flush(_size: usize) {}
 }
 
 /// What the results say about a contestant.
@@ -101,7 +106,12 @@ pub struct Entry {
     pub about: fn() -> About,
     pub enter_thread: fn(),
     pub leave_thread: fn(),
+    /// For what is not timed.
+    pub alloc: fn(usize) -> *mut u8,
+    /// [`Contestant::free`], under the same conditions.
+    pub free: unsafe fn(*mut u8, usize),
     pub local: fn(&LocalRound, &mut [*mut u8]) -> u64,
+    pub batch: fn(&BatchRound, usize, &mut [*mut u8]) -> batch::Parts,
     pub produce: fn(&RemoteRound),
     pub consume: fn(&RemoteRound),
 }
@@ -113,7 +123,10 @@ impl Entry {
             about: C::about,
             enter_thread: C::enter_thread,
             leave_thread: C::leave_thread,
+            alloc: C::alloc,
+            free: C::free,
             local: local::run::<C>,
+            batch: batch::run::<C>,
             produce: remote::produce::<C>,
             consume: remote::consume::<C>,
         }
@@ -191,6 +204,12 @@ mod tests {
             works(&uslab_malloc::CALLED, size);
         }
         assert!(uslab_cache::entries(7).is_none());
+    }
+
+    #[test]
+    fn the_unprotected_array_allocates_and_frees() {
+        let [_, array] = floor::REFERENCES;
+        [8, 16, 256, 1024, 16384].into_iter().for_each(|size| works(&array, size));
     }
 
     #[test]

@@ -88,6 +88,10 @@ macro_rules! typed_cache {
                     // caller's promise.
                     unsafe { CACHE.free_bulk(slice::from_raw_parts(data, n)) }
                 }
+
+                fn flush(_size: usize) {
+                    CACHE.shrink();
+                }
             }
 
             struct Called;
@@ -132,6 +136,10 @@ macro_rules! typed_cache {
                 unsafe fn free_bulk(size: usize, objects: &[*mut u8]) {
                     // SAFETY: the caller's promise is the same.
                     unsafe { Inlined::free_bulk(size, objects) }
+                }
+
+                fn flush(size: usize) {
+                    Inlined::flush(size);
                 }
             }
         }

@@ -2,16 +2,21 @@
 //! row repeats.
 //!
 //! ```text
+//!   batch.rs    one thread: a batch of thousands, its allocations, frees and flush timed apart
 //!   local.rs    one thread: allocate a live set, free it, again and again
 //!   remote.rs   two threads: one allocates, one frees, batches go over a bounded ring
+//!   memory.rs   in a process of its own: a load, a part of it freed, idleness; resident memory
 //! ```
 //!
 //! A new kind of work (latency, fragmentation, a ring of threads) is a file here with its loops and a type
 //! that implements [`Work`].
 
+pub mod batch;
 pub mod local;
+pub mod memory;
 pub mod remote;
 
+pub use batch::{BatchRound, BatchWork, Shape};
 pub use local::{LocalRound, LocalWork, Order};
 pub use remote::{RemoteRound, RemoteWork};
 
@@ -24,6 +29,16 @@ pub trait Work {
     /// round's time.
     fn fixed_repeats(&self) -> Option<usize> {
         None
+    }
+
+    /// No more rounds than this, where a round is long by its nature; of several lanes the least counts.
+    fn most_rounds(&self) -> usize {
+        usize::MAX
+    }
+
+    /// What the last round's ticks were made of, by name ("alloc", "free"); the least round's are reported.
+    fn parts(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
     }
 
     /// Makes everything that is not to be timed. The result runs so many repetitions and returns the ticks

@@ -1,0 +1,262 @@
+//! One thread, a long batch: thousands of objects allocated, then freed, and what each part took.
+//!
+//! ```text
+//!   Live      allocate all, in steps │ free all, in steps, as they were allocated │ flush, if asked for
+//!   Through   allocate a step, free it, again until all went through              │ flush, if asked for
+//! ```
+//!
+//! A step is one object by the plain calls, or N by the bulk calls. *Flush* gives back to slabs, and empty slabs
+//! to the page layer, what the allocator kept in front of them: then a free that only queues has not hidden its
+//! cost. Who has no such call flushes nothing.
+//!
+//! One whole batch goes before the clock, as in local.rs, so that every round begins as the one before ended: with
+//! whatever the allocator kept, or, after a flush, with nothing. The parts are read from the same counter between
+//! them, and add up to the round.
+//!
+//! Must never: branch on an option inside a timed loop, or allocate in a round otherwise than from the contestant.
+
+use super::{Work, out_of_memory};
+use crate::asm::{opaque, opaque_size, ticks};
+use crate::contestants::{Contestant, Entry};
+use std::cell::Cell;
+use std::rc::Rc;
+
+/// What is live at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// The whole batch.
+    Live,
+    /// One step.
+    Through,
+}
+
+/// A batch of a contestant.
+#[derive(Clone, Debug)]
+pub struct BatchRound {
+    pub size: usize,
+    pub shape: Shape,
+    /// So many at once by the allocator's bulk calls; one at a time by its plain calls if `None`. Peers, which have
+    /// no bulk calls, loop over the step.
+    pub step: Option<usize>,
+    /// The first word of each object is written after its allocation.
+    pub touch: bool,
+    pub flush: bool,
+}
+
+/// Ticks of a round's parts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Parts {
+    pub alloc: u64,
+    pub free: u64,
+    /// Of [`Shape::Through`], where allocations and frees take turns.
+    pub both: u64,
+    pub flush: u64,
+}
+
+impl Parts {
+    pub fn sum(&self) -> u64 {
+        self.alloc + self.free + self.both + self.flush
+    }
+
+    fn add(&mut self, other: Parts) {
+        self.alloc += other.alloc;
+        self.free += other.free;
+        self.both += other.both;
+        self.flush += other.flush;
+    }
+}
+
+/// Runs `repeats` batches in `slots`, whose length is the batch, and returns the ticks of their parts.
+pub fn run<C: Contestant>(round: &BatchRound, repeats: usize, slots: &mut [*mut u8]) -> Parts {
+    let batch = match (round.step.is_some(), round.touch) {
+        (false, false) => one_batch::<C, false, false>,
+        (false, true) => one_batch::<C, false, true>,
+        (true, false) => one_batch::<C, true, false>,
+        (true, true) => one_batch::<C, true, true>,
+    };
+    batch(round, slots);
+    let mut parts = Parts::default();
+    (0..repeats).for_each(|_| parts.add(batch(round, slots)));
+    parts
+}
+
+fn one_batch<C: Contestant, const BULK: bool, const TOUCH: bool>(
+    round: &BatchRound,
+    slots: &mut [*mut u8],
+) -> Parts {
+    let (size, step) = (opaque_size(round.size), round.step.unwrap_or(1));
+    let mut parts = Parts::default();
+    let start = ticks();
+    let worked = match round.shape {
+        Shape::Live => {
+            fill::<C, BULK, TOUCH>(size, step, slots);
+            let filled = ticks();
+            // SAFETY: `fill` allocated each of them; each is freed once.
+            unsafe { empty::<C, BULK>(size, step, slots) };
+            let emptied = ticks();
+            (parts.alloc, parts.free) = (filled - start, emptied - filled);
+            emptied
+        }
+        Shape::Through => {
+            through::<C, BULK, TOUCH>(size, step, slots);
+            let now = ticks();
+            parts.both = now - start;
+            now
+        }
+    };
+    if round.flush {
+        C::flush(size);
+        parts.flush = ticks() - worked;
+    }
+    parts
+}
+
+/// Fills one step by one bulk call, or one at a time.
+#[inline(always)]
+fn obtain<C: Contestant, const BULK: bool, const TOUCH: bool>(size: usize, slots: &mut [*mut u8]) {
+    if BULK && !C::alloc_bulk(size, slots) {
+        out_of_memory(C::NAME);
+    }
+    for slot in slots.iter_mut() {
+        if !BULK {
+            *slot = C::alloc(size);
+            if slot.is_null() {
+                out_of_memory(C::NAME);
+            }
+        }
+        if TOUCH {
+            // SAFETY: fresh memory of at least 8 bytes, aligned to 8 at least by every contestant.
+            unsafe { slot.cast::<usize>().write(size) };
+        }
+    }
+}
+
+/// # Safety
+/// Each of `slots` is live and from `obtain::<C, _, _>(size)`.
+#[inline(always)]
+unsafe fn give_back<C: Contestant, const BULK: bool>(size: usize, slots: &[*mut u8]) {
+    if BULK {
+        // SAFETY: the caller's promise is the same.
+        unsafe { C::free_bulk(size, slots) };
+        return;
+    }
+    for &object in slots {
+        // SAFETY: the caller's promise holds for each.
+        unsafe { C::free(object, size) };
+    }
+}
+
+#[inline(never)]
+fn fill<C: Contestant, const BULK: bool, const TOUCH: bool>(size: usize, step: usize, slots: &mut [*mut u8]) {
+    if BULK {
+        slots.chunks_mut(step).for_each(|slots| obtain::<C, BULK, TOUCH>(size, slots));
+    } else {
+        obtain::<C, BULK, TOUCH>(size, slots);
+    }
+    opaque(slots.as_mut_ptr());
+}
+
+/// # Safety
+/// Each of `slots` is live and from `obtain::<C, _, _>(size)`.
+#[inline(never)]
+unsafe fn empty<C: Contestant, const BULK: bool>(size: usize, step: usize, slots: &[*mut u8]) {
+    if BULK {
+        for slots in slots.chunks(step) {
+            // SAFETY: the caller's promise is the same.
+            unsafe { give_back::<C, BULK>(size, slots) };
+        }
+    } else {
+        // SAFETY: the caller's promise is the same.
+        unsafe { give_back::<C, BULK>(size, slots) };
+    }
+}
+
+/// A step's slots are used again and again, so that only the objects move through the caches.
+#[inline(never)]
+fn through<C: Contestant, const BULK: bool, const TOUCH: bool>(
+    size: usize,
+    step: usize,
+    slots: &mut [*mut u8],
+) {
+    let mut left = slots.len();
+    while left > 0 {
+        let (slots, _) = slots.split_at_mut(step.min(left));
+        obtain::<C, BULK, TOUCH>(size, slots);
+        opaque(slots.as_mut_ptr());
+        // SAFETY: `obtain` allocated each of them; each is freed once.
+        unsafe { give_back::<C, BULK>(size, slots) };
+        left -= slots.len();
+    }
+}
+
+/// A batch of a contestant, as a lane of a row.
+pub struct BatchWork {
+    entry: Entry,
+    objects: usize,
+    round: BatchRound,
+    /// One batch is a round, and there are at most so many; `None`: as many as fill the usual rounds.
+    long_rounds: Option<usize>,
+    last: Rc<Cell<Parts>>,
+}
+
+impl BatchWork {
+    pub fn new(entry: Entry, objects: usize, round: BatchRound, long_rounds: Option<usize>) -> Self {
+        Self { entry, objects, round, long_rounds, last: Rc::default() }
+    }
+}
+
+impl Work for BatchWork {
+    fn objects_per_repeat(&self) -> usize {
+        self.objects
+    }
+
+    fn fixed_repeats(&self) -> Option<usize> {
+        self.long_rounds.map(|_| 1)
+    }
+
+    fn most_rounds(&self) -> usize {
+        self.long_rounds.unwrap_or(usize::MAX)
+    }
+
+    fn parts(&self) -> Vec<(&'static str, u64)> {
+        let parts = self.last.get();
+        let named = match self.round.shape {
+            Shape::Live => vec![("alloc", parts.alloc), ("free", parts.free)],
+            Shape::Through => vec![("pair", parts.both)],
+        };
+        named.into_iter().chain(self.round.flush.then_some(("flush", parts.flush))).collect()
+    }
+
+    fn prepare(&self) -> Box<dyn FnMut(usize) -> u64> {
+        let (run, round, last) = (self.entry.batch, self.round.clone(), Rc::clone(&self.last));
+        let mut slots = vec![std::ptr::null_mut(); self.objects];
+        Box::new(move |repeats| {
+            let parts = run(&round, repeats, &mut slots);
+            last.set(parts);
+            parts.sum()
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contestants::uslab_cache;
+
+    #[test]
+    fn every_shape_runs_through_and_its_parts_are_the_whole() {
+        let [cache, _] = uslab_cache::entries(64).unwrap();
+        for shape in [Shape::Live, Shape::Through] {
+            for step in [None, Some(64)] {
+                for flush in [false, true] {
+                    let round = BatchRound { size: 64, shape, step, touch: true, flush };
+                    let work = BatchWork::new(cache, 1000, round, None);
+                    let sum = work.prepare()(3);
+                    let parts = work.parts();
+                    assert_eq!(parts.iter().map(|part| part.1).sum::<u64>(), sum);
+                    assert_eq!(parts.iter().any(|part| part.0 == "flush"), flush);
+                }
+            }
+        }
+    }
+}
