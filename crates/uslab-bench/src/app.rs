@@ -2,14 +2,15 @@
 //!
 //! Must never: write anything but the report to standard output.
 
+use crate::child;
 use crate::cli::Args;
 use crate::clock::Clock;
-use crate::contestants::{Entry, InThread, PEERS, uslab_cache, uslab_malloc};
+use crate::contestants::{self, Entry, InThread, uslab_cache, uslab_malloc};
 use crate::cpu::{self, Cpus};
 use crate::machine::{Build, Machine};
 use crate::measure::{Plan, measure};
 use crate::modes;
-use crate::results::{AboutText, Report, Row, Run, RunOptions, SCHEMA, Verdict, judge};
+use crate::results::{AboutText, Report, Row, Run, RunOptions, SCHEMA, Skipped, Verdict, judge};
 use crate::session::Session;
 use crate::suites::{Context, RowPlan, Suite, find};
 use crate::table;
@@ -25,6 +26,9 @@ const INTERRUPTED: u8 = 130;
 
 pub fn main() -> ExitCode {
     let args = Args::parse();
+    if let Some(task) = &args.child {
+        return child::main(task);
+    }
     let suites = match args.suites() {
         Ok(suites) => suites,
         Err(line) => return fail(USAGE, &line),
@@ -115,7 +119,8 @@ fn run(context: &Context, plans: Vec<(&dyn Suite, Vec<RowPlan>)>) -> Result<Repo
         machine,
         build: Build::this(),
         options: context.options.clone(),
-        contestants: contestants(context.options.object_size_bytes),
+        contestants: took_part(context.options.object_size_bytes),
+        missing: contestants::missing().into_iter().map(Skipped::from).collect(),
         runs,
     })
 }
@@ -158,10 +163,10 @@ fn run_suite(
     Run { suite: suite.name().into(), mode: mode.to_string(), complete, rows }
 }
 
-fn contestants(object_size: usize) -> Vec<AboutText> {
+fn took_part(object_size: usize) -> Vec<AboutText> {
     let ours: Vec<Entry> =
         uslab_cache::entries(object_size).into_iter().flatten().chain([uslab_malloc::CALLED]).collect();
-    ours.iter().chain(PEERS).map(|entry| (entry.about)().into()).collect()
+    ours.iter().chain(contestants::peers()).map(|entry| (entry.about)().into()).collect()
 }
 
 fn json(report: &Report) -> String {

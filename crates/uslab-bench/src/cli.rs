@@ -23,7 +23,7 @@ const CHECK: (usize, u64) = (2, 0);
 #[command(long_about = LONG_ABOUT)]
 pub struct Args {
     /// Suites to run, or "all"; --list names them
-    #[arg(value_name = "SUITE", required_unless_present = "list")]
+    #[arg(value_name = "SUITE", required_unless_present_any = ["list", "child"])]
     suites: Vec<String>,
 
     /// List the suites and their rows; measure nothing
@@ -71,6 +71,10 @@ pub struct Args {
     /// Run single-threaded rounds on this CPU [default: the last one allowed]
     #[arg(long, value_name = "N")]
     pub cpu: Option<usize>,
+
+    /// Make one measurement for the process that started this one, and print it (see child.rs)
+    #[arg(long, value_name = "JSON", hide = true, exclusive = true)]
+    pub child: Option<String>,
 
     /// Measure although this program was built without optimisation
     #[arg(long)]

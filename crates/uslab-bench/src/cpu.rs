@@ -8,6 +8,7 @@
 
 use std::io;
 use std::mem::{MaybeUninit, size_of};
+use std::sync::OnceLock;
 
 /// The CPUs that rounds run on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +25,7 @@ impl Cpus {
     /// Picks from the affinity mask; `wanted` must be in it.
     pub fn choose(wanted: Option<usize>) -> Result<Self, String> {
         let allowed = allowed().map_err(|error| format!("cannot read the CPU affinity: {error}"))?;
-        Self::choose_from(&allowed, wanted)
+        Self::choose_from(AT_START.get_or_init(|| allowed), wanted)
     }
 
     fn choose_from(allowed: &[usize], wanted: Option<usize>) -> Result<Self, String> {
@@ -41,12 +42,32 @@ impl Cpus {
 /// Keeps the calling thread on `cpu`. Whether it worked: a sandbox may forbid it, and then the rounds run
 /// where they run.
 pub fn pin(cpu: usize) -> bool {
+    pin_to(&[cpu])
+}
+
+/// Keeps the calling thread on `cpus`, which came from an affinity mask.
+fn pin_to(cpus: &[usize]) -> bool {
     // SAFETY: a cpu_set_t is plain bits; all zero is the empty set.
     let mut set: libc::cpu_set_t = unsafe { MaybeUninit::zeroed().assume_init() };
-    // SAFETY: `cpu` came from such a set, so it is within its size.
-    unsafe { libc::CPU_SET(cpu, &mut set) };
+    for &cpu in cpus {
+        // SAFETY: `cpu` came from such a set, so it is within its size.
+        unsafe { libc::CPU_SET(cpu, &mut set) };
+    }
     // SAFETY: the set is valid for its size; 0 is the calling thread.
     unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) == 0 }
+}
+
+/// The affinity mask of the process before anything was pinned; [`Cpus::choose`] notes it.
+static AT_START: OnceLock<Vec<usize>> = OnceLock::new();
+
+/// Does `start` while this thread may use all CPUs that the process had at start: threads and processes begin
+/// with the mask of the thread that starts them, and a pinned one would pin them all.
+pub fn with_cpus_of_start<R>(start: impl FnOnce() -> R) -> R {
+    let (Some(all), Ok(now)) = (AT_START.get(), allowed()) else { return start() };
+    pin_to(all);
+    let started = start();
+    pin_to(&now);
+    started
 }
 
 fn allowed() -> io::Result<Vec<usize>> {

@@ -6,6 +6,7 @@
 //!    ├── suites/     pair, bulk     which rows there are, their targets and tables
 //!    ├── rounds/     local, remote  the timed loops, generic over the contestant
 //!    ├── contestants/               an allocator, called one way: a file each
+//!    ├── child                      one measurement in a process of its own
 //!    ├── measure ── clock, asm      interleaved rounds; ticks, cycles, disturbed rounds
 //!    └── results ── stats, table    one schema; minimum, median, ratio, verdict
 //! ```
@@ -30,6 +31,7 @@ compile_error!("the benchmark reads the cycle counters of x86_64 and aarch64 onl
 
 pub mod app;
 pub mod asm;
+pub mod child;
 pub mod cli;
 pub mod clock;
 pub mod contestants;
@@ -37,6 +39,9 @@ pub mod cpu;
 pub mod machine;
 pub mod measure;
 pub mod modes;
+pub mod preload;
+pub mod process;
+pub mod programs;
 pub mod results;
 pub mod rounds;
 pub mod session;

@@ -1,0 +1,326 @@
+//! How much memory a contestant takes: a load is allocated, a part of it freed, and then nothing is called
+//! for a while.
+//!
+//! ```text
+//!   baseline ── allocate and touch ── live ── free a part, in random order ── freed ── sleep ── idle
+//!        └────────────── a second thread reads /proc/self/statm now and then: the course ───────┘
+//! ```
+//!
+//! For a process of its own (child.rs): the resident set is the process's. Everything that this file needs
+//! itself (sizes, orders, addresses, the course) is there and touched before the baseline is read; the
+//! contestant's own set-up is not, it counts. Pages that were given back by MADV_FREE count as long as the
+//! kernel counts them.
+//!
+//! Must never: allocate from the system between the baseline and the last reading; call the contestant while
+//! it idles.
+
+use super::out_of_memory;
+use crate::contestants::Entry;
+use crate::measure::Sample;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// What is allocated, freed and waited for.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Load {
+    /// The sum of the sizes that are asked for.
+    pub live_bytes: usize,
+    /// Sizes are spread evenly over the logarithms of these two.
+    pub smallest_bytes: usize,
+    pub largest_bytes: usize,
+    pub freed_percent: usize,
+    pub idle_ms: u64,
+}
+
+/// Points of the course, and the most of them: the room is there before the baseline is read.
+const COURSE_EVERY: Duration = Duration::from_millis(100);
+const COURSE_MOST: usize = 4096;
+
+/// Names of the readings in [`Sample::extra`], each above the baseline.
+pub const LIVE: &str = "resident_live_bytes";
+pub const FREED: &str = "resident_freed_bytes";
+pub const IDLE: &str = "resident_idle_bytes";
+/// The most at any time.
+pub const PEAK: &str = "resident_peak_bytes";
+/// What the objects come to: all of them, and those that are not freed.
+pub const ASKED: &str = "live_bytes";
+pub const LEFT: &str = "live_left_bytes";
+/// When the objects are there, and when a part is freed again.
+pub const ALLOCATED_AT: &str = "allocated_at_s";
+pub const FREED_AT: &str = "freed_at_s";
+/// The course.
+pub const COURSE: &str = "resident_bytes_by_s";
+
+/// Runs the load on `entry`. The value is the resident set above the baseline while everything is live.
+pub fn run(entry: &Entry, load: &Load) -> Result<Sample, String> {
+    let objects = Objects::plan(load);
+    let mut slots = vec![std::ptr::null_mut::<u8>(); objects.sizes.len()];
+    slots.fill(std::ptr::dangling_mut());
+    let mut course: Vec<(f64, u64)> = vec![(1.0, 1); COURSE_MOST];
+    let statm = Statm::open().map_err(|error| format!("cannot read /proc/self/statm: {error}"))?;
+    let (ready, done, started) = (Barrier::new(2), AtomicBool::new(false), Instant::now());
+    let (readings, points) = thread::scope(|scope| {
+        let sampler = scope.spawn(|| {
+            ready.wait();
+            let mut points = 0;
+            while points < course.len() && !done.load(Relaxed) {
+                course[points] = (started.elapsed().as_secs_f64(), statm.resident_bytes());
+                points += 1;
+                thread::sleep(COURSE_EVERY);
+            }
+            points
+        });
+        ready.wait();
+        let readings = phases(entry, load, &objects, &mut slots, &statm, started);
+        done.store(true, Relaxed);
+        (readings, sampler.join().expect("the sampler does nothing that fails"))
+    });
+    let peak = peak_bytes().map_err(|error| format!("cannot read /proc/self/status: {error}"))?;
+    Ok(readings.sample(&course[..points], peak, &objects, load))
+}
+
+/// Resident bytes, as they were read, and when.
+struct Readings {
+    baseline: u64,
+    live: u64,
+    freed: u64,
+    idle: u64,
+    allocated_at: f64,
+    freed_at: f64,
+}
+
+fn phases(
+    entry: &Entry,
+    load: &Load,
+    objects: &Objects,
+    slots: &mut [*mut u8],
+    statm: &Statm,
+    started: Instant,
+) -> Readings {
+    let baseline = statm.resident_bytes();
+    (entry.enter_thread)();
+    for (slot, &size) in slots.iter_mut().zip(&objects.sizes) {
+        *slot = (entry.alloc)(size as usize);
+        if slot.is_null() {
+            out_of_memory(entry.name);
+        }
+        // SAFETY: fresh memory of `size` bytes.
+        unsafe { slot.write_bytes(0xa5, size as usize) };
+    }
+    let (live, allocated_at) = (statm.resident_bytes(), started.elapsed().as_secs_f64());
+    for &index in objects.freed(load) {
+        let index = index as usize;
+        // SAFETY: allocated above with this size; the order names each object once.
+        unsafe { (entry.free)(slots[index], objects.sizes[index] as usize) };
+    }
+    let (freed, freed_at) = (statm.resident_bytes(), started.elapsed().as_secs_f64());
+    thread::sleep(Duration::from_millis(load.idle_ms));
+    Readings { baseline, live, freed, idle: statm.resident_bytes(), allocated_at, freed_at }
+}
+
+impl Readings {
+    fn sample(&self, course: &[(f64, u64)], peak: u64, objects: &Objects, load: &Load) -> Sample {
+        let above = |bytes: u64| bytes.saturating_sub(self.baseline) as f64;
+        let left = objects.bytes() - objects.freed(load).iter().map(|&i| objects.size(i)).sum::<u64>();
+        let extra = [
+            (LIVE, above(self.live)),
+            (FREED, above(self.freed)),
+            (IDLE, above(self.idle)),
+            (PEAK, above(peak)),
+            (ASKED, objects.bytes() as f64),
+            (LEFT, left as f64),
+            (ALLOCATED_AT, self.allocated_at),
+            (FREED_AT, self.freed_at),
+        ];
+        Sample {
+            value: above(self.live),
+            extra: extra.map(|(name, value)| (name.to_owned(), value)).into(),
+            series: BTreeMap::from([(
+                COURSE.to_owned(),
+                course.iter().map(|&(at, bytes)| [at, above(bytes)]).collect(),
+            )]),
+        }
+    }
+}
+
+/// The objects of a load: the same for everybody.
+struct Objects {
+    sizes: Vec<u32>,
+    /// Each object once, in the order in which they are freed, if they are.
+    order: Vec<u32>,
+}
+
+impl Objects {
+    fn plan(load: &Load) -> Self {
+        // Counted first, so that each array is made once, at its size: one that grew would leave freed memory
+        // behind in the system's malloc, which is a contestant.
+        let count = Sizes::of(load).count();
+        let mut sizes = Vec::with_capacity(count);
+        sizes.extend(Sizes::of(load));
+        let mut order = Vec::with_capacity(count);
+        order.extend(0..count as u32);
+        let mut random = Xorshift::new();
+        for i in (1..count).rev() {
+            order.swap(i, random.below(i as u64 + 1) as usize);
+        }
+        Self { sizes, order }
+    }
+
+    fn freed(&self, load: &Load) -> &[u32] {
+        &self.order[..self.order.len() * load.freed_percent.min(100) / 100]
+    }
+
+    fn size(&self, index: u32) -> u64 {
+        self.sizes[index as usize].into()
+    }
+
+    fn bytes(&self) -> u64 {
+        self.sizes.iter().map(|&size| u64::from(size)).sum()
+    }
+}
+
+/// Sizes until they come to the load's live bytes.
+struct Sizes {
+    random: Xorshift,
+    left_bytes: usize,
+    smallest: f64,
+    ratio: f64,
+}
+
+impl Sizes {
+    fn of(load: &Load) -> Self {
+        let (smallest, largest) = (load.smallest_bytes.max(1) as f64, load.largest_bytes.max(1) as f64);
+        Self { random: Xorshift::new(), left_bytes: load.live_bytes, smallest, ratio: largest / smallest }
+    }
+}
+
+impl Iterator for Sizes {
+    type Item = u32;
+
+    fn next(&mut self) -> Option<u32> {
+        if self.left_bytes == 0 {
+            return None;
+        }
+        let size = (self.smallest * self.ratio.powf(self.random.fraction())).round() as usize;
+        self.left_bytes = self.left_bytes.saturating_sub(size);
+        Some(size as u32)
+    }
+}
+
+/// Marsaglia's xorshift, always from the same seed.
+pub(super) struct Xorshift(u64);
+
+impl Xorshift {
+    pub(super) fn new() -> Self {
+        Self(0x9e37_79b9_7f4a_7c15)
+    }
+
+    #[inline(always)]
+    pub(super) fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    pub(super) fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+
+    /// At least 0 and less than 1.
+    fn fraction(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+}
+
+/// The process's resident set, read without allocating.
+struct Statm {
+    file: File,
+    page_bytes: u64,
+}
+
+impl Statm {
+    fn open() -> io::Result<Self> {
+        // SAFETY: no conditions.
+        let page_bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as u64;
+        let statm = Self { file: File::open("/proc/self/statm")?, page_bytes };
+        if statm.resident_bytes() == 0 { Err(io::ErrorKind::InvalidData.into()) } else { Ok(statm) }
+    }
+
+    /// 0 if it cannot be read, which [`open`](Self::open) has ruled out.
+    fn resident_bytes(&self) -> u64 {
+        let mut text = [0; 128];
+        let length = self.file.read_at(&mut text, 0).unwrap_or(0);
+        second_number(&text[..length]) * self.page_bytes
+    }
+}
+
+/// The second of numbers that are separated by blanks.
+fn second_number(text: &[u8]) -> u64 {
+    let digits = text.split(|&byte| byte == b' ').nth(1).unwrap_or_default();
+    digits.iter().fold(0, |number, digit| number * 10 + u64::from(digit - b'0'))
+}
+
+/// The most that was ever resident.
+fn peak_bytes() -> io::Result<u64> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    kib.map(|kib| kib * 1024).ok_or(io::ErrorKind::InvalidData.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contestants::uslab_malloc;
+
+    const LOAD: Load =
+        Load { live_bytes: 1 << 20, smallest_bytes: 16, largest_bytes: 1024, freed_percent: 90, idle_ms: 1 };
+
+    #[test]
+    fn sizes_stay_in_their_bounds_and_come_to_the_load() {
+        let objects = Objects::plan(&LOAD);
+        assert!(objects.sizes.iter().all(|size| (16..=1024).contains(size)));
+        assert!((1 << 20..(1 << 20) + 1024).contains(&objects.bytes()));
+        // Evenly over the logarithms: half of them below the geometric mean.
+        let small = objects.sizes.iter().filter(|&&size| size <= 128).count();
+        assert!((45..55).contains(&(small * 100 / objects.sizes.len())));
+        let one = Load { smallest_bytes: 64, largest_bytes: 64, ..LOAD };
+        assert_eq!(Objects::plan(&one).sizes, vec![64; 1 << 14]);
+    }
+
+    #[test]
+    fn each_object_is_freed_once_at_most() {
+        let objects = Objects::plan(&LOAD);
+        let mut freed = objects.freed(&LOAD).to_vec();
+        assert_eq!(freed.len(), objects.sizes.len() * 9 / 10);
+        assert!(freed.windows(2).any(|pair| pair[0] > pair[1]));
+        freed.sort_unstable();
+        freed.dedup();
+        assert_eq!(freed.len(), objects.sizes.len() * 9 / 10);
+    }
+
+    #[test]
+    fn a_load_has_every_reading_and_a_course() {
+        let sample = run(&uslab_malloc::CALLED, &LOAD).unwrap();
+        for name in [LIVE, FREED, IDLE, PEAK, ASKED, LEFT, ALLOCATED_AT, FREED_AT] {
+            assert!(sample.extra.contains_key(name), "no {name}");
+        }
+        assert!(sample.extra[LEFT] < sample.extra[ASKED]);
+        assert!(!sample.series[COURSE].is_empty());
+    }
+
+    #[test]
+    fn statm_has_the_resident_set_second() {
+        assert_eq!(second_number(b"1000 234 5 6 0 7 0\n"), 234);
+        assert_eq!(second_number(b""), 0);
+        assert!(Statm::open().unwrap().resident_bytes() > 0);
+    }
+}
