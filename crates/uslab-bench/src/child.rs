@@ -18,6 +18,7 @@
 use crate::contestants::{Entry, PEERS, uslab_cache, uslab_malloc};
 use crate::cpu;
 use crate::measure::Sample;
+use crate::programs::Job;
 use crate::rounds::memory::{self, Load};
 use serde::{Deserialize, Serialize};
 use signal_hook::consts::SIGINT;
@@ -38,6 +39,8 @@ use std::time::{Duration, Instant};
 pub enum Task {
     /// How much memory a contestant holds under a load and after it.
     Rss { contestant: String, load: Load },
+    /// What a whole program takes under an allocator.
+    Program(Job),
 }
 
 impl Task {
@@ -45,6 +48,7 @@ impl Task {
     fn measure(&self) -> Result<Sample, String> {
         match self {
             Task::Rss { contestant, load } => memory::run(&find(contestant, load.largest_bytes)?, load),
+            Task::Program(job) => job.run(),
         }
     }
 }

@@ -4,8 +4,10 @@
 //! takes part, doing what work, against what target. Must never: run anything while planning, so that listing
 //! and filtering cost nothing.
 
+pub mod baseline;
 pub mod bulk;
 pub mod pair;
+pub mod programs;
 pub mod published;
 
 use crate::contestants::{Entry, PEERS};
@@ -30,7 +32,7 @@ pub trait Suite: Sync {
     fn render(&self, run: &Run, out: &mut dyn Write) -> std::fmt::Result;
 }
 
-pub const SUITES: &[&dyn Suite] = &[&pair::Pair, &bulk::Bulk];
+pub const SUITES: &[&dyn Suite] = &[&pair::Pair, &bulk::Bulk, &programs::Programs];
 
 /// The suite of that name.
 pub fn find(name: &str) -> Option<&'static dyn Suite> {
@@ -102,7 +104,6 @@ fn lane(name: impl Into<String>, role: Role, work: Box<dyn Work>) -> Lane {
 }
 
 /// A lane of runs.
-#[allow(dead_code)]
 fn run_lane(
     name: impl Into<String>,
     role: Role,

@@ -1,0 +1,195 @@
+//! Whole programs as workloads: each is a file with a type that implements [`Workload`], which starts the
+//! program with an allocator preloaded and says what it took.
+//!
+//! ```text
+//!   suites/programs.rs, order.rs ── Task::Program(Job) ── child.rs ── Job::run ── redis, python, cpp, sqlite
+//! ```
+//!
+//! A program gets a clean environment, so that nobody's settings reach one allocator's run only; what begins with
+//! USLAB_ is let through, because it chooses uslab's mode. Its files are in a folder that goes away with the run.
+//!
+//! Must never: preload anything into a program that is not the one measured (the client of a server, a shell).
+
+pub mod cpp;
+pub mod python;
+pub mod redis;
+pub mod sqlite;
+
+use crate::child::{self, Task};
+use crate::measure::Sample;
+use crate::process::Usage;
+use crate::results::RunOptions;
+use serde::{Deserialize, Serialize};
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// How much a workload does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Scale {
+    /// For function only: as little as the program can.
+    Check,
+    /// About half a second.
+    Quick,
+    /// Some seconds.
+    Full,
+}
+
+/// The most rounds that a first look has.
+const QUICK_ROUNDS: usize = 60;
+
+impl Scale {
+    pub fn of(options: &RunOptions) -> Self {
+        match (options.check, options.rounds <= QUICK_ROUNDS) {
+            (true, _) => Scale::Check,
+            (_, true) => Scale::Quick,
+            _ => Scale::Full,
+        }
+    }
+
+    /// The one of three that is meant for it.
+    pub fn pick<T>(self, check: T, quick: T, full: T) -> T {
+        match self {
+            Scale::Check => check,
+            Scale::Quick => quick,
+            Scale::Full => full,
+        }
+    }
+}
+
+pub trait Workload: Sync {
+    /// Unique, and a part of row ids.
+    fn name(&self) -> &'static str;
+
+    fn title(&self, scale: Scale) -> String;
+
+    /// One run. An error is one line.
+    fn run(&self, place: &Place) -> Result<Usage, String>;
+}
+
+pub const WORKLOADS: &[&dyn Workload] =
+    &[&redis::Redis, &python::OWN_ARENAS, &python::MALLOC, &cpp::Unit, &sqlite::Index];
+
+/// Not in the suite of programs: the knobs' suite has it.
+pub const BUILD: &dyn Workload = &cpp::Project;
+
+/// A run, as it is sent to a child.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Job {
+    pub workload: String,
+    pub library: PathBuf,
+    pub scale: Scale,
+    /// Fresh, and nobody else's.
+    pub folder: PathBuf,
+}
+
+impl Job {
+    /// Does it, in this process, which should be a small one (process.rs says why).
+    pub fn run(&self) -> Result<Sample, String> {
+        let all = WORKLOADS.iter().chain([&BUILD]);
+        let workload = all.copied().find(|workload| workload.name() == self.workload);
+        let workload = workload.ok_or_else(|| format!("no workload is called '{}'", self.workload))?;
+        let place = Place { folder: &self.folder, library: &self.library, scale: self.scale };
+        workload.run(&place).map(|usage| usage.sample())
+    }
+}
+
+/// Long enough for the slowest machine; it ends a hang.
+const LIMIT: Duration = Duration::from_secs(600);
+
+/// One run of `workload` under `library`, in a child and a folder of its own.
+pub fn run(workload: &str, library: &Path, scale: Scale) -> Result<Sample, String> {
+    let folder = tempfile::Builder::new()
+        .prefix("uslab-bench-")
+        .tempdir()
+        .map_err(|error| format!("cannot make a folder in {}: {error}", env::temp_dir().display()))?;
+    let job =
+        Job { workload: workload.into(), library: library.into(), scale, folder: folder.path().to_owned() };
+    child::run(&Task::Program(job), LIMIT)
+}
+
+/// Where and how a workload runs.
+pub struct Place<'a> {
+    pub folder: &'a Path,
+    pub library: &'a Path,
+    pub scale: Scale,
+}
+
+impl Place<'_> {
+    /// `program` of Debian's `package`, with the allocator under it and under all that it starts.
+    pub fn measured(&self, program: &str, package: &str) -> Result<Command, String> {
+        let mut command = self.plain(program, package)?;
+        command.env("LD_PRELOAD", self.library);
+        Ok(command)
+    }
+
+    /// The same without.
+    pub fn plain(&self, program: &str, package: &str) -> Result<Command, String> {
+        let path = find(program)
+            .ok_or_else(|| format!("{program} is not installed; on Debian: apt-get install {package}"))?;
+        let ours = env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("USLAB_"));
+        let mut command = Command::new(path);
+        command.env_clear().envs(ours).current_dir(self.folder);
+        command.env("PATH", SYSTEM_PATH).env("LANG", "C.UTF-8");
+        command.env("HOME", self.folder).env("TMPDIR", self.folder);
+        Ok(command)
+    }
+
+    pub fn write(&self, name: &str, text: &str) -> Result<(), String> {
+        let path = self.folder.join(name);
+        std::fs::write(&path, text).map_err(|error| format!("cannot write {}: {error}", path.display()))
+    }
+}
+
+const SYSTEM_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
+
+/// The system's own first: what a user's PATH has before it may be a script that starts the program.
+fn find(program: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let folders = env::split_paths(SYSTEM_PATH).chain(env::split_paths(&path)).collect::<Vec<_>>();
+    folders.into_iter().map(|folder| folder.join(program)).find(|path| path.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::preload;
+
+    #[test]
+    fn names_are_unique_and_titles_say_the_size() {
+        let mut names: Vec<_> = WORKLOADS.iter().chain([&BUILD]).map(|workload| workload.name()).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), WORKLOADS.len() + 1);
+        for workload in WORKLOADS {
+            assert!(!workload.title(Scale::Full).is_empty());
+        }
+    }
+
+    #[test]
+    fn what_is_not_installed_names_its_package() {
+        let place = Place { folder: Path::new("/"), library: Path::new("/x.so"), scale: Scale::Check };
+        let why = place.plain("no-such-program", "some-package").unwrap_err();
+        assert!(why.contains("some-package") && !why.contains('\n'), "{why}");
+    }
+
+    #[test]
+    fn every_workload_runs_or_says_what_is_missing() {
+        let library = preload::GLIBC.find().unwrap();
+        for workload in WORKLOADS.iter().chain([&BUILD]) {
+            let folder = tempfile::tempdir().unwrap();
+            let job = Job {
+                workload: workload.name().into(),
+                library: library.clone(),
+                scale: Scale::Check,
+                folder: folder.path().to_owned(),
+            };
+            match job.run() {
+                Ok(sample) => assert!(sample.value > 0.0 && sample.extra["peak_bytes"] > 0.0),
+                Err(why) => assert!(why.contains("apt-get install"), "{}: {why}", workload.name()),
+            }
+        }
+    }
+}

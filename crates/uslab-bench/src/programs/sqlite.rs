@@ -1,0 +1,49 @@
+//! The sqlite3 command: a table and three indexes over it in memory, then an update, a delete and a sort. In
+//! memory, because the disk is not what is measured.
+
+use super::{Place, Scale, Workload};
+use crate::process::{self, Usage};
+
+pub struct Index;
+
+fn rows(scale: Scale) -> u32 {
+    scale.pick(100, 100_000, 1_000_000)
+}
+
+/// The answer is checked by the script itself: a wrong one violates a constraint, which ends it.
+fn script(rows: u32) -> String {
+    format!(
+        ".bail on
+PRAGMA temp_store = MEMORY;
+CREATE TABLE t(id INTEGER PRIMARY KEY, k INTEGER NOT NULL, name TEXT NOT NULL, data BLOB);
+WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {rows})
+INSERT INTO t SELECT i, (i * 2654435761) % 1000003, printf('name-%08x', (i * 40503) % 16777216),
+                     CASE WHEN i % 10 = 0 THEN zeroblob(i % 300) END FROM n;
+CREATE INDEX by_k ON t(k);
+CREATE UNIQUE INDEX by_name ON t(name, id);
+CREATE INDEX partly ON t(length(data)) WHERE data IS NOT NULL;
+UPDATE t SET name = upper(name) || '!' WHERE id % 7 = 0;
+DELETE FROM t WHERE id % 11 = 0;
+SELECT group_concat(name, ',') FROM (SELECT name FROM t ORDER BY name DESC, id LIMIT 2000);
+CREATE TABLE answer(n INTEGER CHECK (n = {rows} - {rows} / 11));
+INSERT INTO answer SELECT count(*) FROM t;
+"
+    )
+}
+
+impl Workload for Index {
+    fn name(&self) -> &'static str {
+        "sqlite"
+    }
+
+    fn title(&self, scale: Scale) -> String {
+        format!("sqlite3: indexes over {} rows, in memory", rows(scale))
+    }
+
+    fn run(&self, place: &Place) -> Result<Usage, String> {
+        place.write("script.sql", &script(rows(place.scale)))?;
+        let mut sqlite = place.measured("sqlite3", "sqlite3")?;
+        sqlite.args(["-batch", ":memory:", ".read script.sql"]);
+        process::run(sqlite)
+    }
+}
