@@ -15,7 +15,7 @@
 //! Must never: outlive its parent, its limit or Ctrl-C; print anything but the sample; let a child's failure
 //! be more than one line.
 
-use crate::contestants::{Entry, PEERS, uslab_cache, uslab_malloc};
+use crate::contestants::{self, Entry, uslab_cache, uslab_malloc};
 use crate::cpu;
 use crate::measure::Sample;
 use crate::programs::Job;
@@ -58,7 +58,7 @@ pub fn find(name: &str, size_bytes: usize) -> Result<Entry, String> {
     let caches = uslab_cache::entries(size_bytes).into_iter().flatten();
     caches
         .chain([uslab_malloc::CALLED])
-        .chain(PEERS.iter().copied())
+        .chain(contestants::peers().iter().copied())
         .find(|entry| entry.name == name)
         .ok_or_else(|| format!("no contestant is called '{name}' (of {size_bytes} bytes)"))
 }
@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn every_contestant_is_found_by_its_name() {
-        for peer in PEERS {
+        for peer in contestants::peers() {
             assert_eq!(find(peer.name, 256).unwrap().name, peer.name);
         }
         for name in ["uslab cache", "uslab cache, called", "uslab malloc"] {

@@ -4,7 +4,7 @@
 //! A row has one unit, and in every unit less is better: a throughput is told as the time of one operation.
 //! Must never: hold a figure without its unit in its name or its place.
 
-use crate::contestants::About;
+use crate::contestants::{About, found::Missing};
 use crate::machine::{Build, Machine};
 use crate::stats::Summary;
 use serde::{Deserialize, Serialize};
@@ -23,6 +23,9 @@ pub struct Report {
     pub build: Build,
     pub options: RunOptions,
     pub contestants: Vec<AboutText>,
+    /// Contestants that this machine has not, and why.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub missing: Vec<Skipped>,
     pub runs: Vec<Run>,
 }
 
@@ -91,12 +94,18 @@ pub struct Row {
     pub skipped: Vec<Skipped>,
 }
 
-/// A contestant that could not take part in a row.
+/// A contestant that could not take part.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Skipped {
     pub contestant: String,
     /// One line.
     pub why: String,
+}
+
+impl From<Missing> for Skipped {
+    fn from(missing: Missing) -> Self {
+        Self { contestant: missing.name.into(), why: missing.why }
+    }
 }
 
 /// What a row's values are. Less is better in each.

@@ -216,6 +216,10 @@ pub fn heading(report: &Report, out: &mut dyn Write) -> std::fmt::Result {
             if about.warning.is_empty() { String::new() } else { format!("  WARNING: {}", about.warning) };
         writeln!(out, "{label:<10}{} {}, {}{warning}", about.name, about.version, about.build)?;
     }
+    for (i, missing) in report.missing.iter().enumerate() {
+        let label = if i == 0 { "left out" } else { "" };
+        writeln!(out, "{label:<10}{}: {}", missing.contestant, missing.why)?;
+    }
     Ok(())
 }
 

@@ -6,17 +6,21 @@
 //!         │
 //!   Entry::of::<C>() ── its loops as plain function pointers, so that suites can hold a list of contestants
 //!         │
-//!   PEERS, uslab_cache::entry(size), uslab_malloc::… ── what suites pick from
+//!   peers(), uslab_cache::entry(size), uslab_malloc::… ── what suites pick from
 //! ```
 //!
 //! Peers are called as their users call them: a plain call of the C function, linked statically, never
-//! installed as anybody's malloc. To add one: a file here, a line in [`PEERS`].
+//! installed as anybody's malloc. To add one: a file here, a line in [`PEERS`]. Some that the system may have as
+//! shared libraries are looked for when the program runs (found.rs); who is missing then, and why, is told
+//! beside the results. To add one of these: a file here, a line in [`FINDERS`].
 //!
 //! Must never: give one contestant a loop, a check or a hint that another does not get; enable a feature of a
 //! peer's crate that takes over malloc.
 
 pub mod floor;
+pub mod found;
 pub mod glibc;
+pub mod gperftools;
 pub mod jemalloc;
 pub mod mimalloc;
 #[cfg(mimalloc_v2)]
@@ -24,11 +28,14 @@ pub mod mimalloc_v2;
 pub mod none;
 pub mod rpmalloc;
 pub mod snmalloc;
+pub mod tbb;
 pub mod uslab_cache;
 pub mod uslab_malloc;
 
 use crate::rounds::{BatchRound, LocalRound, RemoteRound, batch, local, remote};
+use found::Missing;
 use serde::Serialize;
+use std::sync::OnceLock;
 
 /// One allocator, called one way. The functions are static: a contestant is a type, so that its calls are
 /// compiled into the loop.
@@ -133,7 +140,7 @@ impl Entry {
     }
 }
 
-/// The other allocators. The best of them in a row is what uslab is compared with.
+/// The peers that are part of this program.
 pub const PEERS: &[Entry] = &[
     Entry::of::<mimalloc::Mimalloc>(),
     #[cfg(mimalloc_v2)]
@@ -144,20 +151,59 @@ pub const PEERS: &[Entry] = &[
     Entry::of::<glibc::Glibc>(),
 ];
 
+/// Looks for a peer; the error is one line.
+type Finder = fn() -> Result<Entry, String>;
+
+/// The peers that the system may have.
+const FINDERS: &[(&str, Finder)] = &[(gperftools::NAME, gperftools::find), (tbb::NAME, tbb::find)];
+
+struct Looked {
+    peers: Vec<Entry>,
+    missing: Vec<Missing>,
+}
+
+/// Looks once in the life of the process.
+fn looked() -> &'static Looked {
+    static LOOKED: OnceLock<Looked> = OnceLock::new();
+    LOOKED.get_or_init(|| look(FINDERS))
+}
+
+fn look(finders: &[(&'static str, Finder)]) -> Looked {
+    let (mut peers, mut missing) = (PEERS.to_vec(), Vec::new());
+    for &(name, find) in finders {
+        match find() {
+            Ok(entry) => peers.push(entry),
+            Err(why) => missing.push(Missing { name, why }),
+        }
+    }
+    Looked { peers, missing }
+}
+
+/// The other allocators that there are on this machine. The best of them in a row is what uslab is compared
+/// with.
+pub fn peers() -> &'static [Entry] {
+    &looked().peers
+}
+
+/// The peers that were looked for and are not there.
+pub fn missing() -> Vec<Missing> {
+    looked().missing.clone()
+}
+
 /// The allocator's own thread set-up, for every peer at once: called at the start and at the end of each
 /// thread that runs rounds.
 pub struct InThread(());
 
 impl InThread {
     pub fn enter() -> Self {
-        PEERS.iter().for_each(|peer| (peer.enter_thread)());
+        peers().iter().for_each(|peer| (peer.enter_thread)());
         Self(())
     }
 }
 
 impl Drop for InThread {
     fn drop(&mut self) {
-        PEERS.iter().for_each(|peer| (peer.leave_thread)());
+        peers().iter().for_each(|peer| (peer.leave_thread)());
     }
 }
 
@@ -186,7 +232,7 @@ mod tests {
     #[test]
     fn every_peer_allocates_and_frees() {
         let _in_thread = InThread::enter();
-        for peer in PEERS {
+        for peer in peers() {
             [16, 256, 1024].into_iter().for_each(|size| works(peer, size));
             assert_eq!((peer.about)().name, peer.name);
             assert!(!(peer.about)().version.is_empty());
@@ -214,9 +260,26 @@ mod tests {
 
     #[test]
     fn names_are_unique() {
-        let mut names: Vec<_> = PEERS.iter().map(|peer| peer.name).collect();
+        let mut names: Vec<_> = peers().iter().map(|peer| peer.name).collect();
         names.sort_unstable();
         names.dedup();
-        assert_eq!(names.len(), PEERS.len());
+        assert_eq!(names.len(), peers().len());
+    }
+
+    #[test]
+    fn whoever_is_looked_for_is_a_peer_or_missing_with_one_line() {
+        assert_eq!(peers().len() + missing().len(), PEERS.len() + FINDERS.len());
+        assert!(missing().iter().all(|missing| !missing.why.is_empty() && !missing.why.contains('\n')));
+    }
+
+    #[test]
+    fn a_library_that_is_not_installed_leaves_its_peer_out() {
+        fn nowhere() -> Result<Entry, String> {
+            found::Library::open("libno-such-allocator.so.7", "libno-such7").map(|_| PEERS[0])
+        }
+        let looked = look(&[("nobody", nowhere)]);
+        assert_eq!(looked.peers.len(), PEERS.len());
+        let why = "libno-such-allocator.so.7 is not installed (Debian: libno-such7)".into();
+        assert_eq!(looked.missing, [Missing { name: "nobody", why }]);
     }
 }

@@ -243,14 +243,14 @@ impl Work for RemoteWork {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contestants::{PEERS, none::NoAllocator};
+    use crate::contestants::{self, none::NoAllocator};
 
     #[test]
     fn every_peer_hands_over_and_the_ring_ends_empty() {
         let _in_thread = InThread::enter();
         let consumer = Consumer::new(Cpus { first: 0, second: None, allowed: 1 });
         let nobody = Entry::of::<NoAllocator>();
-        for entry in PEERS.iter().chain([&nobody]) {
+        for entry in contestants::peers().iter().chain([&nobody]) {
             for bulk in [false, true] {
                 let round = Arc::new(RemoteRound::new(256, bulk));
                 for _ in 0..3 {

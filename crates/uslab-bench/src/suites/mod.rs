@@ -10,7 +10,7 @@ pub mod pair;
 pub mod programs;
 pub mod published;
 
-use crate::contestants::{Entry, PEERS};
+use crate::contestants::{self, Entry};
 use crate::cpu::Cpus;
 use crate::measure::{Lane, Method, RunLane, Sample};
 use crate::results::{Role, Run, RunOptions, Unit};
@@ -114,7 +114,7 @@ fn run_lane(
 
 /// A lane for every peer.
 fn peers<'a>(work: impl Fn(Entry) -> Box<dyn Work> + 'a) -> impl Iterator<Item = Lane> + 'a {
-    PEERS.iter().map(move |&peer| lane(peer.name, Role::Peer, work(peer)))
+    contestants::peers().iter().map(move |&peer| lane(peer.name, Role::Peer, work(peer)))
 }
 
 #[cfg(test)]
@@ -144,7 +144,7 @@ mod tests {
                 let count = |role| lanes.iter().filter(|lane| lane.1 == role).count();
                 assert_eq!(count(Role::Subject), 1, "{}", row.id);
                 if matches!(row.method, Method::Rounds(_)) {
-                    assert_eq!(count(Role::Peer), PEERS.len(), "{}", row.id);
+                    assert_eq!(count(Role::Peer), contestants::peers().len(), "{}", row.id);
                 }
                 let mut names: Vec<_> = lanes.iter().map(|lane| lane.0).collect();
                 names.sort_unstable();
