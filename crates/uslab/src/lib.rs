@@ -5,6 +5,9 @@
 #![no_std]
 #![warn(missing_docs)]
 
+#[cfg(any(feature = "std", test))]
+extern crate std;
+
 /// Sets the library up for the tests of a layer below the one that does it, which they may not name.
 #[cfg(all(test, not(loom)))]
 macro_rules! set_up {
@@ -23,6 +26,8 @@ pub mod os;
 pub mod pages;
 #[cfg(not(loom))]
 pub mod percpu;
+#[cfg(not(loom))]
+pub mod reclaim;
 #[cfg(not(loom))]
 pub mod rseq;
 #[cfg(not(loom))]
@@ -45,5 +50,9 @@ pub use {
         RawPrefilled, mode, release_memory,
     },
     malloc::{Heap, Uslab},
+    reclaim::{
+        RegisterError, Registration, Scan, ShrinkControl, Shrinker, ShrinkerOptions, reclaim,
+        register_shrinker,
+    },
     rseq::Mode,
 };

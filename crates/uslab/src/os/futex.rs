@@ -7,6 +7,20 @@ use core::sync::atomic::AtomicU32;
 /// wakes like a thread.
 pub struct Futex;
 
+impl Futex {
+    /// Wakes everybody who sleeps on `word`.
+    pub fn wake_all(word: &AtomicU32) {
+        wake(word, i32::MAX);
+    }
+}
+
+fn wake(word: &AtomicU32, most: i32) {
+    // SAFETY: the kernel uses the address as a key only; what sleepers wait on is never unmapped.
+    unsafe {
+        libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, most);
+    }
+}
+
 impl Park for Futex {
     fn wait(word: &AtomicU32, expected: u32) {
         let op = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
@@ -18,10 +32,7 @@ impl Park for Futex {
     }
 
     fn wake_one(word: &AtomicU32) {
-        // SAFETY: the kernel uses the address as a key only; the lock's memory is never unmapped.
-        unsafe {
-            libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, 1);
-        }
+        wake(word, 1);
     }
 
     fn thread_key() -> usize {

@@ -15,6 +15,7 @@ pub mod memory;
 pub mod report;
 #[cfg(test)]
 mod tests;
+pub mod thread;
 
 pub use futex::Futex;
 

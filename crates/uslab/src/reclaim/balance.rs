@@ -1,0 +1,138 @@
+//! How much of a cache a pass asks for: in proportion to its size, less the more an entry is worth.
+//!
+//! ```text
+//!   share(priority) = 4 · freeable / 2^priority / seeks        seeks = 2: twice the fraction that the pass is worth
+//! ```
+//!
+//! The rule is the one Linux has had since 2002 (shrinkers; in its present form `4·(freeable >> priority)/seeks`): for each part of
+//! memory that pressure scans, the same part of every cache is scanned, weighted by what an entry costs to make again. Two of
+//! its known faults are mended here:
+//!
+//! * The shift throws fractions away, so that a cache of less than 4096 entries is never asked at the light priorities. Here
+//!   work is owed in 4096ths of an entry, and small caches save up.
+//! * Work that could not be done (the callback had to say "not now") piles up without end and comes down at once, much later. Here it is
+//!   capped at twice the cache, and what exceeds one batch loses a quarter with each pass.
+//!
+//! Pure arithmetic: no clock, no lock, no callback. Must never overflow, whatever a callback claims.
+
+/// The lightest pressure. Priority 0 is the heaviest: everything.
+pub const LIGHTEST: u32 = 12;
+/// Entries more than this a cache cannot have; a larger count is a lie, and is cut.
+const FREEABLE_MOST: u64 = 1 << 40;
+/// Owed work is counted in 2^-12 of an entry.
+const FRACTION_BITS: u32 = LIGHTEST;
+
+/// What a shrinker still owes, in 4096ths of an entry.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Owed(pub u64);
+
+impl Owed {
+    /// One more pass at `priority` (0 to [`LIGHTEST`]) over `freeable` entries that are worth `seeks` seeks each (0: nothing).
+    #[must_use]
+    pub fn after_pass(self, freeable: usize, priority: u32, seeks: u32, batch: usize) -> Owed {
+        let freeable = (freeable as u64).min(FREEABLE_MOST);
+        let whole = freeable << FRACTION_BITS;
+        let share = match seeks {
+            // An entry that costs nothing to make again: half of them, at any pressure.
+            0 => whole / 2,
+            _ => (freeable * 4) << (FRACTION_BITS - priority.min(LIGHTEST)),
+        };
+        let share = share / u64::from(seeks.max(1));
+        let kept = lot(freeable, batch) << FRACTION_BITS;
+        let carried = if self.0 > kept { kept + (self.0 - kept) / 4 * 3 } else { self.0 };
+        Owed((carried + share).min(2 * whole))
+    }
+
+    /// Entries to ask for now: a lot, if so much is owed.
+    pub fn next(self, freeable: usize, batch: usize) -> Option<usize> {
+        let lot = lot((freeable as u64).min(FREEABLE_MOST), batch);
+        (lot > 0 && self.0 >= lot << FRACTION_BITS).then_some(lot as usize)
+    }
+
+    /// `entries` of it were done.
+    #[must_use]
+    pub fn less(self, entries: usize) -> Owed {
+        Owed(self.0.saturating_sub((entries as u64).min(FREEABLE_MOST) << FRACTION_BITS))
+    }
+}
+
+/// Entries that are asked for at once: a batch, or of a small cache an eighth, so that it ages bit by bit like the large ones.
+fn lot(freeable: u64, batch: usize) -> u64 {
+    (batch.max(1) as u64).min(freeable.div_ceil(8))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Entries that `passes` passes ask of a cache of constant size.
+    fn asked(freeable: usize, priority: u32, seeks: u32, batch: usize, passes: usize) -> usize {
+        let (mut owed, mut total) = (Owed::default(), 0);
+        for _ in 0..passes {
+            owed = owed.after_pass(freeable, priority, seeks, batch);
+            while let Some(lot) = owed.next(freeable, batch) {
+                owed = owed.less(lot);
+                total += lot;
+            }
+        }
+        total
+    }
+
+    #[test]
+    fn equal_seeks_age_in_proportion_whatever_the_size() {
+        for priority in [12, 10, 6, 3] {
+            let passes = 64 << priority;
+            let fraction =
+                |freeable: usize| asked(freeable, priority, 2, 128, passes) as f64 / freeable as f64;
+            let large = fraction(1_000_000);
+            for freeable in [50, 1000, 4095, 30_000] {
+                let off = (fraction(freeable) / large - 1.0).abs();
+                assert!(off < 0.02, "priority {priority}, {freeable} entries: {off}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_costs_ten_times_as_much_ages_a_tenth_as_fast() {
+        let cheap = asked(100_000, 6, 2, 128, 1000) as f64;
+        let dear = asked(100_000, 6, 20, 128, 1000) as f64;
+        assert!((cheap / dear - 10.0).abs() < 0.1, "{}", cheap / dear);
+    }
+
+    #[test]
+    fn the_formula_of_linux_where_nothing_is_rounded() {
+        // 4 * (1_048_576 >> 8) / 2, in whole batches.
+        assert_eq!(asked(1 << 20, 8, 2, 128, 1), 8192);
+        // Heaviest: no more than twice the cache, however little a seek is worth.
+        assert_eq!(asked(1 << 20, 0, 1, 128, 1), 2 << 20);
+        assert_eq!(asked(1 << 20, 12, 0, 128, 1), 1 << 19);
+    }
+
+    #[test]
+    fn deferred_work_is_capped_and_fades() {
+        let mut owed = Owed::default();
+        for _ in 0..100_000 {
+            owed = owed.after_pass(10_000, 4, 2, 128);
+        }
+        assert!(owed.0 <= (2 * 10_000) << 12);
+        assert!(owed.0 < (10_000 / 8 * 4 + 128) << 12, "four times a pass's share at most");
+        for _ in 0..200 {
+            owed = owed.after_pass(10_000, 12, 1000, 128);
+        }
+        assert!(owed.0 <= 140 << 12, "fades down to a batch: {}", owed.0 >> 12);
+    }
+
+    #[test]
+    fn lies_do_not_overflow() {
+        for freeable in [0, 1, usize::MAX, usize::MAX / 2, 1 << 52] {
+            for priority in [0, 12, 99] {
+                for (seeks, batch) in [(0, 0), (1, 1), (u32::MAX, usize::MAX)] {
+                    let owed = Owed(u64::MAX).after_pass(freeable, priority, seeks, batch);
+                    let lot = owed.next(freeable, batch).unwrap_or(0);
+                    assert!(owed.less(lot).0 <= owed.0 && owed.less(usize::MAX).0 <= owed.0);
+                }
+            }
+        }
+        assert_eq!(Owed::default().after_pass(0, 0, 2, 128).next(0, 128), None);
+    }
+}

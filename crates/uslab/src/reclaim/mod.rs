@@ -1,0 +1,27 @@
+//! Reclaim: the caches of a program give memory back in proportion, when it is asked for.
+//!
+//! A program's caches (parsed objects, rows, sessions, answers) are as large as somebody once guessed. Here each registers a
+//! [`Shrinker`]: how many entries could go, and what one costs to make again. [`reclaim`] then takes from all of them, the same part
+//! of each, weighted by that cost, until enough memory has gone back to the system. The mechanism is Linux's of 2002; [`balance`]
+//! has the formula and what was mended in it.
+//!
+//! ```text
+//!   reclaim(bytes) ─▶ what is free already: empty slabs, free pages
+//!                  ─▶ priority 12: every shrinker, its share ─▶ sheaves, empty slabs, pages
+//!                  ─▶ priority 11: twice the share …  0: everything                             until the bytes are there
+//! ```
+//!
+//! Callbacks run on the thread that reclaims, without a lock of ours, one at a time for each shrinker, several shrinkers at once where
+//! several threads reclaim. They may allocate and free: reclaim does not re-enter itself.
+//!
+//! Must never: hold a lock in a callback; wait for a callback, except to unregister it; run in a signal handler.
+
+pub mod balance;
+mod pass;
+mod registry;
+mod shrinker;
+
+pub use pass::reclaim;
+pub use shrinker::{
+    RegisterError, Registration, Scan, ShrinkControl, Shrinker, ShrinkerOptions, register_shrinker,
+};

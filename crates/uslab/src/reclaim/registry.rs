@@ -1,0 +1,296 @@
+//! Who can be asked for memory: a list of entries that only grows, walked without a lock.
+//!
+//! ```text
+//!   FREE ──▶ CLAIMED ──▶ LIVE ──panic──▶ RETIRED          one thread at a time is inside: `runner` is its id
+//!    ▲                     └─────┬───────────┘
+//!    ├── RETIRING ◀──unregister──┤                        the owner's thread ends it
+//!    └── LEAVING ◀──unregister, from its own callback     the thread inside ends it, on its way out
+//! ```
+//!
+//! * A walker enters an entry by writing its thread id into `runner`; who finds another one there goes on to the next entry, so that a
+//!   callback that blocks delays nobody else.
+//! * Unregistering says RETIRING first, so that nobody new starts, then enters like a walker, waiting if it must: when it is
+//!   inside, no callback runs. From within the entry's own callback that would wait for itself: there it takes effect when the
+//!   callback returns.
+//! * The fields of an entry are written while it is CLAIMED or from inside; memory of entries is never given back.
+
+use super::balance::Owed;
+use crate::os::{self, Futex};
+use crate::pages::boot;
+use crate::sync::Park;
+use core::cell::UnsafeCell;
+use core::sync::atomic::{
+    AtomicPtr, AtomicU32, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed,
+    Ordering::Release,
+};
+
+const FREE: u32 = 0;
+const CLAIMED: u32 = 1;
+const LIVE: u32 = 2;
+const RETIRED: u32 = 3;
+const RETIRING: u32 = 4;
+const LEAVING: u32 = 5;
+
+/// In `runner`: somebody sleeps until it is 0. Thread ids are below.
+const WAITED_FOR: u32 = 1 << 31;
+
+/// Bytes of a name that are kept.
+pub const NAME_BYTES: usize = 47;
+
+/// What a callback came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// So many entries.
+    Entries(usize),
+    /// Not now.
+    Stop,
+    /// It panicked.
+    Panicked,
+}
+
+/// The callbacks of an entry, their types forgotten.
+#[derive(Clone, Copy)]
+pub struct Callbacks {
+    pub context: *mut u8,
+    /// Entries that could go now.
+    pub count: unsafe fn(*mut u8, &super::ShrinkControl) -> Outcome,
+    /// Frees some of them.
+    pub scan: unsafe fn(*mut u8, &super::ShrinkControl) -> Outcome,
+    /// Ends the life of the context.
+    pub dispose: unsafe fn(*mut u8),
+}
+
+/// What belongs to whoever is inside.
+pub struct Inside {
+    pub callbacks: Option<Callbacks>,
+    pub seeks: u32,
+    pub batch: usize,
+    pub owed: Owed,
+    name: [u8; NAME_BYTES],
+    name_bytes: u8,
+}
+
+impl Inside {
+    pub fn name(&self) -> &str {
+        // SAFETY: `publish` cut the name at a character's end.
+        unsafe { core::str::from_utf8_unchecked(&self.name[..usize::from(self.name_bytes)]) }
+    }
+}
+
+/// One place for a shrinker.
+pub struct Entry {
+    state: AtomicU32,
+    runner: AtomicU32,
+    next: AtomicPtr<Entry>,
+    inside: UnsafeCell<Inside>,
+}
+
+// SAFETY: `inside` is touched by one thread at a time: the one that claimed the entry, then whoever is in `runner`.
+unsafe impl Sync for Entry {}
+
+static FIRST: AtomicPtr<Entry> = AtomicPtr::new(core::ptr::null_mut());
+static LIVE_ENTRIES: AtomicUsize = AtomicUsize::new(0);
+
+/// Shrinkers there are.
+pub fn live() -> usize {
+    LIVE_ENTRIES.load(Relaxed)
+}
+
+/// All entries, newest first; most are or were live.
+pub fn entries() -> impl Iterator<Item = &'static Entry> {
+    // SAFETY: entries live for ever and are linked before they can be reached.
+    let first = unsafe { FIRST.load(Acquire).as_ref() };
+    core::iter::successors(first, |entry| {
+        // SAFETY: as above.
+        unsafe { entry.next.load(Acquire).as_ref() }
+    })
+}
+
+/// Whether the calling thread is inside a callback.
+pub fn is_inside() -> bool {
+    let me = os::thread::id();
+    entries().any(|entry| entry.runner.load(Relaxed) & !WAITED_FOR == me)
+}
+
+/// A place for a new shrinker; `None` without memory.
+pub fn claim() -> Option<Claimed> {
+    let reused = entries().find(|entry| entry.state.compare_exchange(FREE, CLAIMED, AcqRel, Relaxed).is_ok());
+    let entry = match reused {
+        Some(entry) => entry,
+        None => fresh()?,
+    };
+    Some(Claimed(entry))
+}
+
+fn fresh() -> Option<&'static Entry> {
+    let place = boot::alloc(size_of::<Entry>(), align_of::<Entry>()).cast::<Entry>();
+    if place.is_null() {
+        return None;
+    }
+    let inside =
+        Inside { callbacks: None, seeks: 0, batch: 0, owed: Owed(0), name: [0; NAME_BYTES], name_bytes: 0 };
+    // SAFETY: fresh memory of an entry's size and alignment, kept for ever, that nobody else knows.
+    let entry = unsafe {
+        place.write(Entry {
+            state: AtomicU32::new(CLAIMED),
+            runner: AtomicU32::new(0),
+            next: AtomicPtr::new(core::ptr::null_mut()),
+            inside: UnsafeCell::new(inside),
+        });
+        &*place
+    };
+    let mut first = FIRST.load(Relaxed);
+    loop {
+        entry.next.store(first, Relaxed);
+        match FIRST.compare_exchange_weak(first, place, Release, Relaxed) {
+            Ok(_) => return Some(entry),
+            Err(now) => first = now,
+        }
+    }
+}
+
+/// An entry that is nobody's but the caller's.
+pub struct Claimed(&'static Entry);
+
+impl Claimed {
+    /// Fills it and shows it to walkers.
+    pub fn publish(self, name: &str, seeks: u32, batch: usize, callbacks: Callbacks) -> &'static Entry {
+        let entry = self.0;
+        let mut bytes = name.len().min(NAME_BYTES);
+        while !name.is_char_boundary(bytes) {
+            bytes -= 1;
+        }
+        // SAFETY: CLAIMED keeps walkers out: they may hold `runner` for a moment, but see the state and leave.
+        let inside = unsafe { &mut *entry.inside.get() };
+        inside.name[..bytes].copy_from_slice(&name.as_bytes()[..bytes]);
+        inside.name_bytes = bytes as u8;
+        (inside.seeks, inside.batch, inside.owed) = (seeks, batch, Owed(0));
+        inside.callbacks = Some(callbacks);
+        LIVE_ENTRIES.fetch_add(1, Relaxed);
+        entry.state.store(LIVE, Release);
+        core::mem::forget(self);
+        entry
+    }
+}
+
+impl Drop for Claimed {
+    fn drop(&mut self) {
+        self.0.state.store(FREE, Release);
+    }
+}
+
+/// The right to be inside an entry; dropping it leaves.
+pub struct Visit(&'static Entry);
+
+impl Visit {
+    pub fn inside(&mut self) -> &mut Inside {
+        // SAFETY: `runner` is this thread, and `&mut self` excludes a second reference through this visit.
+        unsafe { &mut *self.0.inside.get() }
+    }
+
+    /// It is not called any more; its owner has still to unregister it.
+    pub fn retire(&mut self) {
+        self.0.change(&[LIVE], RETIRED);
+    }
+}
+
+impl Drop for Visit {
+    fn drop(&mut self) {
+        if self.0.state.load(Acquire) == LEAVING {
+            self.0.dispose();
+        }
+        self.0.leave();
+    }
+}
+
+impl Entry {
+    /// Enters, if the entry is live and nobody else is inside.
+    pub fn visit(&'static self) -> Option<Visit> {
+        if self.state.load(Relaxed) != LIVE || !self.enter(os::thread::id()) {
+            return None;
+        }
+        if self.state.load(Acquire) == LIVE {
+            return Some(Visit(self));
+        }
+        self.leave();
+        None
+    }
+
+    fn enter(&self, me: u32) -> bool {
+        self.runner.compare_exchange(0, me, Acquire, Relaxed).is_ok()
+    }
+
+    fn leave(&self) {
+        if self.runner.swap(0, Release) & WAITED_FOR != 0 {
+            Futex::wake_all(&self.runner);
+        }
+    }
+
+    fn change(&self, from: &[u32], to: u32) -> bool {
+        from.iter().any(|&from| self.state.compare_exchange(from, to, AcqRel, Relaxed).is_ok())
+    }
+
+    /// Whether the calling thread is inside this entry's callback.
+    pub fn runs_here(&self) -> bool {
+        self.runner.load(Relaxed) & !WAITED_FOR == os::thread::id()
+    }
+
+    /// Ends the entry's life: afterwards no callback of it runs and its context is gone; false if it was called from within its own
+    /// callback, so that this becomes true when that returns.
+    ///
+    /// Only the entry's owner may call it, once.
+    pub fn unregister(&self) -> bool {
+        if self.runs_here() {
+            // LIVE may become RETIRED only from inside, and that is us.
+            self.change(&[LIVE, RETIRED], LEAVING);
+            return false;
+        }
+        // The walker inside may turn LIVE to RETIRED between two tries.
+        while !self.change(&[LIVE, RETIRED], RETIRING) {}
+        loop {
+            let runner = self.runner.load(Relaxed);
+            if runner == 0 {
+                if self.enter(os::thread::id()) {
+                    break;
+                }
+            } else if runner & WAITED_FOR != 0
+                || self.runner.compare_exchange(runner, runner | WAITED_FOR, Relaxed, Relaxed).is_ok()
+            {
+                Futex::wait(&self.runner, runner | WAITED_FOR);
+            }
+        }
+        self.dispose();
+        self.leave();
+        true
+    }
+
+    /// From inside, in state RETIRING or LEAVING.
+    fn dispose(&self) {
+        // SAFETY: the caller is inside.
+        let inside = unsafe { &mut *self.inside.get() };
+        if let Some(callbacks) = inside.callbacks.take() {
+            LIVE_ENTRIES.fetch_sub(1, Relaxed);
+            // SAFETY: the context was registered with this function; it is taken out, so this happens once.
+            unsafe { (callbacks.dispose)(callbacks.context) };
+        }
+        self.state.store(FREE, Release);
+    }
+}
+
+/// In a fork child: whoever else was inside is not here. What another thread was registering or unregistering is lost.
+pub fn reset_in_child(forker_in_parent: u32) {
+    let mut live = 0;
+    for entry in entries() {
+        let ours = entry.runner.load(Relaxed) & !WAITED_FOR == forker_in_parent;
+        entry.runner.store(if ours { os::thread::id() } else { 0 }, Relaxed);
+        match entry.state.load(Relaxed) {
+            LIVE | RETIRED | LEAVING => live += 1,
+            _ => {
+                // SAFETY: the child has one thread, and it is not inside this entry.
+                unsafe { (*entry.inside.get()).callbacks = None };
+                entry.state.store(FREE, Relaxed);
+            }
+        }
+    }
+    LIVE_ENTRIES.store(live, Relaxed);
+}

@@ -1,0 +1,305 @@
+//! Shrinkers as programs use them, and as they misuse them: blocking, lying, panicking, leaving in the middle.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::thread;
+use uslab::{Registration, Scan, ShrinkControl, Shrinker, ShrinkerOptions, reclaim, register_shrinker};
+
+/// Reclaim is the process's: one test at a time.
+fn alone() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// A cache that is a number, and what was done to it.
+#[derive(Default)]
+struct Counted {
+    entries: AtomicUsize,
+    scanned: AtomicUsize,
+    calls: AtomicUsize,
+    _drops: Drops,
+}
+
+/// Counts how often it is dropped.
+#[derive(Default)]
+struct Drops(Arc<AtomicUsize>);
+
+impl Drop for Drops {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, SeqCst);
+    }
+}
+
+impl Counted {
+    fn of(entries: usize) -> Self {
+        Counted { entries: AtomicUsize::new(entries), ..Counted::default() }
+    }
+}
+
+impl Shrinker for Counted {
+    fn count(&self, _: &ShrinkControl) -> usize {
+        self.entries.load(SeqCst)
+    }
+
+    fn scan(&self, control: &ShrinkControl) -> Scan {
+        let freed = control.nr_to_scan.min(self.entries.load(SeqCst));
+        self.entries.fetch_sub(freed, SeqCst);
+        self.scanned.fetch_add(freed, SeqCst);
+        self.calls.fetch_add(1, SeqCst);
+        Scan::Freed(freed)
+    }
+}
+
+/// A cache that does as it is told.
+struct Scripted<F>(F);
+
+impl<F: Fn(&ShrinkControl) -> Scan + Send + Sync + 'static> Shrinker for Scripted<F> {
+    fn count(&self, _: &ShrinkControl) -> usize {
+        1000
+    }
+
+    fn scan(&self, control: &ShrinkControl) -> Scan {
+        (self.0)(control)
+    }
+}
+
+fn register<S: Shrinker>(name: &str, shrinker: S) -> Registration<S> {
+    register_shrinker(name, ShrinkerOptions::default(), shrinker).expect("there is memory")
+}
+
+#[test]
+fn everything_goes_when_everything_is_asked_for() {
+    let _turn = alone();
+    let caches = [7, 1000, 100_000].map(|entries| register("all", Counted::of(entries)));
+    reclaim(usize::MAX);
+    assert!(caches.iter().all(|cache| cache.entries.load(SeqCst) == 0));
+}
+
+#[test]
+fn a_goal_that_free_memory_meets_costs_no_entry() {
+    let _turn = alone();
+    let cache = register("kept", Counted::of(1000));
+    let objects = uslab::CacheBuilder::new("reclaimed").build_raw(2048).expect("a cache");
+    let live: Vec<_> = (0..500).map(|_| objects.alloc().expect("memory")).collect();
+    for object in live {
+        // SAFETY: live, of this cache, freed once; written, so that it has memory behind it.
+        unsafe {
+            object.as_ptr().write_bytes(1, 2048);
+            objects.free(object);
+        }
+    }
+    // Longer than it is believed that there is nothing, should another test have found so.
+    thread::sleep(std::time::Duration::from_millis(30));
+    assert!(reclaim(64 << 10) >= 64 << 10);
+    assert_eq!(cache.calls.load(SeqCst), 0);
+}
+
+#[test]
+fn a_blocked_callback_delays_nobody_but_its_thread() {
+    let _turn = alone();
+    let (entered, is_inside): (Sender<()>, Receiver<()>) = channel();
+    let (go, gate) = channel::<()>();
+    let (entered, gate) = (Mutex::new(entered), Mutex::new(gate));
+    let first = AtomicBool::new(true);
+    let blocking = register(
+        "blocking",
+        Scripted(move |_: &ShrinkControl| {
+            if first.swap(false, SeqCst) {
+                entered.lock().unwrap().send(()).unwrap();
+                gate.lock().unwrap().recv().unwrap();
+            }
+            Scan::Stop
+        }),
+    );
+    let stuck = thread::spawn(|| reclaim(usize::MAX));
+    is_inside.recv().unwrap();
+    let other = register("other", Counted::of(1000));
+    reclaim(usize::MAX);
+    assert_eq!(other.entries.load(SeqCst), 0);
+    go.send(()).unwrap();
+    stuck.join().unwrap();
+    assert!(blocking.unregister());
+}
+
+#[test]
+fn unregistering_waits_for_the_callback_and_drops_once() {
+    let _turn = alone();
+    let dropped = Arc::new(AtomicUsize::new(0));
+    for _ in 0..200 {
+        let cache =
+            register("waited", Counted { _drops: Drops(Arc::clone(&dropped)), ..Counted::of(100_000) });
+        let before = dropped.load(SeqCst);
+        let reclaimer = thread::spawn(|| reclaim(usize::MAX));
+        assert!(cache.unregister());
+        assert_eq!(dropped.load(SeqCst), before + 1);
+        reclaimer.join().unwrap();
+    }
+    assert_eq!(dropped.load(SeqCst), 200);
+}
+
+#[test]
+fn a_panic_ends_its_calls_and_harms_nobody_else() {
+    let _turn = alone();
+    let calls = Arc::new(AtomicUsize::new(0));
+    let seen = Arc::clone(&calls);
+    let panicking = register(
+        "panicking",
+        Scripted(move |_: &ShrinkControl| {
+            seen.fetch_add(1, SeqCst);
+            panic!("as a test wants it")
+        }),
+    );
+    let other = register("other", Counted::of(1000));
+    reclaim(usize::MAX);
+    other.entries.store(1000, SeqCst);
+    reclaim(usize::MAX);
+    assert_eq!((calls.load(SeqCst), other.entries.load(SeqCst)), (1, 0));
+    assert!(panicking.unregister());
+    // Its place is used again.
+    let next = register("next", Counted::of(10));
+    reclaim(usize::MAX);
+    assert_eq!(next.entries.load(SeqCst), 0);
+}
+
+#[test]
+fn leaving_from_within_the_callback_takes_effect_when_it_returns() {
+    let _turn = alone();
+    static OWN: OnceLock<Mutex<Option<Box<dyn Send>>>> = OnceLock::new();
+    let calls = Arc::new(AtomicUsize::new(0));
+    let seen = Arc::clone(&calls);
+    let cache = register(
+        "leaving",
+        Scripted(move |_: &ShrinkControl| {
+            seen.fetch_add(1, SeqCst);
+            drop(OWN.get().unwrap().lock().unwrap().take());
+            Scan::Freed(1)
+        }),
+    );
+    OWN.get_or_init(Mutex::default).lock().unwrap().replace(Box::new(cache));
+    reclaim(usize::MAX);
+    let after = calls.load(SeqCst);
+    reclaim(usize::MAX);
+    assert!(after >= 1);
+    assert_eq!(calls.load(SeqCst), after, "it is gone");
+    assert_eq!(Arc::strong_count(&calls), 1, "and was dropped");
+}
+
+#[test]
+fn callbacks_allocate_reclaim_and_register() {
+    let _turn = alone();
+    static INNER: Mutex<Vec<Registration<Counted>>> = Mutex::new(Vec::new());
+    let outer = register(
+        "outer",
+        Scripted(|control: &ShrinkControl| {
+            let boxes: Vec<Box<[u8; 100]>> = (0..control.nr_to_scan).map(|_| Box::new([1; 100])).collect();
+            let own = uslab::malloc::malloc(100);
+            // SAFETY: of this malloc, freed once.
+            unsafe { uslab::malloc::free(own) };
+            assert_eq!(reclaim(usize::MAX), 0, "reclaim does not re-enter itself");
+            if INNER.lock().unwrap().len() < 3 {
+                INNER.lock().unwrap().push(register("inner", Counted::of(10)));
+            }
+            Scan::Freed(boxes.len())
+        }),
+    );
+    reclaim(usize::MAX);
+    reclaim(usize::MAX);
+    let inner = std::mem::take(&mut *INNER.lock().unwrap());
+    assert!(!inner.is_empty() && inner.iter().all(|cache| cache.entries.load(SeqCst) == 0));
+    drop(outer);
+}
+
+/// Counts for ever, frees nothing.
+struct Liar(AtomicUsize);
+
+impl Shrinker for Liar {
+    fn count(&self, _: &ShrinkControl) -> usize {
+        usize::MAX
+    }
+
+    fn scan(&self, _: &ShrinkControl) -> Scan {
+        self.0.fetch_add(1, SeqCst);
+        Scan::Freed(0)
+    }
+}
+
+#[test]
+fn a_liar_costs_a_pass_its_budget_and_no_more() {
+    let _turn = alone();
+    let liar = register("liar", Liar(AtomicUsize::new(0)));
+    let honest = register("honest", Counted::of(100));
+    reclaim(usize::MAX);
+    assert!(liar.0.load(SeqCst) > 0);
+    assert_eq!(honest.entries.load(SeqCst), 0);
+}
+
+#[test]
+fn many_threads_reclaim_while_shrinkers_come_and_go() {
+    let _turn = alone();
+    let stop = AtomicBool::new(false);
+    let dropped = Arc::new(AtomicUsize::new(0));
+    thread::scope(|scope| {
+        for _ in 0..16 {
+            scope.spawn(|| {
+                while !stop.load(SeqCst) {
+                    reclaim(usize::MAX);
+                }
+            });
+        }
+        let makers: Vec<_> = (0..4)
+            .map(|_| {
+                scope.spawn(|| {
+                    for _ in 0..300 {
+                        let cache = Counted { _drops: Drops(Arc::clone(&dropped)), ..Counted::of(500) };
+                        drop(register("passing", cache));
+                    }
+                })
+            })
+            .collect();
+        makers.into_iter().for_each(|maker| maker.join().unwrap());
+        stop.store(true, SeqCst);
+    });
+    assert_eq!(dropped.load(SeqCst), 1200);
+}
+
+#[test]
+fn a_fork_child_reclaims_whoever_was_inside() {
+    let _turn = alone();
+    // Flags and no channels: a child may not touch what another thread of the parent may have locked.
+    let entered = Arc::new(AtomicBool::new(false));
+    let go = Arc::new(AtomicBool::new(false));
+    let (callback_entered, callback_go) = (Arc::clone(&entered), Arc::clone(&go));
+    let stuck = register(
+        "inside at the fork",
+        Scripted(move |_: &ShrinkControl| {
+            if !callback_entered.swap(true, SeqCst) {
+                while !callback_go.load(SeqCst) {
+                    thread::yield_now();
+                }
+            }
+            Scan::Stop
+        }),
+    );
+    let other = register("in the child", Counted::of(1000));
+    let reclaimer = thread::spawn(|| reclaim(usize::MAX));
+    while !entered.load(SeqCst) {
+        thread::yield_now();
+    }
+    other.entries.store(1000, SeqCst);
+    // SAFETY: the child calls nothing that another thread could have left locked: this library and _exit.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        reclaim(usize::MAX);
+        // That the one which was inside can be unregistered shows that nobody is waited for.
+        let ok = other.entries.load(SeqCst) == 0 && stuck.unregister();
+        // SAFETY: ends the child at once.
+        unsafe { libc::_exit(i32::from(!ok)) };
+    }
+    let mut status = 0;
+    // SAFETY: `status` is a valid place.
+    unsafe { libc::waitpid(child, &mut status, 0) };
+    assert_eq!(status, 0);
+    go.store(true, SeqCst);
+    reclaimer.join().unwrap();
+}
