@@ -167,8 +167,13 @@ fn rounds(lanes: &[Lane], plan: Plan, clock: &mut Clock, stop: impl Fn() -> bool
     let mut running: Vec<Running> = Vec::with_capacity(lanes.len());
     for lane in lanes {
         let mut run = lane.work.prepare();
-        let filling = repeats_for(&mut run, plan.round_ns, clock.ns_per_tick);
-        let repeats = lane.work.fixed_repeats().filter(|_| plan.round_ns > 0.0).unwrap_or(filling);
+        let repeats = match lane.work.fixed_repeats().filter(|_| plan.round_ns > 0.0) {
+            Some(repeats) => {
+                run(repeats);
+                repeats
+            }
+            None => repeats_for(&mut run, plan.round_ns, clock.ns_per_tick),
+        };
         let samples = Vec::with_capacity(plan.rounds);
         running.push(Running { lane, run, repeats, samples, parts: BTreeMap::new(), redone: 0 });
     }

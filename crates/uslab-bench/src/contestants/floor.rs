@@ -1,8 +1,8 @@
 //! What a pair of calls costs when almost nothing is done behind them: two references for the reader of the
 //! malloc tables. Neither is an allocator, and neither counts as a peer.
 //!
-//! *Two empty calls* hand out one static object: the machine's price of calling two C functions in that loop.
-//! *An unprotected array* does what any malloc must at the least: from the size to its class by a table, an
+//! *Empty calls* hand out one static object: the machine's price of calling two C functions in that loop.
+//! *A bare array* does what any malloc must at the least: from the size to its class by a table, an
 //! object off the class's array, and from the pointer back to its class by a map of pages. It protects nothing,
 //! from other threads or from a wrong free, and has no thread-local storage to find: what lies between it and an
 //! allocator is what protection costs.
@@ -15,7 +15,7 @@ use crate::asm::opaque;
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering::Relaxed};
 
-pub const REFERENCES: [Entry; 2] = [Entry::of::<TwoEmptyCalls>(), Entry::of::<UnprotectedArray>()];
+pub const REFERENCES: [Entry; 2] = [Entry::of::<EmptyCalls>(), Entry::of::<BareArray>()];
 
 fn about(name: &'static str, build: &str) -> About {
     About { name, version: "-".into(), build: build.into(), warning: String::new() }
@@ -39,7 +39,7 @@ unsafe impl Sync for Arena {}
 
 static ARENA: Arena = Arena(UnsafeCell::new([0; ARENA_BYTES]));
 
-pub struct TwoEmptyCalls;
+pub struct EmptyCalls;
 
 #[inline(never)]
 extern "C" fn empty_alloc(_size: usize) -> *mut u8 {
@@ -51,8 +51,8 @@ extern "C" fn empty_free(pointer: *mut u8) {
     opaque(pointer);
 }
 
-impl Contestant for TwoEmptyCalls {
-    const NAME: &'static str = "two empty calls";
+impl Contestant for EmptyCalls {
+    const NAME: &'static str = "empty calls";
 
     fn about() -> About {
         about(Self::NAME, "two C functions that hand out and take one static object")
@@ -97,7 +97,7 @@ static CLASS_OF_PAGE: [AtomicU8; ARENA_BYTES >> PAGE_BITS] =
 
 static ARENA_USED_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-pub struct UnprotectedArray;
+pub struct BareArray;
 
 #[inline(never)]
 extern "C" fn array_alloc(size: usize) -> *mut u8 {
@@ -122,8 +122,8 @@ extern "C" fn refill(class: u8) -> *mut u8 {
         return std::ptr::null_mut();
     }
     let first = ARENA.0.get().cast::<u8>().wrapping_add(start);
-    for page in start >> PAGE_BITS..(start + RUN_BYTES) >> PAGE_BITS {
-        CLASS_OF_PAGE[page].store(class, Relaxed);
+    for page in &CLASS_OF_PAGE[start >> PAGE_BITS..(start + RUN_BYTES) >> PAGE_BITS] {
+        page.store(class, Relaxed);
     }
     for offset in (8 << class..RUN_BYTES).step_by(8 << class) {
         array_free(first.wrapping_add(offset));
@@ -144,8 +144,8 @@ extern "C" fn array_free(pointer: *mut u8) {
     }
 }
 
-impl Contestant for UnprotectedArray {
-    const NAME: &'static str = "unprotected array";
+impl Contestant for BareArray {
+    const NAME: &'static str = "bare array";
 
     fn about() -> About {
         about(

@@ -5,10 +5,13 @@
 //! and filtering cost nothing.
 
 pub mod baseline;
+pub mod batch10000;
 pub mod bulk;
+pub mod churn4k;
 pub mod pair;
 pub mod programs;
 pub mod published;
+pub mod shape;
 
 use crate::contestants::{self, Entry};
 use crate::cpu::Cpus;
@@ -32,7 +35,7 @@ pub trait Suite: Sync {
     fn render(&self, run: &Run, out: &mut dyn Write) -> std::fmt::Result;
 }
 
-pub const SUITES: &[&dyn Suite] = &[&pair::Pair, &bulk::Bulk, &programs::Programs];
+pub const SUITES: &[&dyn Suite] = &[&pair::Pair, &bulk::Bulk, &batch10000::Batch10000, &churn4k::Churn4k, &programs::Programs];
 
 /// The suite of that name.
 pub fn find(name: &str) -> Option<&'static dyn Suite> {

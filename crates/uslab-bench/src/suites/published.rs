@@ -1,5 +1,5 @@
-//! Figures that others published, in cycles an object (256 bytes, allocated and freed, one CPU), for the
-//! column beside ours. They were measured in the kernel, on a machine of 2015: their place here is the shape
+//! Figures that others published, in cycles an object on one CPU, for the columns beside ours (MISSION.md,
+//! sections 1 to 5). They were measured in the kernel, on machines of their time: their place here is the shape
 //! of the curve, not the number.
 
 /// A row of the bulk tables of 2015, for N objects.
@@ -49,3 +49,31 @@ pub const BULK: &[BulkRow] = &[
     large(2048, 72.0),
     large(4096, 90.0),
 ];
+
+/// Sizes of the tables of 2011.
+pub const SIZES: [usize; 12] = [8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384];
+
+/// SLUB's pair before and after its lock-free fast path, 2011. For 8 to 8192 bytes there is a range alone, 132 to
+/// 152 and 78 to 88: its upper ends stand here.
+pub fn pair_2011(size: usize) -> (f64, f64) {
+    if size <= 8192 { (152.0, 88.0) } else { (754.0, 706.0) }
+}
+
+/// "Allocate 10000, then free 10000", SLUB in 2011 with its lock-free fast path: size, allocation, free.
+pub const BATCH_10000: [(usize, f64, f64); 12] = [
+    (8, 190.0, 129.0),
+    (16, 76.0, 123.0),
+    (32, 126.0, 124.0),
+    (64, 181.0, 128.0),
+    (128, 310.0, 140.0),
+    (256, 809.0, 165.0),
+    (512, 1005.0, 269.0),
+    (1024, 1999.0, 527.0),
+    (2048, 3967.0, 570.0),
+    (4096, 7658.0, 637.0),
+    (8192, 8111.0, 859.0),
+    (16384, 8791.0, 1173.0),
+];
+
+/// Objects of 4 KiB that come and go, before and after empty slabs went back at once: live objects, cycles.
+pub const CHURN_4K: [(usize, f64, f64); 2] = [(1, 145.0, 133.0), (4, 662.0, 2733.0)];

@@ -1,0 +1,143 @@
+//! Suite `batch10000`: allocate ten thousand objects, then free them all; the two parts apart, at every size of
+//! the table of 2011.
+//!
+//! Everything is live at once, so no queue in front of the slabs is long enough: what is measured is how objects
+//! come out of pages and get back. Everybody writes the first word of each object, because memory that was never
+//! touched costs nothing yet. A round is one batch after one like it, so that each finds what its contestant
+//! kept; who gives memory back in between pays for getting it again, as in a program. The order is that of
+//! allocation, as published; `--order` and `--touch` change nothing here.
+
+use super::{Context, RowPlan, Suite, lane, peers, published};
+use crate::contestants::{Entry, uslab_cache, uslab_malloc};
+use crate::measure::Method;
+use crate::results::{Figure, Role, Row, Run};
+use crate::rounds::{BatchRound, BatchWork, Shape, Work};
+use crate::table::{self, Grid};
+use std::fmt::Write;
+
+const OBJECTS: usize = 10_000;
+/// For function only.
+const CHECK_OBJECTS: usize = 100;
+/// Rounds of a row, which are long: at most, and with `--quick`.
+const ROUNDS: usize = 40;
+const QUICK_ROUNDS: usize = 5;
+
+/// Size, and the most of the best peer's cost.
+const JUDGED: (usize, f64) = (4096, 0.3);
+
+/// Sizes with rows of the typed cache.
+const CACHE_SIZES: [usize; 3] = [256, 1024, 4096];
+
+const MALLOC_GROUP: &str = "malloc and free, 10000 and 10000";
+const CACHE_GROUP: &str = "typed cache, 10000 and 10000";
+
+pub struct Batch10000;
+
+impl Suite for Batch10000 {
+    fn name(&self) -> &'static str {
+        "batch10000"
+    }
+
+    fn summary(&self) -> &'static str {
+        "allocate 10000 objects, then free them, at every size of the table of 2011"
+    }
+
+    fn rows(&self, context: &Context) -> Vec<RowPlan> {
+        let malloc =
+            published::SIZES.map(|size| row(context, "malloc", MALLOC_GROUP, uslab_malloc::CALLED, size));
+        let cache = CACHE_SIZES.map(|size| {
+            let [inlined, _] = uslab_cache::entries(size).expect("a listed size has a cache");
+            row(context, "cache", CACHE_GROUP, inlined, size)
+        });
+        malloc.into_iter().chain(cache).collect()
+    }
+
+    fn render(&self, run: &Run, out: &mut dyn Write) -> std::fmt::Result {
+        for group in [MALLOC_GROUP, CACHE_GROUP] {
+            let rows: Vec<&Row> = run.rows.iter().filter(|row| row.group == group).collect();
+            if !rows.is_empty() {
+                render(group, &rows, &run.mode, out)?;
+            }
+        }
+        writeln!(out, "published column: cycles in the kernel of 2011, allocation / free")
+    }
+}
+
+fn row(context: &Context, kind: &str, group: &str, ours: Entry, size: usize) -> RowPlan {
+    let options = &context.options;
+    let objects = if options.check { CHECK_OBJECTS } else { OBJECTS };
+    let rounds = if options.rounds <= 60 { QUICK_ROUNDS } else { ROUNDS };
+    let work = |entry: Entry| -> Box<dyn Work> {
+        let round = BatchRound { size, shape: Shape::Live, step: None, touch: true, flush: false };
+        Box::new(BatchWork::new(entry, objects, round, Some(rounds)))
+    };
+    let mut lanes = vec![lane(ours.name, Role::Subject, work(ours))];
+    lanes.extend(peers(work));
+    let published = published::BATCH_10000.into_iter().find(|row| row.0 == size);
+    RowPlan {
+        size_bytes: size,
+        live: objects,
+        target: (size == JUDGED.0).then_some(JUDGED.1),
+        published_cycles: published
+            .into_iter()
+            .flat_map(|(_, alloc, free)| [("slub_2011_alloc".into(), alloc), ("slub_2011_free".into(), free)])
+            .collect(),
+        ..RowPlan::new(format!("{kind}/{size}"), group, format!("{size} B"), Method::Rounds(lanes))
+    }
+}
+
+/// A figure's parts, in ns and in cycles: allocation, free.
+fn parts(figure: Option<&Figure>) -> Option<([f64; 2], [f64; 2])> {
+    let figure = figure?;
+    let ns = [*figure.extra.get("alloc_ns")?, *figure.extra.get("free_ns")?];
+    let cycles_a_ns = figure.cycles?.min / figure.value.min;
+    Some((ns, ns.map(|ns| ns * cycles_a_ns)))
+}
+
+fn render(group: &str, rows: &[&Row], mode: &str, out: &mut dyn Write) -> std::fmt::Result {
+    let others: Vec<&str> = rows[0].figures[1..].iter().map(|figure| figure.contestant.as_str()).collect();
+    let mut header = vec![
+        "",
+        "uslab ns",
+        "alloc",
+        "free",
+        "median",
+        "alloc / free cycles",
+        "SLUB 2011",
+        "to the best",
+        "target",
+        "",
+    ];
+    header.extend(&others);
+    let mut grid = Grid::new(&header);
+    for row in rows {
+        let subject = row.figure(Role::Subject);
+        let ours = parts(subject);
+        let both = |pair: [f64; 2]| format!("{:.0} / {:.0}", pair[0], pair[1]);
+        let published = |part: &str| row.published_cycles.get(&format!("slub_2011_{part}")).copied();
+        let mut cells = vec![
+            row.title.clone(),
+            table::number(subject.map(|f| f.value.min)),
+            table::number(ours.map(|(ns, _)| ns[0])),
+            table::number(ours.map(|(ns, _)| ns[1])),
+            table::number(subject.map(|f| f.value.median)),
+            ours.map_or(String::new(), |(_, cycles)| both(cycles)),
+            published("alloc")
+                .zip(published("free"))
+                .map_or(String::new(), |(alloc, free)| both([alloc, free])),
+            table::ratio(subject.and_then(|f| f.ratio)),
+            table::target(row.target),
+            table::mark(row.verdict).to_owned(),
+        ];
+        cells.extend(others.iter().map(|&name| {
+            let best = if row.best_peer.as_deref() == Some(name) { "*" } else { "" };
+            format!("{best}{}", table::number(row.named(name).map(|f| f.value.min)))
+        }));
+        grid.row(cells);
+    }
+    writeln!(
+        out,
+        "\n{group} · uslab in {mode} mode · ns an object, touched; minimum of the rounds, its parts from the same round"
+    )?;
+    grid.write(out)
+}
