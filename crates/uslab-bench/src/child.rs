@@ -19,6 +19,7 @@ use crate::contestants::{self, Entry, uslab_cache, uslab_malloc};
 use crate::cpu;
 use crate::measure::Sample;
 use crate::programs::Job;
+use crate::rounds::crowd::{self, Crowd};
 use crate::rounds::memory::{self, Load};
 use serde::{Deserialize, Serialize};
 use signal_hook::consts::SIGINT;
@@ -39,6 +40,8 @@ use std::time::{Duration, Instant};
 pub enum Task {
     /// How much memory a contestant holds under a load and after it.
     Rss { contestant: String, load: Load },
+    /// How much memory a contestant holds in many threads.
+    Crowd { contestant: String, crowd: Crowd },
     /// What a whole program takes under an allocator.
     Program(Job),
 }
@@ -48,6 +51,7 @@ impl Task {
     fn measure(&self) -> Result<Sample, String> {
         match self {
             Task::Rss { contestant, load } => memory::run(&find(contestant, load.largest_bytes)?, load),
+            Task::Crowd { contestant, crowd } => crowd::run(&find(contestant, 0)?, *crowd),
             Task::Program(job) => job.run(),
         }
     }

@@ -46,7 +46,7 @@ pub fn pin(cpu: usize) -> bool {
 }
 
 /// Keeps the calling thread on `cpus`, which came from an affinity mask.
-fn pin_to(cpus: &[usize]) -> bool {
+pub fn pin_to(cpus: &[usize]) -> bool {
     // SAFETY: a cpu_set_t is plain bits; all zero is the empty set.
     let mut set: libc::cpu_set_t = unsafe { MaybeUninit::zeroed().assume_init() };
     for &cpu in cpus {
@@ -59,6 +59,11 @@ fn pin_to(cpus: &[usize]) -> bool {
 
 /// The affinity mask of the process before anything was pinned; [`Cpus::choose`] notes it.
 static AT_START: OnceLock<Vec<usize>> = OnceLock::new();
+
+/// All CPUs that the process had at start; those of this thread if nobody noted them.
+pub fn of_start() -> Vec<usize> {
+    AT_START.get().cloned().or_else(|| allowed().ok()).unwrap_or_default()
+}
 
 /// Does `start` while this thread may use all CPUs that the process had at start: threads and processes begin
 /// with the mask of the thread that starts them, and a pinned one would pin them all.

@@ -32,7 +32,7 @@ pub mod tbb;
 pub mod uslab_cache;
 pub mod uslab_malloc;
 
-use crate::rounds::{BatchRound, LocalRound, RemoteRound, batch, local, remote};
+use crate::rounds::{BatchRound, LocalRound, RemoteRound, batch, crew, local, remote};
 use found::Missing;
 use serde::Serialize;
 use std::sync::OnceLock;
@@ -121,6 +121,8 @@ pub struct Entry {
     pub batch: fn(&BatchRound, usize, &mut [*mut u8]) -> batch::Parts,
     pub produce: fn(&RemoteRound),
     pub consume: fn(&RemoteRound),
+    /// What it does in any number of threads.
+    pub crew: crew::Loops,
 }
 
 impl Entry {
@@ -136,6 +138,7 @@ impl Entry {
             batch: batch::run::<C>,
             produce: remote::produce::<C>,
             consume: remote::consume::<C>,
+            crew: crew::Loops::of::<C>(),
         }
     }
 }

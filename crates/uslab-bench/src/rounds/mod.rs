@@ -6,15 +6,26 @@
 //!   local.rs    one thread: allocate a live set, free it, again and again
 //!   remote.rs   two threads: one allocates, one frees, batches go over a bounded ring
 //!   memory.rs   in a process of its own: a load, a part of it freed, idleness; resident memory
+//!   crew.rs     any number of threads that start and stop together, parked or made anew
+//!     ring.rs, mixed.rs, larson.rs, xmalloc.rs, cache_scratch.rs, mstress.rs: what such threads do
+//!   crowd.rs    in a process of its own: what many threads hold in memory
 //! ```
 //!
-//! A new kind of work (latency, fragmentation, a ring of threads) is a file here with its loops and a type
-//! that implements [`Work`].
+//! A new kind of work (latency, fragmentation) is a file here with its loops and a type that implements [`Work`].
 
 pub mod batch;
+pub mod cache_scratch;
+pub mod crew;
+pub mod crowd;
+pub mod larson;
 pub mod local;
 pub mod memory;
+pub mod mixed;
+pub mod mstress;
+pub mod random;
 pub mod remote;
+pub mod ring;
+pub mod xmalloc;
 
 pub use batch::{BatchRound, BatchWork, Shape};
 pub use local::{LocalRound, LocalWork, Order};

@@ -28,7 +28,7 @@ use std::thread::{self, JoinHandle};
 pub const BATCH: usize = 64;
 
 /// Batches on the way at most.
-const RING: usize = 16;
+pub(super) const RING: usize = 16;
 
 /// Objects that were allocated and not yet freed, at most.
 pub const MOST_LIVE: usize = RING * BATCH;
@@ -47,17 +47,56 @@ unsafe impl Sync for Batch {}
 // SAFETY: the pointers are to objects that may be freed on any thread.
 unsafe impl Send for Batch {}
 
-/// The way from the producer to the consumer. Counters only grow; a batch's place is its number modulo the
+/// The way from one producer to one consumer. Counters only grow; a batch's place is its number modulo the
 /// ring.
-struct Ring {
+pub(super) struct Way {
     filled: Apart<AtomicUsize>,
     emptied: Apart<AtomicUsize>,
     batches: [Apart<Batch>; RING],
 }
 
+impl Way {
+    pub(super) fn new() -> Self {
+        let empty = |_| Apart(Batch(UnsafeCell::new([std::ptr::null_mut(); BATCH])));
+        Self { filled: Apart::default(), emptied: Apart::default(), batches: std::array::from_fn(empty) }
+    }
+
+    /// Batches that the producer has published.
+    #[inline(always)]
+    pub(super) fn filled(&self) -> usize {
+        self.filled.0.load(Acquire)
+    }
+
+    /// Batches that the consumer has given back.
+    #[inline(always)]
+    pub(super) fn emptied(&self) -> usize {
+        self.emptied.0.load(Acquire)
+    }
+
+    #[inline(always)]
+    pub(super) fn publish_filled(&self, count: usize) {
+        self.filled.0.store(count, Release);
+    }
+
+    #[inline(always)]
+    pub(super) fn publish_emptied(&self, count: usize) {
+        self.emptied.0.store(count, Release);
+    }
+
+    /// # Safety
+    /// The caller is the producer, which has not published `number` and saw it within a ring of `emptied`; or the
+    /// consumer, which saw `filled` past it and has not given it back. The borrow ends with that publication.
+    #[inline(always)]
+    #[expect(clippy::mut_from_ref, reason = "a batch has one owner at a time, as the promise says")]
+    pub(super) unsafe fn batch(&self, number: usize) -> &mut [*mut u8; BATCH] {
+        // SAFETY: by the caller's promise nobody else has this place until it is published.
+        unsafe { &mut *self.batches[number % RING].0.0.get() }
+    }
+}
+
 /// One round, as both threads see it.
 pub struct RemoteRound {
-    ring: Ring,
+    ring: Way,
     /// The round's first batch, and the one after its last.
     first: AtomicUsize,
     end: AtomicUsize,
@@ -70,13 +109,8 @@ pub struct RemoteRound {
 
 impl RemoteRound {
     fn new(size: usize, bulk: bool) -> Self {
-        let empty = || Apart(Batch(UnsafeCell::new([std::ptr::null_mut(); BATCH])));
         Self {
-            ring: Ring {
-                filled: Apart::default(),
-                emptied: Apart::default(),
-                batches: std::array::from_fn(|_| empty()),
-            },
+            ring: Way::new(),
             first: AtomicUsize::new(0),
             end: AtomicUsize::new(0),
             size,
@@ -107,9 +141,9 @@ pub fn produce<C: Contestant>(round: &RemoteRound) {
     let size = opaque_size(round.size);
     let ring = &round.ring;
     for number in round.first.load(Relaxed)..round.end.load(Relaxed) {
-        wait_until(|| number - ring.emptied.0.load(Acquire) < RING);
-        // SAFETY: the consumer has emptied this place, and takes it again only when `filled` says so below.
-        let batch = unsafe { &mut *ring.batches[number % RING].0.0.get() };
+        wait_until(|| number - ring.emptied() < RING);
+        // SAFETY: this is the producer, and there is room for the batch.
+        let batch = unsafe { ring.batch(number) };
         if round.bulk {
             if !C::alloc_bulk(size, batch) {
                 out_of_memory(C::NAME);
@@ -122,7 +156,7 @@ pub fn produce<C: Contestant>(round: &RemoteRound) {
                 }
             }
         }
-        ring.filled.0.store(number + 1, Release);
+        ring.publish_filled(number + 1);
     }
 }
 
@@ -132,9 +166,9 @@ pub fn consume<C: Contestant>(round: &RemoteRound) {
     let size = opaque_size(round.size);
     let ring = &round.ring;
     for number in round.first.load(Relaxed)..round.end.load(Relaxed) {
-        wait_until(|| ring.filled.0.load(Acquire) > number);
-        // SAFETY: the producer has filled this place, and takes it again only when `emptied` says so below.
-        let batch = unsafe { &*ring.batches[number % RING].0.0.get() };
+        wait_until(|| ring.filled() > number);
+        // SAFETY: this is the consumer, and the batch is filled.
+        let batch: &[*mut u8; BATCH] = unsafe { ring.batch(number) };
         if round.bulk {
             // SAFETY: the producer allocated them with the same contestant; nobody else frees them.
             unsafe { C::free_bulk(size, batch) };
@@ -144,7 +178,7 @@ pub fn consume<C: Contestant>(round: &RemoteRound) {
                 unsafe { C::free(object, size) };
             }
         }
-        ring.emptied.0.store(number + 1, Release);
+        ring.publish_emptied(number + 1);
     }
 }
 
@@ -256,9 +290,10 @@ mod tests {
                 for _ in 0..3 {
                     consumer.run(entry, &round, 2 * RING + 1);
                 }
-                let (filled, emptied) =
-                    (round.ring.filled.0.load(Acquire), round.ring.emptied.0.load(Acquire));
-                assert_eq!((filled, emptied), (3 * (2 * RING + 1), 3 * (2 * RING + 1)));
+                assert_eq!(
+                    (round.ring.filled(), round.ring.emptied()),
+                    (3 * (2 * RING + 1), 3 * (2 * RING + 1))
+                );
             }
         }
     }

@@ -7,16 +7,24 @@
 pub mod baseline;
 pub mod batch10000;
 pub mod bulk;
+pub mod cache_scratch;
 pub mod churn4k;
+pub mod crewed;
+pub mod larson;
+pub mod mstress;
 pub mod pair;
 pub mod programs;
 pub mod published;
+pub mod remote;
 pub mod shape;
+pub mod threads;
+pub mod xmalloc;
 
 use crate::contestants::{self, Entry};
 use crate::cpu::Cpus;
 use crate::measure::{Lane, Method, RunLane, Sample};
 use crate::results::{Role, Run, RunOptions, Unit};
+use crate::rounds::crew::Crew;
 use crate::rounds::remote::Consumer;
 use crate::rounds::{LocalRound, LocalWork, RemoteWork, Work};
 use std::collections::BTreeMap;
@@ -35,7 +43,19 @@ pub trait Suite: Sync {
     fn render(&self, run: &Run, out: &mut dyn Write) -> std::fmt::Result;
 }
 
-pub const SUITES: &[&dyn Suite] = &[&pair::Pair, &bulk::Bulk, &batch10000::Batch10000, &churn4k::Churn4k, &programs::Programs];
+pub const SUITES: &[&dyn Suite] = &[
+    &pair::Pair,
+    &bulk::Bulk,
+    &batch10000::Batch10000,
+    &churn4k::Churn4k,
+    &programs::Programs,
+    &remote::Remote,
+    &threads::Threads,
+    &larson::Larson,
+    &xmalloc::Xmalloc,
+    &cache_scratch::CacheScratch,
+    &mstress::Mstress,
+];
 
 /// The suite of that name.
 pub fn find(name: &str) -> Option<&'static dyn Suite> {
@@ -48,11 +68,13 @@ pub struct Context {
     pub cpus: Cpus,
     /// The second thread of two-threaded rows; the first round starts it.
     consumer: Arc<Consumer>,
+    /// The threads of rows with any number of them; likewise.
+    crew: Arc<Crew>,
 }
 
 impl Context {
     pub fn new(options: RunOptions, cpus: Cpus) -> Self {
-        Self { options, cpus, consumer: Arc::new(Consumer::new(cpus)) }
+        Self { options, cpus, consumer: Arc::new(Consumer::new(cpus)), crew: Arc::new(Crew::new(cpus)) }
     }
 
     fn local(&self, entry: Entry, live: usize, round: LocalRound) -> Box<dyn Work> {
@@ -107,6 +129,7 @@ fn lane(name: impl Into<String>, role: Role, work: Box<dyn Work>) -> Lane {
 }
 
 /// A lane of runs.
+#[allow(dead_code)]
 fn run_lane(
     name: impl Into<String>,
     role: Role,

@@ -1,0 +1,416 @@
+//! Threads that run a round together: they wait between rounds, start at once, and one clock covers them all.
+//!
+//! ```text
+//!   Crew      parked threads, kept for all rows of all contestants      short rounds, many of them
+//!   fresh     threads made for this one run, ended after it             threads that come and go
+//!
+//!   each:  prepare ──► start() ─ the last to arrive starts the clock ─► work ─► stop() ─ the last stops it ──► tidy up
+//! ```
+//!
+//! With no more threads than CPUs each stays on a CPU of its own, and they wait for the start with their eyes
+//! open; with more, the scheduler places them, and they sleep. The caller sleeps throughout: its CPU is one of
+//! theirs.
+//!
+//! What the patterns do between start and stop stands in files of their own; [`Loops`] holds them, compiled for one
+//! contestant.
+//!
+//! Must never: time the making of a thread unless the pattern is about that; leave a thread spinning between rounds
+//! or while another could run in its place.
+
+use super::{Work, cache_scratch, larson, mixed, mstress, ring, xmalloc};
+use crate::asm::ticks;
+use crate::contestants::{Contestant, Entry, InThread};
+use crate::cpu::{self, Cpus};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Release};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::thread::{self, JoinHandle, Thread};
+use std::time::Instant;
+
+/// The loops of this kind, compiled for one contestant.
+#[derive(Clone, Copy)]
+pub struct Loops {
+    pub ring: fn(&ring::RingRound, &Seat),
+    pub mixed: fn(&mixed::MixedRound, &Seat),
+    pub larson: fn(&larson::LarsonRound, &Seat),
+    pub xmalloc: fn(&xmalloc::XmallocRound, &Seat),
+    pub cache_scratch: fn(&cache_scratch::ScratchRound, &Seat),
+    pub scratch_objects: fn(&cache_scratch::ScratchRound),
+    pub mstress: fn(&mstress::MstressRound, &Seat),
+    pub mstress_end: fn(&mstress::MstressRound),
+}
+
+impl Loops {
+    pub const fn of<C: Contestant>() -> Self {
+        Self {
+            ring: ring::run::<C>,
+            mixed: mixed::run::<C>,
+            larson: larson::run::<C>,
+            xmalloc: xmalloc::run::<C>,
+            cache_scratch: cache_scratch::run::<C>,
+            scratch_objects: cache_scratch::give_objects::<C>,
+            mstress: mstress::run::<C>,
+            mstress_end: mstress::free_survivors::<C>,
+        }
+    }
+}
+
+/// What every thread of a round does, once.
+pub type Job = Arc<dyn Fn(&Seat) + Send + Sync>;
+
+/// How long a round took, from the start of all to the end of the last.
+#[derive(Clone, Copy, Debug)]
+pub struct Took {
+    pub ticks: u64,
+    pub ns: f64,
+}
+
+/// A point in time, on both clocks.
+#[derive(Clone, Copy)]
+struct Stamp(u64, Instant);
+
+impl Stamp {
+    fn now() -> Self {
+        Self(ticks(), Instant::now())
+    }
+}
+
+/// One round of so many threads.
+struct Turn {
+    threads: usize,
+    /// No more threads than CPUs.
+    with_room: bool,
+    arrived: AtomicUsize,
+    open: AtomicBool,
+    opened: (Mutex<()>, Condvar),
+    started: OnceLock<Stamp>,
+    stopped: AtomicUsize,
+    end: OnceLock<Stamp>,
+    left: AtomicUsize,
+    caller: Thread,
+}
+
+/// Looks at what is waited for before a thread sleeps that has a CPU of its own: some 50 µs.
+pub const SPINS: usize = 2_000;
+
+impl Turn {
+    fn new(threads: usize, cpus: usize) -> Arc<Self> {
+        Arc::new(Self {
+            threads,
+            with_room: threads <= cpus,
+            arrived: AtomicUsize::new(0),
+            open: AtomicBool::new(false),
+            opened: (Mutex::new(()), Condvar::new()),
+            started: OnceLock::new(),
+            stopped: AtomicUsize::new(0),
+            end: OnceLock::new(),
+            left: AtomicUsize::new(0),
+            caller: thread::current(),
+        })
+    }
+
+    fn start(&self) {
+        if self.arrived.fetch_add(1, AcqRel) + 1 == self.threads {
+            // Only the last to arrive is here.
+            let _ = self.started.set(Stamp::now());
+            self.open.store(true, Release);
+            // With the lock held, so that nobody is between its last look and its sleep.
+            drop(self.opened.0.lock().unwrap_or_else(PoisonError::into_inner));
+            self.opened.1.notify_all();
+            return;
+        }
+        for _ in 0..if self.with_room { SPINS } else { 0 } {
+            if self.open.load(Acquire) {
+                return;
+            }
+            std::hint::spin_loop();
+        }
+        let mut guard = self.opened.0.lock().unwrap_or_else(PoisonError::into_inner);
+        while !self.open.load(Acquire) {
+            guard = self.opened.1.wait(guard).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn stop(&self) {
+        if self.stopped.fetch_add(1, AcqRel) + 1 == self.threads {
+            let _ = self.end.set(Stamp::now());
+        }
+    }
+
+    fn leave(&self) {
+        if self.left.fetch_add(1, AcqRel) + 1 == self.threads {
+            self.caller.unpark();
+        }
+    }
+
+    /// Sleeps until all have left.
+    fn wait(&self) -> Took {
+        while self.left.load(Acquire) < self.threads {
+            thread::park();
+        }
+        let stamp = |stamp: &OnceLock<Stamp>| *stamp.get().expect("a job starts and stops once");
+        let (start, end) = (stamp(&self.started), stamp(&self.end));
+        Took { ticks: end.0.saturating_sub(start.0), ns: end.1.duration_since(start.1).as_nanos() as f64 }
+    }
+}
+
+/// A thread's place in a round.
+#[derive(Clone)]
+pub struct Seat {
+    /// From 0.
+    pub index: usize,
+    turn: Arc<Turn>,
+}
+
+impl Seat {
+    pub fn threads(&self) -> usize {
+        self.turn.threads
+    }
+
+    /// Whether waiting for another thread may spin for a while.
+    pub fn with_room(&self) -> bool {
+        self.turn.with_room
+    }
+
+    /// Waits for the others; then the clock runs. Once.
+    pub fn start(&self) {
+        self.turn.start();
+    }
+
+    /// This thread's part is done. Once.
+    pub fn stop(&self) {
+        self.turn.stop();
+    }
+}
+
+/// Does `work`. If it fails it ends the process: the others would wait for this thread for ever.
+pub fn or_abort(work: impl FnOnce()) {
+    struct Failed;
+    impl Drop for Failed {
+        fn drop(&mut self) {
+            if thread::panicking() {
+                std::process::abort();
+            }
+        }
+    }
+    let _failed = Failed;
+    work();
+}
+
+/// The CPUs in the order in which threads get them: the caller's first, whose disturbances its clock sees.
+fn in_order(first: usize) -> Vec<usize> {
+    let mut cpus = cpu::of_start();
+    cpus.retain(|&cpu| cpu != first);
+    cpus.insert(0, first);
+    cpus
+}
+
+/// Parked threads, made when they are first needed.
+pub struct Crew {
+    cpus: Cpus,
+    hands: Mutex<Vec<Hand>>,
+}
+
+struct Hand {
+    jobs: Option<Sender<(Job, Seat)>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Crew {
+    pub fn new(cpus: Cpus) -> Self {
+        Self { cpus, hands: Mutex::default() }
+    }
+
+    /// `job` in so many threads at once.
+    pub fn run(&self, threads: usize, job: &Job) -> Took {
+        let mut hands = self.hands.lock().unwrap_or_else(PoisonError::into_inner);
+        while hands.len() < threads {
+            let hand = Hand::start(hands.len(), in_order(self.cpus.first));
+            hands.push(hand);
+        }
+        let turn = Turn::new(threads, self.cpus.allowed);
+        for (index, hand) in hands.iter().take(threads).enumerate() {
+            let seat = Seat { index, turn: Arc::clone(&turn) };
+            let jobs = hand.jobs.as_ref().expect("jobs are sent only before the drop");
+            jobs.send((Arc::clone(job), seat)).expect("a thread of the crew runs until the drop");
+        }
+        turn.wait()
+    }
+}
+
+impl Hand {
+    fn start(index: usize, cpus: Vec<usize>) -> Self {
+        let (jobs, inbox) = channel::<(Job, Seat)>();
+        let body = move || {
+            let _in_thread = InThread::enter();
+            let mut pinned = None;
+            for (job, seat) in inbox {
+                if pinned.replace(seat.with_room()) != Some(seat.with_room()) {
+                    place(&cpus, index, seat.with_room());
+                }
+                or_abort(|| job(&seat));
+                // The round's memory must be gone before the caller makes the next.
+                drop(job);
+                seat.turn.leave();
+            }
+        };
+        Self { jobs: Some(jobs), thread: Some(thread::spawn(body)) }
+    }
+}
+
+/// On a CPU of its own, or wherever the scheduler likes.
+fn place(cpus: &[usize], index: usize, with_room: bool) {
+    match cpus.get(index).filter(|_| with_room) {
+        Some(&cpu) => cpu::pin(cpu),
+        None => cpu::pin_to(cpus),
+    };
+}
+
+impl Drop for Hand {
+    fn drop(&mut self) {
+        drop(self.jobs.take());
+        if let Some(thread) = self.thread.take() {
+            // One that panicked has ended the process.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The set-up of one contestant alone in a thread: others would be charged to it where the making of threads is
+/// part of the round.
+pub struct Entered {
+    leave: fn(),
+}
+
+impl Entered {
+    pub fn by(entry: &Entry) -> Self {
+        (entry.enter_thread)();
+        Self { leave: entry.leave_thread }
+    }
+
+    pub fn of<C: Contestant>() -> Self {
+        C::enter_thread();
+        Self { leave: C::leave_thread }
+    }
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        (self.leave)();
+    }
+}
+
+/// `job` in so many new threads at once, which end before this returns.
+pub fn fresh(threads: usize, cpus: Cpus, entry: Entry, job: &Job) -> Took {
+    let turn = Turn::new(threads, cpus.allowed);
+    let order = in_order(cpus.first);
+    let started: Vec<JoinHandle<()>> = (0..threads)
+        .map(|index| {
+            let (seat, job, order) =
+                (Seat { index, turn: Arc::clone(&turn) }, Arc::clone(job), order.clone());
+            thread::spawn(move || {
+                place(&order, index, seat.with_room());
+                let _entered = Entered::by(&entry);
+                or_abort(|| job(&seat));
+                drop(job);
+                seat.turn.leave();
+            })
+        })
+        .collect();
+    let took = turn.wait();
+    for thread in started {
+        // One that panicked has ended the process.
+        let _ = thread.join();
+    }
+    took
+}
+
+/// Rounds of a crew, as a lane of a row.
+pub struct CrewWork {
+    pub crew: Arc<Crew>,
+    pub threads: usize,
+    pub objects_per_repeat: usize,
+    /// Repetitions of a round.
+    pub repeats: usize,
+    /// The job of a round of so many repetitions.
+    pub job: Arc<dyn Fn(usize) -> Job>,
+}
+
+impl Work for CrewWork {
+    fn objects_per_repeat(&self) -> usize {
+        self.objects_per_repeat
+    }
+
+    /// The start and the end, where not all work, must weigh the same for everybody.
+    fn fixed_repeats(&self) -> Option<usize> {
+        Some(self.repeats)
+    }
+
+    fn prepare(&self) -> Box<dyn FnMut(usize) -> u64> {
+        let (crew, job, threads) = (Arc::clone(&self.crew), Arc::clone(&self.job), self.threads);
+        Box::new(move |repeats| crew.run(threads, &job(repeats)).ticks.max(1))
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::contestants::{PEERS, glibc::Glibc, uslab_malloc};
+
+    pub const CPUS: Cpus = Cpus { first: 0, second: None, allowed: 1 };
+
+    /// Who takes part in patterns of mixed sizes.
+    pub fn all_that_malloc() -> impl Iterator<Item = Entry> {
+        PEERS.iter().copied().chain([uslab_malloc::CALLED])
+    }
+
+    pub fn in_crew(threads: usize, job: impl Fn(&Seat) + Send + Sync + 'static) {
+        let job: Job = Arc::new(job);
+        Crew::new(CPUS).run(threads, &job);
+    }
+
+    pub fn in_fresh_threads(threads: usize, entry: Entry, job: impl Fn(&Seat) + Send + Sync + 'static) {
+        let job: Job = Arc::new(job);
+        fresh(threads, CPUS, entry, &job);
+    }
+
+    #[test]
+    fn all_start_together_and_every_seat_is_taken_once() {
+        let crew = Crew::new(CPUS);
+        for threads in [1, 3, 8, 2] {
+            let before = Arc::new(AtomicUsize::new(0));
+            let seats = Arc::new(Mutex::new(Vec::new()));
+            let job: Job = {
+                let (before, seats) = (Arc::clone(&before), Arc::clone(&seats));
+                Arc::new(move |seat| {
+                    before.fetch_add(1, AcqRel);
+                    seat.start();
+                    assert_eq!(before.load(Acquire), seat.threads());
+                    seat.stop();
+                    seats.lock().unwrap().push(seat.index);
+                })
+            };
+            crew.run(threads, &job);
+            let mut seats = seats.lock().unwrap();
+            seats.sort_unstable();
+            assert!(seats.iter().copied().eq(0..threads));
+        }
+        assert_eq!(crew.hands.lock().unwrap().len(), 8);
+    }
+
+    #[test]
+    fn fresh_threads_have_ended_when_their_run_has() {
+        let alive = Arc::new(());
+        let job: Job = {
+            let alive = Arc::clone(&alive);
+            Arc::new(move |seat| {
+                seat.start();
+                seat.stop();
+                drop(Arc::clone(&alive));
+            })
+        };
+        fresh(4, CPUS, Entry::of::<Glibc>(), &job);
+        drop(job);
+        assert_eq!(Arc::strong_count(&alive), 1);
+    }
+}

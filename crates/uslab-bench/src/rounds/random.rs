@@ -1,0 +1,54 @@
+//! Random numbers inside timed loops: the xorshift of Marsaglia (2003), three shifts in registers.
+//!
+//! The C library's `rand` takes a lock, and a lock in the loop measures itself. Must never: be seeded by the time;
+//! every contestant gets the same numbers.
+
+#[derive(Clone)]
+pub struct Xorshift(u64);
+
+impl Xorshift {
+    /// Of each `stream` its own numbers, the same in every run.
+    pub fn new(stream: usize) -> Self {
+        // An odd multiple of an odd constant is never zero, which the shifts would never leave.
+        let mut random = Self((2 * stream as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        // Neighbouring seeds give neighbouring first numbers.
+        (0..16).for_each(|_| {
+            random.next();
+        });
+        random
+    }
+
+    #[inline(always)]
+    #[expect(clippy::should_implement_trait, reason = "an iterator that never ends would only add an Option")]
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    /// From 0 to below `end`, by a multiplication (Lemire) of the upper half, whose bits are the better ones.
+    #[inline(always)]
+    pub fn below(&mut self, end: usize) -> usize {
+        (((self.next() >> 32) * end as u64) >> 32) as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn streams_differ_repeat_and_stay_below_the_end() {
+        let take = |stream| {
+            let mut random = Xorshift::new(stream);
+            (0..100).map(|_| random.below(10)).collect::<Vec<_>>()
+        };
+        assert_eq!(take(3), take(3));
+        assert_ne!(take(3), take(4));
+        let mut seen = take(0);
+        seen.sort_unstable();
+        seen.dedup();
+        assert!(seen.iter().copied().eq(0..10));
+    }
+}
