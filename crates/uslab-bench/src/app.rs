@@ -166,7 +166,8 @@ fn run_suite(
 fn took_part(object_size: usize) -> Vec<AboutText> {
     let ours: Vec<Entry> =
         uslab_cache::entries(object_size).into_iter().flatten().chain([uslab_malloc::CALLED]).collect();
-    ours.iter().chain(contestants::peers()).map(|entry| (entry.about)().into()).collect()
+    let rival = contestants::dpdk::about().map(AboutText::from);
+    ours.iter().chain(contestants::peers()).map(|entry| (entry.about)().into()).chain(rival).collect()
 }
 
 fn json(report: &Report) -> String {

@@ -85,9 +85,24 @@ pub fn measure(
     stop: impl Fn() -> bool,
 ) -> Option<(Vec<Figure>, Vec<Skipped>)> {
     match method {
-        Method::Rounds(lanes) => rounds(&lanes, plan, clock, stop).map(|figures| (figures, Vec::new())),
+        Method::Rounds(lanes) => {
+            let (lanes, skipped) = ready(lanes);
+            rounds(&lanes, plan, clock, stop).map(|figures| (figures, skipped))
+        }
         Method::Runs(times, lanes) => runs(times, lanes, stop),
     }
+}
+
+/// The lanes that can take part, and the others.
+fn ready(lanes: Vec<Lane>) -> (Vec<Lane>, Vec<Skipped>) {
+    let (mut able, mut skipped) = (Vec::with_capacity(lanes.len()), Vec::new());
+    for lane in lanes {
+        match lane.work.ready() {
+            Ok(()) => able.push(lane),
+            Err(why) => skipped.push(Skipped { contestant: lane.name, why }),
+        }
+    }
+    (able, skipped)
 }
 
 /// Runs of all lanes, in turn.
@@ -293,6 +308,35 @@ mod tests {
         log.drain(..12);
         log.dedup();
         assert_eq!(log, ["a", "b", "c", "b", "c", "a", "c", "a", "b"]);
+    }
+
+    #[test]
+    fn who_is_not_ready_is_left_out_with_the_reason() {
+        struct Absent;
+        impl Work for Absent {
+            fn objects_per_repeat(&self) -> usize {
+                1
+            }
+
+            fn ready(&self) -> Result<(), String> {
+                Err("not installed".into())
+            }
+
+            fn prepare(&self) -> Box<dyn FnMut(usize) -> u64> {
+                unreachable!("it is not ready")
+            }
+        }
+        let works: [Box<dyn Work>; 2] = [Box::new(Absent), Box::new(Noted("b", Rc::default()))];
+        let lanes = works.into_iter().zip(["a", "b"]).map(|(work, name)| Lane {
+            name: name.into(),
+            role: Role::Peer,
+            work,
+        });
+        let plan = Plan { rounds: 1, round_ns: 0.0 };
+        let (figures, skipped) =
+            measure(Method::Rounds(lanes.collect()), plan, &mut Clock::calibrate(), || false).unwrap();
+        assert_eq!(figures.iter().map(|figure| figure.contestant.as_str()).collect::<Vec<_>>(), ["b"]);
+        assert_eq!(skipped, [Skipped { contestant: "a".into(), why: "not installed".into() }]);
     }
 
     #[test]

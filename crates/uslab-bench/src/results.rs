@@ -146,6 +146,8 @@ pub enum Role {
     /// Another way of using uslab, for information.
     Ours,
     Peer,
+    /// One that does a part of what an allocator does, and is compared apart: never the best peer.
+    Rival,
     /// What the round costs without any allocator: taken off both sides in [`Figure::ratio_above_floor`].
     Floor,
     /// What a known mechanism costs, that is no allocator: for the reader alone.
@@ -266,12 +268,13 @@ mod tests {
     }
 
     #[test]
-    fn the_best_peer_is_the_fastest_and_never_one_of_ours() {
+    fn the_best_peer_is_the_fastest_and_never_one_of_ours_or_a_rival() {
         let figures = vec![
             figure("us", Role::Subject, 1.0),
             figure("us too", Role::Ours, 0.5),
             figure("slow", Role::Peer, 4.0),
             figure("fast", Role::Peer, 2.0),
+            figure("rival", Role::Rival, 0.7),
         ];
         let mut row = row(figures, Some(0.5));
         judge(&mut row, true);

@@ -17,6 +17,7 @@
 //! Must never: give one contestant a loop, a check or a hint that another does not get; enable a feature of a
 //! peer's crate that takes over malloc.
 
+pub mod dpdk;
 pub mod floor;
 pub mod found;
 pub mod glibc;
@@ -49,6 +50,11 @@ pub trait Contestant: 'static {
     /// Called once by every thread before it uses the allocator, and by the same thread after its last use.
     fn enter_thread() {}
     fn leave_thread() {}
+
+    /// Whether it can take part: asked before its first round. The error is one line.
+    fn ready() -> Result<(), String> {
+        Ok(())
+    }
 
     /// Memory for `size` bytes, or null. Typed caches have their size in the type and ignore this one.
     fn alloc(size: usize) -> *mut u8;
@@ -111,6 +117,7 @@ pub struct About {
 pub struct Entry {
     pub name: &'static str,
     pub about: fn() -> About,
+    pub ready: fn() -> Result<(), String>,
     pub enter_thread: fn(),
     pub leave_thread: fn(),
     /// For what is not timed.
@@ -130,6 +137,7 @@ impl Entry {
         Self {
             name: C::NAME,
             about: C::about,
+            ready: C::ready,
             enter_thread: C::enter_thread,
             leave_thread: C::leave_thread,
             alloc: C::alloc,
@@ -188,9 +196,9 @@ pub fn peers() -> &'static [Entry] {
     &looked().peers
 }
 
-/// The peers that were looked for and are not there.
+/// Those who were looked for and are not there: peers, and the rival if a row wanted it.
 pub fn missing() -> Vec<Missing> {
-    looked().missing.clone()
+    looked().missing.iter().cloned().chain(dpdk::missing()).collect()
 }
 
 /// The allocator's own thread set-up, for every peer at once: called at the start and at the end of each
@@ -215,7 +223,7 @@ mod tests {
     use super::*;
 
     /// What every contestant must be able to do before its speed means anything.
-    fn works(entry: &Entry, size: usize) {
+    pub(super) fn works(entry: &Entry, size: usize) {
         for bulk in [false, true] {
             for sized in [false, true] {
                 let round =
@@ -271,7 +279,7 @@ mod tests {
 
     #[test]
     fn whoever_is_looked_for_is_a_peer_or_missing_with_one_line() {
-        assert_eq!(peers().len() + missing().len(), PEERS.len() + FINDERS.len());
+        assert_eq!(peers().len() + looked().missing.len(), PEERS.len() + FINDERS.len());
         assert!(missing().iter().all(|missing| !missing.why.is_empty() && !missing.why.contains('\n')));
     }
 

@@ -52,6 +52,11 @@ pub trait Work {
         Vec::new()
     }
 
+    /// Whether the contestant can take part. The error, one line, takes it out of the row.
+    fn ready(&self) -> Result<(), String> {
+        Ok(())
+    }
+
     /// Makes everything that is not to be timed. The result runs so many repetitions and returns the ticks
     /// they took.
     fn prepare(&self) -> Box<dyn FnMut(usize) -> u64>;
