@@ -15,7 +15,7 @@
 //! Must never: outlive its parent, its limit or Ctrl-C; print anything but the sample; let a child's failure
 //! be more than one line.
 
-use crate::contestants::{self, Entry, uslab_cache, uslab_malloc};
+use crate::contestants::{self, Entry, PEERS, uslab_cache, uslab_malloc};
 use crate::cpu;
 use crate::measure::Sample;
 use crate::programs::Job;
@@ -60,10 +60,13 @@ impl Task {
 /// The contestant of that name; `size_bytes` chooses between the typed caches, which have one name.
 pub fn find(name: &str, size_bytes: usize) -> Result<Entry, String> {
     let caches = uslab_cache::entries(size_bytes).into_iter().flatten();
+    let called = |entry: &Entry| entry.name == name;
     caches
         .chain([uslab_malloc::CALLED])
-        .chain(contestants::peers().iter().copied())
-        .find(|entry| entry.name == name)
+        .chain(PEERS.iter().copied())
+        .find(called)
+        // Only then are those looked for that the system may have: what looking loads would stay in memory.
+        .or_else(|| contestants::peers().iter().copied().find(called))
         .ok_or_else(|| format!("no contestant is called '{name}' (of {size_bytes} bytes)"))
 }
 

@@ -33,6 +33,7 @@ pub mod tbb;
 pub mod uslab_cache;
 pub mod uslab_malloc;
 
+use crate::rounds::latency::{self, Course};
 use crate::rounds::{BatchRound, LocalRound, RemoteRound, batch, crew, local, remote};
 use found::Missing;
 use serde::Serialize;
@@ -124,6 +125,7 @@ pub struct Entry {
     pub alloc: fn(usize) -> *mut u8,
     /// [`Contestant::free`], under the same conditions.
     pub free: unsafe fn(*mut u8, usize),
+    pub latency: fn(&mut Course),
     pub local: fn(&LocalRound, &mut [*mut u8]) -> u64,
     pub batch: fn(&BatchRound, usize, &mut [*mut u8]) -> batch::Parts,
     pub produce: fn(&RemoteRound),
@@ -142,6 +144,7 @@ impl Entry {
             leave_thread: C::leave_thread,
             alloc: C::alloc,
             free: C::free,
+            latency: latency::run::<C>,
             local: local::run::<C>,
             batch: batch::run::<C>,
             produce: remote::produce::<C>,

@@ -15,6 +15,7 @@
 //! it idles.
 
 use super::out_of_memory;
+use super::random::Xorshift;
 use crate::contestants::Entry;
 use crate::measure::Sample;
 use serde::{Deserialize, Serialize};
@@ -166,9 +167,9 @@ impl Objects {
         sizes.extend(Sizes::of(load));
         let mut order = Vec::with_capacity(count);
         order.extend(0..count as u32);
-        let mut random = Xorshift::new();
+        let mut random = Xorshift::new(0);
         for i in (1..count).rev() {
-            order.swap(i, random.below(i as u64 + 1) as usize);
+            order.swap(i, random.below(i + 1));
         }
         Self { sizes, order }
     }
@@ -190,14 +191,14 @@ impl Objects {
 struct Sizes {
     random: Xorshift,
     left_bytes: usize,
-    smallest: f64,
-    ratio: f64,
+    smallest: usize,
+    largest: usize,
 }
 
 impl Sizes {
     fn of(load: &Load) -> Self {
-        let (smallest, largest) = (load.smallest_bytes.max(1) as f64, load.largest_bytes.max(1) as f64);
-        Self { random: Xorshift::new(), left_bytes: load.live_bytes, smallest, ratio: largest / smallest }
+        let (smallest, largest) = (load.smallest_bytes.max(1), load.largest_bytes.max(1));
+        Self { random: Xorshift::new(0), left_bytes: load.live_bytes, smallest, largest }
     }
 }
 
@@ -208,36 +209,16 @@ impl Iterator for Sizes {
         if self.left_bytes == 0 {
             return None;
         }
-        let size = (self.smallest * self.ratio.powf(self.random.fraction())).round() as usize;
-        self.left_bytes = self.left_bytes.saturating_sub(size);
-        Some(size as u32)
+        let size = spread(&mut self.random, self.smallest, self.largest);
+        self.left_bytes = self.left_bytes.saturating_sub(size as usize);
+        Some(size)
     }
 }
 
-/// Marsaglia's xorshift, always from the same seed.
-pub(super) struct Xorshift(u64);
-
-impl Xorshift {
-    pub(super) fn new() -> Self {
-        Self(0x9e37_79b9_7f4a_7c15)
-    }
-
-    #[inline(always)]
-    pub(super) fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    pub(super) fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
-
-    /// At least 0 and less than 1.
-    fn fraction(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
-    }
+/// A size between the two, spread evenly over their logarithms.
+pub(super) fn spread(random: &mut Xorshift, smallest: usize, largest: usize) -> u32 {
+    let fraction = (random.next() >> 11) as f64 / (1_u64 << 53) as f64;
+    (smallest as f64 * (largest as f64 / smallest as f64).powf(fraction)).round() as u32
 }
 
 /// The process's resident set, read without allocating.

@@ -5,6 +5,7 @@
 //!   batch.rs    one thread: a batch of thousands, its allocations, frees and flush timed apart
 //!   local.rs    one thread: allocate a live set, free it, again and again
 //!   remote.rs   two threads: one allocates, one frees, batches go over a bounded ring
+//!   latency.rs  one thread, every single call timed
 //!   memory.rs   in a process of its own: a load, a part of it freed, idleness; resident memory
 //!   crew.rs     any number of threads that start and stop together, parked or made anew
 //!     ring.rs, mixed.rs, larson.rs, xmalloc.rs, cache_scratch.rs, mstress.rs: what such threads do
@@ -18,6 +19,7 @@ pub mod cache_scratch;
 pub mod crew;
 pub mod crowd;
 pub mod larson;
+pub mod latency;
 pub mod local;
 pub mod memory;
 pub mod mixed;

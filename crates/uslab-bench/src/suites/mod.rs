@@ -11,11 +11,13 @@ pub mod cache_scratch;
 pub mod churn4k;
 pub mod crewed;
 pub mod larson;
+pub mod latency;
 pub mod mstress;
 pub mod pair;
 pub mod programs;
 pub mod published;
 pub mod remote;
+pub mod rss;
 pub mod shape;
 pub mod threads;
 pub mod xmalloc;
@@ -55,6 +57,8 @@ pub const SUITES: &[&dyn Suite] = &[
     &xmalloc::Xmalloc,
     &cache_scratch::CacheScratch,
     &mstress::Mstress,
+    &latency::Latency,
+    &rss::Rss,
 ];
 
 /// The suite of that name.
@@ -75,6 +79,11 @@ pub struct Context {
 impl Context {
     pub fn new(options: RunOptions, cpus: Cpus) -> Self {
         Self { options, cpus, consumer: Arc::new(Consumer::new(cpus)), crew: Arc::new(Crew::new(cpus)) }
+    }
+
+    /// Whether a first look is wanted: what is long is made short.
+    fn quick(&self) -> bool {
+        self.options.rounds <= 60
     }
 
     fn local(&self, entry: Entry, live: usize, round: LocalRound) -> Box<dyn Work> {
@@ -129,7 +138,6 @@ fn lane(name: impl Into<String>, role: Role, work: Box<dyn Work>) -> Lane {
 }
 
 /// A lane of runs.
-#[allow(dead_code)]
 fn run_lane(
     name: impl Into<String>,
     role: Role,

@@ -1,0 +1,277 @@
+//! Suite `rss`: how much memory a load takes, and how much of it the kernel has back after a while of nothing.
+//!
+//! Every contestant runs each load in a process of its own (child.rs, rounds/memory.rs); the rows of a load
+//! are readings of the same processes. A value is the resident set above what the process had before the
+//! contestant's first call. Most of the time these processes sleep, so several run at once, as many as memory
+//! allows. The loads are objects of many sizes, of which a random 90 % or all are freed, and
+//! small objects of one size, where uslab's typed cache takes part.
+//!
+//! No target here is a ratio to a peer. The requirement is of its own: after the idle time, no more than 1.1
+//! times the objects that are live, and 4 MiB. It is shown for every contestant below the tables.
+
+use super::{Context, RowPlan, Suite, run_lane};
+use crate::child::{self, Task};
+use crate::contestants::{self, uslab_cache, uslab_malloc};
+use crate::measure::{Method, RunLane, Sample};
+use crate::results::{Role, Row, Run, Unit};
+use crate::rounds::memory::{ASKED, FREED, IDLE, LEFT, LIVE, Load, PEAK};
+use crate::table::{self, Grid};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::rc::Rc;
+use std::thread;
+use std::time::Duration;
+
+/// Sizes of the mixed load, and that of the load of one size.
+const MIXED: (usize, usize) = (16, 1024);
+const ONE_SIZE: usize = 64;
+
+/// What may stay resident after the idle time: so many times the live bytes, and so much.
+const LIMIT: (f64, f64) = (1.1, (4 << 20) as f64);
+
+/// A process that returned all it had, and more, still has a figure above nothing.
+const LEAST_BYTES: f64 = 4096.0;
+
+/// What the loads that run at once may come to, and the part of the machine's memory that it may be.
+const AT_ONCE_BYTES: usize = 4 << 30;
+const PART_OF_MEMORY: usize = 4;
+
+/// A child's time for all that is not idleness.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+const MIXED_GROUP: &str = "memory of objects of 16 to 1024 B";
+const ONE_SIZE_GROUP: &str = "memory of objects of 64 B, typed cache";
+const FLOOR: &str = "the objects alone";
+
+pub struct Rss;
+
+impl Suite for Rss {
+    fn name(&self) -> &'static str {
+        "rss"
+    }
+
+    fn summary(&self) -> &'static str {
+        "resident memory of a load: live, after freeing 90 % at random, and after 10 s without any call"
+    }
+
+    fn rows(&self, context: &Context) -> Vec<RowPlan> {
+        let length = Length::of(context);
+        let (mixed, all, one_size) = (
+            Scenario::new(Load { freed_percent: 90, ..length.load(length.mixed_bytes, MIXED) }),
+            Scenario::new(length.load(length.mixed_bytes, MIXED)),
+            Scenario::new(length.load(length.one_size_bytes, (ONE_SIZE, ONE_SIZE))),
+        );
+        let idle = |freed: &str| format!("{freed} freed, {} idle", seconds(length.idle_ms));
+        vec![
+            mixed.row(length.runs, "mixed/live", mib(length.mixed_bytes), Reading::Live),
+            mixed.row(length.runs, "mixed/freed90", "a random 90 % freed", Reading::Freed),
+            mixed.row(length.runs, "mixed/idle90", idle("90 %"), Reading::Idle),
+            all.row(length.runs, "mixed/idle100", idle("all"), Reading::Idle),
+            one_size.row(length.runs, "cache/64/live", mib(length.one_size_bytes), Reading::Live),
+            one_size.row(length.runs, "cache/64/idle100", idle("all"), Reading::Idle),
+        ]
+    }
+
+    fn render(&self, run: &Run, out: &mut dyn Write) -> std::fmt::Result {
+        table::by_group(run, out)?;
+        limits(&run.rows, out)
+    }
+}
+
+/// How much of everything there is, by the options.
+struct Length {
+    mixed_bytes: usize,
+    one_size_bytes: usize,
+    idle_ms: u64,
+    runs: usize,
+}
+
+impl Length {
+    fn of(context: &Context) -> Self {
+        const MIB: usize = 1 << 20;
+        let (mixed_bytes, one_size_bytes, idle_ms, runs) = match (context.options.check, context.quick()) {
+            (true, _) => (4 * MIB, 4 * MIB, 100, 1),
+            (_, true) => (64 * MIB, 64 * MIB, 1_000, 1),
+            _ => (256 * MIB, 1024 * MIB, 10_000, 3),
+        };
+        Self { mixed_bytes, one_size_bytes, idle_ms, runs }
+    }
+
+    fn load(&self, live_bytes: usize, (smallest_bytes, largest_bytes): (usize, usize)) -> Load {
+        Load { live_bytes, smallest_bytes, largest_bytes, freed_percent: 100, idle_ms: self.idle_ms }
+    }
+}
+
+fn room_bytes() -> usize {
+    // SAFETY: no conditions; -1 where the system does not say.
+    let (pages, page_bytes) =
+        unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
+    AT_ONCE_BYTES.min(pages.max(0) as usize * page_bytes.max(0) as usize / PART_OF_MEMORY)
+}
+
+fn mib(bytes: usize) -> String {
+    format!("{} MiB live", bytes >> 20)
+}
+
+fn seconds(ms: u64) -> String {
+    format!("{} s", ms as f64 / 1e3)
+}
+
+/// Which of a child's readings a row is about.
+#[derive(Clone, Copy, PartialEq)]
+enum Reading {
+    Live,
+    Freed,
+    Idle,
+}
+
+impl Reading {
+    /// Its name, and that of the objects that are live then.
+    fn names(self) -> (&'static str, &'static str) {
+        match self {
+            Reading::Live => (LIVE, ASKED),
+            Reading::Freed => (FREED, LEFT),
+            Reading::Idle => (IDLE, LEFT),
+        }
+    }
+}
+
+/// A load, and what the children that ran it found so far, by contestant.
+struct Scenario {
+    load: Load,
+    contestants: Vec<&'static str>,
+    /// A map a run.
+    runs: RefCell<Vec<BTreeMap<&'static str, Result<Sample, String>>>>,
+}
+
+impl Scenario {
+    fn new(load: Load) -> Rc<Self> {
+        let caches = uslab_cache::entries(load.largest_bytes);
+        let cache = caches.filter(|_| load.smallest_bytes == load.largest_bytes).map(|[inlined, _]| inlined);
+        let ours = cache.into_iter().chain([uslab_malloc::CALLED]);
+        let contestants = ours.chain(contestants::peers().iter().copied()).map(|entry| entry.name).collect();
+        Rc::new(Self { load, contestants, runs: RefCell::default() })
+    }
+
+    /// The sample of a contestant's run of that number. Who asks first has all contestants run.
+    fn sample(&self, contestant: &'static str, run: usize) -> Result<Sample, String> {
+        if self.runs.borrow().len() <= run {
+            let taken = self.run_all();
+            self.runs.borrow_mut().push(taken);
+        }
+        self.runs.borrow()[run].get(contestant).cloned().expect("every contestant of the scenario ran")
+    }
+
+    fn run_all(&self) -> BTreeMap<&'static str, Result<Sample, String>> {
+        let limit = PATIENCE + Duration::from_millis(self.load.idle_ms);
+        let at_once = (room_bytes() / self.load.live_bytes).clamp(1, self.contestants.len());
+        let load = &self.load;
+        let one = move |contestant: &'static str| {
+            let task = Task::Rss { contestant: contestant.into(), load: load.clone() };
+            (contestant, child::run(&task, limit))
+        };
+        let several = |few: &[&'static str]| {
+            thread::scope(|scope| {
+                let waits: Vec<_> = few.iter().map(|&name| scope.spawn(move || one(name))).collect();
+                waits.into_iter().map(|wait| wait.join().expect("waiting does not fail")).collect::<Vec<_>>()
+            })
+        };
+        self.contestants.chunks(at_once).flat_map(several).collect()
+    }
+
+    fn one_size(&self) -> bool {
+        self.load.smallest_bytes == self.load.largest_bytes
+    }
+
+    fn row(self: &Rc<Self>, runs: usize, id: &str, title: impl Into<String>, reading: Reading) -> RowPlan {
+        let role = |name: &str| match name {
+            _ if contestants::peers().iter().any(|peer| peer.name == name) => Role::Peer,
+            _ if name == self.contestants[0] => Role::Subject,
+            _ => Role::Ours,
+        };
+        let lane = |&name: &&'static str| self.lane(name, role(name), reading);
+        let mut lanes: Vec<RunLane> = self.contestants.iter().map(lane).collect();
+        let left = reading == Reading::Live || self.load.freed_percent < 100;
+        lanes.extend(left.then(|| self.objects_alone(reading)));
+        let count = if self.one_size() { self.load.live_bytes / ONE_SIZE } else { 0 };
+        RowPlan {
+            size_bytes: if self.one_size() { ONE_SIZE } else { 0 },
+            live: count,
+            unit: Unit::Bytes,
+            ..RowPlan::new(
+                format!("rss/{id}"),
+                if self.one_size() { ONE_SIZE_GROUP } else { MIXED_GROUP },
+                title,
+                Method::Runs(runs, lanes),
+            )
+        }
+    }
+
+    fn lane(self: &Rc<Self>, contestant: &'static str, role: Role, reading: Reading) -> RunLane {
+        let (scenario, mut run) = (Rc::clone(self), 0);
+        run_lane(contestant, role, move || {
+            let mut sample = scenario.sample(contestant, run)?;
+            run += 1;
+            let (name, live) = reading.names();
+            sample.value = sample.extra[name].max(LEAST_BYTES);
+            if reading == Reading::Idle {
+                let limit = LIMIT.0 * sample.extra[live] + LIMIT.1;
+                sample.extra.insert(LIMIT_NAME.into(), limit);
+            } else {
+                // One row of a load has the course.
+                sample.series.clear();
+            }
+            Ok(sample)
+        })
+    }
+
+    /// What the objects of the row come to: no allocator can need less.
+    fn objects_alone(self: &Rc<Self>, reading: Reading) -> RunLane {
+        let (scenario, mut run) = (Rc::clone(self), 0);
+        run_lane(FLOOR, Role::Floor, move || {
+            let sample = scenario.sample(scenario.contestants[0], run)?;
+            run += 1;
+            Ok(Sample::of(sample.extra[reading.names().1]))
+        })
+    }
+}
+
+const LIMIT_NAME: &str = "limit_bytes";
+
+/// The requirement, for everybody.
+fn limits(rows: &[Row], out: &mut dyn Write) -> std::fmt::Result {
+    let has_limit = |row: &&Row| row.figures.iter().any(|figure| figure.extra.contains_key(LIMIT_NAME));
+    let rows: Vec<&Row> = rows.iter().filter(has_limit).collect();
+    if rows.is_empty() {
+        return Ok(());
+    }
+    writeln!(
+        out,
+        "\nresident after the idle time, in MiB · the limit is {} × the live bytes + {:.0} MiB",
+        LIMIT.0,
+        LIMIT.1 / (1 << 20) as f64
+    )?;
+    let mut grid = Grid::new(&["", "", "live", "limit", "resident", "", "peak"]);
+    for row in rows {
+        for (at, figure) in row.figures.iter().filter(|figure| figure.role != Role::Floor).enumerate() {
+            let bytes = |name: &str| table::value(figure.extra.get(name).copied(), Unit::Bytes);
+            let within = figure.extra.get(LIMIT_NAME).is_some_and(|&limit| figure.value.min <= limit);
+            let title = format!("{}, {}", short(&row.group), row.title);
+            grid.row([
+                if at == 0 { title } else { String::new() },
+                figure.contestant.clone(),
+                bytes(LEFT),
+                bytes(LIMIT_NAME),
+                table::value(Some(figure.value.min), Unit::Bytes),
+                if within { "within" } else { "over" }.into(),
+                bytes(PEAK),
+            ]);
+        }
+    }
+    grid.write(out)
+}
+
+fn short(group: &str) -> &str {
+    if group == ONE_SIZE_GROUP { "64 B" } else { "mixed" }
+}
