@@ -3,18 +3,21 @@
 //! Must never: write anything but the report to standard output.
 
 use crate::child;
-use crate::cli::Args;
+use crate::cli::{self, Args, Command};
 use crate::clock::Clock;
 use crate::contestants::{self, Entry, InThread, uslab_cache, uslab_malloc};
 use crate::cpu::{self, Cpus};
 use crate::machine::{Build, Machine};
 use crate::measure::{Plan, measure};
 use crate::modes;
+use crate::report;
 use crate::results::{AboutText, Report, Row, Run, RunOptions, SCHEMA, Skipped, Verdict, judge};
 use crate::session::Session;
 use crate::suites::{Context, RowPlan, Suite, find};
+use crate::summary;
 use crate::table;
 use clap::Parser;
+use serde_json::json;
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -25,9 +28,17 @@ const USAGE: u8 = 2;
 const INTERRUPTED: u8 = 130;
 
 pub fn main() -> ExitCode {
-    let args = Args::parse();
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(error) => return cli::refuse(&error),
+    };
     if let Some(task) = &args.child {
         return child::main(task);
+    }
+    match &args.command {
+        Some(Command::Report(args)) => return report::main(args),
+        Some(Command::Summary(args)) => return summary::main(args),
+        None => {}
     }
     let suites = match args.suites() {
         Ok(suites) => suites,
@@ -47,7 +58,7 @@ pub fn main() -> ExitCode {
         return fail(USAGE, &format!("no row's id contains '{only}'; --list shows them"));
     }
     if args.list {
-        return print(&listing(&plans), 0);
+        return print(&if args.json { listing_json(&plans) } else { listing(&plans) }, 0);
     }
     if let (Some(why), false, false) = (Build::this().unfit(), args.allow_unoptimised, context.options.check)
     {
@@ -61,7 +72,7 @@ pub fn main() -> ExitCode {
         Ok(report) => {
             let complete = report.runs.iter().all(|run| run.complete);
             print(
-                &if args.json { json(&report) } else { text(&report) },
+                &if args.json { report_json(&report) } else { text(&report) },
                 if complete { 0 } else { INTERRUPTED },
             )
         }
@@ -90,6 +101,18 @@ fn listing(plans: &[(&dyn Suite, Vec<RowPlan>)]) -> String {
         }
     }
     text
+}
+
+/// The list for programs.
+fn listing_json(plans: &[(&dyn Suite, Vec<RowPlan>)]) -> String {
+    let row =
+        |row: &RowPlan| json!({ "id": row.id, "group": row.group, "title": row.title, "target": row.target });
+    let suite = |(suite, rows): &(&dyn Suite, Vec<RowPlan>)| {
+        let rows: Vec<_> = rows.iter().map(row).collect();
+        json!({ "name": suite.name(), "summary": suite.summary(), "rows": rows })
+    };
+    let suites: Vec<_> = plans.iter().map(suite).collect();
+    format!("{:#}\n", json!({ "tool": "uslab-bench", "schema": SCHEMA, "suites": suites }))
 }
 
 /// Measures all rows of all suites in this process.
@@ -170,7 +193,7 @@ fn took_part(object_size: usize) -> Vec<AboutText> {
     ours.iter().chain(contestants::peers()).map(|entry| (entry.about)().into()).chain(rival).collect()
 }
 
-fn json(report: &Report) -> String {
+fn report_json(report: &Report) -> String {
     let mut text = serde_json::to_string_pretty(report).expect("a report has nothing that JSON cannot say");
     text.push('\n');
     text

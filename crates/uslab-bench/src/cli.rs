@@ -4,10 +4,13 @@
 //! never: have a default that differs from what `--help` says.
 
 use crate::contestants::uslab_cache;
+use crate::report;
 use crate::results::RunOptions;
 use crate::rounds::Order;
 use crate::suites::{SUITES, Suite, find};
-use clap::Parser;
+use crate::summary;
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
 
 /// Rounds of each contestant in a row, and how long a round takes.
 const FULL: (usize, u64) = (300, 100);
@@ -21,7 +24,15 @@ const CHECK: (usize, u64) = (2, 0);
     about = "Measures uslab beside mimalloc, jemalloc, snmalloc, rpmalloc and glibc, in one process and one run"
 )]
 #[command(long_about = LONG_ABOUT)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
+    disable_help_subcommand = true
+)]
 pub struct Args {
+    #[command(subcommand)]
+    pub command: Option<Command>,
+
     /// Suites to run, or "all"; --list names them
     #[arg(value_name = "SUITE", required_unless_present_any = ["list", "child"])]
     suites: Vec<String>,
@@ -81,6 +92,15 @@ pub struct Args {
     pub allow_unoptimised: bool,
 }
 
+/// What is done with results; without one of these, suites are run.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Write an HTML page with tables and charts from JSON results
+    Report(report::Args),
+    /// Write the table of the claims, as Markdown, from JSON results
+    Summary(summary::Args),
+}
+
 const LONG_ABOUT: &str = "\
 Measures uslab beside mimalloc, jemalloc, snmalloc, rpmalloc and glibc, in one process and one run.
 
@@ -96,6 +116,7 @@ Examples:
   uslab-bench bulk --both-modes           bulk allocation, with and without rseq
   uslab-bench pair --only malloc/64       the 64-byte rows alone
   uslab-bench all --json > results.json   everything, for another program
+  uslab-bench report results.json         a page with charts of it
   uslab-bench pair --order random --touch as a program that uses what it allocates
 
 Exit status: 0 when the rows ran (met or missed), 1 when they could not, 2 for a wrong command line, 130 after Ctrl-C.";
@@ -104,6 +125,24 @@ Exit status: 0 when the rows ran (met or missed), 1 when they could not, 2 for a
 fn object_size(text: &str) -> Result<usize, String> {
     let size = text.parse().ok().filter(|size| uslab_cache::SIZES.contains(size));
     size.ok_or_else(|| format!("there are caches of {:?} bytes", uslab_cache::SIZES))
+}
+
+/// Tells a wrong command line in one line; prints help and version, which clap gives as errors as well.
+pub fn refuse(error: &clap::Error) -> ExitCode {
+    if !error.use_stderr() {
+        // A reader that has gone away is no error of ours.
+        let _ = error.print();
+        return ExitCode::SUCCESS;
+    }
+    eprintln!("uslab-bench: {}; --help tells more", one_line(error));
+    ExitCode::from(2)
+}
+
+/// The paragraph that clap begins with, without the usage that follows it.
+fn one_line(error: &clap::Error) -> String {
+    let text = error.render().to_string();
+    let lines: Vec<&str> = text.lines().take_while(|line| !line.trim().is_empty()).map(str::trim).collect();
+    lines.join(" ").trim_start_matches("error: ").to_owned()
 }
 
 impl Args {

@@ -8,7 +8,8 @@
 //!    ├── contestants/               an allocator, called one way: a file each
 //!    ├── child                      one measurement in a process of its own
 //!    ├── measure ── clock, asm      interleaved rounds; ticks, cycles, disturbed rounds
-//!    └── results ── stats, table    one schema; minimum, median, ratio, verdict
+//!    ├── results ── stats, table    one schema; minimum, median, ratio, verdict
+//!    └── report, summary            result files as a page, as a table
 //! ```
 //!
 //! **Method.** In one process and one run, pinned to one CPU where a row has one thread, every contestant of
@@ -42,9 +43,11 @@ pub mod modes;
 pub mod preload;
 pub mod process;
 pub mod programs;
+pub mod report;
 pub mod results;
 pub mod rounds;
 pub mod session;
 pub mod stats;
 pub mod suites;
+pub mod summary;
 pub mod table;

@@ -1,0 +1,388 @@
+//! `uslab-bench summary`: the claims of the project as one Markdown table, from result files.
+//!
+//! A claim is a set of judged rows. Its line shows the row that is worst off against its target, and says how many
+//! met theirs: a summary that shows the best would tell nothing. README.md has this table between two markers;
+//! `cargo xtask results` puts it there and CI checks it. Must never: show a row of the fallback mode, or leave a
+//! claim out because it was missed or not measured.
+
+use crate::report::fail;
+use crate::report::load::{self, Joined};
+use crate::results::{Report, Role, Row, Unit, Verdict};
+use crate::table;
+use clap::ValueHint;
+use jiff::Timestamp;
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Arguments of `summary`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Files that `--json` wrote, or folders of them; "-" and nothing at all are standard input
+    #[arg(value_name = "RESULTS", value_hint = ValueHint::AnyPath)]
+    results: Vec<PathBuf>,
+
+    /// Put the machine, the build, the method and the versions before the table
+    #[arg(long)]
+    facts: bool,
+}
+
+/// Which rows a claim is made of: suites, and how the rows' ids begin.
+struct Rows(&'static str, &'static str);
+
+const CLAIMS: &[(&str, &[Rows])] = &[
+    ("Typed cache, one at a time", &[Rows("pair", "cache/")]),
+    ("malloc and free", &[Rows("pair", "malloc/")]),
+    ("Bulk of 64", &[Rows("bulk", "")]),
+    ("Producer and consumer", &[Rows("pair", "remote/"), Rows("remote", "")]),
+    ("Memory", &[Rows("rss", "")]),
+];
+
+/// The table's columns, and which are of words.
+pub const COLUMNS: [(&str, bool); 8] = [
+    ("claim", true),
+    ("worst row", true),
+    ("uslab", false),
+    ("best peer", false),
+    ("which", true),
+    ("ratio", false),
+    ("target", false),
+    ("", true),
+];
+
+/// A line of the table.
+pub struct Claim {
+    pub name: &'static str,
+    /// `None` where no judged row of it was measured.
+    pub found: Option<Found>,
+}
+
+pub struct Found {
+    pub row: String,
+    /// With their unit.
+    pub ours: String,
+    pub best: String,
+    pub best_name: String,
+    pub ratio: f64,
+    pub target: f64,
+    met: usize,
+    judged: usize,
+}
+
+impl Found {
+    pub fn all_met(&self) -> bool {
+        self.met == self.judged
+    }
+
+    pub fn verdict(&self) -> String {
+        match (self.met, self.judged) {
+            (1, 1) => "met".into(),
+            (0, 1) => "missed".into(),
+            (met, judged) if met == judged => format!("met in all {judged} rows"),
+            (met, judged) => format!("met in {met} of {judged} rows"),
+        }
+    }
+}
+
+pub fn claims(joined: &Joined) -> Vec<Claim> {
+    CLAIMS.iter().map(|(name, rows)| Claim { name, found: found(joined, rows) }).collect()
+}
+
+fn found(joined: &Joined, claimed: &[Rows]) -> Option<Found> {
+    let rows: Vec<&Row> = joined
+        .runs
+        .iter()
+        .filter(|taken| taken.run.mode == "rseq")
+        .flat_map(|taken| taken.run.rows.iter().map(move |row| (&taken.run.suite, row)))
+        .filter(|(suite, row)| claimed.iter().any(|c| *suite == c.0 && row.id.starts_with(c.1)))
+        .map(|(_, row)| row)
+        .filter(|row| row.verdict != Verdict::None)
+        .collect();
+    let ratio = |row: &Row| Some((row.figure(Role::Subject)?.ratio?, row.target?));
+    let strain = |row: &Row| ratio(row).map_or(0.0, |(ratio, target)| ratio / target);
+    let worst = rows.iter().max_by(|a, b| strain(a).total_cmp(&strain(b)))?;
+    let (ratio, target) = ratio(worst)?;
+    let best_name = worst.best_peer.clone()?;
+    let value = |value: f64| match worst.unit {
+        Unit::Ns => format!("{value:.2} ns"),
+        Unit::Seconds => format!("{value:.3} s"),
+        Unit::Bytes => format!("{} MiB", table::value(Some(value), Unit::Bytes)),
+    };
+    Some(Found {
+        row: worst.title.clone(),
+        ours: value(worst.figure(Role::Subject)?.value.min),
+        best: value(worst.named(&best_name)?.value.min),
+        best_name,
+        ratio,
+        target,
+        met: rows.iter().filter(|row| row.verdict == Verdict::Pass).count(),
+        judged: rows.len(),
+    })
+}
+
+/// What weakens results as a whole, a line each.
+pub fn cautions(joined: &Joined) -> Vec<String> {
+    let any = |is: fn(&Report) -> bool| joined.sources.iter().any(|source| is(&source.report));
+    let mut lines = Vec::new();
+    if any(|report| report.options.check) {
+        lines.push("Run with --check, for function only: these figures mean nothing.".into());
+    } else if any(|report| report.options.rounds <= QUICK_ROUNDS) {
+        lines.push("Run with --quick: a first look with few rounds, no figures to quote.".into());
+    }
+    if any(|report| report.build.unfit().is_some()) {
+        lines.push("Measured with a build that was not optimised: these figures mean nothing.".into());
+    }
+    if facts(joined).len() > 1 {
+        lines.push(
+            "Joined from runs of different machines, builds or options: compare within a suite only.".into(),
+        );
+    }
+    let incomplete: Vec<&str> = joined
+        .runs
+        .iter()
+        .filter(|taken| !taken.run.complete)
+        .map(|taken| taken.run.suite.as_str())
+        .collect();
+    if !incomplete.is_empty() {
+        lines.push(format!("Interrupted, with the rows that were done: {}.", incomplete.join(", ")));
+    }
+    lines
+}
+
+/// What `--quick` takes, and less.
+const QUICK_ROUNDS: usize = 60;
+
+/// Where and how runs were measured, for those that share it.
+pub struct Fact<'a> {
+    pub suites: Vec<String>,
+    pub lines: Vec<(&'static str, String)>,
+    pub report: &'a Report,
+}
+
+/// The facts, once for all files that agree in them.
+pub fn facts(joined: &Joined) -> Vec<Fact<'_>> {
+    let mut facts: Vec<Fact> = Vec::new();
+    for (index, source) in joined.sources.iter().enumerate() {
+        let report = &source.report;
+        let runs = joined.runs.iter().filter(|taken| taken.source == index);
+        let mut suites: Vec<String> = runs.map(|taken| taken.run.suite.clone()).collect();
+        suites.dedup();
+        match facts.iter_mut().find(|fact| same(fact.report, report)) {
+            Some(fact) => {
+                suites.retain(|suite| !fact.suites.contains(suite));
+                fact.suites.extend(suites);
+            }
+            None => facts.push(Fact { suites, lines: lines(report), report }),
+        }
+    }
+    facts
+}
+
+/// Whether figures of both stand beside each other fairly.
+fn same(a: &Report, b: &Report) -> bool {
+    let key = |report: &Report| {
+        let (m, b, o) = (&report.machine, &report.build, &report.options);
+        (
+            [m.cpu_model.clone(), m.kernel.clone(), m.transparent_hugepages.clone()],
+            [m.cpus_allowed, m.cpus_online, m.page_size_bytes],
+            [b.version.clone(), b.opt_level.clone(), b.rustc.clone(), b.rustflags.clone(), b.cc.clone()],
+            (o.object_size_bytes, o.touch, format!("{:?}", o.order), o.check, o.rounds),
+        )
+    };
+    key(a) == key(b)
+}
+
+fn lines(report: &Report) -> Vec<(&'static str, String)> {
+    let (m, b, o) = (&report.machine, &report.build, &report.options);
+    let guest = if m.virtual_machine { ", virtual machine" } else { "" };
+    let second = m.second_cpu.map_or("no second CPU".into(), |cpu| format!("second thread on CPU {cpu}"));
+    let assertions = if b.debug_assertions { ", debug assertions" } else { "" };
+    let touch = if o.touch { "touched" } else { "not touched" };
+    let order = format!("{:?}", o.order).to_lowercase();
+    vec![
+        ("date", date(report.started_unix_s)),
+        ("machine", format!("{}, {}{guest}", m.cpu_model, m.architecture)),
+        (
+            "CPUs",
+            format!(
+                "{} of {}; on CPU {} at {:.2} GHz (counter {:.2} GHz), {second}; load average at start {}",
+                m.cpus_allowed,
+                m.cpus_online,
+                m.cpu,
+                m.core_hz / 1e9,
+                m.tick_hz / 1e9,
+                m.load_average
+            ),
+        ),
+        (
+            "system",
+            format!(
+                "{}, pages of {} bytes, huge pages {}",
+                m.kernel, m.page_size_bytes, m.transparent_hugepages
+            ),
+        ),
+        ("uslab", format!("{}, {}", b.version, b.target)),
+        (
+            "build",
+            format!(
+                "{}, opt-level {}{assertions}; {}; {}; {}",
+                b.profile, b.opt_level, b.rustc, b.rustflags, b.cc
+            ),
+        ),
+        (
+            "method",
+            format!(
+                "{} rounds of {} µs each, interleaved; objects of {} bytes {touch}, freed {order}",
+                o.rounds, o.round_us, o.object_size_bytes
+            ),
+        ),
+    ]
+}
+
+/// A day, in UTC: runs take so long that a minute would tell nothing.
+pub fn date(unix_s: u64) -> String {
+    let time = i64::try_from(unix_s).ok().and_then(|s| Timestamp::from_second(s).ok());
+    time.map_or("unknown".into(), |time| time.strftime("%Y-%m-%d").to_string())
+}
+
+/// Prints the summary.
+pub fn main(args: &Args) -> ExitCode {
+    match load::load(&args.results) {
+        Ok(joined) => {
+            let text = markdown(&joined, args.facts);
+            // A reader that has gone away is no error of ours.
+            let _ = std::io::stdout().lock().write_all(text.as_bytes());
+            ExitCode::SUCCESS
+        }
+        Err(line) => fail(2, &line),
+    }
+}
+
+fn markdown(joined: &Joined, with_facts: bool) -> String {
+    let mut text = String::new();
+    // Writing to a String cannot fail.
+    let _ = write_markdown(joined, with_facts, &mut text);
+    text
+}
+
+fn write_markdown(joined: &Joined, with_facts: bool, out: &mut String) -> std::fmt::Result {
+    for fact in facts(joined).iter().filter(|_| with_facts) {
+        writeln!(out, "| {} | |\n|---|---|", cell(&fact.suites.join(", ")))?;
+        fact.lines.iter().try_for_each(|(name, text)| writeln!(out, "| {name} | {} |", cell(text)))?;
+        for about in &fact.report.contestants {
+            let warning =
+                if about.warning.is_empty() { String::new() } else { format!("; **{}**", about.warning) };
+            let about_text = format!("{}, {}{warning}", about.version, about.build);
+            writeln!(out, "| {} | {} |", cell(&about.name), cell(&about_text))?;
+        }
+        writeln!(out)?;
+    }
+    writeln!(out, "| {} |", COLUMNS.map(|column| column.0).join(" | "))?;
+    writeln!(out, "|{}|", COLUMNS.map(|column| if column.1 { "---" } else { "---:" }).join("|"))?;
+    for claim in claims(joined) {
+        let Some(found) = claim.found else {
+            writeln!(out, "| {} | not measured in these results | | | | | | |", claim.name)?;
+            continue;
+        };
+        let cells = [
+            claim.name.to_owned(),
+            cell(&found.row),
+            found.ours.clone(),
+            found.best.clone(),
+            cell(&found.best_name),
+            table::ratio(Some(found.ratio)),
+            table::target(Some(found.target)),
+            found.verdict(),
+        ];
+        writeln!(out, "| {} |", cells.join(" | "))?;
+    }
+    let Some(last) = joined.sources.last() else { return Ok(()) };
+    let m = &last.report.machine;
+    writeln!(
+        out,
+        "\nOf each claim the row that is worst off against its target; the minimum of interleaved rounds. {}, {}, {} CPUs; uslab {}, {}.",
+        m.cpu_model,
+        m.kernel,
+        m.cpus_allowed,
+        last.report.build.version,
+        date(last.report.started_unix_s)
+    )?;
+    for line in cautions(joined) {
+        writeln!(out, "**{}**", line.trim_end_matches('.'))?;
+    }
+    Ok(())
+}
+
+/// A text as one cell of a Markdown table.
+fn cell(text: &str) -> String {
+    text.replace('\n', " ").replace('|', "\\|")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::load::tests::sample;
+
+    #[test]
+    fn a_claim_shows_its_worst_row_and_counts_all() {
+        let mut joined = sample();
+        let taken = joined.runs.iter_mut().find(|t| t.run.suite == "pair" && t.run.mode == "rseq").unwrap();
+        let mut judged: Vec<&mut Row> =
+            taken.run.rows.iter_mut().filter(|row| row.id.starts_with("malloc/")).collect();
+        for (i, row) in judged.iter_mut().enumerate() {
+            row.target = Some(0.5);
+            row.verdict = if i == 1 { Verdict::Miss } else { Verdict::Pass };
+            let ratio = if i == 1 { 0.75 } else { 0.25 };
+            row.figures.iter_mut().find(|f| f.role == Role::Subject).unwrap().ratio = Some(ratio);
+        }
+        let (count, worst) = (judged.len(), judged[1].title.clone());
+        let claims = claims(&joined);
+        let found = claims[1].found.as_ref().unwrap();
+        assert_eq!((found.row.as_str(), found.ratio, found.all_met()), (worst.as_str(), 0.75, false));
+        assert_eq!(found.verdict(), format!("met in {} of {count} rows", count - 1));
+        let text = markdown(&joined, false);
+        assert!(text.contains("| malloc and free | "), "{text}");
+        assert!(text.contains("0.750 | ≤ 0.50 | met in "), "{text}");
+    }
+
+    #[test]
+    fn what_was_not_measured_is_said_so() {
+        let mut joined = sample();
+        joined.runs.retain(|taken| taken.run.suite == "bulk");
+        let text = markdown(&joined, false);
+        assert_eq!(text.matches("not measured in these results").count(), 4, "{text}");
+        // Every line of the table has as many cells as its heading.
+        let widths: Vec<usize> =
+            text.lines().filter(|line| line.starts_with('|')).map(|line| line.matches('|').count()).collect();
+        assert!(widths.iter().all(|&width| width == COLUMNS.len() + 1), "{widths:?}");
+    }
+
+    #[test]
+    fn the_fallback_makes_no_claim() {
+        let mut joined = sample();
+        joined.runs.retain(|taken| taken.run.mode == "locked");
+        joined.runs.iter_mut().flat_map(|t| &mut t.run.rows).for_each(|row| row.verdict = Verdict::Pass);
+        assert!(claims(&joined).iter().all(|claim| claim.found.is_none()));
+    }
+
+    #[test]
+    fn files_that_agree_have_their_facts_once() {
+        let mut joined = sample();
+        assert_eq!(facts(&joined).len(), 1);
+        let mut second = joined.sources[0].clone();
+        second.report.machine.load_average = "9".into();
+        joined.sources.push(second);
+        assert_eq!(facts(&joined).len(), 1);
+        joined.sources[1].report.machine.kernel = "Linux 1".into();
+        assert_eq!(facts(&joined).len(), 2);
+        assert!(cautions(&joined).iter().any(|line| line.contains("different machines")));
+    }
+
+    #[test]
+    fn days_and_cells() {
+        assert_eq!((date(0).as_str(), date(1_795_278_723).as_str()), ("1970-01-01", "2026-11-21"));
+        assert_eq!(date(u64::MAX), "unknown");
+        assert_eq!(cell("a|b\nc"), "a\\|b c");
+    }
+}
