@@ -18,6 +18,7 @@
 use crate::contestants::{self, Entry, PEERS, uslab_cache, uslab_malloc};
 use crate::cpu;
 use crate::measure::Sample;
+use crate::order::oltp::Oltp;
 use crate::programs::Job;
 use crate::rounds::crowd::{self, Crowd};
 use crate::rounds::memory::{self, Load};
@@ -44,6 +45,8 @@ pub enum Task {
     Crowd { contestant: String, crowd: Crowd },
     /// What a whole program takes under an allocator.
     Program(Job),
+    /// How long a transaction takes on SQLite with a configuration under it.
+    Oltp(Oltp),
 }
 
 impl Task {
@@ -53,6 +56,7 @@ impl Task {
             Task::Rss { contestant, load } => memory::run(&find(contestant, load.largest_bytes)?, load),
             Task::Crowd { contestant, crowd } => crowd::run(&find(contestant, 0)?, *crowd),
             Task::Program(job) => job.run(),
+            Task::Oltp(load) => load.run(),
         }
     }
 }

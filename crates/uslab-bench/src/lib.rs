@@ -40,6 +40,7 @@ pub mod cpu;
 pub mod machine;
 pub mod measure;
 pub mod modes;
+pub mod order;
 pub mod preload;
 pub mod process;
 pub mod programs;

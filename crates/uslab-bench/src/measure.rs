@@ -63,7 +63,8 @@ impl Sample {
 pub enum Method {
     /// Short rounds on this thread's clock.
     Rounds(Vec<Lane>),
-    /// So many runs of each lane; of several, the extras and series are those of the run with the least value.
+    /// So many runs of each lane; of several, the extras and series are those of the run with the least value, and
+    /// the series `value_by_run` is of all.
     Runs(usize, Vec<RunLane>),
 }
 
@@ -142,7 +143,9 @@ fn runs(
 fn figure_of_runs(lane: RunLane, samples: Vec<Sample>) -> Option<Figure> {
     let values: Vec<f64> = samples.iter().map(|sample| sample.value).collect();
     let value = summarise(&values)?.into();
-    let best = samples.into_iter().min_by(|a, b| a.value.total_cmp(&b.value))?;
+    let mut best = samples.into_iter().min_by(|a, b| a.value.total_cmp(&b.value))?;
+    let by_run = values.iter().enumerate().map(|(run, &value)| [run as f64, value]).collect();
+    best.series.insert("value_by_run".into(), by_run);
     Some(Figure {
         contestant: lane.name,
         role: lane.role,

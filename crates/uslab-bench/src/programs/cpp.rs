@@ -84,7 +84,7 @@ pub struct Project;
 
 /// Units, and functions in each.
 fn project(scale: Scale) -> (u32, u32) {
-    scale.pick((2, 0), (24, 12), (120, 40))
+    scale.pick((2, 0), (12, 8), (60, 24))
 }
 
 impl Workload for Project {

@@ -13,6 +13,7 @@ pub mod crewed;
 pub mod larson;
 pub mod latency;
 pub mod mstress;
+pub mod order;
 pub mod pair;
 pub mod programs;
 pub mod published;
@@ -50,6 +51,7 @@ pub const SUITES: &[&dyn Suite] = &[
     &bulk::Bulk,
     &batch10000::Batch10000,
     &churn4k::Churn4k,
+    &order::Order,
     &programs::Programs,
     &remote::Remote,
     &threads::Threads,
