@@ -19,9 +19,9 @@
 //! then weighs on all alike.
 //!
 //! **Fairness.** All contestants run the same loop, compiled for each; peers are called as plain C functions,
-//! linked statically, from optimised builds with none of their checks; sizes are run-time values; uslab's
-//! malloc is behind a C call like theirs. Only the typed cache is inlined, because that is how it is used;
-//! the same cache behind a call stands beside it.
+//! linked statically, from optimised builds with none of their checks, or as shared libraries of the system,
+//! where it has them; sizes are run-time values; uslab's malloc is behind a C call like theirs. Only the typed
+//! cache is inlined, because that is how it is used; the same cache behind a call stands beside it.
 //!
 //! This is the only crate of the workspace that depends on other allocators. It must never install one as
 //! anybody's malloc, and its timed figures must never decide a test: tests run suites with `--check`, for

@@ -11,6 +11,8 @@
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
+#include <libgen.h>
+#include <limits.h>
 #include <sched.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -65,8 +67,11 @@ const char *uslab_peer_dpdk_start(void)
 	sched_setaffinity(0, sizeof before, &before);
 	if (failed)
 		return rte_strerror(rte_errno);
-	/* Without shared configuration nothing was put into it. */
-	rmdir(rte_eal_get_runtime_dir());
+	/* Without shared configuration nothing is put into the folder; the one above it goes if nobody else has one. */
+	char folder[PATH_MAX];
+	snprintf(folder, sizeof folder, "%s", rte_eal_get_runtime_dir());
+	if (rmdir(folder) == 0)
+		rmdir(dirname(folder));
 	return NULL;
 }
 
