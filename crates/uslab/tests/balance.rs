@@ -6,7 +6,7 @@
 //! reuse distances of the trace.
 
 use std::collections::{BTreeMap, HashMap};
-use uslab::reclaim::balance::{LIGHTEST, Owed};
+use uslab::reclaim::balance::{LIGHTEST, Owed, Weight};
 
 const COSTS: [u64; 3] = [1, 10, 100];
 const SEEKS: [u32; 3] = [2, 20, 200];
@@ -78,7 +78,7 @@ impl Lru {
     /// A pass at `priority`; how many entries went.
     fn shrink(&mut self, priority: u32, seeks: u32) -> usize {
         let freeable = self.len();
-        self.owed = self.owed.after_pass(freeable, priority, seeks, BATCH);
+        self.owed = self.owed.after_pass(freeable, priority, Weight::of_seeks(seeks), BATCH);
         let mut freed = 0;
         while let Some(lot) = self.owed.next(freeable, BATCH) {
             self.owed = self.owed.less(lot);

@@ -18,26 +18,56 @@
 /// The lightest pressure. Priority 0 is the heaviest: everything.
 pub const LIGHTEST: u32 = 12;
 /// Entries more than this a cache cannot have; a larger count is a lie, and is cut.
-const FREEABLE_MOST: u64 = 1 << 40;
+const FREEABLE_MOST: u64 = 1 << 36;
 /// Owed work is counted in 2^-12 of an entry.
 const FRACTION_BITS: u32 = LIGHTEST;
+
+/// What an entry is worth, in 1024ths of a seek.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Weight(u64);
+
+const SEEK: u64 = 1024;
+/// What making an entry again is taken to cost where nobody says: 2 seeks.
+const DEFAULT_COST_NS: u64 = 10_000;
+
+impl Weight {
+    /// So many seeks; 0 is worth nothing.
+    pub const fn of_seeks(seeks: u32) -> Weight {
+        Weight(seeks as u64 * SEEK)
+    }
+
+    /// Measured: 10 µs are 2 seeks.
+    pub const fn of_cost_ns(cost_ns: u64) -> Weight {
+        let weight = cost_ns.saturating_mul(2 * SEEK) / DEFAULT_COST_NS;
+        Weight(if weight == 0 { 1 } else { weight })
+    }
+
+    /// As a plain number, and back.
+    pub const fn bits(self) -> u64 {
+        self.0
+    }
+
+    /// See [`Weight::bits`].
+    pub const fn of_bits(bits: u64) -> Weight {
+        Weight(bits)
+    }
+}
 
 /// What a shrinker still owes, in 4096ths of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Owed(pub u64);
 
 impl Owed {
-    /// One more pass at `priority` (0 to [`LIGHTEST`]) over `freeable` entries that are worth `seeks` seeks each (0: nothing).
+    /// One more pass at `priority` (0 to [`LIGHTEST`]) over `freeable` entries of this `weight`.
     #[must_use]
-    pub fn after_pass(self, freeable: usize, priority: u32, seeks: u32, batch: usize) -> Owed {
+    pub fn after_pass(self, freeable: usize, priority: u32, weight: Weight, batch: usize) -> Owed {
         let freeable = (freeable as u64).min(FREEABLE_MOST);
         let whole = freeable << FRACTION_BITS;
-        let share = match seeks {
+        let share = match weight.0 {
             // An entry that costs nothing to make again: half of them, at any pressure.
             0 => whole / 2,
-            _ => (freeable * 4) << (FRACTION_BITS - priority.min(LIGHTEST)),
+            weight => ((freeable * 4 * SEEK) << (FRACTION_BITS - priority.min(LIGHTEST))) / weight,
         };
-        let share = share / u64::from(seeks.max(1));
         let kept = lot(freeable, batch) << FRACTION_BITS;
         let carried = if self.0 > kept { kept + (self.0 - kept) / 4 * 3 } else { self.0 };
         Owed((carried + share).min(2 * whole))
@@ -69,7 +99,7 @@ mod tests {
     fn asked(freeable: usize, priority: u32, seeks: u32, batch: usize, passes: usize) -> usize {
         let (mut owed, mut total) = (Owed::default(), 0);
         for _ in 0..passes {
-            owed = owed.after_pass(freeable, priority, seeks, batch);
+            owed = owed.after_pass(freeable, priority, Weight::of_seeks(seeks), batch);
             while let Some(lot) = owed.next(freeable, batch) {
                 owed = owed.less(lot);
                 total += lot;
@@ -100,6 +130,14 @@ mod tests {
     }
 
     #[test]
+    fn costs_and_seeks_are_one_scale() {
+        assert_eq!(Weight::of_cost_ns(10_000), Weight::of_seeks(2));
+        assert_eq!(Weight::of_cost_ns(1_000_000), Weight::of_seeks(200));
+        assert!(Weight::of_cost_ns(0).0 > 0 && Weight::of_cost_ns(100) < Weight::of_cost_ns(1000));
+        assert!(Weight::of_cost_ns(u64::MAX).0 > Weight::of_seeks(u32::MAX).0);
+    }
+
+    #[test]
     fn the_formula_of_linux_where_nothing_is_rounded() {
         // 4 * (1_048_576 >> 8) / 2, in whole batches.
         assert_eq!(asked(1 << 20, 8, 2, 128, 1), 8192);
@@ -112,12 +150,12 @@ mod tests {
     fn deferred_work_is_capped_and_fades() {
         let mut owed = Owed::default();
         for _ in 0..100_000 {
-            owed = owed.after_pass(10_000, 4, 2, 128);
+            owed = owed.after_pass(10_000, 4, Weight::of_seeks(2), 128);
         }
         assert!(owed.0 <= (2 * 10_000) << 12);
         assert!(owed.0 < (10_000 / 8 * 4 + 128) << 12, "four times a pass's share at most");
         for _ in 0..200 {
-            owed = owed.after_pass(10_000, 12, 1000, 128);
+            owed = owed.after_pass(10_000, 12, Weight::of_seeks(1000), 128);
         }
         assert!(owed.0 <= 140 << 12, "fades down to a batch: {}", owed.0 >> 12);
     }
@@ -126,13 +164,13 @@ mod tests {
     fn lies_do_not_overflow() {
         for freeable in [0, 1, usize::MAX, usize::MAX / 2, 1 << 52] {
             for priority in [0, 12, 99] {
-                for (seeks, batch) in [(0, 0), (1, 1), (u32::MAX, usize::MAX)] {
-                    let owed = Owed(u64::MAX).after_pass(freeable, priority, seeks, batch);
+                for (weight, batch) in [(0, 0), (1, 1), (1024, 128), (u64::MAX, usize::MAX)] {
+                    let owed = Owed(u64::MAX).after_pass(freeable, priority, Weight(weight), batch);
                     let lot = owed.next(freeable, batch).unwrap_or(0);
                     assert!(owed.less(lot).0 <= owed.0 && owed.less(usize::MAX).0 <= owed.0);
                 }
             }
         }
-        assert_eq!(Owed::default().after_pass(0, 0, 2, 128).next(0, 128), None);
+        assert_eq!(Owed::default().after_pass(0, 0, Weight::of_seeks(2), 128).next(0, 128), None);
     }
 }

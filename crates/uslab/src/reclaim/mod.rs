@@ -17,10 +17,14 @@
 //! Must never: hold a lock in a callback; wait for a callback, except to unregister it; run in a signal handler.
 
 pub mod balance;
+#[cfg(feature = "std")]
+mod lru;
 mod pass;
 mod registry;
 mod shrinker;
 
+#[cfg(feature = "std")]
+pub use lru::{LruCache, LruStats};
 pub use pass::reclaim;
 pub use shrinker::{
     RegisterError, Registration, Scan, ShrinkControl, Shrinker, ShrinkerOptions, register_shrinker,

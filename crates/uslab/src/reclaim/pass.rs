@@ -43,6 +43,7 @@ fn shrink_all(priority: u32) -> usize {
 
 /// Asks one shrinker for its share.
 fn shrink(mut visit: Visit, priority: u32) -> usize {
+    let weight = visit.weight();
     let inside = visit.inside();
     let Some(callbacks) = inside.callbacks else { return 0 };
     let mut control = ShrinkControl { nr_to_scan: 0, priority: priority as i32, flags: 0 };
@@ -53,7 +54,7 @@ fn shrink(mut visit: Visit, priority: u32) -> usize {
         Outcome::Stop => 0,
         Outcome::Panicked => return retire(visit),
     };
-    inside.owed = inside.owed.after_pass(freeable, priority, inside.seeks, inside.batch);
+    inside.owed = inside.owed.after_pass(freeable, priority, weight, inside.batch);
     let mut freed = 0;
     while let Some(lot) = inside.owed.next(freeable, inside.batch) {
         control.nr_to_scan = lot;

@@ -14,13 +14,13 @@
 //!   callback returns.
 //! * The fields of an entry are written while it is CLAIMED or from inside; memory of entries is never given back.
 
-use super::balance::Owed;
+use super::balance::{Owed, Weight};
 use crate::os::{self, Futex};
 use crate::pages::boot;
 use crate::sync::Park;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{
-    AtomicPtr, AtomicU32, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed,
+    AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed,
     Ordering::Release,
 };
 
@@ -45,6 +45,10 @@ pub enum Outcome {
     /// Not now.
     Stop,
     /// It panicked.
+    #[cfg_attr(
+        not(feature = "std"),
+        expect(dead_code, reason = "only the standard library can catch a panic")
+    )]
     Panicked,
 }
 
@@ -63,7 +67,6 @@ pub struct Callbacks {
 /// What belongs to whoever is inside.
 pub struct Inside {
     pub callbacks: Option<Callbacks>,
-    pub seeks: u32,
     pub batch: usize,
     pub owed: Owed,
     name: [u8; NAME_BYTES],
@@ -81,6 +84,7 @@ impl Inside {
 pub struct Entry {
     state: AtomicU32,
     runner: AtomicU32,
+    weight: AtomicU64,
     next: AtomicPtr<Entry>,
     inside: UnsafeCell<Inside>,
 }
@@ -127,13 +131,13 @@ fn fresh() -> Option<&'static Entry> {
     if place.is_null() {
         return None;
     }
-    let inside =
-        Inside { callbacks: None, seeks: 0, batch: 0, owed: Owed(0), name: [0; NAME_BYTES], name_bytes: 0 };
+    let inside = Inside { callbacks: None, batch: 0, owed: Owed(0), name: [0; NAME_BYTES], name_bytes: 0 };
     // SAFETY: fresh memory of an entry's size and alignment, kept for ever, that nobody else knows.
     let entry = unsafe {
         place.write(Entry {
             state: AtomicU32::new(CLAIMED),
             runner: AtomicU32::new(0),
+            weight: AtomicU64::new(0),
             next: AtomicPtr::new(core::ptr::null_mut()),
             inside: UnsafeCell::new(inside),
         });
@@ -154,7 +158,7 @@ pub struct Claimed(&'static Entry);
 
 impl Claimed {
     /// Fills it and shows it to walkers.
-    pub fn publish(self, name: &str, seeks: u32, batch: usize, callbacks: Callbacks) -> &'static Entry {
+    pub fn publish(self, name: &str, weight: Weight, batch: usize, callbacks: Callbacks) -> &'static Entry {
         let entry = self.0;
         let mut bytes = name.len().min(NAME_BYTES);
         while !name.is_char_boundary(bytes) {
@@ -164,7 +168,8 @@ impl Claimed {
         let inside = unsafe { &mut *entry.inside.get() };
         inside.name[..bytes].copy_from_slice(&name.as_bytes()[..bytes]);
         inside.name_bytes = bytes as u8;
-        (inside.seeks, inside.batch, inside.owed) = (seeks, batch, Owed(0));
+        (inside.batch, inside.owed) = (batch, Owed(0));
+        entry.set_weight(weight);
         inside.callbacks = Some(callbacks);
         LIVE_ENTRIES.fetch_add(1, Relaxed);
         entry.state.store(LIVE, Release);
@@ -183,6 +188,10 @@ impl Drop for Claimed {
 pub struct Visit(&'static Entry);
 
 impl Visit {
+    pub fn weight(&self) -> Weight {
+        self.0.weight()
+    }
+
     pub fn inside(&mut self) -> &mut Inside {
         // SAFETY: `runner` is this thread, and `&mut self` excludes a second reference through this visit.
         unsafe { &mut *self.0.inside.get() }
@@ -204,6 +213,15 @@ impl Drop for Visit {
 }
 
 impl Entry {
+    pub fn weight(&self) -> Weight {
+        Weight::of_bits(self.weight.load(Relaxed))
+    }
+
+    /// Only the entry's owner may call it.
+    pub fn set_weight(&self, weight: Weight) {
+        self.weight.store(weight.bits(), Relaxed);
+    }
+
     /// Enters, if the entry is live and nobody else is inside.
     pub fn visit(&'static self) -> Option<Visit> {
         if self.state.load(Relaxed) != LIVE || !self.enter(os::thread::id()) {
