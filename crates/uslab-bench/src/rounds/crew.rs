@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::AcqRel, Ordering::Acq
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle, Thread};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The loops of this kind, compiled for one contestant.
 #[derive(Clone, Copy)]
@@ -92,6 +92,9 @@ struct Turn {
 
 /// Looks at what is waited for before a thread sleeps that has a CPU of its own: some 50 µs.
 pub const SPINS: usize = 2_000;
+
+/// What the threads need for that after a round.
+const GOING_TO_SLEEP: Duration = Duration::from_micros(20);
 
 impl Turn {
     fn new(threads: usize, cpus: usize) -> Arc<Self> {
@@ -234,7 +237,10 @@ impl Crew {
             let jobs = hand.jobs.as_ref().expect("jobs are sent only before the drop");
             jobs.send((Arc::clone(job), seat)).expect("a thread of the crew runs until the drop");
         }
-        turn.wait()
+        let took = turn.wait();
+        // They have left the round, but not yet gone to sleep, and would be taken for a disturbance (clock.rs).
+        thread::sleep(GOING_TO_SLEEP);
+        took
     }
 }
 
@@ -344,6 +350,11 @@ impl Work for CrewWork {
     /// The start and the end, where not all work, must weigh the same for everybody.
     fn fixed_repeats(&self) -> Option<usize> {
         Some(self.repeats)
+    }
+
+    /// A round takes milliseconds.
+    fn most_rounds(&self) -> usize {
+        100
     }
 
     fn prepare(&self) -> Box<dyn FnMut(usize) -> u64> {
