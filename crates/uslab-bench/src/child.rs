@@ -135,6 +135,11 @@ fn interrupted() -> Result<&'static AtomicBool, String> {
     registered.as_deref().map_err(|error| format!("cannot take over Ctrl-C: {error}"))
 }
 
+/// Whether Ctrl-C was pressed, for work that takes long between two looks of its caller's.
+pub fn stop_asked() -> bool {
+    interrupted().is_ok_and(|flag| flag.load(Relaxed))
+}
+
 /// Why a child was ended before its time.
 enum Ended {
     Limit,

@@ -203,6 +203,10 @@ impl From<Summary> for Cost {
     }
 }
 
+/// An extra of this name is the most that its figure's value may be: a requirement that looks at no peer. The
+/// subject is judged by it where the row has no target.
+pub const LIMIT_BYTES: &str = "limit_bytes";
+
 /// Fills in who the best peer is, everybody's ratio to it, and the verdict on the subject.
 pub fn judge(row: &mut Row, judged_mode: bool) {
     let best = row
@@ -222,9 +226,13 @@ pub fn judge(row: &mut Row, judged_mode: bool) {
             .map(|floor| (figure.value.min - floor) / (best.min - floor));
     }
     row.best_peer = Some(name);
-    let ratio = row.figure(Role::Subject).and_then(|figure| figure.ratio);
-    if let (Some(target), Some(ratio), true) = (row.target, ratio, judged_mode) {
-        row.verdict = if ratio <= target { Verdict::Pass } else { Verdict::Miss };
+    let subject = row.figure(Role::Subject);
+    let met = match row.target {
+        Some(target) => subject.and_then(|figure| Some(figure.ratio? <= target)),
+        None => subject.and_then(|figure| Some(figure.value.min <= *figure.extra.get(LIMIT_BYTES)?)),
+    };
+    if let (Some(met), true) = (met, judged_mode) {
+        row.verdict = if met { Verdict::Pass } else { Verdict::Miss };
     }
 }
 
@@ -306,6 +314,19 @@ mod tests {
         judge(&mut row, true);
         assert_eq!(row.figure(Role::Subject).unwrap().ratio_above_floor, Some(0.5));
         assert_eq!(row.verdict, Verdict::None);
+    }
+
+    #[test]
+    fn a_row_of_no_target_is_judged_by_its_limit() {
+        let mut row = row(vec![figure("us", Role::Subject, 2.0), figure("peer", Role::Peer, 1.0)], None);
+        for (limit, verdict) in [(2.0, Verdict::Pass), (1.9, Verdict::Miss)] {
+            row.figures[0].extra.insert(LIMIT_BYTES.into(), limit);
+            judge(&mut row, true);
+            assert_eq!(row.verdict, verdict);
+        }
+        row.target = Some(3.0);
+        judge(&mut row, true);
+        assert_eq!(row.verdict, Verdict::Pass);
     }
 
     #[test]

@@ -40,6 +40,9 @@ pub struct Load {
     pub idle_ms: u64,
 }
 
+/// What [`LEFT_PAGES`] counts; where the kernel's pages are larger, more of them.
+const PAGE_BYTES: usize = 4096;
+
 /// Points of the course, and the most of them: the room is there before the baseline is read.
 const COURSE_EVERY: Duration = Duration::from_millis(100);
 const COURSE_MOST: usize = 4096;
@@ -53,6 +56,8 @@ pub const PEAK: &str = "resident_peak_bytes";
 /// What the objects come to: all of them, and those that are not freed.
 pub const ASKED: &str = "live_bytes";
 pub const LEFT: &str = "live_left_bytes";
+/// Pages on which some object is left: nobody who does not move objects can give these back.
+pub const LEFT_PAGES: &str = "live_left_pages_bytes";
 /// When the objects are there, and when a part is freed again.
 pub const ALLOCATED_AT: &str = "allocated_at_s";
 pub const FREED_AT: &str = "freed_at_s";
@@ -83,8 +88,11 @@ pub fn run(entry: &Entry, load: &Load) -> Result<Sample, String> {
         done.store(true, Relaxed);
         (readings, sampler.join().expect("the sampler does nothing that fails"))
     });
+    let left_pages = left_pages(&slots, &objects, load) * PAGE_BYTES as u64;
     let peak = peak_bytes().map_err(|error| format!("cannot read /proc/self/status: {error}"))?;
-    Ok(readings.sample(&course[..points], peak, &objects, load))
+    let mut sample = readings.sample(&course[..points], peak, &objects, load);
+    sample.extra.insert(LEFT_PAGES.into(), left_pages as f64);
+    Ok(sample)
 }
 
 /// Resident bytes, as they were read, and when.
@@ -149,6 +157,18 @@ impl Readings {
             )]),
         }
     }
+}
+
+/// How many pages hold an object that is left.
+fn left_pages(slots: &[*mut u8], objects: &Objects, load: &Load) -> u64 {
+    let mut pages: Vec<usize> = Vec::new();
+    for &index in &objects.order[objects.freed(load).len()..] {
+        let (first, size) = (slots[index as usize].addr(), objects.sizes[index as usize] as usize);
+        pages.extend(first / PAGE_BYTES..=(first + size.max(1) - 1) / PAGE_BYTES);
+    }
+    pages.sort_unstable();
+    pages.dedup();
+    pages.len() as u64
 }
 
 /// The objects of a load: the same for everybody.
@@ -291,10 +311,11 @@ mod tests {
     #[test]
     fn a_load_has_every_reading_and_a_course() {
         let sample = run(&uslab_malloc::CALLED, &LOAD).unwrap();
-        for name in [LIVE, FREED, IDLE, PEAK, ASKED, LEFT, ALLOCATED_AT, FREED_AT] {
+        for name in [LIVE, FREED, IDLE, PEAK, ASKED, LEFT, LEFT_PAGES, ALLOCATED_AT, FREED_AT] {
             assert!(sample.extra.contains_key(name), "no {name}");
         }
         assert!(sample.extra[LEFT] < sample.extra[ASKED]);
+        assert!(sample.extra[LEFT] <= sample.extra[LEFT_PAGES]);
         assert!(!sample.series[COURSE].is_empty());
     }
 

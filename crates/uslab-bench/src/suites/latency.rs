@@ -8,6 +8,7 @@
 
 use super::{Context, RowPlan, Suite, run_lane};
 use crate::asm::ticks;
+use crate::child;
 use crate::clock::Clock;
 use crate::contestants::{self, Entry, none::NoAllocator, uslab_cache, uslab_malloc};
 use crate::measure::{Method, Sample};
@@ -144,6 +145,10 @@ impl Together {
         let mut courses: Vec<Course> =
             self.entries.iter().map(|entry| Course::start(entry, self.plan)).collect();
         for segment in 0..self.segments {
+            // A row that is cut short is not told.
+            if child::stop_asked() {
+                break;
+            }
             for turn in 0..self.entries.len() {
                 let at = (segment + turn) % self.entries.len();
                 courses[at].segment(&self.entries[at]);
