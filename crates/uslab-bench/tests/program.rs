@@ -76,7 +76,7 @@ fn the_list_measures_nothing_and_names_every_row() {
         "cache/256/live1",
         "malloc/1024/live4096",
         "sized/16/live64",
-        "remote/cache/256/bulk",
+        "pair/cache/256/bulk",
         "bulk/256/n4096",
     ] {
         assert!(text.contains(id), "no {id} in:\n{text}");

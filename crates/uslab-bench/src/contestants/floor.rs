@@ -22,14 +22,15 @@ fn about(name: &'static str, build: &str) -> About {
 }
 
 const PAGE_BITS: usize = 12;
-const ARENA_BYTES: usize = 64 << 20;
+/// Addresses alone until they are used: enough for ten thousand objects of every size.
+const ARENA_BYTES: usize = 512 << 20;
 /// Pages that an empty class gets.
 const RUN_BYTES: usize = 64 << 10;
 /// The powers of two from 8 bytes; a round number, so that a mask keeps the index within bounds.
 const CLASSES: usize = 16;
 const LARGEST_BYTES: usize = 16 << 10;
 /// Free objects of a class, at most.
-const SLOTS: usize = 8192;
+const SLOTS: usize = 16384;
 
 #[repr(C, align(4096))]
 struct Arena(UnsafeCell<[u8; ARENA_BYTES]>);

@@ -5,10 +5,11 @@
 //! come out of pages and get back. Everybody writes the first word of each object, because memory that was never
 //! touched costs nothing yet. A round is one batch after one like it, so that each finds what its contestant
 //! kept; who gives memory back in between pays for getting it again, as in a program. The order is that of
-//! allocation, as published; `--order` and `--touch` change nothing here.
+//! allocation, as published; `--order` and `--touch` change nothing here. The bare array beside them shows what is
+//! left when nothing is protected and nothing goes back to a page: for large objects, mostly the touch.
 
 use super::{Context, RowPlan, Suite, lane, peers, published};
-use crate::contestants::{Entry, uslab_cache, uslab_malloc};
+use crate::contestants::{Entry, floor, uslab_cache, uslab_malloc};
 use crate::measure::Method;
 use crate::results::{Figure, Role, Row, Run};
 use crate::rounds::{BatchRound, BatchWork, Shape, Work};
@@ -19,8 +20,8 @@ const OBJECTS: usize = 10_000;
 /// For function only.
 const CHECK_OBJECTS: usize = 100;
 /// Rounds of a row, which are long: at most, and with `--quick`.
-const ROUNDS: usize = 40;
-const QUICK_ROUNDS: usize = 5;
+const ROUNDS: usize = 30;
+const QUICK_ROUNDS: usize = 3;
 
 /// Size, and the most of the best peer's cost.
 const JUDGED: (usize, f64) = (4096, 0.3);
@@ -66,13 +67,15 @@ impl Suite for Batch10000 {
 fn row(context: &Context, kind: &str, group: &str, ours: Entry, size: usize) -> RowPlan {
     let options = &context.options;
     let objects = if options.check { CHECK_OBJECTS } else { OBJECTS };
-    let rounds = if options.rounds <= 60 { QUICK_ROUNDS } else { ROUNDS };
+    let rounds = if context.quick() { QUICK_ROUNDS } else { ROUNDS };
     let work = |entry: Entry| -> Box<dyn Work> {
         let round = BatchRound { size, shape: Shape::Live, step: None, touch: true, flush: false };
         Box::new(BatchWork::new(entry, objects, round, Some(rounds)))
     };
     let mut lanes = vec![lane(ours.name, Role::Subject, work(ours))];
     lanes.extend(peers(work));
+    let [_, array] = floor::REFERENCES;
+    lanes.push(lane(array.name, Role::Reference, work(array)));
     let published = published::BATCH_10000.into_iter().find(|row| row.0 == size);
     RowPlan {
         size_bytes: size,

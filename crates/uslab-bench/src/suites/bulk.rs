@@ -4,7 +4,8 @@
 //! A row's figure is the cost of one object, allocated and freed; `bulk` is one call for all N and one to
 //! free them. The peers, which have no bulk calls, allocate and free the same N one at a time. The judged row
 //! is N = 64, where the best peer's figure is also its pair with 64 live; for every other N the ratio is
-//! information, and the shape is the point: the cost stays flat.
+//! information, and the shape is the point: the cost stays flat. DPDK's mempool, which has bulk calls and is no
+//! general allocator, has a column of its own.
 //!
 //! **Complete cost.** A free that only queues has put its cost off. So there are rows that pay all of it: 10000
 //! objects go through in calls of N, and then the cache is shrunk, which brings every object from the arrays of
@@ -16,7 +17,7 @@
 //! stand beside both without flushing anything, which favours them.
 
 use super::{Context, RowPlan, Suite, lane, peers, published, shape};
-use crate::contestants::{Entry, uslab_cache, uslab_malloc};
+use crate::contestants::{Entry, dpdk, uslab_cache, uslab_malloc};
 use crate::measure::Method;
 use crate::results::{Figure, Role, Row, Run};
 use crate::rounds::{BatchRound, BatchWork, LocalRound, Shape, Work};
@@ -26,6 +27,9 @@ use std::fmt::Write;
 
 /// Bulk of 64, an object, over the best peer's pair.
 const JUDGED: (usize, f64) = (64, 0.12);
+
+/// Bulk of 64 over the same of DPDK's mempool.
+const RIVAL_MOST: f64 = 0.8;
 
 /// Bulk of 4096 over bulk of 64.
 const FLAT: (usize, usize, f64) = (4096, 64, 1.3);
@@ -87,6 +91,7 @@ fn plan(context: &Context, published: &published::BulkRow) -> RowPlan {
         lane(MALLOC_BULK, Role::Ours, work(malloc, true)),
     ];
     lanes.extend(peers(|peer| work(peer, false)));
+    lanes.extend(dpdk::entry(size).map(|pool| lane(pool.name, Role::Rival, work(pool, true))));
     let columns = [
         ("slab_2015_single", published.slab_single),
         ("slab_2015_bulk", Some(published.slab_bulk)),
@@ -162,6 +167,7 @@ fn render(run: &Run, rows: &[&Row], out: &mut dyn Write) -> std::fmt::Result {
         "SLUB 2015",
         "saved",
         "malloc bulk ns",
+        "DPDK bulk ns",
         "best peer ns",
         "",
         "bulk/best",
@@ -196,6 +202,7 @@ fn render(run: &Run, rows: &[&Row], out: &mut dyn Write) -> std::fmt::Result {
             published("slub"),
             published_saved("slub"),
             table::number(ns(row.named(MALLOC_BULK))),
+            table::number(ns(row.figure(Role::Rival))),
             table::number(ns(best)),
             row.best_peer.clone().unwrap_or_default(),
             table::ratio(bulk.and_then(|f| f.ratio)),
@@ -209,10 +216,17 @@ fn render(run: &Run, rows: &[&Row], out: &mut dyn Write) -> std::fmt::Result {
         rows[0].group, run.mode
     )?;
     grid.write(out)?;
-    let of = |n: usize| rows.iter().find(|row| row.live == n).and_then(|row| cost(row));
+    table::skipped(&run.rows, out)?;
+    writeln!(
+        out,
+        "published columns: cycles in the kernel of 2015, one at a time → bulk; DPDK's mempool in bulk, never the best peer\n"
+    )?;
+    let row = |n: usize| rows.iter().find(|row| row.live == n);
+    let of = |n: usize| row(n).and_then(|row| cost(row));
     let (large, small, most) = FLAT;
-    writeln!(out, "published columns: cycles in the kernel of 2015, one at a time → bulk")?;
-    shape::line(run, &format!("bulk of {large} to bulk of {small}"), of(large), of(small), most, out)
+    shape::line(run, &format!("bulk of {large} to bulk of {small}"), of(large), of(small), most, out)?;
+    let rival = row(JUDGED.0).and_then(|row| row.figure(Role::Rival)).map(|f| f.value.min);
+    shape::line(run, &format!("bulk of {} to DPDK's", JUDGED.0), of(JUDGED.0), rival, RIVAL_MOST, out)
 }
 
 fn render_complete(run: &Run, rows: &[&Row], out: &mut dyn Write) -> std::fmt::Result {

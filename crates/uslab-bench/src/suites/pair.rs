@@ -10,7 +10,7 @@
 //! size: both are told after the tables.
 
 use super::{Context, RowPlan, Suite, lane, peers, published, shape};
-use crate::contestants::{Entry, floor, none::NoAllocator, uslab_cache, uslab_malloc};
+use crate::contestants::{Entry, floor, uslab_cache, uslab_malloc};
 use crate::measure::Method;
 use crate::results::{Role, Row, Run};
 use crate::rounds::LocalRound;
@@ -33,14 +33,10 @@ const MALLOC_MOST: f64 = 1.1;
 const FLAT_MOST: f64 = 1.3;
 const LARGEST_MOST: f64 = 2.0;
 
-/// The producer and the consumer: bulk calls, target.
-const REMOTE: [(bool, f64); 2] = [(false, 1.0), (true, 0.6)];
-
 const CACHE_GROUP: &str = "typed cache, inlined in Rust";
 const MALLOC_GROUP: &str = "malloc and free, one object live";
 const GRID_GROUP: &str = "malloc and free, larger live sets";
 const SIZED_GROUP: &str = "malloc and sized free (glibc and rpmalloc have none: plain free)";
-const REMOTE_GROUP: &str = "one thread allocates, another frees (with the hand-over's own cost)";
 
 pub struct Pair;
 
@@ -65,7 +61,6 @@ impl Suite for Pair {
         let cells = SIZES.into_iter().flat_map(|size| LIVE.map(|live| (size, live)));
         rows.extend(cells.map(|(size, live)| malloc_row(context, GRID_GROUP, size, live)));
         rows.extend(SIZES.map(|size| sized_row(context, size)));
-        rows.extend(remote_rows(context));
         rows
     }
 
@@ -142,35 +137,6 @@ fn sized_row(context: &Context, size: usize) -> RowPlan {
             Method::Rounds(lanes),
         )
     }
-}
-
-fn remote_rows(context: &Context) -> Vec<RowPlan> {
-    let size = context.options.object_size_bytes;
-    let [cache, _] = uslab_cache::entries(size).expect("the size was checked with the options");
-    let mut rows = Vec::new();
-    for (ours, kind) in [(cache, "cache"), (uslab_malloc::CALLED, "malloc")] {
-        for (bulk, target) in REMOTE {
-            let way = if bulk { "bulk" } else { "single" };
-            let subject = if bulk { format!("{}, bulk", ours.name) } else { ours.name.into() };
-            let mut lanes = vec![lane(subject, Role::Subject, context.remote(ours, size, bulk))];
-            lanes.extend(peers(|peer| context.remote(peer, size, false)));
-            let nobody = Entry::of::<NoAllocator>();
-            lanes.push(lane(nobody.name, Role::Floor, context.remote(nobody, size, bulk)));
-            rows.push(RowPlan {
-                size_bytes: size,
-                live: crate::rounds::remote::MOST_LIVE,
-                // On one CPU the two threads take turns, and the scheduler is what is measured.
-                target: context.cpus.second.map(|_| target),
-                ..RowPlan::new(
-                    format!("remote/{kind}/{size}/{way}"),
-                    REMOTE_GROUP,
-                    format!("{size} B, {kind}, {way}"),
-                    Method::Rounds(lanes),
-                )
-            });
-        }
-    }
-    rows
 }
 
 /// The rows of plain malloc that this run has.
