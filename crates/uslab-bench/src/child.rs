@@ -27,6 +27,7 @@ use signal_hook::consts::SIGINT;
 use signal_hook::flag;
 use std::env;
 use std::io::{self, Read};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -108,13 +109,16 @@ fn run_program(program: &Path, task: &Task, limit: Duration) -> Result<Sample, S
     let json = serde_json::to_string(task).expect("a task has nothing that JSON cannot say");
     let mut command = Command::new(program);
     command.arg("--child").arg(json).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    // Its own, so that what it starts can be ended with it.
+    command.process_group(0);
     let mut child = cpu::with_cpus_of_start(|| command.spawn())
         .map_err(|error| format!("cannot start {}: {error}", program.display()))?;
     let (outputs, end) = (Outputs::of(&mut child), Instant::now() + limit);
     let finished = outputs.wait(end, interrupted);
     if finished.is_err() {
-        // It may have ended by itself meanwhile, which is as good.
-        let _ = child.kill();
+        // SAFETY: no pointers. The child was not waited for, so its number and its group's are still its own; it
+        // may have ended by itself meanwhile, which is as good.
+        unsafe { libc::kill(-(child.id() as libc::pid_t), libc::SIGKILL) };
     }
     let status = child.wait().map_err(|error| format!("cannot wait for a child: {error}"))?;
     let (out, err) = finished.map_err(|why| why.said(limit))?;
@@ -124,7 +128,7 @@ fn run_program(program: &Path, task: &Task, limit: Duration) -> Result<Sample, S
     serde_json::from_slice(&out).map_err(|error| format!("a child printed no sample ({error})"))
 }
 
-/// Set by Ctrl-C. A terminal sends it to the child as well; whoever else sends it means this process alone.
+/// Set by Ctrl-C, which a terminal sends to this process alone: the child is in another group.
 fn interrupted() -> Result<&'static AtomicBool, String> {
     static FLAG: OnceLock<Result<Arc<AtomicBool>, String>> = OnceLock::new();
     let registered = FLAG.get_or_init(|| {
