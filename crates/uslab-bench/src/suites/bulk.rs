@@ -5,7 +5,8 @@
 //! free them. The peers, which have no bulk calls, allocate and free the same N one at a time. The judged row
 //! is N = 64, where the best peer's figure is also its pair with 64 live; for every other N the ratio is
 //! information, and the shape is the point: the cost stays flat. DPDK's mempool, which has bulk calls and is no
-//! general allocator, has a column of its own.
+//! general allocator, has a column of its own; a bulk of it is one C call, as for "uslab malloc, bulk", where
+//! uslab's typed bulk is inlined.
 //!
 //! **Complete cost.** A free that only queues has put its cost off. So there are rows that pay all of it: 10000
 //! objects go through in calls of N, and then the cache is shrunk, which brings every object from the arrays of
@@ -168,6 +169,7 @@ fn render(run: &Run, rows: &[&Row], out: &mut dyn Write) -> std::fmt::Result {
         "saved",
         "malloc bulk ns",
         "DPDK bulk ns",
+        "bulk/DPDK",
         "best peer ns",
         "",
         "bulk/best",
@@ -203,6 +205,7 @@ fn render(run: &Run, rows: &[&Row], out: &mut dyn Write) -> std::fmt::Result {
             published_saved("slub"),
             table::number(ns(row.named(MALLOC_BULK))),
             table::number(ns(row.figure(Role::Rival))),
+            table::ratio(ns(bulk).zip(ns(row.figure(Role::Rival))).map(|(bulk, rival)| bulk / rival)),
             table::number(ns(best)),
             row.best_peer.clone().unwrap_or_default(),
             table::ratio(bulk.and_then(|f| f.ratio)),
