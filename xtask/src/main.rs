@@ -5,6 +5,7 @@
 //!   ci       everything that must pass before a change lands, installing what it needs
 //!   tidy     the house rules, as a program
 //!   golden   the fast path's machine code, against the listing kept in the repository
+//!   results  the README's table and docs/results' pages, from the results kept there
 //!   dist     stage a release in target/dist
 //! ```
 //!
@@ -14,6 +15,7 @@ mod ci;
 mod demo;
 mod dist;
 mod golden;
+mod results;
 mod tidy;
 mod workspace;
 
@@ -38,6 +40,8 @@ enum Command {
     Tidy(tidy::Args),
     /// Compare the machine code of the fast path with xtask/golden/x86_64.txt.
     Golden(golden::Args),
+    /// Write the README's table and the latest folder of docs/results from its JSON, or check that they are.
+    Results(results::Args),
     /// Stage a release in target/dist/{bin,lib,include,share}.
     Dist,
 }
@@ -48,6 +52,7 @@ fn main() -> ExitCode {
         Command::Ci(args) => ci::run(&workspace, &args),
         Command::Tidy(args) => tidy::run(&workspace, &args),
         Command::Golden(args) => golden::run(&workspace, &args),
+        Command::Results(args) => results::run(&workspace, &args),
         Command::Dist => dist::run(&workspace),
     });
     match outcome {

@@ -65,7 +65,8 @@ pub struct Found {
     pub best: String,
     pub best_name: String,
     pub ratio: f64,
-    pub target: f64,
+    /// What the row is held to: a ratio, or a limit with its unit.
+    pub target: String,
     met: usize,
     judged: usize,
 }
@@ -90,35 +91,58 @@ pub fn claims(joined: &Joined) -> Vec<Claim> {
 }
 
 fn found(joined: &Joined, claimed: &[Rows]) -> Option<Found> {
-    let rows: Vec<&Row> = joined
+    let judged: Vec<(&Row, Standing)> = joined
         .runs
         .iter()
-        .filter(|taken| taken.run.mode == "rseq")
+        .filter(|taken| taken.run.mode == "rseq" && !joined.source(taken).options.check)
         .flat_map(|taken| taken.run.rows.iter().map(move |row| (&taken.run.suite, row)))
         .filter(|(suite, row)| claimed.iter().any(|c| *suite == c.0 && row.id.starts_with(c.1)))
-        .map(|(_, row)| row)
-        .filter(|row| row.verdict != Verdict::None)
+        .filter_map(|(_, row)| Some((row, standing(row)?)))
         .collect();
-    let ratio = |row: &Row| Some((row.figure(Role::Subject)?.ratio?, row.target?));
-    let strain = |row: &Row| ratio(row).map_or(0.0, |(ratio, target)| ratio / target);
-    let worst = rows.iter().max_by(|a, b| strain(a).total_cmp(&strain(b)))?;
-    let (ratio, target) = ratio(worst)?;
+    let (worst, standing) = judged.iter().max_by(|a, b| a.1.strain.total_cmp(&b.1.strain))?;
     let best_name = worst.best_peer.clone()?;
-    let value = |value: f64| match worst.unit {
-        Unit::Ns => format!("{value:.2} ns"),
-        Unit::Seconds => format!("{value:.3} s"),
-        Unit::Bytes => format!("{} MiB", table::value(Some(value), Unit::Bytes)),
-    };
+    let subject = worst.figure(Role::Subject)?;
     Some(Found {
         row: worst.title.clone(),
-        ours: value(worst.figure(Role::Subject)?.value.min),
-        best: value(worst.named(&best_name)?.value.min),
+        ours: with_unit(subject.value.min, worst.unit),
+        best: with_unit(worst.named(&best_name)?.value.min, worst.unit),
         best_name,
-        ratio,
-        target,
-        met: rows.iter().filter(|row| row.verdict == Verdict::Pass).count(),
-        judged: rows.len(),
+        ratio: subject.ratio?,
+        target: standing.target.clone(),
+        met: judged.iter().filter(|(_, standing)| standing.met).count(),
+        judged: judged.len(),
     })
+}
+
+/// How a row stands to what is asked of it.
+struct Standing {
+    /// What it is over what it may be.
+    strain: f64,
+    target: String,
+    met: bool,
+}
+
+/// The name of an extra: what the row's value may be, where what is asked is no ratio to a peer.
+const LIMIT: &str = "limit_bytes";
+
+fn standing(row: &Row) -> Option<Standing> {
+    let subject = row.figure(Role::Subject)?;
+    if let (Some(ratio), Some(target), true) = (subject.ratio, row.target, row.verdict != Verdict::None) {
+        let met = row.verdict == Verdict::Pass;
+        return Some(Standing { strain: ratio / target, target: table::target(Some(target)), met });
+    }
+    let (&limit, value) = (subject.extra.get(LIMIT)?, subject.value.min);
+    let target = format!("≤ {}", with_unit(limit, row.unit));
+    Some(Standing { strain: value / limit, target, met: value <= limit })
+}
+
+fn with_unit(value: f64, unit: Unit) -> String {
+    let name = match unit {
+        Unit::Ns => "ns",
+        Unit::Seconds => "s",
+        Unit::Bytes => "MiB",
+    };
+    format!("{} {name}", table::value(Some(value), unit))
 }
 
 /// What weakens results as a whole, a line each.
@@ -292,7 +316,7 @@ fn write_markdown(joined: &Joined, with_facts: bool, out: &mut String) -> std::f
             found.best.clone(),
             cell(&found.best_name),
             table::ratio(Some(found.ratio)),
-            table::target(Some(found.target)),
+            found.target.clone(),
             found.verdict(),
         ];
         writeln!(out, "| {} |", cells.join(" | "))?;
@@ -356,6 +380,25 @@ mod tests {
         let widths: Vec<usize> =
             text.lines().filter(|line| line.starts_with('|')).map(|line| line.matches('|').count()).collect();
         assert!(widths.iter().all(|&width| width == COLUMNS.len() + 1), "{widths:?}");
+    }
+
+    #[test]
+    fn a_limit_in_bytes_is_a_target_as_well() {
+        let mut joined = sample();
+        let taken = joined.runs.iter_mut().find(|taken| taken.run.suite == "sample").unwrap();
+        taken.run.suite = "rss".into();
+        let row = taken.run.rows.iter_mut().find(|row| row.unit == Unit::Bytes).unwrap();
+        let subject = row.figures.iter_mut().find(|figure| figure.role == Role::Subject).unwrap();
+        subject.extra.insert(LIMIT.into(), 3.0 * f64::from(1 << 20));
+        subject.value.min = 2.0 * f64::from(1 << 20);
+        let memory = claims(&joined).pop().unwrap().found.unwrap();
+        assert_eq!((memory.ours.as_str(), memory.target.as_str()), ("2.00 MiB", "≤ 3.00 MiB"));
+        assert!(memory.all_met());
+        joined.sources[0].report.options.check = true;
+        assert!(
+            claims(&joined).iter().all(|claim| claim.found.is_none()),
+            "a run for function claims nothing"
+        );
     }
 
     #[test]

@@ -8,7 +8,7 @@
 mod install;
 
 use crate::workspace::{self, Workspace};
-use crate::{dist, golden, tidy};
+use crate::{dist, golden, results, tidy};
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 use std::io::Write;
@@ -57,6 +57,11 @@ const STEPS: &[Step] = &[
         run: |w| cargo(w, &["build", "--workspace", "--release"], &[]),
     },
     Step { name: "golden", what: "the machine code of the fast path", run: |w| golden::run(w, &options()) },
+    Step {
+        name: "results",
+        what: "the README's table is what docs/results says",
+        run: |w| results::run(w, &results::Args::checking()),
+    },
     Step { name: "loom", what: "models of the protocols, every interleaving", run: loom },
     Step {
         name: "test",

@@ -60,6 +60,7 @@ fn facts(joined: &Joined) -> Markup {
                 @if several { h2 { (fact.suites.join(", ")) } }
                 dl { @for (name, text) in &fact.lines { dt { (name) } dd { (text) } } }
                 (contestants(fact))
+                @for missing in &fact.report.missing { p class="note" { "Left out: " (missing.contestant) ": " (missing.why) } }
             }
         }
     }
@@ -105,7 +106,7 @@ fn claims(joined: &Joined) -> Markup {
                                 td { (found.best) }
                                 td class="words" { (found.best_name) }
                                 td { (table::ratio(Some(found.ratio))) }
-                                td { (table::target(Some(found.target))) }
+                                td { (found.target) }
                                 td class="words" { span class=(if found.all_met() { "met" } else { "missed" }) { (if found.all_met() { "✓ " } else { "✗ " }) (found.verdict()) } }
                             } @else { td class="words" colspan="7" { "not measured in these results" } }
                         }

@@ -1,9 +1,10 @@
-//! Which rows make a curve: those that ask the same question and differ in one of live, size and threads.
+//! Which rows make a curve: those that ask the same question and differ in live, size or threads.
 //!
 //! Must never: put two rows at one place of a curve.
 
 use super::words;
 use crate::results::Row;
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 /// Fewer points than this are bars.
@@ -62,17 +63,19 @@ struct Key {
 
 /// The rows as panels over the dimension that covers most of them.
 pub fn panels(rows: &[Row]) -> Vec<Panel<'_>> {
-    let by_each = Dimension::ALL.map(|by| panels_by(rows, by));
     let covered = |panels: &Vec<Panel>| panels.iter().map(|panel| panel.rows.len()).sum::<usize>();
+    // Where other dimensions go along (more threads, more objects in all), rows of one stem are a curve as well; but
+    // a curve with all else the same comes first.
+    let ways = [true, false].into_iter().flat_map(|strict| Dimension::ALL.map(|by| (strict, by)));
     // The first of the greatest; fewer panels first, because their lines are longer.
-    by_each
-        .into_iter()
-        .min_by_key(|panels| (std::cmp::Reverse(covered(panels)), panels.len()))
+    ways.map(|(strict, by)| (strict, panels_by(rows, by, strict)))
+        .min_by_key(|(strict, panels)| (Reverse(covered(panels)), !strict, panels.len()))
+        .map(|(_, panels)| panels)
         .unwrap_or_default()
 }
 
-fn panels_by(rows: &[Row], by: Dimension) -> Vec<Panel<'_>> {
-    let others: Vec<Dimension> = Dimension::ALL.into_iter().filter(|&d| d != by).collect();
+fn panels_by(rows: &[Row], by: Dimension, strict: bool) -> Vec<Panel<'_>> {
+    let others: Vec<Dimension> = Dimension::ALL.into_iter().filter(|&d| strict && d != by).collect();
     let mut found: Vec<(Key, Vec<&Row>)> = Vec::new();
     for row in rows {
         let key = Key { stem: stem(&row.id), fixed: others.iter().map(|d| d.of(row)).collect() };

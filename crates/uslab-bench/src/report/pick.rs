@@ -225,6 +225,9 @@ fn unit_of(name: &str) -> (String, Amount) {
     (words(rest), amount)
 }
 
+/// Courses that are no drawing: single runs are for statistics, and of a distribution the percentiles are drawn.
+const UNDRAWN: [&str; 2] = ["_by_run", "_by_nines"];
+
 fn course_charts(row: &Row, palette: &Palette) -> Vec<LineChart> {
     let names: BTreeSet<&String> = row.figures.iter().flat_map(|figure| figure.series.keys()).collect();
     let chart = |name: &String| {
@@ -250,7 +253,8 @@ fn course_charts(row: &Row, palette: &Palette) -> Vec<LineChart> {
         let (x, y) = ((x_name, Kind::Amount(x_amount)), (y_name.as_str(), Kind::Amount(y_amount)));
         lines.into_chart(title(row, &row.title), x, y, true)
     };
-    names.into_iter().filter_map(chart).collect()
+    let drawn = names.into_iter().filter(|name| !UNDRAWN.iter().any(|end| name.ends_with(end)));
+    drawn.filter_map(chart).collect()
 }
 
 /// An extra's name as a percentile: what of, which one ("max" is all), and its unit.
