@@ -54,6 +54,18 @@ pub fn malloc(size: usize) -> *mut u8 {
 /// Sizes beyond the direct table, and whatever the fast path could not serve.
 #[inline(never)]
 extern "C" fn malloc_slow(size: usize) -> *mut u8 {
+    if let Some(slots) = small::slots_for_larger(size) {
+        // SAFETY: as in `malloc`.
+        let object = unsafe { rseq::pop(slots) };
+        if !object.is_null() {
+            return object;
+        }
+    }
+    malloc_slower(size)
+}
+
+#[inline(never)]
+extern "C" fn malloc_slower(size: usize) -> *mut u8 {
     match Class::of(size) {
         Some(class) => small::alloc(class),
         None => large::alloc(size, ALIGN).map_or_else(out_of_memory, |(object, _)| object),

@@ -1,6 +1,6 @@
 //! The caches of the size classes, made when first asked for.
 
-use super::classes::{CLASSES, Class, STEP_BYTES};
+use super::classes::{CLASSES, Class, SMALL_MOST_BYTES, STEP_BYTES};
 use crate::cache::{CacheBuilder, Core};
 use crate::os;
 use crate::rseq::{self, Slot, dummy_slots};
@@ -13,6 +13,10 @@ static SLOTS_BY_SIZE: [AtomicPtr<Slot>; DIRECT_MOST_BYTES / STEP_BYTES + 1] =
     [const { AtomicPtr::new(dummy_slots()) }; DIRECT_MOST_BYTES / STEP_BYTES + 1];
 /// Largest size in [`SLOTS_BY_SIZE`].
 const DIRECT_MOST_BYTES: usize = 1024;
+/// And by size in steps of 256 bytes, for the sizes above: their classes are multiples of it.
+static SLOTS_OF_LARGER: [AtomicPtr<Slot>; SMALL_MOST_BYTES / LARGER_STEP_BYTES + 1] =
+    [const { AtomicPtr::new(dummy_slots()) }; SMALL_MOST_BYTES / LARGER_STEP_BYTES + 1];
+const LARGER_STEP_BYTES: usize = 256;
 static CACHES: [AtomicPtr<Core>; CLASSES] = [const { AtomicPtr::new(core::ptr::null_mut()) }; CLASSES];
 
 pub(super) const NAMES: [&str; CLASSES] = [
@@ -75,6 +79,17 @@ pub(super) fn slots_for(size: usize) -> Option<*mut Slot> {
     }
 }
 
+/// The slots for objects of `size` bytes, beyond what [`slots_for`] knows, if there is a class for it.
+#[inline(always)]
+pub(super) fn slots_for_larger(size: usize) -> Option<*mut Slot> {
+    if size > DIRECT_MOST_BYTES && size <= SMALL_MOST_BYTES {
+        // SAFETY: the table covers sizes up to there.
+        Some(unsafe { SLOTS_OF_LARGER.get_unchecked(size.div_ceil(LARGER_STEP_BYTES)) }.load(Relaxed))
+    } else {
+        None
+    }
+}
+
 /// The options of a class's cache: larger slabs where three pages would not divide well.
 pub(super) fn options(name: &'static str, class: Class) -> CacheBuilder<'static> {
     CacheBuilder::new(name).max_order(if class.bytes() >= 8192 { 5 } else { 3 })
@@ -90,6 +105,12 @@ fn cache(class: Class) -> Option<&'static Core> {
     }
     let made = options(NAMES[class.index()], class).make_core(class.bytes(), place)?;
     SLOTS[class.index()].store(made.slots(), Release);
+    let larger = SLOTS_OF_LARGER.iter().enumerate().skip(DIRECT_MOST_BYTES / LARGER_STEP_BYTES + 1);
+    for (step, place) in larger {
+        if Class::of(step * LARGER_STEP_BYTES) == Some(class) {
+            place.store(made.slots(), Release);
+        }
+    }
     for (step, place) in SLOTS_BY_SIZE.iter().enumerate() {
         if Class::of(step * STEP_BYTES) == Some(class) {
             place.store(made.slots(), Release);

@@ -173,3 +173,15 @@ fn a_heap_takes_its_large_objects_along() {
     assert!(usable_size(small.as_ptr()) >= 10);
     drop(heap);
 }
+
+#[test]
+fn every_size_is_served_by_its_class_the_first_time_and_the_second() {
+    for size in (0..=SMALL_MOST_BYTES).step_by(7).chain([1024, 1025, 2048, 2049, SMALL_MOST_BYTES]) {
+        for _ in 0..2 {
+            let object = malloc(size);
+            assert_eq!(usable_size(object), Class::of(size).unwrap().bytes(), "{size}");
+            // SAFETY: it was just allocated.
+            unsafe { free(object) };
+        }
+    }
+}

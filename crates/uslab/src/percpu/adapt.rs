@@ -7,9 +7,9 @@
 
 use super::CpuCache;
 use super::sheaf::{SIZES, Size};
-use crate::os::Lock;
+use crate::os::{self, Lock};
 use crate::sync::Rank;
-use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// Default of [`bound_bytes`]: 1.5 MiB.
 const BOUND_BYTES: usize = 3 << 19;
@@ -21,9 +21,12 @@ const BARN_SERVED: u32 = 16;
 const SPARE_SERVED: u32 = 64;
 /// Caches that are looked at for one that can give.
 const LOOKS: usize = 64;
+/// Between two such looks. A cache without misses in that time is idle; what it gives costs everybody a barrier.
+const LOOK_MS: u64 = 20;
 
 static BOUND: AtomicUsize = AtomicUsize::new(BOUND_BYTES);
 static USED: AtomicUsize = AtomicUsize::new(0);
+static NEXT_LOOK_MS: AtomicU64 = AtomicU64::new(0);
 
 /// Bytes of objects that the sheaves of one CPU may hold, over all caches.
 pub fn bound_bytes() -> usize {
@@ -52,7 +55,7 @@ pub(super) struct Adapt {
     /// The user chose the size.
     fixed: bool,
     object_bytes: usize,
-    /// Misses since somebody last looked for a cache that can give.
+    /// Misses, and services by the spare, since somebody last looked for a cache that can give.
     misses: AtomicU32,
     barn_served: AtomicU32,
     spare_served: AtomicU32,
@@ -129,15 +132,16 @@ impl Adapt {
         let wandered = barn && self.barn_served.fetch_add(1, Relaxed) + 1 >= BARN_SERVED;
         if bounced || wandered {
             self.barn_served.store(0, Relaxed);
-            self.grow(bound_bytes());
+            self.grow(bound_bytes(), true);
         }
     }
 
     /// A CPU went on with its spare. That is cheap, and still some twenty times what the fast path costs.
     pub fn note_spare(&self) {
+        self.misses.fetch_add(1, Relaxed);
         if self.spare_served.fetch_add(1, Relaxed) + 1 >= SPARE_SERVED {
             self.spare_served.store(0, Relaxed);
-            self.grow(bound_bytes() / 2);
+            self.grow(bound_bytes() / 2, false);
         }
     }
 
@@ -147,16 +151,16 @@ impl Adapt {
         pair_bytes(Size(size.0 + 1), self.object_bytes) - have
     }
 
-    /// Doubles the capacity, if all caches together then stay below `bound`, or can be made to.
-    fn grow(&self, bound: usize) {
+    /// Doubles the capacity, if all caches together then stay below `bound`, or, where it `may_take` from others, can be made to.
+    fn grow(&self, bound: usize, may_take: bool) {
         let size = self.size();
         if size >= self.most {
             return;
         }
         let next = Size(size.0 + 1);
         let more = self.step_bytes(size);
-        let reserved =
-            reserve(more, bound) || (take_from_the_idle(self, more, bound) && reserve(more, bound));
+        let reserved = reserve(more, bound)
+            || (may_take && take_from_the_idle(self, more, bound) && reserve(more, bound));
         if !reserved {
             return;
         }
@@ -234,6 +238,12 @@ pub(super) fn leave(cache: &CpuCache) {
 
 /// Makes room of `bytes` under `bound`, if caches without recent misses have as much to give. Waits for nobody.
 fn take_from_the_idle(asking: &Adapt, bytes: usize, bound: usize) -> bool {
+    let now_ms = os::clock::coarse_ms();
+    let next_ms = NEXT_LOOK_MS.load(Relaxed);
+    if now_ms < next_ms || NEXT_LOOK_MS.compare_exchange(next_ms, now_ms + LOOK_MS, Relaxed, Relaxed).is_err()
+    {
+        return false;
+    }
     let Some(mut ring) = RING.try_lock() else { return false };
     for _ in 0..LOOKS {
         if ring.hand.is_null() {

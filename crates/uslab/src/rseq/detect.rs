@@ -79,6 +79,7 @@ pub(super) fn set_area_offset(offset: usize) {
 
 /// Decides the mode. `forced_off` is the user's `USLAB_RSEQ=0`. To be called once, before any slot is made.
 pub fn init(forced_off: bool, cpus: usize) {
+    super::arch::init();
     fill_dummy_slots(cpus);
     let reason = if forced_off { Reason::Forced } else { probe(cpus) };
     REASON.store(reason as u8, Relaxed);

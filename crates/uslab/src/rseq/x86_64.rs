@@ -10,6 +10,7 @@
 use super::detect::area_offset;
 use super::{Exchanged, GATE, Sheaf, Slot, Which};
 use core::arch::asm;
+use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 /// What an abort handler does before it restarts: nothing, in every build but the injecting one.
 #[cfg(not(uslab_inject))]
@@ -184,12 +185,49 @@ pub unsafe fn push(slots: *const Slot, object: *mut u8) -> bool {
     true
 }
 
-/// Copies `{k}` pointers from `{from}` to `{to}`, four at a time, then singly; uses `{i}` and two vector registers.
+/// Whether copies may use 32-byte registers: 0 until [`init`] has asked the processor.
+static WIDE: AtomicU8 = AtomicU8::new(0);
+
+/// Asks the processor, once, before the first cache exists.
+pub(super) fn init() {
+    const OSXSAVE: u32 = 1 << 27;
+    const AVX: u32 = 1 << 28;
+    /// In XCR0: the system saves the registers' lower and upper halves.
+    const HALVES: u32 = 0b110;
+    let features = core::arch::x86_64::__cpuid(1).ecx;
+    if features & OSXSAVE != 0 && features & AVX != 0 {
+        let saved: u32;
+        // SAFETY: the instruction exists where OSXSAVE is set; it reads a register.
+        unsafe { asm!("xgetbv", in("ecx") 0, out("eax") saved, out("edx") _, options(nomem, nostack)) };
+        WIDE.store(u8::from(saved & HALVES == HALVES), Relaxed);
+    }
+}
+
+/// Copies `{k}` pointers from `{from}` to `{to}`, eight at a time where registers are wide enough, then four, then singly; uses `{i}` and
+/// two vector registers. Ends with clean upper halves of all sixteen, so that none may be live.
 macro_rules! copy {
     ($from:literal, $to:literal) => {
         concat!(
             // i = 0;
             "xor {i:e}, {i:e}\n",
+            // t = k & ~7;
+            "mov {t}, {k}\n",
+            "and {t}, -8\n",
+            // if (t == 0 || !WIDE) goto narrow;
+            "jz 6f\n",
+            "cmp byte ptr [rip + {wide}], 0\n",
+            "je 6f\n",
+            // do { copy 64 bytes; i += 8; } while (i < t);
+            "9:\n",
+            concat!("vmovups ymm0, ymmword ptr [", $from, " + {i}*8]\n"),
+            concat!("vmovups ymm1, ymmword ptr [", $from, " + {i}*8 + 32]\n"),
+            concat!("vmovups ymmword ptr [", $to, " + {i}*8], ymm0\n"),
+            concat!("vmovups ymmword ptr [", $to, " + {i}*8 + 32], ymm1\n"),
+            "add {i}, 8\n",
+            "cmp {i}, {t}\n",
+            "jb 9b\n",
+            // upper halves = 0;
+            "vzeroupper\n",
             // while (k - i >= 4) { copy 32 bytes; i += 4; }
             "6:\n",
             "lea {t}, [{i} + 4]\n",
@@ -252,8 +290,10 @@ pub unsafe fn pop_bulk(slots: *const Slot, wanted: usize, out: *mut *mut u8) -> 
             i = out(reg) _,
             from = out(reg) _,
             k = out(reg) taken,
-            out("xmm0") _,
-            out("xmm1") _,
+            out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _, out("xmm4") _, out("xmm5") _,
+            out("xmm6") _, out("xmm7") _, out("xmm8") _, out("xmm9") _, out("xmm10") _, out("xmm11") _,
+            out("xmm12") _, out("xmm13") _, out("xmm14") _, out("xmm15") _,
+            wide = sym WIDE,
             wanted = in(reg) wanted,
             out = in(reg) out,
             slots = in(reg) slots,
@@ -303,8 +343,10 @@ pub unsafe fn push_bulk(slots: *const Slot, given: usize, objects: *const *mut u
             i = out(reg) _,
             to = out(reg) _,
             k = out(reg) put,
-            out("xmm0") _,
-            out("xmm1") _,
+            out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _, out("xmm4") _, out("xmm5") _,
+            out("xmm6") _, out("xmm7") _, out("xmm8") _, out("xmm9") _, out("xmm10") _, out("xmm11") _,
+            out("xmm12") _, out("xmm13") _, out("xmm14") _, out("xmm15") _,
+            wide = sym WIDE,
             given = in(reg) given,
             objects = in(reg) objects,
             slots = in(reg) slots,
