@@ -77,7 +77,16 @@ pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
 }
 
 fn build(workspace: &Workspace) -> Result<()> {
-    workspace::check(&mut workspace.cargo(&["build", "--quiet", "--release", "--package", "uslab-bench"]))
+    // The library too: whole programs are measured under it.
+    workspace::check(&mut workspace.cargo(&[
+        "build",
+        "--quiet",
+        "--release",
+        "--package",
+        "uslab-bench",
+        "--package",
+        "uslab-preload",
+    ]))
 }
 
 fn program(workspace: &Workspace, args: &[&str]) -> Command {
