@@ -10,7 +10,7 @@
 //! What a contestant holds in memory, and what it does when its threads come and go, can only be told in a
 //! process where nobody else worked before. The child has the environment of this process, and with it
 //! uslab's mode; and the CPUs that this process had at start, not the one that its rounds are pinned to. A
-//! new kind of measurement is a variant of [`Task`] and its arm in [`Task::measure`].
+//! new kind of measurement is a variant of [`Task`] and its arm in `Task::measure`.
 //!
 //! Must never: outlive its parent, its limit or Ctrl-C; print anything but the sample; let a child's failure
 //! be more than one line.

@@ -12,7 +12,7 @@
 //! Peers are called as their users call them: a plain call of the C function, linked statically, never
 //! installed as anybody's malloc. To add one: a file here, a line in [`PEERS`]. Some that the system may have as
 //! shared libraries are looked for when the program runs (found.rs); who is missing then, and why, is told
-//! beside the results. To add one of these: a file here, a line in [`FINDERS`].
+//! beside the results. To add one of these: a file here, a line in `FINDERS`.
 //!
 //! Must never: give one contestant a loop, a check or a hint that another does not get; enable a feature of a
 //! peer's crate that takes over malloc.

@@ -5,7 +5,7 @@
 //!                  └── oltp.rs       transactions of SQLite, in a child: sqlite.rs loads it, memory.rs serves it
 //! ```
 //!
-//! Each configuration allocates behind [`Memory`], a call through a table for everybody; the loads spend
+//! Each configuration allocates behind `Memory`, a call through a table for everybody; the loads spend
 //! microseconds between two of them.
 //!
 //! Must never: give a knob's value to all configurations, or set one that a user of the library could not.
