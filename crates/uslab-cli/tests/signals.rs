@@ -15,10 +15,6 @@ fn patient(signal: &str) -> String {
 #[test]
 fn a_signal_sent_to_us_is_meant_for_the_program() {
     let sandbox = Sandbox::new("forward");
-    // Under nohup the hang-up is ignored from the start, and then a shell cannot trap it.
-    // SAFETY: the default action is no handler.
-    unsafe { nix::sys::signal::signal(nix::sys::signal::SIGHUP, nix::sys::signal::SigHandler::SigDfl) }
-        .expect("SIGHUP may be set");
     for signal in ["TERM", "INT", "HUP", "USR1", "QUIT"] {
         let (mut running, _output) =
             Running::start_ready(&mut sandbox.run_script(&["--stats"], &patient(signal)));

@@ -17,6 +17,19 @@ pub const USLAB: &str = env!("CARGO_BIN_EXE_uslab");
 const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests");
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// Undoes what nohup, and a shell that starts in the background, have children inherit: signals ignored from the start, which no
+/// shell can trap.
+fn usual_signals() {
+    use nix::sys::signal::{SigHandler, Signal, signal};
+    static ONCE: OnceLock<()> = OnceLock::new();
+    ONCE.get_or_init(|| {
+        for which in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT] {
+            // SAFETY: the default action is no handler.
+            unsafe { signal(which, SigHandler::SigDfl) }.expect("these may be set");
+        }
+    });
+}
+
 /// A directory of one test, removed at its end.
 pub struct Sandbox {
     pub root: PathBuf,
@@ -26,6 +39,7 @@ pub struct Sandbox {
 
 impl Sandbox {
     pub fn new(name: &str) -> Self {
+        usual_signals();
         let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&root);
         let snapshots = root.join("snapshots");
