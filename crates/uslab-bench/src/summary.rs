@@ -34,7 +34,7 @@ struct Rows(&'static str, &'static str);
 const CLAIMS: &[(&str, &[Rows])] = &[
     ("Typed cache, one at a time", &[Rows("pair", "cache/")]),
     ("malloc and free", &[Rows("pair", "malloc/")]),
-    ("Bulk of 64", &[Rows("bulk", "bulk/")]),
+    ("Bulk of 64", &[Rows("bulk", "bulk/256/n")]),
     ("Batches of 10000", &[Rows("batch10000", "")]),
     ("Objects that change threads", &[Rows("remote", ""), Rows("xmalloc", "")]),
     ("Single calls, p99.99", &[Rows("latency", "")]),
