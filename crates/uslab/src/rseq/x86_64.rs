@@ -203,20 +203,22 @@ pub(super) fn init() {
     }
 }
 
-/// Copies `{k}` pointers from `{from}` to `{to}`, eight at a time where registers are wide enough, then four, then singly; uses `{i}` and
-/// two vector registers. Ends with clean upper halves of all sixteen, so that none may be live.
+/// Copies `{k}` pointers from `{from}` to `{to}`, eight at a time where there are many and registers are wide enough, then four, then
+/// singly; uses `{i}` and two vector registers. Few are copied by 16 bytes: a wide load of what narrower stores have just written waits
+/// for them (16 objects: 1.2 and not 0.4 ns each). Ends with clean upper halves of all sixteen, so that none may be live.
 macro_rules! copy {
     ($from:literal, $to:literal) => {
         concat!(
             // i = 0;
             "xor {i:e}, {i:e}\n",
+            // if (k < 24 || !WIDE) goto narrow;
+            "cmp {k}, 24\n",
+            "jb 6f\n",
+            "cmp byte ptr [rip + {wide}], 0\n",
+            "je 6f\n",
             // t = k & ~7;
             "mov {t}, {k}\n",
             "and {t}, -8\n",
-            // if (t == 0 || !WIDE) goto narrow;
-            "jz 6f\n",
-            "cmp byte ptr [rip + {wide}], 0\n",
-            "je 6f\n",
             // do { copy 64 bytes; i += 8; } while (i < t);
             "9:\n",
             concat!("vmovups ymm0, ymmword ptr [", $from, " + {i}*8]\n"),
