@@ -303,3 +303,56 @@ fn a_fork_child_reclaims_whoever_was_inside() {
     go.store(true, SeqCst);
     reclaimer.join().unwrap();
 }
+
+/// Frees a megabyte that stays in sheaves and slabs, and asks for it.
+fn gives_back(objects: &uslab::RawCache) -> bool {
+    let mut live = [std::ptr::null_mut(); 500];
+    if !objects.alloc_bulk(&mut live) {
+        return false;
+    }
+    // SAFETY: all are live, of this cache, freed once; written, so that they have memory behind them.
+    unsafe {
+        live.iter().for_each(|object| object.write_bytes(1, 2048));
+        objects.free_bulk(&live);
+    }
+    // Longer than it is believed that there is nothing.
+    thread::sleep(std::time::Duration::from_millis(30));
+    reclaim(usize::MAX) >= 64 << 10
+}
+
+#[test]
+fn a_fork_in_the_middle_of_a_release_leaves_the_child_able_to_release() {
+    let _turn = alone();
+    let objects = uslab::CacheBuilder::new("forked").build_raw(2048).expect("a cache");
+    let churned = uslab::CacheBuilder::new("churned").build_raw(4096).expect("a cache");
+    let stop = AtomicBool::new(false);
+    let failed = thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut live = [std::ptr::null_mut(); 256];
+            while !stop.load(SeqCst) {
+                assert!(churned.alloc_bulk(&mut live));
+                // SAFETY: live, of this cache, freed once.
+                unsafe {
+                    live.iter().for_each(|object| object.write_bytes(1, 4096));
+                    churned.free_bulk(&live);
+                }
+                reclaim(usize::MAX);
+            }
+        });
+        let failed = (0..40).any(|_| {
+            // SAFETY: the child calls nothing that another thread could have left locked: this library and _exit.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                // SAFETY: ends the child at once.
+                unsafe { libc::_exit(i32::from(!gives_back(&objects))) };
+            }
+            let mut status = 0;
+            // SAFETY: `status` is a valid place.
+            unsafe { libc::waitpid(child, &mut status, 0) };
+            status != 0
+        });
+        stop.store(true, SeqCst);
+        failed
+    });
+    assert!(!failed);
+}

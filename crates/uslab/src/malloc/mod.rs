@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  size ≤ 1 KiB    ──table──▶ slots ──▶ pop                      40 classes, four to a doubling above 128 bytes
-//!  size ≤ 32 KiB   ──table──▶ class ──▶ slots ──▶ pop
+//!  size ≤ 32 KiB   ──table, one call away──▶ slots ──▶ pop
 //!  size > 32 KiB   ──────────▶ page run, described in its first page's descriptor
 //!  free(pointer)   ──page map──▶ slots ──▶ push                  any cache's object, whoever made the cache
 //!  free(p, size)   ──table──▶ slots ──▶ push                     no look at the page map: the cheap path

@@ -2,7 +2,7 @@
 
 use super::balance::LIGHTEST;
 use super::registry::{self, Entry, Outcome, Visit};
-use super::shrinker::ShrinkControl;
+use super::shrinker::{ShrinkControl, watch_forks};
 use crate::cache;
 use crate::os;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
@@ -96,6 +96,7 @@ fn nothing_lately() -> bool {
 
 /// Gives back what is free: sheaves, empty slabs, pages. One thread at a time does; the others have nothing to add, and go on.
 fn release() -> usize {
+    watch_forks();
     if RELEASING.swap(true, Acquire) {
         return 0;
     }
@@ -103,4 +104,9 @@ fn release() -> usize {
     NOTHING_MS.store(if given == 0 { os::clock::coarse_ms() } else { 0 }, Relaxed);
     RELEASING.store(false, Release);
     given
+}
+
+/// In a fork child: the thread that was releasing is not here.
+pub(super) fn reset_in_child() {
+    RELEASING.store(false, Relaxed);
 }

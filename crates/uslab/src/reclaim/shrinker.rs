@@ -1,6 +1,7 @@
 //! Shrinkers as programs write them.
 
 use super::balance::Weight;
+use super::pass;
 use super::registry::{self, Callbacks, Entry, Outcome};
 use crate::cache::start;
 use crate::{malloc, os};
@@ -212,18 +213,17 @@ fn caught(callback: impl FnOnce() -> Outcome) -> Outcome {
 static WATCHED: AtomicU8 = AtomicU8::new(0);
 static FORKER: AtomicU32 = AtomicU32::new(0);
 
-/// Registers the fork handlers, once.
-fn watch_forks() {
+/// Registers the fork handlers of this layer, once.
+pub(super) fn watch_forks() {
     extern "C" fn prepare() {
         FORKER.store(os::thread::id(), Relaxed);
     }
     extern "C" fn parent() {}
     extern "C" fn child() {
         registry::reset_in_child(FORKER.load(Relaxed));
+        pass::reset_in_child();
     }
     if WATCHED.swap(1, Relaxed) == 0 && !os::fork::register(prepare, parent, child) {
-        os::report::say(format_args!(
-            "no memory for fork handlers: shrinkers of forked children are at risk"
-        ));
+        os::report::say(format_args!("no memory for fork handlers: reclaim in forked children is at risk"));
     }
 }
