@@ -7,6 +7,7 @@
 //!   golden   the fast path's machine code, against the listing kept in the repository
 //!   results  the README's table and docs/results' pages, from the results kept there
 //!   dist     stage a release in target/dist
+//!   vm       tests of memory limits, many CPUs and nodes, in guests
 //! ```
 //!
 //! Every check that CI makes is one of these, so that anyone can run at home what CI runs.
@@ -17,6 +18,7 @@ mod dist;
 mod golden;
 mod results;
 mod tidy;
+mod vm;
 mod workspace;
 
 use clap::{Parser, Subcommand};
@@ -44,6 +46,8 @@ enum Command {
     Results(results::Args),
     /// Stage a release in target/dist/{bin,lib,include,share}.
     Dist,
+    /// Test in guests: memory limits, pressure, 8 CPUs on 2 nodes, under QEMU without KVM.
+    Vm(vm::Args),
 }
 
 fn main() -> ExitCode {
@@ -54,6 +58,7 @@ fn main() -> ExitCode {
         Command::Golden(args) => golden::run(&workspace, &args),
         Command::Results(args) => results::run(&workspace, &args),
         Command::Dist => dist::run(&workspace),
+        Command::Vm(args) => vm::run(&workspace, &args),
     });
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -5,111 +5,26 @@
 //! it stand all static splits of the same memory, each cache an LRU of fixed size, whose misses follow exactly from the
 //! reuse distances of the trace.
 
-use std::collections::{BTreeMap, HashMap};
-use uslab::reclaim::balance::{LIGHTEST, Owed, Weight};
+#[path = "support/traffic.rs"]
+mod traffic;
 
-const COSTS: [u64; 3] = [1, 10, 100];
+use std::collections::HashMap;
+use traffic::{COSTS, KEYS, Traffic};
+
 const SEEKS: [u32; 3] = [2, 20, 200];
-const BATCH: usize = 128;
-const KEYS: usize = 20_000;
+/// Entries that there is memory for.
 const MEMORY: usize = 12_000;
-/// Entries that a pressure event wants back.
-const GOAL: usize = MEMORY / 64;
-/// How the traffic is shared, phase by phase.
-const PHASES: [[f64; 3]; 3] = [[0.70, 0.25, 0.05], [0.30, 0.60, 0.10], [0.50, 0.10, 0.40]];
-const STEPS_A_PHASE: usize = 400_000;
-
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> f64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) as f64 / (1u64 << 53) as f64
-    }
-}
+const STEPS_A_PHASE: u64 = 400_000;
 
 /// (cache, key) for each step.
 fn trace() -> Vec<(usize, u32)> {
-    let mut sum = 0.0;
-    let cumulated: Vec<f64> = (1..=KEYS)
-        .map(|rank| {
-            sum += (rank as f64).powf(-0.9);
-            sum
-        })
-        .collect();
-    let mut random = Random(0x9e37_79b9_7f4a_7c15);
-    let mut steps = Vec::with_capacity(PHASES.len() * STEPS_A_PHASE);
-    for (phase, shares) in PHASES.iter().enumerate() {
-        for _ in 0..STEPS_A_PHASE {
-            let at = random.next();
-            let cache = if at < shares[0] { 0 } else { 1 + usize::from(at >= shares[0] + shares[1]) };
-            let drawn = random.next() * sum;
-            let rank = cumulated.partition_point(|&c| c < drawn).min(KEYS - 1);
-            // What is popular shifts as well: a quarter of the keys a phase.
-            steps.push((cache, ((rank + phase * KEYS / 4) % KEYS) as u32));
-        }
-    }
-    steps
-}
-
-/// A cache that forgets what was used longest ago.
-#[derive(Default)]
-struct Lru {
-    by_key: HashMap<u32, u64>,
-    by_age: BTreeMap<u64, u32>,
-    owed: Owed,
-    scanned: usize,
-}
-
-impl Lru {
-    fn hit(&mut self, key: u32, now: u64) -> bool {
-        let before = self.by_key.insert(key, now);
-        before.map(|before| self.by_age.remove(&before));
-        self.by_age.insert(now, key);
-        before.is_some()
-    }
-
-    fn len(&self) -> usize {
-        self.by_age.len()
-    }
-
-    /// A pass at `priority`; how many entries went.
-    fn shrink(&mut self, priority: u32, seeks: u32) -> usize {
-        let freeable = self.len();
-        self.owed = self.owed.after_pass(freeable, priority, Weight::of_seeks(seeks), BATCH);
-        let mut freed = 0;
-        while let Some(lot) = self.owed.next(freeable, BATCH) {
-            self.owed = self.owed.less(lot);
-            for _ in 0..lot.min(self.len()) {
-                let (_, key) = self.by_age.pop_first().expect("it has entries");
-                self.by_key.remove(&key);
-                freed += 1;
-            }
-        }
-        self.scanned += freed;
-        freed
-    }
+    let traffic = Traffic::new(STEPS_A_PHASE);
+    (0..3 * STEPS_A_PHASE).map(|number| traffic.step(number)).collect()
 }
 
 /// The total cost of the misses when pressure balances the caches.
 fn balanced(trace: &[(usize, u32)], seeks: [u32; 3]) -> u64 {
-    let mut caches: [Lru; 3] = Default::default();
-    let mut cost = 0;
-    for (now, &(cache, key)) in trace.iter().enumerate() {
-        if !caches[cache].hit(key, now as u64) {
-            cost += COSTS[cache];
-        }
-        if caches.iter().map(Lru::len).sum::<usize>() > MEMORY {
-            let (mut freed, mut priority) = (0, LIGHTEST);
-            while freed < GOAL {
-                freed += (0..3).map(|at| caches[at].shrink(priority, seeks[at])).sum::<usize>();
-                priority = priority.saturating_sub(1);
-            }
-        }
-    }
-    cost
+    traffic::balanced(trace.iter().copied(), seeks, MEMORY, |_, _| 1).cost
 }
 
 /// For each cache, how many of its requests have each reuse distance; `misses(size)` follows.

@@ -1,0 +1,165 @@
+//! A program whose three caches together want more memory than it may have.
+//!
+//! Threads share one trace (`traffic.rs`, the one of the simulation) and ask the caches for its keys. What is not there is made again, which
+//! takes time in proportion to the entry's cost: 1, 10 or 100. At the end one line of JSON says what came of it.
+//!
+//! ```text
+//!   three-caches --seconds 60                  caches that shrink when the library asks them to
+//!   three-caches --seconds 60 --own-loop       the same, asked by a loop of this program
+//!   three-caches --seconds 60 --no-reclaim     plain maps that keep everything
+//!   three-caches --simulate --operations N     what the simulation says of N steps, with memory for half of all entries
+//!   three-caches --wanted                      what it takes to hold every entry
+//! ```
+//!
+//! It must never look at the limits of its group but in `--own-loop`: keeping below them is what is tested.
+
+#[path = "../caches.rs"]
+mod caches;
+#[path = "../own_loop.rs"]
+mod own_loop;
+#[path = "../../../../../crates/uslab/tests/support/traffic.rs"]
+mod traffic;
+
+#[global_allocator]
+static GLOBAL: uslab::Uslab = uslab::Uslab;
+
+use caches::{Caches, Entry, Plain, Shrinking, entry_bytes};
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+use traffic::{COSTS, KEYS, Tally, Traffic};
+
+/// Steps of a phase.
+const STEPS_A_PHASE: u64 = 200_000;
+/// Steps that a thread takes at once.
+const BLOCK: u64 = 64;
+const THREADS: usize = 4;
+/// What one unit of cost takes.
+const UNIT: Duration = Duration::from_micros(5);
+
+#[derive(Default)]
+struct Args {
+    seconds: u64,
+    operations: u64,
+    no_reclaim: bool,
+    own_loop: bool,
+    simulate: bool,
+    wanted: bool,
+}
+
+fn parse(mut words: impl Iterator<Item = String>) -> Option<Args> {
+    let mut args = Args { seconds: u64::MAX, operations: u64::MAX, ..Args::default() };
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "--seconds" => args.seconds = words.next()?.parse().ok()?,
+            "--operations" => args.operations = words.next()?.parse().ok()?,
+            "--no-reclaim" => args.no_reclaim = true,
+            "--own-loop" => args.own_loop = true,
+            "--simulate" => args.simulate = true,
+            "--wanted" => args.wanted = true,
+            _ => return None,
+        }
+    }
+    (args.wanted || args.seconds.min(args.operations) < u64::MAX).then_some(args)
+}
+
+fn main() -> ExitCode {
+    let Some(args) = parse(std::env::args().skip(1)) else {
+        eprintln!(
+            "three-caches [--seconds N] [--operations N] [--no-reclaim | --own-loop | --simulate] | --wanted"
+        );
+        return ExitCode::from(2);
+    };
+    if args.wanted {
+        wanted();
+        return ExitCode::SUCCESS;
+    }
+    let traffic = Traffic::new(STEPS_A_PHASE);
+    let begin = Instant::now();
+    let tally = if args.simulate {
+        let trace = (0..args.operations).map(|number| traffic.step(number));
+        traffic::balanced(trace, COSTS.map(|cost| 2 * cost as u32), all_entries() / 2, entry_bytes)
+    } else if args.no_reclaim {
+        run(&Plain::default(), &traffic, &args)
+    } else {
+        let caches = Shrinking::new().expect("memory for three empty caches");
+        let _loop = args.own_loop.then(own_loop::start);
+        run(&caches, &traffic, &args)
+    };
+    println!(
+        r#"{{"operations":{},"hits":{},"misses":{},"cost":{},"hit_rate":{:.5},"seconds":{:.1},"mode":"{}"}}"#,
+        tally.operations,
+        tally.hits,
+        tally.operations - tally.hits,
+        tally.cost,
+        tally.hits as f64 / tally.operations.max(1) as f64,
+        begin.elapsed().as_secs_f64(),
+        uslab::mode()
+    );
+    ExitCode::SUCCESS
+}
+
+/// Bytes of all entries of all caches.
+fn all_entries() -> usize {
+    (0..3).flat_map(|cache| (0..KEYS as u32).map(move |key| entry_bytes(cache, key))).sum()
+}
+
+/// Holds every entry once and prints what the process takes then.
+fn wanted() {
+    let caches = Plain::default();
+    for cache in 0..3 {
+        (0..KEYS as u32).for_each(|key| drop(caches.get(cache, key, || Entry::new(cache, key))));
+    }
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let anonymous = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+    let kib =
+        anonymous.and_then(|text| text.trim().strip_suffix(" kB")).and_then(|text| text.parse::<u64>().ok());
+    println!(r#"{{"bytes":{},"entries":{}}}"#, kib.unwrap_or(0) * 1024, all_entries());
+}
+
+/// Runs the trace on `caches`, as long as the arguments say.
+fn run<C: Caches>(caches: &C, traffic: &Traffic, args: &Args) -> Tally {
+    let (next, total) = (AtomicU64::new(0), Mutex::new(Tally::default()));
+    let end = Instant::now().checked_add(Duration::from_secs(args.seconds.min(u64::from(u32::MAX))));
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                let mut tally = Tally::default();
+                loop {
+                    let first = next.fetch_add(BLOCK, Relaxed);
+                    if first >= args.operations || end.is_some_and(|end| Instant::now() >= end) {
+                        break;
+                    }
+                    for number in first..(first + BLOCK).min(args.operations) {
+                        let (cache, key) = traffic.step(number);
+                        let mut made = false;
+                        let entry = caches.get(cache, key, || {
+                            made = true;
+                            make(cache, key)
+                        });
+                        assert!(entry.is_of(cache, key), "the entry {key} of cache {cache} is another's");
+                        tally.operations += 1;
+                        tally.hits += u64::from(!made);
+                        tally.cost += if made { COSTS[cache] } else { 0 };
+                    }
+                }
+                let mut total = total.lock().expect("nobody panics with it");
+                total.operations += tally.operations;
+                total.hits += tally.hits;
+                total.cost += tally.cost;
+            });
+        }
+    });
+    total.into_inner().expect("nobody panics with it")
+}
+
+/// What a miss costs, in time; then the entry.
+fn make(cache: usize, key: u32) -> Entry {
+    let begin = Instant::now();
+    let entry = Entry::new(cache, key);
+    while begin.elapsed() < UNIT * COSTS[cache] as u32 {
+        std::hint::spin_loop();
+    }
+    entry
+}

@@ -1,0 +1,45 @@
+//! What a guest must be for the other tests to mean anything: eight CPUs, two nodes, PSI, the memory controller, restartable sequences.
+//!
+//! Prints what it found, and exits with 1 if something is missing. It must never be run for the figures of a host.
+
+#[global_allocator]
+static GLOBAL: uslab::Uslab = uslab::Uslab;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let cpus = uslab::os::cpu::possible_cpus();
+    let nodes = uslab::os::cpu::nodes();
+    let psi = std::fs::read_to_string("/proc/pressure/memory").is_ok_and(|text| text.starts_with("some "));
+    // Of the group that this process is in.
+    let group = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let group = group.trim().strip_prefix("0::").unwrap_or_default();
+    let pressure = format!("/sys/fs/cgroup{group}/memory.pressure");
+    let controller = std::fs::read_to_string(format!("/sys/fs/cgroup{group}/memory.current")).is_ok();
+    let mode = uslab::mode();
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    println!(
+        "kernel {}, {cpus} CPUs, {nodes} nodes, PSI {}, memory controller {}, mode {mode}",
+        kernel.trim(),
+        yes(psi),
+        yes(controller)
+    );
+    let mut missing = Vec::new();
+    let mut want = |there: bool, what: &'static str| {
+        if !there {
+            missing.push(what);
+        }
+    };
+    want(cpus == 8, "8 CPUs");
+    want(nodes == 2, "2 nodes");
+    want(psi, "PSI of the system");
+    want(std::path::Path::new(&pressure).exists(), "PSI of the control group");
+    want(controller, "the memory controller");
+    want(mode == uslab::Mode::Rseq, "restartable sequences");
+    missing.iter().for_each(|what| println!("missing: {what}"));
+    ExitCode::from(u8::from(!missing.is_empty()))
+}
+
+fn yes(there: bool) -> &'static str {
+    if there { "yes" } else { "no" }
+}

@@ -1,0 +1,100 @@
+//! A control group of version 2: its limits, and what a program in it does with its memory, seen from outside.
+//!
+//! The files are documented in the kernel's `admin-guide/cgroup-v2`. Only the first process uses this; it must never be charged to
+//! the group that it watches, or the group's limit would stop the clock.
+
+use std::fs::File;
+use std::io::{Error, ErrorKind};
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
+
+/// Where the hierarchy is mounted.
+pub const ROOT: &str = "/sys/fs/cgroup";
+
+/// One group.
+pub struct Group {
+    dir: String,
+}
+
+impl Group {
+    /// Makes the group `name` and writes its limits, pairs of file and text.
+    pub fn new(name: &str, limits: &[(String, String)]) -> Result<Group, Error> {
+        let group = Group { dir: format!("{ROOT}/{name}") };
+        std::fs::create_dir(&group.dir)?;
+        for (file, text) in limits {
+            std::fs::write(group.file(file), text)
+                .map_err(|error| Error::new(error.kind(), format!("{file}={text}: {error}")))?;
+        }
+        Ok(group)
+    }
+
+    /// The path of one of its files.
+    pub fn file(&self, name: &str) -> String {
+        format!("{}/{name}", self.dir)
+    }
+
+    /// `memory.events` and `memory.peak` as members of a JSON object.
+    pub fn events(&self) -> Result<String, Error> {
+        let events = std::fs::read_to_string(self.file("memory.events"))?;
+        let members = events
+            .lines()
+            .filter_map(|line| line.split_once(' '))
+            .map(|(name, count)| format!(r#""{name}":{count}"#));
+        let peak = std::fs::read_to_string(self.file("memory.peak"))?;
+        Ok(members.chain([format!(r#""memory_peak":{}"#, peak.trim())]).collect::<Vec<_>>().join(","))
+    }
+}
+
+/// What the program's memory did, look by look.
+pub struct Watch {
+    current: File,
+    high: u64,
+    peak: u64,
+    above_since: Option<Instant>,
+    breaches: u64,
+    longest: Duration,
+}
+
+impl Watch {
+    /// Begins to watch.
+    pub fn of(group: &Group) -> Result<Watch, Error> {
+        let high = std::fs::read_to_string(group.file("memory.high"))?;
+        let current = File::open(group.file("memory.current"))?;
+        // "max" is no limit.
+        let high = high.trim().parse().unwrap_or(u64::MAX);
+        let mut watch =
+            Watch { current, high, peak: 0, above_since: None, breaches: 0, longest: Duration::ZERO };
+        if watch.look().is_none() {
+            return Err(Error::new(ErrorKind::InvalidData, "memory.current is no number"));
+        }
+        Ok(watch)
+    }
+
+    /// Reads the figure once.
+    pub fn look(&mut self) -> Option<()> {
+        let mut text = [0; 32];
+        let bytes = self.current.read_at(&mut text, 0).ok()?;
+        let current: u64 = std::str::from_utf8(&text[..bytes]).ok()?.trim().parse().ok()?;
+        self.see(current, Instant::now());
+        Some(())
+    }
+
+    fn see(&mut self, current: u64, now: Instant) {
+        self.peak = self.peak.max(current);
+        if current <= self.high {
+            self.above_since = None;
+            return;
+        }
+        if self.above_since.is_none() {
+            self.breaches += 1;
+        }
+        let since = *self.above_since.get_or_insert(now);
+        self.longest = self.longest.max(now - since);
+    }
+
+    /// What was seen, as members of a JSON object: the highest use, how often it rose above `memory.high`, the longest it stayed there.
+    pub fn json(&self) -> String {
+        let longest_ms = self.longest.as_millis();
+        format!(r#""peak":{},"breaches":{},"longest_above_ms":{longest_ms}"#, self.peak, self.breaches)
+    }
+}

@@ -1,0 +1,39 @@
+//! A reaper made by the program itself: a thread that keeps the use of its control group below `memory.high` by `uslab::reclaim`.
+//!
+//! It is what a program can do without the library's own thread, and a control for it. It must never allocate while it runs: what
+//! allocates above `memory.high` is put to sleep by the kernel.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Starts the thread; it ends with the process.
+///
+/// # Panics
+/// Without a control group that has a limit.
+pub fn start() -> JoinHandle<()> {
+    let group = std::fs::read_to_string("/proc/self/cgroup").expect("/proc");
+    let group = group.trim().strip_prefix("0::").expect("a group of version 2");
+    let dir = format!("/sys/fs/cgroup{group}");
+    let high = std::fs::read_to_string(format!("{dir}/memory.high")).expect("the memory controller");
+    let high: usize = high.trim().parse().expect("memory.high is a limit");
+    let current = File::open(format!("{dir}/memory.current")).expect("the memory controller");
+    std::thread::spawn(move || {
+        loop {
+            let mut text = [0; 32];
+            let bytes = current.read_at(&mut text, 0).unwrap_or(0);
+            let text = std::str::from_utf8(&text[..bytes]).unwrap_or_default();
+            let used = text.trim().parse::<usize>();
+            // Begin at 31 of 32 parts, and go down to 30.
+            if let Ok(used) = used
+                && used > high / 32 * 31
+            {
+                uslab::reclaim(used - high / 32 * 30);
+            }
+            std::thread::sleep(LOOK);
+        }
+    })
+}

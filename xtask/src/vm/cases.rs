@@ -1,0 +1,244 @@
+//! The tests that guests run: what each needs built, what its guest is told, and what must come of it.
+//!
+//! ```text
+//!   boots          the guest is what the others rely on
+//!   storm          the library's own many-thread tests, with restartable sequences
+//!   storm-locked   the same without
+//!   killed         three caches that never shrink, under a memory limit: the kernel must kill them
+//!   limits         the same program with reclaim: it must not, and hits nearly as often as the simulation
+//! ```
+//!
+//! How long a guest may take follows from what it does, and is generous: emulated CPUs share those of the host.
+
+use super::guest::Outcome;
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+/// The library's tests that a storm runs, as `cargo test --test` knows them.
+pub const STORMS: &[&str] = &["sequences", "threads", "fork", "memory"];
+/// The programs of `uslab-vm-guest` that guests run, beside its first process.
+pub const PROGRAMS: &[&str] = &["vm-boots", "three-caches"];
+/// What a guest needs beyond what its programs ask for, to boot and to end.
+const OVERHEAD: Duration = Duration::from_secs(120);
+
+/// What the caller chose.
+pub struct Options {
+    /// How long `limits` and `killed` run.
+    pub run: Duration,
+    /// Whether the program reclaims by itself rather than by the library's thread.
+    pub own_loop: bool,
+}
+
+/// One test.
+pub struct Case {
+    /// What the user calls it.
+    pub name: &'static str,
+    /// One line for `--list`.
+    pub what: &'static str,
+    /// What the guest's first process is told, and how long the guest may live.
+    pub plan: fn(&Options, &Sizes) -> (Vec<String>, Duration),
+    /// Whether what came of it is right; a line for the user.
+    pub judge: fn(&Outcome, &Host) -> Result<String>,
+}
+
+/// All tests, in the order in which they run.
+pub const CASES: &[Case] = &[
+    Case {
+        name: "boots",
+        what: "8 CPUs, 2 nodes, PSI, the memory controller, restartable sequences",
+        plan: |_, _| (words("vm-boots"), OVERHEAD),
+        judge: |outcome, _| passed(outcome),
+    },
+    Case {
+        name: "storm",
+        what: "the library's many-thread tests, with restartable sequences",
+        plan: |_, _| storm(""),
+        judge: |outcome, _| passed(outcome),
+    },
+    Case {
+        name: "storm-locked",
+        what: "the same without restartable sequences",
+        plan: |_, _| storm("USLAB_RSEQ=0 "),
+        judge: |outcome, _| passed(outcome),
+    },
+    Case {
+        name: "killed",
+        what: "three caches that never shrink reach their memory limit and are killed",
+        plan: |options, sizes| three_caches(options, sizes, "--no-reclaim"),
+        judge: |outcome, _| was_killed(outcome),
+    },
+    Case {
+        name: "limits",
+        what: "the same with reclaim run to their end below the limit",
+        plan: |options, sizes| three_caches(options, sizes, if options.own_loop { "--own-loop" } else { "" }),
+        judge: stayed_below,
+    },
+];
+
+/// Limits of the three caches.
+pub struct Sizes {
+    /// Where the kernel slows the program: half of what its caches would hold at most.
+    pub high: u64,
+    /// Where it kills it: three fifths.
+    pub max: u64,
+}
+
+impl Sizes {
+    /// Half and three fifths of `wanted` bytes.
+    pub fn of(wanted: u64) -> Sizes {
+        Sizes { high: wanted / 2, max: wanted / 5 * 3 }
+    }
+}
+
+/// The program that guests run, run here, where no limit is set.
+pub struct Host<'a> {
+    /// The built `three-caches`.
+    pub three_caches: &'a Path,
+}
+
+impl Host<'_> {
+    /// The result of `three-caches ARGS`.
+    pub fn three_caches(&self, args: &[&str]) -> Result<Value> {
+        let output =
+            Command::new(self.three_caches).args(args).output().context("cannot start three-caches")?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        let line = text.lines().rfind(|line| line.starts_with('{'));
+        let line = line.with_context(|| format!("three-caches {} says nothing", args.join(" ")))?;
+        Ok(serde_json::from_str(line)?)
+    }
+}
+
+fn words(text: &str) -> Vec<String> {
+    text.split_whitespace().map(String::from).collect()
+}
+
+/// Short storms: eight emulated CPUs have as many cycles as the host's two. Threads are counted by what they do, not by time.
+fn storm(environment: &str) -> (Vec<String>, Duration) {
+    let steps: Vec<String> = STORMS
+        .iter()
+        .map(|name| format!("USLAB_STRESS_SECONDS=3 {environment}{name} --test-threads=1"))
+        .collect();
+    (words(&steps.join(" then ")), OVERHEAD + Duration::from_secs(900))
+}
+
+fn three_caches(options: &Options, sizes: &Sizes, how: &str) -> (Vec<String>, Duration) {
+    let seconds = options.run.as_secs();
+    let told = format!(
+        "memory.high={} memory.max={} memory.swap.max=0 three-caches --seconds {seconds} {how}",
+        sizes.high, sizes.max
+    );
+    (words(&told), 2 * OVERHEAD + 2 * options.run)
+}
+
+fn number(value: &Value, name: &str) -> Result<u64> {
+    value[name].as_u64().with_context(|| format!("no `{name}` in {value}"))
+}
+
+/// Every program was run and ended well.
+fn passed(outcome: &Outcome) -> Result<String> {
+    for step in &outcome.steps {
+        if step["exit"] != 0 {
+            bail!("{step}");
+        }
+    }
+    let programs: Vec<String> = outcome
+        .steps
+        .iter()
+        .map(|step| format!("{} {} s", step["program"].as_str().unwrap_or("?"), step["seconds"]))
+        .collect();
+    Ok(programs.join(", "))
+}
+
+fn only_step(outcome: &Outcome) -> Result<&Value> {
+    match &outcome.steps[..] {
+        [step] => Ok(step),
+        steps => bail!("one program was to run, and {} did", steps.len()),
+    }
+}
+
+fn was_killed(outcome: &Outcome) -> Result<String> {
+    let step = only_step(outcome)?;
+    if number(step, "oom_kill")? == 0 {
+        bail!("it was not killed: {step}");
+    }
+    let (seconds, peak) = (&step["seconds"], mib(number(step, "memory_peak")?));
+    Ok(format!("killed for memory after {seconds} s, with {peak}"))
+}
+
+fn stayed_below(outcome: &Outcome, host: &Host) -> Result<String> {
+    let step = only_step(outcome)?;
+    if number(step, "oom_kill")? > 0 {
+        bail!("it was killed for memory: {step}");
+    }
+    if step["exit"] != 0 {
+        bail!("it failed: {step}");
+    }
+    let result = outcome.results.last().context("three-caches gave no result")?;
+    let rate = result["hit_rate"].as_f64().context("no hit rate")?;
+    let operations = number(result, "operations")?.to_string();
+    let simulated = host.three_caches(&["--simulate", "--operations", &operations])?;
+    let simulated = simulated["hit_rate"].as_f64().context("no simulated hit rate")?;
+    let longest_ms = number(step, "longest_above_ms")?;
+    let told = format!(
+        "{operations} operations, hit rate {:.2} % ({:.2} % simulated); peak {}, above high {} times, {longest_ms} ms at the longest",
+        100.0 * rate,
+        100.0 * simulated,
+        mib(number(step, "memory_peak")?),
+        number(step, "breaches")?,
+    );
+    if rate < 0.9 * simulated {
+        bail!("fewer hits than nine tenths of the simulation's: {told}");
+    }
+    if longest_ms > 2000 {
+        bail!("above memory.high for more than 2 s: {told}");
+    }
+    Ok(told)
+}
+
+fn mib(bytes: u64) -> String {
+    format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn ended(step: Value) -> Outcome {
+        Outcome { steps: vec![step], results: vec![], off: true }
+    }
+
+    #[test]
+    fn names_are_unique() {
+        for (at, case) in CASES.iter().enumerate() {
+            assert!(CASES[..at].iter().all(|other| other.name != case.name), "{}", case.name);
+        }
+    }
+
+    #[test]
+    fn a_program_that_fails_or_is_signalled_fails_its_test() {
+        assert!(passed(&ended(json!({"program": "a", "exit": 0, "signal": 0}))).is_ok());
+        assert!(passed(&ended(json!({"program": "a", "exit": 1, "signal": 0}))).is_err());
+        assert!(passed(&ended(json!({"program": "a", "exit": -1, "signal": 11}))).is_err());
+        assert!(passed(&ended(json!({"broken": "no memory controller"}))).is_err());
+    }
+
+    #[test]
+    fn only_the_kernels_kill_is_a_kill_for_memory() {
+        let killed = json!({"exit": -1, "signal": 9, "oom_kill": 1, "memory_peak": 5, "seconds": 1});
+        assert!(was_killed(&ended(killed)).is_ok());
+        let other = json!({"exit": -1, "signal": 9, "oom_kill": 0, "memory_peak": 5, "seconds": 1});
+        assert!(was_killed(&ended(other)).is_err());
+    }
+
+    #[test]
+    fn storms_run_all_programs_within_the_kernels_limit_of_words() {
+        let (told, _) = storm("USLAB_RSEQ=0 ");
+        assert_eq!(told.iter().filter(|word| *word == "then").count(), STORMS.len() - 1);
+        // The kernel panics beyond 32.
+        assert!(told.len() < 30, "{told:?}");
+    }
+}

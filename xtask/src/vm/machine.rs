@@ -1,0 +1,152 @@
+//! The machine that guests boot: QEMU, Debian's cloud kernel, and how the two are started.
+//!
+//! QEMU is the installed one. The kernel is fetched as a package and unpacked below the target directory, never installed: this machine
+//! goes on booting what it booted. It runs under software emulation everywhere, so that a guest is the same with and without KVM.
+
+use crate::workspace::Workspace;
+use anyhow::{Context, Result, bail};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+const QEMU: &str = "qemu-system-x86_64";
+/// The package that depends on the newest kernel.
+const KERNEL: &str = "linux-image-cloud-amd64";
+/// CPUs of a guest; half of them on each of two nodes.
+pub const CPUS: usize = 8;
+/// Memory of each node.
+const NODE_MIB: usize = 768;
+
+/// What is needed to boot a guest.
+pub struct Machine {
+    kernel: PathBuf,
+}
+
+impl Machine {
+    /// Finds QEMU and a kernel, which is downloaded if none is kept in `dir`; the error says in one line what cannot be had.
+    pub fn find(dir: &Path) -> Result<Machine> {
+        let version = Command::new(QEMU).arg("--version").stdin(Stdio::null()).output();
+        if !version.is_ok_and(|output| output.status.success()) {
+            bail!("no {QEMU}: apt-get install --no-install-recommends qemu-system-x86");
+        }
+        let dir = dir.join("kernel");
+        let kernel = match kept(&dir)? {
+            Some(kernel) => kernel,
+            None => {
+                download(&dir)?;
+                kept(&dir)?.with_context(|| format!("{KERNEL} has no boot/vmlinuz-*"))?
+            }
+        };
+        Ok(Machine { kernel })
+    }
+
+    /// The command that boots a guest: its console is the command's standard output; `words` go to the guest's first process.
+    pub fn boot(&self, initramfs: &Path, words: &[String]) -> Command {
+        let mut command = Command::new(QEMU);
+        command.args(["-machine", "pc", "-accel", "tcg,thread=multi", "-cpu", "max"]);
+        command.args(["-m", &format!("{}M", 2 * NODE_MIB), "-smp", &CPUS.to_string()]);
+        for node in 0..2 {
+            let (first, last) = (node * CPUS / 2, (node + 1) * CPUS / 2 - 1);
+            command.args(["-object", &format!("memory-backend-ram,id=node{node},size={NODE_MIB}M")]);
+            command.args(["-numa", &format!("node,nodeid={node},memdev=node{node},cpus={first}-{last}")]);
+        }
+        command.args(["-display", "none", "-nodefaults", "-serial", "stdio", "-no-reboot"]);
+        command.arg("-kernel").arg(&self.kernel).arg("-initrd").arg(initramfs);
+        // A level of 1 lets a panic through and nothing else; `panic=-1` ends QEMU there and then.
+        let kernel = "console=ttyS0 quiet loglevel=1 panic=-1 psi=1";
+        command.args(["-append", &format!("{kernel} -- {}", words.join(" "))]);
+        command
+    }
+}
+
+/// The newest kernel below `dir`.
+fn kept(dir: &Path) -> Result<Option<PathBuf>> {
+    let Ok(entries) = std::fs::read_dir(dir.join("boot")) else { return Ok(None) };
+    let mut kernels = Vec::new();
+    for entry in entries {
+        let path = entry?.path();
+        if path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("vmlinuz-")) {
+            kernels.push(path);
+        }
+    }
+    kernels.sort();
+    Ok(kernels.pop())
+}
+
+/// Unpacks the newest kernel's package below `dir`.
+fn download(dir: &Path) -> Result<()> {
+    let package = newest_kernel()?;
+    println!("vm: fetching {package}");
+    std::fs::create_dir_all(dir)?;
+    quietly(Command::new("apt-get").current_dir(dir).args(["-q", "download", &package]))
+        .with_context(|| format!("no kernel: apt-get cannot download {package}"))?;
+    for entry in std::fs::read_dir(dir)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "deb") {
+            quietly(Command::new("dpkg-deb").arg("-x").arg(&path).arg(dir))?;
+            std::fs::remove_file(path)?;
+        }
+    }
+    // The modules are five times as large as the kernel, and a guest loads none.
+    for unused in ["lib", "usr"] {
+        let _ = std::fs::remove_dir_all(dir.join(unused));
+    }
+    Ok(())
+}
+
+fn newest_kernel() -> Result<String> {
+    let output = Command::new("apt-cache").args(["depends", "--important", KERNEL]).output();
+    let output = output.context("no kernel: without apt-cache (Debian) its package cannot be found")?;
+    package_in(&String::from_utf8_lossy(&output.stdout))
+        .with_context(|| format!("no kernel: apt-cache knows no {KERNEL}; apt-get update may help"))
+}
+
+/// The kernel that the package depends on.
+fn package_in(depends: &str) -> Option<String> {
+    depends
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("Depends: "))
+        .find(|name| name.starts_with("linux-image-"))
+        .map(String::from)
+}
+
+/// Runs a command and shows what it said only if it fails.
+fn quietly(command: &mut Command) -> Result<()> {
+    let line = crate::workspace::line_of(command);
+    let output = command.stdin(Stdio::null()).output().with_context(|| format!("cannot start `{line}`"))?;
+    if !output.status.success() {
+        let told = String::from_utf8_lossy(&output.stderr);
+        bail!("`{line}` failed: {}", told.trim().lines().last().unwrap_or_default());
+    }
+    Ok(())
+}
+
+/// Where kernels and guests' files are kept.
+pub fn dir(workspace: &Workspace) -> PathBuf {
+    workspace.target.join("vm")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_is_what_the_package_depends_on() {
+        let text = "linux-image-cloud-amd64\n  Depends: linux-image-6.1.0-56-cloud-amd64\n";
+        assert_eq!(package_in(text).as_deref(), Some("linux-image-6.1.0-56-cloud-amd64"));
+        assert_eq!(package_in("linux-image-cloud-amd64\n"), None);
+    }
+
+    #[test]
+    fn a_guest_has_all_its_cpus_on_two_nodes_and_its_words_at_the_end() {
+        let machine = Machine { kernel: "vmlinuz".into() };
+        let command = machine.boot(Path::new("initramfs"), &["vm-boots".into()]);
+        let line = crate::workspace::line_of(&command);
+        assert!(line.contains("cpus=0-3") && line.contains("cpus=4-7"), "{line}");
+        assert!(line.ends_with("psi=1 -- vm-boots'"), "{line}");
+    }
+
+    #[test]
+    fn an_empty_directory_keeps_no_kernel() {
+        assert!(kept(Path::new("/nonexistent")).unwrap().is_none());
+    }
+}
