@@ -2,24 +2,24 @@
 //!
 //! ```text
 //!   bin/      uslab, uslab-bench
-//!   lib/      libuslab_malloc.so; libuslab.so and libuslab.a once the C interface exists
-//!   include/  its headers
+//!   lib/      libuslab_malloc.so; libuslab.so, libuslab.a, pkgconfig/, cmake/
+//!   include/  uslab.h, uslab.hpp, uslab/kmem.h
 //!   share/    doc/uslab, the manual page and the shells' completions
 //! ```
 //!
 //! `uslab` finds the library as `../lib/libuslab_malloc.so` from its own place, so the tree can be moved as a whole.
 //! The stage is made anew each time: what is not built any more must not linger in it.
 
+use crate::capi;
 use crate::workspace::{self, Workspace};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const PROGRAMS: &[&str] = &["uslab", "uslab-bench"];
 const LIBRARIES: &[&str] = &["libuslab_malloc.so"];
-/// What the C interface adds, where the workspace has it.
-const C_CRATE: &str = "uslab-capi";
-const C_LIBRARIES: &[&str] = &["libuslab.so", "libuslab.a"];
+/// Cargo's archive of the C interface, from which `capi` makes the libraries.
+const C_ARCHIVE: &str = "libuslab_capi.a";
 /// What the command prints about itself, and where packagers put it.
 const GENERATED: &[(&str, &str)] = &[
     ("man", "share/man/man1/uslab.1"),
@@ -31,9 +31,7 @@ const DOCUMENTS: &[&str] = &["README.md", "CHANGELOG.md", "LICENSE-MIT", "LICENS
 
 /// Builds the release and stages it.
 pub fn run(workspace: &Workspace) -> Result<()> {
-    let mut packages = vec!["uslab-cli", "uslab-bench", "uslab-preload"];
-    packages.extend(workspace.has_crate(C_CRATE).then_some(C_CRATE));
-    build_release(workspace, &packages)?;
+    build_release(workspace, &["uslab-cli", "uslab-bench", "uslab-preload", "uslab-capi"])?;
 
     let stage = workspace.target.join("dist");
     if stage.exists() {
@@ -49,12 +47,8 @@ pub fn run(workspace: &Workspace) -> Result<()> {
     for name in LIBRARIES {
         copy(&release.join(name), &stage.join("lib").join(name))?;
     }
-    if workspace.has_crate(C_CRATE) {
-        for name in C_LIBRARIES {
-            copy(&release.join(name), &stage.join("lib").join(name))?;
-        }
-        copy_tree(&workspace.root.join("crates").join(C_CRATE).join("include"), &stage.join("include"))?;
-    }
+    capi::stage(&workspace.root, &release.join(C_ARCHIVE), &stage, env!("CARGO_PKG_VERSION"))
+        .map_err(|error| anyhow!(error))?;
     for name in DOCUMENTS {
         copy(&workspace.root.join(name), &stage.join("share/doc/uslab").join(name))?;
     }

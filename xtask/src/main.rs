@@ -12,6 +12,7 @@
 //!
 //! Every check that CI makes is one of these, so that anyone can run at home what CI runs.
 
+mod capi;
 mod ci;
 mod demo;
 mod dist;

@@ -46,11 +46,6 @@ impl Workspace {
     pub fn release_dir(&self) -> PathBuf {
         self.target.join("release")
     }
-
-    /// True when the workspace has a package of this name under `crates/`.
-    pub fn has_crate(&self, name: &str) -> bool {
-        self.root.join("crates").join(name).join("Cargo.toml").is_file()
-    }
 }
 
 /// The cargo that started us, so that a toolchain chosen with `+NAME` stays chosen.
@@ -94,8 +89,6 @@ mod tests {
     fn the_root_is_the_directory_above_this_package() {
         let workspace = Workspace::find().unwrap();
         assert!(workspace.root.join("xtask/src/workspace.rs").is_file());
-        assert!(workspace.has_crate("uslab"));
-        assert!(!workspace.has_crate("uslab-nothing"));
     }
 
     #[test]

@@ -1,0 +1,485 @@
+/*
+ * The kernel's names for uslab, so that code written for the kernel's slab allocator builds in user space.
+ *
+ * Written from the interface's documentation; no text of the kernel is in here. Everything is an inline function over uslab.h. What differs:
+ *
+ *   Flags       GFP_ATOMIC, GFP_NOWAIT, GFP_NOFS and GFP_NOIO do not call shrinkers (USLAB_NORECLAIM); GFP_KERNEL and the rest may. Flags without
+ *               a meaning in user space are 0. __GFP_NOFAIL reclaims until there is memory.
+ *   Caches      SLAB_TYPESAFE_BY_RCU is refused (NULL, ENOTSUP): there is no RCU here to wait for. Flags of accounting are 0.
+ *   Errors      NULL and errno; no function returns an ERR_PTR.
+ *   Shrinkers   One node, no memory cgroups: `nid` is 0 and `memcg` NULL.
+ *
+ * C99 and later with GNU attributes, C++11 and later.
+ */
+#ifndef USLAB_KMEM_H
+#define USLAB_KMEM_H
+
+#include "../uslab.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#if defined(__cplusplus)
+extern "C" {
+#endif
+
+/* ---- Allocation flags ------------------------------------------------------------------------------------------------ */
+
+typedef unsigned gfp_t;
+
+#define __GFP_ZERO          ((gfp_t)USLAB_ZERO)
+#define __GFP_NOFAIL        ((gfp_t)0x40000u)
+#define __GFP_NOWARN        ((gfp_t)0)
+#define __GFP_NORETRY       ((gfp_t)0)
+#define __GFP_RETRY_MAYFAIL ((gfp_t)0)
+#define __GFP_ACCOUNT       ((gfp_t)0)
+#define __GFP_RECLAIMABLE   ((gfp_t)0)
+#define __GFP_HIGH          ((gfp_t)0)
+#define __GFP_COMP          ((gfp_t)0)
+#define __GFP_NOMEMALLOC    ((gfp_t)0)
+#define __GFP_MEMALLOC      ((gfp_t)0)
+#define __GFP_THISNODE      ((gfp_t)0)
+
+#define GFP_KERNEL          ((gfp_t)0)
+#define GFP_KERNEL_ACCOUNT  GFP_KERNEL
+#define GFP_USER            GFP_KERNEL
+#define GFP_HIGHUSER        GFP_KERNEL
+#define GFP_ATOMIC          ((gfp_t)USLAB_NORECLAIM)
+#define GFP_NOWAIT          ((gfp_t)USLAB_NORECLAIM)
+#define GFP_NOFS            ((gfp_t)USLAB_NORECLAIM)
+#define GFP_NOIO            ((gfp_t)USLAB_NORECLAIM)
+
+#define NUMA_NO_NODE (-1)
+
+/* The part of them that uslab knows. */
+static inline unsigned uslab_kmem_flags(gfp_t gfp)
+{
+    return gfp & (USLAB_ZERO | USLAB_NORECLAIM);
+}
+
+/* After a failure: whether to try again, all that can go being gone. */
+static inline bool uslab_kmem_again(gfp_t gfp)
+{
+    if ((gfp & __GFP_NOFAIL) == 0 || errno != ENOMEM) return false;
+    (void)uslab_reclaim((size_t)-1);
+    return true;
+}
+
+/* ---- Caches ---------------------------------------------------------------------------------------------------------- */
+
+typedef unsigned slab_flags_t;
+
+#define SLAB_HWCACHE_ALIGN      ((slab_flags_t)USLAB_HWCACHE_ALIGN)
+#define SLAB_RED_ZONE           ((slab_flags_t)USLAB_RED_ZONE)
+#define SLAB_POISON             ((slab_flags_t)USLAB_POISON)
+#define SLAB_STORE_USER         ((slab_flags_t)USLAB_STORE_USER)
+#define SLAB_PANIC              ((slab_flags_t)0x10000000u)
+#define SLAB_TYPESAFE_BY_RCU    ((slab_flags_t)0x20000000u)
+#define SLAB_CONSISTENCY_CHECKS ((slab_flags_t)0)
+#define SLAB_RECLAIM_ACCOUNT    ((slab_flags_t)0)
+#define SLAB_TEMPORARY          ((slab_flags_t)0)
+#define SLAB_ACCOUNT            ((slab_flags_t)0)
+#define SLAB_NO_MERGE           ((slab_flags_t)0)
+#define SLAB_NOLEAKTRACE        ((slab_flags_t)0)
+#define SLAB_MEM_SPREAD         ((slab_flags_t)0)
+#define SLAB_CACHE_DMA          ((slab_flags_t)0)
+
+struct kmem_cache;
+
+/* What a cache may be made with beside size and flags; zeroes are the defaults. */
+struct kmem_cache_args {
+    unsigned align;
+    unsigned useroffset; /* copies to user space are not restricted here: ignored */
+    unsigned usersize;
+    unsigned freeptr_offset; /* no pointer lies in a free object: ignored */
+    bool     use_freeptr_offset;
+    void   (*ctor)(void *object);
+    unsigned sheaf_capacity;
+};
+
+static inline uslab_cache *uslab_kmem_cache(const struct kmem_cache *cache)
+{
+    return (uslab_cache *)(void *)(uintptr_t)cache;
+}
+
+static inline struct kmem_cache *uslab_kmem_create_args(const char *name, size_t size, const struct kmem_cache_args *args,
+                                                        slab_flags_t flags)
+{
+    uslab_cache_options options;
+    uslab_cache *cache = NULL;
+    memset(&options, 0, sizeof options);
+    options.type_size = sizeof options;
+    options.flags = flags & ~(SLAB_PANIC | SLAB_TYPESAFE_BY_RCU);
+    if (args != NULL) {
+        options.align = args->align;
+        options.ctor = args->ctor;
+        options.sheaf_capacity = args->sheaf_capacity;
+    }
+    if ((flags & SLAB_TYPESAFE_BY_RCU) != 0)
+        errno = ENOTSUP;
+    else
+        cache = uslab_cache_create(name, size, &options);
+    if (cache == NULL && (flags & SLAB_PANIC) != 0) {
+        (void)fprintf(stderr, "kmem_cache_create: no cache %s: %s\n", name != NULL ? name : "?", strerror(errno));
+        abort();
+    }
+    return (struct kmem_cache *)(void *)cache;
+}
+
+static inline struct kmem_cache *uslab_kmem_create(const char *name, size_t size, unsigned align, slab_flags_t flags,
+                                                   void (*ctor)(void *))
+{
+    struct kmem_cache_args args;
+    memset(&args, 0, sizeof args);
+    args.align = align;
+    args.ctor = ctor;
+    return uslab_kmem_create_args(name, size, &args, flags);
+}
+
+/* kmem_cache_create(name, size, args, flags), or as it was before: (name, size, align, flags, ctor). */
+#define kmem_cache_create(...) \
+    USLAB_KMEM_SIXTH(__VA_ARGS__, uslab_kmem_create, uslab_kmem_create_args, 0, 0, 0)(__VA_ARGS__)
+#define USLAB_KMEM_SIXTH(a, b, c, d, e, chosen, ...) chosen
+
+static inline struct kmem_cache *kmem_cache_create_usercopy(const char *name, unsigned size, unsigned align, slab_flags_t flags,
+                                                            unsigned useroffset, unsigned usersize, void (*ctor)(void *))
+{
+    (void)useroffset;
+    (void)usersize;
+    return uslab_kmem_create(name, size, align, flags, ctor);
+}
+
+/* A cache for `struct type`, of its name, size and alignment. */
+#define KMEM_CACHE(type, flags) uslab_kmem_create(#type, sizeof(struct type), __alignof__(struct type), (flags), NULL)
+#define KMEM_CACHE_USERCOPY(type, flags, field) KMEM_CACHE(type, flags)
+
+static inline void kmem_cache_destroy(struct kmem_cache *cache)
+{
+    (void)uslab_cache_destroy(uslab_kmem_cache(cache));
+}
+
+static inline int kmem_cache_shrink(struct kmem_cache *cache)
+{
+    (void)uslab_cache_shrink(uslab_kmem_cache(cache));
+    return 0;
+}
+
+static inline unsigned kmem_cache_size(struct kmem_cache *cache)
+{
+    return (unsigned)uslab_cache_object_size(uslab_kmem_cache(cache));
+}
+
+static inline void *kmem_cache_alloc(struct kmem_cache *cache, gfp_t gfp)
+{
+    void *object;
+    do
+        object = uslab_cache_alloc(uslab_kmem_cache(cache), uslab_kmem_flags(gfp));
+    while (object == NULL && uslab_kmem_again(gfp));
+    return object;
+}
+
+static inline void *kmem_cache_zalloc(struct kmem_cache *cache, gfp_t gfp)
+{
+    return kmem_cache_alloc(cache, gfp | __GFP_ZERO);
+}
+
+/* Any node's memory will do. */
+static inline void *kmem_cache_alloc_node(struct kmem_cache *cache, gfp_t gfp, int node)
+{
+    (void)node;
+    return kmem_cache_alloc(cache, gfp);
+}
+
+static inline void kmem_cache_free(struct kmem_cache *cache, void *object)
+{
+    uslab_cache_free(uslab_kmem_cache(cache), object);
+}
+
+/* The number that was asked for, or 0. */
+static inline int kmem_cache_alloc_bulk(struct kmem_cache *cache, gfp_t gfp, size_t n, void **objects)
+{
+    bool done;
+    do
+        done = uslab_cache_alloc_bulk(uslab_kmem_cache(cache), uslab_kmem_flags(gfp), n, objects);
+    while (!done && uslab_kmem_again(gfp));
+    return done ? (int)n : 0;
+}
+
+/* Without a cache the objects are those of kmalloc. */
+static inline void kmem_cache_free_bulk(struct kmem_cache *cache, size_t n, void **objects)
+{
+    if (cache != NULL)
+        uslab_cache_free_bulk(uslab_kmem_cache(cache), n, objects);
+    else
+        uslab_free_bulk(n, objects);
+}
+
+/* ---- Prefilled sheaves ----------------------------------------------------------------------------------------------- */
+
+struct slab_sheaf;
+
+static inline uslab_sheaf *uslab_kmem_sheaf(struct slab_sheaf *sheaf)
+{
+    return (uslab_sheaf *)(void *)sheaf;
+}
+
+static inline struct slab_sheaf *kmem_cache_prefill_sheaf(struct kmem_cache *cache, gfp_t gfp, unsigned n)
+{
+    uslab_sheaf *sheaf;
+    do
+        sheaf = uslab_cache_prefill(uslab_kmem_cache(cache), uslab_kmem_flags(gfp & ~__GFP_ZERO), n);
+    while (sheaf == NULL && uslab_kmem_again(gfp));
+    return (struct slab_sheaf *)(void *)sheaf;
+}
+
+static inline int kmem_cache_refill_sheaf(struct kmem_cache *cache, gfp_t gfp, struct slab_sheaf **sheaf, unsigned n)
+{
+    int error;
+    (void)cache;
+    do
+        error = uslab_sheaf_refill(uslab_kmem_sheaf(*sheaf), uslab_kmem_flags(gfp & ~__GFP_ZERO), n);
+    while (error != 0 && uslab_kmem_again(gfp));
+    return -error;
+}
+
+static inline void *kmem_cache_alloc_from_sheaf(struct kmem_cache *cache, gfp_t gfp, struct slab_sheaf *sheaf)
+{
+    (void)cache;
+    return uslab_sheaf_alloc(uslab_kmem_sheaf(sheaf), uslab_kmem_flags(gfp));
+}
+
+static inline unsigned kmem_cache_sheaf_size(struct slab_sheaf *sheaf)
+{
+    return (unsigned)uslab_sheaf_count(uslab_kmem_sheaf(sheaf));
+}
+
+static inline void kmem_cache_return_sheaf(struct kmem_cache *cache, gfp_t gfp, struct slab_sheaf *sheaf)
+{
+    (void)cache;
+    (void)gfp;
+    uslab_sheaf_return(uslab_kmem_sheaf(sheaf));
+}
+
+/* ---- kmalloc --------------------------------------------------------------------------------------------------------- */
+
+/* What kmalloc(0) is: not NULL, not to be used, fine to free. */
+#define ZERO_SIZE_PTR ((void *)(uintptr_t)16)
+#define ZERO_OR_NULL_PTR(pointer) ((uintptr_t)(pointer) <= (uintptr_t)ZERO_SIZE_PTR)
+
+/* Powers of two past the size classes get their natural alignment from here. */
+#define USLAB_KMEM_CLASSES_BYTES ((size_t)32768)
+
+static inline size_t kmalloc_size_roundup(size_t size)
+{
+    return size == 0 ? 0 : uslab_good_size(size);
+}
+
+static inline void *kmalloc(size_t size, gfp_t gfp)
+{
+    void *object;
+    if (size == 0) return ZERO_SIZE_PTR;
+    do {
+        if (size > USLAB_KMEM_CLASSES_BYTES && (size & (size - 1)) == 0) {
+            object = uslab_aligned_alloc(size, size);
+            if (object != NULL && (gfp & __GFP_ZERO) != 0) memset(object, 0, size);
+        } else {
+            /* Zeroes in all that may be used: krealloc relies on it. */
+            size_t bytes = (gfp & __GFP_ZERO) != 0 ? uslab_good_size(size) : size;
+            object = uslab_malloc_flags(bytes, uslab_kmem_flags(gfp));
+        }
+    } while (object == NULL && uslab_kmem_again(gfp));
+    return object;
+}
+
+static inline void *kzalloc(size_t size, gfp_t gfp)
+{
+    return kmalloc(size, gfp | __GFP_ZERO);
+}
+
+static inline void *kmalloc_array(size_t n, size_t size, gfp_t gfp)
+{
+    if (size != 0 && n > SIZE_MAX / size) {
+        errno = ENOMEM;
+        return NULL;
+    }
+    return kmalloc(n * size, gfp);
+}
+
+static inline void *kcalloc(size_t n, size_t size, gfp_t gfp)
+{
+    return kmalloc_array(n, size, gfp | __GFP_ZERO);
+}
+
+static inline void *kmalloc_node(size_t size, gfp_t gfp, int node)
+{
+    (void)node;
+    return kmalloc(size, gfp);
+}
+
+static inline void *kzalloc_node(size_t size, gfp_t gfp, int node)
+{
+    (void)node;
+    return kzalloc(size, gfp);
+}
+
+static inline size_t ksize(const void *pointer)
+{
+    return ZERO_OR_NULL_PTR(pointer) ? 0 : uslab_usable_size(pointer);
+}
+
+static inline void kfree(const void *pointer)
+{
+    if (!ZERO_OR_NULL_PTR(pointer)) uslab_free((void *)(uintptr_t)pointer);
+}
+
+/* Clears the memory first, in a way that no compiler leaves out. */
+static inline void kfree_sensitive(const void *pointer)
+{
+    volatile unsigned char *bytes = (volatile unsigned char *)(uintptr_t)pointer;
+    size_t i, n = ksize(pointer);
+    for (i = 0; i < n; i++) bytes[i] = 0;
+    kfree(pointer);
+}
+
+/* Size 0 frees. With __GFP_ZERO, given for the first allocation too, what is new is zeroes. */
+static inline void *krealloc(const void *pointer, size_t size, gfp_t gfp)
+{
+    size_t had = ksize(pointer);
+    void *moved;
+    if (ZERO_OR_NULL_PTR(pointer)) return kmalloc(size, gfp);
+    if (size == 0) {
+        kfree(pointer);
+        return ZERO_SIZE_PTR;
+    }
+    do
+        moved = uslab_realloc((void *)(uintptr_t)pointer, size);
+    while (moved == NULL && uslab_kmem_again(gfp));
+    if (moved != NULL && (gfp & __GFP_ZERO) != 0) {
+        size_t has = ksize(moved), keep = size < had ? size : had;
+        memset((char *)moved + keep, 0, has - keep);
+    }
+    return moved;
+}
+
+static inline void *krealloc_array(void *pointer, size_t n, size_t size, gfp_t gfp)
+{
+    if (size != 0 && n > SIZE_MAX / size) {
+        errno = ENOMEM;
+        return NULL;
+    }
+    return krealloc(pointer, n * size, gfp);
+}
+
+/* Here all memory is virtual. */
+static inline void *kvmalloc(size_t size, gfp_t gfp) { return kmalloc(size, gfp); }
+static inline void *kvzalloc(size_t size, gfp_t gfp) { return kzalloc(size, gfp); }
+static inline void *kvmalloc_array(size_t n, size_t size, gfp_t gfp) { return kmalloc_array(n, size, gfp); }
+static inline void *kvcalloc(size_t n, size_t size, gfp_t gfp) { return kcalloc(n, size, gfp); }
+static inline void kvfree(const void *pointer) { kfree(pointer); }
+
+/* ---- Shrinkers ------------------------------------------------------------------------------------------------------- */
+
+#define SHRINK_STOP   (~0UL)
+#define SHRINK_EMPTY  (~0UL - 1)
+#define DEFAULT_SEEKS 2
+
+#define SHRINKER_NUMA_AWARE  (1u << 0)
+#define SHRINKER_MEMCG_AWARE (1u << 1)
+#define SHRINKER_NONSLAB     (1u << 3)
+
+struct mem_cgroup;
+
+struct shrink_control {
+    gfp_t gfp_mask;
+    int nid;
+    unsigned long nr_to_scan; /* entries to free */
+    unsigned long nr_scanned; /* set to nr_to_scan; a scan that looked at fewer may say so, but uslab counts what was asked for */
+    struct mem_cgroup *memcg;
+};
+
+/* Made by shrinker_alloc, filled in, registered, freed. */
+struct shrinker {
+    unsigned long (*count_objects)(struct shrinker *, struct shrink_control *);
+    unsigned long (*scan_objects)(struct shrinker *, struct shrink_control *);
+    long batch;
+    int seeks;
+    unsigned flags;
+    void *private_data;
+    uslab_shrinker *uslab_registered; /* uslab's own, as is what follows */
+    char uslab_name[48];
+};
+
+static inline struct shrink_control uslab_kmem_control(const uslab_shrink_control *from)
+{
+    struct shrink_control control;
+    control.gfp_mask = GFP_KERNEL;
+    control.nid = 0;
+    control.nr_to_scan = control.nr_scanned = (unsigned long)from->nr_to_scan;
+    control.memcg = NULL;
+    return control;
+}
+
+static inline size_t uslab_kmem_count(void *context, const uslab_shrink_control *from)
+{
+    struct shrinker *shrinker = (struct shrinker *)context;
+    struct shrink_control control = uslab_kmem_control(from);
+    unsigned long entries = shrinker->count_objects(shrinker, &control);
+    return entries >= SHRINK_EMPTY ? 0 : (size_t)entries;
+}
+
+static inline size_t uslab_kmem_scan(void *context, const uslab_shrink_control *from)
+{
+    struct shrinker *shrinker = (struct shrinker *)context;
+    struct shrink_control control = uslab_kmem_control(from);
+    unsigned long entries = shrinker->scan_objects(shrinker, &control);
+    return entries == SHRINK_STOP ? USLAB_SHRINK_STOP : (size_t)entries;
+}
+
+/* A shrinker to fill in; NULL without memory. Of the name 47 bytes are kept. */
+USLAB_ATTRIBUTE((format(printf, 2, 3)))
+static inline struct shrinker *shrinker_alloc(unsigned flags, const char *format, ...)
+{
+    struct shrinker *shrinker = (struct shrinker *)uslab_calloc(1, sizeof *shrinker);
+    if (shrinker != NULL) {
+        va_list arguments;
+        shrinker->flags = flags;
+        shrinker->seeks = DEFAULT_SEEKS;
+        va_start(arguments, format);
+        (void)vsnprintf(shrinker->uslab_name, sizeof shrinker->uslab_name, format, arguments);
+        va_end(arguments);
+    }
+    return shrinker;
+}
+
+/* From here on it is called. Without memory it is not, and errno is ENOMEM. */
+static inline void shrinker_register(struct shrinker *shrinker)
+{
+    uslab_shrinker_options options;
+    memset(&options, 0, sizeof options);
+    options.type_size = sizeof options;
+    options.count = uslab_kmem_count;
+    options.scan = uslab_kmem_scan;
+    options.context = shrinker;
+    options.seeks = shrinker->seeks > 0 ? (unsigned)shrinker->seeks : USLAB_SEEKS_NONE;
+    options.batch = shrinker->batch > 0 ? (unsigned)(shrinker->batch < INT_MAX ? shrinker->batch : INT_MAX) : 0;
+    shrinker->uslab_registered = uslab_shrinker_register(shrinker->uslab_name, &options);
+}
+
+/* Waits for running callbacks, then frees it. Not from within one of them. NULL is allowed. */
+static inline void shrinker_free(struct shrinker *shrinker)
+{
+    if (shrinker != NULL) {
+        uslab_shrinker_unregister(shrinker->uslab_registered);
+        uslab_free(shrinker);
+    }
+}
+
+#if defined(__cplusplus)
+}
+#endif
+
+#endif

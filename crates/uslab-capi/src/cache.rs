@@ -1,0 +1,343 @@
+//! Caches: `uslab_cache_*`.
+
+use crate::abi::{
+    CacheOptions, USLAB_COLD, USLAB_HWCACHE_ALIGN, USLAB_NO_CACHING, USLAB_POISON, USLAB_RED_ZONE,
+    USLAB_STORE_USER, USLAB_ZERO,
+};
+use crate::handle::{self, Handle, Kind};
+use crate::malloc::{ALLOC_FLAGS, refuse};
+use crate::{failure, versioned};
+use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use core::ptr;
+use uslab::rseq::{self, Slot};
+use uslab::slab::Constructor;
+use uslab::{CacheBuilder, CreateError, Flags, RawCache, os};
+
+/// What `uslab_cache *` points to.
+#[repr(C)]
+pub struct Cache {
+    /// First, for the fast functions: the slots of `raw`.
+    slots: *const Slot,
+    pub raw: RawCache,
+    /// The name as C has it.
+    name: [u8; uslab::stats::layout::NAME_BYTES],
+}
+
+impl Kind for Cache {
+    const KIND: u64 = u64::from_le_bytes(*b"uslabcch");
+}
+
+/// The C type.
+pub type Object = Handle<Cache>;
+
+const CACHING_FLAGS: c_uint = USLAB_HWCACHE_ALIGN | USLAB_NO_CACHING | USLAB_COLD;
+const DEBUG_FLAGS: c_uint = USLAB_RED_ZONE | USLAB_POISON | USLAB_STORE_USER;
+
+/// # Safety
+/// `name` must be a string; `options` null, or as many bytes as their `type_size` says.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn uslab_cache_create(
+    name: *const c_char,
+    size: usize,
+    options: *const CacheOptions,
+) -> *mut Object {
+    // SAFETY: the caller's promise.
+    match unsafe { create(name, size, options) } {
+        Ok(cache) => cache,
+        Err(error) => failure::null(error),
+    }
+}
+
+/// # Safety
+/// As [`uslab_cache_create`].
+unsafe fn create(
+    name: *const c_char,
+    size: usize,
+    options: *const CacheOptions,
+) -> Result<*mut Object, c_int> {
+    // SAFETY: the caller's promise.
+    let name = unsafe { handle::name(name) }.ok_or(libc::EINVAL)?;
+    let mut builder = CacheBuilder::new(name);
+    if !options.is_null() {
+        // SAFETY: the caller's promise; the options are valid as zeroes.
+        let options = unsafe { versioned::read(options) }?;
+        if options.flags & DEBUG_FLAGS != 0 && options.flags & !(CACHING_FLAGS | DEBUG_FLAGS) == 0 {
+            return Err(libc::ENOTSUP);
+        }
+        if options.flags & !CACHING_FLAGS != 0 {
+            return Err(libc::EINVAL);
+        }
+        builder = builder
+            .align(options.align)
+            .min_objects(options.min_objects as usize)
+            .min_order(options.min_order)
+            .max_order(options.max_order)
+            .sheaf_capacity(options.sheaf_capacity as usize);
+        for (flag, ours) in [
+            (USLAB_HWCACHE_ALIGN, Flags::HWCACHE_ALIGN),
+            (USLAB_NO_CACHING, Flags::NO_CACHING),
+            (USLAB_COLD, Flags::COLD),
+        ] {
+            if options.flags & flag != 0 {
+                builder = builder.flags(ours);
+            }
+        }
+        if let Some(ctor) = options.ctor {
+            let constructor = Constructor { call: construct, data: ctor as usize };
+            // SAFETY: the header asks the same of the caller's function.
+            builder = unsafe { builder.raw_constructor(constructor) };
+        }
+    }
+    let raw = builder.build_raw(size).map_err(|error| match error {
+        CreateError::Invalid => libc::EINVAL,
+        CreateError::TooLarge => libc::E2BIG,
+        CreateError::OutOfMemory => libc::ENOMEM,
+        CreateError::TooManyCaches => libc::ENFILE,
+    })?;
+    let mut text = [0; uslab::stats::layout::NAME_BYTES];
+    let shown = raw.name().as_bytes();
+    text[..shown.len()].copy_from_slice(shown);
+    // Without memory the cache comes back and is dropped, which destroys it: no object lives.
+    Handle::make(Cache { slots: raw.core().slots(), raw, name: text }).map_err(|_| libc::ENOMEM)
+}
+
+/// # Safety
+/// `data` must be a constructor of the caller's, `object` fresh memory for an object.
+unsafe fn construct(object: *mut u8, data: usize) {
+    // SAFETY: `data` is the function given in `create`, of this type.
+    unsafe {
+        let ctor = core::mem::transmute::<usize, unsafe extern "C" fn(*mut c_void)>(data);
+        ctor(object.cast());
+    }
+}
+
+/// # Safety
+/// `cache` must be null or a cache that no other thread uses any more.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn uslab_cache_destroy(cache: *mut Object) -> c_int {
+    if cache.is_null() {
+        return 0;
+    }
+    // SAFETY: the caller's promise.
+    let Some(inside) = (unsafe { Handle::get_mut(cache) }) else { return failure::code(libc::EINVAL) };
+    // SAFETY: read once: it goes back below, or stays where it was and is not looked at again.
+    match unsafe { ptr::read(&raw const inside.raw) }.destroy() {
+        Ok(()) => {
+            // What allocates from the handle after its end finds nothing, and then that it is none.
+            inside.slots = rseq::dummy_slots();
+            // SAFETY: a handle that was just looked at.
+            core::mem::forget(unsafe { Handle::take(cache) });
+            0
+        }
+        Err((raw, busy)) => {
+            os::report::say(format_args!("cache {} is not destroyed: {busy}", raw.name()));
+            core::mem::forget(raw);
+            failure::code(libc::EBUSY)
+        }
+    }
+}
+
+/// # Safety
+/// `cache` must be null or a cache.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn uslab_cache_alloc(cache: *const Object, flags: c_uint) -> *mut c_void {
+    if flags == 0 && !cache.is_null() {
+        // SAFETY: a cache of the caller's: its slots live for ever.
+        let object = unsafe { rseq::pop((*cache).value.slots) };
+        if !object.is_null() {
+            return object.cast();
+        }
+    }
+    // SAFETY: the caller's promise.
+    unsafe { alloc_slow(cache, flags) }
+}
+
+/// Allocation with flags, or from slabs, or of what is no cache.
+///
+/// # Safety
+/// As [`uslab_cache_alloc`].
+#[cold]
+#[inline(never)]
+unsafe extern "C" fn alloc_slow(cache: *const Object, flags: c_uint) -> *mut c_void {
+    // SAFETY: the caller's promise.
+    let Some(inside) = (unsafe { Handle::get(cache) }) else { return failure::null(libc::EINVAL) };
+    if refuses_flags(inside, flags) {
+        return failure::null(libc::EINVAL);
+    }
+    let Some(object) = inside.raw.alloc() else { return failure::null(libc::ENOMEM) };
+    if flags & USLAB_ZERO != 0 {
+        // SAFETY: the object is the caller's, of that many bytes.
+        unsafe { object.write_bytes(0, inside.raw.core().user_bytes()) };
+    }
+    object.as_ptr().cast()
+}
+
+/// Flags that are none; or zeroes of a cache whose objects are constructed.
+pub fn refuses_flags(cache: &Cache, flags: c_uint) -> bool {
+    flags & !ALLOC_FLAGS != 0 || (flags & USLAB_ZERO != 0 && cache.raw.core().is_constructed())
+}
+
+/// # Safety
+/// `cache` must be null or a cache, `object` null or an object of it that nobody uses.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn uslab_cache_free(cache: *const Object, object: *mut c_void) {
+    // SAFETY: a cache of the caller's: its slots live for ever; the caller's promise.
+    if !cache.is_null() && !object.is_null() && unsafe { rseq::push((*cache).value.slots, object.cast()) } {
+        return;
+    }
+    // SAFETY: the caller's promise.
+    unsafe { free_slow(cache, object) }
+}
+
+/// # Safety
+/// As [`uslab_cache_free`].
+#[cold]
+#[inline(never)]
+unsafe extern "C" fn free_slow(cache: *const Object, object: *mut c_void) {
+    if object.is_null() {
+        return;
+    }
+    // SAFETY: the caller's promise.
+    let Some(inside) = (unsafe { Handle::get(cache) }) else { return os::errno::set(libc::EINVAL) };
+    let _errno = os::errno::Preserved::new();
+    // SAFETY: the caller's promise.
+    unsafe { inside.raw.core().free_slow(object.cast()) };
+}
+
+/// # Safety
+/// `cache` must be null or a cache; `objects` must have room for `n` pointers.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn uslab_cache_alloc_bulk(
+    cache: *const Object,
+    flags: c_uint,
+    n: usize,
+    objects: *mut *mut c_void,
+) -> bool {
+    let mut got = 0;
+    if flags == 0 && !cache.is_null() && !objects.is_null() {
+        // SAFETY: a cache of the caller's: its slots live for ever; there is room for `n`.
+        got = unsafe { rseq::pop_bulk((*cache).value.slots, n, objects.cast()) };
+        if got == n {
+            return true;
+        }
+    }
+    // SAFETY: the caller's promise; so many are popped.
+    unsafe { alloc_bulk_slow(cache, flags, n, objects, got) }
+}
+
+/// # Safety
+/// As [`uslab_cache_alloc_bulk`]; the first `got` places hold objects of the cache.
+#[cold]
+#[inline(never)]
+unsafe extern "C" fn alloc_bulk_slow(
+    cache: *const Object,
+    flags: c_uint,
+    n: usize,
+    objects: *mut *mut c_void,
+    got: usize,
+) -> bool {
+    // SAFETY: the caller's promise.
+    let Some(inside) = (unsafe { Handle::get(cache) }) else { return failure::no(libc::EINVAL) };
+    if refuses_flags(inside, flags) {
+        return failure::no(libc::EINVAL);
+    }
+    if n == 0 {
+        return true;
+    }
+    if let Some(error) = refuse(objects, n) {
+        return failure::no(error);
+    }
+    // SAFETY: the caller's promise; nulls first, since the caller's places need not be initialised.
+    let all: &mut [*mut u8] = unsafe {
+        objects.add(got).write_bytes(0, n - got);
+        core::slice::from_raw_parts_mut(objects.cast(), n)
+    };
+    if !inside.raw.alloc_bulk(&mut all[got..]) {
+        // SAFETY: popped by the fast function, used by nobody.
+        unsafe { inside.raw.free_bulk(&all[..got]) };
+        return failure::no(libc::ENOMEM);
+    }
+    if flags & USLAB_ZERO != 0 {
+        let bytes = inside.raw.core().user_bytes();
+        // SAFETY: objects of the cache, the caller's alone.
+        all.iter().for_each(|object| unsafe { object.write_bytes(0, bytes) });
+    }
+    true
+}
+
+/// # Safety
+/// `cache` must be null or a cache; at `objects` must be `n` objects of it that nobody uses.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn uslab_cache_free_bulk(cache: *const Object, n: usize, objects: *const *mut c_void) {
+    let mut put = 0;
+    if !cache.is_null() && !objects.is_null() {
+        // SAFETY: a cache of the caller's: its slots live for ever; the caller's promise.
+        put = unsafe { rseq::push_bulk((*cache).value.slots, n, objects.cast()) };
+        if put == n {
+            return;
+        }
+    }
+    // SAFETY: the caller's promise; so many are pushed.
+    unsafe { free_bulk_slow(cache, n, objects, put) }
+}
+
+/// # Safety
+/// As [`uslab_cache_free_bulk`], but for the first `put`, which are free.
+#[cold]
+#[inline(never)]
+unsafe extern "C" fn free_bulk_slow(cache: *const Object, n: usize, objects: *const *mut c_void, put: usize) {
+    if n == 0 {
+        return;
+    }
+    // SAFETY: the caller's promise.
+    let Some(inside) = (unsafe { Handle::get(cache) }) else { return os::errno::set(libc::EINVAL) };
+    if let Some(error) = refuse(objects, n) {
+        return os::errno::set(error);
+    }
+    let _errno = os::errno::Preserved::new();
+    // SAFETY: the caller's promise.
+    unsafe {
+        inside.raw.free_bulk(core::slice::from_raw_parts(objects.add(put).cast(), n - put));
+    }
+}
+
+/// # Safety
+/// `cache` must be null or a cache.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn uslab_cache_shrink(cache: *const Object) -> usize {
+    // SAFETY: the caller's promise.
+    match unsafe { Handle::get(cache) } {
+        Some(inside) => inside.raw.shrink(),
+        None => {
+            os::errno::set(libc::EINVAL);
+            0
+        }
+    }
+}
+
+/// # Safety
+/// As [`uslab_cache_shrink`].
+#[unsafe(no_mangle)]
+unsafe extern "C" fn uslab_cache_name(cache: *const Object) -> *const c_char {
+    // SAFETY: the caller's promise.
+    match unsafe { Handle::get(cache) } {
+        Some(inside) => CStr::from_bytes_until_nul(&inside.name).map_or(ptr::null(), CStr::as_ptr),
+        None => failure::null(libc::EINVAL),
+    }
+}
+
+/// # Safety
+/// As [`uslab_cache_shrink`].
+#[unsafe(no_mangle)]
+unsafe extern "C" fn uslab_cache_object_size(cache: *const Object) -> usize {
+    // SAFETY: the caller's promise.
+    unsafe { Handle::get(cache) }.map_or(0, |inside| inside.raw.core().user_bytes())
+}
+
+/// # Safety
+/// As [`uslab_cache_shrink`].
+#[unsafe(no_mangle)]
+unsafe extern "C" fn uslab_cache_usable_size(cache: *const Object) -> usize {
+    // SAFETY: the caller's promise.
+    unsafe { Handle::get(cache) }.map_or(0, |inside| inside.raw.usable_bytes())
+}

@@ -1,0 +1,87 @@
+//! What the opaque pointers of the header point to: a value in memory of the library's own malloc, behind a word that says what it is.
+//!
+//! The word is looked at by every function but the fast ones. It is taken away when a handle ends, and the allocator never writes to
+//! free objects, so that a handle used after its end is mostly recognised: until its memory is somebody else's.
+
+use core::ffi::CStr;
+use core::ffi::c_char;
+use uslab::malloc;
+
+/// A type with a handle.
+pub trait Kind {
+    /// A number of its own.
+    const KIND: u64;
+}
+
+/// What a handle points to.
+#[repr(C)]
+pub struct Handle<T> {
+    /// First, for the fast functions.
+    pub value: T,
+    kind: u64,
+}
+
+impl<T: Kind> Handle<T> {
+    /// Moves `value` behind a handle; gives it back without memory.
+    pub fn make(value: T) -> Result<*mut Handle<T>, T> {
+        let place = malloc::aligned_alloc(align_of::<Self>(), size_of::<Self>()).cast::<Handle<T>>();
+        if place.is_null() {
+            return Err(value);
+        }
+        // SAFETY: fresh memory of that size and alignment.
+        unsafe { place.write(Handle { value, kind: T::KIND }) };
+        Ok(place)
+    }
+
+    /// The value behind a pointer of the caller's, if it is a handle.
+    ///
+    /// # Safety
+    /// `handle` must be null, a handle that `make` made, or one that has ended.
+    pub unsafe fn get<'a>(handle: *const Handle<T>) -> Option<&'a T> {
+        if handle.is_null() || !handle.is_aligned() {
+            return None;
+        }
+        // SAFETY: the caller's promise: memory of a handle, which stays mapped or readable as the allocator's pages do.
+        unsafe { ((&raw const (*handle).kind).read() == T::KIND).then(|| &(*handle).value) }
+    }
+
+    /// As [`Handle::get`], to change it.
+    ///
+    /// # Safety
+    /// As [`Handle::get`], and nobody else may use the handle meanwhile.
+    pub unsafe fn get_mut<'a>(handle: *mut Handle<T>) -> Option<&'a mut T> {
+        // SAFETY: the caller's promise.
+        unsafe { Self::get(handle).is_some().then(|| &mut (*handle).value) }
+    }
+
+    /// Ends a handle: the value moves out.
+    ///
+    /// # Safety
+    /// As [`Handle::get_mut`].
+    pub unsafe fn take(handle: *mut Handle<T>) -> Option<T> {
+        // SAFETY: the caller's promise; a handle that is one holds a value, which is read once, as the kind goes with it.
+        unsafe {
+            Self::get(handle)?;
+            let value = (&raw const (*handle).value).read();
+            (&raw mut (*handle).kind).write(0);
+            malloc::free(handle.cast());
+            Some(value)
+        }
+    }
+}
+
+/// The name that a caller gave, up to what is not UTF-8.
+///
+/// # Safety
+/// `name` must be null or NUL-terminated, and stay as it is while the result lives.
+pub unsafe fn name<'a>(name: *const c_char) -> Option<&'a str> {
+    if name.is_null() {
+        return None;
+    }
+    // SAFETY: the caller's promise.
+    let bytes = unsafe { CStr::from_ptr(name) }.to_bytes();
+    Some(match core::str::from_utf8(bytes) {
+        Ok(text) => text,
+        Err(error) => core::str::from_utf8(&bytes[..error.valid_up_to()]).unwrap_or(""),
+    })
+}

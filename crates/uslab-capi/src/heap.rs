@@ -1,0 +1,111 @@
+//! Private heaps: `uslab_heap_*`.
+
+use crate::failure;
+use crate::handle::{Handle, Kind};
+use core::ffi::c_void;
+use uslab::malloc::classes::Class;
+use uslab::{Heap, malloc, os};
+
+impl Kind for Heap {
+    const KIND: u64 = u64::from_le_bytes(*b"uslabhep");
+}
+
+/// The C type.
+type Object = Handle<Heap>;
+
+#[unsafe(no_mangle)]
+extern "C" fn uslab_heap_create() -> *mut Object {
+    match Heap::new() {
+        Some(heap) => Handle::make(heap).unwrap_or_else(|_| failure::null(libc::ENOMEM)),
+        None => failure::null(libc::ENOMEM),
+    }
+}
+
+/// # Safety
+/// `heap` must be null or a heap; nobody may use it, or anything that came from it, any more.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn uslab_heap_destroy(heap: *mut Object) {
+    // SAFETY: the caller's promise.
+    if !heap.is_null() && unsafe { Handle::take(heap) }.is_none() {
+        os::errno::set(libc::EINVAL);
+    }
+}
+
+/// # Safety
+/// `heap` must be null or a heap.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn uslab_heap_malloc(heap: *const Object, size: usize) -> *mut c_void {
+    // SAFETY: the caller's promise.
+    unsafe { uslab_heap_aligned_alloc(heap, malloc::ALIGN, size) }
+}
+
+/// # Safety
+/// As [`uslab_heap_malloc`].
+#[unsafe(no_mangle)]
+unsafe extern "C" fn uslab_heap_aligned_alloc(heap: *const Object, align: usize, size: usize) -> *mut c_void {
+    // SAFETY: the caller's promise.
+    let Some(inside) = (unsafe { Handle::get(heap) }) else { return failure::null(libc::EINVAL) };
+    if !align.is_power_of_two() {
+        return failure::null(libc::EINVAL);
+    }
+    match inside.alloc(size, align) {
+        Some(object) => object.as_ptr().cast(),
+        None => failure::null(libc::ENOMEM),
+    }
+}
+
+/// # Safety
+/// As [`uslab_heap_malloc`].
+#[unsafe(no_mangle)]
+unsafe extern "C" fn uslab_heap_calloc(heap: *const Object, count: usize, size: usize) -> *mut c_void {
+    let Some(bytes) = count.checked_mul(size) else { return failure::null(libc::ENOMEM) };
+    // SAFETY: the caller's promise.
+    let object = unsafe { uslab_heap_malloc(heap, bytes) };
+    if !object.is_null() {
+        // SAFETY: ours, of so many bytes.
+        unsafe { object.cast::<u8>().write_bytes(0, bytes) };
+    }
+    object
+}
+
+/// # Safety
+/// As [`uslab_heap_malloc`]; `pointer` must be null or come from this heap.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn uslab_heap_realloc(
+    heap: *const Object,
+    pointer: *mut c_void,
+    size: usize,
+) -> *mut c_void {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if pointer.is_null() {
+            return uslab_heap_malloc(heap, size);
+        }
+        let old = malloc::usable_size(pointer.cast());
+        if old == 0 {
+            return failure::null(libc::EINVAL);
+        }
+        if Class::of(size).is_some_and(|class| class.bytes() == old) {
+            return pointer;
+        }
+        let new = uslab_heap_malloc(heap, size);
+        if !new.is_null() {
+            core::ptr::copy_nonoverlapping(pointer.cast::<u8>(), new.cast::<u8>(), old.min(size));
+            malloc::free(pointer.cast());
+        }
+        new
+    }
+}
+
+/// # Safety
+/// As [`uslab_heap_malloc`]; `pointer` must be null or come from this heap and not be used any more.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn uslab_heap_free(heap: *const Object, pointer: *mut c_void) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if Handle::get(heap).is_none() {
+            return os::errno::set(libc::EINVAL);
+        }
+        malloc::free(pointer.cast());
+    }
+}

@@ -1,0 +1,21 @@
+//! Load and unload of the library.
+
+/// Sets the library up early, and with it the fork handlers: before the program's own, so that at a fork ours run last, after handlers that
+/// still allocate, and in parent and child first.
+extern "C" fn at_load() {
+    uslab::malloc::start();
+}
+
+/// Leaves final figures for `uslab run --stats`. Allocation goes on working: other destructors come later.
+extern "C" fn at_unload() {
+    uslab::cache::account_all();
+    uslab::stats::finish();
+}
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static AT_LOAD: extern "C" fn() = at_load;
+
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static AT_UNLOAD: extern "C" fn() = at_unload;

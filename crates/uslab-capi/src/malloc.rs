@@ -1,0 +1,128 @@
+//! The malloc family under uslab's own names.
+
+use crate::abi::{USLAB_NORECLAIM, USLAB_ZERO};
+use crate::failure;
+use core::ffi::{c_uint, c_void};
+use uslab::malloc;
+use uslab::malloc::classes::Class;
+use uslab::pages::PAGE_BYTES;
+
+/// The flags that an allocation may have.
+pub const ALLOC_FLAGS: c_uint = USLAB_ZERO | USLAB_NORECLAIM;
+
+#[unsafe(no_mangle)]
+extern "C" fn uslab_malloc(size: usize) -> *mut c_void {
+    malloc::malloc(size).cast()
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn uslab_malloc_flags(size: usize, flags: c_uint) -> *mut c_void {
+    if flags & !ALLOC_FLAGS != 0 {
+        return failure::null(libc::EINVAL);
+    }
+    if flags & USLAB_ZERO != 0 { malloc::zeroed(size).cast() } else { malloc::malloc(size).cast() }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn uslab_calloc(count: usize, size: usize) -> *mut c_void {
+    malloc::calloc(count, size).cast()
+}
+
+/// # Safety
+/// As `realloc` of C; any size is one.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn uslab_realloc(pointer: *mut c_void, size: usize) -> *mut c_void {
+    // SAFETY: the caller's promise.
+    unsafe { malloc::realloc(pointer.cast(), size).cast() }
+}
+
+/// # Safety
+/// As `free` of C.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn uslab_free(pointer: *mut c_void) {
+    // SAFETY: the caller's promise.
+    unsafe { malloc::free(pointer.cast()) }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn uslab_aligned_alloc(align: usize, size: usize) -> *mut c_void {
+    malloc::aligned_alloc(align, size).cast()
+}
+
+/// # Safety
+/// As `free_sized` of C.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn uslab_free_sized(pointer: *mut c_void, size: usize) {
+    if !pointer.is_null() {
+        // SAFETY: not null; the caller's promise.
+        unsafe { malloc::free_sized(pointer.cast(), size) }
+    }
+}
+
+/// # Safety
+/// As `free_aligned_sized` of C.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn uslab_free_aligned_sized(pointer: *mut c_void, align: usize, size: usize) {
+    if !pointer.is_null() {
+        // SAFETY: not null; the caller's promise.
+        unsafe { malloc::free_aligned_sized(pointer.cast(), align, size) }
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn uslab_usable_size(pointer: *const c_void) -> usize {
+    malloc::usable_size(pointer.cast())
+}
+
+/// What an allocation of `size` bytes may use; `size` itself where there can be none.
+#[unsafe(no_mangle)]
+extern "C" fn uslab_good_size(size: usize) -> usize {
+    match Class::of(size) {
+        Some(class) => class.bytes(),
+        None => size.checked_next_multiple_of(PAGE_BYTES).unwrap_or(size),
+    }
+}
+
+/// # Safety
+/// `objects` must have room for `n` pointers.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn uslab_malloc_bulk(size: usize, n: usize, objects: *mut *mut c_void) -> bool {
+    if n == 0 {
+        return true;
+    }
+    if let Some(error) = refuse(objects, n) {
+        return failure::no(error);
+    }
+    // SAFETY: the caller's promise; nulls first, since the caller's places need not be initialised.
+    let objects = unsafe {
+        objects.write_bytes(0, n);
+        core::slice::from_raw_parts_mut(objects.cast(), n)
+    };
+    malloc::malloc_bulk(size, objects)
+}
+
+/// # Safety
+/// As `free` of C, for each of the `n` pointers at `objects`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn uslab_free_bulk(n: usize, objects: *const *mut c_void) {
+    if n == 0 {
+        return;
+    }
+    if let Some(error) = refuse(objects, n) {
+        uslab::os::errno::set(error);
+        return;
+    }
+    // SAFETY: the caller's promise.
+    unsafe { malloc::free_bulk(core::slice::from_raw_parts(objects.cast(), n)) };
+}
+
+/// Why there cannot be `n` pointers at `objects`: more than fit the address space are asked of memory that there is not.
+pub fn refuse<T>(objects: *const T, n: usize) -> Option<i32> {
+    if objects.is_null() || !objects.is_aligned() {
+        Some(libc::EINVAL)
+    } else if n > isize::MAX as usize / size_of::<T>() {
+        Some(libc::ENOMEM)
+    } else {
+        None
+    }
+}

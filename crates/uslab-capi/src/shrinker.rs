@@ -1,0 +1,129 @@
+//! Shrinkers, and what asks them: `uslab_shrinker_*`, `uslab_reclaim`.
+
+use crate::abi::{self, ShrinkCallback, ShrinkerOptions, USLAB_SEEKS_NONE, USLAB_SHRINK_STOP};
+use crate::handle::{self, Handle, Kind};
+use crate::{failure, versioned};
+use core::ffi::{c_char, c_int, c_void};
+use uslab::{Registration, Scan, ShrinkControl, Shrinker, os};
+
+/// The caller's two functions as one of ours.
+pub struct Callbacks {
+    count: ShrinkCallback,
+    scan: ShrinkCallback,
+    context: *mut c_void,
+}
+
+// SAFETY: the header asks that the functions may be called with the context on any thread.
+unsafe impl Send for Callbacks {}
+// SAFETY: as above.
+unsafe impl Sync for Callbacks {}
+
+impl Shrinker for Callbacks {
+    fn count(&self, control: &ShrinkControl) -> usize {
+        let control = as_c(control);
+        // SAFETY: the caller's function with the caller's context.
+        match unsafe { (self.count)(self.context, &control) } {
+            USLAB_SHRINK_STOP => 0,
+            entries => entries,
+        }
+    }
+
+    fn scan(&self, control: &ShrinkControl) -> Scan {
+        let control = as_c(control);
+        // SAFETY: as above.
+        match unsafe { (self.scan)(self.context, &control) } {
+            USLAB_SHRINK_STOP => Scan::Stop,
+            entries => Scan::Freed(entries),
+        }
+    }
+}
+
+fn as_c(control: &ShrinkControl) -> abi::ShrinkControl {
+    abi::ShrinkControl { nr_to_scan: control.nr_to_scan, priority: control.priority, flags: control.flags }
+}
+
+impl Kind for Registration<Callbacks> {
+    const KIND: u64 = u64::from_le_bytes(*b"uslabshk");
+}
+
+/// The C type.
+type Object = Handle<Registration<Callbacks>>;
+
+/// # Safety
+/// `name` must be a string, `options` as many bytes as their `type_size` says, and their functions callable on any thread.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn uslab_shrinker_register(
+    name: *const c_char,
+    options: *const ShrinkerOptions,
+) -> *mut Object {
+    // SAFETY: the caller's promise.
+    match unsafe { register(name, options) } {
+        Ok(shrinker) => shrinker,
+        Err(error) => failure::null(error),
+    }
+}
+
+/// # Safety
+/// As [`uslab_shrinker_register`].
+unsafe fn register(name: *const c_char, options: *const ShrinkerOptions) -> Result<*mut Object, c_int> {
+    // SAFETY: the caller's promise; the options are valid as zeroes.
+    let (name, options) = unsafe { (handle::name(name), versioned::read(options)?) };
+    let (Some(name), Some(count), Some(scan)) = (name, options.count, options.scan) else {
+        return Err(libc::EINVAL);
+    };
+    let defaults = uslab::ShrinkerOptions::default();
+    let ours = uslab::ShrinkerOptions {
+        seeks: match options.seeks {
+            0 => defaults.seeks,
+            USLAB_SEEKS_NONE => 0,
+            seeks => seeks,
+        },
+        batch: if options.batch == 0 { defaults.batch } else { options.batch as usize },
+    };
+    let callbacks = Callbacks { count, scan, context: options.context };
+    let registration = uslab::register_shrinker(name, ours, callbacks).map_err(|_| libc::ENOMEM)?;
+    // Without memory the registration comes back and is dropped, which ends it.
+    Handle::make(registration).map_err(|_| libc::ENOMEM)
+}
+
+/// # Safety
+/// `shrinker` must be null or a shrinker.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn uslab_shrinker_unregister(shrinker: *mut Object) {
+    if shrinker.is_null() {
+        return;
+    }
+    // SAFETY: the caller's promise.
+    match unsafe { Handle::take(shrinker) } {
+        Some(registration) => {
+            registration.unregister();
+        }
+        None => os::errno::set(libc::EINVAL),
+    }
+}
+
+/// # Safety
+/// `shrinker` must be null or a shrinker.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn uslab_shrinker_set_miss_cost_ns(shrinker: *const Object, cost_ns: u64) -> c_int {
+    // SAFETY: the caller's promise.
+    match unsafe { Handle::get(shrinker) } {
+        Some(registration) => {
+            registration.set_miss_cost_ns(cost_ns);
+            0
+        }
+        None => failure::code(libc::EINVAL),
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn uslab_reclaim(bytes: usize) -> usize {
+    let _errno = os::errno::Preserved::new();
+    uslab::reclaim(bytes)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn uslab_release_memory() -> usize {
+    let _errno = os::errno::Preserved::new();
+    uslab::release_memory()
+}

@@ -1,0 +1,78 @@
+//! Text in memory of the library's own malloc, which the caller frees.
+
+use core::ffi::c_char;
+use core::fmt;
+use uslab::malloc;
+
+/// A text that grows; dropped, it is freed.
+pub struct Text {
+    start: *mut u8,
+    used: usize,
+    room: usize,
+}
+
+impl Text {
+    /// An empty text.
+    pub const fn new() -> Text {
+        Text { start: core::ptr::null_mut(), used: 0, room: 0 }
+    }
+
+    /// NUL-terminated, the caller's to free; null without memory.
+    pub fn finish(mut self) -> *mut c_char {
+        if self.push(b"\0").is_err() {
+            return core::ptr::null_mut();
+        }
+        let start = self.start;
+        core::mem::forget(self);
+        start.cast()
+    }
+
+    fn push(&mut self, bytes: &[u8]) -> fmt::Result {
+        let needed = self.used + bytes.len();
+        if needed > self.room {
+            let room = needed.max(2 * self.room).max(1024);
+            // SAFETY: null or memory of `malloc` that nobody else knows.
+            let start = unsafe { malloc::realloc(self.start, room) };
+            if start.is_null() {
+                return Err(fmt::Error);
+            }
+            (self.start, self.room) = (start, room);
+        }
+        // SAFETY: there is room behind what is used.
+        unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), self.start.add(self.used), bytes.len()) };
+        self.used = needed;
+        Ok(())
+    }
+}
+
+impl fmt::Write for Text {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.push(text.as_bytes())
+    }
+}
+
+impl Drop for Text {
+    fn drop(&mut self) {
+        // SAFETY: null or memory of `malloc` that nobody else knows.
+        unsafe { malloc::free(self.start) };
+    }
+}
+
+/// A string as JSON has it, quotes included.
+pub struct Json<'a>(pub &'a str);
+
+impl fmt::Display for Json<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use fmt::Write;
+        f.write_char('"')?;
+        for c in self.0.chars() {
+            match c {
+                '"' => f.write_str("\\\"")?,
+                '\\' => f.write_str("\\\\")?,
+                c if c < ' ' => write!(f, "\\u{:04x}", u32::from(c))?,
+                c => f.write_char(c)?,
+            }
+        }
+        f.write_char('"')
+    }
+}

@@ -1,0 +1,64 @@
+//! Structures that grow: callers compiled against an older or a newer header.
+//!
+//! The first word of each is the caller's `sizeof`. What an older caller does not have is 0, which asks for the default. What a newer caller
+//! has and we do not know must be 0, for it asks for something that would not happen.
+
+use core::ffi::c_int;
+
+/// Past this it is no size but garbage.
+const MOST_BYTES: usize = 4096;
+
+/// The caller's structure as we know it.
+///
+/// # Errors
+/// EINVAL: null, a size that cannot be, or something asked for that is not known here.
+///
+/// # Safety
+/// `given` must be null or point to as many bytes as its first word says. `T` must start with a `usize`, be `repr(C)`, and be valid as zeroes.
+pub unsafe fn read<T: Copy>(given: *const T) -> Result<T, c_int> {
+    // SAFETY: the caller's promise; reading the first word is what every structure allows.
+    let bytes = unsafe { caller_bytes(given) }?;
+    let known = bytes.min(size_of::<T>());
+    // SAFETY: `bytes` bytes are the caller's, of which `known` fit `T`; the rest of `T` is valid as zeroes.
+    unsafe {
+        let tail = core::slice::from_raw_parts(given.cast::<u8>().add(known), bytes - known);
+        if tail.iter().any(|&byte| byte != 0) {
+            return Err(libc::EINVAL);
+        }
+        let mut value = core::mem::MaybeUninit::<T>::zeroed();
+        core::ptr::copy_nonoverlapping(given.cast::<u8>(), value.as_mut_ptr().cast::<u8>(), known);
+        Ok(value.assume_init())
+    }
+}
+
+/// Fills the caller's structure, but for its size: cut to what an older caller has, and zeroes where a newer one has more.
+///
+/// # Errors
+/// As [`read`].
+///
+/// # Safety
+/// As [`read`], and the bytes must be writable.
+pub unsafe fn write<T: Copy>(given: *mut T, value: &T) -> Result<(), c_int> {
+    // SAFETY: as in `read`.
+    let bytes = unsafe { caller_bytes(given) }?;
+    let known = bytes.min(size_of::<T>());
+    let head = size_of::<usize>();
+    // SAFETY: `bytes` bytes are the caller's, at least a word; `known` of them are in `value` too.
+    unsafe {
+        let (from, to) = ((&raw const *value).cast::<u8>(), given.cast::<u8>());
+        core::ptr::copy_nonoverlapping(from.add(head), to.add(head), known - head);
+        to.add(known).write_bytes(0, bytes - known);
+    }
+    Ok(())
+}
+
+/// # Safety
+/// As [`read`].
+unsafe fn caller_bytes<T>(given: *const T) -> Result<usize, c_int> {
+    if given.is_null() || !given.is_aligned() {
+        return Err(libc::EINVAL);
+    }
+    // SAFETY: the caller's promise.
+    let bytes = unsafe { given.cast::<usize>().read() };
+    if (size_of::<usize>()..=MOST_BYTES).contains(&bytes) { Ok(bytes) } else { Err(libc::EINVAL) }
+}

@@ -1,0 +1,147 @@
+//! Makes `libuslab.so` and `libuslab.a` of what Cargo builds, and the files that tell build systems about them.
+//!
+//! ```text
+//!   libuslab_capi.a  (Cargo: a Rust archive)
+//!        │ ld -r, all names but the map's made local
+//!        ▼
+//!    uslab.o ──▶ libuslab.a            links with plain cc, also beside other Rust archives
+//!        └─────▶ libuslab.so.0.1.0     soname libuslab.so.1, symbols versioned by crates/uslab-capi/uslab.map
+//! ```
+//!
+//! Cargo's own shared libraries cannot have symbol versions: rustc passes a version script without names, beside which linkers take no
+//! other.
+//!
+//! The tests compile this file too, by path, so that they test what is shipped: nothing but the standard library may be used here.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Programs linked against one library run with any of the same number.
+pub const SONAME: &str = "libuslab.so.1";
+
+type Result<T> = std::result::Result<T, String>;
+
+/// The functions that the map exports.
+pub fn exports(map: &Path) -> Result<Vec<String>> {
+    let text = std::fs::read_to_string(map).map_err(|error| format!("{}: {error}", map.display()))?;
+    let names = text.lines().map(str::trim).filter_map(|line| line.strip_suffix(';'));
+    Ok(names.filter(|name| name.starts_with("uslab_")).map(str::to_owned).collect())
+}
+
+/// Lays the C interface out under `prefix`: `lib/`, `include/`, `lib/pkgconfig`, `lib/cmake/uslab`.
+///
+/// `root` is the workspace's, `archive` what Cargo built of `uslab-capi`.
+pub fn stage(root: &Path, archive: &Path, prefix: &Path, version: &str) -> Result<()> {
+    let source = root.join("crates/uslab-capi");
+    let lib = prefix.join("lib");
+    for directory in [&lib.join("pkgconfig"), &lib.join("cmake/uslab"), &prefix.join("include/uslab")] {
+        std::fs::create_dir_all(directory).map_err(|error| format!("{}: {error}", directory.display()))?;
+    }
+    link(&source.join("uslab.map"), archive, &lib, version)?;
+    for header in ["uslab.h", "uslab.hpp", "uslab/kmem.h"] {
+        copy(&source.join("include").join(header), &prefix.join("include").join(header))?;
+    }
+    write(&lib.join("pkgconfig/uslab.pc"), &pkgconfig(version))?;
+    write(&lib.join("cmake/uslab/uslab-config.cmake"), CMAKE)?;
+    write(&lib.join("cmake/uslab/uslab-config-version.cmake"), &cmake_version(version))
+}
+
+fn link(map: &Path, archive: &Path, lib: &Path, version: &str) -> Result<()> {
+    let object = lib.join("uslab.o");
+    let names = lib.join("uslab.names");
+    write(&names, &format!("{}\n", exports(map)?.join("\n")))?;
+    run(Command::new("ld").args(["-r", "--whole-archive", "-o"]).arg(&object).arg(archive))?;
+    // The standard library's objects carry compiler bitcode, at which linkers' plugins for another LLVM stumble.
+    let bitcode = ["--remove-section=.llvmbc", "--remove-section=.llvmcmd"];
+    run(Command::new("objcopy").args(bitcode).arg("--keep-global-symbols").arg(&names).arg(&object))?;
+
+    let shared = lib.join(format!("libuslab.so.{version}"));
+    run(Command::new("cc")
+        .args(["-shared", "-o"])
+        .arg(&shared)
+        .arg(&object)
+        .arg(format!("-Wl,-soname,{SONAME}"))
+        .arg(format!("-Wl,--version-script={}", map.display()))
+        // Sequences leave the address of their descriptor in each thread's rseq area, which the kernel may read at any later time: the
+        // library must never be unmapped. Bound at load: lazy binding may allocate. Unused parts of the standard library go.
+        .args(["-Wl,-z,nodelete", "-Wl,-z,now", "-Wl,-z,relro", "-Wl,-z,defs", "-Wl,--gc-sections"])
+        .args(["-Wl,--as-needed", "-lgcc_s", "-lpthread", "-ldl", "-lm"]))?;
+    for (link, target) in [(SONAME, format!("libuslab.so.{version}")), ("libuslab.so", SONAME.into())] {
+        let place = lib.join(link);
+        let _ = std::fs::remove_file(&place);
+        std::os::unix::fs::symlink(&target, &place)
+            .map_err(|error| format!("{}: {error}", place.display()))?;
+    }
+    let archive = lib.join("libuslab.a");
+    let _ = std::fs::remove_file(&archive);
+    run(Command::new("ar").arg("rcsD").arg(&archive).arg(&object))?;
+    for left in [object, names] {
+        std::fs::remove_file(&left).map_err(|error| format!("{}: {error}", left.display()))?;
+    }
+    Ok(())
+}
+
+/// The prefix is found from where the file lies, so that the tree can be moved.
+fn pkgconfig(version: &str) -> String {
+    format!(
+        "prefix=${{pcfiledir}}/../..\nlibdir=${{prefix}}/lib\nincludedir=${{prefix}}/include\n\n\
+         Name: uslab\nDescription: The Linux slab allocator for user space\nVersion: {version}\n\
+         Cflags: -I${{includedir}}\nLibs: -L${{libdir}} -luslab\nLibs.private: -lgcc_s -lpthread -ldl -lm\n"
+    )
+}
+
+const CMAKE: &str = "\
+# Imported targets of uslab: uslab::uslab, the shared library, and uslab::uslab_static, the archive.
+get_filename_component(_uslab_prefix \"${CMAKE_CURRENT_LIST_DIR}/../../..\" ABSOLUTE)
+
+if(NOT TARGET uslab::uslab)
+  add_library(uslab::uslab SHARED IMPORTED)
+  set_target_properties(uslab::uslab PROPERTIES
+    IMPORTED_LOCATION \"${_uslab_prefix}/lib/libuslab.so\"
+    IMPORTED_SONAME \"libuslab.so.1\"
+    INTERFACE_INCLUDE_DIRECTORIES \"${_uslab_prefix}/include\")
+endif()
+
+if(NOT TARGET uslab::uslab_static)
+  add_library(uslab::uslab_static STATIC IMPORTED)
+  set_target_properties(uslab::uslab_static PROPERTIES
+    IMPORTED_LOCATION \"${_uslab_prefix}/lib/libuslab.a\"
+    INTERFACE_LINK_LIBRARIES \"gcc_s;pthread;dl;m\"
+    INTERFACE_INCLUDE_DIRECTORIES \"${_uslab_prefix}/include\")
+endif()
+
+unset(_uslab_prefix)
+";
+
+/// A library serves programs that ask for the same major version, or before 1.0 the same minor one, and no newer library.
+fn cmake_version(version: &str) -> String {
+    let mut parts = version.split('.');
+    let major = parts.next().unwrap_or("0");
+    let series = if major == "0" { format!("0.{}", parts.next().unwrap_or("0")) } else { major.to_owned() };
+    format!(
+        "set(PACKAGE_VERSION \"{version}\")\n\
+         if(PACKAGE_FIND_VERSION VERSION_GREATER PACKAGE_VERSION\n    \
+         OR NOT \"${{PACKAGE_FIND_VERSION}}.\" MATCHES \"^{}\\\\.\")\n  \
+         set(PACKAGE_VERSION_COMPATIBLE FALSE)\nelse()\n  set(PACKAGE_VERSION_COMPATIBLE TRUE)\n  \
+         if(PACKAGE_FIND_VERSION VERSION_EQUAL PACKAGE_VERSION)\n    set(PACKAGE_VERSION_EXACT TRUE)\n  \
+         endif()\nendif()\n",
+        series.replace('.', "\\\\.")
+    )
+}
+
+fn write(path: &PathBuf, text: &str) -> Result<()> {
+    std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    std::fs::copy(from, to).map(drop).map_err(|error| format!("{}: {error}", from.display()))
+}
+
+fn run(command: &mut Command) -> Result<()> {
+    let output = command.output().map_err(|error| format!("cannot start {command:?}: {error}"))?;
+    if output.status.success() {
+        Ok(())
+    } else {
+        Err(format!("{command:?} failed: {}", String::from_utf8_lossy(&output.stderr).trim()))
+    }
+}
