@@ -16,6 +16,8 @@
 //!
 //! Must never: hold a lock in a callback; wait for a callback, except to unregister it; run in a signal handler.
 
+#[cfg(feature = "std")]
+pub mod adaptors;
 pub mod balance;
 #[cfg(feature = "std")]
 mod lru;

@@ -1,0 +1,66 @@
+//! A cache of the program's own, in both ways: two functions and the adaptor's lock, or the trait that everything goes through.
+//!
+//! `cargo run --release -p uslab --example reclaim_own_cache`
+
+use std::collections::VecDeque;
+use std::sync::Mutex;
+use uslab::reclaim::adaptors::{EvictColdest, Shared};
+use uslab::{Scan, ShrinkControl, Shrinker, ShrinkerOptions, reclaim, register_shrinker};
+
+/// Makes what entries own come from uslab, so that it goes back to the system when they go.
+#[global_allocator]
+static GLOBAL: uslab::Uslab = uslab::Uslab;
+
+/// Messages that were sent, kept in case somebody asks for them again; the oldest in front.
+struct Sent(VecDeque<Vec<u8>>);
+
+impl EvictColdest for Sent {
+    type Evicted = Vec<u8>;
+
+    fn entries(&self) -> usize {
+        self.0.len()
+    }
+
+    fn evict_coldest(&mut self) -> Option<Vec<u8>> {
+        self.0.pop_front()
+    }
+}
+
+/// Buffers that are kept for the next request. None is colder than another; an empty pool costs allocations.
+struct Buffers(Mutex<Vec<Box<[u8; 8192]>>>);
+
+impl Shrinker for Buffers {
+    fn count(&self, _: &ShrinkControl) -> usize {
+        self.0.try_lock().map_or(0, |buffers| buffers.len())
+    }
+
+    fn scan(&self, control: &ShrinkControl) -> Scan {
+        // Tried, never waited for: this thread may be the one that has it.
+        let Ok(mut buffers) = self.0.try_lock() else { return Scan::Stop };
+        let keep = buffers.len().saturating_sub(control.nr_to_scan);
+        let gone = buffers.split_off(keep);
+        drop(buffers);
+        // They are dropped here, without the lock.
+        Scan::Freed(gone.len())
+    }
+}
+
+fn main() {
+    let sent = Shared::new("sent", Sent(VecDeque::new())).expect("there is memory");
+    sent.lock().0.extend((0..4000).map(|message| vec![message as u8; 4096]));
+
+    let buffers = Buffers(Mutex::new((0..1000).map(|_| Box::new([1; 8192])).collect()));
+    // A buffer is quickly made: half of what is usual.
+    let options = ShrinkerOptions { seeks: 1, ..ShrinkerOptions::default() };
+    let buffers = register_shrinker("buffers", options, buffers).expect("there is memory");
+
+    let left = || (sent.lock().entries(), buffers.0.lock().expect("nobody panicked").len());
+    println!("before: {:?} messages and buffers", left());
+    let given = reclaim(2 << 20);
+    println!("after 2 MiB were wanted: {:?}; {given} bytes went back", left());
+    let (messages, pooled) = left();
+    assert!(given >= 2 << 20 && messages > 0 && messages < 4000 && pooled < 1000);
+    let given = reclaim(usize::MAX);
+    println!("after everything was wanted: {:?}; {given} bytes went back", left());
+    assert_eq!(left(), (0, 0));
+}

@@ -1,0 +1,34 @@
+//! [`lru::LruCache`](::lru::LruCache) of the crate `lru`: strict LRU, an entry a box.
+//!
+//! Must never: know more of the cache than its public interface.
+
+use super::EvictColdest;
+use ::lru::LruCache;
+use core::hash::{BuildHasher, Hash};
+
+/// ```
+/// use uslab::reclaim::adaptors::Shared;
+///
+/// // No capacity: it grows until memory is wanted.
+/// let rows = Shared::new("rows", lru::LruCache::unbounded()).unwrap();
+/// rows.lock().put(7, "seven");
+/// assert_eq!(rows.lock().get(&7), Some(&"seven"));
+/// uslab::reclaim(usize::MAX);
+/// assert_eq!(rows.lock().get(&7), None);
+/// ```
+impl<K, V, S> EvictColdest for LruCache<K, V, S>
+where
+    K: Hash + Eq + 'static,
+    V: 'static,
+    S: BuildHasher + 'static,
+{
+    type Evicted = (K, V);
+
+    fn entries(&self) -> usize {
+        self.len()
+    }
+
+    fn evict_coldest(&mut self) -> Option<(K, V)> {
+        self.pop_lru()
+    }
+}
