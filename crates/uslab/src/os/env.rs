@@ -56,6 +56,29 @@ pub fn lookup<const N: usize>(names: [&str; N]) -> [Option<Value>; N] {
     found
 }
 
+/// Whether a variable has a value, however long.
+pub fn is_set(name: &str) -> bool {
+    // SAFETY: as in `lookup`.
+    let mut list = unsafe { environ };
+    if list.is_null() {
+        return false;
+    }
+    loop {
+        // SAFETY: `environ` is an array of pointers that ends with a null one; we stop there.
+        let entry = unsafe { *list };
+        if entry.is_null() {
+            return false;
+        }
+        // SAFETY: each entry is a NUL-terminated string that the C library keeps alive.
+        let text = unsafe { core::ffi::CStr::from_ptr(entry.cast()) }.to_bytes();
+        if text.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.first() == Some(&b'=')) {
+            return true;
+        }
+        // SAFETY: this entry is not the last.
+        list = unsafe { list.add(1) };
+    }
+}
+
 fn take<const N: usize>(entry: &[u8], names: &[&str; N], found: &mut [Option<Value>; N]) {
     for (name, place) in names.iter().zip(found.iter_mut()) {
         let n = name.len();

@@ -12,6 +12,7 @@ pub mod fork;
 mod futex;
 pub mod membarrier;
 pub mod memory;
+pub mod pressure;
 pub mod report;
 #[cfg(test)]
 mod tests;

@@ -24,6 +24,8 @@ mod lru;
 mod pass;
 mod registry;
 mod shrinker;
+#[doc(hidden)]
+pub mod sources;
 
 #[cfg(feature = "std")]
 pub use lru::{LruCache, LruStats};
@@ -31,3 +33,4 @@ pub use pass::reclaim;
 pub use shrinker::{
     RegisterError, Registration, Scan, ShrinkControl, Shrinker, ShrinkerOptions, register_shrinker,
 };
+pub use sources::Choice as PressureChoice;

@@ -1,0 +1,305 @@
+//! Descriptors that say when memory is short, and waiting for them.
+//!
+//! They live in somebody else's process. Daemons close all descriptors, shells and servers expect the lowest free number to be
+//! theirs. So a descriptor kept here stands at a high number, and its file's identity is noted when it is opened and
+//! compared before each use: a number that has become another file is forgotten, never read, written or closed. (Between the look and
+//! the use another thread can still exchange it; nothing in the system closes that gap.)
+//!
+//! Must never: wait without an end, or block in any call but [`wait`].
+
+use super::errno;
+use core::ffi::CStr;
+use core::mem::MaybeUninit;
+
+/// Kept descriptors stand at this number or above, where nobody counts on getting the lowest one.
+const LOWEST_FD: i32 = 64;
+/// What is thrown away of a pipe or a socket at once: what a pipe holds by default.
+const DRAIN_BYTES: usize = 64 << 10;
+
+/// What stands at a path.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Form {
+    /// A regular file: `memory.pressure`, or one like it.
+    File,
+    /// A named pipe.
+    Fifo,
+    /// A socket to connect to.
+    Socket,
+}
+
+/// What stands at `path`: `Ok(None)` is none of the three.
+///
+/// # Errors
+/// `errno`.
+pub fn form_of(path: &CStr) -> Result<Option<Form>, i32> {
+    let mut status = MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: `path` is NUL-terminated, `status` a place for the answer.
+    if unsafe { libc::stat(path.as_ptr(), status.as_mut_ptr()) } != 0 {
+        return Err(errno::get());
+    }
+    // SAFETY: the call filled it.
+    Ok(form(unsafe { status.assume_init() }.st_mode))
+}
+
+fn form(mode: libc::mode_t) -> Option<Form> {
+    match mode & libc::S_IFMT {
+        libc::S_IFREG => Some(Form::File),
+        libc::S_IFIFO => Some(Form::Fifo),
+        libc::S_IFSOCK => Some(Form::Socket),
+        _ => None,
+    }
+}
+
+/// Whether the process gained privileges when it started (set-user-ID and the like), so that whoever started it must not name files to it.
+pub fn is_privileged() -> bool {
+    // SAFETY: no preconditions.
+    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
+}
+
+/// An open descriptor and whose file it is. Closed on drop, if it is still that file.
+pub struct Descriptor {
+    fd: i32,
+    device: u64,
+    inode: u64,
+}
+
+/// What has become of a descriptor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum State {
+    /// It is what was opened.
+    Ours,
+    /// It is what was opened, and no name leads to it any more.
+    Unlinked,
+    /// The number is closed, or another file's.
+    Lost,
+}
+
+/// What [`Descriptor::drain`] came upon.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Drained {
+    /// Nothing to read.
+    Nothing,
+    /// Bytes were there, and are gone.
+    Bytes,
+    /// The other side has closed it.
+    End,
+    /// Reading failed.
+    Failed,
+}
+
+impl Descriptor {
+    /// Opens `path` for what its form asks: a file for reading and writing, a pipe for reading. Never waits.
+    ///
+    /// # Errors
+    /// `errno`.
+    pub fn open(path: &CStr, form: Form) -> Result<Descriptor, i32> {
+        match form {
+            Form::File => Self::open_with(path, libc::O_RDWR),
+            Form::Fifo => Self::open_with(path, libc::O_RDONLY),
+            Form::Socket => Self::connect(path),
+        }
+    }
+
+    /// Opens `path` for reading.
+    ///
+    /// # Errors
+    /// `errno`.
+    pub fn open_to_read(path: &CStr) -> Result<Descriptor, i32> {
+        Self::open_with(path, libc::O_RDONLY)
+    }
+
+    fn open_with(path: &CStr, access: i32) -> Result<Descriptor, i32> {
+        let flags = access | libc::O_NONBLOCK | libc::O_CLOEXEC | libc::O_NOCTTY;
+        // SAFETY: `path` is NUL-terminated.
+        Self::keep(unsafe { libc::open(path.as_ptr(), flags) })
+    }
+
+    fn connect(path: &CStr) -> Result<Descriptor, i32> {
+        // SAFETY: all zeroes are a valid address of no family.
+        let mut address: libc::sockaddr_un = unsafe { core::mem::zeroed() };
+        let name = path.to_bytes();
+        if name.len() >= address.sun_path.len() {
+            return Err(libc::ENAMETOOLONG);
+        }
+        address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+        for (to, from) in address.sun_path.iter_mut().zip(name) {
+            *to = *from as core::ffi::c_char;
+        }
+        let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+        // SAFETY: no preconditions.
+        let socket = Self::keep(unsafe { libc::socket(libc::AF_UNIX, kind, 0) })?;
+        let bytes = size_of::<libc::sockaddr_un>() as libc::socklen_t;
+        // SAFETY: pointer and length describe `address`.
+        if unsafe { libc::connect(socket.fd, (&raw const address).cast(), bytes) } != 0 {
+            return Err(errno::get());
+        }
+        Ok(socket)
+    }
+
+    /// Moves a fresh descriptor, or a failed call's -1, to where it may stay.
+    fn keep(fresh: i32) -> Result<Descriptor, i32> {
+        if fresh < 0 {
+            return Err(errno::get());
+        }
+        // SAFETY: no preconditions; `fresh` is ours.
+        let high = unsafe { libc::fcntl(fresh, libc::F_DUPFD_CLOEXEC, LOWEST_FD) };
+        let failed = errno::get();
+        // SAFETY: `fresh` was opened just now and is known to nobody else.
+        unsafe { libc::close(fresh) };
+        if high < 0 {
+            return Err(failed);
+        }
+        match status(high) {
+            Some(status) => Ok(Descriptor { fd: high, device: status.st_dev, inode: status.st_ino }),
+            None => Err(libc::EBADF),
+        }
+    }
+
+    /// What has become of it.
+    pub fn state(&self) -> State {
+        match status(self.fd) {
+            Some(now) if (now.st_dev, now.st_ino) != (self.device, self.inode) => State::Lost,
+            Some(now) if now.st_nlink == 0 => State::Unlinked,
+            Some(_) => State::Ours,
+            None => State::Lost,
+        }
+    }
+
+    fn is_ours(&self) -> bool {
+        self.state() != State::Lost
+    }
+
+    /// Writes all of `bytes` with one call, without a signal if nobody reads.
+    ///
+    /// # Errors
+    /// `errno`; EAGAIN where only a part was taken.
+    pub fn write(&self, bytes: &[u8]) -> Result<(), i32> {
+        if !self.is_ours() {
+            return Err(libc::EBADF);
+        }
+        // A socket without a reader would send SIGPIPE, which `send` can be told not to; it is refused by all else.
+        // SAFETY: pointer and length describe `bytes`.
+        let mut n = unsafe { libc::send(self.fd, bytes.as_ptr().cast(), bytes.len(), libc::MSG_NOSIGNAL) };
+        if n < 0 && errno::get() == libc::ENOTSOCK {
+            // SAFETY: as above.
+            n = unsafe { libc::write(self.fd, bytes.as_ptr().cast(), bytes.len()) };
+        }
+        match usize::try_from(n) {
+            Ok(n) if n == bytes.len() => Ok(()),
+            Ok(_) => Err(libc::EAGAIN),
+            Err(_) => Err(errno::get()),
+        }
+    }
+
+    /// Reads from the start of the file into `buffer`; `None` on failure. Tells the kernel that the file's present state is known.
+    pub fn read_at_start(&self, buffer: &mut [u8]) -> Option<usize> {
+        if !self.is_ours() {
+            return None;
+        }
+        // SAFETY: pointer and length describe `buffer`.
+        let n = unsafe { libc::pread(self.fd, buffer.as_mut_ptr().cast(), buffer.len(), 0) };
+        usize::try_from(n).ok()
+    }
+
+    /// Throws away what there is to read, of an endless stream a part.
+    pub fn drain(&self) -> Drained {
+        let mut scrap = [0u8; 1024];
+        let mut seen = Drained::Nothing;
+        for _ in 0..DRAIN_BYTES / scrap.len() {
+            if !self.is_ours() {
+                return Drained::Failed;
+            }
+            // SAFETY: pointer and length describe `scrap`.
+            let n = unsafe { libc::read(self.fd, scrap.as_mut_ptr().cast(), scrap.len()) };
+            match n {
+                0 if seen == Drained::Nothing => return Drained::End,
+                0 => return seen,
+                1.. => seen = Drained::Bytes,
+                _ => match errno::get() {
+                    libc::EAGAIN => return seen,
+                    libc::EINTR => {}
+                    _ if seen == Drained::Bytes => return seen,
+                    _ => return Drained::Failed,
+                },
+            }
+        }
+        seen
+    }
+}
+
+impl Drop for Descriptor {
+    fn drop(&mut self) {
+        if self.is_ours() {
+            // SAFETY: the number is still the file that was opened.
+            unsafe { libc::close(self.fd) };
+        }
+    }
+}
+
+fn status(fd: i32) -> Option<libc::stat> {
+    let mut status = MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: `status` is a place for the answer; a closed number is refused.
+    let filled = unsafe { libc::fstat(fd, status.as_mut_ptr()) } == 0;
+    // SAFETY: read only where the call filled it.
+    filled.then(|| unsafe { status.assume_init() })
+}
+
+/// What is awaited of a descriptor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Awaited {
+    /// An event of the kernel's on a file (POLLPRI).
+    Event,
+    /// Bytes to read (POLLIN).
+    Bytes,
+}
+
+/// What a descriptor was found to be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Ready {
+    /// What was awaited is there.
+    pub fired: bool,
+    /// The other side has hung up (POLLHUP).
+    pub hung_up: bool,
+    /// The kernel will say nothing more of it (POLLERR), or the number is closed. Files of cgroup events show this whenever they fire.
+    pub failed: bool,
+}
+
+/// Waits until something is to be said of one of `watched`, or `timeout_ms` are over, or a signal comes.
+pub fn wait<const N: usize>(watched: [Option<(&Descriptor, Awaited)>; N], timeout_ms: u64) -> [Ready; N] {
+    // A negative number is a place that the kernel passes over.
+    let mut polled = [libc::pollfd { fd: -1, events: 0, revents: 0 }; N];
+    for (place, watched) in polled.iter_mut().zip(&watched) {
+        if let Some((descriptor, awaited)) = watched
+            && descriptor.is_ours()
+        {
+            place.fd = descriptor.fd;
+            place.events = match awaited {
+                Awaited::Event => libc::POLLPRI,
+                Awaited::Bytes => libc::POLLIN,
+            };
+        }
+    }
+    if poll(&mut polled, timeout_ms) < 0 {
+        if errno::get() != libc::EINTR {
+            // Refused (a limit of descriptors below the number of places): the time must pass all the same.
+            poll(&mut [], timeout_ms);
+        }
+        return [Ready::default(); N];
+    }
+    polled.map(|place| Ready {
+        fired: place.revents & place.events != 0,
+        hung_up: place.revents & libc::POLLHUP != 0,
+        failed: place.revents & (libc::POLLERR | libc::POLLNVAL) != 0,
+    })
+}
+
+fn poll(places: &mut [libc::pollfd], timeout_ms: u64) -> i32 {
+    const DAY_MS: u64 = 86_400_000;
+    let timeout_ms = timeout_ms.min(DAY_MS);
+    let timeout = libc::timespec {
+        tv_sec: (timeout_ms / 1000) as libc::time_t,
+        tv_nsec: (timeout_ms % 1000 * 1_000_000) as core::ffi::c_long,
+    };
+    // SAFETY: pointer and length describe `places`; the mask of signals is left as it is.
+    unsafe { libc::ppoll(places.as_mut_ptr(), places.len() as libc::nfds_t, &timeout, core::ptr::null()) }
+}

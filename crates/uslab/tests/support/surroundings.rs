@@ -1,0 +1,107 @@
+//! A proc file system and a tree of control groups made of plain files, for tests of pressure sources.
+//!
+//! The process stands in `/outer/own` of a hierarchy that is mounted at `cgroup`. Plain files never signal anything; what they contain is
+//! read. The directory is removed on drop.
+
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use uslab::reclaim::PressureChoice;
+use uslab::reclaim::sources::{Sources, Surroundings, Told};
+
+/// What is asked of a PSI file.
+pub const TRIGGER: &[u8] = b"some 150000 2000000\0";
+
+pub struct Fake {
+    root: PathBuf,
+}
+
+impl Fake {
+    /// No control group has any file; there is no PSI.
+    pub fn new() -> Fake {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let name = format!("uslab-sources-{}-{}", std::process::id(), NUMBER.fetch_add(1, Relaxed));
+        let fake = Fake { root: std::env::temp_dir().join(name) };
+        for directory in ["proc/self", "proc/pressure", "cgroup/outer/own"] {
+            fs::create_dir_all(fake.root.join(directory)).unwrap();
+        }
+        fake.mount(&fake.path("cgroup"));
+        fake.stand_in("/outer/own");
+        fake
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.root.join(name)
+    }
+
+    pub fn mount(&self, point: &Path) {
+        let line =
+            "23 1 8:1 / / rw shared:1 - ext4 /dev/root rw\n31 23 0:30 / /v1 rw - cgroup cgroup rw,memory\n";
+        let line =
+            format!("{line}42 23 0:38 / {} rw,nosuid shared:9 - cgroup2 cgroup2 rw\n", point.display());
+        self.put("proc/self/mountinfo", line);
+    }
+
+    pub fn stand_in(&self, way: &str) {
+        self.put("proc/self/cgroup", format!("4:memory:/elsewhere\n0::{way}\n"));
+    }
+
+    /// Writes a file, by way of another so that nobody reads half of it.
+    pub fn put(&self, name: &str, contents: impl AsRef<[u8]>) {
+        let whole = self.path("whole");
+        fs::write(&whole, contents).unwrap();
+        fs::rename(whole, self.path(name)).unwrap();
+    }
+
+    /// Writes a control group's file; `level` 0 is the process's own.
+    pub fn set(&self, level: usize, name: &str, contents: impl ToString) {
+        let directory = ["cgroup/outer/own", "cgroup/outer", "cgroup"][level];
+        self.put(&format!("{directory}/memory.{name}"), contents.to_string() + "\n");
+    }
+
+    /// PSI files for the own group, the outer one, and the system.
+    pub fn with_psi(self) -> Fake {
+        for name in
+            ["cgroup/outer/own/memory.pressure", "cgroup/outer/memory.pressure", "proc/pressure/memory"]
+        {
+            self.put(name, "");
+        }
+        self
+    }
+
+    /// Sources that see this, and no variables.
+    pub fn detect(&self, choice: PressureChoice) -> Sources {
+        self.told(choice, Told::Unset, Told::Unset)
+    }
+
+    /// Sources that see this, with `MEMORY_PRESSURE_WATCH` set to `watch`.
+    pub fn watching(&self, watch: &Path, write: &[u8]) -> Sources {
+        let write = if write.is_empty() { Told::Unset } else { Told::Value(write) };
+        self.told(PressureChoice::default(), Told::Value(watch.as_os_str().as_bytes()), write)
+    }
+
+    pub fn told(&self, choice: PressureChoice, watch: Told, write: Told) -> Sources {
+        let proc = self.path("proc");
+        let proc = proc.as_os_str().as_bytes();
+        Sources::detect_in(&choice, &Surroundings { proc, watch, write, privileged: false })
+    }
+}
+
+impl Drop for Fake {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.root);
+    }
+}
+
+/// What `sources` say of themselves: the line of `source`.
+pub fn line(sources: &Sources, source: &str) -> String {
+    let mut found = None;
+    sources.describe(&mut |line| {
+        let line = line.to_string();
+        if let Some(rest) = line.strip_prefix(&format!("pressure: {source}: ")) {
+            assert!(found.replace(rest.to_string()).is_none(), "one line a source");
+        }
+    });
+    found.expect("each source has its line")
+}
