@@ -1,0 +1,118 @@
+/*
+ * A cache of answers that gives entries up when memory is wanted. Entries stand in a list, the least recently used at its end; a shrinker says how
+ * many there are, and frees from that end.
+ *
+ *   cc shrinking_cache.c $(pkg-config --cflags --libs uslab) -pthread && ./a.out
+ */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <uslab.h>
+
+struct answer {
+    struct answer *newer, *older;
+    unsigned question;
+    char text[500];
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct answer ends = {&ends, &ends, 0, ""}; /* newer: the oldest entry; older: the newest */
+static atomic_size_t answers;
+static uslab_cache *cache;
+
+static void unlink_answer(struct answer *a)
+{
+    a->newer->older = a->older;
+    a->older->newer = a->newer;
+    answers--;
+}
+
+static void link_newest(struct answer *a)
+{
+    a->newer = &ends;
+    a->older = ends.older;
+    ends.older->newer = a;
+    ends.older = a;
+    answers++;
+}
+
+/* The answer to a question, made if it is not there. (A real cache would look it up in a hash table.) */
+static const char *ask(unsigned question)
+{
+    struct answer *a;
+    const char *text = NULL;
+    (void)pthread_mutex_lock(&lock);
+    for (a = ends.older; a != &ends && a->question != question; a = a->older)
+        ;
+    if (a != &ends) {
+        unlink_answer(a);
+    } else {
+        /* The lock is held, and the shrinker takes it: so memory must not be had by calling shrinkers. */
+        a = uslab_cache_alloc(cache, USLAB_NORECLAIM);
+        if (a != NULL) {
+            a->question = question;
+            (void)snprintf(a->text, sizeof a->text, "the answer to %u", question);
+        }
+    }
+    if (a != NULL) {
+        link_newest(a);
+        text = a->text;
+    }
+    (void)pthread_mutex_unlock(&lock);
+    return text;
+}
+
+static size_t count(void *context, const uslab_shrink_control *control)
+{
+    (void)context;
+    (void)control;
+    return answers; /* a look at a counter: close is good enough */
+}
+
+static size_t scan(void *context, const uslab_shrink_control *control)
+{
+    size_t freed = 0;
+    (void)context;
+    if (pthread_mutex_trylock(&lock) != 0) return USLAB_SHRINK_STOP;
+    while (freed < control->nr_to_scan && ends.newer != &ends) {
+        struct answer *oldest = ends.newer;
+        unlink_answer(oldest);
+        uslab_cache_free(cache, oldest);
+        freed++;
+    }
+    (void)pthread_mutex_unlock(&lock);
+    return freed;
+}
+
+int main(void)
+{
+    uslab_shrinker_options options;
+    uslab_shrinker *shrinker;
+    unsigned question;
+    size_t given;
+    memset(&options, 0, sizeof options);
+    options.type_size = sizeof options;
+    options.count = count;
+    options.scan = scan;
+    options.seeks = 4; /* twice as dear as the usual entry */
+    cache = uslab_cache_create("answers", sizeof(struct answer), NULL);
+    shrinker = uslab_shrinker_register("answers", &options);
+    if (cache == NULL || shrinker == NULL) {
+        perror("shrinking_cache");
+        return 1;
+    }
+    for (question = 0; question < 5000; question++)
+        if (ask(question) == NULL) return 1;
+
+    printf("%zu answers\n", (size_t)answers);
+    given = uslab_reclaim(1 << 20);
+    printf("%zu answers after %zu bytes were given back\n", (size_t)answers, given);
+    if (answers >= 5000 || answers == 0 || given < 1 << 20) return 1;
+    (void)uslab_reclaim((size_t)-1);
+    if (answers != 0) return 1;
+
+    uslab_shrinker_unregister(shrinker);
+    if (uslab_cache_destroy(cache) != 0) return 1;
+    return puts("ok") < 0;
+}

@@ -1,0 +1,273 @@
+/* Caches and prefilled sheaves: what the header promises, one thing after another. */
+#include "check.h"
+
+#include <pthread.h>
+#include <stdint.h>
+#include <uslab.h>
+
+enum { MANY = 5000 };
+static void *objects[MANY];
+
+static uslab_cache_options options(void)
+{
+    uslab_cache_options options;
+    memset(&options, 0, sizeof options);
+    options.type_size = sizeof options;
+    return options;
+}
+
+static int all_are(const void *memory, int byte, size_t n)
+{
+    const unsigned char *bytes = (const unsigned char *)memory;
+    while (n-- > 0)
+        if (bytes[n] != byte) return 0;
+    return 1;
+}
+
+static void plain(void)
+{
+    uslab_cache *cache = uslab_cache_create("plain", 48, NULL);
+    int i, j;
+    CHECK(cache != NULL);
+    CHECK(strcmp(uslab_cache_name(cache), "plain") == 0);
+    CHECK(uslab_cache_object_size(cache) == 48 && uslab_cache_usable_size(cache) >= 48);
+    for (i = 0; i < MANY; i++) {
+        objects[i] = uslab_cache_alloc(cache, 0);
+        CHECK(objects[i] != NULL && (uintptr_t)objects[i] % 16 == 0);
+        CHECK(uslab_usable_size(objects[i]) == uslab_cache_usable_size(cache));
+        memset(objects[i], i & 0xff, 48);
+    }
+    for (i = 0; i < MANY; i++) CHECK(all_are(objects[i], i & 0xff, 48));
+    for (i = 0; i < MANY; i += 2) uslab_cache_free(cache, objects[i]);
+    /* uslab_free knows whose an object is. */
+    for (i = 1; i < MANY; i += 2) uslab_free(objects[i]);
+    uslab_cache_free(cache, NULL);
+    for (j = 0; j < 3; j++) {
+        for (i = 0; i < MANY; i++) {
+            objects[i] = uslab_cache_alloc(cache, j == 1 ? USLAB_ZERO : j == 2 ? USLAB_NORECLAIM | USLAB_ZERO : 0);
+            CHECK(objects[i] != NULL);
+            if (j > 0) CHECK(all_are(objects[i], 0, 48));
+            memset(objects[i], 0xa5, 48);
+        }
+        for (i = 0; i < MANY; i++) uslab_cache_free(cache, objects[i]);
+    }
+    CHECK(uslab_cache_shrink(cache) > 0);
+    CHECK(uslab_cache_destroy(cache) == 0);
+}
+
+static void errors(void)
+{
+    static const char long_name[] = "a name of more than forty-seven bytes, which is cut where it must be cut";
+    uslab_cache_options wrong = options();
+    uslab_cache *cache;
+    size_t n = 1;
+    CHECK_FAILS(uslab_cache_create(NULL, 8, NULL), EINVAL);
+    CHECK_FAILS(uslab_cache_create("none", 0, NULL), EINVAL);
+    CHECK_FAILS(uslab_cache_create("huge", (256u << 10) + 1, NULL), E2BIG);
+    CHECK_FAILS(uslab_cache_create("huge", (size_t)-1, NULL), E2BIG);
+    wrong.align = 24;
+    CHECK_FAILS(uslab_cache_create("align", 8, &wrong), EINVAL);
+    wrong.align = (size_t)1 << 40;
+    CHECK_FAILS(uslab_cache_create("align", 8, &wrong), E2BIG);
+    wrong = options();
+    wrong.flags = 0x80000000u;
+    CHECK_FAILS(uslab_cache_create("flags", 8, &wrong), EINVAL);
+    wrong.flags = USLAB_ZERO;
+    CHECK_FAILS(uslab_cache_create("flags", 8, &wrong), EINVAL);
+    wrong.flags = USLAB_RED_ZONE;
+    CHECK_FAILS(uslab_cache_create("flags", 8, &wrong), ENOTSUP);
+    wrong.flags = USLAB_POISON | USLAB_STORE_USER | USLAB_HWCACHE_ALIGN;
+    CHECK_FAILS(uslab_cache_create("flags", 8, &wrong), ENOTSUP);
+
+    CHECK_FAILS(uslab_cache_alloc(NULL, 0), EINVAL);
+    CHECK_FAILS(uslab_cache_alloc(NULL, USLAB_ZERO), EINVAL);
+    CHECK_FAILS(uslab_cache_alloc_bulk(NULL, 0, 1, objects), EINVAL);
+    CHECK_FAILS(uslab_cache_prefill(NULL, 0, 1), EINVAL);
+    CHECK_FAILS(uslab_cache_shrink(NULL), EINVAL);
+    CHECK_FAILS(uslab_cache_name(NULL), EINVAL);
+    CHECK(uslab_cache_destroy(NULL) == 0);
+    CHECK(uslab_cache_object_size(NULL) == 0 && uslab_cache_usable_size(NULL) == 0);
+    uslab_cache_free(NULL, NULL);
+    errno = 0;
+    uslab_cache_free(NULL, &n);
+    CHECK(errno == EINVAL);
+    uslab_cache_free_bulk(NULL, 0, NULL);
+
+    cache = uslab_cache_create(long_name, 8, NULL);
+    CHECK(cache != NULL && strncmp(uslab_cache_name(cache), long_name, 47) == 0);
+    CHECK(strlen(uslab_cache_name(cache)) == 47);
+    CHECK_FAILS(uslab_cache_alloc(cache, USLAB_HWCACHE_ALIGN), EINVAL);
+    CHECK_FAILS(uslab_cache_alloc(cache, 0x80000000u), EINVAL);
+    CHECK_FAILS(uslab_cache_alloc_bulk(cache, 0x80000000u, 1, objects), EINVAL);
+    CHECK_FAILS(uslab_cache_alloc_bulk(cache, 0, 1, NULL), EINVAL);
+    CHECK_FAILS(uslab_cache_alloc_bulk(cache, 0, (size_t)-1 / 2, NULL), EINVAL);
+    CHECK(uslab_cache_alloc_bulk(cache, 0, 0, NULL));
+    CHECK_FAILS(uslab_cache_prefill(cache, 0x80000000u, 1), EINVAL);
+    CHECK(uslab_cache_destroy(cache) == 0);
+
+    cache = uslab_cache_create("not \xff UTF-8", 8, NULL);
+    CHECK(cache != NULL && strcmp(uslab_cache_name(cache), "not ") == 0);
+    CHECK(uslab_cache_destroy(cache) == 0);
+}
+
+static void alignment(void)
+{
+    uslab_cache_options wanted = options();
+    size_t align;
+    int i;
+    for (align = 8; align <= 256u << 10; align *= 2) {
+        uslab_cache *cache;
+        wanted.align = align;
+        cache = uslab_cache_create("aligned", 24, &wanted);
+        CHECK(cache != NULL);
+        for (i = 0; i < 9; i++) {
+            objects[i] = uslab_cache_alloc(cache, 0);
+            CHECK(objects[i] != NULL && (uintptr_t)objects[i] % align == 0);
+        }
+        uslab_cache_free_bulk(cache, 9, objects);
+        CHECK(uslab_cache_destroy(cache) == 0);
+    }
+    wanted = options();
+    wanted.flags = USLAB_HWCACHE_ALIGN | USLAB_COLD | USLAB_NO_CACHING;
+    wanted.min_objects = 64;
+    wanted.min_order = 1;
+    wanted.max_order = 5;
+    wanted.sheaf_capacity = 10;
+    {
+        uslab_cache *cache = uslab_cache_create("knobs", 200, &wanted);
+        CHECK(cache != NULL);
+        objects[0] = uslab_cache_alloc(cache, 0);
+        CHECK(objects[0] != NULL && (uintptr_t)objects[0] % 64 == 0);
+        uslab_cache_free(cache, objects[0]);
+        CHECK(uslab_cache_destroy(cache) == 0);
+    }
+}
+
+static int constructed;
+
+static void construct(void *object)
+{
+    ++constructed;
+    memset(object, 0x5c, 100);
+}
+
+static void constructor(void)
+{
+    uslab_cache_options wanted = options();
+    uslab_cache *cache;
+    int i, round, first;
+    wanted.ctor = construct;
+    cache = uslab_cache_create("constructed", 100, &wanted);
+    CHECK(cache != NULL);
+    CHECK_FAILS(uslab_cache_alloc(cache, USLAB_ZERO), EINVAL);
+    CHECK_FAILS(uslab_cache_alloc_bulk(cache, USLAB_ZERO, 1, objects), EINVAL);
+    for (round = 0, first = 0; round < 3; round++) {
+        CHECK(uslab_cache_alloc_bulk(cache, 0, 500, objects));
+        for (i = 0; i < 500; i++) CHECK(all_are(objects[i], 0x5c, 100));
+        if (round == 0) first = constructed;
+        uslab_cache_free_bulk(cache, 500, objects);
+    }
+    CHECK(first >= 500 && constructed == first);
+    CHECK(uslab_cache_destroy(cache) == 0);
+}
+
+static void bulk(void)
+{
+    static const size_t sizes[] = {1, 2, 3, 15, 16, 63, 64, 65, 500, MANY};
+    uslab_cache *cache = uslab_cache_create("bulk", 64, NULL);
+    size_t s, i;
+    CHECK(cache != NULL);
+    for (s = 0; s < sizeof sizes / sizeof *sizes; s++) {
+        CHECK(uslab_cache_alloc_bulk(cache, s % 2 ? USLAB_ZERO : 0, sizes[s], objects));
+        for (i = 0; i < sizes[s]; i++) {
+            if (s % 2) CHECK(all_are(objects[i], 0, 64));
+            memset(objects[i], (int)(i % 251), 64);
+        }
+        for (i = 0; i < sizes[s]; i++) CHECK(all_are(objects[i], (int)(i % 251), 64));
+        uslab_cache_free_bulk(cache, sizes[s], objects);
+    }
+    CHECK(uslab_cache_destroy(cache) == 0);
+}
+
+static void busy(void)
+{
+    uslab_cache *cache = uslab_cache_create("busy", 32, NULL);
+    void *object = uslab_cache_alloc(cache, 0);
+    uslab_sheaf *sheaf;
+    CHECK(object != NULL);
+    errno = 0;
+    CHECK(uslab_cache_destroy(cache) == EBUSY && errno == EBUSY);
+    /* It goes on as it was. */
+    uslab_cache_free(cache, object);
+    sheaf = uslab_cache_prefill(cache, 0, 2);
+    CHECK(sheaf != NULL);
+    CHECK(uslab_cache_destroy(cache) == EBUSY);
+    uslab_sheaf_return(sheaf);
+    CHECK(uslab_cache_destroy(cache) == 0);
+}
+
+static void sheaves(void)
+{
+    uslab_cache *cache = uslab_cache_create("sheaves", 72, NULL);
+    size_t n, i;
+    for (n = 0; n <= 3000; n = n * 3 + 1) {
+        uslab_sheaf *sheaf = uslab_cache_prefill(cache, 0, n);
+        CHECK(sheaf != NULL && uslab_sheaf_count(sheaf) == n);
+        for (i = 0; i < n; i++) {
+            objects[i] = uslab_sheaf_alloc(sheaf, i % 2 ? USLAB_ZERO : 0);
+            CHECK(objects[i] != NULL && (i % 2 == 0 || all_are(objects[i], 0, 72)));
+            memset(objects[i], 0xff, 72);
+        }
+        CHECK_FAILS(uslab_sheaf_alloc(sheaf, 0), ENOMEM);
+        CHECK(uslab_sheaf_refill(sheaf, 0, 5) == 0 && uslab_sheaf_count(sheaf) == 5);
+        CHECK(uslab_sheaf_refill(sheaf, 0, 3) == 0 && uslab_sheaf_count(sheaf) == 5);
+        CHECK(uslab_sheaf_refill(sheaf, 0x80000000u, 30) == EINVAL);
+        CHECK_FAILS(uslab_sheaf_alloc(sheaf, 0x80000000u), EINVAL);
+        uslab_cache_free_bulk(cache, n, objects);
+        uslab_sheaf_return(sheaf);
+    }
+    CHECK_FAILS(uslab_sheaf_alloc(NULL, 0), EINVAL);
+    CHECK(uslab_sheaf_count(NULL) == 0 && uslab_sheaf_refill(NULL, 0, 1) == EINVAL);
+    CHECK_FAILS(uslab_cache_prefill(cache, 0, (size_t)-1), ENOMEM);
+    uslab_sheaf_return(NULL);
+    CHECK(uslab_cache_destroy(cache) == 0);
+}
+
+static void *churn(void *argument)
+{
+    uslab_cache *cache = (uslab_cache *)argument;
+    void *mine[100];
+    int round, i;
+    for (round = 0; round < 2000; round++) {
+        CHECK(uslab_cache_alloc_bulk(cache, 0, 50, mine));
+        for (i = 50; i < 100; i++) CHECK((mine[i] = uslab_cache_alloc(cache, 0)) != NULL);
+        for (i = 0; i < 100; i++) memset(mine[i], i, 40);
+        for (i = 0; i < 100; i++) CHECK(all_are(mine[i], i, 40));
+        for (i = 0; i < 50; i++) uslab_cache_free(cache, mine[i]);
+        uslab_cache_free_bulk(cache, 50, mine + 50);
+    }
+    return NULL;
+}
+
+static void threads(void)
+{
+    uslab_cache *cache = uslab_cache_create("threads", 40, NULL);
+    pthread_t started[6];
+    int i;
+    for (i = 0; i < 6; i++) CHECK(pthread_create(&started[i], NULL, churn, cache) == 0);
+    for (i = 0; i < 6; i++) CHECK(pthread_join(started[i], NULL) == 0);
+    CHECK(uslab_cache_destroy(cache) == 0);
+}
+
+int main(void)
+{
+    plain();
+    errors();
+    alignment();
+    constructor();
+    bulk();
+    busy();
+    sheaves();
+    threads();
+    return ended();
+}

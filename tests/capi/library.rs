@@ -1,0 +1,125 @@
+//! The library under test: built and staged as `cargo xtask dist` does it, and programs compiled against the stage.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use uslab_tests::harness::{Mode, Program, Scratch, tool};
+
+#[path = "../../xtask/src/capi.rs"]
+pub mod capi;
+
+/// The version that the stage is made with.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// What every program is compiled with. `-fno-builtin` is not among them: uslab's names are no compiler's.
+const FLAGS: [&str; 7] = ["-O1", "-g", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-pthread"];
+
+/// How a program finds the library.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Link {
+    /// The shared library, found by the path in the program.
+    Shared,
+    /// The archive, by its name alone: no other library is named.
+    Static,
+    /// Not at all.
+    None,
+}
+
+/// The workspace.
+pub fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace root")
+}
+
+/// Where the interface is staged. It lies below the directory of the test executable, so that nothing outlives a clean.
+pub fn prefix() -> &'static Path {
+    static STAGED: OnceLock<PathBuf> = OnceLock::new();
+    STAGED.get_or_init(|| {
+        let directory = build_directory();
+        let target = build();
+        let prefix = directory.join("prefix");
+        let archive = target.join("release/libuslab_capi.a");
+        capi::stage(root(), &archive, &prefix, VERSION).unwrap_or_else(|error| panic!("staging: {error}"));
+        prefix
+    })
+}
+
+/// The directory for everything that is built here; locked for the life of the process, since two runs at a time would overwrite each other's.
+fn build_directory() -> &'static Path {
+    static MADE: OnceLock<(PathBuf, std::fs::File)> = OnceLock::new();
+    &MADE
+        .get_or_init(|| {
+            let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("capi");
+            std::fs::create_dir_all(&directory).expect("a directory to build in");
+            let lock = std::fs::File::create(directory.join("lock")).expect("a file to lock");
+            lock.lock().expect("a lock on the directory");
+            (directory, lock)
+        })
+        .0
+}
+
+/// Builds the archive in the target directory that the running test lies in, `TARGET/debug/deps/NAME`.
+fn build() -> PathBuf {
+    let test = std::env::current_exe().expect("the path of the test executable");
+    let target = test.ancestors().nth(3).expect("a target directory above the test executable").to_path_buf();
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    // Cargo gives tests settings of their own package; a build started from here must not inherit them.
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("CARGO_PKG_"))
+    {
+        command.env_remove(name);
+    }
+    let output = command
+        .args(["build", "--release", "-p", "uslab-capi"])
+        .env("CARGO_TARGET_DIR", &target)
+        .current_dir(root())
+        .output()
+        .expect("cargo");
+    assert!(output.status.success(), "cargo build failed:\n{}", String::from_utf8_lossy(&output.stderr));
+    target
+}
+
+/// Runs a compiler, which must have nothing to say.
+pub fn compile(compiler: &str, package: &str, args: &[String]) {
+    let scratch = Scratch::new("cc");
+    let program = Program::new(tool(compiler, package)).args(args).dir(root()).limit_s(300);
+    let outcome = program.run_clean(&scratch, Mode::Plain);
+    outcome.expect(outcome.stderr().is_empty(), "the compiler had something to say");
+}
+
+/// Compiles the C or C++ file at `source`, from the workspace's root, by the standard `std`; each test names its program.
+pub fn program(name: &str, source: &str, std: &str, link: Link) -> PathBuf {
+    let program = build_directory().join(name);
+    let include = format!("-I{}", prefix().join("include").display());
+    let lib = prefix().join("lib");
+    let is_cxx = std.contains("++");
+    let mut args: Vec<String> = FLAGS.map(String::from).into();
+    // A C file as C++ where the standard says so.
+    let language = if is_cxx { ["-x", "c++"] } else { ["-x", "c"] };
+    args.extend(language.map(String::from));
+    args.extend([
+        format!("-std={std}"),
+        format!("-DUSLAB_TEST_VERSION=\"{VERSION}\""),
+        "-D_POSIX_C_SOURCE=200809L".into(),
+        include,
+        source.into(),
+        "-o".into(),
+        program.display().to_string(),
+    ]);
+    args.extend(["-x".into(), "none".into()]);
+    match link {
+        Link::Shared => args.extend([
+            format!("-L{}", lib.display()),
+            "-luslab".into(),
+            format!("-Wl,-rpath,{}", lib.display()),
+        ]),
+        Link::Static => args.push(lib.join("libuslab.a").display().to_string()),
+        Link::None => {}
+    }
+    if is_cxx {
+        compile("c++", "g++", &args)
+    } else {
+        compile("cc", "gcc", &args)
+    }
+    program
+}

@@ -1,0 +1,113 @@
+//! The C interface as its users have it: staged headers and libraries, C and C++ programs that no Cargo builds, in both modes.
+//!
+//! ```text
+//!   library.rs  builds and stages what is tested        *.c, *.cpp  programs, each of which ends with "ok"
+//!   header.rs   the headers alone, and against the library
+//! ```
+//!
+//! By hand: compile a program of this directory as `library.rs` does, and run it, with `USLAB_RSEQ=0` for the locked mode.
+
+mod header;
+mod library;
+
+use library::{Link, prefix, program};
+use std::path::Path;
+use uslab_tests::harness::{Mode, Outcome, Program, Scratch};
+
+/// Without the preloaded library: rseq and locked.
+const MODES: [&str; 2] = ["1", "0"];
+
+/// Runs a program in both modes of the library that it is linked with.
+fn run_both(name: &str, program: &Path, args: &[String]) -> Vec<Outcome> {
+    let scratch = Scratch::new(name);
+    MODES
+        .map(|rseq| {
+            let program = Program::new(program).args(args).env("USLAB_RSEQ", rseq).limit_s(240);
+            let outcome = program.run_clean(&scratch, Mode::Plain);
+            outcome.expect(outcome.stdout().ends_with("ok\n"), "the program did not say that it ended");
+            outcome.expect(!outcome.stderr().contains(" free of "), "uslab reported misuse");
+            eprintln!("{name} USLAB_RSEQ={rseq}: {:.1} s", outcome.wall_s());
+            outcome
+        })
+        .into()
+}
+
+/// One program, linked with the shared library and with the archive.
+fn both_links(name: &str, source: &str, std: &str) {
+    for (link, suffix) in [(Link::Shared, "shared"), (Link::Static, "static")] {
+        let name = format!("{name}-{suffix}");
+        run_both(&name, &program(&name, source, std, link), &[]);
+    }
+}
+
+#[test]
+fn caches() {
+    both_links("caches", "tests/capi/caches.c", "c99");
+}
+
+#[test]
+fn memory() {
+    both_links("memory", "tests/capi/memory.c", "c11");
+}
+
+#[test]
+fn reclaim_and_figures() {
+    both_links("reclaim", "tests/capi/reclaim.c", "c2x");
+}
+
+#[test]
+fn kernel_names_in_c_and_cxx() {
+    both_links("kmem", "tests/capi/kmem.c", "c99");
+    let as_cxx = program("kmem-cxx", "tests/capi/kmem.c", "c++17", Link::Shared);
+    run_both("kmem-cxx", &as_cxx, &[]);
+}
+
+#[test]
+fn objects_of_cxx() {
+    both_links("objects", "tests/capi/objects.cpp", "c++17");
+    let newer = program("objects-20", "tests/capi/objects.cpp", "c++20", Link::Shared);
+    run_both("objects-20", &newer, &[]);
+}
+
+#[test]
+fn loaded_late_and_closed() {
+    let late = program("late", "tests/capi/late.c", "c11", Link::None);
+    run_both("late", &late, &[prefix().join("lib/libuslab.so.1").display().to_string()]);
+}
+
+/// Two allocators of ours in one process: each has its own memory.
+#[test]
+fn beside_the_preloaded_library() {
+    for (name, source, std) in [
+        ("memory-beside", "tests/capi/memory.c", "c11"),
+        ("objects-beside", "tests/capi/objects.cpp", "c++17"),
+    ] {
+        let scratch = Scratch::new(name);
+        let program = program(name, source, std, Link::Shared);
+        for mode in [Mode::Rseq, Mode::Locked] {
+            let outcome = Program::new(&program).limit_s(240).run_clean(&scratch, mode);
+            outcome.expect(outcome.stdout().ends_with("ok\n"), "the program did not say that it ended");
+        }
+    }
+}
+
+#[test]
+fn the_mode_is_the_one_that_was_asked_for() {
+    let name = "mode";
+    let scratch = Scratch::new(name);
+    let source = scratch.write(
+        "mode.c",
+        "#include <uslab.h>\n#include <stdio.h>\nint main(void) { return puts(uslab_mode()) < 0; }\n",
+    );
+    let program = program(name, &source.display().to_string(), "c99", Link::Shared);
+    let locked = Program::new(program).env("USLAB_RSEQ", "0").run_clean(&scratch, Mode::Plain);
+    locked.expect(locked.stdout() == "locked\n", "not locked");
+}
+
+#[test]
+fn examples() {
+    for name in ["packet_pool", "shrinking_cache"] {
+        let source = format!("crates/uslab-capi/examples/{name}.c");
+        run_both(name, &program(name, &source, "c11", Link::Shared), &[]);
+    }
+}

@@ -1,0 +1,201 @@
+/* Shrinkers, figures, and structures of other versions: what the header promises. */
+#include "check.h"
+
+#include <stdint.h>
+#include <uslab.h>
+
+/* A cache of the program: entries in an array, given up from the end. */
+struct entries {
+    uslab_cache *cache;
+    void *entry[20000];
+    size_t n, stops;
+    uslab_shrinker *shrinker;
+    int unregister;
+};
+
+static struct entries one;
+
+static size_t count(void *context, const uslab_shrink_control *control)
+{
+    struct entries *e = (struct entries *)context;
+    CHECK(control->nr_to_scan == 0 && control->priority >= 0 && control->priority <= 12 && control->flags == 0);
+    return e->n;
+}
+
+static size_t scan(void *context, const uslab_shrink_control *control)
+{
+    struct entries *e = (struct entries *)context;
+    size_t n = control->nr_to_scan < e->n ? control->nr_to_scan : e->n;
+    CHECK(control->nr_to_scan > 0);
+    /* From within a callback nothing is reclaimed, and allocation works. */
+    CHECK(uslab_reclaim((size_t)-1) == 0);
+    uslab_free(uslab_malloc(100));
+    if (e->stops > 0) {
+        e->stops--;
+        return USLAB_SHRINK_STOP;
+    }
+    e->n -= n;
+    uslab_cache_free_bulk(e->cache, n, e->entry + e->n);
+    if (e->unregister) {
+        e->unregister = 0;
+        uslab_shrinker_unregister(e->shrinker);
+    }
+    return n;
+}
+
+static void fill(struct entries *e)
+{
+    e->n = sizeof e->entry / sizeof *e->entry;
+    CHECK(uslab_cache_alloc_bulk(e->cache, USLAB_ZERO, e->n, e->entry));
+}
+
+static void shrinkers(void)
+{
+    uslab_shrinker_options options;
+    memset(&options, 0, sizeof options);
+    one.cache = uslab_cache_create("entries", 512, NULL);
+    fill(&one);
+
+    options.count = count;
+    options.scan = scan;
+    options.context = &one;
+    CHECK_FAILS(uslab_shrinker_register("no size", &options), EINVAL);
+    options.type_size = sizeof options;
+    CHECK_FAILS(uslab_shrinker_register(NULL, &options), EINVAL);
+    CHECK_FAILS(uslab_shrinker_register("no options", NULL), EINVAL);
+    options.scan = NULL;
+    CHECK_FAILS(uslab_shrinker_register("no scan", &options), EINVAL);
+    options.scan = scan;
+
+    one.shrinker = uslab_shrinker_register("entries", &options);
+    CHECK(one.shrinker != NULL);
+    CHECK(uslab_shrinker_set_miss_cost_ns(one.shrinker, 10000) == 0);
+    CHECK(uslab_shrinker_set_miss_cost_ns(NULL, 1) == EINVAL);
+    one.stops = 1;
+    CHECK(uslab_reclaim(1 << 20) >= 1 << 20);
+    CHECK(one.n > 0 && one.n < sizeof one.entry / sizeof *one.entry);
+    CHECK(uslab_reclaim((size_t)-1) > 0);
+    CHECK(one.n == 0);
+    fill(&one);
+    uslab_shrinker_unregister(one.shrinker);
+    uslab_shrinker_unregister(NULL);
+    (void)uslab_reclaim((size_t)-1);
+    CHECK(one.n == sizeof one.entry / sizeof *one.entry);
+
+    options.seeks = USLAB_SEEKS_NONE;
+    options.batch = 7;
+    one.unregister = 1;
+    one.shrinker = uslab_shrinker_register("entries", &options);
+    CHECK(one.shrinker != NULL);
+    (void)uslab_reclaim((size_t)-1);
+    /* The first scan unregistered itself: it was the last. */
+    CHECK(one.n < sizeof one.entry / sizeof *one.entry && one.n > 0);
+    uslab_cache_free_bulk(one.cache, one.n, one.entry);
+    CHECK(uslab_cache_destroy(one.cache) == 0);
+}
+
+static void figures(void)
+{
+    uslab_cache *cache = uslab_cache_create("a \"name\"\\", 100, NULL);
+    uslab_cache_stats stats;
+    char *text, *line, word[64];
+    int n = 0, words = 0;
+    void *objects[300];
+    memset(&stats, 0, sizeof stats);
+    CHECK(uslab_cache_get_stats(cache, &stats) == EINVAL);
+    stats.type_size = sizeof stats;
+    CHECK(uslab_cache_get_stats(NULL, &stats) == EINVAL && uslab_cache_get_stats(cache, NULL) == EINVAL);
+    CHECK(uslab_get_usage(NULL) == EINVAL);
+    CHECK(uslab_cache_alloc_bulk(cache, 0, 300, objects));
+    CHECK(uslab_cache_get_stats(cache, &stats) == 0 && stats.type_size == sizeof stats);
+    CHECK(stats.user_bytes == 100 && stats.object_bytes >= 100 && stats.active_objects == 300);
+    CHECK(stats.total_objects == stats.slabs * stats.objects_per_slab);
+    CHECK(stats.total_objects == stats.active_objects + stats.slab_free + stats.sheaf_free);
+    CHECK(stats.slab_bytes >= 30000 && stats.grows >= stats.slabs && stats.alloc_slow > 0);
+
+    text = uslab_stats_json();
+    CHECK(text != NULL && text[0] == '{' && text[strlen(text) - 1] == '\n');
+    CHECK(strstr(text, "\"name\": \"a \\\"name\\\"\\\\\", \"destroyed\": false, \"user_bytes\": 100,") != NULL);
+    CHECK(strstr(text, "\"active_objects\": 300,") != NULL);
+    (void)snprintf(word, sizeof word, "\"mode\": \"%s\"", uslab_mode());
+    CHECK(strstr(text, word) != NULL);
+    /* For the reader outside, who has a parser. */
+    (void)fputs(text, stderr);
+    uslab_free(text);
+
+    text = uslab_stats_slabinfo();
+    CHECK(text != NULL && strncmp(text, "slabinfo - version: 2.1\n# name ", 31) == 0);
+    line = strstr(text, "\na_\"name\"\\ ");
+    CHECK(line != NULL);
+    for (line = strtok(line + 1, "\n"), line = strtok(line, " "); line != NULL; line = strtok(NULL, " "), words++)
+        if (words == 1) n = atoi(line);
+    CHECK(words == 16 && n == 300);
+    uslab_free(text);
+
+    uslab_cache_free_bulk(cache, 300, objects);
+    CHECK(uslab_cache_get_stats(cache, &stats) == 0 && stats.active_objects == 0);
+    CHECK(uslab_cache_destroy(cache) == 0);
+    CHECK(uslab_release_memory() > 0);
+    CHECK(strcmp(uslab_version(), USLAB_TEST_VERSION) == 0);
+    CHECK(strcmp(uslab_mode(), "rseq") == 0 || strcmp(uslab_mode(), "locked") == 0);
+}
+
+/* The options of callers compiled against other headers. */
+static void versions(void)
+{
+    /* An older one, which knows sizes, alignments and flags, and nothing behind them. */
+    struct older {
+        size_t type_size, align;
+        unsigned flags;
+    } older = {offsetof(struct older, flags) + sizeof(unsigned), 64, USLAB_COLD};
+    struct newer {
+        uslab_cache_options known;
+        size_t unknown[3];
+    } newer;
+    struct newer_stats {
+        uslab_cache_stats known;
+        uint64_t unknown[2];
+    } stats;
+    struct older_stats {
+        size_t type_size;
+        uint64_t user_bytes, behind;
+    } older_stats = {offsetof(struct older_stats, behind), 0, 77};
+    uslab_cache_options garbage;
+    uslab_cache *cache = uslab_cache_create("older", 8, (const uslab_cache_options *)(const void *)&older);
+    void *object;
+    CHECK(cache != NULL);
+    object = uslab_cache_alloc(cache, 0);
+    CHECK((uintptr_t)object % 64 == 0);
+    uslab_cache_free(cache, object);
+    CHECK(uslab_cache_destroy(cache) == 0);
+
+    memset(&newer, 0, sizeof newer);
+    newer.known.type_size = sizeof newer;
+    cache = uslab_cache_create("newer", 24, &newer.known);
+    CHECK(cache != NULL);
+    newer.unknown[2] = 1;
+    CHECK_FAILS(uslab_cache_create("newer", 24, &newer.known), EINVAL);
+
+    memset(&stats, 0xff, sizeof stats);
+    stats.known.type_size = sizeof stats;
+    CHECK(uslab_cache_get_stats(cache, &stats.known) == 0);
+    CHECK(stats.known.user_bytes == 24 && stats.unknown[0] == 0 && stats.unknown[1] == 0);
+    CHECK(uslab_cache_get_stats(cache, (uslab_cache_stats *)(void *)&older_stats) == 0);
+    CHECK(older_stats.user_bytes == 24 && older_stats.behind == 77);
+    CHECK(uslab_cache_destroy(cache) == 0);
+
+    memset(&garbage, 0, sizeof garbage);
+    CHECK_FAILS(uslab_cache_create("no size", 8, &garbage), EINVAL);
+    garbage.type_size = 3;
+    CHECK_FAILS(uslab_cache_create("no size", 8, &garbage), EINVAL);
+    garbage.type_size = (size_t)-1;
+    CHECK_FAILS(uslab_cache_create("no size", 8, &garbage), EINVAL);
+}
+
+int main(void)
+{
+    shrinkers();
+    figures();
+    versions();
+    return ended();
+}
