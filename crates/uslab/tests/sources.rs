@@ -80,7 +80,7 @@ fn with_nothing_to_watch_waiting_is_sleeping() {
     }
     let sources = fake.detect(PressureChoice::default());
     assert_eq!(line(&sources, "systemd"), "not watched: MEMORY_PRESSURE_WATCH is not set");
-    assert_eq!(line(&sources, "psi"), "not watched: system error 2");
+    assert_eq!(line(&sources, "psi"), "not watched: it is not there");
     assert_eq!(line(&sources, "cgroup"), "not watched: no cgroup of version 2 was found");
 }
 
@@ -319,7 +319,7 @@ fn a_pipe_that_is_gone_with_its_writer_is_replaced() {
     assert!(line(&sources, "systemd").starts_with("watching"), "its writer has it still");
     drop(last);
     assert_eq!(sources.wait(LOOK_MS), None);
-    assert_eq!(line(&sources, "systemd"), "not watched: system error 2");
+    assert_eq!(line(&sources, "systemd"), "not watched: it is not there");
     assert!(line(&sources, "psi").ends_with("outer/own/memory.pressure"));
 }
 
@@ -358,8 +358,43 @@ fn a_socket_is_told_heard_and_replaced_when_it_ends() {
     drop(peer);
     assert_eq!(sources.wait(LONG_MS), STALL);
     assert_eq!(sources.wait(LOOK_MS), None);
-    assert_eq!(line(&sources, "systemd"), "not watched: the other side ended it");
+    assert_eq!(line(&sources, "systemd"), "not watched: it has ended");
     assert!(line(&sources, "psi").ends_with("outer/own/memory.pressure"));
+}
+
+#[test]
+fn what_is_said_while_limits_are_short_does_not_pile_up() {
+    let fake = Fake::new();
+    fake.set(0, "max", 160 * MIB);
+    fake.set(0, "current", 160 * MIB);
+    let path = fifo(&fake);
+    let mut sources = fake.watching(&path, b"");
+    let mut writer = writer(&path);
+    for _ in 0..3 {
+        // A pipe holds 64 KiB; a writer that is not read would wait for ever.
+        writer.write_all(&[0; 48 << 10]).unwrap();
+        thread::sleep(Duration::from_millis(150));
+        assert_eq!(sources.wait(LONG_MS), bytes(20 * MIB));
+    }
+}
+
+#[test]
+fn a_file_of_the_kernels_without_a_threshold_is_replaced() {
+    let watch = Path::new("/proc/pressure/memory");
+    if OpenOptions::new().read(true).write(true).open(watch).is_err() {
+        eprintln!("skipped: there is no stall accounting here that this user may use");
+        return;
+    }
+    let fake = Fake::new().with_psi();
+    let mut sources = fake.watching(watch, b"");
+    assert_eq!(line(&sources, "systemd"), "watching /proc/pressure/memory");
+    assert_eq!(sources.wait(LOOK_MS), None);
+    assert_eq!(line(&sources, "systemd"), "not watched: it has ended");
+    assert!(line(&sources, "psi").ends_with("outer/own/memory.pressure"));
+    // With its threshold it stays.
+    let mut sources = fake.watching(watch, b"c29tZSAxNTAwMDAgMjAwMDAwMAA=");
+    sources.wait(LOOK_MS);
+    assert_eq!(line(&sources, "systemd"), "watching /proc/pressure/memory");
 }
 
 #[test]
@@ -406,15 +441,15 @@ fn values_without_sense_leave_the_next_source_to_be_used() {
         (Told::TooLong, Told::Unset, "the path or value is too long"),
         (good, value("c29tZQ"), "MEMORY_PRESSURE_WRITE is not base64"),
         (good, Told::TooLong, "the path or value is too long"),
-        (value("/nonexistent/pressure"), Told::Unset, "system error 2"),
+        (value("/nonexistent/pressure"), Told::Unset, "it is not there"),
         (value("/dev/zero"), Told::Unset, "it is neither a file, a named pipe nor a socket"),
         (
             Told::Value(directory.as_os_str().as_bytes()),
             Told::Unset,
             "it is neither a file, a named pipe nor a socket",
         ),
-        (Told::Value(long_socket.as_os_str().as_bytes()), Told::Unset, "system error 2"),
-        (Told::Value(stale.as_os_str().as_bytes()), Told::Unset, "system error 111"),
+        (Told::Value(long_socket.as_os_str().as_bytes()), Told::Unset, "it is not there"),
+        (Told::Value(stale.as_os_str().as_bytes()), Told::Unset, "nobody listens"),
         (value(""), Told::Unset, "MEMORY_PRESSURE_WATCH is not set"),
     ] {
         let mut sources = fake.told(PressureChoice::default(), watch, write);

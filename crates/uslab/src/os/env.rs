@@ -15,6 +15,12 @@ pub struct Value {
 }
 
 impl Value {
+    fn of(bytes: &[u8]) -> Option<Value> {
+        let mut copy = Value { bytes: [0; VALUE_BYTES], used: bytes.len() };
+        copy.bytes.get_mut(..bytes.len())?.copy_from_slice(bytes);
+        Some(copy)
+    }
+
     /// Its bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.used]
@@ -56,45 +62,49 @@ pub fn lookup<const N: usize>(names: [&str; N]) -> [Option<Value>; N] {
     found
 }
 
-/// Whether a variable has a value, however long.
-pub fn is_set(name: &str) -> bool {
-    // SAFETY: as in `lookup`.
-    let mut list = unsafe { environ };
-    if list.is_null() {
-        return false;
-    }
-    loop {
-        // SAFETY: `environ` is an array of pointers that ends with a null one; we stop there.
-        let entry = unsafe { *list };
-        if entry.is_null() {
-            return false;
+/// A value that is longer than [`VALUE_BYTES`].
+pub struct TooLong;
+
+/// The variables that the process was started with, whatever it has done to them since.
+///
+/// The kernel reads them, so that this is safe on any thread at any time. [`lookup`] is safe only where `getenv` is: another thread's
+/// `setenv` may move the list while it is read.
+pub fn lookup_at_start<const N: usize>(names: [&str; N]) -> [Option<Result<Value, TooLong>>; N] {
+    let mut found = [const { None }; N];
+    each_at_start(&mut |entry, whole| {
+        for (name, place) in names.iter().zip(found.iter_mut()) {
+            if let Some(value) = value_of(entry, name) {
+                *place = Some(Value::of(value).filter(|_| whole).ok_or(TooLong));
+            }
         }
-        // SAFETY: each entry is a NUL-terminated string that the C library keeps alive.
-        let text = unsafe { core::ffi::CStr::from_ptr(entry.cast()) }.to_bytes();
-        if text.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.first() == Some(&b'=')) {
-            return true;
-        }
-        // SAFETY: this entry is not the last.
-        list = unsafe { list.add(1) };
-    }
+    });
+    found
 }
 
 fn take<const N: usize>(entry: &[u8], names: &[&str; N], found: &mut [Option<Value>; N]) {
     for (name, place) in names.iter().zip(found.iter_mut()) {
-        let n = name.len();
-        if entry.len() > n && &entry[..n] == name.as_bytes() && entry[n] == b'=' {
-            let value = &entry[n + 1..];
-            if value.len() <= VALUE_BYTES {
-                let mut copy = Value { bytes: [0; VALUE_BYTES], used: value.len() };
-                copy.bytes[..value.len()].copy_from_slice(value);
-                *place = Some(copy);
-            }
+        if let Some(value) = value_of(entry, name).and_then(Value::of) {
+            *place = Some(value);
         }
     }
 }
 
-/// Walks `/proc/self/environ` with one buffer; an entry longer than the buffer is skipped, none of ours is.
+/// The value, if `entry` is `name=value`.
+fn value_of<'a>(entry: &'a [u8], name: &str) -> Option<&'a [u8]> {
+    entry.strip_prefix(name.as_bytes())?.strip_prefix(b"=")
+}
+
 fn lookup_proc<const N: usize>(names: &[&str; N], found: &mut [Option<Value>; N]) {
+    each_at_start(&mut |entry, whole| {
+        if whole {
+            take(entry, names, found);
+        }
+    });
+}
+
+/// Walks `/proc/self/environ` with one buffer: calls `visit` with each entry, or with the start of one that is longer than the buffer
+/// (and thereby than any name of ours with its value), and whether it is whole.
+fn each_at_start(visit: &mut dyn FnMut(&[u8], bool)) {
     let Some(mut reader) = file::Reader::open(c"/proc/self/environ") else { return };
     let mut entry = [0u8; VALUE_BYTES + 64];
     let mut used = 0;
@@ -104,9 +114,7 @@ fn lookup_proc<const N: usize>(names: &[&str; N], found: &mut [Option<Value>; N]
         let n = reader.read(&mut block);
         for &byte in &block[..n] {
             if byte == 0 {
-                if !too_long {
-                    take(&entry[..used], names, found);
-                }
+                visit(&entry[..used], !too_long);
                 used = 0;
                 too_long = false;
             } else if used < entry.len() {

@@ -56,6 +56,20 @@ pub fn is_privileged() -> bool {
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
+/// What `errno` means for a source of pressure, where there is more to say than its number.
+pub fn reason(number: i32) -> Option<&'static str> {
+    Some(match number {
+        libc::ENOENT | libc::ENOTDIR => "it is not there",
+        libc::EACCES | libc::EPERM => "permission denied",
+        libc::EOPNOTSUPP | libc::ENODEV | libc::ENXIO => "the kernel does not offer it",
+        libc::EINVAL => "the kernel refuses the threshold",
+        libc::ECONNREFUSED => "nobody listens",
+        libc::ENAMETOOLONG => "the path is too long",
+        libc::EMFILE | libc::ENFILE => "there are no descriptors left",
+        _ => return None,
+    })
+}
+
 /// An open descriptor and whose file it is. Closed on drop, if it is still that file.
 pub struct Descriptor {
     fd: i32,

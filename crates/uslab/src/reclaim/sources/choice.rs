@@ -65,7 +65,8 @@ impl Choice {
     }
 
     /// This choice, as far as the environment says nothing else: `USLAB_PRESSURE` is `auto`, `off`, or a list of `systemd`, `psi` and
-    /// `cgroup` with commas; `USLAB_PRESSURE_LOG=1` asks for the log. Neither blocks nor allocates.
+    /// `cgroup` with commas; `USLAB_PRESSURE_LOG=1` asks for the log. Neither blocks nor allocates; reads the environment as `getenv` does, so that no other
+    /// thread may set variables meanwhile.
     #[must_use]
     pub fn under_environment(self) -> Choice {
         let [which, log] = env::lookup(["USLAB_PRESSURE", "USLAB_PRESSURE_LOG"]);

@@ -10,7 +10,8 @@
 //! signals that a limit was hit. Everything is in fixed memory.
 //!
 //! All of it can be lacking, and any of it can go away while the program runs: the program closes all descriptors, is moved to
-//! another cgroup, its manager leaves. Must never: spin, block without an end, or touch a descriptor that has become the program's.
+//! another cgroup, its manager leaves. A fork child shares its parent's descriptors, and with them what they tell: it
+//! should drop the sources that it inherited and detect its own. Must never: spin, block without an end, or touch a descriptor that has become the program's.
 
 mod cgroup;
 mod choice;
@@ -152,36 +153,46 @@ impl Sources {
                 apart_ms = TICK_MS;
                 self.follow(now);
                 if let Some(pressure) = self.look() {
+                    // The limits' word is the stronger one. What else there is must not pile up in pipes meanwhile.
+                    self.listen(now, 0, false);
                     return Some(pressure);
                 }
             }
-            // Events that were signalled wait for the look that reads them.
-            let events = self.headroom.events().filter(|_| apart_ms == TICK_MS);
             let mut until = end;
-            if self.choice.cgroup || self.stall.is_some() {
+            // Without a cgroup and a source of stalls there is nothing that a look could find.
+            if self.stall.is_some() || self.way != Path::EMPTY {
                 until = until.min(self.looked_ms.saturating_add(apart_ms));
             }
             if let Some(again_ms) = self.stall.as_ref().and_then(|stall| stall.again_ms(now)) {
                 until = until.min(again_ms);
             }
-            let stall = self.stall.as_ref().and_then(|stall| stall.watched(now));
-            let events = events.map(|descriptor| (descriptor, Awaited::Event));
-            let [stall, events] = pressure::wait([stall, events], until.saturating_sub(now));
-            now = clock::coarse_ms();
-            if events.fired || events.failed {
+            // A limit's event that was signalled waits for the look that reads it.
+            let (stalled, event) = self.listen(now, until.saturating_sub(now), apart_ms == TICK_MS);
+            if let Some(candidate) = stalled {
+                return Some(Pressure { kind: kind(candidate), wanted: Wanted::Share });
+            }
+            if event {
                 apart_ms = APART_MS;
             }
-            match self.stall.as_mut().map_or(Ok(None), |watched| watched.heard(stall, now)) {
-                Ok(None) => {}
-                Ok(Some(candidate)) => {
-                    return Some(Pressure { kind: kind(candidate), wanted: Wanted::Share });
-                }
-                Err(why) => self.replace_stall(why, now),
-            }
+            now = clock::coarse_ms();
             if now >= end {
                 return None;
             }
         }
+    }
+
+    /// Waits for the descriptors: who tells of a stall, and whether a limit was hit, if `events` are waited for.
+    fn listen(&mut self, now_ms: u64, timeout_ms: u64, events: bool) -> (Option<Candidate>, bool) {
+        let stall = self.stall.as_ref().and_then(|stall| stall.watched(now_ms));
+        let events = self.headroom.events().filter(|_| events).map(|events| (events, Awaited::Event));
+        let [stall, events] = pressure::wait([stall, events], timeout_ms);
+        let now_ms = clock::coarse_ms();
+        let heard = self.stall.as_mut().map_or(Ok(None), |watched| watched.heard(stall, now_ms));
+        let stalled = heard.unwrap_or_else(|why| {
+            self.replace_stall(why, now_ms);
+            None
+        });
+        (stalled, events.fired || events.failed)
     }
 
     /// Looks at the limits, without waiting. Limits may have been changed since the last time.

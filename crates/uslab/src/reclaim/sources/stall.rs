@@ -14,7 +14,7 @@ use super::cgroup::Place;
 use super::choice::Choice;
 use super::path::Path;
 use super::systemd::{Request, Watch};
-use crate::os::pressure::{Awaited, Descriptor, Drained, Form, Ready, State};
+use crate::os::pressure::{Awaited, Descriptor, Drained, Form, Ready, State, reason};
 use core::fmt;
 
 /// 150 ms of stall in 2 s: below systemd's default of 200 ms, so that caches go first; 2 s windows need no privilege.
@@ -59,8 +59,11 @@ impl fmt::Display for Why {
             Why::NoCgroup => "no cgroup of version 2 was found",
             Why::Outside => "the process's cgroup is outside of what is mounted",
             Why::Removed => "the file was removed",
-            Why::Ended => "the other side ended it",
-            Why::Error(number) => return write!(f, "system error {number}"),
+            Why::Ended => "it has ended",
+            Why::Error(number) => match reason(*number) {
+                Some(reason) => reason,
+                None => return write!(f, "system error {number}"),
+            },
         })
     }
 }
@@ -94,7 +97,10 @@ impl Row<'_> {
 
     /// Whether the service manager's source may be watched.
     pub fn systemd(&self) -> Result<&Watch, Why> {
-        if self.choice.systemd { self.request.as_ref().map_err(|why| *why) } else { Err(Why::NotChosen) }
+        if !self.choice.systemd {
+            return Err(Why::NotChosen);
+        }
+        self.request.as_ref().map_err(|why| *why)
     }
 
     /// Whether the kernel's may be.

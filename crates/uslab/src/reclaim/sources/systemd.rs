@@ -9,8 +9,8 @@
 
 use super::path::Path;
 use super::stall::Why;
-use crate::os::pressure::{self, Descriptor, Form};
-use crate::os::{env, pressure::is_privileged};
+use crate::os::env::{self, TooLong, Value};
+use crate::os::pressure::{self, Descriptor, Form, is_privileged};
 
 /// A variable of the protocol.
 #[derive(Clone, Copy)]
@@ -19,6 +19,16 @@ pub enum Told<'a> {
     /// Longer than the library reads.
     TooLong,
     Value(&'a [u8]),
+}
+
+impl<'a> From<&'a Option<Result<Value, TooLong>>> for Told<'a> {
+    fn from(value: &'a Option<Result<Value, TooLong>>) -> Self {
+        match value {
+            None => Told::Unset,
+            Some(Err(TooLong)) => Told::TooLong,
+            Some(Ok(value)) => Told::Value(value.as_bytes()),
+        }
+    }
 }
 
 /// Bytes that a value of the environment can stand for.
@@ -36,16 +46,10 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// From the process's environment.
+    /// From the environment that the process was started with: that is the manager's word, and it is safe to read on any thread.
     pub fn from_environment() -> Request {
-        const NAMES: [&str; 2] = ["MEMORY_PRESSURE_WATCH", "MEMORY_PRESSURE_WRITE"];
-        let values = env::lookup(NAMES);
-        let told = |index: usize| match &values[index] {
-            Some(value) => Told::Value(value.as_bytes()),
-            None if env::is_set(NAMES[index]) => Told::TooLong,
-            None => Told::Unset,
-        };
-        Watch::of(told(0), told(1), is_privileged())
+        let [watch, write] = env::lookup_at_start(["MEMORY_PRESSURE_WATCH", "MEMORY_PRESSURE_WRITE"]);
+        Watch::of(Told::from(&watch), Told::from(&write), is_privileged())
     }
 
     /// From these values.
