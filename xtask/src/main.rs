@@ -6,6 +6,7 @@
 //!   tidy     the house rules, as a program
 //!   golden   the fast path's machine code, against the listing kept in the repository
 //!   results  the README's table and docs/results' pages, from the results kept there
+//!   balance  the page and curves of caches under pressure in docs/results, from the simulation
 //!   dist     stage a release in target/dist
 //!   vm       tests of memory limits, many CPUs and nodes, in guests
 //! ```
@@ -13,6 +14,7 @@
 //! Every check that CI makes is one of these, so that anyone can run at home what CI runs.
 
 mod capi;
+mod balance;
 mod ci;
 mod demo;
 mod dist;
@@ -45,6 +47,8 @@ enum Command {
     Golden(golden::Args),
     /// Write the README's table and the latest folder of docs/results from its JSON, or check that they are.
     Results(results::Args),
+    /// Write the curves and numbers of the balance simulation into docs/results, or check that they are.
+    Balance(balance::Args),
     /// Stage a release in target/dist/{bin,lib,include,share}.
     Dist,
     /// Test in guests: memory limits, pressure, 8 CPUs on 2 nodes, under QEMU without KVM.
@@ -58,6 +62,7 @@ fn main() -> ExitCode {
         Command::Tidy(args) => tidy::run(&workspace, &args),
         Command::Golden(args) => golden::run(&workspace, &args),
         Command::Results(args) => results::run(&workspace, &args),
+        Command::Balance(args) => balance::run(&workspace, &args),
         Command::Dist => dist::run(&workspace),
         Command::Vm(args) => vm::run(&workspace, &args),
     });

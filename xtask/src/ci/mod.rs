@@ -8,7 +8,7 @@
 mod install;
 
 use crate::workspace::{self, Workspace};
-use crate::{dist, golden, results, tidy};
+use crate::{balance, dist, golden, results, tidy};
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 use std::io::Write;
@@ -61,6 +61,11 @@ const STEPS: &[Step] = &[
         name: "results",
         what: "the README's table is what docs/results says",
         run: |w| results::run(w, &results::Args::checking()),
+    },
+    Step {
+        name: "balance",
+        what: "docs/results' curves are what the simulation gives",
+        run: |w| balance::run(w, &balance::Args::checking()),
     },
     Step { name: "loom", what: "models of the protocols, every interleaving", run: loom },
     Step {

@@ -71,7 +71,7 @@ fn balanced(trace: &[(usize, u32)], seeks: [u32; 3]) -> Run {
     let samples = RefCell::new(Vec::new());
     let sample = || samples.borrow_mut().push(sizes.get());
     let watched = trace.iter().enumerate().map(|(number, &step)| {
-        if number > 0 && number as u64 % SAMPLE_STEPS == 0 {
+        if number > 0 && (number as u64).is_multiple_of(SAMPLE_STEPS) {
             sample();
         }
         fresh.set(true);
