@@ -35,6 +35,8 @@ pub mod slab;
 #[cfg(not(loom))]
 pub mod stats;
 pub mod sync;
+#[cfg(not(loom))]
+mod wiring;
 
 /// What the models run of the slabs (`tests/loom.rs`). The rest keeps its atomics in zeroed memory, where loom's, which must be
 /// constructed, cannot stand.
@@ -51,8 +53,8 @@ pub use {
     },
     malloc::{Heap, Uslab},
     reclaim::{
-        RegisterError, Registration, Scan, ShrinkControl, Shrinker, ShrinkerOptions, reclaim,
-        register_shrinker,
+        LimitError, RegisterError, Registration, Scan, ShrinkControl, Shrinker, ShrinkerOptions, reclaim,
+        register_shrinker, set_limit,
     },
     rseq::Mode,
 };

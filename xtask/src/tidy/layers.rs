@@ -33,9 +33,11 @@ const LAYERS: &[Layer] = &[
     Layer { name: "pages", uses: &["sync", "os", "rseq"] },
     Layer { name: "slab", uses: &["sync", "os", "rseq", "pages"] },
     Layer { name: "percpu", uses: &["sync", "os", "rseq", "pages", "slab"] },
-    Layer { name: "cache", uses: &["sync", "os", "rseq", "pages", "slab", "percpu"] },
-    Layer { name: "malloc", uses: &["sync", "os", "rseq", "pages", "slab", "percpu", "cache"] },
+    Layer { name: "cache", uses: &["sync", "os", "rseq", "pages", "slab", "percpu", "wiring"] },
+    Layer { name: "malloc", uses: &["sync", "os", "rseq", "pages", "slab", "percpu", "cache", "wiring"] },
     Layer { name: "reclaim", uses: &["sync", "os", "rseq", "pages", "slab", "percpu", "cache", "malloc"] },
+    // Not a layer: one table of functions, whose type belongs to `cache`; what it is filled with is above (ADR 0013).
+    Layer { name: "wiring", uses: &["cache", "malloc", "reclaim"] },
     Layer { name: "stats", uses: &["sync", "os"] },
     Layer { name: "debug", uses: &["sync", "os"] },
 ];

@@ -3,12 +3,16 @@
 use super::builder::{CacheBuilder, Flags};
 use super::raw::CreateError;
 use super::{registry, start};
-use crate::pages::{self, Temperature};
+use crate::os;
+use crate::pages::{self, PAGE_BYTES, Temperature};
 use crate::percpu::{CpuCache, Parts};
 use crate::rseq::Slot;
 use crate::slab::{Geometry, GeometryOptions, Layout, Slabs};
 use crate::stats::{self, layout};
 use core::sync::atomic::Ordering::{Relaxed, Release};
+
+/// Times that an allocation reclaims before it fails.
+pub(crate) const RECLAIM_TRIES: usize = 4;
 
 /// A live cache.
 pub struct Core {
@@ -17,6 +21,8 @@ pub struct Core {
     name_len: usize,
     user_bytes: usize,
     constructed: bool,
+    /// Made by the program and not for `malloc`: so whoever allocates from it is the program.
+    programs_own: bool,
     /// Memory of the parts, kept when the cache goes so that the next one can have it.
     parts: Memory,
 }
@@ -75,6 +81,7 @@ impl Core {
         options: &CacheBuilder<'_>,
         size: usize,
         align: usize,
+        programs_own: bool,
         registry: &mut registry::Registry,
     ) -> Result<&'static Core, CreateError> {
         let mut align = align.max(options.align);
@@ -130,7 +137,15 @@ impl Core {
                 },
             );
             let constructed = options.constructor.is_some();
-            parts.core.write(Core { cpu, name, name_len, user_bytes: size, constructed, parts });
+            parts.core.write(Core {
+                cpu,
+                name,
+                name_len,
+                user_bytes: size,
+                constructed,
+                programs_own,
+                parts,
+            });
             &*parts.core
         };
         // SAFETY: the core stays where it is until `retire`.
@@ -184,7 +199,33 @@ impl Core {
     #[inline(never)]
     pub extern "C" fn alloc_slow(&self) -> *mut u8 {
         let mut out = [core::ptr::null_mut()];
+        if self.fill(&mut out) { out[0] } else { core::ptr::null_mut() }
+    }
+
+    /// The same, but memory is not reclaimed for it: it fails where there is none.
+    #[cold]
+    #[inline(never)]
+    pub extern "C" fn alloc_slow_noreclaim(&self) -> *mut u8 {
+        let mut out = [core::ptr::null_mut()];
         if self.cpu.alloc_slow(&mut out) { out[0] } else { core::ptr::null_mut() }
+    }
+
+    /// Fills all of `out` or nothing, and reclaims if it must.
+    pub(super) fn fill(&self, out: &mut [*mut u8]) -> bool {
+        if self.programs_own {
+            start::tend_if_large();
+        }
+        if self.cpu.alloc_slow(out) {
+            return true;
+        }
+        let _errno = os::errno::Preserved::new();
+        let bytes = out.len().saturating_mul(self.usable_bytes()).max(self.slab_bytes());
+        // Others may be quicker to take what came free.
+        (0..RECLAIM_TRIES).any(|_| (crate::wiring::ABOVE.short)(bytes) && self.cpu.alloc_slow(out))
+    }
+
+    fn slab_bytes(&self) -> usize {
+        self.cpu.slabs().geometry().pages() * PAGE_BYTES
     }
 
     /// The slow path of free, for one object.
@@ -200,9 +241,19 @@ impl Core {
 
     /// All of `out`, or nothing and false.
     pub fn alloc_bulk(&self, out: &mut [*mut u8]) -> bool {
+        self.bulk(out, Self::fill)
+    }
+
+    /// The same, but memory is not reclaimed for it.
+    pub fn alloc_bulk_noreclaim(&self, out: &mut [*mut u8]) -> bool {
+        self.bulk(out, |core, out| core.cpu.alloc_slow(out))
+    }
+
+    #[inline]
+    fn bulk(&self, out: &mut [*mut u8], fill: impl Fn(&Self, &mut [*mut u8]) -> bool) -> bool {
         // SAFETY: the slots are the cache's.
         let got = unsafe { crate::rseq::pop_bulk(self.slots(), out.len(), out.as_mut_ptr()) };
-        if got == out.len() || self.cpu.alloc_slow(&mut out[got..]) {
+        if got == out.len() || fill(self, &mut out[got..]) {
             return true;
         }
         // SAFETY: just popped, used by nobody.

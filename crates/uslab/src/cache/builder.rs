@@ -126,7 +126,7 @@ impl<'a> CacheBuilder<'a> {
             return Some(core);
         }
         let align = if size.is_power_of_two() { size.min(PAGE_BYTES) } else { 16 };
-        let core = Core::create(&self, size, align, &mut registry).ok()?;
+        let core = Core::create(&self, size, align, false, &mut registry).ok()?;
         place.store((&raw const *core).cast_mut(), Release);
         Some(core)
     }

@@ -13,28 +13,6 @@ use crate::pages;
 use crate::percpu::{self, sheaf};
 use crate::stats;
 use crate::sync::{Park, only_thread_left};
-use core::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Release};
-
-/// Locks of layers above, taken between the barns and the slab lists. Set once, by the layer that has them.
-static ABOVE: AtomicPtr<Above> = AtomicPtr::new(core::ptr::null_mut());
-
-/// See [`set_above`].
-pub(crate) struct Above {
-    /// Takes the locks.
-    pub lock: fn(),
-    /// Undoes it; true in the child.
-    pub unlock: fn(bool),
-}
-
-/// Lets a layer above take part in forks.
-pub(crate) fn set_above(above: &'static Above) {
-    ABOVE.store((&raw const *above).cast_mut(), Release);
-}
-
-fn above() -> Option<&'static Above> {
-    // SAFETY: only `&'static Above` is ever stored.
-    unsafe { ABOVE.load(Acquire).as_ref() }
-}
 
 /// Registers the handlers with the C library.
 pub(super) fn register() {
@@ -53,9 +31,7 @@ extern "C" fn prepare() {
     registry::lock_for_fork();
     percpu::hide_slots(for_each_cpu_cache);
     registry::for_each(|core| core.cpu.lock_barns_for_fork());
-    if let Some(above) = above() {
-        (above.lock)();
-    }
+    (crate::wiring::ABOVE.before_fork)();
     registry::for_each(|core| core.cpu.slabs().lock_for_fork());
     sheaf::slabs().iter().for_each(|slabs| slabs.lock_for_fork());
     pages::lock_for_fork();
@@ -65,9 +41,7 @@ fn undo(child: bool) {
     pages::unlock_after_fork(child);
     sheaf::slabs().iter().for_each(|slabs| slabs.unlock_after_fork(child));
     registry::for_each(|core| core.cpu.slabs().unlock_after_fork(child));
-    if let Some(above) = above() {
-        (above.unlock)(child);
-    }
+    (crate::wiring::ABOVE.after_fork)(child);
     registry::for_each(|core| core.cpu.unlock_barns_after_fork(child));
     percpu::show_slots(child, for_each_cpu_cache);
     registry::unlock_after_fork(child);

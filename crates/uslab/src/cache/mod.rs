@@ -16,6 +16,7 @@
 //! constructed; whoever allocates it finds it so (Bonwick 1994, `kmem_cache_create`). Zeroing and a constructor exclude each
 //! other.
 
+mod above;
 mod body;
 mod builder;
 mod fork;
@@ -27,11 +28,12 @@ pub mod start;
 mod tests;
 mod typed;
 
+pub(crate) use above::Above;
 pub use body::Core;
+pub(crate) use body::RECLAIM_TRIES;
 pub use builder::{CacheBuilder, Flags};
-pub(crate) use fork::{Above, set_above};
 pub use prefilled::{Prefilled, RawPrefilled};
-pub(crate) use raw::destroy_whole;
 pub use raw::{Busy, CreateError, RawCache, account_all, release_memory};
+pub(crate) use raw::{destroy_whole, has_free_memory, settle};
 pub use start::mode;
 pub use typed::{Cache, CacheBox, ConstructedBox};

@@ -117,7 +117,7 @@ impl RawCache {
         if !start::ensure() {
             return Err(CreateError::OutOfMemory);
         }
-        let core = Core::create(options, size, align, &mut registry::lock())?;
+        let core = Core::create(options, size, align, true, &mut registry::lock())?;
         Ok(RawCache { slots: core.slots(), core })
     }
 
@@ -131,6 +131,14 @@ impl RawCache {
             Some(object) => Some(object),
             None => NonNull::new(self.core.alloc_slow()),
         }
+    }
+
+    /// The same, but where memory is used up it is not reclaimed: no callback of a shrinker runs in this call. For callers that hold what
+    /// those may want.
+    pub fn alloc_noreclaim(&self) -> Option<NonNull<u8>> {
+        // SAFETY: the slots are the cache's.
+        let object = unsafe { rseq::pop(self.slots) };
+        NonNull::new(if object.is_null() { self.core.alloc_slow_noreclaim() } else { object })
     }
 
     /// An object of zeroes. `None` if memory is used up, or if the cache has a constructor, which zeroing would undo.
@@ -164,6 +172,11 @@ impl RawCache {
     #[inline]
     pub fn alloc_bulk(&self, objects: &mut [*mut u8]) -> bool {
         self.core.alloc_bulk(objects)
+    }
+
+    /// The same, but memory is not reclaimed for it: see [`RawCache::alloc_noreclaim`].
+    pub fn alloc_bulk_noreclaim(&self, objects: &mut [*mut u8]) -> bool {
+        self.core.alloc_bulk_noreclaim(objects)
     }
 
     /// Takes all of `objects` back.
@@ -292,6 +305,41 @@ pub fn release_memory() -> usize {
         slabs.shrink();
     });
     pages::purge_all()
+}
+
+/// Whether [`release_memory`] would find anything. Takes no lock.
+pub(crate) fn has_free_memory() -> bool {
+    let mut any = pages::has_free_memory();
+    registry::for_each(|core| any = any || core.cpu.has_free());
+    any
+}
+
+/// What the background thread does twice a second: sheaves that nobody touched since the last time are emptied, empty slabs above their
+/// targets and pages above theirs go back; of caches and pages that rested altogether, all of them. True if there was nothing to do, and
+/// nothing is left to.
+pub(crate) fn settle() -> bool {
+    let mut idle = true;
+    let rested = pages::rested();
+    // One cache at a time under the lock, which keeps it from being destroyed: making one waits for one.
+    for id in registry::ids() {
+        let _registry = registry::lock();
+        let Some(core) = registry::cache(id) else { continue };
+        let slabs = core.cpu.slabs();
+        if core.cpu.settle() {
+            idle &= slabs.shrink() == 0;
+        } else {
+            slabs.settle();
+            idle = false;
+        }
+    }
+    for slabs in crate::percpu::sheaf::slabs() {
+        if idle {
+            slabs.shrink()
+        } else {
+            slabs.settle()
+        };
+    }
+    pages::settle(rested) == 0 && rested && idle
 }
 
 /// Brings the figures of all caches up to date: exact if nobody allocates meanwhile.

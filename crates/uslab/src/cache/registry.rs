@@ -53,9 +53,14 @@ pub fn cache(id: u16) -> Option<&'static Core> {
     unsafe { CORES[usize::from(id)].load(Acquire).as_ref() }
 }
 
+/// Ids that caches have or had. Those of caches made meanwhile may be missed.
+pub(super) fn ids() -> impl Iterator<Item = u16> {
+    (FIRST_CACHE_ID as u32..USED_IDS.load(Acquire)).map(|id| id as u16)
+}
+
 /// Calls `visit` for each live cache. Caches made meanwhile may be missed.
-pub fn for_each(mut visit: impl FnMut(&'static Core)) {
-    (FIRST_CACHE_ID as u32..USED_IDS.load(Acquire)).filter_map(|id| cache(id as u16)).for_each(&mut visit);
+pub fn for_each(visit: impl FnMut(&'static Core)) {
+    ids().filter_map(cache).for_each(visit);
 }
 
 impl Registry {

@@ -44,6 +44,18 @@ pub fn mode() -> rseq::Mode {
     rseq::mode()
 }
 
+/// Memory from which on a background thread is worth having: what is free of less than this may as well stay.
+const TENDED_BYTES: usize = 16 << 20;
+
+/// Asks for the background thread, if there is enough memory to tend. No lock may be held, and the caller must be the program: see
+/// [`super::Above::tend`].
+#[inline]
+pub(crate) fn tend_if_large() {
+    if pages::arena::committed_bytes() > TENDED_BYTES {
+        (crate::wiring::ABOVE.tend)();
+    }
+}
+
 /// Sets the library up if it is not; false if the address space has no room for an arena, which is final.
 pub fn ensure() -> bool {
     let ready = match STATE.load(Acquire) {

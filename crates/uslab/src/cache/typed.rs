@@ -71,7 +71,7 @@ impl<T> Cache<T> {
             return Some(core);
         }
         let options = CacheBuilder::new(self.name);
-        let core = Core::create(&options, size_of::<T>(), align_of::<T>(), &mut registry).ok()?;
+        let core = Core::create(&options, size_of::<T>(), align_of::<T>(), true, &mut registry).ok()?;
         self.core.store((&raw const *core).cast_mut(), Release);
         self.slots.store(core.slots(), Release);
         Some(core)
@@ -110,6 +110,14 @@ impl<T> Cache<T> {
             Some(object) => Some(object.cast()),
             None => self.alloc_slow(),
         }
+    }
+
+    /// The same, but where memory is used up it is not reclaimed: no callback of a shrinker runs in this call. For callers that hold what
+    /// those may want.
+    pub fn alloc_noreclaim(&self) -> Option<NonNull<T>> {
+        // SAFETY: the slots are the cache's or the dummies.
+        let object = unsafe { rseq::pop(self.slots.load(Relaxed)) };
+        NonNull::new(if object.is_null() { self.core()?.alloc_slow_noreclaim() } else { object }.cast())
     }
 
     /// An object of zeroes. `None` if memory is used up, or if the cache has a constructor, which zeroing would undo.
@@ -155,7 +163,7 @@ impl<T> Cache<T> {
         // SAFETY: as above.
         let bytes = unsafe { core::slice::from_raw_parts_mut(objects.as_mut_ptr().cast(), objects.len()) };
         let Some(core) = self.core() else { return false };
-        if core.cpu.alloc_slow(&mut bytes[got..]) {
+        if core.fill(&mut bytes[got..]) {
             return true;
         }
         // SAFETY: just popped, used by nobody.

@@ -20,6 +20,9 @@ pub struct Uslab;
 unsafe impl GlobalAlloc for Uslab {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if layout.align() <= super::ALIGN {
+            return super::malloc_and_tend(layout.size());
+        }
         super::aligned_alloc(layout.align(), layout.size())
     }
 

@@ -6,7 +6,7 @@
 use super::classes::{CLASSES, Class};
 use super::large::{self, NO_PAGE};
 use super::{ALIGN, small};
-use crate::cache::{Above, Core, destroy_whole, set_above};
+use crate::cache::{Core, destroy_whole};
 use crate::os::Lock;
 use crate::pages::{self, PageIndex};
 use crate::rseq;
@@ -17,18 +17,12 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering::Acquire, Ordering::Rela
 /// Guards the lists of large objects of all heaps: rare, and one lock is easy to hold over a fork.
 static LISTS: Lock<()> = Lock::new(Rank::Heap, ());
 
-fn lock_lists() {
+pub(super) fn lock_for_fork() {
     LISTS.acquire_for_fork();
 }
 
-fn unlock_lists(child: bool) {
+pub(super) fn unlock_after_fork(child: bool) {
     if child { LISTS.reset_in_child() } else { LISTS.release_after_fork() }
-}
-
-static FORK: Above = Above { lock: lock_lists, unlock: unlock_lists };
-
-pub(super) fn take_part_in_forks() {
-    set_above(&FORK);
 }
 
 /// A private heap. Dropping it frees everything that was allocated from it.
@@ -61,7 +55,6 @@ unsafe impl Sync for Heap {}
 impl Heap {
     /// An empty heap; `None` without memory.
     pub fn new() -> Option<Heap> {
-        take_part_in_forks();
         let inner = NonNull::new(super::malloc(size_of::<Inner>()).cast::<Inner>())?;
         // SAFETY: fresh memory of that size, aligned to 16.
         unsafe {

@@ -3,6 +3,7 @@
 //! In the page map the first page of a run has an owner ([`LARGE_ID`]) and the others are nobody's, so that only the pointer that was handed out is
 //! taken back.
 
+use crate::cache::RECLAIM_TRIES;
 use crate::cache::registry::LARGE_ID;
 use crate::cache::start;
 use crate::os;
@@ -52,7 +53,9 @@ pub(super) fn alloc(size: usize, align: usize) -> Option<(*mut u8, bool)> {
     let _errno = os::errno::Preserved::new();
     let count = size.div_ceil(PAGE_BYTES).max(1);
     let align_order = (align.max(PAGE_BYTES) >> PAGE_SHIFT).trailing_zeros();
-    let run = pages::alloc(count, align_order, Temperature::Cold)?;
+    let pages = || pages::alloc(count, align_order, Temperature::Cold);
+    let reclaimed = || (crate::wiring::ABOVE.short)(count.saturating_mul(PAGE_BYTES)).then(pages).flatten();
+    let run = pages().or_else(|| (0..RECLAIM_TRIES).find_map(|_| reclaimed()))?;
     let head = head(run.first);
     head.pages.store(count as u32, Relaxed);
     head.next.store(NO_PAGE, Relaxed);

@@ -72,6 +72,32 @@ extern "C" fn malloc_slower(size: usize) -> *mut u8 {
     }
 }
 
+/// [`malloc`], for callers that are the program itself and not the C library: may start the background thread, which the latter, with locks
+/// of its own in hand, must not be made to do.
+#[inline(always)]
+pub fn malloc_and_tend(size: usize) -> *mut u8 {
+    if let Some(slots) = small::slots_for(size) {
+        // SAFETY: a class's slots are its cache's, or the dummies until it has one.
+        let object = unsafe { rseq::pop(slots) };
+        if !object.is_null() {
+            return object;
+        }
+    }
+    malloc_slow_and_tend(size)
+}
+
+/// The slow path of [`malloc_and_tend`].
+#[inline(never)]
+pub extern "C" fn malloc_slow_and_tend(size: usize) -> *mut u8 {
+    start::tend_if_large();
+    malloc_slow(size)
+}
+
+/// The slow path of [`malloc`], for those who have tried the fast one.
+pub extern "C" fn malloc_slow_only(size: usize) -> *mut u8 {
+    malloc_slow(size)
+}
+
 #[cold]
 fn out_of_memory() -> *mut u8 {
     os::errno::set_out_of_memory();
@@ -316,6 +342,15 @@ pub unsafe fn free_bulk(objects: &[*mut u8]) {
 
 /// Sets the library up, if nothing was allocated yet; false if the address space has no room for it.
 pub fn start() -> bool {
-    heap::take_part_in_forks();
     start::ensure()
+}
+
+/// Before a fork.
+pub(crate) fn lock_for_fork() {
+    heap::lock_for_fork();
+}
+
+/// Undoes [`lock_for_fork`]; true in the child.
+pub(crate) fn unlock_after_fork(child: bool) {
+    heap::unlock_after_fork(child);
 }

@@ -1,7 +1,53 @@
-//! Threads as the kernel knows them.
+//! Threads as the kernel knows them, and the library's own.
+
+use core::ffi::{CStr, c_void};
+use core::ptr;
 
 /// The calling thread's id: not 0, below 2^31, and no other live thread's.
 pub fn id() -> u32 {
     // SAFETY: no preconditions.
     unsafe { libc::syscall(libc::SYS_gettid) as u32 }
+}
+
+/// Stack of a thread of ours: what Rust gives its own. It runs callbacks of programs.
+const STACK_BYTES: usize = 2 << 20;
+
+/// What a thread of ours runs.
+pub type Body = extern "C" fn(*mut c_void) -> *mut c_void;
+
+/// Starts a detached thread with all signals blocked, so that the program's handlers never run on it; false if the system has none to give.
+///
+/// The C library allocates for it: the caller must hold no lock, and must not itself have been called from inside the C library, which may hold
+/// some of its own.
+pub fn spawn(body: Body, argument: usize) -> bool {
+    // SAFETY: the attribute and the masks are initialised by the calls that are given them; the body is a function and its argument
+    // a number. The C library keeps its own two signals out of the mask.
+    unsafe {
+        let mut attributes = core::mem::zeroed::<libc::pthread_attr_t>();
+        if libc::pthread_attr_init(&mut attributes) != 0 {
+            return false;
+        }
+        let mut all = core::mem::zeroed::<libc::sigset_t>();
+        let mut before = core::mem::zeroed::<libc::sigset_t>();
+        libc::sigfillset(&mut all);
+        // A refusal leaves the default, which is larger.
+        libc::pthread_attr_setstacksize(&mut attributes, STACK_BYTES);
+        let detached = libc::pthread_attr_setdetachstate(&mut attributes, libc::PTHREAD_CREATE_DETACHED) == 0;
+        let masked = detached && libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before) == 0;
+        let mut thread = core::mem::zeroed::<libc::pthread_t>();
+        let started = masked
+            && libc::pthread_create(&mut thread, &attributes, body, ptr::without_provenance_mut(argument))
+                == 0;
+        if masked {
+            libc::pthread_sigmask(libc::SIG_SETMASK, &before, ptr::null_mut());
+        }
+        libc::pthread_attr_destroy(&mut attributes);
+        started
+    }
+}
+
+/// Names the calling thread, in 15 bytes at most.
+pub fn set_name(name: &CStr) {
+    // SAFETY: the name is NUL-terminated; a longer one is cut.
+    unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
 }

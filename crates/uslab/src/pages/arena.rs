@@ -120,6 +120,11 @@ pub(super) fn chunks_committed() -> usize {
     ARENA.committed_bytes.load(Relaxed) / CHUNK_BYTES
 }
 
+/// Bytes of address space that have been made usable so far; memory is behind what was used of it.
+pub fn committed_bytes() -> usize {
+    ARENA.committed_bytes.load(Relaxed)
+}
+
 /// Commits `wanted` more chunks, or `least` where so many are refused; says how many. Under the buddy's lock.
 pub(super) fn grow(wanted: usize, least: usize) -> usize {
     let have = chunks_committed();

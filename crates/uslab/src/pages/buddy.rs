@@ -13,7 +13,7 @@
 use super::arena::{self, PageIndex};
 use super::chunk::{self, Chunk, MAX_ORDER, NONE};
 use super::{CHUNK_BYTES, CHUNK_PAGES, PAGE_BYTES, Run, boot};
-use crate::os::{Guard, Lock};
+use crate::os::{self, Guard, Lock};
 use crate::stats;
 use crate::sync::Rank;
 use core::sync::atomic::Ordering::Relaxed;
@@ -26,6 +26,8 @@ const ORDERS: usize = MAX_ORDER as usize + 1;
 /// Growth step in chunks, at most: 64 MiB of address space, no memory yet.
 const GROW_MOST: usize = 32;
 
+const NO_LIMIT: usize = usize::MAX;
+
 pub(super) struct Buddy {
     heads: [[u32; ORDERS]; LEVELS],
     not_empty: [u16; LEVELS],
@@ -33,6 +35,13 @@ pub(super) struct Buddy {
     pub dirty_pages: usize,
     /// Pages handed out.
     used_pages: usize,
+    /// Pages that may be held, with [`NO_LIMIT`] for none: beyond `soft_pages` the background is told, beyond `hard_pages` nothing is handed out.
+    soft_pages: usize,
+    hard_pages: usize,
+    /// The background was told, and has not looked yet.
+    told: bool,
+    /// Runs taken and freed since the background thread last came by.
+    pub operations: u32,
     /// Purge policy; see `purge`.
     pub policy: super::purge::Policy,
 }
@@ -44,12 +53,36 @@ static BUDDY: Lock<Buddy> = Lock::new(
         not_empty: [0; LEVELS],
         dirty_pages: 0,
         used_pages: 0,
+        soft_pages: NO_LIMIT,
+        hard_pages: NO_LIMIT,
+        told: false,
+        operations: 0,
         policy: super::purge::Policy::new(),
     },
 );
 
 pub(super) fn lock() -> Guard<'static, Buddy> {
     BUDDY.lock()
+}
+
+/// Limits what may be held, in bytes; 0 for no limit.
+pub fn set_limits(soft_bytes: usize, hard_bytes: usize) {
+    let pages = |bytes: usize| if bytes == 0 { NO_LIMIT } else { bytes / PAGE_BYTES };
+    let mut buddy = BUDDY.lock();
+    (buddy.soft_pages, buddy.hard_pages, buddy.told) = (pages(soft_bytes), pages(hard_bytes), false);
+}
+
+/// The soft limit, in bytes, if there is one. From now on the background is told again when it is exceeded.
+pub fn soft_limit_bytes() -> Option<usize> {
+    let mut buddy = BUDDY.lock();
+    buddy.told = false;
+    (buddy.soft_pages != NO_LIMIT).then(|| buddy.soft_pages * PAGE_BYTES)
+}
+
+/// Bytes of pages in use and of free ones with memory behind them: what limits count. Takes no lock.
+pub fn held_bytes() -> usize {
+    let header = stats::header();
+    (header.used_bytes.load(Relaxed) + header.dirty_bytes.load(Relaxed)) as usize
 }
 
 pub(super) fn lock_for_fork() {
@@ -63,16 +96,19 @@ pub(super) fn unlock_after_fork(child: bool) {
 }
 
 impl Buddy {
-    /// A run of `pages` pages whose first is a multiple of `2^align_order` bytes-wise pages; `None` if the arena is used up.
+    /// A run of `pages` pages whose first is a multiple of `2^align_order` bytes-wise pages; `None` if the arena is used up, or the hard limit
+    /// in the way.
     pub fn alloc(&mut self, pages: usize, align_order: u32) -> Option<Run> {
+        // Not the last word: what is free may have memory already, and then costs none.
+        if pages > self.hard_pages {
+            return None;
+        }
         let run = if pages > CHUNK_PAGES || align_order > MAX_ORDER {
             self.alloc_chunks(pages, align_order)?
         } else {
             self.alloc_in_chunk(pages, align_order)?
         };
-        self.used_pages += pages;
-        self.publish();
-        Some(run)
+        self.note_taken(run).then_some(run)
     }
 
     fn alloc_in_chunk(&mut self, pages: usize, align_order: u32) -> Option<Run> {
@@ -182,13 +218,12 @@ impl Buddy {
         if !parts(&mut |index, first, n| unsafe { (*arena::chunk(index)).is_free(first, n) }) {
             return false;
         }
+        let mut zero = 0;
         parts(&mut |index, first, n| {
-            self.claim(index, first, n);
+            zero += self.claim(index, first, n);
             true
         });
-        self.used_pages += pages;
-        self.publish();
-        true
+        self.note_taken(Run { first, pages, zeroed: zero == pages })
     }
 
     /// Takes a run back. False, and nothing done to the chunk concerned, if part of it is free already.
@@ -208,6 +243,7 @@ impl Buddy {
             at += n;
         }
         self.used_pages -= pages;
+        self.operations = self.operations.saturating_add(1);
         if !zero {
             self.dirty_pages += pages;
         }
@@ -230,6 +266,24 @@ impl Buddy {
         // SAFETY: committed, and `&self` is the lock.
         let dirty = |&index: &usize| unsafe { (*arena::chunk(index)).dirty_pages } > 0;
         (cursor.min(committed)..committed).chain(0..cursor.min(committed)).find(dirty)
+    }
+
+    /// Counts a run that was claimed; false, with the run free again, if that is beyond the hard limit.
+    fn note_taken(&mut self, run: Run) -> bool {
+        self.used_pages += run.pages;
+        self.operations = self.operations.saturating_add(1);
+        let held = self.used_pages + self.dirty_pages;
+        if held > self.hard_pages {
+            // Some of a run that was partly clean is dirty now by name only: the purge, which is what comes next, puts that right.
+            self.free(run.first, run.pages, run.zeroed);
+            return false;
+        }
+        self.publish();
+        if held > self.soft_pages && !self.told {
+            self.told = true;
+            os::doze::wake();
+        }
+        true
     }
 
     fn link(&mut self, index: usize) {

@@ -7,7 +7,7 @@ use super::{PAGE_BYTES, Run, Temperature, boot, buddy, purge};
 use crate::os::{self, Lock};
 use crate::rseq;
 use crate::sync::Rank;
-use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::Acquire, Ordering::Release};
+use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 /// Orders that are kept: 1, 2, 4 and 8 pages.
 const ORDERS: usize = 4;
@@ -17,13 +17,25 @@ const RUNS: usize = 32;
 struct Lists {
     count: [u8; ORDERS],
     runs: [[u32; RUNS]; ORDERS],
+    /// Somebody took or freed a run since the background thread last came by.
+    used: bool,
 }
 
-const EMPTY: Lists = Lists { count: [0; ORDERS], runs: [[0; RUNS]; ORDERS] };
+const EMPTY: Lists = Lists { count: [0; ORDERS], runs: [[0; RUNS]; ORDERS], used: false };
+
+impl Lists {
+    fn all(&self) -> usize {
+        self.count.iter().map(|&count| usize::from(count)).sum()
+    }
+}
 
 /// One CPU's lists, on cache lines of their own.
 #[repr(align(64))]
-struct CpuPages(Lock<Lists>);
+struct CpuPages {
+    lists: Lock<Lists>,
+    /// Runs in them, for those who look without the lock.
+    runs: AtomicUsize,
+}
 
 static TABLE: AtomicPtr<CpuPages> = AtomicPtr::new(core::ptr::null_mut());
 static CPUS: AtomicUsize = AtomicUsize::new(0);
@@ -36,7 +48,11 @@ pub fn init(cpus: usize) {
     }
     for cpu in 0..cpus {
         // SAFETY: the table has room for `cpus` entries and nobody sees it yet.
-        unsafe { table.add(cpu).write(CpuPages(Lock::new(Rank::CpuPages, EMPTY))) };
+        unsafe {
+            table
+                .add(cpu)
+                .write(CpuPages { lists: Lock::new(Rank::CpuPages, EMPTY), runs: AtomicUsize::new(0) })
+        };
     }
     TABLE.store(table, Release);
     CPUS.store(cpus, Release);
@@ -64,10 +80,12 @@ pub fn alloc(pages: usize, align_order: u32, temperature: Temperature) -> Option
     if temperature == Temperature::Hot
         && let Some(order) = listed_order(pages, align_order)
         && let Some(cpu) = table().get(rseq::current_cpu())
-        && let Some(mut lists) = cpu.0.try_lock()
+        && let Some(mut lists) = cpu.lists.try_lock()
         && lists.count[order] > 0
     {
+        lists.used = true;
         lists.count[order] -= 1;
+        cpu.runs.store(lists.all(), Relaxed);
         let first = PageIndex(lists.runs[order][lists.count[order] as usize]);
         return Some(Run { first, pages, zeroed: false });
     }
@@ -76,15 +94,18 @@ pub fn alloc(pages: usize, align_order: u32, temperature: Temperature) -> Option
 
 /// Gives a run back. It must be nobody's in the page map by now.
 pub fn free(first: PageIndex, pages: usize, temperature: Temperature) {
+    os::doze::note_activity();
     if temperature == Temperature::Hot
         && let Some(order) = listed_order(pages, 0)
         && (first.0 as usize).is_multiple_of(pages)
         && let Some(cpu) = table().get(rseq::current_cpu())
-        && let Some(mut lists) = cpu.0.try_lock()
+        && let Some(mut lists) = cpu.lists.try_lock()
     {
+        lists.used = true;
         let most = RUNS >> order;
         if lists.count[order] as usize == most {
             let dirty = flush(&mut lists, order, most / 2);
+            cpu.runs.store(lists.all(), Relaxed);
             drop(lists);
             free_to_buddy(first, pages);
             purge::after_free(dirty);
@@ -93,6 +114,7 @@ pub fn free(first: PageIndex, pages: usize, temperature: Temperature) {
         let at = lists.count[order] as usize;
         lists.runs[order][at] = first.0;
         lists.count[order] += 1;
+        cpu.runs.store(lists.all(), Relaxed);
         return;
     }
     let dirty = free_to_buddy(first, pages);
@@ -137,26 +159,43 @@ fn flush(lists: &mut Lists, order: usize, n: usize) -> usize {
 
 /// Empties the lists of all CPUs into the buddy.
 pub(super) fn drain_all() {
-    for cpu in table() {
-        let mut lists = cpu.0.lock();
-        for order in 0..ORDERS {
-            let count = lists.count[order] as usize;
-            if count > 0 {
-                flush(&mut lists, order, count);
-            }
+    table().iter().for_each(|cpu| drain(cpu, &mut cpu.lists.lock()));
+}
+
+/// True if nobody used the lists since [`begin_period`].
+pub(super) fn rested() -> bool {
+    table().iter().all(|cpu| !cpu.lists.lock().used)
+}
+
+/// See [`rested`].
+pub(super) fn begin_period() {
+    table().iter().for_each(|cpu| cpu.lists.lock().used = false);
+}
+
+fn drain(cpu: &CpuPages, lists: &mut Lists) {
+    for order in 0..ORDERS {
+        let count = lists.count[order] as usize;
+        if count > 0 {
+            flush(lists, order, count);
         }
     }
+    cpu.runs.store(0, Relaxed);
+}
+
+/// Runs in all lists, without a lock.
+pub(super) fn runs() -> usize {
+    table().iter().map(|cpu| cpu.runs.load(Relaxed)).sum()
 }
 
 pub(super) fn lock_for_fork() {
     for cpu in table() {
-        cpu.0.acquire_for_fork();
+        cpu.lists.acquire_for_fork();
     }
 }
 
 pub(super) fn unlock_after_fork(child: bool) {
     for cpu in table() {
-        if child { cpu.0.reset_in_child() } else { cpu.0.release_after_fork() }
+        if child { cpu.lists.reset_in_child() } else { cpu.lists.release_after_fork() }
     }
 }
 

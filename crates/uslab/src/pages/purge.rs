@@ -122,6 +122,34 @@ pub fn purge_to(target_bytes: usize) -> usize {
     purged
 }
 
+/// True if nobody took or freed pages since the last [`settle`], which the background thread is about to do.
+pub fn rested() -> bool {
+    super::cpu_pages::rested() && buddy::lock().operations == 0
+}
+
+/// Called twice a second by the background thread: dirty pages beyond what has been learnt go back; all of them, where nobody else
+/// has `rested`. Says how many bytes went.
+pub fn settle(rested: bool) -> usize {
+    let purged = if rested {
+        purge_all()
+    } else {
+        let (dirty, limit) = {
+            let mut buddy = buddy::lock();
+            buddy.policy.decay(os::clock::coarse_ms());
+            (buddy.dirty_pages, buddy.policy.limit_pages())
+        };
+        if dirty > limit { purge_to(limit / 2 * PAGE_BYTES) } else { 0 }
+    };
+    super::cpu_pages::begin_period();
+    buddy::lock().operations = 0;
+    purged
+}
+
+/// Whether [`purge_all`] would find anything. Takes no lock.
+pub fn has_free_memory() -> bool {
+    stats::header().dirty_bytes.load(Relaxed) > 0 || super::cpu_pages::runs() > 0
+}
+
 /// Empties the CPU page lists and purges everything that is free; says how many bytes went back.
 pub fn purge_all() -> usize {
     super::cpu_pages::drain_all();

@@ -14,6 +14,9 @@ struct Stacks {
     fulls: usize,
     empty: [*mut Sheaf; ROOM],
     empties: usize,
+    /// The fewest there were of each kind since the period began.
+    least_fulls: usize,
+    least_empties: usize,
 }
 
 // SAFETY: the barn owns the sheaves whose pointers it holds.
@@ -33,7 +36,10 @@ impl Barn {
     /// An empty barn.
     pub const fn new() -> Barn {
         let nothing = [core::ptr::null_mut(); ROOM];
-        Barn(Lock::new(Rank::Barn, Stacks { full: nothing, fulls: 0, empty: nothing, empties: 0 }))
+        Barn(Lock::new(
+            Rank::Barn,
+            Stacks { full: nothing, fulls: 0, empty: nothing, empties: 0, least_fulls: 0, least_empties: 0 },
+        ))
     }
 
     /// Takes a sheaf with objects; if there is one, leaves `empty` (null for none) in exchange if there is room, and says whether
@@ -43,8 +49,7 @@ impl Barn {
         if stacks.fulls == 0 {
             return None;
         }
-        stacks.fulls -= 1;
-        let full = stacks.full[stacks.fulls];
+        let full = stacks.pop_full();
         Some((full, stacks.push_empty(empty)))
     }
 
@@ -73,11 +78,35 @@ impl Barn {
     pub fn take_any(&self) -> Option<*mut Sheaf> {
         let mut stacks = self.0.lock();
         if stacks.fulls > 0 {
-            stacks.fulls -= 1;
-            return Some(stacks.full[stacks.fulls]);
+            return Some(stacks.pop_full());
         }
         let empty = stacks.pop_empty();
         (!empty.is_null()).then_some(empty)
+    }
+
+    /// Takes one of the sheaves that nobody wanted since [`Barn::begin_period`], the oldest first.
+    pub fn take_unused(&self) -> Option<*mut Sheaf> {
+        let mut stacks = self.0.lock();
+        let stacks = &mut *stacks;
+        let (sheaves, count, least) = if stacks.least_fulls > 0 {
+            (&mut stacks.full, &mut stacks.fulls, &mut stacks.least_fulls)
+        } else if stacks.least_empties > 0 {
+            (&mut stacks.empty, &mut stacks.empties, &mut stacks.least_empties)
+        } else {
+            return None;
+        };
+        let oldest = sheaves[0];
+        sheaves.copy_within(1..*count, 0);
+        *count -= 1;
+        *least -= 1;
+        Some(oldest)
+    }
+
+    /// Begins to note how many sheaves are always there; says whether there are any.
+    pub fn begin_period(&self) -> bool {
+        let mut stacks = self.0.lock();
+        (stacks.least_fulls, stacks.least_empties) = (stacks.fulls, stacks.empties);
+        stacks.fulls + stacks.empties > 0
     }
 
     /// Adds up `of` over the full sheaves.
@@ -107,11 +136,19 @@ impl Stacks {
         room
     }
 
+    /// There must be one.
+    fn pop_full(&mut self) -> *mut Sheaf {
+        self.fulls -= 1;
+        self.least_fulls = self.least_fulls.min(self.fulls);
+        self.full[self.fulls]
+    }
+
     fn pop_empty(&mut self) -> *mut Sheaf {
         if self.empties == 0 {
             return core::ptr::null_mut();
         }
         self.empties -= 1;
+        self.least_empties = self.least_empties.min(self.empties);
         self.empty[self.empties]
     }
 

@@ -7,6 +7,7 @@
 use super::access::{Access, Locked, Sequences, node_of};
 use super::adapt::{self, Adapt, Miss};
 use super::barn::Barn;
+use super::drain::Keep;
 use super::sheaf::{self, Owned};
 use crate::os;
 use crate::rseq::{Exchanged, Face, Mode, Sheaf, Slot, Which, dummy, is_dummy, mode};
@@ -169,6 +170,7 @@ impl CpuCache {
     #[inline(never)]
     pub fn alloc_slow(&self, out: &mut [*mut u8]) -> bool {
         let _errno = os::errno::Preserved::new();
+        os::doze::note_activity();
         stats::record(self.slabs.id()).alloc_slow.fetch_add(1, Relaxed);
         let mut got = 0;
         while got < out.len() {
@@ -196,6 +198,7 @@ impl CpuCache {
     #[inline(never)]
     pub unsafe fn free_slow(&self, objects: &[*mut u8]) {
         let _errno = os::errno::Preserved::new();
+        os::doze::note_activity();
         stats::record(self.slabs.id()).free_slow.fetch_add(1, Relaxed);
         let mut rest = objects;
         while !rest.is_empty() {
@@ -266,15 +269,20 @@ impl CpuCache {
             left
         };
         if !stowed {
-            self.dissolve(&mut owned);
+            self.dissolve(&mut owned, Keep::Target);
         }
     }
 
     /// Gives a sheaf's objects to the slabs and the sheaf to its own.
-    pub(super) fn dissolve(&self, sheaf: &mut Owned) {
+    pub(super) fn dissolve(&self, sheaf: &mut Owned, keep: Keep) {
         if sheaf.count() > 0 {
             // SAFETY: objects in a sheaf of this cache are free objects of it.
-            unsafe { self.slabs.give(sheaf.objects()) };
+            unsafe {
+                match keep {
+                    Keep::Target => self.slabs.give(sheaf.objects()),
+                    Keep::Pages => self.slabs.give_and_keep(sheaf.objects()),
+                }
+            }
             sheaf.set_count(0);
             stats::record(self.slabs.id()).flushes.fetch_add(1, Relaxed);
         }
@@ -299,7 +307,7 @@ impl CpuCache {
             if owned.capacity() == self.capacity() {
                 return have;
             }
-            self.dissolve(&mut owned);
+            self.dissolve(&mut owned, Keep::Target);
         }
         sheaf::alloc(self.adapt.size(), node)
     }
@@ -338,7 +346,7 @@ impl CpuCache {
             match taken {
                 Some((full, left_empty)) => {
                     if !left_empty && !spare.is_null() {
-                        self.dissolve(&mut Owned(spare));
+                        self.dissolve(&mut Owned(spare), Keep::Target);
                     }
                     let n = Owned(full).count() as i64;
                     stats::record(self.slabs.id()).sheaf_free.fetch_sub(n, Relaxed);
@@ -372,7 +380,7 @@ impl CpuCache {
         let n = self.slabs.take(node, owned.places(), out.len());
         owned.set_count(n);
         if n == 0 {
-            self.dissolve(&mut owned);
+            self.dissolve(&mut owned, Keep::Target);
             return Filled::Direct(0);
         }
         Filled::Sheaf(sheaf)
@@ -442,6 +450,14 @@ impl CpuCache {
         let now = held(slot);
         let before = slot.counted.swap(now as u32, Relaxed);
         stats::record(self.slabs.id()).sheaf_free.fetch_add(now as i64 - i64::from(before), Relaxed);
+    }
+
+    /// Whether a drain and a shrink would find anything. Takes no lock; close, as all counters are.
+    pub fn has_free(&self) -> bool {
+        let record = stats::record(self.slabs.id());
+        record.empty_slabs.load(Relaxed) > 0
+            || record.sheaf_free.load(Relaxed) > 0
+            || self.slots().iter().any(|slot| held(slot) > 0)
     }
 
     /// Counts what all sheaves hold, for final figures: exact if nobody uses the cache.

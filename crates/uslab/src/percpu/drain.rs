@@ -19,24 +19,34 @@ use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release, SeqCst};
 
 const BOTH: [Which; 2] = [Which::Main, Which::Spare];
 
+/// What becomes of slabs that a drain empties.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Keep {
+    /// Those beyond the target go to the page layer.
+    Target,
+    /// They keep their pages: the objects may be wanted again.
+    Pages,
+}
+
 impl CpuCache {
     /// Empties the slots of all CPUs into the slabs.
     pub fn drain_slots(&self) {
-        self.drain(true);
+        self.drain(true, Keep::Target, |_| true);
     }
 
     /// The same, but leaves slots alone that somebody works on (locked mode); for callers that hold a slot themselves.
     pub(super) fn drain_idle_slots(&self) {
-        self.drain(false);
+        self.drain(false, Keep::Target, |_| true);
     }
 
-    fn drain(&self, wait: bool) {
+    /// Empties those slots that are `picked`; with `wait` also those that are locked (locked mode).
+    pub(super) fn drain(&self, wait: bool, keep: Keep, picked: impl Fn(&Slot) -> bool) {
         // A few CPUs at a time, so that a barrier serves several and the stack stays small.
         const BATCH: usize = 16;
         for slots in self.slots().chunks(BATCH) {
             let mut sheaves = [core::ptr::null_mut::<Sheaf>(); 2 * BATCH];
             let mut n = 0;
-            for slot in slots {
+            for slot in slots.iter().filter(|slot| picked(slot)) {
                 let lock = match (mode(), wait) {
                     (Mode::Rseq, _) => None,
                     (Mode::Locked, true) => Some(LockedSlot::lock(slot)),
@@ -60,7 +70,7 @@ impl CpuCache {
                 os::membarrier::restart_all();
             }
             for &sheaf in &sheaves[..n] {
-                self.dissolve(&mut Owned(sheaf));
+                self.dissolve(&mut Owned(sheaf), keep);
             }
             stats::record(self.slabs().id()).drains.fetch_add(n as u64, Relaxed);
         }
@@ -73,7 +83,7 @@ impl CpuCache {
             while let Some(sheaf) = barn.take_any() {
                 let n = Owned(sheaf).count();
                 stats::record(self.slabs().id()).sheaf_free.fetch_sub(n as i64, Relaxed);
-                self.dissolve(&mut Owned(sheaf));
+                self.dissolve(&mut Owned(sheaf), Keep::Target);
             }
         }
     }

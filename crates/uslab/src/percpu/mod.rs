@@ -25,6 +25,7 @@ pub mod adapt;
 mod barn;
 mod cpu_cache;
 mod drain;
+mod idle;
 pub mod sheaf;
 #[cfg(test)]
 mod tests;

@@ -19,18 +19,38 @@
 #[cfg(feature = "std")]
 pub mod adaptors;
 pub mod balance;
+mod budget;
 #[cfg(feature = "std")]
 mod lru;
 mod pass;
+mod reaper;
 mod registry;
 mod shrinker;
 #[doc(hidden)]
 pub mod sources;
 
+pub(crate) use budget::short;
+pub use budget::{LimitError, set_limit};
 #[cfg(feature = "std")]
 pub use lru::{LruCache, LruStats};
 pub use pass::reclaim;
+pub use reaper::is_running as has_reaper;
+pub(crate) use reaper::tend;
 pub use shrinker::{
     RegisterError, Registration, Scan, ShrinkControl, Shrinker, ShrinkerOptions, register_shrinker,
 };
 pub use sources::Choice as PressureChoice;
+
+/// Before a fork.
+pub(crate) fn before_fork() {
+    registry::note_forker();
+}
+
+/// After a fork; true in the child, in which no other thread is.
+pub(crate) fn after_fork(child: bool) {
+    if child {
+        registry::reset_in_child();
+        pass::reset_in_child();
+        reaper::reset_in_child();
+    }
+}

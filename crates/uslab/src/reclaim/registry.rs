@@ -295,8 +295,17 @@ impl Entry {
     }
 }
 
+/// Thread id, in the parent, of the thread that forks.
+static FORKER: AtomicU32 = AtomicU32::new(0);
+
+/// Before a fork: the child's only thread has another id than it had.
+pub fn note_forker() {
+    FORKER.store(os::thread::id(), Relaxed);
+}
+
 /// In a fork child: whoever else was inside is not here. What another thread was registering or unregistering is lost.
-pub fn reset_in_child(forker_in_parent: u32) {
+pub fn reset_in_child() {
+    let forker_in_parent = FORKER.load(Relaxed);
     let mut live = 0;
     for entry in entries() {
         let ours = entry.runner.load(Relaxed) & !WAITED_FOR == forker_in_parent;

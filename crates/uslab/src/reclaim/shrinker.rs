@@ -1,12 +1,11 @@
 //! Shrinkers as programs write them.
 
 use super::balance::Weight;
-use super::pass;
+use super::reaper;
 use super::registry::{self, Callbacks, Entry, Outcome};
 use crate::cache::start;
-use crate::{malloc, os};
+use crate::malloc;
 use core::marker::PhantomData;
-use core::sync::atomic::{AtomicU8, AtomicU32, Ordering::Relaxed};
 
 /// What a callback is told.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -122,7 +121,6 @@ pub fn register_shrinker<S: Shrinker>(
     if !start::ensure() {
         return Err(RegisterError::OutOfMemory);
     }
-    watch_forks();
     let place = malloc::aligned_alloc(align_of::<S>().max(malloc::ALIGN), size_of::<S>()).cast::<S>();
     if place.is_null() {
         return Err(RegisterError::OutOfMemory);
@@ -137,6 +135,7 @@ pub fn register_shrinker<S: Shrinker>(
     let callbacks =
         Callbacks { context: place.cast(), count: count::<S>, scan: scan::<S>, dispose: dispose::<S> };
     let entry = claimed.publish(name, Weight::of_seeks(options.seeks), options.batch, callbacks);
+    reaper::tend();
     Ok(Registration { entry, shrinker: place, owns: PhantomData })
 }
 
@@ -208,22 +207,4 @@ fn caught(callback: impl FnOnce() -> Outcome) -> Outcome {
 #[cfg(not(feature = "std"))]
 fn caught(callback: impl FnOnce() -> Outcome) -> Outcome {
     callback()
-}
-
-static WATCHED: AtomicU8 = AtomicU8::new(0);
-static FORKER: AtomicU32 = AtomicU32::new(0);
-
-/// Registers the fork handlers of this layer, once.
-pub(super) fn watch_forks() {
-    extern "C" fn prepare() {
-        FORKER.store(os::thread::id(), Relaxed);
-    }
-    extern "C" fn parent() {}
-    extern "C" fn child() {
-        registry::reset_in_child(FORKER.load(Relaxed));
-        pass::reset_in_child();
-    }
-    if WATCHED.swap(1, Relaxed) == 0 && !os::fork::register(prepare, parent, child) {
-        os::report::say(format_args!("no memory for fork handlers: reclaim in forked children is at risk"));
-    }
 }

@@ -2,7 +2,7 @@
 //!
 //! Offsets are part of the assembly; the assertions at the end keep both sides together.
 
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// CPUs that the slot tables have room for; a machine with more possible CPUs runs locked.
 pub const MAX_CPUS: usize = 1024;
@@ -61,6 +61,8 @@ pub struct Slot {
     pub id: AtomicU32,
     /// The two sheaves while a fork copies the memory; null otherwise.
     pub hidden: [AtomicPtr<Sheaf>; 2],
+    /// What the slot looked like when the background thread last came by; see `percpu::idle`.
+    pub seen: AtomicU64,
 }
 
 /// Which of a slot's two sheaves.
@@ -84,6 +86,7 @@ impl Slot {
             counted: AtomicU32::new(0),
             id: AtomicU32::new(0),
             hidden: [const { AtomicPtr::new(core::ptr::null_mut()) }; 2],
+            seen: AtomicU64::new(0),
         }
     }
 

@@ -5,7 +5,7 @@ use super::lists::{List, Lists, list_for};
 use super::misuse::{Misuse, classify, report_misuse};
 use super::one::Slab;
 use super::words;
-use crate::os::Lock;
+use crate::os::{Guard, Lock};
 use crate::pages::{self, PageIndex, Temperature};
 use crate::rseq::Face;
 use crate::stats::{self, layout::Record};
@@ -190,6 +190,23 @@ impl Slabs {
     /// # Safety
     /// Each object must have been taken from these slabs and not be used any more; what can be recognised otherwise is.
     pub unsafe fn give(&self, objects: &[*mut u8]) {
+        // SAFETY: the caller's promise.
+        unsafe { self.give_to_slabs(objects, Self::reconcile) };
+    }
+
+    /// The same, but slabs that become empty stay, and are what is kept from now on; [`Slabs::settle`] lets them go.
+    ///
+    /// # Safety
+    /// As [`Slabs::give`].
+    pub unsafe fn give_and_keep(&self, objects: &[*mut u8]) {
+        // SAFETY: the caller's promise.
+        unsafe { self.give_to_slabs(objects, Self::reconcile_and_keep) };
+    }
+
+    /// # Safety
+    /// As [`Slabs::give`].
+    #[inline]
+    unsafe fn give_to_slabs(&self, objects: &[*mut u8], reconcile: impl Fn(&Self, Slab)) {
         let bytes = self.geometry.pages() * pages::PAGE_BYTES;
         let mut given = 0;
         let mut rest = objects;
@@ -230,7 +247,7 @@ impl Slabs {
                 let before = words::add(slab.count(), run);
                 let objects = self.geometry.objects;
                 if list_for(before, objects) != list_for(before + run as i32, objects) {
-                    self.reconcile(slab);
+                    reconcile(self, slab);
                 }
             }
             given += run;
@@ -273,25 +290,8 @@ impl Slabs {
     /// Puts a slab into the list where its count belongs; releases empty slabs beyond the target.
     #[cold]
     fn reconcile(&self, slab: Slab) {
-        // The node is fixed while the slab lives; a stale one of a slab that is gone is caught below.
-        let node = slab.node();
-        if node >= self.node_count {
-            return;
-        }
         let released = {
-            let mut lists = self.nodes()[node].0.lock();
-            // The slab may have been released, and its pages be another cache's, since the caller's last step on it. Under the lock
-            // it cannot leave, so this decides.
-            if pages::owner(slab.0) != self.face || slab.node() != node {
-                return;
-            }
-            // Pairs with the release of `set_owner`: what `Slab::init` wrote is seen.
-            fence(Acquire);
-            let list = list_for(slab.count().load(Acquire), self.geometry.objects);
-            lists.place(slab, list);
-            if list == List::Empty {
-                lists.decay();
-            }
+            let Some((node, mut lists)) = self.place(slab) else { return };
             // Two at a time: so a target that fell is caught up with.
             let released = [(); 2].map(|()| {
                 if lists.empty() <= lists.target {
@@ -306,6 +306,38 @@ impl Slabs {
         for slab in released.into_iter().flatten() {
             self.release(slab);
         }
+    }
+
+    /// The same, but no slab is released: the target follows.
+    #[cold]
+    fn reconcile_and_keep(&self, slab: Slab) {
+        if let Some((node, mut lists)) = self.place(slab) {
+            lists.target = lists.target.max(lists.empty());
+            self.publish(&lists, node);
+        }
+    }
+
+    /// Puts a slab into the list where its count belongs; its node and the lists, unless it has been released meanwhile.
+    fn place(&self, slab: Slab) -> Option<(usize, Guard<'_, Lists>)> {
+        // The node is fixed while the slab lives; a stale one of a slab that is gone is caught below.
+        let node = slab.node();
+        if node >= self.node_count {
+            return None;
+        }
+        let mut lists = self.nodes()[node].0.lock();
+        // The slab may have been released, and its pages be another cache's, since the caller's last step on it. Under the lock
+        // it cannot leave, so this decides.
+        if pages::owner(slab.0) != self.face || slab.node() != node {
+            return None;
+        }
+        // Pairs with the release of `set_owner`: what `Slab::init` wrote is seen.
+        fence(Acquire);
+        let list = list_for(slab.count().load(Acquire), self.geometry.objects);
+        lists.place(slab, list);
+        if list == List::Empty {
+            lists.decay();
+        }
+        Some((node, lists))
     }
 
     /// Takes an empty slab out of the lists and the page map.
@@ -326,11 +358,25 @@ impl Slabs {
 
     /// Gives all empty slabs to the page layer; says how many bytes.
     pub fn shrink(&self) -> usize {
+        self.release_beyond(|_| 0)
+    }
+
+    /// The same for those beyond the target, which fades with time.
+    pub fn settle(&self) -> usize {
+        self.release_beyond(|lists| {
+            lists.decay();
+            lists.target
+        })
+    }
+
+    /// Releases empty slabs until each node has no more than `kept` says.
+    fn release_beyond(&self, kept: impl Fn(&mut Lists) -> u32) -> usize {
         let mut bytes = 0;
         for (index, node) in self.nodes().iter().enumerate() {
             loop {
                 let mut lists = node.0.lock();
-                let Some(slab) = self.detach_empty(&mut lists) else {
+                let beyond = lists.empty() > 0 && lists.empty() > kept(&mut lists);
+                let Some(slab) = beyond.then(|| self.detach_empty(&mut lists)).flatten() else {
                     self.publish(&lists, index);
                     break;
                 };

@@ -1,0 +1,15 @@
+//! What this layer needs of those above it, whom it does not know: `lib.rs`, which knows all, fills the table in.
+
+/// Doors upwards.
+pub(crate) struct Above {
+    /// Takes the locks of the layers above, between the barns' and the slab lists'.
+    pub before_fork: fn(),
+    /// Undoes it; true in the child.
+    pub after_fork: fn(bool),
+    /// The program has enough memory to be worth a background thread. No lock may be held, and the caller must be the program: not the C library, which may
+    /// hold locks that a new thread needs.
+    pub tend: fn(),
+    /// There are no pages for so many bytes: tries to free some, by calling back into the program if need be. True if another try is worth it. No lock may be
+    /// held.
+    pub short: fn(usize) -> bool,
+}

@@ -1,0 +1,59 @@
+//! How the background thread sleeps: for a while, or until somebody uses memory again.
+//!
+//! ```text
+//!   AWAKE ──nap──▶ NAPPING ──time, wake──▶ AWAKE
+//!   AWAKE ──rest──▶ RESTING ──note_activity, wake──▶ AWAKE       no timer: an idle process costs nothing at all
+//! ```
+//!
+//! One word, and one thread that sleeps on it. [`note_activity`] stands in slow paths: a load and a branch.
+
+use super::Futex;
+use crate::sync::Park;
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed, Ordering::SeqCst, fence};
+
+const AWAKE: u32 = 0;
+const NAPPING: u32 = 1;
+const RESTING: u32 = 2;
+
+static STATE: AtomicU32 = AtomicU32::new(AWAKE);
+
+/// Sleeps for `ms` milliseconds, or until [`wake`].
+pub fn nap(ms: u64) {
+    STATE.store(NAPPING, SeqCst);
+    Futex::wait_for(&STATE, NAPPING, ms);
+    STATE.store(AWAKE, SeqCst);
+}
+
+/// Sleeps until [`note_activity`] or [`wake`], unless there has been some: `still_quiet` looks again, after it is known to all that the
+/// sleeper wants to be told.
+pub fn rest(still_quiet: impl FnOnce() -> bool) {
+    STATE.store(RESTING, SeqCst);
+    fence(SeqCst);
+    if still_quiet() {
+        while STATE.load(Relaxed) == RESTING {
+            Futex::wait(&STATE, RESTING);
+        }
+    }
+    STATE.store(AWAKE, SeqCst);
+}
+
+/// Somebody used memory in a way that leaves more or less of it free. May be called under locks and from anywhere.
+#[inline]
+pub fn note_activity() {
+    if STATE.load(Relaxed) == RESTING {
+        wake();
+    }
+}
+
+/// Ends the sleep now.
+#[cold]
+pub fn wake() {
+    if STATE.swap(AWAKE, SeqCst) != AWAKE {
+        Futex::wake_all(&STATE);
+    }
+}
+
+/// In a fork child: the sleeper is not here.
+pub fn reset_in_child() {
+    STATE.store(AWAKE, Relaxed);
+}

@@ -1,0 +1,78 @@
+//! Idle flush: what nobody has touched between two looks goes back to the slabs.
+//!
+//! The background thread comes by every half second ([`CpuCache::settle`]). It keeps of each slot what it looked like:
+//!
+//! ```text
+//!   look 1   main 0x…40 with 17, spare 0x…80 with 60    ── remembered
+//!   look 2   the same                                    ── drained into the slabs, which keep their pages for now
+//!   look 3   still the dummies: idle                     ── the slabs' empty ones may go
+//! ```
+//!
+//! A busy slot that happens to look the same twice is drained once and refilled at its next call: some microseconds. That it was refilled is how look 3
+//! knows better. Nothing is asked of the fast path. Of a barn the sheaves go that stood there all the time since the last look.
+
+use super::CpuCache;
+use super::drain::Keep;
+use super::sheaf::Owned;
+use crate::rseq::{Slot, Which, is_dummy};
+use crate::stats;
+use core::sync::atomic::Ordering::Relaxed;
+
+/// In [`Slot::seen`]: to be drained.
+const STALE: u64 = u64::MAX;
+
+impl CpuCache {
+    /// One look. True if nobody has used the cache since the last one: no sheaf was in a slot or a barn by now.
+    pub fn settle(&self) -> bool {
+        let (mut used, mut stale) = (false, false);
+        for slot in self.slots() {
+            let look = look(slot);
+            if look != 0 {
+                used = true;
+                if slot.seen.load(Relaxed) == look && is_steady(slot, look) {
+                    slot.seen.store(STALE, Relaxed);
+                    stale = true;
+                }
+            }
+        }
+        if stale {
+            self.drain(false, Keep::Pages, |slot| slot.seen.load(Relaxed) == STALE);
+        }
+        if used {
+            self.slots().iter().for_each(|slot| slot.seen.store(look(slot), Relaxed));
+        }
+        for barn in self.barns() {
+            while let Some(sheaf) = barn.take_unused() {
+                used = true;
+                let mut sheaf = Owned(sheaf);
+                stats::record(self.slabs().id()).sheaf_free.fetch_sub(sheaf.count() as i64, Relaxed);
+                self.dissolve(&mut sheaf, Keep::Pages);
+            }
+            used |= barn.begin_period();
+        }
+        !used
+    }
+}
+
+/// Looks again for some microseconds: a loop that takes and frees the same few objects may have looked the same twice by chance.
+fn is_steady(slot: &Slot, before: u64) -> bool {
+    const LOOKS: usize = 8;
+    (0..LOOKS).all(|_| {
+        (0..64).for_each(|_| core::hint::spin_loop());
+        look(slot) == before
+    })
+}
+
+/// What a slot looks like: 0 with two dummies. A sheaf may go away while it is looked at: its memory stays mapped.
+fn look(slot: &Slot) -> u64 {
+    let of = |which: Which| {
+        let sheaf = slot.place(which).load(Relaxed);
+        if is_dummy(sheaf) {
+            return 0;
+        }
+        // SAFETY: sheaves lie in the arena or are the dummy; both stay mapped, and the count is an atomic.
+        let count = u64::from(unsafe { (*sheaf).count.load(Relaxed) });
+        (sheaf as u64 ^ count << 48) | 1
+    };
+    of(Which::Main).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ of(Which::Spare)
+}

@@ -1,0 +1,79 @@
+//! The program's own limits: above the soft one the background reclaims, at the hard one whoever allocates does.
+//!
+//! Counted is what the arena holds: pages in use and free pages with memory behind them. The page layer compares, where it hands pages out.
+
+use super::{pass, reaper, registry};
+use crate::cache::start;
+use crate::{os, pages};
+
+/// Why [`set_limit`] refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum LimitError {
+    /// The soft limit is above the hard one.
+    SoftAboveHard,
+    /// The library could not be set up: there is no address space.
+    OutOfMemory,
+}
+
+impl core::fmt::Display for LimitError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            LimitError::SoftAboveHard => "the soft limit is above the hard one",
+            LimitError::OutOfMemory => "there is no address space for the allocator",
+        })
+    }
+}
+
+impl core::error::Error for LimitError {}
+
+/// Limits what the allocator of this process holds, in bytes; 0 means no limit. Takes effect at once and may be called at any time, from any
+/// thread.
+///
+/// * Above `soft_bytes` the background thread reclaims ([`crate::reclaim()`]) down to a little less.
+/// * An allocation that would go beyond `hard_bytes` reclaims first, on its own thread, and runs the callbacks of shrinkers for that. If that does not
+///   help it fails: null with ENOMEM, `None`, `AllocError`. It never ends the process by itself; what `Vec` does with a failed allocation is Rust's
+///   business. Frees always work, also where the limit is below what is held.
+///
+/// Counted are whole pages: of slabs, of large objects, and free ones that still have memory. The allocator's own tables, about 2 %, are not.
+///
+/// ```
+/// uslab::set_limit(768 << 20, 1 << 30).unwrap();
+/// assert!(uslab::set_limit(2, 1).is_err());
+/// uslab::set_limit(0, 0).unwrap();
+/// ```
+///
+/// # Errors
+/// See [`LimitError`]; then nothing is changed.
+pub fn set_limit(soft_bytes: usize, hard_bytes: usize) -> Result<(), LimitError> {
+    if hard_bytes != 0 && soft_bytes > hard_bytes {
+        return Err(LimitError::SoftAboveHard);
+    }
+    if !start::ensure() {
+        return Err(LimitError::OutOfMemory);
+    }
+    pages::set_limits(soft_bytes, hard_bytes);
+    if soft_bytes != 0 {
+        reaper::tend();
+        os::doze::wake();
+    }
+    Ok(())
+}
+
+/// Bytes that the background should reclaim, if the soft limit is exceeded: down to a sixteenth below it.
+pub(super) fn beyond_soft() -> Option<usize> {
+    let soft = pages::soft_limit_bytes()?;
+    let held = pages::held_bytes();
+    (held > soft).then(|| held - soft / 16 * 15)
+}
+
+/// An allocation of `bytes` found no pages: reclaims on the calling thread. True if that is worth another try.
+///
+/// From within a callback of a shrinker there is nothing more to be had.
+#[cold]
+pub fn short(bytes: usize) -> bool {
+    if registry::live() > 0 && registry::is_inside() {
+        return false;
+    }
+    pass::reclaim(bytes) > 0
+}

@@ -1,0 +1,187 @@
+//! `set_limit`: what is held stays below, whoever has to give; what cannot be had fails cleanly, and frees always work.
+//!
+//! Each test is a process of its own, in both modes: limits are the process's.
+#![cfg(not(loom))]
+
+#[path = "support/again.rs"]
+mod again;
+#[path = "support/modes.rs"]
+mod modes;
+
+use modes::in_both_modes;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+use uslab::malloc::{free, malloc};
+use uslab::os::errno;
+use uslab::reclaim::LruCache;
+use uslab::{Cache, CacheBuilder, LimitError, Scan, ShrinkControl, Shrinker, ShrinkerOptions, set_limit};
+
+const MIB: usize = 1 << 20;
+
+fn held() -> usize {
+    let usage = uslab::stats::usage();
+    usage.used_bytes + usage.dirty_bytes
+}
+
+#[test]
+fn a_soft_limit_above_the_hard_one_is_an_error() {
+    assert_eq!(set_limit(2 * MIB, MIB), Err(LimitError::SoftAboveHard));
+    assert_eq!(set_limit(usize::MAX, 0), Ok(()));
+    assert_eq!(set_limit(0, usize::MAX), Ok(()));
+    assert_eq!(set_limit(0, 0), Ok(()));
+}
+
+#[test]
+fn at_the_hard_limit_allocations_fail_and_frees_work() {
+    in_both_modes("at_the_hard_limit_allocations_fail_and_frees_work", &[], || {
+        for bytes in [64, 4096, 100_000] {
+            set_limit(0, 64 * MIB).unwrap();
+            let mut blocks = Vec::new();
+            loop {
+                errno::set(0);
+                let block = malloc(bytes);
+                if block.is_null() {
+                    break;
+                }
+                blocks.push(block);
+                assert!(held() <= 64 * MIB, "{} held", held());
+            }
+            assert_eq!(errno::get(), libc::ENOMEM);
+            assert!(blocks.len() * bytes > 48 * MIB, "{} of {bytes}", blocks.len());
+            let mut bulk = [std::ptr::null_mut(); 1000];
+            let cache = CacheBuilder::new("bulk").build_raw(100_000).unwrap();
+            assert!(!cache.alloc_bulk(&mut bulk));
+            // Half of it given back can be had again, in another size.
+            let half = blocks.split_off(blocks.len() / 2);
+            // SAFETY: ours, once.
+            half.into_iter().for_each(|block| unsafe { free(block) });
+            let other: Vec<*mut u8> = (0..20 * MIB / 8192).map(|_| malloc(8192)).collect();
+            assert!(other.iter().all(|block| !block.is_null()));
+            // SAFETY: ours, once.
+            blocks.into_iter().chain(other).for_each(|block| unsafe { free(block) });
+        }
+    });
+}
+
+#[test]
+fn a_limit_below_what_lives_fails_allocations_only() {
+    in_both_modes("a_limit_below_what_lives_fails_allocations_only", &[], || {
+        let cache: Cache<[u8; 4000]> = CacheBuilder::new("live").build().unwrap();
+        let mut objects: Vec<NonNull<_>> = (0..10_000).map(|_| cache.alloc().unwrap()).collect();
+        set_limit(0, 8 * MIB).unwrap();
+        let more: Vec<_> = (0..1000).map_while(|_| cache.alloc()).collect();
+        assert!(more.len() < 1000, "sheaves hold some, the page layer gives none");
+        objects.extend(more);
+        // SAFETY: from this cache, once.
+        objects.drain(..).for_each(|object| unsafe { cache.free(object) });
+        let again = cache.alloc().expect("there is room now");
+        assert!(held() <= 8 * MIB);
+        // SAFETY: as above.
+        unsafe { cache.free(again) };
+    });
+}
+
+#[test]
+fn a_cache_that_shrinks_lives_below_the_hard_limit() {
+    in_both_modes("a_cache_that_shrinks_lives_below_the_hard_limit", &[], || {
+        set_limit(0, 32 * MIB).unwrap();
+        let cache = LruCache::<u64, [u8; 1000]>::new("below").unwrap();
+        for key in 0..200_000 {
+            cache.insert(key, [key as u8; 1000]);
+            assert!(held() <= 32 * MIB);
+        }
+        let stats = cache.stats();
+        assert!(stats.evicted > 100_000, "{stats:?}");
+        assert!(stats.entries > 5_000, "{stats:?}");
+        assert_eq!(cache.get(&199_999), Some([199_999u64 as u8; 1000]));
+    });
+}
+
+#[test]
+fn above_the_soft_limit_the_background_reclaims() {
+    in_both_modes("above_the_soft_limit_the_background_reclaims", &[], || {
+        set_limit(32 * MIB, 0).unwrap();
+        let cache = LruCache::<u64, [u8; 1000]>::new("soft").unwrap();
+        let mut most = 0;
+        for key in 0..100_000 {
+            cache.insert(key, [key as u8; 1000]);
+            most = most.max(held());
+        }
+        let start = Instant::now();
+        while held() > 32 * MIB {
+            assert!(start.elapsed() < Duration::from_secs(30), "{} MiB held", held() / MIB);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        println!(
+            "soft limit 32 MiB: {} MiB at most, below it {:.1?} after the last insert",
+            most / MIB,
+            start.elapsed()
+        );
+        assert!(cache.stats().entries > 1000, "{:?}", cache.stats());
+    });
+}
+
+/// Holds what it can give up, and notes that it was asked.
+struct Asked(AtomicBool, AtomicUsize);
+
+impl Shrinker for Asked {
+    fn count(&self, _: &ShrinkControl) -> usize {
+        self.1.load(Relaxed)
+    }
+    fn scan(&self, _: &ShrinkControl) -> Scan {
+        self.0.store(true, Relaxed);
+        Scan::Freed(0)
+    }
+}
+
+#[test]
+fn an_allocation_that_must_not_reclaim_does_not() {
+    in_both_modes("an_allocation_that_must_not_reclaim_does_not", &[], || {
+        let asked = Asked(AtomicBool::new(false), AtomicUsize::new(1000));
+        let asked = uslab::register_shrinker("asked", ShrinkerOptions::default(), asked).unwrap();
+        let cache = CacheBuilder::new("patient").build_raw(4096).unwrap();
+        set_limit(0, 16 * MIB).unwrap();
+        let mut objects: Vec<_> = std::iter::from_fn(|| cache.alloc_noreclaim()).collect();
+        assert!(objects.len() > 2000, "{}", objects.len());
+        assert!(!asked.0.load(Relaxed), "no callback ran for it");
+        objects.extend(cache.alloc());
+        assert!(asked.0.load(Relaxed), "it ran for one that may");
+        // SAFETY: from this cache, once.
+        objects.drain(..).for_each(|object| unsafe { cache.free(object) });
+    });
+}
+
+#[test]
+fn callbacks_at_the_limit_may_allocate() {
+    struct Hungry(AtomicUsize, AtomicUsize);
+    impl Shrinker for Hungry {
+        fn count(&self, _: &ShrinkControl) -> usize {
+            1000
+        }
+        fn scan(&self, _: &ShrinkControl) -> Scan {
+            self.0.fetch_add(1, Relaxed);
+            let block = malloc(1 << 20);
+            if block.is_null() {
+                self.1.fetch_add(1, Relaxed);
+            } else {
+                // SAFETY: ours, once.
+                unsafe { free(block) };
+            }
+            Scan::Freed(0)
+        }
+    }
+    in_both_modes("callbacks_at_the_limit_may_allocate", &[], || {
+        let hungry = Hungry(AtomicUsize::new(0), AtomicUsize::new(0));
+        let hungry = uslab::register_shrinker("hungry", ShrinkerOptions::default(), hungry).unwrap();
+        set_limit(0, 16 * MIB).unwrap();
+        let blocks: Vec<*mut u8> =
+            std::iter::repeat_with(|| malloc(100_000)).take_while(|block| !block.is_null()).collect();
+        assert!(
+            hungry.0.load(Relaxed) > 0 && hungry.1.load(Relaxed) > 0,
+            "it was asked, and refused: no recursion"
+        );
+        // SAFETY: ours, once.
+        blocks.into_iter().for_each(|block| unsafe { free(block) });
+    });
+}

@@ -1,0 +1,291 @@
+//! The background thread: what idles goes back by itself, what is busy stays, and nothing depends on it.
+//!
+//! Each test is a process of its own, in both modes: a process has one reaper. Deadlines are long: how long it took is printed.
+#![cfg(not(loom))]
+
+#[path = "support/again.rs"]
+mod again;
+#[path = "support/modes.rs"]
+mod modes;
+
+use modes::in_both_modes;
+use std::fs;
+use std::ptr;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+use uslab::malloc::{free, malloc, malloc_and_tend};
+use uslab::stats::{self, layout::Record};
+use uslab::{CacheBuilder, RawCache};
+
+const MIB: usize = 1 << 20;
+
+/// Resident bytes: `smaps_rollup` adds page tables up; `statm` may lag by a batch a CPU.
+fn resident_bytes() -> usize {
+    let text = fs::read_to_string("/proc/self/smaps_rollup").expect("/proc is mounted");
+    let line = text.lines().find_map(|line| line.strip_prefix("Rss:")).expect("it has the line");
+    line.split_whitespace().next().and_then(|n| n.parse::<usize>().ok()).expect("a number") * 1024
+}
+
+/// Names of this process's threads.
+fn threads() -> Vec<String> {
+    let tasks = fs::read_dir("/proc/self/task").expect("/proc is mounted");
+    let name = |task: fs::DirEntry| fs::read_to_string(task.path().join("comm")).unwrap_or_default();
+    tasks.flatten().map(|task| name(task).trim().to_owned()).collect()
+}
+
+fn has_reaper() -> bool {
+    threads().iter().any(|name| name == "uslab-reaper")
+}
+
+/// Waits until `holds`; says how long it took.
+fn until(what: &str, mut holds: impl FnMut() -> bool) -> Duration {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < Duration::from_secs(30), "in 30 s: {what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    start.elapsed()
+}
+
+/// Memory in objects of `bytes`, touched, linked through their first words.
+fn fill(total: usize, bytes: usize) -> *mut u8 {
+    let mut first = ptr::null_mut::<u8>();
+    for _ in 0..total / bytes {
+        let object = malloc_and_tend(bytes);
+        assert!(!object.is_null());
+        // SAFETY: ours, of that size, aligned to 16.
+        unsafe {
+            (0..bytes).step_by(4096).for_each(|at| object.add(at).write(1));
+            object.cast::<*mut u8>().write(first);
+        }
+        first = object;
+    }
+    first
+}
+
+fn free_all(mut first: *mut u8) {
+    while !first.is_null() {
+        // SAFETY: the link that `fill` wrote; each is freed once.
+        unsafe {
+            let next = first.cast::<*mut u8>().read();
+            free(first);
+            first = next;
+        }
+    }
+}
+
+#[test]
+fn a_gigabyte_freed_goes_back_while_the_program_sleeps() {
+    in_both_modes("a_gigabyte_freed_goes_back_while_the_program_sleeps", &[], || {
+        free_all(fill(MIB, 64));
+        let baseline = resident_bytes();
+        for bytes in [64, 4096, 100_000] {
+            free_all(fill(1 << 30, bytes));
+            let right_after = resident_bytes();
+            let allowed = baseline + 4 * MIB + baseline / 20;
+            let took = until("memory is back", || resident_bytes() <= allowed);
+            println!(
+                "1 GiB in objects of {bytes} bytes: {} MiB above the baseline when freed, {:.1} after {took:.1?}",
+                (right_after - baseline.min(right_after)) / MIB,
+                (resident_bytes() as f64 - baseline as f64) / MIB as f64,
+            );
+        }
+        assert!(has_reaper(), "{:?}", threads());
+    });
+}
+
+#[test]
+fn a_small_program_has_no_thread_more() {
+    in_both_modes("a_small_program_has_no_thread_more", &[], || {
+        let list = fill(4 * MIB, 64);
+        let cache = CacheBuilder::new("small").build_raw(64).unwrap();
+        let object = cache.alloc().unwrap();
+        assert!(!has_reaper(), "{:?}", threads());
+        // SAFETY: from this cache, unused.
+        unsafe { cache.free(object) };
+        free_all(list);
+    });
+}
+
+#[test]
+fn malloc_alone_never_starts_a_thread() {
+    // The C library may hold locks of its own when it calls malloc.
+    in_both_modes("malloc_alone_never_starts_a_thread", &[], || {
+        let blocks: Vec<*mut u8> = (0..100_000).map(|_| malloc(1000)).collect();
+        assert!(!has_reaper(), "{:?}", threads());
+        // SAFETY: ours, once.
+        blocks.into_iter().for_each(|block| unsafe { free(block) });
+    });
+}
+
+#[test]
+fn a_cache_of_the_programs_own_starts_it() {
+    in_both_modes("a_cache_of_the_programs_own_starts_it", &[], || {
+        let cache = CacheBuilder::new("own").build_raw(4096).unwrap();
+        let mut objects = vec![ptr::null_mut(); 10_000];
+        assert!(cache.alloc_bulk(&mut objects));
+        let more = cache.alloc().unwrap();
+        until("there is a reaper", has_reaper);
+        // SAFETY: from this cache, unused.
+        unsafe {
+            cache.free(more);
+            cache.free_bulk(&objects);
+        }
+        until("all slabs are back", || record_of("own").slabs.load(Relaxed) == 0);
+    });
+}
+
+#[test]
+fn it_can_be_forbidden_and_everything_works() {
+    let environment = [("USLAB_REAPER", "0")];
+    in_both_modes("it_can_be_forbidden_and_everything_works", &environment, || {
+        free_all(fill(64 * MIB, 4096));
+        uslab::set_limit(512 * MIB, 0).unwrap();
+        free_all(fill(64 * MIB, 64));
+        assert!(!has_reaper(), "{:?}", threads());
+        assert!(uslab::release_memory() > 0);
+    });
+}
+
+/// The figures of the newest cache called `name`.
+fn record_of(name: &str) -> &'static Record {
+    let records = stats::header().records_used.load(Relaxed) as u16;
+    let named = |record: &&Record| {
+        record.name.iter().map(|byte| byte.load(Relaxed)).take_while(|&byte| byte != 0).eq(name.bytes())
+    };
+    (0..records).map(stats::record).rfind(named).expect("the cache is listed")
+}
+
+/// Slabs made and released so far: what a cache asked of the page layer.
+fn page_calls_of(name: &str) -> u64 {
+    let record = record_of(name);
+    record.grows.load(Relaxed) + record.releases.load(Relaxed)
+}
+
+fn stay_on_this_cpu() {
+    // SAFETY: a zeroed set is empty; the set is filled in and passed with its size.
+    unsafe {
+        let mut set = std::mem::zeroed::<libc::cpu_set_t>();
+        libc::CPU_SET(libc::sched_getcpu() as usize, &mut set);
+        assert_eq!(libc::sched_setaffinity(0, size_of_val(&set), &set), 0);
+    }
+}
+
+#[test]
+fn a_cache_that_crosses_empty_over_and_over_does_not_thrash() {
+    in_both_modes("a_cache_that_crosses_empty_over_and_over_does_not_thrash", &[], || {
+        // The reaper is there, and looks.
+        free_all(fill(64 * MIB, 4096));
+        until("there is a reaper", has_reaper);
+        // Its first visit to another CPU may well want a slab for that one's sheaves.
+        stay_on_this_cpu();
+        let cache = CacheBuilder::new("cliff").build_raw(4096).unwrap();
+        let mut objects = [ptr::null_mut(); 4];
+        let mut run = |time: Duration| {
+            let start = Instant::now();
+            let mut rounds = 0u64;
+            while start.elapsed() < time {
+                for _ in 0..1000 {
+                    for object in &mut objects {
+                        *object = cache.alloc().unwrap().as_ptr();
+                    }
+                    for &object in &objects {
+                        // SAFETY: from this cache, unused.
+                        unsafe { cache.free(ptr::NonNull::new_unchecked(object)) };
+                    }
+                }
+                rounds += 1000;
+            }
+            rounds
+        };
+        run(Duration::from_millis(1500));
+        let before = page_calls_of("cliff");
+        let rounds = run(Duration::from_secs(4));
+        println!(
+            "0 to 4 live and back, {rounds} times: {} page-layer calls",
+            page_calls_of("cliff") - before
+        );
+        assert_eq!(page_calls_of("cliff"), before);
+    });
+}
+
+#[test]
+fn what_is_in_use_stays() {
+    in_both_modes("what_is_in_use_stays", &[], || {
+        let list = fill(64 * MIB, 4096);
+        until("there is a reaper", has_reaper);
+        std::thread::sleep(Duration::from_secs(2));
+        let (mut at, mut count) = (list, 0);
+        while !at.is_null() {
+            // SAFETY: the link that `fill` wrote.
+            at = unsafe { at.cast::<*mut u8>().read() };
+            count += 1;
+        }
+        assert_eq!(count, 64 * MIB / 4096);
+        free_all(list);
+    });
+}
+
+#[test]
+fn a_fork_child_starts_its_own() {
+    in_both_modes("a_fork_child_starts_its_own", &[], || {
+        free_all(fill(64 * MIB, 4096));
+        until("there is a reaper", has_reaper);
+        // SAFETY: the child allocates, which this library supports, looks into /proc and leaves.
+        let child = unsafe { libc::fork() };
+        assert!(child >= 0);
+        if child == 0 {
+            let alone = !has_reaper();
+            free_all(fill(64 * MIB, 4096));
+            until("the child has one", has_reaper);
+            let rss = resident_bytes();
+            until("the child's memory is back", || resident_bytes() <= rss.min(32 * MIB));
+            // SAFETY: nothing is to be run at exit.
+            unsafe { libc::_exit(if alone { 0 } else { 1 }) };
+        }
+        let mut status = 0;
+        // SAFETY: waits for the child.
+        unsafe { libc::waitpid(child, &mut status, 0) };
+        assert_eq!(status, 0, "the child's reaper was not its parent's");
+    });
+}
+
+/// Processor time of the reaper so far, in clock ticks of a hundredth of a second.
+fn reaper_ticks() -> u64 {
+    let tasks = fs::read_dir("/proc/self/task").expect("/proc is mounted");
+    tasks
+        .flatten()
+        .filter_map(|task| fs::read_to_string(task.path().join("stat")).ok())
+        .filter(|stat| stat.contains("(uslab-reaper)"))
+        .filter_map(|stat| {
+            let fields: Vec<u64> =
+                stat.rsplit_once(')')?.1.split_whitespace().skip(1).flat_map(str::parse).collect();
+            Some(fields.get(10)? + fields.get(11)?)
+        })
+        .sum()
+}
+
+#[test]
+fn it_costs_next_to_nothing_beside_a_busy_program() {
+    in_both_modes("it_costs_next_to_nothing_beside_a_busy_program", &[], || {
+        let caches: Vec<RawCache> =
+            (1..100).map(|n| CacheBuilder::new("busy").build_raw(16 * n).unwrap()).collect();
+        let list = fill(64 * MIB, 4096);
+        until("there is a reaper", has_reaper);
+        let (start, before) = (Instant::now(), reaper_ticks());
+        while start.elapsed() < Duration::from_secs(5) {
+            for cache in &caches {
+                let object = cache.alloc().unwrap();
+                // SAFETY: from this cache, unused.
+                unsafe { cache.free(object) };
+            }
+        }
+        let used = reaper_ticks() - before;
+        println!(
+            "the reaper beside 99 busy caches: {used} hundredths of a second in {:.1?}",
+            start.elapsed()
+        );
+        assert!(used < 50, "a tenth of a CPU would be far too much");
+        free_all(list);
+    });
+}

@@ -1,0 +1,17 @@
+//! Tests of what a process has one of, in both modes.
+
+use super::again::again;
+
+/// Runs `body` in a process of its own in each mode, with `environment` added.
+pub fn in_both_modes(name: &str, environment: &[(&str, &str)], body: impl FnOnce()) {
+    for mode in ["1", "0"] {
+        let environment = [environment, &[("USLAB_RSEQ", mode)]].concat();
+        let Some(output) = again(name, &environment) else { return body() };
+        let text = String::from_utf8_lossy(&output.stdout);
+        for line in text.lines().filter(|line| line.contains(": ")) {
+            println!("{line}");
+        }
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "USLAB_RSEQ={mode}: {}\n{text}\n{errors}", output.status);
+    }
+}
