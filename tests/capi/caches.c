@@ -102,8 +102,17 @@ static void errors(void)
     CHECK_FAILS(uslab_cache_alloc_bulk(cache, 0, 1, NULL), EINVAL);
     CHECK_FAILS(uslab_cache_alloc_bulk(cache, 0, (size_t)-1 / 2, NULL), EINVAL);
     CHECK(uslab_cache_alloc_bulk(cache, 0, 0, NULL));
+    /* What is popped before more than there is room for in any memory is asked for goes back. */
+    CHECK(uslab_cache_alloc_bulk(cache, 0, 100, objects));
+    uslab_cache_free_bulk(cache, 100, objects);
+    CHECK_FAILS(uslab_cache_alloc_bulk(cache, 0, (size_t)-1, objects), ENOMEM);
     CHECK_FAILS(uslab_cache_prefill(cache, 0x80000000u, 1), EINVAL);
+    CHECK_FAILS(uslab_cache_prefill(cache, USLAB_ZERO, 1), EINVAL);
     CHECK(uslab_cache_destroy(cache) == 0);
+    /* A handle after its end, while its memory is nobody's. */
+    CHECK(uslab_cache_destroy(cache) == EINVAL);
+    CHECK_FAILS(uslab_cache_alloc(cache, 0), EINVAL);
+    CHECK_FAILS(uslab_cache_alloc_bulk(cache, 0, 3, objects), EINVAL);
 
     cache = uslab_cache_create("not \xff UTF-8", 8, NULL);
     CHECK(cache != NULL && strcmp(uslab_cache_name(cache), "not ") == 0);
@@ -178,7 +187,7 @@ static void bulk(void)
     size_t s, i;
     CHECK(cache != NULL);
     for (s = 0; s < sizeof sizes / sizeof *sizes; s++) {
-        CHECK(uslab_cache_alloc_bulk(cache, s % 2 ? USLAB_ZERO : 0, sizes[s], objects));
+        CHECK(uslab_cache_alloc_bulk(cache, s % 2 ? USLAB_ZERO : s % 4 ? USLAB_NORECLAIM : 0, sizes[s], objects));
         for (i = 0; i < sizes[s]; i++) {
             if (s % 2) CHECK(all_are(objects[i], 0, 64));
             memset(objects[i], (int)(i % 251), 64);
@@ -240,7 +249,7 @@ static void *churn(void *argument)
     int round, i;
     for (round = 0; round < 2000; round++) {
         CHECK(uslab_cache_alloc_bulk(cache, 0, 50, mine));
-        for (i = 50; i < 100; i++) CHECK((mine[i] = uslab_cache_alloc(cache, 0)) != NULL);
+        for (i = 50; i < 100; i++) CHECK((mine[i] = uslab_cache_alloc(cache, i % 2 ? USLAB_NORECLAIM : 0)) != NULL);
         for (i = 0; i < 100; i++) memset(mine[i], i, 40);
         for (i = 0; i < 100; i++) CHECK(all_are(mine[i], i, 40));
         for (i = 0; i < 50; i++) uslab_cache_free(cache, mine[i]);

@@ -2,11 +2,12 @@
 //!
 //! ```text
 //!   library.rs  builds and stages what is tested        *.c, *.cpp  programs, each of which ends with "ok"
-//!   header.rs   the headers alone, and against the library
+//!   header.rs   the headers alone, and against the library       builds.rs   pkg-config and CMake
 //! ```
 //!
 //! By hand: compile a program of this directory as `library.rs` does, and run it, with `USLAB_RSEQ=0` for the locked mode.
 
+mod builds;
 mod header;
 mod library;
 

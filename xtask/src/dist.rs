@@ -52,7 +52,10 @@ pub fn run(workspace: &Workspace) -> Result<()> {
     for name in DOCUMENTS {
         copy(&workspace.root.join(name), &stage.join("share/doc/uslab").join(name))?;
     }
-    copy_tree(&workspace.root.join("docs/guide"), &stage.join("share/doc/uslab/docs/guide"))?;
+    // Laid out as in the repository: the guide links to the examples.
+    for documents in ["docs/guide", "crates/uslab-capi/examples"] {
+        copy_tree(&workspace.root.join(documents), &stage.join("share/doc/uslab").join(documents))?;
+    }
     for (what, place) in GENERATED {
         generate(&release.join("uslab"), what, &stage.join(place))?;
     }

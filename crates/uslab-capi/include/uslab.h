@@ -100,7 +100,7 @@ int uslab_cache_destroy(uslab_cache *cache) USLAB_NOEXCEPT;
 /*
  * An object: uninitialised, constructed, or with USLAB_ZERO zeroes. NULL with ENOMEM, or EINVAL for flags that are none.
  *
- * With flags 0 mostly a dozen instructions; about once in sixty calls a slow path, which may make system calls and sleep on short locks.
+ * Without USLAB_ZERO mostly a dozen instructions; about once in sixty calls a slow path, which may make system calls and sleep on short locks.
  */
 void *uslab_cache_alloc(uslab_cache *cache, unsigned flags) USLAB_NOEXCEPT;
 
@@ -130,10 +130,12 @@ size_t uslab_cache_usable_size(const uslab_cache *cache) USLAB_NOEXCEPT;
 /* A private store of objects of one cache. One thread at a time may use it. */
 typedef struct uslab_sheaf uslab_sheaf;
 
-/* A store of n objects: so many allocations from it cannot fail. For work that must not stop half way. */
+/* A store of n objects: so many allocations from it cannot fail. For work that must not stop half way. `flags`: 0 | USLAB_NORECLAIM; zeroes are
+ * asked for when an object is taken. */
 uslab_sheaf *uslab_cache_prefill(uslab_cache *cache, unsigned flags, size_t n) USLAB_NOEXCEPT;
 
-/* An object of the store, to be freed with uslab_cache_free; NULL with ENOMEM when it is used up. No lock, no system call. */
+/* An object of the store, to be freed with uslab_cache_free; NULL with ENOMEM when it is used up. `flags` as for uslab_cache_alloc. No lock, no
+ * system call. */
 void *uslab_sheaf_alloc(uslab_sheaf *sheaf, unsigned flags) USLAB_NOEXCEPT;
 
 /* Objects left; 0 for NULL. */

@@ -1,8 +1,8 @@
 //! Caches: `uslab_cache_*`.
 
 use crate::abi::{
-    CacheOptions, USLAB_COLD, USLAB_HWCACHE_ALIGN, USLAB_NO_CACHING, USLAB_POISON, USLAB_RED_ZONE,
-    USLAB_STORE_USER, USLAB_ZERO,
+    CacheOptions, USLAB_COLD, USLAB_HWCACHE_ALIGN, USLAB_NO_CACHING, USLAB_NORECLAIM, USLAB_POISON,
+    USLAB_RED_ZONE, USLAB_STORE_USER, USLAB_ZERO,
 };
 use crate::handle::{self, Handle, Kind};
 use crate::malloc::{ALLOC_FLAGS, refuse};
@@ -141,7 +141,8 @@ unsafe extern "C" fn uslab_cache_destroy(cache: *mut Object) -> c_int {
 /// `cache` must be null or a cache.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn uslab_cache_alloc(cache: *const Object, flags: c_uint) -> *mut c_void {
-    if flags == 0 && !cache.is_null() {
+    // Popping takes nothing from anybody: that reclaim is not wanted matters to the slow path alone.
+    if flags & !USLAB_NORECLAIM == 0 && !cache.is_null() {
         // SAFETY: a cache of the caller's: its slots live for ever.
         let object = unsafe { rseq::pop((*cache).value.slots) };
         if !object.is_null() {
@@ -214,7 +215,7 @@ unsafe extern "C" fn uslab_cache_alloc_bulk(
     objects: *mut *mut c_void,
 ) -> bool {
     let mut got = 0;
-    if flags == 0 && !cache.is_null() && !objects.is_null() {
+    if flags & !USLAB_NORECLAIM == 0 && !cache.is_null() && !objects.is_null() {
         // SAFETY: a cache of the caller's: its slots live for ever; there is room for `n`.
         got = unsafe { rseq::pop_bulk((*cache).value.slots, n, objects.cast()) };
         if got == n {
@@ -245,6 +246,10 @@ unsafe extern "C" fn alloc_bulk_slow(
         return true;
     }
     if let Some(error) = refuse(objects, n) {
+        for at in 0..got {
+            // SAFETY: popped by the fast function, used by nobody.
+            unsafe { inside.raw.core().free_bulk(&[objects.add(at).cast::<*mut u8>().read_unaligned()]) };
+        }
         return failure::no(error);
     }
     // SAFETY: the caller's promise; nulls first, since the caller's places need not be initialised.

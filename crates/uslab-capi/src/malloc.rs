@@ -112,6 +112,7 @@ unsafe extern "C" fn uslab_free_bulk(n: usize, objects: *const *mut c_void) {
         uslab::os::errno::set(error);
         return;
     }
+    let _errno = uslab::os::errno::Preserved::new();
     // SAFETY: the caller's promise.
     unsafe { malloc::free_bulk(core::slice::from_raw_parts(objects.cast(), n)) };
 }

@@ -1,6 +1,6 @@
 //! Prefilled sheaves: `uslab_cache_prefill` and `uslab_sheaf_*`.
 
-use crate::abi::USLAB_ZERO;
+use crate::abi::{USLAB_NORECLAIM, USLAB_ZERO};
 use crate::cache::{self, Cache};
 use crate::failure;
 use crate::handle::{Handle, Kind};
@@ -27,7 +27,7 @@ unsafe extern "C" fn uslab_cache_prefill(
 ) -> *mut Handle<Sheaf> {
     // SAFETY: the caller's promise; the cache is not destroyed while the sheaf holds objects, and not looked at when it holds none.
     let Some(cache) = (unsafe { Handle::get(cache) }) else { return failure::null(libc::EINVAL) };
-    if cache::refuses_flags(cache, flags) {
+    if flags & !USLAB_NORECLAIM != 0 {
         return failure::null(libc::EINVAL);
     }
     let Some(store) = cache.raw.prefill(n) else { return failure::null(libc::ENOMEM) };
@@ -68,7 +68,7 @@ unsafe extern "C" fn uslab_sheaf_count(sheaf: *const Handle<Sheaf>) -> usize {
 unsafe extern "C" fn uslab_sheaf_refill(sheaf: *mut Handle<Sheaf>, flags: c_uint, n: usize) -> c_int {
     // SAFETY: the caller's promise.
     let Some(inside) = (unsafe { Handle::get_mut(sheaf) }) else { return failure::code(libc::EINVAL) };
-    if cache::refuses_flags(inside.cache, flags) {
+    if flags & !USLAB_NORECLAIM != 0 {
         return failure::code(libc::EINVAL);
     }
     if inside.store.len() >= n {
