@@ -39,8 +39,9 @@ impl Machine {
         Ok(Machine { kernel })
     }
 
-    /// The command that boots a guest: its console is the command's standard output; `words` go to the guest's first process.
-    pub fn boot(&self, initramfs: &Path, words: &[String]) -> Command {
+    /// The command that boots a guest: its console is the command's standard output; `words` go to the guest's first process, and
+    /// `parameters` to its kernel beside those that all guests have.
+    pub fn boot(&self, initramfs: &Path, parameters: &[String], words: &[String]) -> Command {
         let mut command = Command::new(QEMU);
         command.args(["-machine", "pc", "-accel", "tcg,thread=multi", "-cpu", "max"]);
         command.args(["-m", &format!("{}M", 2 * NODE_MIB), "-smp", &CPUS.to_string()]);
@@ -51,9 +52,12 @@ impl Machine {
         }
         command.args(["-display", "none", "-nodefaults", "-serial", "stdio", "-no-reboot"]);
         command.arg("-kernel").arg(&self.kernel).arg("-initrd").arg(initramfs);
-        // A level of 1 lets a panic through and nothing else; `panic=-1` ends QEMU there and then.
-        let kernel = "console=ttyS0 quiet loglevel=1 panic=-1 psi=1";
-        command.args(["-append", &format!("{kernel} -- {}", words.join(" "))]);
+        // A level of 1 lets a panic through and nothing else; `panic=-1` ends QEMU there and then. Pages stay on their nodes: to move one the
+        // kernel interrupts all CPUs, and each interrupt waits until the host runs the CPU that it is for.
+        let kernel = "console=ttyS0 quiet loglevel=1 panic=-1 psi=1 numa_balancing=disable";
+        let line: Vec<&str> =
+            [kernel].into_iter().chain(parameters.iter().map(String::as_str)).chain(["--"]).collect();
+        command.args(["-append", &format!("{} {}", line.join(" "), words.join(" "))]);
         command
     }
 }
@@ -139,10 +143,10 @@ mod tests {
     #[test]
     fn a_guest_has_all_its_cpus_on_two_nodes_and_its_words_at_the_end() {
         let machine = Machine { kernel: "vmlinuz".into() };
-        let command = machine.boot(Path::new("initramfs"), &["vm-boots".into()]);
+        let command = machine.boot(Path::new("initramfs"), &["a=b".into()], &["vm-boots".into()]);
         let line = crate::workspace::line_of(&command);
         assert!(line.contains("cpus=0-3") && line.contains("cpus=4-7"), "{line}");
-        assert!(line.ends_with("psi=1 -- vm-boots'"), "{line}");
+        assert!(line.ends_with("numa_balancing=disable a=b -- vm-boots'"), "{line}");
     }
 
     #[test]

@@ -52,6 +52,9 @@ pub struct Args {
     /// In the test of limits reclaim is called by a loop of the program, and not by the library's own thread.
     #[arg(long)]
     own_loop: bool,
+    /// When the guest's kernel backs memory with huge pages; if not said, as Debian has it, which is always.
+    #[arg(long, value_name = "WHEN", value_parser = ["always", "madvise", "never"])]
+    huge_pages: Option<String>,
     /// Keep the guests' files, and show the commands that boot them.
     #[arg(long)]
     keep: bool,
@@ -155,6 +158,8 @@ impl Session<'_> {
         let sizes = Sizes::of(wanted);
         let options =
             Options { run: Duration::from_secs_f64(self.args.minutes * 60.0), own_loop: self.args.own_loop };
+        let huge_pages = self.args.huge_pages.iter();
+        let parameters: Vec<String> = huge_pages.map(|when| format!("transparent_hugepage={when}")).collect();
         let interrupted = guest::interrupts()?;
         let mut failed = Vec::new();
         for (at, case) in cases.iter().enumerate() {
@@ -162,7 +167,7 @@ impl Session<'_> {
             let (mut words, limit) = (case.plan)(&options, &sizes);
             // The guest's own limit holds when nobody is left to end it.
             words.insert(0, format!("limit={}", limit.as_secs()));
-            let mut command = self.machine.boot(&self.files.initramfs, &words);
+            let mut command = self.machine.boot(&self.files.initramfs, &parameters, &words);
             if self.args.keep {
                 println!("$ {}", workspace::line_of(&command));
             }
@@ -178,7 +183,7 @@ impl Session<'_> {
                 }
             }
             if stop {
-                break;
+                bail!("interrupted");
             }
         }
         match &failed[..] {

@@ -42,6 +42,8 @@ impl Entry {
 pub trait Caches: Sync {
     /// The entry of a key, made if it is not there.
     fn get(&self, cache: usize, key: u32, make: impl FnOnce() -> Entry) -> Entry;
+    /// Entries that each holds, and that each has given up.
+    fn held_and_given_up(&self) -> [[u64; 2]; 3];
 }
 
 /// Maps that keep everything.
@@ -58,6 +60,12 @@ impl Caches for Plain {
             entry
         })
     }
+
+    fn held_and_given_up(&self) -> [[u64; 2]; 3] {
+        let held =
+            |shard: &Mutex<HashMap<u32, Entry>>| shard.lock().expect("nobody panics with it").len() as u64;
+        [0, 1, 2].map(|cache: usize| [self.0[cache].iter().map(held).sum(), 0])
+    }
 }
 
 /// The library's ready-made caches, which are shrinkers.
@@ -73,5 +81,12 @@ impl Shrinking {
 impl Caches for Shrinking {
     fn get(&self, cache: usize, key: u32, make: impl FnOnce() -> Entry) -> Entry {
         self.0[cache].get_or_insert_with(key, make)
+    }
+
+    fn held_and_given_up(&self) -> [[u64; 2]; 3] {
+        [0, 1, 2].map(|cache: usize| {
+            let stats = self.0[cache].stats();
+            [stats.entries as u64, stats.evicted]
+        })
     }
 }

@@ -47,8 +47,9 @@ impl Group {
 
 /// What the program's memory did, look by look.
 pub struct Watch {
-    current: File,
+    file: File,
     high: u64,
+    current: u64,
     peak: u64,
     above_since: Option<Instant>,
     breaches: u64,
@@ -59,11 +60,18 @@ impl Watch {
     /// Begins to watch.
     pub fn of(group: &Group) -> Result<Watch, Error> {
         let high = std::fs::read_to_string(group.file("memory.high"))?;
-        let current = File::open(group.file("memory.current"))?;
+        let file = File::open(group.file("memory.current"))?;
         // "max" is no limit.
         let high = high.trim().parse().unwrap_or(u64::MAX);
-        let mut watch =
-            Watch { current, high, peak: 0, above_since: None, breaches: 0, longest: Duration::ZERO };
+        let mut watch = Watch {
+            file,
+            high,
+            current: 0,
+            peak: 0,
+            above_since: None,
+            breaches: 0,
+            longest: Duration::ZERO,
+        };
         if watch.look().is_none() {
             return Err(Error::new(ErrorKind::InvalidData, "memory.current is no number"));
         }
@@ -73,13 +81,14 @@ impl Watch {
     /// Reads the figure once.
     pub fn look(&mut self) -> Option<()> {
         let mut text = [0; 32];
-        let bytes = self.current.read_at(&mut text, 0).ok()?;
+        let bytes = self.file.read_at(&mut text, 0).ok()?;
         let current: u64 = std::str::from_utf8(&text[..bytes]).ok()?.trim().parse().ok()?;
         self.see(current, Instant::now());
         Some(())
     }
 
     fn see(&mut self, current: u64, now: Instant) {
+        self.current = current;
         self.peak = self.peak.max(current);
         if current <= self.high {
             self.above_since = None;
@@ -90,6 +99,13 @@ impl Watch {
         }
         let since = *self.above_since.get_or_insert(now);
         self.longest = self.longest.max(now - since);
+    }
+
+    /// What there is now, for a person.
+    pub fn line(&self) -> String {
+        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+        let (now, peak) = (mib(self.current), mib(self.peak));
+        format!("{now:.1} MiB, {peak:.1} at most, above memory.high {} times", self.breaches)
     }
 
     /// What was seen, as members of a JSON object: the highest use, how often it rose above `memory.high`, the longest it stayed there.

@@ -1,11 +1,11 @@
 //! A program whose three caches together want more memory than it may have.
 //!
 //! Threads share one trace (`traffic.rs`, the one of the simulation) and ask the caches for its keys. What is not there is made again, which
-//! takes time in proportion to the entry's cost: 1, 10 or 100. At the end one line of JSON says what came of it.
+//! takes time in proportion to the entry's cost: 1, 10 or 100. Requests come at a rate, as they come to servers. At the end one line of JSON says what came of it.
 //!
 //! ```text
-//!   three-caches --seconds 60                  caches that shrink when the library asks them to
-//!   three-caches --seconds 60 --own-loop       the same, asked by a loop of this program
+//!   three-caches --seconds 60 --rate 8000      caches that shrink when the library asks them to
+//!   three-caches --seconds 60 --own-loop       the same, asked by a loop of this program; as fast as they can
 //!   three-caches --seconds 60 --no-reclaim     plain maps that keep everything
 //!   three-caches --simulate --operations N     what the simulation says of N steps, with memory for half of all entries
 //!   three-caches --wanted                      what it takes to hold every entry
@@ -34,14 +34,16 @@ use traffic::{COSTS, KEYS, Tally, Traffic};
 const STEPS_A_PHASE: u64 = 200_000;
 /// Steps that a thread takes at once.
 const BLOCK: u64 = 64;
-const THREADS: usize = 4;
+/// Most of them sleep: over a miss, or because nothing is to be done.
+const THREADS: u64 = 8;
 /// What one unit of cost takes.
-const UNIT: Duration = Duration::from_micros(5);
+const UNIT: Duration = Duration::from_micros(100);
 
 #[derive(Default)]
 struct Args {
     seconds: u64,
     operations: u64,
+    rate: u64,
     no_reclaim: bool,
     own_loop: bool,
     simulate: bool,
@@ -54,6 +56,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Option<Args> {
         match word.as_str() {
             "--seconds" => args.seconds = words.next()?.parse().ok()?,
             "--operations" => args.operations = words.next()?.parse().ok()?,
+            "--rate" => args.rate = words.next()?.parse().ok()?,
             "--no-reclaim" => args.no_reclaim = true,
             "--own-loop" => args.own_loop = true,
             "--simulate" => args.simulate = true,
@@ -67,7 +70,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Option<Args> {
 fn main() -> ExitCode {
     let Some(args) = parse(std::env::args().skip(1)) else {
         eprintln!(
-            "three-caches [--seconds N] [--operations N] [--no-reclaim | --own-loop | --simulate] | --wanted"
+            "three-caches [--seconds N] [--operations N] [--rate N] [--no-reclaim | --own-loop | --simulate] | --wanted"
         );
         return ExitCode::from(2);
     };
@@ -77,18 +80,21 @@ fn main() -> ExitCode {
     }
     let traffic = Traffic::new(STEPS_A_PHASE);
     let begin = Instant::now();
-    let tally = if args.simulate {
+    let (tally, held) = if args.simulate {
         let trace = (0..args.operations).map(|number| traffic.step(number));
-        traffic::balanced(trace, COSTS.map(|cost| 2 * cost as u32), all_entries() / 2, entry_bytes)
+        let tally =
+            traffic::balanced(trace, COSTS.map(|cost| 2 * cost as u32), all_entries() / 2, entry_bytes);
+        (tally, [[0; 2]; 3])
     } else if args.no_reclaim {
-        run(&Plain::default(), &traffic, &args)
+        let caches = Plain::default();
+        (run(&caches, &traffic, &args), caches.held_and_given_up())
     } else {
         let caches = Shrinking::new().expect("memory for three empty caches");
         let _loop = args.own_loop.then(own_loop::start);
-        run(&caches, &traffic, &args)
+        (run(&caches, &traffic, &args), caches.held_and_given_up())
     };
     println!(
-        r#"{{"operations":{},"hits":{},"misses":{},"cost":{},"hit_rate":{:.5},"seconds":{:.1},"mode":"{}"}}"#,
+        r#"{{"operations":{},"hits":{},"misses":{},"cost":{},"hit_rate":{:.5},"held_and_given_up":{held:?},"seconds":{:.1},"mode":"{}"}}"#,
         tally.operations,
         tally.hits,
         tally.operations - tally.hits,
@@ -121,16 +127,21 @@ fn wanted() {
 /// Runs the trace on `caches`, as long as the arguments say.
 fn run<C: Caches>(caches: &C, traffic: &Traffic, args: &Args) -> Tally {
     let (next, total) = (AtomicU64::new(0), Mutex::new(Tally::default()));
-    let end = Instant::now().checked_add(Duration::from_secs(args.seconds.min(u64::from(u32::MAX))));
+    let begin = Instant::now();
+    // Between the beginnings of two blocks.
+    let pause_us = (BLOCK * 1_000_000).checked_div(args.rate).unwrap_or(0);
+    let end = begin.checked_add(Duration::from_secs(args.seconds.min(u64::from(u32::MAX))));
     std::thread::scope(|scope| {
         for _ in 0..THREADS {
             scope.spawn(|| {
                 let mut tally = Tally::default();
                 loop {
                     let first = next.fetch_add(BLOCK, Relaxed);
-                    if first >= args.operations || end.is_some_and(|end| Instant::now() >= end) {
+                    let due = begin + Duration::from_micros(pause_us * (first / BLOCK));
+                    if first >= args.operations || end.is_some_and(|end| due.max(Instant::now()) >= end) {
                         break;
                     }
+                    std::thread::sleep(due.saturating_duration_since(Instant::now()));
                     for number in first..(first + BLOCK).min(args.operations) {
                         let (cache, key) = traffic.step(number);
                         let mut made = false;
@@ -156,10 +167,7 @@ fn run<C: Caches>(caches: &C, traffic: &Traffic, args: &Args) -> Tally {
 
 /// What a miss costs, in time; then the entry.
 fn make(cache: usize, key: u32) -> Entry {
-    let begin = Instant::now();
-    let entry = Entry::new(cache, key);
-    while begin.elapsed() < UNIT * COSTS[cache] as u32 {
-        std::hint::spin_loop();
-    }
-    entry
+    // Asleep, as over a disk or a network: eight emulated CPUs that spin would leave nothing for anybody else.
+    std::thread::sleep(UNIT * COSTS[cache] as u32);
+    Entry::new(cache, key)
 }

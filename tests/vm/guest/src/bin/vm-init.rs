@@ -25,6 +25,8 @@ use std::time::{Duration, Instant};
 
 /// How often the program's memory is looked at.
 const LOOK: Duration = Duration::from_millis(10);
+/// How often a person who watches is told of it.
+const TELL: Duration = Duration::from_secs(30);
 
 fn main() {
     if std::process::id() != 1 {
@@ -94,8 +96,13 @@ fn run(number: usize, step: &job::Step) -> Result<String, Error> {
     let begin = Instant::now();
     let child = command.spawn()?.id();
     let mut watch = Watch::of(&group)?;
+    let mut told = begin;
     let status = loop {
         watch.look();
+        if told.elapsed() >= TELL {
+            told = Instant::now();
+            println!("{} after {} s: {}", step.program, begin.elapsed().as_secs(), watch.line());
+        }
         if let Some(status) = reap(child) {
             break status;
         }
