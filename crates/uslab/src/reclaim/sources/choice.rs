@@ -65,12 +65,12 @@ impl Choice {
     }
 
     /// This choice, as far as the environment says nothing else: `USLAB_PRESSURE` is `auto`, `off`, or a list of `systemd`, `psi` and
-    /// `cgroup` with commas; `USLAB_PRESSURE_LOG=1` asks for the log. Neither blocks nor allocates; reads the environment as `getenv` does, so that no other
-    /// thread may set variables meanwhile.
+    /// `cgroup` with commas; `USLAB_PRESSURE_LOG=1` asks for the log. The environment is the one that the process was started with.
+    /// Neither blocks nor allocates; may be called on any thread.
     #[must_use]
     pub fn under_environment(self) -> Choice {
-        let [which, log] = env::lookup(["USLAB_PRESSURE", "USLAB_PRESSURE_LOG"]);
-        self.under(which.as_ref().map(env::Value::as_bytes), log.as_ref().map(env::Value::as_bytes))
+        let [which, log] = env::lookup_at_start(["USLAB_PRESSURE", "USLAB_PRESSURE_LOG"]);
+        self.under(text(&which), text(&log))
     }
 
     fn under(mut self, which: Option<&[u8]>, log: Option<&[u8]>) -> Choice {
@@ -103,6 +103,11 @@ impl Choice {
         // A slip of the pen switches nothing off.
         if understood { chosen } else { self }
     }
+}
+
+/// Its text; what is too long is as good as none.
+fn text(value: &Option<Result<env::Value, env::TooLong>>) -> Option<&[u8]> {
+    Some(value.as_ref()?.as_ref().ok()?.as_bytes())
 }
 
 #[cfg(test)]

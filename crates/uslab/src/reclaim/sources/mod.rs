@@ -91,6 +91,8 @@ pub struct Sources {
     psi_why: Why,
     headroom: Headroom,
     looked_ms: u64,
+    /// When the process's place was looked up.
+    followed_ms: u64,
 }
 
 impl Sources {
@@ -107,6 +109,7 @@ impl Sources {
             psi_why: Why::NotChosen,
             headroom: Headroom::new(),
             looked_ms: 0,
+            followed_ms: 0,
         }
     }
 
@@ -130,9 +133,11 @@ impl Sources {
             sources.way = way.unwrap_or(Path::EMPTY);
             sources.place = way.and_then(|way| Place::find(&sources.proc, &way));
         }
-        sources.find_stall(clock::coarse_ms());
+        let now_ms = clock::coarse_ms();
+        sources.followed_ms = now_ms;
+        sources.find_stall(now_ms);
         // What was hit before is not news.
-        sources.look();
+        sources.look(now_ms);
         if choice.log {
             sources.describe(&mut |line| report::say(line));
         }
@@ -151,8 +156,7 @@ impl Sources {
             if now >= self.looked_ms.saturating_add(apart_ms) {
                 self.looked_ms = now;
                 apart_ms = TICK_MS;
-                self.follow(now);
-                if let Some(pressure) = self.look() {
+                if let Some(pressure) = self.look(now) {
                     // The limits' word is the stronger one. What else there is must not pile up in pipes meanwhile.
                     self.listen(now, 0, false);
                     return Some(pressure);
@@ -198,10 +202,11 @@ impl Sources {
     /// Looks at the limits, without waiting. Limits may have been changed since the last time.
     pub fn headroom(&mut self) -> Option<Pressure> {
         let _errno = Preserved::new();
-        self.look()
+        self.look(clock::coarse_ms())
     }
 
-    fn look(&mut self) -> Option<Pressure> {
+    fn look(&mut self, now_ms: u64) -> Option<Pressure> {
+        self.follow(now_ms);
         let place = self.place.as_ref().ok().filter(|_| self.choice.cgroup)?;
         let look = self.headroom.look(place);
         let wanted = match look.excess_bytes {
@@ -212,9 +217,10 @@ impl Sources {
         Some(Pressure { kind: Kind::CgroupHeadroom, wanted })
     }
 
-    /// Whether descriptors are held, so that waiting ends when something happens and not only at the next look.
+    /// Whether descriptors are held, so that [`wait`](Self::wait) ends when something happens and not only at the next look. A source whose
+    /// descriptor the program has closed counts: it is opened again in `wait`.
     pub fn watches_descriptors(&self) -> bool {
-        self.stall.as_ref().is_some_and(Stall::is_open) || self.headroom.events().is_some()
+        self.stall.is_some() || self.headroom.events().is_some()
     }
 
     /// One line for each source: what was found, or why it is not watched.
@@ -244,9 +250,11 @@ impl Sources {
 
     /// Where the process stands may change: a manager moves it, or it is moved to a container.
     fn follow(&mut self, now_ms: u64) {
-        if !self.choice.psi && !self.choice.cgroup {
+        let due = now_ms >= self.followed_ms.saturating_add(TICK_MS);
+        if !due || (!self.choice.psi && !self.choice.cgroup) {
             return;
         }
+        self.followed_ms = now_ms;
         let Ok(way) = Place::way(&self.proc) else { return };
         if way == self.way {
             return;

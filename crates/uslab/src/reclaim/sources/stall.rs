@@ -241,9 +241,4 @@ impl Stall {
             _ => Err(Why::Ended),
         }
     }
-
-    /// Whether a descriptor is held.
-    pub fn is_open(&self) -> bool {
-        self.descriptor.is_some()
-    }
 }
