@@ -94,6 +94,60 @@ static void shrinkers(void)
     CHECK(uslab_cache_destroy(one.cache) == 0);
 }
 
+/* A shrinker that must not be called while `forbidden`. */
+static int forbidden, called;
+
+static size_t count_called(void *context, const uslab_shrink_control *control)
+{
+    (void)context;
+    (void)control;
+    CHECK(!forbidden);
+    called++;
+    return one.n;
+}
+
+static void limits(void)
+{
+    uslab_shrinker_options options;
+    uslab_usage usage;
+    void *object;
+    size_t i;
+    memset(&options, 0, sizeof options);
+    options.type_size = sizeof options;
+    options.count = count_called;
+    options.scan = scan;
+    options.context = &one;
+    memset(&usage, 0, sizeof usage);
+    usage.type_size = sizeof usage;
+    CHECK(uslab_set_limit(2, 1) == EINVAL);
+
+    one.cache = uslab_cache_create("limited", 4096, NULL);
+    one.shrinker = uslab_shrinker_register("limited", &options);
+    CHECK(one.cache != NULL && one.shrinker != NULL);
+    (void)uslab_release_memory();
+    CHECK(uslab_get_usage(&usage) == 0);
+    CHECK(uslab_set_limit(0, usage.used_bytes + usage.dirty_bytes + (16u << 20)) == 0);
+    /* Without reclaim it ends at the limit, with it entries go instead. */
+    forbidden = 1;
+    for (one.n = 0; one.n < 20000; one.n++)
+        if ((one.entry[one.n] = uslab_cache_alloc(one.cache, USLAB_NORECLAIM)) == NULL) break;
+    CHECK(errno == ENOMEM && one.n > 1000 && one.n < 6000);
+    CHECK(!uslab_cache_alloc_bulk(one.cache, USLAB_NORECLAIM, 1000, one.entry + one.n) && errno == ENOMEM);
+    forbidden = 0;
+    i = one.n;
+    object = uslab_cache_alloc(one.cache, 0);
+    CHECK(object != NULL && called > 0 && one.n < i);
+    uslab_cache_free(one.cache, object);
+    uslab_shrinker_unregister(one.shrinker);
+    CHECK(uslab_malloc(1u << 30) == NULL && errno == ENOMEM);
+    CHECK(uslab_set_limit(0, 0) == 0);
+    object = uslab_malloc(1u << 30);
+    CHECK(object != NULL);
+    uslab_free(object);
+    uslab_cache_free_bulk(one.cache, one.n, one.entry);
+    CHECK(uslab_cache_destroy(one.cache) == 0);
+}
+
 static void figures(void)
 {
     uslab_cache *cache = uslab_cache_create("a \"name\"\\", 100, NULL);
@@ -195,6 +249,7 @@ static void versions(void)
 int main(void)
 {
     shrinkers();
+    limits();
     figures();
     versions();
     return ended();

@@ -68,7 +68,9 @@ typedef struct uslab_cache uslab_cache;
 
 /* Switches of an allocation. */
 #define USLAB_ZERO          0x10000u /* zeroes; EINVAL for a cache with a constructor, whose work that would undo */
-#define USLAB_NORECLAIM     0x20000u /* fail rather than call shrinkers: for callers that hold locks which a shrinker takes */
+#define USLAB_NORECLAIM     0x20000u /* fail rather than call shrinkers: for callers that hold locks which a shrinker takes. Allocations from
+                                        caches heed it; uslab_malloc_flags, uslab_cache_prefill and uslab_sheaf_refill take it, but this
+                                        version's may call shrinkers all the same where memory is short. */
 
 typedef struct uslab_cache_options {
     size_t   type_size;           /* sizeof(uslab_cache_options) */
@@ -241,6 +243,15 @@ size_t uslab_reclaim(size_t bytes) USLAB_NOEXCEPT;
 
 /* Gives everything that is free back to the system, without asking shrinkers; how many bytes that were. */
 size_t uslab_release_memory(void) USLAB_NOEXCEPT;
+
+/*
+ * Limits what the allocator holds in this process, in bytes; 0 is no limit. Counted are the pages of slabs and large objects, and free ones that
+ * still have memory.
+ *
+ * Above `soft_bytes` a background thread reclaims. An allocation that would go beyond `hard_bytes` reclaims first, on its own thread, calling shrinkers
+ * for that; where that does not help it fails with ENOMEM. Frees always work. EINVAL: the soft limit is above the hard one.
+ */
+int uslab_set_limit(size_t soft_bytes, size_t hard_bytes) USLAB_NOEXCEPT;
 
 /* ---- Figures --------------------------------------------------------------------------------------------------------- */
 

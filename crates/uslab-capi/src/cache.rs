@@ -165,7 +165,9 @@ unsafe extern "C" fn alloc_slow(cache: *const Object, flags: c_uint) -> *mut c_v
     if refuses_flags(inside, flags) {
         return failure::null(libc::EINVAL);
     }
-    let Some(object) = inside.raw.alloc() else { return failure::null(libc::ENOMEM) };
+    let raw = &inside.raw;
+    let object = if flags & USLAB_NORECLAIM != 0 { raw.alloc_noreclaim() } else { raw.alloc() };
+    let Some(object) = object else { return failure::null(libc::ENOMEM) };
     if flags & USLAB_ZERO != 0 {
         // SAFETY: the object is the caller's, of that many bytes.
         unsafe { object.write_bytes(0, inside.raw.core().user_bytes()) };
@@ -257,7 +259,9 @@ unsafe extern "C" fn alloc_bulk_slow(
         objects.add(got).write_bytes(0, n - got);
         core::slice::from_raw_parts_mut(objects.cast(), n)
     };
-    if !inside.raw.alloc_bulk(&mut all[got..]) {
+    let rest = &mut all[got..];
+    let noreclaim = flags & USLAB_NORECLAIM != 0;
+    if !(if noreclaim { inside.raw.alloc_bulk_noreclaim(rest) } else { inside.raw.alloc_bulk(rest) }) {
         // SAFETY: popped by the fast function, used by nobody.
         unsafe { inside.raw.free_bulk(&all[..got]) };
         return failure::no(libc::ENOMEM);

@@ -1,4 +1,4 @@
-//! Shrinkers, and what asks them: `uslab_shrinker_*`, `uslab_reclaim`.
+//! Shrinkers, and what asks them: `uslab_shrinker_*`, `uslab_reclaim`, `uslab_set_limit`.
 
 use crate::abi::{self, ShrinkCallback, ShrinkerOptions, USLAB_SEEKS_NONE, USLAB_SHRINK_STOP};
 use crate::handle::{self, Handle, Kind};
@@ -126,4 +126,13 @@ extern "C" fn uslab_reclaim(bytes: usize) -> usize {
 extern "C" fn uslab_release_memory() -> usize {
     let _errno = os::errno::Preserved::new();
     uslab::release_memory()
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn uslab_set_limit(soft_bytes: usize, hard_bytes: usize) -> c_int {
+    match uslab::set_limit(soft_bytes, hard_bytes) {
+        Ok(()) => 0,
+        Err(uslab::LimitError::OutOfMemory) => failure::code(libc::ENOMEM),
+        Err(_) => failure::code(libc::EINVAL),
+    }
 }
