@@ -18,7 +18,7 @@ use std::process::Command;
 use std::time::Duration;
 
 /// The library's tests that a storm runs, as `cargo test --test` knows them.
-pub const STORMS: &[&str] = &["sequences", "threads", "fork", "memory"];
+pub const STORMS: &[&str] = &["sequences", "threads", "fork"];
 /// The programs of `uslab-vm-guest` that guests run, beside its first process.
 pub const PROGRAMS: &[&str] = &["vm-boots", "three-caches"];
 /// What a guest needs beyond what its programs ask for, to boot and to end.
