@@ -161,7 +161,8 @@ impl Descriptor {
         // SAFETY: `fresh` was opened just now and is known to nobody else.
         unsafe { libc::close(fresh) };
         if high < 0 {
-            return Err(failed);
+            // EINVAL: the process may not have numbers as high as this.
+            return Err(if failed == libc::EINVAL { libc::EMFILE } else { failed });
         }
         match status(high) {
             Some(status) => Ok(Descriptor { fd: high, device: status.st_dev, inode: status.st_ino }),
