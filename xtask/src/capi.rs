@@ -145,3 +145,23 @@ fn run(command: &mut Command) -> Result<()> {
         Err(format!("{command:?} failed: {}", String::from_utf8_lossy(&output.stderr).trim()))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exports_are_the_names_of_the_map_and_nothing_else() {
+        let map = std::env::temp_dir().join(format!("uslab-xtask-{}.map", std::process::id()));
+        let text = "# uslab_no;\nUSLAB_1 {\nglobal:\n    uslab_a;\n    uslab_b_c;\nlocal:\n    *;\n};\n";
+        std::fs::write(&map, text).unwrap();
+        assert_eq!(exports(&map).unwrap(), ["uslab_a", "uslab_b_c"]);
+        std::fs::remove_file(map).unwrap();
+    }
+
+    #[test]
+    fn before_1_0_a_minor_version_is_another_interface() {
+        assert!(cmake_version("0.1.0").contains(r"^0\\.1\\."));
+        assert!(cmake_version("2.3.4").contains(r"^2\\."));
+    }
+}
