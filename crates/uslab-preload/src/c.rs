@@ -1,5 +1,6 @@
 //! The C functions.
 
+use crate::caller::Unknown;
 use core::ffi::{c_int, c_void};
 use core::ptr;
 use uslab::malloc;
@@ -12,7 +13,7 @@ fn fail(errno: c_int) -> *mut c_void {
 /// C23 7.24.3.6.
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc(size: usize) -> *mut c_void {
-    malloc::malloc(size).cast()
+    malloc::malloc_for::<Unknown>(size).cast()
 }
 
 /// C23 7.24.3.2.

@@ -143,7 +143,7 @@ fn nothrow_aligned(name: &CStr, size: usize, align: usize, tag: *const c_void) -
 
 #[inline(always)]
 fn new(size: usize) -> *mut c_void {
-    let object = malloc::malloc(size);
+    let object = malloc::malloc_for::<malloc::Program>(size);
     if object.is_null() { new_or_throw(size, DEFAULT_ALIGN) } else { object.cast() }
 }
 

@@ -4,5 +4,6 @@
 //! No symbol here may use Rust's own allocator, which would be itself, or panic.
 
 mod c;
+mod caller;
 mod cxx;
 mod lifecycle;

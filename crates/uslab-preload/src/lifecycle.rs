@@ -6,6 +6,7 @@ use core::ffi::c_int;
 /// handlers that still allocate, and in parent and child first. Earlier allocations set it up themselves.
 extern "C" fn at_load() {
     uslab::malloc::start();
+    crate::caller::look_around();
 }
 
 /// Leaves final figures for `uslab run --stats`. Allocation goes on working: other libraries' destructors come later.

@@ -13,7 +13,7 @@ use std::fs;
 use std::ptr;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
-use uslab::malloc::{free, malloc, malloc_and_tend};
+use uslab::malloc::{Program, free, malloc, malloc_for};
 use uslab::stats::{self, layout::Record};
 use uslab::{CacheBuilder, RawCache};
 
@@ -51,7 +51,7 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) -> Duration {
 fn fill(total: usize, bytes: usize) -> *mut u8 {
     let mut first = ptr::null_mut::<u8>();
     for _ in 0..total / bytes {
-        let object = malloc_and_tend(bytes);
+        let object = malloc_for::<Program>(bytes);
         assert!(!object.is_null());
         // SAFETY: ours, of that size, aligned to 16.
         unsafe {
@@ -287,5 +287,55 @@ fn it_costs_next_to_nothing_beside_a_busy_program() {
         );
         assert!(used < 50, "a tenth of a CPU would be far too much");
         free_all(list);
+    });
+}
+
+/// A pipe by name, as a service manager would make one; removed at the end of the test.
+struct Fifo(std::ffi::CString);
+
+impl Fifo {
+    fn new(name: &str) -> Fifo {
+        let path = std::env::temp_dir().join(format!("uslab-{name}-{}", std::process::id()));
+        let path = std::ffi::CString::new(path.into_os_string().into_encoded_bytes()).unwrap();
+        // SAFETY: the path is NUL-terminated.
+        assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }, 0);
+        Fifo(path)
+    }
+}
+
+impl Drop for Fifo {
+    fn drop(&mut self) {
+        // SAFETY: as above.
+        unsafe { libc::unlink(self.0.as_ptr()) };
+    }
+}
+
+#[test]
+fn pressure_takes_from_caches_without_a_call() {
+    let fifo = Fifo::new("pressure");
+    let path = fifo.0.to_str().unwrap();
+    let environment = [("MEMORY_PRESSURE_WATCH", path), ("USLAB_PRESSURE", "systemd")];
+    in_both_modes("pressure_takes_from_caches_without_a_call", &environment, || {
+        use std::io::Write;
+        let cache = uslab::reclaim::LruCache::<u64, [u8; 1000]>::new("pressed").unwrap();
+        for key in 0..50_000 {
+            cache.insert(key, [1; 1000]);
+        }
+        assert_eq!(cache.len(), 50_000);
+        let path = std::env::var("MEMORY_PRESSURE_WATCH").unwrap();
+        let mut fifo = fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
+        let mut press = || fifo.write_all(b"!").unwrap();
+        press();
+        // The manager goes on saying so, as long as memory is short; each word asks for more.
+        let mut last = cache.len();
+        for _ in 0..3 {
+            until("the cache gave some", || {
+                press();
+                cache.len() < last
+            });
+            last = cache.len();
+        }
+        println!("three words of pressure: {last} of 50000 entries are left");
+        assert_eq!(cache.get(&0), None, "the oldest went first");
     });
 }

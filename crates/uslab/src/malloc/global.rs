@@ -21,7 +21,7 @@ unsafe impl GlobalAlloc for Uslab {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if layout.align() <= super::ALIGN {
-            return super::malloc_and_tend(layout.size());
+            return super::malloc_for::<super::Program>(layout.size());
         }
         super::aligned_alloc(layout.align(), layout.size())
     }

@@ -41,6 +41,38 @@ pub const ALIGN: usize = 16;
 /// `size` bytes, uninitialised, aligned to 16; null with `errno` ENOMEM if there is no memory. 0 bytes are an object of their own.
 #[inline(always)]
 pub fn malloc(size: usize) -> *mut u8 {
+    malloc_for::<Anybody>(size)
+}
+
+/// Who asks, and may therefore be used to start the background thread: see [`crate::cache`].
+pub trait Caller {
+    /// The end of the slow path: [`serve`], or [`tend_and_serve`].
+    extern "C" fn serve(size: usize) -> *mut u8;
+}
+
+/// The C library, perhaps, with locks of its own in hand: it must not be made to start threads.
+pub struct Anybody;
+
+impl Caller for Anybody {
+    #[inline]
+    extern "C" fn serve(size: usize) -> *mut u8 {
+        serve(size)
+    }
+}
+
+/// The program.
+pub struct Program;
+
+impl Caller for Program {
+    #[inline]
+    extern "C" fn serve(size: usize) -> *mut u8 {
+        tend_and_serve(size)
+    }
+}
+
+/// [`malloc`] for a caller that is known.
+#[inline(always)]
+pub fn malloc_for<C: Caller>(size: usize) -> *mut u8 {
     if let Some(slots) = small::slots_for(size) {
         // SAFETY: a class's slots are its cache's, or the dummies until it has one.
         let object = unsafe { rseq::pop(slots) };
@@ -48,12 +80,12 @@ pub fn malloc(size: usize) -> *mut u8 {
             return object;
         }
     }
-    malloc_slow(size)
+    malloc_slow::<C>(size)
 }
 
 /// Sizes beyond the direct table, and whatever the fast path could not serve.
 #[inline(never)]
-extern "C" fn malloc_slow(size: usize) -> *mut u8 {
+extern "C" fn malloc_slow<C: Caller>(size: usize) -> *mut u8 {
     if let Some(slots) = small::slots_for_larger(size) {
         // SAFETY: as in `malloc`.
         let object = unsafe { rseq::pop(slots) };
@@ -61,41 +93,24 @@ extern "C" fn malloc_slow(size: usize) -> *mut u8 {
             return object;
         }
     }
-    malloc_slower(size)
+    C::serve(size)
 }
 
+/// What no sheaf of this CPU can serve.
 #[inline(never)]
-extern "C" fn malloc_slower(size: usize) -> *mut u8 {
+pub extern "C" fn serve(size: usize) -> *mut u8 {
     match Class::of(size) {
         Some(class) => small::alloc(class),
         None => large::alloc(size, ALIGN).map_or_else(out_of_memory, |(object, _)| object),
     }
 }
 
-/// [`malloc`], for callers that are the program itself and not the C library: may start the background thread, which the latter, with locks
-/// of its own in hand, must not be made to do.
-#[inline(always)]
-pub fn malloc_and_tend(size: usize) -> *mut u8 {
-    if let Some(slots) = small::slots_for(size) {
-        // SAFETY: a class's slots are its cache's, or the dummies until it has one.
-        let object = unsafe { rseq::pop(slots) };
-        if !object.is_null() {
-            return object;
-        }
-    }
-    malloc_slow_and_tend(size)
-}
-
-/// The slow path of [`malloc_and_tend`].
+/// The same, and the background thread is started if there is much memory and none yet. Only for the program itself: the C library may hold locks
+/// that a new thread needs.
 #[inline(never)]
-pub extern "C" fn malloc_slow_and_tend(size: usize) -> *mut u8 {
+pub extern "C" fn tend_and_serve(size: usize) -> *mut u8 {
     start::tend_if_large();
-    malloc_slow(size)
-}
-
-/// The slow path of [`malloc`], for those who have tried the fast one.
-pub extern "C" fn malloc_slow_only(size: usize) -> *mut u8 {
-    malloc_slow(size)
+    serve(size)
 }
 
 #[cold]

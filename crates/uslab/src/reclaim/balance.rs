@@ -42,6 +42,16 @@ impl Weight {
         Weight(if weight == 0 { 1 } else { weight })
     }
 
+    /// Worth half as much, `times` over; never nothing, which is a class of its own.
+    #[must_use]
+    pub const fn halved(self, times: u32) -> Weight {
+        match self.0 {
+            0 => self,
+            weight if weight >> (times & 63) == 0 => Weight(1),
+            weight => Weight(weight >> (times & 63)),
+        }
+    }
+
     /// As a plain number, and back.
     pub const fn bits(self) -> u64 {
         self.0

@@ -34,8 +34,8 @@ pub use budget::{LimitError, set_limit};
 #[cfg(feature = "std")]
 pub use lru::{LruCache, LruStats};
 pub use pass::reclaim;
-pub use reaper::is_running as has_reaper;
 pub(crate) use reaper::tend;
+pub use reaper::{is_running as has_reaper, watch_pressure};
 pub use shrinker::{
     RegisterError, Registration, Scan, ShrinkControl, Shrinker, ShrinkerOptions, register_shrinker,
 };

@@ -3,8 +3,7 @@
 use super::balance::LIGHTEST;
 use super::registry::{self, Entry, Outcome, Visit};
 use super::shrinker::ShrinkControl;
-use crate::cache;
-use crate::os;
+use crate::{cache, os, stats};
 use core::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 /// A shrinker that has taken this long in a pass is left until the next: one that is slow holds up the others no longer.
@@ -24,48 +23,82 @@ pub fn reclaim(bytes: usize) -> usize {
     if registry::live() > 0 && registry::is_inside() {
         return 0;
     }
+    // What frees in callbacks purge by themselves counts as well, and what others give meanwhile: it was this memory that was wanted.
+    let purged_before = purged_bytes();
+    let given = || purged_bytes().wrapping_sub(purged_before) as usize;
     // Of the reclaim calls that Linux saw in 2002 nine in ten came back empty-handed, and stood in a queue for it.
-    let mut given = if cache::has_free_memory() { release() } else { 0 };
-    let mut priority = LIGHTEST + 1;
-    while given < bytes && priority > 0 && registry::live() > 0 {
-        priority -= 1;
-        let freed = shrink_all(priority);
-        if freed > 0 {
-            given += release();
+    if cache::has_free_memory() {
+        release();
+    }
+    for round in 0..=LIGHTEST + URGES_MOST {
+        if given() >= bytes {
+            break;
+        }
+        let found = shrink_all(LIGHTEST.saturating_sub(round), round.saturating_sub(LIGHTEST));
+        if found.freeable == 0 {
+            break;
+        }
+        if found.freed > 0 {
+            release();
         }
     }
-    given
+    given()
 }
 
-/// One pass over all shrinkers; says how many entries they freed.
-fn shrink_all(priority: u32) -> usize {
-    registry::entries().filter_map(Entry::visit).map(|visit| shrink(visit, priority)).sum()
+fn purged_bytes() -> u64 {
+    stats::header().purged_bytes.load(Relaxed)
+}
+
+/// Rounds beyond priority 0. In each an entry counts half of what it did, until the dearest are worth no more than memory: that everything can be had
+/// is what makes the difference to a failed allocation.
+const URGES_MOST: u32 = 24;
+
+/// What a round, or one shrinker of it, came to, in entries.
+#[derive(Clone, Copy, Default)]
+struct Found {
+    freeable: usize,
+    freed: usize,
+}
+
+/// One pass over all shrinkers.
+fn shrink_all(priority: u32, urge: u32) -> Found {
+    registry::entries().filter_map(Entry::visit).map(|visit| shrink(visit, priority, urge)).fold(
+        Found::default(),
+        |sum, found| Found {
+            freeable: sum.freeable.saturating_add(found.freeable),
+            freed: sum.freed.saturating_add(found.freed),
+        },
+    )
 }
 
 /// Asks one shrinker for its share.
-fn shrink(mut visit: Visit, priority: u32) -> usize {
-    let weight = visit.weight();
+fn shrink(mut visit: Visit, priority: u32, urge: u32) -> Found {
+    let weight = visit.weight().halved(urge);
     let inside = visit.inside();
-    let Some(callbacks) = inside.callbacks else { return 0 };
+    let mut found = Found::default();
+    let Some(callbacks) = inside.callbacks else { return found };
     let mut control = ShrinkControl { nr_to_scan: 0, priority: priority as i32, flags: 0 };
     let started = os::clock::boot_ns();
     // SAFETY: this visit keeps the context alive, and these are its functions.
     let freeable = match unsafe { (callbacks.count)(callbacks.context, &control) } {
         Outcome::Entries(freeable) => freeable,
         Outcome::Stop => 0,
-        Outcome::Panicked => return retire(visit),
+        Outcome::Panicked => {
+            retire(visit);
+            return found;
+        }
     };
+    found.freeable = freeable;
     inside.owed = inside.owed.after_pass(freeable, priority, weight, inside.batch);
-    let mut freed = 0;
     while let Some(lot) = inside.owed.next(freeable, inside.batch) {
         control.nr_to_scan = lot;
         // SAFETY: as above.
         match unsafe { (callbacks.scan)(callbacks.context, &control) } {
-            Outcome::Entries(entries) => freed += entries.min(lot),
+            Outcome::Entries(entries) => found.freed += entries.min(lot),
             Outcome::Stop => break,
             Outcome::Panicked => {
                 retire(visit);
-                return freed;
+                return found;
             }
         }
         inside.owed = inside.owed.less(lot);
@@ -73,25 +106,22 @@ fn shrink(mut visit: Visit, priority: u32) -> usize {
             break;
         }
     }
-    freed
+    found
 }
 
 #[cold]
-fn retire(mut visit: Visit) -> usize {
+fn retire(mut visit: Visit) {
     os::report::say(format_args!("shrinker {} panicked; it will not be called again", visit.inside().name()));
     visit.retire();
-    0
 }
 
 static RELEASING: AtomicBool = AtomicBool::new(false);
 /// Gives back what is free: sheaves, empty slabs, pages. One thread at a time does; the others have nothing to add, and go on.
-fn release() -> usize {
-    if RELEASING.swap(true, Acquire) {
-        return 0;
+fn release() {
+    if !RELEASING.swap(true, Acquire) {
+        cache::release_memory();
+        RELEASING.store(false, Release);
     }
-    let given = cache::release_memory();
-    RELEASING.store(false, Release);
-    given
 }
 
 /// In a fork child: the thread that was releasing is not here.

@@ -14,8 +14,9 @@
 //!
 //! Must never: hold a lock while it sleeps; run code of the program.
 
+use super::sources::{Choice, Pressure, Sources, Wanted};
 use super::{budget, pass, registry};
-use crate::{cache, os};
+use crate::{cache, os, pages};
 use core::ffi::c_void;
 use core::sync::atomic::{
     AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed,
@@ -60,8 +61,9 @@ fn start() {
     {
         return;
     }
-    let [wanted] = os::env::lookup(["USLAB_REAPER"]);
-    if wanted.is_some_and(|value| value.as_bytes() == b"0") {
+    // As the process was started: another thread may be changing the environment now.
+    let [wanted] = os::env::lookup_at_start(["USLAB_REAPER"]);
+    if wanted.is_some_and(|value| value.is_ok_and(|value| value.as_bytes() == b"0")) {
         STATE.store(FORBIDDEN, Release);
     } else if os::thread::spawn(run, 0) {
         STATE.store(RUNNING, Release);
@@ -73,16 +75,109 @@ fn start() {
 
 extern "C" fn run(_: *mut c_void) -> *mut c_void {
     os::thread::set_name(c"uslab-reaper");
+    let [forced] = os::env::lookup_at_start(["USLAB_PRESSURE"]);
+    if forced.is_some() {
+        let default = Choice::default().bits();
+        // The program's own choice, if it made one, has been the environment's already.
+        let _ = CHOICE.compare_exchange(NOT_CHOSEN, default, Relaxed, Relaxed);
+    }
+    let mut ears = Ears { sources: Sources::none(), open: NOT_CHOSEN, share: Share::new() };
     let mut quiet = false;
     loop {
-        if quiet {
-            os::doze::rest(cache::settle);
+        ears.follow_choice();
+        if let Some(bytes) = ears.listen(quiet) {
+            pass_in_background(bytes);
         }
-        os::doze::nap(TICK_MS);
         if let Some(bytes) = budget::beyond_soft() {
             pass_in_background(bytes);
         }
         quiet = cache::settle();
+    }
+}
+
+/// In [`CHOICE`]: the program has not said what it wants watched.
+const NOT_CHOSEN: u32 = u32::MAX;
+/// What the program wants watched, as [`Choice::bits`].
+static CHOICE: AtomicU32 = AtomicU32::new(NOT_CHOSEN);
+
+/// Says which pressure sources are watched, from now on, and starts the background thread that does it. Without this call they are chosen by the
+/// environment, or else all are, as soon as a shrinker is registered: before, there is nothing that pressure could ask for.
+///
+/// ```
+/// use uslab::reclaim::{PressureChoice, watch_pressure};
+/// watch_pressure(PressureChoice::none().cgroup(true));
+/// ```
+pub fn watch_pressure(choice: Choice) {
+    CHOICE.store(choice.bits(), Relaxed);
+    if cache::start::ensure() {
+        tend();
+    }
+    os::doze::wake();
+}
+
+/// The thread's sleep, and what ends it early.
+struct Ears {
+    sources: Sources,
+    /// The choice that the sources were opened for.
+    open: u32,
+    share: Share,
+}
+
+impl Ears {
+    /// Opens the sources once they are worth it, and others when another choice is made.
+    fn follow_choice(&mut self) {
+        let mut choice = CHOICE.load(Relaxed);
+        if choice == NOT_CHOSEN && registry::live() > 0 {
+            choice = Choice::default().bits();
+        }
+        if choice != self.open {
+            self.open = choice;
+            self.sources = Sources::none();
+            self.sources = Sources::detect(&Choice::of_bits(choice).under_environment());
+        }
+    }
+
+    /// Sleeps until the next look, or pressure; says how many bytes it wants.
+    fn listen(&mut self, quiet: bool) -> Option<usize> {
+        let pressure = if self.sources.watches_descriptors() {
+            // A soft limit cannot end this sleep.
+            let ms = if pages::soft_limit_bytes().is_some() { TICK_MS / 5 } else { TICK_MS };
+            self.sources.wait(ms)
+        } else {
+            if quiet && self.open == NOT_CHOSEN {
+                os::doze::rest(cache::settle);
+            }
+            os::doze::nap(TICK_MS);
+            self.sources.headroom()
+        };
+        pressure.map(|pressure| self.share.of(pressure))
+    }
+}
+
+/// What a report of stalls, which names no bytes, is taken to ask for: a 32nd of the memory, and twice as much each time that another one follows
+/// within four seconds, which is two of the kernel's windows.
+struct Share {
+    shift: u32,
+    last_ms: u64,
+}
+
+impl Share {
+    const LEAST: u32 = 5;
+    const FOLLOWS_MS: u64 = 4000;
+
+    fn new() -> Share {
+        Share { shift: Share::LEAST, last_ms: 0 }
+    }
+
+    fn of(&mut self, pressure: Pressure) -> usize {
+        if let Wanted::Bytes(bytes) = pressure.wanted {
+            return bytes;
+        }
+        let now_ms = os::clock::coarse_ms();
+        let follows = now_ms.saturating_sub(self.last_ms) < Share::FOLLOWS_MS;
+        self.shift = if follows { self.shift.saturating_sub(1).max(1) } else { Share::LEAST };
+        self.last_ms = now_ms;
+        (pages::held_bytes() >> self.shift).max(pages::CHUNK_BYTES)
     }
 }
 

@@ -64,6 +64,16 @@ impl Choice {
         self
     }
 
+    /// As a number, to be kept in one word; and back.
+    pub(in crate::reclaim) const fn bits(self) -> u32 {
+        self.systemd as u32 | (self.psi as u32) << 1 | (self.cgroup as u32) << 2 | (self.log as u32) << 3
+    }
+
+    /// See [`Choice::bits`].
+    pub(in crate::reclaim) const fn of_bits(bits: u32) -> Choice {
+        Choice { systemd: bits & 1 != 0, psi: bits & 2 != 0, cgroup: bits & 4 != 0, log: bits & 8 != 0 }
+    }
+
     /// This choice, as far as the environment says nothing else: `USLAB_PRESSURE` is `auto`, `off`, or a list of `systemd`, `psi` and
     /// `cgroup` with commas; `USLAB_PRESSURE_LOG=1` asks for the log. The environment is the one that the process was started with.
     /// Neither blocks nor allocates; may be called on any thread.

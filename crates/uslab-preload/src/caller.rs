@@ -1,0 +1,103 @@
+//! Who called `malloc`: the program, or the C library and the dynamic loader.
+//!
+//! Where there is much memory the slow path starts the background thread, and starting one takes locks of the C library: among them those that
+//! it holds where it calls `malloc` itself (while it loads a library, or takes one thread's storage apart). So only calls from elsewhere may do it. `malloc` and its slow path
+//! are left by jumps, so that at their end the return address is still the caller's:
+//!
+//! ```text
+//!   program ──call──▶ malloc ──jump──▶ malloc_slow ──jump──▶ Unknown::serve:  caller = [stack]; jump serve_from
+//! ```
+//!
+//! A call that did not jump would show this library as the caller, and start nothing. Must never: guess that a caller is the program.
+
+use core::arch::naked_asm;
+use core::ffi::{CStr, c_int, c_void};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use uslab::malloc::{self, Caller};
+
+/// A caller of the C function `malloc`.
+pub struct Unknown;
+
+impl Caller for Unknown {
+    #[unsafe(naked)]
+    extern "C" fn serve(size: usize) -> *mut u8 {
+        // serve_from(size, return address)
+        #[cfg(target_arch = "x86_64")]
+        naked_asm!(
+            "mov rsi, [rsp]", // caller = *stack
+            "jmp {serve_from}",
+            serve_from = sym serve_from,
+        );
+        #[cfg(target_arch = "aarch64")]
+        naked_asm!(
+            "mov x1, x30", // caller = link register
+            "b {serve_from}",
+            serve_from = sym serve_from,
+        );
+    }
+}
+
+extern "C" fn serve_from(size: usize, caller: usize) -> *mut u8 {
+    if is_program(caller) { malloc::tend_and_serve(size) } else { malloc::serve(size) }
+}
+
+/// Where the C library, the loader and this library lie: start and end of each.
+static ELSEWHERE: [[AtomicUsize; 2]; 8] = [const { [const { AtomicUsize::new(0) }; 2] }; 8];
+/// All of them are known.
+static KNOWN: AtomicBool = AtomicBool::new(false);
+
+fn is_program(caller: usize) -> bool {
+    let within = |[start, end]: &[AtomicUsize; 2]| (start.load(Relaxed)..end.load(Relaxed)).contains(&caller);
+    KNOWN.load(Acquire) && !ELSEWHERE.iter().any(within)
+}
+
+/// Finds out where they lie; when this library is loaded, with all of them in place.
+pub fn look_around() {
+    let mut found = 0_usize;
+    // SAFETY: `note` is called with what it expects, and only until this returns.
+    let all = unsafe { libc::dl_iterate_phdr(Some(note), (&raw mut found).cast()) } == 0;
+    KNOWN.store(all, Release);
+}
+
+/// Keeps the place of one object if it is one of those; not 0 if there is no room for it.
+///
+/// # Safety
+/// As `dl_iterate_phdr` calls it, with a `usize` as `data`.
+unsafe extern "C" fn note(info: *mut libc::dl_phdr_info, _: usize, data: *mut c_void) -> c_int {
+    // SAFETY: the loader's description of one object, with its program headers; the count is `look_around`'s.
+    let (info, found) = unsafe { (&*info, &mut *data.cast::<usize>()) };
+    // SAFETY: as above.
+    let headers = unsafe { core::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
+    let (mut start, mut end) = (usize::MAX, 0);
+    for header in headers.iter().filter(|header| header.p_type == libc::PT_LOAD) {
+        let at = info.dlpi_addr as usize + header.p_vaddr as usize;
+        start = start.min(at);
+        end = end.max(at + header.p_memsz as usize);
+    }
+    let is_theirs = (start..end).contains(&(note as *const () as usize))
+        || (start..end).contains(&loader())
+        // SAFETY: the loader's names are NUL-terminated, or null.
+        || unsafe { info.dlpi_name.as_ref() }.is_some_and(|name| is_c_library(unsafe { CStr::from_ptr(name) }));
+    if is_theirs {
+        let Some([first, last]) = ELSEWHERE.get(*found) else { return 1 };
+        first.store(start, Relaxed);
+        last.store(end, Relaxed);
+        *found += 1;
+    }
+    0
+}
+
+/// Where the dynamic loader lies; 0 in a program that was loaded without one.
+fn loader() -> usize {
+    // SAFETY: no preconditions.
+    unsafe { libc::getauxval(libc::AT_BASE) as usize }
+}
+
+/// By its name, as glibc and musl have them; threads and `dlopen` were libraries of their own before glibc 2.34. Not by the address of a function: a program that
+/// was linked to a fixed place may have given that one of its own.
+fn is_c_library(path: &CStr) -> bool {
+    const NAMES: [&[u8]; 6] = [b"libc.", b"libc-", b"libpthread", b"libdl.", b"libdl-", b"ld-"];
+    let path = path.to_bytes();
+    let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
+    NAMES.iter().any(|known| name.starts_with(known))
+}
