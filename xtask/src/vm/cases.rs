@@ -124,7 +124,7 @@ fn words(text: &str) -> Vec<String> {
 fn storm(environment: &str) -> (Vec<String>, Duration) {
     let steps: Vec<String> = STORMS
         .iter()
-        .map(|name| format!("USLAB_STRESS_SECONDS=3 {environment}{name} --test-threads=1"))
+        .map(|name| format!("USLAB_STRESS_SECONDS=1 {environment}{name} --test-threads=1"))
         .collect();
     (words(&steps.join(" then ")), OVERHEAD + Duration::from_secs(2400))
 }

@@ -26,19 +26,22 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 /// Arguments of `cargo xtask vm`.
-///
-/// Each test boots a guest of its own (QEMU without KVM, 8 CPUs on 2 nodes, Debian's cloud kernel, a control group with the test's limits),
-/// shows what it writes, and judges it. Emulated CPUs are slow: expect a few seconds for a boot and minutes for a storm.
-///
-/// It needs qemu-system-x86_64 and, the first time, apt-get to download the kernel, which is kept in target/vm.
 #[derive(clap::Args)]
-#[command(after_help = "Examples:
+#[command(
+    after_help = "Each test boots a guest of its own: QEMU without KVM, 8 CPUs on 2 nodes, Debian's cloud kernel, a control group with the
+limits of the test. What it writes is shown behind a bar; then it is judged. Emulated CPUs are slow: expect seconds
+for a boot, a minute for limits and several for a storm. Ctrl-C ends the guest.
+
+It needs qemu-system-x86_64 and, the first time, apt-get to download the kernel, which is kept in target/vm.
+
+Examples:
   cargo xtask vm                       all tests, minutes
   cargo xtask vm boots                 the quickest of them: is the guest what it should be?
   cargo xtask vm limits --minutes 10   the full run of the memory limits
   cargo xtask vm boots --keep          keep the guest's files and show the command that boots it again
 
-docs/guide/testing-in-guests.md explains what is tested and how to look into a guest that fails.")]
+docs/guide/testing-in-guests.md explains what is tested and how to look into a guest that fails."
+)]
 pub struct Args {
     /// Tests to run; all if none is named.
     #[arg(value_name = "TEST")]
