@@ -12,7 +12,7 @@ pub const ALLOC_FLAGS: c_uint = USLAB_ZERO | USLAB_NORECLAIM;
 
 #[unsafe(no_mangle)]
 extern "C" fn uslab_malloc(size: usize) -> *mut c_void {
-    malloc::malloc(size).cast()
+    malloc::malloc_for::<malloc::Program>(size).cast()
 }
 
 #[unsafe(no_mangle)]
