@@ -76,7 +76,11 @@ fn a_limit_below_what_lives_fails_allocations_only() {
         // SAFETY: from this cache, once.
         objects.drain(..).for_each(|object| unsafe { cache.free(object) });
         let again = cache.alloc().expect("there is room now");
-        assert!(held() <= 8 * MIB);
+        let start = Instant::now();
+        while held() > 8 * MIB {
+            assert!(start.elapsed() < Duration::from_secs(30), "{} held", held());
+            std::thread::sleep(Duration::from_millis(20));
+        }
         // SAFETY: as above.
         unsafe { cache.free(again) };
     });

@@ -81,7 +81,8 @@ impl<'a> CacheBuilder<'a> {
         self.flags(Flags::HWCACHE_ALIGN)
     }
 
-    /// A slab holds at least so many objects, if `max_order` allows; 0 is the default, `4 · (log2(cpus) + 2)`.
+    /// A slab holds at least so many objects, if `max_order` allows; 0 is the default, `4 · (log2(cpus) + 2)` and 32 at
+    /// least.
     pub const fn min_objects(mut self, objects: usize) -> Self {
         self.min_objects = objects;
         self

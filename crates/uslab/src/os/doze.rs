@@ -9,13 +9,26 @@
 
 use super::Futex;
 use crate::sync::Park;
-use core::sync::atomic::{AtomicU32, Ordering::Relaxed, Ordering::SeqCst, fence};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed, Ordering::SeqCst, fence};
 
 const AWAKE: u32 = 0;
 const NAPPING: u32 = 1;
 const RESTING: u32 = 2;
 
 static STATE: AtomicU32 = AtomicU32::new(AWAKE);
+/// Whether there is a background thread at all.
+static TENDED: AtomicBool = AtomicBool::new(false);
+
+/// Says that there is a background thread, from now on.
+pub fn begin() {
+    TENDED.store(true, Relaxed);
+}
+
+/// Whether there is a background thread, to which work can be left.
+#[inline]
+pub fn is_tended() -> bool {
+    TENDED.load(Relaxed)
+}
 
 /// Sleeps for `ms` milliseconds, or until [`wake`].
 pub fn nap(ms: u64) {
@@ -56,4 +69,5 @@ pub fn wake() {
 /// In a fork child: the sleeper is not here.
 pub fn reset_in_child() {
     STATE.store(AWAKE, Relaxed);
+    TENDED.store(false, Relaxed);
 }

@@ -17,6 +17,17 @@ pub fn reserve(bytes: usize) -> Option<*mut u8> {
     (address != libc::MAP_FAILED).then_some(address.cast())
 }
 
+/// Keeps the kernel from backing `[start, start + bytes)` with huge pages of its own accord (`transparent_hugepage=always`, the default of some
+/// distributions). Parts of one that are given back stay charged to the process's cgroup until the kernel splits it, which it does
+/// when it is short itself, at some later time. A refusal (a kernel without huge pages) is as good.
+///
+/// # Safety
+/// The range must lie in a reservation and be a whole number of system pages.
+pub unsafe fn refuse_huge_pages(start: *mut u8, bytes: usize) {
+    // SAFETY: the caller's promise; the advice changes no contents.
+    unsafe { libc::madvise(start.cast(), bytes, libc::MADV_NOHUGEPAGE) };
+}
+
 /// Gives address space back.
 ///
 /// # Safety

@@ -84,6 +84,8 @@ pub fn init() -> bool {
         let tables = table_bytes(data);
         let total = tables.iter().sum::<usize>() + data + CHUNK_BYTES;
         if let Some(start) = os::memory::reserve(total) {
+            // SAFETY: the whole of a fresh reservation.
+            unsafe { os::memory::refuse_huge_pages(start, total) };
             place(start, data, tables);
             return true;
         }

@@ -36,7 +36,7 @@ pub use arena::{
 };
 pub use buddy::{held_bytes, set_limits, soft_limit_bytes};
 pub use cpu_pages::{alloc, extend, free, free_zeroed, init as init_cpu_lists};
-pub use purge::{has_free_memory, purge_all, purge_to, rested, settle};
+pub use purge::{has_free_memory, purge_all, purge_excess, purge_to, rested, settle};
 
 /// Bytes of a page of this layer.
 pub const PAGE_BYTES: usize = 1 << PAGE_SHIFT;

@@ -1,7 +1,7 @@
 //! Purge: giving the memory behind free pages back to the system.
 //!
 //! Policy (the reclaim layer adds time and pressure): free dirty pages may add up to a limit. Beyond it the oldest chunks are
-//! purged down to half. The limit starts small, and learns: a page that is touched again soon after it was purged was purged
+//! purged down to half, in the background if there is a thread for it. The limit starts small, and learns: a page that is touched again soon after it was purged was purged
 //! too early, and raises the limit by itself, so that a loop that needs 40 MB over and over stops paying for page faults
 //! after its second round. What was learnt halves each second that purges happen.
 //!
@@ -11,7 +11,7 @@ use super::arena::{self, PageIndex};
 use super::chunk::for_each_run;
 use super::{CHUNK_PAGES, PAGE_BYTES, buddy};
 use crate::{os, stats};
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// Dirty pages that are kept whatever happens: 512 KiB.
 const BASE_PAGES: usize = (512 << 10) / PAGE_BYTES;
@@ -54,21 +54,41 @@ impl Policy {
     }
 }
 
-/// Called after pages were freed, without locks: purges if there are too many dirty ones.
+/// Beyond the limit by so much, whoever frees purges, although there is a background thread: that one cannot keep up.
+const LEFT_MOST_PAGES: usize = (32 << 20) / PAGE_BYTES;
+/// The background thread knows that there is something to purge.
+static TOLD: AtomicBool = AtomicBool::new(false);
+
+/// Called after pages were freed, without locks: if there are too many dirty ones, has them purged in the background, or does it.
 pub(super) fn after_free(dirty_pages: usize) {
     if dirty_pages <= BASE_PAGES {
         return;
     }
-    let target = {
-        let mut buddy = buddy::lock();
-        buddy.policy.decay(os::clock::coarse_ms());
-        let limit = buddy.policy.limit_pages();
-        if buddy.dirty_pages <= limit {
-            return;
+    let Some(beyond) = beyond_limit() else { return };
+    if os::doze::is_tended() && beyond <= LEFT_MOST_PAGES {
+        if !TOLD.swap(true, Relaxed) {
+            os::doze::wake();
         }
-        limit / 2
-    };
-    purge_to(target * PAGE_BYTES);
+    } else {
+        purge_excess();
+    }
+}
+
+/// Dirty pages beyond the limit as it is now.
+fn beyond_limit() -> Option<usize> {
+    let mut buddy = buddy::lock();
+    buddy.policy.decay(os::clock::coarse_ms());
+    buddy.dirty_pages.checked_sub(buddy.policy.limit_pages()).filter(|&beyond| beyond > 0)
+}
+
+/// Purges down to half of the limit, if it is exceeded; says how many bytes went back.
+pub fn purge_excess() -> usize {
+    TOLD.store(false, Relaxed);
+    if beyond_limit().is_none() {
+        return 0;
+    }
+    let target = buddy::lock().policy.limit_pages() / 2;
+    purge_to(target * PAGE_BYTES)
 }
 
 /// Purges until at most `target_bytes` of free memory stay resident; says how many bytes went back.
@@ -130,16 +150,7 @@ pub fn rested() -> bool {
 /// Called twice a second by the background thread: dirty pages beyond what has been learnt go back; all of them, where nobody else
 /// has `rested`. Says how many bytes went.
 pub fn settle(rested: bool) -> usize {
-    let purged = if rested {
-        purge_all()
-    } else {
-        let (dirty, limit) = {
-            let mut buddy = buddy::lock();
-            buddy.policy.decay(os::clock::coarse_ms());
-            (buddy.dirty_pages, buddy.policy.limit_pages())
-        };
-        if dirty > limit { purge_to(limit / 2 * PAGE_BYTES) } else { 0 }
-    };
+    let purged = if rested { purge_all() } else { purge_excess() };
     super::cpu_pages::begin_period();
     buddy::lock().operations = 0;
     purged

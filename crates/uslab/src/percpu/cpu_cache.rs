@@ -15,6 +15,10 @@ use crate::slab::Slabs;
 use crate::stats;
 use core::sync::atomic::Ordering::Relaxed;
 
+/// Objects that one call moves between a sheaf and the slabs, at most: a large sheaf filled or emptied in one go would be felt in the latency of that
+/// call, some tens of microseconds, and gains nothing.
+const PIECE: usize = 128;
+
 /// The CPU caches of one cache, in front of its slabs.
 pub struct CpuCache {
     slabs: Slabs,
@@ -300,7 +304,7 @@ impl CpuCache {
         stats::record(self.slabs.id()).sheaf_free.fetch_add(n as i64, Relaxed);
     }
 
-    /// An empty sheaf of the present size: `have` if it is one (null for none), otherwise a new one; null without memory.
+    /// A sheaf of the present size: `have` if it is one (null for none), otherwise a new, empty one; null without memory.
     fn fitting(&self, have: *mut Sheaf, node: usize) -> *mut Sheaf {
         if !have.is_null() {
             let mut owned = Owned(have);
@@ -377,7 +381,9 @@ impl CpuCache {
             return Filled::Direct(self.slabs.take(node, out, out.len()));
         }
         let mut owned = Owned(sheaf);
-        let n = self.slabs.take(node, owned.places(), out.len());
+        let places = owned.places();
+        let piece = places.len().min(PIECE.max(out.len()));
+        let n = self.slabs.take(node, &mut places[..piece], out.len());
         owned.set_count(n);
         if n == 0 {
             self.dissolve(&mut owned, Keep::Target);
@@ -386,8 +392,8 @@ impl CpuCache {
         Filled::Sheaf(sheaf)
     }
 
-    /// An empty sheaf for `spare`, which is full or the dummy; null if there is none at hand.
-    fn empty_for(&self, access: &impl Access, spare: *mut Sheaf, node: usize) -> *mut Sheaf {
+    /// A sheaf with some of the `wanted` room for `spare`, which is full or the dummy; null if there is none at hand.
+    fn with_room(&self, access: &impl Access, spare: *mut Sheaf, wanted: usize, node: usize) -> *mut Sheaf {
         if is_dummy(spare) {
             self.note_miss(access, Miss::Overflow, false);
             return self.barn(node).take_empty();
@@ -400,9 +406,10 @@ impl CpuCache {
             self.account_left(n);
             return empty;
         }
+        let rest = n.saturating_sub(PIECE.max(wanted));
         // SAFETY: objects in a sheaf of this cache are free objects of it.
-        unsafe { self.slabs.give(full.objects()) };
-        full.set_count(0);
+        unsafe { self.slabs.give(&full.objects()[rest..]) };
+        full.set_count(rest);
         stats::record(self.slabs.id()).flushes.fetch_add(1, Relaxed);
         spare
     }
@@ -424,8 +431,8 @@ impl CpuCache {
             self.adapt.note_spare();
             self.resized(Owned(spare), node)
         } else {
-            let empty = self.empty_for(access, spare, node);
-            let sheaf = self.fitting(empty, node);
+            let roomy = self.with_room(access, spare, objects.len(), node);
+            let sheaf = self.fitting(roomy, node);
             if sheaf.is_null() {
                 // SAFETY: the caller's promise.
                 unsafe { self.slabs.give(objects) };

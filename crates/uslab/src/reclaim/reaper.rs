@@ -25,6 +25,8 @@ use core::sync::atomic::{
 
 /// Between two looks.
 const TICK_MS: u64 = 500;
+/// Sleeps that wait for descriptors, and therefore cannot be ended, are so long at most.
+const SLICE_MS: u64 = 100;
 /// After the system refused a thread.
 const RETRY_MS: u64 = 1000;
 /// Passes in the background at once, at most: each beyond the first because those before it hang in a callback.
@@ -82,16 +84,27 @@ extern "C" fn run(_: *mut c_void) -> *mut c_void {
         let _ = CHOICE.compare_exchange(NOT_CHOSEN, default, Relaxed, Relaxed);
     }
     let mut ears = Ears { sources: Sources::none(), open: NOT_CHOSEN, share: Share::new() };
+    os::doze::begin();
     let mut quiet = false;
+    let mut next_look_ms = os::clock::coarse_ms() + TICK_MS;
     loop {
         ears.follow_choice();
-        if let Some(bytes) = ears.listen(quiet) {
+        let left_ms = next_look_ms.saturating_sub(os::clock::coarse_ms());
+        if let Some(bytes) = ears.listen(left_ms.max(1), quiet) {
             pass_in_background(bytes);
         }
         if let Some(bytes) = budget::beyond_soft() {
             pass_in_background(bytes);
         }
-        quiet = cache::settle();
+        // Looks are half a second apart, however often somebody wakes the thread.
+        let now_ms = os::clock::coarse_ms();
+        if now_ms < next_look_ms {
+            pages::purge_excess();
+            quiet = false;
+        } else {
+            quiet = cache::settle();
+            next_look_ms = now_ms + TICK_MS;
+        }
     }
 }
 
@@ -137,17 +150,16 @@ impl Ears {
         }
     }
 
-    /// Sleeps until the next look, or pressure; says how many bytes it wants.
-    fn listen(&mut self, quiet: bool) -> Option<usize> {
+    /// Sleeps for `ms`, or until it is woken or there is pressure; says how many bytes that wants.
+    fn listen(&mut self, ms: u64, quiet: bool) -> Option<usize> {
         let pressure = if self.sources.watches_descriptors() {
-            // A soft limit cannot end this sleep.
-            let ms = if pages::soft_limit_bytes().is_some() { TICK_MS / 5 } else { TICK_MS };
-            self.sources.wait(ms)
+            // Nobody can end this sleep.
+            self.sources.wait(ms.min(SLICE_MS))
         } else {
             if quiet && self.open == NOT_CHOSEN {
                 os::doze::rest(cache::settle);
             }
-            os::doze::nap(TICK_MS);
+            os::doze::nap(ms);
             self.sources.headroom()
         };
         pressure.map(|pressure| self.share.of(pressure))

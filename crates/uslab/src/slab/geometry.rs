@@ -18,7 +18,7 @@ pub struct Layout {
 /// The knobs; 0 asks for the default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GeometryOptions {
-    /// Objects that a slab should hold at least; by default `4 · (log2(cpus) + 2)`.
+    /// Objects that a slab should hold at least; by default `4 · (log2(cpus) + 2)`, and 32 at least.
     pub min_objects: usize,
     /// Lowest order tried.
     pub min_order: u32,
@@ -57,6 +57,9 @@ impl Geometry {
     /// Highest order that `max_order` may name: 1 MiB.
     pub const MAX_ORDER: u32 = 8;
     const DEFAULT_MAX_ORDER: u32 = 3;
+    /// Objects that a slab has by default, at least, where the order allows: what the kernel's rule gives 64 CPUs. Its slabs are small on small
+    /// machines because physical memory in a row is hard to find; addresses are not (ADR 0014).
+    const LEAST_OBJECTS: usize = 32;
 
     /// Chooses the order for objects of `layout` on a machine of `cpus` CPUs.
     pub fn new(layout: Layout, options: GeometryOptions, cpus: usize) -> Result<Geometry, GeometryError> {
@@ -75,7 +78,7 @@ impl Geometry {
         let max_order = max_order.clamp(align_order, Self::MAX_ORDER);
         let min_order = options.min_order.max(align_order).min(max_order);
         let wanted = match options.min_objects {
-            0 => 4 * (cpus.max(1).ilog2() as usize + 2),
+            0 => (4 * (cpus.max(1).ilog2() as usize + 2)).max(Self::LEAST_OBJECTS),
             n => n,
         };
         let min_objects = wanted.min(fitting(object_bytes, max_order)).max(1);
@@ -129,9 +132,10 @@ mod tests {
     }
 
     #[test]
-    fn small_objects_take_one_page_and_waste_little() {
+    fn small_objects_take_few_pages_and_waste_little() {
         assert_eq!((of(64).order, of(64).objects), (0, 64));
-        assert_eq!((of(256).order, of(256).objects), (0, 16));
+        assert_eq!((of(128).order, of(128).objects), (0, 32));
+        assert_eq!((of(256).order, of(256).objects), (1, 32));
         for size in 8..=2048 {
             let g = of(size);
             let bytes = PAGE_BYTES << g.order;
