@@ -13,8 +13,8 @@
 //!
 //! Every check that CI makes is one of these, so that anyone can run at home what CI runs.
 
-mod capi;
 mod balance;
+mod capi;
 mod ci;
 mod demo;
 mod dist;

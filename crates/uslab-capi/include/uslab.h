@@ -68,9 +68,7 @@ typedef struct uslab_cache uslab_cache;
 
 /* Switches of an allocation. */
 #define USLAB_ZERO          0x10000u /* zeroes; EINVAL for a cache with a constructor, whose work that would undo */
-#define USLAB_NORECLAIM     0x20000u /* fail rather than call shrinkers: for callers that hold locks which a shrinker takes. Allocations from
-                                        caches heed it; uslab_malloc_flags, uslab_cache_prefill and uslab_sheaf_refill take it, but this
-                                        version's may call shrinkers all the same where memory is short. */
+#define USLAB_NORECLAIM     0x20000u /* fail rather than call shrinkers: for callers that hold locks which a shrinker takes */
 
 typedef struct uslab_cache_options {
     size_t   type_size;           /* sizeof(uslab_cache_options) */

@@ -20,7 +20,16 @@ extern "C" fn uslab_malloc_flags(size: usize, flags: c_uint) -> *mut c_void {
     if flags & !ALLOC_FLAGS != 0 {
         return failure::null(libc::EINVAL);
     }
-    if flags & USLAB_ZERO != 0 { malloc::zeroed(size).cast() } else { malloc::malloc(size).cast() }
+    let zero = flags & USLAB_ZERO != 0;
+    if flags & USLAB_NORECLAIM == 0 {
+        return if zero { malloc::zeroed(size) } else { malloc::malloc_for::<malloc::Program>(size) }.cast();
+    }
+    let object = malloc::malloc_noreclaim(size);
+    if zero && !object.is_null() {
+        // SAFETY: ours, of at least that size.
+        unsafe { object.write_bytes(0, size) };
+    }
+    object.cast()
 }
 
 #[unsafe(no_mangle)]

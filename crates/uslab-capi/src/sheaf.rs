@@ -17,6 +17,11 @@ impl Kind for Sheaf {
     const KIND: u64 = u64::from_le_bytes(*b"uslabshf");
 }
 
+/// By flags that have been checked.
+fn prefill(cache: &'static Cache, flags: c_uint, n: usize) -> Option<RawPrefilled<'static>> {
+    if flags & USLAB_NORECLAIM == 0 { cache.raw.prefill(n) } else { cache.raw.prefill_noreclaim(n) }
+}
+
 /// # Safety
 /// `cache` must be null or a cache.
 #[unsafe(no_mangle)]
@@ -30,7 +35,7 @@ unsafe extern "C" fn uslab_cache_prefill(
     if flags & !USLAB_NORECLAIM != 0 {
         return failure::null(libc::EINVAL);
     }
-    let Some(store) = cache.raw.prefill(n) else { return failure::null(libc::ENOMEM) };
+    let Some(store) = prefill(cache, flags, n) else { return failure::null(libc::ENOMEM) };
     Handle::make(Sheaf { store, cache }).unwrap_or_else(|_| failure::null(libc::ENOMEM))
 }
 
@@ -74,7 +79,7 @@ unsafe extern "C" fn uslab_sheaf_refill(sheaf: *mut Handle<Sheaf>, flags: c_uint
     if inside.store.len() >= n {
         return 0;
     }
-    let Some(store) = inside.cache.raw.prefill(n) else { return failure::code(libc::ENOMEM) };
+    let Some(store) = prefill(inside.cache, flags, n) else { return failure::code(libc::ENOMEM) };
     inside.store = store;
     0
 }

@@ -3,8 +3,8 @@
  *
  * Written from the interface's documentation; no text of the kernel is in here. Everything is an inline function over uslab.h. What differs:
  *
- *   Flags       GFP_ATOMIC, GFP_NOWAIT, GFP_NOFS and GFP_NOIO are USLAB_NORECLAIM: caches do not call shrinkers for them (kmalloc may, see
- *               there); GFP_KERNEL and the rest may. Flags without a meaning in user space are 0. __GFP_NOFAIL reclaims until there is memory.
+ *   Flags       GFP_ATOMIC, GFP_NOWAIT, GFP_NOFS and GFP_NOIO are USLAB_NORECLAIM: no shrinker is called for them;
+ *               GFP_KERNEL and the rest may. Flags without a meaning in user space are 0. __GFP_NOFAIL reclaims until there is memory.
  *   Caches      SLAB_TYPESAFE_BY_RCU is refused (NULL, ENOTSUP): there is no RCU here to wait for. Flags of accounting are 0.
  *   Errors      NULL and errno; no function returns an ERR_PTR.
  *   Shrinkers   One node, no memory cgroups: `nid` is 0 and `memcg` NULL.

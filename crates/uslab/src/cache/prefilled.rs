@@ -28,7 +28,12 @@ pub struct RawPrefilled<'a> {
 unsafe impl Send for RawPrefilled<'_> {}
 
 impl<'a> RawPrefilled<'a> {
-    pub(super) fn new(core: &'static Core, n: usize) -> Option<Self> {
+    /// `fill` is one of the core's two ways to allocate in bulk.
+    pub(super) fn new(
+        core: &'static Core,
+        n: usize,
+        fill: impl FnOnce(&Core, &mut [*mut u8]) -> bool,
+    ) -> Option<Self> {
         let sheaf = sheaf::alloc_holding(n.max(1), os::cpu::node_of(os::cpu::current()));
         if sheaf.is_null() {
             return None;
@@ -36,7 +41,7 @@ impl<'a> RawPrefilled<'a> {
         // From here on, dropping gives the sheaf back.
         let this = RawPrefilled { sheaf, core, cache: PhantomData };
         let mut owned = Owned(sheaf);
-        if !core.alloc_bulk(&mut owned.places()[..n]) {
+        if !fill(core, &mut owned.places()[..n]) {
             return None;
         }
         owned.set_count(n);
@@ -76,7 +81,7 @@ pub struct Prefilled<'a, T> {
 
 impl<'a, T> Prefilled<'a, T> {
     pub(super) fn new(core: &'static Core, n: usize) -> Option<Self> {
-        Some(Prefilled { raw: RawPrefilled::new(core, n)?, typed: PhantomData })
+        Some(Prefilled { raw: RawPrefilled::new(core, n, Core::alloc_bulk)?, typed: PhantomData })
     }
 
     /// Objects left.

@@ -47,6 +47,11 @@ pub(super) fn head(page: PageIndex) -> &'static Head {
 
 /// `size` bytes on a boundary of `align`; whether they are known to be zero. `None` if there is no room.
 pub(super) fn alloc(size: usize, align: usize) -> Option<(*mut u8, bool)> {
+    alloc_with(size, align, RECLAIM_TRIES)
+}
+
+/// The same, reclaiming up to `tries` times where there are no pages.
+pub(super) fn alloc_with(size: usize, align: usize, tries: usize) -> Option<(*mut u8, bool)> {
     if size > isize::MAX as usize || !start::ensure() {
         return None;
     }
@@ -55,7 +60,7 @@ pub(super) fn alloc(size: usize, align: usize) -> Option<(*mut u8, bool)> {
     let align_order = (align.max(PAGE_BYTES) >> PAGE_SHIFT).trailing_zeros();
     let pages = || pages::alloc(count, align_order, Temperature::Cold);
     let reclaimed = || (crate::wiring::ABOVE.short)(count.saturating_mul(PAGE_BYTES)).then(pages).flatten();
-    let run = pages().or_else(|| (0..RECLAIM_TRIES).find_map(|_| reclaimed()))?;
+    let run = pages().or_else(|| (0..tries).find_map(|_| reclaimed()))?;
     let head = head(run.first);
     head.pages.store(count as u32, Relaxed);
     head.next.store(NO_PAGE, Relaxed);

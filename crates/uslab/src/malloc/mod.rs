@@ -113,6 +113,15 @@ pub extern "C" fn tend_and_serve(size: usize) -> *mut u8 {
     serve(size)
 }
 
+/// [`malloc`], but where memory is used up it is not reclaimed: no callback of a shrinker runs in this call. For callers that hold what those may
+/// want.
+pub fn malloc_noreclaim(size: usize) -> *mut u8 {
+    match Class::of(size) {
+        Some(class) => small::alloc_noreclaim(class),
+        None => large::alloc_with(size, ALIGN, 0).map_or_else(out_of_memory, |(object, _)| object),
+    }
+}
+
 #[cold]
 fn out_of_memory() -> *mut u8 {
     os::errno::set_out_of_memory();

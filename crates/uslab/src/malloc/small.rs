@@ -136,6 +136,19 @@ fn alloc_slow(class: Class) -> *mut u8 {
     object
 }
 
+/// The same, but memory is not reclaimed for it.
+pub(super) fn alloc_noreclaim(class: Class) -> *mut u8 {
+    // SAFETY: as in `alloc`.
+    let mut object = unsafe { rseq::pop(slots(class)) };
+    if object.is_null() {
+        object = cache(class).map_or(core::ptr::null_mut(), |cache| cache.alloc_slow_noreclaim());
+    }
+    if object.is_null() {
+        os::errno::set_out_of_memory();
+    }
+    object
+}
+
 pub(super) fn alloc_bulk(class: Class, objects: &mut [*mut u8]) -> bool {
     cache(class).is_some_and(|cache| cache.alloc_bulk(objects))
 }

@@ -260,6 +260,19 @@ impl Buddy {
         result
     }
 
+    /// A wholly free chunk that has dirty pages, among the first few.
+    pub fn next_dirty_whole(&self) -> Option<usize> {
+        const LOOKS: usize = 8;
+        let chunk = |index: u32| (index != NONE).then_some(index);
+        // SAFETY: listed chunks are committed, and `&self` is the lock.
+        let next = |&index: &u32| chunk(unsafe { (*arena::chunk(index as usize)).next });
+        core::iter::successors(chunk(self.heads[EMPTY_LEVEL][ORDERS - 1]), next)
+            .take(LOOKS)
+            // SAFETY: as above.
+            .find(|&index| unsafe { (*arena::chunk(index as usize)).dirty_pages } > 0)
+            .map(|index| index as usize)
+    }
+
     /// The first chunk from `cursor` on, around the end, that has dirty free pages.
     pub fn next_dirty(&self, cursor: usize) -> Option<usize> {
         let committed = arena::chunks_committed();

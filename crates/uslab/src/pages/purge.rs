@@ -103,7 +103,9 @@ pub fn purge_to(target_bytes: usize) -> usize {
         if buddy.dirty_pages * PAGE_BYTES <= target_bytes {
             break;
         }
-        let Some(index) = buddy.next_dirty(buddy.policy.cursor) else { break };
+        let cursor = buddy.policy.cursor;
+        // Whole chunks first: what they hold nobody is about to use, and the kernel gets its memory back in one piece.
+        let Some(index) = buddy.next_dirty_whole().or_else(|| buddy.next_dirty(cursor)) else { break };
         buddy.policy.cursor = index + 1;
         let (taken, dirty) = buddy.with_chunk(index, |chunk| {
             let before = chunk.dirty_pages;

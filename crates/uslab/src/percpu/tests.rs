@@ -161,13 +161,12 @@ fn capacity_grows_where_waves_exceed_it_and_stays_bounded() {
 #[test]
 fn a_capacity_asked_for_does_not_grow() {
     let (cache, _) = cache(64, 10);
-    let start = cache.capacity();
     for _ in 0..50 {
         let objects = alloc(cache, 1000);
         free(cache, &objects);
     }
-    // The other tests may have left less of the bound than was asked for.
-    assert!(cache.capacity() <= start);
+    // It may be smaller: the other tests may have left less of the bound than was asked for.
+    assert!(cache.capacity() <= Size::holding(10).capacity());
     finish(cache);
 }
 

@@ -52,6 +52,17 @@ impl Weight {
         }
     }
 
+    /// Of `evicted` entries `refaulted` were made again soon: they had been worth more than was thought. Up to eight times as much, where all were.
+    #[must_use]
+    pub const fn with_refaults(self, refaulted: u64, evicted: u64) -> Weight {
+        let eighths = match evicted {
+            0 => 0,
+            evicted if refaulted >= evicted => 8,
+            evicted => refaulted * 8 / evicted,
+        };
+        Weight(self.0.saturating_add(self.0.saturating_mul(eighths * 7 / 8)))
+    }
+
     /// As a plain number, and back.
     pub const fn bits(self) -> u64 {
         self.0
@@ -71,13 +82,15 @@ impl Owed {
     /// One more pass at `priority` (0 to [`LIGHTEST`]) over `freeable` entries of this `weight`.
     #[must_use]
     pub fn after_pass(self, freeable: usize, priority: u32, weight: Weight, batch: usize) -> Owed {
+        self.after_part(freeable, priority, weight, batch, WHOLE)
+    }
+
+    /// The same for a pass that needs only `part` 4096ths of what the priority would give it.
+    #[must_use]
+    pub fn after_part(self, freeable: usize, priority: u32, weight: Weight, batch: usize, part: u64) -> Owed {
         let freeable = (freeable as u64).min(FREEABLE_MOST);
         let whole = freeable << FRACTION_BITS;
-        let share = match weight.0 {
-            // An entry that costs nothing to make again: half of them, at any pressure.
-            0 => whole / 2,
-            weight => ((freeable * 4 * SEEK) << (FRACTION_BITS - priority.min(LIGHTEST))) / weight,
-        };
+        let share = share(freeable, priority, weight).min(2 * whole) * part.min(WHOLE) / WHOLE;
         let kept = lot(freeable, batch) << FRACTION_BITS;
         let carried = if self.0 > kept { kept + (self.0 - kept) / 4 * 3 } else { self.0 };
         Owed((carried + share).min(2 * whole))
@@ -94,6 +107,24 @@ impl Owed {
     pub fn less(self, entries: usize) -> Owed {
         Owed(self.0.saturating_sub((entries as u64).min(FREEABLE_MOST) << FRACTION_BITS))
     }
+}
+
+/// All of a pass, in the unit of `part`.
+pub const WHOLE: u64 = 1 << FRACTION_BITS;
+
+/// What a pass asks for, in 4096ths of an entry.
+fn share(freeable: u64, priority: u32, weight: Weight) -> u64 {
+    match weight.0 {
+        // An entry that costs nothing to make again: half of them, at any pressure.
+        0 => (freeable << FRACTION_BITS) / 2,
+        weight => ((freeable * 4 * SEEK) << (FRACTION_BITS - priority.min(LIGHTEST))) / weight,
+    }
+}
+
+/// Entries that a pass at `priority` will ask for, all in all: no more than there are.
+pub fn expected(freeable: usize, priority: u32, weight: Weight) -> u64 {
+    let freeable = (freeable as u64).min(FREEABLE_MOST);
+    (share(freeable, priority, weight) >> FRACTION_BITS).min(freeable)
 }
 
 /// Entries that are asked for at once: a batch, or of a small cache an eighth, so that it ages bit by bit like the large ones.
@@ -145,6 +176,18 @@ mod tests {
         assert_eq!(Weight::of_cost_ns(1_000_000), Weight::of_seeks(200));
         assert!(Weight::of_cost_ns(0).0 > 0 && Weight::of_cost_ns(100) < Weight::of_cost_ns(1000));
         assert!(Weight::of_cost_ns(u64::MAX).0 > Weight::of_seeks(u32::MAX).0);
+    }
+
+    #[test]
+    fn what_comes_back_soon_is_worth_more() {
+        let plain = Weight::of_seeks(2);
+        assert_eq!(plain.with_refaults(0, 0), plain);
+        assert_eq!(plain.with_refaults(0, 1000), plain);
+        assert_eq!(plain.with_refaults(1000, 1000), Weight::of_seeks(16));
+        assert_eq!(plain.with_refaults(5000, 1000), Weight::of_seeks(16));
+        assert!(
+            plain.with_refaults(500, 1000) > plain && plain.with_refaults(500, 1000) < Weight::of_seeks(16)
+        );
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! A pass: every shrinker is asked for its share, then what came free goes back to the system.
 
-use super::balance::LIGHTEST;
+use super::balance::{LIGHTEST, WHOLE, expected};
 use super::registry::{self, Entry, Outcome, Visit};
 use super::shrinker::ShrinkControl;
 use crate::{cache, os, stats};
@@ -20,88 +20,161 @@ const BUDGET_NS: u64 = 20_000_000;
 /// assert!(gone == 0 || gone >= 4096);
 /// ```
 pub fn reclaim(bytes: usize) -> usize {
+    run(bytes, Goal::Given).given_bytes
+}
+
+/// When a pass has done enough.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Goal {
+    /// When so many bytes are with the system.
+    Given,
+    /// When they are, or twice as many are free in slabs: where caches share slabs, an entry that goes leaves a hole rather than a page, and an allocation
+    /// that waits can have that.
+    Room,
+    /// When as many entries went as should hold twice as much, on average. In the background, where programs take what comes free as it comes: what they take
+    /// is not to be taken for too little, or the caches would be emptied. There will be another pass.
+    Estimate,
+}
+
+/// What a pass came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Progress {
+    /// Bytes that went to the system. What frees in callbacks purge by themselves counts, and what others give meanwhile: it was this memory that was
+    /// wanted.
+    pub given_bytes: usize,
+    /// Bytes of objects that are not in use any more.
+    pub room_bytes: usize,
+}
+
+/// One pass for `bytes`.
+pub(super) fn run(bytes: usize, goal: Goal) -> Progress {
     if registry::live() > 0 && registry::is_inside() {
-        return 0;
+        return Progress { given_bytes: 0, room_bytes: 0 };
     }
-    // What frees in callbacks purge by themselves counts as well, and what others give meanwhile: it was this memory that was wanted.
-    let purged_before = purged_bytes();
-    let given = || purged_bytes().wrapping_sub(purged_before) as usize;
-    // Where caches share slabs, an entry that goes leaves a hole rather than a page. Holes are room as well: twice as much of it counts.
-    let used_before = stats::usage().allocated_bytes;
-    let made_room = || used_before.saturating_sub(stats::usage().allocated_bytes) / 2;
+    let (purged_before, used_before) = (purged_bytes(), stats::usage().allocated_bytes);
+    let progress = || Progress {
+        given_bytes: purged_bytes().wrapping_sub(purged_before) as usize,
+        room_bytes: used_before.saturating_sub(stats::usage().allocated_bytes),
+    };
     // Of the reclaim calls that Linux saw in 2002 nine in ten came back empty-handed, and stood in a queue for it.
     if cache::has_free_memory() {
         release();
     }
+    let mut estimated_bytes = 0;
     for round in 0..=LIGHTEST + URGES_MOST {
-        if given() >= bytes || made_room() >= bytes {
+        let so_far = progress();
+        let (done, holes) = match goal {
+            Goal::Given => (so_far.given_bytes, 2),
+            Goal::Room => (so_far.given_bytes.max(so_far.room_bytes / 2), 2),
+            Goal::Estimate => (so_far.given_bytes.max(estimated_bytes), 1),
+        };
+        if done >= bytes {
             break;
         }
-        let found = shrink_all(LIGHTEST.saturating_sub(round), round.saturating_sub(LIGHTEST));
-        if found.freeable == 0 {
+        let pressure = Pressure {
+            priority: LIGHTEST.saturating_sub(round),
+            urge: round.saturating_sub(LIGHTEST),
+            part: WHOLE,
+        };
+        let prospect = look_at_all(&pressure);
+        if prospect.freeable == 0 {
             break;
         }
-        if found.freed > 0 {
+        // The priorities go by powers of two; what is more than enough of one is not asked for.
+        let entry_bytes = (used_before / prospect.freeable).max(1);
+        // No less than a lot, which is what shrinkers are asked for at least.
+        let enough = ((bytes - done) / entry_bytes).saturating_mul(holes).max(LOT) as u64;
+        let part = match prospect.expected {
+            expected if expected > enough => enough.saturating_mul(WHOLE).div_ceil(expected),
+            _ => WHOLE,
+        };
+        let freed = shrink_all(&Pressure { part, ..pressure });
+        if freed > 0 {
+            estimated_bytes += freed * entry_bytes;
             release();
         }
     }
-    given()
+    progress()
 }
 
 fn purged_bytes() -> u64 {
     stats::header().purged_bytes.load(Relaxed)
 }
 
+/// A batch, as most shrinkers have it.
+const LOT: usize = 128;
+
 /// Rounds beyond priority 0. In each an entry counts half of what it did, until the dearest are worth no more than memory: that everything can be had
 /// is what makes the difference to a failed allocation.
 const URGES_MOST: u32 = 24;
 
-/// What a round, or one shrinker of it, came to, in entries.
-#[derive(Clone, Copy, Default)]
-struct Found {
+/// How much a round asks for.
+struct Pressure {
+    priority: u32,
+    urge: u32,
+    /// 4096ths of what that comes to.
+    part: u64,
+}
+
+/// What a round could come to, in entries.
+#[derive(Default)]
+struct Prospect {
     freeable: usize,
-    freed: usize,
+    expected: u64,
 }
 
-/// One pass over all shrinkers.
-fn shrink_all(priority: u32, urge: u32) -> Found {
-    registry::entries().filter_map(Entry::visit).map(|visit| shrink(visit, priority, urge)).fold(
-        Found::default(),
-        |sum, found| Found {
-            freeable: sum.freeable.saturating_add(found.freeable),
-            freed: sum.freed.saturating_add(found.freed),
-        },
-    )
+fn look_at_all(pressure: &Pressure) -> Prospect {
+    let mut sum = Prospect::default();
+    for mut visit in registry::entries().filter_map(Entry::visit) {
+        let freeable = count(&mut visit, pressure.priority);
+        let weight = visit.weight(freeable).halved(pressure.urge);
+        sum.freeable = sum.freeable.saturating_add(freeable);
+        sum.expected = sum.expected.saturating_add(expected(freeable, pressure.priority, weight));
+    }
+    sum
 }
 
-/// Asks one shrinker for its share.
-fn shrink(mut visit: Visit, priority: u32, urge: u32) -> Found {
-    let weight = visit.weight().halved(urge);
-    let inside = visit.inside();
-    let mut found = Found::default();
-    let Some(callbacks) = inside.callbacks else { return found };
-    let mut control = ShrinkControl { nr_to_scan: 0, priority: priority as i32, flags: 0 };
-    let started = os::clock::boot_ns();
-    // SAFETY: this visit keeps the context alive, and these are its functions.
-    let freeable = match unsafe { (callbacks.count)(callbacks.context, &control) } {
+/// Asks all shrinkers for their shares; says how many entries they freed.
+fn shrink_all(pressure: &Pressure) -> usize {
+    registry::entries().filter_map(Entry::visit).map(|visit| shrink(visit, pressure)).sum()
+}
+
+/// Entries that could go.
+fn count(visit: &mut Visit, priority: u32) -> usize {
+    let Some(callbacks) = visit.inside().callbacks else { return 0 };
+    let control = ShrinkControl { nr_to_scan: 0, priority: priority as i32, flags: 0 };
+    // SAFETY: this visit keeps the context alive, and this is its function.
+    match unsafe { (callbacks.count)(callbacks.context, &control) } {
         Outcome::Entries(freeable) => freeable,
         Outcome::Stop => 0,
         Outcome::Panicked => {
             retire(visit);
-            return found;
+            0
         }
-    };
-    found.freeable = freeable;
-    inside.owed = inside.owed.after_pass(freeable, priority, weight, inside.batch);
+    }
+}
+
+/// Asks one shrinker for its share.
+fn shrink(mut visit: Visit, pressure: &Pressure) -> usize {
+    let started = os::clock::boot_ns();
+    let freeable = count(&mut visit, pressure.priority);
+    let weight = visit.weight(freeable).halved(pressure.urge);
+    let inside = visit.inside();
+    let Some(callbacks) = inside.callbacks else { return 0 };
+    inside.owed = inside.owed.after_part(freeable, pressure.priority, weight, inside.batch, pressure.part);
+    let mut freed = 0;
     while let Some(lot) = inside.owed.next(freeable, inside.batch) {
-        control.nr_to_scan = lot;
-        // SAFETY: as above.
+        let control = ShrinkControl { nr_to_scan: lot, priority: pressure.priority as i32, flags: 0 };
+        // SAFETY: this visit keeps the context alive, and this is its function.
         match unsafe { (callbacks.scan)(callbacks.context, &control) } {
-            Outcome::Entries(entries) => found.freed += entries.min(lot),
+            Outcome::Entries(entries) => {
+                freed += entries.min(lot);
+                inside.evicted = inside.evicted.saturating_add(entries.min(lot) as u64);
+            }
             Outcome::Stop => break,
             Outcome::Panicked => {
-                retire(visit);
-                return found;
+                retire(&mut visit);
+                return freed;
             }
         }
         inside.owed = inside.owed.less(lot);
@@ -109,11 +182,11 @@ fn shrink(mut visit: Visit, priority: u32, urge: u32) -> Found {
             break;
         }
     }
-    found
+    freed
 }
 
 #[cold]
-fn retire(mut visit: Visit) {
+fn retire(visit: &mut Visit) {
     os::report::say(format_args!("shrinker {} panicked; it will not be called again", visit.inside().name()));
     visit.retire();
 }

@@ -14,8 +14,9 @@
 //!
 //! Must never: hold a lock while it sleeps; run code of the program.
 
+use super::pass::{self, Goal};
 use super::sources::{Choice, Pressure, Sources, Wanted};
-use super::{budget, pass, registry};
+use super::{budget, registry};
 use crate::{cache, os, pages};
 use core::ffi::c_void;
 use core::sync::atomic::{
@@ -146,15 +147,18 @@ impl Ears {
         if choice != self.open {
             self.open = choice;
             self.sources = Sources::none();
-            self.sources = Sources::detect(&Choice::of_bits(choice).under_environment());
+            if choice != NOT_CHOSEN {
+                self.sources = Sources::detect(&Choice::of_bits(choice).under_environment());
+            }
         }
     }
 
     /// Sleeps for `ms`, or until it is woken or there is pressure; says how many bytes that wants.
     fn listen(&mut self, ms: u64, quiet: bool) -> Option<usize> {
         let pressure = if self.sources.watches_descriptors() {
-            // Nobody can end this sleep.
-            self.sources.wait(ms.min(SLICE_MS))
+            // Nobody can end this sleep; above a soft limit it must not be long.
+            let slice_ms = if pages::soft_limit_bytes().is_some() { SLICE_MS / 10 } else { SLICE_MS };
+            self.sources.wait(ms.min(slice_ms))
         } else {
             if quiet && self.open == NOT_CHOSEN {
                 os::doze::rest(cache::settle);
@@ -200,7 +204,7 @@ static WANTED_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// Reclaims `bytes` on a thread of its own; here, if there is no callback to wait for or no thread to be had.
 fn pass_in_background(bytes: usize) {
     if registry::live() == 0 {
-        pass::reclaim(bytes);
+        pass::run(bytes, Goal::Estimate);
         return;
     }
     WANTED_BYTES.fetch_max(bytes, Relaxed);
@@ -214,13 +218,13 @@ fn pass_in_background(bytes: usize) {
     PASSES.fetch_add(1, AcqRel);
     if !os::thread::spawn(one_pass, 0) {
         PASSES.fetch_sub(1, AcqRel);
-        pass::reclaim(WANTED_BYTES.swap(0, Relaxed));
+        pass::run(WANTED_BYTES.swap(0, Relaxed), Goal::Estimate);
     }
 }
 
 extern "C" fn one_pass(_: *mut c_void) -> *mut c_void {
     os::thread::set_name(c"uslab-shrink");
-    pass::reclaim(WANTED_BYTES.swap(0, Relaxed));
+    pass::run(WANTED_BYTES.swap(0, Relaxed), Goal::Estimate);
     PASSES.fetch_sub(1, AcqRel);
     core::ptr::null_mut()
 }

@@ -69,6 +69,9 @@ pub struct Inside {
     pub callbacks: Option<Callbacks>,
     pub batch: usize,
     pub owed: Owed,
+    /// Entries freed lately, and those of them that were made again.
+    pub evicted: u64,
+    pub refaulted: u64,
     name: [u8; NAME_BYTES],
     name_bytes: u8,
 }
@@ -85,6 +88,8 @@ pub struct Entry {
     state: AtomicU32,
     runner: AtomicU32,
     weight: AtomicU64,
+    /// Refaults that the owner told of and no pass has seen.
+    refaults: AtomicU64,
     next: AtomicPtr<Entry>,
     inside: UnsafeCell<Inside>,
 }
@@ -131,13 +136,22 @@ fn fresh() -> Option<&'static Entry> {
     if place.is_null() {
         return None;
     }
-    let inside = Inside { callbacks: None, batch: 0, owed: Owed(0), name: [0; NAME_BYTES], name_bytes: 0 };
+    let inside = Inside {
+        callbacks: None,
+        batch: 0,
+        owed: Owed(0),
+        evicted: 0,
+        refaulted: 0,
+        name: [0; NAME_BYTES],
+        name_bytes: 0,
+    };
     // SAFETY: fresh memory of an entry's size and alignment, kept for ever, that nobody else knows.
     let entry = unsafe {
         place.write(Entry {
             state: AtomicU32::new(CLAIMED),
             runner: AtomicU32::new(0),
             weight: AtomicU64::new(0),
+            refaults: AtomicU64::new(0),
             next: AtomicPtr::new(core::ptr::null_mut()),
             inside: UnsafeCell::new(inside),
         });
@@ -169,6 +183,8 @@ impl Claimed {
         inside.name[..bytes].copy_from_slice(&name.as_bytes()[..bytes]);
         inside.name_bytes = bytes as u8;
         (inside.batch, inside.owed) = (batch, Owed(0));
+        (inside.evicted, inside.refaulted) = (0, 0);
+        entry.refaults.store(0, Relaxed);
         entry.set_weight(weight);
         inside.callbacks = Some(callbacks);
         LIVE_ENTRIES.fetch_add(1, Relaxed);
@@ -188,8 +204,17 @@ impl Drop for Claimed {
 pub struct Visit(&'static Entry);
 
 impl Visit {
-    pub fn weight(&self) -> Weight {
-        self.0.weight()
+    /// What an entry is worth in a pass over `freeable` of them. Of evictions and refaults the last two cachefuls count, more or less.
+    pub fn weight(&mut self, freeable: usize) -> Weight {
+        let refaults = self.0.refaults.swap(0, Relaxed);
+        let weight = self.0.weight();
+        let inside = self.inside();
+        inside.refaulted = inside.refaulted.saturating_add(refaults);
+        if inside.evicted > 2 * freeable as u64 {
+            inside.evicted /= 2;
+            inside.refaulted /= 2;
+        }
+        weight.with_refaults(inside.refaulted, inside.evicted)
     }
 
     pub fn inside(&mut self) -> &mut Inside {
@@ -220,6 +245,11 @@ impl Entry {
     /// Only the entry's owner may call it.
     pub fn set_weight(&self, weight: Weight) {
         self.weight.store(weight.bits(), Relaxed);
+    }
+
+    /// Only the entry's owner may call it.
+    pub fn note_refaults(&self, entries: u64) {
+        self.refaults.fetch_add(entries, Relaxed);
     }
 
     /// Enters, if the entry is live and nobody else is inside.

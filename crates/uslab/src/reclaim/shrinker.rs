@@ -146,6 +146,14 @@ impl<S: Shrinker> Registration<S> {
         self.entry.set_weight(Weight::of_cost_ns(cost_ns));
     }
 
+    /// Tells of `entries` that had been freed by a scan and were made again since, as far as the cache can know (a few bytes of the keys that went are
+    /// enough). A cache whose entries come back is worth more than its cost says: its share falls, to an eighth where all come back.
+    ///
+    /// The idea is Linux's refault distance (`mm/workingset.c`), reduced to a count.
+    pub fn note_refaults(&self, entries: u64) {
+        self.entry.note_refaults(entries);
+    }
+
     /// Unregisters: waits for a running callback of it, drops the shrinker, and returns true. From within a callback of this very shrinker
     /// it returns false at once, and the rest happens when that callback returns.
     pub fn unregister(self) -> bool {
