@@ -1,0 +1,94 @@
+//! What allocations cost while a reclaim pass runs beside them, and what a reclaim costs that finds nothing.
+//!
+//! ```sh
+//! cargo run --release -p uslab --example pass_cost
+//! ```
+//!
+//! One thread allocates and frees and times each call; another fills a cache of a million entries, waits, and reclaims it bit by bit. Each call is counted to what
+//! the other thread was doing at the time. On a machine of one CPU the figures mean nothing.
+
+use std::hint::black_box;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::thread;
+use std::time::{Duration, Instant};
+use uslab::malloc::{free, malloc};
+use uslab::reclaim::LruCache;
+
+const ROUNDS: usize = 5;
+const LIVE: usize = 1000;
+const IDLE: usize = 0;
+const PASS: usize = 1;
+const OTHER: usize = 2;
+
+/// Times of calls, in nanoseconds, up to the last place for all that is longer.
+struct Times(Vec<u32>, u64);
+
+impl Times {
+    fn new() -> Times {
+        Times(vec![0; 1 << 20], 0)
+    }
+
+    fn add(&mut self, ns: u64) {
+        let last = self.0.len() as u64 - 1;
+        self.0[ns.min(last) as usize] += 1;
+        self.1 += 1;
+    }
+
+    fn at(&self, part: f64) -> usize {
+        let mut left = (self.1 as f64 * part) as u64;
+        let place = self.0.iter().position(|&n| {
+            let here = left <= u64::from(n);
+            left = left.saturating_sub(u64::from(n));
+            here
+        });
+        place.unwrap_or(0)
+    }
+}
+
+fn main() {
+    let (doing, done) = (AtomicUsize::new(OTHER), AtomicBool::new(false));
+    let mut times = [Times::new(), Times::new()];
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let cache = LruCache::<u64, [u64; 8]>::new("million").expect("memory");
+            for _ in 0..ROUNDS {
+                doing.store(OTHER, Relaxed);
+                (0..1_000_000).for_each(|key| _ = cache.insert(key, [key; 8]));
+                doing.store(IDLE, Relaxed);
+                let start = Instant::now();
+                while start.elapsed() < Duration::from_millis(500) {
+                    std::hint::spin_loop();
+                }
+                doing.store(PASS, Relaxed);
+                while !cache.is_empty() {
+                    uslab::reclaim(1 << 20);
+                }
+            }
+            done.store(true, Relaxed);
+        });
+        let mut live: Vec<*mut u8> = (0..LIVE).map(|n| malloc(16 + n)).collect();
+        let mut state = 1u64;
+        while !done.load(Relaxed) {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let (at, size) = ((state >> 33) as usize % LIVE, 16 + (state >> 48) as usize % 1000);
+            let before = doing.load(Relaxed);
+            let start = Instant::now();
+            // SAFETY: each is live until it is replaced here.
+            unsafe { free(live[at]) };
+            live[at] = black_box(malloc(size));
+            let ns = start.elapsed().as_nanos() as u64;
+            if before < OTHER && doing.load(Relaxed) == before {
+                times[before].add(ns);
+            }
+        }
+        // SAFETY: as above.
+        live.into_iter().for_each(|block| unsafe { free(block) });
+    });
+    println!("a free and a malloc, with the clock's own time, ns");
+    println!("{:<24} {:>10} {:>8} {:>8} {:>8} {:>8}", "beside", "calls", "p50", "p99", "p99.9", "p99.99");
+    for (name, times) in ["nothing", "a reclaim pass"].iter().zip(&times) {
+        let [p50, p99, p999, p9999] = [0.5, 0.99, 0.999, 0.9999].map(|part| times.at(part));
+        println!("{name:<24} {:>10} {p50:>8} {p99:>8} {p999:>8} {p9999:>8}", times.1);
+    }
+    println!("p99.9 beside a pass: {:.2} times", times[PASS].at(0.999) as f64 / times[IDLE].at(0.999) as f64);
+}
