@@ -58,9 +58,9 @@ impl Weight {
         let eighths = match evicted {
             0 => 0,
             evicted if refaulted >= evicted => 8,
-            evicted => refaulted * 8 / evicted,
+            evicted => refaulted.saturating_mul(8) / evicted,
         };
-        Weight(self.0.saturating_add(self.0.saturating_mul(eighths * 7 / 8)))
+        Weight(self.0.saturating_add(self.0.saturating_mul(7 * eighths) / 8))
     }
 
     /// As a plain number, and back.

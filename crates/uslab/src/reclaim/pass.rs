@@ -90,7 +90,7 @@ pub(super) fn run(bytes: usize, goal: Goal) -> Progress {
         };
         let freed = shrink_all(&Pressure { part, ..pressure });
         if freed > 0 {
-            estimated_bytes += freed * entry_bytes;
+            estimated_bytes = freed.saturating_mul(entry_bytes).saturating_add(estimated_bytes);
             release();
         }
     }
@@ -136,7 +136,9 @@ fn look_at_all(pressure: &Pressure) -> Prospect {
 
 /// Asks all shrinkers for their shares; says how many entries they freed.
 fn shrink_all(pressure: &Pressure) -> usize {
-    registry::entries().filter_map(Entry::visit).map(|visit| shrink(visit, pressure)).sum()
+    registry::entries()
+        .filter_map(Entry::visit)
+        .fold(0, |sum: usize, visit| sum.saturating_add(shrink(visit, pressure)))
 }
 
 /// Entries that could go.
@@ -168,7 +170,7 @@ fn shrink(mut visit: Visit, pressure: &Pressure) -> usize {
         // SAFETY: this visit keeps the context alive, and this is its function.
         match unsafe { (callbacks.scan)(callbacks.context, &control) } {
             Outcome::Entries(entries) => {
-                freed += entries.min(lot);
+                freed = entries.min(lot).saturating_add(freed);
                 inside.evicted = inside.evicted.saturating_add(entries.min(lot) as u64);
             }
             Outcome::Stop => break,

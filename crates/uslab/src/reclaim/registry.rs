@@ -210,7 +210,7 @@ impl Visit {
         let weight = self.0.weight();
         let inside = self.inside();
         inside.refaulted = inside.refaulted.saturating_add(refaults);
-        if inside.evicted > 2 * freeable as u64 {
+        if inside.evicted / 2 > freeable as u64 {
             inside.evicted /= 2;
             inside.refaulted /= 2;
         }
