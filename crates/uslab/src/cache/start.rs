@@ -9,7 +9,9 @@ use crate::rseq;
 use crate::slab;
 use crate::stats;
 use crate::sync::Rank;
-use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use core::sync::atomic::{
+    AtomicBool, AtomicU8, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+};
 
 const NEW: u8 = 0;
 const READY: u8 = 1;
@@ -42,6 +44,21 @@ pub fn is_ready() -> bool {
 pub fn mode() -> rseq::Mode {
     ensure();
     rseq::mode()
+}
+
+/// What the environment says of the background thread. It is read here and not by that thread, which opens no file unless the program wants pressure
+/// watched: a descriptor that comes and goes behind a program's back is taken for its own, where that closes all or fills in certain numbers.
+static REAPER_FORBIDDEN: AtomicBool = AtomicBool::new(false);
+static PRESSURE_NAMED: AtomicBool = AtomicBool::new(false);
+
+/// Whether `USLAB_REAPER=0`.
+pub(crate) fn reaper_is_forbidden() -> bool {
+    REAPER_FORBIDDEN.load(Relaxed)
+}
+
+/// Whether `USLAB_PRESSURE` says anything.
+pub(crate) fn pressure_is_named() -> bool {
+    PRESSURE_NAMED.load(Relaxed)
 }
 
 /// Memory from which on a background thread is worth having: what is free of less than this may as well stay.
@@ -87,8 +104,16 @@ fn register_fork_handlers() {
 }
 
 fn start() -> bool {
-    let [rseq_off, snapshot, misuse, bound] =
-        os::env::lookup(["USLAB_RSEQ", "USLAB_SNAPSHOT", "USLAB_ON_MISUSE", "USLAB_CPU_BYTES"]);
+    let [rseq_off, snapshot, misuse, bound, reaper, pressure] = os::env::lookup([
+        "USLAB_RSEQ",
+        "USLAB_SNAPSHOT",
+        "USLAB_ON_MISUSE",
+        "USLAB_CPU_BYTES",
+        "USLAB_REAPER",
+        "USLAB_PRESSURE",
+    ]);
+    REAPER_FORBIDDEN.store(reaper.is_some_and(|value| value.as_bytes() == b"0"), Relaxed);
+    PRESSURE_NAMED.store(pressure.is_some(), Relaxed);
     let possible = os::cpu::possible_cpus();
     CPUS.store(possible.min(rseq::MAX_CPUS), Relaxed);
     NODES.store(os::cpu::init_nodes(), Relaxed);

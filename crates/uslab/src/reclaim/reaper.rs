@@ -64,9 +64,7 @@ fn start() {
     {
         return;
     }
-    // As the process was started: another thread may be changing the environment now.
-    let [wanted] = os::env::lookup_at_start(["USLAB_REAPER"]);
-    if wanted.is_some_and(|value| value.is_ok_and(|value| value.as_bytes() == b"0")) {
+    if cache::start::reaper_is_forbidden() {
         STATE.store(FORBIDDEN, Release);
     } else if os::thread::spawn(run, 0) {
         STATE.store(RUNNING, Release);
@@ -78,11 +76,9 @@ fn start() {
 
 extern "C" fn run(_: *mut c_void) -> *mut c_void {
     os::thread::set_name(c"uslab-reaper");
-    let [forced] = os::env::lookup_at_start(["USLAB_PRESSURE"]);
-    if forced.is_some() {
-        let default = Choice::default().bits();
-        // The program's own choice, if it made one, has been the environment's already.
-        let _ = CHOICE.compare_exchange(NOT_CHOSEN, default, Relaxed, Relaxed);
+    if cache::start::pressure_is_named() {
+        // The program's own choice, if it made one, is as good: the environment goes over it.
+        let _ = CHOICE.compare_exchange(NOT_CHOSEN, Choice::default().bits(), Relaxed, Relaxed);
     }
     let mut ears = Ears { sources: Sources::none(), open: NOT_CHOSEN, share: Share::new() };
     os::doze::begin();
