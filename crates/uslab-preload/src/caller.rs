@@ -74,10 +74,11 @@ unsafe extern "C" fn note(info: *mut libc::dl_phdr_info, _: usize, data: *mut c_
         start = start.min(at);
         end = end.max(at + header.p_memsz as usize);
     }
+    // SAFETY: the loader's names are NUL-terminated, or null.
+    let name = unsafe { info.dlpi_name.as_ref().map(|name| CStr::from_ptr(name)) };
     let is_theirs = (start..end).contains(&(note as *const () as usize))
         || (start..end).contains(&loader())
-        // SAFETY: the loader's names are NUL-terminated, or null.
-        || unsafe { info.dlpi_name.as_ref() }.is_some_and(|name| is_c_library(unsafe { CStr::from_ptr(name) }));
+        || name.is_some_and(is_c_library);
     if is_theirs {
         let Some([first, last]) = ELSEWHERE.get(*found) else { return 1 };
         first.store(start, Relaxed);
