@@ -63,6 +63,13 @@ fn reclaim_and_figures() {
 }
 
 #[test]
+fn sources_and_visits() {
+    both_links("sources", "tests/capi/sources.c", "c99");
+    let threaded = program("sources-reaper", "tests/capi/sources.c", "c11", Link::Shared);
+    run_in_both("sources-reaper", &Program::new(threaded).arg("reaper"));
+}
+
+#[test]
 fn kernel_names_in_c_and_cxx() {
     both_links("kmem", "tests/capi/kmem.c", "c99");
     let as_cxx = program("kmem-cxx", "tests/capi/kmem.c", "c++17", Link::Shared);

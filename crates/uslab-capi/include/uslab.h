@@ -5,6 +5,7 @@
  *   sheaves     objects set aside, so that a number of allocations cannot fail                          uslab_sheaf_*
  *   malloc      any size; heaps: the same, private and destroyed whole                                  uslab_malloc …, uslab_heap_*
  *   reclaim     the program's own caches give entries up when memory is wanted                          uslab_shrinker_*, uslab_reclaim
+ *   sources     who says that memory is short: service manager, kernel, control group                   uslab_watch_pressure
  *   figures     of one cache, of the process, as text                                                   uslab_stats_* …
  *
  * For every function, unless it says otherwise:
@@ -235,6 +236,10 @@ void uslab_shrinker_unregister(uslab_shrinker *shrinker) USLAB_NOEXCEPT;
 /* Says what it costs on average to make an entry again, in place of `seeks`; 10 000 ns is 2 seeks. */
 int uslab_shrinker_set_miss_cost_ns(uslab_shrinker *shrinker, uint64_t cost_ns) USLAB_NOEXCEPT;
 
+/* Tells of `entries` that a scan had freed and that were made again since, as far as the cache can know. A cache whose entries come back is asked
+ * for less: for an eighth where all do. */
+int uslab_shrinker_note_refaults(uslab_shrinker *shrinker, uint64_t entries) USLAB_NOEXCEPT;
+
 /* Gives `bytes` back to the system if it can, from what is free first, then from shrinkers; how many it gave, which may be more. Blocks for as
  * long as callbacks do. From within a callback it does nothing. (size_t)-1 takes everything. */
 size_t uslab_reclaim(size_t bytes) USLAB_NOEXCEPT;
@@ -250,6 +255,37 @@ size_t uslab_release_memory(void) USLAB_NOEXCEPT;
  * for that; where that does not help it fails with ENOMEM. Frees always work. EINVAL: the soft limit is above the hard one.
  */
 int uslab_set_limit(size_t soft_bytes, size_t hard_bytes) USLAB_NOEXCEPT;
+
+/* ---- Pressure sources ------------------------------------------------------------------------------------------------ */
+
+/* What may become of a source. */
+#define USLAB_SOURCE_AUTO 0u /* as the library thinks best: watched */
+#define USLAB_SOURCE_ON   1u /* watched, where there is one */
+#define USLAB_SOURCE_OFF  2u /* not watched */
+
+/* Who may say that memory is short, so that shrinkers are asked without a call of the program's. */
+typedef struct uslab_pressure_options {
+    size_t   type_size; /* sizeof(uslab_pressure_options) */
+    unsigned systemd;   /* what a service manager names in MEMORY_PRESSURE_WATCH; where it names something, psi is not watched beside it */
+    unsigned psi;       /* stalls (PSI) of the process's cgroup, of one above it, or of the system */
+    unsigned cgroup;    /* what is left below memory.high and memory.max of the cgroup and those above it */
+    unsigned log;       /* 1: a line on standard error for each source when they are looked for, and when one is lost; 0: silence */
+} uslab_pressure_options;
+
+/*
+ * Chooses the sources, from now on, and starts the background thread that watches them; NULL is the default, all of them. Without this call
+ * they are watched from the first shrinker on. The environment goes over it: USLAB_PRESSURE is auto, off, or a list of systemd, psi and cgroup with
+ * commas, USLAB_PRESSURE_LOG=1 asks for the log, and USLAB_REAPER=0 forbids the thread, and thereby the watching. A source that there is not, or
+ * that goes away, is no error. EINVAL: a value that is none of a source's, a log that is neither 0 nor 1, a bad structure.
+ */
+int uslab_watch_pressure(const uslab_pressure_options *options /* may be NULL */) USLAB_NOEXCEPT;
+
+/* What these options would find here, under the environment: a line for each source with what is watched, or why it is not; free with
+ * uslab_free. Changes nothing; opens files and closes them again. NULL with EINVAL as above, or ENOMEM. */
+char *uslab_pressure_text(const uslab_pressure_options *options /* may be NULL */) USLAB_NOEXCEPT;
+
+/* Whether the background thread runs in this process: everything works without it, but nothing is given back while the program is idle. */
+bool uslab_has_reaper(void) USLAB_NOEXCEPT;
 
 /* ---- Figures --------------------------------------------------------------------------------------------------------- */
 
@@ -280,6 +316,13 @@ typedef struct uslab_cache_stats {
 
 /* Visits all CPUs: not for a hot path. ENODATA for the caches past the 4096th, whose figures are not kept. */
 int uslab_cache_get_stats(const uslab_cache *cache, uslab_cache_stats *out) USLAB_NOEXCEPT;
+
+/*
+ * Calls `visit` for each cache that lives, those of malloc and of heaps among them, with its name and its figures, until it returns something other
+ * than 0; returns that, or 0. Two caches may have one name. Name and figures are copies which end with the call: no lock is held in it, and it may do
+ * anything, but must not throw or longjmp. `stats->type_size` is the library's. Caches past the 4096th are left out. EINVAL: no function.
+ */
+int uslab_visit_caches(int (*visit)(void *context, const char *name, const uslab_cache_stats *stats), void *context) USLAB_NOEXCEPT;
 
 /* Figures of the process, sums of counters that change meanwhile. */
 typedef struct uslab_usage {

@@ -5,7 +5,7 @@
 //!
 //! Structures that callers fill in start with `type_size`, their size as the caller was compiled: see `versioned`.
 
-use core::ffi::{c_uint, c_void};
+use core::ffi::{c_char, c_int, c_uint, c_void};
 
 /// Objects start on cache lines of their own.
 pub const USLAB_HWCACHE_ALIGN: c_uint = 0x1;
@@ -29,6 +29,13 @@ pub const USLAB_NORECLAIM: c_uint = 0x2_0000;
 pub const USLAB_SHRINK_STOP: usize = usize::MAX;
 /// `seeks` of entries that cost nothing to make again.
 pub const USLAB_SEEKS_NONE: c_uint = c_uint::MAX;
+
+/// A pressure source: as the library thinks best.
+pub const USLAB_SOURCE_AUTO: c_uint = 0;
+/// A pressure source: watched where there is one.
+pub const USLAB_SOURCE_ON: c_uint = 1;
+/// A pressure source: not watched.
+pub const USLAB_SOURCE_OFF: c_uint = 2;
 
 /// `uslab_cache_options`.
 #[repr(C)]
@@ -67,6 +74,17 @@ pub struct ShrinkerOptions {
     pub batch: c_uint,
 }
 
+/// `uslab_pressure_options`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct PressureOptions {
+    pub type_size: usize,
+    pub systemd: c_uint,
+    pub psi: c_uint,
+    pub cgroup: c_uint,
+    pub log: c_uint,
+}
+
 /// `uslab_cache_stats`.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -93,6 +111,9 @@ pub struct CacheStats {
     pub releases: u64,
     pub failures: u64,
 }
+
+/// What visits caches: not zero ends the visit.
+pub type CacheVisitor = unsafe extern "C" fn(*mut c_void, *const c_char, *const CacheStats) -> c_int;
 
 /// `uslab_usage`.
 #[repr(C)]

@@ -6,7 +6,8 @@
 //!   handle.rs     what opaque pointers point to              malloc.rs     the malloc family
 //!   failure.rs    errno                                      heap.rs       private heaps
 //!   text.rs       text in memory of uslab_malloc             shrinker.rs   shrinkers and reclaim
-//!   lifecycle.rs  load and unload                            stats.rs      figures, JSON, slabinfo
+//!   lifecycle.rs  load and unload                            sources.rs    pressure sources
+//!                                                            stats.rs      figures, JSON, slabinfo
 //! ```
 //!
 //! The fast functions are the sequence of the library, inlined, and a tail call to a slow function that does everything else: looks at
@@ -24,6 +25,7 @@ mod lifecycle;
 mod malloc;
 mod sheaf;
 mod shrinker;
+mod sources;
 mod stats;
 mod text;
 mod versioned;

@@ -116,6 +116,20 @@ unsafe extern "C" fn uslab_shrinker_set_miss_cost_ns(shrinker: *const Object, co
     }
 }
 
+/// # Safety
+/// `shrinker` must be null or a shrinker.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn uslab_shrinker_note_refaults(shrinker: *const Object, entries: u64) -> c_int {
+    // SAFETY: the caller's promise.
+    match unsafe { Handle::get(shrinker) } {
+        Some(registration) => {
+            registration.note_refaults(entries);
+            0
+        }
+        None => failure::code(libc::EINVAL),
+    }
+}
+
 #[unsafe(no_mangle)]
 extern "C" fn uslab_reclaim(bytes: usize) -> usize {
     let _errno = os::errno::Preserved::new();

@@ -2,12 +2,12 @@
 //!
 //! The names in the JSON are those of `uslab info --json`: scripts read both.
 
-use crate::abi::{CacheStats, Usage};
+use crate::abi::{CacheStats, CacheVisitor, Usage};
 use crate::cache::Cache;
 use crate::handle::Handle;
 use crate::text::{Json, Text};
 use crate::{failure, versioned};
-use core::ffi::{CStr, c_char, c_int};
+use core::ffi::{CStr, c_char, c_int, c_void};
 use core::fmt::{self, Write};
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicI64, AtomicU64};
@@ -31,6 +31,27 @@ unsafe extern "C" fn uslab_cache_get_stats(cache: *const Handle<Cache>, out: *mu
         Ok(()) => 0,
         Err(error) => failure::code(error),
     }
+}
+
+/// Copies of the figures go to the visitor, so that it may do what it likes: no lock is held.
+///
+/// # Safety
+/// `visit` must be null or callable with `context`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn uslab_visit_caches(visit: Option<CacheVisitor>, context: *mut c_void) -> c_int {
+    let Some(visit) = visit else { return failure::code(libc::EINVAL) };
+    uslab::cache::account_all();
+    for record in records().filter(|record| record.state.load(Relaxed) == STATE_LIVE) {
+        let figures = CacheStats { type_size: size_of::<CacheStats>(), ..figures(record) };
+        let mut name = [0; NAME_BYTES + 1];
+        with_name(record, |text| name[..text.len()].copy_from_slice(text.as_bytes()));
+        // SAFETY: the caller's promise; the name ends with a NUL, as there is one byte more than names have.
+        let end = unsafe { visit(context, name.as_ptr().cast(), &raw const figures) };
+        if end != 0 {
+            return end;
+        }
+    }
+    0
 }
 
 /// # Safety
