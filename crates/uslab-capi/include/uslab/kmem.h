@@ -3,11 +3,16 @@
  *
  * Written from the interface's documentation; no text of the kernel is in here. Everything is an inline function over uslab.h. What differs:
  *
- *   Flags       GFP_ATOMIC, GFP_NOWAIT, GFP_NOFS and GFP_NOIO are USLAB_NORECLAIM: no shrinker is called for them;
- *               GFP_KERNEL and the rest may. Flags without a meaning in user space are 0. __GFP_NOFAIL reclaims until there is memory.
- *   Caches      SLAB_TYPESAFE_BY_RCU is refused (NULL, ENOTSUP): there is no RCU here to wait for. Flags of accounting are 0.
- *   Errors      NULL and errno; no function returns an ERR_PTR.
- *   Shrinkers   One node, no memory cgroups: `nid` is 0 and `memcg` NULL.
+ *   Flags       Shrinkers are called for an allocation only if its flags have __GFP_DIRECT_RECLAIM, __GFP_IO and __GFP_FS, as GFP_KERNEL has.
+ *               GFP_ATOMIC, GFP_NOWAIT, GFP_NOFS, GFP_NOIO and 0 are USLAB_NORECLAIM. Flags without a meaning in user space are taken and
+ *               ignored. __GFP_NOFAIL tries until there is memory; it needs __GFP_DIRECT_RECLAIM, as in the kernel.
+ *   Caches      SLAB_TYPESAFE_BY_RCU is refused (NULL, ENOTSUP): there is no RCU here to wait for. Flags of accounting are 0. Debugging that
+ *               the library lacks is left out, as by a kernel built without.
+ *   Nodes       Functions that name a node take memory from any.
+ *   kmalloc     Powers of two are aligned to themselves, but past 2 MiB without reclaim to 2 MiB alone.
+ *   Errors      NULL and errno, or -ENOMEM where the kernel returns int; no function returns an ERR_PTR.
+ *   Shrinkers   One node, no memory cgroups: `nid` is 0 and `memcg` NULL. `gfp_mask` is GFP_KERNEL.
+ *   Interrupts  There are none, but there are signal handlers: nothing of this may be called in one.
  *
  * C99 and later with GNU attributes, C++11 and later.
  */
@@ -18,6 +23,7 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,41 +37,70 @@ extern "C" {
 
 typedef unsigned gfp_t;
 
-#define __GFP_ZERO          ((gfp_t)USLAB_ZERO)
-#define __GFP_NOFAIL        ((gfp_t)0x40000u)
-#define __GFP_NOWARN        ((gfp_t)0)
-#define __GFP_NORETRY       ((gfp_t)0)
-#define __GFP_RETRY_MAYFAIL ((gfp_t)0)
-#define __GFP_ACCOUNT       ((gfp_t)0)
-#define __GFP_RECLAIMABLE   ((gfp_t)0)
-#define __GFP_HIGH          ((gfp_t)0)
-#define __GFP_COMP          ((gfp_t)0)
-#define __GFP_NOMEMALLOC    ((gfp_t)0)
-#define __GFP_MEMALLOC      ((gfp_t)0)
-#define __GFP_THISNODE      ((gfp_t)0)
+/* What an allocation may do to get memory. */
+#define __GFP_DIRECT_RECLAIM ((gfp_t)0x1u) /* wait for reclaim */
+#define __GFP_KSWAPD_RECLAIM ((gfp_t)0x2u) /* wake the background thread: uslab does so by itself */
+#define __GFP_IO             ((gfp_t)0x4u)
+#define __GFP_FS             ((gfp_t)0x8u)
+#define __GFP_RECLAIM        (__GFP_DIRECT_RECLAIM | __GFP_KSWAPD_RECLAIM)
 
-#define GFP_KERNEL          ((gfp_t)0)
-#define GFP_KERNEL_ACCOUNT  GFP_KERNEL
-#define GFP_USER            GFP_KERNEL
-#define GFP_HIGHUSER        GFP_KERNEL
-#define GFP_ATOMIC          ((gfp_t)USLAB_NORECLAIM)
-#define GFP_NOWAIT          ((gfp_t)USLAB_NORECLAIM)
-#define GFP_NOFS            ((gfp_t)USLAB_NORECLAIM)
-#define GFP_NOIO            ((gfp_t)USLAB_NORECLAIM)
+/* With a meaning here. */
+#define __GFP_ZERO           ((gfp_t)0x10u)
+#define __GFP_NOFAIL         ((gfp_t)0x20u)
+
+/* Without one; each has a bit, since code asks for them. */
+#define __GFP_NOWARN         ((gfp_t)0x100u)
+#define __GFP_NORETRY        ((gfp_t)0x200u)
+#define __GFP_RETRY_MAYFAIL  ((gfp_t)0x400u)
+#define __GFP_HIGH           ((gfp_t)0x800u)
+#define __GFP_ACCOUNT        ((gfp_t)0x1000u)
+#define __GFP_RECLAIMABLE    ((gfp_t)0x2000u)
+#define __GFP_MOVABLE        ((gfp_t)0x4000u)
+#define __GFP_COMP           ((gfp_t)0x8000u)
+#define __GFP_MEMALLOC       ((gfp_t)0x10000u)
+#define __GFP_NOMEMALLOC     ((gfp_t)0x20000u)
+#define __GFP_THISNODE       ((gfp_t)0x40000u)
+#define __GFP_HARDWALL       ((gfp_t)0x80000u)
+#define __GFP_HIGHMEM        ((gfp_t)0x100000u)
+#define __GFP_WRITE          ((gfp_t)0x200000u)
+#define __GFP_NOLOCKDEP      ((gfp_t)0)
+
+#define GFP_KERNEL           (__GFP_RECLAIM | __GFP_IO | __GFP_FS)
+#define GFP_KERNEL_ACCOUNT   (GFP_KERNEL | __GFP_ACCOUNT)
+#define GFP_USER             (GFP_KERNEL | __GFP_HARDWALL)
+#define GFP_HIGHUSER         (GFP_USER | __GFP_HIGHMEM)
+#define GFP_HIGHUSER_MOVABLE (GFP_HIGHUSER | __GFP_MOVABLE)
+#define GFP_NOFS             (__GFP_RECLAIM | __GFP_IO)
+#define GFP_NOIO             (__GFP_RECLAIM)
+#define GFP_NOWAIT           (__GFP_KSWAPD_RECLAIM | __GFP_NOWARN)
+#define GFP_ATOMIC           (__GFP_KSWAPD_RECLAIM | __GFP_HIGH)
 
 #define NUMA_NO_NODE (-1)
 
-/* The part of them that uslab knows. */
-static inline unsigned uslab_kmem_flags(gfp_t gfp)
+static inline bool gfpflags_allow_blocking(gfp_t gfp) { return (gfp & __GFP_DIRECT_RECLAIM) != 0; }
+
+/* Whether shrinkers may be called, which take locks of the program. */
+static inline bool uslab_kmem_may_shrink(gfp_t gfp)
 {
-    return gfp & (USLAB_ZERO | USLAB_NORECLAIM);
+    const gfp_t all = __GFP_DIRECT_RECLAIM | __GFP_IO | __GFP_FS;
+    return (gfp & all) == all;
 }
 
-/* After a failure: whether to try again, all that can go being gone. */
+/* The same as uslab has it. */
+static inline unsigned uslab_kmem_flags(gfp_t gfp)
+{
+    return ((gfp & __GFP_ZERO) != 0 ? USLAB_ZERO : 0) | (uslab_kmem_may_shrink(gfp) ? 0 : USLAB_NORECLAIM);
+}
+
+/* After a failure: whether to try again, all being gone that may go. */
 static inline bool uslab_kmem_again(gfp_t gfp)
 {
-    if ((gfp & __GFP_NOFAIL) == 0 || errno != ENOMEM) return false;
-    (void)uslab_reclaim((size_t)-1);
+    if ((gfp & __GFP_NOFAIL) == 0 || !gfpflags_allow_blocking(gfp) || errno != ENOMEM) return false;
+    if (uslab_kmem_may_shrink(gfp))
+        (void)uslab_reclaim((size_t)-1);
+    else
+        (void)uslab_release_memory();
+    (void)sched_yield();
     return true;
 }
 
@@ -85,6 +120,10 @@ typedef unsigned slab_flags_t;
 #define SLAB_ACCOUNT            ((slab_flags_t)0)
 #define SLAB_NO_MERGE           ((slab_flags_t)0)
 #define SLAB_NOLEAKTRACE        ((slab_flags_t)0)
+#define SLAB_NO_USER_FLAGS      ((slab_flags_t)0)
+#define SLAB_DEBUG_OBJECTS      ((slab_flags_t)0)
+#define SLAB_KASAN              ((slab_flags_t)0)
+#define SLAB_TRACE              ((slab_flags_t)0)
 #define SLAB_MEM_SPREAD         ((slab_flags_t)0)
 #define SLAB_CACHE_DMA          ((slab_flags_t)0)
 
@@ -109,6 +148,7 @@ static inline uslab_cache *uslab_kmem_cache(const struct kmem_cache *cache)
 static inline struct kmem_cache *uslab_kmem_create_args(const char *name, size_t size, const struct kmem_cache_args *args,
                                                         slab_flags_t flags)
 {
+    const unsigned debugging = USLAB_RED_ZONE | USLAB_POISON | USLAB_STORE_USER;
     uslab_cache_options options;
     uslab_cache *cache = NULL;
     memset(&options, 0, sizeof options);
@@ -123,6 +163,10 @@ static inline struct kmem_cache *uslab_kmem_create_args(const char *name, size_t
         errno = ENOTSUP;
     else
         cache = uslab_cache_create(name, size, &options);
+    if (cache == NULL && errno == ENOTSUP && (options.flags & debugging) != 0) {
+        options.flags &= ~debugging;
+        cache = uslab_cache_create(name, size, &options);
+    }
     if (cache == NULL && (flags & SLAB_PANIC) != 0) {
         (void)fprintf(stderr, "kmem_cache_create: no cache %s: %s\n", name != NULL ? name : "?", strerror(errno));
         abort();
@@ -157,15 +201,20 @@ static inline struct kmem_cache *kmem_cache_create_usercopy(const char *name, un
 #define KMEM_CACHE(type, flags) uslab_kmem_create(#type, sizeof(struct type), __alignof__(struct type), (flags), NULL)
 #define KMEM_CACHE_USERCOPY(type, flags, field) KMEM_CACHE(type, flags)
 
+/* While objects live the cache stays, with a report on standard error; errno is EBUSY then. NULL is allowed. */
 static inline void kmem_cache_destroy(struct kmem_cache *cache)
 {
     (void)uslab_cache_destroy(uslab_kmem_cache(cache));
 }
 
+/* 0 if the cache has no slab any more, else 1. */
 static inline int kmem_cache_shrink(struct kmem_cache *cache)
 {
+    uslab_cache_stats stats;
     (void)uslab_cache_shrink(uslab_kmem_cache(cache));
-    return 0;
+    memset(&stats, 0, sizeof stats);
+    stats.type_size = sizeof stats;
+    return uslab_cache_get_stats(uslab_kmem_cache(cache), &stats) != 0 || stats.slabs != 0;
 }
 
 static inline unsigned kmem_cache_size(struct kmem_cache *cache)
@@ -182,16 +231,11 @@ static inline void *kmem_cache_alloc(struct kmem_cache *cache, gfp_t gfp)
     return object;
 }
 
-static inline void *kmem_cache_zalloc(struct kmem_cache *cache, gfp_t gfp)
-{
-    return kmem_cache_alloc(cache, gfp | __GFP_ZERO);
-}
+static inline void *kmem_cache_zalloc(struct kmem_cache *cache, gfp_t gfp) { return kmem_cache_alloc(cache, gfp | __GFP_ZERO); }
 
-/* Any node's memory will do. */
 static inline void *kmem_cache_alloc_node(struct kmem_cache *cache, gfp_t gfp, int node)
 {
-    (void)node;
-    return kmem_cache_alloc(cache, gfp);
+    return (void)node, kmem_cache_alloc(cache, gfp);
 }
 
 static inline void kmem_cache_free(struct kmem_cache *cache, void *object)
@@ -209,15 +253,6 @@ static inline int kmem_cache_alloc_bulk(struct kmem_cache *cache, gfp_t gfp, siz
     return done ? (int)n : 0;
 }
 
-/* Without a cache the objects are those of kmalloc. */
-static inline void kmem_cache_free_bulk(struct kmem_cache *cache, size_t n, void **objects)
-{
-    if (cache != NULL)
-        uslab_cache_free_bulk(uslab_kmem_cache(cache), n, objects);
-    else
-        uslab_free_bulk(n, objects);
-}
-
 /* ---- Prefilled sheaves ----------------------------------------------------------------------------------------------- */
 
 struct slab_sheaf;
@@ -227,6 +262,7 @@ static inline uslab_sheaf *uslab_kmem_sheaf(struct slab_sheaf *sheaf)
     return (uslab_sheaf *)(void *)sheaf;
 }
 
+/* A sheaf from which n objects can be had for certain; NULL without memory. */
 static inline struct slab_sheaf *kmem_cache_prefill_sheaf(struct kmem_cache *cache, gfp_t gfp, unsigned n)
 {
     uslab_sheaf *sheaf;
@@ -236,6 +272,7 @@ static inline struct slab_sheaf *kmem_cache_prefill_sheaf(struct kmem_cache *cac
     return (struct slab_sheaf *)(void *)sheaf;
 }
 
+/* 0: the sheaf has n objects at least; -ENOMEM: it is as it was. */
 static inline int kmem_cache_refill_sheaf(struct kmem_cache *cache, gfp_t gfp, struct slab_sheaf **sheaf, unsigned n)
 {
     int error;
@@ -246,6 +283,7 @@ static inline int kmem_cache_refill_sheaf(struct kmem_cache *cache, gfp_t gfp, s
     return -error;
 }
 
+/* NULL when the sheaf is used up, whatever the flags. */
 static inline void *kmem_cache_alloc_from_sheaf(struct kmem_cache *cache, gfp_t gfp, struct slab_sheaf *sheaf)
 {
     (void)cache;
@@ -257,6 +295,7 @@ static inline unsigned kmem_cache_sheaf_size(struct slab_sheaf *sheaf)
     return (unsigned)uslab_sheaf_count(uslab_kmem_sheaf(sheaf));
 }
 
+/* What is left in the sheaf goes back to the cache. NULL is allowed. */
 static inline void kmem_cache_return_sheaf(struct kmem_cache *cache, gfp_t gfp, struct slab_sheaf *sheaf)
 {
     (void)cache;
@@ -270,8 +309,16 @@ static inline void kmem_cache_return_sheaf(struct kmem_cache *cache, gfp_t gfp, 
 #define ZERO_SIZE_PTR ((void *)(uintptr_t)16)
 #define ZERO_OR_NULL_PTR(pointer) ((uintptr_t)(pointer) <= (uintptr_t)ZERO_SIZE_PTR)
 
-/* Powers of two past the size classes get their natural alignment from here. */
-#define USLAB_KMEM_CLASSES_BYTES ((size_t)32768)
+/* So far uslab_malloc aligns powers of two to themselves by its nature: size classes do, and runs of pages. */
+#define USLAB_KMEM_ALIGNED_BYTES ((size_t)2 << 20)
+/* So far uslab_realloc does: it lets runs of pages grow where they are. */
+#define USLAB_KMEM_CLASSES_BYTES ((size_t)32 << 10)
+
+/* Bytes of a structure with n elements at its end; more than there can be where that overflows. */
+static inline size_t uslab_kmem_bytes(size_t head, size_t n, size_t size)
+{
+    return size != 0 && n > (SIZE_MAX - head) / size ? SIZE_MAX : head + n * size;
+}
 
 static inline size_t kmalloc_size_roundup(size_t size)
 {
@@ -282,8 +329,12 @@ static inline void *kmalloc(size_t size, gfp_t gfp)
 {
     void *object;
     if (size == 0) return ZERO_SIZE_PTR;
+    if (size > PTRDIFF_MAX) {
+        errno = ENOMEM; /* for good: nothing to try again */
+        return NULL;
+    }
     do {
-        if (size > USLAB_KMEM_CLASSES_BYTES && (size & (size - 1)) == 0) {
+        if (size > USLAB_KMEM_ALIGNED_BYTES && (size & (size - 1)) == 0 && uslab_kmem_may_shrink(gfp)) {
             object = uslab_aligned_alloc(size, size);
             if (object != NULL && (gfp & __GFP_ZERO) != 0) memset(object, 0, size);
         } else {
@@ -295,36 +346,13 @@ static inline void *kmalloc(size_t size, gfp_t gfp)
     return object;
 }
 
-static inline void *kzalloc(size_t size, gfp_t gfp)
-{
-    return kmalloc(size, gfp | __GFP_ZERO);
-}
+static inline void *kzalloc(size_t size, gfp_t gfp) { return kmalloc(size, gfp | __GFP_ZERO); }
 
-static inline void *kmalloc_array(size_t n, size_t size, gfp_t gfp)
-{
-    if (size != 0 && n > SIZE_MAX / size) {
-        errno = ENOMEM;
-        return NULL;
-    }
-    return kmalloc(n * size, gfp);
-}
+static inline void *kmalloc_array(size_t n, size_t size, gfp_t gfp) { return kmalloc(uslab_kmem_bytes(0, n, size), gfp); }
 
-static inline void *kcalloc(size_t n, size_t size, gfp_t gfp)
-{
-    return kmalloc_array(n, size, gfp | __GFP_ZERO);
-}
-
-static inline void *kmalloc_node(size_t size, gfp_t gfp, int node)
-{
-    (void)node;
-    return kmalloc(size, gfp);
-}
-
-static inline void *kzalloc_node(size_t size, gfp_t gfp, int node)
-{
-    (void)node;
-    return kzalloc(size, gfp);
-}
+static inline void *kcalloc(size_t n, size_t size, gfp_t gfp) { return kmalloc_array(n, size, gfp | __GFP_ZERO); }
+static inline void *kmalloc_node(size_t size, gfp_t gfp, int node) { return (void)node, kmalloc(size, gfp); }
+static inline void *kzalloc_node(size_t size, gfp_t gfp, int node) { return (void)node, kzalloc(size, gfp); }
 
 static inline size_t ksize(const void *pointer)
 {
@@ -345,7 +373,7 @@ static inline void kfree_sensitive(const void *pointer)
     kfree(pointer);
 }
 
-/* Size 0 frees. With __GFP_ZERO, given for the first allocation too, what is new is zeroes. */
+/* Size 0 frees. On failure the old memory is as it was. With __GFP_ZERO, given for the first allocation too, what is new is zeroes. */
 static inline void *krealloc(const void *pointer, size_t size, gfp_t gfp)
 {
     size_t had = ksize(pointer);
@@ -355,9 +383,19 @@ static inline void *krealloc(const void *pointer, size_t size, gfp_t gfp)
         kfree(pointer);
         return ZERO_SIZE_PTR;
     }
-    do
-        moved = uslab_realloc((void *)(uintptr_t)pointer, size);
-    while (moved == NULL && uslab_kmem_again(gfp));
+    if (size > PTRDIFF_MAX) return kmalloc(size, gfp);
+    if (!uslab_kmem_may_shrink(gfp) || (size > had && size > USLAB_KMEM_CLASSES_BYTES && (size & (size - 1)) == 0)) {
+        /* uslab_realloc may reclaim, and aligns nothing. */
+        moved = size <= had ? (void *)(uintptr_t)pointer : kmalloc(size, gfp & ~__GFP_ZERO);
+        if (moved != NULL && moved != pointer) {
+            memcpy(moved, pointer, had);
+            kfree(pointer);
+        }
+    } else {
+        do
+            moved = uslab_realloc((void *)(uintptr_t)pointer, size);
+        while (moved == NULL && uslab_kmem_again(gfp));
+    }
     if (moved != NULL && (gfp & __GFP_ZERO) != 0) {
         size_t has = ksize(moved), keep = size < had ? size : had;
         memset((char *)moved + keep, 0, has - keep);
@@ -367,19 +405,86 @@ static inline void *krealloc(const void *pointer, size_t size, gfp_t gfp)
 
 static inline void *krealloc_array(void *pointer, size_t n, size_t size, gfp_t gfp)
 {
-    if (size != 0 && n > SIZE_MAX / size) {
-        errno = ENOMEM;
-        return NULL;
-    }
-    return krealloc(pointer, n * size, gfp);
+    return krealloc(pointer, uslab_kmem_bytes(0, n, size), gfp);
+}
+
+/* NULLs among them are allowed. */
+static inline void kfree_bulk(size_t n, void **objects)
+{
+    size_t i;
+    for (i = 0; i < n; i++)
+        if (ZERO_OR_NULL_PTR(objects[i])) objects[i] = NULL;
+    uslab_free_bulk(n, objects);
+}
+
+/* Without a cache the objects are those of kmalloc. */
+static inline void kmem_cache_free_bulk(struct kmem_cache *cache, size_t n, void **objects)
+{
+    if (cache != NULL)
+        uslab_cache_free_bulk(uslab_kmem_cache(cache), n, objects);
+    else
+        kfree_bulk(n, objects);
 }
 
 /* Here all memory is virtual. */
 static inline void *kvmalloc(size_t size, gfp_t gfp) { return kmalloc(size, gfp); }
 static inline void *kvzalloc(size_t size, gfp_t gfp) { return kzalloc(size, gfp); }
+static inline void *kvmalloc_node(size_t size, gfp_t gfp, int node) { return kmalloc_node(size, gfp, node); }
+static inline void *kvzalloc_node(size_t size, gfp_t gfp, int node) { return kzalloc_node(size, gfp, node); }
 static inline void *kvmalloc_array(size_t n, size_t size, gfp_t gfp) { return kmalloc_array(n, size, gfp); }
 static inline void *kvcalloc(size_t n, size_t size, gfp_t gfp) { return kcalloc(n, size, gfp); }
+static inline void *kvrealloc(const void *pointer, size_t size, gfp_t gfp) { return krealloc(pointer, size, gfp); }
 static inline void kvfree(const void *pointer) { kfree(pointer); }
+static inline void kvfree_sensitive(const void *pointer, size_t size) { (void)size, kfree_sensitive(pointer); }
+
+/* By type, GFP_KERNEL if no flags follow: kmalloc_obj(*p), kmalloc_objs(*p, n, gfp), kmalloc_flex(*p, member, n). */
+#define kmalloc_obj(...)  USLAB_KMEM_OBJ(kmalloc, __VA_ARGS__, GFP_KERNEL, 0)
+#define kzalloc_obj(...)  USLAB_KMEM_OBJ(kzalloc, __VA_ARGS__, GFP_KERNEL, 0)
+#define kmalloc_objs(...) USLAB_KMEM_OBJS(kmalloc_array, __VA_ARGS__, GFP_KERNEL, 0)
+#define kzalloc_objs(...) USLAB_KMEM_OBJS(kcalloc, __VA_ARGS__, GFP_KERNEL, 0)
+#define kmalloc_flex(...) USLAB_KMEM_FLEX(kmalloc, __VA_ARGS__, GFP_KERNEL, 0)
+#define kzalloc_flex(...) USLAB_KMEM_FLEX(kzalloc, __VA_ARGS__, GFP_KERNEL, 0)
+#define USLAB_KMEM_OBJ(how, object, gfp, ...)     ((__typeof__(object) *)how(sizeof(object), (gfp)))
+#define USLAB_KMEM_OBJS(how, object, n, gfp, ...) ((__typeof__(object) *)how((n), sizeof(object), (gfp)))
+#define USLAB_KMEM_FLEX(how, object, member, n, gfp, ...) \
+    ((__typeof__(object) *)how(uslab_kmem_bytes(sizeof(object), (n), sizeof(((__typeof__(object) *)0)->member[0])), (gfp)))
+
+/* ---- Copies ---------------------------------------------------------------------------------------------------------- */
+
+static inline void *kmemdup(const void *from, size_t size, gfp_t gfp)
+{
+    void *copy = kmalloc(size, gfp);
+    if (copy != NULL && size != 0) memcpy(copy, from, size);
+    return copy;
+}
+
+static inline void *kmemdup_array(const void *from, size_t n, size_t size, gfp_t gfp)
+{
+    return kmemdup(from, uslab_kmem_bytes(0, n, size), gfp);
+}
+
+/* `size` bytes and a nought after them. */
+static inline char *kmemdup_nul(const char *from, size_t size, gfp_t gfp)
+{
+    char *copy = from == NULL || size == SIZE_MAX ? NULL : (char *)kmalloc(size + 1, gfp);
+    if (copy != NULL) {
+        memcpy(copy, from, size);
+        copy[size] = 0;
+    }
+    return copy;
+}
+
+static inline char *kstrdup(const char *from, gfp_t gfp)
+{
+    return from == NULL ? NULL : kmemdup_nul(from, strlen(from), gfp);
+}
+
+/* At most `most` bytes of it. */
+static inline char *kstrndup(const char *from, size_t most, gfp_t gfp)
+{
+    const char *end = from == NULL ? NULL : (const char *)memchr(from, 0, most);
+    return kmemdup_nul(from, end == NULL ? most : (size_t)(end - from), gfp);
+}
 
 /* ---- Shrinkers ------------------------------------------------------------------------------------------------------- */
 
@@ -455,10 +560,14 @@ static inline struct shrinker *shrinker_alloc(unsigned flags, const char *format
     return shrinker;
 }
 
-/* From here on it is called. Without memory it is not, and errno is ENOMEM. */
+/* From here on it is called. It is not, and errno says so, without memory or without its two functions. Must not be changed any more. */
 static inline void shrinker_register(struct shrinker *shrinker)
 {
     uslab_shrinker_options options;
+    if (shrinker == NULL || shrinker->count_objects == NULL || shrinker->scan_objects == NULL) {
+        errno = EINVAL;
+        return;
+    }
     memset(&options, 0, sizeof options);
     options.type_size = sizeof options;
     options.count = uslab_kmem_count;
