@@ -103,6 +103,21 @@ fn a_cache_that_shrinks_lives_below_the_hard_limit() {
 }
 
 #[test]
+fn where_there_is_no_background_allocations_keep_to_the_soft_limit() {
+    let test = "where_there_is_no_background_allocations_keep_to_the_soft_limit";
+    in_both_modes(test, &[("USLAB_REAPER", "0")], || {
+        set_limit(32 * MIB, 0).unwrap();
+        let cache = LruCache::<u64, [u8; 1000]>::new("soft").unwrap();
+        for key in 0..100_000 {
+            cache.insert(key, [key as u8; 1000]);
+            assert!(held() < 40 * MIB, "{} MiB held", held() / MIB);
+        }
+        let stats = cache.stats();
+        assert!(stats.evicted > 50_000 && stats.entries > 10_000, "{stats:?}");
+    });
+}
+
+#[test]
 fn above_the_soft_limit_the_background_reclaims() {
     in_both_modes("above_the_soft_limit_the_background_reclaims", &[], || {
         set_limit(32 * MIB, 0).unwrap();

@@ -62,18 +62,24 @@ impl Suite for Rss {
 
     fn rows(&self, context: &Context) -> Vec<RowPlan> {
         let length = Length::of(context);
-        let (mixed, all, one_size) = (
+        // Three seconds of ten: by then a program that sleeps should have given back what it freed.
+        let soon_ms = length.idle_ms * 3 / 10;
+        let one_size_load = length.load(length.one_size_bytes, (ONE_SIZE, ONE_SIZE));
+        let (mixed, all, one_size, soon) = (
             Scenario::new(Load { freed_percent: 90, ..length.load(length.mixed_bytes, MIXED) }),
             Scenario::new(length.load(length.mixed_bytes, MIXED)),
-            Scenario::new(length.load(length.one_size_bytes, (ONE_SIZE, ONE_SIZE))),
+            Scenario::new(one_size_load.clone()),
+            Scenario::new(Load { idle_ms: soon_ms, ..one_size_load }),
         );
-        let idle = |freed: &str| format!("{freed} freed, {} idle", seconds(length.idle_ms));
+        let after = |freed: &str, ms| format!("{freed} freed, {} idle", seconds(ms));
+        let idle = |freed: &str| after(freed, length.idle_ms);
         vec![
             mixed.row(length.runs, "mixed/live", mib(length.mixed_bytes), Reading::Live),
             mixed.row(length.runs, "mixed/freed90", "a random 90 % freed", Reading::Freed),
             mixed.row(length.runs, "mixed/idle90", idle("90 %"), Reading::Idle),
             all.row(length.runs, "mixed/idle100", idle("all"), Reading::Idle),
             one_size.row(length.runs, "cache/64/live", mib(length.one_size_bytes), Reading::Live),
+            soon.row(length.runs, "cache/64/soon100", after("all", soon_ms), Reading::Idle),
             one_size.row(length.runs, "cache/64/idle100", idle("all"), Reading::Idle),
         ]
     }

@@ -16,7 +16,7 @@ use super::{CHUNK_BYTES, CHUNK_PAGES, PAGE_BYTES, Run, boot};
 use crate::os::{self, Guard, Lock};
 use crate::stats;
 use crate::sync::Rank;
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 const LEVELS: usize = 9;
 /// The level of wholly free chunks.
@@ -61,6 +61,9 @@ static BUDDY: Lock<Buddy> = Lock::new(
     },
 );
 
+/// [`Buddy::soft_pages`], for who does not hold the lock.
+static SOFT_PAGES: AtomicUsize = AtomicUsize::new(NO_LIMIT);
+
 pub(super) fn lock() -> Guard<'static, Buddy> {
     BUDDY.lock()
 }
@@ -70,6 +73,7 @@ pub fn set_limits(soft_bytes: usize, hard_bytes: usize) {
     let pages = |bytes: usize| if bytes == 0 { NO_LIMIT } else { bytes / PAGE_BYTES };
     let mut buddy = BUDDY.lock();
     (buddy.soft_pages, buddy.hard_pages, buddy.told) = (pages(soft_bytes), pages(hard_bytes), false);
+    SOFT_PAGES.store(buddy.soft_pages, Relaxed);
 }
 
 /// The soft limit, in bytes, if there is one. From now on the background is told again when it is exceeded.
@@ -77,6 +81,11 @@ pub fn soft_limit_bytes() -> Option<usize> {
     let mut buddy = BUDDY.lock();
     buddy.told = false;
     (buddy.soft_pages != NO_LIMIT).then(|| buddy.soft_pages * PAGE_BYTES)
+}
+
+/// Whether more is held than the soft limit says. Takes no lock, and tells nobody.
+pub fn is_beyond_soft() -> bool {
+    held_bytes() / PAGE_BYTES > SOFT_PAGES.load(Relaxed)
 }
 
 /// Bytes of pages in use and of free ones with memory behind them: what limits count. Takes no lock.

@@ -54,11 +54,12 @@ impl CpuCache {
     }
 }
 
-/// Looks again for some microseconds: a loop that takes and frees the same few objects may have looked the same twice by chance.
+/// Looks again for a microsecond: a loop that takes and frees the same few objects may have looked the same twice by chance. Longer looks would cost more,
+/// beside many busy caches, than the drains that they save.
 fn is_steady(slot: &Slot, before: u64) -> bool {
     const LOOKS: usize = 8;
     (0..LOOKS).all(|_| {
-        (0..64).for_each(|_| core::hint::spin_loop());
+        (0..8).for_each(|_| core::hint::spin_loop());
         look(slot) == before
     })
 }

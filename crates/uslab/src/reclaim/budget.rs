@@ -5,6 +5,7 @@
 use super::{pass, reaper, registry};
 use crate::cache::start;
 use crate::{os, pages};
+use core::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 /// Why [`set_limit`] refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,7 +31,8 @@ impl core::error::Error for LimitError {}
 /// Limits what the allocator of this process holds, in bytes; 0 means no limit. Takes effect at once and may be called at any time, from any
 /// thread.
 ///
-/// * Above `soft_bytes` the background thread reclaims ([`crate::reclaim()`]) down to a little less.
+/// * Above `soft_bytes` the background thread reclaims ([`crate::reclaim()`]) down to a little less. Where there can be none (`USLAB_REAPER=0`, or the
+///   system refuses it) an allocation does, on its own thread, from 16 MiB on.
 /// * An allocation that would go beyond `hard_bytes` reclaims first, on its own thread, and runs the callbacks of shrinkers for that. If that does not
 ///   help it fails: null with ENOMEM, `None`, `AllocError`. It never ends the process by itself; what `Vec` does with a failed allocation is Rust's
 ///   business. Frees always work, also where the limit is below what is held.
@@ -65,6 +67,25 @@ pub(super) fn beyond_soft() -> Option<usize> {
     let soft = pages::soft_limit_bytes()?;
     let held = pages::held_bytes();
     (held > soft).then(|| held - soft / 16 * 15)
+}
+
+static TO_SOFT: AtomicBool = AtomicBool::new(false);
+
+/// Reclaims on the calling thread what the background would, if there were one. One thread at a time does.
+pub(super) fn reclaim_to_soft() {
+    if TO_SOFT.swap(true, Acquire) {
+        return;
+    }
+    let _errno = os::errno::Preserved::new();
+    if let Some(bytes) = beyond_soft() {
+        pass::run(bytes, pass::Goal::Estimate);
+    }
+    TO_SOFT.store(false, Release);
+}
+
+/// In a fork child: the thread that was at it is not here.
+pub(super) fn reset_in_child() {
+    TO_SOFT.store(false, Relaxed);
 }
 
 /// An allocation of `bytes` found no pages: reclaims on the calling thread. True if that is worth another try.

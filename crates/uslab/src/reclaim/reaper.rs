@@ -43,11 +43,22 @@ const FORBIDDEN: u8 = 3;
 static STATE: AtomicU8 = AtomicU8::new(NONE);
 static NEXT_TRY_MS: AtomicU64 = AtomicU64::new(0);
 
-/// Starts the thread if there is none. Must be called without locks, by the program and not from within the C library.
+/// Starts the thread if there is none; where there can be none, does here what cannot wait. Must be called without locks, by the program and not
+/// from within the C library.
 #[inline]
 pub fn tend() {
+    if STATE.load(Relaxed) != RUNNING {
+        tend_without();
+    }
+}
+
+#[cold]
+fn tend_without() {
     if STATE.load(Relaxed) == NONE {
         start();
+    }
+    if STATE.load(Relaxed) != RUNNING && pages::is_beyond_soft() {
+        budget::reclaim_to_soft();
     }
 }
 

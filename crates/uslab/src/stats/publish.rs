@@ -47,13 +47,22 @@ pub fn record(id: u16) -> &'static Record {
 }
 
 /// Sets the block up; `directory` is the value of `USLAB_SNAPSHOT`. To be called once, before the first record is used.
+///
+/// A process may have several libraries of ours: malloc's, preloaded, and one that it is linked with or loads. The file is the first one's, which is
+/// malloc's; the figures of the others stay private.
 pub fn init(directory: Option<&[u8]>, facts: impl FnOnce(&Header)) {
     if let Some(directory) = directory.filter(|d| !d.is_empty() && d.len() < os::env::VALUE_BYTES - 16) {
         for (place, &byte) in DIRECTORY.iter().zip(directory) {
             place.store(byte, Relaxed);
         }
-        // SAFETY: a fresh mapping.
-        let mapped = with_path(|path| unsafe { os::file::map_shared(path, FILE_BYTES, None) });
+        let mapped = with_path(|path| {
+            // SAFETY: a fresh mapping.
+            if is_of_this_process(path) {
+                None
+            } else {
+                unsafe { os::file::map_shared(path, FILE_BYTES, None) }
+            }
+        });
         if let Some(block) = mapped {
             SHARED.store(block, Release);
             PUBLISHED.store(true, Relaxed);
@@ -65,6 +74,48 @@ pub fn init(directory: Option<&[u8]>, facts: impl FnOnce(&Header)) {
     header.start_ns.store(os::clock::boot_ns(), Relaxed);
     facts(header);
     header.magic.store(MAGIC, Release);
+}
+
+/// Whether another library of ours in this process publishes in `path`. What lies there may also be left from an earlier process of the same number, or
+/// from this one before an `exec`; but then it is not mapped here. Without `/proc` it is taken for such a one.
+fn is_of_this_process(path: &CStr) -> bool {
+    let path_bytes = path.to_bytes();
+    // The path may lead through links, which the kernel's list has resolved: the name counts, with its slash.
+    let name = &path_bytes[path_bytes.iter().rposition(|&byte| byte == b'/').unwrap_or(0)..];
+    let exists = os::file::Reader::open(path).is_some();
+    exists
+        && os::file::Reader::open(c"/proc/self/maps")
+            .is_some_and(|mut maps| maps_name(&mut |block| maps.read(block), name))
+}
+
+/// Whether a line of `/proc/PID/maps`, which `read` gives piece by piece, is a writable shared mapping of a file whose path ends with `name`.
+fn maps_name(read: &mut dyn FnMut(&mut [u8; 512]) -> usize, name: &[u8]) -> bool {
+    let mut block = [0; 512];
+    // Of a line, which can be of any length, its start and its end are enough.
+    let mut start = [0u8; 48];
+    let mut end = [0u8; 16];
+    let mut used = 0;
+    loop {
+        let n = read(&mut block);
+        if n == 0 {
+            return false;
+        }
+        for &byte in &block[..n] {
+            if byte == b'\n' {
+                if start.windows(6).any(|part| part == b" rw-s ") && end.ends_with(name) {
+                    return true;
+                }
+                (start, end, used) = ([0; 48], [0; 16], 0);
+                continue;
+            }
+            if let Some(place) = start.get_mut(used) {
+                *place = byte;
+            }
+            end.rotate_left(1);
+            end[15] = byte;
+            used += 1;
+        }
+    }
 }
 
 /// In a fork child: moves the figures to a file of the child's own, at the same address.
@@ -143,4 +194,39 @@ fn with_path<R>(run: impl FnOnce(&CStr) -> R) -> R {
     }
     // The array is zeroed and longer than any path built here, so there is a NUL.
     run(CStr::from_bytes_until_nul(&path).unwrap_or(c"/"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::format;
+
+    fn maps(text: &str, name: &str, piece: usize) -> bool {
+        let mut rest = text.as_bytes();
+        let mut read = |block: &mut [u8; 512]| {
+            let n = rest.len().min(piece);
+            block[..n].copy_from_slice(&rest[..n]);
+            rest = &rest[n..];
+            n
+        };
+        maps_name(&mut read, name.as_bytes())
+    }
+
+    #[test]
+    fn a_snapshot_that_is_mapped_is_found() {
+        let long = "d/".repeat(2000);
+        let text = format!(
+            "7f00-7f01 r--p 00000000 08:01 17   /usr/lib/libc.so\n\
+             7f0000000000-7f0000100000 rw-s 00000000 00:1a 3   /{long}12345\n\
+             7f02-7f03 rw-s 00000000 00:1a 4   /dev/shm/uslab-0/777 (deleted)\n\
+             7f04-7f05 r--s 00000000 00:1a 4   /dev/shm/uslab-0/888\n"
+        );
+        for piece in [1, 7, 512] {
+            assert!(maps(&text, "/12345", piece));
+            for other in ["/2345", "/777", "/888", "/libc.so", "/1"] {
+                assert!(!maps(&text, other, piece), "{other}");
+            }
+        }
+        assert!(!maps("", "/1", 512));
+    }
 }
