@@ -13,7 +13,7 @@ pub struct Unit;
 
 /// Instantiations of every template; 0 is an empty program.
 fn instances(scale: Scale) -> u32 {
-    scale.pick(0, 1, 6)
+    scale.pick(0, 1, 3)
 }
 
 impl Workload for Unit {

@@ -20,7 +20,7 @@ pub const MALLOC: Python =
     Python { name: "python-malloc", about: "python3, PYTHONMALLOC=malloc", every_object: true };
 
 fn records(scale: Scale) -> u32 {
-    scale.pick(20, 10_000, 60_000)
+    scale.pick(20, 10_000, 30_000)
 }
 
 impl Workload for Python {

@@ -18,7 +18,7 @@ const START_LIMIT: Duration = Duration::from_secs(60);
 pub struct Redis;
 
 fn requests(scale: Scale) -> u32 {
-    scale.pick(100, 20_000, 200_000)
+    scale.pick(100, 20_000, 100_000)
 }
 
 impl Workload for Redis {

@@ -7,7 +7,7 @@ use crate::process::{self, Usage};
 pub struct Index;
 
 fn rows(scale: Scale) -> u32 {
-    scale.pick(100, 100_000, 1_000_000)
+    scale.pick(100, 100_000, 500_000)
 }
 
 /// The answer is checked by the script itself: a wrong one violates a constraint, which ends it.
