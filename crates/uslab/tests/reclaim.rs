@@ -341,7 +341,7 @@ fn many_threads_reclaim_while_shrinkers_come_and_go() {
     let stop = AtomicBool::new(false);
     let dropped = Arc::new(AtomicUsize::new(0));
     thread::scope(|scope| {
-        for _ in 0..16 {
+        for _ in 0..64 {
             scope.spawn(|| {
                 while !stop.load(SeqCst) {
                     reclaim(usize::MAX);
