@@ -45,6 +45,16 @@
 #define USLAB_ATTRIBUTE(list)
 #endif
 
+/* On what is called most: the caller reads the function's address and calls that, without the jump through the procedure linkage table. With the archive,
+ * linkers make it a plain call. */
+#define USLAB_DIRECT
+#if defined(__has_attribute)
+#if __has_attribute(noplt)
+#undef USLAB_DIRECT
+#define USLAB_DIRECT USLAB_ATTRIBUTE((noplt))
+#endif
+#endif
+
 #if defined(__cplusplus)
 #define USLAB_NOEXCEPT noexcept
 extern "C" {
@@ -103,10 +113,10 @@ int uslab_cache_destroy(uslab_cache *cache) USLAB_NOEXCEPT;
  *
  * Without USLAB_ZERO mostly a dozen instructions; about once in sixty calls a slow path, which may make system calls and sleep on short locks.
  */
-void *uslab_cache_alloc(uslab_cache *cache, unsigned flags) USLAB_NOEXCEPT;
+void *uslab_cache_alloc(uslab_cache *cache, unsigned flags) USLAB_NOEXCEPT USLAB_DIRECT;
 
 /* Takes an object back. NULL is allowed. As fast as uslab_cache_alloc. */
-void uslab_cache_free(uslab_cache *cache, void *object) USLAB_NOEXCEPT;
+void uslab_cache_free(uslab_cache *cache, void *object) USLAB_NOEXCEPT USLAB_DIRECT;
 
 /* Fills all n places of `objects`, or none of use and false. n = 0 is true. */
 bool uslab_cache_alloc_bulk(uslab_cache *cache, unsigned flags, size_t n, void **objects) USLAB_NOEXCEPT;
@@ -152,8 +162,8 @@ void uslab_sheaf_return(uslab_sheaf *sheaf) USLAB_NOEXCEPT;
 
 /* As the functions of C, with these differences: size 0 is a size like any other (also for realloc, which never frees); every power of two up to
  * 4096 is aligned to itself, everything else to 16. */
-void  uslab_free(void *pointer) USLAB_NOEXCEPT;
-void *uslab_malloc(size_t size) USLAB_NOEXCEPT USLAB_ATTRIBUTE((malloc, alloc_size(1)));
+void  uslab_free(void *pointer) USLAB_NOEXCEPT USLAB_DIRECT;
+void *uslab_malloc(size_t size) USLAB_NOEXCEPT USLAB_DIRECT USLAB_ATTRIBUTE((malloc, alloc_size(1)));
 void *uslab_calloc(size_t count, size_t size) USLAB_NOEXCEPT USLAB_ATTRIBUTE((malloc, alloc_size(1, 2)));
 void *uslab_realloc(void *pointer, size_t size) USLAB_NOEXCEPT USLAB_ATTRIBUTE((alloc_size(2)));
 
@@ -164,7 +174,7 @@ void *uslab_aligned_alloc(size_t align, size_t size) USLAB_NOEXCEPT USLAB_ATTRIB
 void *uslab_malloc_flags(size_t size, unsigned flags) USLAB_NOEXCEPT USLAB_ATTRIBUTE((malloc, alloc_size(1)));
 
 /* As uslab_free, for the very size (and alignment) that was asked for last: does not look the pointer up. */
-void uslab_free_sized(void *pointer, size_t size) USLAB_NOEXCEPT;
+void uslab_free_sized(void *pointer, size_t size) USLAB_NOEXCEPT USLAB_DIRECT;
 void uslab_free_aligned_sized(void *pointer, size_t align, size_t size) USLAB_NOEXCEPT;
 
 /* Bytes that may be used at `pointer`; 0 for NULL and for what is none of ours. Works for objects of caches and heaps too. */

@@ -235,6 +235,7 @@ public:
             void *node = uslab_cache_alloc(from, 0);
             if (node != nullptr) return node;
         }
+        /* Out of line: it would be in every loop of every container. */
         return allocate_slow();
     }
 
@@ -242,7 +243,7 @@ public:
     static void deallocate(void *node) noexcept { uslab_cache_free(cache_.load(std::memory_order_acquire), node); }
 
 private:
-    static void *allocate_slow()
+    USLAB_ATTRIBUTE((noinline, cold)) static void *allocate_slow()
     {
         void *node = uslab_cache_alloc(make(), 0);
         if (node == nullptr) fail("uslab_cache_alloc");
@@ -288,7 +289,11 @@ public:
             if (n == 1) return static_cast<T *>(detail::nodes<sizeof(T), alignof(T)>::allocate());
         }
         if (n > static_cast<std::size_t>(-1) / sizeof(T)) throw std::bad_array_new_length();
-        void *memory = uslab_aligned_alloc(alignof(T), n * sizeof(T));
+        void *memory = nullptr;
+        if constexpr (plain())
+            memory = uslab_malloc(n * sizeof(T));
+        else
+            memory = uslab_aligned_alloc(alignof(T), n * sizeof(T));
         if (memory == nullptr) throw std::bad_alloc();
         return static_cast<T *>(memory);
     }
@@ -298,7 +303,10 @@ public:
         if constexpr (as_node()) {
             if (n == 1) return detail::nodes<sizeof(T), alignof(T)>::deallocate(memory);
         }
-        uslab_free_aligned_sized(memory, alignof(T), n * sizeof(T));
+        if constexpr (plain())
+            uslab_free_sized(memory, n * sizeof(T));
+        else
+            uslab_free_aligned_sized(memory, alignof(T), n * sizeof(T));
     }
 
     template <typename U> friend constexpr bool operator==(const allocator &, const allocator<U> &) noexcept { return true; }
@@ -308,6 +316,9 @@ private:
     /* Past a page an object is no node, and a cache for each such type would hold much memory. A function, since T may be incomplete until
      * it is used. */
     static constexpr bool as_node() noexcept { return sizeof(T) <= 4096 && alignof(T) <= 4096; }
+
+    /* uslab_malloc aligns as far. */
+    static constexpr bool plain() noexcept { return alignof(T) <= 16; }
 };
 
 /* From scan: nothing can be done now. */
