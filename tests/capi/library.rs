@@ -22,6 +22,8 @@ pub enum Link {
     Shared,
     /// The archive, by its name alone: no other library is named.
     Static,
+    /// The archive, in a program without any shared library.
+    Whole,
     /// Not at all.
     None,
 }
@@ -89,11 +91,17 @@ pub fn compile(compiler: &str, package: &str, args: &[String]) {
 
 /// Compiles the C or C++ file at `source`, from the workspace's root, by the standard `std`; each test names its program.
 pub fn program(name: &str, source: &str, std: &str, link: Link) -> PathBuf {
+    program_with(name, source, std, link, &[])
+}
+
+/// The same with more flags for the compiler.
+pub fn program_with(name: &str, source: &str, std: &str, link: Link, flags: &[&str]) -> PathBuf {
     let program = build_directory().join(name);
     let include = format!("-I{}", prefix().join("include").display());
     let lib = prefix().join("lib");
     let is_cxx = std.contains("++");
     let mut args: Vec<String> = FLAGS.map(String::from).into();
+    args.extend(flags.iter().map(|&flag| flag.to_owned()));
     // A C file as C++ where the standard says so.
     let language = if is_cxx { ["-x", "c++"] } else { ["-x", "c"] };
     args.extend(language.map(String::from));
@@ -114,6 +122,7 @@ pub fn program(name: &str, source: &str, std: &str, link: Link) -> PathBuf {
             format!("-Wl,-rpath,{}", lib.display()),
         ]),
         Link::Static => args.push(lib.join("libuslab.a").display().to_string()),
+        Link::Whole => args.extend(["-static".into(), lib.join("libuslab.a").display().to_string()]),
         Link::None => {}
     }
     if is_cxx {

@@ -2,14 +2,18 @@
 //!
 //! ```text
 //!   library.rs  builds and stages what is tested        *.c, *.cpp  programs, each of which ends with "ok"
-//!   header.rs   the headers alone, and against the library       builds.rs   pkg-config and CMake
+//!   header.rs   the headers alone                         interface.rs  the header against the library
+//!   builds.rs   pkg-config and CMake
+//!   consumers.rs  less usual ways: wholly static, beside the preloaded library, valgrind, sanitizers
 //! ```
 //!
 //! By hand: compile a program of this directory as `library.rs` does, and run it, with `USLAB_RSEQ=0` for the locked mode
 //! and `USLAB_REAPER=0` for exact figures.
 
 mod builds;
+mod consumers;
 mod header;
+mod interface;
 mod library;
 
 use library::{Link, prefix, program};

@@ -48,20 +48,19 @@ pub fn record(id: u16) -> &'static Record {
 
 /// Sets the block up; `directory` is the value of `USLAB_SNAPSHOT`. To be called once, before the first record is used.
 ///
-/// A process may have several libraries of ours: malloc's, preloaded, and one that it is linked with or loads. The file is the first one's, which is
-/// malloc's; the figures of the others stay private.
+/// A process may have several libraries of ours: malloc's, preloaded, and one that it is linked with or loads. The file is the first one's, which
+/// the C interface sees to be malloc's; the figures of the others stay private.
 pub fn init(directory: Option<&[u8]>, facts: impl FnOnce(&Header)) {
     if let Some(directory) = directory.filter(|d| !d.is_empty() && d.len() < os::env::VALUE_BYTES - 16) {
         for (place, &byte) in DIRECTORY.iter().zip(directory) {
             place.store(byte, Relaxed);
         }
         let mapped = with_path(|path| {
-            // SAFETY: a fresh mapping.
             if is_of_this_process(path) {
-                None
-            } else {
-                unsafe { os::file::map_shared(path, FILE_BYTES, None) }
+                return None;
             }
+            // SAFETY: a fresh mapping.
+            unsafe { os::file::map_shared(path, FILE_BYTES, None) }
         });
         if let Some(block) = mapped {
             SHARED.store(block, Release);

@@ -1,0 +1,175 @@
+//! Programs that take the library in less usual ways: wholly static, beside the preloaded one, in forks and at the program's end, under valgrind
+//! and the compilers' sanitizers. The usual ways are in `main.rs`.
+
+use crate::library::{Link, capi, prefix, program, program_with, root};
+use crate::{run_both, run_in_both};
+use std::path::{Path, PathBuf};
+use uslab_tests::harness::{Mode, Outcome, Program, Scratch, artifacts, tool};
+
+#[allow(dead_code)]
+#[path = "../../crates/uslab/src/stats/layout.rs"]
+mod layout;
+
+/// A program of this directory.
+fn source(name: &str) -> String {
+    format!("tests/capi/{name}")
+}
+
+#[test]
+fn wholly_static() {
+    for name in ["caches", "memory", "reclaim", "sources", "arguments", "endings", "forks"] {
+        let file = source(&format!("{name}.c"));
+        let static_program = format!("{name}-whole");
+        run_both(&static_program, &program(&static_program, &file, "c11", Link::Whole));
+    }
+    run_both("objects-whole", &program("objects-whole", &source("objects.cpp"), "c++17", Link::Whole));
+}
+
+/// The archive serves programs that end up with no shared library at all, and restartable sequences work there.
+#[test]
+fn a_wholly_static_program_needs_no_library() {
+    let scratch = Scratch::new("whole");
+    let text = "#include <uslab.h>\n#include <stdio.h>\nint main(void) { return puts(uslab_mode()) < 0; }\n";
+    let file = scratch.write("mode.c", text).display().to_string();
+    let shared = program("mode-linked", &file, "c99", Link::Shared);
+    let whole = program("mode-whole", &file, "c99", Link::Whole);
+    let readelf = Program::new(tool("readelf", "binutils")).arg("-dW").arg(&whole);
+    let needed = readelf.run_clean(&scratch, Mode::Plain);
+    needed.expect(!needed.stdout().contains("NEEDED"), "it needs a library");
+    let said = |program: &Path| Program::new(program).run_clean(&scratch, Mode::Plain).stdout();
+    assert_eq!(said(&whole), said(&shared));
+}
+
+#[test]
+fn wrong_arguments() {
+    run_both("arguments", &program("arguments", &source("arguments.c"), "c99", Link::Shared));
+    run_both("arguments-cxx", &program("arguments-cxx", &source("arguments.c"), "c++17", Link::Static));
+}
+
+/// With the background thread and without.
+#[test]
+fn forks_of_a_threaded_program() {
+    let forks = program("forks", &source("forks.c"), "c99", Link::Shared);
+    run_both("forks", &forks);
+    run_in_both("forks-reaper", &Program::new(forks));
+    run_both("forks-static", &program("forks-static", &source("forks.c"), "c2x", Link::Static));
+}
+
+#[test]
+fn beginnings_and_endings() {
+    let endings = program("endings", &source("endings.c"), "c99", Link::Shared);
+    run_both("endings", &endings);
+    run_in_both("endings-reaper", &Program::new(endings));
+    run_both("endings-static", &program("endings-static", &source("endings.c"), "c11", Link::Static));
+}
+
+fn said_ok(outcome: &Outcome) {
+    outcome.expect(outcome.stdout().ends_with("ok\n"), "the program did not say that it ended");
+}
+
+/// With both libraries in one process the snapshot is malloc's, whoever looks: itself, its child, `uslab run --stats`.
+#[test]
+fn the_snapshot_is_the_preloaded_librarys() {
+    let linked = [("beside-shared", Link::Shared), ("beside-archive", Link::Static)]
+        .map(|(name, link)| program(name, &source("beside.c"), "c99", link));
+    for (name, program) in ["beside-shared", "beside-archive"].into_iter().zip(&linked) {
+        for mode in [Mode::Rseq, Mode::Locked] {
+            let scratch = Scratch::new(name);
+            let running = Program::new(program).start(&scratch, mode);
+            let outcome = running.wait().expect_clean();
+            said_ok(&outcome);
+            let large = large_objects(&scratch);
+            outcome.expect(large == [100], &format!("large objects in the snapshots: {large:?}"));
+        }
+    }
+    let Some(uslab) = &artifacts().command else { return };
+    for rseq in ["1", "0"] {
+        let scratch = Scratch::new("beside-stats");
+        let run = Program::new(uslab)
+            .args(["run", "--stats-json=figures.json", "--"])
+            .arg(&linked[0])
+            .env("USLAB_LIB", &artifacts().library)
+            .env("USLAB_SNAPSHOT", scratch.private_dir("snapshots"))
+            .env("USLAB_RSEQ", rseq);
+        let outcome = run.run_clean(&scratch, Mode::Plain);
+        said_ok(&outcome);
+        let figures = std::fs::read_to_string(scratch.join("figures.json")).expect("the figures");
+        outcome.expect(figures.contains("\"large_objects\": 100,"), "the figures are not malloc's");
+        outcome.expect(!figures.contains("in the library"), "the figures are the library's own");
+    }
+}
+
+/// Large objects alive at the end, by each snapshot that was left: one process, whose child removed its own.
+fn large_objects(scratch: &Scratch) -> Vec<u64> {
+    let at = std::mem::offset_of!(layout::Header, large_objects);
+    let directories = std::fs::read_dir(scratch.path()).expect("the scratch directory").flatten();
+    let snapshots = directories.filter(|entry| entry.file_name().to_string_lossy().starts_with("snapshots-"));
+    let files = snapshots.flat_map(|entry| std::fs::read_dir(entry.path()).expect("snapshots").flatten());
+    files
+        .map(|file| {
+            let bytes = std::fs::read(file.path()).expect("a snapshot");
+            u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
+        })
+        .collect()
+}
+
+/// Restartable sequences do not work there, and the library finds that out by itself where nobody says so.
+#[test]
+fn under_valgrind() {
+    for name in ["caches", "memory", "reclaim", "arguments", "endings", "forks"] {
+        let program =
+            program(&format!("{name}-valgrind"), &source(&format!("{name}.c")), "c11", Link::Shared);
+        let scratch = Scratch::new(name);
+        let valgrind = Program::new(tool("valgrind", "valgrind"))
+            .args(["--quiet", "--error-exitcode=99", "--leak-check=no", "--fair-sched=yes"])
+            .arg(program)
+            .env("USLAB_REAPER", "0")
+            .limit_s(590);
+        let valgrind = if name == "arguments" { valgrind } else { valgrind.env("USLAB_RSEQ", "0") };
+        said_ok(&valgrind.run_clean(&scratch, Mode::Plain));
+    }
+}
+
+/// The program is instrumented, the library is not: it has its memory from mappings of its own, which the sanitizers leave alone.
+fn sanitized(name: &str, compiler_flag: &str, link: Link) -> PathBuf {
+    let sanitizer = compiler_flag.rsplit('=').next().expect("a flag").replace(',', "-");
+    let flags = [compiler_flag, "-fno-sanitize-recover=all", "-fno-omit-frame-pointer"];
+    program_with(&format!("{name}-{sanitizer}"), &source(&format!("{name}.c")), "c11", link, &flags)
+}
+
+#[test]
+fn with_the_sanitizers_of_addresses_and_undefined_behaviour() {
+    for name in ["caches", "memory", "reclaim", "sources", "arguments", "endings", "forks"] {
+        run_both(&format!("{name}-asan"), &sanitized(name, "-fsanitize=address,undefined", Link::Shared));
+    }
+    run_both("memory-asan-static", &sanitized("memory", "-fsanitize=address,undefined", Link::Static));
+}
+
+/// What the library's own atomic instructions order is not seen, so these are programs that order what they share by locks, or share nothing.
+#[test]
+fn with_the_sanitizer_of_threads() {
+    for name in ["memory", "reclaim", "sources", "arguments"] {
+        run_both(&format!("{name}-tsan"), &sanitized(name, "-fsanitize=thread", Link::Shared));
+    }
+}
+
+/// Loaded late under the loader's checks of what is named: every symbol that the header declares is found in the library that is shipped.
+#[test]
+fn every_function_is_found_by_name() {
+    let map = root().join("crates/uslab-capi/uslab.map");
+    let mut text =
+        String::from("#include <dlfcn.h>\n#include <stdio.h>\nstatic const char *const names[] = {\n");
+    for name in capi::exports(&map).expect("the map") {
+        text.push_str(&format!("    \"{name}\",\n"));
+    }
+    text.push_str(
+        "};\nint main(int argc, char **argv)\n{\n    size_t i;\n    void *library = argc == 2 ? dlopen(argv[1], RTLD_NOW | RTLD_LOCAL) : NULL;\n    \
+         if (library == NULL) return puts(\"no library\") * 0 + 1;\n    for (i = 0; i < sizeof names / sizeof *names; i++)\n        \
+         if (dlsym(library, names[i]) == NULL) return puts(names[i]) * 0 + 1;\n    \
+         return dlclose(library) != 0 || puts(\"ok\") < 0;\n}\n",
+    );
+    let scratch = Scratch::new("names");
+    let file = scratch.write("names.c", text).display().to_string();
+    let names = program("names", &file, "c99", Link::None);
+    run_in_both("names", &Program::new(names).arg(prefix().join("lib/libuslab.so.1")));
+}
