@@ -40,11 +40,15 @@ pub fn find() -> Result<PathBuf, Failure> {
     Ok(path)
 }
 
-/// Where an installation has it (bin beside lib), and where a build has it (all in one folder).
+/// Where an installation has it (bin beside lib), where Debian's package has it (in a folder of its own among the architecture's libraries:
+/// several architectures may be installed, and nothing is linked with it), and where a build has it (all in one folder).
 fn places_beside(folder: &Path) -> Vec<PathBuf> {
     let mut places = Vec::new();
     if let Some(above) = folder.parent() {
-        places.push(above.join("lib").join(LIBRARY));
+        let lib = above.join("lib");
+        places.push(lib.join(LIBRARY));
+        // Debian's name of a 64-bit architecture is Rust's, with the system's after it.
+        places.push(lib.join(format!("{}-linux-gnu", env::consts::ARCH)).join("uslab").join(LIBRARY));
     }
     places.push(folder.join(LIBRARY));
     places
@@ -87,10 +91,11 @@ mod tests {
     }
 
     #[test]
-    fn an_installation_and_a_build_are_searched() {
+    fn installations_and_a_build_are_searched() {
         let places = places_beside(Path::new("/opt/uslab/bin"));
-        let expected = ["/opt/uslab/lib/libuslab_malloc.so", "/opt/uslab/bin/libuslab_malloc.so"];
+        let multiarch = format!("/opt/uslab/lib/{}-linux-gnu/uslab/libuslab_malloc.so", env::consts::ARCH);
+        let expected = ["/opt/uslab/lib/libuslab_malloc.so", &multiarch, "/opt/uslab/bin/libuslab_malloc.so"];
         assert_eq!(places, expected.map(PathBuf::from));
-        assert!(not_found(&places).contains(expected[0]) && not_found(&places).contains(expected[1]));
+        assert!(expected.iter().all(|place| not_found(&places).contains(place)));
     }
 }

@@ -133,13 +133,18 @@ fn the_library_is_looked_for_where_an_installation_has_it() {
         outcome(command.env("USLAB_SNAPSHOT", &sandbox.snapshots))
     };
     let (beside, installed) = (bin.join("libuslab_malloc.so"), lib.join("libuslab_malloc.so"));
+    let folder = lib.join(format!("{}-linux-gnu/uslab", std::env::consts::ARCH));
+    let packaged = folder.join("libuslab_malloc.so");
     let (code, _, err) = run();
-    let looked = format!("looked at {} and {} (set USLAB_LIB", installed.display(), beside.display());
+    let looked = [&installed, &packaged, &beside].map(|place| place.display().to_string()).join(" and ");
+    let looked = format!("looked at {looked} (set USLAB_LIB");
     assert_eq!(code, 125);
     assert!(err.starts_with("uslab: cannot find libuslab_malloc.so; ") && err.contains(&looked), "{err}");
     fs::copy(library(), &beside).expect("copied");
     assert_eq!(run().1, format!("{}\n", beside.display()));
-    fs::create_dir_all(&lib).expect("a directory");
+    fs::create_dir_all(&folder).expect("a directory");
+    fs::copy(library(), &packaged).expect("copied");
+    assert_eq!(run().1, format!("{}\n", packaged.display()));
     fs::copy(library(), &installed).expect("copied");
     assert_eq!(run().1, format!("{}\n", installed.display()));
     let (code, _, err) = outcome(sandbox.uslab(&["run", "true"]).env("USLAB_LIB", "/nonexistent.so"));
