@@ -3,7 +3,7 @@
 //! ```text
 //!   library.rs  builds and stages what is tested        *.c, *.cpp  programs, each of which ends with "ok"
 //!   header.rs   the headers alone                         interface.rs  the header against the library
-//!   builds.rs   pkg-config and CMake
+//!   builds.rs   pkg-config and CMake                    kernel.rs     a module in kernel style, on uslab/kmem.h
 //!   consumers.rs  less usual ways: wholly static, beside the preloaded library, valgrind, sanitizers
 //! ```
 //!
@@ -14,6 +14,7 @@ mod builds;
 mod consumers;
 mod header;
 mod interface;
+mod kernel;
 mod library;
 
 use library::{Link, prefix, program};

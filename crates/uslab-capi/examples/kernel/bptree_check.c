@@ -1,0 +1,75 @@
+/*
+ * What must hold for a B+ tree whenever its lock is free: looked at node by node, for tests. Must change nothing.
+ */
+#include "bptree.h"
+
+struct bptree_walk {
+	struct bptree_node *last[BPTREE_MAX_HEIGHT];	/* of each level */
+	unsigned long count, nodes;
+};
+
+/* Keys of the subtree lie from `least` on, and below `end` if there is one. */
+static const char *bptree_check_node(const struct bptree *tree, struct bptree_node *node,
+				     unsigned int level, u64 least, const u64 *end,
+				     struct bptree_walk *walk)
+{
+	const char *wrong;
+	unsigned int slot;
+	u64 from;
+
+	if (node->level != level)
+		return "a node has another level than its place";
+	if (node->count > BPTREE_SLOTS || node->count == 0)
+		return "a node is empty, or more than full";
+	if (node != tree->root && node->count < BPTREE_MIN)
+		return "a node is less than half full";
+	if (node == tree->root && level && node->count < 2)
+		return "a root has one child";
+	if (walk->last[level] && walk->last[level]->next != node)
+		return "a level's list leaves a node out";
+	if (level && walk->last[level] && node->keys[0] != least)
+		return "a node and the one above it have different bounds";
+	walk->last[level] = node;
+	walk->nodes++;
+
+	for (slot = 0; slot < node->count; slot++) {
+		from = level && !slot ? least : node->keys[slot];
+		if (from < least || (end && from >= *end))
+			return "a key is out of its node's bounds";
+		if (slot > (level ? 1u : 0u) && node->keys[slot - 1] >= from)
+			return "keys do not ascend";
+		if (!node->slots[slot])
+			return "a slot is empty";
+		if (!level) {
+			walk->count++;
+			continue;
+		}
+		wrong = bptree_check_node(tree, node->slots[slot], level - 1, from,
+					  slot + 1 < node->count ? &node->keys[slot + 1] : end,
+					  walk);
+		if (wrong)
+			return wrong;
+	}
+	return NULL;
+}
+
+const char *bptree_check(struct bptree *tree)
+{
+	struct bptree_walk walk;
+	const char *wrong = NULL;
+	unsigned int level;
+
+	memset(&walk, 0, sizeof(walk));
+	spin_lock(&tree->lock);
+	if (!tree->root != !tree->height || tree->height > BPTREE_MAX_HEIGHT)
+		wrong = "the height is not that of the root";
+	else if (tree->root)
+		wrong = bptree_check_node(tree, tree->root, tree->height - 1, 0, NULL, &walk);
+	for (level = 0; !wrong && level < tree->height; level++)
+		if (walk.last[level]->next)
+			wrong = "a level's list goes on behind its end";
+	if (!wrong && (walk.count != tree->count || walk.nodes != tree->nodes))
+		wrong = "entries or nodes are not as many as counted";
+	spin_unlock(&tree->lock);
+	return wrong;
+}
