@@ -1,8 +1,9 @@
 //! Programs built as others build theirs: with pkg-config, and with CMake, from a stage that was moved to another place.
 
+use crate::MODES;
 use crate::library::{Link, VERSION, capi, compile, prefix, program, root};
 use std::path::{Path, PathBuf};
-use uslab_tests::harness::{Mode, Outcome, Program, Scratch, tool};
+use uslab_tests::harness::{Mode, Program, Scratch, tool};
 
 /// A copy of the stage somewhere else: nothing in it may name the place where it was made.
 fn moved(scratch: &Scratch) -> PathBuf {
@@ -19,10 +20,13 @@ fn text(scratch: &Scratch, program: Program) -> String {
     program.run_clean(scratch, Mode::Plain).stdout().trim().to_owned()
 }
 
-fn runs(scratch: &Scratch, program: &Path, lib: &Path) -> Outcome {
-    let run = Program::new(program).env("LD_LIBRARY_PATH", lib).run_clean(scratch, Mode::Plain);
-    run.expect(run.stdout().ends_with("ok\n"), "the program did not say that it ended");
-    run
+/// In both modes of the library.
+fn runs(scratch: &Scratch, program: &Path, lib: &Path) {
+    for rseq in MODES {
+        let program = Program::new(program).env("LD_LIBRARY_PATH", lib).env("USLAB_RSEQ", rseq);
+        let run = program.run_clean(scratch, Mode::Plain);
+        run.expect(run.stdout().ends_with("ok\n"), "the program did not say that it ended");
+    }
 }
 
 #[test]

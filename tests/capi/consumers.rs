@@ -1,7 +1,7 @@
 //! Programs that take the library in less usual ways: wholly static, beside the preloaded one, in forks and at the program's end, under valgrind
 //! and the compilers' sanitizers. The usual ways are in `main.rs`.
 
-use crate::library::{Link, capi, prefix, program, program_with, root};
+use crate::library::{Link, capi, compile, prefix, program, program_with, root};
 use crate::{run_both, run_in_both};
 use std::path::{Path, PathBuf};
 use uslab_tests::harness::{Mode, Outcome, Program, Scratch, artifacts, tool};
@@ -38,6 +38,52 @@ fn a_wholly_static_program_needs_no_library() {
     needed.expect(!needed.stdout().contains("NEEDED"), "it needs a library");
     let said = |program: &Path| Program::new(program).run_clean(&scratch, Mode::Plain).stdout();
     assert_eq!(said(&whole), said(&shared));
+}
+
+/// Debug builds check what release builds rely on: the ranks of locks, that what is freed was not free.
+#[test]
+fn on_a_debug_build() {
+    for name in ["caches", "memory", "reclaim", "sources", "arguments", "endings", "forks"] {
+        let checked = format!("{name}-checked");
+        run_both(&checked, &program(&checked, &source(&format!("{name}.c")), "c11", Link::Checked));
+    }
+    run_both("objects-checked", &program("objects-checked", &source("objects.cpp"), "c++17", Link::Checked));
+}
+
+/// Programs of the other compiler, in C and in C++.
+#[test]
+fn compiled_by_clang() {
+    let scratch = Scratch::new("clang");
+    let lib = prefix().join("lib").display().to_string();
+    for (compiler, std, file) in [("clang", "c99", "caches.c"), ("clang++", "c++17", "objects.cpp")] {
+        let program = scratch.join(compiler);
+        let args =
+            ["-O2", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-pthread", "-D_POSIX_C_SOURCE=200809L"];
+        let mut args: Vec<String> = args.map(String::from).into();
+        args.extend([
+            format!("-std={std}"),
+            format!("-I{}", prefix().join("include").display()),
+            source(file),
+            format!("-L{lib}"),
+            format!("-Wl,-rpath,{lib}"),
+            "-luslab".into(),
+            "-o".into(),
+            program.display().to_string(),
+        ]);
+        compile(compiler, "clang", &args);
+        run_both(compiler, &program);
+    }
+}
+
+/// Loaded late into a process whose malloc is ours, too.
+#[test]
+fn loaded_late_beside_the_preloaded_library() {
+    let late = program("late-beside", &source("late.c"), "c11", Link::None);
+    for mode in [Mode::Rseq, Mode::Locked] {
+        let scratch = Scratch::new("late-beside");
+        let late = Program::new(&late).arg(prefix().join("lib/libuslab.so.1")).limit_s(240);
+        said_ok(&late.run_clean(&scratch, mode));
+    }
 }
 
 #[test]

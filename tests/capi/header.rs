@@ -3,45 +3,53 @@
 use crate::library::{compile, prefix};
 use uslab_tests::harness::{Mode, Program, Scratch, tool};
 
-/// Both compilers where both are installed; the second is named in the output when it is not.
-fn compilers(gcc: &'static str, clang: &'static str) -> Vec<&'static str> {
-    let there = std::process::Command::new(clang).arg("--version").output().is_ok();
-    if !there {
-        eprintln!("{clang} is not installed: {gcc} alone");
-    }
-    if there { vec![gcc, clang] } else { vec![gcc] }
-}
+/// What users' builds ask for beyond the usual, and a header must therefore bear.
+const STRICT: [&str; 6] = ["-Wall", "-Wextra", "-Wpedantic", "-Werror", "-Wundef", "-Wshadow"];
 
-/// Each header first, twice, and alone.
-fn compiles(headers: &[&str], compilers: &[&str], language: &str, standards: &[&str]) {
+/// The text compiles by every standard with every compiler.
+fn compiles(name: &str, text: &str, compilers: &[(&str, &str)], language: &str, standards: &[&str]) {
     let scratch = Scratch::new("header");
     let include = format!("-I{}", prefix().join("include").display());
-    for header in headers {
-        let text = format!("#include <{header}>\n#include <{header}>\nint main(void) {{ return 0; }}\n");
-        let source = scratch.write(format!("{}.{language}", header.replace('/', "-")), text);
-        for compiler in compilers {
-            for standard in standards {
-                let std = format!("-std={standard}");
-                let args = ["-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fsyntax-only", &std, &include];
-                let mut args: Vec<String> = args.map(String::from).into();
-                args.push(source.display().to_string());
-                compile(compiler, compiler, &args);
-            }
+    let source = scratch.write(format!("{}.{language}", name.replace('/', "-")), text);
+    for (compiler, package) in compilers {
+        for standard in standards {
+            let mut args: Vec<String> = STRICT.map(String::from).into();
+            args.extend(["-fsyntax-only".into(), format!("-std={standard}"), include.clone()]);
+            args.push(source.display().to_string());
+            compile(compiler, package, &args);
         }
     }
 }
 
+/// Each header first, twice, and alone; then all of them, each after the others.
+fn all_compile(headers: &[&str], compilers: &[(&str, &str)], language: &str, standards: &[&str]) {
+    let includes = |headers: &[&str]| -> String {
+        headers.iter().map(|header| format!("#include <{header}>\n")).collect()
+    };
+    let main = "int main(void) { return 0; }\n";
+    for header in headers {
+        let text = includes(&[header, header]) + main;
+        compiles(header, &text, compilers, language, standards);
+    }
+    let mut order = headers.to_vec();
+    for at in 0..order.len() {
+        order.rotate_left(1);
+        compiles(&format!("all-{at}"), &(includes(&order) + main), compilers, language, standards);
+    }
+}
+
+const C: [(&str, &str); 2] = [("gcc", "gcc"), ("clang", "clang")];
+const CXX: [(&str, &str); 2] = [("g++", "g++"), ("clang++", "clang")];
+
 #[test]
 fn headers_compile_as_c() {
-    let standards = ["c99", "c11", "c17", "c2x"];
-    compiles(&["uslab.h", "uslab/kmem.h"], &compilers("gcc", "clang"), "c", &standards);
+    all_compile(&["uslab.h", "uslab/kmem.h"], &C, "c", &["c99", "c11", "c17", "c2x", "gnu11"]);
 }
 
 #[test]
 fn headers_compile_as_cxx() {
-    let compilers = compilers("g++", "clang++");
-    compiles(&["uslab.h", "uslab/kmem.h"], &compilers, "cpp", &["c++11", "c++17", "c++20"]);
-    compiles(&["uslab.hpp"], &compilers, "cpp", &["c++17", "c++20"]);
+    all_compile(&["uslab.h", "uslab/kmem.h"], &CXX, "cpp", &["c++11", "c++14"]);
+    all_compile(&["uslab.h", "uslab.hpp", "uslab/kmem.h"], &CXX, "cpp", &["c++17", "c++20", "c++2b"]);
 }
 
 /// `uslab.hpp` serves programs without run-time type information, too.

@@ -22,6 +22,8 @@ pub enum Link {
     Shared,
     /// The archive, by its name alone: no other library is named.
     Static,
+    /// The shared library as Cargo's debug build, with its checks of lock ranks and of itself.
+    Checked,
     /// The archive, in a program without any shared library.
     Whole,
     /// Not at all.
@@ -36,14 +38,20 @@ pub fn root() -> &'static Path {
 /// Where the interface is staged. It lies below the directory of the test executable, so that nothing outlives a clean.
 pub fn prefix() -> &'static Path {
     static STAGED: OnceLock<PathBuf> = OnceLock::new();
-    STAGED.get_or_init(|| {
-        let directory = build_directory();
-        let target = build();
-        let prefix = directory.join("prefix");
-        let archive = target.join("release/libuslab_capi.a");
-        capi::stage(root(), &archive, &prefix, VERSION).unwrap_or_else(|error| panic!("staging: {error}"));
-        prefix
-    })
+    STAGED.get_or_init(|| stage("prefix", &["--release"], "release"))
+}
+
+/// The same of the debug build.
+fn checked_prefix() -> &'static Path {
+    static STAGED: OnceLock<PathBuf> = OnceLock::new();
+    STAGED.get_or_init(|| stage("prefix-debug", &[], "debug"))
+}
+
+fn stage(name: &str, profile: &[&str], built_in: &str) -> PathBuf {
+    let prefix = build_directory().join(name);
+    let archive = build(profile).join(built_in).join("libuslab_capi.a");
+    capi::stage(root(), &archive, &prefix, VERSION).unwrap_or_else(|error| panic!("staging: {error}"));
+    prefix
 }
 
 /// The directory for everything that is built here; locked for the life of the process, since two runs at a time would overwrite each other's.
@@ -61,7 +69,7 @@ fn build_directory() -> &'static Path {
 }
 
 /// Builds the archive in the target directory that the running test lies in, `TARGET/debug/deps/NAME`.
-fn build() -> PathBuf {
+fn build(profile: &[&str]) -> PathBuf {
     let test = std::env::current_exe().expect("the path of the test executable");
     let target = test.ancestors().nth(3).expect("a target directory above the test executable").to_path_buf();
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
@@ -72,7 +80,8 @@ fn build() -> PathBuf {
         command.env_remove(name);
     }
     let output = command
-        .args(["build", "--release", "-p", "uslab-capi"])
+        .args(["build", "-p", "uslab-capi"])
+        .args(profile)
         .env("CARGO_TARGET_DIR", &target)
         .current_dir(root())
         .output()
@@ -97,8 +106,9 @@ pub fn program(name: &str, source: &str, std: &str, link: Link) -> PathBuf {
 /// The same with more flags for the compiler.
 pub fn program_with(name: &str, source: &str, std: &str, link: Link, flags: &[&str]) -> PathBuf {
     let program = build_directory().join(name);
-    let include = format!("-I{}", prefix().join("include").display());
-    let lib = prefix().join("lib");
+    let prefix = if link == Link::Checked { checked_prefix() } else { prefix() };
+    let include = format!("-I{}", prefix.join("include").display());
+    let lib = prefix.join("lib");
     let is_cxx = std.contains("++");
     let mut args: Vec<String> = FLAGS.map(String::from).into();
     args.extend(flags.iter().map(|&flag| flag.to_owned()));
@@ -116,7 +126,7 @@ pub fn program_with(name: &str, source: &str, std: &str, link: Link, flags: &[&s
     ]);
     args.extend(["-x".into(), "none".into()]);
     match link {
-        Link::Shared => args.extend([
+        Link::Shared | Link::Checked => args.extend([
             format!("-L{}", lib.display()),
             "-luslab".into(),
             format!("-Wl,-rpath,{}", lib.display()),
