@@ -254,7 +254,7 @@ int uslab_shrinker_note_refaults(uslab_shrinker *shrinker, uint64_t entries) USL
  * long as callbacks do. From within a callback it does nothing. (size_t)-1 takes everything. */
 size_t uslab_reclaim(size_t bytes) USLAB_NOEXCEPT;
 
-/* Gives everything that is free back to the system, without asking shrinkers; how many bytes that were. */
+/* Gives everything that is free back to the system, as malloc_trim(0) does, without asking shrinkers; how many bytes that were. */
 size_t uslab_release_memory(void) USLAB_NOEXCEPT;
 
 /*
