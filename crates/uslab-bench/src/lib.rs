@@ -7,6 +7,7 @@
 //!    ├── rounds/     local, remote  the timed loops, generic over the contestant
 //!    ├── contestants/               an allocator, called one way: a file each
 //!    ├── child                      one measurement in a process of its own
+//!    ├── linked/     calls, churn   C and C++ programs with uslab's own libraries
 //!    ├── measure ── clock, asm      interleaved rounds; ticks, cycles, disturbed rounds
 //!    ├── results ── stats, table    one schema; minimum, median, ratio, verdict
 //!    └── report, summary            result files as a page, as a table
@@ -37,6 +38,7 @@ pub mod cli;
 pub mod clock;
 pub mod contestants;
 pub mod cpu;
+pub mod linked;
 pub mod machine;
 pub mod measure;
 pub mod modes;

@@ -8,7 +8,9 @@ pub mod baseline;
 pub mod batch10000;
 pub mod bulk;
 pub mod cache_scratch;
+pub mod capi;
 pub mod churn4k;
+pub mod containers;
 pub mod crewed;
 pub mod larson;
 pub mod latency;
@@ -53,6 +55,8 @@ pub const SUITES: &[&dyn Suite] = &[
     &churn4k::Churn4k,
     &order::Order,
     &programs::Programs,
+    &capi::Capi,
+    &containers::Containers,
     &remote::Remote,
     &threads::Threads,
     &larson::Larson,
@@ -140,7 +144,7 @@ fn lane(name: impl Into<String>, role: Role, work: Box<dyn Work>) -> Lane {
 }
 
 /// A lane of runs.
-fn run_lane(
+pub(crate) fn run_lane(
     name: impl Into<String>,
     role: Role,
     run: impl FnMut() -> Result<Sample, String> + 'static,
