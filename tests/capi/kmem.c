@@ -79,7 +79,7 @@ static void caches(void)
     cache = KMEM_CACHE(thing, 0);
     thing = (struct thing *)kmem_cache_alloc(cache, GFP_KERNEL);
     CHECK(kmem_cache_shrink(cache) != 0);
-    kmem_cache_free(cache, thing);
+    kfree(thing);
     CHECK(kmem_cache_shrink(cache) == 0);
     CHECK(kmem_cache_alloc_bulk(cache, GFP_KERNEL, 0, objects) == 0);
     kmem_cache_destroy(cache);
