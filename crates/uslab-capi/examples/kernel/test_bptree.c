@@ -233,7 +233,7 @@ static void at_the_hard_limit(gfp_t gfp)
 
 	bptree_init(&tree);
 	limit_to(2 << 20);
-	/* 64 apart, as the last of a random tree would be: every node in turn splits. */
+	/* 64 apart, for one between two later. */
 	while (!bptree_insert(&tree, count * 64, value_of(count * 64), gfp))
 		count++;
 	nodes = tree.nodes;
