@@ -87,6 +87,42 @@ static void shrinkers(uslab_shrinker *wrong)
     CHECK_SETS(uslab_shrinker_unregister(wrong), wrong == NULL ? 0 : EINVAL);
 }
 
+static int counted;
+
+static size_t count(void *context, const uslab_shrink_control *control)
+{
+    CHECK(context == &counted);
+    (void)control;
+    counted++;
+    return 0;
+}
+
+/* Registered twice it is two: each is asked, and each goes by itself. */
+static void twice(void)
+{
+    uslab_shrinker_options options;
+    uslab_shrinker *one, *two;
+    memset(&options, 0, sizeof options);
+    options.type_size = sizeof options;
+    options.count = count;
+    options.scan = none;
+    options.context = &counted;
+    one = uslab_shrinker_register("twice", &options);
+    two = uslab_shrinker_register("twice", &options);
+    CHECK(one != NULL && two != NULL && one != two);
+    counted = 0;
+    (void)uslab_reclaim((size_t)-1);
+    CHECK(counted >= 2);
+    uslab_shrinker_unregister(one);
+    counted = 0;
+    (void)uslab_reclaim((size_t)-1);
+    CHECK(counted >= 1);
+    uslab_shrinker_unregister(two);
+    counted = 0;
+    (void)uslab_reclaim((size_t)-1);
+    CHECK(counted == 0);
+}
+
 /* Handles of another kind are none. */
 static void mixed_up(void)
 {
@@ -220,6 +256,7 @@ int main(void)
     sheaves((uslab_sheaf *)askew(zeroes));
     heaps((uslab_heap *)askew(zeroes));
     shrinkers((uslab_shrinker *)askew(zeroes));
+    twice();
     mixed_up();
     sizes();
     structures();
