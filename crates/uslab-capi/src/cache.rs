@@ -30,6 +30,9 @@ impl Kind for Cache {
 /// The C type.
 pub type Object = Handle<Cache>;
 
+// Where the fast functions load from: handle.rs says why there.
+const _: () = assert!(core::mem::offset_of!(Object, value.slots) == size_of::<u64>());
+
 const CACHING_FLAGS: c_uint = USLAB_HWCACHE_ALIGN | USLAB_NO_CACHING | USLAB_COLD;
 const DEBUG_FLAGS: c_uint = USLAB_RED_ZONE | USLAB_POISON | USLAB_STORE_USER;
 

@@ -14,11 +14,14 @@ pub trait Kind {
 }
 
 /// What a handle points to.
-#[repr(C)]
+///
+/// The fast functions load the value's first word, and store the count of a sheaf, the first word of some cache line. Where the two addresses agree in
+/// their low twelve bits, processors take the load for dependent on the store, and a pair takes up to three times as long (5 to 14 ns on Zen 4). So the
+/// kind stands first, and the value in the line's second word: that of a sheaf's line is never stored to.
+#[repr(C, align(64))]
 pub struct Handle<T> {
-    /// First, for the fast functions.
-    pub value: T,
     kind: u64,
+    pub value: T,
 }
 
 impl<T: Kind> Handle<T> {
@@ -29,7 +32,7 @@ impl<T: Kind> Handle<T> {
             return Err(value);
         }
         // SAFETY: fresh memory of that size and alignment.
-        unsafe { place.write(Handle { value, kind: T::KIND }) };
+        unsafe { place.write(Handle { kind: T::KIND, value }) };
         Ok(place)
     }
 
