@@ -85,6 +85,9 @@ struct Made {
     object: PathBuf,
 }
 
+/// ns by lane, one a round.
+type Lanes = BTreeMap<String, Vec<f64>>;
+
 /// uslab's headers and libraries.
 struct Library {
     include: PathBuf,
@@ -96,8 +99,8 @@ impl Programs {
         Rc::new(Self { recipe, made: OnceCell::new() })
     }
 
-    /// ns by lane, one a round, as the program measured them with these arguments.
-    fn run(&self, link: Link, arguments: &[String]) -> Result<BTreeMap<String, Vec<f64>>, String> {
+    /// What the program measures with these arguments.
+    fn run(&self, link: Link, arguments: &[String]) -> Result<Lanes, String> {
         let made = self.made.get_or_init(|| Made::of(&self.recipe)).as_ref().map_err(Clone::clone)?;
         let program = made.program(&self.recipe, link)?;
         let out = made.folder.path().join("out");
@@ -196,7 +199,7 @@ impl Library {
 }
 
 /// "NAME\tNS NS …", a line a lane.
-fn lanes_of(text: &str) -> Result<BTreeMap<String, Vec<f64>>, String> {
+fn lanes_of(text: &str) -> Result<Lanes, String> {
     let lane = |line: &str| {
         let (name, values) = line.split_once('\t')?;
         let values: Option<Vec<f64>> = values.split(' ').map(|value| value.parse().ok()).collect();
@@ -210,7 +213,7 @@ pub struct Rounds {
     programs: Rc<Programs>,
     link: Link,
     arguments: Vec<String>,
-    measured: RefCell<Option<Result<BTreeMap<String, Vec<f64>>, String>>>,
+    measured: RefCell<Option<Result<Lanes, String>>>,
 }
 
 impl Rounds {
