@@ -11,6 +11,7 @@
 //! The stage is made anew each time: what is not built any more must not linger in it.
 
 use crate::capi;
+use crate::staged;
 use crate::workspace::{self, Workspace};
 use anyhow::{Context, Result, anyhow, bail};
 use std::path::{Path, PathBuf};
@@ -29,8 +30,29 @@ const GENERATED: &[(&str, &str)] = &[
 ];
 const DOCUMENTS: &[&str] = &["README.md", "CHANGELOG.md", "LICENSE-MIT", "LICENSE-APACHE"];
 
+/// Arguments of `cargo xtask dist`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Copy the stage to another place and use it there: the command, pages, completions, C programs.
+    #[arg(long)]
+    check: bool,
+}
+
+impl Args {
+    /// Staging, with the check.
+    pub fn checking() -> Args {
+        Args { check: true }
+    }
+}
+
+/// Stages the release, and checks the stage if asked to.
+pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
+    stage(workspace)?;
+    if args.check { staged::check_moved(&workspace.target.join("dist")) } else { Ok(()) }
+}
+
 /// Builds the release and stages it.
-pub fn run(workspace: &Workspace) -> Result<()> {
+pub fn stage(workspace: &Workspace) -> Result<()> {
     build_release(workspace, &["uslab-cli", "uslab-bench", "uslab-preload", "uslab-capi"])?;
 
     let stage = workspace.target.join("dist");
@@ -59,7 +81,9 @@ pub fn run(workspace: &Workspace) -> Result<()> {
     for (what, place) in GENERATED {
         generate(&release.join("uslab"), what, &stage.join(place))?;
     }
+    date_manual(workspace, &stage.join(GENERATED[0].1))?;
     stage_manual(&workspace.root.join("docs/man"), &stage.join("share/man"))?;
+    lead_to_manual(&workspace.root, &stage.join("share/man/man3"))?;
 
     println!("dist: {}", stage.display());
     let mut staged = Vec::new();
@@ -93,6 +117,32 @@ fn generate(program: &Path, what: &str, to: &Path) -> Result<()> {
     std::fs::write(to, output.stdout).with_context(|| format!("cannot stage {}", to.display()))
 }
 
+/// Readers of manual pages want a date, which the command does not know: that of the last commit.
+fn date_manual(workspace: &Workspace, page: &Path) -> Result<()> {
+    let epoch_s = epoch_s(workspace)?;
+    let date = staged::output(Command::new("date").args(["-u", "-d", &format!("@{epoch_s}"), "+%Y-%m-%d"]))?;
+    let text = std::fs::read_to_string(page)?;
+    let Some((before, after)) = text.split_once(".TH uslab 1  ") else {
+        bail!("{} has no title without a date: date_manual is for nothing", page.display());
+    };
+    std::fs::write(page, format!("{before}.TH uslab 1 {} {after}", date.trim()))
+        .with_context(|| format!("cannot stage {}", page.display()))
+}
+
+/// The date of the sources in seconds: SOURCE_DATE_EPOCH, or that of the last commit. Never that of now.
+pub fn epoch_s(workspace: &Workspace) -> Result<u64> {
+    let text = match std::env::var("SOURCE_DATE_EPOCH") {
+        Ok(text) => text,
+        Err(_) => staged::output(Command::new("git").current_dir(&workspace.root).args([
+            "log",
+            "-1",
+            "--format=%ct",
+        ]))
+        .context("no date: set SOURCE_DATE_EPOCH, which outside a git repository must be set")?,
+    };
+    text.trim().parse().with_context(|| format!("SOURCE_DATE_EPOCH is no number of seconds: {text}"))
+}
+
 /// Manual pages go to the section that their name ends with: `uslab.1` to `man1`.
 fn stage_manual(from: &Path, to: &Path) -> Result<()> {
     let mut pages = Vec::new();
@@ -102,6 +152,26 @@ fn stage_manual(from: &Path, to: &Path) -> Result<()> {
         if section.chars().all(|c| c.is_ascii_digit()) {
             let name = page.file_name().context("a manual page without a name")?;
             copy(&page, &to.join(format!("man{section}")).join(name))?;
+        }
+    }
+    Ok(())
+}
+
+/// A page for each function of the C interface, which leads to the one that has it in its synopsis.
+fn lead_to_manual(root: &Path, to: &Path) -> Result<()> {
+    let mut pages = Vec::new();
+    list(&root.join("docs/man"), &mut pages)?;
+    pages.sort();
+    for name in capi::exports(&root.join("crates/uslab-capi/uslab.map")).map_err(|error| anyhow!(error))? {
+        let has_it = |page: &&PathBuf| {
+            std::fs::read_to_string(page).is_ok_and(|text| text.contains(&format!("\n.Fn {name} ")))
+        };
+        let page = pages.iter().find(has_it).with_context(|| format!("{name} is in no page of docs/man"))?;
+        let page = page.file_name().context("a manual page without a name")?.display();
+        let own = format!("{name}.3");
+        if page.to_string() != own {
+            std::fs::write(to.join(&own), format!(".so man3/{page}\n"))
+                .with_context(|| format!("cannot stage {own}"))?;
         }
     }
     Ok(())

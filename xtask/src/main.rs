@@ -8,6 +8,7 @@
 //!   results  the README's table and docs/results' pages, from the results kept there
 //!   balance  the page and curves of caches under pressure in docs/results, from the simulation
 //!   dist     stage a release in target/dist
+//!   deb      Debian packages of the staged release
 //!   vm       tests of memory limits, many CPUs and nodes, in guests
 //! ```
 //!
@@ -16,10 +17,13 @@
 mod balance;
 mod capi;
 mod ci;
+mod deb;
 mod demo;
 mod dist;
 mod golden;
+mod manual;
 mod results;
+mod staged;
 mod tidy;
 mod vm;
 mod workspace;
@@ -50,7 +54,9 @@ enum Command {
     /// Write the curves and numbers of the balance simulation into docs/results, or check that they are.
     Balance(balance::Args),
     /// Stage a release in target/dist/{bin,lib,include,share}.
-    Dist,
+    Dist(dist::Args),
+    /// Make Debian packages of the release in target/deb.
+    Deb(deb::Args),
     /// Test in guests: memory limits, pressure, 8 CPUs on 2 nodes, under QEMU without KVM.
     Vm(vm::Args),
 }
@@ -63,7 +69,8 @@ fn main() -> ExitCode {
         Command::Golden(args) => golden::run(&workspace, &args),
         Command::Results(args) => results::run(&workspace, &args),
         Command::Balance(args) => balance::run(&workspace, &args),
-        Command::Dist => dist::run(&workspace),
+        Command::Dist(args) => dist::run(&workspace, &args),
+        Command::Deb(args) => deb::run(&workspace, &args),
         Command::Vm(args) => vm::run(&workspace, &args),
     });
     match outcome {

@@ -25,7 +25,7 @@ fn the_fast_path_is_as_kept_in_the_golden_file() {
 
 #[test]
 fn every_command_explains_itself() {
-    for command in ["demo", "ci", "tidy", "golden", "dist"] {
+    for command in ["demo", "ci", "tidy", "golden", "dist", "deb"] {
         let output = xtask(&[command, "--help"]);
         assert_passes(&output);
         assert!(String::from_utf8_lossy(&output.stdout).contains("Usage: cargo xtask"));

@@ -21,7 +21,7 @@ pub fn packages(workspace: &Workspace) -> Result<()> {
     let text =
         std::fs::read_to_string(workspace.root.join(PACKAGES)).with_context(|| format!("no {PACKAGES}"))?;
     let wanted = listed(&text);
-    if Command::new("dpkg-query").arg("--version").output().is_err() {
+    if !is_debian() {
         println!("this is no Debian; the tests that need one of these will say so: {}", wanted.join(" "));
         return Ok(());
     }
@@ -44,6 +44,11 @@ pub fn packages(workspace: &Workspace) -> Result<()> {
             apt(prefix, &args)
         })
         .with_context(|| format!("cannot install packages; by hand, as root: apt-get update && {line}"))
+}
+
+/// True where packages are dpkg's.
+pub fn is_debian() -> bool {
+    Command::new("dpkg-query").arg("--version").output().is_ok()
 }
 
 /// Package names of a list; `#` starts a comment.

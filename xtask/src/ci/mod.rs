@@ -8,7 +8,7 @@
 mod install;
 
 use crate::workspace::{self, Workspace};
-use crate::{balance, dist, golden, results, tidy};
+use crate::{balance, deb, dist, golden, results, tidy};
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 use std::io::Write;
@@ -74,7 +74,12 @@ const STEPS: &[Step] = &[
         run: |w| cargo(w, &["test", "--workspace"], &[]),
     },
     Step { name: "test-locked", what: "the same without restartable sequences", run: test_locked },
-    Step { name: "dist", what: "staging a release", run: dist::run },
+    Step {
+        name: "dist",
+        what: "staging a release, and using it elsewhere",
+        run: |w| dist::run(w, &dist::Args::checking()),
+    },
+    Step { name: "deb", what: "Debian packages: lintian, installed, used and removed", run: deb },
 ];
 
 /// Runs the steps.
@@ -181,6 +186,14 @@ fn arm64(workspace: &Workspace) -> Result<()> {
         return Ok(());
     }
     cargo(workspace, &["check", "--package", "uslab", "--target", install::ARM64], &[])
+}
+
+fn deb(workspace: &Workspace) -> Result<()> {
+    if !install::is_debian() {
+        println!("skipped: this is no Debian");
+        return Ok(());
+    }
+    deb::run(workspace, &deb::Args::checking_stage())
 }
 
 /// The command is left out: it has the library's name, and both would write to one place.

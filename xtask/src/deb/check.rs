@@ -1,0 +1,83 @@
+//! `cargo xtask deb --check`: lintian, and a life of the packages in a root of their own: installed, used, removed without a trace.
+//!
+//! The root is a folder with an empty database of dpkg's, so the machine's own packages are neither asked nor changed. Who is not root becomes it in
+//! a user namespace, since dpkg gives files to root.
+
+use super::Release;
+use crate::staged::{Installed, Scratch, has, output};
+use anyhow::{Result, bail, ensure};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Checks the packages.
+pub fn run(release: &Release, packages: &[PathBuf]) -> Result<()> {
+    lintian(packages)?;
+    let scratch = Scratch::new("deb")?;
+    let root = scratch.path();
+    for folder in ["var/lib/dpkg/info", "var/lib/dpkg/updates", "var/lib/dpkg/triggers"] {
+        std::fs::create_dir_all(root.join(folder))?;
+    }
+    std::fs::write(root.join("var/lib/dpkg/status"), "")?;
+
+    output(dpkg(root)?.arg("--install").args(packages))?;
+    same_bytes(root)?;
+    installed(release, root).check()?;
+    let names: Vec<&str> =
+        packages.iter().filter_map(|path| path.file_name()?.to_str()?.split('_').next()).collect();
+    output(dpkg(root)?.arg("--purge").args(names))?;
+    let left = output(Command::new("find").arg(root).args(["-mindepth", "1", "-not", "-path", "*/var*"]))?;
+    ensure!(left.is_empty(), "the packages leave something behind:\n{left}");
+    println!("deb: installed, used and removed in a root of its own; {} packages", packages.len());
+    Ok(())
+}
+
+fn lintian(packages: &[PathBuf]) -> Result<()> {
+    if !has("lintian") {
+        bail!("lintian is not installed: apt-get install lintian");
+    }
+    let mut lintian = Command::new("lintian");
+    // Root is fine: the packages are ours. Its own settings are not those of whoever runs it.
+    lintian.args(["--no-cfg", "--allow-root", "--fail-on", "error,warning", "--tag-display-limit", "0"]);
+    // Asks which request for a package the first upload to Debian's own archive answers; these are made for no archive.
+    lintian.args(["--suppress-tags", "initial-upload-closes-no-bugs"]);
+    let said = output(lintian.args(packages))?;
+    print!("{said}");
+    println!("lintian: no error and no warning");
+    Ok(())
+}
+
+/// dpkg for that root. What the packages depend on is not in there.
+fn dpkg(root: &Path) -> Result<Command> {
+    let is_root = output(Command::new("id").arg("-u"))?.trim() == "0";
+    let mut command = Command::new(if is_root { "dpkg" } else { "unshare" });
+    if !is_root {
+        command.args(["--map-root-user", "dpkg"]);
+    }
+    command.arg(format!("--root={}", root.display())).args(["--log=/dev/null", "--force-depends"]);
+    Ok(command)
+}
+
+/// What is installed is what md5sums says.
+fn same_bytes(root: &Path) -> Result<()> {
+    let said = output(dpkg(root)?.arg("--verify"))?;
+    ensure!(said.is_empty(), "files are not what md5sums says:\n{said}");
+    Ok(())
+}
+
+fn installed(release: &Release, root: &Path) -> Installed {
+    let lib = root.join(release.lib());
+    Installed {
+        prefix: root.join("usr"),
+        preload: lib.join("uslab/libuslab_malloc.so"),
+        zsh: root.join("usr/share/zsh/vendor-completions"),
+        examples: root.join("usr/share/doc/libuslab-dev/examples"),
+        // The file says /usr, which is below the root here; folders of the system are named like all others then.
+        pkg_config: vec![
+            ("PKG_CONFIG_SYSROOT_DIR", root.into()),
+            ("PKG_CONFIG_LIBDIR", lib.join("pkgconfig")),
+            ("PKG_CONFIG_ALLOW_SYSTEM_CFLAGS", "1".into()),
+            ("PKG_CONFIG_ALLOW_SYSTEM_LIBS", "1".into()),
+        ],
+        lib,
+    }
+}
