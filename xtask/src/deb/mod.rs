@@ -72,7 +72,8 @@ pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         println!("{:>12}  {}", package.metadata()?.len(), package.display());
     }
     if args.check {
-        let again = build(workspace, &release, &workspace.target.join("deb-again"))?;
+        let again_out = workspace.target.join("deb-again");
+        let again = build(workspace, &release, &again_out)?;
         for (one, other) in packages.iter().zip(&again) {
             if std::fs::read(one)? != std::fs::read(other)? {
                 bail!(
@@ -82,6 +83,7 @@ pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
                 );
             }
         }
+        std::fs::remove_dir_all(again_out)?;
         println!("deb: a second build gives the same bytes");
         check::run(&release, &packages)?;
     }
