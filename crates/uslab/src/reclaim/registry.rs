@@ -121,6 +121,15 @@ pub fn is_inside() -> bool {
     entries().any(|entry| entry.runner.load(Relaxed) & !WAITED_FOR == me)
 }
 
+/// Whether another thread is inside a live entry now: a walker of this thread's passes that one over, and waiting a little may help.
+pub fn somebody_is_inside() -> bool {
+    let me = os::thread::id();
+    entries().any(|entry| {
+        let runner = entry.runner.load(Relaxed) & !WAITED_FOR;
+        runner != 0 && runner != me && entry.state.load(Relaxed) == LIVE
+    })
+}
+
 /// A place for a new shrinker; `None` without memory.
 pub fn claim() -> Option<Claimed> {
     let reused = entries().find(|entry| entry.state.compare_exchange(FREE, CLAIMED, AcqRel, Relaxed).is_ok());
@@ -220,6 +229,11 @@ impl Visit {
     pub fn inside(&mut self) -> &mut Inside {
         // SAFETY: `runner` is this thread, and `&mut self` excludes a second reference through this visit.
         unsafe { &mut *self.0.inside.get() }
+    }
+
+    /// Whether it may be called again: not once it was retired or unregistered, which its own callback may have done too.
+    pub fn goes_on(&self) -> bool {
+        self.0.state.load(Acquire) == LIVE
     }
 
     /// It is not called any more; its owner has still to unregister it.
