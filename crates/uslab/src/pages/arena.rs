@@ -33,9 +33,10 @@ const _: () = assert!(FULL_MAP_BYTES.is_multiple_of(64 << 10));
 /// A base from which no address that a program can have is less than [`DATA_MOST_BYTES`] away.
 const NO_BASE: usize = 1 << 63;
 
-/// What `free` reads stands together on one line.
+/// What `free` reads stands together on one line, and not at its start: see [`Slot`].
 #[repr(C, align(64))]
 struct Arena {
+    reserved_bytes: AtomicUsize,
     /// `base` if the arena has its full size, so that bounds are constants and the page map is all readable; else [`NO_BASE`].
     full_base: AtomicUsize,
     base: AtomicUsize,
@@ -46,10 +47,10 @@ struct Arena {
     chunks: AtomicPtr<Chunk>,
     boot: AtomicUsize,
     boot_bytes: AtomicUsize,
-    reserved_bytes: AtomicUsize,
 }
 
 static ARENA: Arena = Arena {
+    reserved_bytes: AtomicUsize::new(0),
     full_base: AtomicUsize::new(NO_BASE),
     base: AtomicUsize::new(0),
     committed_bytes: AtomicUsize::new(0),
@@ -58,7 +59,6 @@ static ARENA: Arena = Arena {
     chunks: AtomicPtr::new(core::ptr::null_mut()),
     boot: AtomicUsize::new(0),
     boot_bytes: AtomicUsize::new(0),
-    reserved_bytes: AtomicUsize::new(0),
 };
 
 /// Bytes of each metadata table for `data` bytes of objects.

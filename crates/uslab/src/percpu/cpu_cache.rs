@@ -408,8 +408,8 @@ impl CpuCache {
         }
         let rest = n.saturating_sub(PIECE.max(wanted));
         // SAFETY: objects in a sheaf of this cache are free objects of it.
-        unsafe { self.slabs.give(&full.objects()[rest..]) };
-        full.set_count(rest);
+        let left = unsafe { self.slabs.give_last(&full.objects()[rest..]) };
+        full.set_count(rest + left);
         stats::record(self.slabs.id()).flushes.fetch_add(1, Relaxed);
         spare
     }

@@ -81,7 +81,7 @@ pub unsafe fn pop(slots: *const Slot) -> *mut u8 {
             begin!(),
             slot!(),
             // s = t->main;
-            "ldr {s}, [{t}]",
+            "ldr {s}, [{t}, #{main}]",
             // n = s->count;
             "ldr {n:w}, [{s}]",
             // object = s->objects[n];   (NULL where n == 0)
@@ -99,6 +99,7 @@ pub unsafe fn pop(slots: *const Slot) -> *mut u8 {
             n = out(reg) _,
             object = out(reg) object,
             slots = in(reg) slots,
+            main = const Which::Main as usize,
             area = in(reg) area(),
             options(nostack)
         );
@@ -118,7 +119,7 @@ pub unsafe fn push(slots: *const Slot, object: *mut u8) -> bool {
             begin!(),
             slot!(),
             // s = t->main;
-            "ldr {s}, [{t}]",
+            "ldr {s}, [{t}, #{main}]",
             // n = s->count, c = s->capacity;
             "ldp {n:w}, {c:w}, [{s}]",
             // if (n >= c) goto full;
@@ -138,6 +139,7 @@ pub unsafe fn push(slots: *const Slot, object: *mut u8) -> bool {
             c = out(reg) _,
             object = in(reg) object,
             slots = in(reg) slots,
+            main = const Which::Main as usize,
             area = in(reg) area(),
             full = label { return false; },
             options(nostack)
@@ -176,7 +178,7 @@ pub unsafe fn pop_bulk(slots: *const Slot, wanted: usize, out: *mut *mut u8) -> 
             begin!(),
             slot!(),
             // s = t->main;
-            "ldr {s}, [{t}]",
+            "ldr {s}, [{t}, #{main}]",
             // n = s->count;
             "ldr {n:w}, [{s}]",
             // k = min(wanted, n);
@@ -200,6 +202,7 @@ pub unsafe fn pop_bulk(slots: *const Slot, wanted: usize, out: *mut *mut u8) -> 
             wanted = in(reg) wanted,
             out = in(reg) out,
             slots = in(reg) slots,
+            main = const Which::Main as usize,
             area = in(reg) area(),
             options(nostack)
         );
@@ -220,7 +223,7 @@ pub unsafe fn push_bulk(slots: *const Slot, given: usize, objects: *const *mut u
             begin!(),
             slot!(),
             // s = t->main;
-            "ldr {s}, [{t}]",
+            "ldr {s}, [{t}, #{main}]",
             // n = s->count, k = s->capacity;
             "ldp {n:w}, {k:w}, [{s}]",
             // k = min(given, k - n);
@@ -245,6 +248,7 @@ pub unsafe fn push_bulk(slots: *const Slot, given: usize, objects: *const *mut u
             given = in(reg) given,
             objects = in(reg) objects,
             slots = in(reg) slots,
+            main = const Which::Main as usize,
             area = in(reg) area(),
             options(nostack)
         );
@@ -282,6 +286,7 @@ pub unsafe fn exchange(slots: *const Slot, which: Which, new: *mut Sheaf) -> Exc
             old = out(reg) old,
             new = in(reg) new,
             slots = in(reg) slots,
+            main = const Which::Main as usize,
             gate = in(reg) GATE.as_ptr(),
             area = in(reg) area(),
             options(nostack)

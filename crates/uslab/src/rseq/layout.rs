@@ -45,16 +45,20 @@ impl Sheaf {
 }
 
 /// One CPU's part of a cache: a cache line.
+///
+/// The fast path loads [`Slot::main`] and stores the count of a sheaf, the first word of some cache line. Where two such addresses agree in their low twelve bits,
+/// processors take the load for one of what was just stored, and wait. So `main` is the second word of its line: that of a sheaf's first line is never
+/// stored to (ADR 0015).
 #[repr(C, align(64))]
 pub struct Slot {
-    /// The sheaf that the fast path works on; never null.
-    pub main: AtomicPtr<Sheaf>,
-    /// The sheaf behind it, exchanged for the main one when that is empty or full; never null.
-    pub spare: AtomicPtr<Sheaf>,
     /// Lock word of the fallback; unused where sequences run.
     pub lock: AtomicU32,
     /// What the last visit to the barn was for; see `percpu`. A hint, written without order.
     pub last_miss: AtomicU32,
+    /// The sheaf that the fast path works on; never null.
+    pub main: AtomicPtr<Sheaf>,
+    /// The sheaf behind it, exchanged for the main one when that is empty or full; never null.
+    pub spare: AtomicPtr<Sheaf>,
     /// Objects in the two sheaves when a slow path last looked; for the statistics.
     pub counted: AtomicU32,
     /// In a cache's first slot: the cache's id. See [`Face`].
@@ -70,19 +74,19 @@ pub struct Slot {
 #[repr(usize)]
 pub enum Which {
     /// [`Slot::main`].
-    Main = 0,
+    Main = 8,
     /// [`Slot::spare`].
-    Spare = 8,
+    Spare = 16,
 }
 
 impl Slot {
     /// A slot with `sheaf` in both places.
     pub const fn holding(sheaf: *mut Sheaf) -> Slot {
         Slot {
-            main: AtomicPtr::new(sheaf),
-            spare: AtomicPtr::new(sheaf),
             lock: AtomicU32::new(0),
             last_miss: AtomicU32::new(0),
+            main: AtomicPtr::new(sheaf),
+            spare: AtomicPtr::new(sheaf),
             counted: AtomicU32::new(0),
             id: AtomicU32::new(0),
             hidden: [const { AtomicPtr::new(core::ptr::null_mut()) }; 2],

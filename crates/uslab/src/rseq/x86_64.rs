@@ -121,7 +121,7 @@ pub unsafe fn pop(slots: *const Slot) -> *mut u8 {
                 begin!(),
                 slot!(),
                 // s = slots[cpu].main;
-                "mov {s}, qword ptr [{slots} + {t}]",
+                "mov {s}, qword ptr [{slots} + {t} + {main}]",
                 // t = s->count;
                 "mov {t:e}, dword ptr [{s}]",
                 // object = s->objects[t];   (NULL where t == 0)
@@ -138,6 +138,7 @@ pub unsafe fn pop(slots: *const Slot) -> *mut u8 {
             s = out(reg) _,
             object = out(reg) object,
             slots = in(reg) slots,
+            main = const Which::Main as usize,
             area = in(reg) area_offset(),
             options(nostack)
         );
@@ -158,7 +159,7 @@ pub unsafe fn push(slots: *const Slot, object: *mut u8) -> bool {
                 begin!(),
                 slot!(),
                 // s = slots[cpu].main;
-                "mov {s}, qword ptr [{slots} + {t}]",
+                "mov {s}, qword ptr [{slots} + {t} + {main}]",
                 // t = s->count;
                 "mov {t:e}, dword ptr [{s}]",
                 // if (t >= s->capacity) goto full;
@@ -177,6 +178,7 @@ pub unsafe fn push(slots: *const Slot, object: *mut u8) -> bool {
             s = out(reg) _,
             object = in(reg) object,
             slots = in(reg) slots,
+            main = const Which::Main as usize,
             area = in(reg) area_offset(),
             full = label { return false; },
             options(nostack)
@@ -269,7 +271,7 @@ pub unsafe fn pop_bulk(slots: *const Slot, wanted: usize, out: *mut *mut u8) -> 
                 begin!(),
                 slot!(),
                 // s = slots[cpu].main;
-                "mov {s}, qword ptr [{slots} + {t}]",
+                "mov {s}, qword ptr [{slots} + {t} + {main}]",
                 // n = s->count;
                 "mov {n:e}, dword ptr [{s}]",
                 // k = min(wanted, n);
@@ -299,6 +301,7 @@ pub unsafe fn pop_bulk(slots: *const Slot, wanted: usize, out: *mut *mut u8) -> 
             wanted = in(reg) wanted,
             out = in(reg) out,
             slots = in(reg) slots,
+            main = const Which::Main as usize,
             area = in(reg) area_offset(),
             options(nostack)
         );
@@ -320,7 +323,7 @@ pub unsafe fn push_bulk(slots: *const Slot, given: usize, objects: *const *mut u
                 begin!(),
                 slot!(),
                 // s = slots[cpu].main;
-                "mov {s}, qword ptr [{slots} + {t}]",
+                "mov {s}, qword ptr [{slots} + {t} + {main}]",
                 // n = s->count;
                 "mov {n:e}, dword ptr [{s}]",
                 // k = min(given, s->capacity - n);
@@ -352,6 +355,7 @@ pub unsafe fn push_bulk(slots: *const Slot, given: usize, objects: *const *mut u
             given = in(reg) given,
             objects = in(reg) objects,
             slots = in(reg) slots,
+            main = const Which::Main as usize,
             area = in(reg) area_offset(),
             options(nostack)
         );

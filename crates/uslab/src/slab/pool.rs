@@ -9,7 +9,7 @@ use crate::os::{Guard, Lock};
 use crate::pages::{self, PageIndex, Temperature};
 use crate::rseq::Face;
 use crate::stats::{self, layout::Record};
-use crate::sync::Rank;
+use crate::sync::{Rank, prefetch_for_write};
 use core::sync::atomic::{
     AtomicI64,
     Ordering::{Acquire, Relaxed},
@@ -27,6 +27,12 @@ pub struct Constructor {
 
 /// Bytes of empty slabs that a cache keeps on a node, at most, however often it asks for them again.
 const KEEP_MOST_BYTES: usize = 64 << 20;
+
+/// Slabs that one call visits for objects that need not be moved now: each may cost a miss or two, and somebody waits for the one object that must.
+pub const VISITS: usize = 32;
+
+/// How many objects ahead the slab is asked for.
+const AHEAD: usize = 8;
 
 /// The lists of one node, on cache lines of their own.
 #[repr(align(64))]
@@ -118,7 +124,7 @@ impl Slabs {
         unsafe { core::slice::from_raw_parts(self.nodes, self.node_count) }
     }
 
-    /// Takes objects into `out`, as many as are free in slabs, and makes new slabs until there are at least `least`. Returns
+    /// Takes objects into `out`, as many as are free in slabs (in [`VISITS`] of them, beyond `least`), and makes new slabs until there are at least `least`. Returns
     /// how many; fewer than `least` only if memory is used up. They fill the start of `out`; later ones have lower addresses.
     ///
     /// May make system calls and run the constructor; holds no lock meanwhile.
@@ -127,7 +133,10 @@ impl Slabs {
         let mut got = 0;
         {
             let mut lists = self.nodes()[node].0.lock();
-            while got < out.len() {
+            for visits in 0.. {
+                if got == out.len() || (got >= least && visits >= VISITS) {
+                    break;
+                }
                 let Some(slab) = lists.fullest() else { break };
                 let (taken, left) = slab.take(&self.geometry, &mut out[got..]);
                 // `Slab::take` fills from the end; close the gap that a smaller catch leaves.
@@ -191,7 +200,16 @@ impl Slabs {
     /// Each object must have been taken from these slabs and not be used any more; what can be recognised otherwise is.
     pub unsafe fn give(&self, objects: &[*mut u8]) {
         // SAFETY: the caller's promise.
-        unsafe { self.give_to_slabs(objects, Self::reconcile) };
+        unsafe { self.give_to_slabs(objects, usize::MAX, Self::reconcile) };
+    }
+
+    /// The same from the end of `objects` on, until [`VISITS`] slabs have been visited; says how many objects are left, at the start.
+    ///
+    /// # Safety
+    /// As [`Slabs::give`], for those that are not left.
+    pub unsafe fn give_last(&self, objects: &[*mut u8]) -> usize {
+        // SAFETY: the caller's promise.
+        unsafe { self.give_to_slabs(objects, VISITS, Self::reconcile) }
     }
 
     /// The same, but slabs that become empty stay, and are what is kept from now on; [`Slabs::settle`] lets them go.
@@ -200,20 +218,31 @@ impl Slabs {
     /// As [`Slabs::give`].
     pub unsafe fn give_and_keep(&self, objects: &[*mut u8]) {
         // SAFETY: the caller's promise.
-        unsafe { self.give_to_slabs(objects, Self::reconcile_and_keep) };
+        unsafe { self.give_to_slabs(objects, usize::MAX, Self::reconcile_and_keep) };
     }
 
     /// # Safety
     /// As [`Slabs::give`].
     #[inline]
-    unsafe fn give_to_slabs(&self, objects: &[*mut u8], reconcile: impl Fn(&Self, Slab)) {
+    unsafe fn give_to_slabs(
+        &self,
+        objects: &[*mut u8],
+        most_slabs: usize,
+        reconcile: impl Fn(&Self, Slab),
+    ) -> usize {
         let bytes = self.geometry.pages() * pages::PAGE_BYTES;
-        let mut given = 0;
+        let (mut given, mut visits) = (0, 0);
         let mut rest = objects;
-        while let Some(&first) = rest.first() {
+        while let Some(&first) = rest.last()
+            && visits < most_slabs
+        {
+            visits += 1;
+            if let Some(later) = rest.len().checked_sub(AHEAD) {
+                self.prefetch_slab_of(rest[later]);
+            }
             let Some(slab) = self.slab_of(first) else {
                 report_misuse(classify(first, self.face), first, self.name);
-                rest = &rest[1..];
+                rest = &rest[..rest.len() - 1];
                 continue;
             };
             let start = slab.address() as usize;
@@ -221,12 +250,12 @@ impl Slabs {
             let mut run = 0;
             // The bits of one word are set together as long as neighbours follow each other.
             let (mut word, mut mask) = (usize::MAX, 0u64);
-            while let Some(&object) = rest.first() {
+            while let Some((&object, others)) = rest.split_last() {
                 let offset = (object as usize).wrapping_sub(start);
                 if offset >= bytes {
                     break;
                 }
-                rest = &rest[1..];
+                rest = others;
                 let Some(index) = self.geometry.index_of(offset) else {
                     report_misuse(Misuse::NotAnObject, object, self.name);
                     continue;
@@ -254,6 +283,16 @@ impl Slabs {
         }
         self.taken.fetch_sub(given as i64, Relaxed);
         self.record().slab_free.fetch_add(given as i64, Relaxed);
+        rest.len()
+    }
+
+    /// Asks for the cache lines that giving `object` back will need: its slab's descriptor.
+    #[inline]
+    fn prefetch_slab_of(&self, object: *const u8) {
+        if let Some(page) = pages::page_of(object) {
+            let first = PageIndex(page.0 & !((1 << self.geometry.order) - 1));
+            prefetch_for_write(pages::descriptor(first));
+        }
     }
 
     /// Sets the bits of one word; says how many objects became free.

@@ -5,9 +5,11 @@
 
 pub mod atomic;
 mod lock;
+mod prefetch;
 mod rank;
 
 pub use lock::{Guard, Lock, Park};
+pub use prefetch::prefetch_for_write;
 pub use rank::{Rank, only_thread_left};
 
 /// A value alone on its cache line, so that writers of its neighbours do not disturb it.
