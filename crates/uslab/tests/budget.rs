@@ -204,3 +204,61 @@ fn callbacks_at_the_limit_may_allocate() {
         blocks.into_iter().for_each(|block| unsafe { free(block) });
     });
 }
+
+/// A page that a handler of SIGSEGV makes writable.
+static GUARDED: AtomicUsize = AtomicUsize::new(0);
+const PAGE: usize = 4096;
+
+/// Writes to the guarded page, as the write barrier of a garbage collector or a lazily mapped file would have it.
+struct Barrier(AtomicUsize);
+
+impl Shrinker for Barrier {
+    fn count(&self, _: &ShrinkControl) -> usize {
+        1000
+    }
+    fn scan(&self, _: &ShrinkControl) -> Scan {
+        let guarded = std::ptr::with_exposed_provenance_mut::<u8>(GUARDED.load(Relaxed));
+        // SAFETY: mapped by the test; where it may not be written, the handler changes that.
+        unsafe { guarded.write_volatile(1) };
+        self.0.fetch_add(1, Relaxed);
+        Scan::Stop
+    }
+}
+
+extern "C" fn unguard(_: libc::c_int) {
+    // SAFETY: the test's own page; a system call that handlers may make.
+    unsafe {
+        libc::mprotect(
+            std::ptr::with_exposed_provenance_mut(GUARDED.load(Relaxed)),
+            PAGE,
+            libc::PROT_READ | libc::PROT_WRITE,
+        )
+    };
+}
+
+#[test]
+fn callbacks_on_the_librarys_threads_may_rely_on_handlers_of_faults() {
+    in_both_modes("callbacks_on_the_librarys_threads_may_rely_on_handlers_of_faults", &[], || {
+        // SAFETY: a page of its own, and a handler that does what the program means.
+        unsafe {
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            let page = libc::mmap(std::ptr::null_mut(), PAGE, libc::PROT_READ, flags, -1, 0);
+            assert_ne!(page, libc::MAP_FAILED);
+            GUARDED.store(page.expose_provenance(), Relaxed);
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = unguard as extern "C" fn(libc::c_int) as usize;
+            assert_eq!(libc::sigaction(libc::SIGSEGV, &action, std::ptr::null_mut()), 0);
+        }
+        let barrier = Barrier(AtomicUsize::new(0));
+        let barrier = uslab::register_shrinker("barrier", ShrinkerOptions::default(), barrier).unwrap();
+        let blocks: Vec<*mut u8> = (0..8 * MIB / 4000).map(|_| malloc(4000)).collect();
+        set_limit(4 * MIB, 0).unwrap();
+        let start = Instant::now();
+        while barrier.0.load(Relaxed) == 0 {
+            assert!(start.elapsed() < Duration::from_secs(60), "the background asks");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        // SAFETY: ours, once.
+        blocks.into_iter().for_each(|block| unsafe { free(block) });
+    });
+}

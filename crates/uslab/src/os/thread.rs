@@ -15,7 +15,13 @@ const STACK_BYTES: usize = 2 << 20;
 /// What a thread of ours runs.
 pub type Body = extern "C" fn(*mut c_void) -> *mut c_void;
 
-/// Starts a detached thread with all signals blocked, so that the program's handlers never run on it; false if the system has none to give.
+/// What the processor or the kernel answers an instruction with, on the thread that ran it. Blocked, these end the process instead of waiting: the callbacks that
+/// run on a thread of ours may rely on a handler, of write barriers or of guard pages for instance.
+const SYNCHRONOUS: [i32; 6] =
+    [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
+
+/// Starts a detached thread with all signals blocked but those of [`SYNCHRONOUS`], so that the program's handlers run on it only for what it did itself; false if
+/// the system has none to give.
 ///
 /// The C library allocates for it: the caller must hold no lock, and must not itself have been called from inside the C library, which may hold
 /// some of its own.
@@ -30,6 +36,9 @@ pub fn spawn(body: Body, argument: usize) -> bool {
         let mut all = core::mem::zeroed::<libc::sigset_t>();
         let mut before = core::mem::zeroed::<libc::sigset_t>();
         libc::sigfillset(&mut all);
+        for signal in SYNCHRONOUS {
+            libc::sigdelset(&mut all, signal);
+        }
         // A refusal leaves the default, which is larger.
         libc::pthread_attr_setstacksize(&mut attributes, STACK_BYTES);
         let detached = libc::pthread_attr_setdetachstate(&mut attributes, libc::PTHREAD_CREATE_DETACHED) == 0;
