@@ -457,3 +457,65 @@ fn a_fork_in_the_middle_of_a_release_leaves_the_child_able_to_release() {
     });
     assert!(!failed);
 }
+
+#[test]
+fn a_destructor_that_panics_harms_nobody() {
+    /// Panics when it is dropped; its scan drops its own registration, if there is one in `OWN`.
+    struct Panics;
+    static OWN: Mutex<Option<Registration<Panics>>> = Mutex::new(None);
+    impl Shrinker for Panics {
+        fn count(&self, _: &ShrinkControl) -> usize {
+            1000
+        }
+        fn scan(&self, _: &ShrinkControl) -> Scan {
+            drop(OWN.lock().unwrap().take());
+            Scan::Stop
+        }
+    }
+    impl Drop for Panics {
+        fn drop(&mut self) {
+            panic!("as a test wants it")
+        }
+    }
+    let _turn = alone();
+    let other = register("other", Counted::of(0));
+    let everything_goes = || {
+        other.entries.store(1000, SeqCst);
+        reclaim(usize::MAX);
+        other.entries.load(SeqCst) == 0
+    };
+    assert!(register("panics, unregistered", Panics).unregister());
+    assert!(everything_goes(), "this thread is not inside any more");
+    drop(register("panics, dropped", Panics));
+    assert!(everything_goes());
+    OWN.lock().unwrap().replace(register("panics, from within", Panics));
+    assert!(everything_goes() && OWN.lock().unwrap().is_none());
+    assert!(everything_goes());
+    assert!(thread::scope(|scope| scope.spawn(everything_goes).join().unwrap()));
+}
+
+#[test]
+fn caches_come_and_go_while_threads_look_for_free_memory() {
+    let _turn = alone();
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while !stop.load(SeqCst) {
+                    reclaim(1);
+                }
+            });
+        }
+        for round in 0..2000 {
+            let caches = [64, 200, 4096].map(|bytes| uslab::CacheBuilder::new("passing").build_raw(bytes));
+            for cache in caches.into_iter().rev() {
+                let cache = cache.expect("memory");
+                let object = cache.alloc().expect("memory");
+                // SAFETY: of this cache, freed once.
+                unsafe { cache.free(object) };
+                assert!(cache.destroy().is_ok(), "round {round}");
+            }
+        }
+        stop.store(true, SeqCst);
+    });
+}

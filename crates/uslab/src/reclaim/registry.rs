@@ -24,6 +24,9 @@ use core::sync::atomic::{
     Ordering::Release,
 };
 
+#[cfg(test)]
+mod tests;
+
 const FREE: u32 = 0;
 const CLAIMED: u32 = 1;
 const LIVE: u32 = 2;
@@ -244,11 +247,57 @@ impl Visit {
 
 impl Drop for Visit {
     fn drop(&mut self) {
+        let leaves = Leaves(self.0);
         if self.0.state.load(Acquire) == LEAVING {
-            self.0.dispose();
+            leaves.dispose();
         }
+    }
+}
+
+/// Leaves an entry when it goes, whatever a context's destructor did before.
+struct Leaves(&'static Entry);
+
+impl Drop for Leaves {
+    fn drop(&mut self) {
         self.0.leave();
     }
+}
+
+/// Says that an entry is free when it goes.
+struct Frees(&'static Entry);
+
+impl Drop for Frees {
+    fn drop(&mut self) {
+        self.0.state.store(FREE, Release);
+    }
+}
+
+impl Leaves {
+    /// In state RETIRING or LEAVING. What the context's destructor panics with is reported and goes no further (without the standard library it goes on to the caller).
+    fn dispose(&self) {
+        let _frees = Frees(self.0);
+        // SAFETY: the holder of this value is inside.
+        let inside = unsafe { &mut *self.0.inside.get() };
+        let Some(callbacks) = inside.callbacks.take() else { return };
+        LIVE_ENTRIES.fetch_sub(1, Relaxed);
+        // SAFETY: the context was registered with this function; it is taken out, so this happens once.
+        if !caught(|| unsafe { (callbacks.dispose)(callbacks.context) }) {
+            os::report::say(format_args!("shrinker {} panicked when it was dropped", inside.name()));
+        }
+    }
+}
+
+/// Runs what a program wrote; false if it panicked.
+#[cfg(feature = "std")]
+fn caught(dispose: impl FnOnce()) -> bool {
+    // What was being dropped is gone, so nobody sees what the panic left half done.
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(dispose)).is_ok()
+}
+
+#[cfg(not(feature = "std"))]
+fn caught(dispose: impl FnOnce()) -> bool {
+    dispose();
+    true
 }
 
 impl Entry {
@@ -301,7 +350,7 @@ impl Entry {
     /// callback, so that this becomes true when that returns.
     ///
     /// Only the entry's owner may call it, once.
-    pub fn unregister(&self) -> bool {
+    pub fn unregister(&'static self) -> bool {
         if self.runs_here() {
             // LIVE may become RETIRED only from inside, and that is us.
             self.change(&[LIVE, RETIRED], LEAVING);
@@ -321,21 +370,8 @@ impl Entry {
                 Futex::wait(&self.runner, runner | WAITED_FOR);
             }
         }
-        self.dispose();
-        self.leave();
+        Leaves(self).dispose();
         true
-    }
-
-    /// From inside, in state RETIRING or LEAVING.
-    fn dispose(&self) {
-        // SAFETY: the caller is inside.
-        let inside = unsafe { &mut *self.inside.get() };
-        if let Some(callbacks) = inside.callbacks.take() {
-            LIVE_ENTRIES.fetch_sub(1, Relaxed);
-            // SAFETY: the context was registered with this function; it is taken out, so this happens once.
-            unsafe { (callbacks.dispose)(callbacks.context) };
-        }
-        self.state.store(FREE, Release);
     }
 }
 
@@ -347,7 +383,8 @@ pub fn note_forker() {
     FORKER.store(os::thread::id(), Relaxed);
 }
 
-/// In a fork child: whoever else was inside is not here. What another thread was registering or unregistering is lost.
+/// In a fork child: whoever else was inside is not here. What another thread was registering or unregistering is lost, and so is the context that it was to end: it may
+/// have been in the middle of using it.
 pub fn reset_in_child() {
     let forker_in_parent = FORKER.load(Relaxed);
     let mut live = 0;
@@ -355,7 +392,13 @@ pub fn reset_in_child() {
         let ours = entry.runner.load(Relaxed) & !WAITED_FOR == forker_in_parent;
         entry.runner.store(if ours { os::thread::id() } else { 0 }, Relaxed);
         match entry.state.load(Relaxed) {
-            LIVE | RETIRED | LEAVING => live += 1,
+            LIVE | RETIRED => live += 1,
+            // This thread ends it, on its way out, also for one that waited for that; or is about to have ended it.
+            LEAVING | RETIRING if ours => {
+                // SAFETY: the child has one thread; what it holds of this entry further up, it does not use before this function returned.
+                live += usize::from(unsafe { (*entry.inside.get()).callbacks.is_some() });
+                entry.state.store(LEAVING, Relaxed);
+            }
             _ => {
                 // SAFETY: the child has one thread, and it is not inside this entry.
                 unsafe { (*entry.inside.get()).callbacks = None };

@@ -1,0 +1,94 @@
+//! Entries and forks: what a child makes of those that other threads were in the middle of. Programs cannot see when a thread waits here, so that these are tests from
+//! within; the others are in `tests/reclaim.rs`.
+
+use super::*;
+use crate::os::fork::holds_in_child;
+
+extern crate std;
+use std::sync::mpsc::channel;
+use std::thread;
+
+/// An entry whose context is a counter of how often it was disposed of.
+fn entry(disposed: &'static AtomicU32) -> &'static Entry {
+    set_up!();
+    let callbacks = Callbacks {
+        context: (&raw const *disposed).cast_mut().cast(),
+        count: |_, _| Outcome::Stop,
+        scan: |_, _| Outcome::Stop,
+        dispose: |disposed| {
+            // SAFETY: the counter that the entry was made with, which lives for ever.
+            unsafe { &*disposed.cast::<AtomicU32>() }.fetch_add(1, Relaxed);
+        },
+    };
+    claim().expect("memory").publish("forked", Weight::of_seeks(2), 128, callbacks)
+}
+
+/// Passes of other tests may be inside for a moment.
+fn visit(entry: &'static Entry) -> Visit {
+    loop {
+        if let Some(visit) = entry.visit() {
+            return visit;
+        }
+        thread::yield_now();
+    }
+}
+
+fn is_consistent() -> bool {
+    let registered =
+        entries().filter(|entry| matches!(entry.state.load(Relaxed), LIVE | RETIRED | RETIRING | LEAVING));
+    live() == registered.count()
+}
+
+#[test]
+fn what_another_thread_was_leaving_is_free_in_a_child() {
+    static DISPOSED: AtomicU32 = AtomicU32::new(0);
+    let entry = entry(&DISPOSED);
+    let ((left, has_left), (go, may_go)) = (channel(), channel::<()>());
+    let other = thread::spawn(move || {
+        let visit = visit(entry);
+        assert!(visit.goes_on() && entry.runs_here());
+        assert!(!entry.unregister(), "from inside it takes effect later");
+        assert!(!visit.goes_on());
+        left.send(()).unwrap();
+        may_go.recv().unwrap();
+    });
+    has_left.recv().unwrap();
+    assert!(holds_in_child(|| {
+        let is_free = entry.state.load(Relaxed) == FREE && entry.runner.load(Relaxed) == 0;
+        is_free && is_consistent() && DISPOSED.load(Relaxed) == 0
+    }));
+    go.send(()).unwrap();
+    other.join().unwrap();
+    assert_eq!(DISPOSED.load(Relaxed), 1);
+}
+
+#[test]
+fn what_another_thread_waited_to_end_ends_in_the_child_that_is_inside() {
+    static DISPOSED: AtomicU32 = AtomicU32::new(0);
+    let entry = entry(&DISPOSED);
+    let inside = visit(entry);
+    let other = thread::spawn(|| assert!(entry.unregister()));
+    while entry.state.load(Relaxed) != RETIRING {
+        thread::yield_now();
+    }
+    let mut inside = Some(inside);
+    assert!(holds_in_child(|| {
+        let waits = DISPOSED.load(Relaxed) == 0 && is_consistent();
+        drop(inside.take());
+        waits && DISPOSED.load(Relaxed) == 1 && entry.state.load(Relaxed) == FREE && is_consistent()
+    }));
+    assert_eq!(DISPOSED.load(Relaxed), 0);
+    drop(inside);
+    other.join().unwrap();
+    assert_eq!(DISPOSED.load(Relaxed), 1);
+}
+
+#[test]
+fn somebody_inside_is_another_thread_in_a_live_entry() {
+    static DISPOSED: AtomicU32 = AtomicU32::new(0);
+    let entry = entry(&DISPOSED);
+    let inside = visit(entry);
+    assert!(thread::spawn(somebody_is_inside).join().unwrap());
+    drop(inside);
+    assert!(entry.unregister());
+}
