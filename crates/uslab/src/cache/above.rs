@@ -9,7 +9,7 @@ pub(crate) struct Above {
     /// The program has enough memory to be worth a background thread. No lock may be held, and the caller must be the program: not the C library, which may
     /// hold locks that a new thread needs.
     pub tend: fn(),
-    /// There are no pages for so many bytes: tries to free some, by calling back into the program if need be. True if another try is worth it. No lock may be
-    /// held.
-    pub short: fn(usize) -> bool,
+    /// There are no pages for so many bytes: frees some, bit by bit, by calling back into the program if need be, until the attempt succeeds. False if it
+    /// never did. No lock may be held.
+    pub short: fn(usize, &mut dyn FnMut() -> bool) -> bool,
 }

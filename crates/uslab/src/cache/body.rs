@@ -11,9 +11,6 @@ use crate::slab::{Geometry, GeometryOptions, Layout, Slabs};
 use crate::stats::{self, layout};
 use core::sync::atomic::Ordering::{Relaxed, Release};
 
-/// Times that an allocation reclaims before it fails.
-pub(crate) const RECLAIM_TRIES: usize = 4;
-
 /// A live cache.
 pub struct Core {
     pub(super) cpu: CpuCache,
@@ -220,8 +217,7 @@ impl Core {
         }
         let _errno = os::errno::Preserved::new();
         let bytes = out.len().saturating_mul(self.usable_bytes()).max(self.slab_bytes());
-        // Others may be quicker to take what came free.
-        (0..RECLAIM_TRIES).any(|_| (crate::wiring::ABOVE.short)(bytes) && self.cpu.alloc_slow(out))
+        (crate::wiring::ABOVE.short)(bytes, &mut || self.cpu.alloc_slow(out))
     }
 
     fn slab_bytes(&self) -> usize {

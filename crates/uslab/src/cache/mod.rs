@@ -30,7 +30,6 @@ mod typed;
 
 pub(crate) use above::Above;
 pub use body::Core;
-pub(crate) use body::RECLAIM_TRIES;
 pub use builder::{CacheBuilder, Flags};
 pub use prefilled::{Prefilled, RawPrefilled};
 pub use raw::{Busy, CreateError, RawCache, account_all, release_memory};

@@ -3,7 +3,6 @@
 //! In the page map the first page of a run has an owner ([`LARGE_ID`]) and the others are nobody's, so that only the pointer that was handed out is
 //! taken back.
 
-use crate::cache::RECLAIM_TRIES;
 use crate::cache::registry::LARGE_ID;
 use crate::cache::start;
 use crate::os;
@@ -47,11 +46,18 @@ pub(super) fn head(page: PageIndex) -> &'static Head {
 
 /// `size` bytes on a boundary of `align`; whether they are known to be zero. `None` if there is no room.
 pub(super) fn alloc(size: usize, align: usize) -> Option<(*mut u8, bool)> {
-    alloc_with(size, align, RECLAIM_TRIES)
+    alloc_with(size, align, Reclaim::Yes)
 }
 
-/// The same, reclaiming up to `tries` times where there are no pages.
-pub(super) fn alloc_with(size: usize, align: usize, tries: usize) -> Option<(*mut u8, bool)> {
+/// Whether memory is reclaimed where there are no pages.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reclaim {
+    Yes,
+    No,
+}
+
+/// The same, reclaiming or not.
+pub(super) fn alloc_with(size: usize, align: usize, reclaim: Reclaim) -> Option<(*mut u8, bool)> {
     if size > isize::MAX as usize || !start::ensure() {
         return None;
     }
@@ -59,8 +65,14 @@ pub(super) fn alloc_with(size: usize, align: usize, tries: usize) -> Option<(*mu
     let count = size.div_ceil(PAGE_BYTES).max(1);
     let align_order = (align.max(PAGE_BYTES) >> PAGE_SHIFT).trailing_zeros();
     let pages = || pages::alloc(count, align_order, Temperature::Cold);
-    let reclaimed = || (crate::wiring::ABOVE.short)(count.saturating_mul(PAGE_BYTES)).then(pages).flatten();
-    let run = pages().or_else(|| (0..tries).find_map(|_| reclaimed()))?;
+    let mut run = pages();
+    if run.is_none() && reclaim == Reclaim::Yes {
+        (crate::wiring::ABOVE.short)(count.saturating_mul(PAGE_BYTES), &mut || {
+            run = pages();
+            run.is_some()
+        });
+    }
+    let run = run?;
     let head = head(run.first);
     head.pages.store(count as u32, Relaxed);
     head.next.store(NO_PAGE, Relaxed);

@@ -118,7 +118,7 @@ pub extern "C" fn tend_and_serve(size: usize) -> *mut u8 {
 pub fn malloc_noreclaim(size: usize) -> *mut u8 {
     match Class::of(size) {
         Some(class) => small::alloc_noreclaim(class),
-        None => large::alloc_with(size, ALIGN, 0).map_or_else(out_of_memory, |(object, _)| object),
+        None => large::alloc_with(size, ALIGN, large::Reclaim::No).map_or_else(out_of_memory, |(object, _)| object),
     }
 }
 

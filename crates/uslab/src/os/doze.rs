@@ -1,8 +1,10 @@
 //! How the background thread sleeps: for a while, or until somebody uses memory again.
 //!
 //! ```text
-//!   AWAKE ──nap──▶ NAPPING ──time, wake──▶ AWAKE
-//!   AWAKE ──rest──▶ RESTING ──note_activity, wake──▶ AWAKE       no timer: an idle process costs nothing at all
+//!   AWAKE ──nap──▶ NAPPING ──time──▶ AWAKE
+//!                          ──wake──▶ CALLED ──▶ AWAKE
+//!   AWAKE ──rest──▶ RESTING ──note_activity, wake──▶ CALLED ──▶ AWAKE       no timer: an idle process costs nothing at all
+//!   AWAKE ──wake──▶ CALLED: the next sleep ends at once
 //! ```
 //!
 //! One word, and one thread that sleeps on it. [`note_activity`] stands in slow paths: a load and a branch.
@@ -14,6 +16,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed, Ordering::Seq
 const AWAKE: u32 = 0;
 const NAPPING: u32 = 1;
 const RESTING: u32 = 2;
+const CALLED: u32 = 3;
 
 static STATE: AtomicU32 = AtomicU32::new(AWAKE);
 /// Whether there is a background thread at all.
@@ -30,24 +33,32 @@ pub fn is_tended() -> bool {
     TENDED.load(Relaxed)
 }
 
-/// Sleeps for `ms` milliseconds, or until [`wake`].
+/// Sleeps for `ms` milliseconds, or until [`wake`], which may have come before.
 pub fn nap(ms: u64) {
-    STATE.store(NAPPING, SeqCst);
-    Futex::wait_for(&STATE, NAPPING, ms);
+    if STATE.compare_exchange(AWAKE, NAPPING, SeqCst, Relaxed).is_ok() {
+        Futex::wait_for(&STATE, NAPPING, ms);
+    }
     STATE.store(AWAKE, SeqCst);
 }
 
 /// Sleeps until [`note_activity`] or [`wake`], unless there has been some: `still_quiet` looks again, after it is known to all that the
 /// sleeper wants to be told.
 pub fn rest(still_quiet: impl FnOnce() -> bool) {
-    STATE.store(RESTING, SeqCst);
-    fence(SeqCst);
-    if still_quiet() {
-        while STATE.load(Relaxed) == RESTING {
-            Futex::wait(&STATE, RESTING);
+    if STATE.compare_exchange(AWAKE, RESTING, SeqCst, Relaxed).is_ok() {
+        fence(SeqCst);
+        if still_quiet() {
+            while STATE.load(Relaxed) == RESTING {
+                Futex::wait(&STATE, RESTING);
+            }
         }
     }
     STATE.store(AWAKE, SeqCst);
+}
+
+/// Sleeps for `ms` milliseconds: for any thread, and nobody can end it.
+pub fn pause(ms: u64) {
+    static NOBODY: AtomicU32 = AtomicU32::new(0);
+    Futex::wait_for(&NOBODY, 0, ms);
 }
 
 /// Somebody used memory in a way that leaves more or less of it free. May be called under locks and from anywhere.
@@ -58,10 +69,10 @@ pub fn note_activity() {
     }
 }
 
-/// Ends the sleep now.
+/// Ends the sleep now, or the next one before it begins.
 #[cold]
 pub fn wake() {
-    if STATE.swap(AWAKE, SeqCst) != AWAKE {
+    if matches!(STATE.swap(CALLED, SeqCst), NAPPING | RESTING) {
         Futex::wake_all(&STATE);
     }
 }

@@ -83,6 +83,11 @@ pub fn soft_limit_bytes() -> Option<usize> {
     (buddy.soft_pages != NO_LIMIT).then(|| buddy.soft_pages * PAGE_BYTES)
 }
 
+/// Whether there is a soft limit. Takes no lock, and tells nobody.
+pub fn has_soft_limit() -> bool {
+    SOFT_PAGES.load(Relaxed) != NO_LIMIT
+}
+
 /// Whether more is held than the soft limit says. Takes no lock, and tells nobody.
 pub fn is_beyond_soft() -> bool {
     held_bytes() / PAGE_BYTES > SOFT_PAGES.load(Relaxed)
@@ -296,8 +301,7 @@ impl Buddy {
         self.operations = self.operations.saturating_add(1);
         let held = self.used_pages + self.dirty_pages;
         if held > self.hard_pages {
-            // Some of a run that was partly clean is dirty now by name only: the purge, which is what comes next, puts that right.
-            self.free(run.first, run.pages, run.zeroed);
+            self.untake(run);
             return false;
         }
         self.publish();
@@ -306,6 +310,19 @@ impl Buddy {
             os::doze::wake();
         }
         true
+    }
+
+    /// Puts a run back that nobody has touched. What was clean stays so: a failed allocation must not make the next one fail.
+    fn untake(&mut self, run: Run) {
+        let (mut at, end) = (run.first.0 as usize, run.first.0 as usize + run.pages);
+        while at < end {
+            let count = (end - at).min(CHUNK_PAGES - at % CHUNK_PAGES);
+            self.dirty_pages +=
+                self.with_chunk(at / CHUNK_PAGES, |chunk| chunk.unclaim(at % CHUNK_PAGES, count));
+            at += count;
+        }
+        self.used_pages -= run.pages;
+        self.publish();
     }
 
     fn link(&mut self, index: usize) {

@@ -116,6 +116,19 @@ impl Chunk {
         zero
     }
 
+    /// Undoes [`Chunk::claim`] for pages that nobody has touched since: the map of zeroes still says what they were. Says how many are dirty.
+    pub fn unclaim(&mut self, first: usize, count: usize) -> usize {
+        let mut dirty = 0;
+        for word in first / 64..=(first + count - 1) / 64 {
+            let mask = mask(word, first, count);
+            self.free[word] |= mask;
+            dirty += (!self.zero[word] & mask).count_ones() as usize;
+        }
+        self.free_pages += count as u16;
+        self.dirty_pages += dirty as u16;
+        dirty
+    }
+
     /// Frees pages `[first, first + count)`, which then are dirty, or known to be zero. False, and nothing done, if one of them
     /// is free already.
     pub fn release(&mut self, first: usize, count: usize, zero: bool) -> bool {

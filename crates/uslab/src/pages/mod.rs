@@ -34,7 +34,7 @@ mod tests;
 pub use arena::{
     PageIndex, address_of, clear_owner, descriptor, direct_owner_of, owner, owner_of, page_of, set_owner,
 };
-pub use buddy::{held_bytes, is_beyond_soft, set_limits, soft_limit_bytes};
+pub use buddy::{has_soft_limit, held_bytes, is_beyond_soft, set_limits, soft_limit_bytes};
 pub use cpu_pages::{alloc, extend, free, free_zeroed, init as init_cpu_lists};
 pub use purge::{has_free_memory, purge_all, purge_excess, purge_to, rested, settle};
 

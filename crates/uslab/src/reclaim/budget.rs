@@ -5,7 +5,6 @@
 use super::{pass, reaper, registry};
 use crate::cache::start;
 use crate::{os, pages};
-use core::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 /// Why [`set_limit`] refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -56,7 +55,7 @@ pub fn set_limit(soft_bytes: usize, hard_bytes: usize) -> Result<(), LimitError>
     }
     pages::set_limits(soft_bytes, hard_bytes);
     if soft_bytes != 0 {
-        reaper::tend();
+        reaper::begin();
         os::doze::wake();
     }
     Ok(())
@@ -69,33 +68,21 @@ pub(super) fn beyond_soft() -> Option<usize> {
     (held > soft).then(|| held - soft / 16 * 15)
 }
 
-static TO_SOFT: AtomicBool = AtomicBool::new(false);
-
-/// Reclaims on the calling thread what the background would, if there were one. One thread at a time does.
-pub(super) fn reclaim_to_soft() {
-    if TO_SOFT.swap(true, Acquire) {
-        return;
-    }
-    let _errno = os::errno::Preserved::new();
-    if let Some(bytes) = beyond_soft() {
-        pass::run(bytes, pass::Goal::Estimate);
-    }
-    TO_SOFT.store(false, Release);
-}
-
-/// In a fork child: the thread that was at it is not here.
-pub(super) fn reset_in_child() {
-    TO_SOFT.store(false, Relaxed);
-}
-
-/// An allocation of `bytes` found no pages: reclaims on the calling thread. True if that is worth another try.
+/// An allocation of `bytes` found no pages: reclaims on the calling thread until `attempt` succeeds; false if it never did.
 ///
 /// From within a callback of a shrinker there is nothing more to be had.
 #[cold]
-pub fn short(bytes: usize) -> bool {
+pub fn short(bytes: usize, attempt: &mut dyn FnMut() -> bool) -> bool {
     if registry::live() > 0 && registry::is_inside() {
         return false;
     }
-    let progress = pass::run(bytes, pass::Goal::Room);
-    progress.given_bytes > 0 || progress.room_bytes > 0
+    let mut done = false;
+    pass::run(
+        bytes,
+        pass::Goal::Until(&mut || {
+            done = attempt();
+            done
+        }),
+    );
+    done
 }

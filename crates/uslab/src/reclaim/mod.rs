@@ -51,7 +51,6 @@ pub(crate) fn after_fork(child: bool) {
     if child {
         registry::reset_in_child();
         pass::reset_in_child();
-        budget::reset_in_child();
         reaper::reset_in_child();
     }
 }

@@ -1,7 +1,7 @@
 //! A pass: every shrinker is asked for its share, then what came free goes back to the system.
 
 use super::balance::{LIGHTEST, WHOLE, expected};
-use super::registry::{self, Entry, Outcome, Visit};
+use super::registry::{self, Outcome, Visit};
 use super::shrinker::ShrinkControl;
 use crate::{cache, os, stats};
 use core::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
@@ -24,51 +24,49 @@ pub fn reclaim(bytes: usize) -> usize {
 }
 
 /// When a pass has done enough.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Goal {
+pub(super) enum Goal<'a> {
     /// When so many bytes are with the system.
     Given,
-    /// When they are, or twice as many are free in slabs: where caches share slabs, an entry that goes leaves a hole rather than a page, and an allocation
-    /// that waits can have that.
-    Room,
-    /// When as many entries went as should hold twice as much, on average. In the background, where programs take what comes free as it comes: what they take
+    /// When an allocation that found no memory has succeeded. Bytes do not tell: holes in slabs are room for one size and not for another, and
+    /// other threads take what comes free. So it is tried between the rounds, and each round asks for twice as much as the one before.
+    Until(&'a mut dyn FnMut() -> bool),
+    /// When as many entries went as should hold so much, on average. In the background, where programs take what comes free as it comes: what they take
     /// is not to be taken for too little, or the caches would be emptied. There will be another pass.
     Estimate,
 }
 
 /// What a pass came to.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct Progress {
     /// Bytes that went to the system. What frees in callbacks purge by themselves counts, and what others give meanwhile: it was this memory that was
     /// wanted.
     pub given_bytes: usize,
-    /// Bytes of objects that are not in use any more.
-    pub room_bytes: usize,
+    /// Entries that shrinkers let go.
+    pub entries: usize,
 }
 
 /// One pass for `bytes`.
-pub(super) fn run(bytes: usize, goal: Goal) -> Progress {
+pub(super) fn run(bytes: usize, mut goal: Goal) -> Progress {
     if registry::live() > 0 && registry::is_inside() {
-        return Progress { given_bytes: 0, room_bytes: 0 };
+        return Progress::default();
     }
     let (purged_before, used_before) = (purged_bytes(), stats::usage().allocated_bytes);
-    let progress = || Progress {
-        given_bytes: purged_bytes().wrapping_sub(purged_before) as usize,
-        room_bytes: used_before.saturating_sub(stats::usage().allocated_bytes),
-    };
+    let given = || purged_bytes().wrapping_sub(purged_before) as usize;
     // Of the reclaim calls that Linux saw in 2002 nine in ten came back empty-handed, and stood in a queue for it.
     if cache::has_free_memory() {
         release();
     }
-    let mut estimated_bytes = 0;
-    for round in 0..=LIGHTEST + URGES_MOST {
-        let so_far = progress();
-        let (done, holes) = match goal {
-            Goal::Given => (so_far.given_bytes, 2),
-            Goal::Room => (so_far.given_bytes.max(so_far.room_bytes / 2), 2),
-            Goal::Estimate => (so_far.given_bytes.max(estimated_bytes), 1),
+    let (mut round, mut waits, mut fruitless, mut entries, mut estimated_bytes) = (0, 0, 0, 0_usize, 0);
+    loop {
+        let (missing_bytes, holes) = match &mut goal {
+            Goal::Given => (bytes.saturating_sub(given()), 2),
+            Goal::Estimate => (bytes.saturating_sub(given().max(estimated_bytes)), 1),
+            Goal::Until(attempt) => match attempt() {
+                true => break,
+                false => (bytes.saturating_mul(1 << round), 2),
+            },
         };
-        if done >= bytes {
+        if missing_bytes == 0 || round > LIGHTEST + URGES_MOST {
             break;
         }
         let pressure = Pressure {
@@ -77,25 +75,44 @@ pub(super) fn run(bytes: usize, goal: Goal) -> Progress {
             part: WHOLE,
         };
         let prospect = look_at_all(&pressure);
-        if prospect.freeable == 0 {
-            break;
-        }
         // The priorities go by powers of two; what is more than enough of one is not asked for.
-        let entry_bytes = (used_before / prospect.freeable).max(1);
+        let entry_bytes = (used_before / prospect.freeable.max(1)).max(1);
         // No less than a lot, which is what shrinkers are asked for at least.
-        let enough = ((bytes - done) / entry_bytes).saturating_mul(holes).max(LOT) as u64;
+        let enough = (missing_bytes / entry_bytes).saturating_mul(holes).max(LOT) as u64;
         let part = match prospect.expected {
             expected if expected > enough => enough.saturating_mul(WHOLE).div_ceil(expected),
             _ => WHOLE,
         };
-        let freed = shrink_all(&Pressure { part, ..pressure });
-        if freed > 0 {
-            estimated_bytes = freed.saturating_mul(entry_bytes).saturating_add(estimated_bytes);
+        let started_ns = os::clock::boot_ns();
+        let freed = match prospect.freeable {
+            0 => Yield { entries: 0, passed_over: prospect.passed_over },
+            _ => shrink_all(&Pressure { part, ..pressure }),
+        };
+        if freed.entries > 0 {
+            entries = freed.entries.saturating_add(entries);
+            estimated_bytes = freed.entries.saturating_mul(entry_bytes).saturating_add(estimated_bytes);
             release();
+        } else if matches!(goal, Goal::Until(_)) && waits < WAITS_MOST && freed.passed_over {
+            // Nothing is not the last word, if that is because others are inside.
+            waits += 1;
+            os::doze::pause(1);
+            continue;
+        } else {
+            fruitless += u32::from(os::clock::boot_ns() - started_ns > BUDGET_NS);
+            if prospect.freeable == 0 || fruitless == FRUITLESS_MOST {
+                break;
+            }
         }
+        round += 1;
     }
-    progress()
+    Progress { given_bytes: given(), entries }
 }
+
+/// Times that an allocation waits a millisecond for others who are inside shrinkers.
+const WAITS_MOST: u32 = 250;
+
+/// Rounds that yield nothing and take longer than a shrinker's time, at most: there would be up to 37.
+const FRUITLESS_MOST: u32 = 3;
 
 fn purged_bytes() -> u64 {
     stats::header().purged_bytes.load(Relaxed)
@@ -121,24 +138,43 @@ struct Pressure {
 struct Prospect {
     freeable: usize,
     expected: u64,
+    passed_over: bool,
 }
 
 fn look_at_all(pressure: &Pressure) -> Prospect {
     let mut sum = Prospect::default();
-    for mut visit in registry::entries().filter_map(Entry::visit) {
+    sum.passed_over = visit_all(|mut visit| {
         let freeable = count(&mut visit, pressure.priority);
         let weight = visit.weight(freeable).halved(pressure.urge);
         sum.freeable = sum.freeable.saturating_add(freeable);
         sum.expected = sum.expected.saturating_add(expected(freeable, pressure.priority, weight));
-    }
+    });
     sum
 }
 
-/// Asks all shrinkers for their shares; says how many entries they freed.
-fn shrink_all(pressure: &Pressure) -> usize {
-    registry::entries()
-        .filter_map(Entry::visit)
-        .fold(0, |sum: usize, visit| sum.saturating_add(shrink(visit, pressure)))
+/// What a round came to.
+#[derive(Default)]
+struct Yield {
+    entries: usize,
+    passed_over: bool,
+}
+
+/// Asks all shrinkers for their shares.
+fn shrink_all(pressure: &Pressure) -> Yield {
+    let mut sum = Yield::default();
+    sum.passed_over = visit_all(|visit| sum.entries = sum.entries.saturating_add(shrink(visit, pressure)));
+    sum
+}
+
+/// Enters all shrinkers, one after the other; true if some were passed over because another thread is inside.
+fn visit_all(mut each: impl FnMut(Visit)) -> bool {
+    registry::entries().fold(false, |passed_over, entry| match entry.visit() {
+        Some(visit) => {
+            each(visit);
+            passed_over
+        }
+        None => passed_over || entry.is_live(),
+    })
 }
 
 /// Entries that could go.
@@ -163,15 +199,21 @@ fn shrink(mut visit: Visit, pressure: &Pressure) -> usize {
     let weight = visit.weight(freeable).halved(pressure.urge);
     let inside = visit.inside();
     let Some(callbacks) = inside.callbacks else { return 0 };
-    inside.owed = inside.owed.after_part(freeable, pressure.priority, weight, inside.batch, pressure.part);
+    let batch = inside.batch;
+    inside.owed = inside.owed.after_part(freeable, pressure.priority, weight, batch, pressure.part);
     let mut freed = 0;
-    while let Some(lot) = inside.owed.next(freeable, inside.batch) {
+    // A callback may unregister its own shrinker: from then on its context is the program's again.
+    while visit.goes_on()
+        && let Some(lot) = visit.inside().owed.next(freeable, batch)
+    {
         let control = ShrinkControl { nr_to_scan: lot, priority: pressure.priority as i32, flags: 0 };
         // SAFETY: this visit keeps the context alive, and this is its function.
         match unsafe { (callbacks.scan)(callbacks.context, &control) } {
             Outcome::Entries(entries) => {
                 freed = entries.min(lot).saturating_add(freed);
+                let inside = visit.inside();
                 inside.evicted = inside.evicted.saturating_add(entries.min(lot) as u64);
+                inside.owed = inside.owed.less(lot);
             }
             Outcome::Stop => break,
             Outcome::Panicked => {
@@ -179,7 +221,6 @@ fn shrink(mut visit: Visit, pressure: &Pressure) -> usize {
                 return freed;
             }
         }
-        inside.owed = inside.owed.less(lot);
         if os::clock::boot_ns() - started > BUDGET_NS {
             break;
         }

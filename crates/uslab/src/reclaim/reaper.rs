@@ -20,14 +20,13 @@ use super::{budget, registry};
 use crate::{cache, os, pages};
 use core::ffi::c_void;
 use core::sync::atomic::{
-    AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed,
-    Ordering::Release,
+    AtomicU8, AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
 };
 
 /// Between two looks.
 const TICK_MS: u64 = 500;
-/// Sleeps that wait for descriptors, and therefore cannot be ended, are so long at most.
-const SLICE_MS: u64 = 100;
+/// Sleeps that wait for descriptors, and therefore cannot be ended, or the other way round, are so long at most.
+const SLICE_MS: u64 = 200;
 /// After the system refused a thread.
 const RETRY_MS: u64 = 1000;
 /// Passes in the background at once, at most: each beyond the first because those before it hang in a callback.
@@ -43,8 +42,15 @@ const FORBIDDEN: u8 = 3;
 static STATE: AtomicU8 = AtomicU8::new(NONE);
 static NEXT_TRY_MS: AtomicU64 = AtomicU64::new(0);
 
-/// Starts the thread if there is none; where there can be none, does here what cannot wait. Must be called without locks, by the program and not
-/// from within the C library.
+/// Starts the thread if there is none. Must be called without locks, by the program and not from within the C library.
+#[inline]
+pub fn begin() {
+    if STATE.load(Relaxed) == NONE {
+        start();
+    }
+}
+
+/// The same; where there can be no thread, does here what cannot wait.
 #[inline]
 pub fn tend() {
     if STATE.load(Relaxed) != RUNNING {
@@ -54,11 +60,15 @@ pub fn tend() {
 
 #[cold]
 fn tend_without() {
-    if STATE.load(Relaxed) == NONE {
-        start();
+    begin();
+    if STATE.load(Relaxed) == RUNNING || !pages::is_beyond_soft() {
+        return;
     }
-    if STATE.load(Relaxed) != RUNNING && pages::is_beyond_soft() {
-        budget::reclaim_to_soft();
+    let _errno = os::errno::Preserved::new();
+    if let Some(bytes) = soft_excess()
+        && admit()
+    {
+        pass(bytes);
     }
 }
 
@@ -101,7 +111,7 @@ extern "C" fn run(_: *mut c_void) -> *mut c_void {
         if let Some(bytes) = ears.listen(left_ms.max(1), quiet) {
             pass_in_background(bytes);
         }
-        if let Some(bytes) = budget::beyond_soft() {
+        if let Some(bytes) = soft_excess() {
             pass_in_background(bytes);
         }
         // Looks are half a second apart, however often somebody wakes the thread.
@@ -131,7 +141,7 @@ static CHOICE: AtomicU32 = AtomicU32::new(NOT_CHOSEN);
 pub fn watch_pressure(choice: Choice) {
     CHOICE.store(choice.bits(), Relaxed);
     if cache::start::ensure() {
-        tend();
+        begin();
     }
     os::doze::wake();
 }
@@ -163,9 +173,14 @@ impl Ears {
     /// Sleeps for `ms`, or until it is woken or there is pressure; says how many bytes that wants.
     fn listen(&mut self, ms: u64, quiet: bool) -> Option<usize> {
         let pressure = if self.sources.watches_descriptors() {
-            // Nobody can end this sleep; above a soft limit it must not be long.
-            let slice_ms = if pages::soft_limit_bytes().is_some() { SLICE_MS / 10 } else { SLICE_MS };
-            self.sources.wait(ms.min(slice_ms))
+            let slice_ms = ms.min(SLICE_MS);
+            if pages::has_soft_limit() {
+                // A sleep that ends when the limit is exceeded; what the descriptors say is heard after it.
+                os::doze::nap(slice_ms);
+                self.sources.wait(0)
+            } else {
+                self.sources.wait(slice_ms)
+            }
         } else {
             if quiet && self.open == NOT_CHOSEN {
                 os::doze::rest(cache::settle);
@@ -206,33 +221,56 @@ impl Share {
 
 static PASSES: AtomicU32 = AtomicU32::new(0);
 static LAST_PASS_MS: AtomicU64 = AtomicU64::new(0);
-static WANTED_BYTES: AtomicUsize = AtomicUsize::new(0);
+/// Until then the soft limit asks for nothing: a pass found nothing to give.
+static SOFT_RESTS_MS: AtomicU64 = AtomicU64::new(0);
+
+/// Bytes that the soft limit wants reclaimed now. While there is nothing to be done about it the page layer is not asked either, and goes on thinking
+/// that we were told.
+fn soft_excess() -> Option<usize> {
+    let now_ms = os::clock::coarse_ms();
+    let acts = now_ms >= SOFT_RESTS_MS.load(Relaxed) && has_room(PASSES.load(Relaxed), now_ms);
+    acts.then(budget::beyond_soft).flatten()
+}
+
+/// Whether another pass may begin beside those `running`: one at a time, as long as none hangs.
+fn has_room(running: u32, now_ms: u64) -> bool {
+    let hangs = now_ms.saturating_sub(LAST_PASS_MS.load(Relaxed)) >= HANGS_MS;
+    running == 0 || (running < PASSES_MOST && hangs)
+}
+
+/// Begins a pass, if there is room for one. Who is admitted goes on to [`pass`].
+fn admit() -> bool {
+    let now_ms = os::clock::coarse_ms();
+    let running = PASSES.load(Relaxed);
+    let admitted =
+        has_room(running, now_ms) && PASSES.compare_exchange(running, running + 1, AcqRel, Relaxed).is_ok();
+    if admitted {
+        LAST_PASS_MS.store(now_ms, Relaxed);
+    }
+    admitted
+}
+
+/// One pass that was admitted.
+fn pass(bytes: usize) {
+    let progress = pass::run(bytes, Goal::Estimate);
+    if progress.entries == 0 && pages::is_beyond_soft() {
+        SOFT_RESTS_MS.store(os::clock::coarse_ms() + TICK_MS, Relaxed);
+    }
+    PASSES.fetch_sub(1, AcqRel);
+}
 
 /// Reclaims `bytes` on a thread of its own; here, if there is no callback to wait for or no thread to be had.
 fn pass_in_background(bytes: usize) {
-    if registry::live() == 0 {
-        pass::run(bytes, Goal::Estimate);
-        return;
-    }
-    WANTED_BYTES.fetch_max(bytes, Relaxed);
-    let now_ms = os::clock::coarse_ms();
-    let running = PASSES.load(Relaxed);
-    let hangs = now_ms.saturating_sub(LAST_PASS_MS.load(Relaxed)) >= HANGS_MS;
-    if running >= PASSES_MOST || (running > 0 && !hangs) {
-        return;
-    }
-    LAST_PASS_MS.store(now_ms, Relaxed);
-    PASSES.fetch_add(1, AcqRel);
-    if !os::thread::spawn(one_pass, 0) {
-        PASSES.fetch_sub(1, AcqRel);
-        pass::run(WANTED_BYTES.swap(0, Relaxed), Goal::Estimate);
+    if admit() && (registry::live() == 0 || !os::thread::spawn(one_pass, bytes)) {
+        pass(bytes);
     }
 }
 
-extern "C" fn one_pass(_: *mut c_void) -> *mut c_void {
+extern "C" fn one_pass(bytes: *mut c_void) -> *mut c_void {
     os::thread::set_name(c"uslab-shrink");
-    pass::run(WANTED_BYTES.swap(0, Relaxed), Goal::Estimate);
-    PASSES.fetch_sub(1, AcqRel);
+    pass(bytes.addr());
+    // To look whether that was enough.
+    os::doze::wake();
     core::ptr::null_mut()
 }
 
@@ -242,6 +280,6 @@ pub(super) fn reset_in_child() {
         STATE.store(NONE, Relaxed);
     }
     PASSES.store(0, Relaxed);
-    WANTED_BYTES.store(0, Relaxed);
+    SOFT_RESTS_MS.store(0, Relaxed);
     os::doze::reset_in_child();
 }

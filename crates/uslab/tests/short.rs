@@ -1,0 +1,277 @@
+//! Memory is short: an allocation fails only if there is nothing left to be had, a failed one harms nobody, and a soft limit that cannot be kept costs little.
+//!
+//! Each test is a process of its own, in both modes: limits are the process's.
+#![cfg(not(loom))]
+
+#[path = "support/again.rs"]
+mod again;
+#[path = "support/modes.rs"]
+mod modes;
+
+use modes::in_both_modes;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+use uslab::malloc::{aligned_alloc, free, malloc, malloc_noreclaim};
+use uslab::reclaim::LruCache;
+use uslab::{
+    CacheBuilder, Registration, Scan, ShrinkControl, Shrinker, ShrinkerOptions, register_shrinker, set_limit,
+};
+
+const MIB: usize = 1 << 20;
+
+fn held() -> usize {
+    let usage = uslab::stats::usage();
+    usage.used_bytes + usage.dirty_bytes
+}
+
+/// A cache of so many entries of a kilobyte whose order of use is not that of their addresses.
+fn scattered(entries: u64) -> LruCache<u64, [u8; 1000]> {
+    let cache = LruCache::new("scattered").unwrap();
+    (0..entries).for_each(|key| _ = cache.insert(key, [1; 1000]));
+    let mut x = 12345_u64;
+    for _ in 0..entries * 4 {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        cache.look(&(x % entries), |_| ());
+    }
+    cache
+}
+
+#[test]
+fn an_allocation_of_another_size_gets_all_that_caches_hold() {
+    in_both_modes("an_allocation_of_another_size_gets_all_that_caches_hold", &[], || {
+        set_limit(0, 64 * MIB).unwrap();
+        for bytes in [5000, 100_000, MIB] {
+            let cache = scattered(50_000);
+            let blocks: Vec<*mut u8> =
+                std::iter::repeat_with(|| malloc(bytes)).take_while(|block| !block.is_null()).collect();
+            assert!(
+                cache.len() < 1000,
+                "malloc({bytes}) failed after {} beside {}",
+                blocks.len(),
+                cache.len()
+            );
+            assert!(blocks.len() * bytes > 40 * MIB, "{} of {bytes}", blocks.len());
+            // SAFETY: ours, once.
+            blocks.into_iter().for_each(|block| unsafe { free(block) });
+        }
+    });
+}
+
+#[test]
+fn threads_that_are_short_together_wait_for_each_other() {
+    in_both_modes("threads_that_are_short_together_wait_for_each_other", &[], || {
+        set_limit(0, 128 * MIB).unwrap();
+        let cache = LruCache::<u64, [u8; 1000]>::new("shared").unwrap();
+        (0..110_000).for_each(|key| _ = cache.insert(key, [1; 1000]));
+        let failed = AtomicUsize::new(0);
+        thread::scope(|scope| {
+            for _ in 0..16 {
+                scope.spawn(|| {
+                    let blocks: Vec<usize> = (0..50).map(|_| malloc(100_000).addr()).collect();
+                    failed.fetch_add(blocks.iter().filter(|&&block| block == 0).count(), SeqCst);
+                });
+            }
+        });
+        assert_eq!(failed.load(SeqCst), 0, "800 blocks are 80 of 128 MB; {} entries are left", cache.len());
+        assert!(cache.len() > 1000);
+    });
+}
+
+#[test]
+fn a_failed_allocation_leaves_what_is_held_as_it_was() {
+    in_both_modes("a_failed_allocation_leaves_what_is_held_as_it_was", &[], || {
+        let cache = CacheBuilder::new("small").build_raw(8192).unwrap();
+        set_limit(0, 64 * MIB).unwrap();
+        // A little free memory that is not clean, so that the large run is partly so.
+        let (live, gone) = (malloc(MIB), aligned_alloc(2 * MIB, MIB / 4));
+        // SAFETY: ours, so large, once.
+        unsafe {
+            live.write_bytes(1, MIB);
+            gone.write_bytes(1, MIB / 4);
+            free(gone);
+        }
+        let before = held();
+        assert!(malloc_noreclaim(64 * MIB - MIB / 16).is_null());
+        assert!(held() <= before, "{before} bytes before, {} after", held());
+        let objects: Vec<_> = (0..100).map_while(|_| cache.alloc_noreclaim()).collect();
+        assert_eq!(objects.len(), 100);
+        // SAFETY: from this cache, once; and ours.
+        unsafe {
+            objects.iter().for_each(|&object| cache.free(object));
+            free(live);
+        }
+    });
+}
+
+/// Takes itself out of the registry, in `count` or in `scan`, and counts the calls after that.
+struct Leaver {
+    in_count: bool,
+    gone: AtomicBool,
+    after: AtomicUsize,
+}
+
+static LEAVERS: Mutex<Option<Registration<&'static Leaver>>> = Mutex::new(None);
+
+impl Leaver {
+    fn called(&self, leaves: bool) {
+        if self.gone.load(SeqCst) {
+            self.after.fetch_add(1, SeqCst);
+        }
+        let own = leaves.then(|| LEAVERS.lock().unwrap_or_else(PoisonError::into_inner).take()).flatten();
+        if let Some(own) = own {
+            assert!(!own.unregister(), "it returns before the callback does");
+            self.gone.store(true, SeqCst);
+        }
+    }
+}
+
+impl Shrinker for &'static Leaver {
+    fn count(&self, _: &ShrinkControl) -> usize {
+        self.called(self.in_count);
+        10_000_000
+    }
+
+    fn scan(&self, _: &ShrinkControl) -> Scan {
+        self.called(true);
+        Scan::Freed(1)
+    }
+}
+
+#[test]
+fn who_leaves_from_within_is_not_called_again() {
+    in_both_modes("who_leaves_from_within_is_not_called_again", &[], || {
+        for in_count in [false, true] {
+            let leaver: &'static Leaver = Box::leak(Box::new(Leaver {
+                in_count,
+                gone: AtomicBool::new(false),
+                after: AtomicUsize::new(0),
+            }));
+            let own = register_shrinker("leaver", ShrinkerOptions::default(), leaver).unwrap();
+            *LEAVERS.lock().unwrap() = Some(own);
+            uslab::reclaim(usize::MAX);
+            assert!(leaver.gone.load(SeqCst));
+            assert_eq!(leaver.after.load(SeqCst), 0);
+        }
+    });
+}
+
+/// Says it has much and gives nothing.
+struct Useless(AtomicUsize);
+
+impl Shrinker for &'static Useless {
+    fn count(&self, _: &ShrinkControl) -> usize {
+        self.0.fetch_add(1, SeqCst);
+        1_000_000
+    }
+
+    fn scan(&self, _: &ShrinkControl) -> Scan {
+        thread::sleep(Duration::from_micros(100));
+        Scan::Freed(0)
+    }
+}
+
+fn keeps_no_soft_limit() {
+    static USELESS: Useless = Useless(AtomicUsize::new(0));
+    let live = CacheBuilder::new("live").build_raw(4096).unwrap();
+    let mut objects = vec![std::ptr::null_mut(); 10_000];
+    assert!(live.alloc_bulk(&mut objects));
+    set_limit(32 * MIB, 0).unwrap();
+    let _own = register_shrinker("useless", ShrinkerOptions::default(), &USELESS).unwrap();
+    let passing = CacheBuilder::new("passing").build_raw(256).unwrap();
+    let (start, mut some) = (Instant::now(), vec![std::ptr::null_mut(); 5000]);
+    while start.elapsed() < Duration::from_secs(2) {
+        assert!(passing.alloc_bulk(&mut some));
+        // SAFETY: from this cache, once.
+        unsafe { passing.free_bulk(&some) };
+    }
+    // A fruitless pass of a slow shrinker ends after a few rounds, in each of which it is asked twice.
+    let (asked, passes) = (USELESS.0.load(SeqCst), 2 * start.elapsed().as_secs() as usize + 2);
+    assert!((1..=passes * 10).contains(&asked), "asked {asked} times");
+}
+
+#[test]
+fn a_soft_limit_that_cannot_be_kept_is_tried_twice_a_second() {
+    in_both_modes("a_soft_limit_that_cannot_be_kept_is_tried_twice_a_second", &[], keeps_no_soft_limit);
+}
+
+#[test]
+fn so_it_is_without_a_background() {
+    in_both_modes("so_it_is_without_a_background", &[("USLAB_REAPER", "0")], keeps_no_soft_limit);
+}
+
+#[test]
+fn registering_calls_nobody_back_on_this_thread() {
+    static HELD: Mutex<()> = Mutex::new(());
+    struct Locks(thread::ThreadId);
+    impl Shrinker for Locks {
+        fn count(&self, _: &ShrinkControl) -> usize {
+            assert_ne!(thread::current().id(), self.0, "would wait for itself");
+            drop(HELD.lock());
+            1
+        }
+
+        fn scan(&self, _: &ShrinkControl) -> Scan {
+            Scan::Stop
+        }
+    }
+    in_both_modes("registering_calls_nobody_back_on_this_thread", &[("USLAB_REAPER", "0")], || {
+        let live = CacheBuilder::new("live").build_raw(4096).unwrap();
+        let mut objects = vec![std::ptr::null_mut(); 10_000];
+        assert!(live.alloc_bulk(&mut objects));
+        let held = HELD.lock().unwrap();
+        set_limit(32 * MIB, 0).unwrap();
+        let own = register_shrinker("locks", ShrinkerOptions::default(), Locks(thread::current().id()));
+        set_limit(30 * MIB, 0).unwrap();
+        drop(held);
+        set_limit(0, 0).unwrap();
+        drop(own);
+    });
+}
+
+/// Blocks of 4 KiB that go when they are asked for.
+struct Blocks(Mutex<Vec<usize>>);
+
+impl Shrinker for Blocks {
+    fn count(&self, _: &ShrinkControl) -> usize {
+        self.0.lock().unwrap().len()
+    }
+
+    fn scan(&self, control: &ShrinkControl) -> Scan {
+        // So slow that more is wanted before the pass is done.
+        thread::sleep(Duration::from_micros(200));
+        let mut blocks = self.0.lock().unwrap();
+        let left = blocks.len().saturating_sub(control.nr_to_scan);
+        let gone = blocks.split_off(left);
+        drop(blocks);
+        // SAFETY: in the list once, and not any more.
+        gone.iter().for_each(|&block| unsafe { free(std::ptr::with_exposed_provenance_mut(block)) });
+        Scan::Freed(gone.len())
+    }
+}
+
+#[test]
+fn beyond_the_soft_limit_no_more_goes_than_is_wanted() {
+    in_both_modes("beyond_the_soft_limit_no_more_goes_than_is_wanted", &[], || {
+        let own = register_shrinker("blocks", ShrinkerOptions::default(), Blocks(Mutex::default())).unwrap();
+        let add = || own.0.lock().unwrap().push(malloc(4096).expose_provenance());
+        (0..104 * MIB / 4096).for_each(|_| add());
+        set_limit(64 * MIB, 0).unwrap();
+        for _ in 0..3 {
+            let (start, mut least) = (Instant::now(), usize::MAX);
+            while start.elapsed() < Duration::from_secs(1) || held() > 64 * MIB {
+                assert!(start.elapsed() < Duration::from_secs(60), "{} MiB held", held() / MIB);
+                least = least.min(held());
+                thread::sleep(Duration::from_millis(5));
+            }
+            // A sixteenth below the limit is the goal, and the share of the last round may be more than was missing.
+            assert!(least > 52 * MIB, "{} MiB were left", least / MIB);
+            while held() < 64 * MIB + MIB / 4 {
+                add();
+            }
+        }
+    });
+}
