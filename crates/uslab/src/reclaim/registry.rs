@@ -124,15 +124,6 @@ pub fn is_inside() -> bool {
     entries().any(|entry| entry.runner.load(Relaxed) & !WAITED_FOR == me)
 }
 
-/// Whether another thread is inside a live entry now: a walker of this thread's passes that one over, and waiting a little may help.
-pub fn somebody_is_inside() -> bool {
-    let me = os::thread::id();
-    entries().any(|entry| {
-        let runner = entry.runner.load(Relaxed) & !WAITED_FOR;
-        runner != 0 && runner != me && entry.state.load(Relaxed) == LIVE
-    })
-}
-
 /// A place for a new shrinker; `None` without memory.
 pub fn claim() -> Option<Claimed> {
     let reused = entries().find(|entry| entry.state.compare_exchange(FREE, CLAIMED, AcqRel, Relaxed).is_ok());
@@ -313,6 +304,11 @@ impl Entry {
     /// Only the entry's owner may call it.
     pub fn note_refaults(&self, entries: u64) {
         self.refaults.fetch_add(entries, Relaxed);
+    }
+
+    /// Whether it would be called, if nobody is inside.
+    pub fn is_live(&self) -> bool {
+        self.state.load(Relaxed) == LIVE
     }
 
     /// Enters, if the entry is live and nobody else is inside.

@@ -84,11 +84,11 @@ fn what_another_thread_waited_to_end_ends_in_the_child_that_is_inside() {
 }
 
 #[test]
-fn somebody_inside_is_another_thread_in_a_live_entry() {
+fn an_entry_is_live_whoever_is_inside_until_it_is_unregistered() {
     static DISPOSED: AtomicU32 = AtomicU32::new(0);
     let entry = entry(&DISPOSED);
     let inside = visit(entry);
-    assert!(thread::spawn(somebody_is_inside).join().unwrap());
+    assert!(entry.is_live() && thread::spawn(|| entry.visit().is_none()).join().unwrap());
     drop(inside);
-    assert!(entry.unregister());
+    assert!(entry.unregister() && !entry.is_live());
 }
