@@ -7,17 +7,20 @@
 //! ```
 //!
 //! The lock is only ever tried: the reclaiming thread may be the one that holds it. Evicted entries are dropped without it, so
-//! that their destructors may use the cache. Must never: block on the lock in a callback; call the user's code under it, the cache's own apart.
+//! that their destructors may use the cache. Must never: block on the lock in a callback; call the user's code under it, the cache's own apart;
+//! allocate in a callback, which is where there is least to be had, and where a refusal would end the program.
 
 use crate::reclaim::{
     RegisterError, Registration, Scan, ShrinkControl, Shrinker, ShrinkerOptions, register_shrinker,
 };
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
-use std::vec::Vec;
 
 /// Entries taken out under one hold of the lock: users of the cache wait for no long eviction.
 const AT_ONCE: usize = 32;
+
+/// Bytes of the stack that they may take between the lock and their end. Of larger entries one is taken at a time.
+const ON_STACK_BYTES: usize = 4096;
 
 /// A cache that can give up the entry that it would miss least.
 ///
@@ -155,23 +158,38 @@ impl<L: EvictLock> Shrinker for Locked<L> {
     }
 
     fn scan(&self, control: &ShrinkControl) -> Scan {
+        let are_small = const { size_of::<[Option<Evicted<L>>; AT_ONCE]>() <= ON_STACK_BYTES };
         let mut gone = 0;
         while gone < control.nr_to_scan {
-            let wanted = AT_ONCE.min(control.nr_to_scan - gone);
-            // Made before the lock and dropped after it, also when the cache's code panics.
-            let mut some = Vec::with_capacity(wanted);
-            let taken =
-                self.lock.try_with(|cache| some.extend((0..wanted).map_while(|_| cache.evict_coldest())));
-            if taken.is_none() && gone == 0 {
-                return Scan::Stop;
+            let wanted = control.nr_to_scan - gone;
+            match if are_small { self.evict::<AT_ONCE>(wanted) } else { self.evict::<1>(wanted) } {
+                None if gone == 0 => return Scan::Stop,
+                None | Some(0) => break,
+                Some(taken) => gone += taken,
             }
-            if some.is_empty() {
-                break;
-            }
-            gone += some.len();
-            self.evicted.fetch_add(some.len() as u64, Relaxed);
         }
         Scan::Freed(gone)
+    }
+}
+
+type Evicted<L> = <<L as EvictLock>::Cache as EvictColdest>::Evicted;
+
+impl<L: EvictLock> Locked<L> {
+    /// Takes out and drops `wanted` entries, `N` at most; says how many, `None` if somebody is in the cache.
+    fn evict<const N: usize>(&self, wanted: usize) -> Option<usize> {
+        // Made before the lock and dropped after it, also when the cache's code panics.
+        let mut some = [const { None::<Evicted<L>> }; N];
+        let taken = self.lock.try_with(|cache| {
+            let mut taken = 0;
+            for place in some.iter_mut().take(wanted) {
+                let Some(entry) = cache.evict_coldest() else { break };
+                *place = Some(entry);
+                taken += 1;
+            }
+            taken
+        })?;
+        self.evicted.fetch_add(taken as u64, Relaxed);
+        Some(taken)
     }
 }
 

@@ -8,26 +8,47 @@
 //! It has no capacity: it registers itself as a shrinker, is asked for its share when memory is wanted, and drops its oldest entries.
 //! What a miss costs is measured where the cache makes the value itself ([`LruCache::get_or_insert_with`]), and weighs its share.
 //!
-//! Values are dropped without a lock held. Must never: call the user's code (hashing, comparing and closures of `get` apart) under a shard's lock.
+//! Nothing is allocated under a shard's lock in a way that could reclaim: an allocation that reclaims runs callbacks of the program, and those may
+//! use this cache. Entries' memory comes before the lock; an index grows under it out of what is free, and if that is too little, the lock is
+//! dropped, memory reclaimed, and all done again. Eviction, which runs where memory is shortest, allocates nothing.
+//!
+//! Keys and values are dropped without a lock held. Must never: call the program's code under a shard's lock, but for comparing keys and what is to look at a
+//! value, which cannot be had without it; allocate in a callback; lose an entry for want of memory.
 
+mod shard;
+
+use super::registry;
 use super::{RegisterError, Registration, Scan, ShrinkControl, Shrinker, ShrinkerOptions, register_shrinker};
 use crate::cache::{Cache, CacheBuilder};
 use core::hash::{BuildHasher, Hash};
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-use hashbrown::HashTable;
+use shard::{Node, Shard, TakenOut, can_be_had};
 use std::borrow::Borrow;
 use std::hash::RandomState;
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Instant;
-use std::vec::Vec;
 
 const SHARDS: usize = 16;
 
+/// Entries taken out under one hold of a shard's lock: users of the shard wait for no long eviction.
+const AT_ONCE: usize = 32;
+
+/// Times that an insertion reclaims for its shard's index before it keeps nothing.
+const GROW_TRIES: usize = 4;
+
 /// A cache of the program that gives its oldest entries up under memory pressure.
 ///
-/// Any thread may use it; operations lock one shard of 16 for a moment. It grows until memory is wanted back: by [`reclaim`](super::reclaim).
+/// Any thread may use it; operations lock one shard of 16 for a moment. It grows until memory is wanted back: by [`reclaim`](super::reclaim), by
+/// pressure, at a limit.
+///
+/// Under the shard's lock run `Eq` of keys, what is given to [`look`](LruCache::look), and `Clone` of values in [`get`](LruCache::get); never `Hash`,
+/// and never `Drop` of keys or values. None of the three may use the same cache. They may allocate, and so may have to reclaim at a limit: then
+/// callbacks of shrinkers, and `Drop` of what these evict, run under that lock too. Callbacks may look into this cache even then, since looks inside a
+/// callback never wait. A program whose callbacks or drops insert into a cache, remove from it or clear it should not allocate where it looks into that cache.
+///
+/// Not for signal handlers. A fork copies it as it is: a shard that another thread has locked stays locked in the child.
 ///
 /// ```
 /// use uslab::reclaim::LruCache;
@@ -75,25 +96,6 @@ struct Inner<K, V, S> {
     miss_ns: AtomicU64,
 }
 
-struct Node<K, V> {
-    hash: u64,
-    newer: Link<K, V>,
-    older: Link<K, V>,
-    key: K,
-    value: V,
-}
-
-type Link<K, V> = Option<NonNull<Node<K, V>>>;
-
-struct Shard<K, V> {
-    index: HashTable<NonNull<Node<K, V>>>,
-    newest: Link<K, V>,
-    oldest: Link<K, V>,
-}
-
-// SAFETY: a shard owns the nodes that it points to, and with them keys and values.
-unsafe impl<K: Send, V: Send> Send for Shard<K, V> {}
-
 impl<K, V> LruCache<K, V>
 where
     K: Hash + Eq + Send + 'static,
@@ -120,9 +122,8 @@ where
     /// There is no memory for it.
     pub fn with_hasher(name: &str, hasher: S) -> Result<Self, RegisterError> {
         let memory = CacheBuilder::new(name).build().map_err(|_| RegisterError::OutOfMemory)?;
-        let shard = || Mutex::new(Shard { index: HashTable::new(), newest: None, oldest: None });
         let inner = Inner {
-            shards: core::array::from_fn(|_| shard()),
+            shards: core::array::from_fn(|_| Mutex::new(Shard::new())),
             memory,
             hasher,
             entries: AtomicUsize::new(0),
@@ -136,16 +137,19 @@ where
     }
 
     /// What `look` makes of the value of `key`, which is now the newest; `None` if it is not there. `look` runs under the shard's lock: it
-    /// should be short and not use this cache.
+    /// should be short and must not use this cache.
+    ///
+    /// Inside a shrinker's callback a shard that is in use counts as a miss: its user may be this very thread, whose allocation under the lock brought
+    /// the callback about.
     pub fn look<Q, R>(&self, key: &Q, look: impl FnOnce(&V) -> R) -> Option<R>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
         let hash = self.inner.hasher.hash_one(key);
-        let mut shard = self.inner.shard(hash);
-        let Some(node) = shard.find(hash, key) else {
-            drop(shard);
+        let shard = self.inner.shard_to_look(hash);
+        let found = shard.and_then(|shard| shard.find(hash, key).map(|node| (shard, node)));
+        let Some((mut shard, node)) = found else {
             self.inner.misses.fetch_add(1, Relaxed);
             return None;
         };
@@ -185,29 +189,40 @@ where
     }
 
     /// Keeps `value` for `key`; says what was there before. Without memory for it nothing is kept: this is a cache.
+    ///
+    /// May reclaim, and so run callbacks of shrinkers, but not under the lock. Inside such a callback nothing is reclaimed for it.
     pub fn insert(&self, key: K, value: V) -> Option<V> {
         let hash = self.inner.hasher.hash_one(&key);
-        let node = self.inner.memory.alloc();
-        let mut shard = self.inner.shard(hash);
-        if let Some(mut there) = shard.find(hash, &key) {
-            shard.make_newest(there);
-            // SAFETY: the shard owns the node, and its lock is held.
-            let before = core::mem::replace(unsafe { &mut there.as_mut().value }, value);
-            drop(shard);
-            if let Some(node) = node {
-                // SAFETY: from this cache, never initialised.
-                unsafe { self.inner.memory.free(node) };
+        let memory = self.inner.memory.insert(MaybeUninit::uninit()).ok();
+        let mut tries = 0;
+        // Whatever ends this, the lock goes before key, value and memory do: it was made after them.
+        loop {
+            let mut shard = self.inner.shard(hash);
+            if let Some(mut there) = shard.find(hash, &key) {
+                shard.make_newest(there);
+                // SAFETY: the shard owns the node, and its lock is held.
+                return Some(core::mem::replace(unsafe { &mut there.as_mut().value }, value));
             }
-            return Some(before);
+            memory.as_ref()?;
+            match shard.make_room() {
+                Ok(()) => {
+                    let node = memory?.into_raw().cast::<Node<K, V>>();
+                    // SAFETY: fresh memory of the type's size and alignment.
+                    unsafe { node.write(Node::new(hash, key, value)) };
+                    shard.link(node);
+                    self.inner.entries.fetch_add(1, Relaxed);
+                    return None;
+                }
+                Err(bytes) => {
+                    drop(shard);
+                    // Others may be quicker to take what came free.
+                    tries += 1;
+                    if tries > GROW_TRIES || !can_be_had(bytes) {
+                        return None;
+                    }
+                }
+            }
         }
-        let node = node?.cast::<Node<K, V>>();
-        // SAFETY: fresh memory of the type's size and alignment.
-        unsafe { node.write(Node { hash, newer: None, older: None, key, value }) };
-        // SAFETY: the shard owns the nodes of its index.
-        shard.index.insert_unique(hash, node, |node| unsafe { node.as_ref().hash });
-        shard.link_newest(node);
-        self.inner.entries.fetch_add(1, Relaxed);
-        None
     }
 
     /// Takes `key` out; says its value.
@@ -222,7 +237,7 @@ where
         shard.take_out(node);
         drop(shard);
         self.inner.entries.fetch_sub(1, Relaxed);
-        Some(self.inner.open(node).1)
+        Some(self.inner.taken_out(node).open().1)
     }
 
     /// Drops all entries.
@@ -269,39 +284,46 @@ impl<K, V, S> Inner<K, V, S> {
         shard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Key and value of a node that is in no shard; its memory goes back.
-    fn open(&self, node: NonNull<Node<K, V>>) -> (K, V) {
-        // SAFETY: the caller has taken it out, so that it is nobody else's; it is read once and its memory freed.
-        unsafe {
-            let Node { key, value, .. } = node.read();
-            self.memory.free(node.cast());
-            (key, value)
+    /// The same; inside a callback `None` where it would have to wait.
+    fn shard_to_look(&self, hash: u64) -> Option<MutexGuard<'_, Shard<K, V>>> {
+        let shard = &self.shards[(hash >> 32) as usize % SHARDS];
+        match shard.try_lock() {
+            Ok(locked) => Some(locked),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) if registry::is_inside() => None,
+            Err(TryLockError::WouldBlock) => Some(self.shard(hash)),
         }
+    }
+
+    /// A node that the caller has taken out of its shard.
+    fn taken_out(&self, node: NonNull<Node<K, V>>) -> TakenOut<'_, K, V> {
+        TakenOut { node, memory: &self.memory }
     }
 
     /// Takes out up to `wanted` of the oldest entries of a shard; `None` if somebody was in it before one was.
     fn evict(&self, shard: &Mutex<Shard<K, V>>, wanted: usize) -> Option<usize> {
         let mut gone = 0;
         while gone < wanted {
-            // A few at a time, so that users of the shard wait for no long eviction, and drops happen without the lock.
-            let mut some = Vec::new();
+            // Dropped after the lock; all of them, also where one panics.
+            let mut some = [const { None }; AT_ONCE];
             let mut locked = match shard.try_lock() {
                 Ok(locked) => locked,
                 Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
                 Err(TryLockError::WouldBlock) => return (gone > 0).then_some(gone),
             };
-            while some.len() < 32.min(wanted - gone) {
+            let mut taken = 0;
+            for place in some.iter_mut().take(wanted - gone) {
                 let Some(oldest) = locked.oldest else { break };
                 locked.take_out(oldest);
-                some.push(oldest);
+                *place = Some(self.taken_out(oldest));
+                taken += 1;
             }
             drop(locked);
-            if some.is_empty() {
+            if taken == 0 {
                 break;
             }
-            gone += some.len();
-            self.entries.fetch_sub(some.len(), Relaxed);
-            some.into_iter().for_each(|node| drop(self.open(node)));
+            gone += taken;
+            self.entries.fetch_sub(taken, Relaxed);
         }
         Some(gone)
     }
@@ -314,7 +336,7 @@ impl<K, V, S> Inner<K, V, S> {
                 guard.take_out(oldest);
                 drop(guard);
                 self.entries.fetch_sub(1, Relaxed);
-                drop(self.open(oldest));
+                drop(self.taken_out(oldest));
             }
         }
     }
@@ -356,61 +378,5 @@ where
         }
         self.evicted.fetch_add(gone as u64, Relaxed);
         if gone == 0 && busy { Scan::Stop } else { Scan::Freed(gone) }
-    }
-}
-
-impl<K, V> Shard<K, V> {
-    fn find<Q>(&self, hash: u64, key: &Q) -> Link<K, V>
-    where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
-    {
-        // SAFETY: the shard owns the nodes of its index.
-        self.index.find(hash, |node| unsafe { node.as_ref().key.borrow() } == key).copied()
-    }
-
-    fn link_newest(&mut self, node: NonNull<Node<K, V>>) {
-        // SAFETY: the node and the newest one are this shard's, which `&mut self` locks.
-        unsafe {
-            (*node.as_ptr()).newer = None;
-            (*node.as_ptr()).older = self.newest;
-            match self.newest {
-                Some(newest) => (*newest.as_ptr()).newer = Some(node),
-                None => self.oldest = Some(node),
-            }
-        }
-        self.newest = Some(node);
-    }
-
-    fn unlink(&mut self, node: NonNull<Node<K, V>>) {
-        // SAFETY: the node and its neighbours are this shard's, which `&mut self` locks.
-        unsafe {
-            let (newer, older) = ((*node.as_ptr()).newer, (*node.as_ptr()).older);
-            match newer {
-                Some(newer) => (*newer.as_ptr()).older = older,
-                None => self.newest = older,
-            }
-            match older {
-                Some(older) => (*older.as_ptr()).newer = newer,
-                None => self.oldest = newer,
-            }
-        }
-    }
-
-    fn make_newest(&mut self, node: NonNull<Node<K, V>>) {
-        if self.newest != Some(node) {
-            self.unlink(node);
-            self.link_newest(node);
-        }
-    }
-
-    /// Out of the list and the index: the node is the caller's.
-    fn take_out(&mut self, node: NonNull<Node<K, V>>) {
-        self.unlink(node);
-        // SAFETY: the node is this shard's.
-        let hash = unsafe { node.as_ref().hash };
-        if let Ok(entry) = self.index.find_entry(hash, |&there| there == node) {
-            entry.remove();
-        }
     }
 }

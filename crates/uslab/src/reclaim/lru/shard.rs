@@ -1,0 +1,176 @@
+//! A shard of the cache: its entries by key and by age, and the memory that they and the index lie in.
+//!
+//! Everything here runs under the shard's lock, but for [`TakenOut`] and [`can_be_had`], which must not.
+//!
+//! Must never: reclaim under the lock, which would run callbacks of the program; call the program's code there, but to compare keys.
+
+use crate::cache::Cache;
+use crate::malloc;
+use core::alloc::Layout;
+use core::mem::MaybeUninit;
+use core::ptr::NonNull;
+use hashbrown::{HashTable, TryReserveError};
+use hashbrown_memory::alloc::{AllocError, Allocator};
+use std::borrow::Borrow;
+
+pub(super) struct Node<K, V> {
+    hash: u64,
+    newer: Link<K, V>,
+    older: Link<K, V>,
+    key: K,
+    pub(super) value: V,
+}
+
+impl<K, V> Node<K, V> {
+    pub(super) fn new(hash: u64, key: K, value: V) -> Self {
+        Node { hash, newer: None, older: None, key, value }
+    }
+}
+
+pub(super) type Link<K, V> = Option<NonNull<Node<K, V>>>;
+
+pub(super) struct Shard<K, V> {
+    index: HashTable<NonNull<Node<K, V>>, IndexMemory>,
+    newest: Link<K, V>,
+    pub(super) oldest: Link<K, V>,
+}
+
+// SAFETY: a shard owns the nodes that it points to, and with them keys and values.
+unsafe impl<K: Send, V: Send> Send for Shard<K, V> {}
+
+impl<K, V> Shard<K, V> {
+    pub(super) fn new() -> Self {
+        Shard { index: HashTable::new_in(IndexMemory), newest: None, oldest: None }
+    }
+
+    pub(super) fn find<Q>(&self, hash: u64, key: &Q) -> Link<K, V>
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        // SAFETY: the shard owns the nodes of its index.
+        self.index.find(hash, |node| unsafe { node.as_ref().key.borrow() } == key).copied()
+    }
+
+    /// Makes the index long enough for one more; says how many bytes it would have to have if they are not there. Calls nobody.
+    pub(super) fn make_room(&mut self) -> Result<(), usize> {
+        // SAFETY: the shard owns the nodes of its index.
+        let hash = |node: &NonNull<Node<K, V>>| unsafe { node.as_ref().hash };
+        self.index.try_reserve(1, hash).map_err(|error| match error {
+            TryReserveError::AllocError { layout } => layout.size(),
+            TryReserveError::CapacityOverflow => usize::MAX,
+        })
+    }
+
+    /// Into the index, which has room for it, and the list: the node is the shard's.
+    pub(super) fn link(&mut self, node: NonNull<Node<K, V>>) {
+        // SAFETY: the shard owns the nodes of its index, and now this one.
+        let hash = |node: &NonNull<Node<K, V>>| unsafe { node.as_ref().hash };
+        self.index.insert_unique(hash(&node), node, hash);
+        self.link_newest(node);
+    }
+
+    fn link_newest(&mut self, node: NonNull<Node<K, V>>) {
+        // SAFETY: the node and the newest one are this shard's, which `&mut self` locks.
+        unsafe {
+            (*node.as_ptr()).newer = None;
+            (*node.as_ptr()).older = self.newest;
+            match self.newest {
+                Some(newest) => (*newest.as_ptr()).newer = Some(node),
+                None => self.oldest = Some(node),
+            }
+        }
+        self.newest = Some(node);
+    }
+
+    fn unlink(&mut self, node: NonNull<Node<K, V>>) {
+        // SAFETY: the node and its neighbours are this shard's, which `&mut self` locks.
+        unsafe {
+            let (newer, older) = ((*node.as_ptr()).newer, (*node.as_ptr()).older);
+            match newer {
+                Some(newer) => (*newer.as_ptr()).older = older,
+                None => self.newest = older,
+            }
+            match older {
+                Some(older) => (*older.as_ptr()).newer = newer,
+                None => self.oldest = newer,
+            }
+        }
+    }
+
+    pub(super) fn make_newest(&mut self, node: NonNull<Node<K, V>>) {
+        if self.newest != Some(node) {
+            self.unlink(node);
+            self.link_newest(node);
+        }
+    }
+
+    /// Out of the list and the index: the node is the caller's.
+    pub(super) fn take_out(&mut self, node: NonNull<Node<K, V>>) {
+        self.unlink(node);
+        // SAFETY: the node is this shard's.
+        let hash = unsafe { node.as_ref().hash };
+        if let Ok(entry) = self.index.find_entry(hash, |&there| there == node) {
+            entry.remove();
+        }
+    }
+}
+
+/// An entry that was taken out of its shard by whoever made this, and is nobody else's. Dropping it drops key and value: no lock may be held.
+pub(super) struct TakenOut<'a, K, V> {
+    pub(super) node: NonNull<Node<K, V>>,
+    pub(super) memory: &'a Cache<MaybeUninit<Node<K, V>>>,
+}
+
+impl<K, V> TakenOut<'_, K, V> {
+    pub(super) fn open(self) -> (K, V) {
+        core::mem::ManuallyDrop::new(self).read()
+    }
+
+    /// What is in the node, whose memory goes back. To be called once.
+    fn read(&self) -> (K, V) {
+        // SAFETY: the node is nobody else's; it is read once, by `open` or by `drop`, and its memory, which is of that cache, freed.
+        unsafe {
+            let Node { key, value, .. } = self.node.read();
+            self.memory.free(self.node.cast());
+            (key, value)
+        }
+    }
+}
+
+impl<K, V> Drop for TakenOut<'_, K, V> {
+    fn drop(&mut self) {
+        // The memory goes back first, so that it does also where a user's drop panics.
+        drop(self.read());
+    }
+}
+
+/// Memory of the indices, which grow under the lock: out of what is free, and nothing is reclaimed for it.
+struct IndexMemory;
+
+// SAFETY: malloc's memory is distinct and stays valid until it is freed, by whichever `IndexMemory`: they are all alike.
+unsafe impl Allocator for IndexMemory {
+    fn allocate(&self, layout: Layout) -> Result<NonNull<[u8]>, AllocError> {
+        if layout.align() > malloc::ALIGN {
+            return Err(AllocError);
+        }
+        let block = NonNull::new(malloc::malloc_noreclaim(layout.size())).ok_or(AllocError)?;
+        Ok(NonNull::slice_from_raw_parts(block, layout.size()))
+    }
+
+    unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
+        // SAFETY: the caller's promise: it is a block of `allocate`, of that very size.
+        unsafe { malloc::free_sized(block.as_ptr(), layout.size()) };
+    }
+}
+
+/// Whether a block of so many bytes can be had, if need be by reclaiming: then it is free now. No lock may be held.
+pub(super) fn can_be_had(bytes: usize) -> bool {
+    let block = malloc::malloc(bytes);
+    if block.is_null() {
+        return false;
+    }
+    // SAFETY: just allocated, of that size, used by nobody.
+    unsafe { malloc::free_sized(block, bytes) };
+    true
+}
