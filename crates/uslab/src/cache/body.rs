@@ -9,6 +9,7 @@ use crate::percpu::{CpuCache, Parts};
 use crate::rseq::Slot;
 use crate::slab::{Geometry, GeometryOptions, Layout, Slabs};
 use crate::stats::{self, layout};
+use core::cell::UnsafeCell;
 use core::sync::atomic::Ordering::{Relaxed, Release};
 
 /// A live cache.
@@ -20,8 +21,8 @@ pub struct Core {
     constructed: bool,
     /// Made by the program and not for `malloc`: so whoever allocates from it is the program.
     programs_own: bool,
-    /// Memory of the parts, kept when the cache goes so that the next one can have it.
-    parts: Memory,
+    /// The memory of all this, for the next cache when this one goes; and then a link. Under the registry's lock: who walks without it may still look at the rest.
+    spare: UnsafeCell<Spare>,
 }
 
 /// The memory of one cache, whichever: all need the same.
@@ -39,13 +40,12 @@ pub(super) struct Spare {
     next: *mut Spare,
 }
 
-const _: () = assert!(size_of::<Spare>() <= size_of::<Core>());
-
 impl Memory {
     /// Pushes memory that no cache uses onto the list `head`, whose links lie in the memory itself.
     pub fn push(self, head: &mut *mut Spare) {
-        let place = self.core.cast::<Spare>();
-        // SAFETY: the core's memory is free, aligned, and larger than a link.
+        // SAFETY: memory of a core, which may never have been one. The field is the registry's, whose lock the caller holds with the list.
+        let place = unsafe { UnsafeCell::raw_get(&raw const (*self.core).spare) };
+        // SAFETY: as above.
         unsafe { place.write(Spare { memory: self, next: *head }) };
         *head = place;
     }
@@ -141,7 +141,7 @@ impl Core {
                 user_bytes: size,
                 constructed,
                 programs_own,
-                parts,
+                spare: UnsafeCell::new(Spare { memory: parts, next: core::ptr::null_mut() }),
             });
             &*parts.core
         };
@@ -158,7 +158,8 @@ impl Core {
         let id = self.id();
         registry.leave(id);
         stats::record(id).state.store(layout::STATE_DESTROYED, Relaxed);
-        registry.keep_memory(self.parts);
+        // SAFETY: under the registry's lock the field is the caller's.
+        registry.keep_memory(unsafe { (*self.spare.get()).memory });
     }
 
     /// The id in the page map and in statistics.

@@ -314,9 +314,7 @@ pub fn release_memory() -> usize {
 
 /// Whether [`release_memory`] would find anything. Takes no lock.
 pub(crate) fn has_free_memory() -> bool {
-    let mut any = pages::has_free_memory();
-    registry::for_each(|core| any = any || core.cpu.has_free());
-    any
+    pages::has_free_memory() || registry::any(|core| core.cpu.has_free())
 }
 
 /// What the background thread does twice a second: sheaves that nobody touched since the last time are emptied, empty slabs above their

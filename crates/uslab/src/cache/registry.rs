@@ -1,11 +1,16 @@
 //! The registry: which cache has which id.
+//!
+//! The memory of a cache that goes serves the next one. Whoever looks at caches keeps them from going by the lock, or walks without it ([`any`]): then memory is
+//! not used again before the walk has ended. So what a walk sees is a cache that lives or lived a moment ago, and never another one that is being made.
 
 use super::body::{Core, Memory, Spare};
-use crate::os::{Guard, Lock};
+use crate::os::{self, Futex, Guard, Lock};
 use crate::percpu::sheaf::RUN_ID;
 use crate::rseq::PLAIN_OWNERS;
 use crate::sync::Rank;
-use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering::Acquire, Ordering::Release};
+use core::sync::atomic::{
+    AtomicPtr, AtomicU32, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst,
+};
 
 /// Ids there are: those of the page map.
 const IDS: usize = 1 << 16;
@@ -43,7 +48,12 @@ pub(super) fn lock_for_fork() {
 }
 
 pub(super) fn unlock_after_fork(child: bool) {
-    if child { REGISTRY.reset_in_child() } else { REGISTRY.release_after_fork() }
+    if child {
+        WALKS.iter().for_each(|walks| walks.store(0, Relaxed));
+        REGISTRY.reset_in_child()
+    } else {
+        REGISTRY.release_after_fork()
+    }
 }
 
 /// The cache of `id`.
@@ -58,9 +68,80 @@ pub(super) fn ids() -> impl Iterator<Item = u16> {
     (FIRST_CACHE_ID as u32..USED_IDS.load(Acquire)).map(|id| id as u16)
 }
 
-/// Calls `visit` for each live cache. Caches made meanwhile may be missed.
+/// Calls `visit` for each live cache, under the registry's lock. Caches made meanwhile may be missed.
 pub fn for_each(visit: impl FnMut(&'static Core)) {
     ids().filter_map(cache).for_each(visit);
+}
+
+/// Whether `check` is true of any cache. Takes no lock: caches may be destroyed meanwhile, also the one that is looked at. `check` must be short and block nowhere.
+pub(super) fn any(check: impl FnMut(&'static Core) -> bool) -> bool {
+    let _walk = Walk::begin();
+    ids().filter_map(cache).any(check)
+}
+
+/// Walks that are under way, by the phase in which they began: this one or the last.
+static WALKS: [AtomicU32; 2] = [const { AtomicU32::new(0) }; 2];
+/// Changed under the registry's lock, and only when no walk of the phase before is left.
+static PHASE: AtomicU32 = AtomicU32::new(0);
+
+/// Looks for the end of the last walks: they take microseconds, if their threads run.
+const SPINS: u32 = 200;
+/// And then naps of a millisecond: longer than threads are off their CPUs as a rule. For one that stands still, in a debugger, nobody waits for ever.
+const NAPS: u32 = 20;
+
+/// Keeps the memory of caches that go from being used again.
+struct Walk(&'static AtomicU32);
+
+impl Walk {
+    fn begin() -> Walk {
+        loop {
+            let phase = PHASE.load(SeqCst);
+            let walk = Walk(&WALKS[phase as usize]);
+            walk.0.fetch_add(1, SeqCst);
+            // Counted where nobody looks any more, it would be passed over.
+            if PHASE.load(SeqCst) == phase {
+                return walk;
+            }
+        }
+    }
+}
+
+impl Drop for Walk {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, SeqCst);
+    }
+}
+
+/// Whether the walks of `phase` have ended, or do soon.
+fn ended(phase: u32) -> bool {
+    let walks = &WALKS[phase as usize];
+    let spun = (0..SPINS).any(|_| {
+        core::hint::spin_loop();
+        walks.load(SeqCst) == 0
+    });
+    if spun {
+        return true;
+    }
+    let _errno = os::errno::Preserved::new();
+    (0..NAPS).any(|_| {
+        // Nobody wakes anybody here: that would be a system call at the end of walks, of which there are many more than new caches.
+        match walks.load(SeqCst) {
+            0 => return true,
+            left => Futex::wait_for(walks, left, 1),
+        }
+        walks.load(SeqCst) == 0
+    })
+}
+
+/// Whether every walk that could have seen a cache which is gone has ended. Waits a little for those that have not.
+fn walks_have_ended(_: &mut Registry) -> bool {
+    let phase = PHASE.load(SeqCst);
+    if !ended(phase ^ 1) {
+        return false;
+    }
+    // Walks that begin now find the table as it is. Where some of the other phase stay, it does not begin again.
+    PHASE.store(phase ^ 1, SeqCst);
+    ended(phase)
 }
 
 impl Registry {
@@ -81,7 +162,11 @@ impl Registry {
         self.first_free = self.first_free.min(id);
     }
 
+    /// Memory of a cache that is gone, which nobody looks at any more. None where a walk takes long: the next one can have it.
     pub(super) fn spare_memory(&mut self) -> Option<Memory> {
+        if self.spare.is_null() || !walks_have_ended(self) {
+            return None;
+        }
         Memory::pop(&mut self.spare)
     }
 
