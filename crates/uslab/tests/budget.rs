@@ -262,3 +262,26 @@ fn callbacks_on_the_librarys_threads_may_rely_on_handlers_of_faults() {
         blocks.into_iter().for_each(|block| unsafe { free(block) });
     });
 }
+
+#[test]
+fn a_prefilled_sheaf_reclaims_at_the_limit_if_it_may() {
+    in_both_modes("a_prefilled_sheaf_reclaims_at_the_limit_if_it_may", &[], || {
+        set_limit(0, 32 * MIB).unwrap();
+        let entries = LruCache::<u64, [u8; 1000]>::new("entries").unwrap();
+        // The places of a sheaf alone are 800 KiB, then the objects 6 MiB.
+        const N: usize = 100_000;
+        let cache = CacheBuilder::new("prefilled").build_raw(64).unwrap();
+        for _ in 0..3 {
+            (0..60_000u64).for_each(|key| _ = entries.insert(key, [1; 1000]));
+            let before = entries.len();
+            assert!(cache.prefill_noreclaim(N).is_none());
+            assert_eq!(entries.len(), before, "no callback ran for it");
+            let sheaf = cache.prefill(N).expect("entries go for it");
+            assert!(sheaf.len() == N && entries.len() < before);
+        }
+        // What nothing could make room for costs no entry.
+        let before = entries.len();
+        assert!(cache.prefill(usize::MAX).is_none() && cache.prefill(usize::MAX / 8).is_none());
+        assert_eq!(entries.len(), before);
+    });
+}

@@ -2,11 +2,19 @@
 
 use super::body::Core;
 use crate::os;
+use crate::pages::PAGE_BYTES;
 use crate::percpu::dissolve_private;
-use crate::percpu::sheaf::{self, Owned};
-use crate::rseq::Sheaf;
+use crate::percpu::sheaf::{self, Owned, Size};
+use crate::rseq::{SHEAF_HEADER_BYTES, Sheaf};
 use core::marker::PhantomData;
 use core::ptr::NonNull;
+
+/// Whether memory is reclaimed where there is none.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reclaim {
+    Yes,
+    No,
+}
 
 /// A private sheaf of a [`super::RawCache`]. What is left goes back when it is dropped.
 ///
@@ -28,20 +36,17 @@ pub struct RawPrefilled<'a> {
 unsafe impl Send for RawPrefilled<'_> {}
 
 impl<'a> RawPrefilled<'a> {
-    /// `fill` is one of the core's two ways to allocate in bulk.
-    pub(super) fn new(
-        core: &'static Core,
-        n: usize,
-        fill: impl FnOnce(&Core, &mut [*mut u8]) -> bool,
-    ) -> Option<Self> {
-        let sheaf = sheaf::alloc_holding(n.max(1), os::cpu::node_of(os::cpu::current()));
-        if sheaf.is_null() {
-            return None;
-        }
+    pub(super) fn new(core: &'static Core, n: usize, reclaim: Reclaim) -> Option<Self> {
+        let sheaf = empty_sheaf(n, reclaim)?;
         // From here on, dropping gives the sheaf back.
         let this = RawPrefilled { sheaf, core, cache: PhantomData };
         let mut owned = Owned(sheaf);
-        if !fill(core, &mut owned.places()[..n]) {
+        let places = &mut owned.places()[..n];
+        let filled = match reclaim {
+            Reclaim::Yes => core.alloc_bulk(places),
+            Reclaim::No => core.alloc_bulk_noreclaim(places),
+        };
+        if !filled {
             return None;
         }
         owned.set_count(n);
@@ -66,6 +71,25 @@ impl<'a> RawPrefilled<'a> {
     }
 }
 
+/// A sheaf with room for `n` objects, which may be large itself.
+fn empty_sheaf(n: usize, reclaim: Reclaim) -> Option<*mut Sheaf> {
+    let node = os::cpu::node_of(os::cpu::current());
+    let mut sheaf = sheaf::alloc_holding(n.max(1), node);
+    // Of more objects no sheaf can be had: nothing needs to go for it.
+    if sheaf.is_null() && reclaim == Reclaim::Yes && n <= u32::MAX as usize {
+        let _errno = os::errno::Preserved::new();
+        let slab_bytes = sheaf::slabs()
+            .get(usize::from(Size::holding(n).0))
+            .map_or(0, |slabs| slabs.geometry().pages() * PAGE_BYTES);
+        let bytes = n * size_of::<*mut u8>() + SHEAF_HEADER_BYTES;
+        (crate::wiring::ABOVE.short)(bytes.max(slab_bytes), &mut || {
+            sheaf = sheaf::alloc_holding(n.max(1), node);
+            !sheaf.is_null()
+        });
+    }
+    (!sheaf.is_null()).then_some(sheaf)
+}
+
 impl Drop for RawPrefilled<'_> {
     fn drop(&mut self) {
         // SAFETY: the sheaf is this value's own, filled from this cache.
@@ -81,7 +105,7 @@ pub struct Prefilled<'a, T> {
 
 impl<'a, T> Prefilled<'a, T> {
     pub(super) fn new(core: &'static Core, n: usize) -> Option<Self> {
-        Some(Prefilled { raw: RawPrefilled::new(core, n, Core::alloc_bulk)?, typed: PhantomData })
+        Some(Prefilled { raw: RawPrefilled::new(core, n, Reclaim::Yes)?, typed: PhantomData })
     }
 
     /// Objects left.

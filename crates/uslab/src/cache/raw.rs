@@ -2,7 +2,7 @@
 
 use super::body::Core;
 use super::builder::CacheBuilder;
-use super::prefilled::RawPrefilled;
+use super::prefilled::{RawPrefilled, Reclaim};
 use super::{registry, start};
 use crate::pages;
 use crate::percpu::adapt;
@@ -191,12 +191,12 @@ impl RawCache {
 
     /// A private store of at least `n` objects: so many allocations from it cannot fail. `None` if memory is used up.
     pub fn prefill(&self, n: usize) -> Option<RawPrefilled<'_>> {
-        RawPrefilled::new(self.core, n, Core::alloc_bulk)
+        RawPrefilled::new(self.core, n, Reclaim::Yes)
     }
 
     /// The same, but memory is not reclaimed for it: see [`RawCache::alloc_noreclaim`].
     pub fn prefill_noreclaim(&self, n: usize) -> Option<RawPrefilled<'_>> {
-        RawPrefilled::new(self.core, n, Core::alloc_bulk_noreclaim)
+        RawPrefilled::new(self.core, n, Reclaim::No)
     }
 
     /// Empties all sheaves and gives all empty slabs back; says how many bytes of pages that were.
