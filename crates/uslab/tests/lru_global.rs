@@ -11,7 +11,7 @@ mod modes;
 
 use modes::in_both_modes;
 use std::collections::VecDeque;
-use std::hash::{BuildHasher, Hasher};
+use std::hash::{BuildHasher, Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicPtr, AtomicU64, AtomicUsize, Ordering::SeqCst};
@@ -121,6 +121,31 @@ fn caches_at_the_hard_limit_give_and_take() {
         }
         assert!(small.len() * 1000 + large.len() * 3000 < 32 * MIB);
         assert!(small.stats().evicted > 10_000 && large.stats().evicted > 10_000);
+    });
+}
+
+#[test]
+fn many_threads_at_the_hard_limit_lose_nothing() {
+    by_itself("many_threads_at_the_hard_limit_lose_nothing", || {
+        set_limit(0, 24 * MIB).unwrap();
+        let alive = Arc::new(AtomicIsize::new(0));
+        let cache = LruCache::<u64, (Value, [u8; 200])>::new("cache").unwrap();
+        std::thread::scope(|scope| {
+            for thread in 0..8 {
+                let (cache, alive) = (&cache, &alive);
+                scope.spawn(move || {
+                    for key in 0..20_000 {
+                        let key = thread << 32 | key;
+                        assert!(cache.insert(key, (Value::new(key, alive), [0; 200])).is_none());
+                        assert!(cache.look(&key, |value| value.0.0 == key).unwrap_or(true));
+                    }
+                });
+            }
+        });
+        assert_eq!(alive.load(SeqCst), cache.len() as isize);
+        assert!(cache.stats().evicted > 0);
+        drop(cache);
+        assert_eq!(alive.load(SeqCst), 0);
     });
 }
 
@@ -364,8 +389,12 @@ fn one_value_that_panics_when_it_goes_loses_no_other() {
 fn a_comparison_that_panics_costs_no_memory() {
     by_itself("a_comparison_that_panics_costs_no_memory", || {
         static UNFIT: AtomicBool = AtomicBool::new(false);
-        #[derive(Hash)]
         struct Key(u64);
+        impl Hash for Key {
+            fn hash<H: Hasher>(&self, hasher: &mut H) {
+                hasher.write_u64(self.0);
+            }
+        }
         impl PartialEq for Key {
             fn eq(&self, other: &Key) -> bool {
                 assert!(!UNFIT.load(SeqCst), "unfit");
