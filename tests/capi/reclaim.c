@@ -106,12 +106,48 @@ static size_t count_called(void *context, const uslab_shrink_control *control)
     return one.n;
 }
 
+/* A cache of which prefilled sheaves can be had later, as far as it is for their places and objects. */
+static uslab_cache *prefilled_before(void)
+{
+    uslab_cache *cache = uslab_cache_create("prefilled", 64, NULL);
+    uslab_sheaf *sheaves[400];
+    size_t i;
+    CHECK(cache != NULL);
+    for (i = 0; i < 400; i++) CHECK((sheaves[i] = uslab_cache_prefill(cache, USLAB_NORECLAIM, 1)) != NULL);
+    while (i-- > 0) uslab_sheaf_return(sheaves[i]);
+    return cache;
+}
+
+/* There is no memory for the places of a sheaf, or for what the pointer to it points to; and what is free already would not be enough. */
+static void prefilled_without_reclaim(uslab_cache *cache)
+{
+    uslab_sheaf *sheaf;
+    void *small[3], *next;
+    size_t i, bytes;
+    CHECK(uslab_set_limit(0, 4096) == 0);
+    CHECK_FAILS(uslab_cache_prefill(cache, USLAB_NORECLAIM, 100000), ENOMEM);
+    for (i = 0, bytes = 64; i < 3; i++, bytes += 64)
+        for (small[i] = NULL; (next = uslab_malloc_flags(bytes, USLAB_NORECLAIM)) != NULL; small[i] = next)
+            memcpy(next, &small[i], sizeof next);
+    /* Another CPU may have had some yet, if the thread is there now; what counts is that no callback runs. */
+    errno = 0;
+    sheaf = uslab_cache_prefill(cache, USLAB_NORECLAIM, 1);
+    CHECK(sheaf != NULL || errno == ENOMEM);
+    uslab_sheaf_return(sheaf);
+    for (i = 0; i < 3; i++)
+        while ((next = small[i]) != NULL) {
+            memcpy(&small[i], next, sizeof next);
+            uslab_free(next);
+        }
+}
+
 static void limits(void)
 {
     uslab_shrinker_options options;
     uslab_usage usage;
+    uslab_cache *prefilled;
     void *object;
-    size_t i;
+    size_t i, limit;
     memset(&options, 0, sizeof options);
     options.type_size = sizeof options;
     options.count = count_called;
@@ -126,19 +162,28 @@ static void limits(void)
     CHECK(one.cache != NULL && one.shrinker != NULL);
     (void)uslab_release_memory();
     CHECK(uslab_get_usage(&usage) == 0);
-    CHECK(uslab_set_limit(0, usage.used_bytes + usage.dirty_bytes + (16u << 20)) == 0);
+    limit = usage.used_bytes + usage.dirty_bytes + (16u << 20);
+    CHECK(uslab_set_limit(0, limit) == 0);
+    prefilled = prefilled_before();
     /* Without reclaim it ends at the limit, with it entries go instead. */
     forbidden = 1;
     for (one.n = 0; one.n < 20000; one.n++)
         if ((one.entry[one.n] = uslab_cache_alloc(one.cache, USLAB_NORECLAIM)) == NULL) break;
     CHECK(errno == ENOMEM && one.n > 1000 && one.n < 6000);
     CHECK(!uslab_cache_alloc_bulk(one.cache, USLAB_NORECLAIM, 1000, one.entry + one.n) && errno == ENOMEM);
+    prefilled_without_reclaim(prefilled);
+    CHECK(uslab_set_limit(0, limit) == 0);
+    /* What that freed is used up too. */
+    (void)uslab_release_memory();
+    for (; one.n < 20000; one.n++)
+        if ((one.entry[one.n] = uslab_cache_alloc(one.cache, USLAB_NORECLAIM)) == NULL) break;
     forbidden = 0;
     i = one.n;
     object = uslab_cache_alloc(one.cache, 0);
     CHECK(object != NULL && called > 0 && one.n < i);
     uslab_cache_free(one.cache, object);
     uslab_shrinker_unregister(one.shrinker);
+    CHECK(uslab_cache_destroy(prefilled) == 0);
     CHECK(uslab_malloc(1u << 30) == NULL && errno == ENOMEM);
     CHECK(uslab_set_limit(0, 0) == 0);
     object = uslab_malloc(1u << 30);

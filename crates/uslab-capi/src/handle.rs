@@ -27,11 +27,26 @@ pub struct Handle<T> {
 impl<T: Kind> Handle<T> {
     /// Moves `value` behind a handle; gives it back without memory.
     pub fn make(value: T) -> Result<*mut Handle<T>, T> {
-        let place = malloc::aligned_alloc(align_of::<Self>(), size_of::<Self>()).cast::<Handle<T>>();
+        // SAFETY: memory of that size and alignment, nobody else's.
+        unsafe { Self::make_in(malloc::aligned_alloc(align_of::<Self>(), size_of::<Self>()), value) }
+    }
+
+    /// As [`Handle::make`], but no memory is reclaimed for it: no callback of a shrinker runs.
+    pub fn make_noreclaim(value: T) -> Result<*mut Handle<T>, T> {
+        // SAFETY: as above.
+        unsafe {
+            Self::make_in(malloc::aligned_alloc_noreclaim(align_of::<Self>(), size_of::<Self>()), value)
+        }
+    }
+
+    /// # Safety
+    /// `place` must be null or free memory of a handle's size and alignment.
+    unsafe fn make_in(place: *mut u8, value: T) -> Result<*mut Handle<T>, T> {
+        let place = place.cast::<Handle<T>>();
         if place.is_null() {
             return Err(value);
         }
-        // SAFETY: fresh memory of that size and alignment.
+        // SAFETY: the caller's promise.
         unsafe { place.write(Handle { kind: T::KIND, value }) };
         Ok(place)
     }

@@ -36,7 +36,11 @@ unsafe extern "C" fn uslab_cache_prefill(
         return failure::null(libc::EINVAL);
     }
     let Some(store) = prefill(cache, flags, n) else { return failure::null(libc::ENOMEM) };
-    Handle::make(Sheaf { store, cache }).unwrap_or_else(|_| failure::null(libc::ENOMEM))
+    let inside = Sheaf { store, cache };
+    // Without memory it comes back and is dropped, which gives its objects back.
+    let handle =
+        if flags & USLAB_NORECLAIM == 0 { Handle::make(inside) } else { Handle::make_noreclaim(inside) };
+    handle.unwrap_or_else(|_| failure::null(libc::ENOMEM))
 }
 
 /// # Safety

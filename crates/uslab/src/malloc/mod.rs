@@ -116,9 +116,19 @@ pub extern "C" fn tend_and_serve(size: usize) -> *mut u8 {
 /// [`malloc`], but where memory is used up it is not reclaimed: no callback of a shrinker runs in this call. For callers that hold what those may
 /// want.
 pub fn malloc_noreclaim(size: usize) -> *mut u8 {
-    match Class::of(size) {
+    aligned_alloc_noreclaim(ALIGN, size)
+}
+
+/// [`aligned_alloc`] in the same way.
+pub fn aligned_alloc_noreclaim(align: usize, size: usize) -> *mut u8 {
+    if !align.is_power_of_two() {
+        os::errno::set_invalid();
+        return ptr::null_mut();
+    }
+    match Class::of_aligned(size, align) {
         Some(class) => small::alloc_noreclaim(class),
-        None => large::alloc_with(size, ALIGN, large::Reclaim::No).map_or_else(out_of_memory, |(object, _)| object),
+        None => large::alloc_with(size, align, large::Reclaim::No)
+            .map_or_else(out_of_memory, |(object, _)| object),
     }
 }
 
