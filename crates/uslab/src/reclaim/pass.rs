@@ -1,7 +1,7 @@
 //! A pass: every shrinker is asked for its share, then what came free goes back to the system.
 
 use super::balance::{LIGHTEST, WHOLE, expected};
-use super::registry::{self, Outcome, Visit};
+use super::registry::{self, Entry, Outcome, Visit};
 use super::shrinker::ShrinkControl;
 use crate::{cache, os, stats};
 use core::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
@@ -56,7 +56,8 @@ pub(super) fn run(bytes: usize, mut goal: Goal) -> Progress {
     if cache::has_free_memory() {
         release();
     }
-    let (mut round, mut waits, mut fruitless, mut entries, mut estimated_bytes) = (0, 0, 0, 0_usize, 0);
+    let mut tired = Tired::default();
+    let (mut round, mut waits, mut entries, mut estimated_bytes) = (0, 0, 0_usize, 0);
     loop {
         let (missing_bytes, holes) = match &mut goal {
             Goal::Given => (bytes.saturating_sub(given()), 2),
@@ -74,7 +75,7 @@ pub(super) fn run(bytes: usize, mut goal: Goal) -> Progress {
             urge: round.saturating_sub(LIGHTEST),
             part: WHOLE,
         };
-        let prospect = look_at_all(&pressure);
+        let prospect = look_at_all(&pressure, &tired);
         // The priorities go by powers of two; what is more than enough of one is not asked for.
         let entry_bytes = (used_before / prospect.freeable.max(1)).max(1);
         // No less than a lot, which is what shrinkers are asked for at least.
@@ -83,10 +84,9 @@ pub(super) fn run(bytes: usize, mut goal: Goal) -> Progress {
             expected if expected > enough => enough.saturating_mul(WHOLE).div_ceil(expected),
             _ => WHOLE,
         };
-        let started_ns = os::clock::boot_ns();
         let freed = match prospect.freeable {
             0 => Yield { entries: 0, passed_over: prospect.passed_over },
-            _ => shrink_all(&Pressure { part, ..pressure }),
+            _ => shrink_all(&Pressure { part, ..pressure }, &mut tired),
         };
         if freed.entries > 0 {
             entries = freed.entries.saturating_add(entries);
@@ -97,11 +97,8 @@ pub(super) fn run(bytes: usize, mut goal: Goal) -> Progress {
             waits += 1;
             os::doze::pause(1);
             continue;
-        } else {
-            fruitless += u32::from(os::clock::boot_ns() - started_ns > BUDGET_NS);
-            if prospect.freeable == 0 || fruitless == FRUITLESS_MOST {
-                break;
-            }
+        } else if prospect.freeable == 0 {
+            break;
         }
         round += 1;
     }
@@ -110,9 +107,6 @@ pub(super) fn run(bytes: usize, mut goal: Goal) -> Progress {
 
 /// Times that an allocation waits a millisecond for others who are inside shrinkers.
 const WAITS_MOST: u32 = 250;
-
-/// Rounds that yield nothing and take longer than a shrinker's time, at most: there would be up to 37.
-const FRUITLESS_MOST: u32 = 3;
 
 fn purged_bytes() -> u64 {
     stats::header().purged_bytes.load(Relaxed)
@@ -141,9 +135,9 @@ struct Prospect {
     passed_over: bool,
 }
 
-fn look_at_all(pressure: &Pressure) -> Prospect {
+fn look_at_all(pressure: &Pressure, tired: &Tired) -> Prospect {
     let mut sum = Prospect::default();
-    sum.passed_over = visit_all(|mut visit| {
+    sum.passed_over = visit_all(tired, |_, mut visit| {
         let freeable = count(&mut visit, pressure.priority);
         let weight = visit.weight(freeable).halved(pressure.urge);
         sum.freeable = sum.freeable.saturating_add(freeable);
@@ -160,21 +154,48 @@ struct Yield {
 }
 
 /// Asks all shrinkers for their shares.
-fn shrink_all(pressure: &Pressure) -> Yield {
-    let mut sum = Yield::default();
-    sum.passed_over = visit_all(|visit| sum.entries = sum.entries.saturating_add(shrink(visit, pressure)));
+fn shrink_all(pressure: &Pressure, tired: &mut Tired) -> Yield {
+    let (mut sum, mut newly) = (Yield::default(), Tired::default());
+    sum.passed_over = visit_all(tired, |entry, visit| {
+        let started_ns = os::clock::boot_ns();
+        let freed = shrink(visit, pressure, started_ns);
+        sum.entries = sum.entries.saturating_add(freed);
+        if freed == 0 && os::clock::boot_ns() - started_ns > BUDGET_NS {
+            newly.add(entry);
+        }
+    });
+    newly.0.into_iter().flatten().for_each(|entry| tired.add(entry));
     sum
 }
 
-/// Enters all shrinkers, one after the other; true if some were passed over because another thread is inside.
-fn visit_all(mut each: impl FnMut(Visit)) -> bool {
-    registry::entries().fold(false, |passed_over, entry| match entry.visit() {
-        Some(visit) => {
-            each(visit);
-            passed_over
+/// Enters all shrinkers that are not tired, one after the other; true if some were passed over because another thread is inside.
+fn visit_all(tired: &Tired, mut each: impl FnMut(&'static Entry, Visit)) -> bool {
+    registry::entries().filter(|&entry| !tired.has(entry)).fold(false, |passed_over, entry| {
+        match entry.visit() {
+            Some(visit) => {
+                each(entry, visit);
+                passed_over
+            }
+            None => passed_over || entry.is_live(),
         }
-        None => passed_over || entry.is_live(),
     })
+}
+
+/// Shrinkers that used up their time and freed nothing: for the rest of the pass they are left alone, since there may be 37 rounds. There is room for a
+/// few; who finds none is asked again.
+#[derive(Default)]
+struct Tired([Option<&'static Entry>; 8]);
+
+impl Tired {
+    fn add(&mut self, entry: &'static Entry) {
+        if let Some(place) = self.0.iter_mut().find(|place| place.is_none()) {
+            *place = Some(entry);
+        }
+    }
+
+    fn has(&self, entry: &'static Entry) -> bool {
+        self.0.iter().flatten().any(|tired| core::ptr::eq(*tired, entry))
+    }
 }
 
 /// Entries that could go.
@@ -193,8 +214,7 @@ fn count(visit: &mut Visit, priority: u32) -> usize {
 }
 
 /// Asks one shrinker for its share.
-fn shrink(mut visit: Visit, pressure: &Pressure) -> usize {
-    let started = os::clock::boot_ns();
+fn shrink(mut visit: Visit, pressure: &Pressure, started_ns: u64) -> usize {
     let freeable = count(&mut visit, pressure.priority);
     let weight = visit.weight(freeable).halved(pressure.urge);
     let inside = visit.inside();
@@ -221,7 +241,7 @@ fn shrink(mut visit: Visit, pressure: &Pressure) -> usize {
                 return freed;
             }
         }
-        if os::clock::boot_ns() - started > BUDGET_NS {
+        if os::clock::boot_ns() - started_ns > BUDGET_NS {
             break;
         }
     }
