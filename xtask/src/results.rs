@@ -124,9 +124,10 @@ fn measure(workspace: &Workspace, root: &Path, args: &Args) -> Result<()> {
         let mut line = vec![suite, "--both-modes", "--json"];
         line.extend(args.quick.then_some("--quick"));
         println!("$ {}", workspace::line_of(&program(workspace, &line)));
-        let json = bench(workspace, &line)?;
+        // Without the spaces, which are most of it where every run of a program is told.
+        let json: serde_json::Value = serde_json::from_str(&bench(workspace, &line)?)?;
         let path = folder.join(format!("{suite}.json"));
-        fs::write(&path, json).with_context(|| format!("cannot write {}", path.display()))?;
+        fs::write(&path, format!("{json}\n")).with_context(|| format!("cannot write {}", path.display()))?;
     }
     Ok(())
 }
