@@ -286,7 +286,6 @@ pub unsafe fn exchange(slots: *const Slot, which: Which, new: *mut Sheaf) -> Exc
             old = out(reg) old,
             new = in(reg) new,
             slots = in(reg) slots,
-            main = const Which::Main as usize,
             gate = in(reg) GATE.as_ptr(),
             area = in(reg) area(),
             options(nostack)
