@@ -1,6 +1,6 @@
 //! The registry: which cache has which id.
 //!
-//! The memory of a cache that goes serves the next one. Whoever looks at caches keeps them from going by the lock, or walks without it ([`any`]): then memory is
+//! The memory of a cache that goes serves the next one. Whoever looks at caches keeps them from going by the lock, or walks without it (`any`): then memory is
 //! not used again before the walk has ended. So what a walk sees is a cache that lives or lived a moment ago, and never another one that is being made.
 
 use super::body::{Core, Memory, Spare};

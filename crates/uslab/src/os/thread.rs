@@ -20,7 +20,7 @@ pub type Body = extern "C" fn(*mut c_void) -> *mut c_void;
 const SYNCHRONOUS: [i32; 6] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
 
-/// Starts a detached thread with all signals blocked but those of [`SYNCHRONOUS`], so that the program's handlers run on it only for what it did itself; false if
+/// Starts a detached thread with all signals blocked but those of `SYNCHRONOUS`, so that the program's handlers run on it only for what it did itself; false if
 /// the system has none to give.
 ///
 /// The C library allocates for it: the caller must hold no lock, and must not itself have been called from inside the C library, which may hold

@@ -124,7 +124,7 @@ impl Slabs {
         unsafe { core::slice::from_raw_parts(self.nodes, self.node_count) }
     }
 
-    /// Takes objects into `out`, as many as are free in slabs (in [`VISITS`] of them, beyond `least`), and makes new slabs until there are at least `least`. Returns
+    /// Takes objects into `out`, as many as are free in slabs (in `VISITS` of them, beyond `least`), and makes new slabs until there are at least `least`. Returns
     /// how many; fewer than `least` only if memory is used up. They fill the start of `out`; later ones have lower addresses.
     ///
     /// May make system calls and run the constructor; holds no lock meanwhile.
@@ -203,7 +203,7 @@ impl Slabs {
         unsafe { self.give_to_slabs(objects, usize::MAX, Self::reconcile) };
     }
 
-    /// The same from the end of `objects` on, until [`VISITS`] slabs have been visited; says how many objects are left, at the start.
+    /// The same from the end of `objects` on, until `VISITS` slabs have been visited; says how many objects are left, at the start.
     ///
     /// # Safety
     /// As [`Slabs::give`], for those that are not left.
