@@ -77,7 +77,7 @@ pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
 }
 
 fn build(workspace: &Workspace) -> Result<()> {
-    // The library too: whole programs are measured under it.
+    // The libraries too: whole programs are measured under the one, and C programs linked with the other.
     workspace::check(&mut workspace.cargo(&[
         "build",
         "--quiet",
@@ -86,6 +86,8 @@ fn build(workspace: &Workspace) -> Result<()> {
         "uslab-bench",
         "--package",
         "uslab-preload",
+        "--package",
+        "uslab-capi",
     ]))
 }
 

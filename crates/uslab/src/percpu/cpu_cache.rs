@@ -407,7 +407,7 @@ impl CpuCache {
             return empty;
         }
         let rest = n.saturating_sub(PIECE.max(wanted));
-        // SAFETY: objects in a sheaf of this cache are free objects of it.
+        // SAFETY: objects in a sheaf of this cache are free objects of it; the count forgets those that were given, and them alone.
         let left = unsafe { self.slabs.give_last(&full.objects()[rest..]) };
         full.set_count(rest + left);
         stats::record(self.slabs.id()).flushes.fetch_add(1, Relaxed);
