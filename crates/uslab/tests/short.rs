@@ -107,6 +107,20 @@ fn a_failed_allocation_leaves_what_is_held_as_it_was() {
     });
 }
 
+#[test]
+fn what_can_never_be_had_costs_no_entries() {
+    in_both_modes("what_can_never_be_had_costs_no_entries", &[], || {
+        let cache = LruCache::<u64, [u8; 1000]>::new("kept").unwrap();
+        (0..10_000).for_each(|key| _ = cache.insert(key, [1; 1000]));
+        for (align, size) in [(16, usize::MAX / 2 - 100), (16, 2 << 40), (1 << 31, 1), (1 << 45, 1 << 20)] {
+            assert!(aligned_alloc(align, size).is_null(), "{align} {size}");
+        }
+        set_limit(0, 64 * MIB).unwrap();
+        assert!(malloc(65 * MIB).is_null());
+        assert_eq!(cache.len(), 10_000);
+    });
+}
+
 /// Takes itself out of the registry, in `count` or in `scan`, and counts the calls after that.
 struct Leaver {
     in_count: bool,

@@ -4,7 +4,6 @@ use super::body::Core;
 use super::builder::CacheBuilder;
 use super::prefilled::{RawPrefilled, Reclaim};
 use super::{registry, start};
-use crate::pages;
 use crate::percpu::adapt;
 use crate::rseq::{self, Slot};
 use crate::slab::GeometryError;
@@ -291,58 +290,6 @@ fn who_lives(core: &Core, objects: usize) -> Busy {
         n < busy.first.len()
     });
     busy
-}
-
-/// Gives free memory of the whole process back to the system, now: all sheaves, empty slabs and free pages. Says how many
-/// bytes went.
-pub fn release_memory() -> usize {
-    if !start::is_ready() {
-        return 0;
-    }
-    // Keeps caches from being destroyed meanwhile.
-    let registry = registry::lock();
-    registry::for_each(|core| {
-        core.cpu.drain_all();
-        core.cpu.slabs().shrink();
-    });
-    drop(registry);
-    crate::percpu::sheaf::slabs().iter().for_each(|slabs| {
-        slabs.shrink();
-    });
-    pages::purge_all()
-}
-
-/// Whether [`release_memory`] would find anything. Takes no lock.
-pub(crate) fn has_free_memory() -> bool {
-    pages::has_free_memory() || registry::any(|core| core.cpu.has_free())
-}
-
-/// What the background thread does twice a second: sheaves that nobody touched since the last time are emptied, empty slabs above their
-/// targets and pages above theirs go back; of caches and pages that rested altogether, all of them. True if there was nothing to do, and
-/// nothing is left to.
-pub(crate) fn settle() -> bool {
-    let mut idle = true;
-    let rested = pages::rested();
-    // One cache at a time under the lock, which keeps it from being destroyed: making one waits for one.
-    for id in registry::ids() {
-        let _registry = registry::lock();
-        let Some(core) = registry::cache(id) else { continue };
-        let slabs = core.cpu.slabs();
-        if core.cpu.settle() {
-            idle &= slabs.shrink() == 0;
-        } else {
-            slabs.settle();
-            idle = false;
-        }
-    }
-    for slabs in crate::percpu::sheaf::slabs() {
-        if idle {
-            slabs.shrink()
-        } else {
-            slabs.settle()
-        };
-    }
-    pages::settle(rested) == 0 && rested && idle
 }
 
 /// Brings the figures of all caches up to date: exact if nobody allocates meanwhile.

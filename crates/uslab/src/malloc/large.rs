@@ -66,7 +66,8 @@ pub(super) fn alloc_with(size: usize, align: usize, reclaim: Reclaim) -> Option<
     let align_order = (align.max(PAGE_BYTES) >> PAGE_SHIFT).trailing_zeros();
     let pages = || pages::alloc(count, align_order, Temperature::Cold);
     let mut run = pages();
-    if run.is_none() && reclaim == Reclaim::Yes {
+    // What can never be had is not worth anybody's entries.
+    if run.is_none() && reclaim == Reclaim::Yes && pages::is_possible(count, align_order) {
         (crate::wiring::ABOVE.short)(count.saturating_mul(PAGE_BYTES), &mut || {
             run = pages();
             run.is_some()

@@ -258,7 +258,7 @@ pub fn zeroed(size: usize) -> *mut u8 {
     object
 }
 
-/// `size` bytes on a boundary of `align`, which must be a power of two; null with EINVAL or ENOMEM. Any size is allowed.
+/// `size` bytes on a boundary of `align`, which must be a power of two; null with EINVAL or ENOMEM, for alignments beyond 1 GiB as well. Any size is allowed.
 #[inline]
 pub fn aligned_alloc(align: usize, size: usize) -> *mut u8 {
     if align <= ALIGN && align.is_power_of_two() {

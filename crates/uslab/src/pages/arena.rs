@@ -75,6 +75,9 @@ fn table_bytes(data: usize) -> [usize; 4] {
 
 /// Reserves the arena: 1 TiB, or as much as the limits of the process leave. False if not even a little can be had.
 pub fn init() -> bool {
+    // An address that escapes keeps the compiler from making a static of each field. Then the linker put `full_base`, which every `free` reads, on one line with
+    // the buddy's lock, and each change of pages on another CPU cost every thread a miss (docs/adr/0017).
+    core::hint::black_box(&ARENA);
     let mut data = DATA_MOST_BYTES;
     if let Some(limit) = os::memory::address_space_limit() {
         // The program's own mappings and stacks want room as well.
@@ -117,6 +120,11 @@ pub(super) fn boot_range() -> (usize, usize) {
     (ARENA.boot.load(Relaxed), ARENA.boot_bytes.load(Relaxed))
 }
 
+/// Pages that there is address space for.
+pub(super) fn reserved_pages() -> usize {
+    ARENA.reserved_bytes.load(Acquire) / PAGE_BYTES
+}
+
 /// Chunks committed so far.
 pub(super) fn chunks_committed() -> usize {
     ARENA.committed_bytes.load(Relaxed) / CHUNK_BYTES
@@ -130,7 +138,7 @@ pub fn committed_bytes() -> usize {
 /// Commits `wanted` more chunks, or `least` where so many are refused; says how many. Under the buddy's lock.
 pub(super) fn grow(wanted: usize, least: usize) -> usize {
     let have = chunks_committed();
-    let room = ARENA.reserved_bytes.load(Acquire) / CHUNK_BYTES - have;
+    let room = reserved_pages() / CHUNK_PAGES - have;
     for count in [wanted.max(least), least] {
         if count > 0 && count <= room && commit_chunks(have, count) {
             return count;

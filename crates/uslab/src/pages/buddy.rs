@@ -15,7 +15,7 @@ use super::chunk::{self, Chunk, MAX_ORDER, NONE};
 use super::{CHUNK_BYTES, CHUNK_PAGES, PAGE_BYTES, Run, boot};
 use crate::os::{self, Guard, Lock};
 use crate::stats;
-use crate::sync::Rank;
+use crate::sync::{CachePadded, Rank};
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 const LEVELS: usize = 9;
@@ -25,6 +25,9 @@ const ORDERS: usize = MAX_ORDER as usize + 1;
 
 /// Growth step in chunks, at most: 64 MiB of address space, no memory yet.
 const GROW_MOST: usize = 32;
+
+/// Alignments beyond 1 GiB, the largest page of x86-64, are refused: the arena grows up to the boundary, and its page map with it.
+const ALIGN_MOST_ORDER: u32 = 18;
 
 const NO_LIMIT: usize = usize::MAX;
 
@@ -46,7 +49,8 @@ pub(super) struct Buddy {
     pub policy: super::purge::Policy,
 }
 
-static BUDDY: Lock<Buddy> = Lock::new(
+/// Padded: what stands beside it is read by every `malloc`.
+static BUDDY: CachePadded<Lock<Buddy>> = CachePadded(Lock::new(
     Rank::Pages,
     Buddy {
         heads: [[NONE; ORDERS]; LEVELS],
@@ -59,7 +63,7 @@ static BUDDY: Lock<Buddy> = Lock::new(
         operations: 0,
         policy: super::purge::Policy::new(),
     },
-);
+));
 
 /// [`Buddy::soft_pages`], for who does not hold the lock.
 static SOFT_PAGES: AtomicUsize = AtomicUsize::new(NO_LIMIT);
@@ -110,11 +114,15 @@ pub(super) fn unlock_after_fork(child: bool) {
 }
 
 impl Buddy {
-    /// A run of `pages` pages whose first is a multiple of `2^align_order` bytes-wise pages; `None` if the arena is used up, or the hard limit
-    /// in the way.
+    /// Whether a run could be had if everything else were given back.
+    pub fn is_possible(&self, pages: usize, align_order: u32) -> bool {
+        pages <= self.hard_pages && pages <= arena::reserved_pages() && align_order <= ALIGN_MOST_ORDER
+    }
+
+    /// A run of `pages` pages on a boundary of `2^align_order` pages; `None` if the arena is used up, or the hard limit in the way.
     pub fn alloc(&mut self, pages: usize, align_order: u32) -> Option<Run> {
         // Not the last word: what is free may have memory already, and then costs none.
-        if pages > self.hard_pages {
+        if !self.is_possible(pages, align_order) {
             return None;
         }
         let run = if pages > CHUNK_PAGES || align_order > MAX_ORDER {
@@ -152,7 +160,7 @@ impl Buddy {
     /// A run that starts on a chunk: wholly free chunks in a row, and the tail of the last one stays free.
     fn alloc_chunks(&mut self, pages: usize, align_order: u32) -> Option<Run> {
         let count = pages.div_ceil(CHUNK_PAGES);
-        let align_chunks = 1usize.checked_shl(align_order.saturating_sub(MAX_ORDER))?;
+        let align_chunks = 1 << align_order.saturating_sub(MAX_ORDER);
         let first = self.find_chunks(count, align_chunks)?;
         let mut zero = 0;
         let mut rest = pages;

@@ -92,6 +92,11 @@ pub fn alloc(pages: usize, align_order: u32, temperature: Temperature) -> Option
     buddy::lock().alloc(pages, align_order)
 }
 
+/// Whether [`alloc`] could succeed if everything else were given back.
+pub fn is_possible(pages: usize, align_order: u32) -> bool {
+    buddy::lock().is_possible(pages, align_order)
+}
+
 /// Gives a run back. It must be nobody's in the page map by now.
 pub fn free(first: PageIndex, pages: usize, temperature: Temperature) {
     os::doze::note_activity();

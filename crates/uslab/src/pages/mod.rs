@@ -35,8 +35,8 @@ pub use arena::{
     PageIndex, address_of, clear_owner, descriptor, direct_owner_of, owner, owner_of, page_of, set_owner,
 };
 pub use buddy::{has_soft_limit, held_bytes, is_beyond_soft, set_limits, soft_limit_bytes};
-pub use cpu_pages::{alloc, extend, free, free_zeroed, init as init_cpu_lists};
-pub use purge::{has_free_memory, purge_all, purge_excess, purge_to, rested, settle};
+pub use cpu_pages::{alloc, extend, free, free_zeroed, init as init_cpu_lists, is_possible};
+pub use purge::{has_free_memory, purge_all, purge_excess, purge_some, rested, settle};
 
 /// Bytes of a page of this layer.
 pub const PAGE_BYTES: usize = 1 << PAGE_SHIFT;

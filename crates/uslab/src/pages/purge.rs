@@ -15,6 +15,8 @@ use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// Dirty pages that are kept whatever happens: 512 KiB.
 const BASE_PAGES: usize = (512 << 10) / PAGE_BYTES;
+/// What [`purge_some`] prefers: 64 KiB.
+const TOGETHER_PAGES: usize = 16;
 /// Most that the limit can learn: 512 MiB.
 const LEARN_MOST_PAGES: usize = (512 << 20) / PAGE_BYTES;
 
@@ -94,8 +96,13 @@ pub fn purge_excess() -> usize {
 /// Purges until at most `target_bytes` of free memory stay resident; says how many bytes went back.
 ///
 /// No lock is held during the system calls; pages freed meanwhile may or may not be seen.
-pub fn purge_to(target_bytes: usize) -> usize {
-    let group = (os::memory::page_bytes() / PAGE_BYTES).max(1);
+fn purge_to(target_bytes: usize) -> usize {
+    purge_groups(target_bytes, 1)
+}
+
+/// The same for what lies together, in groups of `least_pages`, a power of two up to 64, or of whole system pages.
+fn purge_groups(target_bytes: usize, least_pages: usize) -> usize {
+    let group = (os::memory::page_bytes() / PAGE_BYTES).max(least_pages);
     let mut purged = 0;
     // Each chunk once around at most: with large system pages some dirty pages cannot be purged.
     for _ in 0..arena::chunks_committed() {
@@ -126,9 +133,10 @@ pub fn purge_to(target_bytes: usize) -> usize {
 
         // Nobody owns a page of these groups, so nobody's descriptor is lost; zeroes are what a late reader may see (see `slab`).
         // A slab here and there must not keep a chunk's 32 KiB of descriptors.
-        for (word, _) in taken.iter().enumerate().filter(|&(_, &pages)| pages == u64::MAX) {
-            arena::purge_descriptors(PageIndex((index * CHUNK_PAGES + word * 64) as u32), 64);
-        }
+        let words = taken.map(|pages| if pages == u64::MAX { pages } else { 0 });
+        for_each_run(&words, |first, count| {
+            arena::purge_descriptors(PageIndex((index * CHUNK_PAGES + first) as u32), count);
+        });
 
         let mut buddy = buddy::lock();
         buddy.with_chunk(index, |chunk| chunk.restore(&taken, ok));
@@ -161,6 +169,19 @@ pub fn settle(rested: bool) -> usize {
 /// Whether [`purge_all`] would find anything. Takes no lock.
 pub fn has_free_memory() -> bool {
     stats::header().dirty_bytes.load(Relaxed) > 0 || super::cpu_pages::runs() > 0
+}
+
+/// Purges about `bytes` of what is free, but for the CPU page lists, which are what is used next; says how many bytes went back.
+///
+/// Each system call interrupts every CPU that runs a thread of the process. So it takes what lies together, and of the rest what is beyond the least that is kept:
+/// most of that lies together a little later.
+pub fn purge_some(bytes: usize) -> usize {
+    let dirty_bytes = stats::header().dirty_bytes.load(Relaxed) as usize;
+    if dirty_bytes == 0 {
+        return 0;
+    }
+    let target_bytes = dirty_bytes.saturating_sub(bytes);
+    purge_groups(target_bytes, TOGETHER_PAGES) + purge_to(target_bytes.max(BASE_PAGES * PAGE_BYTES))
 }
 
 /// Empties the CPU page lists and purges everything that is free; says how many bytes went back.

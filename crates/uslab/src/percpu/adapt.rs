@@ -8,7 +8,7 @@
 use super::CpuCache;
 use super::sheaf::{SIZES, Size};
 use crate::os::{self, Lock};
-use crate::sync::Rank;
+use crate::sync::{CachePadded, Rank};
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// Default of [`bound_bytes`]: 1.5 MiB.
@@ -55,12 +55,18 @@ pub(super) struct Adapt {
     /// The user chose the size.
     fixed: bool,
     object_bytes: usize,
+    /// Link of the ring below, under its lock.
+    next: AtomicPtr<CpuCache>,
+    /// Apart from the rest, which passes look at.
+    counts: CachePadded<Counts>,
+}
+
+#[derive(Default)]
+struct Counts {
     /// Misses, and services by the spare, since somebody last looked for a cache that can give.
     misses: AtomicU32,
     barn_served: AtomicU32,
     spare_served: AtomicU32,
-    /// Link of the ring below, under its lock.
-    next: AtomicPtr<CpuCache>,
 }
 
 /// Bytes that one CPU's two sheaves of `size` hold.
@@ -105,10 +111,8 @@ impl Adapt {
             most: if fixed { start } else { most.max(start) },
             fixed,
             object_bytes,
-            misses: AtomicU32::new(0),
-            barn_served: AtomicU32::new(0),
-            spare_served: AtomicU32::new(0),
             next: AtomicPtr::new(core::ptr::null_mut()),
+            counts: CachePadded(Counts::default()),
         }
     }
 
@@ -127,20 +131,20 @@ impl Adapt {
 
     /// A CPU whose last miss was `last` missed again; `barn` says whether the barn could help.
     pub fn note_miss(&self, last: u32, miss: Miss, barn: bool) {
-        self.misses.fetch_add(1, Relaxed);
+        self.counts.misses.fetch_add(1, Relaxed);
         let bounced = last != 0 && last != miss as u32;
-        let wandered = barn && self.barn_served.fetch_add(1, Relaxed) + 1 >= BARN_SERVED;
+        let wandered = barn && self.counts.barn_served.fetch_add(1, Relaxed) + 1 >= BARN_SERVED;
         if bounced || wandered {
-            self.barn_served.store(0, Relaxed);
+            self.counts.barn_served.store(0, Relaxed);
             self.grow(bound_bytes(), true);
         }
     }
 
     /// A CPU went on with its spare. That is cheap, and still some twenty times what the fast path costs.
     pub fn note_spare(&self) {
-        self.misses.fetch_add(1, Relaxed);
-        if self.spare_served.fetch_add(1, Relaxed) + 1 >= SPARE_SERVED {
-            self.spare_served.store(0, Relaxed);
+        self.counts.misses.fetch_add(1, Relaxed);
+        if self.counts.spare_served.fetch_add(1, Relaxed) + 1 >= SPARE_SERVED {
+            self.counts.spare_served.store(0, Relaxed);
             self.grow(bound_bytes() / 2, false);
         }
     }
@@ -173,7 +177,7 @@ impl Adapt {
     /// Halves the capacity, if the cache had no misses since it was last asked; says what that frees.
     fn give_up(&self) -> usize {
         let size = self.size();
-        if self.fixed || self.misses.swap(0, Relaxed) > 0 || size.0 == 0 {
+        if self.fixed || self.counts.misses.swap(0, Relaxed) > 0 || size.0 == 0 {
             return 0;
         }
         let next = Size(size.0 - 1);

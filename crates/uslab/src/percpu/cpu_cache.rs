@@ -221,7 +221,7 @@ impl CpuCache {
         }
     }
 
-    fn served_by(&self) -> Server<'_> {
+    pub(super) fn served_by(&self) -> Server<'_> {
         if !self.caching {
             return Server::Slabs;
         }
@@ -233,7 +233,7 @@ impl CpuCache {
     }
 
     /// Takes a sheaf out of the slot; waits for a fork to end if one is in progress.
-    fn take_out(&self, access: &impl Access, which: Which) -> *mut Sheaf {
+    pub(super) fn take_out(&self, access: &impl Access, which: Which) -> *mut Sheaf {
         loop {
             // SAFETY: the dummy may go into any slot.
             match unsafe { access.exchange(which, dummy()) } {
@@ -452,7 +452,7 @@ impl CpuCache {
     }
 
     /// Brings the statistics up to what this CPU's sheaves hold now.
-    fn account(&self, access: &impl Access) {
+    pub(super) fn account(&self, access: &impl Access) {
         let slot = access.slot();
         let now = held(slot);
         let before = slot.counted.swap(now as u32, Relaxed);
@@ -477,7 +477,7 @@ impl CpuCache {
 
 /// Objects in a slot's sheaves, as they look from outside. A sheaf may go away while it is looked at: its memory stays
 /// mapped, so the number is then merely wrong, once.
-fn held(slot: &Slot) -> usize {
+pub(super) fn held(slot: &Slot) -> usize {
     let count = |which| {
         let sheaf = slot.place(which).load(Relaxed);
         // SAFETY: sheaves lie in the arena or are the dummy; both stay mapped, and the count is an atomic.
@@ -486,7 +486,7 @@ fn held(slot: &Slot) -> usize {
     count(Which::Main) + count(Which::Spare)
 }
 
-enum Server<'a> {
+pub(super) enum Server<'a> {
     Slabs,
     Sequences(Sequences),
     Lock(Locked<'a>),

@@ -8,7 +8,9 @@
 //! ```
 
 use super::CpuCache;
+use super::access::Access;
 use super::adapt;
+use super::cpu_cache::{Server, held};
 use super::sheaf::{self, Owned};
 use crate::os::{self, Lock};
 use crate::rseq::locked::LockedSlot;
@@ -79,6 +81,41 @@ impl CpuCache {
     /// Empties slots and barns into the slabs.
     pub fn drain_all(&self) {
         self.drain_slots();
+        self.drain_barns();
+    }
+
+    /// Empties this CPU's slot and the barns, where this thread's frees went. Interrupts nobody.
+    pub fn drain_here(&self) {
+        let sheaves = match self.served_by() {
+            Server::Slabs => [dummy(); 2],
+            Server::Sequences(access) => self.take_both(&access),
+            Server::Lock(access) => self.take_both(&access),
+        };
+        for sheaf in sheaves.into_iter().filter(|&sheaf| !is_dummy(sheaf)) {
+            self.dissolve(&mut Owned(sheaf), Keep::Target);
+            stats::record(self.slabs().id()).drains.fetch_add(1, Relaxed);
+        }
+        self.drain_barns();
+    }
+
+    /// Whether this CPU's slot holds so many bytes of objects; about, since the thread may leave its CPU. Where sheaves are too small for that nothing is looked at that
+    /// other CPUs write, and no line of theirs is fetched along.
+    pub fn holds_here(&self, bytes: usize) -> bool {
+        let object_bytes = self.slabs().geometry().object_bytes;
+        2 * self.capacity() * object_bytes >= bytes
+            && self
+                .slots()
+                .get(crate::rseq::current_cpu())
+                .is_some_and(|slot| held(slot) * object_bytes >= bytes)
+    }
+
+    fn take_both(&self, access: &impl Access) -> [*mut Sheaf; 2] {
+        let both = BOTH.map(|which| self.take_out(access, which));
+        self.account(access);
+        both
+    }
+
+    fn drain_barns(&self) {
         for barn in self.barns() {
             while let Some(sheaf) = barn.take_any() {
                 let n = Owned(sheaf).count();

@@ -9,8 +9,10 @@ use core::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Relaxed, Order
 /// A shrinker that has taken this long in a pass is left until the next: one that is slow holds up the others no longer.
 const BUDGET_NS: u64 = 20_000_000;
 
-/// Gives `bytes` of memory back to the system if it can, from what is free first and then from what registered shrinkers let go; says how
-/// many it gave, which may be more.
+/// Gives `bytes` of memory back to the system if it can; says how many it gave, which may be more.
+///
+/// First goes what is free and nobody is about to use, then what registered shrinkers let go, and the sheaves that programs are using only where that is not
+/// enough.
 ///
 /// Blocks for as long as callbacks do, about 20 ms each in a pass. Several threads may reclaim at once: none waits for another. From within a
 /// callback it does nothing and returns 0. `usize::MAX` takes everything.
@@ -52,11 +54,9 @@ pub(super) fn run(bytes: usize, mut goal: Goal) -> Progress {
     }
     let (purged_before, used_before) = (purged_bytes(), stats::usage().allocated_bytes);
     let given = || purged_bytes().wrapping_sub(purged_before) as usize;
-    // Of the reclaim calls that Linux saw in 2002 nine in ten came back empty-handed, and stood in a queue for it.
-    if cache::has_free_memory() {
-        release();
-    }
+    release(bytes);
     let mut tired = Tired::default();
+    let mut swept = false;
     let (mut round, mut waits, mut entries, mut estimated_bytes) = (0, 0, 0_usize, 0);
     loop {
         let (missing_bytes, holes) = match &mut goal {
@@ -67,7 +67,7 @@ pub(super) fn run(bytes: usize, mut goal: Goal) -> Progress {
                 false => (bytes.saturating_mul(1 << round), 2),
             },
         };
-        if missing_bytes == 0 || round > LIGHTEST + URGES_MOST {
+        if missing_bytes == 0 {
             break;
         }
         let pressure = Pressure {
@@ -76,6 +76,15 @@ pub(super) fn run(bytes: usize, mut goal: Goal) -> Progress {
             part: WHOLE,
         };
         let prospect = look_at_all(&pressure, &tired);
+        // What programs are using is taken where entries alone do not bring it.
+        if (prospect.freeable == 0 || round >= LIGHTEST) && !swept {
+            swept = true;
+            sweep();
+            continue;
+        }
+        if round > LIGHTEST + URGES_MOST {
+            break;
+        }
         // The priorities go by powers of two; what is more than enough of one is not asked for.
         let entry_bytes = (used_before / prospect.freeable.max(1)).max(1);
         // No less than a lot, which is what shrinkers are asked for at least.
@@ -91,7 +100,8 @@ pub(super) fn run(bytes: usize, mut goal: Goal) -> Progress {
         if freed.entries > 0 {
             entries = freed.entries.saturating_add(entries);
             estimated_bytes = freed.entries.saturating_mul(entry_bytes).saturating_add(estimated_bytes);
-            release();
+            release(missing_bytes);
+            swept = false;
         } else if matches!(goal, Goal::Until(_)) && waits < WAITS_MOST && freed.passed_over {
             // Nothing is not the last word, if that is because others are inside.
             waits += 1;
@@ -255,11 +265,21 @@ fn retire(visit: &mut Visit) {
 }
 
 static RELEASING: AtomicBool = AtomicBool::new(false);
-/// Gives back what is free: sheaves, empty slabs, pages. One thread at a time does; the others have nothing to add, and go on.
-fn release() {
-    if !RELEASING.swap(true, Acquire) {
-        cache::release_memory();
+
+/// Gives back so much of what is free and not about to be used. One thread at a time does; the others have little to add, and go on.
+///
+/// Of the reclaim calls that Linux saw in 2002 nine in ten came back empty-handed, and stood in a queue for it: where there is nothing, no lock is taken.
+fn release(bytes: usize) {
+    if cache::has_free_memory() && !RELEASING.swap(true, Acquire) {
+        cache::release_some(bytes);
         RELEASING.store(false, Release);
+    }
+}
+
+/// Gives back all that is free: sheaves, empty slabs, pages. Waits for others who do: an allocation must not fail for what they are about to free.
+fn sweep() {
+    if cache::has_free_memory() {
+        cache::release_memory();
     }
 }
 

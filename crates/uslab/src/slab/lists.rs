@@ -46,6 +46,8 @@ pub(super) struct Lists {
     pub target: u32,
     /// Empty slabs that were released and have not been made again: each one that is raises the target.
     regret: u32,
+    /// What of these lists is counted in [`super::pool::Slabs`].
+    pub spare: usize,
     last_ms: u64,
 }
 
@@ -54,7 +56,14 @@ const TARGET_LEAST: u32 = 1;
 
 impl Lists {
     pub const fn new() -> Lists {
-        Lists { heads: [NONE; LISTS], counts: [0; LISTS], target: TARGET_LEAST, regret: 0, last_ms: 0 }
+        Lists {
+            heads: [NONE; LISTS],
+            counts: [0; LISTS],
+            target: TARGET_LEAST,
+            regret: 0,
+            spare: 0,
+            last_ms: 0,
+        }
     }
 
     /// The fullest partial slab, else an empty one.

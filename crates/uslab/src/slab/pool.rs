@@ -9,9 +9,9 @@ use crate::os::{Guard, Lock};
 use crate::pages::{self, PageIndex, Temperature};
 use crate::rseq::Face;
 use crate::stats::{self, layout::Record};
-use crate::sync::{Rank, prefetch_for_write};
+use crate::sync::{CachePadded, Rank, prefetch_for_write};
 use core::sync::atomic::{
-    AtomicI64,
+    AtomicI64, AtomicUsize,
     Ordering::{Acquire, Relaxed},
     fence,
 };
@@ -48,8 +48,10 @@ pub struct Slabs {
     nodes: *const Node,
     node_count: usize,
     name: &'static str,
+    /// Empty slabs beyond the last of each node. Whoever looks at it takes no line away from those who use the cache: it changes seldom.
+    spare: AtomicUsize,
     /// Objects that are neither free in a slab nor never made: in use, or in somebody's sheaf.
-    taken: AtomicI64,
+    taken: CachePadded<AtomicI64>,
 }
 
 // SAFETY: the nodes live for ever and are locks; the rest never changes.
@@ -91,7 +93,8 @@ impl Slabs {
             nodes,
             node_count,
             name,
-            taken: AtomicI64::new(0),
+            spare: AtomicUsize::new(0),
+            taken: CachePadded(AtomicI64::new(0)),
         }
     }
 
@@ -145,7 +148,7 @@ impl Slabs {
                 got += taken;
                 lists.place(slab, list_for(left, self.geometry.objects));
             }
-            self.publish(&lists, node);
+            self.publish(&mut lists, node);
         }
         while got < least {
             let taken = self.grow(node, &mut out[got..]);
@@ -185,10 +188,10 @@ impl Slabs {
         record.grows.fetch_add(1, Relaxed);
         record.slab_free.fetch_add(objects as i64, Relaxed);
         let mut lists = self.nodes()[node].0.lock();
-        lists.note_grow((KEEP_MOST_BYTES / (self.geometry.pages() * pages::PAGE_BYTES)) as u32);
+        lists.note_grow((KEEP_MOST_BYTES / self.slab_bytes()) as u32);
         // An object may have come back already, through another thread: look at the count as it is.
         lists.place(slab, list_for(slab.count().load(Acquire), objects));
-        self.publish(&lists, node);
+        self.publish(&mut lists, node);
         taken
     }
 
@@ -230,7 +233,7 @@ impl Slabs {
         most_slabs: usize,
         reconcile: impl Fn(&Self, Slab),
     ) -> usize {
-        let bytes = self.geometry.pages() * pages::PAGE_BYTES;
+        let bytes = self.slab_bytes();
         let (mut given, mut visits) = (0, 0);
         let mut rest = objects;
         while let Some(&first) = rest.last()
@@ -339,7 +342,7 @@ impl Slabs {
                 lists.note_release();
                 self.detach_empty(&mut lists)
             });
-            self.publish(&lists, node);
+            self.publish(&mut lists, node);
             released
         };
         for slab in released.into_iter().flatten() {
@@ -352,7 +355,7 @@ impl Slabs {
     fn reconcile_and_keep(&self, slab: Slab) {
         if let Some((node, mut lists)) = self.place(slab) {
             lists.target = lists.target.max(lists.empty());
-            self.publish(&lists, node);
+            self.publish(&mut lists, node);
         }
     }
 
@@ -397,34 +400,51 @@ impl Slabs {
 
     /// Gives all empty slabs to the page layer; says how many bytes.
     pub fn shrink(&self) -> usize {
-        self.release_beyond(|_| 0)
+        self.release_beyond(usize::MAX, |_| 0)
+    }
+
+    /// Bytes of empty slabs beyond the last of each node, which the next object may come from. Takes no lock.
+    pub fn spare_bytes(&self) -> usize {
+        self.spare.load(Relaxed) * self.slab_bytes()
+    }
+
+    /// Gives so many of these to the page layer, rounded down to whole slabs; says how many bytes.
+    pub fn shrink_by(&self, bytes: usize) -> usize {
+        match bytes / self.slab_bytes() {
+            0 => 0,
+            most => self.release_beyond(most, |_| 1),
+        }
+    }
+
+    fn slab_bytes(&self) -> usize {
+        self.geometry.pages() * pages::PAGE_BYTES
     }
 
     /// The same for those beyond the target, which fades with time.
     pub fn settle(&self) -> usize {
-        self.release_beyond(|lists| {
+        self.release_beyond(usize::MAX, |lists| {
             lists.decay();
             lists.target
         })
     }
 
-    /// Releases empty slabs until each node has no more than `kept` says.
-    fn release_beyond(&self, kept: impl Fn(&mut Lists) -> u32) -> usize {
-        let mut bytes = 0;
+    /// Releases empty slabs until each node has no more than `kept` says, or `most` are gone.
+    fn release_beyond(&self, most: usize, kept: impl Fn(&mut Lists) -> u32) -> usize {
+        let mut gone = 0;
         for (index, node) in self.nodes().iter().enumerate() {
             loop {
                 let mut lists = node.0.lock();
-                let beyond = lists.empty() > 0 && lists.empty() > kept(&mut lists);
+                let beyond = gone < most && lists.empty() > 0 && lists.empty() > kept(&mut lists);
                 let Some(slab) = beyond.then(|| self.detach_empty(&mut lists)).flatten() else {
-                    self.publish(&lists, index);
+                    self.publish(&mut lists, index);
                     break;
                 };
                 drop(lists);
                 self.release(slab);
-                bytes += self.geometry.pages() * pages::PAGE_BYTES;
+                gone += 1;
             }
         }
-        bytes
+        gone * self.slab_bytes()
     }
 
     /// Calls `visit` for each object that is not free in its slab, until it says false. Walks the page map: slow, and exact only
@@ -458,6 +478,7 @@ impl Slabs {
         });
         let record = self.record();
         self.taken.store(0, Relaxed);
+        self.spare.store(0, Relaxed);
         record.slab_free.store(0, Relaxed);
         record.partial_slabs.store(0, Relaxed);
         record.empty_slabs.store(0, Relaxed);
@@ -465,7 +486,12 @@ impl Slabs {
 
     /// Writes what the lock guards to the cache's record. With several nodes the last one to change is shown for partial, empty
     /// and target; slabs and free objects are sums.
-    fn publish(&self, lists: &Lists, node: usize) {
+    fn publish(&self, lists: &mut Lists, node: usize) {
+        let spare = lists.empty().saturating_sub(1) as usize;
+        if spare != lists.spare {
+            self.spare.fetch_add(spare.wrapping_sub(lists.spare), Relaxed);
+            lists.spare = spare;
+        }
         if node == 0 || self.node_count == 1 {
             let record = self.record();
             record.partial_slabs.store(i64::from(lists.partial()), Relaxed);

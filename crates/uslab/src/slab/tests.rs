@@ -113,6 +113,21 @@ fn a_live_set_of_many_slabs_stays_after_it_was_learnt() {
 }
 
 #[test]
+fn some_empty_slabs_go_and_the_last_does_not() {
+    let (slabs, record) = slabs(4096, None);
+    let round = || give(slabs, &take(slabs, 400));
+    (0..4).for_each(|_| round());
+    let (spare, slab_bytes) = (slabs.spare_bytes(), slabs.geometry().pages() * crate::pages::PAGE_BYTES);
+    assert!(spare > 8 * slab_bytes);
+    assert_eq!(slabs.shrink_by(slab_bytes - 1), 0);
+    assert_eq!(slabs.shrink_by(3 * slab_bytes + 1), 3 * slab_bytes);
+    assert_eq!(slabs.spare_bytes(), spare - 3 * slab_bytes);
+    assert_eq!(slabs.shrink_by(usize::MAX), spare - 3 * slab_bytes);
+    assert_eq!((slabs.spare_bytes(), record.empty_slabs.load(Relaxed)), (0, 1));
+    assert!(slabs.shrink() > 0);
+}
+
+#[test]
 fn constructors_run_once_an_object_and_free_objects_are_not_written() {
     /// # Safety
     /// `object` must be memory of 96 bytes that nobody else uses.

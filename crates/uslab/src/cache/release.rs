@@ -1,0 +1,98 @@
+//! Giving back: what is free in caches and pages goes to the system.
+//!
+//! ```text
+//!   pages with memory behind them ── release_some: as many as are wanted
+//!   sheaves of this CPU, barns    ── release_some: where they hold much
+//!   empty slabs                   ── release_some: of each cache in proportion, but its last
+//!   what rested half a second     ── settle
+//!   everything                    ── release_memory
+//! ```
+//!
+//! What is taken from a cache in use it will ask for again: a slot that is drained costs its thread a slow path and, if the slab went with it, a page fault.
+
+use super::{registry, start};
+use crate::pages;
+use crate::percpu::sheaf;
+
+/// Gives free memory of the whole process back to the system, now: all sheaves, empty slabs and free pages. Says how many
+/// bytes went.
+pub fn release_memory() -> usize {
+    if !start::is_ready() {
+        return 0;
+    }
+    // Keeps caches from being destroyed meanwhile.
+    let registry = registry::lock();
+    registry::for_each(|core| {
+        core.cpu.drain_all();
+        core.cpu.slabs().shrink();
+    });
+    drop(registry);
+    sheaf::slabs().iter().for_each(|slabs| {
+        slabs.shrink();
+    });
+    pages::purge_all()
+}
+
+/// Gives back about `bytes` of what nobody will miss soon: free pages; then sheaves that this thread has filled, where they hold enough to matter; then empty
+/// slabs beyond each cache's last, of all caches in proportion to what they have. Says how many bytes went.
+pub(crate) fn release_some(bytes: usize) -> usize {
+    let purged = pages::purge_some(bytes);
+    let missing = bytes.saturating_sub(purged);
+    if missing == 0 || !start::is_ready() {
+        return purged;
+    }
+    // Keeps caches from being destroyed meanwhile.
+    let registry = registry::lock();
+    let (mut spare, enough) = (0, (missing / ENOUGH_PART).max(ENOUGH_BYTES));
+    registry::for_each(|core| {
+        if core.cpu.holds_here(enough) {
+            core.cpu.drain_here();
+        }
+        spare += core.cpu.slabs().spare_bytes();
+    });
+    let wanted = missing.min(spare) as u128;
+    registry::for_each(|core| {
+        let slabs = core.cpu.slabs();
+        let share = slabs.spare_bytes() as u128 * wanted / spare.max(1) as u128;
+        slabs.shrink_by(share as usize);
+    });
+    drop(registry);
+    purged + pages::purge_some(missing)
+}
+
+/// Sheaves matter that hold such a part of what is missing, and so much: those that are at work elsewhere are spared.
+const ENOUGH_PART: usize = 16;
+const ENOUGH_BYTES: usize = 64 << 10;
+
+/// Whether [`release_memory`] would find anything. Takes no lock.
+pub(crate) fn has_free_memory() -> bool {
+    pages::has_free_memory() || registry::any(|core| core.cpu.has_free())
+}
+
+/// What the background thread does twice a second: sheaves that nobody touched since the last time are emptied, empty slabs above their
+/// targets and pages above theirs go back; of caches and pages that rested altogether, all of them. True if there was nothing to do, and
+/// nothing is left to.
+pub(crate) fn settle() -> bool {
+    let mut idle = true;
+    let rested = pages::rested();
+    // One cache at a time under the lock, which keeps it from being destroyed: making one waits for one.
+    for id in registry::ids() {
+        let _registry = registry::lock();
+        let Some(core) = registry::cache(id) else { continue };
+        let slabs = core.cpu.slabs();
+        if core.cpu.settle() {
+            idle &= slabs.shrink() == 0;
+        } else {
+            slabs.settle();
+            idle = false;
+        }
+    }
+    for slabs in sheaf::slabs() {
+        if idle {
+            slabs.shrink()
+        } else {
+            slabs.settle()
+        };
+    }
+    pages::settle(rested) == 0 && rested && idle
+}
