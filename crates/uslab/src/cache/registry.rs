@@ -7,7 +7,7 @@ use super::body::{Core, Memory, Spare};
 use crate::os::{self, Futex, Guard, Lock};
 use crate::percpu::sheaf::RUN_ID;
 use crate::rseq::PLAIN_OWNERS;
-use crate::sync::Rank;
+use crate::sync::{CachePadded, Rank};
 use core::sync::atomic::{
     AtomicPtr, AtomicU32, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst,
 };
@@ -36,8 +36,10 @@ pub struct Registry {
 // SAFETY: the memory that it keeps belongs to nobody else.
 unsafe impl Send for Registry {}
 
-static REGISTRY: Lock<Registry> =
-    Lock::new(Rank::Registry, Registry { first_free: FIRST_CACHE_ID, spare: core::ptr::null_mut() });
+static REGISTRY: CachePadded<Lock<Registry>> = CachePadded(Lock::new(
+    Rank::Registry,
+    Registry { first_free: FIRST_CACHE_ID, spare: core::ptr::null_mut() },
+));
 
 pub(super) fn lock() -> Guard<'static, Registry> {
     REGISTRY.lock()
@@ -49,7 +51,7 @@ pub(super) fn lock_for_fork() {
 
 pub(super) fn unlock_after_fork(child: bool) {
     if child {
-        WALKS.iter().for_each(|walks| walks.store(0, Relaxed));
+        WALKS.whole().iter().for_each(|walks| walks.store(0, Relaxed));
         REGISTRY.reset_in_child()
     } else {
         REGISTRY.release_after_fork()
@@ -80,7 +82,7 @@ pub(super) fn any(check: impl FnMut(&'static Core) -> bool) -> bool {
 }
 
 /// Walks that are under way, by the phase in which they began: this one or the last.
-static WALKS: [AtomicU32; 2] = [const { AtomicU32::new(0) }; 2];
+static WALKS: CachePadded<[AtomicU32; 2]> = CachePadded([const { AtomicU32::new(0) }; 2]);
 /// Changed under the registry's lock, and only when no walk of the phase before is left.
 static PHASE: AtomicU32 = AtomicU32::new(0);
 

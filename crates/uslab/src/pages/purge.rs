@@ -68,7 +68,8 @@ pub(super) fn after_free(dirty_pages: usize) {
     }
     let Some(beyond) = beyond_limit() else { return };
     if os::doze::is_tended() && beyond <= LEFT_MOST_PAGES {
-        if !TOLD.swap(true, Relaxed) {
+        // A look first: what stands on its line is read by every slow path.
+        if !TOLD.load(Relaxed) && !TOLD.swap(true, Relaxed) {
             os::doze::wake();
         }
     } else {

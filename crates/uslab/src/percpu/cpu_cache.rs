@@ -50,24 +50,25 @@ pub struct Parts {
 }
 
 impl CpuCache {
-    /// Bytes of slots for `cpus` CPUs: one for each, behind the one that the page map names.
+    /// Bytes of slots for `cpus` CPUs: one for each, behind the cache's own dummy and the slot that the page map names.
     pub const fn slot_bytes(cpus: usize) -> usize {
-        (cpus + 1) * size_of::<Slot>()
+        (cpus + 2) * size_of::<Slot>()
     }
 
     /// How the page map is to name the pages of the cache `id` with these slots.
     ///
-    /// Where sequences run, its slots themselves. In locked mode, in which every sequence believes to be on CPU 0, a slot before them that
-    /// always has the dummy.
+    /// Where sequences run, its slots themselves. In locked mode, in which every sequence believes to be on CPU 0, a slot before them that always has a dummy. That is
+    /// one of the cache's own: `pop` writes a zero over its zero, and threads that use different caches would take one line from each other with every call.
     ///
     /// # Safety
     /// `slots` must be memory of [`CpuCache::slot_bytes`], aligned to 64, that lives for ever and nobody else uses.
     pub unsafe fn face(slots: *mut u8, id: u16) -> Face {
-        let first = slots.cast::<Slot>();
-        let slot = Slot::holding(dummy());
+        let (own, first) = (slots.cast::<Sheaf>(), slots.wrapping_add(size_of::<Slot>()).cast::<Slot>());
+        let slot = Slot::holding(if mode() == Mode::Rseq { dummy() } else { own });
         slot.id.store(u32::from(id), Relaxed);
         // SAFETY: the caller's promise.
         unsafe {
+            own.write(Sheaf::without_room());
             first.write(slot);
             Face::of_slots(first)
         }
@@ -84,7 +85,7 @@ impl CpuCache {
     /// The parts' memory must be as large as they say and be the cache's for ever; the slabs' face must come from [`CpuCache::face`].
     pub unsafe fn new(slabs: Slabs, parts: Parts) -> CpuCache {
         let face = slabs.face().slots();
-        // SAFETY: the face is the first of the slots' memory, which has one more than there are CPUs.
+        // SAFETY: the face is the first slot of the memory, which has one more than there are CPUs.
         let slots = if mode() == Mode::Rseq { face } else { unsafe { face.add(1) } };
         for cpu in 0..parts.cpus {
             // SAFETY: the caller's promise. The face itself has been written, with its id.

@@ -3,6 +3,7 @@
 use super::balance::{LIGHTEST, WHOLE, expected};
 use super::registry::{self, Entry, Outcome, Visit};
 use super::shrinker::ShrinkControl;
+use crate::sync::CachePadded;
 use crate::{cache, os, stats};
 use core::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
@@ -264,7 +265,7 @@ fn retire(visit: &mut Visit) {
     visit.retire();
 }
 
-static RELEASING: AtomicBool = AtomicBool::new(false);
+static RELEASING: CachePadded<AtomicBool> = CachePadded(AtomicBool::new(false));
 
 /// Gives back so much of what is free and not about to be used. One thread at a time does; the others have little to add, and go on.
 ///
@@ -285,5 +286,5 @@ fn sweep() {
 
 /// In a fork child: the thread that was releasing is not here.
 pub(super) fn reset_in_child() {
-    RELEASING.store(false, Relaxed);
+    RELEASING.whole().store(false, Relaxed);
 }

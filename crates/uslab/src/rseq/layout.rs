@@ -24,6 +24,11 @@ pub struct Sheaf {
 }
 
 impl Sheaf {
+    /// A sheaf without room: empty for pop, full for push.
+    pub const fn without_room() -> Sheaf {
+        Sheaf { count: AtomicU32::new(0), capacity: AtomicU32::new(0), sentinel: AtomicUsize::new(0) }
+    }
+
     /// The place of object `index`, counted from 1.
     ///
     /// # Safety
@@ -108,8 +113,7 @@ impl Slot {
 #[repr(align(64))]
 struct Lonely(Sheaf);
 
-static DUMMY: Lonely =
-    Lonely(Sheaf { count: AtomicU32::new(0), capacity: AtomicU32::new(0), sentinel: AtomicUsize::new(0) });
+static DUMMY: Lonely = Lonely(Sheaf::without_room());
 
 /// The sheaf that stands where a CPU has none: empty for pop, full for push, so that both take their slow path.
 #[inline(always)]

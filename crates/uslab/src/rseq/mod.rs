@@ -38,8 +38,8 @@
 //!
 //! # Without registration
 //! The fast path is the same code. Where the process runs locked (see [`Mode`]) the area that it reads is a scratch part of the
-//! thread control block that always says CPU 0, and every cache's fast slots are [`dummy_slots`]: pop finds the sheaf
-//! empty and push finds it full, and the slow path does the work under the slot's lock.
+//! thread control block that always says CPU 0, and there each cache has a dummy of its own: pop finds the sheaf empty and push
+//! finds it full, and the slow path does the work under the slot's lock.
 
 #[cfg(all(target_arch = "aarch64", not(target_env = "musl")))]
 #[path = "aarch64.rs"]

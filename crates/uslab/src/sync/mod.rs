@@ -19,6 +19,14 @@ pub use rank::{Rank, only_thread_left};
 #[repr(align(64))]
 pub struct CachePadded<T>(pub T);
 
+impl<T> CachePadded<T> {
+    /// The value, by an address that the compiler must believe to be known elsewhere. Used once, in cold code, it keeps the padding of a static
+    /// that is only loaded and stored: those are taken apart otherwise (docs/adr/0017).
+    pub fn whole(&self) -> &T {
+        &core::hint::black_box(self).0
+    }
+}
+
 impl<T> core::ops::Deref for CachePadded<T> {
     type Target = T;
     fn deref(&self) -> &T {
