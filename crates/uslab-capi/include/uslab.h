@@ -167,7 +167,7 @@ void *uslab_malloc(size_t size) USLAB_NOEXCEPT USLAB_DIRECT USLAB_ATTRIBUTE((mal
 void *uslab_calloc(size_t count, size_t size) USLAB_NOEXCEPT USLAB_ATTRIBUTE((malloc, alloc_size(1, 2)));
 void *uslab_realloc(void *pointer, size_t size) USLAB_NOEXCEPT USLAB_ATTRIBUTE((alloc_size(2)));
 
-/* `align` must be a power of two; any size. */
+/* `align` must be a power of two, up to 1 GiB; any size. */
 void *uslab_aligned_alloc(size_t align, size_t size) USLAB_NOEXCEPT USLAB_ATTRIBUTE((malloc, alloc_size(2)));
 
 /* uslab_malloc with the switches of an allocation. */

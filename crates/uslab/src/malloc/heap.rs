@@ -71,7 +71,7 @@ impl Heap {
         unsafe { self.inner.as_ref() }
     }
 
-    /// `size` bytes on a boundary of `align`, uninitialised; `None` if there is no memory or `align` is not a power of two.
+    /// `size` bytes on a boundary of `align`, uninitialised; `None` if there is no memory or `align` is not a power of two, or beyond 1 GiB.
     pub fn alloc(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
         if !align.is_power_of_two() {
             return None;
