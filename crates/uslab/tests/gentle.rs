@@ -11,10 +11,12 @@ mod modes;
 use modes::in_both_modes;
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering::Relaxed;
+use uslab::malloc::{aligned_alloc, free, malloc};
 use uslab::reclaim::LruCache;
 use uslab::stats::{self, layout::Record};
-use uslab::{CacheBuilder, RawCache, reclaim};
+use uslab::{CacheBuilder, RawCache, reclaim, set_limit};
 
+const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 const NO_REAPER: [(&str, &str); 1] = [("USLAB_REAPER", "0")];
 
@@ -25,6 +27,24 @@ fn record_of(cache: &RawCache) -> &'static Record {
         name.eq(cache.name().bytes())
     };
     (0..records).map(stats::record).find(named).expect("the cache is listed")
+}
+
+/// Something that a pass can ask, to see whether it does.
+fn entries(count: u64) -> LruCache<u64, [u8; 4000]> {
+    let entries = LruCache::new("entries").unwrap();
+    (0..count).for_each(|key| _ = entries.insert(key, [1; 4000]));
+    entries
+}
+
+/// Pages that are written, 32 KiB apart, so that each has a large run for itself.
+fn pages_apart(count: usize) -> Vec<*mut u8> {
+    let page = |_| {
+        let page = aligned_alloc(32 * KIB, 4096);
+        // SAFETY: ours, of that size.
+        unsafe { page.write_bytes(1, 4096) };
+        page
+    };
+    (0..count).map(page).collect()
 }
 
 fn empty_slabs(cache: &RawCache) -> usize {
@@ -51,7 +71,7 @@ fn with_empty_slabs(name: &str, objects: usize) -> RawCache {
 #[test]
 fn sheaves_in_use_stay_while_entries_bring_what_is_wanted() {
     in_both_modes("sheaves_in_use_stay_while_entries_bring_what_is_wanted", &NO_REAPER, || {
-        let entries = LruCache::<u64, [u8; 4000]>::new("entries").unwrap();
+        let entries = entries(0);
         let busy = CacheBuilder::new("busy").build_raw(64).unwrap();
         let use_it = || {
             let object = busy.alloc().expect("memory");
@@ -93,8 +113,7 @@ fn empty_slabs_go_in_proportion_and_the_last_stays() {
     in_both_modes("empty_slabs_go_in_proportion_and_the_last_stays", &NO_REAPER, || {
         let [many, few] = [with_empty_slabs("many", 8000), with_empty_slabs("few", 2000)];
         // Something to ask first, so that the pass does not take everything.
-        let entries = LruCache::<u64, [u8; 4000]>::new("entries").unwrap();
-        (0..1000).for_each(|key| _ = entries.insert(key, [1; 4000]));
+        let entries = entries(1000);
         let caches = [&many, &few];
         let before = caches.map(empty_slabs);
         println!("empty slabs: {before:?}");
@@ -111,6 +130,80 @@ fn empty_slabs_go_in_proportion_and_the_last_stays() {
         }
         // Pages that lists keep count as missing, and a few entries go for them.
         assert!(entries.len() > 500, "{}", entries.len());
+    });
+}
+
+#[test]
+fn empty_slabs_of_many_caches_go_before_entries() {
+    in_both_modes("empty_slabs_of_many_caches_go_before_entries", &NO_REAPER, || {
+        let entries = entries(4000);
+        let names: Vec<String> = (0..64).map(|n| format!("many{n}")).collect();
+        let caches: Vec<RawCache> = names.iter().map(|name| with_empty_slabs(name, 400)).collect();
+        let sum = || caches.iter().map(empty_slabs).sum::<usize>();
+        let before = sum();
+        reclaim(stats::usage().dirty_bytes + MIB);
+        println!("empty slabs: {before} and {} after, entries: {}", sum(), entries.len());
+        assert!(entries.len() == 4000 && sum() < before);
+    });
+}
+
+#[test]
+fn barns_that_hold_much_go_before_entries() {
+    in_both_modes("barns_that_hold_much_go_before_entries", &NO_REAPER, || {
+        let entries = entries(4000);
+        let names: Vec<String> = (0..32).map(|n| format!("barn{n}")).collect();
+        let caches: Vec<RawCache> = names
+            .iter()
+            .map(|name| {
+                let cache = CacheBuilder::new(name).sheaf_capacity(15).build_raw(1000).unwrap();
+                let live: Vec<NonNull<u8>> = (0..400).map(|_| cache.alloc().unwrap()).collect();
+                for object in live {
+                    // SAFETY: ours, of that size, freed once.
+                    unsafe {
+                        object.as_ptr().write_bytes(1, 1000);
+                        cache.free(object);
+                    }
+                }
+                cache
+            })
+            .collect();
+        let sum = || caches.iter().map(|cache| record_of(cache).sheaf_free.load(Relaxed)).sum::<i64>();
+        let before = sum();
+        reclaim(stats::usage().dirty_bytes + MIB);
+        println!("objects in sheaves: {before} and {} after, entries: {}", sum(), entries.len());
+        assert!(entries.len() == 4000 && sum() < before);
+    });
+}
+
+#[test]
+fn at_the_limit_scattered_pages_go_before_entries() {
+    in_both_modes("at_the_limit_scattered_pages_go_before_entries", &NO_REAPER, || {
+        let pages = pages_apart(240);
+        let entries = entries(500);
+        uslab::release_memory();
+        // SAFETY: ours, once.
+        pages.into_iter().step_by(2).for_each(|page| unsafe { free(page) });
+        let usage = stats::usage();
+        set_limit(0, usage.used_bytes as usize + usage.dirty_bytes as usize).unwrap();
+        assert!(!malloc(256 * KIB).is_null());
+        assert_eq!(entries.len(), 500);
+    });
+}
+
+#[test]
+fn what_is_said_to_have_gone_was_there() {
+    in_both_modes("what_is_said_to_have_gone_was_there", &NO_REAPER, || {
+        let entries = entries(4000);
+        let pages = pages_apart(256);
+        uslab::release_memory();
+        let (_kept, gone): (Vec<*mut u8>, Vec<*mut u8>) =
+            pages.into_iter().partition(|page| page.addr() / (64 * KIB) % 4 == 3);
+        // SAFETY: ours, once.
+        gone.into_iter().for_each(|page| unsafe { free(page) });
+        let dirty = stats::usage().dirty_bytes as usize;
+        let given = reclaim(MIB);
+        println!("dirty: {dirty}, given {given}, entries {}", entries.len());
+        assert!(given <= dirty + (4000 - entries.len()) * 4200);
     });
 }
 

@@ -117,7 +117,82 @@ fn what_can_never_be_had_costs_no_entries() {
         }
         set_limit(0, 64 * MIB).unwrap();
         assert!(malloc(65 * MIB).is_null());
+        let raw = CacheBuilder::new("raw").build_raw(4096).unwrap();
+        assert!(!raw.alloc_bulk(&mut vec![std::ptr::null_mut(); 20_000]));
         assert_eq!(cache.len(), 10_000);
+    });
+}
+
+/// Lets go of all its blocks, in one call that does not begin before it may.
+struct Slow {
+    blocks: Mutex<Vec<usize>>,
+    inside: AtomicBool,
+    may: AtomicBool,
+}
+
+impl Shrinker for &'static Slow {
+    fn count(&self, _: &ShrinkControl) -> usize {
+        self.blocks.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
+    fn scan(&self, _: &ShrinkControl) -> Scan {
+        self.inside.store(true, SeqCst);
+        while !self.may.load(SeqCst) {
+            thread::sleep(Duration::from_millis(1));
+        }
+        let blocks = std::mem::take(&mut *self.blocks.lock().unwrap_or_else(PoisonError::into_inner));
+        // SAFETY: ours, once.
+        blocks.iter().for_each(|&block| unsafe { free(std::ptr::with_exposed_provenance_mut(block)) });
+        Scan::Freed(blocks.len())
+    }
+}
+
+#[test]
+fn who_waited_for_others_gets_what_they_freed() {
+    in_both_modes("who_waited_for_others_gets_what_they_freed", &[("USLAB_REAPER", "0")], || {
+        static SLOW: Slow = Slow {
+            blocks: Mutex::new(Vec::new()),
+            inside: AtomicBool::new(false),
+            may: AtomicBool::new(false),
+        };
+        let wait_inside = || {
+            while !SLOW.inside.load(SeqCst) {
+                thread::yield_now();
+            }
+        };
+        // A page each, with room around it: what is freed lies alone.
+        let blocks: Vec<*mut u8> = (0..240).map(|_| aligned_alloc(32 << 10, 4096)).collect();
+        // SAFETY: ours, of that size.
+        blocks.iter().for_each(|&block| unsafe { block.write_bytes(1, 4096) });
+        let half = blocks.iter().step_by(2).map(|block| block.expose_provenance()).collect();
+        *SLOW.blocks.lock().unwrap() = half;
+        let _registered = register_shrinker("slow", ShrinkerOptions::default(), &SLOW).unwrap();
+        // Threads are made before the limit.
+        let (started, start) = (std::sync::Barrier::new(3), AtomicBool::new(false));
+        thread::scope(|scope| {
+            let first = scope.spawn(|| {
+                started.wait();
+                while !start.load(SeqCst) {
+                    thread::yield_now();
+                }
+                aligned_alloc(32 << 10, 4096).addr()
+            });
+            let second = scope.spawn(|| {
+                started.wait();
+                wait_inside();
+                malloc(256 << 10).addr()
+            });
+            started.wait();
+            uslab::release_memory();
+            set_limit(0, held()).unwrap();
+            start.store(true, SeqCst);
+            wait_inside();
+            thread::sleep(Duration::from_millis(50));
+            SLOW.may.store(true, SeqCst);
+            let (first, second) = (first.join().unwrap(), second.join().unwrap());
+            set_limit(0, 0).unwrap();
+            assert!(first != 0 && second != 0, "{first:x} {second:x}");
+        });
     });
 }
 

@@ -217,7 +217,12 @@ impl Core {
             return true;
         }
         let _errno = os::errno::Preserved::new();
-        let bytes = out.len().saturating_mul(self.usable_bytes()).max(self.slab_bytes());
+        let bytes = out.len().saturating_mul(self.usable_bytes());
+        // What can never be had is not worth anybody's entries.
+        if !pages::is_possible(bytes.div_ceil(PAGE_BYTES), 0) {
+            return false;
+        }
+        let bytes = bytes.max(self.slab_bytes());
         (crate::wiring::ABOVE.short)(bytes, &mut || self.cpu.alloc_slow(out))
     }
 

@@ -2,7 +2,7 @@
 
 use super::body::Core;
 use crate::os;
-use crate::pages::PAGE_BYTES;
+use crate::pages::{self, PAGE_BYTES};
 use crate::percpu::dissolve_private;
 use crate::percpu::sheaf::{self, Owned, Size};
 use crate::rseq::{SHEAF_HEADER_BYTES, Sheaf};
@@ -82,10 +82,12 @@ fn empty_sheaf(n: usize, reclaim: Reclaim) -> Option<*mut Sheaf> {
             .get(usize::from(Size::holding(n).0))
             .map_or(0, |slabs| slabs.geometry().pages() * PAGE_BYTES);
         let bytes = n * size_of::<*mut u8>() + SHEAF_HEADER_BYTES;
-        (crate::wiring::ABOVE.short)(bytes.max(slab_bytes), &mut || {
-            sheaf = sheaf::alloc_holding(n.max(1), node);
-            !sheaf.is_null()
-        });
+        if pages::is_possible(bytes.div_ceil(PAGE_BYTES), 0) {
+            (crate::wiring::ABOVE.short)(bytes.max(slab_bytes), &mut || {
+                sheaf = sheaf::alloc_holding(n.max(1), node);
+                !sheaf.is_null()
+            });
+        }
     }
     (!sheaf.is_null()).then_some(sheaf)
 }

@@ -1,9 +1,9 @@
 //! Giving back: what is free in caches and pages goes to the system.
 //!
 //! ```text
-//!   pages with memory behind them ── release_some: as many as are wanted
-//!   sheaves of this CPU, barns    ── release_some: where they hold much
-//!   empty slabs                   ── release_some: of each cache in proportion, but its last
+//!   pages with memory behind them ── pages::purge_some: as many as are wanted
+//!   sheaves of this CPU, barns    ── gather: where they hold much
+//!   empty slabs                   ── gather: of each cache in proportion, but its last
 //!   what rested half a second     ── settle
 //!   everything                    ── release_memory
 //! ```
@@ -33,31 +33,30 @@ pub fn release_memory() -> usize {
     pages::purge_all()
 }
 
-/// Gives back about `bytes` of what nobody will miss soon: free pages; then sheaves that this thread has filled, where they hold enough to matter; then empty
-/// slabs beyond each cache's last, of all caches in proportion to what they have. Says how many bytes went.
-pub(crate) fn release_some(bytes: usize) -> usize {
-    let purged = pages::purge_some(bytes);
-    let missing = bytes.saturating_sub(purged);
-    if missing == 0 || !start::is_ready() {
-        return purged;
+/// Turns about `bytes` of what nobody will miss soon into free pages: sheaves of this CPU and of barns, where they hold enough to matter; then empty slabs beyond
+/// each cache's last, of all caches in proportion to what they have.
+pub(crate) fn gather(bytes: usize) {
+    if !start::is_ready() {
+        return;
     }
     // Keeps caches from being destroyed meanwhile.
-    let registry = registry::lock();
-    let (mut spare, enough) = (0, (missing / ENOUGH_PART).max(ENOUGH_BYTES));
+    let _registry = registry::lock();
+    let enough_bytes = (bytes / ENOUGH_PART).max(ENOUGH_BYTES);
+    let (mut spare_bytes, mut drained_bytes) = (0, 0);
     registry::for_each(|core| {
-        if core.cpu.holds_here(enough) {
-            core.cpu.drain_here();
+        if drained_bytes < bytes {
+            drained_bytes += core.cpu.drain_here(enough_bytes);
         }
-        spare += core.cpu.slabs().spare_bytes();
+        spare_bytes += core.cpu.slabs().spare_bytes();
     });
-    let wanted = missing.min(spare) as u128;
+    let wanted = bytes.min(spare_bytes) as u128;
+    let mut owed = 0;
     registry::for_each(|core| {
         let slabs = core.cpu.slabs();
-        let share = slabs.spare_bytes() as u128 * wanted / spare.max(1) as u128;
-        slabs.shrink_by(share as usize);
+        // What does not come to a whole slab is the next one's to give.
+        owed += (slabs.spare_bytes() as u128 * wanted).div_ceil(spare_bytes.max(1) as u128) as usize;
+        owed = owed.saturating_sub(slabs.shrink_by(owed));
     });
-    drop(registry);
-    purged + pages::purge_some(missing)
 }
 
 /// Sheaves matter that hold such a part of what is missing, and so much: those that are at work elsewhere are spared.

@@ -182,14 +182,12 @@ impl Chunk {
     pub fn restore(&mut self, taken: &Map, zero: bool) {
         for (i, &mask) in taken.iter().enumerate() {
             self.free[i] |= mask;
+            self.free_pages += mask.count_ones() as u16;
             if zero {
                 self.zero[i] |= mask;
             } else {
-                self.zero[i] &= !mask;
-            }
-            self.free_pages += mask.count_ones() as u16;
-            if !zero {
-                self.dirty_pages += mask.count_ones() as u16;
+                // What was clean is so still.
+                self.dirty_pages += (mask & !self.zero[i]).count_ones() as u16;
             }
         }
     }

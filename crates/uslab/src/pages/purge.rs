@@ -17,6 +17,8 @@ use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 const BASE_PAGES: usize = (512 << 10) / PAGE_BYTES;
 /// What [`purge_some`] prefers: 64 KiB.
 const TOGETHER_PAGES: usize = 16;
+/// Chunks without such a group that are looked at.
+const IN_VAIN_MOST: usize = 64;
 /// Most that the limit can learn: 512 MiB.
 const LEARN_MOST_PAGES: usize = (512 << 20) / PAGE_BYTES;
 
@@ -104,7 +106,7 @@ fn purge_to(target_bytes: usize) -> usize {
 /// The same for what lies together, in groups of `least_pages`, a power of two up to 64, or of whole system pages.
 fn purge_groups(target_bytes: usize, least_pages: usize) -> usize {
     let group = (os::memory::page_bytes() / PAGE_BYTES).max(least_pages);
-    let mut purged = 0;
+    let (mut purged, mut in_vain) = (0, 0);
     // Each chunk once around at most: with large system pages some dirty pages cannot be purged.
     for _ in 0..arena::chunks_committed() {
         let mut buddy = buddy::lock();
@@ -120,16 +122,21 @@ fn purge_groups(target_bytes: usize, least_pages: usize) -> usize {
             let taken = chunk.claim_dirty(group);
             (taken, before - chunk.dirty_pages)
         });
+        if dirty == 0 {
+            in_vain += 1;
+            if in_vain >= IN_VAIN_MOST && least_pages > 1 {
+                break;
+            }
+            continue;
+        }
         buddy.dirty_pages -= usize::from(dirty);
         drop(buddy);
 
         let mut ok = true;
-        let mut pages = 0;
         for_each_run(&taken, |first, count| {
             let start = arena::address_of(PageIndex((index * CHUNK_PAGES + first) as u32));
             // SAFETY: the pages were free and are now out of the maps, so that nobody uses them; runs are whole system pages.
             ok &= unsafe { os::memory::purge(start, count * PAGE_BYTES) };
-            pages += count;
         });
 
         // Nobody owns a page of these groups, so nobody's descriptor is lost; zeroes are what a late reader may see (see `slab`).
@@ -143,9 +150,9 @@ fn purge_groups(target_bytes: usize, least_pages: usize) -> usize {
         buddy.with_chunk(index, |chunk| chunk.restore(&taken, ok));
         if ok {
             buddy.policy.regret_pages += usize::from(dirty);
-            purged += pages * PAGE_BYTES;
+            purged += usize::from(dirty) * PAGE_BYTES;
         } else {
-            buddy.dirty_pages += pages;
+            buddy.dirty_pages += usize::from(dirty);
         }
         buddy.publish();
     }
@@ -172,17 +179,26 @@ pub fn has_free_memory() -> bool {
     stats::header().dirty_bytes.load(Relaxed) > 0 || super::cpu_pages::runs() > 0
 }
 
+/// What becomes of dirty pages that stand alone.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Scattered {
+    /// Those that are kept whatever happens stay: most lie together a little later.
+    Stay,
+    /// They go like others: somebody is in want.
+    Go,
+}
+
 /// Purges about `bytes` of what is free, but for the CPU page lists, which are what is used next; says how many bytes went back.
 ///
-/// Each system call interrupts every CPU that runs a thread of the process. So it takes what lies together, and of the rest what is beyond the least that is kept:
-/// most of that lies together a little later.
-pub fn purge_some(bytes: usize) -> usize {
+/// Each system call interrupts every CPU that runs a thread of the process. So what lies together goes first.
+pub fn purge_some(bytes: usize, scattered: Scattered) -> usize {
     let dirty_bytes = stats::header().dirty_bytes.load(Relaxed) as usize;
     if dirty_bytes == 0 {
         return 0;
     }
     let target_bytes = dirty_bytes.saturating_sub(bytes);
-    purge_groups(target_bytes, TOGETHER_PAGES) + purge_to(target_bytes.max(BASE_PAGES * PAGE_BYTES))
+    let kept_bytes = if scattered == Scattered::Stay { BASE_PAGES * PAGE_BYTES } else { 0 };
+    purge_groups(target_bytes, TOGETHER_PAGES) + purge_to(target_bytes.max(kept_bytes))
 }
 
 /// Empties the CPU page lists and purges everything that is free; says how many bytes went back.

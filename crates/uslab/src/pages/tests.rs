@@ -198,22 +198,6 @@ fn a_purge_of_some_takes_what_lies_together() {
         let run = cold(2 * CHUNK_PAGES, 0);
         bytes(&run).fill(1);
         release(run);
-        let purged = purge_some(CHUNK_BYTES);
-        (CHUNK_BYTES..CHUNK_BYTES + CHUNK_BYTES / 2).contains(&purged)
-    }));
-}
-
-#[test]
-fn a_purge_of_some_leaves_a_few_scattered_pages_and_that_of_all_does_not() {
-    const PAGES: usize = 200;
-    assert!(once(|| {
-        let runs: Vec<Run> = (0..PAGES).map(|_| cold(1, 0)).collect();
-        runs.iter().for_each(|run| bytes(run).fill(1));
-        purge_all();
-        let (gone, kept): (Vec<Run>, Vec<Run>) = runs.into_iter().partition(|run| run.first.0 % 2 == 0);
-        gone.into_iter().for_each(release);
-        let (some, all) = (purge_some(64 << 10), purge_all());
-        kept.into_iter().for_each(release);
-        some == 0 && all >= PAGES / 2 * PAGE_BYTES
+        purge_some(CHUNK_BYTES, Scattered::Stay) >= CHUNK_BYTES
     }));
 }

@@ -2,7 +2,8 @@
 
 use crate::os::Lock;
 use crate::rseq::Sheaf;
-use crate::sync::Rank;
+use crate::sync::{CachePadded, Rank};
+use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Sheaves of each kind that a barn holds (as the kernel's).
 const ROOM: usize = 10;
@@ -24,7 +25,11 @@ unsafe impl Send for Stacks {}
 
 /// Sheaves that no CPU holds. Those called full have at least one object.
 #[repr(align(64))]
-pub struct Barn(Lock<Stacks>);
+pub struct Barn {
+    stacks: Lock<Stacks>,
+    /// Full sheaves, for who looks without the lock; on a line that changes only with their number.
+    fulls: CachePadded<AtomicUsize>,
+}
 
 impl Default for Barn {
     fn default() -> Self {
@@ -36,93 +41,108 @@ impl Barn {
     /// An empty barn.
     pub const fn new() -> Barn {
         let nothing = [core::ptr::null_mut(); ROOM];
-        Barn(Lock::new(
-            Rank::Barn,
-            Stacks { full: nothing, fulls: 0, empty: nothing, empties: 0, least_fulls: 0, least_empties: 0 },
-        ))
+        let stacks =
+            Stacks { full: nothing, fulls: 0, empty: nothing, empties: 0, least_fulls: 0, least_empties: 0 };
+        Barn { stacks: Lock::new(Rank::Barn, stacks), fulls: CachePadded(AtomicUsize::new(0)) }
+    }
+
+    /// Full sheaves, about.
+    pub fn fulls(&self) -> usize {
+        self.fulls.load(Relaxed)
+    }
+
+    fn change<R>(&self, change: impl FnOnce(&mut Stacks) -> R) -> R {
+        let mut stacks = self.stacks.lock();
+        let before = stacks.fulls;
+        let result = change(&mut stacks);
+        if stacks.fulls != before {
+            self.fulls.store(stacks.fulls, Relaxed);
+        }
+        result
     }
 
     /// Takes a sheaf with objects; if there is one, leaves `empty` (null for none) in exchange if there is room, and says whether
     /// it did.
     pub fn take_full(&self, empty: *mut Sheaf) -> Option<(*mut Sheaf, bool)> {
-        let mut stacks = self.0.lock();
-        if stacks.fulls == 0 {
-            return None;
-        }
-        let full = stacks.pop_full();
-        Some((full, stacks.push_empty(empty)))
+        self.change(|stacks| {
+            if stacks.fulls == 0 {
+                return None;
+            }
+            let full = stacks.pop_full();
+            Some((full, stacks.push_empty(empty)))
+        })
     }
 
     /// Leaves `full`, which holds up to `bytes` of objects, if there is room.
     pub fn leave_full(&self, full: *mut Sheaf, bytes: usize) -> bool {
-        self.0.lock().push_full(full, bytes)
+        self.change(|stacks| stacks.push_full(full, bytes))
     }
 
     /// Leaves `full` and takes an empty sheaf in exchange (null if there is none): `None` if there was no room.
     pub fn exchange_full(&self, full: *mut Sheaf, bytes: usize) -> Option<*mut Sheaf> {
-        let mut stacks = self.0.lock();
-        stacks.push_full(full, bytes).then(|| stacks.pop_empty())
+        self.change(|stacks| stacks.push_full(full, bytes).then(|| stacks.pop_empty()))
     }
 
     /// Takes an empty sheaf; null if there is none.
     pub fn take_empty(&self) -> *mut Sheaf {
-        self.0.lock().pop_empty()
+        self.stacks.lock().pop_empty()
     }
 
     /// Leaves an empty sheaf if there is room.
     pub fn leave_empty(&self, empty: *mut Sheaf) -> bool {
-        self.0.lock().push_empty(empty)
+        self.stacks.lock().push_empty(empty)
     }
 
     /// Takes any sheaf, for a drain.
     pub fn take_any(&self) -> Option<*mut Sheaf> {
-        let mut stacks = self.0.lock();
-        if stacks.fulls > 0 {
-            return Some(stacks.pop_full());
-        }
-        let empty = stacks.pop_empty();
-        (!empty.is_null()).then_some(empty)
+        self.change(|stacks| {
+            if stacks.fulls > 0 {
+                return Some(stacks.pop_full());
+            }
+            let empty = stacks.pop_empty();
+            (!empty.is_null()).then_some(empty)
+        })
     }
 
     /// Takes one of the sheaves that nobody wanted since [`Barn::begin_period`], the oldest first.
     pub fn take_unused(&self) -> Option<*mut Sheaf> {
-        let mut stacks = self.0.lock();
-        let stacks = &mut *stacks;
-        let (sheaves, count, least) = if stacks.least_fulls > 0 {
-            (&mut stacks.full, &mut stacks.fulls, &mut stacks.least_fulls)
-        } else if stacks.least_empties > 0 {
-            (&mut stacks.empty, &mut stacks.empties, &mut stacks.least_empties)
-        } else {
-            return None;
-        };
-        let oldest = sheaves[0];
-        sheaves.copy_within(1..*count, 0);
-        *count -= 1;
-        *least -= 1;
-        Some(oldest)
+        self.change(|stacks| {
+            let (sheaves, count, least) = if stacks.least_fulls > 0 {
+                (&mut stacks.full, &mut stacks.fulls, &mut stacks.least_fulls)
+            } else if stacks.least_empties > 0 {
+                (&mut stacks.empty, &mut stacks.empties, &mut stacks.least_empties)
+            } else {
+                return None;
+            };
+            let oldest = sheaves[0];
+            sheaves.copy_within(1..*count, 0);
+            *count -= 1;
+            *least -= 1;
+            Some(oldest)
+        })
     }
 
     /// Begins to note how many sheaves are always there; says whether there are any.
     pub fn begin_period(&self) -> bool {
-        let mut stacks = self.0.lock();
+        let mut stacks = self.stacks.lock();
         (stacks.least_fulls, stacks.least_empties) = (stacks.fulls, stacks.empties);
         stacks.fulls + stacks.empties > 0
     }
 
     /// Adds up `of` over the full sheaves.
     pub fn sum_full(&self, of: impl Fn(*mut Sheaf) -> usize) -> usize {
-        let stacks = self.0.lock();
+        let stacks = self.stacks.lock();
         stacks.full[..stacks.fulls].iter().map(|&sheaf| of(sheaf)).sum()
     }
 
     /// For a fork.
     pub fn lock_for_fork(&self) {
-        self.0.acquire_for_fork();
+        self.stacks.acquire_for_fork();
     }
 
     /// Undoes [`Barn::lock_for_fork`].
     pub fn unlock_after_fork(&self, child: bool) {
-        if child { self.0.reset_in_child() } else { self.0.release_after_fork() }
+        if child { self.stacks.reset_in_child() } else { self.stacks.release_after_fork() }
     }
 }
 

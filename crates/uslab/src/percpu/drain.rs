@@ -84,29 +84,29 @@ impl CpuCache {
         self.drain_barns();
     }
 
-    /// Empties this CPU's slot and the barns, where this thread's frees went. Interrupts nobody.
-    pub fn drain_here(&self) {
-        let sheaves = match self.served_by() {
-            Server::Slabs => [dummy(); 2],
-            Server::Sequences(access) => self.take_both(&access),
-            Server::Lock(access) => self.take_both(&access),
-        };
-        for sheaf in sheaves.into_iter().filter(|&sheaf| !is_dummy(sheaf)) {
-            self.dissolve(&mut Owned(sheaf), Keep::Target);
-            stats::record(self.slabs().id()).drains.fetch_add(1, Relaxed);
-        }
-        self.drain_barns();
-    }
-
-    /// Whether this CPU's slot holds so many bytes of objects; about, since the thread may leave its CPU. Where sheaves are too small for that nothing is looked at that
-    /// other CPUs write, and no line of theirs is fetched along.
-    pub fn holds_here(&self, bytes: usize) -> bool {
+    /// Empties this CPU's slot, where this thread's frees went, if it holds `least_bytes` of objects, and likewise the barns; says how many bytes became free in slabs.
+    /// Interrupts nobody; where sheaves are smaller it looks at nothing that other CPUs write, and fetches no line of theirs along.
+    pub fn drain_here(&self, least_bytes: usize) -> usize {
         let object_bytes = self.slabs().geometry().object_bytes;
-        2 * self.capacity() * object_bytes >= bytes
-            && self
-                .slots()
-                .get(crate::rseq::current_cpu())
-                .is_some_and(|slot| held(slot) * object_bytes >= bytes)
+        let taken = self.slabs().taken();
+        let may_hold = 2 * self.capacity() * object_bytes >= least_bytes;
+        let slot = self.slots().get(crate::rseq::current_cpu()).filter(|_| may_hold);
+        if slot.is_some_and(|slot| held(slot) * object_bytes >= least_bytes) {
+            let sheaves = match self.served_by() {
+                Server::Slabs => [dummy(); 2],
+                Server::Sequences(access) => self.take_both(&access),
+                Server::Lock(access) => self.take_both(&access),
+            };
+            for sheaf in sheaves.into_iter().filter(|&sheaf| !is_dummy(sheaf)) {
+                self.dissolve(&mut Owned(sheaf), Keep::Target);
+                stats::record(self.slabs().id()).drains.fetch_add(1, Relaxed);
+            }
+        }
+        let fulls: usize = self.barns().iter().map(|barn| barn.fulls()).sum();
+        if fulls > 0 && fulls * self.capacity() * object_bytes >= least_bytes {
+            self.drain_barns();
+        }
+        taken.saturating_sub(self.slabs().taken()) * object_bytes
     }
 
     fn take_both(&self, access: &impl Access) -> [*mut Sheaf; 2] {

@@ -3,6 +3,7 @@
 use super::balance::{LIGHTEST, WHOLE, expected};
 use super::registry::{self, Entry, Outcome, Visit};
 use super::shrinker::ShrinkControl;
+use crate::pages::{self, Scattered};
 use crate::sync::CachePadded;
 use crate::{cache, os, stats};
 use core::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
@@ -55,9 +56,14 @@ pub(super) fn run(bytes: usize, mut goal: Goal) -> Progress {
     }
     let (purged_before, used_before) = (purged_bytes(), stats::usage().allocated_bytes);
     let given = || purged_bytes().wrapping_sub(purged_before) as usize;
-    release(bytes);
+    let scattered = match goal {
+        Goal::Until(_) => Scattered::Go,
+        Goal::Given | Goal::Estimate => Scattered::Stay,
+    };
+    release(bytes, scattered);
     let mut tired = Tired::default();
-    let mut swept = false;
+    // Everything that is free has been given back since the last entry went; other threads' entries went meanwhile.
+    let (mut swept, mut others) = (false, false);
     let (mut round, mut waits, mut entries, mut estimated_bytes) = (0, 0, 0_usize, 0);
     loop {
         let (missing_bytes, holes) = match &mut goal {
@@ -83,8 +89,13 @@ pub(super) fn run(bytes: usize, mut goal: Goal) -> Progress {
             sweep();
             continue;
         }
-        if round > LIGHTEST + URGES_MOST {
-            break;
+        if round >= ROUNDS_MOST {
+            // What others let go, while this thread waited for them, may lie in their sheaves.
+            if !core::mem::take(&mut others) {
+                break;
+            }
+            (swept, round) = (false, ROUNDS_MOST - 1);
+            continue;
         }
         // The priorities go by powers of two; what is more than enough of one is not asked for.
         let entry_bytes = (used_before / prospect.freeable.max(1)).max(1);
@@ -101,15 +112,17 @@ pub(super) fn run(bytes: usize, mut goal: Goal) -> Progress {
         if freed.entries > 0 {
             entries = freed.entries.saturating_add(entries);
             estimated_bytes = freed.entries.saturating_mul(entry_bytes).saturating_add(estimated_bytes);
-            release(missing_bytes);
+            release(missing_bytes, scattered);
             swept = false;
         } else if matches!(goal, Goal::Until(_)) && waits < WAITS_MOST && freed.passed_over {
             // Nothing is not the last word, if that is because others are inside.
             waits += 1;
+            others = true;
             os::doze::pause(1);
             continue;
         } else if prospect.freeable == 0 {
-            break;
+            round = ROUNDS_MOST;
+            continue;
         }
         round += 1;
     }
@@ -129,6 +142,8 @@ const LOT: usize = 128;
 /// Rounds beyond priority 0. In each an entry counts half of what it did, until the dearest are worth no more than memory: that everything can be had
 /// is what makes the difference to a failed allocation.
 const URGES_MOST: u32 = 24;
+
+const ROUNDS_MOST: u32 = LIGHTEST + URGES_MOST + 1;
 
 /// How much a round asks for.
 struct Pressure {
@@ -267,13 +282,18 @@ fn retire(visit: &mut Visit) {
 
 static RELEASING: CachePadded<AtomicBool> = CachePadded(AtomicBool::new(false));
 
-/// Gives back so much of what is free and not about to be used. One thread at a time does; the others have little to add, and go on.
+/// Gives back so much of what is free and not about to be used. Caches are asked by one thread at a time; the others have little to add, and go on.
 ///
 /// Of the reclaim calls that Linux saw in 2002 nine in ten came back empty-handed, and stood in a queue for it: where there is nothing, no lock is taken.
-fn release(bytes: usize) {
-    if cache::has_free_memory() && !RELEASING.swap(true, Acquire) {
-        cache::release_some(bytes);
+fn release(bytes: usize, scattered: Scattered) {
+    if !cache::has_free_memory() {
+        return;
+    }
+    let missing_bytes = bytes.saturating_sub(pages::purge_some(bytes, scattered));
+    if missing_bytes > 0 && !RELEASING.swap(true, Acquire) {
+        cache::gather(missing_bytes);
         RELEASING.store(false, Release);
+        pages::purge_some(missing_bytes, scattered);
     }
 }
 

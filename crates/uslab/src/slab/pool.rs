@@ -346,7 +346,7 @@ impl Slabs {
             released
         };
         for slab in released.into_iter().flatten() {
-            self.release(slab);
+            self.release(slab, self.temperature);
         }
     }
 
@@ -390,12 +390,12 @@ impl Slabs {
         Some(slab)
     }
 
-    fn release(&self, slab: Slab) {
+    fn release(&self, slab: Slab, temperature: Temperature) {
         let record = self.record();
         record.slabs.fetch_sub(1, Relaxed);
         record.releases.fetch_add(1, Relaxed);
         record.slab_free.fetch_sub(self.geometry.objects as i64, Relaxed);
-        pages::free(slab.0, self.geometry.pages(), self.temperature);
+        pages::free(slab.0, self.geometry.pages(), temperature);
     }
 
     /// Gives all empty slabs to the page layer; says how many bytes.
@@ -440,7 +440,8 @@ impl Slabs {
                     break;
                 };
                 drop(lists);
-                self.release(slab);
+                // Past the CPU page lists: what nobody wants is not kept warm.
+                self.release(slab, Temperature::Cold);
                 gone += 1;
             }
         }
