@@ -88,7 +88,7 @@ impl CpuCache {
     /// Interrupts nobody; where sheaves are smaller it looks at nothing that other CPUs write, and fetches no line of theirs along.
     pub fn drain_here(&self, least_bytes: usize) -> usize {
         let object_bytes = self.slabs().geometry().object_bytes;
-        let taken = self.slabs().taken();
+        let mut freed = 0;
         let may_hold = 2 * self.capacity() * object_bytes >= least_bytes;
         let slot = self.slots().get(crate::rseq::current_cpu()).filter(|_| may_hold);
         if slot.is_some_and(|slot| held(slot) * object_bytes >= least_bytes) {
@@ -98,15 +98,16 @@ impl CpuCache {
                 Server::Lock(access) => self.take_both(&access),
             };
             for sheaf in sheaves.into_iter().filter(|&sheaf| !is_dummy(sheaf)) {
+                freed += Owned(sheaf).count();
                 self.dissolve(&mut Owned(sheaf), Keep::Target);
                 stats::record(self.slabs().id()).drains.fetch_add(1, Relaxed);
             }
         }
         let fulls: usize = self.barns().iter().map(|barn| barn.fulls()).sum();
         if fulls > 0 && fulls * self.capacity() * object_bytes >= least_bytes {
-            self.drain_barns();
+            freed += self.drain_barns();
         }
-        taken.saturating_sub(self.slabs().taken()) * object_bytes
+        freed * object_bytes
     }
 
     fn take_both(&self, access: &impl Access) -> [*mut Sheaf; 2] {
@@ -115,14 +116,18 @@ impl CpuCache {
         both
     }
 
-    fn drain_barns(&self) {
+    /// Empties the barns into the slabs; says how many objects.
+    fn drain_barns(&self) -> usize {
+        let mut freed = 0;
         for barn in self.barns() {
             while let Some(sheaf) = barn.take_any() {
                 let n = Owned(sheaf).count();
                 stats::record(self.slabs().id()).sheaf_free.fetch_sub(n as i64, Relaxed);
                 self.dissolve(&mut Owned(sheaf), Keep::Target);
+                freed += n;
             }
         }
+        freed
     }
 
     /// Takes the cache's locks, for a fork; see [`hide_slots`].
