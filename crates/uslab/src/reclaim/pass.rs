@@ -63,7 +63,7 @@ pub(super) fn run(bytes: usize, mut goal: Goal) -> Progress {
     release(bytes, scattered);
     let mut tired = Tired::default();
     // Everything that is free has been given back since the last entry went; other threads' entries went meanwhile.
-    let (mut swept, mut others) = (false, false);
+    let (mut swept, mut others, mut forgiven) = (false, false, false);
     let (mut round, mut waits, mut entries, mut estimated_bytes) = (0, 0, 0_usize, 0);
     loop {
         let (missing_bytes, holes) = match &mut goal {
@@ -90,11 +90,13 @@ pub(super) fn run(bytes: usize, mut goal: Goal) -> Progress {
             continue;
         }
         if round >= ROUNDS_MOST {
-            // What others let go, while this thread waited for them, may lie in their sheaves.
-            if !core::mem::take(&mut others) {
+            // What others let go, while this thread waited for them, may lie in their sheaves; and who was slow may have been kept from its CPU.
+            let forgives = !core::mem::replace(&mut forgiven, true) && tired.is_any();
+            if !core::mem::take(&mut others) && !forgives {
                 break;
             }
-            (swept, round) = (false, ROUNDS_MOST - 1);
+            tired = Tired::default();
+            (swept, round) = (false, LIGHTEST);
             continue;
         }
         // The priorities go by powers of two; what is more than enough of one is not asked for.
@@ -207,7 +209,7 @@ fn visit_all(tired: &Tired, mut each: impl FnMut(&'static Entry, Visit)) -> bool
     })
 }
 
-/// Shrinkers that used up their time and freed nothing: for the rest of the pass they are left alone, since there may be 37 rounds. There is room for a
+/// Shrinkers that used up their time and freed nothing: they are left alone, since there may be 37 rounds, until the pass would give up. There is room for a
 /// few; who finds none is asked again.
 #[derive(Default)]
 struct Tired([Option<&'static Entry>; 8]);
@@ -217,6 +219,10 @@ impl Tired {
         if let Some(place) = self.0.iter_mut().find(|place| place.is_none()) {
             *place = Some(entry);
         }
+    }
+
+    fn is_any(&self) -> bool {
+        self.0[0].is_some()
     }
 
     fn has(&self, entry: &'static Entry) -> bool {
