@@ -12,7 +12,7 @@
 
 use super::{registry, start};
 use crate::pages;
-use crate::percpu::sheaf;
+use crate::percpu::{Drain, Keep, sheaf};
 
 /// Gives free memory of the whole process back to the system, now: all sheaves, empty slabs and free pages. Says how many
 /// bytes went.
@@ -22,8 +22,11 @@ pub fn release_memory() -> usize {
     }
     // Keeps caches from being destroyed meanwhile.
     let registry = registry::lock();
+    let mut drain = Drain::of_all();
+    registry::for_each(|core| core.cpu.drain_slots(&mut drain));
+    drop(drain);
     registry::for_each(|core| {
-        core.cpu.drain_all();
+        core.cpu.drain_barns();
         core.cpu.slabs().shrink();
     });
     drop(registry);
@@ -68,22 +71,28 @@ pub(crate) fn has_free_memory() -> bool {
     pages::has_free_memory() || registry::any(|core| core.cpu.has_free())
 }
 
+/// Caches that are looked at under one lock and drained by one barrier, which takes longer than all the rest.
+const TOGETHER: usize = 32;
+
 /// What the background thread does twice a second: sheaves that nobody touched since the last time are emptied, empty slabs above their
 /// targets and pages above theirs go back; of caches and pages that rested altogether, all of them. True if there was nothing to do, and
 /// nothing is left to.
 pub(crate) fn settle() -> bool {
     let mut idle = true;
     let rested = pages::rested();
-    // One cache at a time under the lock, which keeps it from being destroyed: making one waits for one.
-    for id in registry::ids() {
+    let mut ids = registry::ids().peekable();
+    while ids.peek().is_some() {
+        // Keeps them from being destroyed; who makes one waits for so many.
         let _registry = registry::lock();
-        let Some(core) = registry::cache(id) else { continue };
-        let slabs = core.cpu.slabs();
-        if core.cpu.settle() {
-            idle &= slabs.shrink() == 0;
-        } else {
-            slabs.settle();
-            idle = false;
+        let mut drain = Drain::of_idle(Keep::Pages);
+        for core in ids.by_ref().take(TOGETHER).filter_map(registry::cache) {
+            let slabs = core.cpu.slabs();
+            if core.cpu.settle(&mut drain) {
+                idle &= slabs.shrink() == 0;
+            } else {
+                slabs.settle();
+                idle = false;
+            }
         }
     }
     for slabs in sheaf::slabs() {

@@ -5,8 +5,8 @@
 //! times (objects wander between CPUs), or, as long as half of the bound is free, exchanges its two sheaves over and over. Two sheaves a CPU of every cache together may hold at most [`bound_bytes`] of objects; a
 //! cache that wants more when nothing is left takes it from one that had no misses lately, whose sheaves are drained.
 
-use super::CpuCache;
 use super::sheaf::{SIZES, Size};
+use super::{CpuCache, Drain, Keep};
 use crate::os::{self, Lock};
 use crate::sync::{CachePadded, Rank};
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -261,7 +261,7 @@ fn take_from_the_idle(asking: &Adapt, bytes: usize, bound: usize) -> bool {
         }
         let given = cache.adapt().give_up();
         if given > 0 {
-            cache.drain_idle_slots();
+            cache.drain_slots(&mut Drain::of_idle(Keep::Target));
             if USED.load(Relaxed) + bytes <= bound {
                 return true;
             }

@@ -3,7 +3,7 @@
 //! ```text
 //!  drainer                                     user on the drained CPU
 //!  old := exchange(slot.main, DUMMY)           (in a sequence on `old`)
-//!  membarrier(cpu) ───────────────────────────▶ restarts; finds DUMMY; slow path
+//!  membarrier ────────────────────────────────▶ restarts; finds DUMMY; slow path
 //!  `old` is private: empty it
 //! ```
 
@@ -23,64 +23,86 @@ const BOTH: [Which; 2] = [Which::Main, Which::Spare];
 
 /// What becomes of slabs that a drain empties.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Keep {
+pub enum Keep {
     /// Those beyond the target go to the page layer.
     Target,
     /// They keep their pages: the objects may be wanted again.
     Pages,
 }
 
-impl CpuCache {
-    /// Empties the slots of all CPUs into the slabs.
-    pub fn drain_slots(&self) {
-        self.drain(true, Keep::Target, |_| true);
+/// A drain under way: what was taken out of slots, of any number of caches, until one barrier for all of it.
+pub struct Drain<'a> {
+    /// Whether for slots that somebody works on (locked mode).
+    wait: bool,
+    keep: Keep,
+    /// So few that the stack stays small.
+    taken: [Option<(&'a CpuCache, *mut Sheaf)>; 64],
+    len: usize,
+}
+
+impl<'a> Drain<'a> {
+    /// One that takes from every slot.
+    pub fn of_all() -> Self {
+        Drain { wait: true, keep: Keep::Target, taken: [None; 64], len: 0 }
     }
 
-    /// The same, but leaves slots alone that somebody works on (locked mode); for callers that hold a slot themselves.
-    pub(super) fn drain_idle_slots(&self) {
-        self.drain(false, Keep::Target, |_| true);
+    /// One that leaves slots alone that somebody works on (locked mode): for callers that hold a slot themselves.
+    pub fn of_idle(keep: Keep) -> Self {
+        Drain { wait: false, keep, ..Drain::of_all() }
     }
 
-    /// Empties those slots that are `picked`; with `wait` also those that are locked (locked mode).
-    pub(super) fn drain(&self, wait: bool, keep: Keep, picked: impl Fn(&Slot) -> bool) {
-        // A few CPUs at a time, so that a barrier serves several and the stack stays small.
-        const BATCH: usize = 16;
-        for slots in self.slots().chunks(BATCH) {
-            let mut sheaves = [core::ptr::null_mut::<Sheaf>(); 2 * BATCH];
-            let mut n = 0;
-            for slot in slots.iter().filter(|slot| picked(slot)) {
-                let lock = match (mode(), wait) {
-                    (Mode::Rseq, _) => None,
-                    (Mode::Locked, true) => Some(LockedSlot::lock(slot)),
-                    (Mode::Locked, false) => match LockedSlot::try_lock(slot) {
-                        Some(lock) => Some(lock),
-                        None => continue,
-                    },
-                };
-                for which in BOTH {
-                    let sheaf = slot.place(which).swap(dummy(), AcqRel);
-                    if !is_dummy(sheaf) {
-                        sheaves[n] = sheaf;
-                        n += 1;
-                    }
-                }
-                let counted = slot.counted.swap(0, Relaxed);
-                stats::record(self.slabs().id()).sheaf_free.fetch_sub(i64::from(counted), Relaxed);
-                drop(lock);
-            }
-            if n > 0 && mode() == Mode::Rseq {
-                os::membarrier::restart_all();
-            }
-            for &sheaf in &sheaves[..n] {
-                self.dissolve(&mut Owned(sheaf), keep);
-            }
-            stats::record(self.slabs().id()).drains.fetch_add(n as u64, Relaxed);
+    /// Takes what is in one of the cache's slots.
+    pub(super) fn take(&mut self, cache: &'a CpuCache, slot: &Slot) {
+        if self.len + BOTH.len() > self.taken.len() {
+            self.finish();
         }
+        let _lock = match (mode(), self.wait) {
+            (Mode::Rseq, _) => None,
+            (Mode::Locked, true) => Some(LockedSlot::lock(slot)),
+            (Mode::Locked, false) => match LockedSlot::try_lock(slot) {
+                Some(lock) => Some(lock),
+                None => return,
+            },
+        };
+        for which in BOTH {
+            let sheaf = slot.place(which).swap(dummy(), AcqRel);
+            if !is_dummy(sheaf) {
+                self.taken[self.len] = Some((cache, sheaf));
+                self.len += 1;
+            }
+        }
+        let counted = slot.counted.swap(0, Relaxed);
+        stats::record(cache.slabs().id()).sheaf_free.fetch_sub(i64::from(counted), Relaxed);
+    }
+
+    /// Empties what was taken into the slabs.
+    fn finish(&mut self) {
+        let len = core::mem::take(&mut self.len);
+        if len > 0 && mode() == Mode::Rseq {
+            os::membarrier::restart_all();
+        }
+        for (cache, sheaf) in self.taken[..len].iter_mut().filter_map(Option::take) {
+            cache.dissolve(&mut Owned(sheaf), self.keep);
+            stats::record(cache.slabs().id()).drains.fetch_add(1, Relaxed);
+        }
+    }
+}
+
+impl Drop for Drain<'_> {
+    fn drop(&mut self) {
+        self.finish();
+    }
+}
+
+impl CpuCache {
+    /// Empties the slots of all CPUs into the slabs, as `drain` comes to its end.
+    pub fn drain_slots<'a>(&'a self, drain: &mut Drain<'a>) {
+        self.slots().iter().for_each(|slot| drain.take(self, slot));
     }
 
     /// Empties slots and barns into the slabs.
     pub fn drain_all(&self) {
-        self.drain_slots();
+        self.drain_slots(&mut Drain::of_all());
         self.drain_barns();
     }
 
@@ -117,7 +139,7 @@ impl CpuCache {
     }
 
     /// Empties the barns into the slabs; says how many objects.
-    fn drain_barns(&self) -> usize {
+    pub fn drain_barns(&self) -> usize {
         let mut freed = 0;
         for barn in self.barns() {
             while let Some(sheaf) = barn.take_any() {

@@ -12,34 +12,25 @@
 //! knows better. Nothing is asked of the fast path. Of a barn the sheaves go that stood there all the time since the last look.
 
 use super::CpuCache;
-use super::drain::Keep;
+use super::drain::{Drain, Keep};
 use super::sheaf::Owned;
 use crate::rseq::{Slot, Which, is_dummy};
 use crate::stats;
 use core::sync::atomic::Ordering::Relaxed;
 
-/// In [`Slot::seen`]: to be drained.
-const STALE: u64 = u64::MAX;
-
 impl CpuCache {
-    /// One look. True if nobody has used the cache since the last one: no sheaf was in a slot or a barn by now.
-    pub fn settle(&self) -> bool {
-        let (mut used, mut stale) = (false, false);
+    /// One look; what was idle goes to the slabs as `drain` comes to its end. True if nobody has used the cache since the last look: no sheaf was in a slot or a barn by now.
+    pub fn settle<'a>(&'a self, drain: &mut Drain<'a>) -> bool {
+        let mut used = false;
         for slot in self.slots() {
-            let look = look(slot);
-            if look != 0 {
+            let before = look(slot);
+            if before != 0 {
                 used = true;
-                if slot.seen.load(Relaxed) == look && is_steady(slot, look) {
-                    slot.seen.store(STALE, Relaxed);
-                    stale = true;
+                if slot.seen.load(Relaxed) == before && is_steady(slot, before) {
+                    drain.take(self, slot);
                 }
+                slot.seen.store(look(slot), Relaxed);
             }
-        }
-        if stale {
-            self.drain(false, Keep::Pages, |slot| slot.seen.load(Relaxed) == STALE);
-        }
-        if used {
-            self.slots().iter().for_each(|slot| slot.seen.store(look(slot), Relaxed));
         }
         for barn in self.barns() {
             while let Some(sheaf) = barn.take_unused() {

@@ -32,4 +32,4 @@ mod tests;
 
 pub use barn::Barn;
 pub use cpu_cache::{CpuCache, Parts};
-pub use drain::{begin_fork, dissolve_private, end_fork, hide_slots, show_slots};
+pub use drain::{Drain, Keep, begin_fork, dissolve_private, end_fork, hide_slots, show_slots};

@@ -135,7 +135,7 @@ fn drains_lose_nothing_under_users_on_all_cpus() {
             .collect();
         while users.iter().any(|user| !user.is_finished()) {
             cache.drain_all();
-            cache.drain_idle_slots();
+            cache.drain_slots(&mut Drain::of_idle(Keep::Target));
             std::thread::yield_now();
         }
     });
