@@ -44,6 +44,8 @@ pub trait Caches: Sync {
     fn get(&self, cache: usize, key: u32, make: impl FnOnce() -> Entry) -> Entry;
     /// Entries that each holds, and that each has given up.
     fn held_and_given_up(&self) -> [[u64; 2]; 3];
+    /// What a miss of each took lately, as it measured it; 0 where it does not.
+    fn miss_us(&self) -> [u64; 3];
 }
 
 /// Maps that keep everything.
@@ -65,6 +67,10 @@ impl Caches for Plain {
         let held =
             |shard: &Mutex<HashMap<u32, Entry>>| shard.lock().expect("nobody panics with it").len() as u64;
         [0, 1, 2].map(|cache: usize| [self.0[cache].iter().map(held).sum(), 0])
+    }
+
+    fn miss_us(&self) -> [u64; 3] {
+        [0; 3]
     }
 }
 
@@ -88,5 +94,9 @@ impl Caches for Shrinking {
             let stats = self.0[cache].stats();
             [stats.entries as u64, stats.evicted]
         })
+    }
+
+    fn miss_us(&self) -> [u64; 3] {
+        self.0.each_ref().map(|cache| cache.stats().miss_ns / 1000)
     }
 }

@@ -8,6 +8,7 @@
 //!   three-caches --seconds 60 --own-loop       the same, asked by a loop of this program; as fast as they can
 //!   three-caches --seconds 60 --no-reclaim     plain maps that keep everything
 //!   three-caches --simulate --operations N     what the simulation says of N steps, with memory for half of all entries
+//!                --miss-us 100,1000,10000      the same for caches that take a miss to cost this
 //!   three-caches --wanted                      what it takes to hold every entry
 //! ```
 //!
@@ -47,6 +48,7 @@ struct Args {
     no_reclaim: bool,
     own_loop: bool,
     simulate: bool,
+    miss_us: Option<[u32; 3]>,
     wanted: bool,
 }
 
@@ -60,6 +62,10 @@ fn parse(mut words: impl Iterator<Item = String>) -> Option<Args> {
             "--no-reclaim" => args.no_reclaim = true,
             "--own-loop" => args.own_loop = true,
             "--simulate" => args.simulate = true,
+            "--miss-us" => {
+                let costs: Result<Vec<u32>, _> = words.next()?.split(',').map(str::parse).collect();
+                args.miss_us = Some(costs.ok()?.try_into().ok()?);
+            }
             "--wanted" => args.wanted = true,
             _ => return None,
         }
@@ -70,7 +76,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Option<Args> {
 fn main() -> ExitCode {
     let Some(args) = parse(std::env::args().skip(1)) else {
         eprintln!(
-            "three-caches [--seconds N] [--operations N] [--rate N] [--no-reclaim | --own-loop | --simulate] | --wanted"
+            "three-caches [--seconds N] [--operations N] [--rate N] [--no-reclaim | --own-loop | --simulate [--miss-us A,B,C]] | --wanted"
         );
         return ExitCode::from(2);
     };
@@ -80,21 +86,22 @@ fn main() -> ExitCode {
     }
     let traffic = Traffic::new(STEPS_A_PHASE);
     let begin = Instant::now();
-    let (tally, held) = if args.simulate {
+    let (tally, held, miss_us) = if args.simulate {
         let trace = (0..args.operations).map(|number| traffic.step(number));
-        let tally =
-            traffic::balanced(trace, COSTS.map(|cost| 2 * cost as u32), all_entries() / 2, entry_bytes);
-        (tally, [[0; 2]; 3])
+        // As the library has it: 10 µs are 2 seeks.
+        let seeks = args.miss_us.map_or(COSTS.map(|cost| 2 * cost as u32), |us| us.map(|us| (us / 5).max(1)));
+        let tally = traffic::balanced(trace, seeks, all_entries() / 2, entry_bytes);
+        (tally, [[0; 2]; 3], [0; 3])
     } else if args.no_reclaim {
         let caches = Plain::default();
-        (run(&caches, &traffic, &args), caches.held_and_given_up())
+        (run(&caches, &traffic, &args), caches.held_and_given_up(), caches.miss_us())
     } else {
         let caches = Shrinking::new().expect("memory for three empty caches");
         let _loop = args.own_loop.then(own_loop::start);
-        (run(&caches, &traffic, &args), caches.held_and_given_up())
+        (run(&caches, &traffic, &args), caches.held_and_given_up(), caches.miss_us())
     };
     println!(
-        r#"{{"operations":{},"hits":{},"misses":{},"cost":{},"hit_rate":{:.5},"held_and_given_up":{held:?},"seconds":{:.1},"mode":"{}"}}"#,
+        r#"{{"operations":{},"hits":{},"misses":{},"cost":{},"hit_rate":{:.5},"held_and_given_up":{held:?},"miss_us":{miss_us:?},"seconds":{:.1},"mode":"{}"}}"#,
         tally.operations,
         tally.hits,
         tally.operations - tally.hits,
