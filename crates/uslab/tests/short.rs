@@ -230,6 +230,45 @@ impl Shrinker for &'static Leaver {
     }
 }
 
+/// Takes all there is, in blocks of `MIB` down to a page.
+fn fill() {
+    for bytes in (12..=20).rev().map(|shift| 1_usize << shift) {
+        while !malloc(bytes).is_null() {}
+    }
+}
+
+#[test]
+fn what_others_have_in_hand_is_waited_for() {
+    in_both_modes("what_others_have_in_hand_is_waited_for", &[("USLAB_REAPER", "0")], || {
+        // Whoever frees one of each first can allocate one of each second, whose slabs have as many pages.
+        const FIRST: [usize; 2] = [20_480, 28_672];
+        const SECOND: [usize; 2] = [24_576, 32_768];
+        // SAFETY: ours, once.
+        let free_all = |blocks: [*mut u8; 2]| blocks.into_iter().for_each(|block| unsafe { free(block) });
+        set_limit(0, 16 * MIB).unwrap();
+        free_all(SECOND.map(malloc));
+        let (mut blocks, room) = (FIRST.map(malloc), [malloc(65_536), malloc(32_768)]);
+        fill();
+        free_all(room);
+        let (failed, over) = (AtomicUsize::new(0), AtomicBool::new(false));
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(SeqCst) {
+                    uslab::release_memory();
+                    thread::sleep(Duration::from_micros(20));
+                }
+            });
+            for round in 0..4000 {
+                free_all(blocks);
+                blocks = if round % 2 == 0 { SECOND } else { FIRST }.map(malloc);
+                failed.fetch_add(blocks.iter().filter(|block| block.is_null()).count(), SeqCst);
+            }
+            over.store(true, SeqCst);
+        });
+        assert_eq!(failed.load(SeqCst), 0, "of 8000 allocations that had room");
+    });
+}
+
 #[test]
 fn who_leaves_from_within_is_not_called_again() {
     in_both_modes("who_leaves_from_within_is_not_called_again", &[], || {

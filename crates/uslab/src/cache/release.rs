@@ -10,9 +10,11 @@
 //!
 //! What is taken from a cache in use it will ask for again: a slot that is drained costs its thread a slow path and, if the slab went with it, a page fault.
 
+use super::body::Core;
 use super::{registry, start};
 use crate::pages;
-use crate::percpu::{Drain, Keep, sheaf};
+use crate::percpu::{Drain, Keep, adapt, sheaf};
+use crate::sync::in_hand::Look;
 
 /// Gives free memory of the whole process back to the system, now: all sheaves, empty slabs and free pages. Says how many
 /// bytes went.
@@ -22,6 +24,8 @@ pub fn release_memory() -> usize {
     }
     // Keeps caches from being destroyed meanwhile.
     let registry = registry::lock();
+    // No cache grows at another's cost meanwhile: all there is lies where it can be found.
+    let pause = adapt::pause();
     let mut drain = Drain::of_all();
     registry::for_each(|core| core.cpu.drain_slots(&mut drain));
     drop(drain);
@@ -29,11 +33,19 @@ pub fn release_memory() -> usize {
         core.cpu.drain_barns();
         core.cpu.slabs().shrink();
     });
-    drop(registry);
+    drop((pause, registry));
     sheaf::slabs().iter().for_each(|slabs| {
         slabs.shrink();
     });
     pages::purge_all()
+}
+
+/// Empties a cache's sheaves and gives its empty slabs to the page layer; says how many bytes.
+pub(super) fn shrink(core: &Core) -> usize {
+    // Whoever sweeps waits for what this has in hand.
+    let _registry = registry::lock();
+    core.cpu.drain_all();
+    core.cpu.slabs().shrink()
 }
 
 /// Turns about `bytes` of what nobody will miss soon into free pages: sheaves of this CPU and of barns, where they hold enough to matter; then empty slabs beyond
@@ -66,13 +78,16 @@ pub(crate) fn gather(bytes: usize) {
 const ENOUGH_PART: usize = 16;
 const ENOUGH_BYTES: usize = 64 << 10;
 
-/// Whether [`release_memory`] would find anything. Takes no lock.
+/// Whether [`release_memory`] would find anything, or find it once others have put down what they have in hand. Takes no lock.
 pub(crate) fn has_free_memory() -> bool {
-    pages::has_free_memory() || registry::any(|core| core.cpu.has_free())
+    let look = Look::begin();
+    pages::has_free_memory() || registry::any(|core| core.cpu.has_free()) || look.missed()
 }
 
 /// Caches that are looked at under one lock and drained by one barrier, which takes longer than all the rest.
 const TOGETHER: usize = 32;
+/// But no more than have so many slots: who makes a cache meanwhile waits.
+const SLOTS_TOGETHER: usize = 1024;
 
 /// What the background thread does twice a second: sheaves that nobody touched since the last time are emptied, empty slabs above their
 /// targets and pages above theirs go back; of caches and pages that rested altogether, all of them. True if there was nothing to do, and
@@ -80,12 +95,13 @@ const TOGETHER: usize = 32;
 pub(crate) fn settle() -> bool {
     let mut idle = true;
     let rested = pages::rested();
+    let together = (SLOTS_TOGETHER / start::cpus().max(1)).clamp(1, TOGETHER);
     let mut ids = registry::ids().peekable();
     while ids.peek().is_some() {
-        // Keeps them from being destroyed; who makes one waits for so many.
+        // Keeps them from being destroyed.
         let _registry = registry::lock();
         let mut drain = Drain::of_idle(Keep::Pages);
-        for core in ids.by_ref().take(TOGETHER).filter_map(registry::cache) {
+        for core in ids.by_ref().take(together).filter_map(registry::cache) {
             let slabs = core.cpu.slabs();
             if core.cpu.settle(&mut drain) {
                 idle &= slabs.shrink() == 0;

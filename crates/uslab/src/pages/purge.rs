@@ -10,6 +10,7 @@
 use super::arena::{self, PageIndex};
 use super::chunk::for_each_run;
 use super::{CHUNK_PAGES, PAGE_BYTES, buddy};
+use crate::sync::in_hand::InHand;
 use crate::{os, stats};
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -117,6 +118,7 @@ fn purge_groups(target_bytes: usize, least_pages: usize) -> usize {
         // Whole chunks first: what they hold nobody is about to use, and the kernel gets its memory back in one piece.
         let Some(index) = buddy.next_dirty_whole().or_else(|| buddy.next_dirty(cursor)) else { break };
         buddy.policy.cursor = index + 1;
+        let _in_hand = InHand::begin();
         let (taken, dirty) = buddy.with_chunk(index, |chunk| {
             let before = chunk.dirty_pages;
             let taken = chunk.claim_dirty(group);

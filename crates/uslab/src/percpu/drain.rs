@@ -16,7 +16,7 @@ use crate::os::{self, Lock};
 use crate::rseq::locked::LockedSlot;
 use crate::rseq::{GATE, Mode, Sheaf, Slot, Which, dummy, is_dummy, mode};
 use crate::stats;
-use crate::sync::Rank;
+use crate::sync::{Rank, in_hand::InHand};
 use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release, SeqCst};
 
 const BOTH: [Which; 2] = [Which::Main, Which::Spare];
@@ -38,21 +38,25 @@ pub struct Drain<'a> {
     /// So few that the stack stays small.
     taken: [Option<(&'a CpuCache, *mut Sheaf)>; 64],
     len: usize,
+    in_hand: Option<InHand>,
 }
 
 impl<'a> Drain<'a> {
     /// One that takes from every slot.
     pub fn of_all() -> Self {
-        Drain { wait: true, keep: Keep::Target, taken: [None; 64], len: 0 }
+        Drain { wait: true, keep: Keep::Target, taken: [None; 64], len: 0, in_hand: None }
     }
 
     /// One that leaves slots alone that somebody works on (locked mode): for callers that hold a slot themselves.
     pub fn of_idle(keep: Keep) -> Self {
-        Drain { wait: false, keep, ..Drain::of_all() }
+        Drain { wait: false, keep, taken: [None; 64], len: 0, in_hand: None }
     }
 
     /// Takes what is in one of the cache's slots.
     pub(super) fn take(&mut self, cache: &'a CpuCache, slot: &Slot) {
+        if BOTH.into_iter().all(|which| is_dummy(slot.place(which).load(Relaxed))) {
+            return;
+        }
         if self.len + BOTH.len() > self.taken.len() {
             self.finish();
         }
@@ -64,6 +68,7 @@ impl<'a> Drain<'a> {
                 None => return,
             },
         };
+        self.in_hand.get_or_insert_with(InHand::begin);
         for which in BOTH {
             let sheaf = slot.place(which).swap(dummy(), AcqRel);
             if !is_dummy(sheaf) {
@@ -85,6 +90,7 @@ impl<'a> Drain<'a> {
             cache.dissolve(&mut Owned(sheaf), self.keep);
             stats::record(cache.slabs().id()).drains.fetch_add(1, Relaxed);
         }
+        self.in_hand = None;
     }
 }
 
@@ -114,6 +120,7 @@ impl CpuCache {
         let may_hold = 2 * self.capacity() * object_bytes >= least_bytes;
         let slot = self.slots().get(crate::rseq::current_cpu()).filter(|_| may_hold);
         if slot.is_some_and(|slot| held(slot) * object_bytes >= least_bytes) {
+            let _in_hand = InHand::begin();
             let sheaves = match self.served_by() {
                 Server::Slabs => [dummy(); 2],
                 Server::Sequences(access) => self.take_both(&access),

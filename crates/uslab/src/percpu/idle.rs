@@ -29,7 +29,11 @@ impl CpuCache {
                 if slot.seen.load(Relaxed) == before && is_steady(slot, before) {
                     drain.take(self, slot);
                 }
-                slot.seen.store(look(slot), Relaxed);
+            }
+            // Also of one that somebody else emptied; but a slot that nobody uses is not written to.
+            let after = look(slot);
+            if slot.seen.load(Relaxed) != after {
+                slot.seen.store(after, Relaxed);
             }
         }
         for barn in self.barns() {

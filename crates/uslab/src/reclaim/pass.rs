@@ -4,7 +4,7 @@ use super::balance::{LIGHTEST, WHOLE, expected};
 use super::registry::{self, Entry, Outcome, Visit};
 use super::shrinker::ShrinkControl;
 use crate::pages::{self, Scattered};
-use crate::sync::CachePadded;
+use crate::sync::{CachePadded, in_hand};
 use crate::{cache, os, stats};
 use core::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
@@ -307,10 +307,23 @@ fn release(bytes: usize, scattered: Scattered) {
 fn sweep() {
     if cache::has_free_memory() {
         cache::release_memory();
+        let _settled = (0..LOOKS_MOST).any(|looks| {
+            if looks < SPINS {
+                core::hint::spin_loop()
+            } else {
+                os::doze::pause(1)
+            }
+            !in_hand::is_any_in_hand()
+        });
     }
 }
+
+/// Looks whether others have put down what they had in hand, most often a system call's time; then naps of a millisecond, in case that they are off their CPUs.
+const SPINS: u32 = 1000;
+const LOOKS_MOST: u32 = SPINS + 4;
 
 /// In a fork child: the thread that was releasing is not here.
 pub(super) fn reset_in_child() {
     RELEASING.whole().store(false, Relaxed);
+    in_hand::reset_in_child();
 }

@@ -1,9 +1,10 @@
-//! Synchronisation that every layer uses: the atomics facade, the ranked lock, cache-line padding.
+//! Synchronisation that every layer uses: the atomics facade, the ranked lock, cache-line padding, and who has memory in hand.
 //!
 //! Nothing here performs a system call. The lock parks through the [`Park`] trait, which `os` implements
 //! with futexes and the model tests with loom's scheduler.
 
 pub mod atomic;
+pub mod in_hand;
 mod lock;
 mod prefetch;
 mod rank;

@@ -147,6 +147,8 @@ pub struct Headroom {
     events: Option<(usize, Descriptor)>,
     /// The lowest limit.
     limit_bytes: Option<u64>,
+    /// Of some limit more than half was used.
+    near: bool,
 }
 
 /// What a look came to.
@@ -160,12 +162,17 @@ pub struct Look {
 
 impl Headroom {
     pub const fn new() -> Headroom {
-        Headroom { hits: [None; LEVELS], events: None, limit_bytes: None }
+        Headroom { hits: [None; LEVELS], events: None, limit_bytes: None, near: false }
     }
 
     /// The lowest limit at the last look.
     pub fn limit_bytes(&self) -> Option<u64> {
         self.limit_bytes
+    }
+
+    /// Whether more than half of a limit was used at the last look: it may be hit soon.
+    pub fn is_near(&self) -> bool {
+        self.near
     }
 
     /// The descriptor of the events, where one is kept.
@@ -177,6 +184,7 @@ impl Headroom {
     pub fn look(&mut self, place: &Place) -> Look {
         let mut look = Look { excess_bytes: 0, hit: false };
         let mut lowest: Option<(u64, usize)> = None;
+        self.near = false;
         for level in 0..place.levels() {
             let Some(directory) = place.level(level) else { break };
             let limit = limit(&directory);
@@ -187,7 +195,9 @@ impl Headroom {
             if lowest.is_none_or(|(bytes, _)| limit < bytes) {
                 lowest = Some((limit, level));
             }
-            look.excess_bytes = look.excess_bytes.max(excess(&directory, limit));
+            let current = bytes_in(&directory, b"/memory.current").unwrap_or(0);
+            self.near |= current > limit / 2;
+            look.excess_bytes = look.excess_bytes.max(excess(&directory, limit, current));
             let hits = hits(&directory);
             if let (Some(before), Some(now)) = (self.hits[level], hits) {
                 look.hit |= now.high > before.high || now.max > before.max;
@@ -228,10 +238,9 @@ fn limit(directory: &Path) -> u64 {
 }
 
 /// What is to go for `limit` to be kept with some room: down to two margins below it, once there is less than one.
-fn excess(directory: &Path, limit: u64) -> u64 {
+fn excess(directory: &Path, limit: u64, current: u64) -> u64 {
     let margin = (limit / 16).min(MARGIN_MOST_BYTES);
     let (from, to) = (limit - margin, limit - 2 * margin);
-    let current = bytes_in(directory, b"/memory.current").unwrap_or(0);
     if current <= from {
         return 0;
     }

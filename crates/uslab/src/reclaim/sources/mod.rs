@@ -6,8 +6,8 @@
 //!   headroom   memory.current against memory.high and memory.max of the own cgroup and those above    → Bytes, or Share
 //! ```
 //!
-//! [`Sources::wait`] is the reaper's sleep: it waits for the descriptors, and looks at the headroom once a second and whenever the kernel
-//! signals that a limit was hit. Everything is in fixed memory.
+//! [`Sources::wait`] is the reaper's sleep: it waits for the descriptors, and looks at the headroom once a second, whenever the kernel
+//! signals that a limit was hit, and in every wait while more than half of a limit is used. Everything is in fixed memory.
 //!
 //! All of it can be lacking, and any of it can go away while the program runs: the program closes all descriptors, is moved to
 //! another cgroup, its manager leaves. A fork child shares its parent's descriptors, and with them what they tell: it
@@ -150,7 +150,7 @@ impl Sources {
         let _errno = Preserved::new();
         let mut now = clock::coarse_ms();
         let end = now.saturating_add(timeout_ms);
-        let mut apart_ms = APART_MS;
+        let mut apart_ms = if self.headroom.is_near() { APART_MS } else { TICK_MS };
         loop {
             self.tend_stall(now);
             if now >= self.looked_ms.saturating_add(apart_ms) {
