@@ -7,12 +7,15 @@
 //! * `words` runs the real code of the slab words, with the slab lists around it in miniature.
 //! * `slots` runs the sheaf protocols (pop, push, take, install, drain, the fork's gate) on a model of what the kernel promises of
 //!   restartable sequences (`cpu`), because sequences themselves cannot run under a model checker.
+//! * `hands` runs a search for free memory beside a drain that has some in hand.
 //!
 //! Every model has teeth: with a known mistake seeded it must fail, and a test says so.
 #![cfg(loom)]
 
 #[path = "loom/cpu.rs"]
 mod cpu;
+#[path = "loom/hands.rs"]
+mod hands;
 #[path = "loom/ledger.rs"]
 mod ledger;
 #[path = "loom/slots.rs"]
