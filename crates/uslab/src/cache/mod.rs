@@ -36,6 +36,6 @@ pub use prefilled::{Prefilled, RawPrefilled};
 pub(crate) use raw::destroy_whole;
 pub use raw::{Busy, CreateError, RawCache, account_all};
 pub use release::release_memory;
-pub(crate) use release::{gather, has_free_memory, settle};
+pub(crate) use release::{gather, has_free_memory, settle, will_have_free_memory};
 pub use start::mode;
 pub use typed::{Cache, CacheBox, ConstructedBox};

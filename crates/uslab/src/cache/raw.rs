@@ -3,7 +3,7 @@
 use super::body::Core;
 use super::builder::CacheBuilder;
 use super::prefilled::{RawPrefilled, Reclaim};
-use super::{registry, release, start};
+use super::{registry, start};
 use crate::percpu::adapt;
 use crate::rseq::{self, Slot};
 use crate::slab::GeometryError;
@@ -202,7 +202,8 @@ impl RawCache {
     ///
     /// The pages go back to the system as the page layer sees fit; see [`crate::release_memory`].
     pub fn shrink(&self) -> usize {
-        release::shrink(self.core)
+        self.core.cpu.drain_all();
+        self.core.cpu.slabs().shrink()
     }
 
     /// Destroys the cache. Nobody may be using it on another thread.

@@ -10,10 +10,9 @@
 //!
 //! What is taken from a cache in use it will ask for again: a slot that is drained costs its thread a slow path and, if the slab went with it, a page fault.
 
-use super::body::Core;
 use super::{registry, start};
 use crate::pages;
-use crate::percpu::{Drain, Keep, adapt, sheaf};
+use crate::percpu::{Drain, Keep, sheaf};
 use crate::sync::in_hand::Look;
 
 /// Gives free memory of the whole process back to the system, now: all sheaves, empty slabs and free pages. Says how many
@@ -24,8 +23,6 @@ pub fn release_memory() -> usize {
     }
     // Keeps caches from being destroyed meanwhile.
     let registry = registry::lock();
-    // No cache grows at another's cost meanwhile: all there is lies where it can be found.
-    let pause = adapt::pause();
     let mut drain = Drain::of_all();
     registry::for_each(|core| core.cpu.drain_slots(&mut drain));
     drop(drain);
@@ -33,19 +30,11 @@ pub fn release_memory() -> usize {
         core.cpu.drain_barns();
         core.cpu.slabs().shrink();
     });
-    drop((pause, registry));
+    drop(registry);
     sheaf::slabs().iter().for_each(|slabs| {
         slabs.shrink();
     });
     pages::purge_all()
-}
-
-/// Empties a cache's sheaves and gives its empty slabs to the page layer; says how many bytes.
-pub(super) fn shrink(core: &Core) -> usize {
-    // Whoever sweeps waits for what this has in hand.
-    let _registry = registry::lock();
-    core.cpu.drain_all();
-    core.cpu.slabs().shrink()
 }
 
 /// Turns about `bytes` of what nobody will miss soon into free pages: sheaves of this CPU and of barns, where they hold enough to matter; then empty slabs beyond
@@ -78,10 +67,16 @@ pub(crate) fn gather(bytes: usize) {
 const ENOUGH_PART: usize = 16;
 const ENOUGH_BYTES: usize = 64 << 10;
 
-/// Whether [`release_memory`] would find anything, or find it once others have put down what they have in hand. Takes no lock.
+/// Whether [`release_memory`] would find anything. Takes no lock.
 pub(crate) fn has_free_memory() -> bool {
+    pages::has_free_memory() || registry::any(|core| core.cpu.has_free())
+}
+
+/// The same, or would once others have put down what they have in hand.
+pub(crate) fn will_have_free_memory() -> bool {
     let look = Look::begin();
-    pages::has_free_memory() || registry::any(|core| core.cpu.has_free()) || look.missed()
+    // Twice at pages, where all that is on its way arrives.
+    has_free_memory() || pages::has_free_memory() || look.missed()
 }
 
 /// Caches that are looked at under one lock and drained by one barrier, which takes longer than all the rest.

@@ -4,7 +4,7 @@ use super::body::Core;
 use super::builder::CacheBuilder;
 use super::prefilled::Prefilled;
 use super::raw::{self, Busy, CreateError, RawCache};
-use super::{registry, release, start};
+use super::{registry, start};
 use crate::rseq::{self, Slot, dummy_slots};
 use core::fmt;
 use core::marker::PhantomData;
@@ -225,7 +225,10 @@ impl<T> Cache<T> {
 
     /// As [`RawCache::shrink`].
     pub fn shrink(&self) -> usize {
-        self.core_if_set_up().map_or(0, release::shrink)
+        self.core_if_set_up().map_or(0, |core| {
+            core.cpu.drain_all();
+            core.cpu.slabs().shrink()
+        })
     }
 
     /// Destroys the cache. Nobody may be using it on another thread.

@@ -54,7 +54,7 @@ impl<'a> Drain<'a> {
 
     /// Takes what is in one of the cache's slots.
     pub(super) fn take(&mut self, cache: &'a CpuCache, slot: &Slot) {
-        if BOTH.into_iter().all(|which| is_dummy(slot.place(which).load(Relaxed))) {
+        if is_untouched(slot) {
             return;
         }
         if self.len + BOTH.len() > self.taken.len() {
@@ -92,6 +92,12 @@ impl<'a> Drain<'a> {
         }
         self.in_hand = None;
     }
+}
+
+/// Whether there is nothing in a slot, nothing counted, and nobody at work on it (locked mode).
+fn is_untouched(slot: &Slot) -> bool {
+    let is_empty = |which| is_dummy(slot.place(which).load(Relaxed));
+    BOTH.into_iter().all(is_empty) && slot.counted.load(Relaxed) == 0 && slot.lock.load(Relaxed) == 0
 }
 
 impl Drop for Drain<'_> {
@@ -149,6 +155,7 @@ impl CpuCache {
     pub fn drain_barns(&self) -> usize {
         let mut freed = 0;
         for barn in self.barns() {
+            let _in_hand = (barn.fulls() > 0).then(InHand::begin);
             while let Some(sheaf) = barn.take_any() {
                 let n = Owned(sheaf).count();
                 stats::record(self.slabs().id()).sheaf_free.fetch_sub(n as i64, Relaxed);

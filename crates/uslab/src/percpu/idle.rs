@@ -16,6 +16,7 @@ use super::drain::{Drain, Keep};
 use super::sheaf::Owned;
 use crate::rseq::{Slot, Which, is_dummy};
 use crate::stats;
+use crate::sync::in_hand::InHand;
 use core::sync::atomic::Ordering::Relaxed;
 
 impl CpuCache {
@@ -37,6 +38,7 @@ impl CpuCache {
             }
         }
         for barn in self.barns() {
+            let _in_hand = (barn.fulls() > 0).then(InHand::begin);
             while let Some(sheaf) = barn.take_unused() {
                 used = true;
                 let mut sheaf = Owned(sheaf);

@@ -86,7 +86,7 @@ pub(super) fn run(bytes: usize, mut goal: Goal) -> Progress {
         // What programs are using is taken where entries alone do not bring it.
         if (prospect.freeable == 0 || round >= LIGHTEST) && !swept {
             swept = true;
-            sweep();
+            sweep(matches!(goal, Goal::Until(_)));
             continue;
         }
         if round >= ROUNDS_MOST {
@@ -303,24 +303,36 @@ fn release(bytes: usize, scattered: Scattered) {
     }
 }
 
-/// Gives back all that is free: sheaves, empty slabs, pages. Waits for others who do: an allocation must not fail for what they are about to free.
-fn sweep() {
-    if cache::has_free_memory() {
-        cache::release_memory();
-        let _settled = (0..LOOKS_MOST).any(|looks| {
-            if looks < SPINS {
-                core::hint::spin_loop()
-            } else {
-                os::doze::pause(1)
-            }
-            !in_hand::is_any_in_hand()
-        });
+/// Gives back all that is free: sheaves, empty slabs, pages. With `wait` also what others have in hand: an allocation must not fail for what they are about to free.
+fn sweep(wait: bool) {
+    if !cache::will_have_free_memory() {
+        return;
+    }
+    if wait {
+        // What a drain has in hand comes to slabs.
+        wait_for_hands();
+    }
+    cache::release_memory();
+    if wait {
+        // What a purge has in hand comes to pages.
+        wait_for_hands();
     }
 }
 
-/// Looks whether others have put down what they had in hand, most often a system call's time; then naps of a millisecond, in case that they are off their CPUs.
-const SPINS: u32 = 1000;
-const LOOKS_MOST: u32 = SPINS + 4;
+/// Waits until others have put down what they have in hand, most often for a system call's time; a few naps longer, in case that they are off their CPUs.
+fn wait_for_hands() {
+    const SPINS: u32 = 1000;
+    const NAPS: u32 = 4;
+    let _settled = (0..SPINS + NAPS).any(|looks| {
+        let settled = !in_hand::is_any_in_hand();
+        match looks {
+            _ if settled => {}
+            ..SPINS => core::hint::spin_loop(),
+            _ => os::doze::pause(1),
+        }
+        settled
+    });
+}
 
 /// In a fork child: the thread that was releasing is not here.
 pub(super) fn reset_in_child() {

@@ -9,7 +9,7 @@ use crate::os::{Guard, Lock};
 use crate::pages::{self, PageIndex, Temperature};
 use crate::rseq::Face;
 use crate::stats::{self, layout::Record};
-use crate::sync::{CachePadded, Rank, prefetch_for_write};
+use crate::sync::{CachePadded, Rank, in_hand::InHand, prefetch_for_write};
 use core::sync::atomic::{
     AtomicI64, AtomicUsize,
     Ordering::{Acquire, Relaxed},
@@ -430,11 +430,14 @@ impl Slabs {
 
     /// Releases empty slabs until each node has no more than `kept` says, or `most` are gone.
     fn release_beyond(&self, most: usize, kept: impl Fn(&mut Lists) -> u32) -> usize {
-        let mut gone = 0;
+        let (mut gone, mut in_hand) = (0, None);
         for (index, node) in self.nodes().iter().enumerate() {
             loop {
                 let mut lists = node.0.lock();
                 let beyond = gone < most && lists.empty() > 0 && lists.empty() > kept(&mut lists);
+                if beyond {
+                    in_hand.get_or_insert_with(InHand::begin);
+                }
                 let Some(slab) = beyond.then(|| self.detach_empty(&mut lists)).flatten() else {
                     self.publish(&mut lists, index);
                     break;

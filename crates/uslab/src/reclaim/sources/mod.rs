@@ -91,6 +91,8 @@ pub struct Sources {
     psi_why: Why,
     headroom: Headroom,
     looked_ms: u64,
+    /// A limit's event was signalled since.
+    signalled: bool,
     /// When the process's place was looked up.
     followed_ms: u64,
 }
@@ -109,6 +111,7 @@ impl Sources {
             psi_why: Why::NotChosen,
             headroom: Headroom::new(),
             looked_ms: 0,
+            signalled: false,
             followed_ms: 0,
         }
     }
@@ -150,11 +153,12 @@ impl Sources {
         let _errno = Preserved::new();
         let mut now = clock::coarse_ms();
         let end = now.saturating_add(timeout_ms);
-        let mut apart_ms = if self.headroom.is_near() { APART_MS } else { TICK_MS };
+        // A limit's event that was signalled waits for the look that reads it.
+        let mut apart_ms = if self.headroom.is_near() || self.signalled { APART_MS } else { TICK_MS };
         loop {
             self.tend_stall(now);
             if now >= self.looked_ms.saturating_add(apart_ms) {
-                self.looked_ms = now;
+                (self.looked_ms, self.signalled) = (now, false);
                 apart_ms = TICK_MS;
                 if let Some(pressure) = self.look(now) {
                     // The limits' word is the stronger one. What else there is must not pile up in pipes meanwhile.
@@ -170,13 +174,13 @@ impl Sources {
             if let Some(again_ms) = self.stall.as_ref().and_then(|stall| stall.again_ms(now)) {
                 until = until.min(again_ms);
             }
-            // A limit's event that was signalled waits for the look that reads it.
             let (stalled, event) = self.listen(now, until.saturating_sub(now), apart_ms == TICK_MS);
+            if event {
+                self.signalled = true;
+                apart_ms = APART_MS;
+            }
             if let Some(candidate) = stalled {
                 return Some(Pressure { kind: kind(candidate), wanted: Wanted::Share });
-            }
-            if event {
-                apart_ms = APART_MS;
             }
             now = clock::coarse_ms();
             if now >= end {
