@@ -323,15 +323,16 @@ fn sweep(wait: bool) {
 fn wait_for_hands() {
     const SPINS: u32 = 1000;
     const NAPS: u32 = 4;
-    let _settled = (0..SPINS + NAPS).any(|looks| {
-        let settled = !in_hand::is_any_in_hand();
-        match looks {
-            _ if settled => {}
-            ..SPINS => core::hint::spin_loop(),
-            _ => os::doze::pause(1),
+    for looks in 0..SPINS + NAPS {
+        if !in_hand::is_any_in_hand() {
+            return;
         }
-        settled
-    });
+        if looks < SPINS {
+            core::hint::spin_loop();
+        } else {
+            os::doze::pause(1);
+        }
+    }
 }
 
 /// In a fork child: the thread that was releasing is not here.
