@@ -71,7 +71,8 @@ fn with_empty_slabs(name: &str, objects: usize) -> RawCache {
 #[test]
 fn sheaves_in_use_stay_while_entries_bring_what_is_wanted() {
     in_both_modes("sheaves_in_use_stay_while_entries_bring_what_is_wanted", &NO_REAPER, || {
-        let busy = CacheBuilder::new("busy").build_raw(64).unwrap();
+        // Of a capacity of its own: one that adapts gives it up, and is drained, where another has misses and it had none for 20 ms.
+        let busy = CacheBuilder::new("busy").sheaf_capacity(60).build_raw(64).unwrap();
         let use_it = || {
             let object = busy.alloc().expect("memory");
             // SAFETY: just taken from it.
