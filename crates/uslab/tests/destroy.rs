@@ -4,6 +4,12 @@
 //! destroys, with its objects in their hands.
 #![cfg(not(loom))]
 
+#[path = "support/again.rs"]
+mod again;
+#[path = "support/modes.rs"]
+mod modes;
+
+use modes::in_both_modes;
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -91,5 +97,33 @@ fn heaps_are_destroyed_whole_while_others_grow_at_their_cost() {
 fn while_all_memory_is_released() {
     caches_come_and_go_beside(1, || {
         uslab::release_memory();
+    });
+}
+
+/// A constructor may do whatever a program may: no lock is held around it, in locked mode either.
+#[test]
+fn in_a_constructor_while_all_memory_is_released() {
+    in_both_modes("in_a_constructor_while_all_memory_is_released", &[], || {
+        let (done, is_done) = std::sync::mpsc::channel();
+        std::thread::spawn(|| {
+            loop {
+                uslab::release_memory();
+            }
+        });
+        std::thread::spawn(move || {
+            let end = Instant::now() + Duration::from_secs(2);
+            while Instant::now() < end {
+                let cache = CacheBuilder::new("constructed")
+                    .build_constructed::<[u64; 16]>(|object| {
+                        use_and_destroy(CacheBuilder::new("within").build_raw(64).unwrap(), 10);
+                        object.write([7; 16]);
+                    })
+                    .unwrap();
+                assert_eq!(cache.constructed().unwrap()[15], 7);
+            }
+            done.send(()).unwrap();
+        });
+        // Threads that wait for each other are left behind.
+        is_done.recv_timeout(Duration::from_secs(120)).expect("nobody waits for ever");
     });
 }

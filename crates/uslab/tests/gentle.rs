@@ -12,7 +12,7 @@ use modes::in_both_modes;
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering::Relaxed;
 use uslab::malloc::{aligned_alloc, free, malloc};
-use uslab::reclaim::LruCache;
+use uslab::reclaim::{LruCache, Scan, ShrinkControl, Shrinker, ShrinkerOptions, register_shrinker};
 use uslab::stats::{self, layout::Record};
 use uslab::{CacheBuilder, RawCache, reclaim, set_limit};
 
@@ -97,6 +97,45 @@ fn sheaves_in_use_stay_while_entries_bring_what_is_wanted() {
         reclaim(usize::MAX);
         assert!(record_of(&busy).drains.load(Relaxed) > drains, "unless all is wanted");
         assert_eq!((entries.len(), record_of(&busy).slabs.load(Relaxed)), (0, 0));
+    });
+}
+
+/// A shrinker with nothing to give, which uses a cache whenever it is asked: a program at work during a pass.
+struct Busy(RawCache);
+
+impl Shrinker for Busy {
+    fn count(&self, _: &ShrinkControl) -> usize {
+        let object = self.0.alloc().expect("memory");
+        // SAFETY: just taken from it.
+        unsafe { self.0.free(object) };
+        0
+    }
+
+    fn scan(&self, _: &ShrinkControl) -> Scan {
+        Scan::Stop
+    }
+}
+
+#[test]
+fn entries_beside_much_else_bring_what_is_wanted() {
+    in_both_modes("entries_beside_much_else_bring_what_is_wanted", &NO_REAPER, || {
+        // Never touched. By what is used, over entries, each seems to be a hundred times as large as it is.
+        let much = malloc(1 << 30);
+        assert!(!much.is_null());
+        let small = LruCache::<u64, [u8; 64]>::new("small").unwrap();
+        (0..100_000).for_each(|key| _ = small.insert(key, [1; 64]));
+        let busy = CacheBuilder::new("busy").sheaf_capacity(60).build_raw(64).unwrap();
+        let busy = register_shrinker("busy", ShrinkerOptions::default(), Busy(busy)).unwrap();
+        for round in 0..4 {
+            let before = small.len();
+            let drains = record_of(&busy.0).drains.load(Relaxed);
+            let given = reclaim(MIB);
+            let (gone, drains) = (before - small.len(), record_of(&busy.0).drains.load(Relaxed) - drains);
+            println!("{round}: {given} bytes of {gone} entries, {drains} drains");
+            assert!(given >= MIB && gone < 30_000 && drains <= 8);
+        }
+        // SAFETY: ours, once.
+        unsafe { free(much) };
     });
 }
 

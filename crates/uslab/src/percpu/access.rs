@@ -64,31 +64,32 @@ impl Access for Sequences {
     }
 }
 
-/// By lock.
+/// By lock, held for one step at a time as a sequence is: between steps are constructors, system calls and locks that others wait for.
 pub(super) struct Locked<'a> {
-    locked: LockedSlot<'a>,
+    slot: &'a Slot,
     cpu: usize,
 }
 
-/// Slots that a thread tries before it goes past the CPU caches: a taken lock means a preempted holder.
+/// Slots that a thread looks at before it goes past the CPU caches: a taken lock means a preempted holder, or a fork.
 const TRIES: usize = 4;
 
 impl<'a> Locked<'a> {
-    /// Locks the slot of this CPU or of one of the next; `None` if all those are taken.
+    /// The slot of this CPU or of one of the next; `None` if all those are taken.
     pub fn new(slots: &'a [Slot]) -> Option<Locked<'a>> {
         let here = rseq::current_cpu();
-        (here..here + TRIES.min(slots.len())).find_map(|cpu| {
-            let cpu = cpu % slots.len();
-            LockedSlot::try_lock(&slots[cpu]).map(|locked| Locked { locked, cpu })
-        })
+        (here..here + TRIES.min(slots.len()))
+            .map(|cpu| cpu % slots.len())
+            .find(|&cpu| !LockedSlot::is_taken(&slots[cpu]))
+            .map(|cpu| Locked { slot: &slots[cpu], cpu })
     }
 }
 
 impl Access for Locked<'_> {
     fn pop_bulk(&self, out: &mut [*mut u8]) -> usize {
+        let Some(locked) = LockedSlot::try_lock(self.slot) else { return 0 };
         let mut n = 0;
         while n < out.len() {
-            out[n] = self.locked.pop();
+            out[n] = locked.pop();
             if out[n].is_null() {
                 break;
             }
@@ -98,16 +99,18 @@ impl Access for Locked<'_> {
     }
 
     unsafe fn push_bulk(&self, objects: &[*mut u8]) -> usize {
+        let Some(locked) = LockedSlot::try_lock(self.slot) else { return 0 };
         // SAFETY: the caller's promise, for each.
-        objects.iter().take_while(|&&object| unsafe { self.locked.push(object) }).count()
+        objects.iter().take_while(|&&object| unsafe { locked.push(object) }).count()
     }
 
     unsafe fn exchange(&self, which: Which, new: *mut Sheaf) -> Exchanged {
-        Exchanged::Old(self.locked.exchange(which, new))
+        LockedSlot::try_lock(self.slot)
+            .map_or(Exchanged::Taken, |locked| Exchanged::Old(locked.exchange(which, new)))
     }
 
     fn slot(&self) -> &Slot {
-        self.locked.slot()
+        self.slot
     }
 
     fn cpu(&self) -> usize {

@@ -233,13 +233,14 @@ impl CpuCache {
         }
     }
 
-    /// Takes a sheaf out of the slot; waits for a fork to end if one is in progress.
+    /// Takes a sheaf out of the slot, the dummy where others keep it from that; waits for a fork to end if one is in progress.
     pub(super) fn take_out(&self, access: &impl Access, which: Which) -> *mut Sheaf {
         loop {
             // SAFETY: the dummy may go into any slot.
             match unsafe { access.exchange(which, dummy()) } {
                 Exchanged::Old(sheaf) => return sheaf,
                 Exchanged::GateClosed => super::drain::wait_for_fork(),
+                Exchanged::Taken => return dummy(),
             }
         }
     }
@@ -252,7 +253,7 @@ impl CpuCache {
             match unsafe { access.exchange(which, in_hand) } {
                 Exchanged::Old(old) if is_dummy(old) => return self.account(access),
                 Exchanged::Old(old) => in_hand = old,
-                Exchanged::GateClosed => break,
+                Exchanged::GateClosed | Exchanged::Taken => break,
             }
         }
         self.stow(in_hand, node);

@@ -47,7 +47,7 @@ impl<'a> Drain<'a> {
         Drain { wait: true, keep: Keep::Target, taken: [None; 64], len: 0, in_hand: None }
     }
 
-    /// One that leaves slots alone that somebody works on (locked mode): for callers that hold a slot themselves.
+    /// One that leaves slots alone that somebody works on (locked mode): for callers that wait for nobody.
     pub fn of_idle(keep: Keep) -> Self {
         Drain { wait: false, keep, taken: [None; 64], len: 0, in_hand: None }
     }
@@ -94,10 +94,10 @@ impl<'a> Drain<'a> {
     }
 }
 
-/// Whether there is nothing in a slot, nothing counted, and nobody at work on it (locked mode).
+/// Whether there is nothing in a slot, and nothing counted.
 fn is_untouched(slot: &Slot) -> bool {
     let is_empty = |which| is_dummy(slot.place(which).load(Relaxed));
-    BOTH.into_iter().all(is_empty) && slot.counted.load(Relaxed) == 0 && slot.lock.load(Relaxed) == 0
+    BOTH.into_iter().all(is_empty) && slot.counted.load(Relaxed) == 0
 }
 
 impl Drop for Drain<'_> {

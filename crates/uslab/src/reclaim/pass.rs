@@ -54,13 +54,15 @@ pub(super) fn run(bytes: usize, mut goal: Goal) -> Progress {
     if registry::live() > 0 && registry::is_inside() {
         return Progress::default();
     }
-    let (purged_before, used_before) = (purged_bytes(), stats::usage().allocated_bytes);
+    // Not what programs hold of it: adding that up would take lines from everybody's slow path.
+    let (purged_before, used_before) = (purged_bytes(), stats::header().used_bytes.load(Relaxed) as usize);
     let given = || purged_bytes().wrapping_sub(purged_before) as usize;
-    let scattered = match goal {
+    let mut scattered = match goal {
         Goal::Until(_) => Scattered::Go,
         Goal::Given | Goal::Estimate => Scattered::Stay,
     };
     release(bytes, scattered);
+    let free_bytes = given();
     let mut tired = Tired::default();
     // Everything that is free has been given back since the last entry went; other threads' entries went meanwhile.
     let (mut swept, mut others, mut forgiven) = (false, false, false);
@@ -83,8 +85,13 @@ pub(super) fn run(bytes: usize, mut goal: Goal) -> Progress {
             part: WHOLE,
         };
         let prospect = look_at_all(&pressure, &tired);
-        // What programs are using is taken where entries alone do not bring it.
+        // Where entries alone do not bring it: first pages that are free but stand alone, then what programs are using.
         if (prospect.freeable == 0 || round >= LIGHTEST) && !swept {
+            if scattered == Scattered::Stay {
+                scattered = Scattered::Go;
+                release(missing_bytes, scattered);
+                continue;
+            }
             swept = true;
             sweep(matches!(goal, Goal::Until(_)));
             continue;
@@ -102,7 +109,15 @@ pub(super) fn run(bytes: usize, mut goal: Goal) -> Progress {
         // The priorities go by powers of two; what is more than enough of one is not asked for.
         let entry_bytes = (used_before / prospect.freeable.max(1)).max(1);
         // No less than a lot, which is what shrinkers are asked for at least.
-        let enough = (missing_bytes / entry_bytes).saturating_mul(holes).max(LOT) as u64;
+        let mut enough = (missing_bytes / entry_bytes).saturating_mul(holes).max(LOT);
+        // Too few, where most of what is used is no entries. Those that went tell how much they brought, once that is more than what stayed in sheaves and
+        // lists, or these have been emptied; where others take what comes free they do not. Not to be trusted further than to as many again.
+        let brought_bytes = given().saturating_sub(free_bytes);
+        let tells = brought_bytes >= TELLING_BYTES || scattered == Scattered::Go;
+        if matches!(goal, Goal::Given) && entries > 0 && tells {
+            enough = enough.max((missing_bytes / (brought_bytes / entries).max(1)).min(entries));
+        }
+        let enough = enough as u64;
         let part = match prospect.expected {
             expected if expected > enough => enough.saturating_mul(WHOLE).div_ceil(expected),
             _ => WHOLE,
@@ -137,6 +152,9 @@ const WAITS_MOST: u32 = 250;
 fn purged_bytes() -> u64 {
     stats::header().purged_bytes.load(Relaxed)
 }
+
+/// About what stays in this CPU's sheaves, page lists and scattered pages of what entries bring.
+const TELLING_BYTES: usize = 512 << 10;
 
 /// A batch, as most shrinkers have it.
 const LOT: usize = 128;

@@ -13,9 +13,14 @@ pub struct LockedSlot<'a> {
 }
 
 impl<'a> LockedSlot<'a> {
+    /// Whether somebody has the slot now.
+    pub fn is_taken(slot: &Slot) -> bool {
+        slot.lock.load(Relaxed) != 0
+    }
+
     /// Takes the slot if nobody has it.
     pub fn try_lock(slot: &'a Slot) -> Option<LockedSlot<'a>> {
-        let free = slot.lock.load(Relaxed) == 0 && slot.lock.compare_exchange(0, 1, Acquire, Relaxed).is_ok();
+        let free = !Self::is_taken(slot) && slot.lock.compare_exchange(0, 1, Acquire, Relaxed).is_ok();
         // Lazily: a value that is made and not returned would let go of the holder's lock when dropped.
         free.then(|| LockedSlot { slot })
     }
@@ -75,11 +80,6 @@ impl<'a> LockedSlot<'a> {
     /// See the contract.
     pub fn exchange(&self, which: Which, new: *mut Sheaf) -> *mut Sheaf {
         self.slot.place(which).swap(new, Relaxed)
-    }
-
-    /// The slot itself.
-    pub fn slot(&self) -> &Slot {
-        self.slot
     }
 }
 

@@ -39,7 +39,7 @@
 //! # Without registration
 //! The fast path is the same code. Where the process runs locked (see [`Mode`]) the area that it reads is a scratch part of the
 //! thread control block that always says CPU 0, and there each cache has a dummy of its own: pop finds the sheaf empty and push
-//! finds it full, and the slow path does the work under the slot's lock.
+//! finds it full, and the slow path takes each step of this contract under the slot's lock ([`locked`]).
 
 #[cfg(all(target_arch = "aarch64", not(target_env = "musl")))]
 #[path = "aarch64.rs"]
@@ -79,4 +79,6 @@ pub enum Exchanged {
     Old(*mut Sheaf),
     /// Nothing was changed: the gate is closed.
     GateClosed,
+    /// Nothing was changed: another thread has the slot's lock (locked mode).
+    Taken,
 }
