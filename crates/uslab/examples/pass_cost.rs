@@ -98,8 +98,10 @@ fn main() {
             let ns = start.elapsed().as_nanos() as u64;
             if before < OTHER && doing.load(Relaxed) == before {
                 round[before].add(ns);
-            } else if before == OTHER && round[PASS].1 > 0 {
-                ratios.push(round[PASS].at(0.999) as f64 / round[IDLE].at(0.999) as f64);
+            } else if doing.load(Relaxed) == OTHER && round[PASS].1 > 0 {
+                if round[IDLE].1 > 0 {
+                    ratios.push(round[PASS].at(0.999) as f64 / round[IDLE].at(0.999) as f64);
+                }
                 times.iter_mut().zip(&mut round).for_each(|(sum, times)| sum.take(times));
             } else if done.load(Relaxed) {
                 break;
@@ -113,6 +115,10 @@ fn main() {
     for (name, times) in ["nothing", "a reclaim pass"].iter().zip(&times) {
         let [p50, p99, p999, p9999] = [0.5, 0.99, 0.999, 0.9999].map(|part| times.at(part));
         println!("{name:<24} {:>10} {p50:>8} {p99:>8} {p999:>8} {p9999:>8}", times.1);
+    }
+    if ratios.is_empty() {
+        eprintln!("pass_cost: this thread never ran beside the other; it needs two CPUs");
+        std::process::exit(1);
     }
     ratios.sort_by(f64::total_cmp);
     let [least, median, most] = [0, ratios.len() / 2, ratios.len() - 1].map(|at| ratios[at]);

@@ -10,7 +10,7 @@ mod modes;
 
 use modes::in_both_modes;
 use std::ptr::NonNull;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use uslab::malloc::{aligned_alloc, free, malloc};
 use uslab::reclaim::{LruCache, Scan, ShrinkControl, Shrinker, ShrinkerOptions, register_shrinker};
 use uslab::stats::{self, layout::Record};
@@ -100,6 +100,15 @@ fn sheaves_in_use_stay_while_entries_bring_what_is_wanted() {
     });
 }
 
+fn stay_on_this_cpu() {
+    // SAFETY: a zeroed set is empty; the set is filled in and passed with its size.
+    unsafe {
+        let mut set = std::mem::zeroed::<libc::cpu_set_t>();
+        libc::CPU_SET(libc::sched_getcpu() as usize, &mut set);
+        assert_eq!(libc::sched_setaffinity(0, size_of_val(&set), &set), 0);
+    }
+}
+
 /// A shrinker with nothing to give, which uses a cache whenever it is asked: a program at work during a pass.
 struct Busy(RawCache);
 
@@ -119,6 +128,8 @@ impl Shrinker for Busy {
 #[test]
 fn entries_beside_much_else_bring_what_is_wanted() {
     in_both_modes("entries_beside_much_else_bring_what_is_wanted", &NO_REAPER, || {
+        // What it used on another CPU would be drained as well.
+        stay_on_this_cpu();
         // Never touched. By what is used, over entries, each seems to be a hundred times as large as it is.
         let much = malloc(1 << 30);
         assert!(!much.is_null());
@@ -134,6 +145,36 @@ fn entries_beside_much_else_bring_what_is_wanted() {
             println!("{round}: {given} bytes of {gone} entries, {drains} drains");
             assert!(given >= MIB && gone < 30_000 && drains <= 8);
         }
+        // SAFETY: ours, once.
+        unsafe { free(much) };
+    });
+}
+
+/// A shrinker whose entries bring nothing: what they held, others took at once, or was not uslab's.
+struct Hollow(AtomicUsize);
+
+impl Shrinker for Hollow {
+    fn count(&self, _: &ShrinkControl) -> usize {
+        self.0.load(Relaxed)
+    }
+
+    fn scan(&self, control: &ShrinkControl) -> Scan {
+        let gone = control.nr_to_scan.min(self.0.load(Relaxed));
+        self.0.fetch_sub(gone, Relaxed);
+        Scan::Freed(gone)
+    }
+}
+
+#[test]
+fn entries_that_bring_nothing_are_not_all_asked_for() {
+    in_both_modes("entries_that_bring_nothing_are_not_all_asked_for", &NO_REAPER, || {
+        let much = malloc(1 << 30);
+        assert!(!much.is_null());
+        let hollow = Hollow(AtomicUsize::new(100_000));
+        let hollow = register_shrinker("hollow", ShrinkerOptions::default(), hollow).unwrap();
+        let given = reclaim(MIB);
+        println!("{given} bytes of {} entries", 100_000 - hollow.0.load(Relaxed));
+        assert!(hollow.0.load(Relaxed) > 80_000);
         // SAFETY: ours, once.
         unsafe { free(much) };
     });

@@ -70,8 +70,11 @@ pub(super) struct Locked<'a> {
     cpu: usize,
 }
 
-/// Slots that a thread looks at before it goes past the CPU caches: a taken lock means a preempted holder, or a fork.
+/// Slots that a thread looks at before it goes past the CPU caches: a taken lock mostly means a preempted holder, or a fork.
 const TRIES: usize = 4;
+
+/// Looks at a lock before a step is given up: longer than another thread's step takes, unless it is off its CPU.
+const LOOKS: usize = 64;
 
 impl<'a> Locked<'a> {
     /// The slot of this CPU or of one of the next; `None` if all those are taken.
@@ -82,11 +85,21 @@ impl<'a> Locked<'a> {
             .find(|&cpu| !LockedSlot::is_taken(&slots[cpu]))
             .map(|cpu| Locked { slot: &slots[cpu], cpu })
     }
+
+    /// The slot for one step.
+    fn step(&self) -> Option<LockedSlot<'a>> {
+        LockedSlot::try_lock(self.slot).or_else(|| {
+            (1..LOOKS).find_map(|_| {
+                core::hint::spin_loop();
+                LockedSlot::try_lock(self.slot)
+            })
+        })
+    }
 }
 
 impl Access for Locked<'_> {
     fn pop_bulk(&self, out: &mut [*mut u8]) -> usize {
-        let Some(locked) = LockedSlot::try_lock(self.slot) else { return 0 };
+        let Some(locked) = self.step() else { return 0 };
         let mut n = 0;
         while n < out.len() {
             out[n] = locked.pop();
@@ -99,14 +112,13 @@ impl Access for Locked<'_> {
     }
 
     unsafe fn push_bulk(&self, objects: &[*mut u8]) -> usize {
-        let Some(locked) = LockedSlot::try_lock(self.slot) else { return 0 };
+        let Some(locked) = self.step() else { return 0 };
         // SAFETY: the caller's promise, for each.
         objects.iter().take_while(|&&object| unsafe { locked.push(object) }).count()
     }
 
     unsafe fn exchange(&self, which: Which, new: *mut Sheaf) -> Exchanged {
-        LockedSlot::try_lock(self.slot)
-            .map_or(Exchanged::Taken, |locked| Exchanged::Old(locked.exchange(which, new)))
+        self.step().map_or(Exchanged::Taken, |locked| Exchanged::Old(locked.exchange(which, new)))
     }
 
     fn slot(&self) -> &Slot {

@@ -456,9 +456,10 @@ impl CpuCache {
     /// Brings the statistics up to what this CPU's sheaves hold now.
     pub(super) fn account(&self, access: &impl Access) {
         let slot = access.slot();
-        let now = held(slot);
-        let before = slot.counted.swap(now as u32, Relaxed);
-        stats::record(self.slabs.id()).sheaf_free.fetch_add(now as i64 - i64::from(before), Relaxed);
+        // What a sheaf that has gone meanwhile seems to hold may be anything. Counted is what is added, so that it comes off again.
+        let now = held(slot) as u32;
+        let before = slot.counted.swap(now, Relaxed);
+        stats::record(self.slabs.id()).sheaf_free.fetch_add(i64::from(now) - i64::from(before), Relaxed);
     }
 
     /// Whether a drain and a shrink would find anything. Takes no lock; close, as all counters are.

@@ -18,7 +18,7 @@
 //! other way round), or that lives off the barn, doubles it, as long as all caches together stay below a byte bound a CPU
 //! ([`adapt`]). Sheaves of the old size are replaced as they pass by.
 //!
-//! In locked mode the same code runs with the slot locked (see `access`); the fast path then always ends up here.
+//! In locked mode the same code takes each step with the slot locked (see `access`); the fast path then always ends up here.
 
 mod access;
 pub mod adapt;

@@ -54,8 +54,12 @@ pub(super) fn run(bytes: usize, mut goal: Goal) -> Progress {
     if registry::live() > 0 && registry::is_inside() {
         return Progress::default();
     }
-    // Not what programs hold of it: adding that up would take lines from everybody's slow path.
-    let (purged_before, used_before) = (purged_bytes(), stats::header().used_bytes.load(Relaxed) as usize);
+    let purged_before = purged_bytes();
+    // What programs hold, or, where what entries bring corrects it, simply what is used: adding the other up takes lines from everybody's slow path.
+    let used_before = match goal {
+        Goal::Estimate => stats::usage().allocated_bytes,
+        Goal::Given | Goal::Until(_) => stats::header().used_bytes.load(Relaxed) as usize,
+    };
     let given = || purged_bytes().wrapping_sub(purged_before) as usize;
     let mut scattered = match goal {
         Goal::Until(_) => Scattered::Go,
@@ -111,11 +115,12 @@ pub(super) fn run(bytes: usize, mut goal: Goal) -> Progress {
         // No less than a lot, which is what shrinkers are asked for at least.
         let mut enough = (missing_bytes / entry_bytes).saturating_mul(holes).max(LOT);
         // Too few, where most of what is used is no entries. Those that went tell how much they brought, once that is more than what stayed in sheaves and
-        // lists, or these have been emptied; where others take what comes free they do not. Not to be trusted further than to as many again.
-        let brought_bytes = given().saturating_sub(free_bytes);
-        let tells = brought_bytes >= TELLING_BYTES || scattered == Scattered::Go;
-        if matches!(goal, Goal::Given) && entries > 0 && tells {
-            enough = enough.max((missing_bytes / (brought_bytes / entries).max(1)).min(entries));
+        // lists, or these have been emptied; where others take what comes free they do not. Not to be trusted further than to as many again, and not at
+        // all if they seem smaller than any object.
+        let each_bytes = given().saturating_sub(free_bytes) / entries.max(1);
+        let tells = each_bytes * entries >= TELLING_BYTES || scattered == Scattered::Go;
+        if matches!(goal, Goal::Given) && tells && each_bytes >= LEAST_BYTES {
+            enough = enough.max((missing_bytes / each_bytes).min(entries));
         }
         let enough = enough as u64;
         let part = match prospect.expected {
@@ -155,6 +160,9 @@ fn purged_bytes() -> u64 {
 
 /// About what stays in this CPU's sheaves, page lists and scattered pages of what entries bring.
 const TELLING_BYTES: usize = 512 << 10;
+
+/// The least that an object of `malloc` holds.
+const LEAST_BYTES: usize = 16;
 
 /// A batch, as most shrinkers have it.
 const LOT: usize = 128;

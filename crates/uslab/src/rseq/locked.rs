@@ -1,8 +1,8 @@
 //! The fallback: the same steps under the slot's lock, for processes without registered sequences.
 //!
 //! The contract is that of the sequences (see the module above), with "this CPU" being a CPU that the thread was on a moment
-//! ago: the lock, not the CPU, excludes others. A thread that finds the lock taken does not wait for it (its holder may have
-//! been preempted) but tries the next slot.
+//! ago: the lock, not the CPU, excludes others. It is held for one step. A thread that finds it taken waits no longer than such a step takes, since its holder may have
+//! been preempted: it tries the next slot, or, on its way, goes on as if nothing, or no room, were in this one.
 
 use super::{Sheaf, Slot, Which};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};

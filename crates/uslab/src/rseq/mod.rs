@@ -39,7 +39,8 @@
 //! # Without registration
 //! The fast path is the same code. Where the process runs locked (see [`Mode`]) the area that it reads is a scratch part of the
 //! thread control block that always says CPU 0, and there each cache has a dummy of its own: pop finds the sheaf empty and push
-//! finds it full, and the slow path takes each step of this contract under the slot's lock ([`locked`]).
+//! finds it full, and the slow path takes each step of this contract under the slot's lock ([`locked`]). A step that does not get it
+//! changes nothing: `pop_bulk` and `push_bulk` then come to 0 whatever the sheaf holds, and `exchange` says so.
 
 #[cfg(all(target_arch = "aarch64", not(target_env = "musl")))]
 #[path = "aarch64.rs"]
