@@ -7,8 +7,11 @@
 mod again;
 #[path = "support/modes.rs"]
 mod modes;
+#[path = "support/pinned.rs"]
+mod pinned;
 
 use modes::in_both_modes;
+use pinned::stay_on_this_cpu;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use uslab::malloc::{aligned_alloc, free, malloc};
@@ -98,15 +101,6 @@ fn sheaves_in_use_stay_while_entries_bring_what_is_wanted() {
         assert!(record_of(&busy).drains.load(Relaxed) > drains, "unless all is wanted");
         assert_eq!((entries.len(), record_of(&busy).slabs.load(Relaxed)), (0, 0));
     });
-}
-
-fn stay_on_this_cpu() {
-    // SAFETY: a zeroed set is empty; the set is filled in and passed with its size.
-    unsafe {
-        let mut set = std::mem::zeroed::<libc::cpu_set_t>();
-        libc::CPU_SET(libc::sched_getcpu() as usize, &mut set);
-        assert_eq!(libc::sched_setaffinity(0, size_of_val(&set), &set), 0);
-    }
 }
 
 /// A shrinker with nothing to give, which uses a cache whenever it is asked: a program at work during a pass.

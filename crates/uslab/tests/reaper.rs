@@ -7,8 +7,11 @@
 mod again;
 #[path = "support/modes.rs"]
 mod modes;
+#[path = "support/pinned.rs"]
+mod pinned;
 
 use modes::in_both_modes;
+use pinned::stay_on_this_cpu;
 use std::fs;
 use std::path::Path;
 use std::ptr;
@@ -161,15 +164,6 @@ fn record_of(name: &str) -> &'static Record {
 fn page_calls_of(name: &str) -> u64 {
     let record = record_of(name);
     record.grows.load(Relaxed) + record.releases.load(Relaxed)
-}
-
-fn stay_on_this_cpu() {
-    // SAFETY: a zeroed set is empty; the set is filled in and passed with its size.
-    unsafe {
-        let mut set = std::mem::zeroed::<libc::cpu_set_t>();
-        libc::CPU_SET(libc::sched_getcpu() as usize, &mut set);
-        assert_eq!(libc::sched_setaffinity(0, size_of_val(&set), &set), 0);
-    }
 }
 
 #[test]
