@@ -9,7 +9,6 @@ use uslab_tests::harness::{Mode, Outcome, Program, Scratch, tool};
 
 /// Makes the tests `rseq` and `locked`, in a module of the check's name, of the function
 /// `check(Mode)` beside it.
-#[allow(unused_macros)]
 macro_rules! both_modes {
     ($($name:ident => $check:ident),+ $(,)?) => {$(
         mod $name {
@@ -55,3 +54,5 @@ fn run(source: &str, args: &[&str], mode: Mode) -> Outcome {
     outcome.expect(outcome.stdout().ends_with("ok\n"), "the program did not say that it ended");
     outcome
 }
+
+mod surroundings;
