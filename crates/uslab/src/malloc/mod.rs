@@ -164,20 +164,15 @@ unsafe extern "C" fn free_slow(pointer: *mut u8) {
         return;
     }
     let _errno = os::errno::Preserved::new();
-    let Some(page) = pages::page_of(pointer) else {
+    let Some(page) = pages::page_of_any(pointer) else {
         return report_unknown(pointer, "free");
     };
     let owner = pages::owner(page);
     match owner.id() {
         LARGE_ID => large::free(page, pointer),
         id => match registry::cache(id) {
-            // SAFETY: the page belongs to that cache; the caller's promise. An arena that is not of full size has its fast path
-            // here.
-            Some(cache) => unsafe {
-                if !rseq::push(owner.slots(), pointer) {
-                    cache.free_slow(pointer);
-                }
-            },
+            // SAFETY: the page belongs to that cache; the caller's promise.
+            Some(cache) => unsafe { cache.free_slow(pointer) },
             None => report_unknown(pointer, "free"),
         },
     }
@@ -325,7 +320,7 @@ pub fn usable_size(pointer: *const u8) -> usize {
 }
 
 fn usable_size_of(pointer: *const u8) -> Option<usize> {
-    let page = pages::page_of(pointer)?;
+    let page = pages::page_of_any(pointer)?;
     match pages::owner(page).id() {
         LARGE_ID => Some(large::bytes(page)),
         id => registry::cache(id).map(|cache| cache.usable_bytes()),

@@ -1,6 +1,8 @@
 //! Address space and pages.
 
+use super::file::Reader;
 use core::ptr;
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// Bytes of a system page, read at run time (4, 16 or 64 KiB).
 pub fn page_bytes() -> usize {
@@ -9,82 +11,146 @@ pub fn page_bytes() -> usize {
     if bytes > 0 { bytes as usize } else { 4096 }
 }
 
-/// Reserves `bytes` of address space that nobody can touch yet and that counts against no commit limit.
-pub fn reserve(bytes: usize) -> Option<*mut u8> {
+/// What became of a mapping for which the caller chose the address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Placed {
+    /// It stands there.
+    Mapped,
+    /// Another mapping stands in the way; nothing was changed.
+    Taken,
+    /// A limit forbids it (`RLIMIT_AS`, `RLIMIT_DATA`, `RLIMIT_MEMLOCK`, overcommit), or the address is
+    /// none that a program can have; nothing was changed.
+    Refused,
+}
+
+/// Maps `bytes` of private anonymous memory at `start`, replacing nothing.
+fn place(start: usize, bytes: usize, protection: i32) -> Placed {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+    // SAFETY: a fresh mapping that replaces nothing: the kernel either honours the flag (Linux 4.17)
+    // or takes the address as a hint.
+    let address = unsafe { libc::mmap(start as *mut _, bytes, protection, flags, -1, 0) };
+    if address == libc::MAP_FAILED {
+        return if super::errno::get() == libc::EEXIST { Placed::Taken } else { Placed::Refused };
+    }
+    if address as usize == start {
+        return Placed::Mapped;
+    }
+    // SAFETY: the mapping was just made, and no other code knows it.
+    unsafe { unmap(address.cast(), bytes) };
+    Placed::Taken
+}
+
+/// Maps `bytes` of zeroed memory, readable and writable, at `start`; both must be whole system pages.
+///
+/// Where the mapping meets an earlier one of this function, the kernel makes one mapping of both.
+///
+/// The kernel is kept from backing the range with huge pages of its own accord
+/// (`transparent_hugepage=always`, the default of some distributions). Parts of one that are given back
+/// stay charged to the process's cgroup until the kernel splits it, which it does when it is short itself.
+pub fn map_at(start: usize, bytes: usize) -> Placed {
+    let placed = place(start, bytes, libc::PROT_READ | libc::PROT_WRITE);
+    if placed == Placed::Mapped {
+        // SAFETY: the range was just mapped; the advice changes no contents, and a refusal (a kernel
+        // without huge pages) is as good.
+        unsafe { libc::madvise(start as *mut _, bytes, libc::MADV_NOHUGEPAGE) };
+    }
+    placed
+}
+
+/// What [`map_at`] would find at `start`, but for limits on memory.
+pub fn look_at(start: usize, bytes: usize) -> Placed {
+    let placed = place(start, bytes, libc::PROT_NONE);
+    if placed == Placed::Mapped {
+        // SAFETY: the mapping was just made, and no other code knows it.
+        unsafe { unmap(start as *mut u8, bytes) };
+    }
+    placed
+}
+
+/// Where the kernel would put a new mapping of `bytes` now; nothing stays mapped there.
+pub fn next_address(bytes: usize) -> Option<usize> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     // SAFETY: a fresh anonymous mapping at an address of the kernel's choice.
     let address = unsafe { libc::mmap(ptr::null_mut(), bytes, libc::PROT_NONE, flags, -1, 0) };
-    (address != libc::MAP_FAILED).then_some(address.cast())
-}
-
-/// Keeps the kernel from backing `[start, start + bytes)` with huge pages of its own accord (`transparent_hugepage=always`, the default of some
-/// distributions). Parts of one that are given back stay charged to the process's cgroup until the kernel splits it, which it does
-/// when it is short itself, at some later time. A refusal (a kernel without huge pages) is as good.
-///
-/// # Safety
-/// The range must lie in a reservation and be a whole number of system pages.
-pub unsafe fn refuse_huge_pages(start: *mut u8, bytes: usize) {
-    // SAFETY: the caller's promise; the advice changes no contents.
-    unsafe { libc::madvise(start.cast(), bytes, libc::MADV_NOHUGEPAGE) };
-}
-
-/// Gives address space back.
-///
-/// # Safety
-/// `[start, start + bytes)` must be (part of) a reservation that nothing uses any more.
-pub unsafe fn unreserve(start: *mut u8, bytes: usize) {
-    if bytes > 0 {
-        // SAFETY: the caller's promise.
-        unsafe { libc::munmap(start.cast(), bytes) };
+    if address == libc::MAP_FAILED {
+        return None;
     }
+    // SAFETY: the mapping was just made, and no other code knows it.
+    unsafe { unmap(address.cast(), bytes) };
+    Some(address as usize)
 }
 
-/// Makes reserved pages readable: zeroes without memory behind them, which count against no commit limit. False if the kernel refuses.
+/// Unmaps whole system pages, and gives back the memory behind them and what limits counted for them.
+/// False, with nothing changed, where the process has too many mappings to split one.
 ///
 /// # Safety
-/// As [`commit`].
-pub unsafe fn make_readable(start: *mut u8, bytes: usize) -> bool {
+/// The library must have mapped `[start, start + bytes)`, and no code may touch it any more.
+pub unsafe fn unmap(start: *mut u8, bytes: usize) -> bool {
     // SAFETY: the caller's promise.
-    unsafe { libc::mprotect(start.cast(), bytes, libc::PROT_READ) == 0 }
+    unsafe { libc::munmap(start.cast(), bytes) == 0 }
 }
 
-/// Makes reserved pages readable and writable; they read as zero. False if a limit (overcommit, RLIMIT_DATA) forbids it.
-///
-/// # Safety
-/// `[start, start + bytes)` must lie in a reservation and be a whole number of system pages.
-pub unsafe fn commit(start: *mut u8, bytes: usize) -> bool {
-    // SAFETY: the caller's promise; protection of our own pages changes nothing else.
-    unsafe { libc::mprotect(start.cast(), bytes, libc::PROT_READ | libc::PROT_WRITE) == 0 }
-}
-
-/// Gives the memory behind committed pages back at once; they read as zero afterwards.
+/// Gives the memory behind mapped pages back at once; they read as zero afterwards. False, with the
+/// contents left or zeroed in part, where the kernel refuses: pages that `mlock` or `mlockall` locked.
 ///
 /// MADV_DONTNEED and not MADV_FREE, so that the resident size tells the truth.
 ///
 /// # Safety
 /// Nothing may use the contents of `[start, start + bytes)`, a whole number of system pages.
 pub unsafe fn purge(start: *mut u8, bytes: usize) -> bool {
-    // SAFETY: the caller's promise. EINVAL (locked pages) leaves the contents, which the caller learns.
+    // SAFETY: the caller's promise.
     unsafe { libc::madvise(start.cast(), bytes, libc::MADV_DONTNEED) == 0 }
 }
 
-/// Moves the pages of `[from, from + bytes)` to `to`, replacing what is mapped there, and leaves zero, committed pages at
-/// `from`. False, with nothing changed, where the kernel cannot (`MREMAP_DONTUNMAP`, Linux 5.7).
+/// As [`purge`], for locked pages too (Linux 5.18): the range stays locked, and the next touch brings a
+/// locked page.
+///
+/// # Safety
+/// As [`purge`].
+pub unsafe fn purge_locked(start: *mut u8, bytes: usize) -> bool {
+    /// `MADV_DONTNEED_LOCKED`.
+    const DONTNEED_LOCKED: i32 = 24;
+    // SAFETY: the caller's promise.
+    unsafe { purge(start, bytes) || libc::madvise(start.cast(), bytes, DONTNEED_LOCKED) == 0 }
+}
+
+/// Moves the pages of `[from, from + bytes)` to `to`, replacing what is mapped there, and leaves zero,
+/// mapped pages at `from`. False, with `from` as it was and `to` zeroed or as it was, where the kernel
+/// cannot (`MREMAP_DONTUNMAP`, Linux 5.7) or the pages are locked: it would unlock those at `from`.
 ///
 /// The old range stays mapped throughout, so that no other mapping of the process can slip into a hole.
 ///
 /// # Safety
-/// Both ranges must be whole system pages of one committed reservation, not overlap, and nothing may use the contents of `to`.
+/// Both ranges must be whole system pages that the library mapped, not overlap, and nothing may use the
+/// contents of `to`.
 pub unsafe fn move_pages(from: *mut u8, to: *mut u8, bytes: usize) -> bool {
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
     // SAFETY: the caller's promise.
-    unsafe { libc::mremap(from.cast(), bytes, bytes, flags, to) != libc::MAP_FAILED }
+    unsafe {
+        purge(to, page_bytes()) && libc::mremap(from.cast(), bytes, bytes, flags, to) != libc::MAP_FAILED
+    }
 }
 
-/// Bytes of address space that the process may still map, if a limit is set (`ulimit -v`).
-pub fn address_space_limit() -> Option<usize> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` is a valid place to write to.
-    let ok = unsafe { libc::getrlimit(libc::RLIMIT_AS, &mut limit) } == 0;
-    (ok && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur as usize)
+/// Whether the kernel counts every private writable page against a limit (overcommit mode 2), as of start.
+static IS_COMMIT_COUNTED: AtomicBool = AtomicBool::new(false);
+
+/// Reads the kernel's mode of overcommit. Once, at start: later a descriptor that comes and goes could be
+/// taken for the program's own.
+pub fn init() {
+    let mut mode = [0u8; 1];
+    let is_read = Reader::open(c"/proc/sys/vm/overcommit_memory")
+        .is_some_and(|mut file| file.read(&mut mode) == mode.len());
+    IS_COMMIT_COUNTED.store(is_read && mode == *b"2", Relaxed);
+}
+
+/// Whether a limit counts what is mapped, with or without memory behind it: overcommit mode 2,
+/// `RLIMIT_AS` or `RLIMIT_DATA`. Then free address space is worth giving back as well.
+pub fn is_mapping_limited() -> bool {
+    let is_limited = |resource| {
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: `limit` is a valid place to write to.
+        let ok = unsafe { libc::getrlimit(resource, &mut limit) } == 0;
+        ok && limit.rlim_cur != libc::RLIM_INFINITY
+    };
+    IS_COMMIT_COUNTED.load(Relaxed) || is_limited(libc::RLIMIT_AS) || is_limited(libc::RLIMIT_DATA)
 }

@@ -24,30 +24,71 @@ fn the_machine_has_cpus_and_nodes() {
     assert!(cpu::nodes() >= 1);
 }
 
+/// Fresh memory of the test's own. Other tests map as well, so that a free place may be taken meanwhile.
+fn mapped(bytes: usize) -> *mut u8 {
+    let place = (0..100).find_map(|_| {
+        let start = memory::next_address(bytes)?;
+        (memory::map_at(start, bytes) == memory::Placed::Mapped).then_some(start)
+    });
+    place.expect("there is room") as *mut u8
+}
+
+#[test]
+fn nothing_is_mapped_over_another_mapping() {
+    let page = memory::page_bytes();
+    let start = mapped(2 * page);
+    // SAFETY: the range is ours alone.
+    unsafe {
+        start.add(page).write(7);
+        assert_eq!(memory::map_at(start as usize, 2 * page), memory::Placed::Taken);
+        assert_eq!(memory::look_at(start as usize - page, 2 * page), memory::Placed::Taken);
+        assert_eq!(start.add(page).read(), 7);
+        assert!(memory::unmap(start, 2 * page));
+    }
+    assert_eq!(memory::map_at(usize::MAX / 2 & !(page - 1), page), memory::Placed::Refused);
+}
+
 #[test]
 fn purged_pages_read_as_zero() {
     let bytes = 4 * memory::page_bytes();
-    let start = memory::reserve(bytes).unwrap();
+    let start = mapped(bytes);
     // SAFETY: the range is ours alone.
     unsafe {
-        assert!(memory::commit(start, bytes));
         start.write(7);
         assert!(memory::purge(start, bytes));
         assert_eq!(start.read(), 0);
-        memory::unreserve(start, bytes);
+        memory::unmap(start, bytes);
+    }
+}
+
+#[test]
+fn locked_pages_stay_but_for_the_purge_of_locked_ones() {
+    let page = memory::page_bytes();
+    let start = mapped(2 * page);
+    // SAFETY: the range is ours alone.
+    unsafe {
+        start.write(7);
+        if libc::mlock(start.cast(), page) != 0 {
+            return;
+        }
+        assert!(!memory::purge(start, 2 * page));
+        assert_eq!(start.read(), 7);
+        assert!(!memory::move_pages(start.add(page), start, page), "the kernel would unlock pages");
+        let gone = memory::purge_locked(start, 2 * page);
+        assert_eq!(start.read(), if gone { 0 } else { 7 });
+        memory::unmap(start, 2 * page);
     }
 }
 
 #[test]
 fn moved_pages_keep_their_contents_and_leave_zeroes() {
     let page = memory::page_bytes();
-    let start = memory::reserve(8 * page).unwrap();
+    let start = mapped(8 * page);
     // SAFETY: the range is ours alone; the two halves do not overlap.
     unsafe {
-        assert!(memory::commit(start, 8 * page));
         start.write(7);
         assert!(memory::move_pages(start, start.add(4 * page), 4 * page));
         assert_eq!((start.read(), start.add(4 * page).read()), (0, 7));
-        memory::unreserve(start, 8 * page);
+        memory::unmap(start, 8 * page);
     }
 }

@@ -1,13 +1,19 @@
-//! The arena: one reserved range, its metadata beside it, and the page map.
+//! The arena: one range of addresses, its metadata beside it, and the page map.
 //!
-//! All addresses are decided once, in [`init`]; only the committed end moves, upwards, under the buddy's lock.
+//! The place is decided once, in [`init`]; chunks are mapped in order, so that one bound says which
+//! addresses are ours. Only that bound moves, upwards, under the buddy's lock. Where another mapping of
+//! the process stands in the way, its chunks are *absent*: within the bound, no memory of ours, and in the
+//! page map nobody's.
 
 use super::chunk::Chunk;
+use super::layout::{BOOT_BELOW, CHUNKS_BELOW, DESCRIPTORS_BELOW, Entry, MAP_BYTES, Table, choose};
 use super::{CHUNK_BYTES, CHUNK_PAGES, DESCRIPTOR_BYTES, PAGE_BYTES, PAGE_SHIFT};
+use crate::os::memory::{self, Placed};
 use crate::rseq::{Face, Slot};
 use crate::{os, stats};
 use core::sync::atomic::{
-    AtomicPtr, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+    AtomicBool, AtomicPtr, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed,
+    Ordering::Release, fence,
 };
 
 /// The number of a page, counted from the arena's first.
@@ -21,174 +27,212 @@ impl PageIndex {
     }
 }
 
-/// Most address space for objects that is asked for: 1 TiB, less a bit, so that the page map is not exactly 2 GiB: an entry whose address agrees
-/// with that of slots or sheaves in its low 28 bits was seen to cost Zen cores eight cycles a free (docs/adr/0010).
-const DATA_MOST_BYTES: usize = (1 << 40) - 48 * CHUNK_BYTES;
-/// Least that is worth starting with.
-const DATA_LEAST_BYTES: usize = 8 * CHUNK_BYTES;
-
-/// Bytes of the page map of an arena of full size, which ends where the data begin.
-const FULL_MAP_BYTES: usize = DATA_MOST_BYTES / PAGE_BYTES * size_of::<AtomicPtr<Slot>>();
-const _: () = assert!(FULL_MAP_BYTES.is_multiple_of(64 << 10));
-/// A base from which no address that a program can have is less than [`DATA_MOST_BYTES`] away.
-const NO_BASE: usize = 1 << 63;
+/// Chunks that a step of growth skips, at most, to get past mappings of the process: 64 GiB of addresses,
+/// whose part of the page map takes 128 MiB.
+const MAX_GAP_CHUNKS: usize = (64 << 30) / CHUNK_BYTES;
 
 /// What `free` reads stands together on one line, and not at its start: see [`Slot`].
 #[repr(C, align(64))]
 struct Arena {
-    reserved_bytes: AtomicUsize,
-    /// `base` if the arena has its full size, so that bounds are constants and the page map is all readable; else [`NO_BASE`].
-    full_base: AtomicUsize,
+    /// Bytes from `base` that chunks may come to lie in.
+    range_bytes: AtomicUsize,
     base: AtomicUsize,
-    /// Bytes from `base` that are committed; 0 until the arena exists.
+    /// The bound: bytes from `base` that are mapped, absent, or were mapped; 0 until there is a chunk.
     committed_bytes: AtomicUsize,
-    map: AtomicPtr<AtomicPtr<Slot>>,
-    descriptors: AtomicPtr<u8>,
-    chunks: AtomicPtr<Chunk>,
-    boot: AtomicUsize,
-    boot_bytes: AtomicUsize,
+    /// Bytes of chunks that are mapped. Under the buddy's lock, like the tables.
+    mapped_bytes: AtomicUsize,
+    map: Table,
+    descriptors: Table,
+    chunks: Table,
 }
 
 static ARENA: Arena = Arena {
-    reserved_bytes: AtomicUsize::new(0),
-    full_base: AtomicUsize::new(NO_BASE),
+    range_bytes: AtomicUsize::new(0),
     base: AtomicUsize::new(0),
     committed_bytes: AtomicUsize::new(0),
-    map: AtomicPtr::new(core::ptr::null_mut()),
-    descriptors: AtomicPtr::new(core::ptr::null_mut()),
-    chunks: AtomicPtr::new(core::ptr::null_mut()),
-    boot: AtomicUsize::new(0),
-    boot_bytes: AtomicUsize::new(0),
+    mapped_bytes: AtomicUsize::new(0),
+    map: Table::new(),
+    descriptors: Table::new(),
+    chunks: Table::new(),
 };
 
-/// Bytes of each metadata table for `data` bytes of objects.
-fn table_bytes(data: usize) -> [usize; 4] {
-    let pages = data / PAGE_BYTES;
-    let up = |bytes: usize| bytes.next_multiple_of(64 << 10);
-    [
-        up(pages * DESCRIPTOR_BYTES),
-        up(pages / CHUNK_PAGES * size_of::<Chunk>()),
-        up((data / 1024).max(4 << 20)),
-        up(pages * size_of::<AtomicPtr<Slot>>()),
-    ]
-}
-
-/// Reserves the arena: 1 TiB, or as much as the limits of the process leave. False if not even a little can be had.
+/// Chooses the arena's place. False if there is none.
 pub fn init() -> bool {
-    // An address that escapes keeps the compiler from making a static of each field. Then the linker put `full_base`, which every `free` reads, on one line with
-    // the buddy's lock, and each change of pages on another CPU cost every thread a miss (docs/adr/0017).
+    // An address that escapes keeps the compiler from making a static of each field. Then the linker put
+    // `base`, which every `free` reads, on one line with the buddy's lock, and each change of pages on
+    // another CPU cost every thread a miss (docs/adr/0017).
     core::hint::black_box(&ARENA);
-    let mut data = DATA_MOST_BYTES;
-    if let Some(limit) = os::memory::address_space_limit() {
-        // The program's own mappings and stacks want room as well.
-        data = data.min(limit / 8 * 5 / CHUNK_BYTES * CHUNK_BYTES);
-    }
-    while data >= DATA_LEAST_BYTES {
-        let tables = table_bytes(data);
-        let total = tables.iter().sum::<usize>() + data + CHUNK_BYTES;
-        if let Some(start) = os::memory::reserve(total) {
-            // SAFETY: the whole of a fresh reservation.
-            unsafe { os::memory::refuse_huge_pages(start, total) };
-            place(start, data, tables);
-            return true;
-        }
-        data = data / 2 / CHUNK_BYTES * CHUNK_BYTES;
-    }
-    false
-}
-
-fn place(start: *mut u8, data: usize, [descriptors, chunks, boot, map]: [usize; 4]) {
-    let start = start as usize;
-    // The page map ends where the data begin: its place follows from the base, one word to load in `free`.
-    let base = (start + descriptors + chunks + boot + map).next_multiple_of(CHUNK_BYTES);
-    ARENA.descriptors.store(start as *mut u8, Relaxed);
-    ARENA.chunks.store((start + descriptors) as *mut Chunk, Relaxed);
-    ARENA.boot.store(start + descriptors + chunks, Relaxed);
-    ARENA.boot_bytes.store(boot, Relaxed);
-    ARENA.map.store((base - map) as *mut AtomicPtr<Slot>, Relaxed);
+    memory::init();
+    let Some((base, range_bytes)) = choose((&raw const ARENA).addr()) else { return false };
     ARENA.base.store(base, Relaxed);
-    ARENA.reserved_bytes.store(data, Release);
-    // SAFETY: the map lies in the reservation, whole pages, and nothing of it is committed yet.
-    if data == DATA_MOST_BYTES && unsafe { os::memory::make_readable((base - map) as *mut u8, map) } {
-        ARENA.full_base.store(base, Release);
-    }
-    stats::header().reserved_bytes.store(data as u64, Relaxed);
+    ARENA.range_bytes.store(range_bytes, Release);
+    stats::header().reserved_bytes.store(range_bytes as u64, Relaxed);
+    true
 }
 
-/// Start and size of the part for metadata of other layers; see [`super::boot`].
-pub(super) fn boot_range() -> (usize, usize) {
-    (ARENA.boot.load(Relaxed), ARENA.boot_bytes.load(Relaxed))
+/// Where the part for metadata of other layers starts, once there is one; see [`super::boot`].
+pub(super) fn boot_start() -> Option<usize> {
+    (ARENA.range_bytes.load(Acquire) > 0).then(|| ARENA.base.load(Relaxed) - BOOT_BELOW)
 }
 
-/// Pages that there is address space for.
+/// Pages that there are addresses for.
 pub(super) fn reserved_pages() -> usize {
-    ARENA.reserved_bytes.load(Acquire) / PAGE_BYTES
+    ARENA.range_bytes.load(Acquire) / PAGE_BYTES
 }
 
-/// Chunks committed so far.
+/// Chunks within the bound.
 pub(super) fn chunks_committed() -> usize {
     ARENA.committed_bytes.load(Relaxed) / CHUNK_BYTES
 }
 
-/// Bytes of address space that have been made usable so far; memory is behind what was used of it.
+/// Bytes within the bound: an upper bound of what was ever mapped.
 pub fn committed_bytes() -> usize {
     ARENA.committed_bytes.load(Relaxed)
 }
 
-/// Commits `wanted` more chunks, or `least` where so many are refused; says how many. Under the buddy's lock.
-pub(super) fn grow(wanted: usize, least: usize) -> usize {
-    let have = chunks_committed();
-    let room = reserved_pages() / CHUNK_PAGES - have;
+/// Chunks that were just mapped, in a row.
+pub(super) struct Grown {
+    pub first: usize,
+    pub count: usize,
+}
+
+/// Maps `wanted` chunks behind the bound, or `least` where so many are refused; `None` if those are, too.
+///
+/// Where other mappings stand in the way, the chunks up to behind them become absent. Under the buddy's
+/// lock, as all that maps or unmaps chunks.
+pub(super) fn grow(wanted: usize, least: usize) -> Option<Grown> {
+    let bound = chunks_committed();
+    let room = (reserved_pages() / CHUNK_PAGES).checked_sub(bound)?;
+    let mut placed = Placed::Refused;
     for count in [wanted.max(least), least] {
-        if count > 0 && count <= room && commit_chunks(have, count) {
-            return count;
+        if count > 0 && count <= room {
+            placed = commit(bound, count);
+            if placed == Placed::Mapped {
+                return Some(Grown { first: bound, count });
+            }
         }
     }
-    0
-}
-
-fn commit_chunks(first: usize, count: usize) -> bool {
-    let end = first + count;
-    let pages = CHUNK_PAGES;
-    // Tables first: a chunk whose metadata cannot be had must not be seen.
-    let ok = commit_table(ARENA.map.load(Relaxed) as usize, pages * size_of::<AtomicPtr<Slot>>(), first, end)
-        && commit_table(ARENA.descriptors.load(Relaxed) as usize, pages * DESCRIPTOR_BYTES, first, end)
-        && commit_table(ARENA.chunks.load(Relaxed) as usize, size_of::<Chunk>(), first, end);
-    let base = ARENA.base.load(Relaxed);
-    // SAFETY: the range lies in the reservation and was not committed before; chunks are whole system pages.
-    let ok =
-        ok && unsafe { os::memory::commit((base + first * CHUNK_BYTES) as *mut u8, count * CHUNK_BYTES) };
-    if ok {
-        let header = stats::header();
-        set_owner(PageIndex((first * CHUNK_PAGES) as u32), count * CHUNK_PAGES, Face::NOBODY);
-        ARENA.committed_bytes.store(end * CHUNK_BYTES, Release);
-        header.committed_bytes.store((end * CHUNK_BYTES) as u64, Relaxed);
-        // An upper bound: descriptors of pages that were never used stay untouched.
-        let bytes = end * (CHUNK_PAGES * (DESCRIPTOR_BYTES + size_of::<Face>()) + size_of::<Chunk>());
-        header.metadata_bytes.store(bytes as u64 + super::boot::used_bytes() as u64, Relaxed);
+    // Doubling the distance finds the other end of any hole in a few steps; addresses are plenty.
+    let mut gap = 1;
+    while placed == Placed::Taken && gap <= MAX_GAP_CHUNKS && gap + least <= room {
+        placed = commit(bound + gap, least);
+        if placed == Placed::Mapped {
+            return Some(Grown { first: bound + gap, count: least });
+        }
+        gap *= 2;
     }
-    ok
+    None
 }
 
-/// Commits the part of a table that chunks `first .. end` need, in whole system pages.
-fn commit_table(table: usize, bytes_per_chunk: usize, first: usize, end: usize) -> bool {
-    let page = os::memory::page_bytes();
-    let from = (first * bytes_per_chunk).next_multiple_of(page);
-    let to = (end * bytes_per_chunk).next_multiple_of(page);
-    // SAFETY: tables start at multiples of 64 KiB within the reservation and are large enough for all chunks.
-    from == to || unsafe { os::memory::commit((table + from) as *mut u8, to - from) }
+/// Maps `count` chunks from `first` on, which lies at or behind the bound, and moves the bound to their end.
+fn commit(first: usize, count: usize) -> Placed {
+    let (bound, end) = (chunks_committed(), first + count);
+    let placed = map_chunks(first, count);
+    if placed != Placed::Mapped {
+        return placed;
+    }
+    // A chunk without metadata must not be seen.
+    let base = ARENA.base.load(Relaxed);
+    let pages = end * CHUNK_PAGES;
+    let has_tables = ARENA.map.reach(base - MAP_BYTES, pages * size_of::<Face>())
+        && ARENA.descriptors.reach(base - DESCRIPTORS_BELOW, pages * DESCRIPTOR_BYTES)
+        && ARENA.chunks.reach(base - CHUNKS_BELOW, end * size_of::<Entry>());
+    if !has_tables {
+        // SAFETY: just mapped, and behind the bound, so that no other code knows the chunks.
+        unsafe { unmap_chunks(first, count) };
+        return Placed::Refused;
+    }
+    set_owner(PageIndex((bound * CHUNK_PAGES) as u32), (end - bound) * CHUNK_PAGES, Face::NOBODY);
+    ARENA.committed_bytes.store(end * CHUNK_BYTES, Release);
+    // An upper bound: descriptors of pages that were never used stay untouched.
+    let bytes = end * (CHUNK_PAGES * (DESCRIPTOR_BYTES + size_of::<Face>()) + size_of::<Entry>());
+    stats::header().metadata_bytes.store(bytes as u64 + super::boot::used_bytes() as u64, Relaxed);
+    Placed::Mapped
+}
+
+fn address_of_chunk(index: usize) -> usize {
+    ARENA.base.load(Relaxed) + index * CHUNK_BYTES
+}
+
+fn count_mapped(change: impl Fn(usize, usize) -> usize, count: usize) {
+    let mapped_bytes = change(ARENA.mapped_bytes.load(Relaxed), count * CHUNK_BYTES);
+    ARENA.mapped_bytes.store(mapped_bytes, Relaxed);
+    stats::header().committed_bytes.store(mapped_bytes as u64, Relaxed);
+}
+
+/// Maps `count` chunks from `first` on, of which none is mapped. They read as zero. Under the buddy's lock.
+pub(super) fn map_chunks(first: usize, count: usize) -> Placed {
+    let placed = memory::map_at(address_of_chunk(first), count * CHUNK_BYTES);
+    if placed == Placed::Mapped {
+        count_mapped(usize::wrapping_add, count);
+    }
+    placed
+}
+
+/// Counts `count` chunks that [`unmap_memory`] unmapped. Under the buddy's lock.
+pub(super) fn note_unmapped(count: usize) {
+    count_mapped(usize::wrapping_sub, count);
+}
+
+/// Unmaps the memory of `count` chunks from `first` on; false, with nothing changed, if that is refused.
+///
+/// # Safety
+/// The chunks must be mapped and all of their pages the caller's.
+pub(super) unsafe fn unmap_memory(first: usize, count: usize) -> bool {
+    // SAFETY: the caller's promise: no other code touches the range.
+    unsafe { memory::unmap(address_of_chunk(first) as *mut u8, count * CHUNK_BYTES) }
+}
+
+/// [`unmap_memory`] and [`note_unmapped`].
+///
+/// # Safety
+/// As [`unmap_memory`]; under the buddy's lock.
+unsafe fn unmap_chunks(first: usize, count: usize) {
+    // SAFETY: the caller's promise.
+    if unsafe { unmap_memory(first, count) } {
+        note_unmapped(count);
+    }
 }
 
 /// The chunk descriptor of chunk `index`.
 ///
 /// # Safety
-/// The chunk must be committed, and the caller must hold the buddy's lock while it uses the pointer.
+/// The chunk must be within the bound, and the caller must hold the buddy's lock while it uses the pointer.
 pub(super) unsafe fn chunk(index: usize) -> *mut Chunk {
-    // SAFETY: the caller's promise keeps the index within the committed table.
-    unsafe { ARENA.chunks.load(Relaxed).add(index) }
+    // SAFETY: the caller's promise keeps the index within the mapped part of the table.
+    unsafe { &raw mut (*chunk_entry(index)).chunk }
 }
 
-/// The page that `pointer` lies in, if it lies in committed memory of the arena.
+/// # Safety
+/// The chunk must be within the bound.
+unsafe fn chunk_entry(index: usize) -> *mut Entry {
+    // SAFETY: the caller's promise keeps the index within the mapped part of the table.
+    unsafe { ((ARENA.base.load(Relaxed) - CHUNKS_BELOW) as *mut Entry).add(index) }
+}
+
+/// Whether chunk `index` must stay mapped for ever; see [`keep_mapped`]. The chunk must be within the bound.
+fn is_pinned(index: usize) -> &'static AtomicBool {
+    // SAFETY: the table of chunks within the bound is mapped for ever; this part of it is always atomic.
+    unsafe { &(*chunk_entry(index)).is_pinned }
+}
+
+/// Whether chunk `index`, which is within the bound, may be unmapped when all of it is free.
+pub(super) fn may_be_unmapped(index: usize) -> bool {
+    !is_pinned(index).load(Relaxed)
+}
+
+/// Keeps the chunk of a page mapped for ever, so that threads without a lock may look at what was there: they
+/// find zeroes at worst. The page must be the caller's, and in use: so its chunk is not about to be unmapped,
+/// and the free that makes this possible comes later, by the buddy's lock.
+pub fn keep_mapped(page: PageIndex) {
+    let is_pinned = is_pinned(page.0 as usize / CHUNK_PAGES);
+    // A look first: most often nothing is to be written.
+    if !is_pinned.load(Relaxed) {
+        is_pinned.store(true, Relaxed);
+    }
+}
+
+/// The page that `pointer` lies in, if it lies within the arena's bound.
 #[inline(always)]
 pub fn page_of(pointer: *const u8) -> Option<PageIndex> {
     let offset = (pointer as usize).wrapping_sub(ARENA.base.load(Relaxed));
@@ -199,26 +243,38 @@ pub fn page_of(pointer: *const u8) -> Option<PageIndex> {
     }
 }
 
-/// Whose page `pointer` lies in, if that is known without another look; what the fast path of `free` asks.
+/// As [`page_of`], for a caller that takes `None` as the last word on a pointer.
 ///
-/// In an arena of full size the whole page map can be read, and is zero where nothing is committed: so the bound is a constant. In
-/// a smaller one every pointer is unknown here, and [`owner_of`] knows better.
-#[inline(always)]
-pub fn direct_owner_of(pointer: *const u8) -> Option<Face> {
-    let base = ARENA.full_base.load(Relaxed);
-    let page = (pointer as usize).wrapping_sub(base) >> PAGE_SHIFT;
-    if page >= DATA_MOST_BYTES >> PAGE_SHIFT {
-        return None;
-    }
-    let map = base.wrapping_sub(FULL_MAP_BYTES) as *const AtomicPtr<Slot>;
-    // SAFETY: the map of a full arena is mapped for ever and ends at `base`; its entries are atomics, zero or a face.
-    unsafe {
-        let slots = (*map.add(page)).load(Relaxed);
-        (!slots.is_null()).then(|| Face::of_slots(slots))
-    }
+/// A thread that got the pointer by synchronization has the bound of that time as well: growth stores the
+/// bound before it releases the buddy's lock, under which the page was handed out, and the bound never
+/// falls, so that coherence alone rules out an older value. A thread that got it through a mere dependency
+/// (a load of the pointer itself) may have loaded the bound before it on aarch64; the fence orders the two.
+#[inline]
+pub fn page_of_any(pointer: *const u8) -> Option<PageIndex> {
+    page_of(pointer).or_else(|| {
+        fence(Acquire);
+        page_of(pointer)
+    })
 }
 
-/// Whose page `pointer` lies in, if it lies in committed memory of the arena.
+/// Whose page `pointer` lies in, if it lies within the bound; what the fast path of `free` asks.
+///
+/// Every entry within the bound holds a face. The bound is stored (release) after the entries below it, and
+/// the load of an entry depends on no more than the pointer: an entry as old as the zeroes of a fresh table
+/// cannot be read by a thread that got the pointer by synchronization (see [`page_of_any`]).
+#[inline(always)]
+pub fn direct_owner_of(pointer: *const u8) -> Option<Face> {
+    let base = ARENA.base.load(Relaxed);
+    let offset = (pointer as usize).wrapping_sub(base);
+    if offset >= ARENA.committed_bytes.load(Relaxed) {
+        return None;
+    }
+    let map = base.wrapping_sub(MAP_BYTES) as *const AtomicPtr<Slot>;
+    // SAFETY: the map ends at `base`; within the bound it is mapped for ever, and its entries are faces.
+    Some(unsafe { Face::of_slots((*map.add(offset >> PAGE_SHIFT)).load(Relaxed)) })
+}
+
+/// Whose page `pointer` lies in, if it lies within the bound.
 #[inline]
 pub fn owner_of(pointer: *const u8) -> Option<Face> {
     page_of(pointer).map(owner)
@@ -233,8 +289,9 @@ pub fn address_of(page: PageIndex) -> *mut u8 {
 /// The entry of a page. It must come from [`page_of`] or the buddy.
 #[inline]
 fn entry(page: PageIndex) -> &'static AtomicPtr<Slot> {
-    // SAFETY: such pages are committed, and so are their entries, for ever.
-    unsafe { &*ARENA.map.load(Relaxed).add(page.0 as usize) }
+    let map = (ARENA.base.load(Relaxed) - MAP_BYTES) as *const AtomicPtr<Slot>;
+    // SAFETY: such pages lie within the bound, so their entries are mapped, for ever.
+    unsafe { &*map.add(page.0 as usize) }
 }
 
 /// Whose page it is. The page must come from [`page_of`] or an allocation.
@@ -259,8 +316,7 @@ pub fn clear_owner(page: PageIndex, owner: Face) -> bool {
 /// The 64 bytes of descriptor of a page; those of a run follow one another.
 #[inline]
 pub fn descriptor(page: PageIndex) -> *mut u8 {
-    // In bounds of the table for every valid index; wrapping, so that this is no unsafe operation by itself.
-    ARENA.descriptors.load(Relaxed).wrapping_add(page.0 as usize * DESCRIPTOR_BYTES)
+    (ARENA.base.load(Relaxed).wrapping_sub(DESCRIPTORS_BELOW) + page.0 as usize * DESCRIPTOR_BYTES) as *mut u8
 }
 
 /// Gives the memory behind the descriptors of `pages` pages back, where they are whole system pages; they read as zero afterwards. The
@@ -269,7 +325,8 @@ pub(super) fn purge_descriptors(first: PageIndex, pages: usize) {
     let page = os::memory::page_bytes();
     let (start, bytes) = (descriptor(first), pages * DESCRIPTOR_BYTES);
     if bytes.is_multiple_of(page) && (start as usize).is_multiple_of(page) {
-        // SAFETY: the descriptors of claimed pages are nobody's, and the range is whole pages of the committed table.
+        // SAFETY: the descriptors of claimed pages are nobody's, and the range is whole pages of the mapped
+        // table. Locked ones stay: no reader relies on zeroes.
         unsafe { os::memory::purge(start, bytes) };
     }
 }

@@ -1,39 +1,31 @@
-//! Memory for the library's own structures (slots, caches, CPU lists): taken in order from a part of the reservation,
-//! zeroed, never given back. Users that come and go keep their own free lists.
+//! Memory for the library's own structures (slots, caches, CPU lists): taken in order from a table of
+//! the arena, zeroed, never given back. Users that come and go keep their own free lists.
 
-use super::arena::boot_range;
-use crate::os::{self, Lock};
+use super::arena::boot_start;
+use super::layout::{BOOT_BYTES, Table};
+use crate::os::Lock;
 use crate::sync::Rank;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 struct Boot {
     used: usize,
-    committed: usize,
+    table: Table,
 }
 
-static BOOT: Lock<Boot> = Lock::new(Rank::Pages, Boot { used: 0, committed: 0 });
+static BOOT: Lock<Boot> = Lock::new(Rank::Pages, Boot { used: 0, table: Table::new() });
 /// A copy of `Boot::used` for readers without the lock.
 static USED: AtomicUsize = AtomicUsize::new(0);
 
-/// Commit step: a few system calls in a process's life.
-const STEP_BYTES: usize = 64 << 10;
-
 /// `bytes` zeroed bytes on a boundary of `align` (a power of two up to 4096), for ever; null if there are no more.
 pub fn alloc(bytes: usize, align: usize) -> *mut u8 {
-    let (start, size) = boot_range();
+    let Some(start) = boot_start() else { return core::ptr::null_mut() };
     let mut boot = BOOT.lock();
     let from = boot.used.next_multiple_of(align);
-    let Some(to) = from.checked_add(bytes).filter(|&to| to <= size && start != 0) else {
+    let Some(to) = from.checked_add(bytes).filter(|&to| to <= BOOT_BYTES) else {
         return core::ptr::null_mut();
     };
-    if to > boot.committed {
-        let committed = to.next_multiple_of(STEP_BYTES).min(size);
-        let more = committed - boot.committed;
-        // SAFETY: the boot part is in the reservation, a multiple of 64 KiB, and this piece is not yet committed.
-        if !unsafe { os::memory::commit((start + boot.committed) as *mut u8, more) } {
-            return core::ptr::null_mut();
-        }
-        boot.committed = committed;
+    if !boot.table.reach(start, to) {
+        return core::ptr::null_mut();
     }
     boot.used = to;
     USED.store(to, Relaxed);

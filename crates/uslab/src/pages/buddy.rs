@@ -1,26 +1,31 @@
 //! The buddy: finds runs of pages in the chunks, fullest chunk first.
 //!
-//! Chunks with free pages stand in one of 9 × 10 lists: by level (how full: 0 fullest … 7, 8 = wholly free) and by the largest
-//! order that fits. A word a level says which lists are not empty, so that the fullest chunk with room is found by looking
-//! at nine words.
+//! Chunks with free pages stand in one of 10 × 10 lists: by level (how full: 0 fullest … 7, 8 = wholly free, 9 = so and not mapped) and
+//! by the largest order that fits. A word a level says which lists are not empty, so that the fullest chunk with room is found by looking
+//! at ten words.
 //!
 //! ```text
 //!  level 0  ▓▓▓▓▓▓▓░   order 0 ▶ chunk ▶ chunk    order 1 ▶ chunk   …
 //!  …
 //!  level 8  ░░░░░░░░   order 9 ▶ chunk
+//!  level 9  ┄┄┄┄┄┄┄┄   order 9 ▶ chunk            to be mapped again when nothing else fits
 //! ```
 
 use super::arena::{self, PageIndex};
 use super::chunk::{self, Chunk, MAX_ORDER, NONE};
+use super::purge::Locked;
 use super::{CHUNK_BYTES, CHUNK_PAGES, PAGE_BYTES, Run, boot};
+use crate::os::memory::Placed;
 use crate::os::{self, Guard, Lock};
 use crate::stats;
 use crate::sync::{CachePadded, Rank};
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-const LEVELS: usize = 9;
-/// The level of wholly free chunks.
-const EMPTY_LEVEL: usize = LEVELS - 1;
+const LEVELS: usize = 10;
+/// The level of wholly free chunks that are mapped.
+const EMPTY_LEVEL: usize = LEVELS - 2;
+/// The level of those that are not.
+const UNMAPPED_LEVEL: usize = LEVELS - 1;
 const ORDERS: usize = MAX_ORDER as usize + 1;
 
 /// Growth step in chunks, at most: 64 MiB of address space, no memory yet.
@@ -36,6 +41,8 @@ pub(super) struct Buddy {
     not_empty: [u16; LEVELS],
     /// Free pages with memory behind them.
     pub dirty_pages: usize,
+    /// Of these: pages of chunks that the system refused to purge a short while ago.
+    pub locked_pages: usize,
     /// Pages handed out.
     used_pages: usize,
     /// Pages that may be held, with [`NO_LIMIT`] for none: beyond `soft_pages` the background is told, beyond `hard_pages` nothing is handed out.
@@ -56,6 +63,7 @@ static BUDDY: CachePadded<Lock<Buddy>> = CachePadded(Lock::new(
         heads: [[NONE; ORDERS]; LEVELS],
         not_empty: [0; LEVELS],
         dirty_pages: 0,
+        locked_pages: 0,
         used_pages: 0,
         soft_pages: NO_LIMIT,
         hard_pages: NO_LIMIT,
@@ -135,12 +143,16 @@ impl Buddy {
 
     fn alloc_in_chunk(&mut self, pages: usize, align_order: u32) -> Option<Run> {
         let order = pages.next_power_of_two().trailing_zeros().max(align_order);
-        let index = match self.fullest_with(order) {
-            Some(index) => index,
-            None => {
+        let index = loop {
+            let Some(index) = self.fullest_with(order) else {
                 let wanted = (arena::chunks_committed() / 8).clamp(1, GROW_MOST);
                 self.grow(wanted, 1)?;
-                self.fullest_with(order)?
+                continue;
+            };
+            match self.map_again(index, 1) {
+                Placed::Mapped => break index,
+                Placed::Taken => {}
+                Placed::Refused => return None,
             }
         };
         // SAFETY: the index comes from a list, so the chunk is committed, and `&mut self` is the lock.
@@ -161,7 +173,14 @@ impl Buddy {
     fn alloc_chunks(&mut self, pages: usize, align_order: u32) -> Option<Run> {
         let count = pages.div_ceil(CHUNK_PAGES);
         let align_chunks = 1 << align_order.saturating_sub(MAX_ORDER);
-        let first = self.find_chunks(count, align_chunks)?;
+        let first = loop {
+            let first = self.find_chunks(count, align_chunks)?;
+            match self.map_again(first, count) {
+                Placed::Mapped => break first,
+                Placed::Taken => {}
+                Placed::Refused => return None,
+            }
+        };
         let mut zero = 0;
         let mut rest = pages;
         for index in first..first + count {
@@ -177,43 +196,74 @@ impl Buddy {
     fn find_chunks(&mut self, count: usize, align_chunks: usize) -> Option<usize> {
         let base = arena::address_of(PageIndex(0)) as usize / CHUNK_BYTES;
         let aligned = |index: usize| (base + index).next_multiple_of(align_chunks) - base;
-        let committed = arena::chunks_committed();
         let mut start = aligned(0);
         let mut at = start;
-        while at < committed {
-            // SAFETY: committed, and `&mut self` is the lock.
-            if unsafe { (*arena::chunk(at)).free_pages } as usize == CHUNK_PAGES {
-                at += 1;
-                if at - start == count {
-                    return Some(start);
+        loop {
+            let committed = arena::chunks_committed();
+            while at < committed {
+                // SAFETY: committed, and `&mut self` is the lock.
+                if unsafe { (*arena::chunk(at)).is_whole() } {
+                    at += 1;
+                    if at - start == count {
+                        return Some(start);
+                    }
+                } else {
+                    start = aligned(at + 1);
+                    at = start;
                 }
-            } else {
-                start = aligned(at + 1);
-                at = start;
             }
+            // Everything from `start` to the end is free. What is new follows it, but for another mapping.
+            let missing = start.checked_add(count)?.checked_sub(committed)?;
+            self.grow(missing, missing)?;
         }
-        // Everything from `start` to the end is free.
-        let missing = start.checked_add(count)?.checked_sub(committed)?;
-        self.grow(missing, missing)?;
-        Some(start)
     }
 
     fn grow(&mut self, wanted: usize, least: usize) -> Option<()> {
-        let first = arena::chunks_committed();
-        let count = arena::grow(wanted, least);
-        for index in first..first + count {
+        let grown = arena::grow(wanted, least)?;
+        for index in grown.first..grown.first + grown.count {
             // SAFETY: just committed, and `&mut self` is the lock.
             unsafe { (*arena::chunk(index)).reset_free() };
             self.link(index);
         }
-        (count > 0).then_some(())
+        Some(())
+    }
+
+    /// Maps those of `count` wholly free chunks from `first` on that are not mapped. Where another mapping
+    /// took the place of some, they are absent from now on.
+    fn map_again(&mut self, first: usize, count: usize) -> Placed {
+        // SAFETY: callers pass committed indices; `&mut self` is the lock.
+        let is_unmapped = |index: usize| unsafe { (*arena::chunk(index)).is_unmapped };
+        let (mut at, end) = (first, first + count);
+        while at < end {
+            let run = (at..end).take_while(|&index| is_unmapped(index)).count();
+            if run == 0 {
+                at += 1;
+                continue;
+            }
+            let mut placed = arena::map_chunks(at, run);
+            let mut done = run;
+            if placed == Placed::Taken && run > 1 {
+                // One by one: it is seldom that all are gone.
+                (placed, done) = (arena::map_chunks(at, 1), 1);
+            }
+            match placed {
+                Placed::Refused => return placed,
+                Placed::Mapped => (at..at + done)
+                    .for_each(|index| self.with_chunk(index, |chunk| chunk.is_unmapped = false)),
+                Placed::Taken => {
+                    self.with_chunk(at, Chunk::claim_whole);
+                    return placed;
+                }
+            }
+            at += done;
+        }
+        Placed::Mapped
     }
 
     fn claim(&mut self, index: usize, first: usize, pages: usize) -> usize {
         self.unlink(index);
         // SAFETY: the chunk is committed, and `&mut self` is the lock.
         let zero = unsafe { (*arena::chunk(index)).claim(first, pages) };
-        self.dirty_pages -= pages - zero;
         self.policy.note_fresh(zero);
         self.link(index);
         zero
@@ -238,6 +288,11 @@ impl Buddy {
         };
         // SAFETY: committed, and `&mut self` is the lock.
         if !parts(&mut |index, first, n| unsafe { (*arena::chunk(index)).is_free(first, n) }) {
+            return false;
+        }
+        // A chunk that is not mapped is all free, and lies wholly in what is claimed or at its end.
+        let (low, high) = (start / CHUNK_PAGES, end.div_ceil(CHUNK_PAGES));
+        if self.map_again(low, high - low) != Placed::Mapped {
             return false;
         }
         let mut zero = 0;
@@ -266,9 +321,6 @@ impl Buddy {
         }
         self.used_pages -= pages;
         self.operations = self.operations.saturating_add(1);
-        if !zero {
-            self.dirty_pages += pages;
-        }
         self.publish();
         true
     }
@@ -282,24 +334,37 @@ impl Buddy {
         result
     }
 
-    /// A wholly free chunk that has dirty pages, among the first few.
-    pub fn next_dirty_whole(&self) -> Option<usize> {
+    /// Pages that a purge could give back.
+    pub fn purgeable_pages(&self, locked: Locked) -> usize {
+        self.dirty_pages - if locked == Locked::Stay { self.locked_pages } else { 0 }
+    }
+
+    /// Whether a purge of `chunk` would give pages back.
+    fn is_purgeable(&self, chunk: &Chunk, locked: Locked) -> bool {
+        chunk.dirty_pages > 0 && (locked == Locked::Go || !self.policy.is_locked(chunk))
+    }
+
+    /// A wholly free chunk that has dirty pages, among the first few; or, with `unmap`, one of all that can
+    /// be unmapped.
+    pub fn next_whole(&self, locked: Locked, unmap: bool) -> Option<usize> {
         const LOOKS: usize = 8;
         let chunk = |index: u32| (index != NONE).then_some(index);
         // SAFETY: listed chunks are committed, and `&self` is the lock.
-        let next = |&index: &u32| chunk(unsafe { (*arena::chunk(index as usize)).next });
-        core::iter::successors(chunk(self.heads[EMPTY_LEVEL][ORDERS - 1]), next)
-            .take(LOOKS)
-            // SAFETY: as above.
-            .find(|&index| unsafe { (*arena::chunk(index as usize)).dirty_pages } > 0)
+        let at = |index: u32| unsafe { &*arena::chunk(index as usize) };
+        core::iter::successors(chunk(self.heads[EMPTY_LEVEL][ORDERS - 1]), |&index| chunk(at(index).next))
+            .take(if unmap { usize::MAX } else { LOOKS })
+            .find(|&index| {
+                self.is_purgeable(at(index), locked)
+                    || (unmap && at(index).dirty_pages == 0 && arena::may_be_unmapped(index as usize))
+            })
             .map(|index| index as usize)
     }
 
     /// The first chunk from `cursor` on, around the end, that has dirty free pages.
-    pub fn next_dirty(&self, cursor: usize) -> Option<usize> {
+    pub fn next_dirty(&self, cursor: usize, locked: Locked) -> Option<usize> {
         let committed = arena::chunks_committed();
         // SAFETY: committed, and `&self` is the lock.
-        let dirty = |&index: &usize| unsafe { (*arena::chunk(index)).dirty_pages } > 0;
+        let dirty = |&index: &usize| self.is_purgeable(unsafe { &*arena::chunk(index) }, locked);
         (cursor.min(committed)..committed).chain(0..cursor.min(committed)).find(dirty)
     }
 
@@ -325,12 +390,21 @@ impl Buddy {
         let (mut at, end) = (run.first.0 as usize, run.first.0 as usize + run.pages);
         while at < end {
             let count = (end - at).min(CHUNK_PAGES - at % CHUNK_PAGES);
-            self.dirty_pages +=
-                self.with_chunk(at / CHUNK_PAGES, |chunk| chunk.unclaim(at % CHUNK_PAGES, count));
+            self.with_chunk(at / CHUNK_PAGES, |chunk| chunk.unclaim(at % CHUNK_PAGES, count));
             at += count;
         }
         self.used_pages -= run.pages;
         self.publish();
+    }
+
+    /// Adds a chunk's dirty pages to the sums, or takes them out: a chunk is changed between [`Buddy::unlink`]
+    /// and [`Buddy::link`].
+    fn count_dirty(&mut self, chunk: &Chunk, change: fn(usize, usize) -> usize) {
+        let pages = usize::from(chunk.dirty_pages);
+        self.dirty_pages = change(self.dirty_pages, pages);
+        if self.policy.is_locked(chunk) {
+            self.locked_pages = change(self.locked_pages, pages);
+        }
     }
 
     fn link(&mut self, index: usize) {
@@ -338,7 +412,9 @@ impl Buddy {
         unsafe {
             let chunk = &mut *arena::chunk(index);
             let Some(order) = chunk::largest_order(&chunk.free) else { return };
+            self.count_dirty(chunk, usize::wrapping_add);
             let level = match chunk.free_pages as usize {
+                CHUNK_PAGES if chunk.is_unmapped => UNMAPPED_LEVEL,
                 CHUNK_PAGES => EMPTY_LEVEL,
                 free => (free - 1) / 64,
             };
@@ -360,6 +436,7 @@ impl Buddy {
             if chunk.free_pages == 0 {
                 return;
             }
+            self.count_dirty(chunk, usize::wrapping_sub);
             let (level, order) = (chunk.level as usize, chunk.order as usize);
             if chunk.next != NONE {
                 (*arena::chunk(chunk.next as usize)).prev = chunk.prev;

@@ -34,6 +34,10 @@ pub struct Chunk {
     pub next: u32,
     /// See `next`.
     pub prev: u32,
+    /// When the system refused to purge it, as its memory is locked; see `purge`. 0 for never.
+    pub refused_in: u32,
+    /// Its memory was given back together with its addresses; all of it is free.
+    pub is_unmapped: bool,
 }
 
 /// The bits `[first, first + count)` of word `word`, both clipped to it.
@@ -97,6 +101,18 @@ impl Chunk {
         self.order = MAX_ORDER as u8;
     }
 
+    /// Whether it is all free.
+    pub fn is_whole(&self) -> bool {
+        usize::from(self.free_pages) == CHUNK_PAGES
+    }
+
+    /// Takes all its pages; it must be all free. [`Chunk::restore`] gives them back.
+    pub fn claim_whole(&mut self) -> Map {
+        debug_assert!(self.is_whole());
+        (self.free, self.free_pages, self.dirty_pages) = ([0; WORDS], 0, 0);
+        [u64::MAX; WORDS]
+    }
+
     /// Whether pages `[first, first + count)` are all free.
     pub fn is_free(&self, first: usize, count: usize) -> bool {
         (first / 64..=(first + count - 1) / 64).all(|word| !self.free[word] & mask(word, first, count) == 0)
@@ -116,8 +132,9 @@ impl Chunk {
         zero
     }
 
-    /// Undoes [`Chunk::claim`] for pages that nobody has touched since: the map of zeroes still says what they were. Says how many are dirty.
-    pub fn unclaim(&mut self, first: usize, count: usize) -> usize {
+    /// Undoes [`Chunk::claim`] for pages that were not touched since: the map of zeroes still says what they
+    /// were.
+    pub fn unclaim(&mut self, first: usize, count: usize) {
         let mut dirty = 0;
         for word in first / 64..=(first + count - 1) / 64 {
             let mask = mask(word, first, count);
@@ -126,7 +143,6 @@ impl Chunk {
         }
         self.free_pages += count as u16;
         self.dirty_pages += dirty as u16;
-        dirty
     }
 
     /// Frees pages `[first, first + count)`, which then are dirty, or known to be zero. False, and nothing done, if one of them

@@ -1,15 +1,16 @@
 //! Pages: where the memory of slabs and of large objects comes from.
 //!
 //! ```text
-//!  one reservation
+//!  one range of addresses, mapped piece by piece
 //!  ┌─────────────┬────────┬──────┬──────────┬────────────────────────────────────────────────┐
 //!  │ descriptors │ chunks │ boot │ page map │ data: chunk 0 │ chunk 1 │ …   (2 MiB each)         │
-//!  │  64 B/page  │ 144 B  │      │ 8 B/page │ 512 pages of 4 KiB                              │
+//!  │  64 B/page  │ 160 B  │      │ 8 B/page │ 512 pages of 4 KiB                              │
 //!  └─────────────┴────────┴──────┴──────────┴────────────────────────────────────────────────┘
 //! ```
 //!
-//! * The **arena** is one range of addresses, so that "is this pointer ours" is one compare and its page one shift. Nothing in
-//!   it can be touched until it is committed, chunk by chunk, and metadata with them.
+//! * The **arena** is one range of addresses, so that "is this pointer ours" is one compare and its page one
+//!   shift. No mapping reserves it: its place was free when it was chosen, and each chunk, with its metadata,
+//!   is mapped when it is needed (see `layout`).
 //! * The **page map** says for each page whose it is: a [`crate::rseq::Face`], from which `free` goes straight to the cache's slots.
 //! * Each page has 64 bytes of **descriptor**, for its owner to use as it likes. This layer does not know slabs.
 //! * The **buddy** finds aligned runs of pages in 512-bit maps, fullest chunk first, so that whole chunks come free.
@@ -20,19 +21,21 @@
 //!
 //! A page here is 4 KiB whatever the system's page is; only commit and purge deal in system pages.
 //!
-//! Locks: `CpuPages`, then `Pages`. No system call is made under either but `mprotect` when the arena grows.
+//! Locks: `CpuPages`, then `Pages`. No system call is made under either but `mmap` when the arena grows.
 
 pub mod arena;
 pub mod boot;
 mod buddy;
 mod chunk;
 mod cpu_pages;
+mod layout;
 mod purge;
 #[cfg(test)]
 mod tests;
 
 pub use arena::{
-    PageIndex, address_of, clear_owner, descriptor, direct_owner_of, owner, owner_of, page_of, set_owner,
+    PageIndex, address_of, clear_owner, descriptor, direct_owner_of, keep_mapped, owner, owner_of, page_of,
+    page_of_any, set_owner,
 };
 pub use buddy::{has_soft_limit, held_bytes, is_beyond_soft, set_limits, soft_limit_bytes};
 pub use cpu_pages::{alloc, extend, free, free_zeroed, init as init_cpu_lists, is_possible};

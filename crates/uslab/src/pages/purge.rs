@@ -5,10 +5,19 @@
 //! too early, and raises the limit by itself, so that a loop that needs 40 MB over and over stops paying for page faults
 //! after its second round. What was learnt halves each second that purges happen.
 //!
-//! Pages under purge belong to nobody: they are taken out of the maps, so that the system call runs without the lock.
+//! Pages under purge are taken out of the maps, so that the system call runs without the lock.
+//!
+//! **Locked memory** (`mlock`, `mlockall`) is not purged behind the program's back: a program that locks its
+//! memory wants no page faults. The kernel's refusal is what tells. A chunk that was refused is left alone for
+//! [`REFUSAL_MS`], and its pages do not count as too many meanwhile; so frees make no system call in vain.
+//! What the program asks for itself, and pressure, purges locked pages too.
+//!
+//! **Addresses go back as well** where a limit counts what is mapped (see [`os::memory::is_mapping_limited`]):
+//! wholly free chunks are unmapped, and mapped again when no other chunk has room. Elsewhere that would only
+//! cost: a mapping more for each hole, and the process's lock on its mappings.
 
 use super::arena::{self, PageIndex};
-use super::chunk::for_each_run;
+use super::chunk::{Chunk, Map, for_each_run};
 use super::{CHUNK_PAGES, PAGE_BYTES, buddy};
 use crate::sync::in_hand::InHand;
 use crate::{os, stats};
@@ -20,6 +29,8 @@ const BASE_PAGES: usize = (512 << 10) / PAGE_BYTES;
 const TOGETHER_PAGES: usize = 16;
 /// Chunks without such a group that are looked at.
 const IN_VAIN_MOST: usize = 64;
+/// A chunk whose purge was refused is tried again after so long.
+const REFUSAL_MS: u64 = 10_000;
 /// Most that the limit can learn: 512 MiB.
 const LEARN_MOST_PAGES: usize = (512 << 20) / PAGE_BYTES;
 
@@ -29,11 +40,19 @@ pub(super) struct Policy {
     regret_pages: usize,
     last_ms: u64,
     cursor: usize,
+    /// The current period of [`REFUSAL_MS`], and when it began. Never 0.
+    period: u32,
+    period_ms: u64,
 }
 
 impl Policy {
     pub const fn new() -> Policy {
-        Policy { learnt_pages: 0, regret_pages: 0, last_ms: 0, cursor: 0 }
+        Policy { learnt_pages: 0, regret_pages: 0, last_ms: 0, cursor: 0, period: 1, period_ms: 0 }
+    }
+
+    /// Whether the system refused to purge the chunk in this period.
+    pub fn is_locked(&self, chunk: &Chunk) -> bool {
+        chunk.refused_in == self.period
     }
 
     /// `pages` pages without memory were handed out.
@@ -46,6 +65,15 @@ impl Policy {
 
     fn limit_pages(&self) -> usize {
         BASE_PAGES + self.learnt_pages
+    }
+
+    /// Begins a new period if this one is over: refusals are forgotten. Says whether.
+    fn forget_refusals(&mut self, now_ms: u64) -> bool {
+        let is_over = now_ms.saturating_sub(self.period_ms) >= REFUSAL_MS;
+        if is_over {
+            (self.period, self.period_ms) = (self.period.wrapping_add(1).max(1), now_ms);
+        }
+        is_over
     }
 
     fn decay(&mut self, now_ms: u64) {
@@ -83,8 +111,13 @@ pub(super) fn after_free(dirty_pages: usize) {
 /// Dirty pages beyond the limit as it is now.
 fn beyond_limit() -> Option<usize> {
     let mut buddy = buddy::lock();
-    buddy.policy.decay(os::clock::coarse_ms());
-    buddy.dirty_pages.checked_sub(buddy.policy.limit_pages()).filter(|&beyond| beyond > 0)
+    let now_ms = os::clock::coarse_ms();
+    buddy.policy.decay(now_ms);
+    if buddy.policy.forget_refusals(now_ms) {
+        buddy.locked_pages = 0;
+    }
+    let purgeable_pages = buddy.purgeable_pages(Locked::Stay);
+    purgeable_pages.checked_sub(buddy.policy.limit_pages()).filter(|&beyond| beyond > 0)
 }
 
 /// Purges down to half of the limit, if it is exceeded; says how many bytes went back.
@@ -94,72 +127,108 @@ pub fn purge_excess() -> usize {
         return 0;
     }
     let target = buddy::lock().policy.limit_pages() / 2;
-    purge_to(target * PAGE_BYTES)
+    purge_to(target * PAGE_BYTES, Locked::Stay)
 }
 
 /// Purges until at most `target_bytes` of free memory stay resident; says how many bytes went back.
 ///
 /// No lock is held during the system calls; pages freed meanwhile may or may not be seen.
-fn purge_to(target_bytes: usize) -> usize {
-    purge_groups(target_bytes, 1)
+fn purge_to(target_bytes: usize, locked: Locked) -> usize {
+    purge_groups(target_bytes, 1, locked)
+}
+
+/// What becomes of locked pages.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Locked {
+    /// They stay; the first refusal ends the purge.
+    Stay,
+    /// They go like others, where the kernel can.
+    Go,
 }
 
 /// The same for what lies together, in groups of `least_pages`, a power of two up to 64, or of whole system pages.
-fn purge_groups(target_bytes: usize, least_pages: usize) -> usize {
+fn purge_groups(target_bytes: usize, least_pages: usize, locked: Locked) -> usize {
     let group = (os::memory::page_bytes() / PAGE_BYTES).max(least_pages);
+    let unmap = os::memory::is_mapping_limited();
+    let unmap_clean = unmap && target_bytes == 0;
     let (mut purged, mut in_vain) = (0, 0);
     // Each chunk once around at most: with large system pages some dirty pages cannot be purged.
     for _ in 0..arena::chunks_committed() {
         let mut buddy = buddy::lock();
-        if buddy.dirty_pages * PAGE_BYTES <= target_bytes {
+        if buddy.purgeable_pages(locked) * PAGE_BYTES <= target_bytes && !unmap_clean {
             break;
         }
         let cursor = buddy.policy.cursor;
         // Whole chunks first: what they hold nobody is about to use, and the kernel gets its memory back in one piece.
-        let Some(index) = buddy.next_dirty_whole().or_else(|| buddy.next_dirty(cursor)) else { break };
+        let next = buddy.next_whole(locked, unmap_clean).or_else(|| buddy.next_dirty(cursor, locked));
+        let Some(index) = next else { break };
         buddy.policy.cursor = index + 1;
         let _in_hand = InHand::begin();
-        let (taken, dirty) = buddy.with_chunk(index, |chunk| {
+        let (taken, dirty, is_whole) = buddy.with_chunk(index, |chunk| {
             let before = chunk.dirty_pages;
-            let taken = chunk.claim_dirty(group);
-            (taken, before - chunk.dirty_pages)
+            let is_whole = unmap && chunk.is_whole() && arena::may_be_unmapped(index);
+            let taken = if is_whole { chunk.claim_whole() } else { chunk.claim_dirty(group) };
+            (taken, before - chunk.dirty_pages, is_whole)
         });
-        if dirty == 0 {
+        if dirty == 0 && !is_whole {
             in_vain += 1;
             if in_vain >= IN_VAIN_MOST && least_pages > 1 {
                 break;
             }
             continue;
         }
-        buddy.dirty_pages -= usize::from(dirty);
         drop(buddy);
 
-        let mut ok = true;
-        for_each_run(&taken, |first, count| {
-            let start = arena::address_of(PageIndex((index * CHUNK_PAGES + first) as u32));
-            // SAFETY: the pages were free and are now out of the maps, so that nobody uses them; runs are whole system pages.
-            ok &= unsafe { os::memory::purge(start, count * PAGE_BYTES) };
-        });
-
-        // Nobody owns a page of these groups, so nobody's descriptor is lost; zeroes are what a late reader may see (see `slab`).
-        // A slab here and there must not keep a chunk's 32 KiB of descriptors.
-        let words = taken.map(|pages| if pages == u64::MAX { pages } else { 0 });
-        for_each_run(&words, |first, count| {
-            arena::purge_descriptors(PageIndex((index * CHUNK_PAGES + first) as u32), count);
-        });
+        let is_purged = purge_runs(index, &taken, locked);
+        // SAFETY: all pages of the chunk are out of the maps, so that no code uses them; the chunk is mapped.
+        let is_unmapped = is_purged && is_whole && unsafe { arena::unmap_memory(index, 1) };
 
         let mut buddy = buddy::lock();
-        buddy.with_chunk(index, |chunk| chunk.restore(&taken, ok));
-        if ok {
+        let period = buddy.policy.period;
+        buddy.with_chunk(index, |chunk| {
+            chunk.restore(&taken, is_purged);
+            chunk.is_unmapped = is_unmapped;
+            chunk.refused_in = if is_purged { 0 } else { period };
+        });
+        if is_unmapped {
+            arena::note_unmapped(1);
+        }
+        if is_purged {
             buddy.policy.regret_pages += usize::from(dirty);
             purged += usize::from(dirty) * PAGE_BYTES;
-        } else {
-            buddy.dirty_pages += usize::from(dirty);
         }
         buddy.publish();
+        if !is_purged && locked == Locked::Stay {
+            break;
+        }
     }
     stats::header().purged_bytes.fetch_add(purged as u64, Relaxed);
     purged
+}
+
+/// Purges the runs of pages that were `taken` out of the maps of chunk `index`, and their descriptors;
+/// false, with some or none of it done, if the system refuses.
+fn purge_runs(index: usize, taken: &Map, locked: Locked) -> bool {
+    let page = |first: usize| PageIndex((index * CHUNK_PAGES + first) as u32);
+    let mut is_purged = true;
+    for_each_run(taken, |first, count| {
+        let (start, bytes) = (arena::address_of(page(first)), count * PAGE_BYTES);
+        // SAFETY: the pages were free and are now out of the maps, so that no code uses them; runs are whole
+        // system pages.
+        is_purged &= unsafe {
+            match locked {
+                Locked::Stay => os::memory::purge(start, bytes),
+                Locked::Go => os::memory::purge_locked(start, bytes),
+            }
+        };
+    });
+    // The descriptors of these groups are no owner's; zeroes are what a late reader may see (see `slab`).
+    // A slab here and there must not keep a chunk's 32 KiB of descriptors.
+    let words = taken.map(|pages| if pages == u64::MAX { pages } else { 0 });
+    if is_purged {
+        for_each_run(&words, |first, count| arena::purge_descriptors(page(first), count));
+    }
+    is_purged
 }
 
 /// True if nobody took or freed pages since the last [`settle`], which the background thread is about to do.
@@ -170,7 +239,7 @@ pub fn rested() -> bool {
 /// Called twice a second by the background thread: dirty pages beyond what has been learnt go back; all of them, where nobody else
 /// has `rested`. Says how many bytes went.
 pub fn settle(rested: bool) -> usize {
-    let purged = if rested { purge_all() } else { purge_excess() };
+    let purged = if rested { purge_free(Locked::Stay) } else { purge_excess() };
     super::cpu_pages::begin_period();
     buddy::lock().operations = 0;
     purged
@@ -178,7 +247,11 @@ pub fn settle(rested: bool) -> usize {
 
 /// Whether [`purge_all`] would find anything. Takes no lock.
 pub fn has_free_memory() -> bool {
-    stats::header().dirty_bytes.load(Relaxed) > 0 || super::cpu_pages::runs() > 0
+    let header = stats::header();
+    let is_free_mapped = || header.committed_bytes.load(Relaxed) > header.used_bytes.load(Relaxed);
+    header.dirty_bytes.load(Relaxed) > 0
+        || super::cpu_pages::runs() > 0
+        || (is_free_mapped() && os::memory::is_mapping_limited())
 }
 
 /// What becomes of dirty pages that stand alone.
@@ -200,11 +273,17 @@ pub fn purge_some(bytes: usize, scattered: Scattered) -> usize {
     }
     let target_bytes = dirty_bytes.saturating_sub(bytes);
     let kept_bytes = if scattered == Scattered::Stay { BASE_PAGES * PAGE_BYTES } else { 0 };
-    purge_groups(target_bytes, TOGETHER_PAGES) + purge_to(target_bytes.max(kept_bytes))
+    purge_groups(target_bytes, TOGETHER_PAGES, Locked::Go)
+        + purge_to(target_bytes.max(kept_bytes), Locked::Go)
 }
 
-/// Empties the CPU page lists and purges everything that is free; says how many bytes went back.
+/// Empties the CPU page lists and purges everything that is free, locked or not; says how many bytes went
+/// back.
 pub fn purge_all() -> usize {
+    purge_free(Locked::Go)
+}
+
+fn purge_free(locked: Locked) -> usize {
     super::cpu_pages::drain_all();
-    purge_to(0)
+    purge_to(0, locked)
 }

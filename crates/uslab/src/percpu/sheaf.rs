@@ -121,6 +121,10 @@ pub fn alloc_holding(objects: usize, node: usize) -> *mut Sheaf {
 /// # Safety
 /// `memory` must be free memory for a sheaf of `capacity`.
 unsafe fn prepare(memory: *mut u8, capacity: usize) -> *mut Sheaf {
+    // Hints and statistics read a slot's sheaf without owning it.
+    if let Some(page) = pages::page_of(memory) {
+        pages::keep_mapped(page);
+    }
     let sheaf = memory.cast::<Sheaf>();
     // SAFETY: the caller's promise.
     unsafe {

@@ -88,9 +88,9 @@ pub struct Header {
     pub reserved0: AtomicU32,
     /// `CLOCK_BOOTTIME` at start, in nanoseconds.
     pub start_ns: AtomicU64,
-    /// Address space reserved for objects, in bytes.
+    /// Addresses that objects may come to lie at, in bytes. Not mapped but for the next figure.
     pub reserved_bytes: AtomicU64,
-    /// Address space made readable and writable so far, in bytes.
+    /// Bytes of these that are mapped now.
     pub committed_bytes: AtomicU64,
     /// Bytes of pages that slabs and large objects hold now.
     pub used_bytes: AtomicU64,

@@ -1,0 +1,123 @@
+//! Where the arena and its tables lie: the choice of addresses, of which none is reserved.
+//!
+//! The arena is one range of addresses because of where its pieces are put, and not because of a mapping
+//! that holds the place. A place far from all that the process has mapped is chosen once, and each piece is
+//! mapped there when it is needed, where nothing else stands by then. So an arena of a terabyte counts for
+//! what it uses: against `RLIMIT_AS`, against `RLIMIT_MEMLOCK` under `mlockall`, and in `VmSize`.
+//!
+//! ```text
+//!  free addresses          ◀── tables, at constant distances ──▶ base                        free addresses
+//!  ┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄ descriptors │ chunks │ boot │ map ││ data …┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄ libraries
+//! ```
+
+use super::chunk::Chunk;
+use super::{CHUNK_BYTES, CHUNK_PAGES, DESCRIPTOR_BYTES, PAGE_BYTES};
+use crate::os::memory::{self, Placed};
+use crate::rseq::Face;
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+
+/// Largest range for objects: 1 TiB, less a bit, so that the page map is not exactly 2 GiB: an entry
+/// whose address agrees with that of slots or sheaves in its low 28 bits was seen to cost Zen cores eight
+/// cycles a free (docs/adr/0010).
+pub const MAX_DATA_BYTES: usize = (1 << 40) - 48 * CHUNK_BYTES;
+/// Smallest range that is worth starting with.
+const MIN_DATA_BYTES: usize = 1 << 30;
+
+/// Tables are mapped in steps of so many bytes, whole pages of every system.
+const STEP_BYTES: usize = 64 << 10;
+
+const MAX_PAGES: usize = MAX_DATA_BYTES / PAGE_BYTES;
+/// Bytes of the page map, which ends where the data begin.
+pub const MAP_BYTES: usize = MAX_PAGES * size_of::<Face>();
+/// Bytes for structures of the library itself; see [`super::boot`].
+pub const BOOT_BYTES: usize = 1 << 30;
+const CHUNKS_BYTES: usize = (MAX_PAGES / CHUNK_PAGES * size_of::<Entry>()).next_multiple_of(STEP_BYTES);
+const DESCRIPTORS_BYTES: usize = MAX_PAGES * DESCRIPTOR_BYTES;
+
+/// Distances of the tables below the base.
+pub const BOOT_BELOW: usize = MAP_BYTES + BOOT_BYTES;
+/// See [`BOOT_BELOW`].
+pub const CHUNKS_BELOW: usize = BOOT_BELOW + CHUNKS_BYTES;
+/// See [`BOOT_BELOW`].
+pub const DESCRIPTORS_BELOW: usize = CHUNKS_BELOW + DESCRIPTORS_BYTES;
+
+const _: () = assert!(MAP_BYTES.is_multiple_of(STEP_BYTES) && DESCRIPTORS_BYTES.is_multiple_of(STEP_BYTES));
+
+/// What the table of chunks has for each. Zeroed memory is an entry of a chunk that is all in use, or absent.
+#[repr(C)]
+pub struct Entry {
+    /// Under the buddy's lock.
+    pub chunk: Chunk,
+    /// See [`super::keep_mapped`]. Read and written without a lock.
+    pub is_pinned: AtomicBool,
+}
+
+/// A table: a range of addresses of which a first part is mapped.
+pub struct Table {
+    mapped_bytes: AtomicUsize,
+}
+
+impl Table {
+    /// One of which nothing is mapped.
+    pub const fn new() -> Table {
+        Table { mapped_bytes: AtomicUsize::new(0) }
+    }
+
+    /// Maps the table, which starts at `start`, at least up to `bytes`; false if that is refused. The
+    /// caller holds the lock that all users of this function hold.
+    pub fn reach(&self, start: usize, bytes: usize) -> bool {
+        let have = self.mapped_bytes.load(Relaxed);
+        if bytes <= have {
+            return true;
+        }
+        let more = (bytes - have).next_multiple_of(STEP_BYTES);
+        let done = memory::map_at(start + have, more) == Placed::Mapped;
+        if done {
+            self.mapped_bytes.store(have + more, Relaxed);
+        }
+        done
+    }
+}
+
+/// Candidates that are tried before the start fails.
+const ATTEMPTS: u32 = 24;
+
+/// The base of an arena, and the bytes it may grow to; `None` if no place was found. `salt` keeps the
+/// arenas of several libraries of one process apart.
+///
+/// The kernel puts mappings near each other. Candidates lie half the way from there to address zero and
+/// nearer with each attempt, down to where tools that manage addresses themselves (sanitizers, valgrind)
+/// leave room; every other one lies on the other side, for processes whose mappings start low.
+/// Addresses are random as far as the kernel's own are, from which they follow.
+pub fn choose(salt: usize) -> Option<(usize, usize)> {
+    let near = memory::next_address(STEP_BYTES)?;
+    // Fibonacci hashing: the page number's bits decide on the high bits.
+    let random = ((near ^ salt) / PAGE_BYTES).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (0..ATTEMPTS).find_map(|attempt| {
+        let reach = near.next_power_of_two() >> (1 + attempt / 2);
+        let data = (reach / 2).min(MAX_DATA_BYTES) / CHUNK_BYTES * CHUNK_BYTES;
+        if data < MIN_DATA_BYTES {
+            return None;
+        }
+        // Between a quarter and half of the reach is left free.
+        let gap = reach / 4 + random.rotate_left(attempt) % (reach / 4);
+        let start = match attempt % 2 {
+            0 => near.checked_sub(gap + data + DESCRIPTORS_BELOW)?,
+            _ => near.checked_add(gap)?,
+        };
+        let base = (start + DESCRIPTORS_BELOW).next_multiple_of(CHUNK_BYTES);
+        is_free(base, data).then_some((base, data))
+    })
+}
+
+/// Whether an arena may lie there. A look at so many points finds every mapping that growth could not skip;
+/// a look at the whole would stand in `VmPeak`, and limits on address space would forbid it.
+fn is_free(base: usize, data: usize) -> bool {
+    const LOOKS: usize = 16;
+    let (start, end) = (base - DESCRIPTORS_BELOW, base + data - STEP_BYTES);
+    let distance = (end - start) / LOOKS / STEP_BYTES * STEP_BYTES;
+    (0..LOOKS)
+        .map(|n| start + n * distance)
+        .chain([base, end])
+        .all(|at| memory::look_at(at, STEP_BYTES) == Placed::Mapped)
+}
