@@ -130,7 +130,7 @@ static long storm(long ms, long filter_us)
     own(kept, KEPT, 77);
     while (now_ms() < end) {
         malloc_trim(0);
-        if (++drains % 500 == 0) {
+        if (++drains % 20000 == 0) {
             bad += fork_and_look(kept, 77);
             forks++;
         }

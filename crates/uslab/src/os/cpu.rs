@@ -38,15 +38,15 @@ fn mask_cpus() -> Option<usize> {
     let mut mask = [0u64; 8192 / 64];
     // SAFETY: the kernel writes at most the length that it is given. The C library's function would hide
     // the length that is asked for here.
-    let bytes = unsafe {
-        libc::syscall(libc::SYS_sched_getaffinity, 0, size_of_val(&mask), mask.as_mut_ptr())
-    };
+    let bytes =
+        unsafe { libc::syscall(libc::SYS_sched_getaffinity, 0, size_of_val(&mask), mask.as_mut_ptr()) };
     usize::try_from(bytes).ok().filter(|&bytes| bytes > 0).map(|bytes| bytes * 8)
 }
 
 /// One more than the highest node number; 1 where the kernel knows no nodes.
 pub fn nodes() -> usize {
-    let highest = Reader::open(c"/sys/devices/system/node/possible").and_then(|mut list| highest_in(&mut list));
+    let highest =
+        Reader::open(c"/sys/devices/system/node/possible").and_then(|mut list| highest_in(&mut list));
     highest.map_or(1, |highest| highest.saturating_add(1))
 }
 

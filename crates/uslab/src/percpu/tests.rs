@@ -9,6 +9,8 @@ use crate::slab::{Geometry, GeometryOptions, Layout, Slabs};
 use crate::stats::{self, layout::RECORDS_MAX, layout::Record};
 use core::sync::atomic::{AtomicU16, Ordering::Relaxed};
 
+mod refused;
+
 extern crate std;
 use std::boxed::Box;
 use std::collections::HashSet;
