@@ -27,7 +27,6 @@ macro_rules! both_modes {
 
 /// Compiles `tests/field/SOURCE.c` into the scratch directory, with `flags` behind the usual ones.
 /// The compiler takes no call of the malloc family for one that it may leave out.
-#[allow(dead_code)]
 fn compile(scratch: &Scratch, source: &str, flags: &[&str]) -> PathBuf {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("field").join(format!("{source}.c"));
     let program = scratch.join(source);
@@ -46,7 +45,6 @@ fn compile(scratch: &Scratch, source: &str, flags: &[&str]) -> PathBuf {
 
 /// Compiles `tests/field/SOURCE.c`, runs it on the preloaded library in `mode`, and asks that it
 /// ends well, with the line `ok`.
-#[allow(dead_code)]
 fn run(source: &str, args: &[&str], mode: Mode) -> Outcome {
     let scratch = Scratch::new(source);
     let program = compile(&scratch, source, &[]);
@@ -56,3 +54,6 @@ fn run(source: &str, args: &[&str], mode: Mode) -> Outcome {
 }
 
 mod surroundings;
+mod cpus;
+mod membarrier;
+mod realtime;

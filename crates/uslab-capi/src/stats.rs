@@ -169,7 +169,7 @@ fn reason(reason: u32) -> Option<&'static str> {
         layout::REASON_NO_SYMBOL => "the C library has no registration",
         layout::REASON_UNREGISTERED => "the C library could not register",
         layout::REASON_NO_MEMBARRIER => "membarrier cannot restart sequences",
-        layout::REASON_TOO_MANY_CPUS => "too many CPUs",
+        layout::REASON_TOO_MANY_CPUS => "too many CPUs, or an unknown number",
         _ => "sequences are not trusted on this machine",
     })
 }

@@ -192,7 +192,7 @@ fn random_programs_over_fake_cpus_agree_with_the_oracle() {
         assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
         return;
     }
-    let cpus = uslab::os::cpu::possible_cpus().min(uslab::rseq::MAX_CPUS);
+    let cpus = uslab::os::cpu::possible_cpus().unwrap().min(uslab::rseq::MAX_CPUS);
     let first = CacheBuilder::new("first").build_raw(8).unwrap();
     // SAFETY: the library is set up, this is the one test of the program, and the guard stays on this thread.
     let cpu = unsafe { FakeCpu::start(0) };

@@ -7,6 +7,8 @@
 //! * `words` runs the real code of the slab words, with the slab lists around it in miniature.
 //! * `slots` runs the sheaf protocols (pop, push, take, install, drain, the fork's gate) on a model of what the kernel promises of
 //!   restartable sequences (`cpu`), because sequences themselves cannot run under a model checker.
+//! * `nodes` runs a late look at a slab that was released and made again on another node.
+//! * `start` runs a thread that allocates while another one sets the library up.
 //! * `hands` runs a search for free memory beside a drain that has some in hand.
 //!
 //! Every model has teeth: with a known mistake seeded it must fail, and a test says so.
@@ -18,8 +20,12 @@ mod cpu;
 mod hands;
 #[path = "loom/ledger.rs"]
 mod ledger;
+#[path = "loom/nodes.rs"]
+mod nodes;
 #[path = "loom/slots.rs"]
 mod slots;
+#[path = "loom/start.rs"]
+mod start;
 #[path = "loom/words.rs"]
 mod words;
 

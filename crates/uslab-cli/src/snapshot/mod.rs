@@ -152,7 +152,7 @@ impl Snapshot {
             layout::REASON_NO_SYMBOL => "the C library has no registration",
             layout::REASON_UNREGISTERED => "the C library could not register",
             layout::REASON_NO_MEMBARRIER => "membarrier cannot restart sequences",
-            layout::REASON_TOO_MANY_CPUS => "too many CPUs",
+            layout::REASON_TOO_MANY_CPUS => "too many CPUs, or an unknown number",
             layout::REASON_UNSUPPORTED => "sequences are not trusted on this machine",
             _ => "for a reason that this program does not know",
         })

@@ -25,7 +25,11 @@ static NODES: AtomicUsize = AtomicUsize::new(0);
 /// 0: not tried; 1: being registered or registered.
 static FORK_HANDLERS: AtomicU8 = AtomicU8::new(0);
 
-/// Possible CPUs, after start-up; at most [`rseq::MAX_CPUS`] slots are kept, and locked mode shares them.
+/// Slots that a cache has where the number of CPUs cannot be found out; locked mode shares them.
+const SLOTS_IF_UNKNOWN: usize = 64;
+
+/// Slots that a cache has, after start-up: one for each possible CPU, but at most [`rseq::MAX_CPUS`]. Where
+/// there are more CPUs, or an unknown number, the process runs locked and its CPUs share slots.
 pub fn cpus() -> usize {
     CPUS.load(Relaxed)
 }
@@ -115,7 +119,7 @@ fn start() -> bool {
     REAPER_FORBIDDEN.store(reaper.is_some_and(|value| value.as_bytes() == b"0"), Relaxed);
     PRESSURE_NAMED.store(pressure.is_some(), Relaxed);
     let possible = os::cpu::possible_cpus();
-    CPUS.store(possible.min(rseq::MAX_CPUS), Relaxed);
+    CPUS.store(possible.unwrap_or(SLOTS_IF_UNKNOWN).min(rseq::MAX_CPUS), Relaxed);
     NODES.store(os::cpu::init_nodes(), Relaxed);
     rseq::init(rseq_off.is_some_and(|value| value.as_bytes() == b"0"), possible);
     slab::set_abort_on_misuse(misuse.is_none_or(|value| value.as_bytes() != b"report"));
@@ -129,7 +133,7 @@ fn start() -> bool {
         };
         header.mode.store(mode, Relaxed);
         header.mode_reason.store(rseq::reason() as u32, Relaxed);
-        header.cpus.store(possible as u32, Relaxed);
+        header.cpus.store(possible.unwrap_or(0) as u32, Relaxed);
         header.nodes.store(nodes() as u32, Relaxed);
         header.page_bytes.store(os::memory::page_bytes() as u32, Relaxed);
     });

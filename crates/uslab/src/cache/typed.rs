@@ -106,7 +106,7 @@ impl<T> Cache<T> {
     #[inline(always)]
     pub fn alloc(&self) -> Option<NonNull<T>> {
         // SAFETY: the slots are the cache's or the dummies.
-        match NonNull::new(unsafe { rseq::pop(self.slots.load(Relaxed)) }) {
+        match NonNull::new(unsafe { rseq::pop(self.slots.load(Acquire)) }) {
             Some(object) => Some(object.cast()),
             None => self.alloc_slow(),
         }
@@ -116,7 +116,7 @@ impl<T> Cache<T> {
     /// those may want.
     pub fn alloc_noreclaim(&self) -> Option<NonNull<T>> {
         // SAFETY: the slots are the cache's or the dummies.
-        let object = unsafe { rseq::pop(self.slots.load(Relaxed)) };
+        let object = unsafe { rseq::pop(self.slots.load(Acquire)) };
         NonNull::new(if object.is_null() { self.core()?.alloc_slow_noreclaim() } else { object }.cast())
     }
 
@@ -153,7 +153,7 @@ impl<T> Cache<T> {
     pub fn alloc_bulk(&self, objects: &mut [*mut T]) -> bool {
         let out = objects.as_mut_ptr().cast::<*mut u8>();
         // SAFETY: the slots are the cache's or the dummies; pointers to T and to bytes are alike.
-        let got = unsafe { rseq::pop_bulk(self.slots.load(Relaxed), objects.len(), out) };
+        let got = unsafe { rseq::pop_bulk(self.slots.load(Acquire), objects.len(), out) };
         got == objects.len() || self.alloc_bulk_slow(objects, got)
     }
 

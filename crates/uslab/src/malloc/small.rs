@@ -4,7 +4,7 @@ use super::classes::{CLASSES, Class, SMALL_MOST_BYTES, STEP_BYTES};
 use crate::cache::{CacheBuilder, Core};
 use crate::os;
 use crate::rseq::{self, Slot, dummy_slots};
-use core::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use core::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Release};
 
 /// The slots of each class: the dummies until it has a cache, so that its first call takes the slow path.
 static SLOTS: [AtomicPtr<Slot>; CLASSES] = [const { AtomicPtr::new(dummy_slots()) }; CLASSES];
@@ -62,10 +62,12 @@ pub(super) const NAMES: [&str; CLASSES] = [
     "malloc-32k",
 ];
 
+/// Acquire, here and below: see `rseq::detect::area_offset`. The program may call `malloc` from several threads
+/// before the library is set up.
 #[inline(always)]
 fn slots(class: Class) -> *mut Slot {
     // SAFETY: a class's index is below CLASSES, by construction.
-    unsafe { SLOTS.get_unchecked(class.index()) }.load(Relaxed)
+    unsafe { SLOTS.get_unchecked(class.index()) }.load(Acquire)
 }
 
 /// The slots for objects of `size` bytes, if that is a size that the fast path serves.
@@ -73,7 +75,7 @@ fn slots(class: Class) -> *mut Slot {
 pub(super) fn slots_for(size: usize) -> Option<*mut Slot> {
     if size <= DIRECT_MOST_BYTES {
         // SAFETY: the table covers sizes up to there.
-        Some(unsafe { SLOTS_BY_SIZE.get_unchecked(size.div_ceil(STEP_BYTES)) }.load(Relaxed))
+        Some(unsafe { SLOTS_BY_SIZE.get_unchecked(size.div_ceil(STEP_BYTES)) }.load(Acquire))
     } else {
         None
     }
@@ -84,7 +86,7 @@ pub(super) fn slots_for(size: usize) -> Option<*mut Slot> {
 pub(super) fn slots_for_larger(size: usize) -> Option<*mut Slot> {
     if size > DIRECT_MOST_BYTES && size <= SMALL_MOST_BYTES {
         // SAFETY: the table covers sizes up to there.
-        Some(unsafe { SLOTS_OF_LARGER.get_unchecked(size.div_ceil(LARGER_STEP_BYTES)) }.load(Relaxed))
+        Some(unsafe { SLOTS_OF_LARGER.get_unchecked(size.div_ceil(LARGER_STEP_BYTES)) }.load(Acquire))
     } else {
         None
     }

@@ -4,20 +4,50 @@ use super::file::Reader;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
-/// One more than the highest CPU number that could ever be seen here.
+/// One more than the highest CPU number that the kernel can ever report here; `None` where it cannot be
+/// found out.
 ///
-/// From the kernel's list of possible CPUs; where `/sys` is not mounted, from the C library.
-pub fn possible_cpus() -> usize {
-    match highest_in_list(c"/sys/devices/system/cpu/possible") {
-        Some(highest) => highest + 1,
-        // SAFETY: no preconditions.
-        None => (unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) }).max(1) as usize,
-    }
+/// The number is fixed at boot: CPUs that are offline or come later lie below it, and so do the CPUs
+/// outside this process's set. Two answers are weighed, because either may be missing or false:
+///
+/// * sysfs lists the possible CPUs. It may not be mounted, and containers lay files of their own over it.
+/// * `sched_getaffinity` copies the kernel's whole mask and returns its length, a multiple of 64 CPUs:
+///   an upper bound that needs no file system. A seccomp filter may refuse the call.
+pub fn possible_cpus() -> Option<usize> {
+    believable(listed_cpus(), mask_cpus(), current())
+}
+
+/// What two answers are worth: `listed` by sysfs, `bound` by the kernel's mask, to a thread that is on
+/// CPU `current`. An answer at or below `current` is false, and so is a list beyond the bound.
+pub(super) fn believable(listed: Option<usize>, bound: Option<usize>, current: usize) -> Option<usize> {
+    let bound = bound.filter(|&bound| bound > current);
+    let fits = |listed: usize| listed > current && bound.is_none_or(|bound| listed <= bound);
+    listed.filter(|&listed| fits(listed)).or(bound)
+}
+
+/// The possible CPUs by sysfs, if it is the kernel's own.
+fn listed_cpus() -> Option<usize> {
+    const SYSFS_MAGIC: i64 = 0x6265_6572;
+    let mut reader = Reader::open(c"/sys/devices/system/cpu/possible")?;
+    (reader.file_system() == Some(SYSFS_MAGIC)).then(|| highest_in(&mut reader)?.checked_add(1)).flatten()
+}
+
+/// CPUs that the kernel's masks have bits for.
+fn mask_cpus() -> Option<usize> {
+    // As many as the largest kernel can be built for; a shorter mask than the kernel's own is EINVAL.
+    let mut mask = [0u64; 8192 / 64];
+    // SAFETY: the kernel writes at most the length that it is given. The C library's function would hide
+    // the length that is asked for here.
+    let bytes =
+        unsafe { libc::syscall(libc::SYS_sched_getaffinity, 0, size_of_val(&mask), mask.as_mut_ptr()) };
+    usize::try_from(bytes).ok().filter(|&bytes| bytes > 0).map(|bytes| bytes * 8)
 }
 
 /// One more than the highest node number; 1 where the kernel knows no nodes.
 pub fn nodes() -> usize {
-    highest_in_list(c"/sys/devices/system/node/possible").map_or(1, |highest| highest + 1)
+    let highest =
+        Reader::open(c"/sys/devices/system/node/possible").and_then(|mut list| highest_in(&mut list));
+    highest.map_or(1, |highest| highest.saturating_add(1))
 }
 
 /// Calls `visit(cpu)` for each CPU of `node`.
@@ -42,7 +72,10 @@ pub fn for_each_cpu_of_node(node: usize, mut visit: impl FnMut(usize)) {
     }
     path[at..at + 9].copy_from_slice(b"/cpulist\0");
     if let Ok(path) = CStr::from_bytes_until_nul(&path) {
-        parse_list(path, |first, last| (first..=last.min(first + 65_535)).for_each(&mut visit));
+        let Some(mut list) = Reader::open(path) else { return };
+        parse_list(&mut list, |first, last| {
+            (first..=last.min(first.saturating_add(65_535))).for_each(&mut visit);
+        });
     }
 }
 
@@ -76,19 +109,18 @@ pub fn current() -> usize {
     cpu.max(0) as usize
 }
 
-fn highest_in_list(path: &CStr) -> Option<usize> {
+fn highest_in(list: &mut Reader) -> Option<usize> {
     let mut highest = None;
-    parse_list(path, |_, last| highest = Some(highest.unwrap_or(0).max(last)));
+    parse_list(list, |_, last| highest = Some(highest.unwrap_or(0).max(last)));
     highest
 }
 
 /// Parses the kernel's list format, `0-3,8,10-11`.
-fn parse_list(path: &CStr, mut range: impl FnMut(usize, usize)) {
-    let Some(mut reader) = Reader::open(path) else { return };
+fn parse_list(list: &mut Reader, mut range: impl FnMut(usize, usize)) {
     let mut text = [0u8; 4096];
     let mut used = 0;
     while used < text.len() {
-        let n = reader.read(&mut text[used..]);
+        let n = list.read(&mut text[used..]);
         if n == 0 {
             break;
         }
@@ -111,12 +143,6 @@ pub(super) fn parse_ranges(text: &[u8], range: &mut impl FnMut(usize, usize)) {
 
 fn parse_number(text: &[u8]) -> Option<usize> {
     core::str::from_utf8(text).ok()?.trim().parse().ok()
-}
-
-/// Gives the CPU to another thread that is ready to run.
-pub fn yield_now() {
-    // SAFETY: no preconditions.
-    unsafe { libc::sched_yield() };
 }
 
 /// Whether the kernel's sequences cannot be trusted: 64-bit Arm on Linux 6.19 to 7.0 aborts them on migration only, not on

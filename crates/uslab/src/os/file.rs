@@ -15,6 +15,15 @@ impl Reader {
         (fd >= 0).then(|| Reader { fd })
     }
 
+    /// The magic number of the file system that the file is on; `None` if the kernel does not say.
+    pub fn file_system(&self) -> Option<i64> {
+        // SAFETY: zero is a valid value of these integers, and the kernel fills them in.
+        unsafe {
+            let mut facts: libc::statfs = core::mem::zeroed();
+            (libc::fstatfs(self.fd, &mut facts) == 0).then_some(facts.f_type as i64)
+        }
+    }
+
     /// Reads into `buffer`; 0 at the end and on errors.
     pub fn read(&mut self, buffer: &mut [u8]) -> usize {
         loop {

@@ -15,7 +15,13 @@ impl Futex {
 
     /// As [`Park::wait`], for `ms` milliseconds at most.
     pub fn wait_for(word: &AtomicU32, expected: u32, ms: u64) {
-        let time = libc::timespec { tv_sec: (ms / 1000) as i64, tv_nsec: (ms % 1000 * 1_000_000) as i64 };
+        Self::wait_for_us(word, expected, ms * 1000);
+    }
+
+    /// As [`Park::wait`], for `us` microseconds at most.
+    pub fn wait_for_us(word: &AtomicU32, expected: u32, us: u64) {
+        let time =
+            libc::timespec { tv_sec: (us / 1_000_000) as i64, tv_nsec: (us % 1_000_000 * 1000) as i64 };
         let op = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
         // SAFETY: as in `wait`; the time is a valid one.
         unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), op, expected, &raw const time) };

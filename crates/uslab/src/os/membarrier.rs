@@ -1,28 +1,72 @@
 //! `membarrier(2)`: restarts the sequences that run on other CPUs.
+//!
+//! That the process could register at its start says nothing of later calls. Seccomp filters come when a
+//! program has set itself up, hold for single threads, and may refuse single commands; and the command for
+//! all CPUs allocates in the kernel. So each call returns whether there was a barrier, and its caller must
+//! have a way to go on without.
+
+use super::{cpu, errno};
+use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 const REGISTER_RSEQ: i32 = 1 << 8;
 const FENCE_RSEQ: i32 = 1 << 7;
 const FLAG_CPU: u32 = 1;
 
-fn call(command: i32, flags: u32, cpu: i32) -> bool {
+/// Possible CPUs.
+static CPUS: AtomicUsize = AtomicUsize::new(0);
+
+fn call(command: i32, flags: u32, cpu: usize) -> bool {
+    let _errno = errno::Preserved::new();
     // SAFETY: the call takes integers only.
-    unsafe { libc::syscall(libc::SYS_membarrier, command, flags, cpu) == 0 }
+    unsafe { libc::syscall(libc::SYS_membarrier, command, flags, cpu as i32) == 0 }
 }
 
-/// Registers the process for [`restart_cpu`]; false where the kernel is older than 5.10 or refuses.
+/// Registers the process, on a machine of `cpus` possible CPUs, for [`restart_all`]; false where the kernel
+/// is older than 5.10 or refuses.
 ///
 /// The registration belongs to the address space: a fork child keeps it.
-pub fn register() -> bool {
+pub fn register(cpus: usize) -> bool {
+    CPUS.store(cpus, Relaxed);
     call(REGISTER_RSEQ, 0, 0)
 }
 
-/// When this returns, every sequence that ran on `cpu` has been aborted or has committed, and its stores are visible.
-pub fn restart_cpu(cpu: usize) {
-    // A CPU that is offline runs no sequence: the kernel answers EINVAL or does nothing, both fine.
-    call(FENCE_RSEQ, FLAG_CPU, cpu as i32);
+/// Restarts the sequences of all CPUs. On true every sequence that ran when the call began has been aborted
+/// or has committed, and its stores are visible. On false nothing is known.
+#[must_use = "a refused barrier is none"]
+pub fn restart_all() -> bool {
+    call(FENCE_RSEQ, 0, 0) || {
+        // One by one the kernel needs no memory. A CPU that is offline runs no sequence: true.
+        let cpus = CPUS.load(Relaxed);
+        cpus > 0 && (0..cpus).all(restart_cpu)
+    }
 }
 
-/// The same for all CPUs at once.
-pub fn restart_all() {
-    call(FENCE_RSEQ, 0, 0);
+/// The same for one CPU.
+fn restart_cpu(cpu: usize) -> bool {
+    call(FENCE_RSEQ, FLAG_CPU, cpu)
+}
+
+/// Whether this thread may restart sequences now, as far as can be told: restarts those of its own CPU,
+/// which interrupts no other.
+pub fn is_allowed() -> bool {
+    restart_cpu(cpu::current())
+}
+
+/// Makes a seccomp filter refuse the call to this thread from now on; for tests.
+#[cfg(test)]
+pub fn refuse() {
+    let step = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
+    let number = core::mem::offset_of!(libc::seccomp_data, nr) as u32;
+    let mut steps = [
+        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, number),
+        step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, libc::SYS_membarrier as u32),
+        step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+        step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
+    // SAFETY: the kernel copies the program, which is as long as it says.
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program), 0);
+    }
 }

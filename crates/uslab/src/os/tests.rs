@@ -18,9 +18,49 @@ fn broken_cpu_lists_yield_nothing() {
     cpu::parse_ranges(b"x,-,3-1,\n", &mut |_, _| panic!("a range out of nonsense"));
 }
 
+/// Highest CPU of a list, as `possible_cpus` would have it.
+fn highest(list: &[u8]) -> Option<usize> {
+    let mut highest = None;
+    cpu::parse_ranges(list, &mut |_, last| highest = Some(highest.unwrap_or(0).max(last)));
+    highest
+}
+
+#[test]
+fn sparse_ids_and_huge_ones_keep_their_numbers() {
+    assert_eq!(highest(b"0-3,8-11\n"), Some(11));
+    assert_eq!(highest(b"8,0-1\n"), Some(8));
+    assert_eq!(highest(b"0-18446744073709551615\n"), Some(usize::MAX));
+    assert_eq!(highest(b"0-18446744073709551616,2\n"), Some(2));
+    assert_eq!(highest(b""), None);
+}
+
+#[test]
+fn of_what_is_said_about_cpus_only_what_can_be_true_is_believed() {
+    let believed = [
+        // Both say so; offline CPUs and sparse ids are in the list.
+        ((Some(12), Some(64), 3), Some(12)),
+        // No sysfs, or something else in its place.
+        ((None, Some(64), 3), Some(64)),
+        // No call, because of a filter.
+        ((Some(4), None, 3), Some(4)),
+        // A list that leaves out the very CPU of the thread, and one beyond the kernel's masks.
+        ((Some(3), Some(64), 3), Some(64)),
+        ((Some(65), Some(64), 3), Some(64)),
+        // A mask that is too short for that CPU.
+        ((Some(128), Some(64), 64), Some(128)),
+        ((None, Some(64), 64), None),
+        ((Some(3), None, 3), None),
+        ((None, None, 0), None),
+    ];
+    for ((listed, bound, current), expected) in believed {
+        let found = cpu::believable(listed, bound, current);
+        assert_eq!(found, expected, "listed {listed:?}, bound {bound:?}, on {current}");
+    }
+}
+
 #[test]
 fn the_machine_has_cpus_and_nodes() {
-    assert!(cpu::possible_cpus() > cpu::current());
+    assert!(cpu::possible_cpus().unwrap() > cpu::current());
     assert!(cpu::nodes() >= 1);
 }
 

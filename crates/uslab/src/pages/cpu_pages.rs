@@ -5,7 +5,7 @@
 use super::arena::PageIndex;
 use super::{PAGE_BYTES, Run, Temperature, boot, buddy, purge};
 use crate::os::{self, Lock};
-use crate::rseq;
+use crate::rseq::Cpu;
 use crate::sync::Rank;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
@@ -79,7 +79,7 @@ fn listed_order(pages: usize, align_order: u32) -> Option<usize> {
 pub fn alloc(pages: usize, align_order: u32, temperature: Temperature) -> Option<Run> {
     if temperature == Temperature::Hot
         && let Some(order) = listed_order(pages, align_order)
-        && let Some(cpu) = table().get(rseq::current_cpu())
+        && let Some(cpu) = Cpu::current().shared(table())
         && let Some(mut lists) = cpu.lists.try_lock()
         && lists.count[order] > 0
     {
@@ -103,7 +103,7 @@ pub fn free(first: PageIndex, pages: usize, temperature: Temperature) {
     if temperature == Temperature::Hot
         && let Some(order) = listed_order(pages, 0)
         && (first.0 as usize).is_multiple_of(pages)
-        && let Some(cpu) = table().get(rseq::current_cpu())
+        && let Some(cpu) = Cpu::current().shared(table())
         && let Some(mut lists) = cpu.lists.try_lock()
     {
         lists.used = true;

@@ -1,8 +1,7 @@
 //! The two ways to work on this CPU's slot, behind one contract: sequences, or the slot's lock.
 
-use crate::os;
 use crate::rseq::locked::LockedSlot;
-use crate::rseq::{self, Exchanged, Sheaf, Slot, Which};
+use crate::rseq::{self, Cpu, Exchanged, Sheaf, Slot, Which};
 
 /// This CPU's slot. The contract of each method is the pseudo-code in `rseq`.
 pub(super) trait Access {
@@ -21,24 +20,29 @@ pub(super) trait Access {
     /// The slot, for hints and statistics only: the thread may have left its CPU.
     fn slot(&self) -> &Slot;
     /// The CPU, likewise.
-    fn cpu(&self) -> usize;
+    fn cpu(&self) -> Cpu;
 }
 
 /// By sequences.
-pub(super) struct Sequences {
+pub(super) struct Sequences<'a> {
     slots: *const Slot,
-    cpu: usize,
+    slot: &'a Slot,
+    cpu: Cpu,
 }
 
-impl Sequences {
+impl<'a> Sequences<'a> {
+    /// This CPU's slot; `None` if the CPU has none, which the number of slots excludes (see
+    /// [`crate::os::cpu::possible_cpus`]) unless the kernel breaks its promise.
+    ///
     /// # Safety
     /// `slots` must be a cache's slots, for every possible CPU, in a process whose mode is rseq.
-    pub unsafe fn new(slots: *const Slot) -> Sequences {
-        Sequences { slots, cpu: rseq::current_cpu() }
+    pub unsafe fn new(slots: &'a [Slot]) -> Option<Sequences<'a>> {
+        let cpu = Cpu::current();
+        cpu.own(slots).map(|slot| Sequences { slots: slots.as_ptr(), slot, cpu })
     }
 }
 
-impl Access for Sequences {
+impl Access for Sequences<'_> {
     fn pop_bulk(&self, out: &mut [*mut u8]) -> usize {
         // SAFETY: `new` vouches for the slots, and `out` is as long as it says.
         unsafe { rseq::pop_bulk(self.slots, out.len(), out.as_mut_ptr()) }
@@ -55,11 +59,10 @@ impl Access for Sequences {
     }
 
     fn slot(&self) -> &Slot {
-        // SAFETY: `current_cpu` is a possible CPU, and slots live for ever.
-        unsafe { &*self.slots.add(self.cpu) }
+        self.slot
     }
 
-    fn cpu(&self) -> usize {
+    fn cpu(&self) -> Cpu {
         self.cpu
     }
 }
@@ -67,7 +70,7 @@ impl Access for Sequences {
 /// By lock, held for one step at a time as a sequence is: between steps are constructors, system calls and locks that others wait for.
 pub(super) struct Locked<'a> {
     slot: &'a Slot,
-    cpu: usize,
+    cpu: Cpu,
 }
 
 /// Slots that a thread looks at before it goes past the CPU caches: a taken lock mostly means a preempted holder, or a fork.
@@ -79,11 +82,10 @@ const LOOKS: usize = 64;
 impl<'a> Locked<'a> {
     /// The slot of this CPU or of one of the next; `None` if all those are taken.
     pub fn new(slots: &'a [Slot]) -> Option<Locked<'a>> {
-        let here = rseq::current_cpu();
-        (here..here + TRIES.min(slots.len()))
-            .map(|cpu| cpu % slots.len())
-            .find(|&cpu| !LockedSlot::is_taken(&slots[cpu]))
-            .map(|cpu| Locked { slot: &slots[cpu], cpu })
+        core::iter::successors(Some(Cpu::current()), |cpu| Some(cpu.next()))
+            .take(TRIES)
+            .filter_map(|cpu| cpu.shared(slots).map(|slot| Locked { slot, cpu }))
+            .find(|locked| !LockedSlot::is_taken(locked.slot))
     }
 
     /// The slot for one step.
@@ -125,12 +127,12 @@ impl Access for Locked<'_> {
         self.slot
     }
 
-    fn cpu(&self) -> usize {
+    fn cpu(&self) -> Cpu {
         self.cpu
     }
 }
 
 /// The node of the CPU that `access` stands on.
 pub(super) fn node_of(access: &impl Access) -> usize {
-    os::cpu::node_of(access.cpu())
+    access.cpu().node()
 }

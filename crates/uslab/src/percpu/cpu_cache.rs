@@ -228,7 +228,7 @@ impl CpuCache {
         }
         match mode() {
             // SAFETY: the slots are this cache's, for every possible CPU, and the mode is rseq.
-            Mode::Rseq => Server::Sequences(unsafe { Sequences::new(self.slots) }),
+            Mode::Rseq => unsafe { Sequences::new(self.slots()) }.map_or(Server::Slabs, Server::Sequences),
             Mode::Locked => Locked::new(self.slots()).map_or(Server::Slabs, Server::Lock),
         }
     }
@@ -239,7 +239,7 @@ impl CpuCache {
             // SAFETY: the dummy may go into any slot.
             match unsafe { access.exchange(which, dummy()) } {
                 Exchanged::Old(sheaf) => return sheaf,
-                Exchanged::GateClosed => super::drain::wait_for_fork(),
+                Exchanged::GateClosed => super::fork::wait_for_fork(),
                 Exchanged::Taken => return dummy(),
             }
         }
@@ -455,7 +455,11 @@ impl CpuCache {
 
     /// Brings the statistics up to what this CPU's sheaves hold now.
     pub(super) fn account(&self, access: &impl Access) {
-        let slot = access.slot();
+        self.recount(access.slot());
+    }
+
+    /// Brings the statistics up to what the sheaves of `slot` hold now.
+    pub(super) fn recount(&self, slot: &Slot) {
         // What a sheaf that has gone meanwhile seems to hold may be anything. Counted is what is added, so that it comes off again.
         let now = held(slot) as u32;
         let before = slot.counted.swap(now, Relaxed);
@@ -491,7 +495,7 @@ pub(super) fn held(slot: &Slot) -> usize {
 
 pub(super) enum Server<'a> {
     Slabs,
-    Sequences(Sequences),
+    Sequences(Sequences<'a>),
     Lock(Locked<'a>),
 }
 

@@ -1,4 +1,4 @@
-//! Drain: emptying slots from outside, without stopping anybody; and the fork, which needs all of them empty.
+//! Drain: emptying slots from outside, without stopping any thread.
 //!
 //! ```text
 //!  drainer                                     user on the drained CPU
@@ -6,20 +6,30 @@
 //!  membarrier ────────────────────────────────▶ restarts; finds DUMMY; slow path
 //!  `old` is private: empty it
 //! ```
+//!
+//! **Only main sheaves need the barrier.** No sequence works on a spare: a sheaf becomes one by a sequence of its
+//! CPU, which ends or aborts every sequence there that had it as its main one. So a spare is private once it
+//! has been exchanged for the dummy.
+//!
+//! **Without a barrier** (a seccomp filter that came after start refuses `membarrier` to the thread) main sheaves of
+//! other CPUs stay where they are. A drain asks first, takes the spares, and its own CPU's main sheaf by a sequence.
+//! If the barrier is refused only after main sheaves were taken, the drainer knows nothing of the sequences
+//! on them. It must not look into these sheaves, nor move them to where another thread would. Each goes
+//! back into the slot that it came from, where those sequences belong, if that still has the dummy; a sheaf whose slot
+//! has another one by now is lost, and its objects stay taken.
 
 use super::CpuCache;
 use super::access::Access;
-use super::adapt;
 use super::cpu_cache::{Server, held};
 use super::sheaf::{self, Owned};
-use crate::os::{self, Lock};
+use crate::os;
 use crate::rseq::locked::LockedSlot;
-use crate::rseq::{GATE, Mode, Sheaf, Slot, Which, dummy, is_dummy, mode};
-use crate::stats;
-use crate::sync::{Rank, in_hand::InHand};
-use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release, SeqCst};
+use crate::rseq::{Cpu, Exchanged, Mode, Sheaf, Slot, Which, dummy, is_dummy, mode};
+use crate::stats::{self, layout::REASON_NO_MEMBARRIER};
+use crate::sync::in_hand::InHand;
+use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
 
-const BOTH: [Which; 2] = [Which::Main, Which::Spare];
+pub(super) const BOTH: [Which; 2] = [Which::Main, Which::Spare];
 
 /// What becomes of slabs that a drain empties.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -30,68 +40,159 @@ pub enum Keep {
     Pages,
 }
 
+/// The threads that use the caches meanwhile, and what a drain does about them.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Users {
+    /// Waits a little for a slot that a thread works on (locked mode).
+    Await,
+    /// Leaves such a slot alone.
+    Avoid,
+    /// There are none.
+    Absent,
+}
+
+/// A sheaf out of a slot.
+struct Taken<'a> {
+    cache: &'a CpuCache,
+    sheaf: *mut Sheaf,
+    /// The slot whose main sheaf it was, if sequences may still work on it.
+    home: Option<&'a Slot>,
+}
+
 /// A drain under way: what was taken out of slots, of any number of caches, until one barrier for all of it.
 pub struct Drain<'a> {
-    /// Whether for slots that somebody works on (locked mode).
-    wait: bool,
+    users: Users,
     keep: Keep,
     /// So few that the stack stays small.
-    taken: [Option<(&'a CpuCache, *mut Sheaf)>; 64],
+    taken: [Option<Taken<'a>>; 64],
     len: usize,
     in_hand: Option<InHand>,
+    /// Whether there are barriers for this thread; `None` until that was asked.
+    has_barrier: Option<bool>,
 }
 
 impl<'a> Drain<'a> {
-    /// One that takes from every slot.
-    pub fn of_all() -> Self {
-        Drain { wait: true, keep: Keep::Target, taken: [None; 64], len: 0, in_hand: None }
+    fn new(users: Users, keep: Keep) -> Self {
+        Drain { users, keep, taken: [const { None }; 64], len: 0, in_hand: None, has_barrier: None }
     }
 
-    /// One that leaves slots alone that somebody works on (locked mode): for callers that wait for nobody.
+    /// One that takes from every slot, as far as it can.
+    pub fn of_all() -> Self {
+        Drain::new(Users::Await, Keep::Target)
+    }
+
+    /// One that leaves slots alone that a thread works on (locked mode): for callers that do not wait.
     pub fn of_idle(keep: Keep) -> Self {
-        Drain { wait: false, keep, taken: [None; 64], len: 0, in_hand: None }
+        Drain::new(Users::Avoid, keep)
+    }
+
+    /// One that takes everything, with or without a barrier.
+    ///
+    /// # Safety
+    /// No thread may be using the caches: whatever others did with them happened before.
+    pub unsafe fn of_unused() -> Self {
+        Drain::new(Users::Absent, Keep::Target)
     }
 
     /// Takes what is in one of the cache's slots.
-    pub(super) fn take(&mut self, cache: &'a CpuCache, slot: &Slot) {
+    pub(super) fn take(&mut self, cache: &'a CpuCache, slot: &'a Slot) {
         if is_untouched(slot) {
             return;
         }
+        self.make_room();
+        let locked = match (mode(), self.users) {
+            (Mode::Rseq, _) => None,
+            (Mode::Locked, Users::Avoid) => LockedSlot::try_lock(slot),
+            (Mode::Locked, Users::Await) => LockedSlot::lock_soon(slot),
+            (Mode::Locked, Users::Absent) => Some(LockedSlot::lock(slot)),
+        };
+        let places = match mode() {
+            Mode::Locked if locked.is_none() => return,
+            Mode::Rseq if !self.may_take_main() => &[Which::Spare],
+            _ => &BOTH[..],
+        };
+        self.in_hand.get_or_insert_with(InHand::begin);
+        for &which in places {
+            let sheaf = slot.place(which).swap(dummy(), AcqRel);
+            self.add(cache, sheaf, (which == Which::Main && locked.is_none()).then_some(slot));
+        }
+        cache.recount(slot);
+    }
+
+    /// Takes the main sheaf of this CPU by a sequence, where [`Drain::take`] must leave it.
+    fn take_own_main(&mut self, cache: &'a CpuCache) {
+        let Server::Sequences(access) = cache.served_by() else { return };
+        self.make_room();
+        self.in_hand.get_or_insert_with(InHand::begin);
+        // SAFETY: the dummy may go into any slot. With the gate closed nothing is taken: the caller may hold locks.
+        if let Exchanged::Old(sheaf) = unsafe { access.exchange(Which::Main, dummy()) } {
+            self.add(cache, sheaf, None);
+            cache.account(&access);
+        }
+    }
+
+    fn add(&mut self, cache: &'a CpuCache, sheaf: *mut Sheaf, home: Option<&'a Slot>) {
+        if !is_dummy(sheaf) {
+            self.taken[self.len] = Some(Taken { cache, sheaf, home });
+            self.len += 1;
+        }
+    }
+
+    /// Makes room for both sheaves of a slot.
+    fn make_room(&mut self) {
         if self.len + BOTH.len() > self.taken.len() {
             self.finish();
         }
-        let _lock = match (mode(), self.wait) {
-            (Mode::Rseq, _) => None,
-            (Mode::Locked, true) => Some(LockedSlot::lock(slot)),
-            (Mode::Locked, false) => match LockedSlot::try_lock(slot) {
-                Some(lock) => Some(lock),
-                None => return,
-            },
-        };
-        self.in_hand.get_or_insert_with(InHand::begin);
-        for which in BOTH {
-            let sheaf = slot.place(which).swap(dummy(), AcqRel);
-            if !is_dummy(sheaf) {
-                self.taken[self.len] = Some((cache, sheaf));
-                self.len += 1;
-            }
+    }
+
+    /// Whether main sheaves may be taken out of slots of other CPUs.
+    fn may_take_main(&mut self) -> bool {
+        let has_barrier = *self.has_barrier.get_or_insert_with(os::membarrier::is_allowed);
+        if !has_barrier {
+            note_refusal();
         }
-        let counted = slot.counted.swap(0, Relaxed);
-        stats::record(cache.slabs().id()).sheaf_free.fetch_sub(i64::from(counted), Relaxed);
+        has_barrier || self.users == Users::Absent
+    }
+
+    /// Whether main sheaves stay in their slots, for want of a barrier.
+    pub(super) fn leaves_mains(&self) -> bool {
+        self.has_barrier == Some(false) && self.users != Users::Absent
     }
 
     /// Empties what was taken into the slabs.
     fn finish(&mut self) {
         let len = core::mem::take(&mut self.len);
-        if len > 0 && mode() == Mode::Rseq {
-            os::membarrier::restart_all();
+        let is_private = !self.taken[..len].iter().flatten().any(|taken| taken.home.is_some())
+            || os::membarrier::restart_all()
+            || self.users == Users::Absent;
+        if !is_private {
+            self.has_barrier = Some(false);
+            note_refusal();
         }
-        for (cache, sheaf) in self.taken[..len].iter_mut().filter_map(Option::take) {
-            cache.dissolve(&mut Owned(sheaf), self.keep);
-            stats::record(cache.slabs().id()).drains.fetch_add(1, Relaxed);
+        for Taken { cache, sheaf, home } in self.taken[..len].iter_mut().filter_map(Option::take) {
+            match home {
+                Some(slot) if !is_private => put_back(cache, slot, sheaf),
+                _ => {
+                    cache.dissolve(&mut Owned(sheaf), self.keep);
+                    stats::record(cache.slabs().id()).drains.fetch_add(1, Relaxed);
+                }
+            }
         }
         self.in_hand = None;
     }
+}
+
+/// Puts a main sheaf that sequences may still work on into its slot again, if that has the dummy; otherwise
+/// the sheaf is lost.
+fn put_back(cache: &CpuCache, slot: &Slot, sheaf: *mut Sheaf) {
+    if slot.main.compare_exchange(dummy(), sheaf, Release, Relaxed).is_ok() {
+        cache.recount(slot);
+    }
+}
+
+/// Barriers are refused: the figures say so from now on.
+fn note_refusal() {
+    stats::header().mode_reason.store(REASON_NO_MEMBARRIER, Relaxed);
 }
 
 /// Whether there is nothing in a slot, and nothing counted.
@@ -110,11 +211,24 @@ impl CpuCache {
     /// Empties the slots of all CPUs into the slabs, as `drain` comes to its end.
     pub fn drain_slots<'a>(&'a self, drain: &mut Drain<'a>) {
         self.slots().iter().for_each(|slot| drain.take(self, slot));
+        if drain.leaves_mains() {
+            drain.take_own_main(self);
+        }
     }
 
-    /// Empties slots and barns into the slabs.
+    /// Empties slots and barns into the slabs, as far as threads that use the cache let it.
     pub fn drain_all(&self) {
         self.drain_slots(&mut Drain::of_all());
+        self.drain_barns();
+    }
+
+    /// Empties slots and barns into the slabs, altogether.
+    ///
+    /// # Safety
+    /// As [`Drain::of_unused`].
+    pub unsafe fn drain_unused(&self) {
+        // SAFETY: the caller's promise.
+        self.drain_slots(&mut unsafe { Drain::of_unused() });
         self.drain_barns();
     }
 
@@ -124,7 +238,7 @@ impl CpuCache {
         let object_bytes = self.slabs().geometry().object_bytes;
         let mut freed = 0;
         let may_hold = 2 * self.capacity() * object_bytes >= least_bytes;
-        let slot = self.slots().get(crate::rseq::current_cpu()).filter(|_| may_hold);
+        let slot = Cpu::current().shared(self.slots()).filter(|_| may_hold);
         if slot.is_some_and(|slot| held(slot) * object_bytes >= least_bytes) {
             let _in_hand = InHand::begin();
             let sheaves = match self.served_by() {
@@ -164,91 +278,6 @@ impl CpuCache {
             }
         }
         freed
-    }
-
-    /// Takes the cache's locks, for a fork; see [`hide_slots`].
-    pub fn lock_barns_for_fork(&self) {
-        self.barns().iter().for_each(|barn| barn.lock_for_fork());
-    }
-
-    /// Undoes [`CpuCache::lock_barns_for_fork`].
-    pub fn unlock_barns_after_fork(&self, child: bool) {
-        self.barns().iter().for_each(|barn| barn.unlock_after_fork(child));
-    }
-}
-
-/// Held by a fork from before the gate closes until it is open again.
-static FORK: Lock<()> = Lock::new(Rank::Fork, ());
-
-/// Sleeps until no fork is in progress.
-#[cold]
-pub(super) fn wait_for_fork() {
-    drop(FORK.lock());
-}
-
-/// First step of a fork: excludes other forks, and keeps whoever finds the gate closed asleep until the last step.
-pub fn begin_fork() {
-    FORK.acquire_for_fork();
-}
-
-/// Last step of a fork, in the parent or in the child.
-pub fn end_fork(child: bool) {
-    if child { FORK.reset_in_child() } else { FORK.release_after_fork() }
-}
-
-/// Closes the gate and takes all slots out of use, so that nothing changes a sheaf while the memory is copied.
-///
-/// A fork does not copy memory at one instant: a page with a sheaf's count and a page with its objects may be copied at
-/// different times while other threads push and pop, and the child would pop pointers that were never there together. So:
-///
-/// 1. Close the gate: sequences that move sheaves now fail. Barrier: none that saw it open is still running.
-/// 2. Exchange every sheaf for the dummy, keeping it in [`Slot`]'s place for it. Barrier: nobody works on one.
-///
-/// Everyone else waits in the slow path until [`end_fork`]. `for_each` visits all caches; the caller holds the registry's lock and
-/// takes the barns' and lists' afterwards.
-pub fn hide_slots(for_each: impl Fn(&dyn Fn(&CpuCache))) {
-    match mode() {
-        Mode::Rseq => {
-            GATE.store(1, SeqCst);
-            os::membarrier::restart_all();
-            for_each(&|cache| cache.slots().iter().for_each(hide));
-            os::membarrier::restart_all();
-        }
-        Mode::Locked => {
-            for_each(&|cache| cache.slots().iter().for_each(|slot| LockedSlot::lock(slot).keep_for_fork()));
-        }
-    }
-    adapt::lock_for_fork();
-}
-
-/// Undoes [`hide_slots`]. The locks of barns and lists have been released by now.
-pub fn show_slots(child: bool, for_each: impl Fn(&dyn Fn(&CpuCache))) {
-    adapt::unlock_after_fork(child);
-    match mode() {
-        Mode::Rseq => {
-            for_each(&|cache| cache.slots().iter().for_each(show));
-            GATE.store(0, Release);
-        }
-        Mode::Locked => {
-            for_each(&|cache| cache.slots().iter().for_each(LockedSlot::release_after_fork));
-        }
-    }
-}
-
-/// Where a slot's sheaves stand while a fork is in progress: behind the dummies, in words that no sequence reads.
-fn hide(slot: &Slot) {
-    for (which, place) in BOTH.into_iter().zip(&slot.hidden) {
-        place.store(slot.place(which).swap(dummy(), AcqRel), Relaxed);
-    }
-}
-
-/// Puts the hidden sheaves back. The gate is closed, so the slot still has its dummies.
-fn show(slot: &Slot) {
-    for (which, place) in BOTH.into_iter().zip(&slot.hidden) {
-        let sheaf = place.swap(core::ptr::null_mut(), Relaxed);
-        if !sheaf.is_null() {
-            slot.place(which).store(sheaf, Release);
-        }
     }
 }
 

@@ -26,10 +26,12 @@ impl CpuCache {
         for slot in self.slots() {
             let before = look(slot);
             if before != 0 {
-                used = true;
-                if slot.seen.load(Relaxed) == before && is_steady(slot, before) {
+                let rests = slot.seen.load(Relaxed) == before && is_steady(slot, before);
+                if rests {
                     drain.take(self, slot);
                 }
+                // A main sheaf that stays for want of a barrier is not in use for that.
+                used |= !(rests && drain.leaves_mains() && look(slot) == before);
             }
             // Also of one that somebody else emptied; but a slot that nobody uses is not written to.
             let after = look(slot);

@@ -12,7 +12,8 @@
 //! hand. Refill asks, in this order: the spare, a full sheaf of the barn, the slabs.
 //!
 //! **Drain** empties the slots of other CPUs: exchange with the dummy, `membarrier` so that no sequence still works on the old
-//! sheaf, then it is private. Nobody waits for another CPU's user. The same serves shrinking, destroying and forking.
+//! sheaf, then it is private. No thread waits for another CPU's user. The same serves shrinking, destroying and forking. Where
+//! the kernel refuses the barrier, what needs it is left undone ([`drain`], [`fork`]).
 //!
 //! **Capacity** of sheaves adapts per cache: a CPU that went to the barn for want of objects and then for want of room (or the
 //! other way round), or that lives off the barn, doubles it, as long as all caches together stay below a byte bound a CPU
@@ -25,6 +26,7 @@ pub mod adapt;
 mod barn;
 mod cpu_cache;
 mod drain;
+mod fork;
 mod idle;
 pub mod sheaf;
 #[cfg(test)]
@@ -32,4 +34,5 @@ mod tests;
 
 pub use barn::Barn;
 pub use cpu_cache::{CpuCache, Parts};
-pub use drain::{Drain, Keep, begin_fork, dissolve_private, end_fork, hide_slots, show_slots};
+pub use drain::{Drain, Keep, dissolve_private};
+pub use fork::{begin_fork, end_fork, hide_slots, show_slots};

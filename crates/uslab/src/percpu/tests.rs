@@ -9,6 +9,8 @@ use crate::slab::{Geometry, GeometryOptions, Layout, Slabs};
 use crate::stats::{self, layout::RECORDS_MAX, layout::Record};
 use core::sync::atomic::{AtomicU16, Ordering::Relaxed};
 
+mod refused;
+
 extern crate std;
 use std::boxed::Box;
 use std::collections::HashSet;
@@ -21,7 +23,7 @@ static NEXT_ID: AtomicU16 = AtomicU16::new(RECORDS_MAX as u16 / 2);
 fn cache(bytes: usize, sheaf_capacity: usize) -> (&'static CpuCache, &'static Record) {
     set_up!();
     let id = NEXT_ID.fetch_add(1, Relaxed);
-    let cpus = os::cpu::possible_cpus().min(rseq::MAX_CPUS);
+    let cpus = os::cpu::possible_cpus().unwrap().min(rseq::MAX_CPUS);
     let geometry =
         Geometry::new(Layout { size: bytes, align: 8 }, GeometryOptions::default(), cpus).expect("valid");
     let slots = boot::alloc(CpuCache::slot_bytes(cpus), 64);

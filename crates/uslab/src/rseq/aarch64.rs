@@ -1,9 +1,8 @@
 //! The sequences for 64-bit Arm. The pseudo-code is in the module above; a C-like line stands over each instruction.
 //!
-//! As on x86-64 but for two things. The thread control block has no scratch words here, so the area's address is
-//! `(thread pointer & MASK) + OFFSET`: registered, the mask is all ones; otherwise it is zero and the offset is the address of
-//! a shared area that always says CPU 0. And the exchange commits with a store-exclusive: where that fails nothing has
-//! happened, and the sequence starts again.
+//! As on x86-64 but for two things. The thread control block has no scratch words here, so a process without
+//! registration uses areas of its own, all of which say CPU 0 for ever ([`SCRATCH`]). And the exchange
+//! commits with a store-exclusive: where that fails nothing has happened, and the sequence starts again.
 
 use super::detect::area_offset;
 use super::{Exchanged, GATE, Sheaf, Slot, Which};
@@ -15,18 +14,29 @@ pub(super) const SUPPORTED: bool = true;
 /// The offset that stands for "no registration".
 pub(super) const SCRATCH_OFFSET: usize = 0;
 
-/// cpu_id_start and cpu_id (both 0), rseq_cs.
-#[repr(align(32))]
-struct Shared([AtomicUsize; 4]);
-static SHARED: Shared = Shared([const { AtomicUsize::new(0) }; 4]);
+/// cpu_id_start and cpu_id (both 0), rseq_cs; on a cache line of its own.
+#[repr(align(64))]
+struct Area([AtomicUsize; 4]);
+
+/// The areas of processes without registration. Each sequence stores the address of its descriptor in one, where no
+/// code ever looks: so it does not matter which threads share one, but to the speed of those that do.
+static SCRATCH: [Area; SCRATCH_AREAS] = [const { Area([const { AtomicUsize::new(0) }; 4]) }; SCRATCH_AREAS];
+const SCRATCH_AREAS: usize = 64;
 
 /// This thread's area.
 #[inline(always)]
 fn area() -> usize {
     let offset = area_offset();
-    let mask = if offset == SCRATCH_OFFSET { 0 } else { usize::MAX };
-    let shared = SHARED.0.as_ptr() as usize & !mask;
-    (thread_pointer() & mask).wrapping_add(offset).wrapping_add(shared)
+    if offset == SCRATCH_OFFSET { scratch() } else { thread_pointer().wrapping_add(offset) }
+}
+
+/// An area by a hash of the thread pointer. Control blocks lie at the tops of stacks, which are whole pages
+/// apart, mostly a power of two of them: so the product's upper bits are taken.
+#[inline(always)]
+fn scratch() -> usize {
+    let page = thread_pointer() >> 12;
+    let hash = page.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (usize::BITS - SCRATCH_AREAS.ilog2());
+    SCRATCH[hash].0.as_ptr() as usize
 }
 
 /// Descriptor, abort handler, and the store that arms the sequence. Ends at label 3, the first instruction within.

@@ -3,7 +3,7 @@
 use super::layout::{MAX_CPUS, fill_dummy_slots};
 use crate::os;
 use core::fmt;
-use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering::Relaxed, Ordering::Release};
 
 /// How per-CPU steps are made safe.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,7 +37,7 @@ pub enum Reason {
     Unregistered = 3,
     /// `membarrier(2)` cannot restart sequences.
     NoMembarrier = 4,
-    /// More possible CPUs than [`MAX_CPUS`].
+    /// More possible CPUs than [`MAX_CPUS`], or an unknown number.
     TooManyCpus = 5,
     /// Not an architecture or kernel whose sequences are trusted.
     Unsupported = 6,
@@ -67,6 +67,12 @@ static REASON: AtomicU8 = AtomicU8::new(Reason::None as u8);
 static AREA_OFFSET: AtomicUsize = AtomicUsize::new(super::arch::SCRATCH_OFFSET);
 
 /// See [`AREA_OFFSET`].
+///
+/// Slots of a cache go with the area that was decided before the cache was made: on the scratch area all
+/// threads are on CPU 0, and nothing restarts them. So a thread must load the slots first. Every place that
+/// is read without the program having handed anything on, a `static` cache or the table of a size, is loaded
+/// with acquire; nothing after such a load is done before it, and this load follows in the sequences'
+/// operands. Elsewhere the caller's own pointer (a handle, an object) brings the order with it.
 #[inline(always)]
 pub(super) fn area_offset() -> usize {
     AREA_OFFSET.load(Relaxed)
@@ -77,19 +83,23 @@ pub(super) fn set_area_offset(offset: usize) {
     AREA_OFFSET.store(offset, Relaxed);
 }
 
-/// Decides the mode. `forced_off` is the user's `USLAB_RSEQ=0`. To be called once, before any slot is made.
-pub fn init(forced_off: bool, cpus: usize) {
+/// Decides the mode. `forced_off` is the user's `USLAB_RSEQ=0`; `cpus` is how many the kernel can report,
+/// `None` if unknown. To be called once, before any slot is made.
+///
+/// The area is published last, with release: a thread that reads the number of a CPU from it finds that
+/// CPU's dummy slot, because the slot's address comes from the number.
+pub fn init(forced_off: bool, cpus: Option<usize>) {
     super::arch::init();
-    fill_dummy_slots(cpus);
+    fill_dummy_slots(cpus.unwrap_or(MAX_CPUS));
     let reason = if forced_off { Reason::Forced } else { probe(cpus) };
     REASON.store(reason as u8, Relaxed);
     if reason == Reason::None {
-        AREA_OFFSET.store(super::arch::registered_offset().unwrap_or(super::arch::SCRATCH_OFFSET), Relaxed);
         RSEQ_IN_USE.store(1, Relaxed);
+        AREA_OFFSET.store(super::arch::registered_offset().unwrap_or(super::arch::SCRATCH_OFFSET), Release);
     }
 }
 
-fn probe(cpus: usize) -> Reason {
+fn probe(cpus: Option<usize>) -> Reason {
     if !super::arch::SUPPORTED || os::cpu::distrusts_rseq() {
         return Reason::Unsupported;
     }
@@ -98,10 +108,10 @@ fn probe(cpus: usize) -> Reason {
         (Some(_), 0) => return Reason::Unregistered,
         _ => {}
     }
-    if cpus > MAX_CPUS {
+    let Some(cpus) = cpus.filter(|&cpus| cpus <= MAX_CPUS) else {
         return Reason::TooManyCpus;
-    }
-    if !os::membarrier::register() {
+    };
+    if !os::membarrier::register(cpus) {
         return Reason::NoMembarrier;
     }
     Reason::None
@@ -116,13 +126,4 @@ pub fn mode() -> Mode {
 /// Why the mode is [`Mode::Locked`].
 pub fn reason() -> Reason {
     Reason::from_number(REASON.load(Relaxed))
-}
-
-/// The CPU that the thread runs on; stale the moment it is returned. Below `MAX_CPUS` where sequences run.
-#[inline]
-pub fn current_cpu() -> usize {
-    match mode() {
-        Mode::Rseq => super::arch::area_cpu() as usize,
-        Mode::Locked => super::fake::cpu().unwrap_or_else(os::cpu::current),
-    }
 }

@@ -5,6 +5,7 @@
 //! been preempted: it tries the next slot, or, on its way, goes on as if nothing, or no room, were in this one.
 
 use super::{Sheaf, Slot, Which};
+use crate::os;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// A slot whose lock the thread holds; dropping it lets go.
@@ -25,14 +26,40 @@ impl<'a> LockedSlot<'a> {
         free.then(|| LockedSlot { slot })
     }
 
-    /// Takes the slot, giving way to its holder until it is free; for drains, which are rare.
+    /// Takes the slot, asleep while its holder has it; for forks and ends of caches, which are rare.
+    ///
+    /// The holder's step is tens of nanoseconds, but the holder may have been preempted, by this very
+    /// thread if that runs under a real-time policy: spinning and yielding would then keep it from its CPU.
+    /// The lock does not know its holder, and the holder does not know of waiters, which would cost every
+    /// step an atomic instruction. So the waiter naps, ever longer, and looks again.
     pub fn lock(slot: &'a Slot) -> LockedSlot<'a> {
         loop {
-            if let Some(locked) = Self::try_lock(slot) {
+            if let Some(locked) = Self::lock_soon(slot) {
                 return locked;
             }
-            crate::os::cpu::yield_now();
         }
+    }
+
+    /// The same, but gives up after some 20 milliseconds: for drains, which can leave a slot alone.
+    pub fn lock_soon(slot: &'a Slot) -> Option<LockedSlot<'a>> {
+        const SPINS: u32 = 64;
+        /// From 50 microseconds, which is as soon as Linux wakes most threads, to 3.2 milliseconds.
+        const FIRST_NAP_US: u64 = 50;
+        const DOUBLINGS: u32 = 6;
+        const NAPS: u32 = 11;
+        let spun = (0..SPINS).find_map(|_| {
+            Self::try_lock(slot).or_else(|| {
+                core::hint::spin_loop();
+                None
+            })
+        });
+        spun.or_else(|| {
+            let _errno = os::errno::Preserved::new();
+            (0..NAPS).find_map(|nap| {
+                os::Futex::wait_for_us(&slot.lock, 1, FIRST_NAP_US << nap.min(DOUBLINGS));
+                Self::try_lock(slot)
+            })
+        })
     }
 
     /// Keeps the slot locked beyond the life of this value, for the time of a fork.

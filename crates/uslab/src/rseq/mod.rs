@@ -51,6 +51,7 @@ mod arch;
 #[cfg(all(target_arch = "x86_64", not(target_env = "musl")))]
 #[path = "x86_64.rs"]
 mod arch;
+mod cpu;
 mod detect;
 pub mod fake;
 mod layout;
@@ -61,7 +62,8 @@ mod tests;
 #[cfg(all(uslab_inject, target_arch = "x86_64", not(target_env = "musl")))]
 pub use arch::{ABORTS, INJECT_TURNS};
 pub use arch::{exchange, pop, pop_bulk, push, push_bulk};
-pub use detect::{Mode, Reason, current_cpu, init, mode, reason};
+pub use cpu::Cpu;
+pub use detect::{Mode, Reason, init, mode, reason};
 pub use layout::{
     Face, MAX_CPUS, PLAIN_OWNERS, SHEAF_HEADER_BYTES, Sheaf, Slot, Which, dummy, dummy_slots, is_dummy,
 };

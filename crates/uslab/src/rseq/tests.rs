@@ -23,7 +23,7 @@ fn sheaf(capacity: u32, objects: &[usize]) -> *mut Sheaf {
 }
 
 fn slots(mut main: impl FnMut(usize) -> *mut Sheaf) -> &'static [Slot] {
-    let cpus = crate::os::cpu::possible_cpus();
+    let cpus = crate::os::cpu::possible_cpus().unwrap();
     let slots: Vec<Slot> = (0..cpus)
         .map(|cpu| {
             let slot = Slot::holding(dummy());

@@ -369,11 +369,15 @@ impl Slabs {
         let mut lists = self.nodes()[node].0.lock();
         // The slab may have been released, and its pages be another cache's, since the caller's last step on it. Under the lock
         // it cannot leave, so this decides.
-        if pages::owner(slab.0) != self.face || slab.node() != node {
+        if pages::owner(slab.0) != self.face {
             return None;
         }
-        // Pairs with the release of `set_owner`: what `Slab::init` wrote is seen.
+        // Pairs with the release of `set_owner`: what `Slab::init` wrote is seen, the node first of all. A slab that was released
+        // and made again on another node must not be placed by what its node was before.
         fence(Acquire);
+        if slab.node() != node {
+            return None;
+        }
         let list = list_for(slab.count().load(Acquire), self.geometry.objects);
         lists.place(slab, list);
         if list == List::Empty {

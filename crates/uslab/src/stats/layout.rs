@@ -47,9 +47,10 @@ pub const REASON_FORCED: u32 = 1;
 pub const REASON_NO_SYMBOL: u32 = 2;
 /// The C library could not register (valgrind, qemu-user, seccomp, `glibc.pthread.rseq=0`).
 pub const REASON_UNREGISTERED: u32 = 3;
-/// `membarrier(2)` has no command that restarts sequences (Linux before 5.10, seccomp).
+/// `membarrier(2)` has no command that restarts sequences (Linux before 5.10, seccomp). In mode
+/// [`MODE_RSEQ`]: it was refused after start, so that sheaves of other CPUs cannot be drained.
 pub const REASON_NO_MEMBARRIER: u32 = 4;
-/// More possible CPUs than the slot tables are built for.
+/// More possible CPUs than the slot tables are built for, or an unknown number of them.
 pub const REASON_TOO_MANY_CPUS: u32 = 5;
 /// An architecture or kernel whose sequences are not trusted.
 pub const REASON_UNSUPPORTED: u32 = 6;
@@ -74,7 +75,7 @@ pub struct Header {
     pub mode: AtomicU32,
     /// One of the `REASON_*` values.
     pub mode_reason: AtomicU32,
-    /// Possible CPUs of the machine (highest id + 1).
+    /// Possible CPUs of the machine (highest id + 1); 0 if unknown.
     pub cpus: AtomicU32,
     /// NUMA nodes of the machine.
     pub nodes: AtomicU32,

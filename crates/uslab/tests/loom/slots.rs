@@ -34,6 +34,10 @@ enum Mistake {
     HideWithoutBarrier,
     /// Sequences are not restarted.
     NoRestart,
+    /// A drain whose barrier is refused puts the main sheaf back whatever is in its place.
+    PutBackOverAnother,
+    /// Such a drain puts the main sheaf where the spare one is, which no drain needs a barrier for.
+    PutBackAsSpare,
 }
 
 struct Sheaf {
@@ -70,6 +74,8 @@ struct World {
     held: Ledger,
     /// Sheaves in anybody's hand.
     in_hand: Ledger,
+    /// Sheaves that no thread may look into ever again, but for judging.
+    lost: std::sync::Mutex<Vec<usize>>,
     mistake: Mistake,
 }
 
@@ -89,6 +95,7 @@ impl World {
             fork: Mutex::new(()),
             held: Ledger::new("object", OBJECTS),
             in_hand: Ledger::new("sheaf", SHEAVES),
+            lost: std::sync::Mutex::default(),
             mistake,
         };
         for (sheaf, objects) in [(1, main), (2, spare)] {
@@ -254,6 +261,39 @@ impl World {
         taken.into_iter().filter(|&sheaf| sheaf != DUMMY).for_each(|sheaf| self.dissolve(sheaf, who));
     }
 
+    /// From another CPU, by a thread to which barriers are refused: spares alone, which need none.
+    fn drain_spare(&self, who: usize) {
+        let spare = self.swap_from_outside(&self.slot[SPARE], DUMMY, who);
+        if spare != DUMMY {
+            self.dissolve(spare, who);
+        }
+    }
+
+    /// From another CPU: the barrier is refused when the sheaves have been taken. And another drain, which knows.
+    fn drain_refused_late(&self, who: usize) {
+        let [main, spare] = self.slot.each_ref().map(|place| self.swap_from_outside(place, DUMMY, who));
+        if main != DUMMY {
+            self.put_back(main, who);
+        }
+        if spare != DUMMY {
+            self.dissolve(spare, who);
+        }
+        self.drain_spare(who);
+    }
+
+    fn put_back(&self, main: usize, who: usize) {
+        let place = match self.mistake {
+            Mistake::PutBackAsSpare => &self.slot[SPARE],
+            _ => &self.slot[MAIN],
+        };
+        self.in_hand.let_go(main, who);
+        if self.mistake == Mistake::PutBackOverAnother {
+            place.store(main, Release);
+        } else if place.compare_exchange(DUMMY, main, Release, Relaxed).is_err() {
+            self.lost.lock().unwrap().push(main);
+        }
+    }
+
     fn swap_from_outside(&self, place: &AtomicUsize, new: usize, who: usize) -> usize {
         let old = place.swap(new, AcqRel);
         if old != DUMMY {
@@ -297,6 +337,9 @@ impl World {
         let mut objects: Vec<usize> = in_slot.chain(self.held.owned()).collect();
         objects.extend(&depot.objects);
         sheaves.extend(&depot.sheaves);
+        let lost = self.lost.lock().unwrap();
+        objects.extend(lost.iter().flat_map(|&sheaf| self.sheaves[sheaf].objects()));
+        sheaves.extend(lost.iter());
         objects.sort();
         sheaves.sort();
         assert_eq!(objects, Vec::from_iter(0..OBJECTS), "objects are lost or doubled");
@@ -325,6 +368,15 @@ fn drained_while_sheaves_move(mistake: Mistake) {
     users_and(2, World::drain, World::new(Some(&[]), Some(&[0]), mistake));
 }
 
+/// A drain that never takes a main sheaf, and one that learns late that it must not.
+fn drained_without_barriers(mistake: Mistake) {
+    users_and(2, World::drain_refused_late, World::new(Some(&[0, 1]), None, mistake));
+}
+
+fn drained_without_barriers_while_sheaves_move(mistake: Mistake) {
+    users_and(2, World::drain_refused_late, World::new(Some(&[]), Some(&[0]), mistake));
+}
+
 fn forked_while_in_use(mistake: Mistake) {
     users_and(2, World::fork, World::new(Some(&[0, 1]), None, mistake));
 }
@@ -342,6 +394,33 @@ fn pop_and_push_meet_a_drain() {
 #[test]
 fn take_and_install_meet_a_drain() {
     explore(|| drained_while_sheaves_move(Mistake::None));
+}
+
+#[test]
+fn take_and_install_meet_a_drain_of_spares() {
+    explore(|| users_and(2, World::drain_spare, World::new(Some(&[]), Some(&[0]), Mistake::None)));
+}
+
+#[test]
+fn pop_and_push_meet_a_drain_whose_barrier_is_refused() {
+    explore(|| drained_without_barriers(Mistake::None));
+}
+
+#[test]
+fn take_and_install_meet_a_drain_whose_barrier_is_refused() {
+    explore(|| drained_without_barriers_while_sheaves_move(Mistake::None));
+}
+
+#[test]
+fn a_main_sheaf_put_back_over_another_one_is_found() {
+    let found = mistake_in(|| drained_without_barriers_while_sheaves_move(Mistake::PutBackOverAnother));
+    assert!(found.contains("lost or doubled"), "{found}");
+}
+
+#[test]
+fn a_main_sheaf_put_back_as_a_spare_is_found() {
+    let found = mistake_in(|| drained_without_barriers(Mistake::PutBackAsSpare));
+    assert!(found.contains("two owners") || found.contains("lost or doubled"), "{found}");
 }
 
 #[test]

@@ -1,0 +1,126 @@
+//! Fork: nothing may change a sheaf while the memory is copied.
+
+use super::CpuCache;
+use super::adapt;
+use super::drain::BOTH;
+use crate::os::{self, Lock};
+use crate::rseq::locked::LockedSlot;
+use crate::rseq::{GATE, Mode, Slot, dummy, mode};
+use crate::sync::Rank;
+use core::sync::atomic::{
+    AtomicBool,
+    Ordering::{AcqRel, Relaxed, Release, SeqCst},
+};
+
+impl CpuCache {
+    /// Takes the cache's locks, for a fork; see [`hide_slots`].
+    pub fn lock_barns_for_fork(&self) {
+        self.barns().iter().for_each(|barn| barn.lock_for_fork());
+    }
+
+    /// Undoes [`CpuCache::lock_barns_for_fork`].
+    pub fn unlock_barns_after_fork(&self, child: bool) {
+        self.barns().iter().for_each(|barn| barn.unlock_after_fork(child));
+    }
+}
+
+/// Held by a fork from before the gate closes until it is open again.
+static FORK: Lock<()> = Lock::new(Rank::Fork, ());
+
+/// Sleeps until no fork is in progress.
+#[cold]
+pub(super) fn wait_for_fork() {
+    drop(FORK.lock());
+}
+
+/// First step of a fork: excludes other forks, and keeps whoever finds the gate closed asleep until the last step.
+pub fn begin_fork() {
+    FORK.acquire_for_fork();
+}
+
+/// Last step of a fork, in the parent or in the child.
+pub fn end_fork(child: bool) {
+    if child { FORK.reset_in_child() } else { FORK.release_after_fork() }
+}
+
+/// Closes the gate and takes all slots out of use, so that nothing changes a sheaf while the memory is copied.
+///
+/// A fork does not copy memory at one instant: a page with a sheaf's count and a page with its objects may be copied at
+/// different times while other threads push and pop, and the child would pop pointers that were never there together. So:
+///
+/// 1. Close the gate: sequences that move sheaves now fail. Barrier: none that saw it open is still running.
+/// 2. Exchange every sheaf for the dummy, keeping it in [`Slot`]'s place for it. Barrier: nobody works on one.
+///
+/// All other threads wait in the slow path until [`end_fork`]. Where a barrier is refused, the child can trust nothing
+/// that stands in a slot, hidden or not, and starts without: what the sheaves hold stays taken there. The parent goes on as it
+/// was. What the child does trust needs no barrier: barns, slabs and pages are behind locks, and an object in a sheaf
+/// counts as taken in its slab's bitmap.
+///
+/// `for_each` visits all caches; the caller holds the registry's lock and takes the barns' and lists' afterwards.
+pub fn hide_slots(for_each: impl Fn(&dyn Fn(&CpuCache))) {
+    match mode() {
+        Mode::Rseq => COPY_IS_WHOLE.store(hide_all(&for_each), Relaxed),
+        Mode::Locked => {
+            for_each(&|cache| cache.slots().iter().for_each(|slot| LockedSlot::lock(slot).keep_for_fork()));
+        }
+    }
+    adapt::lock_for_fork();
+}
+
+/// Whether the slots and their sheaves stay as they are while the memory is copied. Written with [`FORK`] held.
+static COPY_IS_WHOLE: AtomicBool = AtomicBool::new(true);
+
+/// The two steps; false where a barrier was refused.
+fn hide_all(for_each: &impl Fn(&dyn Fn(&CpuCache))) -> bool {
+    GATE.store(1, SeqCst);
+    if !os::membarrier::restart_all() {
+        GATE.store(0, Release);
+        return false;
+    }
+    for_each(&|cache| cache.slots().iter().for_each(hide));
+    os::membarrier::restart_all()
+}
+
+/// Undoes [`hide_slots`]. The locks of barns and lists have been released by now.
+pub fn show_slots(child: bool, for_each: impl Fn(&dyn Fn(&CpuCache))) {
+    adapt::unlock_after_fork(child);
+    match mode() {
+        Mode::Rseq => {
+            if child && !COPY_IS_WHOLE.load(Relaxed) {
+                for_each(&|cache| cache.slots().iter().for_each(|slot| forget(cache, slot)));
+            } else {
+                for_each(&|cache| cache.slots().iter().for_each(show));
+            }
+            GATE.store(0, Release);
+        }
+        Mode::Locked => {
+            for_each(&|cache| cache.slots().iter().for_each(LockedSlot::release_after_fork));
+        }
+    }
+}
+
+/// Where a slot's sheaves stand while a fork is in progress: behind the dummies, in words that no sequence reads.
+fn hide(slot: &Slot) {
+    for (which, place) in BOTH.into_iter().zip(&slot.hidden) {
+        place.store(slot.place(which).swap(dummy(), AcqRel), Relaxed);
+    }
+}
+
+/// Puts the hidden sheaves back. The gate is closed, so the slot still has its dummies.
+fn show(slot: &Slot) {
+    for (which, place) in BOTH.into_iter().zip(&slot.hidden) {
+        let sheaf = place.swap(core::ptr::null_mut(), Relaxed);
+        if !sheaf.is_null() {
+            slot.place(which).store(sheaf, Release);
+        }
+    }
+}
+
+/// In a child whose copy of the slot is of no use: starts with nothing in it.
+fn forget(cache: &CpuCache, slot: &Slot) {
+    for (which, place) in BOTH.into_iter().zip(&slot.hidden) {
+        place.store(core::ptr::null_mut(), Relaxed);
+        slot.place(which).store(dummy(), Relaxed);
+    }
+    cache.recount(slot);
+}

@@ -1,0 +1,19 @@
+//! A seccomp filter refuses `membarrier` when the library has long been set up.
+
+use super::run;
+use uslab_tests::harness::Mode;
+
+/// No drain and no fork relies on a barrier that was refused.
+fn refused(mode: Mode) {
+    run("membarrier", &["before", "3"], mode);
+}
+
+/// Nor where the filter comes between a drain's question and its barrier.
+fn refused_amid_drains(mode: Mode) {
+    run("membarrier", &["amid", "3"], mode);
+}
+
+both_modes! {
+    barriers_are_refused => refused,
+    barriers_are_refused_amid_drains => refused_amid_drains,
+}

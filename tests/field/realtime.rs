@@ -1,0 +1,16 @@
+//! Threads of real-time priority beside ordinary ones.
+
+use super::run;
+use uslab_tests::harness::Mode;
+
+/// A drainer does not starve a thread that it preempted with a slot's lock held.
+fn drainer(mode: Mode) {
+    let outcome = run("realtime", &[], mode);
+    if outcome.stdout().starts_with("skipped") {
+        eprintln!("NOT TESTED: {}", outcome.stdout().trim());
+    }
+}
+
+both_modes! {
+    a_real_time_drainer_starves_no_holder => drainer,
+}
