@@ -15,6 +15,7 @@ pub mod membarrier;
 pub mod memory;
 pub mod pressure;
 pub mod report;
+pub mod scheduling;
 #[cfg(test)]
 mod tests;
 pub mod thread;
