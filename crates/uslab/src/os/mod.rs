@@ -5,6 +5,7 @@
 
 pub mod clock;
 pub mod cpu;
+pub mod directory;
 pub mod doze;
 pub mod env;
 pub mod errno;

@@ -95,9 +95,8 @@ fn is_filtered() -> bool {
 /// Bytes of `cpus` that the kernel filled in with the CPUs of `thread`, 0 for the calling one; 0 if it refused.
 fn read_cpus(thread: libc::pid_t, cpus: &mut Mask) -> usize {
     // SAFETY: length and pointer describe `cpus`. The raw call reports how many bytes it wrote.
-    let bytes = unsafe {
-        libc::syscall(libc::SYS_sched_getaffinity, thread, size_of::<Mask>(), cpus.as_mut_ptr())
-    };
+    let bytes =
+        unsafe { libc::syscall(libc::SYS_sched_getaffinity, thread, size_of::<Mask>(), cpus.as_mut_ptr()) };
     usize::try_from(bytes).unwrap_or(0)
 }
 
