@@ -295,7 +295,8 @@ impl Leaves {
 #[cfg(feature = "std")]
 fn caught(dispose: impl FnOnce()) -> bool {
     // What was being dropped is gone, so nobody sees what the panic left half done.
-    std::panic::catch_unwind(std::panic::AssertUnwindSafe(dispose)).is_ok()
+    // What it panicked with may panic when it is dropped.
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(dispose)).map_err(core::mem::forget).is_ok()
 }
 
 #[cfg(not(feature = "std"))]

@@ -201,17 +201,27 @@ unsafe fn scan<S: Shrinker>(context: *mut u8, control: &ShrinkControl) -> Outcom
 /// # Safety
 /// As [`count`]; nobody may use it any more.
 unsafe fn dispose<S: Shrinker>(context: *mut u8) {
-    // SAFETY: the caller's promise; it was placed in memory of `malloc` when it was registered.
-    unsafe {
-        context.cast::<S>().drop_in_place();
-        malloc::free(context);
+    /// Gives the memory back, also where the destructor panics.
+    struct Memory(*mut u8);
+    impl Drop for Memory {
+        fn drop(&mut self) {
+            // SAFETY: memory of `malloc`, whose contents are gone.
+            unsafe { malloc::free(self.0) };
+        }
     }
+    let _memory = Memory(context);
+    // SAFETY: the caller's promise; it was placed there when it was registered.
+    unsafe { context.cast::<S>().drop_in_place() };
 }
 
 #[cfg(feature = "std")]
 fn caught(callback: impl FnOnce() -> Outcome) -> Outcome {
     // A shrinker that panicked is not called again, so nobody sees what it left half done.
-    std::panic::catch_unwind(std::panic::AssertUnwindSafe(callback)).unwrap_or(Outcome::Panicked)
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(callback)).unwrap_or_else(|panic| {
+        // What it panicked with may panic when it is dropped.
+        core::mem::forget(panic);
+        Outcome::Panicked
+    })
 }
 
 #[cfg(not(feature = "std"))]
