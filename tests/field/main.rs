@@ -57,3 +57,4 @@ mod surroundings;
 mod cpus;
 mod membarrier;
 mod realtime;
+mod scheduling;

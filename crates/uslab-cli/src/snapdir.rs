@@ -88,6 +88,11 @@ fn check(directory: &Path, user: u32) -> io::Result<()> {
     Ok(())
 }
 
+/// Whether a process of `user` publishes in the directory, as the library decides it.
+fn is_trusted(directory: &Path, user: u32) -> bool {
+    [user, 0].into_iter().any(|user| check(directory, user).is_ok())
+}
+
 /// Directories of this user that exist and can be trusted.
 pub fn own() -> Vec<PathBuf> {
     let places = named().map_or_else(|| usual(own_user()), |directory| vec![directory]);
@@ -115,10 +120,12 @@ pub fn everyone() -> Vec<PathBuf> {
 /// Directories in which the process may publish, the most likely first: the one that it was told, then the
 /// usual ones of its user and of ours (a server may have given up root after it started).
 pub fn of_process(pid: i32) -> Vec<PathBuf> {
-    let mut places = Vec::new();
-    places.extend(process::environment_variable(pid, VARIABLE).map(PathBuf::from));
+    let owner = process::owner(pid).unwrap_or_else(own_user);
+    let told = process::environment_variable(pid, VARIABLE).map(PathBuf::from);
+    // The process's user chose it: a process publishes only where no other user but root can change anything.
+    let mut places: Vec<PathBuf> = told.into_iter().filter(|place| is_trusted(place, owner)).collect();
     places.extend(named());
-    for user in [process::owner(pid).unwrap_or_else(own_user), own_user()] {
+    for user in [owner, own_user()] {
         places.extend(usual(user).into_iter().filter(|place| check(place, user).is_ok()));
     }
     let mut seen = Vec::new();

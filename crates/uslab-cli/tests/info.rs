@@ -110,6 +110,19 @@ fn links_and_pipes_are_not_followed() {
 }
 
 #[test]
+fn a_file_of_a_stranger_is_not_believed() {
+    if !is_root() {
+        return;
+    }
+    let sandbox = Sandbox::new("stranger");
+    let running = sandbox.sleeper(&[]);
+    let file = sandbox.snapshots.join(running.pid());
+    std::os::unix::fs::chown(&file, Some(7), None).expect("root gives a file away");
+    let (code, _, err) = outcome(&mut sandbox.uslab(&["info", &running.pid()]));
+    assert!(code == 1 && err.contains("it belongs to user 7"), "{err}");
+}
+
+#[test]
 fn another_users_process_is_refused_clearly() {
     if !is_root() {
         return;

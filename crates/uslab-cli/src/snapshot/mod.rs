@@ -13,11 +13,12 @@ use std::fmt;
 use std::fs::OpenOptions;
 use std::io;
 use std::mem::{offset_of, size_of};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use crate::layout::{self, HEADER_BYTES, Header, Record};
-use crate::process::printable;
+use crate::process::{self, printable};
+use crate::snapdir;
 
 const RECORD_BYTES: usize = size_of::<Record>();
 /// `Record::pages_per_slab` counts pages of this size on every machine.
@@ -32,6 +33,8 @@ pub enum Trouble {
     Denied,
     /// A link, a pipe, a directory: nothing that the allocator makes.
     NotAFile,
+    /// It belongs to this user, who is neither the process's, nor ours, nor root.
+    Foreign(u32),
     /// It does not begin as a snapshot does, or not yet.
     NotASnapshot,
     /// It is shorter than it says.
@@ -50,6 +53,7 @@ impl fmt::Display for Trouble {
             Trouble::Missing => write!(f, "there is no snapshot"),
             Trouble::Denied => write!(f, "permission denied"),
             Trouble::NotAFile => write!(f, "it is not a regular file"),
+            Trouble::Foreign(user) => write!(f, "it belongs to user {user}"),
             Trouble::NotASnapshot => write!(f, "it is not a snapshot, or the process is still starting"),
             Trouble::Truncated => write!(f, "it is shorter than it says"),
             Trouble::Version(found) => {
@@ -169,8 +173,12 @@ pub fn read(file: &Path, pid: i32) -> Result<Snapshot, Trouble> {
         error if error.raw_os_error() == Some(libc::ELOOP) => Trouble::NotAFile,
         error => Trouble::Io(error),
     })?;
-    if !file.metadata().map_err(Trouble::Io)?.is_file() {
+    let data = file.metadata().map_err(Trouble::Io)?;
+    if !data.is_file() {
         return Err(Trouble::NotAFile);
+    }
+    if !may_belong_to(data.uid(), process::owner(pid)) {
+        return Err(Trouble::Foreign(data.uid()));
     }
     let snapshot = parse(|offset, bytes| {
         let mut buffer = vec![0; bytes];
@@ -181,6 +189,11 @@ pub fn read(file: &Path, pid: i32) -> Result<Snapshot, Trouble> {
         return Err(Trouble::OtherProcess(snapshot.pid));
     }
     Ok(snapshot)
+}
+
+/// Whether a snapshot of a process of user `owner` may be a file of `user`: root, where it gave up its privileges after it started.
+fn may_belong_to(user: u32, owner: Option<u32>) -> bool {
+    user == 0 || user == snapdir::own_user() || Some(user) == owner
 }
 
 /// Reads a 4-byte or 8-byte field of a structure that starts at the front of a buffer.

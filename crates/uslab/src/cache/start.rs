@@ -118,6 +118,7 @@ fn start() -> bool {
     ]);
     REAPER_FORBIDDEN.store(reaper.is_some_and(|value| value.as_bytes() == b"0"), Relaxed);
     PRESSURE_NAMED.store(pressure.is_some(), Relaxed);
+    os::scheduling::note_first();
     let possible = os::cpu::possible_cpus();
     CPUS.store(possible.unwrap_or(SLOTS_IF_UNKNOWN).min(rseq::MAX_CPUS), Relaxed);
     NODES.store(os::cpu::init_nodes(), Relaxed);

@@ -304,11 +304,17 @@ impl<'a, T> CacheBox<'a, T> {
 
 impl<T> Drop for CacheBox<'_, T> {
     fn drop(&mut self) {
-        // SAFETY: the box owns a valid value, used by nobody from here on.
-        unsafe {
-            self.object.drop_in_place();
-            self.cache.free(self.object);
+        /// Frees the object, also where the value's destructor panics.
+        struct Object<'a, T>(&'a Cache<T>, NonNull<T>);
+        impl<T> Drop for Object<'_, T> {
+            fn drop(&mut self) {
+                // SAFETY: the box owned the object, whose value is gone.
+                unsafe { self.0.free(self.1) };
+            }
         }
+        let object = Object(self.cache, self.object);
+        // SAFETY: the box owns a valid value, used by nobody from here on.
+        unsafe { object.1.drop_in_place() };
     }
 }
 

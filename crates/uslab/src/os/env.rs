@@ -2,6 +2,9 @@
 //!
 //! The first allocation of a preloaded program comes from the dynamic loader, before the C library has set `environ`. Then
 //! the variables are read from `/proc/self/environ`, which shows what the process was started with.
+//!
+//! A program that gained privileges when it was started (set-user-ID, set-group-ID, file capabilities) was given its
+//! environment by a user without them. There only the variables of [`HARMLESS`] are read; every other one is as good as unset.
 
 use super::file;
 
@@ -32,13 +35,35 @@ impl Value {
     }
 }
 
+/// Variables that name no file, publish nothing and switch no check off: they choose between ways that are all safe.
+/// A program with gained privileges heeds these alone.
+const HARMLESS: [&str; 6] = [
+    "USLAB_RSEQ",
+    "USLAB_CPU_BYTES",
+    "USLAB_REAPER",
+    "USLAB_PRESSURE",
+    // Refused where they are understood, with the reason in the log: see `reclaim::sources::systemd`.
+    "MEMORY_PRESSURE_WATCH",
+    "MEMORY_PRESSURE_WRITE",
+];
+
+/// Whether the process gained privileges when it was started: the kernel's `AT_SECURE`.
+pub fn is_privileged() -> bool {
+    // SAFETY: no preconditions; the dynamic loader has the answer before it first allocates.
+    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
+}
+
+/// Whether a variable may be read, in a process that gained privileges or not.
+fn is_heeded(name: &str, privileged: bool) -> bool {
+    !privileged || HARMLESS.contains(&name)
+}
+
 unsafe extern "C" {
     static environ: *const *const u8;
 }
 
-/// Calls `visit` with the value of each `NAME=value` whose NAME is asked for, in order of `names`' indices as they appear.
-///
-/// `found[i]` receives the value of `names[i]`. Values longer than [`VALUE_BYTES`] are left out.
+/// The values of `names`, in their order. Values longer than [`VALUE_BYTES`] are left out, and in a process with
+/// gained privileges every variable but those of [`HARMLESS`].
 pub fn lookup<const N: usize>(names: [&str; N]) -> [Option<Value>; N] {
     let mut found = [const { None }; N];
     // SAFETY: `environ` is the C library's own variable; reading the pointer is what every getenv does.
@@ -59,13 +84,24 @@ pub fn lookup<const N: usize>(names: [&str; N]) -> [Option<Value>; N] {
             index += 1;
         }
     }
+    drop_unheeded(&names, &mut found);
     found
+}
+
+fn drop_unheeded<T, const N: usize>(names: &[&str; N], found: &mut [Option<T>; N]) {
+    let privileged = is_privileged();
+    for (name, place) in names.iter().zip(found) {
+        if !is_heeded(name, privileged) {
+            *place = None;
+        }
+    }
 }
 
 /// A value that is longer than [`VALUE_BYTES`].
 pub struct TooLong;
 
-/// The variables that the process was started with, whatever it has done to them since.
+/// The variables that the process was started with, whatever it has done to them since; of a process with gained
+/// privileges as in [`lookup`].
 ///
 /// The kernel reads them, so that this is safe on any thread at any time. [`lookup`] is safe only where `getenv` is: another thread's
 /// `setenv` may move the list while it is read.
@@ -78,6 +114,7 @@ pub fn lookup_at_start<const N: usize>(names: [&str; N]) -> [Option<Result<Value
             }
         }
     });
+    drop_unheeded(&names, &mut found);
     found
 }
 
@@ -127,5 +164,22 @@ fn each_at_start(visit: &mut dyn FnMut(&[u8], bool)) {
         if n == 0 {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn with_gained_privileges_only_harmless_variables_are_heeded() {
+        for name in ["USLAB_SNAPSHOT", "USLAB_SNAPSHOT_READER", "USLAB_ON_MISUSE", "USLAB_PRESSURE_LOG"] {
+            assert!(is_heeded(name, false) && !is_heeded(name, true), "{name}");
+        }
+        assert!(is_heeded("USLAB_RSEQ", true) && is_heeded("USLAB_REAPER", true));
+        assert!(
+            !is_heeded("USLAB_OF_TOMORROW", true),
+            "what is new is refused until it is known to be harmless"
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! Small reads of `/proc` and `/sys`, and the shared mapping of the snapshot file.
+//! Small reads of `/proc` and `/sys`, and the ids of processes.
 
 use core::ffi::CStr;
 
@@ -44,43 +44,6 @@ impl Drop for Reader {
         // SAFETY: the descriptor is ours and is closed once.
         unsafe { libc::close(self.fd) };
     }
-}
-
-/// Makes the file `path` anew, `bytes` long, readable by its owner only, and maps it shared.
-///
-/// With `at`, the mapping replaces what is there (a fork child moves its figures to a file of its own so). `None` if any step
-/// is refused; then nothing is left behind but perhaps an empty file.
-///
-/// # Safety
-/// `at`, if given, must be the start of at least `bytes` bytes that the library mapped for this purpose.
-pub unsafe fn map_shared(path: &CStr, bytes: usize, at: Option<*mut u8>) -> Option<*mut u8> {
-    // SAFETY: plain system calls on a path of ours; `unlink` first so that a file somebody else left there, or a link, is
-    // replaced and never followed (O_EXCL | O_NOFOLLOW).
-    unsafe {
-        libc::unlink(path.as_ptr());
-        let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC | libc::O_NOFOLLOW;
-        let fd = libc::open(path.as_ptr(), flags, 0o600);
-        if fd < 0 {
-            return None;
-        }
-        let mut address = libc::MAP_FAILED;
-        if libc::ftruncate(fd, bytes as libc::off_t) == 0 {
-            let (hint, fixed) = match at {
-                Some(place) => (place, libc::MAP_FIXED),
-                None => (core::ptr::null_mut(), 0),
-            };
-            let protection = libc::PROT_READ | libc::PROT_WRITE;
-            address = libc::mmap(hint.cast(), bytes, protection, libc::MAP_SHARED | fixed, fd, 0);
-        }
-        libc::close(fd);
-        (address != libc::MAP_FAILED).then_some(address.cast())
-    }
-}
-
-/// Removes `path`, if it is there.
-pub fn remove(path: &CStr) {
-    // SAFETY: `path` is NUL-terminated.
-    unsafe { libc::unlink(path.as_ptr()) };
 }
 
 /// The calling process.

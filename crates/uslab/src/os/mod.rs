@@ -5,6 +5,7 @@
 
 pub mod clock;
 pub mod cpu;
+pub mod directory;
 pub mod doze;
 pub mod env;
 pub mod errno;
@@ -15,6 +16,7 @@ pub mod membarrier;
 pub mod memory;
 pub mod pressure;
 pub mod report;
+pub mod scheduling;
 #[cfg(test)]
 mod tests;
 pub mod thread;

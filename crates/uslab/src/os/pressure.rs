@@ -50,12 +50,6 @@ fn form(mode: libc::mode_t) -> Option<Form> {
     }
 }
 
-/// Whether the process gained privileges when it started (set-user-ID and the like), so that whoever started it must not name files to it.
-pub fn is_privileged() -> bool {
-    // SAFETY: no preconditions.
-    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
-}
-
 /// What `errno` means for a source of pressure, where there is more to say than its number.
 pub fn reason(number: i32) -> Option<&'static str> {
     Some(match number {

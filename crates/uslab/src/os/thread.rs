@@ -1,5 +1,6 @@
 //! Threads as the kernel knows them, and the library's own.
 
+use super::scheduling;
 use core::ffi::{CStr, c_void};
 use core::ptr;
 
@@ -21,13 +22,13 @@ const SYNCHRONOUS: [i32; 6] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
 
 /// Starts a detached thread with all signals blocked but those of `SYNCHRONOUS`, so that the program's handlers run on it only for what it did itself; false if
-/// the system has none to give.
+/// the system has none to give. It is an ordinary thread of the process, whatever the calling one is; its body must begin with [`begin`].
 ///
 /// The C library allocates for it: the caller must hold no lock, and must not itself have been called from inside the C library, which may hold
 /// some of its own.
 pub fn spawn(body: Body, argument: usize) -> bool {
     // SAFETY: the attribute and the masks are initialised by the calls that are given them; the body is a function and its argument
-    // a number. The C library keeps its own two signals out of the mask.
+    // a number. The C library keeps its own two signals out of the mask. The thread is detached once, here.
     unsafe {
         let mut attributes = core::mem::zeroed::<libc::pthread_attr_t>();
         if libc::pthread_attr_init(&mut attributes) != 0 {
@@ -41,8 +42,7 @@ pub fn spawn(body: Body, argument: usize) -> bool {
         }
         // A refusal leaves the default, which is larger.
         libc::pthread_attr_setstacksize(&mut attributes, STACK_BYTES);
-        let detached = libc::pthread_attr_setdetachstate(&mut attributes, libc::PTHREAD_CREATE_DETACHED) == 0;
-        let masked = detached && libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before) == 0;
+        let masked = libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before) == 0;
         let mut thread = core::mem::zeroed::<libc::pthread_t>();
         let started = masked
             && libc::pthread_create(&mut thread, &attributes, body, ptr::without_provenance_mut(argument))
@@ -50,13 +50,18 @@ pub fn spawn(body: Body, argument: usize) -> bool {
         if masked {
             libc::pthread_sigmask(libc::SIG_SETMASK, &before, ptr::null_mut());
         }
+        if started {
+            scheduling::free_thread(thread);
+            libc::pthread_detach(thread);
+        }
         libc::pthread_attr_destroy(&mut attributes);
         started
     }
 }
 
-/// Names the calling thread, in 15 bytes at most.
-pub fn set_name(name: &CStr) {
+/// The beginning of a thread of ours: names it, in 15 bytes at most, and takes back what it inherited beyond what [`spawn`] could.
+pub fn begin(name: &CStr) {
     // SAFETY: the name is NUL-terminated; a longer one is cut.
     unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
+    scheduling::settle();
 }

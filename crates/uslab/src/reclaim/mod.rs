@@ -21,6 +21,8 @@ pub mod adaptors;
 pub mod balance;
 mod budget;
 #[cfg(feature = "std")]
+mod dropping;
+#[cfg(feature = "std")]
 mod lru;
 mod pass;
 mod reaper;

@@ -96,7 +96,7 @@ fn start() {
 }
 
 extern "C" fn run(_: *mut c_void) -> *mut c_void {
-    os::thread::set_name(c"uslab-reaper");
+    os::thread::begin(c"uslab-reaper");
     if cache::start::pressure_is_named() {
         // The program's own choice, if it made one, is as good: the environment goes over it.
         let _ = CHOICE.compare_exchange(NOT_CHOSEN, Choice::default().bits(), Relaxed, Relaxed);
@@ -267,7 +267,7 @@ fn pass_in_background(bytes: usize) {
 }
 
 extern "C" fn one_pass(bytes: *mut c_void) -> *mut c_void {
-    os::thread::set_name(c"uslab-shrink");
+    os::thread::begin(c"uslab-shrink");
     pass(bytes.addr());
     // To look whether that was enough.
     os::doze::wake();

@@ -12,6 +12,8 @@
 //! * Unregistering says RETIRING first, so that nobody new starts, then enters like a walker, waiting if it must: when it is
 //!   inside, no callback runs. From within the entry's own callback that would wait for itself: there it takes effect when the
 //!   callback returns.
+//! * Two callbacks may unregister each other's entries, or any number in a circle. A thread that waits writes its id into the entry's
+//!   `waiter`; one that would close a circle of waiters and runners does not wait, but leaves the end to the thread inside.
 //! * The fields of an entry are written while it is CLAIMED or from inside; memory of entries is never given back.
 
 use super::balance::{Owed, Weight};
@@ -21,7 +23,7 @@ use crate::sync::Park;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{
     AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed,
-    Ordering::Release,
+    Ordering::Release, Ordering::SeqCst, fence,
 };
 
 #[cfg(test)]
@@ -90,6 +92,8 @@ impl Inside {
 pub struct Entry {
     state: AtomicU32,
     runner: AtomicU32,
+    /// The thread that waits to unregister it, which only its owner can be; 0 without.
+    waiter: AtomicU32,
     weight: AtomicU64,
     /// Refaults that the owner told of and no pass has seen.
     refaults: AtomicU64,
@@ -153,6 +157,7 @@ fn fresh() -> Option<&'static Entry> {
         place.write(Entry {
             state: AtomicU32::new(CLAIMED),
             runner: AtomicU32::new(0),
+            waiter: AtomicU32::new(0),
             weight: AtomicU64::new(0),
             refaults: AtomicU64::new(0),
             next: AtomicPtr::new(core::ptr::null_mut()),
@@ -238,9 +243,17 @@ impl Visit {
 
 impl Drop for Visit {
     fn drop(&mut self) {
-        let leaves = Leaves(self.0);
-        if self.0.state.load(Acquire) == LEAVING {
-            leaves.dispose();
+        loop {
+            let leaves = Leaves(self.0);
+            if self.0.state.load(Acquire) == LEAVING {
+                leaves.dispose();
+            }
+            drop(leaves);
+            // An owner may have left the end to this thread meanwhile: either sees the other, here and in `leave_to_runner`.
+            fence(SeqCst);
+            if self.0.state.load(Acquire) != LEAVING || !self.0.enter(os::thread::id()) {
+                break;
+            }
         }
     }
 }
@@ -282,7 +295,8 @@ impl Leaves {
 #[cfg(feature = "std")]
 fn caught(dispose: impl FnOnce()) -> bool {
     // What was being dropped is gone, so nobody sees what the panic left half done.
-    std::panic::catch_unwind(std::panic::AssertUnwindSafe(dispose)).is_ok()
+    // What it panicked with may panic when it is dropped.
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(dispose)).map_err(core::mem::forget).is_ok()
 }
 
 #[cfg(not(feature = "std"))]
@@ -342,8 +356,8 @@ impl Entry {
         self.runner.load(Relaxed) & !WAITED_FOR == os::thread::id()
     }
 
-    /// Ends the entry's life: afterwards no callback of it runs and its context is gone; false if it was called from within its own
-    /// callback, so that this becomes true when that returns.
+    /// Ends the entry's life: afterwards no callback of it runs and its context is gone. False if that becomes true only when a running
+    /// callback returns: it was called from within that callback, or that callback waits, by way of others perhaps, for the one that it was called from.
     ///
     /// Only the entry's owner may call it, once.
     pub fn unregister(&'static self) -> bool {
@@ -354,21 +368,62 @@ impl Entry {
         }
         // The walker inside may turn LIVE to RETIRED between two tries.
         while !self.change(&[LIVE, RETIRED], RETIRING) {}
+        let me = os::thread::id();
+        self.waiter.store(me, SeqCst);
+        // Of the waiters of a circle the last one to say so sees all others.
+        fence(SeqCst);
+        let is_inside = self.wait_to_enter(me);
+        self.waiter.store(0, Release);
+        if is_inside {
+            Leaves(self).dispose();
+        }
+        is_inside || self.leave_to_runner(me)
+    }
+
+    /// Waits until no other thread is inside, and enters; false if the thread inside waits for this one.
+    fn wait_to_enter(&self, me: u32) -> bool {
         loop {
             let runner = self.runner.load(Relaxed);
             if runner == 0 {
-                if self.enter(os::thread::id()) {
-                    break;
+                if self.enter(me) {
+                    return true;
                 }
+            } else if waits_for(runner & !WAITED_FOR, me) {
+                return false;
             } else if runner & WAITED_FOR != 0
                 || self.runner.compare_exchange(runner, runner | WAITED_FOR, Relaxed, Relaxed).is_ok()
             {
                 Futex::wait(&self.runner, runner | WAITED_FOR);
             }
         }
-        Leaves(self).dispose();
-        true
     }
+
+    /// Has the thread inside end the entry on its way out; true if the entry has ended already, because that thread left before it could see this.
+    fn leave_to_runner(&'static self, me: u32) -> bool {
+        self.change(&[RETIRING], LEAVING);
+        fence(SeqCst);
+        let has_left = self.runner.load(Relaxed) == 0 && self.enter(me);
+        if has_left {
+            // Ends it on its own way out, unless that was done.
+            drop(Visit(self));
+        }
+        has_left
+    }
+}
+
+/// Whether `thread` waits for `other`, or for a thread that does: it wants to unregister an entry that the next one is inside of.
+fn waits_for(thread: u32, other: u32) -> bool {
+    let (mut last, mut steps) = (thread, entries().count());
+    while last != other && steps > 0 {
+        if last == 0 {
+            return false;
+        }
+        let Some(awaited) = entries().find(|entry| entry.waiter.load(Acquire) == last) else { return false };
+        last = awaited.runner.load(Acquire) & !WAITED_FOR;
+        steps -= 1;
+    }
+    // A circle without `other` is for its members to see.
+    last == other
 }
 
 /// Thread id, in the parent, of the thread that forks.
@@ -387,6 +442,7 @@ pub fn reset_in_child() {
     for entry in entries() {
         let ours = entry.runner.load(Relaxed) & !WAITED_FOR == forker_in_parent;
         entry.runner.store(if ours { os::thread::id() } else { 0 }, Relaxed);
+        entry.waiter.store(0, Relaxed);
         match entry.state.load(Relaxed) {
             LIVE | RETIRED => live += 1,
             // This thread ends it, on its way out, also for one that waited for that; or is about to have ended it.

@@ -31,8 +31,9 @@ pub enum Scan {
 /// A cache that can give entries up.
 ///
 /// Both functions run on whatever thread reclaims, without a lock of this library, never two at once for one shrinker. They may allocate and
-/// free, block (which delays the reclaiming thread and nobody else), and unregister other shrinkers. A panic is reported and ends the shrinker's
-/// calls (feature `std`; without it the panic goes on to the caller of [`reclaim`](super::reclaim)).
+/// free, block (which delays the reclaiming thread and nobody else), and unregister any shrinker. A panic, also one of a destructor that they
+/// run, is reported and ends the shrinker's calls. That takes the feature `std`; without it the panic goes on to the caller of
+/// [`reclaim`](super::reclaim), and ends the process where that is a thread of the library.
 ///
 /// The callbacks are Linux's `count_objects` and `scan_objects`.
 pub trait Shrinker: Send + Sync + 'static {
@@ -154,8 +155,9 @@ impl<S: Shrinker> Registration<S> {
         self.entry.note_refaults(entries);
     }
 
-    /// Unregisters: waits for a running callback of it, drops the shrinker, and returns true. From within a callback of this very shrinker
-    /// it returns false at once, and the rest happens when that callback returns.
+    /// Unregisters: waits for a running callback of it, drops the shrinker, and returns true. Where that would be to wait for itself it returns
+    /// false at once, and the rest happens when the running callback returns: from within a callback of this very shrinker, and from within one that
+    /// the running callback waits for, since two callbacks may unregister each other's shrinkers.
     pub fn unregister(self) -> bool {
         let entry = self.entry;
         core::mem::forget(self);
@@ -199,17 +201,27 @@ unsafe fn scan<S: Shrinker>(context: *mut u8, control: &ShrinkControl) -> Outcom
 /// # Safety
 /// As [`count`]; nobody may use it any more.
 unsafe fn dispose<S: Shrinker>(context: *mut u8) {
-    // SAFETY: the caller's promise; it was placed in memory of `malloc` when it was registered.
-    unsafe {
-        context.cast::<S>().drop_in_place();
-        malloc::free(context);
+    /// Gives the memory back, also where the destructor panics.
+    struct Memory(*mut u8);
+    impl Drop for Memory {
+        fn drop(&mut self) {
+            // SAFETY: memory of `malloc`, whose contents are gone.
+            unsafe { malloc::free(self.0) };
+        }
     }
+    let _memory = Memory(context);
+    // SAFETY: the caller's promise; it was placed there when it was registered.
+    unsafe { context.cast::<S>().drop_in_place() };
 }
 
 #[cfg(feature = "std")]
 fn caught(callback: impl FnOnce() -> Outcome) -> Outcome {
     // A shrinker that panicked is not called again, so nobody sees what it left half done.
-    std::panic::catch_unwind(std::panic::AssertUnwindSafe(callback)).unwrap_or(Outcome::Panicked)
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(callback)).unwrap_or_else(|panic| {
+        // What it panicked with may panic when it is dropped.
+        core::mem::forget(panic);
+        Outcome::Panicked
+    })
 }
 
 #[cfg(not(feature = "std"))]

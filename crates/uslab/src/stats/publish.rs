@@ -2,8 +2,11 @@
 
 use super::layout::{FILE_BYTES, HEADER_BYTES, Header, MAGIC, RECORDS_MAX, Record, VERSION};
 use crate::os;
+use crate::os::directory::{Directory, Identity, Refusal};
 use core::ffi::CStr;
-use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use core::sync::atomic::{
+    AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+};
 
 /// The block while nobody reads it. Zero pages of the program's image: only what is written takes memory.
 #[repr(C, align(4096))]
@@ -17,10 +20,14 @@ static PRIVATE: Private = Private(core::cell::UnsafeCell::new(Block([0; FILE_BYT
 
 /// The shared mapping, or null while the private block is used.
 static SHARED: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());
-/// Path of the directory, NUL-terminated, kept for fork children.
-static DIRECTORY: [core::sync::atomic::AtomicU8; os::env::VALUE_BYTES + 1] =
-    [const { core::sync::atomic::AtomicU8::new(0) }; os::env::VALUE_BYTES + 1];
+/// Path of the directory, NUL-terminated, kept for fork children and for the end. No descriptor is kept: the number
+/// could be the program's own by then.
+static DIRECTORY: [AtomicU8; os::env::VALUE_BYTES + 1] =
+    [const { AtomicU8::new(0) }; os::env::VALUE_BYTES + 1];
 static PUBLISHED: AtomicBool = AtomicBool::new(false);
+/// The file, where one is published.
+static DEVICE: AtomicU64 = AtomicU64::new(0);
+static INODE: AtomicU64 = AtomicU64::new(0);
 
 fn base() -> *mut u8 {
     let shared = SHARED.load(Acquire);
@@ -48,23 +55,29 @@ pub fn record(id: u16) -> &'static Record {
 
 /// Sets the block up; `directory` is the value of `USLAB_SNAPSHOT`. To be called once, before the first record is used.
 ///
+/// The directory must be one that no other user can change, see [`Directory`]; the library writes a line where it is not.
+///
 /// A process may have several libraries of ours: malloc's, preloaded, and one that it is linked with or loads. The file is the first one's, which
 /// the C interface sees to be malloc's; the figures of the others stay private.
 pub fn init(directory: Option<&[u8]>, facts: impl FnOnce(&Header)) {
-    if let Some(directory) = directory.filter(|d| !d.is_empty() && d.len() < os::env::VALUE_BYTES - 16) {
-        for (place, &byte) in DIRECTORY.iter().zip(directory) {
+    if let Some(directory) = directory.filter(|d| !d.is_empty() && d.len() < os::env::VALUE_BYTES) {
+        // The kernel would follow a link before a slash at the end.
+        let bytes = 1 + directory.iter().rposition(|&byte| byte != b'/').unwrap_or(0);
+        for (place, &byte) in DIRECTORY.iter().zip(&directory[..bytes]) {
             place.store(byte, Relaxed);
         }
-        let mapped = with_path(|path| {
-            if is_of_this_process(path) {
-                return None;
+        match open_directory() {
+            Ok(directory) => {
+                with_name(|name| {
+                    if !is_of_this_process(&directory, name) {
+                        publish(&directory, name, None);
+                    }
+                });
             }
-            // SAFETY: a fresh mapping.
-            unsafe { os::file::map_shared(path, FILE_BYTES, None) }
-        });
-        if let Some(block) = mapped {
-            SHARED.store(block, Release);
-            PUBLISHED.store(true, Relaxed);
+            Err(refusal) if refusal.is_distrust() => {
+                os::report::say(format_args!("USLAB_SNAPSHOT: nothing is published: {refusal}"));
+            }
+            Err(_) => {}
         }
     }
     let header = header();
@@ -75,16 +88,32 @@ pub fn init(directory: Option<&[u8]>, facts: impl FnOnce(&Header)) {
     header.magic.store(MAGIC, Release);
 }
 
-/// Whether another library of ours in this process publishes in `path`. What lies there may also be left from an earlier process of the same number, or
-/// from this one before an `exec`; but then it is not mapped here. Without `/proc` it is taken for such a one.
-fn is_of_this_process(path: &CStr) -> bool {
-    let path_bytes = path.to_bytes();
+/// Makes the file and maps it, at the place of the parent's in a fork child.
+fn publish(directory: &Directory, name: &CStr, at: Option<*mut u8>) -> bool {
+    // SAFETY: a fresh mapping, or one in place of the parent's, which is as long.
+    let Some((block, identity)) = (unsafe { directory.map_shared(name, FILE_BYTES, at) }) else {
+        return false;
+    };
+    DEVICE.store(identity.device, Relaxed);
+    INODE.store(identity.inode, Relaxed);
+    if at.is_none() {
+        SHARED.store(block, Release);
+    }
+    PUBLISHED.store(true, Relaxed);
+    true
+}
+
+/// Whether another library of ours in this process publishes under `name`, a slash and the process's id. What lies there may also be left from an earlier process of
+/// the same number, or from this one before an `exec`; but then it is not mapped here. Without `/proc` it is taken for such a one.
+fn is_of_this_process(directory: &Directory, name: &CStr) -> bool {
     // The path may lead through links, which the kernel's list has resolved: the name counts, with its slash.
-    let name = &path_bytes[path_bytes.iter().rposition(|&byte| byte == b'/').unwrap_or(0)..];
-    let exists = os::file::Reader::open(path).is_some();
-    exists
+    let mut ending = [0; NAME_BYTES + 1];
+    let bytes = name.to_bytes();
+    ending[0] = b'/';
+    ending[1..=bytes.len()].copy_from_slice(bytes);
+    directory.has(name)
         && os::file::Reader::open(c"/proc/self/maps")
-            .is_some_and(|mut maps| maps_name(&mut |block| maps.read(block), name))
+            .is_some_and(|mut maps| maps_name(&mut |block| maps.read(block), &ending[..=bytes.len()]))
 }
 
 /// Whether a line of `/proc/PID/maps`, which `read` gives piece by piece, is a writable shared mapping of a file whose path ends with `name`.
@@ -137,8 +166,9 @@ pub fn publish_in_child() {
         header().pid.store(os::file::process_id(), Relaxed);
         header().start_ns.store(os::clock::boot_ns(), Relaxed);
         header().finished.store(0, Relaxed);
-        let mapped = with_path(|path| os::file::map_shared(path, FILE_BYTES, Some(shared)));
-        if mapped.is_some() {
+        let published =
+            open_directory().is_ok_and(|directory| with_name(|name| publish(&directory, name, Some(shared))));
+        if published {
             core::ptr::copy_nonoverlapping(private, shared, used);
             SHARED.store(shared, Release);
         } else {
@@ -162,37 +192,38 @@ pub fn finish() {
         header().finished.store(1, Release);
     } else {
         PUBLISHED.store(false, Relaxed);
-        with_path(os::file::remove);
+        let identity = Identity { device: DEVICE.load(Relaxed), inode: INODE.load(Relaxed) };
+        if let Ok(directory) = open_directory() {
+            with_name(|name| directory.remove(name, identity));
+        }
     }
 }
 
-/// Builds `DIRECTORY/PID` on the stack.
-fn with_path<R>(run: impl FnOnce(&CStr) -> R) -> R {
-    let mut path = [0u8; os::env::VALUE_BYTES + 16];
-    let mut used = 0;
-    for byte in DIRECTORY.iter().map(|b| b.load(Relaxed)).take_while(|&b| b != 0) {
-        path[used] = byte;
-        used += 1;
+/// Opens and checks the directory that was named at the start.
+fn open_directory() -> Result<Directory, Refusal> {
+    let mut path = [0u8; os::env::VALUE_BYTES + 1];
+    for (to, from) in path.iter_mut().zip(&DIRECTORY[..os::env::VALUE_BYTES]) {
+        *to = from.load(Relaxed);
     }
-    path[used] = b'/';
-    used += 1;
-    let mut digits = [0u8; 10];
-    let mut n = 0;
+    // The last byte stays 0, so there is a NUL.
+    Directory::open(CStr::from_bytes_until_nul(&path).unwrap_or(c"/"))
+}
+
+/// Bytes of the name of a file, with its NUL.
+const NAME_BYTES: usize = 11;
+
+/// Builds the name of the process's file, its id, on the stack.
+fn with_name<R>(run: impl FnOnce(&CStr) -> R) -> R {
+    let mut name = [0u8; NAME_BYTES];
+    let mut first = NAME_BYTES - 1;
     let mut rest = os::file::process_id();
-    loop {
-        digits[n] = b'0' + (rest % 10) as u8;
-        n += 1;
+    while first == NAME_BYTES - 1 || rest > 0 {
+        first -= 1;
+        name[first] = b'0' + (rest % 10) as u8;
         rest /= 10;
-        if rest == 0 {
-            break;
-        }
     }
-    for &digit in digits[..n].iter().rev() {
-        path[used] = digit;
-        used += 1;
-    }
-    // The array is zeroed and longer than any path built here, so there is a NUL.
-    run(CStr::from_bytes_until_nul(&path).unwrap_or(c"/"))
+    // The last byte stays 0, so there is a NUL.
+    run(CStr::from_bytes_until_nul(&name[first..]).unwrap_or(c"0"))
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@
 //! that their destructors may use the cache. Must never: block on the lock in a callback; call the user's code under it, the cache's own apart;
 //! allocate in a callback, which is where there is least to be had, and where a refusal would end the program.
 
+use crate::reclaim::dropping::EachDropped;
 use crate::reclaim::{
     RegisterError, Registration, Scan, ShrinkControl, Shrinker, ShrinkerOptions, register_shrinker,
 };
@@ -178,10 +179,10 @@ impl<L: EvictLock> Locked<L> {
     /// Takes out and drops `wanted` entries, `N` at most; says how many, `None` if somebody is in the cache.
     fn evict<const N: usize>(&self, wanted: usize) -> Option<usize> {
         // Made before the lock and dropped after it, also when the cache's code panics.
-        let mut some = [const { None::<Evicted<L>> }; N];
+        let mut some = EachDropped([const { None::<Evicted<L>> }; N]);
         let taken = self.lock.try_with(|cache| {
             let mut taken = 0;
-            for place in some.iter_mut().take(wanted) {
+            for place in some.0.iter_mut().take(wanted) {
                 let Some(entry) = cache.evict_coldest() else { break };
                 *place = Some(entry);
                 taken += 1;

@@ -12,6 +12,10 @@
 //! use this cache. Entries' memory comes before the lock; an index grows under it out of what is free, and if that is too little, the lock is
 //! dropped, memory reclaimed, and all done again. Eviction, which runs where memory is shortest, allocates nothing.
 //!
+//! A callback may come about under a shard's lock, where the program's code allocates in a look. So inside a callback nothing waits for a
+//! shard: a look misses, and what an insertion or a removal would have changed is *doomed*. The next thread that locks the shard drops it
+//! first, so that no value is found that should have been replaced. A shard's entries are doomed in groups, by one bit each.
+//!
 //! Keys and values are dropped without a lock held. Must never: call the program's code under a shard's lock, but for comparing keys and what is to look at a
 //! value, which cannot be had without it; allocate in a callback; lose an entry for want of memory.
 
@@ -23,8 +27,8 @@ use crate::cache::{Cache, CacheBuilder};
 use core::hash::{BuildHasher, Hash};
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-use shard::{Node, Shard, TakenOut, can_be_had};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
+use shard::{ALL_GROUPS, Chain, Node, Shard, TakenOut, can_be_had, group_of};
 use std::borrow::Borrow;
 use std::hash::RandomState;
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
@@ -45,8 +49,12 @@ const GROW_TRIES: usize = 4;
 ///
 /// Under the shard's lock run `Eq` of keys, what is given to [`look`](LruCache::look), and `Clone` of values in [`get`](LruCache::get); never `Hash`,
 /// and never `Drop` of keys or values. None of the three may use the same cache. They may allocate, and so may have to reclaim at a limit: then
-/// callbacks of shrinkers, and `Drop` of what these evict, run under that lock too. Callbacks may look into this cache even then, since looks inside a
-/// callback never wait. A program whose callbacks or drops insert into a cache, remove from it or clear it should not allocate where it looks into that cache.
+/// callbacks of shrinkers, and `Drop` of what these evict, run under that lock too. Those may use any cache, also this one, since nothing inside a
+/// callback waits for a shard. Where another thread, or this one further up, is in the shard, a look misses, [`insert`](LruCache::insert) keeps nothing,
+/// and [`remove`](LruCache::remove) returns nothing; what was there for the key is forgotten all the same, and some other entries with it.
+///
+/// A destructor of a key or a value that panics while entries are evicted ends the shrinker's calls, as any panic in a callback: all entries that were
+/// taken out are dropped, and the cache can be used on, but gives nothing up any more.
 ///
 /// Not for signal handlers. A fork copies it as it is: a shard that another thread has locked stays locked in the child.
 ///
@@ -85,6 +93,8 @@ pub struct LruStats {
 
 struct Inner<K, V, S> {
     shards: [Mutex<Shard<K, V>>; SHARDS],
+    /// Of each shard the groups of entries that are to go before it is used again.
+    doomed: [AtomicU64; SHARDS],
     /// Memory of all entries.
     memory: Cache<MaybeUninit<Node<K, V>>>,
     hasher: S,
@@ -124,6 +134,7 @@ where
         let memory = CacheBuilder::new(name).build().map_err(|_| RegisterError::OutOfMemory)?;
         let inner = Inner {
             shards: core::array::from_fn(|_| Mutex::new(Shard::new())),
+            doomed: core::array::from_fn(|_| AtomicU64::new(0)),
             memory,
             hasher,
             entries: AtomicUsize::new(0),
@@ -147,7 +158,7 @@ where
         Q: Hash + Eq + ?Sized,
     {
         let hash = self.inner.hasher.hash_one(key);
-        let shard = self.inner.shard_to_look(hash);
+        let shard = self.inner.shard(hash);
         let found = shard.and_then(|shard| shard.find(hash, key).map(|node| (shard, node)));
         let Some((mut shard, node)) = found else {
             self.inner.misses.fetch_add(1, Relaxed);
@@ -190,14 +201,15 @@ where
 
     /// Keeps `value` for `key`; says what was there before. Without memory for it nothing is kept: this is a cache.
     ///
-    /// May reclaim, and so run callbacks of shrinkers, but not under the lock. Inside such a callback nothing is reclaimed for it.
+    /// May reclaim, and so run callbacks of shrinkers, but not under the lock. Inside such a callback nothing is reclaimed for it, and nothing is
+    /// kept if the shard is in use.
     pub fn insert(&self, key: K, value: V) -> Option<V> {
         let hash = self.inner.hasher.hash_one(&key);
         let memory = self.inner.memory.insert(MaybeUninit::uninit()).ok();
         let mut tries = 0;
         // Whatever ends this, the lock goes before key, value and memory do: it was made after them.
         loop {
-            let mut shard = self.inner.shard(hash);
+            let mut shard = self.inner.shard_to_change(hash)?;
             if let Some(mut there) = shard.find(hash, &key) {
                 shard.make_newest(there);
                 // SAFETY: the shard owns the node, and its lock is held.
@@ -225,14 +237,14 @@ where
         }
     }
 
-    /// Takes `key` out; says its value.
+    /// Takes `key` out and returns its value. Inside a callback of a shrinker nothing is returned if the shard is in use; the key is forgotten then, too.
     pub fn remove<Q>(&self, key: &Q) -> Option<V>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
         let hash = self.inner.hasher.hash_one(key);
-        let mut shard = self.inner.shard(hash);
+        let mut shard = self.inner.shard_to_change(hash)?;
         let node = shard.find(hash, key)?;
         shard.take_out(node);
         drop(shard);
@@ -240,7 +252,7 @@ where
         Some(self.inner.taken_out(node).open().1)
     }
 
-    /// Drops all entries.
+    /// Drops all entries that are there now; what their destructors insert stays.
     pub fn clear(&self) {
         self.inner.clear();
     }
@@ -276,22 +288,49 @@ where
     }
 }
 
+/// A shard, locked.
+type Locked<'a, K, V> = MutexGuard<'a, Shard<K, V>>;
+
 impl<K, V, S> Inner<K, V, S> {
-    fn shard(&self, hash: u64) -> MutexGuard<'_, Shard<K, V>> {
-        // The index uses the upper and the lowest bits.
-        let shard = &self.shards[(hash >> 32) as usize % SHARDS];
-        // A panic in a user's comparison leaves the shard whole.
-        shard.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The index uses the upper and the lowest bits of a hash.
+    fn shard_of(hash: u64) -> usize {
+        (hash >> 32) as usize % SHARDS
     }
 
-    /// The same; inside a callback `None` where it would have to wait.
-    fn shard_to_look(&self, hash: u64) -> Option<MutexGuard<'_, Shard<K, V>>> {
-        let shard = &self.shards[(hash >> 32) as usize % SHARDS];
-        match shard.try_lock() {
-            Ok(locked) => Some(locked),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) if registry::is_inside() => None,
-            Err(TryLockError::WouldBlock) => Some(self.shard(hash)),
+    /// The shard of `hash`, without what was doomed in it; inside a callback `None` where the calling thread would have to wait.
+    fn shard(&self, hash: u64) -> Option<Locked<'_, K, V>> {
+        self.lock(Self::shard_of(hash))
+    }
+
+    /// The same for a change of what there is for `hash`, which is doomed if that cannot be done now.
+    fn shard_to_change(&self, hash: u64) -> Option<Locked<'_, K, V>> {
+        let at = Self::shard_of(hash);
+        let locked = self.lock(at);
+        if locked.is_none() {
+            self.doomed[at].fetch_or(group_of(hash), SeqCst);
+        }
+        locked
+    }
+
+    fn lock(&self, at: usize) -> Option<Locked<'_, K, V>> {
+        loop {
+            // Dropped after the lock.
+            let mut chain = Chain::new(&self.memory);
+            // A panic in a user's comparison leaves the shard whole.
+            let mut locked = match self.shards[at].try_lock() {
+                Ok(locked) => locked,
+                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) if registry::is_inside() => return None,
+                Err(TryLockError::WouldBlock) => {
+                    self.shards[at].lock().unwrap_or_else(PoisonError::into_inner)
+                }
+            };
+            if self.doomed[at].load(SeqCst) == 0 {
+                return Some(locked);
+            }
+            locked.take_out_groups(self.doomed[at].swap(0, SeqCst), &mut chain);
+            drop(locked);
+            self.entries.fetch_sub(chain.entries, Relaxed);
         }
     }
 
@@ -304,41 +343,35 @@ impl<K, V, S> Inner<K, V, S> {
     fn evict(&self, shard: &Mutex<Shard<K, V>>, wanted: usize) -> Option<usize> {
         let mut gone = 0;
         while gone < wanted {
-            // Dropped after the lock; all of them, also where one panics.
-            let mut some = [const { None }; AT_ONCE];
+            // Dropped after the lock.
+            let mut chain = Chain::new(&self.memory);
             let mut locked = match shard.try_lock() {
                 Ok(locked) => locked,
                 Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
                 Err(TryLockError::WouldBlock) => return (gone > 0).then_some(gone),
             };
-            let mut taken = 0;
-            for place in some.iter_mut().take(wanted - gone) {
-                let Some(oldest) = locked.oldest else { break };
-                locked.take_out(oldest);
-                *place = Some(self.taken_out(oldest));
-                taken += 1;
-            }
+            locked.take_out_oldest((wanted - gone).min(AT_ONCE), &mut chain);
             drop(locked);
-            if taken == 0 {
+            if chain.entries == 0 {
                 break;
             }
-            gone += taken;
-            self.entries.fetch_sub(taken, Relaxed);
+            gone += chain.entries;
+            self.entries.fetch_sub(chain.entries, Relaxed);
         }
         Some(gone)
     }
 
     fn clear(&self) {
-        for shard in &self.shards {
-            loop {
-                let mut guard = shard.lock().unwrap_or_else(PoisonError::into_inner);
-                let Some(oldest) = guard.oldest else { break };
-                guard.take_out(oldest);
-                drop(guard);
-                self.entries.fetch_sub(1, Relaxed);
-                drop(self.taken_out(oldest));
+        let mut chain = Chain::new(&self.memory);
+        for at in 0..SHARDS {
+            match self.lock(at) {
+                Some(mut shard) => shard.take_out_groups(ALL_GROUPS, &mut chain),
+                None => {
+                    self.doomed[at].fetch_or(ALL_GROUPS, SeqCst);
+                }
             }
         }
+        self.entries.fetch_sub(chain.entries, Relaxed);
     }
 }
 

@@ -1,11 +1,12 @@
 //! A shard of the cache: its entries by key and by age, and the memory that they and the index lie in.
 //!
-//! Everything here runs under the shard's lock, but for [`TakenOut`] and [`can_be_had`], which must not.
+//! Everything here runs under the shard's lock, but for the ends of [`TakenOut`] and [`Chain`], and [`can_be_had`], which must not.
 //!
 //! Must never: reclaim under the lock, which would run callbacks of the program; call the program's code there, but to compare keys.
 
 use crate::cache::Cache;
 use crate::malloc;
+use crate::reclaim::dropping::{Caught, drop_each};
 use core::alloc::Layout;
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
@@ -32,7 +33,7 @@ pub(super) type Link<K, V> = Option<NonNull<Node<K, V>>>;
 pub(super) struct Shard<K, V> {
     index: HashTable<NonNull<Node<K, V>>, IndexMemory>,
     newest: Link<K, V>,
-    pub(super) oldest: Link<K, V>,
+    oldest: Link<K, V>,
 }
 
 // SAFETY: a shard owns the nodes that it points to, and with them keys and values.
@@ -114,6 +115,38 @@ impl<K, V> Shard<K, V> {
             entry.remove();
         }
     }
+
+    /// Takes out up to `wanted` of the oldest entries, onto `chain`.
+    pub(super) fn take_out_oldest(&mut self, wanted: usize, chain: &mut Chain<'_, K, V>) {
+        for _ in 0..wanted {
+            let Some(oldest) = self.oldest else { break };
+            self.take_out(oldest);
+            chain.push(oldest);
+        }
+    }
+
+    /// Takes out the entries whose group is in `groups`, see [`group_of`], onto `chain`.
+    pub(super) fn take_out_groups(&mut self, groups: u64, chain: &mut Chain<'_, K, V>) {
+        let mut next = self.oldest;
+        while let Some(node) = next {
+            // SAFETY: the shard owns its nodes.
+            let (newer, hash) = unsafe { ((*node.as_ptr()).newer, (*node.as_ptr()).hash) };
+            next = newer;
+            if groups & group_of(hash) != 0 {
+                self.take_out(node);
+                chain.push(node);
+            }
+        }
+    }
+}
+
+/// All groups.
+pub(super) const ALL_GROUPS: u64 = u64::MAX;
+
+/// One of 64 groups of a shard's entries, as a bit.
+pub(super) fn group_of(hash: u64) -> u64 {
+    // The index uses the upper and the lowest bits, the choice of the shard those from 32 on.
+    1 << (hash >> 40 & 63)
 }
 
 /// An entry that was taken out of its shard by whoever made this, and is nobody else's. Dropping it drops key and value: no lock may be held.
@@ -140,8 +173,45 @@ impl<K, V> TakenOut<'_, K, V> {
 
 impl<K, V> Drop for TakenOut<'_, K, V> {
     fn drop(&mut self) {
-        // The memory goes back first, so that it does also where a user's drop panics.
-        drop(self.read());
+        // The memory goes back first, so that it does also where a user's drop panics; both may.
+        let (key, value) = self.read();
+        let mut caught = Caught::default();
+        caught.drop(key);
+        caught.drop(value);
+        caught.go_on();
+    }
+}
+
+/// Entries that were taken out of their shard, linked from one to the next older one. Dropping it drops them all: no lock may be held.
+pub(super) struct Chain<'a, K, V> {
+    first: Link<K, V>,
+    pub(super) entries: usize,
+    memory: &'a Cache<MaybeUninit<Node<K, V>>>,
+}
+
+impl<'a, K, V> Chain<'a, K, V> {
+    pub(super) fn new(memory: &'a Cache<MaybeUninit<Node<K, V>>>) -> Self {
+        Chain { first: None, entries: 0, memory }
+    }
+
+    fn push(&mut self, node: NonNull<Node<K, V>>) {
+        // SAFETY: the node was taken out of its shard and is this chain's alone.
+        unsafe { (*node.as_ptr()).older = self.first };
+        self.first = Some(node);
+        self.entries += 1;
+    }
+
+    fn pop(&mut self) -> Option<TakenOut<'a, K, V>> {
+        let node = self.first?;
+        // SAFETY: the chain owns its nodes.
+        self.first = unsafe { node.as_ref().older };
+        Some(TakenOut { node, memory: self.memory })
+    }
+}
+
+impl<K, V> Drop for Chain<'_, K, V> {
+    fn drop(&mut self) {
+        drop_each(core::iter::from_fn(|| self.pop()));
     }
 }
 

@@ -9,8 +9,8 @@
 
 use super::path::Path;
 use super::stall::Why;
-use crate::os::env::{self, TooLong, Value};
-use crate::os::pressure::{self, Descriptor, Form, is_privileged};
+use crate::os::env::{self, TooLong, Value, is_privileged};
+use crate::os::pressure::{self, Descriptor, Form};
 
 /// A variable of the protocol.
 #[derive(Clone, Copy)]

@@ -1,0 +1,305 @@
+//! A directory that no other user can change, and the shared mapping of a file in it.
+//!
+//! A process publishes under a name that anyone can guess, its id. So the directory is what must be trusted, as
+//! `ssh` trusts its own: it belongs to the effective user or to root, nobody else may write to it, and its last
+//! component is no link. It is opened once, checked through that descriptor, and files are named below the
+//! descriptor, so that exchanging the directory between check and use gains nothing.
+//!
+//! Must never: follow a link; replace or remove what is not a plain file of the effective user.
+
+use super::errno;
+use core::ffi::CStr;
+use core::fmt;
+use core::mem::MaybeUninit;
+
+/// Permission bits of which a trusted directory has none: writing for the group and for others.
+const OTHERS_WRITE: libc::mode_t = 0o022;
+
+/// A checked directory, open; closed on drop.
+pub struct Directory {
+    fd: i32,
+    user: libc::uid_t,
+}
+
+/// Why a directory is not used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Refusal {
+    /// `errno` of opening it.
+    Error(i32),
+    /// It is something else, or a link.
+    NotADirectory,
+    /// It belongs to this user, who is neither root nor the effective user.
+    Owner(u32),
+    /// Others may write there; its mode.
+    Mode(u32),
+}
+
+impl Refusal {
+    /// Whether there is something that is not to be trusted, rather than nothing that could be used.
+    pub fn is_distrust(&self) -> bool {
+        !matches!(self, Refusal::Error(_))
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refusal::Error(number) => write!(f, "system error {number}"),
+            Refusal::NotADirectory => f.write_str("it is not a directory, or a symbolic link"),
+            Refusal::Owner(user) => write!(f, "it belongs to user {user}"),
+            Refusal::Mode(mode) => write!(f, "others may write there (mode {mode:o})"),
+        }
+    }
+}
+
+/// Which file a name leads to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Identity {
+    /// The file system.
+    pub device: u64,
+    /// The file in it.
+    pub inode: u64,
+}
+
+/// What a name in the directory leads to.
+struct Entry {
+    identity: Identity,
+    /// A plain file of the effective user.
+    is_own_file: bool,
+}
+
+impl Directory {
+    /// Opens the directory at `path`, which should not end in a slash: the kernel follows a link before one.
+    ///
+    /// # Errors
+    /// See [`Refusal`].
+    pub fn open(path: &CStr) -> Result<Directory, Refusal> {
+        let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
+        // SAFETY: `path` is NUL-terminated.
+        let fd = unsafe { libc::open(path.as_ptr(), flags) };
+        if fd < 0 {
+            return Err(match errno::get() {
+                libc::ENOTDIR | libc::ELOOP => Refusal::NotADirectory,
+                error => Refusal::Error(error),
+            });
+        }
+        // SAFETY: no preconditions.
+        let directory = Directory { fd, user: unsafe { libc::geteuid() } };
+        directory.check()?;
+        Ok(directory)
+    }
+
+    fn check(&self) -> Result<(), Refusal> {
+        let mut status = MaybeUninit::<libc::stat>::uninit();
+        // SAFETY: `status` is a place for the answer.
+        if unsafe { libc::fstat(self.fd, status.as_mut_ptr()) } != 0 {
+            return Err(Refusal::Error(errno::get()));
+        }
+        // SAFETY: the call filled it.
+        let status = unsafe { status.assume_init() };
+        if status.st_uid != self.user && status.st_uid != 0 {
+            return Err(Refusal::Owner(status.st_uid));
+        }
+        if status.st_mode & OTHERS_WRITE != 0 {
+            return Err(Refusal::Mode(status.st_mode & 0o7777));
+        }
+        Ok(())
+    }
+
+    /// Whether there is anything called `name`, a link that leads nowhere included.
+    pub fn has(&self, name: &CStr) -> bool {
+        self.entry(name).is_some()
+    }
+
+    fn entry(&self, name: &CStr) -> Option<Entry> {
+        let mut status = MaybeUninit::<libc::stat>::uninit();
+        let flags = libc::AT_SYMLINK_NOFOLLOW;
+        // SAFETY: `name` is NUL-terminated, `status` a place for the answer.
+        if unsafe { libc::fstatat(self.fd, name.as_ptr(), status.as_mut_ptr(), flags) } != 0 {
+            return None;
+        }
+        // SAFETY: the call filled it.
+        Some(self.judged(&unsafe { status.assume_init() }))
+    }
+
+    fn judged(&self, status: &libc::stat) -> Entry {
+        Entry {
+            identity: Identity { device: status.st_dev, inode: status.st_ino },
+            is_own_file: status.st_mode & libc::S_IFMT == libc::S_IFREG && status.st_uid == self.user,
+        }
+    }
+
+    /// Makes the file `name` anew, `bytes` long, readable by its owner only, and maps it shared; which file it is. A plain
+    /// file of the effective user is replaced; anything else stays, and is a refusal.
+    ///
+    /// With `at`, the mapping replaces what is there (a fork child moves its figures to a file of its own so). `None` if any step
+    /// is refused; then nothing is left behind but perhaps an empty file.
+    ///
+    /// # Safety
+    /// `at`, if given, must be the start of at least `bytes` bytes that the library mapped for this purpose.
+    pub unsafe fn map_shared(
+        &self,
+        name: &CStr,
+        bytes: usize,
+        at: Option<*mut u8>,
+    ) -> Option<(*mut u8, Identity)> {
+        let fd = self.create(name)?;
+        let mut address = libc::MAP_FAILED;
+        let mut status = MaybeUninit::<libc::stat>::uninit();
+        // SAFETY: the descriptor is ours and closed once; `status` is a place for the answer, read where the call filled it; a fixed
+        // mapping replaces what the caller promises.
+        unsafe {
+            if libc::fstat(fd, status.as_mut_ptr()) == 0 && libc::ftruncate(fd, bytes as libc::off_t) == 0 {
+                let (hint, fixed) = match at {
+                    Some(place) => (place, libc::MAP_FIXED),
+                    None => (core::ptr::null_mut(), 0),
+                };
+                let protection = libc::PROT_READ | libc::PROT_WRITE;
+                address = libc::mmap(hint.cast(), bytes, protection, libc::MAP_SHARED | fixed, fd, 0);
+            }
+            libc::close(fd);
+            let mapped = address != libc::MAP_FAILED;
+            mapped.then(|| (address.cast(), self.judged(&status.assume_init()).identity))
+        }
+    }
+
+    fn create(&self, name: &CStr) -> Option<i32> {
+        let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC | libc::O_NOFOLLOW;
+        // SAFETY: `name` is NUL-terminated.
+        let create = || unsafe { libc::openat(self.fd, name.as_ptr(), flags, 0o600) };
+        let mut fd = create();
+        if fd < 0 && errno::get() == libc::EEXIST {
+            // An earlier process of this id left it, or this one before an `exec`.
+            let left = self.entry(name)?;
+            if !left.is_own_file {
+                return None;
+            }
+            self.remove(name, left.identity);
+            fd = create();
+        }
+        (fd >= 0).then_some(fd)
+    }
+
+    /// Removes `name`, if it is that file, and a plain one of the effective user.
+    pub fn remove(&self, name: &CStr, identity: Identity) {
+        if self.entry(name).is_some_and(|entry| entry.is_own_file && entry.identity == identity) {
+            // SAFETY: `name` is NUL-terminated.
+            unsafe { libc::unlinkat(self.fd, name.as_ptr(), 0) };
+        }
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        // SAFETY: the descriptor is ours and is closed once.
+        unsafe { libc::close(self.fd) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::CString;
+    use std::fs::{self, Permissions};
+    use std::os::unix::ffi::OsStrExt;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::path::{Path, PathBuf};
+
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(name: &str) -> Scratch {
+            let path = std::env::temp_dir().join(std::format!("uslab-dir-{}-{name}", std::process::id()));
+            let _ = fs::remove_dir_all(&path);
+            fs::create_dir(&path).unwrap();
+            fs::set_permissions(&path, Permissions::from_mode(0o700)).unwrap();
+            Scratch(path)
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn open(path: &Path) -> Result<Directory, Refusal> {
+        Directory::open(&CString::new(path.as_os_str().as_bytes()).unwrap())
+    }
+
+    /// Maps `17` in the directory and unmaps it; whether that worked.
+    fn publishes(directory: &Directory) -> Option<Identity> {
+        // SAFETY: a fresh mapping, unmapped once.
+        let (block, identity) = unsafe { directory.map_shared(c"17", 4096, None)? };
+        // SAFETY: as above.
+        unsafe { libc::munmap(block.cast(), 4096) };
+        Some(identity)
+    }
+
+    #[test]
+    fn only_a_directory_that_no_other_user_changes_is_opened() {
+        let scratch = Scratch::new("open");
+        assert!(open(&scratch.0).is_ok());
+        for mode in [0o770, 0o702, 0o1777] {
+            fs::set_permissions(&scratch.0, Permissions::from_mode(mode)).unwrap();
+            assert_eq!(open(&scratch.0).err(), Some(Refusal::Mode(mode)));
+        }
+        fs::set_permissions(&scratch.0, Permissions::from_mode(0o755)).unwrap();
+        assert!(open(&scratch.0).is_ok());
+        symlink(&scratch.0, scratch.0.join("link")).unwrap();
+        fs::write(scratch.0.join("file"), "").unwrap();
+        for name in ["link", "file"] {
+            assert_eq!(open(&scratch.0.join(name)).err(), Some(Refusal::NotADirectory), "{name}");
+        }
+        let absent = open(&scratch.0.join("absent")).err().unwrap();
+        assert!(!absent.is_distrust() && Refusal::Owner(7).is_distrust());
+    }
+
+    #[test]
+    fn a_directory_of_another_user_is_refused() {
+        let scratch = Scratch::new("owner");
+        // Only root can give a directory away, and may do as the test wants.
+        if std::os::unix::fs::chown(&scratch.0, Some(7), None).is_ok() {
+            assert_eq!(open(&scratch.0).err(), Some(Refusal::Owner(7)));
+        }
+    }
+
+    #[test]
+    fn an_own_file_is_replaced_and_anything_else_stays() {
+        let scratch = Scratch::new("replace");
+        let (name, other) = (scratch.0.join("17"), scratch.0.join("other"));
+        let directory = open(&scratch.0).unwrap();
+        assert!(publishes(&directory).is_some());
+        fs::write(&name, "left behind").unwrap();
+        assert!(publishes(&directory).is_some());
+        assert_eq!(fs::read(&name).unwrap(), [0; 4096]);
+        assert_eq!(fs::metadata(&name).unwrap().permissions().mode() & 0o777, 0o600);
+
+        fs::remove_file(&name).unwrap();
+        fs::write(&other, "precious").unwrap();
+        symlink(&other, &name).unwrap();
+        assert_eq!(publishes(&directory), None);
+        assert!(directory.has(c"17") && fs::read_link(&name).is_ok());
+        assert_eq!(fs::read(&other).unwrap(), b"precious");
+
+        fs::remove_file(&name).unwrap();
+        fs::create_dir(&name).unwrap();
+        assert_eq!(publishes(&directory), None);
+        assert!(name.is_dir());
+    }
+
+    #[test]
+    fn only_the_very_file_is_removed() {
+        let scratch = Scratch::new("remove");
+        let name = scratch.0.join("17");
+        let directory = open(&scratch.0).unwrap();
+        let identity = publishes(&directory).unwrap();
+        fs::rename(&name, scratch.0.join("aside")).unwrap();
+        fs::write(&name, "another").unwrap();
+        directory.remove(c"17", identity);
+        assert_eq!(fs::read(&name).unwrap(), b"another");
+        fs::rename(scratch.0.join("aside"), &name).unwrap();
+        directory.remove(c"17", identity);
+        assert!(!directory.has(c"17"));
+    }
+}
