@@ -7,3 +7,4 @@ mod c;
 mod caller;
 mod cxx;
 mod lifecycle;
+mod vfork;

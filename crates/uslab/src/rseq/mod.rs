@@ -54,6 +54,7 @@ mod arch;
 mod detect;
 pub mod fake;
 mod layout;
+pub mod lend;
 pub mod locked;
 #[cfg(test)]
 mod tests;
