@@ -5,6 +5,8 @@
 extern "C" fn at_load() {
     uslab::malloc::start();
     crate::caller::look_around();
+    #[cfg(all(target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
+    crate::dlopen::at_load();
 }
 
 /// Leaves final figures for `uslab run --stats`. Allocation goes on working: other libraries' destructors come later.

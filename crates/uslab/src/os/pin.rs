@@ -6,7 +6,7 @@
 //! plug-in that contains the archive, and a `cdylib` of another crate, are not.
 //!
 //! ```text
-//!   program ──dlopen──▶ loader: maps, relocates ──.init_array──▶ pin ──dlopen(itself, NODELETE)──▶ loader
+//!   program ──dlopen──▶ loader: maps, relocates ──.init_array──▶ pin ──dlmopen(itself, NODELETE)
 //! ```
 //!
 //! So the object pins itself while it is being loaded. Then the loader's lock, which is recursive,
@@ -14,7 +14,7 @@
 //! that holds that lock and waits for what the allocating thread holds.
 
 use super::weak;
-use core::ffi::{c_char, c_int, c_void};
+use core::ffi::{c_char, c_int, c_long, c_void};
 use core::ptr;
 
 /// Runs [`pin`] when the object is loaded. Public so that the first use can name it: an archive's
@@ -22,6 +22,11 @@ use core::ptr;
 #[used]
 #[unsafe(link_section = ".init_array")]
 pub static AT_LOAD: extern "C" fn() = pin;
+
+/// Namespaces of the loader: that of the object which calls, as `dlopen` takes it, and the
+/// program's.
+const CALLERS: c_long = -2;
+const BASE: c_long = 0;
 
 /// In `DT_FLAGS_1` of an object that is never unloaded.
 const NODELETE: u64 = 8;
@@ -31,7 +36,7 @@ const DT_FLAGS_1: u64 = 0x6fff_fffb;
 /// Pins this object, if it can be unloaded at all: if it is not the program itself, is not marked
 /// to stay, and there is a loader. musl never unloads.
 extern "C" fn pin() {
-    let Some(dlopen) = weak::dlopen() else { return };
+    let Some(dlmopen) = weak::dlmopen() else { return };
     let mut name: *const c_char = ptr::null();
     // SAFETY: `find_own` is called with what it expects, and only until this returns.
     unsafe { libc::dl_iterate_phdr(Some(find_own), (&raw mut name).cast()) };
@@ -39,9 +44,10 @@ extern "C" fn pin() {
     // The program's own is empty.
     if !name.is_null() && unsafe { *name } != 0 {
         let _errno = super::errno::Preserved::new();
-        // SAFETY: as above. The object is loaded, so that nothing is opened or run; the handle is
+        let flags = libc::RTLD_NOW | libc::RTLD_NOLOAD | libc::RTLD_NODELETE;
+        // SAFETY: as above. The object is loaded, so that nothing is mapped or run; the handle is
         // not needed, and a refusal leaves things as they are.
-        unsafe { dlopen(name, libc::RTLD_NOW | libc::RTLD_NOLOAD | libc::RTLD_NODELETE) };
+        let _ = [CALLERS, BASE].into_iter().any(|space| !unsafe { dlmopen(space, name, flags) }.is_null());
     }
 }
 

@@ -3,7 +3,10 @@
 //! A name is looked up by the linker and the loader, when they bind this library, and not by
 //! `dlsym`, which takes the loader's lock and may allocate. A static program has what it links.
 
-use core::ffi::{c_char, c_int, c_void};
+use core::ffi::{c_char, c_int, c_long, c_void};
+
+/// `dlmopen`: namespace, file, flags.
+pub type Dlmopen = unsafe extern "C" fn(c_long, *const c_char, c_int) -> *mut c_void;
 
 /// The functions, in the order of the assembly below.
 #[repr(C)]
@@ -11,20 +14,20 @@ struct Functions {
     lock_streams: Option<unsafe extern "C" fn()>,
     unlock_streams: Option<unsafe extern "C" fn()>,
     reset_streams: Option<unsafe extern "C" fn()>,
-    dlopen: Option<unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void>,
+    dlmopen: Option<Dlmopen>,
 }
 
 core::arch::global_asm!(
     ".weak _IO_list_lock",
     ".weak _IO_list_unlock",
     ".weak _IO_list_resetlock",
-    ".weak dlopen",
+    ".weak dlmopen",
     ".pushsection .data.rel.ro.uslab_weak, \"aw\", @progbits",
     ".hidden uslab_weak_functions",
     ".globl uslab_weak_functions",
     ".balign 8",
     "uslab_weak_functions:",
-    ".quad _IO_list_lock, _IO_list_unlock, _IO_list_resetlock, dlopen",
+    ".quad _IO_list_lock, _IO_list_unlock, _IO_list_resetlock, dlmopen",
     ".popsection",
 );
 
@@ -68,7 +71,8 @@ pub unsafe fn reset_streams() {
     }
 }
 
-/// The loader's `dlopen`; `None` in a program without a loader.
-pub fn dlopen() -> Option<unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void> {
-    functions().dlopen
+/// glibc's `dlmopen`; `None` elsewhere, and in a program without a loader. Not `dlopen`: the preload
+/// library has one of its own.
+pub fn dlmopen() -> Option<Dlmopen> {
+    functions().dlmopen
 }
