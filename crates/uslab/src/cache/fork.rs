@@ -1,8 +1,10 @@
 //! Fork: all locks are taken, and all sheaves out of use, while the kernel copies the memory.
 //!
-//! Order: forks among themselves, start-up, registry, slots (gate and barriers, or their locks), capacities, barns, heaps, slab lists, CPU page lists,
-//! pages. That is the rank order, so that whoever holds one of them on another thread gets through. The parent and the child undo it
-//! backwards; the child, which is alone, resets the locks instead of waking waiters that do not exist there.
+//! Order: the C library's list of streams, forks among themselves, start-up, registry, slots (gate
+//! and barriers, or their locks), capacities, barns, heaps, slab lists, CPU page lists, pages. From
+//! the forks on that is the rank order, so that other threads that hold one of them get through.
+//! The parent and the child undo it backwards; the child, which is alone, resets the locks instead
+//! of waking waiters that do not exist there. SAFETY.md has the order with the C library's locks.
 //!
 //! What other threads had in hand at that moment (a sheaf between two slots, a page between two lists) is lost to the child:
 //! bounded by their number, never shared.
@@ -26,6 +28,7 @@ fn for_each_cpu_cache(visit: &dyn Fn(&percpu::CpuCache)) {
 }
 
 extern "C" fn prepare() {
+    os::fork::lock_streams();
     percpu::begin_fork();
     start::lock_for_fork();
     registry::lock_for_fork();
@@ -47,6 +50,8 @@ fn undo(child: bool) {
     registry::unlock_after_fork(child);
     start::unlock_after_fork(child);
     percpu::end_fork(child);
+    // SAFETY: `prepare` took the lock on this thread, and the C library says which side this is.
+    unsafe { os::fork::unlock_streams(child) };
 }
 
 extern "C" fn parent() {

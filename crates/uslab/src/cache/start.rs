@@ -108,6 +108,8 @@ fn register_fork_handlers() {
 }
 
 fn start() -> bool {
+    // Named, and thereby linked: it ran when this object was loaded.
+    core::hint::black_box(&os::pin::AT_LOAD);
     let [rseq_off, snapshot, misuse, bound, reaper, pressure] = os::env::lookup([
         "USLAB_RSEQ",
         "USLAB_SNAPSHOT",
@@ -116,6 +118,7 @@ fn start() -> bool {
         "USLAB_REAPER",
         "USLAB_PRESSURE",
     ]);
+    os::process::claim();
     REAPER_FORBIDDEN.store(reaper.is_some_and(|value| value.as_bytes() == b"0"), Relaxed);
     PRESSURE_NAMED.store(pressure.is_some(), Relaxed);
     os::scheduling::note_first();

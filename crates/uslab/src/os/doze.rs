@@ -10,33 +10,33 @@
 //! One word, and one thread that sleeps on it. [`note_activity`] stands in slow paths: a load and a branch.
 
 use super::Futex;
+use super::process::THREADS;
 use crate::sync::Park;
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed, Ordering::SeqCst, fence};
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed, Ordering::SeqCst, fence};
 
 const AWAKE: u32 = 0;
 const NAPPING: u32 = 1;
 const RESTING: u32 = 2;
 const CALLED: u32 = 3;
 
-static STATE: AtomicU32 = AtomicU32::new(AWAKE);
-/// Whether there is a background thread at all.
-static TENDED: AtomicBool = AtomicBool::new(false);
+/// The word, and whether there is a background thread at all, are forgotten in a fork child.
+static STATE: &AtomicU32 = &THREADS.doze;
 
 /// Says that there is a background thread, from now on.
 pub fn begin() {
-    TENDED.store(true, Relaxed);
+    THREADS.is_tended.store(true, Relaxed);
 }
 
 /// Whether there is a background thread, to which work can be left.
 #[inline]
 pub fn is_tended() -> bool {
-    TENDED.load(Relaxed)
+    THREADS.is_tended.load(Relaxed)
 }
 
 /// Sleeps for `ms` milliseconds, or until [`wake`], which may have come before.
 pub fn nap(ms: u64) {
     if STATE.compare_exchange(AWAKE, NAPPING, SeqCst, Relaxed).is_ok() {
-        Futex::wait_for(&STATE, NAPPING, ms);
+        Futex::wait_for(STATE, NAPPING, ms);
     }
     STATE.store(AWAKE, SeqCst);
 }
@@ -48,7 +48,7 @@ pub fn rest(still_quiet: impl FnOnce() -> bool) {
         fence(SeqCst);
         if still_quiet() {
             while STATE.load(Relaxed) == RESTING {
-                Futex::wait(&STATE, RESTING);
+                Futex::wait(STATE, RESTING);
             }
         }
     }
@@ -73,12 +73,12 @@ pub fn note_activity() {
 #[cold]
 pub fn wake() {
     if matches!(STATE.swap(CALLED, SeqCst), NAPPING | RESTING) {
-        Futex::wake_all(&STATE);
+        Futex::wake_all(STATE);
     }
 }
 
 /// In a fork child: the sleeper is not here.
 pub fn reset_in_child() {
     STATE.store(AWAKE, Relaxed);
-    TENDED.store(false, Relaxed);
+    THREADS.is_tended.store(false, Relaxed);
 }

@@ -14,12 +14,17 @@ pub mod fork;
 mod futex;
 pub mod membarrier;
 pub mod memory;
+pub mod pin;
 pub mod pressure;
+pub mod process;
 pub mod report;
 pub mod scheduling;
+pub mod rseq;
+pub mod signal;
 #[cfg(test)]
 mod tests;
 pub mod thread;
+mod weak;
 
 pub use futex::Futex;
 

@@ -17,6 +17,7 @@
 use super::pass::{self, Goal};
 use super::sources::{Choice, Pressure, Sources, Wanted};
 use super::{budget, registry};
+use crate::os::process::Owner;
 use crate::{cache, os, pages};
 use core::ffi::c_void;
 use core::sync::atomic::{
@@ -39,7 +40,8 @@ const STARTING: u8 = 1;
 const RUNNING: u8 = 2;
 const FORBIDDEN: u8 = 3;
 
-static STATE: AtomicU8 = AtomicU8::new(NONE);
+/// Forgotten in a fork child, as is the number of passes.
+static STATE: &AtomicU8 = &os::process::THREADS.reaper;
 static NEXT_TRY_MS: AtomicU64 = AtomicU64::new(0);
 
 /// Starts the thread if there is none. Must be called without locks, by the program and not from within the C library.
@@ -65,6 +67,9 @@ fn tend_without() {
         return;
     }
     let _errno = os::errno::Preserved::new();
+    if os::process::owner() == Owner::Sharing {
+        return;
+    }
     if let Some(bytes) = soft_excess()
         && admit()
     {
@@ -80,6 +85,13 @@ pub fn is_running() -> bool {
 #[cold]
 fn start() {
     let _errno = os::errno::Preserved::new();
+    match os::process::owner() {
+        Owner::This => {}
+        // A system call made this process, and no handler ran: the threads are not here.
+        Owner::Copied => reset_in_child(),
+        // A thread of a `vfork` child ends with it, while its parent would take it for its own.
+        Owner::Sharing => return,
+    }
     let now_ms = os::clock::coarse_ms();
     if now_ms < NEXT_TRY_MS.load(Relaxed) || STATE.compare_exchange(NONE, STARTING, Acquire, Relaxed).is_err()
     {
@@ -219,7 +231,7 @@ impl Share {
     }
 }
 
-static PASSES: AtomicU32 = AtomicU32::new(0);
+static PASSES: &AtomicU32 = &os::process::THREADS.passes;
 static LAST_PASS_MS: AtomicU64 = AtomicU64::new(0);
 /// Until then the soft limit asks for nothing: a pass found nothing to give.
 static SOFT_RESTS_MS: AtomicU64 = AtomicU64::new(0);
@@ -276,6 +288,7 @@ extern "C" fn one_pass(bytes: *mut c_void) -> *mut c_void {
 
 /// In a fork child: none of these threads is here.
 pub(super) fn reset_in_child() {
+    os::process::claim();
     if STATE.load(Relaxed) != FORBIDDEN {
         STATE.store(NONE, Relaxed);
     }

@@ -9,6 +9,9 @@ use super::{Exchanged, GATE, Sheaf, Slot, Which};
 use core::arch::asm;
 use core::sync::atomic::AtomicUsize;
 
+/// What stands before each abort handler, and what threads are registered with.
+pub(super) const SIGNATURE: u32 = 0xd428_bc00;
+
 /// Sequences exist for this architecture.
 pub(super) const SUPPORTED: bool = true;
 /// The offset that stands for "no registration".

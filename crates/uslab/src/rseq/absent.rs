@@ -2,6 +2,9 @@
 
 use super::{Exchanged, Sheaf, Slot, Which};
 
+/// Never used.
+pub(super) const SIGNATURE: u32 = 0;
+
 /// Sequences do not exist here.
 pub(super) const SUPPORTED: bool = false;
 /// Never used.

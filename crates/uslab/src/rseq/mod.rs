@@ -55,6 +55,7 @@ mod cpu;
 mod detect;
 pub mod fake;
 mod layout;
+pub mod lend;
 pub mod locked;
 #[cfg(test)]
 mod tests;

@@ -402,6 +402,9 @@ pub unsafe fn exchange(slots: *const Slot, which: Which, new: *mut Sheaf) -> Exc
     if old.is_null() { Exchanged::GateClosed } else { Exchanged::Old(old) }
 }
 
+/// What stands before each abort handler, and what threads are registered with.
+pub(super) const SIGNATURE: u32 = 0x5305_3053;
+
 /// Sequences exist for this architecture.
 pub(super) const SUPPORTED: bool = true;
 

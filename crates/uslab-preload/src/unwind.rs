@@ -1,0 +1,56 @@
+//! The library never unwinds, and does not bring what would do it into each program.
+//!
+//! Rust's standard library names the functions of `libgcc_s`, for panics. No function here panics,
+//! and a panic that a fault of ours made must not cross the C functions of this library anyway. So
+//! those functions stand here, hidden, and say that there is no frame to unwind to: a panic
+//! prints its message and aborts. A program start is spared the loading of another library, which
+//! takes longer than loading this one.
+
+#[cfg(target_arch = "x86_64")]
+macro_rules! body {
+    () => {
+        // return _URC_END_OF_STACK;
+        "mov eax, 5\nret"
+    };
+}
+#[cfg(target_arch = "aarch64")]
+macro_rules! body {
+    () => {
+        // return _URC_END_OF_STACK;
+        "mov w0, #5\nret"
+    };
+}
+#[cfg(target_arch = "x86_64")]
+macro_rules! trap {
+    () => {
+        "ud2"
+    };
+}
+#[cfg(target_arch = "aarch64")]
+macro_rules! trap {
+    () => {
+        "brk #1"
+    };
+}
+
+/// Defines hidden functions of these names with one body.
+macro_rules! hidden {
+    ([$($name:literal),+ $(,)?] => $body:expr) => {
+        core::arch::global_asm!(
+            ".pushsection .text.uslab_unwind, \"ax\", @progbits",
+            $(concat!(".globl ", $name), concat!(".hidden ", $name), concat!($name, ":"),)+
+            $body,
+            ".popsection",
+        );
+    };
+}
+
+hidden!([
+    "_Unwind_RaiseException", "_Unwind_ForcedUnwind", "_Unwind_Backtrace", "_Unwind_DeleteException",
+    "_Unwind_FindEnclosingFunction", "_Unwind_GetCFA", "_Unwind_GetDataRelBase", "_Unwind_GetGR",
+    "_Unwind_GetIP", "_Unwind_GetIPInfo", "_Unwind_GetLanguageSpecificData", "_Unwind_GetRegionStart",
+    "_Unwind_GetTextRelBase", "_Unwind_SetGR", "_Unwind_SetIP",
+] => body!());
+
+// Only what was raised is resumed.
+hidden!(["_Unwind_Resume", "_Unwind_Resume_or_Rethrow"] => trap!());

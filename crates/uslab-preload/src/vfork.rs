@@ -1,0 +1,152 @@
+//! `vfork`, whose children may allocate.
+//!
+//! A child of `vfork` runs in its parent's memory, on its stack, while the parent's thread is
+//! suspended and all other threads go on. POSIX forbids it to allocate, and programs do it. So that
+//! the child is to this library one more thread, it takes over the parent's registration for
+//! restartable sequences; see `uslab::rseq::lend`.
+//!
+//! ```text
+//!   vfork: lent = before()? ── system call ─┬─ parent: in_parent(result, lent) ── return
+//!                  │ no                     └─ child:  in_child(lent) ── jump to the return address
+//!                  └──▶ fork
+//! ```
+//!
+//! Both return from one frame, and the child's calls overwrite what was on the stack. So all that
+//! the parent needs later is in registers when the system call is made, the return address among
+//! them, and goes back to the stack afterwards.
+//!
+//! A child that is killed inside a call of this library leaves the parent what it held there: a
+//! lock for ever, a few objects. So it is with other allocators.
+
+use core::arch::naked_asm;
+use core::ffi::{c_int, c_long};
+use core::mem::MaybeUninit;
+use uslab::rseq::lend::{self, Lent};
+
+/// `vfork(2)`. It is `fork` where a child could not be protected: where the kernel, or a filter of
+/// system calls, does not let threads be registered.
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub extern "C" fn vfork() -> c_int {
+    #[cfg(target_arch = "x86_64")]
+    naked_asm!(
+        // struct Lent { signals, area, bytes } lent;
+        "sub rsp, 24",
+        // if (!before(&lent)) goto 3;
+        "mov rdi, rsp",
+        "call {before}",
+        "test al, al",
+        "jz 3f",
+        // signals, area, bytes = lent; back = return address;
+        "pop rsi",
+        "pop rdx",
+        "pop r8",
+        "pop rdi",
+        // result = vfork();   changes rax, rcx and r11 only
+        "mov eax, 58",
+        "syscall",
+        // the return address back onto the stack, where a child may have written
+        "push rdi",
+        "test rax, rax",
+        "jz 2f",
+        // parent: return in_parent(result, signals, area, bytes);
+        "mov rdi, rax",
+        "mov rcx, r8",
+        "jmp {in_parent}",
+        // child: in_child(signals, area, bytes);
+        "2:",
+        "mov rdi, rsi",
+        "mov rsi, rdx",
+        "mov rdx, r8",
+        "sub rsp, 8",
+        "call {in_child}",
+        "add rsp, 8",
+        // return 0;   by a jump: a shadow stack is the parent's too, and keeps this return for it
+        "pop rdx",
+        "xor eax, eax",
+        "jmp rdx",
+        // return fork();
+        "3:",
+        "add rsp, 24",
+        "jmp {by_fork}",
+        before = sym before,
+        in_parent = sym in_parent,
+        in_child = sym in_child,
+        by_fork = sym by_fork,
+    );
+    #[cfg(target_arch = "aarch64")]
+    naked_asm!(
+        // struct Lent { signals, area, bytes } lent;
+        "stp x29, x30, [sp, #-48]!",
+        "mov x29, sp",
+        // if (!before(&lent)) goto 3;
+        "add x0, sp, #16",
+        "bl {before}",
+        // signals, area, bytes = lent; the return address stays in x30
+        "ldp x9, x10, [sp, #16]",
+        "ldr x11, [sp, #32]",
+        "ldp x29, x30, [sp], #48",
+        "tbz w0, #0, 3f",
+        // result = clone(CLONE_VM | CLONE_VFORK | SIGCHLD, 0, 0, 0, 0);   changes x0 only
+        "mov x0, #0x4111",
+        "mov x1, #0",
+        "mov x2, #0",
+        "mov x3, #0",
+        "mov x4, #0",
+        "mov x8, #220",
+        "svc #0",
+        "cbz x0, 2f",
+        // parent: return in_parent(result, signals, area, bytes);
+        "mov x1, x9",
+        "mov x2, x10",
+        "mov x3, x11",
+        "b {in_parent}",
+        // child: in_child(signals, area, bytes);
+        "2:",
+        "stp x29, x30, [sp, #-16]!",
+        "mov x0, x9",
+        "mov x1, x10",
+        "mov x2, x11",
+        "bl {in_child}",
+        "ldp x29, x30, [sp], #16",
+        // return 0;
+        "mov x0, #0",
+        "ret",
+        // return fork();
+        "3:",
+        "b {by_fork}",
+        before = sym before,
+        in_parent = sym in_parent,
+        in_child = sym in_child,
+        by_fork = sym by_fork,
+    );
+}
+
+extern "C" fn before(lent: &mut MaybeUninit<Lent>) -> bool {
+    lend::begin().map(|taken| lent.write(taken)).is_some()
+}
+
+extern "C" fn in_child(signals: u64, area: usize, bytes: usize) {
+    lend::in_child(&Lent { signals, area, bytes });
+}
+
+extern "C" fn in_parent(result: c_long, signals: u64, area: usize, bytes: usize) -> c_int {
+    let was_protected = lend::in_parent(&Lent { signals, area, bytes });
+    if result < 0 {
+        // SAFETY: the calling thread's own cell.
+        unsafe { *libc::__errno_location() = -result as c_int };
+        return -1;
+    }
+    let child = result as libc::pid_t;
+    if !was_protected {
+        // SAFETY: the child is this process's, and has ended.
+        unsafe { libc::waitpid(child, core::ptr::null_mut(), libc::__WALL) };
+        return by_fork();
+    }
+    child
+}
+
+extern "C" fn by_fork() -> c_int {
+    // SAFETY: no preconditions.
+    unsafe { libc::fork() }
+}

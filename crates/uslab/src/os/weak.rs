@@ -1,0 +1,78 @@
+//! Functions that not every C library and not every program has: references that may be null.
+//!
+//! A name is looked up by the linker and the loader, when they bind this library, and not by
+//! `dlsym`, which takes the loader's lock and may allocate. A static program has what it links.
+
+use core::ffi::{c_char, c_int, c_long, c_void};
+
+/// `dlmopen`: namespace, file, flags.
+pub type Dlmopen = unsafe extern "C" fn(c_long, *const c_char, c_int) -> *mut c_void;
+
+/// The functions, in the order of the assembly below.
+#[repr(C)]
+struct Functions {
+    lock_streams: Option<unsafe extern "C" fn()>,
+    unlock_streams: Option<unsafe extern "C" fn()>,
+    reset_streams: Option<unsafe extern "C" fn()>,
+    dlmopen: Option<Dlmopen>,
+}
+
+core::arch::global_asm!(
+    ".weak _IO_list_lock",
+    ".weak _IO_list_unlock",
+    ".weak _IO_list_resetlock",
+    ".weak dlmopen",
+    ".pushsection .data.rel.ro.uslab_weak, \"aw\", @progbits",
+    ".hidden uslab_weak_functions",
+    ".globl uslab_weak_functions",
+    ".balign 8",
+    "uslab_weak_functions:",
+    ".quad _IO_list_lock, _IO_list_unlock, _IO_list_resetlock, dlmopen",
+    ".popsection",
+);
+
+unsafe extern "C" {
+    static uslab_weak_functions: Functions;
+}
+
+fn functions() -> &'static Functions {
+    // SAFETY: the table above: as many words as fields, bound before any code of the library runs
+    // and never written afterwards. A null word is `None`.
+    unsafe { &*(&raw const uslab_weak_functions) }
+}
+
+/// Takes glibc's lock of the list of open streams, which is recursive. Elsewhere does nothing.
+pub fn lock_streams() {
+    if let Some(lock) = functions().lock_streams {
+        // SAFETY: no preconditions.
+        unsafe { lock() };
+    }
+}
+
+/// Releases it.
+///
+/// # Safety
+/// The thread must hold it, by [`lock_streams`].
+pub unsafe fn unlock_streams() {
+    if let Some(unlock) = functions().unlock_streams {
+        // SAFETY: the caller's promise.
+        unsafe { unlock() };
+    }
+}
+
+/// Makes it free, whoever held it.
+///
+/// # Safety
+/// No other thread may exist: for a fork child.
+pub unsafe fn reset_streams() {
+    if let Some(reset) = functions().reset_streams {
+        // SAFETY: the caller's promise.
+        unsafe { reset() };
+    }
+}
+
+/// glibc's `dlmopen`; `None` elsewhere, and in a program without a loader. Not `dlopen`: the preload
+/// library has one of its own.
+pub fn dlmopen() -> Option<Dlmopen> {
+    functions().dlmopen
+}
