@@ -6,4 +6,8 @@
 mod c;
 mod caller;
 mod cxx;
+#[cfg(target_env = "gnu")]
+mod glibc;
 mod lifecycle;
+#[cfg(target_env = "gnu")]
+mod stream;

@@ -205,6 +205,11 @@ pub fn purge_some(bytes: usize, scattered: Scattered) -> usize {
 
 /// Empties the CPU page lists and purges everything that is free; says how many bytes went back.
 pub fn purge_all() -> usize {
+    purge_all_beyond(0)
+}
+
+/// The same until at most `kept_bytes` of free memory stay resident: whole chunks go at a time.
+pub fn purge_all_beyond(kept_bytes: usize) -> usize {
     super::cpu_pages::drain_all();
-    purge_to(0)
+    purge_to(kept_bytes)
 }

@@ -455,7 +455,10 @@ impl CpuCache {
 
     /// Brings the statistics up to what this CPU's sheaves hold now.
     pub(super) fn account(&self, access: &impl Access) {
-        let slot = access.slot();
+        self.account_slot(access.slot());
+    }
+
+    fn account_slot(&self, slot: &Slot) {
         // What a sheaf that has gone meanwhile seems to hold may be anything. Counted is what is added, so that it comes off again.
         let now = held(slot) as u32;
         let before = slot.counted.swap(now, Relaxed);
@@ -470,11 +473,10 @@ impl CpuCache {
             || self.slots().iter().any(|slot| held(slot) > 0)
     }
 
-    /// Counts what all sheaves hold, for final figures: exact if nobody uses the cache.
+    /// Brings the count of objects in slots up to date; sheaves of barns are counted as they come
+    /// and go. Exact if no thread uses the cache meanwhile.
     pub fn account_all(&self) {
-        let in_slots: usize = self.slots().iter().map(held).sum();
-        let in_barns: usize = self.barns().iter().map(|barn| barn.sum_full(|s| Owned(s).count())).sum();
-        stats::record(self.slabs.id()).sheaf_free.store((in_slots + in_barns) as i64, Relaxed);
+        self.slots().iter().for_each(|slot| self.account_slot(slot));
     }
 }
 
