@@ -25,6 +25,8 @@ macro_rules! both_modes {
     )+};
 }
 
+mod figures;
+
 /// Compiles `tests/field/SOURCE.c` into the scratch directory, with `flags` behind the usual ones.
 /// The compiler takes no call of the malloc family for one that it may leave out.
 fn compile(scratch: &Scratch, source: &str, flags: &[&str]) -> PathBuf {

@@ -144,27 +144,19 @@ pub unsafe extern "C" fn free_aligned_sized(pointer: *mut c_void, align: usize, 
     }
 }
 
-/// Gives free memory back to the system; 1 if any was. `pad` is ignored.
+/// Gives free memory back to the system, but about `pad` bytes of it; 1 if any went.
 #[unsafe(no_mangle)]
-pub extern "C" fn malloc_trim(_pad: usize) -> c_int {
+pub extern "C" fn malloc_trim(pad: usize) -> c_int {
     let _errno = uslab::os::errno::Preserved::new();
-    c_int::from(uslab::release_memory() > 0)
+    c_int::from(uslab::cache::release_memory_beyond(pad) > 0)
 }
 
-/// The figures of `mallinfo2(3)`, as far as they mean something here.
+/// The old name of [`free`], which glibc keeps for programs linked before 2.26.
+///
+/// # Safety
+/// As in the standard.
 #[unsafe(no_mangle)]
-pub extern "C" fn mallinfo2() -> libc::mallinfo2 {
-    let usage = uslab::stats::usage();
-    libc::mallinfo2 {
-        arena: usage.used_bytes + usage.dirty_bytes,
-        ordblks: usage.free_objects,
-        smblks: 0,
-        hblks: usage.large_objects,
-        hblkhd: usage.large_bytes,
-        usmblks: 0,
-        fsmblks: 0,
-        uordblks: usage.allocated_bytes,
-        fordblks: (usage.used_bytes + usage.dirty_bytes).saturating_sub(usage.allocated_bytes),
-        keepcost: usage.dirty_bytes,
-    }
+pub unsafe extern "C" fn cfree(pointer: *mut c_void) {
+    // SAFETY: the caller's promise.
+    unsafe { free(pointer) }
 }

@@ -8,7 +8,11 @@ mod caller;
 mod cxx;
 #[cfg(all(target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod dlopen;
+#[cfg(target_env = "gnu")]
+mod glibc;
 mod lifecycle;
+#[cfg(target_env = "gnu")]
+mod stream;
 #[cfg(all(target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod unwind;
 #[cfg(all(target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]

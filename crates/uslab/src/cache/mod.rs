@@ -35,7 +35,7 @@ pub use builder::{CacheBuilder, Flags};
 pub use prefilled::{Prefilled, RawPrefilled};
 pub(crate) use raw::destroy_whole;
 pub use raw::{Busy, CreateError, RawCache, account_all};
-pub use release::release_memory;
 pub(crate) use release::{gather, has_free_memory, settle, will_have_free_memory};
+pub use release::{release_memory, release_memory_beyond};
 pub use start::mode;
 pub use typed::{Cache, CacheBox, ConstructedBox};

@@ -18,6 +18,12 @@ use crate::sync::in_hand::Look;
 /// Gives free memory of the whole process back to the system, now: all sheaves, empty slabs and free pages. Says how many
 /// bytes went.
 pub fn release_memory() -> usize {
+    release_memory_beyond(0)
+}
+
+/// [`release_memory`], but up to about `kept_bytes` of free memory stay with the process, as free
+/// pages. Says how many bytes went.
+pub fn release_memory_beyond(kept_bytes: usize) -> usize {
     if !start::is_ready() {
         return 0;
     }
@@ -34,7 +40,7 @@ pub fn release_memory() -> usize {
     sheaf::slabs().iter().for_each(|slabs| {
         slabs.shrink();
     });
-    pages::purge_all()
+    pages::purge_all_beyond(kept_bytes)
 }
 
 /// Turns about `bytes` of what nobody will miss soon into free pages: sheaves of this CPU and of barns, where they hold enough to matter; then empty slabs beyond

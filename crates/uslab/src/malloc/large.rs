@@ -90,6 +90,9 @@ fn count_object(objects: i64, pages: i64) {
     let header = stats::header();
     header.large_objects.fetch_add(objects as u64, Relaxed);
     header.large_bytes.fetch_add((pages * PAGE_BYTES as i64) as u64, Relaxed);
+    if pages > 0 {
+        stats::peak::note_large();
+    }
 }
 
 /// Bytes of the run that starts at `page`.
@@ -109,6 +112,7 @@ pub(super) fn free(page: PageIndex, pointer: *mut u8) {
     let count = head(page).pages.load(Relaxed) as usize;
     count_object(-1, -(count as i64));
     pages::free(page, count, Temperature::Cold);
+    stats::peak::note_system();
 }
 
 /// Gives the object `size` bytes where it is, if it can: gives pages back, or takes free ones behind it.
@@ -126,6 +130,7 @@ pub(super) fn resize(pointer: *mut u8, size: usize) -> bool {
         head(page).pages.store(want as u32, Relaxed);
     }
     count_object(0, want as i64 - have as i64);
+    stats::peak::note_system();
     true
 }
 

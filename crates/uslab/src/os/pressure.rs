@@ -306,7 +306,7 @@ fn poll(places: &mut [libc::pollfd], timeout_ms: u64) -> i32 {
     const DAY_MS: u64 = 86_400_000;
     let timeout_ms = timeout_ms.min(DAY_MS);
     let timeout = libc::timespec {
-        tv_sec: (timeout_ms / 1000) as libc::time_t,
+        tv_sec: (timeout_ms / 1000) as _,
         tv_nsec: (timeout_ms % 1000 * 1_000_000) as core::ffi::c_long,
     };
     // SAFETY: pointer and length describe `places`; the mask of signals is left as it is.

@@ -39,7 +39,9 @@ pub use arena::{
 };
 pub use buddy::{has_soft_limit, held_bytes, is_beyond_soft, set_limits, soft_limit_bytes};
 pub use cpu_pages::{alloc, extend, free, free_zeroed, init as init_cpu_lists, is_possible};
-pub use purge::{Scattered, has_free_memory, purge_all, purge_excess, purge_some, rested, settle};
+pub use purge::{
+    Scattered, has_free_memory, purge_all, purge_all_beyond, purge_excess, purge_some, rested, settle,
+};
 
 /// Bytes of a page of this layer.
 pub const PAGE_BYTES: usize = 1 << PAGE_SHIFT;

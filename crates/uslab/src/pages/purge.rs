@@ -239,7 +239,7 @@ pub fn rested() -> bool {
 /// Called twice a second by the background thread: dirty pages beyond what has been learnt go back; all of them, where nobody else
 /// has `rested`. Says how many bytes went.
 pub fn settle(rested: bool) -> usize {
-    let purged = if rested { purge_free(Locked::Stay) } else { purge_excess() };
+    let purged = if rested { purge_free(0, Locked::Stay) } else { purge_excess() };
     super::cpu_pages::begin_period();
     buddy::lock().operations = 0;
     purged
@@ -280,10 +280,15 @@ pub fn purge_some(bytes: usize, scattered: Scattered) -> usize {
 /// Empties the CPU page lists and purges everything that is free, locked or not; says how many bytes went
 /// back.
 pub fn purge_all() -> usize {
-    purge_free(Locked::Go)
+    purge_all_beyond(0)
 }
 
-fn purge_free(locked: Locked) -> usize {
+/// The same until at most `kept_bytes` of free memory stay resident: whole chunks go at a time.
+pub fn purge_all_beyond(kept_bytes: usize) -> usize {
+    purge_free(kept_bytes, Locked::Go)
+}
+
+fn purge_free(kept_bytes: usize, locked: Locked) -> usize {
     super::cpu_pages::drain_all();
-    purge_to(0, locked)
+    purge_to(kept_bytes, locked)
 }

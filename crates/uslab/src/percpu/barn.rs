@@ -129,12 +129,6 @@ impl Barn {
         stacks.fulls + stacks.empties > 0
     }
 
-    /// Adds up `of` over the full sheaves.
-    pub fn sum_full(&self, of: impl Fn(*mut Sheaf) -> usize) -> usize {
-        let stacks = self.stacks.lock();
-        stacks.full[..stacks.fulls].iter().map(|&sheaf| of(sheaf)).sum()
-    }
-
     /// For a fork.
     pub fn lock_for_fork(&self) {
         self.stacks.acquire_for_fork();

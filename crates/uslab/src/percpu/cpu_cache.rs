@@ -474,11 +474,10 @@ impl CpuCache {
             || self.slots().iter().any(|slot| held(slot) > 0)
     }
 
-    /// Counts what all sheaves hold, for final figures: exact if nobody uses the cache.
+    /// Brings the count of objects in slots up to date; sheaves of barns are counted as they come
+    /// and go. Exact if no thread uses the cache meanwhile.
     pub fn account_all(&self) {
-        let in_slots: usize = self.slots().iter().map(held).sum();
-        let in_barns: usize = self.barns().iter().map(|barn| barn.sum_full(|s| Owned(s).count())).sum();
-        stats::record(self.slabs.id()).sheaf_free.store((in_slots + in_barns) as i64, Relaxed);
+        self.slots().iter().for_each(|slot| self.recount(slot));
     }
 }
 

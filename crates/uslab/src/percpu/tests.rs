@@ -114,6 +114,22 @@ fn a_drain_empties_sheaves_and_barns() {
 }
 
 #[test]
+fn asking_for_figures_does_not_change_them() {
+    let (cache, record) = cache(64, 0);
+    let mut held = Vec::new();
+    for _ in 0..500 {
+        held.extend(alloc(cache, 1));
+        let counted = record.sheaf_free.load(Relaxed);
+        cache.account_all();
+        let exact = record.sheaf_free.load(Relaxed);
+        // Only the fast path's one object may not have been counted yet.
+        assert!(counted.abs_diff(exact) <= 1, "{counted} for {exact} after {} objects", held.len());
+    }
+    free(cache, &held);
+    finish(cache);
+}
+
+#[test]
 fn drains_lose_nothing_under_users_on_all_cpus() {
     let (cache, _) = cache(96, 0);
     std::thread::scope(|scope| {

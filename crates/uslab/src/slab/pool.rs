@@ -186,6 +186,7 @@ impl Slabs {
         let record = self.record();
         record.slabs.fetch_add(1, Relaxed);
         record.grows.fetch_add(1, Relaxed);
+        stats::peak::note_system();
         record.slab_free.fetch_add(objects as i64, Relaxed);
         let mut lists = self.nodes()[node].0.lock();
         lists.note_grow((KEEP_MOST_BYTES / self.slab_bytes()) as u32);

@@ -4,8 +4,9 @@
 //! `USLAB_SNAPSHOT` names a directory. Only slow paths write them.
 
 pub mod layout;
+pub(crate) mod peak;
 mod publish;
 mod usage;
 
 pub use publish::{finish, header, init, publish_in_child, record};
-pub use usage::{Usage, usage};
+pub use usage::{CacheUsage, Usage, for_each_cache, usage};

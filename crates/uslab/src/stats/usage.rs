@@ -1,6 +1,7 @@
 //! The figures of this process, from inside.
 
-use super::layout::{RECORDS_MAX, STATE_LIVE, STATE_UNUSED};
+use super::layout::{RECORDS_MAX, STATE_LIVE};
+use super::peak;
 use super::publish::{header, record};
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -11,6 +12,8 @@ pub struct Usage {
     pub used_bytes: usize,
     /// Free pages with memory behind them.
     pub dirty_bytes: usize,
+    /// Address space made accessible so far.
+    pub committed_bytes: usize,
     /// Objects that programs hold, including what they did not ask for of their size class.
     pub allocated_bytes: usize,
     /// Objects ready in slabs and sheaves.
@@ -19,28 +22,69 @@ pub struct Usage {
     pub large_objects: usize,
     /// Their bytes.
     pub large_bytes: usize,
+    /// Bytes of slabs and of free pages with memory behind them: all but large objects.
+    pub system_bytes: usize,
+    /// Most such bytes at any time.
+    pub max_system_bytes: usize,
+    /// Most large objects that programs held at any time.
+    pub max_large_objects: usize,
+    /// Most bytes of large objects at any time.
+    pub max_large_bytes: usize,
+}
+
+/// The objects of one cache: counters that change meanwhile, never below 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheUsage {
+    /// Bytes from one object of a slab to the next.
+    pub object_bytes: usize,
+    /// Objects that the program holds.
+    pub taken_objects: usize,
+    /// Objects ready in slabs.
+    pub slab_objects: usize,
+    /// Objects ready in sheaves, as of the last slow path or
+    /// [`account_all`](crate::cache::account_all).
+    pub sheaf_objects: usize,
+}
+
+/// Calls `visit` with the figures of each live cache, in the order of their ids. Takes no lock.
+pub fn for_each_cache(mut visit: impl FnMut(CacheUsage)) {
+    let used = header().records_used.load(Relaxed).min(RECORDS_MAX as u32) as u16;
+    for record in (0..used).map(record).filter(|record| record.state.load(Relaxed) == STATE_LIVE) {
+        let all = record.slabs.load(Relaxed) * i64::from(record.objects_per_slab.load(Relaxed));
+        let slab_free = record.slab_free.load(Relaxed);
+        let sheaf_free = record.sheaf_free.load(Relaxed);
+        let count = |objects: i64| objects.max(0) as usize;
+        visit(CacheUsage {
+            object_bytes: record.object_bytes.load(Relaxed) as usize,
+            taken_objects: count(all - slab_free - sheaf_free),
+            slab_objects: count(slab_free),
+            sheaf_objects: count(sheaf_free),
+        });
+    }
 }
 
 /// Adds the counters up. Takes no lock.
 pub fn usage() -> Usage {
     let header = header();
+    let load = |counter: &core::sync::atomic::AtomicU64| counter.load(Relaxed) as usize;
+    let (large_objects, large_bytes) = (load(&header.large_objects), load(&header.large_bytes));
+    let system_bytes = peak::system_bytes();
     let mut usage = Usage {
-        used_bytes: header.used_bytes.load(Relaxed) as usize,
-        dirty_bytes: header.dirty_bytes.load(Relaxed) as usize,
-        large_objects: header.large_objects.load(Relaxed) as usize,
-        large_bytes: header.large_bytes.load(Relaxed) as usize,
-        ..Usage::default()
+        used_bytes: load(&header.used_bytes),
+        dirty_bytes: load(&header.dirty_bytes),
+        committed_bytes: load(&header.committed_bytes),
+        allocated_bytes: large_bytes,
+        free_objects: 0,
+        large_objects,
+        large_bytes,
+        system_bytes,
+        max_system_bytes: peak::SYSTEM_BYTES.note(system_bytes),
+        max_large_objects: peak::LARGE_OBJECTS.note(large_objects),
+        max_large_bytes: peak::LARGE_BYTES.note(large_bytes),
     };
-    usage.allocated_bytes = usage.large_bytes;
-    let used = header.records_used.load(Relaxed).min(RECORDS_MAX as u32) as u16;
-    for record in (0..used).map(record).filter(|record| record.state.load(Relaxed) != STATE_UNUSED) {
-        if record.state.load(Relaxed) == STATE_LIVE {
-            let all = record.slabs.load(Relaxed) * i64::from(record.objects_per_slab.load(Relaxed));
-            let free = record.slab_free.load(Relaxed) + record.sheaf_free.load(Relaxed);
-            usage.free_objects += free.max(0) as usize;
-            usage.allocated_bytes +=
-                (all - free).max(0) as usize * record.object_bytes.load(Relaxed) as usize;
-        }
-    }
+    for_each_cache(|cache| {
+        usage.free_objects += cache.slab_objects + cache.sheaf_objects;
+        usage.allocated_bytes += cache.taken_objects * cache.object_bytes;
+    });
     usage
 }

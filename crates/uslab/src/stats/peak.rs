@@ -1,0 +1,45 @@
+//! Highest values that some counters have had.
+
+use super::header;
+use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+/// The highest value noted so far.
+pub struct Peak(AtomicUsize);
+
+impl Peak {
+    const fn new() -> Peak {
+        Peak(AtomicUsize::new(0))
+    }
+
+    /// Raises the peak to `now`, and returns it. Writes only a new maximum.
+    pub(super) fn note(&self, now: usize) -> usize {
+        let before = self.0.load(Relaxed);
+        if now > before { self.0.fetch_max(now, Relaxed).max(now) } else { before }
+    }
+}
+
+/// Bytes of slabs and of free pages with memory behind them.
+pub(super) static SYSTEM_BYTES: Peak = Peak::new();
+/// Large objects that programs held.
+pub(super) static LARGE_OBJECTS: Peak = Peak::new();
+/// Their bytes.
+pub(super) static LARGE_BYTES: Peak = Peak::new();
+
+/// Bytes of slabs and of free pages with memory behind them, now: all but large objects.
+pub(super) fn system_bytes() -> usize {
+    let header = header();
+    let held = header.used_bytes.load(Relaxed) + header.dirty_bytes.load(Relaxed);
+    held.saturating_sub(header.large_bytes.load(Relaxed)) as usize
+}
+
+/// Called after a slab was made and after pages of a large object became free pages: the two
+/// moments at which [`system_bytes`] grows.
+pub(crate) fn note_system() {
+    SYSTEM_BYTES.note(system_bytes());
+}
+
+/// Called after a large object was counted.
+pub(crate) fn note_large() {
+    LARGE_OBJECTS.note(header().large_objects.load(Relaxed) as usize);
+    LARGE_BYTES.note(header().large_bytes.load(Relaxed) as usize);
+}
