@@ -55,8 +55,8 @@ fn run(source: &str, args: &[&str], mode: Mode) -> Outcome {
     outcome
 }
 
-mod surroundings;
 mod cpus;
 mod membarrier;
 mod realtime;
 mod scheduling;
+mod surroundings;

@@ -18,8 +18,8 @@ pub mod pin;
 pub mod pressure;
 pub mod process;
 pub mod report;
-pub mod scheduling;
 pub mod rseq;
+pub mod scheduling;
 pub mod signal;
 #[cfg(test)]
 mod tests;

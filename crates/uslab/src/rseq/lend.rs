@@ -95,7 +95,7 @@ pub fn in_child(lent: &Lent) {
     // or runs another program; the memory is the parent's and stays.
     if !unsafe { lent.area().register() } {
         while REFUSED.compare_exchange(0, lent.area, AcqRel, Relaxed).is_err() {
-            crate::os::cpu::yield_now();
+            crate::os::doze::pause(1);
         }
         crate::os::process::end_at_once();
     }
