@@ -5,6 +5,7 @@
 //!   header.rs   the headers alone                         interface.rs  the header against the library
 //!   builds.rs   pkg-config and CMake                    kernel.rs     a module in kernel style, on uslab/kmem.h
 //!   consumers.rs  less usual ways: wholly static, beside the preloaded library, valgrind, sanitizers
+//!   unload.rs   plug-ins that contain the library and are unloaded
 //! ```
 //!
 //! By hand: compile a program of this directory as `library.rs` does, and run it, with `USLAB_RSEQ=0` for the locked mode
@@ -16,6 +17,7 @@ mod header;
 mod interface;
 mod kernel;
 mod library;
+mod unload;
 
 use library::{Link, prefix, program};
 use std::path::Path;
