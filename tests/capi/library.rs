@@ -68,8 +68,18 @@ fn build_directory() -> &'static Path {
         .0
 }
 
-/// Builds the archive in the target directory that the running test lies in, `TARGET/debug/deps/NAME`.
+/// Builds the archive in the target directory that the running test lies in.
 fn build(profile: &[&str]) -> PathBuf {
+    cargo_build(&[&["-p", "uslab-capi"], profile].concat())
+}
+
+/// A plug-in in Rust, whose global allocator is uslab.
+pub fn rust_plugin() -> PathBuf {
+    cargo_build(&["--release", "-p", "uslab", "--example", "plugin"]).join("release/examples/libplugin.so")
+}
+
+/// Builds in the target directory that the running test lies in, `TARGET/debug/deps/NAME`.
+fn cargo_build(what: &[&str]) -> PathBuf {
     let test = std::env::current_exe().expect("the path of the test executable");
     let target = test.ancestors().nth(3).expect("a target directory above the test executable").to_path_buf();
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
@@ -80,8 +90,8 @@ fn build(profile: &[&str]) -> PathBuf {
         command.env_remove(name);
     }
     let output = command
-        .args(["build", "-p", "uslab-capi"])
-        .args(profile)
+        .arg("build")
+        .args(what)
         .env("CARGO_TARGET_DIR", &target)
         .current_dir(root())
         .output()

@@ -6,6 +6,7 @@
 //!   builds.rs   pkg-config and CMake                    kernel.rs     a module in kernel style, on uslab/kmem.h
 //!   consumers.rs  less usual ways: wholly static, beside the preloaded library, valgrind, sanitizers
 //!   privileged.rs  set-user-ID programs, file capabilities, and directories that are not to be trusted
+//!   unload.rs   plug-ins that contain the library and are unloaded
 //! ```
 //!
 //! By hand: compile a program of this directory as `library.rs` does, and run it, with `USLAB_RSEQ=0` for the locked mode
@@ -18,6 +19,7 @@ mod interface;
 mod kernel;
 mod library;
 mod privileged;
+mod unload;
 
 use library::{Link, prefix, program};
 use std::path::Path;

@@ -110,9 +110,10 @@ fn register_fork_handlers() {
 fn start() -> bool {
     // Named, and thereby linked: it ran when this object was loaded.
     core::hint::black_box(&os::pin::AT_LOAD);
-    let [rseq_off, snapshot, misuse, bound, reaper, pressure] = os::env::lookup([
+    let [rseq_off, snapshot, snapshot_reader, misuse, bound, reaper, pressure] = os::env::lookup([
         "USLAB_RSEQ",
         "USLAB_SNAPSHOT",
+        "USLAB_SNAPSHOT_READER",
         "USLAB_ON_MISUSE",
         "USLAB_CPU_BYTES",
         "USLAB_REAPER",
@@ -130,7 +131,8 @@ fn start() -> bool {
     if let Some(bytes) = bound.and_then(|value| value.as_number()) {
         adapt::set_bound_bytes(bytes as usize);
     }
-    stats::init(snapshot.as_ref().map(|value| value.as_bytes()), |header| {
+    let snapshot_reader = snapshot_reader.and_then(|value| value.as_number());
+    stats::init(snapshot.as_ref().map(|value| value.as_bytes()), snapshot_reader, |header| {
         let mode = match rseq::mode() {
             rseq::Mode::Rseq => stats::layout::MODE_RSEQ,
             rseq::Mode::Locked => stats::layout::MODE_LOCKED,

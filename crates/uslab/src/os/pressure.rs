@@ -7,7 +7,7 @@
 //!
 //! Must never: wait without an end, or block in any call but [`wait`].
 
-use super::errno;
+use super::{errno, kept};
 use core::ffi::CStr;
 use core::mem::MaybeUninit;
 
@@ -159,7 +159,10 @@ impl Descriptor {
             return Err(if failed == libc::EINVAL { libc::EMFILE } else { failed });
         }
         match status(high) {
-            Some(status) => Ok(Descriptor { fd: high, device: status.st_dev, inode: status.st_ino }),
+            Some(status) => {
+                kept::note(high, status.st_dev, status.st_ino);
+                Ok(Descriptor { fd: high, device: status.st_dev, inode: status.st_ino })
+            }
             None => Err(libc::EBADF),
         }
     }
@@ -238,10 +241,16 @@ impl Descriptor {
 
 impl Drop for Descriptor {
     fn drop(&mut self) {
-        if self.is_ours() {
-            // SAFETY: the number is still the file that was opened.
-            unsafe { libc::close(self.fd) };
-        }
+        kept::forget(self.fd, self.device, self.inode);
+        close_if(self.fd, self.device, self.inode);
+    }
+}
+
+/// Closes a number that still is the file with this identity.
+pub(super) fn close_if(fd: i32, device: u64, inode: u64) {
+    if status(fd).is_some_and(|now| (now.st_dev, now.st_ino) == (device, inode)) {
+        // SAFETY: the number is still the file that was opened.
+        unsafe { libc::close(fd) };
     }
 }
 

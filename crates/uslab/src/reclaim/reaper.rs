@@ -286,9 +286,10 @@ extern "C" fn one_pass(bytes: *mut c_void) -> *mut c_void {
     core::ptr::null_mut()
 }
 
-/// In a fork child: none of these threads is here.
+/// In a fork child: none of these threads is here, and what they had open is the parent's.
 pub(super) fn reset_in_child() {
     os::process::claim();
+    os::kept::close_in_child();
     if STATE.load(Relaxed) != FORBIDDEN {
         STATE.store(NONE, Relaxed);
     }

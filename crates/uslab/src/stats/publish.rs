@@ -5,7 +5,8 @@ use crate::os;
 use crate::os::directory::{Directory, Identity, Refusal};
 use core::ffi::CStr;
 use core::sync::atomic::{
-    AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+    AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed,
+    Ordering::Release,
 };
 
 /// The block while nobody reads it. Zero pages of the program's image: only what is written takes memory.
@@ -28,6 +29,9 @@ static PUBLISHED: AtomicBool = AtomicBool::new(false);
 /// The file, where one is published.
 static DEVICE: AtomicU64 = AtomicU64::new(0);
 static INODE: AtomicU64 = AtomicU64::new(0);
+/// `USLAB_SNAPSHOT_READER` at the start, or 0. At exit the environment may be gone: PHP keeps it in
+/// memory of its own, which it frees.
+static READER: AtomicU32 = AtomicU32::new(0);
 
 fn base() -> *mut u8 {
     let shared = SHARED.load(Acquire);
@@ -53,13 +57,15 @@ pub fn record(id: u16) -> &'static Record {
     }
 }
 
-/// Sets the block up; `directory` is the value of `USLAB_SNAPSHOT`. To be called once, before the first record is used.
+/// Sets the block up; `directory` is the value of `USLAB_SNAPSHOT`, `reader` that of
+/// `USLAB_SNAPSHOT_READER`. To be called once, before the first record is used.
 ///
 /// The directory must be one that no other user can change, see [`Directory`]; the library writes a line where it is not.
 ///
 /// A process may have several libraries of ours: malloc's, preloaded, and one that it is linked with or loads. The file is the first one's, which
 /// the C interface sees to be malloc's; the figures of the others stay private.
-pub fn init(directory: Option<&[u8]>, facts: impl FnOnce(&Header)) {
+pub fn init(directory: Option<&[u8]>, reader: Option<u64>, facts: impl FnOnce(&Header)) {
+    READER.store(reader.and_then(|id| u32::try_from(id).ok()).unwrap_or(0), Relaxed);
     if let Some(directory) = directory.filter(|d| !d.is_empty() && d.len() < os::env::VALUE_BYTES) {
         // The kernel would follow a link before a slash at the end.
         let bytes = 1 + directory.iter().rposition(|&byte| byte != b'/').unwrap_or(0);
@@ -186,9 +192,7 @@ pub fn finish() {
     if !PUBLISHED.load(Relaxed) {
         return;
     }
-    let [reader] = os::env::lookup(["USLAB_SNAPSHOT_READER"]);
-    let reader = reader.and_then(|value| value.as_number());
-    if reader == Some(u64::from(os::file::parent_process_id())) {
+    if READER.load(Relaxed) == os::file::parent_process_id() {
         header().finished.store(1, Release);
     } else {
         PUBLISHED.store(false, Relaxed);

@@ -10,8 +10,8 @@
 //! signals that a limit was hit, and in every wait while more than half of a limit is used. Everything is in fixed memory.
 //!
 //! All of it can be lacking, and any of it can go away while the program runs: the program closes all descriptors, is moved to
-//! another cgroup, its manager leaves. A fork child shares its parent's descriptors, and with them what they tell: it
-//! should drop the sources that it inherited and detect its own. Must never: spin, block without an end, or touch a descriptor that has become the program's.
+//! another cgroup, its manager leaves. A fork child shares its parent's descriptors, and with them what they tell: its
+//! handler closes them (`os::kept`), and its own thread detects its own. Must never: spin, block without an end, or touch a descriptor that has become the program's.
 
 mod cgroup;
 mod choice;

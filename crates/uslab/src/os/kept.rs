@@ -1,0 +1,59 @@
+//! The descriptors that the library keeps open, so that a fork child can close its copies.
+//!
+//! A child that kept them would hold what they stand for: the kernel's trigger of a pressure file,
+//! a manager's socket that never ends, and one set more with each generation of children. The
+//! thread that owns them is not in the child, so that they are listed here. The identity of the
+//! file is listed too: a number that has become another file is the program's and stays open.
+
+use core::sync::atomic::{
+    AtomicI32, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+};
+
+/// More than one thread's sources and those that replace them.
+const MAX_KEPT: usize = 8;
+
+/// One descriptor; all zero: none.
+struct Kept {
+    /// Its number and one more.
+    number: AtomicI32,
+    device: AtomicU64,
+    inode: AtomicU64,
+}
+
+static KEPT: [Kept; MAX_KEPT] =
+    [const { Kept { number: AtomicI32::new(0), device: AtomicU64::new(0), inode: AtomicU64::new(0) } };
+        MAX_KEPT];
+
+/// A place that is being filled in.
+const CLAIMED: i32 = -1;
+
+/// Lists a descriptor. Without room for it, a fork child keeps its copy.
+pub(super) fn note(fd: i32, device: u64, inode: u64) {
+    let claimed = KEPT.iter().find(|kept| kept.number.compare_exchange(0, CLAIMED, AcqRel, Relaxed).is_ok());
+    if let Some(kept) = claimed {
+        kept.device.store(device, Relaxed);
+        kept.inode.store(inode, Relaxed);
+        kept.number.store(fd + 1, Release);
+    }
+}
+
+/// Takes it off the list; before it is closed, or once it is known to be another file.
+pub(super) fn forget(fd: i32, device: u64, inode: u64) {
+    let is_it = |kept: &&Kept| {
+        kept.number.load(Acquire) == fd + 1
+            && (kept.device.load(Relaxed), kept.inode.load(Relaxed)) == (device, inode)
+    };
+    if let Some(kept) = KEPT.iter().find(is_it) {
+        kept.number.store(0, Release);
+    }
+}
+
+/// In a fork child: closes what is listed and still is what was opened.
+pub fn close_in_child() {
+    for kept in &KEPT {
+        let number = kept.number.swap(0, AcqRel);
+        if number > 0 {
+            super::pressure::close_if(number - 1, kept.device.load(Relaxed), kept.inode.load(Relaxed));
+        }
+    }
+}

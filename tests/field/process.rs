@@ -1,0 +1,124 @@
+//! Processes: fork beside streams, children of `vfork`, children that no handler prepared, modules
+//! with a malloc of their own.
+
+use crate::{compile, run};
+use uslab_tests::harness::{Mode, Program, Scratch, tool};
+
+both_modes! {
+    fork_beside_streams => streams,
+    vfork_shares_memory => shares,
+    vfork_keeps_errno_and_signals => keeps,
+    vfork_parent_knows_its_cpu => knows_its_cpu,
+    vfork_storm => storms,
+    vfork_in_vfork => nests,
+    vfork_child_starts_no_thread => starts_no_thread,
+    vfork_where_rseq_is_refused => falls_back,
+    raw_clone_has_its_own_thread => has_its_own_thread,
+    fork_child_has_no_descriptors => has_no_descriptors,
+    deepbind_is_taken_off => deepbind,
+    deepbind_on_demand => deepbind_left,
+    php_with_modules => php,
+}
+
+fn streams(mode: Mode) {
+    run("fork_streams", &[], mode);
+}
+
+/// Runs one check of a program in its directory; the program must end with the line `ok`, and the
+/// output must start with `start`.
+fn check(scratch: &Scratch, program: Program, mode: Mode, start: &str) {
+    let outcome = program.run_clean(scratch, mode);
+    outcome.expect(outcome.stdout().ends_with("ok\n"), "the program did not say that it ended");
+    outcome.expect(outcome.stdout().starts_with(start), &format!("the output does not start with {start}"));
+}
+
+fn vfork(check: &str, mode: Mode) {
+    run("vfork", &[check], mode);
+}
+
+fn shares(mode: Mode) {
+    vfork("shares", mode);
+}
+
+fn keeps(mode: Mode) {
+    vfork("keeps", mode);
+}
+
+fn knows_its_cpu(mode: Mode) {
+    vfork("knows_its_cpu", mode);
+}
+
+fn storms(mode: Mode) {
+    vfork("storms", mode);
+}
+
+fn nests(mode: Mode) {
+    vfork("nests", mode);
+}
+
+fn starts_no_thread(mode: Mode) {
+    vfork("starts_no_thread", mode);
+}
+
+/// A child that cannot be registered has a copy of the memory; one that needs no registration
+/// shares it all the same.
+fn falls_back(mode: Mode) {
+    let scratch = Scratch::new("vfork");
+    let program = Program::new(compile(&scratch, "vfork", &[])).arg("falls_back");
+    check(&scratch, program, mode, if mode == Mode::Rseq { "copied" } else { "shared" });
+}
+
+fn has_its_own_thread(mode: Mode) {
+    run("raw_clone", &["thread"], mode);
+}
+
+/// Its source is a pipe of the test's own: other machines have neither pressure files nor cgroups.
+fn has_no_descriptors(mode: Mode) {
+    let scratch = Scratch::new("raw-clone");
+    let program = compile(&scratch, "raw_clone", &[]);
+    let pipe = scratch.join("pressure");
+    let made = Program::new(tool("mkfifo", "coreutils")).arg(&pipe).run_clean(&scratch, Mode::Plain);
+    made.expect(made.succeeded(), "no pipe");
+    let program = Program::new(program).arg("descriptors");
+    let program = program.env("USLAB_PRESSURE", "systemd").env("MEMORY_PRESSURE_WATCH", &pipe);
+    check(&scratch, program, mode, "");
+}
+
+/// The program, its module where only its RUNPATH leads, and another where only the module's does.
+fn run_deepbind(mode: Mode, left: bool, start: &str) {
+    let scratch = Scratch::new("deepbind");
+    let module = ["-shared", "-fPIC", "-Wl,--enable-new-dtags,-rpath,$ORIGIN/inner"];
+    for (directory, name) in [("outer", "deepbind_module"), ("outer/inner", "deepbind_inner")] {
+        let built = compile(&scratch, "deepbind_module", &module);
+        std::fs::create_dir_all(scratch.join(directory)).expect("a directory");
+        std::fs::rename(built, scratch.join(directory).join(name)).expect("a module in its place");
+    }
+    let program = compile(&scratch, "deepbind", &["-Wl,--enable-new-dtags,-rpath,$ORIGIN/outer"]);
+    let program = Program::new(program).arg("deepbind_module");
+    let program = if left { program.env("USLAB_DEEPBIND", "1") } else { program };
+    check(&scratch, program, mode, start);
+}
+
+fn deepbind(mode: Mode) {
+    run_deepbind(mode, false, "same malloc");
+}
+
+fn deepbind_left(mode: Mode) {
+    run_deepbind(mode, true, "other malloc");
+}
+
+/// Debian's PHP opens its modules with the flag.
+fn php(mode: Mode) {
+    let scratch = Scratch::new("php");
+    let script = scratch.write(
+        "rows.php",
+        "<?php $db = new PDO('sqlite::memory:'); $db->exec('create table t(a, b)');\n\
+         for ($i = 0; $i < 2000; $i++) $db->exec(\"insert into t values($i, 'row $i')\");\n\
+         $rows = $db->query('select * from t order by a desc')->fetchAll();\n\
+         echo count($rows), ' ', md5(json_encode($rows)), \"\\n\", \"ok\\n\";\n",
+    );
+    let program = Program::new(tool("php", "php-cli php-sqlite3")).arg(script);
+    let plain = program.run_clean(&scratch, Mode::Plain).stdout();
+    let outcome = program.run_clean(&scratch, mode);
+    outcome.expect(plain.ends_with("ok\n") && outcome.stdout() == plain, "other output than without");
+}
