@@ -9,7 +9,6 @@ use uslab_tests::harness::{Mode, Outcome, Program, Scratch, tool};
 
 /// Makes the tests `rseq` and `locked`, in a module of the check's name, of the function
 /// `check(Mode)` beside it.
-#[allow(unused_macros)]
 macro_rules! both_modes {
     ($($name:ident => $check:ident),+ $(,)?) => {$(
         mod $name {
@@ -26,9 +25,10 @@ macro_rules! both_modes {
     )+};
 }
 
+mod memory;
+
 /// Compiles `tests/field/SOURCE.c` into the scratch directory, with `flags` behind the usual ones.
 /// The compiler takes no call of the malloc family for one that it may leave out.
-#[allow(dead_code)]
 fn compile(scratch: &Scratch, source: &str, flags: &[&str]) -> PathBuf {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("field").join(format!("{source}.c"));
     let program = scratch.join(source);
@@ -47,7 +47,6 @@ fn compile(scratch: &Scratch, source: &str, flags: &[&str]) -> PathBuf {
 
 /// Compiles `tests/field/SOURCE.c`, runs it on the preloaded library in `mode`, and asks that it
 /// ends well, with the line `ok`.
-#[allow(dead_code)]
 fn run(source: &str, args: &[&str], mode: Mode) -> Outcome {
     let scratch = Scratch::new(source);
     let program = compile(&scratch, source, &[]);
