@@ -27,6 +27,7 @@ macro_rules! both_modes {
 
 mod figures;
 mod process;
+mod memory;
 
 /// Compiles `tests/field/SOURCE.c` into the scratch directory, with `flags` behind the usual ones.
 /// The compiler takes no call of the malloc family for one that it may leave out.

@@ -80,6 +80,15 @@ pub fn next_address(bytes: usize) -> Option<usize> {
     Some(address as usize)
 }
 
+/// Whether there is memory behind the page at `start`: in a fresh mapping only where the program asked the
+/// kernel for it beforehand (`mlockall(MCL_FUTURE)`).
+pub fn is_resident(start: usize) -> bool {
+    let mut residence = 0u8;
+    // SAFETY: the answer for one page is one byte; an address that is not mapped is an error.
+    let ok = unsafe { libc::mincore(start as *mut _, 1, &raw mut residence) } == 0;
+    ok && residence & 1 != 0
+}
+
 /// Unmaps whole system pages, and gives back the memory behind them and what limits counted for them.
 /// False, with nothing changed, where the process has too many mappings to split one.
 ///

@@ -41,6 +41,8 @@ struct Arena {
     committed_bytes: AtomicUsize,
     /// Bytes of chunks that are mapped. Under the buddy's lock, like the tables.
     mapped_bytes: AtomicUsize,
+    /// Fresh chunks come with all their memory: the program locks what it maps.
+    is_populated: AtomicBool,
     map: Table,
     descriptors: Table,
     chunks: Table,
@@ -51,6 +53,7 @@ static ARENA: Arena = Arena {
     base: AtomicUsize::new(0),
     committed_bytes: AtomicUsize::new(0),
     mapped_bytes: AtomicUsize::new(0),
+    is_populated: AtomicBool::new(false),
     map: Table::new(),
     descriptors: Table::new(),
     chunks: Table::new(),
@@ -98,16 +101,21 @@ pub(super) struct Grown {
 
 /// Maps `wanted` chunks behind the bound, or `least` where so many are refused; `None` if those are, too.
 ///
+/// Where the kernel brings the memory at once, only `least` are mapped.
 /// Where other mappings stand in the way, the chunks up to behind them become absent. Under the buddy's
 /// lock, as all that maps or unmaps chunks.
 pub(super) fn grow(wanted: usize, least: usize) -> Option<Grown> {
     let bound = chunks_committed();
     let room = (reserved_pages() / CHUNK_PAGES).checked_sub(bound)?;
+    let wanted = if ARENA.is_populated.load(Relaxed) { least } else { wanted.max(least) };
     let mut placed = Placed::Refused;
-    for count in [wanted.max(least), least] {
+    for count in [wanted, least] {
         if count > 0 && count <= room {
             placed = commit(bound, count);
             if placed == Placed::Mapped {
+                if memory::is_resident(address_of_chunk(bound)) {
+                    ARENA.is_populated.store(true, Relaxed);
+                }
                 return Some(Grown { first: bound, count });
             }
         }

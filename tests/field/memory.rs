@@ -1,0 +1,70 @@
+//! Memory that is short of something: locked, limited in what may be mapped, or with other mappings in the
+//! heap's way.
+
+use crate::{compile, run};
+use uslab_tests::harness::{Mode, Program, Scratch};
+
+both_modes!(
+    locked_unprivileged => unprivileged_programs_lock_their_memory,
+    locked_refused => frees_do_not_retry_what_the_kernel_refuses,
+    locked_kept => locked_memory_stays_until_it_is_asked_for,
+    address_space_later => a_limit_set_late_leaves_room_for_stacks_and_maps,
+    address_space_back => addresses_go_back_under_a_limit,
+    data_back => commit_goes_back_under_a_limit,
+    address_space_start => works_in_256_mib,
+    in_the_way => grows_past_other_mappings,
+);
+
+fn unprivileged_programs_lock_their_memory(mode: Mode) {
+    let scratch = Scratch::new("locked-unprivileged");
+    let program = compile(&scratch, "locked", &[]);
+    for how in ["current", "future", "both"] {
+        for when in ["before", "after"] {
+            let outcome = Program::new(&program).args(["unprivileged", how, when]).run_clean(&scratch, mode);
+            outcome.expect(outcome.stdout() == "ok\n", &format!("{how} {when}"));
+        }
+    }
+}
+
+fn frees_do_not_retry_what_the_kernel_refuses(mode: Mode) {
+    run("locked", &["refused"], mode);
+}
+
+fn locked_memory_stays_until_it_is_asked_for(mode: Mode) {
+    run("locked", &["kept"], mode);
+}
+
+fn a_limit_set_late_leaves_room_for_stacks_and_maps(mode: Mode) {
+    run("address_space", &["later"], mode);
+}
+
+/// With the background thread, and without: then the program asks.
+fn limited(what: &str, mode: Mode) {
+    let scratch = Scratch::new(what);
+    let program = compile(&scratch, "address_space", &[]);
+    for reaper in ["1", "0"] {
+        let limited = Program::new(&program).arg(what).env("USLAB_REAPER", reaper);
+        let outcome = limited.run_clean(&scratch, mode);
+        outcome.expect(outcome.stdout() == "ok\n", &format!("USLAB_REAPER={reaper}"));
+    }
+}
+
+fn addresses_go_back_under_a_limit(mode: Mode) {
+    limited("as", mode);
+}
+
+fn commit_goes_back_under_a_limit(mode: Mode) {
+    limited("data", mode);
+}
+
+fn works_in_256_mib(mode: Mode) {
+    let scratch = Scratch::new("address-space-start");
+    let program = compile(&scratch, "address_space", &[]);
+    let limited = Program::new(program).arg("start").address_space_kib(256 << 10);
+    let outcome = limited.run_clean(&scratch, mode);
+    outcome.expect(outcome.stdout() == "ok\n", "it did not say that it ended");
+}
+
+fn grows_past_other_mappings(mode: Mode) {
+    run("in_the_way", &[], mode);
+}
