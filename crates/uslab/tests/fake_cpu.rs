@@ -193,6 +193,8 @@ fn random_programs_over_fake_cpus_agree_with_the_oracle() {
         return;
     }
     let cpus = uslab::os::cpu::possible_cpus().unwrap().min(uslab::rseq::MAX_CPUS);
+    // Locked mode must do with more CPUs than there are slots.
+    let cpus = if uslab::mode() == uslab::Mode::Locked { 3 * cpus + 1 } else { cpus };
     let first = CacheBuilder::new("first").build_raw(8).unwrap();
     // SAFETY: the library is set up, this is the one test of the program, and the guard stays on this thread.
     let cpu = unsafe { FakeCpu::start(0) };

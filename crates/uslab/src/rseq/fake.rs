@@ -43,7 +43,7 @@ impl FakeCpu {
         fake
     }
 
-    /// Moves to another CPU, which must be a possible one of this machine.
+    /// Moves to another CPU; where sequences run, it must be a possible one of this machine.
     pub fn set(&self, cpu: usize) {
         FAKE.store(cpu as u32 + 1, Relaxed);
         // cpu_id_start and cpu_id, the two halves of the first word.

@@ -1,0 +1,140 @@
+//! `membarrier` is refused after start, by a seccomp filter: caches are drained, destroyed and forked all the same.
+//!
+//! Threads that own stamped objects meet drains, caches that come and go, and forks. Nothing may have two owners, and
+//! where no thread uses a cache it must still be emptied and destroyed. In locked mode there is nothing to refuse.
+#![cfg(not(loom))]
+
+#[path = "support/again.rs"]
+mod again;
+#[allow(dead_code, reason = "shared with a test that starts threads in children")]
+#[path = "storm/child.rs"]
+mod child;
+#[path = "support/modes.rs"]
+mod modes;
+#[path = "storm/stamp.rs"]
+mod stamp;
+
+use modes::in_both_modes;
+use std::ptr::{NonNull, null_mut};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use uslab::stats::layout::{REASON_FORCED, REASON_NO_MEMBARRIER};
+use uslab::{CacheBuilder, Mode, RawCache};
+
+const BYTES: usize = 64;
+const USERS: u32 = 3;
+const ROUNDS: usize = 60;
+
+/// Refuses the call to this thread, and to all that it starts.
+fn refuse_membarrier() {
+    let step = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
+    let mut steps = [
+        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+        step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, libc::SYS_membarrier as u32),
+        step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+        step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
+    // SAFETY: the kernel copies the program, which is as long as it says.
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program), 0);
+        assert_ne!(libc::syscall(libc::SYS_membarrier, 0, 0, 0), 0, "the filter does not hold");
+    }
+}
+
+fn take(cache: &RawCache, n: usize, owner: u32) -> Vec<NonNull<u8>> {
+    let objects: Vec<_> = (0..n).map(|_| cache.alloc().expect("memory")).collect();
+    for &object in &objects {
+        assert_eq!(stamp::stamp(object, BYTES, owner), Ok(()), "an object has two owners");
+    }
+    objects
+}
+
+fn give_back(cache: &RawCache, objects: Vec<NonNull<u8>>, owner: u32) {
+    for object in objects {
+        assert!(stamp::unstamp(object, BYTES, owner), "an object in use was written to");
+        // SAFETY: ours until now, and freed once.
+        unsafe { cache.free(object) };
+    }
+}
+
+/// Objects in a cache's sheaves.
+fn in_sheaves(cache: &RawCache) -> i64 {
+    uslab::cache::account_all();
+    uslab::stats::record(cache.core().id()).sheaf_free.load(Relaxed)
+}
+
+/// What a child finds: its objects unharmed, nothing in slots, which it cannot trust, and a library that works.
+/// `few` has a sheaf in a slot and none in barns.
+fn live_on(cache: &RawCache, few: &RawCache, kept: &[NonNull<u8>], owner: u32) -> Result<(), &'static str> {
+    if uslab::mode() == Mode::Rseq && in_sheaves(few) != 0 {
+        return Err("sheaves that may have changed while they were copied are trusted");
+    }
+    let mut objects = [null_mut(); 500];
+    if !cache.alloc_bulk(&mut objects) {
+        return Err("no memory");
+    }
+    if kept.iter().any(|object| objects.contains(&object.as_ptr())) {
+        return Err("an object in use was handed out");
+    }
+    // SAFETY: just allocated, unused.
+    unsafe { cache.free_bulk(&objects) };
+    cache.shrink();
+    uslab::release_memory();
+    if !kept.iter().all(|&object| stamp::is_owned_by(object, BYTES, owner)) {
+        return Err("an object in use was written to");
+    }
+    let own = CacheBuilder::new("child").build_raw(BYTES).map_err(|_| "no cache in the child")?;
+    if !own.alloc_bulk(&mut objects) {
+        return Err("no memory in the child's cache");
+    }
+    // SAFETY: as above.
+    unsafe { own.free_bulk(&objects) };
+    own.destroy().map_err(|_| "the child's cache lost an object")
+}
+
+#[test]
+fn without_barriers_nothing_has_two_owners_and_nothing_is_lost() {
+    in_both_modes(
+        "without_barriers_nothing_has_two_owners_and_nothing_is_lost",
+        &[("USLAB_REAPER", "0")],
+        || {
+            let cache = CacheBuilder::new("refused").build_raw(BYTES).unwrap();
+            give_back(&cache, take(&cache, 10, 1), 1);
+            let few = CacheBuilder::new("few").build_raw(BYTES).unwrap();
+            refuse_membarrier();
+            let stop = AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                for user in 1..=USERS {
+                    let (cache, stop) = (&cache, &stop);
+                    scope.spawn(move || {
+                        while !stop.load(Relaxed) {
+                            give_back(cache, take(cache, 90, user), user);
+                        }
+                    });
+                }
+                let kept = take(&cache, 200, 99);
+                for _ in 0..ROUNDS {
+                    for _ in 0..200 {
+                        cache.shrink();
+                    }
+                    uslab::release_memory();
+                    let brief = CacheBuilder::new("brief").build_raw(BYTES).unwrap();
+                    give_back(&brief, take(&brief, 300, 98), 98);
+                    brief.destroy().expect("an object was lost");
+                    give_back(&few, take(&few, 3, 97), 97);
+                    assert!(in_sheaves(&few) > 0);
+                    let child = child::fork(|| live_on(&cache, &few, &kept, 99));
+                    child::wait(child).unwrap();
+                }
+                give_back(&cache, kept, 99);
+                stop.store(true, Relaxed);
+            });
+            cache.destroy().expect("an object was lost");
+            few.destroy().expect("an object was lost");
+            let reason = uslab::stats::header().mode_reason.load(Relaxed);
+            let expected = if uslab::mode() == Mode::Rseq { REASON_NO_MEMBARRIER } else { REASON_FORCED };
+            assert_eq!(reason, expected, "the figures say that barriers are refused");
+        },
+    );
+}
