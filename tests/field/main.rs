@@ -54,3 +54,4 @@ fn run(source: &str, args: &[&str], mode: Mode) -> Outcome {
 }
 
 mod scheduling;
+mod starts;
