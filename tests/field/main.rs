@@ -62,3 +62,4 @@ mod membarrier;
 mod realtime;
 mod scheduling;
 mod surroundings;
+mod starts;

@@ -22,7 +22,12 @@ extern "C" fn uslab_malloc_flags(size: usize, flags: c_uint) -> *mut c_void {
     }
     let zero = flags & USLAB_ZERO != 0;
     if flags & USLAB_NORECLAIM == 0 {
-        return if zero { malloc::zeroed(size) } else { malloc::malloc_for::<malloc::Program>(size) }.cast();
+        let object = if zero {
+            malloc::zeroed_for::<malloc::Program>(size)
+        } else {
+            malloc::malloc_for::<malloc::Program>(size)
+        };
+        return object.cast();
     }
     let object = malloc::malloc_noreclaim(size);
     if zero && !object.is_null() {
@@ -34,7 +39,7 @@ extern "C" fn uslab_malloc_flags(size: usize, flags: c_uint) -> *mut c_void {
 
 #[unsafe(no_mangle)]
 extern "C" fn uslab_calloc(count: usize, size: usize) -> *mut c_void {
-    malloc::calloc(count, size).cast()
+    malloc::calloc_for::<malloc::Program>(count, size).cast()
 }
 
 /// # Safety
@@ -42,7 +47,7 @@ extern "C" fn uslab_calloc(count: usize, size: usize) -> *mut c_void {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn uslab_realloc(pointer: *mut c_void, size: usize) -> *mut c_void {
     // SAFETY: the caller's promise.
-    unsafe { malloc::realloc(pointer.cast(), size).cast() }
+    unsafe { malloc::realloc_for::<malloc::Program>(pointer.cast(), size).cast() }
 }
 
 /// # Safety

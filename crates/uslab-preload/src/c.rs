@@ -19,7 +19,7 @@ pub extern "C" fn malloc(size: usize) -> *mut c_void {
 /// C23 7.24.3.2.
 #[unsafe(no_mangle)]
 pub extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
-    malloc::calloc(count, size).cast()
+    malloc::calloc_for::<Unknown>(count, size).cast()
 }
 
 /// C23 7.24.3.3.
@@ -44,7 +44,7 @@ pub unsafe extern "C" fn realloc(pointer: *mut c_void, size: usize) -> *mut c_vo
             malloc::free(pointer.cast());
             return ptr::null_mut();
         }
-        malloc::realloc(pointer.cast(), size).cast()
+        malloc::realloc_for::<Unknown>(pointer.cast(), size).cast()
     }
 }
 

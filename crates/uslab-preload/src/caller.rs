@@ -1,21 +1,21 @@
-//! Who called `malloc`: the program, or the C library and the dynamic loader.
+//! Who called `malloc`, `calloc` or `realloc`: the program, or the C library and the dynamic loader.
 //!
 //! Where there is much memory the slow path starts the background thread, and starting one takes locks of the C library: among them those that
-//! it holds where it calls `malloc` itself (while it loads a library, or takes one thread's storage apart). So only calls from elsewhere may do it. `malloc` and its slow path
-//! are left by jumps, so that at their end the return address is still the caller's:
+//! it holds where it calls `malloc` itself (while it loads a library, or takes one thread's storage apart). So only calls from elsewhere may do it. The functions and
+//! their slow paths are left by jumps, so that at their end the return address is still the caller's:
 //!
 //! ```text
 //!   program ──call──▶ malloc ──jump──▶ malloc_slow ──jump──▶ Unknown::serve:  caller = [stack]; jump serve_from
 //! ```
 //!
-//! A call that did not jump would show this library as the caller, and start nothing. Must never: guess that a caller is the program.
+//! `calloc` and `realloc` do the same by `serve_zeroed` and `serve_resized`. A call that did not jump would show this library as the caller, and start nothing. Must never: guess that a caller is the program.
 
 use core::arch::naked_asm;
 use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 use uslab::malloc::{self, Caller};
 
-/// A caller of the C function `malloc`.
+/// A caller of the C functions `malloc`, `calloc` and `realloc`.
 pub struct Unknown;
 
 impl Caller for Unknown {
@@ -35,10 +35,55 @@ impl Caller for Unknown {
             serve_from = sym serve_from,
         );
     }
+
+    #[unsafe(naked)]
+    extern "C" fn serve_zeroed(size: usize) -> *mut u8 {
+        // serve_zeroed_from(size, return address)
+        #[cfg(target_arch = "x86_64")]
+        naked_asm!(
+            "mov rsi, [rsp]", // caller = *stack
+            "jmp {serve_zeroed_from}",
+            serve_zeroed_from = sym serve_zeroed_from,
+        );
+        #[cfg(target_arch = "aarch64")]
+        naked_asm!(
+            "mov x1, x30", // caller = link register
+            "b {serve_zeroed_from}",
+            serve_zeroed_from = sym serve_zeroed_from,
+        );
+    }
+
+    #[unsafe(naked)]
+    unsafe extern "C" fn serve_resized(pointer: *mut u8, size: usize, old: usize) -> *mut u8 {
+        // serve_resized_from(pointer, size, old, return address)
+        #[cfg(target_arch = "x86_64")]
+        naked_asm!(
+            "mov rcx, [rsp]", // caller = *stack
+            "jmp {serve_resized_from}",
+            serve_resized_from = sym serve_resized_from,
+        );
+        #[cfg(target_arch = "aarch64")]
+        naked_asm!(
+            "mov x3, x30", // caller = link register
+            "b {serve_resized_from}",
+            serve_resized_from = sym serve_resized_from,
+        );
+    }
 }
 
 extern "C" fn serve_from(size: usize, caller: usize) -> *mut u8 {
     if is_program(caller) { malloc::tend_and_serve(size) } else { malloc::serve(size) }
+}
+
+extern "C" fn serve_zeroed_from(size: usize, caller: usize) -> *mut u8 {
+    malloc::serve_zeroed(size, || is_program(caller))
+}
+
+/// # Safety
+/// As `malloc::serve_resized`.
+unsafe extern "C" fn serve_resized_from(pointer: *mut u8, size: usize, old: usize, caller: usize) -> *mut u8 {
+    // SAFETY: the caller's promise.
+    unsafe { malloc::serve_resized(pointer, size, old, || is_program(caller)) }
 }
 
 /// Where the C library, the loader and this library lie: start and end of each.

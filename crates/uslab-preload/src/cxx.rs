@@ -163,7 +163,7 @@ pub extern "C-unwind" fn _Znwm(size: usize) -> *mut c_void {
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn _ZnwmRKSt9nothrow_t(size: usize, tag: *const c_void) -> *mut c_void {
     if ours() {
-        let object = malloc::malloc(size);
+        let object = malloc::malloc_for::<malloc::Program>(size);
         if !object.is_null() {
             return object.cast();
         }
@@ -202,7 +202,7 @@ pub extern "C-unwind" fn _Znam(size: usize) -> *mut c_void {
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn _ZnamRKSt9nothrow_t(size: usize, tag: *const c_void) -> *mut c_void {
     if ours() {
-        let object = malloc::malloc(size);
+        let object = malloc::malloc_for::<malloc::Program>(size);
         if !object.is_null() {
             return object.cast();
         }

@@ -27,14 +27,14 @@ const LONG_MS: u64 = 60_000;
 /// Long enough for the next look, which may be 100 ms after the last.
 const LOOK_MS: u64 = 300;
 
-const STALL: Option<Pressure> = Some(Pressure { kind: Kind::Systemd, wanted: Wanted::Share });
+const STALL: Option<Pressure> = Some(Pressure { kind: Kind::Systemd, wanted: Wanted::Share, swapped: false });
 
 fn bytes(bytes: u64) -> Option<Pressure> {
-    Some(Pressure { kind: Kind::CgroupHeadroom, wanted: Wanted::Bytes(bytes as usize) })
+    Some(Pressure { kind: Kind::CgroupHeadroom, wanted: Wanted::Bytes(bytes as usize), swapped: false })
 }
 
 fn share() -> Option<Pressure> {
-    Some(Pressure { kind: Kind::CgroupHeadroom, wanted: Wanted::Share })
+    Some(Pressure { kind: Kind::CgroupHeadroom, wanted: Wanted::Share, swapped: false })
 }
 
 fn fifo(fake: &Fake) -> PathBuf {

@@ -6,6 +6,7 @@
 //!   storm-locked   the same without
 //!   killed         three caches that never shrink, under a memory limit: the kernel must kill them
 //!   limits         the same program with reclaim: it must not, and hits nearly as often as the simulation
+//!   swap           a program whose memory is swapped out: pressure must ask for twice as much
 //! ```
 //!
 //! How long a guest may take follows from what it does, and is generous: emulated CPUs share those of the host.
@@ -20,7 +21,7 @@ use std::time::Duration;
 /// The library's tests that a storm runs, as `cargo test --test` knows them.
 pub const STORMS: &[&str] = &["sequences", "threads", "fork"];
 /// The programs of `uslab-vm-guest` that guests run, beside its first process.
-pub const PROGRAMS: &[&str] = &["vm-boots", "three-caches"];
+pub const PROGRAMS: &[&str] = &["vm-boots", "three-caches", "swapped-out"];
 /// What a guest needs beyond what its programs ask for, to boot and to end.
 const OVERHEAD: Duration = Duration::from_secs(120);
 /// Requests a second to caches that shrink: about half of what two CPUs of a host can emulate.
@@ -42,6 +43,8 @@ pub struct Case {
     pub what: &'static str,
     /// What the guest's first process is told, and how long the guest may live.
     pub plan: fn(&Options, &Sizes) -> (Vec<String>, Duration),
+    /// Whether the guest has a disk.
+    pub has_disk: bool,
     /// Whether what came of it is right; a line for the user.
     pub judge: fn(&Outcome, &Host) -> Result<String>,
 }
@@ -51,35 +54,50 @@ pub const CASES: &[Case] = &[
     Case {
         name: "boots",
         what: "8 CPUs, 2 nodes, PSI, the memory controller, restartable sequences",
+        has_disk: false,
         plan: |_, _| (words("vm-boots"), OVERHEAD),
         judge: |outcome, _| passed(outcome),
     },
     Case {
         name: "storm",
         what: "the library's many-thread tests, with restartable sequences",
+        has_disk: false,
         plan: |_, _| storm(""),
         judge: |outcome, _| passed(outcome),
     },
     Case {
         name: "storm-locked",
         what: "the same without restartable sequences",
+        has_disk: false,
         plan: |_, _| storm("USLAB_RSEQ=0 "),
         judge: |outcome, _| passed(outcome),
     },
     Case {
         name: "killed",
         what: "three caches that never shrink reach their memory limit and are killed",
+        has_disk: false,
         plan: |options, sizes| three_caches(options, sizes, "--no-reclaim".into()),
         judge: |outcome, _| was_killed(outcome),
     },
     Case {
         name: "limits",
         what: "the same with reclaim run to their end below the limit",
+        has_disk: false,
         plan: |options, sizes| {
             let own_loop = if options.own_loop { "--own-loop" } else { "" };
             three_caches(options, sizes, format!("--rate {RATE} {own_loop}"))
         },
         judge: stayed_below,
+    },
+    Case {
+        name: "swap",
+        what: "pressure asks for twice as much while memory is swapped out",
+        has_disk: true,
+        plan: |_, _| {
+            let told = "USLAB_PRESSURE=systemd,cgroup MEMORY_PRESSURE_WATCH=/tmp/pressure swapped-out";
+            (words(told), 2 * OVERHEAD)
+        },
+        judge: |outcome, _| counted_twice(outcome),
     },
 ];
 
@@ -211,6 +229,24 @@ fn stayed_below(outcome: &Outcome, host: &Host) -> Result<String> {
     Ok(told)
 }
 
+/// Within a tenth: what a pass asks for comes in whole batches.
+fn counted_twice(outcome: &Outcome) -> Result<String> {
+    passed(outcome)?;
+    let result = outcome.results.last().context("swapped-out gave no result")?;
+    let asked: Vec<f64> =
+        result["asked"].as_array().context("no figures")?.iter().filter_map(Value::as_f64).collect();
+    let [first, before, swapping, after] = asked[..] else { bail!("four reports were to be made: {result}") };
+    let is_about = |value: f64, expected: f64| (value / expected - 1.0).abs() < 0.1;
+    let told = format!(
+        "one report of pressure asked for {first} and {before} entries, for {swapping} while memory was swapped out, for {after} afterwards"
+    );
+    if first <= 0.0 || !is_about(before, first) || !is_about(swapping, 2.0 * first) || !is_about(after, first)
+    {
+        bail!("not twice as many: {told}");
+    }
+    Ok(told)
+}
+
 fn mib(bytes: u64) -> String {
     format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
 }
@@ -245,6 +281,24 @@ mod tests {
         assert!(was_killed(&ended(killed)).is_ok());
         let other = json!({"exit": -1, "signal": 9, "oom_kill": 0, "memory_peak": 5, "seconds": 1});
         assert!(was_killed(&ended(other)).is_err());
+    }
+
+    #[test]
+    fn swapping_must_double_what_is_asked_for_and_nothing_else() {
+        let judged = |asked: Value| {
+            let mut outcome = ended(json!({"program": "swapped-out", "exit": 0, "seconds": 1}));
+            outcome.results.push(json!({ "asked": asked }));
+            counted_twice(&outcome).is_ok()
+        };
+        assert!(judged(json!([1000, 1050, 1990, 1000])));
+        for asked in [
+            json!([1000, 1000, 1000, 1000]),
+            json!([1000, 1000, 2000, 2000]),
+            json!([0, 0, 0, 0]),
+            json!([1]),
+        ] {
+            assert!(!judged(asked));
+        }
     }
 
     #[test]

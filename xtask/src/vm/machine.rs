@@ -40,8 +40,14 @@ impl Machine {
     }
 
     /// The command that boots a guest: its console is the command's standard output; `words` go to the guest's first process, and
-    /// `parameters` to its kernel beside those that all guests have.
-    pub fn boot(&self, initramfs: &Path, parameters: &[String], words: &[String]) -> Command {
+    /// `parameters` to its kernel beside those that all guests have. The file `disk`, if there is one, is the guest's `/dev/nvme0n1`.
+    pub fn boot(
+        &self,
+        initramfs: &Path,
+        disk: Option<&Path>,
+        parameters: &[String],
+        words: &[String],
+    ) -> Command {
         let mut command = Command::new(QEMU);
         command.args(["-machine", "pc", "-accel", "tcg,thread=multi", "-cpu", "max"]);
         command.args(["-m", &format!("{}M", 2 * NODE_MIB), "-smp", &CPUS.to_string()]);
@@ -51,6 +57,11 @@ impl Machine {
             command.args(["-numa", &format!("node,nodeid={node},memdev=node{node},cpus={first}-{last}")]);
         }
         command.args(["-display", "none", "-nodefaults", "-serial", "stdio", "-no-reboot"]);
+        if let Some(disk) = disk {
+            // Of all disks the one whose driver is in the kernel itself.
+            command.args(["-drive", &format!("file={},if=none,id=disk,format=raw", disk.display())]);
+            command.args(["-device", "nvme,serial=disk,drive=disk"]);
+        }
         command.arg("-kernel").arg(&self.kernel).arg("-initrd").arg(initramfs);
         // A level of 1 lets a panic through and nothing else; `panic=-1` ends QEMU there and then. Pages stay on their nodes: to move one the
         // kernel interrupts all CPUs, and each interrupt waits until the host runs the CPU that it is for.
@@ -143,7 +154,7 @@ mod tests {
     #[test]
     fn a_guest_has_all_its_cpus_on_two_nodes_and_its_words_at_the_end() {
         let machine = Machine { kernel: "vmlinuz".into() };
-        let command = machine.boot(Path::new("initramfs"), &["a=b".into()], &["vm-boots".into()]);
+        let command = machine.boot(Path::new("initramfs"), None, &["a=b".into()], &["vm-boots".into()]);
         let line = crate::workspace::line_of(&command);
         assert!(line.contains("cpus=0-3") && line.contains("cpus=4-7"), "{line}");
         assert!(line.ends_with("numa_balancing=disable a=b -- vm-boots'"), "{line}");

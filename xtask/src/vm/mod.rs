@@ -122,6 +122,33 @@ impl Files {
     }
 }
 
+/// An empty disk's file, removed when it is dropped unless it is to be kept.
+struct Disk {
+    file: PathBuf,
+    keep: bool,
+}
+
+/// All that it is used for is swapping.
+const DISK_BYTES: u64 = 256 << 20;
+
+impl Files {
+    fn disk(&self, keep: bool) -> Result<Disk> {
+        let disk = Disk { file: self.initramfs.with_extension("disk"), keep };
+        // One hole: what is not written takes no room.
+        std::fs::File::create(&disk.file)?.set_len(DISK_BYTES)?;
+        Ok(disk)
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        if !self.keep {
+            // What cannot be removed lies in the build directory.
+            let _ = std::fs::remove_file(&self.file);
+        }
+    }
+}
+
 /// Builds the library's tests that storms run; their names and where they are.
 fn test_binaries(workspace: &Workspace) -> Result<Vec<(String, PathBuf)>> {
     let mut args = vec!["test", "-q", "--release", "--package", "uslab", "--no-run", "--message-format=json"];
@@ -170,7 +197,9 @@ impl Session<'_> {
             let (mut words, limit) = (case.plan)(&options, &sizes);
             // The guest's own limit holds when nobody is left to end it.
             words.insert(0, format!("limit={}", limit.as_secs()));
-            let mut command = self.machine.boot(&self.files.initramfs, &parameters, &words);
+            let disk = case.has_disk.then(|| self.files.disk(self.args.keep)).transpose()?;
+            let disk = disk.as_ref().map(|disk| disk.file.as_path());
+            let mut command = self.machine.boot(&self.files.initramfs, disk, &parameters, &words);
             if self.args.keep {
                 println!("$ {}", workspace::line_of(&command));
             }

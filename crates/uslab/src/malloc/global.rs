@@ -35,7 +35,7 @@ unsafe impl GlobalAlloc for Uslab {
     #[inline]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         if layout.align() <= super::ALIGN {
-            return super::zeroed(layout.size());
+            return super::zeroed_for::<super::Program>(layout.size());
         }
         let object = super::aligned_alloc(layout.align(), layout.size());
         if !object.is_null() {
@@ -53,7 +53,7 @@ unsafe impl GlobalAlloc for Uslab {
         }
         if old.is_none() && layout.align() <= super::ALIGN {
             // SAFETY: the caller's promise.
-            return unsafe { super::realloc(pointer, size) };
+            return unsafe { super::realloc_for::<super::Program>(pointer, size) };
         }
         // SAFETY: the caller promises a valid layout for the new size.
         let new = unsafe { self.alloc(Layout::from_size_align_unchecked(size, layout.align())) };

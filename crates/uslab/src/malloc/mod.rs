@@ -13,6 +13,7 @@
 //! signal handler that may have interrupted one of them.
 
 mod allocator;
+mod caller;
 pub mod classes;
 mod global;
 mod heap;
@@ -23,6 +24,7 @@ mod tests;
 
 #[cfg(feature = "allocator-api2")]
 pub use allocator::HeapAllocator;
+pub use caller::{Anybody, Caller, Program, serve, serve_resized, serve_zeroed, tend_and_serve};
 pub use global::Uslab;
 pub use heap::Heap;
 
@@ -32,7 +34,7 @@ use crate::os;
 use crate::pages;
 use crate::rseq;
 use crate::slab::{Misuse, report_misuse};
-use classes::{Class, SMALL_MOST_BYTES};
+use classes::Class;
 use core::ptr;
 
 /// Alignment of every result.
@@ -42,32 +44,6 @@ pub const ALIGN: usize = 16;
 #[inline(always)]
 pub fn malloc(size: usize) -> *mut u8 {
     malloc_for::<Anybody>(size)
-}
-
-/// Who asks, and may therefore be used to start the background thread: see [`crate::cache`].
-pub trait Caller {
-    /// The end of the slow path: [`serve`], or [`tend_and_serve`].
-    extern "C" fn serve(size: usize) -> *mut u8;
-}
-
-/// The C library, perhaps, with locks of its own in hand: it must not be made to start threads.
-pub struct Anybody;
-
-impl Caller for Anybody {
-    #[inline]
-    extern "C" fn serve(size: usize) -> *mut u8 {
-        serve(size)
-    }
-}
-
-/// The program.
-pub struct Program;
-
-impl Caller for Program {
-    #[inline]
-    extern "C" fn serve(size: usize) -> *mut u8 {
-        tend_and_serve(size)
-    }
 }
 
 /// [`malloc`] for a caller that is known.
@@ -94,23 +70,6 @@ extern "C" fn malloc_slow<C: Caller>(size: usize) -> *mut u8 {
         }
     }
     C::serve(size)
-}
-
-/// What no sheaf of this CPU can serve.
-#[inline(never)]
-pub extern "C" fn serve(size: usize) -> *mut u8 {
-    match Class::of(size) {
-        Some(class) => small::alloc(class),
-        None => large::alloc(size, ALIGN).map_or_else(out_of_memory, |(object, _)| object),
-    }
-}
-
-/// The same, and the background thread is started if there is much memory and none yet. Only for the program itself: the C library may hold locks
-/// that a new thread needs.
-#[inline(never)]
-pub extern "C" fn tend_and_serve(size: usize) -> *mut u8 {
-    start::tend_if_large();
-    serve(size)
 }
 
 /// [`malloc`], but where memory is used up it is not reclaimed: no callback of a shrinker runs in this call. For callers that hold what those may
@@ -228,8 +187,14 @@ pub unsafe fn free_aligned_sized(pointer: *mut u8, align: usize, size: usize) {
 /// `count · size` bytes of zeroes; null with ENOMEM if there is no memory or the product overflows.
 #[inline]
 pub fn calloc(count: usize, size: usize) -> *mut u8 {
+    calloc_for::<Anybody>(count, size)
+}
+
+/// [`calloc`] for a caller that is known.
+#[inline(always)]
+pub fn calloc_for<C: Caller>(count: usize, size: usize) -> *mut u8 {
     match count.checked_mul(size) {
-        Some(bytes) => zeroed(bytes),
+        Some(bytes) => zeroed_for::<C>(bytes),
         None => out_of_memory(),
     }
 }
@@ -237,20 +202,22 @@ pub fn calloc(count: usize, size: usize) -> *mut u8 {
 /// `size` bytes of zeroes. Pages that nobody has touched are not cleared again.
 #[inline]
 pub fn zeroed(size: usize) -> *mut u8 {
-    if size <= SMALL_MOST_BYTES {
-        let object = malloc(size);
+    zeroed_for::<Anybody>(size)
+}
+
+/// [`zeroed`] for a caller that is known.
+#[inline(always)]
+pub fn zeroed_for<C: Caller>(size: usize) -> *mut u8 {
+    if let Some(slots) = small::slots_for(size) {
+        // SAFETY: as in `malloc`.
+        let object = unsafe { rseq::pop(slots) };
         if !object.is_null() {
             // SAFETY: the object is ours and at least `size` bytes.
             unsafe { object.write_bytes(0, size) };
+            return object;
         }
-        return object;
     }
-    let Some((object, known_zero)) = large::alloc(size, ALIGN) else { return out_of_memory() };
-    if !known_zero {
-        // SAFETY: as above.
-        unsafe { object.write_bytes(0, size) };
-    }
-    object
+    C::serve_zeroed(size)
 }
 
 /// `size` bytes on a boundary of `align`, which must be a power of two; null with EINVAL or ENOMEM, for alignments beyond 1 GiB as well. Any size is allowed.
@@ -282,36 +249,34 @@ extern "C" fn aligned_alloc_slow(align: usize, size: usize) -> *mut u8 {
 ///
 /// # Safety
 /// As [`free`], unless null is returned.
+#[inline]
 pub unsafe fn realloc(pointer: *mut u8, size: usize) -> *mut u8 {
+    // SAFETY: the caller's promise.
+    unsafe { realloc_for::<Anybody>(pointer, size) }
+}
+
+/// [`realloc`] for a caller that is known.
+///
+/// # Safety
+/// As [`realloc`].
+#[inline(always)]
+pub unsafe fn realloc_for<C: Caller>(pointer: *mut u8, size: usize) -> *mut u8 {
     if pointer.is_null() {
-        return malloc(size);
+        return malloc_for::<C>(size);
     }
-    let Some(old) = usable_size_of(pointer) else {
-        report_unknown(pointer, "realloc");
-        return out_of_memory();
-    };
-    match Class::of(size) {
-        // A page run of a class's size (alignment beyond a page) is not that class's: it would be put there by `free_sized`.
-        Some(class) if class.bytes() == old && !large::is_run(pointer) => return pointer,
-        None if old > SMALL_MOST_BYTES => {
-            if large::resize(pointer, size) {
-                return pointer;
-            }
-            if let Some(moved) = large::move_to(pointer, size) {
-                return moved;
-            }
-        }
-        _ => {}
+    let Some(old) = usable_size_of(pointer) else { return report_unknown_to_realloc(pointer) };
+    // A page run of a class's size (alignment beyond a page) is not that class's: it would be put there by `free_sized`.
+    if Class::of(size).is_some_and(|class| class.bytes() == old) && !large::is_run(pointer) {
+        return pointer;
     }
-    let new = malloc(size);
-    if !new.is_null() {
-        // SAFETY: both are at least that long, and different objects.
-        unsafe {
-            ptr::copy_nonoverlapping(pointer, new, old.min(size));
-            free(pointer);
-        }
-    }
-    new
+    // SAFETY: the caller's promise.
+    unsafe { C::serve_resized(pointer, size, old) }
+}
+
+#[cold]
+fn report_unknown_to_realloc(pointer: *mut u8) -> *mut u8 {
+    report_unknown(pointer, "realloc");
+    out_of_memory()
 }
 
 /// Bytes that may be used at `pointer`, at least what was asked for; 0 for null and for what is none of ours.

@@ -1,6 +1,7 @@
 //! Tests of this layer, one behaviour each; programs of many steps are in `tests/properties/`.
 
 use super::classes::CLASSES;
+use super::classes::SMALL_MOST_BYTES;
 use super::*;
 use core::slice;
 

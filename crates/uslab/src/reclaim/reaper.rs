@@ -204,8 +204,8 @@ impl Ears {
     }
 }
 
-/// What a report of stalls, which names no bytes, is taken to ask for: a 32nd of the memory, and twice as much each time that another one follows
-/// within four seconds, which is two of the kernel's windows.
+/// The bytes that a report of pressure asks for. One of stalls names none: it is taken to ask for a 32nd of the memory, and twice as much each time
+/// that another one follows within four seconds, which is two of the kernel's windows. Where memory was swapped out any report counts twice.
 struct Share {
     shift: u32,
     last_ms: u64,
@@ -220,14 +220,18 @@ impl Share {
     }
 
     fn of(&mut self, pressure: Pressure) -> usize {
-        if let Wanted::Bytes(bytes) = pressure.wanted {
-            return bytes;
-        }
-        let now_ms = os::clock::coarse_ms();
+        let bytes = match pressure.wanted {
+            Wanted::Bytes(bytes) => bytes,
+            Wanted::Share => self.of_stall(os::clock::coarse_ms(), pages::held_bytes()),
+        };
+        if pressure.swapped { bytes.saturating_mul(2) } else { bytes }
+    }
+
+    fn of_stall(&mut self, now_ms: u64, held_bytes: usize) -> usize {
         let follows = now_ms.saturating_sub(self.last_ms) < Share::FOLLOWS_MS;
         self.shift = if follows { self.shift.saturating_sub(1).max(1) } else { Share::LEAST };
         self.last_ms = now_ms;
-        (pages::held_bytes() >> self.shift).max(pages::CHUNK_BYTES)
+        (held_bytes >> self.shift).max(pages::CHUNK_BYTES)
     }
 }
 
@@ -296,4 +300,28 @@ pub(super) fn reset_in_child() {
     PASSES.store(0, Relaxed);
     SOFT_RESTS_MS.store(0, Relaxed);
     os::doze::reset_in_child();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reclaim::sources::Kind;
+
+    #[test]
+    fn pressure_counts_twice_where_memory_was_swapped_out() {
+        let asked =
+            |wanted, swapped| Share::new().of(Pressure { kind: Kind::CgroupHeadroom, wanted, swapped });
+        assert_eq!(asked(Wanted::Bytes(1000), false), 1000);
+        assert_eq!(asked(Wanted::Bytes(1000), true), 2000);
+        assert_eq!(asked(Wanted::Bytes(usize::MAX), true), usize::MAX);
+        assert!(asked(Wanted::Share, true) >= 2 * pages::CHUNK_BYTES);
+    }
+
+    #[test]
+    fn a_stall_that_follows_asks_for_twice_as_much() {
+        let mut share = Share::new();
+        let held = 1 << 30;
+        let asked = [10_000, 12_000, 14_000, 18_001].map(|now_ms| share.of_stall(now_ms, held));
+        assert_eq!(asked, [held >> 5, held >> 4, held >> 3, held >> 5]);
+    }
 }

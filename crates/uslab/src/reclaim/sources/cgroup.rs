@@ -267,7 +267,7 @@ fn hits_of(read: &mut dyn FnMut(&mut [u8]) -> usize) -> Option<Hits> {
 }
 
 /// The number after `key` in a file of keys and values.
-fn value_in(directory: &Path, name: &[u8], key: &[u8]) -> Option<u64> {
+pub fn value_in(directory: &Path, name: &[u8], key: &[u8]) -> Option<u64> {
     let mut reader = open(directory, name).ok()?;
     let mut value = None;
     lines(&mut |buffer| reader.read(buffer), &mut |line| {
@@ -278,7 +278,7 @@ fn value_in(directory: &Path, name: &[u8], key: &[u8]) -> Option<u64> {
 }
 
 /// The number that a file consists of.
-fn bytes_in(directory: &Path, name: &[u8]) -> Option<u64> {
+pub fn bytes_in(directory: &Path, name: &[u8]) -> Option<u64> {
     let mut text = [0u8; 32];
     let used = open(directory, name).ok()?.read(&mut text);
     bytes_of(&text[..used])

@@ -4,6 +4,7 @@
 //!   stalls     at most one descriptor, the first of: what MEMORY_PRESSURE_WATCH names, the own cgroup's PSI, that of those above,
 //!              the system's                                                                             → "some": Share
 //!   headroom   memory.current against memory.high and memory.max of the own cgroup and those above    → Bytes, or Share
+//!   swap       whether memory of the process or its cgroup was swapped out since the last look        → either counts twice
 //! ```
 //!
 //! [`Sources::wait`] is the reaper's sleep: it waits for the descriptors, and looks at the headroom once a second, whenever the kernel
@@ -17,6 +18,7 @@ mod cgroup;
 mod choice;
 mod path;
 mod stall;
+mod swap;
 mod systemd;
 
 pub use choice::Choice;
@@ -28,6 +30,7 @@ use crate::os::{clock, report};
 use cgroup::{Headroom, Place};
 use path::Path;
 use stall::{APART_MS, Candidate, Row, Stall, Why};
+use swap::Swap;
 use systemd::{Request, Watch};
 
 /// Limits, and where the process stands, are looked at so often where nothing signals a change.
@@ -62,6 +65,8 @@ pub struct Pressure {
     pub kind: Kind,
     /// How much is to go.
     pub wanted: Wanted,
+    /// Memory of the process or of its cgroup was swapped out lately: the pressure counts twice.
+    pub swapped: bool,
 }
 
 /// What [`Sources`] look at, for tests that make their own.
@@ -90,6 +95,7 @@ pub struct Sources {
     systemd_why: Why,
     psi_why: Why,
     headroom: Headroom,
+    swap: Swap,
     looked_ms: u64,
     /// A limit's event was signalled since.
     signalled: bool,
@@ -110,6 +116,7 @@ impl Sources {
             systemd_why: Why::NotChosen,
             psi_why: Why::NotChosen,
             headroom: Headroom::new(),
+            swap: Swap::new(),
             looked_ms: 0,
             signalled: false,
             followed_ms: 0,
@@ -180,7 +187,7 @@ impl Sources {
                 apart_ms = APART_MS;
             }
             if let Some(candidate) = stalled {
-                return Some(Pressure { kind: kind(candidate), wanted: Wanted::Share });
+                return Some(self.pressure(kind(candidate), Wanted::Share));
             }
             now = clock::coarse_ms();
             if now >= end {
@@ -211,6 +218,7 @@ impl Sources {
 
     fn look(&mut self, now_ms: u64) -> Option<Pressure> {
         self.follow(now_ms);
+        self.look_at_swap(now_ms);
         let place = self.place.as_ref().ok().filter(|_| self.choice.cgroup)?;
         let look = self.headroom.look(place);
         let wanted = match look.excess_bytes {
@@ -218,7 +226,18 @@ impl Sources {
             0 => return None,
             bytes => Wanted::Bytes(usize::try_from(bytes).unwrap_or(usize::MAX)),
         };
-        Some(Pressure { kind: Kind::CgroupHeadroom, wanted })
+        Some(self.pressure(Kind::CgroupHeadroom, wanted))
+    }
+
+    fn look_at_swap(&mut self, now_ms: u64) {
+        if self.choice != Choice::none().log(self.choice.log) {
+            self.swap.look(&self.proc, self.place.as_ref().ok(), now_ms);
+        }
+    }
+
+    fn pressure(&mut self, kind: Kind, wanted: Wanted) -> Pressure {
+        self.look_at_swap(clock::coarse_ms());
+        Pressure { kind, wanted, swapped: self.swap.has_grown() }
     }
 
     /// Whether descriptors are held, so that [`wait`](Self::wait) ends when something happens and not only at the next look. A source whose
@@ -265,7 +284,7 @@ impl Sources {
         }
         self.way = way;
         self.place = Place::find(&self.proc, &way);
-        self.headroom = Headroom::new();
+        (self.headroom, self.swap) = (Headroom::new(), Swap::new());
         if self.stall.as_ref().is_none_or(|stall| stall.candidate != Candidate::Systemd) {
             self.find_stall(now_ms);
         }

@@ -1,0 +1,97 @@
+//! Swapping, on made-up files: a report of pressure says whether memory was swapped out since the last look.
+#![cfg(not(loom))]
+
+#[path = "support/surroundings.rs"]
+#[allow(dead_code, reason = "not every test of sources needs all surroundings")]
+mod surroundings;
+
+use std::thread::sleep;
+use std::time::Duration;
+use surroundings::Fake;
+use uslab::reclaim::PressureChoice;
+use uslab::reclaim::sources::{Pressure, Sources, Wanted};
+
+/// Longer than looks are apart, with the clock's coarseness.
+const APART: Duration = Duration::from_millis(550);
+const MIB: u64 = 1 << 20;
+
+/// Surroundings in which the limit always asks for memory.
+fn short_of_memory() -> Fake {
+    let fake = Fake::new();
+    fake.set(0, "max", 512 * MIB);
+    fake.set(0, "current", 512 * MIB);
+    status(&fake, 0);
+    fake
+}
+
+fn status(fake: &Fake, swap_kib: u64) {
+    fake.put("proc/self/status", format!("Name:\tprogram\nVmSwap:\t {swap_kib:8} kB\nThreads:\t1\n"));
+}
+
+fn swapped(sources: &mut Sources) -> bool {
+    let Some(Pressure { wanted: Wanted::Bytes(_), swapped, .. }) = sources.headroom() else {
+        panic!("the limit is reached");
+    };
+    swapped
+}
+
+#[test]
+fn what_of_the_process_goes_to_swap_counts_once() {
+    let fake = short_of_memory();
+    status(&fake, 4000);
+    let mut sources = fake.detect(PressureChoice::default());
+    assert!(!swapped(&mut sources), "what is there from before is not news");
+    status(&fake, 4096);
+    assert!(!swapped(&mut sources), "looks are half a second apart");
+    sleep(APART);
+    assert!(swapped(&mut sources));
+    sleep(APART);
+    assert!(!swapped(&mut sources), "no more has gone since");
+    status(&fake, 12);
+    sleep(APART);
+    assert!(!swapped(&mut sources), "what comes back is no sign");
+}
+
+#[test]
+fn what_of_the_group_goes_to_swap_counts() {
+    let fake = short_of_memory();
+    let stat = |pages: u64, compressed: u64| {
+        fake.set(
+            0,
+            "stat",
+            format!("anon 1\npswpin 7\npswpout {pages}\nzswpout {compressed}\ninactive_file 0"),
+        );
+    };
+    stat(10, 0);
+    let mut sources = fake.detect(PressureChoice::default());
+    for (pages, compressed, is_news) in [(11, 0, true), (11, 0, false), (11, 5, true), (11, 5, false)] {
+        stat(pages, compressed);
+        sleep(APART);
+        assert_eq!(swapped(&mut sources), is_news, "{pages} {compressed}");
+    }
+}
+
+#[test]
+fn an_older_kernel_tells_by_what_is_in_swap() {
+    let fake = short_of_memory();
+    fake.set(0, "stat", "anon 1\ninactive_file 0");
+    fake.set(0, "swap.current", 4096);
+    let mut sources = fake.detect(PressureChoice::default());
+    for (bytes, is_news) in [(8192, true), (8192, false), (4096, false)] {
+        fake.set(0, "swap.current", bytes);
+        sleep(APART);
+        assert_eq!(swapped(&mut sources), is_news, "{bytes}");
+    }
+}
+
+#[test]
+fn without_the_files_nothing_counts_twice() {
+    let fake = short_of_memory();
+    std::fs::remove_file(fake.path("proc/self/status")).unwrap();
+    let mut sources = fake.detect(PressureChoice::default());
+    sleep(APART);
+    assert!(!swapped(&mut sources));
+    fake.put("proc/self/status", "VmSwap: much\n");
+    sleep(APART);
+    assert!(!swapped(&mut sources));
+}

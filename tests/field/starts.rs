@@ -1,0 +1,23 @@
+//! Which calls start the background thread: all of the program's that allocate much, and none of the C library's.
+
+use super::run;
+use uslab_tests::harness::Mode;
+
+both_modes! {
+    calloc_starts_the_background_thread => calloc,
+    realloc_starts_the_background_thread => realloc,
+    the_c_library_starts_none => c_library,
+}
+
+fn calloc(mode: Mode) {
+    run("starts", &["calloc"], mode);
+}
+
+fn realloc(mode: Mode) {
+    run("starts", &["realloc"], mode);
+    run("starts", &["grow"], mode);
+}
+
+fn c_library(mode: Mode) {
+    run("starts", &["strdup"], mode);
+}
