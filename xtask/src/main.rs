@@ -22,6 +22,7 @@ mod demo;
 mod dist;
 mod golden;
 mod manual;
+mod oldest;
 mod results;
 mod staged;
 mod tidy;
