@@ -70,7 +70,7 @@ pub fn stage(workspace: &Workspace) -> Result<()> {
     for name in LIBRARIES {
         copy(&release.join(name), &stage.join("lib").join(name))?;
     }
-    capi::stage(&workspace.root, &release.join(C_ARCHIVE), &stage, env!("CARGO_PKG_VERSION"), "cc")
+    capi::stage(&workspace.root, &release.join(C_ARCHIVE), &stage, env!("CARGO_PKG_VERSION"), &capi::HOST)
         .map_err(|error| anyhow!(error))?;
     for name in DOCUMENTS {
         copy(&workspace.root.join(name), &stage.join("share/doc/uslab").join(name))?;
