@@ -50,7 +50,8 @@ fn checked_prefix() -> &'static Path {
 fn stage(name: &str, profile: &[&str], built_in: &str) -> PathBuf {
     let prefix = build_directory().join(name);
     let archive = build(profile).join(built_in).join("libuslab_capi.a");
-    capi::stage(root(), &archive, &prefix, VERSION).unwrap_or_else(|error| panic!("staging: {error}"));
+    capi::stage(root(), &archive, &prefix, VERSION, &capi::HOST)
+        .unwrap_or_else(|error| panic!("staging: {error}"));
     prefix
 }
 

@@ -123,6 +123,11 @@ static void absurd(void) {
     CHECK(churn(10000, 5), "and blocks are sound afterwards");
 }
 
+#ifndef __GLIBC__
+/* Only the library has it. */
+void *pvalloc(size_t size) __attribute__((weak));
+#endif
+
 static void page_functions(void) {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     for (size_t n = 0; n < 5 * page; n += 501) {

@@ -3,6 +3,8 @@
 //! The program is compiled once with the system's compiler; each check is a process of its own, a test of its own in
 //! each mode, and what it asks for stands beside it in `tests/conformance/*.c`. Some run once more with an address
 //! space of 4 GiB. By hand: `malloc_conformance NAME`, under any allocator.
+//!
+//! `USLAB_TEST_CC` names another C compiler, and thereby another C library; then there is no C++.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -117,7 +119,9 @@ fn build() -> PathBuf {
     let lock = LOCK.get_or_init(|| std::fs::File::create(out.join("lock")).expect("a file to lock"));
     lock.lock().expect("a lock on the directory");
 
-    let (cc, cxx) = (tool("cc", "gcc"), tool("c++", "g++"));
+    let other_cc = std::env::var("USLAB_TEST_CC").ok();
+    let cc = tool(other_cc.as_deref().unwrap_or("cc"), "gcc");
+    let cxx = other_cc.is_none().then(|| tool("c++", "g++"));
     let path = |name: &str| out.join(name).display().to_string();
     let scratch = Scratch::new("cc");
     let compile = |compiler: &Path, args: &[String]| {
@@ -125,7 +129,9 @@ fn build() -> PathBuf {
             Program::new(compiler).args(args).dir(&sources).limit_s(300).run_clean(&scratch, Mode::Plain);
         built.expect(built.stderr().is_empty(), "the compiler had something to say");
     };
-    let flags = |extra: &[&str]| FLAGS.iter().chain(extra).map(|f| f.to_string()).collect::<Vec<_>>();
+    let without = if cxx.is_none() { &["-DWITHOUT_OPERATORS"][..] } else { &[] };
+    let flags =
+        |extra: &[&str]| FLAGS.iter().chain(without).chain(extra).map(|f| f.to_string()).collect::<Vec<_>>();
 
     for (library, define) in [("libearly.so", "-DEARLY"), ("libplugin.so", "-DPLUGIN")] {
         let args = ["-shared", "-fPIC", define, "early.c", "-pthread", "-o", &path(library)];
@@ -137,14 +143,13 @@ fn build() -> PathBuf {
         compile(&cc, &flags(&["-std=gnu17", "-pthread", "-c", &format!("{name}.c"), "-o", &object]));
         objects.push(object);
     }
-    let object = path("operators.o");
-    compile(&cxx, &flags(&["-std=c++17", "-pthread", "-c", "operators.cpp", "-o", &object]));
-    objects.push(object);
-
-    compile(
-        &cxx,
-        &flags(&["-std=c++17", "-Wno-sized-deallocation", "replaced.cpp", "-o", &path("replaced")]),
-    );
+    if let Some(cxx) = &cxx {
+        let object = path("operators.o");
+        compile(cxx, &flags(&["-std=c++17", "-pthread", "-c", "operators.cpp", "-o", &object]));
+        objects.push(object);
+        let replaced = path("replaced");
+        compile(cxx, &flags(&["-std=c++17", "-Wno-sized-deallocation", "replaced.cpp", "-o", &replaced]));
+    }
 
     let program = out.join("malloc_conformance");
     let mut link: Vec<String> =
@@ -154,6 +159,6 @@ fn build() -> PathBuf {
     link.push(program.display().to_string());
     link.extend(objects);
     link.extend([path("libearly.so"), "-ldl".into()]);
-    compile(&cxx, &link);
+    compile(cxx.as_ref().unwrap_or(&cc), &link);
     program
 }

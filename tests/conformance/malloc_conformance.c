@@ -146,6 +146,10 @@ void note(int which) {
     if (shared_counts) atomic_fetch_add(&shared_counts[which], 1);
 }
 
+#ifdef WITHOUT_OPERATORS
+const struct check operator_checks[] = {{NULL, NULL}};
+#endif
+
 static const struct check *const tables[] = {limits_checks, content_checks, alignment_checks, lifecycle_checks,
                                              signal_checks, fork_checks, thread_checks, operator_checks};
 

@@ -76,10 +76,15 @@ static void *storm_under_signals(void *argument) {
     return NULL;
 }
 
+/* glibc before 2.38 has no name for it. */
+#ifndef sigev_notify_thread_id
+#define sigev_notify_thread_id _sigev_un._tid
+#endif
+
 /* Has a timer of its own that signals this very thread, every 30 microseconds in which nobody else has the CPU. */
 static void *storm_under_own_timer(void *argument) {
     struct sigevent event = {.sigev_notify = SIGEV_THREAD_ID, .sigev_signo = SIGUSR1};
-    event._sigev_un._tid = (pid_t)syscall(SYS_gettid);
+    event.sigev_notify_thread_id = (pid_t)syscall(SYS_gettid);
     timer_t timer;
     CHECK(timer_create(CLOCK_MONOTONIC, &event, &timer) == 0);
     struct itimerspec every = {{0, 30000}, {0, 30000}};

@@ -11,7 +11,11 @@
 //! Cargo's own shared libraries cannot have symbol versions: rustc passes a version script without names, beside which linkers take no
 //! other.
 //!
-//! The tests compile this file too, by path, so that they test what is shipped: nothing but the standard library may be used here.
+//! The tests compile this file too, by path, so that they test what is shipped: nothing but the standard library and `glibc.rs` may be used here.
+
+#[allow(dead_code)]
+#[path = "glibc.rs"]
+pub mod glibc;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -20,6 +24,17 @@ use std::process::Command;
 pub const SONAME: &str = "libuslab.so.1";
 
 type Result<T> = std::result::Result<T, String>;
+
+/// What links the shared library.
+pub struct Linker<'a> {
+    /// The compiler.
+    pub cc: &'a str,
+    /// A folder of libraries before the compiler's own.
+    pub search: Option<&'a Path>,
+}
+
+/// The linker for this machine.
+pub const HOST: Linker = Linker { cc: "cc", search: None };
 
 /// The functions that the map exports.
 pub fn exports(map: &Path) -> Result<Vec<String>> {
@@ -30,14 +45,14 @@ pub fn exports(map: &Path) -> Result<Vec<String>> {
 
 /// Lays the C interface out under `prefix`: `lib/`, `include/`, `lib/pkgconfig`, `lib/cmake/uslab`.
 ///
-/// `root` is the workspace's, `archive` what Cargo built of `uslab-capi`.
-pub fn stage(root: &Path, archive: &Path, prefix: &Path, version: &str) -> Result<()> {
+/// `root` is the workspace's, `archive` what Cargo built of `uslab-capi`, `linker` links for the archive's target.
+pub fn stage(root: &Path, archive: &Path, prefix: &Path, version: &str, linker: &Linker) -> Result<()> {
     let source = root.join("crates/uslab-capi");
     let lib = prefix.join("lib");
     for directory in [&lib.join("pkgconfig"), &lib.join("cmake/uslab"), &prefix.join("include/uslab")] {
         std::fs::create_dir_all(directory).map_err(|error| format!("{}: {error}", directory.display()))?;
     }
-    link(&source.join("uslab.map"), archive, &lib, version)?;
+    link(&source.join("uslab.map"), archive, &lib, version, linker)?;
     for header in ["uslab.h", "uslab.hpp", "uslab/kmem.h"] {
         copy(&source.join("include").join(header), &prefix.join("include").join(header))?;
     }
@@ -47,7 +62,7 @@ pub fn stage(root: &Path, archive: &Path, prefix: &Path, version: &str) -> Resul
     write(&lib.join("cmake/uslab/uslab-config-version.cmake"), &cmake_version(version))
 }
 
-fn link(map: &Path, archive: &Path, lib: &Path, version: &str) -> Result<()> {
+fn link(map: &Path, archive: &Path, lib: &Path, version: &str, linker: &Linker) -> Result<()> {
     let object = lib.join("uslab.o");
     let names = lib.join("uslab.names");
     write(&names, &format!("{}\n", exports(map)?.join("\n")))?;
@@ -57,7 +72,12 @@ fn link(map: &Path, archive: &Path, lib: &Path, version: &str) -> Result<()> {
     run(Command::new("objcopy").args(bitcode).arg("--keep-global-symbols").arg(&names).arg(&object))?;
 
     let shared = lib.join(format!("libuslab.so.{version}"));
-    run(Command::new("cc")
+    let stubs = lib.join("stubs");
+    let mut search: Vec<&Path> = linker.search.into_iter().collect();
+    if glibc::make_stubs(linker.cc, std::env::consts::ARCH, &stubs)? {
+        search.push(&stubs);
+    }
+    run(Command::new(linker.cc)
         .args(["-shared", "-o"])
         .arg(&shared)
         .arg(&object)
@@ -65,8 +85,10 @@ fn link(map: &Path, archive: &Path, lib: &Path, version: &str) -> Result<()> {
         .arg(format!("-Wl,--version-script={}", map.display()))
         // Sequences leave the address of their descriptor in each thread's rseq area, which the kernel may read at any later time: the
         // library must never be unmapped. Bound at load: lazy binding may allocate. Unused parts of the standard library go.
-        .args(["-Wl,-z,nodelete", "-Wl,-z,now", "-Wl,-z,relro", "-Wl,-z,defs", "-Wl,--gc-sections"])
-        .args(["-Wl,--as-needed", "-lgcc_s", "-lpthread", "-ldl", "-lm"]))?;
+        .args(["-Wl,-z,nodelete", "-Wl,-z,now", "-Wl,-z,relro", "-Wl,--gc-sections"])
+        .args(search.iter().map(|directory| format!("-L{}", directory.display())))
+        .args(glibc::LINK_ARGS)
+        .args(["-Wl,--as-needed", "-lgcc_s", "-lm"]))?;
     for (link, target) in [(SONAME, format!("libuslab.so.{version}")), ("libuslab.so", SONAME.into())] {
         let place = lib.join(link);
         let _ = std::fs::remove_file(&place);
@@ -79,6 +101,7 @@ fn link(map: &Path, archive: &Path, lib: &Path, version: &str) -> Result<()> {
     for left in [object, names] {
         std::fs::remove_file(&left).map_err(|error| format!("{}: {error}", left.display()))?;
     }
+    let _ = std::fs::remove_dir_all(&stubs);
     Ok(())
 }
 

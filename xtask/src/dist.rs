@@ -11,6 +11,7 @@
 //! The stage is made anew each time: what is not built any more must not linger in it.
 
 use crate::capi;
+use crate::oldest;
 use crate::staged;
 use crate::workspace::{self, Workspace};
 use anyhow::{Context, Result, anyhow, bail};
@@ -69,7 +70,7 @@ pub fn stage(workspace: &Workspace) -> Result<()> {
     for name in LIBRARIES {
         copy(&release.join(name), &stage.join("lib").join(name))?;
     }
-    capi::stage(&workspace.root, &release.join(C_ARCHIVE), &stage, env!("CARGO_PKG_VERSION"))
+    capi::stage(&workspace.root, &release.join(C_ARCHIVE), &stage, env!("CARGO_PKG_VERSION"), &capi::HOST)
         .map_err(|error| anyhow!(error))?;
     for name in DOCUMENTS {
         copy(&workspace.root.join(name), &stage.join("share/doc/uslab").join(name))?;
@@ -84,6 +85,8 @@ pub fn stage(workspace: &Workspace) -> Result<()> {
     date_manual(workspace, &stage.join(GENERATED[0].1))?;
     stage_manual(&workspace.root.join("docs/man"), &stage.join("share/man"))?;
     lead_to_manual(&workspace.root, &stage.join("share/man/man3"))?;
+
+    oldest::check(&stage.join("lib"))?;
 
     println!("dist: {}", stage.display());
     let mut staged = Vec::new();

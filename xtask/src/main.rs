@@ -9,6 +9,7 @@
 //!   balance  the page and curves of caches under pressure in docs/results, from the simulation
 //!   dist     stage a release in target/dist
 //!   deb      Debian packages of the staged release
+//!   musl     everything for musl, and its tests there
 //!   vm       tests of memory limits, many CPUs and nodes, in guests
 //! ```
 //!
@@ -22,6 +23,8 @@ mod demo;
 mod dist;
 mod golden;
 mod manual;
+mod musl;
+mod oldest;
 mod results;
 mod staged;
 mod tidy;
@@ -57,6 +60,8 @@ enum Command {
     Dist(dist::Args),
     /// Make Debian packages of the release in target/deb.
     Deb(deb::Args),
+    /// Build for musl into target/musl/dist, and test there.
+    Musl(musl::Args),
     /// Test in guests: memory limits, pressure, 8 CPUs on 2 nodes, under QEMU without KVM.
     Vm(vm::Args),
 }
@@ -71,6 +76,7 @@ fn main() -> ExitCode {
         Command::Balance(args) => balance::run(&workspace, &args),
         Command::Dist(args) => dist::run(&workspace, &args),
         Command::Deb(args) => deb::run(&workspace, &args),
+        Command::Musl(args) => musl::run(&workspace, &args),
         Command::Vm(args) => vm::run(&workspace, &args),
     });
     match outcome {

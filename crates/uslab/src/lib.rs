@@ -5,6 +5,11 @@
 #![no_std]
 #![warn(missing_docs)]
 
+#[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
+compile_error!(
+    "uslab needs 64-bit Linux: restartable sequences, membarrier and futexes are its system calls"
+);
+
 #[cfg(any(feature = "std", test))]
 extern crate std;
 

@@ -3,6 +3,7 @@
 //! Only what is missing is installed, so on a machine that has everything nothing is asked of any network. Where
 //! we may not install (not Debian, not root and no sudo) the message says what to do by hand.
 
+use crate::musl;
 use crate::workspace::{self, Workspace};
 use anyhow::{Context, Result, bail};
 use std::process::Command;
@@ -120,8 +121,11 @@ pub fn toolchain(workspace: &Workspace) -> Result<()> {
             rustup(workspace, &["component", "add", component])?;
         }
     }
-    if !lines(&["target", "list", "--installed"])?.iter().any(|have| have == ARM64) {
-        rustup(workspace, &["target", "add", ARM64])?;
+    let targets = lines(&["target", "list", "--installed"])?;
+    for target in [ARM64, musl::TARGET] {
+        if !targets.iter().any(|have| have == target) {
+            rustup(workspace, &["target", "add", target])?;
+        }
     }
     workspace::check(workspace.cargo(&["--version"]).arg("--verbose"))
 }

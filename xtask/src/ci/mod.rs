@@ -8,7 +8,7 @@
 mod install;
 
 use crate::workspace::{self, Workspace};
-use crate::{balance, deb, dist, golden, results, tidy};
+use crate::{balance, deb, dist, golden, musl, results, tidy};
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 use std::io::Write;
@@ -39,7 +39,7 @@ const STEPS: &[Step] = &[
     Step { name: "packages", what: "Debian packages that the tests need", run: install::packages },
     Step {
         name: "toolchain",
-        what: "rustfmt, clippy and the arm64 standard library",
+        what: "rustfmt, clippy, the standard libraries for arm64 and musl",
         run: install::toolchain,
     },
     Step { name: "tidy", what: "the house rules", run: |w| tidy::run(w, &options()) },
@@ -74,6 +74,7 @@ const STEPS: &[Step] = &[
         run: |w| cargo(w, &["test", "--workspace"], &[]),
     },
     Step { name: "test-locked", what: "the same without restartable sequences", run: test_locked },
+    Step { name: "musl", what: "everything for musl, tested there", run: for_musl },
     Step {
         name: "dist",
         what: "staging a release, and using it elsewhere",
@@ -186,6 +187,14 @@ fn arm64(workspace: &Workspace) -> Result<()> {
         return Ok(());
     }
     cargo(workspace, &["check", "--package", "uslab", "--target", install::ARM64], &[])
+}
+
+fn for_musl(workspace: &Workspace) -> Result<()> {
+    if !install::has_rustup() || cfg!(not(target_arch = "x86_64")) {
+        println!("skipped: there is no standard library for {}", musl::TARGET);
+        return Ok(());
+    }
+    musl::run(workspace, &options())
 }
 
 fn deb(workspace: &Workspace) -> Result<()> {
