@@ -4,6 +4,8 @@
 //! preloaded library in both modes; a program prints what it found and ends with the line `ok`.
 //! By hand: `cc -pthread FILE.c -ldl`, then run it under `LD_PRELOAD`, or without as a control.
 
+mod free_misuse;
+
 use std::path::{Path, PathBuf};
 use uslab_tests::harness::{Mode, Outcome, Program, Scratch, tool};
 
@@ -28,7 +30,6 @@ macro_rules! both_modes {
 
 /// Compiles `tests/field/SOURCE.c` into the scratch directory, with `flags` behind the usual ones.
 /// The compiler takes no call of the malloc family for one that it may leave out.
-#[allow(dead_code)]
 fn compile(scratch: &Scratch, source: &str, flags: &[&str]) -> PathBuf {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("field").join(format!("{source}.c"));
     let program = scratch.join(source);
