@@ -4,6 +4,8 @@
 //! preloaded library in both modes; a program prints what it found and ends with the line `ok`.
 //! By hand: `cc -pthread FILE.c -ldl`, then run it under `LD_PRELOAD`, or without as a control.
 
+mod free_misuse;
+
 use std::path::{Path, PathBuf};
 use uslab_tests::harness::{Mode, Outcome, Program, Scratch, tool};
 
@@ -26,8 +28,8 @@ macro_rules! both_modes {
 }
 
 mod figures;
-mod process;
 mod memory;
+mod process;
 
 /// Compiles `tests/field/SOURCE.c` into the scratch directory, with `flags` behind the usual ones.
 /// The compiler takes no call of the malloc family for one that it may leave out.
@@ -61,5 +63,5 @@ mod cpus;
 mod membarrier;
 mod realtime;
 mod scheduling;
-mod surroundings;
 mod starts;
+mod surroundings;

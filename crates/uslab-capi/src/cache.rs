@@ -9,7 +9,7 @@ use crate::malloc::{ALLOC_FLAGS, refuse};
 use crate::{failure, versioned};
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use core::ptr;
-use uslab::rseq::{self, Slot};
+use uslab::rseq::{self, Pushed, Slot};
 use uslab::slab::Constructor;
 use uslab::{CacheBuilder, CreateError, Flags, RawCache, os};
 
@@ -187,12 +187,28 @@ pub fn refuses_flags(cache: &Cache, flags: c_uint) -> bool {
 /// `cache` must be null or a cache, `object` null or an object of it that nobody uses.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn uslab_cache_free(cache: *const Object, object: *mut c_void) {
-    // SAFETY: a cache of the caller's: its slots live for ever; the caller's promise.
-    if !cache.is_null() && !object.is_null() && unsafe { rseq::push((*cache).value.slots, object.cast()) } {
-        return;
+    if !cache.is_null() && !object.is_null() {
+        // SAFETY: a cache of the caller's: its slots live for ever; the caller's promise.
+        match unsafe { rseq::push_tested((*cache).value.slots, object.cast()) } {
+            Pushed::Done => return,
+            // SAFETY: the caller's promise.
+            Pushed::Twice => return unsafe { free_twice(cache, object) },
+            Pushed::Slow => {}
+        }
     }
     // SAFETY: the caller's promise.
     unsafe { free_slow(cache, object) }
+}
+
+/// # Safety
+/// `cache` must be a cache.
+#[cold]
+#[inline(never)]
+unsafe extern "C" fn free_twice(cache: *const Object, object: *mut c_void) {
+    // SAFETY: the caller's promise.
+    if let Some(inside) = unsafe { Handle::get(cache) } {
+        inside.raw.core().report_twice(object.cast());
+    }
 }
 
 /// # Safety

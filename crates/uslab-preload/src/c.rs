@@ -128,7 +128,7 @@ pub unsafe extern "C" fn malloc_usable_size(pointer: *mut c_void) -> usize {
 pub unsafe extern "C" fn free_sized(pointer: *mut c_void, size: usize) {
     if !pointer.is_null() {
         // SAFETY: not null; the caller's promise.
-        unsafe { malloc::free_sized(pointer.cast(), size) }
+        unsafe { malloc::free_sized_tested(pointer.cast(), size) }
     }
 }
 
@@ -140,7 +140,7 @@ pub unsafe extern "C" fn free_sized(pointer: *mut c_void, size: usize) {
 pub unsafe extern "C" fn free_aligned_sized(pointer: *mut c_void, align: usize, size: usize) {
     if !pointer.is_null() {
         // SAFETY: not null; the caller's promise.
-        unsafe { malloc::free_aligned_sized(pointer.cast(), align, size) }
+        unsafe { malloc::free_aligned_sized_tested(pointer.cast(), align, size) }
     }
 }
 

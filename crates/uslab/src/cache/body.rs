@@ -7,7 +7,7 @@ use crate::os;
 use crate::pages::{self, PAGE_BYTES, Temperature};
 use crate::percpu::{CpuCache, Parts};
 use crate::rseq::Slot;
-use crate::slab::{Geometry, GeometryOptions, Layout, Slabs};
+use crate::slab::{Geometry, GeometryOptions, Layout, Misuse, Slabs, report_misuse};
 use crate::stats::{self, layout};
 use core::cell::UnsafeCell;
 use core::sync::atomic::Ordering::{Relaxed, Release};
@@ -230,15 +230,30 @@ impl Core {
         self.cpu.slabs().geometry().pages() * PAGE_BYTES
     }
 
-    /// The slow path of free, for one object.
+    /// The slow path of free, for one object. A pointer that is none of the cache's is reported here.
     ///
     /// # Safety
     /// The object must be one of this cache that nobody uses.
     #[cold]
     #[inline(never)]
     pub unsafe extern "C" fn free_slow(&self, object: *mut u8) {
-        // SAFETY: the caller's promise.
-        unsafe { self.cpu.free_slow(&[object]) };
+        match self.misuse_of(object) {
+            // SAFETY: the caller's promise.
+            None => unsafe { self.cpu.free_slow(&[object]) },
+            Some(misuse) => report_misuse(misuse, object, self.name()),
+        }
+    }
+
+    /// What is wrong with freeing `object` into this cache, as far as its address tells.
+    pub fn misuse_of(&self, object: *const u8) -> Option<Misuse> {
+        self.cpu.slabs().misuse_of(object)
+    }
+
+    /// Reports an object that was freed twice in a row, on behalf of [`crate::rseq::push_tested`].
+    #[cold]
+    #[inline(never)]
+    pub extern "C" fn report_twice(&self, object: *mut u8) {
+        report_misuse(Misuse::DoubleFree, object, self.name());
     }
 
     /// All of `out`, or nothing and false.

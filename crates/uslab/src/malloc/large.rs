@@ -22,6 +22,9 @@ static MOVES: AtomicU32 = AtomicU32::new(0);
 /// How the page map names the first page of a run.
 const FACE: Face = Face::plain(LARGE_ID);
 
+/// What reports call these objects.
+pub(super) const NAME: &str = "large objects";
+
 /// "Not in a heap's list".
 pub(super) const NO_PAGE: u32 = u32::MAX;
 
@@ -103,11 +106,11 @@ pub(super) fn bytes(page: PageIndex) -> usize {
 /// Takes the run back whose first page is `page`, if `pointer` is its start.
 pub(super) fn free(page: PageIndex, pointer: *mut u8) {
     if pointer != pages::address_of(page) {
-        return report_misuse(Misuse::NotAnObject, pointer, "large objects");
+        return report_misuse(Misuse::Inside(pages::address_of(page) as usize), pointer, NAME);
     }
     super::heap::forget_large(page);
     if !pages::clear_owner(page, FACE) {
-        return report_misuse(Misuse::DoubleFree, pointer, "large objects");
+        return report_misuse(Misuse::DoubleFree, pointer, NAME);
     }
     let count = head(page).pages.load(Relaxed) as usize;
     count_object(-1, -(count as i64));
@@ -165,6 +168,14 @@ pub(super) fn move_to(pointer: *mut u8, size: usize) -> Option<*mut u8> {
         pages::free_zeroed(page, old / PAGE_BYTES);
     }
     Some(new)
+}
+
+/// Where the run starts that `page`, which no cache owns, lies in. Walks back over the pages before it: for reports only.
+#[cold]
+pub(super) fn around(page: PageIndex) -> Option<*mut u8> {
+    let first = (0..=page.0).rev().map(PageIndex).find(|&first| pages::owner(first) != Face::NOBODY)?;
+    let is_within = pages::owner(first) == FACE && (page.0 - first.0) < head(first).pages.load(Relaxed);
+    is_within.then(|| pages::address_of(first))
 }
 
 /// Whether a run starts at `pointer`.

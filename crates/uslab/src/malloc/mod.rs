@@ -32,7 +32,7 @@ use crate::cache::registry::{self, LARGE_ID};
 use crate::cache::start;
 use crate::os;
 use crate::pages;
-use crate::rseq;
+use crate::rseq::{self, Pushed};
 use crate::slab::{Misuse, report_misuse};
 use classes::Class;
 use core::ptr;
@@ -100,14 +100,17 @@ fn out_of_memory() -> *mut u8 {
 /// Takes memory back that one of these functions gave out; null is allowed. `errno` is kept.
 ///
 /// # Safety
-/// Nobody may use the memory any more. A pointer that is none of ours, or was freed before, is recognised (at the latest when its
-/// object gets to its slab) and reported; by default the process then ends.
+/// Nobody may use the memory any more. Reported at once, with the pointer and what it is: a pointer that is none of ours, one to the
+/// inside of an object, and one that was freed twice with no other free or allocation of its size between. A later double free is
+/// reported at the latest when the object gets to its slab. By default the process then ends.
 #[inline(always)]
 pub unsafe fn free(pointer: *mut u8) {
     if let Some(owner) = pages::direct_owner_of(pointer) {
         // SAFETY: the page map says whose the page is; the caller's promise.
-        if unsafe { rseq::push(owner.slots(), pointer) } {
-            return;
+        match unsafe { rseq::push_tested(owner.slots(), pointer) } {
+            Pushed::Done => return,
+            Pushed::Twice => return report_twice(pointer),
+            Pushed::Slow => {}
         }
     }
     // SAFETY: the caller's promise.
@@ -137,19 +140,41 @@ unsafe extern "C" fn free_slow(pointer: *mut u8) {
     }
 }
 
-/// Reports a pointer that nothing is known of. This may be the first call of all, and what to do about misuse is in the
-/// environment: so the library is set up first.
+/// Reports a pointer at which nothing starts that could be freed. This may be the first call of all, and what to do about misuse is
+/// in the environment: so the library is set up first.
 #[cold]
 fn report_unknown(pointer: *const u8, given_to: &str) {
     start::ensure();
-    let misuse = if pages::page_of(pointer).is_some() { Misuse::NotAllocated } else { Misuse::Foreign };
-    report_misuse(misuse, pointer, given_to);
+    let Some(page) = pages::page_of(pointer) else {
+        return report_misuse(Misuse::Foreign, pointer, given_to);
+    };
+    let cache = registry::cache(pages::owner(page).id());
+    if let Some((cache, misuse)) = cache.and_then(|cache| Some((cache, cache.misuse_of(pointer)?))) {
+        return report_misuse(misuse, pointer, cache.name());
+    }
+    match large::around(page) {
+        Some(start) => report_misuse(Misuse::Inside(start as usize), pointer, large::NAME),
+        None => report_misuse(Misuse::NotAllocated, pointer, given_to),
+    }
 }
 
-/// As [`free`], for memory of [`malloc`], [`calloc`] or [`realloc`] asked for with this very `size`: does not look the pointer up.
+/// Reports an object that is on top of its cache's sheaf and was freed again.
+#[cold]
+#[inline(never)]
+extern "C" fn report_twice(pointer: *mut u8) {
+    match pages::owner_of(pointer).and_then(|owner| registry::cache(owner.id())) {
+        Some(cache) => cache.report_twice(pointer),
+        // Its cache was destroyed by another thread meanwhile.
+        None => report_unknown(pointer, "free"),
+    }
+}
+
+/// As [`free`], for memory of [`malloc`], [`calloc`] or [`realloc`] asked for with this very `size`: does not look the pointer up, nor
+/// test it. For callers whose language says what is freed: Rust.
 ///
 /// # Safety
-/// As [`free`]; a wrong size puts the object into the wrong cache. `pointer` must not be null.
+/// As [`free`]; a wrong size puts the object into the wrong cache. `pointer` must not be null. Misuse is recognised at the latest when
+/// the object gets to its slab.
 #[inline(always)]
 pub unsafe fn free_sized(pointer: *mut u8, size: usize) {
     let Some(slots) = small::slots_for(size) else {
@@ -162,6 +187,37 @@ pub unsafe fn free_sized(pointer: *mut u8, size: usize) {
             free_slow(pointer);
         }
     }
+}
+
+/// [`free_sized`] with the tests of [`free`], for C and C++: as far as the pointer goes they cost nothing, but a wrong size is
+/// recognised at the latest when the object gets to its slab.
+///
+/// # Safety
+/// As [`free_sized`].
+#[inline(always)]
+pub unsafe fn free_sized_tested(pointer: *mut u8, size: usize) {
+    let Some(slots) = small::slots_for(size) else {
+        // SAFETY: the caller's promise.
+        return unsafe { free_looked_up(pointer) };
+    };
+    // SAFETY: the caller's promise.
+    unsafe {
+        match rseq::push_tested(slots, pointer) {
+            Pushed::Done => {}
+            Pushed::Twice => report_twice(pointer),
+            Pushed::Slow => free_slow(pointer),
+        }
+    }
+}
+
+/// [`free_aligned_sized`] with the tests of [`free`].
+///
+/// # Safety
+/// As [`free_aligned_sized`].
+#[inline(always)]
+pub unsafe fn free_aligned_sized_tested(pointer: *mut u8, align: usize, size: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { if align <= ALIGN { free_sized_tested(pointer, size) } else { free_looked_up(pointer) } }
 }
 
 /// [`free`], not inlined.
@@ -273,13 +329,15 @@ pub unsafe fn realloc_for<C: Caller>(pointer: *mut u8, size: usize) -> *mut u8 {
     unsafe { C::serve_resized(pointer, size, old) }
 }
 
+/// Also of a pointer to the inside of an object: from there more would be copied than the object has.
 #[cold]
 fn report_unknown_to_realloc(pointer: *mut u8) -> *mut u8 {
     report_unknown(pointer, "realloc");
     out_of_memory()
 }
 
-/// Bytes that may be used at `pointer`, at least what was asked for; 0 for null and for what is none of ours.
+/// Bytes that may be used at `pointer`, at least what was asked for; 0 for null, for what is none of ours, and for a pointer to the inside
+/// of an object.
 pub fn usable_size(pointer: *const u8) -> usize {
     usable_size_of(pointer).unwrap_or(0)
 }
@@ -287,8 +345,10 @@ pub fn usable_size(pointer: *const u8) -> usize {
 fn usable_size_of(pointer: *const u8) -> Option<usize> {
     let page = pages::page_of_any(pointer)?;
     match pages::owner(page).id() {
-        LARGE_ID => Some(large::bytes(page)),
-        id => registry::cache(id).map(|cache| cache.usable_bytes()),
+        LARGE_ID => (pages::address_of(page).cast_const() == pointer).then(|| large::bytes(page)),
+        id => registry::cache(id)
+            .filter(|cache| cache.misuse_of(pointer).is_none())
+            .map(|cache| cache.usable_bytes()),
     }
 }
 
@@ -317,7 +377,10 @@ pub fn malloc_bulk(size: usize, objects: &mut [*mut u8]) -> bool {
 /// # Safety
 /// As [`free`], for each.
 pub unsafe fn free_bulk(objects: &[*mut u8]) {
-    let cache_of = |pointer: *mut u8| pages::owner_of(pointer).and_then(|owner| registry::cache(owner.id()));
+    let cache_of = |pointer: *mut u8| {
+        let cache = pages::owner_of(pointer).and_then(|owner| registry::cache(owner.id()))?;
+        cache.misuse_of(pointer).is_none().then_some(cache)
+    };
     let mut rest = objects;
     while let Some(&first) = rest.first() {
         let Some(cache) = cache_of(first) else {

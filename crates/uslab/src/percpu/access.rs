@@ -1,17 +1,17 @@
 //! The two ways to work on this CPU's slot, behind one contract: sequences, or the slot's lock.
 
 use crate::rseq::locked::LockedSlot;
-use crate::rseq::{self, Cpu, Exchanged, Sheaf, Slot, Which};
+use crate::rseq::{self, Cpu, Exchanged, Pushed, Sheaf, Slot, Which};
 
 /// This CPU's slot. The contract of each method is the pseudo-code in `rseq`.
 pub(super) trait Access {
     /// Up to `out.len()` objects of the main sheaf, into the start of `out`.
     fn pop_bulk(&self, out: &mut [*mut u8]) -> usize;
-    /// As many of `objects` as the main sheaf has room for.
+    /// As many of `objects` as the main sheaf has room for; and whether it stopped at one that is on top already (locked mode looks).
     ///
     /// # Safety
     /// They must be free objects of the slot's cache that the caller owns.
-    unsafe fn push_bulk(&self, objects: &[*mut u8]) -> usize;
+    unsafe fn push_bulk(&self, objects: &[*mut u8]) -> (usize, bool);
     /// Exchanges one of the two sheaves.
     ///
     /// # Safety
@@ -48,9 +48,9 @@ impl Access for Sequences<'_> {
         unsafe { rseq::pop_bulk(self.slots, out.len(), out.as_mut_ptr()) }
     }
 
-    unsafe fn push_bulk(&self, objects: &[*mut u8]) -> usize {
+    unsafe fn push_bulk(&self, objects: &[*mut u8]) -> (usize, bool) {
         // SAFETY: as above, and the caller's promise.
-        unsafe { rseq::push_bulk(self.slots, objects.len(), objects.as_ptr()) }
+        (unsafe { rseq::push_bulk(self.slots, objects.len(), objects.as_ptr()) }, false)
     }
 
     unsafe fn exchange(&self, which: Which, new: *mut Sheaf) -> Exchanged {
@@ -113,10 +113,16 @@ impl Access for Locked<'_> {
         n
     }
 
-    unsafe fn push_bulk(&self, objects: &[*mut u8]) -> usize {
-        let Some(locked) = self.step() else { return 0 };
-        // SAFETY: the caller's promise, for each.
-        objects.iter().take_while(|&&object| unsafe { locked.push(object) }).count()
+    unsafe fn push_bulk(&self, objects: &[*mut u8]) -> (usize, bool) {
+        let Some(locked) = self.step() else { return (0, false) };
+        for (n, &object) in objects.iter().enumerate() {
+            // SAFETY: the caller's promise, for each.
+            match unsafe { locked.push(object) } {
+                Pushed::Done => {}
+                other => return (n, other == Pushed::Twice),
+            }
+        }
+        (objects.len(), false)
     }
 
     unsafe fn exchange(&self, which: Which, new: *mut Sheaf) -> Exchanged {

@@ -11,7 +11,7 @@ use super::drain::Keep;
 use super::sheaf::{self, Owned};
 use crate::os;
 use crate::rseq::{Exchanged, Face, Mode, Sheaf, Slot, Which, dummy, is_dummy, mode};
-use crate::slab::Slabs;
+use crate::slab::{Misuse, Slabs, report_misuse};
 use crate::stats;
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -94,6 +94,7 @@ impl CpuCache {
                 if slot != face {
                     slot.write(Slot::holding(dummy()));
                 }
+                (*slot).set_start_test(slabs.geometry().start_test());
             }
         }
         let barns = parts.barns.cast::<Barn>();
@@ -422,7 +423,11 @@ impl CpuCache {
     /// As [`CpuCache::free_slow`].
     unsafe fn flush(&self, access: &impl Access, objects: &[*mut u8]) -> usize {
         // SAFETY: the caller's promise.
-        let put = unsafe { access.push_bulk(objects) };
+        let (put, twice) = unsafe { access.push_bulk(objects) };
+        if twice {
+            report_misuse(Misuse::DoubleFree, objects[put], self.slabs.name());
+            return put + 1;
+        }
         if put > 0 {
             return put;
         }

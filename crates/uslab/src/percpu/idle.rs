@@ -55,7 +55,7 @@ impl CpuCache {
 
 /// Looks again for a microsecond: a loop that takes and frees the same few objects may have looked the same twice by chance. Longer looks would cost more,
 /// beside many busy caches, than the drains that they save.
-fn is_steady(slot: &Slot, before: u64) -> bool {
+fn is_steady(slot: &Slot, before: u32) -> bool {
     const LOOKS: usize = 8;
     (0..LOOKS).all(|_| {
         (0..8).for_each(|_| core::hint::spin_loop());
@@ -63,8 +63,9 @@ fn is_steady(slot: &Slot, before: u64) -> bool {
     })
 }
 
-/// What a slot looks like: 0 with two dummies. A sheaf may go away while it is looked at: its memory stays mapped.
-fn look(slot: &Slot) -> u64 {
+/// What a slot looks like, in brief: 0 with two dummies. Another look is taken for this one once in
+/// 2^31. A sheaf may go away while it is looked at: its memory stays mapped.
+fn look(slot: &Slot) -> u32 {
     let of = |which: Which| {
         let sheaf = slot.place(which).load(Relaxed);
         if is_dummy(sheaf) {
@@ -74,5 +75,8 @@ fn look(slot: &Slot) -> u64 {
         let count = u64::from(unsafe { (*sheaf).count.load(Relaxed) });
         (sheaf as u64 ^ count << 48) | 1
     };
-    of(Which::Main).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ of(Which::Spare)
+    match of(Which::Main).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ of(Which::Spare) {
+        0 => 0,
+        look => (look ^ look >> 32) as u32 | 1,
+    }
 }

@@ -5,7 +5,8 @@
 //! commits with a store-exclusive: where that fails nothing has happened, and the sequence starts again.
 
 use super::detect::area_offset;
-use super::{Exchanged, GATE, Sheaf, Slot, Which};
+use super::layout::START_TEST;
+use super::{Exchanged, GATE, Pushed, Sheaf, Slot, Which};
 use core::arch::asm;
 use core::sync::atomic::AtomicUsize;
 
@@ -159,6 +160,64 @@ pub unsafe fn push(slots: *const Slot, object: *mut u8) -> bool {
         );
     }
     true
+}
+
+/// The same for any pointer: an object that is on top already, and an address where no object of the slots' cache starts, are refused.
+///
+/// # Safety
+/// As [`pop`]; if `object` is a free object of the slots' cache, the caller must own it, unless it is on top of this sheaf.
+#[inline(always)]
+pub unsafe fn push_tested(slots: *const Slot, object: *mut u8) -> Pushed {
+    // SAFETY: as in `push`. The slot's words may be read as it may.
+    unsafe {
+        asm!(
+            begin!(),
+            slot!(),
+            // s = t->main;
+            "ldr {s}, [{t}, #{main}]",
+            // n = s->count, c = s->capacity;
+            "ldp {n:w}, {c:w}, [{s}]",
+            // top = &s->objects[n];   (NULL where n == 0)
+            "add {top}, {s}, {n}, lsl #3",
+            "ldr {r}, [{top}, #8]",
+            // if (*top == object) goto twice;
+            "cmp {r}, {object}",
+            "b.eq {twice}",
+            // if (n >= c) goto slow;
+            "cmp {n:w}, {c:w}",
+            "b.hs {slow}",
+            // r = (object & t->mask) * t->reciprocal;
+            "ldp {r:w}, {c:w}, [{t}, #{test}]",
+            "and {r:w}, {r:w}, {object:w}",
+            "mul {r:w}, {r:w}, {c:w}",
+            // if (r > t->last) goto slow;
+            "ldr {c:w}, [{t}, #{test} + 8]",
+            "cmp {r:w}, {c:w}",
+            "b.hi {slow}",
+            // s->objects[n + 1] = object;   (above the top: invisible)
+            "str {object}, [{top}, #16]",
+            // n = n + 1;
+            "add {n:w}, {n:w}, #1",
+            // s->count = n;   commit
+            "str {n:w}, [{s}]",
+            "4:",
+            t = out(reg) _,
+            s = out(reg) _,
+            n = out(reg) _,
+            c = out(reg) _,
+            r = out(reg) _,
+            top = out(reg) _,
+            object = in(reg) object,
+            slots = in(reg) slots,
+            main = const Which::Main as usize,
+            test = const START_TEST,
+            area = in(reg) area(),
+            slow = label { return Pushed::Slow; },
+            twice = label { return Pushed::Twice; },
+            options(nostack)
+        );
+    }
+    Pushed::Done
 }
 
 /// Copies `{k}` pointers from `{from}` to `{to}`; changes `{i}` and `{t}`.

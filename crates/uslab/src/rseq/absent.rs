@@ -1,6 +1,6 @@
 //! No sequences: musl, and architectures that have none here. Every step fails, so the slow path, which locks, does it.
 
-use super::{Exchanged, Sheaf, Slot, Which};
+use super::{Exchanged, Pushed, Sheaf, Slot, Which};
 
 /// Never used.
 pub(super) const SIGNATURE: u32 = 0;
@@ -26,6 +26,15 @@ pub unsafe fn pop(_: *const Slot) -> *mut u8 {
 #[inline(always)]
 pub unsafe fn push(_: *const Slot, _: *mut u8) -> bool {
     false
+}
+
+/// Always for the slow path.
+///
+/// # Safety
+/// None needed.
+#[inline(always)]
+pub unsafe fn push_tested(_: *const Slot, _: *mut u8) -> Pushed {
+    Pushed::Slow
 }
 
 /// Always 0.

@@ -2,10 +2,14 @@
 //!
 //! Offsets are part of the assembly; the assertions at the end keep both sides together.
 
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering::Relaxed};
 
 /// CPUs that the slot tables have room for; a machine with more possible CPUs runs locked.
 pub const MAX_CPUS: usize = 1024;
+
+/// Where a slot has its [`StartTest`].
+#[allow(dead_code, reason = "read by sequences, which not every target has")]
+pub(super) const START_TEST: usize = core::mem::offset_of!(Slot, start_test);
 
 /// Bytes of a sheaf before its first object: count, capacity and the NULL sentinel.
 pub const SHEAF_HEADER_BYTES: usize = 16;
@@ -71,7 +75,35 @@ pub struct Slot {
     /// The two sheaves while a fork copies the memory; null otherwise.
     pub hidden: [AtomicPtr<Sheaf>; 2],
     /// What the slot looked like when the background thread last came by; see `percpu::idle`.
-    pub seen: AtomicU64,
+    pub seen: AtomicU32,
+    /// The three words of the cache's [`StartTest`], the same in each of its slots.
+    pub start_test: [AtomicU32; 3],
+}
+
+/// Tells the start of an object from any other address of its slab by one multiplication.
+///
+/// With `d` the bytes from one object to the next, `reciprocal = ⌊2^32 / d⌋ + 1` exceeds `2^32 / d` by
+/// `e / d`, where `0 < e ≤ d`. Modulo `2^32` the offset `q·d + r` times the reciprocal is
+/// `q·e + r·reciprocal`: at most `last`, which is `e` times the last object's index, where an object
+/// starts there, and more at any other offset. `slab::Geometry` makes the words.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StartTest {
+    /// Bytes of a slab, which lies on a multiple of them, less one.
+    pub mask: u32,
+    /// See above.
+    pub reciprocal: u32,
+    /// See above.
+    pub last: u32,
+}
+
+impl StartTest {
+    /// Passed by every address.
+    pub const ANY: StartTest = StartTest { mask: 0, reciprocal: 0, last: 0 };
+
+    /// What the sequence computes.
+    pub fn is_passed_by(self, address: usize) -> bool {
+        (address as u32 & self.mask).wrapping_mul(self.reciprocal) <= self.last
+    }
 }
 
 /// Which of a slot's two sheaves.
@@ -95,7 +127,15 @@ impl Slot {
             counted: AtomicU32::new(0),
             id: AtomicU32::new(0),
             hidden: [const { AtomicPtr::new(core::ptr::null_mut()) }; 2],
-            seen: AtomicU64::new(0),
+            seen: AtomicU32::new(0),
+            start_test: [const { AtomicU32::new(0) }; 3],
+        }
+    }
+
+    /// Sets what [`super::push_tested`] asks of an address. Until then every address passes.
+    pub fn set_start_test(&self, test: StartTest) {
+        for (word, value) in self.start_test.iter().zip([test.mask, test.reciprocal, test.last]) {
+            word.store(value, Relaxed);
         }
     }
 

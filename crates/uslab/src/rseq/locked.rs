@@ -4,7 +4,7 @@
 //! ago: the lock, not the CPU, excludes others. It is held for one step. A thread that finds it taken waits no longer than such a step takes, since its holder may have
 //! been preempted: it tries the next slot, or, on its way, goes on as if nothing, or no room, were in this one.
 
-use super::{Sheaf, Slot, Which};
+use super::{Pushed, Sheaf, Slot, Which};
 use crate::os;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -86,21 +86,24 @@ impl<'a> LockedSlot<'a> {
         }
     }
 
-    /// See the contract.
+    /// [`super::push_tested`], but for the start: the slow path, of which this is a step, has tested that.
     ///
     /// # Safety
-    /// `object` must be a free object of the slot's cache that the caller owns.
-    pub unsafe fn push(&self, object: *mut u8) -> bool {
+    /// As [`super::push_tested`].
+    pub unsafe fn push(&self, object: *mut u8) -> Pushed {
         let sheaf = self.slot.main.load(Relaxed);
-        // SAFETY: as in `pop`; the index is below the capacity.
+        // SAFETY: as in `pop`; the index written to is below the capacity.
         unsafe {
             let n = (*sheaf).count.load(Relaxed);
+            if Sheaf::object(sheaf, n as usize).read() == object {
+                return Pushed::Twice;
+            }
             if n >= (*sheaf).capacity.load(Relaxed) {
-                return false;
+                return Pushed::Slow;
             }
             Sheaf::object(sheaf, n as usize + 1).write(object);
             (*sheaf).count.store(n + 1, Relaxed);
-            true
+            Pushed::Done
         }
     }
 

@@ -19,6 +19,8 @@
 //!            s.count := n - 1, or 0 where n = 0  ◀
 //! push:      s := slot.main; n := s.count; if n ≥ s.capacity: full
 //!            s.objects[n + 1] := object; s.count := n + 1  ◀
+//! push_tested: s and n likewise; if s.objects[n] = object: twice; if n ≥ s.capacity: slow
+//!            if not slot.start_test(object): slow; then as push  ◀
 //! pop_bulk:  k := min(wanted, s.count); out[0..k] := s.objects[n - k + 1 ..= n]; s.count := n - k  ◀
 //! push_bulk: k := min(given, s.capacity - n); s.objects[n + 1 ..= n + k] := in[0..k]; s.count := n + k  ◀
 //! exchange:  if GATE is closed: closed
@@ -27,6 +29,9 @@
 //!
 //! `pop` needs no test in the sequence: the sentinel at `objects[0]` makes the empty case an ordinary one, and the caller's own
 //! test for NULL, which every allocation has, is the only branch. The price is that the dummy sheaf is written (a zero over a zero).
+//!
+//! `push_tested` is for callers that give any pointer: the C interfaces. It tests in the sequence because the
+//! top is this CPU's only there, and because the slot's line is at hand there (ADR 0024).
 //!
 //! `exchange` is atomic because a drainer on another CPU changes the slot as well. Whoever gets a sheaf out of a slot by an
 //! exchange owns it: threads of the same CPU that were inside a sequence were preempted and restart; threads of the drained
@@ -62,11 +67,12 @@ mod tests;
 
 #[cfg(all(uslab_inject, target_arch = "x86_64", not(target_env = "musl")))]
 pub use arch::{ABORTS, INJECT_TURNS};
-pub use arch::{exchange, pop, pop_bulk, push, push_bulk};
+pub use arch::{exchange, pop, pop_bulk, push, push_bulk, push_tested};
 pub use cpu::Cpu;
 pub use detect::{Mode, Reason, init, mode, reason};
 pub use layout::{
-    Face, MAX_CPUS, PLAIN_OWNERS, SHEAF_HEADER_BYTES, Sheaf, Slot, Which, dummy, dummy_slots, is_dummy,
+    Face, MAX_CPUS, PLAIN_OWNERS, SHEAF_HEADER_BYTES, Sheaf, Slot, StartTest, Which, dummy, dummy_slots,
+    is_dummy,
 };
 
 use core::sync::atomic::AtomicU32;
@@ -75,6 +81,17 @@ use core::sync::atomic::AtomicU32;
 ///
 /// Closing it takes a store followed by [`crate::os::membarrier::restart_all`].
 pub static GATE: AtomicU32 = AtomicU32::new(0);
+
+/// What became of an object given to [`push_tested`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Pushed {
+    /// It is on top of the sheaf.
+    Done,
+    /// Nothing was changed: the sheaf is full, or no object starts there. The slow path decides.
+    Slow,
+    /// Nothing was changed: it is on top already, so it is free.
+    Twice,
+}
 
 /// What [`exchange`] found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

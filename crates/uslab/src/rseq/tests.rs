@@ -72,6 +72,34 @@ fn push_fills_and_then_refuses() {
 }
 
 #[test]
+fn the_tested_push_refuses_what_is_on_top_and_what_starts_nowhere() {
+    alone(|| {
+        let slots = slots(|_| sheaf(3, &[]));
+        // Objects of 48 bytes in slabs of 4096, as `slab::Geometry` would have it.
+        let reciprocal = ((1u64 << 32) / 48 + 1) as u32;
+        let excess = (u64::from(reciprocal) * 48 - (1 << 32)) as u32;
+        let test = StartTest { mask: 4095, reciprocal, last: 84 * excess };
+        slots.iter().for_each(|slot| slot.set_start_test(test));
+        // SAFETY: as above.
+        let push = |address: usize| unsafe { push_tested(slots.as_ptr(), address as *mut u8) };
+        assert_eq!([8, 24, 4080, 4095].map(push), [Pushed::Slow; 4], "between objects, and behind the last");
+        assert_eq!([4096, 4096, 4096 + 48, 8192 + 4032].map(push), {
+            [Pushed::Done, Pushed::Twice, Pushed::Done, Pushed::Done]
+        });
+        assert_eq!(
+            [4096, 8192 + 4032].map(push),
+            [Pushed::Slow, Pushed::Twice],
+            "full, or on top of the full"
+        );
+        // SAFETY: as above.
+        let popped = [(); 4].map(|()| unsafe { pop(slots.as_ptr()) } as usize);
+        assert_eq!(popped, [8192 + 4032, 4096 + 48, 4096, 0]);
+        // SAFETY: the dummy slots are valid for every CPU after `init`.
+        assert_eq!(unsafe { push_tested(dummy_slots(), 16 as *mut u8) }, Pushed::Slow);
+    });
+}
+
+#[test]
 fn the_dummy_is_empty_and_full() {
     alone(|| {
         // SAFETY: the dummy slots are valid for every CPU after `init`.

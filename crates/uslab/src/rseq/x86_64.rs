@@ -8,7 +8,8 @@
 //! registered or not; inside a sequence of a registered thread it is the CPU that the thread runs on.
 
 use super::detect::area_offset;
-use super::{Exchanged, GATE, Sheaf, Slot, Which};
+use super::layout::START_TEST;
+use super::{Exchanged, GATE, Pushed, Sheaf, Slot, Which};
 use core::arch::asm;
 use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
@@ -185,6 +186,61 @@ pub unsafe fn push(slots: *const Slot, object: *mut u8) -> bool {
         );
     }
     true
+}
+
+/// The same for any pointer: an object that is on top already, and an address where no object of the slots' cache starts, are refused.
+///
+/// # Safety
+/// As [`pop`]; if `object` is a free object of the slots' cache, the caller must own it, unless it is on top of this sheaf.
+#[inline(always)]
+pub unsafe fn push_tested(slots: *const Slot, object: *mut u8) -> Pushed {
+    // SAFETY: as in `push`. The slot's words may be read as it may.
+    unsafe {
+        sequence!(
+            [
+                begin!(),
+                slot!(),
+                // s = slots[cpu].main;
+                "mov {s}, qword ptr [{slots} + {t} + {main}]",
+                // n = s->count;
+                "mov {n:e}, dword ptr [{s}]",
+                // if (s->objects[n] == object) goto twice;   (NULL where n == 0)
+                "cmp qword ptr [{s} + {n}*8 + 8], {object}",
+                "je {twice}",
+                // if (n >= s->capacity) goto slow;
+                "cmp {n:e}, dword ptr [{s} + 4]",
+                "jae {slow}",
+                // r = (object & slots[cpu].mask) * slots[cpu].reciprocal;
+                "mov {r:e}, {object:e}",
+                "and {r:e}, dword ptr [{slots} + {t} + {test}]",
+                "imul {r:e}, dword ptr [{slots} + {t} + {test} + 4]",
+                // if (r > slots[cpu].last) goto slow;
+                "cmp {r:e}, dword ptr [{slots} + {t} + {test} + 8]",
+                "ja {slow}",
+                // s->objects[n + 1] = object;   (above the top: invisible)
+                "mov qword ptr [{s} + {n}*8 + 16], {object}",
+                // n = n + 1;
+                "add {n:e}, 1",
+            ],
+            [
+                // s->count = n;   commit
+                "mov dword ptr [{s}], {n:e}",
+            ],
+            t = out(reg) _,
+            s = out(reg) _,
+            n = out(reg) _,
+            r = out(reg) _,
+            object = in(reg) object,
+            slots = in(reg) slots,
+            main = const Which::Main as usize,
+            test = const START_TEST,
+            area = in(reg) area_offset(),
+            slow = label { return Pushed::Slow; },
+            twice = label { return Pushed::Twice; },
+            options(nostack)
+        );
+    }
+    Pushed::Done
 }
 
 /// Whether copies may use 32-byte registers: 0 until [`init`] has asked the processor.

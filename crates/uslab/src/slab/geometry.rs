@@ -5,6 +5,7 @@
 
 use super::one::HEAD_BYTES;
 use crate::pages::{DESCRIPTOR_BYTES, PAGE_BYTES};
+use crate::rseq::StartTest;
 
 /// Size and alignment that the user asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,6 +116,32 @@ impl Geometry {
         let index = ((offset as u64 * self.reciprocal) >> RECIPROCAL_SHIFT) as usize;
         (index * self.object_bytes == offset && index < self.objects).then_some(index)
     }
+
+    /// The object that the byte at `offset` from the slab's start lies in; `None` beyond the last.
+    pub fn index_around(&self, offset: usize) -> Option<usize> {
+        let index = offset / self.object_bytes;
+        (index < self.objects).then_some(index)
+    }
+
+    /// The test of [`Geometry::index_of`] for the fast path. Exact where the slab and an object together
+    /// stay below `2^32 / object_bytes`, which holds for every size class and for any cache of objects up
+    /// to 16 KiB; for others it passes all multiples of the alignment.
+    pub fn start_test(&self) -> StartTest {
+        let stride = self.object_bytes as u64;
+        let slab_bytes = (self.pages() * PAGE_BYTES) as u64;
+        let reciprocal = (1 << 32) / stride + 1;
+        let excess = reciprocal * stride - (1 << 32);
+        // No offset of the slab may come to 2^32 again, nor one between two objects to `last`.
+        if slab_bytes.div_ceil(stride) * excess < reciprocal {
+            let last = (self.objects as u64 - 1) * excess;
+            return StartTest {
+                mask: (slab_bytes - 1) as u32,
+                reciprocal: reciprocal as u32,
+                last: last as u32,
+            };
+        }
+        StartTest { mask: (1 << stride.trailing_zeros()) - 1, reciprocal: 1, last: 0 }
+    }
 }
 
 /// Objects that a slab of `order` holds: as many as fit, and as its descriptors have bits for.
@@ -153,6 +180,44 @@ mod tests {
                 assert_eq!(g.index_of(index * g.object_bytes + g.object_bytes - 1), None);
             }
             assert_eq!(g.index_of(g.objects * g.object_bytes), None);
+        }
+    }
+
+    /// All offsets of a slab, against [`Geometry::index_of`].
+    fn is_exact(g: &Geometry) -> bool {
+        let test = g.start_test();
+        let slab_bytes = g.pages() * PAGE_BYTES;
+        let start = 0x7f00_0000_0000 + 3 * slab_bytes;
+        (0..slab_bytes).all(|offset| test.is_passed_by(start + offset) == g.index_of(offset).is_some())
+    }
+
+    #[test]
+    fn the_fast_test_agrees_at_every_offset() {
+        for size in (1..=512).chain((513..=16384).step_by(101)) {
+            assert!(is_exact(&of(size)), "{:?}", of(size));
+        }
+        // malloc's larger classes.
+        for size in [5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32].map(|kib| kib << 10) {
+            let options = GeometryOptions { max_order: 5, ..GeometryOptions::default() };
+            let g = Geometry::new(Layout { size, align: 16 }, options, 2).unwrap();
+            assert!(is_exact(&g), "{g:?}");
+        }
+    }
+
+    #[test]
+    fn the_fast_test_never_refuses_an_object() {
+        for size in (16384..=Geometry::MAX_OBJECT_BYTES).step_by(4088) {
+            for max_order in [0, 5, 8] {
+                let options = GeometryOptions { max_order, ..GeometryOptions::default() };
+                let g = Geometry::new(Layout { size, align: 8 }, options, 2).unwrap();
+                for index in 0..g.objects {
+                    let start = 0x7f00_0000_0000 + index * g.object_bytes;
+                    assert!(g.start_test().is_passed_by(start), "{g:?}");
+                    assert!(
+                        !g.start_test().is_passed_by(start + 1) && !g.start_test().is_passed_by(start + 4)
+                    );
+                }
+            }
         }
     }
 

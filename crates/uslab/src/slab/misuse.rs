@@ -10,7 +10,9 @@ use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 pub enum Misuse {
     /// The object is free already.
     DoubleFree,
-    /// The pointer lies within an object, or in what a slab leaves over.
+    /// The pointer lies inside the object that starts at this address.
+    Inside(usize),
+    /// The pointer lies in what a slab leaves over behind its last object.
     NotAnObject,
     /// The object belongs to another cache, by id.
     WrongCache(u16),
@@ -37,6 +39,12 @@ pub fn report_misuse(misuse: Misuse, pointer: *const u8, cache: &str) {
                 "double free of {pointer:p}: an object of {cache} that is free already"
             ));
         }
+        Misuse::Inside(start) => {
+            let offset = (pointer as usize).wrapping_sub(start);
+            os::report::say(format_args!(
+                "invalid free of {pointer:p}: it lies {offset} bytes inside object {start:#x} of {cache}"
+            ));
+        }
         Misuse::NotAnObject => {
             os::report::say(format_args!("invalid free of {pointer:p}: no object of {cache} starts there"));
         }
@@ -61,7 +69,7 @@ pub fn report_misuse(misuse: Misuse, pointer: *const u8, cache: &str) {
     }
 }
 
-/// What a pointer is, that is not an object of the cache of `face`.
+/// What a pointer is that lies in no slab of `face`.
 pub(super) fn classify(pointer: *const u8, face: Face) -> Misuse {
     match pages::page_of(pointer).map(pages::owner) {
         None => Misuse::Foreign,

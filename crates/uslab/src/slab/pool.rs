@@ -103,6 +103,11 @@ impl Slabs {
         &self.geometry
     }
 
+    /// The cache's name, for reports.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
     /// The id in the page map.
     pub fn id(&self) -> u16 {
         self.id
@@ -261,7 +266,7 @@ impl Slabs {
                 }
                 rest = others;
                 let Some(index) = self.geometry.index_of(offset) else {
-                    report_misuse(Misuse::NotAnObject, object, self.name);
+                    report_misuse(self.misuse_at(start, offset), object, self.name);
                     continue;
                 };
                 if index / 64 != word {
@@ -320,6 +325,22 @@ impl Slabs {
             );
         }
         (mask & !twice).count_ones() as usize
+    }
+
+    /// What is wrong with giving `object` back to these slabs, as far as its address tells: `None` where an object of theirs starts, in use or free.
+    pub fn misuse_of(&self, object: *const u8) -> Option<Misuse> {
+        let Some(slab) = self.slab_of(object) else { return Some(classify(object, self.face)) };
+        let start = slab.address() as usize;
+        let offset = object as usize - start;
+        self.geometry.index_of(offset).is_none().then(|| self.misuse_at(start, offset))
+    }
+
+    /// What the byte at `offset` of the slab at `start` is, where no object starts.
+    #[cold]
+    fn misuse_at(&self, start: usize, offset: usize) -> Misuse {
+        self.geometry
+            .index_around(offset)
+            .map_or(Misuse::NotAnObject, |index| Misuse::Inside(start + index * self.geometry.object_bytes))
     }
 
     /// The slab that `object` lies in, if it is one of these.

@@ -1,0 +1,66 @@
+//! Double frees and interior pointers, given to the preloaded `free` and its relatives: reported at
+//! once, precisely, and with the process ended or every object kept whole, as the user chose.
+
+use super::compile;
+use uslab_tests::harness::{Mode, Outcome, Program, Scratch};
+
+const OWED: &str = "owed: ";
+
+/// Asks that the line behind each one that the program says is owed is the report, and that there are no others.
+fn expect_reports(outcome: &Outcome) {
+    let stderr = outcome.stderr();
+    let mut lines = stderr.lines();
+    while let Some(line) = lines.next() {
+        let Some((free, what)) = line.strip_prefix(OWED).and_then(|owed| owed.split_once(": ")) else {
+            outcome.fail(&format!("not owed: {line}"));
+        };
+        let report = lines.next().unwrap_or_default();
+        let is_paid = report.starts_with("uslab: ") && report.contains(&format!("{free}: {what}"));
+        outcome.expect(is_paid, &format!("owed {free}: {what}; reported {report:?}"));
+    }
+    outcome.expect(stderr.contains(OWED), "nothing was misused");
+}
+
+/// Runs `case` twice: the library must report and abort; told to report only, it must report each misuse, and go on.
+fn expect_caught(case: &str, mode: Mode) {
+    let scratch = Scratch::new(&format!("free_misuse-{case}"));
+    let program = Program::new(compile(&scratch, "free_misuse", &[])).arg(case).limit_s(60);
+
+    let aborted = program.run(&scratch, mode);
+    aborted.expect(aborted.ended() == "signal 6", "a misuse is to end the process");
+    expect_reports(&aborted);
+
+    let told = program.env("USLAB_ON_MISUSE", "report").run(&scratch, mode);
+    told.expect(told.succeeded() && told.stdout() == "ok\n", "it is to go on, with all objects whole");
+    expect_reports(&told);
+}
+
+/// A module of tests for each case, in both modes.
+macro_rules! cases {
+    ($($name:ident: $case:literal),+ $(,)?) => {$(
+        mod $name {
+            #[test]
+            fn rseq() {
+                super::expect_caught($case, uslab_tests::harness::Mode::Rseq);
+            }
+
+            #[test]
+            fn locked() {
+                super::expect_caught($case, uslab_tests::harness::Mode::Locked);
+            }
+        }
+    )+};
+}
+
+cases! {
+    freed_twice: "twice",
+    freed_twice_in_every_class: "every-class-twice",
+    freed_twice_whatever_the_sheaf_holds: "twice-many",
+    inside_of_an_object: "inside",
+    inside_of_an_object_of_every_class: "every-class-inside",
+    behind_the_last_object_of_a_slab: "behind-the-last",
+    inside_of_a_large_object: "large",
+    freed_with_a_size: "sized",
+    deleted: "delete",
+    reallocated: "realloc",
+}
