@@ -1,4 +1,7 @@
-//! The lists of one node of a cache: partial slabs, fullest first, and empty ones that are kept.
+//! The lists of one node of a cache: every slab of it stands in exactly one.
+//!
+//! So a cache is destroyed, and its live objects are found, by walking what it owns. The full slabs
+//! are there for that alone.
 //!
 //! Partial slabs stand in four bins by how full they are. A bin is exact when its slab crosses a quarter and lazy in between,
 //! which is all that "fullest first" needs: emptier slabs are left alone so that they can become empty.
@@ -14,7 +17,7 @@ pub(super) const BINS: usize = 4;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(super) enum List {
-    /// In no list: all objects in use, or on its way.
+    /// In no list: made or released at this moment.
     None = 0,
     /// Partial, at most a quarter free.
     Bin0,
@@ -24,18 +27,25 @@ pub(super) enum List {
     Bin3,
     /// All objects free.
     Empty,
+    /// No object free.
+    Full,
 }
 
-const LISTS: usize = BINS + 1;
-const ALL: [List; LISTS] = [List::Bin0, List::Bin1, List::Bin2, List::Bin3, List::Empty];
+const LISTS: usize = BINS + 2;
+/// The lists that objects are taken from, in this order.
+const SERVING: [List; BINS + 1] = [List::Bin0, List::Bin1, List::Bin2, List::Bin3, List::Empty];
 
 /// The list for a slab of `objects` objects with `free` of them free.
 pub(super) fn list_for(free: i32, objects: usize) -> List {
     match usize::try_from(free) {
-        Err(_) | Ok(0) => List::None,
+        Err(_) | Ok(0) => List::Full,
         Ok(free) if free >= objects => List::Empty,
-        Ok(free) => ALL[(free * BINS / objects).min(BINS - 1)],
+        Ok(free) => SERVING[(free * BINS / objects).min(BINS - 1)],
     }
+}
+
+fn slab_at(link: u32) -> Option<Slab> {
+    (link != NONE).then_some(Slab(PageIndex(link)))
 }
 
 /// What the lock of a node's slabs guards.
@@ -68,13 +78,34 @@ impl Lists {
 
     /// The fullest partial slab, else an empty one.
     pub fn fullest(&self) -> Option<Slab> {
-        self.heads.iter().find(|&&head| head != NONE).map(|&head| Slab(PageIndex(head)))
+        SERVING.iter().find_map(|&list| self.first(list))
     }
 
     /// Some empty slab.
     pub fn any_empty(&self) -> Option<Slab> {
-        let head = self.heads[List::Empty as usize - 1];
-        (head != NONE).then_some(Slab(PageIndex(head)))
+        self.first(List::Empty)
+    }
+
+    fn first(&self, list: List) -> Option<Slab> {
+        slab_at(self.heads[list as usize - 1])
+    }
+
+    /// Every slab. The link of a slab is read before the slab is handed out, which may then go.
+    pub fn all(&self) -> impl Iterator<Item = Slab> {
+        self.heads.iter().flat_map(|&head| {
+            let mut next = head;
+            core::iter::from_fn(move || {
+                let slab = slab_at(next)?;
+                // SAFETY: the caller holds the lists, which own the links of their slabs.
+                next = unsafe { (*slab.head()).next };
+                Some(slab)
+            })
+        })
+    }
+
+    /// Slabs in all lists.
+    pub fn slabs(&self) -> u32 {
+        self.counts.iter().sum()
     }
 
     pub fn partial(&self) -> u32 {

@@ -451,35 +451,37 @@ impl Slabs {
         gone * self.slab_bytes()
     }
 
-    /// Calls `visit` for each object that is not free in its slab, until it says false. Walks the page map: slow, and exact only
-    /// while nobody else uses the cache.
+    /// Calls `visit` for each object that is not free in its slab, until it says false. Exact only
+    /// while no other thread uses the cache. `visit` runs under the lists' lock: it must neither
+    /// allocate from this library nor free to it.
     pub fn for_each_taken(&self, mut visit: impl FnMut(*mut u8) -> bool) {
-        let mut go_on = true;
-        pages::arena::for_each_owned(self.face, self.geometry.pages(), |page| {
-            let slab = Slab(page);
-            for index in 0..self.geometry.objects {
-                let word = slab.words(&self.geometry)[index / 64].load(Acquire);
-                if go_on && word >> (index % 64) & 1 == 0 {
-                    go_on = visit(slab.address().wrapping_add(index * self.geometry.object_bytes));
+        let objects = 0..self.geometry.objects;
+        for node in self.nodes() {
+            let lists = node.0.lock();
+            for slab in lists.all() {
+                let words = slab.words(&self.geometry);
+                for index in objects.clone().filter(|i| words[i / 64].load(Acquire) >> (i % 64) & 1 == 0) {
+                    let object = slab.address().wrapping_add(index * self.geometry.object_bytes);
+                    if !visit(object) {
+                        return;
+                    }
                 }
             }
-        });
+        }
     }
 
-    /// Gives every slab to the page layer, whatever lives in it.
+    /// Gives every slab to the page layer, whatever lives in it, at a cost of what these slabs are.
     ///
     /// # Safety
-    /// Nobody may use the cache or any of its objects any more.
+    /// No other thread may use the cache, and no thread its objects any more.
     pub unsafe fn release_all(&self) {
         for node in self.nodes() {
-            *node.0.lock() = Lists::new();
+            let lists = core::mem::replace(&mut *node.0.lock(), Lists::new());
+            for slab in lists.all() {
+                pages::set_owner(slab.0, self.geometry.pages(), Face::NOBODY);
+                self.release(slab, self.temperature);
+            }
         }
-        pages::arena::for_each_owned(self.face, self.geometry.pages(), |page| {
-            pages::set_owner(page, self.geometry.pages(), Face::NOBODY);
-            self.record().slabs.fetch_sub(1, Relaxed);
-            self.record().releases.fetch_add(1, Relaxed);
-            pages::free(page, self.geometry.pages(), self.temperature);
-        });
         let record = self.record();
         self.taken.store(0, Relaxed);
         self.spare.store(0, Relaxed);
