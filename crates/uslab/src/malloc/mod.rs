@@ -13,8 +13,10 @@
 //! signal handler that may have interrupted one of them.
 
 mod allocator;
+mod bare;
 mod caller;
 pub mod classes;
+mod faces;
 mod global;
 mod heap;
 mod large;
@@ -34,6 +36,7 @@ use crate::os;
 use crate::pages;
 use crate::rseq::{self, Pushed};
 use crate::slab::{Misuse, report_misuse};
+use bare::Bare;
 use classes::Class;
 use core::ptr;
 
@@ -135,7 +138,11 @@ unsafe extern "C" fn free_slow(pointer: *mut u8) {
         id => match registry::cache(id) {
             // SAFETY: the page belongs to that cache; the caller's promise.
             Some(cache) => unsafe { cache.free_slow(pointer) },
-            None => report_unknown(pointer, "free"),
+            None => match Bare::of(owner) {
+                // SAFETY: the page belongs to those slabs; the caller's promise.
+                Some(bare) => unsafe { bare.free(pointer) },
+                None => report_unknown(pointer, "free"),
+            },
         },
     }
 }
@@ -344,11 +351,13 @@ pub fn usable_size(pointer: *const u8) -> usize {
 
 fn usable_size_of(pointer: *const u8) -> Option<usize> {
     let page = pages::page_of_any(pointer)?;
-    match pages::owner(page).id() {
+    let owner = pages::owner(page);
+    match owner.id() {
         LARGE_ID => (pages::address_of(page).cast_const() == pointer).then(|| large::bytes(page)),
-        id => registry::cache(id)
-            .filter(|cache| cache.misuse_of(pointer).is_none())
-            .map(|cache| cache.usable_bytes()),
+        id => match registry::cache(id) {
+            Some(cache) => cache.misuse_of(pointer).is_none().then(|| cache.usable_bytes()),
+            None => Bare::of(owner)?.usable_bytes_of(pointer),
+        },
     }
 }
 
@@ -405,9 +414,13 @@ pub fn start() -> bool {
 /// Before a fork.
 pub(crate) fn lock_for_fork() {
     heap::lock_for_fork();
+    faces::lock_for_fork();
+    bare::lock_for_fork();
 }
 
 /// Undoes [`lock_for_fork`]; true in the child.
 pub(crate) fn unlock_after_fork(child: bool) {
+    bare::unlock_after_fork(child);
+    faces::unlock_after_fork(child);
     heap::unlock_after_fork(child);
 }

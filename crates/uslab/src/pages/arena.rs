@@ -338,18 +338,3 @@ pub(super) fn purge_descriptors(first: PageIndex, pages: usize) {
         unsafe { os::memory::purge(start, bytes) };
     }
 }
-
-/// Calls `visit` with the first page of each run of pages of `face`, at `stride` pages a run.
-pub fn for_each_owned(face: Face, stride: usize, mut visit: impl FnMut(PageIndex)) {
-    let pages = chunks_committed() * CHUNK_PAGES;
-    let mut index = 0;
-    while index < pages {
-        let page = PageIndex(index as u32);
-        if owner(page) == face {
-            visit(page);
-            index += stride;
-        } else {
-            index += 1;
-        }
-    }
-}

@@ -147,11 +147,14 @@ impl<'a> Drain<'a> {
 
     /// Whether main sheaves may be taken out of slots of other CPUs.
     fn may_take_main(&mut self) -> bool {
+        if self.users == Users::Absent {
+            return true;
+        }
         let has_barrier = *self.has_barrier.get_or_insert_with(os::membarrier::is_allowed);
         if !has_barrier {
             note_refusal();
         }
-        has_barrier || self.users == Users::Absent
+        has_barrier
     }
 
     /// Whether main sheaves stay in their slots, for want of a barrier.
@@ -162,9 +165,9 @@ impl<'a> Drain<'a> {
     /// Empties what was taken into the slabs.
     fn finish(&mut self) {
         let len = core::mem::take(&mut self.len);
-        let is_private = !self.taken[..len].iter().flatten().any(|taken| taken.home.is_some())
-            || os::membarrier::restart_all()
-            || self.users == Users::Absent;
+        let is_private = self.users == Users::Absent
+            || !self.taken[..len].iter().flatten().any(|taken| taken.home.is_some())
+            || os::membarrier::restart_all();
         if !is_private {
             self.has_barrier = Some(false);
             note_refusal();

@@ -5,7 +5,7 @@ use super::*;
 use crate::os;
 use crate::pages::{Temperature, boot};
 use crate::rseq;
-use crate::slab::{Geometry, GeometryOptions, Layout, Slabs};
+use crate::slab::{Geometry, GeometryOptions, Layout, NodeMemory, Slabs};
 use crate::stats::{self, layout::RECORDS_MAX, layout::Record};
 use core::sync::atomic::{AtomicU16, Ordering::Relaxed};
 
@@ -32,7 +32,14 @@ fn cache(bytes: usize, sheaf_capacity: usize) -> (&'static CpuCache, &'static Re
     // SAFETY: fresh boot memory of the sizes asked for; the cache is leaked.
     unsafe {
         let face = CpuCache::face(slots, id);
-        let slabs = Slabs::new(face, "test", geometry, Temperature::Hot, None, nodes, 1);
+        let slabs = Slabs::new(
+            face,
+            "test",
+            geometry,
+            Temperature::Hot,
+            None,
+            NodeMemory { start: nodes, nodes: 1, shared: None },
+        );
         let parts = Parts { barns, cpus, nodes: 1, sheaf_capacity, caching: true };
         let cache: &CpuCache = Box::leak(Box::new(CpuCache::new(slabs, parts)));
         cache.enter();
@@ -196,15 +203,48 @@ fn sheaves_of_all_caches_together_stay_below_the_bound() {
             let objects = alloc(cache, 100 + (n * 13 + round * 29) % 300);
             free(cache, &objects);
         }
-        let pair = |cache: &CpuCache| match cache.capacity() {
-            // The smallest is everyone's right, whatever is left of the bound.
-            smallest if smallest <= Size(0).capacity() => 0,
-            capacity => 2 * capacity * cache.slabs().geometry().object_bytes,
-        };
-        let held: usize = caches.iter().map(|(cache, _)| pair(cache)).sum();
+        let charge = |cache: &CpuCache| cache.adapt().charge(cache.adapt().size());
+        let held: usize = caches.iter().map(|(cache, _)| charge(cache)).sum();
         assert!(held <= adapt::bound_bytes(), "{held} bytes in round {round}");
     }
     caches.iter().for_each(|(cache, _)| finish(cache));
+}
+
+#[test]
+fn every_cache_has_its_default_however_many_there_are() {
+    let caches: Vec<_> = (0..300).map(|_| cache(256, 0)).collect();
+    for (cache, _) in &caches {
+        let objects = alloc(cache, 16);
+        free(cache, &objects);
+        assert!(cache.capacity() >= 26, "{}", cache.capacity());
+    }
+    caches.iter().for_each(|(cache, _)| finish(cache));
+}
+
+#[test]
+fn what_a_cache_that_rests_was_charged_is_free_again() {
+    let (cache, record) = cache(64, 0);
+    let start = cache.capacity();
+    for _ in 0..50 {
+        let objects = alloc(cache, 3000);
+        free(cache, &objects);
+    }
+    assert!(cache.capacity() > start && cache.adapt().charge(cache.adapt().size()) > 0);
+    cache.drain_all();
+    // The first look may find sheaves that came back meanwhile in a barn.
+    let rests = (0..3).any(|_| cache.settle(&mut Drain::of_idle(Keep::Pages)));
+    assert!(rests && cache.capacity() == start);
+    assert_eq!(record.sheaf_capacity.load(Relaxed) as usize, start);
+    finish(cache);
+}
+
+#[test]
+fn the_smallest_sheaves_share_no_line() {
+    set_up!();
+    let sheaves: Vec<_> = (0..50).map(|_| sheaf::alloc(Size(0), 0)).collect();
+    assert!(sheaves.iter().all(|&sheaf| !sheaf.is_null() && sheaf as usize % 64 == 0));
+    // SAFETY: empty and owned.
+    sheaves.into_iter().for_each(|sheaf| unsafe { sheaf::free(sheaf) });
 }
 
 #[test]

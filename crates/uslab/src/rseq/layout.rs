@@ -2,7 +2,7 @@
 //!
 //! Offsets are part of the assembly; the assertions at the end keep both sides together.
 
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering::Acquire, Ordering::Relaxed};
 
 /// CPUs that the slot tables have room for; a machine with more possible CPUs runs locked.
 pub const MAX_CPUS: usize = 1024;
@@ -139,6 +139,12 @@ impl Slot {
         }
     }
 
+    /// What the layer above keeps for a face that has no registered cache. The slots of such a face
+    /// never hold sheaves, so none is ever hidden, and the word is free.
+    pub fn context(&self) -> &AtomicPtr<Sheaf> {
+        &self.hidden[0]
+    }
+
     /// One of the two places.
     #[inline]
     pub fn place(&self, which: Which) -> &AtomicPtr<Sheaf> {
@@ -236,6 +242,13 @@ impl Face {
     pub fn id(self) -> u16 {
         // SAFETY: a face's first slot is valid for ever.
         unsafe { (*self.0).id.load(Relaxed) as u16 }
+    }
+
+    /// What the layer above keeps for the face, which has no registered cache; see [`Slot::context`].
+    #[inline]
+    pub fn context(self) -> *mut u8 {
+        // SAFETY: as above.
+        unsafe { (*self.0).context().load(Acquire).cast() }
     }
 }
 

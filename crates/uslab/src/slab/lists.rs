@@ -1,4 +1,7 @@
-//! The lists of one node of a cache: partial slabs, fullest first, and empty ones that are kept.
+//! The lists of one node of a cache: every slab of it stands in exactly one.
+//!
+//! So a cache is destroyed, and its live objects are found, by walking what it owns. The full slabs
+//! are there for that alone.
 //!
 //! Partial slabs stand in four bins by how full they are. A bin is exact when its slab crosses a quarter and lazy in between,
 //! which is all that "fullest first" needs: emptier slabs are left alone so that they can become empty.
@@ -14,7 +17,7 @@ pub(super) const BINS: usize = 4;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(super) enum List {
-    /// In no list: all objects in use, or on its way.
+    /// In no list: made or released at this moment.
     None = 0,
     /// Partial, at most a quarter free.
     Bin0,
@@ -24,18 +27,25 @@ pub(super) enum List {
     Bin3,
     /// All objects free.
     Empty,
+    /// No object free.
+    Full,
 }
 
-const LISTS: usize = BINS + 1;
-const ALL: [List; LISTS] = [List::Bin0, List::Bin1, List::Bin2, List::Bin3, List::Empty];
+const LISTS: usize = BINS + 2;
+/// The lists that objects are taken from, in this order.
+const SERVING: [List; BINS + 1] = [List::Bin0, List::Bin1, List::Bin2, List::Bin3, List::Empty];
 
 /// The list for a slab of `objects` objects with `free` of them free.
 pub(super) fn list_for(free: i32, objects: usize) -> List {
     match usize::try_from(free) {
-        Err(_) | Ok(0) => List::None,
+        Err(_) | Ok(0) => List::Full,
         Ok(free) if free >= objects => List::Empty,
-        Ok(free) => ALL[(free * BINS / objects).min(BINS - 1)],
+        Ok(free) => SERVING[(free * BINS / objects).min(BINS - 1)],
     }
+}
+
+fn slab_at(link: u32) -> Option<Slab> {
+    (link != NONE).then_some(Slab(PageIndex(link)))
 }
 
 /// What the lock of a node's slabs guards.
@@ -46,35 +56,65 @@ pub(super) struct Lists {
     pub target: u32,
     /// Empty slabs that were released and have not been made again: each one that is raises the target.
     regret: u32,
+    /// `target` is never below.
+    min_target: u32,
     /// What of these lists is counted in [`super::pool::Slabs`].
     pub spare: usize,
+    /// Slabs, and free objects, that these lists have added to a record that others add to as well.
+    pub published: (u32, i64),
     last_ms: u64,
 }
 
-/// Empty slabs kept at least, so that a cache whose last object comes and goes does not thrash.
-const TARGET_LEAST: u32 = 1;
-
 impl Lists {
-    pub const fn new() -> Lists {
+    /// Lists without slabs, which keep at least `min_target` empty ones from then on.
+    pub const fn new(min_target: u32) -> Lists {
         Lists {
             heads: [NONE; LISTS],
             counts: [0; LISTS],
-            target: TARGET_LEAST,
+            target: min_target,
             regret: 0,
+            min_target,
             spare: 0,
+            published: (0, 0),
             last_ms: 0,
         }
     }
 
+    /// Takes everything out, and leaves lists like those that [`Lists::new`] made.
+    pub fn take(&mut self) -> Lists {
+        core::mem::replace(self, Lists::new(self.min_target))
+    }
+
     /// The fullest partial slab, else an empty one.
     pub fn fullest(&self) -> Option<Slab> {
-        self.heads.iter().find(|&&head| head != NONE).map(|&head| Slab(PageIndex(head)))
+        SERVING.iter().find_map(|&list| self.first(list))
     }
 
     /// Some empty slab.
     pub fn any_empty(&self) -> Option<Slab> {
-        let head = self.heads[List::Empty as usize - 1];
-        (head != NONE).then_some(Slab(PageIndex(head)))
+        self.first(List::Empty)
+    }
+
+    fn first(&self, list: List) -> Option<Slab> {
+        slab_at(self.heads[list as usize - 1])
+    }
+
+    /// Every slab. The link of a slab is read before the slab is handed out, which may then go.
+    pub fn all(&self) -> impl Iterator<Item = Slab> {
+        self.heads.iter().flat_map(|&head| {
+            let mut next = head;
+            core::iter::from_fn(move || {
+                let slab = slab_at(next)?;
+                // SAFETY: the caller holds the lists, which own the links of their slabs.
+                next = unsafe { (*slab.head()).next };
+                Some(slab)
+            })
+        })
+    }
+
+    /// Slabs in all lists.
+    pub fn slabs(&self) -> u32 {
+        self.counts.iter().sum()
     }
 
     pub fn partial(&self) -> u32 {
@@ -124,7 +164,7 @@ impl Lists {
     pub fn note_grow(&mut self, most: u32) {
         if self.regret > 0 {
             self.regret -= 1;
-            self.target = (self.target + 1).min(most.max(TARGET_LEAST));
+            self.target = (self.target + 1).min(most.max(self.min_target));
         }
     }
 
@@ -138,7 +178,7 @@ impl Lists {
         let now_ms = os::clock::coarse_ms();
         let seconds = (now_ms.saturating_sub(self.last_ms) / 1000).min(31) as u32;
         if seconds > 0 {
-            self.target = (self.target >> seconds).max(TARGET_LEAST);
+            self.target = (self.target >> seconds).max(self.min_target);
             self.regret >>= seconds;
             self.last_ms = now_ms;
         }
