@@ -6,11 +6,13 @@ use uslab_tests::harness::{Mode, Program, Scratch, tool};
 
 both_modes! {
     fork_beside_streams => streams,
+    fork_beside_locks_of_the_c_library => library,
     vfork_shares_memory => shares,
     vfork_keeps_errno_and_signals => keeps,
     vfork_parent_knows_its_cpu => knows_its_cpu,
     vfork_storm => storms,
     vfork_in_vfork => nests,
+    spawn_system_and_popen => spawns,
     vfork_child_starts_no_thread => starts_no_thread,
     vfork_where_rseq_is_refused => falls_back,
     raw_clone_has_its_own_thread => has_its_own_thread,
@@ -30,6 +32,10 @@ fn check(scratch: &Scratch, program: Program, mode: Mode, start: &str) {
     let outcome = program.run_clean(scratch, mode);
     outcome.expect(outcome.stdout().ends_with("ok\n"), "the program did not say that it ended");
     outcome.expect(outcome.stdout().starts_with(start), &format!("the output does not start with {start}"));
+}
+
+fn library(mode: Mode) {
+    run("fork_library", &[], mode);
 }
 
 fn vfork(check: &str, mode: Mode) {
@@ -54,6 +60,10 @@ fn storms(mode: Mode) {
 
 fn nests(mode: Mode) {
     vfork("nests", mode);
+}
+
+fn spawns(mode: Mode) {
+    vfork("spawns", mode);
 }
 
 fn starts_no_thread(mode: Mode) {

@@ -15,6 +15,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <spawn.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <string.h>
@@ -240,6 +241,34 @@ static void nests(void) {
     CHECK(pthread_join(thread, NULL) == 0);
 }
 
+/* The C library's own ways to start programs, whose children run on the parent's area as well. */
+static void spawns(void) {
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, storm, (void *)1) == 0);
+    for (uint64_t n = 1; n < 20; n++) {
+        pid_t child = -1;
+        char *arguments[] = {"sh", "-c", "read line; test \"$line\" = text", NULL};
+        int ends[2];
+        posix_spawn_file_actions_t actions;
+        CHECK(pipe(ends) == 0 && posix_spawn_file_actions_init(&actions) == 0);
+        CHECK(posix_spawn_file_actions_adddup2(&actions, ends[0], 0) == 0);
+        CHECK(posix_spawnp(&child, "sh", &actions, NULL, arguments, environ) == 0);
+        CHECK(write(ends[1], "text\n", 5) == 5);
+        expect_clean(child);
+        close(ends[0]), close(ends[1]);
+        posix_spawn_file_actions_destroy(&actions);
+
+        char line[16] = "";
+        FILE *piped = popen("echo text", "r");
+        CHECK(piped != NULL && fgets(line, sizeof line, piped) != NULL && strcmp(line, "text\n") == 0);
+        CHECK(pclose(piped) == 0);
+        CHECK(system("exit 3") == 3 << 8);
+        churn(500, n);
+    }
+    storm_over = 1;
+    CHECK(pthread_join(thread, NULL) == 0);
+}
+
 static int threads(void) {
     int n = 0;
     DIR *tasks = opendir("/proc/self/task");
@@ -307,7 +336,7 @@ int main(int argc, char **argv) {
         const char *name;
         void (*run)(void);
     } checks[] = {{"shares", shares}, {"keeps", keeps}, {"knows_its_cpu", knows_its_cpu}, {"storms", storms},
-                  {"nests", nests}, {"starts_no_thread", starts_no_thread}, {"falls_back", falls_back}};
+                  {"nests", nests}, {"spawns", spawns}, {"starts_no_thread", starts_no_thread}, {"falls_back", falls_back}};
     alarm(LIMIT_S);
     CHECK(argc >= 2 && sched_getaffinity(0, sizeof all_cpus, &all_cpus) == 0);
     if (argc > 2) rounds = atoi(argv[2]), alarm(0);

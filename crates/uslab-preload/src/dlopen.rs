@@ -20,8 +20,7 @@ static PASSED: AtomicI32 = AtomicI32::new(!libc::RTLD_DEEPBIND);
 /// The loader's `dlopen`; null until it has been looked for.
 static NEXT: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 
-/// Reads the environment and finds the loader's function, while nothing else holds the loader's
-/// lock but the thread that loads this library.
+/// Reads the environment.
 pub fn at_load() {
     // SAFETY: the name is NUL-terminated; the value is read before another thread exists.
     let value = unsafe { libc::getenv(c"USLAB_DEEPBIND".as_ptr()) };
@@ -29,9 +28,10 @@ pub fn at_load() {
     if !value.is_null() && unsafe { core::ffi::CStr::from_ptr(value) } == c"1" {
         PASSED.store(-1, Relaxed);
     }
-    find_next();
 }
 
+/// Finds the loader's function, when it is first called: most programs never do. The lookup takes
+/// the loader's lock, as the caller is about to.
 extern "C" fn find_next() {
     // SAFETY: the name is NUL-terminated; this object is one that the loader loaded.
     let next = unsafe { libc::dlsym(libc::RTLD_NEXT, c"dlopen".as_ptr()) };
@@ -50,7 +50,7 @@ extern "C" fn none(_: *const c_char, _: c_int) -> *mut c_void {
 pub extern "C" fn dlopen(file: *const c_char, flags: c_int) -> *mut c_void {
     #[cfg(target_arch = "x86_64")]
     naked_asm!(
-        // if (NEXT == NULL) goto 3;   a constructor that runs before ours
+        // if (NEXT == NULL) goto 3;
         "cmp qword ptr [rip + {next}], 0",
         "je 3f",
         // flags &= PASSED; goto *NEXT;
@@ -71,7 +71,7 @@ pub extern "C" fn dlopen(file: *const c_char, flags: c_int) -> *mut c_void {
     );
     #[cfg(target_arch = "aarch64")]
     naked_asm!(
-        // if (NEXT == NULL) goto 3;   a constructor that runs before ours
+        // if (NEXT == NULL) goto 3;
         "adrp x16, {next}",
         "ldr x16, [x16, :lo12:{next}]",
         "cbz x16, 3f",

@@ -21,6 +21,7 @@
 use core::arch::naked_asm;
 use core::ffi::{c_int, c_long};
 use core::mem::MaybeUninit;
+use uslab::malloc;
 use uslab::rseq::lend::{self, Lent};
 
 /// `vfork(2)`. It is `fork` where a child could not be protected: where the kernel, or a filter of
@@ -123,6 +124,8 @@ pub extern "C" fn vfork() -> c_int {
 }
 
 extern "C" fn before(lent: &mut MaybeUninit<Lent>) -> bool {
+    // In a constructor that runs before ours the mode may not be known yet.
+    malloc::start();
     lend::begin().map(|taken| lent.write(taken)).is_some()
 }
 

@@ -81,7 +81,7 @@ fn registered_bytes(address: usize) -> Option<u32> {
 fn is_registered(address: usize, bytes: u32) -> bool {
     let area = Area { address, bytes, signature: super::arch::SIGNATURE };
     // SAFETY: the area is the thread's own: sequences run in this process because glibc registered
-    // it. A thread that is not registered, which glibc could not, is by this call; `false` follows.
+    // threads by it. One that glibc could not register is by this call, as the next one finds.
     unsafe { area.is_registered() }
 }
 
