@@ -27,7 +27,7 @@ const HEADER: &str = "\
 # Written by `cargo xtask golden --bless`; checked by `cargo xtask golden` and by a test.
 # Changing this file needs an ADR (docs/adr) that gives the reason and the figures.
 # The number after \"allowed\" is the one thing edited by hand. A typed cache asks one thing: empty, or full? malloc asks
-# one more: is there a table for this size? free asks two more: is the address in the arena, is its page in use?
+# one more: is there a table for this size? free asks one more: is the address in the arena?
 ";
 
 /// One function of the example.
