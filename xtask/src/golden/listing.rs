@@ -27,8 +27,8 @@ const HEADER: &str = "\
 # Written by `cargo xtask golden --bless`; checked by `cargo xtask golden` and by a test.
 # Changing this file needs an ADR (docs/adr) that gives the reason and the figures.
 # The number after \"allowed\" is the one thing edited by hand. A typed cache asks one thing: empty, or full? malloc asks
-# one more: is there a table for this size? free asks four more: is the address in the arena, is its
-# page in use, is the object on top of the sheaf already, does an object start there?
+# one more: is there a table for this size? free asks three more: is the address in the arena, is the
+# object on top of the sheaf already, does an object start there?
 ";
 
 /// One function of the example.

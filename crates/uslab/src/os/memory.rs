@@ -16,21 +16,24 @@ pub fn page_bytes() -> usize {
 pub enum Placed {
     /// It stands there.
     Mapped,
-    /// Another mapping stands in the way; nothing was changed.
+    /// Another mapping stands in the way, or the address is none that a program can have; nothing was
+    /// changed.
     Taken,
-    /// A limit forbids it (`RLIMIT_AS`, `RLIMIT_DATA`, `RLIMIT_MEMLOCK`, overcommit), or the address is
-    /// none that a program can have; nothing was changed.
+    /// A limit forbids it (`RLIMIT_AS`, `RLIMIT_DATA`, `RLIMIT_MEMLOCK`, overcommit); nothing was changed.
     Refused,
 }
 
 /// Maps `bytes` of private anonymous memory at `start`, replacing nothing.
+///
+/// The address is a hint, which the kernel follows where nothing stands in the way. `MAP_FIXED_NOREPLACE`
+/// would save a call where something does; but kernels before 4.17 take it for a hint, valgrind refuses it, and
+/// the interceptors of ThreadSanitizer turn it into a mapping at address zero.
 fn place(start: usize, bytes: usize, protection: i32) -> Placed {
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
-    // SAFETY: a fresh mapping that replaces nothing: the kernel either honours the flag (Linux 4.17)
-    // or takes the address as a hint.
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: a fresh mapping: a hint replaces nothing.
     let address = unsafe { libc::mmap(start as *mut _, bytes, protection, flags, -1, 0) };
     if address == libc::MAP_FAILED {
-        return if super::errno::get() == libc::EEXIST { Placed::Taken } else { Placed::Refused };
+        return Placed::Refused;
     }
     if address as usize == start {
         return Placed::Mapped;

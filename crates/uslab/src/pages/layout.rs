@@ -79,34 +79,26 @@ impl Table {
     }
 }
 
-/// Candidates that are tried before the start fails.
-const ATTEMPTS: u32 = 24;
-
 /// The base of an arena, and the bytes it may grow to; `None` if no place was found. `salt` keeps the
 /// arenas of several libraries of one process apart.
 ///
-/// The kernel puts mappings near each other. Candidates lie half the way from there to address zero and
-/// nearer with each attempt, down to where tools that manage addresses themselves (sanitizers, valgrind)
-/// leave room; every other one lies on the other side, for processes whose mappings start low.
-/// Addresses are random as far as the kernel's own are, from which they follow.
+/// The kernel puts mappings near each other. Candidates lie far below them, then as far above, then nearer and
+/// smaller, for processors with fewer address bits and for tools that manage addresses themselves (sanitizers,
+/// valgrind). Addresses are random as far as the kernel's own are, from which they follow.
 pub fn choose(salt: usize) -> Option<(usize, usize)> {
+    const MAX_REACH_BITS: u32 = 46;
     let near = memory::next_address(STEP_BYTES)?;
-    // Fibonacci hashing: the page number's bits decide on the high bits.
+    // Fibonacci hashing: each bit of the page number decides on many.
     let random = ((near ^ salt) / PAGE_BYTES).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    (0..ATTEMPTS).find_map(|attempt| {
-        let reach = near.next_power_of_two() >> (1 + attempt / 2);
-        let data = (reach / 2).min(MAX_DATA_BYTES) / CHUNK_BYTES * CHUNK_BYTES;
-        if data < MIN_DATA_BYTES {
-            return None;
-        }
-        // Between a quarter and half of the reach is left free.
-        let gap = reach / 4 + random.rotate_left(attempt) % (reach / 4);
-        let start = match attempt % 2 {
-            0 => near.checked_sub(gap + data + DESCRIPTORS_BELOW)?,
-            _ => near.checked_add(gap)?,
-        };
-        let base = (start + DESCRIPTORS_BELOW).next_multiple_of(CHUNK_BYTES);
-        is_free(base, data).then_some((base, data))
+    (MIN_DATA_BYTES.trailing_zeros()..MAX_REACH_BITS).rev().find_map(|bits| {
+        let data = (1usize << bits).min(MAX_DATA_BYTES);
+        let gap = (1 << (bits - 1)) + random % (1 << (bits - 1));
+        let below = near.checked_sub(gap + data + DESCRIPTORS_BELOW);
+        let above = near.checked_add(gap);
+        [below, above].into_iter().flatten().find_map(|start| {
+            let base = (start + DESCRIPTORS_BELOW).next_multiple_of(CHUNK_BYTES);
+            is_free(base, data).then_some((base, data))
+        })
     })
 }
 
