@@ -96,6 +96,7 @@ static void changed(void)
     sched_getaffinity(0, sizeof first, &first);
     CPU_ZERO(&one);
     CPU_SET(sched_getcpu(), &one);
+    int given = getpriority(PRIO_PROCESS, 0);
     sched_setaffinity(0, sizeof one, &one);
     unsigned long node = 1;
     refused(setpriority(PRIO_PROCESS, 0, -10), "a nice value of -10");
@@ -114,7 +115,7 @@ static void changed(void)
     check(policy == SCHED_OTHER, "its policy is SCHED_OTHER");
     check(CPU_EQUAL(&now, &first), "it has the CPUs that the process was started with");
     until_named(thread);
-    check(getpriority(PRIO_PROCESS, thread) == 0, "its nice value is 0");
+    check(getpriority(PRIO_PROCESS, thread) == (given < 0 ? 0 : given), "its nice value is ordinary");
     check((syscall(SYS_ioprio_get, 1, thread) & 0xe000) != IOPRIO_REALTIME, "its I/O is ordinary");
     char text[64];
     status(thread, "SigBlk:\t", text, sizeof text);

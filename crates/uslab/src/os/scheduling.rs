@@ -71,10 +71,10 @@ pub(super) fn free_thread(thread: libc::pthread_t) {
 
 /// Takes back what else the calling thread inherited above the ordinary. A nice value of 0 or more stays.
 pub(super) fn settle() {
-    let nice = nice(0);
-    if nice < 0 && may_change(nice != FIRST_NICE.load(Relaxed)) {
+    let (nice, first) = (nice(0), FIRST_NICE.load(Relaxed));
+    if nice < 0 && may_change(nice != first) {
         // SAFETY: no preconditions. Raising the value needs no privilege.
-        unsafe { libc::syscall(libc::SYS_setpriority, libc::PRIO_PROCESS, 0, 0) };
+        unsafe { libc::syscall(libc::SYS_setpriority, libc::PRIO_PROCESS, 0, first.max(0)) };
     }
     if !is_filtered() {
         settle_io_priority();
