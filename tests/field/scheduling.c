@@ -1,9 +1,10 @@
 /*
  * The background thread runs as an ordinary thread of the process, whatever thread made it start.
  *
- *   scheduling changed    a thread that made itself real-time, pinned, urgent and bound to a node allocates
- *   scheduling filtered   a program that was started urgent allocates under a filter that kills for any call
- *                         that changes scheduling
+ *   scheduling changed    a thread that made itself real-time, pinned, urgent and bound to a node
+ *                         allocates
+ *   scheduling filtered   a program that was started urgent allocates under a filter that kills for
+ *                         any call that changes scheduling
  *
  * Without the privilege for a change the program goes on without it, and says so.
  */

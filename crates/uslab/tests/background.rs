@@ -1,4 +1,5 @@
-//! What the library's threads are to the rest of the process: ordinary threads, whatever thread started them; and what is the same without them.
+//! What the library's threads are to the rest of the process: ordinary threads, whatever thread
+//! started them; and what is the same without them.
 //!
 //! Each test is a process of its own, in both modes.
 #![cfg(not(loom))]
@@ -70,7 +71,8 @@ fn callbacks_run_on_ordinary_threads_whatever_thread_started_them() {
         let first = uslab::malloc::malloc(1);
         let at_start = manner();
         stay_on_this_cpu();
-        // SAFETY: a mask of one word. As another user than root some of this is refused, and there is less to take back.
+        // SAFETY: a mask of one word. As another user than root some of this is refused, and there
+        // is less to take back.
         unsafe {
             let node = 1u64;
             libc::syscall(libc::SYS_set_mempolicy, libc::MPOL_BIND, &raw const node, 64);
