@@ -7,7 +7,7 @@
 //!
 //! ```text
 //!   VmSwap of /proc/self/status                  what of the process lies in swap
-//!   pswpout, zswpout of the group's memory.stat  pages swapped out, in total (Linux 6.12)
+//!   pswpout, zswpout of the group's memory.stat  pages swapped out, in total, where the kernel counts them
 //!   memory.swap.current of the group             where there is no pswpout: what of the group lies in swap
 //! ```
 //!
