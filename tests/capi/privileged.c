@@ -1,6 +1,7 @@
 /*
- * What the environment makes of a program: which files appear in the directory that it names, and what a double
- * free does. Run as set-user-ID root, with file capabilities, and with neither; the test compares.
+ * What the environment makes of a program: which files appear in the directory that it names, and
+ * what a double free does. Run as set-user-ID root, with file capabilities, and with neither; the
+ * test compares.
  *
  *   privileged DIRECTORY    "secure 0|1", one line for each file in it, "misuse aborts|goes on", "ok"
  */

@@ -1,4 +1,5 @@
-//! Programs that gain privileges when they are started take no orders from an environment that a user without them made.
+//! Programs that gain privileges when they are started take no orders from an environment that a
+//! user without them made.
 //!
 //! Only root can make such programs; as another user the tests check what is left, and say so.
 
@@ -37,7 +38,8 @@ fn copy(scratch: &Scratch) -> PathBuf {
     copy
 }
 
-/// Runs the program through a shell, which may first plant something under the process's id; its output's lines.
+/// Runs the program through a shell, which may first plant something under the process's id; its
+/// output's lines.
 fn run(program: &Path, snapshots: &Path, plant: &str, user: Option<u32>, rseq: &str) -> Vec<String> {
     let mut command = Command::new("/bin/sh");
     command.args(["-c", &format!("{plant}\nexec \"$0\" \"$1\"")]).arg(program).arg(snapshots);
@@ -64,7 +66,8 @@ fn an_ordinary_program_heeds_its_environment() {
     }
 }
 
-/// What a program with privileges does for a user who owns the directory and planted a file under the process's id.
+/// What a program with privileges does for a user who owns the directory and planted a file under
+/// the process's id.
 fn takes_no_orders(program: &Path, scratch: &Scratch) {
     let snapshots = scratch.private_dir("theirs");
     chown(&snapshots, Some(NOBODY), Some(NOBODY)).expect("root gives a directory away");
@@ -108,7 +111,8 @@ fn a_program_with_file_capabilities_takes_no_orders_from_its_user() {
     let scratch = Scratch::new("capable");
     let program = copy(&scratch);
     let path = CString::new(program.as_os_str().as_bytes()).expect("a path");
-    // Revision 2, effective at once: CAP_NET_BIND_SERVICE permitted, nothing inheritable (linux/capability.h).
+    // Revision 2, effective at once: CAP_NET_BIND_SERVICE permitted, nothing inheritable
+    // (linux/capability.h).
     let value: Vec<u8> =
         [0x0200_0001u32, 1 << 10, 0, 0, 0].iter().flat_map(|word| word.to_le_bytes()).collect();
     // SAFETY: two strings, and a value of that length.

@@ -38,7 +38,9 @@ static size_t scan(void *context, const uslab_shrink_control *control)
     uslab_cache_free_bulk(e->cache, n, e->entry + e->n);
     if (e->unregister) {
         e->unregister = 0;
+        errno = 0;
         uslab_shrinker_unregister(e->shrinker);
+        CHECK(errno == EDEADLK); /* this callback still runs */
     }
     return n;
 }

@@ -1,9 +1,10 @@
 /*
  * The background thread runs as an ordinary thread of the process, whatever thread made it start.
  *
- *   scheduling changed    a thread that made itself real-time, pinned, urgent and bound to a node allocates
- *   scheduling filtered   a program that was started urgent allocates under a filter that kills for any call
- *                         that changes scheduling
+ *   scheduling changed    a thread that made itself real-time, pinned, urgent and bound to a node
+ *                         allocates
+ *   scheduling filtered   a program that was started urgent allocates under a filter that kills for
+ *                         any call that changes scheduling
  *
  * Without the privilege for a change the program goes on without it, and says so.
  */
@@ -96,6 +97,7 @@ static void changed(void)
     sched_getaffinity(0, sizeof first, &first);
     CPU_ZERO(&one);
     CPU_SET(sched_getcpu(), &one);
+    int given = getpriority(PRIO_PROCESS, 0);
     sched_setaffinity(0, sizeof one, &one);
     unsigned long node = 1;
     refused(setpriority(PRIO_PROCESS, 0, -10), "a nice value of -10");
@@ -114,7 +116,7 @@ static void changed(void)
     check(policy == SCHED_OTHER, "its policy is SCHED_OTHER");
     check(CPU_EQUAL(&now, &first), "it has the CPUs that the process was started with");
     until_named(thread);
-    check(getpriority(PRIO_PROCESS, thread) == 0, "its nice value is 0");
+    check(getpriority(PRIO_PROCESS, thread) == (given < 0 ? 0 : given), "its nice value is ordinary");
     check((syscall(SYS_ioprio_get, 1, thread) & 0xe000) != IOPRIO_REALTIME, "its I/O is ordinary");
     char text[64];
     status(thread, "SigBlk:\t", text, sizeof text);

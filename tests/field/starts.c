@@ -1,6 +1,6 @@
 /*
- * Calls of the program start the background thread once there is much memory, whichever function of the malloc
- * family they are; calls of the C library start none.
+ * Calls of the program start the background thread once there is much memory, whichever function of
+ * the malloc family they are; calls of the C library start none.
  *
  *   starts calloc | realloc | grow | strdup
  */

@@ -1,4 +1,5 @@
-//! Which calls start the background thread: all of the program's that allocate much, and none of the C library's.
+//! Which calls start the background thread: all of the program's that allocate much, and none of
+//! the C library's.
 
 use super::run;
 use uslab_tests::harness::Mode;

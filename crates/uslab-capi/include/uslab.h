@@ -239,8 +239,10 @@ typedef struct uslab_shrinker uslab_shrinker;
 /* Registers a shrinker; 47 bytes of the name are kept. EINVAL without name, count or scan; ENOMEM. */
 uslab_shrinker *uslab_shrinker_register(const char *name, const uslab_shrinker_options *options) USLAB_NOEXCEPT;
 
-/* When it returns no callback of the shrinker runs, nor ever will: but from within one of them, where that holds as soon as it returns. NULL is
- * allowed. */
+/* When it returns no callback of the shrinker runs, nor ever will. It does not wait from within one
+ * of them, nor from within a callback of another shrinker that the running one waits for, since two
+ * may unregister each other: then errno is EDEADLK, and the context must live until the running
+ * callback has returned. NULL is allowed. */
 void uslab_shrinker_unregister(uslab_shrinker *shrinker) USLAB_NOEXCEPT;
 
 /* Says what it costs on average to make an entry again, in place of `seeks`; 10 000 ns is 2 seeks. */

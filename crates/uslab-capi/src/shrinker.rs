@@ -96,7 +96,9 @@ unsafe extern "C" fn uslab_shrinker_unregister(shrinker: *mut Object) {
     // SAFETY: the caller's promise.
     match unsafe { Handle::take(shrinker) } {
         Some(registration) => {
-            registration.unregister();
+            if !registration.unregister() {
+                os::errno::set(libc::EDEADLK);
+            }
         }
         None => os::errno::set(libc::EINVAL),
     }

@@ -122,7 +122,8 @@ pub fn everyone() -> Vec<PathBuf> {
 pub fn of_process(pid: i32) -> Vec<PathBuf> {
     let owner = process::owner(pid).unwrap_or_else(own_user);
     let told = process::environment_variable(pid, VARIABLE).map(PathBuf::from);
-    // The process's user chose it: a process publishes only where no other user but root can change anything.
+    // The process's user chose it: a process publishes only where no other user but root can change
+    // anything.
     let mut places: Vec<PathBuf> = told.into_iter().filter(|place| is_trusted(place, owner)).collect();
     places.extend(named());
     for user in [owner, own_user()] {

@@ -1,14 +1,19 @@
-//! Who called `malloc`, `calloc` or `realloc`: the program, or the C library and the dynamic loader.
+//! Who called `malloc`, `calloc` or `realloc`: the program, or the C library and the dynamic
+//! loader.
 //!
-//! Where there is much memory the slow path starts the background thread, and starting one takes locks of the C library: among them those that
-//! it holds where it calls `malloc` itself (while it loads a library, or takes one thread's storage apart). So only calls from elsewhere may do it. The functions and
-//! their slow paths are left by jumps, so that at their end the return address is still the caller's:
+//! Where there is much memory the slow path starts the background thread, and starting one takes
+//! locks of the C library: among them those that it holds where it calls `malloc` itself (while it
+//! loads a library, or takes one thread's storage apart). So only calls from elsewhere may do it.
+//! The functions and their slow paths are left by jumps, so that at their end the return address is
+//! still the caller's:
 //!
 //! ```text
 //!   program ──call──▶ malloc ──jump──▶ malloc_slow ──jump──▶ Unknown::serve:  caller = [stack]; jump serve_from
 //! ```
 //!
-//! `calloc` and `realloc` do the same by `serve_zeroed` and `serve_resized`. A call that did not jump would show this library as the caller, and start nothing. Must never: guess that a caller is the program.
+//! `calloc` and `realloc` do the same by `serve_zeroed` and `serve_resized`. A call that did not
+//! jump would show this library as the caller, and start nothing. Must never: guess that a caller
+//! is the program.
 
 use core::arch::naked_asm;
 use core::ffi::{CStr, c_int, c_void};

@@ -1,5 +1,5 @@
-//! Callbacks and destructors that do what they had better not: unregister each other's shrinkers, panic, insert into the cache that is in use
-//! further up. Nothing hangs, aborts, or stays behind.
+//! Callbacks and destructors that do what they had better not: unregister each other's shrinkers,
+//! panic, insert into the cache that is in use further up. Nothing hangs, aborts, or stays behind.
 //!
 //! A test that hangs ends with the process: a watchdog ends it.
 #![cfg(not(loom))]

@@ -1,4 +1,5 @@
-//! Swapping, on made-up files: a report of pressure says whether memory was swapped out since the last look.
+//! Swapping, on made-up files: a report of pressure says whether memory was swapped out since the
+//! last look.
 #![cfg(not(loom))]
 
 #[path = "support/surroundings.rs"]

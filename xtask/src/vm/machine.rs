@@ -39,8 +39,9 @@ impl Machine {
         Ok(Machine { kernel })
     }
 
-    /// The command that boots a guest: its console is the command's standard output; `words` go to the guest's first process, and
-    /// `parameters` to its kernel beside those that all guests have. The file `disk`, if there is one, is the guest's `/dev/nvme0n1`.
+    /// The command that boots a guest: its console is the command's standard output; `words` go to
+    /// the guest's first process, and `parameters` to its kernel beside those that all guests have.
+    /// The file `disk`, if there is one, is the guest's `/dev/nvme0n1`.
     pub fn boot(
         &self,
         initramfs: &Path,

@@ -191,7 +191,8 @@ pub fn read(file: &Path, pid: i32) -> Result<Snapshot, Trouble> {
     Ok(snapshot)
 }
 
-/// Whether a snapshot of a process of user `owner` may be a file of `user`: root, where it gave up its privileges after it started.
+/// Whether a snapshot of a process of user `owner` may be a file of `user`: root, where it gave up
+/// its privileges after it started.
 fn may_belong_to(user: u32, owner: Option<u32>) -> bool {
     user == 0 || user == snapdir::own_user() || Some(user) == owner
 }

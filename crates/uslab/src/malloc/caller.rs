@@ -1,7 +1,9 @@
-//! The slow ends of `malloc`, `calloc` and `realloc`, and whose calls may start the background thread.
+//! The slow ends of `malloc`, `calloc` and `realloc`, and whose calls may start the background
+//! thread.
 //!
-//! A thread is started only for a call of the program: the C library calls the malloc family with locks of its own in hand, which a new thread
-//! needs. So each function knows its [`Caller`], in its type; where that is not known before, as for the C functions, the slow path ends in the
+//! A thread is started only for a call of the program: the C library calls the malloc family with
+//! locks of its own in hand, which a new thread needs. So each function knows its [`Caller`], in
+//! its type; where that is not known before, as for the C functions, the slow path ends in the
 //! caller's own function, which finds out. Must never: ask on the fast path.
 
 use super::classes::{Class, SMALL_MOST_BYTES};
@@ -10,8 +12,9 @@ use crate::cache::start;
 use crate::rseq;
 use core::ptr;
 
-/// Who asks, and may therefore be used to start the background thread: see [`crate::cache`]. Each function is the end of a slow path, and says
-/// to the one of [`serve`], [`serve_zeroed`] and [`serve_resized`] whether that is the program.
+/// Who asks, and may therefore be used to start the background thread: see [`crate::cache`]. Each
+/// function is the end of a slow path, and says to the one of [`serve`], [`serve_zeroed`] and
+/// [`serve_resized`] whether that is the program.
 pub trait Caller {
     /// The end of [`malloc_for`]: [`serve`], or [`tend_and_serve`].
     extern "C" fn serve(size: usize) -> *mut u8;
@@ -73,15 +76,16 @@ pub extern "C" fn serve(size: usize) -> *mut u8 {
     }
 }
 
-/// The same, and the background thread is started if there is much memory and none yet. Only for the program itself: the C library may hold locks
-/// that a new thread needs.
+/// The same, and the background thread is started if there is much memory and none yet. Only for
+/// the program itself: the C library may hold locks that a new thread needs.
 #[inline(never)]
 pub extern "C" fn tend_and_serve(size: usize) -> *mut u8 {
     start::tend_if_large();
     serve(size)
 }
 
-/// What this CPU's sheaves have of `size` bytes; null where they have none, or the size is none of a class.
+/// What this CPU's sheaves have of `size` bytes; null where they have none, or the size is none of
+/// a class.
 #[inline]
 fn pop_any(size: usize) -> *mut u8 {
     match small::slots_for(size).or_else(|| small::slots_for_larger(size)) {
@@ -91,7 +95,8 @@ fn pop_any(size: usize) -> *mut u8 {
     }
 }
 
-/// [`tend_and_serve`] or [`serve`], by what `is_program` returns; it is asked only on the slow path.
+/// [`tend_and_serve`] or [`serve`], by what `is_program` returns; it is asked only on the slow
+/// path.
 #[inline]
 fn serve_for(size: usize, is_program: impl FnOnce() -> bool) -> *mut u8 {
     let object = pop_any(size);
@@ -101,7 +106,8 @@ fn serve_for(size: usize, is_program: impl FnOnce() -> bool) -> *mut u8 {
     if is_program() { tend_and_serve(size) } else { serve(size) }
 }
 
-/// [`zeroed_for`] where the fast path has nothing. `is_program` returns whether the background thread may be started: the caller is the program.
+/// [`zeroed_for`] where the fast path has nothing. `is_program` returns whether the background
+/// thread may be started: the caller is the program.
 #[inline]
 pub fn serve_zeroed(size: usize, is_program: impl FnOnce() -> bool) -> *mut u8 {
     if size <= SMALL_MOST_BYTES {
@@ -123,7 +129,8 @@ pub fn serve_zeroed(size: usize, is_program: impl FnOnce() -> bool) -> *mut u8 {
     object
 }
 
-/// [`realloc_for`] of an object of `old` bytes that cannot simply stay as it is; `is_program` as in [`serve_zeroed`].
+/// [`realloc_for`] of an object of `old` bytes that cannot simply stay as it is; `is_program` as in
+/// [`serve_zeroed`].
 ///
 /// # Safety
 /// As [`realloc`]; `old` must be what may be used at `pointer`, which must not be null.

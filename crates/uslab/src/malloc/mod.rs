@@ -328,7 +328,8 @@ pub unsafe fn realloc_for<C: Caller>(pointer: *mut u8, size: usize) -> *mut u8 {
         return malloc_for::<C>(size);
     }
     let Some(old) = usable_size_of(pointer) else { return report_unknown_to_realloc(pointer) };
-    // A page run of a class's size (alignment beyond a page) is not that class's: it would be put there by `free_sized`.
+    // A page run of a class's size (alignment beyond a page) is not that class's: it would be put
+    // there by `free_sized`.
     if Class::of(size).is_some_and(|class| class.bytes() == old) && !large::is_run(pointer) {
         return pointer;
     }

@@ -1,9 +1,10 @@
 //! A directory that no other user can change, and the shared mapping of a file in it.
 //!
-//! A process publishes under a name that anyone can guess, its id. So the directory is what must be trusted, as
-//! `ssh` trusts its own: it belongs to the effective user or to root, nobody else may write to it, and its last
-//! component is no link. It is opened once, checked through that descriptor, and files are named below the
-//! descriptor, so that exchanging the directory between check and use gains nothing.
+//! A process publishes under a name that anyone can guess, its id. So the directory is what must be
+//! trusted, as `ssh` trusts its own: it belongs to the effective user or to root, nobody else may
+//! write to it, and its last component is no link. It is opened once, checked through that
+//! descriptor, and files are named below the descriptor, so that exchanging the directory between
+//! check and use gains nothing.
 //!
 //! Must never: follow a link; replace or remove what is not a plain file of the effective user.
 
@@ -35,7 +36,8 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// Whether there is something that is not to be trusted, rather than nothing that could be used.
+    /// Whether there is something that is not to be trusted, rather than nothing that could be
+    /// used.
     pub fn is_distrust(&self) -> bool {
         !matches!(self, Refusal::Error(_))
     }
@@ -69,7 +71,8 @@ struct Entry {
 }
 
 impl Directory {
-    /// Opens the directory at `path`, which should not end in a slash: the kernel follows a link before one.
+    /// Opens the directory at `path`, which should not end in a slash: the kernel follows a link
+    /// before one.
     ///
     /// # Errors
     /// See [`Refusal`].
@@ -129,14 +132,17 @@ impl Directory {
         }
     }
 
-    /// Makes the file `name` anew, `bytes` long, readable by its owner only, and maps it shared; which file it is. A plain
-    /// file of the effective user is replaced; anything else stays, and is a refusal.
+    /// Makes the file `name` anew, `bytes` long, readable by its owner only, and maps it shared;
+    /// which file it is. A plain file of the effective user is replaced; anything else stays, and
+    /// is a refusal.
     ///
-    /// With `at`, the mapping replaces what is there (a fork child moves its figures to a file of its own so). `None` if any step
-    /// is refused; then nothing is left behind but perhaps an empty file.
+    /// With `at`, the mapping replaces what is there (a fork child moves its figures to a file of
+    /// its own so). `None` if any step is refused; then nothing is left behind but perhaps an empty
+    /// file.
     ///
     /// # Safety
-    /// `at`, if given, must be the start of at least `bytes` bytes that the library mapped for this purpose.
+    /// `at`, if given, must be the start of at least `bytes` bytes that the library mapped for this
+    /// purpose.
     pub unsafe fn map_shared(
         &self,
         name: &CStr,
@@ -146,8 +152,8 @@ impl Directory {
         let fd = self.create(name)?;
         let mut address = libc::MAP_FAILED;
         let mut status = MaybeUninit::<libc::stat>::uninit();
-        // SAFETY: the descriptor is ours and closed once; `status` is a place for the answer, read where the call filled it; a fixed
-        // mapping replaces what the caller promises.
+        // SAFETY: the descriptor is ours and closed once; `status` is a place for the answer, read
+        // where the call filled it; a fixed mapping replaces what the caller promises.
         unsafe {
             if libc::fstat(fd, status.as_mut_ptr()) == 0 && libc::ftruncate(fd, bytes as libc::off_t) == 0 {
                 let (hint, fixed) = match at {

@@ -3,8 +3,9 @@
 //! The first allocation of a preloaded program comes from the dynamic loader, before the C library has set `environ`. Then
 //! the variables are read from `/proc/self/environ`, which shows what the process was started with.
 //!
-//! A program that gained privileges when it was started (set-user-ID, set-group-ID, file capabilities) was given its
-//! environment by a user without them. There only the variables of [`HARMLESS`] are read; every other one is as good as unset.
+//! A program that gained privileges when it was started (set-user-ID, set-group-ID, file
+//! capabilities) was given its environment by a user without them. There only the variables of
+//! [`HARMLESS`] are read; every other one is as good as unset.
 
 use super::file;
 
@@ -35,14 +36,15 @@ impl Value {
     }
 }
 
-/// Variables that name no file, publish nothing and switch no check off: they choose between ways that are all safe.
-/// A program with gained privileges heeds these alone.
+/// Variables that name no file, publish nothing and switch no check off: they choose between ways
+/// that are all safe. A program with gained privileges heeds these alone.
 const HARMLESS: [&str; 6] = [
     "USLAB_RSEQ",
     "USLAB_CPU_BYTES",
     "USLAB_REAPER",
     "USLAB_PRESSURE",
-    // Refused where they are understood, with the reason in the log: see `reclaim::sources::systemd`.
+    // Refused where they are understood, with the reason in the log: see
+    // `reclaim::sources::systemd`.
     "MEMORY_PRESSURE_WATCH",
     "MEMORY_PRESSURE_WRITE",
 ];
@@ -62,8 +64,8 @@ unsafe extern "C" {
     static environ: *const *const u8;
 }
 
-/// The values of `names`, in their order. Values longer than [`VALUE_BYTES`] are left out, and in a process with
-/// gained privileges every variable but those of [`HARMLESS`].
+/// The values of `names`, in their order. Values longer than [`VALUE_BYTES`] are left out, and in a
+/// process with gained privileges every variable but those of [`HARMLESS`].
 pub fn lookup<const N: usize>(names: [&str; N]) -> [Option<Value>; N] {
     let mut found = [const { None }; N];
     // SAFETY: `environ` is the C library's own variable; reading the pointer is what every getenv does.
@@ -100,8 +102,8 @@ fn drop_unheeded<T, const N: usize>(names: &[&str; N], found: &mut [Option<T>; N
 /// A value that is longer than [`VALUE_BYTES`].
 pub struct TooLong;
 
-/// The variables that the process was started with, whatever it has done to them since; of a process with gained
-/// privileges as in [`lookup`].
+/// The variables that the process was started with, whatever it has done to them since; of a
+/// process with gained privileges as in [`lookup`].
 ///
 /// The kernel reads them, so that this is safe on any thread at any time. [`lookup`] is safe only where `getenv` is: another thread's
 /// `setenv` may move the list while it is read.

@@ -1,7 +1,9 @@
-//! The library's threads run as an ordinary thread of the process does, whatever thread created them.
+//! The library's threads run as an ordinary thread of the process does, whatever thread created
+//! them.
 //!
-//! A new thread inherits its creator's policy, CPUs, nice value, I/O priority and memory policy. The creator may be
-//! a real-time thread that spins on one CPU: its copy would take that CPU's time, or never run at all.
+//! A new thread inherits its creator's policy, CPUs, nice value, I/O priority and memory policy.
+//! The creator may be a real-time thread that spins on one CPU: its copy would take that CPU's
+//! time, or never run at all.
 //!
 //! ```text
 //!   note_first()   library start: CPUs, policy and nice value of the process's first thread
@@ -9,11 +11,13 @@
 //!   settle()       the new thread itself: nice value, I/O priority, memory policy
 //! ```
 //!
-//! Each call that sets something is made only where the value differs. A seccomp filter may answer such a call
-//! by ending the process (systemd's `SystemCallFilter=~@resources` does); a program under one did not change its own
-//! scheduling, so nothing differs. What the process was started with is left alone where there is a filter.
+//! Each call that sets something is made only where the value differs. A seccomp filter may answer
+//! such a call by ending the process (systemd's `SystemCallFilter=~@resources` does); a program
+//! under one did not change its own scheduling, so nothing differs. What the process was started
+//! with is left alone where there is a filter.
 //!
-//! A refusal leaves what is. Must never: allocate, or make a setting call in a program that changed nothing.
+//! A refusal leaves what is. Must never: allocate, or make a setting call in a program that changed
+//! nothing.
 
 use core::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
@@ -23,14 +27,16 @@ const WORDS: usize = MAX_CPUS / 64;
 
 type Mask = [u64; WORDS];
 
-/// The first thread's CPUs, and how many bytes of them the kernel reported; 0 before [`note_first`] and after a refusal.
+/// The first thread's CPUs, and how many bytes of them the kernel reported; 0 before [`note_first`]
+/// and after a refusal.
 static FIRST_CPUS: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
 static FIRST_CPUS_BYTES: AtomicUsize = AtomicUsize::new(0);
 static FIRST_POLICY: AtomicI32 = AtomicI32::new(libc::SCHED_OTHER);
 static FIRST_NICE: AtomicI32 = AtomicI32::new(0);
 static FIRST_MEMORY_MODE: AtomicI32 = AtomicI32::new(libc::MPOL_DEFAULT);
 
-/// Notes how the process's first thread is scheduled. Five system calls; safe before the C library is set up.
+/// Notes how the process's first thread is scheduled. Five system calls; safe before the C library
+/// is set up.
 pub fn note_first() {
     // SAFETY: no preconditions.
     let first = unsafe { libc::getpid() };
@@ -47,14 +53,15 @@ pub fn note_first() {
     }
 }
 
-/// Gives a thread that the calling thread has just created, and not yet detached, the ordinary policy and the CPUs
-/// that the process was started with.
+/// Gives a thread that the calling thread has just created, and not yet detached, the ordinary
+/// policy and the CPUs that the process was started with.
 pub(super) fn free_thread(thread: libc::pthread_t) {
     // What the calling thread has is what the new one inherited.
     let policy = policy(0);
     let is_ordinary = matches!(policy, libc::SCHED_OTHER | libc::SCHED_BATCH);
     if !is_ordinary && may_change(policy != FIRST_POLICY.load(Relaxed)) {
-        // SAFETY: zero is a valid parameter, and the only one of this policy; the thread is not yet detached.
+        // SAFETY: zero is a valid parameter, and the only one of this policy; the thread is not yet
+        // detached.
         unsafe {
             let parameter = core::mem::zeroed::<libc::sched_param>();
             libc::pthread_setschedparam(thread, libc::SCHED_OTHER, &parameter);
@@ -64,17 +71,19 @@ pub(super) fn free_thread(thread: libc::pthread_t) {
     let bytes = read_cpus(0, &mut now);
     let first: Mask = core::array::from_fn(|word| FIRST_CPUS[word].load(Relaxed));
     if bytes != 0 && FIRST_CPUS_BYTES.load(Relaxed) == bytes && now != first {
-        // SAFETY: the C library passes length and pointer, which describe `first`, on to the kernel.
+        // SAFETY: the C library passes length and pointer, which describe `first`, on to the
+        // kernel.
         unsafe { libc::pthread_setaffinity_np(thread, bytes, first.as_ptr().cast()) };
     }
 }
 
-/// Takes back what else the calling thread inherited above the ordinary. A nice value of 0 or more stays.
+/// Takes back what else the calling thread inherited above the ordinary. A nice value of 0 or more
+/// stays.
 pub(super) fn settle() {
-    let nice = nice(0);
-    if nice < 0 && may_change(nice != FIRST_NICE.load(Relaxed)) {
+    let (nice, first) = (nice(0), FIRST_NICE.load(Relaxed));
+    if nice < 0 && may_change(nice != first) {
         // SAFETY: no preconditions. Raising the value needs no privilege.
-        unsafe { libc::syscall(libc::SYS_setpriority, libc::PRIO_PROCESS, 0, 0) };
+        unsafe { libc::syscall(libc::SYS_setpriority, libc::PRIO_PROCESS, 0, first.max(0)) };
     }
     if !is_filtered() {
         settle_io_priority();
@@ -82,7 +91,8 @@ pub(super) fn settle() {
     }
 }
 
-/// Whether a setting call may be made: the program made such a call itself, or no filter judges calls.
+/// Whether a setting call may be made: the program made such a call itself, or no filter judges
+/// calls.
 fn may_change(differs_from_first: bool) -> bool {
     differs_from_first || !is_filtered()
 }
@@ -92,7 +102,8 @@ fn is_filtered() -> bool {
     unsafe { libc::prctl(libc::PR_GET_SECCOMP, 0, 0, 0, 0) > 0 }
 }
 
-/// Bytes of `cpus` that the kernel filled in with the CPUs of `thread`, 0 for the calling one; 0 if it refused.
+/// Bytes of `cpus` that the kernel filled in with the CPUs of `thread`, 0 for the calling one; 0 if
+/// it refused.
 fn read_cpus(thread: libc::pid_t, cpus: &mut Mask) -> usize {
     // SAFETY: length and pointer describe `cpus`. The raw call reports how many bytes it wrote.
     let bytes =
@@ -108,12 +119,14 @@ fn policy(thread: libc::pid_t) -> i32 {
 
 /// The nice value of `thread`, 0 for the calling one.
 fn nice(thread: libc::pid_t) -> i32 {
-    // SAFETY: no preconditions. The raw call returns 20 less the nice value, so that none looks like an error.
+    // SAFETY: no preconditions. The raw call returns 20 less the nice value, so that none looks
+    // like an error.
     let value = unsafe { libc::syscall(libc::SYS_getpriority, libc::PRIO_PROCESS, thread) as i32 };
     if value < 1 { 0 } else { 20 - value }
 }
 
-/// An I/O priority of its own above the ordinary one makes way for the one that follows the nice value.
+/// An I/O priority of its own above the ordinary one makes way for the one that follows the nice
+/// value.
 fn settle_io_priority() {
     const WHO_PROCESS: i32 = 1;
     const CLASS_SHIFT: i32 = 13;
@@ -131,8 +144,8 @@ fn settle_io_priority() {
     }
 }
 
-/// A memory policy that the program set for the creator makes way for the default. One that the process was
-/// started under (numactl) stays.
+/// A memory policy that the program set for the creator makes way for the default. One that the
+/// process was started under (numactl) stays.
 fn settle_memory_policy() {
     let was_given = FIRST_MEMORY_MODE.load(Relaxed) != libc::MPOL_DEFAULT;
     if !was_given && memory_mode() != libc::MPOL_DEFAULT {
@@ -145,7 +158,8 @@ fn settle_memory_policy() {
 /// The calling thread's memory policy, without its nodes.
 fn memory_mode() -> i32 {
     let (mut mode, nothing) = (libc::MPOL_DEFAULT, core::ptr::null::<u64>());
-    // SAFETY: `mode` is a place for the answer; the null pointers ask for the mode alone. A refusal leaves the default.
+    // SAFETY: `mode` is a place for the answer; the null pointers ask for the mode alone. A refusal
+    // leaves the default.
     unsafe { libc::syscall(libc::SYS_get_mempolicy, &raw mut mode, nothing, 0, nothing, 0) };
     mode
 }

@@ -21,14 +21,17 @@ pub type Body = extern "C" fn(*mut c_void) -> *mut c_void;
 const SYNCHRONOUS: [i32; 6] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
 
-/// Starts a detached thread with all signals blocked but those of `SYNCHRONOUS`, so that the program's handlers run on it only for what it did itself; false if
-/// the system has none to give. It is an ordinary thread of the process, whatever the calling one is; its body must begin with [`begin`].
+/// Starts a detached thread with all signals blocked but those of `SYNCHRONOUS`, so that the
+/// program's handlers run on it only for what it did itself; false if the system has none to give.
+/// It is an ordinary thread of the process, whatever the calling one is; its body must begin with
+/// [`begin`].
 ///
 /// The C library allocates for it: the caller must hold no lock, and must not itself have been called from inside the C library, which may hold
 /// some of its own.
 pub fn spawn(body: Body, argument: usize) -> bool {
-    // SAFETY: the attribute and the masks are initialised by the calls that are given them; the body is a function and its argument
-    // a number. The C library keeps its own two signals out of the mask. The thread is detached once, here.
+    // SAFETY: the attribute and the masks are initialised by the calls that are given them; the
+    // body is a function and its argument a number. The C library keeps its own two signals out of
+    // the mask. The thread is detached once, here.
     unsafe {
         let mut attributes = core::mem::zeroed::<libc::pthread_attr_t>();
         if libc::pthread_attr_init(&mut attributes) != 0 {
@@ -59,7 +62,8 @@ pub fn spawn(body: Body, argument: usize) -> bool {
     }
 }
 
-/// The beginning of a thread of ours: names it, in 15 bytes at most, and takes back what it inherited beyond what [`spawn`] could.
+/// The beginning of a thread of ours: names it, in 15 bytes at most, and takes back what it
+/// inherited beyond what [`spawn`] could.
 pub fn begin(name: &CStr) {
     // SAFETY: the name is NUL-terminated; a longer one is cut.
     unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };

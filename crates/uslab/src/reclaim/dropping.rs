@@ -1,7 +1,8 @@
 //! Dropping values of the program one by one, whatever the destructor of the one before did.
 //!
-//! Rust drops the rest of an array after one destructor panicked, but a second panic ends the process. Here every value is dropped, and the
-//! first panic goes on when all of them are gone; not where the thread is panicking already. Must never: be called with a lock held.
+//! Rust drops the rest of an array after one destructor panicked, but a second panic ends the
+//! process. Here every value is dropped, and the first panic goes on when all of them are gone; not
+//! where the thread is panicking already. Must never: be called with a lock held.
 
 use std::boxed::Box;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

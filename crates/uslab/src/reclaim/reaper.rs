@@ -204,8 +204,9 @@ impl Ears {
     }
 }
 
-/// The bytes that a report of pressure asks for. One of stalls names none: it is taken to ask for a 32nd of the memory, and twice as much each time
-/// that another one follows within four seconds, which is two of the kernel's windows. Where memory was swapped out any report counts twice.
+/// The bytes that a report of pressure asks for. One of stalls names none: it is taken to ask for a
+/// 32nd of the memory, and twice as much each time that another one follows within four seconds,
+/// which is two of the kernel's windows. Where memory was swapped out any report counts twice.
 struct Share {
     shift: u32,
     last_ms: u64,

@@ -12,8 +12,9 @@
 //! * Unregistering says RETIRING first, so that nobody new starts, then enters like a walker, waiting if it must: when it is
 //!   inside, no callback runs. From within the entry's own callback that would wait for itself: there it takes effect when the
 //!   callback returns.
-//! * Two callbacks may unregister each other's entries, or any number in a circle. A thread that waits writes its id into the entry's
-//!   `waiter`; one that would close a circle of waiters and runners does not wait, but leaves the end to the thread inside.
+//! * Two callbacks may unregister each other's entries, or any number in a circle. A thread that
+//!   waits writes its id into the entry's `waiter`; one that would close a circle of waiters and
+//!   runners does not wait, but leaves the end to the thread inside.
 //! * The fields of an entry are written while it is CLAIMED or from inside; memory of entries is never given back.
 
 use super::balance::{Owed, Weight};
@@ -249,7 +250,8 @@ impl Drop for Visit {
                 leaves.dispose();
             }
             drop(leaves);
-            // An owner may have left the end to this thread meanwhile: either sees the other, here and in `leave_to_runner`.
+            // An owner may have left the end to this thread meanwhile: either sees the other, here
+            // and in `leave_to_runner`.
             fence(SeqCst);
             if self.0.state.load(Acquire) != LEAVING || !self.0.enter(os::thread::id()) {
                 break;
@@ -356,8 +358,10 @@ impl Entry {
         self.runner.load(Relaxed) & !WAITED_FOR == os::thread::id()
     }
 
-    /// Ends the entry's life: afterwards no callback of it runs and its context is gone. False if that becomes true only when a running
-    /// callback returns: it was called from within that callback, or that callback waits, by way of others perhaps, for the one that it was called from.
+    /// Ends the entry's life: afterwards no callback of it runs and its context is gone. False if
+    /// that becomes true only when a running callback returns: it was called from within that
+    /// callback, or that callback waits, by way of others perhaps, for the one that it was called
+    /// from.
     ///
     /// Only the entry's owner may call it, once.
     pub fn unregister(&'static self) -> bool {
@@ -380,7 +384,8 @@ impl Entry {
         is_inside || self.leave_to_runner(me)
     }
 
-    /// Waits until no other thread is inside, and enters; false if the thread inside waits for this one.
+    /// Waits until no other thread is inside, and enters; false if the thread inside waits for this
+    /// one.
     fn wait_to_enter(&self, me: u32) -> bool {
         loop {
             let runner = self.runner.load(Relaxed);
@@ -398,7 +403,8 @@ impl Entry {
         }
     }
 
-    /// Has the thread inside end the entry on its way out; true if the entry has ended already, because that thread left before it could see this.
+    /// Has the thread inside end the entry on its way out; true if the entry has ended already,
+    /// because that thread left before it could see this.
     fn leave_to_runner(&'static self, me: u32) -> bool {
         self.change(&[RETIRING], LEAVING);
         fence(SeqCst);
@@ -411,7 +417,8 @@ impl Entry {
     }
 }
 
-/// Whether `thread` waits for `other`, or for a thread that does: it wants to unregister an entry that the next one is inside of.
+/// Whether `thread` waits for `other`, or for a thread that does: it wants to unregister an entry
+/// that the next one is inside of.
 fn waits_for(thread: u32, other: u32) -> bool {
     let (mut last, mut steps) = (thread, entries().count());
     while last != other && steps > 0 {

@@ -30,10 +30,12 @@ pub enum Scan {
 
 /// A cache that can give entries up.
 ///
-/// Both functions run on whatever thread reclaims, without a lock of this library, never two at once for one shrinker. They may allocate and
-/// free, block (which delays the reclaiming thread and nobody else), and unregister any shrinker. A panic, also one of a destructor that they
-/// run, is reported and ends the shrinker's calls. That takes the feature `std`; without it the panic goes on to the caller of
-/// [`reclaim`](super::reclaim), and ends the process where that is a thread of the library.
+/// Both functions run on whatever thread reclaims, without a lock of this library, never two at
+/// once for one shrinker. They may allocate and free, block (which delays the reclaiming thread and
+/// nobody else), and unregister any shrinker. A panic, also one of a destructor that they run, is
+/// reported and ends the shrinker's calls. That takes the feature `std`; without it the panic goes
+/// on to the caller of [`reclaim`](super::reclaim), and ends the process where that is a thread of
+/// the library.
 ///
 /// The callbacks are Linux's `count_objects` and `scan_objects`.
 pub trait Shrinker: Send + Sync + 'static {
@@ -155,9 +157,11 @@ impl<S: Shrinker> Registration<S> {
         self.entry.note_refaults(entries);
     }
 
-    /// Unregisters: waits for a running callback of it, drops the shrinker, and returns true. Where that would be to wait for itself it returns
-    /// false at once, and the rest happens when the running callback returns: from within a callback of this very shrinker, and from within one that
-    /// the running callback waits for, since two callbacks may unregister each other's shrinkers.
+    /// Unregisters: waits for a running callback of it, drops the shrinker, and returns true. Where
+    /// that would be to wait for itself it returns false at once, and the rest happens when the
+    /// running callback returns: from within a callback of this very shrinker, and from within one
+    /// that the running callback waits for, since two callbacks may unregister each other's
+    /// shrinkers.
     pub fn unregister(self) -> bool {
         let entry = self.entry;
         core::mem::forget(self);

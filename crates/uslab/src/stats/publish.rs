@@ -21,8 +21,8 @@ static PRIVATE: Private = Private(core::cell::UnsafeCell::new(Block([0; FILE_BYT
 
 /// The shared mapping, or null while the private block is used.
 static SHARED: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());
-/// Path of the directory, NUL-terminated, kept for fork children and for the end. No descriptor is kept: the number
-/// could be the program's own by then.
+/// Path of the directory, NUL-terminated, kept for fork children and for the end. No descriptor is
+/// kept: the number could be the program's own by then.
 static DIRECTORY: [AtomicU8; os::env::VALUE_BYTES + 1] =
     [const { AtomicU8::new(0) }; os::env::VALUE_BYTES + 1];
 static PUBLISHED: AtomicBool = AtomicBool::new(false);
@@ -60,7 +60,8 @@ pub fn record(id: u16) -> &'static Record {
 /// Sets the block up; `directory` is the value of `USLAB_SNAPSHOT`, `reader` that of
 /// `USLAB_SNAPSHOT_READER`. To be called once, before the first record is used.
 ///
-/// The directory must be one that no other user can change, see [`Directory`]; the library writes a line where it is not.
+/// The directory must be one that no other user can change, see [`Directory`]; the library writes a
+/// line where it is not.
 ///
 /// A process may have several libraries of ours: malloc's, preloaded, and one that it is linked with or loads. The file is the first one's, which
 /// the C interface sees to be malloc's; the figures of the others stay private.
@@ -109,8 +110,10 @@ fn publish(directory: &Directory, name: &CStr, at: Option<*mut u8>) -> bool {
     true
 }
 
-/// Whether another library of ours in this process publishes under `name`, a slash and the process's id. What lies there may also be left from an earlier process of
-/// the same number, or from this one before an `exec`; but then it is not mapped here. Without `/proc` it is taken for such a one.
+/// Whether another library of ours in this process publishes under `name`, a slash and the
+/// process's id. What lies there may also be left from an earlier process of the same number, or
+/// from this one before an `exec`; but then it is not mapped here. Without `/proc` it is taken for
+/// such a one.
 fn is_of_this_process(directory: &Directory, name: &CStr) -> bool {
     // The path may lead through links, which the kernel's list has resolved: the name counts, with its slash.
     let mut ending = [0; NAME_BYTES + 1];

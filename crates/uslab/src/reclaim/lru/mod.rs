@@ -12,9 +12,11 @@
 //! use this cache. Entries' memory comes before the lock; an index grows under it out of what is free, and if that is too little, the lock is
 //! dropped, memory reclaimed, and all done again. Eviction, which runs where memory is shortest, allocates nothing.
 //!
-//! A callback may come about under a shard's lock, where the program's code allocates in a look. So inside a callback nothing waits for a
-//! shard: a look misses, and what an insertion or a removal would have changed is *doomed*. The next thread that locks the shard drops it
-//! first, so that no value is found that should have been replaced. A shard's entries are doomed in groups, by one bit each.
+//! A callback may come about under a shard's lock, where the program's code allocates in a look. So
+//! inside a callback nothing waits for a shard: a look misses, and what an insertion or a removal
+//! would have changed is *doomed*. The next thread that locks the shard drops it first, so that no
+//! value is found that should have been replaced. A shard's entries are doomed in groups, by one
+//! bit each.
 //!
 //! Keys and values are dropped without a lock held. Must never: call the program's code under a shard's lock, but for comparing keys and what is to look at a
 //! value, which cannot be had without it; allocate in a callback; lose an entry for want of memory.
@@ -47,14 +49,18 @@ const GROW_TRIES: usize = 4;
 /// Any thread may use it; operations lock one shard of 16 for a moment. It grows until memory is wanted back: by [`reclaim`](super::reclaim), by
 /// pressure, at a limit.
 ///
-/// Under the shard's lock run `Eq` of keys, what is given to [`look`](LruCache::look), and `Clone` of values in [`get`](LruCache::get); never `Hash`,
-/// and never `Drop` of keys or values. None of the three may use the same cache. They may allocate, and so may have to reclaim at a limit: then
-/// callbacks of shrinkers, and `Drop` of what these evict, run under that lock too. Those may use any cache, also this one, since nothing inside a
-/// callback waits for a shard. Where another thread, or this one further up, is in the shard, a look misses, [`insert`](LruCache::insert) keeps nothing,
-/// and [`remove`](LruCache::remove) returns nothing; what was there for the key is forgotten all the same, and some other entries with it.
+/// Under the shard's lock run `Eq` of keys, what is given to [`look`](LruCache::look), and `Clone`
+/// of values in [`get`](LruCache::get); never `Hash`, and never `Drop` of keys or values. None of
+/// the three may use the same cache. They may allocate, and so may have to reclaim at a limit: then
+/// callbacks of shrinkers, and `Drop` of what these evict, run under that lock too. Those may use
+/// any cache, also this one, since nothing inside a callback waits for a shard. Where another
+/// thread, or this one further up, is in the shard, a look misses, [`insert`](LruCache::insert)
+/// keeps nothing, and [`remove`](LruCache::remove) returns nothing; what was there for the key is
+/// forgotten all the same, and some other entries with it.
 ///
-/// A destructor of a key or a value that panics while entries are evicted ends the shrinker's calls, as any panic in a callback: all entries that were
-/// taken out are dropped, and the cache can be used on, but gives nothing up any more.
+/// A destructor of a key or a value that panics while entries are evicted ends the shrinker's
+/// calls, as any panic in a callback: all entries that were taken out are dropped, and the cache
+/// can be used on, but gives nothing up any more.
 ///
 /// Not for signal handlers. A fork copies it as it is: a shard that another thread has locked stays locked in the child.
 ///
@@ -201,8 +207,8 @@ where
 
     /// Keeps `value` for `key`; says what was there before. Without memory for it nothing is kept: this is a cache.
     ///
-    /// May reclaim, and so run callbacks of shrinkers, but not under the lock. Inside such a callback nothing is reclaimed for it, and nothing is
-    /// kept if the shard is in use.
+    /// May reclaim, and so run callbacks of shrinkers, but not under the lock. Inside such a
+    /// callback nothing is reclaimed for it, and nothing is kept if the shard is in use.
     pub fn insert(&self, key: K, value: V) -> Option<V> {
         let hash = self.inner.hasher.hash_one(&key);
         let memory = self.inner.memory.insert(MaybeUninit::uninit()).ok();
@@ -237,7 +243,8 @@ where
         }
     }
 
-    /// Takes `key` out and returns its value. Inside a callback of a shrinker nothing is returned if the shard is in use; the key is forgotten then, too.
+    /// Takes `key` out and returns its value. Inside a callback of a shrinker nothing is returned
+    /// if the shard is in use; the key is forgotten then, too.
     pub fn remove<Q>(&self, key: &Q) -> Option<V>
     where
         K: Borrow<Q>,
@@ -297,12 +304,14 @@ impl<K, V, S> Inner<K, V, S> {
         (hash >> 32) as usize % SHARDS
     }
 
-    /// The shard of `hash`, without what was doomed in it; inside a callback `None` where the calling thread would have to wait.
+    /// The shard of `hash`, without what was doomed in it; inside a callback `None` where the
+    /// calling thread would have to wait.
     fn shard(&self, hash: u64) -> Option<Locked<'_, K, V>> {
         self.lock(Self::shard_of(hash))
     }
 
-    /// The same for a change of what there is for `hash`, which is doomed if that cannot be done now.
+    /// The same for a change of what there is for `hash`, which is doomed if that cannot be done
+    /// now.
     fn shard_to_change(&self, hash: u64) -> Option<Locked<'_, K, V>> {
         let at = Self::shard_of(hash);
         let locked = self.lock(at);

@@ -1,6 +1,7 @@
 //! A shard of the cache: its entries by key and by age, and the memory that they and the index lie in.
 //!
-//! Everything here runs under the shard's lock, but for the ends of [`TakenOut`] and [`Chain`], and [`can_be_had`], which must not.
+//! Everything here runs under the shard's lock, but for the ends of [`TakenOut`] and [`Chain`], and
+//! [`can_be_had`], which must not.
 //!
 //! Must never: reclaim under the lock, which would run callbacks of the program; call the program's code there, but to compare keys.
 
@@ -182,7 +183,8 @@ impl<K, V> Drop for TakenOut<'_, K, V> {
     }
 }
 
-/// Entries that were taken out of their shard, linked from one to the next older one. Dropping it drops them all: no lock may be held.
+/// Entries that were taken out of their shard, linked from one to the next older one. Dropping it
+/// drops them all: no lock may be held.
 pub(super) struct Chain<'a, K, V> {
     first: Link<K, V>,
     pub(super) entries: usize,

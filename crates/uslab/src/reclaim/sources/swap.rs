@@ -1,15 +1,18 @@
-//! Whether the kernel swaps out memory of the process or of its control group, for pressure counts twice then.
+//! Whether the kernel swaps out memory of the process or of its control group, for pressure counts
+//! twice then.
 //!
-//! A page that is swapped out has cost a write and will cost a read; memory that a cache could give up costs less. So, as
-//! Linux did in 2002 (`shrink_list` counted a swap-backed page twice), what pressure asks for is doubled.
+//! A page that is swapped out has cost a write and will cost a read; memory that a cache could give
+//! up costs less. So, as Linux did in 2002 (`shrink_list` counted a swap-backed page twice), what
+//! pressure asks for is doubled.
 //!
 //! ```text
 //!   VmSwap of /proc/self/status                  what of the process lies in swap
-//!   pswpout, zswpout of the group's memory.stat  pages swapped out, in total (Linux 6.12)
+//!   pswpout, zswpout of the group's memory.stat  pages swapped out, in total, where the kernel counts them
 //!   memory.swap.current of the group             where there is no pswpout: what of the group lies in swap
 //! ```
 //!
-//! A look compares with the look before. Must never: look more often than each half second; take what cannot be read for a sign.
+//! A look compares with the look before. Must never: look more often than each half second; take
+//! what cannot be read for a sign.
 
 use super::cgroup::{self, Place};
 use super::path::{Path, lines, number};
@@ -67,7 +70,8 @@ fn vm_swap(line: &[u8]) -> Option<u64> {
     number(line.strip_prefix(b"VmSwap:")?.trim_ascii().strip_suffix(b" kB")?)
 }
 
-/// What was swapped out of a group: a count of pages, or where the kernel has none, bytes that are out.
+/// What was swapped out of a group: a count of pages, or where the kernel has none, bytes that are
+/// out.
 fn swapped_out(directory: &Path) -> Option<u64> {
     match cgroup::value_in(directory, b"/memory.stat", b"pswpout") {
         Some(pages) => {

@@ -1,8 +1,10 @@
-//! How many entries one report of pressure asks of a shrinker: before memory is swapped out, while it is, and afterwards.
+//! How many entries one report of pressure asks of a shrinker: before memory is swapped out, while
+//! it is, and afterwards.
 //!
-//! The guest's disk becomes its swap area. A report is a byte in the pipe that `MEMORY_PRESSURE_WATCH` names, as a service manager
-//! writes it. One line of JSON says how many entries were asked for after each of four reports: two without swapping,
-//! one while a thread has the kernel swap its pages out, and one after that. It must never be run outside a guest.
+//! The guest's disk becomes its swap area. A report is a byte in the pipe that
+//! `MEMORY_PRESSURE_WATCH` names, as a service manager writes it. One line of JSON says how many
+//! entries were asked for after each of four reports: two without swapping, one while a thread has
+//! the kernel swap its pages out, and one after that. It must never be run outside a guest.
 
 #[global_allocator]
 static GLOBAL: uslab::Uslab = uslab::Uslab;
