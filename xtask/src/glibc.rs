@@ -8,9 +8,10 @@
 //!                                 none: left out; a weak reference to it stays, without a version
 //! ```
 //!
-//! glibc keeps old versions for ever, so this machine's library has all of 2.28's, but for `stat` and
-//! its like, which were functions of the program: [`NOT_SHARED`] has them. Threads and `dlopen` stood
-//! in libraries of their own, which newer ones have as empty files: [`LINK_ARGS`] asks for them.
+//! glibc keeps old versions for ever, so this machine's library has all of 2.28's. Two kinds of functions
+//! are linked in ([`LINKED_IN`]): `stat` and its like were functions of the program. Threads and `dlsym`
+//! stood in libraries of their own, which a program may not have and which cost newer systems 40 µs each
+//! at every start: they are called where they are there.
 //!
 //! Used by the build script of `uslab-preload`, by `capi.rs` and by the check of a staged release.
 //! Only the standard library may be used here.
@@ -21,32 +22,70 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// What a link against the stubs is given besides their folder.
-pub const LINK_ARGS: [&str; 2] =
-    ["-Wl,--push-state,--no-as-needed,-lpthread,-ldl,--pop-state", "-Wl,-z,defs"];
+pub const LINK_ARGS: [&str; 1] = ["-Wl,-z,defs"];
 
 /// The newest minor version of `GLIBC_2` that may be asked for.
 pub const OLDEST_MINOR: u32 = 28;
 
-/// Functions that glibc before 2.33 linked into each program, over the kernel's call. For 64-bit
-/// architectures, whose structure is the kernel's. Weak, as a linker may be given the file twice.
-const NOT_SHARED: &str = "\
+/// Functions that are linked in, hidden. Weak, as a linker may be given the file twice. The structure
+/// of `stat` is the kernel's on 64-bit architectures.
+const LINKED_IN: &str = r#"
 #include <sys/syscall.h>
-#define HIDDEN __attribute__((weak, visibility(\"hidden\")))
+#define HIDDEN __attribute__((weak, visibility("hidden")))
+
 long syscall(long, ...);
 HIDDEN int stat(const char *path, void *to) { return syscall(SYS_newfstatat, -100, path, to, 0); }
 HIDDEN int stat64(const char *path, void *to) { return syscall(SYS_newfstatat, -100, path, to, 0); }
 HIDDEN int lstat64(const char *path, void *to) { return syscall(SYS_newfstatat, -100, path, to, 0x100); }
 HIDDEN int fstat(int fd, void *to) { return syscall(SYS_fstat, fd, to); }
 HIDDEN int fstat64(int fd, void *to) { return syscall(SYS_fstat, fd, to); }
-";
 
-/// Shared libraries of 2.28, by file name and linker's name.
-const LIBRARIES: [(&str, &str); 3] =
-    [("libc.so.6", "c"), ("libpthread.so.0", "pthread"), ("libdl.so.2", "dl")];
+#ifdef __x86_64__
+#define FIRST "GLIBC_2.2.5"
+#else
+#define FIRST "GLIBC_2.17"
+#endif
+/* Calls the function of libpthread or libdl, or returns what it does without them. */
+#define IF_THERE(result, name, parameters, arguments, otherwise)          \
+    __attribute__((weak)) result shared_##name parameters;                \
+    __asm__(".symver shared_" #name "," #name "@" FIRST);                 \
+    HIDDEN result name parameters {                                       \
+        return shared_##name ? shared_##name arguments : otherwise;       \
+    }
+/* EAGAIN, EINVAL, ENOSYS. */
+IF_THERE(int, pthread_create, (void *a, void *b, void *c, void *d), (a, b, c, d), 11)
+IF_THERE(int, pthread_attr_setstacksize, (void *a, unsigned long b), (a, b), 22)
+IF_THERE(int, pthread_sigmask, (int a, void *b, void *c), (a, b, c), 38)
+IF_THERE(void *, dlsym, (void *a, void *b), (a, b), 0)
+IF_THERE(int, dladdr, (void *a, void *b), (a, b), 0)
+"#;
 
-/// Symbols that stood in libraries besides those (librt, libutil, libanl): starts of their names.
-/// Left out, so that a reference fails at the link and not on an old system.
-const ELSEWHERE: [&str; 11] = [
+/// The functions of libpthread and libdl that are linked in.
+const IF_THERE: [&str; 5] =
+    ["pthread_create", "pthread_attr_setstacksize", "pthread_sigmask", "dlsym", "dladdr"];
+
+/// Symbols that stood in libraries besides `libc.so.6`: starts of their names. Left out, so that a
+/// reference fails at the link and not on an old system.
+const ELSEWHERE: &[&str] = &[
+    // libpthread, libdl
+    "pthread_",
+    "__pthread_",
+    "_pthread_",
+    "sem_",
+    "mtx_",
+    "cnd_",
+    "tss_",
+    "thrd_",
+    "call_once",
+    "dladdr",
+    "dlclose",
+    "dlerror",
+    "dlinfo",
+    "dlmopen",
+    "dlopen",
+    "dlsym",
+    "dlvsym",
+    // librt, libutil, libanl
     "aio_",
     "lio_",
     "mq_",
@@ -58,6 +97,34 @@ const ELSEWHERE: [&str; 11] = [
     "logout",
     "logwtmp",
     "getaddrinfo_a",
+];
+
+/// But these, or functions that start so, were in `libc.so.6`, too.
+const IN_LIBC: &[&str] = &[
+    "pthread_attr_init",
+    "pthread_attr_destroy",
+    "pthread_attr_getdetachstate",
+    "pthread_attr_setdetachstate",
+    "pthread_attr_getinheritsched",
+    "pthread_attr_setinheritsched",
+    "pthread_attr_getsched",
+    "pthread_attr_setsched",
+    "pthread_cond_broadcast",
+    "pthread_cond_destroy",
+    "pthread_cond_init",
+    "pthread_cond_signal",
+    "pthread_cond_wait",
+    "pthread_equal",
+    "pthread_exit",
+    "pthread_getschedparam",
+    "pthread_setschedparam",
+    "pthread_mutex_destroy",
+    "pthread_mutex_init",
+    "pthread_mutex_lock",
+    "pthread_mutex_unlock",
+    "pthread_self",
+    "pthread_setcanceltype",
+    "pthread_setcancelstate",
 ];
 
 type Result<T> = std::result::Result<T, String>;
@@ -79,32 +146,30 @@ fn loader(arch: &str) -> Option<&'static str> {
 pub fn make_stubs(cc: &str, arch: &str, directory: &Path) -> Result<bool> {
     let Some(loader) = loader(arch) else { return Ok(false) };
     std::fs::create_dir_all(directory).map_err(|error| format!("{}: {error}", directory.display()))?;
-    let mut names = Vec::new();
-    for (file, _) in LIBRARIES.into_iter().chain([(loader, "")]) {
-        let bytes = match library(cc, file)? {
-            Some(path) => std::fs::read(&path).map_err(|error| format!("{}: {error}", path.display()))?,
-            None => return Ok(false),
-        };
-        names.push((file, old_symbols(&defined(&bytes).ok_or(format!("{file} is no ELF library"))?)));
+    let mut stubs = Vec::new();
+    // Before 2.34 the functions that are called if they are there stand in libraries of their own.
+    for (file, more) in [("libc.so.6", &["libpthread.so.0", "libdl.so.2"][..]), (loader, &[])] {
+        let mut symbols = Vec::new();
+        for name in [file].iter().chain(more) {
+            let Some(path) = library(cc, name)? else { return Ok(false) };
+            let bytes = std::fs::read(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+            symbols.extend(defined(&bytes).ok_or(format!("{name} is no ELF library"))?);
+        }
+        stubs.push((file, old_symbols(&symbols)));
     }
-    let source = directory.join("not_shared.c");
-    write(&source, NOT_SHARED)?;
-    let object = directory.join("not_shared.o");
-    run(Command::new(cc).args(["-c", "-O2", "-fPIC", "-o"]).arg(&object).arg(&source))?;
-    for (file, symbols) in &names {
+    let source = directory.join("linked_in.c");
+    write(&source, LINKED_IN)?;
+    let object = directory.join("linked_in.o");
+    run(Command::new(cc).args(["-c", "-O2", "-fPIC", "-fno-lto", "-o"]).arg(&object).arg(&source))?;
+    for (file, symbols) in &stubs {
         stub(cc, directory, file, symbols)?;
     }
     // Functions of the program come first: some are in the library, too, for programs from before.
     let rest = library(cc, "libc_nonshared.a")?.unwrap_or_default();
-    let (rest, object, loader) = (rest.display(), object.display(), directory.join(loader));
-    for (file, name) in LIBRARIES {
-        let stub = directory.join(file);
-        let script = match name {
-            "c" => format!("{rest} {object} {} AS_NEEDED({})", stub.display(), loader.display()),
-            _ => stub.display().to_string(),
-        };
-        write(&directory.join(format!("lib{name}.so")), &format!("INPUT({script})\n"))?;
-    }
+    let (libc, loader) = (directory.join("libc.so.6"), directory.join(loader));
+    let (libc, loader) = (libc.display(), loader.display());
+    let script = format!("INPUT({} {} {libc} AS_NEEDED({loader}))\n", rest.display(), object.display());
+    write(&directory.join("libc.so"), &script)?;
     Ok(true)
 }
 
@@ -131,7 +196,7 @@ fn stub(cc: &str, directory: &Path, file: &str, symbols: &[(String, String)]) ->
 fn old_symbols(symbols: &[(String, String)]) -> Vec<(String, String)> {
     let mut newest: BTreeMap<&str, ((u32, u32, u32), &str)> = BTreeMap::new();
     for (name, version) in symbols {
-        if ELSEWHERE.iter().any(|start| name.starts_with(start)) {
+        if !is_in_libc(name) {
             continue;
         }
         let Some(number) = number(version).filter(|&(_, minor, _)| minor <= OLDEST_MINOR) else { continue };
@@ -139,6 +204,12 @@ fn old_symbols(symbols: &[(String, String)]) -> Vec<(String, String)> {
         *place = (*place).max((number, version));
     }
     newest.into_iter().map(|(name, (_, version))| (name.to_owned(), version.to_owned())).collect()
+}
+
+/// Whether `libc.so.6` had a symbol of this name, or it is called only if it is there.
+fn is_in_libc(name: &str) -> bool {
+    let starts_with_any = |starts: &[&str]| starts.iter().any(|start| name.starts_with(start));
+    !starts_with_any(ELSEWHERE) || starts_with_any(IN_LIBC) || IF_THERE.contains(&name)
 }
 
 /// The parts of a version's name: `GLIBC_2.2.5` is (2, 2, 5). None for `GLIBC_PRIVATE` and the like.

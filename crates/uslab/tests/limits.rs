@@ -20,8 +20,14 @@ use uslab::{CacheBuilder, Heap};
 const MIB: usize = 1 << 20;
 const GIB: usize = 1 << 30;
 
+/// Names a limit of `setrlimit`.
+#[cfg(target_env = "gnu")]
+type Resource = libc::__rlimit_resource_t;
+#[cfg(not(target_env = "gnu"))]
+type Resource = libc::c_int;
+
 /// Limits this process. A failed assertion lifts the limit: the message needs memory too.
-fn set_limit(resource: libc::__rlimit_resource_t, bytes: usize) {
+fn set_limit(resource: Resource, bytes: usize) {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
         let tell = std::panic::take_hook();
@@ -34,7 +40,7 @@ fn set_limit(resource: libc::__rlimit_resource_t, bytes: usize) {
     limit(resource, bytes as libc::rlim_t);
 }
 
-fn limit(resource: libc::__rlimit_resource_t, bytes: libc::rlim_t) {
+fn limit(resource: Resource, bytes: libc::rlim_t) {
     let limit = libc::rlimit { rlim_cur: bytes, rlim_max: libc::RLIM_INFINITY };
     // SAFETY: a valid limit; lowering one's own soft limit is always allowed.
     let done = unsafe { libc::setrlimit(resource, &limit) };

@@ -35,16 +35,17 @@ impl fmt::Display for Report {
 
 /// A thread to aim at. It must live until [`run`] has returned.
 #[derive(Clone, Copy)]
-pub struct Thread {
-    number: libc::pid_t,
-    handle: libc::pthread_t,
-}
+pub struct Thread(libc::pid_t);
 
 impl Thread {
     /// The calling thread.
     pub fn this() -> Thread {
-        // SAFETY: no preconditions.
-        Thread { number: machine::thread_id(), handle: unsafe { libc::pthread_self() } }
+        Thread(machine::thread_id())
+    }
+
+    fn signal(self, signal: libc::c_int) {
+        // SAFETY: the thread lives, as the type asks, so that the number is its own.
+        unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), self.0, signal) };
     }
 }
 
@@ -84,8 +85,7 @@ pub fn run(
                 let mut random = Random::new(1001);
                 while !stop.load(Relaxed) {
                     let signal = [libc::SIGUSR1, libc::SIGUSR2][random.below(2)];
-                    // SAFETY: the thread lives, as `Thread` asks.
-                    unsafe { libc::pthread_kill(threads[random.below(threads.len())].handle, signal) };
+                    threads[random.below(threads.len())].signal(signal);
                     report.signals.fetch_add(1, Relaxed);
                     pause(&mut random, 30);
                 }
@@ -95,12 +95,12 @@ pub fn run(
             scope.spawn(move || {
                 let (mut random, cpus) = (Random::new(1002), machine::cpus());
                 while !stop.load(Relaxed) {
-                    let thread = threads[random.below(threads.len())].number;
+                    let thread = threads[random.below(threads.len())].0;
                     machine::allow(thread, &[cpus[random.below(cpus.len())]]);
                     report.migrations.fetch_add(1, Relaxed);
                     pause(&mut random, 50);
                 }
-                threads.iter().for_each(|thread| machine::allow(thread.number, &cpus));
+                threads.iter().for_each(|thread| machine::allow(thread.0, &cpus));
             });
         }
         if weather.drains {
