@@ -173,29 +173,29 @@ pub unsafe fn push_tested(slots: *const Slot, object: *mut u8) -> Pushed {
         asm!(
             begin!(),
             slot!(),
+            // s = (object & t->mask) * t->reciprocal;
+            "ldp {s:w}, {c:w}, [{t}, #{test}]",
+            "and {s:w}, {s:w}, {object:w}",
+            "mul {s:w}, {s:w}, {c:w}",
+            // if (s > t->last) goto slow;
+            "ldr {c:w}, [{t}, #{test} + 8]",
+            "cmp {s:w}, {c:w}",
+            "b.hi {slow}",
             // s = t->main;
             "ldr {s}, [{t}, #{main}]",
             // n = s->count, c = s->capacity;
             "ldp {n:w}, {c:w}, [{s}]",
-            // top = &s->objects[n];   (NULL where n == 0)
-            "add {top}, {s}, {n}, lsl #3",
-            "ldr {r}, [{top}, #8]",
-            // if (*top == object) goto twice;
-            "cmp {r}, {object}",
+            // top = s->objects[n];   (NULL where n == 0)
+            "add {t}, {s}, {n}, lsl #3",
+            "ldr {top}, [{t}, #8]",
+            // if (top == object) goto twice;
+            "cmp {top}, {object}",
             "b.eq {twice}",
             // if (n >= c) goto slow;
             "cmp {n:w}, {c:w}",
             "b.hs {slow}",
-            // r = (object & t->mask) * t->reciprocal;
-            "ldp {r:w}, {c:w}, [{t}, #{test}]",
-            "and {r:w}, {r:w}, {object:w}",
-            "mul {r:w}, {r:w}, {c:w}",
-            // if (r > t->last) goto slow;
-            "ldr {c:w}, [{t}, #{test} + 8]",
-            "cmp {r:w}, {c:w}",
-            "b.hi {slow}",
             // s->objects[n + 1] = object;   (above the top: invisible)
-            "str {object}, [{top}, #16]",
+            "str {object}, [{t}, #16]",
             // n = n + 1;
             "add {n:w}, {n:w}, #1",
             // s->count = n;   commit
@@ -205,7 +205,6 @@ pub unsafe fn push_tested(slots: *const Slot, object: *mut u8) -> Pushed {
             s = out(reg) _,
             n = out(reg) _,
             c = out(reg) _,
-            r = out(reg) _,
             top = out(reg) _,
             object = in(reg) object,
             slots = in(reg) slots,

@@ -19,8 +19,9 @@
 //!            s.count := n - 1, or 0 where n = 0  ◀
 //! push:      s := slot.main; n := s.count; if n ≥ s.capacity: full
 //!            s.objects[n + 1] := object; s.count := n + 1  ◀
-//! push_tested: s and n likewise; if s.objects[n] = object: twice; if n ≥ s.capacity: slow
-//!            if not slot.start_test(object): slow; then as push  ◀
+//! push_tested: if slot.start_test refuses object: slow; s := slot.main; n := s.count
+//!            if s.objects[n] = object: twice; if n ≥ s.capacity: slow
+//!            s.objects[n + 1] := object; s.count := n + 1  ◀
 //! pop_bulk:  k := min(wanted, s.count); out[0..k] := s.objects[n - k + 1 ..= n]; s.count := n - k  ◀
 //! push_bulk: k := min(given, s.capacity - n); s.objects[n + 1 ..= n + k] := in[0..k]; s.count := n + k  ◀
 //! exchange:  if GATE is closed: closed
@@ -30,8 +31,9 @@
 //! `pop` needs no test in the sequence: the sentinel at `objects[0]` makes the empty case an ordinary one, and the caller's own
 //! test for NULL, which every allocation has, is the only branch. The price is that the dummy sheaf is written (a zero over a zero).
 //!
-//! `push_tested` is for callers that give any pointer: the C interfaces. It tests in the sequence because the
-//! top is this CPU's only there, and because the slot's line is at hand there (ADR 0024).
+//! `push_tested` is for callers that may give any pointer: the C interfaces. It tests in the sequence,
+//! where the top is this CPU's and the slot's cache line is at hand. It is written to be short: with it
+//! `free` takes two cache lines of code, and a third one costs a cycle (ADR 0024).
 //!
 //! `exchange` is atomic because a drainer on another CPU changes the slot as well. Whoever gets a sheaf out of a slot by an
 //! exchange owns it: threads of the same CPU that were inside a sequence were preempted and restart; threads of the drained

@@ -200,36 +200,34 @@ pub unsafe fn push_tested(slots: *const Slot, object: *mut u8) -> Pushed {
             [
                 begin!(),
                 slot!(),
+                // s = (object & slots[cpu].mask) * slots[cpu].reciprocal;
+                "mov {s:e}, {object:e}",
+                "and {s:e}, dword ptr [{slots} + {t} + {test}]",
+                "imul {s:e}, dword ptr [{slots} + {t} + {test} + 4]",
+                // if (s > slots[cpu].last) goto slow;
+                "cmp {s:e}, dword ptr [{slots} + {t} + {test} + 8]",
+                "ja {slow}",
                 // s = slots[cpu].main;
                 "mov {s}, qword ptr [{slots} + {t} + {main}]",
-                // n = s->count;
-                "mov {n:e}, dword ptr [{s}]",
-                // if (s->objects[n] == object) goto twice;   (NULL where n == 0)
-                "cmp qword ptr [{s} + {n}*8 + 8], {object}",
+                // t = s->count;
+                "mov {t:e}, dword ptr [{s}]",
+                // if (s->objects[t] == object) goto twice;   (NULL where t == 0)
+                "cmp qword ptr [{s} + {t}*8 + 8], {object}",
                 "je {twice}",
-                // if (n >= s->capacity) goto slow;
-                "cmp {n:e}, dword ptr [{s} + 4]",
+                // if (t >= s->capacity) goto slow;
+                "cmp {t:e}, dword ptr [{s} + 4]",
                 "jae {slow}",
-                // r = (object & slots[cpu].mask) * slots[cpu].reciprocal;
-                "mov {r:e}, {object:e}",
-                "and {r:e}, dword ptr [{slots} + {t} + {test}]",
-                "imul {r:e}, dword ptr [{slots} + {t} + {test} + 4]",
-                // if (r > slots[cpu].last) goto slow;
-                "cmp {r:e}, dword ptr [{slots} + {t} + {test} + 8]",
-                "ja {slow}",
-                // s->objects[n + 1] = object;   (above the top: invisible)
-                "mov qword ptr [{s} + {n}*8 + 16], {object}",
-                // n = n + 1;
-                "add {n:e}, 1",
+                // s->objects[t + 1] = object;   (above the top: invisible)
+                "mov qword ptr [{s} + {t}*8 + 16], {object}",
+                // t = t + 1;
+                "add {t:e}, 1",
             ],
             [
-                // s->count = n;   commit
-                "mov dword ptr [{s}], {n:e}",
+                // s->count = t;   commit
+                "mov dword ptr [{s}], {t:e}",
             ],
             t = out(reg) _,
             s = out(reg) _,
-            n = out(reg) _,
-            r = out(reg) _,
             object = in(reg) object,
             slots = in(reg) slots,
             main = const Which::Main as usize,
