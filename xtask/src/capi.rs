@@ -31,10 +31,12 @@ pub struct Linker<'a> {
     pub cc: &'a str,
     /// A folder of libraries before the compiler's own.
     pub search: Option<&'a Path>,
+    /// Its C library is glibc: the library asks for the symbols of an old one.
+    pub is_glibc: bool,
 }
 
 /// The linker for this machine.
-pub const HOST: Linker = Linker { cc: "cc", search: None };
+pub const HOST: Linker = Linker { cc: "cc", search: None, is_glibc: cfg!(target_env = "gnu") };
 
 /// The functions that the map exports.
 pub fn exports(map: &Path) -> Result<Vec<String>> {
@@ -74,7 +76,7 @@ fn link(map: &Path, archive: &Path, lib: &Path, version: &str, linker: &Linker) 
     let shared = lib.join(format!("libuslab.so.{version}"));
     let stubs = lib.join("stubs");
     let mut search: Vec<&Path> = linker.search.into_iter().collect();
-    if glibc::make_stubs(linker.cc, std::env::consts::ARCH, &stubs)? {
+    if linker.is_glibc && glibc::make_stubs(linker.cc, std::env::consts::ARCH, &stubs)? {
         search.push(&stubs);
     }
     run(Command::new(linker.cc)

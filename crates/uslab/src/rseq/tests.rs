@@ -43,8 +43,12 @@ fn set_up() {
     });
 }
 
+/// Runs a test of the sequences, where there are any.
 fn alone(test: impl FnOnce()) {
     set_up();
+    if !super::arch::SUPPORTED {
+        return;
+    }
     // One CPU for the whole test: what the sequences see is then one slot.
     let cpu = crate::os::cpu::pin_to_current();
     test();
