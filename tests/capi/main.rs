@@ -67,6 +67,11 @@ fn memory() {
 }
 
 #[test]
+fn misuse() {
+    both_links("misuse", "tests/capi/misuse.c", "c11");
+}
+
+#[test]
 fn reclaim_and_figures() {
     both_links("reclaim", "tests/capi/reclaim.c", "c2x");
 }

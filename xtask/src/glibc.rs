@@ -36,33 +36,44 @@ const LINKED_IN: &str = r#"
 long syscall(long, ...);
 HIDDEN int stat(const char *path, void *to) { return syscall(SYS_newfstatat, -100, path, to, 0); }
 HIDDEN int stat64(const char *path, void *to) { return syscall(SYS_newfstatat, -100, path, to, 0); }
+HIDDEN int fstatat(int at, const char *path, void *to, int flags) { return syscall(SYS_newfstatat, at, path, to, flags); }
+HIDDEN int fstatat64(int at, const char *path, void *to, int flags) { return syscall(SYS_newfstatat, at, path, to, flags); }
 HIDDEN int lstat64(const char *path, void *to) { return syscall(SYS_newfstatat, -100, path, to, 0x100); }
 HIDDEN int fstat(int fd, void *to) { return syscall(SYS_fstat, fd, to); }
 HIDDEN int fstat64(int fd, void *to) { return syscall(SYS_fstat, fd, to); }
 
 #ifdef __x86_64__
 #define FIRST "GLIBC_2.2.5"
+#define SINCE_2_3_4 "GLIBC_2.3.4"
 #else
 #define FIRST "GLIBC_2.17"
+#define SINCE_2_3_4 FIRST
 #endif
 /* Calls the function of libpthread or libdl, or returns what it does without them. */
-#define IF_THERE(result, name, parameters, arguments, otherwise)          \
+#define IF_THERE(version, result, name, parameters, arguments, otherwise) \
     __attribute__((weak)) result shared_##name parameters;                \
-    __asm__(".symver shared_" #name "," #name "@" FIRST);                 \
+    __asm__(".symver shared_" #name "," #name "@" version);               \
     HIDDEN result name parameters {                                       \
         return shared_##name ? shared_##name arguments : otherwise;       \
     }
 /* EAGAIN, EINVAL, ENOSYS. */
-IF_THERE(int, pthread_create, (void *a, void *b, void *c, void *d), (a, b, c, d), 11)
-IF_THERE(int, pthread_attr_setstacksize, (void *a, unsigned long b), (a, b), 22)
-IF_THERE(int, pthread_sigmask, (int a, void *b, void *c), (a, b, c), 38)
-IF_THERE(void *, dlsym, (void *a, void *b), (a, b), 0)
-IF_THERE(int, dladdr, (void *a, void *b), (a, b), 0)
+IF_THERE(FIRST, int, pthread_create, (void *a, void *b, void *c, void *d), (a, b, c, d), 11)
+IF_THERE(FIRST, int, pthread_attr_setstacksize, (void *a, unsigned long b), (a, b), 22)
+IF_THERE(FIRST, int, pthread_sigmask, (int a, void *b, void *c), (a, b, c), 38)
+IF_THERE(SINCE_2_3_4, int, pthread_setaffinity_np, (void *a, unsigned long b, void *c), (a, b, c), 38)
+IF_THERE(FIRST, void *, dlsym, (void *a, void *b), (a, b), 0)
+IF_THERE(FIRST, int, dladdr, (void *a, void *b), (a, b), 0)
 "#;
 
 /// The functions of libpthread and libdl that are linked in.
-const IF_THERE: [&str; 5] =
-    ["pthread_create", "pthread_attr_setstacksize", "pthread_sigmask", "dlsym", "dladdr"];
+const IF_THERE: [&str; 6] = [
+    "pthread_create",
+    "pthread_attr_setstacksize",
+    "pthread_sigmask",
+    "pthread_setaffinity_np",
+    "dlsym",
+    "dladdr",
+];
 
 /// Symbols that stood in libraries besides `libc.so.6`: starts of their names. Left out, so that a
 /// reference fails at the link and not on an old system.

@@ -17,7 +17,8 @@
  *   Errors      Functions that return a pointer return NULL, functions that return int an error number, bool ones false, and errno says why.
  *               Functions that return an error number return 0 for success. NULL and other values that can be recognised as wrong are
  *               EINVAL. errno is not changed by a successful free.
- *   Misuse      A double free, and freeing what is none of the cache's, is recognised at the latest when the object gets to its slab:
+ *   Misuse      Freeing an object twice in a row, or a pointer to the inside of one, is reported at once; other
+ *               misuse, and that of uslab_cache_free_bulk, at the latest when the object gets to its slab:
  *               a line on standard error, and abort(). USLAB_ON_MISUSE=report goes on instead.
  *   Memory      None comes from the C library's malloc. What comes from these functions must go back to these functions: with
  *               libuslab_malloc.so preloaded, free() is that library's, which is another allocator.

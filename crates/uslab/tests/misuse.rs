@@ -5,12 +5,15 @@
 
 #[path = "support/again.rs"]
 mod again;
+#[path = "support/pinned.rs"]
+mod pinned;
 
 use again::again;
+use pinned::stay_on_this_cpu;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Output;
 use std::ptr::NonNull;
-use uslab::malloc::{free, free_bulk, malloc};
+use uslab::malloc::{free, free_bulk, malloc, realloc, usable_size};
 use uslab::{CacheBuilder, Flags, RawCache};
 
 /// What a child prints before the pointer that it is about to misuse.
@@ -148,6 +151,64 @@ fn double_free_of_malloc() {
             uslab::release_memory();
             free(other);
         }
+    });
+}
+
+#[test]
+fn double_free_of_malloc_in_a_row() {
+    check("double_free_of_malloc_in_a_row", "double free", "malloc-112", || {
+        stay_on_this_cpu();
+        let object = malloc(100);
+        announce(object);
+        // SAFETY: the second free is the misuse under test.
+        unsafe {
+            free(object);
+            free(object);
+        }
+        assert_ne!(malloc(100), malloc(100));
+    });
+}
+
+#[test]
+fn double_free_of_malloc_after_a_drain() {
+    check("double_free_of_malloc_after_a_drain", "double free", "malloc-48", || {
+        stay_on_this_cpu();
+        let (object, other) = (malloc(40), malloc(40));
+        announce(object);
+        // SAFETY: the second free is the misuse under test; `other` keeps the slab.
+        unsafe {
+            free(object);
+            uslab::release_memory();
+            free(object);
+        }
+        assert_ne!(malloc(40), malloc(40));
+        // SAFETY: ours, unused from here.
+        unsafe { free(other) };
+    });
+}
+
+#[test]
+fn realloc_of_the_inside_of_an_object() {
+    check("realloc_of_the_inside_of_an_object", "8 bytes inside object", "malloc-112", || {
+        let object = malloc(100);
+        let inside = object.wrapping_add(8);
+        announce(inside);
+        assert_eq!((usable_size(object), usable_size(inside)), (112, 0));
+        // SAFETY: the interior pointer is the misuse under test.
+        assert!(unsafe { realloc(inside, 100) }.is_null());
+    });
+}
+
+#[test]
+fn the_inside_of_an_object_in_a_bulk() {
+    check("the_inside_of_an_object_in_a_bulk", "48 bytes inside object", "malloc-64", || {
+        let object = malloc(64);
+        let inside = object.wrapping_add(48);
+        announce(inside);
+        let objects = [malloc(64), inside, malloc(64), malloc(100)];
+        // SAFETY: the interior pointer is the misuse under test; the others are ours.
+        unsafe { free_bulk(&objects) };
+        assert!((0..1000).all(|_| malloc(64) != inside));
     });
 }
 

@@ -341,12 +341,15 @@ impl Slabs {
         (mask & !twice).count_ones() as usize
     }
 
-    /// What is wrong with giving `object` back to these slabs, as far as its address tells: `None` where an object of theirs starts, in use or free.
+    /// What is wrong with giving `object` back to these slabs; `None` where it is an object of theirs that is in use, or in a sheaf.
     pub fn misuse_of(&self, object: *const u8) -> Option<Misuse> {
         let Some(slab) = self.slab_of(object) else { return Some(classify(object, self.face)) };
         let start = slab.address() as usize;
         let offset = object as usize - start;
-        self.geometry.index_of(offset).is_none().then(|| self.misuse_at(start, offset))
+        let Some(index) = self.geometry.index_of(offset) else { return Some(self.misuse_at(start, offset)) };
+        // No other thread can set the bit of an object that the caller owns.
+        let word = slab.words(&self.geometry)[index / 64].load(Relaxed);
+        (word >> (index % 64) & 1 != 0).then_some(Misuse::DoubleFree)
     }
 
     /// What the byte at `offset` of the slab at `start` is, where no object starts.
