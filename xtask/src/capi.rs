@@ -11,7 +11,8 @@
 //! Cargo's own shared libraries cannot have symbol versions: rustc passes a version script without names, beside which linkers take no
 //! other.
 //!
-//! The tests compile this file too, by path, so that they test what is shipped: nothing but the standard library and `glibc.rs` may be used here.
+//! The tests compile this file too, by path, so that they test what is shipped: nothing but the
+//! standard library and `glibc.rs` may be used here.
 
 #[allow(dead_code)]
 #[path = "glibc.rs"]
@@ -47,7 +48,8 @@ pub fn exports(map: &Path) -> Result<Vec<String>> {
 
 /// Lays the C interface out under `prefix`: `lib/`, `include/`, `lib/pkgconfig`, `lib/cmake/uslab`.
 ///
-/// `root` is the workspace's, `archive` what Cargo built of `uslab-capi`, `linker` links for the archive's target.
+/// `root` is the workspace's, `archive` what Cargo built of `uslab-capi`, `linker` links for the
+/// archive's target.
 pub fn stage(root: &Path, archive: &Path, prefix: &Path, version: &str, linker: &Linker) -> Result<()> {
     let source = root.join("crates/uslab-capi");
     let lib = prefix.join("lib");

@@ -4,14 +4,14 @@
 //! is given another library at hand: stubs that have the symbols and versions of 2.28, and no code.
 //!
 //! ```text
-//!   libc.so.6 of this machine ──▶ of each symbol the newest version up to 2.28 ──▶ stub libc.so.6
-//!                                 none: left out; a weak reference to it stays, without a version
+//!   libc.so.6 here ──▶ of each symbol the newest version up to 2.28 ──▶ stub libc.so.6
+//!                      none: left out; a weak reference to it stays, without a version
 //! ```
 //!
-//! glibc keeps old versions for ever, so this machine's library has all of 2.28's. Two kinds of functions
-//! are linked in ([`LINKED_IN`]): `stat` and its like were functions of the program. Threads and `dlsym`
-//! stood in libraries of their own, which a program may not have and which cost newer systems 40 µs each
-//! at every start: they are called where they are there.
+//! glibc keeps old versions for ever, so this machine's library has all of 2.28's. Two kinds of
+//! functions are linked in ([`LINKED_IN`]). `stat` and its like were functions of the program.
+//! Threads and `dlsym` stood in libraries of their own: they are called where the program has these.
+//! To name the libraries as needed costs newer systems two more files at each start (ADR 0025).
 //!
 //! Used by the build script of `uslab-preload`, by `capi.rs` and by the check of a staged release.
 //! Only the standard library may be used here.
@@ -27,8 +27,8 @@ pub const LINK_ARGS: [&str; 1] = ["-Wl,-z,defs"];
 /// The newest minor version of `GLIBC_2` that may be asked for.
 pub const OLDEST_MINOR: u32 = 28;
 
-/// Functions that are linked in, hidden. Weak, as a linker may be given the file twice. The structure
-/// of `stat` is the kernel's on 64-bit architectures.
+/// Functions that are linked in, hidden. Weak, as a linker may be given the file twice. The
+/// structure of `stat` is the kernel's on 64-bit architectures.
 const LINKED_IN: &str = r#"
 #include <sys/syscall.h>
 #define HIDDEN __attribute__((weak, visibility("hidden")))
@@ -223,7 +223,7 @@ fn is_in_libc(name: &str) -> bool {
     !starts_with_any(ELSEWHERE) || starts_with_any(IN_LIBC) || IF_THERE.contains(&name)
 }
 
-/// The parts of a version's name: `GLIBC_2.2.5` is (2, 2, 5). None for `GLIBC_PRIVATE` and the like.
+/// The parts of a version's name: `GLIBC_2.2.5` is (2, 2, 5). None for names like `GLIBC_PRIVATE`.
 pub fn number(version: &str) -> Option<(u32, u32, u32)> {
     let mut parts = version.strip_prefix("GLIBC_")?.split('.').map(|part| part.parse().ok());
     Some((parts.next()??, parts.next()??, parts.next().unwrap_or(Some(0))?))

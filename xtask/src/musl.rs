@@ -26,8 +26,8 @@ pub const TARGET: &str = "x86_64-unknown-linux-musl";
 const CC: &str = "musl-gcc";
 /// Programs of `tests/capi` that need neither C++ nor another library.
 const C_PROGRAMS: [&str; 7] = ["caches", "memory", "reclaim", "sources", "arguments", "endings", "forks"];
-/// Checks that musl fails by itself (it runs no `.preinit_array`, and `dlclose` unloads nothing), and
-/// those that start through the shell of this system, which is another C library's program.
+/// Checks that musl fails by itself: it runs no `.preinit_array`, and `dlclose` unloads nothing.
+/// And those that start through the shell of this system, which is another C library's program.
 const NOT_ON_MUSL: [&str; 4] = ["before_main", "after_main", "loaded_libraries", "in_4_gib"];
 
 /// Arguments of `cargo xtask musl`.

@@ -9,8 +9,8 @@
 //!   top                      free pages with memory behind them
 //! ```
 //!
-//! As in glibc the arena does not include large objects, and its size is what is in use plus what is
-//! free. The counters change while they are read, so each answer is made of one reading of them.
+//! As in glibc the arena does not include large objects, and its size is what is in use plus what
+//! is free. The counters change while they are read: each answer is made of one reading of them.
 //!
 //! Must never: take or hold a lock of the library while a stream is locked or written.
 
