@@ -25,7 +25,7 @@ pub mod signal;
 #[cfg(test)]
 mod tests;
 pub mod thread;
-mod weak;
+pub mod weak;
 
 pub use futex::Futex;
 

@@ -15,6 +15,7 @@ struct Functions {
     unlock_streams: Option<unsafe extern "C" fn()>,
     reset_streams: Option<unsafe extern "C" fn()>,
     dlmopen: Option<Dlmopen>,
+    processor_leaf: Option<unsafe extern "C" fn(u32) -> *const [u32; 8]>,
 }
 
 core::arch::global_asm!(
@@ -22,12 +23,14 @@ core::arch::global_asm!(
     ".weak _IO_list_unlock",
     ".weak _IO_list_resetlock",
     ".weak dlmopen",
+    ".weak __x86_get_cpuid_feature_leaf",
     ".pushsection .data.rel.ro.uslab_weak, \"aw\", @progbits",
     ".hidden uslab_weak_functions",
     ".globl uslab_weak_functions",
     ".balign 8",
     "uslab_weak_functions:",
     ".quad _IO_list_lock, _IO_list_unlock, _IO_list_resetlock, dlmopen",
+    ".quad __x86_get_cpuid_feature_leaf",
     ".popsection",
 );
 
@@ -38,7 +41,7 @@ unsafe extern "C" {
 fn functions() -> &'static Functions {
     // SAFETY: the table above: as many words as fields, bound before any code of the library runs
     // and never written afterwards. A null word is `None`.
-    unsafe { &*(&raw const uslab_weak_functions) }
+    unsafe { &uslab_weak_functions }
 }
 
 /// Takes glibc's lock of the list of open streams, which is recursive. Elsewhere does nothing.
@@ -75,4 +78,15 @@ pub unsafe fn reset_streams() {
 /// library has one of its own.
 pub fn dlmopen() -> Option<Dlmopen> {
     functions().dlmopen
+}
+
+/// ECX of leaf 1 of `cpuid`, with the bits of what the processor has and the system lets it use, as
+/// glibc (2.33) found it; `None` elsewhere. The instruction itself leaves a virtual machine, which
+/// takes as long as a few system calls.
+#[cfg(target_arch = "x86_64")]
+pub fn usable_features() -> Option<u32> {
+    let leaf = functions().processor_leaf?;
+    // SAFETY: leaf 1 has the index 0. The answer lives for ever: four registers of what there is,
+    // four of what is usable, in the order EAX, EBX, ECX, EDX.
+    unsafe { leaf(0).as_ref() }.map(|registers| registers[6])
 }

@@ -244,12 +244,16 @@ pub unsafe fn push_tested(slots: *const Slot, object: *mut u8) -> Pushed {
 /// Whether copies may use 32-byte registers: 0 until [`init`] has asked the processor.
 static WIDE: AtomicU8 = AtomicU8::new(0);
 
-/// Asks the processor, once, before the first cache exists.
+/// Asks the C library, or the processor, once, before the first cache exists.
 pub(super) fn init() {
     const OSXSAVE: u32 = 1 << 27;
     const AVX: u32 = 1 << 28;
     /// In XCR0: the system saves the registers' lower and upper halves.
     const HALVES: u32 = 0b110;
+    if let Some(usable) = crate::os::weak::usable_features() {
+        WIDE.store(u8::from(usable & AVX != 0), Relaxed);
+        return;
+    }
     let features = core::arch::x86_64::__cpuid(1).ecx;
     if features & OSXSAVE != 0 && features & AVX != 0 {
         let saved: u32;
