@@ -31,8 +31,10 @@ fn area() -> usize {
 }
 
 /// An area by a hash of the thread pointer. Control blocks lie at the tops of stacks, which are whole pages
-/// apart, mostly a power of two of them: so the product's upper bits are taken.
-#[inline(always)]
+/// apart, mostly a power of two of them: so the product's upper bits are taken. A call, so that the sequences
+/// of registered threads pay for a branch alone.
+#[cold]
+#[inline(never)]
 fn scratch() -> usize {
     let page = thread_pointer() >> 12;
     let hash = page.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (usize::BITS - SCRATCH_AREAS.ilog2());
