@@ -1,11 +1,13 @@
 //! CPUs and what can be found out about them: no sysfs, no procfs, false lists.
 //!
-//! Each test changes what `/sys` and `/proc` show in a mount namespace of its own, which takes root.
+//! Each test changes what `/sys` and `/proc` show in a mount namespace of its own, which takes
+//! root.
 
 use uslab_tests::harness::{Mode, Program, Scratch, tool};
 
-/// Lists the root directory on the highest CPU that this process may run on, and so allocates there, in a mount
-/// namespace in which the commands `hide` have run; unless such namespaces are refused.
+/// Lists the root directory on the highest CPU that this process may run on, and so allocates
+/// there, in a mount namespace in which the commands `hide` have run; unless such namespaces are
+/// refused.
 fn list_on_the_last_cpu(name: &str, hide: &str, mode: Mode) {
     let scratch = Scratch::new(name);
     let unshare = || Program::new(tool("unshare", "util-linux")).arg("--mount");
