@@ -1,44 +1,35 @@
 //! CPUs and what can be found out about them: no sysfs, no procfs, false lists.
 //!
-//! Each test changes what `/sys` and `/proc` show in a mount namespace of its own, which takes root.
+//! Each test changes what `/sys` and `/proc` show in a mount namespace of its own, which takes
+//! root.
 
-use uslab_tests::harness::{Mode, Outcome, Program, Scratch, tool};
+use uslab_tests::harness::{Mode, Program, Scratch, tool};
 
-/// Runs `script` in a mount namespace of its own, unless that is refused.
-fn in_own_namespace(name: &str, script: &str, mode: Mode) -> Option<Outcome> {
+/// Lists the root directory on the highest CPU that this process may run on, and so allocates
+/// there, in a mount namespace in which the commands `hide` have run; unless such namespaces are
+/// refused.
+fn list_on_the_last_cpu(name: &str, hide: &str, mode: Mode) {
     let scratch = Scratch::new(name);
     let unshare = || Program::new(tool("unshare", "util-linux")).arg("--mount");
     if !unshare().arg("true").run(&scratch, Mode::Plain).succeeded() {
         eprintln!("NOT TESTED: {name}: unshare --mount is refused here");
-        return None;
+        return;
     }
-    let shell = ["sh", "-e", "-c", script];
-    Some(unshare().args(shell).run_clean(&scratch, mode))
+    let last = "last=$(taskset -cp $$ | grep -o '[0-9]*$')";
+    let script = format!("{last}\n{hide}\nexec taskset -c $last ls /");
+    let outcome = unshare().args(["sh", "-e", "-c", &script]).run_clean(&scratch, mode);
+    outcome.expect(outcome.stdout().contains("tmp\n"), "ls shows no root directory");
 }
 
-/// The highest CPU that this process may run on, and all the rest of it: each allocation is on that CPU.
-const ON_THE_LAST_CPU: &str = "
-    last=$(taskset -cp $$ | grep -o '[0-9]*$')
-    HIDE
-    exec taskset -c $last ls /
-";
-
 fn hidden(mode: Mode) {
-    let hide = "mount -t tmpfs none /sys; mount -t tmpfs none /proc";
-    let script = ON_THE_LAST_CPU.replace("HIDE", hide);
-    let Some(outcome) = in_own_namespace("hidden", &script, mode) else { return };
-    outcome.expect(outcome.stdout().contains("tmp"), "ls shows no root directory");
+    list_on_the_last_cpu("hidden", "mount -t tmpfs none /sys; mount -t tmpfs none /proc", mode);
 }
 
 /// A file system of the container's own lies over the kernel's, and says that there is one CPU.
 fn false_list(mode: Mode) {
-    let hide = "
-        mount -t tmpfs none /mnt; mkdir -p /mnt/cpu; echo 0 >/mnt/cpu/possible
-        mount --bind /mnt/cpu /sys/devices/system/cpu
-    ";
-    let script = ON_THE_LAST_CPU.replace("HIDE", hide);
-    let Some(outcome) = in_own_namespace("false", &script, mode) else { return };
-    outcome.expect(outcome.stdout().contains("tmp"), "ls shows no root directory");
+    let cpus = "/sys/devices/system/cpu";
+    let hide = format!("mount -t tmpfs none {cpus}; echo 0 >{cpus}/possible; echo 0 >{cpus}/online");
+    list_on_the_last_cpu("false", &hide, mode);
 }
 
 both_modes! {

@@ -1,11 +1,12 @@
 //! Threads of real-time priority beside ordinary ones.
 
-use super::run;
-use uslab_tests::harness::Mode;
+use super::compile;
+use uslab_tests::harness::{Mode, Program, Scratch};
 
 /// A drainer does not starve a thread that it preempted with a slot's lock held.
 fn drainer(mode: Mode) {
-    let outcome = run("realtime", &[], mode);
+    let scratch = Scratch::new("realtime");
+    let outcome = Program::new(compile(&scratch, "realtime", &[])).run_clean(&scratch, mode);
     if outcome.stdout().starts_with("skipped") {
         eprintln!("NOT TESTED: {}", outcome.stdout().trim());
     }

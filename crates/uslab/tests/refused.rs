@@ -1,7 +1,9 @@
-//! `membarrier` is refused after start, by a seccomp filter: caches are drained, destroyed and forked all the same.
+//! `membarrier` is refused after start, by a seccomp filter: caches are drained, destroyed and
+//! forked all the same.
 //!
-//! Threads that own stamped objects meet drains, caches that come and go, and forks. Nothing may have two owners, and
-//! where no thread uses a cache it must still be emptied and destroyed. In locked mode there is nothing to refuse.
+//! Threads that own stamped objects meet drains, caches that come and go, and forks. Nothing may
+//! have two owners, and where no thread uses a cache it must still be emptied and destroyed. In
+//! locked mode there is nothing to refuse.
 #![cfg(not(loom))]
 
 #[path = "support/again.rs"]
@@ -64,8 +66,8 @@ fn in_sheaves(cache: &RawCache) -> i64 {
     uslab::stats::record(cache.core().id()).sheaf_free.load(Relaxed)
 }
 
-/// What a child finds: its objects unharmed, nothing in slots, which it cannot trust, and a library that works.
-/// `few` has a sheaf in a slot and none in barns.
+/// What a child finds: its objects unharmed, nothing in slots, which it cannot trust, and a library
+/// that works. `few` has a sheaf in a slot and none in barns.
 fn live_on(cache: &RawCache, few: &RawCache, kept: &[NonNull<u8>], owner: u32) -> Result<(), &'static str> {
     if uslab::mode() == Mode::Rseq && in_sheaves(few) != 0 {
         return Err("sheaves that may have changed while they were copied are trusted");

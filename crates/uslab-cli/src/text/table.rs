@@ -54,16 +54,19 @@ pub fn text(snapshot: &Snapshot, command: &str) -> String {
 
 fn header(text: &mut String, snapshot: &Snapshot, command: &str) {
     let plural = |n: u64| if n == 1 { "" } else { "s" };
-    let (cpus, nodes) = (snapshot.cpus, snapshot.nodes);
+    let nodes = snapshot.nodes;
+    let cpus = match snapshot.cpus {
+        0 => "CPUs unknown".to_string(),
+        cpus => format!("{cpus} CPU{}", plural(cpus.into())),
+    };
     let _ = writeln!(text, "uslab: {command} (pid {}), {}", snapshot.pid, mode_line(snapshot));
     let _ = writeln!(
         text,
-        "heap:  {} used, {} dirty, {} committed, {} metadata; {cpus} CPU{}, {nodes} node{}",
+        "heap:  {} used, {} dirty, {} committed, {} metadata; {cpus}, {nodes} node{}",
         bytes(snapshot.used_bytes),
         bytes(snapshot.dirty_bytes),
         bytes(snapshot.committed_bytes),
         bytes(snapshot.metadata_bytes),
-        plural(cpus.into()),
         plural(nodes.into()),
     );
     let _ = writeln!(

@@ -254,8 +254,8 @@ pub(super) fn destroy(core: &'static Core) -> Result<(), Busy> {
     let live = {
         // A cache that grows may be draining this one: what it has in hand would seem to live.
         let _pause = adapt::pause();
-        // SAFETY: the program promises that no thread uses the cache any more; the registry's lock keeps passes and the background
-        // thread from it, and the pause caches that grow.
+        // SAFETY: the program promises that no thread uses the cache any more; the registry's lock
+        // keeps passes and the background thread from it, and the pause caches that grow.
         unsafe { core.cpu.drain_unused() };
         core.live_objects()
     };

@@ -28,8 +28,9 @@ static FORK_HANDLERS: AtomicU8 = AtomicU8::new(0);
 /// Slots that a cache has where the number of CPUs cannot be found out; locked mode shares them.
 const SLOTS_IF_UNKNOWN: usize = 64;
 
-/// Slots that a cache has, after start-up: one for each possible CPU, but at most [`rseq::MAX_CPUS`]. Where
-/// there are more CPUs, or an unknown number, the process runs locked and its CPUs share slots.
+/// Slots that a cache has, after start-up: one for each possible CPU, but at most
+/// [`rseq::MAX_CPUS`]. Where there are more CPUs, or an unknown number, the process runs locked and
+/// its CPUs share slots.
 pub fn cpus() -> usize {
     CPUS.load(Relaxed)
 }

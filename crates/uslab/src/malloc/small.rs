@@ -62,8 +62,8 @@ pub(super) const NAMES: [&str; CLASSES] = [
     "malloc-32k",
 ];
 
-/// Acquire, here and below: see `rseq::detect::area_offset`. The program may call `malloc` from several threads
-/// before the library is set up.
+/// Acquire, here and below: see `rseq::detect::area_offset`. The program may call `malloc` from
+/// several threads before the library is set up.
 #[inline(always)]
 fn slots(class: Class) -> *mut Slot {
     // SAFETY: a class's index is below CLASSES, by construction.

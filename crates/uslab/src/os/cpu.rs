@@ -4,21 +4,23 @@ use super::file::Reader;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
-/// One more than the highest CPU number that the kernel can ever report here; `None` where it cannot be
-/// found out.
+/// One more than the highest CPU number that the kernel can ever report here; `None` where it
+/// cannot be found out.
 ///
-/// The number is fixed at boot: CPUs that are offline or come later lie below it, and so do the CPUs
-/// outside this process's set. Two answers are weighed, because either may be missing or false:
+/// The number is fixed at boot: CPUs that are offline or come later lie below it, and so do the
+/// CPUs outside this process's set. Two answers are weighed, because either may be missing or
+/// false:
 ///
-/// * sysfs lists the possible CPUs. It may not be mounted, and containers lay files of their own over it.
-/// * `sched_getaffinity` copies the kernel's whole mask and returns its length, a multiple of 64 CPUs:
-///   an upper bound that needs no file system. A seccomp filter may refuse the call.
+/// * sysfs lists the possible CPUs. It may not be mounted, and containers lay files of their own
+///   over it.
+/// * `sched_getaffinity` copies the kernel's whole mask and returns its length, a multiple of 64
+///   CPUs: an upper bound that needs no file system. A seccomp filter may refuse the call.
 pub fn possible_cpus() -> Option<usize> {
     believable(listed_cpus(), mask_cpus(), current())
 }
 
-/// What two answers are worth: `listed` by sysfs, `bound` by the kernel's mask, to a thread that is on
-/// CPU `current`. An answer at or below `current` is false, and so is a list beyond the bound.
+/// What two answers are worth: `listed` by sysfs, `bound` by the kernel's mask, to a thread that is
+/// on CPU `current`. An answer at or below `current` is false, and so is a list beyond the bound.
 pub(super) fn believable(listed: Option<usize>, bound: Option<usize>, current: usize) -> Option<usize> {
     let bound = bound.filter(|&bound| bound > current);
     let fits = |listed: usize| listed > current && bound.is_none_or(|bound| listed <= bound);
@@ -34,10 +36,11 @@ fn listed_cpus() -> Option<usize> {
 
 /// CPUs that the kernel's masks have bits for.
 fn mask_cpus() -> Option<usize> {
-    // As many as the largest kernel can be built for; a shorter mask than the kernel's own is EINVAL.
+    // As many as the largest kernel can be built for; a shorter mask than the kernel's own is
+    // EINVAL.
     let mut mask = [0u64; 8192 / 64];
-    // SAFETY: the kernel writes at most the length that it is given. The C library's function would hide
-    // the length that is asked for here.
+    // SAFETY: the kernel writes at most the length that it is given. The C library's function would
+    // hide the length that is asked for here.
     let bytes =
         unsafe { libc::syscall(libc::SYS_sched_getaffinity, 0, size_of_val(&mask), mask.as_mut_ptr()) };
     usize::try_from(bytes).ok().filter(|&bytes| bytes > 0).map(|bytes| bytes * 8)

@@ -7,16 +7,17 @@
 //!  `old` is private: empty it
 //! ```
 //!
-//! **Only main sheaves need the barrier.** No sequence works on a spare: a sheaf becomes one by a sequence of its
-//! CPU, which ends or aborts every sequence there that had it as its main one. So a spare is private once it
-//! has been exchanged for the dummy.
+//! **Only main sheaves need the barrier.** No sequence works on a spare: a sheaf becomes one by a
+//! sequence of its CPU, which ends or aborts every sequence there that had it as its main one. So a
+//! spare is private once it has been exchanged for the dummy.
 //!
-//! **Without a barrier** (a seccomp filter that came after start refuses `membarrier` to the thread) main sheaves of
-//! other CPUs stay where they are. A drain asks first, takes the spares, and its own CPU's main sheaf by a sequence.
-//! If the barrier is refused only after main sheaves were taken, the drainer knows nothing of the sequences
-//! on them. It must not look into these sheaves, nor move them to where another thread would. Each goes
-//! back into the slot that it came from, where those sequences belong, if that still has the dummy; a sheaf whose slot
-//! has another one by now is lost, and its objects stay taken.
+//! **Without a barrier** (a seccomp filter that came after start refuses `membarrier` to the
+//! thread) main sheaves of other CPUs stay where they are. A drain asks first, takes the spares,
+//! and its own CPU's main sheaf by a sequence. If the barrier is refused only after main sheaves
+//! were taken, the drainer knows nothing of the sequences on them. It must not look into these
+//! sheaves, nor move them to where another thread would. Each goes back into the slot that it came
+//! from, where those sequences belong, if that still has the dummy; a sheaf whose slot has another
+//! one by now is lost, and its objects stay taken.
 
 use super::CpuCache;
 use super::access::Access;
@@ -81,7 +82,8 @@ impl<'a> Drain<'a> {
         Drain::new(Users::Await, Keep::Target)
     }
 
-    /// One that leaves slots alone that a thread works on (locked mode): for callers that do not wait.
+    /// One that leaves slots alone that a thread works on (locked mode): for callers that do not
+    /// wait.
     pub fn of_idle(keep: Keep) -> Self {
         Drain::new(Users::Avoid, keep)
     }
@@ -124,7 +126,8 @@ impl<'a> Drain<'a> {
         let Server::Sequences(access) = cache.served_by() else { return };
         self.make_room();
         self.in_hand.get_or_insert_with(InHand::begin);
-        // SAFETY: the dummy may go into any slot. With the gate closed nothing is taken: the caller may hold locks.
+        // SAFETY: the dummy may go into any slot. With the gate closed nothing is taken: the caller
+        // may hold locks.
         if let Exchanged::Old(sheaf) = unsafe { access.exchange(Which::Main, dummy()) } {
             self.add(cache, sheaf, None);
             cache.account(&access);
@@ -185,8 +188,8 @@ impl<'a> Drain<'a> {
     }
 }
 
-/// Puts a main sheaf that sequences may still work on into its slot again, if that has the dummy; otherwise
-/// the sheaf is lost.
+/// Puts a main sheaf that sequences may still work on into its slot again, if that has the dummy;
+/// otherwise the sheaf is lost.
 fn put_back(cache: &CpuCache, slot: &Slot, sheaf: *mut Sheaf) {
     if slot.main.compare_exchange(dummy(), sheaf, Release, Relaxed).is_ok() {
         cache.recount(slot);

@@ -33,7 +33,8 @@ pub(super) fn wait_for_fork() {
     drop(FORK.lock());
 }
 
-/// First step of a fork: excludes other forks, and keeps whoever finds the gate closed asleep until the last step.
+/// First step of a fork: excludes other forks, and keeps whoever finds the gate closed asleep until
+/// the last step.
 pub fn begin_fork() {
     FORK.acquire_for_fork();
 }
@@ -43,20 +44,26 @@ pub fn end_fork(child: bool) {
     if child { FORK.reset_in_child() } else { FORK.release_after_fork() }
 }
 
-/// Closes the gate and takes all slots out of use, so that nothing changes a sheaf while the memory is copied.
+/// Closes the gate and takes all slots out of use, so that nothing changes a sheaf while the memory
+/// is copied.
 ///
-/// A fork does not copy memory at one instant: a page with a sheaf's count and a page with its objects may be copied at
-/// different times while other threads push and pop, and the child would pop pointers that were never there together. So:
+/// A fork does not copy memory at one instant: a page with a sheaf's count and a page with its
+/// objects may be copied at different times while other threads push and pop, and the child would
+/// pop pointers that were never there together. So:
 ///
-/// 1. Close the gate: sequences that move sheaves now fail. Barrier: none that saw it open is still running.
-/// 2. Exchange every sheaf for the dummy, keeping it in [`Slot`]'s place for it. Barrier: nobody works on one.
+/// 1. Close the gate: sequences that move sheaves now fail. Barrier: none that saw it open is still
+///    running.
+/// 2. Exchange every sheaf for the dummy, keeping it in [`Slot`]'s place for it. Barrier: nobody
+///    works on one.
 ///
-/// All other threads wait in the slow path until [`end_fork`]. Where a barrier is refused, the child can trust nothing
-/// that stands in a slot, hidden or not, and starts without: what the sheaves hold stays taken there. The parent goes on as it
-/// was. What the child does trust needs no barrier: barns, slabs and pages are behind locks, and an object in a sheaf
-/// counts as taken in its slab's bitmap.
+/// All other threads wait in the slow path until [`end_fork`]. Where a barrier is refused, the
+/// child can trust nothing that stands in a slot, hidden or not, and starts without: what the
+/// sheaves hold stays taken there. The parent goes on as it was. What the child does trust needs no
+/// barrier: barns, slabs and pages are behind locks, and an object in a sheaf counts as taken in
+/// its slab's bitmap.
 ///
-/// `for_each` visits all caches; the caller holds the registry's lock and takes the barns' and lists' afterwards.
+/// `for_each` visits all caches; the caller holds the registry's lock and takes the barns' and
+/// lists' afterwards.
 pub fn hide_slots(for_each: impl Fn(&dyn Fn(&CpuCache))) {
     match mode() {
         Mode::Rseq => COPY_IS_WHOLE.store(hide_all(&for_each), Relaxed),
@@ -67,7 +74,8 @@ pub fn hide_slots(for_each: impl Fn(&dyn Fn(&CpuCache))) {
     adapt::lock_for_fork();
 }
 
-/// Whether the slots and their sheaves stay as they are while the memory is copied. Written with [`FORK`] held.
+/// Whether the slots and their sheaves stay as they are while the memory is copied. Written with
+/// [`FORK`] held.
 static COPY_IS_WHOLE: AtomicBool = AtomicBool::new(true);
 
 /// The two steps; false where a barrier was refused.
@@ -99,7 +107,8 @@ pub fn show_slots(child: bool, for_each: impl Fn(&dyn Fn(&CpuCache))) {
     }
 }
 
-/// Where a slot's sheaves stand while a fork is in progress: behind the dummies, in words that no sequence reads.
+/// Where a slot's sheaves stand while a fork is in progress: behind the dummies, in words that no
+/// sequence reads.
 fn hide(slot: &Slot) {
     for (which, place) in BOTH.into_iter().zip(&slot.hidden) {
         place.store(slot.place(which).swap(dummy(), AcqRel), Relaxed);

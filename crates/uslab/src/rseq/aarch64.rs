@@ -1,8 +1,9 @@
 //! The sequences for 64-bit Arm. The pseudo-code is in the module above; a C-like line stands over each instruction.
 //!
-//! As on x86-64 but for two things. The thread control block has no scratch words here, so a process without
-//! registration uses areas of its own, all of which say CPU 0 for ever ([`SCRATCH`]). And the exchange
-//! commits with a store-exclusive: where that fails nothing has happened, and the sequence starts again.
+//! As on x86-64 but for two things. The thread control block has no scratch words here, so a
+//! process without registration uses areas of its own, all of which say CPU 0 for ever
+//! ([`SCRATCH`]). And the exchange commits with a store-exclusive: where that fails nothing has
+//! happened, and the sequence starts again.
 
 use super::detect::area_offset;
 use super::layout::START_TEST;
@@ -22,8 +23,9 @@ pub(super) const SCRATCH_OFFSET: usize = 0;
 #[repr(align(64))]
 struct Area([AtomicUsize; 4]);
 
-/// The areas of processes without registration. Each sequence stores the address of its descriptor in one, where no
-/// code ever looks: so it does not matter which threads share one, but to the speed of those that do.
+/// The areas of processes without registration. Each sequence stores the address of its descriptor
+/// in one, where no code ever looks: so it does not matter which threads share one, but to the
+/// speed of those that do.
 static SCRATCH: [Area; SCRATCH_AREAS] = [const { Area([const { AtomicUsize::new(0) }; 4]) }; SCRATCH_AREAS];
 const SCRATCH_AREAS: usize = 64;
 
@@ -34,9 +36,11 @@ fn area() -> usize {
     if offset == SCRATCH_OFFSET { scratch() } else { thread_pointer().wrapping_add(offset) }
 }
 
-/// An area by a hash of the thread pointer. Control blocks lie at the tops of stacks, which are whole pages
-/// apart, mostly a power of two of them: so the product's upper bits are taken.
-#[inline(always)]
+/// An area by a hash of the thread pointer. Control blocks lie at the tops of stacks, which are
+/// whole pages apart, mostly a power of two of them: so the product's upper bits are taken. A call,
+/// so that the sequences of registered threads pay for a branch alone.
+#[cold]
+#[inline(never)]
 fn scratch() -> usize {
     let page = thread_pointer() >> 12;
     let hash = page.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (usize::BITS - SCRATCH_AREAS.ilog2());

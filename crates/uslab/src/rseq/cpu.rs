@@ -1,8 +1,9 @@
 //! The number of a CPU, which leads into tables only by a check.
 //!
-//! Tables have an entry for each CPU that the kernel can report, and are shared where those are more than
-//! [`super::MAX_CPUS`] or unknown. So a number that a thread is told may lie beyond a table's end. It is
-//! never an index by itself: [`Cpu`] keeps it, and each way to an entry says what becomes of one beyond.
+//! Tables have an entry for each CPU that the kernel can report, and are shared where those are
+//! more than [`super::MAX_CPUS`] or unknown. So a number that a thread is told may lie beyond a
+//! table's end. It is never an index by itself: [`Cpu`] keeps it, and each way to an entry says
+//! what becomes of one beyond.
 
 use super::detect::{Mode, mode};
 use crate::os;
@@ -27,8 +28,8 @@ impl Cpu {
         table.get(self.0)
     }
 
-    /// The entry of `table` that this CPU uses, perhaps with others: CPUs beyond its end begin again at
-    /// its start. `None` of an empty table.
+    /// The entry of `table` that this CPU uses, perhaps with others: CPUs beyond its end begin
+    /// again at its start. `None` of an empty table.
     #[inline]
     pub fn shared<T>(self, table: &[T]) -> Option<&T> {
         table.get(self.0.checked_rem(table.len())?)

@@ -68,11 +68,12 @@ static AREA_OFFSET: AtomicUsize = AtomicUsize::new(super::arch::SCRATCH_OFFSET);
 
 /// See [`AREA_OFFSET`].
 ///
-/// Slots of a cache go with the area that was decided before the cache was made: on the scratch area all
-/// threads are on CPU 0, and nothing restarts them. So a thread must load the slots first. Every place that
-/// is read without the program having handed anything on, a `static` cache or the table of a size, is loaded
-/// with acquire; nothing after such a load is done before it, and this load follows in the sequences'
-/// operands. Elsewhere the caller's own pointer (a handle, an object) brings the order with it.
+/// Slots of a cache go with the area that was decided before the cache was made: on the scratch
+/// area all threads are on CPU 0, and nothing restarts them. So a thread must load the slots first.
+/// Every place that is read without the program having handed anything on, a `static` cache or the
+/// table of a size, is loaded with acquire; nothing after such a load is done before it, and this
+/// load follows in the sequences' operands. Elsewhere the caller's own pointer (a handle, an
+/// object) brings the order with it.
 #[inline(always)]
 pub(super) fn area_offset() -> usize {
     AREA_OFFSET.load(Relaxed)
@@ -83,11 +84,11 @@ pub(super) fn set_area_offset(offset: usize) {
     AREA_OFFSET.store(offset, Relaxed);
 }
 
-/// Decides the mode. `forced_off` is the user's `USLAB_RSEQ=0`; `cpus` is how many the kernel can report,
-/// `None` if unknown. To be called once, before any slot is made.
+/// Decides the mode. `forced_off` is the user's `USLAB_RSEQ=0`; `cpus` is how many the kernel can
+/// report, `None` if unknown. To be called once, before any slot is made.
 ///
-/// The area is published last, with release: a thread that reads the number of a CPU from it finds that
-/// CPU's dummy slot, because the slot's address comes from the number.
+/// The area is published last, with release: a thread that reads the number of a CPU from it finds
+/// that CPU's dummy slot, because the slot's address comes from the number.
 pub fn init(forced_off: bool, cpus: Option<usize>) {
     super::arch::init();
     fill_dummy_slots(cpus.unwrap_or(MAX_CPUS));

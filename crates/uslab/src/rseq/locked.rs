@@ -26,12 +26,14 @@ impl<'a> LockedSlot<'a> {
         free.then(|| LockedSlot { slot })
     }
 
-    /// Takes the slot, asleep while its holder has it; for forks and ends of caches, which are rare.
+    /// Takes the slot, asleep while its holder has it; for forks and ends of caches, which are
+    /// rare.
     ///
-    /// The holder's step is tens of nanoseconds, but the holder may have been preempted, by this very
-    /// thread if that runs under a real-time policy: spinning and yielding would then keep it from its CPU.
-    /// The lock does not know its holder, and the holder does not know of waiters, which would cost every
-    /// step an atomic instruction. So the waiter naps, ever longer, and looks again.
+    /// The holder's step is tens of nanoseconds, but the holder may have been preempted, by this
+    /// very thread if that runs under a real-time policy: spinning and yielding would then keep it
+    /// from its CPU. The lock does not know its holder, and the holder does not know of waiters,
+    /// which would cost every step an atomic instruction. So the waiter naps, ever longer, and
+    /// looks again.
     pub fn lock(slot: &'a Slot) -> LockedSlot<'a> {
         loop {
             if let Some(locked) = Self::lock_soon(slot) {

@@ -411,8 +411,9 @@ impl Slabs {
         if pages::owner(slab.0) != self.face {
             return None;
         }
-        // Pairs with the release of `set_owner`: what `Slab::init` wrote is seen, the node first of all. A slab that was released
-        // and made again on another node must not be placed by what its node was before.
+        // Pairs with the release of `set_owner`: what `Slab::init` wrote is seen, the node first of
+        // all. A slab that was released and made again on another node must not be placed by what
+        // its node was before.
         fence(Acquire);
         if slab.node() != node {
             return None;

@@ -1,8 +1,8 @@
-//! A slab that is released on one node and made again on another, while a thread that gave an object back is
-//! still on its way to the lists (`Slabs::place`).
+//! A slab that is released on one node and made again on another, while a thread that gave an
+//! object back is still on its way to the lists (`Slabs::place`).
 //!
-//! The late thread finds the node without a lock, takes that node's lock, and only then decides. Judged: a slab is
-//! placed in the lists of its own node alone, under that node's lock.
+//! The late thread finds the node without a lock, takes that node's lock, and only then decides.
+//! Judged: a slab is placed in the lists of its own node alone, under that node's lock.
 
 use super::{explore, mistake_in};
 use loom::sync::Arc;
@@ -26,7 +26,8 @@ struct Slab {
     owner: AtomicUsize,
     node: AtomicUsize,
     lists: [Mutex<()>; 2],
-    /// The node that it is on, for judging: kept at the steps that change it, under no lock of the model.
+    /// The node that it is on, for judging: kept at the steps that change it, under no lock of the
+    /// model.
     truly_on: std::sync::atomic::AtomicUsize,
 }
 

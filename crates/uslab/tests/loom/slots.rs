@@ -269,7 +269,8 @@ impl World {
         }
     }
 
-    /// From another CPU: the barrier is refused when the sheaves have been taken. And another drain, which knows.
+    /// From another CPU: the barrier is refused when the sheaves have been taken. And another
+    /// drain, which knows.
     fn drain_refused_late(&self, who: usize) {
         let [main, spare] = self.slot.each_ref().map(|place| self.swap_from_outside(place, DUMMY, who));
         if main != DUMMY {
@@ -368,7 +369,8 @@ fn drained_while_sheaves_move(mistake: Mistake) {
     users_and(2, World::drain, World::new(Some(&[]), Some(&[0]), mistake));
 }
 
-/// A drain that learns late that it must not take main sheaves, and one that knows. One user: their steps are many.
+/// A drain that learns late that it must not take main sheaves, and one that knows. One user: their
+/// steps are many.
 fn drained_without_barriers(mistake: Mistake) {
     users_and(1, World::drain_refused_late, World::new(Some(&[0, 1]), None, mistake));
 }

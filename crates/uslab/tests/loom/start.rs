@@ -1,9 +1,9 @@
-//! A thread that allocates from a `static` cache, or by `malloc`, while another one sets the library up and makes
-//! the cache (`rseq::init`, `rseq::detect::area_offset`).
+//! A thread that allocates from a `static` cache, or by `malloc`, while another one sets the
+//! library up and makes the cache (`rseq::init`, `rseq::detect::area_offset`).
 //!
-//! A sequence goes by two words that are read without a lock: the cache's slots and the area that holds the CPU's
-//! number. Slots of a real cache with the scratch area would be worked on as CPU 0's without being restarted; the real
-//! area with dummy slots needs those of all CPUs.
+//! A sequence goes by two words that are read without a lock: the cache's slots and the area that
+//! holds the CPU's number. Slots of a real cache with the scratch area would be worked on as CPU
+//! 0's without being restarted; the real area with dummy slots needs those of all CPUs.
 
 use super::{explore, mistake_in};
 use loom::sync::Arc;
@@ -45,7 +45,8 @@ impl Library {
     fn pop(&self) {
         let slots_order = if self.mistake == Mistake::SlotsRelaxed { Relaxed } else { Acquire };
         let (slots, area);
-        // Acquire at the area stands for the address dependency: the number is read from it, and the slot by the number.
+        // Acquire at the area stands for the address dependency: the number is read from it, and
+        // the slot by the number.
         if self.mistake == Mistake::AreaFirst {
             area = self.area.load(Acquire);
             slots = self.slots.load(slots_order);

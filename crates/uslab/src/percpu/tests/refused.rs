@@ -1,7 +1,7 @@
 //! Drains without a barrier: a filter refuses `membarrier` to the draining thread.
 //!
-//! Each test runs on a thread of its own, which stays on its CPU, and lays what that CPU's slot holds into
-//! the slot of another one. So the drain meets sheaves of a CPU that it cannot be on.
+//! Each test runs on a thread of its own, which stays on its CPU, and lays what that CPU's slot
+//! holds into the slot of another one. So the drain meets sheaves of a CPU that it cannot be on.
 
 use super::super::cpu_cache::held;
 use super::super::sheaf::Owned;
@@ -9,7 +9,8 @@ use super::*;
 use crate::rseq::{Cpu, Mode, Sheaf, Slot, Which, dummy, is_dummy, mode};
 use core::sync::atomic::Ordering::AcqRel;
 
-/// A cache whose free objects are in the slot of another CPU, that slot, and its main and spare sheaf.
+/// A cache whose free objects are in the slot of another CPU, that slot, and its main and spare
+/// sheaf.
 struct Elsewhere {
     cache: &'static CpuCache,
     slot: &'static Slot,
@@ -17,7 +18,8 @@ struct Elsewhere {
     spare: *mut Sheaf,
 }
 
-/// Runs `test` where there is another CPU and sequences run; on other machines there is nothing to test.
+/// Runs `test` where there is another CPU and sequences run; on other machines there is nothing to
+/// test.
 fn with_sheaves_elsewhere(test: impl FnOnce(Elsewhere) + Send) {
     let (cache, _) = cache(64, 6);
     if mode() != Mode::Rseq || cache.slots().len() < 2 {
