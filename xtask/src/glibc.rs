@@ -56,8 +56,9 @@ HIDDEN int fstat64(int fd, void *to) { return syscall(SYS_fstat, fd, to); }
     HIDDEN result name parameters {                                       \
         return shared_##name ? shared_##name arguments : otherwise;       \
     }
-/* EAGAIN, EINVAL, ENOSYS. */
+/* EAGAIN, ESRCH, EINVAL, ENOSYS. */
 IF_THERE(FIRST, int, pthread_create, (void *a, void *b, void *c, void *d), (a, b, c, d), 11)
+IF_THERE(FIRST, int, pthread_detach, (void *a), (a), 3)
 IF_THERE(FIRST, int, pthread_attr_setstacksize, (void *a, unsigned long b), (a, b), 22)
 IF_THERE(FIRST, int, pthread_sigmask, (int a, void *b, void *c), (a, b, c), 38)
 IF_THERE(SINCE_2_3_4, int, pthread_setaffinity_np, (void *a, unsigned long b, void *c), (a, b, c), 38)
@@ -66,8 +67,9 @@ IF_THERE(FIRST, int, dladdr, (void *a, void *b), (a, b), 0)
 "#;
 
 /// The functions of libpthread and libdl that are linked in.
-const IF_THERE: [&str; 6] = [
+const IF_THERE: [&str; 7] = [
     "pthread_create",
+    "pthread_detach",
     "pthread_attr_setstacksize",
     "pthread_sigmask",
     "pthread_setaffinity_np",
