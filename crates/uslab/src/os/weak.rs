@@ -83,7 +83,6 @@ pub fn dlmopen() -> Option<Dlmopen> {
 /// ECX of leaf 1 of `cpuid`, with the bits of what the processor has and the system lets it use, as
 /// glibc (2.33) found it; `None` elsewhere. The instruction itself leaves a virtual machine, which
 /// takes as long as a few system calls.
-#[cfg(target_arch = "x86_64")]
 pub fn usable_features() -> Option<u32> {
     let leaf = functions().processor_leaf?;
     // SAFETY: leaf 1 has the index 0. The answer lives for ever: four registers of what there is,
