@@ -171,8 +171,13 @@ unsafe extern "C" fn free_slow(pointer: *mut u8) {
     match owner.id() {
         LARGE_ID => large::free(page, pointer),
         id => match registry::cache(id) {
+            // Once more: another thread of this CPU may have made room, and the bound may be newer now.
             // SAFETY: the page belongs to that cache; the caller's promise.
-            Some(cache) => unsafe { cache.free_slow(pointer) },
+            Some(cache) => unsafe {
+                if !rseq::push(owner.slots(), pointer) {
+                    cache.free_slow(pointer);
+                }
+            },
             None => report_unknown(pointer, "free"),
         },
     }
