@@ -7,10 +7,10 @@ use crate::os;
 use crate::pages::{self, PAGE_BYTES, Temperature};
 use crate::percpu::{CpuCache, Parts};
 use crate::rseq::Slot;
-use crate::slab::{Geometry, GeometryOptions, Layout, Slabs};
+use crate::slab::{Geometry, GeometryOptions, Layout, NodeMemory, Slabs};
 use crate::stats::{self, layout};
 use core::cell::UnsafeCell;
-use core::sync::atomic::Ordering::{Relaxed, Release};
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// A live cache.
 pub struct Core {
@@ -81,21 +81,7 @@ impl Core {
         programs_own: bool,
         registry: &mut registry::Registry,
     ) -> Result<&'static Core, CreateError> {
-        let mut align = align.max(options.align);
-        if options.flags.contains(Flags::HWCACHE_ALIGN) {
-            // As the kernel: small objects share lines in whole parts of one.
-            let mut line = 64;
-            while line > 8 && size <= line / 2 {
-                line /= 2;
-            }
-            align = align.max(line);
-        }
-        let geometry = GeometryOptions {
-            min_objects: options.min_objects,
-            min_order: options.min_order,
-            max_order: options.max_order,
-        };
-        let geometry = Geometry::new(Layout { size, align }, geometry, start::cpus())?;
+        let geometry = geometry(options, size, align)?;
         let parts = match registry.spare_memory() {
             Some(parts) => parts,
             None => Memory::new().ok_or(CreateError::OutOfMemory)?,
@@ -120,9 +106,9 @@ impl Core {
             let text = core::slice::from_raw_parts((&raw const (*parts.core).name).cast::<u8>(), name_len);
             let text: &'static str = core::str::from_utf8_unchecked(text);
             let nodes = start::nodes();
+            let memory = NodeMemory { start: parts.lists, nodes, shared: None };
             let face = CpuCache::face(parts.slots, id);
-            let slabs =
-                Slabs::new(face, text, geometry, temperature, options.constructor, parts.lists, nodes);
+            let slabs = Slabs::new(face, text, geometry, temperature, options.constructor, memory);
             let cpu = CpuCache::new(
                 slabs,
                 Parts {
@@ -280,6 +266,43 @@ impl Core {
     /// Objects in use; exact only while nobody else uses the cache, after a drain.
     pub(super) fn live_objects(&self) -> usize {
         self.cpu.slabs().taken()
+    }
+}
+
+/// How objects lie in the slabs of a cache with these options.
+pub(super) fn geometry(
+    options: &CacheBuilder<'_>,
+    size: usize,
+    align: usize,
+) -> Result<Geometry, CreateError> {
+    let mut align = align.max(options.align);
+    if options.flags.contains(Flags::HWCACHE_ALIGN) {
+        // As the kernel: small objects share lines in whole parts of one.
+        let mut line = 64;
+        while line > 8 && size <= line / 2 {
+            line /= 2;
+        }
+        align = align.max(line);
+    }
+    let geometry = GeometryOptions {
+        min_objects: options.min_objects,
+        min_order: options.min_order,
+        max_order: options.max_order,
+    };
+    Ok(Geometry::new(Layout { size, align }, geometry, start::cpus())?)
+}
+
+/// Fills in the facts of a record that slabs without a cache share, if that has not been done.
+pub(crate) fn publish_shared(id: u16, name: &str, size: usize, geometry: &Geometry) {
+    if stats::record(id).state.load(Acquire) == layout::STATE_LIVE {
+        return;
+    }
+    let _registry = registry::lock();
+    if stats::record(id).state.load(Acquire) != layout::STATE_LIVE {
+        let mut text = [0; layout::NAME_BYTES];
+        let len = name.len().min(layout::NAME_BYTES - 1);
+        text[..len].copy_from_slice(&name.as_bytes()[..len]);
+        publish(id, &text, size, geometry);
     }
 }
 

@@ -1,8 +1,9 @@
 //! What a cache is to be like.
 
+use super::body::geometry;
 use super::{Cache, Core, CreateError, RawCache, registry, start};
 use crate::pages::PAGE_BYTES;
-use crate::slab::Constructor;
+use crate::slab::{Constructor, Geometry};
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Release};
 
@@ -126,10 +127,14 @@ impl<'a> CacheBuilder<'a> {
         if let Some(core) = unsafe { place.load(Acquire).as_ref() } {
             return Some(core);
         }
-        let align = if size.is_power_of_two() { size.min(PAGE_BYTES) } else { 16 };
-        let core = Core::create(&self, size, align, false, &mut registry).ok()?;
+        let core = Core::create(&self, size, class_align(size), false, &mut registry).ok()?;
         place.store((&raw const *core).cast_mut(), Release);
         Some(core)
+    }
+
+    /// How objects of `size` bytes lie in the slabs of the cache that [`CacheBuilder::make_core`] makes.
+    pub(crate) fn class_geometry(&self, size: usize) -> Option<Geometry> {
+        geometry(self, size, class_align(size)).ok()
     }
 
     /// The cache for objects of `size` bytes, at most 256 KiB.
@@ -166,4 +171,9 @@ impl<'a> CacheBuilder<'a> {
         let constructor = Constructor { call: call::<T>, data: construct as usize };
         Cache::create(&CacheBuilder { constructor: Some(constructor), ..self })
     }
+}
+
+/// Alignment of the objects of a size class.
+fn class_align(size: usize) -> usize {
+    if size.is_power_of_two() { size.min(PAGE_BYTES) } else { 16 }
 }

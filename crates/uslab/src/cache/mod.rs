@@ -31,6 +31,7 @@ mod typed;
 
 pub(crate) use above::Above;
 pub use body::Core;
+pub(crate) use body::publish_shared;
 pub use builder::{CacheBuilder, Flags};
 pub use prefilled::{Prefilled, RawPrefilled};
 pub(crate) use raw::destroy_whole;

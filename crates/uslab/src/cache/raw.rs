@@ -4,7 +4,7 @@ use super::body::Core;
 use super::builder::CacheBuilder;
 use super::prefilled::{RawPrefilled, Reclaim};
 use super::{registry, start};
-use crate::percpu::adapt;
+use crate::percpu::{Drain, adapt};
 use crate::rseq::{self, Slot};
 use crate::slab::GeometryError;
 use core::fmt;
@@ -19,7 +19,7 @@ pub enum CreateError {
     TooLarge,
     /// There is no memory for it.
     OutOfMemory,
-    /// 65 523 caches live already.
+    /// 65 480 caches live already.
     TooManyCaches,
 }
 
@@ -265,20 +265,25 @@ pub(super) fn destroy(core: &'static Core) -> Result<(), Busy> {
     Ok(())
 }
 
-/// Destroys a cache and everything in it.
+/// Destroys caches and everything in them, with one barrier for as many as a drain holds.
 ///
 /// # Safety
-/// Nobody may use the cache or its objects any more.
-pub(crate) unsafe fn destroy_whole(core: &'static Core) {
+/// No thread may use the caches or their objects any more.
+pub(crate) unsafe fn destroy_whole(cores: impl Iterator<Item = &'static Core> + Clone) {
     let mut registry = registry::lock();
     {
-        // A cache that grows may be draining this one: what it has in hand would come back to slabs that are gone.
+        // A cache that grows may be draining one of these: what it has in hand would come back to slabs that are gone.
         let _pause = adapt::pause();
-        core.cpu.drain_all();
-        // SAFETY: the caller's promise.
-        unsafe { core.cpu.slabs().release_all() };
+        let mut drain = Drain::of_all();
+        cores.clone().for_each(|core| core.cpu.drain_slots(&mut drain));
+        drop(drain);
+        for core in cores.clone() {
+            core.cpu.drain_barns();
+            // SAFETY: the caller's promise.
+            unsafe { core.cpu.slabs().release_all() };
+        }
     }
-    core.retire(&mut registry);
+    cores.for_each(|core| core.retire(&mut registry));
 }
 
 fn who_lives(core: &Core, objects: usize) -> Busy {

@@ -16,29 +16,55 @@ use core::sync::atomic::{
 const IDS: usize = 1 << 16;
 /// Page map id of large objects (see `malloc`).
 pub const LARGE_ID: u16 = 1;
+/// First of [`HEAP_IDS`] ids that stand for the size classes of all heaps together: those of their slabs that have no cache.
+pub const FIRST_HEAP_ID: u16 = PLAIN_OWNERS as u16;
+/// As many as there are size classes.
+pub const HEAP_IDS: u16 = 40;
 /// Ids below belong to the library itself.
-pub const FIRST_CACHE_ID: u16 = PLAIN_OWNERS as u16;
+pub const FIRST_CACHE_ID: u16 = FIRST_HEAP_ID + HEAP_IDS;
 
-const _: () = assert!(RUN_ID < FIRST_CACHE_ID);
+const _: () = assert!(RUN_ID < FIRST_HEAP_ID);
 
 static CORES: [AtomicPtr<Core>; IDS] = [const { AtomicPtr::new(core::ptr::null_mut()) }; IDS];
 
 /// Ids that were ever in use lie below.
 static USED_IDS: AtomicU32 = AtomicU32::new(FIRST_CACHE_ID as u32);
 
+/// Caches there are now.
+static CACHES: AtomicU32 = AtomicU32::new(0);
+
+/// Caches of heaps are made as long as there are fewer caches than this: so the rest of the ids is the program's.
+const HEAP_CACHES_BELOW: u32 = 1 << 15;
+
+/// Whether a heap may have a cache: close, where several ask at once.
+pub(crate) fn has_room_for_heaps() -> bool {
+    CACHES.load(Relaxed) < HEAP_CACHES_BELOW
+}
+
+const WORDS: usize = IDS / 64;
+
 /// What the lock guards.
 pub struct Registry {
-    /// No id below it is free.
-    first_free: u16,
+    /// A bit for each id that a cache has.
+    used: [u64; WORDS],
+    /// A bit for each word of `used` that is full.
+    full: [u64; WORDS / 64],
     spare: *mut Spare,
 }
 
 // SAFETY: the memory that it keeps belongs to nobody else.
 unsafe impl Send for Registry {}
 
+/// The ids that no cache gets.
+const OWN_IDS: [u64; WORDS] = {
+    let mut used = [0; WORDS];
+    used[0] = (1 << FIRST_CACHE_ID) - 1;
+    used
+};
+
 static REGISTRY: CachePadded<Lock<Registry>> = CachePadded(Lock::new(
     Rank::Registry,
-    Registry { first_free: FIRST_CACHE_ID, spare: core::ptr::null_mut() },
+    Registry { used: OWN_IDS, full: [0; WORDS / 64], spare: core::ptr::null_mut() },
 ));
 
 pub(super) fn lock() -> Guard<'static, Registry> {
@@ -147,21 +173,30 @@ fn walks_have_ended(_: &mut Registry) -> bool {
 }
 
 impl Registry {
-    /// An id that no cache has.
-    pub(super) fn new_id(&mut self) -> Option<u16> {
-        let id = (self.first_free..=u16::MAX).find(|&id| cache(id).is_none())?;
-        self.first_free = id;
-        Some(id)
+    /// The lowest id that no cache has: low ones are listed in the figures.
+    pub(super) fn new_id(&self) -> Option<u16> {
+        let group = self.full.iter().position(|&word| word != u64::MAX)?;
+        let word = group * 64 + self.full[group].trailing_ones() as usize;
+        Some((word * 64) as u16 + self.used[word].trailing_ones() as u16)
+    }
+
+    fn mark(&mut self, id: u16, used: bool) {
+        let (word, bit) = (usize::from(id) / 64, id % 64);
+        self.used[word] = self.used[word] & !(1 << bit) | u64::from(used) << bit;
+        let is_full = u64::from(self.used[word] == u64::MAX);
+        self.full[word / 64] = self.full[word / 64] & !(1 << (word % 64)) | is_full << (word % 64);
+        CACHES.fetch_add(if used { 1 } else { u32::MAX }, Relaxed);
     }
 
     pub(super) fn enter(&mut self, id: u16, core: &'static Core) {
+        self.mark(id, true);
         CORES[usize::from(id)].store((&raw const *core).cast_mut(), Release);
         USED_IDS.fetch_max(u32::from(id) + 1, Release);
     }
 
     pub(super) fn leave(&mut self, id: u16) {
         CORES[usize::from(id)].store(core::ptr::null_mut(), Release);
-        self.first_free = self.first_free.min(id);
+        self.mark(id, false);
     }
 
     /// Memory of a cache that is gone, which nobody looks at any more. None where a walk takes long: the next one can have it.

@@ -1,18 +1,20 @@
 //! `Heap`: a private set of size classes, destroyed whole.
 //!
-//! A heap's objects are freed one by one like any others (by any `free`), or all at once when the heap goes. Its classes are caches of its
-//! own, made when first asked for; its large objects are kept in a list.
+//! A heap's objects are freed one by one like any others (by any `free`), or all at once when the heap
+//! goes. A class of it is bare slabs at first ([`Bare`]), so that small heaps cost little more than
+//! their objects, and gets a cache of its own when it is busy. Large objects are kept in a list.
 
+use super::bare::Bare;
 use super::classes::{CLASSES, Class};
 use super::large::{self, NO_PAGE};
-use super::{ALIGN, small};
-use crate::cache::{Core, destroy_whole};
-use crate::os::Lock;
+use super::{ALIGN, bare, small};
+use crate::cache::{Core, destroy_whole, registry};
+use crate::os::{self, Lock};
 use crate::pages::{self, PageIndex};
 use crate::rseq;
 use crate::sync::Rank;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering::Acquire, Ordering::Relaxed};
+use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
 
 /// Guards the lists of large objects of all heaps: rare, and one lock is easy to hold over a fork.
 static LISTS: Lock<()> = Lock::new(Rank::Heap, ());
@@ -42,7 +44,10 @@ pub struct Heap {
 }
 
 struct Inner {
-    classes: [AtomicPtr<Core>; CLASSES],
+    /// The caches of the classes that are busy.
+    caches: [AtomicPtr<Core>; CLASSES],
+    /// What the classes were before, and are as long as they are not.
+    bare: [AtomicPtr<Bare>; CLASSES],
     /// First page of the newest large object.
     large: AtomicU32,
 }
@@ -59,7 +64,8 @@ impl Heap {
         // SAFETY: fresh memory of that size, aligned to 16.
         unsafe {
             inner.write(Inner {
-                classes: [const { AtomicPtr::new(core::ptr::null_mut()) }; CLASSES],
+                caches: [const { AtomicPtr::new(core::ptr::null_mut()) }; CLASSES],
+                bare: [const { AtomicPtr::new(core::ptr::null_mut()) }; CLASSES],
                 large: AtomicU32::new(NO_PAGE),
             });
         }
@@ -83,16 +89,49 @@ impl Heap {
     }
 
     fn alloc_small(&self, class: Class) -> Option<NonNull<u8>> {
-        let place = &self.inner().classes[class.index()];
         // SAFETY: null or a core, which lives at its address for ever.
-        let cache = match unsafe { place.load(Acquire).as_ref() } {
-            Some(cache) => cache,
-            None => small::options("heap", class).make_core(class.bytes(), place)?,
+        let Some(cache) = (unsafe { self.inner().caches[class.index()].load(Acquire).as_ref() }) else {
+            return self.alloc_bare(class);
         };
         // SAFETY: the slots are the cache's.
         match NonNull::new(unsafe { rseq::pop(cache.slots()) }) {
             Some(object) => Some(object),
             None => NonNull::new(cache.alloc_slow()),
+        }
+    }
+
+    /// An object of a class that has no cache; makes it one if it has become busy.
+    #[cold]
+    #[inline(never)]
+    fn alloc_bare(&self, class: Class) -> Option<NonNull<u8>> {
+        let _errno = os::errno::Preserved::new();
+        let bare = self.bare(class)?;
+        if bare.is_busy() && registry::has_room_for_heaps() {
+            let place = &self.inner().caches[class.index()];
+            if let Some(cache) = small::options(bare::NAME, class).make_core(class.bytes(), place) {
+                return NonNull::new(cache.alloc_slow());
+            }
+        }
+        bare.alloc()
+    }
+
+    /// The bare slabs of a class, made now if there are none.
+    fn bare(&self, class: Class) -> Option<&Bare> {
+        let place = &self.inner().bare[class.index()];
+        // SAFETY: null or made by `Bare::new`, valid until the heap goes; so below.
+        if let Some(bare) = unsafe { place.load(Acquire).as_ref() } {
+            return Some(bare);
+        }
+        let made = Bare::new(class)?;
+        match place.compare_exchange(core::ptr::null_mut(), made.as_ptr(), AcqRel, Acquire) {
+            // SAFETY: as above.
+            Ok(_) => Some(unsafe { made.as_ref() }),
+            Err(others) => {
+                // SAFETY: no other thread has seen it.
+                unsafe { Bare::destroy(made) };
+                // SAFETY: as above.
+                unsafe { others.as_ref() }
+            }
         }
     }
 
@@ -124,13 +163,16 @@ impl Heap {
 
 impl Drop for Heap {
     fn drop(&mut self) {
-        for place in &self.inner().classes {
-            // SAFETY: null or a core.
-            if let Some(cache) = unsafe { place.load(Acquire).as_ref() } {
-                // SAFETY: whoever drops the heap promises, as with any owner, that its objects are done with: their borrowers hold
-                // raw pointers or the allocator's clones, which borrow the heap.
-                unsafe { destroy_whole(cache) };
-            }
+        // SAFETY: null or a core.
+        let caches = self.inner().caches.iter().filter_map(|place| unsafe { place.load(Acquire).as_ref() });
+        if caches.clone().next().is_some() {
+            // SAFETY: the owner that drops the heap promises that its objects are done with: their borrowers hold raw pointers
+            // or the allocator's clones, which borrow the heap.
+            unsafe { destroy_whole(caches) };
+        }
+        for bare in self.inner().bare.iter().filter_map(|place| NonNull::new(place.load(Acquire))) {
+            // SAFETY: as above, and `Heap::bare` made it.
+            unsafe { Bare::destroy(bare) };
         }
         loop {
             let page = self.inner().large.load(Relaxed);

@@ -13,7 +13,9 @@
 //! signal handler that may have interrupted one of them.
 
 mod allocator;
+mod bare;
 pub mod classes;
+mod faces;
 mod global;
 mod heap;
 mod large;
@@ -32,6 +34,7 @@ use crate::os;
 use crate::pages;
 use crate::rseq;
 use crate::slab::{Misuse, report_misuse};
+use bare::Bare;
 use classes::{Class, SMALL_MOST_BYTES};
 use core::ptr;
 
@@ -178,7 +181,11 @@ unsafe extern "C" fn free_slow(pointer: *mut u8) {
                     cache.free_slow(pointer);
                 }
             },
-            None => report_unknown(pointer, "free"),
+            None => match Bare::of(owner) {
+                // SAFETY: the page belongs to those slabs; the caller's promise.
+                Some(bare) => unsafe { bare.free(pointer) },
+                None => report_unknown(pointer, "free"),
+            },
         },
     }
 }
@@ -326,9 +333,13 @@ pub fn usable_size(pointer: *const u8) -> usize {
 
 fn usable_size_of(pointer: *const u8) -> Option<usize> {
     let page = pages::page_of(pointer)?;
-    match pages::owner(page).id() {
+    let owner = pages::owner(page);
+    match owner.id() {
         LARGE_ID => Some(large::bytes(page)),
-        id => registry::cache(id).map(|cache| cache.usable_bytes()),
+        id => match registry::cache(id) {
+            Some(cache) => Some(cache.usable_bytes()),
+            None => Bare::of(owner).map(Bare::usable_bytes),
+        },
     }
 }
 
@@ -382,9 +393,13 @@ pub fn start() -> bool {
 /// Before a fork.
 pub(crate) fn lock_for_fork() {
     heap::lock_for_fork();
+    faces::lock_for_fork();
+    bare::lock_for_fork();
 }
 
 /// Undoes [`lock_for_fork`]; true in the child.
 pub(crate) fn unlock_after_fork(child: bool) {
+    bare::unlock_after_fork(child);
+    faces::unlock_after_fork(child);
     heap::unlock_after_fork(child);
 }

@@ -2,7 +2,7 @@
 
 use crate::pages::{self, PAGE_BYTES, Temperature};
 use crate::rseq::{Face, SHEAF_HEADER_BYTES, Sheaf};
-use crate::slab::{Geometry, GeometryOptions, Layout, Slabs};
+use crate::slab::{Geometry, GeometryOptions, Layout, NodeMemory, Slabs};
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
@@ -68,7 +68,14 @@ pub fn init(cpus: usize, nodes: usize) -> bool {
         let face = Face::plain(FIRST_ID + i as u16);
         // SAFETY: fresh boot memory of the size asked for; start-up is single-threaded, so nobody reads the store yet.
         unsafe {
-            let slabs = Slabs::new(face, name, geometry, Temperature::Hot, None, memory, nodes);
+            let slabs = Slabs::new(
+                face,
+                name,
+                geometry,
+                Temperature::Hot,
+                None,
+                NodeMemory { start: memory, nodes, shared: None },
+            );
             (*STORE.slabs.get())[i].write(slabs);
         }
     }

@@ -5,7 +5,7 @@ use super::*;
 use crate::os;
 use crate::pages::{Temperature, boot};
 use crate::rseq;
-use crate::slab::{Geometry, GeometryOptions, Layout, Slabs};
+use crate::slab::{Geometry, GeometryOptions, Layout, NodeMemory, Slabs};
 use crate::stats::{self, layout::RECORDS_MAX, layout::Record};
 use core::sync::atomic::{AtomicU16, Ordering::Relaxed};
 
@@ -30,7 +30,14 @@ fn cache(bytes: usize, sheaf_capacity: usize) -> (&'static CpuCache, &'static Re
     // SAFETY: fresh boot memory of the sizes asked for; the cache is leaked.
     unsafe {
         let face = CpuCache::face(slots, id);
-        let slabs = Slabs::new(face, "test", geometry, Temperature::Hot, None, nodes, 1);
+        let slabs = Slabs::new(
+            face,
+            "test",
+            geometry,
+            Temperature::Hot,
+            None,
+            NodeMemory { start: nodes, nodes: 1, shared: None },
+        );
         let parts = Parts { barns, cpus, nodes: 1, sheaf_capacity, caching: true };
         let cache: &CpuCache = Box::leak(Box::new(CpuCache::new(slabs, parts)));
         cache.enter();

@@ -2,7 +2,9 @@
 //!
 //! Offsets are part of the assembly; the assertions at the end keep both sides together.
 
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{
+    AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::Acquire, Ordering::Relaxed,
+};
 
 /// CPUs that the slot tables have room for; a machine with more possible CPUs runs locked.
 pub const MAX_CPUS: usize = 1024;
@@ -72,6 +74,8 @@ pub struct Slot {
     pub hidden: [AtomicPtr<Sheaf>; 2],
     /// What the slot looked like when the background thread last came by; see `percpu::idle`.
     pub seen: AtomicU64,
+    /// In the first slot of a face that has no registered cache: what the layer above keeps for it.
+    pub context: AtomicPtr<u8>,
 }
 
 /// Which of a slot's two sheaves.
@@ -96,6 +100,7 @@ impl Slot {
             id: AtomicU32::new(0),
             hidden: [const { AtomicPtr::new(core::ptr::null_mut()) }; 2],
             seen: AtomicU64::new(0),
+            context: AtomicPtr::new(core::ptr::null_mut()),
         }
     }
 
@@ -196,6 +201,13 @@ impl Face {
     pub fn id(self) -> u16 {
         // SAFETY: a face's first slot is valid for ever.
         unsafe { (*self.0).id.load(Relaxed) as u16 }
+    }
+
+    /// What the layer above keeps for the face; null for those of registered caches.
+    #[inline]
+    pub fn context(self) -> *mut u8 {
+        // SAFETY: as above.
+        unsafe { (*self.0).context.load(Acquire) }
     }
 }
 

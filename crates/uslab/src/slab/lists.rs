@@ -56,24 +56,33 @@ pub(super) struct Lists {
     pub target: u32,
     /// Empty slabs that were released and have not been made again: each one that is raises the target.
     regret: u32,
+    /// `target` is never below.
+    min_target: u32,
     /// What of these lists is counted in [`super::pool::Slabs`].
     pub spare: usize,
+    /// Slabs, and free objects, that these lists have added to a record that others add to as well.
+    pub published: (u32, i64),
     last_ms: u64,
 }
 
-/// Empty slabs kept at least, so that a cache whose last object comes and goes does not thrash.
-const TARGET_LEAST: u32 = 1;
-
 impl Lists {
-    pub const fn new() -> Lists {
+    /// Lists without slabs, which keep at least `min_target` empty ones from then on.
+    pub const fn new(min_target: u32) -> Lists {
         Lists {
             heads: [NONE; LISTS],
             counts: [0; LISTS],
-            target: TARGET_LEAST,
+            target: min_target,
             regret: 0,
+            min_target,
             spare: 0,
+            published: (0, 0),
             last_ms: 0,
         }
+    }
+
+    /// Takes everything out, and leaves lists like those that [`Lists::new`] made.
+    pub fn take(&mut self) -> Lists {
+        core::mem::replace(self, Lists::new(self.min_target))
     }
 
     /// The fullest partial slab, else an empty one.
@@ -155,7 +164,7 @@ impl Lists {
     pub fn note_grow(&mut self, most: u32) {
         if self.regret > 0 {
             self.regret -= 1;
-            self.target = (self.target + 1).min(most.max(TARGET_LEAST));
+            self.target = (self.target + 1).min(most.max(self.min_target));
         }
     }
 
@@ -169,7 +178,7 @@ impl Lists {
         let now_ms = os::clock::coarse_ms();
         let seconds = (now_ms.saturating_sub(self.last_ms) / 1000).min(31) as u32;
         if seconds > 0 {
-            self.target = (self.target >> seconds).max(TARGET_LEAST);
+            self.target = (self.target >> seconds).max(self.min_target);
             self.regret >>= seconds;
             self.last_ms = now_ms;
         }

@@ -19,11 +19,14 @@
 //! * A slab whose count equals its objects is *empty*: no giver is between its two steps. It is kept up to an adaptive target
 //!   and otherwise leaves, under the lock, by losing its entry in the page map; a late reconciler sees that and goes away.
 //!
+//! Every slab stands in one list, the full ones as well: so a cache that is destroyed whole costs what it owns, whatever else lives.
+//!
 //! `slab` does not know that per-CPU caches exist. Lock: `SlabLists`; the page layer and constructors are called without it.
 
 mod geometry;
 mod lists;
 mod misuse;
+mod node;
 mod one;
 mod pool;
 #[cfg(test)]
@@ -32,4 +35,5 @@ pub mod words;
 
 pub use geometry::{Geometry, GeometryError, GeometryOptions, Layout};
 pub use misuse::{Misuse, report_misuse, set_abort_on_misuse};
-pub use pool::{Constructor, Slabs};
+pub use node::ListsLock;
+pub use pool::{Constructor, NodeMemory, Slabs};

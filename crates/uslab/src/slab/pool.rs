@@ -3,13 +3,13 @@
 use super::geometry::Geometry;
 use super::lists::{List, Lists, list_for};
 use super::misuse::{Misuse, classify, report_misuse};
+use super::node::{Guarded, ListsLock, Node};
 use super::one::Slab;
 use super::words;
-use crate::os::{Guard, Lock};
 use crate::pages::{self, PageIndex, Temperature};
 use crate::rseq::Face;
 use crate::stats::{self, layout::Record};
-use crate::sync::{CachePadded, Rank, in_hand::InHand, prefetch_for_write};
+use crate::sync::{CachePadded, in_hand::InHand, prefetch_for_write};
 use core::sync::atomic::{
     AtomicI64, AtomicUsize,
     Ordering::{Acquire, Relaxed},
@@ -31,12 +31,11 @@ const KEEP_MOST_BYTES: usize = 64 << 20;
 /// Slabs that one call visits for objects that need not be moved now: each may cost a miss or two, and somebody waits for the one object that must.
 pub const VISITS: usize = 32;
 
+/// Part of a slab's objects by which the free ones in a record that many share may be off, for each of them.
+const SHARED_DRIFT_PART: usize = 4;
+
 /// How many objects ahead the slab is asked for.
 const AHEAD: usize = 8;
-
-/// The lists of one node, on cache lines of their own.
-#[repr(align(64))]
-pub struct Node(Lock<Lists>);
 
 /// The slabs of one cache.
 pub struct Slabs {
@@ -47,6 +46,8 @@ pub struct Slabs {
     constructor: Option<Constructor>,
     nodes: *const Node,
     node_count: usize,
+    /// Many others have the same lock and the same record: see [`NodeMemory::shared`].
+    is_shared: bool,
     name: &'static str,
     /// Empty slabs beyond the last of each node. Whoever looks at it takes no line away from those who use the cache: it changes seldom.
     spare: AtomicUsize,
@@ -54,7 +55,18 @@ pub struct Slabs {
     taken: CachePadded<AtomicI64>,
 }
 
-// SAFETY: the nodes live for ever and are locks; the rest never changes.
+/// Where the lists stand, and what locks them.
+pub struct NodeMemory {
+    /// [`Slabs::node_bytes`] bytes, aligned to 64.
+    pub start: *mut u8,
+    /// Nodes of the machine.
+    pub nodes: usize,
+    /// A lock that many slabs share, so that a fork has few to take. Such slabs also share a record,
+    /// which they write where their slabs change, and keep no empty slab. `None`: all of their own.
+    pub shared: Option<&'static ListsLock>,
+}
+
+// SAFETY: the nodes live as long as the slabs and are locks; the rest never changes.
 unsafe impl Sync for Slabs {}
 // SAFETY: as above.
 unsafe impl Send for Slabs {}
@@ -68,21 +80,23 @@ impl Slabs {
     /// Slabs of the cache that the page map knows by `face`, none yet.
     ///
     /// # Safety
-    /// `nodes` must point to [`Slabs::node_bytes`] bytes, aligned to 64, that live for ever and belong to these slabs alone; `name`
-    /// must live as long as the slabs are used.
+    /// The memory must be as large as it says, belong to these slabs alone and live as long as they are
+    /// used, as must `name`; the face's id must name a record of theirs, or one that they share.
     pub unsafe fn new(
         face: Face,
         name: &'static str,
         geometry: Geometry,
         temperature: Temperature,
         constructor: Option<Constructor>,
-        nodes: *mut u8,
-        node_count: usize,
+        memory: NodeMemory,
     ) -> Slabs {
-        let nodes = nodes.cast::<Node>();
+        let NodeMemory { start, nodes: node_count, shared } = memory;
+        let nodes = start.cast::<Node>();
         for i in 0..node_count {
+            // A cache whose last object comes and goes must not thrash: it keeps an empty slab.
+            let lists = Lists::new(if shared.is_some() { 0 } else { 1 });
             // SAFETY: the caller's memory has room for `node_count` nodes.
-            unsafe { nodes.add(i).write(Node(Lock::new(Rank::SlabLists, Lists::new()))) };
+            unsafe { nodes.add(i).write(Node::new(lists, shared)) };
         }
         Slabs {
             geometry,
@@ -92,6 +106,7 @@ impl Slabs {
             constructor,
             nodes,
             node_count,
+            is_shared: shared.is_some(),
             name,
             spare: AtomicUsize::new(0),
             taken: CachePadded(AtomicI64::new(0)),
@@ -123,7 +138,7 @@ impl Slabs {
     }
 
     fn nodes(&self) -> &[Node] {
-        // SAFETY: `new` wrote `node_count` nodes that live for ever.
+        // SAFETY: `new` wrote `node_count` nodes that live as long as the slabs.
         unsafe { core::slice::from_raw_parts(self.nodes, self.node_count) }
     }
 
@@ -135,7 +150,7 @@ impl Slabs {
         let node = if node < self.node_count { node } else { 0 };
         let mut got = 0;
         {
-            let mut lists = self.nodes()[node].0.lock();
+            let mut lists = self.nodes()[node].lock();
             for visits in 0.. {
                 if got == out.len() || (got >= least && visits >= VISITS) {
                     break;
@@ -148,6 +163,7 @@ impl Slabs {
                 got += taken;
                 lists.place(slab, list_for(left, self.geometry.objects));
             }
+            self.taken.fetch_add(got as i64, Relaxed);
             self.publish(&mut lists, node);
         }
         while got < least {
@@ -158,8 +174,7 @@ impl Slabs {
             }
             got += taken;
         }
-        self.taken.fetch_add(got as i64, Relaxed);
-        self.record().slab_free.fetch_sub(got as i64, Relaxed);
+        self.count_free(-(got as i64));
         got
     }
 
@@ -183,12 +198,11 @@ impl Slabs {
         slab.init(&self.geometry, node, taken);
         pages::set_owner(run.first, run.pages, self.face);
 
-        let record = self.record();
-        record.slabs.fetch_add(1, Relaxed);
-        record.grows.fetch_add(1, Relaxed);
-        record.slab_free.fetch_add(objects as i64, Relaxed);
-        let mut lists = self.nodes()[node].0.lock();
-        lists.note_grow((KEEP_MOST_BYTES / self.slab_bytes()) as u32);
+        self.taken.fetch_add(taken as i64, Relaxed);
+        self.count_slab(1);
+        let mut lists = self.nodes()[node].lock();
+        let most = if self.is_shared { 0 } else { KEEP_MOST_BYTES / self.slab_bytes() };
+        lists.note_grow(most as u32);
         // An object may have come back already, through another thread: look at the count as it is.
         lists.place(slab, list_for(slab.count().load(Acquire), objects));
         self.publish(&mut lists, node);
@@ -285,7 +299,7 @@ impl Slabs {
             given += run;
         }
         self.taken.fetch_sub(given as i64, Relaxed);
-        self.record().slab_free.fetch_add(given as i64, Relaxed);
+        self.count_free(given as i64);
         rest.len()
     }
 
@@ -360,13 +374,13 @@ impl Slabs {
     }
 
     /// Puts a slab into the list where its count belongs; its node and the lists, unless it has been released meanwhile.
-    fn place(&self, slab: Slab) -> Option<(usize, Guard<'_, Lists>)> {
+    fn place(&self, slab: Slab) -> Option<(usize, Guarded<'_>)> {
         // The node is fixed while the slab lives; a stale one of a slab that is gone is caught below.
         let node = slab.node();
         if node >= self.node_count {
             return None;
         }
-        let mut lists = self.nodes()[node].0.lock();
+        let mut lists = self.nodes()[node].lock();
         // The slab may have been released, and its pages be another cache's, since the caller's last step on it. Under the lock
         // it cannot leave, so this decides.
         if pages::owner(slab.0) != self.face || slab.node() != node {
@@ -391,10 +405,7 @@ impl Slabs {
     }
 
     fn release(&self, slab: Slab, temperature: Temperature) {
-        let record = self.record();
-        record.slabs.fetch_sub(1, Relaxed);
-        record.releases.fetch_add(1, Relaxed);
-        record.slab_free.fetch_sub(self.geometry.objects as i64, Relaxed);
+        self.count_slab(-1);
         pages::free(slab.0, self.geometry.pages(), temperature);
     }
 
@@ -433,7 +444,7 @@ impl Slabs {
         let (mut gone, mut in_hand) = (0, None);
         for (index, node) in self.nodes().iter().enumerate() {
             loop {
-                let mut lists = node.0.lock();
+                let mut lists = node.lock();
                 let beyond = gone < most && lists.empty() > 0 && lists.empty() > kept(&mut lists);
                 if beyond {
                     in_hand.get_or_insert_with(InHand::begin);
@@ -457,7 +468,7 @@ impl Slabs {
     pub fn for_each_taken(&self, mut visit: impl FnMut(*mut u8) -> bool) {
         let objects = 0..self.geometry.objects;
         for node in self.nodes() {
-            let lists = node.0.lock();
+            let lists = node.lock();
             for slab in lists.all() {
                 let words = slab.words(&self.geometry);
                 for index in objects.clone().filter(|i| words[i / 64].load(Acquire) >> (i % 64) & 1 == 0) {
@@ -476,18 +487,40 @@ impl Slabs {
     /// No other thread may use the cache, and no thread its objects any more.
     pub unsafe fn release_all(&self) {
         for node in self.nodes() {
-            let lists = core::mem::replace(&mut *node.0.lock(), Lists::new());
+            let lists = node.lock().take();
             for slab in lists.all() {
                 pages::set_owner(slab.0, self.geometry.pages(), Face::NOBODY);
                 self.release(slab, self.temperature);
             }
+            if self.is_shared {
+                self.publish_share((0, 0), lists.published);
+            }
         }
-        let record = self.record();
         self.taken.store(0, Relaxed);
         self.spare.store(0, Relaxed);
-        record.slab_free.store(0, Relaxed);
-        record.partial_slabs.store(0, Relaxed);
-        record.empty_slabs.store(0, Relaxed);
+        if !self.is_shared {
+            let record = self.record();
+            record.slab_free.store(0, Relaxed);
+            record.partial_slabs.store(0, Relaxed);
+            record.empty_slabs.store(0, Relaxed);
+        }
+    }
+
+    /// A slab was made (1) or released (-1).
+    fn count_slab(&self, change: i64) {
+        if !self.is_shared {
+            let record = self.record();
+            record.slabs.fetch_add(change, Relaxed);
+            record.slab_free.fetch_add(change * self.geometry.objects as i64, Relaxed);
+            if change > 0 { &record.grows } else { &record.releases }.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Objects became free in slabs, or stopped to be.
+    fn count_free(&self, change: i64) {
+        if !self.is_shared {
+            self.record().slab_free.fetch_add(change, Relaxed);
+        }
     }
 
     /// Writes what the lock guards to the cache's record. With several nodes the last one to change is shown for partial, empty
@@ -498,7 +531,16 @@ impl Slabs {
             self.spare.fetch_add(spare.wrapping_sub(lists.spare), Relaxed);
             lists.spare = spare;
         }
-        if node == 0 || self.node_count == 1 {
+        if self.is_shared {
+            let slabs = lists.slabs();
+            let all = (slabs as usize * self.geometry.objects) as i64;
+            let now = (slabs, (all - self.taken.load(Relaxed)).max(0));
+            let drift = now.1.abs_diff(lists.published.1) as usize;
+            if slabs != lists.published.0 || drift > self.geometry.objects / SHARED_DRIFT_PART {
+                self.publish_share(now, lists.published);
+                lists.published = now;
+            }
+        } else if node == 0 || self.node_count == 1 {
             let record = self.record();
             record.partial_slabs.store(i64::from(lists.partial()), Relaxed);
             record.empty_slabs.store(i64::from(lists.empty()), Relaxed);
@@ -506,15 +548,24 @@ impl Slabs {
         }
     }
 
+    /// Adds what changed to a record that others add to: so many slabs and free objects now, so many when last published.
+    fn publish_share(&self, now: (u32, i64), before: (u32, i64)) {
+        let record = self.record();
+        let slabs = i64::from(now.0) - i64::from(before.0);
+        record.slab_free.fetch_add(now.1 - before.1, Relaxed);
+        record.slabs.fetch_add(slabs, Relaxed);
+        if slabs != 0 {
+            if slabs > 0 { &record.grows } else { &record.releases }.fetch_add(slabs.unsigned_abs(), Relaxed);
+        }
+    }
+
     /// Takes the locks of all nodes, for a fork.
     pub fn lock_for_fork(&self) {
-        self.nodes().iter().for_each(|node| node.0.acquire_for_fork());
+        self.nodes().iter().for_each(Node::lock_for_fork);
     }
 
     /// Undoes [`Slabs::lock_for_fork`].
     pub fn unlock_after_fork(&self, child: bool) {
-        for node in self.nodes() {
-            if child { node.0.reset_in_child() } else { node.0.release_after_fork() }
-        }
+        self.nodes().iter().for_each(|node| node.unlock_after_fork(child));
     }
 }

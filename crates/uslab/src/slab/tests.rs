@@ -14,6 +14,15 @@ use std::vec::Vec;
 
 /// Slabs for objects of `bytes`, under an id from the end of the records, where caches of other tests do not get to.
 fn slabs(bytes: usize, constructor: Option<Constructor>) -> (&'static Slabs, &'static Record) {
+    slabs_locked_by(bytes, constructor, None)
+}
+
+/// The same, with a lock that they share.
+fn slabs_locked_by(
+    bytes: usize,
+    constructor: Option<Constructor>,
+    shared: Option<&'static ListsLock>,
+) -> (&'static Slabs, &'static Record) {
     static NEXT: AtomicU16 = AtomicU16::new(RECORDS_MAX as u16 - 1);
     set_up!();
     let slots: &[Slot] = Box::leak(Box::new([Slot::holding(dummy())]));
@@ -23,10 +32,11 @@ fn slabs(bytes: usize, constructor: Option<Constructor>) -> (&'static Slabs, &'s
         Geometry::new(Layout { size: bytes, align: 8 }, GeometryOptions::default(), 2).expect("valid");
     let nodes = crate::pages::boot::alloc(Slabs::node_bytes(1), 64);
     assert!(!nodes.is_null());
+    let memory = NodeMemory { start: nodes, nodes: 1, shared };
     // SAFETY: the slots are leaked; no test gives these objects to the fast path; the nodes are fresh boot memory.
     let slabs = unsafe {
         let face = Face::of_slots(slots.as_ptr().cast_mut());
-        Slabs::new(face, "test", geometry, Temperature::Hot, constructor, nodes, 1)
+        Slabs::new(face, "test", geometry, Temperature::Hot, constructor, memory)
     };
     (Box::leak(Box::new(slabs)), stats::record(id))
 }

@@ -1,0 +1,137 @@
+//! Bare slabs: a size class of a heap before it is busy.
+//!
+//! A cache has a slot for each CPU, a barn and an entry in the registry, and to destroy it takes a
+//! barrier: too much for a heap of seven objects. Until a class has served [`BUSY_ALLOCS`] objects it
+//! is slabs alone, behind a face that sends every `free` to them.
+//!
+//! ```text
+//!   page map ──▶ face { dummy, id of the class, context } ──▶ Bare { slabs } ──▶ pages
+//! ```
+//!
+//! Then the heap makes a cache, and what is left here is freed to here: these slabs shrink and vanish.
+//! There are as many of these as there is memory: they have no id, share their locks, so that a fork
+//! has few to take, and keep no empty slab, so that nothing has to look for one.
+
+use super::classes::{CLASSES, Class};
+use super::{faces, small};
+use crate::cache::publish_shared;
+use crate::cache::registry::{FIRST_HEAP_ID, HEAP_IDS};
+use crate::os;
+use crate::pages::{self, PAGE_BYTES, Temperature};
+use crate::rseq::Face;
+use crate::slab::{ListsLock, NodeMemory, Slabs};
+use crate::sync::CachePadded;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+/// Allocations after which a class is busy: what they cost more than from sheaves is about what a cache costs.
+const BUSY_ALLOCS: u32 = 256;
+
+/// How heaps are called in figures and reports.
+pub(super) const NAME: &str = "heap";
+
+const _: () = assert!(CLASSES == HEAP_IDS as usize);
+
+static LOCKS: [CachePadded<ListsLock>; 64] = [const { CachePadded(ListsLock::new()) }; 64];
+
+pub(super) fn lock_for_fork() {
+    LOCKS.iter().for_each(|lock| lock.lock_for_fork());
+}
+
+pub(super) fn unlock_after_fork(child: bool) {
+    LOCKS.iter().for_each(|lock| lock.unlock_after_fork(child));
+}
+
+/// See the module.
+pub(super) struct Bare {
+    slabs: Slabs,
+    /// Allocations so far, or since the class last became busy.
+    allocs: AtomicU32,
+    _lists: Lists,
+}
+
+/// Room for the lists of one node.
+#[repr(align(64))]
+struct Lists(#[allow(dead_code)] [u8; Slabs::node_bytes(1)]);
+
+impl Bare {
+    /// Slabs for `class`, none yet; `None` without memory.
+    pub fn new(class: Class) -> Option<NonNull<Bare>> {
+        let geometry = small::options(NAME, class).class_geometry(class.bytes())?;
+        let memory = super::aligned_alloc(align_of::<Bare>(), size_of::<Bare>());
+        let bare = NonNull::new(memory.cast::<Bare>())?;
+        let id = FIRST_HEAP_ID + class.index() as u16;
+        let Some(face) = faces::take(id, memory) else {
+            // SAFETY: just allocated.
+            unsafe { super::free(memory) };
+            return None;
+        };
+        publish_shared(id, NAME, class.bytes(), &geometry);
+        let lock = &LOCKS[(memory as usize >> 6).wrapping_mul(0x9e37_79b9) >> 16 & (LOCKS.len() - 1)];
+        // SAFETY: fresh memory of the right size, which stays this one's until `destroy`; the face is its own.
+        unsafe {
+            let lists = (&raw mut (*bare.as_ptr())._lists).cast();
+            let node = NodeMemory { start: lists, nodes: 1, shared: Some(lock) };
+            let slabs = Slabs::new(face, NAME, geometry, Temperature::Hot, None, node);
+            (&raw mut (*bare.as_ptr()).slabs).write(slabs);
+            (&raw mut (*bare.as_ptr()).allocs).write(AtomicU32::new(0));
+        }
+        Some(bare)
+    }
+
+    /// The bare slabs that the page map knows by `face`, if that is what it is.
+    pub fn of(face: Face) -> Option<&'static Bare> {
+        let is_bare = (FIRST_HEAP_ID..FIRST_HEAP_ID + HEAP_IDS).contains(&face.id());
+        // SAFETY: a face with such an id has a `Bare` for its context, which lives as long as it has pages.
+        is_bare.then(|| unsafe { &*face.context().cast::<Bare>() })
+    }
+
+    /// Whether it is time for a cache. If none is made, it is time again as many allocations later.
+    pub fn is_busy(&self) -> bool {
+        // Lost counts do not matter.
+        let allocs = self.allocs.load(Relaxed) + 1;
+        self.allocs.store(allocs % BUSY_ALLOCS, Relaxed);
+        allocs >= BUSY_ALLOCS
+    }
+
+    /// An object; `None` if there is no memory, after what could be reclaimed was.
+    pub fn alloc(&self) -> Option<NonNull<u8>> {
+        let mut out = [core::ptr::null_mut()];
+        let node = os::cpu::node_of(os::cpu::current());
+        let mut take = || self.slabs.take(node, &mut out, 1) == 1;
+        let slab_pages = self.slabs.geometry().pages();
+        // What can never be had is not worth any entry of a cache.
+        let done = take()
+            || pages::is_possible(slab_pages, 0)
+                && (crate::wiring::ABOVE.short)(slab_pages * PAGE_BYTES, &mut take);
+        NonNull::new(out[0]).filter(|_| done)
+    }
+
+    /// Takes an object back.
+    ///
+    /// # Safety
+    /// It must be an object of these slabs that no thread uses.
+    pub unsafe fn free(&self, object: *mut u8) {
+        // SAFETY: the caller's promise.
+        unsafe { self.slabs.give(&[object]) };
+    }
+
+    /// Bytes that an object may use.
+    pub fn usable_bytes(&self) -> usize {
+        self.slabs.geometry().object_bytes
+    }
+
+    /// Gives back the slabs, with what lives in them, and itself.
+    ///
+    /// # Safety
+    /// [`Bare::new`] must have made it, and no thread may use it or its objects any more.
+    pub unsafe fn destroy(this: NonNull<Bare>) {
+        // SAFETY: the caller's promise. No page has the face when it goes.
+        unsafe {
+            let face = this.as_ref().slabs.face();
+            this.as_ref().slabs.release_all();
+            faces::give(face);
+            super::free(this.as_ptr().cast());
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! Faces for bare slabs: 64 bytes each, whatever the number of CPUs.
+//!
+//! A push looks at the slot of its CPU, counted from the face. Every slot here has the dummy, so faces
+//! may overlap: each is a window on one array, a slot further on.
+//!
+//! ```text
+//!   array   │ dummy │ dummy │ dummy │ dummy │ dummy │ …
+//!   face 0   cpu 0   cpu 1   cpu 2
+//!   face 1           cpu 0   cpu 1   cpu 2
+//! ```
+//!
+//! The arrays are never given back. Faces are taken from the store of this CPU, or from those of
+//! others, before a new array is made: so there are as many as were ever in use at a time.
+
+use crate::cache::start;
+use crate::os::Lock;
+use crate::pages::boot;
+use crate::rseq::{self, Face, Slot, dummy};
+use crate::sync::{CachePadded, Rank};
+use core::sync::atomic::{Ordering::Relaxed, Ordering::Release};
+
+/// Faces of an array for each CPU: the array ends with a slot for each, which is no face.
+const FACES_PER_CPU: usize = 4;
+/// But so many at least.
+const MIN_FACES: usize = 64;
+/// Faces moved from one store to another at a time.
+const MOVED: usize = 32;
+const STORES: usize = 16;
+
+/// Free faces, linked through their contexts, and those of an array that were never used.
+struct Store {
+    free: *mut Slot,
+    fresh: *mut Slot,
+    fresh_left: usize,
+}
+// SAFETY: what a store holds is in no other thread's hands.
+unsafe impl Send for Store {}
+
+static FACES: [CachePadded<Lock<Store>>; STORES] = [const {
+    CachePadded(Lock::new(
+        Rank::Heap,
+        Store { free: core::ptr::null_mut(), fresh: core::ptr::null_mut(), fresh_left: 0 },
+    ))
+}; STORES];
+
+impl Store {
+    fn pop(&mut self) -> Option<*mut Slot> {
+        // SAFETY: free faces are valid slots for ever; their links are the lock's.
+        if let Some(slot) = unsafe { self.free.as_ref() } {
+            let taken = self.free;
+            self.free = slot.context.load(Relaxed).cast();
+            return Some(taken);
+        }
+        self.fresh_left = self.fresh_left.checked_sub(1)?;
+        let taken = self.fresh;
+        self.fresh = taken.wrapping_add(1);
+        Some(taken)
+    }
+
+    fn push(&mut self, slot: *mut Slot) {
+        // SAFETY: as above.
+        unsafe { (*slot).context.store(self.free.cast(), Relaxed) };
+        self.free = slot;
+    }
+
+    /// Makes an array; `None` where metadata have no room left.
+    fn fill(&mut self) -> Option<()> {
+        let faces = MIN_FACES.max(FACES_PER_CPU * start::cpus());
+        let slots = faces + start::cpus();
+        let array = boot::alloc(slots * size_of::<Slot>(), align_of::<Slot>()).cast::<Slot>();
+        if array.is_null() {
+            return None;
+        }
+        for n in 0..slots {
+            // SAFETY: fresh memory for so many slots.
+            unsafe { array.add(n).write(Slot::holding(dummy())) };
+        }
+        (self.fresh, self.fresh_left) = (array, faces);
+        Some(())
+    }
+}
+
+fn home() -> usize {
+    rseq::current_cpu() % STORES
+}
+
+/// A face with this id and context; `None` where metadata have no room left.
+pub(super) fn take(id: u16, context: *mut u8) -> Option<Face> {
+    let slot = take_slot()?;
+    // SAFETY: a slot that no other thread uses, followed by one for each CPU, for ever.
+    unsafe {
+        (*slot).id.store(u32::from(id), Relaxed);
+        (*slot).context.store(context, Release);
+        Some(Face::of_slots(slot))
+    }
+}
+
+fn take_slot() -> Option<*mut Slot> {
+    let home = home();
+    if let Some(slot) = FACES[home].lock().pop() {
+        return Some(slot);
+    }
+    for n in 1..STORES {
+        let mut moved = [core::ptr::null_mut(); MOVED];
+        {
+            let mut store = FACES[(home + n) % STORES].lock();
+            moved.iter_mut().map_while(|place| store.pop().map(|slot| *place = slot)).for_each(drop);
+        }
+        if !moved[0].is_null() {
+            let mut store = FACES[home].lock();
+            moved[1..].iter().filter(|slot| !slot.is_null()).for_each(|&slot| store.push(slot));
+            return Some(moved[0]);
+        }
+    }
+    let mut store = FACES[home].lock();
+    store.pop().or_else(|| store.fill().and_then(|()| store.pop()))
+}
+
+/// Takes a face back. No page may have it any more.
+pub(super) fn give(face: Face) {
+    let slot = face.slots();
+    // SAFETY: `take` gave it out.
+    unsafe { (*slot).id.store(u32::from(Face::NOBODY.id()), Relaxed) };
+    FACES[home()].lock().push(slot);
+}
+
+pub(super) fn lock_for_fork() {
+    FACES.iter().for_each(|store| store.acquire_for_fork());
+}
+
+pub(super) fn unlock_after_fork(child: bool) {
+    for store in &FACES {
+        if child { store.reset_in_child() } else { store.release_after_fork() }
+    }
+}
