@@ -12,7 +12,7 @@
 
 use super::{registry, start};
 use crate::pages;
-use crate::percpu::{Drain, Keep, sheaf};
+use crate::percpu::{Drain, Keep, adapt, sheaf};
 use crate::sync::in_hand::Look;
 
 /// Gives free memory of the whole process back to the system, now: all sheaves, empty slabs and free pages. Says how many
@@ -43,6 +43,7 @@ pub(crate) fn gather(bytes: usize) {
     if !start::is_ready() {
         return;
     }
+    adapt::note_pressure();
     // Keeps caches from being destroyed meanwhile.
     let _registry = registry::lock();
     let enough_bytes = (bytes / ENOUGH_PART).max(ENOUGH_BYTES);
@@ -106,6 +107,7 @@ pub(crate) fn settle() -> bool {
             }
         }
     }
+    adapt::settle();
     for slabs in sheaf::slabs() {
         if idle {
             slabs.shrink()

@@ -119,9 +119,7 @@ fn start() -> bool {
     NODES.store(os::cpu::init_nodes(), Relaxed);
     rseq::init(rseq_off.is_some_and(|value| value.as_bytes() == b"0"), possible);
     slab::set_abort_on_misuse(misuse.is_none_or(|value| value.as_bytes() != b"report"));
-    if let Some(bytes) = bound.and_then(|value| value.as_number()) {
-        adapt::set_bound_bytes(bytes as usize);
-    }
+    adapt::init(cpus(), bound.and_then(|value| value.as_number()).map(|bytes| bytes as usize));
     stats::init(snapshot.as_ref().map(|value| value.as_bytes()), |header| {
         let mode = match rseq::mode() {
             rseq::Mode::Rseq => stats::layout::MODE_RSEQ,

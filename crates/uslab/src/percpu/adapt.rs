@@ -1,18 +1,36 @@
 //! How large a cache's sheaves are: learnt from misses, bounded in bytes over all caches.
 //!
-//! Every cache starts at the kernel's capacity for its object size and doubles where that proves too small: where a CPU
-//! overflows and then underflows (it frees and allocates more in a row than its sheaves hold), is served by the barn many
-//! times (objects wander between CPUs), or, as long as half of the bound is free, exchanges its two sheaves over and over. Two sheaves a CPU of every cache together may hold at most [`bound_bytes`] of objects; a
-//! cache that wants more when nothing is left takes it from one that had no misses lately, whose sheaves are drained.
+//! A cache has sheaves of the kernel's capacity for its object size, always: what they hold was in
+//! use a moment ago, or lies in a slab that exists, and goes when the cache rests. It doubles them
+//! where that proves too small: where a CPU overflows and then underflows (it frees and allocates
+//! more in a row than its sheaves hold), is served by the barn many times (objects wander between
+//! CPUs), or, as long as half of the bound is free, exchanges its two sheaves over and over.
+//!
+//! ```text
+//!   capacity of each cache  ▓▓▓▓▓▓▓▓▓▓▓▓ default   free of charge
+//!                           ▒▒▒▒▒▒▒▒▒▒▒▒ beyond    of all caches together: at most bound_bytes()
+//! ```
+//!
+//! The bound follows the memory that slabs hold, and falls to its floor under pressure. Caches beyond
+//! their default stand in a ring. One that wants more when nothing is left takes it from those in the
+//! ring that had no misses lately; the background thread takes it from those that rest, and, where
+//! the bound has fallen, from all in turn. Sheaves are drained for it, many with one barrier.
+//!
+//! Where `USLAB_CPU_BYTES` says the bound, it is what it says, and capacity beyond the smallest sheaf
+//! is charged from the first object on.
 
 use super::sheaf::{SIZES, Size};
 use super::{CpuCache, Drain, Keep};
 use crate::os::{self, Lock};
+use crate::stats;
 use crate::sync::{CachePadded, Rank};
-use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use core::cell::Cell;
+use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-/// Default of [`bound_bytes`]: 1.5 MiB.
-const BOUND_BYTES: usize = 3 << 19;
+/// Floor of [`bound_bytes`]: 1.5 MiB.
+const FLOOR_BYTES: usize = 3 << 19;
+/// Part of the memory of slabs that the sheaves of all CPUs may hold beyond their defaults.
+const HEAP_PART: usize = 64;
 /// Bytes of objects in one sheaf, at most.
 const SHEAF_MOST_BYTES: usize = 512 << 10;
 /// Times that the barn served a cache before that counts as a reason to grow.
@@ -20,22 +38,43 @@ const BARN_SERVED: u32 = 16;
 /// Times that the spare served a cache before that counts as one.
 const SPARE_SERVED: u32 = 64;
 /// Caches that are looked at for one that can give.
-const LOOKS: usize = 64;
-/// Between two such looks. A cache without misses in that time is idle; what it gives costs everybody a barrier.
+const LOOKS: usize = 256;
+/// Between two such looks. A cache without misses in that time is idle; what it gives costs all threads a barrier.
 const LOOK_MS: u64 = 20;
+/// How long the bound stays at its floor after memory was short.
+const PRESSED_MS: u64 = 10_000;
 
-static BOUND: AtomicUsize = AtomicUsize::new(BOUND_BYTES);
+/// The bound that the user chose; [`FOLLOWS`] if none.
+static CHOSEN: AtomicUsize = AtomicUsize::new(FOLLOWS);
+const FOLLOWS: usize = usize::MAX;
+static CPUS: AtomicUsize = AtomicUsize::new(1);
+/// Bytes that are charged. Changed under the ring's lock.
 static USED: AtomicUsize = AtomicUsize::new(0);
 static NEXT_LOOK_MS: AtomicU64 = AtomicU64::new(0);
+static PRESSED_UNTIL_MS: AtomicU64 = AtomicU64::new(0);
 
-/// Bytes of objects that the sheaves of one CPU may hold, over all caches.
+/// Bytes of objects that the sheaves of one CPU may hold, over all caches, beyond the default of each.
 pub fn bound_bytes() -> usize {
-    BOUND.load(Relaxed)
+    match CHOSEN.load(Relaxed) {
+        FOLLOWS if os::clock::coarse_ms() < PRESSED_UNTIL_MS.load(Relaxed) => FLOOR_BYTES,
+        FOLLOWS => {
+            let header = stats::header();
+            let slabs = header.used_bytes.load(Relaxed).saturating_sub(header.large_bytes.load(Relaxed));
+            FLOOR_BYTES.max(slabs as usize / HEAP_PART / CPUS.load(Relaxed))
+        }
+        chosen => chosen,
+    }
 }
 
-/// Sets [`bound_bytes`], before the first cache is made.
-pub fn set_bound_bytes(bytes: usize) {
-    BOUND.store(bytes, Relaxed);
+/// Sets the number of CPUs, and [`bound_bytes`] for good if it is chosen, before the first cache is made.
+pub fn init(cpus: usize, chosen_bytes: Option<usize>) {
+    CPUS.store(cpus.max(1), Relaxed);
+    CHOSEN.store(chosen_bytes.map_or(FOLLOWS, |bytes| bytes.min(FOLLOWS - 1)), Relaxed);
+}
+
+/// Memory is short: for a while the bound does not follow the slabs.
+pub fn note_pressure() {
+    PRESSED_UNTIL_MS.store(os::clock::coarse_ms() + PRESSED_MS, Relaxed);
 }
 
 /// What a CPU last went beyond its own sheaves for; kept in [`crate::rseq::Slot::last_miss`].
@@ -50,20 +89,35 @@ pub(super) enum Miss {
 
 /// The adaptive part of a cache.
 pub(super) struct Adapt {
+    /// Changed under the ring's lock.
     size: AtomicU8,
+    start: Size,
+    /// Up to here nothing is charged.
+    free_of_charge: Size,
     most: Size,
     /// The user chose the size.
     fixed: bool,
     object_bytes: usize,
-    /// Link of the ring below, under its lock.
-    next: AtomicPtr<CpuCache>,
+    /// Neighbours in the ring, under its lock; null outside.
+    links: Cell<Links>,
     /// Apart from the rest, which passes look at.
     counts: CachePadded<Counts>,
 }
 
+// SAFETY: the links are read and written under the ring's lock alone; the rest are atomics or never change.
+unsafe impl Sync for Adapt {}
+
+#[derive(Clone, Copy)]
+struct Links {
+    next: *const CpuCache,
+    prev: *const CpuCache,
+}
+
+const OUTSIDE: Links = Links { next: core::ptr::null(), prev: core::ptr::null() };
+
 #[derive(Default)]
 struct Counts {
-    /// Misses, and services by the spare, since somebody last looked for a cache that can give.
+    /// Misses, and services by the spare, since the cache was last asked to give.
     misses: AtomicU32,
     barn_served: AtomicU32,
     spare_served: AtomicU32,
@@ -72,11 +126,6 @@ struct Counts {
 /// Bytes that one CPU's two sheaves of `size` hold.
 fn pair_bytes(size: Size, object_bytes: usize) -> usize {
     2 * size.capacity() * object_bytes
-}
-
-fn reserve(bytes: usize, bound: usize) -> bool {
-    let fits = |used: usize| used.checked_add(bytes).filter(|&sum| sum <= bound);
-    USED.fetch_update(Relaxed, Relaxed, fits).is_ok()
 }
 
 /// The kernel's capacity for an object size.
@@ -100,18 +149,15 @@ impl Adapt {
             .take_while(|size| size.capacity() * object_bytes <= SHEAF_MOST_BYTES)
             .last()
             .unwrap_or(Size(0));
-        // The smallest sheaf is everyone's right, whatever is left of the bound.
-        let size = match start {
-            Size(0) => start,
-            _ if reserve(pair_bytes(start, object_bytes), bound_bytes()) => start,
-            _ => Size(0),
-        };
+        let charged = CHOSEN.load(Relaxed) != FOLLOWS;
         Adapt {
-            size: AtomicU8::new(size.0),
+            size: AtomicU8::new(if charged { 0 } else { start.0 }),
+            start,
+            free_of_charge: if charged { Size(0) } else { start },
             most: if fixed { start } else { most.max(start) },
             fixed,
             object_bytes,
-            next: AtomicPtr::new(core::ptr::null_mut()),
+            links: Cell::new(OUTSIDE),
             counts: CachePadded(Counts::default()),
         }
     }
@@ -121,153 +167,205 @@ impl Adapt {
         Size(self.size.load(Relaxed))
     }
 
-    /// The cache goes: what it reserved is free again.
-    fn retire(&self) {
-        let size = Size(self.size.swap(0, Relaxed));
-        if size.0 > 0 {
-            USED.fetch_sub(pair_bytes(size, self.object_bytes), Relaxed);
-        }
-    }
-
-    /// A CPU whose last miss was `last` missed again; `barn` says whether the barn could help.
-    pub fn note_miss(&self, last: u32, miss: Miss, barn: bool) {
+    /// A CPU whose last miss was `last` missed again; `barn` says whether the barn could help. True if that is a reason to grow.
+    fn is_too_small(&self, last: u32, miss: Miss, barn: bool) -> bool {
         self.counts.misses.fetch_add(1, Relaxed);
         let bounced = last != 0 && last != miss as u32;
         let wandered = barn && self.counts.barn_served.fetch_add(1, Relaxed) + 1 >= BARN_SERVED;
         if bounced || wandered {
             self.counts.barn_served.store(0, Relaxed);
-            self.grow(bound_bytes(), true);
         }
+        bounced || wandered
     }
 
-    /// A CPU went on with its spare. That is cheap, and still some twenty times what the fast path costs.
-    pub fn note_spare(&self) {
+    /// A CPU went on with its spare. That is cheap, and still some twenty times what the fast path costs. True if it has become
+    /// a reason to grow.
+    fn is_exchanging(&self) -> bool {
         self.counts.misses.fetch_add(1, Relaxed);
-        if self.counts.spare_served.fetch_add(1, Relaxed) + 1 >= SPARE_SERVED {
+        let often = self.counts.spare_served.fetch_add(1, Relaxed) + 1 >= SPARE_SERVED;
+        if often {
             self.counts.spare_served.store(0, Relaxed);
-            self.grow(bound_bytes() / 2, false);
         }
+        often
     }
 
-    /// Bytes that growing from `size` to the next one adds.
-    fn step_bytes(&self, size: Size) -> usize {
-        let have = if size.0 > 0 { pair_bytes(size, self.object_bytes) } else { 0 };
-        pair_bytes(Size(size.0 + 1), self.object_bytes) - have
+    /// Bytes that sheaves of `size` are charged.
+    pub(super) fn charge(&self, size: Size) -> usize {
+        if size > self.free_of_charge { pair_bytes(size, self.object_bytes) } else { 0 }
     }
 
-    /// Doubles the capacity, if all caches together then stay below `bound`, or, where it `may_take` from others, can be made to.
-    fn grow(&self, bound: usize, may_take: bool) {
-        let size = self.size();
-        if size >= self.most {
-            return;
-        }
-        let next = Size(size.0 + 1);
-        let more = self.step_bytes(size);
-        let reserved = reserve(more, bound)
-            || (may_take && take_from_the_idle(self, more, bound) && reserve(more, bound));
-        if !reserved {
-            return;
-        }
-        // Somebody may have grown it meanwhile; then give ours back.
-        if self.size.compare_exchange(size.0, next.0, Relaxed, Relaxed).is_err() {
-            USED.fetch_sub(more, Relaxed);
-        }
-    }
-
-    /// Halves the capacity, if the cache had no misses since it was last asked; says what that frees.
-    fn give_up(&self) -> usize {
-        let size = self.size();
-        if self.fixed || self.counts.misses.swap(0, Relaxed) > 0 || size.0 == 0 {
-            return 0;
-        }
-        let next = Size(size.0 - 1);
-        let less = pair_bytes(size, self.object_bytes)
-            - if next.0 > 0 { pair_bytes(next, self.object_bytes) } else { 0 };
-        if self.size.compare_exchange(size.0, next.0, Relaxed, Relaxed).is_err() {
-            return 0;
-        }
-        USED.fetch_sub(less, Relaxed);
-        less
+    /// Whether the cache had a miss since it was last asked.
+    fn had_misses(&self) -> bool {
+        self.counts.misses.swap(0, Relaxed) > 0
     }
 }
 
-/// The caches that can be asked to give, through [`Adapt::next`], and where the last look ended.
+/// See [`Adapt::is_too_small`].
+pub(super) fn note_miss(cache: &CpuCache, last: u32, miss: Miss, barn: bool) {
+    if cache.adapt().is_too_small(last, miss, barn) {
+        grow(cache, bound_bytes(), true);
+    }
+}
+
+/// See [`Adapt::is_exchanging`].
+pub(super) fn note_spare(cache: &CpuCache) {
+    if cache.adapt().is_exchanging() {
+        grow(cache, bound_bytes() / 2, false);
+    }
+}
+
+/// The caches that are charged for something, and where the last look ended.
 struct Ring {
-    head: *const CpuCache,
     hand: *const CpuCache,
 }
 // SAFETY: the pointers are used under the lock only, by which entered caches are kept from going away.
 unsafe impl Send for Ring {}
 
-static RING: Lock<Ring> = Lock::new(Rank::Adapt, Ring { head: core::ptr::null(), hand: core::ptr::null() });
+static RING: Lock<Ring> = Lock::new(Rank::Adapt, Ring { hand: core::ptr::null() });
 
-/// Enters a cache into the list of those that can be asked to give.
-///
-/// # Safety
-/// `cache` must stay valid at this address until [`leave`].
-pub(super) unsafe fn enter(cache: &CpuCache) {
-    let mut ring = RING.lock();
-    cache.adapt().next.store(ring.head.cast_mut(), Relaxed);
-    ring.head = cache;
+impl Ring {
+    /// Sets the size of a cache, its charge, and whether it stands here: behind the hand, where it is asked last.
+    fn set_size(&mut self, cache: &CpuCache, size: Size) {
+        let adapt = cache.adapt();
+        let (before, now) = (adapt.charge(adapt.size()), adapt.charge(size));
+        adapt.size.store(size.0, Relaxed);
+        USED.fetch_add(now.wrapping_sub(before), Relaxed);
+        cache.publish_capacity();
+        match (before > 0, now > 0) {
+            (false, true) => self.link(cache),
+            (true, false) => self.unlink(cache),
+            _ => {}
+        }
+    }
+
+    fn link(&mut self, cache: &CpuCache) {
+        // SAFETY: caches in the ring are valid: each is taken out before it goes. So below.
+        let Some(next) = (unsafe { self.hand.as_ref() }) else {
+            cache.adapt().links.set(Links { next: cache, prev: cache });
+            self.hand = cache;
+            return;
+        };
+        let links = next.adapt().links.get();
+        cache.adapt().links.set(Links { next, prev: links.prev });
+        // SAFETY: as above. The two may be one.
+        unsafe {
+            (*links.prev).adapt().links.set(Links { next: cache, ..(*links.prev).adapt().links.get() })
+        };
+        next.adapt().links.set(Links { prev: cache, ..next.adapt().links.get() });
+    }
+
+    fn unlink(&mut self, cache: &CpuCache) {
+        let Links { next, prev } = cache.adapt().links.replace(OUTSIDE);
+        if core::ptr::eq(next, cache) {
+            self.hand = core::ptr::null();
+            return;
+        }
+        // SAFETY: as above.
+        unsafe {
+            (*prev).adapt().links.set(Links { next, ..(*prev).adapt().links.get() });
+            (*next).adapt().links.set(Links { prev, ..(*next).adapt().links.get() });
+        }
+        if core::ptr::eq(self.hand, cache) {
+            self.hand = next;
+        }
+    }
+
+    /// The cache at the hand, which moves on.
+    fn turn<'a>(&mut self) -> Option<&'a CpuCache> {
+        // SAFETY: as above; callers use it under the lock.
+        let cache = unsafe { self.hand.as_ref() }?;
+        self.hand = cache.adapt().links.get().next;
+        Some(cache)
+    }
+
+    /// Takes capacity from the caches in turn until no more than `goal` bytes are charged, or `looks` were looked at.
+    fn take_back(&mut self, goal: usize, looks: usize, may_give: impl Fn(&CpuCache) -> bool) {
+        // One barrier for many: it ends, at the latest, before the lock does.
+        let mut drain = Drain::of_idle(Keep::Target);
+        for _ in 0..looks {
+            if USED.load(Relaxed) <= goal {
+                return;
+            }
+            let Some(cache) = self.turn() else { return };
+            if !cache.adapt().fixed && may_give(cache) {
+                self.set_size(cache, Size(cache.adapt().size().0 - 1));
+                cache.drain_slots(&mut drain);
+            }
+        }
+    }
 }
 
-/// While the guard lives no cache is drained for another's sake: what is in slots is there, not in somebody's hand.
+/// Doubles the capacity, if all caches together then stay below `bound`, or, where it `may_take` from others, can be made to. Waits
+/// for no other thread.
+fn grow(cache: &CpuCache, bound: usize, may_take: bool) {
+    let adapt = cache.adapt();
+    let size = adapt.size();
+    if size >= adapt.most {
+        return;
+    }
+    let next = Size(size.0 + 1);
+    let Some(goal) = bound.checked_sub(adapt.charge(next) - adapt.charge(size)) else { return };
+    let fits = || USED.load(Relaxed) <= goal;
+    if !fits() && !(may_take && is_time_to_look()) {
+        return;
+    }
+    let Some(mut ring) = RING.try_lock() else { return };
+    // Another thread may have grown it meanwhile.
+    if adapt.size() != size {
+        return;
+    }
+    if !fits() {
+        ring.take_back(goal, LOOKS, |other| !core::ptr::eq(other, cache) && !other.adapt().had_misses());
+    }
+    if fits() {
+        ring.set_size(cache, next);
+    }
+}
+
+fn is_time_to_look() -> bool {
+    let now_ms = os::clock::coarse_ms();
+    let next_ms = NEXT_LOOK_MS.load(Relaxed);
+    now_ms >= next_ms && NEXT_LOOK_MS.compare_exchange(next_ms, now_ms + LOOK_MS, Relaxed, Relaxed).is_ok()
+}
+
+/// While the guard lives no cache is drained for another's sake: what is in slots is there, and in no thread's hands.
 pub fn pause() -> impl Drop {
     RING.lock()
 }
 
-/// Takes a cache out; when this returns nobody looks at it any more.
-pub(super) fn leave(cache: &CpuCache) {
-    let mut ring = RING.lock();
-    cache.adapt().retire();
-    let next = cache.adapt().next.load(Relaxed).cast_const();
-    if core::ptr::eq(ring.hand, cache) {
-        ring.hand = next;
-    }
-    if core::ptr::eq(ring.head, cache) {
-        ring.head = next;
-        return;
-    }
-    let mut at = ring.head;
-    // SAFETY: entered caches are valid, and the lock keeps them.
-    while let Some(other) = unsafe { at.as_ref() } {
-        let following = other.adapt().next.load(Relaxed).cast_const();
-        if core::ptr::eq(following, cache) {
-            other.adapt().next.store(next.cast_mut(), Relaxed);
-            return;
-        }
-        at = following;
+/// The cache rests: no sheaf is in its slots or barns. What it was charged for is free again.
+pub(super) fn rest(cache: &CpuCache) {
+    let adapt = cache.adapt();
+    if adapt.size() > adapt.start {
+        RING.lock().set_size(cache, adapt.start);
     }
 }
 
-/// Makes room of `bytes` under `bound`, if caches without recent misses have as much to give. Waits for nobody.
-fn take_from_the_idle(asking: &Adapt, bytes: usize, bound: usize) -> bool {
-    let now_ms = os::clock::coarse_ms();
-    let next_ms = NEXT_LOOK_MS.load(Relaxed);
-    if now_ms < next_ms || NEXT_LOOK_MS.compare_exchange(next_ms, now_ms + LOOK_MS, Relaxed, Relaxed).is_err()
-    {
-        return false;
-    }
-    let Some(mut ring) = RING.try_lock() else { return false };
-    for _ in 0..LOOKS {
-        if ring.hand.is_null() {
-            ring.hand = ring.head;
-        }
-        // SAFETY: as in `leave`.
-        let Some(cache) = (unsafe { ring.hand.as_ref() }) else { return false };
-        ring.hand = cache.adapt().next.load(Relaxed);
-        if core::ptr::eq(cache.adapt(), asking) {
-            continue;
-        }
-        let given = cache.adapt().give_up();
-        if given > 0 {
-            cache.drain_slots(&mut Drain::of_idle(Keep::Target));
-            if USED.load(Relaxed) + bytes <= bound {
-                return true;
-            }
+/// A cache begins. Where its default is charged, it gets that if the bound has room.
+///
+/// # Safety
+/// `cache` must stay valid at this address until [`leave`].
+pub(super) unsafe fn enter(cache: &CpuCache) {
+    let adapt = cache.adapt();
+    if adapt.size() < adapt.start {
+        let mut ring = RING.lock();
+        if USED.load(Relaxed).saturating_add(adapt.charge(adapt.start)) <= bound_bytes() {
+            ring.set_size(cache, adapt.start);
         }
     }
-    false
+}
+
+/// The cache goes; when this returns no thread looks at it any more.
+pub(super) fn leave(cache: &CpuCache) {
+    RING.lock().set_size(cache, Size(0));
+}
+
+/// Takes back what is beyond the bound, which may have fallen; some of it, if it is much. Once a look of the background thread.
+pub fn settle() {
+    let bound = bound_bytes();
+    if USED.load(Relaxed) > bound {
+        RING.lock().take_back(bound, LOOKS, |_| true);
+    }
 }
 
 pub(super) fn lock_for_fork() {

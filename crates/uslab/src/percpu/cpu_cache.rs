@@ -344,7 +344,7 @@ impl CpuCache {
         let spare = self.take_out(access, Which::Spare);
         let spare = if is_dummy(spare) { core::ptr::null_mut() } else { spare };
         let mut source = if !spare.is_null() && Owned(spare).count() > 0 {
-            self.adapt.note_spare();
+            adapt::note_spare(self);
             self.resized(Owned(spare), node)
         } else {
             let taken = self.barn(node).take_full(spare);
@@ -430,7 +430,7 @@ impl CpuCache {
         let spare = self.take_out(access, Which::Spare);
         let has_room = !is_dummy(spare) && Owned(spare).count() < Owned(spare).capacity();
         let mut target = if has_room {
-            self.adapt.note_spare();
+            adapt::note_spare(self);
             self.resized(Owned(spare), node)
         } else {
             let roomy = self.with_room(access, spare, objects.len(), node);
@@ -449,8 +449,7 @@ impl CpuCache {
 
     fn note_miss(&self, access: &impl Access, miss: Miss, barn: bool) {
         let last = access.slot().last_miss.swap(miss as u32, Relaxed);
-        self.adapt.note_miss(last, miss, barn);
-        self.publish_capacity();
+        adapt::note_miss(self, last, miss, barn);
     }
 
     /// Brings the statistics up to what this CPU's sheaves hold now.

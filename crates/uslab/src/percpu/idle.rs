@@ -12,6 +12,7 @@
 //! knows better. Nothing is asked of the fast path. Of a barn the sheaves go that stood there all the time since the last look.
 
 use super::CpuCache;
+use super::adapt;
 use super::drain::{Drain, Keep};
 use super::sheaf::Owned;
 use crate::rseq::{Slot, Which, is_dummy};
@@ -46,6 +47,9 @@ impl CpuCache {
                 self.dissolve(&mut sheaf, Keep::Pages);
             }
             used |= barn.begin_period();
+        }
+        if !used {
+            adapt::rest(self);
         }
         !used
     }

@@ -15,8 +15,8 @@
 //! sheaf, then it is private. Nobody waits for another CPU's user. The same serves shrinking, destroying and forking.
 //!
 //! **Capacity** of sheaves adapts per cache: a CPU that went to the barn for want of objects and then for want of room (or the
-//! other way round), or that lives off the barn, doubles it, as long as all caches together stay below a byte bound a CPU
-//! ([`adapt`]). Sheaves of the old size are replaced as they pass by.
+//! other way round), or that lives off the barn, doubles it, as long as all caches together stay below a byte bound a CPU beyond
+//! their defaults ([`adapt`]). Sheaves of the old size are replaced as they pass by.
 //!
 //! In locked mode the same code takes each step with the slot locked (see `access`); the fast path then always ends up here.
 

@@ -7,7 +7,7 @@ use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
-/// Sizes of sheaves: 32 bytes (2 objects) to 16 KiB (2046).
+/// Sizes of sheaves: 32 bytes (2 objects; they take a line of 64) to 16 KiB (2046).
 pub const SIZES: usize = 10;
 /// Page map ids of the sheaves' slabs; [`RUN_ID`] follows them.
 pub const FIRST_ID: u16 = 2;
@@ -59,7 +59,8 @@ static STORE: Store =
 /// Makes the sheaves' slabs; false without memory. Once, before any cache.
 pub fn init(cpus: usize, nodes: usize) -> bool {
     for (i, name) in NAMES.iter().enumerate() {
-        let layout = Layout { size: Size(i as u8).bytes(), align: Size(i as u8).bytes().min(64) };
+        // A line of its own for each, the smallest too: the sheaves of two CPUs must not share one.
+        let layout = Layout { size: Size(i as u8).bytes().max(64), align: 64 };
         let Ok(geometry) = Geometry::new(layout, GeometryOptions::default(), cpus) else { return false };
         let memory = pages::boot::alloc(Slabs::node_bytes(nodes), 64);
         if memory.is_null() {

@@ -185,12 +185,8 @@ fn sheaves_of_all_caches_together_stay_below_the_bound() {
             let objects = alloc(cache, 100 + (n * 13 + round * 29) % 300);
             free(cache, &objects);
         }
-        let pair = |cache: &CpuCache| match cache.capacity() {
-            // The smallest is everyone's right, whatever is left of the bound.
-            smallest if smallest <= Size(0).capacity() => 0,
-            capacity => 2 * capacity * cache.slabs().geometry().object_bytes,
-        };
-        let held: usize = caches.iter().map(|(cache, _)| pair(cache)).sum();
+        let charge = |cache: &CpuCache| cache.adapt().charge(cache.adapt().size());
+        let held: usize = caches.iter().map(|(cache, _)| charge(cache)).sum();
         assert!(held <= adapt::bound_bytes(), "{held} bytes in round {round}");
     }
     caches.iter().for_each(|(cache, _)| finish(cache));
