@@ -193,6 +193,43 @@ fn sheaves_of_all_caches_together_stay_below_the_bound() {
 }
 
 #[test]
+fn every_cache_has_its_default_however_many_there_are() {
+    let caches: Vec<_> = (0..300).map(|_| cache(256, 0)).collect();
+    for (cache, _) in &caches {
+        let objects = alloc(cache, 16);
+        free(cache, &objects);
+        assert!(cache.capacity() >= 26, "{}", cache.capacity());
+    }
+    caches.iter().for_each(|(cache, _)| finish(cache));
+}
+
+#[test]
+fn what_a_cache_that_rests_was_charged_is_free_again() {
+    let (cache, record) = cache(64, 0);
+    let start = cache.capacity();
+    for _ in 0..50 {
+        let objects = alloc(cache, 3000);
+        free(cache, &objects);
+    }
+    assert!(cache.capacity() > start && cache.adapt().charge(cache.adapt().size()) > 0);
+    cache.drain_all();
+    // The first look may find sheaves that came back meanwhile in a barn.
+    let rests = (0..3).any(|_| cache.settle(&mut Drain::of_idle(Keep::Pages)));
+    assert!(rests && cache.capacity() == start);
+    assert_eq!(record.sheaf_capacity.load(Relaxed) as usize, start);
+    finish(cache);
+}
+
+#[test]
+fn the_smallest_sheaves_share_no_line() {
+    set_up!();
+    let sheaves: Vec<_> = (0..50).map(|_| sheaf::alloc(Size(0), 0)).collect();
+    assert!(sheaves.iter().all(|&sheaf| !sheaf.is_null() && sheaf as usize % 64 == 0));
+    // SAFETY: empty and owned.
+    sheaves.into_iter().for_each(|sheaf| unsafe { sheaf::free(sheaf) });
+}
+
+#[test]
 fn sheaf_sizes_double_and_hold_what_they_say() {
     for size in (0..sheaf::SIZES as u8).map(Size) {
         assert_eq!(Size::holding(size.capacity()), size);

@@ -1,0 +1,62 @@
+//! What a pair costs on 400 busy caches of 10 000, against ten caches of the same kind.
+//!
+//! ```sh
+//! cargo run --release -p uslab --example many_caches
+//! ```
+
+use std::hint::black_box;
+use std::ptr::NonNull;
+use std::time::Instant;
+use uslab::{CacheBuilder, RawCache};
+
+const CACHES: usize = 10_000;
+const BUSY: usize = 400;
+const FEW: usize = 10;
+const LIVE: usize = 16;
+const BYTES: usize = 256;
+const ROUNDS: usize = 41;
+/// Visits of a cache in a round, and what is allocated and freed at each.
+const VISITS: usize = 400;
+const TURNS: usize = 20;
+
+/// Nanoseconds a pair, where `VISITS` visits go around these caches.
+fn pair_ns(caches: &[RawCache]) -> f64 {
+    let start = Instant::now();
+    for cache in caches.iter().cycle().take(VISITS) {
+        for _ in 0..TURNS {
+            let mut objects = [NonNull::dangling(); LIVE];
+            objects.iter_mut().for_each(|place| *place = black_box(cache.alloc().expect("memory")));
+            // SAFETY: from this cache, and used by no thread.
+            objects.into_iter().for_each(|object| unsafe { cache.free(object) });
+        }
+    }
+    start.elapsed().as_nanos() as f64 / (VISITS * TURNS * LIVE) as f64
+}
+
+fn median(mut of: Vec<f64>) -> f64 {
+    of.sort_by(f64::total_cmp);
+    of[of.len() / 2]
+}
+
+fn main() {
+    let caches: Vec<RawCache> =
+        (0..CACHES).map(|_| CacheBuilder::new("many").build_raw(BYTES).expect("memory")).collect();
+    // Each was used once, and most never again.
+    for cache in &caches {
+        let object = cache.alloc().expect("memory");
+        // SAFETY: from this cache, and used by no thread.
+        unsafe { cache.free(object) };
+    }
+    // The last ones made: what there is to have, the others have.
+    let (few, busy) = (&caches[..FEW], &caches[CACHES - BUSY..]);
+    let (mut of_few, mut of_busy, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        let (one, other) = (pair_ns(few), pair_ns(busy));
+        of_few.push(one);
+        of_busy.push(other);
+        ratios.push(other / one);
+    }
+    println!("{FEW} caches: {:.2} ns a pair", median(of_few));
+    println!("{BUSY} busy ones of {CACHES}: {:.2} ns a pair", median(of_busy));
+    println!("ratio: {:.2}", median(ratios));
+}
