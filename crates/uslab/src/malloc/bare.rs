@@ -25,7 +25,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// Allocations after which a class is busy: what they cost more than from sheaves is about what a cache costs.
-const BUSY_ALLOCS: u32 = 256;
+const BUSY_ALLOCS: u32 = 64;
 
 /// How heaps are called in figures and reports.
 pub(super) const NAME: &str = "heap";
