@@ -4,7 +4,8 @@
 //! use a moment ago, or lies in a slab that exists, and goes when the cache rests. It doubles them
 //! where that proves too small: where a CPU overflows and then underflows (it frees and allocates
 //! more in a row than its sheaves hold), is served by the barn many times (objects wander between
-//! CPUs), or, as long as half of the bound is free, exchanges its two sheaves over and over.
+//! CPUs), or, as long as half of the bound is free, exchanges its two sheaves over and over. Where it
+//! exchanges them and may not grow, the two are made to hold about as much: then one is mostly enough.
 //!
 //! ```text
 //!   capacity of each cache  ▓▓▓▓▓▓▓▓▓▓▓▓ default   free of charge
@@ -35,8 +36,9 @@ const HEAP_PART: usize = 64;
 const SHEAF_MOST_BYTES: usize = 512 << 10;
 /// Times that the barn served a cache before that counts as a reason to grow.
 const BARN_SERVED: u32 = 16;
-/// Times that the spare served a cache before that counts as one.
-const SPARE_SERVED: u32 = 64;
+/// Times that the spare had room for a cache before that counts as one. Where a CPU exchanges its sheaves over and over, the
+/// spare serves objects as often.
+const SPARE_SERVED: u32 = 32;
 /// Caches that are looked at for one that can give.
 const LOOKS: usize = 256;
 /// Between two such looks. A cache without misses in that time is idle; what it gives costs all threads a barrier.
@@ -178,8 +180,8 @@ impl Adapt {
         bounced || wandered
     }
 
-    /// A CPU went on with its spare. That is cheap, and still some twenty times what the fast path costs. True if it has become
-    /// a reason to grow.
+    /// A CPU went on with the room of its spare. That is cheap, and still some twenty times what the fast path costs. True if it
+    /// has become a reason to grow.
     fn is_exchanging(&self) -> bool {
         self.counts.misses.fetch_add(1, Relaxed);
         let often = self.counts.spare_served.fetch_add(1, Relaxed) + 1 >= SPARE_SERVED;
@@ -207,11 +209,14 @@ pub(super) fn note_miss(cache: &CpuCache, last: u32, miss: Miss, barn: bool) {
     }
 }
 
-/// See [`Adapt::is_exchanging`].
-pub(super) fn note_spare(cache: &CpuCache) {
-    if cache.adapt().is_exchanging() {
-        grow(cache, bound_bytes() / 2, false);
-    }
+/// A CPU went on with the objects of its spare.
+pub(super) fn note_spare_objects(cache: &CpuCache) {
+    cache.adapt().counts.misses.fetch_add(1, Relaxed);
+}
+
+/// See [`Adapt::is_exchanging`]. True if the cache should grow and may not: then the two sheaves had better share what they hold.
+pub(super) fn note_spare_room(cache: &CpuCache) -> bool {
+    cache.adapt().is_exchanging() && !grow(cache, bound_bytes() / 2, false)
 }
 
 /// The caches that are charged for something, and where the last look ended.
@@ -296,30 +301,32 @@ impl Ring {
 }
 
 /// Doubles the capacity, if all caches together then stay below `bound`, or, where it `may_take` from others, can be made to. Waits
-/// for no other thread.
-fn grow(cache: &CpuCache, bound: usize, may_take: bool) {
+/// for no other thread. False if the capacity is what it was.
+fn grow(cache: &CpuCache, bound: usize, may_take: bool) -> bool {
     let adapt = cache.adapt();
     let size = adapt.size();
     if size >= adapt.most {
-        return;
+        return false;
     }
     let next = Size(size.0 + 1);
-    let Some(goal) = bound.checked_sub(adapt.charge(next) - adapt.charge(size)) else { return };
+    let Some(goal) = bound.checked_sub(adapt.charge(next) - adapt.charge(size)) else { return false };
     let fits = || USED.load(Relaxed) <= goal;
     if !fits() && !(may_take && is_time_to_look()) {
-        return;
+        return false;
     }
-    let Some(mut ring) = RING.try_lock() else { return };
-    // Another thread may have grown it meanwhile.
+    let Some(mut ring) = RING.try_lock() else { return false };
+    // Another thread may have changed it meanwhile.
     if adapt.size() != size {
-        return;
+        return true;
     }
     if !fits() {
         ring.take_back(goal, LOOKS, |other| !core::ptr::eq(other, cache) && !other.adapt().had_misses());
     }
-    if fits() {
+    let grows = fits();
+    if grows {
         ring.set_size(cache, next);
     }
+    grows
 }
 
 fn is_time_to_look() -> bool {

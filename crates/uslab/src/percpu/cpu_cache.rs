@@ -260,6 +260,26 @@ impl CpuCache {
         self.account(access);
     }
 
+    /// Moves objects of the main sheaf to `sheaf`, which the thread owns and will install, until both hold as many. What was the
+    /// main sheaf becomes the spare.
+    fn even_out(&self, access: &impl Access, sheaf: &mut Owned, node: usize) {
+        let main = self.take_out(access, Which::Main);
+        if is_dummy(main) {
+            return;
+        }
+        let mut main = Owned(main);
+        let (count, room) = (sheaf.count(), sheaf.capacity() - sheaf.count());
+        let moved = (main.count().saturating_sub(count) / 2).min(room);
+        let moved = main.pop_into(&mut sheaf.places()[count..count + moved]);
+        sheaf.set_count(count + moved);
+        // SAFETY: the thread owns the sheaf, of this cache.
+        match unsafe { access.exchange(Which::Spare, main.0) } {
+            Exchanged::Old(old) if is_dummy(old) => {}
+            Exchanged::Old(old) => self.stow(old, node),
+            Exchanged::GateClosed | Exchanged::Taken => self.stow(main.0, node),
+        }
+    }
+
     /// Puts a sheaf that the thread owns into the barn, or dissolves it.
     fn stow(&self, sheaf: *mut Sheaf, node: usize) {
         let mut owned = Owned(sheaf);
@@ -344,7 +364,7 @@ impl CpuCache {
         let spare = self.take_out(access, Which::Spare);
         let spare = if is_dummy(spare) { core::ptr::null_mut() } else { spare };
         let mut source = if !spare.is_null() && Owned(spare).count() > 0 {
-            adapt::note_spare(self);
+            adapt::note_spare_objects(self);
             self.resized(Owned(spare), node)
         } else {
             let taken = self.barn(node).take_full(spare);
@@ -430,8 +450,12 @@ impl CpuCache {
         let spare = self.take_out(access, Which::Spare);
         let has_room = !is_dummy(spare) && Owned(spare).count() < Owned(spare).capacity();
         let mut target = if has_room {
-            adapt::note_spare(self);
-            self.resized(Owned(spare), node)
+            let is_uneven = adapt::note_spare_room(self);
+            let mut spare = self.resized(Owned(spare), node);
+            if is_uneven {
+                self.even_out(access, &mut spare, node);
+            }
+            spare
         } else {
             let roomy = self.with_room(access, spare, objects.len(), node);
             let sheaf = self.fitting(roomy, node);

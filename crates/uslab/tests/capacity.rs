@@ -1,0 +1,121 @@
+//! Capacity of sheaves: every cache has its default, and what caches have beyond that follows the memory of slabs.
+#![cfg(not(loom))]
+
+#[path = "support/again.rs"]
+mod again;
+#[path = "support/modes.rs"]
+mod modes;
+
+use modes::in_both_modes;
+use std::ptr::NonNull;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+use uslab::percpu::adapt::bound_bytes;
+use uslab::stats::layout::Record;
+use uslab::{CacheBuilder, Mode, RawCache, release_memory, stats};
+
+const FLOOR_BYTES: usize = 3 << 19;
+
+fn cache(bytes: usize) -> RawCache {
+    CacheBuilder::new("capacity").build_raw(bytes).expect("a cache can be made")
+}
+
+fn record(cache: &RawCache) -> &'static Record {
+    stats::record(cache.core().id())
+}
+
+fn capacity(cache: &RawCache) -> usize {
+    record(cache).sheaf_capacity.load(Relaxed) as usize
+}
+
+/// Bytes that two sheaves hold, if they are larger than for `free` objects.
+fn charge(cache: &RawCache, free: usize) -> usize {
+    match capacity(cache) {
+        capacity if capacity > free => 2 * capacity * cache.usable_bytes(),
+        _ => 0,
+    }
+}
+
+/// Allocates `n` objects and frees them.
+fn wave(cache: &RawCache, n: usize) {
+    let objects: Vec<NonNull<u8>> = (0..n).map(|_| cache.alloc().expect("memory")).collect();
+    // SAFETY: ours, unused from here.
+    objects.into_iter().for_each(|object| unsafe { cache.free(object) });
+}
+
+#[test]
+fn many_busy_caches_have_sheaves_like_few() {
+    in_both_modes("many_busy_caches_have_sheaves_like_few", &[], || {
+        let caches: Vec<RawCache> = (0..2000).map(|_| cache(256)).collect();
+        caches.iter().for_each(|cache| wave(cache, 1));
+        let busy = &caches[1600..];
+        let around = |rounds: usize| {
+            (0..rounds).for_each(|_| busy.iter().for_each(|cache| (0..20).for_each(|_| wave(cache, 16))));
+        };
+        around(5);
+        assert!(busy.iter().all(|cache| capacity(cache) >= 26));
+        let slow = || -> u64 {
+            let of = |record: &Record| record.alloc_slow.load(Relaxed) + record.free_slow.load(Relaxed);
+            busy.iter().map(record).map(of).sum()
+        };
+        let before = slow();
+        around(10);
+        let (slow, pairs) = (slow() - before, 10 * 400 * 20 * 16);
+        println!("slow paths: {slow} of {pairs} pairs");
+        // In locked mode every call takes its slow path. Drains of idle slots and moves between CPUs cost some.
+        assert!(uslab::mode() == Mode::Locked || slow < pairs / 50);
+    });
+}
+
+#[test]
+fn the_bound_follows_the_memory_of_slabs_and_capacities_follow_it() {
+    in_both_modes("the_bound_follows_the_memory_of_slabs_and_capacities_follow_it", &[], || {
+        let caches: Vec<RawCache> = (0..60).map(|_| cache(512)).collect();
+        let grow = || caches.iter().for_each(|cache| wave(cache, 3000));
+        let charged = || -> usize { caches.iter().map(|cache| charge(cache, 30)).sum() };
+        (0..40).for_each(|_| grow());
+        assert!(charged() <= bound_bytes().max(FLOOR_BYTES));
+        // A gigabyte of slabs that are not touched.
+        let large = cache(256 << 10);
+        let objects: Vec<_> = (0..4096).map(|_| large.alloc().expect("address space")).collect();
+        let cpus = stats::header().cpus.load(Relaxed) as usize;
+        assert!(bound_bytes() >= FLOOR_BYTES.max((1 << 30) / 64 / cpus));
+        (0..40).for_each(|_| grow());
+        let most = charged();
+        println!("charged: {most} bytes a CPU beside a gigabyte");
+        assert!(most <= bound_bytes());
+        // SAFETY: ours, unused from here.
+        objects.into_iter().for_each(|object| unsafe { large.free(object) });
+        let start = Instant::now();
+        while charged() > FLOOR_BYTES {
+            // The background thread takes back, also from caches that are in use.
+            grow();
+            large.shrink();
+            assert!(start.elapsed() < Duration::from_secs(20), "{} of {most} are left", charged());
+        }
+        // And from those that rest, all of it.
+        while charged() > 0 {
+            release_memory();
+            std::thread::sleep(Duration::from_millis(50));
+            assert!(start.elapsed() < Duration::from_secs(40), "{} are left", charged());
+        }
+        assert_eq!(bound_bytes(), FLOOR_BYTES);
+    });
+}
+
+#[test]
+fn a_bound_that_is_chosen_is_kept_from_the_first_object_on() {
+    const CHOSEN: (&str, &str) = ("USLAB_CPU_BYTES", "1000000");
+    in_both_modes("a_bound_that_is_chosen_is_kept_from_the_first_object_on", &[CHOSEN], || {
+        let caches: Vec<RawCache> = (0..200).map(|_| cache(256)).collect();
+        assert_eq!(bound_bytes(), 1_000_000);
+        let first = capacity(&caches[0]);
+        assert!(first >= 26, "there is room for the first: {first}");
+        for round in 0..20 {
+            caches.iter().for_each(|cache| wave(cache, 100 + 50 * round));
+            // Two objects are every cache's right.
+            let charged: usize = caches.iter().map(|cache| charge(cache, 2)).sum();
+            assert!(charged <= 1_000_000, "{charged}");
+        }
+    });
+}
