@@ -191,7 +191,11 @@ void uslab_free_bulk(size_t n, void *const *objects) USLAB_NOEXCEPT;
 
 /* ---- Heaps ----------------------------------------------------------------------------------------------------------- */
 
-/* A private set of size classes. Its memory is freed one by one, also by uslab_free, or all at once with the heap. */
+/*
+ * A private set of size classes. Its memory is freed one by one, also by uslab_free, or all at once with the heap.
+ *
+ * A heap costs what it owns, whatever else lives; there may be as many as memory allows.
+ */
 typedef struct uslab_heap uslab_heap;
 
 uslab_heap *uslab_heap_create(void) USLAB_NOEXCEPT;

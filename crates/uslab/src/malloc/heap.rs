@@ -31,6 +31,11 @@ pub(super) fn unlock_after_fork(child: bool) {
 ///
 /// Any thread may allocate; what it gave out may be freed with [`Heap::free`] or any `free`, until the heap is dropped.
 ///
+/// A heap costs what it owns: making and dropping one of a few objects takes about a microsecond, whatever else lives. There may be
+/// as many as memory allows: each takes less than a kilobyte, each size class in use as much again, and a slab of 4 KiB at least. A class that
+/// has served 64 objects gets sheaves; at most 32 768 classes of all heaps have them at a time. In all heaps together some 13 million
+/// classes can be in use; beyond that an allocation fails.
+///
 /// ```
 /// let heap = uslab::Heap::new().unwrap();
 /// let a = heap.alloc(100, 8).unwrap();
