@@ -94,7 +94,9 @@ fn a_heap_costs_what_it_owns_whatever_else_lives() {
                 let start = Instant::now();
                 for _ in 0..20 {
                     let heap = heap();
-                    (4..11).for_each(|shift| drop(object(&heap, 1 << shift)));
+                    for shift in 4..11 {
+                        object(&heap, 1 << shift);
+                    }
                 }
                 start.elapsed() / 20
             };
@@ -173,7 +175,9 @@ fn threads_share_a_heap_while_it_becomes_busy() {
 fn figures_say_what_small_heaps_hold() {
     in_both_modes("figures_say_what_small_heaps_hold", &[], || {
         let heaps: Vec<_> = (0..1000).map(|_| heap()).collect();
-        heaps.iter().for_each(|heap| drop(object(heap, 2048)));
+        for heap in &heaps {
+            object(heap, 2048);
+        }
         let (slabs, objects) = figures();
         assert!(
             (slabs, objects) >= (1000 * 4096, 1000 * 2048) && objects <= 4 * 1000 * 2048,
@@ -224,7 +228,7 @@ fn children_use_the_heaps_of_a_process_whose_threads_use_heaps() {
                     }
                 });
             }
-            for _ in 0..150 {
+            for _ in 0..60 {
                 // SAFETY: the child uses heaps, and ends by `_exit`.
                 let child = unsafe { libc::fork() };
                 assert!(child >= 0);

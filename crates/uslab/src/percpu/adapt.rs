@@ -311,7 +311,7 @@ fn grow(cache: &CpuCache, bound: usize, may_take: bool) -> bool {
     let next = Size(size.0 + 1);
     let Some(goal) = bound.checked_sub(adapt.charge(next) - adapt.charge(size)) else { return false };
     let fits = || USED.load(Relaxed) <= goal;
-    if !fits() && !(may_take && is_time_to_look()) {
+    if !(fits() || may_take && is_time_to_look()) {
         return false;
     }
     let Some(mut ring) = RING.try_lock() else { return false };
