@@ -224,7 +224,7 @@ fn what_a_cache_that_rests_was_charged_is_free_again() {
 fn the_smallest_sheaves_share_no_line() {
     set_up!();
     let sheaves: Vec<_> = (0..50).map(|_| sheaf::alloc(Size(0), 0)).collect();
-    assert!(sheaves.iter().all(|&sheaf| !sheaf.is_null() && sheaf as usize % 64 == 0));
+    assert!(sheaves.iter().all(|&sheaf| !sheaf.is_null() && (sheaf as usize).is_multiple_of(64)));
     // SAFETY: empty and owned.
     sheaves.into_iter().for_each(|sheaf| unsafe { sheaf::free(sheaf) });
 }
