@@ -138,6 +138,23 @@ fn some_empty_slabs_go_and_the_last_does_not() {
 }
 
 #[test]
+fn slabs_that_share_a_lock_keep_none_empty_and_add_to_their_record() {
+    static LOCK: ListsLock = ListsLock::new();
+    let (slabs, record) = slabs_locked_by(64, None, Some(&LOCK));
+    let objects = take(slabs, 1000);
+    assert_eq!((record.slabs.load(Relaxed), record.grows.load(Relaxed)), (16, 16));
+    // Short by a quarter of a slab, at most.
+    assert!(record.slab_free.load(Relaxed).abs_diff(24) <= 16);
+    give(slabs, &objects[..500]);
+    give(slabs, &objects[500..]);
+    assert_eq!((record.slabs.load(Relaxed), slabs.taken()), (0, 0));
+    let _live = take(slabs, 100);
+    // SAFETY: no thread uses the objects.
+    unsafe { slabs.release_all() };
+    assert_eq!((record.slabs.load(Relaxed), record.slab_free.load(Relaxed), slabs.taken()), (0, 0, 0));
+}
+
+#[test]
 fn constructors_run_once_an_object_and_free_objects_are_not_written() {
     /// # Safety
     /// `object` must be memory of 96 bytes that nobody else uses.
