@@ -9,7 +9,6 @@ use uslab_tests::harness::{Mode, Outcome, Program, Scratch, tool};
 
 /// Makes the tests `rseq` and `locked`, in a module of the check's name, of the function
 /// `check(Mode)` beside it.
-#[allow(unused_macros)]
 macro_rules! both_modes {
     ($($name:ident => $check:ident),+ $(,)?) => {$(
         mod $name {
@@ -28,7 +27,6 @@ macro_rules! both_modes {
 
 /// Compiles `tests/field/SOURCE.c` into the scratch directory, with `flags` behind the usual ones.
 /// The compiler takes no call of the malloc family for one that it may leave out.
-#[allow(dead_code)]
 fn compile(scratch: &Scratch, source: &str, flags: &[&str]) -> PathBuf {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("field").join(format!("{source}.c"));
     let program = scratch.join(source);
@@ -47,7 +45,6 @@ fn compile(scratch: &Scratch, source: &str, flags: &[&str]) -> PathBuf {
 
 /// Compiles `tests/field/SOURCE.c`, runs it on the preloaded library in `mode`, and asks that it
 /// ends well, with the line `ok`.
-#[allow(dead_code)]
 fn run(source: &str, args: &[&str], mode: Mode) -> Outcome {
     let scratch = Scratch::new(source);
     let program = compile(&scratch, source, &[]);
@@ -55,3 +52,5 @@ fn run(source: &str, args: &[&str], mode: Mode) -> Outcome {
     outcome.expect(outcome.stdout().ends_with("ok\n"), "the program did not say that it ended");
     outcome
 }
+
+mod environ;

@@ -3,7 +3,9 @@
 use super::layout::{FILE_BYTES, HEADER_BYTES, Header, MAGIC, RECORDS_MAX, Record, VERSION};
 use crate::os;
 use core::ffi::CStr;
-use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use core::sync::atomic::{
+    AtomicBool, AtomicPtr, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+};
 
 /// The block while nobody reads it. Zero pages of the program's image: only what is written takes memory.
 #[repr(C, align(4096))]
@@ -21,6 +23,9 @@ static SHARED: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());
 static DIRECTORY: [core::sync::atomic::AtomicU8; os::env::VALUE_BYTES + 1] =
     [const { core::sync::atomic::AtomicU8::new(0) }; os::env::VALUE_BYTES + 1];
 static PUBLISHED: AtomicBool = AtomicBool::new(false);
+/// The process that reads the figures after the end, or 0. Read at start: a program may free the
+/// list that `environ` points to before it exits, as PHP does.
+static READER: AtomicU64 = AtomicU64::new(0);
 
 fn base() -> *mut u8 {
     let shared = SHARED.load(Acquire);
@@ -64,6 +69,8 @@ pub fn init(directory: Option<&[u8]>, facts: impl FnOnce(&Header)) {
         });
         if let Some(block) = mapped {
             SHARED.store(block, Release);
+            let [reader] = os::env::lookup(["USLAB_SNAPSHOT_READER"]);
+            READER.store(reader.and_then(|value| value.as_number()).unwrap_or(0), Relaxed);
             PUBLISHED.store(true, Relaxed);
         }
     }
@@ -151,14 +158,13 @@ pub fn publish_in_child() {
 /// Called at exit: marks the figures as final, or removes the file where nobody waits for them.
 ///
 /// `uslab run --stats` waits for the process that it started, and only for that: it names itself in
-/// `USLAB_SNAPSHOT_READER`.
+/// `USLAB_SNAPSHOT_READER`. A parent outside the PID namespace has the id 0, which is no reader's.
 pub fn finish() {
     if !PUBLISHED.load(Relaxed) {
         return;
     }
-    let [reader] = os::env::lookup(["USLAB_SNAPSHOT_READER"]);
-    let reader = reader.and_then(|value| value.as_number());
-    if reader == Some(u64::from(os::file::parent_process_id())) {
+    let reader = READER.load(Relaxed);
+    if reader != 0 && reader == u64::from(os::file::parent_process_id()) {
         header().finished.store(1, Release);
     } else {
         PUBLISHED.store(false, Relaxed);
