@@ -24,8 +24,12 @@ macro_rules! both_modes {
 mod cpp;
 mod git;
 mod limits;
+mod memcached;
+mod nginx;
 mod node;
 mod openssl;
+mod php;
+mod postgres;
 mod python;
 mod redis;
 mod shell;
