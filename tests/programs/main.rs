@@ -21,8 +21,11 @@ macro_rules! both_modes {
     )+};
 }
 
+mod apt;
 mod cpp;
+mod ffmpeg;
 mod git;
+mod java;
 mod limits;
 mod memcached;
 mod nginx;
@@ -32,6 +35,9 @@ mod php;
 mod postgres;
 mod python;
 mod redis;
+mod ruby;
 mod shell;
+mod shells;
 mod sqlite;
 mod start;
+mod stress_ng;
