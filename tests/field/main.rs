@@ -60,6 +60,7 @@ fn run(source: &str, args: &[&str], mode: Mode) -> Outcome {
 }
 
 mod cpus;
+mod environ;
 mod membarrier;
 mod realtime;
 mod scheduling;

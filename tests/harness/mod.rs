@@ -28,5 +28,6 @@ mod scratch;
 pub use artifacts::{Artifacts, artifacts};
 pub use outcome::Outcome;
 pub use packages::tool;
-pub use program::{Mode, Program, Running};
+pub use program::{Mode, NOBODY, Program, Running, is_root};
+pub use proof::{expect_mapped, family};
 pub use scratch::Scratch;

@@ -30,7 +30,11 @@ pub struct Program {
     stdin: Option<PathBuf>,
     limit: Duration,
     address_space_kib: Option<u64>,
+    is_unprivileged: bool,
 }
+
+/// The user and group `nobody`, by the numbers that every distribution gives them.
+pub const NOBODY: u32 = 65534;
 
 impl Program {
     /// The program at `path`, without arguments, with two minutes to finish.
@@ -42,6 +46,7 @@ impl Program {
             stdin: None,
             limit: Duration::from_secs(120),
             address_space_kib: None,
+            is_unprivileged: false,
         }
     }
 
@@ -88,6 +93,13 @@ impl Program {
         self
     }
 
+    /// Runs it as `nobody` where the caller is root: some servers refuse to run as root. Other
+    /// callers run it as themselves.
+    pub fn unprivileged(mut self) -> Program {
+        self.is_unprivileged = true;
+        self
+    }
+
     /// Starts it and waits for its end.
     pub fn run(&self, scratch: &Scratch, mode: Mode) -> Outcome {
         self.start(scratch, mode).wait()
@@ -123,6 +135,12 @@ impl Program {
         let mut command = Command::new(&argv[0]);
         command.args(&argv[1..]).env_clear().envs(env.iter().map(|(k, v)| (k, v))).current_dir(&dir);
         command.stdin(stdin).stdout(open(&stdout)).stderr(open(&stderr)).process_group(0);
+        if self.is_unprivileged && is_root() {
+            // The snapshots belong to the process that writes them; root reads them all the same.
+            std::os::unix::fs::chown(&snapshots, Some(NOBODY), Some(NOBODY))
+                .expect("a directory of nobody's");
+            command.uid(NOBODY).gid(NOBODY);
+        }
         let mut outcome = Outcome {
             mode,
             command_line: command_line(&dir, &env, &argv, self.stdin.as_deref()),
@@ -192,6 +210,31 @@ pub struct Running {
 }
 
 impl Running {
+    /// The id of the process: the program's own, since `uslab run` becomes the program.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends a signal to the process alone, not to its group.
+    pub fn signal(&self, signal: libc::c_int) {
+        // SAFETY: a system call without pointers. The child has not been reaped, so the id is its own.
+        unsafe { libc::kill(self.child.id() as libc::pid_t, signal) };
+    }
+
+    /// Asks every 20 ms until `is_ready` answers true, at most until the time limit.
+    ///
+    /// # Panics
+    /// With a full report if the program ends before that, or its time is up.
+    pub fn wait_until(mut self, what: &str, mut is_ready: impl FnMut(&Running) -> bool) -> Running {
+        while !is_ready(&self) {
+            if self.ended().is_some() || self.started.elapsed() > self.limit {
+                self.fail(&format!("the program was not there: {what}"));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        self
+    }
+
     /// Waits for the end, at most until the time limit.
     pub fn wait(mut self) -> Outcome {
         let status = loop {
@@ -238,6 +281,12 @@ impl Drop for Running {
     fn drop(&mut self) {
         self.kill_group();
     }
+}
+
+/// True if this process may start programs as another user.
+pub fn is_root() -> bool {
+    // SAFETY: a system call without arguments.
+    unsafe { libc::geteuid() == 0 }
 }
 
 /// How a program ended, in words.

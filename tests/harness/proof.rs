@@ -69,6 +69,42 @@ fn modes(mode: Mode, snapshots: &Path, pid: u32) -> Result<(), String> {
     if seen { Ok(()) } else { Err(format!("process {pid} left no snapshot: was the allocator there?")) }
 }
 
+/// The processes below `pid`, itself first, as far as they live now.
+pub fn family(pid: u32) -> Vec<u32> {
+    let mut family = vec![pid];
+    let mut next = 0;
+    while next < family.len() {
+        let parent = family[next];
+        let tasks = std::fs::read_dir(format!("/proc/{parent}/task")).into_iter().flatten().flatten();
+        for task in tasks {
+            let children = std::fs::read_to_string(task.path().join("children")).unwrap_or_default();
+            family.extend(children.split_whitespace().filter_map(|id| id.parse::<u32>().ok()));
+        }
+        next += 1;
+    }
+    family
+}
+
+/// Asks that the library is mapped into `pid` and all processes below it, at least `processes_min`
+/// in all. A process that ends meanwhile is none of them.
+///
+/// # Panics
+/// If one of them lives without it.
+pub fn expect_mapped(mode: Mode, pid: u32, processes_min: usize) {
+    if mode == Mode::Plain {
+        return;
+    }
+    let name = artifacts().library.file_name().expect("a file name").to_string_lossy().into_owned();
+    let mut seen = 0;
+    for member in family(pid) {
+        let maps = std::fs::read_to_string(format!("/proc/{member}/maps")).unwrap_or_default();
+        let command = std::fs::read_to_string(format!("/proc/{member}/comm")).unwrap_or_default();
+        assert!(maps.is_empty() || maps.contains(&name), "{name} is not in {member} ({})", command.trim());
+        seen += usize::from(!maps.is_empty());
+    }
+    assert!(seen >= processes_min, "only {seen} processes live below {pid}, not {processes_min}");
+}
+
 fn read_header(path: &Path) -> std::io::Result<Vec<u8>> {
     use std::io::Read as _;
     let mut header = vec![0; size_of::<layout::Header>()];

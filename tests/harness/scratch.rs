@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use super::{NOBODY, is_root};
+
 /// A directory under the system's temporary directory.
 ///
 /// The path is kept short because Unix sockets are made in it, and their addresses end at 107 bytes.
@@ -54,6 +56,20 @@ impl Scratch {
         let path = self.dir(name);
         let private = std::fs::Permissions::from_mode(0o700);
         std::fs::set_permissions(&path, private).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        path
+    }
+
+    /// Makes a directory below it for an [unprivileged](super::Program::unprivileged) program.
+    ///
+    /// # Panics
+    /// If that fails.
+    pub fn unprivileged_dir(&self, name: impl AsRef<Path>) -> PathBuf {
+        let path = self.private_dir(name);
+        if is_root() {
+            let owner = Some(NOBODY);
+            std::os::unix::fs::chown(&path, owner, owner)
+                .unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        }
         path
     }
 

@@ -21,13 +21,23 @@ macro_rules! both_modes {
     )+};
 }
 
+mod apt;
 mod cpp;
+mod ffmpeg;
 mod git;
+mod java;
 mod limits;
+mod memcached;
+mod nginx;
 mod node;
 mod openssl;
+mod php;
+mod postgres;
 mod python;
 mod redis;
+mod ruby;
 mod shell;
+mod shells;
 mod sqlite;
 mod start;
+mod stress_ng;

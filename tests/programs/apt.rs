@@ -1,0 +1,47 @@
+//! apt-get: one package is downloaded by the method that runs as another user, with and without
+//! apt's seccomp filter; the file must be the one that a plain run downloads.
+//!
+//! The plain run decides whether there is a mirror to ask; without one the test says so and ends.
+
+use std::path::PathBuf;
+
+use uslab_tests::harness::{Mode, Outcome, Program, Scratch, tool};
+
+both_modes!(download => fetches_a_package);
+
+const NAME: &str = "hello";
+
+fn fetches_a_package(mode: Mode) {
+    let plain = Scratch::new("apt");
+    let fetched = download(&plain, Mode::Plain, "false");
+    let Some(wanted) = fetched.succeeded().then(|| package(&plain)).flatten() else {
+        eprintln!("skipped: no mirror gives {NAME} to apt-get without the allocator:\n{}", fetched.stderr());
+        return;
+    };
+    let wanted = std::fs::read(wanted).expect("the package");
+    for seccomp in ["false", "true"] {
+        let scratch = Scratch::new("apt");
+        let outcome = download(&scratch, mode, seccomp).expect_clean();
+        let got = package(&scratch).and_then(|file| std::fs::read(file).ok());
+        outcome.expect(got.as_ref() == Some(&wanted), &format!("seccomp {seccomp}: not the package"));
+    }
+}
+
+/// The file that `apt-get download` left.
+fn package(scratch: &Scratch) -> Option<PathBuf> {
+    let files = std::fs::read_dir(scratch.join("d")).expect("the directory").flatten().map(|e| e.path());
+    files.into_iter().find(|f| f.extension().is_some_and(|e| e == "deb"))
+}
+
+fn download(scratch: &Scratch, mode: Mode, seccomp: &str) -> Outcome {
+    use std::os::unix::fs::PermissionsExt;
+    // The user that apt fetches as must be able to write here.
+    let dir = scratch.dir("d");
+    std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o777)).expect("a directory for all");
+    let apt = Program::new(tool("apt-get", "apt")).dir(dir).limit_s(60);
+    let apt = apt.args(["-q", "-o", "Acquire::Retries=0", "-o", "Acquire::http::Timeout=20", "-o"]);
+    let apt = apt.arg(format!("APT::Sandbox::Seccomp={seccomp}"));
+    // The binary caches are made anew in the scratch directory: parsing all lists is part of the work.
+    let apt = apt.arg("-o").arg(format!("Dir::Cache={}", scratch.dir("cache").display()));
+    apt.args(["download", NAME]).run(scratch, mode)
+}

@@ -1,0 +1,137 @@
+//! bash and dash: the test scripts of bash's own source, run by both shells, and a script of our own
+//! that needs no network; what a shell writes, and its status, must be those of a plain run.
+//!
+//! The source is fetched by apt's helper, which checks its hash. Where no mirror answers, the test
+//! says so and ends. Debian's bash is built without the malloc of its own, so its memory is ours;
+//! dash has no test scripts of its own, and meets bash's with its error paths.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+use uslab_tests::harness::{Mode, Program, Scratch, tool};
+
+both_modes!(
+    features => both_shells,
+    bash_tests => bashs_own_under_bash,
+    dash_tests => bashs_own_under_dash
+);
+
+const URL: &str = "http://deb.debian.org/debian/pool/main/b/bash/bash_5.2.15.orig.tar.gz";
+const SHA256: &str = "SHA256:7a315bc0e9d90713159e4390ec1096a41e4f33cd8cc3d1a749a8e5ad56600f51";
+const FOLDER: &str = "bash-5.2.15";
+
+/// Left out: scripts that sleep for most of their time (jobs, read, trap, coproc, dynvar), and one
+/// that counts for ten seconds (ifs-posix).
+const LEFT_OUT: [&str; 6] = ["jobs", "read", "trap", "coproc", "dynvar", "ifs-posix"];
+/// Left out under dash, which does not come to an end (func, set-e) or prints a process id (glob).
+const LEFT_OUT_DASH: [&str; 3] = ["func", "set-e", "glob"];
+
+/// Programs that the scripts call, from the same source.
+const HELPERS: [&str; 4] = ["recho", "zecho", "printenv", "xcase"];
+
+fn both_shells(mode: Mode) {
+    for (shell, package) in [("bash", "bash"), ("dash", "dash")] {
+        let run = |mode: Mode| {
+            let scratch = Scratch::new(shell);
+            let script = scratch.write("features.sh", include_str!("features.sh"));
+            let outcome = Program::new(tool(shell, package)).arg(script).run_clean(&scratch, mode);
+            outcome.expect(outcome.stderr().is_empty(), "the shell had something to say");
+            outcome.expect(outcome.stdout().ends_with("end\n"), "the script did not come to its end");
+            outcome.stdout()
+        };
+        assert_eq!(run(Mode::Plain), run(mode), "{mode:?} {shell}: other output than without the allocator");
+    }
+}
+
+fn bashs_own_under_bash(mode: Mode) {
+    static PLAIN: OnceLock<Option<BTreeMap<String, String>>> = OnceLock::new();
+    same_answers(mode, "bash", &PLAIN);
+}
+
+fn bashs_own_under_dash(mode: Mode) {
+    static PLAIN: OnceLock<Option<BTreeMap<String, String>>> = OnceLock::new();
+    same_answers(mode, "dash", &PLAIN);
+}
+
+fn same_answers(mode: Mode, shell: &str, plain: &OnceLock<Option<BTreeMap<String, String>>>) {
+    let Some(wanted) = plain.get_or_init(|| answers(Mode::Plain, shell)) else {
+        eprintln!("skipped: no mirror gives {URL}");
+        return;
+    };
+    assert!(wanted.len() > 60, "only {} scripts ran", wanted.len());
+    let got = answers(mode, shell).expect("the source that was there a moment ago");
+    let other: Vec<&String> = wanted.keys().filter(|&name| wanted.get(name) != got.get(name)).collect();
+    for name in &other {
+        eprintln!("== {name}, plain:\n{}\n== {mode:?}:\n{}", wanted[*name], got.get(*name).map_or("", |t| t));
+    }
+    assert!(other.is_empty(), "{mode:?}: scripts that {shell} answers differently: {other:?}");
+}
+
+/// Output and status of each script; `None` if there is no source to be had.
+fn answers(mode: Mode, shell: &str) -> Option<BTreeMap<String, String>> {
+    let archive = archive().as_ref()?;
+    let scratch = Scratch::new("sh");
+    let tar = Program::new(tool("tar", "tar")).args(["xf"]).arg(archive);
+    let parts = [format!("{FOLDER}/tests"), format!("{FOLDER}/support")];
+    tar.args(parts).run_clean(&scratch, Mode::Plain);
+    let folder = scratch.join(FOLDER);
+    let bin = scratch.dir("bin");
+    for helper in HELPERS {
+        let cc = Program::new(tool("cc", "gcc")).args(["-w", "-O1", "-I.", "-o"]).arg(bin.join(helper));
+        let source = folder.join("support").join(format!("{helper}.c"));
+        scratch
+            .write("config.h", "#define HAVE_STDLIB_H 1\n#define HAVE_STRING_H 1\n#define HAVE_UNISTD_H 1\n");
+        scratch.write("bashansi.h", "#include <stdlib.h>\n#include <string.h>\n");
+        cc.arg(source).run_clean(&scratch, Mode::Plain);
+    }
+    let out = scratch.dir("out");
+    let left_out: Vec<String> = LEFT_OUT
+        .iter()
+        .chain(LEFT_OUT_DASH.iter().filter(|_| shell == "dash"))
+        .map(|name| format!("{name}.tests"))
+        .collect();
+    // The scripts name fixed files in /tmp; each run has a directory of its own in its place.
+    // The driver is a shell on the allocator as well. Times and process ids do not appear in outputs.
+    let driver = format!(
+        "export PATH=\"{bin}:$PATH\" THIS_SH={shell} BASH_TSTOUT={out}/tst LC_ALL=C
+        sed -i \"s,/tmp,{tmp},g\" *.tests *.sub
+        for test in *.tests; do
+            case ' {left_out} ' in *\" $test \"*) continue;; esac
+            timeout 30 {shell} ./$test </dev/null >{out}/$test 2>&1
+            echo \"status $?\" >>{out}/$test
+        done",
+        bin = bin.display(),
+        out = out.display(),
+        tmp = scratch.dir("tmp").display(),
+        shell = tool(shell, shell).display(),
+        left_out = left_out.join(" "),
+    );
+    let program = Program::new(tool(shell, shell)).args(["-c", &driver]).dir(folder.join("tests"));
+    program.limit_s(300).run_clean(&scratch, mode);
+    let files = std::fs::read_dir(&out).expect("the outputs").flatten();
+    let text = |path: PathBuf| String::from_utf8_lossy(&std::fs::read(path).unwrap_or_default()).into_owned();
+    // Each run has a directory of its own, and the outputs name it.
+    let here = scratch.path().display().to_string();
+    Some(
+        files
+            .filter(|f| f.file_name() != "tst")
+            .map(|f| (f.file_name().to_string_lossy().into_owned(), text(f.path()).replace(&here, "HERE")))
+            .collect(),
+    )
+}
+
+/// The source, fetched once.
+fn archive() -> &'static Option<PathBuf> {
+    static FETCHED: OnceLock<(Scratch, Option<PathBuf>)> = OnceLock::new();
+    let fetch = || {
+        let scratch = Scratch::new("bash-source");
+        let helper =
+            Program::new("/usr/lib/apt/apt-helper").args(["-o", "Acquire::Retries=1", "download-file"]);
+        let outcome = helper.args([URL, "bash.tar.gz", SHA256]).limit_s(60).run(&scratch, Mode::Plain);
+        let file = scratch.join("bash.tar.gz");
+        let found = (outcome.succeeded() && file.is_file()).then_some(file);
+        (scratch, found)
+    };
+    &FETCHED.get_or_init(fetch).1
+}
