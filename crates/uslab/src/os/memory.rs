@@ -23,17 +23,15 @@ pub enum Placed {
     Refused,
 }
 
-/// Maps `bytes` of private anonymous memory at `start`, replacing nothing.
-///
-/// The address is a hint, which the kernel follows where nothing stands in the way. `MAP_FIXED_NOREPLACE`
-/// would save a call where something does; but kernels before 4.17 take it for a hint, valgrind refuses it, and
-/// the interceptors of ThreadSanitizer turn it into a mapping at address zero.
-fn place(start: usize, bytes: usize, protection: i32) -> Placed {
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: a fresh mapping: a hint replaces nothing.
+/// Maps `bytes` of private anonymous memory at `start`, replacing nothing. With `fixed` 0 the address is a
+/// hint, which the kernel follows where nothing stands in the way.
+fn place(start: usize, bytes: usize, protection: i32, fixed: i32) -> Placed {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | fixed;
+    // SAFETY: a fresh mapping: a hint replaces nothing, nor does MAP_FIXED_NOREPLACE, which kernels before
+    // 4.17 take for a hint.
     let address = unsafe { libc::mmap(start as *mut _, bytes, protection, flags, -1, 0) };
     if address == libc::MAP_FAILED {
-        return Placed::Refused;
+        return if super::errno::get() == libc::EEXIST { Placed::Taken } else { Placed::Refused };
     }
     if address as usize == start {
         return Placed::Mapped;
@@ -51,7 +49,8 @@ fn place(start: usize, bytes: usize, protection: i32) -> Placed {
 /// (`transparent_hugepage=always`, the default of some distributions). Parts of one that are given back
 /// stay charged to the process's cgroup until the kernel splits it, which it does when it is short itself.
 pub fn map_at(start: usize, bytes: usize) -> Placed {
-    let placed = place(start, bytes, libc::PROT_READ | libc::PROT_WRITE);
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    let placed = place(start, bytes, access, libc::MAP_FIXED_NOREPLACE);
     if placed == Placed::Mapped {
         // SAFETY: the range was just mapped; the advice changes no contents, and a refusal (a kernel
         // without huge pages) is as good.
@@ -61,8 +60,11 @@ pub fn map_at(start: usize, bytes: usize) -> Placed {
 }
 
 /// What [`map_at`] would find at `start`, but for limits on memory.
+///
+/// By a hint: where the address is outside of a program's ranges, ThreadSanitizer's interceptor would make
+/// of `MAP_FIXED_NOREPLACE` a mapping at address zero.
 pub fn look_at(start: usize, bytes: usize) -> Placed {
-    let placed = place(start, bytes, libc::PROT_NONE);
+    let placed = place(start, bytes, libc::PROT_NONE, 0);
     if placed == Placed::Mapped {
         // SAFETY: the mapping was just made, and no other code knows it.
         unsafe { unmap(start as *mut u8, bytes) };
