@@ -196,7 +196,7 @@ pub unsafe fn free_sized(pointer: *mut u8, size: usize) {
     }
 }
 
-/// [`free_sized`] with the tests of [`free`], for C and C++: as far as the pointer goes they cost nothing, but a wrong size is
+/// [`free_sized`] with the tests of [`free`], for C and C++. A wrong size is
 /// recognised at the latest when the object gets to its slab.
 ///
 /// # Safety

@@ -33,7 +33,7 @@
 //!
 //! `push_tested` is for callers that may give any pointer: the C interfaces. It tests in the sequence,
 //! where the top is this CPU's and the slot's cache line is at hand. It is written to be short: with it
-//! `free` takes two cache lines of code, and a third one costs a cycle (ADR 0024).
+//! `free` takes two cache lines of code; longer forms were seen to cost a cycle (ADR 0024).
 //!
 //! `exchange` is atomic because a drainer on another CPU changes the slot as well. Whoever gets a sheaf out of a slot by an
 //! exchange owns it: threads of the same CPU that were inside a sequence were preempted and restart; threads of the drained
