@@ -46,8 +46,13 @@ fn mask_cpus() -> Option<usize> {
     usize::try_from(bytes).ok().filter(|&bytes| bytes > 0).map(|bytes| bytes * 8)
 }
 
-/// One more than the highest node number; 1 where the kernel knows no nodes.
+/// One more than the highest number of a node that the process may have memory of; 1 where the
+/// kernel knows no nodes. One system call answers on most machines; reading sysfs takes ten times as
+/// long, at the start of every process.
 pub fn nodes() -> usize {
+    if super::scheduling::may_use_one_node_only() {
+        return 1;
+    }
     let highest =
         Reader::open(c"/sys/devices/system/node/possible").and_then(|mut list| highest_in(&mut list));
     highest.map_or(1, |highest| highest.saturating_add(1))

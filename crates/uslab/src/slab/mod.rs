@@ -35,5 +35,5 @@ pub mod words;
 
 pub use geometry::{Geometry, GeometryError, GeometryOptions, Layout};
 pub use misuse::{Misuse, report_misuse, set_abort_on_misuse};
-pub use node::ListsLock;
-pub use pool::{Constructor, NodeMemory, Slabs};
+pub use node::{ListsLock, NodeMemory};
+pub use pool::{Constructor, Slabs};

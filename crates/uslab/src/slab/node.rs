@@ -6,6 +6,17 @@ use crate::sync::Rank;
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 
+/// Where the lists stand, and what locks them.
+pub struct NodeMemory {
+    /// [`super::Slabs::node_bytes`] bytes, aligned to 64.
+    pub start: *mut u8,
+    /// Nodes of the machine.
+    pub nodes: usize,
+    /// A lock that many slabs share, so that a fork has few to take. Such slabs also share a record,
+    /// which they write where their slabs change, and keep no empty slab. `None`: all of their own.
+    pub shared: Option<&'static ListsLock>,
+}
+
 /// A lock of slab lists.
 pub struct ListsLock(Lock<()>);
 

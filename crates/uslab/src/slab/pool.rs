@@ -3,7 +3,7 @@
 use super::geometry::Geometry;
 use super::lists::{List, Lists, list_for};
 use super::misuse::{Misuse, classify, report_misuse};
-use super::node::{Guarded, ListsLock, Node};
+use super::node::{Guarded, Node, NodeMemory};
 use super::one::Slab;
 use super::words;
 use crate::pages::{self, PageIndex, Temperature};
@@ -53,17 +53,6 @@ pub struct Slabs {
     spare: AtomicUsize,
     /// Objects that are neither free in a slab nor never made: in use, or in somebody's sheaf.
     taken: CachePadded<AtomicI64>,
-}
-
-/// Where the lists stand, and what locks them.
-pub struct NodeMemory {
-    /// [`Slabs::node_bytes`] bytes, aligned to 64.
-    pub start: *mut u8,
-    /// Nodes of the machine.
-    pub nodes: usize,
-    /// A lock that many slabs share, so that a fork has few to take. Such slabs also share a record,
-    /// which they write where their slabs change, and keep no empty slab. `None`: all of their own.
-    pub shared: Option<&'static ListsLock>,
 }
 
 // SAFETY: the nodes live as long as the slabs and are locks; the rest never changes.
