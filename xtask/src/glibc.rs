@@ -56,6 +56,7 @@ HIDDEN int fstat64(int fd, void *to) { return syscall(SYS_fstat, fd, to); }
     HIDDEN result name parameters {                                       \
         return shared_##name ? shared_##name arguments : otherwise;       \
     }
+<<<<<<< HEAD
 /* EAGAIN, ESRCH, EINVAL, ENOSYS. */
 IF_THERE(FIRST, int, pthread_create, (void *a, void *b, void *c, void *d), (a, b, c, d), 11)
 IF_THERE(FIRST, int, pthread_detach, (void *a), (a), 3)
@@ -73,6 +74,29 @@ const IF_THERE: [&str; 7] = [
     "pthread_attr_setstacksize",
     "pthread_sigmask",
     "pthread_setaffinity_np",
+=======
+/* EAGAIN, EINVAL, ENOSYS. */
+IF_THERE(int, pthread_create, (void *a, void *b, void *c, void *d), (a, b, c, d), 11)
+IF_THERE(int, pthread_attr_setstacksize, (void *a, unsigned long b), (a, b), 22)
+IF_THERE(int, pthread_sigmask, (int a, void *b, void *c), (a, b, c), 38)
+IF_THERE(int, pthread_key_create, (void *a, void *b), (a, b), 11)
+IF_THERE(int, pthread_key_delete, (unsigned a), (a), 22)
+IF_THERE(int, pthread_setspecific, (unsigned a, void *b), (a, b), 22)
+IF_THERE(void *, pthread_getspecific, (unsigned a), (a), 0)
+IF_THERE(void *, dlsym, (void *a, void *b), (a, b), 0)
+IF_THERE(int, dladdr, (void *a, void *b), (a, b), 0)
+"#;
+
+/// The functions of libpthread and libdl that are linked in.
+const IF_THERE: &[&str] = &[
+    "pthread_create",
+    "pthread_attr_setstacksize",
+    "pthread_sigmask",
+    "pthread_key_create",
+    "pthread_key_delete",
+    "pthread_setspecific",
+    "pthread_getspecific",
+>>>>>>> libc
     "dlsym",
     "dladdr",
 ];
@@ -140,6 +164,14 @@ const IN_LIBC: &[&str] = &[
     "pthread_setcancelstate",
 ];
 
+/// A symbol that a library defines.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Symbol {
+    name: String,
+    version: String,
+    is_function: bool,
+}
+
 type Result<T> = std::result::Result<T, String>;
 
 /// The loader of an architecture that stubs are made for; the others link as they are.
@@ -187,11 +219,17 @@ pub fn make_stubs(cc: &str, arch: &str, directory: &Path) -> Result<bool> {
 }
 
 /// One stub: assembly with the names, and a version script that says what versions they have.
-fn stub(cc: &str, directory: &Path, file: &str, symbols: &[(String, String)]) -> Result<()> {
+fn stub(cc: &str, directory: &Path, file: &str, symbols: &[Symbol]) -> Result<()> {
     let mut assembly = String::from(".text\n");
     let mut versions: BTreeMap<&str, String> = BTreeMap::new();
-    for (index, (name, version)) in symbols.iter().enumerate() {
-        writeln!(assembly, ".globl s{index}\ns{index}:\n.symver s{index},{name}@@@{version}").expect("text");
+    for (index, Symbol { name, version, is_function }) in symbols.iter().enumerate() {
+        let kind = if *is_function { "function" } else { "object" };
+        writeln!(
+            assembly,
+            ".globl s{index}\n.type s{index}, %{kind}\n.size s{index}, 8\ns{index}:\n\
+             .symver s{index},{name}@@@{version}"
+        )
+        .expect("text");
         versions.entry(version).or_default();
     }
     let script: String = versions.keys().map(|version| format!("{version} {{}};\n")).collect();
@@ -206,17 +244,16 @@ fn stub(cc: &str, directory: &Path, file: &str, symbols: &[(String, String)]) ->
 }
 
 /// Of each symbol its newest version up to 2.28, if it has one.
-fn old_symbols(symbols: &[(String, String)]) -> Vec<(String, String)> {
-    let mut newest: BTreeMap<&str, ((u32, u32, u32), &str)> = BTreeMap::new();
-    for (name, version) in symbols {
-        if !is_in_libc(name) {
-            continue;
+fn old_symbols(symbols: &[Symbol]) -> Vec<Symbol> {
+    let mut newest: BTreeMap<&str, ((u32, u32, u32), &Symbol)> = BTreeMap::new();
+    for symbol in symbols.iter().filter(|symbol| is_in_libc(&symbol.name)) {
+        let Some(number) = number(&symbol.version) else { continue };
+        let place = newest.get(symbol.name.as_str());
+        if number.1 <= OLDEST_MINOR && place.is_none_or(|&(before, _)| before < number) {
+            newest.insert(&symbol.name, (number, symbol));
         }
-        let Some(number) = number(version).filter(|&(_, minor, _)| minor <= OLDEST_MINOR) else { continue };
-        let place = newest.entry(name).or_insert((number, version));
-        *place = (*place).max((number, version));
     }
-    newest.into_iter().map(|(name, (_, version))| (name.to_owned(), version.to_owned())).collect()
+    newest.into_values().map(|(_, symbol)| symbol.clone()).collect()
 }
 
 /// Whether `libc.so.6` had a symbol of this name, or it is called only if it is there.
@@ -231,12 +268,13 @@ pub fn number(version: &str) -> Option<(u32, u32, u32)> {
     Some((parts.next()??, parts.next()??, parts.next().unwrap_or(Some(0))?))
 }
 
-/// Names and versions that a 64-bit ELF library defines, old versions too; None if it is no such
-/// file.
-fn defined(elf: &[u8]) -> Option<Vec<(String, String)>> {
+/// What a 64-bit ELF library defines, old versions too; None if it is no such file.
+fn defined(elf: &[u8]) -> Option<Vec<Symbol>> {
     const DYNAMIC_SYMBOLS: u64 = 11;
     const VERSIONS_DEFINED: u64 = 0x6fff_fffd;
     const VERSIONS_OF_SYMBOLS: u64 = 0x6fff_ffff;
+    const FUNCTION: u8 = 2;
+    const CHOSEN_FUNCTION: u8 = 10;
     let number = |at: usize, bytes: usize| -> Option<u64> {
         let little = elf.get(at..at + bytes)?;
         Some(little.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte)))
@@ -276,7 +314,9 @@ fn defined(elf: &[u8]) -> Option<Vec<(String, String)>> {
         // Neither a reference nor the name of a version.
         let is_defined = !matches!(word(symbol + 6, 2)?, 0 | 0xfff1);
         if let (true, Some(version)) = (is_defined, version) {
-            found.push((text(strings + word(symbol, 4)?)?, version.clone()));
+            let name = text(strings + word(symbol, 4)?)?;
+            let is_function = matches!(elf.get(symbol + 4)? & 0xf, FUNCTION | CHOSEN_FUNCTION);
+            found.push(Symbol { name, version: version.clone(), is_function });
         }
     }
     Some(found)
@@ -310,13 +350,15 @@ fn run(command: &mut Command) -> Result<()> {
 mod tests {
     use super::*;
 
-    fn owned(symbols: &[(&str, &str)]) -> Vec<(String, String)> {
-        symbols.iter().map(|&(name, version)| (name.to_owned(), version.to_owned())).collect()
+    fn functions(symbols: &[(&str, &str)]) -> Vec<Symbol> {
+        let one = |&(name, version): &(&str, &str)| (name.to_owned(), version.to_owned());
+        let symbols = symbols.iter().map(one);
+        symbols.map(|(name, version)| Symbol { name, version, is_function: true }).collect()
     }
 
     #[test]
     fn of_each_symbol_the_newest_old_version_is_taken() {
-        let new = owned(&[
+        let new = functions(&[
             ("memcpy", "GLIBC_2.14"),
             ("memcpy", "GLIBC_2.2.5"),
             ("pthread_create", "GLIBC_2.34"),
@@ -327,7 +369,7 @@ mod tests {
             ("timer_create", "GLIBC_2.3.3"),
         ]);
         let expected = [("memcpy", "GLIBC_2.14"), ("pthread_create", "GLIBC_2.2.5"), ("statx", "GLIBC_2.28")];
-        assert_eq!(old_symbols(&new), owned(&expected));
+        assert_eq!(old_symbols(&new), functions(&expected));
     }
 
     #[test]
@@ -344,7 +386,12 @@ mod tests {
     fn the_c_library_of_this_machine_can_be_read() {
         let path = library("cc", "libc.so.6").unwrap().unwrap();
         let symbols = defined(&std::fs::read(path).unwrap()).unwrap();
-        assert!(symbols.iter().any(|(name, version)| name == "malloc" && number(version).is_some()));
+        let is_function = |name: &str| {
+            let found = symbols.iter().find(|symbol| symbol.name == name).unwrap();
+            assert!(number(&found.version).is_some());
+            found.is_function
+        };
+        assert!(is_function("malloc") && is_function("strlen") && !is_function("environ"));
         assert_eq!(defined(b"no library"), None);
     }
 }

@@ -193,7 +193,7 @@ impl Library {
             );
         }
         let prefix = folder.join("uslab");
-        capi::stage(&root, &archive, &prefix, env!("CARGO_PKG_VERSION"))?;
+        capi::stage(&root, &archive, &prefix, env!("CARGO_PKG_VERSION"), &capi::HOST)?;
         Ok(Self { include: prefix.join("include"), lib: prefix.join("lib") })
     }
 }
