@@ -56,47 +56,33 @@ HIDDEN int fstat64(int fd, void *to) { return syscall(SYS_fstat, fd, to); }
     HIDDEN result name parameters {                                       \
         return shared_##name ? shared_##name arguments : otherwise;       \
     }
-<<<<<<< HEAD
-/* EAGAIN, ESRCH, EINVAL, ENOSYS. */
 IF_THERE(FIRST, int, pthread_create, (void *a, void *b, void *c, void *d), (a, b, c, d), 11)
 IF_THERE(FIRST, int, pthread_detach, (void *a), (a), 3)
 IF_THERE(FIRST, int, pthread_attr_setstacksize, (void *a, unsigned long b), (a, b), 22)
 IF_THERE(FIRST, int, pthread_sigmask, (int a, void *b, void *c), (a, b, c), 38)
 IF_THERE(SINCE_2_3_4, int, pthread_setaffinity_np, (void *a, unsigned long b, void *c), (a, b, c), 38)
+IF_THERE(FIRST, int, pthread_key_create, (void *a, void *b), (a, b), 11)
+IF_THERE(FIRST, int, pthread_key_delete, (unsigned a), (a), 22)
+IF_THERE(FIRST, int, pthread_setspecific, (unsigned a, void *b), (a, b), 22)
+IF_THERE(FIRST, void *, pthread_getspecific, (unsigned a), (a), 0)
 IF_THERE(FIRST, void *, dlsym, (void *a, void *b), (a, b), 0)
 IF_THERE(FIRST, int, dladdr, (void *a, void *b), (a, b), 0)
 "#;
 
 /// The functions of libpthread and libdl that are linked in.
-const IF_THERE: [&str; 7] = [
+const IF_THERE: &[&str] = &[
     "pthread_create",
     "pthread_detach",
     "pthread_attr_setstacksize",
     "pthread_sigmask",
     "pthread_setaffinity_np",
-=======
-/* EAGAIN, EINVAL, ENOSYS. */
-IF_THERE(int, pthread_create, (void *a, void *b, void *c, void *d), (a, b, c, d), 11)
-IF_THERE(int, pthread_attr_setstacksize, (void *a, unsigned long b), (a, b), 22)
-IF_THERE(int, pthread_sigmask, (int a, void *b, void *c), (a, b, c), 38)
-IF_THERE(int, pthread_key_create, (void *a, void *b), (a, b), 11)
-IF_THERE(int, pthread_key_delete, (unsigned a), (a), 22)
-IF_THERE(int, pthread_setspecific, (unsigned a, void *b), (a, b), 22)
-IF_THERE(void *, pthread_getspecific, (unsigned a), (a), 0)
-IF_THERE(void *, dlsym, (void *a, void *b), (a, b), 0)
-IF_THERE(int, dladdr, (void *a, void *b), (a, b), 0)
-"#;
-
-/// The functions of libpthread and libdl that are linked in.
-const IF_THERE: &[&str] = &[
-    "pthread_create",
-    "pthread_attr_setstacksize",
-    "pthread_sigmask",
     "pthread_key_create",
     "pthread_key_delete",
     "pthread_setspecific",
     "pthread_getspecific",
->>>>>>> libc
+    "dlsym",
+    "dladdr",
+];
     "dlsym",
     "dladdr",
 ];
