@@ -56,6 +56,7 @@ HIDDEN int fstat64(int fd, void *to) { return syscall(SYS_fstat, fd, to); }
     HIDDEN result name parameters {                                       \
         return shared_##name ? shared_##name arguments : otherwise;       \
     }
+/* EAGAIN, ESRCH, EINVAL, ENOSYS. */
 IF_THERE(FIRST, int, pthread_create, (void *a, void *b, void *c, void *d), (a, b, c, d), 11)
 IF_THERE(FIRST, int, pthread_detach, (void *a), (a), 3)
 IF_THERE(FIRST, int, pthread_attr_setstacksize, (void *a, unsigned long b), (a, b), 22)
@@ -80,9 +81,6 @@ const IF_THERE: &[&str] = &[
     "pthread_key_delete",
     "pthread_setspecific",
     "pthread_getspecific",
-    "dlsym",
-    "dladdr",
-];
     "dlsym",
     "dladdr",
 ];
