@@ -1,7 +1,7 @@
 //! `cargo xtask musl`: everything that is built, for musl, and its tests there.
 //!
 //! ```text
-//!   cargo test -p uslab                  the library, static test programs
+//!   cargo test -p uslab                  the library, in static test programs
 //!   bin/uslab                            the command, static
 //!   lib/libuslab_malloc.so               the preload library: the conformance program runs on it
 //!   lib/libuslab.{so,a}, include/        the C interface: its programs, linked both ways
@@ -26,6 +26,9 @@ pub const TARGET: &str = "x86_64-unknown-linux-musl";
 const CC: &str = "musl-gcc";
 /// Programs of `tests/capi` that need neither C++ nor another library.
 const C_PROGRAMS: [&str; 7] = ["caches", "memory", "reclaim", "sources", "arguments", "endings", "forks"];
+/// Tests of the library that ask something of the C library. The others test the same code as on
+/// glibc in locked mode, and take minutes.
+const LIBRARY_TESTS: [&str; 7] = ["destroy", "fork", "limits", "many", "misuse", "sources", "threads"];
 /// Checks that musl fails by itself: it runs no `.preinit_array`, and `dlclose` unloads nothing.
 /// And those that start through the shell of this system, which is another C library's program.
 const NOT_ON_MUSL: [&str; 4] = ["before_main", "after_main", "loaded_libraries", "in_4_gib"];
@@ -117,7 +120,11 @@ impl Musl<'_> {
     }
 
     fn test_library(&self) -> Result<()> {
-        workspace::check(&mut self.cargo(&["test", "-p", "uslab", "--lib", "--tests"], false))
+        let mut tests = self.cargo(&["test", "-p", "uslab", "--lib"], false);
+        LIBRARY_TESTS.iter().for_each(|name| {
+            tests.args(["--test", name]);
+        });
+        workspace::check(&mut tests)
     }
 
     /// The conformance program of the tests, compiled for musl and run by the static command.
