@@ -16,13 +16,13 @@ use core::ptr;
 /// function is the end of a slow path, and says to the one of [`serve`], [`serve_zeroed`] and
 /// [`serve_resized`] whether that is the program.
 pub trait Caller {
-    /// The end of [`malloc_for`]: [`serve`], or [`tend_and_serve`].
+    /// The end of [`super::malloc_for`]: [`serve`], or [`tend_and_serve`].
     extern "C" fn serve(size: usize) -> *mut u8;
 
-    /// The end of [`zeroed_for`].
+    /// The end of [`super::zeroed_for`].
     extern "C" fn serve_zeroed(size: usize) -> *mut u8;
 
-    /// The end of [`realloc_for`].
+    /// The end of [`super::realloc_for`].
     ///
     /// # Safety
     /// As [`serve_resized`].
@@ -106,7 +106,7 @@ fn serve_for(size: usize, is_program: impl FnOnce() -> bool) -> *mut u8 {
     if is_program() { tend_and_serve(size) } else { serve(size) }
 }
 
-/// [`zeroed_for`] where the fast path has nothing. `is_program` returns whether the background
+/// [`super::zeroed_for`] where the fast path has nothing. `is_program` returns whether the background
 /// thread may be started: the caller is the program.
 #[inline]
 pub fn serve_zeroed(size: usize, is_program: impl FnOnce() -> bool) -> *mut u8 {
@@ -129,11 +129,11 @@ pub fn serve_zeroed(size: usize, is_program: impl FnOnce() -> bool) -> *mut u8 {
     object
 }
 
-/// [`realloc_for`] of an object of `old` bytes that cannot simply stay as it is; `is_program` as in
+/// [`super::realloc_for`] of an object of `old` bytes that cannot simply stay as it is; `is_program` as in
 /// [`serve_zeroed`].
 ///
 /// # Safety
-/// As [`realloc`]; `old` must be what may be used at `pointer`, which must not be null.
+/// As [`super::realloc`]; `old` must be what may be used at `pointer`, which must not be null.
 #[inline]
 pub unsafe fn serve_resized(
     pointer: *mut u8,

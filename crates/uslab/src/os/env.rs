@@ -5,7 +5,7 @@
 //!
 //! A program that gained privileges when it was started (set-user-ID, set-group-ID, file
 //! capabilities) was given its environment by a user without them. There only the variables of
-//! [`HARMLESS`] are read; every other one is as good as unset.
+//! `HARMLESS` are read; every other one is as good as unset.
 
 use super::file;
 
