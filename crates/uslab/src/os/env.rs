@@ -65,7 +65,7 @@ unsafe extern "C" {
 }
 
 /// The values of `names`, in their order. Values longer than [`VALUE_BYTES`] are left out, and in a
-/// process with gained privileges every variable but those of [`HARMLESS`].
+/// process with gained privileges every variable but those of `HARMLESS`.
 pub fn lookup<const N: usize>(names: [&str; N]) -> [Option<Value>; N] {
     let mut found = [const { None }; N];
     // SAFETY: `environ` is the C library's own variable; reading the pointer is what every getenv does.

@@ -17,7 +17,7 @@ use super::weak;
 use core::ffi::{c_char, c_int, c_long, c_void};
 use core::ptr;
 
-/// Runs [`pin`] when the object is loaded. Public so that the first use can name it: an archive's
+/// Runs `pin` when the object is loaded. Public so that the first use can name it: an archive's
 /// member that nothing names is not linked.
 #[used]
 #[unsafe(link_section = ".init_array")]
