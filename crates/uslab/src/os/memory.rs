@@ -2,7 +2,7 @@
 
 use super::file::Reader;
 use core::ptr;
-use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 /// Bytes of a system page, read at run time (4, 16 or 64 KiB).
 pub fn page_bytes() -> usize {
@@ -145,16 +145,26 @@ pub unsafe fn move_pages(from: *mut u8, to: *mut u8, bytes: usize) -> bool {
     }
 }
 
-/// Whether the kernel counts every private writable page against a limit (overcommit mode 2), as of start.
-static IS_COMMIT_COUNTED: AtomicBool = AtomicBool::new(false);
+/// How the kernel counts private writable pages, as of the first [`learn_commit_mode`].
+static COMMIT_MODE: AtomicU8 = AtomicU8::new(COMMIT_UNKNOWN);
+const COMMIT_UNKNOWN: u8 = 0;
+/// As limits say that do not bind, or by what is used.
+const COMMIT_LOOSE: u8 = 1;
+/// Every one counts against a limit: overcommit mode 2.
+const COMMIT_STRICT: u8 = 2;
 
-/// Reads the kernel's mode of overcommit. Once, at start: later a descriptor that comes and goes could be
-/// taken for the program's own.
-pub fn init() {
+/// Reads the kernel's mode of overcommit, once. For a thread of the program that makes the heap grow:
+/// not for the start, which most processes of small programs never get beyond, and not for the
+/// background thread, whose descriptors could be taken for the program's own.
+pub fn learn_commit_mode() {
+    if COMMIT_MODE.load(Relaxed) != COMMIT_UNKNOWN {
+        return;
+    }
     let mut mode = [0u8; 1];
     let is_read = Reader::open(c"/proc/sys/vm/overcommit_memory")
         .is_some_and(|mut file| file.read(&mut mode) == mode.len());
-    IS_COMMIT_COUNTED.store(is_read && mode == *b"2", Relaxed);
+    let is_strict = is_read && mode == *b"2";
+    COMMIT_MODE.store(if is_strict { COMMIT_STRICT } else { COMMIT_LOOSE }, Relaxed);
 }
 
 /// Whether a limit counts what is mapped, with or without memory behind it: overcommit mode 2,
@@ -166,5 +176,5 @@ pub fn is_mapping_limited() -> bool {
         let ok = unsafe { libc::getrlimit(resource, &mut limit) } == 0;
         ok && limit.rlim_cur != libc::RLIM_INFINITY
     };
-    IS_COMMIT_COUNTED.load(Relaxed) || is_limited(libc::RLIMIT_AS) || is_limited(libc::RLIMIT_DATA)
+    COMMIT_MODE.load(Relaxed) == COMMIT_STRICT || is_limited(libc::RLIMIT_AS) || is_limited(libc::RLIMIT_DATA)
 }

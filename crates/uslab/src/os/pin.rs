@@ -36,7 +36,6 @@ const DT_FLAGS_1: u64 = 0x6fff_fffb;
 /// Pins this object, if it can be unloaded at all: if it is not the program itself, is not marked
 /// to stay, and there is a loader. musl never unloads.
 extern "C" fn pin() {
-    let Some(dlmopen) = weak::dlmopen() else { return };
     let mut name: *const c_char = ptr::null();
     // SAFETY: `find_own` is called with what it expects, and only until this returns.
     unsafe { libc::dl_iterate_phdr(Some(find_own), (&raw mut name).cast()) };
@@ -44,6 +43,8 @@ extern "C" fn pin() {
     // The program's own is empty.
     if !name.is_null() && unsafe { *name } != 0 {
         let _errno = super::errno::Preserved::new();
+        // SAFETY: the loader calls this function while it loads the object.
+        let Some(dlmopen) = (unsafe { weak::dlmopen() }) else { return };
         let flags = libc::RTLD_NOW | libc::RTLD_NOLOAD | libc::RTLD_NODELETE;
         // SAFETY: as above. The object is loaded, so that nothing is mapped or run; the handle is
         // not needed, and a refusal leaves things as they are.

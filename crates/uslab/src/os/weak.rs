@@ -1,12 +1,14 @@
 //! Functions that not every C library and not every program has: references that may be null.
 //!
-//! A name is looked up by the linker and the loader, when they bind this library, and not by
-//! `dlsym`, which takes the loader's lock and may allocate. A static program has what it links.
+//! A name is looked up by the linker and the loader, when they bind this library. `dlsym` takes the
+//! loader's lock and may allocate: only what runs inside the loader may call it. A static program has
+//! what it links.
 
 use core::ffi::{c_char, c_int, c_long, c_void};
 
 /// `dlmopen`: namespace, file, flags.
 pub type Dlmopen = unsafe extern "C" fn(c_long, *const c_char, c_int) -> *mut c_void;
+type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 
 /// The functions, in the order of the assembly below.
 #[repr(C)]
@@ -14,7 +16,7 @@ struct Functions {
     lock_streams: Option<unsafe extern "C" fn()>,
     unlock_streams: Option<unsafe extern "C" fn()>,
     reset_streams: Option<unsafe extern "C" fn()>,
-    dlmopen: Option<Dlmopen>,
+    dlsym: Option<Dlsym>,
     processor_leaf: Option<unsafe extern "C" fn(u32) -> *const [u32; 8]>,
 }
 
@@ -22,14 +24,14 @@ core::arch::global_asm!(
     ".weak _IO_list_lock",
     ".weak _IO_list_unlock",
     ".weak _IO_list_resetlock",
-    ".weak dlmopen",
+    ".weak dlsym",
     ".weak __x86_get_cpuid_feature_leaf",
     ".pushsection .data.rel.ro.uslab_weak, \"aw\", @progbits",
     ".hidden uslab_weak_functions",
     ".globl uslab_weak_functions",
     ".balign 8",
     "uslab_weak_functions:",
-    ".quad _IO_list_lock, _IO_list_unlock, _IO_list_resetlock, dlmopen",
+    ".quad _IO_list_lock, _IO_list_unlock, _IO_list_resetlock, dlsym",
     ".quad __x86_get_cpuid_feature_leaf",
     ".popsection",
 );
@@ -74,10 +76,16 @@ pub unsafe fn reset_streams() {
     }
 }
 
-/// glibc's `dlmopen`; `None` elsewhere, and in a program without a loader. Not `dlopen`: the preload
-/// library has one of its own.
-pub fn dlmopen() -> Option<Dlmopen> {
-    functions().dlmopen
+/// glibc's `dlmopen`; `None` elsewhere. Not `dlopen`: the preload library has one of its own. Found by
+/// `dlsym`, because linkers warn of static programs that name it.
+///
+/// # Safety
+/// The caller must be called by the loader, which holds its lock for this thread.
+pub unsafe fn dlmopen() -> Option<Dlmopen> {
+    // SAFETY: the name is NUL-terminated.
+    let found = unsafe { functions().dlsym?(libc::RTLD_DEFAULT, c"dlmopen".as_ptr()) };
+    // SAFETY: the function of that name has that type; null is `None`.
+    unsafe { core::mem::transmute::<*mut c_void, Option<Dlmopen>>(found) }
 }
 
 /// ECX of leaf 1 of `cpuid`, with the bits of what the processor has and the system lets it use, as

@@ -65,7 +65,6 @@ pub fn init() -> bool {
     // `base`, which every `free` reads, on one line with the buddy's lock, and each change of pages on
     // another CPU cost every thread a miss (docs/adr/0017).
     core::hint::black_box(&ARENA);
-    memory::init();
     let Some((base, range_bytes)) = choose((&raw const ARENA).addr()) else { return false };
     ARENA.base.store(base, Relaxed);
     ARENA.range_bytes.store(range_bytes, Release);
@@ -107,6 +106,9 @@ pub(super) struct Grown {
 pub(super) fn grow(wanted: usize, least: usize) -> Option<Grown> {
     let bound = chunks_committed();
     let room = (reserved_pages() / CHUNK_PAGES).checked_sub(bound)?;
+    if bound > 0 {
+        memory::learn_commit_mode();
+    }
     let wanted = if ARENA.is_populated.load(Relaxed) { least } else { wanted.max(least) };
     let mut placed = Placed::Refused;
     for count in [wanted, least] {
