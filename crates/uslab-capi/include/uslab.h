@@ -195,7 +195,7 @@ void uslab_free_bulk(size_t n, void *const *objects) USLAB_NOEXCEPT;
 /*
  * A private set of size classes. Its memory is freed one by one, also by uslab_free, or all at once with the heap.
  *
- * A heap costs what it owns, whatever else lives; there may be as many as memory allows.
+ * A heap costs what it owns, whatever else lives. Some 13 million size classes can be in use in all heaps together; beyond that an allocation fails.
  */
 typedef struct uslab_heap uslab_heap;
 
@@ -336,7 +336,7 @@ int uslab_cache_get_stats(const uslab_cache *cache, uslab_cache_stats *out) USLA
 
 /*
  * Calls `visit` for each cache that lives, those of malloc and of heaps among them, with its name and its figures, until it returns something other
- * than 0; returns that, or 0. Two caches may have one name. Name and figures are copies which end with the call: no lock is held in it, and it may do
+ * than 0; the size classes of heaps that have no cache yet are one entry `heap` for each size. It returns that, or 0. Two caches may have one name. Name and figures are copies which end with the call: no lock is held in it, and it may do
  * anything, but must not throw or longjmp. `stats->type_size` is the library's. Caches past the 4096th are left out. EINVAL: no function.
  */
 int uslab_visit_caches(int (*visit)(void *context, const char *name, const uslab_cache_stats *stats), void *context) USLAB_NOEXCEPT;

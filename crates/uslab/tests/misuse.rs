@@ -14,7 +14,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::Output;
 use std::ptr::NonNull;
 use uslab::malloc::{free, free_bulk, malloc, realloc, usable_size};
-use uslab::{CacheBuilder, Flags, RawCache};
+use uslab::{CacheBuilder, Flags, Heap, RawCache};
 
 /// What a child prints before the pointer that it is about to misuse.
 const POINTER: &str = "misused pointer: ";
@@ -196,6 +196,35 @@ fn realloc_of_the_inside_of_an_object() {
         assert_eq!((usable_size(object), usable_size(inside)), (112, 0));
         // SAFETY: the interior pointer is the misuse under test.
         assert!(unsafe { realloc(inside, 100) }.is_null());
+    });
+}
+
+#[test]
+fn the_inside_of_an_object_of_a_heap() {
+    check("the_inside_of_an_object_of_a_heap", "16 bytes inside object", "heap", || {
+        let heap = Heap::new().expect("there is memory");
+        let object = heap.alloc(100, 8).expect("there is memory").as_ptr();
+        let inside = object.wrapping_add(16);
+        announce(inside);
+        // SAFETY: the misuse under test: nothing at the pointer is used before it is recognised.
+        assert!(unsafe { realloc(inside, 500) }.is_null());
+        assert_eq!(usable_size(inside), 0);
+        assert!(usable_size(object) >= 100);
+    });
+}
+
+#[test]
+fn double_free_of_an_object_of_a_heap() {
+    check("double_free_of_an_object_of_a_heap", "double free", "heap", || {
+        let heap = Heap::new().expect("there is memory");
+        let [first, second] = [(); 2].map(|()| heap.alloc(100, 8).expect("there is memory"));
+        announce(first.as_ptr());
+        // SAFETY: from this heap, and the misuse under test; the second object keeps the slab.
+        unsafe {
+            heap.free(first);
+            heap.free(first);
+            heap.free(second);
+        }
     });
 }
 

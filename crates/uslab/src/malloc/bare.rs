@@ -8,7 +8,8 @@
 //!   page map ──▶ face { dummy, id of the class, context } ──▶ Bare { slabs } ──▶ pages
 //! ```
 //!
-//! Then the heap makes a cache, and what is left here is freed to here: these slabs shrink and vanish.
+//! Then the heap makes a cache for later objects. Objects of the bare slabs still go back to them, until
+//! these slabs are empty and go.
 //! There are as many of these as there is memory: they have no id, share their locks, so that a fork
 //! has few to take, and keep no empty slab, so that nothing has to look for one.
 
@@ -19,7 +20,7 @@ use crate::cache::registry::{FIRST_HEAP_ID, HEAP_IDS};
 use crate::os;
 use crate::pages::{self, PAGE_BYTES, Temperature};
 use crate::rseq::Face;
-use crate::slab::{ListsLock, NodeMemory, Slabs};
+use crate::slab::{ListsLock, Misuse, NodeMemory, Slabs};
 use crate::sync::CachePadded;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -118,7 +119,12 @@ impl Bare {
 
     /// Bytes that the object at `pointer` may use; `None` if no object starts there.
     pub fn usable_bytes_of(&self, pointer: *const u8) -> Option<usize> {
-        self.slabs.misuse_of(pointer).is_none().then(|| self.slabs.geometry().object_bytes)
+        self.misuse_of(pointer).is_none().then(|| self.slabs.geometry().object_bytes)
+    }
+
+    /// Why `pointer`, which lies in one of these slabs, cannot be freed, as far as that is known.
+    pub fn misuse_of(&self, pointer: *const u8) -> Option<Misuse> {
+        self.slabs.misuse_of(pointer)
     }
 
     /// Gives back the slabs, with what lives in them, and itself.

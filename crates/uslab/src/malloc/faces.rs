@@ -21,7 +21,7 @@ use core::sync::atomic::{Ordering::Relaxed, Ordering::Release};
 
 /// Faces of an array for each CPU: the array ends with a slot for each, which is no face.
 const FACES_PER_CPU: usize = 4;
-/// But so many at least.
+/// Lower bound of the faces of an array.
 const MIN_FACES: usize = 64;
 /// Faces moved from one store to another at a time.
 const MOVED: usize = 32;

@@ -155,7 +155,11 @@ fn report_unknown(pointer: *const u8, given_to: &str) {
     let Some(page) = pages::page_of(pointer) else {
         return report_misuse(Misuse::Foreign, pointer, given_to);
     };
-    let cache = registry::cache(pages::owner(page).id());
+    let owner = pages::owner(page);
+    if let Some(misuse) = Bare::of(owner).and_then(|bare| bare.misuse_of(pointer)) {
+        return report_misuse(misuse, pointer, bare::NAME);
+    }
+    let cache = registry::cache(owner.id());
     if let Some((cache, misuse)) = cache.and_then(|cache| Some((cache, cache.misuse_of(pointer)?))) {
         return report_misuse(misuse, pointer, cache.name());
     }

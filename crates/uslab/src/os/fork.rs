@@ -1,4 +1,4 @@
-//! Fork handlers, through the C library, and the one lock of its that they take.
+//! Fork handlers, and the one lock of the C library that they take.
 
 use super::weak;
 

@@ -148,14 +148,14 @@ pub unsafe fn move_pages(from: *mut u8, to: *mut u8, bytes: usize) -> bool {
 /// How the kernel counts private writable pages, as of the first [`learn_commit_mode`].
 static COMMIT_MODE: AtomicU8 = AtomicU8::new(COMMIT_UNKNOWN);
 const COMMIT_UNKNOWN: u8 = 0;
-/// As limits say that do not bind, or by what is used.
+/// Modes 0 and 1: address space alone is not counted.
 const COMMIT_LOOSE: u8 = 1;
 /// Every one counts against a limit: overcommit mode 2.
 const COMMIT_STRICT: u8 = 2;
 
-/// Reads the kernel's mode of overcommit, once. For a thread of the program that makes the heap grow:
-/// not for the start, which most processes of small programs never get beyond, and not for the
-/// background thread, whose descriptors could be taken for the program's own.
+/// Reads the kernel's mode of overcommit, once, when the heap grows beyond its first chunks: small
+/// programs never pay for it. Not on the background thread, whose descriptor the program could take
+/// for its own.
 pub fn learn_commit_mode() {
     if COMMIT_MODE.load(Relaxed) != COMMIT_UNKNOWN {
         return;

@@ -43,7 +43,7 @@ pub static THREADS: Threads = Threads {
     _rest: [0; PAGE_BYTES - 16],
 };
 
-/// Whose thread calls.
+/// The process that the calling thread belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Owner {
     /// The process that the library runs in.
@@ -68,7 +68,7 @@ pub fn end_at_once() -> ! {
     unsafe { libc::_exit(127) }
 }
 
-/// Whose thread the caller is, with a system call.
+/// The [`Owner`] of the calling thread; one system call.
 pub fn owner() -> Owner {
     let this = super::file::process_id();
     match THREADS.owner.compare_exchange(0, this, Relaxed, Relaxed) {

@@ -23,7 +23,7 @@ pub const MAX_DATA_BYTES: usize = (1 << 40) - 48 * CHUNK_BYTES;
 /// Smallest range that is worth starting with.
 const MIN_DATA_BYTES: usize = 1 << 30;
 
-/// Tables are mapped in steps of so many bytes, whole pages of every system.
+/// Step in which tables are mapped: a multiple of every system's page.
 const STEP_BYTES: usize = 64 << 10;
 
 const MAX_PAGES: usize = MAX_DATA_BYTES / PAGE_BYTES;

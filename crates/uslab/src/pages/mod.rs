@@ -21,7 +21,8 @@
 //!
 //! A page here is 4 KiB whatever the system's page is; only commit and purge deal in system pages.
 //!
-//! Locks: `CpuPages`, then `Pages`. No system call is made under either but `mmap` when the arena grows.
+//! Locks: `CpuPages`, then `Pages`. System calls under `Pages` are those of growth and of mapping a chunk
+//! again; none is made under `CpuPages`.
 
 pub mod arena;
 pub mod boot;
