@@ -22,6 +22,7 @@ use crate::pages::{self, PAGE_BYTES, Temperature};
 use crate::rseq::Face;
 use crate::slab::{ListsLock, Misuse, NodeMemory, Slabs};
 use crate::sync::CachePadded;
+use core::cell::UnsafeCell;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -48,12 +49,15 @@ pub(super) struct Bare {
     slabs: Slabs,
     /// Allocations so far, or since the class last became busy.
     allocs: AtomicU32,
-    _lists: Lists,
+    lists: UnsafeCell<Lists>,
 }
 
 /// Room for the lists of one node.
 #[repr(align(64))]
 struct Lists(#[allow(dead_code)] [u8; Slabs::node_bytes(1)]);
+
+// SAFETY: `lists` is memory of the slabs, which reach it under its lock; the slabs and the count are `Sync`.
+unsafe impl Sync for Bare {}
 
 impl Bare {
     /// Slabs for `class`, none yet; `None` without memory.
@@ -71,7 +75,7 @@ impl Bare {
         let lock = &LOCKS[(memory as usize >> 6).wrapping_mul(0x9e37_79b9) >> 16 & (LOCKS.len() - 1)];
         // SAFETY: fresh memory of the right size, which stays this one's until `destroy`; the face is its own.
         unsafe {
-            let lists = (&raw mut (*bare.as_ptr())._lists).cast();
+            let lists = UnsafeCell::raw_get(&raw const (*bare.as_ptr()).lists).cast();
             let node = NodeMemory { start: lists, nodes: 1, shared: Some(lock) };
             let slabs = Slabs::new(face, NAME, geometry, Temperature::Hot, None, node);
             (&raw mut (*bare.as_ptr()).slabs).write(slabs);

@@ -120,6 +120,7 @@ pub(super) fn free(page: PageIndex, pointer: *mut u8) {
 
 /// Gives the object `size` bytes where it is, if it can: gives pages back, or takes free ones behind it.
 pub(super) fn resize(pointer: *mut u8, size: usize) -> bool {
+    let _errno = os::errno::Preserved::new();
     let Some(page) = start_of(pointer) else { return false };
     let have = head(page).pages.load(Relaxed) as usize;
     let want = size.div_ceil(PAGE_BYTES);

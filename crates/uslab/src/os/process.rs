@@ -7,7 +7,7 @@
 //! no test on any path. A child that *shares* the memory (`vfork`, `clone(CLONE_VM)`) sees the page
 //! as it is, and another process id.
 //!
-//! With pages of more than 4 KiB the advice is refused, and such a child takes the parent's threads
+//! With pages of more than 4 KiB the advice is not given, and such a child takes the parent's threads
 //! for its own.
 
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering::Relaxed};
@@ -56,9 +56,12 @@ pub enum Owner {
 
 /// At start-up, and in a fork child by its handler: the page is this process's.
 pub fn claim() {
-    // SAFETY: the page is a static of this module's, page-aligned, and valid when wiped. A refusal
-    // leaves it as it is.
-    unsafe { libc::madvise((&raw const THREADS).cast_mut().cast(), PAGE_BYTES, libc::MADV_WIPEONFORK) };
+    // The kernel rounds the length up to its own page: a larger one would take other statics along.
+    if super::memory::page_bytes() == PAGE_BYTES {
+        // SAFETY: the page is a static of this module's, page-aligned, and valid when wiped. A refusal
+        // leaves it as it is.
+        unsafe { libc::madvise((&raw const THREADS).cast_mut().cast(), PAGE_BYTES, libc::MADV_WIPEONFORK) };
+    }
     THREADS.owner.store(super::file::process_id(), Relaxed);
 }
 

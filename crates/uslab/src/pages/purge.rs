@@ -149,8 +149,8 @@ pub enum Locked {
 /// The same for what lies together, in groups of `least_pages`, a power of two up to 64, or of whole system pages.
 fn purge_groups(target_bytes: usize, least_pages: usize, locked: Locked) -> usize {
     let group = (os::memory::page_bytes() / PAGE_BYTES).max(least_pages);
-    let unmap = os::memory::is_mapping_limited();
-    let unmap_clean = unmap && target_bytes == 0;
+    let mut unmap = os::memory::is_mapping_limited();
+    let mut unmap_clean = unmap && target_bytes == 0;
     let (mut purged, mut in_vain) = (0, 0);
     // Each chunk once around at most: with large system pages some dirty pages cannot be purged.
     for _ in 0..arena::chunks_committed() {
@@ -198,7 +198,11 @@ fn purge_groups(target_bytes: usize, least_pages: usize, locked: Locked) -> usiz
             purged += usize::from(dirty) * PAGE_BYTES;
         }
         buddy.publish();
-        if !is_purged && locked == Locked::Stay {
+        if is_whole && !is_unmapped {
+            // What is refused for one chunk (too many mappings) is refused for the others: these are purged.
+            (unmap, unmap_clean) = (false, false);
+        }
+        if !is_purged && dirty > 0 && locked == Locked::Stay {
             break;
         }
     }

@@ -25,10 +25,10 @@ use super::cpu_cache::{Server, held};
 use super::sheaf::{self, Owned};
 use crate::os;
 use crate::rseq::locked::LockedSlot;
-use crate::rseq::{Cpu, Exchanged, Mode, Sheaf, Slot, Which, dummy, is_dummy, mode};
+use crate::rseq::{Cpu, Exchanged, GATE, Mode, Sheaf, Slot, Which, dummy, is_dummy, mode};
 use crate::stats::{self, layout::REASON_NO_MEMBARRIER};
 use crate::sync::in_hand::InHand;
-use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
+use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release, SeqCst};
 
 pub(super) const BOTH: [Which; 2] = [Which::Main, Which::Spare];
 
@@ -188,9 +188,12 @@ impl<'a> Drain<'a> {
     }
 }
 
-/// Puts a main sheaf that sequences may still work on into its slot again, if that has the dummy;
-/// otherwise the sheaf is lost.
+/// Puts a main sheaf that sequences may still work on into its slot again, if that has the dummy and no
+/// fork has hidden what stood there; otherwise the sheaf is lost.
 fn put_back(cache: &CpuCache, slot: &Slot, sheaf: *mut Sheaf) {
+    if GATE.load(SeqCst) != 0 {
+        return;
+    }
     if slot.main.compare_exchange(dummy(), sheaf, Release, Relaxed).is_ok() {
         cache.recount(slot);
     }

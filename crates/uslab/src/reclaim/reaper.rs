@@ -88,7 +88,7 @@ fn start() {
     match os::process::owner() {
         Owner::This => {}
         // A system call made this process, and no handler ran: the threads are not here.
-        Owner::Copied => reset_in_child(),
+        Owner::Copied => begin_anew(),
         // A thread of a `vfork` child ends with it, while its parent would take it for its own.
         Owner::Sharing => return,
     }
@@ -273,7 +273,8 @@ fn pass(bytes: usize) {
     if progress.entries == 0 && pages::is_beyond_soft() {
         SOFT_RESTS_MS.store(os::clock::coarse_ms() + TICK_MS, Relaxed);
     }
-    PASSES.fetch_sub(1, AcqRel);
+    // In a child that a callback forked the count began again at 0.
+    let _ = PASSES.fetch_update(AcqRel, Relaxed, |passes| passes.checked_sub(1));
 }
 
 /// Reclaims `bytes` on a thread of its own; here, if there is no callback to wait for or no thread to be had.
@@ -294,13 +295,18 @@ extern "C" fn one_pass(bytes: *mut c_void) -> *mut c_void {
 /// In a fork child: none of these threads is here, and what they had open is the parent's.
 pub(super) fn reset_in_child() {
     os::process::claim();
-    os::kept::close_in_child();
     if STATE.load(Relaxed) != FORBIDDEN {
         STATE.store(NONE, Relaxed);
     }
     PASSES.store(0, Relaxed);
-    SOFT_RESTS_MS.store(0, Relaxed);
     os::doze::reset_in_child();
+    begin_anew();
+}
+
+/// What is left to forget where the kernel wiped the state of the threads.
+fn begin_anew() {
+    os::kept::close_in_child();
+    SOFT_RESTS_MS.store(0, Relaxed);
 }
 
 #[cfg(test)]

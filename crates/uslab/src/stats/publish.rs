@@ -192,7 +192,8 @@ pub fn publish_in_child() {
 /// `uslab run --stats` waits for the process that it started, and only for that: it names itself in
 /// `USLAB_SNAPSHOT_READER`.
 pub fn finish() {
-    if !PUBLISHED.load(Relaxed) {
+    // A `vfork` child that exits runs in the memory of the process whose figures these are.
+    if !PUBLISHED.load(Relaxed) || header().pid.load(Relaxed) != os::file::process_id() {
         return;
     }
     if READER.load(Relaxed) == os::file::parent_process_id() {

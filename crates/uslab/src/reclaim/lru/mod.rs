@@ -374,13 +374,17 @@ impl<K, V, S> Inner<K, V, S> {
         let mut chain = Chain::new(&self.memory);
         for at in 0..SHARDS {
             match self.lock(at) {
-                Some(mut shard) => shard.take_out_groups(ALL_GROUPS, &mut chain),
+                Some(mut shard) => {
+                    let before = chain.entries;
+                    shard.take_out_groups(ALL_GROUPS, &mut chain);
+                    // At once: a destructor that panics may end this loop.
+                    self.entries.fetch_sub(chain.entries - before, Relaxed);
+                }
                 None => {
                     self.doomed[at].fetch_or(ALL_GROUPS, SeqCst);
                 }
             }
         }
-        self.entries.fetch_sub(chain.entries, Relaxed);
     }
 }
 
