@@ -6,7 +6,8 @@ use uslab_tests::harness::{Mode, Outcome, Program, Scratch};
 
 const OWED: &str = "owed: ";
 
-/// Asks that the line behind each one that the program says is owed is the report, and that there are no others.
+/// Asks that the line behind each one that the program says is owed is the report, and that there
+/// are no others.
 fn expect_reports(outcome: &Outcome) {
     let stderr = outcome.stderr();
     let mut lines = stderr.lines();
@@ -21,7 +22,8 @@ fn expect_reports(outcome: &Outcome) {
     outcome.expect(stderr.contains(OWED), "nothing was misused");
 }
 
-/// Runs `case` twice: the library must report and abort; told to report only, it must report each misuse, and go on.
+/// Runs `case` twice: the library must report and abort; told to report only, it must report each
+/// misuse, and go on.
 fn expect_caught(case: &str, mode: Mode) {
     let scratch = Scratch::new(&format!("free_misuse-{case}"));
     let program = Program::new(compile(&scratch, "free_misuse", &[])).arg(case).limit_s(60);

@@ -1,5 +1,5 @@
-//! Memory that is short of something: locked, limited in what may be mapped, or with other mappings in the
-//! heap's way.
+//! Memory that is short of something: locked, limited in what may be mapped, or with other mappings
+//! in the heap's way.
 
 use crate::{compile, run};
 use uslab_tests::harness::{Mode, Program, Scratch};

@@ -1,4 +1,5 @@
-//! Capacity of sheaves: every cache has its default, and what caches have beyond that follows the memory of slabs.
+//! Capacity of sheaves: every cache has its default, and what caches have beyond that follows the
+//! memory of slabs.
 #![cfg(not(loom))]
 
 #[path = "support/again.rs"]
@@ -62,7 +63,8 @@ fn many_busy_caches_have_sheaves_like_few() {
         around(10);
         let (slow, pairs) = (slow() - before, 10 * 400 * 20 * 16);
         println!("slow paths: {slow} of {pairs} pairs");
-        // In locked mode every call takes its slow path. Drains of idle slots and moves between CPUs cost some.
+        // In locked mode every call takes its slow path. Drains of idle slots and moves between CPUs cost
+        // some.
         assert!(uslab::mode() == Mode::Locked || slow < pairs / 50);
     });
 }

@@ -1,5 +1,6 @@
-//! Random frees, half of them misuse, against an oracle of what is allocated: each misuse that is to be caught at once is reported once, nothing else
-//! is, and what is handed out is aligned, lies over nothing else, and keeps its bytes.
+//! Random frees, half of them misuse, against an oracle of what is allocated: each misuse that is
+//! to be caught at once is reported once, nothing else is, and what is handed out is aligned, lies
+//! over nothing else, and keeps its bytes.
 //!
 //! It runs in a child of its own for each mode, told to report and go on; the reports are counted.
 

@@ -16,7 +16,8 @@ impl Flags {
     pub const HWCACHE_ALIGN: Flags = Flags(1);
     /// Every object comes from and goes to its slab: slow, and exact for debugging.
     pub const NO_CACHING: Flags = Flags(2);
-    /// The objects' memory will not be touched soon (receive buffers, say): leave warm pages to others.
+    /// The objects' memory will not be touched soon (receive buffers, say): leave warm pages to
+    /// others.
     pub const COLD: Flags = Flags(4);
 
     /// Whether all of `other`'s switches are on.
@@ -65,7 +66,8 @@ impl<'a> CacheBuilder<'a> {
         }
     }
 
-    /// Aligns objects to `bytes`, a power of two; 0 is natural alignment (the type's; for raw caches up to 16, by size).
+    /// Aligns objects to `bytes`, a power of two; 0 is natural alignment (the type's; for raw
+    /// caches up to 16, by size).
     pub const fn align(mut self, bytes: usize) -> Self {
         self.align = bytes;
         self
@@ -82,8 +84,8 @@ impl<'a> CacheBuilder<'a> {
         self.flags(Flags::HWCACHE_ALIGN)
     }
 
-    /// A slab holds at least so many objects, if `max_order` allows; 0 is the default, `4 · (log2(cpus) + 2)` and 32 at
-    /// least.
+    /// A slab holds at least so many objects, if `max_order` allows; 0 is the default, `4 ·
+    /// (log2(cpus) + 2)` and 32 at least.
     pub const fn min_objects(mut self, objects: usize) -> Self {
         self.min_objects = objects;
         self
@@ -95,7 +97,8 @@ impl<'a> CacheBuilder<'a> {
         self
     }
 
-    /// A slab takes at most `2^order` pages unless one object needs more; 0 is the default, 3; at most 8.
+    /// A slab takes at most `2^order` pages unless one object needs more; 0 is the default, 3; at
+    /// most 8.
     pub const fn max_order(mut self, order: u32) -> Self {
         self.max_order = order;
         self
@@ -110,14 +113,15 @@ impl<'a> CacheBuilder<'a> {
     /// Runs `construct` once for each object when its slab is made.
     ///
     /// # Safety
-    /// `construct` must not unwind and must not use the cache being built; it is called with fresh memory of the object's size, and
-    /// may be called on any thread.
+    /// `construct` must not unwind and must not use the cache being built; it is called with fresh
+    /// memory of the object's size, and may be called on any thread.
     pub const unsafe fn raw_constructor(mut self, constructor: Constructor) -> Self {
         self.constructor = Some(constructor);
         self
     }
 
-    /// The cache that `place` points to, made for objects of `size` bytes if it is null; `None` without memory.
+    /// The cache that `place` points to, made for objects of `size` bytes if it is null; `None`
+    /// without memory.
     pub(crate) fn make_core(self, size: usize, place: &AtomicPtr<Core>) -> Option<&'static Core> {
         if !start::ensure() {
             return None;
@@ -132,7 +136,8 @@ impl<'a> CacheBuilder<'a> {
         Some(core)
     }
 
-    /// How objects of `size` bytes lie in the slabs of the cache that [`CacheBuilder::make_core`] makes.
+    /// How objects of `size` bytes lie in the slabs of the cache that [`CacheBuilder::make_core`]
+    /// makes.
     pub(crate) fn class_geometry(&self, size: usize) -> Option<Geometry> {
         geometry(self, size, class_align(size)).ok()
     }
@@ -153,8 +158,8 @@ impl<'a> CacheBuilder<'a> {
         Cache::create(&self)
     }
 
-    /// The cache for objects of type `T` that `construct` makes, once each. `T` must not need dropping: objects outlive their
-    /// users and go with their slab, unseen.
+    /// The cache for objects of type `T` that `construct` makes, once each. `T` must not need
+    /// dropping: objects outlive their users and go with their slab, unseen.
     ///
     /// # Errors
     /// As [`CacheBuilder::build_raw`].

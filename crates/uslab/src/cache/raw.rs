@@ -77,11 +77,11 @@ impl fmt::Display for Busy {
 
 impl core::error::Error for Busy {}
 
-/// A cache of objects of one size, chosen at run time. Dropping it destroys it, if no object lives; otherwise it stays, for ever,
-/// because somebody may still free into it.
+/// A cache of objects of one size, chosen at run time. Dropping it destroys it, if no object lives;
+/// otherwise it stays, for ever, because somebody may still free into it.
 ///
-/// All methods may be called from any thread, and in fork children. Like `malloc`, none may be called from a signal handler
-/// that interrupted one.
+/// All methods may be called from any thread, and in fork children. Like `malloc`, none may be
+/// called from a signal handler that interrupted one.
 ///
 /// ```
 /// let cache = uslab::CacheBuilder::new("record").build_raw(48).unwrap();
@@ -120,9 +120,11 @@ impl RawCache {
         Ok(RawCache { slots: core.slots(), core })
     }
 
-    /// An object, uninitialised (or as its last user left it, if the cache has a constructor). `None` if memory is used up.
+    /// An object, uninitialised (or as its last user left it, if the cache has a constructor).
+    /// `None` if memory is used up.
     ///
-    /// Wait-free but for the slow path, about once in sixty calls, which may make system calls and sleep on short locks.
+    /// Wait-free but for the slow path, about once in sixty calls, which may make system calls and
+    /// sleep on short locks.
     #[inline(always)]
     pub fn alloc(&self) -> Option<NonNull<u8>> {
         // SAFETY: the slots are the cache's.
@@ -132,15 +134,16 @@ impl RawCache {
         }
     }
 
-    /// The same, but where memory is used up it is not reclaimed: no callback of a shrinker runs in this call. For callers that hold what
-    /// those may want.
+    /// The same, but where memory is used up it is not reclaimed: no callback of a shrinker runs in
+    /// this call. For callers that hold what those may want.
     pub fn alloc_noreclaim(&self) -> Option<NonNull<u8>> {
         // SAFETY: the slots are the cache's.
         let object = unsafe { rseq::pop(self.slots) };
         NonNull::new(if object.is_null() { self.core.alloc_slow_noreclaim() } else { object })
     }
 
-    /// An object of zeroes. `None` if memory is used up, or if the cache has a constructor, which zeroing would undo.
+    /// An object of zeroes. `None` if memory is used up, or if the cache has a constructor, which
+    /// zeroing would undo.
     #[inline]
     pub fn alloc_zeroed(&self) -> Option<NonNull<u8>> {
         if self.core.is_constructed() {
@@ -155,8 +158,9 @@ impl RawCache {
     /// Takes an object back. Never fails; may do what [`RawCache::alloc`] may.
     ///
     /// # Safety
-    /// It must be an object of this cache that nobody uses. A double free or a foreign pointer is recognised at the latest when it
-    /// gets to its slab, and reported; by default the process then ends.
+    /// It must be an object of this cache that nobody uses. A double free or a foreign pointer is
+    /// recognised at the latest when it gets to its slab, and reported; by default the process
+    /// then ends.
     #[inline(always)]
     pub unsafe fn free(&self, object: NonNull<u8>) {
         // SAFETY: the slots are the cache's; the caller's promise.
@@ -188,7 +192,8 @@ impl RawCache {
         unsafe { self.core.free_bulk(objects) };
     }
 
-    /// A private store of at least `n` objects: so many allocations from it cannot fail. `None` if memory is used up.
+    /// A private store of at least `n` objects: so many allocations from it cannot fail. `None` if
+    /// memory is used up.
     pub fn prefill(&self, n: usize) -> Option<RawPrefilled<'_>> {
         RawPrefilled::new(self.core, n, Reclaim::Yes)
     }
@@ -243,7 +248,8 @@ impl Drop for RawCache {
     }
 }
 
-/// Natural alignment of a raw object: the largest power of two that divides its size, 16 at most, 8 at least.
+/// Natural alignment of a raw object: the largest power of two that divides its size, 16 at most, 8
+/// at least.
 fn natural_align(size: usize) -> usize {
     if size.is_multiple_of(16) { 16 } else { 8 }
 }
@@ -274,9 +280,11 @@ pub(super) fn destroy(core: &'static Core) -> Result<(), Busy> {
 pub(crate) unsafe fn destroy_whole(cores: impl Iterator<Item = &'static Core> + Clone) {
     let mut registry = registry::lock();
     {
-        // A cache that grows may be draining one of these: what it has in hand would come back to slabs that are gone.
+        // A cache that grows may be draining one of these: what it has in hand would come back to slabs
+        // that are gone.
         let _pause = adapt::pause();
-        // SAFETY: the caller's promise; the registry's lock and the pause keep the library's own threads away.
+        // SAFETY: the caller's promise; the registry's lock and the pause keep the library's own threads
+        // away.
         let mut drain = unsafe { Drain::of_unused() };
         cores.clone().for_each(|core| core.cpu.drain_slots(&mut drain));
         drop(drain);

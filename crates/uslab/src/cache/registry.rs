@@ -1,7 +1,9 @@
 //! The registry: which cache has which id.
 //!
-//! The memory of a cache that goes serves the next one. Whoever looks at caches keeps them from going by the lock, or walks without it (`any`): then memory is
-//! not used again before the walk has ended. So what a walk sees is a cache that lives or lived a moment ago, and never another one that is being made.
+//! The memory of a cache that goes serves the next one. Whoever looks at caches keeps them from
+//! going by the lock, or walks without it (`any`): then memory is not used again before the walk
+//! has ended. So what a walk sees is a cache that lives or lived a moment ago, and never another
+//! one that is being made.
 
 use super::body::{Core, Memory, Spare};
 use crate::os::{self, Futex, Guard, Lock};
@@ -16,7 +18,8 @@ use core::sync::atomic::{
 const IDS: usize = 1 << 16;
 /// Page map id of large objects (see `malloc`).
 pub const LARGE_ID: u16 = 1;
-/// First of [`HEAP_IDS`] ids that stand for the size classes of all heaps together: those of their slabs that have no cache.
+/// First of [`HEAP_IDS`] ids that stand for the size classes of all heaps together: those of their
+/// slabs that have no cache.
 pub const FIRST_HEAP_ID: u16 = PLAIN_OWNERS as u16;
 /// As many as there are size classes.
 pub const HEAP_IDS: u16 = 40;
@@ -33,7 +36,8 @@ static USED_IDS: AtomicU32 = AtomicU32::new(FIRST_CACHE_ID as u32);
 /// Caches there are now.
 static CACHES: AtomicU32 = AtomicU32::new(0);
 
-/// Caches of heaps are made as long as there are fewer caches than this: so the rest of the ids is the program's.
+/// Caches of heaps are made as long as there are fewer caches than this: so the rest of the ids is
+/// the program's.
 const HEAP_CACHES_BELOW: u32 = 1 << 15;
 
 /// Whether a heap may have a cache: close, where several ask at once.
@@ -96,12 +100,14 @@ pub(super) fn ids() -> impl Iterator<Item = u16> {
     (FIRST_CACHE_ID as u32..USED_IDS.load(Acquire)).map(|id| id as u16)
 }
 
-/// Calls `visit` for each live cache, under the registry's lock. Caches made meanwhile may be missed.
+/// Calls `visit` for each live cache, under the registry's lock. Caches made meanwhile may be
+/// missed.
 pub fn for_each(visit: impl FnMut(&'static Core)) {
     ids().filter_map(cache).for_each(visit);
 }
 
-/// Whether `check` is true of any cache. Takes no lock: caches may be destroyed meanwhile, also the one that is looked at. `check` must be short and block nowhere.
+/// Whether `check` is true of any cache. Takes no lock: caches may be destroyed meanwhile, also the
+/// one that is looked at. `check` must be short and block nowhere.
 pub(super) fn any(check: impl FnMut(&'static Core) -> bool) -> bool {
     let _walk = Walk::begin();
     ids().filter_map(cache).any(check)
@@ -114,7 +120,8 @@ static PHASE: AtomicU32 = AtomicU32::new(0);
 
 /// Looks for the end of the last walks: they take microseconds, if their threads run.
 const SPINS: u32 = 200;
-/// And then naps of a millisecond: longer than threads are off their CPUs as a rule. For one that stands still, in a debugger, nobody waits for ever.
+/// And then naps of a millisecond: longer than threads are off their CPUs as a rule. For one that
+/// stands still, in a debugger, nobody waits for ever.
 const NAPS: u32 = 20;
 
 /// Keeps the memory of caches that go from being used again.
@@ -152,7 +159,8 @@ fn ended(phase: u32) -> bool {
     }
     let _errno = os::errno::Preserved::new();
     (0..NAPS).any(|_| {
-        // Nobody wakes anybody here: that would be a system call at the end of walks, of which there are many more than new caches.
+        // Nobody wakes anybody here: that would be a system call at the end of walks, of which there are
+        // many more than new caches.
         match walks.load(SeqCst) {
             0 => return true,
             left => Futex::wait_for(walks, left, 1),
@@ -161,13 +169,15 @@ fn ended(phase: u32) -> bool {
     })
 }
 
-/// Whether every walk that could have seen a cache which is gone has ended. Waits a little for those that have not.
+/// Whether every walk that could have seen a cache which is gone has ended. Waits a little for
+/// those that have not.
 fn walks_have_ended(_: &mut Registry) -> bool {
     let phase = PHASE.load(SeqCst);
     if !ended(phase ^ 1) {
         return false;
     }
-    // Walks that begin now find the table as it is. Where some of the other phase stay, it does not begin again.
+    // Walks that begin now find the table as it is. Where some of the other phase stay, it does not
+    // begin again.
     PHASE.store(phase ^ 1, SeqCst);
     ended(phase)
 }
@@ -199,7 +209,8 @@ impl Registry {
         self.mark(id, false);
     }
 
-    /// Memory of a cache that is gone, which nobody looks at any more. None where a walk takes long: the next one can have it.
+    /// Memory of a cache that is gone, which nobody looks at any more. None where a walk takes
+    /// long: the next one can have it.
     pub(super) fn spare_memory(&mut self) -> Option<Memory> {
         if self.spare.is_null() || !walks_have_ended(self) {
             return None;

@@ -1,17 +1,17 @@
 //! Bare slabs: a size class of a heap before it is busy.
 //!
 //! A cache has a slot for each CPU, a barn and an entry in the registry, and to destroy it takes a
-//! barrier: too much for a heap of seven objects. Until a class has served [`BUSY_ALLOCS`] objects it
-//! is slabs alone, behind a face that sends every `free` to them.
+//! barrier: too much for a heap of seven objects. Until a class has served [`BUSY_ALLOCS`] objects
+//! it is slabs alone, behind a face that sends every `free` to them.
 //!
 //! ```text
 //!   page map ──▶ face { dummy, id of the class, context } ──▶ Bare { slabs } ──▶ pages
 //! ```
 //!
-//! Then the heap makes a cache for later objects. Objects of the bare slabs still go back to them, until
-//! these slabs are empty and go.
-//! There are as many of these as there is memory: they have no id, share their locks, so that a fork
-//! has few to take, and keep no empty slab, so that nothing has to look for one.
+//! Then the heap makes a cache for later objects. Objects of the bare slabs still go back to them,
+//! until these slabs are empty and go.
+//! There are as many of these as there is memory: they have no id, share their locks, so that a
+//! fork has few to take, and keep no empty slab, so that nothing has to look for one.
 
 use super::classes::{CLASSES, Class};
 use super::{faces, small};
@@ -26,7 +26,8 @@ use core::cell::UnsafeCell;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-/// Allocations after which a class is busy: what they cost more than from sheaves is about what a cache costs.
+/// Allocations after which a class is busy: what they cost more than from sheaves is about what a
+/// cache costs.
 const BUSY_ALLOCS: u32 = 64;
 
 /// How heaps are called in figures and reports.
@@ -56,7 +57,8 @@ pub(super) struct Bare {
 #[repr(align(64))]
 struct Lists(#[allow(dead_code)] [u8; Slabs::node_bytes(1)]);
 
-// SAFETY: `lists` is memory of the slabs, which reach it under its lock; the slabs and the count are `Sync`.
+// SAFETY: `lists` is memory of the slabs, which reach it under its lock; the slabs and the count
+// are `Sync`.
 unsafe impl Sync for Bare {}
 
 impl Bare {
@@ -73,7 +75,8 @@ impl Bare {
         };
         publish_shared(id, NAME, class.bytes(), &geometry);
         let lock = &LOCKS[(memory as usize >> 6).wrapping_mul(0x9e37_79b9) >> 16 & (LOCKS.len() - 1)];
-        // SAFETY: fresh memory of the right size, which stays this one's until `destroy`; the face is its own.
+        // SAFETY: fresh memory of the right size, which stays this one's until `destroy`; the face is its
+        // own.
         unsafe {
             let lists = UnsafeCell::raw_get(&raw const (*bare.as_ptr()).lists).cast();
             let node = NodeMemory { start: lists, nodes: 1, shared: Some(lock) };

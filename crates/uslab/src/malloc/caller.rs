@@ -106,8 +106,8 @@ fn serve_for(size: usize, is_program: impl FnOnce() -> bool) -> *mut u8 {
     if is_program() { tend_and_serve(size) } else { serve(size) }
 }
 
-/// [`super::zeroed_for`] where the fast path has nothing. `is_program` returns whether the background
-/// thread may be started: the caller is the program.
+/// [`super::zeroed_for`] where the fast path has nothing. `is_program` returns whether the
+/// background thread may be started: the caller is the program.
 #[inline]
 pub fn serve_zeroed(size: usize, is_program: impl FnOnce() -> bool) -> *mut u8 {
     if size <= SMALL_MOST_BYTES {
@@ -129,8 +129,8 @@ pub fn serve_zeroed(size: usize, is_program: impl FnOnce() -> bool) -> *mut u8 {
     object
 }
 
-/// [`super::realloc_for`] of an object of `old` bytes that cannot simply stay as it is; `is_program` as in
-/// [`serve_zeroed`].
+/// [`super::realloc_for`] of an object of `old` bytes that cannot simply stay as it is;
+/// `is_program` as in [`serve_zeroed`].
 ///
 /// # Safety
 /// As [`super::realloc`]; `old` must be what may be used at `pointer`, which must not be null.

@@ -1,8 +1,9 @@
 //! `Heap`: a private set of size classes, destroyed whole.
 //!
-//! A heap's objects are freed one by one like any others (by any `free`), or all at once when the heap
-//! goes. A class of it is bare slabs at first ([`Bare`]), so that small heaps cost little more than
-//! their objects, and gets a cache of its own when it is busy. Large objects are kept in a list.
+//! A heap's objects are freed one by one like any others (by any `free`), or all at once when the
+//! heap goes. A class of it is bare slabs at first ([`Bare`]), so that small heaps cost little more
+//! than their objects, and gets a cache of its own when it is busy. Large objects are kept in a
+//! list.
 
 use super::bare::Bare;
 use super::classes::{CLASSES, Class};
@@ -29,12 +30,14 @@ pub(super) fn unlock_after_fork(child: bool) {
 
 /// A private heap. Dropping it frees everything that was allocated from it.
 ///
-/// Any thread may allocate; what it gave out may be freed with [`Heap::free`] or any `free`, until the heap is dropped.
+/// Any thread may allocate; what it gave out may be freed with [`Heap::free`] or any `free`, until
+/// the heap is dropped.
 ///
-/// A heap costs what it owns: making and dropping one of a few objects takes about a microsecond, whatever else lives. There may be
-/// as many as memory allows: each takes less than a kilobyte, each size class in use as much again, and a slab of 4 KiB at least. A class that
-/// has served 64 objects gets sheaves; at most 32 768 classes of all heaps have them at a time. In all heaps together some 13 million
-/// classes can be in use; beyond that an allocation fails.
+/// A heap costs what it owns: making and dropping one of a few objects takes about a microsecond,
+/// whatever else lives. There may be as many as memory allows: each takes less than a kilobyte,
+/// each size class in use as much again, and a slab of 4 KiB at least. A class that has served 64
+/// objects gets sheaves; at most 32 768 classes of all heaps have them at a time. In all heaps
+/// together some 13 million classes can be in use; beyond that an allocation fails.
 ///
 /// ```
 /// let heap = uslab::Heap::new().unwrap();
@@ -82,7 +85,8 @@ impl Heap {
         unsafe { self.inner.as_ref() }
     }
 
-    /// `size` bytes on a boundary of `align`, uninitialised; `None` if there is no memory or `align` is not a power of two, or beyond 1 GiB.
+    /// `size` bytes on a boundary of `align`, uninitialised; `None` if there is no memory or
+    /// `align` is not a power of two, or beyond 1 GiB.
     pub fn alloc(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
         if !align.is_power_of_two() {
             return None;
@@ -171,8 +175,8 @@ impl Drop for Heap {
         // SAFETY: null or a core.
         let caches = self.inner().caches.iter().filter_map(|place| unsafe { place.load(Acquire).as_ref() });
         if caches.clone().next().is_some() {
-            // SAFETY: the owner that drops the heap promises that its objects are done with: their borrowers hold raw pointers
-            // or the allocator's clones, which borrow the heap.
+            // SAFETY: the owner that drops the heap promises that its objects are done with: their borrowers
+            // hold raw pointers or the allocator's clones, which borrow the heap.
             unsafe { destroy_whole(caches) };
         }
         for bare in self.inner().bare.iter().filter_map(|place| NonNull::new(place.load(Acquire))) {

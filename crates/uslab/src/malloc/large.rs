@@ -1,7 +1,7 @@
 //! Large objects: page runs, described in the descriptor of their first page.
 //!
-//! In the page map the first page of a run has an owner ([`LARGE_ID`]) and the others are nobody's, so that only the pointer that was handed out is
-//! taken back.
+//! In the page map the first page of a run has an owner ([`LARGE_ID`]) and the others are nobody's,
+//! so that only the pointer that was handed out is taken back.
 
 use crate::cache::registry::LARGE_ID;
 use crate::cache::start;
@@ -12,10 +12,12 @@ use crate::slab::{Misuse, report_misuse};
 use crate::stats;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// From this size on moving pages beats copying bytes: a remap costs about as much as copying a few hundred kilobytes.
+/// From this size on moving pages beats copying bytes: a remap costs about as much as copying a few
+/// hundred kilobytes.
 const MOVE_LEAST_BYTES: usize = 1 << 20;
 
-/// Moves that a process makes, at most; afterwards bytes are copied. Each may split a mapping into four.
+/// Moves that a process makes, at most; afterwards bytes are copied. Each may split a mapping into
+/// four.
 const MOVES_MOST: u32 = 4096;
 static MOVES: AtomicU32 = AtomicU32::new(0);
 
@@ -47,7 +49,8 @@ pub(super) fn head(page: PageIndex) -> &'static Head {
     unsafe { &*pages::descriptor(page).cast::<Head>() }
 }
 
-/// `size` bytes on a boundary of `align`; whether they are known to be zero. `None` if there is no room.
+/// `size` bytes on a boundary of `align`; whether they are known to be zero. `None` if there is no
+/// room.
 pub(super) fn alloc(size: usize, align: usize) -> Option<(*mut u8, bool)> {
     alloc_with(size, align, Reclaim::Yes)
 }
@@ -118,7 +121,8 @@ pub(super) fn free(page: PageIndex, pointer: *mut u8) {
     stats::peak::note_system();
 }
 
-/// Gives the object `size` bytes where it is, if it can: gives pages back, or takes free ones behind it.
+/// Gives the object `size` bytes where it is, if it can: gives pages back, or takes free ones
+/// behind it.
 pub(super) fn resize(pointer: *mut u8, size: usize) -> bool {
     let _errno = os::errno::Preserved::new();
     let Some(page) = start_of(pointer) else { return false };
@@ -156,7 +160,8 @@ pub(super) fn move_to(pointer: *mut u8, size: usize) -> Option<*mut u8> {
         return None;
     }
     let (new, _) = alloc(size, CHUNK_PAGES.min(16) * PAGE_BYTES)?;
-    // SAFETY: both are live runs of ours, the new one at least as long and with contents that nobody uses.
+    // SAFETY: both are live runs of ours, the new one at least as long and with contents that nobody
+    // uses.
     if !unsafe { os::memory::move_pages(pointer, new, old) } {
         if let Some(page) = start_of(new) {
             free(page, new);
@@ -171,7 +176,8 @@ pub(super) fn move_to(pointer: *mut u8, size: usize) -> Option<*mut u8> {
     Some(new)
 }
 
-/// Where the run starts that `page`, which no cache owns, lies in. Walks back over the pages before it: for reports only.
+/// Where the run starts that `page`, which no cache owns, lies in. Walks back over the pages before
+/// it: for reports only.
 #[cold]
 pub(super) fn around(page: PageIndex) -> Option<*mut u8> {
     let first = (0..=page.0).rev().map(PageIndex).find(|&first| pages::owner(first) != Face::NOBODY)?;

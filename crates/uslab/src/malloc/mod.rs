@@ -8,9 +8,10 @@
 //!  free(p, size)   ──table──▶ slots ──▶ push                     no look at the page map: the cheap path
 //! ```
 //!
-//! These are the plain functions; the C symbols, [`crate::Uslab`] for Rust and [`crate::Heap`] stand on them. Every
-//! function may be called from any thread, before the C library is set up, in fork children and after `exit` began; none from a
-//! signal handler that may have interrupted one of them.
+//! These are the plain functions; the C symbols, [`crate::Uslab`] for Rust and [`crate::Heap`]
+//! stand on them. Every function may be called from any thread, before the C library is set up, in
+//! fork children and after `exit` began; none from a signal handler that may have interrupted one
+//! of them.
 
 mod allocator;
 mod bare;
@@ -43,7 +44,8 @@ use core::ptr;
 /// Alignment of every result.
 pub const ALIGN: usize = 16;
 
-/// `size` bytes, uninitialised, aligned to 16; null with `errno` ENOMEM if there is no memory. 0 bytes are an object of their own.
+/// `size` bytes, uninitialised, aligned to 16; null with `errno` ENOMEM if there is no memory. 0
+/// bytes are an object of their own.
 #[inline(always)]
 pub fn malloc(size: usize) -> *mut u8 {
     malloc_for::<Anybody>(size)
@@ -75,8 +77,8 @@ extern "C" fn malloc_slow<C: Caller>(size: usize) -> *mut u8 {
     C::serve(size)
 }
 
-/// [`malloc`], but where memory is used up it is not reclaimed: no callback of a shrinker runs in this call. For callers that hold what those may
-/// want.
+/// [`malloc`], but where memory is used up it is not reclaimed: no callback of a shrinker runs in
+/// this call. For callers that hold what those may want.
 pub fn malloc_noreclaim(size: usize) -> *mut u8 {
     aligned_alloc_noreclaim(ALIGN, size)
 }
@@ -103,9 +105,10 @@ fn out_of_memory() -> *mut u8 {
 /// Takes memory back that one of these functions gave out; null is allowed. `errno` is kept.
 ///
 /// # Safety
-/// Nobody may use the memory any more. Reported at once, with the pointer and what it is: a pointer that is none of ours, one to the
-/// inside of an object, and one that was freed twice with no other free or allocation of its size between. A later double free is
-/// reported at the latest when the object gets to its slab. By default the process then ends.
+/// Nobody may use the memory any more. Reported at once, with the pointer and what it is: a pointer
+/// that is none of ours, one to the inside of an object, and one that was freed twice with no other
+/// free or allocation of its size between. A later double free is reported at the latest when the
+/// object gets to its slab. By default the process then ends.
 #[inline(always)]
 pub unsafe fn free(pointer: *mut u8) {
     if let Some(owner) = pages::direct_owner_of(pointer) {
@@ -147,8 +150,8 @@ unsafe extern "C" fn free_slow(pointer: *mut u8) {
     }
 }
 
-/// Reports a pointer at which nothing starts that could be freed. This may be the first call of all, and what to do about misuse is
-/// in the environment: so the library is set up first.
+/// Reports a pointer at which nothing starts that could be freed. This may be the first call of
+/// all, and what to do about misuse is in the environment: so the library is set up first.
 #[cold]
 fn report_unknown(pointer: *const u8, given_to: &str) {
     start::ensure();
@@ -180,12 +183,13 @@ extern "C" fn report_twice(pointer: *mut u8) {
     }
 }
 
-/// As [`free`], for memory of [`malloc`], [`calloc`] or [`realloc`] asked for with this very `size`: does not look the pointer up, nor
-/// test it. For callers whose language says what is freed: Rust.
+/// As [`free`], for memory of [`malloc`], [`calloc`] or [`realloc`] asked for with this very
+/// `size`: does not look the pointer up, nor test it. For callers whose language says what is
+/// freed: Rust.
 ///
 /// # Safety
-/// As [`free`]; a wrong size puts the object into the wrong cache. `pointer` must not be null. Misuse is recognised at the latest when
-/// the object gets to its slab.
+/// As [`free`]; a wrong size puts the object into the wrong cache. `pointer` must not be null.
+/// Misuse is recognised at the latest when the object gets to its slab.
 #[inline(always)]
 pub unsafe fn free_sized(pointer: *mut u8, size: usize) {
     let Some(slots) = small::slots_for(size) else {
@@ -287,7 +291,8 @@ pub fn zeroed_for<C: Caller>(size: usize) -> *mut u8 {
     C::serve_zeroed(size)
 }
 
-/// `size` bytes on a boundary of `align`, which must be a power of two; null with EINVAL or ENOMEM, for alignments beyond 1 GiB as well. Any size is allowed.
+/// `size` bytes on a boundary of `align`, which must be a power of two; null with EINVAL or ENOMEM,
+/// for alignments beyond 1 GiB as well. Any size is allowed.
 #[inline]
 pub fn aligned_alloc(align: usize, size: usize) -> *mut u8 {
     if align <= ALIGN && align.is_power_of_two() {
@@ -308,11 +313,13 @@ extern "C" fn aligned_alloc_slow(align: usize, size: usize) -> *mut u8 {
     large::alloc(size, align).map_or_else(out_of_memory, |(object, _)| object)
 }
 
-/// The memory at `pointer` with a new size, moved if it must be; the old contents up to the smaller size are kept. Null with ENOMEM
-/// leaves the old memory as it was. A null pointer makes this [`malloc`]. Size 0 is a size like any other.
+/// The memory at `pointer` with a new size, moved if it must be; the old contents up to the smaller
+/// size are kept. Null with ENOMEM leaves the old memory as it was. A null pointer makes this
+/// [`malloc`]. Size 0 is a size like any other.
 ///
-/// An object stays where it is while its size class stays the same, so that [`free_sized`] with the last size is right. Large
-/// objects grow into free pages behind them, or are moved page by page instead of byte by byte.
+/// An object stays where it is while its size class stays the same, so that [`free_sized`] with the
+/// last size is right. Large objects grow into free pages behind them, or are moved page by page
+/// instead of byte by byte.
 ///
 /// # Safety
 /// As [`free`], unless null is returned.
@@ -341,15 +348,16 @@ pub unsafe fn realloc_for<C: Caller>(pointer: *mut u8, size: usize) -> *mut u8 {
     unsafe { C::serve_resized(pointer, size, old) }
 }
 
-/// Also of a pointer to the inside of an object: from there more would be copied than the object has.
+/// Also of a pointer to the inside of an object: from there more would be copied than the object
+/// has.
 #[cold]
 fn report_unknown_to_realloc(pointer: *mut u8) -> *mut u8 {
     report_unknown(pointer, "realloc");
     out_of_memory()
 }
 
-/// Bytes that may be used at `pointer`, at least what was asked for; 0 for null, for what is none of ours, and for a pointer to the inside
-/// of an object.
+/// Bytes that may be used at `pointer`, at least what was asked for; 0 for null, for what is none
+/// of ours, and for a pointer to the inside of an object.
 pub fn usable_size(pointer: *const u8) -> usize {
     usable_size_of(pointer).unwrap_or(0)
 }
@@ -366,7 +374,8 @@ fn usable_size_of(pointer: *const u8) -> Option<usize> {
     }
 }
 
-/// Fills all of `objects` with memory of `size` bytes each, or says false, with ENOMEM, and takes none.
+/// Fills all of `objects` with memory of `size` bytes each, or says false, with ENOMEM, and takes
+/// none.
 pub fn malloc_bulk(size: usize, objects: &mut [*mut u8]) -> bool {
     if let Some(class) = Class::of(size) {
         let done = objects.is_empty() || small::alloc_bulk(class, objects);
@@ -411,7 +420,8 @@ pub unsafe fn free_bulk(objects: &[*mut u8]) {
     }
 }
 
-/// Sets the library up, if nothing was allocated yet; false if the address space has no room for it.
+/// Sets the library up, if nothing was allocated yet; false if the address space has no room for
+/// it.
 pub fn start() -> bool {
     start::ensure()
 }

@@ -16,19 +16,20 @@ pub fn page_bytes() -> usize {
 pub enum Placed {
     /// It stands there.
     Mapped,
-    /// Another mapping stands in the way, or the address is none that a program can have; nothing was
-    /// changed.
+    /// Another mapping stands in the way, or the address is none that a program can have; nothing
+    /// was changed.
     Taken,
-    /// A limit forbids it (`RLIMIT_AS`, `RLIMIT_DATA`, `RLIMIT_MEMLOCK`, overcommit); nothing was changed.
+    /// A limit forbids it (`RLIMIT_AS`, `RLIMIT_DATA`, `RLIMIT_MEMLOCK`, overcommit); nothing was
+    /// changed.
     Refused,
 }
 
-/// Maps `bytes` of private anonymous memory at `start`, replacing nothing. With `fixed` 0 the address is a
-/// hint, which the kernel follows where nothing stands in the way.
+/// Maps `bytes` of private anonymous memory at `start`, replacing nothing. With `fixed` 0 the
+/// address is a hint, which the kernel follows where nothing stands in the way.
 fn place(start: usize, bytes: usize, protection: i32, fixed: i32) -> Placed {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | fixed;
-    // SAFETY: a fresh mapping: a hint replaces nothing, nor does MAP_FIXED_NOREPLACE, which kernels before
-    // 4.17 take for a hint.
+    // SAFETY: a fresh mapping: a hint replaces nothing, nor does MAP_FIXED_NOREPLACE, which kernels
+    // before 4.17 take for a hint.
     let address = unsafe { libc::mmap(start as *mut _, bytes, protection, flags, -1, 0) };
     if address == libc::MAP_FAILED {
         return if super::errno::get() == libc::EEXIST { Placed::Taken } else { Placed::Refused };
@@ -41,13 +42,15 @@ fn place(start: usize, bytes: usize, protection: i32, fixed: i32) -> Placed {
     Placed::Taken
 }
 
-/// Maps `bytes` of zeroed memory, readable and writable, at `start`; both must be whole system pages.
+/// Maps `bytes` of zeroed memory, readable and writable, at `start`; both must be whole system
+/// pages.
 ///
 /// Where the mapping meets an earlier one of this function, the kernel makes one mapping of both.
 ///
 /// The kernel is kept from backing the range with huge pages of its own accord
-/// (`transparent_hugepage=always`, the default of some distributions). Parts of one that are given back
-/// stay charged to the process's cgroup until the kernel splits it, which it does when it is short itself.
+/// (`transparent_hugepage=always`, the default of some distributions). Parts of one that are given
+/// back stay charged to the process's cgroup until the kernel splits it, which it does when it is
+/// short itself.
 pub fn map_at(start: usize, bytes: usize) -> Placed {
     let access = libc::PROT_READ | libc::PROT_WRITE;
     let placed = place(start, bytes, access, libc::MAP_FIXED_NOREPLACE);
@@ -61,8 +64,8 @@ pub fn map_at(start: usize, bytes: usize) -> Placed {
 
 /// What [`map_at`] would find at `start`, but for limits on memory.
 ///
-/// By a hint: where the address is outside of a program's ranges, ThreadSanitizer's interceptor would make
-/// of `MAP_FIXED_NOREPLACE` a mapping at address zero.
+/// By a hint: where the address is outside of a program's ranges, ThreadSanitizer's interceptor
+/// would make of `MAP_FIXED_NOREPLACE` a mapping at address zero.
 pub fn look_at(start: usize, bytes: usize) -> Placed {
     let placed = place(start, bytes, libc::PROT_NONE, 0);
     if placed == Placed::Mapped {
@@ -85,8 +88,8 @@ pub fn next_address(bytes: usize) -> Option<usize> {
     Some(address as usize)
 }
 
-/// Whether there is memory behind the page at `start`: in a fresh mapping only where the program asked the
-/// kernel for it beforehand (`mlockall(MCL_FUTURE)`).
+/// Whether there is memory behind the page at `start`: in a fresh mapping only where the program
+/// asked the kernel for it beforehand (`mlockall(MCL_FUTURE)`).
 pub fn is_resident(start: usize) -> bool {
     let mut residence = 0u8;
     // SAFETY: the answer for one page is one byte; an address that is not mapped is an error.
@@ -94,8 +97,8 @@ pub fn is_resident(start: usize) -> bool {
     ok && residence & 1 != 0
 }
 
-/// Unmaps whole system pages, and gives back the memory behind them and what limits counted for them.
-/// False, with nothing changed, where the process has too many mappings to split one.
+/// Unmaps whole system pages, and gives back the memory behind them and what limits counted for
+/// them. False, with nothing changed, where the process has too many mappings to split one.
 ///
 /// # Safety
 /// The library must have mapped `[start, start + bytes)`, and no code may touch it any more.
@@ -105,7 +108,8 @@ pub unsafe fn unmap(start: *mut u8, bytes: usize) -> bool {
 }
 
 /// Gives the memory behind mapped pages back at once; they read as zero afterwards. False, with the
-/// contents left or zeroed in part, where the kernel refuses: pages that `mlock` or `mlockall` locked.
+/// contents left or zeroed in part, where the kernel refuses: pages that `mlock` or `mlockall`
+/// locked.
 ///
 /// MADV_DONTNEED and not MADV_FREE, so that the resident size tells the truth.
 ///
@@ -116,8 +120,8 @@ pub unsafe fn purge(start: *mut u8, bytes: usize) -> bool {
     unsafe { libc::madvise(start.cast(), bytes, libc::MADV_DONTNEED) == 0 }
 }
 
-/// As [`purge`], for locked pages too (Linux 5.18): the range stays locked, and the next touch brings a
-/// locked page.
+/// As [`purge`], for locked pages too (Linux 5.18): the range stays locked, and the next touch
+/// brings a locked page.
 ///
 /// # Safety
 /// As [`purge`].
@@ -128,15 +132,17 @@ pub unsafe fn purge_locked(start: *mut u8, bytes: usize) -> bool {
     unsafe { purge(start, bytes) || libc::madvise(start.cast(), bytes, DONTNEED_LOCKED) == 0 }
 }
 
-/// Moves the pages of `[from, from + bytes)` to `to`, replacing what is mapped there, and leaves zero,
-/// mapped pages at `from`. False, with `from` as it was and `to` zeroed or as it was, where the kernel
-/// cannot (`MREMAP_DONTUNMAP`, Linux 5.7) or the pages are locked: it would unlock those at `from`.
+/// Moves the pages of `[from, from + bytes)` to `to`, replacing what is mapped there, and leaves
+/// zero, mapped pages at `from`. False, with `from` as it was and `to` zeroed or as it was, where
+/// the kernel cannot (`MREMAP_DONTUNMAP`, Linux 5.7) or the pages are locked: it would unlock those
+/// at `from`.
 ///
-/// The old range stays mapped throughout, so that no other mapping of the process can slip into a hole.
+/// The old range stays mapped throughout, so that no other mapping of the process can slip into a
+/// hole.
 ///
 /// # Safety
-/// Both ranges must be whole system pages that the library mapped, not overlap, and nothing may use the
-/// contents of `to`.
+/// Both ranges must be whole system pages that the library mapped, not overlap, and nothing may use
+/// the contents of `to`.
 pub unsafe fn move_pages(from: *mut u8, to: *mut u8, bytes: usize) -> bool {
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
     // SAFETY: the caller's promise.

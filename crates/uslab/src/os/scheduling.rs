@@ -170,7 +170,8 @@ pub(super) fn may_use_one_node_only() -> bool {
     const MEMS_ALLOWED: libc::c_int = 1 << 2;
     const BITS: usize = 1024;
     let (mut nodes, nothing) = ([0u64; BITS / 64], core::ptr::null_mut::<libc::c_int>());
-    // SAFETY: the mask is a place for as many bits as are named; the kernel refuses if it has more nodes.
+    // SAFETY: the mask is a place for as many bits as are named; the kernel refuses if it has more
+    // nodes.
     let result = !is_filtered()
         && unsafe {
             libc::syscall(libc::SYS_get_mempolicy, nothing, nodes.as_mut_ptr(), BITS, nothing, MEMS_ALLOWED)

@@ -64,7 +64,8 @@ fn the_machine_has_cpus_and_nodes() {
     assert!(cpu::nodes() >= 1);
 }
 
-/// Fresh memory of the test's own. Other tests map as well, so that a free place may be taken meanwhile.
+/// Fresh memory of the test's own. Other tests map as well, so that a free place may be taken
+/// meanwhile.
 fn mapped(bytes: usize) -> *mut u8 {
     let place = (0..100).find_map(|_| {
         let start = memory::next_address(bytes)?;

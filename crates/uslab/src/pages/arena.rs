@@ -1,9 +1,9 @@
 //! The arena: one range of addresses, its metadata beside it, and the page map.
 //!
 //! The place is decided once, in [`init`]; chunks are mapped in order, so that one bound says which
-//! addresses are ours. Only that bound moves, upwards, under the buddy's lock. Where another mapping of
-//! the process stands in the way, its chunks are *absent*: within the bound, no memory of ours, and in the
-//! page map nobody's.
+//! addresses are ours. Only that bound moves, upwards, under the buddy's lock. Where another
+//! mapping of the process stands in the way, its chunks are *absent*: within the bound, no memory
+//! of ours, and in the page map nobody's.
 
 use super::chunk::Chunk;
 use super::layout::{BOOT_BELOW, CHUNKS_BELOW, DESCRIPTORS_BELOW, Entry, MAP_BYTES, Table, choose};
@@ -27,8 +27,8 @@ impl PageIndex {
     }
 }
 
-/// Chunks that a step of growth skips, at most, to get past mappings of the process: 64 GiB of addresses,
-/// whose part of the page map takes 128 MiB.
+/// Chunks that a step of growth skips, at most, to get past mappings of the process: 64 GiB of
+/// addresses, whose part of the page map takes 128 MiB.
 const MAX_GAP_CHUNKS: usize = (64 << 30) / CHUNK_BYTES;
 
 /// What `free` reads stands together on one line, and not at its start: see [`Slot`].
@@ -37,7 +37,8 @@ struct Arena {
     /// Bytes from `base` that chunks may come to lie in.
     range_bytes: AtomicUsize,
     base: AtomicUsize,
-    /// The bound: bytes from `base` that are mapped, absent, or were mapped; 0 until there is a chunk.
+    /// The bound: bytes from `base` that are mapped, absent, or were mapped; 0 until there is a
+    /// chunk.
     committed_bytes: AtomicUsize,
     /// Bytes of chunks that are mapped. Under the buddy's lock, like the tables.
     mapped_bytes: AtomicUsize,
@@ -61,9 +62,9 @@ static ARENA: Arena = Arena {
 
 /// Chooses the arena's place. False if there is none.
 pub fn init() -> bool {
-    // An address that escapes keeps the compiler from making a static of each field. Then the linker put
-    // `base`, which every `free` reads, on one line with the buddy's lock, and each change of pages on
-    // another CPU cost every thread a miss (docs/adr/0017).
+    // An address that escapes keeps the compiler from making a static of each field. Then the linker
+    // put `base`, which every `free` reads, on one line with the buddy's lock, and each change of
+    // pages on another CPU cost every thread a miss (docs/adr/0017).
     core::hint::black_box(&ARENA);
     let Some((base, range_bytes)) = choose((&raw const ARENA).addr()) else { return false };
     ARENA.base.store(base, Relaxed);
@@ -98,11 +99,12 @@ pub(super) struct Grown {
     pub count: usize,
 }
 
-/// Maps `wanted` chunks behind the bound, or `least` where so many are refused; `None` if those are, too.
+/// Maps `wanted` chunks behind the bound, or `least` where so many are refused; `None` if those
+/// are, too.
 ///
 /// Where the kernel brings the memory at once, only `least` are mapped.
-/// Where other mappings stand in the way, the chunks up to behind them become absent. Under the buddy's
-/// lock, as all that maps or unmaps chunks.
+/// Where other mappings stand in the way, the chunks up to behind them become absent. Under the
+/// buddy's lock, as all that maps or unmaps chunks.
 pub(super) fn grow(wanted: usize, least: usize) -> Option<Grown> {
     let bound = chunks_committed();
     let room = (reserved_pages() / CHUNK_PAGES).checked_sub(bound)?;
@@ -134,7 +136,8 @@ pub(super) fn grow(wanted: usize, least: usize) -> Option<Grown> {
     None
 }
 
-/// Maps `count` chunks from `first` on, which lies at or behind the bound, and moves the bound to their end.
+/// Maps `count` chunks from `first` on, which lies at or behind the bound, and moves the bound to
+/// their end.
 fn commit(first: usize, count: usize) -> Placed {
     let (bound, end) = (chunks_committed(), first + count);
     let placed = map_chunks(first, count);
@@ -170,7 +173,8 @@ fn count_mapped(change: impl Fn(usize, usize) -> usize, count: usize) {
     stats::header().committed_bytes.store(mapped_bytes as u64, Relaxed);
 }
 
-/// Maps `count` chunks from `first` on, of which none is mapped. They read as zero. Under the buddy's lock.
+/// Maps `count` chunks from `first` on, of which none is mapped. They read as zero. Under the
+/// buddy's lock.
 pub(super) fn map_chunks(first: usize, count: usize) -> Placed {
     let placed = memory::map_at(address_of_chunk(first), count * CHUNK_BYTES);
     if placed == Placed::Mapped {
@@ -184,7 +188,8 @@ pub(super) fn note_unmapped(count: usize) {
     count_mapped(usize::wrapping_sub, count);
 }
 
-/// Unmaps the memory of `count` chunks from `first` on; false, with nothing changed, if that is refused.
+/// Unmaps the memory of `count` chunks from `first` on; false, with nothing changed, if that is
+/// refused.
 ///
 /// # Safety
 /// The chunks must be mapped and all of their pages the caller's.
@@ -207,7 +212,8 @@ unsafe fn unmap_chunks(first: usize, count: usize) {
 /// The chunk descriptor of chunk `index`.
 ///
 /// # Safety
-/// The chunk must be within the bound, and the caller must hold the buddy's lock while it uses the pointer.
+/// The chunk must be within the bound, and the caller must hold the buddy's lock while it uses the
+/// pointer.
 pub(super) unsafe fn chunk(index: usize) -> *mut Chunk {
     // SAFETY: the caller's promise keeps the index within the mapped part of the table.
     unsafe { &raw mut (*chunk_entry(index)).chunk }
@@ -220,9 +226,11 @@ unsafe fn chunk_entry(index: usize) -> *mut Entry {
     unsafe { ((ARENA.base.load(Relaxed) - CHUNKS_BELOW) as *mut Entry).add(index) }
 }
 
-/// Whether chunk `index` must stay mapped for ever; see [`keep_mapped`]. The chunk must be within the bound.
+/// Whether chunk `index` must stay mapped for ever; see [`keep_mapped`]. The chunk must be within
+/// the bound.
 fn is_pinned(index: usize) -> &'static AtomicBool {
-    // SAFETY: the table of chunks within the bound is mapped for ever; this part of it is always atomic.
+    // SAFETY: the table of chunks within the bound is mapped for ever; this part of it is always
+    // atomic.
     unsafe { &(*chunk_entry(index)).is_pinned }
 }
 
@@ -231,9 +239,9 @@ pub(super) fn may_be_unmapped(index: usize) -> bool {
     !is_pinned(index).load(Relaxed)
 }
 
-/// Keeps the chunk of a page mapped for ever, so that threads without a lock may look at what was there: they
-/// find zeroes at worst. The page must be the caller's, and in use: so its chunk is not about to be unmapped,
-/// and the free that makes this possible comes later, by the buddy's lock.
+/// Keeps the chunk of a page mapped for ever, so that threads without a lock may look at what was
+/// there: they find zeroes at worst. The page must be the caller's, and in use: so its chunk is not
+/// about to be unmapped, and the free that makes this possible comes later, by the buddy's lock.
 pub fn keep_mapped(page: PageIndex) {
     let is_pinned = is_pinned(page.0 as usize / CHUNK_PAGES);
     // A look first: most often nothing is to be written.
@@ -255,10 +263,11 @@ pub fn page_of(pointer: *const u8) -> Option<PageIndex> {
 
 /// As [`page_of`], for a caller that takes `None` as the last word on a pointer.
 ///
-/// A thread that got the pointer by synchronization has the bound of that time as well: growth stores the
-/// bound before it releases the buddy's lock, under which the page was handed out, and the bound never
-/// falls, so that coherence alone rules out an older value. A thread that got it through a mere dependency
-/// (a load of the pointer itself) may have loaded the bound before it on aarch64; the fence orders the two.
+/// A thread that got the pointer by synchronization has the bound of that time as well: growth
+/// stores the bound before it releases the buddy's lock, under which the page was handed out, and
+/// the bound never falls, so that coherence alone rules out an older value. A thread that got it
+/// through a mere dependency (a load of the pointer itself) may have loaded the bound before it on
+/// aarch64; the fence orders the two.
 #[inline]
 pub fn page_of_any(pointer: *const u8) -> Option<PageIndex> {
     page_of(pointer).or_else(|| {
@@ -269,9 +278,10 @@ pub fn page_of_any(pointer: *const u8) -> Option<PageIndex> {
 
 /// Whose page `pointer` lies in, if it lies within the bound; what the fast path of `free` asks.
 ///
-/// Every entry within the bound holds a face. The bound is stored (release) after the entries below it, and
-/// the load of an entry depends on no more than the pointer: an entry as old as the zeroes of a fresh table
-/// cannot be read by a thread that got the pointer by synchronization (see [`page_of_any`]).
+/// Every entry within the bound holds a face. The bound is stored (release) after the entries below
+/// it, and the load of an entry depends on no more than the pointer: an entry as old as the zeroes
+/// of a fresh table cannot be read by a thread that got the pointer by synchronization (see
+/// [`page_of_any`]).
 #[inline(always)]
 pub fn direct_owner_of(pointer: *const u8) -> Option<Face> {
     let base = ARENA.base.load(Relaxed);
@@ -280,7 +290,8 @@ pub fn direct_owner_of(pointer: *const u8) -> Option<Face> {
         return None;
     }
     let map = base.wrapping_sub(MAP_BYTES) as *const AtomicPtr<Slot>;
-    // SAFETY: the map ends at `base`; within the bound it is mapped for ever, and its entries are faces.
+    // SAFETY: the map ends at `base`; within the bound it is mapped for ever, and its entries are
+    // faces.
     Some(unsafe { Face::of_slots((*map.add(offset >> PAGE_SHIFT)).load(Relaxed)) })
 }
 
@@ -318,7 +329,8 @@ pub fn set_owner(first: PageIndex, pages: usize, owner: Face) {
     }
 }
 
-/// Makes a page nobody's if it is `owner`'s; says whether it was. Of several that try, one succeeds.
+/// Makes a page nobody's if it is `owner`'s; says whether it was. Of several that try, one
+/// succeeds.
 pub fn clear_owner(page: PageIndex, owner: Face) -> bool {
     entry(page).compare_exchange(owner.slots(), Face::NOBODY.slots(), AcqRel, Relaxed).is_ok()
 }
@@ -329,8 +341,8 @@ pub fn descriptor(page: PageIndex) -> *mut u8 {
     (ARENA.base.load(Relaxed).wrapping_sub(DESCRIPTORS_BELOW) + page.0 as usize * DESCRIPTOR_BYTES) as *mut u8
 }
 
-/// Gives the memory behind the descriptors of `pages` pages back, where they are whole system pages; they read as zero afterwards. The
-/// caller must have claimed the pages.
+/// Gives the memory behind the descriptors of `pages` pages back, where they are whole system
+/// pages; they read as zero afterwards. The caller must have claimed the pages.
 pub(super) fn purge_descriptors(first: PageIndex, pages: usize) {
     let page = os::memory::page_bytes();
     let (start, bytes) = (descriptor(first), pages * DESCRIPTOR_BYTES);

@@ -1,8 +1,8 @@
 //! The buddy: finds runs of pages in the chunks, fullest chunk first.
 //!
-//! Chunks with free pages stand in one of 10 × 10 lists: by level (how full: 0 fullest … 7, 8 = wholly free, 9 = so and not mapped) and
-//! by the largest order that fits. A word a level says which lists are not empty, so that the fullest chunk with room is found by looking
-//! at ten words.
+//! Chunks with free pages stand in one of 10 × 10 lists: by level (how full: 0 fullest … 7, 8 =
+//! wholly free, 9 = so and not mapped) and by the largest order that fits. A word a level says
+//! which lists are not empty, so that the fullest chunk with room is found by looking at ten words.
 //!
 //! ```text
 //!  level 0  ▓▓▓▓▓▓▓░   order 0 ▶ chunk ▶ chunk    order 1 ▶ chunk   …
@@ -31,7 +31,8 @@ const ORDERS: usize = MAX_ORDER as usize + 1;
 /// Growth step in chunks, at most: 64 MiB of address space, no memory yet.
 const GROW_MOST: usize = 32;
 
-/// Alignments beyond 1 GiB, the largest page of x86-64, are refused: the arena grows up to the boundary, and its page map with it.
+/// Alignments beyond 1 GiB, the largest page of x86-64, are refused: the arena grows up to the
+/// boundary, and its page map with it.
 const ALIGN_MOST_ORDER: u32 = 18;
 
 const NO_LIMIT: usize = usize::MAX;
@@ -45,7 +46,8 @@ pub(super) struct Buddy {
     pub locked_pages: usize,
     /// Pages handed out.
     used_pages: usize,
-    /// Pages that may be held, with [`NO_LIMIT`] for none: beyond `soft_pages` the background is told, beyond `hard_pages` nothing is handed out.
+    /// Pages that may be held, with [`NO_LIMIT`] for none: beyond `soft_pages` the background is
+    /// told, beyond `hard_pages` nothing is handed out.
     soft_pages: usize,
     hard_pages: usize,
     /// The background was told, and has not looked yet.
@@ -88,7 +90,8 @@ pub fn set_limits(soft_bytes: usize, hard_bytes: usize) {
     SOFT_PAGES.store(buddy.soft_pages, Relaxed);
 }
 
-/// The soft limit, in bytes, if there is one. From now on the background is told again when it is exceeded.
+/// The soft limit, in bytes, if there is one. From now on the background is told again when it is
+/// exceeded.
 pub fn soft_limit_bytes() -> Option<usize> {
     let mut buddy = BUDDY.lock();
     buddy.told = false;
@@ -105,7 +108,8 @@ pub fn is_beyond_soft() -> bool {
     held_bytes() / PAGE_BYTES > SOFT_PAGES.load(Relaxed)
 }
 
-/// Bytes of pages in use and of free ones with memory behind them: what limits count. Takes no lock.
+/// Bytes of pages in use and of free ones with memory behind them: what limits count. Takes no
+/// lock.
 pub fn held_bytes() -> usize {
     let header = stats::header();
     (header.used_bytes.load(Relaxed) + header.dirty_bytes.load(Relaxed)) as usize
@@ -127,7 +131,8 @@ impl Buddy {
         pages <= self.hard_pages && pages <= arena::reserved_pages() && align_order <= ALIGN_MOST_ORDER
     }
 
-    /// A run of `pages` pages on a boundary of `2^align_order` pages; `None` if the arena is used up, or the hard limit in the way.
+    /// A run of `pages` pages on a boundary of `2^align_order` pages; `None` if the arena is used
+    /// up, or the hard limit in the way.
     pub fn alloc(&mut self, pages: usize, align_order: u32) -> Option<Run> {
         // Not the last word: what is free may have memory already, and then costs none.
         if !self.is_possible(pages, align_order) {
@@ -169,7 +174,8 @@ impl Buddy {
         })
     }
 
-    /// A run that starts on a chunk: wholly free chunks in a row, and the tail of the last one stays free.
+    /// A run that starts on a chunk: wholly free chunks in a row, and the tail of the last one
+    /// stays free.
     fn alloc_chunks(&mut self, pages: usize, align_order: u32) -> Option<Run> {
         let count = pages.div_ceil(CHUNK_PAGES);
         let align_chunks = 1 << align_order.saturating_sub(MAX_ORDER);
@@ -191,8 +197,8 @@ impl Buddy {
         Some(Run { first: PageIndex((first * CHUNK_PAGES) as u32), pages, zeroed: zero == pages })
     }
 
-    /// First of `count` wholly free chunks in a row, at an address that is a multiple of `align_chunks` chunks; grows the
-    /// arena behind a free tail if there is none.
+    /// First of `count` wholly free chunks in a row, at an address that is a multiple of
+    /// `align_chunks` chunks; grows the arena behind a free tail if there is none.
     fn find_chunks(&mut self, count: usize, align_chunks: usize) -> Option<usize> {
         let base = arena::address_of(PageIndex(0)) as usize / CHUNK_BYTES;
         let aligned = |index: usize| (base + index).next_multiple_of(align_chunks) - base;
@@ -228,8 +234,8 @@ impl Buddy {
         Some(())
     }
 
-    /// Maps those of `count` wholly free chunks from `first` on that are not mapped. Where another mapping
-    /// took the place of some, they are absent from now on.
+    /// Maps those of `count` wholly free chunks from `first` on that are not mapped. Where another
+    /// mapping took the place of some, they are absent from now on.
     fn map_again(&mut self, first: usize, count: usize) -> Placed {
         // SAFETY: callers pass committed indices; `&mut self` is the lock.
         let is_unmapped = |index: usize| unsafe { (*arena::chunk(index)).is_unmapped };
@@ -303,7 +309,8 @@ impl Buddy {
         self.note_taken(Run { first, pages, zeroed: zero == pages })
     }
 
-    /// Takes a run back. False, and nothing done to the chunk concerned, if part of it is free already.
+    /// Takes a run back. False, and nothing done to the chunk concerned, if part of it is free
+    /// already.
     pub fn free(&mut self, first: PageIndex, pages: usize, zero: bool) -> bool {
         let mut at = first.0 as usize;
         let end = at + pages;
@@ -344,8 +351,8 @@ impl Buddy {
         chunk.dirty_pages > 0 && (locked == Locked::Go || !self.policy.is_locked(chunk))
     }
 
-    /// A wholly free chunk that has dirty pages, among the first few; or, with `unmap`, one of all that can
-    /// be unmapped.
+    /// A wholly free chunk that has dirty pages, among the first few; or, with `unmap`, one of all
+    /// that can be unmapped.
     pub fn next_whole(&self, locked: Locked, unmap: bool) -> Option<usize> {
         const LOOKS: usize = 8;
         let chunk = |index: u32| (index != NONE).then_some(index);
@@ -368,7 +375,8 @@ impl Buddy {
         (cursor.min(committed)..committed).chain(0..cursor.min(committed)).find(dirty)
     }
 
-    /// Counts a run that was claimed; false, with the run free again, if that is beyond the hard limit.
+    /// Counts a run that was claimed; false, with the run free again, if that is beyond the hard
+    /// limit.
     fn note_taken(&mut self, run: Run) -> bool {
         self.used_pages += run.pages;
         self.operations = self.operations.saturating_add(1);
@@ -385,7 +393,8 @@ impl Buddy {
         true
     }
 
-    /// Puts a run back that nobody has touched. What was clean stays so: a failed allocation must not make the next one fail.
+    /// Puts a run back that nobody has touched. What was clean stays so: a failed allocation must
+    /// not make the next one fail.
     fn untake(&mut self, run: Run) {
         let (mut at, end) = (run.first.0 as usize, run.first.0 as usize + run.pages);
         while at < end {
@@ -397,8 +406,8 @@ impl Buddy {
         self.publish();
     }
 
-    /// Adds a chunk's dirty pages to the sums, or takes them out: a chunk is changed between [`Buddy::unlink`]
-    /// and [`Buddy::link`].
+    /// Adds a chunk's dirty pages to the sums, or takes them out: a chunk is changed between
+    /// [`Buddy::unlink`] and [`Buddy::link`].
     fn count_dirty(&mut self, chunk: &Chunk, change: fn(usize, usize) -> usize) {
         let pages = usize::from(chunk.dirty_pages);
         self.dirty_pages = change(self.dirty_pages, pages);

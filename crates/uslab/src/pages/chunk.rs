@@ -1,7 +1,8 @@
 //! A chunk: 512 pages and what is known of each, in two bitmaps.
 //!
-//! There are no free lists to merge: a buddy of order k is a group of 2^k aligned set bits, found by folding the map onto itself, so
-//! that freeing coalesces by itself and runs of any length can be cut and returned.
+//! There are no free lists to merge: a buddy of order k is a group of 2^k aligned set bits, found
+//! by folding the map onto itself, so that freeing coalesces by itself and runs of any length can
+//! be cut and returned.
 
 use super::CHUNK_PAGES;
 
@@ -20,7 +21,8 @@ pub type Map = [u64; WORDS];
 pub struct Chunk {
     /// Pages that are free.
     pub free: Map,
-    /// Of the free pages: those that nobody has touched since the system gave them, so that they read as zero.
+    /// Of the free pages: those that nobody has touched since the system gave them, so that they
+    /// read as zero.
     pub zero: Map,
     /// Set bits of `free`.
     pub free_pages: u16,
@@ -51,7 +53,8 @@ fn mask(word: usize, first: usize, count: usize) -> u64 {
     (u64::MAX >> (64 - ones)) << (low - word * 64)
 }
 
-/// Folds a word so that a bit is set where an aligned group of `2^order` set bits starts; order up to 6.
+/// Folds a word so that a bit is set where an aligned group of `2^order` set bits starts; order up
+/// to 6.
 fn groups(mut word: u64, order: u32) -> u64 {
     /// Bits at multiples of 1, 2, 4 … 64.
     const STARTS: [u64; 7] = [
@@ -132,8 +135,8 @@ impl Chunk {
         zero
     }
 
-    /// Undoes [`Chunk::claim`] for pages that were not touched since: the map of zeroes still says what they
-    /// were.
+    /// Undoes [`Chunk::claim`] for pages that were not touched since: the map of zeroes still says
+    /// what they were.
     pub fn unclaim(&mut self, first: usize, count: usize) {
         let mut dirty = 0;
         for word in first / 64..=(first + count - 1) / 64 {
@@ -145,8 +148,8 @@ impl Chunk {
         self.dirty_pages += dirty as u16;
     }
 
-    /// Frees pages `[first, first + count)`, which then are dirty, or known to be zero. False, and nothing done, if one of them
-    /// is free already.
+    /// Frees pages `[first, first + count)`, which then are dirty, or known to be zero. False, and
+    /// nothing done, if one of them is free already.
     pub fn release(&mut self, first: usize, count: usize, zero: bool) -> bool {
         let words = first / 64..=(first + count - 1) / 64;
         if words.clone().any(|word| self.free[word] & mask(word, first, count) != 0) {
@@ -168,8 +171,8 @@ impl Chunk {
         true
     }
 
-    /// Takes all free dirty pages that make up whole system pages of `group` pages, for a purge; a word of 64 pages that are all
-    /// free, and not all clean, as a whole.
+    /// Takes all free dirty pages that make up whole system pages of `group` pages, for a purge; a
+    /// word of 64 pages that are all free, and not all clean, as a whole.
     pub fn claim_dirty(&mut self, group: usize) -> Map {
         let order = group.trailing_zeros();
         let mut taken = [0u64; WORDS];

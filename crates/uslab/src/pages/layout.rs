@@ -1,9 +1,10 @@
 //! Where the arena and its tables lie: the choice of addresses, of which none is reserved.
 //!
-//! The arena is one range of addresses because of where its pieces are put, and not because of a mapping
-//! that holds the place. A place far from all that the process has mapped is chosen once, and each piece is
-//! mapped there when it is needed, where nothing else stands by then. So an arena of a terabyte counts for
-//! what it uses: against `RLIMIT_AS`, against `RLIMIT_MEMLOCK` under `mlockall`, and in `VmSize`.
+//! The arena is one range of addresses because of where its pieces are put, and not because of a
+//! mapping that holds the place. A place far from all that the process has mapped is chosen once,
+//! and each piece is mapped there when it is needed, where nothing else stands by then. So an arena
+//! of a terabyte counts for what it uses: against `RLIMIT_AS`, against `RLIMIT_MEMLOCK` under
+//! `mlockall`, and in `VmSize`.
 //!
 //! ```text
 //!  free addresses          ◀── tables, at constant distances ──▶ base                        free addresses
@@ -16,9 +17,9 @@ use crate::os::memory::{self, Placed};
 use crate::rseq::Face;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
-/// Largest range for objects: 1 TiB, less a bit, so that the page map is not exactly 2 GiB: an entry
-/// whose address agrees with that of slots or sheaves in its low 28 bits was seen to cost Zen cores eight
-/// cycles a free (docs/adr/0010).
+/// Largest range for objects: 1 TiB, less a bit, so that the page map is not exactly 2 GiB: an
+/// entry whose address agrees with that of slots or sheaves in its low 28 bits was seen to cost Zen
+/// cores eight cycles a free (docs/adr/0010).
 pub const MAX_DATA_BYTES: usize = (1 << 40) - 48 * CHUNK_BYTES;
 /// Smallest range that is worth starting with.
 const MIN_DATA_BYTES: usize = 1 << 30;
@@ -43,7 +44,8 @@ pub const DESCRIPTORS_BELOW: usize = CHUNKS_BELOW + DESCRIPTORS_BYTES;
 
 const _: () = assert!(MAP_BYTES.is_multiple_of(STEP_BYTES) && DESCRIPTORS_BYTES.is_multiple_of(STEP_BYTES));
 
-/// What the table of chunks has for each. Zeroed memory is an entry of a chunk that is all in use, or absent.
+/// What the table of chunks has for each. Zeroed memory is an entry of a chunk that is all in use,
+/// or absent.
 #[repr(C)]
 pub struct Entry {
     /// Under the buddy's lock.
@@ -63,8 +65,8 @@ impl Table {
         Table { mapped_bytes: AtomicUsize::new(0) }
     }
 
-    /// Maps the table, which starts at `start`, at least up to `bytes`; false if that is refused. The
-    /// caller holds the lock that all users of this function hold.
+    /// Maps the table, which starts at `start`, at least up to `bytes`; false if that is refused.
+    /// The caller holds the lock that all users of this function hold.
     pub fn reach(&self, start: usize, bytes: usize) -> bool {
         let have = self.mapped_bytes.load(Relaxed);
         if bytes <= have {
@@ -79,12 +81,13 @@ impl Table {
     }
 }
 
-/// The base of an arena, and the bytes it may grow to; `None` if no place was found. `salt` keeps the
-/// arenas of several libraries of one process apart.
+/// The base of an arena, and the bytes it may grow to; `None` if no place was found. `salt` keeps
+/// the arenas of several libraries of one process apart.
 ///
-/// The kernel puts mappings near each other. Candidates lie far below them, then as far above, then nearer and
-/// smaller, for processors with fewer address bits and for tools that manage addresses themselves (sanitizers,
-/// valgrind). Addresses are random as far as the kernel's own are, from which they follow.
+/// The kernel puts mappings near each other. Candidates lie far below them, then as far above, then
+/// nearer and smaller, for processors with fewer address bits and for tools that manage addresses
+/// themselves (sanitizers, valgrind). Addresses are random as far as the kernel's own are, from
+/// which they follow.
 pub fn choose(salt: usize) -> Option<(usize, usize)> {
     const MAX_REACH_BITS: u32 = 46;
     let near = memory::next_address(STEP_BYTES)?;
@@ -102,9 +105,10 @@ pub fn choose(salt: usize) -> Option<(usize, usize)> {
     })
 }
 
-/// Whether an arena may lie there. A look at the ends and the middle tells a place that nothing was mapped
-/// to from the shadow of a sanitizer; each costs every process two system calls at its start. Growth skips
-/// what else there is. A look at the whole would stand in `VmPeak`, and limits on address space would forbid it.
+/// Whether an arena may lie there. A look at the ends and the middle tells a place that nothing was
+/// mapped to from the shadow of a sanitizer; each costs every process two system calls at its
+/// start. Growth skips what else there is. A look at the whole would stand in `VmPeak`, and limits
+/// on address space would forbid it.
 fn is_free(base: usize, data: usize) -> bool {
     let start = base - DESCRIPTORS_BELOW;
     let middle = base + data / 2 / STEP_BYTES * STEP_BYTES;

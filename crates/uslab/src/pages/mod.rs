@@ -8,21 +8,25 @@
 //!  └─────────────┴────────┴──────┴──────────┴────────────────────────────────────────────────┘
 //! ```
 //!
-//! * The **arena** is one range of addresses, so that "is this pointer ours" is one compare and its page one
-//!   shift. No mapping reserves it: its place was free when it was chosen, and each chunk, with its metadata,
-//!   is mapped when it is needed (see `layout`).
-//! * The **page map** says for each page whose it is: a [`crate::rseq::Face`], from which `free` goes straight to the cache's slots.
-//! * Each page has 64 bytes of **descriptor**, for its owner to use as it likes. This layer does not know slabs.
-//! * The **buddy** finds aligned runs of pages in 512-bit maps, fullest chunk first, so that whole chunks come free.
-//! * **CPU page lists** keep a few runs that were just freed, warm in the cache, last in first out. Who will not touch the memory
-//!   soon asks for [`Temperature::Cold`] ones and leaves the warm ones to others.
-//! * **Purge** gives the memory behind free pages back to the system. Pages that nobody has touched since are known to be
-//!   zero, and are handed out as such.
+//! * The **arena** is one range of addresses, so that "is this pointer ours" is one compare and its
+//!   page one shift. No mapping reserves it: its place was free when it was chosen, and each chunk,
+//!   with its metadata, is mapped when it is needed (see `layout`).
+//! * The **page map** says for each page whose it is: a [`crate::rseq::Face`], from which `free`
+//!   goes straight to the cache's slots.
+//! * Each page has 64 bytes of **descriptor**, for its owner to use as it likes. This layer does
+//!   not know slabs.
+//! * The **buddy** finds aligned runs of pages in 512-bit maps, fullest chunk first, so that whole
+//!   chunks come free.
+//! * **CPU page lists** keep a few runs that were just freed, warm in the cache, last in first out.
+//!   Who will not touch the memory soon asks for [`Temperature::Cold`] ones and leaves the warm
+//!   ones to others.
+//! * **Purge** gives the memory behind free pages back to the system. Pages that nobody has touched
+//!   since are known to be zero, and are handed out as such.
 //!
 //! A page here is 4 KiB whatever the system's page is; only commit and purge deal in system pages.
 //!
-//! Locks: `CpuPages`, then `Pages`. System calls under `Pages` are those of growth and of mapping a chunk
-//! again; none is made under `CpuPages`.
+//! Locks: `CpuPages`, then `Pages`. System calls under `Pages` are those of growth and of mapping a
+//! chunk again; none is made under `CpuPages`.
 
 pub mod arena;
 pub mod boot;

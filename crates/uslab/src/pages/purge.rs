@@ -1,20 +1,24 @@
 //! Purge: giving the memory behind free pages back to the system.
 //!
-//! Policy (the reclaim layer adds time and pressure): free dirty pages may add up to a limit. Beyond it the oldest chunks are
-//! purged down to half, in the background if there is a thread for it. The limit starts small, and learns: a page that is touched again soon after it was purged was purged
-//! too early, and raises the limit by itself, so that a loop that needs 40 MB over and over stops paying for page faults
-//! after its second round. What was learnt halves each second that purges happen.
+//! Policy (the reclaim layer adds time and pressure): free dirty pages may add up to a limit.
+//! Beyond it the oldest chunks are purged down to half, in the background if there is a thread for
+//! it. The limit starts small, and learns: a page that is touched again soon after it was purged
+//! was purged too early, and raises the limit by itself, so that a loop that needs 40 MB over and
+//! over stops paying for page faults after its second round. What was learnt halves each second
+//! that purges happen.
 //!
 //! Pages under purge are taken out of the maps, so that the system call runs without the lock.
 //!
-//! **Locked memory** (`mlock`, `mlockall`) is not purged behind the program's back: a program that locks its
-//! memory wants no page faults. The kernel's refusal is what tells. A chunk that was refused is left alone for
-//! [`REFUSAL_MS`], and its pages do not count as too many meanwhile; so frees make no system call in vain.
-//! What the program asks for itself, and pressure, purges locked pages too.
+//! **Locked memory** (`mlock`, `mlockall`) is not purged behind the program's back: a program that
+//! locks its memory wants no page faults. The kernel's refusal is what tells. A chunk that was
+//! refused is left alone for [`REFUSAL_MS`], and its pages do not count as too many meanwhile; so
+//! frees make no system call in vain. What the program asks for itself, and pressure, purges locked
+//! pages too.
 //!
-//! **Addresses go back as well** where a limit counts what is mapped (see [`os::memory::is_mapping_limited`]):
-//! wholly free chunks are unmapped, and mapped again when no other chunk has room. Elsewhere that would only
-//! cost: a mapping more for each hole, and the process's lock on its mappings.
+//! **Addresses go back as well** where a limit counts what is mapped (see
+//! [`os::memory::is_mapping_limited`]): wholly free chunks are unmapped, and mapped again when no
+//! other chunk has room. Elsewhere that would only cost: a mapping more for each hole, and the
+//! process's lock on its mappings.
 
 use super::arena::{self, PageIndex};
 use super::chunk::{Chunk, Map, for_each_run};
@@ -87,12 +91,14 @@ impl Policy {
     }
 }
 
-/// Beyond the limit by so much, whoever frees purges, although there is a background thread: that one cannot keep up.
+/// Beyond the limit by so much, whoever frees purges, although there is a background thread: that
+/// one cannot keep up.
 const LEFT_MOST_PAGES: usize = (32 << 20) / PAGE_BYTES;
 /// The background thread knows that there is something to purge.
 static TOLD: AtomicBool = AtomicBool::new(false);
 
-/// Called after pages were freed, without locks: if there are too many dirty ones, has them purged in the background, or does it.
+/// Called after pages were freed, without locks: if there are too many dirty ones, has them purged
+/// in the background, or does it.
 pub(super) fn after_free(dirty_pages: usize) {
     if dirty_pages <= BASE_PAGES {
         return;
@@ -146,7 +152,8 @@ pub enum Locked {
     Go,
 }
 
-/// The same for what lies together, in groups of `least_pages`, a power of two up to 64, or of whole system pages.
+/// The same for what lies together, in groups of `least_pages`, a power of two up to 64, or of
+/// whole system pages.
 fn purge_groups(target_bytes: usize, least_pages: usize, locked: Locked) -> usize {
     let group = (os::memory::page_bytes() / PAGE_BYTES).max(least_pages);
     let mut unmap = os::memory::is_mapping_limited();
@@ -159,7 +166,8 @@ fn purge_groups(target_bytes: usize, least_pages: usize, locked: Locked) -> usiz
             break;
         }
         let cursor = buddy.policy.cursor;
-        // Whole chunks first: what they hold nobody is about to use, and the kernel gets its memory back in one piece.
+        // Whole chunks first: what they hold nobody is about to use, and the kernel gets its memory back in
+        // one piece.
         let next = buddy.next_whole(locked, unmap_clean).or_else(|| buddy.next_dirty(cursor, locked));
         let Some(index) = next else { break };
         buddy.policy.cursor = index + 1;
@@ -180,7 +188,8 @@ fn purge_groups(target_bytes: usize, least_pages: usize, locked: Locked) -> usiz
         drop(buddy);
 
         let is_purged = purge_runs(index, &taken, locked);
-        // SAFETY: all pages of the chunk are out of the maps, so that no code uses them; the chunk is mapped.
+        // SAFETY: all pages of the chunk are out of the maps, so that no code uses them; the chunk is
+        // mapped.
         let is_unmapped = is_purged && is_whole && unsafe { arena::unmap_memory(index, 1) };
 
         let mut buddy = buddy::lock();
@@ -210,15 +219,15 @@ fn purge_groups(target_bytes: usize, least_pages: usize, locked: Locked) -> usiz
     purged
 }
 
-/// Purges the runs of pages that were `taken` out of the maps of chunk `index`, and their descriptors;
-/// false, with some or none of it done, if the system refuses.
+/// Purges the runs of pages that were `taken` out of the maps of chunk `index`, and their
+/// descriptors; false, with some or none of it done, if the system refuses.
 fn purge_runs(index: usize, taken: &Map, locked: Locked) -> bool {
     let page = |first: usize| PageIndex((index * CHUNK_PAGES + first) as u32);
     let mut is_purged = true;
     for_each_run(taken, |first, count| {
         let (start, bytes) = (arena::address_of(page(first)), count * PAGE_BYTES);
-        // SAFETY: the pages were free and are now out of the maps, so that no code uses them; runs are whole
-        // system pages.
+        // SAFETY: the pages were free and are now out of the maps, so that no code uses them; runs are
+        // whole system pages.
         is_purged &= unsafe {
             match locked {
                 Locked::Stay => os::memory::purge(start, bytes),
@@ -226,8 +235,8 @@ fn purge_runs(index: usize, taken: &Map, locked: Locked) -> bool {
             }
         };
     });
-    // The descriptors of these groups are no owner's; zeroes are what a late reader may see (see `slab`).
-    // A slab here and there must not keep a chunk's 32 KiB of descriptors.
+    // The descriptors of these groups are no owner's; zeroes are what a late reader may see (see
+    // `slab`). A slab here and there must not keep a chunk's 32 KiB of descriptors.
     let words = taken.map(|pages| if pages == u64::MAX { pages } else { 0 });
     if is_purged {
         for_each_run(&words, |first, count| arena::purge_descriptors(page(first), count));
@@ -235,13 +244,14 @@ fn purge_runs(index: usize, taken: &Map, locked: Locked) -> bool {
     is_purged
 }
 
-/// True if nobody took or freed pages since the last [`settle`], which the background thread is about to do.
+/// True if nobody took or freed pages since the last [`settle`], which the background thread is
+/// about to do.
 pub fn rested() -> bool {
     super::cpu_pages::rested() && buddy::lock().operations == 0
 }
 
-/// Called twice a second by the background thread: dirty pages beyond what has been learnt go back; all of them, where nobody else
-/// has `rested`. Says how many bytes went.
+/// Called twice a second by the background thread: dirty pages beyond what has been learnt go back;
+/// all of them, where nobody else has `rested`. Says how many bytes went.
 pub fn settle(rested: bool) -> usize {
     let purged = if rested { purge_free(0, Locked::Stay) } else { purge_excess() };
     super::cpu_pages::begin_period();
@@ -267,9 +277,11 @@ pub enum Scattered {
     Go,
 }
 
-/// Purges about `bytes` of what is free, but for the CPU page lists, which are what is used next; says how many bytes went back.
+/// Purges about `bytes` of what is free, but for the CPU page lists, which are what is used next;
+/// says how many bytes went back.
 ///
-/// Each system call interrupts every CPU that runs a thread of the process. So what lies together goes first.
+/// Each system call interrupts every CPU that runs a thread of the process. So what lies together
+/// goes first.
 pub fn purge_some(bytes: usize, scattered: Scattered) -> usize {
     let dirty_bytes = stats::header().dirty_bytes.load(Relaxed) as usize;
     if dirty_bytes == 0 {
@@ -281,8 +293,8 @@ pub fn purge_some(bytes: usize, scattered: Scattered) -> usize {
         + purge_to(target_bytes.max(kept_bytes), Locked::Go)
 }
 
-/// Empties the CPU page lists and purges everything that is free, locked or not; says how many bytes went
-/// back.
+/// Empties the CPU page lists and purges everything that is free, locked or not; says how many
+/// bytes went back.
 pub fn purge_all() -> usize {
     purge_all_beyond(0)
 }

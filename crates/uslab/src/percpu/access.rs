@@ -7,7 +7,8 @@ use crate::rseq::{self, Cpu, Exchanged, Pushed, Sheaf, Slot, Which};
 pub(super) trait Access {
     /// Up to `out.len()` objects of the main sheaf, into the start of `out`.
     fn pop_bulk(&self, out: &mut [*mut u8]) -> usize;
-    /// As many of `objects` as the main sheaf has room for; and whether it stopped at one that is on top already (locked mode looks).
+    /// As many of `objects` as the main sheaf has room for; and whether it stopped at one that is
+    /// on top already (locked mode looks).
     ///
     /// # Safety
     /// They must be free objects of the slot's cache that the caller owns.
@@ -67,16 +68,19 @@ impl Access for Sequences<'_> {
     }
 }
 
-/// By lock, held for one step at a time as a sequence is: between steps are constructors, system calls and locks that others wait for.
+/// By lock, held for one step at a time as a sequence is: between steps are constructors, system
+/// calls and locks that others wait for.
 pub(super) struct Locked<'a> {
     slot: &'a Slot,
     cpu: Cpu,
 }
 
-/// Slots that a thread looks at before it goes past the CPU caches: a taken lock mostly means a preempted holder, or a fork.
+/// Slots that a thread looks at before it goes past the CPU caches: a taken lock mostly means a
+/// preempted holder, or a fork.
 const TRIES: usize = 4;
 
-/// Looks at a lock before a step is given up: longer than another thread's step takes, unless it is off its CPU.
+/// Looks at a lock before a step is given up: longer than another thread's step takes, unless it is
+/// off its CPU.
 const LOOKS: usize = 64;
 
 impl<'a> Locked<'a> {

@@ -4,21 +4,23 @@
 //! use a moment ago, or lies in a slab that exists, and goes when the cache rests. It doubles them
 //! where that proves too small: where a CPU overflows and then underflows (it frees and allocates
 //! more in a row than its sheaves hold), is served by the barn many times (objects wander between
-//! CPUs), or, as long as half of the bound is free, exchanges its two sheaves over and over. Where it
-//! exchanges them and may not grow, the two are made to hold about as much: then one is mostly enough.
+//! CPUs), or, as long as half of the bound is free, exchanges its two sheaves over and over. Where
+//! it exchanges them and may not grow, the two are made to hold about as much: then one is mostly
+//! enough.
 //!
 //! ```text
 //!   capacity of each cache  ▓▓▓▓▓▓▓▓▓▓▓▓ default   free of charge
 //!                           ▒▒▒▒▒▒▒▒▒▒▒▒ beyond    of all caches together: at most bound_bytes()
 //! ```
 //!
-//! The bound follows the memory that slabs hold, and falls to its floor under pressure. Caches beyond
-//! their default stand in a ring. One that wants more when nothing is left takes it from those in the
-//! ring that had no misses lately; the background thread takes it from those that rest, and, where
-//! the bound has fallen, from all in turn. Sheaves are drained for it, many with one barrier.
+//! The bound follows the memory that slabs hold, and falls to its floor under pressure. Caches
+//! beyond their default stand in a ring. One that wants more when nothing is left takes it from
+//! those in the ring that had no misses lately; the background thread takes it from those that
+//! rest, and, where the bound has fallen, from all in turn. Sheaves are drained for it, many with
+//! one barrier.
 //!
-//! Where `USLAB_CPU_BYTES` says the bound, it is what it says, and capacity beyond the smallest sheaf
-//! is charged from the first object on.
+//! Where `USLAB_CPU_BYTES` says the bound, it is what it says, and capacity beyond the smallest
+//! sheaf is charged from the first object on.
 
 use super::sheaf::{SIZES, Size};
 use super::{CpuCache, Drain, Keep};
@@ -36,12 +38,13 @@ const HEAP_PART: usize = 64;
 const SHEAF_MOST_BYTES: usize = 512 << 10;
 /// Times that the barn served a cache before that counts as a reason to grow.
 const BARN_SERVED: u32 = 16;
-/// Times that the spare had room for a cache before that counts as one. Where a CPU exchanges its sheaves over and over, the
-/// spare serves objects as often.
+/// Times that the spare had room for a cache before that counts as one. Where a CPU exchanges its
+/// sheaves over and over, the spare serves objects as often.
 const SPARE_SERVED: u32 = 32;
 /// Caches that are looked at for one that can give.
 const LOOKS: usize = 256;
-/// Between two such looks. A cache without misses in that time is idle; what it gives costs all threads a barrier.
+/// Between two such looks. A cache without misses in that time is idle; what it gives costs all
+/// threads a barrier.
 const LOOK_MS: u64 = 20;
 /// How long the bound stays at its floor after memory was short.
 const PRESSED_MS: u64 = 10_000;
@@ -55,7 +58,8 @@ static USED: AtomicUsize = AtomicUsize::new(0);
 static NEXT_LOOK_MS: AtomicU64 = AtomicU64::new(0);
 static PRESSED_UNTIL_MS: AtomicU64 = AtomicU64::new(0);
 
-/// Bytes of objects that the sheaves of one CPU may hold, over all caches, beyond the default of each.
+/// Bytes of objects that the sheaves of one CPU may hold, over all caches, beyond the default of
+/// each.
 pub fn bound_bytes() -> usize {
     match CHOSEN.load(Relaxed) {
         FOLLOWS if os::clock::coarse_ms() < PRESSED_UNTIL_MS.load(Relaxed) => FLOOR_BYTES,
@@ -68,7 +72,8 @@ pub fn bound_bytes() -> usize {
     }
 }
 
-/// Sets the number of CPUs, and [`bound_bytes`] for good if it is chosen, before the first cache is made.
+/// Sets the number of CPUs, and [`bound_bytes`] for good if it is chosen, before the first cache is
+/// made.
 pub fn init(cpus: usize, chosen_bytes: Option<usize>) {
     CPUS.store(cpus.max(1), Relaxed);
     CHOSEN.store(chosen_bytes.map_or(FOLLOWS, |bytes| bytes.min(FOLLOWS - 1)), Relaxed);
@@ -106,7 +111,8 @@ pub(super) struct Adapt {
     counts: CachePadded<Counts>,
 }
 
-// SAFETY: the links are read and written under the ring's lock alone; the rest are atomics or never change.
+// SAFETY: the links are read and written under the ring's lock alone; the rest are atomics or never
+// change.
 unsafe impl Sync for Adapt {}
 
 #[derive(Clone, Copy)]
@@ -142,7 +148,8 @@ fn default_capacity(object_bytes: usize) -> usize {
 }
 
 impl Adapt {
-    /// For objects of `object_bytes`; `wanted` is the user's capacity, 0 for the default, which then is fixed.
+    /// For objects of `object_bytes`; `wanted` is the user's capacity, 0 for the default, which
+    /// then is fixed.
     pub fn new(object_bytes: usize, wanted: usize) -> Adapt {
         let fixed = wanted > 0;
         let start = Size::holding(if fixed { wanted } else { default_capacity(object_bytes) });
@@ -169,7 +176,8 @@ impl Adapt {
         Size(self.size.load(Relaxed))
     }
 
-    /// A CPU whose last miss was `last` missed again; `barn` says whether the barn could help. True if that is a reason to grow.
+    /// A CPU whose last miss was `last` missed again; `barn` says whether the barn could help. True
+    /// if that is a reason to grow.
     fn is_too_small(&self, last: u32, miss: Miss, barn: bool) -> bool {
         self.counts.misses.fetch_add(1, Relaxed);
         let bounced = last != 0 && last != miss as u32;
@@ -180,8 +188,8 @@ impl Adapt {
         bounced || wandered
     }
 
-    /// A CPU went on with the room of its spare. That is cheap, and still some twenty times what the fast path costs. True if it
-    /// has become a reason to grow.
+    /// A CPU went on with the room of its spare. That is cheap, and still some twenty times what
+    /// the fast path costs. True if it has become a reason to grow.
     fn is_exchanging(&self) -> bool {
         self.counts.misses.fetch_add(1, Relaxed);
         let often = self.counts.spare_served.fetch_add(1, Relaxed) + 1 >= SPARE_SERVED;
@@ -214,7 +222,8 @@ pub(super) fn note_spare_objects(cache: &CpuCache) {
     cache.adapt().counts.misses.fetch_add(1, Relaxed);
 }
 
-/// See [`Adapt::is_exchanging`]. True if the cache should grow and may not: then the two sheaves had better share what they hold.
+/// See [`Adapt::is_exchanging`]. True if the cache should grow and may not: then the two sheaves
+/// had better share what they hold.
 pub(super) fn note_spare_room(cache: &CpuCache) -> bool {
     cache.adapt().is_exchanging() && !grow(cache, bound_bytes() / 2, false)
 }
@@ -223,13 +232,15 @@ pub(super) fn note_spare_room(cache: &CpuCache) -> bool {
 struct Ring {
     hand: *const CpuCache,
 }
-// SAFETY: the pointers are used under the lock only, by which entered caches are kept from going away.
+// SAFETY: the pointers are used under the lock only, by which entered caches are kept from going
+// away.
 unsafe impl Send for Ring {}
 
 static RING: Lock<Ring> = Lock::new(Rank::Adapt, Ring { hand: core::ptr::null() });
 
 impl Ring {
-    /// Sets the size of a cache, its charge, and whether it stands here: behind the hand, where it is asked last.
+    /// Sets the size of a cache, its charge, and whether it stands here: behind the hand, where it
+    /// is asked last.
     fn set_size(&mut self, cache: &CpuCache, size: Size) {
         let adapt = cache.adapt();
         let (before, now) = (adapt.charge(adapt.size()), adapt.charge(size));
@@ -283,7 +294,8 @@ impl Ring {
         Some(cache)
     }
 
-    /// Takes capacity from the caches in turn until no more than `goal` bytes are charged, or `looks` were looked at.
+    /// Takes capacity from the caches in turn until no more than `goal` bytes are charged, or
+    /// `looks` were looked at.
     fn take_back(&mut self, goal: usize, looks: usize, may_give: impl Fn(&CpuCache) -> bool) {
         // One barrier for many: it ends, at the latest, before the lock does.
         let mut drain = Drain::of_idle(Keep::Target);
@@ -300,8 +312,8 @@ impl Ring {
     }
 }
 
-/// Doubles the capacity, if all caches together then stay below `bound`, or, where it `may_take` from others, can be made to. Waits
-/// for no other thread. False if the capacity is what it was.
+/// Doubles the capacity, if all caches together then stay below `bound`, or, where it `may_take`
+/// from others, can be made to. Waits for no other thread. False if the capacity is what it was.
 fn grow(cache: &CpuCache, bound: usize, may_take: bool) -> bool {
     let adapt = cache.adapt();
     let size = adapt.size();
@@ -335,7 +347,8 @@ fn is_time_to_look() -> bool {
     now_ms >= next_ms && NEXT_LOOK_MS.compare_exchange(next_ms, now_ms + LOOK_MS, Relaxed, Relaxed).is_ok()
 }
 
-/// While the guard lives no cache is drained for another's sake: what is in slots is there, and in no thread's hands.
+/// While the guard lives no cache is drained for another's sake: what is in slots is there, and in
+/// no thread's hands.
 pub fn pause() -> impl Drop {
     RING.lock()
 }
@@ -367,7 +380,8 @@ pub(super) fn leave(cache: &CpuCache) {
     RING.lock().set_size(cache, Size(0));
 }
 
-/// Takes back what is beyond the bound, which may have fallen; some of it, if it is much. Once a look of the background thread.
+/// Takes back what is beyond the bound, which may have fallen; some of it, if it is much. Once a
+/// look of the background thread.
 pub fn settle() {
     let bound = bound_bytes();
     if USED.load(Relaxed) > bound {

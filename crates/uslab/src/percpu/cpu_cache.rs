@@ -1,8 +1,9 @@
 //! The slow path: what happens when a CPU's main sheaf is empty, or full.
 //!
-//! Both directions deliver first (the caller's objects are served out of, or into, a sheaf that the thread owns) and then
-//! install that sheaf, so that progress never depends on who uses the CPU meanwhile. No step waits for another thread but for
-//! the short locks of barn and slabs, and for a fork that is copying the memory.
+//! Both directions deliver first (the caller's objects are served out of, or into, a sheaf that the
+//! thread owns) and then install that sheaf, so that progress never depends on who uses the CPU
+//! meanwhile. No step waits for another thread but for the short locks of barn and slabs, and for a
+//! fork that is copying the memory.
 
 use super::access::{Access, Locked, Sequences, node_of};
 use super::adapt::{self, Adapt, Miss};
@@ -15,8 +16,9 @@ use crate::slab::{Misuse, Slabs, report_misuse};
 use crate::stats;
 use core::sync::atomic::Ordering::Relaxed;
 
-/// Objects that one call moves between a sheaf and the slabs, at most: a large sheaf filled or emptied in one go would be felt in the latency of that
-/// call, some tens of microseconds, and gains nothing.
+/// Objects that one call moves between a sheaf and the slabs, at most: a large sheaf filled or
+/// emptied in one go would be felt in the latency of that call, some tens of microseconds, and
+/// gains nothing.
 const PIECE: usize = 128;
 
 /// The CPU caches of one cache, in front of its slabs.
@@ -50,18 +52,22 @@ pub struct Parts {
 }
 
 impl CpuCache {
-    /// Bytes of slots for `cpus` CPUs: one for each, behind the cache's own dummy and the slot that the page map names.
+    /// Bytes of slots for `cpus` CPUs: one for each, behind the cache's own dummy and the slot that
+    /// the page map names.
     pub const fn slot_bytes(cpus: usize) -> usize {
         (cpus + 2) * size_of::<Slot>()
     }
 
     /// How the page map is to name the pages of the cache `id` with these slots.
     ///
-    /// Where sequences run, its slots themselves. In locked mode, in which every sequence believes to be on CPU 0, a slot before them that always has a dummy. That is
-    /// one of the cache's own: `pop` writes a zero over its zero, and threads that use different caches would take one line from each other with every call.
+    /// Where sequences run, its slots themselves. In locked mode, in which every sequence believes
+    /// to be on CPU 0, a slot before them that always has a dummy. That is one of the cache's
+    /// own: `pop` writes a zero over its zero, and threads that use different caches would take one
+    /// line from each other with every call.
     ///
     /// # Safety
-    /// `slots` must be memory of [`CpuCache::slot_bytes`], aligned to 64, that lives for ever and nobody else uses.
+    /// `slots` must be memory of [`CpuCache::slot_bytes`], aligned to 64, that lives for ever and
+    /// nobody else uses.
     pub unsafe fn face(slots: *mut u8, id: u16) -> Face {
         let (own, first) = (slots.cast::<Sheaf>(), slots.wrapping_add(size_of::<Slot>()).cast::<Slot>());
         let slot = Slot::holding(if mode() == Mode::Rseq { dummy() } else { own });
@@ -82,7 +88,8 @@ impl CpuCache {
     /// CPU caches that hold nothing yet.
     ///
     /// # Safety
-    /// The parts' memory must be as large as they say and be the cache's for ever; the slabs' face must come from [`CpuCache::face`].
+    /// The parts' memory must be as large as they say and be the cache's for ever; the slabs' face
+    /// must come from [`CpuCache::face`].
     pub unsafe fn new(slabs: Slabs, parts: Parts) -> CpuCache {
         let face = slabs.face().slots();
         // SAFETY: the face is the first slot of the memory, which has one more than there are CPUs.
@@ -130,7 +137,8 @@ impl CpuCache {
         adapt::leave(self);
     }
 
-    /// The slots that the fast path works on: this cache's, with dummies in them where only the slow path may serve it.
+    /// The slots that the fast path works on: this cache's, with dummies in them where only the
+    /// slow path may serve it.
     pub fn fast_slots(&self) -> *mut Slot {
         self.slabs.face().slots()
     }
@@ -169,7 +177,8 @@ impl CpuCache {
         stats::record(self.slabs.id()).sheaf_capacity.store(capacity as u32, Relaxed);
     }
 
-    /// Fills all of `out`; false, with nothing taken, if memory is used up. The fast path has been tried for one object by now.
+    /// Fills all of `out`; false, with nothing taken, if memory is used up. The fast path has been
+    /// tried for one object by now.
     ///
     /// May make system calls, run the constructor, and sleep on the locks of barn, slabs and pages.
     #[cold]
@@ -196,7 +205,8 @@ impl CpuCache {
         true
     }
 
-    /// Takes all of `objects` back. The fast path has been tried by now. Never fails; may do what [`CpuCache::alloc_slow`] may.
+    /// Takes all of `objects` back. The fast path has been tried by now. Never fails; may do what
+    /// [`CpuCache::alloc_slow`] may.
     ///
     /// # Safety
     /// They must be objects of this cache that nobody uses.
@@ -234,7 +244,8 @@ impl CpuCache {
         }
     }
 
-    /// Takes a sheaf out of the slot, the dummy where others keep it from that; waits for a fork to end if one is in progress.
+    /// Takes a sheaf out of the slot, the dummy where others keep it from that; waits for a fork to
+    /// end if one is in progress.
     pub(super) fn take_out(&self, access: &impl Access, which: Which) -> *mut Sheaf {
         loop {
             // SAFETY: the dummy may go into any slot.
@@ -246,7 +257,8 @@ impl CpuCache {
         }
     }
 
-    /// Makes `sheaf` this CPU's main one; what was there becomes the spare, and what was spare goes to the barn.
+    /// Makes `sheaf` this CPU's main one; what was there becomes the spare, and what was spare goes
+    /// to the barn.
     fn install(&self, access: &impl Access, sheaf: *mut Sheaf, node: usize) {
         let mut in_hand = sheaf;
         for which in [Which::Main, Which::Spare] {
@@ -261,8 +273,8 @@ impl CpuCache {
         self.account(access);
     }
 
-    /// Moves objects of the main sheaf to `sheaf`, which the thread owns and will install, until both hold as many. What was the
-    /// main sheaf becomes the spare.
+    /// Moves objects of the main sheaf to `sheaf`, which the thread owns and will install, until
+    /// both hold as many. What was the main sheaf becomes the spare.
     fn even_out(&self, access: &impl Access, sheaf: &mut Owned, node: usize) {
         let main = self.take_out(access, Which::Main);
         if is_dummy(main) {
@@ -327,7 +339,8 @@ impl CpuCache {
         stats::record(self.slabs.id()).sheaf_free.fetch_add(n as i64, Relaxed);
     }
 
-    /// A sheaf of the present size: `have` if it is one (null for none), otherwise a new, empty one; null without memory.
+    /// A sheaf of the present size: `have` if it is one (null for none), otherwise a new, empty
+    /// one; null without memory.
     fn fitting(&self, have: *mut Sheaf, node: usize) -> *mut Sheaf {
         if !have.is_null() {
             let mut owned = Owned(have);
@@ -355,7 +368,8 @@ impl CpuCache {
         larger
     }
 
-    /// Delivers at least one object to `out`, or 0 without memory; leaves this CPU with a filled main sheaf where it can.
+    /// Delivers at least one object to `out`, or 0 without memory; leaves this CPU with a filled
+    /// main sheaf where it can.
     fn refill(&self, access: &impl Access, out: &mut [*mut u8]) -> usize {
         let got = access.pop_bulk(out);
         if got > 0 {
@@ -390,7 +404,8 @@ impl CpuCache {
         got
     }
 
-    /// Fills an empty sheaf from the slabs, or serves `out` directly if it would take all of that, or if there is no sheaf.
+    /// Fills an empty sheaf from the slabs, or serves `out` directly if it would take all of that,
+    /// or if there is no sheaf.
     fn fill_from_slabs(&self, have: *mut Sheaf, node: usize, out: &mut [*mut u8]) -> Filled {
         stats::record(self.slabs.id()).refills.fetch_add(1, Relaxed);
         if out.len() >= self.capacity() {
@@ -415,7 +430,8 @@ impl CpuCache {
         Filled::Sheaf(sheaf)
     }
 
-    /// A sheaf with some of the `wanted` room for `spare`, which is full or the dummy; null if there is none at hand.
+    /// A sheaf with some of the `wanted` room for `spare`, which is full or the dummy; null if
+    /// there is none at hand.
     fn with_room(&self, access: &impl Access, spare: *mut Sheaf, wanted: usize, node: usize) -> *mut Sheaf {
         if is_dummy(spare) {
             self.note_miss(access, Miss::Overflow, false);
@@ -430,14 +446,16 @@ impl CpuCache {
             return empty;
         }
         let rest = n.saturating_sub(PIECE.max(wanted));
-        // SAFETY: objects in a sheaf of this cache are free objects of it; the count forgets those that were given, and them alone.
+        // SAFETY: objects in a sheaf of this cache are free objects of it; the count forgets those that
+        // were given, and them alone.
         let left = unsafe { self.slabs.give_last(&full.objects()[rest..]) };
         full.set_count(rest + left);
         stats::record(self.slabs.id()).flushes.fetch_add(1, Relaxed);
         spare
     }
 
-    /// Takes at least one of `objects`; leaves this CPU with a main sheaf that has room where it can.
+    /// Takes at least one of `objects`; leaves this CPU with a main sheaf that has room where it
+    /// can.
     ///
     /// # Safety
     /// As [`CpuCache::free_slow`].
@@ -488,7 +506,8 @@ impl CpuCache {
 
     /// Brings the statistics up to what the sheaves of `slot` hold now.
     pub(super) fn recount(&self, slot: &Slot) {
-        // What a sheaf that has gone meanwhile seems to hold may be anything. Counted is what is added, so that it comes off again.
+        // What a sheaf that has gone meanwhile seems to hold may be anything. Counted is what is added, so
+        // that it comes off again.
         let now = held(slot) as u32;
         let before = slot.counted.swap(now, Relaxed);
         stats::record(self.slabs.id()).sheaf_free.fetch_add(i64::from(now) - i64::from(before), Relaxed);
@@ -509,8 +528,8 @@ impl CpuCache {
     }
 }
 
-/// Objects in a slot's sheaves, as they look from outside. A sheaf may go away while it is looked at: its memory stays
-/// mapped, so the number is then merely wrong, once.
+/// Objects in a slot's sheaves, as they look from outside. A sheaf may go away while it is looked
+/// at: its memory stays mapped, so the number is then merely wrong, once.
 pub(super) fn held(slot: &Slot) -> usize {
     let count = |which| {
         let sheaf = slot.place(which).load(Relaxed);

@@ -7,20 +7,23 @@
 //!  …                                            ┘   full and empty sheaves
 //! ```
 //!
-//! A sheaf is an array of free objects. Sheaves move by pointer: out of a slot by an exchange with the dummy, into it by an
-//! exchange with the sheaf. **Whoever takes a sheaf out of a slot owns it** and may be preempted, migrate or sleep with it in
-//! hand. Refill asks, in this order: the spare, a full sheaf of the barn, the slabs.
+//! A sheaf is an array of free objects. Sheaves move by pointer: out of a slot by an exchange with
+//! the dummy, into it by an exchange with the sheaf. **Whoever takes a sheaf out of a slot owns
+//! it** and may be preempted, migrate or sleep with it in hand. Refill asks, in this order: the
+//! spare, a full sheaf of the barn, the slabs.
 //!
-//! **Drain** empties the slots of other CPUs: exchange with the dummy, `membarrier` so that no sequence still works on the old
-//! sheaf, then it is private. No thread waits for another CPU's user. The same serves shrinking,
-//! destroying and forking. Where the kernel refuses the barrier, what needs it is left undone
-//! (`drain`, `fork`).
+//! **Drain** empties the slots of other CPUs: exchange with the dummy, `membarrier` so that no
+//! sequence still works on the old sheaf, then it is private. No thread waits for another CPU's
+//! user. The same serves shrinking, destroying and forking. Where the kernel refuses the barrier,
+//! what needs it is left undone (`drain`, `fork`).
 //!
-//! **Capacity** of sheaves adapts per cache: a CPU that went to the barn for want of objects and then for want of room (or the
-//! other way round), or that lives off the barn, doubles it, as long as all caches together stay below a byte bound a CPU beyond
-//! their defaults ([`adapt`]). Sheaves of the old size are replaced as they pass by.
+//! **Capacity** of sheaves adapts per cache: a CPU that went to the barn for want of objects and
+//! then for want of room (or the other way round), or that lives off the barn, doubles it, as long
+//! as all caches together stay below a byte bound a CPU beyond their defaults ([`adapt`]). Sheaves
+//! of the old size are replaced as they pass by.
 //!
-//! In locked mode the same code takes each step with the slot locked (see `access`); the fast path then always ends up here.
+//! In locked mode the same code takes each step with the slot locked (see `access`); the fast path
+//! then always ends up here.
 
 mod access;
 pub mod adapt;

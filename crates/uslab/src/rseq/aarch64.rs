@@ -1,4 +1,5 @@
-//! The sequences for 64-bit Arm. The pseudo-code is in the module above; a C-like line stands over each instruction.
+//! The sequences for 64-bit Arm. The pseudo-code is in the module above; a C-like line stands over
+//! each instruction.
 //!
 //! As on x86-64 but for two things. The thread control block has no scratch words here, so a
 //! process without registration uses areas of its own, all of which say CPU 0 for ever
@@ -47,7 +48,8 @@ fn scratch() -> usize {
     SCRATCH[hash].0.as_ptr() as usize
 }
 
-/// Descriptor, abort handler, and the store that arms the sequence. Ends at label 3, the first instruction within.
+/// Descriptor, abort handler, and the store that arms the sequence. Ends at label 3, the first
+/// instruction within.
 macro_rules! begin {
     () => {
         concat!(
@@ -88,12 +90,13 @@ macro_rules! slot {
 /// Takes the top object of this CPU's main sheaf; null if there is none.
 ///
 /// # Safety
-/// `slots` must point to slots for every possible CPU, each with valid sheaves, kept mapped for ever.
+/// `slots` must point to slots for every possible CPU, each with valid sheaves, kept mapped for
+/// ever.
 #[inline(always)]
 pub unsafe fn pop(slots: *const Slot) -> *mut u8 {
     let object: *mut u8;
-    // SAFETY: the sequence reads and writes only the slot and sheaf of the CPU it runs on, which the caller vouches for; the
-    // kernel restarts it otherwise.
+    // SAFETY: the sequence reads and writes only the slot and sheaf of the CPU it runs on, which the
+    // caller vouches for; the kernel restarts it otherwise.
     unsafe {
         asm!(
             begin!(),
@@ -131,7 +134,8 @@ pub unsafe fn pop(slots: *const Slot) -> *mut u8 {
 /// As [`pop`], and `object` must be a free object of the slots' cache that the caller owns.
 #[inline(always)]
 pub unsafe fn push(slots: *const Slot, object: *mut u8) -> bool {
-    // SAFETY: as in `pop`. The store of the object lies above the count, where nobody looks until the commit.
+    // SAFETY: as in `pop`. The store of the object lies above the count, where nobody looks until the
+    // commit.
     unsafe {
         asm!(
             begin!(),
@@ -166,10 +170,12 @@ pub unsafe fn push(slots: *const Slot, object: *mut u8) -> bool {
     true
 }
 
-/// The same for any pointer: an object that is on top already, and an address where no object of the slots' cache starts, are refused.
+/// The same for any pointer: an object that is on top already, and an address where no object of
+/// the slots' cache starts, are refused.
 ///
 /// # Safety
-/// As [`pop`]; if `object` is a free object of the slots' cache, the caller must own it, unless it is on top of this sheaf.
+/// As [`pop`]; if `object` is a free object of the slots' cache, the caller must own it, unless it
+/// is on top of this sheaf.
 #[inline(always)]
 pub unsafe fn push_tested(slots: *const Slot, object: *mut u8) -> Pushed {
     // SAFETY: as in `push`. The slot's words may be read as it may.
@@ -334,12 +340,13 @@ pub unsafe fn push_bulk(slots: *const Slot, given: usize, objects: *const *mut u
 /// Exchanges one of this CPU's two sheaves for `new`.
 ///
 /// # Safety
-/// As [`pop`]; `new` must be the dummy or a valid sheaf that the caller owns and that holds free objects of this cache.
+/// As [`pop`]; `new` must be the dummy or a valid sheaf that the caller owns and that holds free
+/// objects of this cache.
 #[inline]
 pub unsafe fn exchange(slots: *const Slot, which: Which, new: *mut Sheaf) -> Exchanged {
     let old: *mut Sheaf;
-    // SAFETY: as in `pop`. The commit is a store-exclusive with acquire and release, because a drainer may change the slot at
-    // the same instant; each sheaf comes out of a slot once.
+    // SAFETY: as in `pop`. The commit is a store-exclusive with acquire and release, because a drainer
+    // may change the slot at the same instant; each sheaf comes out of a slot once.
     unsafe {
         let slots = slots.cast::<u8>().add(which as usize);
         asm!(
@@ -411,7 +418,8 @@ pub(super) fn registered_bytes() -> u32 {
 /// `cpu_id_start` of this thread.
 #[inline]
 pub(super) fn area_cpu() -> u32 {
-    // SAFETY: reads four bytes of the thread's own area, or of the shared one. Volatile: the kernel writes it.
+    // SAFETY: reads four bytes of the thread's own area, or of the shared one. Volatile: the kernel
+    // writes it.
     unsafe { (area() as *const u32).read_volatile() }
 }
 

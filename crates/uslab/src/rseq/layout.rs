@@ -1,4 +1,5 @@
-//! The memory that sequences read and write: slots and sheaves, and the dummies that stand for every special state.
+//! The memory that sequences read and write: slots and sheaves, and the dummies that stand for
+//! every special state.
 //!
 //! Offsets are part of the assembly; the assertions at the end keep both sides together.
 
@@ -16,7 +17,8 @@ pub const SHEAF_HEADER_BYTES: usize = 16;
 
 /// An array of object pointers with its fill count; the header of it, the objects follow in memory.
 ///
-/// `count` is the one word that sequences commit to. `capacity` never changes while the sheaf stands in a slot.
+/// `count` is the one word that sequences commit to. `capacity` never changes while the sheaf
+/// stands in a slot.
 #[repr(C)]
 pub struct Sheaf {
     /// Objects in the sheaf.
@@ -55,9 +57,10 @@ impl Sheaf {
 
 /// One CPU's part of a cache: a cache line.
 ///
-/// The fast path loads [`Slot::main`] and stores the count of a sheaf, the first word of some cache line. Where two such addresses agree in their low twelve bits,
-/// processors take the load for one of what was just stored, and wait. So `main` is the second word of its line: that of a sheaf's first line is never
-/// stored to (ADR 0015).
+/// The fast path loads [`Slot::main`] and stores the count of a sheaf, the first word of some cache
+/// line. Where two such addresses agree in their low twelve bits, processors take the load for one
+/// of what was just stored, and wait. So `main` is the second word of its line: that of a sheaf's
+/// first line is never stored to (ADR 0015).
 #[repr(C, align(64))]
 pub struct Slot {
     /// Lock word of the fallback; unused where sequences run.
@@ -82,10 +85,10 @@ pub struct Slot {
 
 /// Tells the start of an object from any other address of its slab by one multiplication.
 ///
-/// With `d` the bytes from one object to the next, `reciprocal = ⌊2^32 / d⌋ + 1` exceeds `2^32 / d` by
-/// `e / d`, where `0 < e ≤ d`. Modulo `2^32` the offset `q·d + r` times the reciprocal is
-/// `q·e + r·reciprocal`: at most `last`, which is `e` times the last object's index, where an object
-/// starts there, and more at any other offset. `slab::Geometry` makes the words.
+/// With `d` the bytes from one object to the next, `reciprocal = ⌊2^32 / d⌋ + 1` exceeds `2^32 / d`
+/// by `e / d`, where `0 < e ≤ d`. Modulo `2^32` the offset `q·d + r` times the reciprocal is
+/// `q·e + r·reciprocal`: at most `last`, which is `e` times the last object's index, where an
+/// object starts there, and more at any other offset. `slab::Geometry` makes the words.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StartTest {
     /// Bytes of a slab, which lies on a multiple of them, less one.
@@ -158,7 +161,8 @@ struct Lonely(Sheaf);
 
 static DUMMY: Lonely = Lonely(Sheaf::without_room());
 
-/// The sheaf that stands where a CPU has none: empty for pop, full for push, so that both take their slow path.
+/// The sheaf that stands where a CPU has none: empty for pop, full for push, so that both take
+/// their slow path.
 #[inline(always)]
 pub const fn dummy() -> *mut Sheaf {
     (&raw const DUMMY.0).cast_mut()
@@ -173,9 +177,11 @@ pub fn is_dummy(sheaf: *mut Sheaf) -> bool {
 /// Owners of pages that are no caches: nobody, large objects, sheaves.
 pub const PLAIN_OWNERS: usize = 16;
 
-/// The slots of a cache that has none: not yet set up, without caching, or in a process that runs locked.
+/// The slots of a cache that has none: not yet set up, without caching, or in a process that runs
+/// locked.
 ///
-/// Only slot 0 is filled in by the compiler: until [`super::init`] the area says CPU 0 to everyone. `init` fills in the rest.
+/// Only slot 0 is filled in by the compiler: until [`super::init`] the area says CPU 0 to everyone.
+/// `init` fills in the rest.
 static DUMMY_SLOTS: [Slot; MAX_CPUS + PLAIN_OWNERS] = {
     let mut slots = [const { Slot::holding(core::ptr::null_mut()) }; MAX_CPUS + PLAIN_OWNERS];
     slots[0] = Slot::holding(dummy());
@@ -197,10 +203,11 @@ pub(super) fn fill_dummy_slots(cpus: usize) {
     }
 }
 
-/// Whose a page is, as the page map says it: by the slots that its objects are pushed to. So the fast path of `free` goes from the page
-/// straight to its sequence.
+/// Whose a page is, as the page map says it: by the slots that its objects are pushed to. So the
+/// fast path of `free` goes from the page straight to its sequence.
 ///
-/// Owners that are no caches have slots as well, in which every CPU has the dummy: windows on one array, a slot apart.
+/// Owners that are no caches have slots as well, in which every CPU has the dummy: windows on one
+/// array, a slot apart.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Face(*mut Slot);
 
@@ -223,7 +230,8 @@ impl Face {
     /// The cache with these slots.
     ///
     /// # Safety
-    /// They must be valid for every CPU that the area may name, for ever, and the first have the cache's id.
+    /// They must be valid for every CPU that the area may name, for ever, and the first have the
+    /// cache's id.
     pub const unsafe fn of_slots(slots: *mut Slot) -> Face {
         Face(slots)
     }
@@ -241,7 +249,8 @@ impl Face {
         unsafe { (*self.0).id.load(Relaxed) as u16 }
     }
 
-    /// What the layer above keeps for the face, which has no registered cache; see [`Slot::context`].
+    /// What the layer above keeps for the face, which has no registered cache; see
+    /// [`Slot::context`].
     #[inline]
     pub fn context(self) -> *mut u8 {
         // SAFETY: as above.

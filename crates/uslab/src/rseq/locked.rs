@@ -1,8 +1,10 @@
 //! The fallback: the same steps under the slot's lock, for processes without registered sequences.
 //!
-//! The contract is that of the sequences (see the module above), with "this CPU" being a CPU that the thread was on a moment
-//! ago: the lock, not the CPU, excludes others. It is held for one step. A thread that finds it taken waits no longer than such a step takes, since its holder may have
-//! been preempted: it tries the next slot, or, on its way, goes on as if nothing, or no room, were in this one.
+//! The contract is that of the sequences (see the module above), with "this CPU" being a CPU that
+//! the thread was on a moment ago: the lock, not the CPU, excludes others. It is held for one step.
+//! A thread that finds it taken waits no longer than such a step takes, since its holder may have
+//! been preempted: it tries the next slot, or, on its way, goes on as if nothing, or no room, were
+//! in this one.
 
 use super::{Pushed, Sheaf, Slot, Which};
 use crate::os;
@@ -88,7 +90,8 @@ impl<'a> LockedSlot<'a> {
         }
     }
 
-    /// [`super::push_tested`], but for the start: the slow path, of which this is a step, has tested that.
+    /// [`super::push_tested`], but for the start: the slow path, of which this is a step, has
+    /// tested that.
     ///
     /// # Safety
     /// As [`super::push_tested`].

@@ -1,11 +1,14 @@
-//! The sequences for x86-64. The pseudo-code is in the module above; a C-like line stands over each instruction.
+//! The sequences for x86-64. The pseudo-code is in the module above; a C-like line stands over each
+//! instruction.
 //!
-//! Each use of a sequence, inlined wherever it is, brings its own descriptor (section `__rseq_cs`) and abort handler (section
-//! `__rseq_failure`), the handler preceded by the signature that the kernel checks. An abort restarts from the beginning: no
-//! input register is changed before the commit.
+//! Each use of a sequence, inlined wherever it is, brings its own descriptor (section `__rseq_cs`)
+//! and abort handler (section `__rseq_failure`), the handler preceded by the signature that the
+//! kernel checks. An abort restarts from the beginning: no input register is changed before the
+//! commit.
 //!
-//! `fs:[area]` is the thread's rseq area: `cpu_id_start` at 0 and `rseq_cs` at 8. `cpu_id_start` is always a valid index,
-//! registered or not; inside a sequence of a registered thread it is the CPU that the thread runs on.
+//! `fs:[area]` is the thread's rseq area: `cpu_id_start` at 0 and `rseq_cs` at 8. `cpu_id_start` is
+//! always a valid index, registered or not; inside a sequence of a registered thread it is the CPU
+//! that the thread runs on.
 
 use super::detect::area_offset;
 use super::layout::START_TEST;
@@ -30,9 +33,11 @@ macro_rules! count_abort {
     };
 }
 
-/// Descriptor, abort handler, and the store that arms the sequence. Ends at label 3, the first instruction within.
+/// Descriptor, abort handler, and the store that arms the sequence. Ends at label 3, the first
+/// instruction within.
 ///
-/// A handler that is also reachable for the disassembler: `ud1 <signature>(%rip), %edi`, never executed.
+/// A handler that is also reachable for the disassembler: `ud1 <signature>(%rip), %edi`, never
+/// executed.
 macro_rules! begin {
     () => {
         concat!(
@@ -72,7 +77,8 @@ macro_rules! slot {
     };
 }
 
-/// Where the injecting build stretches every sequence, so that tests meet preemption and signals inside.
+/// Where the injecting build stretches every sequence, so that tests meet preemption and signals
+/// inside.
 #[cfg(uslab_inject)]
 macro_rules! inject {
     () => {
@@ -110,12 +116,14 @@ macro_rules! sequence {
 /// Takes the top object of this CPU's main sheaf; null if there is none.
 ///
 /// # Safety
-/// `slots` must point to slots for every possible CPU, each with valid sheaves, kept mapped for ever.
+/// `slots` must point to slots for every possible CPU, each with valid sheaves, kept mapped for
+/// ever.
 #[inline(always)]
 pub unsafe fn pop(slots: *const Slot) -> *mut u8 {
     let object: *mut u8;
-    // SAFETY: the sequence reads and writes only the slot and sheaf of the CPU it runs on, which the caller vouches for; the
-    // kernel restarts it otherwise. `rseq_cs` is the one field of the area that user space may write.
+    // SAFETY: the sequence reads and writes only the slot and sheaf of the CPU it runs on, which the
+    // caller vouches for; the kernel restarts it otherwise. `rseq_cs` is the one field of the area
+    // that user space may write.
     unsafe {
         sequence!(
             [
@@ -153,7 +161,8 @@ pub unsafe fn pop(slots: *const Slot) -> *mut u8 {
 /// As [`pop`], and `object` must be a free object of the slots' cache that the caller owns.
 #[inline(always)]
 pub unsafe fn push(slots: *const Slot, object: *mut u8) -> bool {
-    // SAFETY: as in `pop`. The store of the object lies above the count, where nobody looks until the commit.
+    // SAFETY: as in `pop`. The store of the object lies above the count, where nobody looks until the
+    // commit.
     unsafe {
         sequence!(
             [
@@ -188,10 +197,12 @@ pub unsafe fn push(slots: *const Slot, object: *mut u8) -> bool {
     true
 }
 
-/// The same for any pointer: an object that is on top already, and an address where no object of the slots' cache starts, are refused.
+/// The same for any pointer: an object that is on top already, and an address where no object of
+/// the slots' cache starts, are refused.
 ///
 /// # Safety
-/// As [`pop`]; if `object` is a free object of the slots' cache, the caller must own it, unless it is on top of this sheaf.
+/// As [`pop`]; if `object` is a free object of the slots' cache, the caller must own it, unless it
+/// is on top of this sheaf.
 #[inline(always)]
 pub unsafe fn push_tested(slots: *const Slot, object: *mut u8) -> Pushed {
     // SAFETY: as in `push`. The slot's words may be read as it may.
@@ -263,9 +274,11 @@ pub(super) fn init() {
     }
 }
 
-/// Copies `{k}` pointers from `{from}` to `{to}`, eight at a time where there are many and registers are wide enough, then four, then
-/// singly; uses `{i}` and two vector registers. Few are copied by 16 bytes: a wide load of what narrower stores have just written waits
-/// for them (16 objects: 1.2 and not 0.4 ns each). Ends with clean upper halves of all sixteen, so that none may be live.
+/// Copies `{k}` pointers from `{from}` to `{to}`, eight at a time where there are many and
+/// registers are wide enough, then four, then singly; uses `{i}` and two vector registers. Few are
+/// copied by 16 bytes: a wide load of what narrower stores have just written waits for them (16
+/// objects: 1.2 and not 0.4 ns each). Ends with clean upper halves of all sixteen, so that none may
+/// be live.
 macro_rules! copy {
     ($from:literal, $to:literal) => {
         concat!(
@@ -424,12 +437,13 @@ pub unsafe fn push_bulk(slots: *const Slot, given: usize, objects: *const *mut u
 /// Exchanges one of this CPU's two sheaves for `new`.
 ///
 /// # Safety
-/// As [`pop`]; `new` must be the dummy or a valid sheaf that the caller owns and that holds free objects of this cache.
+/// As [`pop`]; `new` must be the dummy or a valid sheaf that the caller owns and that holds free
+/// objects of this cache.
 #[inline]
 pub unsafe fn exchange(slots: *const Slot, which: Which, new: *mut Sheaf) -> Exchanged {
     let old: *mut Sheaf;
-    // SAFETY: as in `pop`. The commit is a locked exchange, because a drainer may change the slot at the same instant; each
-    // sheaf comes out of a slot once.
+    // SAFETY: as in `pop`. The commit is a locked exchange, because a drainer may change the slot at
+    // the same instant; each sheaf comes out of a slot once.
     unsafe {
         let place = slots.cast::<u8>().add(which as usize);
         sequence!(
@@ -466,10 +480,12 @@ pub(super) const SIGNATURE: u32 = 0x5305_3053;
 /// Sequences exist for this architecture.
 pub(super) const SUPPORTED: bool = true;
 
-/// The area of a process without registration: 16 bytes of the x86-64 thread control block that no C library uses.
+/// The area of a process without registration: 16 bytes of the x86-64 thread control block that no
+/// C library uses.
 ///
-/// glibc's `tcbhead_t` ends with `void *__padding[8]` at 0x280, kept unused for ABI reasons since 2.3 and in the TCB of every
-/// thread, zeroed with it. There `cpu_id_start` reads 0 and the store to `rseq_cs` harms nobody.
+/// glibc's `tcbhead_t` ends with `void *__padding[8]` at 0x280, kept unused for ABI reasons since
+/// 2.3 and in the TCB of every thread, zeroed with it. There `cpu_id_start` reads 0 and the store
+/// to `rseq_cs` harms nobody.
 pub(super) const SCRATCH_OFFSET: usize = 0x280;
 
 core::arch::global_asm!(

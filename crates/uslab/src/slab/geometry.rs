@@ -1,7 +1,8 @@
 //! Geometry: how many pages a slab takes and how its objects lie in it.
 //!
-//! The kernel's rule: the lowest order, from `min_order` on, that holds `min_objects` objects and leaves at most 1/16 of the slab
-//! over; if there is none up to `max_order` at most 1/8, then 1/4, then 1/2; otherwise one object a slab.
+//! The kernel's rule: the lowest order, from `min_order` on, that holds `min_objects` objects and
+//! leaves at most 1/16 of the slab over; if there is none up to `max_order` at most 1/8, then 1/4,
+//! then 1/2; otherwise one object a slab.
 
 use super::one::HEAD_BYTES;
 use crate::pages::{DESCRIPTOR_BYTES, PAGE_BYTES};
@@ -19,7 +20,8 @@ pub struct Layout {
 /// The knobs; 0 asks for the default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GeometryOptions {
-    /// Objects that a slab should hold at least; by default `4 · (log2(cpus) + 2)`, and 32 at least.
+    /// Objects that a slab should hold at least; by default `4 · (log2(cpus) + 2)`, and 32 at
+    /// least.
     pub min_objects: usize,
     /// Lowest order tried.
     pub min_order: u32,
@@ -58,8 +60,9 @@ impl Geometry {
     /// Highest order that `max_order` may name: 1 MiB.
     pub const MAX_ORDER: u32 = 8;
     const DEFAULT_MAX_ORDER: u32 = 3;
-    /// Objects that a slab has by default, at least, where the order allows: what the kernel's rule gives 64 CPUs. Its slabs are small on small
-    /// machines because physical memory in a row is hard to find; addresses are not (ADR 0014).
+    /// Objects that a slab has by default, at least, where the order allows: what the kernel's rule
+    /// gives 64 CPUs. Its slabs are small on small machines because physical memory in a row is
+    /// hard to find; addresses are not (ADR 0014).
     const LEAST_OBJECTS: usize = 32;
 
     /// Chooses the order for objects of `layout` on a machine of `cpus` CPUs.
@@ -71,7 +74,8 @@ impl Geometry {
         if size > Self::MAX_OBJECT_BYTES || align > Self::MAX_OBJECT_BYTES {
             return Err(GeometryError::TooLarge);
         }
-        // A free object is never written, so it needs no room for a link: any size will do, but a bit each is kept.
+        // A free object is never written, so it needs no room for a link: any size will do, but a bit each
+        // is kept.
         let object_bytes = size.max(8).next_multiple_of(align.max(1));
         // A slab lies on a multiple of its own size, which gives its objects their alignment.
         let align_order = (align.div_ceil(PAGE_BYTES)).next_power_of_two().trailing_zeros();
@@ -123,9 +127,9 @@ impl Geometry {
         (index < self.objects).then_some(index)
     }
 
-    /// The test of [`Geometry::index_of`] for the fast path. Exact where the slab and an object together
-    /// stay below `2^32 / object_bytes`, which holds for every size class and for any cache of objects up
-    /// to 16 KiB; for others it passes all multiples of the alignment.
+    /// The test of [`Geometry::index_of`] for the fast path. Exact where the slab and an object
+    /// together stay below `2^32 / object_bytes`, which holds for every size class and for any
+    /// cache of objects up to 16 KiB; for others it passes all multiples of the alignment.
     pub fn start_test(&self) -> StartTest {
         let stride = self.object_bytes as u64;
         let slab_bytes = (self.pages() * PAGE_BYTES) as u64;

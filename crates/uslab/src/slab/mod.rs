@@ -7,21 +7,25 @@
 //!                                                                                       └───┴───┴───┴───┴─┘
 //! ```
 //!
-//! A free object is never written: what a constructor made survives, zero pages stay zero, a heap overflow finds nothing to
-//! corrupt, and a double free is a bit that is set already.
+//! A free object is never written: what a constructor made survives, zero pages stay zero, a heap
+//! overflow finds nothing to corrupt, and a double free is a bit that is set already.
 //!
 //! # Protocol
-//! * **Give** (free) needs no lock: set the object's bit, then add to the free count, in that order. Only where the count crosses
-//!   a boundary that a list cares about does the giver take the lists' lock and *reconcile*: look at the count as it is now
-//!   and put the slab where it belongs. Reconciling is idempotent, so several may do it, late and in any order.
-//! * **Take** runs under the lists' lock: whole words at a time, then the count is lowered. It may lower a count before a giver
-//!   raised it: the count is signed and settles.
-//! * A slab whose count equals its objects is *empty*: no giver is between its two steps. It is kept up to an adaptive target
-//!   and otherwise leaves, under the lock, by losing its entry in the page map; a late reconciler sees that and goes away.
+//! * **Give** (free) needs no lock: set the object's bit, then add to the free count, in that
+//!   order. Only where the count crosses a boundary that a list cares about does the giver take the
+//!   lists' lock and *reconcile*: look at the count as it is now and put the slab where it belongs.
+//!   Reconciling is idempotent, so several may do it, late and in any order.
+//! * **Take** runs under the lists' lock: whole words at a time, then the count is lowered. It may
+//!   lower a count before a giver raised it: the count is signed and settles.
+//! * A slab whose count equals its objects is *empty*: no giver is between its two steps. It is
+//!   kept up to an adaptive target and otherwise leaves, under the lock, by losing its entry in the
+//!   page map; a late reconciler sees that and goes away.
 //!
-//! Every slab stands in one list, the full ones as well: so a cache that is destroyed whole costs what it owns, whatever else lives.
+//! Every slab stands in one list, the full ones as well: so a cache that is destroyed whole costs
+//! what it owns, whatever else lives.
 //!
-//! `slab` does not know that per-CPU caches exist. Lock: `SlabLists`; the page layer and constructors are called without it.
+//! `slab` does not know that per-CPU caches exist. Lock: `SlabLists`; the page layer and
+//! constructors are called without it.
 
 mod geometry;
 mod lists;
@@ -29,6 +33,7 @@ mod misuse;
 mod node;
 mod one;
 mod pool;
+mod shrink;
 #[cfg(test)]
 mod tests;
 pub mod words;

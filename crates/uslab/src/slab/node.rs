@@ -12,8 +12,9 @@ pub struct NodeMemory {
     pub start: *mut u8,
     /// Nodes of the machine.
     pub nodes: usize,
-    /// A lock that many slabs share, so that a fork has few to take. Such slabs also share a record,
-    /// which they write where their slabs change, and keep no empty slab. `None`: all of their own.
+    /// A lock that many slabs share, so that a fork has few to take. Such slabs also share a
+    /// record, which they write where their slabs change, and keep no empty slab. `None`: all
+    /// of their own.
     pub shared: Option<&'static ListsLock>,
 }
 
@@ -70,7 +71,8 @@ impl Node {
     /// Takes the lock, sleeping if it must.
     pub(super) fn lock(&self) -> Guarded<'_> {
         let held = self.shared.unwrap_or(&self.own).0.lock();
-        // SAFETY: these lists have one lock, for ever, and the guard keeps it for as long as the reference lives.
+        // SAFETY: these lists have one lock, for ever, and the guard keeps it for as long as the reference
+        // lives.
         Guarded { lists: unsafe { &mut *self.lists.get() }, _held: held }
     }
 

@@ -9,14 +9,15 @@ use super::words;
 use crate::pages::{self, PageIndex, Temperature};
 use crate::rseq::Face;
 use crate::stats::{self, layout::Record};
-use crate::sync::{CachePadded, in_hand::InHand, prefetch_for_write};
+use crate::sync::{CachePadded, prefetch_for_write};
 use core::sync::atomic::{
     AtomicI64, AtomicUsize,
     Ordering::{Acquire, Relaxed},
     fence,
 };
 
-/// Run once for each object when its slab is made. Must not unwind, and must not use the cache it constructs for.
+/// Run once for each object when its slab is made. Must not unwind, and must not use the cache it
+/// constructs for.
 #[derive(Clone, Copy)]
 pub struct Constructor {
     /// Called with the object and `data`.
@@ -25,13 +26,16 @@ pub struct Constructor {
     pub data: usize,
 }
 
-/// Bytes of empty slabs that a cache keeps on a node, at most, however often it asks for them again.
+/// Bytes of empty slabs that a cache keeps on a node, at most, however often it asks for them
+/// again.
 const KEEP_MOST_BYTES: usize = 64 << 20;
 
-/// Slabs that one call visits for objects that need not be moved now: each may cost a miss or two, and somebody waits for the one object that must.
+/// Slabs that one call visits for objects that need not be moved now: each may cost a miss or two,
+/// and somebody waits for the one object that must.
 pub const VISITS: usize = 32;
 
-/// Part of a slab's objects by which the free ones in a record that many share may be off, for each of them.
+/// Part of a slab's objects by which the free ones in a record that many share may be off, for each
+/// of them.
 const SHARED_DRIFT_PART: usize = 4;
 
 /// How many objects ahead the slab is asked for.
@@ -49,8 +53,9 @@ pub struct Slabs {
     /// Many others have the same lock and the same record: see [`NodeMemory::shared`].
     is_shared: bool,
     name: &'static str,
-    /// Empty slabs beyond the last of each node. Whoever looks at it takes no line away from those who use the cache: it changes seldom.
-    spare: AtomicUsize,
+    /// Empty slabs beyond the last of each node. Whoever looks at it takes no line away from those
+    /// who use the cache: it changes seldom.
+    pub(super) spare: AtomicUsize,
     /// Objects that are neither free in a slab nor never made: in use, or in somebody's sheaf.
     taken: CachePadded<AtomicI64>,
 }
@@ -61,7 +66,8 @@ unsafe impl Sync for Slabs {}
 unsafe impl Send for Slabs {}
 
 impl Slabs {
-    /// Bytes of memory for [`Slabs::new`]'s `nodes`, for a machine of `count` nodes; on a boundary of 64.
+    /// Bytes of memory for [`Slabs::new`]'s `nodes`, for a machine of `count` nodes; on a boundary
+    /// of 64.
     pub const fn node_bytes(count: usize) -> usize {
         count * size_of::<Node>()
     }
@@ -69,8 +75,9 @@ impl Slabs {
     /// Slabs of the cache that the page map knows by `face`, none yet.
     ///
     /// # Safety
-    /// The memory must be as large as it says, belong to these slabs alone and live as long as they are
-    /// used, as must `name`; the face's id must name a record of theirs, or one that they share.
+    /// The memory must be as large as it says, belong to these slabs alone and live as long as they
+    /// are used, as must `name`; the face's id must name a record of theirs, or one that they
+    /// share.
     pub unsafe fn new(
         face: Face,
         name: &'static str,
@@ -131,13 +138,15 @@ impl Slabs {
         stats::record(self.id)
     }
 
-    fn nodes(&self) -> &[Node] {
+    pub(super) fn nodes(&self) -> &[Node] {
         // SAFETY: `new` wrote `node_count` nodes that live as long as the slabs.
         unsafe { core::slice::from_raw_parts(self.nodes, self.node_count) }
     }
 
-    /// Takes objects into `out`, as many as are free in slabs (in `VISITS` of them, beyond `least`), and makes new slabs until there are at least `least`. Returns
-    /// how many; fewer than `least` only if memory is used up. They fill the start of `out`; later ones have lower addresses.
+    /// Takes objects into `out`, as many as are free in slabs (in `VISITS` of them, beyond
+    /// `least`), and makes new slabs until there are at least `least`. Returns how many; fewer
+    /// than `least` only if memory is used up. They fill the start of `out`; later ones have lower
+    /// addresses.
     ///
     /// May make system calls and run the constructor; holds no lock meanwhile.
     pub fn take(&self, node: usize, out: &mut [*mut u8], least: usize) -> usize {
@@ -179,8 +188,8 @@ impl Slabs {
         let start = pages::address_of(run.first);
         if let Some(construct) = self.constructor {
             for index in 0..objects {
-                // SAFETY: the object lies in the slab's fresh pages, which are nobody else's; the constructor is the user's
-                // promise to accept such memory.
+                // SAFETY: the object lies in the slab's fresh pages, which are nobody else's; the constructor
+                // is the user's promise to accept such memory.
                 unsafe { (construct.call)(start.add(index * object_bytes), construct.data) };
             }
         }
@@ -206,16 +215,19 @@ impl Slabs {
 
     /// Gives objects back. Those that are none of this cache's are reported and left alone.
     ///
-    /// Takes the lists' lock only where a slab changes lists, and may give pages back to the system. Never fails.
+    /// Takes the lists' lock only where a slab changes lists, and may give pages back to the
+    /// system. Never fails.
     ///
     /// # Safety
-    /// Each object must have been taken from these slabs and not be used any more; what can be recognised otherwise is.
+    /// Each object must have been taken from these slabs and not be used any more; what can be
+    /// recognised otherwise is.
     pub unsafe fn give(&self, objects: &[*mut u8]) {
         // SAFETY: the caller's promise.
         unsafe { self.give_to_slabs(objects, usize::MAX, Self::reconcile) };
     }
 
-    /// The same from the end of `objects` on, until `VISITS` slabs have been visited; says how many objects are left, at the start.
+    /// The same from the end of `objects` on, until `VISITS` slabs have been visited; says how many
+    /// objects are left, at the start.
     ///
     /// # Safety
     /// As [`Slabs::give`], for those that are not left.
@@ -224,7 +236,8 @@ impl Slabs {
         unsafe { self.give_to_slabs(objects, VISITS, Self::reconcile) }
     }
 
-    /// The same, but slabs that become empty stay, and are what is kept from now on; [`Slabs::settle`] lets them go.
+    /// The same, but slabs that become empty stay, and are what is kept from now on;
+    /// [`Slabs::settle`] lets them go.
     ///
     /// # Safety
     /// As [`Slabs::give`].
@@ -330,7 +343,8 @@ impl Slabs {
         (mask & !twice).count_ones() as usize
     }
 
-    /// What is wrong with giving `object` back to these slabs; `None` where it is an object of theirs that is in use, or in a sheaf.
+    /// What is wrong with giving `object` back to these slabs; `None` where it is an object of
+    /// theirs that is in use, or in a sheaf.
     pub fn misuse_of(&self, object: *const u8) -> Option<Misuse> {
         let Some(slab) = self.slab_of(object) else { return Some(classify(object, self.face)) };
         let start = slab.address() as usize;
@@ -387,7 +401,8 @@ impl Slabs {
         }
     }
 
-    /// Puts a slab into the list where its count belongs; its node and the lists, unless it has been released meanwhile.
+    /// Puts a slab into the list where its count belongs; its node and the lists, unless it has
+    /// been released meanwhile.
     fn place(&self, slab: Slab) -> Option<(usize, Guarded<'_>)> {
         // The node is fixed while the slab lives; a stale one of a slab that is gone is caught below.
         let node = slab.node();
@@ -395,8 +410,8 @@ impl Slabs {
             return None;
         }
         let mut lists = self.nodes()[node].lock();
-        // The slab may have been released, and its pages be another cache's, since the caller's last step on it. Under the lock
-        // it cannot leave, so this decides.
+        // The slab may have been released, and its pages be another cache's, since the caller's last step
+        // on it. Under the lock it cannot leave, so this decides.
         if pages::owner(slab.0) != self.face {
             return None;
         }
@@ -416,69 +431,21 @@ impl Slabs {
     }
 
     /// Takes an empty slab out of the lists and the page map.
-    fn detach_empty(&self, lists: &mut Lists) -> Option<Slab> {
+    pub(super) fn detach_empty(&self, lists: &mut Lists) -> Option<Slab> {
         let slab = lists.any_empty()?;
         lists.place(slab, List::None);
         pages::set_owner(slab.0, self.geometry.pages(), Face::NOBODY);
         Some(slab)
     }
 
-    fn release(&self, slab: Slab, temperature: Temperature) {
+    pub(super) fn release(&self, slab: Slab, temperature: Temperature) {
         self.count_slab(-1);
         pages::free(slab.0, self.geometry.pages(), temperature);
     }
 
-    /// Gives all empty slabs to the page layer; says how many bytes.
-    pub fn shrink(&self) -> usize {
-        self.release_beyond(usize::MAX, |_| 0)
-    }
-
-    /// Bytes of empty slabs beyond the last of each node, which the next object may come from. Takes no lock.
-    pub fn spare_bytes(&self) -> usize {
-        self.spare.load(Relaxed) * self.slab_bytes()
-    }
-
-    /// Gives so many of these to the page layer, rounded down to whole slabs; says how many bytes.
-    pub fn shrink_by(&self, bytes: usize) -> usize {
-        match bytes / self.slab_bytes() {
-            0 => 0,
-            most => self.release_beyond(most, |_| 1),
-        }
-    }
-
-    fn slab_bytes(&self) -> usize {
+    /// Bytes of a slab.
+    pub(super) fn slab_bytes(&self) -> usize {
         self.geometry.pages() * pages::PAGE_BYTES
-    }
-
-    /// The same for those beyond the target, which fades with time.
-    pub fn settle(&self) -> usize {
-        self.release_beyond(usize::MAX, |lists| {
-            lists.decay();
-            lists.target
-        })
-    }
-
-    /// Releases empty slabs until each node has no more than `kept` says, or `most` are gone.
-    fn release_beyond(&self, most: usize, kept: impl Fn(&mut Lists) -> u32) -> usize {
-        let (mut gone, mut in_hand) = (0, None);
-        for (index, node) in self.nodes().iter().enumerate() {
-            loop {
-                let mut lists = node.lock();
-                let beyond = gone < most && lists.empty() > 0 && lists.empty() > kept(&mut lists);
-                if beyond {
-                    in_hand.get_or_insert_with(InHand::begin);
-                }
-                let Some(slab) = beyond.then(|| self.detach_empty(&mut lists)).flatten() else {
-                    self.publish(&mut lists, index);
-                    break;
-                };
-                drop(lists);
-                // Past the CPU page lists: what nobody wants is not kept warm.
-                self.release(slab, Temperature::Cold);
-                gone += 1;
-            }
-        }
-        gone * self.slab_bytes()
     }
 
     /// Calls `visit` for each object that is not free in its slab, until it says false. Exact only
@@ -542,9 +509,9 @@ impl Slabs {
         }
     }
 
-    /// Writes what the lock guards to the cache's record. With several nodes the last one to change is shown for partial, empty
-    /// and target; slabs and free objects are sums.
-    fn publish(&self, lists: &mut Lists, node: usize) {
+    /// Writes what the lock guards to the cache's record. With several nodes the last one to change
+    /// is shown for partial, empty and target; slabs and free objects are sums.
+    pub(super) fn publish(&self, lists: &mut Lists, node: usize) {
         let spare = lists.empty().saturating_sub(1) as usize;
         if spare != lists.spare {
             self.spare.fetch_add(spare.wrapping_sub(lists.spare), Relaxed);
@@ -567,7 +534,8 @@ impl Slabs {
         }
     }
 
-    /// Adds what changed to a record that others add to: so many slabs and free objects now, so many when last published.
+    /// Adds what changed to a record that others add to: so many slabs and free objects now, so
+    /// many when last published.
     fn publish_share(&self, now: (u32, i64), before: (u32, i64)) {
         let record = self.record();
         let slabs = i64::from(now.0) - i64::from(before.0);

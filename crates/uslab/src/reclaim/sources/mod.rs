@@ -1,4 +1,5 @@
-//! Who says that memory is short: the service manager, the kernel's stall accounting, and the limits of the control group.
+//! Who says that memory is short: the service manager, the kernel's stall accounting, and the
+//! limits of the control group.
 //!
 //! ```text
 //!   stalls     at most one descriptor, the first of: what MEMORY_PRESSURE_WATCH names, the own cgroup's PSI, that of those above,
@@ -7,12 +8,15 @@
 //!   swap       whether memory of the process or its cgroup was swapped out since the last look        → either counts twice
 //! ```
 //!
-//! [`Sources::wait`] is the reaper's sleep: it waits for the descriptors, and looks at the headroom once a second, whenever the kernel
-//! signals that a limit was hit, and in every wait while more than half of a limit is used. Everything is in fixed memory.
+//! [`Sources::wait`] is the reaper's sleep: it waits for the descriptors, and looks at the headroom
+//! once a second, whenever the kernel signals that a limit was hit, and in every wait while more
+//! than half of a limit is used. Everything is in fixed memory.
 //!
-//! All of it can be lacking, and any of it can go away while the program runs: the program closes all descriptors, is moved to
-//! another cgroup, its manager leaves. A fork child shares its parent's descriptors, and with them what they tell: its
-//! handler closes them (`os::kept`), and its own thread detects its own. Must never: spin, block without an end, or touch a descriptor that has become the program's.
+//! All of it can be lacking, and any of it can go away while the program runs: the program closes
+//! all descriptors, is moved to another cgroup, its manager leaves. A fork child shares its
+//! parent's descriptors, and with them what they tell: its handler closes them (`os::kept`), and
+//! its own thread detects its own. Must never: spin, block without an end, or touch a descriptor
+//! that has become the program's.
 
 mod cgroup;
 mod choice;
@@ -123,7 +127,8 @@ impl Sources {
         }
     }
 
-    /// Looks at what there is and opens it. Neither waits nor allocates. Says what was found where the user asked for that.
+    /// Looks at what there is and opens it. Neither waits nor allocates. Says what was found where
+    /// the user asked for that.
     pub fn detect(choice: &Choice) -> Sources {
         let _errno = Preserved::new();
         Self::open(choice, Path::of(b"/proc").unwrap_or(Path::EMPTY), Watch::from_environment())
@@ -154,8 +159,8 @@ impl Sources {
         sources
     }
 
-    /// Waits until memory is short; `None` when `timeout_ms` are over without. Reports of one source are at least 100 ms apart. Signals
-    /// do not end it.
+    /// Waits until memory is short; `None` when `timeout_ms` are over without. Reports of one
+    /// source are at least 100 ms apart. Signals do not end it.
     pub fn wait(&mut self, timeout_ms: u64) -> Option<Pressure> {
         let _errno = Preserved::new();
         let mut now = clock::coarse_ms();
@@ -168,7 +173,8 @@ impl Sources {
                 (self.looked_ms, self.signalled) = (now, false);
                 apart_ms = TICK_MS;
                 if let Some(pressure) = self.look(now) {
-                    // The limits' word is the stronger one. What else there is must not pile up in pipes meanwhile.
+                    // The limits' word is the stronger one. What else there is must not pile up in pipes
+                    // meanwhile.
                     self.listen(now, 0, false);
                     return Some(pressure);
                 }
@@ -196,7 +202,8 @@ impl Sources {
         }
     }
 
-    /// Waits for the descriptors: who tells of a stall, and whether a limit was hit, if `events` are waited for.
+    /// Waits for the descriptors: who tells of a stall, and whether a limit was hit, if `events`
+    /// are waited for.
     fn listen(&mut self, now_ms: u64, timeout_ms: u64, events: bool) -> (Option<Candidate>, bool) {
         let stall = self.stall.as_ref().and_then(|stall| stall.watched(now_ms));
         let events = self.headroom.events().filter(|_| events).map(|events| (events, Awaited::Event));
@@ -240,8 +247,9 @@ impl Sources {
         Pressure { kind, wanted, swapped: self.swap.has_grown() }
     }
 
-    /// Whether descriptors are held, so that [`wait`](Self::wait) ends when something happens and not only at the next look. A source whose
-    /// descriptor the program has closed counts: it is opened again in `wait`.
+    /// Whether descriptors are held, so that [`wait`](Self::wait) ends when something happens and
+    /// not only at the next look. A source whose descriptor the program has closed counts: it
+    /// is opened again in `wait`.
     pub fn watches_descriptors(&self) -> bool {
         self.stall.is_some() || self.headroom.events().is_some()
     }
