@@ -1,5 +1,5 @@
 /*
- * Forks beside threads that allocate with locks of the C library in hand: `fork_library [SECONDS]`.
+ * Forks beside threads that allocate while they hold locks of the C library: `fork_library [SECONDS]`.
  *
  * The loader's (dlopen), the time zone's (tzset), the locale's (newlocale), that of the databases of
  * names (getpwnam), those of the exit and fork handlers. fork waits for some of them itself. A fork

@@ -17,9 +17,10 @@
  *   Errors      Functions that return a pointer return NULL, functions that return int an error number, bool ones false, and errno says why.
  *               Functions that return an error number return 0 for success. NULL and other values that can be recognised as wrong are
  *               EINVAL. errno is not changed by a successful free.
- *   Misuse      Freeing an object twice in a row, or a pointer to the inside of one, is reported at once; other
- *               misuse, and that of uslab_cache_free_bulk, at the latest when the object gets to its slab:
- *               a line on standard error, and abort(). USLAB_ON_MISUSE=report goes on instead.
+ *   Misuse      Freeing an object twice in a row, or a pointer to the inside of one, is reported
+ *               at once; other misuse, and that of uslab_cache_free_bulk, at the latest when the
+ *               object gets to its slab: a line on standard error, and abort().
+ *               USLAB_ON_MISUSE=report goes on instead.
  *   Memory      None comes from the C library's malloc. What comes from these functions must go back to these functions: with
  *               libuslab_malloc.so preloaded, free() is that library's, which is another allocator.
  *
@@ -193,9 +194,11 @@ void uslab_free_bulk(size_t n, void *const *objects) USLAB_NOEXCEPT;
 /* ---- Heaps ----------------------------------------------------------------------------------------------------------- */
 
 /*
- * A private set of size classes. Its memory is freed one by one, also by uslab_free, or all at once with the heap.
+ * A private set of size classes. Its memory is freed one by one, also by uslab_free, or all at once
+ * with the heap.
  *
- * A heap costs what it owns, whatever else lives. Some 13 million size classes can be in use in all heaps together; beyond that an allocation fails.
+ * A heap costs what it owns, whatever else lives. Some 13 million size classes can be in use in all
+ * heaps together; beyond that an allocation fails.
  */
 typedef struct uslab_heap uslab_heap;
 
@@ -335,9 +338,12 @@ typedef struct uslab_cache_stats {
 int uslab_cache_get_stats(const uslab_cache *cache, uslab_cache_stats *out) USLAB_NOEXCEPT;
 
 /*
- * Calls `visit` for each cache that lives, those of malloc and of heaps among them, with its name and its figures, until it returns something other
- * than 0; the size classes of heaps that have no cache yet are one entry `heap` for each size. It returns that, or 0. Two caches may have one name. Name and figures are copies which end with the call: no lock is held in it, and it may do
- * anything, but must not throw or longjmp. `stats->type_size` is the library's. Caches past the 4096th are left out. EINVAL: no function.
+ * Calls `visit` for each cache that lives, those of malloc and of heaps among them, with its name and
+ * its figures, until `visit` returns something other than 0. Returns that, or 0. The size classes of
+ * heaps that have no cache yet are one entry `heap` for each size. Two caches may have one name. Name
+ * and figures are copies which end with the call. No lock is held in it: it may do anything, but must
+ * not throw or longjmp. `stats->type_size` is the library's. Caches past the 4096th are left out.
+ * EINVAL: no function.
  */
 int uslab_visit_caches(int (*visit)(void *context, const char *name, const uslab_cache_stats *stats), void *context) USLAB_NOEXCEPT;
 

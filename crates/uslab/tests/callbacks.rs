@@ -160,7 +160,7 @@ fn what_is_changed_in_a_callback_by_another_thread_meanwhile_is_not_found_as_it_
         static CACHE: OnceLock<LruCache<u64, u64>> = OnceLock::new();
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let cache = CACHE.get_or_init(|| LruCache::new("shared").unwrap());
-        // The value of a key only grows: whoever raised it never sees an older one.
+        // The value of a key only grows: the thread that raised it never sees an older one.
         let _asked = when_asked(|| {
             for key in 0..64 {
                 let value = 1 + NEXT.fetch_add(1, SeqCst) as u64;

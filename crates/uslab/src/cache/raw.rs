@@ -78,7 +78,7 @@ impl fmt::Display for Busy {
 impl core::error::Error for Busy {}
 
 /// A cache of objects of one size, chosen at run time. Dropping it destroys it, if no object lives;
-/// otherwise it stays, for ever, because somebody may still free into it.
+/// otherwise it stays, for ever, because another thread may still free into it.
 ///
 /// All methods may be called from any thread, and in fork children. Like `malloc`, none may be
 /// called from a signal handler that interrupted one.
@@ -158,7 +158,7 @@ impl RawCache {
     /// Takes an object back. Never fails; may do what [`RawCache::alloc`] may.
     ///
     /// # Safety
-    /// It must be an object of this cache that nobody uses. A double free or a foreign pointer is
+    /// It must be an object of this cache that no thread uses. A double free or a foreign pointer is
     /// recognised at the latest when it gets to its slab, and reported; by default the process
     /// then ends.
     #[inline(always)]
@@ -280,7 +280,7 @@ pub(super) fn destroy(core: &'static Core) -> Result<(), Busy> {
 pub(crate) unsafe fn destroy_whole(cores: impl Iterator<Item = &'static Core> + Clone) {
     let mut registry = registry::lock();
     {
-        // A cache that grows may be draining one of these: what it has in hand would come back to slabs
+        // A cache that grows may be draining one of these: what it has taken would come back to slabs
         // that are gone.
         let _pause = adapt::pause();
         // SAFETY: the caller's promise; the registry's lock and the pause keep the library's own threads

@@ -1,6 +1,6 @@
 //! The registry: which cache has which id.
 //!
-//! The memory of a cache that goes serves the next one. Whoever looks at caches keeps them from
+//! The memory of a cache that goes serves the next one. A thread that looks at caches keeps them from
 //! going by the lock, or walks without it (`any`): then memory is not used again before the walk
 //! has ended. So what a walk sees is a cache that lives or lived a moment ago, and never another
 //! one that is being made.
@@ -121,7 +121,7 @@ static PHASE: AtomicU32 = AtomicU32::new(0);
 /// Looks for the end of the last walks: they take microseconds, if their threads run.
 const SPINS: u32 = 200;
 /// And then naps of a millisecond: longer than threads are off their CPUs as a rule. For one that
-/// stands still, in a debugger, nobody waits for ever.
+/// stands still, in a debugger, no thread waits for ever.
 const NAPS: u32 = 20;
 
 /// Keeps the memory of caches that go from being used again.
@@ -159,7 +159,7 @@ fn ended(phase: u32) -> bool {
     }
     let _errno = os::errno::Preserved::new();
     (0..NAPS).any(|_| {
-        // Nobody wakes anybody here: that would be a system call at the end of walks, of which there are
+        // No sleeper is woken here: that would be a system call at the end of walks, of which there are
         // many more than new caches.
         match walks.load(SeqCst) {
             0 => return true,
@@ -209,7 +209,7 @@ impl Registry {
         self.mark(id, false);
     }
 
-    /// Memory of a cache that is gone, which nobody looks at any more. None where a walk takes
+    /// Memory of a cache that is gone, which no thread looks at any more. None where a walk takes
     /// long: the next one can have it.
     pub(super) fn spare_memory(&mut self) -> Option<Memory> {
         if self.spare.is_null() || !walks_have_ended(self) {

@@ -313,7 +313,7 @@ impl<T> Drop for CacheBox<'_, T> {
             }
         }
         let object = Object(self.cache, self.object);
-        // SAFETY: the box owns a valid value, used by nobody from here on.
+        // SAFETY: the box owns a valid value, unused from here on.
         unsafe { object.1.drop_in_place() };
     }
 }

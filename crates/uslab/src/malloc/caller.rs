@@ -2,7 +2,7 @@
 //! thread.
 //!
 //! A thread is started only for a call of the program: the C library calls the malloc family with
-//! locks of its own in hand, which a new thread needs. So each function knows its [`Caller`], in
+//! locks of its own held, which a new thread needs. So each function knows its [`Caller`], in
 //! its type; where that is not known before, as for the C functions, the slow path ends in the
 //! caller's own function, which finds out. Must never: ask on the fast path.
 
@@ -29,7 +29,7 @@ pub trait Caller {
     unsafe extern "C" fn serve_resized(pointer: *mut u8, size: usize, old: usize) -> *mut u8;
 }
 
-/// The C library, perhaps, with locks of its own in hand: it must not be made to start threads.
+/// The C library, perhaps, with locks of its own held: it must not be made to start threads.
 pub struct Anybody;
 
 impl Caller for Anybody {

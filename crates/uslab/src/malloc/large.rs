@@ -1,6 +1,6 @@
 //! Large objects: page runs, described in the descriptor of their first page.
 //!
-//! In the page map the first page of a run has an owner ([`LARGE_ID`]) and the others are nobody's,
+//! In the page map the first page of a run has an owner ([`LARGE_ID`]) and the others have none,
 //! so that only the pointer that was handed out is taken back.
 
 use crate::cache::registry::LARGE_ID;
@@ -160,7 +160,7 @@ pub(super) fn move_to(pointer: *mut u8, size: usize) -> Option<*mut u8> {
         return None;
     }
     let (new, _) = alloc(size, CHUNK_PAGES.min(16) * PAGE_BYTES)?;
-    // SAFETY: both are live runs of ours, the new one at least as long and with contents that nobody
+    // SAFETY: both are live runs of ours, the new one at least as long and with contents that no thread
     // uses.
     if !unsafe { os::memory::move_pages(pointer, new, old) } {
         if let Some(page) = start_of(new) {

@@ -105,7 +105,7 @@ fn out_of_memory() -> *mut u8 {
 /// Takes memory back that one of these functions gave out; null is allowed. `errno` is kept.
 ///
 /// # Safety
-/// Nobody may use the memory any more. Reported at once, with the pointer and what it is: a pointer
+/// No thread may use the memory any more. Reported at once, with the pointer and what it is: a pointer
 /// that is none of ours, one to the inside of an object, and one that was freed twice with no other
 /// free or allocation of its size between. A later double free is reported at the latest when the
 /// object gets to its slab. By default the process then ends.

@@ -41,8 +41,7 @@ fn mask_cpus() -> Option<usize> {
     let mut mask = [0u64; 8192 / 64];
     // SAFETY: the kernel writes at most the length that it is given. The C library's function would
     // hide the length that is asked for here.
-    let bytes =
-        unsafe { libc::syscall(libc::SYS_sched_getaffinity, 0, size_of_val(&mask), mask.as_mut_ptr()) };
+    let bytes = unsafe { libc::syscall(libc::SYS_sched_getaffinity, 0, size_of_val(&mask), &raw mut mask) };
     usize::try_from(bytes).ok().filter(|&bytes| bytes > 0).map(|bytes| bytes * 8)
 }
 

@@ -1,7 +1,7 @@
 //! A directory that no other user can change, and the shared mapping of a file in it.
 //!
 //! A process publishes under a name that anyone can guess, its id. So the directory is what must be
-//! trusted, as `ssh` trusts its own: it belongs to the effective user or to root, nobody else may
+//! trusted, as `ssh` trusts its own: it belongs to the effective user or to root, no other user may
 //! write to it, and its last component is no link. It is opened once, checked through that
 //! descriptor, and files are named below the descriptor, so that exchanging the directory between
 //! check and use gains nothing.

@@ -170,11 +170,12 @@ pub(super) fn may_use_one_node_only() -> bool {
     const MEMS_ALLOWED: libc::c_int = 1 << 2;
     const BITS: usize = 1024;
     let (mut nodes, nothing) = ([0u64; BITS / 64], core::ptr::null_mut::<libc::c_int>());
-    // SAFETY: the mask is a place for as many bits as are named; the kernel refuses if it has more
-    // nodes.
-    let result = !is_filtered()
-        && unsafe {
-            libc::syscall(libc::SYS_get_mempolicy, nothing, nodes.as_mut_ptr(), BITS, nothing, MEMS_ALLOWED)
-        } == 0;
-    result && nodes[0] == 1 && nodes[1..].iter().all(|&word| word == 0)
+    if is_filtered() {
+        return false;
+    }
+    // SAFETY: the mask has as many bits as are named; the kernel refuses if it has more nodes.
+    let result = unsafe {
+        libc::syscall(libc::SYS_get_mempolicy, nothing, nodes.as_mut_ptr(), BITS, nothing, MEMS_ALLOWED)
+    };
+    result == 0 && nodes[0] == 1 && nodes[1..].iter().all(|&word| word == 0)
 }

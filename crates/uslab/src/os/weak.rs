@@ -65,7 +65,7 @@ pub unsafe fn unlock_streams() {
     }
 }
 
-/// Makes it free, whoever held it.
+/// Makes it free, whichever thread held it.
 ///
 /// # Safety
 /// No other thread may exist: for a fork child.

@@ -3,7 +3,7 @@
 //! The place is decided once, in [`init`]; chunks are mapped in order, so that one bound says which
 //! addresses are ours. Only that bound moves, upwards, under the buddy's lock. Where another
 //! mapping of the process stands in the way, its chunks are *absent*: within the bound, no memory
-//! of ours, and in the page map nobody's.
+//! of ours, and without an owner in the page map.
 
 use super::chunk::Chunk;
 use super::layout::{BOOT_BELOW, CHUNKS_BELOW, DESCRIPTORS_BELOW, Entry, MAP_BYTES, Table, choose};
@@ -329,7 +329,7 @@ pub fn set_owner(first: PageIndex, pages: usize, owner: Face) {
     }
 }
 
-/// Makes a page nobody's if it is `owner`'s; says whether it was. Of several that try, one
+/// Takes a page's owner away if that is `owner`; says whether it was. Of several that try, one
 /// succeeds.
 pub fn clear_owner(page: PageIndex, owner: Face) -> bool {
     entry(page).compare_exchange(owner.slots(), Face::NOBODY.slots(), AcqRel, Relaxed).is_ok()
@@ -347,7 +347,7 @@ pub(super) fn purge_descriptors(first: PageIndex, pages: usize) {
     let page = os::memory::page_bytes();
     let (start, bytes) = (descriptor(first), pages * DESCRIPTOR_BYTES);
     if bytes.is_multiple_of(page) && (start as usize).is_multiple_of(page) {
-        // SAFETY: the descriptors of claimed pages are nobody's, and the range is whole pages of the mapped
+        // SAFETY: the descriptors of claimed pages are unused, and the range is whole pages of the mapped
         // table. Locked ones stay: no reader relies on zeroes.
         unsafe { os::memory::purge(start, bytes) };
     }

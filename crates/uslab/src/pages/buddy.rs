@@ -393,7 +393,7 @@ impl Buddy {
         true
     }
 
-    /// Puts a run back that nobody has touched. What was clean stays so: a failed allocation must
+    /// Puts an untouched run back. What was clean stays so: a failed allocation must
     /// not make the next one fail.
     fn untake(&mut self, run: Run) {
         let (mut at, end) = (run.first.0 as usize, run.first.0 as usize + run.pages);

@@ -21,7 +21,7 @@ pub type Map = [u64; WORDS];
 pub struct Chunk {
     /// Pages that are free.
     pub free: Map,
-    /// Of the free pages: those that nobody has touched since the system gave them, so that they
+    /// Of the free pages: those untouched since the system gave them, so that they
     /// read as zero.
     pub zero: Map,
     /// Set bits of `free`.

@@ -91,7 +91,7 @@ impl Policy {
     }
 }
 
-/// Beyond the limit by so much, whoever frees purges, although there is a background thread: that
+/// Beyond the limit by so much, the freeing thread purges, although there is a background thread: that
 /// one cannot keep up.
 const LEFT_MOST_PAGES: usize = (32 << 20) / PAGE_BYTES;
 /// The background thread knows that there is something to purge.
@@ -166,7 +166,7 @@ fn purge_groups(target_bytes: usize, least_pages: usize, locked: Locked) -> usiz
             break;
         }
         let cursor = buddy.policy.cursor;
-        // Whole chunks first: what they hold nobody is about to use, and the kernel gets its memory back in
+        // Whole chunks first: what they hold is not about to be used, and the kernel gets its memory back in
         // one piece.
         let next = buddy.next_whole(locked, unmap_clean).or_else(|| buddy.next_dirty(cursor, locked));
         let Some(index) = next else { break };
@@ -244,14 +244,14 @@ fn purge_runs(index: usize, taken: &Map, locked: Locked) -> bool {
     is_purged
 }
 
-/// True if nobody took or freed pages since the last [`settle`], which the background thread is
+/// True if no thread took or freed pages since the last [`settle`], which the background thread is
 /// about to do.
 pub fn rested() -> bool {
     super::cpu_pages::rested() && buddy::lock().operations == 0
 }
 
 /// Called twice a second by the background thread: dirty pages beyond what has been learnt go back;
-/// all of them, where nobody else has `rested`. Says how many bytes went.
+/// all of them, where the pages `rested`. Says how many bytes went.
 pub fn settle(rested: bool) -> usize {
     let purged = if rested { purge_free(0, Locked::Stay) } else { purge_excess() };
     super::cpu_pages::begin_period();

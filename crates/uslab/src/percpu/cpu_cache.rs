@@ -67,7 +67,7 @@ impl CpuCache {
     ///
     /// # Safety
     /// `slots` must be memory of [`CpuCache::slot_bytes`], aligned to 64, that lives for ever and
-    /// nobody else uses.
+    /// no other thread uses.
     pub unsafe fn face(slots: *mut u8, id: u16) -> Face {
         let (own, first) = (slots.cast::<Sheaf>(), slots.wrapping_add(size_of::<Slot>()).cast::<Slot>());
         let slot = Slot::holding(if mode() == Mode::Rseq { dummy() } else { own });

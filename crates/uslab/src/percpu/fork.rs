@@ -33,7 +33,7 @@ pub(super) fn wait_for_fork() {
     drop(FORK.lock());
 }
 
-/// First step of a fork: excludes other forks, and keeps whoever finds the gate closed asleep until
+/// First step of a fork: excludes other forks; threads that find the gate closed sleep until
 /// the last step.
 pub fn begin_fork() {
     FORK.acquire_for_fork();
@@ -53,7 +53,7 @@ pub fn end_fork(child: bool) {
 ///
 /// 1. Close the gate: sequences that move sheaves now fail. Barrier: none that saw it open is still
 ///    running.
-/// 2. Exchange every sheaf for the dummy, keeping it in [`Slot`]'s place for it. Barrier: nobody
+/// 2. Exchange every sheaf for the dummy, keeping it in [`Slot`]'s place for it. Barrier: no sequence
 ///    works on one.
 ///
 /// All other threads wait in the slow path until [`end_fork`]. Where a barrier is refused, the

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! A sheaf is an array of free objects. Sheaves move by pointer: out of a slot by an exchange with
-//! the dummy, into it by an exchange with the sheaf. **Whoever takes a sheaf out of a slot owns
-//! it** and may be preempted, migrate or sleep with it in hand. Refill asks, in this order: the
+//! the dummy, into it by an exchange with the sheaf. **The thread that takes a sheaf out of a slot owns
+//! it** and may be preempted, migrate or sleep while it holds the sheaf. Refill asks, in this order: the
 //! spare, a full sheaf of the barn, the slabs.
 //!
 //! **Drain** empties the slots of other CPUs: exchange with the dummy, `membarrier` so that no

@@ -31,8 +31,8 @@ pub enum Scan {
 /// A cache that can give entries up.
 ///
 /// Both functions run on whatever thread reclaims, without a lock of this library, never two at
-/// once for one shrinker. They may allocate and free, block (which delays the reclaiming thread and
-/// nobody else), and unregister any shrinker. A panic, also one of a destructor that they run, is
+/// once for one shrinker. They may allocate and free, block (which delays the reclaiming thread
+/// alone), and unregister any shrinker. A panic, also one of a destructor that they run, is
 /// reported and ends the shrinker's calls. That takes the feature `std`; without it the panic goes
 /// on to the caller of [`reclaim`](super::reclaim), and ends the process where that is a thread of
 /// the library.

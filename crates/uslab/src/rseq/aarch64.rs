@@ -134,7 +134,7 @@ pub unsafe fn pop(slots: *const Slot) -> *mut u8 {
 /// As [`pop`], and `object` must be a free object of the slots' cache that the caller owns.
 #[inline(always)]
 pub unsafe fn push(slots: *const Slot, object: *mut u8) -> bool {
-    // SAFETY: as in `pop`. The store of the object lies above the count, where nobody looks until the
+    // SAFETY: as in `pop`. The store of the object lies above the count, where no thread looks until the
     // commit.
     unsafe {
         asm!(

@@ -161,7 +161,7 @@ pub unsafe fn pop(slots: *const Slot) -> *mut u8 {
 /// As [`pop`], and `object` must be a free object of the slots' cache that the caller owns.
 #[inline(always)]
 pub unsafe fn push(slots: *const Slot, object: *mut u8) -> bool {
-    // SAFETY: as in `pop`. The store of the object lies above the count, where nobody looks until the
+    // SAFETY: as in `pop`. The store of the object lies above the count, where no thread looks until the
     // commit.
     unsafe {
         sequence!(
@@ -485,7 +485,7 @@ pub(super) const SUPPORTED: bool = true;
 ///
 /// glibc's `tcbhead_t` ends with `void *__padding[8]` at 0x280, kept unused for ABI reasons since
 /// 2.3 and in the TCB of every thread, zeroed with it. There `cpu_id_start` reads 0 and the store
-/// to `rseq_cs` harms nobody.
+/// to `rseq_cs` does no harm.
 pub(super) const SCRATCH_OFFSET: usize = 0x280;
 
 core::arch::global_asm!(

@@ -31,7 +31,7 @@ pub struct Constructor {
 const KEEP_MOST_BYTES: usize = 64 << 20;
 
 /// Slabs that one call visits for objects that need not be moved now: each may cost a miss or two,
-/// and somebody waits for the one object that must.
+/// and a caller waits for the one object that must.
 pub const VISITS: usize = 32;
 
 /// Part of a slab's objects by which the free ones in a record that many share may be off, for each
@@ -53,10 +53,10 @@ pub struct Slabs {
     /// Many others have the same lock and the same record: see [`NodeMemory::shared`].
     is_shared: bool,
     name: &'static str,
-    /// Empty slabs beyond the last of each node. Whoever looks at it takes no line away from those
+    /// Empty slabs beyond the last of each node. A look at it takes no line away from those
     /// who use the cache: it changes seldom.
     pub(super) spare: AtomicUsize,
-    /// Objects that are neither free in a slab nor never made: in use, or in somebody's sheaf.
+    /// Objects that are neither free in a slab nor never made: in use, or in a sheaf.
     taken: CachePadded<AtomicI64>,
 }
 
@@ -188,7 +188,7 @@ impl Slabs {
         let start = pages::address_of(run.first);
         if let Some(construct) = self.constructor {
             for index in 0..objects {
-                // SAFETY: the object lies in the slab's fresh pages, which are nobody else's; the constructor
+                // SAFETY: the object lies in the slab's fresh pages, which no other code knows; the constructor
                 // is the user's promise to accept such memory.
                 unsafe { (construct.call)(start.add(index * object_bytes), construct.data) };
             }
