@@ -7,6 +7,7 @@
  *   address_space start      run under `ulimit -v`: half of it can be had, again and again
  */
 #define _GNU_SOURCE
+#include "check.h"
 #include <errno.h>
 #include <malloc.h>
 #include <pthread.h>
@@ -16,27 +17,6 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
-
-#define CHECK(what)                                                                                      \
-    do {                                                                                                 \
-        if (!(what)) {                                                                                   \
-            fprintf(stderr, "line %d: %s (errno %d)\n", __LINE__, #what, errno);                         \
-            exit(1);                                                                                     \
-        }                                                                                                \
-    } while (0)
-
-#define MIB ((size_t)1 << 20)
-
-static size_t status_bytes(const char *name) {
-    static char text[8192];
-    FILE *file = fopen("/proc/self/status", "r");
-    CHECK(file != NULL);
-    text[fread(text, 1, sizeof text - 1, file)] = 0;
-    fclose(file);
-    char *line = strstr(text, name);
-    CHECK(line != NULL);
-    return (size_t)atol(line + strlen(name)) << 10;
-}
 
 static void *churn(void *argument) {
     void *objects[1000];
@@ -109,7 +89,7 @@ static void give(void *list) {
 static void given_back(int resource, const char *figure) {
     give(take(MIB, 20 * MIB));
     start_threads(2);
-    limit_to(resource, status_bytes(figure) + 96 * MIB);
+    limit_to(resource, ((size_t)status_kib(figure) << 10) + 96 * MIB);
     size_t sizes[] = {100, 5000, 100000, MIB, 56 * MIB};
     for (int round = 0; round < 5; round++) {
         give(take(sizes[round % 5], 56 * MIB));

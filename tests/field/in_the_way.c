@@ -3,6 +3,7 @@
  * look-ups work on both sides.
  */
 #define _GNU_SOURCE
+#include "check.h"
 #include <errno.h>
 #include <malloc.h>
 #include <stdint.h>
@@ -11,16 +12,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
-
-#define CHECK(what)                                                                                      \
-    do {                                                                                                 \
-        if (!(what)) {                                                                                   \
-            fprintf(stderr, "line %d: %s (errno %d)\n", __LINE__, #what, errno);                         \
-            exit(1);                                                                                     \
-        }                                                                                                \
-    } while (0)
-
-#define MIB ((size_t)1 << 20)
 
 /* The end of the mapping that `inside` lies in; adjacent ones count as one. */
 static uintptr_t end_of(const void *inside) {

@@ -9,6 +9,7 @@
  *   locked kept                    memory that mlockall locked stays until malloc_trim asks for it.
  */
 #define _GNU_SOURCE
+#include "check.h"
 #include <errno.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
@@ -25,26 +26,6 @@
 #include <sys/syscall.h>
 #include <ucontext.h>
 #include <unistd.h>
-
-#define CHECK(what)                                                                                      \
-    do {                                                                                                 \
-        if (!(what)) {                                                                                   \
-            fprintf(stderr, "line %d: %s (errno %d)\n", __LINE__, #what, errno);                         \
-            exit(1);                                                                                     \
-        }                                                                                                \
-    } while (0)
-
-/* A figure of /proc/self/status, in KiB. Allocates nothing. */
-static long status_kib(const char *name) {
-    static char text[8192];
-    FILE *file = fopen("/proc/self/status", "r");
-    CHECK(file != NULL);
-    text[fread(text, 1, sizeof text - 1, file)] = 0;
-    fclose(file);
-    char *line = strstr(text, name);
-    CHECK(line != NULL);
-    return atol(line + strlen(name));
-}
 
 struct link {
     struct link *next;

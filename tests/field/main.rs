@@ -4,30 +4,14 @@
 //! preloaded library in both modes; a program prints what it found and ends with the line `ok`.
 //! By hand: `cc -pthread FILE.c -ldl`, then run it under `LD_PRELOAD`, or without as a control.
 
-mod free_misuse;
-
 use std::path::{Path, PathBuf};
 use uslab_tests::harness::{Mode, Outcome, Program, Scratch, tool};
 
-/// Makes the tests `rseq` and `locked`, in a module of the check's name, of the function
-/// `check(Mode)` beside it.
-macro_rules! both_modes {
-    ($($name:ident => $check:ident),+ $(,)?) => {$(
-        mod $name {
-            #[test]
-            fn rseq() {
-                super::$check(uslab_tests::harness::Mode::Rseq);
-            }
-
-            #[test]
-            fn locked() {
-                super::$check(uslab_tests::harness::Mode::Locked);
-            }
-        }
-    )+};
-}
+#[macro_use]
+extern crate uslab_tests;
 
 mod figures;
+mod free_misuse;
 mod memory;
 mod process;
 

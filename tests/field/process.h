@@ -1,20 +1,9 @@
-/* What the programs about processes share: assertions, and blocks that tell who owns them. */
+/* What the programs about processes share: blocks that tell who owns them. */
 #ifndef USLAB_FIELD_PROCESS_H
 #define USLAB_FIELD_PROCESS_H
 
+#include "check.h"
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <unistd.h>
-
-/* Says what did not hold and ends the process at once: destructors may be what is broken. */
-#define CHECK(condition)                                                              \
-    do {                                                                              \
-        if (!(condition)) {                                                           \
-            dprintf(2, "%s:%d: %s\n", __FILE__, __LINE__, #condition);                \
-            _exit(1);                                                                 \
-        }                                                                             \
-    } while (0)
 
 /* A block of `words` words, all of which are its owner's tag. */
 static inline uint64_t *tagged(size_t words, uint64_t tag) {
