@@ -1,5 +1,5 @@
 /* Frees what must not be freed, one case a run: `free_misuse CASE`. Before each misuse the program writes on
- * standard error the line that the library owes it. Told to report and go on, the library must keep
+ * standard error the line that the library owes it. Variable to report and go on, the library must keep
  * every object whole: none is handed out twice, misaligned, or over another. */
 #define _GNU_SOURCE
 #include <dlfcn.h>

@@ -45,8 +45,8 @@ fn run(source: &str, args: &[&str], mode: Mode) -> Outcome {
 
 mod cpus;
 mod environ;
+mod environment;
 mod membarrier;
 mod realtime;
 mod scheduling;
 mod starts;
-mod surroundings;

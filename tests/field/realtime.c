@@ -43,8 +43,8 @@ static void *drain(void *worst)
         return 0;
     }
     for (int i = 0; i < DRAINS; i++) {
-        struct timespec nap = { 0, 200000 + i % 7 * 1000 };
-        clock_nanosleep(CLOCK_MONOTONIC, 0, &nap, 0);
+        struct timespec sleep_ms = { 0, 200000 + i % 7 * 1000 };
+        clock_nanosleep(CLOCK_MONOTONIC, 0, &sleep_ms, 0);
         long before = cpu_ms();
         malloc_trim(0);
         long took = cpu_ms() - before;

@@ -330,7 +330,7 @@ typedef struct uslab_cache_stats {
     uint64_t flushes;          /* sheaves emptied into slabs */
     uint64_t drains;           /* sheaves taken from another CPU */
     uint64_t grows;            /* slabs taken from the page layer */
-    uint64_t releases;         /* slabs given back */
+    uint64_t shrinks;         /* slabs given back */
     uint64_t failures;         /* allocations that failed for want of memory */
 } uslab_cache_stats;
 

@@ -108,7 +108,7 @@ pub struct CacheStats {
     pub flushes: u64,
     pub drains: u64,
     pub grows: u64,
-    pub releases: u64,
+    pub shrinks: u64,
     pub failures: u64,
 }
 

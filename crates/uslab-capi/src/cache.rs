@@ -133,7 +133,7 @@ unsafe extern "C" fn uslab_cache_destroy(cache: *mut Object) -> c_int {
             0
         }
         Err((raw, busy)) => {
-            os::report::say(format_args!("cache {} is not destroyed: {busy}", raw.name()));
+            os::report::print(format_args!("cache {} is not destroyed: {busy}", raw.name()));
             core::mem::forget(raw);
             failure::code(libc::EBUSY)
         }
@@ -207,7 +207,7 @@ unsafe extern "C" fn uslab_cache_free(cache: *const Object, object: *mut c_void)
 unsafe extern "C" fn free_twice(cache: *const Object, object: *mut c_void) {
     // SAFETY: the caller's promise.
     if let Some(inside) = unsafe { Handle::get(cache) } {
-        inside.raw.core().report_twice(object.cast());
+        inside.raw.core().report_double_free(object.cast());
     }
 }
 

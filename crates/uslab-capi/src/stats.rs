@@ -12,7 +12,7 @@ use core::fmt::{self, Write};
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicI64, AtomicU64};
 use uslab::pages::PAGE_BYTES;
-use uslab::stats::layout::{self, NAME_BYTES, RECORDS_MAX, Record, STATE_LIVE, STATE_UNUSED};
+use uslab::stats::layout::{self, MAX_RECORDS, NAME_BYTES, Record, STATE_LIVE, STATE_UNUSED};
 use uslab::{Mode, stats};
 
 /// # Safety
@@ -22,7 +22,7 @@ unsafe extern "C" fn uslab_cache_get_stats(cache: *const Handle<Cache>, out: *mu
     // SAFETY: the caller's promise.
     let Some(inside) = (unsafe { Handle::get(cache) }) else { return failure::code(libc::EINVAL) };
     let id = inside.raw.core().id();
-    if usize::from(id) >= RECORDS_MAX {
+    if usize::from(id) >= MAX_RECORDS {
         return failure::code(libc::ENODATA);
     }
     uslab::cache::account_all();
@@ -114,7 +114,7 @@ fn print(write: fn(&mut Text) -> fmt::Result) -> *mut c_char {
 
 /// All records that ever were a cache's.
 fn records() -> impl Iterator<Item = &'static Record> {
-    let used = stats::header().records_used.load(Relaxed).min(RECORDS_MAX as u32) as u16;
+    let used = stats::header().records_used.load(Relaxed).min(MAX_RECORDS as u32) as u16;
     (0..used).map(stats::record).filter(|record| record.state.load(Relaxed) != STATE_UNUSED)
 }
 
@@ -146,7 +146,7 @@ fn figures(record: &Record) -> CacheStats {
         flushes: plain(&record.flushes),
         drains: plain(&record.drains),
         grows: plain(&record.grows),
-        releases: plain(&record.releases),
+        shrinks: plain(&record.shrinks),
         failures: plain(&record.failures),
     }
 }
@@ -235,7 +235,7 @@ fn json_cache(text: &mut Text, record: &Record) -> fmt::Result {
         ("flushes", all.flushes),
         ("drains", all.drains),
         ("grows", all.grows),
-        ("releases", all.releases),
+        ("shrinks", all.shrinks),
         ("failures", all.failures),
     ] {
         write!(text, ", \"{name}\": {value}")?;

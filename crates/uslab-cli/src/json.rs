@@ -37,7 +37,7 @@ struct CacheFigures<'a> {
     flushes: u64,
     drains: u64,
     grows: u64,
-    releases: u64,
+    shrinks: u64,
     failures: u64,
 }
 
@@ -67,7 +67,7 @@ impl<'a> From<&'a Cache> for CacheFigures<'a> {
             flushes: cache.flushes,
             drains: cache.drains,
             grows: cache.grows,
-            releases: cache.releases,
+            shrinks: cache.shrinks,
             failures: cache.failures,
         }
     }

@@ -25,12 +25,12 @@ struct record {
     char name[48];
     uint32_t user_bytes, object_bytes, objects_per_slab, pages_per_slab, sheaf_capacity, empty_target;
     int64_t slabs, partial_slabs, empty_slabs, slab_free, sheaf_free;
-    uint64_t alloc_slow, free_slow, refills, flushes, drains, grows, releases, failures;
+    uint64_t alloc_slow, free_slow, refills, flushes, drains, grows, shrinks, failures;
 } __attribute__((aligned(256)));
 
 _Static_assert(sizeof(struct record) == 256, "layout");
 
-enum { HEADER_BYTES = 4096, RECORDS_MAX = 4096, FILE_BYTES = HEADER_BYTES + RECORDS_MAX * 256 };
+enum { HEADER_BYTES = 4096, MAX_RECORDS = 4096, FILE_BYTES = HEADER_BYTES + MAX_RECORDS * 256 };
 
 static struct header *header;
 

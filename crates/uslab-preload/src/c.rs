@@ -148,7 +148,7 @@ pub unsafe extern "C" fn free_aligned_sized(pointer: *mut c_void, align: usize, 
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc_trim(pad: usize) -> c_int {
     let _errno = uslab::os::errno::Preserved::new();
-    c_int::from(uslab::cache::release_memory_beyond(pad) > 0)
+    c_int::from(uslab::cache::trim(pad) > 0)
 }
 
 /// The old name of [`free`], which glibc keeps for programs linked before 2.26.

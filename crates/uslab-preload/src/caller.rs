@@ -77,7 +77,7 @@ impl Caller for Unknown {
 }
 
 extern "C" fn serve_from(size: usize, caller: usize) -> *mut u8 {
-    if is_program(caller) { malloc::tend_and_serve(size) } else { malloc::serve(size) }
+    if is_program(caller) { malloc::serve_program(size) } else { malloc::serve(size) }
 }
 
 extern "C" fn serve_zeroed_from(size: usize, caller: usize) -> *mut u8 {

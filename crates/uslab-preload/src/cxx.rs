@@ -119,7 +119,7 @@ fn new_or_throw(size: usize, align: usize) -> *mut c_void {
         let throw: extern "C-unwind" fn() -> ! = unsafe { core::mem::transmute(throw) };
         throw();
     }
-    uslab::os::report::say(format_args!("operator new: no memory for {size} bytes, and no way to throw"));
+    uslab::os::report::print(format_args!("operator new: no memory for {size} bytes, and no way to throw"));
     uslab::os::report::abort();
 }
 

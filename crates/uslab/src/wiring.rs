@@ -2,11 +2,11 @@
 //!
 //! One constant table, so that nothing has to be registered before the first allocation. Must never: hold anything but this table.
 
-use crate::cache::Above;
+use crate::cache::Hooks;
 use crate::{malloc, reclaim};
 
 /// The doors upwards.
-pub(crate) static ABOVE: Above = Above {
+pub(crate) static HOOKS: Hooks = Hooks {
     before_fork: || {
         malloc::lock_for_fork();
         reclaim::before_fork();
@@ -15,6 +15,6 @@ pub(crate) static ABOVE: Above = Above {
         reclaim::after_fork(child);
         malloc::unlock_after_fork(child);
     },
-    tend: reclaim::tend,
+    want_thread: reclaim::want_thread,
     short: reclaim::short,
 };

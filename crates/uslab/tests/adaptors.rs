@@ -201,19 +201,19 @@ struct Telling<C: Subject> {
 }
 
 impl<C: Subject> EvictColdest for Telling<C> {
-    type Evicted = Told<C>;
+    type Evicted = Variable<C>;
     fn entries(&self) -> usize {
         self.own.upgrade().map_or(0, |own| own.lock().unwrap().entries())
     }
-    fn evict_coldest(&mut self) -> Option<Told<C>> {
+    fn evict_coldest(&mut self) -> Option<Variable<C>> {
         let own = self.own.upgrade()?;
         let evicted = own.lock().unwrap().evict_coldest()?;
         let (other, told, log) = (Arc::clone(&self.other), Arc::clone(&self.told), Arc::clone(&self.log));
-        Some(Told { own, other, told, log, _evicted: evicted })
+        Some(Variable { own, other, told, log, _evicted: evicted })
     }
 }
 
-struct Told<C: Subject> {
+struct Variable<C: Subject> {
     own: Arc<Mutex<C>>,
     other: Arc<Shared<C>>,
     told: Arc<AtomicUsize>,
@@ -221,7 +221,7 @@ struct Told<C: Subject> {
     _evicted: C::Evicted,
 }
 
-impl<C: Subject> Drop for Told<C> {
+impl<C: Subject> Drop for Variable<C> {
     fn drop(&mut self) {
         assert_eq!(reclaim(usize::MAX), 0, "reclaim re-entered itself");
         self.other.lock().put(Value::new(self.told.fetch_add(1, SeqCst) as u32, &self.log));

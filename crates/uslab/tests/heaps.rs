@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Barrier, Mutex};
 use std::time::{Duration, Instant};
 use uslab::malloc::{free, malloc, usable_size};
-use uslab::stats::layout::{RECORDS_MAX, STATE_LIVE};
+use uslab::stats::layout::{MAX_RECORDS, STATE_LIVE};
 use uslab::{CacheBuilder, Heap, stats};
 
 fn heap() -> Heap {
@@ -37,7 +37,7 @@ fn is_whole(object: NonNull<u8>) -> bool {
 /// Figures of all heaps together: bytes of slabs, bytes of objects.
 fn figures() -> (usize, usize) {
     uslab::cache::account_all();
-    let used = stats::header().records_used.load(Relaxed).min(RECORDS_MAX as u32) as u16;
+    let used = stats::header().records_used.load(Relaxed).min(MAX_RECORDS as u32) as u16;
     let records = (0..used).map(stats::record).filter(|record| {
         let name = record.name[..5].iter().map(|byte| byte.load(Relaxed));
         record.state.load(Relaxed) == STATE_LIVE && name.eq(*b"heap\0")

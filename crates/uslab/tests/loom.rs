@@ -9,15 +9,15 @@
 //!   restartable sequences (`cpu`), because sequences themselves cannot run under a model checker.
 //! * `nodes` runs a late look at a slab that was released and made again on another node.
 //! * `start` runs a thread that allocates while another one sets the library up.
-//! * `hands` runs a search for free memory beside a drain that has some in hand.
+//! * `in_flight` runs a search for free memory beside a drain that has some in flight.
 //!
 //! Every model has teeth: with a known mistake seeded it must fail, and a test says so.
 #![cfg(loom)]
 
 #[path = "loom/cpu.rs"]
 mod cpu;
-#[path = "loom/hands.rs"]
-mod hands;
+#[path = "loom/in_flight.rs"]
+mod in_flight;
 #[path = "loom/ledger.rs"]
 mod ledger;
 #[path = "loom/nodes.rs"]

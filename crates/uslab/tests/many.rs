@@ -17,7 +17,7 @@ fn cache(bytes: usize) -> RawCache {
 #[test]
 fn caches_beyond_the_last_record_know_what_lives_in_them() {
     alone("caches_beyond_the_last_record_know_what_lives_in_them", || {
-        const CACHES: usize = uslab::stats::layout::RECORDS_MAX + 200;
+        const CACHES: usize = uslab::stats::layout::MAX_RECORDS + 200;
         let caches: Vec<RawCache> = (0..CACHES).map(|n| cache(16 + n % 500)).collect();
         let objects: Vec<_> = caches.iter().map(|cache| cache.alloc().expect("there is memory")).collect();
         for (cache, object) in caches.into_iter().zip(objects).rev().take(400) {

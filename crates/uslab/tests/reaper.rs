@@ -163,7 +163,7 @@ fn record_of(name: &str) -> &'static Record {
 /// Slabs made and released so far: what a cache asked of the page layer.
 fn page_calls_of(name: &str) -> u64 {
     let record = record_of(name);
-    record.grows.load(Relaxed) + record.releases.load(Relaxed)
+    record.grows.load(Relaxed) + record.shrinks.load(Relaxed)
 }
 
 #[test]

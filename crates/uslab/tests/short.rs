@@ -238,8 +238,8 @@ fn fill() {
 }
 
 #[test]
-fn what_others_have_in_hand_is_waited_for() {
-    in_both_modes("what_others_have_in_hand_is_waited_for", &[("USLAB_REAPER", "0")], || {
+fn memory_in_flight_is_waited_for() {
+    in_both_modes("memory_in_flight_is_waited_for", &[("USLAB_REAPER", "0")], || {
         // Whoever frees one of each first can allocate one of each second, whose slabs have as many pages.
         const FIRST: [usize; 2] = [20_480, 28_672];
         const SECOND: [usize; 2] = [24_576, 32_768];

@@ -5,9 +5,10 @@
 
 #[path = "support/again.rs"]
 mod again;
-#[path = "support/surroundings.rs"]
-mod surroundings;
+#[path = "support/environment.rs"]
+mod environment;
 
+use environment::{Fake, TRIGGER, line};
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
@@ -17,9 +18,8 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
-use surroundings::{Fake, TRIGGER, line};
 use uslab::reclaim::PressureChoice;
-use uslab::reclaim::sources::{Kind, Pressure, Sources, Told, Wanted};
+use uslab::reclaim::sources::{Kind, Pressure, Sources, Variable, Wanted};
 
 const MIB: u64 = 1 << 20;
 /// Far longer than anything takes that ends at all.
@@ -426,7 +426,7 @@ fn the_manager_can_switch_stalls_off_but_not_limits() {
     }
     assert_eq!(sources.wait(LONG_MS), bytes(20 * MIB));
     // Who asks for PSI and for nothing of the manager's gets it.
-    let forced = fake.told(PressureChoice::none().psi(true), Told::Value(b"/dev/null"), Told::Unset);
+    let forced = fake.told(PressureChoice::none().psi(true), Variable::Value(b"/dev/null"), Variable::Unset);
     assert!(line(&forced, "psi").starts_with("watching"));
 }
 
@@ -434,27 +434,27 @@ fn the_manager_can_switch_stalls_off_but_not_limits() {
 fn values_without_sense_leave_the_next_source_to_be_used() {
     let fake = Fake::new().with_psi();
     let good = fifo(&fake);
-    let good = Told::Value(good.as_os_str().as_bytes());
+    let good = Variable::Value(good.as_os_str().as_bytes());
     let directory = fake.path("proc");
     let long_socket = fake.path(&"s".repeat(120));
     let stale = fake.path("socket");
     drop(UnixListener::bind(&stale).unwrap());
-    let value = |path: &'static str| Told::Value(path.as_bytes());
+    let value = |path: &'static str| Variable::Value(path.as_bytes());
     for (watch, write, why) in [
-        (value("run/pressure"), Told::Unset, "MEMORY_PRESSURE_WATCH is not an absolute path"),
-        (Told::TooLong, Told::Unset, "the path or value is too long"),
+        (value("run/pressure"), Variable::Unset, "MEMORY_PRESSURE_WATCH is not an absolute path"),
+        (Variable::TooLong, Variable::Unset, "the path or value is too long"),
         (good, value("c29tZQ"), "MEMORY_PRESSURE_WRITE is not base64"),
-        (good, Told::TooLong, "the path or value is too long"),
-        (value("/nonexistent/pressure"), Told::Unset, "it is not there"),
-        (value("/dev/zero"), Told::Unset, "it is neither a file, a named pipe nor a socket"),
+        (good, Variable::TooLong, "the path or value is too long"),
+        (value("/nonexistent/pressure"), Variable::Unset, "it is not there"),
+        (value("/dev/zero"), Variable::Unset, "it is neither a file, a named pipe nor a socket"),
         (
-            Told::Value(directory.as_os_str().as_bytes()),
-            Told::Unset,
+            Variable::Value(directory.as_os_str().as_bytes()),
+            Variable::Unset,
             "it is neither a file, a named pipe nor a socket",
         ),
-        (Told::Value(long_socket.as_os_str().as_bytes()), Told::Unset, "it is not there"),
-        (Told::Value(stale.as_os_str().as_bytes()), Told::Unset, "nobody listens"),
-        (value(""), Told::Unset, "MEMORY_PRESSURE_WATCH is not set"),
+        (Variable::Value(long_socket.as_os_str().as_bytes()), Variable::Unset, "it is not there"),
+        (Variable::Value(stale.as_os_str().as_bytes()), Variable::Unset, "nobody listens"),
+        (value(""), Variable::Unset, "MEMORY_PRESSURE_WATCH is not set"),
     ] {
         let mut sources = fake.told(PressureChoice::default(), watch, write);
         assert_eq!(line(&sources, "systemd"), format!("not watched: {why}"));

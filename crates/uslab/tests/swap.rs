@@ -2,13 +2,13 @@
 //! last look.
 #![cfg(not(loom))]
 
-#[path = "support/surroundings.rs"]
-#[allow(dead_code, reason = "not every test of sources needs all surroundings")]
-mod surroundings;
+#[path = "support/environment.rs"]
+#[allow(dead_code, reason = "not every test of sources needs all environment")]
+mod environment;
 
+use environment::Fake;
 use std::thread::sleep;
 use std::time::Duration;
-use surroundings::Fake;
 use uslab::reclaim::PressureChoice;
 use uslab::reclaim::sources::{Pressure, Sources, Wanted};
 
@@ -16,7 +16,7 @@ use uslab::reclaim::sources::{Pressure, Sources, Wanted};
 const APART: Duration = Duration::from_millis(550);
 const MIB: u64 = 1 << 20;
 
-/// Surroundings in which the limit always asks for memory.
+/// Environment in which the limit always asks for memory.
 fn short_of_memory() -> Fake {
     let fake = Fake::new();
     fake.set(0, "max", 512 * MIB);

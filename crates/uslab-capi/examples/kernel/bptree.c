@@ -108,7 +108,7 @@ static void bptree_node_append(struct bptree_node *to, const struct bptree_node 
 
 /* ---- Finding ---- */
 
-/* In a leaf: the first entry that is not before key. Above: the child that key belongs to. */
+/* In a leaf: the first entry that is not before key. Hooks: the child that key belongs to. */
 static unsigned int bptree_node_slot(const struct bptree_node *node, u64 key)
 {
 	unsigned int slot = 0;

@@ -120,7 +120,7 @@ pub struct Cache {
     pub flushes: u64,
     pub drains: u64,
     pub grows: u64,
-    pub releases: u64,
+    pub shrinks: u64,
     pub failures: u64,
 }
 
@@ -225,7 +225,7 @@ fn parse(fetch: impl Fn(u64, usize) -> io::Result<Vec<u8>>) -> Result<Snapshot, 
     if version != layout::VERSION {
         return Err(Trouble::Version(version));
     }
-    let used = (field!(header, Header, records_used, u32) as usize).min(layout::RECORDS_MAX);
+    let used = (field!(header, Header, records_used, u32) as usize).min(layout::MAX_RECORDS);
     let records = fetch(HEADER_BYTES as u64, used * RECORD_BYTES).map_err(short)?;
     let caches = records.chunks_exact(RECORD_BYTES).enumerate();
     Ok(Snapshot {
@@ -283,7 +283,7 @@ fn parse_record(index: usize, record: &[u8]) -> Option<Cache> {
         flushes: field!(record, Record, flushes, u64),
         drains: field!(record, Record, drains, u64),
         grows: field!(record, Record, grows, u64),
-        releases: field!(record, Record, releases, u64),
+        shrinks: field!(record, Record, shrinks, u64),
         failures: field!(record, Record, failures, u64),
     })
 }

@@ -34,7 +34,7 @@ impl Image {
         image.record(4, "session table with a long name", 4096, 8, [2_000_000, 9, 0, 12, 12]);
         image.record(5, "gone", 200, 20, [0; 5]);
         let gone = image.base(5);
-        put!(image, gone, Record, state = layout::STATE_DESTROYED, grows = 1u64, releases = 1u64);
+        put!(image, gone, Record, state = layout::STATE_DESTROYED, grows = 1u64, shrinks = 1u64);
         image
     }
 
@@ -124,12 +124,12 @@ fn every_byte_pattern_can_be_parsed_and_shown() {
         let mut image = Image(vec![byte; FILE_BYTES]);
         put!(image, 0, Header, magic = layout::MAGIC, version = layout::VERSION);
         put!(image, 0, Header, records_used = u32::MAX);
-        for index in 0..layout::RECORDS_MAX {
+        for index in 0..layout::MAX_RECORDS {
             let base = image.base(index);
             put!(image, base, Record, state = layout::STATE_LIVE);
         }
         let snapshot = image.parse().expect("whole");
-        assert_eq!(snapshot.caches.len(), layout::RECORDS_MAX);
+        assert_eq!(snapshot.caches.len(), layout::MAX_RECORDS);
         let text = crate::text::slabinfo::text(&snapshot) + &crate::text::table::text(&snapshot, "x");
         assert!(!text.contains('\x1b') && text.chars().all(|c| !c.is_control() || c == '\n'));
         assert!(text.lines().all(|line| line.chars().count() < 400));

@@ -107,8 +107,8 @@ impl Core {
             let text: &'static str = core::str::from_utf8_unchecked(text);
             let nodes = start::nodes();
             let memory = NodeMemory { start: parts.lists, nodes, shared: None };
-            let face = CpuCache::face(parts.slots, id);
-            let slabs = Slabs::new(face, text, geometry, temperature, options.constructor, memory);
+            let owner = CpuCache::owner(parts.slots, id);
+            let slabs = Slabs::new(owner, text, geometry, temperature, options.constructor, memory);
             let cpu = CpuCache::new(
                 slabs,
                 Parts {
@@ -197,7 +197,7 @@ impl Core {
     /// Fills all of `out` or nothing, and reclaims if it must.
     pub(super) fn fill(&self, out: &mut [*mut u8]) -> bool {
         if self.programs_own {
-            start::tend_if_large();
+            start::start_thread_if_large();
         }
         if self.cpu.alloc_slow(out) {
             return true;
@@ -209,7 +209,7 @@ impl Core {
             return false;
         }
         let bytes = bytes.max(self.slab_bytes());
-        (crate::wiring::ABOVE.short)(bytes, &mut || self.cpu.alloc_slow(out))
+        (crate::wiring::HOOKS.short)(bytes, &mut || self.cpu.alloc_slow(out))
     }
 
     fn slab_bytes(&self) -> usize {
@@ -238,7 +238,7 @@ impl Core {
     /// Reports an object that was freed twice in a row, on behalf of [`crate::rseq::push_tested`].
     #[cold]
     #[inline(never)]
-    pub extern "C" fn report_twice(&self, object: *mut u8) {
+    pub extern "C" fn report_double_free(&self, object: *mut u8) {
         report_misuse(Misuse::DoubleFree, object, self.name());
     }
 
@@ -336,6 +336,6 @@ fn publish(id: u16, name: &[u8; layout::NAME_BYTES], size: usize, geometry: &Geo
         [&record.slabs, &record.partial_slabs, &record.empty_slabs, &record.slab_free, &record.sheaf_free];
     counters.iter().for_each(|counter| counter.store(0, Relaxed));
     record.state.store(layout::STATE_LIVE, Release);
-    let listed = (u32::from(id) + 1).min(layout::RECORDS_MAX as u32);
+    let listed = (u32::from(id) + 1).min(layout::MAX_RECORDS as u32);
     stats::header().records_used.fetch_max(listed, Relaxed);
 }

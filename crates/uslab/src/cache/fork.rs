@@ -19,7 +19,9 @@ use crate::sync::{Park, only_thread_left};
 /// Registers the handlers with the C library.
 pub(super) fn register() {
     if !os::fork::register(prepare, parent, child) {
-        os::report::say(format_args!("no memory for fork handlers: children of threaded forks are at risk"));
+        os::report::print(format_args!(
+            "no memory for fork handlers: children of threaded forks are at risk"
+        ));
     }
 }
 
@@ -34,7 +36,7 @@ extern "C" fn prepare() {
     registry::lock_for_fork();
     percpu::hide_slots(for_each_cpu_cache);
     registry::for_each(|core| core.cpu.lock_barns_for_fork());
-    (crate::wiring::ABOVE.before_fork)();
+    (crate::wiring::HOOKS.before_fork)();
     registry::for_each(|core| core.cpu.slabs().lock_for_fork());
     sheaf::slabs().iter().for_each(|slabs| slabs.lock_for_fork());
     pages::lock_for_fork();
@@ -44,7 +46,7 @@ fn undo(child: bool) {
     pages::unlock_after_fork(child);
     sheaf::slabs().iter().for_each(|slabs| slabs.unlock_after_fork(child));
     registry::for_each(|core| core.cpu.slabs().unlock_after_fork(child));
-    (crate::wiring::ABOVE.after_fork)(child);
+    (crate::wiring::HOOKS.after_fork)(child);
     registry::for_each(|core| core.cpu.unlock_barns_after_fork(child));
     percpu::show_slots(child, for_each_cpu_cache);
     registry::unlock_after_fork(child);

@@ -16,27 +16,27 @@
 //! constructed; whoever allocates it finds it so (Bonwick 1994, `kmem_cache_create`). Zeroing and a constructor exclude each
 //! other.
 
-mod above;
 mod body;
 mod builder;
 mod fork;
+mod hooks;
 mod prefilled;
 mod raw;
 pub mod registry;
-mod release;
 pub mod start;
 #[cfg(test)]
 mod tests;
+mod trim;
 mod typed;
 
-pub(crate) use above::Above;
 pub use body::Core;
 pub(crate) use body::publish_shared;
 pub use builder::{CacheBuilder, Flags};
+pub(crate) use hooks::Hooks;
 pub use prefilled::{Prefilled, RawPrefilled};
 pub(crate) use raw::destroy_whole;
 pub use raw::{Busy, CreateError, RawCache, account_all};
-pub(crate) use release::{gather, has_free_memory, settle, will_have_free_memory};
-pub use release::{release_memory, release_memory_beyond};
 pub use start::mode;
+pub(crate) use trim::{has_free_memory, trim_idle, trim_some, will_have_free_memory};
+pub use trim::{release_memory, trim};
 pub use typed::{Cache, CacheBox, ConstructedBox};

@@ -3,7 +3,7 @@
 use super::body::Core;
 use crate::os;
 use crate::pages::{self, PAGE_BYTES};
-use crate::percpu::dissolve_private;
+use crate::percpu::free_private;
 use crate::percpu::sheaf::{self, Owned, Size};
 use crate::rseq::{SHEAF_HEADER_BYTES, Sheaf};
 use core::marker::PhantomData;
@@ -83,7 +83,7 @@ fn empty_sheaf(n: usize, reclaim: Reclaim) -> Option<*mut Sheaf> {
             .map_or(0, |slabs| slabs.geometry().pages() * PAGE_BYTES);
         let bytes = n * size_of::<*mut u8>() + SHEAF_HEADER_BYTES;
         if pages::is_possible(bytes.div_ceil(PAGE_BYTES), 0) {
-            (crate::wiring::ABOVE.short)(bytes.max(slab_bytes), &mut || {
+            (crate::wiring::HOOKS.short)(bytes.max(slab_bytes), &mut || {
                 sheaf = sheaf::alloc_holding(n.max(1), node);
                 !sheaf.is_null()
             });
@@ -95,7 +95,7 @@ fn empty_sheaf(n: usize, reclaim: Reclaim) -> Option<*mut Sheaf> {
 impl Drop for RawPrefilled<'_> {
     fn drop(&mut self) {
         // SAFETY: the sheaf is this value's own, filled from this cache.
-        unsafe { dissolve_private(&self.core.cpu, self.sheaf) };
+        unsafe { free_private(&self.core.cpu, self.sheaf) };
     }
 }
 

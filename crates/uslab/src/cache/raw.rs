@@ -267,7 +267,7 @@ pub(super) fn destroy(core: &'static Core) -> Result<(), Busy> {
     };
     if live > 0 {
         drop(registry);
-        return Err(who_lives(core, live));
+        return Err(live_objects_of(core, live));
     }
     core.retire(&mut registry);
     Ok(())
@@ -291,13 +291,13 @@ pub(crate) unsafe fn destroy_whole(cores: impl Iterator<Item = &'static Core> + 
         for core in cores.clone() {
             core.cpu.drain_barns();
             // SAFETY: the caller's promise.
-            unsafe { core.cpu.slabs().release_all() };
+            unsafe { core.cpu.slabs().free_all() };
         }
     }
     cores.for_each(|core| core.retire(&mut registry));
 }
 
-fn who_lives(core: &Core, objects: usize) -> Busy {
+fn live_objects_of(core: &Core, objects: usize) -> Busy {
     let mut busy = Busy { objects, first: [core::ptr::null_mut(); 8] };
     let mut n = 0;
     core.cpu.slabs().for_each_taken(|object| {

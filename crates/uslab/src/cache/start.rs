@@ -67,14 +67,14 @@ pub(crate) fn pressure_is_named() -> bool {
 }
 
 /// Memory from which on a background thread is worth having: what is free of less than this may as well stay.
-const TENDED_BYTES: usize = 16 << 20;
+const THREAD_MIN_BYTES: usize = 16 << 20;
 
 /// Asks for the background thread, if there is enough memory to tend. No lock may be held, and the caller must be the program: see
-/// [`super::Above::tend`].
+/// [`super::Hooks::want_thread`].
 #[inline]
-pub(crate) fn tend_if_large() {
-    if pages::arena::committed_bytes() > TENDED_BYTES {
-        (crate::wiring::ABOVE.tend)();
+pub(crate) fn start_thread_if_large() {
+    if pages::arena::committed_bytes() > THREAD_MIN_BYTES {
+        (crate::wiring::HOOKS.want_thread)();
     }
 }
 

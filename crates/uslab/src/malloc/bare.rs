@@ -2,10 +2,10 @@
 //!
 //! A cache has a slot for each CPU, a barn and an entry in the registry, and to destroy it takes a
 //! barrier: too much for a heap of seven objects. Until a class has served [`BUSY_ALLOCS`] objects
-//! it is slabs alone, behind a face that sends every `free` to them.
+//! it is slabs alone, behind an owner that sends every `free` to them.
 //!
 //! ```text
-//!   page map ──▶ face { dummy, id of the class, context } ──▶ Bare { slabs } ──▶ pages
+//!   page map ──▶ owner { dummy, id of the class, context } ──▶ Bare { slabs } ──▶ pages
 //! ```
 //!
 //! Then the heap makes a cache for later objects. Objects of the bare slabs still go back to them,
@@ -14,12 +14,12 @@
 //! fork has few to take, and keep no empty slab, so that nothing has to look for one.
 
 use super::classes::{CLASSES, Class};
-use super::{faces, small};
+use super::{owners, small};
 use crate::cache::publish_shared;
 use crate::cache::registry::{FIRST_HEAP_ID, HEAP_IDS};
 use crate::os;
 use crate::pages::{self, PAGE_BYTES, Temperature};
-use crate::rseq::Face;
+use crate::rseq::Owner;
 use crate::slab::{ListsLock, Misuse, NodeMemory, Slabs};
 use crate::sync::CachePadded;
 use core::cell::UnsafeCell;
@@ -68,30 +68,30 @@ impl Bare {
         let memory = super::aligned_alloc(align_of::<Bare>(), size_of::<Bare>());
         let bare = NonNull::new(memory.cast::<Bare>())?;
         let id = FIRST_HEAP_ID + class.index() as u16;
-        let Some(face) = faces::take(id, memory) else {
+        let Some(owner) = owners::take(id, memory) else {
             // SAFETY: just allocated.
             unsafe { super::free(memory) };
             return None;
         };
         publish_shared(id, NAME, class.bytes(), &geometry);
         let lock = &LOCKS[(memory as usize >> 6).wrapping_mul(0x9e37_79b9) >> 16 & (LOCKS.len() - 1)];
-        // SAFETY: fresh memory of the right size, which stays this one's until `destroy`; the face is its
+        // SAFETY: fresh memory of the right size, which stays this one's until `destroy`; the owner is its
         // own.
         unsafe {
             let lists = UnsafeCell::raw_get(&raw const (*bare.as_ptr()).lists).cast();
             let node = NodeMemory { start: lists, nodes: 1, shared: Some(lock) };
-            let slabs = Slabs::new(face, NAME, geometry, Temperature::Hot, None, node);
+            let slabs = Slabs::new(owner, NAME, geometry, Temperature::Hot, None, node);
             (&raw mut (*bare.as_ptr()).slabs).write(slabs);
             (&raw mut (*bare.as_ptr()).allocs).write(AtomicU32::new(0));
         }
         Some(bare)
     }
 
-    /// The bare slabs that the page map knows by `face`, if that is what it is.
-    pub fn of(face: Face) -> Option<&'static Bare> {
-        let is_bare = (FIRST_HEAP_ID..FIRST_HEAP_ID + HEAP_IDS).contains(&face.id());
-        // SAFETY: a face with such an id has a `Bare` for its context, which lives as long as it has pages.
-        is_bare.then(|| unsafe { &*face.context().cast::<Bare>() })
+    /// The bare slabs that the page map knows by `owner`, if that is what it is.
+    pub fn of(owner: Owner) -> Option<&'static Bare> {
+        let is_bare = (FIRST_HEAP_ID..FIRST_HEAP_ID + HEAP_IDS).contains(&owner.id());
+        // SAFETY: an owner with such an id has a `Bare` for its context, which lives as long as it has pages.
+        is_bare.then(|| unsafe { &*owner.context().cast::<Bare>() })
     }
 
     /// Whether it is time for a cache. If none is made, it is time again as many allocations later.
@@ -111,7 +111,7 @@ impl Bare {
         // What can never be had is not worth any entry of a cache.
         let done = take()
             || pages::is_possible(slab_pages, 0)
-                && (crate::wiring::ABOVE.short)(slab_pages * PAGE_BYTES, &mut take);
+                && (crate::wiring::HOOKS.short)(slab_pages * PAGE_BYTES, &mut take);
         NonNull::new(out[0]).filter(|_| done)
     }
 
@@ -121,7 +121,7 @@ impl Bare {
     /// It must be an object of these slabs that no thread uses.
     pub unsafe fn free(&self, object: *mut u8) {
         // SAFETY: the caller's promise.
-        unsafe { self.slabs.give(&[object]) };
+        unsafe { self.slabs.free(&[object]) };
     }
 
     /// Bytes that the object at `pointer` may use; `None` if no object starts there.
@@ -139,11 +139,11 @@ impl Bare {
     /// # Safety
     /// [`Bare::new`] must have made it, and no thread may use it or its objects any more.
     pub unsafe fn destroy(this: NonNull<Bare>) {
-        // SAFETY: the caller's promise. No page has the face when it goes.
+        // SAFETY: the caller's promise. No page has the owner when it goes.
         unsafe {
-            let face = this.as_ref().slabs.face();
-            this.as_ref().slabs.release_all();
-            faces::give(face);
+            let owner = this.as_ref().slabs.owner();
+            this.as_ref().slabs.free_all();
+            owners::free(owner);
             super::free(this.as_ptr().cast());
         }
     }

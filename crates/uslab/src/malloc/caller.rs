@@ -6,7 +6,7 @@
 //! its type; where that is not known before, as for the C functions, the slow path ends in the
 //! caller's own function, which finds out. Must never: ask on the fast path.
 
-use super::classes::{Class, SMALL_MOST_BYTES};
+use super::classes::{Class, MAX_SMALL_BYTES};
 use super::{ALIGN, free, large, out_of_memory, small};
 use crate::cache::start;
 use crate::rseq;
@@ -16,7 +16,7 @@ use core::ptr;
 /// function is the end of a slow path, and says to the one of [`serve`], [`serve_zeroed`] and
 /// [`serve_resized`] whether that is the program.
 pub trait Caller {
-    /// The end of [`super::malloc_for`]: [`serve`], or [`tend_and_serve`].
+    /// The end of [`super::malloc_for`]: [`serve`], or [`serve_program`].
     extern "C" fn serve(size: usize) -> *mut u8;
 
     /// The end of [`super::zeroed_for`].
@@ -30,9 +30,9 @@ pub trait Caller {
 }
 
 /// The C library, perhaps, with locks of its own held: it must not be made to start threads.
-pub struct Anybody;
+pub struct AnyCaller;
 
-impl Caller for Anybody {
+impl Caller for AnyCaller {
     #[inline]
     extern "C" fn serve(size: usize) -> *mut u8 {
         serve(size)
@@ -54,7 +54,7 @@ pub struct Program;
 impl Caller for Program {
     #[inline]
     extern "C" fn serve(size: usize) -> *mut u8 {
-        tend_and_serve(size)
+        serve_program(size)
     }
 
     extern "C" fn serve_zeroed(size: usize) -> *mut u8 {
@@ -79,8 +79,8 @@ pub extern "C" fn serve(size: usize) -> *mut u8 {
 /// The same, and the background thread is started if there is much memory and none yet. Only for
 /// the program itself: the C library may hold locks that a new thread needs.
 #[inline(never)]
-pub extern "C" fn tend_and_serve(size: usize) -> *mut u8 {
-    start::tend_if_large();
+pub extern "C" fn serve_program(size: usize) -> *mut u8 {
+    start::start_thread_if_large();
     serve(size)
 }
 
@@ -95,7 +95,7 @@ fn pop_any(size: usize) -> *mut u8 {
     }
 }
 
-/// [`tend_and_serve`] or [`serve`], by what `is_program` returns; it is asked only on the slow
+/// [`serve_program`] or [`serve`], by what `is_program` returns; it is asked only on the slow
 /// path.
 #[inline]
 fn serve_for(size: usize, is_program: impl FnOnce() -> bool) -> *mut u8 {
@@ -103,14 +103,14 @@ fn serve_for(size: usize, is_program: impl FnOnce() -> bool) -> *mut u8 {
     if !object.is_null() {
         return object;
     }
-    if is_program() { tend_and_serve(size) } else { serve(size) }
+    if is_program() { serve_program(size) } else { serve(size) }
 }
 
 /// [`super::zeroed_for`] where the fast path has nothing. `is_program` returns whether the
 /// background thread may be started: the caller is the program.
 #[inline]
 pub fn serve_zeroed(size: usize, is_program: impl FnOnce() -> bool) -> *mut u8 {
-    if size <= SMALL_MOST_BYTES {
+    if size <= MAX_SMALL_BYTES {
         let object = serve_for(size, is_program);
         if !object.is_null() {
             // SAFETY: the object is ours and at least `size` bytes.
@@ -119,7 +119,7 @@ pub fn serve_zeroed(size: usize, is_program: impl FnOnce() -> bool) -> *mut u8 {
         return object;
     }
     if is_program() {
-        start::tend_if_large();
+        start::start_thread_if_large();
     }
     let Some((object, known_zero)) = large::alloc(size, ALIGN) else { return out_of_memory() };
     if !known_zero {
@@ -141,16 +141,16 @@ pub unsafe fn serve_resized(
     old: usize,
     is_program: impl FnOnce() -> bool,
 ) -> *mut u8 {
-    let new = if size <= SMALL_MOST_BYTES {
+    let new = if size <= MAX_SMALL_BYTES {
         serve_for(size, is_program)
     } else {
-        if old > SMALL_MOST_BYTES && large::resize(pointer, size) {
+        if old > MAX_SMALL_BYTES && large::resize(pointer, size) {
             return pointer;
         }
         if is_program() {
-            start::tend_if_large();
+            start::start_thread_if_large();
         }
-        if old > SMALL_MOST_BYTES
+        if old > MAX_SMALL_BYTES
             && let Some(moved) = large::move_to(pointer, size)
         {
             return moved;

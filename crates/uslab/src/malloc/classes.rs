@@ -6,7 +6,7 @@
 use crate::pages::PAGE_BYTES;
 
 /// Largest size served by a class.
-pub const SMALL_MOST_BYTES: usize = 32 << 10;
+pub const MAX_SMALL_BYTES: usize = 32 << 10;
 /// Number of classes.
 pub const CLASSES: usize = 40;
 /// Sizes are told apart in steps of so many bytes.
@@ -33,8 +33,8 @@ const BYTES: [u32; CLASSES] = {
 };
 
 /// The class of each size, by steps of 16 bytes.
-static OF_SIZE: [u8; SMALL_MOST_BYTES / STEP_BYTES + 1] = {
-    let mut table = [0; SMALL_MOST_BYTES / STEP_BYTES + 1];
+static OF_SIZE: [u8; MAX_SMALL_BYTES / STEP_BYTES + 1] = {
+    let mut table = [0; MAX_SMALL_BYTES / STEP_BYTES + 1];
     let (mut i, mut class) = (0, 0);
     while i < table.len() {
         if (BYTES[class] as usize) < i * STEP_BYTES {
@@ -47,10 +47,10 @@ static OF_SIZE: [u8; SMALL_MOST_BYTES / STEP_BYTES + 1] = {
 };
 
 impl Class {
-    /// The smallest class for `size` bytes; `None` beyond [`SMALL_MOST_BYTES`].
+    /// The smallest class for `size` bytes; `None` beyond [`MAX_SMALL_BYTES`].
     #[inline(always)]
     pub fn of(size: usize) -> Option<Class> {
-        if size <= SMALL_MOST_BYTES { Some(Class(OF_SIZE[size.div_ceil(STEP_BYTES)])) } else { None }
+        if size <= MAX_SMALL_BYTES { Some(Class(OF_SIZE[size.div_ceil(STEP_BYTES)])) } else { None }
     }
 
     /// The smallest class for `size` bytes whose objects all lie on multiples of `align`, a power of two.
@@ -92,12 +92,12 @@ mod tests {
 
     #[test]
     fn every_size_gets_the_smallest_class_that_holds_it() {
-        for size in 0..=SMALL_MOST_BYTES {
+        for size in 0..=MAX_SMALL_BYTES {
             let class = Class::of(size).unwrap();
             assert!(class.bytes() >= size);
             assert!(class.index() == 0 || Class::at(class.index() - 1).unwrap().bytes() < size);
         }
-        assert_eq!(Class::of(SMALL_MOST_BYTES + 1), None);
+        assert_eq!(Class::of(MAX_SMALL_BYTES + 1), None);
         assert_eq!(Class::of(usize::MAX), None);
     }
 
@@ -107,14 +107,14 @@ mod tests {
             assert_eq!(Class::of(1 << shift).unwrap().bytes(), 1 << shift);
         }
         assert!(BYTES.iter().all(|bytes| bytes % 16 == 0));
-        assert_eq!(BYTES[CLASSES - 1] as usize, SMALL_MOST_BYTES);
+        assert_eq!(BYTES[CLASSES - 1] as usize, MAX_SMALL_BYTES);
     }
 
     #[test]
     fn mean_waste_is_at_most_an_eighth() {
         // Over all sizes, each equally likely: of the bytes handed out, those not asked for.
         let (mut asked, mut given) = (0, 0);
-        for size in 1..=SMALL_MOST_BYTES {
+        for size in 1..=MAX_SMALL_BYTES {
             asked += size;
             given += Class::of(size).unwrap().bytes();
         }

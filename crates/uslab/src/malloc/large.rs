@@ -7,22 +7,22 @@ use crate::cache::registry::LARGE_ID;
 use crate::cache::start;
 use crate::os;
 use crate::pages::{self, CHUNK_PAGES, PAGE_BYTES, PAGE_SHIFT, PageIndex, Temperature};
-use crate::rseq::Face;
+use crate::rseq::Owner;
 use crate::slab::{Misuse, report_misuse};
 use crate::stats;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// From this size on moving pages beats copying bytes: a remap costs about as much as copying a few
 /// hundred kilobytes.
-const MOVE_LEAST_BYTES: usize = 1 << 20;
+const MIN_MOVE_BYTES: usize = 1 << 20;
 
 /// Moves that a process makes, at most; afterwards bytes are copied. Each may split a mapping into
 /// four.
-const MOVES_MOST: u32 = 4096;
+const MAX_MOVES: u32 = 4096;
 static MOVES: AtomicU32 = AtomicU32::new(0);
 
 /// How the page map names the first page of a run.
-const FACE: Face = Face::plain(LARGE_ID);
+const OWNER: Owner = Owner::plain(LARGE_ID);
 
 /// What reports call these objects.
 pub(super) const NAME: &str = "large objects";
@@ -74,7 +74,7 @@ pub(super) fn alloc_with(size: usize, align: usize, reclaim: Reclaim) -> Option<
     let mut run = pages();
     // What can never be had is not worth anybody's entries.
     if run.is_none() && reclaim == Reclaim::Yes && pages::is_possible(count, align_order) {
-        (crate::wiring::ABOVE.short)(count.saturating_mul(PAGE_BYTES), &mut || {
+        (crate::wiring::HOOKS.short)(count.saturating_mul(PAGE_BYTES), &mut || {
             run = pages();
             run.is_some()
         });
@@ -85,7 +85,7 @@ pub(super) fn alloc_with(size: usize, align: usize, reclaim: Reclaim) -> Option<
     head.next.store(NO_PAGE, Relaxed);
     head.prev.store(NO_PAGE, Relaxed);
     head.heap.store(0, Relaxed);
-    pages::set_owner(run.first, 1, FACE);
+    pages::set_owner(run.first, 1, OWNER);
     let header = stats::header();
     header.large_allocs.fetch_add(1, Relaxed);
     count_object(1, count as i64);
@@ -112,7 +112,7 @@ pub(super) fn free(page: PageIndex, pointer: *mut u8) {
         return report_misuse(Misuse::Inside(pages::address_of(page) as usize), pointer, NAME);
     }
     super::heap::forget_large(page);
-    if !pages::clear_owner(page, FACE) {
+    if !pages::clear_owner(page, OWNER) {
         return report_misuse(Misuse::DoubleFree, pointer, NAME);
     }
     let count = head(page).pages.load(Relaxed) as usize;
@@ -142,17 +142,17 @@ pub(super) fn resize(pointer: *mut u8, size: usize) -> bool {
     true
 }
 
-/// Moves a large object of at least [`MOVE_LEAST_BYTES`] to a larger run, page by page.
+/// Moves a large object of at least [`MIN_MOVE_BYTES`] to a larger run, page by page.
 pub(super) fn move_to(pointer: *mut u8, size: usize) -> Option<*mut u8> {
     let page = start_of(pointer)?;
     let old = bytes(page);
     // Heaps keep lists of their runs: those are copied.
-    if old < MOVE_LEAST_BYTES || size < old || head(page).heap.load(Relaxed) != 0 {
+    if old < MIN_MOVE_BYTES || size < old || head(page).heap.load(Relaxed) != 0 {
         return None;
     }
     // Moved pages are mappings of their own for the kernel, which allows a process some 65 000.
-    if MOVES.fetch_add(1, Relaxed) >= MOVES_MOST {
-        MOVES.store(MOVES_MOST, Relaxed);
+    if MOVES.fetch_add(1, Relaxed) >= MAX_MOVES {
+        MOVES.store(MAX_MOVES, Relaxed);
         return None;
     }
     let _errno = os::errno::Preserved::new();
@@ -168,7 +168,7 @@ pub(super) fn move_to(pointer: *mut u8, size: usize) -> Option<*mut u8> {
         }
         return None;
     }
-    if pages::clear_owner(page, FACE) {
+    if pages::clear_owner(page, OWNER) {
         count_object(-1, -((old / PAGE_BYTES) as i64));
         // The kernel left fresh pages there.
         pages::free_zeroed(page, old / PAGE_BYTES);
@@ -180,8 +180,8 @@ pub(super) fn move_to(pointer: *mut u8, size: usize) -> Option<*mut u8> {
 /// it: for reports only.
 #[cold]
 pub(super) fn around(page: PageIndex) -> Option<*mut u8> {
-    let first = (0..=page.0).rev().map(PageIndex).find(|&first| pages::owner(first) != Face::NOBODY)?;
-    let is_within = pages::owner(first) == FACE && (page.0 - first.0) < head(first).pages.load(Relaxed);
+    let first = (0..=page.0).rev().map(PageIndex).find(|&first| pages::owner(first) != Owner::NONE)?;
+    let is_within = pages::owner(first) == OWNER && (page.0 - first.0) < head(first).pages.load(Relaxed);
     is_within.then(|| pages::address_of(first))
 }
 
@@ -192,5 +192,5 @@ pub(super) fn is_run(pointer: *mut u8) -> bool {
 
 fn start_of(pointer: *mut u8) -> Option<PageIndex> {
     let page = pages::page_of(pointer)?;
-    (pages::owner(page) == FACE && pages::address_of(page) == pointer).then_some(page)
+    (pages::owner(page) == OWNER && pages::address_of(page) == pointer).then_some(page)
 }

@@ -17,17 +17,17 @@ mod allocator;
 mod bare;
 mod caller;
 pub mod classes;
-mod faces;
 mod global;
 mod heap;
 mod large;
+mod owners;
 mod small;
 #[cfg(test)]
 mod tests;
 
 #[cfg(feature = "allocator-api2")]
 pub use allocator::HeapAllocator;
-pub use caller::{Anybody, Caller, Program, serve, serve_resized, serve_zeroed, tend_and_serve};
+pub use caller::{AnyCaller, Caller, Program, serve, serve_program, serve_resized, serve_zeroed};
 pub use global::Uslab;
 pub use heap::Heap;
 
@@ -48,7 +48,7 @@ pub const ALIGN: usize = 16;
 /// bytes are an object of their own.
 #[inline(always)]
 pub fn malloc(size: usize) -> *mut u8 {
-    malloc_for::<Anybody>(size)
+    malloc_for::<AnyCaller>(size)
 }
 
 /// [`malloc`] for a caller that is known.
@@ -115,7 +115,7 @@ pub unsafe fn free(pointer: *mut u8) {
         // SAFETY: the page map says whose the page is; the caller's promise.
         match unsafe { rseq::push_tested(owner.slots(), pointer) } {
             Pushed::Done => return,
-            Pushed::Twice => return report_twice(pointer),
+            Pushed::Twice => return report_double_free(pointer),
             Pushed::Slow => {}
         }
     }
@@ -175,9 +175,9 @@ fn report_unknown(pointer: *const u8, given_to: &str) {
 /// Reports an object that is on top of its cache's sheaf and was freed again.
 #[cold]
 #[inline(never)]
-extern "C" fn report_twice(pointer: *mut u8) {
+extern "C" fn report_double_free(pointer: *mut u8) {
     match pages::owner_of(pointer).and_then(|owner| registry::cache(owner.id())) {
-        Some(cache) => cache.report_twice(pointer),
+        Some(cache) => cache.report_double_free(pointer),
         // Its cache was destroyed by another thread meanwhile.
         None => report_unknown(pointer, "free"),
     }
@@ -219,7 +219,7 @@ pub unsafe fn free_sized_tested(pointer: *mut u8, size: usize) {
     unsafe {
         match rseq::push_tested(slots, pointer) {
             Pushed::Done => {}
-            Pushed::Twice => report_twice(pointer),
+            Pushed::Twice => report_double_free(pointer),
             Pushed::Slow => free_slow(pointer),
         }
     }
@@ -258,7 +258,7 @@ pub unsafe fn free_aligned_sized(pointer: *mut u8, align: usize, size: usize) {
 /// `count · size` bytes of zeroes; null with ENOMEM if there is no memory or the product overflows.
 #[inline]
 pub fn calloc(count: usize, size: usize) -> *mut u8 {
-    calloc_for::<Anybody>(count, size)
+    calloc_for::<AnyCaller>(count, size)
 }
 
 /// [`calloc`] for a caller that is known.
@@ -273,7 +273,7 @@ pub fn calloc_for<C: Caller>(count: usize, size: usize) -> *mut u8 {
 /// `size` bytes of zeroes. Pages that nobody has touched are not cleared again.
 #[inline]
 pub fn zeroed(size: usize) -> *mut u8 {
-    zeroed_for::<Anybody>(size)
+    zeroed_for::<AnyCaller>(size)
 }
 
 /// [`zeroed`] for a caller that is known.
@@ -326,7 +326,7 @@ extern "C" fn aligned_alloc_slow(align: usize, size: usize) -> *mut u8 {
 #[inline]
 pub unsafe fn realloc(pointer: *mut u8, size: usize) -> *mut u8 {
     // SAFETY: the caller's promise.
-    unsafe { realloc_for::<Anybody>(pointer, size) }
+    unsafe { realloc_for::<AnyCaller>(pointer, size) }
 }
 
 /// [`realloc`] for a caller that is known.
@@ -429,13 +429,13 @@ pub fn start() -> bool {
 /// Before a fork.
 pub(crate) fn lock_for_fork() {
     heap::lock_for_fork();
-    faces::lock_for_fork();
+    owners::lock_for_fork();
     bare::lock_for_fork();
 }
 
 /// Undoes [`lock_for_fork`]; true in the child.
 pub(crate) fn unlock_after_fork(child: bool) {
     bare::unlock_after_fork(child);
-    faces::unlock_after_fork(child);
+    owners::unlock_after_fork(child);
     heap::unlock_after_fork(child);
 }

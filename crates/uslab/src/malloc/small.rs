@@ -1,6 +1,6 @@
 //! The caches of the size classes, made when first asked for.
 
-use super::classes::{CLASSES, Class, SMALL_MOST_BYTES, STEP_BYTES};
+use super::classes::{CLASSES, Class, MAX_SMALL_BYTES, STEP_BYTES};
 use crate::cache::{CacheBuilder, Core};
 use crate::os;
 use crate::rseq::{self, Slot, dummy_slots};
@@ -9,13 +9,13 @@ use core::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Release};
 /// The slots of each class: the dummies until it has a cache, so that its first call takes the slow path.
 static SLOTS: [AtomicPtr<Slot>; CLASSES] = [const { AtomicPtr::new(dummy_slots()) }; CLASSES];
 /// The same by size, in steps of 16 bytes, for the sizes that programs ask for most: one look instead of two.
-static SLOTS_BY_SIZE: [AtomicPtr<Slot>; DIRECT_MOST_BYTES / STEP_BYTES + 1] =
-    [const { AtomicPtr::new(dummy_slots()) }; DIRECT_MOST_BYTES / STEP_BYTES + 1];
+static SLOTS_BY_SIZE: [AtomicPtr<Slot>; MAX_DIRECT_BYTES / STEP_BYTES + 1] =
+    [const { AtomicPtr::new(dummy_slots()) }; MAX_DIRECT_BYTES / STEP_BYTES + 1];
 /// Largest size in [`SLOTS_BY_SIZE`].
-const DIRECT_MOST_BYTES: usize = 1024;
+const MAX_DIRECT_BYTES: usize = 1024;
 /// And by size in steps of 256 bytes, for the sizes above: their classes are multiples of it.
-static SLOTS_OF_LARGER: [AtomicPtr<Slot>; SMALL_MOST_BYTES / LARGER_STEP_BYTES + 1] =
-    [const { AtomicPtr::new(dummy_slots()) }; SMALL_MOST_BYTES / LARGER_STEP_BYTES + 1];
+static SLOTS_OF_LARGER: [AtomicPtr<Slot>; MAX_SMALL_BYTES / LARGER_STEP_BYTES + 1] =
+    [const { AtomicPtr::new(dummy_slots()) }; MAX_SMALL_BYTES / LARGER_STEP_BYTES + 1];
 const LARGER_STEP_BYTES: usize = 256;
 static CACHES: [AtomicPtr<Core>; CLASSES] = [const { AtomicPtr::new(core::ptr::null_mut()) }; CLASSES];
 
@@ -73,7 +73,7 @@ fn slots(class: Class) -> *mut Slot {
 /// The slots for objects of `size` bytes, if that is a size that the fast path serves.
 #[inline(always)]
 pub(super) fn slots_for(size: usize) -> Option<*mut Slot> {
-    if size <= DIRECT_MOST_BYTES {
+    if size <= MAX_DIRECT_BYTES {
         // SAFETY: the table covers sizes up to there.
         Some(unsafe { SLOTS_BY_SIZE.get_unchecked(size.div_ceil(STEP_BYTES)) }.load(Acquire))
     } else {
@@ -84,7 +84,7 @@ pub(super) fn slots_for(size: usize) -> Option<*mut Slot> {
 /// The slots for objects of `size` bytes, beyond what [`slots_for`] knows, if there is a class for it.
 #[inline(always)]
 pub(super) fn slots_for_larger(size: usize) -> Option<*mut Slot> {
-    if size > DIRECT_MOST_BYTES && size <= SMALL_MOST_BYTES {
+    if size > MAX_DIRECT_BYTES && size <= MAX_SMALL_BYTES {
         // SAFETY: the table covers sizes up to there.
         Some(unsafe { SLOTS_OF_LARGER.get_unchecked(size.div_ceil(LARGER_STEP_BYTES)) }.load(Acquire))
     } else {
@@ -107,7 +107,7 @@ fn cache(class: Class) -> Option<&'static Core> {
     }
     let made = options(NAMES[class.index()], class).make_core(class.bytes(), place)?;
     SLOTS[class.index()].store(made.slots(), Release);
-    let larger = SLOTS_OF_LARGER.iter().enumerate().skip(DIRECT_MOST_BYTES / LARGER_STEP_BYTES + 1);
+    let larger = SLOTS_OF_LARGER.iter().enumerate().skip(MAX_DIRECT_BYTES / LARGER_STEP_BYTES + 1);
     for (step, place) in larger {
         if Class::of(step * LARGER_STEP_BYTES) == Some(class) {
             place.store(made.slots(), Release);

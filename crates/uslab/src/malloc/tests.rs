@@ -1,7 +1,7 @@
 //! Tests of this layer, one behaviour each; programs of many steps are in `tests/properties/`.
 
 use super::classes::CLASSES;
-use super::classes::SMALL_MOST_BYTES;
+use super::classes::MAX_SMALL_BYTES;
 use super::*;
 use core::slice;
 
@@ -177,7 +177,7 @@ fn a_heap_takes_its_large_objects_along() {
 
 #[test]
 fn every_size_is_served_by_its_class_the_first_time_and_the_second() {
-    for size in (0..=SMALL_MOST_BYTES).step_by(7).chain([1024, 1025, 2048, 2049, SMALL_MOST_BYTES]) {
+    for size in (0..=MAX_SMALL_BYTES).step_by(7).chain([1024, 1025, 2048, 2049, MAX_SMALL_BYTES]) {
         for _ in 0..2 {
             let object = malloc(size);
             assert_eq!(usable_size(object), Class::of(size).unwrap().bytes(), "{size}");

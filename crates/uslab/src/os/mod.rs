@@ -5,14 +5,13 @@
 
 pub mod clock;
 pub mod cpu;
+pub mod descriptors;
 pub mod directory;
-pub mod doze;
 pub mod env;
 pub mod errno;
 pub mod file;
 pub mod fork;
 mod futex;
-pub mod kept;
 pub mod membarrier;
 pub mod memory;
 pub mod pin;
@@ -22,6 +21,7 @@ pub mod report;
 pub mod rseq;
 pub mod scheduling;
 pub mod signal;
+pub mod sleep;
 #[cfg(test)]
 mod tests;
 pub mod thread;

@@ -7,7 +7,7 @@
 //!
 //! Must never: wait without an end, or block in any call but [`wait`].
 
-use super::{errno, kept};
+use super::{descriptors, errno};
 use core::ffi::CStr;
 use core::mem::MaybeUninit;
 
@@ -160,7 +160,7 @@ impl Descriptor {
         }
         match status(high) {
             Some(status) => {
-                kept::note(high, status.st_dev, status.st_ino);
+                descriptors::note(high, status.st_dev, status.st_ino);
                 Ok(Descriptor { fd: high, device: status.st_dev, inode: status.st_ino })
             }
             None => Err(libc::EBADF),
@@ -241,7 +241,7 @@ impl Descriptor {
 
 impl Drop for Descriptor {
     fn drop(&mut self) {
-        kept::forget(self.fd, self.device, self.inode);
+        descriptors::forget(self.fd, self.device, self.inode);
         close_if(self.fd, self.device, self.inode);
     }
 }

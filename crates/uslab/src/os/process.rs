@@ -19,10 +19,10 @@ const PAGE_BYTES: usize = 4096;
 pub struct Threads {
     /// The process that the page was last written for; 0: none, or a copy of it that was wiped.
     owner: AtomicU32,
-    /// How the background thread sleeps; see [`super::doze`].
-    pub(super) doze: AtomicU32,
+    /// How the background thread sleeps; see [`super::sleep`].
+    pub(super) sleep: AtomicU32,
     /// Whether there is a background thread to which work can be left.
-    pub(super) is_tended: AtomicBool,
+    pub(super) has_background_thread: AtomicBool,
     /// The state of the background thread; see `reclaim::reaper`.
     pub reaper: AtomicU8,
     /// Passes that run in the background.
@@ -36,8 +36,8 @@ const _: () = assert!(size_of::<Threads>() == PAGE_BYTES);
 /// The page. Zeroed memory of the image, which no file stands behind.
 pub static THREADS: Threads = Threads {
     owner: AtomicU32::new(0),
-    doze: AtomicU32::new(0),
-    is_tended: AtomicBool::new(false),
+    sleep: AtomicU32::new(0),
+    has_background_thread: AtomicBool::new(false),
     reaper: AtomicU8::new(0),
     passes: AtomicU32::new(0),
     _rest: [0; PAGE_BYTES - 16],
@@ -45,7 +45,7 @@ pub static THREADS: Threads = Threads {
 
 /// The process that the calling thread belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Owner {
+pub enum Relation {
     /// The process that the library runs in.
     This,
     /// A fork child whose handlers did not run: it owns what it has, from now on.
@@ -71,12 +71,12 @@ pub fn end_at_once() -> ! {
     unsafe { libc::_exit(127) }
 }
 
-/// The [`Owner`] of the calling thread; one system call.
-pub fn owner() -> Owner {
+/// The [`Relation`] of the calling thread; one system call.
+pub fn relation() -> Relation {
     let this = super::file::process_id();
     match THREADS.owner.compare_exchange(0, this, Relaxed, Relaxed) {
-        Ok(_) => Owner::Copied,
-        Err(owner) if owner == this => Owner::This,
-        Err(_) => Owner::Sharing,
+        Ok(_) => Relation::Copied,
+        Err(owner) if owner == this => Relation::This,
+        Err(_) => Relation::Sharing,
     }
 }

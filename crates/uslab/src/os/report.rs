@@ -22,7 +22,7 @@ impl Write for Line {
 
 /// Writes one line to standard error. `errno` is kept.
 #[cold]
-pub fn say(message: fmt::Arguments<'_>) {
+pub fn print(message: fmt::Arguments<'_>) {
     let _errno = super::errno::Preserved::new();
     let mut line = Line { bytes: [0; LIMIT_BYTES], used: 0 };
     let _ = writeln!(line, "uslab: {message}");

@@ -79,7 +79,7 @@ pub(super) fn free_thread(thread: libc::pthread_t) {
 
 /// Takes back what else the calling thread inherited above the ordinary. A nice value of 0 or more
 /// stays.
-pub(super) fn settle() {
+pub(super) fn set_defaults() {
     let (nice, first) = (nice(0), FIRST_NICE.load(Relaxed));
     if nice < 0 && may_change(nice != first) {
         // SAFETY: no preconditions. Raising the value needs no privilege.

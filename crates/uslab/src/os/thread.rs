@@ -67,5 +67,5 @@ pub fn spawn(body: Body, argument: usize) -> bool {
 pub fn begin(name: &CStr) {
     // SAFETY: the name is NUL-terminated; a longer one is cut.
     unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
-    scheduling::settle();
+    scheduling::set_defaults();
 }

@@ -9,7 +9,7 @@ use super::chunk::Chunk;
 use super::layout::{BOOT_BELOW, CHUNKS_BELOW, DESCRIPTORS_BELOW, Entry, MAP_BYTES, Table, choose};
 use super::{CHUNK_BYTES, CHUNK_PAGES, DESCRIPTOR_BYTES, PAGE_BYTES, PAGE_SHIFT};
 use crate::os::memory::{self, Placed};
-use crate::rseq::{Face, Slot};
+use crate::rseq::{Owner, Slot};
 use crate::{os, stats};
 use core::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed,
@@ -147,7 +147,7 @@ fn commit(first: usize, count: usize) -> Placed {
     // A chunk without metadata must not be seen.
     let base = ARENA.base.load(Relaxed);
     let pages = end * CHUNK_PAGES;
-    let has_tables = ARENA.map.reach(base - MAP_BYTES, pages * size_of::<Face>())
+    let has_tables = ARENA.map.reach(base - MAP_BYTES, pages * size_of::<Owner>())
         && ARENA.descriptors.reach(base - DESCRIPTORS_BELOW, pages * DESCRIPTOR_BYTES)
         && ARENA.chunks.reach(base - CHUNKS_BELOW, end * size_of::<Entry>());
     if !has_tables {
@@ -155,10 +155,10 @@ fn commit(first: usize, count: usize) -> Placed {
         unsafe { unmap_chunks(first, count) };
         return Placed::Refused;
     }
-    set_owner(PageIndex((bound * CHUNK_PAGES) as u32), (end - bound) * CHUNK_PAGES, Face::NOBODY);
+    set_owner(PageIndex((bound * CHUNK_PAGES) as u32), (end - bound) * CHUNK_PAGES, Owner::NONE);
     ARENA.committed_bytes.store(end * CHUNK_BYTES, Release);
     // An upper bound: descriptors of pages that were never used stay untouched.
-    let bytes = end * (CHUNK_PAGES * (DESCRIPTOR_BYTES + size_of::<Face>()) + size_of::<Entry>());
+    let bytes = end * (CHUNK_PAGES * (DESCRIPTOR_BYTES + size_of::<Owner>()) + size_of::<Entry>());
     stats::header().metadata_bytes.store(bytes as u64 + super::boot::used_bytes() as u64, Relaxed);
     Placed::Mapped
 }
@@ -278,12 +278,12 @@ pub fn page_of_any(pointer: *const u8) -> Option<PageIndex> {
 
 /// Whose page `pointer` lies in, if it lies within the bound; what the fast path of `free` asks.
 ///
-/// Every entry within the bound holds a face. The bound is stored (release) after the entries below
+/// Every entry within the bound holds an owner. The bound is stored (release) after the entries below
 /// it, and the load of an entry depends on no more than the pointer: an entry as old as the zeroes
 /// of a fresh table cannot be read by a thread that got the pointer by synchronization (see
 /// [`page_of_any`]).
 #[inline(always)]
-pub fn direct_owner_of(pointer: *const u8) -> Option<Face> {
+pub fn direct_owner_of(pointer: *const u8) -> Option<Owner> {
     let base = ARENA.base.load(Relaxed);
     let offset = (pointer as usize).wrapping_sub(base);
     if offset >= ARENA.committed_bytes.load(Relaxed) {
@@ -291,13 +291,13 @@ pub fn direct_owner_of(pointer: *const u8) -> Option<Face> {
     }
     let map = base.wrapping_sub(MAP_BYTES) as *const AtomicPtr<Slot>;
     // SAFETY: the map ends at `base`; within the bound it is mapped for ever, and its entries are
-    // faces.
-    Some(unsafe { Face::of_slots((*map.add(offset >> PAGE_SHIFT)).load(Relaxed)) })
+    // owners.
+    Some(unsafe { Owner::of_slots((*map.add(offset >> PAGE_SHIFT)).load(Relaxed)) })
 }
 
 /// Whose page `pointer` lies in, if it lies within the bound.
 #[inline]
-pub fn owner_of(pointer: *const u8) -> Option<Face> {
+pub fn owner_of(pointer: *const u8) -> Option<Owner> {
     page_of(pointer).map(owner)
 }
 
@@ -317,13 +317,13 @@ fn entry(page: PageIndex) -> &'static AtomicPtr<Slot> {
 
 /// Whose page it is. The page must come from [`page_of`] or an allocation.
 #[inline]
-pub fn owner(page: PageIndex) -> Face {
-    // SAFETY: entries always hold a face.
-    unsafe { Face::of_slots(entry(page).load(Relaxed)) }
+pub fn owner(page: PageIndex) -> Owner {
+    // SAFETY: entries always hold an owner.
+    unsafe { Owner::of_slots(entry(page).load(Relaxed)) }
 }
 
 /// Says whose the `pages` pages from `first` on are. They must belong to the caller.
-pub fn set_owner(first: PageIndex, pages: usize, owner: Face) {
+pub fn set_owner(first: PageIndex, pages: usize, owner: Owner) {
     for n in 0..pages {
         entry(first.plus(n)).store(owner.slots(), Release);
     }
@@ -331,8 +331,8 @@ pub fn set_owner(first: PageIndex, pages: usize, owner: Face) {
 
 /// Takes a page's owner away if that is `owner`; says whether it was. Of several that try, one
 /// succeeds.
-pub fn clear_owner(page: PageIndex, owner: Face) -> bool {
-    entry(page).compare_exchange(owner.slots(), Face::NOBODY.slots(), AcqRel, Relaxed).is_ok()
+pub fn clear_owner(page: PageIndex, owner: Owner) -> bool {
+    entry(page).compare_exchange(owner.slots(), Owner::NONE.slots(), AcqRel, Relaxed).is_ok()
 }
 
 /// The 64 bytes of descriptor of a page; those of a run follow one another.

@@ -29,11 +29,11 @@ const UNMAPPED_LEVEL: usize = LEVELS - 1;
 const ORDERS: usize = MAX_ORDER as usize + 1;
 
 /// Growth step in chunks, at most: 64 MiB of address space, no memory yet.
-const GROW_MOST: usize = 32;
+const MAX_GROW: usize = 32;
 
 /// Alignments beyond 1 GiB, the largest page of x86-64, are refused: the arena grows up to the
 /// boundary, and its page map with it.
-const ALIGN_MOST_ORDER: u32 = 18;
+const MAX_ALIGN_ORDER: u32 = 18;
 
 const NO_LIMIT: usize = usize::MAX;
 
@@ -128,7 +128,7 @@ pub(super) fn unlock_after_fork(child: bool) {
 impl Buddy {
     /// Whether a run could be had if everything else were given back.
     pub fn is_possible(&self, pages: usize, align_order: u32) -> bool {
-        pages <= self.hard_pages && pages <= arena::reserved_pages() && align_order <= ALIGN_MOST_ORDER
+        pages <= self.hard_pages && pages <= arena::reserved_pages() && align_order <= MAX_ALIGN_ORDER
     }
 
     /// A run of `pages` pages on a boundary of `2^align_order` pages; `None` if the arena is used
@@ -150,7 +150,7 @@ impl Buddy {
         let order = pages.next_power_of_two().trailing_zeros().max(align_order);
         let index = loop {
             let Some(index) = self.fullest_with(order) else {
-                let wanted = (arena::chunks_committed() / 8).clamp(1, GROW_MOST);
+                let wanted = (arena::chunks_committed() / 8).clamp(1, MAX_GROW);
                 self.grow(wanted, 1)?;
                 continue;
             };
@@ -319,7 +319,7 @@ impl Buddy {
             let n = (end - at).min(CHUNK_PAGES - at % CHUNK_PAGES);
             self.unlink(index);
             // SAFETY: the run was handed out, so its chunks are committed; `&mut self` is the lock.
-            let ok = unsafe { (*arena::chunk(index)).release(at % CHUNK_PAGES, n, zero) };
+            let ok = unsafe { (*arena::chunk(index)).free(at % CHUNK_PAGES, n, zero) };
             self.link(index);
             if !ok {
                 return false;
@@ -388,7 +388,7 @@ impl Buddy {
         self.publish();
         if held > self.soft_pages && !self.told {
             self.told = true;
-            os::doze::wake();
+            os::sleep::wake();
         }
         true
     }

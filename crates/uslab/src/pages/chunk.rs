@@ -150,7 +150,7 @@ impl Chunk {
 
     /// Frees pages `[first, first + count)`, which then are dirty, or known to be zero. False, and
     /// nothing done, if one of them is free already.
-    pub fn release(&mut self, first: usize, count: usize, zero: bool) -> bool {
+    pub fn free(&mut self, first: usize, count: usize, zero: bool) -> bool {
         let words = first / 64..=(first + count - 1) / 64;
         if words.clone().any(|word| self.free[word] & mask(word, first, count) != 0) {
             return false;
@@ -274,8 +274,8 @@ mod tests {
         let mut chunk: Chunk = unsafe { core::mem::zeroed() };
         chunk.reset_free();
         assert_eq!(chunk.claim(10, 100), 100);
-        assert!(chunk.release(10, 50, false));
-        assert!(!chunk.release(59, 2, false));
+        assert!(chunk.free(10, 50, false));
+        assert!(!chunk.free(59, 2, false));
         assert_eq!((chunk.dirty_pages, chunk.free_pages), (50, 462));
         assert_eq!(chunk.claim(0, 20), 10);
         let taken = chunk.claim_dirty(1);
@@ -290,7 +290,7 @@ mod tests {
         let mut chunk: Chunk = unsafe { core::mem::zeroed() };
         chunk.reset_free();
         chunk.claim(0, 64);
-        assert!(chunk.release(3, 40, false));
+        assert!(chunk.free(3, 40, false));
         let taken = chunk.claim_dirty(16);
         assert_eq!(taken[0], 0xffff_0000);
     }

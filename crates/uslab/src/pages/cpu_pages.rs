@@ -99,7 +99,7 @@ pub fn is_possible(pages: usize, align_order: u32) -> bool {
 
 /// Gives a run back. It must be nobody's in the page map by now.
 pub fn free(first: PageIndex, pages: usize, temperature: Temperature) {
-    os::doze::note_activity();
+    os::sleep::note_activity();
     if temperature == Temperature::Hot
         && let Some(order) = listed_order(pages, 0)
         && (first.0 as usize).is_multiple_of(pages)
@@ -141,7 +141,7 @@ fn free_to_buddy(first: PageIndex, pages: usize) -> usize {
     if !buddy.free(first, pages, false) {
         drop(buddy);
         let address = super::address_of(first);
-        os::report::say(format_args!(
+        os::report::print(format_args!(
             "corrupted: pages at {address:p} ({} bytes) freed twice",
             pages * PAGE_BYTES
         ));

@@ -14,7 +14,7 @@
 use super::chunk::Chunk;
 use super::{CHUNK_BYTES, CHUNK_PAGES, DESCRIPTOR_BYTES, PAGE_BYTES};
 use crate::os::memory::{self, Placed};
-use crate::rseq::Face;
+use crate::rseq::Owner;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 /// Largest range for objects: 1 TiB, less a bit, so that the page map is not exactly 2 GiB: an
@@ -29,7 +29,7 @@ const STEP_BYTES: usize = 64 << 10;
 
 const MAX_PAGES: usize = MAX_DATA_BYTES / PAGE_BYTES;
 /// Bytes of the page map, which ends where the data begin.
-pub const MAP_BYTES: usize = MAX_PAGES * size_of::<Face>();
+pub const MAP_BYTES: usize = MAX_PAGES * size_of::<Owner>();
 /// Bytes for structures of the library itself; see [`super::boot`].
 pub const BOOT_BYTES: usize = 1 << 30;
 const CHUNKS_BYTES: usize = (MAX_PAGES / CHUNK_PAGES * size_of::<Entry>()).next_multiple_of(STEP_BYTES);

@@ -11,7 +11,7 @@
 //! * The **arena** is one range of addresses, so that "is this pointer ours" is one compare and its
 //!   page one shift. No mapping reserves it: its place was free when it was chosen, and each chunk,
 //!   with its metadata, is mapped when it is needed (see `layout`).
-//! * The **page map** says for each page whose it is: a [`crate::rseq::Face`], from which `free`
+//! * The **page map** says for each page whose it is: a [`crate::rseq::Owner`], from which `free`
 //!   goes straight to the cache's slots.
 //! * Each page has 64 bytes of **descriptor**, for its owner to use as it likes. This layer does
 //!   not know slabs.
@@ -45,7 +45,7 @@ pub use arena::{
 pub use buddy::{has_soft_limit, held_bytes, is_beyond_soft, set_limits, soft_limit_bytes};
 pub use cpu_pages::{alloc, extend, free, free_zeroed, init as init_cpu_lists, is_possible};
 pub use purge::{
-    Scattered, has_free_memory, purge_all, purge_all_beyond, purge_excess, purge_some, rested, settle,
+    Scattered, has_free_memory, purge_all, purge_all_beyond, purge_excess, purge_rested, purge_some, rested,
 };
 
 /// Bytes of a page of this layer.

@@ -23,7 +23,7 @@
 use super::arena::{self, PageIndex};
 use super::chunk::{Chunk, Map, for_each_run};
 use super::{CHUNK_PAGES, PAGE_BYTES, buddy};
-use crate::sync::in_hand::InHand;
+use crate::sync::in_flight::InFlight;
 use crate::{os, stats};
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -32,11 +32,11 @@ const BASE_PAGES: usize = (512 << 10) / PAGE_BYTES;
 /// What [`purge_some`] prefers: 64 KiB.
 const TOGETHER_PAGES: usize = 16;
 /// Chunks without such a group that are looked at.
-const IN_VAIN_MOST: usize = 64;
+const MAX_MISSES: usize = 64;
 /// A chunk whose purge was refused is tried again after so long.
 const REFUSAL_MS: u64 = 10_000;
 /// Most that the limit can learn: 512 MiB.
-const LEARN_MOST_PAGES: usize = (512 << 20) / PAGE_BYTES;
+const MAX_LEARNT_PAGES: usize = (512 << 20) / PAGE_BYTES;
 
 pub(super) struct Policy {
     learnt_pages: usize,
@@ -64,7 +64,7 @@ impl Policy {
         let regretted = pages.min(self.regret_pages);
         self.regret_pages -= regretted;
         // Half, so that a single wave of frees, in which some pages come and go by chance, teaches little.
-        self.learnt_pages = (self.learnt_pages + regretted / 2).min(LEARN_MOST_PAGES);
+        self.learnt_pages = (self.learnt_pages + regretted / 2).min(MAX_LEARNT_PAGES);
     }
 
     fn limit_pages(&self) -> usize {
@@ -93,9 +93,9 @@ impl Policy {
 
 /// Beyond the limit by so much, the freeing thread purges, although there is a background thread: that
 /// one cannot keep up.
-const LEFT_MOST_PAGES: usize = (32 << 20) / PAGE_BYTES;
+const MAX_LEFT_PAGES: usize = (32 << 20) / PAGE_BYTES;
 /// The background thread knows that there is something to purge.
-static TOLD: AtomicBool = AtomicBool::new(false);
+static IS_NOTIFIED: AtomicBool = AtomicBool::new(false);
 
 /// Called after pages were freed, without locks: if there are too many dirty ones, has them purged
 /// in the background, or does it.
@@ -104,10 +104,10 @@ pub(super) fn after_free(dirty_pages: usize) {
         return;
     }
     let Some(beyond) = beyond_limit() else { return };
-    if os::doze::is_tended() && beyond <= LEFT_MOST_PAGES {
+    if os::sleep::has_background_thread() && beyond <= MAX_LEFT_PAGES {
         // A look first: what stands on its line is read by every slow path.
-        if !TOLD.load(Relaxed) && !TOLD.swap(true, Relaxed) {
-            os::doze::wake();
+        if !IS_NOTIFIED.load(Relaxed) && !IS_NOTIFIED.swap(true, Relaxed) {
+            os::sleep::wake();
         }
     } else {
         purge_excess();
@@ -128,7 +128,7 @@ fn beyond_limit() -> Option<usize> {
 
 /// Purges down to half of the limit, if it is exceeded; says how many bytes went back.
 pub fn purge_excess() -> usize {
-    TOLD.store(false, Relaxed);
+    IS_NOTIFIED.store(false, Relaxed);
     if beyond_limit().is_none() {
         return 0;
     }
@@ -171,7 +171,7 @@ fn purge_groups(target_bytes: usize, least_pages: usize, locked: Locked) -> usiz
         let next = buddy.next_whole(locked, unmap_clean).or_else(|| buddy.next_dirty(cursor, locked));
         let Some(index) = next else { break };
         buddy.policy.cursor = index + 1;
-        let _in_hand = InHand::begin();
+        let _in_flight = InFlight::begin();
         let (taken, dirty, is_whole) = buddy.with_chunk(index, |chunk| {
             let before = chunk.dirty_pages;
             let is_whole = unmap && chunk.is_whole() && arena::may_be_unmapped(index);
@@ -180,7 +180,7 @@ fn purge_groups(target_bytes: usize, least_pages: usize, locked: Locked) -> usiz
         });
         if dirty == 0 && !is_whole {
             in_vain += 1;
-            if in_vain >= IN_VAIN_MOST && least_pages > 1 {
+            if in_vain >= MAX_MISSES && least_pages > 1 {
                 break;
             }
             continue;
@@ -244,7 +244,7 @@ fn purge_runs(index: usize, taken: &Map, locked: Locked) -> bool {
     is_purged
 }
 
-/// True if no thread took or freed pages since the last [`settle`], which the background thread is
+/// True if no thread took or freed pages since the last [`purge_rested`], which the background thread is
 /// about to do.
 pub fn rested() -> bool {
     super::cpu_pages::rested() && buddy::lock().operations == 0
@@ -252,7 +252,7 @@ pub fn rested() -> bool {
 
 /// Called twice a second by the background thread: dirty pages beyond what has been learnt go back;
 /// all of them, where the pages `rested`. Says how many bytes went.
-pub fn settle(rested: bool) -> usize {
+pub fn purge_rested(rested: bool) -> usize {
     let purged = if rested { purge_free(0, Locked::Stay) } else { purge_excess() };
     super::cpu_pages::begin_period();
     buddy::lock().operations = 0;

@@ -4,7 +4,7 @@
 //! therefore tried several times, and must hold once.
 
 use super::*;
-use crate::rseq::Face;
+use crate::rseq::Owner;
 use core::slice;
 
 extern crate std;
@@ -166,13 +166,13 @@ fn the_run_freed_last_is_given_out_first() {
 
 #[test]
 fn a_page_is_cleared_of_its_owner_once() {
-    let owner_of_test = Face::plain(15);
+    let owner_of_test = Owner::plain(15);
     let run = cold(2, 0);
     set_owner(run.first, 2, owner_of_test);
     assert_eq!(owner(run.first.plus(1)), owner_of_test);
     assert!(clear_owner(run.first, owner_of_test));
     assert!(!clear_owner(run.first, owner_of_test));
-    assert_eq!(owner(run.first), Face::NOBODY);
+    assert_eq!(owner(run.first), Owner::NONE);
     assert!(clear_owner(run.first.plus(1), owner_of_test));
     release(run);
 }

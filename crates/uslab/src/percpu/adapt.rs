@@ -35,7 +35,7 @@ const FLOOR_BYTES: usize = 3 << 19;
 /// Part of the memory of slabs that the sheaves of all CPUs may hold beyond their defaults.
 const HEAP_PART: usize = 64;
 /// Bytes of objects in one sheaf, at most.
-const SHEAF_MOST_BYTES: usize = 512 << 10;
+const MAX_SHEAF_BYTES: usize = 512 << 10;
 /// Times that the barn served a cache before that counts as a reason to grow.
 const BARN_SERVED: u32 = 16;
 /// Times that the spare had room for a cache before that counts as one. Where a CPU exchanges its
@@ -155,7 +155,7 @@ impl Adapt {
         let start = Size::holding(if fixed { wanted } else { default_capacity(object_bytes) });
         let most = (0..SIZES as u8)
             .map(Size)
-            .take_while(|size| size.capacity() * object_bytes <= SHEAF_MOST_BYTES)
+            .take_while(|size| size.capacity() * object_bytes <= MAX_SHEAF_BYTES)
             .last()
             .unwrap_or(Size(0));
         let charged = CHOSEN.load(Relaxed) != FOLLOWS;
@@ -382,7 +382,7 @@ pub(super) fn leave(cache: &CpuCache) {
 
 /// Takes back what is beyond the bound, which may have fallen; some of it, if it is much. Once a
 /// look of the background thread.
-pub fn settle() {
+pub fn begin_period() {
     let bound = bound_bytes();
     if USED.load(Relaxed) > bound {
         RING.lock().take_back(bound, LOOKS, |_| true);

@@ -74,7 +74,7 @@ impl Barn {
     }
 
     /// Leaves `full`, which holds up to `bytes` of objects, if there is room.
-    pub fn leave_full(&self, full: *mut Sheaf, bytes: usize) -> bool {
+    pub fn put_full(&self, full: *mut Sheaf, bytes: usize) -> bool {
         self.change(|stacks| stacks.push_full(full, bytes))
     }
 
@@ -89,7 +89,7 @@ impl Barn {
     }
 
     /// Leaves an empty sheaf if there is room.
-    pub fn leave_empty(&self, empty: *mut Sheaf) -> bool {
+    pub fn put_empty(&self, empty: *mut Sheaf) -> bool {
         self.stacks.lock().push_empty(empty)
     }
 

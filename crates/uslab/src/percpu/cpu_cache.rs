@@ -11,7 +11,7 @@ use super::barn::Barn;
 use super::drain::Keep;
 use super::sheaf::{self, Owned};
 use crate::os;
-use crate::rseq::{Exchanged, Face, Mode, Sheaf, Slot, Which, dummy, is_dummy, mode};
+use crate::rseq::{Exchanged, Mode, Owner, Sheaf, Slot, Which, dummy, is_dummy, mode};
 use crate::slab::{Misuse, Slabs, report_misuse};
 use crate::stats;
 use core::sync::atomic::Ordering::Relaxed;
@@ -68,7 +68,7 @@ impl CpuCache {
     /// # Safety
     /// `slots` must be memory of [`CpuCache::slot_bytes`], aligned to 64, that lives for ever and
     /// no other thread uses.
-    pub unsafe fn face(slots: *mut u8, id: u16) -> Face {
+    pub unsafe fn owner(slots: *mut u8, id: u16) -> Owner {
         let (own, first) = (slots.cast::<Sheaf>(), slots.wrapping_add(size_of::<Slot>()).cast::<Slot>());
         let slot = Slot::holding(if mode() == Mode::Rseq { dummy() } else { own });
         slot.id.store(u32::from(id), Relaxed);
@@ -76,7 +76,7 @@ impl CpuCache {
         unsafe {
             own.write(Sheaf::without_room());
             first.write(slot);
-            Face::of_slots(first)
+            Owner::of_slots(first)
         }
     }
 
@@ -88,17 +88,17 @@ impl CpuCache {
     /// CPU caches that hold nothing yet.
     ///
     /// # Safety
-    /// The parts' memory must be as large as they say and be the cache's for ever; the slabs' face
-    /// must come from [`CpuCache::face`].
+    /// The parts' memory must be as large as they say and be the cache's for ever; the slabs' owner
+    /// must come from [`CpuCache::owner`].
     pub unsafe fn new(slabs: Slabs, parts: Parts) -> CpuCache {
-        let face = slabs.face().slots();
-        // SAFETY: the face is the first slot of the memory, which has one more than there are CPUs.
-        let slots = if mode() == Mode::Rseq { face } else { unsafe { face.add(1) } };
+        let owner = slabs.owner().slots();
+        // SAFETY: the owner is the first slot of the memory, which has one more than there are CPUs.
+        let slots = if mode() == Mode::Rseq { owner } else { unsafe { owner.add(1) } };
         for cpu in 0..parts.cpus {
-            // SAFETY: the caller's promise. The face itself has been written, with its id.
+            // SAFETY: the caller's promise. The owner itself has been written, with its id.
             unsafe {
                 let slot = slots.add(cpu);
-                if slot != face {
+                if slot != owner {
                     slot.write(Slot::holding(dummy()));
                 }
                 (*slot).set_start_test(slabs.geometry().start_test());
@@ -140,7 +140,7 @@ impl CpuCache {
     /// The slots that the fast path works on: this cache's, with dummies in them where only the
     /// slow path may serve it.
     pub fn fast_slots(&self) -> *mut Slot {
-        self.slabs.face().slots()
+        self.slabs.owner().slots()
     }
 
     /// The slabs behind.
@@ -185,7 +185,7 @@ impl CpuCache {
     #[inline(never)]
     pub fn alloc_slow(&self, out: &mut [*mut u8]) -> bool {
         let _errno = os::errno::Preserved::new();
-        os::doze::note_activity();
+        os::sleep::note_activity();
         stats::record(self.slabs.id()).alloc_slow.fetch_add(1, Relaxed);
         let mut got = 0;
         while got < out.len() {
@@ -214,7 +214,7 @@ impl CpuCache {
     #[inline(never)]
     pub unsafe fn free_slow(&self, objects: &[*mut u8]) {
         let _errno = os::errno::Preserved::new();
-        os::doze::note_activity();
+        os::sleep::note_activity();
         stats::record(self.slabs.id()).free_slow.fetch_add(1, Relaxed);
         let mut rest = objects;
         while !rest.is_empty() {
@@ -222,7 +222,7 @@ impl CpuCache {
             let n = unsafe {
                 match self.served_by() {
                     Server::Slabs => {
-                        self.slabs.give(rest);
+                        self.slabs.free(rest);
                         rest.len()
                     }
                     Server::Sequences(access) => self.flush(&access, rest),
@@ -260,22 +260,22 @@ impl CpuCache {
     /// Makes `sheaf` this CPU's main one; what was there becomes the spare, and what was spare goes
     /// to the barn.
     fn install(&self, access: &impl Access, sheaf: *mut Sheaf, node: usize) {
-        let mut in_hand = sheaf;
+        let mut in_flight = sheaf;
         for which in [Which::Main, Which::Spare] {
             // SAFETY: the thread owns what it has in hand, of this cache.
-            match unsafe { access.exchange(which, in_hand) } {
+            match unsafe { access.exchange(which, in_flight) } {
                 Exchanged::Old(old) if is_dummy(old) => return self.account(access),
-                Exchanged::Old(old) => in_hand = old,
+                Exchanged::Old(old) => in_flight = old,
                 Exchanged::GateClosed | Exchanged::Taken => break,
             }
         }
-        self.stow(in_hand, node);
+        self.put_in_barn(in_flight, node);
         self.account(access);
     }
 
     /// Moves objects of the main sheaf to `sheaf`, which the thread owns and will install, until
     /// both hold as many. What was the main sheaf becomes the spare.
-    fn even_out(&self, access: &impl Access, sheaf: &mut Owned, node: usize) {
+    fn level(&self, access: &impl Access, sheaf: &mut Owned, node: usize) {
         let main = self.take_out(access, Which::Main);
         if is_dummy(main) {
             return;
@@ -288,38 +288,38 @@ impl CpuCache {
         // SAFETY: the thread owns the sheaf, of this cache.
         match unsafe { access.exchange(Which::Spare, main.0) } {
             Exchanged::Old(old) if is_dummy(old) => {}
-            Exchanged::Old(old) => self.stow(old, node),
-            Exchanged::GateClosed | Exchanged::Taken => self.stow(main.0, node),
+            Exchanged::Old(old) => self.put_in_barn(old, node),
+            Exchanged::GateClosed | Exchanged::Taken => self.put_in_barn(main.0, node),
         }
     }
 
     /// Puts a sheaf that the thread owns into the barn, or dissolves it.
-    fn stow(&self, sheaf: *mut Sheaf, node: usize) {
+    fn put_in_barn(&self, sheaf: *mut Sheaf, node: usize) {
         let mut owned = Owned(sheaf);
         let right_size = owned.capacity() == self.capacity();
-        let stowed = if owned.count() == 0 {
-            right_size && self.barn(node).leave_empty(sheaf)
+        let is_in_barn = if owned.count() == 0 {
+            right_size && self.barn(node).put_empty(sheaf)
         } else {
             let n = owned.count();
-            let left = right_size && self.barn(node).leave_full(sheaf, self.sheaf_bytes());
+            let left = right_size && self.barn(node).put_full(sheaf, self.sheaf_bytes());
             if left {
-                self.account_left(n);
+                self.count_barn_objects(n);
             }
             left
         };
-        if !stowed {
-            self.dissolve(&mut owned, Keep::Target);
+        if !is_in_barn {
+            self.flush_and_free(&mut owned, Keep::Target);
         }
     }
 
     /// Gives a sheaf's objects to the slabs and the sheaf to its own.
-    pub(super) fn dissolve(&self, sheaf: &mut Owned, keep: Keep) {
+    pub(super) fn flush_and_free(&self, sheaf: &mut Owned, keep: Keep) {
         if sheaf.count() > 0 {
             // SAFETY: objects in a sheaf of this cache are free objects of it.
             unsafe {
                 match keep {
-                    Keep::Target => self.slabs.give(sheaf.objects()),
-                    Keep::Pages => self.slabs.give_and_keep(sheaf.objects()),
+                    Keep::Target => self.slabs.free(sheaf.objects()),
+                    Keep::Pages => self.slabs.free_and_keep(sheaf.objects()),
                 }
             }
             sheaf.set_count(0);
@@ -335,7 +335,7 @@ impl CpuCache {
     }
 
     /// A sheaf with `n` objects went to the barn.
-    fn account_left(&self, n: usize) {
+    fn count_barn_objects(&self, n: usize) {
         stats::record(self.slabs.id()).sheaf_free.fetch_add(n as i64, Relaxed);
     }
 
@@ -347,7 +347,7 @@ impl CpuCache {
             if owned.capacity() == self.capacity() {
                 return have;
             }
-            self.dissolve(&mut owned, Keep::Target);
+            self.flush_and_free(&mut owned, Keep::Target);
         }
         sheaf::alloc(self.adapt.size(), node)
     }
@@ -385,9 +385,9 @@ impl CpuCache {
             let taken = self.barn(node).take_full(spare);
             self.note_miss(access, Miss::Underflow, taken.is_some());
             match taken {
-                Some((full, left_empty)) => {
-                    if !left_empty && !spare.is_null() {
-                        self.dissolve(&mut Owned(spare), Keep::Target);
+                Some((full, has_put_empty)) => {
+                    if !has_put_empty && !spare.is_null() {
+                        self.flush_and_free(&mut Owned(spare), Keep::Target);
                     }
                     let n = Owned(full).count() as i64;
                     stats::record(self.slabs.id()).sheaf_free.fetch_sub(n, Relaxed);
@@ -410,7 +410,7 @@ impl CpuCache {
         stats::record(self.slabs.id()).refills.fetch_add(1, Relaxed);
         if out.len() >= self.capacity() {
             if !have.is_null() {
-                self.stow(have, node);
+                self.put_in_barn(have, node);
             }
             return Filled::Direct(self.slabs.take(node, out, out.len()));
         }
@@ -424,7 +424,7 @@ impl CpuCache {
         let n = self.slabs.take(node, &mut places[..piece], out.len());
         owned.set_count(n);
         if n == 0 {
-            self.dissolve(&mut owned, Keep::Target);
+            self.flush_and_free(&mut owned, Keep::Target);
             return Filled::Direct(0);
         }
         Filled::Sheaf(sheaf)
@@ -442,13 +442,13 @@ impl CpuCache {
         let exchanged = self.barn(node).exchange_full(spare, self.sheaf_bytes());
         self.note_miss(access, Miss::Overflow, exchanged.is_some());
         if let Some(empty) = exchanged {
-            self.account_left(n);
+            self.count_barn_objects(n);
             return empty;
         }
         let rest = n.saturating_sub(PIECE.max(wanted));
         // SAFETY: objects in a sheaf of this cache are free objects of it; the count forgets those that
         // were given, and them alone.
-        let left = unsafe { self.slabs.give_last(&full.objects()[rest..]) };
+        let left = unsafe { self.slabs.free_last(&full.objects()[rest..]) };
         full.set_count(rest + left);
         stats::record(self.slabs.id()).flushes.fetch_add(1, Relaxed);
         spare
@@ -476,7 +476,7 @@ impl CpuCache {
             let is_uneven = adapt::note_spare_room(self);
             let mut spare = self.resized(Owned(spare), node);
             if is_uneven {
-                self.even_out(access, &mut spare, node);
+                self.level(access, &mut spare, node);
             }
             spare
         } else {
@@ -484,7 +484,7 @@ impl CpuCache {
             let sheaf = self.fitting(roomy, node);
             if sheaf.is_null() {
                 // SAFETY: the caller's promise.
-                unsafe { self.slabs.give(objects) };
+                unsafe { self.slabs.free(objects) };
                 return objects.len();
             }
             Owned(sheaf)

@@ -27,7 +27,7 @@ use crate::os;
 use crate::rseq::locked::LockedSlot;
 use crate::rseq::{Cpu, Exchanged, GATE, Mode, Sheaf, Slot, Which, dummy, is_dummy, mode};
 use crate::stats::{self, layout::REASON_NO_MEMBARRIER};
-use crate::sync::in_hand::InHand;
+use crate::sync::in_flight::InFlight;
 use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release, SeqCst};
 
 pub(super) const BOTH: [Which; 2] = [Which::Main, Which::Spare];
@@ -67,14 +67,14 @@ pub struct Drain<'a> {
     /// So few that the stack stays small.
     taken: [Option<Taken<'a>>; 64],
     len: usize,
-    in_hand: Option<InHand>,
+    in_flight: Option<InFlight>,
     /// Whether there are barriers for this thread; `None` until that was asked.
     has_barrier: Option<bool>,
 }
 
 impl<'a> Drain<'a> {
     fn new(users: Users, keep: Keep) -> Self {
-        Drain { users, keep, taken: [const { None }; 64], len: 0, in_hand: None, has_barrier: None }
+        Drain { users, keep, taken: [const { None }; 64], len: 0, in_flight: None, has_barrier: None }
     }
 
     /// One that takes from every slot, as far as it can.
@@ -113,7 +113,7 @@ impl<'a> Drain<'a> {
             Mode::Rseq if !self.may_take_main() => &[Which::Spare],
             _ => &BOTH[..],
         };
-        self.in_hand.get_or_insert_with(InHand::begin);
+        self.in_flight.get_or_insert_with(InFlight::begin);
         for &which in places {
             let sheaf = slot.place(which).swap(dummy(), AcqRel);
             self.add(cache, sheaf, (which == Which::Main && locked.is_none()).then_some(slot));
@@ -125,7 +125,7 @@ impl<'a> Drain<'a> {
     fn take_own_main(&mut self, cache: &'a CpuCache) {
         let Server::Sequences(access) = cache.served_by() else { return };
         self.make_room();
-        self.in_hand.get_or_insert_with(InHand::begin);
+        self.in_flight.get_or_insert_with(InFlight::begin);
         // SAFETY: the dummy may go into any slot. With the gate closed nothing is taken: the caller
         // may hold locks.
         if let Exchanged::Old(sheaf) = unsafe { access.exchange(Which::Main, dummy()) } {
@@ -179,12 +179,12 @@ impl<'a> Drain<'a> {
             match home {
                 Some(slot) if !is_private => put_back(cache, slot, sheaf),
                 _ => {
-                    cache.dissolve(&mut Owned(sheaf), self.keep);
+                    cache.flush_and_free(&mut Owned(sheaf), self.keep);
                     stats::record(cache.slabs().id()).drains.fetch_add(1, Relaxed);
                 }
             }
         }
-        self.in_hand = None;
+        self.in_flight = None;
     }
 }
 
@@ -243,13 +243,13 @@ impl CpuCache {
 
     /// Empties this CPU's slot, where this thread's frees went, if it holds `least_bytes` of objects, and likewise the barns; says how many bytes became free in slabs.
     /// Interrupts nobody; where sheaves are smaller it looks at nothing that other CPUs write, and fetches no line of theirs along.
-    pub fn drain_here(&self, least_bytes: usize) -> usize {
+    pub fn drain_this_cpu(&self, least_bytes: usize) -> usize {
         let object_bytes = self.slabs().geometry().object_bytes;
         let mut freed = 0;
         let may_hold = 2 * self.capacity() * object_bytes >= least_bytes;
         let slot = Cpu::current().shared(self.slots()).filter(|_| may_hold);
         if slot.is_some_and(|slot| held(slot) * object_bytes >= least_bytes) {
-            let _in_hand = InHand::begin();
+            let _in_flight = InFlight::begin();
             let sheaves = match self.served_by() {
                 Server::Slabs => [dummy(); 2],
                 Server::Sequences(access) => self.take_both(&access),
@@ -257,7 +257,7 @@ impl CpuCache {
             };
             for sheaf in sheaves.into_iter().filter(|&sheaf| !is_dummy(sheaf)) {
                 freed += Owned(sheaf).count();
-                self.dissolve(&mut Owned(sheaf), Keep::Target);
+                self.flush_and_free(&mut Owned(sheaf), Keep::Target);
                 stats::record(self.slabs().id()).drains.fetch_add(1, Relaxed);
             }
         }
@@ -278,11 +278,11 @@ impl CpuCache {
     pub fn drain_barns(&self) -> usize {
         let mut freed = 0;
         for barn in self.barns() {
-            let _in_hand = (barn.fulls() > 0).then(InHand::begin);
+            let _in_flight = (barn.fulls() > 0).then(InFlight::begin);
             while let Some(sheaf) = barn.take_any() {
                 let n = Owned(sheaf).count();
                 stats::record(self.slabs().id()).sheaf_free.fetch_sub(n as i64, Relaxed);
-                self.dissolve(&mut Owned(sheaf), Keep::Target);
+                self.flush_and_free(&mut Owned(sheaf), Keep::Target);
                 freed += n;
             }
         }
@@ -294,7 +294,7 @@ impl CpuCache {
 ///
 /// # Safety
 /// The caller must own the sheaf, filled with free objects of `cache`, and not use it any more.
-pub unsafe fn dissolve_private(cache: &CpuCache, sheaf: *mut Sheaf) {
+pub unsafe fn free_private(cache: &CpuCache, sheaf: *mut Sheaf) {
     let mut owned = Owned(sheaf);
     if owned.count() > 0 {
         // SAFETY: the sheaf holds free objects of the cache, and the caller owned it.

@@ -30,13 +30,13 @@ pub mod adapt;
 mod barn;
 mod cpu_cache;
 mod drain;
+mod flush_idle;
 mod fork;
-mod idle;
 pub mod sheaf;
 #[cfg(test)]
 mod tests;
 
 pub use barn::Barn;
 pub use cpu_cache::{CpuCache, Parts};
-pub use drain::{Drain, Keep, dissolve_private};
+pub use drain::{Drain, Keep, free_private};
 pub use fork::{begin_fork, end_fork, hide_slots, show_slots};

@@ -1,7 +1,7 @@
 //! Where sheaves come from: slabs of their own, one size for each power of two of bytes, without CPU caches in front.
 
 use crate::pages::{self, PAGE_BYTES, Temperature};
-use crate::rseq::{Face, SHEAF_HEADER_BYTES, Sheaf};
+use crate::rseq::{Owner, SHEAF_HEADER_BYTES, Sheaf};
 use crate::slab::{Geometry, GeometryOptions, Layout, NodeMemory, Slabs};
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
@@ -66,11 +66,11 @@ pub fn init(cpus: usize, nodes: usize) -> bool {
         if memory.is_null() {
             return false;
         }
-        let face = Face::plain(FIRST_ID + i as u16);
+        let owner = Owner::plain(FIRST_ID + i as u16);
         // SAFETY: fresh boot memory of the size asked for; start-up is single-threaded, so nobody reads the store yet.
         unsafe {
             let slabs = Slabs::new(
-                face,
+                owner,
                 name,
                 geometry,
                 Temperature::Hot,
@@ -121,7 +121,7 @@ pub fn alloc_holding(objects: usize, node: usize) -> *mut Sheaf {
     else {
         return core::ptr::null_mut();
     };
-    pages::set_owner(run.first, run.pages, Face::plain(RUN_ID));
+    pages::set_owner(run.first, run.pages, Owner::plain(RUN_ID));
     // SAFETY: fresh pages, large enough.
     unsafe { prepare(pages::address_of(run.first), objects) }
 }
@@ -153,10 +153,10 @@ pub unsafe fn free(sheaf: *mut Sheaf) {
     let size = Size::holding(capacity);
     if size.capacity() == capacity {
         // SAFETY: it came from these slabs and is not used any more.
-        unsafe { slabs()[size.0 as usize].give(&[sheaf.cast()]) };
+        unsafe { slabs()[size.0 as usize].free(&[sheaf.cast()]) };
     } else if let Some(first) = pages::page_of(sheaf.cast()) {
         let pages = (SHEAF_HEADER_BYTES + capacity * size_of::<*mut u8>()).div_ceil(PAGE_BYTES);
-        pages::set_owner(first, pages, Face::NOBODY);
+        pages::set_owner(first, pages, Owner::NONE);
         pages::free(first, pages, Temperature::Hot);
     }
 }

@@ -6,7 +6,7 @@ use crate::os;
 use crate::pages::{Temperature, boot};
 use crate::rseq;
 use crate::slab::{Geometry, GeometryOptions, Layout, NodeMemory, Slabs};
-use crate::stats::{self, layout::RECORDS_MAX, layout::Record};
+use crate::stats::{self, layout::MAX_RECORDS, layout::Record};
 use core::sync::atomic::{AtomicU16, Ordering::Relaxed};
 
 mod refused;
@@ -17,7 +17,7 @@ use std::collections::HashSet;
 use std::vec::Vec;
 
 /// Half the records away from the ends, where neither caches of other tests nor those of the slabs' tests get to.
-static NEXT_ID: AtomicU16 = AtomicU16::new(RECORDS_MAX as u16 / 2);
+static NEXT_ID: AtomicU16 = AtomicU16::new(MAX_RECORDS as u16 / 2);
 
 /// CPU caches for objects of `bytes`, entered into the balance of capacities.
 fn cache(bytes: usize, sheaf_capacity: usize) -> (&'static CpuCache, &'static Record) {
@@ -31,9 +31,9 @@ fn cache(bytes: usize, sheaf_capacity: usize) -> (&'static CpuCache, &'static Re
     assert!(!slots.is_null() && !nodes.is_null() && !barns.is_null());
     // SAFETY: fresh boot memory of the sizes asked for; the cache is leaked.
     unsafe {
-        let face = CpuCache::face(slots, id);
+        let owner = CpuCache::owner(slots, id);
         let slabs = Slabs::new(
-            face,
+            owner,
             "test",
             geometry,
             Temperature::Hot,
@@ -232,7 +232,7 @@ fn what_a_cache_that_rests_was_charged_is_free_again() {
     assert!(cache.capacity() > start && cache.adapt().charge(cache.adapt().size()) > 0);
     cache.drain_all();
     // The first look may find sheaves that came back meanwhile in a barn.
-    let rests = (0..3).any(|_| cache.settle(&mut Drain::of_idle(Keep::Pages)));
+    let rests = (0..3).any(|_| cache.flush_idle(&mut Drain::of_idle(Keep::Pages)));
     assert!(rests && cache.capacity() == start);
     assert_eq!(record.sheaf_capacity.load(Relaxed) as usize, start);
     finish(cache);
@@ -277,16 +277,16 @@ fn a_barn_keeps_a_bounded_number_of_sheaves() {
     let mut left = 0;
     let refused = loop {
         let sheaf = full();
-        if !barn.leave_full(sheaf, 64) {
+        if !barn.put_full(sheaf, 64) {
             break sheaf;
         }
         left += 1;
     };
     assert_eq!(left, 10);
     // Of large objects it keeps two.
-    assert!(!barn.leave_full(refused, 1 << 20));
-    let (taken, left_empty) = barn.take_full(core::ptr::null_mut()).expect("it has full ones");
-    assert!(!left_empty);
+    assert!(!barn.put_full(refused, 1 << 20));
+    let (taken, has_put_empty) = barn.take_full(core::ptr::null_mut()).expect("it has full ones");
+    assert!(!has_put_empty);
     let mut sheaves = std::vec![taken, refused];
     sheaves.extend(core::iter::from_fn(|| barn.take_any()));
     assert_eq!(sheaves.len(), left + 1);

@@ -18,7 +18,7 @@
 /// The lightest pressure. Priority 0 is the heaviest: everything.
 pub const LIGHTEST: u32 = 12;
 /// Entries more than this a cache cannot have; a larger count is a lie, and is cut.
-const FREEABLE_MOST: u64 = 1 << 36;
+const MAX_FREEABLE: u64 = 1 << 36;
 /// Owed work is counted in 2^-12 of an entry.
 const FRACTION_BITS: u32 = LIGHTEST;
 
@@ -88,7 +88,7 @@ impl Owed {
     /// The same for a pass that needs only `part` 4096ths of what the priority would give it.
     #[must_use]
     pub fn after_part(self, freeable: usize, priority: u32, weight: Weight, batch: usize, part: u64) -> Owed {
-        let freeable = (freeable as u64).min(FREEABLE_MOST);
+        let freeable = (freeable as u64).min(MAX_FREEABLE);
         let whole = freeable << FRACTION_BITS;
         let share = share(freeable, priority, weight).min(2 * whole) * part.min(WHOLE) / WHOLE;
         let kept = lot(freeable, batch) << FRACTION_BITS;
@@ -98,14 +98,14 @@ impl Owed {
 
     /// Entries to ask for now: a lot, if so much is owed.
     pub fn next(self, freeable: usize, batch: usize) -> Option<usize> {
-        let lot = lot((freeable as u64).min(FREEABLE_MOST), batch);
+        let lot = lot((freeable as u64).min(MAX_FREEABLE), batch);
         (lot > 0 && self.0 >= lot << FRACTION_BITS).then_some(lot as usize)
     }
 
     /// `entries` of it were done.
     #[must_use]
     pub fn less(self, entries: usize) -> Owed {
-        Owed(self.0.saturating_sub((entries as u64).min(FREEABLE_MOST) << FRACTION_BITS))
+        Owed(self.0.saturating_sub((entries as u64).min(MAX_FREEABLE) << FRACTION_BITS))
     }
 }
 
@@ -123,7 +123,7 @@ fn share(freeable: u64, priority: u32, weight: Weight) -> u64 {
 
 /// Entries that a pass at `priority` will ask for, all in all: no more than there are.
 pub fn expected(freeable: usize, priority: u32, weight: Weight) -> u64 {
-    let freeable = (freeable as u64).min(FREEABLE_MOST);
+    let freeable = (freeable as u64).min(MAX_FREEABLE);
     (share(freeable, priority, weight) >> FRACTION_BITS).min(freeable)
 }
 

@@ -56,7 +56,7 @@ pub fn set_limit(soft_bytes: usize, hard_bytes: usize) -> Result<(), LimitError>
     pages::set_limits(soft_bytes, hard_bytes);
     if soft_bytes != 0 {
         reaper::begin();
-        os::doze::wake();
+        os::sleep::wake();
     }
     Ok(())
 }

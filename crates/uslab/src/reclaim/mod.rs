@@ -36,7 +36,7 @@ pub use budget::{LimitError, set_limit};
 #[cfg(feature = "std")]
 pub use lru::{LruCache, LruStats};
 pub use pass::reclaim;
-pub(crate) use reaper::tend;
+pub(crate) use reaper::want_thread;
 pub use reaper::{is_running as has_reaper, watch_pressure};
 pub use shrinker::{
     RegisterError, Registration, Scan, ShrinkControl, Shrinker, ShrinkerOptions, register_shrinker,

@@ -4,7 +4,7 @@ use super::balance::{LIGHTEST, WHOLE, expected};
 use super::registry::{self, Entry, Outcome, Visit};
 use super::shrinker::ShrinkControl;
 use crate::pages::{self, Scattered};
-use crate::sync::{CachePadded, in_hand};
+use crate::sync::{CachePadded, in_flight};
 use crate::{cache, os, stats};
 use core::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
@@ -65,11 +65,11 @@ pub(super) fn run(bytes: usize, mut goal: Goal) -> Progress {
         Goal::Until(_) => Scattered::Go,
         Goal::Given | Goal::Estimate => Scattered::Stay,
     };
-    release(bytes, scattered);
+    purge_free(bytes, scattered);
     let free_bytes = given();
-    let mut tired = Tired::default();
+    let mut exhausted = Exhausted::default();
     // Everything that is free has been given back since the last entry went; other threads' entries went meanwhile.
-    let (mut swept, mut others, mut forgiven) = (false, false, false);
+    let (mut is_trimmed, mut others, mut forgiven) = (false, false, false);
     let (mut round, mut waits, mut entries, mut estimated_bytes) = (0, 0, 0_usize, 0);
     loop {
         let (missing_bytes, holes) = match &mut goal {
@@ -88,26 +88,26 @@ pub(super) fn run(bytes: usize, mut goal: Goal) -> Progress {
             urge: round.saturating_sub(LIGHTEST),
             part: WHOLE,
         };
-        let prospect = look_at_all(&pressure, &tired);
+        let prospect = look_at_all(&pressure, &exhausted);
         // Where entries alone do not bring it: first pages that are free but stand alone, then what programs are using.
-        if (prospect.freeable == 0 || round >= LIGHTEST) && !swept {
+        if (prospect.freeable == 0 || round >= LIGHTEST) && !is_trimmed {
             if scattered == Scattered::Stay {
                 scattered = Scattered::Go;
-                release(missing_bytes, scattered);
+                purge_free(missing_bytes, scattered);
                 continue;
             }
-            swept = true;
-            sweep(matches!(goal, Goal::Until(_)));
+            is_trimmed = true;
+            trim_all(matches!(goal, Goal::Until(_)));
             continue;
         }
-        if round >= ROUNDS_MOST {
+        if round >= MAX_ROUNDS {
             // What others let go, while this thread waited for them, may lie in their sheaves; and who was slow may have been kept from its CPU.
-            let forgives = !core::mem::replace(&mut forgiven, true) && tired.is_any();
+            let forgives = !core::mem::replace(&mut forgiven, true) && exhausted.is_any();
             if !core::mem::take(&mut others) && !forgives {
                 break;
             }
-            tired = Tired::default();
-            (swept, round) = (false, LIGHTEST);
+            exhausted = Exhausted::default();
+            (is_trimmed, round) = (false, LIGHTEST);
             continue;
         }
         // The priorities go by powers of two; what is more than enough of one is not asked for.
@@ -119,7 +119,7 @@ pub(super) fn run(bytes: usize, mut goal: Goal) -> Progress {
         // all if they seem smaller than any object.
         let each_bytes = given().saturating_sub(free_bytes) / entries.max(1);
         let tells = each_bytes * entries >= TELLING_BYTES || scattered == Scattered::Go;
-        if matches!(goal, Goal::Given) && tells && each_bytes >= LEAST_BYTES {
+        if matches!(goal, Goal::Given) && tells && each_bytes >= MIN_ENTRY_BYTES {
             enough = enough.max((missing_bytes / each_bytes).min(entries));
         }
         let enough = enough as u64;
@@ -128,22 +128,22 @@ pub(super) fn run(bytes: usize, mut goal: Goal) -> Progress {
             _ => WHOLE,
         };
         let freed = match prospect.freeable {
-            0 => Yield { entries: 0, passed_over: prospect.passed_over },
-            _ => shrink_all(&Pressure { part, ..pressure }, &mut tired),
+            0 => RoundResult { entries: 0, passed_over: prospect.passed_over },
+            _ => shrink_all(&Pressure { part, ..pressure }, &mut exhausted),
         };
         if freed.entries > 0 {
             entries = freed.entries.saturating_add(entries);
             estimated_bytes = freed.entries.saturating_mul(entry_bytes).saturating_add(estimated_bytes);
-            release(missing_bytes, scattered);
-            swept = false;
-        } else if matches!(goal, Goal::Until(_)) && waits < WAITS_MOST && freed.passed_over {
+            purge_free(missing_bytes, scattered);
+            is_trimmed = false;
+        } else if matches!(goal, Goal::Until(_)) && waits < MAX_WAITS && freed.passed_over {
             // Nothing is not the last word, if that is because others are inside.
             waits += 1;
             others = true;
-            os::doze::pause(1);
+            os::sleep::pause(1);
             continue;
         } else if prospect.freeable == 0 {
-            round = ROUNDS_MOST;
+            round = MAX_ROUNDS;
             continue;
         }
         round += 1;
@@ -152,7 +152,7 @@ pub(super) fn run(bytes: usize, mut goal: Goal) -> Progress {
 }
 
 /// Times that an allocation waits a millisecond for others who are inside shrinkers.
-const WAITS_MOST: u32 = 250;
+const MAX_WAITS: u32 = 250;
 
 fn purged_bytes() -> u64 {
     stats::header().purged_bytes.load(Relaxed)
@@ -162,16 +162,16 @@ fn purged_bytes() -> u64 {
 const TELLING_BYTES: usize = 512 << 10;
 
 /// The least that an object of `malloc` holds.
-const LEAST_BYTES: usize = 16;
+const MIN_ENTRY_BYTES: usize = 16;
 
 /// A batch, as most shrinkers have it.
 const LOT: usize = 128;
 
 /// Rounds beyond priority 0. In each an entry counts half of what it did, until the dearest are worth no more than memory: that everything can be had
 /// is what makes the difference to a failed allocation.
-const URGES_MOST: u32 = 24;
+const MAX_URGES: u32 = 24;
 
-const ROUNDS_MOST: u32 = LIGHTEST + URGES_MOST + 1;
+const MAX_ROUNDS: u32 = LIGHTEST + MAX_URGES + 1;
 
 /// How much a round asks for.
 struct Pressure {
@@ -189,9 +189,9 @@ struct Prospect {
     passed_over: bool,
 }
 
-fn look_at_all(pressure: &Pressure, tired: &Tired) -> Prospect {
+fn look_at_all(pressure: &Pressure, exhausted: &Exhausted) -> Prospect {
     let mut sum = Prospect::default();
-    sum.passed_over = visit_all(tired, |_, mut visit| {
+    sum.passed_over = visit_all(exhausted, |_, mut visit| {
         let freeable = count(&mut visit, pressure.priority);
         let weight = visit.weight(freeable).halved(pressure.urge);
         sum.freeable = sum.freeable.saturating_add(freeable);
@@ -202,15 +202,15 @@ fn look_at_all(pressure: &Pressure, tired: &Tired) -> Prospect {
 
 /// What a round came to.
 #[derive(Default)]
-struct Yield {
+struct RoundResult {
     entries: usize,
     passed_over: bool,
 }
 
 /// Asks all shrinkers for their shares.
-fn shrink_all(pressure: &Pressure, tired: &mut Tired) -> Yield {
-    let (mut sum, mut newly) = (Yield::default(), Tired::default());
-    sum.passed_over = visit_all(tired, |entry, visit| {
+fn shrink_all(pressure: &Pressure, exhausted: &mut Exhausted) -> RoundResult {
+    let (mut sum, mut newly) = (RoundResult::default(), Exhausted::default());
+    sum.passed_over = visit_all(exhausted, |entry, visit| {
         let started_ns = os::clock::boot_ns();
         let freed = shrink(visit, pressure, started_ns);
         sum.entries = sum.entries.saturating_add(freed);
@@ -218,13 +218,13 @@ fn shrink_all(pressure: &Pressure, tired: &mut Tired) -> Yield {
             newly.add(entry);
         }
     });
-    newly.0.into_iter().flatten().for_each(|entry| tired.add(entry));
+    newly.0.into_iter().flatten().for_each(|entry| exhausted.add(entry));
     sum
 }
 
-/// Enters all shrinkers that are not tired, one after the other; true if some were passed over because another thread is inside.
-fn visit_all(tired: &Tired, mut each: impl FnMut(&'static Entry, Visit)) -> bool {
-    registry::entries().filter(|&entry| !tired.has(entry)).fold(false, |passed_over, entry| {
+/// Enters all shrinkers that are not exhausted, one after the other; true if some were passed over because another thread is inside.
+fn visit_all(exhausted: &Exhausted, mut each: impl FnMut(&'static Entry, Visit)) -> bool {
+    registry::entries().filter(|&entry| !exhausted.has(entry)).fold(false, |passed_over, entry| {
         match entry.visit() {
             Some(visit) => {
                 each(entry, visit);
@@ -238,9 +238,9 @@ fn visit_all(tired: &Tired, mut each: impl FnMut(&'static Entry, Visit)) -> bool
 /// Shrinkers that used up their time and freed nothing: they are left alone, since there may be 37 rounds, until the pass would give up. There is room for a
 /// few; who finds none is asked again.
 #[derive(Default)]
-struct Tired([Option<&'static Entry>; 8]);
+struct Exhausted([Option<&'static Entry>; 8]);
 
-impl Tired {
+impl Exhausted {
     fn add(&mut self, entry: &'static Entry) {
         if let Some(place) = self.0.iter_mut().find(|place| place.is_none()) {
             *place = Some(entry);
@@ -252,7 +252,7 @@ impl Tired {
     }
 
     fn has(&self, entry: &'static Entry) -> bool {
-        self.0.iter().flatten().any(|tired| core::ptr::eq(*tired, entry))
+        self.0.iter().flatten().any(|exhausted| core::ptr::eq(*exhausted, entry))
     }
 }
 
@@ -308,61 +308,64 @@ fn shrink(mut visit: Visit, pressure: &Pressure, started_ns: u64) -> usize {
 
 #[cold]
 fn retire(visit: &mut Visit) {
-    os::report::say(format_args!("shrinker {} panicked; it will not be called again", visit.inside().name()));
+    os::report::print(format_args!(
+        "shrinker {} panicked; it will not be called again",
+        visit.inside().name()
+    ));
     visit.retire();
 }
 
-static RELEASING: CachePadded<AtomicBool> = CachePadded(AtomicBool::new(false));
+static TRIMMING: CachePadded<AtomicBool> = CachePadded(AtomicBool::new(false));
 
 /// Gives back so much of what is free and not about to be used. Caches are asked by one thread at a time; the others have little to add, and go on.
 ///
 /// Of the reclaim calls that Linux saw in 2002 nine in ten came back empty-handed, and stood in a queue for it: where there is nothing, no lock is taken.
-fn release(bytes: usize, scattered: Scattered) {
+fn purge_free(bytes: usize, scattered: Scattered) {
     if !cache::has_free_memory() {
         return;
     }
     let missing_bytes = bytes.saturating_sub(pages::purge_some(bytes, scattered));
-    if missing_bytes > 0 && !RELEASING.swap(true, Acquire) {
-        cache::gather(missing_bytes);
-        RELEASING.store(false, Release);
+    if missing_bytes > 0 && !TRIMMING.swap(true, Acquire) {
+        cache::trim_some(missing_bytes);
+        TRIMMING.store(false, Release);
         pages::purge_some(missing_bytes, scattered);
     }
 }
 
 /// Gives back all that is free: sheaves, empty slabs, pages. With `wait` also what others have in hand: an allocation must not fail for what they are about to free.
-fn sweep(wait: bool) {
+fn trim_all(wait: bool) {
     if !cache::will_have_free_memory() {
         return;
     }
     if wait {
         // What a drain has in hand comes to slabs.
-        wait_for_hands();
+        wait_for_in_flight();
     }
     cache::release_memory();
     if wait {
         // What a purge has in hand comes to pages.
-        wait_for_hands();
+        wait_for_in_flight();
     }
 }
 
 /// Waits until others have put down what they have in hand, most often for a system call's time; a few naps longer, in case that they are off their CPUs.
-fn wait_for_hands() {
+fn wait_for_in_flight() {
     const SPINS: u32 = 1000;
     const NAPS: u32 = 4;
     for looks in 0..SPINS + NAPS {
-        if !in_hand::is_any_in_hand() {
+        if !in_flight::is_any() {
             return;
         }
         if looks < SPINS {
             core::hint::spin_loop();
         } else {
-            os::doze::pause(1);
+            os::sleep::pause(1);
         }
     }
 }
 
 /// In a fork child: the thread that was releasing is not here.
 pub(super) fn reset_in_child() {
-    RELEASING.whole().store(false, Relaxed);
-    in_hand::reset_in_child();
+    TRIMMING.whole().store(false, Relaxed);
+    in_flight::reset_in_child();
 }

@@ -1,7 +1,7 @@
 //! The background thread, `uslab-reaper`: flushes what idles, lets go of what is not needed any more, and answers pressure.
 //!
 //! ```text
-//!   tend() ── arena beyond 16 MiB, from a slow path ──▶ thread ──▶ every half second: cache::settle()
+//!   tend() ── arena beyond 16 MiB, from a slow path ──▶ thread ──▶ every half second: cache::trim_idle()
 //!   set_limit, register_shrinker ──────────────────────▶           pressure, soft limit ──▶ a thread of its own for the pass
 //!                                                                  nothing to do and nothing left ──▶ sleeps until memory is used again
 //! ```
@@ -17,7 +17,7 @@
 use super::pass::{self, Goal};
 use super::sources::{Choice, Pressure, Sources, Wanted};
 use super::{budget, registry};
-use crate::os::process::Owner;
+use crate::os::process::Relation;
 use crate::{cache, os, pages};
 use core::ffi::c_void;
 use core::sync::atomic::{
@@ -31,7 +31,7 @@ const SLICE_MS: u64 = 200;
 /// After the system refused a thread.
 const RETRY_MS: u64 = 1000;
 /// Passes in the background at once, at most: each beyond the first because those before it hang in a callback.
-const PASSES_MOST: u32 = 4;
+const MAX_PASSES: u32 = 4;
 /// A pass that has not come back after this hangs.
 const HANGS_MS: u64 = 100;
 
@@ -54,20 +54,20 @@ pub fn begin() {
 
 /// The same; where there can be no thread, does here what cannot wait.
 #[inline]
-pub fn tend() {
+pub fn want_thread() {
     if STATE.load(Relaxed) != RUNNING {
-        tend_without();
+        start_or_reclaim();
     }
 }
 
 #[cold]
-fn tend_without() {
+fn start_or_reclaim() {
     begin();
     if STATE.load(Relaxed) == RUNNING || !pages::is_beyond_soft() {
         return;
     }
     let _errno = os::errno::Preserved::new();
-    if os::process::owner() == Owner::Sharing {
+    if os::process::relation() == Relation::Sharing {
         return;
     }
     if let Some(bytes) = soft_excess()
@@ -85,12 +85,12 @@ pub fn is_running() -> bool {
 #[cold]
 fn start() {
     let _errno = os::errno::Preserved::new();
-    match os::process::owner() {
-        Owner::This => {}
+    match os::process::relation() {
+        Relation::This => {}
         // A system call made this process, and no handler ran: the threads are not here.
-        Owner::Copied => begin_anew(),
+        Relation::Copied => begin_anew(),
         // A thread of a `vfork` child ends with it, while its parent would take it for its own.
-        Owner::Sharing => return,
+        Relation::Sharing => return,
     }
     let now_ms = os::clock::coarse_ms();
     if now_ms < NEXT_TRY_MS.load(Relaxed) || STATE.compare_exchange(NONE, STARTING, Acquire, Relaxed).is_err()
@@ -113,14 +113,14 @@ extern "C" fn run(_: *mut c_void) -> *mut c_void {
         // The program's own choice, if it made one, is as good: the environment goes over it.
         let _ = CHOICE.compare_exchange(NOT_CHOSEN, Choice::default().bits(), Relaxed, Relaxed);
     }
-    let mut ears = Ears { sources: Sources::none(), open: NOT_CHOSEN, share: Share::new() };
-    os::doze::begin();
+    let mut listener = Listener { sources: Sources::none(), open: NOT_CHOSEN, share: Share::new() };
+    os::sleep::begin();
     let mut quiet = false;
     let mut next_look_ms = os::clock::coarse_ms() + TICK_MS;
     loop {
-        ears.follow_choice();
+        listener.follow_choice();
         let left_ms = next_look_ms.saturating_sub(os::clock::coarse_ms());
-        if let Some(bytes) = ears.listen(left_ms.max(1), quiet) {
+        if let Some(bytes) = listener.listen(left_ms.max(1), quiet) {
             pass_in_background(bytes);
         }
         if let Some(bytes) = soft_excess() {
@@ -132,7 +132,7 @@ extern "C" fn run(_: *mut c_void) -> *mut c_void {
             pages::purge_excess();
             quiet = false;
         } else {
-            quiet = cache::settle();
+            quiet = cache::trim_idle();
             next_look_ms = now_ms + TICK_MS;
         }
     }
@@ -155,18 +155,18 @@ pub fn watch_pressure(choice: Choice) {
     if cache::start::ensure() {
         begin();
     }
-    os::doze::wake();
+    os::sleep::wake();
 }
 
 /// The thread's sleep, and what ends it early.
-struct Ears {
+struct Listener {
     sources: Sources,
     /// The choice that the sources were opened for.
     open: u32,
     share: Share,
 }
 
-impl Ears {
+impl Listener {
     /// Opens the sources once they are worth it, and others when another choice is made.
     fn follow_choice(&mut self) {
         let mut choice = CHOICE.load(Relaxed);
@@ -188,16 +188,16 @@ impl Ears {
             let slice_ms = ms.min(SLICE_MS);
             if pages::has_soft_limit() {
                 // A sleep that ends when the limit is exceeded; what the descriptors say is heard after it.
-                os::doze::nap(slice_ms);
+                os::sleep::for_ms(slice_ms);
                 self.sources.wait(0)
             } else {
                 self.sources.wait(slice_ms)
             }
         } else {
             if quiet && self.open == NOT_CHOSEN {
-                os::doze::rest(cache::settle);
+                os::sleep::until_activity(cache::trim_idle);
             }
-            os::doze::nap(ms);
+            os::sleep::for_ms(ms);
             self.sources.headroom()
         };
         pressure.map(|pressure| self.share.of(pressure))
@@ -213,11 +213,11 @@ struct Share {
 }
 
 impl Share {
-    const LEAST: u32 = 5;
+    const MIN_SHIFT: u32 = 5;
     const FOLLOWS_MS: u64 = 4000;
 
     fn new() -> Share {
-        Share { shift: Share::LEAST, last_ms: 0 }
+        Share { shift: Share::MIN_SHIFT, last_ms: 0 }
     }
 
     fn of(&mut self, pressure: Pressure) -> usize {
@@ -230,7 +230,7 @@ impl Share {
 
     fn of_stall(&mut self, now_ms: u64, held_bytes: usize) -> usize {
         let follows = now_ms.saturating_sub(self.last_ms) < Share::FOLLOWS_MS;
-        self.shift = if follows { self.shift.saturating_sub(1).max(1) } else { Share::LEAST };
+        self.shift = if follows { self.shift.saturating_sub(1).max(1) } else { Share::MIN_SHIFT };
         self.last_ms = now_ms;
         (held_bytes >> self.shift).max(pages::CHUNK_BYTES)
     }
@@ -252,7 +252,7 @@ fn soft_excess() -> Option<usize> {
 /// Whether another pass may begin beside those `running`: one at a time, as long as none hangs.
 fn has_room(running: u32, now_ms: u64) -> bool {
     let hangs = now_ms.saturating_sub(LAST_PASS_MS.load(Relaxed)) >= HANGS_MS;
-    running == 0 || (running < PASSES_MOST && hangs)
+    running == 0 || (running < MAX_PASSES && hangs)
 }
 
 /// Begins a pass, if there is room for one. Who is admitted goes on to [`pass`].
@@ -288,7 +288,7 @@ extern "C" fn one_pass(bytes: *mut c_void) -> *mut c_void {
     os::thread::begin(c"uslab-shrink");
     pass(bytes.addr());
     // To look whether that was enough.
-    os::doze::wake();
+    os::sleep::wake();
     core::ptr::null_mut()
 }
 
@@ -299,13 +299,13 @@ pub(super) fn reset_in_child() {
         STATE.store(NONE, Relaxed);
     }
     PASSES.store(0, Relaxed);
-    os::doze::reset_in_child();
+    os::sleep::reset_in_child();
     begin_anew();
 }
 
 /// What is left to forget where the kernel wiped the state of the threads.
 fn begin_anew() {
-    os::kept::close_in_child();
+    os::descriptors::close_in_child();
     SOFT_RESTS_MS.store(0, Relaxed);
 }
 

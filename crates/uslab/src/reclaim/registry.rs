@@ -288,7 +288,7 @@ impl Leaves {
         LIVE_ENTRIES.fetch_sub(1, Relaxed);
         // SAFETY: the context was registered with this function; it is taken out, so this happens once.
         if !caught(|| unsafe { (callbacks.dispose)(callbacks.context) }) {
-            os::report::say(format_args!("shrinker {} panicked when it was dropped", inside.name()));
+            os::report::print(format_args!("shrinker {} panicked when it was dropped", inside.name()));
         }
     }
 }

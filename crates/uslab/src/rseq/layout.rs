@@ -73,11 +73,11 @@ pub struct Slot {
     pub spare: AtomicPtr<Sheaf>,
     /// Objects in the two sheaves when a slow path last looked; for the statistics.
     pub counted: AtomicU32,
-    /// In a cache's first slot: the cache's id. See [`Face`].
+    /// In a cache's first slot: the cache's id. See [`Owner`].
     pub id: AtomicU32,
     /// The two sheaves while a fork copies the memory; null otherwise.
     pub hidden: [AtomicPtr<Sheaf>; 2],
-    /// What the slot looked like when the background thread last came by; see `percpu::idle`.
+    /// What the slot looked like when the background thread last came by; see `percpu::flush_idle`.
     pub seen: AtomicU32,
     /// The three words of the cache's [`StartTest`], the same in each of its slots.
     pub start_test: [AtomicU32; 3],
@@ -139,7 +139,7 @@ impl Slot {
         }
     }
 
-    /// What the layer above keeps for a face that has no registered cache. The slots of such a face
+    /// What the layer above keeps for an owner that has no registered cache. The slots of such an owner
     /// never hold sheaves, so none is ever hidden, and the word is free.
     pub fn context(&self) -> &AtomicPtr<Sheaf> {
         &self.hidden[0]
@@ -157,9 +157,9 @@ impl Slot {
 
 /// A sheaf on a cache line of its own.
 #[repr(align(64))]
-struct Lonely(Sheaf);
+struct OwnLine(Sheaf);
 
-static DUMMY: Lonely = Lonely(Sheaf::without_room());
+static DUMMY: OwnLine = OwnLine(Sheaf::without_room());
 
 /// The sheaf that stands where a CPU has none: empty for pop, full for push, so that both take
 /// their slow path.
@@ -209,22 +209,22 @@ pub(super) fn fill_dummy_slots(cpus: usize) {
 /// Owners that are no caches have slots as well, in which every CPU has the dummy: windows on one
 /// array, a slot apart.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Face(*mut Slot);
+pub struct Owner(*mut Slot);
 
-// SAFETY: a face is an address to compare and to find atomics by.
-unsafe impl Send for Face {}
+// SAFETY: an owner is an address to compare and to find atomics by.
+unsafe impl Send for Owner {}
 // SAFETY: as above.
-unsafe impl Sync for Face {}
+unsafe impl Sync for Owner {}
 
-impl Face {
+impl Owner {
     /// Nobody's pages.
-    pub const NOBODY: Face = Face(dummy_slots());
+    pub const NONE: Owner = Owner(dummy_slots());
 
     /// The owner number `id` that is no cache.
-    pub const fn plain(id: u16) -> Face {
+    pub const fn plain(id: u16) -> Owner {
         assert!((id as usize) < PLAIN_OWNERS);
         // SAFETY: the array has PLAIN_OWNERS slots beyond those of the CPUs.
-        Face(unsafe { dummy_slots().add(id as usize) })
+        Owner(unsafe { dummy_slots().add(id as usize) })
     }
 
     /// The cache with these slots.
@@ -232,8 +232,8 @@ impl Face {
     /// # Safety
     /// They must be valid for every CPU that the area may name, for ever, and the first have the
     /// cache's id.
-    pub const unsafe fn of_slots(slots: *mut Slot) -> Face {
-        Face(slots)
+    pub const unsafe fn of_slots(slots: *mut Slot) -> Owner {
+        Owner(slots)
     }
 
     /// The slots.
@@ -245,11 +245,11 @@ impl Face {
     /// The id of the cache, or of the owner that is none.
     #[inline]
     pub fn id(self) -> u16 {
-        // SAFETY: a face's first slot is valid for ever.
+        // SAFETY: an owner's first slot is valid for ever.
         unsafe { (*self.0).id.load(Relaxed) as u16 }
     }
 
-    /// What the layer above keeps for the face, which has no registered cache; see
+    /// What the layer above keeps for the owner, which has no registered cache; see
     /// [`Slot::context`].
     #[inline]
     pub fn context(self) -> *mut u8 {

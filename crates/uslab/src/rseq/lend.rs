@@ -95,7 +95,7 @@ pub fn in_child(lent: &Lent) {
     // or runs another program; the memory is the parent's and stays.
     if !unsafe { lent.area().register() } {
         while REFUSED.compare_exchange(0, lent.area, AcqRel, Relaxed).is_err() {
-            crate::os::doze::pause(1);
+            crate::os::sleep::pause(1);
         }
         crate::os::process::end_at_once();
     }
@@ -113,7 +113,7 @@ pub fn in_parent(lent: &Lent) -> bool {
     let registered = area.unregister() && unsafe { area.register() };
     if !registered {
         // Its sequences would run without protection from here on.
-        report::say(format_args!("the kernel took back a thread's registration for rseq in vfork"));
+        report::print(format_args!("the kernel took back a thread's registration for rseq in vfork"));
         report::abort();
     }
     signal::restore(lent.signals);

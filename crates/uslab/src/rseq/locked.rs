@@ -59,8 +59,8 @@ impl<'a> LockedSlot<'a> {
         });
         spun.or_else(|| {
             let _errno = os::errno::Preserved::new();
-            (0..NAPS).find_map(|nap| {
-                os::Futex::wait_for_us(&slot.lock, 1, FIRST_NAP_US << nap.min(DOUBLINGS));
+            (0..NAPS).find_map(|attempt| {
+                os::Futex::wait_for_us(&slot.lock, 1, FIRST_NAP_US << attempt.min(DOUBLINGS));
                 Self::try_lock(slot)
             })
         })

@@ -73,7 +73,7 @@ pub use arch::{exchange, pop, pop_bulk, push, push_bulk, push_tested};
 pub use cpu::Cpu;
 pub use detect::{Mode, Reason, init, mode, reason};
 pub use layout::{
-    Face, MAX_CPUS, PLAIN_OWNERS, SHEAF_HEADER_BYTES, Sheaf, Slot, StartTest, Which, dummy, dummy_slots,
+    MAX_CPUS, Owner, PLAIN_OWNERS, SHEAF_HEADER_BYTES, Sheaf, Slot, StartTest, Which, dummy, dummy_slots,
     is_dummy,
 };
 

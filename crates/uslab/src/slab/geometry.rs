@@ -63,7 +63,7 @@ impl Geometry {
     /// Objects that a slab has by default, at least, where the order allows: what the kernel's rule
     /// gives 64 CPUs. Its slabs are small on small machines because physical memory in a row is
     /// hard to find; addresses are not (ADR 0014).
-    const LEAST_OBJECTS: usize = 32;
+    const MIN_OBJECTS: usize = 32;
 
     /// Chooses the order for objects of `layout` on a machine of `cpus` CPUs.
     pub fn new(layout: Layout, options: GeometryOptions, cpus: usize) -> Result<Geometry, GeometryError> {
@@ -83,7 +83,7 @@ impl Geometry {
         let max_order = max_order.clamp(align_order, Self::MAX_ORDER);
         let min_order = options.min_order.max(align_order).min(max_order);
         let wanted = match options.min_objects {
-            0 => (4 * (cpus.max(1).ilog2() as usize + 2)).max(Self::LEAST_OBJECTS),
+            0 => (4 * (cpus.max(1).ilog2() as usize + 2)).max(Self::MIN_OBJECTS),
             n => n,
         };
         let min_objects = wanted.min(fitting(object_bytes, max_order)).max(1);

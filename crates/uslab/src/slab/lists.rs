@@ -169,7 +169,7 @@ impl Lists {
     }
 
     /// A slab was released.
-    pub fn note_release(&mut self) {
+    pub fn note_shrink(&mut self) {
         self.regret += 1;
     }
 

@@ -2,7 +2,7 @@
 
 use crate::os;
 use crate::pages;
-use crate::rseq::Face;
+use crate::rseq::Owner;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// What is wrong with a pointer that was freed.
@@ -35,31 +35,31 @@ pub fn set_abort_on_misuse(abort: bool) {
 pub fn report_misuse(misuse: Misuse, pointer: *const u8, cache: &str) {
     match misuse {
         Misuse::DoubleFree => {
-            os::report::say(format_args!(
+            os::report::print(format_args!(
                 "double free of {pointer:p}: an object of {cache} that is free already"
             ));
         }
         Misuse::Inside(start) => {
             let offset = (pointer as usize).wrapping_sub(start);
-            os::report::say(format_args!(
+            os::report::print(format_args!(
                 "invalid free of {pointer:p}: it lies {offset} bytes inside object {start:#x} of {cache}"
             ));
         }
         Misuse::NotAnObject => {
-            os::report::say(format_args!("invalid free of {pointer:p}: no object of {cache} starts there"));
+            os::report::print(format_args!("invalid free of {pointer:p}: no object of {cache} starts there"));
         }
         Misuse::WrongCache(id) => {
-            os::report::say(format_args!(
+            os::report::print(format_args!(
                 "invalid free of {pointer:p}: given to {cache}, but it belongs to cache number {id}"
             ));
         }
         Misuse::Foreign => {
-            os::report::say(format_args!(
+            os::report::print(format_args!(
                 "foreign free of {pointer:p}: not memory of this allocator (given to {cache})"
             ));
         }
         Misuse::NotAllocated => {
-            os::report::say(format_args!(
+            os::report::print(format_args!(
                 "invalid free of {pointer:p}: nothing is allocated there (given to {cache}); freed before?"
             ));
         }
@@ -69,12 +69,12 @@ pub fn report_misuse(misuse: Misuse, pointer: *const u8, cache: &str) {
     }
 }
 
-/// What a pointer is that lies in no slab of `face`.
-pub(super) fn classify(pointer: *const u8, face: Face) -> Misuse {
+/// What a pointer is that lies in no slab of `owner`.
+pub(super) fn classify(pointer: *const u8, owner: Owner) -> Misuse {
     match pages::page_of(pointer).map(pages::owner) {
         None => Misuse::Foreign,
-        Some(owner) if owner == Face::NOBODY => Misuse::NotAllocated,
-        Some(owner) if owner == face => Misuse::NotAnObject,
-        Some(owner) => Misuse::WrongCache(owner.id()),
+        Some(found) if found == Owner::NONE => Misuse::NotAllocated,
+        Some(found) if found == owner => Misuse::NotAnObject,
+        Some(found) => Misuse::WrongCache(found.id()),
     }
 }

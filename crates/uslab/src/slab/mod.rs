@@ -13,7 +13,7 @@
 //! # Protocol
 //! * **Give** (free) needs no lock: set the object's bit, then add to the free count, in that
 //!   order. Only where the count crosses a boundary that a list cares about does the giver take the
-//!   lists' lock and *reconcile*: look at the count as it is now and put the slab where it belongs.
+//!   lists' lock and *relist*: look at the count as it is now and put the slab where it belongs.
 //!   Reconciling is idempotent, so several may do it, late and in any order.
 //! * **Take** runs under the lists' lock: whole words at a time, then the count is lowered. It may
 //!   lower a count before a giver raised it: the count is signed and settles.

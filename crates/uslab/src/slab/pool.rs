@@ -7,7 +7,7 @@ use super::node::{Guarded, Node, NodeMemory};
 use super::one::Slab;
 use super::words;
 use crate::pages::{self, PageIndex, Temperature};
-use crate::rseq::Face;
+use crate::rseq::Owner;
 use crate::stats::{self, layout::Record};
 use crate::sync::{CachePadded, prefetch_for_write};
 use core::sync::atomic::{
@@ -28,7 +28,7 @@ pub struct Constructor {
 
 /// Bytes of empty slabs that a cache keeps on a node, at most, however often it asks for them
 /// again.
-const KEEP_MOST_BYTES: usize = 64 << 20;
+const MAX_KEPT_BYTES: usize = 64 << 20;
 
 /// Slabs that one call visits for objects that need not be moved now: each may cost a miss or two,
 /// and a caller waits for the one object that must.
@@ -45,7 +45,7 @@ const AHEAD: usize = 8;
 pub struct Slabs {
     geometry: Geometry,
     id: u16,
-    face: Face,
+    owner: Owner,
     temperature: Temperature,
     constructor: Option<Constructor>,
     nodes: *const Node,
@@ -72,14 +72,14 @@ impl Slabs {
         count * size_of::<Node>()
     }
 
-    /// Slabs of the cache that the page map knows by `face`, none yet.
+    /// Slabs of the cache that the page map knows by `owner`, none yet.
     ///
     /// # Safety
     /// The memory must be as large as it says, belong to these slabs alone and live as long as they
-    /// are used, as must `name`; the face's id must name a record of theirs, or one that they
+    /// are used, as must `name`; the owner's id must name a record of theirs, or one that they
     /// share.
     pub unsafe fn new(
-        face: Face,
+        owner: Owner,
         name: &'static str,
         geometry: Geometry,
         temperature: Temperature,
@@ -96,8 +96,8 @@ impl Slabs {
         }
         Slabs {
             geometry,
-            id: face.id(),
-            face,
+            id: owner.id(),
+            owner,
             temperature,
             constructor,
             nodes,
@@ -125,8 +125,8 @@ impl Slabs {
     }
 
     /// How the page map names these slabs' pages.
-    pub fn face(&self) -> Face {
-        self.face
+    pub fn owner(&self) -> Owner {
+        self.owner
     }
 
     /// Objects in use or in sheaves: exact while nobody takes or gives.
@@ -199,13 +199,13 @@ impl Slabs {
         }
         let slab = Slab(run.first);
         slab.init(&self.geometry, node, taken);
-        pages::set_owner(run.first, run.pages, self.face);
+        pages::set_owner(run.first, run.pages, self.owner);
 
         self.taken.fetch_add(taken as i64, Relaxed);
         self.count_slab(1);
         stats::peak::note_system();
         let mut lists = self.nodes()[node].lock();
-        let most = if self.is_shared { 0 } else { KEEP_MOST_BYTES / self.slab_bytes() };
+        let most = if self.is_shared { 0 } else { MAX_KEPT_BYTES / self.slab_bytes() };
         lists.note_grow(most as u32);
         // An object may have come back already, through another thread: look at the count as it is.
         lists.place(slab, list_for(slab.count().load(Acquire), objects));
@@ -221,39 +221,39 @@ impl Slabs {
     /// # Safety
     /// Each object must have been taken from these slabs and not be used any more; what can be
     /// recognised otherwise is.
-    pub unsafe fn give(&self, objects: &[*mut u8]) {
+    pub unsafe fn free(&self, objects: &[*mut u8]) {
         // SAFETY: the caller's promise.
-        unsafe { self.give_to_slabs(objects, usize::MAX, Self::reconcile) };
+        unsafe { self.flush_to_slabs(objects, usize::MAX, Self::relist) };
     }
 
     /// The same from the end of `objects` on, until `VISITS` slabs have been visited; says how many
     /// objects are left, at the start.
     ///
     /// # Safety
-    /// As [`Slabs::give`], for those that are not left.
-    pub unsafe fn give_last(&self, objects: &[*mut u8]) -> usize {
+    /// As [`Slabs::free`], for those that are not left.
+    pub unsafe fn free_last(&self, objects: &[*mut u8]) -> usize {
         // SAFETY: the caller's promise.
-        unsafe { self.give_to_slabs(objects, VISITS, Self::reconcile) }
+        unsafe { self.flush_to_slabs(objects, VISITS, Self::relist) }
     }
 
     /// The same, but slabs that become empty stay, and are what is kept from now on;
-    /// [`Slabs::settle`] lets them go.
+    /// [`Slabs::shrink_to_target`] lets them go.
     ///
     /// # Safety
-    /// As [`Slabs::give`].
-    pub unsafe fn give_and_keep(&self, objects: &[*mut u8]) {
+    /// As [`Slabs::free`].
+    pub unsafe fn free_and_keep(&self, objects: &[*mut u8]) {
         // SAFETY: the caller's promise.
-        unsafe { self.give_to_slabs(objects, usize::MAX, Self::reconcile_and_keep) };
+        unsafe { self.flush_to_slabs(objects, usize::MAX, Self::relist_and_keep) };
     }
 
     /// # Safety
-    /// As [`Slabs::give`].
+    /// As [`Slabs::free`].
     #[inline]
-    unsafe fn give_to_slabs(
+    unsafe fn flush_to_slabs(
         &self,
         objects: &[*mut u8],
         most_slabs: usize,
-        reconcile: impl Fn(&Self, Slab),
+        relist: impl Fn(&Self, Slab),
     ) -> usize {
         let bytes = self.slab_bytes();
         let (mut given, mut visits) = (0, 0);
@@ -266,7 +266,7 @@ impl Slabs {
                 self.prefetch_slab_of(rest[later]);
             }
             let Some(slab) = self.slab_of(first) else {
-                report_misuse(classify(first, self.face), first, self.name);
+                report_misuse(classify(first, self.owner), first, self.name);
                 rest = &rest[..rest.len() - 1];
                 continue;
             };
@@ -286,7 +286,7 @@ impl Slabs {
                     continue;
                 };
                 if index / 64 != word {
-                    run += self.give_word(words, word, mask, start);
+                    run += self.free_word(words, word, mask, start);
                     (word, mask) = (index / 64, 0);
                 }
                 let bit = 1u64 << (index % 64);
@@ -296,12 +296,12 @@ impl Slabs {
                 }
                 mask |= bit;
             }
-            run += self.give_word(words, word, mask, start);
+            run += self.free_word(words, word, mask, start);
             if run > 0 {
                 let before = words::add(slab.count(), run);
                 let objects = self.geometry.objects;
                 if list_for(before, objects) != list_for(before + run as i32, objects) {
-                    reconcile(self, slab);
+                    relist(self, slab);
                 }
             }
             given += run;
@@ -321,7 +321,7 @@ impl Slabs {
     }
 
     /// Sets the bits of one word; says how many objects became free.
-    fn give_word(
+    fn free_word(
         &self,
         words: &[crate::sync::atomic::AtomicU64],
         word: usize,
@@ -331,7 +331,7 @@ impl Slabs {
         if mask == 0 {
             return 0;
         }
-        let twice = words::give(&words[word], mask);
+        let twice = words::free(&words[word], mask);
         if twice != 0 {
             let index = word * 64 + twice.trailing_zeros() as usize;
             report_misuse(
@@ -346,7 +346,7 @@ impl Slabs {
     /// What is wrong with giving `object` back to these slabs; `None` where it is an object of
     /// theirs that is in use, or in a sheaf.
     pub fn misuse_of(&self, object: *const u8) -> Option<Misuse> {
-        let Some(slab) = self.slab_of(object) else { return Some(classify(object, self.face)) };
+        let Some(slab) = self.slab_of(object) else { return Some(classify(object, self.owner)) };
         let start = slab.address() as usize;
         let offset = object as usize - start;
         let Some(index) = self.geometry.index_of(offset) else { return Some(self.misuse_at(start, offset)) };
@@ -368,12 +368,12 @@ impl Slabs {
     fn slab_of(&self, object: *const u8) -> Option<Slab> {
         let page = pages::page_of(object)?;
         let first = PageIndex(page.0 & !((1 << self.geometry.order) - 1));
-        (pages::owner(page) == self.face).then_some(Slab(first))
+        (pages::owner(page) == self.owner).then_some(Slab(first))
     }
 
     /// Puts a slab into the list where its count belongs; releases empty slabs beyond the target.
     #[cold]
-    fn reconcile(&self, slab: Slab) {
+    fn relist(&self, slab: Slab) {
         let released = {
             let Some((node, mut lists)) = self.place(slab) else { return };
             // Two at a time: so a target that fell is caught up with.
@@ -381,20 +381,20 @@ impl Slabs {
                 if lists.empty() <= lists.target {
                     return None;
                 }
-                lists.note_release();
-                self.detach_empty(&mut lists)
+                lists.note_shrink();
+                self.take_empty_slab(&mut lists)
             });
             self.publish(&mut lists, node);
             released
         };
         for slab in released.into_iter().flatten() {
-            self.release(slab, self.temperature);
+            self.free_slab(slab, self.temperature);
         }
     }
 
     /// The same, but no slab is released: the target follows.
     #[cold]
-    fn reconcile_and_keep(&self, slab: Slab) {
+    fn relist_and_keep(&self, slab: Slab) {
         if let Some((node, mut lists)) = self.place(slab) {
             lists.target = lists.target.max(lists.empty());
             self.publish(&mut lists, node);
@@ -412,7 +412,7 @@ impl Slabs {
         let mut lists = self.nodes()[node].lock();
         // The slab may have been released, and its pages be another cache's, since the caller's last step
         // on it. Under the lock it cannot leave, so this decides.
-        if pages::owner(slab.0) != self.face {
+        if pages::owner(slab.0) != self.owner {
             return None;
         }
         // Pairs with the release of `set_owner`: what `Slab::init` wrote is seen, the node first of
@@ -431,14 +431,14 @@ impl Slabs {
     }
 
     /// Takes an empty slab out of the lists and the page map.
-    pub(super) fn detach_empty(&self, lists: &mut Lists) -> Option<Slab> {
+    pub(super) fn take_empty_slab(&self, lists: &mut Lists) -> Option<Slab> {
         let slab = lists.any_empty()?;
         lists.place(slab, List::None);
-        pages::set_owner(slab.0, self.geometry.pages(), Face::NOBODY);
+        pages::set_owner(slab.0, self.geometry.pages(), Owner::NONE);
         Some(slab)
     }
 
-    pub(super) fn release(&self, slab: Slab, temperature: Temperature) {
+    pub(super) fn free_slab(&self, slab: Slab, temperature: Temperature) {
         self.count_slab(-1);
         pages::free(slab.0, self.geometry.pages(), temperature);
     }
@@ -471,12 +471,12 @@ impl Slabs {
     ///
     /// # Safety
     /// No other thread may use the cache, and no thread its objects any more.
-    pub unsafe fn release_all(&self) {
+    pub unsafe fn free_all(&self) {
         for node in self.nodes() {
             let lists = node.lock().take();
             for slab in lists.all() {
-                pages::set_owner(slab.0, self.geometry.pages(), Face::NOBODY);
-                self.release(slab, self.temperature);
+                pages::set_owner(slab.0, self.geometry.pages(), Owner::NONE);
+                self.free_slab(slab, self.temperature);
             }
             if self.is_shared {
                 self.publish_share((0, 0), lists.published);
@@ -498,7 +498,7 @@ impl Slabs {
             let record = self.record();
             record.slabs.fetch_add(change, Relaxed);
             record.slab_free.fetch_add(change * self.geometry.objects as i64, Relaxed);
-            if change > 0 { &record.grows } else { &record.releases }.fetch_add(1, Relaxed);
+            if change > 0 { &record.grows } else { &record.shrinks }.fetch_add(1, Relaxed);
         }
     }
 
@@ -542,7 +542,7 @@ impl Slabs {
         record.slab_free.fetch_add(now.1 - before.1, Relaxed);
         record.slabs.fetch_add(slabs, Relaxed);
         if slabs != 0 {
-            if slabs > 0 { &record.grows } else { &record.releases }.fetch_add(slabs.unsigned_abs(), Relaxed);
+            if slabs > 0 { &record.grows } else { &record.shrinks }.fetch_add(slabs.unsigned_abs(), Relaxed);
         }
     }
 

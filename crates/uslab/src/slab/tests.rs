@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::pages::{PAGE_BYTES, Temperature};
-use crate::rseq::{Face, Slot, dummy};
-use crate::stats::layout::{RECORDS_MAX, Record};
+use crate::rseq::{Owner, Slot, dummy};
+use crate::stats::layout::{MAX_RECORDS, Record};
 use crate::{os, stats};
 use core::sync::atomic::{AtomicU16, Ordering::Relaxed};
 
@@ -23,7 +23,7 @@ fn slabs_locked_by(
     constructor: Option<Constructor>,
     shared: Option<&'static ListsLock>,
 ) -> (&'static Slabs, &'static Record) {
-    static NEXT: AtomicU16 = AtomicU16::new(RECORDS_MAX as u16 - 1);
+    static NEXT: AtomicU16 = AtomicU16::new(MAX_RECORDS as u16 - 1);
     set_up!();
     let slots: &[Slot] = Box::leak(Box::new([Slot::holding(dummy())]));
     let id = NEXT.fetch_sub(1, Relaxed);
@@ -35,8 +35,8 @@ fn slabs_locked_by(
     let memory = NodeMemory { start: nodes, nodes: 1, shared };
     // SAFETY: the slots are leaked; no test gives these objects to the fast path; the nodes are fresh boot memory.
     let slabs = unsafe {
-        let face = Face::of_slots(slots.as_ptr().cast_mut());
-        Slabs::new(face, "test", geometry, Temperature::Hot, constructor, memory)
+        let owner = Owner::of_slots(slots.as_ptr().cast_mut());
+        Slabs::new(owner, "test", geometry, Temperature::Hot, constructor, memory)
     };
     (Box::leak(Box::new(slabs)), stats::record(id))
 }
@@ -47,9 +47,9 @@ fn take(slabs: &Slabs, n: usize) -> Vec<*mut u8> {
     out
 }
 
-fn give(slabs: &Slabs, objects: &[*mut u8]) {
+fn free(slabs: &Slabs, objects: &[*mut u8]) {
     // SAFETY: the tests give back what they took, once, but where misuse is the subject.
-    unsafe { slabs.give(objects) };
+    unsafe { slabs.free(objects) };
 }
 
 #[test]
@@ -64,14 +64,14 @@ fn taking_and_giving_keeps_count() {
 
     // A third of each slab: all are partial.
     let third: Vec<_> = objects.iter().copied().step_by(3).collect();
-    give(slabs, &third);
+    free(slabs, &third);
     assert_eq!(record.slab_free.load(Relaxed), 24 + 334);
     let again = take(slabs, 300);
     assert_eq!(record.slabs.load(Relaxed), 16, "free objects are used before new slabs");
-    give(slabs, &again);
+    free(slabs, &again);
     let rest: Vec<_> =
         objects.iter().copied().enumerate().filter(|(i, _)| i % 3 != 0).map(|(_, o)| o).collect();
-    give(slabs, &rest);
+    free(slabs, &rest);
     slabs.shrink();
     assert_eq!((record.slabs.load(Relaxed), record.slab_free.load(Relaxed)), (0, 0));
     assert_eq!((record.partial_slabs.load(Relaxed), record.empty_slabs.load(Relaxed)), (0, 0));
@@ -91,9 +91,9 @@ fn the_fullest_slab_serves_first() {
     }
     assert_eq!(by_slab.len(), 3);
     // Most of the first two, little of the third.
-    give(slabs, &by_slab[0][..15]);
-    give(slabs, &by_slab[1][..14]);
-    give(slabs, &by_slab[2][..2]);
+    free(slabs, &by_slab[0][..15]);
+    free(slabs, &by_slab[1][..14]);
+    free(slabs, &by_slab[2][..2]);
     let served = take(slabs, 2);
     assert!(served.iter().all(|&object| slab_of(object) == slab_of(by_slab[2][0])));
 }
@@ -102,17 +102,17 @@ fn the_fullest_slab_serves_first() {
 fn a_live_set_that_comes_and_goes_does_not_go_to_the_pages() {
     // Few objects to a slab, so that each round empties one: between none and four of 4 KiB.
     let (slabs, record) = slabs(4096, None);
-    let round = || give(slabs, &take(slabs, 4));
+    let round = || free(slabs, &take(slabs, 4));
     (0..10).for_each(|_| round());
-    let before = (record.grows.load(Relaxed), record.releases.load(Relaxed));
+    let before = (record.grows.load(Relaxed), record.shrinks.load(Relaxed));
     (0..1000).for_each(|_| round());
-    assert_eq!((record.grows.load(Relaxed), record.releases.load(Relaxed)), before);
+    assert_eq!((record.grows.load(Relaxed), record.shrinks.load(Relaxed)), before);
 }
 
 #[test]
 fn a_live_set_of_many_slabs_stays_after_it_was_learnt() {
     let (slabs, record) = slabs(4096, None);
-    let round = || give(slabs, &take(slabs, 400));
+    let round = || free(slabs, &take(slabs, 400));
     (0..4).for_each(|_| round());
     let before = record.grows.load(Relaxed);
     (0..4).for_each(|_| round());
@@ -125,7 +125,7 @@ fn a_live_set_of_many_slabs_stays_after_it_was_learnt() {
 #[test]
 fn some_empty_slabs_go_and_the_last_does_not() {
     let (slabs, record) = slabs(4096, None);
-    let round = || give(slabs, &take(slabs, 400));
+    let round = || free(slabs, &take(slabs, 400));
     (0..4).for_each(|_| round());
     let (spare, slab_bytes) = (slabs.spare_bytes(), slabs.geometry().pages() * crate::pages::PAGE_BYTES);
     assert!(spare > 8 * slab_bytes);
@@ -145,12 +145,12 @@ fn slabs_that_share_a_lock_keep_none_empty_and_add_to_their_record() {
     assert_eq!((record.slabs.load(Relaxed), record.grows.load(Relaxed)), (16, 16));
     // Short by a quarter of a slab, at most.
     assert!(record.slab_free.load(Relaxed).abs_diff(24) <= 16);
-    give(slabs, &objects[..500]);
-    give(slabs, &objects[500..]);
+    free(slabs, &objects[..500]);
+    free(slabs, &objects[500..]);
     assert_eq!((record.slabs.load(Relaxed), slabs.taken()), (0, 0));
     let _live = take(slabs, 100);
     // SAFETY: no thread uses the objects.
-    unsafe { slabs.release_all() };
+    unsafe { slabs.free_all() };
     assert_eq!((record.slabs.load(Relaxed), record.slab_free.load(Relaxed), slabs.taken()), (0, 0, 0));
 }
 
@@ -170,7 +170,7 @@ fn constructors_run_once_an_object_and_free_objects_are_not_written() {
             let bytes = unsafe { core::slice::from_raw_parts(object, 96) };
             assert!(bytes.iter().all(|&byte| byte == 0x77));
         }
-        give(slabs, &objects);
+        free(slabs, &objects);
     }
     slabs.shrink();
 }
@@ -186,7 +186,7 @@ fn objects_lie_where_the_geometry_says() {
             let offset = object as usize % slab_bytes;
             assert!(geometry.index_of(offset).is_some(), "{bytes}: offset {offset}");
         }
-        give(slabs, &objects);
+        free(slabs, &objects);
         slabs.shrink();
     }
 }
@@ -209,7 +209,7 @@ fn many_threads_give_at_once_and_nothing_is_lost() {
                     }
                     // In an order that goes from slab to slab.
                     objects.sort_unstable_by_key(|&object| object as usize % 4096);
-                    give(slabs, &objects);
+                    free(slabs, &objects);
                 }
             });
         }

@@ -8,7 +8,7 @@ use crate::sync::atomic::{AtomicI32, AtomicU64, Ordering::AcqRel, Ordering::Acqu
 ///
 /// Release: what the freer did to the objects happens before whoever takes them.
 #[inline]
-pub fn give(word: &AtomicU64, mask: u64) -> u64 {
+pub fn free(word: &AtomicU64, mask: u64) -> u64 {
     word.fetch_or(mask, AcqRel) & mask
 }
 

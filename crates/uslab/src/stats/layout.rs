@@ -26,9 +26,9 @@ pub const VERSION: u32 = 1;
 /// Bytes before the first record.
 pub const HEADER_BYTES: usize = 4096;
 /// Records a file has room for. A cache whose id is not below this works but is not listed.
-pub const RECORDS_MAX: usize = 4096;
+pub const MAX_RECORDS: usize = 4096;
 /// Size of a whole file; it is sparse, so only records in use take memory.
-pub const FILE_BYTES: usize = HEADER_BYTES + RECORDS_MAX * core::mem::size_of::<Record>();
+pub const FILE_BYTES: usize = HEADER_BYTES + MAX_RECORDS * core::mem::size_of::<Record>();
 /// Bytes of a cache's name, NUL-padded; longer names are cut at a character boundary.
 pub const NAME_BYTES: usize = 48;
 
@@ -153,7 +153,7 @@ pub struct Record {
     /// Slabs taken from the page layer.
     pub grows: AtomicU64,
     /// Slabs given back to it.
-    pub releases: AtomicU64,
+    pub shrinks: AtomicU64,
     /// Allocations that failed for want of memory.
     pub failures: AtomicU64,
 }

@@ -1,6 +1,6 @@
 //! Where the figures live: private memory, or the file that `uslab info` reads.
 
-use super::layout::{FILE_BYTES, HEADER_BYTES, Header, MAGIC, RECORDS_MAX, Record, VERSION};
+use super::layout::{FILE_BYTES, HEADER_BYTES, Header, MAGIC, MAX_RECORDS, Record, VERSION};
 use crate::os;
 use crate::os::directory::{Directory, Identity, Refusal};
 use core::ffi::CStr;
@@ -49,7 +49,7 @@ pub fn record(id: u16) -> &'static Record {
     let index = usize::from(id);
     // SAFETY: as in `header`: records follow it, and the private block has one beyond the last for the overflow.
     unsafe {
-        if index < RECORDS_MAX {
+        if index < MAX_RECORDS {
             &*base().add(HEADER_BYTES).cast::<Record>().add(index)
         } else {
             &*PRIVATE.0.get().cast::<u8>().add(FILE_BYTES).cast::<Record>()
@@ -82,7 +82,7 @@ pub fn init(directory: Option<&[u8]>, reader: Option<u64>, facts: impl FnOnce(&H
                 });
             }
             Err(refusal) if refusal.is_distrust() => {
-                os::report::say(format_args!("USLAB_SNAPSHOT: nothing is published: {refusal}"));
+                os::report::print(format_args!("USLAB_SNAPSHOT: nothing is published: {refusal}"));
             }
             Err(_) => {}
         }

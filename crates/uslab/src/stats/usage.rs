@@ -1,6 +1,6 @@
 //! The figures of this process, from inside.
 
-use super::layout::{RECORDS_MAX, STATE_LIVE};
+use super::layout::{MAX_RECORDS, STATE_LIVE};
 use super::peak;
 use super::publish::{header, record};
 use core::sync::atomic::Ordering::Relaxed;
@@ -48,7 +48,7 @@ pub struct CacheUsage {
 
 /// Calls `visit` with the figures of each live cache, in the order of their ids. Takes no lock.
 pub fn for_each_cache(mut visit: impl FnMut(CacheUsage)) {
-    let used = header().records_used.load(Relaxed).min(RECORDS_MAX as u32) as u16;
+    let used = header().records_used.load(Relaxed).min(MAX_RECORDS as u32) as u16;
     for record in (0..used).map(record).filter(|record| record.state.load(Relaxed) == STATE_LIVE) {
         let all = record.slabs.load(Relaxed) * i64::from(record.objects_per_slab.load(Relaxed));
         let slab_free = record.slab_free.load(Relaxed);

@@ -4,7 +4,7 @@
 //! with futexes and the model tests with loom's scheduler.
 
 pub mod atomic;
-pub mod in_hand;
+pub mod in_flight;
 mod lock;
 mod prefetch;
 mod rank;

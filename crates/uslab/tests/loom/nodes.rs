@@ -32,7 +32,7 @@ struct Slab {
 }
 
 impl Slab {
-    /// `Slabs::detach_empty` on node 0, the page layer, and `Slabs::grow` on node 1.
+    /// `Slabs::take_empty_slab` on node 0, the page layer, and `Slabs::grow` on node 1.
     fn move_to_node_1(&self) {
         {
             let _lists = self.lists[0].lock().unwrap();

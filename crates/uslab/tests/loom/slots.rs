@@ -73,7 +73,7 @@ struct World {
     /// Objects in users' hands.
     held: Ledger,
     /// Sheaves in anybody's hand.
-    in_hand: Ledger,
+    in_flight: Ledger,
     /// Sheaves that no thread may look into ever again, but for judging.
     lost: std::sync::Mutex<Vec<usize>>,
     mistake: Mistake,
@@ -94,7 +94,7 @@ impl World {
             gate: AtomicUsize::new(0),
             fork: Mutex::new(()),
             held: Ledger::new("object", OBJECTS),
-            in_hand: Ledger::new("sheaf", SHEAVES),
+            in_flight: Ledger::new("sheaf", SHEAVES),
             lost: std::sync::Mutex::default(),
             mistake,
         };
@@ -144,7 +144,7 @@ impl World {
     fn exchange(&self, which: usize, new: usize, who: usize) -> Option<usize> {
         let place = &self.slot[which];
         if new != DUMMY {
-            self.in_hand.let_go(new, who);
+            self.in_flight.let_go(new, who);
         }
         let old = self.cpu.run(|sequence| {
             if sequence.step(|| self.gate.load(Relaxed))? != 0 {
@@ -159,8 +159,8 @@ impl World {
         });
         match old {
             Some(DUMMY) => {}
-            Some(old) => self.in_hand.seize(old, who),
-            None if new != DUMMY => self.in_hand.seize(new, who),
+            Some(old) => self.in_flight.seize(old, who),
+            None if new != DUMMY => self.in_flight.seize(new, who),
             None => {}
         }
         old
@@ -176,22 +176,22 @@ impl World {
     }
 
     fn install(&self, sheaf: usize, who: usize) {
-        let mut in_hand = sheaf;
+        let mut in_flight = sheaf;
         for which in [MAIN, SPARE] {
-            match self.exchange(which, in_hand, who) {
+            match self.exchange(which, in_flight, who) {
                 Some(DUMMY) => return,
-                Some(old) => in_hand = old,
+                Some(old) => in_flight = old,
                 None => break,
             }
         }
-        self.dissolve(in_hand, who);
+        self.flush_and_free(in_flight, who);
     }
 
-    fn dissolve(&self, sheaf: usize, who: usize) {
+    fn flush_and_free(&self, sheaf: usize, who: usize) {
         let mut depot = self.depot.lock().unwrap();
         depot.objects.extend(self.sheaves[sheaf].objects());
         self.sheaves[sheaf].fill(&[]);
-        self.in_hand.let_go(sheaf, who);
+        self.in_flight.let_go(sheaf, who);
         depot.sheaves.push(sheaf);
     }
 
@@ -214,7 +214,7 @@ impl World {
             let sheaf = if source == DUMMY { depot.sheaves.pop() } else { Some(source) };
             let Some(sheaf) = sheaf else { return depot.objects.pop() };
             if source == DUMMY {
-                self.in_hand.seize(sheaf, who);
+                self.in_flight.seize(sheaf, who);
             }
             let rest = depot.objects.len().saturating_sub(CAPACITY);
             self.sheaves[sheaf].fill(&depot.objects.split_off(rest));
@@ -240,7 +240,7 @@ impl World {
         let sheaf = if spare == DUMMY { depot.sheaves.pop() } else { Some(spare) };
         let Some(sheaf) = sheaf else { return depot.objects.push(object) };
         if spare == DUMMY {
-            self.in_hand.seize(sheaf, who);
+            self.in_flight.seize(sheaf, who);
         }
         let mut objects = self.sheaves[sheaf].objects();
         if objects.len() == CAPACITY {
@@ -258,14 +258,14 @@ impl World {
         if self.mistake != Mistake::DrainWithoutBarrier {
             self.cpu.restart();
         }
-        taken.into_iter().filter(|&sheaf| sheaf != DUMMY).for_each(|sheaf| self.dissolve(sheaf, who));
+        taken.into_iter().filter(|&sheaf| sheaf != DUMMY).for_each(|sheaf| self.flush_and_free(sheaf, who));
     }
 
     /// From another CPU, by a thread to which barriers are refused: spares alone, which need none.
     fn drain_spare(&self, who: usize) {
         let spare = self.swap_from_outside(&self.slot[SPARE], DUMMY, who);
         if spare != DUMMY {
-            self.dissolve(spare, who);
+            self.flush_and_free(spare, who);
         }
     }
 
@@ -277,7 +277,7 @@ impl World {
             self.put_back(main, who);
         }
         if spare != DUMMY {
-            self.dissolve(spare, who);
+            self.flush_and_free(spare, who);
         }
         self.drain_spare(who);
     }
@@ -287,7 +287,7 @@ impl World {
             Mistake::PutBackAsSpare => &self.slot[SPARE],
             _ => &self.slot[MAIN],
         };
-        self.in_hand.let_go(main, who);
+        self.in_flight.let_go(main, who);
         if self.mistake == Mistake::PutBackOverAnother {
             place.store(main, Release);
         } else if place.compare_exchange(DUMMY, main, Release, Relaxed).is_err() {
@@ -298,7 +298,7 @@ impl World {
     fn swap_from_outside(&self, place: &AtomicUsize, new: usize, who: usize) -> usize {
         let old = place.swap(new, AcqRel);
         if old != DUMMY {
-            self.in_hand.seize(old, who);
+            self.in_flight.seize(old, who);
         }
         old
     }
@@ -320,7 +320,7 @@ impl World {
         assert_eq!(before, copy(), "a sheaf changed while it was copied");
         for (place, sheaf) in self.slot.iter().zip(hidden) {
             if sheaf != DUMMY {
-                self.in_hand.let_go(sheaf, who);
+                self.in_flight.let_go(sheaf, who);
             }
             let there = place.swap(sheaf, AcqRel);
             assert_eq!(there, DUMMY, "a sheaf got into the slot while the gate was closed");
@@ -331,7 +331,7 @@ impl World {
     /// When all is quiet: every object and every sheaf is in one place.
     fn judge(&self) {
         let depot = self.depot.lock().unwrap();
-        assert_eq!(self.in_hand.owned(), []);
+        assert_eq!(self.in_flight.owned(), []);
         let slot = self.slot.each_ref().map(|place| place.load(Acquire));
         let mut sheaves: Vec<usize> = slot.into_iter().filter(|&sheaf| sheaf != DUMMY).collect();
         let in_slot = sheaves.iter().flat_map(|&sheaf| self.sheaves[sheaf].objects());

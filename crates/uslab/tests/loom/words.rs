@@ -94,8 +94,8 @@ impl Slab {
         self.list.with_mut(|place| unsafe { *place = list });
     }
 
-    /// `Slabs::give` for one object.
-    fn give(&self, object: usize, who: usize) {
+    /// `Slabs::free` for one object.
+    fn free(&self, object: usize, who: usize) {
         self.touch(object, who);
         self.ledger.let_go(object, who);
         let before = if self.mistake == Mistake::CountFirst {
@@ -107,18 +107,18 @@ impl Slab {
             words::add(&self.count, 1)
         };
         if list_for(before) != list_for(before + 1) {
-            self.reconcile();
+            self.relist();
         }
     }
 
     fn set_bit(&self, object: usize) {
-        let twice = words::give(&self.word, 1 << object);
+        let twice = words::free(&self.word, 1 << object);
         assert!(!self.gone.load(SeqCst), "a bit is set in a slab that was released");
         assert_eq!(twice, 0, "object {object} was free already");
     }
 
-    /// `Slabs::reconcile`, with a target of no empty slabs.
-    fn reconcile(&self) {
+    /// `Slabs::relist`, with a target of no empty slabs.
+    fn relist(&self) {
         let lists = self.lists.lock().unwrap();
         if self.mistake != Mistake::NoOwnerCheck && self.owner.load(Relaxed) != ID {
             return;
@@ -129,7 +129,7 @@ impl Slab {
         if list != List::Empty {
             return;
         }
-        // Slabs::detach_empty
+        // Slabs::take_empty_slab
         self.place(List::None);
         self.owner.store(0, Release);
         drop(lists);
@@ -205,10 +205,10 @@ fn givers_and_a_taker(taken: u64, wanted: usize, back: usize, mistake: Mistake) 
     let slab = Slab::new(taken, mistake);
     let givers = [0, 1].map(|object| {
         let slab = slab.clone();
-        thread::spawn(move || slab.give(object, object + 1))
+        thread::spawn(move || slab.free(object, object + 1))
     });
     let objects = slab.take(wanted, 9);
-    objects.into_iter().take(back).for_each(|object| slab.give(object, 9));
+    objects.into_iter().take(back).for_each(|object| slab.free(object, 9));
     givers.into_iter().for_each(|giver| giver.join().unwrap());
     slab.judge();
 }
@@ -235,7 +235,7 @@ fn a_slab_that_is_released_and_grown_again_meets_late_reconcilers() {
         let slab = Slab::new(0b111, Mistake::None);
         let givers = [vec![0, 1], vec![2]].map(|objects| {
             let slab = slab.clone();
-            thread::spawn(move || objects.into_iter().for_each(|object| slab.give(object, object + 1)))
+            thread::spawn(move || objects.into_iter().for_each(|object| slab.free(object, object + 1)))
         });
         for _ in 0..2 {
             slab.take(1, 9);

@@ -6,7 +6,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use std::collections::HashMap;
 use std::ptr;
-use uslab::malloc::classes::{CLASSES, Class, SMALL_MOST_BYTES};
+use uslab::malloc::classes::{CLASSES, Class, MAX_SMALL_BYTES};
 use uslab::malloc::{
     ALIGN, aligned_alloc, calloc, free, free_aligned_sized, free_bulk, free_sized, malloc, malloc_bulk,
     realloc, usable_size, zeroed,
@@ -24,9 +24,9 @@ pub fn sizes() -> impl Strategy<Value = usize> {
         2 => Just(0usize),
         12 => 0..=1024usize,
         6 => (class, -1..=1isize).prop_map(|(bytes, off)| bytes.saturating_add_signed(off)),
-        6 => 1024..=SMALL_MOST_BYTES,
-        3 => near(SMALL_MOST_BYTES),
-        3 => SMALL_MOST_BYTES..=40 * PAGE_BYTES,
+        6 => 1024..=MAX_SMALL_BYTES,
+        3 => near(MAX_SMALL_BYTES),
+        3 => MAX_SMALL_BYTES..=40 * PAGE_BYTES,
         2 => (9..600usize, -1..=1isize).prop_map(|(pages, off)| (pages * PAGE_BYTES).saturating_add_signed(off)),
         2 => near(CHUNK_BYTES),
         1 => near(2 * CHUNK_BYTES),

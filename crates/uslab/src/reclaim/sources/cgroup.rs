@@ -23,7 +23,7 @@ use core::fmt;
 /// Levels that are looked at, from the process's own upwards.
 const LEVELS: usize = 16;
 /// Most that is kept free below a limit.
-const MARGIN_MOST_BYTES: u64 = 64 << 20;
+const MAX_MARGIN_BYTES: u64 = 64 << 20;
 /// No limit.
 const NONE: u64 = u64::MAX;
 
@@ -153,7 +153,7 @@ pub struct Headroom {
 
 /// What a look came to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Look {
+pub struct Reading {
     /// What is to go at the level where most is, or 0.
     pub excess_bytes: u64,
     /// A limit was hit since the last look.
@@ -181,8 +181,8 @@ impl Headroom {
     }
 
     /// Reads all levels.
-    pub fn look(&mut self, place: &Place) -> Look {
-        let mut look = Look { excess_bytes: 0, hit: false };
+    pub fn read(&mut self, place: &Place) -> Reading {
+        let mut reading = Reading { excess_bytes: 0, hit: false };
         let mut lowest: Option<(u64, usize)> = None;
         self.near = false;
         for level in 0..place.levels() {
@@ -197,16 +197,16 @@ impl Headroom {
             }
             let current = bytes_in(&directory, b"/memory.current").unwrap_or(0);
             self.near |= current > limit / 2;
-            look.excess_bytes = look.excess_bytes.max(excess(&directory, limit, current));
+            reading.excess_bytes = reading.excess_bytes.max(excess(&directory, limit, current));
             let hits = hits(&directory);
             if let (Some(before), Some(now)) = (self.hits[level], hits) {
-                look.hit |= now.high > before.high || now.max > before.max;
+                reading.hit |= now.high > before.high || now.max > before.max;
             }
             self.hits[level] = hits.or(self.hits[level]);
         }
         self.limit_bytes = lowest.map(|(bytes, _)| bytes);
         self.watch(place, lowest.map(|(_, level)| level));
-        look
+        reading
     }
 
     /// Has the events of `level` signalled from now on.
@@ -239,7 +239,7 @@ fn limit(directory: &Path) -> u64 {
 
 /// What is to go for `limit` to be kept with some room: down to two margins below it, once there is less than one.
 fn excess(directory: &Path, limit: u64, current: u64) -> u64 {
-    let margin = (limit / 16).min(MARGIN_MOST_BYTES);
+    let margin = (limit / 16).min(MAX_MARGIN_BYTES);
     let (from, to) = (limit - margin, limit - 2 * margin);
     if current <= from {
         return 0;

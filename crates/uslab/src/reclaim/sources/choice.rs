@@ -101,7 +101,7 @@ impl Choice {
                 unknown => {
                     if self.log {
                         let unknown = unknown.escape_ascii();
-                        crate::os::report::say(format_args!(
+                        crate::os::report::print(format_args!(
                             "pressure: USLAB_PRESSURE: `{unknown}` is none of auto, off, systemd, psi, cgroup"
                         ));
                     }

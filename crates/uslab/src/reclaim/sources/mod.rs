@@ -14,7 +14,7 @@
 //!
 //! All of it can be lacking, and any of it can go away while the program runs: the program closes
 //! all descriptors, is moved to another cgroup, its manager leaves. A fork child shares its
-//! parent's descriptors, and with them what they tell: its handler closes them (`os::kept`), and
+//! parent's descriptors, and with them what they tell: its handler closes them (`os::descriptors`), and
 //! its own thread detects its own. Must never: spin, block without an end, or touch a descriptor
 //! that has become the program's.
 
@@ -26,7 +26,7 @@ mod swap;
 mod systemd;
 
 pub use choice::Choice;
-pub use systemd::Told;
+pub use systemd::Variable;
 
 use crate::os::errno::Preserved;
 use crate::os::pressure::{self, Awaited};
@@ -75,13 +75,13 @@ pub struct Pressure {
 
 /// What [`Sources`] look at, for tests that make their own.
 #[doc(hidden)]
-pub struct Surroundings<'a> {
+pub struct Environment<'a> {
     /// The proc file system, with no slash at its end.
     pub proc: &'a [u8],
     /// The value of `MEMORY_PRESSURE_WATCH`.
-    pub watch: Told<'a>,
+    pub watch: Variable<'a>,
     /// The value of `MEMORY_PRESSURE_WRITE`.
-    pub write: Told<'a>,
+    pub write: Variable<'a>,
     /// Whether the process gained privileges when it started.
     pub privileged: bool,
 }
@@ -134,11 +134,11 @@ impl Sources {
         Self::open(choice, Path::of(b"/proc").unwrap_or(Path::EMPTY), Watch::from_environment())
     }
 
-    /// The same, of these surroundings.
+    /// The same, in the given environment.
     #[doc(hidden)]
-    pub fn detect_in(choice: &Choice, surroundings: &Surroundings) -> Sources {
-        let request = Watch::of(surroundings.watch, surroundings.write, surroundings.privileged);
-        Self::open(choice, Path::of(surroundings.proc).unwrap_or(Path::EMPTY), request)
+    pub fn detect_in(choice: &Choice, environment: &Environment) -> Sources {
+        let request = Watch::of(environment.watch, environment.write, environment.privileged);
+        Self::open(choice, Path::of(environment.proc).unwrap_or(Path::EMPTY), request)
     }
 
     fn open(choice: &Choice, proc: Path, request: Request) -> Sources {
@@ -152,9 +152,9 @@ impl Sources {
         sources.followed_ms = now_ms;
         sources.find_stall(now_ms);
         // What was hit before is not news.
-        sources.look(now_ms);
+        sources.check(now_ms);
         if choice.log {
-            sources.describe(&mut |line| report::say(line));
+            sources.describe(&mut |line| report::print(line));
         }
         sources
     }
@@ -168,11 +168,11 @@ impl Sources {
         // A limit's event that was signalled waits for the look that reads it.
         let mut apart_ms = if self.headroom.is_near() || self.signalled { APART_MS } else { TICK_MS };
         loop {
-            self.tend_stall(now);
+            self.refresh_stall(now);
             if now >= self.looked_ms.saturating_add(apart_ms) {
                 (self.looked_ms, self.signalled) = (now, false);
                 apart_ms = TICK_MS;
-                if let Some(pressure) = self.look(now) {
+                if let Some(pressure) = self.check(now) {
                     // The limits' word is the stronger one. What else there is must not pile up in pipes
                     // meanwhile.
                     self.listen(now, 0, false);
@@ -220,16 +220,16 @@ impl Sources {
     /// Looks at the limits, without waiting. Limits may have been changed since the last time.
     pub fn headroom(&mut self) -> Option<Pressure> {
         let _errno = Preserved::new();
-        self.look(clock::coarse_ms())
+        self.check(clock::coarse_ms())
     }
 
-    fn look(&mut self, now_ms: u64) -> Option<Pressure> {
+    fn check(&mut self, now_ms: u64) -> Option<Pressure> {
         self.follow(now_ms);
         self.look_at_swap(now_ms);
         let place = self.place.as_ref().ok().filter(|_| self.choice.cgroup)?;
-        let look = self.headroom.look(place);
-        let wanted = match look.excess_bytes {
-            0 if look.hit => Wanted::Share,
+        let reading = self.headroom.read(place);
+        let wanted = match reading.excess_bytes {
+            0 if reading.hit => Wanted::Share,
             0 => return None,
             bytes => Wanted::Bytes(usize::try_from(bytes).unwrap_or(usize::MAX)),
         };
@@ -238,7 +238,7 @@ impl Sources {
 
     fn look_at_swap(&mut self, now_ms: u64) {
         if self.choice != Choice::none().log(self.choice.log) {
-            self.swap.look(&self.proc, self.place.as_ref().ok(), now_ms);
+            self.swap.read(&self.proc, self.place.as_ref().ok(), now_ms);
         }
     }
 
@@ -255,23 +255,23 @@ impl Sources {
     }
 
     /// One line for each source: what was found, or why it is not watched.
-    pub fn describe(&self, say: &mut dyn FnMut(core::fmt::Arguments)) {
+    pub fn describe(&self, print: &mut dyn FnMut(core::fmt::Arguments)) {
         let stall = self.stall.as_ref();
         match stall.filter(|stall| stall.candidate == Candidate::Systemd) {
-            Some(stall) => say(format_args!("pressure: systemd: watching {}", stall.path)),
-            None => say(format_args!("pressure: systemd: not watched: {}", self.systemd_why)),
+            Some(stall) => print(format_args!("pressure: systemd: watching {}", stall.path)),
+            None => print(format_args!("pressure: systemd: not watched: {}", self.systemd_why)),
         }
         match stall.filter(|stall| stall.candidate != Candidate::Systemd) {
-            Some(stall) => say(format_args!("pressure: psi: watching {}", stall.path)),
-            None => say(format_args!("pressure: psi: not watched: {}", self.psi_why)),
+            Some(stall) => print(format_args!("pressure: psi: watching {}", stall.path)),
+            None => print(format_args!("pressure: psi: not watched: {}", self.psi_why)),
         }
         let place = if self.choice.cgroup { self.place } else { Err(Why::NotChosen) };
         match (place, self.headroom.limit_bytes()) {
-            (Err(why), _) => say(format_args!("pressure: cgroup: not watched: {why}")),
+            (Err(why), _) => print(format_args!("pressure: cgroup: not watched: {why}")),
             (Ok(place), Some(bytes)) => {
-                say(format_args!("pressure: cgroup: watching {place}, lowest limit {bytes} bytes"));
+                print(format_args!("pressure: cgroup: watching {place}, lowest limit {bytes} bytes"));
             }
-            (Ok(place), None) => say(format_args!("pressure: cgroup: watching {place}, no limit so far")),
+            (Ok(place), None) => print(format_args!("pressure: cgroup: watching {place}, no limit so far")),
         }
     }
 
@@ -297,8 +297,8 @@ impl Sources {
             self.find_stall(now_ms);
         }
         if self.choice.log {
-            report::say(format_args!("pressure: the process is in another cgroup"));
-            self.describe(&mut |line| report::say(line));
+            report::print(format_args!("pressure: the process is in another cgroup"));
+            self.describe(&mut |line| report::print(line));
         }
     }
 
@@ -317,11 +317,11 @@ impl Sources {
         self.stall = found;
     }
 
-    fn tend_stall(&mut self, now_ms: u64) {
+    fn refresh_stall(&mut self, now_ms: u64) {
         let Some(mut stall) = self.stall.take() else { return };
-        let tended = stall.tend(&self.row(), now_ms);
+        let refreshed = stall.refresh(&self.row(), now_ms);
         self.stall = Some(stall);
-        if let Err(why) = tended {
+        if let Err(why) = refreshed {
             self.replace_stall(why, now_ms);
         }
     }
@@ -341,9 +341,9 @@ impl Sources {
             let path = &ended.path;
             match &next {
                 Some(next) => {
-                    report::say(format_args!("pressure: {path} lost: {why}; watching {}", next.path))
+                    report::print(format_args!("pressure: {path} lost: {why}; watching {}", next.path))
                 }
-                None => report::say(format_args!("pressure: {path} lost: {why}; no stalls are watched")),
+                None => report::print(format_args!("pressure: {path} lost: {why}; no stalls are watched")),
             }
         }
         self.stall = next;

@@ -183,7 +183,7 @@ impl Stall {
     }
 
     /// Sees to it that the descriptor is the one that was opened. An error is the source's end.
-    pub fn tend(&mut self, row: &Row, now_ms: u64) -> Result<(), Why> {
+    pub fn refresh(&mut self, row: &Row, now_ms: u64) -> Result<(), Why> {
         match self.descriptor.as_ref().map(Descriptor::state) {
             Some(State::Unlinked) if self.form == Form::File => return Err(Why::Removed),
             Some(State::Ours | State::Unlinked) if self.hung_up && now_ms >= self.quiet_until_ms => {}

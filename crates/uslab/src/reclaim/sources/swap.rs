@@ -35,7 +35,7 @@ impl Swap {
     }
 
     /// Looks, if the last time is half a second ago.
-    pub fn look(&mut self, proc: &Path, place: Option<&Place>, now_ms: u64) {
+    pub fn read(&mut self, proc: &Path, place: Option<&Place>, now_ms: u64) {
         if self.looked_ms != 0 && now_ms < self.looked_ms.saturating_add(APART_MS) {
             return;
         }

@@ -14,19 +14,19 @@ use crate::os::pressure::{self, Descriptor, Form};
 
 /// A variable of the protocol.
 #[derive(Clone, Copy)]
-pub enum Told<'a> {
+pub enum Variable<'a> {
     Unset,
     /// Longer than the library reads.
     TooLong,
     Value(&'a [u8]),
 }
 
-impl<'a> From<&'a Option<Result<Value, TooLong>>> for Told<'a> {
+impl<'a> From<&'a Option<Result<Value, TooLong>>> for Variable<'a> {
     fn from(value: &'a Option<Result<Value, TooLong>>) -> Self {
         match value {
-            None => Told::Unset,
-            Some(Err(TooLong)) => Told::TooLong,
-            Some(Ok(value)) => Told::Value(value.as_bytes()),
+            None => Variable::Unset,
+            Some(Err(TooLong)) => Variable::TooLong,
+            Some(Ok(value)) => Variable::Value(value.as_bytes()),
         }
     }
 }
@@ -49,16 +49,16 @@ impl Watch {
     /// From the environment that the process was started with: that is the manager's word, and it is safe to read on any thread.
     pub fn from_environment() -> Request {
         let [watch, write] = env::lookup_at_start(["MEMORY_PRESSURE_WATCH", "MEMORY_PRESSURE_WRITE"]);
-        Watch::of(Told::from(&watch), Told::from(&write), is_privileged())
+        Watch::of(Variable::from(&watch), Variable::from(&write), is_privileged())
     }
 
     /// From these values.
-    pub fn of(watch: Told, write: Told, privileged: bool) -> Request {
+    pub fn of(watch: Variable, write: Variable, privileged: bool) -> Request {
         let path = match watch {
-            Told::Unset | Told::Value(b"") => return Err(Why::NotSet),
-            Told::TooLong => return Err(Why::TooLong),
-            Told::Value(b"/dev/null") => return Err(Why::SwitchedOff),
-            Told::Value(path) => path,
+            Variable::Unset | Variable::Value(b"") => return Err(Why::NotSet),
+            Variable::TooLong => return Err(Why::TooLong),
+            Variable::Value(b"/dev/null") => return Err(Why::SwitchedOff),
+            Variable::Value(path) => path,
         };
         if privileged {
             return Err(Why::Privileged);
@@ -69,9 +69,9 @@ impl Watch {
         let Some(path) = Path::of(path) else { return Err(Why::TooLong) };
         let mut message = [0; DECODED_BYTES];
         let used = match write {
-            Told::Unset => 0,
-            Told::TooLong => return Err(Why::TooLong),
-            Told::Value(text) => match decode(text, &mut message) {
+            Variable::Unset => 0,
+            Variable::TooLong => return Err(Why::TooLong),
+            Variable::Value(text) => match decode(text, &mut message) {
                 Some(used) => used,
                 None => return Err(Why::NotBase64),
             },
@@ -130,7 +130,7 @@ mod tests {
         decode(text, &mut to).map(|used| to[..used].to_vec())
     }
 
-    fn refused(watch: Told, write: Told, privileged: bool) -> Option<Why> {
+    fn refused(watch: Variable, write: Variable, privileged: bool) -> Option<Why> {
         Watch::of(watch, write, privileged).err()
     }
 
@@ -162,23 +162,23 @@ mod tests {
 
     #[test]
     fn requests_are_understood_or_refused_with_the_reason() {
-        let path = Told::Value(b"/run/pressure");
-        assert_eq!(refused(path, Told::Unset, false), None);
-        assert_eq!(refused(path, Told::Value(b"Zg=="), false), None);
-        assert_eq!(refused(path, Told::Value(b"Zg"), false), Some(Why::NotBase64));
-        assert_eq!(refused(path, Told::TooLong, false), Some(Why::TooLong));
-        assert_eq!(refused(path, Told::Unset, true), Some(Why::Privileged));
-        assert_eq!(refused(Told::Value(b"run/pressure"), Told::Unset, false), Some(Why::Relative));
-        assert_eq!(refused(Told::Value(b"/dev/null"), Told::Unset, false), Some(Why::SwitchedOff));
-        assert_eq!(refused(Told::TooLong, Told::Unset, false), Some(Why::TooLong));
-        assert_eq!(refused(Told::Unset, Told::Value(b"Zg=="), false), Some(Why::NotSet));
-        assert_eq!(refused(Told::Value(b""), Told::Unset, false), Some(Why::NotSet));
+        let path = Variable::Value(b"/run/pressure");
+        assert_eq!(refused(path, Variable::Unset, false), None);
+        assert_eq!(refused(path, Variable::Value(b"Zg=="), false), None);
+        assert_eq!(refused(path, Variable::Value(b"Zg"), false), Some(Why::NotBase64));
+        assert_eq!(refused(path, Variable::TooLong, false), Some(Why::TooLong));
+        assert_eq!(refused(path, Variable::Unset, true), Some(Why::Privileged));
+        assert_eq!(refused(Variable::Value(b"run/pressure"), Variable::Unset, false), Some(Why::Relative));
+        assert_eq!(refused(Variable::Value(b"/dev/null"), Variable::Unset, false), Some(Why::SwitchedOff));
+        assert_eq!(refused(Variable::TooLong, Variable::Unset, false), Some(Why::TooLong));
+        assert_eq!(refused(Variable::Unset, Variable::Value(b"Zg=="), false), Some(Why::NotSet));
+        assert_eq!(refused(Variable::Value(b""), Variable::Unset, false), Some(Why::NotSet));
     }
 
     proptest! {
         #[test]
         fn no_bytes_make_it_panic(watch: Vec<u8>, write: Vec<u8>) {
-            let _ = Watch::of(Told::Value(&watch), Told::Value(&write), false);
+            let _ = Watch::of(Variable::Value(&watch), Variable::Value(&write), false);
         }
 
         #[test]

@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use uslab::reclaim::PressureChoice;
-use uslab::reclaim::sources::{Sources, Surroundings, Told};
+use uslab::reclaim::sources::{Environment, Sources, Variable};
 
 /// What is asked of a PSI file.
 pub const TRIGGER: &[u8] = b"some 150000 2000000\0";
@@ -72,19 +72,19 @@ impl Fake {
 
     /// Sources that see this, and no variables.
     pub fn detect(&self, choice: PressureChoice) -> Sources {
-        self.told(choice, Told::Unset, Told::Unset)
+        self.told(choice, Variable::Unset, Variable::Unset)
     }
 
     /// Sources that see this, with `MEMORY_PRESSURE_WATCH` set to `watch`.
     pub fn watching(&self, watch: &Path, write: &[u8]) -> Sources {
-        let write = if write.is_empty() { Told::Unset } else { Told::Value(write) };
-        self.told(PressureChoice::default(), Told::Value(watch.as_os_str().as_bytes()), write)
+        let write = if write.is_empty() { Variable::Unset } else { Variable::Value(write) };
+        self.told(PressureChoice::default(), Variable::Value(watch.as_os_str().as_bytes()), write)
     }
 
-    pub fn told(&self, choice: PressureChoice, watch: Told, write: Told) -> Sources {
+    pub fn told(&self, choice: PressureChoice, watch: Variable, write: Variable) -> Sources {
         let proc = self.path("proc");
         let proc = proc.as_os_str().as_bytes();
-        Sources::detect_in(&choice, &Surroundings { proc, watch, write, privileged: false })
+        Sources::detect_in(&choice, &Environment { proc, watch, write, privileged: false })
     }
 }
 

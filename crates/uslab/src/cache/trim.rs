@@ -2,9 +2,9 @@
 //!
 //! ```text
 //!   pages with memory behind them ── pages::purge_some: as many as are wanted
-//!   sheaves of this CPU, barns    ── gather: where they hold much
-//!   empty slabs                   ── gather: of each cache in proportion, but its last
-//!   what rested half a second     ── settle
+//!   sheaves of this CPU, barns    ── trim_some: where they hold much
+//!   empty slabs                   ── trim_some: of each cache in proportion, but its last
+//!   what rested half a second     ── trim_idle
 //!   everything                    ── release_memory
 //! ```
 //!
@@ -13,17 +13,17 @@
 use super::{registry, start};
 use crate::pages;
 use crate::percpu::{Drain, Keep, adapt, sheaf};
-use crate::sync::in_hand::Look;
+use crate::sync::in_flight::Search;
 
 /// Gives free memory of the whole process back to the system, now: all sheaves, empty slabs and free pages. Says how many
 /// bytes went.
 pub fn release_memory() -> usize {
-    release_memory_beyond(0)
+    trim(0)
 }
 
 /// [`release_memory`], but up to about `kept_bytes` of free memory stay with the process, as free
 /// pages. Says how many bytes went.
-pub fn release_memory_beyond(kept_bytes: usize) -> usize {
+pub fn trim(kept_bytes: usize) -> usize {
     if !start::is_ready() {
         return 0;
     }
@@ -45,7 +45,7 @@ pub fn release_memory_beyond(kept_bytes: usize) -> usize {
 
 /// Turns about `bytes` of what nobody will miss soon into free pages: sheaves of this CPU and of barns, where they hold enough to matter; then empty slabs beyond
 /// each cache's last, of all caches in proportion to what they have.
-pub(crate) fn gather(bytes: usize) {
+pub(crate) fn trim_some(bytes: usize) {
     if !start::is_ready() {
         return;
     }
@@ -56,7 +56,7 @@ pub(crate) fn gather(bytes: usize) {
     let (mut spare_bytes, mut drained_bytes) = (0, 0);
     registry::for_each(|core| {
         if drained_bytes < bytes {
-            drained_bytes += core.cpu.drain_here(enough_bytes);
+            drained_bytes += core.cpu.drain_this_cpu(enough_bytes);
         }
         spare_bytes += core.cpu.slabs().spare_bytes();
     });
@@ -81,9 +81,9 @@ pub(crate) fn has_free_memory() -> bool {
 
 /// The same, or would once others have put down what they have in hand.
 pub(crate) fn will_have_free_memory() -> bool {
-    let look = Look::begin();
+    let search = Search::begin();
     // Twice at pages, where all that is on its way arrives.
-    has_free_memory() || pages::has_free_memory() || look.missed()
+    has_free_memory() || pages::has_free_memory() || search.missed()
 }
 
 /// Caches that are looked at under one lock and drained by one barrier, which takes longer than all the rest.
@@ -94,7 +94,7 @@ const SLOTS_TOGETHER: usize = 1024;
 /// What the background thread does twice a second: sheaves that nobody touched since the last time are emptied, empty slabs above their
 /// targets and pages above theirs go back; of caches and pages that rested altogether, all of them. True if there was nothing to do, and
 /// nothing is left to.
-pub(crate) fn settle() -> bool {
+pub(crate) fn trim_idle() -> bool {
     let mut idle = true;
     let rested = pages::rested();
     let together = (SLOTS_TOGETHER / start::cpus().max(1)).clamp(1, TOGETHER);
@@ -105,21 +105,21 @@ pub(crate) fn settle() -> bool {
         let mut drain = Drain::of_idle(Keep::Pages);
         for core in ids.by_ref().take(together).filter_map(registry::cache) {
             let slabs = core.cpu.slabs();
-            if core.cpu.settle(&mut drain) {
+            if core.cpu.flush_idle(&mut drain) {
                 idle &= slabs.shrink() == 0;
             } else {
-                slabs.settle();
+                slabs.shrink_to_target();
                 idle = false;
             }
         }
     }
-    adapt::settle();
+    adapt::begin_period();
     for slabs in sheaf::slabs() {
         if idle {
             slabs.shrink()
         } else {
-            slabs.settle()
+            slabs.shrink_to_target()
         };
     }
-    pages::settle(rested) == 0 && rested && idle
+    pages::purge_rested(rested) == 0 && rested && idle
 }

@@ -1,4 +1,4 @@
-//! Surroundings that a process is born into: layouts of the address space, limits, missing
+//! The environment that a process is born into: layouts of the address space, limits, missing
 //! descriptors, another user namespace. A program must print on the allocator what it prints without.
 
 use uslab_tests::harness::{Mode, Program, Scratch, tool};

@@ -1,6 +1,6 @@
 //! Idle flush: what nobody has touched between two looks goes back to the slabs.
 //!
-//! The background thread comes by every half second ([`CpuCache::settle`]). It keeps of each slot what it looked like:
+//! The background thread comes by every half second ([`CpuCache::flush_idle`]). It keeps of each slot what it looked like:
 //!
 //! ```text
 //!   look 1   main 0x…40 with 17, spare 0x…80 with 60    ── remembered
@@ -17,12 +17,12 @@ use super::drain::{Drain, Keep};
 use super::sheaf::Owned;
 use crate::rseq::{Slot, Which, is_dummy};
 use crate::stats;
-use crate::sync::in_hand::InHand;
+use crate::sync::in_flight::InFlight;
 use core::sync::atomic::Ordering::Relaxed;
 
 impl CpuCache {
     /// One look; what was idle goes to the slabs as `drain` comes to its end. True if nobody has used the cache since the last look: no sheaf was in a slot or a barn by now.
-    pub fn settle<'a>(&'a self, drain: &mut Drain<'a>) -> bool {
+    pub fn flush_idle<'a>(&'a self, drain: &mut Drain<'a>) -> bool {
         let mut used = false;
         for slot in self.slots() {
             let before = look(slot);
@@ -41,12 +41,12 @@ impl CpuCache {
             }
         }
         for barn in self.barns() {
-            let _in_hand = (barn.fulls() > 0).then(InHand::begin);
+            let _in_flight = (barn.fulls() > 0).then(InFlight::begin);
             while let Some(sheaf) = barn.take_unused() {
                 used = true;
                 let mut sheaf = Owned(sheaf);
                 stats::record(self.slabs().id()).sheaf_free.fetch_sub(sheaf.count() as i64, Relaxed);
-                self.dissolve(&mut sheaf, Keep::Pages);
+                self.flush_and_free(&mut sheaf, Keep::Pages);
             }
             used |= barn.begin_period();
         }

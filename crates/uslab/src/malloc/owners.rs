@@ -1,33 +1,33 @@
-//! Faces for bare slabs: 64 bytes each, whatever the number of CPUs.
+//! Owners for bare slabs: 64 bytes each, whatever the number of CPUs.
 //!
-//! A push looks at the slot of its CPU, counted from the face. Every slot here has the dummy, so faces
+//! A push looks at the slot of its CPU, counted from the owner. Every slot here has the dummy, so owners
 //! may overlap: each is a window on one array, a slot further on.
 //!
 //! ```text
 //!   array   │ dummy │ dummy │ dummy │ dummy │ dummy │ …
-//!   face 0   cpu 0   cpu 1   cpu 2
-//!   face 1           cpu 0   cpu 1   cpu 2
+//!   owner 0   cpu 0   cpu 1   cpu 2
+//!   owner 1           cpu 0   cpu 1   cpu 2
 //! ```
 //!
-//! The arrays are never given back. Faces are taken from the store of this CPU, or from those of
+//! The arrays are never given back. Owners are taken from the store of this CPU, or from those of
 //! others, before a new array is made: so there are as many as were ever in use at a time.
 
 use crate::cache::start;
 use crate::os::Lock;
 use crate::pages::boot;
-use crate::rseq::{Cpu, Face, Slot, dummy};
+use crate::rseq::{Cpu, Owner, Slot, dummy};
 use crate::sync::{CachePadded, Rank};
 use core::sync::atomic::{Ordering::Relaxed, Ordering::Release};
 
-/// Faces of an array for each CPU: the array ends with a slot for each, which is no face.
-const FACES_PER_CPU: usize = 4;
-/// Lower bound of the faces of an array.
-const MIN_FACES: usize = 64;
-/// Faces moved from one store to another at a time.
+/// Owners of an array for each CPU: the array ends with a slot for each, which is no owner.
+const OWNERS_PER_CPU: usize = 4;
+/// Lower bound of the owners of an array.
+const MIN_OWNERS: usize = 64;
+/// Owners moved from one store to another at a time.
 const MOVED: usize = 32;
 const STORES: usize = 16;
 
-/// Free faces, linked through their contexts, and those of an array that were never used.
+/// Free owners, linked through their contexts, and those of an array that were never used.
 struct Store {
     free: *mut Slot,
     fresh: *mut Slot,
@@ -36,7 +36,7 @@ struct Store {
 // SAFETY: what a store holds is in no other thread's hands.
 unsafe impl Send for Store {}
 
-static FACES: [CachePadded<Lock<Store>>; STORES] = [const {
+static OWNERS: [CachePadded<Lock<Store>>; STORES] = [const {
     CachePadded(Lock::new(
         Rank::Heap,
         Store { free: core::ptr::null_mut(), fresh: core::ptr::null_mut(), fresh_left: 0 },
@@ -45,7 +45,7 @@ static FACES: [CachePadded<Lock<Store>>; STORES] = [const {
 
 impl Store {
     fn pop(&mut self) -> Option<*mut Slot> {
-        // SAFETY: free faces are valid slots for ever; their links are the lock's.
+        // SAFETY: free owners are valid slots for ever; their links are the lock's.
         if let Some(slot) = unsafe { self.free.as_ref() } {
             let taken = self.free;
             self.free = slot.context().load(Relaxed).cast();
@@ -65,8 +65,8 @@ impl Store {
 
     /// Makes an array; `None` where metadata have no room left.
     fn fill(&mut self) -> Option<()> {
-        let faces = MIN_FACES.max(FACES_PER_CPU * start::cpus());
-        let slots = faces + start::cpus();
+        let owners = MIN_OWNERS.max(OWNERS_PER_CPU * start::cpus());
+        let slots = owners + start::cpus();
         let array = boot::alloc(slots * size_of::<Slot>(), align_of::<Slot>()).cast::<Slot>();
         if array.is_null() {
             return None;
@@ -75,24 +75,24 @@ impl Store {
             // SAFETY: fresh memory for so many slots.
             unsafe { array.add(n).write(Slot::holding(dummy())) };
         }
-        (self.fresh, self.fresh_left) = (array, faces);
+        (self.fresh, self.fresh_left) = (array, owners);
         Some(())
     }
 }
 
 /// The store that this CPU uses, with others.
 fn home() -> &'static Lock<Store> {
-    Cpu::current().shared(&FACES).unwrap_or(&FACES[0])
+    Cpu::current().shared(&OWNERS).unwrap_or(&OWNERS[0])
 }
 
-/// A face with this id and context; `None` where metadata have no room left.
-pub(super) fn take(id: u16, context: *mut u8) -> Option<Face> {
+/// An owner with this id and context; `None` where metadata have no room left.
+pub(super) fn take(id: u16, context: *mut u8) -> Option<Owner> {
     let slot = take_slot()?;
     // SAFETY: a slot that no other thread uses, followed by one for each CPU, for ever.
     unsafe {
         (*slot).id.store(u32::from(id), Relaxed);
         (*slot).context().store(context.cast(), Release);
-        Some(Face::of_slots(slot))
+        Some(Owner::of_slots(slot))
     }
 }
 
@@ -101,7 +101,7 @@ fn take_slot() -> Option<*mut Slot> {
     if let Some(slot) = home.lock().pop() {
         return Some(slot);
     }
-    for other in FACES.iter().filter(|store| !core::ptr::eq(&store.0, home)) {
+    for other in OWNERS.iter().filter(|store| !core::ptr::eq(&store.0, home)) {
         let mut moved = [core::ptr::null_mut(); MOVED];
         {
             let mut store = other.lock();
@@ -117,20 +117,20 @@ fn take_slot() -> Option<*mut Slot> {
     store.pop().or_else(|| store.fill().and_then(|()| store.pop()))
 }
 
-/// Takes a face back. No page may have it any more.
-pub(super) fn give(face: Face) {
-    let slot = face.slots();
+/// Takes an owner back. No page may have it any more.
+pub(super) fn free(owner: Owner) {
+    let slot = owner.slots();
     // SAFETY: `take` gave it out.
-    unsafe { (*slot).id.store(u32::from(Face::NOBODY.id()), Relaxed) };
+    unsafe { (*slot).id.store(u32::from(Owner::NONE.id()), Relaxed) };
     home().lock().push(slot);
 }
 
 pub(super) fn lock_for_fork() {
-    FACES.iter().for_each(|store| store.acquire_for_fork());
+    OWNERS.iter().for_each(|store| store.acquire_for_fork());
 }
 
 pub(super) fn unlock_after_fork(child: bool) {
-    for store in &FACES {
+    for store in &OWNERS {
         if child { store.reset_in_child() } else { store.release_after_fork() }
     }
 }

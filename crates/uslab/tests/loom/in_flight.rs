@@ -1,4 +1,4 @@
-//! Who has memory in hand, and who looks for some meanwhile (`sync::in_hand`): a model of the protocol.
+//! Who has memory in hand, and who looks for some meanwhile (`sync::in_flight`): a model of the protocol.
 //!
 //! Somebody moves memory from slots to slabs, with nothing to be found anywhere in between. A look that finds none in either place must
 //! know that it missed some. There is a unit of memory all the time, so "nothing, and nothing missed" is always wrong.
@@ -25,7 +25,7 @@ struct Memory {
     slots: AtomicUsize,
     slabs: AtomicUsize,
     taken: AtomicUsize,
-    put_down: AtomicUsize,
+    landed: AtomicUsize,
 }
 
 impl Memory {
@@ -42,18 +42,18 @@ impl Memory {
             self.slots.store(0, Relaxed);
         }
         self.slabs.store(1, Relaxed);
-        self.put_down.fetch_add(1, Release);
+        self.landed.fetch_add(1, Release);
     }
 
     /// Slabs first, as the memory comes there last. Whether a thread would go on looking.
     fn look(&self, mistake: Mistake) -> bool {
-        let before = self.put_down.load(Acquire);
+        let before = self.landed.load(Acquire);
         let in_hand_before = self.taken.load(Relaxed) != before;
         let found = self.slabs.load(Relaxed) + self.slots.load(Relaxed) > 0;
         fence(Acquire);
         found
             || match mistake {
-                Mistake::AsksAtTheEnd => self.taken.load(Relaxed) != self.put_down.load(Relaxed),
+                Mistake::AsksAtTheEnd => self.taken.load(Relaxed) != self.landed.load(Relaxed),
                 Mistake::AsksAtTheBeginning => in_hand_before,
                 Mistake::None | Mistake::TakesFirst => self.taken.load(Relaxed) != before,
             }
@@ -65,7 +65,7 @@ fn looked_for_while_drained(mistake: Mistake) {
         slots: AtomicUsize::new(1),
         slabs: AtomicUsize::new(0),
         taken: AtomicUsize::new(0),
-        put_down: AtomicUsize::new(0),
+        landed: AtomicUsize::new(0),
     });
     let drainer = {
         let memory = memory.clone();

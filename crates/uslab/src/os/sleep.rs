@@ -1,0 +1,86 @@
+//! How the background thread sleeps: for a while, or until the program uses memory again.
+//!
+//! ```text
+//!   AWAKE ──for_ms──▶ TIMED ──time──▶ AWAKE
+//!                           ──wake──▶ CALLED ──▶ AWAKE
+//!   AWAKE ──until_activity──▶ IDLE ──note_activity, wake──▶ CALLED ──▶ AWAKE     no timer
+//!   AWAKE ──wake──▶ CALLED: the next sleep ends at once
+//! ```
+//!
+//! One word, and one thread that sleeps on it. An idle process has no timer and costs nothing.
+//! [`note_activity`] stands in slow paths: a load and a branch.
+
+use super::Futex;
+use super::process::THREADS;
+use crate::sync::Park;
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed, Ordering::SeqCst, fence};
+
+const AWAKE: u32 = 0;
+const TIMED: u32 = 1;
+const IDLE: u32 = 2;
+const CALLED: u32 = 3;
+
+/// The word, and whether there is a background thread at all, are forgotten in a fork child.
+static STATE: &AtomicU32 = &THREADS.sleep;
+
+/// Records that there is a background thread from now on.
+pub fn begin() {
+    THREADS.has_background_thread.store(true, Relaxed);
+}
+
+/// Whether there is a background thread, to which work can be left.
+#[inline]
+pub fn has_background_thread() -> bool {
+    THREADS.has_background_thread.load(Relaxed)
+}
+
+/// Sleeps for `ms` milliseconds, or until [`wake`], which may have come before.
+pub fn for_ms(ms: u64) {
+    if STATE.compare_exchange(AWAKE, TIMED, SeqCst, Relaxed).is_ok() {
+        Futex::wait_for(STATE, TIMED, ms);
+    }
+    STATE.store(AWAKE, SeqCst);
+}
+
+/// Sleeps until [`note_activity`] or [`wake`]. `still_idle` is called once the state says that the
+/// thread sleeps: the thread does not sleep if it returns false, so no activity is missed.
+pub fn until_activity(still_idle: impl FnOnce() -> bool) {
+    if STATE.compare_exchange(AWAKE, IDLE, SeqCst, Relaxed).is_ok() {
+        fence(SeqCst);
+        if still_idle() {
+            while STATE.load(Relaxed) == IDLE {
+                Futex::wait(STATE, IDLE);
+            }
+        }
+    }
+    STATE.store(AWAKE, SeqCst);
+}
+
+/// Sleeps for `ms` milliseconds, on any thread; no call ends it early.
+pub fn pause(ms: u64) {
+    static NEVER_WOKEN: AtomicU32 = AtomicU32::new(0);
+    Futex::wait_for(&NEVER_WOKEN, 0, ms);
+}
+
+/// Records that the program changed how much memory is free. May be called under locks and from
+/// anywhere.
+#[inline]
+pub fn note_activity() {
+    if STATE.load(Relaxed) == IDLE {
+        wake();
+    }
+}
+
+/// Ends the sleep now, or the next one before it begins.
+#[cold]
+pub fn wake() {
+    if matches!(STATE.swap(CALLED, SeqCst), TIMED | IDLE) {
+        Futex::wake_all(STATE);
+    }
+}
+
+/// In a fork child: the thread that slept is not here.
+pub fn reset_in_child() {
+    STATE.store(AWAKE, Relaxed);
+    THREADS.has_background_thread.store(false, Relaxed);
+}
