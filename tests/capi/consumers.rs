@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use uslab_tests::harness::{Mode, Outcome, Program, Scratch, artifacts, tool};
 
 #[allow(dead_code)]
-#[path = "../../crates/uslab/src/stats/layout.rs"]
+#[path = "../../crates/uslab/src/counters/layout.rs"]
 mod layout;
 
 /// A program of this directory.

@@ -15,7 +15,7 @@ use std::path::Path;
 use super::{Mode, artifacts};
 
 #[allow(dead_code)]
-#[path = "../../crates/uslab/src/stats/layout.rs"]
+#[path = "../../crates/uslab/src/counters/layout.rs"]
 mod layout;
 
 /// Offsets of `layout::Header`'s first fields, so that a file need not be mapped to be read.

@@ -5,6 +5,7 @@
 //!   ci       everything that must pass before a change lands, installing what it needs
 //!   tidy     the house rules, as a program
 //!   golden   the fast path's machine code, against the listing kept in the repository
+//!   public   the crate's public items, against the list kept in the repository
 //!   results  the README's table and docs/results' pages, from the results kept there
 //!   balance  the page and curves of caches under pressure in docs/results, from the simulation
 //!   dist     stage a release in target/dist
@@ -25,6 +26,7 @@ mod golden;
 mod manual;
 mod musl;
 mod oldest;
+mod public;
 mod results;
 mod staged;
 mod tidy;
@@ -52,6 +54,8 @@ enum Command {
     Tidy(tidy::Args),
     /// Compare the machine code of the fast path with xtask/golden/x86_64.txt.
     Golden(golden::Args),
+    /// Compare the public items of the crate uslab with xtask/golden/public.txt.
+    Public(public::Args),
     /// Write the README's table and the latest folder of docs/results from its JSON, or check that they are.
     Results(results::Args),
     /// Write the curves and numbers of the balance simulation into docs/results, or check that they are.
@@ -72,6 +76,7 @@ fn main() -> ExitCode {
         Command::Ci(args) => ci::run(&workspace, &args),
         Command::Tidy(args) => tidy::run(&workspace, &args),
         Command::Golden(args) => golden::run(&workspace, &args),
+        Command::Public(args) => public::run(&workspace, &args),
         Command::Results(args) => results::run(&workspace, &args),
         Command::Balance(args) => balance::run(&workspace, &args),
         Command::Dist(args) => dist::run(&workspace, &args),

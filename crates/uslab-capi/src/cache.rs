@@ -9,9 +9,8 @@ use crate::malloc::{ALLOC_FLAGS, refuse};
 use crate::{failure, versioned};
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use core::ptr;
-use uslab::rseq::{self, Pushed, Slot};
-use uslab::slab::Constructor;
-use uslab::{CacheBuilder, CreateError, Flags, RawCache, os};
+use uslab::internal::{self as rseq, Constructor, Pushed, Slot, errno, report};
+use uslab::{CacheBuilder, CreateError, Flags, RawCache};
 
 /// What `uslab_cache *` points to.
 #[repr(C)]
@@ -20,7 +19,7 @@ pub struct Cache {
     slots: *const Slot,
     pub raw: RawCache,
     /// The name as C has it.
-    name: [u8; uslab::stats::layout::NAME_BYTES],
+    name: [u8; uslab::internal::layout::NAME_BYTES],
 }
 
 impl Kind for Cache {
@@ -97,7 +96,7 @@ unsafe fn create(
         CreateError::OutOfMemory => libc::ENOMEM,
         CreateError::TooManyCaches => libc::ENFILE,
     })?;
-    let mut text = [0; uslab::stats::layout::NAME_BYTES];
+    let mut text = [0; uslab::internal::layout::NAME_BYTES];
     let shown = raw.name().as_bytes();
     text[..shown.len()].copy_from_slice(shown);
     // Without memory the cache comes back and is dropped, which destroys it: no object lives.
@@ -133,7 +132,7 @@ unsafe extern "C" fn uslab_cache_destroy(cache: *mut Object) -> c_int {
             0
         }
         Err((raw, busy)) => {
-            os::report::print(format_args!("cache {} is not destroyed: {busy}", raw.name()));
+            report::print(format_args!("cache {} is not destroyed: {busy}", raw.name()));
             core::mem::forget(raw);
             failure::code(libc::EBUSY)
         }
@@ -220,8 +219,8 @@ unsafe extern "C" fn free_slow(cache: *const Object, object: *mut c_void) {
         return;
     }
     // SAFETY: the caller's promise.
-    let Some(inside) = (unsafe { Handle::get(cache) }) else { return os::errno::set(libc::EINVAL) };
-    let _errno = os::errno::Preserved::new();
+    let Some(inside) = (unsafe { Handle::get(cache) }) else { return errno::set(libc::EINVAL) };
+    let _errno = errno::Preserved::new();
     // SAFETY: the caller's promise.
     unsafe { inside.raw.core().free_slow(object.cast()) };
 }
@@ -318,11 +317,11 @@ unsafe extern "C" fn free_bulk_slow(cache: *const Object, n: usize, objects: *co
         return;
     }
     // SAFETY: the caller's promise.
-    let Some(inside) = (unsafe { Handle::get(cache) }) else { return os::errno::set(libc::EINVAL) };
+    let Some(inside) = (unsafe { Handle::get(cache) }) else { return errno::set(libc::EINVAL) };
     if let Some(error) = refuse(objects, n) {
-        return os::errno::set(error);
+        return errno::set(error);
     }
-    let _errno = os::errno::Preserved::new();
+    let _errno = errno::Preserved::new();
     // SAFETY: the caller's promise.
     unsafe {
         inside.raw.free_bulk(core::slice::from_raw_parts(objects.add(put).cast(), n - put));
@@ -337,7 +336,7 @@ unsafe extern "C" fn uslab_cache_shrink(cache: *const Object) -> usize {
     match unsafe { Handle::get(cache) } {
         Some(inside) => inside.raw.shrink(),
         None => {
-            os::errno::set(libc::EINVAL);
+            errno::set(libc::EINVAL);
             0
         }
     }

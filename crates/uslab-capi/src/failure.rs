@@ -2,7 +2,7 @@
 
 use core::ffi::c_int;
 use core::ptr;
-use uslab::os::errno;
+use uslab::internal::errno;
 
 /// Sets `errno` and is null.
 #[cold]

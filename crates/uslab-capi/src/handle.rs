@@ -3,9 +3,8 @@
 //! The word is looked at by every function but the fast ones. It is taken away when a handle ends, and the allocator never writes to
 //! free objects, so that a handle used after its end is mostly recognised: until its memory is somebody else's.
 
-use core::ffi::CStr;
-use core::ffi::c_char;
-use uslab::malloc;
+use core::ffi::{CStr, c_char};
+use uslab::internal::entry as malloc;
 
 /// A type with a handle.
 pub trait Kind {

@@ -3,8 +3,8 @@
 use crate::failure;
 use crate::handle::{Handle, Kind};
 use core::ffi::c_void;
-use uslab::malloc::classes::Class;
-use uslab::{Heap, malloc, os};
+use uslab::Heap;
+use uslab::internal::{Class, entry as malloc, errno};
 
 impl Kind for Heap {
     const KIND: u64 = u64::from_le_bytes(*b"uslabhep");
@@ -27,7 +27,7 @@ extern "C" fn uslab_heap_create() -> *mut Object {
 unsafe extern "C" fn uslab_heap_destroy(heap: *mut Object) {
     // SAFETY: the caller's promise.
     if !heap.is_null() && unsafe { Handle::take(heap) }.is_none() {
-        os::errno::set(libc::EINVAL);
+        errno::set(libc::EINVAL);
     }
 }
 
@@ -104,7 +104,7 @@ unsafe extern "C" fn uslab_heap_free(heap: *const Object, pointer: *mut c_void) 
     // SAFETY: the caller's promise.
     unsafe {
         if Handle::get(heap).is_none() {
-            return os::errno::set(libc::EINVAL);
+            return errno::set(libc::EINVAL);
         }
         malloc::free(pointer.cast());
     }

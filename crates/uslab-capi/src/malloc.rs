@@ -3,9 +3,7 @@
 use crate::abi::{USLAB_NORECLAIM, USLAB_ZERO};
 use crate::failure;
 use core::ffi::{c_uint, c_void};
-use uslab::malloc;
-use uslab::malloc::classes::Class;
-use uslab::pages::PAGE_BYTES;
+use uslab::internal::{Class, PAGE_BYTES, entry as malloc};
 
 /// The flags that an allocation may have.
 pub const ALLOC_FLAGS: c_uint = USLAB_ZERO | USLAB_NORECLAIM;
@@ -123,10 +121,10 @@ unsafe extern "C" fn uslab_free_bulk(n: usize, objects: *const *mut c_void) {
         return;
     }
     if let Some(error) = refuse(objects, n) {
-        uslab::os::errno::set(error);
+        uslab::internal::errno::set(error);
         return;
     }
-    let _errno = uslab::os::errno::Preserved::new();
+    let _errno = uslab::internal::errno::Preserved::new();
     // SAFETY: the caller's promise.
     unsafe { malloc::free_bulk(core::slice::from_raw_parts(objects.cast(), n)) };
 }

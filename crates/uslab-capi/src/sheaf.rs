@@ -95,10 +95,10 @@ unsafe extern "C" fn uslab_sheaf_return(sheaf: *mut Handle<Sheaf>) {
     if sheaf.is_null() {
         return;
     }
-    let errno = uslab::os::errno::Preserved::new();
+    let errno = uslab::internal::errno::Preserved::new();
     // SAFETY: the caller's promise.
     if unsafe { Handle::take(sheaf) }.is_none() {
         drop(errno);
-        uslab::os::errno::set(libc::EINVAL);
+        uslab::internal::errno::set(libc::EINVAL);
     }
 }

@@ -4,7 +4,8 @@ use crate::abi::{self, ShrinkCallback, ShrinkerOptions, USLAB_SEEKS_NONE, USLAB_
 use crate::handle::{self, Handle, Kind};
 use crate::{failure, versioned};
 use core::ffi::{c_char, c_int, c_void};
-use uslab::{Registration, Scan, ShrinkControl, Shrinker, os};
+use uslab::internal::errno;
+use uslab::{Registration, Scan, ShrinkControl, Shrinker};
 
 /// The caller's two functions as one of ours.
 pub struct Callbacks {
@@ -97,10 +98,10 @@ unsafe extern "C" fn uslab_shrinker_unregister(shrinker: *mut Object) {
     match unsafe { Handle::take(shrinker) } {
         Some(registration) => {
             if !registration.unregister() {
-                os::errno::set(libc::EDEADLK);
+                errno::set(libc::EDEADLK);
             }
         }
-        None => os::errno::set(libc::EINVAL),
+        None => errno::set(libc::EINVAL),
     }
 }
 
@@ -134,14 +135,14 @@ unsafe extern "C" fn uslab_shrinker_note_refaults(shrinker: *const Object, entri
 
 #[unsafe(no_mangle)]
 extern "C" fn uslab_reclaim(bytes: usize) -> usize {
-    let _errno = os::errno::Preserved::new();
+    let _errno = errno::Preserved::new();
     uslab::reclaim(bytes)
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn uslab_release_memory() -> usize {
-    let _errno = os::errno::Preserved::new();
-    uslab::release_memory()
+    let _errno = errno::Preserved::new();
+    uslab::trim(0)
 }
 
 #[unsafe(no_mangle)]

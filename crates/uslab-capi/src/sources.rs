@@ -5,9 +5,10 @@ use crate::text::Text;
 use crate::{failure, versioned};
 use core::ffi::{c_char, c_int, c_uint};
 use core::fmt::Write;
+use uslab::internal::errno;
+use uslab::internal::sources::Sources;
+use uslab::reclaim;
 use uslab::reclaim::PressureChoice;
-use uslab::reclaim::sources::Sources;
-use uslab::{os, reclaim};
 
 /// What the caller's options choose; null is the default.
 ///
@@ -50,7 +51,7 @@ unsafe extern "C" fn uslab_watch_pressure(options: *const PressureOptions) -> c_
     // SAFETY: the caller's promise.
     match unsafe { choice(options) } {
         Ok(choice) => {
-            let _errno = os::errno::Preserved::new();
+            let _errno = errno::Preserved::new();
             reclaim::watch_pressure(choice);
             0
         }
@@ -67,7 +68,7 @@ unsafe extern "C" fn uslab_pressure_text(options: *const PressureOptions) -> *mu
         Ok(choice) => choice,
         Err(error) => return failure::null(error),
     };
-    let errno = os::errno::Preserved::new();
+    let errno = errno::Preserved::new();
     let mut text = Text::new();
     let mut whole = Ok(());
     // Opened to be looked at, and closed again: in silence, since the caller has the text.

@@ -2,7 +2,7 @@
 
 use core::ffi::c_char;
 use core::fmt;
-use uslab::malloc;
+use uslab::internal::entry as malloc;
 
 /// A text that grows; dropped, it is freed.
 pub struct Text {
@@ -55,24 +55,5 @@ impl Drop for Text {
     fn drop(&mut self) {
         // SAFETY: null or memory of `malloc` that nobody else knows.
         unsafe { malloc::free(self.start) };
-    }
-}
-
-/// A string as JSON has it, quotes included.
-pub struct Json<'a>(pub &'a str);
-
-impl fmt::Display for Json<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        use fmt::Write;
-        f.write_char('"')?;
-        for c in self.0.chars() {
-            match c {
-                '"' => f.write_str("\\\"")?,
-                '\\' => f.write_str("\\\\")?,
-                c if c < ' ' => write!(f, "\\u{:04x}", u32::from(c))?,
-                c => f.write_char(c)?,
-            }
-        }
-        f.write_char('"')
     }
 }

@@ -23,7 +23,7 @@ mod failure;
 mod info;
 mod json;
 #[allow(dead_code, reason = "shared with the library, which uses the rest of it")]
-#[path = "../../uslab/src/stats/layout.rs"]
+#[path = "../../uslab/src/counters/layout.rs"]
 mod layout;
 mod preload;
 mod process;

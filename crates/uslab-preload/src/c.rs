@@ -3,10 +3,10 @@
 use crate::caller::Unknown;
 use core::ffi::{c_int, c_void};
 use core::ptr;
-use uslab::malloc;
+use uslab::internal::entry as malloc;
 
 fn fail(errno: c_int) -> *mut c_void {
-    uslab::os::errno::set(errno);
+    uslab::internal::errno::set(errno);
     ptr::null_mut()
 }
 
@@ -76,7 +76,7 @@ pub unsafe extern "C" fn posix_memalign(result: *mut *mut c_void, align: usize, 
     if !align.is_power_of_two() || !align.is_multiple_of(size_of::<*mut c_void>()) {
         return libc::EINVAL;
     }
-    let _errno = uslab::os::errno::Preserved::new();
+    let _errno = uslab::internal::errno::Preserved::new();
     let object = malloc::aligned_alloc(align, size);
     if object.is_null() {
         return libc::ENOMEM;
@@ -98,13 +98,13 @@ pub extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
 /// A page-aligned object.
 #[unsafe(no_mangle)]
 pub extern "C" fn valloc(size: usize) -> *mut c_void {
-    memalign(uslab::os::memory::page_bytes(), size)
+    memalign(uslab::internal::page_bytes(), size)
 }
 
 /// Whole pages.
 #[unsafe(no_mangle)]
 pub extern "C" fn pvalloc(size: usize) -> *mut c_void {
-    let page = uslab::os::memory::page_bytes();
+    let page = uslab::internal::page_bytes();
     match size.max(1).checked_next_multiple_of(page) {
         Some(bytes) => memalign(page, bytes),
         None => fail(libc::ENOMEM),
@@ -147,8 +147,8 @@ pub unsafe extern "C" fn free_aligned_sized(pointer: *mut c_void, align: usize, 
 /// Gives free memory back to the system, but about `pad` bytes of it; 1 if any went.
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc_trim(pad: usize) -> c_int {
-    let _errno = uslab::os::errno::Preserved::new();
-    c_int::from(uslab::cache::trim(pad) > 0)
+    let _errno = uslab::internal::errno::Preserved::new();
+    c_int::from(uslab::trim(pad) > 0)
 }
 
 /// The old name of [`free`], which glibc keeps for programs linked before 2.26.

@@ -17,8 +17,9 @@
 
 use core::arch::naked_asm;
 use core::ffi::{CStr, c_int, c_void};
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
-use uslab::malloc::{self, Caller};
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicBool, AtomicUsize};
+use uslab::internal::entry::{self as malloc, Caller};
 
 /// A caller of the C functions `malloc`, `calloc` and `realloc`.
 pub struct Unknown;

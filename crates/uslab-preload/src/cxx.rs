@@ -8,8 +8,9 @@
 //! and catches is the C++ library's own code, looked up when it is needed: a C program has none.
 
 use core::ffi::{CStr, c_void};
-use core::sync::atomic::{AtomicPtr, AtomicU8, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
-use uslab::malloc;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicPtr, AtomicU8};
+use uslab::internal::entry as malloc;
 
 /// Alignment that plain `operator new` guarantees.
 const DEFAULT_ALIGN: usize = 16;
@@ -119,8 +120,10 @@ fn new_or_throw(size: usize, align: usize) -> *mut c_void {
         let throw: extern "C-unwind" fn() -> ! = unsafe { core::mem::transmute(throw) };
         throw();
     }
-    uslab::os::report::print(format_args!("operator new: no memory for {size} bytes, and no way to throw"));
-    uslab::os::report::abort();
+    uslab::internal::report::print(format_args!(
+        "operator new: no memory for {size} bytes, and no way to throw"
+    ));
+    uslab::internal::report::abort();
 }
 
 /// The C++ library's form of a nothrow operator calls the throwing one, which is ours, and catches.

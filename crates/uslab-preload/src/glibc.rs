@@ -18,7 +18,7 @@ use crate::c;
 use crate::stream::Locked;
 use core::ffi::{c_int, c_void};
 use core::fmt::{self, Write};
-use uslab::malloc::classes::{CLASSES, Class};
+use uslab::internal::{CLASSES, Class};
 use uslab::stats::{self, Usage};
 
 /// Free objects, and their bytes.
@@ -51,19 +51,20 @@ struct Figures {
 impl Figures {
     /// Reads the counters. All caches of this library are `malloc`'s classes.
     fn read() -> Figures {
-        let _errno = uslab::os::errno::Preserved::new();
-        uslab::cache::account_all();
+        let _errno = uslab::internal::errno::Preserved::new();
         let usage = stats::usage();
         let (mut fast, mut rest) = (Free::default(), Free::default());
         let (mut by_class, mut in_use_bytes) = ([0; CLASSES], 0);
-        stats::for_each_cache(|cache| {
-            fast.add(cache.sheaf_objects, cache.object_bytes);
-            rest.add(cache.slab_objects, cache.object_bytes);
-            in_use_bytes += cache.taken_objects * cache.object_bytes;
-            if let Some(class) = Class::of(cache.object_bytes) {
-                by_class[class.index()] += cache.slab_objects + cache.sheaf_objects;
+        for cache in stats::caches() {
+            let object_bytes = cache.object_bytes as usize;
+            let (in_sheaves, in_slabs) = (cache.sheaf_free as usize, cache.slab_free as usize);
+            fast.add(in_sheaves, object_bytes);
+            rest.add(in_slabs, object_bytes);
+            in_use_bytes += cache.active_objects as usize * object_bytes;
+            if let Some(class) = Class::of(object_bytes) {
+                by_class[class.index()] += in_slabs + in_sheaves;
             }
-        });
+        }
         if usage.dirty_bytes > 0 {
             rest.add(1, usage.dirty_bytes);
         }
@@ -155,7 +156,7 @@ fn write_stats(out: &mut Locked, figures: &Figures) -> fmt::Result {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn malloc_info(options: c_int, stream: *mut libc::FILE) -> c_int {
     if options != 0 {
-        uslab::os::errno::set(libc::EINVAL);
+        uslab::internal::errno::set(libc::EINVAL);
         return libc::EINVAL;
     }
     let figures = Figures::read();

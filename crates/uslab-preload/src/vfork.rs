@@ -3,7 +3,7 @@
 //! A child of `vfork` runs in its parent's memory, on its stack, while the parent's thread is
 //! suspended and all other threads go on. POSIX forbids it to allocate, and programs do it. So that
 //! the child is to this library one more thread, it takes over the parent's registration for
-//! restartable sequences; see `uslab::rseq::lend`.
+//! restartable sequences; see `uslab::internal::lend`.
 //!
 //! ```text
 //!   vfork: lent = before()? ── system call ─┬─ parent: in_parent(result, lent) ── return
@@ -21,8 +21,8 @@
 use core::arch::naked_asm;
 use core::ffi::{c_int, c_long};
 use core::mem::MaybeUninit;
-use uslab::malloc;
-use uslab::rseq::lend::{self, Lent};
+use uslab::internal::entry as malloc;
+use uslab::internal::lend::{self, Lent};
 
 /// `vfork(2)`. It is `fork` where a child could not be protected: where the kernel, or a filter of
 /// system calls, does not let threads be registered.

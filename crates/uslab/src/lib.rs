@@ -4,6 +4,7 @@
 //! Start with [`Cache`] for objects of one type, [`CacheBuilder`] for options, [`RawCache`] for sizes known at run time.
 #![no_std]
 #![warn(missing_docs)]
+#![allow(rustdoc::private_intra_doc_links, reason = "items of `internal` name their neighbours")]
 
 #[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
 compile_error!(
@@ -22,44 +23,87 @@ macro_rules! set_up {
 }
 
 #[cfg(not(loom))]
-pub mod cache;
+mod cache;
+#[cfg(not(loom))]
+mod counters;
 #[cfg(not(loom))]
 pub mod malloc;
 #[cfg(not(loom))]
-pub mod os;
+mod os;
 #[cfg(not(loom))]
-pub mod pages;
+mod pages;
 #[cfg(not(loom))]
-pub mod percpu;
+mod percpu;
 #[cfg(not(loom))]
 pub mod reclaim;
 #[cfg(not(loom))]
-pub mod rseq;
+mod rseq;
 #[cfg(not(loom))]
-pub mod slab;
+mod slab;
 #[cfg(not(loom))]
 pub mod stats;
-pub mod sync;
+mod sync;
 #[cfg(not(loom))]
 mod wiring;
 
-/// What the models run of the slabs (`tests/loom.rs`). The rest keeps its atomics in zeroed memory, where loom's, which must be
-/// constructed, cannot stand.
+/// What the models run of the slabs (`tests/loom.rs`). Loom's atomics must be constructed, so they
+/// cannot stand in the zeroed memory of the other layers.
 #[cfg(loom)]
-pub mod slab {
+mod slab {
     pub mod words;
 }
 
+#[cfg(all(not(loom), feature = "allocator-api2"))]
+pub use malloc::allocator::HeapAllocator;
 #[cfg(not(loom))]
 pub use {
     cache::{
         Busy, Cache, CacheBox, CacheBuilder, ConstructedBox, CreateError, Flags, Prefilled, RawCache,
-        RawPrefilled, mode, release_memory,
+        RawPrefilled, mode, trim,
     },
-    malloc::{Heap, Uslab},
+    malloc::{global::Uslab, heap::Heap},
     reclaim::{
         LimitError, RegisterError, Registration, Scan, ShrinkControl, Shrinker, ShrinkerOptions, reclaim,
         register_shrinker, set_limit,
     },
     rseq::Mode,
 };
+
+/// What the other crates of this workspace use beyond the public names: the C interfaces and the
+/// tests. Not for programs; it changes without notice.
+#[doc(hidden)]
+pub mod internal {
+    /// Where sequences are held up, and how often they were aborted.
+    #[cfg(all(uslab_inject, not(loom), target_arch = "x86_64", not(target_env = "musl")))]
+    pub use crate::rseq::{ABORTS, INJECT_TURNS};
+    /// For the C interfaces and `libuslab_malloc.so`.
+    #[cfg(not(loom))]
+    pub use crate::{
+        cache::account_all,
+        counters::finish as finish_snapshot,
+        malloc::classes::{CLASSES, Class, MAX_SMALL_BYTES},
+        os::{errno, file::process_id, report},
+        pages::PAGE_BYTES,
+        reclaim::sources::Sources,
+        rseq::{Pushed, Slot, dummy_slots, lend, pop, pop_bulk, push_bulk, push_tested},
+        slab::Constructor,
+    };
+    /// The malloc family, with entries for callers that are known.
+    #[cfg(not(loom))]
+    pub mod entry {
+        pub use crate::malloc::entry::*;
+    }
+    /// For the tests.
+    #[cfg(not(loom))]
+    pub use crate::{
+        cache::start,
+        counters::{header, layout, record},
+        os::{cpu, memory::page_bytes},
+        pages::{CHUNK_BYTES, boot, lock_for_fork as lock_pages, unlock_after_fork as unlock_pages},
+        percpu::adapt::bound_bytes,
+        reclaim::{balance, sources},
+        rseq::{MAX_CPUS, fake},
+    };
+    /// For the models.
+    pub use crate::{slab::words, sync::atomic};
+}

@@ -17,7 +17,8 @@ use pinned::stay_on_this_cpu;
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
-use uslab::malloc::{Program, calloc_for, free, malloc, malloc_for, realloc_for};
+use uslab::internal::entry::{Program, calloc_for, malloc_for, realloc_for};
+use uslab::malloc::{free, malloc};
 use uslab::{CacheBuilder, Scan, ShrinkControl, Shrinker, ShrinkerOptions, register_shrinker, set_limit};
 
 const MIB: usize = 1 << 20;
@@ -131,7 +132,7 @@ fn work() {
         objects.into_iter().for_each(|object| cache.free(object));
         blocks.drain(..).for_each(|block| free(block));
     }
-    uslab::release_memory();
+    uslab::trim(0);
     show("allocated_bytes_at_the_end", uslab::stats::usage().allocated_bytes);
     set_limit(0, 48 * MIB).unwrap();
     loop {

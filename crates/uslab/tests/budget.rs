@@ -10,10 +10,11 @@ mod modes;
 
 use modes::in_both_modes;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::time::{Duration, Instant};
+use uslab::internal::errno;
 use uslab::malloc::{free, malloc};
-use uslab::os::errno;
 use uslab::reclaim::LruCache;
 use uslab::{Cache, CacheBuilder, LimitError, Scan, ShrinkControl, Shrinker, ShrinkerOptions, set_limit};
 

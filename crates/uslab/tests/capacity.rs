@@ -11,9 +11,9 @@ use modes::in_both_modes;
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
-use uslab::percpu::adapt::bound_bytes;
-use uslab::stats::layout::Record;
-use uslab::{CacheBuilder, Mode, RawCache, release_memory, stats};
+use uslab::internal::bound_bytes;
+use uslab::internal::layout::Record;
+use uslab::{CacheBuilder, Mode, RawCache, trim};
 
 const FLOOR_BYTES: usize = 3 << 19;
 
@@ -22,7 +22,7 @@ fn cache(bytes: usize) -> RawCache {
 }
 
 fn record(cache: &RawCache) -> &'static Record {
-    stats::record(cache.core().id())
+    uslab::internal::record(cache.core().id())
 }
 
 fn capacity(cache: &RawCache) -> usize {
@@ -80,7 +80,7 @@ fn the_bound_follows_the_memory_of_slabs_and_capacities_follow_it() {
         // A gigabyte of slabs that are not touched.
         let large = cache(256 << 10);
         let objects: Vec<_> = (0..4096).map(|_| large.alloc().expect("address space")).collect();
-        let cpus = stats::header().cpus.load(Relaxed) as usize;
+        let cpus = uslab::internal::header().cpus.load(Relaxed) as usize;
         assert!(bound_bytes() >= FLOOR_BYTES.max((1 << 30) / 64 / cpus));
         (0..40).for_each(|_| grow());
         let most = charged();
@@ -97,7 +97,7 @@ fn the_bound_follows_the_memory_of_slabs_and_capacities_follow_it() {
         }
         // And from those that rest, all of it.
         while charged() > 0 {
-            release_memory();
+            trim(0);
             std::thread::sleep(Duration::from_millis(50));
             assert!(start.elapsed() < Duration::from_secs(40), "{} are left", charged());
         }

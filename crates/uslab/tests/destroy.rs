@@ -1,6 +1,6 @@
 //! Destroying a cache while others are busy with the library: it must neither be refused nor hurt anybody.
 //!
-//! A cache that grows takes capacity from idle ones and drains them; `release_memory` drains all. Both may be at a cache that its one user
+//! A cache that grows takes capacity from idle ones and drains them; `trim` drains all. Both may be at a cache that its one user
 //! destroys, with its objects in their hands.
 #![cfg(not(loom))]
 
@@ -11,7 +11,8 @@ mod modes;
 
 use modes::in_both_modes;
 use std::ptr::{NonNull, null_mut};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 use uslab::{CacheBuilder, RawCache};
 
@@ -96,7 +97,7 @@ fn heaps_are_destroyed_whole_while_others_grow_at_their_cost() {
 #[test]
 fn while_all_memory_is_released() {
     caches_come_and_go_beside(1, || {
-        uslab::release_memory();
+        uslab::trim(0);
     });
 }
 
@@ -107,7 +108,7 @@ fn in_a_constructor_while_all_memory_is_released() {
         let (done, is_done) = std::sync::mpsc::channel();
         std::thread::spawn(|| {
             loop {
-                uslab::release_memory();
+                uslab::trim(0);
             }
         });
         std::thread::spawn(move || {

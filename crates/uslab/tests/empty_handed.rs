@@ -32,10 +32,10 @@ fn a_million_calls_with_nothing_freeable_take_no_lock() {
     let (held, wait_held) = channel();
     let (done, wait_done) = channel::<()>();
     let holder = thread::spawn(move || {
-        uslab::pages::lock_for_fork();
+        uslab::internal::lock_pages();
         held.send(()).unwrap();
         wait_done.recv().unwrap();
-        uslab::pages::unlock_after_fork(false);
+        uslab::internal::unlock_pages(false);
     });
     wait_held.recv().unwrap();
     let start = Instant::now();

@@ -15,7 +15,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use std::collections::BTreeMap;
 use std::ptr::{NonNull, null_mut};
-use uslab::rseq::fake::FakeCpu;
+use uslab::internal::fake::FakeCpu;
 use uslab::{CacheBuilder, Flags, RawCache};
 
 /// One step of a program; numbers choose among what there is.
@@ -160,7 +160,7 @@ impl Checked {
             }
             Step::Destroy => self.destroy(),
             Step::ReleaseMemory => {
-                uslab::release_memory();
+                uslab::trim(0);
             }
             Step::MoveTo(_) | Step::Use(_) => {}
         }
@@ -192,7 +192,7 @@ fn random_programs_over_fake_cpus_agree_with_the_oracle() {
         assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
         return;
     }
-    let cpus = uslab::os::cpu::possible_cpus().unwrap().min(uslab::rseq::MAX_CPUS);
+    let cpus = uslab::internal::cpu::possible_cpus().unwrap().min(uslab::internal::MAX_CPUS);
     // Locked mode must do with more CPUs than there are slots.
     let cpus = if uslab::mode() == uslab::Mode::Locked { 3 * cpus + 1 } else { cpus };
     let first = CacheBuilder::new("first").build_raw(8).unwrap();

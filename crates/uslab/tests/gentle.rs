@@ -13,23 +13,24 @@ mod pinned;
 use modes::in_both_modes;
 use pinned::stay_on_this_cpu;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
+use uslab::internal::layout::Record;
 use uslab::malloc::{aligned_alloc, free, malloc};
 use uslab::reclaim::{LruCache, Scan, ShrinkControl, Shrinker, ShrinkerOptions, register_shrinker};
-use uslab::stats::{self, layout::Record};
-use uslab::{CacheBuilder, RawCache, reclaim, set_limit};
+use uslab::{CacheBuilder, RawCache, reclaim, set_limit, stats};
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 const NO_REAPER: [(&str, &str); 1] = [("USLAB_REAPER", "0")];
 
 fn record_of(cache: &RawCache) -> &'static Record {
-    let records = stats::header().records_used.load(Relaxed) as u16;
+    let records = uslab::internal::header().records_used.load(Relaxed) as u16;
     let named = |record: &&Record| {
         let name = record.name.iter().map(|byte| byte.load(Relaxed)).take_while(|&byte| byte != 0);
         name.eq(cache.name().bytes())
     };
-    (0..records).map(stats::record).find(named).expect("the cache is listed")
+    (0..records).map(uslab::internal::record).find(named).expect("the cache is listed")
 }
 
 /// Something that a pass can ask, to see whether it does.
@@ -259,7 +260,7 @@ fn at_the_limit_scattered_pages_go_before_entries() {
     in_both_modes("at_the_limit_scattered_pages_go_before_entries", &NO_REAPER, || {
         let pages = pages_apart(240);
         let entries = entries(500);
-        uslab::release_memory();
+        uslab::trim(0);
         // SAFETY: ours, once.
         pages.into_iter().step_by(2).for_each(|page| unsafe { free(page) });
         let usage = stats::usage();
@@ -274,7 +275,7 @@ fn what_is_said_to_have_gone_was_there() {
     in_both_modes("what_is_said_to_have_gone_was_there", &NO_REAPER, || {
         let entries = entries(4000);
         let pages = pages_apart(256);
-        uslab::release_memory();
+        uslab::trim(0);
         let (_kept, gone): (Vec<*mut u8>, Vec<*mut u8>) =
             pages.into_iter().partition(|page| page.addr() / (64 * KIB) % 4 == 3);
         // SAFETY: ours, once.

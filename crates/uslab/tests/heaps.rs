@@ -9,11 +9,12 @@ mod modes;
 use modes::in_both_modes;
 use std::collections::HashSet;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Barrier, Mutex};
 use std::time::{Duration, Instant};
+use uslab::internal::layout::{MAX_RECORDS, STATE_LIVE};
 use uslab::malloc::{free, malloc, usable_size};
-use uslab::stats::layout::{MAX_RECORDS, STATE_LIVE};
 use uslab::{CacheBuilder, Heap, stats};
 
 fn heap() -> Heap {
@@ -36,9 +37,9 @@ fn is_whole(object: NonNull<u8>) -> bool {
 
 /// Figures of all heaps together: bytes of slabs, bytes of objects.
 fn figures() -> (usize, usize) {
-    uslab::cache::account_all();
-    let used = stats::header().records_used.load(Relaxed).min(MAX_RECORDS as u32) as u16;
-    let records = (0..used).map(stats::record).filter(|record| {
+    uslab::internal::account_all();
+    let used = uslab::internal::header().records_used.load(Relaxed).min(MAX_RECORDS as u32) as u16;
+    let records = (0..used).map(uslab::internal::record).filter(|record| {
         let name = record.name[..5].iter().map(|byte| byte.load(Relaxed));
         record.state.load(Relaxed) == STATE_LIVE && name.eq(*b"heap\0")
     });
@@ -55,7 +56,7 @@ fn figures() -> (usize, usize) {
 fn more_heaps_live_than_there_are_ids() {
     in_both_modes("more_heaps_live_than_there_are_ids", &[], || {
         const HEAPS: usize = 100_000;
-        let before = uslab::pages::boot::used_bytes();
+        let before = uslab::internal::boot::used_bytes();
         let mut heaps = Vec::with_capacity(HEAPS);
         for n in 0..HEAPS {
             let heap = heap();
@@ -68,7 +69,7 @@ fn more_heaps_live_than_there_are_ids() {
         CacheBuilder::new("beside").build_raw(64).expect("ids are left").destroy().expect("it is empty");
         let busy: Vec<_> = (0..5000).map(|_| object(&heaps[7].0, 64)).collect();
         assert!(busy.iter().all(|&object| is_whole(object)));
-        let grown = uslab::pages::boot::used_bytes() - before;
+        let grown = uslab::internal::boot::used_bytes() - before;
         println!("metadata: {} bytes a heap", grown / HEAPS);
         assert!(grown < HEAPS * 100);
         // What heaps that are gone leave serves those that come.
@@ -78,7 +79,7 @@ fn more_heaps_live_than_there_are_ids() {
             let object = object(&heap, 100);
             (heap, object)
         }));
-        let most = uslab::pages::boot::used_bytes() - before;
+        let most = uslab::internal::boot::used_bytes() - before;
         assert!(most < grown + (64 << 10), "{most} after {grown}");
         drop(heaps);
         assert_eq!(figures(), (0, 0));

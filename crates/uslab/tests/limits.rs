@@ -13,8 +13,8 @@ use alone::alone;
 use std::collections::HashSet;
 use std::ptr;
 use std::sync::Once;
+use uslab::internal::errno;
 use uslab::malloc::{aligned_alloc, calloc, free, free_bulk, malloc, malloc_bulk, realloc};
-use uslab::os::errno;
 use uslab::{CacheBuilder, Heap};
 
 const MIB: usize = 1 << 20;
@@ -111,7 +111,7 @@ fn use_up_and_recover(least: usize) {
         errno::set(7);
         free_list(list);
         assert_eq!(errno::get(), 7, "free keeps errno");
-        uslab::release_memory();
+        uslab::trim(0);
     }
     let object = malloc(MIB);
     assert!(!object.is_null());
@@ -167,7 +167,7 @@ fn works_in_48_mib_of_address_space() {
         // The harness' own mappings count as well.
         let statm = std::fs::read_to_string("/proc/self/statm").expect("/proc is mounted");
         let pages: usize = statm.split(' ').next().and_then(|n| n.parse().ok()).expect("a number");
-        set_limit(libc::RLIMIT_AS, pages * uslab::os::memory::page_bytes() + 48 * MIB);
+        set_limit(libc::RLIMIT_AS, pages * uslab::internal::page_bytes() + 48 * MIB);
         let object = malloc(MIB);
         assert!(!object.is_null());
         // SAFETY: ours.
@@ -257,7 +257,7 @@ fn malloc_bulk_is_all_or_nothing_when_memory_runs_out() {
                 // SAFETY: ours, unused from here.
                 unsafe { free_bulk(&objects[..fits]) };
             }
-            uslab::release_memory();
+            uslab::trim(0);
             assert_eq!(uslab::stats::usage().large_objects, 0);
         }
     });

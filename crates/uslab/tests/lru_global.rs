@@ -14,14 +14,17 @@ use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicPtr, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicPtr, AtomicU64, AtomicUsize};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use uslab::malloc::{free, malloc_noreclaim};
+use uslab::internal::entry::malloc_noreclaim;
+use uslab::malloc::free;
 use uslab::reclaim::LruCache;
 use uslab::reclaim::adaptors::{EvictColdest, Shared};
-use uslab::{CacheBuilder, Scan, ShrinkControl, Shrinker, ShrinkerOptions};
-use uslab::{reclaim, register_shrinker, set_limit};
+use uslab::{
+    CacheBuilder, Scan, ShrinkControl, Shrinker, ShrinkerOptions, reclaim, register_shrinker, set_limit,
+};
 
 #[global_allocator]
 static GLOBAL: uslab::Uslab = uslab::Uslab;

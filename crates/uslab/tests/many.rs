@@ -17,7 +17,7 @@ fn cache(bytes: usize) -> RawCache {
 #[test]
 fn caches_beyond_the_last_record_know_what_lives_in_them() {
     alone("caches_beyond_the_last_record_know_what_lives_in_them", || {
-        const CACHES: usize = uslab::stats::layout::MAX_RECORDS + 200;
+        const CACHES: usize = uslab::internal::layout::MAX_RECORDS + 200;
         let caches: Vec<RawCache> = (0..CACHES).map(|n| cache(16 + n % 500)).collect();
         let objects: Vec<_> = caches.iter().map(|cache| cache.alloc().expect("there is memory")).collect();
         for (cache, object) in caches.into_iter().zip(objects).rev().take(400) {
@@ -51,9 +51,9 @@ fn memory_of_destroyed_caches_is_used_again() {
                 .for_each(|heap| assert!(heap.alloc(100, 8).is_some() && heap.alloc(1000, 8).is_some()));
         };
         together();
-        let before = uslab::pages::boot::used_bytes();
+        let before = uslab::internal::boot::used_bytes();
         (0..20).for_each(|_| together());
-        let grown = uslab::pages::boot::used_bytes() - before;
+        let grown = uslab::internal::boot::used_bytes() - before;
         println!("heaps: {grown} bytes of metadata more after 2000 heaps that came and went");
         assert!(grown < 64 << 10);
     });

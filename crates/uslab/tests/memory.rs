@@ -11,9 +11,8 @@ mod alone;
 
 use again::again;
 use alone::{alone, turn};
-use std::ptr;
 use std::sync::{Arc, Barrier};
-use std::thread;
+use std::{ptr, thread};
 use uslab::malloc::{free, malloc};
 use uslab::stats;
 
@@ -29,7 +28,7 @@ fn resident_bytes() -> usize {
     }
     let statm = std::fs::read_to_string("/proc/self/statm").expect("/proc is mounted");
     let pages = field(statm.split_once(' ').expect("statm has fields").1).expect("and they are numbers");
-    pages * uslab::os::memory::page_bytes()
+    pages * uslab::internal::page_bytes()
 }
 
 fn mib(bytes: isize) -> f64 {

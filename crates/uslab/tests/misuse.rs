@@ -148,7 +148,7 @@ fn double_free_of_malloc() {
         unsafe {
             free(object);
             free(object);
-            uslab::release_memory();
+            uslab::trim(0);
             free(other);
         }
     });
@@ -178,7 +178,7 @@ fn double_free_of_malloc_after_a_drain() {
         // SAFETY: the second free is the misuse under test; `other` keeps the slab.
         unsafe {
             free(object);
-            uslab::release_memory();
+            uslab::trim(0);
             free(object);
         }
         assert_ne!(malloc(40), malloc(40));

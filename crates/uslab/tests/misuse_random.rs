@@ -14,9 +14,8 @@ mod random;
 use again::again;
 use random::Random;
 use std::collections::BTreeMap;
-use uslab::malloc::{
-    aligned_alloc, free, free_aligned_sized_tested, free_bulk, malloc, realloc, usable_size,
-};
+use uslab::internal::entry::free_aligned_sized_tested;
+use uslab::malloc::{aligned_alloc, free, free_bulk, malloc, realloc, usable_size};
 
 const STEPS: usize = 60_000;
 const EXPECTED: &str = "reports expected: ";

@@ -12,13 +12,13 @@ mod pinned;
 
 use modes::in_both_modes;
 use pinned::stay_on_this_cpu;
-use std::fs;
 use std::path::Path;
-use std::ptr;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
-use uslab::malloc::{Program, free, malloc, malloc_for};
-use uslab::stats::{self, layout::Record};
+use std::{fs, ptr};
+use uslab::internal::entry::{Program, malloc_for};
+use uslab::internal::layout::Record;
+use uslab::malloc::{free, malloc};
 use uslab::{CacheBuilder, RawCache};
 
 const MIB: usize = 1 << 20;
@@ -147,17 +147,17 @@ fn it_can_be_forbidden_and_everything_works() {
         uslab::set_limit(512 * MIB, 0).unwrap();
         free_all(fill(64 * MIB, 64));
         assert!(!has_reaper(), "{:?}", threads());
-        assert!(uslab::release_memory() > 0);
+        assert!(uslab::trim(0) > 0);
     });
 }
 
 /// The figures of the newest cache called `name`.
 fn record_of(name: &str) -> &'static Record {
-    let records = stats::header().records_used.load(Relaxed) as u16;
+    let records = uslab::internal::header().records_used.load(Relaxed) as u16;
     let named = |record: &&Record| {
         record.name.iter().map(|byte| byte.load(Relaxed)).take_while(|&byte| byte != 0).eq(name.bytes())
     };
-    (0..records).map(stats::record).rfind(named).expect("the cache is listed")
+    (0..records).map(uslab::internal::record).rfind(named).expect("the cache is listed")
 }
 
 /// Slabs made and released so far: what a cache asked of the page layer.

@@ -1,6 +1,7 @@
 //! Shrinkers as programs use them, and as they misuse them: blocking, lying, panicking, leaving in the middle.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::thread;
@@ -166,7 +167,7 @@ fn entries_that_come_back_are_worth_more() {
         // Whoever uses the one makes again what went; nobody misses the other's.
         plain.fill(4000);
         wanted.note_refaults(wanted.fill(4000) as u64);
-        uslab::release_memory();
+        uslab::trim(0);
         reclaim(1 << 20);
     }
     let (plain, wanted) = (plain.scanned.load(SeqCst), wanted.scanned.load(SeqCst));

@@ -18,8 +18,9 @@ mod stamp;
 
 use modes::in_both_modes;
 use std::ptr::{NonNull, null_mut};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use uslab::stats::layout::{REASON_FORCED, REASON_NO_MEMBARRIER};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use uslab::internal::layout::{REASON_FORCED, REASON_NO_MEMBARRIER};
 use uslab::{CacheBuilder, Mode, RawCache};
 
 const BYTES: usize = 64;
@@ -62,8 +63,8 @@ fn give_back(cache: &RawCache, objects: Vec<NonNull<u8>>, owner: u32) {
 
 /// Objects in a cache's sheaves.
 fn in_sheaves(cache: &RawCache) -> i64 {
-    uslab::cache::account_all();
-    uslab::stats::record(cache.core().id()).sheaf_free.load(Relaxed)
+    uslab::internal::account_all();
+    uslab::internal::record(cache.core().id()).sheaf_free.load(Relaxed)
 }
 
 /// What a child finds: its objects unharmed, nothing in slots, which it cannot trust, and a library
@@ -82,7 +83,7 @@ fn live_on(cache: &RawCache, few: &RawCache, kept: &[NonNull<u8>], owner: u32) -
     // SAFETY: just allocated, unused.
     unsafe { cache.free_bulk(&objects) };
     cache.shrink();
-    uslab::release_memory();
+    uslab::trim(0);
     if !kept.iter().all(|&object| stamp::is_owned_by(object, BYTES, owner)) {
         return Err("an object in use was written to");
     }
@@ -120,7 +121,7 @@ fn without_barriers_nothing_has_two_owners_and_nothing_is_lost() {
                     for _ in 0..200 {
                         cache.shrink();
                     }
-                    uslab::release_memory();
+                    uslab::trim(0);
                     let brief = CacheBuilder::new("brief").build_raw(BYTES).unwrap();
                     give_back(&brief, take(&brief, 300, 98), 98);
                     brief.destroy().expect("an object was lost");
@@ -134,7 +135,7 @@ fn without_barriers_nothing_has_two_owners_and_nothing_is_lost() {
             });
             cache.destroy().expect("an object was lost");
             few.destroy().expect("an object was lost");
-            let reason = uslab::stats::header().mode_reason.load(Relaxed);
+            let reason = uslab::internal::header().mode_reason.load(Relaxed);
             let expected = if uslab::mode() == Mode::Rseq { REASON_NO_MEMBARRIER } else { REASON_FORCED };
             assert_eq!(reason, expected, "the figures say that barriers are refused");
         },

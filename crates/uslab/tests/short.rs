@@ -9,11 +9,13 @@ mod again;
 mod modes;
 
 use modes::in_both_modes;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
-use uslab::malloc::{aligned_alloc, free, malloc, malloc_noreclaim};
+use uslab::internal::entry::malloc_noreclaim;
+use uslab::malloc::{aligned_alloc, free, malloc};
 use uslab::reclaim::LruCache;
 use uslab::{
     CacheBuilder, Registration, Scan, ShrinkControl, Shrinker, ShrinkerOptions, register_shrinker, set_limit,
@@ -183,7 +185,7 @@ fn who_waited_for_others_gets_what_they_freed() {
                 malloc(256 << 10).addr()
             });
             started.wait();
-            uslab::release_memory();
+            uslab::trim(0);
             set_limit(0, held()).unwrap();
             start.store(true, SeqCst);
             wait_inside();
@@ -254,7 +256,7 @@ fn memory_in_flight_is_waited_for() {
         thread::scope(|scope| {
             scope.spawn(|| {
                 while !over.load(SeqCst) {
-                    uslab::release_memory();
+                    uslab::trim(0);
                     thread::sleep(Duration::from_micros(20));
                 }
             });

@@ -18,8 +18,8 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
+use uslab::internal::sources::{Kind, Pressure, Sources, Variable, Wanted};
 use uslab::reclaim::PressureChoice;
-use uslab::reclaim::sources::{Kind, Pressure, Sources, Variable, Wanted};
 
 const MIB: u64 = 1 << 20;
 /// Far longer than anything takes that ends at all.

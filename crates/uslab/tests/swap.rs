@@ -9,8 +9,8 @@ mod environment;
 use environment::Fake;
 use std::thread::sleep;
 use std::time::Duration;
+use uslab::internal::sources::{Pressure, Sources, Wanted};
 use uslab::reclaim::PressureChoice;
-use uslab::reclaim::sources::{Pressure, Sources, Wanted};
 
 /// Longer than looks are apart, with the clock's coarseness.
 const APART: Duration = Duration::from_millis(550);

@@ -8,7 +8,7 @@
 mod install;
 
 use crate::workspace::{self, Workspace};
-use crate::{balance, deb, dist, golden, musl, results, tidy};
+use crate::{balance, deb, dist, golden, musl, public, results, tidy};
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 use std::io::Write;
@@ -50,6 +50,11 @@ const STEPS: &[Step] = &[
         run: |w| cargo(w, &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], &[]),
     },
     Step { name: "arm64", what: "the library type-checks for arm64", run: arm64 },
+    Step {
+        name: "public",
+        what: "the crate's public items",
+        run: |w| public::run(w, &public::Args::default()),
+    },
     Step { name: "doc", what: "the documentation builds without a warning", run: doc },
     Step {
         name: "release",

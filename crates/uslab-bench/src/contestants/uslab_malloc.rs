@@ -27,7 +27,7 @@ pub fn mode() -> uslab::Mode {
 
 #[inline(never)]
 extern "C" fn malloc(size: usize) -> *mut u8 {
-    uslab::malloc::malloc_for::<uslab::malloc::Program>(size)
+    uslab::internal::entry::malloc_for::<uslab::internal::entry::Program>(size)
 }
 
 /// # Safety

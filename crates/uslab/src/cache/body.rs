@@ -3,12 +3,12 @@
 use super::builder::{CacheBuilder, Flags};
 use super::raw::CreateError;
 use super::{registry, start};
+use crate::counters::{self, layout};
 use crate::os;
 use crate::pages::{self, PAGE_BYTES, Temperature};
 use crate::percpu::{CpuCache, Parts};
 use crate::rseq::Slot;
 use crate::slab::{Geometry, GeometryOptions, Layout, Misuse, NodeMemory, Slabs, report_misuse};
-use crate::stats::{self, layout};
 use core::cell::UnsafeCell;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -143,7 +143,7 @@ impl Core {
         self.cpu.slabs().shrink();
         let id = self.id();
         registry.leave(id);
-        stats::record(id).state.store(layout::STATE_DESTROYED, Relaxed);
+        counters::record(id).state.store(layout::STATE_DESTROYED, Relaxed);
         // SAFETY: under the registry's lock the field is the caller's.
         registry.keep_memory(unsafe { (*self.spare.get()).memory });
     }
@@ -309,11 +309,11 @@ pub(super) fn geometry(
 
 /// Fills in the facts of a record that slabs without a cache share, if that has not been done.
 pub(crate) fn publish_shared(id: u16, name: &str, size: usize, geometry: &Geometry) {
-    if stats::record(id).state.load(Acquire) == layout::STATE_LIVE {
+    if counters::record(id).state.load(Acquire) == layout::STATE_LIVE {
         return;
     }
     let _registry = registry::lock();
-    if stats::record(id).state.load(Acquire) != layout::STATE_LIVE {
+    if counters::record(id).state.load(Acquire) != layout::STATE_LIVE {
         let mut text = [0; layout::NAME_BYTES];
         let len = name.len().min(layout::NAME_BYTES - 1);
         text[..len].copy_from_slice(&name.as_bytes()[..len]);
@@ -323,7 +323,7 @@ pub(crate) fn publish_shared(id: u16, name: &str, size: usize, geometry: &Geomet
 
 /// Fills in the facts of the cache's record.
 fn publish(id: u16, name: &[u8; layout::NAME_BYTES], size: usize, geometry: &Geometry) {
-    let record = stats::record(id);
+    let record = counters::record(id);
     for (place, &byte) in record.name.iter().zip(name) {
         place.store(byte, Relaxed);
     }
@@ -337,5 +337,5 @@ fn publish(id: u16, name: &[u8; layout::NAME_BYTES], size: usize, geometry: &Geo
     counters.iter().for_each(|counter| counter.store(0, Relaxed));
     record.state.store(layout::STATE_LIVE, Release);
     let listed = (u32::from(id) + 1).min(layout::MAX_RECORDS as u32);
-    stats::header().records_used.fetch_max(listed, Relaxed);
+    counters::header().records_used.fetch_max(listed, Relaxed);
 }

@@ -115,6 +115,7 @@ impl<'a> CacheBuilder<'a> {
     /// # Safety
     /// `construct` must not unwind and must not use the cache being built; it is called with fresh
     /// memory of the object's size, and may be called on any thread.
+    #[doc(hidden)]
     pub const unsafe fn raw_constructor(mut self, constructor: Constructor) -> Self {
         self.constructor = Some(constructor);
         self

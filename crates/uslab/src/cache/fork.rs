@@ -10,10 +10,10 @@
 //! bounded by their number, never shared.
 
 use super::{registry, start};
+use crate::counters;
 use crate::os;
 use crate::pages;
 use crate::percpu::{self, sheaf};
-use crate::stats;
 use crate::sync::{Park, only_thread_left};
 
 /// Registers the handlers with the C library.
@@ -62,7 +62,7 @@ extern "C" fn parent() {
 
 extern "C" fn child() {
     // First of all: the figures must not go into the parent's file.
-    stats::publish_in_child();
+    counters::publish_in_child();
     only_thread_left(os::Futex::thread_key);
     undo(true);
 }

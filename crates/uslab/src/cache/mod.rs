@@ -22,7 +22,7 @@ mod fork;
 mod hooks;
 mod prefilled;
 mod raw;
-pub mod registry;
+pub(crate) mod registry;
 pub mod start;
 #[cfg(test)]
 mod tests;
@@ -37,6 +37,6 @@ pub use prefilled::{Prefilled, RawPrefilled};
 pub(crate) use raw::destroy_whole;
 pub use raw::{Busy, CreateError, RawCache, account_all};
 pub use start::mode;
+pub use trim::trim;
 pub(crate) use trim::{has_free_memory, trim_idle, trim_some, will_have_free_memory};
-pub use trim::{release_memory, trim};
 pub use typed::{Cache, CacheBox, ConstructedBox};

@@ -205,7 +205,7 @@ impl RawCache {
 
     /// Empties all sheaves and gives all empty slabs back; says how many bytes of pages that were.
     ///
-    /// The pages go back to the system as the page layer sees fit; see [`crate::release_memory`].
+    /// The pages go back to the system as the page layer sees fit; see [`crate::trim`].
     pub fn shrink(&self) -> usize {
         self.core.cpu.drain_all();
         self.core.cpu.slabs().shrink()
@@ -230,7 +230,8 @@ impl RawCache {
         self.core.usable_bytes()
     }
 
-    /// The cache behind the handle.
+    /// The cache behind the handle; for the C interface and tests.
+    #[doc(hidden)]
     pub fn core(&self) -> &'static Core {
         self.core
     }

@@ -2,12 +2,12 @@
 //!
 //! Nothing here allocates or needs the C library to be initialised: the first call may come from the dynamic loader.
 
+use crate::counters;
 use crate::os::{self, Lock};
 use crate::pages;
 use crate::percpu::{adapt, sheaf};
 use crate::rseq;
 use crate::slab;
-use crate::stats;
 use crate::sync::Rank;
 use core::sync::atomic::{
     AtomicBool, AtomicU8, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
@@ -131,10 +131,10 @@ fn start() -> bool {
     slab::set_abort_on_misuse(misuse.is_none_or(|value| value.as_bytes() != b"report"));
     adapt::init(cpus(), bound.and_then(|value| value.as_number()).map(|bytes| bytes as usize));
     let snapshot_reader = snapshot_reader.and_then(|value| value.as_number());
-    stats::init(snapshot.as_ref().map(|value| value.as_bytes()), snapshot_reader, |header| {
+    counters::init(snapshot.as_ref().map(|value| value.as_bytes()), snapshot_reader, |header| {
         let mode = match rseq::mode() {
-            rseq::Mode::Rseq => stats::layout::MODE_RSEQ,
-            rseq::Mode::Locked => stats::layout::MODE_LOCKED,
+            rseq::Mode::Rseq => counters::layout::MODE_RSEQ,
+            rseq::Mode::Locked => counters::layout::MODE_LOCKED,
         };
         header.mode.store(mode, Relaxed);
         header.mode_reason.store(rseq::reason() as u32, Relaxed);

@@ -67,7 +67,7 @@ fn constructors_run_once_an_object_and_state_survives() {
         assert_eq!(object[0], 3);
         object[1] += 1;
     }
-    let objects = cache.info().unwrap().usable_bytes();
+    let objects = cache.core_if_set_up().unwrap().usable_bytes();
     assert!(RUNS.load(Relaxed) <= 8 * 4096 / objects, "one slab, constructed once");
     assert!(cache.alloc_zeroed().is_none() && cache.insert([0; 8]).is_err());
 }
@@ -189,7 +189,7 @@ fn threads_beyond_cpus_share_a_cache_without_loss() {
         })
         .collect();
     threads.into_iter().for_each(|thread| thread.join().unwrap());
-    let core = CACHE.info().unwrap();
+    let core = CACHE.core_if_set_up().unwrap();
     core.cpu.drain_all();
     assert_eq!(core.live_objects(), 0);
 }

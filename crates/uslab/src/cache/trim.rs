@@ -5,7 +5,7 @@
 //!   sheaves of this CPU, barns    ── trim_some: where they hold much
 //!   empty slabs                   ── trim_some: of each cache in proportion, but its last
 //!   what rested half a second     ── trim_idle
-//!   everything                    ── release_memory
+//!   everything                    ── trim
 //! ```
 //!
 //! What is taken from a cache in use it will ask for again: a slot that is drained costs its thread a slow path and, if the slab went with it, a page fault.
@@ -15,14 +15,19 @@ use crate::pages;
 use crate::percpu::{Drain, Keep, adapt, sheaf};
 use crate::sync::in_flight::Search;
 
-/// Gives free memory of the whole process back to the system, now: all sheaves, empty slabs and free pages. Says how many
-/// bytes went.
-pub fn release_memory() -> usize {
-    trim(0)
-}
-
-/// [`release_memory`], but up to about `kept_bytes` of free memory stay with the process, as free
-/// pages. Says how many bytes went.
+/// Gives free memory of the whole process back to the system, now: flushes all sheaves, shrinks all
+/// caches and purges all pages. About `kept_bytes` of it stay with the process, as free pages. Returns
+/// the bytes that went.
+///
+/// Caches that are in use fetch what they need again, at the price of a page fault for each page:
+/// for programs that go idle, or change their phase. Blocks for the system calls, and while other
+/// threads create or destroy caches. It calls no shrinker; see [`crate::reclaim()`]. Not for signal
+/// handlers.
+///
+/// ```
+/// let gone_bytes = uslab::trim(0);
+/// assert_eq!(gone_bytes % 4096, 0);
+/// ```
 pub fn trim(kept_bytes: usize) -> usize {
     if !start::is_ready() {
         return 0;
@@ -74,7 +79,7 @@ pub(crate) fn trim_some(bytes: usize) {
 const ENOUGH_PART: usize = 16;
 const ENOUGH_BYTES: usize = 64 << 10;
 
-/// Whether [`release_memory`] would find anything. Takes no lock.
+/// Whether [`trim`] would find anything. Takes no lock.
 pub(crate) fn has_free_memory() -> bool {
     pages::has_free_memory() || registry::any(|core| core.cpu.has_free())
 }

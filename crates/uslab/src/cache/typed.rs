@@ -77,7 +77,7 @@ impl<T> Cache<T> {
         Some(core)
     }
 
-    fn core_if_set_up(&self) -> Option<&'static Core> {
+    pub(crate) fn core_if_set_up(&self) -> Option<&'static Core> {
         // SAFETY: null or a core, which lives at its address for ever.
         unsafe { self.core.load(Acquire).as_ref() }
     }
@@ -239,11 +239,6 @@ impl<T> Cache<T> {
         let result = self.core_if_set_up().map_or(Ok(()), raw::destroy);
         let this = core::mem::ManuallyDrop::new(self);
         result.map_err(|busy| (core::mem::ManuallyDrop::into_inner(this), busy))
-    }
-
-    /// The cache behind the handle, if it was ever used.
-    pub fn info(&self) -> Option<&'static Core> {
-        self.core_if_set_up()
     }
 }
 

@@ -1,7 +1,7 @@
 //! The `Allocator` trait of allocator-api2 for heaps and caches, behind the feature of that name.
 #![cfg(feature = "allocator-api2")]
 
-use super::Heap;
+use super::heap::Heap;
 use crate::cache::RawCache;
 use allocator_api2::alloc::{AllocError, Allocator, Layout};
 use core::ptr::NonNull;

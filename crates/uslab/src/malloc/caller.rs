@@ -7,7 +7,8 @@
 //! caller's own function, which finds out. Must never: ask on the fast path.
 
 use super::classes::{Class, MAX_SMALL_BYTES};
-use super::{ALIGN, free, large, out_of_memory, small};
+use super::entry::{ALIGN, free, out_of_memory};
+use super::{large, small};
 use crate::cache::start;
 use crate::rseq;
 use core::ptr;
@@ -16,13 +17,13 @@ use core::ptr;
 /// function is the end of a slow path, and says to the one of [`serve`], [`serve_zeroed`] and
 /// [`serve_resized`] whether that is the program.
 pub trait Caller {
-    /// The end of [`super::malloc_for`]: [`serve`], or [`serve_program`].
+    /// The end of [`super::entry::malloc_for`]: [`serve`], or [`serve_program`].
     extern "C" fn serve(size: usize) -> *mut u8;
 
-    /// The end of [`super::zeroed_for`].
+    /// The end of [`super::entry::zeroed_for`].
     extern "C" fn serve_zeroed(size: usize) -> *mut u8;
 
-    /// The end of [`super::realloc_for`].
+    /// The end of [`super::entry::realloc_for`].
     ///
     /// # Safety
     /// As [`serve_resized`].
@@ -106,7 +107,7 @@ fn serve_for(size: usize, is_program: impl FnOnce() -> bool) -> *mut u8 {
     if is_program() { serve_program(size) } else { serve(size) }
 }
 
-/// [`super::zeroed_for`] where the fast path has nothing. `is_program` returns whether the
+/// [`super::entry::zeroed_for`] where the fast path has nothing. `is_program` returns whether the
 /// background thread may be started: the caller is the program.
 #[inline]
 pub fn serve_zeroed(size: usize, is_program: impl FnOnce() -> bool) -> *mut u8 {
@@ -129,11 +130,11 @@ pub fn serve_zeroed(size: usize, is_program: impl FnOnce() -> bool) -> *mut u8 {
     object
 }
 
-/// [`super::realloc_for`] of an object of `old` bytes that cannot simply stay as it is;
+/// [`super::entry::realloc_for`] of an object of `old` bytes that cannot simply stay as it is;
 /// `is_program` as in [`serve_zeroed`].
 ///
 /// # Safety
-/// As [`super::realloc`]; `old` must be what may be used at `pointer`, which must not be null.
+/// As [`super::entry::realloc`]; `old` must be what may be used at `pointer`, which must not be null.
 #[inline]
 pub unsafe fn serve_resized(
     pointer: *mut u8,

@@ -1,6 +1,7 @@
 //! `Uslab`: the allocator for Rust programs.
 
 use super::classes::Class;
+use super::entry;
 use core::alloc::{GlobalAlloc, Layout};
 
 /// The general allocator as Rust's global one.
@@ -21,7 +22,7 @@ unsafe impl GlobalAlloc for Uslab {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if layout.align() <= super::ALIGN {
-            return super::malloc_for::<super::Program>(layout.size());
+            return entry::malloc_for::<entry::Program>(layout.size());
         }
         super::aligned_alloc(layout.align(), layout.size())
     }
@@ -35,7 +36,7 @@ unsafe impl GlobalAlloc for Uslab {
     #[inline]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         if layout.align() <= super::ALIGN {
-            return super::zeroed_for::<super::Program>(layout.size());
+            return entry::zeroed_for::<entry::Program>(layout.size());
         }
         let object = super::aligned_alloc(layout.align(), layout.size());
         if !object.is_null() {
@@ -53,7 +54,7 @@ unsafe impl GlobalAlloc for Uslab {
         }
         if old.is_none() && layout.align() <= super::ALIGN {
             // SAFETY: the caller's promise.
-            return unsafe { super::realloc_for::<super::Program>(pointer, size) };
+            return unsafe { entry::realloc_for::<entry::Program>(pointer, size) };
         }
         // SAFETY: the caller promises a valid layout for the new size.
         let new = unsafe { self.alloc(Layout::from_size_align_unchecked(size, layout.align())) };

@@ -5,11 +5,11 @@
 
 use crate::cache::registry::LARGE_ID;
 use crate::cache::start;
+use crate::counters;
 use crate::os;
 use crate::pages::{self, CHUNK_PAGES, PAGE_BYTES, PAGE_SHIFT, PageIndex, Temperature};
 use crate::rseq::Owner;
 use crate::slab::{Misuse, report_misuse};
-use crate::stats;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// From this size on moving pages beats copying bytes: a remap costs about as much as copying a few
@@ -86,18 +86,18 @@ pub(super) fn alloc_with(size: usize, align: usize, reclaim: Reclaim) -> Option<
     head.prev.store(NO_PAGE, Relaxed);
     head.heap.store(0, Relaxed);
     pages::set_owner(run.first, 1, OWNER);
-    let header = stats::header();
+    let header = counters::header();
     header.large_allocs.fetch_add(1, Relaxed);
     count_object(1, count as i64);
     Some((pages::address_of(run.first), run.zeroed))
 }
 
 fn count_object(objects: i64, pages: i64) {
-    let header = stats::header();
+    let header = counters::header();
     header.large_objects.fetch_add(objects as u64, Relaxed);
     header.large_bytes.fetch_add((pages * PAGE_BYTES as i64) as u64, Relaxed);
     if pages > 0 {
-        stats::peak::note_large();
+        counters::peak::note_large();
     }
 }
 
@@ -118,7 +118,7 @@ pub(super) fn free(page: PageIndex, pointer: *mut u8) {
     let count = head(page).pages.load(Relaxed) as usize;
     count_object(-1, -(count as i64));
     pages::free(page, count, Temperature::Cold);
-    stats::peak::note_system();
+    counters::peak::note_system();
 }
 
 /// Gives the object `size` bytes where it is, if it can: gives pages back, or takes free ones
@@ -138,7 +138,7 @@ pub(super) fn resize(pointer: *mut u8, size: usize) -> bool {
         head(page).pages.store(want as u32, Relaxed);
     }
     count_object(0, want as i64 - have as i64);
-    stats::peak::note_system();
+    counters::peak::note_system();
     true
 }
 

@@ -1,8 +1,10 @@
 //! Tests of this layer, one behaviour each; programs of many steps are in `tests/properties/`.
 
-use super::classes::CLASSES;
 use super::classes::MAX_SMALL_BYTES;
-use super::*;
+use super::classes::{CLASSES, Class};
+use super::entry::*;
+use super::heap::Heap;
+use crate::os;
 use core::slice;
 
 extern crate std;

@@ -10,7 +10,7 @@ use super::layout::{BOOT_BELOW, CHUNKS_BELOW, DESCRIPTORS_BELOW, Entry, MAP_BYTE
 use super::{CHUNK_BYTES, CHUNK_PAGES, DESCRIPTOR_BYTES, PAGE_BYTES, PAGE_SHIFT};
 use crate::os::memory::{self, Placed};
 use crate::rseq::{Owner, Slot};
-use crate::{os, stats};
+use crate::{counters, os};
 use core::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed,
     Ordering::Release, fence,
@@ -69,7 +69,7 @@ pub fn init() -> bool {
     let Some((base, range_bytes)) = choose((&raw const ARENA).addr()) else { return false };
     ARENA.base.store(base, Relaxed);
     ARENA.range_bytes.store(range_bytes, Release);
-    stats::header().reserved_bytes.store(range_bytes as u64, Relaxed);
+    counters::header().reserved_bytes.store(range_bytes as u64, Relaxed);
     true
 }
 
@@ -159,7 +159,7 @@ fn commit(first: usize, count: usize) -> Placed {
     ARENA.committed_bytes.store(end * CHUNK_BYTES, Release);
     // An upper bound: descriptors of pages that were never used stay untouched.
     let bytes = end * (CHUNK_PAGES * (DESCRIPTOR_BYTES + size_of::<Owner>()) + size_of::<Entry>());
-    stats::header().metadata_bytes.store(bytes as u64 + super::boot::used_bytes() as u64, Relaxed);
+    counters::header().metadata_bytes.store(bytes as u64 + super::boot::used_bytes() as u64, Relaxed);
     Placed::Mapped
 }
 
@@ -170,7 +170,7 @@ fn address_of_chunk(index: usize) -> usize {
 fn count_mapped(change: impl Fn(usize, usize) -> usize, count: usize) {
     let mapped_bytes = change(ARENA.mapped_bytes.load(Relaxed), count * CHUNK_BYTES);
     ARENA.mapped_bytes.store(mapped_bytes, Relaxed);
-    stats::header().committed_bytes.store(mapped_bytes as u64, Relaxed);
+    counters::header().committed_bytes.store(mapped_bytes as u64, Relaxed);
 }
 
 /// Maps `count` chunks from `first` on, of which none is mapped. They read as zero. Under the

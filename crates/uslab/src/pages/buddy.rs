@@ -15,9 +15,9 @@ use super::arena::{self, PageIndex};
 use super::chunk::{self, Chunk, MAX_ORDER, NONE};
 use super::purge::Locked;
 use super::{CHUNK_BYTES, CHUNK_PAGES, PAGE_BYTES, Run, boot};
+use crate::counters;
 use crate::os::memory::Placed;
 use crate::os::{self, Guard, Lock};
-use crate::stats;
 use crate::sync::{CachePadded, Rank};
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -111,7 +111,7 @@ pub fn is_beyond_soft() -> bool {
 /// Bytes of pages in use and of free ones with memory behind them: what limits count. Takes no
 /// lock.
 pub fn held_bytes() -> usize {
-    let header = stats::header();
+    let header = counters::header();
     (header.used_bytes.load(Relaxed) + header.dirty_bytes.load(Relaxed)) as usize
 }
 
@@ -462,7 +462,7 @@ impl Buddy {
     }
 
     pub fn publish(&self) {
-        let header = stats::header();
+        let header = counters::header();
         header.used_bytes.store((self.used_pages * PAGE_BYTES) as u64, Relaxed);
         header.dirty_bytes.store((self.dirty_pages * PAGE_BYTES) as u64, Relaxed);
     }

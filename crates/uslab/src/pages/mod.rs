@@ -44,8 +44,10 @@ pub use arena::{
 };
 pub use buddy::{has_soft_limit, held_bytes, is_beyond_soft, set_limits, soft_limit_bytes};
 pub use cpu_pages::{alloc, extend, free, free_zeroed, init as init_cpu_lists, is_possible};
+#[cfg(test)]
+pub use purge::purge_all;
 pub use purge::{
-    Scattered, has_free_memory, purge_all, purge_all_beyond, purge_excess, purge_rested, purge_some, rested,
+    Scattered, has_free_memory, purge_all_beyond, purge_excess, purge_rested, purge_some, rested,
 };
 
 /// Bytes of a page of this layer.

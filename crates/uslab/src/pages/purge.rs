@@ -24,7 +24,7 @@ use super::arena::{self, PageIndex};
 use super::chunk::{Chunk, Map, for_each_run};
 use super::{CHUNK_PAGES, PAGE_BYTES, buddy};
 use crate::sync::in_flight::InFlight;
-use crate::{os, stats};
+use crate::{counters, os};
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// Dirty pages that are kept whatever happens: 512 KiB.
@@ -215,7 +215,7 @@ fn purge_groups(target_bytes: usize, least_pages: usize, locked: Locked) -> usiz
             break;
         }
     }
-    stats::header().purged_bytes.fetch_add(purged as u64, Relaxed);
+    counters::header().purged_bytes.fetch_add(purged as u64, Relaxed);
     purged
 }
 
@@ -259,9 +259,9 @@ pub fn purge_rested(rested: bool) -> usize {
     purged
 }
 
-/// Whether [`purge_all`] would find anything. Takes no lock.
+/// Whether [`purge_all_beyond`] would find anything. Takes no lock.
 pub fn has_free_memory() -> bool {
-    let header = stats::header();
+    let header = counters::header();
     let is_free_mapped = || header.committed_bytes.load(Relaxed) > header.used_bytes.load(Relaxed);
     header.dirty_bytes.load(Relaxed) > 0
         || super::cpu_pages::runs() > 0
@@ -283,7 +283,7 @@ pub enum Scattered {
 /// Each system call interrupts every CPU that runs a thread of the process. So what lies together
 /// goes first.
 pub fn purge_some(bytes: usize, scattered: Scattered) -> usize {
-    let dirty_bytes = stats::header().dirty_bytes.load(Relaxed) as usize;
+    let dirty_bytes = counters::header().dirty_bytes.load(Relaxed) as usize;
     if dirty_bytes == 0 {
         return 0;
     }
@@ -295,6 +295,7 @@ pub fn purge_some(bytes: usize, scattered: Scattered) -> usize {
 
 /// Empties the CPU page lists and purges everything that is free, locked or not; says how many
 /// bytes went back.
+#[cfg(test)]
 pub fn purge_all() -> usize {
     purge_all_beyond(0)
 }

@@ -24,8 +24,8 @@
 
 use super::sheaf::{SIZES, Size};
 use super::{CpuCache, Drain, Keep};
+use crate::counters;
 use crate::os::{self, Lock};
-use crate::stats;
 use crate::sync::{CachePadded, Rank};
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -64,7 +64,7 @@ pub fn bound_bytes() -> usize {
     match CHOSEN.load(Relaxed) {
         FOLLOWS if os::clock::coarse_ms() < PRESSED_UNTIL_MS.load(Relaxed) => FLOOR_BYTES,
         FOLLOWS => {
-            let header = stats::header();
+            let header = counters::header();
             let slabs = header.used_bytes.load(Relaxed).saturating_sub(header.large_bytes.load(Relaxed));
             FLOOR_BYTES.max(slabs as usize / HEAP_PART / CPUS.load(Relaxed))
         }

@@ -10,10 +10,10 @@ use super::adapt::{self, Adapt, Miss};
 use super::barn::Barn;
 use super::drain::Keep;
 use super::sheaf::{self, Owned};
+use crate::counters;
 use crate::os;
 use crate::rseq::{Exchanged, Mode, Owner, Sheaf, Slot, Which, dummy, is_dummy, mode};
 use crate::slab::{Misuse, Slabs, report_misuse};
-use crate::stats;
 use core::sync::atomic::Ordering::Relaxed;
 
 /// Objects that one call moves between a sheaf and the slabs, at most: a large sheaf filled or
@@ -174,7 +174,7 @@ impl CpuCache {
 
     pub(super) fn publish_capacity(&self) {
         let capacity = if self.caching { self.capacity() } else { 0 };
-        stats::record(self.slabs.id()).sheaf_capacity.store(capacity as u32, Relaxed);
+        counters::record(self.slabs.id()).sheaf_capacity.store(capacity as u32, Relaxed);
     }
 
     /// Fills all of `out`; false, with nothing taken, if memory is used up. The fast path has been
@@ -186,7 +186,7 @@ impl CpuCache {
     pub fn alloc_slow(&self, out: &mut [*mut u8]) -> bool {
         let _errno = os::errno::Preserved::new();
         os::sleep::note_activity();
-        stats::record(self.slabs.id()).alloc_slow.fetch_add(1, Relaxed);
+        counters::record(self.slabs.id()).alloc_slow.fetch_add(1, Relaxed);
         let mut got = 0;
         while got < out.len() {
             let rest = &mut out[got..];
@@ -215,7 +215,7 @@ impl CpuCache {
     pub unsafe fn free_slow(&self, objects: &[*mut u8]) {
         let _errno = os::errno::Preserved::new();
         os::sleep::note_activity();
-        stats::record(self.slabs.id()).free_slow.fetch_add(1, Relaxed);
+        counters::record(self.slabs.id()).free_slow.fetch_add(1, Relaxed);
         let mut rest = objects;
         while !rest.is_empty() {
             // SAFETY: the caller's promise, for each part.
@@ -323,7 +323,7 @@ impl CpuCache {
                 }
             }
             sheaf.set_count(0);
-            stats::record(self.slabs.id()).flushes.fetch_add(1, Relaxed);
+            counters::record(self.slabs.id()).flushes.fetch_add(1, Relaxed);
         }
         // SAFETY: empty, owned, and not the dummy, which never gets into anybody's hand.
         unsafe { sheaf::free(sheaf.0) };
@@ -336,7 +336,7 @@ impl CpuCache {
 
     /// A sheaf with `n` objects went to the barn.
     fn count_barn_objects(&self, n: usize) {
-        stats::record(self.slabs.id()).sheaf_free.fetch_add(n as i64, Relaxed);
+        counters::record(self.slabs.id()).sheaf_free.fetch_add(n as i64, Relaxed);
     }
 
     /// A sheaf of the present size: `have` if it is one (null for none), otherwise a new, empty
@@ -390,7 +390,7 @@ impl CpuCache {
                         self.flush_and_free(&mut Owned(spare), Keep::Target);
                     }
                     let n = Owned(full).count() as i64;
-                    stats::record(self.slabs.id()).sheaf_free.fetch_sub(n, Relaxed);
+                    counters::record(self.slabs.id()).sheaf_free.fetch_sub(n, Relaxed);
                     Owned(full)
                 }
                 None => match self.fill_from_slabs(spare, node, out) {
@@ -407,7 +407,7 @@ impl CpuCache {
     /// Fills an empty sheaf from the slabs, or serves `out` directly if it would take all of that,
     /// or if there is no sheaf.
     fn fill_from_slabs(&self, have: *mut Sheaf, node: usize, out: &mut [*mut u8]) -> Filled {
-        stats::record(self.slabs.id()).refills.fetch_add(1, Relaxed);
+        counters::record(self.slabs.id()).refills.fetch_add(1, Relaxed);
         if out.len() >= self.capacity() {
             if !have.is_null() {
                 self.put_in_barn(have, node);
@@ -450,7 +450,7 @@ impl CpuCache {
         // were given, and them alone.
         let left = unsafe { self.slabs.free_last(&full.objects()[rest..]) };
         full.set_count(rest + left);
-        stats::record(self.slabs.id()).flushes.fetch_add(1, Relaxed);
+        counters::record(self.slabs.id()).flushes.fetch_add(1, Relaxed);
         spare
     }
 
@@ -510,12 +510,12 @@ impl CpuCache {
         // that it comes off again.
         let now = held(slot) as u32;
         let before = slot.counted.swap(now, Relaxed);
-        stats::record(self.slabs.id()).sheaf_free.fetch_add(i64::from(now) - i64::from(before), Relaxed);
+        counters::record(self.slabs.id()).sheaf_free.fetch_add(i64::from(now) - i64::from(before), Relaxed);
     }
 
     /// Whether a drain and a shrink would find anything. Takes no lock; close, as all counters are.
     pub fn has_free(&self) -> bool {
-        let record = stats::record(self.slabs.id());
+        let record = counters::record(self.slabs.id());
         record.empty_slabs.load(Relaxed) > 0
             || record.sheaf_free.load(Relaxed) > 0
             || self.slots().iter().any(|slot| held(slot) > 0)

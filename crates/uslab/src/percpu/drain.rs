@@ -23,10 +23,10 @@ use super::CpuCache;
 use super::access::Access;
 use super::cpu_cache::{Server, held};
 use super::sheaf::{self, Owned};
+use crate::counters::{self, layout::REASON_NO_MEMBARRIER};
 use crate::os;
 use crate::rseq::locked::LockedSlot;
 use crate::rseq::{Cpu, Exchanged, GATE, Mode, Sheaf, Slot, Which, dummy, is_dummy, mode};
-use crate::stats::{self, layout::REASON_NO_MEMBARRIER};
 use crate::sync::in_flight::InFlight;
 use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release, SeqCst};
 
@@ -180,7 +180,7 @@ impl<'a> Drain<'a> {
                 Some(slot) if !is_private => put_back(cache, slot, sheaf),
                 _ => {
                     cache.flush_and_free(&mut Owned(sheaf), self.keep);
-                    stats::record(cache.slabs().id()).drains.fetch_add(1, Relaxed);
+                    counters::record(cache.slabs().id()).drains.fetch_add(1, Relaxed);
                 }
             }
         }
@@ -201,7 +201,7 @@ fn put_back(cache: &CpuCache, slot: &Slot, sheaf: *mut Sheaf) {
 
 /// Barriers are refused: the figures say so from now on.
 fn note_refusal() {
-    stats::header().mode_reason.store(REASON_NO_MEMBARRIER, Relaxed);
+    counters::header().mode_reason.store(REASON_NO_MEMBARRIER, Relaxed);
 }
 
 /// Whether there is nothing in a slot, and nothing counted.
@@ -258,7 +258,7 @@ impl CpuCache {
             for sheaf in sheaves.into_iter().filter(|&sheaf| !is_dummy(sheaf)) {
                 freed += Owned(sheaf).count();
                 self.flush_and_free(&mut Owned(sheaf), Keep::Target);
-                stats::record(self.slabs().id()).drains.fetch_add(1, Relaxed);
+                counters::record(self.slabs().id()).drains.fetch_add(1, Relaxed);
             }
         }
         let fulls: usize = self.barns().iter().map(|barn| barn.fulls()).sum();
@@ -281,7 +281,7 @@ impl CpuCache {
             let _in_flight = (barn.fulls() > 0).then(InFlight::begin);
             while let Some(sheaf) = barn.take_any() {
                 let n = Owned(sheaf).count();
-                stats::record(self.slabs().id()).sheaf_free.fetch_sub(n as i64, Relaxed);
+                counters::record(self.slabs().id()).sheaf_free.fetch_sub(n as i64, Relaxed);
                 self.flush_and_free(&mut Owned(sheaf), Keep::Target);
                 freed += n;
             }

@@ -15,8 +15,8 @@ use super::CpuCache;
 use super::adapt;
 use super::drain::{Drain, Keep};
 use super::sheaf::Owned;
+use crate::counters;
 use crate::rseq::{Slot, Which, is_dummy};
-use crate::stats;
 use crate::sync::in_flight::InFlight;
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -45,7 +45,7 @@ impl CpuCache {
             while let Some(sheaf) = barn.take_unused() {
                 used = true;
                 let mut sheaf = Owned(sheaf);
-                stats::record(self.slabs().id()).sheaf_free.fetch_sub(sheaf.count() as i64, Relaxed);
+                counters::record(self.slabs().id()).sheaf_free.fetch_sub(sheaf.count() as i64, Relaxed);
                 self.flush_and_free(&mut sheaf, Keep::Pages);
             }
             used |= barn.begin_period();

@@ -36,7 +36,6 @@ pub mod sheaf;
 #[cfg(test)]
 mod tests;
 
-pub use barn::Barn;
 pub use cpu_cache::{CpuCache, Parts};
 pub use drain::{Drain, Keep, free_private};
 pub use fork::{begin_fork, end_fork, hide_slots, show_slots};

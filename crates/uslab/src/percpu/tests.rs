@@ -1,12 +1,13 @@
 //! Tests of this layer: CPU caches of their own. Which CPU a test runs on changes as it pleases, unless the test stays.
 
+use super::barn::Barn;
 use super::sheaf::Size;
 use super::*;
+use crate::counters::{self, layout::MAX_RECORDS, layout::Record};
 use crate::os;
 use crate::pages::{Temperature, boot};
 use crate::rseq;
 use crate::slab::{Geometry, GeometryOptions, Layout, NodeMemory, Slabs};
-use crate::stats::{self, layout::MAX_RECORDS, layout::Record};
 use core::sync::atomic::{AtomicU16, Ordering::Relaxed};
 
 mod refused;
@@ -43,7 +44,7 @@ fn cache(bytes: usize, sheaf_capacity: usize) -> (&'static CpuCache, &'static Re
         let parts = Parts { barns, cpus, nodes: 1, sheaf_capacity, caching: true };
         let cache: &CpuCache = Box::leak(Box::new(CpuCache::new(slabs, parts)));
         cache.enter();
-        (cache, stats::record(id))
+        (cache, counters::record(id))
     }
 }
 

@@ -18,6 +18,7 @@
 
 #[cfg(feature = "std")]
 pub mod adaptors;
+#[doc(hidden)]
 pub mod balance;
 mod budget;
 #[cfg(feature = "std")]

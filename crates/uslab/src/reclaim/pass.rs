@@ -5,7 +5,7 @@ use super::registry::{self, Entry, Outcome, Visit};
 use super::shrinker::ShrinkControl;
 use crate::pages::{self, Scattered};
 use crate::sync::{CachePadded, in_flight};
-use crate::{cache, os, stats};
+use crate::{cache, counters, os};
 use core::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 /// A shrinker that has taken this long in a pass is left until the next: one that is slow holds up the others no longer.
@@ -57,8 +57,8 @@ pub(super) fn run(bytes: usize, mut goal: Goal) -> Progress {
     let purged_before = purged_bytes();
     // What programs hold, or, where what entries bring corrects it, simply what is used: adding the other up takes lines from everybody's slow path.
     let used_before = match goal {
-        Goal::Estimate => stats::usage().allocated_bytes,
-        Goal::Given | Goal::Until(_) => stats::header().used_bytes.load(Relaxed) as usize,
+        Goal::Estimate => counters::usage().allocated_bytes,
+        Goal::Given | Goal::Until(_) => counters::header().used_bytes.load(Relaxed) as usize,
     };
     let given = || purged_bytes().wrapping_sub(purged_before) as usize;
     let mut scattered = match goal {
@@ -155,7 +155,7 @@ pub(super) fn run(bytes: usize, mut goal: Goal) -> Progress {
 const MAX_WAITS: u32 = 250;
 
 fn purged_bytes() -> u64 {
-    stats::header().purged_bytes.load(Relaxed)
+    counters::header().purged_bytes.load(Relaxed)
 }
 
 /// About what stays in this CPU's sheaves, page lists and scattered pages of what entries bring.
@@ -341,7 +341,7 @@ fn trim_all(wait: bool) {
         // What a drain has in hand comes to slabs.
         wait_for_in_flight();
     }
-    cache::release_memory();
+    cache::trim(0);
     if wait {
         // What a purge has in hand comes to pages.
         wait_for_in_flight();

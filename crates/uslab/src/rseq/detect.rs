@@ -23,7 +23,7 @@ impl fmt::Display for Mode {
     }
 }
 
-/// Why a process runs locked; the numbers are those of the snapshot (`stats::layout::REASON_*`).
+/// Why a process runs locked; the numbers are those of the snapshot (`counters::layout::REASON_*`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Reason {

@@ -71,7 +71,7 @@ mod tests;
 pub use arch::{ABORTS, INJECT_TURNS};
 pub use arch::{exchange, pop, pop_bulk, push, push_bulk, push_tested};
 pub use cpu::Cpu;
-pub use detect::{Mode, Reason, init, mode, reason};
+pub use detect::{Mode, init, mode, reason};
 pub use layout::{
     MAX_CPUS, Owner, PLAIN_OWNERS, SHEAF_HEADER_BYTES, Sheaf, Slot, StartTest, Which, dummy, dummy_slots,
     is_dummy,

@@ -6,9 +6,9 @@ use super::misuse::{Misuse, classify, report_misuse};
 use super::node::{Guarded, Node, NodeMemory};
 use super::one::Slab;
 use super::words;
+use crate::counters::{self, layout::Record};
 use crate::pages::{self, PageIndex, Temperature};
 use crate::rseq::Owner;
-use crate::stats::{self, layout::Record};
 use crate::sync::{CachePadded, prefetch_for_write};
 use core::sync::atomic::{
     AtomicI64, AtomicUsize,
@@ -135,7 +135,7 @@ impl Slabs {
     }
 
     fn record(&self) -> &'static Record {
-        stats::record(self.id)
+        counters::record(self.id)
     }
 
     pub(super) fn nodes(&self) -> &[Node] {
@@ -203,7 +203,7 @@ impl Slabs {
 
         self.taken.fetch_add(taken as i64, Relaxed);
         self.count_slab(1);
-        stats::peak::note_system();
+        counters::peak::note_system();
         let mut lists = self.nodes()[node].lock();
         let most = if self.is_shared { 0 } else { MAX_KEPT_BYTES / self.slab_bytes() };
         lists.note_grow(most as u32);

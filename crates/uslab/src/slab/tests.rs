@@ -1,10 +1,10 @@
 //! Tests of this layer: slabs of their own, without CPU caches in front.
 
 use super::*;
+use crate::counters::layout::{MAX_RECORDS, Record};
 use crate::pages::{PAGE_BYTES, Temperature};
 use crate::rseq::{Owner, Slot, dummy};
-use crate::stats::layout::{MAX_RECORDS, Record};
-use crate::{os, stats};
+use crate::{counters, os};
 use core::sync::atomic::{AtomicU16, Ordering::Relaxed};
 
 extern crate std;
@@ -38,7 +38,7 @@ fn slabs_locked_by(
         let owner = Owner::of_slots(slots.as_ptr().cast_mut());
         Slabs::new(owner, "test", geometry, Temperature::Hot, constructor, memory)
     };
-    (Box::leak(Box::new(slabs)), stats::record(id))
+    (Box::leak(Box::new(slabs)), counters::record(id))
 }
 
 fn take(slabs: &Slabs, n: usize) -> Vec<*mut u8> {

@@ -31,7 +31,7 @@ pub fn take(word: &AtomicU64, wanted: usize) -> u64 {
     word.fetch_and(!mask, Acquire) & mask
 }
 
-/// After [`give`]: adds to the count; returns the count before.
+/// After [`free`]: adds to the count; returns the count before.
 ///
 /// Release and acquire: who sees the count sees the bits, and the giver that completes a slab sees all that was done to it.
 #[inline]

@@ -16,7 +16,8 @@ pub enum Rank {
     Init,
     /// Creation and destruction of caches.
     Registry,
-    /// A CPU slot of one cache, in locked mode.
+    /// A CPU slot of one cache, in locked mode: a word in the slot, whose order is not checked.
+    #[allow(dead_code, reason = "a place in the order")]
     Slot,
     /// The list of caches that adapt their capacity.
     Adapt,

@@ -7,12 +7,14 @@
 use super::ledger::Ledger;
 use super::{explore, mistake_in};
 use loom::cell::UnsafeCell;
-use loom::sync::atomic::{AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, fence};
+use loom::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use loom::sync::atomic::{AtomicUsize, fence};
 use loom::sync::{Arc, Mutex};
 use loom::thread;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use uslab::slab::words;
-use uslab::sync::atomic::{AtomicI32, AtomicU64};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::SeqCst;
+use uslab::internal::atomic::{AtomicI32, AtomicU64};
+use uslab::internal::words;
 
 const OBJECTS: usize = 3;
 const ALL: u64 = (1 << OBJECTS) - 1;

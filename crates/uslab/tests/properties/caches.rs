@@ -6,8 +6,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use std::cell::Cell;
 use std::ptr::{self, NonNull};
-use uslab::cache::start;
-use uslab::slab::Constructor;
+use uslab::internal::{Constructor, start};
 use uslab::{Cache, CacheBox, CacheBuilder, CreateError, Flags, RawCache};
 
 /// What a constructor leaves in each byte of an object.
@@ -204,7 +203,7 @@ impl Run {
                 self.cache().shrink();
             }
             Step::ReleaseMemory => {
-                uslab::release_memory();
+                uslab::trim(0);
             }
             Step::Destroy => self.try_destroy(),
         }

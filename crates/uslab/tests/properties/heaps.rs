@@ -83,7 +83,7 @@ impl Heaps {
                 self.heaps[heap] = Heap::new().expect("a heap can be made");
             }
             HeapStep::ReleaseMemory => {
-                uslab::release_memory();
+                uslab::trim(0);
             }
         }
     }

@@ -6,13 +6,11 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use std::collections::HashMap;
 use std::ptr;
-use uslab::malloc::classes::{CLASSES, Class, MAX_SMALL_BYTES};
+use uslab::internal::{CHUNK_BYTES, CLASSES, Class, MAX_SMALL_BYTES, PAGE_BYTES, errno};
 use uslab::malloc::{
     ALIGN, aligned_alloc, calloc, free, free_aligned_sized, free_bulk, free_sized, malloc, malloc_bulk,
     realloc, usable_size, zeroed,
 };
-use uslab::os::errno;
-use uslab::pages::{CHUNK_BYTES, PAGE_BYTES};
 
 const MIB: usize = 1 << 20;
 
@@ -177,7 +175,7 @@ impl Run {
                 unsafe { free_bulk(&given) };
             }
             Step::ReleaseMemory => {
-                uslab::release_memory();
+                uslab::trim(0);
             }
         }
     }

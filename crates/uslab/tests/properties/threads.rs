@@ -8,7 +8,8 @@ use super::cases;
 use super::oracle::Object;
 use proptest::prelude::*;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use uslab::malloc::{free, free_bulk, free_sized, malloc, malloc_bulk, realloc, usable_size, zeroed};
@@ -245,7 +246,7 @@ fn program(seed: u64, sent_percent: u64, steps: usize) {
                     cache.shrink();
                 });
                 world.typed.shrink();
-                uslab::release_memory();
+                uslab::trim(0);
                 thread::yield_now();
             }
         });

@@ -3,7 +3,8 @@
 use super::machine;
 use super::random::Random;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::{Duration, Instant};
 
 /// Which disturbances there are.
@@ -133,7 +134,7 @@ fn pause(random: &mut Random, most_us: usize) {
 /// How often sequences were aborted so far; 0 in builds that do not count.
 pub fn aborts() -> u64 {
     #[cfg(all(uslab_inject, target_arch = "x86_64"))]
-    return uslab::rseq::ABORTS.load(Relaxed);
+    return uslab::internal::ABORTS.load(Relaxed);
     #[cfg(not(all(uslab_inject, target_arch = "x86_64")))]
     0
 }
@@ -141,5 +142,5 @@ pub fn aborts() -> u64 {
 /// Lets each sequence make so many turns before it commits, in builds that can.
 pub fn stretch_sequences(_turns: u32) {
     #[cfg(all(uslab_inject, target_arch = "x86_64"))]
-    uslab::rseq::INJECT_TURNS.store(_turns, Relaxed);
+    uslab::internal::INJECT_TURNS.store(_turns, Relaxed);
 }

@@ -6,9 +6,10 @@
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
+use uslab::internal::sources::{Environment, Sources, Variable};
 use uslab::reclaim::PressureChoice;
-use uslab::reclaim::sources::{Environment, Sources, Variable};
 
 /// What is asked of a PSI file.
 pub const TRIGGER: &[u8] = b"some 150000 2000000\0";

@@ -1,7 +1,7 @@
 //! The simulation of three caches under pressure, beside all static splits of the same memory: `balance.rs` judges what comes out,
 //! `examples/balance_curves.rs` hands it to `cargo xtask balance`, which draws it.
 //!
-//! The memory holds a fifth of what the caches want. They shrink by the shares of `uslab::reclaim::balance`, with seeks in proportion to
+//! The memory holds a fifth of what the caches want. They shrink by the shares of `uslab::internal::balance`, with seeks in proportion to
 //! the costs. In a static split each cache is an LRU of fixed size, whose misses follow exactly from the reuse distances of the trace.
 //!
 //! Must never: depend on time or on the machine.

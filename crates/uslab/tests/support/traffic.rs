@@ -7,7 +7,7 @@
 //! limit, and compares with the simulation. It must never depend on time or on the machine.
 
 use std::collections::{BTreeMap, HashMap};
-use uslab::reclaim::balance::{LIGHTEST, Owed, Weight};
+use uslab::internal::balance::{LIGHTEST, Owed, Weight};
 
 /// What making an entry of each cache costs.
 pub const COSTS: [u64; 3] = [1, 10, 100];
@@ -108,7 +108,7 @@ pub struct Tally {
 }
 
 /// Caches that share `memory`, of which the entry of a key takes `size`: once there is more, a sixty-fourth is taken from all of them by
-/// the shares of `uslab::reclaim::balance` with these seeks.
+/// the shares of `uslab::internal::balance` with these seeks.
 pub fn balanced(
     trace: impl Iterator<Item = (usize, u32)>,
     seeks: [u32; 3],

@@ -226,7 +226,7 @@ unsafe impl Allocator for IndexMemory {
         if layout.align() > malloc::ALIGN {
             return Err(AllocError);
         }
-        let block = NonNull::new(malloc::malloc_noreclaim(layout.size())).ok_or(AllocError)?;
+        let block = NonNull::new(malloc::entry::malloc_noreclaim(layout.size())).ok_or(AllocError)?;
         Ok(NonNull::slice_from_raw_parts(block, layout.size()))
     }
 

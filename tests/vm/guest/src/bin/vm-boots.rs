@@ -8,8 +8,8 @@ static GLOBAL: uslab::Uslab = uslab::Uslab;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let cpus = uslab::os::cpu::possible_cpus().unwrap_or(0);
-    let nodes = uslab::os::cpu::nodes();
+    let cpus = uslab::internal::cpu::possible_cpus().unwrap_or(0);
+    let nodes = uslab::internal::cpu::nodes();
     let psi = std::fs::read_to_string("/proc/pressure/memory").is_ok_and(|text| text.starts_with("some "));
     // Of the group that this process is in.
     let group = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();

@@ -7,6 +7,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 /// What the allocator holds, in bytes and objects. Sums of counters that change meanwhile: close, not exact.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Usage {
     /// Pages that slabs and large objects hold.
     pub used_bytes: usize,
@@ -32,37 +33,6 @@ pub struct Usage {
     pub max_large_bytes: usize,
 }
 
-/// The objects of one cache: counters that change meanwhile, never below 0.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CacheUsage {
-    /// Bytes from one object of a slab to the next.
-    pub object_bytes: usize,
-    /// Objects that the program holds.
-    pub taken_objects: usize,
-    /// Objects ready in slabs.
-    pub slab_objects: usize,
-    /// Objects ready in sheaves, as of the last slow path or
-    /// [`account_all`](crate::cache::account_all).
-    pub sheaf_objects: usize,
-}
-
-/// Calls `visit` with the figures of each live cache, in the order of their ids. Takes no lock.
-pub fn for_each_cache(mut visit: impl FnMut(CacheUsage)) {
-    let used = header().records_used.load(Relaxed).min(MAX_RECORDS as u32) as u16;
-    for record in (0..used).map(record).filter(|record| record.state.load(Relaxed) == STATE_LIVE) {
-        let all = record.slabs.load(Relaxed) * i64::from(record.objects_per_slab.load(Relaxed));
-        let slab_free = record.slab_free.load(Relaxed);
-        let sheaf_free = record.sheaf_free.load(Relaxed);
-        let count = |objects: i64| objects.max(0) as usize;
-        visit(CacheUsage {
-            object_bytes: record.object_bytes.load(Relaxed) as usize,
-            taken_objects: count(all - slab_free - sheaf_free),
-            slab_objects: count(slab_free),
-            sheaf_objects: count(sheaf_free),
-        });
-    }
-}
-
 /// Adds the counters up. Takes no lock.
 pub fn usage() -> Usage {
     let header = header();
@@ -82,9 +52,15 @@ pub fn usage() -> Usage {
         max_large_objects: peak::LARGE_OBJECTS.note(large_objects),
         max_large_bytes: peak::LARGE_BYTES.note(large_bytes),
     };
-    for_each_cache(|cache| {
-        usage.free_objects += cache.slab_objects + cache.sheaf_objects;
-        usage.allocated_bytes += cache.taken_objects * cache.object_bytes;
-    });
+    let used = header.records_used.load(Relaxed).min(MAX_RECORDS as u32) as u16;
+    for record in (0..used).map(record).filter(|record| record.state.load(Relaxed) == STATE_LIVE) {
+        let all = record.slabs.load(Relaxed) * i64::from(record.objects_per_slab.load(Relaxed));
+        let (slab_free, sheaf_free) = (record.slab_free.load(Relaxed), record.sheaf_free.load(Relaxed));
+        // The difference of counters that change meanwhile may be below 0.
+        let count = |objects: i64| objects.max(0) as usize;
+        usage.free_objects += count(slab_free) + count(sheaf_free);
+        usage.allocated_bytes +=
+            count(all - slab_free - sheaf_free) * record.object_bytes.load(Relaxed) as usize;
+    }
     usage
 }

@@ -1,0 +1,12 @@
+//! Counters and their publication. The layout that observers read is in [`layout`].
+//!
+//! The figures live in one block of memory: private at first, and moved to a shared file at start where
+//! `USLAB_SNAPSHOT` names a directory. Only slow paths write them.
+
+pub mod layout;
+pub(crate) mod peak;
+mod publish;
+mod usage;
+
+pub use publish::{finish, header, init, publish_in_child, record};
+pub use usage::{Usage, usage};

@@ -1,0 +1,171 @@
+//! The figures of one cache, and the iterator over all of them.
+
+use crate::cache::{self, Cache, RawCache};
+use crate::counters::layout::{MAX_RECORDS, NAME_BYTES, Record, STATE_LIVE, STATE_UNUSED};
+use crate::counters::{header, record};
+use crate::pages::PAGE_BYTES;
+use core::fmt;
+use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
+
+/// The figures of one cache, copied out of its counters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CacheStats {
+    /// Number of the cache. The number of a destroyed cache is used again.
+    pub id: u32,
+    /// Name of the cache.
+    pub name: CacheName,
+    /// Whether the cache is gone. Its last figures stay until the number is used again.
+    pub is_destroyed: bool,
+    /// Bytes of an object that the program asked for.
+    pub user_bytes: u64,
+    /// Bytes from one object of a slab to the next.
+    pub object_bytes: u64,
+    /// Objects of one slab.
+    pub objects_per_slab: u64,
+    /// Pages of 4 KiB of one slab.
+    pub pages_per_slab: u64,
+    /// Bytes of all slabs.
+    pub slab_bytes: u64,
+    /// Objects that a sheaf has room for now; 0 for a cache without sheaves.
+    pub sheaf_capacity: u64,
+    /// Slabs now.
+    pub slabs: u64,
+    /// Slabs with some objects free and some in use.
+    pub partial_slabs: u64,
+    /// Slabs with every object free.
+    pub empty_slabs: u64,
+    /// Empty slabs that the cache keeps; it learns the number.
+    pub empty_target: u64,
+    /// Objects of all slabs.
+    pub total_objects: u64,
+    /// Objects that the program holds.
+    pub active_objects: u64,
+    /// Objects free in slabs.
+    pub slab_free: u64,
+    /// Objects free in sheaves.
+    pub sheaf_free: u64,
+    /// Times that the slow path of allocation ran.
+    pub alloc_slow: u64,
+    /// Times that the slow path of free ran.
+    pub free_slow: u64,
+    /// Sheaves filled from slabs.
+    pub refills: u64,
+    /// Sheaves flushed to slabs.
+    pub flushes: u64,
+    /// Slots drained from outside.
+    pub drains: u64,
+    /// Slabs taken from the page layer.
+    pub grows: u64,
+    /// Slabs given back to it.
+    pub shrinks: u64,
+    /// Allocations that failed for want of memory.
+    pub failures: u64,
+}
+
+/// The figures of all live caches, in the order of their numbers. Caches that are made or destroyed
+/// while the iterator lives may be missed.
+///
+/// Caches beyond the first 4096 are not counted, and not listed.
+pub fn caches() -> impl Iterator<Item = CacheStats> {
+    all_caches().filter(|cache| !cache.is_destroyed)
+}
+
+/// The same, with those that were destroyed and whose number is not used again yet.
+pub(super) fn all_caches() -> impl Iterator<Item = CacheStats> {
+    cache::account_all();
+    let used = header().records_used.load(Relaxed).min(MAX_RECORDS as u32) as u16;
+    (0..used).map(record).filter(|record| record.state.load(Relaxed) != STATE_UNUSED).map(CacheStats::of)
+}
+
+impl CacheStats {
+    /// The figures in `record`, made consistent: the difference of two counters that change
+    /// meanwhile may be below 0.
+    fn of(record: &Record) -> CacheStats {
+        let signed = |counter: &AtomicI64| counter.load(Relaxed).max(0) as u64;
+        let plain = |counter: &AtomicU64| counter.load(Relaxed);
+        let word = |counter: &AtomicU32| u64::from(counter.load(Relaxed));
+        let slabs = signed(&record.slabs);
+        let total_objects = slabs * word(&record.objects_per_slab);
+        let (slab_free, sheaf_free) = (signed(&record.slab_free), signed(&record.sheaf_free));
+        CacheStats {
+            id: record.id.load(Relaxed),
+            name: CacheName::of(record),
+            is_destroyed: record.state.load(Relaxed) != STATE_LIVE,
+            user_bytes: word(&record.user_bytes),
+            object_bytes: word(&record.object_bytes),
+            objects_per_slab: word(&record.objects_per_slab),
+            pages_per_slab: word(&record.pages_per_slab),
+            slab_bytes: slabs * word(&record.pages_per_slab) * PAGE_BYTES as u64,
+            sheaf_capacity: word(&record.sheaf_capacity),
+            slabs,
+            partial_slabs: signed(&record.partial_slabs),
+            empty_slabs: signed(&record.empty_slabs),
+            empty_target: word(&record.empty_target),
+            total_objects,
+            active_objects: total_objects.saturating_sub(slab_free + sheaf_free),
+            slab_free,
+            sheaf_free,
+            alloc_slow: plain(&record.alloc_slow),
+            free_slow: plain(&record.free_slow),
+            refills: plain(&record.refills),
+            flushes: plain(&record.flushes),
+            drains: plain(&record.drains),
+            grows: plain(&record.grows),
+            shrinks: plain(&record.shrinks),
+            failures: plain(&record.failures),
+        }
+    }
+}
+
+impl RawCache {
+    /// The figures of this cache; `None` for one beyond the first 4096, which are not counted. See
+    /// [`crate::stats`].
+    pub fn stats(&self) -> Option<CacheStats> {
+        cache::account_all();
+        let id = self.core().id();
+        (usize::from(id) < MAX_RECORDS).then(|| CacheStats::of(record(id)))
+    }
+}
+
+impl<T> Cache<T> {
+    /// The figures of this cache; `None` before its first use, and for a cache beyond the first
+    /// 4096, which are not counted. See [`crate::stats`].
+    pub fn stats(&self) -> Option<CacheStats> {
+        cache::account_all();
+        let id = self.core_if_set_up()?.id();
+        (usize::from(id) < MAX_RECORDS).then(|| CacheStats::of(record(id)))
+    }
+}
+
+/// The name of a cache: at most 48 bytes of text.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct CacheName([u8; NAME_BYTES]);
+
+impl CacheName {
+    fn of(record: &Record) -> CacheName {
+        let mut bytes = [0; NAME_BYTES];
+        for (place, byte) in bytes.iter_mut().zip(&record.name) {
+            *place = byte.load(Relaxed);
+        }
+        CacheName(bytes)
+    }
+
+    /// The name; `?` where it was being replaced at that moment.
+    pub fn as_str(&self) -> &str {
+        let used = self.0.iter().position(|&byte| byte == 0).unwrap_or(NAME_BYTES);
+        core::str::from_utf8(&self.0[..used]).unwrap_or("?")
+    }
+}
+
+impl fmt::Display for CacheName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl fmt::Debug for CacheName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self.as_str(), f)
+    }
+}
