@@ -44,7 +44,7 @@ static void free_twice(void)
     if (child == 0) {
         give_back(object);
         give_back(object);
-        (void)uslab_release_memory();
+        (void)uslab_trim(0);
         exit(0);
     }
     if (waitpid(child, &status, 0) == child)

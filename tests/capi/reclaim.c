@@ -176,7 +176,7 @@ static void limits(void)
     prefilled_without_reclaim(prefilled);
     CHECK(uslab_set_limit(0, limit) == 0);
     /* What that freed is used up too. */
-    (void)uslab_release_memory();
+    (void)uslab_trim(0);
     for (; one.n < 20000; one.n++)
         if ((one.entry[one.n] = uslab_cache_alloc(one.cache, USLAB_NORECLAIM)) == NULL) break;
     forbidden = 0;
@@ -236,7 +236,7 @@ static void figures(void)
     uslab_cache_free_bulk(cache, 300, objects);
     CHECK(uslab_cache_get_stats(cache, &stats) == 0 && stats.active_objects == 0);
     CHECK(uslab_cache_destroy(cache) == 0);
-    CHECK(uslab_release_memory() > 0);
+    CHECK(uslab_trim(0) > 0);
     CHECK(strcmp(uslab_version(), USLAB_TEST_VERSION) == 0);
     CHECK(strcmp(uslab_mode(), "rseq") == 0 || strcmp(uslab_mode(), "locked") == 0);
 }

@@ -126,7 +126,7 @@ bool uslab_cache_alloc_bulk(uslab_cache *cache, unsigned flags, size_t n, void *
 /* Takes n objects back; none of them may be NULL. */
 void uslab_cache_free_bulk(uslab_cache *cache, size_t n, void *const *objects) USLAB_NOEXCEPT;
 
-/* Empties the sheaves of all CPUs and gives empty slabs to the page layer; the bytes that went there. See uslab_release_memory. */
+/* Empties the sheaves of all CPUs and gives empty slabs to the page layer; the bytes that went there. See uslab_trim. */
 size_t uslab_cache_shrink(uslab_cache *cache) USLAB_NOEXCEPT;
 
 /* The name, as far as it is kept; lives as long as the cache. */
@@ -264,7 +264,11 @@ int uslab_shrinker_note_refaults(uslab_shrinker *shrinker, uint64_t entries) USL
  * long as callbacks do. From within a callback it does nothing. (size_t)-1 takes everything. */
 size_t uslab_reclaim(size_t bytes) USLAB_NOEXCEPT;
 
-/* Gives everything that is free back to the system, as malloc_trim(0) does, without asking shrinkers; how many bytes that were. */
+/* Gives all free memory back to the system, as malloc_trim does, but for about `kept_bytes` of it. Calls no
+ * shrinker. Returns the bytes that went. */
+size_t uslab_trim(size_t kept_bytes) USLAB_NOEXCEPT;
+
+/* uslab_trim(0). */
 size_t uslab_release_memory(void) USLAB_NOEXCEPT;
 
 /*

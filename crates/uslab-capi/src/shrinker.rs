@@ -140,9 +140,14 @@ extern "C" fn uslab_reclaim(bytes: usize) -> usize {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn uslab_release_memory() -> usize {
+extern "C" fn uslab_trim(kept_bytes: usize) -> usize {
     let _errno = errno::Preserved::new();
-    uslab::trim(0)
+    uslab::trim(kept_bytes)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn uslab_release_memory() -> usize {
+    uslab_trim(0)
 }
 
 #[unsafe(no_mangle)]

@@ -42,7 +42,7 @@ static inline void limit_to(size_t more)
 
 	memset(&usage, 0, sizeof(usage));
 	usage.type_size = sizeof(usage);
-	(void)uslab_release_memory();
+	(void)uslab_trim(0);
 	CHECK(uslab_get_usage(&usage) == 0);
 	CHECK(uslab_set_limit(0, (size_t)(usage.used_bytes + usage.dirty_bytes) + more) == 0);
 }

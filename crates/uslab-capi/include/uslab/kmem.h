@@ -99,7 +99,7 @@ static inline bool uslab_kmem_again(gfp_t gfp)
     if (uslab_kmem_may_shrink(gfp))
         (void)uslab_reclaim((size_t)-1);
     else
-        (void)uslab_release_memory();
+        (void)uslab_trim(0);
     (void)sched_yield();
     return true;
 }

@@ -111,37 +111,32 @@ fn register_fork_handlers() {
 fn start() -> bool {
     // Named, and thereby linked: it ran when this object was loaded.
     core::hint::black_box(&os::pin::AT_LOAD);
-    let [rseq_off, snapshot, snapshot_reader, misuse, bound, reaper, pressure] = os::env::lookup([
-        "USLAB_RSEQ",
-        "USLAB_SNAPSHOT",
-        "USLAB_SNAPSHOT_READER",
-        "USLAB_ON_MISUSE",
-        "USLAB_CPU_BYTES",
-        "USLAB_REAPER",
-        "USLAB_PRESSURE",
-    ]);
+    let config = os::env::config();
     os::process::claim();
-    REAPER_FORBIDDEN.store(reaper.is_some_and(|value| value.as_bytes() == b"0"), Relaxed);
-    PRESSURE_NAMED.store(pressure.is_some(), Relaxed);
+    REAPER_FORBIDDEN.store(config.forbids_reaper, Relaxed);
+    PRESSURE_NAMED.store(config.names_pressure, Relaxed);
     os::scheduling::note_first();
     let possible = os::cpu::possible_cpus();
     CPUS.store(possible.unwrap_or(SLOTS_IF_UNKNOWN).min(rseq::MAX_CPUS), Relaxed);
     NODES.store(os::cpu::init_nodes(), Relaxed);
-    rseq::init(rseq_off.is_some_and(|value| value.as_bytes() == b"0"), possible);
-    slab::set_abort_on_misuse(misuse.is_none_or(|value| value.as_bytes() != b"report"));
-    adapt::init(cpus(), bound.and_then(|value| value.as_number()).map(|bytes| bytes as usize));
-    let snapshot_reader = snapshot_reader.and_then(|value| value.as_number());
-    counters::init(snapshot.as_ref().map(|value| value.as_bytes()), snapshot_reader, |header| {
-        let mode = match rseq::mode() {
-            rseq::Mode::Rseq => counters::layout::MODE_RSEQ,
-            rseq::Mode::Locked => counters::layout::MODE_LOCKED,
-        };
-        header.mode.store(mode, Relaxed);
-        header.mode_reason.store(rseq::reason() as u32, Relaxed);
-        header.cpus.store(possible.unwrap_or(0) as u32, Relaxed);
-        header.nodes.store(nodes() as u32, Relaxed);
-        header.page_bytes.store(os::memory::page_bytes() as u32, Relaxed);
-    });
+    rseq::init(config.forbids_rseq, possible);
+    slab::set_abort_on_misuse(config.aborts_on_misuse);
+    adapt::init(cpus(), config.cpu_bytes);
+    counters::init(
+        config.snapshot.as_ref().map(|value| value.as_bytes()),
+        config.snapshot_reader,
+        |header| {
+            let mode = match rseq::mode() {
+                rseq::Mode::Rseq => counters::layout::MODE_RSEQ,
+                rseq::Mode::Locked => counters::layout::MODE_LOCKED,
+            };
+            header.mode.store(mode, Relaxed);
+            header.mode_reason.store(rseq::reason() as u32, Relaxed);
+            header.cpus.store(possible.unwrap_or(0) as u32, Relaxed);
+            header.nodes.store(nodes() as u32, Relaxed);
+            header.page_bytes.store(os::memory::page_bytes() as u32, Relaxed);
+        },
+    );
     if !pages::arena::init() {
         return false;
     }

@@ -4,9 +4,10 @@
 //! the variables are read from `/proc/self/environ`, which shows what the process was started with.
 //!
 //! A program that gained privileges when it was started (set-user-ID, set-group-ID, file
-//! capabilities) was given its environment by a user without them. There only the variables of
-//! `HARMLESS` are read; every other one is as good as unset.
+//! capabilities) was given its environment by a user without them. There only harmless variables are
+//! read ([`super::config`]); every other one counts as unset.
 
+use super::config::{Config, READ_AT_START, VARIABLES};
 use super::file;
 
 /// Longest value that is looked at.
@@ -29,25 +30,18 @@ impl Value {
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.used]
     }
+}
 
-    /// Its text as an unsigned number.
-    pub fn as_number(&self) -> Option<u64> {
-        core::str::from_utf8(self.as_bytes()).ok()?.parse().ok()
+impl AsRef<[u8]> for Value {
+    fn as_ref(&self) -> &[u8] {
+        self.as_bytes()
     }
 }
 
-/// Variables that name no file, publish nothing and switch no check off: they choose between ways
-/// that are all safe. A program with gained privileges heeds these alone.
-const HARMLESS: [&str; 6] = [
-    "USLAB_RSEQ",
-    "USLAB_CPU_BYTES",
-    "USLAB_REAPER",
-    "USLAB_PRESSURE",
-    // Refused where they are understood, with the reason in the log: see
-    // `reclaim::sources::systemd`.
-    "MEMORY_PRESSURE_WATCH",
-    "MEMORY_PRESSURE_WRITE",
-];
+/// The configuration, from the environment as it is now.
+pub fn config() -> Config<Value> {
+    Config::of(lookup(READ_AT_START))
+}
 
 /// Whether the process gained privileges when it was started: the kernel's `AT_SECURE`.
 pub fn is_privileged() -> bool {
@@ -57,7 +51,7 @@ pub fn is_privileged() -> bool {
 
 /// Whether a variable may be read, in a process that gained privileges or not.
 fn is_heeded(name: &str, privileged: bool) -> bool {
-    !privileged || HARMLESS.contains(&name)
+    !privileged || VARIABLES.iter().any(|variable| variable.is_harmless && variable.name == name)
 }
 
 unsafe extern "C" {
@@ -65,8 +59,8 @@ unsafe extern "C" {
 }
 
 /// The values of `names`, in their order. Values longer than [`VALUE_BYTES`] are left out, and in a
-/// process with gained privileges every variable but those of `HARMLESS`.
-pub fn lookup<const N: usize>(names: [&str; N]) -> [Option<Value>; N] {
+/// process with gained privileges every variable but the harmless ones.
+fn lookup<const N: usize>(names: [&str; N]) -> [Option<Value>; N] {
     let mut found = [const { None }; N];
     // SAFETY: `environ` is the C library's own variable; reading the pointer is what every getenv does.
     let list = unsafe { environ };

@@ -4,6 +4,9 @@
 //! that a caller could see (the slow paths keep it through [`errno::Preserved`]).
 
 pub mod clock;
+pub mod config;
+#[cfg(test)]
+mod config_tests;
 pub mod cpu;
 pub mod descriptors;
 pub mod directory;

@@ -1,6 +1,6 @@
 //! What the user wants watched.
 
-use crate::os::env;
+use crate::os::{config, env};
 
 /// Which pressure sources are watched, and whether what is found is written to standard error.
 ///
@@ -79,7 +79,7 @@ impl Choice {
     /// Neither blocks nor allocates; may be called on any thread.
     #[must_use]
     pub fn under_environment(self) -> Choice {
-        let [which, log] = env::lookup_at_start(["USLAB_PRESSURE", "USLAB_PRESSURE_LOG"]);
+        let [which, log] = env::lookup_at_start([config::PRESSURE, config::PRESSURE_LOG]);
         self.under(text(&which), text(&log))
     }
 

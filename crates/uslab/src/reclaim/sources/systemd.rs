@@ -9,6 +9,7 @@
 
 use super::path::Path;
 use super::stall::Why;
+use crate::os::config;
 use crate::os::env::{self, TooLong, Value, is_privileged};
 use crate::os::pressure::{self, Descriptor, Form};
 
@@ -48,7 +49,7 @@ pub struct Watch {
 impl Watch {
     /// From the environment that the process was started with: that is the manager's word, and it is safe to read on any thread.
     pub fn from_environment() -> Request {
-        let [watch, write] = env::lookup_at_start(["MEMORY_PRESSURE_WATCH", "MEMORY_PRESSURE_WRITE"]);
+        let [watch, write] = env::lookup_at_start([config::PRESSURE_WATCH, config::PRESSURE_WRITE]);
         Watch::of(Variable::from(&watch), Variable::from(&write), is_privileged())
     }
 

@@ -1,0 +1,195 @@
+//! The environment variables of the library: one table, from which everything else follows.
+//!
+//! ```text
+//!   VARIABLES ──▶ Config::read    what the library does about them
+//!             ──▶ env             which of them a process with gained privileges heeds
+//!             ──▶ docs/guide      the users' table (cargo xtask public --bless writes it)
+//! ```
+//!
+//! `xtask` compiles this file by path. It must therefore use nothing but `core`.
+
+/// One variable.
+#[allow(dead_code, reason = "the texts are for the users' table")]
+pub struct Variable {
+    /// Its name.
+    pub name: &'static str,
+    /// The part of the project that reads it.
+    pub read_by: &'static str,
+    /// The values that mean something, as Markdown.
+    pub values: &'static str,
+    /// What happens if it is unset, or has another value.
+    pub default: &'static str,
+    /// What it does, as Markdown.
+    pub doc: &'static str,
+    /// Whether a program heeds it that gained privileges when it was started. Only variables that
+    /// name no file, publish nothing and switch no check off are harmless: a user without these
+    /// privileges set them.
+    pub is_harmless: bool,
+}
+
+pub const RSEQ: &str = "USLAB_RSEQ";
+pub const SNAPSHOT: &str = "USLAB_SNAPSHOT";
+pub const SNAPSHOT_READER: &str = "USLAB_SNAPSHOT_READER";
+pub const REAPER: &str = "USLAB_REAPER";
+pub const ON_MISUSE: &str = "USLAB_ON_MISUSE";
+pub const CPU_BYTES: &str = "USLAB_CPU_BYTES";
+pub const PRESSURE: &str = "USLAB_PRESSURE";
+pub const PRESSURE_LOG: &str = "USLAB_PRESSURE_LOG";
+pub const PRESSURE_WATCH: &str = "MEMORY_PRESSURE_WATCH";
+pub const PRESSURE_WRITE: &str = "MEMORY_PRESSURE_WRITE";
+
+/// All variables, in the order of the users' table.
+pub const VARIABLES: [Variable; 12] = [
+    Variable {
+        name: RSEQ,
+        read_by: "the library",
+        values: "`0`",
+        default: "sequences where the system has them",
+        doc: "Never use restartable sequences: every operation of a CPU's slot takes the slot's lock. \
+              Results are the same. `uslab run --rseq off` sets it.",
+        is_harmless: true,
+    },
+    Variable {
+        name: SNAPSHOT,
+        read_by: "the library, `uslab`",
+        values: "a directory",
+        default: "the figures stay private",
+        doc: "Publish the process's figures as `DIR/PID`. The directory must belong to the effective user or \
+              root, give no other user the right to write, and be no link; otherwise nothing is published, \
+              and a line on standard error names the reason. `uslab run` sets it for the program, and \
+              `uslab info` looks there instead of in `/dev/shm/uslab-UID`.",
+        is_harmless: false,
+    },
+    Variable {
+        name: SNAPSHOT_READER,
+        read_by: "the library",
+        values: "a process id",
+        default: "the file is removed at exit",
+        doc: "If this process is the parent, leave the figures in place at exit, marked as final. \
+              `uslab run --stats` names itself here.",
+        is_harmless: false,
+    },
+    Variable {
+        name: REAPER,
+        read_by: "the library",
+        values: "`0`",
+        default: "a background thread in programs of more than 16 MiB",
+        doc: "Never start the background thread, for programs that must have no second thread \
+              (`unshare(CLONE_NEWUSER)`, seccomp filters that forbid `clone`). Memory then goes back when \
+              something is freed or asked for (`trim`, `malloc_trim`), and no pressure source is watched.",
+        is_harmless: true,
+    },
+    Variable {
+        name: ON_MISUSE,
+        read_by: "the library",
+        values: "`report`",
+        default: "report and abort",
+        doc: "Report a misused pointer and go on; the call does nothing. \
+              [SAFETY.md](../../SAFETY.md#what-is-caught-and-when) lists what is caught when.",
+        is_harmless: false,
+    },
+    Variable {
+        name: CPU_BYTES,
+        read_by: "the library",
+        values: "bytes",
+        default: "1572864 (1.5 MiB), or 1/64 of the memory of slabs divided by the CPUs, if that is more; \
+                  sheaves of the default capacity are not counted",
+        doc: "Upper bound on what the sheaves of one CPU hold, over all caches. Sheaves of two objects are \
+              not counted.",
+        is_harmless: true,
+    },
+    Variable {
+        name: PRESSURE,
+        read_by: "the library",
+        values: "`auto`, `off`, or a list of `systemd`, `psi`, `cgroup`",
+        default: "`auto`: all",
+        doc: "The [pressure sources](pressure.md) that are watched.",
+        is_harmless: true,
+    },
+    Variable {
+        name: PRESSURE_LOG,
+        read_by: "the library",
+        values: "`1`",
+        default: "no log",
+        doc: "Write to standard error which pressure sources were found, and which are lost.",
+        is_harmless: false,
+    },
+    Variable {
+        name: "USLAB_DEEPBIND",
+        read_by: "the preload library",
+        values: "`1`",
+        default: "`RTLD_DEEPBIND` is taken off",
+        doc: "Leave `RTLD_DEEPBIND` to `dlopen`. A module that is opened with it frees the program's memory \
+              with the C library's `free`.",
+        is_harmless: false,
+    },
+    // Refused where they are understood, with the reason in the log: `reclaim::sources::systemd`.
+    Variable {
+        name: PRESSURE_WATCH,
+        read_by: "the library",
+        values: "a path",
+        default: "the kernel's stalls are watched",
+        doc: "Set by systemd: [the file that tells of memory pressure](pressure.md#with-systemd).",
+        is_harmless: true,
+    },
+    Variable {
+        name: PRESSURE_WRITE,
+        read_by: "the library",
+        values: "base64",
+        default: "nothing is written",
+        doc: "Set by systemd: the bytes to write to that file first.",
+        is_harmless: true,
+    },
+    Variable {
+        name: "USLAB_LIB",
+        read_by: "`uslab run`",
+        values: "a path",
+        default: "the library that belongs to the command",
+        doc: "The library to preload.",
+        is_harmless: false,
+    },
+];
+
+/// The values that the library reads when it is set up.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Config<V> {
+    /// Never use restartable sequences.
+    pub forbids_rseq: bool,
+    /// Never start the background thread.
+    pub forbids_reaper: bool,
+    /// Abort after a report of misuse.
+    pub aborts_on_misuse: bool,
+    /// Bound of a CPU's sheaves.
+    pub cpu_bytes: Option<usize>,
+    /// The environment chooses the pressure sources.
+    pub names_pressure: bool,
+    /// The directory of the snapshot.
+    pub snapshot: Option<V>,
+    /// The process that reads the snapshot at exit.
+    pub snapshot_reader: Option<u64>,
+}
+
+/// The names of the variables in [`Config::of`]'s array.
+pub const READ_AT_START: [&str; 7] =
+    [RSEQ, REAPER, ON_MISUSE, CPU_BYTES, PRESSURE, SNAPSHOT, SNAPSHOT_READER];
+
+impl<V: AsRef<[u8]>> Config<V> {
+    /// The configuration from the values of [`READ_AT_START`].
+    pub fn of(values: [Option<V>; 7]) -> Config<V> {
+        let [rseq, reaper, on_misuse, cpu_bytes, pressure, snapshot, snapshot_reader] = values;
+        let is = |value: &Option<V>, wanted: &[u8]| value.as_ref().is_some_and(|v| v.as_ref() == wanted);
+        Config {
+            forbids_rseq: is(&rseq, b"0"),
+            forbids_reaper: is(&reaper, b"0"),
+            aborts_on_misuse: !is(&on_misuse, b"report"),
+            cpu_bytes: number(&cpu_bytes).map(|bytes| bytes as usize),
+            names_pressure: pressure.is_some(),
+            snapshot,
+            snapshot_reader: number(&snapshot_reader),
+        }
+    }
+}
+
+fn number<V: AsRef<[u8]>>(value: &Option<V>) -> Option<u64> {
+    core::str::from_utf8(value.as_ref()?.as_ref()).ok()?.parse().ok()
+}

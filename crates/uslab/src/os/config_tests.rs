@@ -1,0 +1,34 @@
+//! What the environment variables mean (`config.rs`, which tools compile too, and which has no tests
+//! of its own for that).
+
+use super::config::*;
+
+fn config(name: &str, value: &'static str) -> Config<&'static [u8]> {
+    Config::of(READ_AT_START.map(|other| (other == name).then_some(value.as_bytes())))
+}
+
+#[test]
+fn unset_variables_mean_their_defaults() {
+    let unset = Config::of([None::<&[u8]>; 7]);
+    assert!(!unset.forbids_rseq && !unset.forbids_reaper && unset.aborts_on_misuse);
+    assert_eq!((unset.cpu_bytes, unset.snapshot, unset.snapshot_reader), (None, None, None));
+}
+
+#[test]
+fn each_variable_has_its_effect_and_other_values_have_none() {
+    assert!(config(RSEQ, "0").forbids_rseq && !config(RSEQ, "1").forbids_rseq);
+    assert!(config(REAPER, "0").forbids_reaper && !config(REAPER, "off").forbids_reaper);
+    assert!(!config(ON_MISUSE, "report").aborts_on_misuse && config(ON_MISUSE, "").aborts_on_misuse);
+    assert_eq!(config(CPU_BYTES, "4096").cpu_bytes, Some(4096));
+    assert_eq!(config(CPU_BYTES, "4k").cpu_bytes, None);
+    assert!(config(PRESSURE, "").names_pressure);
+    assert_eq!(config(SNAPSHOT, "/run").snapshot, Some(&b"/run"[..]));
+    assert_eq!(config(SNAPSHOT_READER, "17").snapshot_reader, Some(17));
+}
+
+#[test]
+fn the_table_has_each_variable_once() {
+    for name in READ_AT_START.iter().chain(&[PRESSURE_LOG, PRESSURE_WATCH, PRESSURE_WRITE]) {
+        assert_eq!(VARIABLES.iter().filter(|variable| variable.name == *name).count(), 1, "{name}");
+    }
+}
