@@ -5,6 +5,7 @@
 //!   ci       everything that must pass before a change lands, installing what it needs
 //!   tidy     the house rules, as a program
 //!   golden   the fast path's machine code, against the listing kept in the repository
+//!   picture  the README's picture: resident memory over time under five allocators
 //!   public   the crate's public items, against the list kept in the repository
 //!   results  the README's table and docs/results' pages, from the results kept there
 //!   balance  the page and curves of caches under pressure in docs/results, from the simulation
@@ -26,6 +27,7 @@ mod golden;
 mod manual;
 mod musl;
 mod oldest;
+mod picture;
 mod public;
 mod results;
 mod staged;
@@ -54,6 +56,8 @@ enum Command {
     Tidy(tidy::Args),
     /// Compare the machine code of the fast path with xtask/golden/x86_64.txt.
     Golden(golden::Args),
+    /// Measure and draw docs/results/idle.svg: resident memory over time under five allocators.
+    Picture(picture::Args),
     /// Compare the public items of the crate uslab with xtask/golden/public.txt.
     Public(public::Args),
     /// Write the README's table and the latest folder of docs/results from its JSON, or check that they are.
@@ -76,6 +80,7 @@ fn main() -> ExitCode {
         Command::Ci(args) => ci::run(&workspace, &args),
         Command::Tidy(args) => tidy::run(&workspace, &args),
         Command::Golden(args) => golden::run(&workspace, &args),
+        Command::Picture(args) => picture::run(&workspace, &args),
         Command::Public(args) => public::run(&workspace, &args),
         Command::Results(args) => results::run(&workspace, &args),
         Command::Balance(args) => balance::run(&workspace, &args),
