@@ -121,7 +121,7 @@ fn answers(mode: Mode, shell: &str) -> Option<BTreeMap<String, String>> {
         {without_races}
         for test in *.tests; do
             case ' {left_out} ' in *\" $test \"*) continue;; esac
-            timeout 30 {shell} ./$test </dev/null >{out}/$test 2>&1
+            timeout 100 {shell} ./$test </dev/null >{out}/$test 2>&1
             echo \"status $?\" >>{out}/$test
         done",
         bin = bin.display(),
@@ -132,7 +132,7 @@ fn answers(mode: Mode, shell: &str) -> Option<BTreeMap<String, String>> {
         without_races = without_races.join("\n"),
     );
     let program = Program::new(tool(shell, shell)).args(["-c", &driver]).dir(folder.join("tests"));
-    program.limit_s(300).run_clean(&scratch, mode);
+    program.limit_s(600).run_clean(&scratch, mode);
     let files = std::fs::read_dir(&out).expect("the outputs").flatten();
     let text = |path: PathBuf| String::from_utf8_lossy(&std::fs::read(path).unwrap_or_default()).into_owned();
     // Each run has a directory of its own, and the outputs name it.
