@@ -420,3 +420,32 @@ fn beyond_the_soft_limit_no_more_goes_than_is_wanted() {
 fn nor_where_a_pass_takes_long() {
     in_both_modes("nor_where_a_pass_takes_long", &[], || goes_down_to_the_soft_limit(8000));
 }
+
+/// Where a limit counts what is mapped, free chunks go back with their addresses; clean pages of
+/// chunks in use are nothing that a failing allocation could sweep for.
+#[test]
+fn under_a_mapping_limit_nothing_is_swept_for_in_vain() {
+    let environment = [("USLAB_REAPER", "0")];
+    in_both_modes("under_a_mapping_limit_nothing_is_swept_for_in_vain", &environment, || {
+        let limit = libc::rlimit { rlim_cur: 1 << 46, rlim_max: 1 << 46 };
+        // SAFETY: a valid structure.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &limit) }, 0);
+        let kept = malloc(100);
+        for bytes in [500, MIB] {
+            let blocks: Vec<*mut u8> = (0..32 * MIB / bytes).map(|_| malloc(bytes)).collect();
+            // SAFETY: ours, of that size, once.
+            blocks.into_iter().for_each(|block| unsafe {
+                block.write_bytes(1, bytes);
+                free(block);
+            });
+        }
+        assert!(uslab::pages::has_free_memory(), "what was just freed");
+        uslab::release_memory();
+        let mapped = uslab::stats::usage().committed_bytes;
+        // Chunks that had a sheaf stay mapped.
+        assert!(mapped <= 16 * MIB, "{} MiB are mapped", mapped / MIB);
+        assert!(!uslab::pages::has_free_memory());
+        // SAFETY: ours, once.
+        unsafe { free(kept) };
+    });
+}
