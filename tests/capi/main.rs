@@ -71,6 +71,12 @@ fn misuse() {
     both_links("misuse", "tests/capi/misuse.c", "c11");
 }
 
+/// A seccomp filter that comes after start refuses `membarrier`.
+#[test]
+fn barriers_are_refused() {
+    both_links("membarrier", "tests/capi/membarrier.c", "c11");
+}
+
 #[test]
 fn reclaim_and_figures() {
     both_links("reclaim", "tests/capi/reclaim.c", "c2x");

@@ -362,18 +362,20 @@ fn registering_calls_nobody_back_on_this_thread() {
     });
 }
 
-/// Blocks of 4 KiB that go when they are asked for.
-struct Blocks(Mutex<Vec<usize>>);
+/// Blocks of 4 KiB that go when they are asked for, a batch in `batch_us`.
+struct Blocks {
+    blocks: Mutex<Vec<usize>>,
+    batch_us: u64,
+}
 
 impl Shrinker for Blocks {
     fn count(&self, _: &ShrinkControl) -> usize {
-        self.0.lock().unwrap().len()
+        self.blocks.lock().unwrap().len()
     }
 
     fn scan(&self, control: &ShrinkControl) -> Scan {
-        // So slow that more is wanted before the pass is done.
-        thread::sleep(Duration::from_micros(200));
-        let mut blocks = self.0.lock().unwrap();
+        thread::sleep(Duration::from_micros(self.batch_us));
+        let mut blocks = self.blocks.lock().unwrap();
         let left = blocks.len().saturating_sub(control.nr_to_scan);
         let gone = blocks.split_off(left);
         drop(blocks);
@@ -383,25 +385,69 @@ impl Shrinker for Blocks {
     }
 }
 
+/// Several shrinkers, so that a pass can be in one while another pass is in the next.
+fn goes_down_to_the_soft_limit(batch_us: u64) {
+    let own = ["1", "2", "3", "4", "5", "6", "7", "8"].map(|name| {
+        let blocks = Blocks { blocks: Mutex::default(), batch_us };
+        register_shrinker(name, ShrinkerOptions::default(), blocks).unwrap()
+    });
+    let add = || own.iter().for_each(|own| own.blocks.lock().unwrap().push(malloc(4096).expose_provenance()));
+    (0..104 * MIB / 4096 / own.len()).for_each(|_| add());
+    set_limit(64 * MIB, 0).unwrap();
+    for _ in 0..3 {
+        let (start, mut least) = (Instant::now(), usize::MAX);
+        while start.elapsed() < Duration::from_secs(1) || held() > 64 * MIB {
+            assert!(start.elapsed() < Duration::from_secs(60), "{} MiB held", held() / MIB);
+            least = least.min(held());
+            thread::sleep(Duration::from_millis(5));
+        }
+        // A sixteenth below the limit is the goal, and the share of the last round may be more than was missing.
+        assert!(least > 52 * MIB, "{} MiB were left", least / MIB);
+        while held() < 64 * MIB + MIB / 4 {
+            add();
+        }
+    }
+}
+
+/// More is wanted before the pass is done.
 #[test]
 fn beyond_the_soft_limit_no_more_goes_than_is_wanted() {
     in_both_modes("beyond_the_soft_limit_no_more_goes_than_is_wanted", &[], || {
-        let own = register_shrinker("blocks", ShrinkerOptions::default(), Blocks(Mutex::default())).unwrap();
-        let add = || own.0.lock().unwrap().push(malloc(4096).expose_provenance());
-        (0..104 * MIB / 4096).for_each(|_| add());
-        set_limit(64 * MIB, 0).unwrap();
-        for _ in 0..3 {
-            let (start, mut least) = (Instant::now(), usize::MAX);
-            while start.elapsed() < Duration::from_secs(1) || held() > 64 * MIB {
-                assert!(start.elapsed() < Duration::from_secs(60), "{} MiB held", held() / MIB);
-                least = least.min(held());
-                thread::sleep(Duration::from_millis(5));
-            }
-            // A sixteenth below the limit is the goal, and the share of the last round may be more than was missing.
-            assert!(least > 52 * MIB, "{} MiB were left", least / MIB);
-            while held() < 64 * MIB + MIB / 4 {
-                add();
-            }
+        goes_down_to_the_soft_limit(200)
+    });
+}
+
+/// A pass that takes long does not hang: another one beside it would take as much once more.
+#[test]
+fn nor_where_a_pass_takes_long() {
+    in_both_modes("nor_where_a_pass_takes_long", &[], || goes_down_to_the_soft_limit(8000));
+}
+
+/// Where a limit counts what is mapped, free chunks go back with their addresses; clean pages of
+/// chunks in use are nothing that a failing allocation could sweep for.
+#[test]
+fn under_a_mapping_limit_nothing_is_swept_for_in_vain() {
+    let environment = [("USLAB_REAPER", "0")];
+    in_both_modes("under_a_mapping_limit_nothing_is_swept_for_in_vain", &environment, || {
+        let limit = libc::rlimit { rlim_cur: 1 << 46, rlim_max: 1 << 46 };
+        // SAFETY: a valid structure.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &limit) }, 0);
+        let kept = malloc(100);
+        for bytes in [500, MIB] {
+            let blocks: Vec<*mut u8> = (0..32 * MIB / bytes).map(|_| malloc(bytes)).collect();
+            // SAFETY: ours, of that size, once.
+            blocks.into_iter().for_each(|block| unsafe {
+                block.write_bytes(1, bytes);
+                free(block);
+            });
         }
+        assert!(uslab::pages::has_free_memory(), "what was just freed");
+        uslab::release_memory();
+        let mapped = uslab::stats::usage().committed_bytes;
+        // Chunks that had a sheaf stay mapped.
+        assert!(mapped <= 16 * MIB, "{} MiB are mapped", mapped / MIB);
+        assert!(!uslab::pages::has_free_memory());
+        // SAFETY: ours, once.
+        unsafe { free(kept) };
     });
 }

@@ -7,6 +7,8 @@
 //!   killed         three caches that never shrink, under a memory limit: the kernel must kill them
 //!   limits         the same program with reclaim: it must not, and hits nearly as often as the simulation
 //!   swap           a program whose memory is swapped out: pressure must ask for twice as much
+//!   hotplug        CPUs come and go while threads allocate: no object may have two owners
+//!   overcommit     strict overcommit: six tenths of what glibc gets, and the charge falls again
 //! ```
 //!
 //! How long a guest may take follows from what it does, and is generous: emulated CPUs share those of the host.
@@ -21,7 +23,7 @@ use std::time::Duration;
 /// The library's tests that a storm runs, as `cargo test --test` knows them.
 pub const STORMS: &[&str] = &["sequences", "threads", "fork"];
 /// The programs of `uslab-vm-guest` that guests run, beside its first process.
-pub const PROGRAMS: &[&str] = &["vm-boots", "three-caches", "swapped-out"];
+pub const PROGRAMS: &[&str] = &["vm-boots", "three-caches", "swapped-out", "cpu-hotplug", "commit-charge"];
 /// What a guest needs beyond what its programs ask for, to boot and to end.
 const OVERHEAD: Duration = Duration::from_secs(120);
 /// Requests a second to caches that shrink: about half of what two CPUs of a host can emulate.
@@ -98,6 +100,20 @@ pub const CASES: &[Case] = &[
             (words(told), 2 * OVERHEAD)
         },
         judge: |outcome, _| counted_twice(outcome),
+    },
+    Case {
+        name: "hotplug",
+        what: "CPUs go offline and come back while threads allocate",
+        has_disk: false,
+        plan: |_, _| (words("cpu-hotplug then USLAB_RSEQ=0 cpu-hotplug"), 3 * OVERHEAD),
+        judge: |outcome, _| had_one_owner(outcome),
+    },
+    Case {
+        name: "overcommit",
+        what: "strict overcommit: six tenths of what glibc gets, and the charge falls again",
+        has_disk: false,
+        plan: |_, _| (words("commit-charge"), 3 * OVERHEAD),
+        judge: |outcome, _| gave_charge_back(outcome),
     },
 ];
 
@@ -247,6 +263,37 @@ fn counted_twice(outcome: &Outcome) -> Result<String> {
     Ok(told)
 }
 
+/// Both modes, and CPUs really came and went.
+fn had_one_owner(outcome: &Outcome) -> Result<String> {
+    passed(outcome)?;
+    let [rseq, locked] = &outcome.results[..] else { bail!("two runs were to give figures") };
+    for (result, mode) in [(rseq, "rseq"), (locked, "locked")] {
+        if result["mode"] != mode || number(result, "doubled")? > 0 || number(result, "toggles")? < 10 {
+            bail!("not ten changes in mode {mode} without two owners: {result}");
+        }
+    }
+    Ok(format!("{} and {} changes", rseq["toggles"], locked["toggles"]))
+}
+
+/// The program looks itself whether the charge falls. Less than glibc gets: pages come in runs on a
+/// boundary of the next power of two, and holes count here although they are never touched.
+fn gave_charge_back(outcome: &Outcome) -> Result<String> {
+    passed(outcome)?;
+    let [libc, rseq, locked] = &outcome.results[..] else { bail!("three runs were to give figures") };
+    let wanted_kib = number(libc, "kib")? / 10 * 6;
+    for (result, mode) in [(rseq, "rseq"), (locked, "locked")] {
+        if result["allocator"] != mode || number(result, "kib")? < wanted_kib {
+            bail!("less than six tenths of glibc's {libc}: {result}");
+        }
+    }
+    let shown = |result: &Value| -> Result<String> {
+        let charged = |name| Ok::<_, anyhow::Error>(mib(number(result, name)? << 10));
+        let (before, full, after) = (charged("before_kib")?, charged("full_kib")?, charged("after_kib")?);
+        Ok(format!("{} in blocks, charge {before}, {full}, {after}", charged("kib")?))
+    };
+    Ok(format!("glibc {}; rseq {}; locked {}", shown(libc)?, shown(rseq)?, shown(locked)?))
+}
+
 fn mib(bytes: u64) -> String {
     format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
 }
@@ -299,6 +346,31 @@ mod tests {
         ] {
             assert!(!judged(asked));
         }
+    }
+
+    #[test]
+    fn an_object_with_two_owners_and_cpus_that_stay_fail() {
+        let judged = |toggles: u64, doubled: u64| {
+            let mut outcome = ended(json!({"program": "cpu-hotplug", "exit": 0, "seconds": 1}));
+            let result = |mode| json!({"toggles": toggles, "doubled": doubled, "mode": mode});
+            outcome.results = vec![result("rseq"), result("locked")];
+            had_one_owner(&outcome).is_ok()
+        };
+        assert!(judged(20, 0));
+        assert!(!judged(20, 1));
+        assert!(!judged(0, 0));
+    }
+
+    #[test]
+    fn what_glibc_gets_is_the_measure_under_strict_overcommit() {
+        let judged = |kib: u64| {
+            let mut outcome = ended(json!({"program": "commit-charge", "exit": 0, "seconds": 1}));
+            let result = |allocator, kib| json!({"allocator": allocator, "kib": kib, "before_kib": 1, "full_kib": 1, "after_kib": 1});
+            outcome.results = vec![result("libc", 1000), result("rseq", kib), result("locked", kib)];
+            gave_charge_back(&outcome).is_ok()
+        };
+        assert!(judged(650));
+        assert!(!judged(500));
     }
 
     #[test]

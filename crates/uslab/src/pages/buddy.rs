@@ -1,14 +1,15 @@
 //! The buddy: finds runs of pages in the chunks, fullest chunk first.
 //!
-//! Chunks with free pages stand in one of 10 × 10 lists: by level (how full: 0 fullest … 7, 8 =
-//! wholly free, 9 = so and not mapped) and by the largest order that fits. A word a level says
-//! which lists are not empty, so that the fullest chunk with room is found by looking at ten words.
+//! Chunks with free pages stand in one of 11 × 10 lists: by level (how full: 0 fullest … 7, 8 and
+//! 9 = wholly free, 10 = so and not mapped) and by the largest order that fits. A word a level says
+//! which lists are not empty, so that the fullest chunk with room is found by looking at the words.
 //!
 //! ```text
 //!  level 0  ▓▓▓▓▓▓▓░   order 0 ▶ chunk ▶ chunk    order 1 ▶ chunk   …
 //!  …
-//!  level 8  ░░░░░░░░   order 9 ▶ chunk
-//!  level 9  ┄┄┄┄┄┄┄┄   order 9 ▶ chunk            to be mapped again when nothing else fits
+//!  level 8  ░░░░░░░░   order 9 ▶ chunk            pinned: never unmapped, so used before level 9
+//!  level 9  ░░░░░░░░   order 9 ▶ chunk
+//!  level 10 ┄┄┄┄┄┄┄┄   order 9 ▶ chunk            to be mapped again when nothing else fits
 //! ```
 
 use super::arena::{self, PageIndex};
@@ -21,10 +22,13 @@ use crate::os::{self, Guard, Lock};
 use crate::sync::{CachePadded, Rank};
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-const LEVELS: usize = 10;
-/// The level of wholly free chunks that are mapped.
+const LEVELS: usize = 11;
+/// The level of wholly free chunks that stay mapped; see [`arena::keep_mapped`]. A page that pins
+/// its chunk is in use, so that no chunk is pinned while it stands here or above.
+const PINNED_LEVEL: usize = LEVELS - 3;
+/// The level of those that may be unmapped.
 const EMPTY_LEVEL: usize = LEVELS - 2;
-/// The level of those that are not.
+/// The level of those that are unmapped.
 const UNMAPPED_LEVEL: usize = LEVELS - 1;
 const ORDERS: usize = MAX_ORDER as usize + 1;
 
@@ -74,6 +78,14 @@ static BUDDY: CachePadded<Lock<Buddy>> = CachePadded(Lock::new(
         policy: super::purge::Policy::new(),
     },
 ));
+
+/// Chunks in [`EMPTY_LEVEL`], for a reader without the lock.
+static EMPTY_CHUNKS: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether a wholly free chunk is mapped that need not be. Takes no lock.
+pub(super) fn has_empty_chunk() -> bool {
+    EMPTY_CHUNKS.load(Relaxed) > 0
+}
 
 /// [`Buddy::soft_pages`], for who does not hold the lock.
 static SOFT_PAGES: AtomicUsize = AtomicUsize::new(NO_LIMIT);
@@ -351,20 +363,21 @@ impl Buddy {
         chunk.dirty_pages > 0 && (locked == Locked::Go || !self.policy.is_locked(chunk))
     }
 
-    /// A wholly free chunk that has dirty pages, among the first few; or, with `unmap`, one of all
-    /// that can be unmapped.
+    /// A wholly free chunk that has dirty pages, among the first few of either list; or, with
+    /// `unmap`, one of all that can be unmapped: the first but for locked ones.
     pub fn next_whole(&self, locked: Locked, unmap: bool) -> Option<usize> {
         const LOOKS: usize = 8;
         let chunk = |index: u32| (index != NONE).then_some(index);
         // SAFETY: listed chunks are committed, and `&self` is the lock.
         let at = |index: u32| unsafe { &*arena::chunk(index as usize) };
-        core::iter::successors(chunk(self.heads[EMPTY_LEVEL][ORDERS - 1]), |&index| chunk(at(index).next))
-            .take(if unmap { usize::MAX } else { LOOKS })
-            .find(|&index| {
-                self.is_purgeable(at(index), locked)
-                    || (unmap && at(index).dirty_pages == 0 && arena::may_be_unmapped(index as usize))
-            })
-            .map(|index| index as usize)
+        [(EMPTY_LEVEL, unmap), (PINNED_LEVEL, false)].into_iter().find_map(|(level, takes_clean)| {
+            core::iter::successors(chunk(self.heads[level][ORDERS - 1]), |&index| chunk(at(index).next))
+                .take(if takes_clean { usize::MAX } else { LOOKS })
+                .find(|&index| {
+                    self.is_purgeable(at(index), locked) || (takes_clean && at(index).dirty_pages == 0)
+                })
+                .map(|index| index as usize)
+        })
     }
 
     /// The first chunk from `cursor` on, around the end, that has dirty free pages.
@@ -424,6 +437,7 @@ impl Buddy {
             self.count_dirty(chunk, usize::wrapping_add);
             let level = match chunk.free_pages as usize {
                 CHUNK_PAGES if chunk.is_unmapped => UNMAPPED_LEVEL,
+                CHUNK_PAGES if !arena::may_be_unmapped(index) => PINNED_LEVEL,
                 CHUNK_PAGES => EMPTY_LEVEL,
                 free => (free - 1) / 64,
             };
@@ -435,6 +449,9 @@ impl Buddy {
             }
             *head = index as u32;
             self.not_empty[level] |= 1 << order;
+            if level == EMPTY_LEVEL {
+                EMPTY_CHUNKS.store(EMPTY_CHUNKS.load(Relaxed) + 1, Relaxed);
+            }
         }
     }
 
@@ -447,6 +464,9 @@ impl Buddy {
             }
             self.count_dirty(chunk, usize::wrapping_sub);
             let (level, order) = (chunk.level as usize, chunk.order as usize);
+            if level == EMPTY_LEVEL {
+                EMPTY_CHUNKS.store(EMPTY_CHUNKS.load(Relaxed) - 1, Relaxed);
+            }
             if chunk.next != NONE {
                 (*arena::chunk(chunk.next as usize)).prev = chunk.prev;
             }

@@ -261,11 +261,9 @@ pub fn purge_rested(rested: bool) -> usize {
 
 /// Whether [`purge_all_beyond`] would find anything. Takes no lock.
 pub fn has_free_memory() -> bool {
-    let header = counters::header();
-    let is_free_mapped = || header.committed_bytes.load(Relaxed) > header.used_bytes.load(Relaxed);
-    header.dirty_bytes.load(Relaxed) > 0
+    counters::header().dirty_bytes.load(Relaxed) > 0
         || super::cpu_pages::runs() > 0
-        || (is_free_mapped() && os::memory::is_mapping_limited())
+        || (buddy::has_empty_chunk() && os::memory::is_mapping_limited())
 }
 
 /// What becomes of dirty pages that stand alone.

@@ -61,11 +61,10 @@ pub fn set_limit(soft_bytes: usize, hard_bytes: usize) -> Result<(), LimitError>
     Ok(())
 }
 
-/// Bytes that the background should reclaim, if the soft limit is exceeded: down to a sixteenth below it.
+/// Bytes that may stay held, if the soft limit is exceeded: a sixteenth less than the limit.
 pub(super) fn beyond_soft() -> Option<usize> {
     let soft = pages::soft_limit_bytes()?;
-    let held = pages::held_bytes();
-    (held > soft).then(|| held - soft / 16 * 15)
+    (pages::held_bytes() > soft).then_some(soft / 16 * 15)
 }
 
 /// An allocation of `bytes` found no pages: reclaims on the calling thread until `attempt` succeeds; false if it never did.

@@ -36,7 +36,13 @@ pub(super) enum Goal<'a> {
     Until(&'a mut dyn FnMut() -> bool),
     /// When as many entries went as should hold so much, on average. In the background, where programs take what comes free as it comes: what they take
     /// is not to be taken for too little, or the caches would be emptied. There will be another pass.
-    Estimate,
+    Estimate {
+        /// Nor when no more than this is held: several passes for one limit may run at once, and
+        /// each would bring what all of them miss. 0 for no bound.
+        floor_bytes: usize,
+        /// Called whenever a callback has returned: a pass that is slow does not hang.
+        progress: fn(),
+    },
 }
 
 /// What a pass came to.
@@ -57,13 +63,13 @@ pub(super) fn run(bytes: usize, mut goal: Goal) -> Progress {
     let purged_before = purged_bytes();
     // What programs hold, or, where what entries bring corrects it, simply what is used: adding the other up takes lines from everybody's slow path.
     let used_before = match goal {
-        Goal::Estimate => counters::usage().allocated_bytes,
+        Goal::Estimate { .. } => counters::usage().allocated_bytes,
         Goal::Given | Goal::Until(_) => counters::header().used_bytes.load(Relaxed) as usize,
     };
     let given = || purged_bytes().wrapping_sub(purged_before) as usize;
     let mut scattered = match goal {
         Goal::Until(_) => Scattered::Go,
-        Goal::Given | Goal::Estimate => Scattered::Stay,
+        Goal::Given | Goal::Estimate { .. } => Scattered::Stay,
     };
     purge_free(bytes, scattered);
     let free_bytes = given();
@@ -74,7 +80,10 @@ pub(super) fn run(bytes: usize, mut goal: Goal) -> Progress {
     loop {
         let (missing_bytes, holes) = match &mut goal {
             Goal::Given => (bytes.saturating_sub(given()), 2),
-            Goal::Estimate => (bytes.saturating_sub(given().max(estimated_bytes)), 1),
+            Goal::Estimate { floor_bytes, .. } => {
+                let above_bytes = pages::held_bytes().saturating_sub(*floor_bytes);
+                (bytes.saturating_sub(given().max(estimated_bytes)).min(above_bytes), 1)
+            }
             Goal::Until(attempt) => match attempt() {
                 true => break,
                 false => (bytes.saturating_mul(1 << round), 2),
@@ -87,6 +96,7 @@ pub(super) fn run(bytes: usize, mut goal: Goal) -> Progress {
             priority: LIGHTEST.saturating_sub(round),
             urge: round.saturating_sub(LIGHTEST),
             part: WHOLE,
+            progress: if let Goal::Estimate { progress, .. } = goal { progress } else { || () },
         };
         let prospect = look_at_all(&pressure, &exhausted);
         // Where entries alone do not bring it: first pages that are free but stand alone, then what programs are using.
@@ -179,6 +189,8 @@ struct Pressure {
     urge: u32,
     /// 4096ths of what that comes to.
     part: u64,
+    /// See [`Goal::Estimate`].
+    progress: fn(),
 }
 
 /// What a round could come to, in entries.
@@ -286,7 +298,9 @@ fn shrink(mut visit: Visit, pressure: &Pressure, started_ns: u64) -> usize {
     {
         let control = ShrinkControl { nr_to_scan: lot, priority: pressure.priority as i32, flags: 0 };
         // SAFETY: this visit keeps the context alive, and this is its function.
-        match unsafe { (callbacks.scan)(callbacks.context, &control) } {
+        let outcome = unsafe { (callbacks.scan)(callbacks.context, &control) };
+        (pressure.progress)();
+        match outcome {
             Outcome::Entries(entries) => {
                 freed = entries.min(lot).saturating_add(freed);
                 let inside = visit.inside();

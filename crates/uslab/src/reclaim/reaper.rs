@@ -32,7 +32,7 @@ const SLICE_MS: u64 = 200;
 const RETRY_MS: u64 = 1000;
 /// Passes in the background at once, at most: each beyond the first because those before it hang in a callback.
 const MAX_PASSES: u32 = 4;
-/// A pass that has not come back after this hangs.
+/// A pass of which no callback has returned for so long hangs.
 const HANGS_MS: u64 = 100;
 
 const NONE: u8 = 0;
@@ -70,10 +70,10 @@ fn start_or_reclaim() {
     if os::process::relation() == Relation::Sharing {
         return;
     }
-    if let Some(bytes) = soft_excess()
+    if let Some(target) = soft_excess()
         && admit()
     {
-        pass(bytes);
+        pass(target);
     }
 }
 
@@ -121,10 +121,10 @@ extern "C" fn run(_: *mut c_void) -> *mut c_void {
         listener.follow_choice();
         let left_ms = next_look_ms.saturating_sub(os::clock::coarse_ms());
         if let Some(bytes) = listener.listen(left_ms.max(1), quiet) {
-            pass_in_background(bytes);
+            pass_in_background(Target::Reclaimed(bytes));
         }
-        if let Some(bytes) = soft_excess() {
-            pass_in_background(bytes);
+        if let Some(target) = soft_excess() {
+            pass_in_background(target);
         }
         // Looks are half a second apart, however often somebody wakes the thread.
         let now_ms = os::clock::coarse_ms();
@@ -237,21 +237,31 @@ impl Share {
 }
 
 static PASSES: &AtomicU32 = &os::process::THREADS.passes;
-static LAST_PASS_MS: AtomicU64 = AtomicU64::new(0);
+/// When a pass began, or a callback of one returned.
+static LAST_PROGRESS_MS: AtomicU64 = AtomicU64::new(0);
 /// Until then the soft limit asks for nothing: a pass found nothing to give.
 static SOFT_RESTS_MS: AtomicU64 = AtomicU64::new(0);
 
-/// Bytes that the soft limit wants reclaimed now. While there is nothing to be done about it the page layer is not asked either, and goes on thinking
+/// What a pass in the background aims at, in bytes.
+#[derive(Clone, Copy)]
+enum Target {
+    /// So many go back, under pressure.
+    Reclaimed(usize),
+    /// No more than this stays held, beyond the soft limit.
+    Held(usize),
+}
+
+/// What the soft limit asks for now. While there is nothing to be done about it the page layer is not asked either, and goes on thinking
 /// that we were told.
-fn soft_excess() -> Option<usize> {
+fn soft_excess() -> Option<Target> {
     let now_ms = os::clock::coarse_ms();
     let acts = now_ms >= SOFT_RESTS_MS.load(Relaxed) && has_room(PASSES.load(Relaxed), now_ms);
-    acts.then(budget::beyond_soft).flatten()
+    acts.then(budget::beyond_soft).flatten().map(Target::Held)
 }
 
 /// Whether another pass may begin beside those `running`: one at a time, as long as none hangs.
 fn has_room(running: u32, now_ms: u64) -> bool {
-    let hangs = now_ms.saturating_sub(LAST_PASS_MS.load(Relaxed)) >= HANGS_MS;
+    let hangs = now_ms.saturating_sub(LAST_PROGRESS_MS.load(Relaxed)) >= HANGS_MS;
     running == 0 || (running < MAX_PASSES && hangs)
 }
 
@@ -262,14 +272,19 @@ fn admit() -> bool {
     let admitted =
         has_room(running, now_ms) && PASSES.compare_exchange(running, running + 1, AcqRel, Relaxed).is_ok();
     if admitted {
-        LAST_PASS_MS.store(now_ms, Relaxed);
+        LAST_PROGRESS_MS.store(now_ms, Relaxed);
     }
     admitted
 }
 
 /// One pass that was admitted.
-fn pass(bytes: usize) {
-    let progress = pass::run(bytes, Goal::Estimate);
+fn pass(target: Target) {
+    let (bytes, floor_bytes) = match target {
+        Target::Reclaimed(bytes) => (bytes, 0),
+        Target::Held(most) => (pages::held_bytes().saturating_sub(most), most),
+    };
+    let progress = || LAST_PROGRESS_MS.store(os::clock::coarse_ms(), Relaxed);
+    let progress = pass::run(bytes, Goal::Estimate { floor_bytes, progress });
     if progress.entries == 0 && pages::is_beyond_soft() {
         SOFT_RESTS_MS.store(os::clock::coarse_ms() + TICK_MS, Relaxed);
     }
@@ -277,16 +292,28 @@ fn pass(bytes: usize) {
     let _ = PASSES.fetch_update(AcqRel, Relaxed, |passes| passes.checked_sub(1));
 }
 
-/// Reclaims `bytes` on a thread of its own; here, if there is no callback to wait for or no thread to be had.
-fn pass_in_background(bytes: usize) {
-    if admit() && (registry::live() == 0 || !os::thread::spawn(one_pass, bytes)) {
-        pass(bytes);
+/// One pass on a thread of its own; here, if there is no callback to wait for or no thread to be had.
+fn pass_in_background(target: Target) {
+    let spawns = || match target {
+        Target::Reclaimed(bytes) => os::thread::spawn(reclaim_on_thread, bytes),
+        Target::Held(bytes) => os::thread::spawn(limit_on_thread, bytes),
+    };
+    if admit() && (registry::live() == 0 || !spawns()) {
+        pass(target);
     }
 }
 
-extern "C" fn one_pass(bytes: *mut c_void) -> *mut c_void {
+extern "C" fn reclaim_on_thread(bytes: *mut c_void) -> *mut c_void {
+    pass_on_thread(Target::Reclaimed(bytes.addr()))
+}
+
+extern "C" fn limit_on_thread(bytes: *mut c_void) -> *mut c_void {
+    pass_on_thread(Target::Held(bytes.addr()))
+}
+
+fn pass_on_thread(target: Target) -> *mut c_void {
     os::thread::begin(c"uslab-shrink");
-    pass(bytes.addr());
+    pass(target);
     // To look whether that was enough.
     os::sleep::wake();
     core::ptr::null_mut()
