@@ -99,7 +99,10 @@ pub mod internal {
         cache::start,
         counters::{header, layout, record},
         os::{cpu, memory::page_bytes},
-        pages::{CHUNK_BYTES, boot, lock_for_fork as lock_pages, unlock_after_fork as unlock_pages},
+        pages::{
+            CHUNK_BYTES, boot, has_free_memory, lock_for_fork as lock_pages,
+            unlock_after_fork as unlock_pages,
+        },
         percpu::adapt::bound_bytes,
         reclaim::{balance, sources},
         rseq::{MAX_CPUS, fake},

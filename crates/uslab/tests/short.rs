@@ -441,12 +441,12 @@ fn under_a_mapping_limit_nothing_is_swept_for_in_vain() {
                 free(block);
             });
         }
-        assert!(uslab::pages::has_free_memory(), "what was just freed");
-        uslab::release_memory();
+        assert!(uslab::internal::has_free_memory(), "what was just freed");
+        uslab::trim(0);
         let mapped = uslab::stats::usage().committed_bytes;
         // Chunks that had a sheaf stay mapped.
         assert!(mapped <= 16 * MIB, "{} MiB are mapped", mapped / MIB);
-        assert!(!uslab::pages::has_free_memory());
+        assert!(!uslab::internal::has_free_memory());
         // SAFETY: ours, once.
         unsafe { free(kept) };
     });
