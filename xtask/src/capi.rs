@@ -18,7 +18,8 @@
 #[path = "glibc.rs"]
 pub mod glibc;
 
-use std::path::{Path, PathBuf};
+use glibc::{output, write};
+use std::path::Path;
 use std::process::Command;
 
 /// Programs linked against one library run with any of the same number.
@@ -69,10 +70,10 @@ fn link(map: &Path, archive: &Path, lib: &Path, version: &str, linker: &Linker) 
     let object = lib.join("uslab.o");
     let names = lib.join("uslab.names");
     write(&names, &format!("{}\n", exports(map)?.join("\n")))?;
-    run(Command::new("ld").args(["-r", "--whole-archive", "-o"]).arg(&object).arg(archive))?;
+    output(Command::new("ld").args(["-r", "--whole-archive", "-o"]).arg(&object).arg(archive))?;
     // The standard library's objects carry compiler bitcode, at which linkers' plugins for another LLVM stumble.
     let bitcode = ["--remove-section=.llvmbc", "--remove-section=.llvmcmd"];
-    run(Command::new("objcopy").args(bitcode).arg("--keep-global-symbols").arg(&names).arg(&object))?;
+    output(Command::new("objcopy").args(bitcode).arg("--keep-global-symbols").arg(&names).arg(&object))?;
 
     let shared = lib.join(format!("libuslab.so.{version}"));
     let stubs = lib.join("stubs");
@@ -80,18 +81,20 @@ fn link(map: &Path, archive: &Path, lib: &Path, version: &str, linker: &Linker) 
     if linker.is_glibc && glibc::make_stubs(linker.cc, std::env::consts::ARCH, &stubs)? {
         search.push(&stubs);
     }
-    run(Command::new(linker.cc)
-        .args(["-shared", "-o"])
-        .arg(&shared)
-        .arg(&object)
-        .arg(format!("-Wl,-soname,{SONAME}"))
-        .arg(format!("-Wl,--version-script={}", map.display()))
-        // Sequences leave the address of their descriptor in each thread's rseq area, which the kernel may read at any later time: the
-        // library must never be unmapped. Bound at load: lazy binding may allocate. Unused parts of the standard library go.
-        .args(["-Wl,-z,nodelete", "-Wl,-z,now", "-Wl,-z,relro", "-Wl,--gc-sections"])
-        .args(search.iter().map(|directory| format!("-L{}", directory.display())))
-        .args(glibc::LINK_ARGS)
-        .args(["-Wl,--as-needed", "-lgcc_s", "-lm"]))?;
+    output(
+        Command::new(linker.cc)
+            .args(["-shared", "-o"])
+            .arg(&shared)
+            .arg(&object)
+            .arg(format!("-Wl,-soname,{SONAME}"))
+            .arg(format!("-Wl,--version-script={}", map.display()))
+            // Sequences leave the address of their descriptor in each thread's rseq area, which the kernel may read at any later time: the
+            // library must never be unmapped. Bound at load: lazy binding may allocate. Unused parts of the standard library go.
+            .args(["-Wl,-z,nodelete", "-Wl,-z,now", "-Wl,-z,relro", "-Wl,--gc-sections"])
+            .args(search.iter().map(|directory| format!("-L{}", directory.display())))
+            .args(glibc::LINK_ARGS)
+            .args(["-Wl,--as-needed", "-lgcc_s", "-lm"]),
+    )?;
     for (link, target) in [(SONAME, format!("libuslab.so.{version}")), ("libuslab.so", SONAME.into())] {
         let place = lib.join(link);
         let _ = std::fs::remove_file(&place);
@@ -100,7 +103,7 @@ fn link(map: &Path, archive: &Path, lib: &Path, version: &str, linker: &Linker) 
     }
     let archive = lib.join("libuslab.a");
     let _ = std::fs::remove_file(&archive);
-    run(Command::new("ar").arg("rcsD").arg(&archive).arg(&object))?;
+    output(Command::new("ar").arg("rcsD").arg(&archive).arg(&object))?;
     for left in [object, names] {
         std::fs::remove_file(&left).map_err(|error| format!("{}: {error}", left.display()))?;
     }
@@ -164,21 +167,8 @@ fn cmake_version(version: &str) -> String {
     )
 }
 
-fn write(path: &PathBuf, text: &str) -> Result<()> {
-    std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
-}
-
 fn copy(from: &Path, to: &Path) -> Result<()> {
     std::fs::copy(from, to).map(drop).map_err(|error| format!("{}: {error}", from.display()))
-}
-
-fn run(command: &mut Command) -> Result<()> {
-    let output = command.output().map_err(|error| format!("cannot start {command:?}: {error}"))?;
-    if output.status.success() {
-        Ok(())
-    } else {
-        Err(format!("{command:?} failed: {}", String::from_utf8_lossy(&output.stderr).trim()))
-    }
 }
 
 #[cfg(test)]
