@@ -211,37 +211,28 @@ fn list(directory: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
 mod tests {
     use super::*;
 
-    /// An empty directory of this test's own.
-    fn scratch(name: &str) -> PathBuf {
-        let directory = std::env::temp_dir().join(format!("uslab-xtask-{}-{name}", std::process::id()));
-        std::fs::create_dir_all(&directory).unwrap();
-        directory
-    }
-
     #[test]
     fn manual_pages_go_to_their_sections() {
-        let (from, to) = (scratch("man-from"), scratch("man-to"));
+        let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (from, to) = (from.path(), to.path());
         for name in ["uslab.1", "uslab.h.3", "README.md"] {
             std::fs::write(from.join(name), name).unwrap();
         }
-        stage_manual(&from, &to).unwrap();
+        stage_manual(from, to).unwrap();
         let mut staged = Vec::new();
-        list(&to, &mut staged).unwrap();
+        list(to, &mut staged).unwrap();
         staged.sort();
         assert_eq!(staged, [to.join("man1/uslab.1"), to.join("man3/uslab.h.3")]);
-        std::fs::remove_dir_all(from).unwrap();
-        std::fs::remove_dir_all(to).unwrap();
     }
 
     #[test]
     fn trees_are_copied_whole_and_a_missing_one_is_empty() {
-        let (from, to) = (scratch("tree-from"), scratch("tree-to"));
+        let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (from, to) = (from.path(), to.path());
         std::fs::create_dir_all(from.join("a/b")).unwrap();
         std::fs::write(from.join("a/b/c"), "c").unwrap();
-        copy_tree(&from, &to).unwrap();
+        copy_tree(from, to).unwrap();
         assert_eq!(std::fs::read_to_string(to.join("a/b/c")).unwrap(), "c");
-        copy_tree(&from.join("none"), &to).unwrap();
-        std::fs::remove_dir_all(from).unwrap();
-        std::fs::remove_dir_all(to).unwrap();
+        copy_tree(&from.join("none"), to).unwrap();
     }
 }

@@ -3,7 +3,7 @@
 //! The tests read `docs/man` and compare it with what it describes: the exported symbols, the headers, the guide's table of variables.
 //! `cargo xtask dist --check` and `deb --check` read the pages where they are installed, with the command's, which it generates.
 
-use crate::staged::{Scratch, has, output};
+use crate::staged::{has, output};
 use anyhow::{Context, Result, bail, ensure};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -47,7 +47,7 @@ pub fn text(page: &Path) -> Result<String> {
 /// Compiles and runs the programs of a page, with what a compiler is told to find the library; how many they are.
 pub fn run_examples(page: &Path, flags: &str, lib: &Path) -> Result<usize> {
     let text = text(page)?;
-    let scratch = Scratch::new("examples")?;
+    let scratch = tempfile::tempdir()?;
     let programs = examples(&text);
     for source in &programs {
         let is_cxx = source.contains(".hpp>");

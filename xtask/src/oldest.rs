@@ -12,7 +12,7 @@
 //! A weak reference with a newer version is not allowed either: the loader prints a warning.
 
 use crate::capi::glibc::{self, OLDEST_MINOR, Symbol, number};
-use crate::staged::{Scratch, output};
+use crate::staged::output;
 use anyhow::{Context, Result, anyhow, ensure};
 use std::path::Path;
 use std::process::Command;
@@ -49,7 +49,7 @@ fn too_new(library: &Path) -> Result<Vec<String>> {
 
 /// All of the archive links against glibc 2.28.
 fn archive(archive: &Path) -> Result<()> {
-    let scratch = Scratch::new("oldest")?;
+    let scratch = tempfile::tempdir()?;
     let made = glibc::make_stubs("cc", std::env::consts::ARCH, scratch.path());
     if !made.map_err(|error| anyhow!(error))? {
         println!("skipped: no stubs of glibc to link {} with", archive.display());
@@ -75,7 +75,7 @@ mod tests {
     fn a_reference_that_glibc_2_28_cannot_satisfy_is_named() {
         // Of a library of one function that makes the reference.
         let newer = |text| {
-            let scratch = Scratch::new("caller").unwrap();
+            let scratch = tempfile::tempdir().unwrap();
             let (source, library) = (scratch.path().join("caller.c"), scratch.path().join("caller.so"));
             std::fs::write(&source, text).unwrap();
             let mut cc = Command::new("cc");

@@ -10,29 +10,6 @@ use anyhow::{Context, Result, bail, ensure};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A folder of this process's own below the system's for temporary files, removed at the end.
-pub struct Scratch(PathBuf);
-
-impl Scratch {
-    /// Makes it.
-    pub fn new(name: &str) -> Result<Scratch> {
-        let path = std::env::temp_dir().join(format!("uslab-xtask-{}-{name}", std::process::id()));
-        std::fs::create_dir_all(&path).with_context(|| format!("cannot make {}", path.display()))?;
-        Ok(Scratch(path.canonicalize()?))
-    }
-
-    /// Where it is.
-    pub fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 /// Where an installation has what its users name.
 pub struct Installed {
     /// The prefix: `/usr`.
@@ -139,7 +116,7 @@ impl Installed {
     }
 
     fn pkg_config(&self) -> Result<()> {
-        let scratch = Scratch::new("pkg-config")?;
+        let scratch = tempfile::tempdir()?;
         let version = self.ask(&["--modversion"])?;
         ensure!(version.trim() == env!("CARGO_PKG_VERSION"), "pkg-config knows version {version}");
         let flags = self.ask(&["--cflags", "--libs"])?;
@@ -156,7 +133,7 @@ impl Installed {
     }
 
     fn cmake(&self) -> Result<()> {
-        let scratch = Scratch::new("cmake")?;
+        let scratch = tempfile::tempdir()?;
         let build = scratch.path().join("build");
         std::fs::write(scratch.path().join("CMakeLists.txt"), CMAKE_LISTS)?;
         let mut configure = Command::new("cmake");
@@ -197,8 +174,8 @@ target_link_libraries(static PRIVATE uslab::uslab_static)
 
 /// The stage, copied to another place, does all of it, and names its old place nowhere.
 pub fn check_moved(stage: &Path) -> Result<()> {
-    let scratch = Scratch::new("moved")?;
-    let prefix = scratch.path().join("opt/uslab");
+    let scratch = tempfile::tempdir()?;
+    let prefix = scratch.path().canonicalize()?.join("opt/uslab");
     std::fs::create_dir_all(&prefix)?;
     output(Command::new("cp").arg("-a").arg(stage.join(".")).arg(&prefix))?;
     for text in ["lib/pkgconfig/uslab.pc", "lib/cmake/uslab/uslab-config.cmake"] {

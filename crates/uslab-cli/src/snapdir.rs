@@ -167,25 +167,19 @@ mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
 
-    fn folder(name: &str) -> PathBuf {
-        let path = env::temp_dir().join(format!("uslab-snapdir-{}-{name}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).expect("a folder");
-        path
-    }
-
     #[test]
     fn a_new_directory_is_private() {
-        let base = folder("private");
+        let base = tempfile::tempdir().expect("a folder");
+        let base = base.path();
         let made = prepare_one(&base.join("d")).expect("made");
         assert_eq!(made.metadata().expect("there").mode() & 0o7777, PRIVATE);
         assert_eq!(prepare_one(&base.join("d")).expect("found again"), made);
-        fs::remove_dir_all(base).expect("removed");
     }
 
     #[test]
     fn a_directory_that_cannot_be_trusted_is_refused() {
-        let base = folder("refused");
+        let base = tempfile::tempdir().expect("a folder");
+        let base = base.path();
         let real = base.join("real");
         fs::create_dir(&real).expect("a folder");
         symlink(&real, base.join("link")).expect("a link");
@@ -197,7 +191,6 @@ mod tests {
         assert_eq!(reason("file"), "is not a directory");
         assert_eq!(reason("open"), "others may write there (mode 777)");
         assert!(check(&real, own_user() + 1).expect_err("not theirs").to_string().starts_with("belongs to"));
-        fs::remove_dir_all(base).expect("removed");
     }
 
     #[test]
@@ -210,14 +203,14 @@ mod tests {
 
     #[test]
     fn sweeping_takes_the_dead_and_nothing_else() {
-        let base = folder("sweep");
+        let base = tempfile::tempdir().expect("a folder");
+        let base = base.path();
         let me = std::process::id().to_string();
         for name in ["2147483647", &me, "notes"] {
             fs::write(base.join(name), "x").expect("a file");
         }
-        sweep(&base);
+        sweep(base);
         assert!(!base.join("2147483647").exists());
         assert!(base.join(&me).exists() && base.join("notes").exists());
-        fs::remove_dir_all(base).expect("removed");
     }
 }

@@ -5,7 +5,7 @@
 //! asked nor changed. A user other than root becomes it in a user namespace, since dpkg gives files
 //! to root.
 
-use crate::staged::{Installed, Scratch, has, output};
+use crate::staged::{Installed, has, output};
 use anyhow::{Result, bail, ensure};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,7 +13,7 @@ use std::process::Command;
 /// Checks the packages.
 pub fn run(packages: &[PathBuf]) -> Result<()> {
     lintian(packages)?;
-    let scratch = Scratch::new("deb")?;
+    let scratch = tempfile::tempdir()?;
     let root = scratch.path();
     for folder in ["var/lib/dpkg/info", "var/lib/dpkg/updates", "var/lib/dpkg/triggers"] {
         std::fs::create_dir_all(root.join(folder))?;
