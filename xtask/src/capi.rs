@@ -1,4 +1,5 @@
-//! Makes `libuslab.so` and `libuslab.a` of what Cargo builds, and the files that tell build systems about them.
+//! Makes `libuslab.so` and `libuslab.a` of what Cargo builds, and the files that tell build systems
+//! about them.
 //!
 //! ```text
 //!   libuslab_capi.a  (Cargo: a Rust archive)
@@ -8,8 +9,8 @@
 //!        └─────▶ libuslab.so.0.1.0     soname libuslab.so.1, symbols versioned by crates/uslab-capi/uslab.map
 //! ```
 //!
-//! Cargo's own shared libraries cannot have symbol versions: rustc passes a version script without names, beside which linkers take no
-//! other.
+//! Cargo's own shared libraries cannot have symbol versions: rustc passes a version script without
+//! names, beside which linkers take no other.
 //!
 //! The tests compile this file too, by path, so that they test what is shipped: nothing but the
 //! standard library and `glibc.rs` may be used here.
@@ -71,7 +72,8 @@ fn link(map: &Path, archive: &Path, lib: &Path, version: &str, linker: &Linker) 
     let names = lib.join("uslab.names");
     write(&names, &format!("{}\n", exports(map)?.join("\n")))?;
     output(Command::new("ld").args(["-r", "--whole-archive", "-o"]).arg(&object).arg(archive))?;
-    // The standard library's objects carry compiler bitcode, at which linkers' plugins for another LLVM stumble.
+    // The standard library's objects carry compiler bitcode, at which linkers' plugins for another
+    // LLVM stumble.
     let bitcode = ["--remove-section=.llvmbc", "--remove-section=.llvmcmd"];
     output(Command::new("objcopy").args(bitcode).arg("--keep-global-symbols").arg(&names).arg(&object))?;
 
@@ -88,8 +90,9 @@ fn link(map: &Path, archive: &Path, lib: &Path, version: &str, linker: &Linker) 
             .arg(&object)
             .arg(format!("-Wl,-soname,{SONAME}"))
             .arg(format!("-Wl,--version-script={}", map.display()))
-            // Sequences leave the address of their descriptor in each thread's rseq area, which the kernel may read at any later time: the
-            // library must never be unmapped. Bound at load: lazy binding may allocate. Unused parts of the standard library go.
+            // Sequences leave the address of their descriptor in each thread's rseq area, which the
+            // kernel may read at any later time: the library must never be unmapped. Bound at load:
+            // lazy binding may allocate. Unused parts of the standard library go.
             .args(["-Wl,-z,nodelete", "-Wl,-z,now", "-Wl,-z,relro", "-Wl,--gc-sections"])
             .args(search.iter().map(|directory| format!("-L{}", directory.display())))
             .args(glibc::LINK_ARGS)
@@ -111,7 +114,8 @@ fn link(map: &Path, archive: &Path, lib: &Path, version: &str, linker: &Linker) 
     Ok(())
 }
 
-/// What pkg-config reads. It finds the prefix from where the file lies, so that the tree can be moved.
+/// What pkg-config reads. It finds the prefix from where the file lies, so that the tree can be
+/// moved.
 const PKGCONFIG: &str = "\
 prefix=${pcfiledir}/../..
 libdir=${prefix}/lib
@@ -151,7 +155,8 @@ endif()
 unset(_uslab_prefix)
 ";
 
-/// A library serves programs that ask for the same major version, or before 1.0 the same minor one, and no newer library.
+/// A library serves programs that ask for the same major version, or before 1.0 the same minor one,
+/// and no newer library.
 fn cmake_version(version: &str) -> String {
     let mut parts = version.split('.');
     let major = parts.next().unwrap_or("0");

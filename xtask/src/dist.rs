@@ -7,8 +7,9 @@
 //!   share/    doc/uslab, the manual page and the shells' completions
 //! ```
 //!
-//! `uslab` finds the library as `../lib/libuslab_malloc.so` from its own place, so the tree can be moved as a whole.
-//! The stage is made anew each time: what is not built any more must not linger in it.
+//! `uslab` finds the library as `../lib/libuslab_malloc.so` from its own place, so the tree can be
+//! moved as a whole. The stage is made anew each time: what is not built any more must not linger
+//! in it.
 
 use crate::capi;
 use crate::oldest;
@@ -41,7 +42,8 @@ const DOCUMENTS: &[&str] = &[
 /// Arguments of `cargo xtask dist`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Copy the stage to another place and use it there: the command, pages, completions, C programs.
+    /// Copy the stage to another place and use it there: the command, pages, completions, C
+    /// programs.
     #[arg(long)]
     check: bool,
 }
@@ -124,7 +126,8 @@ fn date_manual(workspace: &Workspace, page: &Path) -> Result<()> {
         .with_context(|| format!("cannot stage {}", page.display()))
 }
 
-/// The date of the sources in seconds: SOURCE_DATE_EPOCH, or that of the last commit. Never that of now.
+/// The date of the sources in seconds: SOURCE_DATE_EPOCH, or that of the last commit. Never that of
+/// now.
 pub fn epoch_s(workspace: &Workspace) -> Result<u64> {
     let text = match std::env::var("SOURCE_DATE_EPOCH") {
         Ok(text) => text,

@@ -10,8 +10,9 @@
 //!
 //! glibc keeps old versions for ever, so this machine's library has all of 2.28's. Two kinds of
 //! functions are linked in ([`LINKED_IN`]). `stat` and its like were functions of the program.
-//! Threads and `dlsym` stood in libraries of their own: they are called where the program has these.
-//! To name the libraries as needed costs newer systems two more files at each start (ADR 0025).
+//! Threads and `dlsym` stood in libraries of their own: they are called where the program has
+//! these. To name the libraries as needed costs newer systems two more files at each start (ADR
+//! 0025).
 //!
 //! Used by the build script of `uslab-preload`, by `capi.rs` and by the check of a staged release.
 //! Only the standard library may be used here.
@@ -70,8 +71,9 @@ IF_THERE(FIRST, void *, dlsym, (void *a, void *b), (a, b), 0)
 IF_THERE(FIRST, int, dladdr, (void *a, void *b), (a, b), 0)
 "#;
 
-/// Symbols that stood in libraries besides `libc.so.6` (libpthread and libdl; librt, libutil, libanl):
-/// starts of their names. Left out, so that a reference fails at the link and not on an old system.
+/// Symbols that stood in libraries besides `libc.so.6` (libpthread and libdl; librt, libutil,
+/// libanl): starts of their names. Left out, so that a reference fails at the link and not on an
+/// old system.
 const ELSEWHERE: &str = "pthread_ __pthread_ _pthread_ sem_ mtx_ cnd_ tss_ thrd_ call_once dladdr dlclose \
     dlerror dlinfo dlmopen dlopen dlsym dlvsym \
     aio_ lio_ mq_ shm_ timer_ openpty forkpty login logout logwtmp getaddrinfo_a";

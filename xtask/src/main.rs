@@ -52,9 +52,11 @@ enum Command {
     Tidy(tidy::Args),
     /// Compare the machine code of the fast path with xtask/golden/x86_64.txt.
     Golden(golden::Args),
-    /// Write the README's table and the latest folder of docs/results from its JSON, or check that they are.
+    /// Write the README's table and the latest folder of docs/results from its JSON, or check that
+    /// they are.
     Results(results::Args),
-    /// Write the curves and numbers of the balance simulation into docs/results, or check that they are.
+    /// Write the curves and numbers of the balance simulation into docs/results, or check that they
+    /// are.
     Balance(balance::Args),
     /// Stage a release in target/dist/{bin,lib,include,share}.
     Dist(dist::Args),

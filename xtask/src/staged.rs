@@ -1,8 +1,9 @@
-//! What a staged or installed release must do, wherever it lies: the command runs programs, manual pages and completions are sound, and C
-//! programs build with pkg-config and CMake.
+//! What a staged or installed release must do, wherever it lies: the command runs programs, manual
+//! pages and completions are sound, and C programs build with pkg-config and CMake.
 //!
-//! `cargo xtask dist --check` asks it of a copy of the stage, `cargo xtask deb --check` of installed packages. Tools that read pages and completions
-//! are used where they are installed; what is skipped is said.
+//! `cargo xtask dist --check` asks it of a copy of the stage, `cargo xtask deb --check` of
+//! installed packages. Tools that read pages and completions are used where they are installed;
+//! what is skipped is said.
 
 use crate::manual;
 use crate::workspace;

@@ -1,8 +1,8 @@
-//! Snapshots as JSON: the fields of the layout under their own names, units last, and what is derived from
-//! them.
+//! Snapshots as JSON: the fields of the layout under their own names, units last, and what is
+//! derived from them.
 //!
-//! The names are an interface: scripts read them. `format` is raised when one changes its meaning or goes
-//! away.
+//! The names are an interface: scripts read them. `format` is raised when one changes its meaning
+//! or goes away.
 
 use serde_json::{Value, json};
 

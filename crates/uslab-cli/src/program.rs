@@ -1,7 +1,8 @@
 //! Which file a program's name means, and whether a library can be preloaded into it.
 //!
-//! The search is execvp(3)'s, done here because its one errno does not tell "not found" from "found and not
-//! executable" well enough for a message, and because the file has to be looked at before it runs.
+//! The search is execvp(3)'s, done here because its one errno does not tell "not found" from "found
+//! and not executable" well enough for a message, and because the file has to be looked at before
+//! it runs.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -36,7 +37,7 @@ pub fn find(name: &OsStr, path: Option<OsString>) -> Result<PathBuf, Failure> {
         let file = folder.join(name);
         match check(&file) {
             Ok(()) if !name.is_empty() => return Ok(file),
-            // A folder of that name in PATH is not a program that somebody meant.
+            // A folder of that name in PATH is not the program that was meant.
             Err(failure) if failure.code == NOT_EXECUTABLE && !file.is_dir() => refused = Some(failure),
             _ => {}
         }
@@ -65,8 +66,8 @@ fn check(file: &Path) -> Result<(), Failure> {
 
 /// Why the allocator will not be under this program, where that can be seen beforehand.
 ///
-/// A program that gains privileges has AT_SECURE set, and ld.so(8) then ignores a preloaded path; a static
-/// one has no ld.so; one for another machine refuses the library.
+/// A program that gains privileges has AT_SECURE set, and ld.so(8) then ignores a preloaded path; a
+/// static one has no ld.so; one for another machine refuses the library.
 pub fn cannot_preload(file: &Path, library: &Path) -> Option<String> {
     cannot_preload_at_depth(file, library, 0)
 }
@@ -97,7 +98,7 @@ fn cannot_preload_at_depth(file: &Path, library: &Path, depth: usize) -> Option<
     ))
 }
 
-/// The bit that makes the program run as somebody else than we are.
+/// The bit that makes the program run as another user or group.
 fn gained_privilege(file: &Path) -> Option<&'static str> {
     let data = file.metadata().ok()?;
     if data.mode() & SETUID != 0 && data.uid() != geteuid().as_raw() {

@@ -1,4 +1,5 @@
-//! `uslab info`: what is shown of a process that runs under uslab, and what is said of one that does not.
+//! `uslab info`: what is shown of a process that runs under uslab, and what is said of one that
+//! does not.
 
 mod support;
 
@@ -131,7 +132,7 @@ fn another_users_process_is_refused_clearly() {
     let running = sandbox.sleeper(&[]);
     let mut command = Command::new(USLAB);
     command.args(["info", &running.pid()]).uid(65534).gid(65534).env_remove("USLAB_SNAPSHOT");
-    // The build directory may be closed to others: then there is nobody to ask.
+    // The build directory may be closed to others: then that user cannot run the program.
     if let Ok(output) = command.output() {
         let (code, _, err) = support::texts(output);
         assert_eq!(code, 1);

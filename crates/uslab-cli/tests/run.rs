@@ -1,5 +1,5 @@
-//! `uslab run`: the environment that the program gets, its exit status, its statistics, and what is said when
-//! it cannot be.
+//! `uslab run`: the environment that the program gets, its exit status, its statistics, and what is
+//! said when it cannot be.
 
 mod support;
 

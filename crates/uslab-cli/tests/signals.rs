@@ -79,8 +79,8 @@ fn a_key_at_the_terminal_reaches_the_program_once() {
     let program = "n=0; left=500; trap 'echo got; n=1' INT; echo ready\n\
                    while [ $n = 0 ] && [ $left -gt 0 ]; do sleep 0.02; left=$((left-1)); done; sleep 0.3; exit 4\n";
     std::fs::write(&file, program).expect("written");
-    // script's shell must not be there any more: Ctrl-C ends it, and its status would be the one that is
-    // seen.
+    // script's shell must not be there any more: Ctrl-C ends it, and its status would be the one
+    // that is seen.
     let line = format!("exec {USLAB} run --stats -- sh {}", file.display());
     let mut command = Command::new("script");
     command.args(["-q", "-e", "-c", &line, "/dev/null"]).stdin(Stdio::piped());

@@ -1,12 +1,13 @@
-//! `cargo xtask balance`: the simulation of caches under pressure, as curves and numbers in docs/results.
+//! `cargo xtask balance`: the simulation of caches under pressure, as curves and numbers in
+//! docs/results.
 //!
 //! ```text
 //!   examples/balance_curves.rs ──JSON──▶ chart ──▶ docs/results/balance.svg
 //!   (the simulation of tests/balance.rs)  page ──▶ docs/results/balance.md
 //! ```
 //!
-//! The simulation is deterministic, so both files are the same wherever they are made. `--check` compares instead of writing. Must never:
-//! hold a figure of its own.
+//! The simulation is deterministic, so both files are the same wherever they are made. `--check`
+//! compares instead of writing. Must never: hold a figure of its own.
 
 mod chart;
 

@@ -1,7 +1,8 @@
 //! What the checks need from the machine, and how it gets there.
 //!
-//! Only what is missing is installed, so on a machine that has everything nothing is asked of any network. Where
-//! we may not install (not Debian, not root and no sudo) the message says what to do by hand.
+//! Only what is missing is installed, so on a machine that has everything nothing is asked of any
+//! network. Where we may not install (not Debian, not root and no sudo) the message says what to do
+//! by hand.
 
 use crate::musl;
 use crate::workspace::{self, Workspace};
@@ -75,7 +76,8 @@ pub fn has_rustup() -> bool {
     Command::new("rustup").arg("--version").output().is_ok_and(|output| output.status.success())
 }
 
-/// Adds components and targets of the toolchain that are missing. rustup asks no network for others.
+/// Adds components and targets of the toolchain that are missing. rustup asks no network for
+/// others.
 pub fn toolchain(workspace: &Workspace) -> Result<()> {
     if has_rustup() {
         for args in [["component", "rustfmt", "clippy"], ["target", ARM64, musl::TARGET]] {

@@ -1,5 +1,5 @@
-//! `cargo xtask deb --check`: lintian, and a life of the packages in a root of their own: installed,
-//! used, removed without a trace.
+//! `cargo xtask deb --check`: lintian, and a life of the packages in a root of their own:
+//! installed, used, removed without a trace.
 //!
 //! The root is a folder with an empty database of dpkg's, so the machine's own packages are neither
 //! asked nor changed. A user other than root becomes it in a user namespace, since dpkg gives files

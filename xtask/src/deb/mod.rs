@@ -8,9 +8,9 @@
 //!   uslab         the command, its page and completions, and libuslab_malloc.so
 //! ```
 //!
-//! Nothing is built for the packages that is not in the stage, and dh_missing fails for a staged file
-//! that is in no package. Same stage, same date, same bytes: the date is SOURCE_DATE_EPOCH, or that
-//! of the last commit.
+//! Nothing is built for the packages that is not in the stage, and dh_missing fails for a staged
+//! file that is in no package. Same stage, same date, same bytes: the date is SOURCE_DATE_EPOCH, or
+//! that of the last commit.
 
 mod check;
 
@@ -30,7 +30,8 @@ pub struct Args {
     /// Package target/dist as it is, rather than build and stage it first.
     #[arg(long)]
     staged: bool,
-    /// Check the packages: lintian, two builds compared, and install, use and remove them in a root of their own.
+    /// Check the packages: lintian, two builds compared, and install, use and remove them in a root
+    /// of their own.
     #[arg(long)]
     check: bool,
 }

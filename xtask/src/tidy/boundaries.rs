@@ -1,11 +1,11 @@
 //! Where assembly and syscalls may stand.
 //!
-//! A restartable sequence is correct only as a whole: the descriptor, the critical section and the abort handler
-//! are one argument, made once, in `rseq/`. And every door to the system is in `os/`, so that a reader
-//! finds there all that the library can ask of it, and a test can stand in for it.
+//! A restartable sequence is correct only as a whole: the descriptor, the critical section and the
+//! abort handler are one argument, made once, in `rseq/`. And every door to the system is in `os/`,
+//! so that a reader finds there all that the library can ask of it, and a test can stand in for it.
 //!
-//! Programs and tests around the library talk to the system as they like; the preload library needs the C
-//! library's types for its signatures. Assembly stays in `rseq/` for all of them but these:
+//! Programs and tests around the library talk to the system as they like; the preload library needs
+//! the C library's types for its signatures. Assembly stays in `rseq/` for all of them but these:
 //!
 //! * the benchmark has one file for what no compiler may see through;
 //! * the preload library has functions that must not have a frame: one asks for its caller, one
@@ -60,7 +60,8 @@ fn system(file: &File, code: &[Token]) -> Vec<Violation> {
                 format!("`{}` outside {SYSTEM_HOME}: give the layer below a function for it", token.text);
             violations.push(Violation::new(file, token.line, "syscall", why));
         }
-        // Declaring the C function oneself is the same door. Weak symbols of the registration belong to rseq/.
+        // Declaring the C function oneself is the same door. Weak symbols of the registration
+        // belong to rseq/.
         let has_abi = code.get(at + 1).is_some_and(|abi| abi.text.starts_with('"'));
         let block = token.is("extern") && next(1 + usize::from(has_abi), "{");
         if block && !file.path.starts_with(SEQUENCES) {

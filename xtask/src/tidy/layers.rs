@@ -5,12 +5,13 @@
 //!                        stats, debug: counters and hooks that every layer may use
 //! ```
 //!
-//! A lower layer that names a higher one is how allocators grow knots: the page layer learns about slabs "just
-//! for the statistics", and from then on neither can be tested alone. [`LAYERS`] is the architecture; a change
-//! of it is a change of the design and needs a record in docs/adr.
+//! A lower layer that names a higher one is how allocators grow knots: the page layer learns about
+//! slabs "just for the statistics", and from then on neither can be tested alone. [`LAYERS`] is the
+//! architecture; a change of it is a change of the design and needs a record in docs/adr.
 //!
-//! Paths are read wherever they stand, in `use` or in an expression, through `crate::` or through `super::`.
-//! Layers name each other by module: a name re-exported by the crate's root would hide the arrow.
+//! Paths are read wherever they stand, in `use` or in an expression, through `crate::` or through
+//! `super::`. Layers name each other by module: a name re-exported by the crate's root would hide
+//! the arrow.
 
 use super::source::{Source, Token};
 use super::{File, Violation};
@@ -41,8 +42,8 @@ const LAYERS: &[Layer] = &[
     Layer { name: "debug", uses: &["sync", "os"] },
 ];
 
-/// Not a layer: one table of functions, whose type belongs to `cache`; what it is filled with is above (ADR 0013).
-/// It alone may be named from below.
+/// Not a layer: one table of functions, whose type belongs to `cache`; what it is filled with is
+/// above (ADR 0013). It alone may be named from below.
 const WIRING: &str = "wiring";
 
 /// Modules that every layer may use, for their counters and hook traits.

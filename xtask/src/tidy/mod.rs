@@ -1,8 +1,8 @@
 //! `cargo xtask tidy`: the house rules as a program.
 //!
-//! A rule that lives only in a document is kept until the first hurry. Each rule here is one function from a
-//! file to its violations, tested on a sample that breaks it, and each violation says where, which rule and
-//! why, so that the reader can fix it without looking the rule up.
+//! A rule that lives only in a document is kept until the first hurry. Each rule here is one
+//! function from a file to its violations, tested on a sample that breaks it, and each violation
+//! says where, which rule and why, so that the reader can fix it without looking the rule up.
 //!
 //! ```text
 //!   layers.rs       which module of the library may use which
@@ -147,8 +147,8 @@ fn check(file: &File, exists: &dyn Fn(&str) -> bool, voice_everywhere: bool) -> 
     violations
 }
 
-/// The files that are, or would be, in the repository: tracked, and untracked without being ignored. A source
-/// archive has no index; there it is every file but the build's.
+/// The files that are, or would be, in the repository: tracked, and untracked without being
+/// ignored. A source archive has no index; there it is every file but the build's.
 fn files(root: &Path) -> Result<Vec<String>> {
     let git = Command::new("git")
         .current_dir(root)

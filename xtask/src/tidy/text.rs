@@ -45,8 +45,8 @@ pub fn check(file: &File) -> Vec<Violation> {
     violations
 }
 
-/// What must not be left in Rust: postponed work in comments, tests switched off. Macros that postpone
-/// work are clippy's to find (`todo` and `unimplemented`, denied for the workspace).
+/// What must not be left in Rust: postponed work in comments, tests switched off. Macros that
+/// postpone work are clippy's to find (`todo` and `unimplemented`, denied for the workspace).
 pub fn check_rust(file: &File, source: &Source) -> Vec<Violation> {
     let mut violations = Vec::new();
     for comment in &source.comments {
@@ -75,7 +75,8 @@ fn leftover(file: &File, line: usize, word: &str) -> Violation {
     Violation::new(file, line, "leftover", why)
 }
 
-/// The first word of the line that postpones work. Part of a longer word (a mkstemp template) is not one.
+/// The first word of the line that postpones work. Part of a longer word (a mkstemp template) is
+/// not one.
 fn leftover_word(line: &str) -> Option<&'static str> {
     let words = line.split(|c: char| !c.is_alphanumeric() && c != '_');
     words.flat_map(|word| LEFTOVERS.iter().find(|leftover| **leftover == word)).next().copied()
@@ -104,7 +105,7 @@ fn generated(file: &File) -> bool {
     file.path.starts_with("xtask/golden/") || matches!(file.extension(), "json" | "csv")
 }
 
-/// A directory of somebody's machine, when an absolute path in the line starts with one.
+/// A developer's directory, when an absolute path in the line starts with one.
 fn machine_path(line: &str) -> Option<&str> {
     MACHINE.iter().find_map(|directory| {
         line.match_indices(directory).find_map(|(at, _)| {

@@ -1,13 +1,12 @@
 //! One process's snapshot, read and checked.
 //!
-//! The file belongs to another process, which may be writing it, cutting it short, or out to harm whoever
-//! looks. It is therefore copied with pread(2) and never mapped (a mapping of a file that shrinks is a
-//! SIGBUS), every length is checked against what was really read, counts are capped, sums saturate, and names
-//! are made safe to print. What is left is a value that the rest of the program can format without a second
-//! thought.
+//! The file belongs to another process, which may be writing it, cutting it short, or out to harm the
+//! reader. It is therefore copied with pread(2) and never mapped (a mapping of a file that shrinks is
+//! a SIGBUS). Every length is checked against what was read, counts are capped, sums saturate, and
+//! names are made safe to print: the rest of the program can format the result as it is.
 //!
-//! Fields are fetched by their offsets in the layout that the allocator uses; words are of this machine's
-//! byte order.
+//! Fields are fetched by their offsets in the layout that the allocator uses; words are of this
+//! machine's byte order.
 
 use std::fmt;
 use std::fs::OpenOptions;
@@ -140,8 +139,8 @@ impl Cache {
         self.slabs.saturating_mul(self.objects_per_slab.into())
     }
 
-    /// Objects in users' hands: those neither in slabs nor in sheaves, as far as the counters agree with each
-    /// other.
+    /// Objects in users' hands: those neither in slabs nor in sheaves, as far as the counters agree
+    /// with each other.
     pub fn active_objects(&self) -> u64 {
         self.total_objects().saturating_sub(self.slab_free.saturating_add(self.sheaf_free))
     }
@@ -175,7 +174,7 @@ impl Snapshot {
 
 /// Reads the snapshot that process `pid` writes to `file`.
 pub fn read(file: &Path, pid: i32) -> Result<Snapshot, Trouble> {
-    // Neither follow a link that somebody planted nor wait for the other end of a pipe.
+    // Neither follow a link that another user planted nor wait for the other end of a pipe.
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(file).map_err(|error| match error {
         error if error.kind() == io::ErrorKind::NotFound => Trouble::Missing,

@@ -1,5 +1,5 @@
-//! What the tests of the program share: a private directory for each, and a library that stands in for the
-//! real one.
+//! What the tests of the program share: a private directory for each, and a library that stands in
+//! for the real one.
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 
@@ -17,8 +17,8 @@ pub const USLAB: &str = env!("CARGO_BIN_EXE_uslab");
 const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests");
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Undoes what nohup, and a shell that starts in the background, have children inherit: signals ignored from the start, which no
-/// shell can trap.
+/// Undoes what nohup, and a shell that starts in the background, have children inherit: signals
+/// ignored from the start, which no shell can trap.
 fn usual_signals() {
     use nix::sys::signal::{SigHandler, Signal, signal};
     static ONCE: OnceLock<()> = OnceLock::new();
