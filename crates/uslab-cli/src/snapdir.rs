@@ -1,9 +1,9 @@
 //! Where snapshots live: one directory a user, one file a process, named by its pid.
 //!
-//! The directory is in memory (/dev/shm) when there is one. Those places are open to every user, so a
-//! directory is used only if it really is one (not a link), belongs to the user, and refuses writes of
-//! others: then only the user can put a file in it. A name that another user took first is passed over
-//! for the next place.
+//! The directory is in memory (/dev/shm) when there is one. Those places are open to every user, so
+//! a directory is used only if it really is one (not a link), belongs to the user, and refuses
+//! writes of others: then only the user can put a file in it. A name that another user took first
+//! is passed over for the next place.
 //!
 //! Files of processes that were killed, or left without running exit handlers, stay behind until
 //! [`sweep`] finds them: at the start of every `uslab run` and `uslab info`.

@@ -1,5 +1,5 @@
-/* Stands in for libuslab_malloc.so: publishes a snapshot as the real library does, and leaves malloc
- * alone.
+/* Stands in for libuslab_malloc.so: publishes a snapshot as the real library does, and leaves
+ * malloc alone.
  *
  * The structures are those of crates/uslab/src/stats/layout.rs, written a second time on purpose: a
  * change of the layout that forgets its readers fails here. FAKE_* variables make it misbehave.

@@ -1,9 +1,10 @@
 //! One process's snapshot, read and checked.
 //!
-//! The file belongs to another process, which may be writing it, cutting it short, or out to harm the
-//! reader. It is therefore copied with pread(2) and never mapped (a mapping of a file that shrinks is
-//! a SIGBUS). Every length is checked against what was read, counts are capped, sums saturate, and
-//! names are made safe to print: the rest of the program can format the result as it is.
+//! The file belongs to another process, which may be writing it, cutting it short, or out to harm
+//! the reader. It is therefore copied with pread(2) and never mapped (a mapping of a file that
+//! shrinks is a SIGBUS). Every length is checked against what was read, counts are capped, sums
+//! saturate, and names are made safe to print: the rest of the program can format the result as it
+//! is.
 //!
 //! Fields are fetched by their offsets in the layout that the allocator uses; words are of this
 //! machine's byte order.
