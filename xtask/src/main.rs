@@ -1,18 +1,5 @@
 //! `cargo xtask`: the workspace's own tools.
 //!
-//! ```text
-//!   demo     build a release and run a real program under it
-//!   ci       everything that must pass before a change lands, installing what it needs
-//!   tidy     the house rules, as a program
-//!   golden   the fast path's machine code, against the listing kept in the repository
-//!   results  the README's table and docs/results' pages, from the results kept there
-//!   balance  the page and curves of caches under pressure in docs/results, from the simulation
-//!   dist     stage a release in target/dist
-//!   deb      Debian packages of the staged release
-//!   musl     everything for musl, and its tests there
-//!   vm       tests of memory limits, many CPUs and nodes, in guests
-//! ```
-//!
 //! Every check that CI makes is one of these, so that anyone can run at home what CI runs.
 
 mod balance;

@@ -39,6 +39,8 @@ pub struct Source<'a> {
 
 /// Cuts a file.
 pub fn read(text: &str) -> Source<'_> {
+    // proc-macro2 counts bytes from behind a byte order mark.
+    let text = text.trim_start_matches('\u{feff}');
     let mut ranges = Vec::new();
     if let Ok(stream) = text.parse() {
         flatten(text, stream, &mut ranges);
@@ -101,5 +103,6 @@ mod tests {
     #[test]
     fn text_that_is_no_rust_is_empty() {
         assert!(read("\"abc").code.is_empty() && read("fn (").comments.is_empty());
+        assert_eq!(read("\u{feff}é // é").comments[0].text, "// é");
     }
 }
