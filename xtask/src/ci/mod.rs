@@ -190,7 +190,11 @@ fn arm64(workspace: &Workspace) -> Result<()> {
         println!("skipped: without rustup there is no standard library for {}", install::ARM64);
         return Ok(());
     }
-    cargo(workspace, &["clippy", "--package", "uslab", "--target", install::ARM64, "--", "-D", "warnings"], &[])
+    cargo(
+        workspace,
+        &["clippy", "--package", "uslab", "--target", install::ARM64, "--", "-D", "warnings"],
+        &[],
+    )
 }
 
 fn for_musl(workspace: &Workspace) -> Result<()> {

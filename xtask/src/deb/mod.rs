@@ -49,14 +49,19 @@ pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     if !args.staged {
         dist::stage(workspace)?;
     }
-    let packages = build(workspace, &workspace.target.join("deb"))?;
+    let again_out = workspace.target.join("deb-again");
+    let (packages, again) = std::thread::scope(|scope| {
+        let again = args.check.then(|| scope.spawn(|| build(workspace, &again_out)));
+        let packages = build(workspace, &workspace.target.join("deb"));
+        (packages, again.map(|thread| thread.join().expect("it does not panic")))
+    });
+    let packages = packages?;
     for package in &packages {
         println!("{:>12}  {}", package.metadata()?.len(), package.display());
     }
-    if args.check {
-        let again_out = workspace.target.join("deb-again");
-        for (one, other) in packages.iter().zip(build(workspace, &again_out)?) {
-            let is_same = std::fs::read(one)? == std::fs::read(&other)?;
+    if let Some(again) = again {
+        for (one, other) in packages.iter().zip(again?) {
+            let is_same = std::fs::read(one)? == std::fs::read(other)?;
             ensure!(is_same, "a second build gives another {}: does it depend on the time?", one.display());
         }
         std::fs::remove_dir_all(again_out)?;
