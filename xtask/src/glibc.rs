@@ -205,7 +205,12 @@ pub fn dynamic_symbols(cc: &str, library: &Path) -> Result<Vec<Symbol>> {
         let (name, version) = name.split_once('@').unwrap_or((name, ""));
         Some(Symbol { name: name.into(), version: version.trim_start_matches('@').into(), kind })
     };
-    Ok(text.lines().filter_map(symbol).collect())
+    let symbols: Vec<Symbol> = text.lines().filter_map(symbol).collect();
+    if symbols.is_empty() {
+        Err(format!("{} has no dynamic symbols", library.display()))
+    } else {
+        Ok(symbols)
+    }
 }
 
 fn is_function(kind: char) -> bool {
