@@ -7,19 +7,19 @@
 //!   share/    doc/uslab, the manual page and the shells' completions
 //! ```
 //!
-//! `uslab` finds the library as `../lib/libuslab_malloc.so` from its own place, so the tree can be moved as a whole.
-//! The stage is made anew each time: what is not built any more must not linger in it.
+//! `uslab` finds the library as `../lib/libuslab_malloc.so` from its own place, so the tree can be
+//! moved as a whole. The stage is made anew each time: what is not built any more must not linger
+//! in it.
 
 use crate::capi;
 use crate::oldest;
 use crate::staged;
 use crate::workspace::{self, Workspace};
-use anyhow::{Context, Result, anyhow, bail};
-use std::path::{Path, PathBuf};
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use std::collections::BTreeMap;
+use std::path::Path;
 use std::process::Command;
 
-const PROGRAMS: &[&str] = &["uslab", "uslab-bench"];
-const LIBRARIES: &[&str] = &["libuslab_malloc.so"];
 /// Cargo's archive of the C interface, from which `capi` makes the libraries.
 const C_ARCHIVE: &str = "libuslab_capi.a";
 /// What the command prints about itself, and where packagers put it.
@@ -29,12 +29,21 @@ const GENERATED: &[(&str, &str)] = &[
     ("fish", "share/fish/vendor_completions.d/uslab.fish"),
     ("zsh", "share/zsh/site-functions/_uslab"),
 ];
-const DOCUMENTS: &[&str] = &["README.md", "CHANGELOG.md", "LICENSE-MIT", "LICENSE-APACHE"];
+/// Laid out as in the repository: the guide links to the examples.
+const DOCUMENTS: &[&str] = &[
+    "README.md",
+    "CHANGELOG.md",
+    "LICENSE-MIT",
+    "LICENSE-APACHE",
+    "docs/guide",
+    "crates/uslab-capi/examples",
+];
 
 /// Arguments of `cargo xtask dist`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Copy the stage to another place and use it there: the command, pages, completions, C programs.
+    /// Copy the stage to another place and use it there: the command, pages, completions, C
+    /// programs.
     #[arg(long)]
     check: bool,
 }
@@ -60,41 +69,30 @@ pub fn stage(workspace: &Workspace) -> Result<()> {
     if stage.exists() {
         std::fs::remove_dir_all(&stage).with_context(|| format!("cannot clear {}", stage.display()))?;
     }
-    for directory in ["bin", "lib", "include", "share/doc/uslab"] {
+    for directory in ["bin", "lib", "share/doc/uslab", "share/man/man1", "share/man/man3", "share/man/man7"] {
         std::fs::create_dir_all(stage.join(directory))?;
     }
     let release = workspace.release_dir();
-    for name in PROGRAMS {
-        copy(&release.join(name), &stage.join("bin").join(name))?;
-    }
-    for name in LIBRARIES {
-        copy(&release.join(name), &stage.join("lib").join(name))?;
-    }
+    copy(&release, &["uslab", "uslab-bench"], &stage.join("bin"))?;
+    copy(&release, &["libuslab_malloc.so"], &stage.join("lib"))?;
     capi::stage(&workspace.root, &release.join(C_ARCHIVE), &stage, env!("CARGO_PKG_VERSION"), &capi::HOST)
         .map_err(|error| anyhow!(error))?;
-    for name in DOCUMENTS {
-        copy(&workspace.root.join(name), &stage.join("share/doc/uslab").join(name))?;
-    }
-    // Laid out as in the repository: the guide links to the examples.
-    for documents in ["docs/guide", "crates/uslab-capi/examples"] {
-        copy_tree(&workspace.root.join(documents), &stage.join("share/doc/uslab").join(documents))?;
-    }
+    copy(&workspace.root, DOCUMENTS, &stage.join("share/doc/uslab"))?;
     for (what, place) in GENERATED {
         generate(&release.join("uslab"), what, &stage.join(place))?;
     }
     date_manual(workspace, &stage.join(GENERATED[0].1))?;
-    stage_manual(&workspace.root.join("docs/man"), &stage.join("share/man"))?;
-    lead_to_manual(&workspace.root, &stage.join("share/man/man3"))?;
+    stage_manual(&workspace.root, &stage.join("share/man"))?;
 
     oldest::check(&stage.join("lib"))?;
 
     println!("dist: {}", stage.display());
-    let mut staged = Vec::new();
-    list(&stage, &mut staged)?;
-    staged.sort();
-    for path in staged {
-        let bytes = path.metadata()?.len();
-        println!("{bytes:>12}  {}", path.strip_prefix(&stage).unwrap_or(&path).display());
+    let list =
+        staged::output(Command::new("find").arg(&stage).args(["!", "-type", "d", "-printf", "%P %s\\n"]))?;
+    let mut list: Vec<&str> = list.lines().collect();
+    list.sort_unstable();
+    for (path, bytes) in list.into_iter().filter_map(|line| line.rsplit_once(' ')) {
+        println!("{bytes:>12}  {path}");
     }
     Ok(())
 }
@@ -110,14 +108,10 @@ pub fn build_release(workspace: &Workspace, packages: &[&str]) -> Result<()> {
 
 /// Stages what `uslab generate WHAT` prints.
 fn generate(program: &Path, what: &str, to: &Path) -> Result<()> {
-    let output = Command::new(program).args(["generate", what]).output().context("cannot start uslab")?;
-    if !output.status.success() || output.stdout.is_empty() {
-        bail!("`uslab generate {what}` failed: {}", String::from_utf8_lossy(&output.stderr).trim());
-    }
-    if let Some(parent) = to.parent() {
-        std::fs::create_dir_all(parent)?;
-    }
-    std::fs::write(to, output.stdout).with_context(|| format!("cannot stage {}", to.display()))
+    let text = staged::output(Command::new(program).args(["generate", what]))?;
+    ensure!(!text.is_empty(), "`uslab generate {what}` prints nothing");
+    std::fs::create_dir_all(to.parent().context("a place without a folder")?)?;
+    std::fs::write(to, text).with_context(|| format!("cannot stage {}", to.display()))
 }
 
 /// Readers of manual pages want a date, which the command does not know: that of the last commit.
@@ -132,7 +126,8 @@ fn date_manual(workspace: &Workspace, page: &Path) -> Result<()> {
         .with_context(|| format!("cannot stage {}", page.display()))
 }
 
-/// The date of the sources in seconds: SOURCE_DATE_EPOCH, or that of the last commit. Never that of now.
+/// The date of the sources in seconds: SOURCE_DATE_EPOCH, or that of the last commit. Never that of
+/// now.
 pub fn epoch_s(workspace: &Workspace) -> Result<u64> {
     let text = match std::env::var("SOURCE_DATE_EPOCH") {
         Ok(text) => text,
@@ -146,102 +141,31 @@ pub fn epoch_s(workspace: &Workspace) -> Result<u64> {
     text.trim().parse().with_context(|| format!("SOURCE_DATE_EPOCH is no number of seconds: {text}"))
 }
 
-/// Manual pages go to the section that their name ends with: `uslab.1` to `man1`.
-fn stage_manual(from: &Path, to: &Path) -> Result<()> {
-    let mut pages = Vec::new();
-    list(from, &mut pages)?;
-    for page in pages {
-        let Some(section) = page.extension().and_then(|section| section.to_str()) else { continue };
-        if section.chars().all(|c| c.is_ascii_digit()) {
-            let name = page.file_name().context("a manual page without a name")?;
-            copy(&page, &to.join(format!("man{section}")).join(name))?;
-        }
+/// Manual pages go to the section that their name ends with. Each function of the C interface has a
+/// page that leads to the one with the function in its synopsis.
+fn stage_manual(root: &Path, to: &Path) -> Result<()> {
+    let mut pages = BTreeMap::new();
+    for page in std::fs::read_dir(root.join("docs/man"))? {
+        let page = page?.path();
+        let (Some(name), Some(section)) = (page.file_name(), page.extension()) else { continue };
+        std::fs::copy(&page, to.join(format!("man{}", section.display())).join(name))
+            .with_context(|| format!("cannot stage {}", page.display()))?;
+        pages.insert(name.display().to_string(), std::fs::read_to_string(&page)?);
     }
-    Ok(())
-}
-
-/// A page for each function of the C interface, which leads to the one that has it in its synopsis.
-fn lead_to_manual(root: &Path, to: &Path) -> Result<()> {
-    let mut pages = Vec::new();
-    list(&root.join("docs/man"), &mut pages)?;
-    pages.sort();
     for name in capi::exports(&root.join("crates/uslab-capi/uslab.map")).map_err(|error| anyhow!(error))? {
-        let has_it = |page: &&PathBuf| {
-            std::fs::read_to_string(page).is_ok_and(|text| text.contains(&format!("\n.Fn {name} ")))
-        };
-        let page = pages.iter().find(has_it).with_context(|| format!("{name} is in no page of docs/man"))?;
-        let page = page.file_name().context("a manual page without a name")?.display();
-        let own = format!("{name}.3");
-        if page.to_string() != own {
-            std::fs::write(to.join(&own), format!(".so man3/{page}\n"))
-                .with_context(|| format!("cannot stage {own}"))?;
+        let has_it = |(_, text): &(&String, &String)| text.contains(&format!("\n.Fn {name} "));
+        let (page, _) =
+            pages.iter().find(has_it).with_context(|| format!("{name} is in no page of docs/man"))?;
+        if page.strip_suffix(".3") == Some(&name) {
+            continue;
         }
+        std::fs::write(to.join(format!("man3/{name}.3")), format!(".so man3/{page}\n"))?;
     }
     Ok(())
 }
 
-fn copy(from: &Path, to: &Path) -> Result<()> {
-    if let Some(parent) = to.parent() {
-        std::fs::create_dir_all(parent)?;
-    }
-    std::fs::copy(from, to).with_context(|| format!("cannot stage {}", from.display()))?;
-    Ok(())
-}
-
-/// Copies all files under a directory, if there is one.
-fn copy_tree(from: &Path, to: &Path) -> Result<()> {
-    let mut files = Vec::new();
-    list(from, &mut files)?;
-    files.iter().try_for_each(|file| copy(file, &to.join(file.strip_prefix(from)?)))
-}
-
-/// The files under a directory; none if it does not exist.
-fn list(directory: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
-    if !directory.is_dir() {
-        return Ok(());
-    }
-    for entry in std::fs::read_dir(directory)? {
-        let path = entry?.path();
-        if path.is_dir() { list(&path, files)? } else { files.push(path) }
-    }
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// An empty directory of this test's own.
-    fn scratch(name: &str) -> PathBuf {
-        let directory = std::env::temp_dir().join(format!("uslab-xtask-{}-{name}", std::process::id()));
-        std::fs::create_dir_all(&directory).unwrap();
-        directory
-    }
-
-    #[test]
-    fn manual_pages_go_to_their_sections() {
-        let (from, to) = (scratch("man-from"), scratch("man-to"));
-        for name in ["uslab.1", "uslab.h.3", "README.md"] {
-            std::fs::write(from.join(name), name).unwrap();
-        }
-        stage_manual(&from, &to).unwrap();
-        let mut staged = Vec::new();
-        list(&to, &mut staged).unwrap();
-        staged.sort();
-        assert_eq!(staged, [to.join("man1/uslab.1"), to.join("man3/uslab.h.3")]);
-        std::fs::remove_dir_all(from).unwrap();
-        std::fs::remove_dir_all(to).unwrap();
-    }
-
-    #[test]
-    fn trees_are_copied_whole_and_a_missing_one_is_empty() {
-        let (from, to) = (scratch("tree-from"), scratch("tree-to"));
-        std::fs::create_dir_all(from.join("a/b")).unwrap();
-        std::fs::write(from.join("a/b/c"), "c").unwrap();
-        copy_tree(&from, &to).unwrap();
-        assert_eq!(std::fs::read_to_string(to.join("a/b/c")).unwrap(), "c");
-        copy_tree(&from.join("none"), &to).unwrap();
-        std::fs::remove_dir_all(from).unwrap();
-        std::fs::remove_dir_all(to).unwrap();
-    }
+/// Copies files and folders below `from` to their places below `to`.
+fn copy(from: &Path, names: &[&str], to: &Path) -> Result<()> {
+    let mut cp = Command::new("cp");
+    staged::output(cp.current_dir(from).args(["-r", "--parents"]).args(names).arg(to)).map(drop)
 }

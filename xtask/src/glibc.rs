@@ -10,8 +10,9 @@
 //!
 //! glibc keeps old versions for ever, so this machine's library has all of 2.28's. Two kinds of
 //! functions are linked in ([`LINKED_IN`]). `stat` and its like were functions of the program.
-//! Threads and `dlsym` stood in libraries of their own: they are called where the program has these.
-//! To name the libraries as needed costs newer systems two more files at each start (ADR 0025).
+//! Threads and `dlsym` stood in libraries of their own: they are called where the program has
+//! these. To name the libraries as needed costs newer systems two more files at each start (ADR
+//! 0025).
 //!
 //! Used by the build script of `uslab-preload`, by `capi.rs` and by the check of a staged release.
 //! Only the standard library may be used here.
@@ -70,90 +71,29 @@ IF_THERE(FIRST, void *, dlsym, (void *a, void *b), (a, b), 0)
 IF_THERE(FIRST, int, dladdr, (void *a, void *b), (a, b), 0)
 "#;
 
-/// The functions of libpthread and libdl that are linked in.
-const IF_THERE: &[&str] = &[
-    "pthread_create",
-    "pthread_detach",
-    "pthread_attr_setstacksize",
-    "pthread_sigmask",
-    "pthread_setaffinity_np",
-    "pthread_key_create",
-    "pthread_key_delete",
-    "pthread_setspecific",
-    "pthread_getspecific",
-    "dlsym",
-    "dladdr",
-];
-
-/// Symbols that stood in libraries besides `libc.so.6`: starts of their names. Left out, so that a
-/// reference fails at the link and not on an old system.
-const ELSEWHERE: &[&str] = &[
-    // libpthread, libdl
-    "pthread_",
-    "__pthread_",
-    "_pthread_",
-    "sem_",
-    "mtx_",
-    "cnd_",
-    "tss_",
-    "thrd_",
-    "call_once",
-    "dladdr",
-    "dlclose",
-    "dlerror",
-    "dlinfo",
-    "dlmopen",
-    "dlopen",
-    "dlsym",
-    "dlvsym",
-    // librt, libutil, libanl
-    "aio_",
-    "lio_",
-    "mq_",
-    "shm_",
-    "timer_",
-    "openpty",
-    "forkpty",
-    "login",
-    "logout",
-    "logwtmp",
-    "getaddrinfo_a",
-];
+/// Symbols that stood in libraries besides `libc.so.6` (libpthread and libdl; librt, libutil,
+/// libanl): starts of their names. Left out, so that a reference fails at the link and not on an
+/// old system.
+const ELSEWHERE: &str = "pthread_ __pthread_ _pthread_ sem_ mtx_ cnd_ tss_ thrd_ call_once dladdr dlclose \
+    dlerror dlinfo dlmopen dlopen dlsym dlvsym \
+    aio_ lio_ mq_ shm_ timer_ openpty forkpty login logout logwtmp getaddrinfo_a";
 
 /// But these, or functions that start so, were in `libc.so.6`, too.
-const IN_LIBC: &[&str] = &[
-    "pthread_attr_init",
-    "pthread_attr_destroy",
-    "pthread_attr_getdetachstate",
-    "pthread_attr_setdetachstate",
-    "pthread_attr_getinheritsched",
-    "pthread_attr_setinheritsched",
-    "pthread_attr_getsched",
-    "pthread_attr_setsched",
-    "pthread_cond_broadcast",
-    "pthread_cond_destroy",
-    "pthread_cond_init",
-    "pthread_cond_signal",
-    "pthread_cond_wait",
-    "pthread_equal",
-    "pthread_exit",
-    "pthread_getschedparam",
-    "pthread_setschedparam",
-    "pthread_mutex_destroy",
-    "pthread_mutex_init",
-    "pthread_mutex_lock",
-    "pthread_mutex_unlock",
-    "pthread_self",
-    "pthread_setcanceltype",
-    "pthread_setcancelstate",
-];
+const IN_LIBC: &str = "pthread_attr_init pthread_attr_destroy pthread_attr_getdetachstate \
+    pthread_attr_setdetachstate pthread_attr_getinheritsched pthread_attr_setinheritsched \
+    pthread_attr_getsched pthread_attr_setsched pthread_cond_broadcast pthread_cond_destroy \
+    pthread_cond_init pthread_cond_signal pthread_cond_wait pthread_equal pthread_exit \
+    pthread_getschedparam pthread_setschedparam pthread_mutex_destroy pthread_mutex_init \
+    pthread_mutex_lock pthread_mutex_unlock pthread_self pthread_setcanceltype pthread_setcancelstate";
 
-/// A symbol that a library defines.
+/// A dynamic symbol, defined or not.
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Symbol {
-    name: String,
-    version: String,
-    is_function: bool,
+pub struct Symbol {
+    pub name: String,
+    /// Empty if it has none.
+    pub version: String,
+    /// The letter of nm(1): `T`, `W` and `i` are functions, `U` and `w` references.
+    pub kind: char,
 }
 
 type Result<T> = std::result::Result<T, String>;
@@ -181,15 +121,14 @@ pub fn make_stubs(cc: &str, arch: &str, directory: &Path) -> Result<bool> {
         let mut symbols = Vec::new();
         for name in [file].iter().chain(more) {
             let Some(path) = library(cc, name)? else { return Ok(false) };
-            let bytes = std::fs::read(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-            symbols.extend(defined(&bytes).ok_or(format!("{name} is no ELF library"))?);
+            symbols.extend(dynamic_symbols(cc, &path)?);
         }
         stubs.push((file, old_symbols(&symbols)));
     }
     let source = directory.join("linked_in.c");
     write(&source, LINKED_IN)?;
     let object = directory.join("linked_in.o");
-    run(Command::new(cc).args(["-c", "-O2", "-fPIC", "-fno-lto", "-o"]).arg(&object).arg(&source))?;
+    output(Command::new(cc).args(["-c", "-O2", "-fPIC", "-fno-lto", "-o"]).arg(&object).arg(&source))?;
     for (file, symbols) in &stubs {
         stub(cc, directory, file, symbols)?;
     }
@@ -206,8 +145,8 @@ pub fn make_stubs(cc: &str, arch: &str, directory: &Path) -> Result<bool> {
 fn stub(cc: &str, directory: &Path, file: &str, symbols: &[Symbol]) -> Result<()> {
     let mut assembly = String::from(".text\n");
     let mut versions: BTreeMap<&str, String> = BTreeMap::new();
-    for (index, Symbol { name, version, is_function }) in symbols.iter().enumerate() {
-        let kind = if *is_function { "function" } else { "object" };
+    for (index, Symbol { name, version, kind }) in symbols.iter().enumerate() {
+        let kind = if is_function(*kind) { "function" } else { "object" };
         writeln!(
             assembly,
             ".globl s{index}\n.type s{index}, %{kind}\n.size s{index}, 8\ns{index}:\n\
@@ -220,17 +159,17 @@ fn stub(cc: &str, directory: &Path, file: &str, symbols: &[Symbol]) -> Result<()
     let (source, map) = (directory.join(format!("{file}.s")), directory.join(format!("{file}.map")));
     write(&source, &assembly)?;
     write(&map, &script)?;
-    run(Command::new(cc)
-        .args(["-shared", "-nostdlib", "-o"])
-        .arg(directory.join(file))
-        .arg(&source)
-        .args([format!("-Wl,-soname,{file}"), format!("-Wl,--version-script={}", map.display())]))
+    let mut link = Command::new(cc);
+    link.args(["-shared", "-nostdlib", "-o"]).arg(directory.join(file)).arg(&source);
+    let options = [format!("-Wl,-soname,{file}"), format!("-Wl,--version-script={}", map.display())];
+    output(link.args(options)).map(drop)
 }
 
 /// Of each symbol its newest version up to 2.28, if it has one.
 fn old_symbols(symbols: &[Symbol]) -> Vec<Symbol> {
     let mut newest: BTreeMap<&str, ((u32, u32, u32), &Symbol)> = BTreeMap::new();
-    for symbol in symbols.iter().filter(|symbol| is_in_libc(&symbol.name)) {
+    let is_defined = |symbol: &&Symbol| !matches!(symbol.kind, 'U' | 'w' | 'v' | 'A');
+    for symbol in symbols.iter().filter(is_defined).filter(|symbol| is_in_libc(&symbol.name)) {
         let Some(number) = number(&symbol.version) else { continue };
         let place = newest.get(symbol.name.as_str());
         if number.1 <= OLDEST_MINOR && place.is_none_or(|&(before, _)| before < number) {
@@ -242,8 +181,11 @@ fn old_symbols(symbols: &[Symbol]) -> Vec<Symbol> {
 
 /// Whether `libc.so.6` had a symbol of this name, or it is called only if it is there.
 fn is_in_libc(name: &str) -> bool {
-    let starts_with_any = |starts: &[&str]| starts.iter().any(|start| name.starts_with(start));
-    !starts_with_any(ELSEWHERE) || starts_with_any(IN_LIBC) || IF_THERE.contains(&name)
+    let starts_with_any = |starts: &str| starts.split_whitespace().any(|start| name.starts_with(start));
+    let called_if_there = |line: &str| line.strip_prefix("IF_THERE(")?.split(", ").nth(2).map(|n| n == name);
+    !starts_with_any(ELSEWHERE)
+        || starts_with_any(IN_LIBC)
+        || LINKED_IN.lines().any(|line| called_if_there(line) == Some(true))
 }
 
 /// The parts of a version's name: `GLIBC_2.2.5` is (2, 2, 5). None for names like `GLIBC_PRIVATE`.
@@ -252,79 +194,47 @@ pub fn number(version: &str) -> Option<(u32, u32, u32)> {
     Some((parts.next()??, parts.next()??, parts.next().unwrap_or(Some(0))?))
 }
 
-/// What a 64-bit ELF library defines, old versions too; None if it is no such file.
-fn defined(elf: &[u8]) -> Option<Vec<Symbol>> {
-    const DYNAMIC_SYMBOLS: u64 = 11;
-    const VERSIONS_DEFINED: u64 = 0x6fff_fffd;
-    const VERSIONS_OF_SYMBOLS: u64 = 0x6fff_ffff;
-    const FUNCTION: u8 = 2;
-    const CHOSEN_FUNCTION: u8 = 10;
-    let number = |at: usize, bytes: usize| -> Option<u64> {
-        let little = elf.get(at..at + bytes)?;
-        Some(little.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte)))
+/// The dynamic symbols of a library, old versions too, as the compiler's own nm prints them.
+pub fn dynamic_symbols(cc: &str, library: &Path) -> Result<Vec<Symbol>> {
+    let nm = output(Command::new(cc).arg("-print-prog-name=nm"))?;
+    let text = output(Command::new(nm.trim()).args(["-D", "--with-symbol-versions"]).arg(library))?;
+    let symbol = |line: &str| {
+        // `ADDRESS KIND NAME@@VERSION`, without the address of a reference.
+        let mut words = line.rsplit(' ');
+        let (name, kind) = (words.next()?, words.next()?.chars().next()?);
+        let (name, version) = name.split_once('@').unwrap_or((name, ""));
+        Some(Symbol { name: name.into(), version: version.trim_start_matches('@').into(), kind })
     };
-    let word = |at: usize, bytes: usize| number(at, bytes).map(|number| number as usize);
-    let text = |at: usize| -> Option<String> {
-        let bytes = elf.get(at..)?.split(|&byte| byte == 0).next()?;
-        Some(String::from_utf8_lossy(bytes).into_owned())
-    };
-    // Little-endian, 64 bits.
-    (elf.get(..6)? == b"\x7fELF\x02\x01").then_some(())?;
-    let (headers, header_bytes, count) = (word(0x28, 8)?, word(0x3a, 2)?, word(0x3c, 2)?);
-    let section = |index: usize| headers + index * header_bytes;
-    let offset = |at: usize| word(at + 0x18, 8);
-    let of_type = |kind: u64| (0..count).map(section).find(|&section| number(section + 4, 4) == Some(kind));
-    let symbols = of_type(DYNAMIC_SYMBOLS)?;
-    let strings = offset(section(word(symbols + 0x28, 4)?))?;
-    let indices = offset(of_type(VERSIONS_OF_SYMBOLS)?)?;
+    let symbols: Vec<Symbol> = text.lines().filter_map(symbol).collect();
+    if symbols.is_empty() {
+        Err(format!("{} has no dynamic symbols", library.display()))
+    } else {
+        Ok(symbols)
+    }
+}
 
-    // struct Verdef { u16 version, flags, index, count; u32 hash, aux, next }, u32 name at aux
-    let mut versions = BTreeMap::new();
-    let mut at = offset(of_type(VERSIONS_DEFINED)?)?;
-    loop {
-        let name = word(at + word(at + 12, 4)?, 4)?;
-        versions.insert(word(at + 4, 2)?, text(strings + name)?);
-        match word(at + 16, 4)? {
-            0 => break,
-            next => at += next,
-        }
-    }
-    // struct Sym { u32 name; u8 info, other; u16 section; u64 value, size }
-    let (first, bytes) = (offset(symbols)?, word(symbols + 0x20, 8)?);
-    let mut found = Vec::new();
-    for index in 0..bytes / 24 {
-        let symbol = first + index * 24;
-        let version = versions.get(&(word(indices + 2 * index, 2)? & 0x7fff));
-        // Neither a reference nor the name of a version.
-        let is_defined = !matches!(word(symbol + 6, 2)?, 0 | 0xfff1);
-        if let (true, Some(version)) = (is_defined, version) {
-            let name = text(strings + word(symbol, 4)?)?;
-            let is_function = matches!(elf.get(symbol + 4)? & 0xf, FUNCTION | CHOSEN_FUNCTION);
-            found.push(Symbol { name, version: version.clone(), is_function });
-        }
-    }
-    Some(found)
+fn is_function(kind: char) -> bool {
+    matches!(kind, 'T' | 'W' | 'i')
 }
 
 /// Where the compiler finds a file of the C library.
 fn library(cc: &str, file: &str) -> Result<Option<PathBuf>> {
-    let output = Command::new(cc)
-        .arg(format!("-print-file-name={file}"))
-        .output()
-        .map_err(|error| format!("cannot start {cc}: {error}"))?;
+    let place = output(Command::new(cc).arg(format!("-print-file-name={file}")))?;
     // A file that it does not know is printed as it was asked for.
-    let path = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
+    let path = PathBuf::from(place.trim());
     Ok(path.is_absolute().then_some(path))
 }
 
-fn write(path: &Path, text: &str) -> Result<()> {
+/// Writes a file.
+pub fn write(path: &Path, text: &str) -> Result<()> {
     std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-fn run(command: &mut Command) -> Result<()> {
+/// Runs a command that must succeed; its standard output.
+pub fn output(command: &mut Command) -> Result<String> {
     let output = command.output().map_err(|error| format!("cannot start {command:?}: {error}"))?;
     if output.status.success() {
-        Ok(())
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     } else {
         Err(format!("{command:?} failed: {}", String::from_utf8_lossy(&output.stderr).trim()))
     }
@@ -337,7 +247,7 @@ mod tests {
     fn functions(symbols: &[(&str, &str)]) -> Vec<Symbol> {
         let one = |&(name, version): &(&str, &str)| (name.to_owned(), version.to_owned());
         let symbols = symbols.iter().map(one);
-        symbols.map(|(name, version)| Symbol { name, version, is_function: true }).collect()
+        symbols.map(|(name, version)| Symbol { name, version, kind: 'T' }).collect()
     }
 
     #[test]
@@ -369,13 +279,19 @@ mod tests {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     fn the_c_library_of_this_machine_can_be_read() {
         let path = library("cc", "libc.so.6").unwrap().unwrap();
-        let symbols = defined(&std::fs::read(path).unwrap()).unwrap();
+        let symbols = dynamic_symbols("cc", &path).unwrap();
         let is_function = |name: &str| {
             let found = symbols.iter().find(|symbol| symbol.name == name).unwrap();
             assert!(number(&found.version).is_some());
-            found.is_function
+            is_function(found.kind)
         };
         assert!(is_function("malloc") && is_function("strlen") && !is_function("environ"));
-        assert_eq!(defined(b"no library"), None);
+        assert!(dynamic_symbols("cc", Path::new(file!())).is_err());
+    }
+
+    #[test]
+    fn functions_that_are_called_if_they_are_there_are_known_by_the_text_that_is_linked_in() {
+        assert!(["pthread_create", "pthread_getspecific", "dladdr"].iter().all(|name| is_in_libc(name)));
+        assert!(!is_in_libc("pthread_rwlock_init") && !is_in_libc("dlopen") && is_in_libc("malloc"));
     }
 }

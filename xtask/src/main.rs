@@ -1,20 +1,5 @@
 //! `cargo xtask`: the workspace's own tools.
 //!
-//! ```text
-//!   demo     build a release and run a real program under it
-//!   ci       everything that must pass before a change lands, installing what it needs
-//!   tidy     the house rules, as a program
-//!   golden   the fast path's machine code, against the listing kept in the repository
-//!   picture  the README's picture: resident memory over time under five allocators
-//!   public   the crate's public items, against the list kept in the repository
-//!   results  the README's table and docs/results' pages, from the results kept there
-//!   balance  the page and curves of caches under pressure in docs/results, from the simulation
-//!   dist     stage a release in target/dist
-//!   deb      Debian packages of the staged release
-//!   musl     everything for musl, and its tests there
-//!   vm       tests of memory limits, many CPUs and nodes, in guests
-//! ```
-//!
 //! Every check that CI makes is one of these, so that anyone can run at home what CI runs.
 
 mod balance;
@@ -60,9 +45,11 @@ enum Command {
     Picture(picture::Args),
     /// Compare the public items of the crate uslab with xtask/golden/public.txt.
     Public(public::Args),
-    /// Write the README's table and the latest folder of docs/results from its JSON, or check that they are.
+    /// Write the README's table and the latest folder of docs/results from its JSON, or check that
+    /// they are.
     Results(results::Args),
-    /// Write the curves and numbers of the balance simulation into docs/results, or check that they are.
+    /// Write the curves and numbers of the balance simulation into docs/results, or check that they
+    /// are.
     Balance(balance::Args),
     /// Stage a release in target/dist/{bin,lib,include,share}.
     Dist(dist::Args),

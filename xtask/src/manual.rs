@@ -1,9 +1,11 @@
-//! What must hold of manual pages: mandoc and man have nothing to say to them, and the programs in them compile and run.
+//! What must hold of manual pages: mandoc and man have nothing to say to them, and the programs in
+//! them compile and run.
 //!
-//! The tests read `docs/man` and compare it with what it describes: the exported symbols, the headers, the guide's table of variables.
-//! `cargo xtask dist --check` and `deb --check` read the pages where they are installed, with the command's, which it generates.
+//! The tests read `docs/man` and compare it with what it describes: the exported symbols, the
+//! headers, the guide's table of variables. `cargo xtask dist --check` and `deb --check` read the
+//! pages where they are installed, with the command's, which it generates.
 
-use crate::staged::{Scratch, has, output};
+use crate::staged::{has, output};
 use anyhow::{Context, Result, bail, ensure};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -22,7 +24,8 @@ pub fn lint(page: &Path) -> Result<()> {
     if !has("mandoc") {
         bail!("there is no mandoc to read {} (package mandoc)", page.display());
     }
-    // Style is left out: that a page it refers to is missing says what is installed, and clap wraps lines as it likes.
+    // Style is left out: that a page it refers to is missing says what is installed, and clap wraps
+    // lines as it likes.
     let mandoc = Command::new("mandoc").args(["-T", "lint", "-W", "warning"]).arg(page).output()?;
     let said = String::from_utf8_lossy(&mandoc.stdout);
     ensure!(said.is_empty(), "mandoc has something to say:\n{}", said.trim());
@@ -44,10 +47,11 @@ pub fn text(page: &Path) -> Result<String> {
     std::fs::read_to_string(page).with_context(|| format!("cannot read {}", page.display()))
 }
 
-/// Compiles and runs the programs of a page, with what a compiler is told to find the library; how many they are.
+/// Compiles and runs the programs of a page, with what a compiler is told to find the library; how
+/// many they are.
 pub fn run_examples(page: &Path, flags: &str, lib: &Path) -> Result<usize> {
     let text = text(page)?;
-    let scratch = Scratch::new("examples")?;
+    let scratch = tempfile::tempdir()?;
     let programs = examples(&text);
     for source in &programs {
         let is_cxx = source.contains(".hpp>");

@@ -14,7 +14,7 @@
 //! system is one for glibc. So they are linked with the static one that comes with Rust.
 
 use crate::capi;
-use crate::staged::{Scratch, has, output};
+use crate::staged::{has, output};
 use crate::workspace::{self, Workspace};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use std::path::{Path, PathBuf};
@@ -144,7 +144,7 @@ impl Musl<'_> {
 
     /// Programs in C on the shared library, and without any shared library.
     fn test_c_interface(&self) -> Result<()> {
-        let scratch = Scratch::new("musl")?;
+        let scratch = tempfile::tempdir()?;
         let lib = self.stage.join("lib");
         for name in C_PROGRAMS {
             for link in ["shared", "static"] {

@@ -11,20 +11,16 @@
 //!
 //! A weak reference with a newer version is not allowed either: the loader prints a warning.
 
-use crate::capi::glibc::{self, OLDEST_MINOR, number};
-use crate::staged::{Scratch, output};
+use crate::capi::glibc::{self, OLDEST_MINOR, Symbol, number};
+use crate::staged::output;
 use anyhow::{Context, Result, anyhow, ensure};
-use object::read::elf::{ElfFile64, FileHeader, Sym};
-use object::{Endianness, elf};
 use std::path::Path;
 use std::process::Command;
 
 /// Checks the libraries in the folder `lib`.
 pub fn check(lib: &Path) -> Result<()> {
     for name in ["libuslab_malloc.so", "libuslab.so"] {
-        let path = lib.join(name);
-        let bytes = std::fs::read(&path).with_context(|| format!("no {}", path.display()))?;
-        let newer = too_new(&bytes).with_context(|| format!("cannot read {}", path.display()))?;
+        let newer = too_new(&lib.join(name))?;
         ensure!(
             newer.is_empty(),
             "{name} must load on glibc 2.{OLDEST_MINOR}, which has no {}",
@@ -37,38 +33,23 @@ pub fn check(lib: &Path) -> Result<()> {
 }
 
 /// References of a shared library that glibc 2.28 cannot satisfy, as `name of VERSION`.
-fn too_new(bytes: &[u8]) -> Result<Vec<String>> {
-    let file = ElfFile64::<Endianness>::parse(bytes)?;
-    let (header, endian) = (file.elf_header(), file.endian());
-    let sections = header.sections(endian, bytes)?;
-    let symbols = sections.symbols(endian, bytes, elf::SHT_DYNSYM)?;
-    let versions = sections.versions(endian, bytes)?;
-    let mut found = Vec::new();
-    for (index, symbol) in symbols.enumerate() {
-        let name = String::from_utf8_lossy(symbols.symbol_name(endian, symbol)?);
-        if !symbol.is_undefined(endian) || name.is_empty() {
-            continue;
+fn too_new(library: &Path) -> Result<Vec<String>> {
+    let symbols = glibc::dynamic_symbols("cc", library).map_err(|error| anyhow!(error))?;
+    let fault = |Symbol { name, version, kind }: &Symbol| match (kind, version.as_str()) {
+        ('U', "") => Some(format!("{name} in any version")),
+        // Libraries of the compiler have versions of their own.
+        ('U' | 'w' | 'v', version) if version.starts_with("GLIBC_") => {
+            let is_old = number(version).is_some_and(|(_, minor, _)| minor <= OLDEST_MINOR);
+            (!is_old).then(|| format!("{name} of {version}"))
         }
-        let version = match &versions {
-            Some(versions) => versions.version(versions.version_index(endian, index).into())?,
-            None => None,
-        };
-        let version = version.map(|version| String::from_utf8_lossy(version.name()));
-        match version.as_deref() {
-            None if symbol.st_bind() == elf::STB_WEAK => {}
-            None => found.push(format!("{name} in any version")),
-            // Libraries of the compiler have versions of their own.
-            Some(version) if !version.starts_with("GLIBC_") => {}
-            Some(version) if number(version).is_some_and(|(_, minor, _)| minor <= OLDEST_MINOR) => {}
-            Some(version) => found.push(format!("{name} of {version}")),
-        }
-    }
-    Ok(found)
+        _ => None,
+    };
+    Ok(symbols.iter().filter_map(fault).collect())
 }
 
 /// All of the archive links against glibc 2.28.
 fn archive(archive: &Path) -> Result<()> {
-    let scratch = Scratch::new("oldest")?;
+    let scratch = tempfile::tempdir()?;
     let made = glibc::make_stubs("cc", std::env::consts::ARCH, scratch.path());
     if !made.map_err(|error| anyhow!(error))? {
         println!("skipped: no stubs of glibc to link {} with", archive.display());
@@ -81,7 +62,7 @@ fn archive(archive: &Path) -> Result<()> {
     output(&mut cc).with_context(|| {
         format!("{} refers to symbols that glibc 2.{OLDEST_MINOR} does not have", archive.display())
     })?;
-    let newer = too_new(&std::fs::read(&whole)?)?;
+    let newer = too_new(&whole)?;
     ensure!(newer.is_empty(), "{} refers to {}", archive.display(), newer.join(", "));
     Ok(())
 }
@@ -90,19 +71,17 @@ fn archive(archive: &Path) -> Result<()> {
 mod tests {
     use super::*;
 
-    /// Links a library of one function that calls `name`, declared as in C.
-    fn library(flags: &[&str], text: &str) -> Vec<u8> {
-        let scratch = Scratch::new("caller").unwrap();
-        let (source, library) = (scratch.path().join("caller.c"), scratch.path().join("caller.so"));
-        std::fs::write(&source, text).unwrap();
-        let mut cc = Command::new("cc");
-        output(cc.args(["-shared", "-fPIC", "-w", "-o"]).arg(&library).arg(&source).args(flags)).unwrap();
-        std::fs::read(library).unwrap()
-    }
-
     #[test]
     fn a_reference_that_glibc_2_28_cannot_satisfy_is_named() {
-        let newer = |text| too_new(&library(&[], text)).unwrap();
+        // Of a library of one function that makes the reference.
+        let newer = |text| {
+            let scratch = tempfile::tempdir().unwrap();
+            let (source, library) = (scratch.path().join("caller.c"), scratch.path().join("caller.so"));
+            std::fs::write(&source, text).unwrap();
+            let mut cc = Command::new("cc");
+            output(cc.args(["-shared", "-fPIC", "-w", "-o"]).arg(&library).arg(&source)).unwrap();
+            too_new(&library).unwrap()
+        };
         // 2.35 and 2.36: whatever this machine has.
         let text = "int arc4random_uniform(int); int caller(void) { return arc4random_uniform(3); }";
         let found = newer(text);

@@ -1,37 +1,15 @@
-//! What a staged or installed release must do, wherever it lies: the command runs programs, manual pages and completions are sound, and C
-//! programs build with pkg-config and CMake.
+//! What a staged or installed release must do, wherever it lies: the command runs programs, manual
+//! pages and completions are sound, and C programs build with pkg-config and CMake.
 //!
-//! `cargo xtask dist --check` asks it of a copy of the stage, `cargo xtask deb --check` of installed packages. Tools that read pages and completions
-//! are used where they are installed; what is skipped is said.
+//! `cargo xtask dist --check` asks it of a copy of the stage, `cargo xtask deb --check` of
+//! installed packages. Tools that read pages and completions are used where they are installed;
+//! what is skipped is said.
 
 use crate::manual;
 use crate::workspace;
 use anyhow::{Context, Result, bail, ensure};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-
-/// A folder of this process's own below the system's for temporary files, removed at the end.
-pub struct Scratch(PathBuf);
-
-impl Scratch {
-    /// Makes it.
-    pub fn new(name: &str) -> Result<Scratch> {
-        let path = std::env::temp_dir().join(format!("uslab-xtask-{}-{name}", std::process::id()));
-        std::fs::create_dir_all(&path).with_context(|| format!("cannot make {}", path.display()))?;
-        Ok(Scratch(path.canonicalize()?))
-    }
-
-    /// Where it is.
-    pub fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
 
 /// Where an installation has what its users name.
 pub struct Installed {
@@ -139,7 +117,7 @@ impl Installed {
     }
 
     fn pkg_config(&self) -> Result<()> {
-        let scratch = Scratch::new("pkg-config")?;
+        let scratch = tempfile::tempdir()?;
         let version = self.ask(&["--modversion"])?;
         ensure!(version.trim() == env!("CARGO_PKG_VERSION"), "pkg-config knows version {version}");
         let flags = self.ask(&["--cflags", "--libs"])?;
@@ -156,7 +134,7 @@ impl Installed {
     }
 
     fn cmake(&self) -> Result<()> {
-        let scratch = Scratch::new("cmake")?;
+        let scratch = tempfile::tempdir()?;
         let build = scratch.path().join("build");
         std::fs::write(scratch.path().join("CMakeLists.txt"), CMAKE_LISTS)?;
         let mut configure = Command::new("cmake");
@@ -197,8 +175,8 @@ target_link_libraries(static PRIVATE uslab::uslab_static)
 
 /// The stage, copied to another place, does all of it, and names its old place nowhere.
 pub fn check_moved(stage: &Path) -> Result<()> {
-    let scratch = Scratch::new("moved")?;
-    let prefix = scratch.path().join("opt/uslab");
+    let scratch = tempfile::tempdir()?;
+    let prefix = scratch.path().canonicalize()?.join("opt/uslab");
     std::fs::create_dir_all(&prefix)?;
     output(Command::new("cp").arg("-a").arg(stage.join(".")).arg(&prefix))?;
     for text in ["lib/pkgconfig/uslab.pc", "lib/cmake/uslab/uslab-config.cmake"] {

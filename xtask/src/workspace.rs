@@ -1,7 +1,8 @@
 //! Where the workspace is, where its build goes, and how its commands are started.
 //!
-//! Cargo is asked for both (`cargo metadata`), so a target directory set by environment, by configuration or
-//! on another disk is respected. Nothing here may assume a path of the machine it runs on.
+//! Cargo is asked for both (`cargo metadata`), so a target directory set by environment, by
+//! configuration or on another disk is respected. Nothing here may assume a path of the machine it
+//! runs on.
 
 use anyhow::{Context, Result, bail};
 use std::ffi::OsStr;

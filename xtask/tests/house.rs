@@ -1,6 +1,7 @@
 //! The repository keeps its own rules, and the release build keeps the promises of the fast path.
 //!
-//! These run the tools as anyone would, so `cargo test` fails where `cargo xtask tidy` or `golden` does.
+//! These run the tools as anyone would, so `cargo test` fails where `cargo xtask tidy` or `golden`
+//! does.
 
 use std::process::{Command, Output};
 

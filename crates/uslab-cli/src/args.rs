@@ -1,4 +1,5 @@
-//! The command line, defined once: parser, help, man page and shell completions all come from these types.
+//! The command line, defined once: parser, help, man page and shell completions all come from these
+//! types.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -105,7 +106,8 @@ pub struct Run {
 
     /// Use restartable sequences where they work (on) or never (off)
     ///
-    /// Sets USLAB_RSEQ for the program. What it then really used is in the table and in `uslab info`.
+    /// Sets USLAB_RSEQ for the program. What it then really used is in the table and in `uslab
+    /// info`.
     #[arg(long, value_name = "on|off", hide_possible_values = true)]
     pub rseq: Option<Switch>,
 
@@ -182,7 +184,8 @@ fn complete(shell: clap_complete::Shell, text: &mut Vec<u8>) {
     clap_complete::generate(shell, &mut Arguments::command(), "uslab", text);
 }
 
-/// One page for the program and all its commands: a reader of uslab(1) should not have to open four.
+/// One page for the program and all its commands: a reader of uslab(1) should not have to open
+/// four.
 fn man_page(text: &mut Vec<u8>) -> io::Result<()> {
     let mut whole = Arguments::command();
     whole.build();
@@ -201,7 +204,8 @@ fn man_page(text: &mut Vec<u8>) -> io::Result<()> {
         page.render_description_section(&mut part)?;
         page.render_synopsis_section(&mut part)?;
         page.render_options_section(&mut part)?;
-        // A section of the page is a command here; what would be sections of its own page are its parts.
+        // A section of the page is a command here; what would be sections of its own page are its
+        // parts.
         let part = String::from_utf8_lossy(&part).replace(".SH ", ".SS ");
         write!(text, ".SH \"USLAB {}\"\n{part}", command.get_name().to_uppercase())?;
         as_it_stands(text, command)?;

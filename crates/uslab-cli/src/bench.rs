@@ -1,7 +1,7 @@
 //! `uslab bench`: hands over to `uslab-bench`, which lives beside this program.
 //!
-//! The benchmarks link the allocator and its peers, so they are a program of their own; this one stays an
-//! observer.
+//! The benchmarks link the allocator and its peers, so they are a program of their own; this one
+//! stays an observer.
 
 use std::io;
 use std::os::unix::process::CommandExt;

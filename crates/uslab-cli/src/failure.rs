@@ -1,7 +1,8 @@
 //! How commands fail: one line for the user and an exit status for the shell.
 //!
-//! `uslab run` stands between a shell and a program, so its statuses follow env(1), nice(1) and timeout(1):
-//! what the program returns is passed on, and what `uslab` itself could not do has numbers of its own.
+//! `uslab run` stands between a shell and a program, so its statuses follow env(1), nice(1) and
+//! timeout(1): what the program returns is passed on, and what `uslab` itself could not do has
+//! numbers of its own.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -40,12 +41,14 @@ pub fn complain(line: &str) {
     note(&format!("uslab: {line}\n"));
 }
 
-/// Writes text to standard error in one piece, so that it does not mix with what other processes write there.
+/// Writes text to standard error in one piece, so that it does not mix with what other processes
+/// write there.
 pub fn note(text: &str) {
     let _ = io::stderr().lock().write_all(text.as_bytes());
 }
 
-/// Writes text to standard output. A reader that has seen enough (`uslab info 7 | head -1`) is not an error.
+/// Writes text to standard output. A reader that has seen enough (`uslab info 7 | head -1`) is not
+/// an error.
 pub fn print(text: &str) -> Outcome {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {

@@ -49,8 +49,8 @@ fn find(pid: i32) -> Result<Snapshot, Failure> {
             Err(trouble) => return Err(fail(format!("cannot read the snapshot of {who}: {trouble}"))),
         }
     }
-    // Without a readable environment we may have missed the directory that it was told, so do not claim too
-    // much.
+    // Without a readable environment we may have missed the directory that it was told, so do not
+    // claim too much.
     if process::owner(pid).is_some_and(|user| user != snapdir::own_user()) && snapdir::own_user() != 0 {
         return Err(fail(denied(&who, pid)));
     }
@@ -86,8 +86,8 @@ fn list(options: &Info) -> Outcome {
     print(&text::list::text(&processes))
 }
 
-/// Processes that are alive and have a snapshot in this directory. One that cannot be read is not silently
-/// left out.
+/// Processes that are alive and have a snapshot in this directory. One that cannot be read is not
+/// silently left out.
 fn publishing(directory: &Path) -> Vec<(Snapshot, String)> {
     let mut found = Vec::new();
     for pid in snapdir::pids(directory).into_iter().filter(|&pid| process::alive(pid)) {

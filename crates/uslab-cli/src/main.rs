@@ -11,8 +11,8 @@
 //!          snapdir (where files live) ── snapshot (what is in one) ── text (slabinfo, table), json
 //! ```
 //!
-//! This program never links the allocator that it observes: it shares with it one file, the layout of the
-//! snapshot, and trusts nothing that it reads there.
+//! This program never links the allocator that it observes: it shares with it one file, the layout
+//! of the snapshot, and trusts nothing that it reads there.
 
 #![deny(unsafe_code)]
 

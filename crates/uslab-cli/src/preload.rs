@@ -1,7 +1,8 @@
 //! The library that goes under a program, and the variable that puts it there.
 //!
-//! ld.so(8) splits LD_PRELOAD at blanks and colons and knows no escape, so a path that holds one cannot be
-//! preloaded. The path must be absolute: the program's children inherit it and may stand in another folder.
+//! ld.so(8) splits LD_PRELOAD at blanks and colons and knows no escape, so a path that holds one
+//! cannot be preloaded. The path must be absolute: the program's children inherit it and may stand
+//! in another folder.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -16,8 +17,8 @@ pub const LIBRARY: &str = "libuslab_malloc.so";
 /// The variable that names another library.
 pub const LIBRARY_VARIABLE: &str = "USLAB_LIB";
 
-/// Finds the library: the one that USLAB_LIB names, else the one of the installation that this program
-/// belongs to.
+/// Finds the library: the one that USLAB_LIB names, else the one of the installation that this
+/// program belongs to.
 pub fn find() -> Result<PathBuf, Failure> {
     let places = match env::var_os(LIBRARY_VARIABLE).filter(|value| !value.is_empty()) {
         Some(named) => vec![PathBuf::from(named)],
@@ -40,8 +41,9 @@ pub fn find() -> Result<PathBuf, Failure> {
     Ok(path)
 }
 
-/// Where an installation has it (bin beside lib), where Debian's package has it (in a folder of its own among the architecture's libraries:
-/// several architectures may be installed, and nothing is linked with it), and where a build has it (all in one folder).
+/// Where an installation has it (bin beside lib), where Debian's package has it (in a folder of its
+/// own among the architecture's libraries: several architectures may be installed, and nothing is
+/// linked with it), and where a build has it (all in one folder).
 fn places_beside(folder: &Path) -> Vec<PathBuf> {
     let mut places = Vec::new();
     if let Some(above) = folder.parent() {

@@ -1,7 +1,8 @@
 //! What the system says about processes: alive, name, owner, start, environment.
 //!
-//! Everything here is about processes that may end at any moment and may belong to someone else, so every
-//! answer can be "unknown". Without /proc only [`alive`] still works, which is all that cleaning up needs.
+//! Everything here is about processes that may end at any moment and may belong to someone else, so
+//! every answer can be "unknown". Without /proc only [`alive`] still works, which is all that
+//! cleaning up needs.
 
 use std::ffi::OsString;
 use std::fs;
@@ -26,15 +27,16 @@ pub fn command_name(pid: i32) -> Option<String> {
     Some(printable(String::from_utf8_lossy(&name).trim_end_matches('\n')))
 }
 
-/// The effective user of the process. The owner of /proc/PID is not it for processes that may not be dumped.
+/// The effective user of the process. The owner of /proc/PID is not it for processes that may not
+/// be dumped.
 pub fn owner(pid: i32) -> Option<u32> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
     line.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
-/// `CLOCK_BOOTTIME` when the process began, in nanoseconds, rounded down to the kernel's tick. exec does not
-/// change it.
+/// `CLOCK_BOOTTIME` when the process began, in nanoseconds, rounded down to the kernel's tick. exec
+/// does not change it.
 pub fn start_ns(pid: i32) -> Option<u64> {
     let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
     let ticks = start_ticks(&String::from_utf8_lossy(&stat))?;
@@ -42,8 +44,8 @@ pub fn start_ns(pid: i32) -> Option<u64> {
     ticks.checked_mul(NS_PER_S / ticks_per_s.max(1))
 }
 
-/// Field 22 of /proc/PID/stat (proc(5)). The name in field 2 may hold blanks and brackets: count from its
-/// end.
+/// Field 22 of /proc/PID/stat (proc(5)). The name in field 2 may hold blanks and brackets: count
+/// from its end.
 fn start_ticks(stat: &str) -> Option<u64> {
     let (_, after_name) = stat.rsplit_once(')')?;
     after_name.split_ascii_whitespace().nth(22 - 3)?.parse().ok()
@@ -58,8 +60,8 @@ pub fn environment_variable(pid: i32, name: &str) -> Option<OsString> {
     })
 }
 
-/// Signals that this process was started with ignored, as a mask (bit 0 is signal 1); 0 when that is not
-/// known.
+/// Signals that this process was started with ignored, as a mask (bit 0 is signal 1); 0 when that
+/// is not known.
 pub fn ignored_signals() -> u64 {
     let Ok(status) = fs::read_to_string("/proc/self/status") else { return 0 };
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

@@ -1,7 +1,8 @@
 //! Which file a program's name means, and whether a library can be preloaded into it.
 //!
-//! The search is execvp(3)'s, done here because its one errno does not tell "not found" from "found and not
-//! executable" well enough for a message, and because the file has to be looked at before it runs.
+//! The search is execvp(3)'s, done here because its one errno does not tell "not found" from "found
+//! and not executable" well enough for a message, and because the file has to be looked at before
+//! it runs.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -36,7 +37,7 @@ pub fn find(name: &OsStr, path: Option<OsString>) -> Result<PathBuf, Failure> {
         let file = folder.join(name);
         match check(&file) {
             Ok(()) if !name.is_empty() => return Ok(file),
-            // A folder of that name in PATH is not a program that somebody meant.
+            // A folder of that name in PATH is not the program that was meant.
             Err(failure) if failure.code == NOT_EXECUTABLE && !file.is_dir() => refused = Some(failure),
             _ => {}
         }
@@ -65,8 +66,8 @@ fn check(file: &Path) -> Result<(), Failure> {
 
 /// Why the allocator will not be under this program, where that can be seen beforehand.
 ///
-/// A program that gains privileges has AT_SECURE set, and ld.so(8) then ignores a preloaded path; a static
-/// one has no ld.so; one for another machine refuses the library.
+/// A program that gains privileges has AT_SECURE set, and ld.so(8) then ignores a preloaded path; a
+/// static one has no ld.so; one for another machine refuses the library.
 pub fn cannot_preload(file: &Path, library: &Path) -> Option<String> {
     cannot_preload_at_depth(file, library, 0)
 }
@@ -97,7 +98,7 @@ fn cannot_preload_at_depth(file: &Path, library: &Path, depth: usize) -> Option<
     ))
 }
 
-/// The bit that makes the program run as somebody else than we are.
+/// The bit that makes the program run as another user or group.
 fn gained_privilege(file: &Path) -> Option<&'static str> {
     let data = file.metadata().ok()?;
     if data.mode() & SETUID != 0 && data.uid() != geteuid().as_raw() {
@@ -114,28 +115,11 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
-    /// A folder for one test, removed at its end.
-    struct Folder(PathBuf);
-
-    impl Folder {
-        fn new(name: &str) -> Self {
-            let path = std::env::temp_dir().join(format!("uslab-program-{}-{name}", std::process::id()));
-            fs::create_dir_all(&path).expect("a folder");
-            Folder(path)
-        }
-
-        fn file(&self, name: &str, text: &str, mode: u32) -> PathBuf {
-            let path = self.0.join(name);
-            fs::write(&path, text).expect("a file");
-            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("permissions");
-            path
-        }
-    }
-
-    impl Drop for Folder {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
+    fn file(folder: &Path, name: &str, text: &str, mode: u32) -> PathBuf {
+        let path = folder.join(name);
+        fs::write(&path, text).expect("a file");
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("permissions");
+        path
     }
 
     fn code(found: Result<PathBuf, Failure>) -> u8 {
@@ -144,18 +128,19 @@ mod tests {
 
     #[test]
     fn path_is_searched_as_execvp_does() {
-        let folder = Folder::new("path");
-        fs::create_dir_all(folder.0.join("b/prog")).expect("a folder");
-        folder.file("notes", "text", 0o644);
-        let program = folder.file("prog", "#!/bin/sh\n", 0o755);
-        let path = OsString::from(format!("/nonexistent:{0}/b:{0}", folder.0.display()));
+        let folder = tempfile::tempdir().expect("a folder");
+        let folder = folder.path();
+        fs::create_dir_all(folder.join("b/prog")).expect("a folder");
+        file(folder, "notes", "text", 0o644);
+        let program = file(folder, "prog", "#!/bin/sh\n", 0o755);
+        let path = OsString::from(format!("/nonexistent:{0}/b:{0}", folder.display()));
         let find = |name: &str| find(OsStr::new(name), Some(path.clone()));
         assert_eq!(find("prog").expect("found"), program);
         assert_eq!(code(find("notes")), NOT_EXECUTABLE);
         assert_eq!(code(find("nothing")), NOT_FOUND);
         assert_eq!(code(find("")), NOT_FOUND);
         assert_eq!(code(find("/nonexistent/prog")), NOT_FOUND);
-        assert_eq!(code(find(folder.0.to_str().expect("UTF-8"))), NOT_EXECUTABLE);
+        assert_eq!(code(find(folder.to_str().expect("UTF-8"))), NOT_EXECUTABLE);
     }
 
     #[test]
@@ -165,12 +150,13 @@ mod tests {
 
     #[test]
     fn a_script_is_judged_by_its_interpreter() {
-        let folder = Folder::new("script");
+        let folder = tempfile::tempdir().expect("a folder");
+        let folder = folder.path();
         let library = Path::new("/proc/self/exe");
-        let script = folder.file("script", "#!/bin/sh\n", 0o6755);
+        let script = file(folder, "script", "#!/bin/sh\n", 0o6755);
         assert_eq!(cannot_preload(&script, library), None);
-        let knot = folder.0.join("knot");
-        let knot = folder.file("knot", &format!("#!{}\n", knot.display()), 0o755);
+        let knot = folder.join("knot");
+        let knot = file(folder, "knot", &format!("#!{}\n", knot.display()), 0o755);
         assert_eq!(cannot_preload(&knot, library), None);
     }
 }

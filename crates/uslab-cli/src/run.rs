@@ -66,7 +66,8 @@ fn run_and_report(command: &mut Command, name: &OsStr, directory: &Path, options
 fn take_snapshot(directory: &Path, pid: i32) -> Result<Snapshot, (PathBuf, Trouble)> {
     let file = directory.join(pid.to_string());
     let snapshot = snapshot::read(&file, pid).and_then(|snapshot| {
-        // A program that no library was loaded into may have been given the pid of one that left its file.
+        // A program that no library was loaded into may have been given the pid of one that left
+        // its file.
         if snapdir::is_from_before(snapshot.start_ns, pid) { Err(Trouble::Missing) } else { Ok(snapshot) }
     });
     let _ = fs::remove_file(&file);

@@ -1,11 +1,12 @@
 //! Where snapshots live: one directory a user, one file a process, named by its pid.
 //!
-//! The directory is in memory (/dev/shm) when there is one. Those places are open to everyone, so a directory
-//! is used only if it really is one (not a link), belongs to the user, and lets nobody else write: then
-//! nobody can plant a file in it. A name that somebody else took first is passed over for the next place.
+//! The directory is in memory (/dev/shm) when there is one. Those places are open to every user, so
+//! a directory is used only if it really is one (not a link), belongs to the user, and refuses
+//! writes of others: then only the user can put a file in it. A name that another user took first
+//! is passed over for the next place.
 //!
-//! Files of processes that were killed, or left without running exit handlers, stay behind until [`sweep`]
-//! finds them: at the start of every `uslab run` and `uslab info`.
+//! Files of processes that were killed, or left without running exit handlers, stay behind until
+//! [`sweep`] finds them: at the start of every `uslab run` and `uslab info`.
 
 use std::env;
 use std::fs::{self, DirBuilder, Permissions};
@@ -18,10 +19,12 @@ use nix::unistd::geteuid;
 use crate::failure::{Failure, RUN_FAILED};
 use crate::process;
 
-/// The variable that tells a process where to publish, and that names another directory to this program.
+/// The variable that tells a process where to publish, and that names another directory to this
+/// program.
 pub const VARIABLE: &str = "USLAB_SNAPSHOT";
-/// The variable that names the process which reads a file after its writer's end: our pid. A process whose parent that is
-/// leaves its file at exit; every other one may remove its own, so that `uslab run -- make` does not fill the directory.
+/// The variable that names the process which reads a file after its writer's end: our pid. A
+/// process whose parent that is leaves its file at exit; every other one may remove its own, so
+/// that `uslab run -- make` does not fill the directory.
 pub const READER_VARIABLE: &str = "USLAB_SNAPSHOT_READER";
 /// What others may not do in a directory of snapshots.
 const OTHERS_WRITE: u32 = 0o022;
@@ -45,7 +48,8 @@ fn usual(user: u32) -> Vec<PathBuf> {
     vec![Path::new("/dev/shm").join(&name), runtime.join(&name), Path::new("/tmp").join(&name)]
 }
 
-/// Makes, or checks, the directory that a new process shall publish in, and returns its absolute path.
+/// Makes, or checks, the directory that a new process shall publish in, and returns its absolute
+/// path.
 pub fn prepare() -> Result<PathBuf, Failure> {
     let places = named().map_or_else(|| usual(own_user()), |directory| vec![directory]);
     let mut reasons = Vec::new();
@@ -117,8 +121,8 @@ pub fn everyone() -> Vec<PathBuf> {
     found
 }
 
-/// Directories in which the process may publish, the most likely first: the one that it was told, then the
-/// usual ones of its user and of ours (a server may have given up root after it started).
+/// Directories in which the process may publish, the most likely first: the one that it was told,
+/// then the usual ones of its user and of ours (a server may have given up root after it started).
 pub fn of_process(pid: i32) -> Vec<PathBuf> {
     let owner = process::owner(pid).unwrap_or_else(own_user);
     let told = process::environment_variable(pid, VARIABLE).map(PathBuf::from);
@@ -142,22 +146,23 @@ pub fn pids(directory: &Path) -> Vec<i32> {
     pids
 }
 
-/// A file name that is a pid as we would write it: anything else in the directory is not ours to touch.
+/// A file name that is a pid as we would write it: anything else in the directory is not ours to
+/// touch.
 fn pid_of_name(name: &str) -> Option<i32> {
     let pid: i32 = name.parse().ok()?;
     (pid > 0 && pid.to_string() == name).then_some(pid)
 }
 
-/// Removes the files of processes that are gone. One whose pid is in use again waits for that process to end:
-/// its new owner may be about to put its own file there.
+/// Removes the files of processes that are gone. One whose pid is in use again waits for that
+/// process to end: its new owner may be about to put its own file there.
 pub fn sweep(directory: &Path) {
     for pid in pids(directory).into_iter().filter(|&pid| !process::alive(pid)) {
         let _ = fs::remove_file(directory.join(pid.to_string()));
     }
 }
 
-/// Whether a snapshot was begun before its process was, so that another one with the same pid must have made
-/// it.
+/// Whether a snapshot was begun before its process was, so that another one with the same pid must
+/// have made it.
 pub fn is_from_before(snapshot_start_ns: u64, pid: i32) -> bool {
     process::start_ns(pid).is_some_and(|start_ns| snapshot_start_ns != 0 && snapshot_start_ns < start_ns)
 }
@@ -167,25 +172,19 @@ mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
 
-    fn folder(name: &str) -> PathBuf {
-        let path = env::temp_dir().join(format!("uslab-snapdir-{}-{name}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).expect("a folder");
-        path
-    }
-
     #[test]
     fn a_new_directory_is_private() {
-        let base = folder("private");
+        let base = tempfile::tempdir().expect("a folder");
+        let base = base.path();
         let made = prepare_one(&base.join("d")).expect("made");
         assert_eq!(made.metadata().expect("there").mode() & 0o7777, PRIVATE);
         assert_eq!(prepare_one(&base.join("d")).expect("found again"), made);
-        fs::remove_dir_all(base).expect("removed");
     }
 
     #[test]
     fn a_directory_that_cannot_be_trusted_is_refused() {
-        let base = folder("refused");
+        let base = tempfile::tempdir().expect("a folder");
+        let base = base.path();
         let real = base.join("real");
         fs::create_dir(&real).expect("a folder");
         symlink(&real, base.join("link")).expect("a link");
@@ -197,7 +196,6 @@ mod tests {
         assert_eq!(reason("file"), "is not a directory");
         assert_eq!(reason("open"), "others may write there (mode 777)");
         assert!(check(&real, own_user() + 1).expect_err("not theirs").to_string().starts_with("belongs to"));
-        fs::remove_dir_all(base).expect("removed");
     }
 
     #[test]
@@ -210,14 +208,14 @@ mod tests {
 
     #[test]
     fn sweeping_takes_the_dead_and_nothing_else() {
-        let base = folder("sweep");
+        let base = tempfile::tempdir().expect("a folder");
+        let base = base.path();
         let me = std::process::id().to_string();
         for name in ["2147483647", &me, "notes"] {
             fs::write(base.join(name), "x").expect("a file");
         }
-        sweep(&base);
+        sweep(base);
         assert!(!base.join("2147483647").exists());
         assert!(base.join(&me).exists() && base.join("notes").exists());
-        fs::remove_dir_all(base).expect("removed");
     }
 }

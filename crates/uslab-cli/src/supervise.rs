@@ -1,15 +1,17 @@
-//! A child process, watched to its end: signals go on to it, and its last moments are seen before it is gone.
+//! A child process, watched to its end: signals go on to it, and its last moments are seen before
+//! it is gone.
 //!
-//! Signals. The signals that someone may send to "the job" are blocked here and read from a signalfd(2), so
-//! one loop sees them and the child's end in order, and no handler runs. What a *process* sent (`kill PID`, a
-//! service manager) was meant for the program and is passed on. What the *kernel* sent came from the terminal
-//! (Ctrl-C, hang-up, a new window size) and went to the whole foreground group, in which the child is:
-//! passing it on would deliver it twice, and many programs take the second Ctrl-C for impatience. A signal
-//! that we were started with ignored (nohup(1)) stays ignored in both.
+//! Signals. The signals that someone may send to "the job" are blocked here and read from a
+//! signalfd(2), so one loop sees them and the child's end in order, and no handler runs. What a
+//! *process* sent (`kill PID`, a service manager) was meant for the program and is passed on. What
+//! the *kernel* sent came from the terminal (Ctrl-C, hang-up, a new window size) and went to the
+//! whole foreground group, in which the child is: passing it on would deliver it twice, and many
+//! programs take the second Ctrl-C for impatience. A signal that we were started with ignored
+//! (nohup(1)) stays ignored in both.
 //!
-//! The end. The child is first seen to have ended and only then waited for. In between it is a zombie: its
-//! pid cannot be used again and counts as alive, so nobody else's cleaning takes away the snapshot that is
-//! read here.
+//! The end. The child is first seen to have ended and only then waited for. In between it is a
+//! zombie: its pid cannot be used again and counts as alive, so no other `uslab` sweeps away the
+//! snapshot that is read here.
 
 #![allow(unsafe_code, reason = "a hook between fork and exec, and one signal disposition")]
 
@@ -37,15 +39,15 @@ const FORWARDED: [Signal; 8] = [
     Signal::SIGWINCH,
 ];
 
-/// Starts the command, passes signals on until it has ended, calls `at_end` with its pid while that is still
-/// its own, and returns how it ended. An error means that the program was not started.
+/// Starts the command, passes signals on until it has ended, calls `at_end` with its pid while that
+/// is still its own, and returns how it ended. An error means that the program was not started.
 pub fn run(command: &mut Command, at_end: impl FnOnce(i32)) -> io::Result<ExitStatus> {
     let signals = signals_to_watch();
     let before = signals.thread_swap_mask(nix::sys::signal::SigmaskHow::SIG_BLOCK)?;
     let signal_fd = SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC)?;
-    // The program must start with the mask that we were started with.
-    // SAFETY: between fork and exec only async-signal-safe calls are allowed: this is pthread_sigmask(3) on a copied
-    // set, and it neither allocates nor locks.
+    // The program must start with the mask that we were started with. SAFETY: between fork and exec
+    // only async-signal-safe calls are allowed: this is pthread_sigmask(3) on a copied set, and it
+    // neither allocates nor locks.
     unsafe {
         command.pre_exec(move || Ok(before.thread_set_mask()?));
     }
@@ -60,7 +62,8 @@ fn signals_to_watch() -> SigSet {
     let ignored = ignored_signals();
     let is_ignored = |signal: Signal| ignored >> (signal as i32 - 1) & 1 != 0;
     if is_ignored(Signal::SIGCHLD) {
-        // SAFETY: installs no handler. With SIGCHLD ignored the kernel would drop the child's exit status.
+        // SAFETY: installs no handler. With SIGCHLD ignored the kernel would drop the child's exit
+        // status.
         let _ = unsafe { signal(Signal::SIGCHLD, SigHandler::SigDfl) };
     }
     let mut signals: SigSet = FORWARDED.into_iter().filter(|&signal| !is_ignored(signal)).collect();
@@ -74,7 +77,8 @@ fn watch(signal_fd: &SignalFd, child: Pid) {
         let Ok(Some(info)) = signal_fd.read_signal() else { continue };
         let Ok(number) = Signal::try_from(info.ssi_signo as i32) else { continue };
         if number == Signal::SIGCHLD {
-            // SIGCHLD also says "stopped" and "continued", and several may have merged into one: ask.
+            // SIGCHLD also says "stopped" and "continued", and several may have merged into one:
+            // ask.
             match waitid(Id::Pid(child), WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT) {
                 Ok(WaitStatus::StillAlive) | Err(Errno::EINTR) => {}
                 _ => return,

@@ -1,4 +1,5 @@
-//! `uslab info`: what is shown of a process that runs under uslab, and what is said of one that does not.
+//! `uslab info`: what is shown of a process that runs under uslab, and what is said of one that
+//! does not.
 
 mod support;
 
@@ -11,7 +12,7 @@ use support::{Sandbox, USLAB, is_root, outcome};
 
 #[test]
 fn a_process_is_shown_as_slabinfo_table_and_json() {
-    let sandbox = Sandbox::new("info");
+    let sandbox = Sandbox::new();
     let running = sandbox.sleeper(&[]);
     let pid = running.pid();
     let (code, out, err) = outcome(&mut sandbox.uslab(&["info", &pid]));
@@ -34,7 +35,7 @@ fn a_process_is_shown_as_slabinfo_table_and_json() {
 
 #[test]
 fn the_directory_that_the_process_was_told_is_found() {
-    let sandbox = Sandbox::new("told");
+    let sandbox = Sandbox::new();
     let running = sandbox.sleeper(&[]);
     let mut command = sandbox.uslab(&["info", &running.pid()]);
     assert_eq!(outcome(command.env_remove("USLAB_SNAPSHOT")).0, 0);
@@ -42,7 +43,7 @@ fn the_directory_that_the_process_was_told_is_found() {
 
 #[test]
 fn without_a_pid_the_processes_are_listed() {
-    let sandbox = Sandbox::new("list");
+    let sandbox = Sandbox::new();
     let (code, out, err) = outcome(&mut sandbox.uslab(&["info"]));
     assert_eq!((code, out.as_str()), (0, ""));
     assert!(err.contains("no process publishes"), "{err}");
@@ -67,7 +68,7 @@ fn without_a_pid_the_processes_are_listed() {
 
 #[test]
 fn what_cannot_be_shown_is_explained() {
-    let sandbox = Sandbox::new("errors");
+    let sandbox = Sandbox::new();
     let fails = |arguments: &[&str], part: &str| {
         let (code, out, err) = outcome(&mut sandbox.uslab(arguments));
         assert_eq!((code, out.as_str()), (1, ""), "{err}");
@@ -86,7 +87,7 @@ fn what_cannot_be_shown_is_explained() {
 
 #[test]
 fn a_snapshot_from_before_the_process_is_another_ones() {
-    let sandbox = Sandbox::new("reused");
+    let sandbox = Sandbox::new();
     let running = sandbox.sleeper(&[("FAKE_OLD", "1")]);
     let (code, _, err) = outcome(&mut sandbox.uslab(&["info", &running.pid()]));
     assert_eq!(code, 1);
@@ -96,7 +97,7 @@ fn a_snapshot_from_before_the_process_is_another_ones() {
 
 #[test]
 fn links_and_pipes_are_not_followed() {
-    let sandbox = Sandbox::new("links");
+    let sandbox = Sandbox::new();
     let running = sandbox.sleeper(&[]);
     let file = sandbox.snapshots.join(running.pid());
     let aside = sandbox.root.join("aside");
@@ -114,7 +115,7 @@ fn a_file_of_a_stranger_is_not_believed() {
     if !is_root() {
         return;
     }
-    let sandbox = Sandbox::new("stranger");
+    let sandbox = Sandbox::new();
     let running = sandbox.sleeper(&[]);
     let file = sandbox.snapshots.join(running.pid());
     std::os::unix::fs::chown(&file, Some(7), None).expect("root gives a file away");
@@ -127,11 +128,11 @@ fn another_users_process_is_refused_clearly() {
     if !is_root() {
         return;
     }
-    let sandbox = Sandbox::new("other-user");
+    let sandbox = Sandbox::new();
     let running = sandbox.sleeper(&[]);
     let mut command = Command::new(USLAB);
     command.args(["info", &running.pid()]).uid(65534).gid(65534).env_remove("USLAB_SNAPSHOT");
-    // The build directory may be closed to others: then there is nobody to ask.
+    // The build directory may be closed to others: then that user cannot run the program.
     if let Ok(output) = command.output() {
         let (code, _, err) = support::texts(output);
         assert_eq!(code, 1);
@@ -141,7 +142,7 @@ fn another_users_process_is_refused_clearly() {
 
 #[test]
 fn a_reader_that_leaves_early_is_no_error() {
-    let sandbox = Sandbox::new("pipe");
+    let sandbox = Sandbox::new();
     let running = sandbox.sleeper(&[]);
     let mut command = sandbox.uslab(&["info", &running.pid()]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("started");
@@ -152,7 +153,7 @@ fn a_reader_that_leaves_early_is_no_error() {
 
 #[test]
 fn help_teaches() {
-    let sandbox = Sandbox::new("help");
+    let sandbox = Sandbox::new();
     for (arguments, part) in [
         (&["help"][..], "uslab run --stats -- python3 job.py"),
         (&["help", "run"], "128+N when signal N ended it"),

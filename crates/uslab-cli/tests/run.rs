@@ -1,5 +1,5 @@
-//! `uslab run`: the environment that the program gets, its exit status, its statistics, and what is said when
-//! it cannot be.
+//! `uslab run`: the environment that the program gets, its exit status, its statistics, and what is
+//! said when it cannot be.
 
 mod support;
 
@@ -11,7 +11,7 @@ use support::{Sandbox, USLAB, compile, is_root, library, outcome};
 
 #[test]
 fn the_program_gets_the_library_and_the_directory() {
-    let sandbox = Sandbox::new("environment");
+    let sandbox = Sandbox::new();
     let script =
         "echo $LD_PRELOAD; echo $USLAB_SNAPSHOT; echo ${USLAB_RSEQ-unset}; ls $USLAB_SNAPSHOT/$$ >/dev/null";
     let expected =
@@ -26,7 +26,7 @@ fn the_program_gets_the_library_and_the_directory() {
 
 #[test]
 fn without_statistics_the_program_takes_our_place() {
-    let sandbox = Sandbox::new("exec");
+    let sandbox = Sandbox::new();
     let script = "echo $$; exec \"$0\" run -- sh -c 'echo $$; exit 5'";
     let mut command = Command::new("sh");
     command.args(["-c", script, USLAB]).env("USLAB_LIB", library()).env("USLAB_SNAPSHOT", &sandbox.snapshots);
@@ -38,7 +38,7 @@ fn without_statistics_the_program_takes_our_place() {
 
 #[test]
 fn statistics_are_printed_at_the_end_and_the_file_is_gone() {
-    let sandbox = Sandbox::new("stats");
+    let sandbox = Sandbox::new();
     // Not a shell: dash leaves by _exit(2), and then nothing runs at its end.
     let program = ["run", "--stats", "--rseq", "off", "expr", "3", "=", "4"];
     let (code, out, err) = outcome(&mut sandbox.uslab(&program));
@@ -52,7 +52,7 @@ fn statistics_are_printed_at_the_end_and_the_file_is_gone() {
 
 #[test]
 fn only_the_program_itself_leaves_its_file_to_us() {
-    let sandbox = Sandbox::new("children");
+    let sandbox = Sandbox::new();
     let script = "ls $USLAB_SNAPSHOT | wc -l; ls $USLAB_SNAPSHOT | wc -l; exec expr 1 + 1";
     let (_, out, err) = outcome(&mut sandbox.run_script(&["--stats"], script));
     let counts: Vec<&str> = out.split_ascii_whitespace().collect();
@@ -64,7 +64,7 @@ fn only_the_program_itself_leaves_its_file_to_us() {
 
 #[test]
 fn statistics_can_be_json() {
-    let sandbox = Sandbox::new("json");
+    let sandbox = Sandbox::new();
     let file = sandbox.root.join("figures.json");
     let path = file.to_str().expect("UTF-8");
     let (code, _, err) = outcome(&mut sandbox.uslab(&["run", "--stats-json", path, "true"]));
@@ -79,7 +79,7 @@ fn statistics_can_be_json() {
 
 #[test]
 fn a_signal_that_ends_the_program_is_in_the_status_and_in_the_table() {
-    let sandbox = Sandbox::new("killed");
+    let sandbox = Sandbox::new();
     let (code, _, err) = outcome(&mut sandbox.run_script(&["--stats"], "kill -KILL $$"));
     assert_eq!(code, 137);
     assert!(err.contains("(ended by signal 9: figures are those of its last slow paths)"), "{err}");
@@ -87,7 +87,7 @@ fn a_signal_that_ends_the_program_is_in_the_status_and_in_the_table() {
 
 #[test]
 fn missing_statistics_are_explained() {
-    let sandbox = Sandbox::new("silent");
+    let sandbox = Sandbox::new();
     let (code, _, err) = outcome(sandbox.run_script(&["--stats"], "exit 4").env("FAKE_SILENT", "1"));
     assert_eq!(code, 4);
     assert!(err.starts_with("uslab: no statistics: sh left no snapshot "), "{err}");
@@ -100,7 +100,7 @@ fn missing_statistics_are_explained() {
 
 #[test]
 fn programs_that_cannot_run_have_the_shells_statuses() {
-    let sandbox = Sandbox::new("missing");
+    let sandbox = Sandbox::new();
     let text = sandbox.root.join("text");
     fs::write(&text, "no program").expect("written");
     let script = sandbox.root.join("script");
@@ -122,7 +122,7 @@ fn programs_that_cannot_run_have_the_shells_statuses() {
 
 #[test]
 fn the_library_is_looked_for_where_an_installation_has_it() {
-    let sandbox = Sandbox::new("library");
+    let sandbox = Sandbox::new();
     let (bin, lib) = (sandbox.root.join("bin"), sandbox.root.join("lib"));
     fs::create_dir_all(&bin).expect("a directory");
     let program = bin.join("uslab");
@@ -154,7 +154,7 @@ fn the_library_is_looked_for_where_an_installation_has_it() {
 
 #[test]
 fn a_path_that_cannot_be_preloaded_is_refused() {
-    let sandbox = Sandbox::new("blank");
+    let sandbox = Sandbox::new();
     let odd = sandbox.root.join("a b.so");
     fs::copy(library(), &odd).expect("copied");
     let (code, _, err) = outcome(sandbox.uslab(&["run", "true"]).env("USLAB_LIB", &odd));
@@ -164,7 +164,7 @@ fn a_path_that_cannot_be_preloaded_is_refused() {
 
 #[test]
 fn static_and_privileged_programs_are_warned_about() {
-    let sandbox = Sandbox::new("static");
+    let sandbox = Sandbox::new();
     let (source, program) = (sandbox.root.join("p.c"), sandbox.root.join("p"));
     fs::write(&source, "int main(void) { return 6; }\n").expect("written");
     let (source, path) = (source.to_str().expect("UTF-8"), program.to_str().expect("UTF-8"));
@@ -188,7 +188,7 @@ fn static_and_privileged_programs_are_warned_about() {
 
 #[test]
 fn a_directory_that_others_can_write_is_refused() {
-    let sandbox = Sandbox::new("refused");
+    let sandbox = Sandbox::new();
     fs::set_permissions(&sandbox.snapshots, fs::Permissions::from_mode(0o777)).expect("permissions");
     let (code, _, err) = outcome(&mut sandbox.uslab(&["run", "true"]));
     assert_eq!(code, 125);
@@ -197,7 +197,7 @@ fn a_directory_that_others_can_write_is_refused() {
 
 #[test]
 fn files_of_dead_processes_are_cleaned_up() {
-    let sandbox = Sandbox::new("stale");
+    let sandbox = Sandbox::new();
     fs::write(sandbox.snapshots.join(i32::MAX.to_string()), "x").expect("written");
     fs::write(sandbox.snapshots.join("note"), "x").expect("written");
     assert_eq!(outcome(&mut sandbox.uslab(&["run", "--stats", "true"])).0, 0);
@@ -206,7 +206,7 @@ fn files_of_dead_processes_are_cleaned_up() {
 
 #[test]
 fn the_usual_directory_is_made_when_none_is_named() {
-    let sandbox = Sandbox::new("usual");
+    let sandbox = Sandbox::new();
     let mut command = sandbox.run_script(&["--stats"], "echo $USLAB_SNAPSHOT; stat -c %a $USLAB_SNAPSHOT");
     let (code, out, err) = outcome(command.env_remove("USLAB_SNAPSHOT"));
     assert_eq!(code, 0, "{err}");
@@ -218,7 +218,7 @@ fn the_usual_directory_is_made_when_none_is_named() {
 
 #[test]
 fn bench_needs_its_sibling() {
-    let sandbox = Sandbox::new("bench");
+    let sandbox = Sandbox::new();
     let program = sandbox.root.join("uslab");
     fs::copy(USLAB, &program).expect("copied");
     let bench = || outcome(Command::new(&program).args(["bench", "pair", "--json"]));

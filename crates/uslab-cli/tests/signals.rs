@@ -14,7 +14,7 @@ fn patient(signal: &str) -> String {
 
 #[test]
 fn a_signal_sent_to_us_is_meant_for_the_program() {
-    let sandbox = Sandbox::new("forward");
+    let sandbox = Sandbox::new();
     for signal in ["TERM", "INT", "HUP", "USR1", "QUIT"] {
         let (mut running, _output) =
             Running::start_ready(&mut sandbox.run_script(&["--stats"], &patient(signal)));
@@ -28,7 +28,7 @@ fn a_signal_sent_to_us_is_meant_for_the_program() {
 
 #[test]
 fn a_program_that_dies_of_it_is_reported() {
-    let sandbox = Sandbox::new("dies");
+    let sandbox = Sandbox::new();
     let script = "echo ready; exec sleep 60";
     let (mut running, _output) = Running::start_ready(&mut sandbox.run_script(&["--stats"], script));
     running.kill("TERM");
@@ -37,14 +37,14 @@ fn a_program_that_dies_of_it_is_reported() {
 
 #[test]
 fn a_stopped_program_is_waited_for() {
-    let sandbox = Sandbox::new("stopped");
+    let sandbox = Sandbox::new();
     let script = "(sleep 0.2; kill -CONT $$) & kill -STOP $$; wait; exit 3";
     assert_eq!(outcome(&mut sandbox.run_script(&["--stats"], script)).0, 3);
 }
 
 #[test]
 fn the_program_starts_with_our_mask_and_our_ignored_signals() {
-    let sandbox = Sandbox::new("mask");
+    let sandbox = Sandbox::new();
     let signals_under = |uslab: &str| {
         let script = format!("trap '' HUP; exec {uslab} grep -E 'Sig(Blk|Ign)' /proc/self/status");
         let mut command = Command::new("sh");
@@ -60,7 +60,7 @@ fn the_program_starts_with_our_mask_and_our_ignored_signals() {
 
 #[test]
 fn ignoring_the_end_of_children_does_not_lose_it() {
-    let sandbox = Sandbox::new("sigchld");
+    let sandbox = Sandbox::new();
     let ignore = "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])";
     let mut command = Command::new("python3");
     command.args(["-c", ignore, USLAB, "run", "--stats", "--", "sh", "-c", "exit 7"]);
@@ -74,13 +74,13 @@ fn ignoring_the_end_of_children_does_not_lose_it() {
 /// On a terminal Ctrl-C goes to the whole foreground group: a program that counts must count one.
 #[test]
 fn a_key_at_the_terminal_reaches_the_program_once() {
-    let sandbox = Sandbox::new("terminal");
+    let sandbox = Sandbox::new();
     let file = sandbox.root.join("program");
     let program = "n=0; left=500; trap 'echo got; n=1' INT; echo ready\n\
                    while [ $n = 0 ] && [ $left -gt 0 ]; do sleep 0.02; left=$((left-1)); done; sleep 0.3; exit 4\n";
     std::fs::write(&file, program).expect("written");
-    // script's shell must not be there any more: Ctrl-C ends it, and its status would be the one that is
-    // seen.
+    // script's shell must not be there any more: Ctrl-C ends it, and its status would be the one
+    // that is seen.
     let line = format!("exec {USLAB} run --stats -- sh {}", file.display());
     let mut command = Command::new("script");
     command.args(["-q", "-e", "-c", &line, "/dev/null"]).stdin(Stdio::piped());

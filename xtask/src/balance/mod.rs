@@ -1,21 +1,21 @@
-//! `cargo xtask balance`: the simulation of caches under pressure, as curves and numbers in docs/results.
+//! `cargo xtask balance`: the simulation of caches under pressure, as curves and numbers in
+//! docs/results.
 //!
 //! ```text
 //!   examples/balance_curves.rs ──JSON──▶ chart ──▶ docs/results/balance.svg
 //!   (the simulation of tests/balance.rs)  page ──▶ docs/results/balance.md
 //! ```
 //!
-//! The simulation is deterministic, so both files are the same wherever they are made. `--check` compares instead of writing. Must never:
-//! hold a figure of its own.
+//! The simulation is deterministic, so both files are the same wherever they are made. `--check`
+//! compares instead of writing. Must never: hold a figure of its own.
 
 mod chart;
 
-use crate::workspace::{self, Workspace};
+use crate::staged::output;
+use crate::workspace::Workspace;
 use anyhow::{Context, Result, bail};
-use serde_json::Value;
 use std::fmt::Write;
 use std::fs;
-use std::process::Stdio;
 
 const FOLDER: &str = "docs/results";
 
@@ -36,7 +36,7 @@ impl Args {
 
 /// Writes, or checks, the curves and the page.
 pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
-    let outcome = Outcome::of(&simulated(workspace)?)?;
+    let outcome = simulated(workspace)?;
     for way in outcome.ways() {
         println!("{}: {}", way.name, grouped(way.cost));
     }
@@ -56,26 +56,14 @@ pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
 }
 
 /// What the example prints.
-fn simulated(workspace: &Workspace) -> Result<Value> {
-    let mut command = workspace.cargo(&[
-        "run",
-        "--quiet",
-        "--release",
-        "--package",
-        "uslab",
-        "--example",
-        "balance_curves",
-    ]);
-    let line = workspace::line_of(&command);
-    let output =
-        command.stderr(Stdio::inherit()).output().with_context(|| format!("cannot start `{line}`"))?;
-    if !output.status.success() {
-        bail!("`{line}` failed: {}", output.status);
-    }
-    serde_json::from_slice(&output.stdout).with_context(|| format!("`{line}` printed no JSON"))
+fn simulated(workspace: &Workspace) -> Result<Outcome> {
+    let options = ["run", "--quiet", "--release", "--package", "uslab", "--example", "balance_curves"];
+    serde_json::from_str(&output(&mut workspace.cargo(&options))?)
+        .context("the simulation printed something else")
 }
 
 /// What the simulation gave.
+#[derive(serde::Deserialize)]
 struct Outcome {
     costs: [u64; 3],
     memory: u64,
@@ -101,30 +89,6 @@ struct Way {
 const UNAVOIDABLE: &str = "first requests alone, which every cache must miss";
 
 impl Outcome {
-    fn of(json: &Value) -> Result<Outcome> {
-        let number = |key: &str| json[key].as_u64().with_context(|| format!("the simulation gave no {key}"));
-        let three = |value: &Value| -> Option<[u64; 3]> {
-            let numbers: Option<Vec<u64>> = value.as_array()?.iter().map(Value::as_u64).collect();
-            numbers?.try_into().ok()
-        };
-        let threes = |key: &str| three(&json[key]).with_context(|| format!("the simulation gave no {key}"));
-        let balanced = json["balanced"].as_array().and_then(|samples| samples.iter().map(three).collect());
-        Ok(Outcome {
-            costs: threes("costs")?,
-            memory: number("memory")?,
-            phases: number("phases")?,
-            steps_a_phase: number("steps_a_phase")?,
-            sample_steps: number("sample_steps")?,
-            best: threes("best")?,
-            best_cost: number("best_cost")?,
-            equal_cost: number("equal_cost")?,
-            balanced: balanced.context("the simulation gave no sizes")?,
-            balanced_cost: number("balanced_cost")?,
-            blind_cost: number("blind_cost")?,
-            unavoidable: number("unavoidable")?,
-        })
-    }
-
     fn ways(&self) -> [Way; 4] {
         [
             Way { name: "reclaim, entries weighted by cost", class: "ours", cost: self.balanced_cost },
@@ -198,13 +162,14 @@ mod tests {
             "best":[10,290,700],"best_cost":200,"equal_cost":1000,"unavoidable":50,
             "balanced_cost":190,"balanced":[[1,2,3],[100,300,600],[50,250,700],[40,260,700]],
             "blind_cost":1234567,"blind":[[1,2,3]]}"#;
-        Outcome::of(&serde_json::from_str(json).expect("JSON")).expect("complete")
+        serde_json::from_str(json).expect("complete")
     }
 
     #[test]
     fn what_is_missing_is_named() {
-        let error = Outcome::of(&serde_json::json!({"costs": [1, 10]})).err().expect("it is incomplete");
-        assert_eq!(error.to_string(), "the simulation gave no costs");
+        let error =
+            serde_json::from_str::<Outcome>(r#"{"costs": [1, 10, 100]}"#).err().expect("it is incomplete");
+        assert!(error.to_string().contains("missing field `memory`"), "{error}");
     }
 
     #[test]

@@ -1,18 +1,16 @@
 //! What the checks need from the machine, and how it gets there.
 //!
-//! Only what is missing is installed, so on a machine that has everything nothing is asked of any network. Where
-//! we may not install (not Debian, not root and no sudo) the message says what to do by hand.
+//! Only what is missing is installed, so on a machine that has everything nothing is asked of any
+//! network. Where we may not install (not Debian, not root and no sudo) the message says what to do
+//! by hand.
 
 use crate::musl;
 use crate::workspace::{self, Workspace};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use std::process::Command;
 
 /// The programs that the tests run under the allocator, one Debian package a line.
 const PACKAGES: &str = "tests/programs/packages.txt";
-
-/// Components of the toolchain beyond the compiler.
-const COMPONENTS: &[&str] = &["rustfmt", "clippy"];
 
 /// The second architecture.
 pub const ARM64: &str = "aarch64-unknown-linux-gnu";
@@ -31,20 +29,15 @@ pub fn packages(workspace: &Workspace) -> Result<()> {
         println!("all are installed");
         return Ok(());
     }
-    let line = format!("apt-get install -y --no-install-recommends {}", missing.join(" "));
-    let Some(prefix) = root_prefix() else {
-        bail!(
-            "packages are missing, and we are neither root nor have sudo. As root: apt-get update && {line}"
-        );
+    let line =
+        format!("apt-get update -q && apt-get install -qy --no-install-recommends {}", missing.join(" "));
+    let Some(sudo) = root_prefix() else {
+        bail!("packages are missing, and we are neither root nor have sudo. As root: {line}");
     };
     println!("$ {line}");
-    apt(prefix, &["update", "-q"])
-        .and_then(|()| {
-            let mut args = vec!["install", "-q", "-y", "--no-install-recommends"];
-            args.extend(&missing);
-            apt(prefix, &args)
-        })
-        .with_context(|| format!("cannot install packages; by hand, as root: apt-get update && {line}"))
+    let mut command = Command::new(sudo[0]);
+    workspace::check(command.args(&sudo[1..]).args(["DEBIAN_FRONTEND=noninteractive", "sh", "-c", &line]))
+        .with_context(|| format!("cannot install packages; by hand, as root: {line}"))
 }
 
 /// True where packages are dpkg's.
@@ -67,24 +60,15 @@ fn installed(package: &str) -> bool {
     })
 }
 
-/// What to put before a command so that root runs it; nothing if that cannot be.
+/// What root runs a command in an environment by; nothing if that cannot be.
 fn root_prefix() -> Option<&'static [&'static str]> {
     let id = Command::new("id").arg("-u").output().ok()?;
     if id.stdout.trim_ascii() == b"0" {
-        return Some(&[]);
+        return Some(&["env"]);
     }
-    // -n: a question for a password would wait for ever where nobody sits.
+    // -n: a question for a password would never be answered.
     let sudo = Command::new("sudo").args(["-n", "true"]).output().ok()?;
-    sudo.status.success().then_some(&["sudo", "-n", "env", "DEBIAN_FRONTEND=noninteractive"])
-}
-
-fn apt(prefix: &[&str], args: &[&str]) -> Result<()> {
-    let mut line = prefix.to_vec();
-    line.push("apt-get");
-    line.extend(args);
-    let mut command = Command::new(line[0]);
-    command.args(&line[1..]).env("DEBIAN_FRONTEND", "noninteractive");
-    workspace::check(&mut command)
+    sudo.status.success().then_some(&["sudo", "-n", "env"])
 }
 
 /// True when toolchains are rustup's.
@@ -92,49 +76,27 @@ pub fn has_rustup() -> bool {
     Command::new("rustup").arg("--version").output().is_ok_and(|output| output.status.success())
 }
 
-/// Adds components and targets of the toolchain that are missing.
+/// Adds components and targets of the toolchain that are missing. rustup asks no network for
+/// others.
 pub fn toolchain(workspace: &Workspace) -> Result<()> {
-    if !has_rustup() {
-        let missing: Vec<&str> = [("rustfmt", "fmt"), ("clippy", "clippy")]
-            .into_iter()
-            .filter(|(_, command)| {
-                !workspace.cargo(&[command, "--version"]).output().is_ok_and(|o| o.status.success())
-            })
-            .map(|(component, _)| component)
-            .collect();
-        if !missing.is_empty() {
-            bail!(
-                "{} missing, and there is no rustup to add them: install them for this cargo",
-                missing.join(", ")
-            );
+    if has_rustup() {
+        for args in [["component", "rustfmt", "clippy"], ["target", ARM64, musl::TARGET]] {
+            let mut rustup = Command::new("rustup");
+            rustup.current_dir(&workspace.root).args([args[0], "add"]).args(&args[1..]);
+            workspace::check(&mut rustup)?;
         }
+    } else {
         println!("no rustup; the toolchain is used as it is");
-        return Ok(());
-    }
-    let lines = |args: &[&str]| -> Result<Vec<String>> {
-        let output = Command::new("rustup").current_dir(&workspace.root).args(args).output()?;
-        Ok(String::from_utf8_lossy(&output.stdout).lines().map(String::from).collect())
-    };
-    let components = lines(&["component", "list", "--installed"])?;
-    for component in COMPONENTS {
-        if !components.iter().any(|have| have.starts_with(component)) {
-            rustup(workspace, &["component", "add", component])?;
-        }
-    }
-    let targets = lines(&["target", "list", "--installed"])?;
-    for target in [ARM64, musl::TARGET] {
-        if !targets.iter().any(|have| have == target) {
-            rustup(workspace, &["target", "add", target])?;
+        for command in ["fmt", "clippy"] {
+            let version = workspace.cargo(&[command, "--version"]).output();
+            let is_there = version.is_ok_and(|output| output.status.success());
+            ensure!(
+                is_there,
+                "there is no cargo {command}, and no rustup to add it: install it for this cargo"
+            );
         }
     }
     workspace::check(workspace.cargo(&["--version"]).arg("--verbose"))
-}
-
-fn rustup(workspace: &Workspace, args: &[&str]) -> Result<()> {
-    let mut command = Command::new("rustup");
-    command.current_dir(&workspace.root).args(args);
-    println!("$ {}", workspace::line_of(&command));
-    workspace::check(&mut command)
 }
 
 #[cfg(test)]

@@ -1,7 +1,9 @@
-//! `cargo xtask ci`: everything that must hold before a change lands, in one command on a fresh Debian.
+//! `cargo xtask ci`: everything that must hold before a change lands, in one command on a fresh
+//! Debian.
 //!
-//! The steps run in order and the first that fails ends the run. Each prints its heading, then whatever
-//! its program prints: nothing is swallowed, so that test runners' own closing lines are in the log.
+//! The steps run in order and the first that fails ends the run. Each prints its heading, then
+//! whatever its program prints: nothing is swallowed, so that test runners' own closing lines are
+//! in the log.
 //!
 //! Steps are ordered by what they cost: rules and lints first, the programs last but staging.
 
@@ -156,7 +158,7 @@ fn options<T: clap::Args>() -> T {
     Only::parse_from(["xtask"]).options
 }
 
-/// Runs cargo with the mode chosen by the step, not by whoever started us.
+/// Runs cargo with the mode chosen by the step, not by the caller's environment.
 fn cargo(workspace: &Workspace, args: &[&str], environment: &[(&str, &str)]) -> Result<()> {
     let mut command = workspace.cargo(args);
     command.env_remove("USLAB_RSEQ");
@@ -168,13 +170,15 @@ fn cargo(workspace: &Workspace, args: &[&str], environment: &[(&str, &str)]) -> 
     workspace::check(&mut command)
 }
 
-/// The packages of `tests/` run their programs in both modes themselves, and the tools know no modes.
+/// The packages of `tests/` run their programs in both modes themselves, and the tools know no
+/// modes.
 fn test_locked(workspace: &Workspace) -> Result<()> {
     let args = ["test", "--workspace", "--exclude", "uslab-tests", "--exclude", "xtask"];
     cargo(workspace, &args, &[("USLAB_RSEQ", "0")])
 }
 
-/// Loom replaces the atomics, so it has a build directory of its own. Release: it explores many interleavings.
+/// Loom replaces the atomics, so it has a build directory of its own. Release: it explores many
+/// interleavings.
 fn loom(workspace: &Workspace) -> Result<()> {
     if !workspace.root.join("crates/uslab/tests/loom.rs").is_file() {
         bail!("crates/uslab/tests/loom.rs is missing: the protocols must have their models");
@@ -191,7 +195,11 @@ fn arm64(workspace: &Workspace) -> Result<()> {
         println!("skipped: without rustup there is no standard library for {}", install::ARM64);
         return Ok(());
     }
-    cargo(workspace, &["check", "--package", "uslab", "--target", install::ARM64], &[])
+    cargo(
+        workspace,
+        &["clippy", "--package", "uslab", "--target", install::ARM64, "--", "-D", "warnings"],
+        &[],
+    )
 }
 
 fn for_musl(workspace: &Workspace) -> Result<()> {

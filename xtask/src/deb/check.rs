@@ -1,18 +1,19 @@
-//! `cargo xtask deb --check`: lintian, and a life of the packages in a root of their own: installed, used, removed without a trace.
+//! `cargo xtask deb --check`: lintian, and a life of the packages in a root of their own:
+//! installed, used, removed without a trace.
 //!
-//! The root is a folder with an empty database of dpkg's, so the machine's own packages are neither asked nor changed. Who is not root becomes it in
-//! a user namespace, since dpkg gives files to root.
+//! The root is a folder with an empty database of dpkg's, so the machine's own packages are neither
+//! asked nor changed. A user other than root becomes it in a user namespace, since dpkg gives files
+//! to root.
 
-use super::Release;
-use crate::staged::{Installed, Scratch, has, output};
+use crate::staged::{Installed, has, output};
 use anyhow::{Result, bail, ensure};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Checks the packages.
-pub fn run(release: &Release, packages: &[PathBuf]) -> Result<()> {
+pub fn run(packages: &[PathBuf]) -> Result<()> {
     lintian(packages)?;
-    let scratch = Scratch::new("deb")?;
+    let scratch = tempfile::tempdir()?;
     let root = scratch.path();
     for folder in ["var/lib/dpkg/info", "var/lib/dpkg/updates", "var/lib/dpkg/triggers"] {
         std::fs::create_dir_all(root.join(folder))?;
@@ -21,7 +22,7 @@ pub fn run(release: &Release, packages: &[PathBuf]) -> Result<()> {
 
     output(dpkg(root)?.arg("--install").args(packages))?;
     same_bytes(root)?;
-    installed(release, root).check()?;
+    installed(root)?.check()?;
     let names: Vec<&str> =
         packages.iter().filter_map(|path| path.file_name()?.to_str()?.split('_').next()).collect();
     output(dpkg(root)?.arg("--purge").args(names))?;
@@ -36,9 +37,9 @@ fn lintian(packages: &[PathBuf]) -> Result<()> {
         bail!("lintian is not installed: apt-get install lintian");
     }
     let mut lintian = Command::new("lintian");
-    // Root is fine: the packages are ours. Its own settings are not those of whoever runs it.
+    // Root is fine: the packages are ours. The settings of the user who runs it do not count.
     lintian.args(["--no-cfg", "--allow-root", "--fail-on", "error,warning", "--tag-display-limit", "0"]);
-    // Asks which request for a package the first upload to Debian's own archive answers; these are made for no archive.
+    // The tag asks which request the first upload to Debian's archive answers; there is none.
     lintian.args(["--suppress-tags", "initial-upload-closes-no-bugs"]);
     let said = output(lintian.args(packages))?;
     print!("{said}");
@@ -64,14 +65,15 @@ fn same_bytes(root: &Path) -> Result<()> {
     Ok(())
 }
 
-fn installed(release: &Release, root: &Path) -> Installed {
-    let lib = root.join(release.lib());
-    Installed {
+fn installed(root: &Path) -> Result<Installed> {
+    let multiarch = output(Command::new("dpkg-architecture").arg("-qDEB_HOST_MULTIARCH"))?;
+    let lib = root.join("usr/lib").join(multiarch.trim());
+    Ok(Installed {
         prefix: root.join("usr"),
         preload: lib.join("uslab/libuslab_malloc.so"),
         zsh: root.join("usr/share/zsh/vendor-completions"),
         examples: root.join("usr/share/doc/libuslab-dev/examples"),
-        // The file says /usr, which is below the root here; folders of the system are named like all others then.
+        // The file says /usr, which is below the root here: folders of the system count too.
         pkg_config: vec![
             ("PKG_CONFIG_SYSROOT_DIR", root.into()),
             ("PKG_CONFIG_LIBDIR", lib.join("pkgconfig")),
@@ -79,5 +81,5 @@ fn installed(release: &Release, root: &Path) -> Installed {
             ("PKG_CONFIG_ALLOW_SYSTEM_LIBS", "1".into()),
         ],
         lib,
-    }
+    })
 }

@@ -1,27 +1,28 @@
 //! `cargo xtask deb`: Debian packages of the staged release, in `target/deb`.
 //!
 //! ```text
-//!   target/dist ─▶ tree.rs: files to their places ─▶ control.rs: what dpkg is told ─▶ target/deb/*.deb ─▶ check.rs (--check)
+//!   target/dist ─▶ debhelper, by the files in debian/ ─▶ target/deb/*.deb ─▶ check.rs (--check)
 //!
-//!   libuslab1     libuslab.so.1, in the architecture's folder, so that several architectures may be installed
-//!   libuslab-dev  headers, libuslab.so and libuslab.a, pkg-config, CMake, manual pages, guide and examples
-//!   uslab         the command, its manual page and completions, and libuslab_malloc.so, which it puts under programs
+//!   libuslab1     libuslab.so.1, in the architecture's folder
+//!   libuslab-dev  headers, libuslab.so and .a, pkg-config, CMake, manual pages, guide, examples
+//!   uslab         the command, its page and completions, and libuslab_malloc.so
 //! ```
 //!
-//! The stage is the one source: nothing is built for the packages that is not in it. `uslab-bench` is left out: it is for those who have the
-//! sources, and other allocators are linked into it. Same stage, same date, same bytes: the date is SOURCE_DATE_EPOCH, or that of the last
-//! commit, never that of now.
+//! Nothing is built for the packages that is not in the stage, and dh_missing fails for a staged
+//! file that is in no package. Same stage, same date, same bytes: the date is SOURCE_DATE_EPOCH, or
+//! that of the last commit.
 
 mod check;
-mod control;
-mod tree;
 
 use crate::dist;
-use crate::staged::output;
+use crate::staged::{has, output};
 use crate::workspace::Workspace;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, ensure};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+/// The maintainer of debian/control, unless DEBFULLNAME and DEBEMAIL name another.
+const MAINTAINER: (&str, &str) = ("The uslab maintainers", "uslab@packages.invalid");
 
 /// Arguments of `cargo xtask deb`.
 #[derive(clap::Args)]
@@ -29,7 +30,8 @@ pub struct Args {
     /// Package target/dist as it is, rather than build and stage it first.
     #[arg(long)]
     staged: bool,
-    /// Check the packages: lintian, two builds compared, and install, use and remove them in a root of their own.
+    /// Check the packages: lintian, two builds compared, and install, use and remove them in a root
+    /// of their own.
     #[arg(long)]
     check: bool,
 }
@@ -41,104 +43,85 @@ impl Args {
     }
 }
 
-/// What all packages of one run have in common.
-struct Release {
-    /// Upstream's version and the package's revision.
-    version: String,
-    /// Debian's name for the architecture: `amd64`.
-    architecture: String,
-    /// Where its libraries lie: `x86_64-linux-gnu`.
-    multiarch: String,
-    /// The date of everything, in seconds.
-    epoch_s: u64,
-    /// Who to write to: DEBFULLNAME and DEBEMAIL, as Debian's tools have them.
-    maintainer: String,
-}
-
 /// Makes the packages, and checks them if asked to.
 pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
-    for (tool, package) in [("dpkg-deb", "dpkg"), ("dpkg-shlibdeps", "dpkg-dev"), ("strip", "binutils")] {
-        if Command::new(tool).arg("--version").output().is_err() {
-            bail!("there is no {tool} (package {package}): Debian packages are made on Debian");
-        }
-    }
+    ensure!(has("dh"), "there is no dh: Debian packages are made on Debian, by debhelper");
     if !args.staged {
         dist::stage(workspace)?;
     }
-    let release = Release::find(workspace)?;
-    let out = workspace.target.join("deb");
-    let packages = build(workspace, &release, &out)?;
+    let again_out = workspace.target.join("deb-again");
+    let (packages, again) = std::thread::scope(|scope| {
+        let again = args.check.then(|| scope.spawn(|| build(workspace, &again_out)));
+        let packages = build(workspace, &workspace.target.join("deb"));
+        (packages, again.map(|thread| thread.join().expect("it does not panic")))
+    });
+    let packages = packages?;
     for package in &packages {
         println!("{:>12}  {}", package.metadata()?.len(), package.display());
     }
-    if args.check {
-        let again_out = workspace.target.join("deb-again");
-        let again = build(workspace, &release, &again_out)?;
-        for (one, other) in packages.iter().zip(&again) {
-            if std::fs::read(one)? != std::fs::read(other)? {
-                bail!(
-                    "{} and {} differ: packages must not depend on when they are made",
-                    one.display(),
-                    other.display()
-                );
-            }
+    if let Some(again) = again {
+        for (one, other) in packages.iter().zip(again?) {
+            let is_same = std::fs::read(one)? == std::fs::read(other)?;
+            ensure!(is_same, "a second build gives another {}: does it depend on the time?", one.display());
         }
         std::fs::remove_dir_all(again_out)?;
         println!("deb: a second build gives the same bytes");
-        check::run(&release, &packages)?;
+        check::run(&packages)?;
     }
     Ok(())
 }
 
 /// Makes the packages in `out`, which is made anew.
-fn build(workspace: &Workspace, release: &Release, out: &Path) -> Result<Vec<PathBuf>> {
+fn build(workspace: &Workspace, out: &Path) -> Result<Vec<PathBuf>> {
     if out.exists() {
         std::fs::remove_dir_all(out).with_context(|| format!("cannot clear {}", out.display()))?;
     }
-    let stage = workspace.target.join("dist");
-    if !stage.join("lib/libuslab.so").exists() {
-        bail!("nothing is staged in {}: run `cargo xtask dist`", stage.display());
-    }
-    let packages = tree::lay_out(workspace, release, &stage, &out.join("trees"))?;
-    control::write_all(workspace, release, &packages, out)?;
-    let mut made = Vec::new();
-    for package in &packages {
-        let path = out.join(format!("{}_{}_{}.deb", package.name, release.version, release.architecture));
-        // One compressor thread: how the data is cut into blocks must not depend on the machine.
-        let mut pack = Command::new("dpkg-deb");
-        pack.args(["--root-owner-group", "--threads-max=1", "-Zxz", "--build"]);
-        pack.arg(&package.tree).arg(&path).env("SOURCE_DATE_EPOCH", release.epoch_s.to_string());
-        output(&mut pack)?;
-        made.push(path);
-    }
-    std::fs::remove_dir_all(out.join("trees"))?;
+    // Packages land beside the folder that holds debian/.
+    let debian = out.join("source/debian");
+    std::fs::create_dir_all(out.join("source"))?;
+    output(Command::new("cp").arg("-a").arg(workspace.root.join("debian")).arg(&debian))?;
+    let variable = |name: &str, otherwise: &str| std::env::var(name).unwrap_or_else(|_| otherwise.into());
+    let (name, mail) = (variable("DEBFULLNAME", MAINTAINER.0), variable("DEBEMAIL", MAINTAINER.1));
+    let maintainer = format!("{name} <{mail}>");
+    let epoch_s = dist::epoch_s(workspace)?.to_string();
+    let date = output(Command::new("date").env("LC_ALL", "C").args(["-uRd", &format!("@{epoch_s}")]))?;
+    let version = env!("CARGO_PKG_VERSION");
+    let changelog = format!(
+        "uslab ({version}-1) unstable; urgency=medium\n\n  * Made by `cargo xtask deb`. What changed in uslab is in \
+         changelog.gz.\n\n -- {maintainer}  {date}"
+    );
+    std::fs::write(debian.join("changelog"), changelog)?;
+    let usual = format!("{} <{}>", MAINTAINER.0, MAINTAINER.1);
+    replace(&debian.join("control"), &usual, &maintainer)?;
+    replace(&debian.join("copyright"), "@CRATES@\n", &crates(workspace)?)?;
+
+    let mut rules = Command::new("debian/rules");
+    rules.arg("binary").current_dir(out.join("source")).env_remove("DEB_BUILD_OPTIONS");
+    rules.env("STAGE", workspace.target.join("dist")).env("SOURCE_DATE_EPOCH", epoch_s);
+    output(&mut rules)?;
+    std::fs::remove_dir_all(out.join("source"))?;
+    let mut made: Vec<PathBuf> =
+        std::fs::read_dir(out)?.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
+    made.sort();
     Ok(made)
 }
 
-impl Release {
-    fn find(workspace: &Workspace) -> Result<Release> {
-        let ask = |variable: &str| -> Result<String> {
-            let answer = output(Command::new("dpkg-architecture").arg(format!("-q{variable}")))?;
-            Ok(answer.trim().to_owned())
-        };
-        let name = std::env::var("DEBFULLNAME").unwrap_or_else(|_| "The uslab maintainers".into());
-        let mail = std::env::var("DEBEMAIL").unwrap_or_else(|_| "uslab@packages.invalid".into());
-        Ok(Release {
-            version: format!("{}-1", env!("CARGO_PKG_VERSION")),
-            architecture: ask("DEB_HOST_ARCH")?,
-            multiarch: ask("DEB_HOST_MULTIARCH")?,
-            epoch_s: dist::epoch_s(workspace)?,
-            maintainer: format!("{name} <{mail}>"),
-        })
-    }
+fn replace(file: &Path, from: &str, to: &str) -> Result<()> {
+    let text = std::fs::read_to_string(file)?;
+    ensure!(text.contains(from), "{} has no {from}", file.display());
+    Ok(std::fs::write(file, text.replace(from, to))?)
+}
 
-    /// Upstream's part of the version.
-    fn upstream(&self) -> &str {
-        self.version.split('-').next().unwrap_or(&self.version)
-    }
-
-    /// The folder of libraries, from the root.
-    fn lib(&self) -> String {
-        format!("usr/lib/{}", self.multiarch)
-    }
+/// What Cargo compiles into the packages from elsewhere: `libc 0.2.191 (MIT OR Apache-2.0)`.
+fn crates(workspace: &Workspace) -> Result<String> {
+    let mut tree = workspace.cargo(&["tree", "--offline", "--locked", "--edges", "normal,no-proc-macro"]);
+    tree.args(["--prefix", "none", "--no-dedupe", "--format", "{p} ({l})"]);
+    tree.args(["-p", "uslab-capi", "-p", "uslab-cli", "-p", "uslab-preload"]);
+    let text = output(&mut tree)?;
+    // The workspace's own come with their folder.
+    let mut crates: Vec<&str> =
+        text.lines().filter(|line| !line.contains("(/") && !line.trim().is_empty()).collect();
+    crates.sort_unstable();
+    crates.dedup();
+    Ok(crates.iter().map(|one| format!("  {}\n", one.replacen(" v", " ", 1))).collect())
 }

@@ -1,4 +1,5 @@
-//! The executable under the glass: its code, its functions, and the descriptors of its restartable sequences.
+//! The executable under the glass: its code, its functions, and the descriptors of its restartable
+//! sequences.
 //!
 //! A descriptor is the kernel's `struct rseq_cs`, 32 bytes in section `__rseq_cs`:
 //!
@@ -6,8 +7,8 @@
 //!   u32 version   u32 flags   u64 start   u64 post_commit_offset   u64 abort
 //! ```
 //!
-//! In a position-independent executable the two addresses are not in the file but in relocations of type
-//! RELATIVE, whose addend is the address; packed relocations (RELR) leave them in place.
+//! In a position-independent executable the two addresses are not in the file but in relocations of
+//! type RELATIVE, whose addend is the address; packed relocations (RELR) leave them in place.
 
 use anyhow::{Context, Result, bail};
 use object::read::{Object, ObjectSection, ObjectSymbol};
@@ -81,7 +82,8 @@ impl Image {
         Ok(Image { code, symbols, sequences })
     }
 
-    /// The functions whose names start with `prefix`, by name; one that has two names is listed under both.
+    /// The functions whose names start with `prefix`, by name; one that has two names is listed
+    /// under both.
     pub fn functions(&self, prefix: &str) -> Vec<Symbol> {
         let mut found: Vec<Symbol> =
             self.symbols.iter().filter(|symbol| symbol.name.starts_with(prefix)).cloned().collect();
@@ -116,7 +118,8 @@ fn relative_relocations(file: &object::File) -> HashMap<u64, u64> {
         .collect()
 }
 
-/// Cuts the section into descriptors. Padding between them (32 zero bytes without relocation) is skipped.
+/// Cuts the section into descriptors. Padding between them (32 zero bytes without relocation) is
+/// skipped.
 fn descriptors(address: u64, data: &[u8], relocations: &HashMap<u64, u64>) -> Result<Vec<Descriptor>> {
     if !data.len().is_multiple_of(DESCRIPTOR_BYTES) {
         bail!("section {SECTION} has {} bytes, no multiple of {DESCRIPTOR_BYTES}", data.len());

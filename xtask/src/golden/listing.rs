@@ -16,6 +16,7 @@
 
 use super::sequence::Shape;
 use super::trace::Path;
+use similar::{ChangeTag, TextDiff};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -125,41 +126,19 @@ pub fn compiler_of(kept: &str) -> &str {
     kept.lines().find_map(|line| line.strip_prefix("compiler ")).unwrap_or("unknown")
 }
 
-/// The lines that differ, `-` kept and `+` found, each group under the name of its function.
+/// The lines that differ, `-` kept and `+` found, after the name of their function.
 pub fn diff(kept: &str, found: &str) -> String {
-    let (old, new): (Vec<&str>, Vec<&str>) = (kept.lines().collect(), found.lines().collect());
-    // common[i][j]: length of the longest common subsequence of old[i..] and new[j..].
-    let mut common = vec![vec![0_u32; new.len() + 1]; old.len() + 1];
-    for i in (0..old.len()).rev() {
-        for j in (0..new.len()).rev() {
-            common[i][j] = if old[i] == new[j] {
-                common[i + 1][j + 1] + 1
-            } else {
-                common[i + 1][j].max(common[i][j + 1])
-            };
-        }
-    }
-    let (mut i, mut j) = (0, 0);
-    let (mut heading, mut shown) = ("", "");
     let mut text = String::new();
-    while i < old.len() || j < new.len() {
-        if i < old.len() && j < new.len() && old[i] == new[j] {
-            if !old[i].starts_with(' ') && !old[i].is_empty() {
-                heading = old[i];
+    let (mut heading, mut shown) = ("", "");
+    for change in TextDiff::from_lines(kept, found).iter_all_changes() {
+        let line = change.value();
+        if change.tag() != ChangeTag::Equal {
+            if heading != shown {
+                (shown, text) = (heading, text + "  " + heading);
             }
-            (i, j) = (i + 1, j + 1);
-            continue;
-        }
-        if heading != shown {
-            shown = heading;
-            text += &format!("  {heading}\n");
-        }
-        if i < old.len() && (j == new.len() || common[i + 1][j] >= common[i][j + 1]) {
-            text += &format!("- {}\n", old[i]);
-            i += 1;
-        } else {
-            text += &format!("+ {}\n", new[j]);
-            j += 1;
+            text = text + &change.tag().to_string() + " " + line;
+        } else if line.starts_with(|c: char| !c.is_whitespace()) {
+            heading = line;
         }
     }
     text

@@ -1,9 +1,9 @@
 //! `cargo xtask golden`: the machine code of the fast path, checked and kept.
 //!
-//! The design promises things about instructions: no call, no locked instruction, no branch but the one that asks
-//! "empty?" or "full?", one committing store that ends each restartable sequence. No test of behaviour sees
-//! them break, so they are read off the release build of `crates/uslab/examples/fast_path.rs`, whose
-//! `golden_*` functions each hold one operation.
+//! The design promises things about instructions: no call, no locked instruction, no branch but the
+//! one that asks "empty?" or "full?", one committing store that ends each restartable sequence. No
+//! test of behaviour sees them break, so they are read off the release build of
+//! `crates/uslab/examples/fast_path.rs`, whose `golden_*` functions each hold one operation.
 //!
 //! ```text
 //!   image.rs      the executable: code, symbols, sequence descriptors with their relocations
@@ -12,8 +12,8 @@
 //!   listing.rs    the text that is kept, its comparison with what was found
 //! ```
 //!
-//! The rules hold for any compiler. The listing itself is compared only for the compiler it was made with: another
-//! one may order instructions differently without anything being wrong.
+//! The rules hold for any compiler. The listing itself is compared only for the compiler it was
+//! made with: another one may order instructions differently without anything being wrong.
 
 mod image;
 mod listing;
@@ -38,7 +38,8 @@ const PREFIX: &str = "golden_";
 /// Arguments of `cargo xtask golden`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Accept what was found as the new listing. Needs a record in docs/adr with the reason and the figures.
+    /// Accept what was found as the new listing. Needs a record in docs/adr with the reason and the
+    /// figures.
     #[arg(long)]
     bless: bool,
     /// Print what was found.
@@ -161,7 +162,8 @@ fn read(image: &Image, faults: &mut Vec<String>) -> Listing {
     listing
 }
 
-/// Builds the example as it is released: without flags of the environment, which would change the code.
+/// Builds the example as it is released: without flags of the environment, which would change the
+/// code.
 fn build(workspace: &Workspace) -> Result<std::path::PathBuf> {
     if !workspace.root.join(EXAMPLE_SOURCE).is_file() {
         bail!("{EXAMPLE_SOURCE} is missing: it holds the functions whose code is checked");

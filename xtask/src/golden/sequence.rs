@@ -1,9 +1,10 @@
 //! What every restartable sequence must look like, wherever it was inlined.
 //!
-//! The kernel may abort a sequence before any of its instructions, and never after the last. So the one store that
-//! makes its work visible must be that last instruction: were it earlier, an abort behind it would do the
-//! work twice. Stores before it are allowed to memory that nobody looks at yet (the tail of a sheaf above its
-//! count, the caller's own buffer), never to the place that the last one commits to.
+//! The kernel may abort a sequence before any of its instructions, and never after the last. So the
+//! one store that makes its work visible must be that last instruction: an abort behind an earlier
+//! one would do the work twice. Stores before it are allowed to memory that no other thread reads
+//! yet (the tail of a sheaf above its count, the caller's own buffer), never to the place that the
+//! last one commits to.
 //!
 //! The store that arms the sequence stands before its start and is not part of it.
 
@@ -21,7 +22,8 @@ pub struct Shape {
     pub instructions: usize,
     /// Instructions that store, the committing one included.
     pub stores: usize,
-    /// The committing instruction, without its operands: registers of slow paths change with every build.
+    /// The committing instruction, without its operands: registers of slow paths change with every
+    /// build.
     pub commit: String,
 }
 
@@ -40,7 +42,8 @@ pub fn check(image: &Image, descriptor: &Descriptor) -> Result<Shape, Vec<String
             return Err(problems);
         };
         let stays = match instruction.flow_control() {
-            // A conditional branch may leave: that is the failure exit, and nothing was committed yet.
+            // A conditional branch may leave: that is the failure exit, and nothing was committed
+            // yet.
             FlowControl::Next | FlowControl::ConditionalBranch => true,
             FlowControl::UnconditionalBranch => {
                 (descriptor.start..end).contains(&instruction.near_branch_target())
@@ -114,7 +117,8 @@ fn commit_faults(instructions: &[Instruction], stores: &[(usize, UsedMemory)]) -
         .collect()
 }
 
-/// A write to memory that is not the stack. Only `rsp` is taken for the stack: release code keeps no frame pointer.
+/// A write to memory that is not the stack. Only `rsp` is taken for the stack: release code keeps
+/// no frame pointer.
 fn stored(memory: &&UsedMemory) -> bool {
     use OpAccess::{CondWrite, ReadCondWrite, ReadWrite, Write};
     matches!(memory.access(), Write | CondWrite | ReadWrite | ReadCondWrite) && memory.base() != Register::RSP

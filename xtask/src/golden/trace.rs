@@ -1,8 +1,9 @@
 //! The hot path of a function: the instructions that run when no conditional branch is taken.
 //!
-//! That is the path that the compiler lays out straight, given that slow paths are marked cold, and the one that a
-//! restartable sequence takes when nothing disturbs it. A direct jump within the function is followed; one that
-//! leads out of it is a call in disguise. A loop (a bulk copy) is walked once and left by its first exit.
+//! That is the path that the compiler lays out straight, given that slow paths are marked cold, and
+//! the one that a restartable sequence takes when nothing disturbs it. A direct jump within the
+//! function is followed; one that leads out of it is a call in disguise. A loop (a bulk copy) is
+//! walked once and left by its first exit.
 
 use super::image::{Image, Symbol};
 use iced_x86::{
@@ -22,7 +23,8 @@ pub struct Path {
     pub branches: usize,
 }
 
-/// Walks `symbol` from its entry to its `ret`. The second part of the answer is what should not be there.
+/// Walks `symbol` from its entry to its `ret`. The second part of the answer is what should not be
+/// there.
 pub fn hot_path(image: &Image, symbol: &Symbol) -> (Path, Vec<String>) {
     let mut walked: Vec<Instruction> = Vec::new();
     let mut problems = Vec::new();
@@ -77,7 +79,8 @@ pub fn hot_path(image: &Image, symbol: &Symbol) -> (Path, Vec<String>) {
     (Path { text: normalised(&walked), branches }, problems)
 }
 
-/// Where the path goes on after a jump: at its target, or, where that was walked already, out of the loop.
+/// Where the path goes on after a jump: at its target, or, where that was walked already, out of
+/// the loop.
 fn after_jump(walked: &[Instruction], target: u64) -> Option<u64> {
     let seen = |address: u64| walked.iter().any(|instruction| instruction.ip() == address);
     if !seen(target) {

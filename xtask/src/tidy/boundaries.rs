@@ -1,18 +1,18 @@
 //! Where assembly and syscalls may stand.
 //!
-//! A restartable sequence is correct only as a whole: the descriptor, the critical section and the abort handler
-//! are one argument, made once, in `rseq/`. And every door to the system is in `os/`, so that a reader
-//! finds there all that the library can ask of it, and a test can stand in for it.
+//! A restartable sequence is correct only as a whole: the descriptor, the critical section and the
+//! abort handler are one argument, made once, in `rseq/`. And every door to the system is in `os/`,
+//! so that a reader finds there all that the library can ask of it, and a test can stand in for it.
 //!
-//! Programs and tests around the library talk to the system as they like; the preload library needs the C
-//! library's types for its signatures. Assembly stays in `rseq/` for all of them but these:
+//! Programs and tests around the library talk to the system as they like; the preload library needs
+//! the C library's types for its signatures. Assembly stays in `rseq/` for all of them but these:
 //!
 //! * the benchmark has one file for what no compiler may see through;
 //! * the preload library has functions that must not have a frame: one asks for its caller, one
 //!   returns twice, one passes its caller on; and names that it must define without exporting them;
 //! * the library has one table of names that may be missing, which Rust cannot declare.
 
-use super::lex::{self, Kind, Token};
+use super::source::{Source, Token};
 use super::{File, Violation};
 
 const ASSEMBLY: &[&str] = &["asm", "global_asm", "naked_asm"];
@@ -33,23 +33,18 @@ const SYSTEM_HOME: &str = "crates/uslab/src/os/";
 const LIBRARY: &str = "crates/uslab/src/";
 
 /// Checks one Rust file.
-pub fn check(file: &File, tokens: &[Token]) -> Vec<Violation> {
-    let code = lex::code(tokens);
+pub fn check(file: &File, source: &Source) -> Vec<Violation> {
+    let code = &source.code;
     let mut violations = Vec::new();
     if !file.path.starts_with(SEQUENCES) && !OTHER_ASSEMBLY.contains(&file.path) {
-        for pair in code.windows(2) {
-            if pair[0].kind == Kind::Word && ASSEMBLY.contains(&pair[0].text) && pair[1].is("!") {
-                let why = format!(
-                    "`{}!` may stand only in {SEQUENCES} and {}",
-                    pair[0].text,
-                    OTHER_ASSEMBLY.join(", ")
-                );
-                violations.push(Violation::new(file, pair[0].line, "assembly", why));
-            }
+        for pair in code.windows(2).filter(|pair| ASSEMBLY.contains(&pair[0].text) && pair[1].is("!")) {
+            let others = OTHER_ASSEMBLY.join(", ");
+            let why = format!("`{}!` may stand only in {SEQUENCES} and {others}", pair[0].text);
+            violations.push(Violation::new(file, pair[0].line, "assembly", why));
         }
     }
     if file.path.starts_with(LIBRARY) && !file.path.starts_with(SYSTEM_HOME) {
-        violations.extend(system(file, &code));
+        violations.extend(system(file, code));
     }
     violations
 }
@@ -57,20 +52,18 @@ pub fn check(file: &File, tokens: &[Token]) -> Vec<Violation> {
 fn system(file: &File, code: &[Token]) -> Vec<Violation> {
     let mut violations = Vec::new();
     for (at, token) in code.iter().enumerate() {
-        let next = |offset: usize| code.get(at + offset);
-        let named = token.kind == Kind::Word && SYSTEM.contains(&token.text);
+        let next = |offset: usize, text: &str| code.get(at + offset).is_some_and(|next| next.is(text));
         // `libc::x`, `use libc;`, `extern crate libc`; not a field or a variable of that name.
         let imported = at > 0 && (code[at - 1].is("use") || code[at - 1].is("crate"));
-        if named && (imported || next(1).is_some_and(|next| next.is("::"))) {
+        if SYSTEM.contains(&token.text) && (imported || next(1, "::")) {
             let why =
                 format!("`{}` outside {SYSTEM_HOME}: give the layer below a function for it", token.text);
             violations.push(Violation::new(file, token.line, "syscall", why));
         }
-        // Declaring the C function oneself is the same door. Weak symbols of the registration belong to rseq/.
-        let block = token.is("extern")
-            && (next(1).is_some_and(|next| next.is("{"))
-                || (next(1).is_some_and(|next| next.kind == Kind::Literal)
-                    && next(2).is_some_and(|next| next.is("{"))));
+        // Declaring the C function oneself is the same door. Weak symbols of the registration
+        // belong to rseq/.
+        let has_abi = code.get(at + 1).is_some_and(|abi| abi.text.starts_with('"'));
+        let block = token.is("extern") && next(1 + usize::from(has_abi), "{");
         if block && !file.path.starts_with(SEQUENCES) {
             let why = format!("foreign functions may be declared only in {SYSTEM_HOME} and {SEQUENCES}");
             violations.push(Violation::new(file, token.line, "syscall", why));
@@ -81,10 +74,11 @@ fn system(file: &File, code: &[Token]) -> Vec<Violation> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::source;
     use super::*;
 
     fn found(path: &str, text: &str) -> Vec<(usize, &'static str)> {
-        check(&File { path, text }, &lex::lex(text))
+        check(&File { path, text }, &source::read(text))
             .iter()
             .map(|violation| (violation.line, violation.rule))
             .collect()

@@ -5,14 +5,15 @@
 //!                        stats, debug: counters and hooks that every layer may use
 //! ```
 //!
-//! A lower layer that names a higher one is how allocators grow knots: the page layer learns about slabs "just
-//! for the statistics", and from then on neither can be tested alone. [`LAYERS`] is the architecture; a change
-//! of it is a change of the design and needs a record in docs/adr.
+//! A lower layer that names a higher one is how allocators grow knots: the page layer learns about
+//! slabs "just for the statistics", and from then on neither can be tested alone. [`LAYERS`] is the
+//! architecture; a change of it is a change of the design and needs a record in docs/adr.
 //!
-//! Paths are read wherever they stand, in `use` or in an expression, through `crate::` or through `super::`.
-//! Layers name each other by module: a name re-exported by the crate's root would hide the arrow.
+//! Paths are read wherever they stand, in `use` or in an expression, through `crate::` or through
+//! `super::`. Layers name each other by module: a name re-exported by the crate's root would hide
+//! the arrow.
 
-use super::lex::{self, Kind, Token};
+use super::source::{Source, Token};
 use super::{File, Violation};
 
 const RULE: &str = "layers";
@@ -42,8 +43,8 @@ const LAYERS: &[Layer] = &[
     Layer { name: "debug", uses: &["sync", "os"] },
 ];
 
-/// Not a layer: one table of functions, whose type belongs to `cache`; what it is filled with is above (ADR 0013).
-/// It alone may be named from below.
+/// Not a layer: one table of functions, whose type belongs to `cache`; what it is filled with is
+/// above (ADR 0013). It alone may be named from below.
 const WIRING: &str = "wiring";
 
 /// Modules that every layer may use, for their counters and hook traits.
@@ -63,18 +64,17 @@ pub fn table() -> String {
 }
 
 /// Checks one file; files outside the library's source, and its lib.rs, are free.
-pub fn check(file: &File, tokens: &[Token]) -> Vec<Violation> {
+pub fn check(file: &File, source: &Source) -> Vec<Violation> {
     let Some(modules) = module_path(file.path) else { return Vec::new() };
-    let code = lex::code(tokens);
     if CORE_ONLY.contains(&file.path) {
-        return core_only(file, &code);
+        return core_only(file, &source.code);
     }
     let Some(layer) = LAYERS.iter().find(|layer| layer.name == modules[0]) else {
         let why =
             format!("`{}` has no place in the layer table (LAYERS in xtask/src/tidy/layers.rs)", modules[0]);
         return vec![Violation::new(file, 1, RULE, why)];
     };
-    references(&code, modules.len())
+    references(&source.code, modules.len())
         .into_iter()
         .filter_map(|(line, path)| Some(Violation::new(file, line, RULE, breach(layer, &path)?)))
         .collect()
@@ -108,45 +108,35 @@ fn module_path(path: &str) -> Option<Vec<&str>> {
 /// Exported macros live at the root and are left out. `depth` is how many modules deep the file is.
 fn references<'a>(code: &[Token<'a>], depth: usize) -> Vec<(usize, Vec<&'a str>)> {
     let mut found = Vec::new();
-    let mut braces = 0;
-    let mut inline = Vec::new();
+    // Of each open brace, whether it is a module's.
+    let mut braces = Vec::new();
     let mut at = 0;
-    while let Some(token) = code.get(at) {
-        match token.text {
-            "{" if token.kind == Kind::Mark => {
-                braces += 1;
-                if at >= 2 && code[at - 2].is("mod") {
-                    inline.push(braces);
-                }
-            }
-            "}" if token.kind == Kind::Mark => {
-                if inline.last() == Some(&braces) {
-                    inline.pop();
-                }
-                braces -= 1;
-            }
-            "crate" if follows(code, at, "::") => tree(code, &mut (at + 2), &mut Vec::new(), &mut found),
-            "super" if follows(code, at, "::") => {
-                let mut climbed = 1;
-                at += 2;
-                while code.get(at).is_some_and(|token| token.is("super")) && follows(code, at, "::") {
-                    climbed += 1;
-                    at += 2;
-                }
-                if climbed == depth + inline.len() {
-                    tree(code, &mut at.clone(), &mut Vec::new(), &mut found);
-                }
-                continue;
-            }
-            _ => {}
+    while at < code.len() {
+        let mut climbed = 0;
+        while is(code, at, "super") && is(code, at + 1, "::") {
+            (climbed, at) = (climbed + 1, at + 2);
         }
-        at += 1;
+        let from_crate = is(code, at, "crate") && is(code, at + 1, "::");
+        if from_crate {
+            at += 2;
+        }
+        let inline = braces.iter().filter(|is_module| **is_module).count();
+        if from_crate || (climbed > 0 && climbed == depth + inline) {
+            tree(code, &mut at.clone(), &mut Vec::new(), &mut found);
+        } else if climbed == 0 {
+            match code[at].text {
+                "{" => braces.push(at >= 2 && is(code, at - 2, "mod")),
+                "}" => drop(braces.pop()),
+                _ => {}
+            }
+            at += 1;
+        }
     }
     found
 }
 
-fn follows(code: &[Token], at: usize, text: &str) -> bool {
-    code.get(at + 1).is_some_and(|token| token.is(text))
+fn is(code: &[Token], at: usize, text: &str) -> bool {
+    code.get(at).is_some_and(|token| token.is(text))
 }
 
 /// Reads one use-tree (`a::b`, `{a, b::c as d}`, `*`) and adds each of its paths.
@@ -157,40 +147,26 @@ fn tree<'a>(
     found: &mut Vec<(usize, Vec<&'a str>)>,
 ) {
     let Some(token) = code.get(*at) else { return };
+    *at += 1;
     if token.is("{") {
-        *at += 1;
-        while code.get(*at).is_some_and(|token| !token.is("}")) {
-            let before = *at;
+        while *at < code.len() && !is(code, *at, "}") {
             tree(code, at, prefix, found);
-            if follows_here(code, *at, "as") {
-                *at += 2;
-            }
-            if follows_here(code, *at, ",") || *at == before {
+            while *at < code.len() && !is(code, *at, ",") && !is(code, *at, "}") {
                 *at += 1;
             }
+            *at += usize::from(is(code, *at, ","));
         }
         *at += 1;
-        return;
+    } else if (token.is_word() || token.is("*")) && !(prefix.is_empty() && is(code, *at, "!")) {
+        prefix.push(token.text);
+        if is(code, *at, "::") {
+            *at += 1;
+            tree(code, at, prefix, found);
+        } else {
+            found.push((token.line, prefix.clone()));
+        }
+        prefix.pop();
     }
-    *at += 1;
-    if token.kind != Kind::Word && !token.is("*") {
-        return;
-    }
-    if follows_here(code, *at, "!") && prefix.is_empty() {
-        return;
-    }
-    prefix.push(token.text);
-    if follows_here(code, *at, "::") {
-        *at += 1;
-        tree(code, at, prefix, found);
-    } else {
-        found.push((token.line, prefix.clone()));
-    }
-    prefix.pop();
-}
-
-fn follows_here(code: &[Token], at: usize, text: &str) -> bool {
-    code.get(at).is_some_and(|token| token.is(text))
 }
 
 /// A file that others compile by path can lean on nothing of this crate, nor on the host's library.
@@ -208,12 +184,13 @@ fn core_only(file: &File, code: &[Token]) -> Vec<Violation> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::source;
     use super::*;
 
     const NONE: [usize; 0] = [];
 
     fn lines(path: &str, text: &str) -> Vec<usize> {
-        check(&File { path, text }, &lex::lex(text)).iter().map(|violation| violation.line).collect()
+        check(&File { path, text }, &source::read(text)).iter().map(|violation| violation.line).collect()
     }
 
     #[test]

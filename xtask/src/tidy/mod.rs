@@ -1,26 +1,30 @@
 //! `cargo xtask tidy`: the house rules as a program.
 //!
-//! A rule that lives only in a document is kept until the first hurry. Each rule here is one function from a
-//! file to its violations, tested on a sample that breaks it, and each violation says where, which rule and
-//! why, so that the reader can fix it without looking the rule up.
+//! A rule that lives only in a document is kept until the first hurry. Each rule here is one
+//! function from a file to its violations, tested on a sample that breaks it, and each violation
+//! says where, which rule and why, so that the reader can fix it without looking the rule up.
 //!
 //! ```text
 //!   layers.rs       which module of the library may use which
 //!   boundaries.rs   where assembly and syscalls may stand
-//!   safety.rs       the lints every crate inherits; `# Safety` on what is unsafe to call
-//!   text.rs         headers, length, leftovers, whitespace, paths of one machine
-//!   links.rs        Markdown links that lead nowhere
+//!   text.rs         headers, length, leftovers, whitespace, paths of one machine, inherited lints
+//!   voice.rs        the width of prose, and words that name no actor
+//!   markdown.rs     links that lead nowhere
 //! ```
+//!
+//! What clippy finds is clippy's: unsafe code without its reason or its `# Safety` section, macros
+//! that postpone work. Every package inherits these lints of the workspace.
 
 mod boundaries;
 mod layers;
-mod lex;
-mod links;
-mod safety;
+mod markdown;
+mod source;
 mod text;
+mod voice;
 
 use crate::workspace::Workspace;
 use anyhow::{Context, Result, bail};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::Path;
 use std::process::Command;
@@ -31,6 +35,9 @@ pub struct Args {
     /// Print the layer table of the library and stop.
     #[arg(long)]
     layers: bool,
+    /// Check width and words of prose in the whole repository, not only where they are held.
+    #[arg(long)]
+    voice: bool,
 }
 
 /// A text file of the repository.
@@ -102,7 +109,7 @@ pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         }
         checked += 1;
         let exists = |target: &str| workspace.root.join(target).exists();
-        violations.extend(check(&File { path, text }, &exists));
+        violations.extend(check(&File { path, text }, &exists, args.voice));
     }
     violations.sort();
     for violation in &violations {
@@ -119,63 +126,49 @@ pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
 }
 
 /// Every rule on one file. `exists` answers for paths from the repository's root.
-fn check(file: &File, exists: &dyn Fn(&str) -> bool) -> Vec<Violation> {
+fn check(file: &File, exists: &dyn Fn(&str) -> bool, voice_everywhere: bool) -> Vec<Violation> {
+    let (mut source, mut page) = Default::default();
     let mut violations = text::check(file);
-    if file.is_rust() {
-        let tokens = lex::lex(file.text);
-        violations.extend(layers::check(file, &tokens));
-        violations.extend(boundaries::check(file, &tokens));
-        violations.extend(safety::check_functions(file, &tokens));
-        violations.extend(text::check_leftovers(file, &tokens));
-    }
     match file.extension() {
-        "toml" => violations.extend(safety::check_manifest(file)),
-        "md" => violations.extend(links::check(file, exists)),
+        "rs" => {
+            source = source::read(file.text);
+            violations.extend(layers::check(file, &source));
+            violations.extend(boundaries::check(file, &source));
+            violations.extend(text::check_rust(file, &source));
+        }
+        "toml" => violations.extend(text::check_manifest(file)),
+        "md" => {
+            page = markdown::read(file.text);
+            violations.extend(markdown::check(file, &page, exists));
+        }
         _ => {}
     }
+    violations.extend(voice::check(file, &source, &page, voice_everywhere));
     violations
 }
 
-/// The files that are, or would be, in the repository: tracked, and untracked without being ignored. A source
-/// archive has no index; there it is every file but the build's.
+/// The files that are, or would be, in the repository: tracked, and untracked without being
+/// ignored. A source archive has no index; there it is every file but the build's.
 fn files(root: &Path) -> Result<Vec<String>> {
     let git = Command::new("git")
         .current_dir(root)
         .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
         .output();
-    let mut paths = match git {
-        Ok(output) if output.status.success() => String::from_utf8(output.stdout)
-            .context("a file name is not UTF-8")?
-            .split('\0')
-            .filter(|path| !path.is_empty())
-            .map(String::from)
-            .collect(),
-        _ => {
-            let mut paths = Vec::new();
-            walk(root, "", &mut paths)?;
-            paths
-        }
+    let output = match git {
+        Ok(git) if git.status.success() => git.stdout,
+        _ => walk(root)?,
     };
-    paths.sort();
-    paths.dedup();
-    Ok(paths)
+    let output = String::from_utf8(output).context("a file name is not UTF-8")?;
+    let paths: BTreeSet<&str> = output.split('\0').filter(|path| !path.is_empty()).collect();
+    Ok(paths.into_iter().map(String::from).collect())
 }
 
-fn walk(root: &Path, below: &str, paths: &mut Vec<String>) -> Result<()> {
-    for entry in std::fs::read_dir(root.join(below))? {
-        let entry = entry?;
-        let name = entry.file_name().into_string().ok().context("a file name is not UTF-8")?;
-        if matches!(name.as_str(), ".git" | "target" | "out") {
-            continue;
-        }
-        let path = if below.is_empty() { name } else { format!("{below}/{name}") };
-        if entry.file_type()?.is_dir() {
-            walk(root, &path, paths)?;
-        } else {
-            paths.push(path);
-        }
-    }
-    Ok(())
+fn walk(root: &Path) -> Result<Vec<u8>> {
+    let mut find = Command::new("find");
+    find.current_dir(root)
+        .args([".", "(", "-name", ".git", "-o", "-name", "target", "-o", "-name", "out", ")"]);
+    find.args(["-prune", "-o", "-type", "f", "-printf", "%P\\0"]);
+    Ok(find.output().context("cannot start find")?.stdout)
 }
 
 #[cfg(test)]
@@ -192,15 +185,14 @@ mod tests {
     #[test]
     fn a_good_file_passes_every_rule() {
         let text = "//! Slabs.\n\nuse crate::pages::Run;\n\n/// Frees.\n///\n/// # Safety\n///\n/// `p` is ours.\nunsafe fn free(p: *mut u8) {}\n";
-        assert_eq!(check(&File { path: "crates/uslab/src/slab/mod.rs", text }, &|_| true), []);
+        assert_eq!(check(&File { path: "crates/uslab/src/slab/mod.rs", text }, &|_| true, true), []);
     }
 
     #[test]
     fn the_walk_that_stands_in_for_git_sees_this_file_and_no_build() {
         let workspace = Workspace::find().unwrap();
-        let mut paths = Vec::new();
-        walk(&workspace.root, "", &mut paths).unwrap();
-        assert!(paths.iter().any(|path| path == "xtask/src/tidy/mod.rs"));
-        assert!(!paths.iter().any(|path| path.starts_with("target/")));
+        let paths = String::from_utf8(walk(&workspace.root).unwrap()).unwrap();
+        assert!(paths.split('\0').any(|path| path == "xtask/src/tidy/mod.rs"));
+        assert!(!paths.split('\0').any(|path| path.starts_with("target/")));
     }
 }

@@ -1,6 +1,6 @@
 //! Rules about the form of a file: its header, its length, what must not be left in it.
 
-use super::lex::{Kind, Token};
+use super::source::Source;
 use super::{File, Violation};
 
 /// Past this a file has more than one subject. Between 100 and 400 is what we aim at.
@@ -11,9 +11,6 @@ const ANY_LENGTH: &[&str] = &["Cargo.lock", "CHANGELOG.md", "LICENSE-APACHE"];
 
 /// Words that postpone work.
 const LEFTOVERS: &[&str] = &["TODO", "FIXME", "XXX"];
-
-/// Macros that do.
-const LEFTOVER_MACROS: &[&str] = &["todo", "unimplemented"];
 
 /// Directories of developers' machines. Written in halves so that this file keeps its own rule.
 const MACHINE: &[&str] = &[concat!("/", "work/"), concat!("/", "root/"), concat!("/", "home/")];
@@ -29,12 +26,8 @@ pub fn check(file: &File) -> Vec<Violation> {
     }
     for (index, line) in file.text.split('\n').enumerate() {
         if line.ends_with([' ', '\t', '\r']) {
-            violations.push(Violation::new(
-                file,
-                index + 1,
-                "whitespace",
-                "whitespace at the end of the line",
-            ));
+            let why = "whitespace at the end of the line";
+            violations.push(Violation::new(file, index + 1, "whitespace", why));
         }
         if let Some(path) = machine_path(line) {
             let why = format!("`{path}` is a path of one machine; the repository must work on any");
@@ -52,29 +45,29 @@ pub fn check(file: &File) -> Vec<Violation> {
     violations
 }
 
-/// What must not be left in Rust: postponed work in comments or names, macros for it, tests switched off.
-pub fn check_leftovers(file: &File, tokens: &[Token]) -> Vec<Violation> {
+/// What must not be left in Rust: postponed work in comments, tests switched off. Macros that
+/// postpone work are clippy's to find (`todo` and `unimplemented`, denied for the workspace).
+pub fn check_rust(file: &File, source: &Source) -> Vec<Violation> {
     let mut violations = Vec::new();
-    for (at, token) in tokens.iter().enumerate() {
-        let next = |offset: usize, text: &str| tokens.get(at + offset).is_some_and(|token| token.is(text));
-        match token.kind {
-            Kind::Doc | Kind::Comment => {
-                for (index, line) in token.text.lines().enumerate() {
-                    violations
-                        .extend(leftover_word(line).map(|word| leftover(file, token.line + index, word)));
-                }
-            }
-            Kind::Word if LEFTOVER_MACROS.contains(&token.text) && next(1, "!") => {
-                violations.push(leftover(file, token.line, token.text));
-            }
-            Kind::Mark if token.text == "#" && next(1, "[") && next(2, "ignore") => {
-                let why = "a test that is switched off tests nothing: make it pass, or delete it";
-                violations.push(Violation::new(file, token.line, "leftover", why));
-            }
-            _ => {}
+    for comment in &source.comments {
+        violations.extend(leftover_word(comment.text).map(|word| leftover(file, comment.line, word)));
+    }
+    for three in source.code.windows(3) {
+        if three[0].is("#") && three[1].is("[") && three[2].is("ignore") {
+            let why = "a test that is switched off tests nothing: make it pass, or delete it";
+            violations.push(Violation::new(file, three[0].line, "leftover", why));
         }
     }
     violations
+}
+
+/// A package inherits the workspace's lints: clippy's share of the house rules is denied there.
+pub fn check_manifest(file: &File) -> Vec<Violation> {
+    let text = file.text.replace(' ', "");
+    let inherits = text.contains("\n[lints]\nworkspace=true\n");
+    let why = "a package needs `[lints] workspace = true`: undocumented unsafe code is denied there";
+    let is_package = file.path.ends_with("Cargo.toml") && text.contains("[package]\n");
+    if is_package && !inherits { vec![Violation::new(file, 1, "lints", why)] } else { Vec::new() }
 }
 
 fn leftover(file: &File, line: usize, word: &str) -> Violation {
@@ -82,7 +75,8 @@ fn leftover(file: &File, line: usize, word: &str) -> Violation {
     Violation::new(file, line, "leftover", why)
 }
 
-/// The first word of the line that postpones work. Part of a longer word (a mkstemp template) is not one.
+/// The first word of the line that postpones work. Part of a longer word (a mkstemp template) is
+/// not one.
 fn leftover_word(line: &str) -> Option<&'static str> {
     let words = line.split(|c: char| !c.is_alphanumeric() && c != '_');
     words.flat_map(|word| LEFTOVERS.iter().find(|leftover| **leftover == word)).next().copied()
@@ -111,7 +105,7 @@ fn generated(file: &File) -> bool {
     file.path.starts_with("xtask/golden/") || matches!(file.extension(), "json" | "csv")
 }
 
-/// A directory of somebody's machine, when an absolute path in the line starts with one.
+/// A developer's directory, when an absolute path in the line starts with one.
 fn machine_path(line: &str) -> Option<&str> {
     MACHINE.iter().find_map(|directory| {
         line.match_indices(directory).find_map(|(at, _)| {
@@ -127,14 +121,14 @@ fn machine_path(line: &str) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::lex;
+    use super::super::source;
     use super::*;
 
     fn rules(path: &str, text: &str) -> Vec<(usize, &'static str)> {
         let file = File { path, text };
         let mut violations = check(&file);
         if file.is_rust() {
-            violations.extend(check_leftovers(&file, &lex::lex(text)));
+            violations.extend(check_rust(&file, &source::read(text)));
         }
         violations.iter().map(|violation| (violation.line, violation.rule)).collect()
     }
@@ -157,15 +151,12 @@ mod tests {
     }
 
     #[test]
-    fn postponed_work_is_found_in_comments_and_code_but_not_in_strings() {
+    fn postponed_work_is_found_in_comments_and_not_in_strings() {
         for word in LEFTOVERS {
             assert_eq!(rules("a.rs", &format!("//! A.\nfn f() {{}} // {word}: later\n")), [(2, "leftover")]);
             assert_eq!(rules("a.rs", &format!("//! A.\nconst S: &str = \"{word}\";\n")), []);
             assert_eq!(rules("a.c", &format!("/* A. */\n/* {word} */\n")), [(2, "leftover")]);
             assert_eq!(rules("a.rs", &format!("//! A.\n// template {word}{word}\n")), []);
-        }
-        for name in LEFTOVER_MACROS {
-            assert_eq!(rules("a.rs", &format!("//! A.\nfn f() {{ {name}!() }}\n")), [(2, "leftover")]);
         }
     }
 
@@ -191,5 +182,14 @@ mod tests {
             assert_eq!(rules("a.md", &format!("example.org{directory}x and $HOME{directory}x\n")), []);
             assert_eq!(rules("a.md", &format!("{directory} alone\n")), []);
         }
+    }
+
+    #[test]
+    fn a_package_inherits_the_lints() {
+        let found = |path, text| check_manifest(&File { path, text }).len();
+        assert_eq!(found("crates/x/Cargo.toml", "[package]\nname = \"x\"\n"), 1);
+        assert_eq!(found("crates/x/Cargo.toml", "[package]\nname = \"x\"\n[lints]\nworkspace = true\n"), 0);
+        assert_eq!(found("crates/x/Cargo.toml", "[package]\nversion.workspace = true\n[features]\n"), 1);
+        assert_eq!(found("Cargo.toml", "[workspace]\nmembers = []\n"), 0);
     }
 }

@@ -1,13 +1,13 @@
 //! One process's snapshot, read and checked.
 //!
-//! The file belongs to another process, which may be writing it, cutting it short, or out to harm whoever
-//! looks. It is therefore copied with pread(2) and never mapped (a mapping of a file that shrinks is a
-//! SIGBUS), every length is checked against what was really read, counts are capped, sums saturate, and names
-//! are made safe to print. What is left is a value that the rest of the program can format without a second
-//! thought.
+//! The file belongs to another process, which may be writing it, cutting it short, or out to harm
+//! the reader. It is therefore copied with pread(2) and never mapped (a mapping of a file that
+//! shrinks is a SIGBUS). Every length is checked against what was read, counts are capped, sums
+//! saturate, and names are made safe to print: the rest of the program can format the result as it
+//! is.
 //!
-//! Fields are fetched by their offsets in the layout that the allocator uses; words are of this machine's
-//! byte order.
+//! Fields are fetched by their offsets in the layout that the allocator uses; words are of this
+//! machine's byte order.
 
 use std::fmt;
 use std::fs::OpenOptions;
@@ -15,6 +15,8 @@ use std::io;
 use std::mem::{offset_of, size_of};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
+
+use serde::Serialize;
 
 use crate::layout::{self, HEADER_BYTES, Header, Record};
 use crate::process::{self, printable};
@@ -73,55 +75,63 @@ pub enum Mode {
     Locked,
 }
 
-/// Facts about a process and its page layer; the fields are those of [`Header`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Snapshot {
-    pub pid: u32,
-    pub mode: Mode,
-    pub mode_reason: u32,
-    pub cpus: u32,
-    pub nodes: u32,
-    pub page_bytes: u32,
-    pub finished: bool,
-    pub start_ns: u64,
-    pub reserved_bytes: u64,
-    pub committed_bytes: u64,
-    pub used_bytes: u64,
-    pub dirty_bytes: u64,
-    pub purged_bytes: u64,
-    pub metadata_bytes: u64,
-    pub large_objects: u64,
-    pub large_bytes: u64,
-    pub large_allocs: u64,
-    /// Caches that exist, or did, by id.
-    pub caches: Vec<Cache>,
+/// Reads the field of a structure that starts at the front of a buffer.
+macro_rules! field {
+    ($bytes:expr, $structure:ty, $name:ident, $word:ty) => {{
+        let mut word = [0; size_of::<$word>()];
+        word.copy_from_slice(&$bytes[offset_of!($structure, $name)..][..size_of::<$word>()]);
+        <$word>::from_ne_bytes(word)
+    }};
 }
 
-/// Figures of one cache; the fields are those of [`Record`], counts that were caught below zero are zero.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cache {
-    pub id: u32,
-    pub name: String,
-    pub destroyed: bool,
-    pub user_bytes: u32,
-    pub object_bytes: u32,
-    pub objects_per_slab: u32,
-    pub pages_per_slab: u32,
-    pub sheaf_capacity: u32,
-    pub empty_target: u32,
-    pub slabs: u64,
-    pub partial_slabs: u64,
-    pub empty_slabs: u64,
-    pub slab_free: u64,
-    pub sheaf_free: u64,
-    pub alloc_slow: u64,
-    pub free_slow: u64,
-    pub refills: u64,
-    pub flushes: u64,
-    pub drains: u64,
-    pub grows: u64,
-    pub shrinks: u64,
-    pub failures: u64,
+/// Declares a copy of some fields of a structure of the layout, by type, and what is known besides.
+/// Counters that were caught below zero are zero.
+macro_rules! copy {
+    (
+        $(#[$meta:meta])* $name:ident of $structure:ty,
+        $([$word:ident as $shown:ident] $($field:ident)+;)+
+        $($(#[$other_meta:meta])* $other:ident: $type:ty,)+
+    ) => {
+        $(#[$meta])*
+        #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+        pub struct $name {
+            $($(pub $field: $shown,)+)+
+            $($(#[$other_meta])* pub $other: $type,)+
+        }
+
+        impl $name {
+            fn copy(bytes: &[u8], $($other: $type),+) -> Self {
+                $($(let $field = $shown::try_from(field!(bytes, $structure, $field, $word)).unwrap_or(0);)+)+
+                $name { $($($field,)+)+ $($other),+ }
+            }
+        }
+    };
+}
+
+copy! {
+    /// Facts about a process and its page layer.
+    Snapshot of Header,
+    [u32 as u32] pid mode_reason cpus nodes page_bytes;
+    [u64 as u64] start_ns reserved_bytes committed_bytes used_bytes dirty_bytes purged_bytes
+        metadata_bytes large_objects large_bytes large_allocs;
+    finished: bool,
+    #[serde(skip)]
+    mode: Mode,
+    /// Caches that exist, or did, by id.
+    #[serde(skip)]
+    caches: Vec<Cache>,
+}
+
+copy! {
+    /// Figures of one cache.
+    Cache of Record,
+    [u32 as u32] user_bytes object_bytes objects_per_slab pages_per_slab sheaf_capacity empty_target;
+    [i64 as u64] slabs partial_slabs empty_slabs slab_free sheaf_free;
+    [u64 as u64] alloc_slow free_slow refills flushes drains grows shrinks failures;
+    /// The record's index: what the record itself says could repeat.
+    id: u32,
+    name: String,
+    destroyed: bool,
 }
 
 impl Cache {
@@ -130,8 +140,8 @@ impl Cache {
         self.slabs.saturating_mul(self.objects_per_slab.into())
     }
 
-    /// Objects in users' hands: those neither in slabs nor in sheaves, as far as the counters agree with each
-    /// other.
+    /// Objects in users' hands: those neither in slabs nor in sheaves, as far as the counters agree
+    /// with each other.
     pub fn active_objects(&self) -> u64 {
         self.total_objects().saturating_sub(self.slab_free.saturating_add(self.sheaf_free))
     }
@@ -165,7 +175,7 @@ impl Snapshot {
 
 /// Reads the snapshot that process `pid` writes to `file`.
 pub fn read(file: &Path, pid: i32) -> Result<Snapshot, Trouble> {
-    // Neither follow a link that somebody planted nor wait for the other end of a pipe.
+    // Neither follow a link that another user planted nor wait for the other end of a pipe.
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(file).map_err(|error| match error {
         error if error.kind() == io::ErrorKind::NotFound => Trouble::Missing,
@@ -197,16 +207,6 @@ fn may_belong_to(user: u32, owner: Option<u32>) -> bool {
     user == 0 || user == snapdir::own_user() || Some(user) == owner
 }
 
-/// Reads a 4-byte or 8-byte field of a structure that starts at the front of a buffer.
-macro_rules! field {
-    ($buffer:expr, $structure:ty, $name:ident, $word:ty) => {{
-        let offset = offset_of!($structure, $name);
-        let mut bytes = [0; size_of::<$word>()];
-        bytes.copy_from_slice(&$buffer[offset..offset + size_of::<$word>()]);
-        <$word>::from_ne_bytes(bytes)
-    }};
-}
-
 /// Makes a snapshot of what `fetch(offset, length)` returns: exactly that many bytes, or an error.
 fn parse(fetch: impl Fn(u64, usize) -> io::Result<Vec<u8>>) -> Result<Snapshot, Trouble> {
     let short = |error: io::Error| match error.kind() {
@@ -228,64 +228,25 @@ fn parse(fetch: impl Fn(u64, usize) -> io::Result<Vec<u8>>) -> Result<Snapshot, 
     let used = (field!(header, Header, records_used, u32) as usize).min(layout::MAX_RECORDS);
     let records = fetch(HEADER_BYTES as u64, used * RECORD_BYTES).map_err(short)?;
     let caches = records.chunks_exact(RECORD_BYTES).enumerate();
-    Ok(Snapshot {
-        pid: field!(header, Header, pid, u32),
-        mode: match field!(header, Header, mode, u32) {
-            layout::MODE_RSEQ => Mode::Rseq,
-            layout::MODE_LOCKED => Mode::Locked,
-            _ => Mode::Unknown,
-        },
-        mode_reason: field!(header, Header, mode_reason, u32),
-        cpus: field!(header, Header, cpus, u32),
-        nodes: field!(header, Header, nodes, u32),
-        page_bytes: field!(header, Header, page_bytes, u32),
-        finished: field!(header, Header, finished, u32) != 0,
-        start_ns: field!(header, Header, start_ns, u64),
-        reserved_bytes: field!(header, Header, reserved_bytes, u64),
-        committed_bytes: field!(header, Header, committed_bytes, u64),
-        used_bytes: field!(header, Header, used_bytes, u64),
-        dirty_bytes: field!(header, Header, dirty_bytes, u64),
-        purged_bytes: field!(header, Header, purged_bytes, u64),
-        metadata_bytes: field!(header, Header, metadata_bytes, u64),
-        large_objects: field!(header, Header, large_objects, u64),
-        large_bytes: field!(header, Header, large_bytes, u64),
-        large_allocs: field!(header, Header, large_allocs, u64),
-        caches: caches.filter_map(|(index, record)| parse_record(index, record)).collect(),
-    })
+    let mode = match field!(header, Header, mode, u32) {
+        layout::MODE_RSEQ => Mode::Rseq,
+        layout::MODE_LOCKED => Mode::Locked,
+        _ => Mode::Unknown,
+    };
+    let finished = field!(header, Header, finished, u32) != 0;
+    let caches = caches.filter_map(|(index, record)| parse_record(index, record)).collect();
+    Ok(Snapshot::copy(&header, finished, mode, caches))
 }
 
-/// One record; nothing when it was never used. The index is the id: what the record says itself could repeat.
+/// One record; nothing when it was never used.
 fn parse_record(index: usize, record: &[u8]) -> Option<Cache> {
     let state = field!(record, Record, state, u32);
     if state != layout::STATE_LIVE && state != layout::STATE_DESTROYED {
         return None;
     }
-    let count = |value: i64| u64::try_from(value).unwrap_or(0);
     let name = offset_of!(Record, name);
-    Some(Cache {
-        id: index as u32,
-        name: parse_name(&record[name..name + layout::NAME_BYTES]),
-        destroyed: state == layout::STATE_DESTROYED,
-        user_bytes: field!(record, Record, user_bytes, u32),
-        object_bytes: field!(record, Record, object_bytes, u32),
-        objects_per_slab: field!(record, Record, objects_per_slab, u32),
-        pages_per_slab: field!(record, Record, pages_per_slab, u32),
-        sheaf_capacity: field!(record, Record, sheaf_capacity, u32),
-        empty_target: field!(record, Record, empty_target, u32),
-        slabs: count(field!(record, Record, slabs, i64)),
-        partial_slabs: count(field!(record, Record, partial_slabs, i64)),
-        empty_slabs: count(field!(record, Record, empty_slabs, i64)),
-        slab_free: count(field!(record, Record, slab_free, i64)),
-        sheaf_free: count(field!(record, Record, sheaf_free, i64)),
-        alloc_slow: field!(record, Record, alloc_slow, u64),
-        free_slow: field!(record, Record, free_slow, u64),
-        refills: field!(record, Record, refills, u64),
-        flushes: field!(record, Record, flushes, u64),
-        drains: field!(record, Record, drains, u64),
-        grows: field!(record, Record, grows, u64),
-        shrinks: field!(record, Record, shrinks, u64),
-        failures: field!(record, Record, failures, u64),
-    })
+    let name = parse_name(&record[name..name + layout::NAME_BYTES]);
+    Some(Cache::copy(record, index as u32, name, state == layout::STATE_DESTROYED))
 }
 
 fn parse_name(bytes: &[u8]) -> String {

@@ -32,13 +32,15 @@ pub fn bytes(count: u64) -> String {
         value /= 1024.0;
         unit += 1;
     }
-    // Rounded down: 1023.99 KiB must not become 1024 KiB, and "nothing is wasted" must not be a rounding.
+    // Rounded down: 1023.99 KiB must not become 1024 KiB, and "nothing is wasted" must not be a
+    // rounding.
     let tenths = (value * 10.0).floor() as u64;
     let decimal = if tenths.is_multiple_of(10) { String::new() } else { format!(".{}", tenths % 10) };
     format!("{}{decimal} {}", tenths / 10, UNITS[unit])
 }
 
-/// A count in at most five characters: whole below 100 000, then 123k, 1.2M, 45M and so on, rounded down.
+/// A count in at most five characters: whole below 100 000, then 123k, 1.2M, 45M and so on, rounded
+/// down.
 pub fn count(value: u64) -> String {
     if value < 100_000 {
         return value.to_string();

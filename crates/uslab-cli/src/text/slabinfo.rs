@@ -1,8 +1,10 @@
-//! The text of /proc/slabinfo, version 2.1 (slabinfo(5)), so that slabtop and scripts for it can read it.
+//! The text of /proc/slabinfo, version 2.1 (slabinfo(5)), so that slabtop and scripts for it can
+//! read it.
 //!
-//! Numbers that the kernel has and uslab does not are those that mean the same: `limit` and `batchcount` are
-//! what a CPU keeps and moves at once, the capacity of a sheaf; nothing is shared between CPUs in slabinfo's
-//! sense, so the two shared figures are 0. Names are one word there, so blanks become underscores.
+//! Numbers that the kernel has and uslab does not are those that mean the same: `limit` and
+//! `batchcount` are what a CPU keeps and moves at once, the capacity of a sheaf; nothing is shared
+//! between CPUs in slabinfo's sense, so the two shared figures are 0. Names are one word there, so
+//! blanks become underscores.
 
 use std::fmt::Write;
 
@@ -40,7 +42,8 @@ fn row(cache: &Cache, page_bytes: u32) -> String {
     )
 }
 
-/// Readers multiply `pagesperslab` by the system's page, which may be larger than the pages that we count in.
+/// Readers multiply `pagesperslab` by the system's page, which may be larger than the pages that we
+/// count in.
 fn system_pages(pages_per_slab: u32, page_bytes: u32) -> u64 {
     let slab_bytes = u64::from(pages_per_slab) * SLAB_PAGE_BYTES;
     slab_bytes.div_ceil(u64::from(page_bytes).max(SLAB_PAGE_BYTES))

@@ -1,8 +1,9 @@
-//! The table for people: what the process is, what its heap holds, and a row for each cache that was ever
-//! used.
+//! The table for people: what the process is, what its heap holds, and a row for each cache that
+//! was ever used.
 //!
-//! It is as wide as its figures need and never wider than [`WIDTH`], so that it survives a terminal, a mail
-//! and a bug report. Numbers have at most five characters (seven for KiB); what is then left is the name's.
+//! It is as wide as its figures need and never wider than [`WIDTH`], so that it survives a
+//! terminal, a mail and a bug report. Numbers have at most five characters (seven for KiB); what is
+//! then left is the name's.
 
 use std::cmp::Reverse;
 use std::fmt::Write;

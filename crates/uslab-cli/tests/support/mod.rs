@@ -1,5 +1,5 @@
-//! What the tests of the program share: a private directory for each, and a library that stands in for the
-//! real one.
+//! What the tests of the program share: a private directory for each, and a library that stands in
+//! for the real one.
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 
@@ -17,8 +17,8 @@ pub const USLAB: &str = env!("CARGO_BIN_EXE_uslab");
 const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests");
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Undoes what nohup, and a shell that starts in the background, have children inherit: signals ignored from the start, which no
-/// shell can trap.
+/// Undoes what nohup, and a shell that starts in the background, have children inherit: signals
+/// ignored from the start, which no shell can trap.
 fn usual_signals() {
     use nix::sys::signal::{SigHandler, Signal, signal};
     static ONCE: OnceLock<()> = OnceLock::new();
@@ -32,20 +32,20 @@ fn usual_signals() {
 
 /// A directory of one test, removed at its end.
 pub struct Sandbox {
+    _directory: tempfile::TempDir,
     pub root: PathBuf,
     /// Where its processes publish.
     pub snapshots: PathBuf,
 }
 
 impl Sandbox {
-    pub fn new(name: &str) -> Self {
+    pub fn new() -> Self {
         usual_signals();
-        let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&root);
+        let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+        let root = directory.path().to_owned();
         let snapshots = root.join("snapshots");
-        fs::create_dir_all(&root).expect("a directory");
         fs::DirBuilder::new().mode(0o700).create(&snapshots).expect("a directory");
-        Sandbox { root, snapshots }
+        Sandbox { _directory: directory, root, snapshots }
     }
 
     /// `uslab`, with the stand-in library and this sandbox's directory.
@@ -77,12 +77,6 @@ impl Sandbox {
         let file = self.snapshots.join(running.pid());
         wait_until("it publishes", || fs::read(&file).is_ok_and(|bytes| bytes.starts_with(b"uslabsnp")));
         running
-    }
-}
-
-impl Drop for Sandbox {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.root);
     }
 }
 
@@ -124,16 +118,8 @@ pub fn library() -> &'static Path {
     LIBRARY.get_or_init(|| {
         let library = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("fake-{}.so", std::process::id()));
         let source = format!("{SOURCES}/fake_malloc.c");
-        compile(&[
-            "-shared",
-            "-fPIC",
-            "-O1",
-            "-Wall",
-            "-Werror",
-            &source,
-            "-o",
-            library.to_str().expect("UTF-8"),
-        ]);
+        let flags = ["-shared", "-fPIC", "-O1", "-Wall", "-Werror", &source, "-o"];
+        compile(&[&flags[..], &[library.to_str().expect("UTF-8")]].concat());
         library
     })
 }

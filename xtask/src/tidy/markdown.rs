@@ -1,0 +1,107 @@
+//! Markdown: links that lead nowhere, and which lines are prose.
+//!
+//! Only links to files of the repository are checked. Addresses with a scheme are not the
+//! repository's, and an anchor alone is the page's own.
+
+use super::{File, Violation};
+use pulldown_cmark::{Event, LinkType, Options, Parser, Tag};
+use std::collections::BTreeSet;
+
+/// A Markdown file, parsed.
+#[derive(Default)]
+pub struct Page {
+    /// Targets of links and images, with their lines.
+    targets: Vec<(usize, String)>,
+    /// Lines of code blocks.
+    pub code: BTreeSet<usize>,
+    /// Lines of tables.
+    pub tables: BTreeSet<usize>,
+}
+
+/// Parses a page.
+pub fn read(text: &str) -> Page {
+    let mut page = Page::default();
+    let line = |at: usize| 1 + text[..at].matches('\n').count();
+    let mut parser = Parser::new_ext(text, Options::ENABLE_TABLES).into_offset_iter();
+    for (event, bytes) in parser.by_ref() {
+        let Event::Start(tag) = event else { continue };
+        match tag {
+            Tag::CodeBlock(_) => page.code.extend(line(bytes.start)..=line(bytes.end - 1)),
+            Tag::Table(_) => page.tables.extend(line(bytes.start)..=line(bytes.end - 1)),
+            Tag::Link { link_type: LinkType::Inline, dest_url, .. } | Tag::Image { dest_url, .. } => {
+                page.targets.push((line(bytes.start), dest_url.into_string()));
+            }
+            _ => {}
+        }
+    }
+    for (_, definition) in parser.reference_definitions().iter() {
+        page.targets.push((line(definition.span.start), definition.dest.to_string()));
+    }
+    page
+}
+
+/// Checks the links. `exists` answers for paths from the repository's root.
+pub fn check(file: &File, page: &Page, exists: &dyn Fn(&str) -> bool) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    for (line, target) in &page.targets {
+        let path = target.split(['#', '?']).next().unwrap_or_default();
+        let is_ours = !path.is_empty() && !path.contains("://") && !path.starts_with("mailto:");
+        if is_ours && !resolve(file.path, path).is_some_and(|path| exists(&path)) {
+            let why = format!("`{target}` leads to no file of the repository");
+            violations.push(Violation::new(file, *line, "link", why));
+        }
+    }
+    violations
+}
+
+/// The path from the root of what `path` means in the file `from`; nothing outside the repository.
+fn resolve(from: &str, path: &str) -> Option<String> {
+    let mut parts: Vec<&str> = Vec::new();
+    if !path.starts_with('/') {
+        parts.extend(from.split('/'));
+        parts.pop();
+    }
+    for part in path.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => drop(parts.pop()?),
+            part => parts.push(part),
+        }
+    }
+    Some(parts.join("/"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NONE: [usize; 0] = [];
+
+    fn lines(path: &str, text: &str) -> Vec<usize> {
+        let exists = |path: &str| matches!(path, "README.md" | "docs/guide/README.md" | "docs");
+        check(&File { path, text }, &read(text), &exists).iter().map(|violation| violation.line).collect()
+    }
+
+    #[test]
+    fn links_are_resolved_from_the_file_they_stand_in() {
+        assert_eq!(lines("README.md", "[a](docs/guide/README.md#top) [b](docs/)\n[c](docs/none.md)\n"), [2]);
+        assert_eq!(lines("docs/guide/README.md", "[a](../../README.md) [b](../README.md)\n"), [1]);
+        assert_eq!(lines("README.md", "[outside](../other/README.md)\n"), [1]);
+        assert_eq!(lines("README.md", "see [a]\n\n[a]: docs/none.md\n"), [3]);
+        assert_eq!(lines("README.md", "\n![picture](none.svg)\n"), [2]);
+    }
+
+    #[test]
+    fn the_world_anchors_and_code_are_left_alone() {
+        let text = "[a](https://example.org/x) [b](#here) [c](mailto:a@example.org) `[d](none)`\n```\n[e](none)\n```\n";
+        assert_eq!(lines("README.md", text), NONE);
+        assert_eq!(lines("README.md", "```\n[a](none)\n```\n[b](none)\n"), [4]);
+    }
+
+    #[test]
+    fn code_and_tables_have_their_lines() {
+        let page = read("a\n\n```sh\nb\n```\n\n| c |\n|---|\n| d |\n\ne\n");
+        assert_eq!(page.code, (3..=5).collect());
+        assert_eq!(page.tables, (7..=9).collect());
+    }
+}
