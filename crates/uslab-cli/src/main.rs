@@ -23,7 +23,6 @@ mod failure;
 mod info;
 mod json;
 #[allow(dead_code, reason = "shared with the library, which uses the rest of it")]
-#[path = "../../uslab/src/counters/layout.rs"]
 mod layout;
 mod preload;
 mod process;

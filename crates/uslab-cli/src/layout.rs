@@ -1,0 +1,1 @@
+../../uslab/src/counters/layout.rs
