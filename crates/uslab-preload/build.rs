@@ -1,7 +1,7 @@
 //! Link options of `libuslab_malloc.so`.
 
 #[allow(dead_code)]
-#[path = "../../xtask/src/glibc.rs"]
+#[path = "glibc.rs"]
 mod glibc;
 
 use std::path::Path;

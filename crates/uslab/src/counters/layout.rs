@@ -1,21 +1,21 @@
 //! The shared-memory snapshot: the one data layout that the allocator and its observers agree on.
 //!
-//! The allocator keeps these structures up to date on its slow paths; nothing on the fast path touches
-//! them. When the environment variable `USLAB_SNAPSHOT` names a directory (as `uslab run` sets it) they live in
-//! the file `DIR/PID`, mapped shared, so that a tool reads them without the process's help; otherwise they
-//! live in private memory and cost the same.
+//! The allocator keeps these structures up to date on its slow paths; nothing on the fast path
+//! touches them. When the environment variable `USLAB_SNAPSHOT` names a directory (as `uslab run`
+//! sets it) they live in the file `DIR/PID`, mapped shared, so that a tool reads them without the
+//! process's help; otherwise they live in private memory and cost the same.
 //!
 //! ```text
 //!   offset 0      Header                      4096 bytes
 //!   offset 4096   Record[0 .. records_max]    256 bytes each, index = cache id
 //! ```
 //!
-//! This file is compiled into the library and, by path, into the command-line tool, which never links the
-//! allocator that it observes. It must therefore depend on nothing but `core`, and every change of the layout
-//! raises [`VERSION`].
+//! This file is compiled into the library and, by path, into the command-line tool, which never
+//! links the allocator that it observes. It must therefore depend on nothing but `core`, and every
+//! change of the layout raises [`VERSION`].
 //!
-//! Consistency: each field is one atomic word. A reader may see two fields of one instant apart; a table that
-//! is read while the process runs is a snapshot of words, not of the whole.
+//! Consistency: each field is one atomic word. A reader may see two fields of one instant apart; a
+//! table that is read while the process runs is a snapshot of words, not of the whole.
 
 use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64};
 
