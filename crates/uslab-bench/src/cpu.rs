@@ -6,8 +6,8 @@
 //!
 //! Must never: use a CPU that the affinity mask at start did not allow (a container's or taskset's choice).
 
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::io;
-use std::mem::{MaybeUninit, size_of};
 use std::sync::OnceLock;
 
 /// The CPUs that rounds run on.
@@ -47,14 +47,9 @@ pub fn pin(cpu: usize) -> bool {
 
 /// Keeps the calling thread on `cpus`, which came from an affinity mask.
 pub fn pin_to(cpus: &[usize]) -> bool {
-    // SAFETY: a cpu_set_t is plain bits; all zero is the empty set.
-    let mut set: libc::cpu_set_t = unsafe { MaybeUninit::zeroed().assume_init() };
-    for &cpu in cpus {
-        // SAFETY: `cpu` came from such a set, so it is within its size.
-        unsafe { libc::CPU_SET(cpu, &mut set) };
-    }
-    // SAFETY: the set is valid for its size; 0 is the calling thread.
-    unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) == 0 }
+    let mut set = CpuSet::new();
+    cpus.iter().for_each(|&cpu| set.set(cpu));
+    sched_setaffinity(None, &set).is_ok()
 }
 
 /// The affinity mask of the process before anything was pinned; [`Cpus::choose`] notes it.
@@ -75,16 +70,10 @@ pub fn with_cpus_of_start<R>(start: impl FnOnce() -> R) -> R {
     started
 }
 
-fn allowed() -> io::Result<Vec<usize>> {
-    // SAFETY: a cpu_set_t is plain bits; all zero is the empty set.
-    let mut set: libc::cpu_set_t = unsafe { MaybeUninit::zeroed().assume_init() };
-    // SAFETY: the kernel writes at most the given size; 0 is the calling thread.
-    if unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    let most = libc::CPU_SETSIZE as usize;
-    // SAFETY: each number is below CPU_SETSIZE.
-    Ok((0..most).filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) }).collect())
+/// The CPUs that the calling thread may use.
+pub fn allowed() -> io::Result<Vec<usize>> {
+    let set = sched_getaffinity(None)?;
+    Ok((0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect())
 }
 
 #[cfg(test)]

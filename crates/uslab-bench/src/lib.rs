@@ -2,16 +2,22 @@
 //! turn.
 //!
 //! ```text
-//!   app ── cli                      the program
-//!    ├── suites/     pair, bulk     which rows there are, their targets and tables
-//!    ├── rounds/     local, remote  the timed loops, generic over the contestant
-//!    ├── contestants/               an allocator, called one way: a file each
-//!    ├── child                      one measurement in a process of its own
-//!    ├── linked/     calls, churn   C and C++ programs with uslab's own libraries
-//!    ├── measure ── clock, asm      interleaved rounds; ticks, cycles, disturbed rounds
-//!    ├── results ── stats, table    one schema; minimum, median, ratio, verdict
-//!    └── report, summary            result files as a page, as a table
+//!   app, cli, session, modes      the program
+//!   report, summary ── load       result files as a page, as a table
+//!   table                         results as text
+//!   suites/                       which rows there are, their targets and what is said of them
+//!   task                          what a child can be asked for
+//!   order/, programs/, linked/    loads beyond a loop: knobs, whole programs, C and C++ programs
+//!   child ── process, preload     one measurement in a process of its own; programs under it
+//!   lineup                        the contestants as values
+//!   rounds/                       the timed loops, generic over the contestant
+//!   measure                       interleaved rounds of lanes; disturbed ones again
+//!   contestants/                  an allocator, called one way
+//!   results ── machine, stats     one schema; minimum, median, ratio, verdict
+//!   clock, cpu, stop, asm         ticks and cycles; CPUs; Ctrl-C
 //! ```
+//!
+//! A module uses those below it and beside it to the right, never one above; tests may.
 //!
 //! **Method.** In one process and one run, pinned to one CPU where a row has one thread, every contestant of
 //! a row runs a round of about 100 µs, in turn, hundreds of times. The minimum of its rounds is its cost; the
@@ -38,7 +44,9 @@ pub mod cli;
 pub mod clock;
 pub mod contestants;
 pub mod cpu;
+pub mod lineup;
 pub mod linked;
+pub mod load;
 pub mod machine;
 pub mod measure;
 pub mod modes;
@@ -51,6 +59,8 @@ pub mod results;
 pub mod rounds;
 pub mod session;
 pub mod stats;
+pub mod stop;
 pub mod suites;
 pub mod summary;
 pub mod table;
+pub mod task;

@@ -8,12 +8,9 @@
 //! Must never: run the two at the same time.
 
 use crate::results::{Report, SCHEMA};
-use signal_hook::consts::SIGINT;
-use signal_hook::flag;
+use crate::stop;
 use std::env;
 use std::process::{Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 /// The variable that chooses, and its value for the fallback.
 const VARIABLE: &str = "USLAB_RSEQ";
@@ -22,8 +19,7 @@ const LOCKED: &str = "0";
 /// Both reports as one, with the runs of the first mode before those of the second.
 pub fn run() -> Result<Report, String> {
     // Ctrl-C reaches the children, which end with what they have; this process must live to print it.
-    flag::register(SIGINT, Arc::new(AtomicBool::new(false)))
-        .map_err(|e| format!("cannot take over Ctrl-C: {e}"))?;
+    stop::watch()?;
     let mut report = child(None)?;
     if report.runs.iter().all(|run| run.complete) {
         report.runs.extend(child(Some(LOCKED))?.runs);

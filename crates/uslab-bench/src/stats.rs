@@ -7,9 +7,11 @@
 //!
 //! Must never: average (one preemption outweighs a thousand rounds), or drop rounds by their value.
 
+use serde::{Deserialize, Serialize};
+
 /// What a set of rounds comes to, in the unit of its values.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Summary {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Cost {
     pub min: f64,
     pub median: f64,
     /// Lower and upper end of the median's 95 % confidence interval.
@@ -17,18 +19,21 @@ pub struct Summary {
     pub median_high: f64,
 }
 
+impl Cost {
+    /// Whether the median is known too badly to compare percents: its 95 % interval is wider than a
+    /// tenth of it.
+    pub fn unsure(&self) -> bool {
+        self.median_high - self.median_low > 0.1 * self.median
+    }
+}
+
 /// Summarises `values`; `None` if there are none.
-pub fn summarise(values: &[f64]) -> Option<Summary> {
+pub fn summarise(values: &[f64]) -> Option<Cost> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     let (&min, n) = (sorted.first()?, sorted.len());
     let (low, high) = median_ranks(n);
-    Some(Summary {
-        min,
-        median: median_of_sorted(&sorted),
-        median_low: sorted[low],
-        median_high: sorted[high],
-    })
+    Some(Cost { min, median: median_of_sorted(&sorted), median_low: sorted[low], median_high: sorted[high] })
 }
 
 /// The median; the mean of the middle two where their number is even.

@@ -44,7 +44,7 @@ impl Configuration {
             Configuration::Vanilla => "uslab",
             Configuration::HighOrder => "uslab, high order",
             Configuration::DeepQueue => "uslab, deep queue",
-            Configuration::Glibc => crate::suites::baseline::BASELINE,
+            Configuration::Glibc => crate::preload::GLIBC.name,
         }
     }
 

@@ -5,8 +5,9 @@
 //! The project's units have no headers of the library: many functions over many structures, so that as in a
 //! kernel there are many short processes and no long one. For function only, a unit is one empty function.
 
-use super::{Place, Scale, Workload};
+use super::{Place, Workload};
 use crate::process::{self, Usage};
+use crate::results::Scale;
 use std::fmt::Write;
 
 pub struct Unit;

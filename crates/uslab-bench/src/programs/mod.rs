@@ -2,7 +2,7 @@
 //! program with an allocator preloaded and says what it took.
 //!
 //! ```text
-//!   suites/programs.rs, order.rs ── Task::Program(Job) ── child.rs ── Job::run ── redis, python, cpp, sqlite
+//!   suites/programs.rs, order.rs ── Task::Program(Job) ── child.rs ── Job::run ── redis, python, …
 //! ```
 //!
 //! A program gets a clean environment, so that nobody's settings reach one allocator's run only; what begins with
@@ -15,49 +15,14 @@ pub mod python;
 pub mod redis;
 pub mod sqlite;
 
-use crate::child::{self, Task};
 use crate::measure::Sample;
 use crate::process::Usage;
-use crate::results::RunOptions;
+use crate::results::Scale;
 use serde::{Deserialize, Serialize};
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
-
-/// How much a workload does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Scale {
-    /// For function only: as little as the program can.
-    Check,
-    /// About half a second.
-    Quick,
-    /// Some seconds.
-    Full,
-}
-
-/// The most rounds that a first look has.
-const QUICK_ROUNDS: usize = 60;
-
-impl Scale {
-    pub fn of(options: &RunOptions) -> Self {
-        match (options.check, options.rounds <= QUICK_ROUNDS) {
-            (true, _) => Scale::Check,
-            (_, true) => Scale::Quick,
-            _ => Scale::Full,
-        }
-    }
-
-    /// The one of three that is meant for it.
-    pub fn pick<T>(self, check: T, quick: T, full: T) -> T {
-        match self {
-            Scale::Check => check,
-            Scale::Quick => quick,
-            Scale::Full => full,
-        }
-    }
-}
+use tempfile::TempDir;
 
 pub trait Workload: Sync {
     /// Unique, and a part of row ids.
@@ -96,18 +61,10 @@ impl Job {
     }
 }
 
-/// Long enough for the slowest machine; it ends a hang.
-const LIMIT: Duration = Duration::from_secs(600);
-
-/// One run of `workload` under `library`, in a child and a folder of its own.
-pub fn run(workload: &str, library: &Path, scale: Scale) -> Result<Sample, String> {
-    let folder = tempfile::Builder::new()
-        .prefix("uslab-bench-")
-        .tempdir()
-        .map_err(|error| format!("cannot make a folder in {}: {error}", env::temp_dir().display()))?;
-    let job =
-        Job { workload: workload.into(), library: library.into(), scale, folder: folder.path().to_owned() };
-    child::run(&Task::Program(job), LIMIT)
+/// A folder that goes away when it is dropped.
+pub fn scratch() -> Result<TempDir, String> {
+    let cannot = |error| format!("cannot make a folder in {}: {error}", env::temp_dir().display());
+    tempfile::Builder::new().prefix("uslab-bench-").tempdir().map_err(cannot)
 }
 
 /// Where and how a workload runs.

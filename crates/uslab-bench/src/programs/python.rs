@@ -2,8 +2,9 @@
 //! of up to 512 bytes, so that malloc sees what is larger and the arenas; and with `PYTHONMALLOC=malloc`, so that
 //! malloc sees every object.
 
-use super::{Place, Scale, Workload};
+use super::{Place, Workload};
 use crate::process::{self, Usage};
+use crate::results::Scale;
 
 const SCRIPT: &str = include_str!("objects.py");
 

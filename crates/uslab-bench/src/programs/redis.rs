@@ -5,8 +5,9 @@
 //! the benchmark's tests of ranges the shortest is taken, 100 elements: in the longer ones both sides copy
 //! answers and nothing is allocated.
 
-use super::{Place, Scale, Workload};
+use super::{Place, Workload};
 use crate::process::{self, Usage};
+use crate::results::Scale;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;

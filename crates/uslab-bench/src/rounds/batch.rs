@@ -15,9 +15,10 @@
 //!
 //! Must never: branch on an option inside a timed loop, or allocate in a round otherwise than from the contestant.
 
-use super::{Work, out_of_memory};
+use super::Entry;
 use crate::asm::{opaque, opaque_size, ticks};
-use crate::contestants::{Contestant, Entry};
+use crate::contestants::{Contestant, out_of_memory};
+use crate::measure::Work;
 use std::cell::Cell;
 use std::rc::Rc;
 
@@ -245,16 +246,15 @@ impl Work for BatchWork {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contestants::uslab_cache;
+    use crate::lineup::cache;
 
     #[test]
     fn every_shape_runs_through_and_its_parts_are_the_whole() {
-        let [cache, _] = uslab_cache::entries(64).unwrap();
         for shape in [Shape::Live, Shape::Through] {
             for step in [None, Some(64)] {
                 for flush in [false, true] {
                     let round = BatchRound { size: 64, shape, step, touch: true, flush };
-                    let work = BatchWork::new(cache, 1000, round, None);
+                    let work = BatchWork::new(cache(64), 1000, round, None);
                     let sum = work.prepare()(3);
                     let parts = work.parts();
                     assert_eq!(parts.iter().map(|part| part.1).sum::<u64>(), sum);

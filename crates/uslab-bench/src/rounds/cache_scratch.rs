@@ -12,9 +12,8 @@
 //! Must never: let the compiler join the writes.
 
 use super::crew::Seat;
-use super::out_of_memory;
 use crate::asm::{opaque, opaque_size};
-use crate::contestants::Contestant;
+use crate::contestants::{Contestant, out_of_memory};
 use std::sync::atomic::{AtomicPtr, Ordering::AcqRel, Ordering::Release};
 
 /// The size of an object.
@@ -103,9 +102,9 @@ mod tests {
         let _in_thread = InThread::enter();
         for entry in all_that_malloc() {
             let round = Arc::new(ScratchRound::new(3, 2));
-            (entry.crew.scratch_objects)(&round);
+            (entry.scratch_objects)(&round);
             let same = Arc::clone(&round);
-            in_crew(3, move |seat| (entry.crew.cache_scratch)(&same, seat));
+            in_crew(3, move |seat| (entry.cache_scratch)(&same, seat));
             assert!(round.given.iter().all(|place| place.load(Acquire).is_null()));
         }
     }

@@ -11,49 +11,21 @@
 //! open; with more, the scheduler places them, and they sleep. The caller sleeps throughout: its CPU is one of
 //! theirs.
 //!
-//! What the patterns do between start and stop stands in files of their own; [`Loops`] holds them, compiled for one
-//! contestant.
+//! What the patterns do between start and stop stands in files of their own.
 //!
 //! Must never: time the making of a thread unless the pattern is about that; leave a thread spinning between rounds
 //! or while another could run in its place.
 
-use super::{Work, cache_scratch, larson, mixed, mstress, ring, xmalloc};
+use super::Entry;
 use crate::asm::ticks;
-use crate::contestants::{Contestant, Entry, InThread};
+use crate::contestants::{Contestant, InThread};
 use crate::cpu::{self, Cpus};
+use crate::measure::Work;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Release};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
-
-/// The loops of this kind, compiled for one contestant.
-#[derive(Clone, Copy)]
-pub struct Loops {
-    pub ring: fn(&ring::RingRound, &Seat),
-    pub mixed: fn(&mixed::MixedRound, &Seat),
-    pub larson: fn(&larson::LarsonRound, &Seat),
-    pub xmalloc: fn(&xmalloc::XmallocRound, &Seat),
-    pub cache_scratch: fn(&cache_scratch::ScratchRound, &Seat),
-    pub scratch_objects: fn(&cache_scratch::ScratchRound),
-    pub mstress: fn(&mstress::MstressRound, &Seat),
-    pub mstress_end: fn(&mstress::MstressRound),
-}
-
-impl Loops {
-    pub const fn of<C: Contestant>() -> Self {
-        Self {
-            ring: ring::run::<C>,
-            mixed: mixed::run::<C>,
-            larson: larson::run::<C>,
-            xmalloc: xmalloc::run::<C>,
-            cache_scratch: cache_scratch::run::<C>,
-            scratch_objects: cache_scratch::give_objects::<C>,
-            mstress: mstress::run::<C>,
-            mstress_end: mstress::free_survivors::<C>,
-        }
-    }
-}
 
 /// What every thread of a round does, once.
 pub type Job = Arc<dyn Fn(&Seat) + Send + Sync>;
@@ -366,13 +338,13 @@ impl Work for CrewWork {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::contestants::{PEERS, glibc::Glibc, uslab_malloc};
+    use crate::lineup::{MALLOC, peers};
 
     pub const CPUS: Cpus = Cpus { first: 0, second: None, allowed: 1 };
 
     /// Who takes part in patterns of mixed sizes.
     pub fn all_that_malloc() -> impl Iterator<Item = Entry> {
-        PEERS.iter().copied().chain([uslab_malloc::CALLED])
+        peers().iter().copied().chain([MALLOC])
     }
 
     pub fn in_crew(threads: usize, job: impl Fn(&Seat) + Send + Sync + 'static) {
@@ -420,7 +392,7 @@ pub(super) mod tests {
                 drop(Arc::clone(&alive));
             })
         };
-        fresh(4, CPUS, Entry::of::<Glibc>(), &job);
+        fresh(4, CPUS, MALLOC, &job);
         drop(job);
         assert_eq!(Arc::strong_count(&alive), 1);
     }

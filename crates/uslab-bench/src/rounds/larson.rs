@@ -105,7 +105,7 @@ mod tests {
     fn arrays_pass_through_all_generations_and_are_freed() {
         for entry in all_that_malloc() {
             in_fresh_threads(3, entry, move |seat| {
-                (entry.crew.larson)(&LarsonRound { blocks: 50, generations: 4, replacements: 100 }, seat);
+                (entry.larson)(&LarsonRound { blocks: 50, generations: 4, replacements: 100 }, seat);
             });
         }
     }

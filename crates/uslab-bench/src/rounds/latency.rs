@@ -14,11 +14,10 @@
 //! Must never: record into a histogram inside a segment (it is larger than the first cache); drop a call by
 //! how long it took.
 
-use super::memory::spread;
-use super::out_of_memory;
-use super::random::Xorshift;
+use super::Entry;
+use super::random::{Xorshift, spread};
 use crate::asm::{opaque, opaque_size, ticks};
-use crate::contestants::{Contestant, Entry};
+use crate::contestants::{Contestant, out_of_memory};
 use hdrhistogram::Histogram;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -213,7 +212,8 @@ fn written(object: *mut u8, name: &str) -> *mut u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contestants::{InThread, peers, uslab_cache, uslab_malloc};
+    use crate::contestants::InThread;
+    use crate::lineup::{MALLOC, cache, peers};
 
     fn plan(pattern: Pattern, smallest_bytes: usize) -> Plan {
         Plan { pattern, live: 30, smallest_bytes, largest_bytes: 64, calls: 100, warm_calls: 10 }
@@ -223,7 +223,7 @@ mod tests {
     fn every_call_is_counted_and_every_object_freed() {
         let _in_thread = InThread::enter();
         for pattern in [Pattern::Steady, Pattern::Waves] {
-            for entry in peers().iter().chain([&uslab_malloc::CALLED]) {
+            for entry in peers().iter().chain([&MALLOC]) {
                 let mut course = Course::start(entry, plan(pattern, 16));
                 (0..3).for_each(|_| course.segment(entry));
                 assert_eq!(course.mallocs.len() + course.frees.len(), 300, "{}", entry.name);
@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     fn a_wave_grows_to_its_height_and_ends_at_nothing() {
-        let [cache, _] = uslab_cache::entries(64).unwrap();
+        let cache = cache(64);
         let mut course = Course::start(&cache, plan(Pattern::Waves, 64));
         course.plan.warm_calls = 0;
         for (calls, live, mallocs) in [(30, 30, 30), (29, 1, 0), (31, 30, 30)] {

@@ -8,23 +8,12 @@
 //! Must never: branch on an option inside a timed loop (options are const parameters), or allocate in a round
 //! otherwise than from the contestant.
 
-use super::{Work, out_of_memory};
+use super::Entry;
+use super::random::shuffle;
 use crate::asm::{opaque, opaque_size, ticks};
-use crate::contestants::{Contestant, Entry};
-use serde::{Deserialize, Serialize};
-
-/// In which order the live set is freed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum Order {
-    /// As it was allocated.
-    #[default]
-    Fifo,
-    /// The youngest first.
-    Lifo,
-    /// Shuffled, once for the row and the same for everybody.
-    Random,
-}
+use crate::contestants::{Contestant, out_of_memory};
+use crate::measure::Work;
+use crate::results::Order;
 
 /// What one round does.
 #[derive(Clone, Debug, Default)]
@@ -217,39 +206,16 @@ impl Work for LocalWork {
     }
 }
 
-/// The numbers below `n` in an order that is random and always the same: Fisher and Yates over a xorshift of
-/// Marsaglia.
-fn shuffle(n: usize) -> Vec<u32> {
-    let mut order: Vec<u32> = (0..n as u32).collect();
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    for i in (1..n).rev() {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        order.swap(i, (state % (i as u64 + 1)) as usize);
-    }
-    order
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contestants::glibc::Glibc;
-
-    #[test]
-    fn a_shuffle_holds_every_number_once_and_is_not_sorted() {
-        let mut order = shuffle(1000);
-        assert!(order.windows(2).any(|pair| pair[0] > pair[1]));
-        order.sort_unstable();
-        assert!(order.iter().copied().eq(0..1000));
-        assert!(shuffle(0).is_empty());
-    }
+    use crate::lineup::MALLOC;
 
     #[test]
     fn every_order_runs_through() {
         for order in [Order::Fifo, Order::Lifo, Order::Random] {
             let round = LocalRound { size: 64, order, touch: true, ..LocalRound::default() };
-            let work = LocalWork { entry: Entry::of::<Glibc>(), live: 65, round };
+            let work = LocalWork { entry: MALLOC, live: 65, round };
             assert_eq!(work.objects_per_repeat(), 65);
             work.prepare()(3);
         }

@@ -10,10 +10,9 @@
 //! state. Must never: share anything between the threads but the allocator.
 
 use super::crew::Seat;
-use super::out_of_memory;
 use super::random::Xorshift;
 use crate::asm::{opaque, opaque_size};
-use crate::contestants::Contestant;
+use crate::contestants::{Contestant, out_of_memory};
 use std::marker::PhantomData;
 
 pub const LIVE: usize = 256;
@@ -143,7 +142,7 @@ mod tests {
                 }
             };
             let round = MixedRound { with_live: Some(Box::new(with_live)), ..MixedRound::new(2) };
-            in_crew(3, move |seat| (entry.crew.mixed)(&round, seat));
+            in_crew(3, move |seat| (entry.mixed)(&round, seat));
             assert_eq!(seen.load(Relaxed), 3);
         }
     }

@@ -112,10 +112,10 @@ mod tests {
             let round = Arc::new(MstressRound::new(2000));
             for _ in 0..3 {
                 let same = Arc::clone(&round);
-                in_fresh_threads(3, entry, move |seat| (entry.crew.mstress)(&same, seat));
+                in_fresh_threads(3, entry, move |seat| (entry.mstress)(&same, seat));
                 assert!(round.shared.iter().any(|slot| !slot.load(Acquire).is_null()));
             }
-            (entry.crew.mstress_end)(&round);
+            (entry.mstress_end)(&round);
             assert!(round.shared.iter().all(|slot| slot.load(Acquire).is_null()));
         }
     }

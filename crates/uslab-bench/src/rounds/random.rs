@@ -34,9 +34,35 @@ impl Xorshift {
     }
 }
 
+/// A size between the two, spread evenly over their logarithms.
+pub fn spread(random: &mut Xorshift, smallest: usize, largest: usize) -> u32 {
+    let fraction = (random.next() >> 11) as f64 / (1_u64 << 53) as f64;
+    (smallest as f64 * (largest as f64 / smallest as f64).powf(fraction)).round() as u32
+}
+
+/// The numbers below `n` in an order that is random and always the same: Fisher and Yates.
+pub fn shuffle(n: usize) -> Vec<u32> {
+    // Made at its size: an array that grew would leave freed memory behind in the malloc of the
+    // process, which is a contestant.
+    let mut order = Vec::with_capacity(n);
+    order.extend(0..n as u32);
+    let mut random = Xorshift::new(0);
+    (1..n).rev().for_each(|i| order.swap(i, random.below(i + 1)));
+    order
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_shuffle_holds_every_number_once_and_is_not_sorted() {
+        let mut order = shuffle(1000);
+        assert!(order.windows(2).any(|pair| pair[0] > pair[1]));
+        order.sort_unstable();
+        assert!(order.iter().copied().eq(0..1000));
+        assert!(shuffle(0).is_empty());
+    }
 
     #[test]
     fn streams_differ_repeat_and_stay_below_the_end() {

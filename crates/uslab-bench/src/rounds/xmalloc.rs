@@ -124,7 +124,7 @@ mod tests {
             for threads in [2, 6] {
                 let round = Arc::new(XmallocRound::new(threads, 9));
                 let same = Arc::clone(&round);
-                in_crew(threads, move |seat| (entry.crew.xmalloc)(&same, seat));
+                in_crew(threads, move |seat| (entry.xmalloc)(&same, seat));
                 assert!(round.full.waiting.lock().unwrap().is_empty());
                 let empty = round.empty.waiting.lock().unwrap();
                 assert_eq!(empty.len(), BOXES_A_THREAD * threads);

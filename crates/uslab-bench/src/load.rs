@@ -14,12 +14,6 @@ use std::path::{Path, PathBuf};
 /// How results are made, for the messages.
 const HOW: &str = "uslab bench SUITE --json > FILE";
 
-/// A result file without its runs.
-#[derive(Clone, Debug)]
-pub struct Source {
-    pub report: Report,
-}
-
 /// A run and where it came from.
 #[derive(Clone, Debug)]
 pub struct Taken {
@@ -29,15 +23,15 @@ pub struct Taken {
 
 #[derive(Clone, Debug, Default)]
 pub struct Joined {
-    /// Those that have a run that counts, the oldest first.
-    pub sources: Vec<Source>,
+    /// The reports that have a run that counts, without their runs, the oldest first.
+    pub sources: Vec<Report>,
     /// In the order of the suites, with restartable sequences before the fallback.
     pub runs: Vec<Taken>,
 }
 
 impl Joined {
     pub fn source(&self, taken: &Taken) -> &Report {
-        &self.sources[taken.source].report
+        &self.sources[taken.source]
     }
 
     /// The runs of a suite, one a mode.
@@ -153,7 +147,7 @@ fn join(mut reports: Vec<Report>) -> Joined {
             taken.push(Taken { source, run });
         }
     }
-    let place = |suite: &str| SUITES.iter().position(|s| s.name() == suite).unwrap_or(SUITES.len());
+    let place = |suite: &str| SUITES.iter().position(|s| s.name == suite).unwrap_or(SUITES.len());
     taken.sort_by(|a, b| {
         let key = |t: &Taken| (place(&t.run.suite), t.run.suite.clone(), t.run.mode != "rseq");
         key(a).cmp(&key(b))
@@ -163,7 +157,7 @@ fn join(mut reports: Vec<Report>) -> Joined {
     for (index, report) in reports.into_iter().enumerate() {
         if taken.iter().any(|t| t.source == index) {
             taken.iter_mut().filter(|t| t.source == index).for_each(|t| t.source = sources.len());
-            sources.push(Source { report });
+            sources.push(report);
         }
     }
     Joined { sources, runs: taken }
@@ -174,7 +168,7 @@ pub mod tests {
     use super::*;
 
     /// Results of every form there is: see tests/fixtures/README.md.
-    pub const SAMPLE: &[u8] = include_bytes!("../../tests/fixtures/sample.json");
+    pub const SAMPLE: &[u8] = include_bytes!("../tests/fixtures/sample.json");
 
     pub fn sample() -> Joined {
         join(vec![parse("sample", SAMPLE).unwrap()])

@@ -1,39 +1,32 @@
-//! uslab's typed caches: a `static Cache<T>` a size, in two ways of calling. *Inlined* is how Rust uses it,
-//! the fast path in the caller's loop; it is the subject of the typed rows. *Called* is the same code behind
-//! a C function, as C programs meet it, so that the tables show what inlining alone is worth.
+//! uslab, as its users call it.
 //!
-//! Must never: be given anything a user's `static Cache<T>` has not (no prefill, no tuned capacity).
+//! Its typed caches are a `static Cache<T>` a size, in two ways of calling. *Inlined* is how Rust uses
+//! it, the fast path in the caller's loop; it is the subject of the typed rows. *Called* is the same
+//! code behind a C function, as C programs meet it, so that the tables show what inlining is worth.
+//!
+//! Its malloc is always behind C functions, which hold what `uslab_malloc` and `uslab_free` of the C
+//! library hold, compiled on their own as for the peers.
+//!
+//! Must never: give a cache what a user's `static Cache<T>` has not (prefill, a tuned capacity); let
+//! the compiler see a size and a call of malloc together, which no peer's caller can.
 
-use super::{About, Contestant, Entry};
+use super::{About, Contestant};
 
 /// The object sizes there is a cache for.
 pub const SIZES: &[usize] = &[16, 64, 256, 1024, 4096];
 
-/// The typed cache of `size`: inlined, then called. `None`: there is none of that size.
-pub fn entries(size: usize) -> Option<[Entry; 2]> {
-    Some(match size {
-        16 => cache_16::ENTRIES,
-        64 => cache_64::ENTRIES,
-        256 => cache_256::ENTRIES,
-        1024 => cache_1024::ENTRIES,
-        4096 => cache_4096::ENTRIES,
-        _ => return None,
-    })
-}
-
-fn about(name: &'static str, build: &str) -> About {
-    About { name, version: super::uslab_malloc::version(), build: build.into(), warning: String::new() }
+/// The workspace has one version for all its crates. The mode stands with each run.
+fn about(name: &str, build: &str) -> About {
+    About::new(name, env!("CARGO_PKG_VERSION"), build)
 }
 
 macro_rules! typed_cache {
     ($module:ident, $size:literal) => {
-        mod $module {
-            use super::{About, Contestant, Entry, about};
+        pub mod $module {
+            use super::{About, Contestant, about};
             use std::ptr::NonNull;
             use std::slice;
             use uslab::Cache;
-
-            pub const ENTRIES: [Entry; 2] = [Entry::of::<Inlined>(), Entry::of::<Called>()];
 
             /// As aligned as what malloc returns.
             #[repr(C, align(16))]
@@ -54,7 +47,7 @@ macro_rules! typed_cache {
                 unsafe { CACHE.free(NonNull::new_unchecked(object.cast())) }
             }
 
-            struct Inlined;
+            pub struct Inlined;
 
             impl Contestant for Inlined {
                 const NAME: &'static str = "uslab cache";
@@ -94,7 +87,7 @@ macro_rules! typed_cache {
                 }
             }
 
-            struct Called;
+            pub struct Called;
 
             #[inline(never)]
             extern "C" fn called_alloc() -> *mut u8 {
@@ -151,3 +144,71 @@ typed_cache!(cache_64, 64);
 typed_cache!(cache_256, 256);
 typed_cache!(cache_1024, 1024);
 typed_cache!(cache_4096, 4096);
+
+pub struct UslabMalloc;
+
+/// How the library runs in this process. It chooses when it is first used, and says "locked" before: so it is
+/// used first.
+pub fn mode() -> uslab::Mode {
+    let pointer = malloc(1);
+    // SAFETY: allocated a line above; null is allowed.
+    unsafe { free(pointer) };
+    uslab::mode()
+}
+
+#[inline(never)]
+extern "C" fn malloc(size: usize) -> *mut u8 {
+    uslab::malloc::malloc_for::<uslab::malloc::Program>(size)
+}
+
+/// # Safety
+/// `pointer` is live and from `malloc`.
+#[inline(never)]
+unsafe extern "C" fn free(pointer: *mut u8) {
+    // SAFETY: the caller's promise is the same.
+    unsafe { uslab::malloc::free(pointer) }
+}
+
+/// # Safety
+/// `pointer` is live and from `malloc(size)`.
+#[inline(never)]
+unsafe extern "C" fn free_sized(pointer: *mut u8, size: usize) {
+    // SAFETY: the caller's promise is the same.
+    unsafe { uslab::malloc::free_sized(pointer, size) }
+}
+
+impl Contestant for UslabMalloc {
+    const NAME: &'static str = "uslab malloc";
+
+    fn about() -> About {
+        about(Self::NAME, "malloc and free, each behind a C function")
+    }
+
+    #[inline(always)]
+    fn alloc(size: usize) -> *mut u8 {
+        malloc(size)
+    }
+
+    #[inline(always)]
+    unsafe fn free(pointer: *mut u8, _size: usize) {
+        // SAFETY: the caller's promise is the same.
+        unsafe { free(pointer) }
+    }
+
+    #[inline(always)]
+    unsafe fn free_sized(pointer: *mut u8, size: usize) {
+        // SAFETY: the caller's promise, and `size` is what was asked for.
+        unsafe { free_sized(pointer, size) }
+    }
+
+    #[inline(always)]
+    fn alloc_bulk(size: usize, objects: &mut [*mut u8]) -> bool {
+        uslab::malloc::malloc_bulk(size, objects)
+    }
+
+    #[inline(always)]
+    unsafe fn free_bulk(_size: usize, objects: &[*mut u8]) {
+        // SAFETY: the caller's promise is the same.
+        unsafe { uslab::malloc::free_bulk(objects) }
+    }
+}
