@@ -4,7 +4,7 @@
 //! ```text
 //!   app, cli, session, modes      the program
 //!   report, summary ── load       result files as a page, as a table
-//!   table                         results as text
+//!   table ── facts                results as text; what they were measured on
 //!   suites/                       which rows there are, their targets and what is said of them
 //!   task                          what a child can be asked for
 //!   order/, programs/, linked/    loads beyond a loop: knobs, whole programs, C and C++ programs
@@ -44,6 +44,7 @@ pub mod cli;
 pub mod clock;
 pub mod contestants;
 pub mod cpu;
+pub mod facts;
 pub mod lineup;
 pub mod linked;
 pub mod load;

@@ -6,9 +6,8 @@ use crate::contestants::dpdk::Mempool;
 use crate::contestants::floor::{BareArray, EmptyCalls, NoAllocator};
 use crate::contestants::found::{Gperftools, Tbb};
 use crate::contestants::linked::{Glibc, Jemalloc, Mimalloc, Rpmalloc, Snmalloc};
-use crate::contestants::uslab::{SIZES, UslabMalloc};
-use crate::contestants::uslab::{cache_16, cache_64, cache_256, cache_1024, cache_4096};
-use crate::contestants::{Contestant, dpdk, linked};
+use crate::contestants::uslab::{Cached, Object, SIZES, Typed, UslabMalloc};
+use crate::contestants::{dpdk, linked};
 use crate::results::{About, Skipped};
 use crate::rounds::Entry;
 use std::sync::OnceLock;
@@ -40,15 +39,18 @@ const FOUND: &[Opened] = &[(Entry::of::<Gperftools>(), Gperftools::open), (Entry
 
 /// The typed cache of a size of [`SIZES`]: inlined, then called.
 pub fn caches(size: usize) -> Option<[Entry; 2]> {
-    const fn both<I: Contestant, C: Contestant>() -> Option<[Entry; 2]> {
-        Some([Entry::of::<I>(), Entry::of::<C>()])
+    const fn both<const SIZE: usize>() -> Option<[Entry; 2]>
+    where
+        Object<SIZE>: Cached,
+    {
+        Some([Entry::of::<Typed<SIZE, false>>(), Entry::of::<Typed<SIZE, true>>()])
     }
     match size {
-        16 => both::<cache_16::Inlined, cache_16::Called>(),
-        64 => both::<cache_64::Inlined, cache_64::Called>(),
-        256 => both::<cache_256::Inlined, cache_256::Called>(),
-        1024 => both::<cache_1024::Inlined, cache_1024::Called>(),
-        4096 => both::<cache_4096::Inlined, cache_4096::Called>(),
+        16 => both::<16>(),
+        64 => both::<64>(),
+        256 => both::<256>(),
+        1024 => both::<1024>(),
+        4096 => both::<4096>(),
         _ => None,
     }
 }

@@ -8,6 +8,7 @@
 //! bytes, so that CI can tell whether the page in docs/results is theirs. Must never: show a figure
 //! that is not in the files, or read the clock.
 
+use crate::facts::date;
 use crate::load::{self, Joined, Taken};
 use crate::suites;
 use crate::summary::{self, Claim, Fact};
@@ -86,7 +87,7 @@ fn page(joined: &Joined) -> String {
         title: "uslab benchmark results",
         about: "Costs beside other allocators. The best peer is the best of its own row.",
         cautions: summary::cautions(joined),
-        facts: summary::facts(joined),
+        facts: summary::facts_of(joined),
         columns: summary::COLUMNS,
         claims: summary::claims(joined),
         runs: joined.runs.iter().map(|taken| drawn(joined, taken)).collect(),
@@ -102,7 +103,7 @@ fn drawn(joined: &Joined, taken: &Taken) -> Value {
     slim(&mut run);
     let about = suites::find(&taken.run.suite).map_or("", |suite| suite.summary);
     run["about"] = about.into();
-    run["date"] = summary::date(joined.source(taken).started_unix_s).into();
+    run["date"] = date(joined.source(taken).started_unix_s).into();
     run
 }
 

@@ -5,11 +5,11 @@
 //! `cargo xtask results` puts it there and CI checks it. Must never: show a row of the fallback mode, or leave a
 //! claim out because it was missed or not measured.
 
+use crate::facts::{self, date};
 use crate::load::{self, Joined};
-use crate::results::{About, LIMIT_BYTES, Report, Role, Row, Skipped, Unit, Verdict};
+use crate::results::{About, LIMIT_BYTES, QUICK_ROUNDS, Report, Role, Row, Skipped, Unit, Verdict};
 use crate::table;
 use clap::ValueHint;
-use jiff::Timestamp;
 use serde::Serialize;
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -133,7 +133,7 @@ pub fn cautions(joined: &Joined) -> Vec<String> {
     if any(|report| report.build.unfit().is_some()) {
         lines.push("Measured with a build that was not optimised: these figures mean nothing.".into());
     }
-    if facts(joined).len() > 1 {
+    if facts_of(joined).len() > 1 {
         lines.push(
             "Joined from runs of different machines, builds or options: compare within a suite only.".into(),
         );
@@ -150,9 +150,6 @@ pub fn cautions(joined: &Joined) -> Vec<String> {
     lines
 }
 
-/// What `--quick` takes, and less.
-const QUICK_ROUNDS: usize = 60;
-
 /// Where and how runs were measured, for those that share it.
 #[derive(Serialize)]
 pub struct Fact<'a> {
@@ -165,7 +162,7 @@ pub struct Fact<'a> {
 }
 
 /// The facts, once for all files that agree in them.
-pub fn facts(joined: &Joined) -> Vec<Fact<'_>> {
+pub fn facts_of(joined: &Joined) -> Vec<Fact<'_>> {
     let mut facts: Vec<Fact> = Vec::new();
     for (index, report) in joined.sources.iter().enumerate() {
         let runs = joined.runs.iter().filter(|taken| taken.source == index);
@@ -178,7 +175,7 @@ pub fn facts(joined: &Joined) -> Vec<Fact<'_>> {
             }
             None => facts.push(Fact {
                 suites,
-                lines: lines(report),
+                lines: facts::lines(report),
                 contestants: &report.contestants,
                 missing: &report.missing,
                 report,
@@ -202,59 +199,6 @@ fn same(a: &Report, b: &Report) -> bool {
     key(a) == key(b)
 }
 
-fn lines(report: &Report) -> Vec<(&'static str, String)> {
-    let (m, b, o) = (&report.machine, &report.build, &report.options);
-    let guest = if m.virtual_machine { ", virtual machine" } else { "" };
-    let second = m.second_cpu.map_or("no second CPU".into(), |cpu| format!("second thread on CPU {cpu}"));
-    let assertions = if b.debug_assertions { ", debug assertions" } else { "" };
-    let touch = if o.touch { "touched" } else { "not touched" };
-    let order = format!("{:?}", o.order).to_lowercase();
-    vec![
-        ("date", date(report.started_unix_s)),
-        ("machine", format!("{}, {}{guest}", m.cpu_model, m.architecture)),
-        (
-            "CPUs",
-            format!(
-                "{} of {}; on CPU {} at {:.2} GHz (counter {:.2} GHz), {second}; load average at start {}",
-                m.cpus_allowed,
-                m.cpus_online,
-                m.cpu,
-                m.core_hz / 1e9,
-                m.tick_hz / 1e9,
-                m.load_average
-            ),
-        ),
-        (
-            "system",
-            format!(
-                "{}, pages of {} bytes, huge pages {}",
-                m.kernel, m.page_size_bytes, m.transparent_hugepages
-            ),
-        ),
-        ("uslab", format!("{}, {}", b.version, b.target)),
-        (
-            "build",
-            format!(
-                "{}, opt-level {}{assertions}; {}; {}; {}",
-                b.profile, b.opt_level, b.rustc, b.rustflags, b.cc
-            ),
-        ),
-        (
-            "method",
-            format!(
-                "{} rounds of {} µs each, interleaved; objects of {} bytes {touch}, freed {order}",
-                o.rounds, o.round_us, o.object_size_bytes
-            ),
-        ),
-    ]
-}
-
-/// A day, in UTC: runs take so long that a minute would tell nothing.
-pub fn date(unix_s: u64) -> String {
-    let time = i64::try_from(unix_s).ok().and_then(|s| Timestamp::from_second(s).ok());
-    time.map_or("unknown".into(), |time| time.strftime("%Y-%m-%d").to_string())
-}
-
 /// The summary as Markdown.
 pub fn text(args: &Args) -> Result<String, String> {
     Ok(markdown(&load::load(&args.results)?, args.facts))
@@ -268,7 +212,7 @@ fn markdown(joined: &Joined, with_facts: bool) -> String {
 }
 
 fn write_markdown(joined: &Joined, with_facts: bool, out: &mut String) -> std::fmt::Result {
-    for fact in facts(joined).iter().filter(|_| with_facts) {
+    for fact in facts_of(joined).iter().filter(|_| with_facts) {
         writeln!(out, "| {} | |\n|---|---|", cell(&fact.suites.join(", ")))?;
         fact.lines.iter().try_for_each(|(name, text)| writeln!(out, "| {name} | {} |", cell(text)))?;
         for about in fact.contestants {
@@ -374,20 +318,18 @@ mod tests {
     #[test]
     fn files_that_agree_have_their_facts_once() {
         let mut joined = sample();
-        assert_eq!(facts(&joined).len(), 1);
+        assert_eq!(facts_of(&joined).len(), 1);
         let mut second = joined.sources[0].clone();
         second.machine.load_average = "9".into();
         joined.sources.push(second);
-        assert_eq!(facts(&joined).len(), 1);
+        assert_eq!(facts_of(&joined).len(), 1);
         joined.sources[1].machine.kernel = "Linux 1".into();
-        assert_eq!(facts(&joined).len(), 2);
+        assert_eq!(facts_of(&joined).len(), 2);
         assert!(cautions(&joined).iter().any(|line| line.contains("different machines")));
     }
 
     #[test]
-    fn days_and_cells() {
-        assert_eq!((date(0).as_str(), date(1_795_278_723).as_str()), ("1970-01-01", "2026-11-21"));
-        assert_eq!(date(u64::MAX), "unknown");
+    fn a_text_is_one_cell() {
         assert_eq!(cell("a|b\nc"), "a\\|b c");
     }
 }

@@ -3,6 +3,7 @@
 //! Two forms for all suites: a column a contestant, or a line. The first column stands to the left,
 //! names too; numbers to the right. Must never: hold a figure that the JSON has not.
 
+use crate::facts;
 use crate::preload::GLIBC;
 use crate::results::{Figure, Report, Role, Row, Run, Unit, Verdict};
 use crate::suites::{Suite, Tables};
@@ -228,43 +229,18 @@ fn skipped(rows: &[Row]) -> String {
     lines.into_iter().collect()
 }
 
-/// What was measured on, before the tables.
+/// What was measured on and with, before the tables.
 fn heading(report: &Report, out: &mut String) -> std::fmt::Result {
-    let m = &report.machine;
-    let guest = if m.virtual_machine { ", virtual machine" } else { "" };
-    writeln!(
-        out,
-        "machine   {}, {} of {} CPUs{guest}, {}",
-        m.cpu_model, m.cpus_allowed, m.cpus_online, m.kernel
-    )?;
-    let second = m.second_cpu.map_or("no second CPU".into(), |cpu| format!("second thread on CPU {cpu}"));
-    writeln!(
-        out,
-        "          on CPU {} at {:.2} GHz (counter {:.2} GHz), {second}; load average at start {}",
-        m.cpu,
-        m.core_hz / 1e9,
-        m.tick_hz / 1e9,
-        m.load_average
-    )?;
-    let b = &report.build;
-    writeln!(out, "build     {}, opt-level {}, {}; {}", b.profile, b.opt_level, b.rustc, b.cc)?;
-    let o = &report.options;
-    let touch = if o.touch { "touched" } else { "not touched" };
-    let order = format!("{:?}", o.order).to_lowercase();
-    writeln!(
-        out,
-        "method    {} rounds of {} µs each, interleaved; objects {touch}, freed {order}",
-        o.rounds, o.round_us
-    )?;
-    for (i, about) in report.contestants.iter().enumerate() {
-        let label = if i == 0 { "who" } else { "" };
+    for (name, text) in facts::lines(report) {
+        writeln!(out, "{name:<10}{text}")?;
+    }
+    for about in &report.contestants {
         let warning =
             if about.warning.is_empty() { String::new() } else { format!("  WARNING: {}", about.warning) };
-        writeln!(out, "{label:<10}{} {}, {}{warning}", about.name, about.version, about.build)?;
+        writeln!(out, "{:<10}{} {}, {}{warning}", "allocator", about.name, about.version, about.build)?;
     }
-    for (i, missing) in report.missing.iter().enumerate() {
-        let label = if i == 0 { "left out" } else { "" };
-        writeln!(out, "{label:<10}{}: {}", missing.contestant, missing.why)?;
+    for missing in &report.missing {
+        writeln!(out, "{:<10}{}: {}", "left out", missing.contestant, missing.why)?;
     }
     Ok(())
 }

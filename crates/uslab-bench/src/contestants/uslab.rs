@@ -11,139 +11,125 @@
 //! the compiler see a size and a call of malloc together, which no peer's caller can.
 
 use super::{About, Contestant};
-
-/// The object sizes there is a cache for.
-pub const SIZES: &[usize] = &[16, 64, 256, 1024, 4096];
+use std::ptr::NonNull;
+use std::slice;
+use uslab::Cache;
 
 /// The workspace has one version for all its crates. The mode stands with each run.
 fn about(name: &str, build: &str) -> About {
     About::new(name, env!("CARGO_PKG_VERSION"), build)
 }
 
-macro_rules! typed_cache {
-    ($module:ident, $size:literal) => {
-        pub mod $module {
-            use super::{About, Contestant, about};
-            use std::ptr::NonNull;
-            use std::slice;
-            use uslab::Cache;
+/// As aligned as what malloc returns.
+#[repr(C, align(16))]
+pub struct Object<const SIZE: usize>([u8; SIZE]);
 
-            /// As aligned as what malloc returns.
-            #[repr(C, align(16))]
-            struct Object([u8; $size]);
+/// The cache of objects of a size of [`SIZES`].
+pub trait Cached: Sized + 'static {
+    fn cache() -> &'static Cache<Self>;
+}
 
-            static CACHE: Cache<Object> = Cache::new(concat!("bench-", $size));
+macro_rules! caches {
+    ($($size:literal),*) => {
+        /// The object sizes there is a cache for.
+        pub const SIZES: &[usize] = &[$($size),*];
 
-            #[inline(always)]
-            fn allocate() -> *mut u8 {
-                CACHE.alloc().map_or(std::ptr::null_mut(), |object| object.as_ptr().cast())
-            }
-
-            /// # Safety
-            /// `object` is live and of `CACHE`.
-            #[inline(always)]
-            unsafe fn release(object: *mut u8) {
-                // SAFETY: the caller's promise; a live object is not null.
-                unsafe { CACHE.free(NonNull::new_unchecked(object.cast())) }
-            }
-
-            pub struct Inlined;
-
-            impl Contestant for Inlined {
-                const NAME: &'static str = "uslab cache";
-
-                fn about() -> About {
-                    about(Self::NAME, "Cache<T> as a static, inlined in Rust")
-                }
-
+        $(
+            impl Cached for Object<$size> {
                 #[inline(always)]
-                fn alloc(_size: usize) -> *mut u8 {
-                    allocate()
-                }
-
-                #[inline(always)]
-                unsafe fn free(pointer: *mut u8, _size: usize) {
-                    // SAFETY: the caller's promise is the same.
-                    unsafe { release(pointer) }
-                }
-
-                #[inline(always)]
-                fn alloc_bulk(_size: usize, objects: &mut [*mut u8]) -> bool {
-                    let (data, n) = (objects.as_mut_ptr().cast::<*mut Object>(), objects.len());
-                    // SAFETY: the same pointers, of another pointee; `objects` is borrowed for as long.
-                    CACHE.alloc_bulk(unsafe { slice::from_raw_parts_mut(data, n) })
-                }
-
-                #[inline(always)]
-                unsafe fn free_bulk(_size: usize, objects: &[*mut u8]) {
-                    let (data, n) = (objects.as_ptr().cast::<*mut Object>(), objects.len());
-                    // SAFETY: the same pointers, of another pointee; each is live and of CACHE by the
-                    // caller's promise.
-                    unsafe { CACHE.free_bulk(slice::from_raw_parts(data, n)) }
-                }
-
-                fn flush(_size: usize) {
-                    CACHE.shrink();
+                fn cache() -> &'static Cache<Self> {
+                    static CACHE: Cache<Object<$size>> = Cache::new(concat!("bench-", $size));
+                    &CACHE
                 }
             }
-
-            pub struct Called;
-
-            #[inline(never)]
-            extern "C" fn called_alloc() -> *mut u8 {
-                allocate()
-            }
-
-            /// # Safety
-            /// As for `release`.
-            #[inline(never)]
-            unsafe extern "C" fn called_free(object: *mut u8) {
-                // SAFETY: the caller's promise is the same.
-                unsafe { release(object) }
-            }
-
-            impl Contestant for Called {
-                const NAME: &'static str = "uslab cache, called";
-
-                fn about() -> About {
-                    about(Self::NAME, "Cache<T> as a static, each operation behind a C function")
-                }
-
-                #[inline(always)]
-                fn alloc(_size: usize) -> *mut u8 {
-                    called_alloc()
-                }
-
-                #[inline(always)]
-                unsafe fn free(pointer: *mut u8, _size: usize) {
-                    // SAFETY: the caller's promise is the same.
-                    unsafe { called_free(pointer) }
-                }
-
-                #[inline(always)]
-                fn alloc_bulk(size: usize, objects: &mut [*mut u8]) -> bool {
-                    Inlined::alloc_bulk(size, objects)
-                }
-
-                #[inline(always)]
-                unsafe fn free_bulk(size: usize, objects: &[*mut u8]) {
-                    // SAFETY: the caller's promise is the same.
-                    unsafe { Inlined::free_bulk(size, objects) }
-                }
-
-                fn flush(size: usize) {
-                    Inlined::flush(size);
-                }
-            }
-        }
+        )*
     };
 }
 
-typed_cache!(cache_16, 16);
-typed_cache!(cache_64, 64);
-typed_cache!(cache_256, 256);
-typed_cache!(cache_1024, 1024);
-typed_cache!(cache_4096, 4096);
+caches!(16, 64, 256, 1024, 4096);
+
+/// The cache of `Object<SIZE>`, inlined or called.
+pub struct Typed<const SIZE: usize, const CALLED: bool>;
+
+#[inline(always)]
+fn allocate<const SIZE: usize>() -> *mut u8
+where
+    Object<SIZE>: Cached,
+{
+    Object::<SIZE>::cache().alloc().map_or(std::ptr::null_mut(), |object| object.as_ptr().cast())
+}
+
+/// # Safety
+/// `object` is live and of the cache.
+#[inline(always)]
+unsafe fn release<const SIZE: usize>(object: *mut u8)
+where
+    Object<SIZE>: Cached,
+{
+    // SAFETY: the caller's promise; a live object is not null.
+    unsafe { Object::<SIZE>::cache().free(NonNull::new_unchecked(object.cast())) }
+}
+
+#[inline(never)]
+extern "C" fn called_alloc<const SIZE: usize>() -> *mut u8
+where
+    Object<SIZE>: Cached,
+{
+    allocate::<SIZE>()
+}
+
+/// # Safety
+/// As for `release`.
+#[inline(never)]
+unsafe extern "C" fn called_free<const SIZE: usize>(object: *mut u8)
+where
+    Object<SIZE>: Cached,
+{
+    // SAFETY: the caller's promise is the same.
+    unsafe { release::<SIZE>(object) }
+}
+
+impl<const SIZE: usize, const CALLED: bool> Contestant for Typed<SIZE, CALLED>
+where
+    Object<SIZE>: Cached,
+{
+    const NAME: &'static str = if CALLED { "uslab cache, called" } else { "uslab cache" };
+
+    fn about() -> About {
+        let way = if CALLED { "each operation behind a C function" } else { "inlined in Rust" };
+        about(Self::NAME, &format!("Cache<T> as a static, {way}"))
+    }
+
+    #[inline(always)]
+    fn alloc(_size: usize) -> *mut u8 {
+        if CALLED { called_alloc::<SIZE>() } else { allocate::<SIZE>() }
+    }
+
+    #[inline(always)]
+    unsafe fn free(pointer: *mut u8, _size: usize) {
+        // SAFETY: the caller's promise is the same.
+        unsafe { if CALLED { called_free::<SIZE>(pointer) } else { release::<SIZE>(pointer) } }
+    }
+
+    #[inline(always)]
+    fn alloc_bulk(_size: usize, objects: &mut [*mut u8]) -> bool {
+        let (data, n) = (objects.as_mut_ptr().cast::<*mut Object<SIZE>>(), objects.len());
+        // SAFETY: the same pointers, of another pointee; `objects` is borrowed for as long.
+        Object::cache().alloc_bulk(unsafe { slice::from_raw_parts_mut(data, n) })
+    }
+
+    #[inline(always)]
+    unsafe fn free_bulk(_size: usize, objects: &[*mut u8]) {
+        let (data, n) = (objects.as_ptr().cast::<*mut Object<SIZE>>(), objects.len());
+        // SAFETY: the same pointers, of another pointee; each is live and of the cache by the
+        // caller's promise.
+        unsafe { Object::cache().free_bulk(slice::from_raw_parts(data, n)) }
+    }
+
+    fn flush(_size: usize) {
+        Object::<SIZE>::cache().shrink();
+    }
+}
 
 pub struct UslabMalloc;
 

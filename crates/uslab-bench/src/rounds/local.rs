@@ -27,7 +27,7 @@ pub struct LocalRound {
     /// The first word of each object is written after its allocation.
     pub touch: bool,
     pub order: Order,
-    /// For [`Order::Random`]: the slots in the order in which they are freed.
+    /// The slots in the order in which [`Order::Random`] frees them.
     pub shuffled: Vec<u32>,
 }
 
@@ -42,6 +42,11 @@ pub fn run<C: Contestant>(round: &LocalRound, slots: &mut [*mut u8]) -> u64 {
     }
 }
 
+/// [`Order`] as a const parameter.
+const FIFO: u8 = 0;
+const LIFO: u8 = 1;
+const RANDOM: u8 = 2;
+
 fn by_shape<C: Contestant, const TOUCH: bool, const SIZED: bool>(
     round: &LocalRound,
     slots: &mut [*mut u8],
@@ -52,13 +57,12 @@ fn by_shape<C: Contestant, const TOUCH: bool, const SIZED: bool>(
     if let [slot] = slots {
         return warm_then_timed(round, |repeats| *slot = one::<C, TOUCH, SIZED>(repeats, round.size));
     }
-    match round.order {
-        Order::Fifo => warm_then_timed(round, |r| fifo::<C, TOUCH, SIZED>(r, round.size, slots)),
-        Order::Lifo => warm_then_timed(round, |r| lifo::<C, TOUCH, SIZED>(r, round.size, slots)),
-        Order::Random => {
-            warm_then_timed(round, |r| random::<C, TOUCH, SIZED>(r, round.size, slots, &round.shuffled))
-        }
-    }
+    let set = match round.order {
+        Order::Fifo => set::<C, TOUCH, SIZED, FIFO>,
+        Order::Lifo => set::<C, TOUCH, SIZED, LIFO>,
+        Order::Random => set::<C, TOUCH, SIZED, RANDOM>,
+    };
+    warm_then_timed(round, |repeats| set(repeats, round.size, slots, &round.shuffled))
 }
 
 #[inline(always)]
@@ -111,51 +115,22 @@ fn fill<C: Contestant, const TOUCH: bool>(size: usize, slots: &mut [*mut u8]) {
 }
 
 #[inline(never)]
-fn fifo<C: Contestant, const TOUCH: bool, const SIZED: bool>(
-    repeats: usize,
-    size: usize,
-    slots: &mut [*mut u8],
-) {
-    let size = opaque_size(size);
-    for _ in 0..repeats {
-        fill::<C, TOUCH>(size, slots);
-        for &object in slots.iter() {
-            // SAFETY: `fill` allocated each; each is freed once.
-            unsafe { give_back::<C, SIZED>(object, size) };
-        }
-    }
-}
-
-#[inline(never)]
-fn lifo<C: Contestant, const TOUCH: bool, const SIZED: bool>(
-    repeats: usize,
-    size: usize,
-    slots: &mut [*mut u8],
-) {
-    let size = opaque_size(size);
-    for _ in 0..repeats {
-        fill::<C, TOUCH>(size, slots);
-        for &object in slots.iter().rev() {
-            // SAFETY: `fill` allocated each; each is freed once.
-            unsafe { give_back::<C, SIZED>(object, size) };
-        }
-    }
-}
-
-#[inline(never)]
-fn random<C: Contestant, const TOUCH: bool, const SIZED: bool>(
+fn set<C: Contestant, const TOUCH: bool, const SIZED: bool, const ORDER: u8>(
     repeats: usize,
     size: usize,
     slots: &mut [*mut u8],
     shuffled: &[u32],
 ) {
     let size = opaque_size(size);
-    assert_eq!(shuffled.len(), slots.len(), "the shuffle is of another live set");
+    assert!(ORDER != RANDOM || shuffled.len() == slots.len(), "the shuffle is of another live set");
+    // SAFETY: `fill` allocated each; each order names each slot once.
+    let release = |&object: &*mut u8| unsafe { give_back::<C, SIZED>(object, size) };
     for _ in 0..repeats {
         fill::<C, TOUCH>(size, slots);
-        for &index in shuffled {
-            // SAFETY: `fill` allocated each; `shuffled` names each slot once.
-            unsafe { give_back::<C, SIZED>(slots[index as usize], size) };
+        match ORDER {
+            FIFO => slots.iter().for_each(release),
+            LIFO => slots.iter().rev().for_each(release),
+            _ => shuffled.iter().for_each(|&index| release(&slots[index as usize])),
         }
     }
 }
