@@ -1,4 +1,4 @@
-//! Whole programs as workloads: each is a file with a type that implements [`Workload`], which starts the
+//! Whole programs as workloads: each is a [`Workload`], which starts the
 //! program with an allocator preloaded and says what it took.
 //!
 //! ```text
@@ -24,21 +24,19 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
 
-pub trait Workload: Sync {
+pub struct Workload {
     /// Unique, and a part of row ids.
-    fn name(&self) -> &'static str;
-
-    fn title(&self, scale: Scale) -> String;
-
+    pub name: &'static str,
+    pub title: fn(Scale) -> String,
     /// One run. An error is one line.
-    fn run(&self, place: &Place) -> Result<Usage, String>;
+    run: fn(&Place) -> Result<Usage, String>,
 }
 
-pub const WORKLOADS: &[&dyn Workload] =
-    &[&redis::Redis, &python::OWN_ARENAS, &python::MALLOC, &cpp::Unit, &sqlite::Index];
+pub const WORKLOADS: [&Workload; 5] =
+    [&redis::SERVER, &python::OWN_ARENAS, &python::MALLOC, &cpp::UNIT, &sqlite::INDEX];
 
 /// Not in the suite of programs: the knobs' suite has it.
-pub const BUILD: &dyn Workload = &cpp::Project;
+pub const BUILD: &Workload = &cpp::PROJECT;
 
 /// A run, as it is sent to a child.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -53,11 +51,11 @@ pub struct Job {
 impl Job {
     /// Does it, in this process, which should be a small one (process.rs says why).
     pub fn run(&self) -> Result<Sample, String> {
-        let all = WORKLOADS.iter().chain([&BUILD]);
-        let workload = all.copied().find(|workload| workload.name() == self.workload);
+        let mut all = WORKLOADS.into_iter().chain([BUILD]);
+        let workload = all.find(|workload| workload.name == self.workload);
         let workload = workload.ok_or_else(|| format!("no workload is called '{}'", self.workload))?;
         let place = Place { folder: &self.folder, library: &self.library, scale: self.scale };
-        workload.run(&place).map(|usage| usage.sample())
+        (workload.run)(&place).map(|usage| usage.sample())
     }
 }
 
@@ -116,12 +114,12 @@ mod tests {
 
     #[test]
     fn names_are_unique_and_titles_say_the_size() {
-        let mut names: Vec<_> = WORKLOADS.iter().chain([&BUILD]).map(|workload| workload.name()).collect();
+        let mut names: Vec<_> = WORKLOADS.iter().chain([&BUILD]).map(|workload| workload.name).collect();
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), WORKLOADS.len() + 1);
         for workload in WORKLOADS {
-            assert!(!workload.title(Scale::Full).is_empty());
+            assert!(!(workload.title)(Scale::Full).is_empty());
         }
     }
 
@@ -138,14 +136,14 @@ mod tests {
         for workload in WORKLOADS.iter().chain([&BUILD]) {
             let folder = tempfile::tempdir().unwrap();
             let job = Job {
-                workload: workload.name().into(),
+                workload: workload.name.into(),
                 library: library.clone(),
                 scale: Scale::Check,
                 folder: folder.path().to_owned(),
             };
             match job.run() {
                 Ok(sample) => assert!(sample.value > 0.0 && sample.extra["peak_bytes"] > 0.0),
-                Err(why) => assert!(why.contains("apt-get install"), "{}: {why}", workload.name()),
+                Err(why) => assert!(why.contains("apt-get install"), "{}: {why}", workload.name),
             }
         }
     }

@@ -5,7 +5,7 @@ use super::{Place, Workload};
 use crate::process::{self, Usage};
 use crate::results::Scale;
 
-pub struct Index;
+pub const INDEX: Workload = Workload { name: "sqlite", title: title, run: run };
 
 fn rows(scale: Scale) -> u32 {
     scale.pick(100, 100_000, 500_000)
@@ -32,19 +32,13 @@ INSERT INTO answer SELECT count(*) FROM t;
     )
 }
 
-impl Workload for Index {
-    fn name(&self) -> &'static str {
-        "sqlite"
-    }
+fn title(scale: Scale) -> String {
+    format!("sqlite3: indexes over {} rows, in memory", rows(scale))
+}
 
-    fn title(&self, scale: Scale) -> String {
-        format!("sqlite3: indexes over {} rows, in memory", rows(scale))
-    }
-
-    fn run(&self, place: &Place) -> Result<Usage, String> {
-        place.write("script.sql", &script(rows(place.scale)))?;
-        let mut sqlite = place.measured("sqlite3", "sqlite3")?;
-        sqlite.args(["-batch", ":memory:", ".read script.sql"]);
-        process::run(sqlite)
-    }
+fn run(place: &Place) -> Result<Usage, String> {
+    place.write("script.sql", &script(rows(place.scale)))?;
+    let mut sqlite = place.measured("sqlite3", "sqlite3")?;
+    sqlite.args(["-batch", ":memory:", ".read script.sql"]);
+    process::run(sqlite)
 }

@@ -16,8 +16,9 @@
 //! Must never: branch on an option inside a timed loop, or allocate in a round otherwise than from the contestant.
 
 use super::Entry;
-use crate::asm::{opaque, opaque_size, ticks};
-use crate::contestants::{Contestant, out_of_memory};
+use super::objects::{empty, fill};
+use crate::asm::{opaque_size, ticks};
+use crate::contestants::Contestant;
 use crate::measure::Work;
 use std::cell::Cell;
 use std::rc::Rc;
@@ -85,15 +86,18 @@ fn one_batch<C: Contestant, const BULK: bool, const TOUCH: bool>(
     round: &BatchRound,
     slots: &mut [*mut u8],
 ) -> Parts {
-    let (size, step) = (opaque_size(round.size), round.step.unwrap_or(1));
+    let size = opaque_size(round.size);
+    // One at a time, all that live at once are one step.
+    let alone = if round.shape == Shape::Live { slots.len() } else { 1 };
+    let step = round.step.unwrap_or(alone).max(1);
     let mut parts = Parts::default();
     let start = ticks();
     let worked = match round.shape {
         Shape::Live => {
-            fill::<C, BULK, TOUCH>(size, step, slots);
+            fill_all::<C, BULK, TOUCH>(size, step, slots);
             let filled = ticks();
             // SAFETY: `fill` allocated each of them; each is freed once.
-            unsafe { empty::<C, BULK>(size, step, slots) };
+            unsafe { empty_all::<C, BULK>(size, step, slots) };
             let emptied = ticks();
             (parts.alloc, parts.free) = (filled - start, emptied - filled);
             emptied
@@ -112,64 +116,21 @@ fn one_batch<C: Contestant, const BULK: bool, const TOUCH: bool>(
     parts
 }
 
-/// Fills one step by one bulk call, or one at a time.
-#[inline(always)]
-fn obtain<C: Contestant, const BULK: bool, const TOUCH: bool>(size: usize, slots: &mut [*mut u8]) {
-    if BULK && !C::alloc_bulk(size, slots) {
-        out_of_memory(C::NAME);
-    }
-    for slot in slots.iter_mut() {
-        if !BULK {
-            *slot = C::alloc(size);
-            if slot.is_null() {
-                out_of_memory(C::NAME);
-            }
-        }
-        if TOUCH {
-            // SAFETY: fresh memory of at least 8 bytes, aligned to 8 at least by every contestant.
-            unsafe { slot.cast::<usize>().write(size) };
-        }
-    }
+#[inline(never)]
+fn fill_all<C: Contestant, const BULK: bool, const TOUCH: bool>(
+    size: usize,
+    step: usize,
+    slots: &mut [*mut u8],
+) {
+    slots.chunks_mut(step).for_each(|slots| fill::<C, BULK, TOUCH>(size, slots));
 }
 
 /// # Safety
-/// Each of `slots` is live and from `obtain::<C, _, _>(size)`.
-#[inline(always)]
-unsafe fn give_back<C: Contestant, const BULK: bool>(size: usize, slots: &[*mut u8]) {
-    if BULK {
-        // SAFETY: the caller's promise is the same.
-        unsafe { C::free_bulk(size, slots) };
-        return;
-    }
-    for &object in slots {
-        // SAFETY: the caller's promise holds for each.
-        unsafe { C::free(object, size) };
-    }
-}
-
+/// As for [`empty`].
 #[inline(never)]
-fn fill<C: Contestant, const BULK: bool, const TOUCH: bool>(size: usize, step: usize, slots: &mut [*mut u8]) {
-    if BULK {
-        slots.chunks_mut(step).for_each(|slots| obtain::<C, BULK, TOUCH>(size, slots));
-    } else {
-        obtain::<C, BULK, TOUCH>(size, slots);
-    }
-    opaque(slots.as_mut_ptr());
-}
-
-/// # Safety
-/// Each of `slots` is live and from `obtain::<C, _, _>(size)`.
-#[inline(never)]
-unsafe fn empty<C: Contestant, const BULK: bool>(size: usize, step: usize, slots: &[*mut u8]) {
-    if BULK {
-        for slots in slots.chunks(step) {
-            // SAFETY: the caller's promise is the same.
-            unsafe { give_back::<C, BULK>(size, slots) };
-        }
-    } else {
-        // SAFETY: the caller's promise is the same.
-        unsafe { give_back::<C, BULK>(size, slots) };
-    }
+unsafe fn empty_all<C: Contestant, const BULK: bool>(size: usize, step: usize, slots: &[*mut u8]) {
+    // SAFETY: the caller's promise is the same.
+    slots.chunks(step).for_each(|slots| unsafe { empty::<C, BULK>(size, slots) });
 }
 
 /// A step's slots are used again and again, so that only the objects move through the caches.
@@ -182,10 +143,9 @@ fn through<C: Contestant, const BULK: bool, const TOUCH: bool>(
     let mut left = slots.len();
     while left > 0 {
         let (slots, _) = slots.split_at_mut(step.min(left));
-        obtain::<C, BULK, TOUCH>(size, slots);
-        opaque(slots.as_mut_ptr());
-        // SAFETY: `obtain` allocated each of them; each is freed once.
-        unsafe { give_back::<C, BULK>(size, slots) };
+        fill::<C, BULK, TOUCH>(size, slots);
+        // SAFETY: `fill` allocated each of them; each is freed once.
+        unsafe { empty::<C, BULK>(size, slots) };
         left -= slots.len();
     }
 }

@@ -12,8 +12,9 @@
 //! Must never: let the compiler join the writes.
 
 use super::crew::Seat;
+use super::objects::obtain;
 use crate::asm::{opaque, opaque_size};
-use crate::contestants::{Contestant, out_of_memory};
+use crate::contestants::Contestant;
 use std::sync::atomic::{AtomicPtr, Ordering::AcqRel, Ordering::Release};
 
 /// The size of an object.
@@ -37,18 +38,10 @@ impl ScratchRound {
     }
 }
 
-fn obtain<C: Contestant>(size: usize) -> *mut u8 {
-    let object = C::alloc(size);
-    if object.is_null() {
-        out_of_memory(C::NAME);
-    }
-    opaque(object)
-}
-
 /// Allocates what the threads are given, in the caller.
 pub fn give_objects<C: Contestant>(round: &ScratchRound) {
     for place in &round.given {
-        place.store(obtain::<C>(BYTES), Release);
+        place.store(obtain::<C, false>(BYTES), Release);
     }
 }
 
@@ -69,7 +62,7 @@ pub fn run<C: Contestant>(round: &ScratchRound, seat: &Seat) {
 fn scratch<C: Contestant>(objects: usize) {
     let size = opaque_size(BYTES);
     for _ in 0..objects {
-        let object = obtain::<C>(size);
+        let object = opaque(obtain::<C, false>(size));
         // SAFETY: allocated a line above, freed once.
         unsafe {
             object.write(0);

@@ -23,8 +23,9 @@
 //! thread that allocated it, unless the ring is one thread.
 
 use super::crew::{SPINS, Seat};
+use super::objects::{empty, fill};
 use crate::asm::opaque_size;
-use crate::contestants::{Contestant, out_of_memory};
+use crate::contestants::Contestant;
 use std::cell::UnsafeCell;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Acquire, Ordering::Relaxed};
@@ -145,7 +146,7 @@ fn produce<C: Contestant, const BULK: bool>(round: &PairRound) {
     for number in 0..round.batches {
         wait_until(|| number - round.way.emptied() < RING);
         // SAFETY: this is the producer, and there is room for the batch.
-        fill::<C, BULK>(size, unsafe { round.way.batch(number) });
+        fill::<C, BULK, false>(size, unsafe { round.way.batch(number) });
         round.way.publish_filled(number + 1);
     }
 }
@@ -240,7 +241,7 @@ fn turn_round<C: Contestant, const BULK: bool>(round: &RingRound, seat: &Seat) {
         while can_send(sent) {
             // SAFETY: there is room for batch `sent`, and only this thread sends here.
             let batch = unsafe { outbox.batch(sent) };
-            fill::<C, BULK>(size, batch);
+            fill::<C, BULK, false>(size, batch);
             sent += 1;
             outbox.publish_filled(sent);
             round.sleepers[next].wake();
@@ -264,37 +265,6 @@ fn turn_round<C: Contestant, const BULK: bool>(round: &RingRound, seat: &Seat) {
                 round.sleepers[me].sleep_unless(ready);
             }
         }
-    }
-}
-
-#[inline(always)]
-fn fill<C: Contestant, const BULK: bool>(size: usize, batch: &mut [*mut u8; BATCH]) {
-    if BULK {
-        if !C::alloc_bulk(size, batch) {
-            out_of_memory(C::NAME);
-        }
-        return;
-    }
-    for object in batch.iter_mut() {
-        *object = C::alloc(size);
-        if object.is_null() {
-            out_of_memory(C::NAME);
-        }
-    }
-}
-
-/// # Safety
-/// The objects are live, from `fill::<C, _>(size)`, and nobody else frees them.
-#[inline(always)]
-unsafe fn empty<C: Contestant, const BULK: bool>(size: usize, batch: &[*mut u8; BATCH]) {
-    if BULK {
-        // SAFETY: the caller's promise is the same.
-        unsafe { C::free_bulk(size, batch) };
-        return;
-    }
-    for &object in batch {
-        // SAFETY: the caller's promise holds for each.
-        unsafe { C::free(object, size) };
     }
 }
 

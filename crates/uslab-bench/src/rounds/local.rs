@@ -9,9 +9,10 @@
 //! otherwise than from the contestant.
 
 use super::Entry;
+use super::objects::{empty, fill, obtain};
 use super::random::shuffle;
 use crate::asm::{opaque, opaque_size, ticks};
-use crate::contestants::{Contestant, out_of_memory};
+use crate::contestants::Contestant;
 use crate::measure::Work;
 use crate::results::Order;
 
@@ -73,19 +74,6 @@ fn warm_then_timed(round: &LocalRound, mut loops: impl FnMut(usize)) -> u64 {
     ticks() - start
 }
 
-#[inline(always)]
-fn obtain<C: Contestant, const TOUCH: bool>(size: usize) -> *mut u8 {
-    let object = C::alloc(size);
-    if object.is_null() {
-        out_of_memory(C::NAME);
-    }
-    if TOUCH {
-        // SAFETY: fresh memory of at least 16 bytes, aligned to 8 at least by every contestant.
-        unsafe { object.cast::<usize>().write(size) };
-    }
-    object
-}
-
 /// # Safety
 /// `object` is live and from `obtain::<C, _>(size)`.
 #[inline(always)]
@@ -106,14 +94,6 @@ fn one<C: Contestant, const TOUCH: bool, const SIZED: bool>(repeats: usize, size
     last
 }
 
-#[inline(always)]
-fn fill<C: Contestant, const TOUCH: bool>(size: usize, slots: &mut [*mut u8]) {
-    for slot in slots.iter_mut() {
-        *slot = obtain::<C, TOUCH>(size);
-    }
-    opaque(slots.as_mut_ptr());
-}
-
 #[inline(never)]
 fn set<C: Contestant, const TOUCH: bool, const SIZED: bool, const ORDER: u8>(
     repeats: usize,
@@ -126,7 +106,7 @@ fn set<C: Contestant, const TOUCH: bool, const SIZED: bool, const ORDER: u8>(
     // SAFETY: `fill` allocated each; each order names each slot once.
     let release = |&object: &*mut u8| unsafe { give_back::<C, SIZED>(object, size) };
     for _ in 0..repeats {
-        fill::<C, TOUCH>(size, slots);
+        fill::<C, false, TOUCH>(size, slots);
         match ORDER {
             FIFO => slots.iter().for_each(release),
             LIFO => slots.iter().rev().for_each(release),
@@ -139,18 +119,9 @@ fn set<C: Contestant, const TOUCH: bool, const SIZED: bool, const ORDER: u8>(
 fn bulk<C: Contestant, const TOUCH: bool>(repeats: usize, size: usize, slots: &mut [*mut u8]) {
     let size = opaque_size(size);
     for _ in 0..repeats {
-        if !C::alloc_bulk(size, slots) {
-            out_of_memory(C::NAME);
-        }
-        if TOUCH {
-            for &object in slots.iter() {
-                // SAFETY: fresh memory of at least 16 bytes, aligned to 8 at least by every contestant.
-                unsafe { object.cast::<usize>().write(size) };
-            }
-        }
-        opaque(slots.as_mut_ptr());
+        fill::<C, true, TOUCH>(size, slots);
         // SAFETY: allocated above, each once.
-        unsafe { C::free_bulk(size, slots) };
+        unsafe { empty::<C, true>(size, slots) };
     }
 }
 

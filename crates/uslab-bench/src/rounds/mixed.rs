@@ -10,9 +10,10 @@
 //! state. Must never: share anything between the threads but the allocator.
 
 use super::crew::Seat;
+use super::objects::obtain;
 use super::random::Xorshift;
 use crate::asm::{opaque, opaque_size};
-use crate::contestants::{Contestant, out_of_memory};
+use crate::contestants::Contestant;
 use std::marker::PhantomData;
 
 pub const LIVE: usize = 256;
@@ -51,12 +52,7 @@ impl<C: Contestant> Held<C> {
     /// `size` is 16 at least.
     #[inline(always)]
     pub fn obtain(size: usize) -> Self {
-        let object = C::alloc(size);
-        if object.is_null() {
-            out_of_memory(C::NAME);
-        }
-        // SAFETY: fresh memory of at least 16 bytes, aligned to 8 at least by every contestant.
-        unsafe { object.cast::<usize>().write(size) };
+        let object = obtain::<C, true>(size);
         Self { object: opaque(object), size, of: PhantomData }
     }
 

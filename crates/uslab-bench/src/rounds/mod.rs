@@ -1,6 +1,7 @@
 //! What a round does: the loops that are timed, generic over the contestant.
 //!
 //! ```text
+//!   objects.rs   objects taken and given back inside all loops
 //!   batch.rs     one thread: a batch of thousands, its allocations, frees and flush timed apart
 //!   local.rs     one thread: allocate a live set, free it, again and again
 //!   latency.rs   one thread, every single call timed
@@ -22,6 +23,7 @@ pub mod local;
 pub mod memory;
 pub mod mixed;
 pub mod mstress;
+pub mod objects;
 pub mod random;
 pub mod xmalloc;
 

@@ -56,7 +56,7 @@ fn build_rows(scale: Scale) -> Vec<RowPlan> {
             build_lane(library, *role, Rc::clone(builds), part, scale)
         };
         let method = Method::Runs(times, builds.iter().map(lane).collect());
-        let title = format!("{}: {part}", programs::BUILD.title(scale));
+        let title = format!("{}: {part}", (programs::BUILD.title)(scale));
         let row = Row::new(format!("build/{part}"), "make -j of a generated project", title);
         Row { unit: Unit::Seconds, live: 0, ..row }.by(method)
     };
@@ -74,7 +74,7 @@ fn build_lane(
     Lane::of_runs(library.name, role, move || {
         let mut builds = builds.borrow_mut();
         if builds.len() == turn {
-            builds.push(super::programs::run(programs::BUILD.name(), &library.find()?, scale)?);
+            builds.push(super::programs::run(programs::BUILD.name, &library.find()?, scale)?);
         }
         let build = &builds[turn];
         turn += 1;

@@ -21,22 +21,22 @@ pub const PROGRAMS: Suite = Suite {
     ..Suite::new(
         "programs",
         "redis, python, g++ and sqlite3 under LD_PRELOAD of each allocator: time and peak memory",
-        |context| WORKLOADS.iter().map(|&workload| row(workload, context)).collect(),
+        |context| WORKLOADS.map(|workload| row(workload, context)).into(),
     )
 };
 
-fn row(workload: &'static dyn Workload, context: &Context) -> RowPlan {
+fn row(workload: &'static Workload, context: &Context) -> RowPlan {
     let scale = context.options.scale();
     let lane = |library: &'static Library, role| -> Lane<Errand> {
-        Lane::of_runs(library.name, role, move || run(workload.name(), &library.find()?, scale))
+        Lane::of_runs(library.name, role, move || run(workload.name, &library.find()?, scale))
     };
     // For function, every peer with the program that starts fastest is enough.
-    let all = scale != Scale::Check || workload.name() == sqlite::Index.name();
+    let all = scale != Scale::Check || workload.name == sqlite::INDEX.name;
     let peers = preload::PEERS.iter().filter(|peer| all || peer.name == preload::GLIBC.name);
     let lanes = [lane(&preload::USLAB, Role::Subject)].into_iter();
     let lanes = lanes.chain(peers.map(|peer| lane(peer, Role::Peer))).collect();
-    let id = format!("program/{}", workload.name());
-    let row = Row::new(id, "whole programs under LD_PRELOAD", workload.title(scale));
+    let id = format!("program/{}", workload.name);
+    let row = Row::new(id, "whole programs under LD_PRELOAD", (workload.title)(scale));
     Row { unit: Unit::Seconds, live: 0, ..row }.by(Method::Runs(scale.pick(1, 1, 5), lanes))
 }
 
