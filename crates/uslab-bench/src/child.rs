@@ -7,13 +7,13 @@
 //!   child::main(json) ── task::measure ── the work
 //! ```
 //!
-//! What a contestant holds in memory, and what it does when its threads come and go, can only be told in
-//! a process where no other contestant worked before. The child has the environment of this process, and
-//! with it uslab's mode; and the CPUs that this process had at start, not the one that its rounds are
-//! pinned to. What a child can be asked for stands in task.rs.
+//! What a contestant holds in memory, and what it does when its threads come and go, can only be
+//! told in a process where no other contestant worked before. The child has the environment of this
+//! process, and with it uslab's mode; and the CPUs that this process had at start, not the one that
+//! its rounds are pinned to. What a child can be asked for stands in task.rs.
 //!
-//! Must never: outlive the thread that waits for it, its limit or Ctrl-C; print anything but the sample;
-//! let a child's failure be more than one line.
+//! Must never: outlive the thread that waits for it, its limit or Ctrl-C; print anything but the
+//! sample; let a child's failure be more than one line.
 
 use crate::cpu;
 use crate::measure::Sample;

@@ -1,7 +1,7 @@
 //! The command line.
 //!
-//! Suites are checked by hand rather than by clap, so that an unknown one gets a single clear line. Must
-//! never: have a default that differs from what `--help` says.
+//! Suites are checked by hand rather than by clap, so that an unknown one gets a single clear line.
+//! Must never: have a default that differs from what `--help` says.
 
 use crate::contestants::uslab::SIZES;
 use crate::report;
@@ -54,7 +54,8 @@ pub struct Args {
 
     /// Run twice: with restartable sequences, and with USLAB_RSEQ=0 (the locked fallback)
     ///
-    /// The mode is chosen once per process, so each is a process of its own; the results come as one.
+    /// The mode is chosen once per process, so each is a process of its own; the results come as
+    /// one.
     #[arg(long)]
     pub both_modes: bool,
 
@@ -127,7 +128,8 @@ fn object_size(text: &str) -> Result<usize, String> {
     size.ok_or_else(|| format!("there are caches of {:?} bytes", SIZES))
 }
 
-/// Tells a wrong command line in one line; prints help and version, which clap gives as errors as well.
+/// Tells a wrong command line in one line; prints help and version, which clap gives as errors as
+/// well.
 pub fn refuse(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() {
         // A reader that has gone away is no error of ours.

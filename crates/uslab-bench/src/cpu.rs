@@ -1,10 +1,11 @@
 //! Which CPUs the benchmark may use, and staying on one of them.
 //!
-//! Single-threaded rounds run on one CPU for the whole process: a migration costs more than most rounds. The
-//! last allowed CPU is taken unless one is named, since the first one serves most interrupts; a second thread
-//! gets another CPU, or none of its own where there is only one.
+//! Single-threaded rounds run on one CPU for the whole process: a migration costs more than most
+//! rounds. The last allowed CPU is taken unless one is named, since the first one serves most
+//! interrupts; a second thread gets another CPU, or none of its own where there is only one.
 //!
-//! Must never: use a CPU that the affinity mask at start did not allow (a container's or taskset's choice).
+//! Must never: use a CPU that the affinity mask at start did not allow (a container's or taskset's
+//! choice).
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::io;
@@ -39,8 +40,8 @@ impl Cpus {
     }
 }
 
-/// Keeps the calling thread on `cpu`. Whether it worked: a sandbox may forbid it, and then the rounds run
-/// where they run.
+/// Keeps the calling thread on `cpu`. Whether it worked: a sandbox may forbid it, and then the
+/// rounds run where they run.
 pub fn pin(cpu: usize) -> bool {
     pin_to(&[cpu])
 }
@@ -60,8 +61,9 @@ pub fn of_start() -> Vec<usize> {
     AT_START.get().cloned().or_else(|| allowed().ok()).unwrap_or_default()
 }
 
-/// Does `start` while this thread may use all CPUs that the process had at start: threads and processes begin
-/// with the mask of the thread that starts them, and a pinned one would pin them all.
+/// Does `start` while this thread may use all CPUs that the process had at start: threads and
+/// processes begin with the mask of the thread that starts them, and a pinned one would pin them
+/// all.
 pub fn with_cpus_of_start<R>(start: impl FnOnce() -> R) -> R {
     let (Some(all), Ok(now)) = (AT_START.get(), allowed()) else { return start() };
     pin_to(all);

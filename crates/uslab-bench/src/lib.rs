@@ -1,5 +1,5 @@
-//! The benchmark of uslab: suites of rows, each row a question that uslab and today's allocators answer in
-//! turn.
+//! The benchmark of uslab: suites of rows, each row a question that uslab and today's allocators
+//! answer in turn.
 //!
 //! ```text
 //!   app, cli, session, modes      the program
@@ -19,20 +19,21 @@
 //!
 //! A module uses those below it and beside it to the right, never one above; tests may.
 //!
-//! **Method.** In one process and one run, pinned to one CPU where a row has one thread, every contestant of
-//! a row runs a round of about 100 µs, in turn, hundreds of times. The minimum of its rounds is its cost; the
-//! ratio of uslab's to the best peer's of the same row is what is judged. The minimum is used because
-//! disturbances only add; the interleaving, because what does not pass (a slower clock, a busy neighbour)
-//! then weighs on all alike.
+//! **Method.** In one process and one run, pinned to one CPU where a row has one thread, every
+//! contestant of a row runs a round of about 100 µs, in turn, hundreds of times. The minimum of its
+//! rounds is its cost; the ratio of uslab's to the best peer's of the same row is what is judged.
+//! The minimum is used because disturbances only add; the interleaving, because what does not pass
+//! (a slower clock, a busy neighbour) then weighs on all alike.
 //!
-//! **Fairness.** All contestants run the same loop, compiled for each; peers are called as plain C functions,
-//! linked statically, from optimised builds with none of their checks, or as shared libraries of the system,
-//! where it has them; sizes are run-time values; uslab's malloc is behind a C call like theirs. Only the typed
-//! cache is inlined, because that is how it is used; the same cache behind a call stands beside it.
+//! **Fairness.** All contestants run the same loop, compiled for each; peers are called as plain C
+//! functions, linked statically, from optimised builds with none of their checks, or as shared
+//! libraries of the system, where it has them; sizes are run-time values; uslab's malloc is behind
+//! a C call like theirs. Only the typed cache is inlined, because that is how it is used; the same
+//! cache behind a call stands beside it.
 //!
-//! This is the only crate of the workspace that depends on other allocators. It must never install one as
-//! anybody's malloc, and its timed figures must never decide a test: tests run suites with `--check`, for
-//! function.
+//! This is the only crate of the workspace that depends on other allocators. It must never install
+//! one as anybody's malloc, and its timed figures must never decide a test: tests run suites with
+//! `--check`, for function.
 
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 compile_error!("the benchmark reads the cycle counters of x86_64 and aarch64 only");

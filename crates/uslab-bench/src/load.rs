@@ -1,8 +1,9 @@
 //! Result files: read, checked, and joined into one.
 //!
-//! Of the same suite in the same mode the latest run counts; of two that began in the same second, the one named
-//! last. Every run keeps the index of the file it came from, for that file's machine and build. Must never: guess at
-//! results of another schema, or show runs of different machines without saying so.
+//! Of the same suite in the same mode the latest run counts; of two that began in the same second,
+//! the one named last. Every run keeps the index of the file it came from, for that file's machine
+//! and build. Must never: guess at results of another schema, or show runs of different machines
+//! without saying so.
 
 use crate::results::{Report, Run, SCHEMA};
 use crate::suites::SUITES;
@@ -47,8 +48,8 @@ impl Joined {
     }
 }
 
-/// Reads `paths`: files, folders of `*.json`, or "-" for standard input, which is also what no path means. An error
-/// is one line.
+/// Reads `paths`: files, folders of `*.json`, or "-" for standard input, which is also what no path
+/// means. An error is one line.
 pub fn load(paths: &[PathBuf]) -> Result<Joined, String> {
     let mut reports = Vec::new();
     if paths.is_empty() {
@@ -105,7 +106,8 @@ fn json_files(folder: &Path) -> Result<Vec<PathBuf>, String> {
     Ok(files)
 }
 
-/// The tool and the schema are looked at before the rest, so that an older file is told from a broken one.
+/// The tool and the schema are looked at before the rest, so that an older file is told from a
+/// broken one.
 fn parse(name: &str, bytes: &[u8]) -> Result<Report, String> {
     if bytes.trim_ascii().is_empty() {
         return Err(format!("{name} is empty: results are made by {HOW}"));

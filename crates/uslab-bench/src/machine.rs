@@ -1,4 +1,5 @@
-//! What the figures were measured on and with: the machine, the kernel, and this program's own build.
+//! What the figures were measured on and with: the machine, the kernel, and this program's own
+//! build.
 //!
 //! Read from /proc and /sys, each optional: what cannot be read is said to be unknown. Must never:
 //! fail, or guess.

@@ -1,16 +1,18 @@
-//! Rounds of all contestants of a row, one after the other, again and again: the measurement itself.
+//! Rounds of all contestants of a row, one after the other, again and again: the measurement
+//! itself.
 //!
 //! ```text
-//!   round 1:  A B C D      how often a lane repeats its work is set once, so that a round takes about `round_ns`;
-//!   round 2:  B C D A      who goes first changes every round, so that nobody always follows the same neighbour;
+//!   round 1:  A B C D      how often a lane repeats its work is set once, for about `round_ns`;
+//!   round 2:  B C D A      the first changes every round, so that no lane always follows another;
 //!   round 3:  C D A B      a round that the machine disturbed is done again at once (clock.rs).
 //! ```
 //!
-//! Interleaving is what makes ratios hold on a machine that is not quiet: whatever changes, changes for all
-//! within a millisecond.
+//! Interleaving is what makes ratios hold on a machine that is not quiet: whatever changes, changes
+//! for all within a millisecond.
 //!
-//! What does not fit a round (threads that come and go, a process of its own, a program) is a *run*: a lane whose
-//! work is called a few times, in turn with the others, and tells its own figure. There is nothing to redo.
+//! What does not fit a round (threads that come and go, a process of its own, a program) is a
+//! *run*: a lane whose work is called a few times, in turn with the others, and tells its own
+//! figure. There is nothing to redo.
 //!
 //! Must never: reorder, drop or repeat rounds by what they measured.
 
@@ -33,18 +35,20 @@ pub trait Work {
     /// Objects allocated and freed by one repetition: what the time is divided by.
     fn objects_per_repeat(&self) -> usize;
 
-    /// Repetitions of a round, where all contestants must have the same; otherwise as many as fill the
-    /// round's time.
+    /// Repetitions of a round, where all contestants must have the same; otherwise as many as fill
+    /// the round's time.
     fn fixed_repeats(&self) -> Option<usize> {
         None
     }
 
-    /// No more rounds than this, where a round is long by its nature; of several lanes the least counts.
+    /// No more rounds than this, where a round is long by its nature; of several lanes the least
+    /// counts.
     fn most_rounds(&self) -> usize {
         usize::MAX
     }
 
-    /// What the last round's ticks were made of, by name ("alloc", "free"); the least round's are reported.
+    /// What the last round's ticks were made of, by name ("alloc", "free"); the least round's are
+    /// reported.
     fn parts(&self) -> Vec<(&'static str, u64)> {
         Vec::new()
     }
@@ -54,8 +58,8 @@ pub trait Work {
         Ok(())
     }
 
-    /// Makes everything that is not to be timed. The result runs so many repetitions and returns the ticks
-    /// they took.
+    /// Makes everything that is not to be timed. The result runs so many repetitions and returns
+    /// the ticks they took.
     fn prepare(&self) -> Box<dyn FnMut(usize) -> u64>;
 }
 
@@ -66,7 +70,8 @@ pub struct Lane<W = Box<dyn Work>> {
     pub work: W,
 }
 
-/// One run, which tells its own figure. An error is one line, and takes the contestant out of the row.
+/// One run, which tells its own figure. An error is one line, and takes the contestant out of the
+/// row.
 pub type Errand = Box<dyn FnMut() -> Result<Sample, String>>;
 
 impl Lane {
@@ -104,8 +109,8 @@ impl Sample {
 pub enum Method {
     /// Short rounds on this thread's clock.
     Rounds(Vec<Lane>),
-    /// So many runs of each lane; of several, the extras and series are those of the run with the least value, and
-    /// the series `value_by_run` is of all.
+    /// So many runs of each lane; of several, the extras and series are those of the run with the
+    /// least value, and the series `value_by_run` is of all.
     Runs(usize, Vec<Lane<Errand>>),
 }
 
@@ -209,8 +214,8 @@ struct Running<'a> {
     redone: usize,
 }
 
-/// A row that takes longer (on a quiet machine none comes near) ends with the rounds it has, if they are this
-/// many.
+/// A row that takes longer (on a quiet machine none comes near) ends with the rounds it has, if
+/// they are this many.
 const ROW_MOST: Duration = Duration::from_secs(10);
 const ENOUGH_ROUNDS: usize = 20;
 
@@ -286,14 +291,15 @@ impl Running<'_> {
     }
 }
 
-/// How many repetitions take `round_ns`. Doubling until one run takes a quarter of it is the warm-up as well.
+/// How many repetitions take `round_ns`. Doubling until one run takes a quarter of it is the
+/// warm-up as well.
 fn repeats_for(run: &mut dyn FnMut(usize) -> u64, round_ns: f64, ns_per_tick: f64) -> usize {
     let mut repeats = 1;
     loop {
         let took_ns = (run(repeats) as f64 * ns_per_tick).max(1.0);
         if took_ns * 4.0 >= round_ns {
-            // The first run of a size pays for fresh memory, and any may be interrupted: the best of three
-            // more counts.
+            // The first run of a size pays for fresh memory, and any may be interrupted: the best
+            // of three more counts.
             let ticks = (0..3).map(|_| run(repeats)).min().unwrap_or(1);
             let took_ns = (ticks as f64 * ns_per_tick).max(1.0);
             return ((repeats as f64 * round_ns / took_ns) as usize).clamp(1, 4 * repeats);
@@ -336,8 +342,8 @@ mod tests {
         assert_eq!(figures.len(), 3);
         assert!(figures.iter().all(|figure| figure.rounds == 3 && figure.value.min > 0.0));
         let mut log = log.borrow().clone();
-        // Without the sizing runs, four each, and without rounds done again, which stand beside their first
-        // try.
+        // Without the sizing runs, four each, and without rounds done again, which stand beside
+        // their first try.
         log.drain(..12);
         log.dedup();
         assert_eq!(log, ["a", "b", "c", "b", "c", "a", "c", "a", "b"]);

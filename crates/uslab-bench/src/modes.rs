@@ -1,9 +1,9 @@
-//! `--both-modes`: the same run in two processes, one with restartable sequences and one with `USLAB_RSEQ=0`,
-//! as one report.
+//! `--both-modes`: the same run in two processes, one with restartable sequences and one with
+//! `USLAB_RSEQ=0`, as one report.
 //!
-//! uslab chooses its mode once per process, from the environment. So this process measures nothing: it starts
-//! itself twice with `--json`, reads both reports, and joins their runs. Standard error, and with it the
-//! progress, stays the children's.
+//! uslab chooses its mode once per process, from the environment. So this process measures nothing:
+//! it starts itself twice with `--json`, reads both reports, and joins their runs. Standard error,
+//! and with it the progress, stays the children's.
 //!
 //! Must never: run the two at the same time.
 
@@ -18,7 +18,8 @@ const LOCKED: &str = "0";
 
 /// Both reports as one, with the runs of the first mode before those of the second.
 pub fn run() -> Result<Report, String> {
-    // Ctrl-C reaches the children, which end with what they have; this process must live to print it.
+    // Ctrl-C reaches the children, which end with what they have; this process must live to print
+    // it.
     stop::watch()?;
     let mut report = child(None)?;
     if report.runs.iter().all(|run| run.complete) {

@@ -1,12 +1,13 @@
-//! A program started, waited for, and what it took: elapsed, user and system seconds and the peak of its memory,
-//! as wait4(2) tells them.
+//! A program started, waited for, and what it took: elapsed, user and system seconds and the peak
+//! of its memory, as wait4(2) tells them.
 //!
-//! The kernel counts for a process and all of its children that were waited for: times are added up, the peak is
-//! that of the largest single process. It also counts what the process was before it became the program: a copy
-//! of whoever started it. So peaks are right only when a small process starts the program, which is why suites do
-//! this in a child (child.rs).
+//! The kernel counts for a process and all of its children that were waited for: times are added
+//! up, the peak is that of the largest single process. It also counts what the process was before
+//! it became the program: a copy of whoever started it. So peaks are right only when a small
+//! process starts the program, which is why suites do this in a child (child.rs).
 //!
-//! Must never: leave a program running. It dies with the thread that started it, and when [`Running`] is dropped.
+//! Must never: leave a program running. It dies with the thread that started it, and when
+//! [`Running`] is dropped.
 
 use crate::measure::Sample;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group};
@@ -51,7 +52,8 @@ pub struct Running {
     ended: bool,
 }
 
-/// How often a parent that waits with a limit looks for its end. It shares the machine with the child.
+/// How often a parent that waits with a limit looks for its end. It shares the machine with the
+/// child.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Starts `command` with nothing to read.

@@ -1,8 +1,8 @@
 //! `uslab-bench report`: one self-contained HTML page from result files.
 //!
 //! page.html is the template: it has the colours and a script that draws tables and charts as SVG
-//! from the data that stands in the page. This file puts the data there. `cargo xtask balance` fills
-//! the same template.
+//! from the data that stands in the page. This file puts the data there. `cargo xtask balance`
+//! fills the same template.
 //!
 //! The page needs no network. It is a function of the results alone: the same files give the same
 //! bytes, so that CI can tell whether the page in docs/results is theirs. Must never: show a figure

@@ -1,8 +1,9 @@
-//! The results: one schema for all suites, in `--json` and between the two processes of `--both-modes`.
+//! The results: one schema for all suites, in `--json` and between the two processes of
+//! `--both-modes`.
 //!
-//! `schema` is raised whenever a reader of an older one would misunderstand; new fields do not raise it.
-//! A row has one unit, and in every unit less is better: a throughput is told as the time of one operation.
-//! Must never: hold a figure without its unit in its name or its place.
+//! `schema` is raised whenever a reader of an older one would misunderstand; new fields do not
+//! raise it. A row has one unit, and in every unit less is better: a throughput is told as the time
+//! of one operation. Must never: hold a figure without its unit in its name or its place.
 
 use crate::machine::{Build, Machine};
 use crate::stats::Cost;
@@ -202,7 +203,8 @@ pub enum Role {
     Peer,
     /// One that does a part of what an allocator does, and is compared apart: never the best peer.
     Rival,
-    /// What the round costs without any allocator: taken off both sides in [`Figure::ratio_above_floor`].
+    /// What the round costs without any allocator: taken off both sides in
+    /// [`Figure::ratio_above_floor`].
     Floor,
     /// What a known mechanism costs, that is no allocator: for the reader alone.
     Reference,
@@ -236,8 +238,8 @@ pub struct Figure {
     pub redone: usize,
 }
 
-/// An extra of this name is the most that its figure's value may be: a requirement that looks at no peer. The
-/// subject is judged by it where the row has no target.
+/// An extra of this name is the most that its figure's value may be: a requirement that looks at no
+/// peer. The subject is judged by it where the row has no target.
 pub const LIMIT_BYTES: &str = "limit_bytes";
 
 /// Fills in who the best peer is, everybody's ratio to it, and the verdict on the subject.

@@ -1,6 +1,6 @@
-//! The running benchmark as its user meets it: a bar on standard error, drawn between rounds only and by
-//! this thread: a ticker of its own would run beside the rounds. Where standard error is no terminal,
-//! nothing is drawn.
+//! The running benchmark as its user meets it: a bar on standard error, drawn between rounds only
+//! and by this thread: a ticker of its own would run beside the rounds. Where standard error is no
+//! terminal, nothing is drawn.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 

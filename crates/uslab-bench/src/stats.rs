@@ -1,9 +1,9 @@
 //! Minimum, median and the median's confidence interval of a set of rounds.
 //!
-//! **Minimum**, because whatever disturbs a round only ever adds to it: the fastest of many short rounds is
-//! the cost of the code. **Median**, because that is what a user meets. Its 95 % interval comes from order
-//! statistics (the ranks that a binomial of n tries and p = ½ leaves out on each side), which assumes nothing
-//! about how the rounds are distributed.
+//! **Minimum**, because whatever disturbs a round only ever adds to it: the fastest of many short
+//! rounds is the cost of the code. **Median**, because that is what a user meets. Its 95 % interval
+//! comes from order statistics (the ranks that a binomial of n tries and p = ½ leaves out on each
+//! side), which assumes nothing about how the rounds are distributed.
 //!
 //! Must never: average (one preemption outweighs a thousand rounds), or drop rounds by their value.
 
@@ -42,8 +42,9 @@ fn median_of_sorted(sorted: &[f64]) -> f64 {
     if sorted.len() % 2 == 1 { sorted[middle] } else { (sorted[middle - 1] + sorted[middle]) / 2.0 }
 }
 
-/// The ranks (from 0) between which the true median lies with 95 % confidence: n/2 ∓ 1.96·√n/2, the normal
-/// approximation of the binomial, widened to whole ranks. Too few rounds give the whole range.
+/// The ranks (from 0) between which the true median lies with 95 % confidence: n/2 ∓ 1.96·√n/2, the
+/// normal approximation of the binomial, widened to whole ranks. Too few rounds give the whole
+/// range.
 fn median_ranks(n: usize) -> (usize, usize) {
     let half = n as f64 / 2.0;
     let reach = 1.96 * (n as f64).sqrt() / 2.0;

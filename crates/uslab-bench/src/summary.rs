@@ -1,9 +1,10 @@
 //! `uslab-bench summary`: the claims of the project as one Markdown table, from result files.
 //!
-//! A claim is a set of judged rows. Its line shows the row that is worst off against its target, and says how many
-//! met theirs: a summary that shows the best would tell nothing. README.md has this table between two markers;
-//! `cargo xtask results` puts it there and CI checks it. Must never: show a row of the fallback mode, or leave a
-//! claim out because it was missed or not measured.
+//! A claim is a set of judged rows. Its line shows the row that is worst off against its target,
+//! and says how many met theirs: a summary that shows the best would tell nothing. README.md has
+//! this table between two markers; `cargo xtask results` puts it there and CI checks it. Must
+//! never: show a row of the fallback mode, or leave a claim out because it was missed or not
+//! measured.
 
 use crate::facts::{self, date};
 use crate::load::{self, Joined};

@@ -204,8 +204,9 @@ fn to_best(figure: &Figure) -> String {
     figure.ratio.map_or("–".into(), |ratio| format!("{unsure}{:+.1} %", (ratio - 1.0) * 100.0))
 }
 
-/// Of the medians: "+3.1 %" is 3.1 % more than glibc, that is worse. "~" before it if one of the two is
-/// known too badly, or if their 95 % intervals overlap, so that the difference may as well be none.
+/// Of the medians: "+3.1 %" is 3.1 % more than glibc, that is worse. "~" before it if one of the
+/// two is known too badly, or if their 95 % intervals overlap, so that the difference may as well
+/// be none.
 fn to_glibc(figure: &Figure, row: &Row) -> String {
     let Some(base) = row.named(GLIBC.name) else { return "–".into() };
     if figure.contestant == base.contestant {

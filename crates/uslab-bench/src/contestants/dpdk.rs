@@ -1,19 +1,23 @@
-//! DPDK's mempool, the rival in bulk: objects of one size, got and put many at a time, with a cache for each thread.
-//! It is no general allocator (a pool is made for so many objects, and never grows), so it is compared in a column of
-//! its own and never is the best peer ([`Role::Rival`](crate::results::Role::Rival)).
+//! DPDK's mempool, the rival in bulk: objects of one size, got and put many at a time, with a cache
+//! for each thread. It is no general allocator (a pool is made for so many objects, and never
+//! grows), so it is compared in a column of its own and never is the best peer
+//! ([`Role::Rival`](crate::results::Role::Rival)).
 //!
 //! Its bulk calls are inline functions of C headers. So the first row that has it compiles a shim
-//! against the headers of this machine (dpdk_shim.c, -O3 and the flags that its package names), opens
-//! it, and sets DPDK up: without huge pages or devices, on one thread. What is missing for that leaves
-//! it out with a line. The rows of a run have one size of objects, so there is one pool.
+//! against the headers of this machine (dpdk_shim.c, -O3 and the flags that its package names),
+//! opens it, and sets DPDK up: without huge pages or devices, on one thread. What is missing for
+//! that leaves it out with a line. The rows of a run have one size of objects, so there is one
+//! pool.
 //!
-//! A timed call is one C call of the shim: of N objects, one. The row "uslab malloc, bulk" is called likewise;
-//! uslab's typed bulk is inlined in Rust, as DPDK's is in C programs, which for a bulk of 64 is a few hundredths of
-//! a nanosecond an object. The shim's header says what of rte_mempool_get_bulk is replaced, in DPDK's
-//! favour. The package's flags are for any processor that DPDK supports, as everybody else here is built for any processor of its
-//! architecture. With -march=native a bulk of 64 takes 0.21 ns an object on Zen 4 and not 0.31 (docs/adr/0011).
+//! A timed call is one C call of the shim: of N objects, one. The row "uslab malloc, bulk" is
+//! called likewise; uslab's typed bulk is inlined in Rust, as DPDK's is in C programs, which for a
+//! bulk of 64 is a few hundredths of a nanosecond an object. The shim's header says what of
+//! rte_mempool_get_bulk is replaced, in DPDK's favour. The package's flags are for any processor
+//! that DPDK supports, as everybody else here is built for any processor of its architecture. With
+//! -march=native a bulk of 64 takes 0.21 ns an object on Zen 4 and not 0.31 (docs/adr/0011).
 //!
-//! Must never: be set up while rows are planned, since it takes half a second and memory; leave a file behind.
+//! Must never: be set up while rows are planned, since it takes half a second and memory; leave a
+//! file behind.
 
 use super::found::{Call, Library};
 use super::{About, Contestant, out_of_memory};
@@ -179,7 +183,8 @@ impl Contestant for Mempool {
     #[inline(always)]
     fn alloc(size: usize) -> *mut u8 {
         let (pool, cache) = Self::pool_and_cache(size);
-        // SAFETY: bound, since there is a cache; both are of this pool, and the cache is this thread's alone.
+        // SAFETY: bound, since there is a cache; both are of this pool, and the cache is this
+        // thread's alone.
         unsafe { GET.get()(pool, cache).cast() }
     }
 
@@ -202,7 +207,8 @@ impl Contestant for Mempool {
     unsafe fn free_bulk(size: usize, objects: &[*mut u8]) {
         let (pool, cache) = Self::pool_and_cache(size);
         let (data, count) = (objects.as_ptr().cast(), objects.len() as c_uint);
-        // SAFETY: as above; each of the `count` pointers is live and of this pool, by the caller's promise.
+        // SAFETY: as above; each of the `count` pointers is live and of this pool, by the caller's
+        // promise.
         unsafe { PUT_BULK.get()(pool, cache, data, count) }
     }
 }

@@ -1,11 +1,11 @@
-//! Peers that are shared libraries of the system: a table. They are found when the program runs, and
-//! left out with a line when they are not there.
+//! Peers that are shared libraries of the system: a table. They are found when the program runs,
+//! and left out with a line when they are not there.
 //!
-//! * **gperftools**' tcmalloc, with caches per thread. Google's present one (caches per CPU) is left
-//!   out: no Debian package has it, and builds of it from crates measured 20 ns a pair where 4 ns is
-//!   published, so their figures would slander it.
-//! * **TBB**, oneTBB's scalable allocator. Its proxy, which takes over malloc, is another library and
-//!   is not touched. It has no sized free.
+//! * **gperftools**' tcmalloc, with caches per thread. Google's present one (caches per CPU) is
+//!   left out: no Debian package has it, and builds of it from crates measured 20 ns a pair where 4
+//!   ns is published, so their figures would slander it.
+//! * **TBB**, oneTBB's scalable allocator. Its proxy, which takes over malloc, is another library
+//!   and is not touched. It has no sized free.
 //!
 //! Both with their own functions and default options.
 //!
@@ -17,12 +17,13 @@
 //!   (CALL.get())(…) ── in the loop: one load and an indirect call
 //! ```
 //!
-//! The load and the indirect call are what any program pays for a function of a shared library that it was
-//! linked with (through the global offset table, as for glibc's malloc here). So a peer that was found is called
-//! as its users call it.
+//! The load and the indirect call are what any program pays for a function of a shared library that
+//! it was linked with (through the global offset table, as for glibc's malloc here). So a peer that
+//! was found is called as its users call it.
 //!
-//! RTLD_LOCAL keeps the library's `malloc`, where it has one, out of the scope in which others look theirs up.
-//! Must never: use RTLD_GLOBAL; unload a library, whose objects and threads' exit hooks may live on.
+//! RTLD_LOCAL keeps the library's `malloc`, where it has one, out of the scope in which others look
+//! theirs up. Must never: use RTLD_GLOBAL; unload a library, whose objects and threads' exit hooks
+//! may live on.
 
 use super::{About, Contestant};
 use libloading::os::unix;
@@ -34,8 +35,8 @@ use std::ptr::null_mut;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
-/// A contestant of a library: its name, the library's file and Debian's package, its malloc, its free,
-/// its sized free if it has one, and the words before the version in the file.
+/// A contestant of a library: its name, the library's file and Debian's package, its malloc, its
+/// free, its sized free if it has one, and the words before the version in the file.
 macro_rules! found {
     (
         $type:ident, $name:literal, $file:literal, $package:literal, $malloc:literal, $free:literal,
@@ -136,8 +137,8 @@ pub struct Library {
 }
 
 impl Library {
-    /// Opens `file`, which the loader looks for where it looks for libraries; `package` is Debian's name of what
-    /// holds it.
+    /// Opens `file`, which the loader looks for where it looks for libraries; `package` is Debian's
+    /// name of what holds it.
     pub fn open(file: &str, package: &str) -> Result<Self, String> {
         Self::open_at(Path::new(file)).map_err(|why| {
             // Another file that is missing is one that this library needs.
@@ -151,8 +152,8 @@ impl Library {
 
     /// Opens the library at a path; the error is the loader's, in one line.
     pub fn open_at(path: &Path) -> Result<Self, String> {
-        // SAFETY: what is opened here are allocators and shims of this benchmark, whose initialisers set up
-        // their own state only.
+        // SAFETY: what is opened here are allocators and shims of this benchmark, whose
+        // initialisers set up their own state only.
         let library = unsafe { unix::Library::open(Some(path), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         let library = library.map_err(|error| {
             // The loader's own words are the error's source.
@@ -200,7 +201,8 @@ fn file_of(address: *const c_void) -> Option<PathBuf> {
     Path::new(name.to_str().ok()?).canonicalize().ok()
 }
 
-/// A function of a library that is known when the program runs. `F` is its type, an `unsafe extern "C" fn`.
+/// A function of a library that is known when the program runs. `F` is its type, an `unsafe extern
+/// "C" fn`.
 pub struct Call<F> {
     address: AtomicPtr<c_void>,
     of: PhantomData<F>,
@@ -226,7 +228,8 @@ impl<F: Copy> Call<F> {
     #[inline(always)]
     pub unsafe fn get(&self) -> F {
         let address = self.address.load(Relaxed);
-        // SAFETY: bound: not null, and of type F by the promise to `bind`; the sizes are equal (`unbound`).
+        // SAFETY: bound: not null, and of type F by the promise to `bind`; the sizes are equal
+        // (`unbound`).
         unsafe { std::mem::transmute_copy(&address) }
     }
 }
@@ -290,8 +293,8 @@ mod tests {
         let theirs = Gperftools::alloc(100);
         // SAFETY: malloc has no conditions.
         let ours = unsafe { libc::malloc(100) };
-        // glibc knows what it gave out: its usable size is that of its own chunk, a little above what was asked.
-        // SAFETY: live, and glibc's if the process's malloc is.
+        // glibc knows what it gave out: its usable size is that of its own chunk, a little above
+        // what was asked. SAFETY: live, and glibc's if the process's malloc is.
         let usable = unsafe { libc::malloc_usable_size(ours) };
         assert!((100..128).contains(&usable), "{usable}");
         // SAFETY: each is live and goes back to where it came from.

@@ -6,18 +6,18 @@
 //!
 //! * **mimalloc v3**, libmimalloc-sys. Its build script takes the flags of mimalloc's release build
 //!   only where Cargo's debug information is off. With line tables on (as in this workspace) it
-//!   leaves out NDEBUG and MI_BUILD_RELEASE, but always sets MI_DEBUG=0, which decides over checks and
-//!   padding. It has the profile's optimisation level and initial-exec TLS.
+//!   leaves out NDEBUG and MI_BUILD_RELEASE, but always sets MI_DEBUG=0, which decides over checks
+//!   and padding. It has the profile's optimisation level and initial-exec TLS.
 //! * **mimalloc v2**, which many programs still ship: compiled by our build script from the sources
 //!   in libmimalloc-sys, its symbols renamed so that v3 can stand beside it (build.rs).
 //! * **jemalloc**, tikv-jemalloc-sys, which runs jemalloc's own configure and make: -O3, symbols
 //!   prefixed `_rjem_`, initial-exec TLS, statistics and checks off. Background threads, which its
 //!   TUNING.md advises, stay off: on few CPUs they would run beside the others' rounds.
-//! * **snmalloc**, snmalloc-sys with `build_cc`. cmake, its default, takes Cargo's line tables for a
-//!   debug build and measured 110 ns a pair. `build_cc` never defines NDEBUG, without which snmalloc
-//!   keeps its assertions; the workspace's .cargo/config.toml gives it through `CXXFLAGS_TARGET`.
-//!   Where that was not in force, the results carry a warning. The sized free is that of its Rust
-//!   binding.
+//! * **snmalloc**, snmalloc-sys with `build_cc`. cmake, its default, takes Cargo's line tables for
+//!   a debug build and measured 110 ns a pair. `build_cc` never defines NDEBUG, without which
+//!   snmalloc keeps its assertions; the workspace's .cargo/config.toml gives it through
+//!   `CXXFLAGS_TARGET`. Where that was not in force, the results carry a warning. The sized free is
+//!   that of its Rust binding.
 //! * **rpmalloc**, rpmalloc-sys, version 1.4 (2.0 is in no crate), at -O2 as rpmalloc's own build.
 //!   It wants each thread announced before its first call and after its last. No sized free.
 //! * **glibc**, the malloc of the process, shared with this program's own, untimed, allocations.
@@ -178,7 +178,8 @@ fn leave_rpmalloc() {
     unsafe { rpmalloc_thread_finalize(1) };
 }
 
-/// mimalloc writes its version as major, two digits of minor, two of patch; before v2.2 one of minor.
+/// mimalloc writes its version as major, two digits of minor, two of patch; before v2.2 one of
+/// minor.
 fn mimalloc_version(version: i32) -> String {
     let digits = if version >= 10_000 { (10_000, 100) } else { (100, 10) };
     format!("{}.{}.{}", version / digits.0, version % digits.0 / digits.1, version % digits.1)

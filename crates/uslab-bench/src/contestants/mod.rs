@@ -22,8 +22,8 @@ pub mod uslab;
 
 pub use crate::results::About;
 
-/// One allocator, called one way. The functions are static: a contestant is a type, so that its calls are
-/// compiled into the loop.
+/// One allocator, called one way. The functions are static: a contestant is a type, so that its
+/// calls are compiled into the loop.
 pub trait Contestant: 'static {
     /// What the tables call it; unique.
     const NAME: &'static str;
@@ -31,7 +31,8 @@ pub trait Contestant: 'static {
     /// Version, how it was built, and what a reader must know about it.
     fn about() -> About;
 
-    /// Called once by every thread before it uses the allocator, and by the same thread after its last use.
+    /// Called once by every thread before it uses the allocator, and by the same thread after its
+    /// last use.
     fn enter_thread() {}
     fn leave_thread() {}
 
@@ -40,7 +41,8 @@ pub trait Contestant: 'static {
         Ok(())
     }
 
-    /// Memory for `size` bytes, or null. Typed caches have their size in the type and ignore this one.
+    /// Memory for `size` bytes, or null. Typed caches have their size in the type and ignore this
+    /// one.
     fn alloc(size: usize) -> *mut u8;
 
     /// # Safety
@@ -79,8 +81,9 @@ pub trait Contestant: 'static {
         }
     }
 
-    /// Gives back to slabs, and empty slabs to the page layer, what is kept in front of them for objects of that
-    /// size. Nothing where the rows that flush do not ask it: of peers they want the cost without.
+    /// Gives back to slabs, and empty slabs to the page layer, what is kept in front of them for
+    /// objects of that size. Nothing where the rows that flush do not ask it: of peers they want
+    /// the cost without.
     fn flush(_size: usize) {}
 }
 

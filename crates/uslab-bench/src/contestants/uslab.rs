@@ -1,14 +1,15 @@
 //! uslab, as its users call it.
 //!
-//! Its typed caches are a `static Cache<T>` a size, in two ways of calling. *Inlined* is how Rust uses
-//! it, the fast path in the caller's loop; it is the subject of the typed rows. *Called* is the same
-//! code behind a C function, as C programs meet it, so that the tables show what inlining is worth.
+//! Its typed caches are a `static Cache<T>` a size, in two ways of calling. *Inlined* is how Rust
+//! uses it, the fast path in the caller's loop; it is the subject of the typed rows. *Called* is
+//! the same code behind a C function, as C programs meet it, so that the tables show what inlining
+//! is worth.
 //!
-//! Its malloc is always behind C functions, which hold what `uslab_malloc` and `uslab_free` of the C
-//! library hold, compiled on their own as for the peers.
+//! Its malloc is always behind C functions, which hold what `uslab_malloc` and `uslab_free` of the
+//! C library hold, compiled on their own as for the peers.
 //!
-//! Must never: give a cache what a user's `static Cache<T>` has not (prefill, a tuned capacity); let
-//! the compiler see a size and a call of malloc together, which no peer's caller can.
+//! Must never: give a cache what a user's `static Cache<T>` has not (prefill, a tuned capacity);
+//! let the compiler see a size and a call of malloc together, which no peer's caller can.
 
 use super::{About, Contestant};
 use std::ptr::NonNull;
@@ -133,8 +134,8 @@ where
 
 pub struct UslabMalloc;
 
-/// How the library runs in this process. It chooses when it is first used, and says "locked" before: so it is
-/// used first.
+/// How the library runs in this process. It chooses when it is first used, and says "locked"
+/// before: so it is used first.
 pub fn mode() -> uslab::Mode {
     let pointer = malloc(1);
     // SAFETY: allocated a line above; null is allowed.

@@ -1,20 +1,23 @@
-//! Programs in C and C++ that are linked with uslab's own libraries, compiled when a suite first needs one.
+//! Programs in C and C++ that are linked with uslab's own libraries, compiled when a suite first
+//! needs one.
 //!
 //! ```text
-//!   suites/capi.rs ─ calls.c ──┐                        ┌─ ../lib and ../include of an installation
-//!                              ├─ Programs ── Library ──┤
-//!   suites/containers.rs ──────┘  (one compile)         └─ libuslab_capi.a beside this program: linked as it is shipped (xtask/src/capi.rs)
-//!     churn.cpp                       │
-//!                                     ▼
-//!   Rounds::lane ◀── one run a row: all lanes interleaved in that process; a file of ns, a line a lane
+//!   suites/linked.rs ── calls.c, churn.cpp ── Programs (one compile)
+//!                                                │
+//!         Library ── ../lib and ../include of an installation,
+//!            │       or libuslab_capi.a beside this program, linked as shipped (xtask/src/capi.rs)
+//!            ▼
+//!   Rounds::lane ◀── one run a row: all lanes in that process; a file of ns, a line a lane
 //! ```
 //!
-//! Other suites call uslab as Rust code of this program. Here calls go the way that C programs' calls go, which is a part of their cost.
-//! The lanes of a row are measured by one process, round by round, so that they share its addresses and its disturbances; it runs on
-//! the CPU of this program. Where there is no compiler or no library, every lane says so with the same line, and suites print it once.
+//! Other suites call uslab as Rust code of this program. Here calls go the way that C programs'
+//! calls go, which is a part of their cost. The lanes of a row are measured by one process, round
+//! by round, so that they share its addresses and its disturbances; it runs on the CPU of this
+//! program. Where there is no compiler or no library, every lane says so with the same line, and
+//! suites print it once.
 //!
-//! Cargo builds the archive for itself: `cargo build --release` in the workspace makes it and this program alike, `cargo build -p uslab-bench` leaves an
-//! older one as it is.
+//! Cargo builds the archive for itself: `cargo build --release` in the workspace makes it and this
+//! program alike, `cargo build -p uslab-bench` leaves an older one as it is.
 //!
 //! Must never: compile while rows are planned; leave a file behind.
 

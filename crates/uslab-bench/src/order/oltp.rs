@@ -1,9 +1,9 @@
-//! Transactions on SQLite by 1 to 16 threads, each with a database of its own in memory: what they share is the
-//! allocator.
+//! Transactions on SQLite by 1 to 16 threads, each with a database of its own in memory: what they
+//! share is the allocator.
 //!
-//! A transaction is that of the usual benchmarks of databases: ten rows read by key, a range summed up, another
-//! one sorted, two updates, a delete and an insert. Statements are parsed every time, as many programs have it: of
-//! a statement's cost a good part is memory for its program.
+//! A transaction is that of the usual benchmarks of databases: ten rows read by key, a range summed
+//! up, another one sorted, two updates, a delete and an insert. Statements are parsed every time,
+//! as many programs have it: of a statement's cost a good part is memory for its program.
 //!
 //! Must never: let one thread's share of the work depend on how fast the others are.
 

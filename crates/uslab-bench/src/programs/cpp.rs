@@ -1,9 +1,10 @@
-//! g++: one unit full of templates and of the standard library's headers; and a project of many small units
-//! through make, as a kernel is built. The compiler proper, which allocates, is a child of g++, and the library
-//! preloaded goes with it.
+//! g++: one unit full of templates and of the standard library's headers; and a project of many
+//! small units through make, as a kernel is built. The compiler proper, which allocates, is a child
+//! of g++, and the library preloaded goes with it.
 //!
-//! The project's units have no headers of the library: many functions over many structures, so that as in a
-//! kernel there are many short processes and no long one. For function only, a unit is one empty function.
+//! The project's units have no headers of the library: many functions over many structures, so that
+//! as in a kernel there are many short processes and no long one. For function only, a unit is one
+//! empty function.
 
 use super::{Place, Workload};
 use crate::process::{self, Usage};

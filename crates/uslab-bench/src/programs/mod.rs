@@ -5,10 +5,12 @@
 //!   suites/programs.rs, order.rs ── Task::Program(Job) ── child.rs ── Job::run ── redis, python, …
 //! ```
 //!
-//! A program gets a clean environment, so that nobody's settings reach one allocator's run only; what begins with
-//! USLAB_ is let through, because it chooses uslab's mode. Its files are in a folder that goes away with the run.
+//! A program gets a clean environment, so that nobody's settings reach one allocator's run only;
+//! what begins with USLAB_ is let through, because it chooses uslab's mode. Its files are in a
+//! folder that goes away with the run.
 //!
-//! Must never: preload anything into a program that is not the one measured (the client of a server, a shell).
+//! Must never: preload anything into a program that is not the one measured (the client of a
+//! server, a shell).
 
 pub mod cpp;
 pub mod python;
@@ -100,7 +102,8 @@ impl Place<'_> {
 
 const SYSTEM_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
-/// The system's own first: what a user's PATH has before it may be a script that starts the program.
+/// The system's own first: what a user's PATH has before it may be a script that starts the
+/// program.
 fn find(program: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     let folders = env::split_paths(SYSTEM_PATH).chain(env::split_paths(&path)).collect::<Vec<_>>();

@@ -1,6 +1,6 @@
-//! Python, building and dropping objects (objects.py says which), twice: as it is, with its own arenas for objects
-//! of up to 512 bytes, so that malloc sees what is larger and the arenas; and with `PYTHONMALLOC=malloc`, so that
-//! malloc sees every object.
+//! Python, building and dropping objects (objects.py says which), twice: as it is, with its own
+//! arenas for objects of up to 512 bytes, so that malloc sees what is larger and the arenas; and
+//! with `PYTHONMALLOC=malloc`, so that malloc sees every object.
 
 use super::{Place, Workload};
 use crate::process::{self, Usage};

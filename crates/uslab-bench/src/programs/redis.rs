@@ -1,9 +1,9 @@
-//! redis-server under redis-benchmark, over a Unix socket: the time of all requests, and the server's processor
-//! time and memory.
+//! redis-server under redis-benchmark, over a Unix socket: the time of all requests, and the
+//! server's processor time and memory.
 //!
-//! Only the server has the allocator under it. Starting and stopping it is not timed. It keeps nothing on disk. Of
-//! the benchmark's tests of ranges the shortest is taken, 100 elements: in the longer ones both sides copy
-//! answers and nothing is allocated.
+//! Only the server has the allocator under it. Starting and stopping it is not timed. It keeps
+//! nothing on disk. Of the benchmark's tests of ranges the shortest is taken, 100 elements: in the
+//! longer ones both sides copy answers and nothing is allocated.
 
 use super::{Place, Workload};
 use crate::process::{self, Usage};

@@ -1,5 +1,5 @@
-//! The sqlite3 command: a table and three indexes over it in memory, then an update, a delete and a sort. In
-//! memory, because the disk is not what is measured.
+//! The sqlite3 command: a table and three indexes over it in memory, then an update, a delete and a
+//! sort. In memory, because the disk is not what is measured.
 
 use super::{Place, Workload};
 use crate::process::{self, Usage};

@@ -1,19 +1,20 @@
 //! One thread, a long batch: thousands of objects allocated, then freed, and what each part took.
 //!
 //! ```text
-//!   Live      allocate all, in steps │ free all, in steps, as they were allocated │ flush, if asked for
-//!   Through   allocate a step, free it, again until all went through              │ flush, if asked for
+//!   Live      allocate all, in steps │ free all, in steps, as allocated │ flush, if asked for
+//!   Through   allocate a step, free it, again until all went through    │ flush, if asked for
 //! ```
 //!
-//! A step is one object by the plain calls, or N by the bulk calls. *Flush* gives back to slabs, and empty slabs
-//! to the page layer, what the allocator kept in front of them: then a free that only queues has not hidden its
-//! cost. Who has no such call flushes nothing.
+//! A step is one object by the plain calls, or N by the bulk calls. *Flush* gives back to slabs,
+//! and empty slabs to the page layer, what the allocator kept in front of them: then a free that
+//! only queues has not hidden its cost. Who has no such call flushes nothing.
 //!
-//! One whole batch goes before the clock, as in local.rs, so that every round begins as the one before ended: with
-//! whatever the allocator kept, or, after a flush, with nothing. The parts are read from the same counter between
-//! them, and add up to the round.
+//! One whole batch goes before the clock, as in local.rs, so that every round begins as the one
+//! before ended: with whatever the allocator kept, or, after a flush, with nothing. The parts are
+//! read from the same counter between them, and add up to the round.
 //!
-//! Must never: branch on an option inside a timed loop, or allocate in a round otherwise than from the contestant.
+//! Must never: branch on an option inside a timed loop, or allocate in a round otherwise than from
+//! the contestant.
 
 use super::Entry;
 use super::objects::{empty, fill};
@@ -37,8 +38,8 @@ pub enum Shape {
 pub struct BatchRound {
     pub size: usize,
     pub shape: Shape,
-    /// So many at once by the allocator's bulk calls; one at a time by its plain calls if `None`. Peers, which have
-    /// no bulk calls, loop over the step.
+    /// So many at once by the allocator's bulk calls; one at a time by its plain calls if `None`.
+    /// Peers, which have no bulk calls, loop over the step.
     pub step: Option<usize>,
     /// The first word of each object is written after its allocation.
     pub touch: bool,
@@ -68,7 +69,8 @@ impl Parts {
     }
 }
 
-/// Runs `repeats` batches in `slots`, whose length is the batch, and returns the ticks of their parts.
+/// Runs `repeats` batches in `slots`, whose length is the batch, and returns the ticks of their
+/// parts.
 pub fn run<C: Contestant>(round: &BatchRound, repeats: usize, slots: &mut [*mut u8]) -> Parts {
     let batch = match (round.step.is_some(), round.touch) {
         (false, false) => one_batch::<C, false, false>,
@@ -155,7 +157,8 @@ pub struct BatchWork {
     entry: Entry,
     objects: usize,
     round: BatchRound,
-    /// One batch is a round, and there are at most so many; `None`: as many as fill the usual rounds.
+    /// One batch is a round, and there are at most so many; `None`: as many as fill the usual
+    /// rounds.
     long_rounds: Option<usize>,
     last: Rc<Cell<Parts>>,
 }

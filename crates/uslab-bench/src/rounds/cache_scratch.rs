@@ -1,13 +1,15 @@
-//! False sharing that the allocator passes on: the pattern of cache-scratch, by E. Berger, K. McKinley, R. Blumofe
-//! and P. Wilson, "Hoard: A Scalable Memory Allocator for Multithreaded Applications" (ASPLOS 2000).
+//! False sharing that the allocator passes on: the pattern of cache-scratch, by E. Berger, K.
+//! McKinley, R. Blumofe and P. Wilson, "Hoard: A Scalable Memory Allocator for Multithreaded
+//! Applications" (ASPLOS 2000).
 //!
 //! ```text
-//!   caller:    allocates one small object for each thread: neighbours, most likely on one cache line
-//!   threads:   free the object they were given, then again and again: allocate one, write it many times, free it
+//!   caller:   allocates one small object for each thread: neighbours, most likely on one line
+//!   threads:  free the object they were given, then again and again: allocate one, write it, free
 //! ```
 //!
-//! An allocator that gives a thread the piece of a shared line that it has just freed makes the threads write one
-//! line by turns for ever, which costs many times what the writes cost. What is counted is the writes.
+//! An allocator that gives a thread the piece of a shared line that it has just freed makes the
+//! threads write one line by turns for ever, which costs many times what the writes cost. What is
+//! counted is the writes.
 //!
 //! Must never: let the compiler join the writes.
 
@@ -49,7 +51,8 @@ pub fn run<C: Contestant>(round: &ScratchRound, seat: &Seat) {
     let given = round.given[seat.index].swap(std::ptr::null_mut(), AcqRel);
     assert!(!given.is_null(), "the caller has given nothing");
     seat.start();
-    // SAFETY: `give_objects` allocated it with the same contestant, whose round this is; nobody else takes it.
+    // SAFETY: `give_objects` allocated it with the same contestant, whose round this is; nobody
+    // else takes it.
     unsafe {
         scribble(given);
         C::free(given, BYTES);

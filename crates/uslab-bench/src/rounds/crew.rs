@@ -1,20 +1,22 @@
-//! Threads that run a round together: they wait between rounds, start at once, and one clock covers them all.
+//! Threads that run a round together: they wait between rounds, start at once, and one clock covers
+//! them all.
 //!
 //! ```text
 //!   Crew      parked threads, kept for all rows of all contestants      short rounds, many of them
 //!   fresh     threads made for this one run, ended after it             threads that come and go
 //!
-//!   each:  prepare ──► start() ─ the last to arrive starts the clock ─► work ─► stop() ─ the last stops it ──► tidy up
+//!   each:  prepare ──► start() ────────────────► work ──► stop() ────────────► tidy up
+//!                      the last starts the clock          the last stops it
 //! ```
 //!
-//! With no more threads than CPUs each stays on a CPU of its own, and they wait for the start with their eyes
-//! open; with more, the scheduler places them, and they sleep. The caller sleeps throughout: its CPU is one of
-//! theirs.
+//! With no more threads than CPUs each stays on a CPU of its own, and they wait for the start with
+//! their eyes open; with more, the scheduler places them, and they sleep. The caller sleeps
+//! throughout: its CPU is one of theirs.
 //!
 //! What the patterns do between start and stop stands in files of their own.
 //!
-//! Must never: time the making of a thread unless the pattern is about that; leave a thread spinning between rounds
-//! or while another could run in its place.
+//! Must never: time the making of a thread unless the pattern is about that; leave a thread
+//! spinning between rounds or while another could run in its place.
 
 use super::Entry;
 use crate::asm::ticks;
@@ -172,7 +174,8 @@ pub fn or_abort(work: impl FnOnce()) {
     work();
 }
 
-/// The CPUs in the order in which threads get them: the caller's first, whose disturbances its clock sees.
+/// The CPUs in the order in which threads get them: the caller's first, whose disturbances its
+/// clock sees.
 fn in_order(first: usize) -> Vec<usize> {
     let mut cpus = cpu::of_start();
     cpus.retain(|&cpu| cpu != first);
@@ -210,7 +213,8 @@ impl Crew {
             jobs.send((Arc::clone(job), seat)).expect("a thread of the crew runs until the drop");
         }
         let took = turn.wait();
-        // They have left the round, but not yet gone to sleep, and would be taken for a disturbance (clock.rs).
+        // They have left the round, but not yet gone to sleep, and would be taken for a disturbance
+        // (clock.rs).
         thread::sleep(GOING_TO_SLEEP);
         took
     }
@@ -254,8 +258,8 @@ impl Drop for Hand {
     }
 }
 
-/// The set-up of one contestant alone in a thread: others would be charged to it where the making of threads is
-/// part of the round.
+/// The set-up of one contestant alone in a thread: others would be charged to it where the making
+/// of threads is part of the round.
 pub struct Entered {
     leave: fn(),
 }

@@ -16,8 +16,8 @@
 //!
 //! In the ring a thread fills the way to its successor as far as there is room, frees what its
 //! predecessor has sent, and sleeps when it can do neither; a neighbour that made room or sent
-//! something wakes it. No thread waits for ever: if a way is full, the thread behind it has something
-//! to free; if all are empty, a thread with batches left to send has room for them.
+//! something wakes it. No thread waits for ever: if a way is full, the thread behind it has
+//! something to free; if all are empty, a thread with batches left to send has room for them.
 //!
 //! Must never: let a thread of the ring spin for another that needs its CPU; free a batch in the
 //! thread that allocated it, unless the ring is one thread.
@@ -49,14 +49,15 @@ struct Apart<T>(T);
 /// A batch as it lies in the ring.
 struct Batch(UnsafeCell<[*mut u8; BATCH]>);
 
-// SAFETY: a batch belongs to the producer until it is published in `filled`, then to the consumer until it is
-// published in `emptied`; both publications are release stores that the other side acquires.
+// SAFETY: a batch belongs to the producer until it is published in `filled`, then to the consumer
+// until it is published in `emptied`; both publications are release stores that the other side
+// acquires.
 unsafe impl Sync for Batch {}
 // SAFETY: the pointers are to objects that may be freed on any thread.
 unsafe impl Send for Batch {}
 
-/// The way from one producer to one consumer. Counters only grow; a batch's place is its number modulo the
-/// ring.
+/// The way from one producer to one consumer. Counters only grow; a batch's place is its number
+/// modulo the ring.
 struct Way {
     filled: Apart<AtomicUsize>,
     emptied: Apart<AtomicUsize>,
@@ -92,8 +93,9 @@ impl Way {
     }
 
     /// # Safety
-    /// The caller is the producer, which has not published `number` and saw it within a ring of `emptied`; or the
-    /// consumer, which saw `filled` past it and has not given it back. The borrow ends with that publication.
+    /// The caller is the producer, which has not published `number` and saw it within a ring of
+    /// `emptied`; or the consumer, which saw `filled` past it and has not given it back. The borrow
+    /// ends with that publication.
     #[inline(always)]
     #[expect(clippy::mut_from_ref, reason = "a batch has one owner at a time, as the promise says")]
     unsafe fn batch(&self, number: usize) -> &mut [*mut u8; BATCH] {
@@ -194,8 +196,8 @@ impl Sleeper {
     /// Sleeps unless `ready`; may return before it is.
     fn sleep_unless(&self, ready: impl Fn() -> bool) {
         self.asleep.store(true, Relaxed);
-        // Either this thread sees below what a neighbour has published, or the neighbour, behind its own fence,
-        // sees that this thread sleeps.
+        // Either this thread sees below what a neighbour has published, or the neighbour, behind
+        // its own fence, sees that this thread sleeps.
         fence(SeqCst);
         if !ready() {
             thread::park();
@@ -249,7 +251,8 @@ fn turn_round<C: Contestant, const BULK: bool>(round: &RingRound, seat: &Seat) {
         while can_free(freed) {
             // SAFETY: batch `freed` was filled, and only this thread empties here.
             let batch = unsafe { inbox.batch(freed) };
-            // SAFETY: the predecessor allocated these with the same contestant; nobody else frees them.
+            // SAFETY: the predecessor allocated these with the same contestant; nobody else frees
+            // them.
             unsafe { empty::<C, BULK>(size, batch) };
             freed += 1;
             inbox.publish_emptied(freed);

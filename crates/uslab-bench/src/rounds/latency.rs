@@ -2,17 +2,17 @@
 //!
 //! ```text
 //!   steady   a live set of so many: a random one is freed, another allocated in its place
-//!   waves    grows to so many objects, frees them all in the order of their allocation, again and again
+//!   waves    grows to so many objects, frees them all in the order of their allocation, again
 //! ```
 //!
-//! The counter is read before and after each call, so a figure has the cost of two readings in it; the lane
-//! that allocates nothing shows how much that is, and how often the machine itself holds up a call. Work comes
-//! in segments, so that contestants can take turns; a segment starts with calls that are not recorded, since
-//! its first ones meet the caches as the contestant before left them. Each object's first word is written,
-//! between the timed calls.
+//! The counter is read before and after each call, so a figure has the cost of two readings in it;
+//! the lane that allocates nothing shows how much that is, and how often the machine itself holds
+//! up a call. Work comes in segments, so that contestants can take turns; a segment starts with
+//! calls that are not recorded, since its first ones meet the caches as the contestant before left
+//! them. Each object's first word is written, between the timed calls.
 //!
-//! Must never: record into a histogram inside a segment (it is larger than the first cache); drop a call by
-//! how long it took.
+//! Must never: record into a histogram inside a segment (it is larger than the first cache); drop a
+//! call by how long it took.
 
 use super::Entry;
 use super::random::{Xorshift, spread};
@@ -56,7 +56,8 @@ pub struct Course {
     first: usize,
     end: usize,
     growing: bool,
-    /// The calls of the segment at hand, in ticks; a call of more than four thousand million counts as that.
+    /// The calls of the segment at hand, in ticks; a call of more than four thousand million counts
+    /// as that.
     malloc_ticks: Vec<u32>,
     free_ticks: Vec<u32>,
     pub mallocs: Histogram<u64>,
@@ -113,7 +114,8 @@ impl Course {
     /// Frees what is live.
     pub fn finish(&mut self, entry: &Entry) {
         for slot in self.first..self.end {
-            // SAFETY: the slots between the two hold live objects, each one once, of the sizes beside them.
+            // SAFETY: the slots between the two hold live objects, each one once, of the sizes
+            // beside them.
             unsafe { (entry.free)(self.slots[slot], self.asked[slot] as usize) };
         }
         (self.first, self.end) = (0, 0);
@@ -166,8 +168,8 @@ fn waves<C: Contestant>(course: &mut Course, calls: usize) {
             course.growing = course.end < course.plan.live;
         } else {
             let slot = course.first;
-            // SAFETY: the slots from `first` up to `end` hold live objects of the sizes beside them, and there
-            // is one at least while the wave does not grow.
+            // SAFETY: the slots from `first` up to `end` hold live objects of the sizes beside
+            // them, and there is one at least while the wave does not grow.
             let free_ticks = unsafe { timed_free::<C>(course.slots[slot], course.asked[slot] as usize) };
             course.free_ticks.push(free_ticks);
             course.first += 1;

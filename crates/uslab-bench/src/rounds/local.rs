@@ -1,12 +1,13 @@
 //! One thread, a live set of N: allocate N objects into an array, free them all, repeat.
 //!
-//! With one live object the pointer stays in a register; with more it passes through the array, as in a
-//! program. Every contestant gets the same loop, compiled for it, the same array and the same number as a
-//! run-time value for the size. A short run of the same loop goes before the clock starts, so that what the
-//! contestant before left in the processor's caches is not charged to this one.
+//! With one live object the pointer stays in a register; with more it passes through the array, as
+//! in a program. Every contestant gets the same loop, compiled for it, the same array and the same
+//! number as a run-time value for the size. A short run of the same loop goes before the clock
+//! starts, so that what the contestant before left in the processor's caches is not charged to this
+//! one.
 //!
-//! Must never: branch on an option inside a timed loop (options are const parameters), or allocate in a round
-//! otherwise than from the contestant.
+//! Must never: branch on an option inside a timed loop (options are const parameters), or allocate
+//! in a round otherwise than from the contestant.
 
 use super::Entry;
 use super::objects::{empty, fill, obtain};
@@ -32,8 +33,8 @@ pub struct LocalRound {
     pub shuffled: Vec<u32>,
 }
 
-/// Runs the round in `slots`, whose length is the live set, and returns its ticks. After it the slots hold
-/// the last objects' addresses, which are free again.
+/// Runs the round in `slots`, whose length is the live set, and returns its ticks. After it the
+/// slots hold the last objects' addresses, which are free again.
 pub fn run<C: Contestant>(round: &LocalRound, slots: &mut [*mut u8]) -> u64 {
     match (round.touch, round.sized) {
         (false, false) => by_shape::<C, false, false>(round, slots),

@@ -1,18 +1,18 @@
-//! How much memory a contestant takes: a load is allocated, a part of it freed, and then nothing is called
-//! for a while.
+//! How much memory a contestant takes: a load is allocated, a part of it freed, and then nothing is
+//! called for a while.
 //!
 //! ```text
-//!   baseline ── allocate and touch ── live ── free a part, in random order ── freed ── sleep ── idle
+//!   baseline ── allocate, touch ── live ── free a part, in random order ── freed ── sleep ── idle
 //!        └────────────── a second thread reads /proc/self/statm now and then: the course ───────┘
 //! ```
 //!
-//! For a process of its own (child.rs): the resident set is the process's. Everything that this file needs
-//! itself (sizes, orders, addresses, the course) is there and touched before the baseline is read; the
-//! contestant's own set-up is not, it counts. Pages that were given back by MADV_FREE count as long as the
-//! kernel counts them.
+//! For a process of its own (child.rs): the resident set is the process's. Everything that this
+//! file needs itself (sizes, orders, addresses, the course) is there and touched before the
+//! baseline is read; the contestant's own set-up is not, it counts. Pages that were given back by
+//! MADV_FREE count as long as the kernel counts them.
 //!
-//! Must never: allocate from the system between the baseline and the last reading; call the contestant while
-//! it idles.
+//! Must never: allocate from the system between the baseline and the last reading; call the
+//! contestant while it idles.
 
 use super::Entry;
 use super::crew::{self, Job};
@@ -68,7 +68,8 @@ pub const FREED_AT: &str = "freed_at_s";
 /// The course.
 pub const COURSE: &str = "resident_bytes_by_s";
 
-/// Runs the load on `entry`. The value is the resident set above the baseline while everything is live.
+/// Runs the load on `entry`. The value is the resident set above the baseline while everything is
+/// live.
 pub fn run(entry: &Entry, load: &Load) -> Result<Sample, String> {
     let objects = Objects::plan(load);
     let mut slots = vec![std::ptr::null_mut::<u8>(); objects.sizes.len()];
@@ -163,9 +164,9 @@ impl Readings {
     }
 }
 
-/// What a crowd of threads holds in memory: the threads of mixed.rs, with one contestant, whose live
-/// sets are filled and replaced at random. What the threads themselves need (stacks, their records) is
-/// above the baseline too; it is the same for every contestant.
+/// What a crowd of threads holds in memory: the threads of mixed.rs, with one contestant, whose
+/// live sets are filled and replaced at random. What the threads themselves need (stacks, their
+/// records) is above the baseline too; it is the same for every contestant.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Crowd {
     pub threads: usize,
@@ -175,7 +176,8 @@ pub struct Crowd {
     pub repeats: usize,
 }
 
-/// Runs the crowd on `entry`. The value is the resident set above the baseline, with all live sets there.
+/// Runs the crowd on `entry`. The value is the resident set above the baseline, with all live sets
+/// there.
 pub fn run_crowd(entry: &Entry, crowd: Crowd) -> Result<Sample, String> {
     let statm = Arc::new(Statm::open().map_err(|error| format!("cannot read /proc/self/statm: {error}"))?);
     let resident = Arc::new(AtomicU64::new(0));
@@ -221,8 +223,8 @@ struct Objects {
 
 impl Objects {
     fn plan(load: &Load) -> Self {
-        // Counted first, so that each array is made once, at its size: one that grew would leave freed memory
-        // behind in the system's malloc, which is a contestant.
+        // Counted first, so that each array is made once, at its size: one that grew would leave
+        // freed memory behind in the system's malloc, which is a contestant.
         let count = Sizes::of(load).count();
         let mut sizes = Vec::with_capacity(count);
         sizes.extend(Sizes::of(load));

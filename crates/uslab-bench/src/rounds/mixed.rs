@@ -1,13 +1,13 @@
-//! Threads that have nothing to do with each other: each replaces random objects of a live set of its own, of mixed
-//! small sizes.
+//! Threads that have nothing to do with each other: each replaces random objects of a live set of
+//! its own, of mixed small sizes.
 //!
 //! ```text
-//!   256 slots   ┌──┬───┬─┬────┬──┬ … ┐    pick a slot; free what is there; allocate 16 to 527 bytes in its place;
-//!               └──┴───┴─┴────┴──┴ … ┘    write the first word
+//!   256 slots   ┌──┬───┬─┬────┬──┬ … ┐    pick a slot; free what is there; allocate 16 to 527
+//!               └──┴───┴─┴────┴──┴ … ┘    bytes in its place; write the first word
 //! ```
 //!
-//! The live set is filled before the clock starts and freed after it has stopped: what is timed is the steady
-//! state. Must never: share anything between the threads but the allocator.
+//! The live set is filled before the clock starts and freed after it has stopped: what is timed is
+//! the steady state. Must never: share anything between the threads but the allocator.
 
 use super::crew::Seat;
 use super::objects::obtain;
@@ -38,7 +38,8 @@ impl MixedRound {
     }
 }
 
-/// A live object of a contestant, and the size it was asked for with, which is its first word too. Whoever drops it instead of giving it back leaks.
+/// A live object of a contestant, and the size it was asked for with, which is its first word too.
+/// Whoever drops it instead of giving it back leaks.
 pub struct Held<C> {
     object: *mut u8,
     size: usize,
@@ -73,7 +74,8 @@ impl<C: Contestant> Held<C> {
     }
 
     /// # Safety
-    /// `object` came from `into_raw` of the same contestant, whoever called it, and this is done once with it.
+    /// `object` came from `into_raw` of the same contestant, whoever called it, and this is done
+    /// once with it.
     #[inline(always)]
     pub unsafe fn from_raw(object: *mut u8) -> Self {
         // SAFETY: the object is live, and its first word is its size since `obtain`.
@@ -84,12 +86,12 @@ impl<C: Contestant> Held<C> {
         self.size
     }
 
-    /// Gives back what is in `place`, then puts a new one there: the old one first, as a program does that
-    /// replaces a buffer.
+    /// Gives back what is in `place`, then puts a new one there: the old one first, as a program
+    /// does that replaces a buffer.
     #[inline(always)]
     pub fn replace(place: &mut Self, size: usize) {
-        // SAFETY: the place is read and written once each. If the check between them fails, the object that is
-        // then in two places is dropped, which frees nothing.
+        // SAFETY: the place is read and written once each. If the check between them fails, the
+        // object that is then in two places is dropped, which frees nothing.
         unsafe {
             let place = &raw mut *place;
             place.read().give_back();

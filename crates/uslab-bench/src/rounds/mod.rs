@@ -10,8 +10,8 @@
 //!     handover.rs, mixed.rs, larson.rs, xmalloc.rs, cache_scratch.rs, mstress.rs: what they do
 //! ```
 //!
-//! [`Entry`] is a contestant as a value: its loops, compiled for it. A new kind of work is a file here
-//! with its loops, a field of it, and a type that implements [`Work`](crate::measure::Work).
+//! [`Entry`] is a contestant as a value: its loops, compiled for it. A new kind of work is a file
+//! here with its loops, a field of it, and a type that implements [`Work`](crate::measure::Work).
 
 pub mod batch;
 pub mod cache_scratch;

@@ -1,7 +1,7 @@
 //! Random numbers inside timed loops: the xorshift of Marsaglia (2003), three shifts in registers.
 //!
-//! The C library's `rand` takes a lock, and a lock in the loop measures itself. Must never: be seeded by the time;
-//! every contestant gets the same numbers.
+//! The C library's `rand` takes a lock, and a lock in the loop measures itself. Must never: be
+//! seeded by the time; every contestant gets the same numbers.
 
 #[derive(Clone)]
 pub struct Xorshift(u64);
@@ -27,7 +27,8 @@ impl Xorshift {
         self.0
     }
 
-    /// From 0 to below `end`, by a multiplication (Lemire) of the upper half, whose bits are the better ones.
+    /// From 0 to below `end`, by a multiplication (Lemire) of the upper half, whose bits are the
+    /// better ones.
     #[inline(always)]
     pub fn below(&mut self, end: usize) -> usize {
         (((self.next() >> 32) * end as u64) >> 32) as usize

@@ -1,18 +1,18 @@
-//! Suite `batch10000`: allocate ten thousand objects, then free them all; the two parts apart, at every
-//! size of the table of 2011.
+//! Suite `batch10000`: allocate ten thousand objects, then free them all; the two parts apart, at
+//! every size of the table of 2011.
 //!
-//! Everything is live at once, so no queue in front of the slabs is long enough: what is measured is
-//! how objects come out of pages and get back. As published, no object is touched; these are the judged
-//! rows. What the allocator itself does with an object's memory then shows: a link written into each
-//! free object is a cache miss, a bitmap beside the pages is none. A program touches what it
-//! allocates, so each row stands there a second time, with the first word of each object written for
-//! every contestant: there the misses are the program's, whatever the allocator.
+//! Everything is live at once, so no queue in front of the slabs is long enough: what is measured
+//! is how objects come out of pages and get back. As published, no object is touched; these are the
+//! judged rows. What the allocator itself does with an object's memory then shows: a link written
+//! into each free object is a cache miss, a bitmap beside the pages is none. A program touches what
+//! it allocates, so each row stands there a second time, with the first word of each object written
+//! for every contestant: there the misses are the program's, whatever the allocator.
 //!
-//! A round is one batch after one like it, so that each finds what its contestant kept; an allocator
-//! that gives memory back in between pays for getting it again, as in a program. The order is that of
-//! allocation, as published; `--order` and `--touch` change nothing here. The bare array beside them
-//! shows what is left when nothing is protected and nothing goes back to a page: for large objects,
-//! mostly the touch.
+//! A round is one batch after one like it, so that each finds what its contestant kept; an
+//! allocator that gives memory back in between pays for getting it again, as in a program. The
+//! order is that of allocation, as published; `--order` and `--touch` change nothing here. The bare
+//! array beside them shows what is left when nothing is protected and nothing goes back to a page:
+//! for large objects, mostly the touch.
 
 use super::{Context, RowPlan, Suite, lanes, published};
 use crate::lineup::{BARE_ARRAY, MALLOC, cache};
@@ -23,7 +23,8 @@ use crate::rounds::{BatchRound, BatchWork, Entry, Shape};
 /// Size, and the most of the best peer's cost.
 const JUDGED: (usize, f64) = (4096, 0.3);
 
-/// A table's rows: the id's first part, its title, the sizes, typed cache or malloc, objects touched.
+/// A table's rows: the id's first part, its title, the sizes, typed cache or malloc, objects
+/// touched.
 type Kind = (&'static str, &'static str, &'static [usize], bool, bool);
 
 const CACHE_SIZES: &[usize] = &[256, 1024, 4096];

@@ -1,22 +1,22 @@
-//! Suite `bulk`: N objects of one typed cache, one at a time and by one call, for every N of the tables
-//! of 2015 and on to 4096.
+//! Suite `bulk`: N objects of one typed cache, one at a time and by one call, for every N of the
+//! tables of 2015 and on to 4096.
 //!
-//! A row's figure is the cost of one object, allocated and freed; `bulk` is one call for all N and one
-//! to free them. The peers, which have no bulk calls, allocate and free the same N one at a time. The
-//! judged row is N = 64, where the best peer's figure is also its pair with 64 live; for every other N
-//! the ratio is information, and the shape is the point: the cost stays flat. DPDK's mempool, which has
-//! bulk calls and is no general allocator, has a column of its own; a bulk of it is one C call, as for
-//! "uslab malloc, bulk", where uslab's typed bulk is inlined.
+//! A row's figure is the cost of one object, allocated and freed; `bulk` is one call for all N and
+//! one to free them. The peers, which have no bulk calls, allocate and free the same N one at a
+//! time. The judged row is N = 64, where the best peer's figure is also its pair with 64 live; for
+//! every other N the ratio is information, and the shape is the point: the cost stays flat. DPDK's
+//! mempool, which has bulk calls and is no general allocator, has a column of its own; a bulk of it
+//! is one C call, as for "uslab malloc, bulk", where uslab's typed bulk is inlined.
 //!
-//! **Complete cost.** A free that only queues has put its cost off. So there are rows that pay all of
-//! it: 10000 objects go through in calls of N, and then the cache is shrunk, which brings every object
-//! from the arrays of every CPU back to its slab, and every empty slab back to the page layer; that time
-//! counts, and the next 10000 begin with no slab at all. Beside it stands the same without the
-//! shrinking, in the same row, and the complete cost may be three times that. Two ways of going through:
-//! *by turns*, N allocated and freed and again, which the published module timed and which is judged;
-//! and *all live*, all 10000 allocated before the first is freed, the hardest there is, where each
-//! object leaves its slab and returns to it: for information. The peers stand beside both without
-//! flushing anything, which favours them.
+//! **Complete cost.** A free that only queues has put its cost off. So there are rows that pay all
+//! of it: 10000 objects go through in calls of N, and then the cache is shrunk, which brings every
+//! object from the arrays of every CPU back to its slab, and every empty slab back to the page
+//! layer; that time counts, and the next 10000 begin with no slab at all. Beside it stands the same
+//! without the shrinking, in the same row, and the complete cost may be three times that. Two ways
+//! of going through: *by turns*, N allocated and freed and again, which the published module timed
+//! and which is judged; and *all live*, all 10000 allocated before the first is freed, the hardest
+//! there is, where each object leaves its slab and returns to it: for information. The peers stand
+//! beside both without flushing anything, which favours them.
 
 use super::{Context, RowPlan, Suite, cost, lanes, published, shape};
 use crate::lineup::{MALLOC, MEMPOOL, cache};

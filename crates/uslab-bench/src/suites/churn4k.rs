@@ -1,9 +1,9 @@
 //! Suite `churn4k`: one and four objects of 4 KiB that come and go.
 //!
 //! A slab holds few of them, so each free may empty one. Where empty slabs went back at once, the
-//! published cost of four such objects was twenty times that of one; here arrays in front of the slabs,
-//! and slabs that are kept while they are wanted, make it no step at all: four may cost at most 1.3 of
-//! one.
+//! published cost of four such objects was twenty times that of one; here arrays in front of the
+//! slabs, and slabs that are kept while they are wanted, make it no step at all: four may cost at
+//! most 1.3 of one.
 
 use super::{Context, RowPlan, Suite, cost, lanes, published, shape};
 use crate::lineup::{MALLOC, cache};

@@ -1,8 +1,8 @@
 //! The suites that others made, one pattern each: `larson`, `xmalloc`, `cache-scratch`, `mstress`.
 //!
-//! Rows are as many threads as CPUs, and four times as many. The patterns, and where they come from,
-//! stand in the files of the same names in rounds/. xmalloc is judged: ahead of every peer. The others
-//! are for information.
+//! Rows are as many threads as CPUs, and four times as many. The patterns, and where they come
+//! from, stand in the files of the same names in rounds/. xmalloc is judged: ahead of every peer.
+//! The others are for information.
 
 use super::{Context, RowPlan, Suite, everyone};
 use crate::lineup::MALLOC;

@@ -1,10 +1,11 @@
-//! Suite `latency`: how long single calls of malloc and free take, from the usual one to the slowest.
+//! Suite `latency`: how long single calls of malloc and free take, from the usual one to the
+//! slowest.
 //!
-//! All contestants of a row go through the same calls in segments, in turn (rounds/latency.rs), and each has
-//! one histogram for malloc and one for free over all its segments. A row's value is the 99.99th percentile of
-//! the worse of the two calls; the others stand beside it. With 99.99 % one call in ten thousand is slower,
-//! which on a busy machine is about as often as its timer interrupts: what the lane that allocates nothing
-//! shows there is the machine, not an allocator.
+//! All contestants of a row go through the same calls in segments, in turn (rounds/latency.rs), and
+//! each has one histogram for malloc and one for free over all its segments. A row's value is the
+//! 99.99th percentile of the worse of the two calls; the others stand beside it. With 99.99 % one
+//! call in ten thousand is slower, which on a busy machine is about as often as its timer
+//! interrupts: what the lane that allocates nothing shows there is the machine, not an allocator.
 
 use super::{Context, RowPlan, Suite, Tables, everyone};
 use crate::asm::ticks;
@@ -92,8 +93,8 @@ fn plan(
     Row { size_bytes, live, target: Some(TARGET), ..row }.by(Method::Runs(runs, lanes))
 }
 
-/// The contestants of a row. A run of the first of them that is asked runs them all, in turn, segment by
-/// segment; the others find their sample there.
+/// The contestants of a row. A run of the first of them that is asked runs them all, in turn,
+/// segment by segment; the others find their sample there.
 struct Together {
     entries: Vec<Entry>,
     plan: Plan,
@@ -138,8 +139,8 @@ impl Together {
     }
 }
 
-/// How many ticks the counter moves at once: many count in steps of a slower clock, which is the resolution of
-/// all figures here.
+/// How many ticks the counter moves at once: many count in steps of a slower clock, which is the
+/// resolution of all figures here.
 fn counter_step() -> u64 {
     let first = ticks();
     let apart = (0..1_000).map(|_| ticks() - first);

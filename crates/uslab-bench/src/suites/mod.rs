@@ -1,8 +1,8 @@
 //! The suites: each says which rows it has, how their tables read and what is told below them.
 //!
-//! A new suite is a [`Suite`] in a file and a line in [`SUITES`]. Rows are plans: who takes part, doing
-//! what work, against what target. Must never: run anything while planning, so that listing and
-//! filtering cost nothing.
+//! A new suite is a [`Suite`] in a file and a line in [`SUITES`]. Rows are plans: who takes part,
+//! doing what work, against what target. Must never: run anything while planning, so that listing
+//! and filtering cost nothing.
 
 pub mod batch10000;
 pub mod bulk;
@@ -99,8 +99,8 @@ impl Context {
         move |entry| LocalWork { entry, live, round: round.clone() }
     }
 
-    /// Rounds of the crew: `operations` in all threads for a repetition, and what the threads do in a
-    /// round of so many repetitions.
+    /// Rounds of the crew: `operations` in all threads for a repetition, and what the threads do in
+    /// a round of so many repetitions.
     fn crew_lane(
         &self,
         name: impl Into<String>,

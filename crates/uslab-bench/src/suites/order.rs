@@ -1,10 +1,11 @@
-//! Suite `order`: the knobs of 2009. A build under LD_PRELOAD; messages of 13 sizes over UDP and TCP; transactions
-//! by 1 to 16 threads. Every cell with its percent against glibc, and "~" where confidence is too low.
+//! Suite `order`: the knobs of 2009. A build under LD_PRELOAD; messages of 13 sizes over UDP and
+//! TCP; transactions by 1 to 16 threads. Every cell with its percent against glibc, and "~" where
+//! confidence is too low.
 //!
-//! Six configurations were compared then: two allocators, each vanilla, with operations on this CPU, and with
-//! slabs of high order. Here they are uslab with and without restartable sequences (`--both-modes`), each vanilla,
-//! with slabs of high order, and with deeper queues. A preloaded library has no knobs, so a build has one
-//! configuration a mode.
+//! Six configurations were compared then: two allocators, each vanilla, with operations on this
+//! CPU, and with slabs of high order. Here they are uslab with and without restartable sequences
+//! (`--both-modes`), each vanilla, with slabs of high order, and with deeper queues. A preloaded
+//! library has no knobs, so a build has one configuration a mode.
 
 use super::{Context, RowPlan, Suite, Tables};
 use crate::child;

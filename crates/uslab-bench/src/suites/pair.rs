@@ -1,13 +1,13 @@
 //! Suite `pair`: what one allocation and its free cost, one at a time.
 //!
 //! Typed caches inlined in Rust; malloc and free at every size of the table of 2011 with one live
-//! object, as published; and at four sizes with larger live sets, which that table left out, and where
-//! queues and lists show; the free that is told the size. Two references stand beside malloc: what two
-//! empty C calls cost in that loop, and what a pair costs that protects nothing.
+//! object, as published; and at four sizes with larger live sets, which that table left out, and
+//! where queues and lists show; the free that is told the size. Two references stand beside malloc:
+//! what two empty C calls cost in that loop, and what a pair costs that protects nothing.
 //!
-//! Targets are ratios to the best peer of the same row, which may be another one in each. Of malloc the
-//! suite asks to be ahead of every peer in nine cells of ten and never past 1.1, and a cost that does
-//! not grow with the size: both are told after the tables.
+//! Targets are ratios to the best peer of the same row, which may be another one in each. Of malloc
+//! the suite asks to be ahead of every peer in nine cells of ten and never past 1.1, and a cost
+//! that does not grow with the size: both are told after the tables.
 
 use super::{Context, RowPlan, Suite, cost, lanes, mark, published, shape};
 use crate::lineup::{BARE_ARRAY, EMPTY_CALLS, MALLOC, caches};

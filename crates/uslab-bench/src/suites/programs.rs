@@ -1,10 +1,11 @@
-//! Suite `programs`: whole programs, each under each allocator by LD_PRELOAD: elapsed, user and system seconds and
-//! the peak of resident memory.
+//! Suite `programs`: whole programs, each under each allocator by LD_PRELOAD: elapsed, user and
+//! system seconds and the peak of resident memory.
 //!
-//! This is what a user of the library meets who changes nothing but a variable. Programs do much else than
-//! allocate, so differences are small where figures of one call differ manifold; runs are few, and the mark "~"
-//! says where they do not tell two allocators apart. Libraries of peers are Debian's; one that is not installed is
-//! left out with the name of its package, and so is a program.
+//! This is what a user of the library meets who changes nothing but a variable. Programs do much
+//! else than allocate, so differences are small where figures of one call differ manifold; runs are
+//! few, and the mark "~" says where they do not tell two allocators apart. Libraries of peers are
+//! Debian's; one that is not installed is left out with the name of its package, and so is a
+//! program.
 
 use super::{Context, RowPlan, Suite, Tables};
 use crate::child;

@@ -1,9 +1,9 @@
 //! Suite `remote`: objects that one thread allocates and another frees.
 //!
-//! First a producer and a consumer on two CPUs; then a ring of 2, 4 and 8 threads, where each allocates
-//! batches for the next one and frees those of the one before. The hand-over is the same for every
-//! contestant and stands in each table as one that allocates nothing. In the ring's rows every way of
-//! using uslab stands beside the judged one, malloc one at a time.
+//! First a producer and a consumer on two CPUs; then a ring of 2, 4 and 8 threads, where each
+//! allocates batches for the next one and frees those of the one before. The hand-over is the same
+//! for every contestant and stands in each table as one that allocates nothing. In the ring's rows
+//! every way of using uslab stands beside the judged one, malloc one at a time.
 
 use super::{Context, RowPlan, Suite, everyone};
 use crate::lineup::{MALLOC, NOTHING, cache};

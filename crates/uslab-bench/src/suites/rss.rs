@@ -1,16 +1,17 @@
-//! Suite `rss`: how much memory a load takes, and how much of it the kernel has back after a while of nothing.
+//! Suite `rss`: how much memory a load takes, and how much of it the kernel has back after a while
+//! of nothing.
 //!
-//! Every contestant runs each load in a process of its own (child.rs, rounds/memory.rs); the rows of a load
-//! are readings of the same processes. A value is the resident set above what the process had before the
-//! contestant's first call. Most of the time these processes sleep, so several run at once, as many as memory
-//! allows. The loads are objects of many sizes, of which a random 90 % or all are freed, and
-//! small objects of one size, where uslab's typed cache takes part.
+//! Every contestant runs each load in a process of its own (child.rs, rounds/memory.rs); the rows
+//! of a load are readings of the same processes. A value is the resident set above what the process
+//! had before the contestant's first call. Most of the time these processes sleep, so several run
+//! at once, as many as memory allows. The loads are objects of many sizes, of which a random 90 %
+//! or all are freed, and small objects of one size, where uslab's typed cache takes part.
 //!
-//! No target here is a ratio to a peer. The requirement is of its own: after the idle time, no more than 1.1
-//! times the objects that are live, and 4 MiB. It stands among what else was measured, for every
-//! contestant, and is judged where it can be met: after a random 90 % of small objects are freed, most
-//! pages still hold one, and no allocator that does not move objects can give such pages back. How many
-//! they are stands beside it.
+//! No target here is a ratio to a peer. The requirement is of its own: after the idle time, no more
+//! than 1.1 times the objects that are live, and 4 MiB. It stands among what else was measured, for
+//! every contestant, and is judged where it can be met: after a random 90 % of small objects are
+//! freed, most pages still hold one, and no allocator that does not move objects can give such
+//! pages back. How many they are stands beside it.
 
 use super::{Context, RowPlan, Suite};
 use crate::child;
@@ -39,7 +40,8 @@ const UNJUDGED_LIMIT: &str = "unjudged_limit_bytes";
 /// A process that returned all it had, and more, still has a figure above nothing.
 const LEAST_BYTES: f64 = 4096.0;
 
-/// What the loads that run at once may come to, and the part of the machine's memory that it may be.
+/// What the loads that run at once may come to, and the part of the machine's memory that it may
+/// be.
 const AT_ONCE_BYTES: usize = 4 << 30;
 const PART_OF_MEMORY: usize = 4;
 
