@@ -16,7 +16,7 @@ use std::time::Duration;
 const TESTS: &str = "set,get,lpush,lrange_100";
 const START_LIMIT: Duration = Duration::from_secs(60);
 
-pub const SERVER: Workload = Workload { name: "redis", title: title, run: run };
+pub const SERVER: Workload = Workload { name: "redis", title, run };
 
 fn requests(scale: Scale) -> u32 {
     scale.pick(100, 20_000, 100_000)

@@ -5,7 +5,7 @@ use super::{Place, Workload};
 use crate::process::{self, Usage};
 use crate::results::Scale;
 
-pub const INDEX: Workload = Workload { name: "sqlite", title: title, run: run };
+pub const INDEX: Workload = Workload { name: "sqlite", title, run };
 
 fn rows(scale: Scale) -> u32 {
     scale.pick(100, 100_000, 500_000)

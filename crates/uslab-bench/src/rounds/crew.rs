@@ -201,22 +201,47 @@ impl Crew {
 
     /// `job` in so many threads at once.
     pub fn run(&self, threads: usize, job: &Job) -> Took {
+        let turn = self.begin(threads, 0, job);
+        let took = turn.wait();
+        // They have left the round, but not yet gone to sleep, and would be taken for a disturbance
+        // (clock.rs).
+        thread::sleep(GOING_TO_SLEEP);
+        took
+    }
+
+    /// The same, with the caller in the first seat. It stays awake and on its CPU, where a thread of
+    /// the crew sleeps between rounds, and a hypervisor may wake it on another core.
+    pub fn run_with_caller(&self, threads: usize, job: &Job) -> Took {
+        let turn = self.begin(threads, 1, job);
+        let awake_until = |arrived: &dyn Fn() -> bool| {
+            (0..).take_while(|_| !arrived()).for_each(|spins: u32| {
+                std::hint::spin_loop();
+                if spins > 20_000 {
+                    thread::yield_now();
+                }
+            });
+        };
+        awake_until(&|| turn.arrived.load(Acquire) + 1 == threads);
+        job(&Seat { index: 0, turn: Arc::clone(&turn) });
+        turn.leave();
+        awake_until(&|| turn.left.load(Acquire) == threads);
+        turn.wait()
+    }
+
+    /// Sends the job to all seats from `first` on.
+    fn begin(&self, threads: usize, first: usize, job: &Job) -> Arc<Turn> {
         let mut hands = self.hands.lock().unwrap_or_else(PoisonError::into_inner);
         while hands.len() < threads {
             let hand = Hand::start(hands.len(), in_order(self.cpus.first));
             hands.push(hand);
         }
         let turn = Turn::new(threads, self.cpus.allowed);
-        for (index, hand) in hands.iter().take(threads).enumerate() {
+        for (index, hand) in hands.iter().enumerate().take(threads).skip(first) {
             let seat = Seat { index, turn: Arc::clone(&turn) };
             let jobs = hand.jobs.as_ref().expect("jobs are sent only before the drop");
             jobs.send((Arc::clone(job), seat)).expect("a thread of the crew runs until the drop");
         }
-        let took = turn.wait();
-        // They have left the round, but not yet gone to sleep, and would be taken for a disturbance
-        // (clock.rs).
-        thread::sleep(GOING_TO_SLEEP);
-        took
+        turn
     }
 }
 
@@ -314,6 +339,8 @@ pub struct CrewWork {
     pub objects_per_repeat: usize,
     /// Repetitions of a round.
     pub repeats: usize,
+    /// Whether the caller has the first seat.
+    pub with_caller: bool,
     /// The job of a round of so many repetitions.
     pub job: Arc<dyn Fn(usize) -> Job>,
 }
@@ -328,14 +355,15 @@ impl Work for CrewWork {
         Some(self.repeats)
     }
 
-    /// A round takes milliseconds.
+    /// A round takes milliseconds where a crew is woken for it.
     fn most_rounds(&self) -> usize {
-        100
+        if self.with_caller { usize::MAX } else { 100 }
     }
 
     fn prepare(&self) -> Box<dyn FnMut(usize) -> u64> {
         let (crew, job, threads) = (Arc::clone(&self.crew), Arc::clone(&self.job), self.threads);
-        Box::new(move |repeats| crew.run(threads, &job(repeats)).ticks.max(1))
+        let run = if self.with_caller { Crew::run_with_caller } else { Crew::run };
+        Box::new(move |repeats| run(&crew, threads, &job(repeats)).ticks.max(1))
     }
 }
 
@@ -397,6 +425,7 @@ pub(super) mod tests {
             })
         };
         fresh(4, CPUS, MALLOC, &job);
+        Crew::new(CPUS).run_with_caller(3, &job);
         drop(job);
         assert_eq!(Arc::strong_count(&alive), 1);
     }

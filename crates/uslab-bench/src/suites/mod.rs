@@ -108,9 +108,15 @@ impl Context {
         (threads, operations, repeats): (usize, usize, usize),
         job: impl Fn(usize) -> Job + 'static,
     ) -> Lane {
-        let crew = Arc::clone(&self.crew);
-        let job = Arc::new(job);
-        Lane::of_rounds(name, role, CrewWork { crew, threads, objects_per_repeat: operations, repeats, job })
+        let work = CrewWork {
+            crew: Arc::clone(&self.crew),
+            threads,
+            objects_per_repeat: operations,
+            repeats,
+            with_caller: false,
+            job: Arc::new(job),
+        };
+        Lane::of_rounds(name, role, work)
     }
 
     /// Runs of uslab's malloc and the peers, each of which makes `operations` and returns the

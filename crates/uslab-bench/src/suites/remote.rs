@@ -10,7 +10,7 @@ use crate::lineup::{MALLOC, NOTHING, cache};
 use crate::measure::Lane;
 use crate::results::{Role, Row};
 use crate::rounds::Entry;
-use crate::rounds::crew::Job;
+use crate::rounds::crew::{CrewWork, Job};
 use crate::rounds::handover::{BATCH, MOST_LIVE, PairRound, RingRound};
 use std::sync::Arc;
 
@@ -41,7 +41,10 @@ fn pair_rows(context: &Context) -> Vec<RowPlan> {
             let round = PairRound::new(size, bulk, batches);
             Arc::new(move |seat| (entry.pair)(&round, seat))
         };
-        context.crew_lane(name, role, (2, BATCH, PAIR_BATCHES), job)
+        let (crew, job) = (Arc::clone(&context.crew), Arc::new(job));
+        let (objects_per_repeat, repeats) = (BATCH, PAIR_BATCHES);
+        let work = CrewWork { crew, threads: 2, objects_per_repeat, repeats, with_caller: true, job };
+        Lane::of_rounds(name, role, work)
     };
     let row = |ours: Entry, kind: &str, (bulk, target): (bool, f64)| {
         let way = if bulk { "bulk" } else { "single" };
