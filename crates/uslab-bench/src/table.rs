@@ -154,9 +154,11 @@ fn lines(rows: &[Row], with_figures: bool) -> String {
     if extras.is_empty() && !with_figures {
         return String::new();
     }
+    let with_target = with_figures && rows.iter().any(|row| row.target.is_some());
     let mut header: Vec<String> = vec![String::new(), String::new()];
     if with_figures {
         header.extend(["least", "median", "mean ± deviation", "to glibc"].map(String::from));
+        header.extend(with_target.then(|| ["to the best", "target"].map(String::from)).into_iter().flatten());
     }
     // Bytes are shown as MiB.
     header.extend(extras.iter().map(|name| name.replace("_bytes", "_mib").replace('_', " ")));
@@ -171,6 +173,11 @@ fn lines(rows: &[Row], with_figures: bool) -> String {
                 let (least, median) = (figure.value.min, figure.value.median);
                 line.extend([least, median].map(|figure| value(Some(figure), row.unit)));
                 line.extend([moments(figure, row.unit), to_glibc(figure, row)]);
+            }
+            if with_target {
+                let judged = format!("{} {}", target(row.target), mark(row.verdict));
+                let judged = if figure.role == Role::Subject { judged } else { String::new() };
+                line.extend([to_best(figure), judged]);
             }
             line.extend(extras.iter().map(|&name| {
                 let unit = match name.rsplit('_').next() {
