@@ -1,13 +1,13 @@
 //! What the benchmark must know about its own build, and the one peer that no crate offers ready.
 //!
-//! **Facts.** The optimisation level, the profile, the compiler and the flags are baked in, because a
-//! benchmark built without optimisation measures nothing and must be able to say so; the versions of the
-//! peers' crates come from Cargo.lock.
+//! **Facts.** The optimisation level, the profile, the compiler and the flags are baked in, because
+//! a benchmark built without optimisation measures nothing and must be able to say so; the versions
+//! of the peers' crates come from Cargo.lock.
 //!
-//! **mimalloc v2.** libmimalloc-sys holds the sources of v2 and v3, but a build has one of them. v3 is linked
-//! through the crate; v2 is compiled here from the same sources, with every symbol but four renamed ones made
-//! local, so that both stand in one process. Without objcopy the benchmark builds all the same and lists v2
-//! as missing.
+//! **mimalloc v2.** libmimalloc-sys holds the sources of v2 and v3, but a build has one of them. v3
+//! is linked through the crate; v2 is compiled here from the same sources, with every symbol but
+//! four renamed ones made local, so that both stand in one process. Without objcopy the benchmark
+//! builds all the same and lists v2 as missing.
 //!
 //! It must never: fetch anything, write outside OUT_DIR, or fail the build for want of a peer.
 
@@ -19,7 +19,8 @@ use std::process::Command;
 /// The crates whose versions are reported beside the results.
 const REPORTED: [&str; 4] = ["libmimalloc-sys", "rpmalloc-sys", "snmalloc-sys", "tikv-jemalloc-sys"];
 
-/// What v2 is called as. An alias has the address of what it stands for, so it costs no second call.
+/// What v2 is called as. An alias has the address of what it stands for, so it costs no second
+/// call.
 const V2_NAMES: [(&str, &str); 4] = [
     ("mi_malloc", "uslab_peer_mi2_malloc"),
     ("mi_free", "uslab_peer_mi2_free"),
@@ -95,7 +96,8 @@ fn mimalloc_v2() -> Result<(), String> {
         Path::new(&include).join("../../v2").canonicalize().map_err(|e| format!("no v2 sources: {e}"))?;
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("no OUT_DIR")?);
 
-    // The flags are those of mimalloc's own release build (CMakeLists.txt), static library, no override.
+    // The flags are those of mimalloc's own release build (CMakeLists.txt), static library, no
+    // override.
     let wrapper = out.join("mimalloc_v2.c");
     let mut text = format!("#include \"{}\"\n", v2.join("src/static.c").display());
     for (name, alias) in V2_NAMES {

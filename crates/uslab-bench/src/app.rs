@@ -5,21 +5,23 @@
 use crate::child;
 use crate::cli::{self, Args, Command};
 use crate::clock::Clock;
-use crate::contestants::{self, Entry, InThread, uslab_cache, uslab_malloc};
+use crate::contestants::{InThread, uslab};
 use crate::cpu::{self, Cpus};
+use crate::lineup;
 use crate::machine::{Build, Machine};
 use crate::measure::{Plan, measure};
 use crate::modes;
-use crate::report;
-use crate::results::{AboutText, Report, Row, Run, RunOptions, SCHEMA, Skipped, Verdict, judge};
+use crate::report::{self, Refused};
+use crate::results::{Report, Run, RunOptions, SCHEMA, judge};
 use crate::session::Session;
+use crate::stop;
 use crate::suites::{Context, RowPlan, Suite, find};
 use crate::summary;
 use crate::table;
+use crate::task;
 use clap::Parser;
 use serde_json::json;
-use std::fmt::Write as _;
-use std::io::Write as _;
+use std::io::Write;
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -33,11 +35,19 @@ pub fn main() -> ExitCode {
         Err(error) => return cli::refuse(&error),
     };
     if let Some(task) = &args.child {
-        return child::main(task);
+        return child::main(task::measure(task));
     }
     match &args.command {
-        Some(Command::Report(args)) => return report::main(args),
-        Some(Command::Summary(args)) => return summary::main(args),
+        Some(Command::Report(args)) => {
+            return match report::text(args) {
+                Ok(page) => print(&page.unwrap_or_default(), 0),
+                Err(Refused::Input(line)) => fail(USAGE, &line),
+                Err(Refused::Output(line)) => fail(1, &line),
+            };
+        }
+        Some(Command::Summary(args)) => {
+            return summary::text(args).map_or_else(|line| fail(USAGE, &line), |text| print(&text, 0));
+        }
         None => {}
     }
     let suites = match args.suites() {
@@ -50,9 +60,11 @@ pub fn main() -> ExitCode {
     };
     let context = Context::new(args.run_options(), cpus);
     let only = args.only.as_deref().unwrap_or("");
-    let plans: Vec<(&dyn Suite, Vec<RowPlan>)> = suites
+    let plans: Vec<(&Suite, Vec<RowPlan>)> = suites
         .into_iter()
-        .map(|suite| (suite, suite.rows(&context).into_iter().filter(|row| row.id.contains(only)).collect()))
+        .map(|suite| {
+            (suite, (suite.rows)(&context).into_iter().filter(|plan| plan.row.id.contains(only)).collect())
+        })
         .collect();
     if plans.iter().all(|(_, rows)| rows.is_empty()) {
         return fail(USAGE, &format!("no row's id contains '{only}'; --list shows them"));
@@ -72,7 +84,7 @@ pub fn main() -> ExitCode {
         Ok(report) => {
             let complete = report.runs.iter().all(|run| run.complete);
             print(
-                &if args.json { report_json(&report) } else { text(&report) },
+                &if args.json { report_json(&report) } else { table::text(&report, find) },
                 if complete { 0 } else { INTERRUPTED },
             )
         }
@@ -91,11 +103,11 @@ fn print(text: &str, status: u8) -> ExitCode {
     ExitCode::from(status)
 }
 
-fn listing(plans: &[(&dyn Suite, Vec<RowPlan>)]) -> String {
+fn listing(plans: &[(&Suite, Vec<RowPlan>)]) -> String {
     let mut text = String::new();
     for (suite, rows) in plans {
-        text.push_str(&format!("{}: {}\n", suite.name(), suite.summary()));
-        for row in rows {
+        text.push_str(&format!("{}: {}\n", suite.name, suite.summary));
+        for RowPlan { row, .. } in rows {
             let target = row.target.map_or(String::new(), |target| format!("  target ≤ {target:.2}"));
             text.push_str(&format!("  {:<28} {}{target}\n", row.id, row.group));
         }
@@ -104,19 +116,18 @@ fn listing(plans: &[(&dyn Suite, Vec<RowPlan>)]) -> String {
 }
 
 /// The list for programs.
-fn listing_json(plans: &[(&dyn Suite, Vec<RowPlan>)]) -> String {
-    let row =
-        |row: &RowPlan| json!({ "id": row.id, "group": row.group, "title": row.title, "target": row.target });
-    let suite = |(suite, rows): &(&dyn Suite, Vec<RowPlan>)| {
+fn listing_json(plans: &[(&Suite, Vec<RowPlan>)]) -> String {
+    let row = |RowPlan { row, .. }: &RowPlan| json!({ "id": row.id, "group": row.group, "title": row.title, "target": row.target });
+    let suite = |(suite, rows): &(&Suite, Vec<RowPlan>)| {
         let rows: Vec<_> = rows.iter().map(row).collect();
-        json!({ "name": suite.name(), "summary": suite.summary(), "rows": rows })
+        json!({ "name": suite.name, "summary": suite.summary, "rows": rows })
     };
     let suites: Vec<_> = plans.iter().map(suite).collect();
     format!("{:#}\n", json!({ "tool": "uslab-bench", "schema": SCHEMA, "suites": suites }))
 }
 
 /// Measures all rows of all suites in this process.
-fn run(context: &Context, plans: Vec<(&dyn Suite, Vec<RowPlan>)>) -> Result<Report, String> {
+fn run(context: &Context, plans: Vec<(&Suite, Vec<RowPlan>)>) -> Result<Report, String> {
     if !cpu::pin(context.cpus.first) {
         eprintln!("uslab-bench: cannot stay on CPU {}; the figures will scatter", context.cpus.first);
     }
@@ -125,10 +136,11 @@ fn run(context: &Context, plans: Vec<(&dyn Suite, Vec<RowPlan>)>) -> Result<Repo
     // Read before the rounds: afterwards the load would be our own.
     let mut machine = Machine::read(&context.cpus, &clock);
     let rows = plans.iter().map(|(_, rows)| rows.len()).sum();
-    let session = Session::start(rows).map_err(|error| format!("cannot take over Ctrl-C: {error}"))?;
+    stop::watch()?;
+    let session = Session::start(rows);
     let mut runs = Vec::new();
     for (suite, plans) in plans {
-        if session.interrupted() {
+        if stop::asked() {
             break;
         }
         runs.push(run_suite(suite, plans, &context.options, &mut clock, &session));
@@ -142,75 +154,37 @@ fn run(context: &Context, plans: Vec<(&dyn Suite, Vec<RowPlan>)>) -> Result<Repo
         machine,
         build: Build::this(),
         options: context.options.clone(),
-        contestants: took_part(context.options.object_size_bytes),
-        missing: contestants::missing().into_iter().map(Skipped::from).collect(),
+        contestants: lineup::took_part(context.options.object_size_bytes),
+        missing: lineup::missing(),
         runs,
     })
 }
 
 fn run_suite(
-    suite: &dyn Suite,
+    suite: &Suite,
     plans: Vec<RowPlan>,
     options: &RunOptions,
     clock: &mut Clock,
     session: &Session,
 ) -> Run {
     let plan = Plan { rounds: options.rounds, round_ns: options.round_us as f64 * 1e3 };
-    let mode = uslab_malloc::mode();
-    let judged = mode == uslab::Mode::Rseq && !options.check;
+    let mode = uslab::mode();
+    let judged = mode == ::uslab::Mode::Rseq && !options.check;
     let (expected, mut rows) = (plans.len(), Vec::new());
-    for row in plans {
+    for RowPlan { mut row, method } in plans {
         session.row_starts(&row.title);
-        let measured = measure(row.method, plan, clock, || session.interrupted());
-        let Some((figures, skipped)) = measured else { break };
-        let mut row = Row {
-            id: row.id,
-            group: row.group,
-            title: row.title,
-            size_bytes: row.size_bytes,
-            live: row.live,
-            threads: row.threads,
-            unit: row.unit,
-            target: row.target,
-            verdict: Verdict::None,
-            best_peer: None,
-            figures,
-            published_cycles: row.published_cycles,
-            skipped,
-        };
+        let Some((figures, skipped)) = measure(method, plan, clock, stop::asked) else { break };
+        (row.figures, row.skipped) = (figures, skipped);
         judge(&mut row, judged);
         rows.push(row);
         session.row_ends();
     }
     let complete = rows.len() == expected;
-    Run { suite: suite.name().into(), mode: mode.to_string(), complete, rows }
-}
-
-fn took_part(object_size: usize) -> Vec<AboutText> {
-    let ours: Vec<Entry> =
-        uslab_cache::entries(object_size).into_iter().flatten().chain([uslab_malloc::CALLED]).collect();
-    let rival = contestants::dpdk::about().map(AboutText::from);
-    ours.iter().chain(contestants::peers()).map(|entry| (entry.about)().into()).chain(rival).collect()
+    Run { suite: suite.name.into(), mode: mode.to_string(), complete, rows }
 }
 
 fn report_json(report: &Report) -> String {
     let mut text = serde_json::to_string_pretty(report).expect("a report has nothing that JSON cannot say");
     text.push('\n');
-    text
-}
-
-fn text(report: &Report) -> String {
-    let mut text = String::new();
-    // Writing to a String cannot fail.
-    let _ = table::heading(report, &mut text);
-    for run in &report.runs {
-        if let Some(suite) = find(&run.suite) {
-            let _ = suite.render(run, &mut text);
-            let _ = table::closing(run, &mut text);
-        }
-    }
-    if report.options.check {
-        let _ = writeln!(text, "run with --check: everything works; the figures mean nothing");
-    }
     text
 }

@@ -1,27 +1,29 @@
-//! The three things that Rust has no word for: a value the compiler cannot follow, the time stamp counter,
-//! and a chain of additions of known length. All assembly of the benchmark stands here.
+//! The three things that Rust has no word for: a value the compiler cannot follow, the time stamp
+//! counter, and a chain of additions of known length. All assembly of the benchmark stands here.
 //!
-//! **Why not `std::hint::black_box`:** it sends its value through memory. A store and a load that forwards
-//! from it cost about as much as the fastest allocation measured here, and they fall hardest on the
-//! allocators that follow the pointer. An empty `asm!` with the value in a register costs nothing for
-//! anybody.
+//! **Why not `std::hint::black_box`:** it sends its value through memory. A store and a load that
+//! forwards from it cost about as much as the fastest allocation measured here, and they fall
+//! hardest on the allocators that follow the pointer. An empty `asm!` with the value in a register
+//! costs nothing for anybody.
 //!
-//! **Must never:** allocate, call the system, or do work of its own: what stands here is inside every timed
-//! loop.
+//! **Must never:** allocate, call the system, or do work of its own: what stands here is inside
+//! every timed loop.
 
 use std::arch::asm;
 
 /// The same pointer, of which the compiler now knows nothing; memory may have been read and written
-/// meanwhile. So an allocation cannot be optimised away, moved over another, or joined with its free.
+/// meanwhile. So an allocation cannot be optimised away, moved over another, or joined with its
+/// free.
 #[inline(always)]
 pub fn opaque<T>(mut pointer: *mut T) -> *mut T {
-    // SAFETY: no instruction is emitted: the register keeps its value, and nothing is read or written.
+    // SAFETY: no instruction is emitted: the register keeps its value, and nothing is read or
+    // written.
     unsafe { asm!("/* {0} */", inout(reg) pointer, options(nostack, preserves_flags)) };
     pointer
 }
 
-/// [`opaque`] for a number: a size that must reach the allocator as a run-time value, as it does from most
-/// callers.
+/// [`opaque`] for a number: a size that must reach the allocator as a run-time value, as it does
+/// from most callers.
 #[inline(always)]
 pub fn opaque_size(mut size: usize) -> usize {
     // SAFETY: as in `opaque`.
@@ -34,8 +36,8 @@ pub fn opaque_size(mut size: usize) -> usize {
 #[inline(always)]
 pub fn ticks() -> u64 {
     use std::arch::x86_64::{_mm_lfence, _rdtsc};
-    // SAFETY: both instructions are in every x86_64 processor; user mode may read the counter wherever Linux
-    // allows vDSO clocks by it.
+    // SAFETY: both instructions are in every x86_64 processor; user mode may read the counter
+    // wherever Linux allows vDSO clocks by it.
     unsafe {
         _mm_lfence();
         let now = _rdtsc();
@@ -49,17 +51,18 @@ pub fn ticks() -> u64 {
 #[inline(always)]
 pub fn ticks() -> u64 {
     let now: u64;
-    // SAFETY: reading CNTVCT_EL0 is allowed to user mode by Linux; ISB has no other effect than ordering.
+    // SAFETY: reading CNTVCT_EL0 is allowed to user mode by Linux; ISB has no other effect than
+    // ordering.
     unsafe { asm!("isb", "mrs {0}, cntvct_el0", "isb", out(reg) now, options(nostack, preserves_flags)) };
     now
 }
 
-/// Sixteen additions a turn, each needing the one before: one core cycle each on every processor of these
-/// architectures.
+/// Sixteen additions a turn, each needing the one before: one core cycle each on every processor of
+/// these architectures.
 pub const ADDS_PER_TURN: u64 = 16;
 
-/// Runs `turns` turns of dependent additions: `turns * ADDS_PER_TURN` core cycles and a little for the loop,
-/// whose own counting runs beside the chain.
+/// Runs `turns` turns of dependent additions: `turns * ADDS_PER_TURN` core cycles and a little for
+/// the loop, whose own counting runs beside the chain.
 #[inline(never)]
 pub fn dependent_adds(turns: u64) {
     let mut value = turns;

@@ -1,12 +1,11 @@
 //! The command line.
 //!
-//! Suites are checked by hand rather than by clap, so that an unknown one gets a single clear line. Must
-//! never: have a default that differs from what `--help` says.
+//! Suites are checked by hand rather than by clap, so that an unknown one gets a single clear line.
+//! Must never: have a default that differs from what `--help` says.
 
-use crate::contestants::uslab_cache;
+use crate::contestants::uslab::SIZES;
 use crate::report;
-use crate::results::RunOptions;
-use crate::rounds::Order;
+use crate::results::{Order, RunOptions};
 use crate::suites::{SUITES, Suite, find};
 use crate::summary;
 use clap::{Parser, Subcommand};
@@ -55,7 +54,8 @@ pub struct Args {
 
     /// Run twice: with restartable sequences, and with USLAB_RSEQ=0 (the locked fallback)
     ///
-    /// The mode is chosen once per process, so each is a process of its own; the results come as one.
+    /// The mode is chosen once per process, so each is a process of its own; the results come as
+    /// one.
     #[arg(long)]
     pub both_modes: bool,
 
@@ -124,11 +124,12 @@ Exit status: 0 when the rows ran (met or missed), 1 when they could not, 2 for a
 
 /// One of the sizes there is a typed cache for.
 fn object_size(text: &str) -> Result<usize, String> {
-    let size = text.parse().ok().filter(|size| uslab_cache::SIZES.contains(size));
-    size.ok_or_else(|| format!("there are caches of {:?} bytes", uslab_cache::SIZES))
+    let size = text.parse().ok().filter(|size| SIZES.contains(size));
+    size.ok_or_else(|| format!("there are caches of {:?} bytes", SIZES))
 }
 
-/// Tells a wrong command line in one line; prints help and version, which clap gives as errors as well.
+/// Tells a wrong command line in one line; prints help and version, which clap gives as errors as
+/// well.
 pub fn refuse(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() {
         // A reader that has gone away is no error of ours.
@@ -148,11 +149,11 @@ fn one_line(error: &clap::Error) -> String {
 
 impl Args {
     /// The suites named, in that order; all of them for "all", and for a list of nothing.
-    pub fn suites(&self) -> Result<Vec<&'static dyn Suite>, String> {
+    pub fn suites(&self) -> Result<Vec<&'static Suite>, String> {
         if self.suites.is_empty() || self.suites.iter().any(|name| name == "all") {
             return Ok(SUITES.to_vec());
         }
-        let known = || SUITES.iter().map(|suite| suite.name()).collect::<Vec<_>>().join(", ");
+        let known = || SUITES.iter().map(|suite| suite.name).collect::<Vec<_>>().join(", ");
         let one = |name: &String| {
             find(name).ok_or_else(|| format!("there is no suite '{name}'; suites are: {}, all", known()))
         };
@@ -192,7 +193,7 @@ mod tests {
 
     #[test]
     fn suites_by_name_and_all_of_them() {
-        let names = |line| parse(line).suites().unwrap().iter().map(|suite| suite.name()).collect::<Vec<_>>();
+        let names = |line| parse(line).suites().unwrap().iter().map(|suite| suite.name).collect::<Vec<_>>();
         assert_eq!(names("uslab-bench bulk pair"), ["bulk", "pair"]);
         assert_eq!(names("uslab-bench all").len(), SUITES.len());
         let Err(line) = parse("uslab-bench pears").suites() else { panic!("an unknown suite was taken") };

@@ -1,13 +1,14 @@
 //! From ticks to nanoseconds and core cycles, and whether the machine was itself while a round ran.
 //!
-//! The time stamp counter runs at a constant rate that is neither nanoseconds nor core cycles. Both factors
-//! are measured at start: nanoseconds against the monotonic clock, core cycles against a chain of dependent
-//! additions, one a cycle. The same short chain runs before and after every round. If it takes longer than it
-//! did on the quiet machine, the clock of the core changed or something else ran here, and the round is done
-//! again; should it stay longer, that is the machine now, and the reference follows it.
+//! The time stamp counter runs at a constant rate that is neither nanoseconds nor core cycles. Both
+//! factors are measured at start: nanoseconds against the monotonic clock, core cycles against a
+//! chain of dependent additions, one a cycle. The same short chain runs before and after every
+//! round. If it takes longer than it did on the quiet machine, the clock of the core changed or
+//! something else ran here, and the round is done again; should it stay longer, that is the machine
+//! now, and the reference follows it.
 //!
-//! Must never: assume that the counter's rate is the core's (it is not, with boost), or judge a round by its
-//! own duration.
+//! Must never: assume that the counter's rate is the core's (it is not, with boost), or judge a
+//! round by its own duration.
 
 use std::time::{Duration, Instant};
 
@@ -53,7 +54,8 @@ impl Clock {
         1e9 / self.ns_per_tick
     }
 
-    /// Runs `round` with the chain before and after it. `None`: the machine disturbed it, do it again.
+    /// Runs `round` with the chain before and after it. `None`: the machine disturbed it, do it
+    /// again.
     pub fn watch<R>(&mut self, round: impl FnOnce() -> R) -> Option<R> {
         let before = chain_beside();
         let result = round();
@@ -83,8 +85,8 @@ fn chain_beside() -> f64 {
     (ticks() - start) as f64
 }
 
-/// Both clocks are read at each end of `window`; each end takes the quickest of several readings, so that an
-/// interruption between the two clocks is not taken for a rate.
+/// Both clocks are read at each end of `window`; each end takes the quickest of several readings,
+/// so that an interruption between the two clocks is not taken for a rate.
 fn measure_ns_per_tick(window: Duration) -> f64 {
     let both = || {
         (0..32)

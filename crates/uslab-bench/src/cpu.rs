@@ -1,13 +1,14 @@
 //! Which CPUs the benchmark may use, and staying on one of them.
 //!
-//! Single-threaded rounds run on one CPU for the whole process: a migration costs more than most rounds. The
-//! last allowed CPU is taken unless one is named, since the first one serves most interrupts; a second thread
-//! gets another CPU, or none of its own where there is only one.
+//! Single-threaded rounds run on one CPU for the whole process: a migration costs more than most
+//! rounds. The last allowed CPU is taken unless one is named, since the first one serves most
+//! interrupts; a second thread gets another CPU, or none of its own where there is only one.
 //!
-//! Must never: use a CPU that the affinity mask at start did not allow (a container's or taskset's choice).
+//! Must never: use a CPU that the affinity mask at start did not allow (a container's or taskset's
+//! choice).
 
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::io;
-use std::mem::{MaybeUninit, size_of};
 use std::sync::OnceLock;
 
 /// The CPUs that rounds run on.
@@ -39,22 +40,17 @@ impl Cpus {
     }
 }
 
-/// Keeps the calling thread on `cpu`. Whether it worked: a sandbox may forbid it, and then the rounds run
-/// where they run.
+/// Keeps the calling thread on `cpu`. Whether it worked: a sandbox may forbid it, and then the
+/// rounds run where they run.
 pub fn pin(cpu: usize) -> bool {
     pin_to(&[cpu])
 }
 
 /// Keeps the calling thread on `cpus`, which came from an affinity mask.
 pub fn pin_to(cpus: &[usize]) -> bool {
-    // SAFETY: a cpu_set_t is plain bits; all zero is the empty set.
-    let mut set: libc::cpu_set_t = unsafe { MaybeUninit::zeroed().assume_init() };
-    for &cpu in cpus {
-        // SAFETY: `cpu` came from such a set, so it is within its size.
-        unsafe { libc::CPU_SET(cpu, &mut set) };
-    }
-    // SAFETY: the set is valid for its size; 0 is the calling thread.
-    unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) == 0 }
+    let mut set = CpuSet::new();
+    cpus.iter().for_each(|&cpu| set.set(cpu));
+    sched_setaffinity(None, &set).is_ok()
 }
 
 /// The affinity mask of the process before anything was pinned; [`Cpus::choose`] notes it.
@@ -65,8 +61,9 @@ pub fn of_start() -> Vec<usize> {
     AT_START.get().cloned().or_else(|| allowed().ok()).unwrap_or_default()
 }
 
-/// Does `start` while this thread may use all CPUs that the process had at start: threads and processes begin
-/// with the mask of the thread that starts them, and a pinned one would pin them all.
+/// Does `start` while this thread may use all CPUs that the process had at start: threads and
+/// processes begin with the mask of the thread that starts them, and a pinned one would pin them
+/// all.
 pub fn with_cpus_of_start<R>(start: impl FnOnce() -> R) -> R {
     let (Some(all), Ok(now)) = (AT_START.get(), allowed()) else { return start() };
     pin_to(all);
@@ -75,16 +72,10 @@ pub fn with_cpus_of_start<R>(start: impl FnOnce() -> R) -> R {
     started
 }
 
-fn allowed() -> io::Result<Vec<usize>> {
-    // SAFETY: a cpu_set_t is plain bits; all zero is the empty set.
-    let mut set: libc::cpu_set_t = unsafe { MaybeUninit::zeroed().assume_init() };
-    // SAFETY: the kernel writes at most the given size; 0 is the calling thread.
-    if unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    let most = libc::CPU_SETSIZE as usize;
-    // SAFETY: each number is below CPU_SETSIZE.
-    Ok((0..most).filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) }).collect())
+/// The CPUs that the calling thread may use.
+pub fn allowed() -> io::Result<Vec<usize>> {
+    let set = sched_getaffinity(None)?;
+    Ok((0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect())
 }
 
 #[cfg(test)]

@@ -1,32 +1,39 @@
-//! The benchmark of uslab: suites of rows, each row a question that uslab and today's allocators answer in
-//! turn.
+//! The benchmark of uslab: suites of rows, each row a question that uslab and today's allocators
+//! answer in turn.
 //!
 //! ```text
-//!   app ── cli                      the program
-//!    ├── suites/     pair, bulk     which rows there are, their targets and tables
-//!    ├── rounds/     local, remote  the timed loops, generic over the contestant
-//!    ├── contestants/               an allocator, called one way: a file each
-//!    ├── child                      one measurement in a process of its own
-//!    ├── linked/     calls, churn   C and C++ programs with uslab's own libraries
-//!    ├── measure ── clock, asm      interleaved rounds; ticks, cycles, disturbed rounds
-//!    ├── results ── stats, table    one schema; minimum, median, ratio, verdict
-//!    └── report, summary            result files as a page, as a table
+//!   app, cli, session, modes      the program
+//!   report, summary ── load       result files as a page, as a table
+//!   table ── facts                results as text; what they were measured on
+//!   suites/                       which rows there are, their targets and what is said of them
+//!   task                          what a child can be asked for
+//!   order/, programs/, linked/    loads beyond a loop: knobs, whole programs, C and C++ programs
+//!   child ── process, preload     one measurement in a process of its own; programs under it
+//!   lineup                        the contestants as values
+//!   rounds/                       the timed loops, generic over the contestant
+//!   measure                       interleaved rounds of lanes; disturbed ones again
+//!   contestants/                  an allocator, called one way
+//!   results ── machine, stats     one schema; minimum, median, ratio, verdict
+//!   clock, cpu, stop, asm         ticks and cycles; CPUs; Ctrl-C
 //! ```
 //!
-//! **Method.** In one process and one run, pinned to one CPU where a row has one thread, every contestant of
-//! a row runs a round of about 100 µs, in turn, hundreds of times. The minimum of its rounds is its cost; the
-//! ratio of uslab's to the best peer's of the same row is what is judged. The minimum is used because
-//! disturbances only add; the interleaving, because what does not pass (a slower clock, a busy neighbour)
-//! then weighs on all alike.
+//! A module uses those below it and beside it to the right, never one above; tests may.
 //!
-//! **Fairness.** All contestants run the same loop, compiled for each; peers are called as plain C functions,
-//! linked statically, from optimised builds with none of their checks, or as shared libraries of the system,
-//! where it has them; sizes are run-time values; uslab's malloc is behind a C call like theirs. Only the typed
-//! cache is inlined, because that is how it is used; the same cache behind a call stands beside it.
+//! **Method.** In one process and one run, pinned to one CPU where a row has one thread, every
+//! contestant of a row runs a round of about 100 µs, in turn, hundreds of times. The minimum of its
+//! rounds is its cost; the ratio of uslab's to the best peer's of the same row is what is judged.
+//! The minimum is used because disturbances only add; the interleaving, because what does not pass
+//! (a slower clock, a busy neighbour) then weighs on all alike.
 //!
-//! This is the only crate of the workspace that depends on other allocators. It must never install one as
-//! anybody's malloc, and its timed figures must never decide a test: tests run suites with `--check`, for
-//! function.
+//! **Fairness.** All contestants run the same loop, compiled for each; peers are called as plain C
+//! functions, linked statically, from optimised builds with none of their checks, or as shared
+//! libraries of the system, where it has them; sizes are run-time values; uslab's malloc is behind
+//! a C call like theirs. Only the typed cache is inlined, because that is how it is used; the same
+//! cache behind a call stands beside it.
+//!
+//! This is the only crate of the workspace that depends on other allocators. It must never install
+//! one as anybody's malloc, and its timed figures must never decide a test: tests run suites with
+//! `--check`, for function.
 
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 compile_error!("the benchmark reads the cycle counters of x86_64 and aarch64 only");
@@ -38,7 +45,10 @@ pub mod cli;
 pub mod clock;
 pub mod contestants;
 pub mod cpu;
+pub mod facts;
+pub mod lineup;
 pub mod linked;
+pub mod load;
 pub mod machine;
 pub mod measure;
 pub mod modes;
@@ -51,6 +61,8 @@ pub mod results;
 pub mod rounds;
 pub mod session;
 pub mod stats;
+pub mod stop;
 pub mod suites;
 pub mod summary;
 pub mod table;
+pub mod task;

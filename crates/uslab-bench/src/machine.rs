@@ -1,14 +1,13 @@
-//! What the figures were measured on and with: the machine, the kernel, and this program's own build.
+//! What the figures were measured on and with: the machine, the kernel, and this program's own
+//! build.
 //!
-//! Read from /proc, /sys and uname, each optional: what cannot be read is said to be unknown. Must never:
+//! Read from /proc and /sys, each optional: what cannot be read is said to be unknown. Must never:
 //! fail, or guess.
 
 use crate::clock::Clock;
 use crate::cpu::Cpus;
 use serde::{Deserialize, Serialize};
-use std::ffi::CStr;
 use std::fs;
-use std::mem::MaybeUninit;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Machine {
@@ -37,14 +36,14 @@ impl Machine {
         Self {
             cpu_model: cpu_model(&cpuinfo),
             architecture: std::env::consts::ARCH.into(),
-            kernel: kernel(),
+            kernel: format!("Linux {}", read_line("/proc/sys/kernel/osrelease")),
             cpus_allowed: cpus.allowed,
-            cpus_online: sysconf(libc::_SC_NPROCESSORS_ONLN),
+            cpus_online: cpuinfo.matches("processor\t:").count(),
             cpu: cpus.first,
             second_cpu: cpus.second,
             virtual_machine: field(&cpuinfo, "flags")
                 .is_some_and(|f| f.split(' ').any(|f| f == "hypervisor")),
-            page_size_bytes: sysconf(libc::_SC_PAGESIZE),
+            page_size_bytes: rustix::param::page_size(),
             transparent_hugepages: chosen(&read_line("/sys/kernel/mm/transparent_hugepage/enabled")),
             load_average: read_line("/proc/loadavg").split(' ').next().unwrap_or_default().to_owned(),
             tick_hz: clock.tick_hz(),
@@ -89,25 +88,6 @@ impl Build {
         let assertions = if self.debug_assertions { ", with debug assertions" } else { "" };
         Some(format!("built at opt-level {}{assertions}", self.opt_level))
     }
-}
-
-fn sysconf(name: libc::c_int) -> usize {
-    // SAFETY: it reads a constant of the system.
-    usize::try_from(unsafe { libc::sysconf(name) }).unwrap_or(0)
-}
-
-fn kernel() -> String {
-    let mut names = MaybeUninit::<libc::utsname>::zeroed();
-    // SAFETY: uname fills the structure it is given.
-    if unsafe { libc::uname(names.as_mut_ptr()) } != 0 {
-        return "unknown".into();
-    }
-    // SAFETY: filled above, and zeroed before.
-    let names = unsafe { names.assume_init() };
-    // SAFETY: both fields are strings that end within their arrays.
-    let (system, release) =
-        unsafe { (CStr::from_ptr(names.sysname.as_ptr()), CStr::from_ptr(names.release.as_ptr())) };
-    format!("{} {}", system.to_string_lossy(), release.to_string_lossy())
 }
 
 /// The first value of `name : value`.
@@ -171,7 +151,8 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_has_a_kernel() {
-        assert!(kernel().starts_with("Linux "));
+    fn this_machine_has_a_kernel_and_cpus() {
+        let machine = Machine::read(&Cpus::choose(None).unwrap(), &Clock::calibrate());
+        assert!(machine.kernel.len() > "Linux ".len() && machine.cpus_online >= machine.cpus_allowed);
     }
 }

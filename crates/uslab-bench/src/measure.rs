@@ -1,22 +1,23 @@
-//! Rounds of all contestants of a row, one after the other, again and again: the measurement itself.
+//! Rounds of all contestants of a row, one after the other, again and again: the measurement
+//! itself.
 //!
 //! ```text
-//!   round 1:  A B C D      how often a lane repeats its work is set once, so that a round takes about `round_ns`;
-//!   round 2:  B C D A      who goes first changes every round, so that nobody always follows the same neighbour;
+//!   round 1:  A B C D      how often a lane repeats its work is set once, for about `round_ns`;
+//!   round 2:  B C D A      the first changes every round, so that no lane always follows another;
 //!   round 3:  C D A B      a round that the machine disturbed is done again at once (clock.rs).
 //! ```
 //!
-//! Interleaving is what makes ratios hold on a machine that is not quiet: whatever changes, changes for all
-//! within a millisecond.
+//! Interleaving is what makes ratios hold on a machine that is not quiet: whatever changes, changes
+//! for all within a millisecond.
 //!
-//! What does not fit a round (threads that come and go, a process of its own, a program) is a *run*: a lane whose
-//! work is called a few times, in turn with the others, and tells its own figure. There is nothing to redo.
+//! What does not fit a round (threads that come and go, a process of its own, a program) is a
+//! *run*: a lane whose work is called a few times, in turn with the others, and tells its own
+//! figure. There is nothing to redo.
 //!
 //! Must never: reorder, drop or repeat rounds by what they measured.
 
 use crate::clock::Clock;
 use crate::results::{Figure, Role, Skipped};
-use crate::rounds::Work;
 use crate::stats::summarise;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -29,19 +30,64 @@ pub struct Plan {
     pub round_ns: f64,
 }
 
-/// A contestant in a row.
-pub struct Lane {
-    pub name: String,
-    pub role: Role,
-    pub work: Box<dyn Work>,
+/// Work that can be made ready and then repeated as often as fits a round.
+pub trait Work {
+    /// Objects allocated and freed by one repetition: what the time is divided by.
+    fn objects_per_repeat(&self) -> usize;
+
+    /// Repetitions of a round, where all contestants must have the same; otherwise as many as fill
+    /// the round's time.
+    fn fixed_repeats(&self) -> Option<usize> {
+        None
+    }
+
+    /// No more rounds than this, where a round is long by its nature; of several lanes the least
+    /// counts.
+    fn most_rounds(&self) -> usize {
+        usize::MAX
+    }
+
+    /// What the last round's ticks were made of, by name ("alloc", "free"); the least round's are
+    /// reported.
+    fn parts(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+
+    /// Whether the contestant can take part. The error, one line, takes it out of the row.
+    fn ready(&self) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// Makes everything that is not to be timed. The result runs so many repetitions and returns
+    /// the ticks they took.
+    fn prepare(&self) -> Box<dyn FnMut(usize) -> u64>;
 }
 
-/// A contestant whose work is measured by itself.
-pub struct RunLane {
+/// A contestant in a row. What it does is [`Work`], timed round by round, or an [`Errand`].
+pub struct Lane<W = Box<dyn Work>> {
     pub name: String,
     pub role: Role,
-    /// One run. An error is one line, and takes the contestant out of the row.
-    pub run: Box<dyn FnMut() -> Result<Sample, String>>,
+    pub work: W,
+}
+
+/// One run, which tells its own figure. An error is one line, and takes the contestant out of the
+/// row.
+pub type Errand = Box<dyn FnMut() -> Result<Sample, String>>;
+
+impl Lane {
+    pub fn of_rounds(name: impl Into<String>, role: Role, work: impl Work + 'static) -> Self {
+        Lane { name: name.into(), role, work: Box::new(work) }
+    }
+}
+
+impl Lane<Errand> {
+    pub fn of_runs(
+        name: impl Into<String>,
+        role: Role,
+        run: impl FnMut() -> Result<Sample, String> + 'static,
+    ) -> Self {
+        Lane { name: name.into(), role, work: Box::new(run) }
+    }
 }
 
 /// What one run found.
@@ -63,9 +109,9 @@ impl Sample {
 pub enum Method {
     /// Short rounds on this thread's clock.
     Rounds(Vec<Lane>),
-    /// So many runs of each lane; of several, the extras and series are those of the run with the least value, and
-    /// the series `value_by_run` is of all.
-    Runs(usize, Vec<RunLane>),
+    /// So many runs of each lane; of several, the extras and series are those of the run with the
+    /// least value, and the series `value_by_run` is of all.
+    Runs(usize, Vec<Lane<Errand>>),
 }
 
 impl Method {
@@ -109,7 +155,7 @@ fn ready(lanes: Vec<Lane>) -> (Vec<Lane>, Vec<Skipped>) {
 /// Runs of all lanes, in turn.
 fn runs(
     times: usize,
-    mut lanes: Vec<RunLane>,
+    mut lanes: Vec<Lane<Errand>>,
     stop: impl Fn() -> bool,
 ) -> Option<(Vec<Figure>, Vec<Skipped>)> {
     let mut samples: Vec<Result<Vec<Sample>, String>> = lanes.iter().map(|_| Ok(Vec::new())).collect();
@@ -120,7 +166,7 @@ fn runs(
             }
             let at = (round + turn) % lanes.len();
             if let Ok(taken) = &mut samples[at] {
-                match (lanes[at].run)() {
+                match (lanes[at].work)() {
                     Ok(sample) => taken.push(sample),
                     Err(why) => samples[at] = Err(why),
                 }
@@ -140,9 +186,9 @@ fn runs(
     Some((figures, skipped))
 }
 
-fn figure_of_runs(lane: RunLane, samples: Vec<Sample>) -> Option<Figure> {
+fn figure_of_runs(lane: Lane<Errand>, samples: Vec<Sample>) -> Option<Figure> {
     let values: Vec<f64> = samples.iter().map(|sample| sample.value).collect();
-    let value = summarise(&values)?.into();
+    let value = summarise(&values)?;
     let mut best = samples.into_iter().min_by(|a, b| a.value.total_cmp(&b.value))?;
     let by_run = values.iter().enumerate().map(|(run, &value)| [run as f64, value]).collect();
     best.series.insert("value_by_run".into(), by_run);
@@ -150,14 +196,10 @@ fn figure_of_runs(lane: RunLane, samples: Vec<Sample>) -> Option<Figure> {
         contestant: lane.name,
         role: lane.role,
         value,
-        cycles: None,
         extra: best.extra,
         series: best.series,
-        ratio: None,
-        ratio_of_medians: None,
-        ratio_above_floor: None,
         rounds: values.len(),
-        redone: 0,
+        ..Figure::default()
     })
 }
 
@@ -172,8 +214,8 @@ struct Running<'a> {
     redone: usize,
 }
 
-/// A row that takes longer (on a quiet machine none comes near) ends with the rounds it has, if they are this
-/// many.
+/// A row that takes longer (on a quiet machine none comes near) ends with the rounds it has, if
+/// they are this many.
 const ROW_MOST: Duration = Duration::from_secs(10);
 const ENOUGH_ROUNDS: usize = 20;
 
@@ -234,7 +276,7 @@ impl Running<'_> {
     fn figure(&self) -> Figure {
         let column = |pick: fn(&(f64, f64)) -> f64| {
             let values: Vec<f64> = self.samples.iter().map(pick).collect();
-            summarise(&values).expect("at least one round was run").into()
+            summarise(&values).expect("at least one round was run")
         };
         Figure {
             contestant: self.lane.name.clone(),
@@ -242,24 +284,22 @@ impl Running<'_> {
             value: column(|sample| sample.0),
             cycles: Some(column(|sample| sample.1)),
             extra: self.parts.clone(),
-            series: BTreeMap::new(),
-            ratio: None,
-            ratio_of_medians: None,
-            ratio_above_floor: None,
             rounds: self.samples.len(),
             redone: self.redone,
+            ..Figure::default()
         }
     }
 }
 
-/// How many repetitions take `round_ns`. Doubling until one run takes a quarter of it is the warm-up as well.
+/// How many repetitions take `round_ns`. Doubling until one run takes a quarter of it is the
+/// warm-up as well.
 fn repeats_for(run: &mut dyn FnMut(usize) -> u64, round_ns: f64, ns_per_tick: f64) -> usize {
     let mut repeats = 1;
     loop {
         let took_ns = (run(repeats) as f64 * ns_per_tick).max(1.0);
         if took_ns * 4.0 >= round_ns {
-            // The first run of a size pays for fresh memory, and any may be interrupted: the best of three
-            // more counts.
+            // The first run of a size pays for fresh memory, and any may be interrupted: the best
+            // of three more counts.
             let ticks = (0..3).map(|_| run(repeats)).min().unwrap_or(1);
             let took_ns = (ticks as f64 * ns_per_tick).max(1.0);
             return ((repeats as f64 * round_ns / took_ns) as usize).clamp(1, 4 * repeats);
@@ -294,11 +334,7 @@ mod tests {
     #[test]
     fn rounds_interleave_and_the_first_changes() {
         let log = Rc::new(RefCell::new(Vec::new()));
-        let lane = |name| Lane {
-            name: String::from(name),
-            role: Role::Peer,
-            work: Box::new(Noted(name, Rc::clone(&log))),
-        };
+        let lane = |name| Lane::of_rounds(name, Role::Peer, Noted(name, Rc::clone(&log)));
         let lanes = [lane("a"), lane("b"), lane("c")];
         let mut clock = Clock::calibrate();
         let plan = Plan { rounds: 3, round_ns: 0.0 };
@@ -306,8 +342,8 @@ mod tests {
         assert_eq!(figures.len(), 3);
         assert!(figures.iter().all(|figure| figure.rounds == 3 && figure.value.min > 0.0));
         let mut log = log.borrow().clone();
-        // Without the sizing runs, four each, and without rounds done again, which stand beside their first
-        // try.
+        // Without the sizing runs, four each, and without rounds done again, which stand beside
+        // their first try.
         log.drain(..12);
         log.dedup();
         assert_eq!(log, ["a", "b", "c", "b", "c", "a", "c", "a", "b"]);
@@ -329,15 +365,13 @@ mod tests {
                 unreachable!("it is not ready")
             }
         }
-        let works: [Box<dyn Work>; 2] = [Box::new(Absent), Box::new(Noted("b", Rc::default()))];
-        let lanes = works.into_iter().zip(["a", "b"]).map(|(work, name)| Lane {
-            name: name.into(),
-            role: Role::Peer,
-            work,
-        });
+        let lanes = [
+            Lane::of_rounds("a", Role::Peer, Absent),
+            Lane::of_rounds("b", Role::Peer, Noted("b", Rc::default())),
+        ];
         let plan = Plan { rounds: 1, round_ns: 0.0 };
         let (figures, skipped) =
-            measure(Method::Rounds(lanes.collect()), plan, &mut Clock::calibrate(), || false).unwrap();
+            measure(Method::Rounds(lanes.into()), plan, &mut Clock::calibrate(), || false).unwrap();
         assert_eq!(figures.iter().map(|figure| figure.contestant.as_str()).collect::<Vec<_>>(), ["b"]);
         assert_eq!(skipped, [Skipped { contestant: "a".into(), why: "not installed".into() }]);
     }
@@ -345,7 +379,7 @@ mod tests {
     #[test]
     fn a_stopped_row_is_no_row() {
         let mut clock = Clock::calibrate();
-        let lane = Lane { name: "a".into(), role: Role::Peer, work: Box::new(Noted("a", Rc::default())) };
+        let lane = Lane::of_rounds("a", Role::Peer, Noted("a", Rc::default()));
         assert!(rounds(&[lane], Plan { rounds: 3, round_ns: 0.0 }, &mut clock, || true).is_none());
     }
 
@@ -359,7 +393,7 @@ mod tests {
                 let n = log.borrow().len() as f64;
                 if name == "c" { Err("not installed".into()) } else { Ok(Sample::of(n)) }
             };
-            RunLane { name: name.into(), role: Role::Peer, run: Box::new(run) }
+            Lane::of_runs(name, Role::Peer, run)
         };
         let lanes = vec![lane("a"), lane("b"), lane("c")];
         let (figures, skipped) = runs(2, lanes, || false).unwrap();

@@ -1,19 +1,16 @@
-//! `--both-modes`: the same run in two processes, one with restartable sequences and one with `USLAB_RSEQ=0`,
-//! as one report.
+//! `--both-modes`: the same run in two processes, one with restartable sequences and one with
+//! `USLAB_RSEQ=0`, as one report.
 //!
-//! uslab chooses its mode once per process, from the environment. So this process measures nothing: it starts
-//! itself twice with `--json`, reads both reports, and joins their runs. Standard error, and with it the
-//! progress, stays the children's.
+//! uslab chooses its mode once per process, from the environment. So this process measures nothing:
+//! it starts itself twice with `--json`, reads both reports, and joins their runs. Standard error,
+//! and with it the progress, stays the children's.
 //!
 //! Must never: run the two at the same time.
 
 use crate::results::{Report, SCHEMA};
-use signal_hook::consts::SIGINT;
-use signal_hook::flag;
+use crate::stop;
 use std::env;
 use std::process::{Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 /// The variable that chooses, and its value for the fallback.
 const VARIABLE: &str = "USLAB_RSEQ";
@@ -21,9 +18,9 @@ const LOCKED: &str = "0";
 
 /// Both reports as one, with the runs of the first mode before those of the second.
 pub fn run() -> Result<Report, String> {
-    // Ctrl-C reaches the children, which end with what they have; this process must live to print it.
-    flag::register(SIGINT, Arc::new(AtomicBool::new(false)))
-        .map_err(|e| format!("cannot take over Ctrl-C: {e}"))?;
+    // Ctrl-C reaches the children, which end with what they have; this process must live to print
+    // it.
+    stop::watch()?;
     let mut report = child(None)?;
     if report.runs.iter().all(|run| run.complete) {
         report.runs.extend(child(Some(LOCKED))?.runs);

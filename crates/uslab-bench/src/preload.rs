@@ -1,10 +1,11 @@
 //! Allocators as libraries to preload: ours, and those that Debian packages.
 //!
-//! glibc's malloc is preloaded too, though it is there anyway: a program may bring an allocator of its own along
-//! (Debian's redis-server is linked with jemalloc), and then "nothing preloaded" is not glibc.
+//! glibc's malloc is preloaded too, though it is there anyway: a program may bring an allocator of
+//! its own along (Debian's redis-server is linked with jemalloc), and then "nothing preloaded" is
+//! not glibc.
 //!
-//! ld.so splits LD_PRELOAD at blanks and colons and ignores what it does not find; so each library is looked for
-//! before a program is started with it, by an absolute path.
+//! ld.so splits LD_PRELOAD at blanks and colons and ignores what it does not find; so each library
+//! is looked for before a program is started with it, by an absolute path.
 //!
 //! Must never: load one of them into this process.
 

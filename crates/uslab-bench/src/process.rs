@@ -1,19 +1,23 @@
-//! A program started, waited for, and what it took: elapsed, user and system seconds and the peak of its memory,
-//! as wait4(2) tells them.
+//! A program started, waited for, and what it took: elapsed, user and system seconds and the peak
+//! of its memory, as wait4(2) tells them.
 //!
-//! The kernel counts for a process and all of its children that were waited for: times are added up, the peak is
-//! that of the largest single process. It also counts what the process was before it became the program: a copy
-//! of whoever started it. So peaks are right only when a small process starts the program, which is why suites do
-//! this in a child (child.rs).
+//! The kernel counts for a process and all of its children that were waited for: times are added
+//! up, the peak is that of the largest single process. It also counts what the process was before
+//! it became the program: a copy of whoever started it. So peaks are right only when a small
+//! process starts the program, which is why suites do this in a child (child.rs).
 //!
-//! Must never: leave a program running. It dies with the thread that started it, and when [`Running`] is dropped.
+//! Must never: leave a program running. It dies with the thread that started it, and when
+//! [`Running`] is dropped.
 
 use crate::measure::Sample;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group};
+use rustix::process::{set_parent_process_death_signal, waitid};
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::mem::MaybeUninit;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// What a program took from its start to its end.
@@ -43,30 +47,28 @@ pub struct Running {
     child: Child,
     started: Instant,
     said: File,
-    /// Reaped: its number may be somebody else's by now.
+    complained: File,
+    /// Reaped: its number may be another process's by now.
     ended: bool,
 }
 
-/// Starts `command` with nothing to read, and nothing of what it prints kept but its complaints.
+/// How often a parent that waits with a limit looks for its end. It shares the machine with the
+/// child.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// Starts `command` with nothing to read.
 pub fn start(mut command: Command) -> Result<Running, String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let cannot = |error: io::Error| format!("cannot start {program}: {error}");
-    let said = tempfile::tempfile().map_err(cannot)?;
-    let stderr = said.try_clone().map_err(cannot)?;
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr);
-    let die_with_parent = || {
-        // SAFETY: no pointers. Called in the new process, where only calls that a signal handler may make are
-        // allowed: a plain system call is one.
-        match unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) } {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        }
-    };
-    // SAFETY: the function keeps to what is allowed between fork and exec: it takes no lock and allocates nothing.
+    let (said, complained) = (tempfile::tempfile().map_err(cannot)?, tempfile::tempfile().map_err(cannot)?);
+    command.stdin(Stdio::null()).stdout(said.try_clone().map_err(cannot)?);
+    command.stderr(complained.try_clone().map_err(cannot)?);
+    let die_with_parent = || Ok(set_parent_process_death_signal(Some(Signal::KILL))?);
+    // SAFETY: the function keeps to what is allowed between fork and exec: one plain system call.
     unsafe { command.pre_exec(die_with_parent) };
     let started = Instant::now();
     let child = command.spawn().map_err(cannot)?;
-    Ok(Running { child, started, said, ended: false })
+    Ok(Running { child, started, said, complained, ended: false })
 }
 
 /// Starts `command` and waits for its end, which must be a success.
@@ -75,34 +77,44 @@ pub fn run(command: Command) -> Result<Usage, String> {
 }
 
 impl Running {
-    pub fn started(&self) -> Instant {
-        self.started
+    /// Waits for its end, which must be a success. An error is one line, the last that the program
+    /// complained.
+    pub fn finish(mut self) -> Result<Usage, String> {
+        self.end()
     }
 
-    /// Waits for its end, which must be a success. An error is one line, the last that the program said.
-    pub fn finish(mut self) -> Result<Usage, String> {
+    /// What it prints until its end, which must be a success and come within `limit`; where not, or
+    /// where `stop` says so, it is ended with its process group.
+    pub fn output(mut self, limit: Duration, stop: impl Fn() -> bool) -> Result<Vec<u8>, String> {
+        while !self.gone() {
+            let late = self.started.elapsed() > limit;
+            if late || stop() {
+                // It was not waited for, so its number and its group's are still its own.
+                let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
+                let _ = self.wait();
+                let why = format!("not done after {} s", limit.as_secs_f64());
+                return Err(if late { why } else { "interrupted".into() });
+            }
+            thread::sleep(LOOK_EVERY);
+        }
+        self.end()?;
+        read(&mut self.said).map_err(|error| format!("what a program said cannot be read: {error}"))
+    }
+
+    fn end(&mut self) -> Result<Usage, String> {
         let (status, usage) = self.wait().map_err(|error| format!("cannot wait for a program: {error}"))?;
         if status.success() {
             return Ok(usage);
         }
-        let mut text = Vec::new();
         // What cannot be read was not said.
-        let _ = self.said.seek(SeekFrom::Start(0)).and_then(|_| self.said.read_to_end(&mut text));
-        let text = String::from_utf8_lossy(&text);
-        let last = text.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or("it said nothing");
-        let last: String = last.chars().take(160).collect();
-        Err(format!("a program ended with {status}: {last}"))
+        let text = read(&mut self.complained).unwrap_or_default();
+        Err(reason(&String::from_utf8_lossy(&text), status))
     }
 
     /// Whether it has ended already, which a server should not by itself.
     pub fn gone(&self) -> bool {
-        // SAFETY: an all-zero siginfo_t is a valid one.
-        let mut info: libc::siginfo_t = unsafe { MaybeUninit::zeroed().assume_init() };
-        let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
-        // SAFETY: `info` is valid for writing; the process is our child and, by WNOWAIT, stays to be waited for.
-        let looked = unsafe { libc::waitid(libc::P_PID, self.child.id(), &raw mut info, options) };
-        // SAFETY: filled in by waitid, or zero still, which says that nothing happened.
-        looked == 0 && unsafe { info.si_pid() } != 0
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        matches!(waitid(WaitId::Pid(Pid::from_child(&self.child)), options), Ok(Some(_)))
     }
 
     /// Waits until `ready` says so; the program must not end before.
@@ -115,7 +127,7 @@ impl Running {
             if Instant::now() > end {
                 return Err(format!("a server did not answer within {} s", limit.as_secs()));
             }
-            std::thread::sleep(Duration::from_millis(5));
+            thread::sleep(Duration::from_millis(5));
         }
         Ok(())
     }
@@ -158,6 +170,24 @@ impl Drop for Running {
     }
 }
 
+fn read(file: &mut File) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    file.seek(SeekFrom::Start(0))?;
+    file.read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// The last line of substance that a failed program said. One of this program's own stands alone.
+fn reason(text: &str, status: ExitStatus) -> String {
+    let substance = |line: &&str| !line.is_empty() && !line.starts_with("note:");
+    let last = text.lines().map(str::trim).rfind(substance).unwrap_or("it said nothing");
+    if let Some(own) = last.strip_prefix("uslab-bench: ") {
+        return own.to_owned();
+    }
+    let last: String = last.chars().take(160).collect();
+    format!("a program ended with {status}: {last}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -182,6 +212,27 @@ mod tests {
         assert!(why.contains("the reason") && why.contains('3') && !why.contains("first"), "{why}");
         let absent = run(Command::new("/nonexistent/program")).unwrap_err();
         assert!(absent.contains("/nonexistent/program") && !absent.contains('\n'), "{absent}");
+    }
+
+    #[test]
+    fn output_is_read_whole_and_what_stays_is_ended() {
+        let long = Duration::from_secs(60);
+        let out = start(sh("yes | head -c 200000")).unwrap().output(long, || false).unwrap();
+        assert_eq!(out.len(), 200_000);
+        for (limit, stop, word) in [(Duration::ZERO, false, "not done"), (long, true, "interrupted")] {
+            let mut command = sh("sleep 1000 & wait");
+            command.process_group(0);
+            let why = start(command).unwrap().output(limit, || stop).unwrap_err();
+            assert!(why.contains(word), "{why}");
+        }
+    }
+
+    #[test]
+    fn the_reason_is_the_last_line_of_substance() {
+        let panic = "thread 'main' panicked at x.rs:1:1:\nout of luck\nnote: run with `RUST_BACKTRACE=1`\n\n";
+        assert!(reason(panic, ExitStatus::from_raw(256)).ends_with(": out of luck"));
+        assert_eq!(reason("uslab-bench: no such\n", ExitStatus::from_raw(256)), "no such");
+        assert!(reason("", ExitStatus::from_raw(9)).contains("signal: 9"));
     }
 
     #[test]

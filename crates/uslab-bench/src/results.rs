@@ -1,12 +1,12 @@
-//! The results: one schema for all suites, in `--json` and between the two processes of `--both-modes`.
+//! The results: one schema for all suites, in `--json` and between the two processes of
+//! `--both-modes`.
 //!
-//! `schema` is raised whenever a reader of an older one would misunderstand; new fields do not raise it.
-//! A row has one unit, and in every unit less is better: a throughput is told as the time of one operation.
-//! Must never: hold a figure without its unit in its name or its place.
+//! `schema` is raised whenever a reader of an older one would misunderstand; new fields do not
+//! raise it. A row has one unit, and in every unit less is better: a throughput is told as the time
+//! of one operation. Must never: hold a figure without its unit in its name or its place.
 
-use crate::contestants::{About, found::Missing};
 use crate::machine::{Build, Machine};
-use crate::stats::Summary;
+use crate::stats::Cost;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ pub struct Report {
     pub machine: Machine,
     pub build: Build,
     pub options: RunOptions,
-    pub contestants: Vec<AboutText>,
+    pub contestants: Vec<About>,
     /// Contestants that this machine has not, and why.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub missing: Vec<Skipped>,
@@ -30,30 +30,81 @@ pub struct Report {
 }
 
 /// The options that change what is measured.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RunOptions {
     pub rounds: usize,
     pub round_us: u64,
     pub object_size_bytes: usize,
     pub touch: bool,
-    pub order: crate::rounds::Order,
+    pub order: Order,
     /// Run for function only: the figures mean nothing.
     pub check: bool,
 }
 
-/// [`About`], as read back.
+impl RunOptions {
+    pub fn scale(&self) -> Scale {
+        match (self.check, self.rounds <= QUICK_ROUNDS) {
+            (true, _) => Scale::Check,
+            (_, true) => Scale::Quick,
+            _ => Scale::Full,
+        }
+    }
+}
+
+/// The most rounds that a first look has.
+pub const QUICK_ROUNDS: usize = 60;
+
+/// How much a suite does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Scale {
+    /// For function only: as little as there can be.
+    Check,
+    /// A first look.
+    Quick,
+    Full,
+}
+
+impl Scale {
+    /// The one of three that is meant for it.
+    pub fn pick<T>(self, check: T, quick: T, full: T) -> T {
+        match self {
+            Scale::Check => check,
+            Scale::Quick => quick,
+            Scale::Full => full,
+        }
+    }
+}
+
+/// In which order a live set is freed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Order {
+    /// As it was allocated.
+    #[default]
+    Fifo,
+    /// The youngest first.
+    Lifo,
+    /// Shuffled, once for the row and the same for every contestant.
+    Random,
+}
+
+/// What the results say about a contestant.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct AboutText {
+pub struct About {
     pub name: String,
     pub version: String,
+    /// How it was built and is called.
     pub build: String,
+    /// What makes its figures doubtful; empty if nothing does.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub warning: String,
 }
 
-impl From<About> for AboutText {
-    fn from(about: About) -> Self {
-        Self { name: about.name.into(), version: about.version, build: about.build, warning: about.warning }
+impl About {
+    pub fn new(name: &str, version: impl Into<String>, build: impl Into<String>) -> Self {
+        let (name, warning) = (name.into(), String::new());
+        Self { name, version: version.into(), build: build.into(), warning }
     }
 }
 
@@ -68,7 +119,7 @@ pub struct Run {
     pub rows: Vec<Row>,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Row {
     /// Unique in its suite, and the same from run to run.
     pub id: String,
@@ -102,23 +153,25 @@ pub struct Skipped {
     pub why: String,
 }
 
-impl From<Missing> for Skipped {
-    fn from(missing: Missing) -> Self {
-        Self { contestant: missing.name.into(), why: missing.why }
-    }
-}
-
 /// What a row's values are. Less is better in each.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
     /// Nanoseconds for one object or operation.
+    #[default]
     Ns,
     Seconds,
     Bytes,
 }
 
 impl Row {
+    /// A row of one thread and one live object, in nanoseconds, with no target and nothing measured
+    /// yet; the fields that differ are set on it.
+    pub fn new(id: impl Into<String>, group: impl Into<String>, title: impl Into<String>) -> Self {
+        let (id, group, title) = (id.into(), group.into(), title.into());
+        Self { id, group, title, live: 1, threads: 1, ..Self::default() }
+    }
+
     pub fn figure(&self, role: Role) -> Option<&Figure> {
         self.figures.iter().find(|figure| figure.role == role)
     }
@@ -128,34 +181,37 @@ impl Row {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
     Pass,
     Miss,
     /// There is no target, or it is not for this mode, or nothing was measured in earnest.
+    #[default]
     None,
 }
 
 /// What part a contestant plays in a row.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
     /// The way of using uslab that the row judges.
     Subject,
     /// Another way of using uslab, for information.
     Ours,
+    #[default]
     Peer,
     /// One that does a part of what an allocator does, and is compared apart: never the best peer.
     Rival,
-    /// What the round costs without any allocator: taken off both sides in [`Figure::ratio_above_floor`].
+    /// What the round costs without any allocator: taken off both sides in
+    /// [`Figure::ratio_above_floor`].
     Floor,
     /// What a known mechanism costs, that is no allocator: for the reader alone.
     Reference,
 }
 
 /// What a contestant cost in a row.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Figure {
     pub contestant: String,
     pub role: Role,
@@ -182,29 +238,8 @@ pub struct Figure {
     pub redone: usize,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Cost {
-    pub min: f64,
-    pub median: f64,
-    pub median_low: f64,
-    pub median_high: f64,
-}
-
-impl Cost {
-    /// Whether the median is known too badly to compare percents: its 95 % interval is wider than a tenth of it.
-    pub fn unsure(&self) -> bool {
-        self.median_high - self.median_low > 0.1 * self.median
-    }
-}
-
-impl From<Summary> for Cost {
-    fn from(s: Summary) -> Self {
-        Self { min: s.min, median: s.median, median_low: s.median_low, median_high: s.median_high }
-    }
-}
-
-/// An extra of this name is the most that its figure's value may be: a requirement that looks at no peer. The
-/// subject is judged by it where the row has no target.
+/// An extra of this name is the most that its figure's value may be: a requirement that looks at no
+/// peer. The subject is judged by it where the row has no target.
 pub const LIMIT_BYTES: &str = "limit_bytes";
 
 /// Fills in who the best peer is, everybody's ratio to it, and the verdict on the subject.
@@ -242,37 +277,11 @@ mod tests {
 
     fn figure(contestant: &str, role: Role, ns: f64) -> Figure {
         let cost = |min: f64| Cost { min, median: min * 1.1, median_low: min, median_high: min * 1.2 };
-        Figure {
-            contestant: contestant.into(),
-            role,
-            value: cost(ns),
-            cycles: Some(cost(ns * 4.0)),
-            extra: BTreeMap::new(),
-            series: BTreeMap::new(),
-            ratio: None,
-            ratio_of_medians: None,
-            ratio_above_floor: None,
-            rounds: 1,
-            redone: 0,
-        }
+        Figure { contestant: contestant.into(), role, value: cost(ns), ..Figure::default() }
     }
 
     fn row(figures: Vec<Figure>, target: Option<f64>) -> Row {
-        Row {
-            id: "x".into(),
-            group: "g".into(),
-            title: "t".into(),
-            size_bytes: 256,
-            live: 1,
-            threads: 1,
-            unit: Unit::Ns,
-            target,
-            verdict: Verdict::None,
-            best_peer: None,
-            figures,
-            published_cycles: BTreeMap::new(),
-            skipped: Vec::new(),
-        }
+        Row { target, figures, ..Row::new("x", "g", "t") }
     }
 
     #[test]

@@ -1,15 +1,17 @@
 //! Minimum, median and the median's confidence interval of a set of rounds.
 //!
-//! **Minimum**, because whatever disturbs a round only ever adds to it: the fastest of many short rounds is
-//! the cost of the code. **Median**, because that is what a user meets. Its 95 % interval comes from order
-//! statistics (the ranks that a binomial of n tries and p = ½ leaves out on each side), which assumes nothing
-//! about how the rounds are distributed.
+//! **Minimum**, because whatever disturbs a round only ever adds to it: the fastest of many short
+//! rounds is the cost of the code. **Median**, because that is what a user meets. Its 95 % interval
+//! comes from order statistics (the ranks that a binomial of n tries and p = ½ leaves out on each
+//! side), which assumes nothing about how the rounds are distributed.
 //!
 //! Must never: average (one preemption outweighs a thousand rounds), or drop rounds by their value.
 
+use serde::{Deserialize, Serialize};
+
 /// What a set of rounds comes to, in the unit of its values.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Summary {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Cost {
     pub min: f64,
     pub median: f64,
     /// Lower and upper end of the median's 95 % confidence interval.
@@ -17,18 +19,21 @@ pub struct Summary {
     pub median_high: f64,
 }
 
+impl Cost {
+    /// Whether the median is known too badly to compare percents: its 95 % interval is wider than a
+    /// tenth of it.
+    pub fn unsure(&self) -> bool {
+        self.median_high - self.median_low > 0.1 * self.median
+    }
+}
+
 /// Summarises `values`; `None` if there are none.
-pub fn summarise(values: &[f64]) -> Option<Summary> {
+pub fn summarise(values: &[f64]) -> Option<Cost> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     let (&min, n) = (sorted.first()?, sorted.len());
     let (low, high) = median_ranks(n);
-    Some(Summary {
-        min,
-        median: median_of_sorted(&sorted),
-        median_low: sorted[low],
-        median_high: sorted[high],
-    })
+    Some(Cost { min, median: median_of_sorted(&sorted), median_low: sorted[low], median_high: sorted[high] })
 }
 
 /// The median; the mean of the middle two where their number is even.
@@ -37,8 +42,9 @@ fn median_of_sorted(sorted: &[f64]) -> f64 {
     if sorted.len() % 2 == 1 { sorted[middle] } else { (sorted[middle - 1] + sorted[middle]) / 2.0 }
 }
 
-/// The ranks (from 0) between which the true median lies with 95 % confidence: n/2 ∓ 1.96·√n/2, the normal
-/// approximation of the binomial, widened to whole ranks. Too few rounds give the whole range.
+/// The ranks (from 0) between which the true median lies with 95 % confidence: n/2 ∓ 1.96·√n/2, the
+/// normal approximation of the binomial, widened to whole ranks. Too few rounds give the whole
+/// range.
 fn median_ranks(n: usize) -> (usize, usize) {
     let half = n as f64 / 2.0;
     let reach = 1.96 * (n as f64).sqrt() / 2.0;

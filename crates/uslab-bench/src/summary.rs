@@ -1,20 +1,19 @@
 //! `uslab-bench summary`: the claims of the project as one Markdown table, from result files.
 //!
-//! A claim is a set of judged rows. Its line shows the row that is worst off against its target, and says how many
-//! met theirs: a summary that shows the best would tell nothing. README.md has this table between two markers;
-//! `cargo xtask results` puts it there and CI checks it. Must never: show a row of the fallback mode, or leave a
-//! claim out because it was missed or not measured.
+//! A claim is a set of judged rows. Its line shows the row that is worst off against its target,
+//! and says how many met theirs: a summary that shows the best would tell nothing. README.md has
+//! this table between two markers; `cargo xtask results` puts it there and CI checks it. Must
+//! never: show a row of the fallback mode, or leave a claim out because it was missed or not
+//! measured.
 
-use crate::report::fail;
-use crate::report::load::{self, Joined};
-use crate::results::{Report, Role, Row, Unit, Verdict};
+use crate::facts::{self, date};
+use crate::load::{self, Joined};
+use crate::results::{About, LIMIT_BYTES, QUICK_ROUNDS, Report, Role, Row, Skipped, Unit, Verdict};
 use crate::table;
 use clap::ValueHint;
-use jiff::Timestamp;
-use std::fmt::Write as _;
-use std::io::Write as _;
+use serde::Serialize;
+use std::fmt::Write;
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 /// Arguments of `summary`.
 #[derive(Debug, clap::Args)]
@@ -41,58 +40,28 @@ const CLAIMS: &[(&str, &[Rows])] = &[
     ("Memory", &[Rows("rss", ""), Rows("threads", "resident")]),
 ];
 
-/// The table's columns, and which are of words.
-pub const COLUMNS: [(&str, bool); 8] = [
-    ("claim", true),
-    ("worst row", true),
-    ("uslab", false),
-    ("best peer", false),
-    ("which", true),
-    ("ratio", false),
-    ("target", false),
-    ("", true),
-];
+/// The table's columns; those from the third that hold numbers stand to the right.
+pub const COLUMNS: [&str; 8] = ["claim", "worst row", "uslab", "best peer", "which", "ratio", "target", ""];
 
 /// A line of the table.
+#[derive(Debug, Serialize)]
 pub struct Claim {
-    pub name: &'static str,
-    /// `None` where no judged row of it was measured.
-    pub found: Option<Found>,
-}
-
-pub struct Found {
-    pub row: String,
-    /// With their unit.
-    pub ours: String,
-    pub best: String,
-    pub best_name: String,
-    pub ratio: f64,
-    /// What the row is held to: a ratio, or a limit with its unit.
-    pub target: String,
-    met: usize,
-    judged: usize,
-}
-
-impl Found {
-    pub fn all_met(&self) -> bool {
-        self.met == self.judged
-    }
-
-    pub fn verdict(&self) -> String {
-        match (self.met, self.judged) {
-            (1, 1) => "met".into(),
-            (0, 1) => "missed".into(),
-            (met, judged) if met == judged => format!("met in all {judged} rows"),
-            (met, judged) => format!("met in {met} of {judged} rows"),
-        }
-    }
+    pub cells: [String; 8],
+    /// Whether each of its judged rows met its target.
+    pub met: bool,
 }
 
 pub fn claims(joined: &Joined) -> Vec<Claim> {
-    CLAIMS.iter().map(|(name, rows)| Claim { name, found: found(joined, rows) }).collect()
+    CLAIMS.iter().map(|(name, rows)| found(joined, name, rows).unwrap_or_else(|| unmeasured(name))).collect()
 }
 
-fn found(joined: &Joined, claimed: &[Rows]) -> Option<Found> {
+fn unmeasured(name: &str) -> Claim {
+    let mut cells = <[String; 8]>::default();
+    (cells[0], cells[1]) = (name.to_owned(), "not measured in these results".to_owned());
+    Claim { cells, met: false }
+}
+
+fn found(joined: &Joined, name: &str, claimed: &[Rows]) -> Option<Claim> {
     let judged: Vec<(&Row, Standing)> = joined
         .runs
         .iter()
@@ -104,16 +73,25 @@ fn found(joined: &Joined, claimed: &[Rows]) -> Option<Found> {
     let (worst, standing) = judged.iter().max_by(|a, b| a.1.strain.total_cmp(&b.1.strain))?;
     let best_name = worst.best_peer.clone()?;
     let subject = worst.figure(Role::Subject)?;
-    Some(Found {
-        row: worst.title.clone(),
-        ours: with_unit(subject.value.min, worst.unit),
-        best: with_unit(worst.named(&best_name)?.value.min, worst.unit),
+    let best = worst.named(&best_name)?;
+    let (met, all) = (judged.iter().filter(|(_, standing)| standing.met).count(), judged.len());
+    let verdict = match (met, all) {
+        (1, 1) => "met".into(),
+        (0, 1) => "missed".into(),
+        _ if met == all => format!("met in all {all} rows"),
+        _ => format!("met in {met} of {all} rows"),
+    };
+    let cells = [
+        name.to_owned(),
+        worst.title.clone(),
+        with_unit(subject.value.min, worst.unit),
+        with_unit(best.value.min, worst.unit),
         best_name,
-        ratio: subject.ratio?,
-        target: standing.target.clone(),
-        met: judged.iter().filter(|(_, standing)| standing.met).count(),
-        judged: judged.len(),
-    })
+        table::ratio(subject.ratio),
+        standing.target.clone(),
+        verdict,
+    ];
+    Some(Claim { cells, met: met == all })
 }
 
 /// How a row stands to what is asked of it.
@@ -124,16 +102,13 @@ struct Standing {
     met: bool,
 }
 
-/// The name of an extra: what the row's value may be, where what is asked is no ratio to a peer.
-const LIMIT: &str = "limit_bytes";
-
 fn standing(row: &Row) -> Option<Standing> {
     let subject = row.figure(Role::Subject)?;
     if let (Some(ratio), Some(target), true) = (subject.ratio, row.target, row.verdict != Verdict::None) {
         let met = row.verdict == Verdict::Pass;
         return Some(Standing { strain: ratio / target, target: table::target(Some(target)), met });
     }
-    let (&limit, value) = (subject.extra.get(LIMIT)?, subject.value.min);
+    let (&limit, value) = (subject.extra.get(LIMIT_BYTES)?, subject.value.min);
     let target = format!("≤ {}", with_unit(limit, row.unit));
     Some(Standing { strain: value / limit, target, met: value <= limit })
 }
@@ -149,7 +124,7 @@ fn with_unit(value: f64, unit: Unit) -> String {
 
 /// What weakens results as a whole, a line each.
 pub fn cautions(joined: &Joined) -> Vec<String> {
-    let any = |is: fn(&Report) -> bool| joined.sources.iter().any(|source| is(&source.report));
+    let any = |is: fn(&Report) -> bool| joined.sources.iter().any(is);
     let mut lines = Vec::new();
     if any(|report| report.options.check) {
         lines.push("Run with --check, for function only: these figures mean nothing.".into());
@@ -159,7 +134,7 @@ pub fn cautions(joined: &Joined) -> Vec<String> {
     if any(|report| report.build.unfit().is_some()) {
         lines.push("Measured with a build that was not optimised: these figures mean nothing.".into());
     }
-    if facts(joined).len() > 1 {
+    if facts_of(joined).len() > 1 {
         lines.push(
             "Joined from runs of different machines, builds or options: compare within a suite only.".into(),
         );
@@ -176,21 +151,21 @@ pub fn cautions(joined: &Joined) -> Vec<String> {
     lines
 }
 
-/// What `--quick` takes, and less.
-const QUICK_ROUNDS: usize = 60;
-
 /// Where and how runs were measured, for those that share it.
+#[derive(Serialize)]
 pub struct Fact<'a> {
     pub suites: Vec<String>,
     pub lines: Vec<(&'static str, String)>,
-    pub report: &'a Report,
+    contestants: &'a [About],
+    missing: &'a [Skipped],
+    #[serde(skip)]
+    report: &'a Report,
 }
 
 /// The facts, once for all files that agree in them.
-pub fn facts(joined: &Joined) -> Vec<Fact<'_>> {
+pub fn facts_of(joined: &Joined) -> Vec<Fact<'_>> {
     let mut facts: Vec<Fact> = Vec::new();
-    for (index, source) in joined.sources.iter().enumerate() {
-        let report = &source.report;
+    for (index, report) in joined.sources.iter().enumerate() {
         let runs = joined.runs.iter().filter(|taken| taken.source == index);
         let mut suites: Vec<String> = runs.map(|taken| taken.run.suite.clone()).collect();
         suites.dedup();
@@ -199,7 +174,13 @@ pub fn facts(joined: &Joined) -> Vec<Fact<'_>> {
                 suites.retain(|suite| !fact.suites.contains(suite));
                 fact.suites.extend(suites);
             }
-            None => facts.push(Fact { suites, lines: lines(report), report }),
+            None => facts.push(Fact {
+                suites,
+                lines: facts::lines(report),
+                contestants: &report.contestants,
+                missing: &report.missing,
+                report,
+            }),
         }
     }
     facts
@@ -219,70 +200,9 @@ fn same(a: &Report, b: &Report) -> bool {
     key(a) == key(b)
 }
 
-fn lines(report: &Report) -> Vec<(&'static str, String)> {
-    let (m, b, o) = (&report.machine, &report.build, &report.options);
-    let guest = if m.virtual_machine { ", virtual machine" } else { "" };
-    let second = m.second_cpu.map_or("no second CPU".into(), |cpu| format!("second thread on CPU {cpu}"));
-    let assertions = if b.debug_assertions { ", debug assertions" } else { "" };
-    let touch = if o.touch { "touched" } else { "not touched" };
-    let order = format!("{:?}", o.order).to_lowercase();
-    vec![
-        ("date", date(report.started_unix_s)),
-        ("machine", format!("{}, {}{guest}", m.cpu_model, m.architecture)),
-        (
-            "CPUs",
-            format!(
-                "{} of {}; on CPU {} at {:.2} GHz (counter {:.2} GHz), {second}; load average at start {}",
-                m.cpus_allowed,
-                m.cpus_online,
-                m.cpu,
-                m.core_hz / 1e9,
-                m.tick_hz / 1e9,
-                m.load_average
-            ),
-        ),
-        (
-            "system",
-            format!(
-                "{}, pages of {} bytes, huge pages {}",
-                m.kernel, m.page_size_bytes, m.transparent_hugepages
-            ),
-        ),
-        ("uslab", format!("{}, {}", b.version, b.target)),
-        (
-            "build",
-            format!(
-                "{}, opt-level {}{assertions}; {}; {}; {}",
-                b.profile, b.opt_level, b.rustc, b.rustflags, b.cc
-            ),
-        ),
-        (
-            "method",
-            format!(
-                "{} rounds of {} µs each, interleaved; objects of {} bytes {touch}, freed {order}",
-                o.rounds, o.round_us, o.object_size_bytes
-            ),
-        ),
-    ]
-}
-
-/// A day, in UTC: runs take so long that a minute would tell nothing.
-pub fn date(unix_s: u64) -> String {
-    let time = i64::try_from(unix_s).ok().and_then(|s| Timestamp::from_second(s).ok());
-    time.map_or("unknown".into(), |time| time.strftime("%Y-%m-%d").to_string())
-}
-
-/// Prints the summary.
-pub fn main(args: &Args) -> ExitCode {
-    match load::load(&args.results) {
-        Ok(joined) => {
-            let text = markdown(&joined, args.facts);
-            // A reader that has gone away is no error of ours.
-            let _ = std::io::stdout().lock().write_all(text.as_bytes());
-            ExitCode::SUCCESS
-        }
-        Err(line) => fail(2, &line),
-    }
+/// The summary as Markdown.
+pub fn text(args: &Args) -> Result<String, String> {
+    Ok(markdown(&load::load(&args.results)?, args.facts))
 }
 
 fn markdown(joined: &Joined, with_facts: bool) -> String {
@@ -293,10 +213,10 @@ fn markdown(joined: &Joined, with_facts: bool) -> String {
 }
 
 fn write_markdown(joined: &Joined, with_facts: bool, out: &mut String) -> std::fmt::Result {
-    for fact in facts(joined).iter().filter(|_| with_facts) {
+    for fact in facts_of(joined).iter().filter(|_| with_facts) {
         writeln!(out, "| {} | |\n|---|---|", cell(&fact.suites.join(", ")))?;
         fact.lines.iter().try_for_each(|(name, text)| writeln!(out, "| {name} | {} |", cell(text)))?;
-        for about in &fact.report.contestants {
+        for about in fact.contestants {
             let warning =
                 if about.warning.is_empty() { String::new() } else { format!("; **{}**", about.warning) };
             let about_text = format!("{}, {}{warning}", about.version, about.build);
@@ -304,35 +224,21 @@ fn write_markdown(joined: &Joined, with_facts: bool, out: &mut String) -> std::f
         }
         writeln!(out)?;
     }
-    writeln!(out, "| {} |", COLUMNS.map(|column| column.0).join(" | "))?;
-    writeln!(out, "|{}|", COLUMNS.map(|column| if column.1 { "---" } else { "---:" }).join("|"))?;
+    writeln!(out, "| {} |", COLUMNS.join(" | "))?;
+    writeln!(out, "|---|---|---:|---:|---|---:|---:|---|")?;
     for claim in claims(joined) {
-        let Some(found) = claim.found else {
-            writeln!(out, "| {} | not measured in these results | | | | | | |", claim.name)?;
-            continue;
-        };
-        let cells = [
-            claim.name.to_owned(),
-            cell(&found.row),
-            found.ours.clone(),
-            found.best.clone(),
-            cell(&found.best_name),
-            table::ratio(Some(found.ratio)),
-            found.target.clone(),
-            found.verdict(),
-        ];
-        writeln!(out, "| {} |", cells.join(" | "))?;
+        writeln!(out, "| {} |", claim.cells.map(|text| cell(&text)).join(" | "))?;
     }
     let Some(last) = joined.sources.last() else { return Ok(()) };
-    let m = &last.report.machine;
+    let m = &last.machine;
     writeln!(
         out,
         "\nOf each claim the row that is worst off against its target; the minimum of interleaved rounds. {}, {}, {} CPUs; uslab {}, {}.",
         m.cpu_model,
         m.kernel,
         m.cpus_allowed,
-        last.report.build.version,
-        date(last.report.started_unix_s)
+        last.build.version,
+        date(last.started_unix_s)
     )?;
     for line in cautions(joined) {
         writeln!(out, "**{}**", line.trim_end_matches('.'))?;
@@ -348,7 +254,11 @@ fn cell(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::load::tests::sample;
+    use crate::load::tests::sample;
+
+    fn unclaimed(claim: &Claim) -> bool {
+        claim.cells[1].contains("not measured") && !claim.met
+    }
 
     #[test]
     fn a_claim_shows_its_worst_row_and_counts_all() {
@@ -363,10 +273,9 @@ mod tests {
             row.figures.iter_mut().find(|f| f.role == Role::Subject).unwrap().ratio = Some(ratio);
         }
         let (count, worst) = (judged.len(), judged[1].title.clone());
-        let claims = claims(&joined);
-        let found = claims[1].found.as_ref().unwrap();
-        assert_eq!((found.row.as_str(), found.ratio, found.all_met()), (worst.as_str(), 0.75, false));
-        assert_eq!(found.verdict(), format!("met in {} of {count} rows", count - 1));
+        let Claim { cells, met } = &claims(&joined)[1];
+        assert_eq!((cells[1].as_str(), cells[5].as_str(), *met), (worst.as_str(), "0.750", false));
+        assert_eq!(cells[7], format!("met in {} of {count} rows", count - 1));
         let text = markdown(&joined, false);
         assert!(text.contains("| malloc and free | "), "{text}");
         assert!(text.contains("0.750 | ≤ 0.50 | met in "), "{text}");
@@ -391,16 +300,12 @@ mod tests {
         taken.run.suite = "rss".into();
         let row = taken.run.rows.iter_mut().find(|row| row.unit == Unit::Bytes).unwrap();
         let subject = row.figures.iter_mut().find(|figure| figure.role == Role::Subject).unwrap();
-        subject.extra.insert(LIMIT.into(), 3.0 * f64::from(1 << 20));
+        subject.extra.insert(LIMIT_BYTES.into(), 3.0 * f64::from(1 << 20));
         subject.value.min = 2.0 * f64::from(1 << 20);
-        let memory = claims(&joined).pop().unwrap().found.unwrap();
-        assert_eq!((memory.ours.as_str(), memory.target.as_str()), ("2.00 MiB", "≤ 3.00 MiB"));
-        assert!(memory.all_met());
-        joined.sources[0].report.options.check = true;
-        assert!(
-            claims(&joined).iter().all(|claim| claim.found.is_none()),
-            "a run for function claims nothing"
-        );
+        let Claim { cells, met } = claims(&joined).pop().unwrap();
+        assert_eq!((cells[2].as_str(), cells[6].as_str(), met), ("2.00 MiB", "≤ 3.00 MiB", true));
+        joined.sources[0].options.check = true;
+        assert!(claims(&joined).iter().all(unclaimed), "a run for function claims nothing");
     }
 
     #[test]
@@ -408,26 +313,24 @@ mod tests {
         let mut joined = sample();
         joined.runs.retain(|taken| taken.run.mode == "locked");
         joined.runs.iter_mut().flat_map(|t| &mut t.run.rows).for_each(|row| row.verdict = Verdict::Pass);
-        assert!(claims(&joined).iter().all(|claim| claim.found.is_none()));
+        assert!(claims(&joined).iter().all(unclaimed));
     }
 
     #[test]
     fn files_that_agree_have_their_facts_once() {
         let mut joined = sample();
-        assert_eq!(facts(&joined).len(), 1);
+        assert_eq!(facts_of(&joined).len(), 1);
         let mut second = joined.sources[0].clone();
-        second.report.machine.load_average = "9".into();
+        second.machine.load_average = "9".into();
         joined.sources.push(second);
-        assert_eq!(facts(&joined).len(), 1);
-        joined.sources[1].report.machine.kernel = "Linux 1".into();
-        assert_eq!(facts(&joined).len(), 2);
+        assert_eq!(facts_of(&joined).len(), 1);
+        joined.sources[1].machine.kernel = "Linux 1".into();
+        assert_eq!(facts_of(&joined).len(), 2);
         assert!(cautions(&joined).iter().any(|line| line.contains("different machines")));
     }
 
     #[test]
-    fn days_and_cells() {
-        assert_eq!((date(0).as_str(), date(1_795_278_723).as_str()), ("1970-01-01", "2026-11-21"));
-        assert_eq!(date(u64::MAX), "unknown");
+    fn a_text_is_one_cell() {
         assert_eq!(cell("a|b\nc"), "a\\|b c");
     }
 }

@@ -1,59 +1,61 @@
 //! Results as text: aligned columns and the marks beside them.
 //!
-//! The first column stands to the left, names too; numbers to the right. Must never: hold a figure that the
-//! JSON has not.
+//! Two forms for all suites: a column a contestant, or a line. The first column stands to the left,
+//! names too; numbers to the right. Must never: hold a figure that the JSON has not.
 
+use crate::facts;
+use crate::preload::GLIBC;
 use crate::results::{Figure, Report, Role, Row, Run, Unit, Verdict};
+use crate::suites::{Suite, Tables};
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
-/// Rows of cells, written with each column as wide as its widest cell.
-pub struct Grid {
-    rows: Vec<Vec<String>>,
-}
-
-impl Grid {
-    pub fn new(header: &[&str]) -> Self {
-        Self { rows: vec![header.iter().map(|&cell| cell.to_owned()).collect()] }
-    }
-
-    pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
-        self.rows.push(cells.into_iter().collect());
-    }
-
-    pub fn write(&self, out: &mut dyn Write) -> std::fmt::Result {
-        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
-        let cell = |row: &[String], column: usize| row.get(column).map_or(String::new(), Clone::clone);
-        let widths: Vec<usize> = (0..columns)
-            .map(|column| self.rows.iter().map(|row| cell(row, column).chars().count()).max().unwrap_or(0))
-            .collect();
-        // A column is of words if what stands under its heading is.
-        let words: Vec<bool> = (0..columns)
-            .map(|column| {
-                let first = |row: &Vec<String>| cell(row, column).chars().next();
-                self.rows[1..].iter().filter_map(first).any(char::is_alphabetic)
-            })
-            .collect();
-        for row in &self.rows {
-            let mut line = String::new();
-            for (column, &width) in widths.iter().enumerate() {
-                let text = cell(row, column);
-                if words[column] || column == 0 {
-                    write!(line, "{text:<width$}  ")?;
-                } else {
-                    write!(line, "{text:>width$}  ")?;
-                }
+/// What `--json` prints, as text.
+pub fn text(report: &Report, find: impl Fn(&str) -> Option<&'static Suite>) -> String {
+    let mut text = String::new();
+    // Writing to a String cannot fail.
+    let _ = heading(report, &mut text);
+    for run in &report.runs {
+        let Some(suite) = find(&run.suite) else { continue };
+        for rows in run.rows.chunk_by(|a, b| a.group == b.group) {
+            let (first, unit) = (&rows[0], unit_name(rows[0].unit));
+            let _ = writeln!(text, "\n{} · uslab in {} mode · {unit}", first.group, run.mode);
+            if suite.tables == Tables::Columns {
+                text.push_str(&columns(rows));
             }
-            writeln!(out, "{}", line.trim_end())?;
+            text.push_str(&lines(rows, suite.tables == Tables::Lines));
+            text.push_str(&skipped(rows));
         }
-        Ok(())
+        (suite.notes)(run).iter().for_each(|line| text.extend([line.as_str(), "\n"]));
+        let _ = closing(run, &mut text);
     }
+    if report.options.check {
+        text.push_str("run with --check: everything works; the figures mean nothing\n");
+    }
+    text
 }
 
-pub fn number(value: Option<f64>) -> String {
+/// A column is of words, and stands to the left, if what stands under its heading is.
+fn grid(header: Vec<String>, rows: Vec<Vec<String>>) -> String {
+    let words =
+        |column: usize| column == 0 || rows.iter().any(|row| row[column].starts_with(char::is_alphabetic));
+    let left: Vec<bool> = (0..header.len()).map(words).collect();
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
+    table.set_header(header).add_rows(rows);
+    for (column, left) in table.column_iter_mut().zip(left) {
+        column.set_padding((0, 2));
+        column.set_cell_alignment(if left { CellAlignment::Left } else { CellAlignment::Right });
+    }
+    table.trim_fmt() + "\n"
+}
+
+fn number(value: Option<f64>) -> String {
     value.map_or("–".into(), |value| format!("{value:.2}"))
 }
 
-pub fn cycles(value: Option<f64>) -> String {
+fn cycles(value: Option<f64>) -> String {
     value.map_or("–".into(), |value| format!("{value:.1}"))
 }
 
@@ -65,7 +67,7 @@ pub fn target(value: Option<f64>) -> String {
     value.map_or(String::new(), |value| format!("≤ {value:.2}"))
 }
 
-pub fn mark(verdict: Verdict) -> &'static str {
+fn mark(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Pass => "pass",
         Verdict::Miss => "MISS",
@@ -83,7 +85,7 @@ pub fn value(value: Option<f64>, unit: Unit) -> String {
 }
 
 /// The unit as tables name it; [`value`] shows bytes as MiB.
-pub fn unit_name(unit: Unit) -> &'static str {
+fn unit_name(unit: Unit) -> &'static str {
     match unit {
         Unit::Ns => "ns an operation",
         Unit::Seconds => "seconds",
@@ -91,140 +93,168 @@ pub fn unit_name(unit: Unit) -> &'static str {
     }
 }
 
-/// A table a group, for suites whose rows are "uslab against each peer".
-pub fn by_group(run: &Run, out: &mut dyn Write) -> std::fmt::Result {
-    let mut rest = run.rows.as_slice();
-    while let Some(first) = rest.first() {
-        let length = rest.iter().take_while(|row| row.group == first.group).count();
-        let (rows, after) = rest.split_at(length);
-        group(rows, &run.mode, out)?;
-        rest = after;
-    }
-    Ok(())
-}
-
-fn group(rows: &[Row], mode: &str, out: &mut dyn Write) -> std::fmt::Result {
-    let Some(first) = rows.first() else { return Ok(()) };
-    let unit = unit_name(first.unit);
-    writeln!(out, "\n{} · uslab in {mode} mode · {unit}, minimum of the rounds", first.group)?;
-    // Everybody but the subject, whose name may differ from row to row, has a column.
+/// The subject, and a column for every other contestant. The subject's name may differ by row.
+fn columns(rows: &[Row]) -> String {
     let mut others: Vec<&str> = Vec::new();
     for figure in rows.iter().flat_map(|row| &row.figures).filter(|figure| figure.role != Role::Subject) {
         if !others.contains(&figure.contestant.as_str()) {
             others.push(&figure.contestant);
         }
     }
-    let with_floor = rows.iter().any(|row| row.figure(Role::Floor).is_some());
-    let with_cycles = rows.iter().any(|row| row.figures.iter().any(|figure| figure.cycles.is_some()));
-    let with_peers = rows.iter().any(|row| row.best_peer.is_some());
-    let with_target = rows.iter().any(|row| row.target.is_some());
-    let with_published = rows.iter().any(|row| !row.published_cycles.is_empty());
-    let mut header = vec!["", "uslab", "median"];
-    header.extend(with_cycles.then_some("cycles"));
-    header.extend(with_published.then_some("published cycles"));
-    header.extend(with_peers.then_some("to the best"));
-    header.extend(with_target.then_some(["target", ""]).into_iter().flatten());
-    header.extend(with_floor.then_some("ratio above floor"));
-    header.extend(&others);
-    let mut grid = Grid::new(&header);
-    for row in rows {
-        let subject = row.figure(Role::Subject);
-        let mut cells = vec![
-            row.title.clone(),
-            value(subject.map(|f| f.value.min), row.unit),
-            value(subject.map(|f| f.value.median), row.unit),
-        ];
-        if with_cycles {
-            cells.push(cycles(subject.and_then(|f| f.cycles).map(|c| c.min)));
-        }
-        if with_published {
-            let published: Vec<String> =
-                row.published_cycles.values().map(|value| format!("{value:.0}")).collect();
-            cells.push(published.join(" → "));
-        }
-        if with_peers {
-            cells.push(percent(subject));
-        }
-        if with_target {
-            cells.extend([target(row.target), mark(row.verdict).to_owned()]);
-        }
-        if with_floor {
-            cells.push(ratio(subject.and_then(|f| f.ratio_above_floor)));
-        }
-        cells.extend(others.iter().map(|&name| {
-            let best = if row.best_peer.as_deref() == Some(name) { "*" } else { "" };
-            format!("{best}{}", value(row.named(name).map(|f| f.value.min), row.unit))
-        }));
-        grid.row(cells);
+    let any = |is: fn(&Row) -> bool| rows.iter().any(is);
+    type Shown<'a> = Box<dyn Fn(&Row, Option<&Figure>) -> String + 'a>;
+    let mut columns: Vec<(&str, Shown)> = vec![
+        ("", Box::new(|row, _| row.title.clone())),
+        ("uslab", Box::new(|row, us| value(us.map(|figure| figure.value.min), row.unit))),
+        ("median", Box::new(|row, us| value(us.map(|figure| figure.value.median), row.unit))),
+    ];
+    if any(|row| row.figures.iter().any(|figure| figure.cycles.is_some())) {
+        columns.push(("cycles", Box::new(|_, us| cycles(us.and_then(|us| us.cycles).map(|c| c.min)))));
     }
-    grid.write(out)?;
-    skipped(rows, out)
+    if any(|row| !row.published_cycles.is_empty()) {
+        columns.push((
+            "published cycles",
+            Box::new(|row, _| {
+                let published = row.published_cycles.values().map(|cycles| format!("{cycles:.0}"));
+                published.collect::<Vec<_>>().join(" → ")
+            }),
+        ));
+    }
+    if any(|row| row.best_peer.is_some()) {
+        columns.push(("to the best", Box::new(|_, us| us.map_or("–".into(), to_best))));
+    }
+    if any(|row| row.target.is_some()) {
+        columns.push(("target", Box::new(|row, _| target(row.target))));
+    }
+    if any(|row| row.verdict != Verdict::None) {
+        columns.push(("", Box::new(|row, _| mark(row.verdict).into())));
+    }
+    if any(|row| row.figure(Role::Floor).is_some()) {
+        columns.push(("ratio above floor", Box::new(|_, us| ratio(us.and_then(|us| us.ratio_above_floor)))));
+    }
+    for &name in &others {
+        columns.push((
+            name,
+            Box::new(move |row, _| {
+                let best = if row.best_peer.as_deref() == Some(name) { "*" } else { "" };
+                let min = row.named(name).map(|figure| figure.value.min);
+                format!("{best}{}", value(min, row.unit))
+            }),
+        ));
+    }
+    let line = |row: &Row| columns.iter().map(|column| column.1(row, row.figure(Role::Subject))).collect();
+    grid(columns.iter().map(|column| column.0.into()).collect(), rows.iter().map(line).collect())
 }
 
-/// The subject against the best peer, in percent; "~" where the rounds agree too little for that.
-fn percent(subject: Option<&Figure>) -> String {
-    let Some((figure, ratio)) = subject.and_then(|figure| Some((figure, figure.ratio?))) else {
-        return "–".into();
-    };
-    let unsure = if figure.value.unsure() { "~" } else { "" };
-    format!("{unsure}{:+.1} %", (ratio - 1.0) * 100.0)
-}
-
-/// Who could not take part, once each.
-pub fn skipped(rows: &[Row], out: &mut dyn Write) -> std::fmt::Result {
-    let mut lines: Vec<String> = Vec::new();
-    for skipped in rows.iter().flat_map(|row| &row.skipped) {
-        let line = format!("left out: {}: {}", skipped.contestant, skipped.why);
-        if !lines.contains(&line) {
+/// A line a contestant of each row, with all that was measured beside its figure. Where the figures
+/// stand in a table above, only contestants with more than that.
+fn lines(rows: &[Row], with_figures: bool) -> String {
+    let all = || rows.iter().flat_map(|row| &row.figures);
+    let extras: BTreeSet<&str> = all().flat_map(|figure| figure.extra.keys().map(String::as_str)).collect();
+    if extras.is_empty() && !with_figures {
+        return String::new();
+    }
+    let with_target = with_figures && rows.iter().any(|row| row.target.is_some());
+    let mut header: Vec<String> = vec![String::new(), String::new()];
+    if with_figures {
+        header.extend(["least", "median", "mean ± deviation", "to glibc"].map(String::from));
+        header.extend(with_target.then(|| ["to the best", "target"].map(String::from)).into_iter().flatten());
+    }
+    // Bytes are shown as MiB.
+    header.extend(extras.iter().map(|name| name.replace("_bytes", "_mib").replace('_', " ")));
+    let mut lines = Vec::new();
+    for row in rows {
+        let shown = row.figures.iter().filter(|figure| with_figures || !figure.extra.is_empty());
+        for (at, figure) in shown.enumerate() {
+            let title = if at == 0 { row.title.clone() } else { String::new() };
+            let best = if row.best_peer.as_ref() == Some(&figure.contestant) { "*" } else { "" };
+            let mut line = vec![title, format!("{}{best}", figure.contestant)];
+            if with_figures {
+                let (least, median) = (figure.value.min, figure.value.median);
+                line.extend([least, median].map(|figure| value(Some(figure), row.unit)));
+                line.extend([moments(figure, row.unit), to_glibc(figure, row)]);
+            }
+            if with_target {
+                let judged = format!("{} {}", target(row.target), mark(row.verdict));
+                let judged = if figure.role == Role::Subject { judged } else { String::new() };
+                line.extend([to_best(figure), judged]);
+            }
+            line.extend(extras.iter().map(|&name| {
+                let unit = match name.rsplit('_').next() {
+                    Some("bytes") => Unit::Bytes,
+                    Some("s") => Unit::Seconds,
+                    _ => Unit::Ns,
+                };
+                value(figure.extra.get(name).copied(), unit)
+            }));
             lines.push(line);
         }
     }
-    lines.iter().try_for_each(|line| writeln!(out, "{line}"))
+    grid(header, lines)
 }
 
-/// What was measured on, before the tables.
-pub fn heading(report: &Report, out: &mut dyn Write) -> std::fmt::Result {
-    let m = &report.machine;
-    let guest = if m.virtual_machine { ", virtual machine" } else { "" };
-    writeln!(
-        out,
-        "machine   {}, {} of {} CPUs{guest}, {}",
-        m.cpu_model, m.cpus_allowed, m.cpus_online, m.kernel
-    )?;
-    let second = m.second_cpu.map_or("no second CPU".into(), |cpu| format!("second thread on CPU {cpu}"));
-    writeln!(
-        out,
-        "          on CPU {} at {:.2} GHz (counter {:.2} GHz), {second}; load average at start {}",
-        m.cpu,
-        m.core_hz / 1e9,
-        m.tick_hz / 1e9,
-        m.load_average
-    )?;
-    let b = &report.build;
-    writeln!(out, "build     {}, opt-level {}, {}; {}", b.profile, b.opt_level, b.rustc, b.cc)?;
-    let o = &report.options;
-    let touch = if o.touch { "touched" } else { "not touched" };
-    let order = format!("{:?}", o.order).to_lowercase();
-    writeln!(
-        out,
-        "method    {} rounds of {} µs each, interleaved; objects {touch}, freed {order}",
-        o.rounds, o.round_us
-    )?;
-    for (i, about) in report.contestants.iter().enumerate() {
-        let label = if i == 0 { "who" } else { "" };
+/// Mean and standard deviation of all runs; nothing of a single one.
+fn moments(figure: &Figure, unit: Unit) -> String {
+    let runs = figure.series.get("value_by_run").map_or(&[][..], Vec::as_slice);
+    if runs.len() < 2 {
+        return String::new();
+    }
+    let n = runs.len() as f64;
+    let mean = runs.iter().map(|run| run[1]).sum::<f64>() / n;
+    let squares = runs.iter().map(|run| (run[1] - mean).powi(2)).sum::<f64>();
+    format!("{} ± {}", value(Some(mean), unit), value(Some((squares / (n - 1.0)).sqrt()), unit))
+}
+
+/// Minimum to minimum of the best peer, in percent; "~" where the rounds agree too little for that.
+fn to_best(figure: &Figure) -> String {
+    let unsure = if figure.value.unsure() { "~" } else { "" };
+    figure.ratio.map_or("–".into(), |ratio| format!("{unsure}{:+.1} %", (ratio - 1.0) * 100.0))
+}
+
+/// Of the medians: "+3.1 %" is 3.1 % more than glibc, that is worse. "~" before it if one of the
+/// two is known too badly, or if their 95 % intervals overlap, so that the difference may as well
+/// be none.
+fn to_glibc(figure: &Figure, row: &Row) -> String {
+    let Some(base) = row.named(GLIBC.name) else { return "–".into() };
+    if figure.contestant == base.contestant {
+        return String::new();
+    }
+    let (ours, theirs) = (figure.value, base.value);
+    let overlap = ours.median_low <= theirs.median_high && theirs.median_low <= ours.median_high;
+    let one_run = figure.rounds < 3 || base.rounds < 3;
+    let mark = if overlap || one_run || ours.unsure() || theirs.unsure() { "~" } else { "" };
+    format!("{mark}{:+.1} %", (ours.median / theirs.median - 1.0) * 100.0)
+}
+
+/// Who could not take part, once each; once for all where no contestant could.
+fn skipped(rows: &[Row]) -> String {
+    let all = rows.iter().flat_map(|row| &row.skipped);
+    let lines: BTreeSet<String> = if rows.iter().all(|row| row.figures.is_empty()) {
+        all.map(|skipped| format!("left out: {}\n", skipped.why)).collect()
+    } else {
+        all.map(|skipped| format!("left out: {}: {}\n", skipped.contestant, skipped.why)).collect()
+    };
+    lines.into_iter().collect()
+}
+
+/// What was measured on and with, before the tables.
+fn heading(report: &Report, out: &mut String) -> std::fmt::Result {
+    for (name, text) in facts::lines(report) {
+        writeln!(out, "{name:<10}{text}")?;
+    }
+    for about in &report.contestants {
         let warning =
             if about.warning.is_empty() { String::new() } else { format!("  WARNING: {}", about.warning) };
-        writeln!(out, "{label:<10}{} {}, {}{warning}", about.name, about.version, about.build)?;
+        writeln!(out, "{:<10}{} {}, {}{warning}", "allocator", about.name, about.version, about.build)?;
     }
-    for (i, missing) in report.missing.iter().enumerate() {
-        let label = if i == 0 { "left out" } else { "" };
-        writeln!(out, "{label:<10}{}: {}", missing.contestant, missing.why)?;
+    for missing in &report.missing {
+        writeln!(out, "{:<10}{}: {}", "left out", missing.contestant, missing.why)?;
     }
     Ok(())
 }
 
 /// The judged rows counted, after the tables.
-pub fn closing(run: &Run, out: &mut dyn Write) -> std::fmt::Result {
+fn closing(run: &Run, out: &mut String) -> std::fmt::Result {
     let count = |verdict| run.rows.iter().filter(|row| row.verdict == verdict).count();
     let (pass, miss) = (count(Verdict::Pass), count(Verdict::Miss));
     let redone: usize = run.rows.iter().flat_map(|row| &row.figures).map(|figure| figure.redone).sum();
@@ -244,20 +274,47 @@ pub fn closing(run: &Run, out: &mut dyn Write) -> std::fmt::Result {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stats::Cost;
 
     #[test]
     fn columns_line_up() {
-        let mut grid = Grid::new(&["", "ns", "who"]);
-        grid.row(["a row".into(), "1.00".into(), "them".into()]);
-        grid.row(["b".into(), "10.00".into(), "us".into()]);
-        let mut text = String::new();
-        grid.write(&mut text).unwrap();
-        assert_eq!(text, "          ns  who\na row   1.00  them\nb      10.00  us\n");
+        let words = |cells: [&str; 3]| cells.map(String::from).to_vec();
+        let rows = vec![words(["a row", "1.00", "them"]), words(["b", "10.00", "us"])];
+        let text = grid(words(["", "ns", "contestant"]), rows);
+        assert_eq!(text, "          ns  contestant\na row   1.00  them\nb      10.00  us\n");
     }
 
     #[test]
     fn what_is_missing_is_a_dash_and_no_target_is_nothing() {
         assert_eq!((number(None), target(None)), ("–".into(), String::new()));
         assert_eq!((number(Some(1.234)), target(Some(0.9))), ("1.23".into(), "≤ 0.90".into()));
+    }
+
+    #[test]
+    fn percents_are_marked_where_intervals_overlap_or_runs_are_few() {
+        let figure = |contestant: &str, low: f64, median: f64, high: f64, rounds: usize| Figure {
+            contestant: contestant.into(),
+            value: Cost { min: low, median, median_low: low, median_high: high },
+            rounds,
+            ..Figure::default()
+        };
+        let figures = vec![
+            figure(GLIBC.name, 99.0, 100.0, 101.0, 5),
+            figure("apart", 109.0, 110.0, 111.0, 5),
+            figure("close", 100.5, 101.0, 102.0, 5),
+            figure("once", 110.0, 110.0, 110.0, 1),
+        ];
+        let row = Row { figures, ..Row::default() };
+        let shown: Vec<_> = row.figures.iter().map(|figure| to_glibc(figure, &row)).collect();
+        assert_eq!(shown, ["", "+10.0 %", "~+1.0 %", "~+10.0 %"]);
+    }
+
+    #[test]
+    fn mean_and_deviation_are_of_all_runs() {
+        let mut figure = Figure::default();
+        let runs = [2.0, 4.0, 6.0].iter().enumerate().map(|(i, &value)| [i as f64, value]).collect();
+        figure.series.insert("value_by_run".into(), runs);
+        assert_eq!(moments(&figure, Unit::Ns), "4.00 ± 2.00");
+        assert_eq!(moments(&Figure::default(), Unit::Ns), "");
     }
 }

@@ -1,5 +1,5 @@
-//! The program as its users start it: every suite for function, its JSON, and what it says to a wrong command
-//! line. Nothing here looks at a time.
+//! The program as its users start it: every suite for function, its JSON, and what it says to a
+//! wrong command line. Nothing here looks at a time.
 
 use serde_json::Value;
 use std::process::{Command, Output};

@@ -1,5 +1,5 @@
-//! `report` and `summary` as their users start them, and what stands on standard output with `--json`. Nothing here
-//! measures.
+//! `report` and `summary` as their users start them, and what stands on standard output with
+//! `--json`. Nothing here measures.
 
 use serde_json::Value;
 use std::fs::{self, File};

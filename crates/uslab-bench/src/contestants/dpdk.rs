@@ -1,46 +1,58 @@
-//! DPDK's mempool, the rival in bulk: objects of one size, got and put many at a time, with a cache for each thread.
-//! It is no general allocator (a pool is made for so many objects, and never grows), so it is compared in a column of
-//! its own and never is the best peer ([`Role::Rival`](crate::results::Role::Rival)).
+//! DPDK's mempool, the rival in bulk: objects of one size, got and put many at a time, with a cache
+//! for each thread. It is no general allocator (a pool is made for so many objects, and never
+//! grows), so it is compared in a column of its own and never is the best peer
+//! ([`Role::Rival`](crate::results::Role::Rival)).
 //!
-//! Its bulk calls are inline functions of C headers. So the first row that has it compiles a shim against the
-//! headers of this machine (dpdk_shim.c, -O3 and the flags that its package names), opens it, and sets DPDK up: without huge pages or
-//! devices, on one thread. What is missing for that leaves it out with a line.
+//! Its bulk calls are inline functions of C headers. So the first row that has it compiles a shim
+//! against the headers of this machine (dpdk_shim.c, -O3 and the flags that its package names),
+//! opens it, and sets DPDK up: without huge pages or devices, on one thread. What is missing for
+//! that leaves it out with a line. The rows of a run have one size of objects, so there is one
+//! pool.
 //!
-//! A timed call is one C call of the shim: of N objects, one. The row "uslab malloc, bulk" is called likewise;
-//! uslab's typed bulk is inlined in Rust, as DPDK's is in C programs, which for a bulk of 64 is a few hundredths of
-//! a nanosecond an object. The shim's header says what of rte_mempool_get_bulk is replaced, in DPDK's favour. The package's
-//! flags are for any processor that DPDK supports, as everybody else here is built for any processor of its
-//! architecture. With -march=native a bulk of 64 takes 0.21 ns an object on Zen 4 and not 0.31 (docs/adr/0011).
+//! A timed call is one C call of the shim: of N objects, one. The row "uslab malloc, bulk" is
+//! called likewise; uslab's typed bulk is inlined in Rust, as DPDK's is in C programs, which for a
+//! bulk of 64 is a few hundredths of a nanosecond an object. The shim's header says what of
+//! rte_mempool_get_bulk is replaced, in DPDK's favour. The package's flags are for any processor
+//! that DPDK supports, as everybody else here is built for any processor of its architecture. With
+//! -march=native a bulk of 64 takes 0.21 ns an object on Zen 4 and not 0.31 (docs/adr/0011).
 //!
-//! Must never: be set up while rows are planned, since it takes half a second and memory; leave a file behind.
+//! Must never: be set up while rows are planned, since it takes half a second and memory; leave a
+//! file behind.
 
-use super::found::{Call, Library, Missing};
-use super::{About, Contestant, Entry, uslab_cache};
+use super::found::{Call, Library};
+use super::{About, Contestant, out_of_memory};
 use std::cell::Cell;
-use std::env;
-use std::ffi::{CStr, CString, OsString, c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Release};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::OnceLock;
 
-pub const NAME: &str = "DPDK mempool";
+const NAME: &str = "DPDK mempool";
 
 const SHIM: &str = include_str!("dpdk_shim.c");
-
-/// Debian's name of what holds the headers and the libraries.
-const PACKAGE: &str = "libdpdk-dev";
 const MODULE: &str = "libdpdk";
 
-/// Objects of a pool: the largest live set of the tables (4096) and a thread's cache beside it. DPDK's ring is best
-/// used by one less than a power of two.
+/// Compiles shim.c into shim.so against the module $1, and prints where its libraries are.
+const COMPILE: &str = r#"
+say() { echo "$1" >&2; exit 1; }
+: "${PKG_CONFIG:=pkg-config}" "${CC:=cc}"
+command -v $PKG_CONFIG >/dev/null || say "pkg-config is needed to find it (Debian: pkg-config, libdpdk-dev)"
+$PKG_CONFIG --exists $1 || say "$1 is not installed (Debian: libdpdk-dev)"
+command -v $CC >/dev/null || say "a C compiler is needed for its inline functions (Debian: gcc)"
+$CC -O3 -shared -fPIC $($PKG_CONFIG --cflags $1) -o shim.so shim.c $($PKG_CONFIG --libs $1) 2>log ||
+    say "its inline functions do not compile: $(grep -m1 error log)"
+$PKG_CONFIG --variable=libdir $1
+"#;
+
+/// Objects of the pool: the largest live set of the tables (4096) and a thread's cache beside it.
+/// DPDK's ring is best used by one less than a power of two.
 const POOL_OBJECTS: c_uint = 8191;
 
 static START: Call<unsafe extern "C" fn() -> *const c_char> = Call::unbound();
 static VERSION: Call<unsafe extern "C" fn() -> *const c_char> = Call::unbound();
-static POOL: Call<unsafe extern "C" fn(*const c_char, c_uint, c_uint) -> *mut c_void> = Call::unbound();
+static MAKE: Call<unsafe extern "C" fn(*const c_char, c_uint, c_uint) -> *mut c_void> = Call::unbound();
 static CACHE: Call<unsafe extern "C" fn() -> *mut c_void> = Call::unbound();
 static GET: Call<unsafe extern "C" fn(*mut c_void, *mut c_void) -> *mut c_void> = Call::unbound();
 static PUT: Call<unsafe extern "C" fn(*mut c_void, *mut c_void, *mut c_void)> = Call::unbound();
@@ -50,70 +62,39 @@ static PUT_BULK: Call<PutBulk> = Call::unbound();
 type GetBulk = unsafe extern "C" fn(*mut c_void, *mut c_void, *mut *mut c_void, c_uint) -> c_int;
 type PutBulk = unsafe extern "C" fn(*mut c_void, *mut c_void, *const *mut c_void, c_uint);
 
-const SIZES: usize = uslab_cache::SIZES.len();
+/// DPDK, set up once in the life of the process by its first use; or why it is not.
+static STARTED: OnceLock<Result<About, String>> = OnceLock::new();
 
-/// The pool of each size; null before its first use.
-static POOLS: [AtomicPtr<c_void>; SIZES] = [const { AtomicPtr::new(null_mut()) }; SIZES];
+/// The pool's address, and the size of its objects.
+static POOL: OnceLock<(usize, usize)> = OnceLock::new();
 
 thread_local! {
-    /// This thread's cache for each pool; null before its first use. Not freed when the thread ends: its objects
-    /// are few, and the pools last as long as the process.
-    static CACHES: [Cell<*mut c_void>; SIZES] = const { [const { Cell::new(null_mut()) }; SIZES] };
+    /// The pool, and this thread's cache for it; null before its first call. The cache is not freed
+    /// when the thread ends: its objects are few, and the pool lasts as long as the process.
+    static PLACES: Cell<(*mut c_void, *mut c_void)> = const { Cell::new((null_mut(), null_mut())) };
 }
 
-/// A pool of objects of SIZE bytes, one of those that there is a typed cache for.
-struct Mempool<const SIZE: usize>;
-
-/// The mempool of `size`. `None`: no pool of that size is foreseen. Whether DPDK is there shows at its first use.
-pub fn entry(size: usize) -> Option<Entry> {
-    Some(match size {
-        16 => Entry::of::<Mempool<16>>(),
-        64 => Entry::of::<Mempool<64>>(),
-        256 => Entry::of::<Mempool<256>>(),
-        1024 => Entry::of::<Mempool<1024>>(),
-        4096 => Entry::of::<Mempool<4096>>(),
-        _ => return None,
-    })
-}
-
-/// How it is, if it has taken part.
-pub fn about() -> Option<About> {
-    let started = STARTED.get()?.as_ref().ok()?;
-    Some(About {
-        name: NAME,
-        version: started.version.clone(),
-        build: started.build.clone(),
-        warning: String::new(),
-    })
+/// What the results say of it, if it took part.
+pub fn took_part() -> Option<About> {
+    STARTED.get()?.as_ref().ok().cloned()
 }
 
 /// Why it could not take part, if it should have.
-pub fn missing() -> Option<Missing> {
-    let why = STARTED.get()?.as_ref().err()?.clone();
-    Some(Missing { name: NAME, why })
+pub fn why_not() -> Option<String> {
+    STARTED.get()?.as_ref().err().cloned()
 }
 
-struct Started {
-    version: String,
-    build: String,
-}
-
-/// Set by the first use, for good: DPDK is set up once in the life of a process.
-static STARTED: OnceLock<Result<Started, String>> = OnceLock::new();
-
-fn start() -> Result<Started, String> {
-    let folder = tempfile::Builder::new()
-        .prefix("uslab-bench-")
-        .tempdir()
-        .map_err(|e| format!("no scratch folder: {e}"))?;
-    let flags = Flags::of(MODULE)?;
-    let shim = compile(SHIM, &flags, folder.path())?;
-    let library = Library::open_at(&shim).map_err(|why| format!("its shim cannot be loaded: {why}"))?;
-    // SAFETY: dpdk_shim.c, from which the library was compiled a line above, defines them with these types.
+fn start() -> Result<About, String> {
+    let folder = tempfile::Builder::new().prefix("uslab-bench-").tempdir();
+    let folder = folder.map_err(|e| format!("no scratch folder: {e}"))?;
+    let libraries = compile(SHIM, MODULE, folder.path())?;
+    let library = Library::open_at(&folder.path().join("shim.so"))
+        .map_err(|why| format!("its shim cannot be loaded: {why}"))?;
+    // SAFETY: dpdk_shim.c, from which the library was compiled, defines them with these types.
     unsafe {
         START.bind(&library, c"uslab_peer_dpdk_start")?;
         VERSION.bind(&library, c"uslab_peer_dpdk_version")?;
-        POOL.bind(&library, c"uslab_peer_dpdk_pool")?;
+        MAKE.bind(&library, c"uslab_peer_dpdk_pool")?;
         CACHE.bind(&library, c"uslab_peer_dpdk_cache")?;
         GET.bind(&library, c"uslab_peer_dpdk_get")?;
         PUT.bind(&library, c"uslab_peer_dpdk_put")?;
@@ -121,18 +102,17 @@ fn start() -> Result<Started, String> {
         PUT_BULK.bind(&library, c"uslab_peer_dpdk_put_bulk")?;
     }
     library.keep();
-    // SAFETY: bound and kept; called once, by whoever sets STARTED.
+    // SAFETY: bound and kept; called once, as STARTED is set.
     if let Some(why) = text(unsafe { START.get()() }) {
         return Err(format!("DPDK cannot be set up without huge pages and devices: {why}"));
     }
     // SAFETY: bound and kept; it has no conditions.
     let version = text(unsafe { VERSION.get()() }).unwrap_or_else(|| "unknown".into());
-    let version = version.trim_start_matches("DPDK").trim().to_owned();
     let build = format!(
-        "the system's {MODULE} in {}, inline functions compiled at run time with -O3 and its package's flags, no huge pages, a bulk is one C call",
-        flags.folder
+        "the system's {MODULE} in {libraries}, inline functions compiled at run time with -O3 and its \
+         package's flags, no huge pages, a bulk is one C call"
     );
-    Ok(Started { version, build })
+    Ok(About::new(NAME, version.trim_start_matches("DPDK").trim(), build))
 }
 
 /// The static string that a function of the shim returned; `None` for null.
@@ -144,157 +124,91 @@ fn text(pointer: *const c_char) -> Option<String> {
     Some(unsafe { CStr::from_ptr(pointer) }.to_string_lossy().into_owned())
 }
 
-/// What pkg-config says about a module.
-struct Flags {
-    compile: Vec<String>,
-    link: Vec<String>,
-    /// Where its libraries are.
-    folder: String,
+/// Compiles `source` into shim.so in `folder`, and returns where the module's libraries are.
+fn compile(source: &str, module: &str, folder: &Path) -> Result<String, String> {
+    fs::write(folder.join("shim.c"), source).map_err(|e| format!("cannot write its shim: {e}"))?;
+    let output = Command::new("/bin/sh").args(["-c", COMPILE, "sh", module]).current_dir(folder).output();
+    let output = output.map_err(|e| format!("a shell is needed to compile its shim ({e})"))?;
+    let said = if output.status.success() { &output.stdout } else { &output.stderr };
+    let line = String::from_utf8_lossy(said).lines().next().unwrap_or("no reason given").trim().to_owned();
+    if output.status.success() { Ok(line) } else { Err(line) }
 }
 
-impl Flags {
-    fn of(module: &str) -> Result<Self, String> {
-        let program = env::var_os("PKG_CONFIG").unwrap_or_else(|| "pkg-config".into());
-        let ask = |what: &str| -> Result<String, String> {
-            let output = Command::new(&program).args([what, module]).output();
-            let output = output.map_err(|e| {
-                format!("pkg-config is needed to find it ({e}; Debian: pkg-config, {PACKAGE})")
-            })?;
-            if !output.status.success() {
-                return Err(format!("{module} is not installed (Debian: {PACKAGE})"));
-            }
-            Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
-        };
-        let words = |text: String| text.split_whitespace().map(str::to_owned).collect();
-        Ok(Self {
-            compile: words(ask("--cflags")?),
-            link: words(ask("--libs")?),
-            folder: ask("--variable=libdir")?,
-        })
-    }
-}
+/// A pool of objects of one size.
+pub struct Mempool;
 
-/// Compiles `source` into a shared library in `folder`.
-fn compile(source: &str, flags: &Flags, folder: &Path) -> Result<PathBuf, String> {
-    let (from, to) = (folder.join("shim.c"), folder.join("shim.so"));
-    fs::write(&from, source).map_err(|e| format!("cannot write {}: {e}", from.display()))?;
-    let compiler = env::var_os("CC").unwrap_or_else(|| OsString::from("cc"));
-    let output = Command::new(compiler)
-        .args(["-O3", "-shared", "-fPIC"])
-        .args(&flags.compile)
-        .arg("-o")
-        .args([&to, &from])
-        .args(&flags.link)
-        .output()
-        .map_err(|e| format!("a C compiler is needed for its inline functions ({e}; Debian: gcc)"))?;
-    if output.status.success() {
-        return Ok(to);
-    }
-    let said = String::from_utf8_lossy(&output.stderr);
-    let line =
-        said.lines().find(|line| line.contains("error")).or(said.lines().next()).unwrap_or("no reason given");
-    Err(format!("its inline functions do not compile: {}", line.trim()))
-}
-
-/// Makes the pool of SIZE, and DPDK before it.
-fn make_ready<const SIZE: usize>() -> Result<(), String> {
-    static MAKING: Mutex<()> = Mutex::new(());
-    STARTED.get_or_init(start).as_ref().map_err(Clone::clone)?;
-    let _making = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
-    let pool = &POOLS[Mempool::<SIZE>::AT];
-    if pool.load(Acquire).is_null() {
-        let name = CString::new(format!("uslab-bench-{SIZE}")).map_err(|e| e.to_string())?;
-        // SAFETY: bound since STARTED is Ok; the name is a string and outlives the call, which copies it.
-        let made = unsafe { POOL.get()(name.as_ptr(), POOL_OBJECTS, SIZE as c_uint) };
-        if made.is_null() {
-            return Err(format!("DPDK has no memory for a pool of {POOL_OBJECTS} objects of {SIZE} bytes"));
-        }
-        pool.store(made, Release);
-    }
-    Ok(())
-}
-
-impl<const SIZE: usize> Mempool<SIZE> {
-    /// Its place among the sizes.
-    const AT: usize = {
-        let mut at = 0;
-        while uslab_cache::SIZES[at] != SIZE {
-            at += 1;
-        }
-        at
-    };
-
+impl Mempool {
     /// The pool, and this thread's cache for it.
     #[inline(always)]
-    fn pool_and_cache() -> (*mut c_void, *mut c_void) {
-        let cache = CACHES.with(|caches| caches[Self::AT].get());
-        let cache = if cache.is_null() { Self::new_cache() } else { cache };
-        // Relaxed would do: `new_cache` acquired it in this thread.
-        (POOLS[Self::AT].load(Acquire), cache)
+    fn pool_and_cache(size: usize) -> (*mut c_void, *mut c_void) {
+        let places = PLACES.get();
+        if places.0.is_null() { Self::first_call(size) } else { places }
     }
 
-    /// A thread's first call.
+    /// A thread's first call; that of the first thread makes the pool.
     #[cold]
     #[inline(never)]
-    fn new_cache() -> *mut c_void {
-        if let Err(why) = make_ready::<SIZE>() {
+    fn first_call(size: usize) -> (*mut c_void, *mut c_void) {
+        if let Err(why) = Self::ready() {
             eprintln!("uslab-bench: {NAME}: {why}");
             std::process::exit(1);
         }
-        // SAFETY: bound, since it is ready.
-        let cache = unsafe { CACHE.get()() };
-        if cache.is_null() {
-            crate::rounds::out_of_memory(NAME);
+        let &(pool, of) = POOL.get_or_init(|| {
+            // SAFETY: bound, since it is ready; the name is a string.
+            let made = unsafe { MAKE.get()(c"uslab-bench".as_ptr(), POOL_OBJECTS, size as c_uint) };
+            (made.expose_provenance(), size)
+        });
+        assert_eq!(of, size, "a run has one size of pooled objects");
+        // SAFETY: bound as above.
+        let places = (std::ptr::with_exposed_provenance_mut(pool), unsafe { CACHE.get()() });
+        if pool == 0 || places.1.is_null() {
+            out_of_memory(NAME);
         }
-        CACHES.with(|caches| caches[Self::AT].set(cache));
-        cache
+        PLACES.set(places);
+        places
     }
 }
 
-impl<const SIZE: usize> Contestant for Mempool<SIZE> {
+impl Contestant for Mempool {
     const NAME: &'static str = NAME;
 
     fn about() -> About {
-        let unready = || About {
-            name: NAME,
-            version: "not set up".into(),
-            build: String::new(),
-            warning: String::new(),
-        };
-        about().unwrap_or_else(unready)
+        took_part().unwrap_or_else(|| About::new(NAME, "not set up", ""))
     }
 
     fn ready() -> Result<(), String> {
-        make_ready::<SIZE>()
+        STARTED.get_or_init(start).as_ref().map(drop).map_err(Clone::clone)
     }
 
     #[inline(always)]
-    fn alloc(_size: usize) -> *mut u8 {
-        let (pool, cache) = Self::pool_and_cache();
-        // SAFETY: bound, since there is a cache; both are of this pool, and the cache is this thread's alone.
+    fn alloc(size: usize) -> *mut u8 {
+        let (pool, cache) = Self::pool_and_cache(size);
+        // SAFETY: bound, since there is a cache; both are of this pool, and the cache is this
+        // thread's alone.
         unsafe { GET.get()(pool, cache).cast() }
     }
 
     #[inline(always)]
-    unsafe fn free(pointer: *mut u8, _size: usize) {
-        let (pool, cache) = Self::pool_and_cache();
+    unsafe fn free(pointer: *mut u8, size: usize) {
+        let (pool, cache) = Self::pool_and_cache(size);
         // SAFETY: as above; the caller's pointer is live and of this pool.
         unsafe { PUT.get()(pool, cache, pointer.cast()) }
     }
 
     #[inline(always)]
-    fn alloc_bulk(_size: usize, objects: &mut [*mut u8]) -> bool {
-        let (pool, cache) = Self::pool_and_cache();
+    fn alloc_bulk(size: usize, objects: &mut [*mut u8]) -> bool {
+        let (pool, cache) = Self::pool_and_cache(size);
         let (data, count) = (objects.as_mut_ptr().cast(), objects.len() as c_uint);
         // SAFETY: as above; `data` has room for `count` pointers.
         unsafe { GET_BULK.get()(pool, cache, data, count) == 0 }
     }
 
     #[inline(always)]
-    unsafe fn free_bulk(_size: usize, objects: &[*mut u8]) {
-        let (pool, cache) = Self::pool_and_cache();
+    unsafe fn free_bulk(size: usize, objects: &[*mut u8]) {
+        let (pool, cache) = Self::pool_and_cache(size);
         let (data, count) = (objects.as_ptr().cast(), objects.len() as c_uint);
-        // SAFETY: as above; each of the `count` pointers is live and of this pool, by the caller's promise.
+        // SAFETY: as above; each of the `count` pointers is live and of this pool, by the caller's
+        // promise.
         unsafe { PUT_BULK.get()(pool, cache, data, count) }
     }
 }
@@ -302,54 +216,13 @@ impl<const SIZE: usize> Contestant for Mempool<SIZE> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contestants::tests::works;
-
-    fn cpus() -> Vec<bool> {
-        // SAFETY: a cpu_set_t is plain bits.
-        let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-        // SAFETY: the kernel writes at most the given size; 0 is the calling thread.
-        let failed = unsafe { libc::sched_getaffinity(0, size_of_val(&set), &raw mut set) };
-        assert_eq!(failed, 0);
-        // SAFETY: each number is below CPU_SETSIZE.
-        (0..libc::CPU_SETSIZE as usize).map(|cpu| unsafe { libc::CPU_ISSET(cpu, &set) }).collect()
-    }
 
     #[test]
-    fn pools_of_all_sizes_work_in_any_thread_or_there_is_a_line() {
-        let before = cpus();
-        for &size in uslab_cache::SIZES {
-            let entry = entry(size).expect("a size of the typed caches has a pool");
-            if let Err(why) = (entry.ready)() {
-                assert!(!why.is_empty() && !why.contains('\n'), "{why}");
-                assert_eq!(missing(), Some(Missing { name: NAME, why }));
-                return;
-            }
-            works(&entry, size);
-            std::thread::spawn(move || works(&entry, size))
-                .join()
-                .expect("a second thread has its own cache");
-        }
-        assert_eq!(cpus(), before, "the thread may use the CPUs it could use before");
-        assert!(missing().is_none());
-        assert!(about().is_some_and(|about| !about.version.is_empty()));
-    }
-
-    #[test]
-    fn a_module_that_is_not_installed_is_a_line_that_names_the_package() {
-        let why = Flags::of("libno-such-module").err().expect("there is no such module");
-        assert!(why.contains("libdpdk-dev") && !why.contains('\n'), "{why}");
-    }
-
-    #[test]
-    fn a_shim_that_does_not_compile_is_one_line() {
+    fn what_is_missing_or_does_not_compile_is_one_line() {
         let folder = tempfile::tempdir().unwrap();
-        let flags = Flags { compile: Vec::new(), link: Vec::new(), folder: String::new() };
-        let why = compile("#error not today\n", &flags, folder.path()).unwrap_err();
-        assert!(!why.contains('\n'), "{why}");
-    }
-
-    #[test]
-    fn there_is_no_pool_of_other_sizes() {
-        assert!(entry(7).is_none());
+        let why = compile("", "libno-such-module", folder.path()).unwrap_err();
+        assert!(why.contains("libdpdk-dev") && !why.contains('\n'), "{why}");
+        let why = compile("#error not today\n", MODULE, folder.path()).unwrap_err();
+        assert!(!why.is_empty() && !why.contains('\n'), "{why}");
     }
 }

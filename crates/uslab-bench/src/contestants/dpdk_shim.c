@@ -1,11 +1,13 @@
 /*
- * DPDK's mempool as plain functions. Getting and putting are static inline functions of DPDK's headers, so somebody
- * who has the headers must compile them: contestants/dpdk.rs does, when the benchmark runs, and opens the result.
+ * DPDK's mempool as plain functions. Getting and putting are static inline functions of DPDK's
+ * headers, so somebody who has the headers must compile them: contestants/dpdk.rs does, when the
+ * benchmark runs, and opens the result.
  *
- * The pool has DPDK's default back end, a ring for many producers and consumers, and each thread a cache of 512, the
- * most DPDK allows. The cache is the thread's own (rte_mempool_cache_create, for threads that are no EAL threads)
- * and is handed in: rte_mempool_get_bulk finds the same structure through a thread-local lcore number, which a library
- * opened at run time reaches dearer than a program does. From there on the code is the same.
+ * The pool has DPDK's default back end, a ring for many producers and consumers, and each thread a
+ * cache of 512, the most DPDK allows. The cache is the thread's own (rte_mempool_cache_create, for
+ * threads that are no EAL threads) and is handed in: rte_mempool_get_bulk finds the same structure
+ * through a thread-local lcore number, which a library opened at run time reaches dearer than a
+ * program does. From there on the code is the same.
  *
  * Must never: leave the calling thread on fewer CPUs than it had, print, or keep files.
  */
@@ -25,7 +27,8 @@
 
 #define CACHE_OBJECTS 512
 
-/* Standard output to nowhere while `what` runs: EAL prints its usage there when it dislikes an option. */
+/* Standard output to nowhere while `what` runs: EAL prints its usage there if it dislikes an
+ * option. */
 static int quietly(int (*what)(int, char **), int argc, char **argv)
 {
 	fflush(stdout);
@@ -67,7 +70,8 @@ const char *uslab_peer_dpdk_start(void)
 	sched_setaffinity(0, sizeof before, &before);
 	if (failed)
 		return rte_strerror(rte_errno);
-	/* Without shared configuration nothing is put into the folder; the one above it goes if nobody else has one. */
+	/* Without shared configuration nothing is put into the folder; the one above it goes if no
+	 * other process has one. */
 	char folder[PATH_MAX];
 	snprintf(folder, sizeof folder, "%s", rte_eal_get_runtime_dir());
 	if (rmdir(folder) == 0)

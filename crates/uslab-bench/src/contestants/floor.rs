@@ -1,25 +1,19 @@
-//! What a pair of calls costs when almost nothing is done behind them: two references for the reader of the
-//! malloc tables. Neither is an allocator, and neither counts as a peer.
+//! What a pair of calls costs when almost nothing is done behind them: two references for the
+//! reader of the malloc tables. Neither is an allocator, and neither counts as a peer.
 //!
-//! *Empty calls* hand out one static object: the machine's price of calling two C functions in that loop.
-//! *A bare array* does what any malloc must at the least: from the size to its class by a table, an
-//! object off the class's array, and from the pointer back to its class by a map of pages. It protects nothing,
-//! from other threads or from a wrong free, and has no thread-local storage to find: what lies between it and an
-//! allocator is what protection costs.
+//! *Empty calls* hand out one static object: the machine's price of calling two C functions in that
+//! loop. *A bare array* does what any malloc must at the least: from the size to its class by a
+//! table, an object off the class's array, and from the pointer back to its class by a map of
+//! pages. It protects nothing, from other threads or from a wrong free, and has no thread-local
+//! storage to find: what lies between it and an allocator is what protection costs.
 //!
-//! Must never: be used by two threads at once (the second would get the first's objects), grow past the static
-//! arena, or be judged.
+//! Must never: be used by two threads at once (the second would get the first's objects), grow past
+//! the static arena, or be judged.
 
-use super::{About, Contestant, Entry};
+use super::{About, Contestant};
 use crate::asm::opaque;
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering::Relaxed};
-
-pub const REFERENCES: [Entry; 2] = [Entry::of::<EmptyCalls>(), Entry::of::<BareArray>()];
-
-fn about(name: &'static str, build: &str) -> About {
-    About { name, version: "-".into(), build: build.into(), warning: String::new() }
-}
 
 const PAGE_BITS: usize = 12;
 /// Addresses alone until they are used: enough for ten thousand objects of every size.
@@ -40,6 +34,28 @@ unsafe impl Sync for Arena {}
 
 static ARENA: Arena = Arena(UnsafeCell::new([0; ARENA_BYTES]));
 
+/// No allocator: hands out one static object and takes it back. What a round costs with it is what
+/// the round itself costs, which for a hand-over between threads is not little.
+pub struct NoAllocator;
+
+impl Contestant for NoAllocator {
+    const NAME: &'static str = "nothing (the round itself)";
+
+    fn about() -> About {
+        About::new(Self::NAME, "-", "hands out one static object")
+    }
+
+    #[inline(always)]
+    fn alloc(_size: usize) -> *mut u8 {
+        ARENA.0.get().cast()
+    }
+
+    #[inline(always)]
+    unsafe fn free(pointer: *mut u8, _size: usize) {
+        opaque(pointer);
+    }
+}
+
 pub struct EmptyCalls;
 
 #[inline(never)]
@@ -56,7 +72,7 @@ impl Contestant for EmptyCalls {
     const NAME: &'static str = "empty calls";
 
     fn about() -> About {
-        about(Self::NAME, "two C functions that hand out and take one static object")
+        About::new(Self::NAME, "-", "two C functions that hand out and take one static object")
     }
 
     #[inline(always)]
@@ -70,8 +86,8 @@ impl Contestant for EmptyCalls {
     }
 }
 
-/// The free objects of a class. Relaxed atomics are plain loads and stores: they keep the array within its bounds
-/// whoever calls, and protect nothing else.
+/// The free objects of a class. Relaxed atomics are plain loads and stores: they keep the array
+/// within its bounds whoever calls, and protect nothing else.
 struct Stack {
     count: AtomicUsize,
     slots: [AtomicPtr<u8>; SLOTS],
@@ -149,8 +165,9 @@ impl Contestant for BareArray {
     const NAME: &'static str = "bare array";
 
     fn about() -> About {
-        about(
+        About::new(
             Self::NAME,
+            "-",
             "two C functions with a size table, a page map and one static array a class: not thread-safe",
         )
     }

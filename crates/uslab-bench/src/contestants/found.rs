@@ -1,5 +1,13 @@
-//! Peers that are shared libraries of the system: found when the program runs, left out with a line when they
-//! are not there.
+//! Peers that are shared libraries of the system: a table. They are found when the program runs,
+//! and left out with a line when they are not there.
+//!
+//! * **gperftools**' tcmalloc, with caches per thread. Google's present one (caches per CPU) is
+//!   left out: no Debian package has it, and builds of it from crates measured 20 ns a pair where 4
+//!   ns is published, so their figures would slander it.
+//! * **TBB**, oneTBB's scalable allocator. Its proxy, which takes over malloc, is another library
+//!   and is not touched. It has no sized free.
+//!
+//! Both with their own functions and default options.
 //!
 //! ```text
 //!   Library::open(file, package) ── dlopen, RTLD_NOW and RTLD_LOCAL; never closed again
@@ -9,27 +17,117 @@
 //!   (CALL.get())(…) ── in the loop: one load and an indirect call
 //! ```
 //!
-//! The load and the indirect call are what any program pays for a function of a shared library that it was
-//! linked with (through the global offset table, as for glibc's malloc here). So a peer that was found is called
-//! as its users call it.
+//! The load and the indirect call are what any program pays for a function of a shared library that
+//! it was linked with (through the global offset table, as for glibc's malloc here). So a peer that
+//! was found is called as its users call it.
 //!
-//! RTLD_LOCAL keeps the library's `malloc`, where it has one, out of the scope in which others look theirs up.
-//! Must never: use RTLD_GLOBAL; unload a library, whose objects and threads' exit hooks may live on.
+//! RTLD_LOCAL keeps the library's `malloc`, where it has one, out of the scope in which others look
+//! theirs up. Must never: use RTLD_GLOBAL; unload a library, whose objects and threads' exit hooks
+//! may live on.
 
+use super::{About, Contestant};
 use libloading::os::unix;
-use serde::Serialize;
 use std::ffi::{CStr, c_void};
+use std::fs;
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 use std::ptr::null_mut;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
-/// A contestant that is not on this machine.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Missing {
-    pub name: &'static str,
-    /// One line.
-    pub why: String,
+/// A contestant of a library: its name, the library's file and Debian's package, its malloc, its
+/// free, its sized free if it has one, and the words before the version in the file.
+macro_rules! found {
+    (
+        $type:ident, $name:literal, $file:literal, $package:literal, $malloc:literal, $free:literal,
+        sized: $sized:expr, version: $label:literal
+    ) => {
+        pub struct $type;
+
+        const _: () = {
+            static MALLOC: Call<unsafe extern "C" fn(usize) -> *mut c_void> = Call::unbound();
+            static FREE: Call<unsafe extern "C" fn(*mut c_void)> = Call::unbound();
+            const SIZED: Option<&CStr> = $sized;
+            static FREE_SIZED: Call<unsafe extern "C" fn(*mut c_void, usize)> = Call::unbound();
+            static PATH: OnceLock<PathBuf> = OnceLock::new();
+
+            impl $type {
+                /// Opens the library; the error is one line.
+                pub fn open() -> Result<(), String> {
+                    let library = Library::open($file, $package)?;
+                    // SAFETY: the library's headers declare them with these types.
+                    unsafe {
+                        MALLOC.bind(&library, $malloc)?;
+                        FREE.bind(&library, $free)?;
+                        SIZED.map_or(Ok(()), |name| FREE_SIZED.bind(&library, name))?;
+                    }
+                    PATH.get_or_init(|| library.path($malloc).unwrap_or_else(|| $file.into()));
+                    library.keep();
+                    Ok(())
+                }
+            }
+
+            impl Contestant for $type {
+                const NAME: &'static str = $name;
+
+                fn about() -> About {
+                    let path = PATH.get().map_or(Path::new($file), PathBuf::as_path);
+                    let build =
+                        format!("the system's {}, opened at run time, default options", path.display());
+                    About::new(Self::NAME, version(path, $label), build)
+                }
+
+                #[inline(always)]
+                fn alloc(size: usize) -> *mut u8 {
+                    // SAFETY: a contestant in use was opened; malloc has no conditions.
+                    unsafe { MALLOC.get()(size).cast() }
+                }
+
+                #[inline(always)]
+                unsafe fn free(pointer: *mut u8, _size: usize) {
+                    // SAFETY: opened as above; the caller's pointer is live and from its malloc.
+                    unsafe { FREE.get()(pointer.cast()) }
+                }
+
+                #[inline(always)]
+                unsafe fn free_sized(pointer: *mut u8, size: usize) {
+                    // SAFETY: as for `free`, and `size` is what was asked for.
+                    unsafe {
+                        match SIZED {
+                            Some(_) => FREE_SIZED.get()(pointer.cast(), size),
+                            None => Self::free(pointer, size),
+                        }
+                    }
+                }
+            }
+        };
+    };
+}
+
+found!(
+    Gperftools, "gperftools", "libtcmalloc_minimal.so.4", "libtcmalloc-minimal4",
+    c"tc_malloc", c"tc_free", sized: Some(c"tc_free_sized"), version: "gperftools "
+);
+
+found!(
+    Tbb, "TBB", "libtbbmalloc.so.2", "libtbbmalloc2",
+    c"scalable_malloc", c"scalable_free", sized: None, version: "TBBmalloc: VERSION"
+);
+
+/// What a library says of itself in its file, behind `label`; or else the file's number.
+fn version(path: &Path, label: &str) -> String {
+    let file = fs::read(path).unwrap_or_default();
+    let number = || path.to_string_lossy().split_once(".so.").map(|(_, number)| format!(".so.{number}"));
+    version_in(&file, label).or_else(number).unwrap_or_else(|| "unknown".into())
+}
+
+fn version_in(file: &[u8], label: &str) -> Option<String> {
+    let mut places = file.windows(label.len()).enumerate().filter(|(_, bytes)| *bytes == label.as_bytes());
+    places.find_map(|(at, _)| {
+        let text = file[at + label.len()..].split(|byte| matches!(byte, 0 | b'\n')).next()?;
+        let text = std::str::from_utf8(text).ok()?.trim();
+        text.starts_with(|c: char| c.is_ascii_digit()).then(|| text.to_owned())
+    })
 }
 
 /// An open shared library.
@@ -39,8 +137,8 @@ pub struct Library {
 }
 
 impl Library {
-    /// Opens `file`, which the loader looks for where it looks for libraries; `package` is Debian's name of what
-    /// holds it.
+    /// Opens `file`, which the loader looks for where it looks for libraries; `package` is Debian's
+    /// name of what holds it.
     pub fn open(file: &str, package: &str) -> Result<Self, String> {
         Self::open_at(Path::new(file)).map_err(|why| {
             // Another file that is missing is one that this library needs.
@@ -54,8 +152,8 @@ impl Library {
 
     /// Opens the library at a path; the error is the loader's, in one line.
     pub fn open_at(path: &Path) -> Result<Self, String> {
-        // SAFETY: what is opened here are allocators and shims of this benchmark, whose initialisers set up
-        // their own state only.
+        // SAFETY: what is opened here are allocators and shims of this benchmark, whose
+        // initialisers set up their own state only.
         let library = unsafe { unix::Library::open(Some(path), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         let library = library.map_err(|error| {
             // The loader's own words are the error's source.
@@ -103,7 +201,8 @@ fn file_of(address: *const c_void) -> Option<PathBuf> {
     Path::new(name.to_str().ok()?).canonicalize().ok()
 }
 
-/// A function of a library that is known when the program runs. `F` is its type, an `unsafe extern "C" fn`.
+/// A function of a library that is known when the program runs. `F` is its type, an `unsafe extern
+/// "C" fn`.
 pub struct Call<F> {
     address: AtomicPtr<c_void>,
     of: PhantomData<F>,
@@ -129,7 +228,8 @@ impl<F: Copy> Call<F> {
     #[inline(always)]
     pub unsafe fn get(&self) -> F {
         let address = self.address.load(Relaxed);
-        // SAFETY: bound: not null, and of type F by the promise to `bind`; the sizes are equal (`unbound`).
+        // SAFETY: bound: not null, and of type F by the promise to `bind`; the sizes are equal
+        // (`unbound`).
         unsafe { std::mem::transmute_copy(&address) }
     }
 }
@@ -164,5 +264,43 @@ mod tests {
         library.keep();
         // SAFETY: bound and kept above; abs has no conditions for -7.
         assert_eq!(unsafe { ABS.get()(-7) }, 7);
+    }
+
+    #[test]
+    fn the_version_is_what_the_library_says() {
+        let file = b"\x7fELF\0TBBmalloc: VERSION\t\t2021.8\nTBBmalloc: INTERFACE VERSION\t12080\n";
+        assert_eq!(version_in(file, "TBBmalloc: VERSION").as_deref(), Some("2021.8"));
+        assert_eq!(version_in(b"TBBmalloc: VERSIO", "TBBmalloc: VERSION"), None);
+        assert_eq!(version(Path::new("/nowhere/libtbbmalloc.so.2.8"), "x"), ".so.2.8");
+        assert_eq!(version(Path::new("/nowhere"), "x"), "unknown");
+    }
+
+    /// Where the process's own `malloc` is.
+    fn malloc_of_the_process() -> *mut c_void {
+        // SAFETY: a look-up of a constant name in the global scope.
+        unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"malloc".as_ptr()) }
+    }
+
+    #[test]
+    fn the_process_keeps_its_own_malloc() {
+        let before = malloc_of_the_process();
+        if let Err(why) = Gperftools::open() {
+            // Nothing to show on this machine but that the reason is one line.
+            assert!(!why.is_empty() && !why.contains('\n'), "{why}");
+            return;
+        }
+        assert_eq!(malloc_of_the_process(), before);
+        let theirs = Gperftools::alloc(100);
+        // SAFETY: malloc has no conditions.
+        let ours = unsafe { libc::malloc(100) };
+        // glibc knows what it gave out: its usable size is that of its own chunk, a little above
+        // what was asked. SAFETY: live, and glibc's if the process's malloc is.
+        let usable = unsafe { libc::malloc_usable_size(ours) };
+        assert!((100..128).contains(&usable), "{usable}");
+        // SAFETY: each is live and goes back to where it came from.
+        unsafe {
+            libc::free(ours);
+            Gperftools::free(theirs, 100);
+        }
     }
 }

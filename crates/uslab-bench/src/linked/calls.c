@@ -1,19 +1,25 @@
 /*
- * uslab's C functions beside mimalloc's, each through its shared library: suites/capi.rs compiles this when the benchmark runs.
+ * uslab's C functions beside mimalloc's, each through its shared library: suites/linked.rs compiles
+ * this when the benchmark runs.
  *
  *   PROGRAM OUT KIND SIZE LIVE ROUNDS ROUND_US TOUCH      KIND: cache | malloc | bulk
  *
- * The program is linked with libuslab.so and opens Debian's libmimalloc.so.2 with RTLD_LOCAL, since that has a malloc of its own, which must not
- * become the program's. All are called through addresses that dlsym gave, which is what a call through the global offset table is, too;
- * malloc and free of both, and of the library of empty functions, from the very same instructions. mimalloc has no caches and no bulk:
- * its lane is mi_malloc and mi_free of that size, as many objects, in the same order.
+ * The program is linked with libuslab.so and opens Debian's libmimalloc.so.2 with RTLD_LOCAL, since
+ * that has a malloc of its own, which must not become the program's. All are called through
+ * addresses that dlsym gave, which is what a call through the global offset table is, too; malloc
+ * and free of both, and of the library of empty functions, from the very same instructions.
+ * mimalloc has no caches and no bulk: its lane is mi_malloc and mi_free of that size, as many
+ * objects, in the same order.
  *
- * Lanes take turns, round by round. A round is a loop of LIVE allocations and LIVE frees, first in first out, repeated until it takes about
- * ROUND_US. Where addresses of the allocator's and of the program's agree in their low twelve bits, the processor takes a load for dependent on a store
- * that it has nothing to do with; so the program's array and its stack move by a cache line each round, and the least round is nobody's bad luck.
- * OUT gets a line a lane: its name, and ns an object (allocated and freed) of every round. Complaints are one line on standard error.
+ * Lanes take turns, round by round. A round is a loop of LIVE allocations and LIVE frees, first in
+ * first out, repeated until it takes about ROUND_US. Where addresses of the allocator's and of the
+ * program's agree in their low twelve bits, the processor takes a load for dependent on a store
+ * that it has nothing to do with; so the program's array and its stack move by a cache line each
+ * round, and the least round is nobody's bad luck. OUT gets a line a lane: its name, and ns an
+ * object (allocated and freed) of every round. Complaints are one line on standard error.
  *
- * Compiled with -DEMPTY this is the library of empty functions, the cost of the calls alone: libempty.so beside the program.
+ * Compiled with -DEMPTY this is the library of empty functions, the cost of the calls alone:
+ * libempty.so beside the program.
  *
  * Must never: outlive its limit; print figures where memory was missing.
  */
@@ -163,7 +169,8 @@ static double timed_ns(const struct lane *lane, size_t repeats, size_t place)
 static size_t repeats_for(const struct lane *lane, double round_ns)
 {
 	for (size_t repeats = 1;; repeats *= 2) {
-		/* The first run of a size pays for fresh memory, and any may be interrupted: the best of three counts. */
+		/* The first run of a size pays for fresh memory, and any may be interrupted: the
+		 * best of three counts. */
 		double took = timed_ns(lane, repeats, 0);
 		for (size_t i = 1; i < 3; i++) {
 			double again = timed_ns(lane, repeats, i);

@@ -1,21 +1,30 @@
 /*
- * Nodes of the standard containers that come and go, by allocator: suites/containers.rs compiles this when the benchmark runs.
+ * Nodes of the standard containers that come and go, by allocator: suites/linked.rs compiles
+ * this when the benchmark runs.
  *
- *   PROGRAM OUT ROW NODES ROUNDS ROUND_US      ROW: list-fifo | list-random | map-random | unordered-random | list-build | map-build | unordered-build
+ *   PROGRAM OUT ROW NODES ROUNDS ROUND_US
+ *   ROW: list-fifo | list-random | map-random | unordered-random |
+ *        list-build | map-build | unordered-build
  *
  *   *-fifo     NODES live; a step appends a node and removes the first
- *   *-random   NODES live; a step erases one of them at random (maps: looks it up by its key) and puts in another, of a key of 64 random bits
- *   *-build    a step is a node of a container that is filled with NODES and destroyed; maps by random keys, bucket arrays growing
+ *   *-random   NODES live; a step erases one of them at random (maps: looks it up by its key) and
+ *              puts in another, of a key of 64 random bits
+ *   *-build    a step is a node of a container that is filled with NODES and destroyed; maps by
+ *              random keys, bucket arrays growing
  *
- * Lanes: the default allocator (operator new on glibc's malloc), std::pmr's unsynchronized pool, which is for one thread at a time and gives nothing back,
- * uslab::allocator and std::pmr containers on uslab::memory_resource. And the churn without allocation: the container's own work, which is in every
- * lane, by moving the same node (splice, extract and insert). All lanes see the same keys in the same order.
+ * Lanes: the default allocator (operator new on glibc's malloc), std::pmr's unsynchronized pool,
+ * which is for one thread at a time and gives nothing back, uslab::allocator and std::pmr
+ * containers on uslab::memory_resource. And the churn without allocation: the container's own work,
+ * which is in every lane, by moving the same node (splice, extract and insert). All lanes see the
+ * same keys in the same order.
  *
- * The program has one thread, and glibc's malloc leaves out its locks while that is so. A step of the random rows is mostly misses
- * and comparisons of the container; rows are not made smaller or keys friendlier to show more of the allocator.
+ * The program has one thread, and glibc's malloc leaves out its locks while that is so. A step of
+ * the random rows is mostly misses and comparisons of the container; rows are not made smaller or
+ * keys friendlier to show more of the allocator.
  *
- * Lanes take turns, round by round. A quarter of each round runs before the clock starts, since the lanes before have emptied the processor's caches. OUT
- * gets a line a lane: its name, and ns a step of every round. Complaints are one line on standard error.
+ * Lanes take turns, round by round. A quarter of each round runs before the clock starts, since the
+ * lanes before have emptied the processor's caches. OUT gets a line a lane: its name, and ns a step
+ * of every round. Complaints are one line on standard error.
  */
 #include <algorithm>
 #include <chrono>

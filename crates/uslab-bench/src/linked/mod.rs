@@ -1,37 +1,37 @@
-//! Programs in C and C++ that are linked with uslab's own libraries, compiled when a suite first needs one.
+//! Programs in C and C++ that are linked with uslab's own libraries, compiled when a suite first
+//! needs one.
 //!
 //! ```text
-//!   suites/capi.rs ─ calls.c ──┐                        ┌─ ../lib and ../include of an installation
-//!                              ├─ Programs ── Library ──┤
-//!   suites/containers.rs ──────┘  (one compile)         └─ libuslab_capi.a beside this program: linked as it is shipped (xtask/src/capi.rs)
-//!     churn.cpp                       │
-//!                                     ▼
-//!   Rounds::lane ◀── one run a row: all lanes interleaved in that process; a file of ns, a line a lane
+//!   suites/linked.rs ── calls.c, churn.cpp ── Programs (one compile)
+//!                                                │
+//!         Library ── ../lib and ../include of an installation,
+//!            │       or libuslab_capi.a beside this program, linked as shipped (xtask/src/capi.rs)
+//!            ▼
+//!   Rounds::lane ◀── one run a row: all lanes in that process; a file of ns, a line a lane
 //! ```
 //!
-//! Other suites call uslab as Rust code of this program. Here calls go the way that C programs' calls go, which is a part of their cost.
-//! The lanes of a row are measured by one process, round by round, so that they share its addresses and its disturbances; it runs on
-//! the CPU of this program. Where there is no compiler or no library, every lane says so with the same line, and suites print it once.
+//! Other suites call uslab as Rust code of this program. Here calls go the way that C programs'
+//! calls go, which is a part of their cost. The lanes of a row are measured by one process, round
+//! by round, so that they share its addresses and its disturbances; it runs on the CPU of this
+//! program. Where there is no compiler or no library, every lane says so with the same line, and
+//! suites print it once.
 //!
-//! Cargo builds the archive for itself: `cargo build --release` in the workspace makes it and this program alike, `cargo build -p uslab-bench` leaves an
-//! older one as it is.
+//! Cargo builds the archive for itself: `cargo build --release` in the workspace makes it and this
+//! program alike, `cargo build -p uslab-bench` leaves an older one as it is.
 //!
 //! Must never: compile while rows are planned; leave a file behind.
 
 #[path = "../../../../xtask/src/capi.rs"]
 mod capi;
 
-use crate::measure::{RunLane, Sample};
+use crate::measure::{Errand, Lane, Sample};
 use crate::process;
-use crate::programs::{Place, Scale};
-use crate::results::{Role, Row, Run};
-use crate::suites::run_lane;
-use crate::table;
+use crate::programs::{Place, scratch};
+use crate::results::{Role, Scale};
 use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::env;
 use std::ffi::OsString;
-use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use tempfile::TempDir;
@@ -114,10 +114,7 @@ impl Programs {
 
 impl Made {
     fn of(recipe: &Recipe) -> Result<Self, String> {
-        let folder = tempfile::Builder::new()
-            .prefix("uslab-bench-")
-            .tempdir()
-            .map_err(|error| format!("cannot make a folder in {}: {error}", env::temp_dir().display()))?;
+        let folder = scratch()?;
         let object = folder.path().join("program.o");
         let mut made = Self { folder, library: Library::nowhere(), object };
         // Asked for first: where it is missing, linking would fail less clearly.
@@ -217,14 +214,16 @@ pub struct Rounds {
 }
 
 impl Rounds {
-    pub fn new(programs: &Rc<Programs>, link: Link, arguments: Vec<String>) -> Rc<Self> {
+    /// A run of the program with `word` and `numbers` as its arguments.
+    pub fn new(programs: &Rc<Programs>, link: Link, word: &str, numbers: &[usize]) -> Rc<Self> {
+        let arguments = [word.into()].into_iter().chain(numbers.iter().map(ToString::to_string)).collect();
         Rc::new(Self { programs: Rc::clone(programs), link, arguments, measured: RefCell::new(None) })
     }
 
     /// The lane of that name; whichever is asked first runs the program.
-    pub fn lane(self: &Rc<Self>, name: &'static str, role: Role) -> RunLane {
+    pub fn lane(self: &Rc<Self>, name: &'static str, role: Role) -> Lane<Errand> {
         let (rounds, mut turn) = (Rc::clone(self), 0);
-        run_lane(name, role, move || {
+        Lane::of_runs(name, role, move || {
             let mut measured = rounds.measured.borrow_mut();
             let measured =
                 measured.get_or_insert_with(|| rounds.programs.run(rounds.link, &rounds.arguments));
@@ -233,16 +232,6 @@ impl Rounds {
             turn += 1;
             value.map(|&value| Sample::of(value)).ok_or_else(|| format!("the program measured no '{name}'"))
         })
-    }
-}
-
-/// The tables; one line in place of them where nothing could be measured.
-pub fn render(run: &Run, out: &mut dyn Write) -> std::fmt::Result {
-    match run.rows.iter().find_map(|row| row.skipped.first()) {
-        Some(first) if run.rows.iter().all(|row: &Row| row.figures.is_empty()) => {
-            writeln!(out, "left out: {}", first.why)
-        }
-        _ => table::by_group(run, out),
     }
 }
 
@@ -270,9 +259,9 @@ mod tests {
             library: None,
         };
         let programs = Programs::new(recipe);
-        let rounds = Rounds::new(&programs, Link::Shared, Vec::new());
+        let rounds = Rounds::new(&programs, Link::Shared, "", &[]);
         let whys: Vec<String> =
-            ["a", "b"].map(|name| (rounds.lane(name, Role::Peer).run)().unwrap_err()).into();
+            ["a", "b"].map(|name| (rounds.lane(name, Role::Peer).work)().unwrap_err()).into();
         assert!(whys[0].contains("some-package") && !whys[0].contains('\n'), "{}", whys[0]);
         assert_eq!(whys[0], whys[1]);
     }

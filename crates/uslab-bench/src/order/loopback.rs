@@ -6,9 +6,10 @@
 //!      └──────────────── a counter of messages received ◄──────────────┘
 //! ```
 //!
-//! The sender keeps a message's buffer until it was received, as a program does that may have to send it again; so
-//! up to a window of buffers live. The window also keeps UDP within the socket's buffer. What the kernel drops all
-//! the same is replaced by another message. Two threads, on two CPUs where there are two.
+//! The sender keeps a message's buffer until it was received, as a program does that may have to
+//! send it again; so up to a window of buffers live. The window also keeps UDP within the socket's
+//! buffer. What the kernel drops all the same is replaced by another message. Two threads, on two
+//! CPUs where there are two.
 //!
 //! Must never: wait for ever; send another message's bytes.
 
@@ -30,7 +31,8 @@ pub enum Protocol {
     Tcp,
 }
 
-/// Bytes on the way at most, and messages: a datagram takes about twice its bytes of the socket's 208 KiB.
+/// Bytes on the way at most, and messages: a datagram takes about twice its bytes of the socket's
+/// 208 KiB.
 const WINDOW_BYTES: usize = 64 << 10;
 const WINDOW_MESSAGES: usize = 64;
 
@@ -60,16 +62,16 @@ impl End {
         }
     }
 
-    /// Whether a whole message of `size` bytes came to `buffer`; none will after the first that did not: a stream
-    /// has ended, or a datagram was the empty one.
+    /// Whether a whole message of `size` bytes came to `buffer`; none will after the first that did
+    /// not: a stream has ended, or a datagram was the empty one.
     ///
     /// # Safety
     /// `buffer` is valid for writing `size` bytes.
     unsafe fn receive(&self, buffer: *mut u8, size: usize) -> bool {
         let mut have = 0;
         while have < size {
-            // SAFETY: by the caller's promise there is room for what is missing. It may never have been written, so
-            // it is no slice, and the call is the system's.
+            // SAFETY: by the caller's promise there is room for what is missing. It may never have
+            // been written, so it is no slice, and the call is the system's.
             let came = unsafe { libc::recv(self.descriptor(), buffer.add(have).cast(), size - have, 0) };
             match came {
                 1.. => have += came as usize,
@@ -190,7 +192,8 @@ impl Loopback {
             if replaced == REPLACED_MOST || self.receiver.as_ref().is_none_or(JoinHandle::is_finished) {
                 return Err("the loopback device delivers nothing".into());
             }
-            // Should they have been late only, the receiver is ahead for the rest of the run, and the window wider.
+            // Should they have been late only, the receiver is ahead for the rest of the run, and
+            // the window wider.
             let (sent, missing) = (self.sent, self.sent.saturating_sub(self.received.load(Acquire)));
             for _ in 0..missing {
                 self.send_one()?;
@@ -208,7 +211,8 @@ fn receive_one(end: &End, buffers: &Buffers, size: usize) -> bool {
     if buffer.is_null() {
         return false;
     }
-    // SAFETY: fresh memory of `size` bytes, which nobody else knows; it is looked at only if it was received.
+    // SAFETY: fresh memory of `size` bytes, which nobody else knows; it is looked at only if it was
+    // received.
     let whole = unsafe { end.receive(buffer, size) && buffer.read() == buffer.add(size - 1).read() };
     // SAFETY: allocated above.
     unsafe { buffers.free(buffer) };

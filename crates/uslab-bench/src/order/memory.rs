@@ -4,11 +4,12 @@
 //!   any size:   │ class, 8 B │ the object that SQLite sees … │
 //! ```
 //!
-//! Four classes a doubling, a cache each, waste at most a fifth. An object of any size has its class in front of it, for glibc too: SQLite asks for sizes, and the answer must
-//! cost everybody the same. What is larger than the largest class comes from glibc in every configuration.
+//! Four classes a doubling, a cache each, waste at most a fifth. An object of any size has its
+//! class in front of it, for glibc too: SQLite asks for sizes, and the answer must cost everybody
+//! the same. What is larger than the largest class comes from glibc in every configuration.
 //!
-//! Must never: be called before [`AnySize::new`] made all caches, or round one configuration's sizes otherwise than
-//! another's.
+//! Must never: be called before [`AnySize::new`] made all caches, or round one configuration's
+//! sizes otherwise than another's.
 
 use super::Configuration;
 use std::ptr::{NonNull, null_mut};
@@ -91,14 +92,15 @@ impl AnySize {
         let class = class_of(whole);
         let (start, header) = match self.classes.get(class) {
             Some((_, buffers)) => (buffers.alloc(), class),
-            // SAFETY: any size may be asked for. No class is as large as the size, so the header tells which it is.
+            // SAFETY: any size may be asked for. No class is as large as the size, so the header
+            // tells which it is.
             None => (unsafe { libc::malloc(whole).cast() }, whole),
         };
         if start.is_null() {
             return null_mut();
         }
-        // SAFETY: the object begins with HEADER bytes that are nobody else's, aligned to 8 as caches and malloc
-        // align what is not smaller; what follows them is within it.
+        // SAFETY: the object begins with HEADER bytes that are nobody else's, aligned to 8 as
+        // caches and malloc align what is not smaller; what follows them is within it.
         unsafe {
             start.cast::<usize>().write(header);
             start.add(HEADER)
@@ -118,7 +120,8 @@ impl AnySize {
     /// # Safety
     /// As for [`size`](Self::size).
     pub unsafe fn free(&self, object: *mut u8) {
-        // SAFETY: the caller's promise: `alloc` gave HEADER bytes before, and wrote the header there.
+        // SAFETY: the caller's promise: `alloc` gave HEADER bytes before, and wrote the header
+        // there.
         let (start, header) = unsafe {
             let start = object.sub(HEADER);
             (start, start.cast::<usize>().read())

@@ -1,14 +1,17 @@
-//! The knobs of a cache under loads that were tuned for in 2009: slabs of more pages, deeper queues.
+//! The knobs of a cache under loads that were tuned for in 2009: slabs of more pages, deeper
+//! queues.
 //!
 //! ```text
 //!   suites/order.rs ── loopback.rs   messages over UDP and TCP, each in its own buffer
-//!                  └── oltp.rs       transactions of SQLite, in a child: sqlite.rs loads it, memory.rs serves it
+//!                  └── oltp.rs       transactions of SQLite, in a child: sqlite.rs loads it,
+//!                                    memory.rs serves it
 //! ```
 //!
-//! Each configuration allocates behind `Memory`, a call through a table for everybody; the loads spend
-//! microseconds between two of them.
+//! Each configuration allocates behind `Memory`, a call through a table for everybody; the loads
+//! spend microseconds between two of them.
 //!
-//! Must never: give a knob's value to all configurations, or set one that a user of the library could not.
+//! Must never: give a knob's value to all configurations, or set one that a user of the library
+//! could not.
 
 pub mod loopback;
 pub mod memory;
@@ -44,7 +47,7 @@ impl Configuration {
             Configuration::Vanilla => "uslab",
             Configuration::HighOrder => "uslab, high order",
             Configuration::DeepQueue => "uslab, deep queue",
-            Configuration::Glibc => crate::suites::baseline::BASELINE,
+            Configuration::Glibc => crate::preload::GLIBC.name,
         }
     }
 

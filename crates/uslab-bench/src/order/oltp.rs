@@ -1,15 +1,16 @@
-//! Transactions on SQLite by 1 to 16 threads, each with a database of its own in memory: what they share is the
-//! allocator.
+//! Transactions on SQLite by 1 to 16 threads, each with a database of its own in memory: what they
+//! share is the allocator.
 //!
-//! A transaction is that of the usual benchmarks of databases: ten rows read by key, a range summed up, another
-//! one sorted, two updates, a delete and an insert. Statements are parsed every time, as many programs have it: of
-//! a statement's cost a good part is memory for its program.
+//! A transaction is that of the usual benchmarks of databases: ten rows read by key, a range summed
+//! up, another one sorted, two updates, a delete and an insert. Statements are parsed every time,
+//! as many programs have it: of a statement's cost a good part is memory for its program.
 //!
 //! Must never: let one thread's share of the work depend on how fast the others are.
 
 use super::Configuration;
 use super::sqlite::{Database, Sqlite};
 use crate::measure::Sample;
+use crate::rounds::random::Xorshift;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 use std::sync::Barrier;
@@ -61,7 +62,7 @@ impl Oltp {
 struct Worker<'a> {
     database: Database<'a>,
     rows: u64,
-    random: u64,
+    random: Xorshift,
     text: String,
 }
 
@@ -78,15 +79,12 @@ impl<'a> Worker<'a> {
              CREATE INDEX by_k ON t(k);"
         );
         database.run(&fill)?;
-        Ok(Self { database, rows, random: 0x9e37_79b9_7f4a_7c15 ^ (number + 1), text: String::new() })
+        Ok(Self { database, rows, random: Xorshift::new(number as usize), text: String::new() })
     }
 
-    /// A key: xorshift of Marsaglia, the same for every configuration.
+    /// A key, the same for every configuration.
     fn key(&mut self) -> u64 {
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        self.random % self.rows + 1
+        self.random.below(self.rows as usize) as u64 + 1
     }
 
     fn transaction(&mut self) -> Result<(), String> {

@@ -1,7 +1,9 @@
-//! The system's SQLite, loaded when it is needed: seven functions, and an allocator of ours under it.
+//! The system's SQLite, loaded when it is needed: seven functions, and an allocator of ours under
+//! it.
 //!
-//! Loaded and not linked, so that a build needs no SQLite and no C compiler's minute. SQLite takes its allocator
-//! once a process, before its first use: so whoever wants another one is a child (child.rs).
+//! Loaded and not linked, so that a build needs no SQLite and no C compiler's minute. SQLite takes
+//! its allocator once a process, before its first use: so whoever wants another one is a child
+//! (child.rs).
 //!
 //! Must never: be used in a process where SQLite already runs with another allocator.
 
@@ -120,10 +122,12 @@ pub struct Sqlite {
 }
 
 impl Sqlite {
-    /// Loads it and puts `configuration` under it. Its count of its own memory is off, for it takes a lock at every
-    /// call; so is the store of small objects that each connection keeps, for it is an allocator.
+    /// Loads it and puts `configuration` under it. Its count of its own memory is off, for it takes
+    /// a lock at every call; so is the store of small objects that each connection keeps, for it is
+    /// an allocator.
     pub fn load(configuration: Configuration) -> Result<Self, String> {
-        // SAFETY: the system's library, whose initialisers do nothing that this process does not expect.
+        // SAFETY: the system's library, whose initialisers do nothing that this process does not
+        // expect.
         let library = unsafe { Library::new(FILE) }
             .map_err(|_| format!("no {FILE}; on Debian: apt-get install {PACKAGE}"))?;
         let memory = AnySize::new(configuration)?;

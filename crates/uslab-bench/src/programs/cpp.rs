@@ -1,36 +1,32 @@
-//! g++: one unit full of templates and of the standard library's headers; and a project of many small units
-//! through make, as a kernel is built. The compiler proper, which allocates, is a child of g++, and the library
-//! preloaded goes with it.
+//! g++: one unit full of templates and of the standard library's headers; and a project of many
+//! small units through make, as a kernel is built. The compiler proper, which allocates, is a child
+//! of g++, and the library preloaded goes with it.
 //!
-//! The project's units have no headers of the library: many functions over many structures, so that as in a
-//! kernel there are many short processes and no long one. For function only, a unit is one empty function.
+//! The project's units have no headers of the library: many functions over many structures, so that
+//! as in a kernel there are many short processes and no long one. For function only, a unit is one
+//! empty function.
 
-use super::{Place, Scale, Workload};
+use super::{Place, Workload};
 use crate::process::{self, Usage};
+use crate::results::Scale;
 use std::fmt::Write;
 
-pub struct Unit;
+pub const UNIT: Workload = Workload { name: "g++", title: title_of_unit, run: run_of_unit };
 
 /// Instantiations of every template; 0 is an empty program.
 fn instances(scale: Scale) -> u32 {
     scale.pick(0, 1, 3)
 }
 
-impl Workload for Unit {
-    fn name(&self) -> &'static str {
-        "g++"
-    }
+fn title_of_unit(scale: Scale) -> String {
+    format!("g++ -O1: one unit of templates and std headers, {} instances", instances(scale))
+}
 
-    fn title(&self, scale: Scale) -> String {
-        format!("g++ -O1: one unit of templates and std headers, {} instances", instances(scale))
-    }
-
-    fn run(&self, place: &Place) -> Result<Usage, String> {
-        place.write("unit.cpp", &templates(instances(place.scale)))?;
-        let mut compiler = place.measured("g++", "g++")?;
-        compiler.args(["-std=c++17", "-O1", "-c", "unit.cpp", "-o", "unit.o"]);
-        process::run(compiler)
-    }
+fn run_of_unit(place: &Place) -> Result<Usage, String> {
+    place.write("unit.cpp", &templates(instances(place.scale)))?;
+    let mut compiler = place.measured("g++", "g++")?;
+    compiler.args(["-std=c++17", "-O1", "-c", "unit.cpp", "-o", "unit.o"]);
+    process::run(compiler)
 }
 
 fn templates(instances: u32) -> String {
@@ -87,38 +83,32 @@ bool matches(const std::string &text) { return std::regex_match(text, std::regex
     text
 }
 
-pub struct Project;
+pub const PROJECT: Workload = Workload { name: "build", title: title_of_project, run: run_of_project };
 
 /// Units, and functions in each.
 fn project(scale: Scale) -> (u32, u32) {
     scale.pick((2, 0), (12, 8), (60, 24))
 }
 
-impl Workload for Project {
-    fn name(&self) -> &'static str {
-        "build"
-    }
+fn title_of_project(scale: Scale) -> String {
+    let (units, functions) = project(scale);
+    format!("make -j: {units} small units of {functions} functions, g++ -O2")
+}
 
-    fn title(&self, scale: Scale) -> String {
-        let (units, functions) = project(scale);
-        format!("make -j: {units} small units of {functions} functions, g++ -O2")
+fn run_of_project(place: &Place) -> Result<Usage, String> {
+    let (units, functions) = project(place.scale);
+    // Asked for here, so that its absence names its package and not a line of make's.
+    place.plain("g++", "g++")?;
+    let objects: Vec<String> = (0..units).map(|unit| format!("u{unit}.o")).collect();
+    for unit in 0..units {
+        place.write(&format!("u{unit}.cpp"), &small_unit(unit, functions))?;
     }
-
-    fn run(&self, place: &Place) -> Result<Usage, String> {
-        let (units, functions) = project(place.scale);
-        // Asked for here, so that its absence names its package and not a line of make's.
-        place.plain("g++", "g++")?;
-        let objects: Vec<String> = (0..units).map(|unit| format!("u{unit}.o")).collect();
-        for unit in 0..units {
-            place.write(&format!("u{unit}.cpp"), &small_unit(unit, functions))?;
-        }
-        let makefile = format!("all: {}\n%.o: %.cpp\n\t@g++ -O2 -c $< -o $@\n", objects.join(" "));
-        place.write("Makefile", &makefile)?;
-        let jobs = std::thread::available_parallelism().map_or(1, usize::from);
-        let mut make = place.measured("make", "make")?;
-        make.arg("-s").arg(format!("-j{jobs}"));
-        process::run(make)
-    }
+    let makefile = format!("all: {}\n%.o: %.cpp\n\t@g++ -O2 -c $< -o $@\n", objects.join(" "));
+    place.write("Makefile", &makefile)?;
+    let jobs = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut make = place.measured("make", "make")?;
+    make.arg("-s").arg(format!("-j{jobs}"));
+    process::run(make)
 }
 
 fn small_unit(unit: u32, functions: u32) -> String {

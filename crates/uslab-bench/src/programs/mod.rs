@@ -1,79 +1,44 @@
-//! Whole programs as workloads: each is a file with a type that implements [`Workload`], which starts the
+//! Whole programs as workloads: each is a [`Workload`], which starts the
 //! program with an allocator preloaded and says what it took.
 //!
 //! ```text
-//!   suites/programs.rs, order.rs ── Task::Program(Job) ── child.rs ── Job::run ── redis, python, cpp, sqlite
+//!   suites/programs.rs, order.rs ── Task::Program(Job) ── child.rs ── Job::run ── redis, python, …
 //! ```
 //!
-//! A program gets a clean environment, so that nobody's settings reach one allocator's run only; what begins with
-//! USLAB_ is let through, because it chooses uslab's mode. Its files are in a folder that goes away with the run.
+//! A program gets a clean environment, so that nobody's settings reach one allocator's run only;
+//! what begins with USLAB_ is let through, because it chooses uslab's mode. Its files are in a
+//! folder that goes away with the run.
 //!
-//! Must never: preload anything into a program that is not the one measured (the client of a server, a shell).
+//! Must never: preload anything into a program that is not the one measured (the client of a
+//! server, a shell).
 
 pub mod cpp;
 pub mod python;
 pub mod redis;
 pub mod sqlite;
 
-use crate::child::{self, Task};
 use crate::measure::Sample;
 use crate::process::Usage;
-use crate::results::RunOptions;
+use crate::results::Scale;
 use serde::{Deserialize, Serialize};
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use tempfile::TempDir;
 
-/// How much a workload does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Scale {
-    /// For function only: as little as the program can.
-    Check,
-    /// About half a second.
-    Quick,
-    /// Some seconds.
-    Full,
-}
-
-/// The most rounds that a first look has.
-const QUICK_ROUNDS: usize = 60;
-
-impl Scale {
-    pub fn of(options: &RunOptions) -> Self {
-        match (options.check, options.rounds <= QUICK_ROUNDS) {
-            (true, _) => Scale::Check,
-            (_, true) => Scale::Quick,
-            _ => Scale::Full,
-        }
-    }
-
-    /// The one of three that is meant for it.
-    pub fn pick<T>(self, check: T, quick: T, full: T) -> T {
-        match self {
-            Scale::Check => check,
-            Scale::Quick => quick,
-            Scale::Full => full,
-        }
-    }
-}
-
-pub trait Workload: Sync {
+pub struct Workload {
     /// Unique, and a part of row ids.
-    fn name(&self) -> &'static str;
-
-    fn title(&self, scale: Scale) -> String;
-
+    pub name: &'static str,
+    pub title: fn(Scale) -> String,
     /// One run. An error is one line.
-    fn run(&self, place: &Place) -> Result<Usage, String>;
+    run: fn(&Place) -> Result<Usage, String>,
 }
 
-pub const WORKLOADS: &[&dyn Workload] =
-    &[&redis::Redis, &python::OWN_ARENAS, &python::MALLOC, &cpp::Unit, &sqlite::Index];
+pub const WORKLOADS: [&Workload; 5] =
+    [&redis::SERVER, &python::OWN_ARENAS, &python::MALLOC, &cpp::UNIT, &sqlite::INDEX];
 
 /// Not in the suite of programs: the knobs' suite has it.
-pub const BUILD: &dyn Workload = &cpp::Project;
+pub const BUILD: &Workload = &cpp::PROJECT;
 
 /// A run, as it is sent to a child.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -88,26 +53,18 @@ pub struct Job {
 impl Job {
     /// Does it, in this process, which should be a small one (process.rs says why).
     pub fn run(&self) -> Result<Sample, String> {
-        let all = WORKLOADS.iter().chain([&BUILD]);
-        let workload = all.copied().find(|workload| workload.name() == self.workload);
+        let mut all = WORKLOADS.into_iter().chain([BUILD]);
+        let workload = all.find(|workload| workload.name == self.workload);
         let workload = workload.ok_or_else(|| format!("no workload is called '{}'", self.workload))?;
         let place = Place { folder: &self.folder, library: &self.library, scale: self.scale };
-        workload.run(&place).map(|usage| usage.sample())
+        (workload.run)(&place).map(|usage| usage.sample())
     }
 }
 
-/// Long enough for the slowest machine; it ends a hang.
-const LIMIT: Duration = Duration::from_secs(600);
-
-/// One run of `workload` under `library`, in a child and a folder of its own.
-pub fn run(workload: &str, library: &Path, scale: Scale) -> Result<Sample, String> {
-    let folder = tempfile::Builder::new()
-        .prefix("uslab-bench-")
-        .tempdir()
-        .map_err(|error| format!("cannot make a folder in {}: {error}", env::temp_dir().display()))?;
-    let job =
-        Job { workload: workload.into(), library: library.into(), scale, folder: folder.path().to_owned() };
-    child::run(&Task::Program(job), LIMIT)
+/// A folder that goes away when it is dropped.
+pub fn scratch() -> Result<TempDir, String> {
+    let cannot = |error| format!("cannot make a folder in {}: {error}", env::temp_dir().display());
+    tempfile::Builder::new().prefix("uslab-bench-").tempdir().map_err(cannot)
 }
 
 /// Where and how a workload runs.
@@ -145,7 +102,8 @@ impl Place<'_> {
 
 const SYSTEM_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
-/// The system's own first: what a user's PATH has before it may be a script that starts the program.
+/// The system's own first: what a user's PATH has before it may be a script that starts the
+/// program.
 fn find(program: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     let folders = env::split_paths(SYSTEM_PATH).chain(env::split_paths(&path)).collect::<Vec<_>>();
@@ -159,12 +117,12 @@ mod tests {
 
     #[test]
     fn names_are_unique_and_titles_say_the_size() {
-        let mut names: Vec<_> = WORKLOADS.iter().chain([&BUILD]).map(|workload| workload.name()).collect();
+        let mut names: Vec<_> = WORKLOADS.iter().chain([&BUILD]).map(|workload| workload.name).collect();
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), WORKLOADS.len() + 1);
         for workload in WORKLOADS {
-            assert!(!workload.title(Scale::Full).is_empty());
+            assert!(!(workload.title)(Scale::Full).is_empty());
         }
     }
 
@@ -181,14 +139,14 @@ mod tests {
         for workload in WORKLOADS.iter().chain([&BUILD]) {
             let folder = tempfile::tempdir().unwrap();
             let job = Job {
-                workload: workload.name().into(),
+                workload: workload.name.into(),
                 library: library.clone(),
                 scale: Scale::Check,
                 folder: folder.path().to_owned(),
             };
             match job.run() {
                 Ok(sample) => assert!(sample.value > 0.0 && sample.extra["peak_bytes"] > 0.0),
-                Err(why) => assert!(why.contains("apt-get install"), "{}: {why}", workload.name()),
+                Err(why) => assert!(why.contains("apt-get install"), "{}: {why}", workload.name),
             }
         }
     }

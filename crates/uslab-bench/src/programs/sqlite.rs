@@ -1,10 +1,11 @@
-//! The sqlite3 command: a table and three indexes over it in memory, then an update, a delete and a sort. In
-//! memory, because the disk is not what is measured.
+//! The sqlite3 command: a table and three indexes over it in memory, then an update, a delete and a
+//! sort. In memory, because the disk is not what is measured.
 
-use super::{Place, Scale, Workload};
+use super::{Place, Workload};
 use crate::process::{self, Usage};
+use crate::results::Scale;
 
-pub struct Index;
+pub const INDEX: Workload = Workload { name: "sqlite", title, run };
 
 fn rows(scale: Scale) -> u32 {
     scale.pick(100, 100_000, 500_000)
@@ -31,19 +32,13 @@ INSERT INTO answer SELECT count(*) FROM t;
     )
 }
 
-impl Workload for Index {
-    fn name(&self) -> &'static str {
-        "sqlite"
-    }
+fn title(scale: Scale) -> String {
+    format!("sqlite3: indexes over {} rows, in memory", rows(scale))
+}
 
-    fn title(&self, scale: Scale) -> String {
-        format!("sqlite3: indexes over {} rows, in memory", rows(scale))
-    }
-
-    fn run(&self, place: &Place) -> Result<Usage, String> {
-        place.write("script.sql", &script(rows(place.scale)))?;
-        let mut sqlite = place.measured("sqlite3", "sqlite3")?;
-        sqlite.args(["-batch", ":memory:", ".read script.sql"]);
-        process::run(sqlite)
-    }
+fn run(place: &Place) -> Result<Usage, String> {
+    place.write("script.sql", &script(rows(place.scale)))?;
+    let mut sqlite = place.measured("sqlite3", "sqlite3")?;
+    sqlite.args(["-batch", ":memory:", ".read script.sql"]);
+    process::run(sqlite)
 }

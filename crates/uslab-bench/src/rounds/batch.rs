@@ -1,23 +1,26 @@
 //! One thread, a long batch: thousands of objects allocated, then freed, and what each part took.
 //!
 //! ```text
-//!   Live      allocate all, in steps │ free all, in steps, as they were allocated │ flush, if asked for
-//!   Through   allocate a step, free it, again until all went through              │ flush, if asked for
+//!   Live      allocate all, in steps │ free all, in steps, as allocated │ flush, if asked for
+//!   Through   allocate a step, free it, again until all went through    │ flush, if asked for
 //! ```
 //!
-//! A step is one object by the plain calls, or N by the bulk calls. *Flush* gives back to slabs, and empty slabs
-//! to the page layer, what the allocator kept in front of them: then a free that only queues has not hidden its
-//! cost. Who has no such call flushes nothing.
+//! A step is one object by the plain calls, or N by the bulk calls. *Flush* gives back to slabs,
+//! and empty slabs to the page layer, what the allocator kept in front of them: then a free that
+//! only queues has not hidden its cost. Who has no such call flushes nothing.
 //!
-//! One whole batch goes before the clock, as in local.rs, so that every round begins as the one before ended: with
-//! whatever the allocator kept, or, after a flush, with nothing. The parts are read from the same counter between
-//! them, and add up to the round.
+//! One whole batch goes before the clock, as in local.rs, so that every round begins as the one
+//! before ended: with whatever the allocator kept, or, after a flush, with nothing. The parts are
+//! read from the same counter between them, and add up to the round.
 //!
-//! Must never: branch on an option inside a timed loop, or allocate in a round otherwise than from the contestant.
+//! Must never: branch on an option inside a timed loop, or allocate in a round otherwise than from
+//! the contestant.
 
-use super::{Work, out_of_memory};
-use crate::asm::{opaque, opaque_size, ticks};
-use crate::contestants::{Contestant, Entry};
+use super::Entry;
+use super::objects::{empty, fill};
+use crate::asm::{opaque_size, ticks};
+use crate::contestants::Contestant;
+use crate::measure::Work;
 use std::cell::Cell;
 use std::rc::Rc;
 
@@ -35,8 +38,8 @@ pub enum Shape {
 pub struct BatchRound {
     pub size: usize,
     pub shape: Shape,
-    /// So many at once by the allocator's bulk calls; one at a time by its plain calls if `None`. Peers, which have
-    /// no bulk calls, loop over the step.
+    /// So many at once by the allocator's bulk calls; one at a time by its plain calls if `None`.
+    /// Peers, which have no bulk calls, loop over the step.
     pub step: Option<usize>,
     /// The first word of each object is written after its allocation.
     pub touch: bool,
@@ -66,7 +69,8 @@ impl Parts {
     }
 }
 
-/// Runs `repeats` batches in `slots`, whose length is the batch, and returns the ticks of their parts.
+/// Runs `repeats` batches in `slots`, whose length is the batch, and returns the ticks of their
+/// parts.
 pub fn run<C: Contestant>(round: &BatchRound, repeats: usize, slots: &mut [*mut u8]) -> Parts {
     let batch = match (round.step.is_some(), round.touch) {
         (false, false) => one_batch::<C, false, false>,
@@ -84,15 +88,18 @@ fn one_batch<C: Contestant, const BULK: bool, const TOUCH: bool>(
     round: &BatchRound,
     slots: &mut [*mut u8],
 ) -> Parts {
-    let (size, step) = (opaque_size(round.size), round.step.unwrap_or(1));
+    let size = opaque_size(round.size);
+    // One at a time, all that live at once are one step.
+    let alone = if round.shape == Shape::Live { slots.len() } else { 1 };
+    let step = round.step.unwrap_or(alone).max(1);
     let mut parts = Parts::default();
     let start = ticks();
     let worked = match round.shape {
         Shape::Live => {
-            fill::<C, BULK, TOUCH>(size, step, slots);
+            fill_all::<C, BULK, TOUCH>(size, step, slots);
             let filled = ticks();
             // SAFETY: `fill` allocated each of them; each is freed once.
-            unsafe { empty::<C, BULK>(size, step, slots) };
+            unsafe { empty_all::<C, BULK>(size, step, slots) };
             let emptied = ticks();
             (parts.alloc, parts.free) = (filled - start, emptied - filled);
             emptied
@@ -111,64 +118,21 @@ fn one_batch<C: Contestant, const BULK: bool, const TOUCH: bool>(
     parts
 }
 
-/// Fills one step by one bulk call, or one at a time.
-#[inline(always)]
-fn obtain<C: Contestant, const BULK: bool, const TOUCH: bool>(size: usize, slots: &mut [*mut u8]) {
-    if BULK && !C::alloc_bulk(size, slots) {
-        out_of_memory(C::NAME);
-    }
-    for slot in slots.iter_mut() {
-        if !BULK {
-            *slot = C::alloc(size);
-            if slot.is_null() {
-                out_of_memory(C::NAME);
-            }
-        }
-        if TOUCH {
-            // SAFETY: fresh memory of at least 8 bytes, aligned to 8 at least by every contestant.
-            unsafe { slot.cast::<usize>().write(size) };
-        }
-    }
+#[inline(never)]
+fn fill_all<C: Contestant, const BULK: bool, const TOUCH: bool>(
+    size: usize,
+    step: usize,
+    slots: &mut [*mut u8],
+) {
+    slots.chunks_mut(step).for_each(|slots| fill::<C, BULK, TOUCH>(size, slots));
 }
 
 /// # Safety
-/// Each of `slots` is live and from `obtain::<C, _, _>(size)`.
-#[inline(always)]
-unsafe fn give_back<C: Contestant, const BULK: bool>(size: usize, slots: &[*mut u8]) {
-    if BULK {
-        // SAFETY: the caller's promise is the same.
-        unsafe { C::free_bulk(size, slots) };
-        return;
-    }
-    for &object in slots {
-        // SAFETY: the caller's promise holds for each.
-        unsafe { C::free(object, size) };
-    }
-}
-
+/// As for [`empty`].
 #[inline(never)]
-fn fill<C: Contestant, const BULK: bool, const TOUCH: bool>(size: usize, step: usize, slots: &mut [*mut u8]) {
-    if BULK {
-        slots.chunks_mut(step).for_each(|slots| obtain::<C, BULK, TOUCH>(size, slots));
-    } else {
-        obtain::<C, BULK, TOUCH>(size, slots);
-    }
-    opaque(slots.as_mut_ptr());
-}
-
-/// # Safety
-/// Each of `slots` is live and from `obtain::<C, _, _>(size)`.
-#[inline(never)]
-unsafe fn empty<C: Contestant, const BULK: bool>(size: usize, step: usize, slots: &[*mut u8]) {
-    if BULK {
-        for slots in slots.chunks(step) {
-            // SAFETY: the caller's promise is the same.
-            unsafe { give_back::<C, BULK>(size, slots) };
-        }
-    } else {
-        // SAFETY: the caller's promise is the same.
-        unsafe { give_back::<C, BULK>(size, slots) };
-    }
+unsafe fn empty_all<C: Contestant, const BULK: bool>(size: usize, step: usize, slots: &[*mut u8]) {
+    // SAFETY: the caller's promise is the same.
+    slots.chunks(step).for_each(|slots| unsafe { empty::<C, BULK>(size, slots) });
 }
 
 /// A step's slots are used again and again, so that only the objects move through the caches.
@@ -181,10 +145,9 @@ fn through<C: Contestant, const BULK: bool, const TOUCH: bool>(
     let mut left = slots.len();
     while left > 0 {
         let (slots, _) = slots.split_at_mut(step.min(left));
-        obtain::<C, BULK, TOUCH>(size, slots);
-        opaque(slots.as_mut_ptr());
-        // SAFETY: `obtain` allocated each of them; each is freed once.
-        unsafe { give_back::<C, BULK>(size, slots) };
+        fill::<C, BULK, TOUCH>(size, slots);
+        // SAFETY: `fill` allocated each of them; each is freed once.
+        unsafe { empty::<C, BULK>(size, slots) };
         left -= slots.len();
     }
 }
@@ -194,7 +157,8 @@ pub struct BatchWork {
     entry: Entry,
     objects: usize,
     round: BatchRound,
-    /// One batch is a round, and there are at most so many; `None`: as many as fill the usual rounds.
+    /// One batch is a round, and there are at most so many; `None`: as many as fill the usual
+    /// rounds.
     long_rounds: Option<usize>,
     last: Rc<Cell<Parts>>,
 }
@@ -245,16 +209,15 @@ impl Work for BatchWork {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contestants::uslab_cache;
+    use crate::lineup::cache;
 
     #[test]
     fn every_shape_runs_through_and_its_parts_are_the_whole() {
-        let [cache, _] = uslab_cache::entries(64).unwrap();
         for shape in [Shape::Live, Shape::Through] {
             for step in [None, Some(64)] {
                 for flush in [false, true] {
                     let round = BatchRound { size: 64, shape, step, touch: true, flush };
-                    let work = BatchWork::new(cache, 1000, round, None);
+                    let work = BatchWork::new(cache(64), 1000, round, None);
                     let sum = work.prepare()(3);
                     let parts = work.parts();
                     assert_eq!(parts.iter().map(|part| part.1).sum::<u64>(), sum);

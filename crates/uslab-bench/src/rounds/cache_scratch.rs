@@ -1,18 +1,20 @@
-//! False sharing that the allocator passes on: the pattern of cache-scratch, by E. Berger, K. McKinley, R. Blumofe
-//! and P. Wilson, "Hoard: A Scalable Memory Allocator for Multithreaded Applications" (ASPLOS 2000).
+//! False sharing that the allocator passes on: the pattern of cache-scratch, by E. Berger, K.
+//! McKinley, R. Blumofe and P. Wilson, "Hoard: A Scalable Memory Allocator for Multithreaded
+//! Applications" (ASPLOS 2000).
 //!
 //! ```text
-//!   caller:    allocates one small object for each thread: neighbours, most likely on one cache line
-//!   threads:   free the object they were given, then again and again: allocate one, write it many times, free it
+//!   caller:   allocates one small object for each thread: neighbours, most likely on one line
+//!   threads:  free the object they were given, then again and again: allocate one, write it, free
 //! ```
 //!
-//! An allocator that gives a thread the piece of a shared line that it has just freed makes the threads write one
-//! line by turns for ever, which costs many times what the writes cost. What is counted is the writes.
+//! An allocator that gives a thread the piece of a shared line that it has just freed makes the
+//! threads write one line by turns for ever, which costs many times what the writes cost. What is
+//! counted is the writes.
 //!
 //! Must never: let the compiler join the writes.
 
 use super::crew::Seat;
-use super::out_of_memory;
+use super::objects::obtain;
 use crate::asm::{opaque, opaque_size};
 use crate::contestants::Contestant;
 use std::sync::atomic::{AtomicPtr, Ordering::AcqRel, Ordering::Release};
@@ -38,18 +40,10 @@ impl ScratchRound {
     }
 }
 
-fn obtain<C: Contestant>(size: usize) -> *mut u8 {
-    let object = C::alloc(size);
-    if object.is_null() {
-        out_of_memory(C::NAME);
-    }
-    opaque(object)
-}
-
 /// Allocates what the threads are given, in the caller.
 pub fn give_objects<C: Contestant>(round: &ScratchRound) {
     for place in &round.given {
-        place.store(obtain::<C>(BYTES), Release);
+        place.store(obtain::<C, false>(BYTES), Release);
     }
 }
 
@@ -57,7 +51,8 @@ pub fn run<C: Contestant>(round: &ScratchRound, seat: &Seat) {
     let given = round.given[seat.index].swap(std::ptr::null_mut(), AcqRel);
     assert!(!given.is_null(), "the caller has given nothing");
     seat.start();
-    // SAFETY: `give_objects` allocated it with the same contestant, whose round this is; nobody else takes it.
+    // SAFETY: `give_objects` allocated it with the same contestant, whose round this is; nobody
+    // else takes it.
     unsafe {
         scribble(given);
         C::free(given, BYTES);
@@ -70,7 +65,7 @@ pub fn run<C: Contestant>(round: &ScratchRound, seat: &Seat) {
 fn scratch<C: Contestant>(objects: usize) {
     let size = opaque_size(BYTES);
     for _ in 0..objects {
-        let object = obtain::<C>(size);
+        let object = opaque(obtain::<C, false>(size));
         // SAFETY: allocated a line above, freed once.
         unsafe {
             object.write(0);
@@ -103,9 +98,9 @@ mod tests {
         let _in_thread = InThread::enter();
         for entry in all_that_malloc() {
             let round = Arc::new(ScratchRound::new(3, 2));
-            (entry.crew.scratch_objects)(&round);
+            (entry.scratch_objects)(&round);
             let same = Arc::clone(&round);
-            in_crew(3, move |seat| (entry.crew.cache_scratch)(&same, seat));
+            in_crew(3, move |seat| (entry.cache_scratch)(&same, seat));
             assert!(round.given.iter().all(|place| place.load(Acquire).is_null()));
         }
     }

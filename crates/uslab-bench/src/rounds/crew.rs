@@ -1,59 +1,33 @@
-//! Threads that run a round together: they wait between rounds, start at once, and one clock covers them all.
+//! Threads that run a round together: they wait between rounds, start at once, and one clock covers
+//! them all.
 //!
 //! ```text
 //!   Crew      parked threads, kept for all rows of all contestants      short rounds, many of them
 //!   fresh     threads made for this one run, ended after it             threads that come and go
 //!
-//!   each:  prepare ──► start() ─ the last to arrive starts the clock ─► work ─► stop() ─ the last stops it ──► tidy up
+//!   each:  prepare ──► start() ────────────────► work ──► stop() ────────────► tidy up
+//!                      the last starts the clock          the last stops it
 //! ```
 //!
-//! With no more threads than CPUs each stays on a CPU of its own, and they wait for the start with their eyes
-//! open; with more, the scheduler places them, and they sleep. The caller sleeps throughout: its CPU is one of
-//! theirs.
+//! With no more threads than CPUs each stays on a CPU of its own, and they wait for the start with
+//! their eyes open; with more, the scheduler places them, and they sleep. The caller sleeps
+//! throughout: its CPU is one of theirs.
 //!
-//! What the patterns do between start and stop stands in files of their own; [`Loops`] holds them, compiled for one
-//! contestant.
+//! What the patterns do between start and stop stands in files of their own.
 //!
-//! Must never: time the making of a thread unless the pattern is about that; leave a thread spinning between rounds
-//! or while another could run in its place.
+//! Must never: time the making of a thread unless the pattern is about that; leave a thread
+//! spinning between rounds or while another could run in its place.
 
-use super::{Work, cache_scratch, larson, mixed, mstress, ring, xmalloc};
+use super::Entry;
 use crate::asm::ticks;
-use crate::contestants::{Contestant, Entry, InThread};
+use crate::contestants::{Contestant, InThread};
 use crate::cpu::{self, Cpus};
+use crate::measure::Work;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Release};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
-
-/// The loops of this kind, compiled for one contestant.
-#[derive(Clone, Copy)]
-pub struct Loops {
-    pub ring: fn(&ring::RingRound, &Seat),
-    pub mixed: fn(&mixed::MixedRound, &Seat),
-    pub larson: fn(&larson::LarsonRound, &Seat),
-    pub xmalloc: fn(&xmalloc::XmallocRound, &Seat),
-    pub cache_scratch: fn(&cache_scratch::ScratchRound, &Seat),
-    pub scratch_objects: fn(&cache_scratch::ScratchRound),
-    pub mstress: fn(&mstress::MstressRound, &Seat),
-    pub mstress_end: fn(&mstress::MstressRound),
-}
-
-impl Loops {
-    pub const fn of<C: Contestant>() -> Self {
-        Self {
-            ring: ring::run::<C>,
-            mixed: mixed::run::<C>,
-            larson: larson::run::<C>,
-            xmalloc: xmalloc::run::<C>,
-            cache_scratch: cache_scratch::run::<C>,
-            scratch_objects: cache_scratch::give_objects::<C>,
-            mstress: mstress::run::<C>,
-            mstress_end: mstress::free_survivors::<C>,
-        }
-    }
-}
 
 /// What every thread of a round does, once.
 pub type Job = Arc<dyn Fn(&Seat) + Send + Sync>;
@@ -200,7 +174,8 @@ pub fn or_abort(work: impl FnOnce()) {
     work();
 }
 
-/// The CPUs in the order in which threads get them: the caller's first, whose disturbances its clock sees.
+/// The CPUs in the order in which threads get them: the caller's first, whose disturbances its
+/// clock sees.
 fn in_order(first: usize) -> Vec<usize> {
     let mut cpus = cpu::of_start();
     cpus.retain(|&cpu| cpu != first);
@@ -226,21 +201,47 @@ impl Crew {
 
     /// `job` in so many threads at once.
     pub fn run(&self, threads: usize, job: &Job) -> Took {
+        let turn = self.begin(threads, 0, job);
+        let took = turn.wait();
+        // They have left the round, but not yet gone to sleep, and would be taken for a disturbance
+        // (clock.rs).
+        thread::sleep(GOING_TO_SLEEP);
+        took
+    }
+
+    /// The same, with the caller in the first seat. It stays awake and on its CPU, where a thread of
+    /// the crew sleeps between rounds, and a hypervisor may wake it on another core.
+    pub fn run_with_caller(&self, threads: usize, job: &Job) -> Took {
+        let turn = self.begin(threads, 1, job);
+        let awake_until = |arrived: &dyn Fn() -> bool| {
+            (0..).take_while(|_| !arrived()).for_each(|spins: u32| {
+                std::hint::spin_loop();
+                if spins > 20_000 {
+                    thread::yield_now();
+                }
+            });
+        };
+        awake_until(&|| turn.arrived.load(Acquire) + 1 == threads);
+        job(&Seat { index: 0, turn: Arc::clone(&turn) });
+        turn.leave();
+        awake_until(&|| turn.left.load(Acquire) == threads);
+        turn.wait()
+    }
+
+    /// Sends the job to all seats from `first` on.
+    fn begin(&self, threads: usize, first: usize, job: &Job) -> Arc<Turn> {
         let mut hands = self.hands.lock().unwrap_or_else(PoisonError::into_inner);
         while hands.len() < threads {
             let hand = Hand::start(hands.len(), in_order(self.cpus.first));
             hands.push(hand);
         }
         let turn = Turn::new(threads, self.cpus.allowed);
-        for (index, hand) in hands.iter().take(threads).enumerate() {
+        for (index, hand) in hands.iter().enumerate().take(threads).skip(first) {
             let seat = Seat { index, turn: Arc::clone(&turn) };
             let jobs = hand.jobs.as_ref().expect("jobs are sent only before the drop");
             jobs.send((Arc::clone(job), seat)).expect("a thread of the crew runs until the drop");
         }
-        let took = turn.wait();
-        // They have left the round, but not yet gone to sleep, and would be taken for a disturbance (clock.rs).
-        thread::sleep(GOING_TO_SLEEP);
-        took
+        turn
     }
 }
 
@@ -282,8 +283,8 @@ impl Drop for Hand {
     }
 }
 
-/// The set-up of one contestant alone in a thread: others would be charged to it where the making of threads is
-/// part of the round.
+/// The set-up of one contestant alone in a thread: others would be charged to it where the making
+/// of threads is part of the round.
 pub struct Entered {
     leave: fn(),
 }
@@ -338,6 +339,8 @@ pub struct CrewWork {
     pub objects_per_repeat: usize,
     /// Repetitions of a round.
     pub repeats: usize,
+    /// Whether the caller has the first seat.
+    pub with_caller: bool,
     /// The job of a round of so many repetitions.
     pub job: Arc<dyn Fn(usize) -> Job>,
 }
@@ -352,27 +355,28 @@ impl Work for CrewWork {
         Some(self.repeats)
     }
 
-    /// A round takes milliseconds.
+    /// A round takes milliseconds where a crew is woken for it.
     fn most_rounds(&self) -> usize {
-        100
+        if self.with_caller { usize::MAX } else { 100 }
     }
 
     fn prepare(&self) -> Box<dyn FnMut(usize) -> u64> {
         let (crew, job, threads) = (Arc::clone(&self.crew), Arc::clone(&self.job), self.threads);
-        Box::new(move |repeats| crew.run(threads, &job(repeats)).ticks.max(1))
+        let run = if self.with_caller { Crew::run_with_caller } else { Crew::run };
+        Box::new(move |repeats| run(&crew, threads, &job(repeats)).ticks.max(1))
     }
 }
 
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::contestants::{PEERS, glibc::Glibc, uslab_malloc};
+    use crate::lineup::{MALLOC, peers};
 
     pub const CPUS: Cpus = Cpus { first: 0, second: None, allowed: 1 };
 
     /// Who takes part in patterns of mixed sizes.
     pub fn all_that_malloc() -> impl Iterator<Item = Entry> {
-        PEERS.iter().copied().chain([uslab_malloc::CALLED])
+        peers().iter().copied().chain([MALLOC])
     }
 
     pub fn in_crew(threads: usize, job: impl Fn(&Seat) + Send + Sync + 'static) {
@@ -420,7 +424,8 @@ pub(super) mod tests {
                 drop(Arc::clone(&alive));
             })
         };
-        fresh(4, CPUS, Entry::of::<Glibc>(), &job);
+        fresh(4, CPUS, MALLOC, &job);
+        Crew::new(CPUS).run_with_caller(3, &job);
         drop(job);
         assert_eq!(Arc::strong_count(&alive), 1);
     }

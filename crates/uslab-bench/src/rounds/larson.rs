@@ -1,14 +1,15 @@
-//! A server whose threads come and go while its objects stay: after P. Larson and M. Krishnan, "Memory Allocation
-//! for Long-Running Server Applications" (ISMM 1998).
+//! A server whose threads come and go while its objects stay: after P. Larson and M. Krishnan,
+//! "Memory Allocation for Long-Running Server Applications" (ISMM 1998).
 //!
 //! ```text
-//!   thread ── replaces random blocks of its array ──► successor ── the same array ──► successor …   one such chain
-//!     └─ ends while its blocks live                     └─ frees what its predecessors allocated    for each thread
+//!   thread ── replaces random blocks of its array ──► successor ── the same array ──► successor …
+//!     └─ ends while its blocks live                     └─ frees what its predecessors allocated
+//!                                                                 one such chain for each thread
 //! ```
 //!
-//! Blocks of 8 to 1000 bytes are the paper's; here they are 16 at least, since every block holds its size. As in the
-//! paper's program the making and the ending of the threads belong to the time. A block is replaced by freeing it
-//! and allocating another of random size.
+//! Blocks of 8 to 1000 bytes are the paper's; here they are 16 at least, since every block holds
+//! its size. As in the paper's program the making and the ending of the threads belong to the time.
+//! A block is replaced by freeing it and allocating another of random size.
 //!
 //! Must never: let a thread work on its array after it has handed it on.
 
@@ -105,7 +106,7 @@ mod tests {
     fn arrays_pass_through_all_generations_and_are_freed() {
         for entry in all_that_malloc() {
             in_fresh_threads(3, entry, move |seat| {
-                (entry.crew.larson)(&LarsonRound { blocks: 50, generations: 4, replacements: 100 }, seat);
+                (entry.larson)(&LarsonRound { blocks: 50, generations: 4, replacements: 100 }, seat);
             });
         }
     }

@@ -2,23 +2,22 @@
 //!
 //! ```text
 //!   steady   a live set of so many: a random one is freed, another allocated in its place
-//!   waves    grows to so many objects, frees them all in the order of their allocation, again and again
+//!   waves    grows to so many objects, frees them all in the order of their allocation, again
 //! ```
 //!
-//! The counter is read before and after each call, so a figure has the cost of two readings in it; the lane
-//! that allocates nothing shows how much that is, and how often the machine itself holds up a call. Work comes
-//! in segments, so that contestants can take turns; a segment starts with calls that are not recorded, since
-//! its first ones meet the caches as the contestant before left them. Each object's first word is written,
-//! between the timed calls.
+//! The counter is read before and after each call, so a figure has the cost of two readings in it;
+//! the lane that allocates nothing shows how much that is, and how often the machine itself holds
+//! up a call. Work comes in segments, so that contestants can take turns; a segment starts with
+//! calls that are not recorded, since its first ones meet the caches as the contestant before left
+//! them. Each object's first word is written, between the timed calls.
 //!
-//! Must never: record into a histogram inside a segment (it is larger than the first cache); drop a call by
-//! how long it took.
+//! Must never: record into a histogram inside a segment (it is larger than the first cache); drop a
+//! call by how long it took.
 
-use super::memory::spread;
-use super::out_of_memory;
-use super::random::Xorshift;
+use super::Entry;
+use super::random::{Xorshift, spread};
 use crate::asm::{opaque, opaque_size, ticks};
-use crate::contestants::{Contestant, Entry};
+use crate::contestants::{Contestant, out_of_memory};
 use hdrhistogram::Histogram;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +56,8 @@ pub struct Course {
     first: usize,
     end: usize,
     growing: bool,
-    /// The calls of the segment at hand, in ticks; a call of more than four thousand million counts as that.
+    /// The calls of the segment at hand, in ticks; a call of more than four thousand million counts
+    /// as that.
     malloc_ticks: Vec<u32>,
     free_ticks: Vec<u32>,
     pub mallocs: Histogram<u64>,
@@ -114,7 +114,8 @@ impl Course {
     /// Frees what is live.
     pub fn finish(&mut self, entry: &Entry) {
         for slot in self.first..self.end {
-            // SAFETY: the slots between the two hold live objects, each one once, of the sizes beside them.
+            // SAFETY: the slots between the two hold live objects, each one once, of the sizes
+            // beside them.
             unsafe { (entry.free)(self.slots[slot], self.asked[slot] as usize) };
         }
         (self.first, self.end) = (0, 0);
@@ -167,8 +168,8 @@ fn waves<C: Contestant>(course: &mut Course, calls: usize) {
             course.growing = course.end < course.plan.live;
         } else {
             let slot = course.first;
-            // SAFETY: the slots from `first` up to `end` hold live objects of the sizes beside them, and there
-            // is one at least while the wave does not grow.
+            // SAFETY: the slots from `first` up to `end` hold live objects of the sizes beside
+            // them, and there is one at least while the wave does not grow.
             let free_ticks = unsafe { timed_free::<C>(course.slots[slot], course.asked[slot] as usize) };
             course.free_ticks.push(free_ticks);
             course.first += 1;
@@ -213,7 +214,8 @@ fn written(object: *mut u8, name: &str) -> *mut u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contestants::{InThread, peers, uslab_cache, uslab_malloc};
+    use crate::contestants::InThread;
+    use crate::lineup::{MALLOC, cache, peers};
 
     fn plan(pattern: Pattern, smallest_bytes: usize) -> Plan {
         Plan { pattern, live: 30, smallest_bytes, largest_bytes: 64, calls: 100, warm_calls: 10 }
@@ -223,7 +225,7 @@ mod tests {
     fn every_call_is_counted_and_every_object_freed() {
         let _in_thread = InThread::enter();
         for pattern in [Pattern::Steady, Pattern::Waves] {
-            for entry in peers().iter().chain([&uslab_malloc::CALLED]) {
+            for entry in peers().iter().chain([&MALLOC]) {
                 let mut course = Course::start(entry, plan(pattern, 16));
                 (0..3).for_each(|_| course.segment(entry));
                 assert_eq!(course.mallocs.len() + course.frees.len(), 300, "{}", entry.name);
@@ -236,7 +238,7 @@ mod tests {
 
     #[test]
     fn a_wave_grows_to_its_height_and_ends_at_nothing() {
-        let [cache, _] = uslab_cache::entries(64).unwrap();
+        let cache = cache(64);
         let mut course = Course::start(&cache, plan(Pattern::Waves, 64));
         course.plan.warm_calls = 0;
         for (calls, live, mallocs) in [(30, 30, 30), (29, 1, 0), (31, 30, 30)] {

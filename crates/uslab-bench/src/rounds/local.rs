@@ -1,30 +1,21 @@
 //! One thread, a live set of N: allocate N objects into an array, free them all, repeat.
 //!
-//! With one live object the pointer stays in a register; with more it passes through the array, as in a
-//! program. Every contestant gets the same loop, compiled for it, the same array and the same number as a
-//! run-time value for the size. A short run of the same loop goes before the clock starts, so that what the
-//! contestant before left in the processor's caches is not charged to this one.
+//! With one live object the pointer stays in a register; with more it passes through the array, as
+//! in a program. Every contestant gets the same loop, compiled for it, the same array and the same
+//! number as a run-time value for the size. A short run of the same loop goes before the clock
+//! starts, so that what the contestant before left in the processor's caches is not charged to this
+//! one.
 //!
-//! Must never: branch on an option inside a timed loop (options are const parameters), or allocate in a round
-//! otherwise than from the contestant.
+//! Must never: branch on an option inside a timed loop (options are const parameters), or allocate
+//! in a round otherwise than from the contestant.
 
-use super::{Work, out_of_memory};
+use super::Entry;
+use super::objects::{empty, fill, obtain};
+use super::random::shuffle;
 use crate::asm::{opaque, opaque_size, ticks};
-use crate::contestants::{Contestant, Entry};
-use serde::{Deserialize, Serialize};
-
-/// In which order the live set is freed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum Order {
-    /// As it was allocated.
-    #[default]
-    Fifo,
-    /// The youngest first.
-    Lifo,
-    /// Shuffled, once for the row and the same for everybody.
-    Random,
-}
+use crate::contestants::Contestant;
+use crate::measure::Work;
+use crate::results::Order;
 
 /// What one round does.
 #[derive(Clone, Debug, Default)]
@@ -38,12 +29,12 @@ pub struct LocalRound {
     /// The first word of each object is written after its allocation.
     pub touch: bool,
     pub order: Order,
-    /// For [`Order::Random`]: the slots in the order in which they are freed.
+    /// The slots in the order in which [`Order::Random`] frees them.
     pub shuffled: Vec<u32>,
 }
 
-/// Runs the round in `slots`, whose length is the live set, and returns its ticks. After it the slots hold
-/// the last objects' addresses, which are free again.
+/// Runs the round in `slots`, whose length is the live set, and returns its ticks. After it the
+/// slots hold the last objects' addresses, which are free again.
 pub fn run<C: Contestant>(round: &LocalRound, slots: &mut [*mut u8]) -> u64 {
     match (round.touch, round.sized) {
         (false, false) => by_shape::<C, false, false>(round, slots),
@@ -52,6 +43,11 @@ pub fn run<C: Contestant>(round: &LocalRound, slots: &mut [*mut u8]) -> u64 {
         (true, true) => by_shape::<C, true, true>(round, slots),
     }
 }
+
+/// [`Order`] as a const parameter.
+const FIFO: u8 = 0;
+const LIFO: u8 = 1;
+const RANDOM: u8 = 2;
 
 fn by_shape<C: Contestant, const TOUCH: bool, const SIZED: bool>(
     round: &LocalRound,
@@ -63,13 +59,12 @@ fn by_shape<C: Contestant, const TOUCH: bool, const SIZED: bool>(
     if let [slot] = slots {
         return warm_then_timed(round, |repeats| *slot = one::<C, TOUCH, SIZED>(repeats, round.size));
     }
-    match round.order {
-        Order::Fifo => warm_then_timed(round, |r| fifo::<C, TOUCH, SIZED>(r, round.size, slots)),
-        Order::Lifo => warm_then_timed(round, |r| lifo::<C, TOUCH, SIZED>(r, round.size, slots)),
-        Order::Random => {
-            warm_then_timed(round, |r| random::<C, TOUCH, SIZED>(r, round.size, slots, &round.shuffled))
-        }
-    }
+    let set = match round.order {
+        Order::Fifo => set::<C, TOUCH, SIZED, FIFO>,
+        Order::Lifo => set::<C, TOUCH, SIZED, LIFO>,
+        Order::Random => set::<C, TOUCH, SIZED, RANDOM>,
+    };
+    warm_then_timed(round, |repeats| set(repeats, round.size, slots, &round.shuffled))
 }
 
 #[inline(always)]
@@ -78,19 +73,6 @@ fn warm_then_timed(round: &LocalRound, mut loops: impl FnMut(usize)) -> u64 {
     let start = ticks();
     loops(round.repeats);
     ticks() - start
-}
-
-#[inline(always)]
-fn obtain<C: Contestant, const TOUCH: bool>(size: usize) -> *mut u8 {
-    let object = C::alloc(size);
-    if object.is_null() {
-        out_of_memory(C::NAME);
-    }
-    if TOUCH {
-        // SAFETY: fresh memory of at least 16 bytes, aligned to 8 at least by every contestant.
-        unsafe { object.cast::<usize>().write(size) };
-    }
-    object
 }
 
 /// # Safety
@@ -113,60 +95,23 @@ fn one<C: Contestant, const TOUCH: bool, const SIZED: bool>(repeats: usize, size
     last
 }
 
-#[inline(always)]
-fn fill<C: Contestant, const TOUCH: bool>(size: usize, slots: &mut [*mut u8]) {
-    for slot in slots.iter_mut() {
-        *slot = obtain::<C, TOUCH>(size);
-    }
-    opaque(slots.as_mut_ptr());
-}
-
 #[inline(never)]
-fn fifo<C: Contestant, const TOUCH: bool, const SIZED: bool>(
-    repeats: usize,
-    size: usize,
-    slots: &mut [*mut u8],
-) {
-    let size = opaque_size(size);
-    for _ in 0..repeats {
-        fill::<C, TOUCH>(size, slots);
-        for &object in slots.iter() {
-            // SAFETY: `fill` allocated each; each is freed once.
-            unsafe { give_back::<C, SIZED>(object, size) };
-        }
-    }
-}
-
-#[inline(never)]
-fn lifo<C: Contestant, const TOUCH: bool, const SIZED: bool>(
-    repeats: usize,
-    size: usize,
-    slots: &mut [*mut u8],
-) {
-    let size = opaque_size(size);
-    for _ in 0..repeats {
-        fill::<C, TOUCH>(size, slots);
-        for &object in slots.iter().rev() {
-            // SAFETY: `fill` allocated each; each is freed once.
-            unsafe { give_back::<C, SIZED>(object, size) };
-        }
-    }
-}
-
-#[inline(never)]
-fn random<C: Contestant, const TOUCH: bool, const SIZED: bool>(
+fn set<C: Contestant, const TOUCH: bool, const SIZED: bool, const ORDER: u8>(
     repeats: usize,
     size: usize,
     slots: &mut [*mut u8],
     shuffled: &[u32],
 ) {
     let size = opaque_size(size);
-    assert_eq!(shuffled.len(), slots.len(), "the shuffle is of another live set");
+    assert!(ORDER != RANDOM || shuffled.len() == slots.len(), "the shuffle is of another live set");
+    // SAFETY: `fill` allocated each; each order names each slot once.
+    let release = |&object: &*mut u8| unsafe { give_back::<C, SIZED>(object, size) };
     for _ in 0..repeats {
-        fill::<C, TOUCH>(size, slots);
-        for &index in shuffled {
-            // SAFETY: `fill` allocated each; `shuffled` names each slot once.
-            unsafe { give_back::<C, SIZED>(slots[index as usize], size) };
+        fill::<C, false, TOUCH>(size, slots);
+        match ORDER {
+            FIFO => slots.iter().for_each(release),
+            LIFO => slots.iter().rev().for_each(release),
+            _ => shuffled.iter().for_each(|&index| release(&slots[index as usize])),
         }
     }
 }
@@ -175,18 +120,9 @@ fn random<C: Contestant, const TOUCH: bool, const SIZED: bool>(
 fn bulk<C: Contestant, const TOUCH: bool>(repeats: usize, size: usize, slots: &mut [*mut u8]) {
     let size = opaque_size(size);
     for _ in 0..repeats {
-        if !C::alloc_bulk(size, slots) {
-            out_of_memory(C::NAME);
-        }
-        if TOUCH {
-            for &object in slots.iter() {
-                // SAFETY: fresh memory of at least 16 bytes, aligned to 8 at least by every contestant.
-                unsafe { object.cast::<usize>().write(size) };
-            }
-        }
-        opaque(slots.as_mut_ptr());
+        fill::<C, true, TOUCH>(size, slots);
         // SAFETY: allocated above, each once.
-        unsafe { C::free_bulk(size, slots) };
+        unsafe { empty::<C, true>(size, slots) };
     }
 }
 
@@ -217,39 +153,16 @@ impl Work for LocalWork {
     }
 }
 
-/// The numbers below `n` in an order that is random and always the same: Fisher and Yates over a xorshift of
-/// Marsaglia.
-fn shuffle(n: usize) -> Vec<u32> {
-    let mut order: Vec<u32> = (0..n as u32).collect();
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    for i in (1..n).rev() {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        order.swap(i, (state % (i as u64 + 1)) as usize);
-    }
-    order
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contestants::glibc::Glibc;
-
-    #[test]
-    fn a_shuffle_holds_every_number_once_and_is_not_sorted() {
-        let mut order = shuffle(1000);
-        assert!(order.windows(2).any(|pair| pair[0] > pair[1]));
-        order.sort_unstable();
-        assert!(order.iter().copied().eq(0..1000));
-        assert!(shuffle(0).is_empty());
-    }
+    use crate::lineup::MALLOC;
 
     #[test]
     fn every_order_runs_through() {
         for order in [Order::Fifo, Order::Lifo, Order::Random] {
             let round = LocalRound { size: 64, order, touch: true, ..LocalRound::default() };
-            let work = LocalWork { entry: Entry::of::<Glibc>(), live: 65, round };
+            let work = LocalWork { entry: MALLOC, live: 65, round };
             assert_eq!(work.objects_per_repeat(), 65);
             work.prepare()(3);
         }

@@ -1,30 +1,34 @@
-//! How much memory a contestant takes: a load is allocated, a part of it freed, and then nothing is called
-//! for a while.
+//! How much memory a contestant takes: a load is allocated, a part of it freed, and then nothing is
+//! called for a while.
 //!
 //! ```text
-//!   baseline ── allocate and touch ── live ── free a part, in random order ── freed ── sleep ── idle
+//!   baseline ── allocate, touch ── live ── free a part, in random order ── freed ── sleep ── idle
 //!        └────────────── a second thread reads /proc/self/statm now and then: the course ───────┘
 //! ```
 //!
-//! For a process of its own (child.rs): the resident set is the process's. Everything that this file needs
-//! itself (sizes, orders, addresses, the course) is there and touched before the baseline is read; the
-//! contestant's own set-up is not, it counts. Pages that were given back by MADV_FREE count as long as the
-//! kernel counts them.
+//! For a process of its own (child.rs): the resident set is the process's. Everything that this
+//! file needs itself (sizes, orders, addresses, the course) is there and touched before the
+//! baseline is read; the contestant's own set-up is not, it counts. Pages that were given back by
+//! MADV_FREE count as long as the kernel counts them.
 //!
-//! Must never: allocate from the system between the baseline and the last reading; call the contestant while
-//! it idles.
+//! Must never: allocate from the system between the baseline and the last reading; call the
+//! contestant while it idles.
 
-use super::out_of_memory;
-use super::random::Xorshift;
-use crate::contestants::Entry;
+use super::Entry;
+use super::crew::{self, Job};
+use super::mixed::MixedRound;
+use super::random::{Xorshift, shuffle, spread};
+use crate::contestants::out_of_memory;
+use crate::cpu::Cpus;
 use crate::measure::Sample;
+use rustix::param::page_size;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::sync::Barrier;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -64,7 +68,8 @@ pub const FREED_AT: &str = "freed_at_s";
 /// The course.
 pub const COURSE: &str = "resident_bytes_by_s";
 
-/// Runs the load on `entry`. The value is the resident set above the baseline while everything is live.
+/// Runs the load on `entry`. The value is the resident set above the baseline while everything is
+/// live.
 pub fn run(entry: &Entry, load: &Load) -> Result<Sample, String> {
     let objects = Objects::plan(load);
     let mut slots = vec![std::ptr::null_mut::<u8>(); objects.sizes.len()];
@@ -159,6 +164,44 @@ impl Readings {
     }
 }
 
+/// What a crowd of threads holds in memory: the threads of mixed.rs, with one contestant, whose
+/// live sets are filled and replaced at random. What the threads themselves need (stacks, their
+/// records) is above the baseline too; it is the same for every contestant.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Crowd {
+    pub threads: usize,
+    /// Objects of each thread.
+    pub live: usize,
+    /// Of a thousand replacements each.
+    pub repeats: usize,
+}
+
+/// Runs the crowd on `entry`. The value is the resident set above the baseline, with all live sets
+/// there.
+pub fn run_crowd(entry: &Entry, crowd: Crowd) -> Result<Sample, String> {
+    let statm = Arc::new(Statm::open().map_err(|error| format!("cannot read /proc/self/statm: {error}"))?);
+    let resident = Arc::new(AtomicU64::new(0));
+    let (arrived, reading, same) = (Barrier::new(crowd.threads), Arc::clone(&resident), Arc::clone(&statm));
+    let with_live = move || {
+        if arrived.wait().is_leader() {
+            reading.store(same.resident_bytes(), Relaxed);
+        }
+        arrived.wait();
+    };
+    let round = MixedRound { repeats: crowd.repeats, live: crowd.live, with_live: Some(Box::new(with_live)) };
+    let mixed = entry.mixed;
+    let job: Job = Arc::new(move |seat| mixed(&round, seat));
+    let cpus = Cpus::choose(None)?;
+    let before = statm.resident_bytes();
+    crew::fresh(crowd.threads, cpus, *entry, &job);
+    let after = statm.resident_bytes();
+    let above = |bytes: u64| bytes.saturating_sub(before) as f64;
+    Ok(Sample {
+        extra: [("resident_ended_bytes".to_owned(), above(after))].into(),
+        ..Sample::of(above(resident.load(Relaxed)))
+    })
+}
+
 /// How many pages hold an object that is left.
 fn left_pages(slots: &[*mut u8], objects: &Objects, load: &Load) -> u64 {
     let mut pages: Vec<usize> = Vec::new();
@@ -180,18 +223,12 @@ struct Objects {
 
 impl Objects {
     fn plan(load: &Load) -> Self {
-        // Counted first, so that each array is made once, at its size: one that grew would leave freed memory
-        // behind in the system's malloc, which is a contestant.
+        // Counted first, so that each array is made once, at its size: one that grew would leave
+        // freed memory behind in the system's malloc, which is a contestant.
         let count = Sizes::of(load).count();
         let mut sizes = Vec::with_capacity(count);
         sizes.extend(Sizes::of(load));
-        let mut order = Vec::with_capacity(count);
-        order.extend(0..count as u32);
-        let mut random = Xorshift::new(0);
-        for i in (1..count).rev() {
-            order.swap(i, random.below(i + 1));
-        }
-        Self { sizes, order }
+        Self { sizes, order: shuffle(count) }
     }
 
     fn freed(&self, load: &Load) -> &[u32] {
@@ -235,12 +272,6 @@ impl Iterator for Sizes {
     }
 }
 
-/// A size between the two, spread evenly over their logarithms.
-pub(super) fn spread(random: &mut Xorshift, smallest: usize, largest: usize) -> u32 {
-    let fraction = (random.next() >> 11) as f64 / (1_u64 << 53) as f64;
-    (smallest as f64 * (largest as f64 / smallest as f64).powf(fraction)).round() as u32
-}
-
 /// The process's resident set, read without allocating.
 struct Statm {
     file: File,
@@ -249,9 +280,7 @@ struct Statm {
 
 impl Statm {
     fn open() -> io::Result<Self> {
-        // SAFETY: no conditions.
-        let page_bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as u64;
-        let statm = Self { file: File::open("/proc/self/statm")?, page_bytes };
+        let statm = Self { file: File::open("/proc/self/statm")?, page_bytes: page_size() as u64 };
         if statm.resident_bytes() == 0 { Err(io::ErrorKind::InvalidData.into()) } else { Ok(statm) }
     }
 
@@ -280,7 +309,8 @@ fn peak_bytes() -> io::Result<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contestants::uslab_malloc;
+    use crate::lineup::MALLOC;
+    use crate::rounds::crew::tests::all_that_malloc;
 
     const LOAD: Load =
         Load { live_bytes: 1 << 20, smallest_bytes: 16, largest_bytes: 1024, freed_percent: 90, idle_ms: 1 };
@@ -310,7 +340,7 @@ mod tests {
 
     #[test]
     fn a_load_has_every_reading_and_a_course() {
-        let sample = run(&uslab_malloc::CALLED, &LOAD).unwrap();
+        let sample = run(&MALLOC, &LOAD).unwrap();
         for name in [LIVE, FREED, IDLE, PEAK, ASKED, LEFT, LEFT_PAGES, ALLOCATED_AT, FREED_AT] {
             assert!(sample.extra.contains_key(name), "no {name}");
         }
@@ -324,5 +354,13 @@ mod tests {
         assert_eq!(second_number(b"1000 234 5 6 0 7 0\n"), 234);
         assert_eq!(second_number(b""), 0);
         assert!(Statm::open().unwrap().resident_bytes() > 0);
+    }
+
+    #[test]
+    fn a_crowd_tells_what_it_held() {
+        for entry in all_that_malloc() {
+            let sample = run_crowd(&entry, Crowd { threads: 5, live: 100, repeats: 1 }).unwrap();
+            assert!(sample.extra.contains_key("resident_ended_bytes"), "{}", entry.name);
+        }
     }
 }

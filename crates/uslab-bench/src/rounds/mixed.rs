@@ -1,16 +1,16 @@
-//! Threads that have nothing to do with each other: each replaces random objects of a live set of its own, of mixed
-//! small sizes.
+//! Threads that have nothing to do with each other: each replaces random objects of a live set of
+//! its own, of mixed small sizes.
 //!
 //! ```text
-//!   256 slots   ┌──┬───┬─┬────┬──┬ … ┐    pick a slot; free what is there; allocate 16 to 527 bytes in its place;
-//!               └──┴───┴─┴────┴──┴ … ┘    write the first word
+//!   256 slots   ┌──┬───┬─┬────┬──┬ … ┐    pick a slot; free what is there; allocate 16 to 527
+//!               └──┴───┴─┴────┴──┴ … ┘    bytes in its place; write the first word
 //! ```
 //!
-//! The live set is filled before the clock starts and freed after it has stopped: what is timed is the steady
-//! state. Must never: share anything between the threads but the allocator.
+//! The live set is filled before the clock starts and freed after it has stopped: what is timed is
+//! the steady state. Must never: share anything between the threads but the allocator.
 
 use super::crew::Seat;
-use super::out_of_memory;
+use super::objects::obtain;
 use super::random::Xorshift;
 use crate::asm::{opaque, opaque_size};
 use crate::contestants::Contestant;
@@ -38,7 +38,8 @@ impl MixedRound {
     }
 }
 
-/// A live object of a contestant, and the size it was asked for with, which is its first word too. Whoever drops it instead of giving it back leaks.
+/// A live object of a contestant, and the size it was asked for with, which is its first word too.
+/// Whoever drops it instead of giving it back leaks.
 pub struct Held<C> {
     object: *mut u8,
     size: usize,
@@ -52,12 +53,7 @@ impl<C: Contestant> Held<C> {
     /// `size` is 16 at least.
     #[inline(always)]
     pub fn obtain(size: usize) -> Self {
-        let object = C::alloc(size);
-        if object.is_null() {
-            out_of_memory(C::NAME);
-        }
-        // SAFETY: fresh memory of at least 16 bytes, aligned to 8 at least by every contestant.
-        unsafe { object.cast::<usize>().write(size) };
+        let object = obtain::<C, true>(size);
         Self { object: opaque(object), size, of: PhantomData }
     }
 
@@ -78,7 +74,8 @@ impl<C: Contestant> Held<C> {
     }
 
     /// # Safety
-    /// `object` came from `into_raw` of the same contestant, whoever called it, and this is done once with it.
+    /// `object` came from `into_raw` of the same contestant, whoever called it, and this is done
+    /// once with it.
     #[inline(always)]
     pub unsafe fn from_raw(object: *mut u8) -> Self {
         // SAFETY: the object is live, and its first word is its size since `obtain`.
@@ -89,12 +86,12 @@ impl<C: Contestant> Held<C> {
         self.size
     }
 
-    /// Gives back what is in `place`, then puts a new one there: the old one first, as a program does that
-    /// replaces a buffer.
+    /// Gives back what is in `place`, then puts a new one there: the old one first, as a program
+    /// does that replaces a buffer.
     #[inline(always)]
     pub fn replace(place: &mut Self, size: usize) {
-        // SAFETY: the place is read and written once each. If the check between them fails, the object that is
-        // then in two places is dropped, which frees nothing.
+        // SAFETY: the place is read and written once each. If the check between them fails, the
+        // object that is then in two places is dropped, which frees nothing.
         unsafe {
             let place = &raw mut *place;
             place.read().give_back();
@@ -143,7 +140,7 @@ mod tests {
                 }
             };
             let round = MixedRound { with_live: Some(Box::new(with_live)), ..MixedRound::new(2) };
-            in_crew(3, move |seat| (entry.crew.mixed)(&round, seat));
+            in_crew(3, move |seat| (entry.mixed)(&round, seat));
             assert_eq!(seen.load(Relaxed), 3);
         }
     }

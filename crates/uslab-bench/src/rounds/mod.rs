@@ -1,72 +1,86 @@
-//! What a round does: the loops that are timed, generic over the contestant, and the work that a lane of a
-//! row repeats.
+//! What a round does: the loops that are timed, generic over the contestant.
 //!
 //! ```text
-//!   batch.rs    one thread: a batch of thousands, its allocations, frees and flush timed apart
-//!   local.rs    one thread: allocate a live set, free it, again and again
-//!   remote.rs   two threads: one allocates, one frees, batches go over a bounded ring
-//!   latency.rs  one thread, every single call timed
-//!   memory.rs   in a process of its own: a load, a part of it freed, idleness; resident memory
-//!   crew.rs     any number of threads that start and stop together, parked or made anew
-//!     ring.rs, mixed.rs, larson.rs, xmalloc.rs, cache_scratch.rs, mstress.rs: what such threads do
-//!   crowd.rs    in a process of its own: what many threads hold in memory
+//!   objects.rs   objects taken and given back inside all loops
+//!   batch.rs     one thread: a batch of thousands, its allocations, frees and flush timed apart
+//!   local.rs     one thread: allocate a live set, free it, again and again
+//!   latency.rs   one thread, every single call timed
+//!   memory.rs    in a process of its own: a load, a part of it freed, idleness; resident memory
+//!   crew.rs      any number of threads that start and stop together, parked or made anew
+//!     handover.rs, mixed.rs, larson.rs, xmalloc.rs, cache_scratch.rs, mstress.rs: what they do
 //! ```
 //!
-//! A new kind of work (latency, fragmentation) is a file here with its loops and a type that implements [`Work`].
+//! [`Entry`] is a contestant as a value: its loops, compiled for it. A new kind of work is a file
+//! here with its loops, a field of it, and a type that implements [`Work`](crate::measure::Work).
 
 pub mod batch;
 pub mod cache_scratch;
 pub mod crew;
-pub mod crowd;
+pub mod handover;
 pub mod larson;
 pub mod latency;
 pub mod local;
 pub mod memory;
 pub mod mixed;
 pub mod mstress;
+pub mod objects;
 pub mod random;
-pub mod remote;
-pub mod ring;
 pub mod xmalloc;
 
 pub use batch::{BatchRound, BatchWork, Shape};
-pub use local::{LocalRound, LocalWork, Order};
-pub use remote::{RemoteRound, RemoteWork};
+pub use local::{LocalRound, LocalWork};
 
-/// Work that can be made ready and then repeated as often as fits a round.
-pub trait Work {
-    /// Objects allocated and freed by one repetition: what the time is divided by.
-    fn objects_per_repeat(&self) -> usize;
+use crate::contestants::{About, Contestant};
+use crew::Seat;
 
-    /// Repetitions of a round, where all contestants must have the same; otherwise as many as fill the
-    /// round's time.
-    fn fixed_repeats(&self) -> Option<usize> {
-        None
-    }
-
-    /// No more rounds than this, where a round is long by its nature; of several lanes the least counts.
-    fn most_rounds(&self) -> usize {
-        usize::MAX
-    }
-
-    /// What the last round's ticks were made of, by name ("alloc", "free"); the least round's are reported.
-    fn parts(&self) -> Vec<(&'static str, u64)> {
-        Vec::new()
-    }
-
-    /// Whether the contestant can take part. The error, one line, takes it out of the row.
-    fn ready(&self) -> Result<(), String> {
-        Ok(())
-    }
-
-    /// Makes everything that is not to be timed. The result runs so many repetitions and returns the ticks
-    /// they took.
-    fn prepare(&self) -> Box<dyn FnMut(usize) -> u64>;
+/// A contestant as a value, so that suites can hold a list of them.
+#[derive(Clone, Copy)]
+pub struct Entry {
+    pub name: &'static str,
+    pub about: fn() -> About,
+    pub ready: fn() -> Result<(), String>,
+    pub enter_thread: fn(),
+    pub leave_thread: fn(),
+    /// For what is not timed.
+    pub alloc: fn(usize) -> *mut u8,
+    /// [`Contestant::free`], under the same conditions.
+    pub free: unsafe fn(*mut u8, usize),
+    pub latency: fn(&mut latency::Course),
+    pub local: fn(&LocalRound, &mut [*mut u8]) -> u64,
+    pub batch: fn(&BatchRound, usize, &mut [*mut u8]) -> batch::Parts,
+    pub pair: fn(&handover::PairRound, &Seat),
+    pub ring: fn(&handover::RingRound, &Seat),
+    pub mixed: fn(&mixed::MixedRound, &Seat),
+    pub larson: fn(&larson::LarsonRound, &Seat),
+    pub xmalloc: fn(&xmalloc::XmallocRound, &Seat),
+    pub cache_scratch: fn(&cache_scratch::ScratchRound, &Seat),
+    pub scratch_objects: fn(&cache_scratch::ScratchRound),
+    pub mstress: fn(&mstress::MstressRound, &Seat),
+    pub mstress_end: fn(&mstress::MstressRound),
 }
 
-#[cold]
-#[inline(never)]
-pub(crate) fn out_of_memory(name: &str) -> ! {
-    eprintln!("uslab-bench: {name} returned no memory in a round; free some, or lower the live set");
-    std::process::exit(1);
+impl Entry {
+    pub const fn of<C: Contestant>() -> Self {
+        Self {
+            name: C::NAME,
+            about: C::about,
+            ready: C::ready,
+            enter_thread: C::enter_thread,
+            leave_thread: C::leave_thread,
+            alloc: C::alloc,
+            free: C::free,
+            latency: latency::run::<C>,
+            local: local::run::<C>,
+            batch: batch::run::<C>,
+            pair: handover::run_pair::<C>,
+            ring: handover::run_ring::<C>,
+            mixed: mixed::run::<C>,
+            larson: larson::run::<C>,
+            xmalloc: xmalloc::run::<C>,
+            cache_scratch: cache_scratch::run::<C>,
+            scratch_objects: cache_scratch::give_objects::<C>,
+            mstress: mstress::run::<C>,
+            mstress_end: mstress::free_survivors::<C>,
+        }
+    }
 }

@@ -1,20 +1,23 @@
-//! Objects of very different sizes that outlive the threads that made them: the pattern of mstress, as D. Leijen
-//! describes it in mimalloc-bench ("simulates real-world server-like allocation patterns, using N threads with
-//! objects of varying sizes migrating between threads").
+//! Objects of very different sizes that outlive the threads that made them: the pattern of mstress,
+//! as D. Leijen describes it in mimalloc-bench ("simulates real-world server-like allocation
+//! patterns, using N threads with objects of varying sizes migrating between threads").
 //!
 //! ```text
-//!   wave 1:  threads ── own slots ──┐ swap ┌── own slots ── threads       each allocation replaces an own slot;
-//!                                   ▼      ▼                              one in four goes through a shared one,
-//!                     shared slots  ▢ ▢ ▢ ▢ ▢ ▢ …                         and what comes out is another thread's
+//!   wave 1:  threads ── own slots ──┐ swap ┌── own slots ── threads
+//!                                   ▼      ▼
+//!                     shared slots  ▢ ▢ ▢ ▢ ▢ ▢ …
 //!   wave 2:  new threads find there what the threads of wave 1 left
 //! ```
 //!
-//! Sizes have a heavy tail: 16 to 31 bytes half of the time, twice that a quarter of it, and so on to 128 KiB, so
-//! that every doubling has as many bytes as the one before. A thread that ends frees half of its slots and leaves
-//! the others in shared ones.
+//! Each allocation replaces an own slot; one in four goes through a shared one, and what comes out
+//! is another thread's.
 //!
-//! Must never: hold a lock; lose an object: what is swapped out is kept or freed, and the last wave's objects are
-//! freed after it.
+//! Sizes have a heavy tail: 16 to 31 bytes half of the time, twice that a quarter of it, and so on
+//! to 128 KiB, so that every doubling has as many bytes as the one before. A thread that ends frees
+//! half of its slots and leaves the others in shared ones.
+//!
+//! Must never: hold a lock; lose an object: what is swapped out is kept or freed, and the last
+//! wave's objects are freed after it.
 
 use super::crew::Seat;
 use super::mixed::Held;
@@ -52,8 +55,8 @@ impl MstressRound {
     fn swap<C: Contestant>(&self, slot: usize, object: Option<Held<C>>) -> Option<Held<C>> {
         let object = object.map_or(std::ptr::null_mut(), Held::into_raw);
         let other = self.shared[slot].swap(object, AcqRel);
-        // SAFETY: only this function fills the slots, with this contestant's objects, and a swap takes an object
-        // out once.
+        // SAFETY: only this function fills the slots, with this contestant's objects, and a swap
+        // takes an object out once.
         (!other.is_null()).then(|| unsafe { Held::from_raw(other) })
     }
 }
@@ -63,7 +66,8 @@ fn size(random: &mut Xorshift) -> usize {
     opaque_size(least + random.below(least))
 }
 
-/// One thread of one wave. `seat.index` need not differ from wave to wave: what is found in the slots does.
+/// One thread of one wave. `seat.index` need not differ from wave to wave: what is found in the
+/// slots does.
 pub fn run<C: Contestant>(round: &MstressRound, seat: &Seat) {
     let mut random = Xorshift::new(seat.index);
     let mut own: Vec<Option<Held<C>>> = (0..OWN).map(|_| None).collect();
@@ -112,10 +116,10 @@ mod tests {
             let round = Arc::new(MstressRound::new(2000));
             for _ in 0..3 {
                 let same = Arc::clone(&round);
-                in_fresh_threads(3, entry, move |seat| (entry.crew.mstress)(&same, seat));
+                in_fresh_threads(3, entry, move |seat| (entry.mstress)(&same, seat));
                 assert!(round.shared.iter().any(|slot| !slot.load(Acquire).is_null()));
             }
-            (entry.crew.mstress_end)(&round);
+            (entry.mstress_end)(&round);
             assert!(round.shared.iter().all(|slot| slot.load(Acquire).is_null()));
         }
     }

@@ -1,17 +1,18 @@
-//! Threads that only allocate and threads that only free: the pattern of xmalloc-test, by C. Lever and D. Boreham
-//! ("malloc() Performance in a Multithreaded Linux Environment", USENIX 2000), in the form that mimalloc-bench
-//! describes: purely allocating and purely freeing threads, and objects of various sizes that migrate between
-//! them in batches.
+//! Threads that only allocate and threads that only free: the pattern of xmalloc-test, by C. Lever
+//! and D. Boreham ("malloc() Performance in a Multithreaded Linux Environment", USENIX 2000), in
+//! the form that mimalloc-bench describes: purely allocating and purely freeing threads, and
+//! objects of various sizes that migrate between them in batches.
 //!
 //! ```text
-//!   half the threads ── take an empty box, fill it ──►  full boxes  ──► take one, free what is in it ── the other half
-//!          ▲                                                                                         │
-//!          └──────────────────────────────── empty boxes ◄───────────────────────────────────────────┘
+//!   half the threads ── take an empty box, fill it ──► full boxes ──► take one, free what is in it
+//!          ▲                                                                    │ the other half
+//!          └──────────────────────── empty boxes ◄──────────────────────────────┘
 //! ```
 //!
-//! Four boxes a thread bound what is live. A box holds 1024 objects (the program's own batches, of runs that take
-//! seconds, hold 4096), so that the lock and the sleeping around the boxes weigh little. Sizes are powers of two and
-//! what lies halfway between, 16 to 2048 bytes, chosen at random.
+//! Four boxes a thread bound what is live. A box holds 1024 objects (the program's own batches, of
+//! runs that take seconds, hold 4096), so that the lock and the sleeping around the boxes weigh
+//! little. Sizes are powers of two and what lies halfway between, 16 to 2048 bytes, chosen at
+//! random.
 //!
 //! Must never: allocate a box in the round; free an object in the thread that allocated it.
 
@@ -107,7 +108,8 @@ fn fill<C: Contestant>(objects: &mut Objects, random: &mut Xorshift) {
 #[inline(never)]
 fn drain<C: Contestant>(objects: &mut Objects) {
     for object in objects.0.drain(..) {
-        // SAFETY: `fill` put it there, in this round, with the same contestant; it leaves the box here.
+        // SAFETY: `fill` put it there, in this round, with the same contestant; it leaves the box
+        // here.
         unsafe { Held::<C>::from_raw(object) }.give_back();
     }
 }
@@ -124,7 +126,7 @@ mod tests {
             for threads in [2, 6] {
                 let round = Arc::new(XmallocRound::new(threads, 9));
                 let same = Arc::clone(&round);
-                in_crew(threads, move |seat| (entry.crew.xmalloc)(&same, seat));
+                in_crew(threads, move |seat| (entry.xmalloc)(&same, seat));
                 assert!(round.full.waiting.lock().unwrap().is_empty());
                 let empty = round.empty.waiting.lock().unwrap();
                 assert_eq!(empty.len(), BOXES_A_THREAD * threads);

@@ -1,33 +1,33 @@
-//! Suite `latency`: how long single calls of malloc and free take, from the usual one to the slowest.
+//! Suite `latency`: how long single calls of malloc and free take, from the usual one to the
+//! slowest.
 //!
-//! All contestants of a row go through the same calls in segments, in turn (rounds/latency.rs), and each has
-//! one histogram for malloc and one for free over all its segments. A row's value is the 99.99th percentile of
-//! the worse of the two calls; the others stand beside it. With 99.99 % one call in ten thousand is slower,
-//! which on a busy machine is about as often as its timer interrupts: what the lane that allocates nothing
-//! shows there is the machine, not an allocator.
+//! All contestants of a row go through the same calls in segments, in turn (rounds/latency.rs), and
+//! each has one histogram for malloc and one for free over all its segments. A row's value is the
+//! 99.99th percentile of the worse of the two calls; the others stand beside it. With 99.99 % one
+//! call in ten thousand is slower, which on a busy machine is about as often as its timer
+//! interrupts: what the lane that allocates nothing shows there is the machine, not an allocator.
 
-use super::{Context, RowPlan, Suite, run_lane};
+use super::{Context, RowPlan, Suite, Tables, everyone};
 use crate::asm::ticks;
-use crate::child;
 use crate::clock::Clock;
-use crate::contestants::{self, Entry, none::NoAllocator, uslab_cache, uslab_malloc};
-use crate::measure::{Method, Sample};
-use crate::results::{Figure, Role, Row, Run};
+use crate::lineup::{MALLOC, NOTHING, caches};
+use crate::measure::{Lane, Method, Sample};
+use crate::results::{Role, Row};
+use crate::rounds::Entry;
 use crate::rounds::latency::{Course, Pattern, Plan};
-use crate::table::{self, Grid};
+use crate::stop;
 use hdrhistogram::Histogram;
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::fmt::Write;
 use std::rc::Rc;
 
 /// "The peak of latency p99.99 no worse than the best peer's."
 const TARGET: f64 = 1.0;
 
-/// The percentiles that are told, as part of names and as a part of one. The last but the maximum is judged.
+/// The percentiles that are told, as part of names and as a part of one; the judged one.
 const QUANTILES: [(&str, f64); 6] =
-    [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999), ("p99.99", 0.9999), ("max", 1.0)];
-const JUDGED: (&str, f64) = QUANTILES[4];
+    [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99_9", 0.999), ("p99_99", 0.9999), ("max", 1.0)];
+const JUDGED: f64 = 0.9999;
 
 /// Pattern, objects live at once, smallest and largest size.
 const ROWS: [(Pattern, usize, usize, usize); 4] = [
@@ -37,55 +37,33 @@ const ROWS: [(Pattern, usize, usize, usize); 4] = [
     (Pattern::Waves, 100_000, 16, 1_024),
 ];
 
-/// Calls of a segment that are recorded, and those before them.
-const SEGMENT: (usize, usize) = (20_000, 1_000);
-
-/// How far the counter moves at once.
-const STEP: &str = "counter_step_ns";
-
-const GROUP: &str = "single calls of malloc and of free";
-
-pub struct Latency;
-
-impl Suite for Latency {
-    fn name(&self) -> &'static str {
-        "latency"
-    }
-
-    fn summary(&self) -> &'static str {
-        "single calls of malloc and free, p50 to p99.99 and maximum: a steady live set, and waves"
-    }
-
-    fn rows(&self, context: &Context) -> Vec<RowPlan> {
-        ROWS.iter().map(|&row| plan(context, row)).collect()
-    }
-
-    fn render(&self, run: &Run, out: &mut dyn Write) -> std::fmt::Result {
-        run.rows.iter().try_for_each(|row| render(row, &run.mode, out))?;
-        table::skipped(&run.rows, out)
-    }
-}
+pub const LATENCY: Suite = Suite {
+    tables: Tables::Lines,
+    notes: |_| {
+        vec!["a figure is the p99.99 of the worse call, with two readings of the counter in it".into()]
+    },
+    ..Suite::new(
+        "latency",
+        "single calls of malloc and free, p50 to p99.99 and maximum: a steady live set, and waves",
+        |context| ROWS.iter().map(|&row| plan(context, row)).collect(),
+    )
+};
 
 fn plan(
     context: &Context,
     (pattern, live, smallest_bytes, largest_bytes): (Pattern, usize, usize, usize),
 ) -> RowPlan {
     // At 99.99 %, a million calls leave a hundred above it.
-    let (segments, runs) = match (context.options.check, context.quick()) {
-        (true, _) => (3, 1),
-        (_, true) => (100, 1),
-        _ => (500, 3),
-    };
-    let (calls, warm_calls) = if context.options.check { (2_000, 100) } else { SEGMENT };
-    let height = if context.options.check { live.min(1_000) } else { live };
+    let (segments, runs) = context.pick((3, 1), (100, 1), (500, 3));
+    // Calls of a segment that are recorded, and those before them.
+    let (calls, warm_calls) = context.pick((2_000, 100), (20_000, 1_000), (20_000, 1_000));
+    let height = context.pick(live.min(1_000), live, live);
     let plan = Plan { pattern, live: height, smallest_bytes, largest_bytes, calls, warm_calls };
-    let mut entries = vec![(uslab_malloc::CALLED, Role::Subject)];
     let one_size = smallest_bytes == largest_bytes;
-    if let (true, Some([cache, _])) = (one_size, uslab_cache::entries(largest_bytes)) {
-        entries.push((cache, Role::Ours));
+    let mut entries: Vec<(Entry, Role)> = everyone(MALLOC).chain([(NOTHING, Role::Floor)]).collect();
+    if let (true, Some([cache, _])) = (one_size, caches(largest_bytes)) {
+        entries.insert(1, (cache, Role::Ours));
     }
-    entries.extend(contestants::peers().iter().map(|&peer| (peer, Role::Peer)));
-    entries.push((Entry::of::<NoAllocator>(), Role::Floor));
     let together = Rc::new(Together {
         entries: entries.iter().map(|entry| entry.0).collect(),
         plan,
@@ -97,7 +75,7 @@ fn plan(
         .enumerate()
         .map(|(at, &(entry, role))| {
             let together = Rc::clone(&together);
-            run_lane(entry.name, role, move || Ok(together.sample(at)))
+            Lane::of_runs(entry.name, role, move || Ok(together.sample(at)))
         })
         .collect();
     let (name, words) = match pattern {
@@ -106,21 +84,17 @@ fn plan(
     };
     let size =
         if one_size { format!("{largest_bytes}") } else { format!("{smallest_bytes}-{largest_bytes}") };
-    RowPlan {
-        size_bytes: if one_size { largest_bytes } else { 0 },
-        live,
-        target: Some(TARGET),
-        ..RowPlan::new(
-            format!("latency/{name}/{size}"),
-            GROUP,
-            format!("{name}, {size} B: {words}"),
-            Method::Runs(runs, lanes),
-        )
-    }
+    let row = Row::new(
+        format!("latency/{name}/{size}"),
+        "single calls of malloc and of free",
+        format!("{name}, {size} B: {words}"),
+    );
+    let size_bytes = if one_size { largest_bytes } else { 0 };
+    Row { size_bytes, live, target: Some(TARGET), ..row }.by(Method::Runs(runs, lanes))
 }
 
-/// The contestants of a row. A run of the first of them that is asked runs them all, in turn, segment by
-/// segment; the others find their sample there.
+/// The contestants of a row. A run of the first of them that is asked runs them all, in turn,
+/// segment by segment; the others find their sample there.
 struct Together {
     entries: Vec<Entry>,
     plan: Plan,
@@ -146,7 +120,7 @@ impl Together {
             self.entries.iter().map(|entry| Course::start(entry, self.plan)).collect();
         for segment in 0..self.segments {
             // A row that is cut short is not told.
-            if child::stop_asked() {
+            if stop::asked() {
                 break;
             }
             for turn in 0..self.entries.len() {
@@ -165,8 +139,8 @@ impl Together {
     }
 }
 
-/// How many ticks the counter moves at once: many count in steps of a slower clock, which is the resolution of
-/// all figures here.
+/// How many ticks the counter moves at once: many count in steps of a slower clock, which is the
+/// resolution of all figures here.
 fn counter_step() -> u64 {
     let first = ticks();
     let apart = (0..1_000).map(|_| ticks() - first);
@@ -180,11 +154,11 @@ fn counter_step() -> u64 {
 
 fn sample(course: &Course, ns_per_tick: f64, step_ns: f64) -> Sample {
     let ns = |histogram: &Histogram<u64>, q: f64| histogram.value_at_quantile(q) as f64 * ns_per_tick;
-    let mut sample = Sample::of(ns(&course.mallocs, JUDGED.1).max(ns(&course.frees, JUDGED.1)));
-    sample.extra.insert(STEP.into(), step_ns);
+    let mut sample = Sample::of(ns(&course.mallocs, JUDGED).max(ns(&course.frees, JUDGED)));
+    sample.extra.insert("counter_step_ns".into(), step_ns);
     for (call, histogram) in [("malloc", &course.mallocs), ("free", &course.frees)] {
         for (name, q) in QUANTILES {
-            sample.extra.insert(extra_name(call, name), ns(histogram, q));
+            sample.extra.insert(format!("{call}_{name}_ns"), ns(histogram, q));
         }
         // By the number of nines: 1 is 90 %, 4 is 99.99 %.
         let points = (0..=20).map(|quarters| f64::from(quarters) / 4.0);
@@ -192,47 +166,4 @@ fn sample(course: &Course, ns_per_tick: f64, step_ns: f64) -> Sample {
         sample.series.insert(format!("{call}_ns_by_nines"), points);
     }
     sample
-}
-
-/// "malloc_p99_99_ns".
-fn extra_name(call: &str, quantile: &str) -> String {
-    format!("{call}_{}_ns", quantile.replace('.', "_"))
-}
-
-fn render(row: &Row, mode: &str, out: &mut dyn Write) -> std::fmt::Result {
-    let step = row.figures.first().and_then(|figure| figure.extra.get(STEP));
-    let steps =
-        step.filter(|&&ns| ns >= 1.0).map_or(String::new(), |ns| format!(", in its steps of {ns:.0}"));
-    writeln!(out, "\n{} · uslab in {mode} mode · ns, with two readings of the counter{steps}", row.title)?;
-    let mut header = vec!["".to_owned()];
-    for call in ["malloc", "free"] {
-        let first = |at: usize| if at == 0 { format!("{call} ") } else { String::new() };
-        header.extend(QUANTILES.iter().enumerate().map(|(at, (name, _))| format!("{}{name}", first(at))));
-    }
-    header.extend(["worse p99.99".into(), "to the best".into(), String::new()]);
-    let header: Vec<&str> = header.iter().map(String::as_str).collect();
-    let mut grid = Grid::new(&header);
-    for figure in &row.figures {
-        let mut cells = vec![figure.contestant.clone()];
-        for call in ["malloc", "free"] {
-            let cell = |name| figure.extra.get(&extra_name(call, name)).copied();
-            cells.extend(QUANTILES.iter().map(|(name, _)| whole(cell(name))));
-        }
-        cells.extend([whole(Some(figure.value.min)), table::ratio(figure.ratio), verdict(row, figure)]);
-        grid.row(cells);
-    }
-    grid.write(out)
-}
-
-fn verdict(row: &Row, figure: &Figure) -> String {
-    match figure.role {
-        Role::Subject => format!("{} {}", table::target(row.target), table::mark(row.verdict)),
-        Role::Peer if row.best_peer.as_ref() == Some(&figure.contestant) => "*".into(),
-        _ => String::new(),
-    }
-}
-
-/// Nanoseconds without a point: what is compared here differs by more.
-fn whole(ns: Option<f64>) -> String {
-    ns.map_or("–".into(), |ns| format!("{ns:.0}"))
 }

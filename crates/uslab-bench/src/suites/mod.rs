@@ -1,194 +1,215 @@
-//! The suites: each says which rows it has and how their table reads; nothing here measures.
+//! The suites: each says which rows it has, how their tables read and what is told below them.
 //!
-//! A new suite is a file with a type that implements [`Suite`] and a line in [`SUITES`]. Rows are plans: who
-//! takes part, doing what work, against what target. Must never: run anything while planning, so that listing
+//! A new suite is a [`Suite`] in a file and a line in [`SUITES`]. Rows are plans: who takes part,
+//! doing what work, against what target. Must never: run anything while planning, so that listing
 //! and filtering cost nothing.
 
-pub mod baseline;
 pub mod batch10000;
 pub mod bulk;
-pub mod cache_scratch;
-pub mod capi;
 pub mod churn4k;
-pub mod containers;
-pub mod crewed;
-pub mod larson;
+pub mod classics;
 pub mod latency;
-pub mod mstress;
+pub mod linked;
 pub mod order;
 pub mod pair;
 pub mod programs;
 pub mod published;
 pub mod remote;
 pub mod rss;
-pub mod shape;
 pub mod threads;
-pub mod xmalloc;
 
-use crate::contestants::{self, Entry};
 use crate::cpu::Cpus;
-use crate::measure::{Lane, Method, RunLane, Sample};
-use crate::results::{Role, Run, RunOptions, Unit};
-use crate::rounds::crew::Crew;
-use crate::rounds::remote::Consumer;
-use crate::rounds::{LocalRound, LocalWork, RemoteWork, Work};
-use std::collections::BTreeMap;
-use std::fmt::Write;
+use crate::lineup::{MALLOC, peers};
+use crate::measure::{Lane, Method, Sample, Work};
+use crate::results::{Role, Row, Run, RunOptions, Verdict};
+use crate::rounds::crew::{Crew, CrewWork, Job};
+use crate::rounds::{Entry, LocalRound, LocalWork};
 use std::sync::Arc;
 
-pub trait Suite: Sync {
-    fn name(&self) -> &'static str;
-
+pub struct Suite {
+    pub name: &'static str,
     /// One line for the help.
-    fn summary(&self) -> &'static str;
-
-    fn rows(&self, context: &Context) -> Vec<RowPlan>;
-
-    /// Writes the run as tables.
-    fn render(&self, run: &Run, out: &mut dyn Write) -> std::fmt::Result;
+    pub summary: &'static str,
+    pub rows: fn(&Context) -> Vec<RowPlan>,
+    pub tables: Tables,
+    /// Lines below the tables.
+    pub notes: fn(&Run) -> Vec<String>,
 }
 
-pub const SUITES: &[&dyn Suite] = &[
-    &pair::Pair,
-    &bulk::Bulk,
-    &batch10000::Batch10000,
-    &churn4k::Churn4k,
-    &order::Order,
-    &programs::Programs,
-    &capi::Capi,
-    &containers::Containers,
-    &remote::Remote,
-    &threads::Threads,
-    &larson::Larson,
-    &xmalloc::Xmalloc,
-    &cache_scratch::CacheScratch,
-    &mstress::Mstress,
-    &latency::Latency,
-    &rss::Rss,
+impl Suite {
+    /// A suite of tables with a column a contestant, and nothing below them.
+    const fn new(name: &'static str, summary: &'static str, rows: fn(&Context) -> Vec<RowPlan>) -> Self {
+        Self { name, summary, rows, tables: Tables::Columns, notes: |_| Vec::new() }
+    }
+}
+
+/// How the tables of a suite read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Tables {
+    /// A column a contestant.
+    Columns,
+    /// A line a contestant, with all that was measured beside the figure.
+    Lines,
+}
+
+pub const SUITES: &[&Suite] = &[
+    &pair::PAIR,
+    &bulk::BULK,
+    &batch10000::BATCH_10000,
+    &churn4k::CHURN_4K,
+    &order::ORDER,
+    &programs::PROGRAMS,
+    &linked::CAPI,
+    &linked::CONTAINERS,
+    &remote::REMOTE,
+    &threads::THREADS,
+    &classics::LARSON,
+    &classics::XMALLOC,
+    &classics::CACHE_SCRATCH,
+    &classics::MSTRESS,
+    &latency::LATENCY,
+    &rss::RSS,
 ];
 
 /// The suite of that name.
-pub fn find(name: &str) -> Option<&'static dyn Suite> {
-    SUITES.iter().copied().find(|suite| suite.name() == name)
+pub fn find(name: &str) -> Option<&'static Suite> {
+    SUITES.iter().copied().find(|suite| suite.name == name)
 }
 
 /// What planning a suite needs to know.
 pub struct Context {
     pub options: RunOptions,
     pub cpus: Cpus,
-    /// The second thread of two-threaded rows; the first round starts it.
-    consumer: Arc<Consumer>,
-    /// The threads of rows with any number of them; likewise.
+    /// The threads of rows with more than one; the first round that needs one starts it.
     crew: Arc<Crew>,
 }
 
 impl Context {
     pub fn new(options: RunOptions, cpus: Cpus) -> Self {
-        Self { options, cpus, consumer: Arc::new(Consumer::new(cpus)), crew: Arc::new(Crew::new(cpus)) }
+        Self { options, cpus, crew: Arc::new(Crew::new(cpus)) }
     }
 
-    /// Whether a first look is wanted: what is long is made short.
-    fn quick(&self) -> bool {
-        self.options.rounds <= 60
+    /// One of three: for function, at a first look, in earnest.
+    fn pick<T>(&self, check: T, quick: T, full: T) -> T {
+        self.options.scale().pick(check, quick, full)
     }
 
-    fn local(&self, entry: Entry, live: usize, round: LocalRound) -> Box<dyn Work> {
-        let (touch, order) = (self.options.touch, self.options.order);
-        Box::new(LocalWork { entry, live, round: LocalRound { touch, order, ..round } })
+    fn local(&self, live: usize, round: LocalRound) -> impl Fn(Entry) -> LocalWork + use<> {
+        let round = LocalRound { touch: self.options.touch, order: self.options.order, ..round };
+        move |entry| LocalWork { entry, live, round: round.clone() }
     }
 
-    fn remote(&self, entry: Entry, size: usize, bulk: bool) -> Box<dyn Work> {
-        Box::new(RemoteWork { entry, size, bulk, consumer: Arc::clone(&self.consumer) })
+    /// Rounds of the crew: `operations` in all threads for a repetition, and what the threads do in
+    /// a round of so many repetitions.
+    fn crew_lane(
+        &self,
+        name: impl Into<String>,
+        role: Role,
+        (threads, operations, repeats): (usize, usize, usize),
+        job: impl Fn(usize) -> Job + 'static,
+    ) -> Lane {
+        let work = CrewWork {
+            crew: Arc::clone(&self.crew),
+            threads,
+            objects_per_repeat: operations,
+            repeats,
+            with_caller: false,
+            job: Arc::new(job),
+        };
+        Lane::of_rounds(name, role, work)
+    }
+
+    /// Runs of uslab's malloc and the peers, each of which makes `operations` and returns the
+    /// nanoseconds they took.
+    fn runs(&self, operations: usize, run: impl Fn(Entry) -> Box<dyn FnMut() -> f64>) -> Method {
+        let lanes = everyone(MALLOC).map(|(entry, role)| {
+            let mut run = run(entry);
+            Lane::of_runs(entry.name, role, move || Ok(Sample::of(run() / operations as f64)))
+        });
+        Method::Runs(self.pick(1, 3, 7), lanes.collect())
+    }
+
+    /// As many threads as CPUs, and four times as many; two at least.
+    fn thread_counts(&self) -> [usize; 2] {
+        let cpus = self.cpus.allowed;
+        [cpus.max(2), (4 * cpus).max(4)]
+    }
+
+    /// A target that has a meaning with two CPUs only: on one the threads take turns, and the
+    /// scheduler is what is measured.
+    fn if_parallel(&self, target: f64) -> Option<f64> {
+        self.cpus.second.map(|_| target)
     }
 }
 
 /// A row before it is measured.
 pub struct RowPlan {
-    pub id: String,
-    pub group: String,
-    pub title: String,
-    pub size_bytes: usize,
-    pub live: usize,
-    pub threads: usize,
-    pub unit: Unit,
-    pub target: Option<f64>,
-    pub published_cycles: BTreeMap<String, f64>,
+    pub row: Row,
     pub method: Method,
 }
 
-impl RowPlan {
-    /// A row of one thread and one live object, in nanoseconds, with no target; the fields that differ are set on it.
-    pub fn new(
-        id: impl Into<String>,
-        group: impl Into<String>,
-        title: impl Into<String>,
-        method: Method,
-    ) -> Self {
-        Self {
-            id: id.into(),
-            group: group.into(),
-            title: title.into(),
-            size_bytes: 0,
-            live: 1,
-            threads: 1,
-            unit: Unit::Ns,
-            target: None,
-            published_cycles: BTreeMap::new(),
-            method,
-        }
+impl Row {
+    fn by(self, method: Method) -> RowPlan {
+        RowPlan { row: self, method }
+    }
+
+    fn by_rounds(self, lanes: impl IntoIterator<Item = Lane>) -> RowPlan {
+        self.by(Method::Rounds(lanes.into_iter().collect()))
     }
 }
 
-fn lane(name: impl Into<String>, role: Role, work: Box<dyn Work>) -> Lane {
-    Lane { name: name.into(), role, work }
+/// The way of using uslab that is judged, and the peers.
+fn everyone(subject: Entry) -> impl Iterator<Item = (Entry, Role)> {
+    let peers = peers().iter().map(|&peer| (peer, Role::Peer));
+    std::iter::once((subject, Role::Subject)).chain(peers)
 }
 
-/// A lane of runs.
-pub(crate) fn run_lane(
-    name: impl Into<String>,
-    role: Role,
-    run: impl FnMut() -> Result<Sample, String> + 'static,
-) -> RunLane {
-    RunLane { name: name.into(), role, run: Box::new(run) }
+/// A lane for the judged way of using uslab, and one for every peer.
+fn lanes<W: Work + 'static>(subject: Entry, work: impl Fn(Entry) -> W) -> Vec<Lane> {
+    everyone(subject).map(|(entry, role)| Lane::of_rounds(entry.name, role, work(entry))).collect()
 }
 
-/// A lane for every peer.
-fn peers<'a>(work: impl Fn(Entry) -> Box<dyn Work> + 'a) -> impl Iterator<Item = Lane> + 'a {
-    contestants::peers().iter().map(move |&peer| lane(peer.name, Role::Peer, work(peer)))
+/// The judged figure of the row of that id.
+fn cost(run: &Run, is: impl Fn(&Row) -> bool) -> Option<f64> {
+    Some(run.rows.iter().find(|row| is(row))?.figure(Role::Subject)?.value.min)
+}
+
+/// "pass" or "MISS" for what a suite asks of its rows together; nothing where no row was judged.
+fn mark(run: &Run, held: bool) -> &'static str {
+    let judged = run.rows.iter().any(|row| row.verdict != Verdict::None);
+    match (judged, held) {
+        (false, _) => "",
+        (true, true) => "pass",
+        (true, false) => "MISS",
+    }
+}
+
+/// `what` is `cost` over `base`, against the most it may be; nothing if the run lacks one of them.
+fn shape(run: &Run, what: &str, cost: Option<f64>, base: Option<f64>, most: f64) -> Option<String> {
+    let (cost, base) = (cost?, base?);
+    let (ratio, mark) = (cost / base, mark(run, cost / base <= most));
+    Some(format!("{what}: {cost:.2} / {base:.2} ns = {ratio:.3} (at most {most:.2})  {mark}"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rounds::Order;
     use std::collections::HashSet;
-
-    fn context() -> Context {
-        let options = RunOptions {
-            rounds: 1,
-            round_us: 0,
-            object_size_bytes: 256,
-            touch: false,
-            order: Order::Fifo,
-            check: true,
-        };
-        Context::new(options, Cpus { first: 0, second: None, allowed: 1 })
-    }
 
     #[test]
     fn rows_have_one_subject_all_peers_and_a_name_of_their_own() {
+        let options = RunOptions { rounds: 1, object_size_bytes: 256, check: true, ..RunOptions::default() };
+        let context = Context::new(options, Cpus { first: 0, second: None, allowed: 1 });
         for suite in SUITES {
             let mut ids = HashSet::new();
-            for row in suite.rows(&context()) {
-                let lanes = row.method.lanes();
+            for RowPlan { row, method } in (suite.rows)(&context) {
+                let lanes = method.lanes();
                 let count = |role| lanes.iter().filter(|lane| lane.1 == role).count();
                 assert_eq!(count(Role::Subject), 1, "{}", row.id);
-                if matches!(row.method, Method::Rounds(_)) {
-                    assert_eq!(count(Role::Peer), contestants::peers().len(), "{}", row.id);
+                if matches!(method, Method::Rounds(_)) {
+                    assert_eq!(count(Role::Peer), peers().len(), "{}", row.id);
                 }
-                let mut names: Vec<_> = lanes.iter().map(|lane| lane.0).collect();
-                names.sort_unstable();
-                names.dedup();
+                let names: HashSet<_> = lanes.iter().map(|lane| lane.0).collect();
                 assert_eq!(names.len(), lanes.len(), "{}: a name twice", row.id);
                 assert!(ids.insert(row.id.clone()), "{} twice", row.id);
             }
@@ -198,7 +219,15 @@ mod tests {
 
     #[test]
     fn suites_are_found_by_name() {
-        assert_eq!(find("pair").map(|suite| suite.name()), Some("pair"));
+        assert_eq!(find("pair").map(|suite| suite.name), Some("pair"));
         assert!(find("pears").is_none());
+    }
+
+    #[test]
+    fn a_shape_is_told_but_not_judged_where_no_row_is() {
+        let run = Run { suite: "s".into(), mode: "locked".into(), complete: true, rows: Vec::new() };
+        let text = shape(&run, "large to small", Some(3.0), Some(2.0), 1.3).unwrap();
+        assert_eq!(text, "large to small: 3.00 / 2.00 ns = 1.500 (at most 1.30)  ");
+        assert!(shape(&run, "none", None, Some(2.0), 1.3).is_none());
     }
 }

@@ -1,6 +1,6 @@
-//! Figures that others published, in cycles an object on one CPU, for the columns beside ours (MISSION.md,
-//! sections 1 to 5). They were measured in the kernel, on machines of their time: their place here is the shape
-//! of the curve, not the number.
+//! Figures that others published, in cycles an object on one CPU, for the columns beside ours
+//! (MISSION.md, sections 1 to 5). They were measured in the kernel, on machines of their time:
+//! their place here is the shape of the curve, not the number.
 
 /// A row of the bulk tables of 2015, for N objects.
 pub struct BulkRow {
@@ -27,7 +27,8 @@ const fn large(n: usize, slab_bulk: f64) -> BulkRow {
     BulkRow { n, slab_single: None, slab_bulk, slub_single: None, slub_bulk: None }
 }
 
-/// SLAB's and SLUB's bulk allocation as first posted to linux-mm in 2015 (MISSION.md, sections 1 and 2).
+/// SLAB's and SLUB's bulk allocation as first posted to linux-mm in 2015 (MISSION.md, sections 1
+/// and 2).
 pub const BULK: &[BulkRow] = &[
     both(1, (115.0, 42.0), (47.0, 45.0)),
     both(2, (103.0, 27.0), (46.0, 28.0)),
@@ -53,13 +54,14 @@ pub const BULK: &[BulkRow] = &[
 /// Sizes of the tables of 2011.
 pub const SIZES: [usize; 12] = [8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384];
 
-/// SLUB's pair before and after its lock-free fast path, 2011. For 8 to 8192 bytes there is a range alone, 132 to
-/// 152 and 78 to 88: its upper ends stand here.
+/// SLUB's pair before and after its lock-free fast path, 2011. For 8 to 8192 bytes there is a range
+/// alone, 132 to 152 and 78 to 88: its upper ends stand here.
 pub fn pair_2011(size: usize) -> (f64, f64) {
     if size <= 8192 { (152.0, 88.0) } else { (754.0, 706.0) }
 }
 
-/// "Allocate 10000, then free 10000", SLUB in 2011 with its lock-free fast path: size, allocation, free.
+/// "Allocate 10000, then free 10000", SLUB in 2011 with its lock-free fast path: size, allocation,
+/// free.
 pub const BATCH_10000: [(usize, f64, f64); 12] = [
     (8, 190.0, 129.0),
     (16, 76.0, 123.0),
@@ -75,5 +77,6 @@ pub const BATCH_10000: [(usize, f64, f64); 12] = [
     (16384, 8791.0, 1173.0),
 ];
 
-/// Objects of 4 KiB that come and go, before and after empty slabs went back at once: live objects, cycles.
+/// Objects of 4 KiB that come and go, before and after empty slabs went back at once: live objects,
+/// cycles.
 pub const CHURN_4K: [(usize, f64, f64); 2] = [(1, 145.0, 133.0), (4, 662.0, 2733.0)];

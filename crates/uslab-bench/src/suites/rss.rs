@@ -1,26 +1,28 @@
-//! Suite `rss`: how much memory a load takes, and how much of it the kernel has back after a while of nothing.
+//! Suite `rss`: how much memory a load takes, and how much of it the kernel has back after a while
+//! of nothing.
 //!
-//! Every contestant runs each load in a process of its own (child.rs, rounds/memory.rs); the rows of a load
-//! are readings of the same processes. A value is the resident set above what the process had before the
-//! contestant's first call. Most of the time these processes sleep, so several run at once, as many as memory
-//! allows. The loads are objects of many sizes, of which a random 90 % or all are freed, and
-//! small objects of one size, where uslab's typed cache takes part.
+//! Every contestant runs each load in a process of its own (child.rs, rounds/memory.rs); the rows
+//! of a load are readings of the same processes. A value is the resident set above what the process
+//! had before the contestant's first call. Most of the time these processes sleep, so several run
+//! at once, as many as memory allows. The loads are objects of many sizes, of which a random 90 %
+//! or all are freed, and small objects of one size, where uslab's typed cache takes part.
 //!
-//! No target here is a ratio to a peer. The requirement is of its own: after the idle time, no more than 1.1
-//! times the objects that are live, and 4 MiB. It is shown for every contestant below the tables, and judged
-//! where it can be met: after a random 90 % of small objects are freed, most pages still hold one, and nobody
-//! who does not move objects can give such pages back. How many they are stands beside it.
+//! No target here is a ratio to a peer. The requirement is of its own: after the idle time, no more
+//! than 1.1 times the objects that are live, and 4 MiB. It stands among what else was measured, for
+//! every contestant, and is judged where it can be met: after a random 90 % of small objects are
+//! freed, most pages still hold one, and no allocator that does not move objects can give such
+//! pages back. How many they are stands beside it.
 
-use super::{Context, RowPlan, Suite, run_lane};
-use crate::child::{self, Task};
-use crate::contestants::{self, uslab_cache, uslab_malloc};
-use crate::measure::{Method, RunLane, Sample};
-use crate::results::{Figure, LIMIT_BYTES, Role, Row, Run, Unit};
-use crate::rounds::memory::{ASKED, FREED, IDLE, LEFT, LEFT_PAGES, LIVE, Load, PEAK};
-use crate::table::{self, Grid};
+use super::{Context, RowPlan, Suite};
+use crate::child;
+use crate::lineup::{MALLOC, caches, peers};
+use crate::measure::{Errand, Lane, Method, Sample};
+use crate::results::{LIMIT_BYTES, Role, Row, Unit};
+use crate::rounds::memory::{ASKED, FREED, IDLE, LEFT, LIVE, Load};
+use crate::task::Task;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::fmt::Write;
+use std::fs;
 use std::rc::Rc;
 use std::thread;
 use std::time::Duration;
@@ -38,7 +40,8 @@ const UNJUDGED_LIMIT: &str = "unjudged_limit_bytes";
 /// A process that returned all it had, and more, still has a figure above nothing.
 const LEAST_BYTES: f64 = 4096.0;
 
-/// What the loads that run at once may come to, and the part of the machine's memory that it may be.
+/// What the loads that run at once may come to, and the part of the machine's memory that it may
+/// be.
 const AT_ONCE_BYTES: usize = 4 << 30;
 const PART_OF_MEMORY: usize = 4;
 
@@ -49,76 +52,59 @@ const MIXED_GROUP: &str = "memory of objects of 16 to 1024 B";
 const ONE_SIZE_GROUP: &str = "memory of objects of 64 B, typed cache";
 const FLOOR: &str = "the objects alone";
 
-pub struct Rss;
+pub const RSS: Suite = Suite {
+    notes: |_| {
+        let (times, mib) = (LIMIT.0, LIMIT.1 / (1 << 20) as f64);
+        vec![format!("after the idle time the limit is {times} × the live bytes + {mib:.0} MiB")]
+    },
+    ..Suite::new(
+        "rss",
+        "resident memory of a load: live, after freeing 90 % at random, and after 10 s without any call",
+        rows,
+    )
+};
 
-impl Suite for Rss {
-    fn name(&self) -> &'static str {
-        "rss"
-    }
-
-    fn summary(&self) -> &'static str {
-        "resident memory of a load: live, after freeing 90 % at random, and after 10 s without any call"
-    }
-
-    fn rows(&self, context: &Context) -> Vec<RowPlan> {
-        let length = Length::of(context);
-        // Three seconds of ten: by then a program that sleeps should have given back what it freed.
-        let soon_ms = length.idle_ms * 3 / 10;
-        let one_size_load = length.load(length.one_size_bytes, (ONE_SIZE, ONE_SIZE));
-        let (mixed, all, one_size, soon) = (
-            Scenario::new(Load { freed_percent: 90, ..length.load(length.mixed_bytes, MIXED) }),
-            Scenario::new(length.load(length.mixed_bytes, MIXED)),
-            Scenario::new(one_size_load.clone()),
-            Scenario::new(Load { idle_ms: soon_ms, ..one_size_load }),
-        );
-        let after = |freed: &str, ms| format!("{freed} freed, {} idle", seconds(ms));
-        let idle = |freed: &str| after(freed, length.idle_ms);
-        vec![
-            mixed.row(length.runs, "mixed/live", mib(length.mixed_bytes), Reading::Live),
-            mixed.row(length.runs, "mixed/freed90", "a random 90 % freed", Reading::Freed),
-            mixed.row(length.runs, "mixed/idle90", idle("90 %"), Reading::Idle),
-            all.row(length.runs, "mixed/idle100", idle("all"), Reading::Idle),
-            one_size.row(length.runs, "cache/64/live", mib(length.one_size_bytes), Reading::Live),
-            soon.row(length.runs, "cache/64/soon100", after("all", soon_ms), Reading::Idle),
-            one_size.row(length.runs, "cache/64/idle100", idle("all"), Reading::Idle),
-        ]
-    }
-
-    fn render(&self, run: &Run, out: &mut dyn Write) -> std::fmt::Result {
-        table::by_group(run, out)?;
-        limits(run, out)
-    }
+fn rows(context: &Context) -> Vec<RowPlan> {
+    const MIB: usize = 1 << 20;
+    let (mixed_bytes, one_size_bytes, idle_ms, runs) = context.pick(
+        (4 * MIB, 4 * MIB, 100, 1),
+        (64 * MIB, 64 * MIB, 1_000, 1),
+        (256 * MIB, 1024 * MIB, 10_000, 3),
+    );
+    let load = |live_bytes, (smallest_bytes, largest_bytes)| Load {
+        live_bytes,
+        smallest_bytes,
+        largest_bytes,
+        freed_percent: 100,
+        idle_ms,
+    };
+    // Three seconds of ten: by then a program that sleeps should have given back what it freed.
+    let soon_ms = idle_ms * 3 / 10;
+    let one_size_load = load(one_size_bytes, (ONE_SIZE, ONE_SIZE));
+    let (mixed, all, one_size, soon) = (
+        Scenario::new(Load { freed_percent: 90, ..load(mixed_bytes, MIXED) }),
+        Scenario::new(load(mixed_bytes, MIXED)),
+        Scenario::new(one_size_load.clone()),
+        Scenario::new(Load { idle_ms: soon_ms, ..one_size_load }),
+    );
+    let after = |freed: &str, ms| format!("{freed} freed, {} idle", seconds(ms));
+    let idle = |freed: &str| after(freed, idle_ms);
+    vec![
+        mixed.row(runs, "mixed/live", mib(mixed_bytes), Reading::Live),
+        mixed.row(runs, "mixed/freed90", "a random 90 % freed", Reading::Freed),
+        mixed.row(runs, "mixed/idle90", idle("90 %"), Reading::Idle),
+        all.row(runs, "mixed/idle100", idle("all"), Reading::Idle),
+        one_size.row(runs, "cache/64/live", mib(one_size_bytes), Reading::Live),
+        soon.row(runs, "cache/64/soon100", after("all", soon_ms), Reading::Idle),
+        one_size.row(runs, "cache/64/idle100", idle("all"), Reading::Idle),
+    ]
 }
 
-/// How much of everything there is, by the options.
-struct Length {
-    mixed_bytes: usize,
-    one_size_bytes: usize,
-    idle_ms: u64,
-    runs: usize,
-}
-
-impl Length {
-    fn of(context: &Context) -> Self {
-        const MIB: usize = 1 << 20;
-        let (mixed_bytes, one_size_bytes, idle_ms, runs) = match (context.options.check, context.quick()) {
-            (true, _) => (4 * MIB, 4 * MIB, 100, 1),
-            (_, true) => (64 * MIB, 64 * MIB, 1_000, 1),
-            _ => (256 * MIB, 1024 * MIB, 10_000, 3),
-        };
-        Self { mixed_bytes, one_size_bytes, idle_ms, runs }
-    }
-
-    fn load(&self, live_bytes: usize, (smallest_bytes, largest_bytes): (usize, usize)) -> Load {
-        Load { live_bytes, smallest_bytes, largest_bytes, freed_percent: 100, idle_ms: self.idle_ms }
-    }
-}
-
+/// A part of the machine's memory; the least of it where the kernel does not say.
 fn room_bytes() -> usize {
-    // SAFETY: no conditions; -1 where the system does not say.
-    let (pages, page_bytes) =
-        unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
-    AT_ONCE_BYTES.min(pages.max(0) as usize * page_bytes.max(0) as usize / PART_OF_MEMORY)
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let total = text.lines().next().and_then(|line| line.split_whitespace().nth(1)?.parse::<usize>().ok());
+    AT_ONCE_BYTES.min(total.unwrap_or(0) * 1024 / PART_OF_MEMORY)
 }
 
 fn mib(bytes: usize) -> String {
@@ -158,10 +144,9 @@ struct Scenario {
 
 impl Scenario {
     fn new(load: Load) -> Rc<Self> {
-        let caches = uslab_cache::entries(load.largest_bytes);
-        let cache = caches.filter(|_| load.smallest_bytes == load.largest_bytes).map(|[inlined, _]| inlined);
-        let ours = cache.into_iter().chain([uslab_malloc::CALLED]);
-        let contestants = ours.chain(contestants::peers().iter().copied()).map(|entry| entry.name).collect();
+        let caches = caches(load.largest_bytes).filter(|_| load.smallest_bytes == load.largest_bytes);
+        let ours = caches.map(|[inlined, _]| inlined).into_iter().chain([MALLOC]);
+        let contestants = ours.chain(peers().iter().copied()).map(|entry| entry.name).collect();
         Rc::new(Self { load, contestants, runs: RefCell::default() })
     }
 
@@ -197,31 +182,24 @@ impl Scenario {
 
     fn row(self: &Rc<Self>, runs: usize, id: &str, title: impl Into<String>, reading: Reading) -> RowPlan {
         let role = |name: &str| match name {
-            _ if contestants::peers().iter().any(|peer| peer.name == name) => Role::Peer,
+            _ if peers().iter().any(|peer| peer.name == name) => Role::Peer,
             _ if name == self.contestants[0] => Role::Subject,
             _ => Role::Ours,
         };
         let lane = |&name: &&'static str| self.lane(name, role(name), reading);
-        let mut lanes: Vec<RunLane> = self.contestants.iter().map(lane).collect();
+        let mut lanes: Vec<Lane<Errand>> = self.contestants.iter().map(lane).collect();
         let left = reading == Reading::Live || self.load.freed_percent < 100;
         lanes.extend(left.then(|| self.objects_alone(reading)));
         let count = if self.one_size() { self.load.live_bytes / ONE_SIZE } else { 0 };
-        RowPlan {
-            size_bytes: if self.one_size() { ONE_SIZE } else { 0 },
-            live: count,
-            unit: Unit::Bytes,
-            ..RowPlan::new(
-                format!("rss/{id}"),
-                if self.one_size() { ONE_SIZE_GROUP } else { MIXED_GROUP },
-                title,
-                Method::Runs(runs, lanes),
-            )
-        }
+        let row =
+            Row::new(format!("rss/{id}"), if self.one_size() { ONE_SIZE_GROUP } else { MIXED_GROUP }, title);
+        let size_bytes = if self.one_size() { ONE_SIZE } else { 0 };
+        Row { size_bytes, live: count, unit: Unit::Bytes, ..row }.by(Method::Runs(runs, lanes))
     }
 
-    fn lane(self: &Rc<Self>, contestant: &'static str, role: Role, reading: Reading) -> RunLane {
+    fn lane(self: &Rc<Self>, contestant: &'static str, role: Role, reading: Reading) -> Lane<Errand> {
         let (scenario, mut run) = (Rc::clone(self), 0);
-        run_lane(contestant, role, move || {
+        Lane::of_runs(contestant, role, move || {
             let mut sample = scenario.sample(contestant, run)?;
             run += 1;
             let (name, live) = reading.names();
@@ -239,65 +217,12 @@ impl Scenario {
     }
 
     /// What the objects of the row come to: no allocator can need less.
-    fn objects_alone(self: &Rc<Self>, reading: Reading) -> RunLane {
+    fn objects_alone(self: &Rc<Self>, reading: Reading) -> Lane<Errand> {
         let (scenario, mut run) = (Rc::clone(self), 0);
-        run_lane(FLOOR, Role::Floor, move || {
+        Lane::of_runs(FLOOR, Role::Floor, move || {
             let sample = scenario.sample(scenario.contestants[0], run)?;
             run += 1;
             Ok(Sample::of(sample.extra[reading.names().1]))
         })
     }
-}
-
-/// The requirement, and what else there is to know of the idle time, for everybody.
-fn limits(run: &Run, out: &mut dyn Write) -> std::fmt::Result {
-    let rows: Vec<&Row> =
-        run.rows.iter().filter(|row| row.figures.iter().any(|figure| limit(figure).is_some())).collect();
-    let mut names: Vec<&str> = Vec::new();
-    for figure in rows.iter().flat_map(|row| &row.figures).filter(|figure| figure.role != Role::Floor) {
-        if !names.contains(&figure.contestant.as_str()) {
-            names.push(&figure.contestant);
-        }
-    }
-    if names.is_empty() {
-        return Ok(());
-    }
-    writeln!(
-        out,
-        "\nafter the idle time, in MiB · the limit is {} × the live bytes + {:.0} MiB, ! over it",
-        LIMIT.0,
-        LIMIT.1 / (1 << 20) as f64
-    )?;
-    let mut grid = Grid::new(&[&["", "live", "limit", ""], names.as_slice()].concat());
-    for row in rows {
-        let extra = |figure: &Figure, name: &str| figure.extra.get(name).copied();
-        let of_subject = |name: &str| row.figure(Role::Subject).and_then(|figure| extra(figure, name));
-        let mut line = |first: [String; 4], cell: &dyn Fn(&Figure) -> String| {
-            let cells = names.iter().map(|name| row.named(name).map_or("–".into(), cell));
-            grid.row(first.into_iter().chain(cells));
-        };
-        let kind = if row.size_bytes == ONE_SIZE { "64 B" } else { "mixed" };
-        let (live, most) = (of_subject(LEFT), row.figure(Role::Subject).and_then(limit));
-        let first = [
-            format!("{kind}, {}", row.title),
-            table::value(live, Unit::Bytes),
-            table::value(most, Unit::Bytes),
-            table::mark(row.verdict).into(),
-        ];
-        line(first, &|figure| {
-            let over = limit(figure).is_some_and(|limit| figure.value.min > limit);
-            format!("{}{}", if over { "!" } else { "" }, table::value(Some(figure.value.min), Unit::Bytes))
-        });
-        let below = |words: &str| [format!("  {words}"), String::new(), String::new(), String::new()];
-        line(below("at its peak"), &|figure| table::value(extra(figure, PEAK), Unit::Bytes));
-        if live.is_some_and(|live| live > 0.0) {
-            let pages = |figure: &Figure| table::value(extra(figure, LEFT_PAGES), Unit::Bytes);
-            line(below("pages that hold an object"), &pages);
-        }
-    }
-    grid.write(out)
-}
-
-fn limit(figure: &Figure) -> Option<f64> {
-    figure.extra.get(LIMIT_BYTES).or_else(|| figure.extra.get(UNJUDGED_LIMIT)).copied()
 }

@@ -2,22 +2,25 @@
 //! docs/results.
 //!
 //! ```text
-//!   examples/balance_curves.rs ──JSON──▶ chart ──▶ docs/results/balance.svg
-//!   (the simulation of tests/balance.rs)  page ──▶ docs/results/balance.md
+//!   examples/balance_curves.rs ──JSON──▶ curves ──▶ docs/results/balance.html
+//!   (the simulation of tests/balance.rs)   page ──▶ docs/results/balance.md
 //! ```
 //!
-//! The simulation is deterministic, so both files are the same wherever they are made. `--check`
-//! compares instead of writing. Must never: hold a figure of its own.
-
-mod chart;
+//! The curves are drawn by the template of the benchmark's report. The simulation is deterministic, so
+//! both files are the same wherever they are made. `--check` compares instead of writing. Must never:
+//! hold a figure of its own.
 
 use crate::staged::output;
 use crate::workspace::Workspace;
 use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
 use std::fmt::Write;
 use std::fs;
 
 const FOLDER: &str = "docs/results";
+
+/// Data in, tables and charts out.
+const TEMPLATE: &str = include_str!("../../crates/uslab-bench/src/page.html");
 
 /// Arguments of `cargo xtask balance`.
 #[derive(clap::Args)]
@@ -41,7 +44,7 @@ pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         println!("{}: {}", way.name, grouped(way.cost));
     }
     println!("{UNAVOIDABLE}: {}", grouped(outcome.unavoidable));
-    for (name, text) in [("balance.svg", chart::drawn(&outcome)), ("balance.md", page(&outcome))] {
+    for (name, text) in [("balance.html", curves(&outcome)), ("balance.md", page(&outcome))] {
         let path = workspace.root.join(FOLDER).join(name);
         if fs::read_to_string(&path).is_ok_and(|present| present == text) {
             println!("{FOLDER}/{name}: as the simulation says");
@@ -79,10 +82,10 @@ struct Outcome {
     unavoidable: u64,
 }
 
-/// One way to share the memory, and the class that colours it.
+/// One way to share the memory, and its part in the curves.
 struct Way {
     name: &'static str,
-    class: &'static str,
+    role: &'static str,
     cost: u64,
 }
 
@@ -91,10 +94,10 @@ const UNAVOIDABLE: &str = "first requests alone, which every cache must miss";
 impl Outcome {
     fn ways(&self) -> [Way; 4] {
         [
-            Way { name: "reclaim, entries weighted by cost", class: "ours", cost: self.balanced_cost },
-            Way { name: "best static split", class: "best", cost: self.best_cost },
-            Way { name: "equal split", class: "equal", cost: self.equal_cost },
-            Way { name: "reclaim, as if all entries cost the same", class: "blind", cost: self.blind_cost },
+            Way { name: "reclaim, entries weighted by cost", role: "subject", cost: self.balanced_cost },
+            Way { name: "best static split", role: "peer", cost: self.best_cost },
+            Way { name: "equal split", role: "peer", cost: self.equal_cost },
+            Way { name: "reclaim, as if all entries cost the same", role: "ours", cost: self.blind_cost },
         ]
     }
 }
@@ -117,6 +120,45 @@ fn percent(part: u64, whole: u64) -> String {
     format!("{:.1} %", part as f64 * 100.0 / whole as f64)
 }
 
+/// The curves of each cache and the costs as bars, as data for the template.
+fn curves(outcome: &Outcome) -> String {
+    let steps = outcome.phases * outcome.steps_a_phase;
+    let figure = |name: &str, role: &str, value: u64, course: Vec<[u64; 2]>| {
+        let value = json!({ "min": value, "median": value, "median_low": value, "median_high": value });
+        let series = if course.is_empty() { json!({}) } else { json!({ "entries_by_requests": course }) };
+        json!({ "contestant": name, "role": role, "value": value, "rounds": 1, "redone": 0, "series": series })
+    };
+    let entries = |cache: usize| {
+        let samples = outcome.balanced.iter().zip(1..);
+        let course = samples.map(|(sizes, at)| [at * outcome.sample_steps, sizes[cache]]);
+        let flat = |entries| vec![[0, entries], [steps, entries]];
+        let last = outcome.balanced.last().map_or(0, |sizes| sizes[cache]);
+        let (best, equal) = (outcome.best[cache], outcome.memory / 3);
+        let figures = [
+            figure("reclaim", "subject", last, [[0, 0]].into_iter().chain(course).collect()),
+            figure("best static split", "peer", best, flat(best)),
+            figure("equal split", "peer", equal, flat(equal)),
+        ];
+        json!({ "id": format!("cache{cache}"), "group": "entries of each cache, at the end and over time",
+            "title": format!("an entry costs {}", outcome.costs[cache]), "unit": "entries", "figures": figures })
+    };
+    let mut ways: Vec<Value> =
+        outcome.ways().iter().map(|way| figure(way.name, way.role, way.cost, Vec::new())).collect();
+    ways.push(figure(UNAVOIDABLE, "floor", outcome.unavoidable, Vec::new()));
+    let misses = json!({ "id": "misses", "group": "cost of all misses", "title": "all caches",
+        "unit": "cost", "figures": ways });
+    let rows = [entries(0), entries(1), entries(2), misses];
+    let about = format!(
+        "Three caches in one memory for {} entries. The traffic shifts every {} requests.",
+        grouped(outcome.memory),
+        grouped(outcome.steps_a_phase)
+    );
+    let run = json!({ "suite": "balance", "about": about, "mode": "", "complete": true, "rows": rows });
+    let page = json!({ "title": "The balance of caches under pressure", "about": "", "cautions": [],
+        "facts": [], "claims": [], "columns": [], "runs": [run] });
+    TEMPLATE.replace("{{DATA}}", &page.to_string().replace('<', "\\u003c"))
+}
+
 fn page(outcome: &Outcome) -> String {
     let [cheap, middle, dear] = outcome.costs;
     let mut text = format!(
@@ -124,7 +166,7 @@ fn page(outcome: &Outcome) -> String {
          # The balance of caches under pressure\n\n\
          Three caches share a memory for {} entries. Making an entry again costs {cheap}, {middle} and {dear}. {} requests, Zipf's in popularity, shift\n\
          in which cache they go to and which keys are popular. It is a simulation, without a clock: the same everywhere.\n\n\
-         ![Entries of each cache over time, and the cost of all misses](balance.svg)\n\n\
+         [balance.html](balance.html) has the entries of each cache over time, and these costs as bars.\n\n\
          | how the memory is shared | cost of all misses | of the best static split | of the equal split |\n\
          |---|---:|---:|---:|\n",
         grouped(outcome.memory),
@@ -177,17 +219,15 @@ mod tests {
         let text = page(&outcome());
         assert!(text.contains("| reclaim, entries weighted by cost | 190 | 95.0 % | 19.0 % |"), "{text}");
         assert!(text.contains("| 1 234 567 |") && text.contains("10, 290 and 700 entries"), "{text}");
-        assert!(text.contains("](balance.svg)"));
+        assert!(text.contains("](balance.html)"));
     }
 
     #[test]
-    fn the_chart_is_whole_and_needs_nothing_else() {
-        let svg = chart::drawn(&outcome());
-        assert!(svg.starts_with("<svg xmlns=\"http://www.w3.org/2000/svg\"") && svg.ends_with("</svg>\n"));
-        assert_eq!(svg.matches("<polyline").count(), 3);
-        assert_eq!(svg.matches("<g").count(), svg.matches("</g>").count());
-        assert_eq!(svg.matches("<text").count(), svg.matches("</text>").count());
-        assert_eq!(svg.matches("http").count(), 1, "the name space, and nothing to load");
-        assert!(svg.contains("prefers-color-scheme: dark") && svg.contains("1 234 567"));
+    fn the_curves_are_whole_and_need_nothing_else() {
+        let html = curves(&outcome());
+        assert!(html.starts_with("<!DOCTYPE html>") && html.ends_with("</html>\n"));
+        assert_eq!(html.matches("\"entries_by_requests\"").count(), 9);
+        assert!(html.contains("[[0,0],[5,1],[10,100]") && html.contains("1234567"));
+        assert!(!html.contains("{{DATA}}") && !html.contains("http:") && !html.contains("https:"));
     }
 }

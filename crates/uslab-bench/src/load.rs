@@ -1,8 +1,9 @@
 //! Result files: read, checked, and joined into one.
 //!
-//! Of the same suite in the same mode the latest run counts; of two that began in the same second, the one named
-//! last. Every run keeps the index of the file it came from, for that file's machine and build. Must never: guess at
-//! results of another schema, or show runs of different machines without saying so.
+//! Of the same suite in the same mode the latest run counts; of two that began in the same second,
+//! the one named last. Every run keeps the index of the file it came from, for that file's machine
+//! and build. Must never: guess at results of another schema, or show runs of different machines
+//! without saying so.
 
 use crate::results::{Report, Run, SCHEMA};
 use crate::suites::SUITES;
@@ -14,12 +15,6 @@ use std::path::{Path, PathBuf};
 /// How results are made, for the messages.
 const HOW: &str = "uslab bench SUITE --json > FILE";
 
-/// A result file without its runs.
-#[derive(Clone, Debug)]
-pub struct Source {
-    pub report: Report,
-}
-
 /// A run and where it came from.
 #[derive(Clone, Debug)]
 pub struct Taken {
@@ -29,15 +24,15 @@ pub struct Taken {
 
 #[derive(Clone, Debug, Default)]
 pub struct Joined {
-    /// Those that have a run that counts, the oldest first.
-    pub sources: Vec<Source>,
+    /// The reports that have a run that counts, without their runs, the oldest first.
+    pub sources: Vec<Report>,
     /// In the order of the suites, with restartable sequences before the fallback.
     pub runs: Vec<Taken>,
 }
 
 impl Joined {
     pub fn source(&self, taken: &Taken) -> &Report {
-        &self.sources[taken.source].report
+        &self.sources[taken.source]
     }
 
     /// The runs of a suite, one a mode.
@@ -53,8 +48,8 @@ impl Joined {
     }
 }
 
-/// Reads `paths`: files, folders of `*.json`, or "-" for standard input, which is also what no path means. An error
-/// is one line.
+/// Reads `paths`: files, folders of `*.json`, or "-" for standard input, which is also what no path
+/// means. An error is one line.
 pub fn load(paths: &[PathBuf]) -> Result<Joined, String> {
     let mut reports = Vec::new();
     if paths.is_empty() {
@@ -111,7 +106,8 @@ fn json_files(folder: &Path) -> Result<Vec<PathBuf>, String> {
     Ok(files)
 }
 
-/// The tool and the schema are looked at before the rest, so that an older file is told from a broken one.
+/// The tool and the schema are looked at before the rest, so that an older file is told from a
+/// broken one.
 fn parse(name: &str, bytes: &[u8]) -> Result<Report, String> {
     if bytes.trim_ascii().is_empty() {
         return Err(format!("{name} is empty: results are made by {HOW}"));
@@ -153,7 +149,7 @@ fn join(mut reports: Vec<Report>) -> Joined {
             taken.push(Taken { source, run });
         }
     }
-    let place = |suite: &str| SUITES.iter().position(|s| s.name() == suite).unwrap_or(SUITES.len());
+    let place = |suite: &str| SUITES.iter().position(|s| s.name == suite).unwrap_or(SUITES.len());
     taken.sort_by(|a, b| {
         let key = |t: &Taken| (place(&t.run.suite), t.run.suite.clone(), t.run.mode != "rseq");
         key(a).cmp(&key(b))
@@ -163,7 +159,7 @@ fn join(mut reports: Vec<Report>) -> Joined {
     for (index, report) in reports.into_iter().enumerate() {
         if taken.iter().any(|t| t.source == index) {
             taken.iter_mut().filter(|t| t.source == index).for_each(|t| t.source = sources.len());
-            sources.push(Source { report });
+            sources.push(report);
         }
     }
     Joined { sources, runs: taken }
@@ -174,7 +170,7 @@ pub mod tests {
     use super::*;
 
     /// Results of every form there is: see tests/fixtures/README.md.
-    pub const SAMPLE: &[u8] = include_bytes!("../../tests/fixtures/sample.json");
+    pub const SAMPLE: &[u8] = include_bytes!("../tests/fixtures/sample.json");
 
     pub fn sample() -> Joined {
         join(vec![parse("sample", SAMPLE).unwrap()])

@@ -1,0 +1,196 @@
+//! The contestants as values: which there are on this machine, and each by its name.
+//!
+//! To add a peer: a line in a table of contestants/, and one here.
+
+use crate::contestants::dpdk::Mempool;
+use crate::contestants::floor::{BareArray, EmptyCalls, NoAllocator};
+use crate::contestants::found::{Gperftools, Tbb};
+use crate::contestants::linked::{Glibc, Jemalloc, Mimalloc, Rpmalloc, Snmalloc};
+use crate::contestants::uslab::{Cached, Object, SIZES, Typed, UslabMalloc};
+use crate::contestants::{dpdk, linked};
+use crate::results::{About, Skipped};
+use crate::rounds::Entry;
+use std::sync::OnceLock;
+
+/// uslab's malloc.
+pub const MALLOC: Entry = Entry::of::<UslabMalloc>();
+
+/// What a round costs by itself.
+pub const NOTHING: Entry = Entry::of::<NoAllocator>();
+
+/// What is no allocator, beside the tables of malloc.
+pub const EMPTY_CALLS: Entry = Entry::of::<EmptyCalls>();
+pub const BARE_ARRAY: Entry = Entry::of::<BareArray>();
+
+/// The peers that are part of this program.
+const LINKED: &[Entry] = &[
+    Entry::of::<Mimalloc>(),
+    #[cfg(mimalloc_v2)]
+    Entry::of::<linked::MimallocV2>(),
+    Entry::of::<Jemalloc>(),
+    Entry::of::<Snmalloc>(),
+    Entry::of::<Rpmalloc>(),
+    Entry::of::<Glibc>(),
+];
+
+/// The peers that the system may have, and what opens each.
+type Opened = (Entry, fn() -> Result<(), String>);
+const FOUND: &[Opened] = &[(Entry::of::<Gperftools>(), Gperftools::open), (Entry::of::<Tbb>(), Tbb::open)];
+
+/// The typed cache of a size of [`SIZES`]: inlined, then called.
+pub fn caches(size: usize) -> Option<[Entry; 2]> {
+    const fn both<const SIZE: usize>() -> Option<[Entry; 2]>
+    where
+        Object<SIZE>: Cached,
+    {
+        Some([Entry::of::<Typed<SIZE, false>>(), Entry::of::<Typed<SIZE, true>>()])
+    }
+    match size {
+        16 => both::<16>(),
+        64 => both::<64>(),
+        256 => both::<256>(),
+        1024 => both::<1024>(),
+        4096 => both::<4096>(),
+        _ => None,
+    }
+}
+
+/// The inlined typed cache of a size that is one of [`SIZES`].
+pub fn cache(size: usize) -> Entry {
+    let [inlined, _] = caches(size).unwrap_or_else(|| panic!("there are caches of {SIZES:?} bytes"));
+    inlined
+}
+
+/// DPDK's mempool. Whether DPDK is there shows at its first use.
+pub const MEMPOOL: Entry = Entry::of::<Mempool>();
+
+struct Looked {
+    peers: Vec<Entry>,
+    missing: Vec<Skipped>,
+}
+
+/// Looks for libraries once in the life of the process.
+fn looked() -> &'static Looked {
+    static LOOKED: OnceLock<Looked> = OnceLock::new();
+    LOOKED.get_or_init(|| {
+        let mut looked = Looked { peers: LINKED.to_vec(), missing: Vec::new() };
+        for &(entry, open) in FOUND {
+            match open() {
+                Ok(()) => looked.peers.push(entry),
+                Err(why) => looked.missing.push(Skipped { contestant: entry.name.into(), why }),
+            }
+        }
+        looked
+    })
+}
+
+/// The other allocators on this machine. The best of them in a row is what uslab is compared with.
+pub fn peers() -> &'static [Entry] {
+    &looked().peers
+}
+
+/// The peers that the system has not, and the rival if a row wanted it and it was not there.
+pub fn missing() -> Vec<Skipped> {
+    let rival = dpdk::why_not().map(|why| Skipped { contestant: MEMPOOL.name.into(), why });
+    looked().missing.iter().cloned().chain(rival).collect()
+}
+
+/// What the results say of all that took part with objects of that size.
+pub fn took_part(object_size: usize) -> Vec<About> {
+    let ours = caches(object_size).into_iter().flatten().chain([MALLOC]);
+    let all = ours.chain(peers().iter().copied()).map(|entry| (entry.about)());
+    all.chain(dpdk::took_part()).collect()
+}
+
+/// The contestant of that name; `size_bytes` chooses between the typed caches, which have one name.
+pub fn find(name: &str, size_bytes: usize) -> Result<Entry, String> {
+    let ours = caches(size_bytes).into_iter().flatten().chain([MALLOC]);
+    ours.chain(LINKED.iter().copied())
+        .find(|entry| entry.name == name)
+        // Only then the libraries are looked for: what that loads would stay in memory.
+        .or_else(|| peers().iter().copied().find(|entry| entry.name == name))
+        .ok_or_else(|| format!("no contestant is called '{name}' (of {size_bytes} bytes)"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contestants::InThread;
+    use crate::cpu;
+    use crate::rounds::LocalRound;
+
+    /// What every contestant must be able to do before its speed means anything.
+    fn works(entry: &Entry, size: usize) {
+        for bulk in [false, true] {
+            for sized in [false, true] {
+                let round =
+                    LocalRound { size, repeats: 3, bulk, sized, touch: true, ..LocalRound::default() };
+                let mut slots = vec![std::ptr::null_mut(); 100];
+                (entry.local)(&round, &mut slots);
+                let mut addresses: Vec<usize> = slots.iter().map(|slot| slot.addr()).collect();
+                addresses.sort_unstable();
+                addresses.dedup();
+                assert_eq!(addresses.len(), 100, "{}: two live objects at one address", entry.name);
+                let apart = addresses.windows(2).all(|pair| pair[1] - pair[0] >= size);
+                assert!(apart, "{}: live objects overlap", entry.name);
+            }
+        }
+    }
+
+    #[test]
+    fn every_peer_allocates_and_frees() {
+        let _in_thread = InThread::enter();
+        for peer in peers() {
+            [16, 256, 1024].into_iter().for_each(|size| works(peer, size));
+            assert_eq!((peer.about)().name, peer.name);
+            assert!(!(peer.about)().version.is_empty());
+        }
+    }
+
+    #[test]
+    fn every_way_of_calling_uslab_allocates_and_frees() {
+        let _in_thread = InThread::enter();
+        for &size in SIZES {
+            let both = caches(size).expect("a listed size has a cache");
+            both.iter().chain([&MALLOC]).for_each(|entry| works(entry, size));
+        }
+        assert!(caches(7).is_none());
+    }
+
+    #[test]
+    fn the_unprotected_array_allocates_and_frees() {
+        [8, 16, 256, 1024, 16384].into_iter().for_each(|size| works(&BARE_ARRAY, size));
+    }
+
+    #[test]
+    fn a_pool_works_in_any_thread_or_there_is_a_line() {
+        let before = cpu::allowed().unwrap();
+        if let Err(why) = (MEMPOOL.ready)() {
+            assert!(!why.is_empty() && !why.contains('\n'), "{why}");
+            assert!(missing().iter().any(|missing| missing.why == why));
+            return;
+        }
+        works(&MEMPOOL, 256);
+        std::thread::spawn(|| works(&MEMPOOL, 256)).join().expect("a second thread has its own cache");
+        assert_eq!(cpu::allowed().unwrap(), before, "the thread may use the CPUs it could use before");
+        assert!(dpdk::took_part().is_some_and(|about| !about.version.is_empty()));
+    }
+
+    #[test]
+    fn every_contestant_is_found_by_its_name_which_is_unique() {
+        for peer in peers() {
+            assert_eq!(peers().iter().filter(|other| other.name == peer.name).count(), 1);
+            assert_eq!(find(peer.name, 256).unwrap().name, peer.name);
+        }
+        for name in ["uslab cache", "uslab cache, called", "uslab malloc"] {
+            assert_eq!(find(name, 64).unwrap().name, name);
+        }
+        assert!(find("uslab cache", 63).err().is_some_and(|line| line.contains("63")));
+    }
+
+    #[test]
+    fn a_library_is_a_peer_or_missing_with_one_line() {
+        assert_eq!(peers().len() + looked().missing.len(), LINKED.len() + FOUND.len());
+        assert!(missing().iter().all(|missing| !missing.why.is_empty() && !missing.why.contains('\n')));
+    }
+}

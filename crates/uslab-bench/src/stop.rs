@@ -1,0 +1,28 @@
+//! Ctrl-C: noted, and looked at between rounds. It stops after the round at hand, within a
+//! millisecond or so; more of them change nothing, since a shell and `timeout` may well send two at
+//! once. Ctrl-\ ends the process without results.
+
+use signal_hook::consts::SIGINT;
+use signal_hook::flag;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
+
+static ASKED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+
+/// Takes over Ctrl-C, once for the life of the process.
+pub fn watch() -> Result<(), String> {
+    let cannot = |error: io::Error| format!("cannot take over Ctrl-C: {error}");
+    let mut registered = Ok(());
+    ASKED.get_or_init(|| {
+        let asked = Arc::new(AtomicBool::new(false));
+        registered = flag::register(SIGINT, Arc::clone(&asked)).map(drop).map_err(cannot);
+        asked
+    });
+    registered
+}
+
+/// Whether Ctrl-C was pressed since [`watch`].
+pub fn asked() -> bool {
+    ASKED.get().is_some_and(|asked| asked.load(Relaxed))
+}

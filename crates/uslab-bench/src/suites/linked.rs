@@ -1,0 +1,133 @@
+//! Suites `capi` and `containers`: programs in C and C++ that are linked with uslab's own
+//! libraries.
+//!
+//! **capi** (linked/calls.c): what the C functions cost through libuslab.so, beside mimalloc's
+//! through Debian's libmimalloc.so.2. A pair of a cache and one of malloc, with one live object and
+//! with 64, and a bulk of 64, an object of which stands beside mimalloc's pair with 64 live. A
+//! third lane calls empty functions of another shared library: what a program pays for calling one
+//! at all. On Zen 4 that is 4.3 ns a pair, against 2.4 within one program, so that of a cheap row
+//! most is neither allocator's; the ratio above the floor is without it. With one live object
+//! mimalloc's last free of a page takes its slow way each time: look at 64 live, too.
+//!
+//! **containers** (linked/churn.cpp): nodes of std::list, std::map and std::unordered_map that come
+//! and go, by allocator. The default allocator is the peer; std::pmr's unsynchronized pool stands
+//! beside, as it serves one thread alone and gives nothing back. `uslab::allocator` is judged,
+//! `uslab::memory_resource` shown. The floor is the same churn without allocation: the container's
+//! own work, as the node is moved where the others free it and allocate another. Nothing is made
+//! easy: 10 000 nodes live, erased in order, at random, or built and destroyed whole; keys of 64
+//! random bits; one thread, for which glibc's malloc leaves out its locks. Each row stands twice,
+//! with libuslab.so and with libuslab.a: a call into a shared library costs what a pair of the
+//! allocator does.
+//!
+//! Must never: compare calls of different kinds; show a workload because it looks well.
+
+use super::{Context, RowPlan, Suite};
+use crate::linked::{Link, Programs, Recipe, Rounds};
+use crate::measure::Method;
+use crate::results::{Role, Row};
+use std::rc::Rc;
+
+pub const CAPI: Suite = Suite::new(
+    "capi",
+    "C calls through libuslab.so beside mimalloc's through its own, in one C program: pairs, and a bulk of 64",
+    |context| {
+        let programs = Programs::new(CALLS);
+        let rows = [(&CACHE, 1), (&CACHE, 64), (&MALLOC, 1), (&MALLOC, 64), (&BULKS, 64)];
+        rows.iter()
+            .flat_map(|(kind, live)| SIZES.map(|size| calls(context, &programs, kind, size, *live)))
+            .collect()
+    },
+);
+
+pub const CONTAINERS: Suite = Suite::new(
+    "containers",
+    "C++: nodes of std::list, map and unordered_map on uslab::allocator, the default allocator and std::pmr's pool",
+    |context| {
+        let programs = Programs::new(CHURN);
+        let of = |link| NODES.map(|row| churn(context, &programs, link, row));
+        [Link::Shared, Link::Archive].into_iter().flat_map(of).collect()
+    },
+);
+
+const SIZES: [usize; 5] = [16, 64, 256, 1024, 4096];
+
+/// The program's word, the subject's name, the table's heading, and the target.
+struct Kind(&'static str, &'static str, &'static str, f64);
+
+const CACHE: Kind = Kind("cache", "uslab cache, .so", "cache: one object, allocated and freed, from C", 0.85);
+const MALLOC: Kind =
+    Kind("malloc", "uslab malloc, .so", "malloc: one object, allocated and freed, from C", 0.95);
+const BULKS: Kind = Kind("bulk", "uslab cache, bulk, .so", "cache: an object of a bulk of 64, from C", 0.15);
+
+const CALLS: Recipe = Recipe {
+    source: include_str!("../linked/calls.c"),
+    file: "calls.c",
+    compiler: ("cc", "gcc"),
+    // Where a loop begins in its line is worth as much as the difference between two allocators.
+    flags: &["-O2", "-std=gnu11", "-falign-functions=64", "-falign-loops=32"],
+    library: Some((&["-DEMPTY", "-shared", "-fPIC"], "libempty.so")),
+};
+
+fn calls(context: &Context, programs: &Rc<Programs>, kind: &Kind, size: usize, live: usize) -> RowPlan {
+    let &Kind(word, subject, group, target) = kind;
+    let options = &context.options;
+    let numbers = [size, live, options.rounds, options.round_us as usize, usize::from(options.touch)];
+    let rounds = Rounds::new(programs, Link::Shared, word, &numbers);
+    let mut lanes = vec![rounds.lane(subject, Role::Subject), rounds.lane("mimalloc v2, .so", Role::Peer)];
+    if word != BULKS.0 {
+        lanes.push(rounds.lane("empty calls", Role::Floor));
+    }
+    let title = if word == BULKS.0 { format!("{size} B") } else { format!("{size} B, {live} live") };
+    let row = Row::new(format!("{word}/{size}/live{live}"), group, title);
+    Row { size_bytes: size, live, target: Some(target), ..row }.by(Method::Runs(options.rounds, lanes))
+}
+
+/// Twice the default's speed.
+const TWICE: f64 = 0.5;
+
+/// A round is that many of the options' rounds: the caches warm up in each.
+const ROUNDS_AS_ONE: usize = 4;
+
+/// The program's word, the title, and the bytes of a node of libstdc++.
+const NODES: [(&str, &str, usize); 7] = [
+    ("list-fifo", "list, first in first out", 32),
+    ("list-random", "list, at random", 32),
+    ("map-random", "map, at random", 48),
+    ("unordered-random", "unordered_map, at random", 24),
+    ("list-build", "list, built and destroyed", 32),
+    ("map-build", "map, built and destroyed", 48),
+    ("unordered-build", "unordered_map, built and destroyed", 24),
+];
+
+const CHURN: Recipe = Recipe {
+    source: include_str!("../linked/churn.cpp"),
+    file: "churn.cpp",
+    compiler: ("c++", "g++"),
+    flags: &["-O2", "-std=c++17"],
+    library: None,
+};
+
+fn churn(
+    context: &Context,
+    programs: &Rc<Programs>,
+    link: Link,
+    (word, title, node_bytes): (&str, &str, usize),
+) -> RowPlan {
+    let options = &context.options;
+    let nodes = context.pick(100, 10_000, 10_000);
+    let numbers = [nodes, options.rounds, options.round_us as usize * ROUNDS_AS_ONE];
+    let rounds = Rounds::new(programs, link, word, &numbers);
+    let mut lanes = vec![
+        rounds.lane("uslab::allocator", Role::Subject),
+        rounds.lane("uslab::memory_resource", Role::Ours),
+        rounds.lane("std::allocator", Role::Peer),
+        rounds.lane("pmr pool, one thread", Role::Rival),
+    ];
+    if !word.ends_with("-build") {
+        lanes.push(rounds.lane("the container alone", Role::Floor));
+    }
+    let id = format!("{}/{word}", if link == Link::Shared { "so" } else { "a" });
+    let row = Row::new(id, format!("nodes of containers, {}", link.file()), title);
+    Row { size_bytes: node_bytes, live: nodes, target: Some(TWICE), ..row }
+        .by(Method::Runs(options.rounds, lanes))
+}

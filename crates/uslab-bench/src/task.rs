@@ -1,0 +1,32 @@
+//! What a child (child.rs) can be asked for. A new kind of measurement is a variant of [`Task`] and
+//! its arm in [`measure`].
+
+use crate::lineup::find;
+use crate::measure::Sample;
+use crate::order::oltp::Oltp;
+use crate::programs::Job;
+use crate::rounds::memory::{self, Crowd, Load};
+use serde::{Deserialize, Serialize};
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Task {
+    /// How much memory a contestant holds under a load and after it.
+    Rss { contestant: String, load: Load },
+    /// How much memory a contestant holds in many threads.
+    Crowd { contestant: String, crowd: Crowd },
+    /// What a whole program takes under an allocator.
+    Program(Job),
+    /// How long a transaction takes on SQLite with a configuration under it.
+    Oltp(Oltp),
+}
+
+/// Does the [`Task`] that `json` is, in this process. An error is one line.
+pub fn measure(json: &str) -> Result<Sample, String> {
+    match serde_json::from_str(json).map_err(|error| format!("--child: no such task ({error})"))? {
+        Task::Rss { contestant, load } => memory::run(&find(&contestant, load.largest_bytes)?, &load),
+        Task::Crowd { contestant, crowd } => memory::run_crowd(&find(&contestant, 0)?, crowd),
+        Task::Program(job) => job.run(),
+        Task::Oltp(load) => load.run(),
+    }
+}
