@@ -45,8 +45,7 @@ enum Command {
     Picture(picture::Args),
     /// Compare the public items of the crate uslab with xtask/golden/public.txt.
     Public(public::Args),
-    /// Write the README's table and the latest folder of docs/results from its JSON, or check that
-    /// they are.
+    /// Write the pages of docs/results from the JSON of its latest folder, or check that they are.
     Results(results::Args),
     /// Write the curves and numbers of the balance simulation into docs/results, or check that they
     /// are.

@@ -1,9 +1,9 @@
-//! `cargo xtask results`: what the repository says about results is written by a program, from docs/results.
+//! `cargo xtask results`: the pages of docs/results, written from the JSON files there.
 //!
 //! ```text
 //!   docs/results/DATE/*.json ──┬─ report.html        every figure, with charts
 //!    (the latest folder)       ├─ README.md          machine, versions, claims
-//!                              └─ README.md of the root, between two markers: the claims
+//!                              └─ ../README.md        the claims, between two markers
 //! ```
 //!
 //! `--check` compares instead of writing, and is what CI runs. `--measure` first makes the folder of today. The
@@ -17,14 +17,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 const FOLDER: &str = "docs/results";
-const README: &str = "README.md";
+const README: &str = "docs/results/README.md";
 const BEGIN: &str = "<!-- results:begin -->";
 const END: &str = "<!-- results:end -->";
 
 /// Arguments of `cargo xtask results`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Fail where README.md or the latest folder is not what its results give; write nothing.
+    /// Fail where docs/results/README.md or the latest folder is not what its results give; write
+    /// nothing.
     #[arg(long, conflicts_with = "measure")]
     check: bool,
     /// Measure every suite in both modes into the folder of today first.
@@ -167,8 +168,8 @@ fn latest(root: &Path) -> Result<(String, PathBuf)> {
 /// What stands between the markers.
 fn section(date: &str, table: &str) -> String {
     format!(
-        "\n{}\n\nAll figures: [docs/results/{date}](docs/results/{date}/README.md), and with charts in its \
-         [report.html](docs/results/{date}/report.html).\n\n",
+        "\n{}\n\nAll figures: [{date}]({date}/README.md), and with charts in its \
+         [report.html]({date}/report.html).\n\n",
         table.trim_end()
     )
 }

@@ -66,7 +66,7 @@ const STEPS: &[Step] = &[
     Step { name: "golden", what: "the machine code of the fast path", run: |w| golden::run(w, &options()) },
     Step {
         name: "results",
-        what: "the README's table is what docs/results says",
+        what: "the pages of docs/results are what its JSON files give",
         run: |w| results::run(w, &results::Args::checking()),
     },
     Step {
