@@ -22,7 +22,7 @@ extern "C" fn uslab_heap_create() -> *mut Object {
 }
 
 /// # Safety
-/// `heap` must be null or a heap; nobody may use it, or anything that came from it, any more.
+/// `heap` must be null or a heap. No thread may use the heap or its memory any more.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn uslab_heap_destroy(heap: *mut Object) {
     // SAFETY: the caller's promise.
@@ -62,7 +62,8 @@ unsafe extern "C" fn uslab_heap_calloc(heap: *const Object, count: usize, size: 
     // SAFETY: the caller's promise.
     let object = unsafe { uslab_heap_malloc(heap, bytes) };
     if !object.is_null() {
-        // SAFETY: ours, of so many bytes.
+        // SAFETY: the heap's object, of at least that size.
+
         unsafe { object.cast::<u8>().write_bytes(0, bytes) };
     }
     object
