@@ -1,10 +1,10 @@
 //! Every type and constant of `uslab.h`, as the library uses them.
 //!
-//! The tests compile this file by path, and a C compiler compares its sizes, offsets and values with
-//! the header. The file must therefore use nothing but `core`.
+//! The tests compile this file by path, and a C compiler compares its sizes, offsets and values
+//! with the header. The file must therefore use nothing but `core`.
 //!
-//! Structures that the caller fills start with `type_size`, their size when the caller was compiled:
-//! see `versioned`.
+//! Structures that the caller fills start with `type_size`, their size when the caller was
+//! compiled: see `versioned`.
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -114,7 +114,6 @@ pub struct CacheStats {
 }
 
 /// The callback of `uslab_visit_caches`; a result other than 0 ends the visit.
-
 pub type CacheVisitor = unsafe extern "C" fn(*mut c_void, *const c_char, *const CacheStats) -> c_int;
 
 /// `uslab_usage`.

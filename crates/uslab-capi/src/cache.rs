@@ -122,8 +122,8 @@ unsafe extern "C" fn uslab_cache_destroy(cache: *mut Object) -> c_int {
     }
     // SAFETY: the caller's promise.
     let Some(inside) = (unsafe { Handle::get_mut(cache) }) else { return failure::code(libc::EINVAL) };
-    // SAFETY: the handle's copy is not used again: `destroy` succeeds and the handle is taken without
-    // a drop, or the copy that `destroy` returns is forgotten.
+    // SAFETY: the handle's copy is not used again: `destroy` succeeds and the handle is taken
+    // without a drop, or the copy that `destroy` returns is forgotten.
     match unsafe { ptr::read(&raw const inside.raw) }.destroy() {
         Ok(()) => {
             // An allocation from the ended handle finds no object, and its slow path then fails.
@@ -311,7 +311,6 @@ unsafe extern "C" fn uslab_cache_free_bulk(cache: *const Object, n: usize, objec
 
 /// # Safety
 /// As [`uslab_cache_free_bulk`], except the first `put` objects, which are free already.
-
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn free_bulk_slow(cache: *const Object, n: usize, objects: *const *mut c_void, put: usize) {

@@ -19,7 +19,6 @@ pub fn code(error: c_int) -> c_int {
 }
 
 /// Sets `errno` and returns false.
-
 #[cold]
 pub fn no(error: c_int) -> bool {
     errno::set(error);

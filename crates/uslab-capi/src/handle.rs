@@ -1,9 +1,9 @@
 //! The targets of the header's opaque pointers: a word that names the kind, then the value, in
 //! memory of the library's own malloc.
 //!
-//! Every function but the fast ones tests the word. The end of a handle clears it, and the allocator
-//! never writes to free objects. So a handle used after its end is recognised until its memory is
-//! allocated again.
+//! Every function but the fast ones tests the word. The end of a handle clears it, and the
+//! allocator never writes to free objects. So a handle used after its end is recognised until its
+//! memory is allocated again.
 
 use core::ffi::{CStr, c_char};
 use uslab::internal::entry as malloc;
@@ -16,11 +16,11 @@ pub trait Kind {
 
 /// The target of a handle.
 ///
-/// The kind comes first, so that the value is not the first word of its cache line. The fast functions
-/// load the value's first word and store a sheaf's count, which is the first word of its line. If the
-/// two addresses agree in their low twelve bits, the processor takes the load for dependent on the
-/// store. A pair of calls then takes up to three times as long (5 to 14 ns on Zen 4). No fast function
-/// stores to the second word of a sheaf's line.
+/// The kind comes first, so that the value is not the first word of its cache line. The fast
+/// functions load the value's first word and store a sheaf's count, which is the first word of its
+/// line. If the two addresses agree in their low twelve bits, the processor takes the load for
+/// dependent on the store. A pair of calls then takes up to three times as long (5 to 14 ns on Zen
+/// 4). No fast function stores to the second word of a sheaf's line.
 #[repr(C, align(64))]
 pub struct Handle<T> {
     kind: u64,
@@ -81,8 +81,8 @@ impl<T: Kind> Handle<T> {
     /// # Safety
     /// As [`Handle::get_mut`].
     pub unsafe fn take(handle: *mut Handle<T>) -> Option<T> {
-        // SAFETY: the caller's promise; a live handle holds a value. It is read once, since the kind
-        // is cleared with it.
+        // SAFETY: the caller's promise; a live handle holds a value. It is read once, since the
+        // kind is cleared with it.
         unsafe {
             Self::get(handle)?;
             let value = (&raw const (*handle).value).read();
@@ -97,7 +97,6 @@ impl<T: Kind> Handle<T> {
 ///
 /// # Safety
 /// `name` must be null or NUL-terminated, and must not change while the result lives.
-
 pub unsafe fn name<'a>(name: *const c_char) -> Option<&'a str> {
     if name.is_null() {
         return None;

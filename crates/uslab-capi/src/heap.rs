@@ -63,7 +63,6 @@ unsafe extern "C" fn uslab_heap_calloc(heap: *const Object, count: usize, size: 
     let object = unsafe { uslab_heap_malloc(heap, bytes) };
     if !object.is_null() {
         // SAFETY: the heap's object, of at least that size.
-
         unsafe { object.cast::<u8>().write_bytes(0, bytes) };
     }
     object
@@ -99,7 +98,8 @@ unsafe extern "C" fn uslab_heap_realloc(
 }
 
 /// # Safety
-/// As [`uslab_heap_malloc`]; `pointer` must be null or come from this heap and not be used any more.
+/// As [`uslab_heap_malloc`]; `pointer` must be null or come from this heap and not be used any
+/// more.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn uslab_heap_free(heap: *const Object, pointer: *mut c_void) {
     // SAFETY: the caller's promise.

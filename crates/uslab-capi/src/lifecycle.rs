@@ -1,22 +1,22 @@
 //! Load and unload of the library: early set-up, and final figures.
 
 /// Sets the library up when it is loaded, before the program registers fork handlers. So at a fork
-/// this library's prepare handler runs last, after handlers that still allocate. Its parent and child
-/// handlers run first.
+/// this library's prepare handler runs last, after handlers that still allocate. Its parent and
+/// child handlers run first.
 ///
-/// A preloaded `libuslab_malloc.so` must be set up before this library: the first to start publishes
-/// the process's snapshot, which should be malloc's. The loader runs the constructors of linked
-/// libraries before those of preloaded ones. An allocation of one byte reverses that order.
+/// A preloaded `libuslab_malloc.so` must be set up before this library: the first to start
+/// publishes the process's snapshot, which should be malloc's. The loader runs the constructors of
+/// linked libraries before those of preloaded ones. An allocation of one byte sets the preloaded
+/// one up first.
 extern "C" fn at_load() {
-    // SAFETY: `free` gets the memory of `malloc`. The black box keeps the compiler from removing the
-    // pair.
+    // SAFETY: `free` gets the memory of `malloc`. The black box keeps the compiler from removing
+    // the pair.
     unsafe { libc::free(core::hint::black_box(libc::malloc(1))) };
     uslab::internal::entry::start();
 }
 
-/// Leaves final figures for `uslab run --stats`. Allocation must keep working: other destructors run
-/// later.
-
+/// Leaves final figures for `uslab run --stats`. Allocation must keep working: other destructors
+/// run later.
 extern "C" fn at_unload() {
     uslab::internal::account_all();
     uslab::internal::finish_snapshot();

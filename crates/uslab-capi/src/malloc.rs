@@ -129,9 +129,8 @@ unsafe extern "C" fn uslab_free_bulk(n: usize, objects: *const *mut c_void) {
     unsafe { malloc::free_bulk(core::slice::from_raw_parts(objects.cast(), n)) };
 }
 
-/// The error if `objects` cannot be an array of `n` pointers; ENOMEM if the address space has no room
-/// for that many.
-
+/// The error if `objects` cannot be an array of `n` pointers; ENOMEM if the address space has no
+/// room for that many.
 pub fn refuse<T>(objects: *const T, n: usize) -> Option<i32> {
     if objects.is_null() || !objects.is_aligned() {
         Some(libc::EINVAL)

@@ -31,8 +31,8 @@ unsafe extern "C" fn uslab_cache_prefill(
     flags: c_uint,
     n: usize,
 ) -> *mut Handle<Sheaf> {
-    // SAFETY: the caller's promise. The cache is not destroyed while the sheaf holds objects, and no
-    // function reads it when the sheaf holds none.
+    // SAFETY: the caller's promise. The cache is not destroyed while the sheaf holds objects, and
+    // no function reads it when the sheaf holds none.
     let Some(cache) = (unsafe { Handle::get(cache) }) else { return failure::null(libc::EINVAL) };
     if flags & !USLAB_NORECLAIM != 0 {
         return failure::null(libc::EINVAL);
@@ -92,7 +92,6 @@ unsafe extern "C" fn uslab_sheaf_refill(sheaf: *mut Handle<Sheaf>, flags: c_uint
 
 /// # Safety
 /// `sheaf` must be null or a sheaf that no thread uses any more.
-
 #[unsafe(no_mangle)]
 unsafe extern "C" fn uslab_sheaf_return(sheaf: *mut Handle<Sheaf>) {
     if sheaf.is_null() {

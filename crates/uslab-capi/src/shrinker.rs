@@ -85,7 +85,6 @@ unsafe fn register(name: *const c_char, options: *const ShrinkerOptions) -> Resu
     let callbacks = Callbacks { count, scan, context: options.context };
     let registration = uslab::register_shrinker(name, ours, callbacks).map_err(|_| libc::ENOMEM)?;
     // Without memory, `make` returns the registration, and its drop unregisters.
-
     Handle::make(registration).map_err(|_| libc::ENOMEM)
 }
 

@@ -72,7 +72,6 @@ unsafe extern "C" fn uslab_pressure_text(options: *const PressureOptions) -> *mu
     let mut text = Text::new();
     let mut whole = Ok(());
     // Opens the sources and closes them again. No log, since the caller gets the text.
-
     let sources = Sources::detect(&choice.under_environment().log(false));
     sources.describe(&mut |line| {
         whole = whole.and_then(|()| text.write_fmt(line)).and_then(|()| text.write_str("\n"));

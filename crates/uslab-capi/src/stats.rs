@@ -38,9 +38,8 @@ unsafe extern "C" fn uslab_visit_caches(visit: Option<CacheVisitor>, context: *m
         let mut name = [0; NAME_BYTES + 1];
         let text = cache.name.as_str();
         name[..text.len()].copy_from_slice(text.as_bytes());
-        // SAFETY: the caller's promise; the name ends with a NUL, since the array is one byte longer
-        // than any name.
-
+        // SAFETY: the caller's promise; the name ends with a NUL, since the array is one byte
+        // longer than any name.
         let end = unsafe { visit(context, name.as_ptr().cast(), &raw const figures) };
         if end != 0 {
             return end;

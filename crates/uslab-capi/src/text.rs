@@ -54,7 +54,6 @@ impl fmt::Write for Text {
 impl Drop for Text {
     fn drop(&mut self) {
         // SAFETY: null, or memory of `malloc` that only this text refers to.
-
         unsafe { malloc::free(self.start) };
     }
 }

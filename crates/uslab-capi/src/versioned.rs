@@ -1,8 +1,8 @@
 //! Structures that grow, exchanged with callers that were compiled with an older or a newer header.
 //!
-//! The first word of each structure is the caller's `sizeof`. Fields that an older caller lacks count
-//! as 0, the default. Fields that only a newer caller has must be 0, since the library cannot do
-//! what they ask for.
+//! The first word of each structure is the caller's `sizeof`. Fields that an older caller lacks
+//! count as 0, the default. Fields that only a newer caller has must be 0, since the library cannot
+//! do what they ask for.
 
 use core::ffi::c_int;
 
@@ -21,7 +21,8 @@ pub unsafe fn read<T: Copy>(given: *const T) -> Result<T, c_int> {
     // SAFETY: the caller's promise; every structure has a first word.
     let bytes = unsafe { caller_bytes(given) }?;
     let known = bytes.min(size_of::<T>());
-    // SAFETY: `bytes` bytes are the caller's, of which `known` fit `T`; the rest of `T` is valid as zeroes.
+    // SAFETY: `bytes` bytes are the caller's, of which `known` fit `T`; the rest of `T` is valid as
+    // zeroes.
     unsafe {
         let tail = core::slice::from_raw_parts(given.cast::<u8>().add(known), bytes - known);
         if tail.iter().any(|&byte| byte != 0) {
@@ -63,6 +64,5 @@ unsafe fn caller_bytes<T>(given: *const T) -> Result<usize, c_int> {
     }
     // SAFETY: the caller's promise.
     let bytes = unsafe { given.cast::<usize>().read() };
-    if (size_of::<usize>()..=MAX_BYTES)
-.contains(&bytes) { Ok(bytes) } else { Err(libc::EINVAL) }
+    if (size_of::<usize>()..=MAX_BYTES).contains(&bytes) { Ok(bytes) } else { Err(libc::EINVAL) }
 }
