@@ -139,7 +139,7 @@ public:
     void deallocate(T *place) noexcept { uslab_cache_free(handle_, place); }
 
     /* Fills `places` (std::span, std::vector, std::array, an array) with pointers to uninitialised
-     * memory for one T each and returns true, or keeps none and returns false. */
+     * memory for one T each. Returns true, or keeps none and returns false. */
     template <typename Places> [[nodiscard]] bool allocate_bulk(Places &&places) noexcept
     {
         return allocate_bulk(std::data(places), std::size(places));
@@ -336,8 +336,8 @@ inline constexpr std::size_t shrink_stop = USLAB_SHRINK_STOP;
 
 /*
  * A shrinker of two callables. `count()` returns how many entries could go. `scan(n)` frees up to n
- * entries and returns how many it freed, or shrink_stop. Either may take a `const
- * uslab_shrink_control &` instead.
+ * entries and returns how many it freed, or shrink_stop. Either may take a
+ * `const uslab_shrink_control &` instead.
  *
  * The callables run on any thread that reclaims, one call at a time. An exception from them ends
  * the program. The destructor waits for a running callback; a callback must not run it.

@@ -105,8 +105,8 @@ fn is_program(caller: usize) -> bool {
     IS_COMPLETE.load(Acquire) && !NOT_PROGRAM.iter().any(within)
 }
 
-/// Finds the address ranges of [`NOT_PROGRAM`], when this library is loaded and the others are in
-/// place.
+/// Finds the address ranges of [`NOT_PROGRAM`], when this library is loaded. The C library and the
+/// loader are in place then.
 pub fn find_ranges() {
     let mut found = 0_usize;
     // SAFETY: the loader calls `note` with its own description and `found`, and only before this

@@ -126,7 +126,7 @@ fn new_or_throw(size: usize, align: usize) -> *mut c_void {
         throw();
     }
     uslab::internal::report::print(format_args!(
-        "operator new: no memory for {size} bytes, and no way to throw"
+        "operator new: no memory for {size} bytes, and no C++ library to throw std::bad_alloc"
     ));
     uslab::internal::report::abort();
 }

@@ -1,6 +1,6 @@
 /*
- * Tests the page cache: a read returns the last write, even if the shrinker has dropped the page,
- * and the cache works in less memory than all its pages need.
+ * Tests the page cache: a read returns the last write, even if the shrinker has dropped the page.
+ * The cache works in less memory than all its pages need.
  *
  *   cc test_pcache.c pcache.c bptree.c bptree_check.c -pthread \
  *      $(pkg-config --cflags --libs uslab)

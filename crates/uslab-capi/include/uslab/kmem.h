@@ -172,7 +172,7 @@ static inline struct kmem_cache *uslab_kmem_create_args(const char *name, size_t
         cache = uslab_cache_create(name, size, &options);
     }
     if (cache == NULL && (flags & SLAB_PANIC) != 0) {
-        (void)fprintf(stderr, "kmem_cache_create: no cache %s: %s\n", name != NULL ? name : "?", strerror(errno));
+        (void)fprintf(stderr, "kmem_cache_create: cannot create cache %s: %s\n", name != NULL ? name : "?", strerror(errno));
         abort();
     }
     return (struct kmem_cache *)(void *)cache;
