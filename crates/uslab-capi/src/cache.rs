@@ -75,13 +75,13 @@ unsafe fn create(
             .min_order(options.min_order)
             .max_order(options.max_order)
             .sheaf_capacity(options.sheaf_capacity as usize);
-        for (flag, ours) in [
+        for (flag, known) in [
             (USLAB_HWCACHE_ALIGN, Flags::HWCACHE_ALIGN),
             (USLAB_NO_CACHING, Flags::NO_CACHING),
             (USLAB_COLD, Flags::COLD),
         ] {
             if options.flags & flag != 0 {
-                builder = builder.flags(ours);
+                builder = builder.flags(known);
             }
         }
         if let Some(ctor) = options.ctor {

@@ -74,7 +74,7 @@ unsafe fn register(name: *const c_char, options: *const ShrinkerOptions) -> Resu
         return Err(libc::EINVAL);
     };
     let defaults = uslab::ShrinkerOptions::default();
-    let ours = uslab::ShrinkerOptions {
+    let known = uslab::ShrinkerOptions {
         seeks: match options.seeks {
             0 => defaults.seeks,
             USLAB_SEEKS_NONE => 0,
@@ -83,7 +83,7 @@ unsafe fn register(name: *const c_char, options: *const ShrinkerOptions) -> Resu
         batch: if options.batch == 0 { defaults.batch } else { options.batch as usize },
     };
     let callbacks = Callbacks { count, scan, context: options.context };
-    let registration = uslab::register_shrinker(name, ours, callbacks).map_err(|_| libc::ENOMEM)?;
+    let registration = uslab::register_shrinker(name, known, callbacks).map_err(|_| libc::ENOMEM)?;
     // Without memory, `make` returns the registration, and its drop unregisters.
     Handle::make(registration).map_err(|_| libc::ENOMEM)
 }

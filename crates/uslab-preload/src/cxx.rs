@@ -34,7 +34,7 @@ fn lookup(name: &CStr, next: bool) -> Option<*mut c_void> {
 /// form.
 static OPERATORS: AtomicU8 = AtomicU8::new(UNKNOWN);
 const UNKNOWN: u8 = 0;
-const OURS: u8 = 1;
+const STANDARD: u8 = 1;
 const REPLACED: u8 = 2;
 /// The program's two operators, if it has replaced them.
 static PROGRAM_NEW: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
@@ -42,24 +42,24 @@ static PROGRAM_DELETE: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut())
 
 /// Whether the other forms may allocate and free themselves.
 #[inline(always)]
-fn ours() -> bool {
-    OPERATORS.load(Relaxed) == OURS || find_owner()
+fn are_standard() -> bool {
+    OPERATORS.load(Relaxed) == STANDARD || check_replaced()
 }
 
 #[cold]
 #[inline(never)]
-extern "C" fn find_owner() -> bool {
+extern "C" fn check_replaced() -> bool {
     if OPERATORS.load(Acquire) == UNKNOWN {
         // The dynamic loader has bound these names: to this library's functions, or to the
         // program's, which take precedence.
         let (new, delete) = (_Znwm as *mut c_void, _ZdlPv as *mut c_void);
         PROGRAM_NEW.store(new, Relaxed);
         PROGRAM_DELETE.store(delete, Relaxed);
-        let here = object_of(find_owner as *const c_void);
+        let here = object_of(check_replaced as *const c_void);
         let all_here = object_of(new) == here && object_of(delete) == here;
-        OPERATORS.store(if all_here { OURS } else { REPLACED }, Release);
+        OPERATORS.store(if all_here { STANDARD } else { REPLACED }, Release);
     }
-    OPERATORS.load(Acquire) == OURS
+    OPERATORS.load(Acquire) == STANDARD
 }
 
 /// Load address of the library or program that contains `function`.
@@ -75,7 +75,7 @@ fn object_of(function: *const c_void) -> *mut c_void {
 /// The program's `operator new`.
 #[cold]
 fn program_new(size: usize) -> *mut c_void {
-    // SAFETY: `find_owner` found it under the name of this type, and it is never null.
+    // SAFETY: `check_replaced` found it under the name of this type, and it is never null.
     let new = unsafe { core::mem::transmute::<*mut c_void, New>(PROGRAM_NEW.load(Relaxed)) };
     // SAFETY: any size is allowed.
     unsafe { new(size) }
@@ -86,7 +86,7 @@ fn program_new(size: usize) -> *mut c_void {
 fn program_delete(pointer: *mut c_void) {
     // SAFETY: as above.
     let delete = unsafe { core::mem::transmute::<*mut c_void, Delete>(PROGRAM_DELETE.load(Relaxed)) };
-    // SAFETY: the pointer came from the program's `operator new`, through one of our forms.
+    // SAFETY: the pointer came from the program's `operator new`, through a form of this library.
     unsafe { delete(pointer) }
 }
 
@@ -170,7 +170,7 @@ pub extern "C-unwind" fn _Znwm(size: usize) -> *mut c_void {
 /// `operator new(std::size_t, const std::nothrow_t &)`.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn _ZnwmRKSt9nothrow_t(size: usize, tag: *const c_void) -> *mut c_void {
-    if ours() {
+    if are_standard() {
         let object = malloc::malloc_for::<malloc::Program>(size);
         if !object.is_null() {
             return object.cast();
@@ -203,13 +203,13 @@ pub extern "C-unwind" fn _ZnwmSt11align_val_tRKSt9nothrow_t(
 /// `operator new[](std::size_t)`.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn _Znam(size: usize) -> *mut c_void {
-    if ours() { new(size) } else { program_new(size) }
+    if are_standard() { new(size) } else { program_new(size) }
 }
 
 /// `operator new[](std::size_t, const std::nothrow_t &)`.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn _ZnamRKSt9nothrow_t(size: usize, tag: *const c_void) -> *mut c_void {
-    if ours() {
+    if are_standard() {
         let object = malloc::malloc_for::<malloc::Program>(size);
         if !object.is_null() {
             return object.cast();
@@ -255,7 +255,7 @@ pub unsafe extern "C-unwind" fn _ZdlPv(pointer: *mut c_void) {
 /// As in the C++ standard, \[new.delete\].
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn _ZdlPvRKSt9nothrow_t(pointer: *mut c_void, _: *const c_void) {
-    if !ours() {
+    if !are_standard() {
         return program_delete(pointer);
     }
     // SAFETY: the caller's promise.
@@ -268,7 +268,7 @@ pub unsafe extern "C-unwind" fn _ZdlPvRKSt9nothrow_t(pointer: *mut c_void, _: *c
 /// As in the C++ standard, \[new.delete\].
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn _ZdlPvm(pointer: *mut c_void, size: usize) {
-    if !ours() {
+    if !are_standard() {
         return program_delete(pointer);
     }
     // SAFETY: the caller's promise.
@@ -315,7 +315,7 @@ pub unsafe extern "C-unwind" fn _ZdlPvSt11align_val_tRKSt9nothrow_t(
 /// As in the C++ standard, \[new.delete\].
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn _ZdaPv(pointer: *mut c_void) {
-    if !ours() {
+    if !are_standard() {
         return program_delete(pointer);
     }
     // SAFETY: the caller's promise.
@@ -328,7 +328,7 @@ pub unsafe extern "C-unwind" fn _ZdaPv(pointer: *mut c_void) {
 /// As in the C++ standard, \[new.delete\].
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn _ZdaPvRKSt9nothrow_t(pointer: *mut c_void, _: *const c_void) {
-    if !ours() {
+    if !are_standard() {
         return program_delete(pointer);
     }
     // SAFETY: the caller's promise.
@@ -341,7 +341,7 @@ pub unsafe extern "C-unwind" fn _ZdaPvRKSt9nothrow_t(pointer: *mut c_void, _: *c
 /// As in the C++ standard, \[new.delete\].
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn _ZdaPvm(pointer: *mut c_void, size: usize) {
-    if !ours() {
+    if !are_standard() {
         return program_delete(pointer);
     }
     // SAFETY: the caller's promise.
