@@ -9,10 +9,11 @@ use std::path::Path;
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed=../../xtask/src/glibc.rs");
-    // Sequences leave the address of their descriptor in each thread's rseq area, which the kernel may read at any later
-    // time: the library must never be unmapped.
+    // The library must never be unmapped: sequences leave the address of their descriptor in each
+    // thread's rseq area, and the kernel may read it at any later time.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
-    // Every symbol is bound at load: lazy binding would call the resolver, which may allocate, from within malloc.
+    // Bind every symbol at load: lazy binding would call the resolver, which may allocate, from
+    // within malloc.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,now");
     let variable = |name: &str| std::env::var(name).unwrap_or_default();
     if variable("CARGO_CFG_TARGET_ENV") != "gnu" {

@@ -1,6 +1,7 @@
 /*
- * A packet-buffer pool with two caches: receive buffers, which a device fills and nobody touches for a while (cold), and transmit buffers, which
- * are written at once and soon come back (hot). Both work in bursts, as drivers do.
+ * A packet-buffer pool with two caches, used in bursts as drivers do. A device fills the receive
+ * buffers, and the program touches them later (cold). The program writes transmit buffers at once
+ * and soon frees them (hot).
  *
  *   cc packet_pool.c $(pkg-config --cflags --libs uslab) && ./a.out
  */
@@ -28,7 +29,7 @@ static uslab_cache *pool(const char *name, unsigned flags)
     return uslab_cache_create(name, sizeof(struct packet), &options);
 }
 
-/* Answers a burst of received packets: the buffers that came in go back to their pool, those that go out are sent and freed. */
+/* Answers a burst of received packets: sends the replies, then frees the buffers of both pools. */
 static bool answer(uslab_cache *rx, uslab_cache *tx, void *const *in)
 {
     void *out[BURST];
@@ -62,7 +63,7 @@ int main(void)
             memset(received->data, (int)i, received->length);
         }
         if (!answer(rx, tx, burst)) return 1;
-        /* The ring's places are filled again before the device comes round. */
+        /* Refills the ring before the device reaches these buffers again. */
         if (!uslab_cache_alloc_bulk(rx, 0, BURST, burst)) return 1;
     }
     memset(&stats, 0, sizeof stats);

@@ -1,6 +1,6 @@
 /*
- * A cache of answers that gives entries up when memory is wanted. Entries stand in a list, the least recently used at its end; a shrinker says how
- * many there are, and frees from that end.
+ * A cache of answers that frees entries under memory pressure. The entries form a list in order of
+ * use. A shrinker counts them, and frees from the least recently used end.
  *
  *   cc shrinking_cache.c $(pkg-config --cflags --libs uslab) -pthread && ./a.out
  */
@@ -37,7 +37,8 @@ static void link_newest(struct answer *a)
     answers++;
 }
 
-/* The answer to a question, made if it is not there. (A real cache would look it up in a hash table.) */
+/* Returns the answer to a question; makes it if the cache has none. (A real cache would use a hash
+ * table.) */
 static const char *ask(unsigned question)
 {
     struct answer *a;
@@ -48,7 +49,7 @@ static const char *ask(unsigned question)
     if (a != &ends) {
         unlink_answer(a);
     } else {
-        /* The lock is held, and the shrinker takes it: so memory must not be had by calling shrinkers. */
+        /* The shrinker takes the lock that this thread holds: the allocation must not run it. */
         a = uslab_cache_alloc(cache, USLAB_NORECLAIM);
         if (a != NULL) {
             a->question = question;
@@ -67,7 +68,7 @@ static size_t count(void *context, const uslab_shrink_control *control)
 {
     (void)context;
     (void)control;
-    return answers; /* a look at a counter: close is good enough */
+    return answers; /* an approximate count is enough */
 }
 
 static size_t scan(void *context, const uslab_shrink_control *control)
@@ -95,7 +96,7 @@ int main(void)
     options.type_size = sizeof options;
     options.count = count;
     options.scan = scan;
-    options.seeks = 4; /* twice as dear as the usual entry */
+    options.seeks = 4; /* an entry costs twice the usual */
     cache = uslab_cache_create("answers", sizeof(struct answer), NULL);
     shrinker = uslab_shrinker_register("answers", &options);
     if (cache == NULL || shrinker == NULL) {

@@ -1,32 +1,40 @@
 /*
  * uslab: the Linux slab allocator for user space, from C.
  *
- *   caches      objects of one size, served from per-CPU sheaves without lock or atomic instruction     uslab_cache_*
- *   sheaves     objects set aside, so that a number of allocations cannot fail                          uslab_sheaf_*
- *   malloc      any size; heaps: the same, private and destroyed whole                                  uslab_malloc …, uslab_heap_*
- *   reclaim     the program's own caches give entries up when memory is wanted                          uslab_shrinker_*, uslab_reclaim
- *   sources     who says that memory is short: service manager, kernel, control group                   uslab_watch_pressure
- *   figures     of one cache, of the process, as text                                                   uslab_stats_* …
+ *   caches    objects of one size, from per-CPU sheaves, without a      uslab_cache_*
+ *             lock or an atomic instruction
+ *   sheaves   objects set aside, so that n allocations cannot fail      uslab_sheaf_*
+ *   malloc    any size; heaps: the same, private and destroyed whole    uslab_malloc, uslab_heap_*
+ *   reclaim   the program's own caches free entries under pressure      uslab_shrinker_*
+ *   sources   how the library learns of memory pressure                 uslab_watch_pressure
+ *   figures   of a cache, of the process, as text                       uslab_stats_*
  *
- * For every function, unless it says otherwise:
+ * These rules hold for every function, unless its comment says otherwise.
  *
- *   Threads     Any thread may call it at any time. What it is given must not be used by others where ownership ends: what is freed,
- *               destroyed, returned, unregistered.
- *   Forks       A child of fork may call it, also when the parent had threads. vfork children must call nothing, as ever.
- *   Signals     A signal handler must not, like malloc, if it may have interrupted one of these functions.
- *   Errors      Functions that return a pointer return NULL, functions that return int an error number, bool ones false, and errno says why.
- *               Functions that return an error number return 0 for success. NULL and other values that can be recognised as wrong are
- *               EINVAL. errno is not changed by a successful free.
- *   Misuse      Freeing an object twice in a row, or a pointer to the inside of one, is reported
- *               at once; other misuse, and that of uslab_cache_free_bulk, at the latest when the
- *               object gets to its slab: a line on standard error, and abort().
- *               USLAB_ON_MISUSE=report goes on instead.
- *   Memory      None comes from the C library's malloc. What comes from these functions must go back to these functions: with
- *               libuslab_malloc.so preloaded, free() is that library's, which is another allocator.
+ *   Threads   Any thread may call it at any time. An object or handle that the caller frees,
+ *             destroys, returns or unregisters must not be in use on another thread.
+ *   Forks     A child of fork may call it, even if the parent had threads. A child of vfork must
+ *             not call any function of the library.
+ *   Signals   As with malloc, a signal handler must not call it if the signal may have interrupted
+ *             a function of the library.
+ *   Blocking  It may sleep on short locks and make system calls. "Takes no lock" means that it does
+ *             neither. A function that allocates may also run shrinkers, if the hard limit is
+ *             reached or the system refuses memory.
+ *   Errors    A function returns NULL, false or an error number on failure, by its type, and sets
+ *             errno. The error number 0 is success. A NULL handle, and any other argument that the
+ *             library can recognise as wrong, is EINVAL. A successful free preserves errno.
+ *   Misuse    uslab reports an object freed twice in a row, or a pointer to the inside of an
+ *             object, at once. It reports other misuse, and that of uslab_cache_free_bulk, when the
+ *             object reaches its slab at the latest. A report is a line on standard error and
+ *             abort(). With USLAB_ON_MISUSE=report the program goes on.
+ *   Memory    The library never calls the C library's malloc. Memory from these functions goes back
+ *             through these functions. With libuslab_malloc.so preloaded, free() belongs to that
+ *             library, which is another allocator.
  *
- * Structures that the caller fills start with type_size, to be set to sizeof: a program compiled with an older, smaller structure works with a
- * newer library. One compiled with a newer structure works with an older library as long as it leaves at 0 what that does not know; otherwise
- * EINVAL. Zero-initialise them: 0 is always the default.
+ * Structures that the caller fills start with type_size. Zero the structure, then set type_size to
+ * its sizeof: 0 is the default of every other field. A program compiled with an older header works
+ * with a newer library. A newer header works with an older library if the fields that this library
+ * does not know are 0; otherwise the call fails with EINVAL.
  *
  * C99 and later, C++11 and later.
  */
@@ -47,8 +55,9 @@
 #define USLAB_ATTRIBUTE(list)
 #endif
 
-/* On what is called most: the caller reads the function's address and calls that, without the jump through the procedure linkage table. With the archive,
- * linkers make it a plain call. */
+/* Marks the functions that programs call most. The caller loads the function's address and calls it
+ * directly, without a jump through the procedure linkage table. With the archive, the linker makes
+ * it a plain call. */
 #define USLAB_DIRECT
 #if defined(__has_attribute)
 #if __has_attribute(noplt)
@@ -64,316 +73,382 @@ extern "C" {
 #define USLAB_NOEXCEPT
 #endif
 
-/* ---- Caches ---------------------------------------------------------------------------------------------------------- */
+/* ---- Caches ---------------------------------------------------------------------------------- */
 
 /* A cache of objects of one size. */
 typedef struct uslab_cache uslab_cache;
 
-/* Switches of a cache. */
-#define USLAB_HWCACHE_ALIGN 0x1u   /* objects start on cache lines of their own; small ones share a line in whole parts */
-#define USLAB_NO_CACHING    0x2u   /* every object comes from and goes to its slab: slow, and exact */
-#define USLAB_COLD          0x4u   /* the objects' memory will not be touched soon (receive buffers): leave warm pages to others */
+/* Flags of a cache. */
+#define USLAB_HWCACHE_ALIGN 0x1u   /* align to cache lines; small objects share one, in
+                                      whole parts */
+#define USLAB_NO_CACHING    0x2u   /* no sheaves, every call goes to the slab: slow and exact */
+#define USLAB_COLD          0x4u   /* objects stay untouched for a while (receive buffers): leave
+                                      warm pages to other caches */
 
-/* Switches of debugging. This version has none: a cache that asks for one is not made, with ENOTSUP. */
-#define USLAB_RED_ZONE      0x100u /* bytes around each object that nobody may write to */
+/* Debugging flags of a cache. This version supports none of them: uslab_cache_create fails with
+ * ENOTSUP. */
+#define USLAB_RED_ZONE      0x100u /* guard bytes around each object */
 #define USLAB_POISON        0x200u /* patterns in free objects */
-#define USLAB_STORE_USER    0x400u /* who allocated and who freed last */
+#define USLAB_STORE_USER    0x400u /* the last allocating and the last freeing call of an object */
 
-/* Switches of an allocation. */
-#define USLAB_ZERO          0x10000u /* zeroes; EINVAL for a cache with a constructor, whose work that would undo */
-#define USLAB_NORECLAIM     0x20000u /* fail rather than call shrinkers: for callers that hold locks which a shrinker takes */
+/* Flags of an allocation. */
+#define USLAB_ZERO          0x10000u /* zero the memory; EINVAL for a cache with a constructor,
+                                        whose work zeroing would undo */
+#define USLAB_NORECLAIM     0x20000u /* fail rather than run shrinkers: for a caller that holds a
+                                        lock which a shrinker takes */
 
 typedef struct uslab_cache_options {
     size_t   type_size;           /* sizeof(uslab_cache_options) */
-    size_t   align;               /* a power of two, at most 256 KiB; 0: natural, which is 16 if it divides the size, else 8 */
+    size_t   align;               /* bytes, a power of two, at most 256 KiB; 0: 16 if that divides
+                                     the size, else 8 */
     unsigned flags;               /* USLAB_HWCACHE_ALIGN, ... */
-    void   (*ctor)(void *object); /* called once for each object when its slab is made, never per allocation: who frees an object leaves
-                                     it constructed. It may run on any thread and must not use the cache, throw or longjmp. */
-    unsigned min_objects;         /* objects of a slab, if max_order allows; 0: by the number of CPUs */
+    void   (*ctor)(void *object); /* runs once for each object, when its slab is made, not for each
+                                     allocation: the caller must free an object constructed. It may
+                                     run on any thread; it must not use the cache, throw, longjmp */
+    unsigned min_objects;         /* objects of a slab, if max_order allows; 0: by the CPUs */
     unsigned min_order;           /* a slab takes at least 2^min_order pages of 4 KiB */
-    unsigned max_order;           /* and at most 2^max_order, unless one object needs more; 0: 3; no more than 8 */
-    unsigned sheaf_capacity;      /* objects that a CPU keeps in each of its two sheaves; 0: adaptive */
+    unsigned max_order;           /* a slab takes at most 2^max_order pages, unless one object needs
+                                     more; at most 8; 0: 3 */
+    unsigned sheaf_capacity;      /* objects in each of a CPU's two sheaves; 0: adapts to use */
 } uslab_cache_options;
 
 /*
- * Makes a cache of objects of `size` bytes, 1 to 256 KiB. Of the name, UTF-8, 47 bytes are kept for statistics and reports; two caches
- * may have the same. Takes locks and makes system calls.
+ * Creates a cache of objects of `size` bytes, 1 to 256 KiB. The cache keeps the first 47 bytes of
+ * `name`, which is UTF-8, for figures and reports. Two caches may have the same name. NULL options
+ * are the defaults.
  *
- * EINVAL: no name, size 0, a bad alignment, flag or structure; E2BIG: size or alignment past 256 KiB; ENOTSUP: debugging; ENFILE: 65 000
- * caches; ENOMEM.
+ * EINVAL: no name, size 0, a bad alignment, an unknown flag, a bad structure. E2BIG: size or
+ * alignment beyond 256 KiB. ENOTSUP: a debugging flag. ENFILE: 65 480 caches live. ENOMEM.
  */
-uslab_cache *uslab_cache_create(const char *name, size_t size, const uslab_cache_options *options /* may be NULL */) USLAB_NOEXCEPT;
+uslab_cache *uslab_cache_create(const char *name, size_t size,
+                                const uslab_cache_options *options) USLAB_NOEXCEPT;
 
 /*
- * Destroys a cache. While objects live it stays as it is: EBUSY, and a line on standard error with their number and the first of them.
- * NULL is allowed.
+ * Destroys a cache and returns its memory to the page layer. NULL is allowed.
+ *
+ * EBUSY: objects of the cache live. The cache stays as it is, and a line on standard error gives
+ * their number and the first of them.
  */
 int uslab_cache_destroy(uslab_cache *cache) USLAB_NOEXCEPT;
 
 /*
- * An object: uninitialised, constructed, or with USLAB_ZERO zeroes. NULL with ENOMEM, or EINVAL for flags that are none.
+ * Returns an object: uninitialised, constructed, or zeroed with USLAB_ZERO. `flags` are those of an
+ * allocation. ENOMEM; EINVAL: an unknown flag.
  *
- * Without USLAB_ZERO mostly a dozen instructions; about once in sixty calls a slow path, which may make system calls and sleep on short locks.
+ * The fast path is about a dozen instructions without a lock; it does not zero. About one call in
+ * sixty takes the slow path, which may block.
  */
 void *uslab_cache_alloc(uslab_cache *cache, unsigned flags) USLAB_NOEXCEPT USLAB_DIRECT;
 
-/* Takes an object back. NULL is allowed. As fast as uslab_cache_alloc. */
+/* Frees an object of the cache. NULL is allowed. Never fails; as fast as uslab_cache_alloc. */
 void uslab_cache_free(uslab_cache *cache, void *object) USLAB_NOEXCEPT USLAB_DIRECT;
 
-/* Fills all n places of `objects`, or none of use and false. n = 0 is true. */
-bool uslab_cache_alloc_bulk(uslab_cache *cache, unsigned flags, size_t n, void **objects) USLAB_NOEXCEPT;
+/* Fills `objects` with n objects and returns true, or keeps none and returns false; the contents of
+ * `objects` are then unspecified. n = 0 succeeds. Errors are those of uslab_cache_alloc. */
+bool uslab_cache_alloc_bulk(uslab_cache *cache, unsigned flags, size_t n,
+                            void **objects) USLAB_NOEXCEPT;
 
-/* Takes n objects back; none of them may be NULL. */
+/* Frees n objects of the cache. None may be NULL. */
 void uslab_cache_free_bulk(uslab_cache *cache, size_t n, void *const *objects) USLAB_NOEXCEPT;
 
-/* Empties the sheaves of all CPUs and gives empty slabs to the page layer; the bytes that went there. See uslab_trim. */
+/* Flushes the sheaves of all CPUs and shrinks the cache: all its empty slabs become free pages.
+ * Returns their bytes. The pages go to the system in time, or by uslab_trim. Calls no shrinker. */
 size_t uslab_cache_shrink(uslab_cache *cache) USLAB_NOEXCEPT;
 
-/* The name, as far as it is kept; lives as long as the cache. */
+/* Returns the name as the cache keeps it. The text lives as long as the cache. Takes no lock. */
 const char *uslab_cache_name(const uslab_cache *cache) USLAB_NOEXCEPT;
 
-/* The size that was asked for; 0 for NULL. */
+/* Returns the size in bytes that the cache was created with; 0 for NULL. Takes no lock. */
 size_t uslab_cache_object_size(const uslab_cache *cache) USLAB_NOEXCEPT;
 
-/* Bytes of an object that may be used, at least those; 0 for NULL. */
+/* Returns the usable bytes of an object, at least its size; 0 for NULL. Takes no lock. */
 size_t uslab_cache_usable_size(const uslab_cache *cache) USLAB_NOEXCEPT;
 
-/* ---- Prefilled sheaves ----------------------------------------------------------------------------------------------- */
+/* ---- Prefilled sheaves ----------------------------------------------------------------------- */
 
-/* A private store of objects of one cache. One thread at a time may use it. */
+/* A private store of objects of one cache. Only one thread at a time may use it. */
 typedef struct uslab_sheaf uslab_sheaf;
 
-/* A store of n objects: so many allocations from it cannot fail. For work that must not stop half way. `flags`: 0 | USLAB_NORECLAIM; zeroes are
- * asked for when an object is taken. */
+/* Sets n objects aside, so that n allocations from the store cannot fail: for work that must not
+ * stop half way. `flags` is 0 or USLAB_NORECLAIM; uslab_sheaf_alloc zeroes. EINVAL, ENOMEM. */
 uslab_sheaf *uslab_cache_prefill(uslab_cache *cache, unsigned flags, size_t n) USLAB_NOEXCEPT;
 
-/* An object of the store, to be freed with uslab_cache_free; NULL with ENOMEM when it is used up. `flags` as for uslab_cache_alloc. No lock, no
- * system call. */
+/* Returns an object of the store, which uslab_cache_free frees. `flags` as for uslab_cache_alloc.
+ * ENOMEM: the store is empty. Takes no lock. */
 void *uslab_sheaf_alloc(uslab_sheaf *sheaf, unsigned flags) USLAB_NOEXCEPT;
 
-/* Objects left; 0 for NULL. */
+/* Returns the number of objects left; 0 for NULL. Takes no lock. */
 size_t uslab_sheaf_count(const uslab_sheaf *sheaf) USLAB_NOEXCEPT;
 
-/* Fills the store up to n objects at least. On failure it is as it was. */
+/* Fills the store up to at least n objects. `flags` as for uslab_cache_prefill. EINVAL, ENOMEM; the
+ * store is then unchanged. */
 int uslab_sheaf_refill(uslab_sheaf *sheaf, unsigned flags, size_t n) USLAB_NOEXCEPT;
 
-/* Ends the store; what is left goes back to the cache, which must still live. NULL is allowed. */
+/* Ends the store and frees the objects left in it. The cache must still live. NULL is allowed. */
 void uslab_sheaf_return(uslab_sheaf *sheaf) USLAB_NOEXCEPT;
 
-/* ---- malloc ---------------------------------------------------------------------------------------------------------- */
+/* ---- malloc ---------------------------------------------------------------------------------- */
 
-/* As the functions of C, with these differences: size 0 is a size like any other (also for realloc, which never frees); every power of two up to
- * 4096 is aligned to itself, everything else to 16. */
+/*
+ * These are the functions of C, with two differences. Size 0 is a size like any other, also for
+ * uslab_realloc, which never frees. Every power of two up to 4096 is aligned to itself, any other
+ * size to 16. Sizes and alignments are bytes. ENOMEM. uslab_free never fails; NULL is allowed.
+ */
 void  uslab_free(void *pointer) USLAB_NOEXCEPT USLAB_DIRECT;
-void *uslab_malloc(size_t size) USLAB_NOEXCEPT USLAB_DIRECT USLAB_ATTRIBUTE((malloc, alloc_size(1)));
-void *uslab_calloc(size_t count, size_t size) USLAB_NOEXCEPT USLAB_ATTRIBUTE((malloc, alloc_size(1, 2)));
+void *uslab_malloc(size_t size) USLAB_NOEXCEPT USLAB_DIRECT
+    USLAB_ATTRIBUTE((malloc, alloc_size(1)));
+void *uslab_calloc(size_t count, size_t size) USLAB_NOEXCEPT
+    USLAB_ATTRIBUTE((malloc, alloc_size(1, 2)));
 void *uslab_realloc(void *pointer, size_t size) USLAB_NOEXCEPT USLAB_ATTRIBUTE((alloc_size(2)));
 
-/* `align` must be a power of two, up to 1 GiB; any size. */
-void *uslab_aligned_alloc(size_t align, size_t size) USLAB_NOEXCEPT USLAB_ATTRIBUTE((malloc, alloc_size(2)));
+/* Any size is allowed. EINVAL: `align` is no power of two. ENOMEM also for more than 1 GiB of
+ * alignment. */
+void *uslab_aligned_alloc(size_t align, size_t size) USLAB_NOEXCEPT
+    USLAB_ATTRIBUTE((malloc, alloc_size(2)));
 
-/* uslab_malloc with the switches of an allocation. */
-void *uslab_malloc_flags(size_t size, unsigned flags) USLAB_NOEXCEPT USLAB_ATTRIBUTE((malloc, alloc_size(1)));
+/* uslab_malloc with flags of an allocation. EINVAL: an unknown flag. ENOMEM. */
+void *uslab_malloc_flags(size_t size, unsigned flags) USLAB_NOEXCEPT
+    USLAB_ATTRIBUTE((malloc, alloc_size(1)));
 
-/* As uslab_free, for the very size (and alignment) that was asked for last: does not look the pointer up. */
+/* As uslab_free, without looking the pointer up. `size` (and `align`) must be exactly those of the
+ * last allocation or reallocation. NULL is allowed. */
 void uslab_free_sized(void *pointer, size_t size) USLAB_NOEXCEPT USLAB_DIRECT;
 void uslab_free_aligned_sized(void *pointer, size_t align, size_t size) USLAB_NOEXCEPT;
 
-/* Bytes that may be used at `pointer`; 0 for NULL and for what is none of ours. Works for objects of caches and heaps too. */
+/* Returns the usable bytes at `pointer`, which may be an object of a cache or a heap; 0 for NULL
+ * and for any pointer that is no start of an object of this library. Takes no lock. */
 size_t uslab_usable_size(const void *pointer) USLAB_NOEXCEPT;
 
-/* Bytes that uslab_malloc(size) would let the caller use: asking for these wastes nothing. */
+/* Returns the usable bytes that uslab_malloc(size) would give. An allocation of that size wastes
+ * nothing. Allocates nothing; takes no lock. */
 size_t uslab_good_size(size_t size) USLAB_NOEXCEPT;
 
-/* n objects of `size` bytes, or none of use and false. n = 0 is true. */
+/* Fills `objects` with n objects of `size` bytes and returns true, or keeps none and returns false;
+ * the contents of `objects` are then unspecified. n = 0 succeeds. EINVAL, ENOMEM. */
 bool uslab_malloc_bulk(size_t size, size_t n, void **objects) USLAB_NOEXCEPT;
 
-/* Frees n pointers of any sizes; NULLs among them are allowed. Fastest where neighbours are of one size. */
+/* Frees n pointers of any sizes; NULL among them is allowed. Runs of one size are fastest. */
 void uslab_free_bulk(size_t n, void *const *objects) USLAB_NOEXCEPT;
 
-/* ---- Heaps ----------------------------------------------------------------------------------------------------------- */
+/* ---- Heaps ----------------------------------------------------------------------------------- */
 
 /*
- * A private set of size classes. Its memory is freed one by one, also by uslab_free, or all at once
- * with the heap.
+ * A private set of size classes. Its memory is freed piece by piece, also by uslab_free, or all at
+ * once with the heap. Any number of threads may use a heap.
  *
- * A heap costs what it owns, whatever else lives. Some 13 million size classes can be in use in all
- * heaps together; beyond that an allocation fails.
+ * A heap costs what it owns, however many heaps live. All heaps together can have about 13 million
+ * size classes in use; beyond that an allocation fails with ENOMEM.
  */
 typedef struct uslab_heap uslab_heap;
 
+/* Creates an empty heap. ENOMEM. */
 uslab_heap *uslab_heap_create(void) USLAB_NOEXCEPT;
 
-/* Frees everything that came from the heap and was not freed. NULL is allowed. */
+/* Frees all memory of the heap and the heap. NULL is allowed. No thread may use either any more. */
 void uslab_heap_destroy(uslab_heap *heap) USLAB_NOEXCEPT;
 
+/* As the functions above, with memory of the heap. EINVAL: no heap, or `align` is no power of two.
+ * ENOMEM. `pointer` must be NULL or come from this heap. */
 void *uslab_heap_malloc(uslab_heap *heap, size_t size) USLAB_NOEXCEPT;
 void *uslab_heap_calloc(uslab_heap *heap, size_t count, size_t size) USLAB_NOEXCEPT;
 void *uslab_heap_realloc(uslab_heap *heap, void *pointer, size_t size) USLAB_NOEXCEPT;
 void *uslab_heap_aligned_alloc(uslab_heap *heap, size_t align, size_t size) USLAB_NOEXCEPT;
 void  uslab_heap_free(uslab_heap *heap, void *pointer) USLAB_NOEXCEPT;
 
-/* ---- Reclaim --------------------------------------------------------------------------------------------------------- */
+/* ---- Reclaim --------------------------------------------------------------------------------- */
 
-/* What a callback is told. */
+/* The request that a callback gets. */
 typedef struct uslab_shrink_control {
-    size_t   nr_to_scan; /* entries to free; 0 when they are only counted */
-    int      priority;   /* how hard memory is wanted: 12 (light) to 0 (everything) */
+    size_t   nr_to_scan; /* entries to free; 0 in `count` */
+    int      priority;   /* urgency, 12 (light) to 0 (everything) */
     unsigned flags;      /* none are defined yet */
 } uslab_shrink_control;
 
-/* From scan: nothing can be done now, because a lock is held, say; what was asked for is remembered for later. */
+/* Returned by `scan`: it can free nothing now, for instance because a lock is held. The share stays
+ * owed. */
 #define USLAB_SHRINK_STOP ((size_t)-1)
 
-/* As `seeks`: entries cost nothing to make again, and half of them go at each pass. */
+/* As `seeks`: an entry costs nothing to make again, and each pass takes half of the entries. */
 #define USLAB_SEEKS_NONE (~0u)
 
 /*
- * A cache that can give entries up. Both functions run on whatever thread reclaims, without a lock of this library, never two at once for one
- * shrinker. They may allocate, free, block (which delays the reclaiming thread alone) and unregister; they must not throw or longjmp.
+ * A shrinker: a cache of the program that can free entries.
+ *
+ * Both callbacks run on any thread that reclaims, with no lock of the library held, and never two
+ * at once for one shrinker. They may allocate, free, unregister and block; blocking delays the
+ * reclaiming thread alone. They must not throw or longjmp.
  */
 typedef struct uslab_shrinker_options {
-    size_t type_size;                                             /* sizeof(uslab_shrinker_options) */
-    size_t (*count)(void *context, const uslab_shrink_control *); /* entries that could go now: a look at a counter */
-    size_t (*scan)(void *context, const uslab_shrink_control *);  /* frees up to nr_to_scan entries, those missed least first; how many
-                                                                     it freed, or USLAB_SHRINK_STOP */
-    void    *context;                                             /* given to both */
-    unsigned seeks;                                               /* what an entry costs to make again; 0: 2, which is usual */
-    unsigned batch;                                               /* entries asked for at once; 0: 128 */
+    size_t type_size;    /* sizeof(uslab_shrinker_options) */
+    size_t (*count)(void *context, const uslab_shrink_control *);
+                         /* returns the entries that could go now; should only read a counter */
+    size_t (*scan)(void *context, const uslab_shrink_control *);
+                         /* frees up to nr_to_scan entries, the least missed first; returns how many
+                            it freed, or USLAB_SHRINK_STOP */
+    void    *context;    /* first argument of both */
+    unsigned seeks;      /* cost to make an entry again; 2 is usual; 0: 2 */
+    unsigned batch;      /* entries of one `scan`; 0: 128 */
 } uslab_shrinker_options;
 
 typedef struct uslab_shrinker uslab_shrinker;
 
-/* Registers a shrinker; 47 bytes of the name are kept. EINVAL without name, count or scan; ENOMEM. */
-uslab_shrinker *uslab_shrinker_register(const char *name, const uslab_shrinker_options *options) USLAB_NOEXCEPT;
+/* Registers a shrinker; it keeps the first 47 bytes of the name. Starts the background thread,
+ * unless USLAB_REAPER=0. EINVAL: no name, `count` or `scan`. ENOMEM. */
+uslab_shrinker *uslab_shrinker_register(const char *name,
+                                        const uslab_shrinker_options *options) USLAB_NOEXCEPT;
 
-/* When it returns no callback of the shrinker runs, nor ever will. It does not wait from within one
- * of them, nor from within a callback of another shrinker that the running one waits for, since two
- * may unregister each other: then errno is EDEADLK, and the context must live until the running
- * callback has returned. NULL is allowed. */
+/*
+ * Unregisters a shrinker: waits for a running callback, after which the library calls neither
+ * callback again. NULL is allowed.
+ *
+ * EDEADLK: it would wait for itself, and has not waited. That happens in a callback of this
+ * shrinker, and in a callback that the running one waits for, since two callbacks may unregister
+ * each other. The context must then live until the running callback has returned.
+ */
 void uslab_shrinker_unregister(uslab_shrinker *shrinker) USLAB_NOEXCEPT;
 
-/* Says what it costs on average to make an entry again, in place of `seeks`; 10 000 ns is 2 seeks. */
+/* Sets the average cost to make an entry again, in nanoseconds, in place of `seeks`. 10 000 ns
+ * equal 2 seeks. Takes no lock. */
 int uslab_shrinker_set_miss_cost_ns(uslab_shrinker *shrinker, uint64_t cost_ns) USLAB_NOEXCEPT;
 
-/* Tells of `entries` that a scan had freed and that were made again since, as far as the cache can know. A cache whose entries come back is asked
- * for less: for an eighth where all do. */
+/* Reports refaults: `entries` that `scan` freed and the program has made again, as far as the cache
+ * can know. Refaults lower the cache's share, to an eighth if all come back. Takes no lock. */
 int uslab_shrinker_note_refaults(uslab_shrinker *shrinker, uint64_t entries) USLAB_NOEXCEPT;
 
-/* Gives `bytes` back to the system if it can, from what is free first, then from shrinkers; how many it gave, which may be more. Blocks for as
- * long as callbacks do. From within a callback it does nothing. (size_t)-1 takes everything. */
+/* Returns `bytes` of memory to the system if possible: free memory first, then entries of
+ * shrinkers. Returns the bytes that went, which may be more. (size_t)-1 takes everything. Blocks
+ * for as long as callbacks do. In a callback it does nothing and returns 0. */
 size_t uslab_reclaim(size_t bytes) USLAB_NOEXCEPT;
 
-/* Gives all free memory back to the system, as malloc_trim does, but for about `kept_bytes` of it. Calls no
- * shrinker. Returns the bytes that went. */
+/* Returns all free memory to the system but about `kept_bytes`, as malloc_trim does. Returns the
+ * bytes that went. Calls no shrinker. */
 size_t uslab_trim(size_t kept_bytes) USLAB_NOEXCEPT;
 
 /* uslab_trim(0). */
 size_t uslab_release_memory(void) USLAB_NOEXCEPT;
 
 /*
- * Limits what the allocator holds in this process, in bytes; 0 is no limit. Counted are the pages of slabs and large objects, and free ones that
- * still have memory.
+ * Limits the memory that the allocator holds in this process, in bytes; 0 is no limit. It counts
+ * pages of slabs, large objects, and free pages that still have memory.
  *
- * Above `soft_bytes` a background thread reclaims. An allocation that would go beyond `hard_bytes` reclaims first, on its own thread, calling shrinkers
- * for that; where that does not help it fails with ENOMEM. Frees always work. EINVAL: the soft limit is above the hard one.
+ * Above `soft_bytes` the background thread reclaims. An allocation that would exceed `hard_bytes`
+ * first reclaims on its own thread, shrinkers included, and fails with ENOMEM if that does not
+ * help. Frees always work. EINVAL: the soft limit is above the hard one. ENOMEM.
  */
 int uslab_set_limit(size_t soft_bytes, size_t hard_bytes) USLAB_NOEXCEPT;
 
-/* ---- Pressure sources ------------------------------------------------------------------------------------------------ */
+/* ---- Pressure sources ------------------------------------------------------------------------ */
 
-/* What may become of a source. */
-#define USLAB_SOURCE_AUTO 0u /* as the library thinks best: watched */
-#define USLAB_SOURCE_ON   1u /* watched, where there is one */
+/* Settings of a source. */
+#define USLAB_SOURCE_AUTO 0u /* the library decides: watched */
+#define USLAB_SOURCE_ON   1u /* watched, if it exists */
 #define USLAB_SOURCE_OFF  2u /* not watched */
 
-/* Who may say that memory is short, so that shrinkers are asked without a call of the program's. */
+/* The sources that report memory pressure. A report makes the background thread run shrinkers. */
 typedef struct uslab_pressure_options {
     size_t   type_size; /* sizeof(uslab_pressure_options) */
-    unsigned systemd;   /* what a service manager names in MEMORY_PRESSURE_WATCH; where it names something, psi is not watched beside it */
-    unsigned psi;       /* stalls (PSI) of the process's cgroup, of one above it, or of the system */
-    unsigned cgroup;    /* what is left below memory.high and memory.max of the cgroup and those above it */
-    unsigned log;       /* 1: a line on standard error for each source when they are looked for, and when one is lost; 0: silence */
+    unsigned systemd;   /* the file that the service manager names in MEMORY_PRESSURE_WATCH; if it
+                           names one, psi is not watched as well */
+    unsigned psi;       /* stalls (PSI) of the process's cgroup, of one above it, or of the
+                           system */
+    unsigned cgroup;    /* headroom below memory.high and memory.max of the cgroup and of those
+                           above it */
+    unsigned log;       /* 1: a line on standard error for each source that is looked for, and for
+                           each that is lost; 0: no log */
 } uslab_pressure_options;
 
 /*
- * Chooses the sources, from now on, and starts the background thread that watches them; NULL is the default, all of them. Without this call
- * they are watched from the first shrinker on. The environment goes over it: USLAB_PRESSURE is auto, off, or a list of systemd, psi and cgroup with
- * commas, USLAB_PRESSURE_LOG=1 asks for the log, and USLAB_REAPER=0 forbids the thread, and thereby the watching. A source that there is not, or
- * that goes away, is no error. EINVAL: a value that is none of a source's, a log that is neither 0 nor 1, a bad structure.
+ * Chooses the sources from now on, and starts the background thread that watches them. NULL options
+ * choose all. Without this call the thread watches all sources from the first shrinker on.
+ *
+ * The environment overrides the options: USLAB_PRESSURE is auto, off, or a comma-separated list of
+ * systemd, psi and cgroup; USLAB_PRESSURE_LOG=1 asks for the log; USLAB_REAPER=0 forbids the
+ * thread, and so all watching. A source that does not exist, or that ends, is no error. EINVAL: an
+ * unknown setting, a log other than 0 or 1, a bad structure.
  */
-int uslab_watch_pressure(const uslab_pressure_options *options /* may be NULL */) USLAB_NOEXCEPT;
+int uslab_watch_pressure(const uslab_pressure_options *options) USLAB_NOEXCEPT;
 
-/* What these options would find here, under the environment: a line for each source with what is watched, or why it is not; free with
- * uslab_free. Changes nothing; opens files and closes them again. NULL with EINVAL as above, or ENOMEM. */
-char *uslab_pressure_text(const uslab_pressure_options *options /* may be NULL */) USLAB_NOEXCEPT;
+/* Returns what these options (NULL: all) would find, under the environment: a line for each source
+ * with the file that is watched, or the reason why none is. The caller frees the text with
+ * uslab_free. Opens files and closes them again; changes nothing. EINVAL as above, ENOMEM. */
+char *uslab_pressure_text(const uslab_pressure_options *options) USLAB_NOEXCEPT;
 
-/* Whether the background thread runs in this process: everything works without it, but nothing is given back while the program is idle. */
+/* Returns whether the background thread runs in this process. Everything works without it, but an
+ * idle program then returns no memory to the system. Takes no lock. */
 bool uslab_has_reaper(void) USLAB_NOEXCEPT;
 
-/* ---- Figures --------------------------------------------------------------------------------------------------------- */
+/* ---- Figures --------------------------------------------------------------------------------- */
 
-/* Figures of one cache: exact while nobody uses it. */
+/* Figures of one cache. They are exact while no thread uses the cache. */
 typedef struct uslab_cache_stats {
     size_t   type_size;        /* sizeof(uslab_cache_stats), set by the caller */
-    uint64_t user_bytes;       /* size of an object as it was asked for */
+    uint64_t user_bytes;       /* size of an object, as asked for */
     uint64_t object_bytes;     /* distance between two objects */
     uint64_t objects_per_slab;
     uint64_t slab_bytes;       /* of all slabs */
-    uint64_t sheaf_capacity;   /* at the present setting */
+    uint64_t sheaf_capacity;   /* objects; the present setting */
     uint64_t slabs;
-    uint64_t partial_slabs;    /* with some objects free and some not */
+    uint64_t partial_slabs;    /* with both free and live objects */
     uint64_t empty_slabs;      /* with all objects free */
     uint64_t total_objects;
-    uint64_t active_objects;   /* with the program */
-    uint64_t slab_free;        /* free in slabs */
-    uint64_t sheaf_free;       /* free in sheaves */
-    uint64_t alloc_slow;       /* times that a slow path ran */
-    uint64_t free_slow;
+    uint64_t active_objects;   /* held by the program */
+    uint64_t slab_free;        /* free objects in slabs */
+    uint64_t sheaf_free;       /* free objects in sheaves */
+    uint64_t alloc_slow;       /* slow paths of allocations */
+    uint64_t free_slow;        /* slow paths of frees */
     uint64_t refills;          /* sheaves filled from slabs */
     uint64_t flushes;          /* sheaves emptied into slabs */
     uint64_t drains;           /* sheaves taken from another CPU */
     uint64_t grows;            /* slabs taken from the page layer */
-    uint64_t shrinks;         /* slabs given back */
-    uint64_t failures;         /* allocations that failed for want of memory */
+    uint64_t shrinks;          /* slabs returned to the page layer */
+    uint64_t failures;         /* allocations that failed for lack of memory */
 } uslab_cache_stats;
 
-/* Visits all CPUs: not for a hot path. ENODATA for the caches past the 4096th, whose figures are not kept. */
+/* Fills `out` with the figures of a cache. Visits all CPUs: not for a hot path. Allocates nothing.
+ * EINVAL; ENODATA: a cache past the 4096th, for which the library keeps no figures. */
 int uslab_cache_get_stats(const uslab_cache *cache, uslab_cache_stats *out) USLAB_NOEXCEPT;
 
 /*
- * Calls `visit` for each cache that lives, those of malloc and of heaps among them, with its name and
- * its figures, until `visit` returns something other than 0. Returns that, or 0. The size classes of
- * heaps that have no cache yet are one entry `heap` for each size. Two caches may have one name. Name
- * and figures are copies which end with the call. No lock is held in it: it may do anything, but must
- * not throw or longjmp. `stats->type_size` is the library's. Caches past the 4096th are left out.
- * EINVAL: no function.
+ * Calls `visit` for each live cache, those of malloc and of heaps included, until it returns a
+ * value other than 0. Returns that value, or 0. EINVAL: no function.
+ *
+ * Name and figures are copies that end with the call; `stats->type_size` is the library's. No lock
+ * is held in `visit`: it may call any function, but must not throw or longjmp. Two caches may have
+ * one name. Size classes of heaps that have no cache yet appear as one entry `heap` for each size.
+ * Caches past the 4096th are left out.
  */
-int uslab_visit_caches(int (*visit)(void *context, const char *name, const uslab_cache_stats *stats), void *context) USLAB_NOEXCEPT;
+int uslab_visit_caches(int (*visit)(void *context, const char *name,
+                                    const uslab_cache_stats *stats),
+                       void *context) USLAB_NOEXCEPT;
 
-/* Figures of the process, sums of counters that change meanwhile. */
+/* Figures of the process: sums of counters that other threads change meanwhile. */
 typedef struct uslab_usage {
     size_t   type_size;       /* sizeof(uslab_usage), set by the caller */
-    uint64_t used_bytes;      /* pages that slabs and large objects hold */
+    uint64_t used_bytes;      /* pages of slabs and large objects */
     uint64_t dirty_bytes;     /* free pages with memory behind them */
-    uint64_t allocated_bytes; /* objects with the program, in bytes of their classes */
-    uint64_t free_objects;    /* ready in slabs and sheaves */
-    uint64_t large_objects;   /* past 32 KiB, with the program */
+    uint64_t allocated_bytes; /* objects held by the program, in bytes of their classes */
+    uint64_t free_objects;    /* in slabs and sheaves */
+    uint64_t large_objects;   /* beyond 32 KiB, held by the program */
     uint64_t large_bytes;
 } uslab_usage;
 
+/* Fills `out`. Visits all caches and CPUs; allocates nothing. EINVAL: a bad structure. */
 int uslab_get_usage(uslab_usage *out) USLAB_NOEXCEPT;
 
-/* All figures of the process and its caches, with the names of `uslab info --json`; free with uslab_free. NULL with ENOMEM. */
+/* Returns all figures of the process and its caches as JSON, with the names of `uslab info --json`.
+ * The caller frees the text with uslab_free. ENOMEM. */
 char *uslab_stats_json(void) USLAB_NOEXCEPT;
 
-/* The same as /proc/slabinfo 2.1 has them (slabinfo(5)), for the tools that read that; free with uslab_free. */
+/* Returns the figures of all caches in the format of /proc/slabinfo 2.1 (slabinfo(5)), for tools
+ * that read it. The caller frees the text with uslab_free. ENOMEM. */
 char *uslab_stats_slabinfo(void) USLAB_NOEXCEPT;
 
-/* "rseq", or "locked" where the system has no restartable sequences or USLAB_RSEQ=0 is set. Static text. */
+/* Returns "rseq", or "locked" if the system has no restartable sequences or USLAB_RSEQ=0 is set.
+ * Static text. */
 const char *uslab_mode(void) USLAB_NOEXCEPT;
 
-/* The library's version, "MAJOR.MINOR.PATCH", which may be newer than the header's. Static text. */
+/* Returns the library's version, "MAJOR.MINOR.PATCH", which may be newer than the header's. Static
+ * text. Takes no lock. */
 const char *uslab_version(void) USLAB_NOEXCEPT;
 
 #if defined(__cplusplus)

@@ -1,14 +1,17 @@
 /*
- * uslab from C++17: caches that make objects, memory resources for std::pmr, an allocator for the standard containers, shrinkers from lambdas.
+ * uslab from C++17: object caches, std::pmr memory resources, a container allocator, shrinkers.
  *
  *   uslab::cache<T>         objects of one type; make_unique; bulk
  *   uslab::memory_resource  std::pmr on uslab_malloc
- *   uslab::heap_resource    std::pmr on a heap of its own, all freed with it
- *   uslab::allocator<T>     for std::list, std::map, std::unordered_map, ...: nodes come from a cache of their size, arrays from uslab_malloc
- *   uslab::shrinker         two callables, registered for as long as the object lives
+ *   uslab::heap_resource    std::pmr on a private heap, which is freed as a whole
+ *   uslab::allocator<T>     for std::list, std::map, std::unordered_map, ...: nodes come from a
+ *                           cache of their size, arrays from uslab_malloc
+ *   uslab::shrinker         two callables, registered while the object lives
  *
- * Where there is no memory the usual exceptions are thrown: std::bad_alloc, and std::system_error with the error number where something else was
- * wrong. uslab.h says what holds for threads, forks and signals.
+ * A function that fails throws std::bad_alloc if there is no memory, and otherwise
+ * std::system_error with the error number. A noexcept function returns nullptr or false. The rules
+ * of uslab.h for threads, forks, signals and blocking hold here. One thread alone may move or
+ * destroy an object of these classes.
  */
 #ifndef USLAB_HPP
 #define USLAB_HPP
@@ -32,14 +35,14 @@ namespace uslab {
 
 namespace detail {
 
-/* Throws what errno says. */
+/* Throws the exception for errno. */
 [[noreturn]] inline void fail(const char *what)
 {
     if (errno == ENOMEM) throw std::bad_alloc();
     throw std::system_error(errno, std::generic_category(), what);
 }
 
-/* Options as C has them, zeroes but for the size. */
+/* A structure of uslab.h, zeroed but for type_size. */
 template <typename Options> Options sized() noexcept
 {
     Options options{};
@@ -49,7 +52,7 @@ template <typename Options> Options sized() noexcept
 
 } // namespace detail
 
-/* What a cache may be made with; the names are those of uslab_cache_options. */
+/* Options of a cache: the fields of uslab_cache_options. */
 struct cache_options {
     std::size_t align = 0;
     unsigned flags = 0;
@@ -57,11 +60,12 @@ struct cache_options {
 };
 
 /*
- * A cache of Ts. Movable; what it gave out must have come back when it ends, otherwise uslab reports it and the cache stays in the process.
+ * A cache of objects of type T. It can be moved, not copied. All its objects must be freed before
+ * its destructor runs; otherwise uslab reports them, and the cache stays in the process.
  */
 template <typename T> class cache {
 public:
-    /* Destroys an object and gives it back. */
+    /* Destroys an object and frees its memory. */
     class deleter {
     public:
         deleter() noexcept = default;
@@ -76,9 +80,10 @@ public:
         uslab_cache *from_ = nullptr;
     };
 
-    /* Owns an object; must not outlive the cache. */
+    /* Owns an object. It must not outlive the cache. */
     using unique_ptr = std::unique_ptr<T, deleter>;
 
+    /* Creates the cache, as uslab_cache_create. Throws. */
     explicit cache(const char *name, const cache_options &wanted = {})
     {
         auto options = detail::sized<uslab_cache_options>();
@@ -102,7 +107,7 @@ public:
 
     ~cache() { (void)uslab_cache_destroy(handle_); }
 
-    /* An object that is made of `arguments`. */
+    /* Constructs an object from `arguments`. Throws, also what the constructor throws. */
     template <typename... Arguments> [[nodiscard]] unique_ptr make_unique(Arguments &&...arguments)
     {
         T *place = allocate();
@@ -119,7 +124,7 @@ public:
         }
     }
 
-    /* Memory for a T, in which none lives yet. */
+    /* Returns uninitialised memory for one T. Throws. */
     [[nodiscard]] T *allocate()
     {
         T *place = try_allocate();
@@ -127,13 +132,14 @@ public:
         return place;
     }
 
-    /* The same, or nullptr. */
+    /* Returns uninitialised memory for one T, or nullptr. */
     [[nodiscard]] T *try_allocate() noexcept { return static_cast<T *>(uslab_cache_alloc(handle_, 0)); }
 
-    /* Takes memory back in which no T lives any more. nullptr is allowed. */
+    /* Frees the memory of a T that is already destroyed. nullptr is allowed. */
     void deallocate(T *place) noexcept { uslab_cache_free(handle_, place); }
 
-    /* Memory for as many Ts as there are places in `places` (std::span, std::vector, std::array, an array), or none and false. */
+    /* Fills `places` (std::span, std::vector, std::array, an array) with pointers to uninitialised
+     * memory for one T each. Returns true, or keeps none and returns false. */
     template <typename Places> [[nodiscard]] bool allocate_bulk(Places &&places) noexcept
     {
         return allocate_bulk(std::data(places), std::size(places));
@@ -143,7 +149,7 @@ public:
         return uslab_cache_alloc_bulk(handle_, 0, n, reinterpret_cast<void **>(places));
     }
 
-    /* Takes all of them back. */
+    /* Frees the memory of all, as deallocate. None may be nullptr. */
     template <typename Places> void deallocate_bulk(const Places &places) noexcept
     {
         deallocate_bulk(std::data(places), std::size(places));
@@ -153,9 +159,10 @@ public:
         uslab_cache_free_bulk(handle_, n, reinterpret_cast<void *const *>(places));
     }
 
-    /* Bytes that went to the page layer. */
+    /* As uslab_cache_shrink: returns the bytes of the empty slabs that became free pages. */
     std::size_t shrink() noexcept { return uslab_cache_shrink(handle_); }
 
+    /* The figures of the cache. Throws past the 4096th cache. Not for a hot path. */
     [[nodiscard]] uslab_cache_stats stats() const
     {
         auto stats = detail::sized<uslab_cache_stats>();
@@ -163,15 +170,15 @@ public:
         return stats;
     }
 
-    /* The cache as C has it, still owned by this object. */
+    /* The handle of uslab.h, still owned by this object. */
     [[nodiscard]] uslab_cache *get() const noexcept { return handle_; }
 
 private:
     uslab_cache *handle_ = nullptr;
 };
 
-/* std::pmr on uslab_malloc. All of them are one resource: what one gave out another takes back (and compare so, unless run-time type
- * information is switched off). */
+/* std::pmr on uslab_malloc. All objects of this class are one resource: each may free the memory of
+ * another. They compare equal, unless run-time type information is switched off. Throws. */
 class memory_resource : public std::pmr::memory_resource {
     void *do_allocate(std::size_t bytes, std::size_t align) override
     {
@@ -199,7 +206,8 @@ class memory_resource : public std::pmr::memory_resource {
     static constexpr std::size_t small_align = 16;
 };
 
-/* std::pmr on a heap of its own: memory may be given back one by one, and all of it goes with the resource. */
+/* std::pmr on a private heap. Memory may be freed piece by piece; the destructor frees the rest.
+ * Throws. */
 class heap_resource : public std::pmr::memory_resource {
 public:
     heap_resource() : heap_(uslab_heap_create())
@@ -225,7 +233,8 @@ private:
 
 namespace detail {
 
-/* The cache for nodes of one size and alignment, made at the first use. It stays for ever: containers may outlive every static object. */
+/* The cache for nodes of one size and alignment, made at the first use. It is never destroyed:
+ * containers may outlive every static object. */
 template <std::size_t Size, std::size_t Align> class nodes {
 public:
     static void *allocate()
@@ -235,11 +244,11 @@ public:
             void *node = uslab_cache_alloc(from, 0);
             if (node != nullptr) return node;
         }
-        /* Out of line: it would be in every loop of every container. */
+        /* Out of line, since allocate() is inlined into every loop of every container. */
         return allocate_slow();
     }
 
-    /* A node of it was allocated, so the cache is there. */
+    /* The cache exists, since it allocated the node. */
     static void deallocate(void *node) noexcept { uslab_cache_free(cache_.load(std::memory_order_acquire), node); }
 
 private:
@@ -271,8 +280,9 @@ private:
 } // namespace detail
 
 /*
- * For the standard containers. Single objects, which are what node containers ask for, come from the cache of their size and
- * alignment; arrays from uslab_malloc. All of them are one: any takes back what another gave out.
+ * An allocator for the standard containers. Single objects, which node containers ask for, come
+ * from the cache of their size and alignment; arrays come from uslab_malloc. All allocators are
+ * equal: each may free the memory of another. allocate() throws.
  */
 template <typename T> class allocator {
 public:
@@ -313,24 +323,28 @@ public:
     template <typename U> friend constexpr bool operator!=(const allocator &, const allocator<U> &) noexcept { return false; }
 
 private:
-    /* Past a page an object is no node, and a cache for each such type would hold much memory. A function, since T may be incomplete until
-     * it is used. */
+    /* Whether a single object comes from a cache. A cache for each type beyond a page would hold
+     * much memory. This is a function since T may be incomplete until its first use. */
     static constexpr bool as_node() noexcept { return sizeof(T) <= 4096 && alignof(T) <= 4096; }
 
-    /* uslab_malloc aligns as far. */
+    /* Whether the alignment of uslab_malloc is enough. */
     static constexpr bool plain() noexcept { return alignof(T) <= 16; }
 };
 
-/* From scan: nothing can be done now. */
+/* Returned by `scan`: it can free nothing now; the share stays owed. */
 inline constexpr std::size_t shrink_stop = USLAB_SHRINK_STOP;
 
 /*
- * A shrinker of two callables: `count` says how many entries could go, `scan(n)` frees up to n and says how many, or shrink_stop. Either may take a
- * `const uslab_shrink_control &` instead. An exception from them ends the program. Its end waits for a running callback; it must not end
- * within one of them.
+ * A shrinker of two callables. `count()` returns how many entries could go. `scan(n)` frees up to n
+ * entries and returns how many it freed, or shrink_stop. Either may take a
+ * `const uslab_shrink_control &` instead.
+ *
+ * The callables run on any thread that reclaims, one call at a time. An exception from them ends
+ * the program. The destructor waits for a running callback; a callback must not run it.
  */
 class shrinker {
 public:
+    /* Registers, as uslab_shrinker_register; 0 is the default of `seeks` and `batch`. Throws. */
     template <typename Count, typename Scan>
     shrinker(const char *name, Count count, Scan scan, unsigned seeks = 0, unsigned batch = 0)
     {
@@ -371,7 +385,7 @@ public:
 
     ~shrinker() { uslab_shrinker_unregister(handle_); }
 
-    /* What it costs on average to make an entry again. */
+    /* Sets the average cost to make an entry again, in nanoseconds, in place of `seeks`. */
     void set_miss_cost_ns(std::uint64_t cost_ns) noexcept { (void)uslab_shrinker_set_miss_cost_ns(handle_, cost_ns); }
 
 private:

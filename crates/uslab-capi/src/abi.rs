@@ -1,40 +1,41 @@
-//! Every type and constant of `uslab.h`, as the library sees them.
+//! Every type and constant of `uslab.h`, as the library uses them.
 //!
-//! The tests compile this file too, by path, and have a C compiler compare it with the header: sizes, offsets, values. It must
-//! therefore depend on nothing but `core`.
+//! The tests compile this file by path, and a C compiler compares its sizes, offsets and values
+//! with the header. The file must therefore use nothing but `core`.
 //!
-//! Structures that callers fill in start with `type_size`, their size as the caller was compiled: see `versioned`.
+//! Structures that the caller fills start with `type_size`, their size when the caller was
+//! compiled: see `versioned`.
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
 
-/// Objects start on cache lines of their own.
+/// Cache: objects are aligned to cache lines.
 pub const USLAB_HWCACHE_ALIGN: c_uint = 0x1;
-/// Every object comes from and goes to its slab.
+/// Cache: no sheaves, every call goes to the slab.
 pub const USLAB_NO_CACHING: c_uint = 0x2;
-/// The objects' memory will not be touched soon.
+/// Cache: objects stay untouched for a while.
 pub const USLAB_COLD: c_uint = 0x4;
-/// Debugging: bytes around objects that nobody may write to.
+/// Debugging: guard bytes around objects.
 pub const USLAB_RED_ZONE: c_uint = 0x100;
 /// Debugging: patterns in free objects.
 pub const USLAB_POISON: c_uint = 0x200;
-/// Debugging: who allocated and freed last.
+/// Debugging: the last allocating and the last freeing call of an object.
 pub const USLAB_STORE_USER: c_uint = 0x400;
 
-/// Allocation: zeroes.
+/// Allocation: zero the memory.
 pub const USLAB_ZERO: c_uint = 0x1_0000;
-/// Allocation: fail rather than take from shrinkers.
+/// Allocation: fail rather than run shrinkers.
 pub const USLAB_NORECLAIM: c_uint = 0x2_0000;
 
-/// What a scan returns that can do nothing now.
+/// Result of a scan that can free nothing now.
 pub const USLAB_SHRINK_STOP: usize = usize::MAX;
-/// `seeks` of entries that cost nothing to make again.
+/// `seeks` of entries that cost nothing to make again; a pass takes half of them.
 pub const USLAB_SEEKS_NONE: c_uint = c_uint::MAX;
 
-/// A pressure source: as the library thinks best.
+/// Pressure source: the library decides.
 pub const USLAB_SOURCE_AUTO: c_uint = 0;
-/// A pressure source: watched where there is one.
+/// Pressure source: watched, if it exists.
 pub const USLAB_SOURCE_ON: c_uint = 1;
-/// A pressure source: not watched.
+/// Pressure source: not watched.
 pub const USLAB_SOURCE_OFF: c_uint = 2;
 
 /// `uslab_cache_options`.
@@ -59,7 +60,7 @@ pub struct ShrinkControl {
     pub flags: c_uint,
 }
 
-/// The callbacks of a shrinker.
+/// `count` or `scan` of a shrinker.
 pub type ShrinkCallback = unsafe extern "C" fn(*mut c_void, *const ShrinkControl) -> usize;
 
 /// `uslab_shrinker_options`.
@@ -112,7 +113,7 @@ pub struct CacheStats {
     pub failures: u64,
 }
 
-/// What visits caches: not zero ends the visit.
+/// The callback of `uslab_visit_caches`; a result other than 0 ends the visit.
 pub type CacheVisitor = unsafe extern "C" fn(*mut c_void, *const c_char, *const CacheStats) -> c_int;
 
 /// `uslab_usage`.

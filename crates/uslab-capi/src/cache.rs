@@ -12,13 +12,13 @@ use core::ptr;
 use uslab::internal::{self as rseq, Constructor, Pushed, Slot, errno, report};
 use uslab::{CacheBuilder, CreateError, Flags, RawCache};
 
-/// What `uslab_cache *` points to.
+/// The target of a `uslab_cache *`.
 #[repr(C)]
 pub struct Cache {
-    /// First, for the fast functions: the slots of `raw`.
+    /// The slots of `raw`; the first word, which the fast functions load.
     slots: *const Slot,
     pub raw: RawCache,
-    /// The name as C has it.
+    /// The name, NUL-terminated.
     name: [u8; uslab::internal::layout::NAME_BYTES],
 }
 
@@ -29,7 +29,7 @@ impl Kind for Cache {
 /// The C type.
 pub type Object = Handle<Cache>;
 
-// Where the fast functions load from: handle.rs says why there.
+// The fast functions load this word; handle.rs gives the reason for its place.
 const _: () = assert!(core::mem::offset_of!(Object, value.slots) == size_of::<u64>());
 
 const CACHING_FLAGS: c_uint = USLAB_HWCACHE_ALIGN | USLAB_NO_CACHING | USLAB_COLD;
@@ -75,18 +75,18 @@ unsafe fn create(
             .min_order(options.min_order)
             .max_order(options.max_order)
             .sheaf_capacity(options.sheaf_capacity as usize);
-        for (flag, ours) in [
+        for (flag, known) in [
             (USLAB_HWCACHE_ALIGN, Flags::HWCACHE_ALIGN),
             (USLAB_NO_CACHING, Flags::NO_CACHING),
             (USLAB_COLD, Flags::COLD),
         ] {
             if options.flags & flag != 0 {
-                builder = builder.flags(ours);
+                builder = builder.flags(known);
             }
         }
         if let Some(ctor) = options.ctor {
             let constructor = Constructor { call: construct, data: ctor as usize };
-            // SAFETY: the header asks the same of the caller's function.
+            // SAFETY: the header requires of the caller's function what `raw_constructor` does.
             builder = unsafe { builder.raw_constructor(constructor) };
         }
     }
@@ -99,12 +99,12 @@ unsafe fn create(
     let mut text = [0; uslab::internal::layout::NAME_BYTES];
     let shown = raw.name().as_bytes();
     text[..shown.len()].copy_from_slice(shown);
-    // Without memory the cache comes back and is dropped, which destroys it: no object lives.
+    // Without memory, `make` returns the cache, and its drop destroys it, since no object lives.
     Handle::make(Cache { slots: raw.core().slots(), raw, name: text }).map_err(|_| libc::ENOMEM)
 }
 
 /// # Safety
-/// `data` must be a constructor of the caller's, `object` fresh memory for an object.
+/// `data` must be the caller's constructor, `object` fresh memory for an object.
 unsafe fn construct(object: *mut u8, data: usize) {
     // SAFETY: `data` is the function given in `create`, of this type.
     unsafe {
@@ -122,12 +122,13 @@ unsafe extern "C" fn uslab_cache_destroy(cache: *mut Object) -> c_int {
     }
     // SAFETY: the caller's promise.
     let Some(inside) = (unsafe { Handle::get_mut(cache) }) else { return failure::code(libc::EINVAL) };
-    // SAFETY: read once: it goes back below, or stays where it was and is not looked at again.
+    // SAFETY: the handle's copy is not used again: `destroy` succeeds and the handle is taken
+    // without a drop, or the copy that `destroy` returns is forgotten.
     match unsafe { ptr::read(&raw const inside.raw) }.destroy() {
         Ok(()) => {
-            // What allocates from the handle after its end finds nothing, and then that it is none.
+            // An allocation from the ended handle finds no object, and its slow path then fails.
             inside.slots = rseq::dummy_slots();
-            // SAFETY: a handle that was just looked at.
+            // SAFETY: `get_mut` found a live handle above.
             core::mem::forget(unsafe { Handle::take(cache) });
             0
         }
@@ -143,9 +144,9 @@ unsafe extern "C" fn uslab_cache_destroy(cache: *mut Object) -> c_int {
 /// `cache` must be null or a cache.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn uslab_cache_alloc(cache: *const Object, flags: c_uint) -> *mut c_void {
-    // Popping takes nothing from anybody: that reclaim is not wanted matters to the slow path alone.
+    // A pop never reclaims, so USLAB_NORECLAIM concerns the slow path alone.
     if flags & !USLAB_NORECLAIM == 0 && !cache.is_null() {
-        // SAFETY: a cache of the caller's: its slots live for ever.
+        // SAFETY: a cache of the caller's, whose slots are never freed.
         let object = unsafe { rseq::pop((*cache).value.slots) };
         if !object.is_null() {
             return object.cast();
@@ -155,7 +156,7 @@ unsafe extern "C" fn uslab_cache_alloc(cache: *const Object, flags: c_uint) -> *
     unsafe { alloc_slow(cache, flags) }
 }
 
-/// Allocation with flags, or from slabs, or of what is no cache.
+/// An allocation with flags, from slabs, or from a handle that is no cache.
 ///
 /// # Safety
 /// As [`uslab_cache_alloc`].
@@ -171,23 +172,23 @@ unsafe extern "C" fn alloc_slow(cache: *const Object, flags: c_uint) -> *mut c_v
     let object = if flags & USLAB_NORECLAIM != 0 { raw.alloc_noreclaim() } else { raw.alloc() };
     let Some(object) = object else { return failure::null(libc::ENOMEM) };
     if flags & USLAB_ZERO != 0 {
-        // SAFETY: the object is the caller's, of that many bytes.
+        // SAFETY: a fresh object of at least that many bytes.
         unsafe { object.write_bytes(0, inside.raw.core().user_bytes()) };
     }
     object.as_ptr().cast()
 }
 
-/// Flags that are none; or zeroes of a cache whose objects are constructed.
+/// Whether `flags` has an unknown flag, or asks for zeroes of a cache with a constructor.
 pub fn refuses_flags(cache: &Cache, flags: c_uint) -> bool {
     flags & !ALLOC_FLAGS != 0 || (flags & USLAB_ZERO != 0 && cache.raw.core().is_constructed())
 }
 
 /// # Safety
-/// `cache` must be null or a cache, `object` null or an object of it that nobody uses.
+/// `cache` must be null or a cache, `object` null or an object of it that no thread uses.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn uslab_cache_free(cache: *const Object, object: *mut c_void) {
     if !cache.is_null() && !object.is_null() {
-        // SAFETY: a cache of the caller's: its slots live for ever; the caller's promise.
+        // SAFETY: a cache of the caller's, whose slots are never freed; the caller's promise.
         match unsafe { rseq::push_tested((*cache).value.slots, object.cast()) } {
             Pushed::Done => return,
             // SAFETY: the caller's promise.
@@ -236,18 +237,18 @@ unsafe extern "C" fn uslab_cache_alloc_bulk(
 ) -> bool {
     let mut got = 0;
     if flags & !USLAB_NORECLAIM == 0 && !cache.is_null() && !objects.is_null() {
-        // SAFETY: a cache of the caller's: its slots live for ever; there is room for `n`.
+        // SAFETY: a cache of the caller's, whose slots are never freed; there is room for `n`.
         got = unsafe { rseq::pop_bulk((*cache).value.slots, n, objects.cast()) };
         if got == n {
             return true;
         }
     }
-    // SAFETY: the caller's promise; so many are popped.
+    // SAFETY: the caller's promise; `got` objects are popped.
     unsafe { alloc_bulk_slow(cache, flags, n, objects, got) }
 }
 
 /// # Safety
-/// As [`uslab_cache_alloc_bulk`]; the first `got` places hold objects of the cache.
+/// As [`uslab_cache_alloc_bulk`]; the first `got` pointers are objects of the cache.
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn alloc_bulk_slow(
@@ -267,12 +268,12 @@ unsafe extern "C" fn alloc_bulk_slow(
     }
     if let Some(error) = refuse(objects, n) {
         for at in 0..got {
-            // SAFETY: popped by the fast function, used by nobody.
+            // SAFETY: the fast function popped it, and no thread has it.
             unsafe { inside.raw.core().free_bulk(&[objects.add(at).cast::<*mut u8>().read_unaligned()]) };
         }
         return failure::no(error);
     }
-    // SAFETY: the caller's promise; nulls first, since the caller's places need not be initialised.
+    // SAFETY: the caller's promise; nulls first, since the caller's array need not be initialised.
     let all: &mut [*mut u8] = unsafe {
         objects.add(got).write_bytes(0, n - got);
         core::slice::from_raw_parts_mut(objects.cast(), n)
@@ -280,36 +281,36 @@ unsafe extern "C" fn alloc_bulk_slow(
     let rest = &mut all[got..];
     let noreclaim = flags & USLAB_NORECLAIM != 0;
     if !(if noreclaim { inside.raw.alloc_bulk_noreclaim(rest) } else { inside.raw.alloc_bulk(rest) }) {
-        // SAFETY: popped by the fast function, used by nobody.
+        // SAFETY: the fast function popped them, and no thread has them.
         unsafe { inside.raw.free_bulk(&all[..got]) };
         return failure::no(libc::ENOMEM);
     }
     if flags & USLAB_ZERO != 0 {
         let bytes = inside.raw.core().user_bytes();
-        // SAFETY: objects of the cache, the caller's alone.
+        // SAFETY: fresh objects of the cache, of at least that many bytes.
         all.iter().for_each(|object| unsafe { object.write_bytes(0, bytes) });
     }
     true
 }
 
 /// # Safety
-/// `cache` must be null or a cache; at `objects` must be `n` objects of it that nobody uses.
+/// `cache` must be null or a cache; at `objects` must be `n` objects of it that no thread uses.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn uslab_cache_free_bulk(cache: *const Object, n: usize, objects: *const *mut c_void) {
     let mut put = 0;
     if !cache.is_null() && !objects.is_null() {
-        // SAFETY: a cache of the caller's: its slots live for ever; the caller's promise.
+        // SAFETY: a cache of the caller's, whose slots are never freed; the caller's promise.
         put = unsafe { rseq::push_bulk((*cache).value.slots, n, objects.cast()) };
         if put == n {
             return;
         }
     }
-    // SAFETY: the caller's promise; so many are pushed.
+    // SAFETY: the caller's promise; `put` objects are pushed.
     unsafe { free_bulk_slow(cache, n, objects, put) }
 }
 
 /// # Safety
-/// As [`uslab_cache_free_bulk`], but for the first `put`, which are free.
+/// As [`uslab_cache_free_bulk`], except the first `put` objects, which are free already.
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn free_bulk_slow(cache: *const Object, n: usize, objects: *const *mut c_void, put: usize) {

@@ -1,22 +1,26 @@
-//! What the opaque pointers of the header point to: a value in memory of the library's own malloc, behind a word that says what it is.
+//! The targets of the header's opaque pointers: a word that names the kind, then the value, in
+//! memory of the library's own malloc.
 //!
-//! The word is looked at by every function but the fast ones. It is taken away when a handle ends, and the allocator never writes to
-//! free objects, so that a handle used after its end is mostly recognised: until its memory is somebody else's.
+//! Every function but the fast ones tests the word. The end of a handle clears it, and the
+//! allocator never writes to free objects. So a handle used after its end is recognised until its
+//! memory is allocated again.
 
 use core::ffi::{CStr, c_char};
 use uslab::internal::entry as malloc;
 
-/// A type with a handle.
+/// A type that C programs hold by a handle.
 pub trait Kind {
-    /// A number of its own.
+    /// A number that no other type has.
     const KIND: u64;
 }
 
-/// What a handle points to.
+/// The target of a handle.
 ///
-/// The fast functions load the value's first word, and store the count of a sheaf, the first word of some cache line. Where the two addresses agree in
-/// their low twelve bits, processors take the load for dependent on the store, and a pair takes up to three times as long (5 to 14 ns on Zen 4). So the
-/// kind stands first, and the value in the line's second word: that of a sheaf's line is never stored to.
+/// The kind comes first, so that the value is not the first word of its cache line. The fast
+/// functions load the value's first word and store a sheaf's count, which is the first word of its
+/// line. If the two addresses agree in their low twelve bits, the processor takes the load for
+/// dependent on the store. A pair of calls then takes up to three times as long (5 to 14 ns on Zen
+/// 4). No fast function stores to the second word of a sheaf's line.
 #[repr(C, align(64))]
 pub struct Handle<T> {
     kind: u64,
@@ -24,13 +28,13 @@ pub struct Handle<T> {
 }
 
 impl<T: Kind> Handle<T> {
-    /// Moves `value` behind a handle; gives it back without memory.
+    /// Moves `value` behind a new handle. Without memory, returns it as the error.
     pub fn make(value: T) -> Result<*mut Handle<T>, T> {
-        // SAFETY: memory of that size and alignment, nobody else's.
+        // SAFETY: null, or fresh memory of that size and alignment.
         unsafe { Self::make_in(malloc::aligned_alloc(align_of::<Self>(), size_of::<Self>()), value) }
     }
 
-    /// As [`Handle::make`], but no memory is reclaimed for it: no callback of a shrinker runs.
+    /// As [`Handle::make`], without reclaim: no callback of a shrinker runs.
     pub fn make_noreclaim(value: T) -> Result<*mut Handle<T>, T> {
         // SAFETY: as above.
         unsafe {
@@ -50,7 +54,7 @@ impl<T: Kind> Handle<T> {
         Ok(place)
     }
 
-    /// The value behind a pointer of the caller's, if it is a handle.
+    /// The value behind the caller's pointer, if that is a live handle.
     ///
     /// # Safety
     /// `handle` must be null, a handle that `make` made, or one that has ended.
@@ -58,14 +62,15 @@ impl<T: Kind> Handle<T> {
         if handle.is_null() || !handle.is_aligned() {
             return None;
         }
-        // SAFETY: the caller's promise: memory of a handle, which stays mapped or readable as the allocator's pages do.
+        // SAFETY: the caller's promise: memory of a handle. It stays readable, as the allocator's
+        // pages do.
         unsafe { ((&raw const (*handle).kind).read() == T::KIND).then(|| &(*handle).value) }
     }
 
-    /// As [`Handle::get`], to change it.
+    /// As [`Handle::get`], with the right to change the value.
     ///
     /// # Safety
-    /// As [`Handle::get`], and nobody else may use the handle meanwhile.
+    /// As [`Handle::get`], and no other thread may use the handle meanwhile.
     pub unsafe fn get_mut<'a>(handle: *mut Handle<T>) -> Option<&'a mut T> {
         // SAFETY: the caller's promise.
         unsafe { Self::get(handle).is_some().then(|| &mut (*handle).value) }
@@ -76,7 +81,8 @@ impl<T: Kind> Handle<T> {
     /// # Safety
     /// As [`Handle::get_mut`].
     pub unsafe fn take(handle: *mut Handle<T>) -> Option<T> {
-        // SAFETY: the caller's promise; a handle that is one holds a value, which is read once, as the kind goes with it.
+        // SAFETY: the caller's promise; a live handle holds a value. It is read once, since the
+        // kind is cleared with it.
         unsafe {
             Self::get(handle)?;
             let value = (&raw const (*handle).value).read();
@@ -87,10 +93,10 @@ impl<T: Kind> Handle<T> {
     }
 }
 
-/// The name that a caller gave, up to what is not UTF-8.
+/// The caller's name, up to its first byte that is not UTF-8.
 ///
 /// # Safety
-/// `name` must be null or NUL-terminated, and stay as it is while the result lives.
+/// `name` must be null or NUL-terminated, and must not change while the result lives.
 pub unsafe fn name<'a>(name: *const c_char) -> Option<&'a str> {
     if name.is_null() {
         return None;

@@ -22,7 +22,7 @@ extern "C" fn uslab_heap_create() -> *mut Object {
 }
 
 /// # Safety
-/// `heap` must be null or a heap; nobody may use it, or anything that came from it, any more.
+/// `heap` must be null or a heap. No thread may use the heap or its memory any more.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn uslab_heap_destroy(heap: *mut Object) {
     // SAFETY: the caller's promise.
@@ -62,7 +62,7 @@ unsafe extern "C" fn uslab_heap_calloc(heap: *const Object, count: usize, size: 
     // SAFETY: the caller's promise.
     let object = unsafe { uslab_heap_malloc(heap, bytes) };
     if !object.is_null() {
-        // SAFETY: ours, of so many bytes.
+        // SAFETY: the heap's object, of at least that size.
         unsafe { object.cast::<u8>().write_bytes(0, bytes) };
     }
     object
@@ -98,7 +98,8 @@ unsafe extern "C" fn uslab_heap_realloc(
 }
 
 /// # Safety
-/// As [`uslab_heap_malloc`]; `pointer` must be null or come from this heap and not be used any more.
+/// As [`uslab_heap_malloc`]; `pointer` must be null or come from this heap and not be used any
+/// more.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn uslab_heap_free(heap: *const Object, pointer: *mut c_void) {
     // SAFETY: the caller's promise.

@@ -1,19 +1,22 @@
-//! The C interface of uslab: each function of `include/uslab.h`, and nothing else.
+//! `libuslab`: each function of `include/uslab.h`, and nothing else.
 //!
 //! ```text
-//!   abi.rs        types and constants of the header          cache.rs      caches: options, alloc, free, bulk
-//!   versioned.rs  structures of older and newer callers      sheaf.rs      prefilled sheaves
-//!   handle.rs     what opaque pointers point to              malloc.rs     the malloc family
-//!   failure.rs    errno                                      heap.rs       private heaps
-//!   text.rs       text in memory of uslab_malloc             shrinker.rs   shrinkers and reclaim
-//!   lifecycle.rs  load and unload                            sources.rs    pressure sources
-//!                                                            stats.rs      figures, JSON, slabinfo
+//!   abi.rs        types and constants of the header      cache.rs     options, alloc, free, bulk
+//!   versioned.rs  structures of other versions           sheaf.rs     prefilled sheaves
+//!   handle.rs     the targets of opaque pointers         malloc.rs    the malloc family
+//!   failure.rs    errno                                  heap.rs      private heaps
+//!   text.rs       text in memory of uslab_malloc         shrinker.rs  shrinkers and reclaim
+//!   lifecycle.rs  load and unload                        sources.rs   pressure sources
+//!                                                        stats.rs     figures, JSON, slabinfo
 //! ```
 //!
-//! The fast functions are the sequence of the library, inlined, and a tail call to a slow function that does everything else: looks at
-//! flags that are not 0, at handles that are no more, at `errno`. What a slow function can recognise as wrong is `EINVAL`.
+//! A fast function is the library's inlined sequence and a tail call to a slow function. The slow
+//! function handles flags other than 0, ended handles, and `errno`. It returns `EINVAL` for every
+//! argument that it can recognise as wrong.
 //!
-//! No function here may use Rust's own allocator, or unwind: all are `extern "C"`, at whose end a panic ends the process.
+//! No function here may use Rust's global allocator, or unwind: a panic that reaches the end of an
+//! `extern "C"` function ends the process.
+
 #![no_std]
 
 mod abi;

@@ -1,17 +1,22 @@
-//! Load and unload of the library.
+//! Load and unload of the library: early set-up, and final figures.
 
-/// Sets the library up early, and with it the fork handlers: before the program's own, so that at a fork ours run last, after handlers that
-/// still allocate, and in parent and child first.
+/// Sets the library up when it is loaded, before the program registers fork handlers. So at a fork
+/// this library's prepare handler runs last, after handlers that still allocate. Its parent and
+/// child handlers run first.
 ///
-/// Where `malloc` is a library of ours, preloaded, it must be set up before this one: the process's snapshot is that of the first, and should be
-/// malloc's. The loader runs the constructors of what the program is linked with before those of what is preloaded, so it is asked for a byte.
+/// A preloaded `libuslab_malloc.so` must be set up before this library: the first to start
+/// publishes the process's snapshot, which should be malloc's. The loader runs the constructors of
+/// linked libraries before those of preloaded ones. An allocation of one byte sets the preloaded
+/// one up first.
 extern "C" fn at_load() {
-    // SAFETY: memory of `malloc`, given back to it. Not to be optimised away, as compilers do with such pairs.
+    // SAFETY: `free` gets the memory of `malloc`. The black box keeps the compiler from removing
+    // the pair.
     unsafe { libc::free(core::hint::black_box(libc::malloc(1))) };
     uslab::internal::entry::start();
 }
 
-/// Leaves final figures for `uslab run --stats`. Allocation goes on working: other destructors come later.
+/// Leaves final figures for `uslab run --stats`. Allocation must keep working: other destructors
+/// run later.
 extern "C" fn at_unload() {
     uslab::internal::account_all();
     uslab::internal::finish_snapshot();

@@ -5,7 +5,7 @@ use crate::failure;
 use core::ffi::{c_uint, c_void};
 use uslab::internal::{Class, PAGE_BYTES, entry as malloc};
 
-/// The flags that an allocation may have.
+/// All flags of an allocation.
 pub const ALLOC_FLAGS: c_uint = USLAB_ZERO | USLAB_NORECLAIM;
 
 #[unsafe(no_mangle)]
@@ -29,7 +29,7 @@ extern "C" fn uslab_malloc_flags(size: usize, flags: c_uint) -> *mut c_void {
     }
     let object = malloc::malloc_noreclaim(size);
     if zero && !object.is_null() {
-        // SAFETY: ours, of at least that size.
+        // SAFETY: a fresh object of at least that size.
         unsafe { object.write_bytes(0, size) };
     }
     object.cast()
@@ -41,7 +41,7 @@ extern "C" fn uslab_calloc(count: usize, size: usize) -> *mut c_void {
 }
 
 /// # Safety
-/// As `realloc` of C; any size is one.
+/// As `realloc` of C. Any size is allowed; 0 does not free.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn uslab_realloc(pointer: *mut c_void, size: usize) -> *mut c_void {
     // SAFETY: the caller's promise.
@@ -86,7 +86,7 @@ extern "C" fn uslab_usable_size(pointer: *const c_void) -> usize {
     malloc::usable_size(pointer.cast())
 }
 
-/// What an allocation of `size` bytes may use; `size` itself where there can be none.
+/// Usable bytes of an allocation of `size` bytes; `size` itself if no allocation is so large.
 #[unsafe(no_mangle)]
 extern "C" fn uslab_good_size(size: usize) -> usize {
     match Class::of(size) {
@@ -105,7 +105,7 @@ unsafe extern "C" fn uslab_malloc_bulk(size: usize, n: usize, objects: *mut *mut
     if let Some(error) = refuse(objects, n) {
         return failure::no(error);
     }
-    // SAFETY: the caller's promise; nulls first, since the caller's places need not be initialised.
+    // SAFETY: the caller's promise; nulls first, since the caller's array need not be initialised.
     let objects = unsafe {
         objects.write_bytes(0, n);
         core::slice::from_raw_parts_mut(objects.cast(), n)
@@ -129,7 +129,8 @@ unsafe extern "C" fn uslab_free_bulk(n: usize, objects: *const *mut c_void) {
     unsafe { malloc::free_bulk(core::slice::from_raw_parts(objects.cast(), n)) };
 }
 
-/// Why there cannot be `n` pointers at `objects`: more than fit the address space are asked of memory that there is not.
+/// The error if `objects` cannot be an array of `n` pointers; ENOMEM if the address space has no
+/// room for that many.
 pub fn refuse<T>(objects: *const T, n: usize) -> Option<i32> {
     if objects.is_null() || !objects.is_aligned() {
         Some(libc::EINVAL)

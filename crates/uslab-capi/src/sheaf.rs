@@ -7,7 +7,8 @@ use crate::handle::{Handle, Kind};
 use core::ffi::{c_int, c_uint, c_void};
 use uslab::RawPrefilled;
 
-/// What `uslab_sheaf *` points to. The objects in it live, as far as the cache knows: it cannot be destroyed before the sheaf is returned.
+/// The target of a `uslab_sheaf *`. Its objects count as live, so the cache cannot be destroyed
+/// before the sheaf is returned.
 pub struct Sheaf {
     store: RawPrefilled<'static>,
     cache: &'static Cache,
@@ -17,7 +18,7 @@ impl Kind for Sheaf {
     const KIND: u64 = u64::from_le_bytes(*b"uslabshf");
 }
 
-/// By flags that have been checked.
+/// Prefills as the flags ask, which the caller has checked.
 fn prefill(cache: &'static Cache, flags: c_uint, n: usize) -> Option<RawPrefilled<'static>> {
     if flags & USLAB_NORECLAIM == 0 { cache.raw.prefill(n) } else { cache.raw.prefill_noreclaim(n) }
 }
@@ -30,14 +31,15 @@ unsafe extern "C" fn uslab_cache_prefill(
     flags: c_uint,
     n: usize,
 ) -> *mut Handle<Sheaf> {
-    // SAFETY: the caller's promise; the cache is not destroyed while the sheaf holds objects, and not looked at when it holds none.
+    // SAFETY: the caller's promise. The cache is not destroyed while the sheaf holds objects, and
+    // no function reads it when the sheaf holds none.
     let Some(cache) = (unsafe { Handle::get(cache) }) else { return failure::null(libc::EINVAL) };
     if flags & !USLAB_NORECLAIM != 0 {
         return failure::null(libc::EINVAL);
     }
     let Some(store) = prefill(cache, flags, n) else { return failure::null(libc::ENOMEM) };
     let inside = Sheaf { store, cache };
-    // Without memory it comes back and is dropped, which gives its objects back.
+    // Without memory, `make` returns the sheaf, and its drop frees the objects.
     let handle =
         if flags & USLAB_NORECLAIM == 0 { Handle::make(inside) } else { Handle::make_noreclaim(inside) };
     handle.unwrap_or_else(|_| failure::null(libc::ENOMEM))
@@ -89,7 +91,7 @@ unsafe extern "C" fn uslab_sheaf_refill(sheaf: *mut Handle<Sheaf>, flags: c_uint
 }
 
 /// # Safety
-/// `sheaf` must be null or a sheaf that nobody uses any more.
+/// `sheaf` must be null or a sheaf that no thread uses any more.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn uslab_sheaf_return(sheaf: *mut Handle<Sheaf>) {
     if sheaf.is_null() {

@@ -1,4 +1,4 @@
-//! Shrinkers, and what asks them: `uslab_shrinker_*`, `uslab_reclaim`, `uslab_set_limit`.
+//! Shrinkers and the calls that run them: `uslab_shrinker_*`, `uslab_reclaim`, `uslab_set_limit`.
 
 use crate::abi::{self, ShrinkCallback, ShrinkerOptions, USLAB_SEEKS_NONE, USLAB_SHRINK_STOP};
 use crate::handle::{self, Handle, Kind};
@@ -7,14 +7,14 @@ use core::ffi::{c_char, c_int, c_void};
 use uslab::internal::errno;
 use uslab::{Registration, Scan, ShrinkControl, Shrinker};
 
-/// The caller's two functions as one of ours.
+/// The caller's two functions, as a [`Shrinker`].
 pub struct Callbacks {
     count: ShrinkCallback,
     scan: ShrinkCallback,
     context: *mut c_void,
 }
 
-// SAFETY: the header asks that the functions may be called with the context on any thread.
+// SAFETY: the header requires that any thread may call the functions with the context.
 unsafe impl Send for Callbacks {}
 // SAFETY: as above.
 unsafe impl Sync for Callbacks {}
@@ -51,7 +51,8 @@ impl Kind for Registration<Callbacks> {
 type Object = Handle<Registration<Callbacks>>;
 
 /// # Safety
-/// `name` must be a string, `options` as many bytes as their `type_size` says, and their functions callable on any thread.
+/// `name` must be a string, `options` as many bytes as their `type_size` says, and their functions
+/// callable on any thread.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn uslab_shrinker_register(
     name: *const c_char,
@@ -73,7 +74,7 @@ unsafe fn register(name: *const c_char, options: *const ShrinkerOptions) -> Resu
         return Err(libc::EINVAL);
     };
     let defaults = uslab::ShrinkerOptions::default();
-    let ours = uslab::ShrinkerOptions {
+    let known = uslab::ShrinkerOptions {
         seeks: match options.seeks {
             0 => defaults.seeks,
             USLAB_SEEKS_NONE => 0,
@@ -82,8 +83,8 @@ unsafe fn register(name: *const c_char, options: *const ShrinkerOptions) -> Resu
         batch: if options.batch == 0 { defaults.batch } else { options.batch as usize },
     };
     let callbacks = Callbacks { count, scan, context: options.context };
-    let registration = uslab::register_shrinker(name, ours, callbacks).map_err(|_| libc::ENOMEM)?;
-    // Without memory the registration comes back and is dropped, which ends it.
+    let registration = uslab::register_shrinker(name, known, callbacks).map_err(|_| libc::ENOMEM)?;
+    // Without memory, `make` returns the registration, and its drop unregisters.
     Handle::make(registration).map_err(|_| libc::ENOMEM)
 }
 

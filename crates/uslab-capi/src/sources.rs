@@ -1,4 +1,4 @@
-//! Pressure sources: which are watched, what there is of them, and the thread that watches.
+//! Pressure sources: the choice, the text that describes them, and the thread that watches them.
 
 use crate::abi::{PressureOptions, USLAB_SOURCE_AUTO, USLAB_SOURCE_OFF, USLAB_SOURCE_ON};
 use crate::text::Text;
@@ -10,10 +10,10 @@ use uslab::internal::sources::Sources;
 use uslab::reclaim;
 use uslab::reclaim::PressureChoice;
 
-/// What the caller's options choose; null is the default.
+/// The choice in the caller's options; null is the default.
 ///
 /// # Errors
-/// EINVAL: a structure of another kind, or a value that is none of a source's.
+/// EINVAL: a bad structure, or an unknown setting of a source.
 ///
 /// # Safety
 /// `options` must be null, or as many bytes as their `type_size` says.
@@ -35,7 +35,7 @@ unsafe fn choice(options: *const PressureOptions) -> Result<PressureChoice, c_in
         .log(log))
 }
 
-/// Left to the library, a source is watched.
+/// Whether a source is watched. `USLAB_SOURCE_AUTO` leaves it to the library, which watches.
 fn is_on(source: c_uint) -> Result<bool, c_int> {
     match source {
         USLAB_SOURCE_AUTO | USLAB_SOURCE_ON => Ok(true),
@@ -71,7 +71,7 @@ unsafe extern "C" fn uslab_pressure_text(options: *const PressureOptions) -> *mu
     let errno = errno::Preserved::new();
     let mut text = Text::new();
     let mut whole = Ok(());
-    // Opened to be looked at, and closed again: in silence, since the caller has the text.
+    // Opens the sources and closes them again. No log, since the caller gets the text.
     let sources = Sources::detect(&choice.under_environment().log(false));
     sources.describe(&mut |line| {
         whole = whole.and_then(|()| text.write_fmt(line)).and_then(|()| text.write_str("\n"));

@@ -1,6 +1,6 @@
-//! Figures: of one cache, of the process, as JSON and as /proc/slabinfo has them.
+//! Figures of one cache and of the process, as structures, as JSON and as `/proc/slabinfo` text.
 //!
-//! [`uslab::stats`] reads them; here they get their C types.
+//! [`uslab::stats`] reads them; this file gives them their C types.
 
 use crate::abi::{CacheStats, CacheVisitor, Usage};
 use crate::cache::Cache;
@@ -26,7 +26,7 @@ unsafe extern "C" fn uslab_cache_get_stats(cache: *const Handle<Cache>, out: *mu
     }
 }
 
-/// The visitor gets copies of the figures, and no lock is held: it may call any function.
+/// The visitor gets copies and runs with no lock held, so it may call any function.
 ///
 /// # Safety
 /// `visit` must be null or callable with `context`.
@@ -38,7 +38,8 @@ unsafe extern "C" fn uslab_visit_caches(visit: Option<CacheVisitor>, context: *m
         let mut name = [0; NAME_BYTES + 1];
         let text = cache.name.as_str();
         name[..text.len()].copy_from_slice(text.as_bytes());
-        // SAFETY: the caller's promise; the name ends with a NUL, as there is one byte more than names have.
+        // SAFETY: the caller's promise; the name ends with a NUL, since the array is one byte
+        // longer than any name.
         let end = unsafe { visit(context, name.as_ptr().cast(), &raw const figures) };
         if end != 0 {
             return end;

@@ -1,10 +1,10 @@
-//! Text in memory of the library's own malloc, which the caller frees.
+//! Text in memory of the library's own malloc, which the caller of the C function frees.
 
 use core::ffi::c_char;
 use core::fmt;
 use uslab::internal::entry as malloc;
 
-/// A text that grows; dropped, it is freed.
+/// A growing text. Its drop frees the memory.
 pub struct Text {
     start: *mut u8,
     used: usize,
@@ -17,7 +17,7 @@ impl Text {
         Text { start: core::ptr::null_mut(), used: 0, room: 0 }
     }
 
-    /// NUL-terminated, the caller's to free; null without memory.
+    /// Returns the NUL-terminated text, which the caller must free; null without memory.
     pub fn finish(mut self) -> *mut c_char {
         if self.push(b"\0").is_err() {
             return core::ptr::null_mut();
@@ -31,14 +31,14 @@ impl Text {
         let needed = self.used + bytes.len();
         if needed > self.room {
             let room = needed.max(2 * self.room).max(1024);
-            // SAFETY: null or memory of `malloc` that nobody else knows.
+            // SAFETY: null, or memory of `malloc` that only this text refers to.
             let start = unsafe { malloc::realloc(self.start, room) };
             if start.is_null() {
                 return Err(fmt::Error);
             }
             (self.start, self.room) = (start, room);
         }
-        // SAFETY: there is room behind what is used.
+        // SAFETY: `room` is at least `needed`.
         unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), self.start.add(self.used), bytes.len()) };
         self.used = needed;
         Ok(())
@@ -53,7 +53,7 @@ impl fmt::Write for Text {
 
 impl Drop for Text {
     fn drop(&mut self) {
-        // SAFETY: null or memory of `malloc` that nobody else knows.
+        // SAFETY: null, or memory of `malloc` that only this text refers to.
         unsafe { malloc::free(self.start) };
     }
 }

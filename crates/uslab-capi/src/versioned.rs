@@ -1,25 +1,28 @@
-//! Structures that grow: callers compiled against an older or a newer header.
+//! Structures that grow, exchanged with callers that were compiled with an older or a newer header.
 //!
-//! The first word of each is the caller's `sizeof`. What an older caller does not have is 0, which asks for the default. What a newer caller
-//! has and we do not know must be 0, for it asks for something that would not happen.
+//! The first word of each structure is the caller's `sizeof`. Fields that an older caller lacks
+//! count as 0, the default. Fields that only a newer caller has must be 0, since the library cannot
+//! do what they ask for.
 
 use core::ffi::c_int;
 
-/// Past this it is no size but garbage.
-const MOST_BYTES: usize = 4096;
+/// Upper bound on a structure's size; a larger `type_size` is not initialised.
+const MAX_BYTES: usize = 4096;
 
-/// The caller's structure as we know it.
+/// Reads the caller's structure into this library's version of it.
 ///
 /// # Errors
-/// EINVAL: null, a size that cannot be, or something asked for that is not known here.
+/// EINVAL: null, an impossible size, or a field unknown to this library that is not 0.
 ///
 /// # Safety
-/// `given` must be null or point to as many bytes as its first word says. `T` must start with a `usize`, be `repr(C)`, and be valid as zeroes.
+/// `given` must be null or point to as many bytes as its first word says. `T` must start with a
+/// `usize`, be `repr(C)`, and be valid as zeroes.
 pub unsafe fn read<T: Copy>(given: *const T) -> Result<T, c_int> {
-    // SAFETY: the caller's promise; reading the first word is what every structure allows.
+    // SAFETY: the caller's promise; every structure has a first word.
     let bytes = unsafe { caller_bytes(given) }?;
     let known = bytes.min(size_of::<T>());
-    // SAFETY: `bytes` bytes are the caller's, of which `known` fit `T`; the rest of `T` is valid as zeroes.
+    // SAFETY: `bytes` bytes are the caller's, of which `known` fit `T`; the rest of `T` is valid as
+    // zeroes.
     unsafe {
         let tail = core::slice::from_raw_parts(given.cast::<u8>().add(known), bytes - known);
         if tail.iter().any(|&byte| byte != 0) {
@@ -31,7 +34,8 @@ pub unsafe fn read<T: Copy>(given: *const T) -> Result<T, c_int> {
     }
 }
 
-/// Fills the caller's structure, but for its size: cut to what an older caller has, and zeroes where a newer one has more.
+/// Fills the caller's structure, except its size. An older caller gets the fields that it has; the
+/// additional fields of a newer caller are zeroed.
 ///
 /// # Errors
 /// As [`read`].
@@ -60,5 +64,5 @@ unsafe fn caller_bytes<T>(given: *const T) -> Result<usize, c_int> {
     }
     // SAFETY: the caller's promise.
     let bytes = unsafe { given.cast::<usize>().read() };
-    if (size_of::<usize>()..=MOST_BYTES).contains(&bytes) { Ok(bytes) } else { Err(libc::EINVAL) }
+    if (size_of::<usize>()..=MAX_BYTES).contains(&bytes) { Ok(bytes) } else { Err(libc::EINVAL) }
 }

@@ -1,4 +1,4 @@
-//! The C functions.
+//! The C functions: `malloc`, `free` and the rest of the family, with the errors of C23 and POSIX.
 
 use crate::caller::Unknown;
 use core::ffi::{c_int, c_void};
@@ -86,7 +86,7 @@ pub unsafe extern "C" fn posix_memalign(result: *mut *mut c_void, align: usize, 
     0
 }
 
-/// The old name; any alignment is taken, rounded up to a power of two, as glibc does.
+/// The old name of `aligned_alloc`. Rounds any alignment up to a power of two, as glibc does.
 #[unsafe(no_mangle)]
 pub extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
     match align.checked_next_power_of_two() {
@@ -101,7 +101,7 @@ pub extern "C" fn valloc(size: usize) -> *mut c_void {
     memalign(uslab::internal::page_bytes(), size)
 }
 
-/// Whole pages.
+/// A page-aligned object of whole pages.
 #[unsafe(no_mangle)]
 pub extern "C" fn pvalloc(size: usize) -> *mut c_void {
     let page = uslab::internal::page_bytes();
@@ -111,7 +111,8 @@ pub extern "C" fn pvalloc(size: usize) -> *mut c_void {
     }
 }
 
-/// Bytes that may be used, at least those asked for.
+/// Usable bytes, at least those asked for; 0 for null and for pointers that this library does not
+/// know.
 ///
 /// # Safety
 /// `pointer` must be null or come from one of these functions.
@@ -144,7 +145,7 @@ pub unsafe extern "C" fn free_aligned_sized(pointer: *mut c_void, align: usize, 
     }
 }
 
-/// Gives free memory back to the system, but about `pad` bytes of it; 1 if any went.
+/// Returns all free memory to the system but about `pad` bytes. Returns 1 if any went, else 0.
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc_trim(pad: usize) -> c_int {
     let _errno = uslab::internal::errno::Preserved::new();

@@ -1,19 +1,22 @@
-//! Who called `malloc`, `calloc` or `realloc`: the program, or the C library and the dynamic
-//! loader.
+//! Tells calls of `malloc`, `calloc` and `realloc` by the program from calls by the C library or
+//! the loader.
 //!
-//! Where there is much memory the slow path starts the background thread, and starting one takes
-//! locks of the C library: among them those that it holds where it calls `malloc` itself (while it
-//! loads a library, or takes one thread's storage apart). So only calls from elsewhere may do it.
-//! The functions and their slow paths are left by jumps, so that at their end the return address is
+//! Above 16 MiB the slow path starts the background thread, which takes locks of the C library. The
+//! C library itself calls `malloc` under some of these locks: while it loads a library, or frees a
+//! thread's storage. So only a call from elsewhere may start the thread.
+//!
+//! The functions and their slow paths end in jumps, so that the return address on the stack is
 //! still the caller's:
 //!
 //! ```text
-//!   program ──call──▶ malloc ──jump──▶ malloc_slow ──jump──▶ Unknown::serve:  caller = [stack]; jump serve_from
+//!   program ──call──▶ malloc ──jump──▶ malloc_slow ──jump──▶ Unknown::serve
+//!                                                            caller = [stack]; jump serve_from
 //! ```
 //!
-//! `calloc` and `realloc` do the same by `serve_zeroed` and `serve_resized`. A call that did not
-//! jump would show this library as the caller, and start nothing. Must never: guess that a caller
-//! is the program.
+//! `calloc` and `realloc` do the same by `serve_zeroed` and `serve_resized`. If the compiler
+//! emitted a call for a jump, the caller would be this library, and the thread would not start.
+//!
+//! Must never guess that a caller is the program.
 
 use core::arch::naked_asm;
 use core::ffi::{CStr, c_int, c_void};
@@ -21,7 +24,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicUsize};
 use uslab::internal::entry::{self as malloc, Caller};
 
-/// A caller of the C functions `malloc`, `calloc` and `realloc`.
+/// The caller of a C function, known by its return address alone.
 pub struct Unknown;
 
 impl Caller for Unknown {
@@ -92,30 +95,33 @@ unsafe extern "C" fn serve_resized_from(pointer: *mut u8, size: usize, old: usiz
     unsafe { malloc::serve_resized(pointer, size, old, || is_program(caller)) }
 }
 
-/// Where the C library, the loader and this library lie: start and end of each.
-static ELSEWHERE: [[AtomicUsize; 2]; 8] = [const { [const { AtomicUsize::new(0) }; 2] }; 8];
-/// All of them are known.
-static KNOWN: AtomicBool = AtomicBool::new(false);
+/// Start and end of the C library, the loader and this library.
+static NOT_PROGRAM: [[AtomicUsize; 2]; 8] = [const { [const { AtomicUsize::new(0) }; 2] }; 8];
+/// Whether [`NOT_PROGRAM`] is complete.
+static IS_COMPLETE: AtomicBool = AtomicBool::new(false);
 
 fn is_program(caller: usize) -> bool {
     let within = |[start, end]: &[AtomicUsize; 2]| (start.load(Relaxed)..end.load(Relaxed)).contains(&caller);
-    KNOWN.load(Acquire) && !ELSEWHERE.iter().any(within)
+    IS_COMPLETE.load(Acquire) && !NOT_PROGRAM.iter().any(within)
 }
 
-/// Finds out where they lie; when this library is loaded, with all of them in place.
-pub fn look_around() {
+/// Finds the address ranges of [`NOT_PROGRAM`], when this library is loaded. The C library and the
+/// loader are in place then.
+pub fn find_ranges() {
     let mut found = 0_usize;
-    // SAFETY: `note` is called with what it expects, and only until this returns.
+    // SAFETY: the loader calls `note` with its own description and `found`, and only before this
+    // returns.
     let all = unsafe { libc::dl_iterate_phdr(Some(note), (&raw mut found).cast()) } == 0;
-    KNOWN.store(all, Release);
+    IS_COMPLETE.store(all, Release);
 }
 
-/// Keeps the place of one object if it is one of those; not 0 if there is no room for it.
+/// Keeps the range of one object if it belongs into [`NOT_PROGRAM`]. Returns 1 if there is no room.
 ///
 /// # Safety
 /// As `dl_iterate_phdr` calls it, with a `usize` as `data`.
 unsafe extern "C" fn note(info: *mut libc::dl_phdr_info, _: usize, data: *mut c_void) -> c_int {
-    // SAFETY: the loader's description of one object, with its program headers; the count is `look_around`'s.
+    // SAFETY: the loader's description of one object, with its program headers; the count is that
+    // of `find_ranges`.
     let (info, found) = unsafe { (&*info, &mut *data.cast::<usize>()) };
     // SAFETY: as above.
     let headers = unsafe { core::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
@@ -127,11 +133,11 @@ unsafe extern "C" fn note(info: *mut libc::dl_phdr_info, _: usize, data: *mut c_
     }
     // SAFETY: the loader's names are NUL-terminated, or null.
     let name = unsafe { info.dlpi_name.as_ref().map(|name| CStr::from_ptr(name)) };
-    let is_theirs = (start..end).contains(&(note as *const () as usize))
+    let is_not_program = (start..end).contains(&(note as *const () as usize))
         || (start..end).contains(&loader())
         || name.is_some_and(is_c_library);
-    if is_theirs {
-        let Some([first, last]) = ELSEWHERE.get(*found) else { return 1 };
+    if is_not_program {
+        let Some([first, last]) = NOT_PROGRAM.get(*found) else { return 1 };
         first.store(start, Relaxed);
         last.store(end, Relaxed);
         *found += 1;
@@ -139,14 +145,15 @@ unsafe extern "C" fn note(info: *mut libc::dl_phdr_info, _: usize, data: *mut c_
     0
 }
 
-/// Where the dynamic loader lies; 0 in a program that was loaded without one.
+/// Address of the dynamic loader; 0 in a program that was loaded without one.
 fn loader() -> usize {
     // SAFETY: no preconditions.
     unsafe { libc::getauxval(libc::AT_BASE) as usize }
 }
 
-/// By its name, as glibc and musl have them; threads and `dlopen` were libraries of their own before glibc 2.34. Not by the address of a function: a program that
-/// was linked to a fixed place may have given that one of its own.
+/// Whether an object is part of the C library, by the file names of glibc and musl. Before glibc
+/// 2.34, threads and `dlopen` were libraries of their own. The address of a function would not do:
+/// a program linked at fixed addresses may have a procedure linkage entry of its own for it.
 fn is_c_library(path: &CStr) -> bool {
     const NAMES: [&[u8]; 6] = [b"libc.", b"libc-", b"libpthread", b"libdl.", b"libdl-", b"ld-"];
     let path = path.to_bytes();

@@ -1,11 +1,13 @@
 //! `operator new` and `operator delete`, every form, by their Itanium names.
 //!
-//! The standard lets a program replace `operator new(size_t)` and `operator delete(void *)` alone and promises that the other forms then
-//! go through its own. Ours stand before the C++ library's, so they keep that promise: whether the two are still ours is looked up
-//! once, and where they are not every other form calls the program's.
+//! A program may replace `operator new(size_t)` and `operator delete(void *)` alone; the standard
+//! promises that all other forms then call its own two. This library's forms take precedence over
+//! the C++ library's, so they must keep that promise. They look up once whether the program has
+//! replaced the two, and then call the program's.
 //!
-//! Where there is no memory the standard's loop runs: call the new-handler and try again; without one throw `std::bad_alloc`. What throws
-//! and catches is the C++ library's own code, looked up when it is needed: a C program has none.
+//! Without memory, the standard's loop runs: call the new-handler and retry; without a new-handler,
+//! throw `std::bad_alloc`. The C++ library's own code throws and catches. It is looked up at the
+//! first failure, since a C program has none.
 
 use core::ffi::{CStr, c_void};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -20,7 +22,7 @@ type NothrowNew = unsafe extern "C-unwind" fn(usize, *const c_void) -> *mut c_vo
 type AlignedNothrowNew = unsafe extern "C-unwind" fn(usize, usize, *const c_void) -> *mut c_void;
 type Delete = unsafe extern "C-unwind" fn(*mut c_void);
 
-/// A function that the process knows by `name`; after ours (`next`), or the first.
+/// Finds the function called `name`: the next after this library's (`next`), or the first.
 fn lookup(name: &CStr, next: bool) -> Option<*mut c_void> {
     let from = if next { libc::RTLD_NEXT } else { libc::RTLD_DEFAULT };
     // SAFETY: the name is NUL-terminated; both handles are always valid.
@@ -28,39 +30,41 @@ fn lookup(name: &CStr, next: bool) -> Option<*mut c_void> {
     (!symbol.is_null()).then_some(symbol)
 }
 
-/// Whose the two basic operators are; looked up at the first use of another form.
+/// Whether the program has replaced the two basic operators; found at the first use of another
+/// form.
 static OPERATORS: AtomicU8 = AtomicU8::new(UNKNOWN);
 const UNKNOWN: u8 = 0;
-const OURS: u8 = 1;
+const STANDARD: u8 = 1;
 const REPLACED: u8 = 2;
-/// The program's, where they are replaced.
+/// The program's two operators, if it has replaced them.
 static PROGRAM_NEW: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 static PROGRAM_DELETE: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Whether the derived operators may serve memory themselves.
+/// Whether the other forms may allocate and free themselves.
 #[inline(always)]
-fn ours() -> bool {
-    OPERATORS.load(Relaxed) == OURS || look_whose()
+fn are_standard() -> bool {
+    OPERATORS.load(Relaxed) == STANDARD || check_replaced()
 }
 
 #[cold]
 #[inline(never)]
-extern "C" fn look_whose() -> bool {
+extern "C" fn check_replaced() -> bool {
     if OPERATORS.load(Acquire) == UNKNOWN {
-        // The names mean whatever the dynamic loader bound them to: ours, or the program's that stand before ours.
+        // The dynamic loader has bound these names: to this library's functions, or to the
+        // program's, which take precedence.
         let (new, delete) = (_Znwm as *mut c_void, _ZdlPv as *mut c_void);
         PROGRAM_NEW.store(new, Relaxed);
         PROGRAM_DELETE.store(delete, Relaxed);
-        let here = object_of(look_whose as *const c_void);
+        let here = object_of(check_replaced as *const c_void);
         let all_here = object_of(new) == here && object_of(delete) == here;
-        OPERATORS.store(if all_here { OURS } else { REPLACED }, Release);
+        OPERATORS.store(if all_here { STANDARD } else { REPLACED }, Release);
     }
-    OPERATORS.load(Acquire) == OURS
+    OPERATORS.load(Acquire) == STANDARD
 }
 
-/// Where the library or program that `function` lies in was loaded.
+/// Load address of the library or program that contains `function`.
 fn object_of(function: *const c_void) -> *mut c_void {
-    // SAFETY: all-zero is a valid `Dl_info`, which `dladdr` fills in or leaves.
+    // SAFETY: all-zero is a valid `Dl_info`, which `dladdr` fills in or leaves alone.
     unsafe {
         let mut info: libc::Dl_info = core::mem::zeroed();
         libc::dladdr(function, &mut info);
@@ -71,9 +75,9 @@ fn object_of(function: *const c_void) -> *mut c_void {
 /// The program's `operator new`.
 #[cold]
 fn program_new(size: usize) -> *mut c_void {
-    // SAFETY: `look_whose` found it under the name that has this type, and it is never null.
+    // SAFETY: `check_replaced` found it under the name of this type, and it is never null.
     let new = unsafe { core::mem::transmute::<*mut c_void, New>(PROGRAM_NEW.load(Relaxed)) };
-    // SAFETY: any size may be asked for.
+    // SAFETY: any size is allowed.
     unsafe { new(size) }
 }
 
@@ -82,11 +86,12 @@ fn program_new(size: usize) -> *mut c_void {
 fn program_delete(pointer: *mut c_void) {
     // SAFETY: as above.
     let delete = unsafe { core::mem::transmute::<*mut c_void, Delete>(PROGRAM_DELETE.load(Relaxed)) };
-    // SAFETY: the pointer came from the program's `operator new`, through one of our forms.
+    // SAFETY: the pointer came from the program's `operator new`, through a form of this library.
     unsafe { delete(pointer) }
 }
 
-/// Calls the program's new-handler; false if it has none. The handler may throw, through here.
+/// Calls the program's new-handler; returns false if it has none. The handler may throw through
+/// this frame.
 fn call_new_handler() -> bool {
     // std::get_new_handler()
     let Some(get) = lookup(c"_ZSt15get_new_handlerv", false) else { return false };
@@ -101,7 +106,7 @@ fn call_new_handler() -> bool {
     }
 }
 
-/// Memory, or a handler that helps, or an exception.
+/// Retries after each call of the new-handler; throws `std::bad_alloc` without one.
 #[cold]
 #[inline(never)]
 fn new_or_throw(size: usize, align: usize) -> *mut c_void {
@@ -121,12 +126,12 @@ fn new_or_throw(size: usize, align: usize) -> *mut c_void {
         throw();
     }
     uslab::internal::report::print(format_args!(
-        "operator new: no memory for {size} bytes, and no way to throw"
+        "operator new: no memory for {size} bytes, and no C++ library to throw std::bad_alloc"
     ));
     uslab::internal::report::abort();
 }
 
-/// The C++ library's form of a nothrow operator calls the throwing one, which is ours, and catches.
+/// Calls the C++ library's form of a nothrow operator, which calls the throwing form and catches.
 #[cold]
 #[inline(never)]
 fn nothrow(name: &CStr, size: usize, tag: *const c_void) -> *mut c_void {
@@ -135,7 +140,7 @@ fn nothrow(name: &CStr, size: usize, tag: *const c_void) -> *mut c_void {
     unsafe { core::mem::transmute::<*mut c_void, NothrowNew>(form)(size, tag) }
 }
 
-/// The same for aligned forms.
+/// [`nothrow`] for the aligned forms.
 #[cold]
 #[inline(never)]
 fn nothrow_aligned(name: &CStr, size: usize, align: usize, tag: *const c_void) -> *mut c_void {
@@ -165,7 +170,7 @@ pub extern "C-unwind" fn _Znwm(size: usize) -> *mut c_void {
 /// `operator new(std::size_t, const std::nothrow_t &)`.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn _ZnwmRKSt9nothrow_t(size: usize, tag: *const c_void) -> *mut c_void {
-    if ours() {
+    if are_standard() {
         let object = malloc::malloc_for::<malloc::Program>(size);
         if !object.is_null() {
             return object.cast();
@@ -198,13 +203,13 @@ pub extern "C-unwind" fn _ZnwmSt11align_val_tRKSt9nothrow_t(
 /// `operator new[](std::size_t)`.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn _Znam(size: usize) -> *mut c_void {
-    if ours() { new(size) } else { program_new(size) }
+    if are_standard() { new(size) } else { program_new(size) }
 }
 
 /// `operator new[](std::size_t, const std::nothrow_t &)`.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn _ZnamRKSt9nothrow_t(size: usize, tag: *const c_void) -> *mut c_void {
-    if ours() {
+    if are_standard() {
         let object = malloc::malloc_for::<malloc::Program>(size);
         if !object.is_null() {
             return object.cast();
@@ -250,7 +255,7 @@ pub unsafe extern "C-unwind" fn _ZdlPv(pointer: *mut c_void) {
 /// As in the C++ standard, \[new.delete\].
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn _ZdlPvRKSt9nothrow_t(pointer: *mut c_void, _: *const c_void) {
-    if !ours() {
+    if !are_standard() {
         return program_delete(pointer);
     }
     // SAFETY: the caller's promise.
@@ -263,7 +268,7 @@ pub unsafe extern "C-unwind" fn _ZdlPvRKSt9nothrow_t(pointer: *mut c_void, _: *c
 /// As in the C++ standard, \[new.delete\].
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn _ZdlPvm(pointer: *mut c_void, size: usize) {
-    if !ours() {
+    if !are_standard() {
         return program_delete(pointer);
     }
     // SAFETY: the caller's promise.
@@ -310,7 +315,7 @@ pub unsafe extern "C-unwind" fn _ZdlPvSt11align_val_tRKSt9nothrow_t(
 /// As in the C++ standard, \[new.delete\].
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn _ZdaPv(pointer: *mut c_void) {
-    if !ours() {
+    if !are_standard() {
         return program_delete(pointer);
     }
     // SAFETY: the caller's promise.
@@ -323,7 +328,7 @@ pub unsafe extern "C-unwind" fn _ZdaPv(pointer: *mut c_void) {
 /// As in the C++ standard, \[new.delete\].
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn _ZdaPvRKSt9nothrow_t(pointer: *mut c_void, _: *const c_void) {
-    if !ours() {
+    if !are_standard() {
         return program_delete(pointer);
     }
     // SAFETY: the caller's promise.
@@ -336,7 +341,7 @@ pub unsafe extern "C-unwind" fn _ZdaPvRKSt9nothrow_t(pointer: *mut c_void, _: *c
 /// As in the C++ standard, \[new.delete\].
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn _ZdaPvm(pointer: *mut c_void, size: usize) {
-    if !ours() {
+    if !are_standard() {
         return program_delete(pointer);
     }
     // SAFETY: the caller's promise.

@@ -1,26 +1,26 @@
-//! `dlopen` without `RTLD_DEEPBIND`.
+//! `dlopen` that removes `RTLD_DEEPBIND` from the flags.
 //!
-//! An object that is opened with that flag looks its symbols up among its own dependencies first:
-//! its `malloc` and `free` are the C library's, and those of the rest of the program are ours.
-//! PHP opens its modules so, and they free what the program allocated. So the flag is taken off.
-//! `USLAB_DEEPBIND=1` leaves it, for programs whose modules bring other versions of the program's
-//! symbols.
+//! The loader resolves the symbols of an object opened with that flag among the object's own
+//! dependencies first. Its `malloc` and `free` are then the C library's, while the rest of the
+//! program uses this library's. PHP opens its modules so, and they free memory that the program
+//! allocated. `USLAB_DEEPBIND=1` keeps the flag, for programs whose modules bring other versions of
+//! the program's symbols.
 //!
-//! The wrapper leaves by a jump: the loader tells by the return address which object calls, whose
-//! search path and namespace count.
+//! The wrapper ends in a jump, not a call. The loader finds the calling object by the return
+//! address, and uses that object's search path and namespace.
 
 use core::arch::naked_asm;
 use core::ffi::{c_char, c_int, c_void};
 use core::ptr;
 use core::sync::atomic::{AtomicI32, AtomicPtr, Ordering::Relaxed};
 
-/// Bits of the flags that are passed on.
+/// Mask of the flags that the loader gets.
 static PASSED: AtomicI32 = AtomicI32::new(!libc::RTLD_DEEPBIND);
 
-/// The loader's `dlopen`; null until it has been looked for.
+/// The loader's `dlopen`; null before the first call.
 static NEXT: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 
-/// Reads the environment.
+/// Reads `USLAB_DEEPBIND`.
 pub fn at_load() {
     // SAFETY: the name is NUL-terminated; the value is read before another thread exists.
     let value = unsafe { libc::getenv(c"USLAB_DEEPBIND".as_ptr()) };
@@ -30,8 +30,8 @@ pub fn at_load() {
     }
 }
 
-/// Finds the loader's function, when it is first called: most programs never do. The lookup takes
-/// the loader's lock, as the caller is about to.
+/// Finds the loader's function at the first call, since most programs never call it. The lookup
+/// takes the loader's lock, which the caller is about to take anyway.
 extern "C" fn find_next() {
     // SAFETY: the name is NUL-terminated; this object is one that the loader loaded.
     let next = unsafe { libc::dlsym(libc::RTLD_NEXT, c"dlopen".as_ptr()) };
@@ -39,12 +39,12 @@ extern "C" fn find_next() {
     NEXT.store(found, Relaxed);
 }
 
-/// In a program without another `dlopen`, in which nothing can call it by that name.
+/// Stands in for a missing `dlopen`, in a program that cannot call it by that name.
 extern "C" fn none(_: *const c_char, _: c_int) -> *mut c_void {
     ptr::null_mut()
 }
 
-/// `dlopen(3)`, with the flags of [`PASSED`].
+/// `dlopen(3)`, with the flags masked by [`PASSED`].
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 pub extern "C" fn dlopen(file: *const c_char, flags: c_int) -> *mut c_void {

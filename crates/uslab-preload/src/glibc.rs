@@ -1,4 +1,5 @@
-//! glibc's questions about its malloc, answered with our figures, and glibc's other names for it.
+//! glibc's malloc statistics (`mallinfo`, `malloc_info`) with uslab's figures, and glibc's second
+//! names of the malloc family.
 //!
 //! ```text
 //!   glibc                    here
@@ -9,10 +10,10 @@
 //!   top                      free pages with memory behind them
 //! ```
 //!
-//! As in glibc the arena does not include large objects, and its size is what is in use plus what
-//! is free. The counters change while they are read: each answer is made of one reading of them.
+//! As in glibc, the arena does not include large objects, and its size is the sum of used and free
+//! bytes. Other threads change the counters meanwhile, so each answer uses one reading of them.
 //!
-//! Must never: take or hold a lock of the library while a stream is locked or written.
+//! Must never take or hold a lock of the library while a stream is locked or written.
 
 use crate::c;
 use crate::stream::Locked;
@@ -42,7 +43,7 @@ struct Figures {
     by_class: [usize; CLASSES],
     /// Objects in sheaves.
     fast: Free,
-    /// Objects in slabs; all free pages are one more, glibc's top.
+    /// Objects in slabs. All free pages count as one more object, glibc's top.
     rest: Free,
     /// Bytes that the program has in objects of slabs.
     in_use_bytes: usize,
@@ -68,13 +69,13 @@ impl Figures {
         if usage.dirty_bytes > 0 {
             rest.add(1, usage.dirty_bytes);
         }
-        // The counters of other threads move between two reads: no more is in use than there is.
+        // Other threads change counters between two reads; the used bytes cannot exceed the total.
         let in_use_bytes = in_use_bytes.min(usage.system_bytes);
         Figures { usage, by_class, fast, rest, in_use_bytes }
     }
 }
 
-/// Figures of `mallinfo2(3)`: `arena` is `uordblks + fordblks`, and large objects are `hblkhd`.
+/// `mallinfo2(3)`: `arena` is `uordblks + fordblks`, and `hblkhd` counts large objects.
 ///
 /// Takes the registry's lock for a moment; allocates nothing.
 #[unsafe(no_mangle)]
@@ -94,7 +95,7 @@ pub extern "C" fn mallinfo2() -> libc::mallinfo2 {
     }
 }
 
-/// [`mallinfo2`] in fields of type `int`, which stop at their largest value.
+/// [`mallinfo2`] in fields of type `int`, which saturate.
 #[unsafe(no_mangle)]
 pub extern "C" fn mallinfo() -> libc::mallinfo {
     let wide = mallinfo2();
@@ -113,7 +114,8 @@ pub extern "C" fn mallinfo() -> libc::mallinfo {
     }
 }
 
-/// 0, "refused", for every parameter: none of glibc's mechanisms exists here. `errno` is kept.
+/// Returns 0, "refused", for every parameter, since none of glibc's mechanisms exists here.
+/// Preserves `errno`.
 #[unsafe(no_mangle)]
 pub extern "C" fn mallopt(_parameter: c_int, _value: c_int) -> c_int {
     0
@@ -127,9 +129,10 @@ unsafe extern "C" {
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc_stats() {
     let figures = Figures::read();
-    // SAFETY: the C library's variable; a program that closed the stream asks for what it gets.
+    // SAFETY: the C library's variable. The stream is open unless the program closed it, which
+    // makes any output to it undefined.
     let mut out = unsafe { Locked::new(stderr) };
-    // The stream itself notes failures, which glibc ignores here, too.
+    // The stream records failures; glibc ignores them here, too.
     let _ = write_stats(&mut out, &figures);
     out.finish();
 }
@@ -149,7 +152,7 @@ fn write_stats(out: &mut Locked, figures: &Figures) -> fmt::Result {
 
 /// Writes glibc's XML: one heap, and its free objects by size class.
 ///
-/// EINVAL unless `options` is 0; -1 with `errno` if the stream refuses the text.
+/// Returns 0, EINVAL unless `options` is 0, or -1 with `errno` if the stream refuses the text.
 ///
 /// # Safety
 /// `stream` must be open for writing.
@@ -162,7 +165,7 @@ pub unsafe extern "C" fn malloc_info(options: c_int, stream: *mut libc::FILE) ->
     let figures = Figures::read();
     // SAFETY: the caller's promise.
     let mut out = unsafe { Locked::new(stream) };
-    // The stream itself notes failures.
+    // `finish` returns whether the stream failed.
     let _ = write_info(&mut out, &figures);
     if out.finish() { 0 } else { -1 }
 }
@@ -205,8 +208,8 @@ fn write_system(out: &mut Locked, usage: &Usage) -> fmt::Result {
     writeln!(out, "<aspace type=\"mprotect\" size=\"{committed_bytes}\"/>")
 }
 
-/// Defines glibc's second name of a function that this library replaces. A program that wraps
-/// `malloc` calls these: an object must not come from one allocator and go to the other.
+/// Defines glibc's second names of functions that this library replaces. Programs that wrap
+/// `malloc` call these names; an object must not come from one allocator and be freed by the other.
 macro_rules! second_names {
     ($($(#[$safety:meta])* $name:ident => $first:ident($($argument:ident: $kind:ty),*) $(-> $result:ty)?;)+) => {$(
         #[doc = concat!("Same as `", stringify!($first), "`.")]

@@ -1,7 +1,9 @@
-//! `libuslab_malloc.so`: the malloc family and `operator new`/`delete`, for `LD_PRELOAD`. Nothing but symbols: each is a line
-//! on [`uslab::malloc`], with the errors that POSIX and C23 ask for.
+//! `libuslab_malloc.so`: the malloc family and `operator new`/`delete`, for `LD_PRELOAD`.
 //!
-//! No symbol here may use Rust's own allocator, which would be itself, or panic.
+//! The library consists of exported symbols. Each is a thin wrapper of `uslab::internal::entry`,
+//! with the errors that POSIX and C23 require.
+//!
+//! No symbol here may panic, or use Rust's global allocator, which would call these symbols.
 
 mod c;
 mod caller;

@@ -1,15 +1,17 @@
-//! Start and exit.
+//! Load and unload of the library: early set-up, and final figures.
 
-/// Sets the library up early, and with it the fork handlers: before the program's own, so that at a fork ours run last, after
-/// handlers that still allocate, and in parent and child first. Earlier allocations set it up themselves.
+/// Sets the library up when it is loaded, before the program registers fork handlers. So at a fork
+/// this library's prepare handler runs last, after handlers that still allocate. Its parent and
+/// child handlers run first. An earlier allocation sets the library up itself.
 extern "C" fn at_load() {
     uslab::internal::entry::start();
-    crate::caller::look_around();
+    crate::caller::find_ranges();
     #[cfg(all(target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
     crate::dlopen::at_load();
 }
 
-/// Leaves final figures for `uslab run --stats`. Allocation goes on working: other libraries' destructors come later.
+/// Leaves final figures for `uslab run --stats`. Allocation must keep working: destructors of other
+/// libraries run later.
 extern "C" fn at_unload() {
     uslab::internal::account_all();
     uslab::internal::finish_snapshot();

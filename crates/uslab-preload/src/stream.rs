@@ -1,7 +1,7 @@
-//! Formatted text into a `FILE`, with no allocation of our own.
+//! Writes formatted text into a `FILE` through a buffer on the stack.
 //!
-//! The text goes through a buffer on the stack. The stream may allocate its own buffer at the first
-//! write, from us: the caller must hold no lock of the library.
+//! This file allocates nothing, but the stream may allocate its buffer at the first write, from
+//! this library. So the caller must hold no lock of the library.
 
 use core::ffi::{c_int, c_void};
 use core::fmt;
@@ -16,8 +16,8 @@ unsafe extern "C" {
 /// `PTHREAD_CANCEL_DISABLE`.
 const CANCEL_DISABLE: c_int = 1;
 
-/// A stream that this thread has to itself until the value is dropped. The thread cannot be
-/// cancelled meanwhile: a cancellation would unwind through Rust.
+/// A stream locked by this thread until the value is dropped. Cancellation is off meanwhile, since
+/// it would unwind through Rust.
 pub struct Locked {
     stream: *mut FILE,
     cancel_state: c_int,
@@ -27,10 +27,10 @@ pub struct Locked {
 }
 
 impl Locked {
-    /// Waits for other threads that write to `stream`.
+    /// Locks `stream`; waits for other threads that write to it.
     ///
     /// # Safety
-    /// It must be an open stream.
+    /// `stream` must be open.
     pub unsafe fn new(stream: *mut FILE) -> Locked {
         let mut cancel_state = 0;
         pthread_setcancelstate(CANCEL_DISABLE, &raw mut cancel_state);
@@ -38,13 +38,13 @@ impl Locked {
         Locked { stream, cancel_state, buffer: [0; 1024], used: 0, failed: false }
     }
 
-    /// Hands the rest to the stream; false if the stream refused any of the text.
+    /// Writes the rest of the buffer. Returns false if the stream has refused any of the text.
     pub fn finish(mut self) -> bool {
-        self.hand_over();
+        self.write_buffer();
         !self.failed
     }
 
-    fn hand_over(&mut self) {
+    fn write_buffer(&mut self) {
         let text = &self.buffer[..core::mem::take(&mut self.used)];
         // SAFETY: the stream is open (`new`), the text valid for its length.
         let written = unsafe { libc::fwrite(text.as_ptr().cast::<c_void>(), 1, text.len(), self.stream) };
@@ -56,7 +56,7 @@ impl fmt::Write for Locked {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         for &byte in text.as_bytes() {
             if self.used == self.buffer.len() {
-                self.hand_over();
+                self.write_buffer();
             }
             self.buffer[self.used] = byte;
             self.used += 1;

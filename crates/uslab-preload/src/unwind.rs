@@ -1,10 +1,9 @@
-//! The library never unwinds, and does not bring what would do it into each program.
+//! Hidden stubs of `libgcc_s`, so that the preload library does not load it into each program.
 //!
-//! Rust's standard library names the functions of `libgcc_s`, for panics. No function here panics,
-//! and a panic that a fault of ours made must not cross the C functions of this library anyway. So
-//! those functions stand here, hidden, and say that there is no frame to unwind to: a panic
-//! prints its message and aborts. A program start is spared the loading of another library, which
-//! takes longer than loading this one.
+//! Rust's standard library refers to the unwinder's functions, for panics. No function here panics,
+//! and a panic from a bug must not cross this library's C functions. The stubs report the end of
+//! the stack, so such a panic prints its message and aborts. Loading `libgcc_s` would take longer
+//! than loading this library.
 
 #[cfg(target_arch = "x86_64")]
 macro_rules! body {
@@ -52,5 +51,5 @@ hidden!([
     "_Unwind_GetTextRelBase", "_Unwind_SetGR", "_Unwind_SetIP",
 ] => body!());
 
-// Only what was raised is resumed.
+// Never called: the stubs raise nothing that could be resumed.
 hidden!(["_Unwind_Resume", "_Unwind_Resume_or_Rethrow"] => trap!());

@@ -1,22 +1,22 @@
-//! `vfork`, whose children may allocate.
+//! A `vfork` whose child may allocate.
 //!
-//! A child of `vfork` runs in its parent's memory, on its stack, while the parent's thread is
-//! suspended and all other threads go on. POSIX forbids it to allocate, and programs do it. So that
-//! the child is to this library one more thread, it takes over the parent's registration for
-//! restartable sequences; see `uslab::internal::lend`.
+//! A child of `vfork` runs in its parent's memory, on its stack. The parent's thread is suspended;
+//! all other threads run on. POSIX forbids the child to allocate, and programs do it. So the child
+//! takes over the parent's registration for restartable sequences, and acts as one more thread; see
+//! `uslab::internal::lend`.
 //!
 //! ```text
-//!   vfork: lent = before()? ── system call ─┬─ parent: in_parent(result, lent) ── return
-//!                  │ no                     └─ child:  in_child(lent) ── jump to the return address
+//!   vfork: lent = before()? ─ system call ─┬─ parent: in_parent(result, lent) ─ return
+//!                  │ no                    └─ child:  in_child(lent) ─ jump to the return address
 //!                  └──▶ fork
 //! ```
 //!
-//! Both return from one frame, and the child's calls overwrite what was on the stack. So all that
-//! the parent needs later is in registers when the system call is made, the return address among
-//! them, and goes back to the stack afterwards.
+//! Parent and child return from one frame, and the child's calls overwrite the stack. So the parent
+//! keeps its state, the return address included, in registers across the system call. It restores
+//! the return address to the stack afterwards.
 //!
-//! A child that is killed inside a call of this library leaves the parent what it held there: a
-//! lock for ever, a few objects. So it is with other allocators.
+//! A child that is killed inside this library leaves its locks taken for ever, and loses a few
+//! objects. Other allocators do the same.
 
 use core::arch::naked_asm;
 use core::ffi::{c_int, c_long};
@@ -24,8 +24,8 @@ use core::mem::MaybeUninit;
 use uslab::internal::entry as malloc;
 use uslab::internal::lend::{self, Lent};
 
-/// `vfork(2)`. It is `fork` where a child could not be protected: where the kernel, or a filter of
-/// system calls, does not let threads be registered.
+/// `vfork(2)`; `fork` if the kernel, or a filter of system calls, refuses to register threads,
+/// since the child's sequences could then not be protected.
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 pub extern "C" fn vfork() -> c_int {
@@ -43,10 +43,10 @@ pub extern "C" fn vfork() -> c_int {
         "pop rdx",
         "pop r8",
         "pop rdi",
-        // result = vfork();   changes rax, rcx and r11 only
+        // result = vfork();   clobbers rax, rcx and r11 only
         "mov eax, 58",
         "syscall",
-        // the return address back onto the stack, where a child may have written
+        // restore the return address on the stack, which the child may have overwritten
         "push rdi",
         "test rax, rax",
         "jz 2f",
@@ -62,7 +62,7 @@ pub extern "C" fn vfork() -> c_int {
         "sub rsp, 8",
         "call {in_child}",
         "add rsp, 8",
-        // return 0;   by a jump: a shadow stack is the parent's too, and keeps this return for it
+        // return 0;   by a jump: the shadow stack is shared, and keeps this return for the parent
         "pop rdx",
         "xor eax, eax",
         "jmp rdx",
@@ -88,7 +88,7 @@ pub extern "C" fn vfork() -> c_int {
         "ldr x11, [sp, #32]",
         "ldp x29, x30, [sp], #48",
         "tbz w0, #0, 3f",
-        // result = clone(CLONE_VM | CLONE_VFORK | SIGCHLD, 0, 0, 0, 0);   changes x0 only
+        // result = clone(CLONE_VM | CLONE_VFORK | SIGCHLD, 0, 0, 0, 0);   clobbers x0 only
         "mov x0, #0x4111",
         "mov x1, #0",
         "mov x2, #0",
@@ -124,7 +124,7 @@ pub extern "C" fn vfork() -> c_int {
 }
 
 extern "C" fn before(lent: &mut MaybeUninit<Lent>) -> bool {
-    // In a constructor that runs before ours the mode may not be known yet.
+    // A constructor that runs before this library's may call `vfork`; the mode must be known.
     malloc::start();
     lend::begin().map(|taken| lent.write(taken)).is_some()
 }

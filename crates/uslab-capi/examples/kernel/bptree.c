@@ -1,8 +1,9 @@
 /*
- * The B+ tree of bptree.h. Nodes are never empty, but for a moment under the lock; all but the root are half full at least. A freed node must be
- * as the constructor made it, since constructors run once per object and not per allocation.
+ * The B+ tree of bptree.h; bptree_check.c checks its invariants. Every node but the root is at
+ * least half full when the lock is free. A freed node must be as the constructor made it, since a
+ * constructor runs once for each object, not for each allocation.
  *
- * Must not: allocate under the lock but from a sheaf, or sleep there. bptree_check.c says what must hold.
+ * Must never sleep under the lock, nor allocate there, except from a sheaf.
  */
 #include "bptree.h"
 
@@ -50,7 +51,7 @@ static bool bptree_should_fail(void)
 
 /* ---- Nodes ---- */
 
-/* Cannot fail: the caller has counted what the sheaf must hold. */
+/* Cannot fail: the caller has counted the nodes that the sheaf must hold. */
 static struct bptree_node *bptree_node_alloc(struct bptree *tree, unsigned int level,
 					     struct slab_sheaf *sheaf)
 {
@@ -108,7 +109,7 @@ static void bptree_node_append(struct bptree_node *to, const struct bptree_node 
 
 /* ---- Finding ---- */
 
-/* In a leaf: the first entry that is not before key. Hooks: the child that key belongs to. */
+/* In a leaf, the slot of the first entry at or after key; above, that of the child for key. */
 static unsigned int bptree_node_slot(const struct bptree_node *node, u64 key)
 {
 	unsigned int slot = 0;
@@ -123,7 +124,7 @@ static unsigned int bptree_node_slot(const struct bptree_node *node, u64 key)
 	return slot;
 }
 
-/* The way to key, of a tree that is not empty; whether it is there. */
+/* Finds the path to key in a tree that is not empty. Returns whether the tree has the key. */
 static bool bptree_descend(const struct bptree *tree, u64 key, struct bptree_path *path)
 {
 	struct bptree_node *node = tree->root;
@@ -193,7 +194,8 @@ void *bptree_find(struct bptree *tree, u64 *key, u64 last)
 
 /* ---- Inserting ---- */
 
-/* Nodes that an insert of key takes: one for each full node from the leaf up, and a new root if all are. */
+/* Nodes that an insert of key takes: one for each full node from the leaf up, and a new root if all
+ * are full. */
 static unsigned int bptree_need(const struct bptree *tree, u64 key)
 {
 	struct bptree_path path;
@@ -209,7 +211,7 @@ static unsigned int bptree_need(const struct bptree *tree, u64 key)
 	return level + 1;
 }
 
-/* With the lock dropped: a sheaf of `need` nodes at least. */
+/* Fills the sheaf up to at least `need` nodes. The lock must not be held. */
 static int bptree_prefill(struct slab_sheaf **sheafp, unsigned int need, gfp_t gfp)
 {
 	if (bptree_should_fail())
@@ -244,7 +246,7 @@ void bptree_put_sheaf(struct slab_sheaf *sheaf, gfp_t gfp)
 		kmem_cache_return_sheaf(bptree_node_cache, gfp, sheaf);
 }
 
-/* Moves the upper half of a full node to a new one behind it. */
+/* Moves the upper half of a full node to a new right neighbour. */
 static struct bptree_node *bptree_split(struct bptree *tree, struct bptree_node *node,
 					struct slab_sheaf *sheaf)
 {
@@ -289,7 +291,7 @@ int __bptree_insert(struct bptree *tree, u64 key, void *value, struct slab_sheaf
 			break;
 		}
 		right = bptree_split(tree, node, sheaf);
-		/* At the border to the left: the right one's first key is its lower bound above. */
+		/* At the border, to the left: right->keys[0] is its bound in the parent. */
 		if (slot <= node->count)
 			bptree_node_put(node, slot, key, item);
 		else
@@ -325,9 +327,9 @@ out:
 /* ---- Erasing ---- */
 
 /*
- * Fills a node that is less than half full from a neighbour, or unites the two.
- * Whether the parent lost a slot; never its first. What moves brings its lower
- * bound along: only the first node of a level may have less than its first key.
+ * Refills a node that is less than half full from a neighbour, or merges the two. Returns whether
+ * the parent lost a slot, which is never its first. A moved slot keeps its key as lower bound: only
+ * in the first node of a level may keys be below keys[0].
  */
 static bool bptree_rebalance(struct bptree *tree, struct bptree_node *node,
 			     struct bptree_node *parent, unsigned int slot)
@@ -441,7 +443,7 @@ void bptree_destroy(struct bptree *tree, void (*release)(void *value))
 	bptree_init(tree);
 }
 
-/* One level: n items spread evenly over the nodes, so that all are half full at least. */
+/* Fills one level: spreads n items evenly, so that each node is at least half full. */
 static void bptree_fill_level(struct bptree_node **nodes, size_t nr_nodes, unsigned int level,
 			      const u64 *keys, void *const *items, size_t n)
 {

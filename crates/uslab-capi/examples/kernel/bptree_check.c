@@ -1,5 +1,5 @@
 /*
- * What must hold for a B+ tree whenever its lock is free: looked at node by node, for tests. Must change nothing.
+ * The invariants of a B+ tree whose lock is free, checked node by node, for tests. Changes nothing.
  */
 #include "bptree.h"
 
@@ -8,9 +8,9 @@ struct bptree_walk {
 	unsigned long count, nodes;
 };
 
-/* Keys of the subtree lie from `least` on, and below `end` if there is one. */
+/* All keys of the subtree must be at least `first`, and below `end` unless that is NULL. */
 static const char *bptree_check_node(const struct bptree *tree, struct bptree_node *node,
-				     unsigned int level, u64 least, const u64 *end,
+				     unsigned int level, u64 first, const u64 *end,
 				     struct bptree_walk *walk)
 {
 	const char *wrong;
@@ -18,24 +18,24 @@ static const char *bptree_check_node(const struct bptree *tree, struct bptree_no
 	u64 from;
 
 	if (node->level != level)
-		return "a node has another level than its place";
+		return "a node's level does not match its depth";
 	if (node->count > BPTREE_SLOTS || node->count == 0)
-		return "a node is empty, or more than full";
+		return "a node has no entry, or too many";
 	if (node != tree->root && node->count < BPTREE_MIN)
 		return "a node is less than half full";
 	if (node == tree->root && level && node->count < 2)
-		return "a root has one child";
+		return "an inner root has one child";
 	if (walk->last[level] && walk->last[level]->next != node)
-		return "a level's list leaves a node out";
-	if (level && walk->last[level] && node->keys[0] != least)
-		return "a node and the one above it have different bounds";
+		return "the list of a level lacks a node";
+	if (level && walk->last[level] && node->keys[0] != first)
+		return "a node and its parent have different bounds";
 	walk->last[level] = node;
 	walk->nodes++;
 
 	for (slot = 0; slot < node->count; slot++) {
-		from = level && !slot ? least : node->keys[slot];
-		if (from < least || (end && from >= *end))
-			return "a key is out of its node's bounds";
+		from = level && !slot ? first : node->keys[slot];
+		if (from < first || (end && from >= *end))
+			return "a key is outside its node's bounds";
 		if (slot > (level ? 1u : 0u) && node->keys[slot - 1] >= from)
 			return "keys do not ascend";
 		if (!node->slots[slot])
@@ -62,14 +62,14 @@ const char *bptree_check(struct bptree *tree)
 	memset(&walk, 0, sizeof(walk));
 	spin_lock(&tree->lock);
 	if (!tree->root != !tree->height || tree->height > BPTREE_MAX_HEIGHT)
-		wrong = "the height is not that of the root";
+		wrong = "the height does not match the root";
 	else if (tree->root)
 		wrong = bptree_check_node(tree, tree->root, tree->height - 1, 0, NULL, &walk);
 	for (level = 0; !wrong && level < tree->height; level++)
 		if (walk.last[level]->next)
-			wrong = "a level's list goes on behind its end";
+			wrong = "the list of a level continues beyond its last node";
 	if (!wrong && (walk.count != tree->count || walk.nodes != tree->nodes))
-		wrong = "entries or nodes are not as many as counted";
+		wrong = "the counts of entries or nodes are wrong";
 	spin_unlock(&tree->lock);
 	return wrong;
 }

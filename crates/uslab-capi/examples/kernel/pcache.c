@@ -1,8 +1,8 @@
 /*
- * The page cache of pcache.h. Memory is allocated and the store is asked with no lock held, so that both may take their time, and the shrinker may
- * run for the very allocation. It takes the lock if it is free, and otherwise gives up at once.
+ * The page cache of pcache.h. It allocates and calls the store with no lock held, so both may
+ * block, and the shrinker may run inside such an allocation. The shrinker only tries the lock.
  *
- * Must not: allocate with GFP_KERNEL under the lock, which the shrinker takes.
+ * Must never allocate with GFP_KERNEL under the lock: the shrinker takes it.
  */
 #include "pcache.h"
 
@@ -10,7 +10,7 @@ struct cpage {
 	struct list_head lru;
 	u64 index;
 	bool dirty;
-	bool filling;		/* somebody reads it from the store */
+	bool filling;		/* a thread reads it from the store */
 	unsigned char data[PCACHE_BYTES];
 };
 
@@ -93,7 +93,7 @@ void pcache_exit(struct pcache *pc)
 	void *value;
 	u64 index;
 
-	/* First: nobody else looks at the lists from here on. */
+	/* First, since the shrinker uses the lists. */
 	shrinker_free(pc->shrinker);
 	bptree_for_each_range(&pc->index, index, value, 0, U64_MAX) {
 		page = value;
@@ -117,7 +117,8 @@ static struct cpage *pcache_page_alloc(struct pcache *pc, u64 index)
 	return page;
 }
 
-/* The page, or a new one for the caller to fill. The lock is held afterwards, unless this fails. */
+/* Finds a page, or makes one that the caller must fill. Returns with the lock held, unless it
+ * fails. */
 static int pcache_get(struct pcache *pc, u64 index, struct cpage **pagep)
 {
 	struct slab_sheaf *sheaf = NULL;
@@ -134,7 +135,7 @@ static int pcache_get(struct pcache *pc, u64 index, struct cpage **pagep)
 		if (page) {
 			wait_locked(&pc->filled, &pc->index.lock);
 		} else if (fresh) {
-			/* Has its nodes at hand: cannot fail. */
+			/* Cannot fail: the sheaf holds the nodes. */
 			(void)__bptree_insert(&pc->index, index, fresh, sheaf);
 			page = fresh;
 			fresh = NULL;
@@ -165,7 +166,7 @@ int pcache_read(struct pcache *pc, u64 index, void *data)
 	if (err)
 		return err;
 	if (page->filling) {
-		/* In the index, so that others wait; on no list, so that it stays. */
+		/* In the index: other threads wait. On no list: the shrinker skips it. */
 		spin_unlock(&pc->index.lock);
 		err = pc->ops->fill(pc->store, index, page->data);
 		spin_lock(&pc->index.lock);
@@ -218,7 +219,7 @@ int pcache_sync(struct pcache *pc)
 		page = list_first_entry(&pc->dirty, struct cpage, lru);
 		index = page->index;
 		memcpy(data, page->data, PCACHE_BYTES);
-		/* Off the lists while it is written: nobody drops it, and a write meanwhile puts it back. */
+		/* Off the lists: the shrinker skips it. A write meanwhile links it. */
 		list_del_init(&page->lru);
 		spin_unlock(&pc->index.lock);
 		err = pc->ops->write(pc->store, index, data);

@@ -1,6 +1,7 @@
 /*
- * A page cache in front of a slow store, in kernel style: pages are found by their index in a B+ tree, and a shrinker gives up the clean ones, the
- * least recently used first, when memory is wanted. Dirty ones stay until they are written.
+ * A page cache in front of a slow store, in kernel style. A B+ tree finds pages by their index. A
+ * shrinker frees clean pages under memory pressure, the least recently used first. Dirty pages stay
+ * until they are written.
  */
 #ifndef PCACHE_H
 #define PCACHE_H
@@ -15,7 +16,7 @@ struct pcache_ops {
 };
 
 struct pcache {
-	struct bptree index;		/* its lock is for all of this */
+	struct bptree index;		/* its lock guards the whole structure */
 	struct list_head clean;		/* oldest first */
 	struct list_head dirty;
 	wait_queue_head_t filled;
@@ -32,7 +33,7 @@ int pcache_init(struct pcache *pc, const char *name, const struct pcache_ops *op
 /* Dirty pages are lost: call pcache_sync first. */
 void pcache_exit(struct pcache *pc);
 
-/* A whole page, PCACHE_BYTES. 0, -ENOMEM, or the store's error. */
+/* Read or write a whole page of PCACHE_BYTES. 0, -ENOMEM, or the store's error. */
 int pcache_read(struct pcache *pc, u64 index, void *data);
 int pcache_write(struct pcache *pc, u64 index, const void *data);
 

@@ -1,8 +1,9 @@
 /*
- * What kernel code takes from outside the slab interface, as far as this example needs it, in plain C11 and POSIX threads: short types, a lock,
- * waiting, lists, single loads and stores. uslab/kmem.h has none of it, since every project has its own idea of how much kernel it wants.
+ * The part of the kernel beside the slab interface that this example needs, in C11 and POSIX
+ * threads: short types, a lock, waiting, lists, single loads and stores. uslab/kmem.h has none of
+ * it, since every project chooses how much of the kernel it brings along.
  *
- * Nothing may go in here that allocates.
+ * Must never allocate.
  */
 #ifndef SHIM_H
 #define SHIM_H
@@ -20,7 +21,7 @@ typedef uint64_t u64;
 #define ARRAY_SIZE(array)	(sizeof(array) / sizeof((array)[0]))
 #define DIV_ROUND_UP(n, d)	(((n) + (d) - 1) / (d))
 
-/* One load, one store, whatever other threads do. */
+/* Exactly one load, exactly one store, beside accesses of other threads. */
 #define READ_ONCE(x)		__atomic_load_n(&(x), __ATOMIC_RELAXED)
 #define WRITE_ONCE(x, value)	__atomic_store_n(&(x), (value), __ATOMIC_RELAXED)
 
@@ -28,9 +29,8 @@ typedef uint64_t u64;
 	((type *)(void *)((char *)(pointer) - offsetof(type, member)))
 
 /*
- * A spinning thread that is not on a CPU is waited for in vain: a mutex does
- * what a spinlock is meant for. The rule stays: no sleeping under it, so no
- * allocation that may reclaim.
+ * A mutex, since a holder in user space can be preempted, and spinning on it would only burn CPU.
+ * The kernel's rule stays: no sleeping under the lock, so no allocation that may reclaim.
  */
 typedef pthread_mutex_t spinlock_t;
 
@@ -54,7 +54,7 @@ static inline void spin_unlock(spinlock_t *lock)
 	(void)pthread_mutex_unlock(lock);
 }
 
-/* Threads that wait for something that the lock guards. */
+/* Threads that wait for a change of data that the lock guards. */
 typedef pthread_cond_t wait_queue_head_t;
 
 static inline void init_waitqueue_head(wait_queue_head_t *queue)
@@ -62,7 +62,7 @@ static inline void init_waitqueue_head(wait_queue_head_t *queue)
 	(void)pthread_cond_init(queue, NULL);
 }
 
-/* Drops the lock meanwhile; may return without a reason. */
+/* Waits with the lock dropped; may return without a wake-up. */
 static inline void wait_locked(wait_queue_head_t *queue, spinlock_t *lock)
 {
 	(void)pthread_cond_wait(queue, lock);

@@ -1,4 +1,5 @@
-/* What the two test programs share: a check that names its place, random numbers that are the same each time, the end that their caller looks for. */
+/* Shared by the two test programs: checks that name their place, repeatable random numbers, and the
+ * end of the module. */
 #ifndef TEST_H
 #define TEST_H
 
@@ -17,7 +18,7 @@
 		}									\
 	} while (0)
 
-/* The tree is as it must be. */
+/* The tree is valid. */
 #define CHECK_TREE(tree)								\
 	do {										\
 		const char *wrong = bptree_check(tree);					\
@@ -35,7 +36,7 @@ static inline u64 random_next(u64 *state)
 	return *state;
 }
 
-/* Leaves the allocator so many bytes beyond what it holds. */
+/* Sets the hard limit to `more` bytes above what the allocator holds now. */
 static inline void limit_to(size_t more)
 {
 	uslab_usage usage;
@@ -47,7 +48,7 @@ static inline void limit_to(size_t more)
 	CHECK(uslab_set_limit(0, (size_t)(usage.used_bytes + usage.dirty_bytes) + more) == 0);
 }
 
-/* Objects of the cache that somebody holds. */
+/* Objects of the cache that the program holds. */
 static inline u64 live_objects(struct kmem_cache *cache)
 {
 	uslab_cache_stats stats;
@@ -58,7 +59,8 @@ static inline u64 live_objects(struct kmem_cache *cache)
 	return stats.active_objects;
 }
 
-/* The module's end, with no node left: a cache with live objects is not destroyed, and says so by EBUSY. */
+/* Ends the module and checks that no node is left: with live objects errno would be EBUSY. Prints
+ * the line that the caller of the program expects. */
 static inline int ended(void)
 {
 	CHECK(live_objects(bptree_node_cache) == 0);

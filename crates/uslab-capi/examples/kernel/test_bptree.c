@@ -1,13 +1,15 @@
 /*
- * The B+ tree against a sorted array; without memory at every point; on several threads.
+ * Tests the B+ tree against a sorted array, with every allocation failing once, and on several
+ * threads.
  *
- *	cc test_bptree.c bptree.c bptree_check.c $(pkg-config --cflags --libs uslab) -pthread && ./a.out
+ *   cc test_bptree.c bptree.c bptree_check.c $(pkg-config --cflags --libs uslab) -pthread
+ *   ./a.out
  *
  * An argument divides the number of rounds, for slow machines such as valgrind.
  */
 #include "test.h"
 
-#define MODEL_MOST	6000
+#define MAX_MODEL	6000
 #define THREADS		4
 #define STRIPE		3000
 
@@ -20,7 +22,7 @@ static void *value_of(u64 key)
 
 /* ---- The model ---- */
 
-static u64 model[MODEL_MOST];
+static u64 model[MAX_MODEL];
 static size_t nr_model;
 
 static size_t model_slot(u64 key)
@@ -60,7 +62,7 @@ static void model_erase(u64 key)
 	memmove(&model[slot], &model[slot + 1], (--nr_model - slot) * sizeof(key));
 }
 
-/* The same entries in the same order, by iteration over all and over a part. */
+/* Tree and model have the same entries in the same order, as a whole and in a random range. */
 static void compare(struct bptree *tree, u64 *seed)
 {
 	size_t at = 0, first, n;
@@ -87,7 +89,7 @@ static void compare(struct bptree *tree, u64 *seed)
 
 /* ---- Random operations ---- */
 
-/* One operation on both; `growing` of 16 are inserts. */
+/* One operation on tree and model; of 16 values of `dice`, `growing` insert. */
 static void step(struct bptree *tree, u64 key, unsigned int dice, unsigned int growing)
 {
 	bool there = model_has(key);
@@ -95,7 +97,7 @@ static void step(struct bptree *tree, u64 key, unsigned int dice, unsigned int g
 	u64 found;
 	int err;
 
-	if (dice < growing && nr_model < MODEL_MOST) {
+	if (dice < growing && nr_model < MAX_MODEL) {
 		err = bptree_insert(tree, key, value_of(key), dice % 2 ? GFP_KERNEL : GFP_ATOMIC);
 		CHECK(err == (there ? -EEXIST : 0));
 		if (!err)
@@ -133,7 +135,7 @@ static void random_operations(u64 key_mask, u64 seed)
 		}
 		compare(&tree, &seed);
 	}
-	/* To the last, in random order. */
+	/* Erases all, in random order. */
 	while (nr_model) {
 		u64 key = model[random_next(&seed) % nr_model];
 
@@ -146,7 +148,7 @@ static void random_operations(u64 key_mask, u64 seed)
 	CHECK(live_objects(bptree_node_cache) == 0);
 }
 
-/* In order, which splits and unites at one end only, and at the borders of the keys. */
+/* Keys in ascending and in descending order, which split and merge at one end, and extreme keys. */
 static void in_order(void)
 {
 	unsigned int n = 3000 / slower, i;
@@ -174,7 +176,7 @@ static void in_order(void)
 
 /* ---- Without memory ---- */
 
-static int faults_after;	/* allocations that work before one fails */
+static int faults_after;	/* allocations that succeed before one fails */
 static unsigned int faults;
 
 static bool fault(void)
@@ -185,7 +187,7 @@ static bool fault(void)
 	return true;
 }
 
-/* Every insert fails first, and leaves the tree as it was; then it is made. */
+/* Every insert that allocates fails once and leaves the tree unchanged; its retry succeeds. */
 static void faults_at_inserts(u64 seed)
 {
 	unsigned int i, splits = 0, n = 4000 / slower;
@@ -212,7 +214,7 @@ static void faults_at_inserts(u64 seed)
 			CHECK(!bptree_insert(&tree, key, value_of(key), GFP_KERNEL));
 			CHECK(tree.nodes > nodes);
 		} else {
-			/* It needed no node, and asked for none. */
+			/* The insert needed no node, and allocated none. */
 			CHECK(faults == 0 && tree.nodes == nodes);
 		}
 		bptree_fault = NULL;
@@ -224,7 +226,7 @@ static void faults_at_inserts(u64 seed)
 	CHECK(live_objects(bptree_node_cache) == 0);
 }
 
-/* Until the hard limit; what is in stays in, and what failed works later. */
+/* Inserts up to the hard limit: the entries stay, and the failed insert succeeds without it. */
 static void at_the_hard_limit(gfp_t gfp)
 {
 	unsigned long count = 0, nodes;
@@ -233,7 +235,7 @@ static void at_the_hard_limit(gfp_t gfp)
 
 	bptree_init(&tree);
 	limit_to(2 << 20);
-	/* 64 apart, for one between two later. */
+	/* 64 apart, so that a key fits between two entries later. */
 	while (!bptree_insert(&tree, count * 64, value_of(count * 64), gfp))
 		count++;
 	nodes = tree.nodes;
@@ -241,7 +243,7 @@ static void at_the_hard_limit(gfp_t gfp)
 	CHECK(bptree_insert(&tree, count * 64, value_of(count * 64), gfp) == -ENOMEM);
 	CHECK(tree.nodes == nodes && tree.count == count);
 	CHECK_TREE(&tree);
-	/* Entries that need no node can still go in, and entries can go. */
+	/* At the limit, an erase works, and an insert that needs no node. */
 	CHECK(bptree_erase(&tree, 64) == value_of(64) && !bptree_insert(&tree, 65, value_of(65), gfp));
 	CHECK_TREE(&tree);
 	for (key = 2; key < count; key++)
@@ -319,7 +321,7 @@ struct worker {
 	bool there[STRIPE];
 };
 
-/* Inserts and erases keys of its own, among those of all the others. */
+/* Inserts and erases keys of its own, interleaved with those of the other threads. */
 static void *work(void *argument)
 {
 	struct worker *worker = argument;
@@ -341,7 +343,7 @@ static void *work(void *argument)
 	return NULL;
 }
 
-/* Iterates, checks and asks for memory back meanwhile. */
+/* Iterates, checks and reclaims while the workers run. */
 static void *look(void *argument)
 {
 	u64 key, before;

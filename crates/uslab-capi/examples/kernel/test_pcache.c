@@ -1,7 +1,10 @@
 /*
- * The page cache: what is read is what was written, whatever the shrinker dropped meanwhile; it works in less memory than its pages would take.
+ * Tests the page cache: a read returns the last write, even if the shrinker has dropped the page.
+ * The cache works in less memory than all its pages need.
  *
- *	cc test_pcache.c pcache.c bptree.c bptree_check.c $(pkg-config --cflags --libs uslab) -pthread && ./a.out
+ *   cc test_pcache.c pcache.c bptree.c bptree_check.c -pthread \
+ *      $(pkg-config --cflags --libs uslab)
+ *   ./a.out
  *
  * An argument divides the number of rounds, for slow machines such as valgrind.
  */
@@ -13,7 +16,7 @@
 
 static unsigned int slower = 1;
 
-/* The store: of each page a number, of which a page is full. */
+/* The store keeps one number for each page, from which it fills the page. */
 struct store {
 	unsigned int version[PAGES];
 	unsigned long fills, writes;
@@ -97,7 +100,7 @@ static void hits_and_drops(void)
 	CHECK(store.fills == n);
 	CHECK_TREE(&pc.index);
 
-	/* Dirty ones outlive all reclaim; clean ones do not. */
+	/* Reclaim drops clean pages and keeps dirty ones. */
 	for (index = 0; index < n; index += 10)
 		write_version(&pc, index, 7);
 	CHECK(pc.nr_clean == n - n / 10);
@@ -106,7 +109,7 @@ static void hits_and_drops(void)
 	CHECK_TREE(&pc.index);
 	CHECK(live_objects(pc.pages) == n / 10);
 
-	/* A store that fails keeps them dirty. */
+	/* If the store fails, pages stay dirty. */
 	store.broken = true;
 	CHECK(pcache_sync(&pc) == -EIO && pc.nr_clean == 0);
 	CHECK(pcache_read(&pc, 1, data) == -EIO && pc.index.count == n / 10);
@@ -117,7 +120,7 @@ static void hits_and_drops(void)
 	for (index = 0; index < n; index++)
 		CHECK(read_version(&pc, index) == (index % 10 ? 0 : 7));
 
-	/* The oldest go first. */
+	/* The least recently used pages go first. */
 	for (index = 0; index < n; index += 2)
 		(void)read_version(&pc, index);
 	while (pc.nr_clean == n)
@@ -133,7 +136,7 @@ static void hits_and_drops(void)
 	CHECK(live_objects(bptree_node_cache) == 0);
 }
 
-/* Pages that would take 10 MB and more, in 2 MiB: reading always works, since the shrinker makes room for it. */
+/* Reads pages of more than 10 MB within 2 MiB: no read fails, since the shrinker makes room. */
 static void in_less_memory(void)
 {
 	unsigned long fills = store.fills;
@@ -155,7 +158,7 @@ static void in_less_memory(void)
 static struct pcache shared;
 static bool stop;
 
-/* Reads what it wrote, whoever dropped it meanwhile; each thread has pages of its own, between the others'. */
+/* Each read of its own pages, interleaved with those of other threads, returns its last write. */
 static void *work(void *argument)
 {
 	static unsigned int versions[THREADS][PAGES / THREADS];
@@ -172,7 +175,7 @@ static void *work(void *argument)
 			write_version(&shared, index, ++versions[number][slot]);
 		else
 			CHECK(read_version(&shared, index) == versions[number][slot]);
-		/* And one of the others', which has some version. */
+		/* Also reads a page of another thread, whose version it does not know. */
 		(void)read_version(&shared, dice % (1000 * THREADS));
 	}
 	return NULL;

@@ -1,18 +1,25 @@
 /*
- * The kernel's names for uslab, so that code written for the kernel's slab allocator builds in user space.
+ * The kernel's names for uslab: code written for the kernel's slab allocator builds in user space.
  *
- * Written from the interface's documentation; no text of the kernel is in here. Everything is an inline function over uslab.h. What differs:
+ * Each function does what the kernel's function of that name does, as an inline function over
+ * uslab.h. The rules of uslab.h for threads, forks and blocking hold here. This file is written
+ * from the interface's documentation; it contains no text of the kernel. The differences:
  *
- *   Flags       Shrinkers are called for an allocation only if its flags have __GFP_DIRECT_RECLAIM, __GFP_IO and __GFP_FS, as GFP_KERNEL has.
- *               GFP_ATOMIC, GFP_NOWAIT, GFP_NOFS, GFP_NOIO and 0 are USLAB_NORECLAIM. Flags without a meaning in user space are taken and
- *               ignored. __GFP_NOFAIL tries until there is memory; it needs __GFP_DIRECT_RECLAIM, as in the kernel.
- *   Caches      SLAB_TYPESAFE_BY_RCU is refused (NULL, ENOTSUP): there is no RCU here to wait for. Flags of accounting are 0. Debugging that
- *               the library lacks is left out, as by a kernel built without.
- *   Nodes       Functions that name a node take memory from any.
- *   kmalloc     Powers of two are aligned to themselves, but past 2 MiB without reclaim to 2 MiB alone.
- *   Errors      NULL and errno, or -ENOMEM where the kernel returns int; no function returns an ERR_PTR.
+ *   Flags       An allocation may run shrinkers only if its flags contain __GFP_DIRECT_RECLAIM,
+ *               __GFP_IO and __GFP_FS, as GFP_KERNEL does. GFP_ATOMIC, GFP_NOWAIT, GFP_NOFS,
+ *               GFP_NOIO and 0 mean USLAB_NORECLAIM. __GFP_NOFAIL retries until it succeeds; as in
+ *               the kernel, it needs __GFP_DIRECT_RECLAIM. Flags without a meaning in user space
+ *               are accepted and ignored.
+ *   Caches      SLAB_TYPESAFE_BY_RCU is refused (NULL, ENOTSUP): there is no RCU to wait for. Flags
+ *               of accounting are 0. Debugging flags that the library lacks are ignored, as in a
+ *               kernel built without them.
+ *   Nodes       Functions that name a node return memory of any node.
+ *   kmalloc     Powers of two are aligned to themselves. Beyond 2 MiB, without reclaim, they are
+ *               aligned to 2 MiB only.
+ *   Errors      NULL and errno, or -ENOMEM where the kernel returns int. No function returns an
+ *               ERR_PTR.
  *   Shrinkers   One node, no memory cgroups: `nid` is 0 and `memcg` NULL. `gfp_mask` is GFP_KERNEL.
- *   Interrupts  There are none, but there are signal handlers: nothing of this may be called in one.
+ *   Interrupts  There are none. A signal handler must call none of these functions.
  *
  * C99 and later with GNU attributes, C++11 and later.
  */
@@ -33,22 +40,22 @@
 extern "C" {
 #endif
 
-/* ---- Allocation flags ------------------------------------------------------------------------------------------------ */
+/* ---- Allocation flags ------------------------------------------------------------------------ */
 
 typedef unsigned gfp_t;
 
-/* What an allocation may do to get memory. */
-#define __GFP_DIRECT_RECLAIM ((gfp_t)0x1u) /* wait for reclaim */
-#define __GFP_KSWAPD_RECLAIM ((gfp_t)0x2u) /* wake the background thread: uslab does so by itself */
+/* Means that an allocation may use to get memory. */
+#define __GFP_DIRECT_RECLAIM ((gfp_t)0x1u) /* reclaim on the calling thread */
+#define __GFP_KSWAPD_RECLAIM ((gfp_t)0x2u) /* wake the background thread, which uslab always does */
 #define __GFP_IO             ((gfp_t)0x4u)
 #define __GFP_FS             ((gfp_t)0x8u)
 #define __GFP_RECLAIM        (__GFP_DIRECT_RECLAIM | __GFP_KSWAPD_RECLAIM)
 
-/* With a meaning here. */
+/* Flags with a meaning here. */
 #define __GFP_ZERO           ((gfp_t)0x10u)
 #define __GFP_NOFAIL         ((gfp_t)0x20u)
 
-/* Without one; each has a bit, since code asks for them. */
+/* Flags without one. Each has a bit, since kernel code tests them. */
 #define __GFP_NOWARN         ((gfp_t)0x100u)
 #define __GFP_NORETRY        ((gfp_t)0x200u)
 #define __GFP_RETRY_MAYFAIL  ((gfp_t)0x400u)
@@ -79,20 +86,20 @@ typedef unsigned gfp_t;
 
 static inline bool gfpflags_allow_blocking(gfp_t gfp) { return (gfp & __GFP_DIRECT_RECLAIM) != 0; }
 
-/* Whether shrinkers may be called, which take locks of the program. */
+/* Whether the allocation may run shrinkers, which take locks of the program. */
 static inline bool uslab_kmem_may_shrink(gfp_t gfp)
 {
     const gfp_t all = __GFP_DIRECT_RECLAIM | __GFP_IO | __GFP_FS;
     return (gfp & all) == all;
 }
 
-/* The same as uslab has it. */
+/* The flags of uslab.h for `gfp`. */
 static inline unsigned uslab_kmem_flags(gfp_t gfp)
 {
     return ((gfp & __GFP_ZERO) != 0 ? USLAB_ZERO : 0) | (uslab_kmem_may_shrink(gfp) ? 0 : USLAB_NORECLAIM);
 }
 
-/* After a failure: whether to try again, all being gone that may go. */
+/* After a failed allocation: whether to retry it. If so, first reclaims all that `gfp` allows. */
 static inline bool uslab_kmem_again(gfp_t gfp)
 {
     if ((gfp & __GFP_NOFAIL) == 0 || !gfpflags_allow_blocking(gfp) || errno != ENOMEM) return false;
@@ -104,7 +111,7 @@ static inline bool uslab_kmem_again(gfp_t gfp)
     return true;
 }
 
-/* ---- Caches ---------------------------------------------------------------------------------------------------------- */
+/* ---- Caches ---------------------------------------------------------------------------------- */
 
 typedef unsigned slab_flags_t;
 
@@ -129,21 +136,18 @@ typedef unsigned slab_flags_t;
 
 struct kmem_cache;
 
-/* What a cache may be made with beside size and flags; zeroes are the defaults. */
+/* Options of a cache beside size and flags; 0 is the default of each. */
 struct kmem_cache_args {
     unsigned align;
-    unsigned useroffset; /* copies to user space are not restricted here: ignored */
+    unsigned useroffset; /* ignored, and so is usersize: there is no copy to user space */
     unsigned usersize;
-    unsigned freeptr_offset; /* no pointer lies in a free object: ignored */
+    unsigned freeptr_offset; /* ignored: free objects hold no pointer */
     bool     use_freeptr_offset;
     void   (*ctor)(void *object);
     unsigned sheaf_capacity;
 };
 
-static inline uslab_cache *uslab_kmem_cache(const struct kmem_cache *cache)
-{
-    return (uslab_cache *)(void *)(uintptr_t)cache;
-}
+static inline uslab_cache *uslab_kmem_cache(const struct kmem_cache *cache) { return (uslab_cache *)(void *)(uintptr_t)cache; }
 
 static inline struct kmem_cache *uslab_kmem_create_args(const char *name, size_t size, const struct kmem_cache_args *args,
                                                         slab_flags_t flags)
@@ -168,7 +172,7 @@ static inline struct kmem_cache *uslab_kmem_create_args(const char *name, size_t
         cache = uslab_cache_create(name, size, &options);
     }
     if (cache == NULL && (flags & SLAB_PANIC) != 0) {
-        (void)fprintf(stderr, "kmem_cache_create: no cache %s: %s\n", name != NULL ? name : "?", strerror(errno));
+        (void)fprintf(stderr, "kmem_cache_create: cannot create cache %s: %s\n", name != NULL ? name : "?", strerror(errno));
         abort();
     }
     return (struct kmem_cache *)(void *)cache;
@@ -184,7 +188,8 @@ static inline struct kmem_cache *uslab_kmem_create(const char *name, size_t size
     return uslab_kmem_create_args(name, size, &args, flags);
 }
 
-/* kmem_cache_create(name, size, args, flags), or as it was before: (name, size, align, flags, ctor). */
+/* Creates a cache: kmem_cache_create(name, size, args, flags), or (name, size, align, flags, ctor)
+ * as before. NULL and errno on failure, as uslab_cache_create; with SLAB_PANIC, abort(). */
 #define kmem_cache_create(...) \
     USLAB_KMEM_SIXTH(__VA_ARGS__, uslab_kmem_create, uslab_kmem_create_args, 0, 0, 0)(__VA_ARGS__)
 #define USLAB_KMEM_SIXTH(a, b, c, d, e, chosen, ...) chosen
@@ -197,17 +202,15 @@ static inline struct kmem_cache *kmem_cache_create_usercopy(const char *name, un
     return uslab_kmem_create(name, size, align, flags, ctor);
 }
 
-/* A cache for `struct type`, of its name, size and alignment. */
+/* Creates a cache for `struct type`, with its name, size and alignment. */
 #define KMEM_CACHE(type, flags) uslab_kmem_create(#type, sizeof(struct type), __alignof__(struct type), (flags), NULL)
 #define KMEM_CACHE_USERCOPY(type, flags, field) KMEM_CACHE(type, flags)
 
-/* While objects live the cache stays, with a report on standard error; errno is EBUSY then. NULL is allowed. */
-static inline void kmem_cache_destroy(struct kmem_cache *cache)
-{
-    (void)uslab_cache_destroy(uslab_kmem_cache(cache));
-}
+/* Destroys a cache. If objects live, the cache stays, standard error gets a report, and errno is
+ * EBUSY. NULL is allowed. */
+static inline void kmem_cache_destroy(struct kmem_cache *cache) { (void)uslab_cache_destroy(uslab_kmem_cache(cache)); }
 
-/* 0 if the cache has no slab any more, else 1. */
+/* Returns 0 if the cache has no slab left, else 1. */
 static inline int kmem_cache_shrink(struct kmem_cache *cache)
 {
     uslab_cache_stats stats;
@@ -217,6 +220,7 @@ static inline int kmem_cache_shrink(struct kmem_cache *cache)
     return uslab_cache_get_stats(uslab_kmem_cache(cache), &stats) != 0 || stats.slabs != 0;
 }
 
+/* The size of an object in bytes, as asked for. */
 static inline unsigned kmem_cache_size(struct kmem_cache *cache)
 {
     return (unsigned)uslab_cache_object_size(uslab_kmem_cache(cache));
@@ -243,7 +247,7 @@ static inline void kmem_cache_free(struct kmem_cache *cache, void *object)
     uslab_cache_free(uslab_kmem_cache(cache), object);
 }
 
-/* The number that was asked for, or 0. */
+/* Returns n, or 0 if there is no memory for all of them. */
 static inline int kmem_cache_alloc_bulk(struct kmem_cache *cache, gfp_t gfp, size_t n, void **objects)
 {
     bool done;
@@ -253,16 +257,14 @@ static inline int kmem_cache_alloc_bulk(struct kmem_cache *cache, gfp_t gfp, siz
     return done ? (int)n : 0;
 }
 
-/* ---- Prefilled sheaves ----------------------------------------------------------------------------------------------- */
+/* ---- Prefilled sheaves ----------------------------------------------------------------------- */
 
 struct slab_sheaf;
 
-static inline uslab_sheaf *uslab_kmem_sheaf(struct slab_sheaf *sheaf)
-{
-    return (uslab_sheaf *)(void *)sheaf;
-}
+static inline uslab_sheaf *uslab_kmem_sheaf(struct slab_sheaf *sheaf) { return (uslab_sheaf *)(void *)sheaf; }
 
-/* A sheaf from which n objects can be had for certain; NULL without memory. */
+/* Returns a sheaf from which n allocations cannot fail; NULL without memory. One thread at a time
+ * may use a sheaf. */
 static inline struct slab_sheaf *kmem_cache_prefill_sheaf(struct kmem_cache *cache, gfp_t gfp, unsigned n)
 {
     uslab_sheaf *sheaf;
@@ -272,7 +274,7 @@ static inline struct slab_sheaf *kmem_cache_prefill_sheaf(struct kmem_cache *cac
     return (struct slab_sheaf *)(void *)sheaf;
 }
 
-/* 0: the sheaf has n objects at least; -ENOMEM: it is as it was. */
+/* Fills the sheaf up to at least n objects. 0, or -ENOMEM with the sheaf unchanged. */
 static inline int kmem_cache_refill_sheaf(struct kmem_cache *cache, gfp_t gfp, struct slab_sheaf **sheaf, unsigned n)
 {
     int error;
@@ -283,19 +285,20 @@ static inline int kmem_cache_refill_sheaf(struct kmem_cache *cache, gfp_t gfp, s
     return -error;
 }
 
-/* NULL when the sheaf is used up, whatever the flags. */
+/* Takes an object, without a lock. NULL if the sheaf is empty, whatever the flags. */
 static inline void *kmem_cache_alloc_from_sheaf(struct kmem_cache *cache, gfp_t gfp, struct slab_sheaf *sheaf)
 {
     (void)cache;
     return uslab_sheaf_alloc(uslab_kmem_sheaf(sheaf), uslab_kmem_flags(gfp));
 }
 
+/* The number of objects left. */
 static inline unsigned kmem_cache_sheaf_size(struct slab_sheaf *sheaf)
 {
     return (unsigned)uslab_sheaf_count(uslab_kmem_sheaf(sheaf));
 }
 
-/* What is left in the sheaf goes back to the cache. NULL is allowed. */
+/* Ends the sheaf and frees the objects left in it. NULL is allowed. */
 static inline void kmem_cache_return_sheaf(struct kmem_cache *cache, gfp_t gfp, struct slab_sheaf *sheaf)
 {
     (void)cache;
@@ -303,34 +306,31 @@ static inline void kmem_cache_return_sheaf(struct kmem_cache *cache, gfp_t gfp, 
     uslab_sheaf_return(uslab_kmem_sheaf(sheaf));
 }
 
-/* ---- kmalloc --------------------------------------------------------------------------------------------------------- */
+/* ---- kmalloc --------------------------------------------------------------------------------- */
 
-/* What kmalloc(0) is: not NULL, not to be used, fine to free. */
+/* The result of kmalloc(0): not NULL; may be freed and must not be accessed. */
 #define ZERO_SIZE_PTR ((void *)(uintptr_t)16)
 #define ZERO_OR_NULL_PTR(pointer) ((uintptr_t)(pointer) <= (uintptr_t)ZERO_SIZE_PTR)
 
-/* So far uslab_malloc aligns powers of two to themselves by its nature: size classes do, and runs of pages. */
+/* Up to this size, size classes and runs of pages align powers of two to themselves. */
 #define USLAB_KMEM_ALIGNED_BYTES ((size_t)2 << 20)
-/* So far uslab_realloc does: it lets runs of pages grow where they are. */
+/* Up to this size, uslab_realloc keeps that alignment: beyond, it grows runs of pages in place. */
 #define USLAB_KMEM_CLASSES_BYTES ((size_t)32 << 10)
 
-/* Bytes of a structure with n elements at its end; more than there can be where that overflows. */
+/* Bytes of a structure with n elements at its end; SIZE_MAX, which fails later, on overflow. */
 static inline size_t uslab_kmem_bytes(size_t head, size_t n, size_t size)
 {
     return size != 0 && n > (SIZE_MAX - head) / size ? SIZE_MAX : head + n * size;
 }
 
-static inline size_t kmalloc_size_roundup(size_t size)
-{
-    return size == 0 ? 0 : uslab_good_size(size);
-}
+static inline size_t kmalloc_size_roundup(size_t size) { return size == 0 ? 0 : uslab_good_size(size); }
 
 static inline void *kmalloc(size_t size, gfp_t gfp)
 {
     void *object;
     if (size == 0) return ZERO_SIZE_PTR;
     if (size > PTRDIFF_MAX) {
-        errno = ENOMEM; /* for good: nothing to try again */
+        errno = ENOMEM; /* no retry can help */
         return NULL;
     }
     do {
@@ -338,7 +338,7 @@ static inline void *kmalloc(size_t size, gfp_t gfp)
             object = uslab_aligned_alloc(size, size);
             if (object != NULL && (gfp & __GFP_ZERO) != 0) memset(object, 0, size);
         } else {
-            /* Zeroes in all that may be used: krealloc relies on it. */
+            /* Zero all usable bytes: krealloc relies on it. */
             size_t bytes = (gfp & __GFP_ZERO) != 0 ? uslab_good_size(size) : size;
             object = uslab_malloc_flags(bytes, uslab_kmem_flags(gfp));
         }
@@ -354,17 +354,16 @@ static inline void *kcalloc(size_t n, size_t size, gfp_t gfp) { return kmalloc_a
 static inline void *kmalloc_node(size_t size, gfp_t gfp, int node) { return (void)node, kmalloc(size, gfp); }
 static inline void *kzalloc_node(size_t size, gfp_t gfp, int node) { return (void)node, kzalloc(size, gfp); }
 
-static inline size_t ksize(const void *pointer)
-{
-    return ZERO_OR_NULL_PTR(pointer) ? 0 : uslab_usable_size(pointer);
-}
+/* The usable bytes at `pointer`; 0 for NULL and ZERO_SIZE_PTR. Takes no lock. */
+static inline size_t ksize(const void *pointer) { return ZERO_OR_NULL_PTR(pointer) ? 0 : uslab_usable_size(pointer); }
 
+/* Frees memory of any of these functions, objects of caches included. NULL is allowed. */
 static inline void kfree(const void *pointer)
 {
     if (!ZERO_OR_NULL_PTR(pointer)) uslab_free((void *)(uintptr_t)pointer);
 }
 
-/* Clears the memory first, in a way that no compiler leaves out. */
+/* Clears the memory before it frees it, by stores that no compiler removes. */
 static inline void kfree_sensitive(const void *pointer)
 {
     volatile unsigned char *bytes = (volatile unsigned char *)(uintptr_t)pointer;
@@ -373,7 +372,8 @@ static inline void kfree_sensitive(const void *pointer)
     kfree(pointer);
 }
 
-/* Size 0 frees. On failure the old memory is as it was. With __GFP_ZERO, given for the first allocation too, what is new is zeroes. */
+/* Resizes; size 0 frees. On failure the old memory is unchanged. With __GFP_ZERO in this call and
+ * in the first allocation, the new part is zero. */
 static inline void *krealloc(const void *pointer, size_t size, gfp_t gfp)
 {
     size_t had = ksize(pointer);
@@ -385,7 +385,7 @@ static inline void *krealloc(const void *pointer, size_t size, gfp_t gfp)
     }
     if (size > PTRDIFF_MAX) return kmalloc(size, gfp);
     if (!uslab_kmem_may_shrink(gfp) || (size > had && size > USLAB_KMEM_CLASSES_BYTES && (size & (size - 1)) == 0)) {
-        /* uslab_realloc may reclaim, and aligns nothing. */
+        /* uslab_realloc may reclaim, and aligns no power of two. */
         moved = size <= had ? (void *)(uintptr_t)pointer : kmalloc(size, gfp & ~__GFP_ZERO);
         if (moved != NULL && moved != pointer) {
             memcpy(moved, pointer, had);
@@ -408,7 +408,7 @@ static inline void *krealloc_array(void *pointer, size_t n, size_t size, gfp_t g
     return krealloc(pointer, uslab_kmem_bytes(0, n, size), gfp);
 }
 
-/* NULLs among them are allowed. */
+/* NULL among the objects is allowed. */
 static inline void kfree_bulk(size_t n, void **objects)
 {
     size_t i;
@@ -417,7 +417,7 @@ static inline void kfree_bulk(size_t n, void **objects)
     uslab_free_bulk(n, objects);
 }
 
-/* Without a cache the objects are those of kmalloc. */
+/* Frees n objects of the cache, none of them NULL; of kmalloc if `cache` is NULL. */
 static inline void kmem_cache_free_bulk(struct kmem_cache *cache, size_t n, void **objects)
 {
     if (cache != NULL)
@@ -426,7 +426,7 @@ static inline void kmem_cache_free_bulk(struct kmem_cache *cache, size_t n, void
         kfree_bulk(n, objects);
 }
 
-/* Here all memory is virtual. */
+/* All memory is virtual here: kvmalloc is kmalloc. */
 static inline void *kvmalloc(size_t size, gfp_t gfp) { return kmalloc(size, gfp); }
 static inline void *kvzalloc(size_t size, gfp_t gfp) { return kzalloc(size, gfp); }
 static inline void *kvmalloc_node(size_t size, gfp_t gfp, int node) { return kmalloc_node(size, gfp, node); }
@@ -437,7 +437,8 @@ static inline void *kvrealloc(const void *pointer, size_t size, gfp_t gfp) { ret
 static inline void kvfree(const void *pointer) { kfree(pointer); }
 static inline void kvfree_sensitive(const void *pointer, size_t size) { (void)size, kfree_sensitive(pointer); }
 
-/* By type, GFP_KERNEL if no flags follow: kmalloc_obj(*p), kmalloc_objs(*p, n, gfp), kmalloc_flex(*p, member, n). */
+/* By type, GFP_KERNEL if no flags follow: kmalloc_obj(*p), kmalloc_objs(*p, n, gfp),
+ * kmalloc_flex(*p, member, n). The first argument is not evaluated. */
 #define kmalloc_obj(...)  USLAB_KMEM_OBJ(kmalloc, __VA_ARGS__, GFP_KERNEL, 0)
 #define kzalloc_obj(...)  USLAB_KMEM_OBJ(kzalloc, __VA_ARGS__, GFP_KERNEL, 0)
 #define kmalloc_objs(...) USLAB_KMEM_OBJS(kmalloc_array, __VA_ARGS__, GFP_KERNEL, 0)
@@ -449,8 +450,9 @@ static inline void kvfree_sensitive(const void *pointer, size_t size) { (void)si
 #define USLAB_KMEM_FLEX(how, object, member, n, gfp, ...) \
     ((__typeof__(object) *)how(uslab_kmem_bytes(sizeof(object), (n), sizeof(((__typeof__(object) *)0)->member[0])), (gfp)))
 
-/* ---- Copies ---------------------------------------------------------------------------------------------------------- */
+/* ---- Copies ---------------------------------------------------------------------------------- */
 
+/* Each returns a copy in memory of kmalloc; NULL without memory, and for a NULL string. */
 static inline void *kmemdup(const void *from, size_t size, gfp_t gfp)
 {
     void *copy = kmalloc(size, gfp);
@@ -463,7 +465,7 @@ static inline void *kmemdup_array(const void *from, size_t n, size_t size, gfp_t
     return kmemdup(from, uslab_kmem_bytes(0, n, size), gfp);
 }
 
-/* `size` bytes and a nought after them. */
+/* Copies `size` bytes and appends a NUL. */
 static inline char *kmemdup_nul(const char *from, size_t size, gfp_t gfp)
 {
     char *copy = from == NULL || size == SIZE_MAX ? NULL : (char *)kmalloc(size + 1, gfp);
@@ -479,14 +481,14 @@ static inline char *kstrdup(const char *from, gfp_t gfp)
     return from == NULL ? NULL : kmemdup_nul(from, strlen(from), gfp);
 }
 
-/* At most `most` bytes of it. */
-static inline char *kstrndup(const char *from, size_t most, gfp_t gfp)
+/* Copies at most `max_bytes` bytes of the string, and a NUL. */
+static inline char *kstrndup(const char *from, size_t max_bytes, gfp_t gfp)
 {
-    const char *end = from == NULL ? NULL : (const char *)memchr(from, 0, most);
-    return kmemdup_nul(from, end == NULL ? most : (size_t)(end - from), gfp);
+    const char *end = from == NULL ? NULL : (const char *)memchr(from, 0, max_bytes);
+    return kmemdup_nul(from, end == NULL ? max_bytes : (size_t)(end - from), gfp);
 }
 
-/* ---- Shrinkers ------------------------------------------------------------------------------------------------------- */
+/* ---- Shrinkers ------------------------------------------------------------------------------- */
 
 #define SHRINK_STOP   (~0UL)
 #define SHRINK_EMPTY  (~0UL - 1)
@@ -502,11 +504,11 @@ struct shrink_control {
     gfp_t gfp_mask;
     int nid;
     unsigned long nr_to_scan; /* entries to free */
-    unsigned long nr_scanned; /* set to nr_to_scan; a scan that looked at fewer may say so, but uslab counts what was asked for */
+    unsigned long nr_scanned; /* set to nr_to_scan; uslab ignores changes by the scan */
     struct mem_cgroup *memcg;
 };
 
-/* Made by shrinker_alloc, filled in, registered, freed. */
+/* shrinker_alloc makes it; the caller fills it in and registers it; shrinker_free ends it. */
 struct shrinker {
     unsigned long (*count_objects)(struct shrinker *, struct shrink_control *);
     unsigned long (*scan_objects)(struct shrinker *, struct shrink_control *);
@@ -514,7 +516,7 @@ struct shrinker {
     int seeks;
     unsigned flags;
     void *private_data;
-    uslab_shrinker *uslab_registered; /* uslab's own, as is what follows */
+    uslab_shrinker *uslab_registered; /* private to uslab, as is the name */
     char uslab_name[48];
 };
 
@@ -544,7 +546,7 @@ static inline size_t uslab_kmem_scan(void *context, const uslab_shrink_control *
     return entries == SHRINK_STOP ? USLAB_SHRINK_STOP : (size_t)entries;
 }
 
-/* A shrinker to fill in; NULL without memory. Of the name 47 bytes are kept. */
+/* Returns a shrinker to fill in; NULL without memory. It keeps the first 47 bytes of the name. */
 USLAB_ATTRIBUTE((format(printf, 2, 3)))
 static inline struct shrinker *shrinker_alloc(unsigned flags, const char *format, ...)
 {
@@ -560,7 +562,8 @@ static inline struct shrinker *shrinker_alloc(unsigned flags, const char *format
     return shrinker;
 }
 
-/* From here on it is called. It is not, and errno says so, without memory or without its two functions. Must not be changed any more. */
+/* Registers the shrinker: the library may call it from now on, and the caller must not change it.
+ * Sets errno and registers nothing without memory (ENOMEM) or without both functions (EINVAL). */
 static inline void shrinker_register(struct shrinker *shrinker)
 {
     uslab_shrinker_options options;
@@ -578,7 +581,8 @@ static inline void shrinker_register(struct shrinker *shrinker)
     shrinker->uslab_registered = uslab_shrinker_register(shrinker->uslab_name, &options);
 }
 
-/* Waits for running callbacks, then frees it. Not from within one of them. NULL is allowed. */
+/* Waits for a running callback, then frees the shrinker. A callback must not call it. NULL is
+ * allowed. */
 static inline void shrinker_free(struct shrinker *shrinker)
 {
     if (shrinker != NULL) {
