@@ -301,6 +301,12 @@ pub fn owner_of(pointer: *const u8) -> Option<Owner> {
     page_of(pointer).map(owner)
 }
 
+/// Whether a page lies within the bound.
+#[inline]
+pub fn contains(page: PageIndex) -> bool {
+    ((page.0 as usize) << PAGE_SHIFT) < ARENA.committed_bytes.load(Relaxed)
+}
+
 /// The address of a page.
 #[inline]
 pub fn address_of(page: PageIndex) -> *mut u8 {

@@ -39,7 +39,7 @@ mod purge;
 mod tests;
 
 pub use arena::{
-    PageIndex, address_of, clear_owner, descriptor, direct_owner_of, keep_mapped, owner, owner_of, page_of,
+    PageIndex, address_of, clear_owner, contains, descriptor, direct_owner_of, keep_mapped, owner, owner_of, page_of,
     page_of_any, set_owner,
 };
 pub use buddy::{has_soft_limit, held_bytes, is_beyond_soft, set_limits, soft_limit_bytes};

@@ -7,6 +7,8 @@ use crate::stats::layout::{MAX_RECORDS, Record};
 use crate::{os, stats};
 use core::sync::atomic::{AtomicU16, Ordering::Relaxed};
 
+mod broken;
+
 extern crate std;
 use std::boxed::Box;
 use std::collections::HashSet;
