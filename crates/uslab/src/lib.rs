@@ -24,6 +24,8 @@ macro_rules! set_up {
 #[cfg(not(loom))]
 pub mod cache;
 #[cfg(not(loom))]
+pub mod debug;
+#[cfg(not(loom))]
 pub mod malloc;
 #[cfg(not(loom))]
 pub mod os;

@@ -426,6 +426,11 @@ pub fn start() -> bool {
     start::ensure()
 }
 
+/// Checks what heaps share; returns how many owners of bare slabs are free.
+pub(crate) fn check() -> crate::os::invariant::Checked<usize> {
+    owners::check()
+}
+
 /// Before a fork.
 pub(crate) fn lock_for_fork() {
     heap::lock_for_fork();

@@ -167,8 +167,7 @@ const SAMPLED: u32 = 64;
 #[inline(always)]
 pub fn is_sampled() -> bool {
     static CHANGES: AtomicU32 = AtomicU32::new(0);
-    cfg!(debug_assertions)
-        && CHANGES.fetch_add(1, Relaxed).wrapping_mul(0x9e37_79b9) < u32::MAX / SAMPLED
+    cfg!(debug_assertions) && CHANGES.fetch_add(1, Relaxed).wrapping_mul(0x9e37_79b9) < u32::MAX / SAMPLED
 }
 
 /// A step found its assumption wrong.

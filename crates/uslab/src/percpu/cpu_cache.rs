@@ -5,12 +5,14 @@
 //! meanwhile. No step waits for another thread but for the short locks of barn and slabs, and for a
 //! fork that is copying the memory.
 
-use super::access::{Access, Locked, Sequences, node_of};
+use super::access::{Access, Locked, Sequences, exchange, node_of};
 use super::adapt::{self, Adapt, Miss};
 use super::barn::Barn;
 use super::drain::Keep;
 use super::sheaf::{self, Owned};
+use super::{ownership, valid};
 use crate::os;
+use crate::os::invariant::invariant;
 use crate::rseq::{Exchanged, Mode, Owner, Sheaf, Slot, Which, dummy, is_dummy, mode};
 use crate::slab::{Misuse, Slabs, report_misuse};
 use crate::stats;
@@ -195,6 +197,7 @@ impl CpuCache {
                 Server::Sequences(access) => self.refill(&access, rest),
                 Server::Lock(access) => self.refill(&access, rest),
             };
+            invariant!(n <= rest.len(), "no more objects are served than were asked for", n);
             if n == 0 {
                 // SAFETY: these were just taken from this cache.
                 unsafe { self.free_slow(&out[..got]) };
@@ -229,6 +232,7 @@ impl CpuCache {
                     Server::Lock(access) => self.flush(&access, rest),
                 }
             };
+            invariant!(n > 0 && n <= rest.len(), "each step takes an object back", n);
             rest = &rest[n..];
         }
     }
@@ -249,7 +253,7 @@ impl CpuCache {
     pub(super) fn take_out(&self, access: &impl Access, which: Which) -> *mut Sheaf {
         loop {
             // SAFETY: the dummy may go into any slot.
-            match unsafe { access.exchange(which, dummy()) } {
+            match unsafe { exchange(access, which, dummy()) } {
                 Exchanged::Old(sheaf) => return sheaf,
                 Exchanged::GateClosed => super::fork::wait_for_fork(),
                 Exchanged::Taken => return dummy(),
@@ -263,7 +267,7 @@ impl CpuCache {
         let mut in_flight = sheaf;
         for which in [Which::Main, Which::Spare] {
             // SAFETY: the thread owns what it has in hand, of this cache.
-            match unsafe { access.exchange(which, in_flight) } {
+            match unsafe { exchange(access, which, in_flight) } {
                 Exchanged::Old(old) if is_dummy(old) => return self.account(access),
                 Exchanged::Old(old) => in_flight = old,
                 Exchanged::GateClosed | Exchanged::Taken => break,
@@ -286,7 +290,7 @@ impl CpuCache {
         let moved = main.pop_into(&mut sheaf.places()[count..count + moved]);
         sheaf.set_count(count + moved);
         // SAFETY: the thread owns the sheaf, of this cache.
-        match unsafe { access.exchange(Which::Spare, main.0) } {
+        match unsafe { exchange(access, Which::Spare, main.0) } {
             Exchanged::Old(old) if is_dummy(old) => {}
             Exchanged::Old(old) => self.put_in_barn(old, node),
             Exchanged::GateClosed | Exchanged::Taken => self.put_in_barn(main.0, node),
@@ -325,6 +329,7 @@ impl CpuCache {
             sheaf.set_count(0);
             stats::record(self.slabs.id()).flushes.fetch_add(1, Relaxed);
         }
+        invariant!(sheaf.count() == 0, "a sheaf is freed empty", sheaf.0);
         // SAFETY: empty, owned, and not the dummy, which never gets into anybody's hand.
         unsafe { sheaf::free(sheaf.0) };
     }
@@ -349,7 +354,9 @@ impl CpuCache {
             }
             self.flush_and_free(&mut owned, Keep::Target);
         }
-        sheaf::alloc(self.adapt.size(), node)
+        let fresh = sheaf::alloc(self.adapt.size(), node);
+        ownership::claim(fresh);
+        fresh
     }
 
     /// `sheaf`, or one of the present size with its objects, where that is larger and can be had.
@@ -361,6 +368,7 @@ impl CpuCache {
         if larger.is_null() {
             return sheaf;
         }
+        ownership::claim(larger);
         let mut larger = Owned(larger);
         larger.push_from(sheaf.objects());
         // SAFETY: owned, and its objects are in the other one now.
@@ -439,6 +447,7 @@ impl CpuCache {
         }
         let mut full = Owned(spare);
         let n = full.count();
+        invariant!(n > 0, "a spare without room has objects", spare);
         let exchanged = self.barn(node).exchange_full(spare, self.sheaf_bytes());
         self.note_miss(access, Miss::Overflow, exchanged.is_some());
         if let Some(empty) = exchanged {
@@ -501,6 +510,7 @@ impl CpuCache {
 
     /// Brings the statistics up to what this CPU's sheaves hold now.
     pub(super) fn account(&self, access: &impl Access) {
+        valid::assert_slot(access);
         self.recount(access.slot());
     }
 

@@ -9,6 +9,7 @@ use crate::slab::{Geometry, GeometryOptions, Layout, NodeMemory, Slabs};
 use crate::stats::{self, layout::MAX_RECORDS, layout::Record};
 use core::sync::atomic::{AtomicU16, Ordering::Relaxed};
 
+mod broken;
 mod refused;
 
 extern crate std;

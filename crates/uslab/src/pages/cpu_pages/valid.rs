@@ -1,0 +1,53 @@
+//! What always holds of a CPU's page lists, under their lock.
+
+use super::{CpuPages, Lists, ORDERS, RUNS, table};
+use crate::os::invariant::{Checked, Subject, assert_valid, is_sampled};
+use crate::pages::arena::{self, PageIndex};
+use crate::pages::buddy;
+use crate::rseq::Owner;
+use core::sync::atomic::Ordering::Relaxed;
+
+impl CpuPages {
+    /// Asserts, in debug builds, what holds after a change of the lists.
+    #[inline(always)]
+    pub(super) fn assert_valid(&self, lists: &Lists) {
+        assert_valid(|| self.check_counts(lists));
+        if is_sampled() {
+            assert_valid(|| self.check(lists).map(drop));
+        }
+    }
+
+    fn check_counts(&self, lists: &Lists) -> Checked {
+        let subject = Subject::new("CPU page lists", self);
+        for (order, &count) in lists.count.iter().enumerate() {
+            subject.at_most(usize::from(count), RUNS >> order, "a list has no more runs than its room")?;
+        }
+        subject.equal(self.runs.load(Relaxed), lists.all(), "the number for those without the lock is right")
+    }
+
+    /// Checks every run; returns how many there are.
+    pub(super) fn check(&self, lists: &Lists) -> Checked<usize> {
+        self.check_counts(lists)?;
+        for order in 0..ORDERS {
+            let runs = &lists.runs[order][..usize::from(lists.count[order])];
+            for (at, &first) in runs.iter().enumerate() {
+                let first = PageIndex(first);
+                let subject = Subject::new("listed run", arena::address_of(first));
+                subject.holds(arena::contains(first.plus((1 << order) - 1)), "a run lies in the arena")?;
+                subject.equal(first.0 % (1 << order), 0, "a run lies on a multiple of its pages")?;
+                subject.holds(!runs[..at].contains(&first.0), "a run stands in a list once")?;
+                for page in 0..1 << order {
+                    let owner = arena::owner(first.plus(page)).slots();
+                    subject.equal(owner, Owner::NONE.slots(), "a page in a CPU's list has no owner")?;
+                }
+                buddy::lock().check_used(first, 1 << order)?;
+            }
+        }
+        Ok(lists.all())
+    }
+}
+
+/// Checks the lists of all CPUs, one after another; returns how many runs they have.
+pub(in crate::pages) fn check_all() -> Checked<usize> {
+    table().iter().try_fold(0, |runs, cpu| Ok(runs + cpu.check(&cpu.lists.lock())?))
+}
