@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   sync <- os <- rseq, pages <- slab <- percpu <- cache <- malloc <- reclaim
-//!                        stats, debug: counters and hooks that every layer may use
+//!                        stats: counters that every layer may use; debug: above all of them
 //! ```
 //!
 //! A lower layer that names a higher one is how allocators grow knots: the page layer learns about slabs "just
@@ -38,15 +38,18 @@ const LAYERS: &[Layer] = &[
     Layer { name: "reclaim", uses: &["sync", "os", "rseq", "pages", "slab", "percpu", "cache", "malloc"] },
     Layer { name: WIRING, uses: &["cache", "malloc", "reclaim"] },
     Layer { name: "stats", uses: &["sync", "os"] },
-    Layer { name: "debug", uses: &["sync", "os"] },
+    Layer {
+        name: "debug",
+        uses: &["sync", "os", "rseq", "pages", "slab", "percpu", "cache", "malloc", "reclaim"],
+    },
 ];
 
 /// Not a layer: one table of functions, whose type belongs to `cache`; what it is filled with is above (ADR 0013).
 /// It alone may be named from below.
 const WIRING: &str = "wiring";
 
-/// Modules that every layer may use, for their counters and hook traits.
-const FOR_ALL: &[&str] = &["stats", "debug"];
+/// Modules that every layer may use, for their counters.
+const FOR_ALL: &[&str] = &["stats"];
 
 /// Files that tools outside the library compile too, and that may therefore use nothing but `core`.
 const CORE_ONLY: &[&str] = &["crates/uslab/src/stats/layout.rs"];

@@ -89,6 +89,11 @@ pub fn check() -> Checked<Walked> {
     Ok(Walked { listed_runs, ..buddy::valid::check_all()? })
 }
 
+/// Checks the buddy's lists and sums, without a walk of chunks.
+pub fn check_sums() -> Checked {
+    buddy::valid::check_sums()
+}
+
 /// Takes all locks of this layer, for a fork.
 pub fn lock_for_fork() {
     cpu_pages::lock_for_fork();

@@ -5,6 +5,7 @@
 //! sheaves the caller's to look into. Barns have a lock in both modes.
 
 use super::access::Access;
+use super::barn::Barn;
 use super::cpu_cache::CpuCache;
 use super::drain::BOTH;
 use super::ownership;
@@ -95,6 +96,14 @@ impl CpuCache {
         }
         walked.slabs = self.slabs().check()?;
         Ok(walked)
+    }
+
+    /// Checks what is known without a walk of sheaves and slabs: the words of slots, and the counts
+    /// and heads of barns and lists.
+    pub fn check_heads(&self) -> Checked {
+        self.slots().iter().try_for_each(check_slot)?;
+        self.barns().iter().try_for_each(Barn::check_heads)?;
+        self.slabs().check_heads()
     }
 
     /// Checks the sheaves of a slot under its lock; returns how many there are. A slot that stays

@@ -194,6 +194,11 @@ impl Slabs {
         Ok(())
     }
 
+    /// Checks the heads and counts of all lists, under each node's lock in turn.
+    pub fn check_heads(&self) -> Checked {
+        self.nodes().iter().try_for_each(|node| node.lock().check_heads())
+    }
+
     /// Checks all slabs, under each node's lock in turn; returns what was walked. For requests: it
     /// costs what the cache owns.
     pub fn check(&self) -> Checked<Walked> {

@@ -207,6 +207,13 @@ impl Buddy {
     }
 }
 
+/// Checks the heads of the lists and the sums.
+pub(in crate::pages) fn check_sums() -> Checked {
+    let buddy = lock();
+    buddy.check_lists(1)?;
+    buddy.check_sums()
+}
+
 /// Checks chunks, lists and sums under one lock, and then the page map, chunk by chunk.
 pub(in crate::pages) fn check_all() -> Checked<Walked> {
     let walked = lock().check()?;

@@ -31,6 +31,11 @@ impl Barn {
         subject.equal(shown, stacks.fulls, "the number for those without the lock is right")
     }
 
+    /// Checks the counts.
+    pub(in crate::percpu) fn check_heads(&self) -> Checked {
+        self.check_counts(&self.stacks.lock())
+    }
+
     /// Checks each sheaf, and the full ones by `check_objects` too; returns how many there are.
     pub(in crate::percpu) fn check(
         &self,
