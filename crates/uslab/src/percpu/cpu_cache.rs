@@ -232,7 +232,8 @@ impl CpuCache {
                     Server::Lock(access) => self.flush(&access, rest),
                 }
             };
-            invariant!(n > 0 && n <= rest.len(), "each step takes an object back", n);
+            invariant!(n > 0, "each step takes an object back");
+            invariant!(n <= rest.len(), "no step takes back more than it was given", n);
             rest = &rest[n..];
         }
     }
@@ -278,14 +279,16 @@ impl CpuCache {
     }
 
     /// Moves objects of the main sheaf to `sheaf`, which the thread owns and will install, until
-    /// both hold as many. What was the main sheaf becomes the spare.
+    /// both hold as many, or `sheaf` has room for one more. It must have room. What was the main
+    /// sheaf becomes the spare.
     fn level(&self, access: &impl Access, sheaf: &mut Owned, node: usize) {
         let main = self.take_out(access, Which::Main);
         if is_dummy(main) {
             return;
         }
         let mut main = Owned(main);
-        let (count, room) = (sheaf.count(), sheaf.capacity() - sheaf.count());
+        // The caller has an object to put.
+        let (count, room) = (sheaf.count(), sheaf.capacity() - sheaf.count() - 1);
         let moved = (main.count().saturating_sub(count) / 2).min(room);
         let moved = main.pop_into(&mut sheaf.places()[count..count + moved]);
         sheaf.set_count(count + moved);
@@ -407,6 +410,7 @@ impl CpuCache {
                 },
             }
         };
+        invariant!(source.count() > 0, "what a refill serves from has an object", source.0);
         let got = source.pop_into(out);
         self.install(access, source.0, node);
         got
@@ -498,6 +502,7 @@ impl CpuCache {
             }
             Owned(sheaf)
         };
+        invariant!(target.count() < target.capacity(), "what a flush fills has room", target.0);
         let put = target.push_from(objects);
         self.install(access, target.0, node);
         put

@@ -51,3 +51,47 @@ impl CpuPages {
 pub(in crate::pages) fn check_all() -> Checked<usize> {
     table().iter().try_fold(0, |runs, cpu| Ok(runs + cpu.check(&cpu.lists.lock())?))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{AtomicUsize, EMPTY, Lock, Rank};
+    use super::*;
+    use crate::pages::{PAGE_BYTES, Temperature, alloc, boot, free};
+
+    /// What a check finds in lists of no CPU that have `runs` of two pages, and say `counted`.
+    fn found(runs: &[u32], counted: usize) -> Checked<usize> {
+        let mut lists = EMPTY;
+        lists.count[1] = runs.len() as u8;
+        lists.runs[1][..runs.len()].copy_from_slice(runs);
+        let cpu = CpuPages { lists: Lock::new(Rank::CpuPages, EMPTY), runs: AtomicUsize::new(counted) };
+        cpu.check(&lists)
+    }
+
+    fn invariant(runs: &[u32], counted: usize) -> &'static str {
+        found(runs, counted).expect_err("the check finds it").invariant
+    }
+
+    #[test]
+    fn lists_that_are_broken_are_found() {
+        set_up!();
+        let run = alloc(4, 2, Temperature::Cold).expect("there is room");
+        let first = run.first.0;
+        assert_eq!(found(&[first, first + 2], 2), Ok(2));
+        assert_eq!(invariant(&[first], 2), "the number for those without the lock is right");
+        assert_eq!(invariant(&[first + 1], 1), "a run lies on a multiple of its pages");
+        assert_eq!(invariant(&[first, first], 2), "a run stands in a list once");
+        assert_eq!(invariant(&[u32::MAX - 1], 1), "a run lies in the arena");
+        assert_eq!(invariant(&[0; RUNS / 2 + 1], RUNS / 2 + 1), "a list has no more runs than its room");
+        arena::set_owner(run.first, 1, Owner::plain(15));
+        assert_eq!(invariant(&[first], 1), "a page in a CPU's list has no owner");
+        arena::set_owner(run.first, 1, Owner::NONE);
+        free(run.first, 4, Temperature::Cold);
+    }
+
+    #[test]
+    #[should_panic(expected = "an alignment is one that boot memory has")]
+    fn an_alignment_that_boot_memory_has_not_ends_the_process() {
+        set_up!();
+        boot::alloc(8, 2 * PAGE_BYTES);
+    }
+}

@@ -184,3 +184,23 @@ fn the_dummy_that_is_freed_ends_the_process() {
     // SAFETY: it ends before anything is done.
     unsafe { sheaf::free(dummy()) };
 }
+
+#[test]
+#[should_panic(expected = "a slot's lock that is let go of is held")]
+fn a_slot_that_another_unlocked_ends_the_process() {
+    let slot = Slot::holding(dummy());
+    let locked = rseq::locked::LockedSlot::try_lock(&slot).expect("it is free");
+    slot.lock.store(0, Relaxed);
+    drop(locked);
+}
+
+#[test]
+#[should_panic(expected = "a sheaf has room for what it holds")]
+fn a_push_onto_a_broken_sheaf_ends_the_process() {
+    let sheaf = sheaf();
+    sheaf.count.store(15, Relaxed);
+    let slot = Slot::holding(address(sheaf));
+    let locked = rseq::locked::LockedSlot::try_lock(&slot).expect("it is free");
+    // SAFETY: it ends before anything is written.
+    unsafe { locked.push(core::ptr::dangling_mut()) };
+}

@@ -162,3 +162,9 @@ fn a_count_too_high_ends_the_process() {
         .unwrap_or(taken);
     free(slabs, &[slab.address().wrapping_add(object * slabs.geometry().object_bytes)]);
 }
+
+#[test]
+#[should_panic(expected = "a giver has an object to give")]
+fn a_giver_without_an_object_ends_the_process() {
+    crate::slab::words::free(&crate::sync::atomic::AtomicU64::new(0), 0);
+}
