@@ -58,10 +58,10 @@ impl<K, V> Shard<K, V> {
         let (hash, older) = unsafe { (node.as_ref().hash, node.as_ref().older) };
         let is_found = self.index.find(hash, |&there| there == node).is_some();
         subject.holds(is_found, "an entry of the list is in the index under its hash")?;
-        match older {
-            // SAFETY: as above.
-            Some(older) => subject
-                .holds(unsafe { older.as_ref().newer } == Some(node), "the next older entry links back")?,
+        // SAFETY: as above.
+        let newer = older.map(|older| unsafe { older.as_ref().newer });
+        match newer {
+            Some(newer) => subject.holds(newer == Some(node), "the next older entry links back")?,
             None => {
                 subject.holds(self.oldest == Some(node), "an entry without an older one is the oldest")?
             }
@@ -83,8 +83,8 @@ mod tests {
     fn shard(memory: &Memory, entries: u64) -> Shard<u64, u64> {
         let mut shard = Shard::new();
         for key in 0..entries {
-            let node = memory.insert(MaybeUninit::uninit()).ok().expect("there is memory").into_raw();
-            let node = node.cast::<Node<u64, u64>>();
+            let Ok(node) = memory.insert(MaybeUninit::uninit()) else { panic!("there is memory") };
+            let node = node.into_raw().cast::<Node<u64, u64>>();
             shard.make_room().expect("there is memory");
             // SAFETY: fresh memory of the type's size.
             unsafe { node.write(Node::new(key << 32 | key, key, key)) };
