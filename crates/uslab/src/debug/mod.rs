@@ -2,11 +2,11 @@
 //!
 //! ```text
 //!   registry ─▶ each cache ─▶ slots ─▶ barns ─▶ slabs ─▶ bitmaps, counts, lists, page map
-//!            ─▶ capacities ─▶ sheaves' slabs ─▶ owners of heaps ─▶ CPU page lists ─▶ chunks ─▶ buddy
+//!            ─▶ capacities ─▶ sheaves' slabs ─▶ heaps' owners ─▶ CPU page lists ─▶ chunks, buddy
 //! ```
 //!
-//! Debug builds assert the same invariants after each change, one structure at a time (ARCHITECTURE.md,
-//! "Invariants"; SAFETY.md says how).
+//! Debug builds assert the same invariants after each change, one structure at a time: see
+//! ARCHITECTURE.md, "Invariants", and SAFETY.md.
 //!
 //! Must never: allocate; wait for anything but the library's locks, in rank order.
 
@@ -63,8 +63,7 @@ pub struct Summary {
 /// # Threads, forks and signals
 /// Any thread may call it at any time, beside all others; it blocks for the library's locks alone.
 /// While it walks caches none can be made or destroyed, and forks wait. A fork child may call it.
-/// Not for signal handlers, nor for callbacks that run under a lock of the library: constructors
-/// and shrinkers may call it.
+/// Constructors and shrinkers may call it; signal handlers may not.
 ///
 /// # Cost
 /// Time in proportion to all that the library manages: about a microsecond a slab, and 512 loads a

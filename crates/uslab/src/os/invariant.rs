@@ -1,9 +1,9 @@
 //! Invariants that running code checks, and the end of a process in which one does not hold.
 //!
 //! ```text
-//!   invariant!(holds, "…")             a step states what it may assume        debug builds
-//!   Subject::equal(found, expected, …) a structure compares itself             on request, every build
-//!     └─ assert_valid(|| x.check())    the same after a change, under its lock  debug builds
+//!   invariant!(holds, "…")             a step states what it may assume       debug builds
+//!   Subject::equal(found, expected, …) a structure compares itself            every build
+//!     └─ assert_valid(|| x.check())    the same after a change, under a lock  debug builds
 //! ```
 //!
 //! A `check` returns the first invariant that does not hold. So [`crate::debug::validate`] and the

@@ -1,8 +1,8 @@
 //! Which sheaves threads own at this moment: the check of invariant 8, in debug builds.
 //!
-//! A thread that takes a sheaf out of a slot or a barn claims it, and releases it before it puts the
-//! sheaf where another thread may take it. A sheaf that is claimed twice has two owners: an exchange
-//! returned it to both.
+//! A thread that takes a sheaf out of a slot or a barn claims it. It releases the sheaf before it
+//! puts it where another thread may take it. A sheaf that is claimed twice has two owners: an
+//! exchange returned it to both.
 //!
 //! ```text
 //!   slot ──exchange──▶ claim … the owner fills or empties it … release ──exchange──▶ slot
@@ -11,7 +11,7 @@
 //! ```
 //!
 //! The table is fixed, without a lock; a sheaf that finds its window full is not followed. Sheaves
-//! that are lost (to a fork child, or for want of a barrier) keep their place: they never come back.
+//! that are lost, to a fork child or for want of a barrier, keep their place: they never return.
 //! Release builds have neither table nor steps.
 
 use super::sheaf;
@@ -43,7 +43,7 @@ pub(super) fn check(sheaf: *mut Sheaf) -> Checked {
     let subject = Subject::new("sheaf", sheaf);
     subject.equal(sheaf as usize % 64, 0, "a sheaf starts on a cache line")?;
     subject.holds(crate::pages::page_of_any(sheaf.cast()).is_some(), "a sheaf lies in the arena")?;
-    // SAFETY: it lies in the arena, whose pages with sheaves stay mapped, and the words are atomics.
+    // SAFETY: it lies in the arena, where pages with sheaves stay mapped; the words are atomics.
     let header = unsafe { &*sheaf };
     let (count, capacity) = (header.count.load(Relaxed), header.capacity.load(Relaxed));
     subject.at_most(count, capacity, "a sheaf holds no more objects than its capacity")?;

@@ -166,7 +166,7 @@ pub unsafe fn free(sheaf: *mut Sheaf) {
     }
 }
 
-/// Who the page map says has a sheaf of `capacity`.
+/// The owner that the page map names for a sheaf of `capacity`.
 pub(super) fn owner_of_capacity(capacity: usize) -> Owner {
     let size = Size::holding(capacity);
     let is_exact = size.capacity() == capacity;

@@ -66,8 +66,8 @@ impl Slab {
 
     /// The slab behind this one in its list. Under the lists' lock.
     pub fn next(self) -> Option<Slab> {
-        // SAFETY: descriptors of committed pages are mapped for ever; the caller holds the lock that owns
-        // the links.
+        // SAFETY: descriptors of committed pages are mapped for ever; the caller holds the lock that
+        // owns the links.
         slab_at(unsafe { (*self.head()).next })
     }
 

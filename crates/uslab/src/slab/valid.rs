@@ -210,8 +210,7 @@ impl Slabs {
         for (index, node) in self.nodes().iter().enumerate() {
             let lists = node.lock();
             let walked = lists.check(self.kind(index), u32::MAX)?;
-            // Objects are counted as taken before they are handed out, and given before they are not: the sum
-            // of slabs may only be short of it for empty ones that a shrink is about to publish.
+            // A shrink takes empty slabs out before it publishes their number.
             let spare = lists.empty().saturating_sub(1) as usize;
             subject.at_least(lists.spare, spare, "spare empty slabs are counted")?;
             all.slabs += walked.slabs;

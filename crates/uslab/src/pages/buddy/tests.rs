@@ -7,8 +7,8 @@ use crate::os::invariant::Invalid;
 use crate::pages::Temperature;
 use crate::rseq::Owner;
 
-/// What a check finds while something is broken, under the lock: the buddy, or a chunk that has free
-/// pages, by its index.
+/// What a check finds while something is broken, under the lock: the buddy, or a chunk that has
+/// free pages, by its index.
 fn found(
     break_it: impl FnOnce(&mut Buddy, usize, &mut Chunk),
     mend: impl FnOnce(&mut Buddy, &mut Chunk),

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   chunk   set bits of `free` = free_pages; of these, not in `zero` = dirty_pages
-//!   lists   a chunk with free pages stands in the list of its level and largest order, others in none
+//!   lists   a chunk with free pages stands in the list of its level and largest order
 //!   sums    dirty_pages, locked_pages = sums over chunks; used + free ≤ within the bound
 //!   map     a free page has no owner
 //! ```
@@ -196,7 +196,7 @@ impl Buddy {
         result
     }
 
-    /// Whether none of the `pages` pages from `first` on is free: they are in use, or in a CPU's list.
+    /// Checks that none of the `pages` pages from `first` on is free in a chunk.
     pub(in crate::pages) fn check_used(&self, first: PageIndex, pages: usize) -> Checked {
         let subject = Subject::new("page", arena::address_of(first));
         for page in (first.0 as usize)..(first.0 as usize + pages) {
