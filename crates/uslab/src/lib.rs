@@ -27,6 +27,8 @@ mod cache;
 #[cfg(not(loom))]
 mod counters;
 #[cfg(not(loom))]
+pub mod debug;
+#[cfg(not(loom))]
 pub mod malloc;
 #[cfg(not(loom))]
 mod os;

@@ -119,6 +119,7 @@ impl<'a> Holding<'a> {
 /// What a child does; `kept` is what its one thread had in use before.
 fn live_on(kept: &mut Holding) -> Result<(), &'static str> {
     let caches = kept.caches;
+    validate()?;
     if !kept.is_whole() {
         return Err("the fork harmed an object in use");
     }
@@ -159,7 +160,13 @@ fn live_on(kept: &mut Holding) -> Result<(), &'static str> {
     }
     // SAFETY: just allocated, unused.
     unsafe { cache.free_bulk(&objects) };
-    cache.destroy().map_err(|_| "the child's cache lost an object")
+    cache.destroy().map_err(|_| "the child's cache lost an object")?;
+    validate()
+}
+
+/// Whether the library's structures are whole; says which invariant is violated.
+fn validate() -> Result<(), &'static str> {
+    uslab::debug::validate().map(drop).map_err(|invalid| invalid.invariant)
 }
 
 /// On a thread of a child: null if all is well.
@@ -233,11 +240,14 @@ fn forks_beside(forkers: u32, forks: usize, beside: &[Work]) {
         let threads: Vec<_> = (0..forkers)
             .map(|forker| scope.spawn(move || fork_again_and_again(caches, 1000 + forker, forks)))
             .collect();
+        // Beside the storms.
+        (0..20).for_each(|_| validate().unwrap());
         threads.into_iter().for_each(|thread| thread.join().unwrap());
     });
     for cache in caches.0 {
         cache.destroy().expect("an object was lost");
     }
+    validate().unwrap();
 }
 
 fn storms(caches: &Caches, stop: &AtomicBool) {

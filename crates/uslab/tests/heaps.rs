@@ -246,8 +246,9 @@ fn children_use_the_heaps_of_a_process_whose_threads_use_heaps() {
                     });
                     let whole = objects.iter().all(|&object| is_whole(object));
                     drop(own);
+                    let valid = uslab::debug::validate().is_ok();
                     // SAFETY: ends the child alone.
-                    unsafe { libc::_exit(if served && whole { 0 } else { 1 }) };
+                    unsafe { libc::_exit(if served && whole && valid { 0 } else { 1 }) };
                 }
                 let mut status = 0;
                 // SAFETY: our child; the status is ours.
@@ -256,5 +257,6 @@ fn children_use_the_heaps_of_a_process_whose_threads_use_heaps() {
             }
             stop.store(true, Relaxed);
         });
+        uslab::debug::validate().expect("the structures are whole");
     });
 }

@@ -207,6 +207,7 @@ fn storm<P: Pool>(name: &str, pool: P, weather: Weather) {
         pool.free(object);
     }
     pool.destroy();
+    uslab::debug::validate().expect("the structures are whole");
     let aborts = weather::aborts() - aborts_before;
     println!("{name}, {}: {operations} operations, {report}, {aborts} aborts", uslab::mode());
     let counted = cfg!(all(uslab_inject, target_arch = "x86_64")) && uslab::mode() == uslab::Mode::Rseq;

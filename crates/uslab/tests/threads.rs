@@ -69,5 +69,7 @@ fn ten_thousand_threads_leave_nothing_behind() {
         // SAFETY: owned by nobody else.
         unsafe { cache.free(object) };
     }
+    uslab::debug::validate().expect("the structures are whole");
     cache.destroy().expect("an object was lost");
+    uslab::debug::validate().expect("the structures are whole");
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   sync <- os <- rseq, pages <- slab <- percpu <- cache <- malloc <- reclaim
-//!                        stats, debug: counters and hooks that every layer may use
+//!                        counters: for every layer; stats, debug: above all of them
 //! ```
 //!
 //! A lower layer that names a higher one is how allocators grow knots: the page layer learns about
@@ -40,15 +40,18 @@ const LAYERS: &[Layer] = &[
     Layer { name: WIRING, uses: &["cache", "malloc", "reclaim"] },
     Layer { name: "counters", uses: &["sync", "os"] },
     Layer { name: "stats", uses: &["os", "rseq", "pages", "cache"] },
-    Layer { name: "debug", uses: &["sync", "os"] },
+    Layer {
+        name: "debug",
+        uses: &["sync", "os", "rseq", "pages", "slab", "percpu", "cache", "malloc", "reclaim"],
+    },
 ];
 
 /// Not a layer: one table of functions, whose type belongs to `cache`; what it is filled with is
 /// above (ADR 0013). It alone may be named from below.
 const WIRING: &str = "wiring";
 
-/// Modules that every layer may use, for their counters and hook traits.
-const FOR_ALL: &[&str] = &["counters", "debug"];
+/// Modules that every layer may use, for their counters.
+const FOR_ALL: &[&str] = &["counters"];
 
 /// Files that tools outside the library compile too, and that may therefore use nothing but `core`.
 const CORE_ONLY: &[&str] = &["crates/uslab/src/counters/layout.rs", "crates/uslab/src/os/config.rs"];

@@ -5,8 +5,9 @@ use super::raw::CreateError;
 use super::{registry, start};
 use crate::counters::{self, layout};
 use crate::os;
+use crate::os::invariant::{Checked, Subject, assert_valid, invariant};
 use crate::pages::{self, PAGE_BYTES, Temperature};
-use crate::percpu::{CpuCache, Parts};
+use crate::percpu::{self, CpuCache, Parts};
 use crate::rseq::Slot;
 use crate::slab::{Geometry, GeometryOptions, Layout, Misuse, NodeMemory, Slabs, report_misuse};
 use core::cell::UnsafeCell;
@@ -141,11 +142,21 @@ impl Core {
     pub(super) fn retire(&'static self, registry: &mut registry::Registry) {
         self.cpu.retire();
         self.cpu.slabs().shrink();
+        invariant!(self.live_objects() == 0, "a cache that goes has no objects", self.id());
+        assert_valid(|| {
+            let slabs = self.cpu.slabs().check()?.slabs;
+            Subject::new("cache", self).equal(slabs, 0, "a cache that goes has no slabs")
+        });
         let id = self.id();
         registry.leave(id);
         counters::record(id).state.store(layout::STATE_DESTROYED, Relaxed);
         // SAFETY: under the registry's lock the field is the caller's.
         registry.keep_memory(unsafe { (*self.spare.get()).memory });
+    }
+
+    /// Checks the cache's structures; see [`CpuCache::check`].
+    pub fn check(&self) -> Checked<percpu::Walked> {
+        self.cpu.check()
     }
 
     /// The id in the page map and in statistics.

@@ -12,6 +12,7 @@
 use super::{registry, start};
 use crate::counters;
 use crate::os;
+use crate::os::invariant::assert_valid;
 use crate::pages;
 use crate::percpu::{self, sheaf};
 use crate::sync::{Park, only_thread_left};
@@ -65,4 +66,17 @@ extern "C" fn child() {
     counters::publish_in_child();
     only_thread_left(os::Futex::thread_key);
     undo(true);
+    assert_valid_in_child();
+}
+
+/// Asserts, in debug builds, that the copy of the memory is whole: what is known without walks of
+/// slabs. All locks are free, and there is no other thread.
+#[inline(always)]
+fn assert_valid_in_child() {
+    assert_valid(|| {
+        registry::check(&mut |core| core.cpu.check_heads())?;
+        percpu::adapt::check()?;
+        sheaf::slabs().iter().try_for_each(|slabs| slabs.check_heads())?;
+        pages::check_sums()
+    });
 }

@@ -6,6 +6,7 @@
 //! one that is being made.
 
 use super::body::{Core, Memory, Spare};
+use crate::os::invariant::invariant;
 use crate::os::{self, Futex, Guard, Lock};
 use crate::percpu::sheaf::RUN_ID;
 use crate::rseq::PLAIN_OWNERS;
@@ -13,6 +14,9 @@ use crate::sync::{CachePadded, Rank};
 use core::sync::atomic::{
     AtomicPtr, AtomicU32, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst,
 };
+
+mod valid;
+pub use valid::check;
 
 /// Ids there are: those of the page map.
 const IDS: usize = 1 << 16;
@@ -100,6 +104,12 @@ pub(super) fn ids() -> impl Iterator<Item = u16> {
     (FIRST_CACHE_ID as u32..USED_IDS.load(Acquire)).map(|id| id as u16)
 }
 
+/// Runs `with` while no cache is made or destroyed.
+pub(crate) fn with_lock<R>(with: impl FnOnce() -> R) -> R {
+    let _registry = lock();
+    with()
+}
+
 /// Calls `visit` for each live cache, under the registry's lock. Caches made meanwhile may be
 /// missed.
 pub fn for_each(visit: impl FnMut(&'static Core)) {
@@ -143,7 +153,8 @@ impl Walk {
 
 impl Drop for Walk {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, SeqCst);
+        let walks = self.0.fetch_sub(1, SeqCst);
+        invariant!(walks > 0, "a walk that ends was counted", walks);
     }
 }
 
@@ -192,6 +203,8 @@ impl Registry {
 
     fn mark(&mut self, id: u16, used: bool) {
         let (word, bit) = (usize::from(id) / 64, id % 64);
+        invariant!(id >= FIRST_CACHE_ID, "the library's own ids are never given to caches", id);
+        invariant!((self.used[word] >> bit & 1 != 0) != used, "an id is taken once and left once", id);
         self.used[word] = self.used[word] & !(1 << bit) | u64::from(used) << bit;
         let is_full = u64::from(self.used[word] == u64::MAX);
         self.full[word / 64] = self.full[word / 64] & !(1 << (word % 64)) | is_full << (word % 64);
@@ -200,13 +213,17 @@ impl Registry {
 
     pub(super) fn enter(&mut self, id: u16, core: &'static Core) {
         self.mark(id, true);
+        invariant!(cache(id).is_none(), "an id has one cache", id);
         CORES[usize::from(id)].store((&raw const *core).cast_mut(), Release);
         USED_IDS.fetch_max(u32::from(id) + 1, Release);
+        self.assert_entry(id);
     }
 
     pub(super) fn leave(&mut self, id: u16) {
+        invariant!(cache(id).is_some(), "a cache that leaves was entered", id);
         CORES[usize::from(id)].store(core::ptr::null_mut(), Release);
         self.mark(id, false);
+        self.assert_entry(id);
     }
 
     /// Memory of a cache that is gone, which no thread looks at any more. None where a walk takes

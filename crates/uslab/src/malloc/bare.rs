@@ -18,6 +18,7 @@ use super::{owners, small};
 use crate::cache::publish_shared;
 use crate::cache::registry::{FIRST_HEAP_ID, HEAP_IDS};
 use crate::os;
+use crate::os::invariant::invariant;
 use crate::pages::{self, PAGE_BYTES, Temperature};
 use crate::rseq::Owner;
 use crate::slab::{ListsLock, Misuse, NodeMemory, Slabs};
@@ -90,6 +91,11 @@ impl Bare {
     /// The bare slabs that the page map knows by `owner`, if that is what it is.
     pub fn of(owner: Owner) -> Option<&'static Bare> {
         let is_bare = (FIRST_HEAP_ID..FIRST_HEAP_ID + HEAP_IDS).contains(&owner.id());
+        invariant!(
+            !is_bare || !owner.context().is_null(),
+            "an owner of bare slabs has a context",
+            owner.id()
+        );
         // SAFETY: an owner with such an id has a `Bare` for its context, which lives as long as it has pages.
         is_bare.then(|| unsafe { &*owner.context().cast::<Bare>() })
     }

@@ -10,6 +10,7 @@ use super::classes::{CLASSES, Class};
 use super::large::{self, NO_PAGE};
 use super::{ALIGN, bare, small};
 use crate::cache::{Core, destroy_whole, registry};
+use crate::os::invariant::invariant;
 use crate::os::{self, Lock};
 use crate::pages::{self, PageIndex};
 use crate::rseq;
@@ -154,6 +155,8 @@ impl Heap {
         head.next.store(next, Relaxed);
         head.prev.store(NO_PAGE, Relaxed);
         if next != NO_PAGE {
+            let heap = large::head(PageIndex(next)).heap.load(Relaxed);
+            invariant!(heap == self.inner.as_ptr() as u64, "a heap's list has its own objects", next);
             large::head(PageIndex(next)).prev.store(page.0, Relaxed);
         }
         self.inner().large.store(page.0, Relaxed);
@@ -206,11 +209,18 @@ pub(super) fn forget_large(page: PageIndex) {
     let heap = head.heap.swap(0, Relaxed);
     let (next, prev) = (head.next.load(Relaxed), head.prev.load(Relaxed));
     if next != NO_PAGE {
+        let before = large::head(PageIndex(next)).prev.load(Relaxed);
+        invariant!(before == page.0, "the next large object of a heap links back", before);
         large::head(PageIndex(next)).prev.store(prev, Relaxed);
     }
     if prev != NO_PAGE {
+        let after = large::head(PageIndex(prev)).next.load(Relaxed);
+        invariant!(after == page.0, "the large object of a heap before this one links here", after);
         large::head(PageIndex(prev)).next.store(next, Relaxed);
     } else if heap != 0 {
+        // SAFETY: as below.
+        let first = unsafe { (*(heap as *const Inner)).large.load(Relaxed) };
+        invariant!(first == page.0, "a first large object is the head of its heap's list", first);
         // SAFETY: the heap lives while objects are in its list: dropping it empties that.
         unsafe { (*(heap as *const Inner)).large.store(next, Relaxed) };
     }

@@ -7,6 +7,7 @@ use crate::cache::registry::LARGE_ID;
 use crate::cache::start;
 use crate::counters;
 use crate::os;
+use crate::os::invariant::invariant;
 use crate::pages::{self, CHUNK_PAGES, PAGE_BYTES, PAGE_SHIFT, PageIndex, Temperature};
 use crate::rseq::Owner;
 use crate::slab::{Misuse, report_misuse};
@@ -80,6 +81,8 @@ pub(super) fn alloc_with(size: usize, align: usize, reclaim: Reclaim) -> Option<
         });
     }
     let run = run?;
+    invariant!(run.pages == count, "a run has the pages that were asked for", run.pages);
+    invariant!(pages::owner(run.first) == Owner::NONE, "a fresh run has no owner", run.first.0);
     let head = head(run.first);
     head.pages.store(count as u32, Relaxed);
     head.next.store(NO_PAGE, Relaxed);
@@ -116,6 +119,7 @@ pub(super) fn free(page: PageIndex, pointer: *mut u8) {
         return report_misuse(Misuse::DoubleFree, pointer, NAME);
     }
     let count = head(page).pages.load(Relaxed) as usize;
+    invariant!(count > 0, "a large object has a page", pointer);
     count_object(-1, -(count as i64));
     pages::free(page, count, Temperature::Cold);
     counters::peak::note_system();

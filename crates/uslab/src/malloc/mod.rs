@@ -31,6 +31,11 @@ pub use entry::{
     realloc, usable_size, zeroed,
 };
 
+/// Checks what heaps share; returns how many owners of bare slabs are free.
+pub(crate) fn check() -> crate::os::invariant::Checked<usize> {
+    owners::check()
+}
+
 /// Before a fork.
 pub(crate) fn lock_for_fork() {
     heap::lock_for_fork();

@@ -14,10 +14,14 @@
 
 use crate::cache::start;
 use crate::os::Lock;
+use crate::os::invariant::{assert_valid, invariant};
 use crate::pages::boot;
 use crate::rseq::{Cpu, Owner, Slot, dummy};
 use crate::sync::{CachePadded, Rank};
 use core::sync::atomic::{Ordering::Relaxed, Ordering::Release};
+
+mod valid;
+pub use valid::check;
 
 /// Owners of an array for each CPU: the array ends with a slot for each, which is no owner.
 const OWNERS_PER_CPU: usize = 4;
@@ -61,6 +65,7 @@ impl Store {
         // SAFETY: as above.
         unsafe { (*slot).context().store(self.free.cast(), Relaxed) };
         self.free = slot;
+        self.assert_pushed(slot);
     }
 
     /// Makes an array; `None` where metadata have no room left.
@@ -88,6 +93,8 @@ fn home() -> &'static Lock<Store> {
 /// An owner with this id and context; `None` where metadata have no room left.
 pub(super) fn take(id: u16, context: *mut u8) -> Option<Owner> {
     let slot = take_slot()?;
+    assert_valid(|| valid::check_free(slot));
+    invariant!(!context.is_null(), "an owner of bare slabs has a context", id);
     // SAFETY: a slot that no other thread uses, followed by one for each CPU, for ever.
     unsafe {
         (*slot).id.store(u32::from(id), Relaxed);
@@ -120,6 +127,7 @@ fn take_slot() -> Option<*mut Slot> {
 /// Takes an owner back. No page may have it any more.
 pub(super) fn free(owner: Owner) {
     let slot = owner.slots();
+    invariant!(owner != Owner::NONE, "an owner that is freed was taken", owner.slots());
     // SAFETY: `take` gave it out.
     unsafe { (*slot).id.store(u32::from(Owner::NONE.id()), Relaxed) };
     home().lock().push(slot);

@@ -15,6 +15,7 @@ pub mod errno;
 pub mod file;
 pub mod fork;
 mod futex;
+pub mod invariant;
 pub mod membarrier;
 pub mod memory;
 pub mod pin;

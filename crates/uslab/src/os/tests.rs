@@ -133,3 +133,17 @@ fn moved_pages_keep_their_contents_and_leave_zeroes() {
         memory::unmap(start, 8 * page);
     }
 }
+
+#[test]
+#[should_panic(expected = "a lock that is let go of is held")]
+fn a_free_lock_that_is_let_go_of_ends_the_process() {
+    Lock::new(crate::sync::Rank::Fork, ()).release_after_fork();
+}
+
+#[test]
+#[should_panic(expected = "lock order: rank")]
+fn a_lock_out_of_order_ends_the_process() {
+    let (lower, higher) = (Lock::new(crate::sync::Rank::Barn, ()), Lock::new(crate::sync::Rank::Pages, ()));
+    let _held = higher.lock();
+    drop(lower.lock());
+}

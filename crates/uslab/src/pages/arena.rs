@@ -8,6 +8,7 @@
 use super::chunk::Chunk;
 use super::layout::{BOOT_BELOW, CHUNKS_BELOW, DESCRIPTORS_BELOW, Entry, MAP_BYTES, Table, choose};
 use super::{CHUNK_BYTES, CHUNK_PAGES, DESCRIPTOR_BYTES, PAGE_BYTES, PAGE_SHIFT};
+use crate::os::invariant::invariant;
 use crate::os::memory::{self, Placed};
 use crate::rseq::{Owner, Slot};
 use crate::{counters, os};
@@ -156,6 +157,7 @@ fn commit(first: usize, count: usize) -> Placed {
         return Placed::Refused;
     }
     set_owner(PageIndex((bound * CHUNK_PAGES) as u32), (end - bound) * CHUNK_PAGES, Owner::NONE);
+    invariant!(end > bound, "the bound only rises", end);
     ARENA.committed_bytes.store(end * CHUNK_BYTES, Release);
     // An upper bound: descriptors of pages that were never used stay untouched.
     let bytes = end * (CHUNK_PAGES * (DESCRIPTOR_BYTES + size_of::<Owner>()) + size_of::<Entry>());
@@ -169,6 +171,7 @@ fn address_of_chunk(index: usize) -> usize {
 
 fn count_mapped(change: impl Fn(usize, usize) -> usize, count: usize) {
     let mapped_bytes = change(ARENA.mapped_bytes.load(Relaxed), count * CHUNK_BYTES);
+    invariant!(mapped_bytes <= isize::MAX as usize, "no more chunks are unmapped than were mapped", count);
     ARENA.mapped_bytes.store(mapped_bytes, Relaxed);
     counters::header().committed_bytes.store(mapped_bytes as u64, Relaxed);
 }
@@ -243,6 +246,7 @@ pub(super) fn may_be_unmapped(index: usize) -> bool {
 /// there: they find zeroes at worst. The page must be the caller's, and in use: so its chunk is not
 /// about to be unmapped, and the free that makes this possible comes later, by the buddy's lock.
 pub fn keep_mapped(page: PageIndex) {
+    invariant!(contains(page), "a page that stays mapped lies in the arena", page.0);
     let is_pinned = is_pinned(page.0 as usize / CHUNK_PAGES);
     // A look first: most often nothing is to be written.
     if !is_pinned.load(Relaxed) {
@@ -301,6 +305,12 @@ pub fn owner_of(pointer: *const u8) -> Option<Owner> {
     page_of(pointer).map(owner)
 }
 
+/// Whether a page lies within the bound.
+#[inline]
+pub fn contains(page: PageIndex) -> bool {
+    ((page.0 as usize) << PAGE_SHIFT) < ARENA.committed_bytes.load(Relaxed)
+}
+
 /// The address of a page.
 #[inline]
 pub fn address_of(page: PageIndex) -> *mut u8 {
@@ -325,6 +335,11 @@ pub fn owner(page: PageIndex) -> Owner {
 /// Says whose the `pages` pages from `first` on are. They must belong to the caller.
 pub fn set_owner(first: PageIndex, pages: usize, owner: Owner) {
     for n in 0..pages {
+        invariant!(
+            owner == Owner::NONE || self::owner(first.plus(n)) == Owner::NONE,
+            "a page has one owner at a time",
+            first.0
+        );
         entry(first.plus(n)).store(owner.slots(), Release);
     }
 }

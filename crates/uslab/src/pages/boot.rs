@@ -4,6 +4,7 @@
 use super::arena::boot_start;
 use super::layout::{BOOT_BYTES, Table};
 use crate::os::Lock;
+use crate::os::invariant::invariant;
 use crate::sync::Rank;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -18,6 +19,7 @@ static USED: AtomicUsize = AtomicUsize::new(0);
 
 /// `bytes` zeroed bytes on a boundary of `align` (a power of two up to 4096), for ever; null if there are no more.
 pub fn alloc(bytes: usize, align: usize) -> *mut u8 {
+    invariant!(align.is_power_of_two() && align <= 4096, "an alignment is one that boot memory has", align);
     let Some(start) = boot_start() else { return core::ptr::null_mut() };
     let mut boot = BOOT.lock();
     let from = boot.used.next_multiple_of(align);
@@ -27,6 +29,7 @@ pub fn alloc(bytes: usize, align: usize) -> *mut u8 {
     if !boot.table.reach(start, to) {
         return core::ptr::null_mut();
     }
+    invariant!(to >= boot.used && from.is_multiple_of(align), "boot memory is handed out once", from);
     boot.used = to;
     USED.store(to, Relaxed);
     (start + from) as *mut u8

@@ -17,10 +17,15 @@ use super::chunk::{self, Chunk, MAX_ORDER, NONE};
 use super::purge::Locked;
 use super::{CHUNK_BYTES, CHUNK_PAGES, PAGE_BYTES, Run, boot};
 use crate::counters;
+use crate::os::invariant::invariant;
 use crate::os::memory::Placed;
 use crate::os::{self, Guard, Lock};
 use crate::sync::{CachePadded, Rank};
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+#[cfg(test)]
+mod tests;
+pub(super) mod valid;
 
 const LEVELS: usize = 11;
 /// The level of wholly free chunks that stay mapped; see [`arena::keep_mapped`]. A page that pins
@@ -89,6 +94,16 @@ pub(super) fn has_empty_chunk() -> bool {
 
 /// [`Buddy::soft_pages`], for who does not hold the lock.
 static SOFT_PAGES: AtomicUsize = AtomicUsize::new(NO_LIMIT);
+
+/// The level of a chunk with free pages.
+fn level_of(index: usize, chunk: &Chunk) -> usize {
+    match chunk.free_pages as usize {
+        CHUNK_PAGES if chunk.is_unmapped => UNMAPPED_LEVEL,
+        CHUNK_PAGES if !arena::may_be_unmapped(index) => PINNED_LEVEL,
+        CHUNK_PAGES => EMPTY_LEVEL,
+        free => (free - 1) / 64,
+    }
+}
 
 pub(super) fn lock() -> Guard<'static, Buddy> {
     BUDDY.lock()
@@ -174,7 +189,9 @@ impl Buddy {
         };
         // SAFETY: the index comes from a list, so the chunk is committed, and `&mut self` is the lock.
         let chunk = unsafe { &mut *arena::chunk(index) };
+        invariant!(!chunk.is_unmapped, "pages come from chunks that are mapped", index);
         let first = chunk::find(&chunk.free, order)?;
+        invariant!(first % (1 << align_order) == 0, "a run lies on the boundary asked for", first);
         let zero = self.claim(index, first, pages);
         Some(Run { first: PageIndex((index * CHUNK_PAGES + first) as u32), pages, zeroed: zero == pages })
     }
@@ -279,6 +296,7 @@ impl Buddy {
     }
 
     fn claim(&mut self, index: usize, first: usize, pages: usize) -> usize {
+        invariant!(first + pages <= CHUNK_PAGES, "a claim ends within its chunk", first);
         self.unlink(index);
         // SAFETY: the chunk is committed, and `&mut self` is the lock.
         let zero = unsafe { (*arena::chunk(index)).claim(first, pages) };
@@ -338,6 +356,7 @@ impl Buddy {
             }
             at += n;
         }
+        invariant!(self.used_pages >= pages, "no more pages come back than are in use", first.0);
         self.used_pages -= pages;
         self.operations = self.operations.saturating_add(1);
         self.publish();
@@ -415,6 +434,7 @@ impl Buddy {
             self.with_chunk(at / CHUNK_PAGES, |chunk| chunk.unclaim(at % CHUNK_PAGES, count));
             at += count;
         }
+        invariant!(self.used_pages >= run.pages, "no more pages come back than are in use", run.first.0);
         self.used_pages -= run.pages;
         self.publish();
     }
@@ -435,12 +455,7 @@ impl Buddy {
             let chunk = &mut *arena::chunk(index);
             let Some(order) = chunk::largest_order(&chunk.free) else { return };
             self.count_dirty(chunk, usize::wrapping_add);
-            let level = match chunk.free_pages as usize {
-                CHUNK_PAGES if chunk.is_unmapped => UNMAPPED_LEVEL,
-                CHUNK_PAGES if !arena::may_be_unmapped(index) => PINNED_LEVEL,
-                CHUNK_PAGES => EMPTY_LEVEL,
-                free => (free - 1) / 64,
-            };
+            let level = level_of(index, chunk);
             (chunk.level, chunk.order) = (level as u8, order as u8);
             let head = &mut self.heads[level][order as usize];
             (chunk.next, chunk.prev) = (*head, NONE);
@@ -453,6 +468,7 @@ impl Buddy {
                 EMPTY_CHUNKS.store(EMPTY_CHUNKS.load(Relaxed) + 1, Relaxed);
             }
         }
+        self.assert_linked(index);
     }
 
     fn unlink(&mut self, index: usize) {
@@ -462,6 +478,12 @@ impl Buddy {
             if chunk.free_pages == 0 {
                 return;
             }
+            invariant!(self.check_links(index as u32).is_ok(), "a chunk's neighbours link to it", index);
+            invariant!(
+                self.dirty_pages >= usize::from(chunk.dirty_pages),
+                "dirty pages are summed up",
+                self.dirty_pages
+            );
             self.count_dirty(chunk, usize::wrapping_sub);
             let (level, order) = (chunk.level as usize, chunk.order as usize);
             if level == EMPTY_LEVEL {

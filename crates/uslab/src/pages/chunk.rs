@@ -5,6 +5,7 @@
 //! be cut and returned.
 
 use super::CHUNK_PAGES;
+use crate::os::invariant::invariant;
 
 /// Words of a bitmap.
 pub const WORDS: usize = CHUNK_PAGES / 64;
@@ -111,7 +112,7 @@ impl Chunk {
 
     /// Takes all its pages; it must be all free. [`Chunk::restore`] gives them back.
     pub fn claim_whole(&mut self) -> Map {
-        debug_assert!(self.is_whole());
+        invariant!(self.is_whole(), "a chunk that goes as a whole is all free", self.free_pages);
         (self.free, self.free_pages, self.dirty_pages) = ([0; WORDS], 0, 0);
         [u64::MAX; WORDS]
     }
@@ -123,10 +124,12 @@ impl Chunk {
 
     /// Takes free pages `[first, first + count)`; says how many of them are known to be zero.
     pub fn claim(&mut self, first: usize, count: usize) -> usize {
+        invariant!(count > 0 && first + count <= CHUNK_PAGES, "a claim ends within its chunk", first);
+        invariant!(usize::from(self.free_pages) >= count, "claimed pages are counted as free", count);
         let mut zero = 0;
         for word in first / 64..=(first + count - 1) / 64 {
             let mask = mask(word, first, count);
-            debug_assert_eq!(self.free[word] & mask, mask, "claimed pages are free");
+            invariant!(self.free[word] & mask == mask, "claimed pages are free", self.free[word]);
             self.free[word] &= !mask;
             zero += (self.zero[word] & mask).count_ones() as usize;
         }
@@ -141,6 +144,7 @@ impl Chunk {
         let mut dirty = 0;
         for word in first / 64..=(first + count - 1) / 64 {
             let mask = mask(word, first, count);
+            invariant!(self.free[word] & mask == 0, "pages that were not taken cannot come back", first);
             self.free[word] |= mask;
             dirty += (!self.zero[word] & mask).count_ones() as usize;
         }
@@ -200,6 +204,7 @@ impl Chunk {
     /// Gives back what [`Chunk::claim_dirty`] took; `zero` if the purge succeeded.
     pub fn restore(&mut self, taken: &Map, zero: bool) {
         for (i, &mask) in taken.iter().enumerate() {
+            invariant!(self.free[i] & mask == 0, "no page was freed while it was being purged", i);
             self.free[i] |= mask;
             self.free_pages += mask.count_ones() as u16;
             if zero {

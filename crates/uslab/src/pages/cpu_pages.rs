@@ -2,12 +2,16 @@
 //!
 //! A list is guarded by a lock that its own CPU takes almost always without contention; who finds it taken goes to the buddy.
 
-use super::arena::PageIndex;
+use super::arena::{self, PageIndex};
 use super::{PAGE_BYTES, Run, Temperature, boot, buddy, purge};
+use crate::os::invariant::invariant;
 use crate::os::{self, Lock};
-use crate::rseq::Cpu;
+use crate::rseq::{Cpu, Owner};
 use crate::sync::Rank;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+
+mod valid;
+pub(super) use valid::check_all;
 
 /// Orders that are kept: 1, 2, 4 and 8 pages.
 const ORDERS: usize = 4;
@@ -86,6 +90,7 @@ pub fn alloc(pages: usize, align_order: u32, temperature: Temperature) -> Option
         lists.used = true;
         lists.count[order] -= 1;
         cpu.runs.store(lists.all(), Relaxed);
+        cpu.assert_valid(&lists);
         let first = PageIndex(lists.runs[order][lists.count[order] as usize]);
         return Some(Run { first, pages, zeroed: false });
     }
@@ -99,6 +104,7 @@ pub fn is_possible(pages: usize, align_order: u32) -> bool {
 
 /// Gives a run back. It must be nobody's in the page map by now.
 pub fn free(first: PageIndex, pages: usize, temperature: Temperature) {
+    assert_unowned(first, pages);
     os::sleep::note_activity();
     if temperature == Temperature::Hot
         && let Some(order) = listed_order(pages, 0)
@@ -111,6 +117,7 @@ pub fn free(first: PageIndex, pages: usize, temperature: Temperature) {
         if lists.count[order] as usize == most {
             let dirty = flush(&mut lists, order, most / 2);
             cpu.runs.store(lists.all(), Relaxed);
+            cpu.assert_valid(&lists);
             drop(lists);
             free_to_buddy(first, pages);
             purge::after_free(dirty);
@@ -120,15 +127,31 @@ pub fn free(first: PageIndex, pages: usize, temperature: Temperature) {
         lists.runs[order][at] = first.0;
         lists.count[order] += 1;
         cpu.runs.store(lists.all(), Relaxed);
+        cpu.assert_valid(&lists);
         return;
     }
     let dirty = free_to_buddy(first, pages);
     purge::after_free(dirty);
 }
 
+/// Pages that an assertion looks at, of those that are freed.
+const MAX_ASSERTED: usize = 64;
+
+/// Asserts that freed pages have no owner any more: the first ones and the last.
+#[inline(always)]
+fn assert_unowned(first: PageIndex, pages: usize) {
+    let has_owner = |page| arena::owner(first.plus(page)) != Owner::NONE;
+    invariant!(pages > 0, "a run has a page", first.0);
+    invariant!(arena::contains(first.plus(pages - 1)), "a run that is freed lies in the arena", first.0);
+    invariant!(!(0..pages.min(MAX_ASSERTED)).any(has_owner), "a freed page has no owner", first.0);
+    invariant!(!has_owner(pages - 1), "a freed page has no owner", first.0);
+}
+
 /// Gives a run back that reads as zero and has no memory behind it.
 pub fn free_zeroed(first: PageIndex, pages: usize) {
-    buddy::lock().free(first, pages, true);
+    assert_unowned(first, pages);
+    let is_taken_back = buddy::lock().free(first, pages, true);
+    invariant!(is_taken_back, "a run that is freed was in use", first.0);
 }
 
 /// Takes the `pages` pages from `first` on, if all are free: what follows a run that wants to grow.
@@ -154,7 +177,8 @@ fn free_to_buddy(first: PageIndex, pages: usize) -> usize {
 fn flush(lists: &mut Lists, order: usize, n: usize) -> usize {
     let mut buddy = buddy::lock();
     for at in 0..n {
-        buddy.free(PageIndex(lists.runs[order][at]), 1 << order, false);
+        let is_taken_back = buddy.free(PageIndex(lists.runs[order][at]), 1 << order, false);
+        invariant!(is_taken_back, "a run in a CPU's list was in use", lists.runs[order][at]);
     }
     let count = lists.count[order] as usize;
     lists.runs[order].copy_within(n..count, 0);
@@ -185,6 +209,7 @@ fn drain(cpu: &CpuPages, lists: &mut Lists) {
         }
     }
     cpu.runs.store(0, Relaxed);
+    cpu.assert_valid(lists);
 }
 
 /// Runs in all lists, without a lock.

@@ -39,9 +39,10 @@ mod purge;
 mod tests;
 
 pub use arena::{
-    PageIndex, address_of, clear_owner, descriptor, direct_owner_of, keep_mapped, owner, owner_of, page_of,
-    page_of_any, set_owner,
+    PageIndex, address_of, clear_owner, contains, descriptor, direct_owner_of, keep_mapped, owner, owner_of,
+    page_of, page_of_any, set_owner,
 };
+pub use buddy::valid::Walked;
 pub use buddy::{has_soft_limit, held_bytes, is_beyond_soft, set_limits, soft_limit_bytes};
 pub use cpu_pages::{alloc, extend, free, free_zeroed, init as init_cpu_lists, is_possible};
 #[cfg(test)]
@@ -49,6 +50,8 @@ pub use purge::purge_all;
 pub use purge::{
     Scattered, has_free_memory, purge_all_beyond, purge_excess, purge_rested, purge_some, rested,
 };
+
+use crate::os::invariant::Checked;
 
 /// Bytes of a page of this layer.
 pub const PAGE_BYTES: usize = 1 << PAGE_SHIFT;
@@ -79,6 +82,18 @@ pub struct Run {
     pub pages: usize,
     /// Every byte is known to be zero.
     pub zeroed: bool,
+}
+
+/// Checks the whole layer, each structure under its lock: chunks, the buddy's lists and sums, the
+/// page map's free pages, the CPU page lists. Costs what the arena has; allocates nothing.
+pub fn check() -> Checked<Walked> {
+    let listed_runs = cpu_pages::check_all()?;
+    Ok(Walked { listed_runs, ..buddy::valid::check_all()? })
+}
+
+/// Checks the buddy's lists and sums, without a walk of chunks.
+pub fn check_sums() -> Checked {
+    buddy::valid::check_sums()
 }
 
 /// Takes all locks of this layer, for a fork.

@@ -1,5 +1,7 @@
 //! The two ways to work on this CPU's slot, behind one contract: sequences, or the slot's lock.
 
+use super::ownership;
+use crate::os::invariant::invariant;
 use crate::rseq::locked::LockedSlot;
 use crate::rseq::{self, Cpu, Exchanged, Pushed, Sheaf, Slot, Which};
 
@@ -24,6 +26,26 @@ pub(super) trait Access {
     fn cpu(&self) -> Cpu;
 }
 
+/// Exchanges one of this CPU's two sheaves: the caller owns what comes out, and no longer what went
+/// in.
+///
+/// # Safety
+/// As [`Access::exchange`].
+pub(super) unsafe fn exchange(access: &impl Access, which: Which, new: *mut Sheaf) -> Exchanged {
+    invariant!(!new.is_null(), "a slot has a sheaf or the dummy in each place");
+    ownership::release(new);
+    // SAFETY: the caller's promise.
+    let exchanged = unsafe { access.exchange(which, new) };
+    match exchanged {
+        Exchanged::Old(old) => {
+            invariant!(!old.is_null(), "what an exchange takes out is a sheaf or the dummy");
+            ownership::claim(old);
+        }
+        Exchanged::GateClosed | Exchanged::Taken => ownership::claim(new),
+    }
+    exchanged
+}
+
 /// By sequences.
 pub(super) struct Sequences<'a> {
     slots: *const Slot,
@@ -46,12 +68,17 @@ impl<'a> Sequences<'a> {
 impl Access for Sequences<'_> {
     fn pop_bulk(&self, out: &mut [*mut u8]) -> usize {
         // SAFETY: `new` vouches for the slots, and `out` is as long as it says.
-        unsafe { rseq::pop_bulk(self.slots, out.len(), out.as_mut_ptr()) }
+        let got = unsafe { rseq::pop_bulk(self.slots, out.len(), out.as_mut_ptr()) };
+        invariant!(got <= out.len(), "a sequence pops no more than was asked for", got);
+        invariant!(!out[..got].iter().any(|object| object.is_null()), "a sheaf holds no NULL", got);
+        got
     }
 
     unsafe fn push_bulk(&self, objects: &[*mut u8]) -> (usize, bool) {
         // SAFETY: as above, and the caller's promise.
-        (unsafe { rseq::push_bulk(self.slots, objects.len(), objects.as_ptr()) }, false)
+        let put = unsafe { rseq::push_bulk(self.slots, objects.len(), objects.as_ptr()) };
+        invariant!(put <= objects.len(), "a sequence pushes no more than was given", put);
+        (put, false)
     }
 
     unsafe fn exchange(&self, which: Which, new: *mut Sheaf) -> Exchanged {

@@ -25,10 +25,16 @@
 use super::sheaf::{SIZES, Size};
 use super::{CpuCache, Drain, Keep};
 use crate::counters;
+use crate::os::invariant::invariant;
 use crate::os::{self, Lock};
 use crate::sync::{CachePadded, Rank};
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+mod valid;
+pub use valid::check;
+#[cfg(test)]
+pub(super) use valid::check_broken;
 
 /// Floor of [`bound_bytes`]: 1.5 MiB.
 const FLOOR_BYTES: usize = 3 << 19;
@@ -244,6 +250,8 @@ impl Ring {
     fn set_size(&mut self, cache: &CpuCache, size: Size) {
         let adapt = cache.adapt();
         let (before, now) = (adapt.charge(adapt.size()), adapt.charge(size));
+        invariant!(size <= adapt.most, "a cache's sheaves are no larger than allowed", size.0);
+        invariant!(USED.load(Relaxed) >= before, "what caches are charged is summed up", before);
         adapt.size.store(size.0, Relaxed);
         USED.fetch_add(now.wrapping_sub(before), Relaxed);
         cache.publish_capacity();
@@ -252,6 +260,7 @@ impl Ring {
             (true, false) => self.unlink(cache),
             _ => {}
         }
+        self.assert_valid(cache);
     }
 
     fn link(&mut self, cache: &CpuCache) {
@@ -305,6 +314,7 @@ impl Ring {
             }
             let Some(cache) = self.turn() else { return };
             if !cache.adapt().fixed && may_give(cache) {
+                invariant!(cache.adapt().size().0 > 0, "a cache that is charged can shrink its sheaves");
                 self.set_size(cache, Size(cache.adapt().size().0 - 1));
                 cache.drain_slots(&mut drain);
             }

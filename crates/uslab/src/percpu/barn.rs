@@ -1,9 +1,13 @@
 //! The barn: full and empty sheaves of one cache on one node, behind a lock that is taken once for a whole sheaf.
 
+use super::ownership;
 use crate::os::Lock;
+use crate::os::invariant::invariant;
 use crate::rseq::Sheaf;
 use crate::sync::{CachePadded, Rank};
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+mod valid;
 
 /// Sheaves of each kind that a barn holds (as the kernel's).
 const ROOM: usize = 10;
@@ -58,6 +62,7 @@ impl Barn {
         if stacks.fulls != before {
             self.fulls.store(stacks.fulls, Relaxed);
         }
+        self.assert_valid(&stacks);
         result
     }
 
@@ -85,12 +90,12 @@ impl Barn {
 
     /// Takes an empty sheaf; null if there is none.
     pub fn take_empty(&self) -> *mut Sheaf {
-        self.stacks.lock().pop_empty()
+        self.change(|stacks| stacks.pop_empty())
     }
 
     /// Leaves an empty sheaf if there is room.
     pub fn put_empty(&self, empty: *mut Sheaf) -> bool {
-        self.stacks.lock().push_empty(empty)
+        self.change(|stacks| stacks.push_empty(empty))
     }
 
     /// Takes any sheaf, for a drain.
@@ -118,6 +123,7 @@ impl Barn {
             sheaves.copy_within(1..*count, 0);
             *count -= 1;
             *least -= 1;
+            ownership::claim(oldest);
             Some(oldest)
         })
     }
@@ -144,6 +150,8 @@ impl Stacks {
     fn push_full(&mut self, full: *mut Sheaf, bytes: usize) -> bool {
         let room = self.fulls < (FULL_BYTES / bytes.max(1)).clamp(2, ROOM);
         if room {
+            invariant!(!full.is_null(), "a full sheaf is one");
+            ownership::release(full);
             self.full[self.fulls] = full;
             self.fulls += 1;
         }
@@ -152,8 +160,10 @@ impl Stacks {
 
     /// There must be one.
     fn pop_full(&mut self) -> *mut Sheaf {
+        invariant!(self.fulls > 0, "a full sheaf is taken where there is one");
         self.fulls -= 1;
         self.least_fulls = self.least_fulls.min(self.fulls);
+        ownership::claim(self.full[self.fulls]);
         self.full[self.fulls]
     }
 
@@ -163,12 +173,14 @@ impl Stacks {
         }
         self.empties -= 1;
         self.least_empties = self.least_empties.min(self.empties);
+        ownership::claim(self.empty[self.empties]);
         self.empty[self.empties]
     }
 
     fn push_empty(&mut self, empty: *mut Sheaf) -> bool {
         let room = !empty.is_null() && self.empties < ROOM;
         if room {
+            ownership::release(empty);
             self.empty[self.empties] = empty;
             self.empties += 1;
         }

@@ -5,13 +5,15 @@
 //! meanwhile. No step waits for another thread but for the short locks of barn and slabs, and for a
 //! fork that is copying the memory.
 
-use super::access::{Access, Locked, Sequences, node_of};
+use super::access::{Access, Locked, Sequences, exchange, node_of};
 use super::adapt::{self, Adapt, Miss};
 use super::barn::Barn;
 use super::drain::Keep;
 use super::sheaf::{self, Owned};
+use super::{ownership, valid};
 use crate::counters;
 use crate::os;
+use crate::os::invariant::invariant;
 use crate::rseq::{Exchanged, Mode, Owner, Sheaf, Slot, Which, dummy, is_dummy, mode};
 use crate::slab::{Misuse, Slabs, report_misuse};
 use core::sync::atomic::Ordering::Relaxed;
@@ -195,6 +197,7 @@ impl CpuCache {
                 Server::Sequences(access) => self.refill(&access, rest),
                 Server::Lock(access) => self.refill(&access, rest),
             };
+            invariant!(n <= rest.len(), "no more objects are served than were asked for", n);
             if n == 0 {
                 // SAFETY: these were just taken from this cache.
                 unsafe { self.free_slow(&out[..got]) };
@@ -229,6 +232,8 @@ impl CpuCache {
                     Server::Lock(access) => self.flush(&access, rest),
                 }
             };
+            invariant!(n > 0, "each step takes an object back");
+            invariant!(n <= rest.len(), "no step takes back more than it was given", n);
             rest = &rest[n..];
         }
     }
@@ -249,7 +254,7 @@ impl CpuCache {
     pub(super) fn take_out(&self, access: &impl Access, which: Which) -> *mut Sheaf {
         loop {
             // SAFETY: the dummy may go into any slot.
-            match unsafe { access.exchange(which, dummy()) } {
+            match unsafe { exchange(access, which, dummy()) } {
                 Exchanged::Old(sheaf) => return sheaf,
                 Exchanged::GateClosed => super::fork::wait_for_fork(),
                 Exchanged::Taken => return dummy(),
@@ -263,7 +268,7 @@ impl CpuCache {
         let mut in_flight = sheaf;
         for which in [Which::Main, Which::Spare] {
             // SAFETY: the thread owns what it has in hand, of this cache.
-            match unsafe { access.exchange(which, in_flight) } {
+            match unsafe { exchange(access, which, in_flight) } {
                 Exchanged::Old(old) if is_dummy(old) => return self.account(access),
                 Exchanged::Old(old) => in_flight = old,
                 Exchanged::GateClosed | Exchanged::Taken => break,
@@ -274,19 +279,21 @@ impl CpuCache {
     }
 
     /// Moves objects of the main sheaf to `sheaf`, which the thread owns and will install, until
-    /// both hold as many. What was the main sheaf becomes the spare.
+    /// both hold as many, or `sheaf` has room for one more. It must have room. What was the main
+    /// sheaf becomes the spare.
     fn level(&self, access: &impl Access, sheaf: &mut Owned, node: usize) {
         let main = self.take_out(access, Which::Main);
         if is_dummy(main) {
             return;
         }
         let mut main = Owned(main);
-        let (count, room) = (sheaf.count(), sheaf.capacity() - sheaf.count());
+        // The caller has an object to put.
+        let (count, room) = (sheaf.count(), sheaf.capacity() - sheaf.count() - 1);
         let moved = (main.count().saturating_sub(count) / 2).min(room);
         let moved = main.pop_into(&mut sheaf.places()[count..count + moved]);
         sheaf.set_count(count + moved);
         // SAFETY: the thread owns the sheaf, of this cache.
-        match unsafe { access.exchange(Which::Spare, main.0) } {
+        match unsafe { exchange(access, Which::Spare, main.0) } {
             Exchanged::Old(old) if is_dummy(old) => {}
             Exchanged::Old(old) => self.put_in_barn(old, node),
             Exchanged::GateClosed | Exchanged::Taken => self.put_in_barn(main.0, node),
@@ -325,6 +332,7 @@ impl CpuCache {
             sheaf.set_count(0);
             counters::record(self.slabs.id()).flushes.fetch_add(1, Relaxed);
         }
+        invariant!(sheaf.count() == 0, "a sheaf is freed empty", sheaf.0);
         // SAFETY: empty, owned, and not the dummy, which never gets into anybody's hand.
         unsafe { sheaf::free(sheaf.0) };
     }
@@ -349,7 +357,9 @@ impl CpuCache {
             }
             self.flush_and_free(&mut owned, Keep::Target);
         }
-        sheaf::alloc(self.adapt.size(), node)
+        let fresh = sheaf::alloc(self.adapt.size(), node);
+        ownership::claim(fresh);
+        fresh
     }
 
     /// `sheaf`, or one of the present size with its objects, where that is larger and can be had.
@@ -361,6 +371,7 @@ impl CpuCache {
         if larger.is_null() {
             return sheaf;
         }
+        ownership::claim(larger);
         let mut larger = Owned(larger);
         larger.push_from(sheaf.objects());
         // SAFETY: owned, and its objects are in the other one now.
@@ -399,6 +410,7 @@ impl CpuCache {
                 },
             }
         };
+        invariant!(source.count() > 0, "what a refill serves from has an object", source.0);
         let got = source.pop_into(out);
         self.install(access, source.0, node);
         got
@@ -439,6 +451,7 @@ impl CpuCache {
         }
         let mut full = Owned(spare);
         let n = full.count();
+        invariant!(n > 0, "a spare without room has objects", spare);
         let exchanged = self.barn(node).exchange_full(spare, self.sheaf_bytes());
         self.note_miss(access, Miss::Overflow, exchanged.is_some());
         if let Some(empty) = exchanged {
@@ -489,6 +502,7 @@ impl CpuCache {
             }
             Owned(sheaf)
         };
+        invariant!(target.count() < target.capacity(), "what a flush fills has room", target.0);
         let put = target.push_from(objects);
         self.install(access, target.0, node);
         put
@@ -501,6 +515,7 @@ impl CpuCache {
 
     /// Brings the statistics up to what this CPU's sheaves hold now.
     pub(super) fn account(&self, access: &impl Access) {
+        valid::assert_slot(access);
         self.recount(access.slot());
     }
 

@@ -20,11 +20,13 @@
 //! one by now is lost, and its objects stay taken.
 
 use super::CpuCache;
-use super::access::Access;
+use super::access::{Access, exchange};
 use super::cpu_cache::{Server, held};
+use super::ownership;
 use super::sheaf::{self, Owned};
 use crate::counters::{self, layout::REASON_NO_MEMBARRIER};
 use crate::os;
+use crate::os::invariant::invariant;
 use crate::rseq::locked::LockedSlot;
 use crate::rseq::{Cpu, Exchanged, GATE, Mode, Sheaf, Slot, Which, dummy, is_dummy, mode};
 use crate::sync::in_flight::InFlight;
@@ -116,6 +118,8 @@ impl<'a> Drain<'a> {
         self.in_flight.get_or_insert_with(InFlight::begin);
         for &which in places {
             let sheaf = slot.place(which).swap(dummy(), AcqRel);
+            invariant!(!sheaf.is_null(), "a slot has a sheaf or the dummy in each place", which as usize);
+            ownership::claim(sheaf);
             self.add(cache, sheaf, (which == Which::Main && locked.is_none()).then_some(slot));
         }
         cache.recount(slot);
@@ -128,7 +132,7 @@ impl<'a> Drain<'a> {
         self.in_flight.get_or_insert_with(InFlight::begin);
         // SAFETY: the dummy may go into any slot. With the gate closed nothing is taken: the caller
         // may hold locks.
-        if let Exchanged::Old(sheaf) = unsafe { access.exchange(Which::Main, dummy()) } {
+        if let Exchanged::Old(sheaf) = unsafe { exchange(&access, Which::Main, dummy()) } {
             self.add(cache, sheaf, None);
             cache.account(&access);
         }
@@ -136,6 +140,8 @@ impl<'a> Drain<'a> {
 
     fn add(&mut self, cache: &'a CpuCache, sheaf: *mut Sheaf, home: Option<&'a Slot>) {
         if !is_dummy(sheaf) {
+            invariant!(self.len < self.taken.len(), "a drain makes room before it takes", self.len);
+            invariant!(self.in_flight.is_some(), "what a drain takes is in flight", sheaf);
             self.taken[self.len] = Some(Taken { cache, sheaf, home });
             self.len += 1;
         }
@@ -194,6 +200,7 @@ fn put_back(cache: &CpuCache, slot: &Slot, sheaf: *mut Sheaf) {
     if GATE.load(SeqCst) != 0 {
         return;
     }
+    ownership::release(sheaf);
     if slot.main.compare_exchange(dummy(), sheaf, Release, Relaxed).is_ok() {
         cache.recount(slot);
     }

@@ -3,9 +3,10 @@
 use super::CpuCache;
 use super::adapt;
 use super::drain::BOTH;
+use crate::os::invariant::invariant;
 use crate::os::{self, Lock};
 use crate::rseq::locked::LockedSlot;
-use crate::rseq::{GATE, Mode, Slot, dummy, mode};
+use crate::rseq::{GATE, Mode, Slot, dummy, is_dummy, mode};
 use crate::sync::Rank;
 use core::sync::atomic::{
     AtomicBool,
@@ -80,6 +81,7 @@ static COPY_IS_WHOLE: AtomicBool = AtomicBool::new(true);
 
 /// The two steps; false where a barrier was refused.
 fn hide_all(for_each: &impl Fn(&dyn Fn(&CpuCache))) -> bool {
+    invariant!(GATE.load(SeqCst) == 0, "one fork at a time closes the gate");
     GATE.store(1, SeqCst);
     if !os::membarrier::restart_all() {
         GATE.store(0, Release);
@@ -111,6 +113,7 @@ pub fn show_slots(child: bool, for_each: impl Fn(&dyn Fn(&CpuCache))) {
 /// sequence reads.
 fn hide(slot: &Slot) {
     for (which, place) in BOTH.into_iter().zip(&slot.hidden) {
+        invariant!(place.load(Relaxed).is_null(), "a slot's sheaves are hidden once");
         place.store(slot.place(which).swap(dummy(), AcqRel), Relaxed);
     }
 }
@@ -120,6 +123,10 @@ fn show(slot: &Slot) {
     for (which, place) in BOTH.into_iter().zip(&slot.hidden) {
         let sheaf = place.swap(core::ptr::null_mut(), Relaxed);
         if !sheaf.is_null() {
+            invariant!(
+                is_dummy(slot.place(which).load(Relaxed)),
+                "with the gate closed a slot keeps its dummies"
+            );
             slot.place(which).store(sheaf, Release);
         }
     }

@@ -32,10 +32,13 @@ mod cpu_cache;
 mod drain;
 mod flush_idle;
 mod fork;
+mod ownership;
 pub mod sheaf;
 #[cfg(test)]
 mod tests;
+mod valid;
 
 pub use cpu_cache::{CpuCache, Parts};
 pub use drain::{Drain, Keep, free_private};
 pub use fork::{begin_fork, end_fork, hide_slots, show_slots};
+pub use valid::{Walked, check_dummy};

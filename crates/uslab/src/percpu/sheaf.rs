@@ -1,7 +1,9 @@
 //! Where sheaves come from: slabs of their own, one size for each power of two of bytes, without CPU caches in front.
 
+use super::ownership;
+use crate::os::invariant::invariant;
 use crate::pages::{self, PAGE_BYTES, Temperature};
-use crate::rseq::{Owner, SHEAF_HEADER_BYTES, Sheaf};
+use crate::rseq::{Owner, SHEAF_HEADER_BYTES, Sheaf, is_dummy};
 use crate::slab::{Geometry, GeometryOptions, Layout, NodeMemory, Slabs};
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
@@ -134,6 +136,7 @@ unsafe fn prepare(memory: *mut u8, capacity: usize) -> *mut Sheaf {
         pages::keep_mapped(page);
     }
     let sheaf = memory.cast::<Sheaf>();
+    invariant!(capacity > 0 && capacity <= u32::MAX as usize, "a sheaf has room", capacity);
     // SAFETY: the caller's promise.
     unsafe {
         (*sheaf).count.store(0, Relaxed);
@@ -148,6 +151,8 @@ unsafe fn prepare(memory: *mut u8, capacity: usize) -> *mut Sheaf {
 /// # Safety
 /// The caller must own the sheaf, which must not be the dummy.
 pub unsafe fn free(sheaf: *mut Sheaf) {
+    invariant!(!sheaf.is_null() && !is_dummy(sheaf), "the dummy is never freed", sheaf);
+    ownership::release(sheaf);
     // SAFETY: the caller owns it.
     let capacity = unsafe { (*sheaf).capacity.load(Relaxed) } as usize;
     let size = Size::holding(capacity);
@@ -161,12 +166,20 @@ pub unsafe fn free(sheaf: *mut Sheaf) {
     }
 }
 
+/// The owner that the page map names for a sheaf of `capacity`.
+pub(super) fn owner_of_capacity(capacity: usize) -> Owner {
+    let size = Size::holding(capacity);
+    let is_exact = size.capacity() == capacity;
+    Owner::plain(if is_exact { FIRST_ID + u16::from(size.0) } else { RUN_ID })
+}
+
 /// A sheaf that the caller owns: private operations on it.
 pub struct Owned(pub *mut Sheaf);
 
 impl Owned {
     /// Objects in it.
     pub fn count(&self) -> usize {
+        invariant!(!self.0.is_null(), "an owned sheaf is one");
         // SAFETY: an owned sheaf is valid and nobody else changes it. So below.
         unsafe { (*self.0).count.load(Relaxed) as usize }
     }
@@ -179,7 +192,7 @@ impl Owned {
 
     /// Sets the number of objects, after they were written or taken.
     pub fn set_count(&mut self, count: usize) {
-        debug_assert!(count <= self.capacity());
+        invariant!(count <= self.capacity(), "a sheaf holds no more objects than its capacity", self.0);
         // SAFETY: as above.
         unsafe { (*self.0).count.store(count as u32, Relaxed) };
     }

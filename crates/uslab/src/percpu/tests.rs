@@ -10,6 +10,7 @@ use crate::rseq;
 use crate::slab::{Geometry, GeometryOptions, Layout, NodeMemory, Slabs};
 use core::sync::atomic::{AtomicU16, Ordering::Relaxed};
 
+mod broken;
 mod refused;
 
 extern crate std;

@@ -8,6 +8,7 @@
 
 use super::{Pushed, Sheaf, Slot, Which};
 use crate::os;
+use crate::os::invariant::invariant;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// A slot whose lock the thread holds; dropping it lets go.
@@ -82,7 +83,9 @@ impl<'a> LockedSlot<'a> {
         // SAFETY: a slot's sheaf is valid, and the lock keeps all others from it.
         unsafe {
             let n = (*sheaf).count.load(Relaxed);
+            invariant!(n <= (*sheaf).capacity.load(Relaxed), "a sheaf has room for what it holds", sheaf);
             let object = Sheaf::object(sheaf, n as usize).read();
+            invariant!(object.is_null() == (n == 0), "a pop yields NULL from an empty sheaf alone", sheaf);
             if n > 0 {
                 (*sheaf).count.store(n - 1, Relaxed);
             }
@@ -100,6 +103,8 @@ impl<'a> LockedSlot<'a> {
         // SAFETY: as in `pop`; the index written to is below the capacity.
         unsafe {
             let n = (*sheaf).count.load(Relaxed);
+            invariant!(!object.is_null(), "a push has an object", sheaf);
+            invariant!(n <= (*sheaf).capacity.load(Relaxed), "a sheaf has room for what it holds", sheaf);
             if Sheaf::object(sheaf, n as usize).read() == object {
                 return Pushed::Twice;
             }
@@ -114,12 +119,15 @@ impl<'a> LockedSlot<'a> {
 
     /// See the contract.
     pub fn exchange(&self, which: Which, new: *mut Sheaf) -> *mut Sheaf {
+        invariant!(!new.is_null(), "a slot has a sheaf or the dummy in each place");
+        invariant!(Self::is_taken(self.slot), "a step holds its slot's lock");
         self.slot.place(which).swap(new, Relaxed)
     }
 }
 
 impl Drop for LockedSlot<'_> {
     fn drop(&mut self) {
+        invariant!(Self::is_taken(self.slot), "a slot's lock that is let go of is held");
         self.slot.lock.store(0, Release);
     }
 }

@@ -6,8 +6,9 @@
 //! Partial slabs stand in four bins by how full they are. A bin is exact when its slab crosses a quarter and lazy in between,
 //! which is all that "fullest first" needs: emptier slabs are left alone so that they can become empty.
 
-use super::one::{NONE, Slab};
+use super::one::{NONE, Slab, slab_at};
 use crate::os;
+use crate::os::invariant::{assert_valid, invariant};
 use crate::pages::PageIndex;
 
 /// Bins of partial slabs.
@@ -32,6 +33,12 @@ pub(super) enum List {
 }
 
 const LISTS: usize = BINS + 2;
+impl List {
+    /// All that a slab can stand in.
+    pub(super) const ALL: [List; LISTS] =
+        [List::Bin0, List::Bin1, List::Bin2, List::Bin3, List::Empty, List::Full];
+}
+
 /// The lists that objects are taken from, in this order.
 const SERVING: [List; BINS + 1] = [List::Bin0, List::Bin1, List::Bin2, List::Bin3, List::Empty];
 
@@ -42,10 +49,6 @@ pub(super) fn list_for(free: i32, objects: usize) -> List {
         Ok(free) if free >= objects => List::Empty,
         Ok(free) => SERVING[(free * BINS / objects).min(BINS - 1)],
     }
-}
-
-fn slab_at(link: u32) -> Option<Slab> {
-    (link != NONE).then_some(Slab(PageIndex(link)))
 }
 
 /// What the lock of a node's slabs guards.
@@ -95,7 +98,7 @@ impl Lists {
         self.first(List::Empty)
     }
 
-    fn first(&self, list: List) -> Option<Slab> {
+    pub(super) fn first(&self, list: List) -> Option<Slab> {
         slab_at(self.heads[list as usize - 1])
     }
 
@@ -117,6 +120,22 @@ impl Lists {
         self.counts.iter().sum()
     }
 
+    /// Slabs in one list.
+    pub(super) fn slabs_in(&self, list: List) -> u32 {
+        self.counts[list as usize - 1]
+    }
+
+    /// The counts, for a test that breaks them.
+    #[cfg(test)]
+    pub(super) fn counts_mut(&mut self) -> &mut [u32; LISTS] {
+        &mut self.counts
+    }
+
+    /// The floor of the target.
+    pub(super) fn min_target(&self) -> u32 {
+        self.min_target
+    }
+
     pub fn partial(&self) -> u32 {
         self.counts[..BINS].iter().sum()
     }
@@ -136,6 +155,9 @@ impl Lists {
             }
             if (*head).list != List::None as u8 {
                 let old = (*head).list as usize - 1;
+                invariant!(old < LISTS, "a slab's list is one of those there are", old);
+                invariant!(self.counts[old] > 0, "a list that has a slab counts it");
+                assert_valid(|| self.check_links(slab, List::ALL[old]));
                 let (next, prev) = ((*head).next, (*head).prev);
                 match prev {
                     NONE => self.heads[old] = next,
@@ -156,12 +178,14 @@ impl Lists {
                 }
                 self.heads[new] = slab.0.0;
                 self.counts[new] += 1;
+                assert_valid(|| self.check_links(slab, list));
             }
         }
     }
 
     /// A slab was made: if one was released lately that was too early, keep one more from now on, up to `most`.
     pub fn note_grow(&mut self, most: u32) {
+        invariant!(self.target >= self.min_target, "the target of empty slabs has its floor", self.target);
         if self.regret > 0 {
             self.regret -= 1;
             self.target = (self.target + 1).min(most.max(self.min_target));
@@ -180,6 +204,7 @@ impl Lists {
         if seconds > 0 {
             self.target = (self.target >> seconds).max(self.min_target);
             self.regret >>= seconds;
+            invariant!(self.target >= self.min_target, "what fades keeps the floor", self.target);
             self.last_ms = now_ms;
         }
     }

@@ -36,9 +36,11 @@ mod pool;
 mod shrink;
 #[cfg(test)]
 mod tests;
+mod valid;
 pub mod words;
 
 pub use geometry::{Geometry, GeometryError, GeometryOptions, Layout};
 pub use misuse::{Misuse, report_misuse, set_abort_on_misuse};
 pub use node::{ListsLock, NodeMemory};
 pub use pool::{Constructor, Slabs};
+pub use valid::Walked;

@@ -2,6 +2,7 @@
 
 use super::geometry::Geometry;
 use super::words;
+use crate::os::invariant::invariant;
 use crate::pages::{self, PageIndex};
 use crate::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed, Ordering::Release};
 use core::sync::atomic::AtomicU8;
@@ -31,8 +32,14 @@ pub(super) struct Head {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Slab(pub PageIndex);
 
+/// The slab that a link leads to.
+pub(super) fn slab_at(link: u32) -> Option<Slab> {
+    (link != NONE).then_some(Slab(PageIndex(link)))
+}
+
 impl Slab {
     pub fn head(self) -> *mut Head {
+        invariant!(pages::contains(self.0), "a slab lies within the arena", self.0.0);
         pages::descriptor(self.0).cast()
     }
 
@@ -57,12 +64,27 @@ impl Slab {
         }
     }
 
+    /// The slab behind this one in its list. Under the lists' lock.
+    pub fn next(self) -> Option<Slab> {
+        // SAFETY: descriptors of committed pages are mapped for ever; the caller holds the lock that
+        // owns the links.
+        slab_at(unsafe { (*self.head()).next })
+    }
+
+    /// The slab before this one in its list. Under the lists' lock.
+    pub fn prev(self) -> Option<Slab> {
+        // SAFETY: as in `next`.
+        slab_at(unsafe { (*self.head()).prev })
+    }
+
     pub fn address(self) -> *mut u8 {
         pages::address_of(self.0)
     }
 
     /// Makes fresh pages a slab whose first `taken` objects are in use, in no list.
     pub fn init(self, geometry: &Geometry, node: usize, taken: usize) {
+        invariant!(taken <= geometry.objects, "a new slab hands out no more objects than it has");
+        invariant!(node <= usize::from(u8::MAX), "a node's number fits a slab's descriptor", node);
         // SAFETY: the pages were just allocated, so that their descriptors are nobody else's; a late reader of the atomics sees
         // garbage that the page map tells it not to trust.
         unsafe {
@@ -100,7 +122,14 @@ impl Slab {
             }
         }
         let taken = out.len() - at;
-        (taken, words::subtract(self.count(), taken))
+        let left = words::subtract(self.count(), taken);
+        invariant!(taken <= geometry.objects, "no more objects come out of a slab than it has", taken);
+        invariant!(
+            left >= -(geometry.objects as i32) && left + taken as i32 <= geometry.objects as i32,
+            "a slab's count stays within its objects",
+            left
+        );
+        (taken, left)
     }
 }
 

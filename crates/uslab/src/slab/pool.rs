@@ -7,6 +7,7 @@ use super::node::{Guarded, Node, NodeMemory};
 use super::one::Slab;
 use super::words;
 use crate::counters::{self, layout::Record};
+use crate::os::invariant::invariant;
 use crate::pages::{self, PageIndex, Temperature};
 use crate::rseq::Owner;
 use crate::sync::{CachePadded, prefetch_for_write};
@@ -134,6 +135,12 @@ impl Slabs {
         self.taken.load(Relaxed).max(0) as usize
     }
 
+    /// Says how many objects are taken, for a test that breaks the count.
+    #[cfg(test)]
+    pub(super) fn set_taken(&self, taken: i64) {
+        self.taken.store(taken, Relaxed);
+    }
+
     fn record(&self) -> &'static Record {
         counters::record(self.id)
     }
@@ -163,8 +170,11 @@ impl Slabs {
                 // `Slab::take` fills from the end; close the gap that a smaller catch leaves.
                 let end = out.len();
                 out.copy_within(end - taken.., got);
+                invariant!(taken > 0, "a slab that serves has a free object", slab.address());
                 got += taken;
-                lists.place(slab, list_for(left, self.geometry.objects));
+                let list = list_for(left, self.geometry.objects);
+                lists.place(slab, list);
+                self.assert_placed(slab, node, list);
             }
             self.taken.fetch_add(got as i64, Relaxed);
             self.publish(&mut lists, node);
@@ -177,6 +187,7 @@ impl Slabs {
             }
             got += taken;
         }
+        invariant!(got <= out.len(), "no more objects are taken than were asked for", got);
         self.count_free(-(got as i64));
         got
     }
@@ -185,6 +196,8 @@ impl Slabs {
     fn grow(&self, node: usize, out: &mut [*mut u8]) -> usize {
         let Geometry { object_bytes, objects, order, .. } = self.geometry;
         let Some(run) = pages::alloc(1 << order, order, self.temperature) else { return 0 };
+        invariant!(run.pages == 1 << order, "a slab's run has 2^order pages", run.pages);
+        invariant!(run.first.0 % (1 << order) == 0, "a slab lies on a multiple of its size", run.first.0);
         let start = pages::address_of(run.first);
         if let Some(construct) = self.constructor {
             for index in 0..objects {
@@ -208,7 +221,9 @@ impl Slabs {
         let most = if self.is_shared { 0 } else { MAX_KEPT_BYTES / self.slab_bytes() };
         lists.note_grow(most as u32);
         // An object may have come back already, through another thread: look at the count as it is.
-        lists.place(slab, list_for(slab.count().load(Acquire), objects));
+        let list = list_for(slab.count().load(Acquire), objects);
+        lists.place(slab, list);
+        self.assert_placed(slab, node, list);
         self.publish(&mut lists, node);
         taken
     }
@@ -300,13 +315,19 @@ impl Slabs {
             if run > 0 {
                 let before = words::add(slab.count(), run);
                 let objects = self.geometry.objects;
+                invariant!(
+                    before + run as i32 <= objects as i32,
+                    "a slab counts no more free objects than it has",
+                    slab.address()
+                );
                 if list_for(before, objects) != list_for(before + run as i32, objects) {
                     relist(self, slab);
                 }
             }
             given += run;
         }
-        self.taken.fetch_sub(given as i64, Relaxed);
+        let taken = self.taken.fetch_sub(given as i64, Relaxed);
+        invariant!(taken >= given as i64, "no more objects come back than were taken", taken);
         self.count_free(given as i64);
         rest.len()
     }
@@ -424,6 +445,7 @@ impl Slabs {
         }
         let list = list_for(slab.count().load(Acquire), self.geometry.objects);
         lists.place(slab, list);
+        self.assert_placed(slab, node, list);
         if list == List::Empty {
             lists.decay();
         }
@@ -435,6 +457,7 @@ impl Slabs {
         let slab = lists.any_empty()?;
         lists.place(slab, List::None);
         pages::set_owner(slab.0, self.geometry.pages(), Owner::NONE);
+        self.assert_released(slab);
         Some(slab)
     }
 
@@ -517,6 +540,7 @@ impl Slabs {
             self.spare.fetch_add(spare.wrapping_sub(lists.spare), Relaxed);
             lists.spare = spare;
         }
+        self.assert_lists(lists, node);
         if self.is_shared {
             let slabs = lists.slabs();
             let all = (slabs as usize * self.geometry.objects) as i64;

@@ -7,6 +7,8 @@ use crate::rseq::{Owner, Slot, dummy};
 use crate::{counters, os};
 use core::sync::atomic::{AtomicU16, Ordering::Relaxed};
 
+mod broken;
+
 extern crate std;
 use std::boxed::Box;
 use std::collections::HashSet;

@@ -9,6 +9,7 @@ use crate::sync::atomic::{AtomicI32, AtomicU64, Ordering::AcqRel, Ordering::Acqu
 /// Release: what the freer did to the objects happens before whoever takes them.
 #[inline]
 pub fn free(word: &AtomicU64, mask: u64) -> u64 {
+    debug_assert!(mask != 0, "a giver has an object to give");
     word.fetch_or(mask, AcqRel) & mask
 }
 
@@ -21,14 +22,19 @@ pub fn take(word: &AtomicU64, wanted: usize) -> u64 {
     }
     if wanted >= free.count_ones() as usize {
         // Bits that givers set since the load stay for the next taker.
-        return word.fetch_and(!free, Acquire) & free;
+        let taken = word.fetch_and(!free, Acquire) & free;
+        debug_assert_eq!(taken, free, "a bit that is set stays so until the one taker clears it");
+        return taken;
     }
     let mut rest = free;
     for _ in 0..wanted {
         rest &= rest - 1;
     }
     let mask = free & !rest;
-    word.fetch_and(!mask, Acquire) & mask
+    debug_assert_eq!(mask.count_ones() as usize, wanted, "a taker takes as many bits as it wants");
+    let taken = word.fetch_and(!mask, Acquire) & mask;
+    debug_assert_eq!(taken, mask, "a bit that is set stays so until the one taker clears it");
+    taken
 }
 
 /// After [`free`]: adds to the count; returns the count before.

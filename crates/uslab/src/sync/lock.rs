@@ -104,13 +104,16 @@ impl<T, P: Park> Lock<T, P> {
     /// Makes the lock free in a forked child, whose waiters do not exist.
     pub fn reset_in_child(&self) {
         released(P::thread_key, self.rank);
+        debug_assert!(self.word.load(Relaxed) != FREE, "the forking thread holds what its child frees");
         self.word.store(FREE, Release);
     }
 
     #[inline]
     fn unlock(&self) {
         released(P::thread_key, self.rank);
-        if self.word.swap(FREE, Release) == CONTENDED {
+        let state = self.word.swap(FREE, Release);
+        debug_assert!(state != FREE, "a lock that is let go of is held");
+        if state == CONTENDED {
             P::wake_one(&self.word);
         }
     }

@@ -234,6 +234,7 @@ impl Run {
             // SAFETY: ours, unused from here.
             unsafe { self.cache().free(NonNull::new(object.pointer()).expect("objects are not null")) };
         }
+        uslab::debug::validate().expect("the structures are whole");
         self.cache.take().expect("destroyed last").destroy().expect("nothing was lost");
     }
 }

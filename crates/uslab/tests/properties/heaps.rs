@@ -106,6 +106,7 @@ proptest! {
         assert_eq!(heaps.oracle.len(), 0);
         // SAFETY: ours, unused from here.
         unsafe { uslab::malloc::free(bystander.pointer()) };
+        uslab::debug::validate().expect("the structures are whole");
     }
 }
 

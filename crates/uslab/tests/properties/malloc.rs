@@ -186,6 +186,7 @@ impl Run {
             self.free_sized(object);
         }
         assert!(self.oracle.len() == 0 && self.asked.is_empty());
+        uslab::debug::validate().expect("the structures are whole");
     }
 }
 

@@ -247,6 +247,7 @@ fn program(seed: u64, sent_percent: u64, steps: usize) {
                 });
                 world.typed.shrink();
                 uslab::trim(0);
+                uslab::debug::validate().expect("the structures are whole");
                 thread::yield_now();
             }
         });
@@ -264,6 +265,7 @@ fn program(seed: u64, sent_percent: u64, steps: usize) {
         cache.destroy().map_err(|(_, busy)| busy).expect("nothing was lost");
     }
     world.typed.destroy().map_err(|(_, busy)| busy).expect("nothing was lost");
+    uslab::debug::validate().expect("the structures are whole");
 }
 
 proptest! {

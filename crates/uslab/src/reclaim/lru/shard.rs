@@ -7,6 +7,7 @@
 
 use crate::cache::Cache;
 use crate::malloc;
+use crate::os::invariant::invariant;
 use crate::reclaim::dropping::{Caught, drop_each};
 use core::alloc::Layout;
 use core::mem::MaybeUninit;
@@ -14,6 +15,8 @@ use core::ptr::NonNull;
 use hashbrown::{HashTable, TryReserveError};
 use hashbrown_memory::alloc::{AllocError, Allocator};
 use std::borrow::Borrow;
+
+mod valid;
 
 pub(super) struct Node<K, V> {
     hash: u64,
@@ -70,6 +73,7 @@ impl<K, V> Shard<K, V> {
         let hash = |node: &NonNull<Node<K, V>>| unsafe { node.as_ref().hash };
         self.index.insert_unique(hash(&node), node, hash);
         self.link_newest(node);
+        self.assert_valid();
     }
 
     fn link_newest(&mut self, node: NonNull<Node<K, V>>) {
@@ -89,6 +93,10 @@ impl<K, V> Shard<K, V> {
         // SAFETY: the node and its neighbours are this shard's, which `&mut self` locks.
         unsafe {
             let (newer, older) = ((*node.as_ptr()).newer, (*node.as_ptr()).older);
+            let is_linked = newer.is_none_or(|newer| (*newer.as_ptr()).older == Some(node));
+            invariant!(is_linked, "the next newer entry links back", node.as_ptr());
+            let is_linked = older.is_none_or(|older| (*older.as_ptr()).newer == Some(node));
+            invariant!(is_linked, "the next older entry links back", node.as_ptr());
             match newer {
                 Some(newer) => (*newer.as_ptr()).older = older,
                 None => self.newest = older,
@@ -104,6 +112,7 @@ impl<K, V> Shard<K, V> {
         if self.newest != Some(node) {
             self.unlink(node);
             self.link_newest(node);
+            self.assert_valid();
         }
     }
 
@@ -112,9 +121,12 @@ impl<K, V> Shard<K, V> {
         self.unlink(node);
         // SAFETY: the node is this shard's.
         let hash = unsafe { node.as_ref().hash };
-        if let Ok(entry) = self.index.find_entry(hash, |&there| there == node) {
+        let entry = self.index.find_entry(hash, |&there| there == node);
+        invariant!(entry.is_ok(), "an entry that is taken out is in the index", node.as_ptr());
+        if let Ok(entry) = entry {
             entry.remove();
         }
+        self.assert_valid();
     }
 
     /// Takes out up to `wanted` of the oldest entries, onto `chain`.

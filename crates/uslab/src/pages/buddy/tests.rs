@@ -1,0 +1,144 @@
+//! A buddy and chunks that are broken on purpose: each kind of check finds its own.
+//!
+//! The buddy is the process's. What a test breaks it mends before it lets go of the lock.
+
+use super::*;
+use crate::os::invariant::Invalid;
+use crate::pages::Temperature;
+use crate::rseq::Owner;
+
+/// What a check finds while something is broken, under the lock: the buddy, or a chunk that has
+/// free pages, by its index.
+fn found(
+    break_it: impl FnOnce(&mut Buddy, usize, &mut Chunk),
+    mend: impl FnOnce(&mut Buddy, &mut Chunk),
+) -> Invalid {
+    set_up!();
+    let run = crate::pages::alloc(3, 0, Temperature::Cold).expect("there is room");
+    let mut buddy = lock();
+    // The chunk that serves next: with the lock held it has a page.
+    let index = buddy.fullest_with(0).unwrap_or_else(|| {
+        buddy.grow(1, 1).expect("there is room");
+        buddy.fullest_with(0).expect("it just grew")
+    });
+    // SAFETY: committed; it is changed under the lock alone.
+    let chunk = || unsafe { &mut *arena::chunk(index) };
+    assert!(buddy.check().is_ok());
+    break_it(&mut buddy, index, chunk());
+    let invalid = buddy.check();
+    mend(&mut buddy, chunk());
+    assert!(buddy.check().is_ok());
+    drop(buddy);
+    crate::pages::free(run.first, 3, Temperature::Cold);
+    invalid.expect_err("the check finds it")
+}
+
+#[test]
+fn a_chunk_whose_counts_are_wrong_is_found() {
+    let invalid = found(|_, _, chunk| chunk.free_pages += 1, |_, chunk| chunk.free_pages -= 1);
+    assert_eq!((invalid.invariant, invalid.structure), ("free pages are counted", "chunk"));
+    let invalid = found(|_, _, chunk| chunk.dirty_pages += 1, |_, chunk| chunk.dirty_pages -= 1);
+    assert_eq!(invalid.invariant, "free pages that are not zero are counted");
+    let invalid = found(|_, _, chunk| chunk.free[0] ^= 1, |_, chunk| chunk.free[0] ^= 1);
+    assert_eq!(invalid.invariant, "free pages are counted");
+}
+
+#[test]
+fn an_unmapped_chunk_in_part_is_found() {
+    // SAFETY: all-zero is a valid chunk.
+    let mut chunk: Chunk = unsafe { core::mem::zeroed() };
+    chunk.reset_free();
+    chunk.is_unmapped = true;
+    assert_eq!(chunk.check(), Ok(()));
+    chunk.claim(0, 1);
+    assert_eq!(chunk.check().unwrap_err().invariant, "an unmapped chunk is all free");
+    assert!(chunk.free(0, 1, false));
+    assert_eq!(chunk.check().unwrap_err().invariant, "an unmapped chunk has no memory to purge");
+}
+
+#[test]
+fn a_chunk_in_the_wrong_list_is_found() {
+    let invalid = found(|_, _, chunk| chunk.order ^= 1, |_, chunk| chunk.order ^= 1);
+    assert_eq!(invalid.invariant, "a chunk is listed by its largest free order");
+    let invalid = found(|_, _, chunk| chunk.level ^= 1, |_, chunk| chunk.level ^= 1);
+    assert_eq!(invalid.invariant, "a chunk is listed by how full it is");
+}
+
+#[test]
+fn links_and_heads_that_disagree_are_found() {
+    use core::cell::Cell;
+    let kept = Cell::new(0);
+    let mend = |_: &mut Buddy, chunk: &mut Chunk| chunk.next = kept.get();
+    let invalid = found(|_, at, chunk| kept.set(core::mem::replace(&mut chunk.next, at as u32)), mend);
+    // A chunk that follows itself has another before it, or none.
+    assert!(
+        ["the next chunk links back", "each chunk with free pages stands in a list"]
+            .contains(&invalid.invariant)
+    );
+    let mend = |_: &mut Buddy, chunk: &mut Chunk| chunk.next = kept.get();
+    let invalid = found(|_, _, chunk| kept.set(core::mem::replace(&mut chunk.next, NONE - 1)), mend);
+    assert_eq!(invalid.invariant, "a link leads to a chunk within the bound");
+    let invalid = found(|buddy, _, _| buddy.not_empty[3] ^= 1 << 9, |buddy, _| buddy.not_empty[3] ^= 1 << 9);
+    assert_eq!(invalid.invariant, "the word of a level says which lists have chunks");
+}
+
+#[test]
+fn sums_that_disagree_are_found() {
+    let invalid = found(|buddy, _, _| buddy.dirty_pages += 1, |buddy, _| buddy.dirty_pages -= 1);
+    assert_eq!(invalid.invariant, "dirty pages are summed up");
+    let invalid = found(|buddy, _, _| buddy.locked_pages += 1, |buddy, _| buddy.locked_pages -= 1);
+    assert_eq!(invalid.invariant, "locked pages are summed up");
+    let invalid = found(|buddy, _, _| buddy.used_pages += 1, |buddy, _| buddy.used_pages -= 1);
+    assert!(["the figures show the pages in use", "no page is in use and free"].contains(&invalid.invariant));
+}
+
+#[test]
+fn a_free_page_with_an_owner_is_found() {
+    set_up!();
+    let run = crate::pages::alloc(1, 0, Temperature::Cold).expect("there is room");
+    let mut buddy = lock();
+    assert!(buddy.free(run.first, 1, false));
+    arena::set_owner(run.first, 1, Owner::plain(15));
+    let invalid = buddy.check_map(run.first.0 as usize / CHUNK_PAGES);
+    arena::set_owner(run.first, 1, Owner::NONE);
+    assert_eq!(invalid.unwrap_err().invariant, "a free page has no owner");
+    assert_eq!(buddy.check_map(run.first.0 as usize / CHUNK_PAGES), Ok(()));
+    let invalid = buddy.check_used(run.first, 1).unwrap_err();
+    assert_eq!(invalid.invariant, "a page in a CPU's list is not free in the buddy");
+}
+
+#[test]
+fn the_layer_as_it_is_is_valid() {
+    set_up!();
+    let _in_use = crate::pages::alloc(3, 0, Temperature::Cold);
+    let walked = crate::pages::check().expect("valid");
+    assert!(walked.chunks > 0 && walked.free_pages > 0);
+}
+
+#[test]
+#[should_panic(expected = "a page has one owner at a time")]
+fn a_second_owner_ends_the_process() {
+    set_up!();
+    let run = crate::pages::alloc(1, 0, Temperature::Cold).expect("there is room");
+    arena::set_owner(run.first, 1, Owner::plain(15));
+    arena::set_owner(run.first, 1, Owner::plain(14));
+}
+
+#[test]
+#[should_panic(expected = "a freed page has no owner")]
+fn pages_that_are_freed_with_their_owner_end_the_process() {
+    set_up!();
+    let run = crate::pages::alloc(1, 0, Temperature::Cold).expect("there is room");
+    arena::set_owner(run.first, 1, Owner::plain(15));
+    crate::pages::free(run.first, 1, Temperature::Cold);
+}
+
+#[test]
+#[should_panic(expected = "claimed pages are free")]
+fn pages_claimed_twice_end_the_process() {
+    // SAFETY: all-zero is a valid chunk.
+    let mut chunk: Chunk = unsafe { core::mem::zeroed() };
+    chunk.reset_free();
+    chunk.claim(3, 10);
+    chunk.claim(12, 2);
+}

@@ -1,0 +1,224 @@
+//! What always holds of chunks and the buddy, under its lock.
+//!
+//! ```text
+//!   chunk   set bits of `free` = free_pages; of these, not in `zero` = dirty_pages
+//!   lists   a chunk with free pages stands in the list of its level and largest order
+//!   sums    dirty_pages, locked_pages = sums over chunks; used + free ≤ within the bound
+//!   map     a free page has no owner
+//! ```
+
+use super::{Buddy, LEVELS, ORDERS, PINNED_LEVEL, level_of, lock};
+use crate::counters;
+use crate::os::invariant::{Checked, Subject, assert_valid, is_sampled};
+use crate::pages::arena::{self, PageIndex};
+use crate::pages::chunk::{self, Chunk, NONE};
+use crate::pages::{CHUNK_PAGES, PAGE_BYTES};
+use crate::rseq::Owner;
+use core::sync::atomic::Ordering::Relaxed;
+
+/// Chunks of one list that a sampled walk visits.
+const MAX_WALKED: usize = 32;
+
+/// What a walk of the page layer found.
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+pub struct Walked {
+    /// Chunks within the bound.
+    pub chunks: usize,
+    /// Pages that are free in the buddy.
+    pub free_pages: usize,
+    /// Runs in CPU page lists.
+    pub listed_runs: usize,
+}
+
+/// A chunk by its index. Under the lock.
+fn at<'a>(index: u32) -> &'a Chunk {
+    // SAFETY: callers pass indices within the bound, and hold the buddy's lock.
+    unsafe { &*arena::chunk(index as usize) }
+}
+
+/// The chunk of a link, if it leads to one.
+fn linked(link: u32) -> Option<u32> {
+    (link != NONE).then_some(link)
+}
+
+impl Chunk {
+    fn subject(&self) -> Subject {
+        Subject::new("chunk", self)
+    }
+
+    /// Checks the maps against their counts.
+    pub(in crate::pages) fn check(&self) -> Checked {
+        let subject = self.subject();
+        let free: u32 = self.free.iter().map(|word| word.count_ones()).sum();
+        let dirty: u32 =
+            self.free.iter().zip(&self.zero).map(|(free, zero)| (free & !zero).count_ones()).sum();
+        subject.equal(u32::from(self.free_pages), free, "free pages are counted")?;
+        subject.equal(u32::from(self.dirty_pages), dirty, "free pages that are not zero are counted")?;
+        subject.holds(free == 0 || !self.is_unmapped || self.is_whole(), "an unmapped chunk is all free")?;
+        subject.holds(!self.is_unmapped || dirty == 0, "an unmapped chunk has no memory to purge")
+    }
+
+    /// Checks that a chunk with free pages is where the buddy looks for it.
+    fn check_listed(&self, index: usize) -> Checked {
+        let Some(order) = chunk::largest_order(&self.free) else { return Ok(()) };
+        let subject = self.subject();
+        subject.equal(u32::from(self.order), order, "a chunk is listed by its largest free order")?;
+        subject.equal(usize::from(self.level), level_of(index, self), "a chunk is listed by how full it is")
+    }
+}
+
+impl Buddy {
+    fn subject(&self) -> Subject {
+        Subject::new("buddy", self)
+    }
+
+    /// Asserts, in debug builds, what holds after `index` was linked again.
+    #[inline(always)]
+    pub(super) fn assert_linked(&self, index: usize) {
+        assert_valid(|| {
+            let chunk = at(index as u32);
+            chunk.check()?;
+            chunk.check_listed(index)?;
+            self.check_links(index as u32)?;
+            self.check_sums()
+        });
+        if is_sampled() {
+            assert_valid(|| self.check_lists(MAX_WALKED).map(drop));
+        }
+    }
+
+    fn check_sums(&self) -> Checked {
+        let subject = self.subject();
+        subject.at_most(self.locked_pages, self.dirty_pages, "locked pages are dirty ones")?;
+        let within_bound = arena::chunks_committed() * CHUNK_PAGES;
+        subject.at_most(self.used_pages, within_bound, "pages in use lie within the bound")?;
+        subject.at_most(self.dirty_pages, within_bound, "dirty pages lie within the bound")
+    }
+
+    /// Checks the neighbours of a chunk that has free pages.
+    pub(super) fn check_links(&self, index: u32) -> Checked {
+        let chunk = at(index);
+        if chunk.free_pages == 0 {
+            return Ok(());
+        }
+        let subject = chunk.subject();
+        let committed = arena::chunks_committed() as u32;
+        for link in [chunk.next, chunk.prev].into_iter().filter_map(linked) {
+            subject.at_most(link, committed - 1, "a link leads to a chunk within the bound")?;
+        }
+        if let Some(next) = linked(chunk.next) {
+            subject.equal(at(next).prev, index, "the next chunk links back")?;
+        }
+        match linked(chunk.prev) {
+            Some(prev) => subject.equal(at(prev).next, index, "the chunk before links here"),
+            None => {
+                let head = self.heads[usize::from(chunk.level)][usize::from(chunk.order)];
+                subject.equal(head, index, "a first chunk is the head of its list")
+            }
+        }
+    }
+
+    /// Checks every list, up to `most` chunks of each; returns how many it saw.
+    pub(super) fn check_lists(&self, most: usize) -> Checked<usize> {
+        let subject = self.subject();
+        let mut all = 0;
+        for (level, order) in (0..LEVELS).flat_map(|level| (0..ORDERS).map(move |order| (level, order))) {
+            let head = self.heads[level][order];
+            let bit = self.not_empty[level] >> order & 1 != 0;
+            subject.equal(bit, head != NONE, "the word of a level says which lists have chunks")?;
+            let whole = level >= PINNED_LEVEL;
+            subject.holds(
+                head == NONE || !whole || order == ORDERS - 1,
+                "a wholly free chunk has the largest order",
+            )?;
+            let (mut seen, mut link) = (0, head);
+            while let Some(index) = linked(link).filter(|_| seen < most) {
+                subject.at_most(
+                    index as usize,
+                    arena::chunks_committed().wrapping_sub(1),
+                    "a list leads to chunks within the bound",
+                )?;
+                let chunk = at(index);
+                let list = (usize::from(chunk.level), usize::from(chunk.order));
+                chunk.subject().holds(list == (level, order), "a chunk knows the list that it stands in")?;
+                chunk.subject().at_least(chunk.free_pages, 1, "a listed chunk has a free page")?;
+                self.check_links(index)?;
+                seen += 1;
+                subject.at_most(seen, arena::chunks_committed(), "a list has an end")?;
+                link = chunk.next;
+            }
+            all += seen;
+        }
+        Ok(all)
+    }
+
+    /// Checks all chunks and lists. Costs what the arena has.
+    pub(super) fn check(&self) -> Checked<Walked> {
+        let mut walked = Walked { chunks: arena::chunks_committed(), ..Walked::default() };
+        let (mut listed, mut dirty, mut locked) = (0, 0, 0);
+        for index in 0..walked.chunks as u32 {
+            let chunk = at(index);
+            chunk.check()?;
+            chunk.check_listed(index as usize)?;
+            self.check_links(index)?;
+            listed += usize::from(chunk.free_pages > 0);
+            walked.free_pages += usize::from(chunk.free_pages);
+            dirty += usize::from(chunk.dirty_pages);
+            locked += if self.policy.is_locked(chunk) { usize::from(chunk.dirty_pages) } else { 0 };
+        }
+        let subject = self.subject();
+        subject.equal(
+            self.check_lists(usize::MAX)?,
+            listed,
+            "each chunk with free pages stands in a list",
+        )?;
+        subject.equal(self.dirty_pages, dirty, "dirty pages are summed up")?;
+        subject.equal(self.locked_pages, locked, "locked pages are summed up")?;
+        let within_bound = walked.chunks * CHUNK_PAGES;
+        subject.at_most(self.used_pages + walked.free_pages, within_bound, "no page is in use and free")?;
+        let shown = counters::header().used_bytes.load(Relaxed) as usize;
+        subject.equal(shown, self.used_pages * PAGE_BYTES, "the figures show the pages in use")?;
+        self.check_sums()?;
+        Ok(walked)
+    }
+
+    /// Checks the page map for one chunk: its free pages have no owner.
+    pub(super) fn check_map(&self, index: usize) -> Checked {
+        let mut result = Ok(());
+        chunk::for_each_run(&at(index as u32).free, |first, count| {
+            for page in first..first + count {
+                let page = PageIndex((index * CHUNK_PAGES + page) as u32);
+                let subject = Subject::new("page", arena::address_of(page));
+                let owner = arena::owner(page).slots();
+                result = result.and(subject.equal(owner, Owner::NONE.slots(), "a free page has no owner"));
+            }
+        });
+        result
+    }
+
+    /// Checks that none of the `pages` pages from `first` on is free in a chunk.
+    pub(in crate::pages) fn check_used(&self, first: PageIndex, pages: usize) -> Checked {
+        let subject = Subject::new("page", arena::address_of(first));
+        for page in (first.0 as usize)..(first.0 as usize + pages) {
+            let is_free = at((page / CHUNK_PAGES) as u32).is_free(page % CHUNK_PAGES, 1);
+            subject.equal(is_free, false, "a page in a CPU's list is not free in the buddy")?;
+        }
+        Ok(())
+    }
+}
+
+/// Checks the heads of the lists and the sums.
+pub(in crate::pages) fn check_sums() -> Checked {
+    let buddy = lock();
+    buddy.check_lists(1)?;
+    buddy.check_sums()
+}
+
+/// Checks chunks, lists and sums under one lock, and then the page map, chunk by chunk.
+pub(in crate::pages) fn check_all() -> Checked<Walked> {
+    let walked = lock().check()?;
+    for index in 0..walked.chunks {
+        lock().check_map(index)?;
+    }
+    Ok(walked)
+}

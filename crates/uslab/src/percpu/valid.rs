@@ -1,0 +1,129 @@
+//! What always holds of a cache's slots and barns, beside running threads.
+//!
+//! Where sequences run, other CPUs change their slots at any time: a word of a slot is the dummy or
+//! the address of a sheaf, and no more can be said of it. In locked mode the slot's lock makes its
+//! sheaves the caller's to look into. Barns have a lock in both modes.
+
+use super::access::Access;
+use super::barn::Barn;
+use super::cpu_cache::CpuCache;
+use super::drain::BOTH;
+use super::ownership;
+use super::sheaf::Owned;
+use crate::os::invariant::{Checked, Subject, assert_valid};
+use crate::pages;
+use crate::rseq::locked::LockedSlot;
+use crate::rseq::{Mode, Sheaf, Slot, Which, dummy, is_dummy, mode};
+use crate::slab;
+use core::sync::atomic::Ordering::Relaxed;
+
+/// What a walk of a cache found.
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+pub struct Walked {
+    /// Slots, of all CPUs.
+    pub slots: usize,
+    /// Sheaves that were looked into: those of barns and, in locked mode, of slots.
+    pub sheaves: usize,
+    /// What its slabs came to.
+    pub slabs: slab::Walked,
+}
+
+/// Checks the words of a slot, for what holds at any time.
+pub(super) fn check_slot(slot: &Slot) -> Checked {
+    let subject = Subject::new("slot", slot);
+    for which in BOTH {
+        let sheaf = slot.place(which).load(Relaxed);
+        subject.holds(!sheaf.is_null(), "a slot has a sheaf or the dummy in each place")?;
+        let lies_there = is_dummy(sheaf) || pages::page_of_any(sheaf.cast()).is_some();
+        subject.holds(lies_there, "the sheaf of a slot lies in the arena")?;
+        subject.equal(sheaf as usize % 64, 0, "the sheaf of a slot starts on a cache line")?;
+    }
+    Ok(())
+}
+
+/// Asserts, in debug builds, what holds of this CPU's slot after a change.
+#[inline(always)]
+pub(super) fn assert_slot(access: &impl Access) {
+    assert_valid(|| check_slot(access.slot()));
+}
+
+/// Checks a sheaf without room: nothing may ever stand in it.
+fn check_without_room(sheaf: *mut Sheaf) -> Checked {
+    let subject = Subject::new("dummy", sheaf);
+    // SAFETY: dummies live for ever, and their words are atomics.
+    let dummy = unsafe { &*sheaf };
+    subject.equal(dummy.count.load(Relaxed), 0, "the dummy has no object")?;
+    subject.equal(dummy.capacity.load(Relaxed), 0, "the dummy has no room")?;
+    subject.equal(dummy.sentinel.load(Relaxed), 0, "the dummy yields NULL")
+}
+
+/// Checks the dummy that all caches share.
+pub fn check_dummy() -> Checked {
+    check_without_room(dummy())
+}
+
+impl CpuCache {
+    /// Checks slots, barns and slabs, each under its lock; the caller keeps the cache from going
+    /// and forks away (the registry's lock). Costs what the cache owns; allocates nothing.
+    pub fn check(&self) -> Checked<Walked> {
+        let mut walked = Walked { slots: self.slots().len(), ..Walked::default() };
+        let subject = Subject::new("cache", self);
+        // SAFETY: an owner's first slot is valid for ever.
+        let first = unsafe { &*self.fast_slots() };
+        subject.equal(
+            first.id.load(Relaxed),
+            u32::from(self.slabs().id()),
+            "the owner has the cache's id",
+        )?;
+        let test = self.slabs().geometry().start_test();
+        let words = [test.mask, test.reciprocal, test.last];
+        for slot in self.slots() {
+            check_slot(slot)?;
+            let subject = Subject::new("slot", slot);
+            let has = slot.start_test.each_ref().map(|word| word.load(Relaxed));
+            subject.holds(has == words, "each slot has the start test of its cache")?;
+            let is_hidden = slot.hidden.iter().any(|place| !place.load(Relaxed).is_null());
+            subject.holds(!is_hidden, "no sheaf is hidden but while a fork copies the memory")?;
+            if mode() == Mode::Locked {
+                walked.sheaves += self.check_locked(slot)?;
+            }
+        }
+        if mode() == Mode::Locked {
+            check_without_room(first.main.load(Relaxed))?;
+        }
+        for barn in self.barns() {
+            walked.sheaves += barn.check(|sheaf| self.check_objects(sheaf))?;
+        }
+        walked.slabs = self.slabs().check()?;
+        Ok(walked)
+    }
+
+    /// Checks what is known without a walk of sheaves and slabs: the words of slots, and the counts
+    /// and heads of barns and lists.
+    pub fn check_heads(&self) -> Checked {
+        self.slots().iter().try_for_each(check_slot)?;
+        self.barns().iter().try_for_each(Barn::check_heads)?;
+        self.slabs().check_heads()
+    }
+
+    /// Checks the sheaves of a slot under its lock; returns how many there are. A slot that stays
+    /// locked for long is left out.
+    fn check_locked(&self, slot: &Slot) -> Checked<usize> {
+        let Some(_locked) = LockedSlot::lock_soon(slot) else { return Ok(0) };
+        let [main, spare] = BOTH.map(|which: Which| slot.place(which).load(Relaxed));
+        let subject = Subject::new("slot", slot);
+        subject.holds(main != spare || is_dummy(main), "a sheaf stands in one place of a slot")?;
+        let mut sheaves = 0;
+        for sheaf in [main, spare].into_iter().filter(|&sheaf| !is_dummy(sheaf)) {
+            self.check_objects(sheaf)?;
+            sheaves += 1;
+        }
+        Ok(sheaves)
+    }
+
+    /// Checks a sheaf that no other thread uses, and that its objects are this cache's.
+    fn check_objects(&self, sheaf: *mut Sheaf) -> Checked {
+        ownership::check(sheaf)?;
+        Owned(sheaf).objects().iter().try_for_each(|&object| self.slabs().check_taken(object))
+    }
+}

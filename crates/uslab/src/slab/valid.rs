@@ -1,0 +1,238 @@
+//! What always holds of slabs and their lists, as a check that the lists' lock makes exact.
+//!
+//! Givers work without the lock. So under it a slab's count may only rise, and each bit is set
+//! before it is counted:
+//!
+//! ```text
+//!   count ≤ bits set ≤ objects          a giver sets, then counts; a taker clears, then counts
+//!   the list's place ≤ the count's      a giver raises the count first and relists later
+//!   in the empty list: count = objects  so no giver is between its steps, and the slab may go
+//! ```
+
+use super::geometry::Geometry;
+use super::lists::{List, Lists, list_for};
+use super::one::Slab;
+use super::pool::Slabs;
+use crate::os::invariant::{Checked, Subject, assert_valid, is_sampled};
+use crate::pages::{self, PAGE_BYTES, PageIndex};
+use crate::rseq::Owner;
+use crate::sync::atomic::Ordering::{Acquire, Relaxed};
+
+/// Slabs of one list that a sampled walk visits.
+const MAX_WALKED: u32 = 64;
+
+/// What a walk of slabs found.
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+pub struct Walked {
+    /// Slabs in lists.
+    pub slabs: usize,
+    /// Objects that are free in them.
+    pub free_objects: usize,
+}
+
+/// What the slabs of one cache have in common.
+#[derive(Clone, Copy)]
+pub(super) struct Kind<'a> {
+    pub geometry: &'a Geometry,
+    pub owner: Owner,
+    pub node: usize,
+}
+
+/// How free the slabs of a list are, in order.
+fn fullness(list: List) -> u8 {
+    match list {
+        List::None | List::Full => 0,
+        list => list as u8,
+    }
+}
+
+impl Slab {
+    fn subject(self) -> Subject {
+        Subject::new("slab", self.address())
+    }
+
+    /// Checks a slab that stands in `list`, under the lists' lock.
+    pub(super) fn check(self, kind: Kind<'_>, list: List) -> Checked {
+        let Kind { geometry, owner, node } = kind;
+        let subject = self.subject();
+        subject.equal(self.0.0 as usize % geometry.pages(), 0, "a slab starts on a multiple of its pages")?;
+        // SAFETY: the descriptor is mapped, and the lists' lock owns the field.
+        let place = unsafe { (*self.head()).list };
+        subject.equal(place, list as u8, "a slab knows the list that it stands in")?;
+        subject.equal(self.node(), node, "a slab stands in the lists of its node")?;
+        for page in 0..geometry.pages() {
+            let found = pages::owner(self.0.plus(page)).slots();
+            subject.equal(found, owner.slots(), "the page map names the cache for each page of a slab")?;
+        }
+        // The count first: bits are set before they are counted, and cleared under the lock alone.
+        let count = self.count().load(Acquire);
+        let free = self.check_bits(geometry)?;
+        subject.at_most(i64::from(count), free as i64, "a bit is set before it is counted")?;
+        let objects = geometry.objects as i64;
+        subject.at_least(i64::from(count), -objects, "a count lacks no more objects than a slab has")?;
+        let least = fullness(list);
+        let now = fullness(list_for(count, geometry.objects));
+        subject.at_least(now, least, "a slab has as many free objects as its list says, or more")
+    }
+
+    /// Checks the bitmap; returns how many objects are free.
+    fn check_bits(self, geometry: &Geometry) -> Checked<usize> {
+        let mut free = 0;
+        for (i, word) in self.words(geometry).iter().enumerate() {
+            let objects = (geometry.objects - i * 64).min(64);
+            let word = word.load(Relaxed);
+            let beyond = if objects == 64 { 0 } else { word >> objects };
+            self.subject().equal(beyond, 0, "no bit is set beyond the last object")?;
+            free += word.count_ones() as usize;
+        }
+        Ok(free)
+    }
+}
+
+impl Lists {
+    fn subject(&self) -> Subject {
+        Subject::new("slab lists", self)
+    }
+
+    /// Checks what is known without a walk.
+    pub(super) fn check_heads(&self) -> Checked {
+        let subject = self.subject();
+        for list in List::ALL {
+            let (first, slabs) = (self.first(list), self.slabs_in(list));
+            subject.equal(first.is_none(), slabs == 0, "a list has a head while it has slabs")?;
+            if let Some(first) = first {
+                subject.holds(pages::contains(first.0), "the head of a list is a page of the arena")?;
+                subject.holds(first.prev().is_none(), "the head of a list has none before it")?;
+            }
+        }
+        subject.at_least(self.target, self.min_target(), "the target of empty slabs has its floor")
+    }
+
+    /// Checks the neighbours of `slab`, which was put into `list`.
+    pub(super) fn check_links(&self, slab: Slab, list: List) -> Checked {
+        let subject = slab.subject();
+        let neighbours = [slab.next(), slab.prev()];
+        let are_pages = neighbours.iter().flatten().all(|slab| pages::contains(slab.0));
+        subject.holds(are_pages, "a link leads to a page of the arena")?;
+        if let Some(next) = slab.next() {
+            subject.equal(next.prev().map(|s| s.0.0), Some(slab.0.0), "the next slab links back")?;
+        }
+        match slab.prev() {
+            Some(prev) => {
+                subject.equal(prev.next().map(|s| s.0.0), Some(slab.0.0), "the slab before links here")
+            }
+            None => {
+                subject.equal(self.first(list).map(|s| s.0.0), Some(slab.0.0), "a first slab is the head")
+            }
+        }
+    }
+
+    /// Checks each slab of each list, up to `most` of a list, under the lock.
+    pub(super) fn check(&self, kind: Kind<'_>, most: u32) -> Checked<Walked> {
+        self.check_heads()?;
+        let mut walked = Walked::default();
+        for list in List::ALL {
+            let (mut at, mut seen) = (self.first(list), 0);
+            while let Some(slab) = at.filter(|_| seen < most) {
+                let subject = slab.subject();
+                slab.check(kind, list)?;
+                self.check_links(slab, list)?;
+                seen += 1;
+                subject.at_most(seen, self.slabs_in(list), "a list has no more slabs than are counted")?;
+                walked.free_objects += slab.count().load(Relaxed).max(0) as usize;
+                at = slab.next();
+            }
+            if at.is_none() {
+                self.subject().equal(seen, self.slabs_in(list), "a list has as many slabs as are counted")?;
+            }
+            walked.slabs += seen as usize;
+        }
+        Ok(walked)
+    }
+}
+
+impl Slabs {
+    fn kind(&self, node: usize) -> Kind<'_> {
+        Kind { geometry: self.geometry(), owner: self.owner(), node }
+    }
+
+    /// Asserts, in debug builds, what holds after a change of the lists: their heads and counts;
+    /// one time in 64 a bounded walk.
+    #[inline(always)]
+    pub(super) fn assert_lists(&self, lists: &Lists, node: usize) {
+        assert_valid(|| lists.check_heads());
+        if is_sampled() {
+            assert_valid(|| lists.check(self.kind(node), MAX_WALKED).map(drop));
+        }
+    }
+
+    /// Asserts, in debug builds, what holds of a slab that was just put into its list.
+    #[inline(always)]
+    pub(super) fn assert_placed(&self, slab: Slab, node: usize, list: List) {
+        assert_valid(|| slab.check(self.kind(node), list));
+    }
+
+    /// Asserts, in debug builds, what must hold of a slab that is about to leave: it is in no list,
+    /// the page map does not name it, and all of its objects are free.
+    #[inline(always)]
+    pub(super) fn assert_released(&self, slab: Slab) {
+        assert_valid(|| self.check_released(slab));
+    }
+
+    pub(super) fn check_released(&self, slab: Slab) -> Checked {
+        let subject = slab.subject();
+        let objects = self.geometry().objects;
+        // SAFETY: the descriptor is mapped, and the slab is out of the lists, the caller's alone.
+        let place = unsafe { (*slab.head()).list };
+        subject.equal(place, List::None as u8, "a released slab stands in no list")?;
+        subject.equal(slab.count().load(Acquire), objects as i32, "a released slab's count is complete")?;
+        subject.equal(slab.check_bits(self.geometry())?, objects, "a released slab's bits are all set")?;
+        for page in 0..self.geometry().pages() {
+            let found = pages::owner(slab.0.plus(page)).slots();
+            subject.equal(found, Owner::NONE.slots(), "the page map names no cache for a released slab")?;
+        }
+        Ok(())
+    }
+
+    /// Checks the heads and counts of all lists, under each node's lock in turn.
+    pub fn check_heads(&self) -> Checked {
+        self.nodes().iter().try_for_each(|node| node.lock().check_heads())
+    }
+
+    /// Checks all slabs, under each node's lock in turn; returns what was walked. For requests: it
+    /// costs what the cache owns.
+    pub fn check(&self) -> Checked<Walked> {
+        let subject = Subject::new("slabs", self);
+        let geometry = self.geometry();
+        subject.at_most(geometry.objects * geometry.object_bytes, self.slab_bytes(), "objects fit a slab")?;
+        subject.equal(self.slab_bytes(), PAGE_BYTES << geometry.order, "a slab has 2^order pages")?;
+        let mut all = Walked::default();
+        for (index, node) in self.nodes().iter().enumerate() {
+            let lists = node.lock();
+            let walked = lists.check(self.kind(index), u32::MAX)?;
+            // A shrink takes empty slabs out before it publishes their number.
+            let spare = lists.empty().saturating_sub(1) as usize;
+            subject.at_least(lists.spare, spare, "spare empty slabs are counted")?;
+            all.slabs += walked.slabs;
+            all.free_objects += walked.free_objects;
+        }
+        Ok(all)
+    }
+
+    /// Whether `object` starts in one of these slabs and is not free there. The caller owns it.
+    pub fn check_taken(&self, object: *mut u8) -> Checked {
+        let subject = Subject::new("object", object);
+        let offset = object as usize % self.slab_bytes();
+        let page = pages::page_of(object);
+        let first = page.map(|page| PageIndex(page.0 & !((1 << self.geometry().order) - 1)));
+        let owner = page.map(|page| pages::owner(page).slots());
+        subject.equal(owner, Some(self.owner().slots()), "an object lies in a slab of its cache")?;
+        let index = self.geometry().index_of(offset);
+        subject.holds(index.is_some(), "an object starts where the geometry says")?;
+        if let (Some(first), Some(index)) = (first, index) {
+            let word = Slab(first).words(self.geometry())[index / 64].load(Relaxed);
+            subject.equal(word >> (index % 64) & 1, 0, "an object in a sheaf counts as taken")?;
+        }
+        Ok(())
+    }
+}
