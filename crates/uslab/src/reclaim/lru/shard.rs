@@ -5,11 +5,10 @@
 //!
 //! Must never: reclaim under the lock, which would run callbacks of the program; call the program's code there, but to compare keys.
 
-use crate::cache::Cache;
+use super::dropping::{Caught, drop_each};
+use super::evict::EvictColdest;
 use crate::malloc;
-use crate::reclaim::dropping::{Caught, drop_each};
 use core::alloc::Layout;
-use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 use hashbrown::{HashTable, TryReserveError};
 use hashbrown_memory::alloc::{AllocError, Allocator};
@@ -117,17 +116,8 @@ impl<K, V> Shard<K, V> {
         }
     }
 
-    /// Takes out up to `wanted` of the oldest entries, onto `chain`.
-    pub(super) fn take_out_oldest(&mut self, wanted: usize, chain: &mut Chain<'_, K, V>) {
-        for _ in 0..wanted {
-            let Some(oldest) = self.oldest else { break };
-            self.take_out(oldest);
-            chain.push(oldest);
-        }
-    }
-
     /// Takes out the entries whose group is in `groups`, see [`group_of`], onto `chain`.
-    pub(super) fn take_out_groups(&mut self, groups: u64, chain: &mut Chain<'_, K, V>) {
+    pub(super) fn take_out_groups(&mut self, groups: u64, chain: &mut Chain<K, V>) {
         let mut next = self.oldest;
         while let Some(node) = next {
             // SAFETY: the shard owns its nodes.
@@ -141,6 +131,20 @@ impl<K, V> Shard<K, V> {
     }
 }
 
+impl<K: 'static, V: 'static> EvictColdest for Shard<K, V> {
+    type Evicted = TakenOut<K, V>;
+
+    fn entries(&self) -> usize {
+        self.index.len()
+    }
+
+    fn evict_coldest(&mut self) -> Option<TakenOut<K, V>> {
+        let oldest = self.oldest?;
+        self.take_out(oldest);
+        Some(TakenOut(oldest))
+    }
+}
+
 /// All groups.
 pub(super) const ALL_GROUPS: u64 = u64::MAX;
 
@@ -150,31 +154,30 @@ pub(super) fn group_of(hash: u64) -> u64 {
     1 << (hash >> 40 & 63)
 }
 
-/// An entry that was taken out of its shard by whoever made this, and is nobody else's. Dropping it drops key and value: no lock may be held.
-pub(super) struct TakenOut<'a, K, V> {
-    pub(super) node: NonNull<Node<K, V>>,
-    pub(super) memory: &'a Cache<MaybeUninit<Node<K, V>>>,
-}
+/// An entry outside of its shard, owned by the thread that took it out. Dropping it drops key and
+/// value: no lock may be held.
+pub(super) struct TakenOut<K, V>(pub(super) NonNull<Node<K, V>>);
 
-impl<K, V> TakenOut<'_, K, V> {
+impl<K, V> TakenOut<K, V> {
     pub(super) fn open(self) -> (K, V) {
         core::mem::ManuallyDrop::new(self).read()
     }
 
-    /// What is in the node, whose memory goes back. To be called once.
+    /// Key and value of the node, whose memory is freed. To be called once.
     fn read(&self) -> (K, V) {
-        // SAFETY: the node is nobody else's; it is read once, by `open` or by `drop`, and its memory, which is of that cache, freed.
+        // SAFETY: the node is this entry's alone; `open` or `drop` reads it once. Its memory is a
+        // cache's object.
         unsafe {
-            let Node { key, value, .. } = self.node.read();
-            self.memory.free(self.node.cast());
+            let Node { key, value, .. } = self.0.read();
+            malloc::free(self.0.as_ptr().cast());
             (key, value)
         }
     }
 }
 
-impl<K, V> Drop for TakenOut<'_, K, V> {
+impl<K, V> Drop for TakenOut<K, V> {
     fn drop(&mut self) {
-        // The memory goes back first, so that it does also where a user's drop panics; both may.
+        // The memory is freed first: a destructor of the program may panic, and so may both.
         let (key, value) = self.read();
         let mut caught = Caught::default();
         caught.drop(key);
@@ -183,17 +186,16 @@ impl<K, V> Drop for TakenOut<'_, K, V> {
     }
 }
 
-/// Entries that were taken out of their shard, linked from one to the next older one. Dropping it
-/// drops them all: no lock may be held.
-pub(super) struct Chain<'a, K, V> {
+/// Entries outside of their shard, linked from each to the next older one. Dropping it drops them
+/// all: no lock may be held.
+pub(super) struct Chain<K, V> {
     first: Link<K, V>,
     pub(super) entries: usize,
-    memory: &'a Cache<MaybeUninit<Node<K, V>>>,
 }
 
-impl<'a, K, V> Chain<'a, K, V> {
-    pub(super) fn new(memory: &'a Cache<MaybeUninit<Node<K, V>>>) -> Self {
-        Chain { first: None, entries: 0, memory }
+impl<K, V> Chain<K, V> {
+    pub(super) fn new() -> Self {
+        Chain { first: None, entries: 0 }
     }
 
     fn push(&mut self, node: NonNull<Node<K, V>>) {
@@ -203,15 +205,15 @@ impl<'a, K, V> Chain<'a, K, V> {
         self.entries += 1;
     }
 
-    fn pop(&mut self) -> Option<TakenOut<'a, K, V>> {
+    fn pop(&mut self) -> Option<TakenOut<K, V>> {
         let node = self.first?;
         // SAFETY: the chain owns its nodes.
         self.first = unsafe { node.as_ref().older };
-        Some(TakenOut { node, memory: self.memory })
+        Some(TakenOut(node))
     }
 }
 
-impl<K, V> Drop for Chain<'_, K, V> {
+impl<K, V> Drop for Chain<K, V> {
     fn drop(&mut self) {
         drop_each(core::iter::from_fn(|| self.pop()));
     }
