@@ -9,7 +9,7 @@ use super::bare::Bare;
 use super::classes::{CLASSES, Class};
 use super::large::{self, NO_PAGE};
 use super::{ALIGN, bare, small};
-use crate::cache::{Core, destroy_whole, registry};
+use crate::cache::{Core, class_core, destroy_whole, registry};
 use crate::os::{self, Lock};
 use crate::pages::{self, PageIndex};
 use crate::rseq;
@@ -117,7 +117,7 @@ impl Heap {
         let bare = self.bare(class)?;
         if bare.is_busy() && registry::has_room_for_heaps() {
             let place = &self.inner().caches[class.index()];
-            if let Some(cache) = small::options(bare::NAME, class).make_core(class.bytes(), place) {
+            if let Some(cache) = class_core(&small::options(bare::NAME, class), class.bytes(), place) {
                 return NonNull::new(cache.alloc_slow());
             }
         }
