@@ -1,13 +1,15 @@
-//! A shard of the cache: its entries by key and by age, and the memory that they and the index lie in.
+//! A shard of the cache: its entries by key and by age, and the memory of the index.
 //!
 //! Everything here runs under the shard's lock, but for the ends of [`TakenOut`] and [`Chain`], and
 //! [`can_be_had`], which must not.
 //!
-//! Must never: reclaim under the lock, which would run callbacks of the program; call the program's code there, but to compare keys.
+//! Must never: reclaim under the lock, which would run callbacks of the program; call the program's
+//! code there, but to compare keys.
 
 use super::dropping::{Caught, drop_each};
 use super::evict::EvictColdest;
 use crate::malloc;
+use crate::sync::list::{Linked, Links, List};
 use core::alloc::Layout;
 use core::ptr::NonNull;
 use hashbrown::{HashTable, TryReserveError};
@@ -16,15 +18,23 @@ use std::borrow::Borrow;
 
 pub(super) struct Node<K, V> {
     hash: u64,
-    newer: Link<K, V>,
-    older: Link<K, V>,
+    links: Links<Link<K, V>>,
     key: K,
     pub(super) value: V,
 }
 
 impl<K, V> Node<K, V> {
     pub(super) fn new(hash: u64, key: K, value: V) -> Self {
-        Node { hash, newer: None, older: None, key, value }
+        Node { hash, links: Links::OUTSIDE, key, value }
+    }
+}
+
+impl<K, V> Linked for Node<K, V> {
+    type Name = Link<K, V>;
+
+    unsafe fn links(node: Link<K, V>) -> *mut Links<Link<K, V>> {
+        // SAFETY: the caller's promise: `node` is there, and lives.
+        unsafe { &raw mut (*node.unwrap_unchecked().as_ptr()).links }
     }
 }
 
@@ -32,8 +42,8 @@ pub(super) type Link<K, V> = Option<NonNull<Node<K, V>>>;
 
 pub(super) struct Shard<K, V> {
     index: HashTable<NonNull<Node<K, V>>, IndexMemory>,
-    newest: Link<K, V>,
-    oldest: Link<K, V>,
+    /// Newest first.
+    by_age: List<Node<K, V>>,
 }
 
 // SAFETY: a shard owns the nodes that it points to, and with them keys and values.
@@ -41,7 +51,7 @@ unsafe impl<K: Send, V: Send> Send for Shard<K, V> {}
 
 impl<K, V> Shard<K, V> {
     pub(super) fn new() -> Self {
-        Shard { index: HashTable::new_in(IndexMemory), newest: None, oldest: None }
+        Shard { index: HashTable::new_in(IndexMemory), by_age: List::new() }
     }
 
     pub(super) fn find<Q>(&self, hash: u64, key: &Q) -> Link<K, V>
@@ -53,7 +63,10 @@ impl<K, V> Shard<K, V> {
         self.index.find(hash, |node| unsafe { node.as_ref().key.borrow() } == key).copied()
     }
 
-    /// Makes the index long enough for one more; says how many bytes it would have to have if they are not there. Calls nobody.
+    /// Makes the index long enough for one more. Calls no code of the program.
+    ///
+    /// # Errors
+    /// The bytes that the index would need, if they are not free.
     pub(super) fn make_room(&mut self) -> Result<(), usize> {
         // SAFETY: the shard owns the nodes of its index.
         let hash = |node: &NonNull<Node<K, V>>| unsafe { node.as_ref().hash };
@@ -68,49 +81,27 @@ impl<K, V> Shard<K, V> {
         // SAFETY: the shard owns the nodes of its index, and now this one.
         let hash = |node: &NonNull<Node<K, V>>| unsafe { node.as_ref().hash };
         self.index.insert_unique(hash(&node), node, hash);
-        self.link_newest(node);
-    }
-
-    fn link_newest(&mut self, node: NonNull<Node<K, V>>) {
-        // SAFETY: the node and the newest one are this shard's, which `&mut self` locks.
-        unsafe {
-            (*node.as_ptr()).newer = None;
-            (*node.as_ptr()).older = self.newest;
-            match self.newest {
-                Some(newest) => (*newest.as_ptr()).newer = Some(node),
-                None => self.oldest = Some(node),
-            }
-        }
-        self.newest = Some(node);
-    }
-
-    fn unlink(&mut self, node: NonNull<Node<K, V>>) {
-        // SAFETY: the node and its neighbours are this shard's, which `&mut self` locks.
-        unsafe {
-            let (newer, older) = ((*node.as_ptr()).newer, (*node.as_ptr()).older);
-            match newer {
-                Some(newer) => (*newer.as_ptr()).older = older,
-                None => self.newest = older,
-            }
-            match older {
-                Some(older) => (*older.as_ptr()).newer = newer,
-                None => self.oldest = newer,
-            }
-        }
+        // SAFETY: a new node, in no list.
+        unsafe { self.by_age.link_first(Some(node)) };
     }
 
     pub(super) fn make_newest(&mut self, node: NonNull<Node<K, V>>) {
-        if self.newest != Some(node) {
-            self.unlink(node);
-            self.link_newest(node);
+        if self.by_age.first() != Some(node) {
+            // SAFETY: the node is this shard's, which `&mut self` locks.
+            unsafe {
+                self.by_age.unlink(Some(node));
+                self.by_age.link_first(Some(node));
+            }
         }
     }
 
     /// Out of the list and the index: the node is the caller's.
     pub(super) fn take_out(&mut self, node: NonNull<Node<K, V>>) {
-        self.unlink(node);
-        // SAFETY: the node is this shard's.
-        let hash = unsafe { node.as_ref().hash };
+        // SAFETY: the node is this shard's, which `&mut self` locks.
+        let hash = unsafe {
+            self.by_age.unlink(Some(node));
+            node.as_ref().hash
+        };
         if let Ok(entry) = self.index.find_entry(hash, |&there| there == node) {
             entry.remove();
         }
@@ -118,11 +109,15 @@ impl<K, V> Shard<K, V> {
 
     /// Takes out the entries whose group is in `groups`, see [`group_of`], onto `chain`.
     pub(super) fn take_out_groups(&mut self, groups: u64, chain: &mut Chain<K, V>) {
-        let mut next = self.oldest;
-        while let Some(node) = next {
+        let mut next = self.by_age.last();
+        // The list is a ring: its length ends the walk.
+        for _ in 0..self.index.len() {
+            let Some(node) = next else { break };
             // SAFETY: the shard owns its nodes.
-            let (newer, hash) = unsafe { ((*node.as_ptr()).newer, (*node.as_ptr()).hash) };
-            next = newer;
+            let hash = unsafe {
+                next = self.by_age.before(next);
+                node.as_ref().hash
+            };
             if groups & group_of(hash) != 0 {
                 self.take_out(node);
                 chain.push(node);
@@ -139,7 +134,7 @@ impl<K: 'static, V: 'static> EvictColdest for Shard<K, V> {
     }
 
     fn evict_coldest(&mut self) -> Option<TakenOut<K, V>> {
-        let oldest = self.oldest?;
+        let oldest = self.by_age.last()?;
         self.take_out(oldest);
         Some(TakenOut(oldest))
     }
@@ -186,29 +181,27 @@ impl<K, V> Drop for TakenOut<K, V> {
     }
 }
 
-/// Entries outside of their shard, linked from each to the next older one. Dropping it drops them
-/// all: no lock may be held.
+/// Entries outside of their shard. Dropping it drops them all: no lock may be held.
 pub(super) struct Chain<K, V> {
-    first: Link<K, V>,
+    list: List<Node<K, V>>,
     pub(super) entries: usize,
 }
 
 impl<K, V> Chain<K, V> {
     pub(super) fn new() -> Self {
-        Chain { first: None, entries: 0 }
+        Chain { list: List::new(), entries: 0 }
     }
 
     fn push(&mut self, node: NonNull<Node<K, V>>) {
         // SAFETY: the node was taken out of its shard and is this chain's alone.
-        unsafe { (*node.as_ptr()).older = self.first };
-        self.first = Some(node);
+        unsafe { self.list.link_first(Some(node)) };
         self.entries += 1;
     }
 
     fn pop(&mut self) -> Option<TakenOut<K, V>> {
-        let node = self.first?;
-        // SAFETY: the chain owns its nodes.
-        self.first = unsafe { node.as_ref().older };
+        let node = self.list.first()?;
+        // SAFETY: a node of the chain.
+        unsafe { self.list.unlink(Some(node)) };
         Some(TakenOut(node))
     }
 }
@@ -219,10 +212,11 @@ impl<K, V> Drop for Chain<K, V> {
     }
 }
 
-/// Memory of the indices, which grow under the lock: out of what is free, and nothing is reclaimed for it.
+/// Memory of the indices, which grow under the lock: free memory, for which nothing is reclaimed.
 struct IndexMemory;
 
-// SAFETY: malloc's memory is distinct and stays valid until it is freed, by whichever `IndexMemory`: they are all alike.
+// SAFETY: malloc's memory is distinct and stays valid until any `IndexMemory` frees it: they are all
+// alike.
 unsafe impl Allocator for IndexMemory {
     fn allocate(&self, layout: Layout) -> Result<NonNull<[u8]>, AllocError> {
         if layout.align() > malloc::ALIGN {
@@ -238,7 +232,8 @@ unsafe impl Allocator for IndexMemory {
     }
 }
 
-/// Whether a block of so many bytes can be had, if need be by reclaiming: then it is free now. No lock may be held.
+/// Whether a block of so many bytes can be had, if need be by reclaiming: then it is free now. No
+/// lock may be held.
 pub(super) fn can_be_had(bytes: usize) -> bool {
     let block = malloc::malloc(bytes);
     if block.is_null() {
