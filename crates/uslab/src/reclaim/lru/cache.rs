@@ -5,12 +5,14 @@
 //!                                                       └── in one slab cache for all shards
 //! ```
 //!
-//! It has no capacity: it registers itself as a shrinker, is asked for its share when memory is wanted, and drops its oldest entries.
-//! What a miss costs is measured where the cache makes the value itself ([`LruCache::get_or_insert_with`]), and weighs its share.
+//! It has no capacity: it registers itself as a shrinker, is asked for its share when memory is
+//! wanted, and drops its oldest entries. Where the cache makes the value itself
+//! ([`LruCache::get_or_insert_with`]) it measures the cost of a miss, which weighs its share.
 //!
-//! Nothing is allocated under a shard's lock in a way that could reclaim: an allocation that reclaims runs callbacks of the program, and those may
-//! use this cache. Entries' memory comes before the lock; an index grows under it out of what is free, and if that is too little, the lock is
-//! dropped, memory reclaimed, and all done again. Eviction, which runs where memory is shortest, allocates nothing.
+//! No allocation under a shard's lock reclaims: one that does runs callbacks of the program, and
+//! those may use this cache. An entry's memory is allocated before the lock is taken. An index
+//! grows under the lock out of free memory; if that is too little, the thread drops the lock,
+//! reclaims, and begins again. Eviction, which runs where memory is shortest, allocates nothing.
 //!
 //! A callback may come about under a shard's lock, where the program's code allocates in a look. So
 //! inside a callback nothing waits for a shard: a look misses, and what an insertion or a removal
@@ -18,8 +20,9 @@
 //! value is found that should have been replaced. A shard's entries are doomed in groups, by one
 //! bit each.
 //!
-//! Keys and values are dropped without a lock held. Must never: call the program's code under a shard's lock, but for comparing keys and what is to look at a
-//! value, which cannot be had without it; allocate in a callback; lose an entry for want of memory.
+//! Keys and values are dropped without a lock held. Must never: call the program's code under a
+//! shard's lock, but to compare keys and to look at a value; allocate in a callback; lose an entry
+//! for want of memory.
 
 use super::evict::evict;
 use super::shard::{ALL_GROUPS, Chain, Node, Shard, TakenOut, can_be_had, group_of};
@@ -43,8 +46,8 @@ const GROW_TRIES: usize = 4;
 
 /// A cache of the program that gives its oldest entries up under memory pressure.
 ///
-/// Any thread may use it; operations lock one shard of 16 for a moment. It grows until memory is wanted back: by [`reclaim`](crate::reclaim()), by
-/// pressure, at a limit.
+/// Any thread may use it; operations lock one shard of 16 for a moment. It grows until memory is
+/// wanted back: by [`reclaim`](crate::reclaim()), by pressure, at a limit.
 ///
 /// Under the shard's lock run `Eq` of keys, what is given to [`look`](LruCache::look), and `Clone`
 /// of values in [`get`](LruCache::get); never `Hash`, and never `Drop` of keys or values. None of
@@ -59,7 +62,8 @@ const GROW_TRIES: usize = 4;
 /// calls, as any panic in a callback: all entries that were taken out are dropped, and the cache
 /// can be used on, but gives nothing up any more.
 ///
-/// Not for signal handlers. A fork copies it as it is: a shard that another thread has locked stays locked in the child.
+/// Not for signal handlers. A fork copies it as it is: a shard that another thread has locked stays
+/// locked in the child.
 ///
 /// ```
 /// use uslab::reclaim::LruCache;
@@ -150,11 +154,12 @@ where
         Ok(LruCache { inner: register_shrinker(name, ShrinkerOptions::default(), inner)? })
     }
 
-    /// What `look` makes of the value of `key`, which is now the newest; `None` if it is not there. `look` runs under the shard's lock: it
-    /// should be short and must not use this cache.
+    /// Calls `look` on the value of `key`, which is now the newest, and returns the result; `None` if
+    /// the key is not there. `look` runs under the shard's lock: it should be short and must not use
+    /// this cache.
     ///
-    /// Inside a shrinker's callback a shard that is in use counts as a miss: its user may be this very thread, whose allocation under the lock brought
-    /// the callback about.
+    /// Inside a shrinker's callback a shard that is in use counts as a miss: its user may be this
+    /// very thread, whose allocation under the lock caused the callback.
     pub fn look<Q, R>(&self, key: &Q, look: impl FnOnce(&V) -> R) -> Option<R>
     where
         K: Borrow<Q>,
@@ -185,9 +190,11 @@ where
         self.look(key, V::clone)
     }
 
-    /// The value of `key`, or what `make` makes, which is kept. What making it took is measured and weighs this cache's share of pressure.
+    /// The value of `key`, or the one that `make` returns, which is kept. The time that `make` took
+    /// weighs this cache's share of pressure.
     ///
-    /// No lock is held while `make` runs: two threads that miss the same key may both make it, and one is dropped.
+    /// No lock is held while `make` runs: two threads that miss the same key may both make it, and
+    /// one value is dropped.
     pub fn get_or_insert_with(&self, key: K, make: impl FnOnce() -> V) -> V
     where
         V: Clone,
@@ -202,7 +209,8 @@ where
         value
     }
 
-    /// Keeps `value` for `key`; says what was there before. Without memory for it nothing is kept: this is a cache.
+    /// Keeps `value` for `key` and returns the value before. Without memory for it nothing is kept:
+    /// this is a cache.
     ///
     /// May reclaim, and so run callbacks of shrinkers, but not under the lock. Inside such a
     /// callback nothing is reclaimed for it, and nothing is kept if the shard is in use.
@@ -210,7 +218,7 @@ where
         let hash = self.inner.hasher.hash_one(&key);
         let memory = self.inner.memory.insert(MaybeUninit::uninit()).ok();
         let mut tries = 0;
-        // Whatever ends this, the lock goes before key, value and memory do: it was made after them.
+        // The lock is dropped before key, value and memory, on every way out: it was taken after them.
         loop {
             let mut shard = self.inner.shard_to_change(hash)?;
             if let Some(mut there) = shard.find(hash, &key) {

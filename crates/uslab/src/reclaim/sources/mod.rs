@@ -33,7 +33,7 @@ mod files;
 mod headroom;
 mod path;
 mod place;
-mod pressure;
+pub(super) mod pressure;
 mod reason;
 mod stall;
 mod swap;

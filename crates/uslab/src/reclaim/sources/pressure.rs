@@ -76,7 +76,8 @@ impl Demand {
         self.of_bytes(kind, part as u64)
     }
 
-    fn part(&mut self, now_ms: u64, held_bytes: usize) -> usize {
+    /// The bytes that a stall at `now_ms` asks for while `held_bytes` are held.
+    pub fn part(&mut self, now_ms: u64, held_bytes: usize) -> usize {
         let follows = now_ms.saturating_sub(self.last_stall_ms) < Demand::FOLLOWS_MS;
         self.shift = if follows { self.shift.saturating_sub(1).max(1) } else { Demand::MIN_SHIFT };
         self.last_stall_ms = now_ms;
