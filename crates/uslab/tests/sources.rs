@@ -8,7 +8,7 @@ mod again;
 #[path = "support/environment.rs"]
 mod environment;
 
-use environment::{Fake, TRIGGER, line};
+use environment::{Fake, TRIGGER, UNSET, line};
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
@@ -18,7 +18,8 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
-use uslab::internal::sources::{Kind, Pressure, Sources, Variable, Wanted};
+use uslab::internal::CHUNK_BYTES;
+use uslab::internal::sources::{Kind, Pressure, Reason, Sources};
 use uslab::reclaim::PressureChoice;
 
 const MIB: u64 = 1 << 20;
@@ -27,14 +28,15 @@ const LONG_MS: u64 = 60_000;
 /// Long enough for the next look, which may be 100 ms after the last.
 const LOOK_MS: u64 = 300;
 
-const STALL: Option<Pressure> = Some(Pressure { kind: Kind::Systemd, wanted: Wanted::Share, swapped: false });
+/// A stall asks for a part of the memory, and for a chunk at least; this process holds less.
+const STALL: Option<Pressure> = Some(Pressure { kind: Kind::Systemd, bytes: CHUNK_BYTES });
 
 fn bytes(bytes: u64) -> Option<Pressure> {
-    Some(Pressure { kind: Kind::CgroupHeadroom, wanted: Wanted::Bytes(bytes as usize), swapped: false })
+    Some(Pressure { kind: Kind::Cgroup, bytes: bytes as usize })
 }
 
-fn share() -> Option<Pressure> {
-    Some(Pressure { kind: Kind::CgroupHeadroom, wanted: Wanted::Share, swapped: false })
+fn hit() -> Option<Pressure> {
+    Some(Pressure { kind: Kind::Cgroup, bytes: CHUNK_BYTES })
 }
 
 fn fifo(fake: &Fake) -> PathBuf {
@@ -175,9 +177,9 @@ fn limits_that_were_hit_since_the_last_look_are_pressure() {
     assert_eq!(sources.headroom(), None, "what was before is not news");
     for (events, expected) in [
         ("low 5\nhigh 7\nmax 9\noom 3", None),
-        ("low 5\nhigh 8\nmax 9\noom 3", share()),
+        ("low 5\nhigh 8\nmax 9\noom 3", hit()),
         ("low 5\nhigh 8\nmax 9\noom 3", None),
-        ("low 5\nhigh 8\nmax 10\noom 3", share()),
+        ("low 5\nhigh 8\nmax 10\noom 3", hit()),
         ("nonsense", None),
         ("low 5\nhigh 8\nmax 10\noom 3", None),
     ] {
@@ -426,7 +428,7 @@ fn the_manager_can_switch_stalls_off_but_not_limits() {
     }
     assert_eq!(sources.wait(LONG_MS), bytes(20 * MIB));
     // Who asks for PSI and for nothing of the manager's gets it.
-    let forced = fake.told(PressureChoice::none().psi(true), Variable::Value(b"/dev/null"), Variable::Unset);
+    let forced = fake.told(PressureChoice::none().psi(true), Ok(b"/dev/null"), UNSET);
     assert!(line(&forced, "psi").starts_with("watching"));
 }
 
@@ -434,27 +436,23 @@ fn the_manager_can_switch_stalls_off_but_not_limits() {
 fn values_without_sense_leave_the_next_source_to_be_used() {
     let fake = Fake::new().with_psi();
     let good = fifo(&fake);
-    let good = Variable::Value(good.as_os_str().as_bytes());
+    let good = Ok(good.as_os_str().as_bytes());
     let directory = fake.path("proc");
     let long_socket = fake.path(&"s".repeat(120));
     let stale = fake.path("socket");
     drop(UnixListener::bind(&stale).unwrap());
-    let value = |path: &'static str| Variable::Value(path.as_bytes());
+    let value = |path: &'static str| Ok(path.as_bytes());
     for (watch, write, why) in [
-        (value("run/pressure"), Variable::Unset, "MEMORY_PRESSURE_WATCH is not an absolute path"),
-        (Variable::TooLong, Variable::Unset, "the path or value is too long"),
+        (value("run/pressure"), UNSET, "MEMORY_PRESSURE_WATCH is not an absolute path"),
+        (Err(Reason::TooLong), UNSET, "the path or value is too long"),
         (good, value("c29tZQ"), "MEMORY_PRESSURE_WRITE is not base64"),
-        (good, Variable::TooLong, "the path or value is too long"),
-        (value("/nonexistent/pressure"), Variable::Unset, "it is not there"),
-        (value("/dev/zero"), Variable::Unset, "it is neither a file, a named pipe nor a socket"),
-        (
-            Variable::Value(directory.as_os_str().as_bytes()),
-            Variable::Unset,
-            "it is neither a file, a named pipe nor a socket",
-        ),
-        (Variable::Value(long_socket.as_os_str().as_bytes()), Variable::Unset, "it is not there"),
-        (Variable::Value(stale.as_os_str().as_bytes()), Variable::Unset, "nobody listens"),
-        (value(""), Variable::Unset, "MEMORY_PRESSURE_WATCH is not set"),
+        (good, Err(Reason::TooLong), "the path or value is too long"),
+        (value("/nonexistent/pressure"), UNSET, "it is not there"),
+        (value("/dev/zero"), UNSET, "it is neither a file, a named pipe nor a socket"),
+        (Ok(directory.as_os_str().as_bytes()), UNSET, "it is neither a file, a named pipe nor a socket"),
+        (Ok(long_socket.as_os_str().as_bytes()), UNSET, "it is not there"),
+        (Ok(stale.as_os_str().as_bytes()), UNSET, "nobody listens"),
+        (value(""), UNSET, "MEMORY_PRESSURE_WATCH is not set"),
     ] {
         let mut sources = fake.told(PressureChoice::default(), watch, write);
         assert_eq!(line(&sources, "systemd"), format!("not watched: {why}"));

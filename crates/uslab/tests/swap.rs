@@ -9,7 +9,7 @@ mod environment;
 use environment::Fake;
 use std::thread::sleep;
 use std::time::Duration;
-use uslab::internal::sources::{Pressure, Sources, Wanted};
+use uslab::internal::sources::Sources;
 use uslab::reclaim::PressureChoice;
 
 /// Longer than looks are apart, with the clock's coarseness.
@@ -29,11 +29,11 @@ fn status(fake: &Fake, swap_kib: u64) {
     fake.put("proc/self/status", format!("Name:\tprogram\nVmSwap:\t {swap_kib:8} kB\nThreads:\t1\n"));
 }
 
+/// Whether the report asks for twice what is in excess: two margins of 32 MiB.
 fn swapped(sources: &mut Sources) -> bool {
-    let Some(Pressure { wanted: Wanted::Bytes(_), swapped, .. }) = sources.headroom() else {
-        panic!("the limit is reached");
-    };
-    swapped
+    let bytes = sources.headroom().expect("the limit is reached").bytes as u64;
+    assert!([64 * MIB, 128 * MIB].contains(&bytes), "{bytes}");
+    bytes == 128 * MIB
 }
 
 #[test]

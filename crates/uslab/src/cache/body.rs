@@ -1,7 +1,7 @@
 //! The core of a cache: what both kinds of handle point to, at an address that never changes.
 
 use super::builder::{CacheBuilder, Flags};
-use super::raw::CreateError;
+use super::error::CreateError;
 use super::{registry, start};
 use crate::counters::{self, layout};
 use crate::os;

@@ -1,11 +1,9 @@
-//! What a cache is to be like.
+//! The options of a cache.
 
-use super::body::geometry;
-use super::{Cache, Core, CreateError, RawCache, registry, start};
-use crate::pages::PAGE_BYTES;
-use crate::slab::{Constructor, Geometry};
+use super::error::CreateError;
+use super::{Cache, RawCache};
+use crate::slab::Constructor;
 use core::mem::MaybeUninit;
-use core::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Release};
 
 /// Switches of a cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -121,28 +119,6 @@ impl<'a> CacheBuilder<'a> {
         self
     }
 
-    /// The cache that `place` points to, made for objects of `size` bytes if it is null; `None`
-    /// without memory.
-    pub(crate) fn make_core(self, size: usize, place: &AtomicPtr<Core>) -> Option<&'static Core> {
-        if !start::ensure() {
-            return None;
-        }
-        let mut registry = registry::lock();
-        // SAFETY: null or a core, which lives at its address for ever.
-        if let Some(core) = unsafe { place.load(Acquire).as_ref() } {
-            return Some(core);
-        }
-        let core = Core::create(&self, size, class_align(size), false, &mut registry).ok()?;
-        place.store((&raw const *core).cast_mut(), Release);
-        Some(core)
-    }
-
-    /// How objects of `size` bytes lie in the slabs of the cache that [`CacheBuilder::make_core`]
-    /// makes.
-    pub(crate) fn class_geometry(&self, size: usize) -> Option<Geometry> {
-        geometry(self, size, class_align(size)).ok()
-    }
-
     /// The cache for objects of `size` bytes, at most 256 KiB.
     ///
     /// # Errors
@@ -165,21 +141,6 @@ impl<'a> CacheBuilder<'a> {
     /// # Errors
     /// As [`CacheBuilder::build_raw`].
     pub fn build_constructed<T>(self, construct: fn(&mut MaybeUninit<T>)) -> Result<Cache<T>, CreateError> {
-        const { assert!(!core::mem::needs_drop::<T>(), "constructed objects are never dropped") };
-        /// # Safety
-        /// `data` must be the function, `object` fresh memory for a `T`.
-        unsafe fn call<T>(object: *mut u8, data: usize) {
-            // SAFETY: `data` is the `construct` given below, a function of this type.
-            let construct = unsafe { core::mem::transmute::<usize, fn(&mut MaybeUninit<T>)>(data) };
-            // SAFETY: the object is fresh memory of T's size and alignment.
-            construct(unsafe { &mut *object.cast::<MaybeUninit<T>>() });
-        }
-        let constructor = Constructor { call: call::<T>, data: construct as usize };
-        Cache::create(&CacheBuilder { constructor: Some(constructor), ..self })
+        Cache::create_constructed(&self, construct)
     }
-}
-
-/// Alignment of the objects of a size class.
-fn class_align(size: usize) -> usize {
-    if size.is_power_of_two() { size.min(PAGE_BYTES) } else { 16 }
 }

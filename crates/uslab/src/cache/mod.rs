@@ -18,6 +18,8 @@
 
 mod body;
 mod builder;
+mod class;
+mod error;
 mod fork;
 mod hooks;
 mod prefilled;
@@ -32,10 +34,12 @@ mod typed;
 pub use body::Core;
 pub(crate) use body::publish_shared;
 pub use builder::{CacheBuilder, Flags};
+pub(crate) use class::{class_core, class_geometry};
+pub use error::{Busy, CreateError};
 pub(crate) use hooks::Hooks;
 pub use prefilled::{Prefilled, RawPrefilled};
 pub(crate) use raw::destroy_whole;
-pub use raw::{Busy, CreateError, RawCache, account_all};
+pub use raw::{RawCache, account_all};
 pub use start::mode;
 pub use trim::trim;
 pub(crate) use trim::{has_free_memory, trim_idle, trim_some, will_have_free_memory};

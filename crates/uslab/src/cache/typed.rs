@@ -2,12 +2,15 @@
 
 use super::body::Core;
 use super::builder::CacheBuilder;
+use super::error::{Busy, CreateError};
 use super::prefilled::Prefilled;
-use super::raw::{self, Busy, CreateError, RawCache};
+use super::raw::{self, RawCache};
 use super::{registry, start};
 use crate::rseq::{self, Slot, dummy_slots};
+use crate::slab::Constructor;
 use core::fmt;
 use core::marker::PhantomData;
+use core::mem::MaybeUninit;
 use core::ops::{Deref, DerefMut};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
@@ -54,6 +57,23 @@ impl<T> Cache<T> {
             name: "",
             typed: PhantomData,
         })
+    }
+
+    pub(super) fn create_constructed(
+        options: &CacheBuilder<'_>,
+        construct: fn(&mut MaybeUninit<T>),
+    ) -> Result<Self, CreateError> {
+        const { assert!(!core::mem::needs_drop::<T>(), "constructed objects are never dropped") };
+        /// # Safety
+        /// `data` must be the function, `object` fresh memory for a `T`.
+        unsafe fn call<T>(object: *mut u8, data: usize) {
+            // SAFETY: `data` is the `construct` given below, a function of this type.
+            let construct = unsafe { core::mem::transmute::<usize, fn(&mut MaybeUninit<T>)>(data) };
+            // SAFETY: the object is fresh memory of T's size and alignment.
+            construct(unsafe { &mut *object.cast::<MaybeUninit<T>>() });
+        }
+        let constructor = Constructor { call: call::<T>, data: construct as usize };
+        Self::create(&CacheBuilder { constructor: Some(constructor), ..*options })
     }
 
     /// The cache behind, set up now if it was not; `None` without memory.

@@ -15,8 +15,8 @@
 
 use super::classes::{CLASSES, Class};
 use super::{owners, small};
-use crate::cache::publish_shared;
 use crate::cache::registry::{FIRST_HEAP_ID, HEAP_IDS};
+use crate::cache::{class_geometry, publish_shared};
 use crate::os;
 use crate::os::invariant::invariant;
 use crate::pages::{self, PAGE_BYTES, Temperature};
@@ -65,7 +65,7 @@ unsafe impl Sync for Bare {}
 impl Bare {
     /// Slabs for `class`, none yet; `None` without memory.
     pub fn new(class: Class) -> Option<NonNull<Bare>> {
-        let geometry = small::options(NAME, class).class_geometry(class.bytes())?;
+        let geometry = class_geometry(&small::options(NAME, class), class.bytes())?;
         let memory = super::aligned_alloc(align_of::<Bare>(), size_of::<Bare>());
         let bare = NonNull::new(memory.cast::<Bare>())?;
         let id = FIRST_HEAP_ID + class.index() as u16;

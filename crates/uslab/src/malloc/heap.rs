@@ -7,16 +7,17 @@
 
 use super::bare::Bare;
 use super::classes::{CLASSES, Class};
-use super::large::{self, NO_PAGE};
+use super::large::{self, Head};
 use super::{ALIGN, bare, small};
-use crate::cache::{Core, destroy_whole, registry};
-use crate::os::invariant::invariant;
+use crate::cache::{Core, class_core, destroy_whole, registry};
 use crate::os::{self, Lock};
 use crate::pages::{self, PageIndex};
 use crate::rseq;
 use crate::sync::Rank;
+use crate::sync::list::{List, Name};
+use core::cell::UnsafeCell;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
+use core::sync::atomic::{AtomicPtr, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
 
 /// Guards the lists of large objects of all heaps: rare, and one lock is easy to hold over a fork.
 static LISTS: Lock<()> = Lock::new(Rank::Heap, ());
@@ -57,8 +58,8 @@ struct Inner {
     caches: [AtomicPtr<Core>; CLASSES],
     /// What the classes were before, and are as long as they are not.
     bare: [AtomicPtr<Bare>; CLASSES],
-    /// First page of the newest large object.
-    large: AtomicU32,
+    /// Large objects, newest first, under [`LISTS`].
+    large: UnsafeCell<List<Head>>,
 }
 
 // SAFETY: classes are caches, which are shared by design; the list is under a lock.
@@ -75,7 +76,7 @@ impl Heap {
             inner.write(Inner {
                 caches: [const { AtomicPtr::new(core::ptr::null_mut()) }; CLASSES],
                 bare: [const { AtomicPtr::new(core::ptr::null_mut()) }; CLASSES],
-                large: AtomicU32::new(NO_PAGE),
+                large: UnsafeCell::new(List::new()),
             });
         }
         Some(Heap { inner })
@@ -118,7 +119,7 @@ impl Heap {
         let bare = self.bare(class)?;
         if bare.is_busy() && registry::has_room_for_heaps() {
             let place = &self.inner().caches[class.index()];
-            if let Some(cache) = small::options(bare::NAME, class).make_core(class.bytes(), place) {
+            if let Some(cache) = class_core(&small::options(bare::NAME, class), class.bytes(), place) {
                 return NonNull::new(cache.alloc_slow());
             }
         }
@@ -150,16 +151,9 @@ impl Heap {
         let page = pages::page_of(object)?;
         let head = large::head(page);
         let _lists = LISTS.lock();
-        let next = self.inner().large.load(Relaxed);
         head.heap.store(self.inner.as_ptr() as u64, Relaxed);
-        head.next.store(next, Relaxed);
-        head.prev.store(NO_PAGE, Relaxed);
-        if next != NO_PAGE {
-            let heap = large::head(PageIndex(next)).heap.load(Relaxed);
-            invariant!(heap == self.inner.as_ptr() as u64, "a heap's list has its own objects", next);
-            large::head(PageIndex(next)).prev.store(page.0, Relaxed);
-        }
-        self.inner().large.store(page.0, Relaxed);
+        // SAFETY: the lock is held; the object is new, and in no list.
+        unsafe { (*self.inner().large.get()).link_first(page.0) };
         NonNull::new(object)
     }
 
@@ -187,8 +181,9 @@ impl Drop for Heap {
             unsafe { Bare::destroy(bare) };
         }
         loop {
-            let page = self.inner().large.load(Relaxed);
-            if page == NO_PAGE {
+            // SAFETY: the owner's promise: no other thread uses the heap, nor frees its objects.
+            let page = unsafe { (*self.inner().large.get()).first() };
+            if page == u32::NONE {
                 break;
             }
             let page = PageIndex(page);
@@ -206,22 +201,11 @@ pub(super) fn forget_large(page: PageIndex) {
         return;
     }
     let _lists = LISTS.lock();
-    let heap = head.heap.swap(0, Relaxed);
-    let (next, prev) = (head.next.load(Relaxed), head.prev.load(Relaxed));
-    if next != NO_PAGE {
-        let before = large::head(PageIndex(next)).prev.load(Relaxed);
-        invariant!(before == page.0, "the next large object of a heap links back", before);
-        large::head(PageIndex(next)).prev.store(prev, Relaxed);
-    }
-    if prev != NO_PAGE {
-        let after = large::head(PageIndex(prev)).next.load(Relaxed);
-        invariant!(after == page.0, "the large object of a heap before this one links here", after);
-        large::head(PageIndex(prev)).next.store(next, Relaxed);
-    } else if heap != 0 {
-        // SAFETY: as below.
-        let first = unsafe { (*(heap as *const Inner)).large.load(Relaxed) };
-        invariant!(first == page.0, "a first large object is the head of its heap's list", first);
-        // SAFETY: the heap lives while objects are in its list: dropping it empties that.
-        unsafe { (*(heap as *const Inner)).large.store(next, Relaxed) };
+    let heap = head.heap.swap(0, Relaxed) as *const Inner;
+    // SAFETY: the heap lives while objects are in its list: dropping it empties that. The lock is
+    // held.
+    if let Some(heap) = unsafe { heap.as_ref() } {
+        // SAFETY: as above; the word that was not 0 says that the object is in the list.
+        unsafe { (*heap.large.get()).unlink(page.0) };
     }
 }

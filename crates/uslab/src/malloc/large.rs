@@ -11,6 +11,8 @@ use crate::os::invariant::invariant;
 use crate::pages::{self, CHUNK_PAGES, PAGE_BYTES, PAGE_SHIFT, PageIndex, Temperature};
 use crate::rseq::Owner;
 use crate::slab::{Misuse, report_misuse};
+use crate::sync::list::{Linked, Links};
+use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// From this size on moving pages beats copying bytes: a remap costs about as much as copying a few
@@ -28,25 +30,38 @@ const OWNER: Owner = Owner::plain(LARGE_ID);
 /// What reports call these objects.
 pub(super) const NAME: &str = "large objects";
 
-/// "Not in a heap's list".
-pub(super) const NO_PAGE: u32 = u32::MAX;
-
-/// The descriptor of a run. `next` and `prev` belong to the lock of `heap`.
+/// The descriptor of a run.
 #[repr(C)]
 pub(super) struct Head {
     pages: AtomicU32,
-    /// Neighbours in the list of a private heap.
-    pub next: AtomicU32,
-    pub prev: AtomicU32,
+    /// Neighbours in the list of a private heap, under the lock of these lists.
+    links: UnsafeCell<Links<u32>>,
     /// The heap's address; 0 for `malloc`'s own.
     pub heap: AtomicU64,
+}
+
+impl Linked for Head {
+    type Name = u32;
+
+    unsafe fn links(page: u32) -> *mut Links<u32> {
+        head(PageIndex(page)).links.get()
+    }
+}
+
+impl Head {
+    /// Makes the neighbours of the object disagree with it.
+    #[cfg(test)]
+    pub(super) fn break_links(&self) {
+        // SAFETY: a test has the object's list to itself.
+        unsafe { self.links.get().write(Links::OUTSIDE) };
+    }
 }
 
 const _: () = assert!(size_of::<Head>() <= pages::DESCRIPTOR_BYTES);
 
 /// The descriptor of the run that starts at `page`.
 pub(super) fn head(page: PageIndex) -> &'static Head {
-    // SAFETY: descriptors of committed pages are mapped for ever; all fields are atomics.
+    // SAFETY: descriptors of committed pages are mapped for ever; its fields are atomics or a cell.
     unsafe { &*pages::descriptor(page).cast::<Head>() }
 }
 
@@ -85,8 +100,8 @@ pub(super) fn alloc_with(size: usize, align: usize, reclaim: Reclaim) -> Option<
     invariant!(pages::owner(run.first) == Owner::NONE, "a fresh run has no owner", run.first.0);
     let head = head(run.first);
     head.pages.store(count as u32, Relaxed);
-    head.next.store(NO_PAGE, Relaxed);
-    head.prev.store(NO_PAGE, Relaxed);
+    // SAFETY: the run is this thread's, and in no list.
+    unsafe { head.links.get().write(Links::OUTSIDE) };
     head.heap.store(0, Relaxed);
     pages::set_owner(run.first, 1, OWNER);
     let header = counters::header();

@@ -1,7 +1,7 @@
 //! The caches of the size classes, made when first asked for.
 
 use super::classes::{CLASSES, Class, MAX_SMALL_BYTES, STEP_BYTES};
-use crate::cache::{CacheBuilder, Core};
+use crate::cache::{CacheBuilder, Core, class_core};
 use crate::os;
 use crate::rseq::{self, Slot, dummy_slots};
 use core::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Release};
@@ -105,7 +105,7 @@ fn cache(class: Class) -> Option<&'static Core> {
     if let Some(cache) = unsafe { place.load(Acquire).as_ref() } {
         return Some(cache);
     }
-    let made = options(NAMES[class.index()], class).make_core(class.bytes(), place)?;
+    let made = class_core(&options(NAMES[class.index()], class), class.bytes(), place)?;
     SLOTS[class.index()].store(made.slots(), Release);
     let larger = SLOTS_OF_LARGER.iter().enumerate().skip(MAX_DIRECT_BYTES / LARGER_STEP_BYTES + 1);
     for (step, place) in larger {

@@ -1,9 +1,10 @@
-//! Descriptors that say when memory is short, and waiting for them.
+//! Descriptors that signal short memory, and the wait for them.
 //!
-//! They live in somebody else's process. Daemons close all descriptors, shells and servers expect the lowest free number to be
-//! theirs. So a descriptor kept here stands at a high number, and its file's identity is noted when it is opened and
-//! compared before each use: a number that has become another file is forgotten, never read, written or closed. (Between the look and
-//! the use another thread can still exchange it; nothing in the system closes that gap.)
+//! They live in the program's table. Daemons close all descriptors; shells and servers expect the
+//! lowest free number to be theirs. So a descriptor kept here has a high number, and its file's
+//! identity is noted when it is opened and compared before each use. A number that has become
+//! another file is forgotten: never read, written or closed. (Between the comparison and the use
+//! another thread can still exchange it; the system has no call that closes this gap.)
 //!
 //! Must never: wait without an end, or block in any call but [`wait`].
 
@@ -11,9 +12,9 @@ use super::{descriptors, errno};
 use core::ffi::CStr;
 use core::mem::MaybeUninit;
 
-/// Kept descriptors stand at this number or above, where nobody counts on getting the lowest one.
+/// Kept descriptors have this number or a higher one: the program may count on the lowest.
 const LOWEST_FD: i32 = 64;
-/// What is thrown away of a pipe or a socket at once: what a pipe holds by default.
+/// Upper bound on the bytes read from a pipe or a socket at once: what a pipe holds by default.
 const DRAIN_BYTES: usize = 64 << 10;
 
 /// What stands at a path.
@@ -64,9 +65,10 @@ pub fn reason(number: i32) -> Option<&'static str> {
     })
 }
 
-/// An open descriptor and whose file it is. Closed on drop, if it is still that file.
+/// An open descriptor and the identity of its file. Closed on drop, if it is still that file.
 pub struct Descriptor {
     fd: i32,
+    form: Form,
     device: u64,
     inode: u64,
 }
@@ -82,28 +84,29 @@ pub enum State {
     Lost,
 }
 
-/// What [`Descriptor::drain`] came upon.
+/// What [`wait`] learnt of a descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Drained {
-    /// Nothing to read.
+pub enum Event {
+    /// Nothing, or the number is not this descriptor's any more.
     Nothing,
-    /// Bytes were there, and are gone.
-    Bytes,
-    /// The other side has closed it.
-    End,
-    /// Reading failed.
-    Failed,
+    /// The kernel signalled the file, or bytes were there and are read.
+    Fired,
+    /// The last writer of the pipe has left; others may come.
+    HungUp,
+    /// There will be no more events. The files of cgroup events show this whenever they fire.
+    Ended,
 }
 
 impl Descriptor {
-    /// Opens `path` for what its form asks: a file for reading and writing, a pipe for reading. Never waits.
+    /// Opens `path` as its form needs: a file for reading and writing, a pipe for reading. Does not
+    /// wait.
     ///
     /// # Errors
     /// `errno`.
     pub fn open(path: &CStr, form: Form) -> Result<Descriptor, i32> {
         match form {
-            Form::File => Self::open_with(path, libc::O_RDWR),
-            Form::Fifo => Self::open_with(path, libc::O_RDONLY),
+            Form::File => Self::open_with(path, libc::O_RDWR, form),
+            Form::Fifo => Self::open_with(path, libc::O_RDONLY, form),
             Form::Socket => Self::connect(path),
         }
     }
@@ -113,13 +116,13 @@ impl Descriptor {
     /// # Errors
     /// `errno`.
     pub fn open_to_read(path: &CStr) -> Result<Descriptor, i32> {
-        Self::open_with(path, libc::O_RDONLY)
+        Self::open_with(path, libc::O_RDONLY, Form::File)
     }
 
-    fn open_with(path: &CStr, access: i32) -> Result<Descriptor, i32> {
+    fn open_with(path: &CStr, access: i32, form: Form) -> Result<Descriptor, i32> {
         let flags = access | libc::O_NONBLOCK | libc::O_CLOEXEC | libc::O_NOCTTY;
         // SAFETY: `path` is NUL-terminated.
-        Self::keep(unsafe { libc::open(path.as_ptr(), flags) })
+        Self::keep(unsafe { libc::open(path.as_ptr(), flags) }, form)
     }
 
     fn connect(path: &CStr) -> Result<Descriptor, i32> {
@@ -135,7 +138,7 @@ impl Descriptor {
         }
         let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
         // SAFETY: no preconditions.
-        let socket = Self::keep(unsafe { libc::socket(libc::AF_UNIX, kind, 0) })?;
+        let socket = Self::keep(unsafe { libc::socket(libc::AF_UNIX, kind, 0) }, Form::Socket)?;
         let bytes = size_of::<libc::sockaddr_un>() as libc::socklen_t;
         // SAFETY: pointer and length describe `address`.
         if unsafe { libc::connect(socket.fd, (&raw const address).cast(), bytes) } != 0 {
@@ -144,15 +147,15 @@ impl Descriptor {
         Ok(socket)
     }
 
-    /// Moves a fresh descriptor, or a failed call's -1, to where it may stay.
-    fn keep(fresh: i32) -> Result<Descriptor, i32> {
+    /// Moves a fresh descriptor, or a failed call's -1, to a high number.
+    fn keep(fresh: i32, form: Form) -> Result<Descriptor, i32> {
         if fresh < 0 {
             return Err(errno::get());
         }
         // SAFETY: no preconditions; `fresh` is ours.
         let high = unsafe { libc::fcntl(fresh, libc::F_DUPFD_CLOEXEC, LOWEST_FD) };
         let failed = errno::get();
-        // SAFETY: `fresh` was opened just now and is known to nobody else.
+        // SAFETY: `fresh` was opened just now and no other code knows it.
         unsafe { libc::close(fresh) };
         if high < 0 {
             // EINVAL: the process may not have numbers as high as this.
@@ -161,10 +164,15 @@ impl Descriptor {
         match status(high) {
             Some(status) => {
                 descriptors::note(high, status.st_dev, status.st_ino);
-                Ok(Descriptor { fd: high, device: status.st_dev, inode: status.st_ino })
+                Ok(Descriptor { fd: high, form, device: status.st_dev, inode: status.st_ino })
             }
             None => Err(libc::EBADF),
         }
+    }
+
+    /// The form that it was opened as.
+    pub fn form(&self) -> Form {
+        self.form
     }
 
     /// What has become of it.
@@ -181,7 +189,7 @@ impl Descriptor {
         self.state() != State::Lost
     }
 
-    /// Writes all of `bytes` with one call, without a signal if nobody reads.
+    /// Writes all of `bytes` with one call, without SIGPIPE where the other side has closed it.
     ///
     /// # Errors
     /// `errno`; EAGAIN where only a part was taken.
@@ -189,7 +197,7 @@ impl Descriptor {
         if !self.is_ours() {
             return Err(libc::EBADF);
         }
-        // A socket without a reader would send SIGPIPE, which `send` can be told not to; it is refused by all else.
+        // `send` suppresses SIGPIPE; it fails on all but sockets.
         // SAFETY: pointer and length describe `bytes`.
         let mut n = unsafe { libc::send(self.fd, bytes.as_ptr().cast(), bytes.len(), libc::MSG_NOSIGNAL) };
         if n < 0 && errno::get() == libc::ENOTSOCK {
@@ -203,7 +211,8 @@ impl Descriptor {
         }
     }
 
-    /// Reads from the start of the file into `buffer`; `None` on failure. Tells the kernel that the file's present state is known.
+    /// Reads from the start of the file into `buffer`; `None` on failure. The kernel takes the file's
+    /// present state as known.
     pub fn read_at_start(&self, buffer: &mut [u8]) -> Option<usize> {
         if !self.is_ours() {
             return None;
@@ -213,25 +222,43 @@ impl Descriptor {
         usize::try_from(n).ok()
     }
 
-    /// Throws away what there is to read, of an endless stream a part.
-    pub fn drain(&self) -> Drained {
+    /// The event that `poll` found. Reads what there is to read of a pipe or a socket.
+    fn event(&self, found: i16) -> Event {
+        if found == 0 || !self.is_ours() {
+            return Event::Nothing;
+        }
+        let has_ended = found & (libc::POLLERR | libc::POLLHUP | libc::POLLNVAL) != 0;
+        match self.form {
+            Form::File if has_ended => Event::Ended,
+            Form::File => Event::Fired,
+            Form::Fifo | Form::Socket => match self.drain() {
+                Event::Nothing if has_ended => Event::Ended,
+                event => event,
+            },
+        }
+    }
+
+    /// Reads what there is to read, of an endless stream a part, and drops it.
+    fn drain(&self) -> Event {
         let mut scrap = [0u8; 1024];
-        let mut seen = Drained::Nothing;
+        let empty = if self.form == Form::Fifo { Event::HungUp } else { Event::Nothing };
+        let mut seen = empty;
         for _ in 0..DRAIN_BYTES / scrap.len() {
             if !self.is_ours() {
-                return Drained::Failed;
+                return Event::Ended;
             }
             // SAFETY: pointer and length describe `scrap`.
             let n = unsafe { libc::read(self.fd, scrap.as_mut_ptr().cast(), scrap.len()) };
             match n {
-                0 if seen == Drained::Nothing => return Drained::End,
+                1.. => seen = Event::Fired,
+                // The end: that of a pipe comes with its last writer.
+                0 if seen == Event::Nothing => return Event::Ended,
                 0 => return seen,
-                1.. => seen = Drained::Bytes,
                 _ => match errno::get() {
-                    libc::EAGAIN => return seen,
                     libc::EINTR => {}
-                    _ if seen == Drained::Bytes => return seen,
-                    _ => return Drained::Failed,
+                    libc::EAGAIN => return seen,
+                    _ if seen == Event::Fired => return seen,
+                    _ => return Event::Ended,
                 },
             }
         }
@@ -262,52 +289,28 @@ fn status(fd: i32) -> Option<libc::stat> {
     filled.then(|| unsafe { status.assume_init() })
 }
 
-/// What is awaited of a descriptor.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Awaited {
-    /// An event of the kernel's on a file (POLLPRI).
-    Event,
-    /// Bytes to read (POLLIN).
-    Bytes,
-}
-
-/// What a descriptor was found to be.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Ready {
-    /// What was awaited is there.
-    pub fired: bool,
-    /// The other side has hung up (POLLHUP).
-    pub hung_up: bool,
-    /// The kernel will say nothing more of it (POLLERR), or the number is closed. Files of cgroup events show this whenever they fire.
-    pub failed: bool,
-}
-
-/// Waits until something is to be said of one of `watched`, or `timeout_ms` are over, or a signal comes.
-pub fn wait<const N: usize>(watched: [Option<(&Descriptor, Awaited)>; N], timeout_ms: u64) -> [Ready; N] {
-    // A negative number is a place that the kernel passes over.
+/// Waits for an event of one of `watched`: on a file the kernel's signal (POLLPRI), else bytes
+/// (POLLIN). Returns early where `timeout_ms` are over or a signal comes.
+pub fn wait<const N: usize>(watched: [Option<&Descriptor>; N], timeout_ms: u64) -> [Event; N] {
+    // The kernel ignores entries with a negative number.
     let mut polled = [libc::pollfd { fd: -1, events: 0, revents: 0 }; N];
-    for (place, watched) in polled.iter_mut().zip(&watched) {
-        if let Some((descriptor, awaited)) = watched
-            && descriptor.is_ours()
-        {
+    for (place, descriptor) in polled.iter_mut().zip(&watched) {
+        if let Some(descriptor) = descriptor.filter(|descriptor| descriptor.is_ours()) {
             place.fd = descriptor.fd;
-            place.events = match awaited {
-                Awaited::Event => libc::POLLPRI,
-                Awaited::Bytes => libc::POLLIN,
-            };
+            place.events = if descriptor.form == Form::File { libc::POLLPRI } else { libc::POLLIN };
         }
     }
     if poll(&mut polled, timeout_ms) < 0 {
         if errno::get() != libc::EINTR {
-            // Refused (a limit of descriptors below the number of places): the time must pass all the same.
+            // Refused (a limit of descriptors below the number of places): the time must pass all
+            // the same.
             poll(&mut [], timeout_ms);
         }
-        return [Ready::default(); N];
+        return [Event::Nothing; N];
     }
-    polled.map(|place| Ready {
-        fired: place.revents & place.events != 0,
-        hung_up: place.revents & libc::POLLHUP != 0,
-        failed: place.revents & (libc::POLLERR | libc::POLLNVAL) != 0,
+    core::array::from_fn(|n| match watched[n] {
+        Some(descriptor) => descriptor.event(polled[n].revents),
+        None => Event::Nothing,
     })
 }
 

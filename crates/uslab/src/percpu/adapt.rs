@@ -27,6 +27,7 @@ use super::{CpuCache, Drain, Keep};
 use crate::counters;
 use crate::os::invariant::invariant;
 use crate::os::{self, Lock};
+use crate::sync::list::{Linked, Links, List};
 use crate::sync::{CachePadded, Rank};
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -112,7 +113,7 @@ pub(super) struct Adapt {
     fixed: bool,
     object_bytes: usize,
     /// Neighbours in the ring, under its lock; null outside.
-    links: Cell<Links>,
+    links: Cell<Links<*const CpuCache>>,
     /// Apart from the rest, which passes look at.
     counts: CachePadded<Counts>,
 }
@@ -120,14 +121,6 @@ pub(super) struct Adapt {
 // SAFETY: the links are read and written under the ring's lock alone; the rest are atomics or never
 // change.
 unsafe impl Sync for Adapt {}
-
-#[derive(Clone, Copy)]
-struct Links {
-    next: *const CpuCache,
-    prev: *const CpuCache,
-}
-
-const OUTSIDE: Links = Links { next: core::ptr::null(), prev: core::ptr::null() };
 
 #[derive(Default)]
 struct Counts {
@@ -172,7 +165,7 @@ impl Adapt {
             most: if fixed { start } else { most.max(start) },
             fixed,
             object_bytes,
-            links: Cell::new(OUTSIDE),
+            links: Cell::new(Links::OUTSIDE),
             counts: CachePadded(Counts::default()),
         }
     }
@@ -234,19 +227,26 @@ pub(super) fn note_spare_room(cache: &CpuCache) -> bool {
     cache.adapt().is_exchanging() && !grow(cache, bound_bytes() / 2, false)
 }
 
-/// The caches that are charged for something, and where the last look ended.
-struct Ring {
-    hand: *const CpuCache,
+impl Linked for CpuCache {
+    type Name = *const CpuCache;
+
+    unsafe fn links(cache: *const CpuCache) -> *mut Links<*const CpuCache> {
+        // SAFETY: the caller's promise.
+        unsafe { (*cache).adapt().links.as_ptr() }
+    }
 }
+
+/// The caches that are charged for something; the first one is looked at next.
+struct Ring(List<CpuCache>);
 // SAFETY: the pointers are used under the lock only, by which entered caches are kept from going
 // away.
 unsafe impl Send for Ring {}
 
-static RING: Lock<Ring> = Lock::new(Rank::Adapt, Ring { hand: core::ptr::null() });
+static RING: Lock<Ring> = Lock::new(Rank::Adapt, Ring(List::new()));
 
 impl Ring {
-    /// Sets the size of a cache, its charge, and whether it stands here: behind the hand, where it
-    /// is asked last.
+    /// Sets the size of a cache, its charge, and whether it stands here: at the end, where it is
+    /// asked last.
     fn set_size(&mut self, cache: &CpuCache, size: Size) {
         let adapt = cache.adapt();
         let (before, now) = (adapt.charge(adapt.size()), adapt.charge(size));
@@ -256,51 +256,13 @@ impl Ring {
         USED.fetch_add(now.wrapping_sub(before), Relaxed);
         cache.publish_capacity();
         match (before > 0, now > 0) {
-            (false, true) => self.link(cache),
-            (true, false) => self.unlink(cache),
+            // SAFETY: the charge says that it is in no list, and each is taken out before it goes.
+            (false, true) => unsafe { self.0.link_last(cache) },
+            // SAFETY: the charge says that it is in the list.
+            (true, false) => unsafe { self.0.unlink(cache) },
             _ => {}
         }
         self.assert_valid(cache);
-    }
-
-    fn link(&mut self, cache: &CpuCache) {
-        // SAFETY: caches in the ring are valid: each is taken out before it goes. So below.
-        let Some(next) = (unsafe { self.hand.as_ref() }) else {
-            cache.adapt().links.set(Links { next: cache, prev: cache });
-            self.hand = cache;
-            return;
-        };
-        let links = next.adapt().links.get();
-        cache.adapt().links.set(Links { next, prev: links.prev });
-        // SAFETY: as above. The two may be one.
-        unsafe {
-            (*links.prev).adapt().links.set(Links { next: cache, ..(*links.prev).adapt().links.get() })
-        };
-        next.adapt().links.set(Links { prev: cache, ..next.adapt().links.get() });
-    }
-
-    fn unlink(&mut self, cache: &CpuCache) {
-        let Links { next, prev } = cache.adapt().links.replace(OUTSIDE);
-        if core::ptr::eq(next, cache) {
-            self.hand = core::ptr::null();
-            return;
-        }
-        // SAFETY: as above.
-        unsafe {
-            (*prev).adapt().links.set(Links { next, ..(*prev).adapt().links.get() });
-            (*next).adapt().links.set(Links { prev, ..(*next).adapt().links.get() });
-        }
-        if core::ptr::eq(self.hand, cache) {
-            self.hand = next;
-        }
-    }
-
-    /// The cache at the hand, which moves on.
-    fn turn<'a>(&mut self) -> Option<&'a CpuCache> {
-        // SAFETY: as above; callers use it under the lock.
-        let cache = unsafe { self.hand.as_ref() }?;
-        self.hand = cache.adapt().links.get().next;
-        Some(cache)
     }
 
     /// Takes capacity from the caches in turn until no more than `goal` bytes are charged, or
@@ -312,7 +274,8 @@ impl Ring {
             if USED.load(Relaxed) <= goal {
                 return;
             }
-            let Some(cache) = self.turn() else { return };
+            // SAFETY: caches in the list are valid: each is taken out before it goes.
+            let Some(cache) = (unsafe { self.0.turn().as_ref() }) else { return };
             if !cache.adapt().fixed && may_give(cache) {
                 invariant!(cache.adapt().size().0 > 0, "a cache that is charged can shrink its sheaves");
                 self.set_size(cache, Size(cache.adapt().size().0 - 1));

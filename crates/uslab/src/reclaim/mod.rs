@@ -16,13 +16,9 @@
 //!
 //! Must never: hold a lock in a callback; wait for a callback, except to unregister it; run in a signal handler.
 
-#[cfg(feature = "std")]
-pub mod adaptors;
 #[doc(hidden)]
 pub mod balance;
 mod budget;
-#[cfg(feature = "std")]
-mod dropping;
 #[cfg(feature = "std")]
 mod lru;
 mod pass;
@@ -35,7 +31,7 @@ pub mod sources;
 pub(crate) use budget::short;
 pub use budget::{LimitError, set_limit};
 #[cfg(feature = "std")]
-pub use lru::{LruCache, LruStats};
+pub use lru::{LruCache, LruStats, adaptors};
 pub use pass::reclaim;
 pub(crate) use reaper::want_thread;
 pub use reaper::{is_running as has_reaper, watch_pressure};

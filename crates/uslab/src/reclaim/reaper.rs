@@ -15,7 +15,7 @@
 //! Must never: hold a lock while it sleeps; run code of the program.
 
 use super::pass::{self, Goal};
-use super::sources::{Choice, Pressure, Sources, Wanted};
+use super::sources::{Choice, Sources};
 use super::{budget, registry};
 use crate::os::process::Relation;
 use crate::{cache, os, pages};
@@ -113,7 +113,7 @@ extern "C" fn run(_: *mut c_void) -> *mut c_void {
         // The program's own choice, if it made one, is as good: the environment goes over it.
         let _ = CHOICE.compare_exchange(NOT_CHOSEN, Choice::default().bits(), Relaxed, Relaxed);
     }
-    let mut listener = Listener { sources: Sources::none(), open: NOT_CHOSEN, share: Share::new() };
+    let mut listener = Listener { sources: Sources::none(), open: NOT_CHOSEN };
     os::sleep::begin();
     let mut quiet = false;
     let mut next_look_ms = os::clock::coarse_ms() + TICK_MS;
@@ -163,7 +163,6 @@ struct Listener {
     sources: Sources,
     /// The choice that the sources were opened for.
     open: u32,
-    share: Share,
 }
 
 impl Listener {
@@ -200,39 +199,7 @@ impl Listener {
             os::sleep::for_ms(ms);
             self.sources.headroom()
         };
-        pressure.map(|pressure| self.share.of(pressure))
-    }
-}
-
-/// The bytes that a report of pressure asks for. One of stalls names none: it is taken to ask for a
-/// 32nd of the memory, and twice as much each time that another one follows within four seconds,
-/// which is two of the kernel's windows. Where memory was swapped out any report counts twice.
-struct Share {
-    shift: u32,
-    last_ms: u64,
-}
-
-impl Share {
-    const MIN_SHIFT: u32 = 5;
-    const FOLLOWS_MS: u64 = 4000;
-
-    fn new() -> Share {
-        Share { shift: Share::MIN_SHIFT, last_ms: 0 }
-    }
-
-    fn of(&mut self, pressure: Pressure) -> usize {
-        let bytes = match pressure.wanted {
-            Wanted::Bytes(bytes) => bytes,
-            Wanted::Share => self.of_stall(os::clock::coarse_ms(), pages::held_bytes()),
-        };
-        if pressure.swapped { bytes.saturating_mul(2) } else { bytes }
-    }
-
-    fn of_stall(&mut self, now_ms: u64, held_bytes: usize) -> usize {
-        let follows = now_ms.saturating_sub(self.last_ms) < Share::FOLLOWS_MS;
-        self.shift = if follows { self.shift.saturating_sub(1).max(1) } else { Share::MIN_SHIFT };
-        self.last_ms = now_ms;
-        (held_bytes >> self.shift).max(pages::CHUNK_BYTES)
+        pressure.map(|pressure| pressure.bytes)
     }
 }
 
@@ -334,28 +301,4 @@ pub(super) fn reset_in_child() {
 fn begin_anew() {
     os::descriptors::close_in_child();
     SOFT_RESTS_MS.store(0, Relaxed);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::reclaim::sources::Kind;
-
-    #[test]
-    fn pressure_counts_twice_where_memory_was_swapped_out() {
-        let asked =
-            |wanted, swapped| Share::new().of(Pressure { kind: Kind::CgroupHeadroom, wanted, swapped });
-        assert_eq!(asked(Wanted::Bytes(1000), false), 1000);
-        assert_eq!(asked(Wanted::Bytes(1000), true), 2000);
-        assert_eq!(asked(Wanted::Bytes(usize::MAX), true), usize::MAX);
-        assert!(asked(Wanted::Share, true) >= 2 * pages::CHUNK_BYTES);
-    }
-
-    #[test]
-    fn a_stall_that_follows_asks_for_twice_as_much() {
-        let mut share = Share::new();
-        let held = 1 << 30;
-        let asked = [10_000, 12_000, 14_000, 18_001].map(|now_ms| share.of_stall(now_ms, held));
-        assert_eq!(asked, [held >> 5, held >> 4, held >> 3, held >> 5]);
-    }
 }

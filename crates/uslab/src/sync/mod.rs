@@ -1,10 +1,12 @@
-//! Synchronisation that every layer uses: the atomics facade, the ranked lock, cache-line padding, and who has memory in hand.
+//! What every layer uses: the atomics facade, the ranked lock, cache-line padding, memory in flight,
+//! and the intrusive list.
 //!
 //! Nothing here performs a system call. The lock parks through the [`Park`] trait, which `os` implements
 //! with futexes and the model tests with loom's scheduler.
 
 pub mod atomic;
 pub mod in_flight;
+pub mod list;
 mod lock;
 mod prefetch;
 mod rank;

@@ -8,11 +8,15 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
-use uslab::internal::sources::{Environment, Sources, Variable};
+use uslab::internal::sources::{Environment, Reason, Sources};
 use uslab::reclaim::PressureChoice;
 
 /// What is asked of a PSI file.
 pub const TRIGGER: &[u8] = b"some 150000 2000000\0";
+
+/// A variable's value, or why there is none.
+pub type Value<'a> = Result<&'a [u8], Reason>;
+pub const UNSET: Value = Err(Reason::NotSet);
 
 pub struct Fake {
     root: PathBuf,
@@ -73,19 +77,19 @@ impl Fake {
 
     /// Sources that see this, and no variables.
     pub fn detect(&self, choice: PressureChoice) -> Sources {
-        self.told(choice, Variable::Unset, Variable::Unset)
+        self.told(choice, UNSET, UNSET)
     }
 
     /// Sources that see this, with `MEMORY_PRESSURE_WATCH` set to `watch`.
     pub fn watching(&self, watch: &Path, write: &[u8]) -> Sources {
-        let write = if write.is_empty() { Variable::Unset } else { Variable::Value(write) };
-        self.told(PressureChoice::default(), Variable::Value(watch.as_os_str().as_bytes()), write)
+        let write = if write.is_empty() { UNSET } else { Ok(write) };
+        self.told(PressureChoice::default(), Ok(watch.as_os_str().as_bytes()), write)
     }
 
-    pub fn told(&self, choice: PressureChoice, watch: Variable, write: Variable) -> Sources {
+    pub fn told(&self, choice: PressureChoice, watch: Value, write: Value) -> Sources {
         let proc = self.path("proc");
         let proc = proc.as_os_str().as_bytes();
-        Sources::detect_in(&choice, &Environment { proc, watch, write, privileged: false })
+        Sources::detect_in(&choice, &Environment { proc, watch, write, is_privileged: false })
     }
 }
 

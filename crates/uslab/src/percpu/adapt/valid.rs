@@ -1,8 +1,9 @@
 //! What always holds of the capacities of all caches, under the ring's lock.
 
-use super::{Adapt, OUTSIDE, RING, Ring, USED};
+use super::{Adapt, RING, Ring, USED};
 use crate::os::invariant::{Checked, Subject, assert_valid, is_sampled};
 use crate::percpu::CpuCache;
+use crate::sync::list::List;
 use core::sync::atomic::Ordering::Relaxed;
 
 /// Caches that a sampled walk visits.
@@ -12,10 +13,7 @@ impl Adapt {
     fn check(&self) -> Checked {
         let subject = Subject::new("capacity", self);
         subject.at_most(self.size().0, self.most.0, "a cache's sheaves are no larger than allowed")?;
-        let links = self.links.get();
-        let is_outside = links.next == OUTSIDE.next;
-        subject.equal(links.prev == OUTSIDE.prev, is_outside, "a cache has two neighbours or none")?;
-        subject.equal(self.charge(self.size()) > 0, !is_outside, "a cache stands in the ring while charged")
+        Ok(())
     }
 }
 
@@ -34,33 +32,28 @@ impl Ring {
 
     fn check_neighbours(&self, cache: &CpuCache) -> Checked {
         let subject = Subject::new("capacity", cache.adapt());
-        let links = cache.adapt().links.get();
-        // SAFETY: caches in the ring are valid: each is taken out before it goes.
-        let (next, prev) = unsafe { (links.next.as_ref(), links.prev.as_ref()) };
-        if let (Some(next), Some(prev)) = (next, prev) {
-            let is_next = core::ptr::eq(next.adapt().links.get().prev, cache);
-            subject.holds(is_next, "the next cache of the ring links back")?;
-            let is_prev = core::ptr::eq(prev.adapt().links.get().next, cache);
-            subject.holds(is_prev, "the cache before links here")?;
-            subject.holds(!self.hand.is_null(), "a ring with caches has a hand")?;
-        }
-        Ok(())
+        // SAFETY: the cache lives, and its links are those of this list, whose lock is held.
+        let (is_linked, is_whole) =
+            unsafe { (List::<CpuCache>::is_linked(cache), List::<CpuCache>::is_whole(cache)) };
+        subject.holds(is_whole, "the neighbours of a cache link back to it")?;
+        let is_charged = cache.adapt().charge(cache.adapt().size()) > 0;
+        subject.equal(is_linked, is_charged, "a cache stands in the ring while charged")
     }
 
     /// Checks up to `most` caches of the ring, and the sum of charges where these are all; returns
     /// how many.
     pub(super) fn check(&self, most: usize) -> Checked<usize> {
         let (mut seen, mut charged) = (0, 0);
-        // SAFETY: as above.
-        let mut at = unsafe { self.hand.as_ref() };
+        let last = self.0.last();
+        // SAFETY: caches in the ring are valid: each is taken out before it goes.
+        let mut at = unsafe { last.as_ref() };
         while let Some(cache) = at.filter(|_| seen < most) {
             cache.adapt().check()?;
             self.check_neighbours(cache)?;
             charged += cache.adapt().charge(cache.adapt().size());
             seen += 1;
-            let next = cache.adapt().links.get().next;
-            // SAFETY: as above.
-            at = unsafe { next.as_ref() }.filter(|_| !core::ptr::eq(next, self.hand));
+            // SAFETY: a cache of the ring, and so is the one before it.
+            at = unsafe { self.0.before(cache).as_ref() }.filter(|&next| !core::ptr::eq(next, last));
         }
         let subject = Subject::new("ring of capacities", self);
         if at.is_none() {

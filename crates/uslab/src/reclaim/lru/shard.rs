@@ -1,16 +1,17 @@
-//! A shard of the cache: its entries by key and by age, and the memory that they and the index lie in.
+//! A shard of the cache: its entries by key and by age, and the memory of the index.
 //!
 //! Everything here runs under the shard's lock, but for the ends of [`TakenOut`] and [`Chain`], and
 //! [`can_be_had`], which must not.
 //!
-//! Must never: reclaim under the lock, which would run callbacks of the program; call the program's code there, but to compare keys.
+//! Must never: reclaim under the lock, which would run callbacks of the program; call the program's
+//! code there, but to compare keys.
 
-use crate::cache::Cache;
+use super::dropping::{Caught, drop_each};
+use super::evict::EvictColdest;
 use crate::malloc;
 use crate::os::invariant::invariant;
-use crate::reclaim::dropping::{Caught, drop_each};
+use crate::sync::list::{Linked, Links, List};
 use core::alloc::Layout;
-use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 use hashbrown::{HashTable, TryReserveError};
 use hashbrown_memory::alloc::{AllocError, Allocator};
@@ -20,15 +21,23 @@ mod valid;
 
 pub(super) struct Node<K, V> {
     hash: u64,
-    newer: Link<K, V>,
-    older: Link<K, V>,
+    links: Links<Link<K, V>>,
     key: K,
     pub(super) value: V,
 }
 
 impl<K, V> Node<K, V> {
     pub(super) fn new(hash: u64, key: K, value: V) -> Self {
-        Node { hash, newer: None, older: None, key, value }
+        Node { hash, links: Links::OUTSIDE, key, value }
+    }
+}
+
+impl<K, V> Linked for Node<K, V> {
+    type Name = Link<K, V>;
+
+    unsafe fn links(node: Link<K, V>) -> *mut Links<Link<K, V>> {
+        // SAFETY: the caller's promise: `node` is there, and lives.
+        unsafe { &raw mut (*node.unwrap_unchecked().as_ptr()).links }
     }
 }
 
@@ -36,8 +45,8 @@ pub(super) type Link<K, V> = Option<NonNull<Node<K, V>>>;
 
 pub(super) struct Shard<K, V> {
     index: HashTable<NonNull<Node<K, V>>, IndexMemory>,
-    newest: Link<K, V>,
-    oldest: Link<K, V>,
+    /// Newest first.
+    by_age: List<Node<K, V>>,
 }
 
 // SAFETY: a shard owns the nodes that it points to, and with them keys and values.
@@ -45,7 +54,7 @@ unsafe impl<K: Send, V: Send> Send for Shard<K, V> {}
 
 impl<K, V> Shard<K, V> {
     pub(super) fn new() -> Self {
-        Shard { index: HashTable::new_in(IndexMemory), newest: None, oldest: None }
+        Shard { index: HashTable::new_in(IndexMemory), by_age: List::new() }
     }
 
     pub(super) fn find<Q>(&self, hash: u64, key: &Q) -> Link<K, V>
@@ -57,7 +66,10 @@ impl<K, V> Shard<K, V> {
         self.index.find(hash, |node| unsafe { node.as_ref().key.borrow() } == key).copied()
     }
 
-    /// Makes the index long enough for one more; says how many bytes it would have to have if they are not there. Calls nobody.
+    /// Makes the index long enough for one more. Calls no code of the program.
+    ///
+    /// # Errors
+    /// The bytes that the index would need, if they are not free.
     pub(super) fn make_room(&mut self) -> Result<(), usize> {
         // SAFETY: the shard owns the nodes of its index.
         let hash = |node: &NonNull<Node<K, V>>| unsafe { node.as_ref().hash };
@@ -72,55 +84,29 @@ impl<K, V> Shard<K, V> {
         // SAFETY: the shard owns the nodes of its index, and now this one.
         let hash = |node: &NonNull<Node<K, V>>| unsafe { node.as_ref().hash };
         self.index.insert_unique(hash(&node), node, hash);
-        self.link_newest(node);
+        // SAFETY: a new node, in no list.
+        unsafe { self.by_age.link_first(Some(node)) };
         self.assert_valid();
     }
 
-    fn link_newest(&mut self, node: NonNull<Node<K, V>>) {
-        // SAFETY: the node and the newest one are this shard's, which `&mut self` locks.
-        unsafe {
-            (*node.as_ptr()).newer = None;
-            (*node.as_ptr()).older = self.newest;
-            match self.newest {
-                Some(newest) => (*newest.as_ptr()).newer = Some(node),
-                None => self.oldest = Some(node),
-            }
-        }
-        self.newest = Some(node);
-    }
-
-    fn unlink(&mut self, node: NonNull<Node<K, V>>) {
-        // SAFETY: the node and its neighbours are this shard's, which `&mut self` locks.
-        unsafe {
-            let (newer, older) = ((*node.as_ptr()).newer, (*node.as_ptr()).older);
-            let is_linked = newer.is_none_or(|newer| (*newer.as_ptr()).older == Some(node));
-            invariant!(is_linked, "the next newer entry links back", node.as_ptr());
-            let is_linked = older.is_none_or(|older| (*older.as_ptr()).newer == Some(node));
-            invariant!(is_linked, "the next older entry links back", node.as_ptr());
-            match newer {
-                Some(newer) => (*newer.as_ptr()).older = older,
-                None => self.newest = older,
-            }
-            match older {
-                Some(older) => (*older.as_ptr()).newer = newer,
-                None => self.oldest = newer,
-            }
-        }
-    }
-
     pub(super) fn make_newest(&mut self, node: NonNull<Node<K, V>>) {
-        if self.newest != Some(node) {
-            self.unlink(node);
-            self.link_newest(node);
+        if self.by_age.first() != Some(node) {
+            // SAFETY: the node is this shard's, which `&mut self` locks.
+            unsafe {
+                self.by_age.unlink(Some(node));
+                self.by_age.link_first(Some(node));
+            }
             self.assert_valid();
         }
     }
 
     /// Out of the list and the index: the node is the caller's.
     pub(super) fn take_out(&mut self, node: NonNull<Node<K, V>>) {
-        self.unlink(node);
-        // SAFETY: the node is this shard's.
-        let hash = unsafe { node.as_ref().hash };
+        // SAFETY: the node is this shard's, which `&mut self` locks.
+        let hash = unsafe {
+            self.by_age.unlink(Some(node));
+            node.as_ref().hash
+        };
         let entry = self.index.find_entry(hash, |&there| there == node);
         invariant!(entry.is_ok(), "an entry that is taken out is in the index", node.as_ptr());
         if let Ok(entry) = entry {
@@ -129,27 +115,36 @@ impl<K, V> Shard<K, V> {
         self.assert_valid();
     }
 
-    /// Takes out up to `wanted` of the oldest entries, onto `chain`.
-    pub(super) fn take_out_oldest(&mut self, wanted: usize, chain: &mut Chain<'_, K, V>) {
-        for _ in 0..wanted {
-            let Some(oldest) = self.oldest else { break };
-            self.take_out(oldest);
-            chain.push(oldest);
-        }
-    }
-
     /// Takes out the entries whose group is in `groups`, see [`group_of`], onto `chain`.
-    pub(super) fn take_out_groups(&mut self, groups: u64, chain: &mut Chain<'_, K, V>) {
-        let mut next = self.oldest;
-        while let Some(node) = next {
+    pub(super) fn take_out_groups(&mut self, groups: u64, chain: &mut Chain<K, V>) {
+        let mut next = self.by_age.last();
+        // The list is a ring: its length ends the walk.
+        for _ in 0..self.index.len() {
+            let Some(node) = next else { break };
             // SAFETY: the shard owns its nodes.
-            let (newer, hash) = unsafe { ((*node.as_ptr()).newer, (*node.as_ptr()).hash) };
-            next = newer;
+            let hash = unsafe {
+                next = self.by_age.before(next);
+                node.as_ref().hash
+            };
             if groups & group_of(hash) != 0 {
                 self.take_out(node);
                 chain.push(node);
             }
         }
+    }
+}
+
+impl<K: 'static, V: 'static> EvictColdest for Shard<K, V> {
+    type Evicted = TakenOut<K, V>;
+
+    fn entries(&self) -> usize {
+        self.index.len()
+    }
+
+    fn evict_coldest(&mut self) -> Option<TakenOut<K, V>> {
+        let oldest = self.by_age.last()?;
+        self.take_out(oldest);
+        Some(TakenOut(oldest))
     }
 }
 
@@ -162,31 +157,30 @@ pub(super) fn group_of(hash: u64) -> u64 {
     1 << (hash >> 40 & 63)
 }
 
-/// An entry that was taken out of its shard by whoever made this, and is nobody else's. Dropping it drops key and value: no lock may be held.
-pub(super) struct TakenOut<'a, K, V> {
-    pub(super) node: NonNull<Node<K, V>>,
-    pub(super) memory: &'a Cache<MaybeUninit<Node<K, V>>>,
-}
+/// An entry outside of its shard, owned by the thread that took it out. Dropping it drops key and
+/// value: no lock may be held.
+pub(super) struct TakenOut<K, V>(pub(super) NonNull<Node<K, V>>);
 
-impl<K, V> TakenOut<'_, K, V> {
+impl<K, V> TakenOut<K, V> {
     pub(super) fn open(self) -> (K, V) {
         core::mem::ManuallyDrop::new(self).read()
     }
 
-    /// What is in the node, whose memory goes back. To be called once.
+    /// Key and value of the node, whose memory is freed. To be called once.
     fn read(&self) -> (K, V) {
-        // SAFETY: the node is nobody else's; it is read once, by `open` or by `drop`, and its memory, which is of that cache, freed.
+        // SAFETY: the node is this entry's alone; `open` or `drop` reads it once. Its memory is a
+        // cache's object.
         unsafe {
-            let Node { key, value, .. } = self.node.read();
-            self.memory.free(self.node.cast());
+            let Node { key, value, .. } = self.0.read();
+            malloc::free(self.0.as_ptr().cast());
             (key, value)
         }
     }
 }
 
-impl<K, V> Drop for TakenOut<'_, K, V> {
+impl<K, V> Drop for TakenOut<K, V> {
     fn drop(&mut self) {
-        // The memory goes back first, so that it does also where a user's drop panics; both may.
+        // The memory is freed first: a destructor of the program may panic, and so may both.
         let (key, value) = self.read();
         let mut caught = Caught::default();
         caught.drop(key);
@@ -195,44 +189,42 @@ impl<K, V> Drop for TakenOut<'_, K, V> {
     }
 }
 
-/// Entries that were taken out of their shard, linked from one to the next older one. Dropping it
-/// drops them all: no lock may be held.
-pub(super) struct Chain<'a, K, V> {
-    first: Link<K, V>,
+/// Entries outside of their shard. Dropping it drops them all: no lock may be held.
+pub(super) struct Chain<K, V> {
+    list: List<Node<K, V>>,
     pub(super) entries: usize,
-    memory: &'a Cache<MaybeUninit<Node<K, V>>>,
 }
 
-impl<'a, K, V> Chain<'a, K, V> {
-    pub(super) fn new(memory: &'a Cache<MaybeUninit<Node<K, V>>>) -> Self {
-        Chain { first: None, entries: 0, memory }
+impl<K, V> Chain<K, V> {
+    pub(super) fn new() -> Self {
+        Chain { list: List::new(), entries: 0 }
     }
 
     fn push(&mut self, node: NonNull<Node<K, V>>) {
         // SAFETY: the node was taken out of its shard and is this chain's alone.
-        unsafe { (*node.as_ptr()).older = self.first };
-        self.first = Some(node);
+        unsafe { self.list.link_first(Some(node)) };
         self.entries += 1;
     }
 
-    fn pop(&mut self) -> Option<TakenOut<'a, K, V>> {
-        let node = self.first?;
-        // SAFETY: the chain owns its nodes.
-        self.first = unsafe { node.as_ref().older };
-        Some(TakenOut { node, memory: self.memory })
+    fn pop(&mut self) -> Option<TakenOut<K, V>> {
+        let node = self.list.first()?;
+        // SAFETY: a node of the chain.
+        unsafe { self.list.unlink(Some(node)) };
+        Some(TakenOut(node))
     }
 }
 
-impl<K, V> Drop for Chain<'_, K, V> {
+impl<K, V> Drop for Chain<K, V> {
     fn drop(&mut self) {
         drop_each(core::iter::from_fn(|| self.pop()));
     }
 }
 
-/// Memory of the indices, which grow under the lock: out of what is free, and nothing is reclaimed for it.
+/// Memory of the indices, which grow under the lock: free memory, for which nothing is reclaimed.
 struct IndexMemory;
 
-// SAFETY: malloc's memory is distinct and stays valid until it is freed, by whichever `IndexMemory`: they are all alike.
+// SAFETY: malloc's memory is distinct and stays valid until any `IndexMemory` frees it: they are all
+// alike.
 unsafe impl Allocator for IndexMemory {
     fn allocate(&self, layout: Layout) -> Result<NonNull<[u8]>, AllocError> {
         if layout.align() > malloc::ALIGN {
@@ -248,7 +240,8 @@ unsafe impl Allocator for IndexMemory {
     }
 }
 
-/// Whether a block of so many bytes can be had, if need be by reclaiming: then it is free now. No lock may be held.
+/// Whether a block of so many bytes can be had, if need be by reclaiming: then it is free now. No
+/// lock may be held.
 pub(super) fn can_be_had(bytes: usize) -> bool {
     let block = malloc::malloc(bytes);
     if block.is_null() {

@@ -1,244 +1,224 @@
-//! The one descriptor that tells of stalls, and what takes its place when it is lost.
+//! Stalls: one descriptor that becomes ready when threads wait for memory, and its successors.
 //!
 //! ```text
-//!   what the service manager names ─▶ memory.pressure of the own cgroup ─▶ of each one above it ─▶ /proc/pressure/memory ─▶ none
+//!   the service manager's source ─▶ memory.pressure of the own cgroup ─▶ of each one above it
+//!                                ─▶ /proc/pressure/memory             ─▶ none
 //! ```
 //!
-//! The kernel's files take a threshold of stalled time in a window, and are ready (POLLPRI) when it is passed, at most once a
-//! window. A source that ends is given up for the next in the row. Two things are no end: a pipe whose last writer has left
-//! is opened again, and so is a descriptor that the program has closed, as daemons do that close all they find.
+//! The kernel's files take a threshold of stalled time in a window. They are ready (POLLPRI) when
+//! it is passed, at most once a window. When a source ends, the next one in the row is opened. Two
+//! losses are no end: a pipe whose last writer has left is opened again, and so is a descriptor
+//! that the program has closed (daemons close all descriptors).
 //!
-//! Must never: report, or be opened, more than ten times a second.
+//! Must never: report, or open a descriptor, more than ten times a second.
 
-use super::cgroup::Place;
-use super::choice::Choice;
+use super::context::Context;
 use super::path::Path;
-use super::systemd::{Request, Watch};
-use crate::os::pressure::{Awaited, Descriptor, Drained, Form, Ready, State, reason};
+use super::pressure::Kind;
+use super::reason::Reason;
+use crate::os::pressure::{Descriptor, Event, Form, State};
+use crate::os::report;
 use core::fmt;
 
-/// 150 ms of stall in 2 s: below systemd's default of 200 ms, so that caches go first; 2 s windows need no privilege.
+/// 150 ms of stall in 2 s: below systemd's default of 200 ms, so that caches are asked first. Windows
+/// of 2 s need no privilege.
 const TRIGGER: &[u8] = b"some 150000 2000000\0";
-/// After a report, and after a pipe's end, nothing is looked at for so long.
+/// A descriptor is left alone for this long after an event.
 pub const APART_MS: u64 = 100;
 /// A lost descriptor is opened again no sooner than this after it was opened.
 const REOPEN_MS: u64 = 1000;
 
-/// Why a source is not watched.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Why {
-    NotChosen,
-    NotNeeded,
-    NotSet,
-    SwitchedOff,
-    Privileged,
-    Relative,
-    TooLong,
-    NotBase64,
-    WrongForm,
-    NoCgroup,
-    Outside,
-    Removed,
-    Ended,
-    /// `errno`.
-    Error(i32),
-}
-
-impl fmt::Display for Why {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Why::NotChosen => "not chosen",
-            Why::NotNeeded => "systemd's source is used",
-            Why::NotSet => "MEMORY_PRESSURE_WATCH is not set",
-            Why::SwitchedOff => "MEMORY_PRESSURE_WATCH is /dev/null",
-            Why::Privileged => "the program gained privileges when it was started",
-            Why::Relative => "MEMORY_PRESSURE_WATCH is not an absolute path",
-            Why::TooLong => "the path or value is too long",
-            Why::NotBase64 => "MEMORY_PRESSURE_WRITE is not base64",
-            Why::WrongForm => "it is neither a file, a named pipe nor a socket",
-            Why::NoCgroup => "no cgroup of version 2 was found",
-            Why::Outside => "the process's cgroup is outside of what is mounted",
-            Why::Removed => "the file was removed",
-            Why::Ended => "it has ended",
-            Why::Error(number) => match reason(*number) {
-                Some(reason) => reason,
-                None => return write!(f, "system error {number}"),
-            },
-        })
-    }
-}
-
-/// Places in the row.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Candidate {
-    Systemd,
-    Cgroup { level: usize },
-    System,
-}
-
-/// All that opening a candidate needs.
-pub struct Row<'a> {
-    pub choice: &'a Choice,
-    pub request: &'a Request,
-    pub place: &'a Result<Place, Why>,
-    pub proc: &'a Path,
-}
-
-impl Row<'_> {
-    fn after(&self, candidate: Candidate) -> Option<Candidate> {
-        let levels = self.place.as_ref().map_or(0, Place::levels);
-        let kernels = |level| if level < levels { Candidate::Cgroup { level } } else { Candidate::System };
-        match candidate {
-            Candidate::Systemd => self.psi().is_ok().then(|| kernels(0)),
-            Candidate::Cgroup { level } => Some(kernels(level + 1)),
-            Candidate::System => None,
-        }
-    }
-
-    /// Whether the service manager's source may be watched.
-    pub fn systemd(&self) -> Result<&Watch, Why> {
-        if !self.choice.systemd {
-            return Err(Why::NotChosen);
-        }
-        self.request.as_ref().map_err(|why| *why)
-    }
-
-    /// Whether the kernel's may be.
-    pub fn psi(&self) -> Result<(), Why> {
-        match self.systemd() {
-            _ if !self.choice.psi => Err(Why::NotChosen),
-            Err(Why::SwitchedOff) => Err(Why::SwitchedOff),
-            _ => Ok(()),
-        }
-    }
-
-    fn open(&self, candidate: Candidate) -> Result<(Descriptor, Form, Path), Why> {
-        let path = match candidate {
-            Candidate::Systemd => {
-                let watch = self.systemd()?;
-                let (descriptor, form) = watch.open()?;
-                return Ok((descriptor, form, watch.path));
-            }
-            Candidate::Cgroup { level } => {
-                let directory = self.place.as_ref().map_err(|why| *why)?.level(level).ok_or(Why::NoCgroup)?;
-                directory.with(b"/memory.pressure")
-            }
-            Candidate::System => self.proc.with(b"/pressure/memory"),
-        };
-        let path = path.ok_or(Why::TooLong)?;
-        let descriptor = Descriptor::open(path.as_c(), Form::File).map_err(Why::Error)?;
-        descriptor.write(TRIGGER).map_err(Why::Error)?;
-        Ok((descriptor, Form::File, path))
-    }
-}
-
-/// What is watched.
+/// The source of stalls that is watched, if any.
 pub struct Stall {
-    pub candidate: Candidate,
-    pub path: Path,
-    form: Form,
-    /// None between its loss and its being opened again.
+    watched: Option<Watched>,
+    /// Why the service manager's source is not watched, if it is not.
+    systemd: Reason,
+    /// The same of the kernel's.
+    psi: Reason,
+}
+
+/// A place in the row: the level of the cgroup, from the process's own upwards, with the system's
+/// file above the last; `None` is the service manager's source.
+type Level = Option<usize>;
+
+struct Watched {
+    level: Level,
+    path: Path,
+    /// `None` between its loss and the next opening.
     descriptor: Option<Descriptor>,
     opened_ms: u64,
     quiet_until_ms: u64,
-    /// A pipe without a writer: to be opened again.
-    hung_up: bool,
+    /// The pipe's last writer has left: the pipe is to be opened again.
+    has_hung_up: bool,
 }
 
 impl Stall {
-    /// The first of the row that can be opened; what is said of those that cannot goes to `refused`.
-    pub fn first(row: &Row, now_ms: u64, refused: &mut dyn FnMut(Candidate, Why)) -> Option<Stall> {
-        Self::from(row, Some(Candidate::Systemd), now_ms, refused)
+    pub const fn none() -> Stall {
+        Stall { watched: None, systemd: Reason::NotChosen, psi: Reason::NotChosen }
     }
 
-    /// The first behind this one that can be opened.
-    pub fn next(&self, row: &Row, now_ms: u64, refused: &mut dyn FnMut(Candidate, Why)) -> Option<Stall> {
-        Self::from(row, row.after(self.candidate), now_ms, refused)
+    /// Opens the first of the row that can be opened.
+    pub fn open(context: &Context, now_ms: u64) -> Stall {
+        let psi = context.psi().err().unwrap_or(Reason::NotNeeded);
+        let mut stall = Stall { watched: None, systemd: Reason::Ended, psi };
+        stall.open_first(context, Some(None), now_ms);
+        stall
     }
 
-    fn from(
-        row: &Row,
-        mut next: Option<Candidate>,
-        now_ms: u64,
-        refused: &mut dyn FnMut(Candidate, Why),
-    ) -> Option<Stall> {
-        while let Some(candidate) = next {
-            match row.open(candidate) {
-                Ok((descriptor, form, path)) => {
-                    return Some(Stall {
-                        candidate,
-                        path,
-                        form,
-                        descriptor: Some(descriptor),
-                        opened_ms: now_ms,
-                        quiet_until_ms: 0,
-                        hung_up: false,
-                    });
-                }
-                Err(why) => refused(candidate, why),
+    pub fn is_watched(&self) -> bool {
+        self.watched.is_some()
+    }
+
+    /// The process was moved: its new cgroup's source is opened, unless the manager's is watched.
+    pub fn follow(&mut self, context: &Context, now_ms: u64) {
+        if self.watched.as_ref().is_none_or(|watched| watched.level.is_some()) {
+            *self = Stall::open(context, now_ms);
+        }
+    }
+
+    /// Keeps the descriptor open: opens it again, or the next one in the row.
+    pub fn refresh(&mut self, context: &Context, now_ms: u64) {
+        if let Some(watched) = &mut self.watched
+            && let Err(reason) = watched.refresh(context, now_ms)
+        {
+            self.replace(context, reason, now_ms);
+        }
+    }
+
+    /// The descriptor to wait for, unless it is to be left alone for now.
+    pub fn descriptor(&self, now_ms: u64) -> Option<&Descriptor> {
+        let watched = self.watched.as_ref().filter(|watched| now_ms >= watched.quiet_until_ms)?;
+        watched.descriptor.as_ref()
+    }
+
+    /// When a descriptor that is left alone or lost needs [`refresh`](Self::refresh).
+    pub fn due_ms(&self, now_ms: u64) -> Option<u64> {
+        let watched = self.watched.as_ref()?;
+        match &watched.descriptor {
+            None => Some(watched.opened_ms.saturating_add(REOPEN_MS)),
+            Some(_) => (now_ms < watched.quiet_until_ms).then_some(watched.quiet_until_ms),
+        }
+    }
+
+    /// The source that reports a stall by an event of its descriptor.
+    pub fn hear(&mut self, event: Event, context: &Context, now_ms: u64) -> Option<Kind> {
+        let watched = self.watched.as_mut().filter(|_| event != Event::Nothing)?;
+        watched.quiet_until_ms = now_ms.saturating_add(APART_MS);
+        match event {
+            Event::Fired => {
+                return Some(if watched.level.is_none() { Kind::Systemd } else { Kind::Psi });
             }
-            next = row.after(candidate);
+            Event::HungUp => watched.has_hung_up = true,
+            Event::Ended => self.replace(context, Reason::Ended, now_ms),
+            Event::Nothing => {}
         }
         None
     }
 
-    /// Sees to it that the descriptor is the one that was opened. An error is the source's end.
-    pub fn refresh(&mut self, row: &Row, now_ms: u64) -> Result<(), Why> {
-        match self.descriptor.as_ref().map(Descriptor::state) {
-            Some(State::Unlinked) if self.form == Form::File => return Err(Why::Removed),
-            Some(State::Ours | State::Unlinked) if self.hung_up && now_ms >= self.quiet_until_ms => {}
-            Some(State::Ours | State::Unlinked) => return Ok(()),
-            Some(State::Lost) | None => {
+    /// Prints a line for the service manager's source and one for the kernel's.
+    pub fn describe(&self, print: &mut dyn FnMut(fmt::Arguments)) {
+        for (name, is_systemd, reason) in [("systemd", true, self.systemd), ("psi", false, self.psi)] {
+            match self.watched.as_ref().filter(|watched| watched.level.is_none() == is_systemd) {
+                Some(watched) => print(format_args!("pressure: {name}: watching {}", watched.path)),
+                None => print(format_args!("pressure: {name}: not watched: {reason}")),
+            }
+        }
+    }
+
+    /// The watched source has ended for `reason`: opens the next one in the row.
+    fn replace(&mut self, context: &Context, reason: Reason, now_ms: u64) {
+        let Some(ended) = self.watched.take() else { return };
+        if ended.level.is_none() {
+            self.psi = context.psi().err().unwrap_or(reason);
+        }
+        self.note(ended.level, reason);
+        self.open_first(context, after(context, ended.level), now_ms);
+        if context.choice.log {
+            let path = &ended.path;
+            match &self.watched {
+                Some(next) => {
+                    report::print(format_args!("pressure: {path} lost: {reason}; watching {}", next.path));
+                }
+                None => report::print(format_args!("pressure: {path} lost: {reason}; no stalls are watched")),
+            }
+        }
+    }
+
+    /// Opens the first source from `next` on, and notes why those before it cannot be opened.
+    fn open_first(&mut self, context: &Context, mut next: Option<Level>, now_ms: u64) {
+        while let Some(level) = next {
+            match open(context, level) {
+                Ok((descriptor, path)) => {
+                    self.watched = Some(Watched {
+                        level,
+                        path,
+                        descriptor: Some(descriptor),
+                        opened_ms: now_ms,
+                        quiet_until_ms: 0,
+                        has_hung_up: false,
+                    });
+                    return;
+                }
+                Err(reason) => self.note(level, reason),
+            }
+            next = after(context, level);
+        }
+    }
+
+    fn note(&mut self, level: Level, reason: Reason) {
+        *if level.is_none() { &mut self.systemd } else { &mut self.psi } = reason;
+    }
+}
+
+impl Watched {
+    /// Opens a descriptor that was lost, or whose pipe was hung up, again.
+    ///
+    /// # Errors
+    /// The source has ended.
+    fn refresh(&mut self, context: &Context, now_ms: u64) -> Result<(), Reason> {
+        let descriptor = self.descriptor.as_ref();
+        match descriptor.map_or(State::Lost, Descriptor::state) {
+            State::Unlinked if descriptor.is_some_and(|it| it.form() == Form::File) => {
+                return Err(Reason::Removed);
+            }
+            State::Ours | State::Unlinked if self.has_hung_up && now_ms >= self.quiet_until_ms => {}
+            State::Ours | State::Unlinked => return Ok(()),
+            State::Lost => {
                 self.descriptor = None;
                 if now_ms < self.opened_ms.saturating_add(REOPEN_MS) {
                     return Ok(());
                 }
             }
         }
-        // A pipe's old end goes only when the new one is there, so that no writer comes to a pipe without a reader.
-        let (descriptor, form, _) = row.open(self.candidate)?;
+        // The old end of a pipe is closed after the new one is open: no writer finds a pipe without
+        // a reader.
+        let (descriptor, _) = open(context, self.level)?;
         self.descriptor = Some(descriptor);
-        (self.form, self.opened_ms, self.hung_up) = (form, now_ms, false);
+        (self.opened_ms, self.has_hung_up) = (now_ms, false);
         Ok(())
     }
+}
 
-    /// What to wait for, unless it is to be left alone for now.
-    pub fn watched(&self, now_ms: u64) -> Option<(&Descriptor, Awaited)> {
-        if now_ms < self.quiet_until_ms {
-            return None;
-        }
-        let awaited = if self.form == Form::File { Awaited::Event } else { Awaited::Bytes };
-        self.descriptor.as_ref().map(|descriptor| (descriptor, awaited))
+/// The next place in the row.
+fn after(context: &Context, level: Level) -> Option<Level> {
+    let levels = context.place.as_ref().map_or(0, |place| place.levels());
+    match level {
+        None => context.psi().is_ok().then_some(Some(0)),
+        Some(level) => (level < levels).then_some(Some(level + 1)),
     }
+}
 
-    /// When it wants to be looked at again, if it is left alone for now.
-    pub fn again_ms(&self, now_ms: u64) -> Option<u64> {
-        let reopen_ms = self.opened_ms.saturating_add(REOPEN_MS);
-        match &self.descriptor {
-            None => Some(reopen_ms),
-            Some(_) => (now_ms < self.quiet_until_ms).then_some(self.quiet_until_ms),
-        }
-    }
-
-    /// Who tells of a stall, seeing what it is `ready` for. An error is the source's end.
-    pub fn heard(&mut self, ready: Ready, now_ms: u64) -> Result<Option<Candidate>, Why> {
-        let Some(descriptor) = self.descriptor.as_ref() else { return Ok(None) };
-        if ready == Ready::default() || descriptor.state() == State::Lost {
-            return Ok(None);
-        }
-        self.quiet_until_ms = now_ms.saturating_add(APART_MS);
-        if self.form == Form::File {
-            return if ready.failed || ready.hung_up { Err(Why::Ended) } else { Ok(Some(self.candidate)) };
-        }
-        match descriptor.drain() {
-            Drained::Bytes => Ok(Some(self.candidate)),
-            // Whoever wrote to the pipe has left; others may come.
-            Drained::End | Drained::Nothing if self.form == Form::Fifo => {
-                self.hung_up = true;
-                Ok(None)
-            }
-            Drained::Nothing if !ready.failed && !ready.hung_up => Ok(None),
-            _ => Err(Why::Ended),
-        }
-    }
+fn open(context: &Context, level: Level) -> Result<(Descriptor, Path), Reason> {
+    let Some(level) = level else {
+        let watch = context.systemd()?;
+        return Ok((watch.open()?, watch.path));
+    };
+    let path = match context.place.as_ref().ok().and_then(|place| place.level(level)) {
+        Some(directory) => directory.with(b"/memory.pressure"),
+        None => context.proc.with(b"/pressure/memory"),
+    };
+    let path = path.ok_or(Reason::TooLong)?;
+    let descriptor = Descriptor::open(path.as_c(), Form::File).map_err(Reason::Error)?;
+    descriptor.write(TRIGGER).map_err(Reason::Error)?;
+    Ok((descriptor, path))
 }

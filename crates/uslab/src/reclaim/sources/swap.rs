@@ -14,9 +14,9 @@
 //! A look compares with the look before. Must never: look more often than each half second; take
 //! what cannot be read for a sign.
 
-use super::cgroup::{self, Place};
-use super::path::{Path, lines, number};
-use crate::os::file::Reader;
+use super::files::{bytes_in, lines, number, open, value_in};
+use super::path::Path;
+use super::place::Place;
 
 /// Between two looks, at least.
 const APART_MS: u64 = 500;
@@ -45,6 +45,12 @@ impl Swap {
         (self.process_kib, self.group, self.looked_ms) = (process_kib, group, now_ms);
     }
 
+    /// Memory was swapped out.
+    #[cfg(test)]
+    pub fn grown() -> Swap {
+        Swap { has_grown: true, ..Swap::new() }
+    }
+
     /// Whether something was swapped out between the last two looks.
     pub fn has_grown(&self) -> bool {
         self.has_grown
@@ -56,7 +62,7 @@ fn has_grown(before: Option<u64>, now: Option<u64>) -> bool {
 }
 
 fn process_kib(proc: &Path) -> Option<u64> {
-    let mut status = Reader::open(proc.with(b"/self/status")?.as_c())?;
+    let mut status = open(proc, b"/self/status")?;
     let mut kib = None;
     lines(&mut |buffer| status.read(buffer), &mut |line| {
         kib = vm_swap(line);
@@ -73,12 +79,12 @@ fn vm_swap(line: &[u8]) -> Option<u64> {
 /// What was swapped out of a group: a count of pages, or where the kernel has none, bytes that are
 /// out.
 fn swapped_out(directory: &Path) -> Option<u64> {
-    match cgroup::value_in(directory, b"/memory.stat", b"pswpout") {
+    match value_in(directory, b"/memory.stat", b"pswpout") {
         Some(pages) => {
-            let compressed = cgroup::value_in(directory, b"/memory.stat", b"zswpout");
+            let compressed = value_in(directory, b"/memory.stat", b"zswpout");
             Some(pages.saturating_add(compressed.unwrap_or(0)))
         }
-        None => cgroup::bytes_in(directory, b"/memory.swap.current"),
+        None => bytes_in(directory, b"/memory.swap.current"),
     }
 }
 

@@ -1,98 +1,90 @@
-//! What a service manager names as a source of pressure: systemd's protocol, <https://systemd.io/MEMORY_PRESSURE>.
+//! The source of pressure that a service manager names: systemd's protocol,
+//! <https://systemd.io/MEMORY_PRESSURE>.
 //!
-//! `MEMORY_PRESSURE_WATCH` is an absolute path: of a file of the kernel's, a named pipe, or a socket. `MEMORY_PRESSURE_WRITE`, in
-//! base64, is written to it first. `/dev/null` means that nothing is to be watched.
+//! `MEMORY_PRESSURE_WATCH` is the absolute path of a file of the kernel's, a named pipe, or a socket.
+//! `MEMORY_PRESSURE_WRITE`, in base64, is written to it first. `/dev/null` means that nothing is to
+//! be watched.
 //!
-//! The variables may be another unit's, inherited; so whatever is wrong with them, the next source is used in their place.
+//! The variables may be inherited from another unit. So if anything is wrong with them, the next
+//! source is used in their place.
 //!
-//! Must never: open or write a file that the variables name in a process that gained privileges, for whoever started it chose them.
+//! Must never: open or write a file that the variables name in a process that gained privileges: the
+//! unprivileged caller chose them.
 
 use super::path::Path;
-use super::stall::Why;
+use super::reason::Reason;
 use crate::os::config;
 use crate::os::env::{self, TooLong, Value, is_privileged};
 use crate::os::pressure::{self, Descriptor, Form};
 
-/// A variable of the protocol.
-#[derive(Clone, Copy)]
-pub enum Variable<'a> {
-    Unset,
-    /// Longer than the library reads.
-    TooLong,
-    Value(&'a [u8]),
-}
-
-impl<'a> From<&'a Option<Result<Value, TooLong>>> for Variable<'a> {
-    fn from(value: &'a Option<Result<Value, TooLong>>) -> Self {
-        match value {
-            None => Variable::Unset,
-            Some(Err(TooLong)) => Variable::TooLong,
-            Some(Ok(value)) => Variable::Value(value.as_bytes()),
-        }
-    }
-}
-
 /// Bytes that a value of the environment can stand for.
 const DECODED_BYTES: usize = env::VALUE_BYTES / 4 * 3;
 
-/// What is to be watched, or why nothing is.
-pub type Request = Result<Watch, Why>;
-
-/// The variables, understood.
+/// The service manager's request.
 pub struct Watch {
     pub path: Path,
-    /// What is to be written first.
+    /// To be written first.
     message: [u8; DECODED_BYTES],
     used: usize,
 }
 
 impl Watch {
-    /// From the environment that the process was started with: that is the manager's word, and it is safe to read on any thread.
-    pub fn from_environment() -> Request {
+    /// The request in the environment that the process was started with. That is the service
+    /// manager's, and safe to read on any thread.
+    ///
+    /// # Errors
+    /// There is nothing to watch.
+    pub fn from_environment() -> Result<Watch, Reason> {
         let [watch, write] = env::lookup_at_start([config::PRESSURE_WATCH, config::PRESSURE_WRITE]);
-        Watch::of(Variable::from(&watch), Variable::from(&write), is_privileged())
+        Watch::of(text(&watch), text(&write), is_privileged())
     }
 
-    /// From these values.
-    pub fn of(watch: Variable, write: Variable, privileged: bool) -> Request {
-        let path = match watch {
-            Variable::Unset | Variable::Value(b"") => return Err(Why::NotSet),
-            Variable::TooLong => return Err(Why::TooLong),
-            Variable::Value(b"/dev/null") => return Err(Why::SwitchedOff),
-            Variable::Value(path) => path,
+    /// The request of these values; one that is missing is the reason for it.
+    ///
+    /// # Errors
+    /// There is nothing to watch.
+    pub fn of(
+        watch: Result<&[u8], Reason>,
+        write: Result<&[u8], Reason>,
+        is_privileged: bool,
+    ) -> Result<Watch, Reason> {
+        let path = match watch? {
+            b"" => return Err(Reason::NotSet),
+            b"/dev/null" => return Err(Reason::SwitchedOff),
+            _ if is_privileged => return Err(Reason::Privileged),
+            path if path[0] != b'/' => return Err(Reason::Relative),
+            path => Path::of(path).ok_or(Reason::TooLong)?,
         };
-        if privileged {
-            return Err(Why::Privileged);
-        }
-        if path[0] != b'/' {
-            return Err(Why::Relative);
-        }
-        let Some(path) = Path::of(path) else { return Err(Why::TooLong) };
         let mut message = [0; DECODED_BYTES];
         let used = match write {
-            Variable::Unset => 0,
-            Variable::TooLong => return Err(Why::TooLong),
-            Variable::Value(text) => match decode(text, &mut message) {
-                Some(used) => used,
-                None => return Err(Why::NotBase64),
-            },
+            Err(Reason::NotSet) => 0,
+            write => decode(write?, &mut message).ok_or(Reason::NotBase64)?,
         };
         Ok(Watch { path, message, used })
     }
 
-    /// Opens what is there and says what the manager wants said.
-    pub fn open(&self) -> Result<(Descriptor, Form), Why> {
-        let form = pressure::form_of(self.path.as_c()).map_err(Why::Error)?.ok_or(Why::WrongForm)?;
-        let descriptor = Descriptor::open(self.path.as_c(), form).map_err(Why::Error)?;
-        // Nobody can write to the reading end of a pipe.
+    /// Opens the source and writes the manager's message to it.
+    pub fn open(&self) -> Result<Descriptor, Reason> {
+        let form = pressure::form_of(self.path.as_c()).map_err(Reason::Error)?.ok_or(Reason::WrongForm)?;
+        let descriptor = Descriptor::open(self.path.as_c(), form).map_err(Reason::Error)?;
+        // The reading end of a pipe takes no message.
         if self.used > 0 && form != Form::Fifo {
-            descriptor.write(&self.message[..self.used]).map_err(Why::Error)?;
+            descriptor.write(&self.message[..self.used]).map_err(Reason::Error)?;
         }
-        Ok((descriptor, form))
+        Ok(descriptor)
     }
 }
 
-/// Decodes base64 (RFC 4648, with its padding) into `to`; how many bytes, or `None` if it is none.
+fn text(value: &Option<Result<Value, TooLong>>) -> Result<&[u8], Reason> {
+    match value {
+        None => Err(Reason::NotSet),
+        Some(Err(TooLong)) => Err(Reason::TooLong),
+        Some(Ok(value)) => Ok(value.as_bytes()),
+    }
+}
+
+/// Decodes base64 (RFC 4648, with its padding) into `to`. Returns the number of bytes, or `None` if
+/// the text is not base64.
 fn decode(text: &[u8], to: &mut [u8; DECODED_BYTES]) -> Option<usize> {
     let digits = text.strip_suffix(b"==").or(text.strip_suffix(b"=")).unwrap_or(text);
     if !text.len().is_multiple_of(4) || digits.len() % 4 == 1 {
@@ -131,7 +123,11 @@ mod tests {
         decode(text, &mut to).map(|used| to[..used].to_vec())
     }
 
-    fn refused(watch: Variable, write: Variable, privileged: bool) -> Option<Why> {
+    fn refused(
+        watch: Result<&[u8], Reason>,
+        write: Result<&[u8], Reason>,
+        privileged: bool,
+    ) -> Option<Reason> {
         Watch::of(watch, write, privileged).err()
     }
 
@@ -163,23 +159,23 @@ mod tests {
 
     #[test]
     fn requests_are_understood_or_refused_with_the_reason() {
-        let path = Variable::Value(b"/run/pressure");
-        assert_eq!(refused(path, Variable::Unset, false), None);
-        assert_eq!(refused(path, Variable::Value(b"Zg=="), false), None);
-        assert_eq!(refused(path, Variable::Value(b"Zg"), false), Some(Why::NotBase64));
-        assert_eq!(refused(path, Variable::TooLong, false), Some(Why::TooLong));
-        assert_eq!(refused(path, Variable::Unset, true), Some(Why::Privileged));
-        assert_eq!(refused(Variable::Value(b"run/pressure"), Variable::Unset, false), Some(Why::Relative));
-        assert_eq!(refused(Variable::Value(b"/dev/null"), Variable::Unset, false), Some(Why::SwitchedOff));
-        assert_eq!(refused(Variable::TooLong, Variable::Unset, false), Some(Why::TooLong));
-        assert_eq!(refused(Variable::Unset, Variable::Value(b"Zg=="), false), Some(Why::NotSet));
-        assert_eq!(refused(Variable::Value(b""), Variable::Unset, false), Some(Why::NotSet));
+        let path = Ok(&b"/run/pressure"[..]);
+        assert_eq!(refused(path, Err(Reason::NotSet), false), None);
+        assert_eq!(refused(path, Ok(b"Zg=="), false), None);
+        assert_eq!(refused(path, Ok(b"Zg"), false), Some(Reason::NotBase64));
+        assert_eq!(refused(path, Err(Reason::TooLong), false), Some(Reason::TooLong));
+        assert_eq!(refused(path, Err(Reason::NotSet), true), Some(Reason::Privileged));
+        assert_eq!(refused(Ok(b"run/pressure"), Err(Reason::NotSet), false), Some(Reason::Relative));
+        assert_eq!(refused(Ok(b"/dev/null"), Err(Reason::NotSet), false), Some(Reason::SwitchedOff));
+        assert_eq!(refused(Err(Reason::TooLong), Err(Reason::NotSet), false), Some(Reason::TooLong));
+        assert_eq!(refused(Err(Reason::NotSet), Ok(b"Zg=="), false), Some(Reason::NotSet));
+        assert_eq!(refused(Ok(b""), Err(Reason::NotSet), false), Some(Reason::NotSet));
     }
 
     proptest! {
         #[test]
         fn no_bytes_make_it_panic(watch: Vec<u8>, write: Vec<u8>) {
-            let _ = Watch::of(Variable::Value(&watch), Variable::Value(&write), false);
+            let _ = Watch::of(Ok(&watch), Ok(&write), false);
         }
 
         #[test]

@@ -1,7 +1,7 @@
 //! What always holds of a shard, under its lock. No code of the program is called: keys are not
 //! compared.
 
-use super::{Node, Shard};
+use super::{List, Node, Shard};
 use crate::os::invariant::{Checked, Subject, assert_valid, is_sampled};
 use core::ptr::NonNull;
 
@@ -23,58 +23,48 @@ impl<K, V> Shard<K, V> {
     }
 
     fn check_ends(&self) -> Checked {
-        let subject = self.subject();
-        let is_empty = self.index.is_empty();
-        subject.equal(self.newest.is_none(), is_empty, "a shard has a newest entry while it has entries")?;
-        subject.equal(self.oldest.is_none(), is_empty, "a shard has an oldest entry while it has entries")?;
-        if let (Some(newest), Some(oldest)) = (self.newest, self.oldest) {
-            // SAFETY: the shard owns its nodes.
-            let (newer, older) = unsafe { (newest.as_ref().newer, oldest.as_ref().older) };
-            subject.holds(newer.is_none(), "no entry is newer than the newest")?;
-            subject.holds(older.is_none(), "no entry is older than the oldest")?;
-        }
-        Ok(())
+        let is_empty = self.by_age.first().is_none();
+        self.subject().equal(is_empty, self.index.is_empty(), "a shard has a list while it has entries")
     }
 
-    /// Checks up to `most` entries, from the newest on; returns how many it saw.
+    /// Checks up to `most` entries, from the oldest on; returns how many it saw.
     pub(super) fn check(&self, most: usize) -> Checked<usize> {
         self.check_ends()?;
-        let (mut seen, mut next) = (0, self.newest);
-        while let Some(node) = next.filter(|_| seen < most) {
+        let all = self.index.len();
+        let oldest = self.by_age.last();
+        let mut next = oldest;
+        let mut seen = 0;
+        while let Some(node) = next.filter(|_| seen < most.min(all)) {
             seen += 1;
-            self.subject().at_most(seen, self.index.len(), "the list has no more entries than the index")?;
-            next = self.check_entry(node)?;
+            self.check_entry(node)?;
+            // SAFETY: the shard owns its nodes.
+            next = unsafe { self.by_age.before(next) };
+            let is_last = seen == all;
+            self.subject().equal(next == oldest, is_last, "the list has the entries of the index, once")?;
         }
-        if next.is_none() {
-            self.subject().equal(seen, self.index.len(), "the list has all entries of the index")?;
-        }
+        self.subject().equal(seen, most.min(all), "the list leads to all entries of the index")?;
         Ok(seen)
     }
 
-    /// Checks an entry; returns the next older one.
-    fn check_entry(&self, node: NonNull<Node<K, V>>) -> Checked<super::Link<K, V>> {
+    fn check_entry(&self, node: NonNull<Node<K, V>>) -> Checked {
         let subject = Subject::new("LRU entry", node.as_ptr());
         // SAFETY: the shard owns its nodes.
-        let (hash, older) = unsafe { (node.as_ref().hash, node.as_ref().older) };
+        let hash = unsafe { node.as_ref().hash };
         let is_found = self.index.find(hash, |&there| there == node).is_some();
         subject.holds(is_found, "an entry of the list is in the index under its hash")?;
         // SAFETY: as above.
-        let newer = older.map(|older| unsafe { older.as_ref().newer });
-        match newer {
-            Some(newer) => subject.holds(newer == Some(node), "the next older entry links back")?,
-            None => {
-                subject.holds(self.oldest == Some(node), "an entry without an older one is the oldest")?
-            }
-        }
-        Ok(older)
+        let (is_linked, is_whole) =
+            unsafe { (List::<Node<K, V>>::is_linked(Some(node)), List::<Node<K, V>>::is_whole(Some(node))) };
+        subject.holds(is_linked && is_whole, "the neighbours of an entry link back to it")
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::Chain;
     use super::*;
     use crate::cache::{Cache, CacheBuilder};
+    use crate::reclaim::lru::evict::EvictColdest;
+    use crate::sync::list::Links;
     use core::mem::MaybeUninit;
 
     type Memory = Cache<MaybeUninit<Node<u64, u64>>>;
@@ -94,8 +84,10 @@ mod tests {
         shard
     }
 
-    fn empty(mut shard: Shard<u64, u64>, memory: &Memory) {
-        shard.take_out_oldest(usize::MAX, &mut Chain::new(memory));
+    fn empty(mut shard: Shard<u64, u64>) {
+        while let Some(taken) = shard.evict_coldest() {
+            drop(taken);
+        }
         assert_eq!(shard.check(usize::MAX), Ok(0));
     }
 
@@ -109,13 +101,13 @@ mod tests {
         break_it(&mut shard);
         let invalid = shard.check(usize::MAX).expect_err("the check finds it");
         mend(&mut shard);
-        empty(shard, &memory);
+        empty(shard);
         invalid.invariant
     }
 
     fn newest(shard: &mut Shard<u64, u64>) -> &mut Node<u64, u64> {
         // SAFETY: the shard's node.
-        unsafe { shard.newest.expect("there is one").as_mut() }
+        unsafe { shard.by_age.first().expect("there is one").as_mut() }
     }
 
     #[test]
@@ -126,29 +118,28 @@ mod tests {
 
     #[test]
     fn links_that_disagree_are_found() {
-        let kept = core::cell::Cell::new(None);
+        let kept = core::cell::Cell::new(Links::OUTSIDE);
+        let mend = |shard: &mut Shard<u64, u64>| newest(shard).links = kept.get();
         let set = |shard: &mut Shard<u64, u64>| {
-            let oldest = shard.oldest;
-            kept.set(core::mem::replace(&mut newest(shard).older, oldest));
+            // SAFETY: the shard's node.
+            let oldest = unsafe { shard.by_age.last().expect("there is one").as_ref() };
+            let other = oldest.links;
+            kept.set(core::mem::replace(&mut newest(shard).links, other));
         };
-        let invariant = found(set, |shard| newest(shard).older = kept.get());
-        assert_eq!(invariant, "the next older entry links back");
-        let set = |shard: &mut Shard<u64, u64>| kept.set(core::mem::take(&mut newest(shard).older));
-        let invariant = found(set, |shard| newest(shard).older = kept.get());
-        assert_eq!(invariant, "an entry without an older one is the oldest");
-        let invariant = found(|shard| kept.set(shard.oldest.take()), |shard| shard.oldest = kept.get());
-        assert_eq!(invariant, "a shard has an oldest entry while it has entries");
-        let invariant = found(|shard| kept.set(shard.newest.take()), |shard| shard.newest = kept.get());
-        assert_eq!(invariant, "a shard has a newest entry while it has entries");
+        assert_eq!(found(set, mend), "the neighbours of an entry link back to it");
+        let set = |shard: &mut Shard<u64, u64>| {
+            kept.set(core::mem::replace(&mut newest(shard).links, Links::OUTSIDE));
+        };
+        assert_eq!(found(set, mend), "the list leads to all entries of the index");
     }
 
     #[test]
-    #[should_panic(expected = "the next older entry links back")]
+    #[should_panic(expected = "a node that is unlinked is in a list")]
     fn an_entry_taken_out_twice_ends_the_process() {
         let memory: Memory = CacheBuilder::new("shard").build().expect("there is memory");
         let memory = core::mem::ManuallyDrop::new(memory);
         let mut shard = core::mem::ManuallyDrop::new(shard(&memory, 3));
-        let node = shard.newest.expect("there is one");
+        let node = shard.by_age.first().expect("there is one");
         shard.take_out(node);
         shard.take_out(node);
     }

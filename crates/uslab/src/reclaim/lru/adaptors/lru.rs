@@ -2,7 +2,7 @@
 //!
 //! Must never: know more of the cache than its public interface.
 
-use super::EvictColdest;
+use crate::reclaim::lru::evict::EvictColdest;
 use ::lru::LruCache;
 use core::hash::{BuildHasher, Hash};
 

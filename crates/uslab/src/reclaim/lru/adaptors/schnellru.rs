@@ -4,7 +4,7 @@
 //!
 //! Must never: know more of the map than its public interface.
 
-use super::EvictColdest;
+use crate::reclaim::lru::evict::EvictColdest;
 use ::schnellru::{Limiter, LruMap};
 use core::hash::{BuildHasher, Hash};
 

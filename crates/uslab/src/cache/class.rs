@@ -1,0 +1,37 @@
+//! Caches of size classes, made when their first object is wanted.
+
+use super::body::{Core, geometry};
+use super::builder::CacheBuilder;
+use super::{registry, start};
+use crate::pages::PAGE_BYTES;
+use crate::slab::Geometry;
+use core::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Release};
+
+/// The cache that `place` points to, made with `options` for objects of `size` bytes if it is null;
+/// `None` without memory.
+pub(crate) fn class_core(
+    options: &CacheBuilder<'_>,
+    size: usize,
+    place: &AtomicPtr<Core>,
+) -> Option<&'static Core> {
+    if !start::ensure() {
+        return None;
+    }
+    let mut registry = registry::lock();
+    // SAFETY: null or a core, which lives at its address for ever.
+    if let Some(core) = unsafe { place.load(Acquire).as_ref() } {
+        return Some(core);
+    }
+    let core = Core::create(options, size, class_align(size), false, &mut registry).ok()?;
+    place.store((&raw const *core).cast_mut(), Release);
+    Some(core)
+}
+
+/// How objects of `size` bytes lie in the slabs of the cache that [`class_core`] makes.
+pub(crate) fn class_geometry(options: &CacheBuilder<'_>, size: usize) -> Option<Geometry> {
+    geometry(options, size, class_align(size)).ok()
+}
+
+fn class_align(size: usize) -> usize {
+    if size.is_power_of_two() { size.min(PAGE_BYTES) } else { 16 }
+}

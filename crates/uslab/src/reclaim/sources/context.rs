@@ -1,0 +1,100 @@
+//! What all sources share: the user's choice, the service manager's request, and the process's
+//! place in the tree of control groups.
+
+use super::choice::Choice;
+use super::path::Path;
+use super::place::Place;
+use super::reason::Reason;
+use super::systemd::Watch;
+
+/// The process's place is looked up this often.
+const FOLLOW_MS: u64 = 1000;
+
+/// What all sources share.
+pub struct Context {
+    pub choice: Choice,
+    pub proc: Path,
+    /// The process's directory in the tree of control groups.
+    pub place: Result<Place, Reason>,
+    /// Its path in the hierarchy, which names the same directory; empty where there is none.
+    way: Path,
+    followed_ms: u64,
+    request: Result<Watch, Reason>,
+}
+
+impl Context {
+    /// Nothing is chosen.
+    pub const fn none() -> Context {
+        Context {
+            choice: Choice::none(),
+            proc: Path::EMPTY,
+            place: Err(Reason::NotChosen),
+            way: Path::EMPTY,
+            followed_ms: 0,
+            request: Err(Reason::NotChosen),
+        }
+    }
+
+    pub fn new(choice: Choice, proc: Path, request: Result<Watch, Reason>, now_ms: u64) -> Context {
+        let mut context = Context { choice, proc, request, ..Context::none() };
+        if choice.psi || choice.cgroup {
+            let way = Place::way(&context.proc);
+            context.way = way.unwrap_or(Path::EMPTY);
+            context.place = way.and_then(|way| Place::find(&context.proc, &way));
+            context.followed_ms = now_ms;
+        }
+        context
+    }
+
+    /// Whether the user chose any source.
+    pub fn has_sources(&self) -> bool {
+        self.choice != Choice::none().log(self.choice.log)
+    }
+
+    /// Whether the process stands in a hierarchy of version 2.
+    pub fn has_cgroup(&self) -> bool {
+        self.way != Path::EMPTY
+    }
+
+    /// The request of the service manager, where its source may be watched.
+    pub fn systemd(&self) -> Result<&Watch, Reason> {
+        if !self.choice.systemd {
+            return Err(Reason::NotChosen);
+        }
+        self.request.as_ref().map_err(|reason| *reason)
+    }
+
+    /// Whether the kernel's stall accounting may be watched.
+    pub fn psi(&self) -> Result<(), Reason> {
+        match self.systemd() {
+            _ if !self.choice.psi => Err(Reason::NotChosen),
+            Err(Reason::SwitchedOff) => Err(Reason::SwitchedOff),
+            _ => Ok(()),
+        }
+    }
+
+    /// The place whose limits may be watched.
+    pub fn limits(&self) -> Result<&Place, Reason> {
+        if !self.choice.cgroup {
+            return Err(Reason::NotChosen);
+        }
+        self.place.as_ref().map_err(|reason| *reason)
+    }
+
+    /// Looks the process's place up again: a service manager or a container runtime may move it.
+    /// Returns whether it was moved.
+    pub fn follow(&mut self, now_ms: u64) -> bool {
+        let is_due = now_ms >= self.followed_ms.saturating_add(FOLLOW_MS);
+        if !is_due || (!self.choice.psi && !self.choice.cgroup) {
+            return false;
+        }
+        self.followed_ms = now_ms;
+        let Ok(way) = Place::way(&self.proc) else { return false };
+        if way == self.way {
+            return false;
+        }
+        self.way = way;
+        self.place = Place::find(&self.proc, &way);
+        true
+    }
+}
