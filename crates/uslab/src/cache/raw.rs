@@ -210,15 +210,15 @@ impl RawCache {
     /// Drains all sheaves of the cache, and shrinks it: returns all empty slabs to the page layer.
     /// Returns their size in bytes.
     ///
-    /// The page layer decides when the pages return to the system; see [`crate::trim`]. Takes locks
-    /// and makes system calls.
+    /// The page layer decides when the pages return to the system; see [`crate::trim`]. Takes locks;
+    /// may make system calls.
     pub fn shrink(&self) -> usize {
         self.core.cpu.drain_all();
         self.core.cpu.slabs().shrink()
     }
 
-    /// Destroys the cache. No other thread may use it during the call. Takes the registry's lock
-    /// and makes system calls.
+    /// Destroys the cache. No other thread may use it during the call. Takes the registry's lock;
+    /// may make system calls.
     ///
     /// # Errors
     /// If objects are live: returns the cache, unchanged, and those objects.

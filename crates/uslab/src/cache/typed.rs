@@ -242,8 +242,8 @@ impl<T> Cache<T> {
         })
     }
 
-    /// Destroys the cache. No other thread may use it during the call. Takes the registry's lock
-    /// and makes system calls.
+    /// Destroys the cache. No other thread may use it during the call. Takes the registry's lock;
+    /// may make system calls.
     ///
     /// # Errors
     /// If objects are live: returns the cache, unchanged, and those objects.
