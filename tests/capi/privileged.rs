@@ -127,7 +127,7 @@ fn a_program_with_file_capabilities_takes_no_orders_from_its_user() {
 }
 
 #[test]
-fn a_directory_that_others_can_change_is_not_used() {
+fn a_directory_that_other_users_can_change_is_not_used() {
     let scratch = Scratch::new("unsafe");
     let program = copy(&scratch);
     let refused = |snapshots: &Path| {

@@ -6,7 +6,7 @@ use uslab_tests::harness::{Mode, Program, Scratch};
 
 both_modes!(
     locked_unprivileged => unprivileged_programs_lock_their_memory,
-    locked_refused => frees_do_not_retry_what_the_kernel_refuses,
+    locked_refused => frees_do_not_retry_a_refused_purge,
     locked_kept => locked_memory_stays_until_it_is_asked_for,
     address_space_later => a_limit_set_late_leaves_room_for_stacks_and_maps,
     address_space_back => addresses_go_back_under_a_limit,
@@ -26,7 +26,7 @@ fn unprivileged_programs_lock_their_memory(mode: Mode) {
     }
 }
 
-fn frees_do_not_retry_what_the_kernel_refuses(mode: Mode) {
+fn frees_do_not_retry_a_refused_purge(mode: Mode) {
     run("locked", &["refused"], mode);
 }
 

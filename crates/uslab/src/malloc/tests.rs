@@ -74,7 +74,7 @@ fn large_objects_are_moved_by_pages_and_leave_zeroes() {
     // A zeroed allocation at the old place must read as zero.
     let others: Vec<*mut u8> = (0..10).map(|_| zeroed(2 * MIB)).collect();
     for &other in &others {
-        // SAFETY: ours, of that size.
+        // SAFETY: allocated by this test, with that size.
         let found = unsafe { slice::from_raw_parts(other, 2 * MIB) };
         assert!(found.iter().all(|&byte| byte == 0));
     }
@@ -84,9 +84,9 @@ fn large_objects_are_moved_by_pages_and_leave_zeroes() {
 #[test]
 fn realloc_within_a_class_stays_where_it_is() {
     let object = malloc(100);
-    // SAFETY: ours.
+    // SAFETY: allocated by this test.
     assert_eq!(unsafe { realloc(object, 112) }, object);
-    // SAFETY: ours, last resized to that.
+    // SAFETY: allocated by this test, last resized to that size.
     unsafe { free_sized(object, 112) };
 }
 
@@ -102,7 +102,7 @@ fn realloc_of_a_page_run_of_a_classs_size_moves_to_the_class() {
         let moved = unsafe { realloc(run, bytes) };
         assert_ne!(moved, run);
         assert_filled(moved, bytes);
-        // SAFETY: ours, last resized to that.
+        // SAFETY: allocated by this test, last resized to that size.
         unsafe { free_sized(moved, bytes) };
     }
 }
@@ -147,7 +147,7 @@ fn zeroed_memory_is_zero_after_dirty_use() {
     for bytes in [10, 1000, 32 << 10, 40_000, 3 * MIB] {
         for _ in 0..5 {
             let object = zeroed(bytes);
-            // SAFETY: ours, of that size.
+            // SAFETY: allocated by this test, with that size.
             let found = unsafe { slice::from_raw_parts_mut(object, bytes) };
             assert!(found.iter().all(|&byte| byte == 0));
             found.fill(0xff);

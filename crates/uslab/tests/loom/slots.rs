@@ -1,8 +1,10 @@
-//! The sheaf protocols on one CPU's slot: pop, push, take and install by its users, drain and fork from another CPU.
+//! The sheaf protocols on one CPU's slot: pop, push, take and install by its users, drain and fork
+//! from another CPU.
 //!
-//! The code follows `rseq` (the sequences, step by step) and `percpu` (refill, flush, install, drain, hide and show), with
-//! sheaves of two objects. Sheaf memory is read and written with relaxed atomics, as the sequences do with plain instructions, so a missing
-//! barrier shows as an object that is lost or has two owners.
+//! The code follows `rseq` (the sequences, step by step) and `percpu` (refill, flush, install,
+//! drain, hide and show), with sheaves of two objects. Sheaf memory is read and written with
+//! relaxed atomics, as the sequences do with plain instructions, so a missing barrier appears as an
+//! object that is lost or has two owners.
 
 use super::cpu::{Aborted, Cpu, Sequence};
 use super::ledger::Ledger;
@@ -26,17 +28,18 @@ enum Mistake {
     None,
     /// Take and install load and store instead of exchanging.
     PlainExchange,
-    /// The drainer looks into a sheaf without having restarted its users.
+    /// The drainer reads a sheaf before it restarted the sheaf's users.
     DrainWithoutBarrier,
-    /// The fork hides the slots without having restarted those who saw the gate open.
+    /// The fork hides the slots before it restarted the threads that saw the gate open.
     GateWithoutBarrier,
-    /// The fork copies without having restarted those who work on a sheaf.
+    /// The fork copies before it restarted the threads that use a sheaf.
     HideWithoutBarrier,
     /// Sequences are not restarted.
     NoRestart,
-    /// A drain whose barrier is refused puts the main sheaf back whatever is in its place.
+    /// A drain whose barrier is refused puts the main sheaf back over any sheaf in its place.
     PutBackOverAnother,
-    /// Such a drain puts the main sheaf where the spare one is, which no drain needs a barrier for.
+    /// Such a drain puts the main sheaf into the spare place, from which drains take sheaves
+    /// without a barrier.
     PutBackAsSpare,
 }
 
@@ -57,7 +60,7 @@ impl Sheaf {
     }
 }
 
-/// What lies beyond the slot: barn and slabs in one.
+/// The memory behind the slot: barn and slabs in one.
 struct Depot {
     objects: Vec<usize>,
     sheaves: Vec<usize>,
@@ -70,17 +73,18 @@ struct World {
     depot: Mutex<Depot>,
     gate: AtomicUsize,
     fork: Mutex<()>,
-    /// Objects in users' hands.
+    /// Objects that users hold.
     held: Ledger,
-    /// Sheaves in anybody's hand.
+    /// Sheaves that a thread holds.
     in_flight: Ledger,
-    /// Sheaves that no thread may look into ever again, but for judging.
+    /// Sheaves that no thread may read any more; only the final check does.
     lost: std::sync::Mutex<Vec<usize>>,
     mistake: Mistake,
 }
 
 impl World {
-    /// Sheaf 1 is main and sheaf 2 spare, if they are given objects; all that is left lies in the depot.
+    /// Sheaf 1 is main and sheaf 2 spare, if they get objects; all other sheaves and objects are in
+    /// the depot.
     fn new(main: Option<&[usize]>, spare: Option<&[usize]>, mistake: Mistake) -> Arc<World> {
         let world = World {
             cpu: Cpu::new(mistake == Mistake::NoRestart),
@@ -109,7 +113,7 @@ impl World {
         Arc::new(world)
     }
 
-    /// `sheaf := slot.main`. Acquire stands for the address dependency of what follows.
+    /// `sheaf := slot.main`. Acquire represents the address dependency of the following accesses.
     fn load_main(&self, sequence: &Sequence) -> Result<&Sheaf, Aborted> {
         Ok(&self.sheaves[sequence.step(|| self.slot[MAIN].load(Acquire))?])
     }
@@ -140,7 +144,8 @@ impl World {
         })
     }
 
-    /// None: the gate is closed. What comes out is in the hand of `who`, what goes in no longer.
+    /// `None`: the gate is closed. `who` owns the sheaf that comes out, and no longer the one that
+    /// goes in.
     fn exchange(&self, which: usize, new: usize, who: usize) -> Option<usize> {
         let place = &self.slot[which];
         if new != DUMMY {
@@ -200,7 +205,7 @@ impl World {
             if let Some(object) = self.pop().or_else(|| self.refill(who)) {
                 break object;
             }
-            // Everything is in others' hands. The real thing would make a slab.
+            // Other threads hold everything. The library would make a slab here.
             thread::yield_now();
         };
         self.held.seize(object, who);
@@ -261,7 +266,8 @@ impl World {
         taken.into_iter().filter(|&sheaf| sheaf != DUMMY).for_each(|sheaf| self.flush_and_free(sheaf, who));
     }
 
-    /// From another CPU, by a thread to which barriers are refused: spares alone, which need none.
+    /// From another CPU, by a thread whose barriers are refused: drains spare sheaves only, which
+    /// need none.
     fn drain_spare(&self, who: usize) {
         let spare = self.swap_from_outside(&self.slot[SPARE], DUMMY, who);
         if spare != DUMMY {
@@ -269,8 +275,8 @@ impl World {
         }
     }
 
-    /// From another CPU: the barrier is refused when the sheaves have been taken. And another
-    /// drain, which knows.
+    /// From another CPU: the barrier is refused after the sheaves were taken. Then another drain,
+    /// which knows that.
     fn drain_refused_late(&self, who: usize) {
         let [main, spare] = self.slot.each_ref().map(|place| self.swap_from_outside(place, DUMMY, who));
         if main != DUMMY {
@@ -303,7 +309,7 @@ impl World {
         old
     }
 
-    /// From another CPU: what the child sees of the sheaves must not change while it is copied.
+    /// From another CPU: the sheaves must not change while the fork copies them.
     fn fork(&self, who: usize) {
         let _excluded = self.fork.lock().unwrap();
         self.gate.store(1, SeqCst);
@@ -328,7 +334,7 @@ impl World {
         self.gate.store(0, SeqCst);
     }
 
-    /// When all is quiet: every object and every sheaf is in one place.
+    /// After all threads ended: every object and every sheaf must be in exactly one place.
     fn judge(&self) {
         let depot = self.depot.lock().unwrap();
         assert_eq!(self.in_flight.owned(), []);
@@ -369,8 +375,8 @@ fn drained_while_sheaves_move(mistake: Mistake) {
     users_and(2, World::drain, World::new(Some(&[]), Some(&[0]), mistake));
 }
 
-/// A drain that learns late that it must not take main sheaves, and one that knows. One user: their
-/// steps are many.
+/// A drain that learns late that it must not take main sheaves, and one that knows. With one user
+/// only, because the drains have many steps.
 fn drained_without_barriers(mistake: Mistake) {
     users_and(1, World::drain_refused_late, World::new(Some(&[0, 1]), None, mistake));
 }
@@ -383,7 +389,7 @@ fn forked_while_in_use(mistake: Mistake) {
     users_and(2, World::fork, World::new(Some(&[0, 1]), None, mistake));
 }
 
-/// One user: the fork's steps are many already.
+/// With one user only, because the fork has many steps.
 fn forked_while_sheaves_move(mistake: Mistake) {
     users_and(1, World::fork, World::new(None, Some(&[0]), mistake));
 }
