@@ -15,8 +15,8 @@
 //! | `USLAB_BIN` | the `uslab` command to start programs with |
 //! | `USLAB_TEST_KEEP` | keep the scratch directories of tests that passed, too |
 //!
-//! Of the caller's environment a program gets only `PATH` and those `USLAB_*` variables that the
-//! harness does not set itself. So a result does not depend on the caller's shell, and
+//! A program gets, from the caller's environment, only `PATH` and those `USLAB_*` variables that
+//! the harness does not set itself. So a result does not depend on the caller's shell, and
 //! `USLAB_REAPER=0 cargo test` works.
 
 mod artifacts;

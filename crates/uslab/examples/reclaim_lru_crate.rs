@@ -29,7 +29,7 @@ fn main() {
     parsed.set_miss_cost_ns(2_000);
 
     (0..ROWS).for_each(|id| {
-        rows.lock().expect("nobody panicked").put(id, row(id));
+        rows.lock().expect("no thread panicked while it held the lock").put(id, row(id));
     });
     (0..ROWS).for_each(|id| {
         parsed.lock().put(id, row(id));
@@ -47,7 +47,7 @@ fn main() {
     assert!(parsed.lock().peek(&(ROWS - 1)).is_some() && parsed.lock().peek(&0).is_none(), "the oldest went");
 
     // While a thread holds its lock, reclaim skips the cache: it waits for no lock.
-    let busy = rows.lock().expect("nobody panicked");
+    let busy = rows.lock().expect("no thread panicked while it held the lock");
     reclaim(usize::MAX);
     println!(
         "after everything was wanted, with the rows locked: {} rows, {} parsed",
@@ -57,7 +57,7 @@ fn main() {
     assert!(busy.len() > 5000 && parsed.lock().is_empty());
     drop(busy);
     let given = reclaim(usize::MAX);
-    let left = rows.lock().expect("nobody panicked").len();
+    let left = rows.lock().expect("no thread panicked while it held the lock").len();
     println!("after everything was wanted: {left} rows; {given} bytes went back");
     assert!(left < ROWS as usize && given > 0, "expensive entries are evicted gradually, over several calls");
 }

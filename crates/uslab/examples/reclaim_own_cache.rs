@@ -55,7 +55,9 @@ fn main() {
     let options = ShrinkerOptions { seeks: 1, ..ShrinkerOptions::default() };
     let buffers = register_shrinker("buffers", options, buffers).expect("there is memory");
 
-    let left = || (sent.lock().entries(), buffers.0.lock().expect("nobody panicked").len());
+    let left = || {
+        (sent.lock().entries(), buffers.0.lock().expect("no thread panicked while it held the lock").len())
+    };
     println!("before: {:?} messages and buffers", left());
     let given = reclaim(2 << 20);
     println!("after 2 MiB were wanted: {:?}; {given} bytes went back", left());

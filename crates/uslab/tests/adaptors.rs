@@ -195,14 +195,14 @@ fn dropping_it_unregisters<C: Subject>() {
 
 /// An entry that uses the other cache when it is dropped. If it were dropped under a lock, the test
 /// would hang.
-struct Telling<C: Subject> {
+struct UsesOtherOnDrop<C: Subject> {
     own: Weak<Mutex<C>>,
     other: Arc<Shared<C>>,
     told: Arc<AtomicUsize>,
     log: Log,
 }
 
-impl<C: Subject> EvictColdest for Telling<C> {
+impl<C: Subject> EvictColdest for UsesOtherOnDrop<C> {
     type Evicted = Variable<C>;
     fn entries(&self) -> usize {
         self.own.upgrade().map_or(0, |own| own.lock().unwrap().entries())
@@ -237,7 +237,7 @@ fn it_can_be_used_in_a_callback_of_another<C: Subject>() {
     let own = Arc::new(Mutex::new(filled::<C>(1000, &log)));
     let other = Arc::new(Shared::new("other", filled::<C>(1000, &log)).unwrap());
     let told = Arc::new(AtomicUsize::new(0));
-    let telling = Telling {
+    let telling = UsesOtherOnDrop {
         own: Arc::downgrade(&own),
         other: Arc::clone(&other),
         told: Arc::clone(&told),
@@ -313,13 +313,13 @@ subjects!(
 );
 
 /// A lock of another kind, for which no thread ever waits.
-struct Spot<C>(AtomicBool, std::cell::UnsafeCell<C>);
+struct FlagLock<C>(AtomicBool, std::cell::UnsafeCell<C>);
 
 // SAFETY: only the thread that set the flag accesses the cache. The cache moves between threads,
 // which `C: Send` allows.
-unsafe impl<C: Send> Sync for Spot<C> {}
+unsafe impl<C: Send> Sync for FlagLock<C> {}
 
-impl<C: EvictColdest + Send> EvictLock for Spot<C> {
+impl<C: EvictColdest + Send> EvictLock for FlagLock<C> {
     type Cache = C;
     fn try_with<R>(&self, with: impl FnOnce(&mut C) -> R) -> Option<R> {
         if self.0.swap(true, SeqCst) {
@@ -337,7 +337,7 @@ fn a_lock_of_the_programs_own_works() {
     let _turn = alone();
     let log = Log::default();
     let cache: lru::LruCache<u32, Value> = filled(100, &log);
-    let spot = Arc::new(Spot(AtomicBool::new(true), cache.into()));
+    let spot = Arc::new(FlagLock(AtomicBool::new(true), cache.into()));
     let _registration = Locked::register("spot", Arc::clone(&spot)).unwrap();
     reclaim(usize::MAX);
     assert_eq!(log.lock().unwrap().len(), 0);

@@ -25,21 +25,21 @@ const MIB: usize = 1 << 20;
 
 /// The scheduling of a thread, as the kernel reports it.
 #[derive(Debug, PartialEq, Eq)]
-struct Manner {
+struct Scheduling {
     policy: i32,
     nice: i32,
     cpus: Vec<usize>,
     memory_mode: i32,
 }
 
-fn manner() -> Manner {
+fn scheduling() -> Scheduling {
     // SAFETY: a zeroed set is empty; the set and the mode are valid places to write to.
     unsafe {
         let mut set = std::mem::zeroed::<libc::cpu_set_t>();
         assert_eq!(libc::sched_getaffinity(0, size_of_val(&set), &mut set), 0);
         let (mut memory_mode, nothing) = (-1, std::ptr::null::<u64>());
         libc::syscall(libc::SYS_get_mempolicy, &raw mut memory_mode, nothing, 0, nothing, 0);
-        Manner {
+        Scheduling {
             policy: libc::sched_getscheduler(0),
             nice: libc::getpriority(libc::PRIO_PROCESS, 0),
             cpus: (0..libc::CPU_SETSIZE as usize).filter(|&cpu| libc::CPU_ISSET(cpu, &set)).collect(),
@@ -48,19 +48,19 @@ fn manner() -> Manner {
     }
 }
 
-static SEEN: OnceLock<(Manner, String)> = OnceLock::new();
+static SEEN: OnceLock<(Scheduling, String)> = OnceLock::new();
 
 /// Records the scheduling of the thread on which it is called.
-struct Looks;
+struct Recorder;
 
-impl Shrinker for Looks {
+impl Shrinker for Recorder {
     fn count(&self, _: &ShrinkControl) -> usize {
         1000
     }
 
     fn scan(&self, _: &ShrinkControl) -> Scan {
         let name = || std::fs::read_to_string("/proc/thread-self/comm").unwrap_or_default();
-        SEEN.get_or_init(|| (manner(), name()));
+        SEEN.get_or_init(|| (scheduling(), name()));
         Scan::Stop
     }
 }
@@ -70,7 +70,7 @@ fn callbacks_run_on_ordinary_threads_even_if_a_special_one_started_them() {
     in_both_modes("callbacks_run_on_ordinary_threads_even_if_a_special_one_started_them", &[], || {
         // Starts the library on this thread, before the test changes the thread's scheduling.
         let first = uslab::malloc::malloc(1);
-        let at_start = manner();
+        let at_start = scheduling();
         stay_on_this_cpu();
         // SAFETY: a mask of one word. For a user other than root the kernel refuses some of these
         // calls, and there is less to reset.
@@ -81,9 +81,9 @@ fn callbacks_run_on_ordinary_threads_even_if_a_special_one_started_them() {
             let parameter = libc::sched_param { sched_priority: 10 };
             libc::sched_setscheduler(0, libc::SCHED_FIFO, &parameter);
         }
-        let changed = manner();
+        let changed = scheduling();
         println!("started by: {:?}, nice {}, memory {}", changed.policy, changed.nice, changed.memory_mode);
-        let _looks = register_shrinker("looks", ShrinkerOptions::default(), Looks).unwrap();
+        let _looks = register_shrinker("looks", ShrinkerOptions::default(), Recorder).unwrap();
         // SAFETY: as above; the only parameter of this policy.
         unsafe {
             let parameter = libc::sched_param { sched_priority: 0 };
@@ -101,7 +101,7 @@ fn callbacks_run_on_ordinary_threads_even_if_a_special_one_started_them() {
         }
         let (seen, name) = SEEN.get().unwrap();
         assert_eq!(name, "uslab-shrink\n");
-        assert_eq!(seen, &Manner { nice: at_start.nice.max(0), ..at_start });
+        assert_eq!(seen, &Scheduling { nice: at_start.nice.max(0), ..at_start });
         // SAFETY: allocated by this test, freed once.
         blocks.into_iter().chain([first]).for_each(|block| unsafe { free(block) });
     });

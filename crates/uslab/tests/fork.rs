@@ -86,10 +86,10 @@ impl<'a> Holding<'a> {
         // In a child, objects of threads that do not exist there may be allocated again, because
         // they were being freed. No other live object may.
         if self.owner != CHILD && stamped.is_err() {
-            return Err("an object in use was handed out");
+            return Err("an object in use was allocated again");
         }
         if self.owner == CHILD && stamped == Err(CHILD) {
-            return Err("an object of the child was handed out twice");
+            return Err("an object of the child was allocated twice");
         }
         self.objects.push((cache, object));
         Ok(())
@@ -141,7 +141,7 @@ fn live_on(kept: &mut Holding) -> Result<(), &'static str> {
                 .try_for_each(|&object| mine.own(cache, NonNull::new(object).ok_or("bulk lied")?))?;
         }
         if mine.objects[before..].iter().any(|(_, object)| sorted.binary_search(object).is_ok()) {
-            return Err("an object in use was handed out");
+            return Err("an object in use was allocated again");
         }
     }
     if !kept.is_whole() {

@@ -184,7 +184,7 @@ fn idle_threads(name: &str, bytes: usize) {
         );
         let figure = text.split(LEFT).nth(1).and_then(|rest| rest.split_whitespace().next());
         left.push(
-            figure.and_then(|figure| figure.parse::<isize>().ok()).expect("the child says what is left"),
+            figure.and_then(|figure| figure.parse::<isize>().ok()).expect("the child prints the bytes left"),
         );
     }
     drop(turn);

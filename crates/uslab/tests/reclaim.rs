@@ -119,7 +119,7 @@ impl Pages {
 
     /// Adds entries until there are `count`. Returns the number added.
     fn fill(&self, count: usize) -> usize {
-        let mut entries = self.entries.lock().expect("nobody panics");
+        let mut entries = self.entries.lock().expect("no thread panics while it holds the lock");
         let before = entries.len();
         while entries.len() < count {
             let object = self.cache.alloc().expect("memory");

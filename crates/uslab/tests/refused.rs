@@ -78,7 +78,7 @@ fn live_on(cache: &RawCache, few: &RawCache, kept: &[NonNull<u8>], owner: u32) -
         return Err("no memory");
     }
     if kept.iter().any(|object| objects.contains(&object.as_ptr())) {
-        return Err("an object in use was handed out");
+        return Err("an object in use was allocated again");
     }
     // SAFETY: just allocated, and unused.
     unsafe { cache.free_bulk(&objects) };

@@ -210,8 +210,8 @@ impl RawCache {
     /// Drains all sheaves of the cache, and shrinks it: returns all empty slabs to the page layer.
     /// Returns their size in bytes.
     ///
-    /// The page layer decides when the pages return to the system; see [`crate::trim`]. Takes locks;
-    /// may make system calls.
+    /// The page layer decides when the pages return to the system; see [`crate::trim`]. Takes
+    /// locks; may make system calls.
     pub fn shrink(&self) -> usize {
         self.core.cpu.drain_all();
         self.core.cpu.slabs().shrink()

@@ -16,16 +16,16 @@ impl Ledger {
         Ledger { owners: (0..things).map(|_| AtomicUsize::new(0)).collect(), what }
     }
 
-    /// Makes `who` the owner of `thing`, which must have none.
-    pub fn seize(&self, thing: usize, who: usize) {
-        let before = self.owners[thing].swap(who, SeqCst);
-        assert_eq!(before, 0, "{} {thing} has two owners: {before} and {who}", self.what);
+    /// Makes `thread_id` the owner of `thing`, which must have none.
+    pub fn seize(&self, thing: usize, thread_id: usize) {
+        let before = self.owners[thing].swap(thread_id, SeqCst);
+        assert_eq!(before, 0, "{} {thing} has two owners: {before} and {thread_id}", self.what);
     }
 
-    /// Removes `who`, which must be the owner of `thing`.
-    pub fn let_go(&self, thing: usize, who: usize) {
+    /// Removes `thread_id`, which must be the owner of `thing`.
+    pub fn let_go(&self, thing: usize, thread_id: usize) {
         let before = self.owners[thing].swap(0, SeqCst);
-        assert_eq!(before, who, "{who} releases {} {thing}, which {before} owns", self.what);
+        assert_eq!(before, thread_id, "{thread_id} releases {} {thing}, which {before} owns", self.what);
     }
 
     /// All things that have an owner.

@@ -144,12 +144,12 @@ impl World {
         })
     }
 
-    /// `None`: the gate is closed. `who` owns the sheaf that comes out, and no longer the one that
+    /// `None`: the gate is closed. `thread_id` owns the sheaf that comes out, and no longer the one that
     /// goes in.
-    fn exchange(&self, which: usize, new: usize, who: usize) -> Option<usize> {
+    fn exchange(&self, which: usize, new: usize, thread_id: usize) -> Option<usize> {
         let place = &self.slot[which];
         if new != DUMMY {
-            self.in_flight.let_go(new, who);
+            self.in_flight.let_go(new, thread_id);
         }
         let old = self.cpu.run(|sequence| {
             if sequence.step(|| self.gate.load(Relaxed))? != 0 {
@@ -164,62 +164,62 @@ impl World {
         });
         match old {
             Some(DUMMY) => {}
-            Some(old) => self.in_flight.seize(old, who),
-            None if new != DUMMY => self.in_flight.seize(new, who),
+            Some(old) => self.in_flight.seize(old, thread_id),
+            None if new != DUMMY => self.in_flight.seize(new, thread_id),
             None => {}
         }
         old
     }
 
-    fn take_out(&self, which: usize, who: usize) -> usize {
+    fn take_out(&self, which: usize, thread_id: usize) -> usize {
         loop {
-            match self.exchange(which, DUMMY, who) {
+            match self.exchange(which, DUMMY, thread_id) {
                 Some(old) => return old,
                 None => drop(self.fork.lock().unwrap()),
             }
         }
     }
 
-    fn install(&self, sheaf: usize, who: usize) {
+    fn install(&self, sheaf: usize, thread_id: usize) {
         let mut in_flight = sheaf;
         for which in [MAIN, SPARE] {
-            match self.exchange(which, in_flight, who) {
+            match self.exchange(which, in_flight, thread_id) {
                 Some(DUMMY) => return,
                 Some(old) => in_flight = old,
                 None => break,
             }
         }
-        self.flush_and_free(in_flight, who);
+        self.flush_and_free(in_flight, thread_id);
     }
 
-    fn flush_and_free(&self, sheaf: usize, who: usize) {
+    fn flush_and_free(&self, sheaf: usize, thread_id: usize) {
         let mut depot = self.depot.lock().unwrap();
         depot.objects.extend(self.sheaves[sheaf].objects());
         self.sheaves[sheaf].fill(&[]);
-        self.in_flight.let_go(sheaf, who);
+        self.in_flight.let_go(sheaf, thread_id);
         depot.sheaves.push(sheaf);
     }
 
-    fn alloc(&self, who: usize) -> usize {
+    fn alloc(&self, thread_id: usize) -> usize {
         let object = loop {
-            if let Some(object) = self.pop().or_else(|| self.refill(who)) {
+            if let Some(object) = self.pop().or_else(|| self.refill(thread_id)) {
                 break object;
             }
             // Other threads hold everything. The library would make a slab here.
             thread::yield_now();
         };
-        self.held.seize(object, who);
+        self.held.seize(object, thread_id);
         object
     }
 
-    fn refill(&self, who: usize) -> Option<usize> {
-        let mut source = self.take_out(SPARE, who);
+    fn refill(&self, thread_id: usize) -> Option<usize> {
+        let mut source = self.take_out(SPARE, thread_id);
         if source == DUMMY || self.sheaves[source].count.load(Relaxed) == 0 {
             let mut depot = self.depot.lock().unwrap();
             let sheaf = if source == DUMMY { depot.sheaves.pop() } else { Some(source) };
             let Some(sheaf) = sheaf else { return depot.objects.pop() };
             if source == DUMMY {
-                self.in_flight.seize(sheaf, who);
+                self.in_flight.seize(sheaf, thread_id);
             }
             let rest = depot.objects.len().saturating_sub(CAPACITY);
             self.sheaves[sheaf].fill(&depot.objects.split_off(rest));
@@ -228,24 +228,24 @@ impl World {
         let mut objects = self.sheaves[source].objects();
         let object = objects.pop();
         self.sheaves[source].fill(&objects);
-        self.install(source, who);
+        self.install(source, thread_id);
         object
     }
 
-    fn free(&self, object: usize, who: usize) {
-        self.held.let_go(object, who);
+    fn free(&self, object: usize, thread_id: usize) {
+        self.held.let_go(object, thread_id);
         if !self.push(object) {
-            self.flush(object, who);
+            self.flush(object, thread_id);
         }
     }
 
-    fn flush(&self, object: usize, who: usize) {
-        let spare = self.take_out(SPARE, who);
+    fn flush(&self, object: usize, thread_id: usize) {
+        let spare = self.take_out(SPARE, thread_id);
         let mut depot = self.depot.lock().unwrap();
         let sheaf = if spare == DUMMY { depot.sheaves.pop() } else { Some(spare) };
         let Some(sheaf) = sheaf else { return depot.objects.push(object) };
         if spare == DUMMY {
-            self.in_flight.seize(sheaf, who);
+            self.in_flight.seize(sheaf, thread_id);
         }
         let mut objects = self.sheaves[sheaf].objects();
         if objects.len() == CAPACITY {
@@ -254,46 +254,49 @@ impl World {
         drop(depot);
         objects.push(object);
         self.sheaves[sheaf].fill(&objects);
-        self.install(sheaf, who);
+        self.install(sheaf, thread_id);
     }
 
     /// From another CPU.
-    fn drain(&self, who: usize) {
-        let taken = self.slot.each_ref().map(|place| self.swap_from_outside(place, DUMMY, who));
+    fn drain(&self, thread_id: usize) {
+        let taken = self.slot.each_ref().map(|place| self.swap_from_outside(place, DUMMY, thread_id));
         if self.mistake != Mistake::DrainWithoutBarrier {
             self.cpu.restart();
         }
-        taken.into_iter().filter(|&sheaf| sheaf != DUMMY).for_each(|sheaf| self.flush_and_free(sheaf, who));
+        taken
+            .into_iter()
+            .filter(|&sheaf| sheaf != DUMMY)
+            .for_each(|sheaf| self.flush_and_free(sheaf, thread_id));
     }
 
     /// From another CPU, by a thread whose barriers are refused: drains spare sheaves only, which
     /// need none.
-    fn drain_spare(&self, who: usize) {
-        let spare = self.swap_from_outside(&self.slot[SPARE], DUMMY, who);
+    fn drain_spare(&self, thread_id: usize) {
+        let spare = self.swap_from_outside(&self.slot[SPARE], DUMMY, thread_id);
         if spare != DUMMY {
-            self.flush_and_free(spare, who);
+            self.flush_and_free(spare, thread_id);
         }
     }
 
     /// From another CPU: the barrier is refused after the sheaves were taken. Then another drain,
     /// which knows that.
-    fn drain_refused_late(&self, who: usize) {
-        let [main, spare] = self.slot.each_ref().map(|place| self.swap_from_outside(place, DUMMY, who));
+    fn drain_refused_late(&self, thread_id: usize) {
+        let [main, spare] = self.slot.each_ref().map(|place| self.swap_from_outside(place, DUMMY, thread_id));
         if main != DUMMY {
-            self.put_back(main, who);
+            self.put_back(main, thread_id);
         }
         if spare != DUMMY {
-            self.flush_and_free(spare, who);
+            self.flush_and_free(spare, thread_id);
         }
-        self.drain_spare(who);
+        self.drain_spare(thread_id);
     }
 
-    fn put_back(&self, main: usize, who: usize) {
+    fn put_back(&self, main: usize, thread_id: usize) {
         let place = match self.mistake {
             Mistake::PutBackAsSpare => &self.slot[SPARE],
             _ => &self.slot[MAIN],
         };
-        self.in_flight.let_go(main, who);
+        self.in_flight.let_go(main, thread_id);
         if self.mistake == Mistake::PutBackOverAnother {
             place.store(main, Release);
         } else if place.compare_exchange(DUMMY, main, Release, Relaxed).is_err() {
@@ -301,22 +304,22 @@ impl World {
         }
     }
 
-    fn swap_from_outside(&self, place: &AtomicUsize, new: usize, who: usize) -> usize {
+    fn swap_from_outside(&self, place: &AtomicUsize, new: usize, thread_id: usize) -> usize {
         let old = place.swap(new, AcqRel);
         if old != DUMMY {
-            self.in_flight.seize(old, who);
+            self.in_flight.seize(old, thread_id);
         }
         old
     }
 
     /// From another CPU: the sheaves must not change while the fork copies them.
-    fn fork(&self, who: usize) {
+    fn fork(&self, thread_id: usize) {
         let _excluded = self.fork.lock().unwrap();
         self.gate.store(1, SeqCst);
         if self.mistake != Mistake::GateWithoutBarrier {
             self.cpu.restart();
         }
-        let hidden = self.slot.each_ref().map(|place| self.swap_from_outside(place, DUMMY, who));
+        let hidden = self.slot.each_ref().map(|place| self.swap_from_outside(place, DUMMY, thread_id));
         if self.mistake != Mistake::HideWithoutBarrier {
             self.cpu.restart();
         }
@@ -326,7 +329,7 @@ impl World {
         assert_eq!(before, copy(), "a sheaf changed while it was copied");
         for (place, sheaf) in self.slot.iter().zip(hidden) {
             if sheaf != DUMMY {
-                self.in_flight.let_go(sheaf, who);
+                self.in_flight.let_go(sheaf, thread_id);
             }
             let there = place.swap(sheaf, AcqRel);
             assert_eq!(there, DUMMY, "a sheaf got into the slot while the gate was closed");
@@ -357,9 +360,9 @@ impl World {
 /// Threads that allocate and free on the CPU, and `outside` on another CPU.
 fn users_and(users: usize, outside: fn(&World, usize), world: Arc<World>) {
     let threads: Vec<_> = (1..=users)
-        .map(|who| {
+        .map(|thread_id| {
             let world = world.clone();
-            thread::spawn(move || world.free(world.alloc(who), who))
+            thread::spawn(move || world.free(world.alloc(thread_id), thread_id))
         })
         .collect();
     outside(&world, users + 1);

@@ -98,9 +98,9 @@ impl Slab {
     }
 
     /// `Slabs::free` for one object.
-    fn free(&self, object: usize, who: usize) {
-        self.touch(object, who);
-        self.ledger.let_go(object, who);
+    fn free(&self, object: usize, thread_id: usize) {
+        self.touch(object, thread_id);
+        self.ledger.let_go(object, thread_id);
         let before = if self.mistake == Mistake::CountFirst {
             let before = words::add(&self.count, 1);
             self.set_bit(object);
@@ -144,13 +144,13 @@ impl Slab {
 
     /// `Slabs::take` for up to `wanted` objects, and `Slabs::grow` if there are none and the page
     /// is free.
-    fn take(&self, wanted: usize, who: usize) -> Vec<usize> {
+    fn take(&self, wanted: usize, thread_id: usize) -> Vec<usize> {
         let lists = self.lists.lock().unwrap();
         // SAFETY: under the lock; loom checks.
         let listed = self.list.with(|list| unsafe { *list != List::None });
         if listed {
             let mask = words::take(&self.word, wanted);
-            let taken = self.own(mask, who);
+            let taken = self.own(mask, thread_id);
             let lowered = if self.mistake == Mistake::CountsWhatItAsked { wanted } else { taken.len() };
             let left = words::subtract(&self.count, lowered);
             self.place(list_for(left));
@@ -162,7 +162,7 @@ impl Slab {
         }
         // The page was free, so no other thread uses its descriptor (`Slab::init`).
         self.gone.store(false, SeqCst);
-        let taken = self.own(1, who);
+        let taken = self.own(1, thread_id);
         self.place(List::None);
         self.word.store(ALL & !1, Relaxed);
         self.count.store(OBJECTS as i32 - 1, Release);
@@ -172,20 +172,20 @@ impl Slab {
         taken
     }
 
-    fn own(&self, mask: u64, who: usize) -> Vec<usize> {
+    fn own(&self, mask: u64, thread_id: usize) -> Vec<usize> {
         let objects: Vec<usize> = (0..OBJECTS).filter(|object| mask >> object & 1 == 1).collect();
         for &object in &objects {
-            self.ledger.seize(object, who);
-            self.touch(object, who);
+            self.ledger.seize(object, thread_id);
+            self.touch(object, thread_id);
         }
         objects
     }
 
     /// The owner uses the object.
-    fn touch(&self, object: usize, who: usize) {
+    fn touch(&self, object: usize, thread_id: usize) {
         // SAFETY: only the caller uses the object; loom checks that every other use is ordered with
         // this one.
-        self.contents[object].with_mut(|content| unsafe { *content = who });
+        self.contents[object].with_mut(|content| unsafe { *content = thread_id });
     }
 
     /// The check after all threads ended.

@@ -131,7 +131,7 @@ impl Run {
         }
         let usable = self.cache().usable_bytes();
         assert!(usable >= self.options.bytes);
-        // Of a constructed object the user owns only the constructed bytes.
+        // The user of a constructed object owns only the constructed bytes.
         let bytes = if self.options.constructor { self.options.bytes } else { usable };
         self.oracle.born(object.as_ptr(), bytes, self.options.alignment());
     }
