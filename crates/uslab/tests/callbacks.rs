@@ -203,13 +203,13 @@ fn entries_that_insert_on_drop_do_not_hang() {
         }
         reclaim(usize::MAX);
         cache.clear();
-        assert_eq!(cache.len(), 1000, "one came for each that went");
+        assert_eq!(cache.len(), 1000, "each drop must insert one entry");
     });
 }
 
 static ALIVE: AtomicIsize = AtomicIsize::new(0);
 
-/// Panics when it goes, with a payload that does the same.
+/// Panics on drop, with a payload that does the same.
 #[derive(PartialEq, Eq, Hash)]
 struct Bomb(u64);
 

@@ -170,8 +170,8 @@ impl Shrinker for Hollow {
 }
 
 #[test]
-fn entries_that_bring_nothing_are_not_all_asked_for() {
-    in_both_modes("entries_that_bring_nothing_are_not_all_asked_for", &NO_REAPER, || {
+fn entries_that_free_nothing_are_not_all_evicted() {
+    in_both_modes("entries_that_free_nothing_are_not_all_evicted", &NO_REAPER, || {
         let much = malloc(1 << 30);
         assert!(!much.is_null());
         let hollow = Hollow(AtomicUsize::new(100_000));

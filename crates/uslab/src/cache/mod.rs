@@ -4,7 +4,7 @@
 //!  Cache<T>  typed, safe where it can be: CacheBox<T> owns an object; works as a `static`
 //!     │
 //!  RawCache  by size and alignment, chosen at run time
-//!    │ both keep the address of the slots, so the fast path is one load from its sequence
+//!     │ both keep the address of the slots, so the fast path is one load from its sequence
 //!     ▼
 //!  core      CpuCache ─▶ Slabs ─▶ pages;   registry: id ─▶ core
 //! ```

@@ -48,7 +48,7 @@ enum Mistake {
     /// A late reconciler does not check the page's owner.
     NoOwnerCheck,
     /// The taker lowers the count by the number that it wanted, not by the number that it got.
-    CountsWhatItAsked,
+    CountsWanted,
 }
 
 /// One slab, and the shared state around it.
@@ -151,7 +151,7 @@ impl Slab {
         if listed {
             let mask = words::take(&self.word, wanted);
             let taken = self.own(mask, thread_id);
-            let lowered = if self.mistake == Mistake::CountsWhatItAsked { wanted } else { taken.len() };
+            let lowered = if self.mistake == Mistake::CountsWanted { wanted } else { taken.len() };
             let left = words::subtract(&self.count, lowered);
             self.place(list_for(left));
             return taken;
@@ -265,6 +265,6 @@ fn a_late_reconciler_that_does_not_check_the_owner_is_found() {
 
 #[test]
 fn a_count_lowered_by_the_number_wanted_is_found() {
-    let found = mistake_in(|| givers_and_a_taker(0b011, 64, 2, Mistake::CountsWhatItAsked));
+    let found = mistake_in(|| givers_and_a_taker(0b011, 64, 2, Mistake::CountsWanted));
     assert!(found.contains("the count is not that of the bits"), "{found}");
 }
