@@ -12,13 +12,13 @@ use core::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Release};
 pub struct Flags(pub u32);
 
 impl Flags {
-    /// Align objects to cache lines. Objects of at most half a line share one in even fractions.
+    /// Aligns objects to cache lines. Objects of at most half a line share one in even fractions.
     pub const HWCACHE_ALIGN: Flags = Flags(1);
-    /// Bypass sheaves: every object comes from its slab and returns to it. Slow; misuse and
+    /// Bypasses sheaves: every object comes from its slab and returns to it. Slow; misuse and
     /// statistics are exact.
     pub const NO_CACHING: Flags = Flags(2);
-    /// The program will not touch the objects soon (receive buffers, for example). New slabs then
-    /// use pages that are not in the CPU's caches, and leave warm pages to other users.
+    /// Declares that the program will not touch the objects soon (receive buffers, for example).
+    /// New slabs use cold pages, and leave warm ones to other caches.
     pub const COLD: Flags = Flags(4);
 
     /// Whether all flags of `other` are set.

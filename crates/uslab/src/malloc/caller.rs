@@ -14,8 +14,9 @@ use crate::rseq;
 use core::ptr;
 
 /// The caller of a malloc function: the program, whose call may start the background thread (see
-/// [`crate::cache`]), or possibly the C library. Each method is the last step of a slow path. It
-/// passes the answer on to [`serve`], [`serve_zeroed`] or [`serve_resized`].
+/// [`crate::cache`]), or possibly the C library. Each method is the last step of a slow path: it
+/// calls [`serve`], [`serve_zeroed`] or [`serve_resized`] with the information whether the caller
+/// is the program.
 pub trait Caller {
     /// The last step of [`super::entry::malloc_for`]: [`serve`] or [`serve_program`].
     extern "C" fn serve(size: usize) -> *mut u8;
@@ -49,7 +50,7 @@ impl Caller for AnyCaller {
     }
 }
 
-/// The program.
+/// The program itself, never the C library: its calls may start the background thread.
 pub struct Program;
 
 impl Caller for Program {
