@@ -1,10 +1,10 @@
-//! Helpers shared by the cross-crate tests: find the built library and command, run a program under them with a
-//! time limit, and prove afterwards that the allocator really served it.
+//! Helpers of the cross-crate tests: they find the built library and command, run a program under
+//! them with a time limit, and prove afterwards that the allocator served it.
 
 pub mod harness;
 
-/// Makes the tests `rseq` and `locked`, in a module of the check's name, of the function
-/// `check(Mode)` beside it.
+/// Defines the tests `rseq` and `locked` of the function `check(Mode)`, in a module with the
+/// check's name.
 #[macro_export]
 macro_rules! both_modes {
     ($($name:ident => $check:ident),+ $(,)?) => {$(

@@ -1,4 +1,5 @@
-/* Wrong arguments for every function that takes any: an error where it can be seen, and never a crash. */
+/* Wrong arguments for every function with arguments: an error where the library can detect it, and
+ * never a crash. */
 #include "check.h"
 
 #include <stdint.h>
@@ -6,7 +7,7 @@
 
 static void *objects[4];
 
-/* A value that the compiler does not see. */
+/* A value that the compiler cannot see. */
 static size_t hidden(size_t value)
 {
     volatile size_t copy = value;
@@ -20,7 +21,7 @@ static size_t none(void *context, const uslab_shrink_control *control)
     return 0;
 }
 
-/* A pointer that no array of pointers, no structure and no handle of ours can be at. */
+/* A misaligned pointer, at which no array of pointers, structure or handle can be. */
 static void *askew(void *pointer)
 {
     return (void *)((uintptr_t)pointer + 1);
@@ -40,7 +41,7 @@ static void *askew(void *pointer)
         CHECK((error) == 0 || errno == (error)); \
     } while (0)
 
-/* Every function that takes a cache. */
+/* Every function with a cache argument. */
 static void caches(uslab_cache *wrong)
 {
     uslab_cache_stats stats;
@@ -97,7 +98,8 @@ static size_t count(void *context, const uslab_shrink_control *control)
     return 0;
 }
 
-/* Registered twice it is two: each is asked, and each goes by itself. */
+/* A function registered twice makes two shrinkers: each is called, and each is unregistered by
+ * itself. */
 static void twice(void)
 {
     uslab_shrinker_options options;
@@ -123,7 +125,7 @@ static void twice(void)
     CHECK(counted == 0);
 }
 
-/* Handles of another kind are none. */
+/* Handles of another kind are invalid. */
 static void mixed_up(void)
 {
     uslab_cache *cache = uslab_cache_create("mixed up", 100, NULL);
@@ -139,7 +141,8 @@ static void mixed_up(void)
     sheaves((uslab_sheaf *)(void *)cache);
     heaps((uslab_heap *)(void *)cache);
     shrinkers((uslab_shrinker *)(void *)cache);
-    /* Twice over: the second time it is a handle no more. What came between are functions that allocate nothing of its size. */
+    /* Called twice: the second time the handle is invalid. The functions in between allocate
+     * nothing of its size. */
     uslab_sheaf_return(sheaf);
     sheaves(sheaf);
     uslab_shrinker_unregister(shrinker);
@@ -151,7 +154,7 @@ static void mixed_up(void)
     CHECK(uslab_cache_destroy(cache) == EINVAL);
 }
 
-/* Sizes that cannot be, and places that cannot be. */
+/* Impossible sizes and impossible addresses. */
 static void sizes(void)
 {
     uslab_cache *cache = uslab_cache_create("sizes", 16, NULL);
@@ -194,7 +197,7 @@ static void sizes(void)
     CHECK_FAILS(uslab_cache_prefill(cache, 0, half), ENOMEM);
     CHECK_IS(uslab_sheaf_refill(sheaf, 0, most), ENOMEM);
     CHECK_IS(uslab_sheaf_refill(sheaf, USLAB_ZERO, 1), EINVAL);
-    /* Size 0 is a size. */
+    /* Size 0 is valid. */
     for (i = 0; i < 4; i++) {
         void *p = i == 0 ? uslab_malloc(0) : i == 1 ? uslab_calloc(0, most) : i == 2 ? uslab_heap_malloc(heap, 0) : uslab_aligned_alloc(4096, 0);
         CHECK(p != NULL);
@@ -208,7 +211,7 @@ static void sizes(void)
     CHECK(uslab_cache_destroy(cache) == 0);
 }
 
-/* Structures that are none, for each function that takes one. */
+/* Invalid structures, for each function that takes one. */
 static void structures(void)
 {
     static const size_t sizes[] = {0, 1, sizeof(size_t) - 1, 4097, (size_t)1 << 40, (size_t)-1};
@@ -249,7 +252,7 @@ int main(void)
     sheaves(NULL);
     heaps(NULL);
     shrinkers(NULL);
-    /* Memory that is no handle, and a place where none can be. */
+    /* Memory that is not a handle, and an address where no handle can be. */
     sheaves((uslab_sheaf *)(void *)zeroes);
     heaps((uslab_heap *)(void *)zeroes);
     shrinkers((uslab_shrinker *)(void *)zeroes);

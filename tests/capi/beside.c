@@ -1,4 +1,5 @@
-/* With libuslab_malloc.so preloaded: who serves what, and whose figures the process's snapshot has. A child of fork says the same of itself. */
+/* With libuslab_malloc.so preloaded: each library serves its own calls, and the process's snapshot
+ * has malloc's figures. The same holds in a fork child. */
 #include "check.h"
 
 #include <fcntl.h>
@@ -31,7 +32,7 @@ static int snapshot_has(const char *text)
     return found;
 }
 
-/* The figures in the file are malloc's; ours are ours to ask for. */
+/* The figures in the file are malloc's; this library's own are available through its functions. */
 static void whose(uslab_cache *cache)
 {
     char *json = uslab_stats_json();
@@ -49,7 +50,7 @@ int main(void)
     int i, status;
     pid_t child;
     CHECK(cache != NULL);
-    /* Neither knows the other's memory. */
+    /* Neither library knows the other's memory. */
     theirs = malloc(100);
     ours = uslab_malloc(100);
     CHECK(theirs != NULL && ours != NULL);
@@ -72,7 +73,7 @@ int main(void)
     }
     CHECK(waitpid(child, &status, 0) == child && status == 0);
     whose(cache);
-    /* They stay: what reads the figures afterwards finds them. */
+    /* The large objects stay, so that a later reader of the figures finds them. */
     for (i = 0; i < LARGE; i++) CHECK(((unsigned char *)large[i])[LARGE_BYTES - 1] == i);
     CHECK(uslab_cache_destroy(cache) == 0);
     return ended();

@@ -1,11 +1,12 @@
-//! Programs built as others build theirs: with pkg-config, and with CMake, from a stage that was moved to another place.
+//! Programs built like users' programs, with pkg-config and with CMake, from a stage that was moved
+//! to another place.
 
 use crate::MODES;
 use crate::library::{Link, VERSION, capi, compile, prefix, program, root};
 use std::path::{Path, PathBuf};
 use uslab_tests::harness::{Mode, Program, Scratch, tool};
 
-/// A copy of the stage somewhere else: nothing in it may name the place where it was made.
+/// A copy of the stage in another place: no file in it may contain the original path.
 fn moved(scratch: &Scratch) -> PathBuf {
     let to = scratch.join("moved/prefix");
     let copied = Program::new(tool("cp", "coreutils"))
@@ -20,12 +21,12 @@ fn text(scratch: &Scratch, program: Program) -> String {
     program.run_clean(scratch, Mode::Plain).stdout().trim().to_owned()
 }
 
-/// In both modes of the library.
+/// Runs the program in both modes of the library.
 fn runs(scratch: &Scratch, program: &Path, lib: &Path) {
     for rseq in MODES {
         let program = Program::new(program).env("LD_LIBRARY_PATH", lib).env("USLAB_RSEQ", rseq);
         let run = program.run_clean(scratch, Mode::Plain);
-        run.expect(run.stdout().ends_with("ok\n"), "the program did not say that it ended");
+        run.expect(run.stdout().ends_with("ok\n"), "the program did not print its last line");
     }
 }
 
@@ -49,7 +50,8 @@ fn with_pkg_config() {
         let mut args =
             vec!["-std=c11".to_owned(), "-o".into(), program.display().to_string(), source.clone()];
         args.extend(ask(flags).split_whitespace().map(|flag| {
-            // The linker prefers a shared library of the same name: the archive is named by its file.
+            // The linker prefers a shared library of the same name, so the archive is given by its
+            // path.
             if name == "static" { flag.replace("-luslab", "-l:libuslab.a") } else { flag.to_owned() }
         }));
         compile("cc", "gcc", &args);
@@ -113,7 +115,7 @@ fn with_cmake() {
     runs(&scratch, &build.join("static"), &scratch.dir("nothing"));
 }
 
-/// What the files say of themselves is what the library is.
+/// The soname and the links match the version.
 #[test]
 fn the_soname_is_that_of_the_link() {
     let link = std::fs::read_link(prefix().join("lib/libuslab.so")).expect("a link");
@@ -122,7 +124,7 @@ fn the_soname_is_that_of_the_link() {
     assert_eq!(link, PathBuf::from(format!("libuslab.so.{VERSION}")));
 }
 
-/// The first program of the guide, as it stands there.
+/// The first program of the guide, unchanged.
 #[test]
 fn the_guides_first_program() {
     let guide = std::fs::read_to_string(root().join("docs/guide/c.md")).expect("the guide");

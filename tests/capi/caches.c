@@ -1,4 +1,4 @@
-/* Caches and prefilled sheaves: what the header promises, one thing after another. */
+/* Caches and prefilled sheaves: each guarantee of the header in turn. */
 #include "check.h"
 
 #include <pthread.h>
@@ -39,7 +39,7 @@ static void plain(void)
     }
     for (i = 0; i < MANY; i++) CHECK(all_are(objects[i], i & 0xff, 48));
     for (i = 0; i < MANY; i += 2) uslab_cache_free(cache, objects[i]);
-    /* uslab_free knows whose an object is. */
+    /* uslab_free finds the cache of an object. */
     for (i = 1; i < MANY; i += 2) uslab_free(objects[i]);
     uslab_cache_free(cache, NULL);
     for (j = 0; j < 3; j++) {
@@ -102,14 +102,14 @@ static void errors(void)
     CHECK_FAILS(uslab_cache_alloc_bulk(cache, 0, 1, NULL), EINVAL);
     CHECK_FAILS(uslab_cache_alloc_bulk(cache, 0, (size_t)-1 / 2, NULL), EINVAL);
     CHECK(uslab_cache_alloc_bulk(cache, 0, 0, NULL));
-    /* What is popped before more than there is room for in any memory is asked for goes back. */
+    /* A bulk request larger than any memory fails, and the objects popped before are freed. */
     CHECK(uslab_cache_alloc_bulk(cache, 0, 100, objects));
     uslab_cache_free_bulk(cache, 100, objects);
     CHECK_FAILS(uslab_cache_alloc_bulk(cache, 0, (size_t)-1, objects), ENOMEM);
     CHECK_FAILS(uslab_cache_prefill(cache, 0x80000000u, 1), EINVAL);
     CHECK_FAILS(uslab_cache_prefill(cache, USLAB_ZERO, 1), EINVAL);
     CHECK(uslab_cache_destroy(cache) == 0);
-    /* A handle after its end, while its memory is nobody's. */
+    /* A destroyed handle whose memory no cache uses yet. */
     CHECK(uslab_cache_destroy(cache) == EINVAL);
     CHECK_FAILS(uslab_cache_alloc(cache, 0), EINVAL);
     CHECK_FAILS(uslab_cache_alloc_bulk(cache, 0, 3, objects), EINVAL);
@@ -206,7 +206,7 @@ static void busy(void)
     CHECK(object != NULL);
     errno = 0;
     CHECK(uslab_cache_destroy(cache) == EBUSY && errno == EBUSY);
-    /* It goes on as it was. */
+    /* The cache continues to work. */
     uslab_cache_free(cache, object);
     sheaf = uslab_cache_prefill(cache, 0, 2);
     CHECK(sheaf != NULL);

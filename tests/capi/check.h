@@ -1,4 +1,5 @@
-/* What the C and C++ programs share: a check that names the place, and the end that the tests look for. */
+/* Shared by the C and C++ programs: a check that prints its place, and the last line that the tests
+ * require. */
 #ifndef USLAB_TESTS_CAPI_CHECK_H
 #define USLAB_TESTS_CAPI_CHECK_H
 

@@ -1,5 +1,6 @@
-//! Programs that take the library in less usual ways: wholly static, beside the preloaded one, in forks and at the program's end, under valgrind
-//! and the compilers' sanitizers. The usual ways are in `main.rs`.
+//! Programs that use the library in less common ways: wholly static, beside the preloaded one, in
+//! forks and at the program's exit, under valgrind and the compilers' sanitizers. The common ways
+//! are in `main.rs`.
 
 use crate::library::{Link, capi, compile, prefix, program, program_with, root};
 use crate::{run_both, run_in_both};
@@ -25,7 +26,7 @@ fn wholly_static() {
     run_both("objects-whole", &program("objects-whole", &source("objects.cpp"), "c++17", Link::Whole));
 }
 
-/// The archive serves programs that end up with no shared library at all, and restartable sequences work there.
+/// The archive works in programs without any shared library, and restartable sequences work there.
 #[test]
 fn a_wholly_static_program_needs_no_library() {
     let scratch = Scratch::new("whole");
@@ -35,12 +36,13 @@ fn a_wholly_static_program_needs_no_library() {
     let whole = program("mode-whole", &file, "c99", Link::Whole);
     let readelf = Program::new(tool("readelf", "binutils")).arg("-dW").arg(&whole);
     let needed = readelf.run_clean(&scratch, Mode::Plain);
-    needed.expect(!needed.stdout().contains("NEEDED"), "it needs a library");
+    needed.expect(!needed.stdout().contains("NEEDED"), "the program needs a shared library");
     let said = |program: &Path| Program::new(program).run_clean(&scratch, Mode::Plain).stdout();
     assert_eq!(said(&whole), said(&shared));
 }
 
-/// Debug builds check what release builds rely on: the ranks of locks, that what is freed was not free.
+/// Debug builds check the assumptions of release builds: the ranks of locks, and that a freed
+/// object was in use.
 #[test]
 fn on_a_debug_build() {
     for name in ["caches", "memory", "reclaim", "sources", "arguments", "endings", "forks"] {
@@ -75,7 +77,7 @@ fn compiled_by_clang() {
     }
 }
 
-/// Loaded late into a process whose malloc is ours, too.
+/// Loaded late into a process whose malloc is the preload library's.
 #[test]
 fn loaded_late_beside_the_preloaded_library() {
     let late = program("late-beside", &source("late.c"), "c11", Link::None);
@@ -110,10 +112,11 @@ fn beginnings_and_endings() {
 }
 
 fn said_ok(outcome: &Outcome) {
-    outcome.expect(outcome.stdout().ends_with("ok\n"), "the program did not say that it ended");
+    outcome.expect(outcome.stdout().ends_with("ok\n"), "the program did not print its last line");
 }
 
-/// With both libraries in one process the snapshot is malloc's, whoever looks: itself, its child, `uslab run --stats`.
+/// With both libraries in one process the snapshot is malloc's, for every reader: the process, its
+/// child, and `uslab run --stats`.
 #[test]
 fn the_snapshot_is_the_preloaded_librarys() {
     let linked = [("beside-shared", Link::Shared), ("beside-archive", Link::Static)]
@@ -145,7 +148,8 @@ fn the_snapshot_is_the_preloaded_librarys() {
     }
 }
 
-/// Large objects alive at the end, by each snapshot that was left: one process, whose child removed its own.
+/// Live large objects at the end, from each snapshot left behind: there is one, because the child
+/// removed its own.
 fn large_objects(scratch: &Scratch) -> Vec<u64> {
     let at = std::mem::offset_of!(layout::Header, large_objects);
     let directories = std::fs::read_dir(scratch.path()).expect("the scratch directory").flatten();
@@ -159,7 +163,7 @@ fn large_objects(scratch: &Scratch) -> Vec<u64> {
         .collect()
 }
 
-/// Restartable sequences do not work there, and the library finds that out by itself where nobody says so.
+/// Restartable sequences do not work under valgrind, and the library must detect that by itself.
 #[test]
 fn under_valgrind() {
     for name in ["caches", "memory", "reclaim", "arguments", "endings", "forks"] {
@@ -176,14 +180,16 @@ fn under_valgrind() {
     }
 }
 
-/// The program is instrumented, the library is not: it has its memory from mappings of its own, which the sanitizers leave alone.
+/// The program is instrumented, the library is not: its memory comes from its own mappings, which
+/// the sanitizers ignore.
 fn sanitized(name: &str, compiler_flag: &str, link: Link) -> PathBuf {
     let sanitizer = compiler_flag.rsplit('=').next().expect("a flag").replace(',', "-");
     let flags = [compiler_flag, "-fno-sanitize-recover=all", "-fno-omit-frame-pointer"];
     program_with(&format!("{name}-{sanitizer}"), &source(&format!("{name}.c")), "c11", link, &flags)
 }
 
-/// Without the search for leaks: it looks for threads, and in the child of a threaded program's fork it waits for some that are not there.
+/// Without leak detection: in a fork child of a threaded program it waits for threads that do not
+/// exist there.
 #[test]
 fn with_the_sanitizers_of_addresses_and_undefined_behaviour() {
     let run = |name: &str, link: Link| {
@@ -197,7 +203,8 @@ fn with_the_sanitizers_of_addresses_and_undefined_behaviour() {
     run("memory", Link::Static);
 }
 
-/// What the library's own atomic instructions order is not seen, so these are programs that order what they share by locks, or share nothing.
+/// The sanitizer does not see the order that the library's atomic instructions establish. So these
+/// programs order shared accesses by locks, or share nothing.
 #[test]
 fn with_the_sanitizer_of_threads() {
     for name in ["memory", "reclaim", "sources", "arguments"] {
@@ -205,7 +212,7 @@ fn with_the_sanitizer_of_threads() {
     }
 }
 
-/// Loaded late under the loader's checks of what is named: every symbol that the header declares is found in the library that is shipped.
+/// Every symbol that the header declares is found by name in the shipped library.
 #[test]
 fn every_function_is_found_by_name() {
     let map = root().join("crates/uslab-capi/uslab.map");

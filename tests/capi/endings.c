@@ -1,5 +1,6 @@
-/* The library used where programs begin and end: constructors, signal handlers that interrupt none of its functions, destructors of threads,
- * atexit, destructors of the program, and while other threads still run. */
+/* The library at the start and the end of programs: in constructors, in signal handlers that
+ * interrupt none of its functions, in destructors of threads, in atexit, in destructors of the
+ * program, and while other threads still run. */
 #include "check.h"
 
 #include <pthread.h>
@@ -28,7 +29,7 @@ static void use(size_t n)
     uslab_free(objects[0]);
 }
 
-/* In a fully static program this runs before, or after, the library's own. */
+/* In a fully static program this may run before or after the library's own constructor. */
 __attribute__((constructor)) static void begin(void)
 {
     before_main = uslab_malloc(1000);
@@ -36,7 +37,7 @@ __attribute__((constructor)) static void begin(void)
     memset(before_main, 0x77, 1000);
 }
 
-/* The last code of the program, after atexit's: with what is left from before. */
+/* The last code of the program, after the atexit handlers: uses objects from before. */
 __attribute__((destructor)) static void end(void)
 {
     char *json;
@@ -48,7 +49,7 @@ __attribute__((destructor)) static void end(void)
     uslab_free(json);
     (void)uslab_reclaim((size_t)-1);
     CHECK(uslab_cache_destroy(cache) == 0);
-    /* exit's status says it, should anybody have failed: nothing can be printed after the end's own word. */
+    /* A failure appears in the exit status, because nothing may be printed after the last line. */
     if (handled != 3) _exit(9);
 }
 
@@ -62,7 +63,7 @@ static void at_exit(void)
     CHECK(left != NULL);
 }
 
-/* The thread's value is an object, which its destructor frees; it allocates, too. */
+/* The thread's value is an object, which its destructor frees; the destructor allocates too. */
 static void thread_ends(void *object)
 {
     use(100);
@@ -80,7 +81,8 @@ static void *thread(void *unused)
     return unused;
 }
 
-/* Delivered only where the program waits for it, so that no function of the library can have been interrupted. */
+/* Delivered only while the program waits for it, so it never interrupts a function of the
+ * library. */
 static void handle(int number)
 {
     int error = errno;
@@ -108,7 +110,7 @@ static void signals(void)
     }
 }
 
-/* Goes on while the process ends. */
+/* Runs while the process exits. */
 static void *forever(void *unused)
 {
     for (;;) uslab_free(uslab_malloc(40));

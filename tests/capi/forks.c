@@ -1,5 +1,5 @@
-/* A threaded program with a shrinker forks, again and again, while its threads allocate, reclaim and register: each child does all of that,
- * too, and ends. */
+/* A threaded program with a shrinker forks repeatedly, while its threads allocate, reclaim and
+ * register. Each child does all of that too, and exits. */
 #include "check.h"
 
 #include <pthread.h>
@@ -8,9 +8,9 @@
 #include <unistd.h>
 #include <uslab.h>
 
-enum { THREADS = 3, FORKS = 20, ENTRIES = 4000, IN_HAND = 100 };
+enum { THREADS = 3, FORKS = 20, ENTRIES = 4000, MAX_OBJECTS = 100 };
 
-/* Entries of a cache, given up from the end, under a lock that scan only tries to take. */
+/* Entries of a cache, evicted from the end, under a lock that scan only tries to take. */
 struct entries {
     pthread_mutex_t lock;
     uslab_cache *cache;
@@ -69,19 +69,19 @@ static void fill(struct entries *e)
     CHECK(pthread_mutex_unlock(&e->lock) == 0);
 }
 
-/* A bit of everything. */
+/* Uses every kind of function. */
 static void churn(void)
 {
-    void *objects[IN_HAND];
+    void *objects[MAX_OBJECTS];
     uslab_sheaf *sheaf;
     uslab_cache *cache;
     int i;
-    for (i = 0; i < IN_HAND; i++) {
+    for (i = 0; i < MAX_OBJECTS; i++) {
         objects[i] = i % 3 == 0 ? uslab_malloc((size_t)i * 40) : i % 3 == 1 ? uslab_heap_malloc(heap, (size_t)i * 9) : uslab_cache_alloc(kept.cache, 0);
         CHECK(objects[i] != NULL);
         memset(objects[i], i, 8);
     }
-    uslab_free_bulk(IN_HAND, objects);
+    uslab_free_bulk(MAX_OBJECTS, objects);
     cache = uslab_cache_create("short", 64, NULL);
     CHECK(cache != NULL);
     sheaf = uslab_cache_prefill(cache, 0, 40);
@@ -100,7 +100,8 @@ static int is_over(void)
     return over;
 }
 
-/* Thread 0 reclaims; thread 1 registers, of which a child inherits what it had in hand; the others allocate. */
+/* Thread 0 reclaims; thread 1 registers shrinkers, and a child inherits those registered at the
+ * fork; the other threads allocate. */
 static void *work(void *number)
 {
     while (!is_over()) {
@@ -111,7 +112,8 @@ static void *work(void *number)
     return NULL;
 }
 
-/* The child has its memory, and the shrinkers of the parent, which it may end. The lock of the entries is as the fork found it: it was ours. */
+/* The child has a copy of the memory, and the parent's shrinkers, which it may unregister. The
+ * forking thread held the lock of the entries, so the child holds it too. */
 static void in_child(uslab_shrinker *inherited)
 {
     static struct entries own = {PTHREAD_MUTEX_INITIALIZER, NULL, {NULL}, 0};

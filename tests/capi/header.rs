@@ -1,12 +1,13 @@
-//! The headers, compiled alone, first and twice by every standard; and what the shared library says of itself.
+//! The headers compile alone, first and twice under every standard; and the shared library has the
+//! right dynamic flags.
 
 use crate::library::{compile, prefix};
 use uslab_tests::harness::{Mode, Program, Scratch, tool};
 
-/// What users' builds ask for beyond the usual, and a header must therefore bear.
+/// Strict flags of users' builds, under which a header must compile.
 const STRICT: [&str; 6] = ["-Wall", "-Wextra", "-Wpedantic", "-Werror", "-Wundef", "-Wshadow"];
 
-/// The text compiles by every standard with every compiler.
+/// Checks that the text compiles under every standard with every compiler.
 fn compiles(name: &str, text: &str, compilers: &[(&str, &str)], language: &str, standards: &[&str]) {
     let scratch = Scratch::new("header");
     let include = format!("-I{}", prefix().join("include").display());
@@ -52,7 +53,7 @@ fn headers_compile_as_cxx() {
     all_compile(&["uslab.h", "uslab.hpp", "uslab/kmem.h"], &CXX, "cpp", &["c++17", "c++20", "c++2b"]);
 }
 
-/// `uslab.hpp` serves programs without run-time type information, too.
+/// `uslab.hpp` works without run-time type information too.
 #[test]
 fn the_cxx_header_needs_no_rtti() {
     let scratch = Scratch::new("rtti");

@@ -1,9 +1,10 @@
 /*
- * A host that loads a plug-in, calls it, unloads it and goes on computing: `host PLUGIN [OBJECT]`.
+ * A host that loads a plug-in, calls it, unloads it and continues to compute:
+ * `host PLUGIN [OBJECT]`.
  *
- * The plug-in's calls leave the address of a sequence with the kernel, which reads it when the
- * thread is next preempted. So the object with the sequence, the plug-in itself or the one that is
- * named, must stay mapped, also where a thread of the host used it that now sleeps.
+ * The plug-in's calls leave the address of a sequence in the thread's rseq area, and the kernel
+ * reads it when the thread is next preempted. So the object with the sequence (the plug-in, or
+ * OBJECT) must stay mapped, even if the thread that used it now sleeps.
  */
 #include "check.h"
 
@@ -15,7 +16,7 @@
 static int (*plug)(void);
 static int fds[2][2];
 
-/* Uses the plug-in, and sleeps in the kernel while it is unloaded. */
+/* Uses the plug-in, and sleeps in the kernel while the host unloads it. */
 static void *sleeper(void *argument)
 {
     char byte = 0;
@@ -25,7 +26,7 @@ static void *sleeper(void *argument)
     return argument;
 }
 
-/* Lines of the process's map that name the file. */
+/* The number of lines in the process's map that name the file. */
 static int mappings_of(const char *path)
 {
     char line[4200];
@@ -64,10 +65,10 @@ int main(int argc, char **argv)
     CHECK(mappings_of(object) > 0);
     CHECK(write(fds[1][1], &byte, 1) == 1);
     CHECK(pthread_join(thread, NULL) == 0);
-    /* Long enough to be preempted, if only by the timer. */
+    /* Long enough to be preempted, at least by the timer. */
     for (end = seconds() + 0.3; seconds() < end;) turns++;
 
-    /* Loaded again it works again. */
+    /* After another load it works again. */
     library = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);
     CHECK(library != NULL);
     *(void **)&plug = dlsym(library, "plug");

@@ -1,4 +1,4 @@
-//! The header against the library that it describes: constants, structures, functions, and what is exported.
+//! Compares the header with the library: constants, structures, functions, and exported symbols.
 //!
 //! ```text
 //!   uslab.h ──── names, fields, parameters, read as text ────▶ ◀──── abi.rs and `extern "C" fn uslab_…`, read as text
@@ -6,8 +6,8 @@
 //!      └──────── names of functions ─────────────────────────▶ ◀──── uslab.map, nm of both libraries
 //! ```
 //!
-//! What reads the texts knows no more of C and Rust than these files need. It must never pass over what it does not understand: an unknown type
-//! stays as it stands, and is equal to nothing.
+//! The parsers know only the C and Rust that these files contain. They must never skip unknown
+//! text: an unknown type stays unchanged, and so equals no other.
 
 use crate::library::{Link, VERSION, capi, prefix, program, root};
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +15,7 @@ use std::fmt::Write;
 use std::mem::{offset_of, size_of};
 use uslab_tests::harness::{Mode, Program, Scratch, tool};
 
-/// What the library thinks of its own types.
+/// The library's definitions of its types.
 #[allow(dead_code)]
 #[path = "../../crates/uslab-capi/src/abi.rs"]
 mod abi;
@@ -48,7 +48,7 @@ fn sources() -> Vec<(String, String)> {
         .collect()
 }
 
-/// A type, in one form for both languages: without `const`, spaces and the name of what has it.
+/// A type in a form common to both languages: without `const`, spaces and the name of the variable.
 fn c_type(declaration: &str) -> String {
     if declaration.contains("(*") {
         return "function".into();
@@ -75,7 +75,7 @@ fn rust_type(file: &str, text: &str) -> String {
         "usize" => "size_t".into(),
         "u64" => "uint64_t".into(),
         "bool" => "bool".into(),
-        // The handle that the file is about.
+        // `Self` is the handle that the file defines.
         "Object" => format!("uslab_{}", file.trim_end_matches(".rs")),
         "Handle<Cache>" => "uslab_cache".into(),
         "Handle<Sheaf>" => "uslab_sheaf".into(),
@@ -96,7 +96,7 @@ fn snake(name: &str) -> String {
     out
 }
 
-/// The parts between commas, but for those within brackets.
+/// The parts between commas outside of brackets.
 fn parameters(list: &str) -> Vec<&str> {
     let (mut parts, mut depth, mut from) = (Vec::new(), 0, 0);
     for (at, c) in list.char_indices() {
@@ -115,7 +115,7 @@ fn parameters(list: &str) -> Vec<&str> {
     parts
 }
 
-/// What stands up to the bracket that closes the first one.
+/// The text up to the bracket that closes the first one.
 fn bracketed(text: &str) -> &str {
     let mut depth = 0;
     for (at, c) in text.char_indices() {
@@ -142,19 +142,19 @@ fn declared(code: &str) -> BTreeMap<String, String> {
         }
         let before = code[..at].rsplit([';', '}', '{']).next().expect("a part");
         let list: Vec<String> = parameters(bracketed(after)).into_iter().map(c_type).collect();
-        // A name after the result's type, which `c_type` drops.
+        // Adds a name after the result's type, because `c_type` drops the last word.
         let result = c_type(&format!("{before} name"));
         found.insert(name, format!("{result}({})", list.join(", ")));
     }
     found
 }
 
-/// The same of the crate.
+/// The functions of the crate, in the same form.
 fn defined() -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     for (file, text) in sources() {
         for (at, mark) in text.match_indices("extern \"C\" fn uslab_") {
-            // Only what is exported under its name.
+            // Only functions exported under their name.
             let attributes = text[..at].rsplit("\n\n").next().expect("a part");
             assert!(attributes.contains("unsafe(no_mangle)"), "{file}: {}", &text[at..at + 60]);
             let name_at = at + mark.len() - "uslab_".len();
@@ -182,12 +182,12 @@ fn functions_have_the_parameters_that_the_header_says() {
         assert_eq!(Some(signature), defined.get(name), "{name}: header and library");
     }
     assert_eq!(declared.len(), defined.len());
-    // The reader itself, on two that are hard.
+    // Checks the parser itself on two difficult declarations.
     assert_eq!(declared["uslab_cache_free_bulk"], "void(uslab_cache*, size_t, void**)");
     assert_eq!(declared["uslab_visit_caches"], "int(function, void*)");
 }
 
-/// The names that `nm` lists of a library.
+/// The symbols that `nm` lists for a library.
 fn symbols(args: &[&str], library: &str) -> Vec<String> {
     let scratch = Scratch::new("nm");
     let program = Program::new(tool("nm", "binutils")).args(args).arg(prefix().join("lib").join(library));
@@ -207,13 +207,13 @@ fn the_header_the_map_and_the_libraries_have_the_same_functions() {
         .filter_map(|name| name.strip_suffix("@@USLAB_1").map(str::to_owned))
         .collect();
     assert_eq!(declared, exported);
-    // Nothing else, but the version's own name.
+    // No other symbol, except the name of the version.
     assert_eq!(symbols(&["-D", "--defined-only"], "libuslab.so").len(), exported.len() + 1);
     let archived: BTreeSet<String> = symbols(&["-g", "--defined-only"], "libuslab.a").into_iter().collect();
     assert_eq!(declared, archived);
 }
 
-/// Constants of the header: what is defined as a number, but for the version, which is compared part by part.
+/// Constants of the header that are numbers, except the version, which is compared part by part.
 fn header_constants(header: &str) -> BTreeSet<String> {
     let defined = header.lines().filter_map(|line| line.strip_prefix("#define ")?.split_once(' '));
     defined
@@ -265,7 +265,8 @@ fn library_structures(abi: &str) -> Structures {
     found
 }
 
-/// Names and kinds by what is written, values, sizes and offsets by what a C compiler makes of it: nothing is on one side alone.
+/// Compares names and kinds by the text, and values, sizes and offsets by a C compiler. No item may
+/// exist on one side only.
 #[test]
 fn types_and_constants_are_those_of_the_library() {
     let mut text = String::from("#include <stddef.h>\n#include <uslab.h>\n");

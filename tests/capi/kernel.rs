@@ -1,7 +1,9 @@
-//! A module in kernel style on `uslab/kmem.h`: the B+ tree and the page cache of `crates/uslab-capi/examples/kernel`, with their own tests.
+//! A module in kernel style on `uslab/kmem.h`: the B+ tree and the page cache of
+//! `crates/uslab-capi/examples/kernel`, with their own tests.
 //!
-//! They are built as C11 and GNU C11 by each compiler that is there, and run in both modes, under the sanitizers where the compiler has them,
-//! and under valgrind where it is installed. Their sources must need nothing of uslab but that header; the test programs look at figures.
+//! Each installed compiler builds them as C11 and GNU C11. They run in both modes, under the
+//! sanitizers where the compiler has them, and under valgrind where it is installed. Their sources
+//! may use only that header of uslab; the test programs also check figures.
 
 use crate::library::{compile, prefix, root};
 use crate::run_in_both;
@@ -13,7 +15,7 @@ const SOURCES: &str = "crates/uslab-capi/examples/kernel";
 const TREE: [&str; 3] = ["test_bptree.c", "bptree.c", "bptree_check.c"];
 const PAGES: [&str; 4] = ["test_pcache.c", "pcache.c", "bptree.c", "bptree_check.c"];
 
-/// Whether a program can be run at all.
+/// Whether a program is installed.
 fn is_there(program: &str, argument: &str) -> bool {
     let found = Command::new(program).arg(argument).stdout(Stdio::null()).stderr(Stdio::null()).status();
     let there = found.is_ok_and(|status| status.success());
@@ -29,7 +31,7 @@ fn compilers() -> Vec<&'static str> {
     compilers
 }
 
-/// Builds the files to a program in `scratch`, linked with the archive.
+/// Builds a program from the files in `scratch`, linked with the archive.
 fn build(scratch: &Scratch, compiler: &str, files: &[&str], std: &str, more: &[&str]) -> PathBuf {
     let program = scratch.join(format!("{}-{compiler}-{std}-{}", files[0], more.len()));
     let mut args =
@@ -46,7 +48,7 @@ fn build(scratch: &Scratch, compiler: &str, files: &[&str], std: &str, more: &[&
 
 fn run(name: &str, program: &Path) {
     for outcome in run_in_both(name, &Program::new(program).env("USLAB_REAPER", "0")) {
-        // A cache that was destroyed with live objects says so there.
+        // The destruction of a cache with live objects is reported there.
         outcome.expect(outcome.stderr().is_empty(), "something was reported");
     }
 }
@@ -70,7 +72,8 @@ fn a_page_cache() {
     with_every_compiler("kernel-pages", &PAGES);
 }
 
-/// Nothing but the kernel's names and the C library: the module itself names no function of uslab's.
+/// The module uses only the kernel's names and the C library, and no function of uslab by its own
+/// name.
 #[test]
 fn the_module_knows_the_kernels_names_only() {
     for file in ["shim.h", "bptree.h", "bptree.c", "bptree_check.c", "pcache.h", "pcache.c"] {
@@ -80,7 +83,7 @@ fn the_module_knows_the_kernels_names_only() {
     }
 }
 
-/// The sanitizers that a compiler comes with: some lack the libraries for it.
+/// Whether a compiler can link with its sanitizers: some installations lack the libraries.
 fn has_sanitizers(scratch: &Scratch, compiler: &str, flags: &[&str]) -> bool {
     let source = scratch.write("probe.c", "int main(void) { return 0; }\n");
     let program = scratch.join("probe");
@@ -118,12 +121,12 @@ fn under_valgrind() {
         let valgrind = Program::new("valgrind")
             .args(["--quiet", "--error-exitcode=9"])
             .arg(program)
-            // A twentieth of the rounds.
+            // Runs a twentieth of the rounds.
             .arg("20")
             .env("USLAB_REAPER", "0")
             .limit_s(300);
         let outcome = valgrind.run_clean(&scratch, Mode::Plain);
-        outcome.expect(outcome.stdout().ends_with("ok\n"), "the program did not say that it ended");
+        outcome.expect(outcome.stdout().ends_with("ok\n"), "the program did not print its last line");
         outcome.expect(outcome.stderr().is_empty(), "something was reported");
     }
 }

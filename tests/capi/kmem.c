@@ -1,4 +1,5 @@
-/* The kernel's names: each is called once at least, and does what it says. Compiled as C and as C++. */
+/* The kernel's names: each function is called at least once, and has the kernel's behaviour.
+ * Compiled as C and as C++. */
 #include <uslab/kmem.h>
 
 #include "check.h"
@@ -69,13 +70,14 @@ static void caches(void)
     kmem_cache_destroy(cache);
     CHECK_FAILS(kmem_cache_create("rcu", 8, NULL, SLAB_TYPESAFE_BY_RCU), ENOTSUP);
 
-    /* Debugging is had, or left out: the cache is made. */
+    /* Debugging flags are honoured or ignored; the cache is created either way. */
     cache = kmem_cache_create("debugged", 100, 0, SLAB_POISON | SLAB_RED_ZONE | SLAB_STORE_USER | SLAB_CONSISTENCY_CHECKS, NULL);
     CHECK(cache != NULL);
     kmem_cache_free(cache, kmem_cache_alloc(cache, GFP_KERNEL));
     kmem_cache_destroy(cache);
 
-    /* Shrinking says whether slabs are left; a cache with live objects is not destroyed. */
+    /* kmem_cache_shrink returns whether slabs are left; a cache with live objects is not
+     * destroyed. */
     cache = KMEM_CACHE(thing, 0);
     thing = (struct thing *)kmem_cache_alloc(cache, GFP_KERNEL);
     CHECK(kmem_cache_shrink(cache) != 0);
@@ -85,7 +87,7 @@ static void caches(void)
     kmem_cache_destroy(cache);
 }
 
-/* What the flags say of each other, which code relies on. */
+/* Relations between the flags, on which code relies. */
 static void flags(void)
 {
     CHECK(gfpflags_allow_blocking(GFP_KERNEL) && gfpflags_allow_blocking(GFP_NOFS) && gfpflags_allow_blocking(GFP_USER));
@@ -104,7 +106,7 @@ struct list {
     long item[1];
 };
 
-/* By type, and copies. */
+/* Allocation by type, and copies. */
 static void by_type(void)
 {
     static const char text[] = "some text";
@@ -182,7 +184,7 @@ static void kmallocs(void)
     CHECK_FAILS(kmalloc_array((size_t)-1, 2, GFP_KERNEL), ENOMEM);
     CHECK_FAILS(kvcalloc((size_t)-1, 2, GFP_KERNEL), ENOMEM);
 
-    /* With __GFP_ZERO all the way what is new is zeroes, whatever the way there. */
+    /* With __GFP_ZERO in every call, the added bytes are zero, in place or moved. */
     p = (char *)kzalloc(100, GFP_KERNEL);
     memset(p, 7, 100);
     p = (char *)krealloc(p, 20, GFP_KERNEL | __GFP_ZERO);
@@ -239,7 +241,7 @@ static void shrinkers(void)
     CHECK(stops > 1 && entries == 0);
     shrinker_free(shrinker);
     shrinker_free(NULL);
-    /* One that never was registered, and one that cannot be. */
+    /* A shrinker that was never registered, and one that cannot be. */
     shrinker_free(shrinker_alloc(0, "never"));
     shrinker = shrinker_alloc(0, "no functions");
     errno = 0;
@@ -249,7 +251,7 @@ static void shrinkers(void)
     shrinker_free(shrinker);
 }
 
-/* At the hard limit: who is called for whom. */
+/* At the hard limit: which shrinkers are called for which flags. */
 static struct kmem_cache *clean_cache;
 static struct clean {
     struct clean *next;
@@ -277,7 +279,7 @@ static unsigned long scan_cleans(struct shrinker *shrinker, struct shrink_contro
     return freed != 0 ? freed : SHRINK_STOP;
 }
 
-/* Objects until there is no memory; whether shrinkers were called. */
+/* Allocates until memory is used up; returns whether shrinkers were called. */
 static int fill(struct kmem_cache *cache, gfp_t gfp)
 {
     static void *objects[100000];

@@ -1,4 +1,5 @@
-/* A threaded process loads the library late, uses it from threads that were there before, forks, and closes it again, several times. */
+/* A threaded process loads the library late, uses it from threads that existed before, forks, and
+ * closes it, several times. */
 #include "check.h"
 
 #include <dlfcn.h>
@@ -36,7 +37,7 @@ static void *work(void *unused)
     return unused;
 }
 
-/* Through memory: C does not convert pointers to data into pointers to functions. */
+/* Through memory, because C does not convert data pointers into function pointers. */
 static void look(void *library, const char *name, void *function)
 {
     void *symbol = dlsym(library, name);

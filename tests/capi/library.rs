@@ -1,4 +1,5 @@
-//! The library under test: built and staged as `cargo xtask dist` does it, and programs compiled against the stage.
+//! The library under test, built and staged as by `cargo xtask dist`, and programs compiled against
+//! the stage.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,22 +10,22 @@ use uslab_tests::harness::{Mode, Program, Scratch, tool};
 #[path = "../../xtask/src/capi.rs"]
 pub mod capi;
 
-/// The version that the stage is made with.
+/// The version of the stage.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// What every program is compiled with. `-fno-builtin` is not among them: uslab's names are no compiler's.
+/// Compiler flags of every program. `-fno-builtin` is not needed: uslab's names are no builtins.
 const FLAGS: [&str; 7] = ["-O1", "-g", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-pthread"];
 
-/// How a program finds the library.
+/// The way in which a program is linked with the library.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Link {
     /// The shared library, found by the path in the program.
     Shared,
-    /// The archive, by its name alone: no other library is named.
+    /// The archive, without any other library.
     Static,
-    /// The shared library as Cargo's debug build, with its checks of lock ranks and of itself.
+    /// The shared library of Cargo's debug build, with its checks of lock ranks and its assertions.
     Checked,
-    /// The archive, in a program without any shared library.
+    /// The archive, in a wholly static program.
     Whole,
     /// Not at all.
     None,
@@ -35,13 +36,14 @@ pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace root")
 }
 
-/// Where the interface is staged. It lies below the directory of the test executable, so that nothing outlives a clean.
+/// The directory of the staged interface. It lies below the test executable's directory, so that
+/// `cargo clean` removes it.
 pub fn prefix() -> &'static Path {
     static STAGED: OnceLock<PathBuf> = OnceLock::new();
     STAGED.get_or_init(|| stage("prefix", &["--release"], "release"))
 }
 
-/// The same of the debug build.
+/// The directory of the staged debug build.
 fn checked_prefix() -> &'static Path {
     static STAGED: OnceLock<PathBuf> = OnceLock::new();
     STAGED.get_or_init(|| stage("prefix-debug", &[], "debug"))
@@ -55,7 +57,8 @@ fn stage(name: &str, profile: &[&str], built_in: &str) -> PathBuf {
     prefix
 }
 
-/// The directory for everything that is built here; locked for the life of the process, since two runs at a time would overwrite each other's.
+/// The directory for all builds of this test. Locked for the life of the process, because two
+/// concurrent runs would overwrite each other's files.
 fn build_directory() -> &'static Path {
     static MADE: OnceLock<(PathBuf, std::fs::File)> = OnceLock::new();
     &MADE
@@ -69,7 +72,7 @@ fn build_directory() -> &'static Path {
         .0
 }
 
-/// Builds the archive in the target directory that the running test lies in.
+/// Builds the archive in the target directory of the running test.
 fn build(profile: &[&str]) -> PathBuf {
     cargo_build(&[&["-p", "uslab-capi"], profile].concat())
 }
@@ -79,13 +82,13 @@ pub fn rust_plugin() -> PathBuf {
     cargo_build(&["--release", "-p", "uslab", "--example", "plugin"]).join("release/examples/libplugin.so")
 }
 
-/// Builds in the target directory that the running test lies in, `TARGET/debug/deps/NAME`.
+/// Builds in the target directory of the running test, `TARGET/debug/deps/NAME`.
 fn cargo_build(what: &[&str]) -> PathBuf {
     let test = std::env::current_exe().expect("the path of the test executable");
     let target = test.ancestors().nth(3).expect("a target directory above the test executable").to_path_buf();
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
-    // Cargo gives tests settings of their own package; a build started from here must not inherit them.
+    // Cargo sets variables of the test's package; a build started from here must not inherit them.
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("CARGO_PKG_"))
     {
         command.env_remove(name);
@@ -101,20 +104,21 @@ fn cargo_build(what: &[&str]) -> PathBuf {
     target
 }
 
-/// Runs a compiler, which must have nothing to say.
+/// Runs a compiler, which must succeed without a message.
 pub fn compile(compiler: &str, package: &str, args: &[String]) {
     let scratch = Scratch::new("cc");
     let program = Program::new(tool(compiler, package)).args(args).dir(root()).limit_s(300);
     let outcome = program.run_clean(&scratch, Mode::Plain);
-    outcome.expect(outcome.stderr().is_empty(), "the compiler had something to say");
+    outcome.expect(outcome.stderr().is_empty(), "the compiler wrote to standard error");
 }
 
-/// Compiles the C or C++ file at `source`, from the workspace's root, by the standard `std`; each test names its program.
+/// Compiles the C or C++ file at `source`, relative to the workspace's root, under the standard
+/// `std`. Each test must use its own `name`.
 pub fn program(name: &str, source: &str, std: &str, link: Link) -> PathBuf {
     program_with(name, source, std, link, &[])
 }
 
-/// The same with more flags for the compiler.
+/// [`program`] with more flags for the compiler.
 pub fn program_with(name: &str, source: &str, std: &str, link: Link, flags: &[&str]) -> PathBuf {
     let program = build_directory().join(name);
     let prefix = if link == Link::Checked { checked_prefix() } else { prefix() };
@@ -123,7 +127,7 @@ pub fn program_with(name: &str, source: &str, std: &str, link: Link, flags: &[&s
     let is_cxx = std.contains("++");
     let mut args: Vec<String> = FLAGS.map(String::from).into();
     args.extend(flags.iter().map(|&flag| flag.to_owned()));
-    // A C file as C++ where the standard says so.
+    // Compiles a C file as C++ if the standard is a C++ one.
     let language = if is_cxx { ["-x", "c++"] } else { ["-x", "c"] };
     args.extend(language.map(String::from));
     args.extend([

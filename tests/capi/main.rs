@@ -1,4 +1,5 @@
-//! The C interface as its users have it: staged headers and libraries, C and C++ programs that no Cargo builds, in both modes.
+//! The C interface as users get it: staged headers and libraries, and C and C++ programs built
+//! without Cargo, in both modes.
 //!
 //! ```text
 //!   library.rs  builds and stages what is tested        *.c, *.cpp  programs, each of which ends with "ok"
@@ -9,8 +10,8 @@
 //!   unload.rs   plug-ins that contain the library and are unloaded
 //! ```
 //!
-//! By hand: compile a program of this directory as `library.rs` does, and run it, with `USLAB_RSEQ=0` for the locked mode
-//! and `USLAB_REAPER=0` for exact figures.
+//! By hand: compile a program of this directory as `library.rs` does, and run it, with
+//! `USLAB_RSEQ=0` for the locked mode and `USLAB_REAPER=0` for exact figures.
 
 mod builds;
 mod consumers;
@@ -28,8 +29,9 @@ use uslab_tests::harness::{Mode, Outcome, Program, Scratch};
 /// Without the preloaded library: rseq and locked.
 const MODES: [&str; 2] = ["1", "0"];
 
-/// Runs a program in both modes of the library that it is linked with. Without the background thread: most programs look at exact figures, and
-/// what it has in hand at the moment is in none of them.
+/// Runs a program in both modes of the library that it is linked with. Without the background
+/// thread, because most programs check exact figures, which exclude memory that the thread has in
+/// flight.
 fn run_both(name: &str, program: &Path) -> Vec<Outcome> {
     run_in_both(name, &Program::new(program).env("USLAB_REAPER", "0"))
 }
@@ -40,7 +42,7 @@ fn run_in_both(name: &str, program: &Program) -> Vec<Outcome> {
         .map(|rseq| {
             let program = program.clone().env("USLAB_RSEQ", rseq).limit_s(240);
             let outcome = program.run_clean(&scratch, Mode::Plain);
-            outcome.expect(outcome.stdout().ends_with("ok\n"), "the program did not say that it ended");
+            outcome.expect(outcome.stdout().ends_with("ok\n"), "the program did not print its last line");
             outcome.expect(!outcome.stderr().contains(" free of "), "uslab reported misuse");
             eprintln!("{name} USLAB_RSEQ={rseq}: {:.1} s", outcome.wall_s());
             outcome
@@ -109,14 +111,14 @@ fn loaded_late_and_closed() {
     run_in_both("late", &Program::new(late).arg(prefix().join("lib/libuslab.so.1")));
 }
 
-/// Caches, and threads that use them, while the background thread settles them.
+/// Caches and threads that use them, while the background thread drains idle slots.
 #[test]
 fn with_the_background_thread() {
     let caches = program("caches-reaper", "tests/capi/caches.c", "c17", Link::Shared);
     run_in_both("caches-reaper", &Program::new(caches));
 }
 
-/// Two allocators of ours in one process: each has its own memory.
+/// Two copies of the library in one process: each has its own memory.
 #[test]
 fn beside_the_preloaded_library() {
     for (name, source, std) in [
@@ -128,7 +130,7 @@ fn beside_the_preloaded_library() {
         for mode in [Mode::Rseq, Mode::Locked] {
             let quiet = Program::new(&program).env("USLAB_REAPER", "0").limit_s(240);
             let outcome = quiet.run_clean(&scratch, mode);
-            outcome.expect(outcome.stdout().ends_with("ok\n"), "the program did not say that it ended");
+            outcome.expect(outcome.stdout().ends_with("ok\n"), "the program did not print its last line");
         }
     }
 }

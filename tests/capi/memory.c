@@ -1,4 +1,4 @@
-/* The malloc family, heaps, and forks: what the header promises. */
+/* The malloc family, heaps, and forks: the guarantees of the header. */
 #include "check.h"
 
 #include <stdint.h>
@@ -14,7 +14,7 @@ static int all_are(const void *memory, int byte, size_t n)
     return 1;
 }
 
-/* A size that the compiler does not see. */
+/* A size that the compiler cannot see. */
 static size_t hidden(size_t size)
 {
     volatile size_t copy = size;

@@ -1,5 +1,5 @@
-/* What uslab_free and its relatives must not be given: each case in a child, whose report and end the
- * parent looks at. */
+/* Invalid arguments of uslab_free and its relatives: each case runs in a child, and the parent
+ * checks its report and its end. */
 #define _GNU_SOURCE
 #include "check.h"
 
@@ -11,7 +11,7 @@
 
 static uslab_cache *cache;
 
-/* What is done with an address `offset` bytes behind an object, and the report of it. */
+/* A misuse of the address `offset` bytes behind an object's start, and its report. */
 struct misuse {
     void (*commit)(void *object);
     int of_the_cache;

@@ -75,7 +75,7 @@ void caches()
     } catch (const std::system_error &) {
         thrown = true;
     }
-    /* An alignment below the type's is raised to it; 3 is below. */
+    /* An alignment below the type's, such as 3, is raised to the type's. */
     CHECK(!thrown);
     try {
         uslab::cache<int> wrong("wrong", uslab::cache_options{24, 0, 0, 0, 0, 0});
@@ -85,7 +85,7 @@ void caches()
     CHECK(thrown);
 }
 
-/* A container that holds itself: its type is incomplete where the allocator is named. */
+/* A container that contains itself: its type is incomplete where the allocator is named. */
 struct tree {
     std::vector<tree, uslab::allocator<tree>> children;
     std::list<tree, uslab::allocator<tree>> more;
@@ -142,7 +142,7 @@ void containers()
     }
     CHECK(thrown);
 
-    /* The first node of a type, from several threads at once. */
+    /* Several threads allocate the first node of a type at once. */
     struct odd {
         char bytes[333];
     };
@@ -172,7 +172,7 @@ void resources()
         std::pmr::list<int> list(1000, 7, &heap);
         list.clear();
     }
-    (void)heap.allocate(100000); /* goes with the heap */
+    (void)heap.allocate(100000); /* freed with the heap */
     (void)heap.allocate(10);
 }
 

@@ -1,7 +1,7 @@
 /*
- * What the environment makes of a program: which files appear in the directory that it names, and
- * what a double free does. Run as set-user-ID root, with file capabilities, and with neither; the
- * test compares.
+ * The effect of the environment on a program: the files in the directory that it names, and the
+ * reaction to a double free. The test runs it as set-user-ID root, with file capabilities, and with
+ * neither, and compares.
  *
  *   privileged DIRECTORY    "secure 0|1", one line for each file in it, "misuse aborts|goes on", "ok"
  */
@@ -16,7 +16,8 @@
 #include <unistd.h>
 #include <uslab.h>
 
-/* "own" where the file's length is that of a snapshot: more than any test plants. */
+/* Prints "own" for a file with the length of a snapshot, which is more than any file that a test
+ * creates. */
 static void list(const char *path)
 {
     DIR *directory = opendir(path);
@@ -34,7 +35,7 @@ static void list(const char *path)
 
 static void free_twice(void)
 {
-    /* The compiler must not see what is wrong. */
+    /* Hides the misuse from the compiler. */
     void (*volatile give_back)(void *) = uslab_free;
     void *volatile object = uslab_malloc(100);
     pid_t child;

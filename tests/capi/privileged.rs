@@ -1,7 +1,6 @@
-//! Programs that gain privileges when they are started take no orders from an environment that a
-//! user without them made.
+//! Programs that gain privileges at their start ignore the environment of the unprivileged user.
 //!
-//! Only root can make such programs; as another user the tests check what is left, and say so.
+//! Only root can make such programs; under another user the tests check the rest, and print that.
 
 use super::MODES;
 use super::library::{Link, program};
@@ -38,8 +37,8 @@ fn copy(scratch: &Scratch) -> PathBuf {
     copy
 }
 
-/// Runs the program through a shell, which may first plant something under the process's id; its
-/// output's lines.
+/// Runs the program through a shell, which may first create a file under the process's id. Returns
+/// the lines of its output.
 fn run(program: &Path, snapshots: &Path, plant: &str, user: Option<u32>, rseq: &str) -> Vec<String> {
     let mut command = Command::new("/bin/sh");
     command.args(["-c", &format!("{plant}\nexec \"$0\" \"$1\"")]).arg(program).arg(snapshots);
@@ -62,12 +61,12 @@ fn an_ordinary_program_heeds_its_environment() {
     for rseq in MODES {
         let lines = run(&program, &snapshots, "", None, rseq);
         assert_eq!(lines, ["secure 0", "snapshot PID", "misuse goes on", "ok"]);
-        assert_eq!(std::fs::read_dir(&snapshots).unwrap().count(), 0, "the file went with the process");
+        assert_eq!(std::fs::read_dir(&snapshots).unwrap().count(), 0, "the process must remove its file");
     }
 }
 
-/// What a program with privileges does for a user who owns the directory and planted a file under
-/// the process's id.
+/// Checks a privileged program for a user who owns the directory and created a file under the
+/// process's id.
 fn takes_no_orders(program: &Path, scratch: &Scratch) {
     let snapshots = scratch.private_dir("theirs");
     chown(&snapshots, Some(NOBODY), Some(NOBODY)).expect("root gives a directory away");
@@ -127,7 +126,7 @@ fn a_program_with_file_capabilities_takes_no_orders_from_its_user() {
 }
 
 #[test]
-fn a_directory_that_others_can_change_is_not_used() {
+fn a_directory_that_other_users_can_change_is_not_used() {
     let scratch = Scratch::new("unsafe");
     let program = copy(&scratch);
     let refused = |snapshots: &Path| {
@@ -167,7 +166,7 @@ fn a_link_under_the_processs_id_is_neither_followed_nor_removed() {
         assert_eq!(std::fs::read(&precious).unwrap(), b"precious");
         let left = std::fs::read_dir(&snapshots).unwrap().flatten().map(|entry| entry.path());
         let (links, directories): (Vec<_>, Vec<_>) = left.partition(|path| path.is_symlink());
-        assert_eq!((links.len(), directories.len()), (1, 1), "what stood in the way is still there");
+        assert_eq!((links.len(), directories.len()), (1, 1), "the link and the directory must still exist");
         links.iter().for_each(|path| std::fs::remove_file(path).expect("the link"));
         directories.iter().for_each(|path| std::fs::remove_dir(path).expect("the directory"));
     }

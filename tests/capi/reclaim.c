@@ -1,10 +1,10 @@
-/* Shrinkers, figures, and structures of other versions: what the header promises. */
+/* Shrinkers, figures, and structures of other versions: the guarantees of the header. */
 #include "check.h"
 
 #include <stdint.h>
 #include <uslab.h>
 
-/* A cache of the program: entries in an array, given up from the end. */
+/* A cache of the program: entries in an array, evicted from the end. */
 struct entries {
     uslab_cache *cache;
     void *entry[20000];
@@ -27,7 +27,7 @@ static size_t scan(void *context, const uslab_shrink_control *control)
     struct entries *e = (struct entries *)context;
     size_t n = control->nr_to_scan < e->n ? control->nr_to_scan : e->n;
     CHECK(control->nr_to_scan > 0);
-    /* From within a callback nothing is reclaimed, and allocation works. */
+    /* Inside a callback nothing is reclaimed, and allocation works. */
     CHECK(uslab_reclaim((size_t)-1) == 0);
     uslab_free(uslab_malloc(100));
     if (e->stops > 0) {
@@ -90,7 +90,7 @@ static void shrinkers(void)
     one.shrinker = uslab_shrinker_register("entries", &options);
     CHECK(one.shrinker != NULL);
     (void)uslab_reclaim((size_t)-1);
-    /* The first scan unregistered itself: it was the last. */
+    /* The first scan unregistered its shrinker, so it was the last call. */
     CHECK(one.n < sizeof one.entry / sizeof *one.entry && one.n > 0);
     uslab_cache_free_bulk(one.cache, one.n, one.entry);
     CHECK(uslab_cache_destroy(one.cache) == 0);
@@ -108,7 +108,7 @@ static size_t count_called(void *context, const uslab_shrink_control *control)
     return one.n;
 }
 
-/* A cache of which prefilled sheaves can be had later, as far as it is for their places and objects. */
+/* A cache with free objects and free sheaves, so that a later prefill lacks neither. */
 static uslab_cache *prefilled_before(void)
 {
     uslab_cache *cache = uslab_cache_create("prefilled", 64, NULL);
@@ -120,7 +120,8 @@ static uslab_cache *prefilled_before(void)
     return cache;
 }
 
-/* There is no memory for the places of a sheaf, or for what the pointer to it points to; and what is free already would not be enough. */
+/* Memory runs out for a sheaf's array, or for its handle; the free memory is not enough for
+ * either. */
 static void prefilled_without_reclaim(uslab_cache *cache)
 {
     uslab_sheaf *sheaf;
@@ -131,7 +132,8 @@ static void prefilled_without_reclaim(uslab_cache *cache)
     for (i = 0, bytes = 64; i < 3; i++, bytes += 64)
         for (small[i] = NULL; (next = uslab_malloc_flags(bytes, USLAB_NORECLAIM)) != NULL; small[i] = next)
             memcpy(next, &small[i], sizeof next);
-    /* Another CPU may have had some yet, if the thread is there now; what counts is that no callback runs. */
+    /* If the thread moved to another CPU, that CPU's sheaf may still have an object. Only the
+     * absence of callbacks matters. */
     errno = 0;
     sheaf = uslab_cache_prefill(cache, USLAB_NORECLAIM, 1);
     CHECK(sheaf != NULL || errno == ENOMEM);
@@ -167,7 +169,7 @@ static void limits(void)
     limit = usage.used_bytes + usage.dirty_bytes + (16u << 20);
     CHECK(uslab_set_limit(0, limit) == 0);
     prefilled = prefilled_before();
-    /* Without reclaim it ends at the limit, with it entries go instead. */
+    /* Without reclaim the allocation fails at the limit; with reclaim it evicts entries. */
     forbidden = 1;
     for (one.n = 0; one.n < 20000; one.n++)
         if ((one.entry[one.n] = uslab_cache_alloc(one.cache, USLAB_NORECLAIM)) == NULL) break;
@@ -175,7 +177,7 @@ static void limits(void)
     CHECK(!uslab_cache_alloc_bulk(one.cache, USLAB_NORECLAIM, 1000, one.entry + one.n) && errno == ENOMEM);
     prefilled_without_reclaim(prefilled);
     CHECK(uslab_set_limit(0, limit) == 0);
-    /* What that freed is used up too. */
+    /* Uses up the memory that this freed too. */
     (void)uslab_trim(0);
     for (; one.n < 20000; one.n++)
         if ((one.entry[one.n] = uslab_cache_alloc(one.cache, USLAB_NORECLAIM)) == NULL) break;
@@ -220,7 +222,7 @@ static void figures(void)
     CHECK(strstr(text, "\"active_objects\": 300,") != NULL);
     (void)snprintf(word, sizeof word, "\"mode\": \"%s\"", uslab_mode());
     CHECK(strstr(text, word) != NULL);
-    /* For the reader outside, who has a parser. */
+    /* Prints the text for the test, which parses it. */
     (void)fputs(text, stderr);
     uslab_free(text);
 
@@ -244,7 +246,7 @@ static void figures(void)
 /* The options of callers compiled against other headers. */
 static void versions(void)
 {
-    /* An older one, which knows sizes, alignments and flags, and nothing behind them. */
+    /* An older structure, with sizes, alignments and flags only. */
     struct older {
         size_t type_size, align;
         unsigned flags;

@@ -1,4 +1,5 @@
-/* Pressure sources, refaults, visits of all caches, and structures of other versions for each of them: what the header promises. */
+/* Pressure sources, refaults, visits of all caches, and structures of other versions for each: the
+ * guarantees of the header. */
 #include "check.h"
 
 #include <stdint.h>
@@ -20,7 +21,7 @@ static uslab_pressure_options off(void)
     return options;
 }
 
-/* How often `part` is in `text`. */
+/* The number of occurrences of `part` in `text`. */
 static int times(const char *text, const char *part)
 {
     int n = 0;
@@ -37,7 +38,7 @@ static void sources(int reaper)
     CHECK(times(text, "\npressure: psi: ") == 1 && times(text, "\npressure: cgroup: ") == 1);
     uslab_free(text);
 
-    /* Left to the library, and nothing at all, are the same as each of them on. */
+    /* The default, and a null pointer, turn all sources on. */
     options.systemd = options.cgroup = USLAB_SOURCE_AUTO;
     options.psi = USLAB_SOURCE_ON;
     text = uslab_pressure_text(&options);
@@ -48,7 +49,7 @@ static void sources(int reaper)
     uslab_free(text);
     uslab_free(other);
 
-    /* Each alone: the others say that nobody chose them, which is what all say when all are off. */
+    /* Each source alone: the others report that they are not chosen, as all do when all are off. */
     options = off();
     options.cgroup = USLAB_SOURCE_ON;
     text = uslab_pressure_text(&options);
@@ -101,7 +102,8 @@ static void wrong_sources(void)
     CHECK(uslab_watch_pressure(&newer.known) == 0);
     newer.unknown[1] = 1;
     CHECK(uslab_watch_pressure(&newer.known) == EINVAL);
-    /* What the older one does not have is as the library thinks best, whatever stands behind it. */
+    /* Fields that the older structure lacks get their defaults, regardless of the memory behind
+     * it. */
     text = uslab_pressure_text((const uslab_pressure_options *)(const void *)&older);
     CHECK(text != NULL && strstr(text, "systemd: not watched: ") != NULL);
     uslab_free(text);
@@ -117,7 +119,7 @@ static int see(void *context, const char *name, const uslab_cache_stats *stats)
     struct seen *seen = (struct seen *)context;
     CHECK(stats->type_size >= sizeof *stats && name != NULL && strlen(name) <= 47);
     CHECK(stats->total_objects == stats->slabs * stats->objects_per_slab);
-    /* No lock is held: caches can be made and destroyed here. */
+    /* No lock is held: caches can be created and destroyed here. */
     if (seen->all++ == 0) {
         uslab_cache *cache = uslab_cache_create("within", 100, NULL);
         CHECK(cache != NULL && uslab_cache_destroy(cache) == 0);
@@ -173,10 +175,10 @@ static void refaults(void)
     uslab_shrinker_unregister(shrinker);
     newer.unknown = &newer;
     CHECK_FAILS(uslab_shrinker_register("newer", &newer.known), EINVAL);
-    /* One that ends before the second function cannot be of use. */
+    /* A structure that ends before the second function is refused. */
     newer.known.type_size = offsetof(uslab_shrinker_options, scan);
     CHECK_FAILS(uslab_shrinker_register("too old", &newer.known), EINVAL);
-    /* One without seeks and batch has the usual ones. */
+    /* One without seeks and batch gets the defaults. */
     newer.known.type_size = offsetof(uslab_shrinker_options, seeks);
     shrinker = uslab_shrinker_register("old", &newer.known);
     CHECK(shrinker != NULL);

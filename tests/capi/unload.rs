@@ -1,4 +1,4 @@
-//! Plug-ins that contain the allocator, loaded and unloaded by a host that knows nothing of it.
+//! Plug-ins that contain the allocator, loaded and unloaded by a host that does not know of it.
 
 use super::library::{self, Link, prefix, program};
 use super::run_in_both;
@@ -17,20 +17,20 @@ fn a_plugin_with_the_archive_is_unloaded() {
     host("unload-archive", &plugin);
 }
 
-/// The global allocator of a `cdylib`, of which the host has never heard.
+/// A `cdylib` whose global allocator is uslab.
 #[test]
 fn a_rust_plugin_is_unloaded() {
     host("unload-rust", &library::rust_plugin());
 }
 
-/// The shared library, loaded late, stays by itself.
+/// The shared library, loaded late, pins itself.
 #[test]
 fn the_shared_library_is_unloaded() {
     let lib = prefix().join("lib");
     let rpath = format!("-Wl,-rpath,{}", lib.display());
     let flags = ["-shared", "-fPIC", &rpath];
     let plugin = library::program_with("plug-shared.so", "tests/capi/plug.c", "c11", Link::Shared, &flags);
-    // The plug-in itself holds no sequences, and may go.
+    // The plug-in itself contains no sequences, and may be unloaded.
     let host = program("unload-shared", "tests/capi/host.c", "c11", Link::None);
     let library = lib.join("libuslab.so.1").canonicalize().expect("the shared library");
     run_in_both("unload-shared", &Program::new(host).arg(plugin).arg(library));

@@ -1,8 +1,9 @@
 /*
- * Alignment: of every plain result, as asked for, and refused when it makes no sense.
+ * Alignment: of every plain result, as requested, and refused where it is invalid.
  *
- * C23 7.24.3.1 (aligned_alloc: an alignment that is not supported gives a null pointer), POSIX.1-2024
- * posix_memalign(3p) (EINVAL, and the pointer is left alone), glibc's posix_memalign(3) for the older functions.
+ * C23 7.24.3.1 (aligned_alloc: an alignment that is not supported gives a null pointer),
+ * POSIX.1-2024 posix_memalign(3p) (EINVAL, and the pointer is unchanged), glibc's posix_memalign(3)
+ * for the older functions.
  */
 #define _GNU_SOURCE
 #include "check.h"
@@ -17,7 +18,7 @@ static int is_aligned(const void *p, size_t align) {
     return ((uintptr_t)p & (align - 1)) == 0;
 }
 
-/* 16 on the machines we run on (max_align_t), whatever the size. */
+/* 16 on all supported machines (max_align_t), for every size. */
 static void plain_results(void) {
     for (size_t n = 0; n < (16 << 20); n = n < 5000 ? n + 1 : n + n / 9) {
         void *p[4] = {malloc(n), calloc(1, n), realloc(NULL, n), realloc(malloc(1), n + 1)};
@@ -52,7 +53,8 @@ static void as_asked_for(void) {
             for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
                 size_t n = sizes[i] < 100000 ? sizes[i] : 100000;
                 CHECK(intact(blocks[i], n, i), "blocks overlap");
-                /* A block with an alignment is a block like any other: it can grow, and keeps its content. */
+                /* A block with an alignment can be reallocated like any other, and keeps its
+                 * contents. */
                 if (i % 2) blocks[i] = realloc(blocks[i], sizes[i] + 5000);
                 CHECK(blocks[i] != NULL && intact(blocks[i], n, i), "realloc of an aligned block");
                 free(blocks[i]);
@@ -77,7 +79,7 @@ static void not_a_power_of_two(void) {
         CHECK(posix_memalign(&kept, align, 64) == EINVAL, "posix_memalign(%zu, 64)", align);
         CHECK(kept == &bad && errno == 4242, "posix_memalign(%zu, 64) leaves the pointer and errno alone", align);
     }
-    /* posix_memalign also wants a multiple of a pointer's size. */
+    /* posix_memalign also requires a multiple of a pointer's size. */
     for (size_t align = 1; align < sizeof(void *); align *= 2) {
         void *kept = &bad;
         errno = 4242;
@@ -85,7 +87,7 @@ static void not_a_power_of_two(void) {
     }
 }
 
-/* No memory, or a block that really lies there: an allocator with room enough may have one boundary of a terabyte. */
+/* ENOMEM, or a block with that alignment: an allocator with enough room may align to a terabyte. */
 static void refused_or_right(void *p, int error, size_t align, size_t n) {
     CHECK(p ? is_aligned(p, align) && align < (size_t)1 << 47 : error == ENOMEM, "%zu bytes at %zu: %p", n, align, p);
     if (p) fill(p, n < 4096 ? n : 4096, 1);
@@ -124,7 +126,7 @@ static void absurd(void) {
 }
 
 #ifndef __GLIBC__
-/* Only the library has it. */
+/* Only the preload library defines it. */
 void *pvalloc(size_t size) __attribute__((weak));
 #endif
 

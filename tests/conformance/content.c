@@ -1,5 +1,6 @@
 /*
- * What is in the blocks: nobody else's bytes, zeros where zeros were promised, and the same after a move.
+ * The contents of blocks: no overlap with other blocks, zeros where guaranteed, and unchanged after
+ * a move.
  */
 #define _GNU_SOURCE
 #include "check.h"
@@ -8,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Many blocks of every size class at a time, freed in an order that is not the order they came in. */
+/* Many blocks of every size class at a time, freed in another order than they were allocated. */
 static void blocks_do_not_overlap(void) {
     enum { LIVE = 20000 };
     static struct { char *block; size_t n; } live[LIVE];
@@ -30,7 +31,8 @@ static void blocks_do_not_overlap(void) {
     }
 }
 
-/* Small blocks are marked whole; large ones at both ends and in the middle, for pages may be moved one by one. */
+/* Small blocks are marked completely; large ones at both ends and in the middle, because realloc
+ * may move pages one by one. */
 enum { WHOLE = 60000, PART = 10000 };
 
 static void write_marks(char *p, size_t n) {
@@ -48,7 +50,7 @@ static int marks_intact(const char *p, size_t n) {
     return intact(p, PART, 1) && intact(p + n / 2, PART, 2) && intact(p + n - PART, PART, 3);
 }
 
-/* From a list of sizes over the whole range to each other one, up and down. */
+/* From each size of a list over the whole range to each other one, up and down. */
 static void realloc_keeps_content(void) {
     size_t sizes[200], count = 0;
     for (size_t n = 1; n <= ((size_t)64 << 20); n = n < 16 ? n + 3 : n + n / 2 + 1) sizes[count++] = n;
@@ -56,7 +58,8 @@ static void realloc_keeps_content(void) {
     for (size_t i = 0; i < count; i++) {
         for (size_t j = 0; j < count; j++) {
             size_t from = sizes[i], to = sizes[j], both = from < to ? from : to;
-            /* Pairs of large sizes cost time and differ little: all neighbours, and a sample of the rest. */
+            /* Pairs of large sizes take long and differ little: tests all neighbours, and a sample
+             * of the rest. */
             if (both > (1 << 20) && i + 1 != j && j + 1 != i && (i * 7 + j) % 6) continue;
             char *p = malloc(from);
             CHECK(p != NULL);
@@ -70,7 +73,7 @@ static void realloc_keeps_content(void) {
     }
 }
 
-/* Byte by byte, and by factors, up and down again, with every byte checked. */
+/* Byte by byte, and by factors, up and down, with every byte checked. */
 static void realloc_step_by_step(void) {
     char *p = NULL;
     for (size_t n = 1; n < 6000; n++) {
@@ -90,7 +93,7 @@ static void realloc_step_by_step(void) {
     free(p);
 }
 
-/* Blocks that were written full of ones come back from calloc as zeros. */
+/* Memory of blocks that were filled with ones comes back from calloc as zeros. */
 static void calloc_is_zero(void) {
     for (int round = 0; round < 3; round++) {
         for (size_t n = 1; n <= ((size_t)32 << 20); n = n < 300 ? n + 1 : n + n / 4) {
@@ -112,7 +115,8 @@ static void calloc_is_zero(void) {
     }
 }
 
-/* A block that shrinks and grows again, calloc after a large block was cut up: zero only where it was promised. */
+/* A block that shrinks and grows again, and calloc after a large block was split: zeros where
+ * guaranteed. */
 static void calloc_after_moves(void) {
     for (int round = 0; round < 200; round++) {
         size_t n = (size_t)1 << (12 + round % 12);

@@ -1,15 +1,17 @@
 /*
- * A library that starts before the allocator's own start and ends after its end.
+ * A library whose constructor runs before the allocator's, and whose destructor runs after the
+ * allocator's.
  *
- * It depends on nothing but the C library, so the dynamic loader runs its constructor before that of a preloaded
- * library and its destructor after it. It allocates in both, and registers fork handlers that allocate. Built a second
- * time it is also the plug-in that is loaded and unloaded at run time.
+ * It depends on nothing but the C library, so the dynamic loader runs its constructor before that
+ * of a preloaded library and its destructor after it. It allocates in both, and registers fork
+ * handlers that allocate. Built a second time, it is also the plug-in that a check loads and
+ * unloads at run time.
  */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* The program's counter; absent (null) where there is none. */
+/* The program's counter; null where there is none. */
 extern void note(int which) __attribute__((weak));
 enum { COUNT_LATE = 2, COUNT_ATFORK = 4 };
 
@@ -50,7 +52,7 @@ __attribute__((destructor)) static void end(void) {
     free(last);
 }
 
-/* What the plug-in is called for: a block that outlives it. */
+/* Called by the program: returns a block that outlives the plug-in. */
 char *early_block(size_t n) {
     (void)before_fork, (void)after_fork;
     return memset(malloc(n), 0x77, n);

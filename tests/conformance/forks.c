@@ -1,9 +1,10 @@
 /*
- * fork, vfork and fork handlers in a process whose other threads are in the middle of allocations.
+ * fork, vfork and fork handlers in a process whose other threads allocate.
  *
- * A forked child has one thread and a copy of every lock as it was; it must be able to allocate, start threads and end
- * in every way. A vforked child shares the memory and even the thread control block of its suspended parent while the
- * parent's other threads go on: what it knows about the CPU it runs on may be false.
+ * A forked child has one thread and a copy of every lock. It must be able to allocate, start
+ * threads and exit in every way. A vforked child shares the memory, and even the thread control
+ * block of its suspended parent, while the parent's other threads run. The CPU number that it reads
+ * may be wrong.
  */
 #define _GNU_SOURCE
 #include "check.h"
@@ -45,11 +46,12 @@ static void forks_in_a_storm(void) {
             alarm(CHILD_LIMIT_S);
             CHECK(replace_inherited(), "an inherited block was damaged");
             CHECK(churn(2000, (uint64_t)n + 1), "a block was damaged in a child");
-            /* Every way to end: at once, through the exit handlers, by another program. */
+            /* Every way to exit: at once, through the exit handlers, by executing another
+             * program. */
             if (n % 3 == 0) _exit(0);
             if (n % 3 == 1) exit(0);
 #ifndef __GLIBC__
-            /* Not one of this C library's programs. */
+            /* No program of this C library is installed. */
             unsetenv("LD_PRELOAD");
 #endif
             execl("/bin/true", "true", (char *)NULL);
@@ -61,7 +63,7 @@ static void forks_in_a_storm(void) {
     CHECK(storm_end() > 0);
 }
 
-/* Children that have threads themselves, and children of children. */
+/* Children with threads of their own, and children of children. */
 static void forks_of_forks(void) {
     storm_begin(STORM_THREADS);
     for (int n = 0; n < 30; n++) {
@@ -108,12 +110,12 @@ static void forks_from_several_threads(void) {
 
 static char *given[64];
 
-/* In a function of its own: the frame of the caller of vfork must not be left by the child. */
+/* A function of its own, because the child must not return from the function that called vfork. */
 __attribute__((noinline)) static pid_t vfork_and_allocate(int n) {
     pid_t child = vfork();
     if (child == 0) {
         int good = churn(5000, (uint64_t)n + 1);
-        /* What the child leaves, in memory that it shares, the parent frees. */
+        /* The parent frees the blocks that the child left in the shared memory. */
         for (int i = 0; i < 64; i++) {
             given[i] = malloc((size_t)i * 40 + 1);
             if (given[i]) fill(given[i], (size_t)i * 40 + 1, (uint64_t)i);
@@ -128,7 +130,8 @@ static void vforks_in_a_storm(void) {
     for (int n = 0; n < 200; n++) {
         expect_clean_child(vfork_and_allocate(n), "a vforked child");
         for (int i = 0; i < 64; i++) {
-            /* POSIX lets vfork be fork: then the child's blocks were its own, and went with it. */
+            /* POSIX allows vfork to be fork: then the child's blocks were in its own memory, and
+             * are gone. */
             if (!given[i]) continue;
             CHECK(intact(given[i], (size_t)i * 40 + 1, (uint64_t)i), "a block from a vforked child");
             free(given[i]);
@@ -177,7 +180,8 @@ static void fork_handlers_allocate(void) {
 
 extern int early_fork_handlers_on;
 
-/* Handlers registered before the allocator's start run inside its own: prepare after it, the others before it. */
+/* Handlers registered before the allocator's start run inside its own handlers: prepare after the
+ * allocator's, the others before. */
 static void early_fork_handlers_allocate(void) {
     early_fork_handlers_on = 1;
 

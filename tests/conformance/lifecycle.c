@@ -1,8 +1,9 @@
 /*
- * Before main and after it: blocks from the earliest moment at which a program's code runs to the last.
+ * Before main and after it: blocks from a program's earliest code to its last.
  *
- * The order on the way in: the program's preinit functions, constructors of libraries (early.c's before a preloaded
- * one's), the program's constructors, main; on the way out atexit handlers, the program's destructors, the libraries'.
+ * The order at the start: the program's preinit functions, constructors of libraries (early.c's
+ * before a preloaded library's), the program's constructors, main. At the end: atexit handlers, the
+ * program's destructors, the libraries' destructors.
  */
 #define _GNU_SOURCE
 #include "check.h"
@@ -50,14 +51,14 @@ static void before_main(void) {
     CHECK(from_constructor && intact(from_constructor, 3000, 2), "a block from a constructor");
 }
 
-/* A child goes the whole way out, so that its parent can count who came by. */
+/* A child runs the whole exit, so that its parent can count the handlers that ran. */
 static void after_main(void) {
     for (int threads = 0; threads <= 3; threads += 3) {
         for (int i = 0; i < COUNTS; i++) shared_counts[i] = 0;
         pid_t child = fork();
         if (child == 0) {
             alarm(60);
-            /* Threads that storm while the process ends under them are part of the way out of many programs. */
+            /* Many programs exit while their threads still allocate. */
             if (threads) storm_begin(threads);
             atexit(at_exit);
             exit(0);
@@ -73,7 +74,7 @@ static void after_main(void) {
 static pthread_key_t key;
 static atomic_int key_runs;
 
-/* glibc runs these up to four times while they set the key again. */
+/* glibc runs a destructor up to four times while it sets the key again. */
 static void at_thread_exit(void *value) {
     char *block = value;
     CHECK(intact(block, 300, 5));
@@ -102,7 +103,8 @@ static void thread_destructors(void) {
     CHECK(key_runs == 4000, "%d", key_runs);
 }
 
-/* A library that allocates at its start and end comes and goes in a storm; its blocks outlive it. */
+/* A library that allocates in its constructor and destructor is loaded and unloaded in a storm; its
+ * blocks outlive it. */
 static void loaded_libraries(void) {
     char path[4096];
     ssize_t n = readlink("/proc/self/exe", path, sizeof path - 20);

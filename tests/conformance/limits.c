@@ -1,8 +1,9 @@
 /*
- * Sizes at the ends of their range, overflow, errno, what the statistics say, and an address space that runs out.
+ * Sizes at the ends of their range, overflow, errno, statistics, and exhaustion of the address
+ * space.
  *
- * Sources: C23 7.24.3, POSIX.1-2024 malloc(3p), calloc(3p), realloc(3p), reallocarray(3p); glibc's malloc(3),
- * malloc_usable_size(3), malloc_trim(3), mallinfo2(3).
+ * Sources: C23 7.24.3, POSIX.1-2024 malloc(3p), calloc(3p), realloc(3p), reallocarray(3p); glibc's
+ * malloc(3), malloc_usable_size(3), malloc_trim(3), mallinfo2(3).
  */
 #define _GNU_SOURCE
 #include "check.h"
@@ -15,7 +16,8 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 
-/* Programs written for glibc take a null pointer for "no memory": size 0 gives a pointer, each time another. */
+/* Programs written for glibc take a null pointer for "no memory", so size 0 must return a distinct
+ * pointer each time. */
 static void zero_size(void) {
     void *p[5] = {malloc(opaque(0)), malloc(opaque(0)), calloc(opaque(0), 8), calloc(8, opaque(0)), realloc(NULL, opaque(0))};
     for (int i = 0; i < 5; i++) {
@@ -80,7 +82,8 @@ static long resident_kib(void) {
     return usage.ru_maxrss;
 }
 
-/* To size 0: freed and null, as glibc, or a block of no size. In neither case may the memory be lost. */
+/* To size 0: frees and returns null, as glibc does, or returns a block of size 0. Neither may leak
+ * the memory. */
 static void realloc_to_zero(void) {
     long before = resident_kib();
     for (int i = 0; i < 20000; i++) {
@@ -156,7 +159,7 @@ static void sized_frees(void) {
 }
 
 #ifndef __GLIBC__
-/* Only the library has it. */
+/* Only the preload library defines it. */
 int malloc_trim(size_t pad) __attribute__((weak));
 #endif
 
@@ -186,8 +189,9 @@ static void statistics(void) {
 }
 
 /*
- * Takes all there is, again and again, in blocks of one size a turn. Meant to run under `ulimit -v`; without it, huge
- * blocks that are never touched come to the end of the address space, or to what the system will commit.
+ * Uses all memory up repeatedly, each time in blocks of one size. Meant to run under `ulimit -v`.
+ * Without it, huge untouched blocks exhaust the address space, or the memory that the system
+ * commits.
  */
 static void memory_runs_out(void) {
     struct rlimit limit;

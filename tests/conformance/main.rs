@@ -1,10 +1,13 @@
-//! The malloc family of the preload library against POSIX and C23: a C (and C++) program of many named checks.
+//! Checks the malloc family of the preload library against POSIX and C23, by a C and C++ program of
+//! many named checks.
 //!
-//! The program is compiled once with the system's compiler; each check is a process of its own, a test of its own in
-//! each mode, and what it asks for stands beside it in `tests/conformance/*.c`. Some run once more with an address
-//! space of 4 GiB. By hand: `malloc_conformance NAME`, under any allocator.
+//! The system's compiler compiles the program once. Each check is a process of its own and, in each
+//! mode, a test of its own. Its requirements stand beside it in `tests/conformance/*.c`. Some
+//! checks run once more with an address space of 4 GiB. By hand: `malloc_conformance NAME`, under
+//! any allocator.
 //!
-//! `USLAB_TEST_CC` names another C compiler, and thereby another C library; then there is no C++.
+//! `USLAB_TEST_CC` names another C compiler, and so another C library; then the C++ checks are left
+//! out.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -14,12 +17,13 @@ use uslab_tests::harness::{Mode, Program, Scratch, tool};
 const SOURCES: [&str; 8] =
     ["malloc_conformance", "limits", "content", "alignment", "lifecycle", "signals", "forks", "threads"];
 
-/// Optimised a little, with debug information; the compiler must take no call of the family for what it knows
-/// `malloc` to be, or it would leave out what is under test.
+/// Little optimisation, with debug information. The compiler must not treat calls of the family as
+/// builtins, because it would elide the calls under test.
 const FLAGS: [&str; 7] =
     ["-O1", "-g", "-fPIE", "-Wall", "-Wextra", "-fno-builtin", "-Wno-alloc-size-larger-than"];
 
-/// Makes the tests `rseq` and `locked` of each check, in a module of its name, and the list of the names.
+/// Defines the tests `rseq` and `locked` of each check, in a module with its name, and the list of
+/// the names.
 macro_rules! checks {
     ($list:ident, $limit_kib:expr; $($name:ident),+ $(,)?) => {
         const $list: &[&str] = &[$(stringify!($name)),+];
@@ -91,11 +95,11 @@ fn run(name: &str, mode: Mode, limit_kib: Option<u64>) {
         program = program.address_space_kib(kib);
     }
     let outcome = program.run_clean(&scratch, mode);
-    outcome.expect(outcome.stdout() == format!("{name} ok\n"), "the check did not say that it ended");
+    outcome.expect(outcome.stdout() == format!("{name} ok\n"), "the check did not print its last line");
     eprintln!("{name} {mode:?}: {:.1} s", outcome.wall_s());
 }
 
-/// A check that is in the program and not in the lists above would never run.
+/// A check that is missing in the lists above would never run.
 #[test]
 fn every_check_is_a_test() {
     let scratch = Scratch::new("list");
@@ -103,7 +107,8 @@ fn every_check_is_a_test() {
     assert_eq!(listed.lines().collect::<Vec<_>>(), ALL);
 }
 
-/// The compiled program. It lies below the directory of the test executable, so that nothing outlives a clean.
+/// The compiled program. It lies below the test executable's directory, so that `cargo clean`
+/// removes it.
 fn program() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(build)
@@ -113,8 +118,8 @@ fn build() -> PathBuf {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("conformance");
     let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("conformance");
     std::fs::create_dir_all(&out).expect("a directory to build in");
-    // Two runs of these tests at a time would overwrite each other's program: the second waits for the first one's
-    // end, as the lock lives as long as the process.
+    // Two concurrent runs of these tests would overwrite each other's program. So the second run
+    // waits for the first: the process holds the lock until it ends.
     static LOCK: OnceLock<std::fs::File> = OnceLock::new();
     let lock = LOCK.get_or_init(|| std::fs::File::create(out.join("lock")).expect("a file to lock"));
     lock.lock().expect("a lock on the directory");
@@ -127,7 +132,7 @@ fn build() -> PathBuf {
     let compile = |compiler: &Path, args: &[String]| {
         let built =
             Program::new(compiler).args(args).dir(&sources).limit_s(300).run_clean(&scratch, Mode::Plain);
-        built.expect(built.stderr().is_empty(), "the compiler had something to say");
+        built.expect(built.stderr().is_empty(), "the compiler wrote to standard error");
     };
     let without = if cxx.is_none() { &["-DWITHOUT_OPERATORS"][..] } else { &[] };
     let flags =

@@ -1,10 +1,11 @@
 /*
- * The malloc family as POSIX, C23 and glibc's manual pages state it: one program, many named checks.
+ * The malloc family as POSIX, C23 and glibc's manual pages specify it: one program with many named
+ * checks.
  *
  *   malloc_conformance --list      names, one a line
- *   malloc_conformance NAME        runs one check: status 0 and "NAME ok", or status 1 and what did not hold
+ *   malloc_conformance NAME        runs one check: status 0 and "NAME ok",or status 1 and the failed condition
  *
- * Each check is a process of its own, so that a crash or a hang in one says nothing about the others.
+ * Each check runs in a process of its own, so that a crash or a hang affects no other check.
  */
 #include "check.h"
 
@@ -67,7 +68,7 @@ int all_zero(const void *block, size_t n) {
     return n == 0 || (bytes[0] == 0 && memcmp(bytes, bytes + 1, n - 1) == 0);
 }
 
-/* Sizes as programs have them: mostly small, some of a few pages, now and then a large one. */
+/* Typical sizes: mostly small, some of a few pages, occasionally a large one. */
 static size_t usual_size(uint64_t random) {
     switch (random % 64) {
     case 0: return (size_t)(random >> 32) % (512 * 1024) + 1;
@@ -83,7 +84,8 @@ int churn(int rounds, uint64_t seed) {
     int good = 1;
     for (int round = 0; round < rounds + LIVE; round++) {
         int slot = round < rounds ? (int)(next_random(&random) % LIVE) : round - rounds;
-        /* Only the ends of a large block are written: pages, not memory bandwidth, are under test. */
+        /* Only the ends of a large block are written: the test is about pages, not about memory
+         * bandwidth. */
         size_t shown = live[slot].n < 512 ? live[slot].n : 512;
         if (live[slot].block) {
             good &= intact(live[slot].block, shown, live[slot].seed);
@@ -123,7 +125,7 @@ void storm_begin(int threads) {
     storm_count = threads;
     for (int i = 0; i < threads; i++)
         CHECK(pthread_create(&storm_threads[i], NULL, storm, (void *)(uintptr_t)((i + 1) * 1000003)) == 0);
-    /* Every thread has begun before the check does. */
+    /* Every thread has started before the check does. */
     while (atomic_load(&storm_blocks) < (unsigned)threads * 500u) usleep(1000);
 }
 

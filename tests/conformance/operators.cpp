@@ -1,7 +1,8 @@
 /*
- * Every form of C++'s operator new and delete: plain, array, nothrow, sized, aligned ([new.delete], C++17).
+ * Every form of C++'s operator new and delete: plain, array, nothrow, sized, aligned ([new.delete],
+ * C++17).
  *
- * Called by name and not by new-expressions, which a compiler may leave out.
+ * The checks call them by name, because a compiler may elide new-expressions.
  */
 #include "check.h"
 
@@ -25,7 +26,7 @@ bool is_aligned(const void *p, std::size_t align) {
     return (reinterpret_cast<std::uintptr_t>(p) & (align - 1)) == 0;
 }
 
-/* Runs `use` over sizes from nothing to 4 MiB, and over alignments. */
+/* Runs `use` over sizes from 0 to 4 MiB, and over alignments. */
 template <class Use> void over_sizes(Use use) {
     for (std::size_t n = 0; n < (4 << 20); n = n < 300 ? n + 1 : n + n / 3) use(n);
 }
@@ -82,7 +83,8 @@ void every_aligned_form() {
     }
 }
 
-/* The eight ways to ask, with an absurd size; -1 where bad_alloc came, else whether a block came. */
+/* The eight forms of new, with an absurd size. Returns -1 for bad_alloc, otherwise whether a block
+ * was returned. */
 int ask(int way, std::size_t n) {
     auto a = align_val_t(64);
     try {
@@ -129,7 +131,8 @@ void handle_by_throwing_other() {
     throw Other();
 }
 
-/* [new.delete.single]: the handler is called again and again until it gives up; nothrow turns what it throws into null. */
+/* [new.delete.single]: the handler is called repeatedly until it gives up; the nothrow forms turn
+ * its exception into null. */
 void handler_is_called() {
     for (std::size_t n : absurd_sizes)
         for (int way = 0; way < 8; way++) {
@@ -157,7 +160,7 @@ struct alignas(256) Wide {
     char bytes[300];
 };
 
-/* As programs use them, with exceptions thrown out of constructors and through threads. */
+/* Typical use, with exceptions thrown from constructors, and from several threads. */
 void in_use() {
     std::vector<std::thread> threads;
     for (int t = 0; t < 4; t++)
@@ -187,7 +190,7 @@ void in_use() {
     CHECK(thrown);
 }
 
-/* A static object: made before main, and its end comes after it. */
+/* A static object: constructed before main, and destroyed after it. */
 struct Static {
     std::vector<std::string> texts{std::string(100, 'a'), std::string(1000, 'b')};
     ~Static() {

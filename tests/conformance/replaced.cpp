@@ -1,9 +1,10 @@
 /*
- * A program that replaces the two basic operators, and only those, as [replacement.functions] lets it.
+ * A program that replaces only the two basic operators, as [replacement.functions] allows.
  *
- * Every other form must then come to them by way of the standard library's defaults ([new.delete.single],
- * [new.delete.array]): a preloaded library that serves the array, nothrow or sized forms itself hands out blocks that this
- * program's delete does not know. Each block here has a header that says so.
+ * Every other form must then call them through the standard library's defaults
+ * ([new.delete.single], [new.delete.array]). A preloaded library that served the array, nothrow or
+ * sized forms itself would return blocks that this program's delete does not know. A header in each
+ * block tells them apart.
  */
 #include <algorithm>
 #include <cstdio>
@@ -61,7 +62,8 @@ int main() {
     ::operator delete[](p[3]);
     expect(ended == before + 4, "all forms of delete came to the program's");
 
-    /* The library's own code, compiled elsewhere: a stable sort takes its buffer by nothrow new. */
+    /* Code of the standard library, compiled elsewhere: a stable sort allocates its buffer by
+     * nothrow new. */
     std::vector<std::string> words;
     for (int i = 0; i < 20000; i++) words.push_back("a word that is longer than sixteen bytes " + std::to_string(i * 7919 % 20000));
     std::stable_sort(words.begin(), words.end());

@@ -1,8 +1,8 @@
 /*
- * Signals and allocation, as far as POSIX lets a program go.
+ * Signals and allocation, within the limits of POSIX.
  *
- * A handler may allocate only where it cannot have interrupted an allocation; any handler may interrupt one, and an
- * allocator made of restartable sequences is restarted each time.
+ * A handler may allocate only where it cannot have interrupted an allocation. Any handler may
+ * interrupt one, and each time the kernel restarts the sequence.
  */
 #define _GNU_SOURCE
 #include "check.h"
@@ -43,7 +43,8 @@ static void allocate_in_handler(int number) {
     handled = handled + 1;
 }
 
-/* The main thread only counts, so the handler interrupts no allocation of its own; other threads allocate meanwhile. */
+/* The main thread only counts, so the handler interrupts no allocation of its own; other threads
+ * allocate meanwhile. */
 static void handler_allocates(void) {
     sigset_t alarm_only;
     sigemptyset(&alarm_only);
@@ -81,7 +82,7 @@ static void *storm_under_signals(void *argument) {
 #define sigev_notify_thread_id _sigev_un._tid
 #endif
 
-/* Has a timer of its own that signals this very thread, every 30 microseconds in which nobody else has the CPU. */
+/* Has its own timer, which signals this thread after every 30 microseconds of its CPU time. */
 static void *storm_under_own_timer(void *argument) {
     struct sigevent event = {.sigev_notify = SIGEV_THREAD_ID, .sigev_signo = SIGUSR1};
     event.sigev_notify_thread_id = (pid_t)syscall(SYS_gettid);
@@ -94,7 +95,7 @@ static void *storm_under_own_timer(void *argument) {
     return NULL;
 }
 
-/* Signals as fast as they can be taken, into threads that do nothing but allocate. */
+/* Signals at the highest rate, to threads that only allocate. */
 static void signals_interrupt_allocation(void) {
     enum { THREADS = 4 };
     pthread_t threads[THREADS];
@@ -107,7 +108,7 @@ static void signals_interrupt_allocation(void) {
     CHECK(stormed > 1000, "only %d signals arrived", stormed);
 }
 
-/* Threads pushed from CPU to CPU while they allocate: the other reason for a restart. */
+/* Threads are migrated from CPU to CPU while they allocate, which also restarts sequences. */
 static void migrations_interrupt_allocation(void) {
     enum { THREADS = 4 };
     pthread_t threads[THREADS];

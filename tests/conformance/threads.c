@@ -1,5 +1,6 @@
 /*
- * Threads: ten thousand that come and go, blocks that are freed by another thread than the one that made them.
+ * Threads: ten thousand short-lived ones, and blocks freed by another thread than the one that
+ * allocated them.
  */
 #define _GNU_SOURCE
 #include "check.h"
@@ -11,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Blocks in transit between threads; whoever finds one there verifies and frees it. */
+/* Blocks in transit between threads; the thread that takes one out verifies and frees it. */
 enum { TRANSIT = 1024 };
 static _Atomic(char *) transit[TRANSIT];
 
@@ -57,7 +58,7 @@ static long resident_kib(void) {
     return pages * (sysconf(_SC_PAGESIZE) / 1024);
 }
 
-/* A hundred at a time. Nothing may be left of a thread that ended. */
+/* A hundred threads at a time. A thread that ended may leave nothing behind. */
 static void threads_come_and_go(void) {
     enum { AT_ONCE = 100, TURNS = 100 };
     pthread_t threads[AT_ONCE];
@@ -75,7 +76,7 @@ static void threads_come_and_go(void) {
     empty_transit();
 }
 
-/* Detached ones end when they like, some while the process ends. */
+/* Detached threads end at any time, some during the exit of the process. */
 static atomic_int detached_left;
 
 static void *detached(void *argument) {
@@ -104,7 +105,7 @@ static void *traffic(void *argument) {
     return NULL;
 }
 
-/* More threads than CPUs, each of which frees mostly what others made. */
+/* More threads than CPUs; each mostly frees blocks of other threads. */
 static void freed_by_others(void) {
     enum { THREADS = 8 };
     pthread_t threads[THREADS];

@@ -1,10 +1,10 @@
 /*
- * Limits on what is mapped: RLIMIT_AS and RLIMIT_DATA, set after the heap was there.
+ * Limits on mapped memory: RLIMIT_AS and RLIMIT_DATA, set after the heap has grown.
  *
  *   address_space later      a limit of 4 GiB on a small heap: threads start, memory is mapped and allocated
- *   address_space as|data    96 MiB more than there is: what is freed can be mapped by the program, and be
+ *   address_space as|data    96 MiB above the present use: the program can map freed memory, and it can be
  *                            allocated again; 5 rounds
- *   address_space start      run under `ulimit -v`: half of it can be had, again and again
+ *   address_space start      run under `ulimit -v`: half of the limit can be allocated repeatedly
  */
 #define _GNU_SOURCE
 #include "check.h"
@@ -54,7 +54,8 @@ static void later(void) {
     block[0] = block[1024 * MIB - 1] = 1;
     start_threads(8);
     free(block);
-    /* Lower than what there is: what is free still serves, and refusals are clean. */
+    /* A limit below the present use: free memory still serves allocations, and refusals are
+     * clean. */
     void *objects[1000];
     for (int i = 0; i < 1000; i++) CHECK((objects[i] = malloc(1000)) != NULL);
     limit_to(RLIMIT_AS, 4096);
@@ -93,13 +94,13 @@ static void given_back(int resource, const char *figure) {
     size_t sizes[] = {100, 5000, 100000, MIB, 56 * MIB};
     for (int round = 0; round < 5; round++) {
         give(take(sizes[round % 5], 56 * MIB));
-        /* The background thread is about to do it; where there is none, the program asks. */
+        /* The background thread unmaps it soon; without that thread the program trims. */
         const char *reaper = getenv("USLAB_REAPER");
         if (reaper != NULL && *reaper == '0') malloc_trim(0);
         void *program_own = NULL;
         for (int wait = 0; wait < 1000 && (program_own = map(72 * MIB)) == NULL; wait++) usleep(10 * 1000);
         CHECK(program_own != NULL);
-        /* Beside it there is no room for as much, and that is said. */
+        /* Beside it the same amount does not fit, and the refusal is clean. */
         errno = 0;
         CHECK(malloc(56 * MIB) == NULL && errno == ENOMEM);
         CHECK(munmap(program_own, 72 * MIB) == 0);

@@ -1,4 +1,4 @@
-/* What the programs of the field share: assertions, and figures of the process. */
+/* Shared by the field programs: assertions, and figures of the process. */
 #ifndef USLAB_FIELD_CHECK_H
 #define USLAB_FIELD_CHECK_H
 
@@ -11,7 +11,8 @@
 
 #define MIB ((size_t)1 << 20)
 
-/* Says what did not hold and ends the process at once: destructors may be what is broken. */
+/* Prints the failed condition and ends the process at once, because destructors may be under
+ * test. */
 #define CHECK(condition)                                                                          \
     do {                                                                                          \
         if (!(condition)) {                                                                       \

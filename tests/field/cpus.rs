@@ -1,13 +1,12 @@
-//! CPUs and what can be found out about them: no sysfs, no procfs, false lists.
+//! Detection of CPUs without sysfs, without procfs, and with false lists.
 //!
-//! Each test changes what `/sys` and `/proc` show in a mount namespace of its own, which takes
-//! root.
+//! Each test changes `/sys` and `/proc` in a mount namespace of its own, which requires root.
 
 use uslab_tests::harness::{Mode, Program, Scratch, tool};
 
 /// Lists the root directory on the highest CPU that this process may run on, and so allocates
-/// there, in a mount namespace in which the commands `hide` have run; unless such namespaces are
-/// refused.
+/// there. It does so in a mount namespace in which the commands `hide` have run. Does nothing where
+/// such namespaces are refused.
 fn list_on_the_last_cpu(name: &str, hide: &str, mode: Mode) {
     let scratch = Scratch::new(name);
     let unshare = || Program::new(tool("unshare", "util-linux")).arg("--mount");
@@ -25,7 +24,7 @@ fn hidden(mode: Mode) {
     list_on_the_last_cpu("hidden", "mount -t tmpfs none /sys; mount -t tmpfs none /proc", mode);
 }
 
-/// A file system of the container's own lies over the kernel's, and says that there is one CPU.
+/// The container's own file system covers the kernel's, and lists one CPU.
 fn false_list(mode: Mode) {
     let cpus = "/sys/devices/system/cpu";
     let hide = format!("mount -t tmpfs none {cpus}; echo 0 >{cpus}/possible; echo 0 >{cpus}/online");

@@ -1,9 +1,9 @@
 /*
- * Modules that are opened with RTLD_DEEPBIND and share memory with the program: `deepbind MODULE`.
+ * Modules opened with RTLD_DEEPBIND that share memory with the program: `deepbind MODULE`.
  *
  * The flag binds a module's `malloc` and `free` to those of its own dependencies: the C library's.
- * PHP opens its modules so. The module lies where only the program's RUNPATH leads, and opens
- * another one by its own RUNPATH: the loader must see who calls `dlopen`.
+ * PHP opens its modules so. Only the program's RUNPATH leads to the module, and only the module's
+ * RUNPATH to the next one: the loader must see the true caller of `dlopen`.
  */
 #define _GNU_SOURCE
 #include "process.h"
@@ -21,7 +21,7 @@ int main(int argc, char **argv) {
     int (*open_inner)(const char *) = (int (*)(const char *))dlsym(module, "open_inner");
     CHECK(module_malloc && replace && open_inner);
     if (module_malloc() != dlsym(RTLD_DEFAULT, "malloc")) {
-        /* What the module frees must be its own: nothing more can be tried. */
+        /* The module may free only its own memory, so the test ends here. */
         dprintf(1, "other malloc\nok\n");
         return 0;
     }

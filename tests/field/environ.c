@@ -1,5 +1,5 @@
-// A program that takes its environment away before it exits, as PHP's command line does: the list that
-// `environ` points to lies in pages that are unmapped by then. Exit handlers must not look at it.
+// A program that unmaps its environment before it exits, as PHP's command line does: the list of
+// `environ` lies in unmapped pages then. Exit handlers must not read it.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

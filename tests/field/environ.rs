@@ -1,5 +1,5 @@
-//! A program that unmaps the list of its environment ends well, and its final figures stay for the
-//! reader that the environment named when the program started.
+//! A program that unmaps the list of its environment exits normally. Its final figures stay for the
+//! reader that the environment named at the program's start.
 
 use super::*;
 

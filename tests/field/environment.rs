@@ -1,5 +1,6 @@
-//! The environment that a process is born into: layouts of the address space, limits, missing
-//! descriptors, another user namespace. A program must print on the allocator what it prints without.
+//! The environment that a process starts in: layouts of the address space, limits, missing
+//! descriptors, another user namespace. A program must print the same with and without the
+//! allocator.
 
 use uslab_tests::harness::{Mode, Program, Scratch, tool};
 
@@ -37,7 +38,7 @@ fn every_layout_of_the_address_space(mode: Mode) {
         let program = Program::new(tool("setarch", "util-linux")).arg(flag).arg("perl");
         prints_the_same(flag, &program.args(["-e", SCRIPT]), mode);
     }
-    // The kernel then places mappings from below upwards.
+    // The kernel then places mappings upwards from low addresses.
     prints_the_same("legacy-layout", &perl_after("ulimit -s unlimited"), mode);
 }
 

@@ -1,8 +1,8 @@
 /*
- * glibc's questions about its malloc: mallinfo(3), mallinfo2(3), malloc_info(3), malloc_stats(3),
- * malloc_trim(3), mallopt(3), and its second names of the functions.
+ * glibc's functions about malloc: mallinfo(3), mallinfo2(3), malloc_info(3), malloc_stats(3),
+ * malloc_trim(3), mallopt(3), and its second names of the malloc family.
  *
- * `figures xml` prints the document of malloc_info alone, for any allocator.
+ * `figures xml` prints only the document of malloc_info, for any allocator.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -37,7 +37,7 @@ void *__libc_calloc(size_t, size_t);
 void *__libc_realloc(void *, size_t);
 void *__libc_memalign(size_t, size_t);
 void __libc_free(void *);
-/* Not for new programs: the linker binds it where the version is named. */
+/* Not available to new programs, but the linker binds it if the version is named. */
 void old_cfree(void *);
 __asm__(".symver old_cfree, cfree@GLIBC_2.2.5");
 
@@ -58,7 +58,7 @@ static void sane(const struct mallinfo2 *m) {
     CHECK(m->fsmblks == 0 || m->smblks > 0, "%zu bytes in no object", m->fsmblks);
 }
 
-/* 10 MB more are 10 MB more, and are gone when they are freed. */
+/* 10 MB of objects raise the figures by 10 MB, and a free lowers them again. */
 static void totals(void) {
     struct mallinfo2 before = mallinfo2();
     take();
@@ -82,7 +82,7 @@ static void totals(void) {
     CHECK(without.hblks == after.hblks && without.hblkhd == after.hblkhd, "the large object stays");
 }
 
-/* A few objects more are seen, also where no slow path ran for them. */
+/* The figures include a few more objects even if no slow path ran for them. */
 static void small_steps(void) {
     void *objects[100];
     struct mallinfo2 before = mallinfo2();
@@ -139,7 +139,7 @@ static void second_names(void) {
     CHECK(aligned_alloc(3, 16) == NULL && errno == EINVAL, "aligned_alloc(3, 16)");
 }
 
-/* The documents that several threads ask for while others allocate are sound. */
+/* Documents that several threads request while others allocate are consistent. */
 static atomic_int stopped;
 
 static void *allocates(void *seed) {
@@ -218,7 +218,7 @@ static void streams(void) {
 int main(int argc, char **argv) {
     (void)argv;
     if (argc > 1) {
-        /* Something is free, and one large object is held. */
+        /* Some memory is free, and one large object is live. */
         take();
         for (int i = 0; i < OBJECTS; i += 2) free(held[i]);
         void *large = malloc(5 * MIB);

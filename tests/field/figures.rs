@@ -1,4 +1,4 @@
-//! glibc's questions about its malloc are answered truthfully and in glibc's form.
+//! glibc's functions for malloc's figures return true figures in glibc's format.
 
 use super::compile;
 use uslab_tests::harness::{Mode, Program, Scratch};
@@ -12,14 +12,14 @@ both_modes! {
 fn answers_are_true(mode: Mode) {
     let scratch = Scratch::new("figures");
     let outcome = Program::new(compile(&scratch, "figures", &[])).run_clean(&scratch, mode);
-    outcome.expect(outcome.stdout().ends_with("ok\n"), "the program did not say that it ended");
+    outcome.expect(outcome.stdout().ends_with("ok\n"), "the program did not print its last line");
     let said = outcome.stderr();
     let names: Vec<&str> = said
         .lines()
         .map(|line| {
             let Some((name, number)) = line.split_once('=') else { return line };
             let is_number = number.len() == 11 && number.trim().parse::<u64>().is_ok();
-            outcome.expect(is_number, "malloc_stats prints its numbers in another way");
+            outcome.expect(is_number, "malloc_stats prints its numbers in another format");
             name
         })
         .collect();
@@ -48,8 +48,8 @@ fn document_is_glibcs(mode: Mode) {
     assert_eq!(value(&theirs.stdout(), "<total type=\"mmap\" count=\"", '"'), "1");
 }
 
-/// Names of elements and attributes and the values of `version`, `nr` and `type`; each run of
-/// `size` and `unsorted` elements once, because how many there are is the allocator's affair.
+/// The names of elements and attributes, and the values of `version`, `nr` and `type`. Each run of
+/// `size` and `unsorted` elements counts once, because their number depends on the allocator.
 fn shape(document: &str) -> Vec<String> {
     let mut shape: Vec<String> = document
         .split('<')

@@ -1,11 +1,12 @@
 /*
- * Forks beside threads that allocate while they hold locks of the C library: `fork_library [SECONDS]`.
+ * Forks beside threads that allocate while they hold locks of the C library:
+ * `fork_library [SECONDS]`.
  *
- * The loader's (dlopen), the time zone's (tzset), the locale's (newlocale), that of the databases of
- * names (getpwnam), those of the exit and fork handlers. fork waits for some of them itself. A fork
- * that hangs is ended by the alarm.
+ * The locks of the loader (dlopen), the time zone (tzset), the locale (newlocale), the name service
+ * databases (getpwnam), and the exit and fork handlers. fork itself waits for some of them. The
+ * alarm ends a fork that hangs.
  *
- * By hand, with a configuration of names that changes: `unshare -m`, mount a copy of
+ * By hand, with a name service configuration that changes: `unshare -m`, mount a copy of
  * /etc/nsswitch.conf over it, and name the copy in TOUCH.
  */
 #define _GNU_SOURCE
@@ -39,7 +40,7 @@ static void *zones(void *argument) {
     for (unsigned n = 0;; n++) {
         time_t now = (time_t)n * 86400;
         struct tm broken;
-        /* Only this thread touches the environment. */
+        /* Only this thread changes the environment. */
         setenv("TZ", n % 2 ? "Europe/Berlin" : "America/New_York", 1);
         tzset();
         localtime_r(&now, &broken);

@@ -3,7 +3,7 @@
  *
  * One thread holds a stream and allocates (getline), one holds the list of streams and waits for
  * the first (fflush(NULL)), one forks. The C library's fork waits for the list, after the handlers.
- * A fork that hangs is ended by the alarm.
+ * The alarm ends a fork that hangs.
  */
 #define _GNU_SOURCE
 #include "process.h"
@@ -38,7 +38,7 @@ static void *flushes(void *argument) {
     return argument;
 }
 
-/* Streams come and go: the list of them changes. */
+/* Opens and closes streams, which changes the list. */
 static void *opens(void *argument) {
     for (;;) {
         char *memory = NULL;
@@ -52,7 +52,7 @@ static void *opens(void *argument) {
     return argument;
 }
 
-/* In the child no other thread is, and the list is free. */
+/* The child has no other thread, and the list's lock must be free. */
 static void use_streams(void) {
     FILE *file = fopen("/dev/null", "w");
     CHECK(file != NULL);
@@ -63,7 +63,7 @@ static void use_streams(void) {
 
 int main(int argc, char **argv) {
     int seconds = argc > 1 ? atoi(argv[1]) : 3;
-    /* A process without threads, whose lists the C library does not lock. */
+    /* A process without threads, in which the C library does not lock the list. */
     pid_t child = fork();
     if (child == 0) {
         use_streams();

@@ -1,6 +1,6 @@
-/* Frees what must not be freed, one case a run: `free_misuse CASE`. Before each misuse the program writes on
- * standard error the line that the library owes it. Variable to report and go on, the library must keep
- * every object whole: none is handed out twice, misaligned, or over another. */
+/* Invalid frees, one case a run: `free_misuse CASE`. Before each misuse the program writes the
+ * expected report to standard error. Under `USLAB_ON_MISUSE=report` the library must keep every
+ * object intact: it returns no object twice, misaligned, or over another one. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <malloc.h>
@@ -22,7 +22,8 @@ static void must(int ok, const char *why)
     }
 }
 
-/* Objects of `size` bytes are handed out: aligned, apart from each other and from `kept`. */
+/* Checks that new objects of `size` bytes are aligned, and overlap neither each other nor
+ * `kept`. */
 static void check(size_t size, char *kept)
 {
     enum { COUNT = 200 };
@@ -30,7 +31,7 @@ static void check(size_t size, char *kept)
     for (int i = 0; i < COUNT; i++) {
         objects[i] = malloc(size);
         must(objects[i] && (uintptr_t)objects[i] % 16 == 0, "an object is not aligned");
-        must(!kept || (uintptr_t)(objects[i] - kept) >= size || objects[i] + size <= kept, "it lies over a kept one");
+        must(!kept || (uintptr_t)(objects[i] - kept) >= size || objects[i] + size <= kept, "an object overlaps a kept one");
         memset(objects[i], i, size);
     }
     for (int i = 0; i < COUNT; i++)
@@ -60,7 +61,7 @@ static void inside(char *object, size_t offset, const char *cache)
 int main(int argc, char **argv)
 {
     must(argc == 2, "which case?");
-    /* An object freed twice in a row is recognised on the CPU where it was freed. */
+    /* A double free in a row is recognised on the CPU of the first free. */
     cpu_set_t cpu;
     CPU_ZERO(&cpu);
     CPU_SET(sched_getcpu(), &cpu);
@@ -86,7 +87,7 @@ int main(int argc, char **argv)
             check(size, NULL);
         }
     } else if (!strcmp(name, "twice-many")) {
-        /* Whatever the sheaf holds by then: nothing, something, all it has room for. */
+        /* With an empty, a partly filled and a full sheaf. */
         enum { COUNT = 300 };
         static char *p[COUNT];
         for (int i = 0; i < COUNT; i++)

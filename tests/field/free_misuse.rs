@@ -1,13 +1,14 @@
-//! Double frees and interior pointers, given to the preloaded `free` and its relatives: reported at
-//! once, precisely, and with the process ended or every object kept whole, as the user chose.
+//! Double frees and interior pointers, passed to the preloaded `free` and its relatives. The
+//! library reports each at once, with the exact cause. Then the process ends, or continues with
+//! every object intact, as the user chose.
 
 use super::compile;
 use uslab_tests::harness::{Mode, Outcome, Program, Scratch};
 
 const OWED: &str = "owed: ";
 
-/// Asks that the line behind each one that the program says is owed is the report, and that there
-/// are no others.
+/// Checks that a report follows each line in which the program announces a misuse, and that there
+/// are no other reports.
 fn expect_reports(outcome: &Outcome) {
     let stderr = outcome.stderr();
     let mut lines = stderr.lines();
@@ -19,21 +20,24 @@ fn expect_reports(outcome: &Outcome) {
         let is_paid = report.starts_with("uslab: ") && report.contains(&format!("{free}: {what}"));
         outcome.expect(is_paid, &format!("owed {free}: {what}; reported {report:?}"));
     }
-    outcome.expect(stderr.contains(OWED), "nothing was misused");
+    outcome.expect(stderr.contains(OWED), "the program announced no misuse");
 }
 
-/// Runs `case` twice: the library must report and abort; told to report only, it must report each
-/// misuse, and go on.
+/// Runs `case` twice. By default the library must report and abort. Under `USLAB_ON_MISUSE=report`
+/// it must report each misuse and continue.
 fn expect_caught(case: &str, mode: Mode) {
     let scratch = Scratch::new(&format!("free_misuse-{case}"));
     let program = Program::new(compile(&scratch, "free_misuse", &[])).arg(case).limit_s(60);
 
     let aborted = program.run(&scratch, mode);
-    aborted.expect(aborted.ended() == "signal 6", "a misuse is to end the process");
+    aborted.expect(aborted.ended() == "signal 6", "a misuse must end the process");
     expect_reports(&aborted);
 
     let told = program.env("USLAB_ON_MISUSE", "report").run(&scratch, mode);
-    told.expect(told.succeeded() && told.stdout() == "ok\n", "it is to go on, with all objects whole");
+    told.expect(
+        told.succeeded() && told.stdout() == "ok\n",
+        "the program must continue with all objects intact",
+    );
     expect_reports(&told);
 }
 

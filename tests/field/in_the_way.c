@@ -1,6 +1,6 @@
 /*
- * Mappings of the program right behind the heap: allocation goes on behind them, and frees, reallocations and
- * look-ups work on both sides.
+ * Mappings of the program directly behind the heap: the heap grows behind them, and frees,
+ * reallocations and lookups work on both sides.
  */
 #define _GNU_SOURCE
 #include "check.h"
@@ -13,7 +13,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* The end of the mapping that `inside` lies in; adjacent ones count as one. */
+/* The end of the mapping that contains `inside`; adjacent mappings count as one. */
 static uintptr_t end_of(const void *inside) {
     static char line[512];
     uintptr_t from, to, end = 0;
@@ -53,7 +53,7 @@ int main(void) {
         foreign[wave] = mmap((void *)end, bytes, wave ? PROT_READ | PROT_WRITE : PROT_NONE, flags, -1, 0);
         CHECK(foreign[wave] == (void *)end);
     }
-    /* One that no gap before it holds. */
+    /* A block that fits in no gap. */
     char *large = malloc(2048 * MIB);
     CHECK(large != NULL && (uintptr_t)large > (uintptr_t)foreign[2]);
     large[0] = large[2048 * MIB - 1] = 7;
@@ -65,7 +65,7 @@ int main(void) {
         for (size_t at = 0; at < sizes[i]; at += 97) CHECK(blocks[i][at] == (unsigned char)i);
         blocks[i][sizes[i] - 1] = blocks[i][size - 1] = (unsigned char)i;
     }
-    /* Nothing of ours was put over the program's. */
+    /* The heap did not replace the program's mappings. */
     memset(foreign[1], 3, 7 * MIB);
     for (int i = 0; i < BLOCKS; i++) {
         CHECK(blocks[i][0] == (unsigned char)i && blocks[i][sizes[i] * 2 - 1] == (unsigned char)i);

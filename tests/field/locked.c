@@ -5,7 +5,7 @@
  *                                  distributions. HOW is `current`, `future` or `both`, WHEN `before` or
  *                                  `after` the first allocation.
  *   locked refused                 the kernel refuses every purge, as it does for locked pages: few calls
- *                                  are made in vain, however many blocks are freed.
+ *                                  are made in vain, for any number of freed blocks.
  *   locked kept                    memory that mlockall locked stays until malloc_trim asks for it.
  */
 #define _GNU_SOURCE
@@ -31,7 +31,8 @@ struct link {
     struct link *next;
 };
 
-/* Objects of a kilobyte, up to `most` bytes or the first refusal; all are freed. Bytes that could be had. */
+/* Allocates objects of a kilobyte, up to `most` bytes or the first refusal, and frees all. Returns
+ * the bytes allocated. */
 static size_t use(size_t most) {
     struct link *first = NULL;
     size_t bytes = 0;
@@ -63,9 +64,9 @@ static void unprivileged(const char *how, const char *when) {
     CHECK(setrlimit(RLIMIT_MEMLOCK, &limit) == 0);
     if (geteuid() == 0) CHECK(setresuid(65534, 65534, 65534) == 0);
     CHECK(mlockall(flags) == 0);
-    /* What fits once fits again. With MCL_FUTURE all of it is locked, and the limit ends it. */
+    /* The same amount fits again. With MCL_FUTURE all of it is locked, and the limit bounds it. */
     size_t first = use(64 << 20);
-    fprintf(stderr, "%zu KiB could be had\n", first >> 10);
+    fprintf(stderr, "%zu KiB were allocated\n", first >> 10);
     CHECK(first >= 1 << 20);
     CHECK((flags & MCL_FUTURE) ? first < 8 << 20 : first >= 64 << 20);
     for (int round = 0; round < 5; round++) CHECK(use(64 << 20) >= first);
@@ -73,7 +74,7 @@ static void unprivileged(const char *how, const char *when) {
 
 static volatile long refusals;
 
-/* In place of the call: EINVAL. */
+/* Makes the refused call return EINVAL. */
 static void refuse(int signal, siginfo_t *info, void *context) {
     (void)signal;
     (void)info;
@@ -123,7 +124,7 @@ static void refused(void) {
     for (int round = 0; round < 4; round++) wave();
     long seen = refusals;
     fprintf(stderr, "%ld calls were refused while %d blocks were freed\n", seen, 4 * BLOCKS);
-    /* One try for each of the chunks, of which 128 MiB are 64, and again every ten seconds. */
+    /* One attempt for each chunk, 64 for 128 MiB, and again every ten seconds. */
     CHECK(seen > 0 && seen < 1000);
     malloc_trim(0);
     wave();
@@ -133,7 +134,7 @@ static void kept(void) {
     struct rlimit limit;
     CHECK(getrlimit(RLIMIT_MEMLOCK, &limit) == 0);
     if (mlockall(MCL_CURRENT | MCL_FUTURE) != 0 || (geteuid() != 0 && limit.rlim_cur != RLIM_INFINITY)) {
-        /* Not here: it takes a privilege. */
+        /* Skipped: the call requires a privilege. */
         return;
     }
     wave();
@@ -145,13 +146,13 @@ static void kept(void) {
     long after = status_kib("VmRSS:");
     fprintf(stderr, "%ld KiB after the trim\n", after);
     CHECK(after < 32 << 10);
-    /* What is handed out again is zero where calloc says so, and locked. */
+    /* Reused memory is zero for calloc, and locked. */
     char *block = calloc(1, 1 << 20);
     CHECK(block != NULL);
     for (int i = 0; i < 1 << 20; i++) CHECK(block[i] == 0);
     memset(block, 1, 1 << 20);
     CHECK(status_kib("VmLck:") >= 1 << 10);
-    /* Blocks that are moved page by page elsewhere keep their contents here, too. */
+    /* Blocks whose pages realloc would move keep their contents here too. */
     for (size_t size = 2 << 20; size <= 64 << 20; size *= 2) {
         block = realloc(block, size);
         CHECK(block != NULL && block[0] == 1 && block[(1 << 20) - 1] == 1);

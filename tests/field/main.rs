@@ -1,8 +1,8 @@
-//! Conditions of the field: what other machines and other people's programs do to an allocator.
+//! Field conditions: unusual machines and unusual programs.
 //!
 //! One file a subject. Most tests compile one C program from this directory and run it on the
-//! preloaded library in both modes; a program prints what it found and ends with the line `ok`.
-//! By hand: `cc -pthread FILE.c -ldl`, then run it under `LD_PRELOAD`, or without as a control.
+//! preloaded library in both modes; a program prints its findings and ends with the line `ok`. By
+//! hand: `cc -pthread FILE.c -ldl`, then run it under `LD_PRELOAD`, or without as a control.
 
 use std::path::{Path, PathBuf};
 use uslab_tests::harness::{Mode, Outcome, Program, Scratch, tool};
@@ -15,8 +15,8 @@ mod free_misuse;
 mod memory;
 mod process;
 
-/// Compiles `tests/field/SOURCE.c` into the scratch directory, with `flags` behind the usual ones.
-/// The compiler takes no call of the malloc family for one that it may leave out.
+/// Compiles `tests/field/SOURCE.c` into the scratch directory, with `flags` after the usual ones.
+/// The flags keep the compiler from eliding calls of the malloc family.
 fn compile(scratch: &Scratch, source: &str, flags: &[&str]) -> PathBuf {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("field").join(format!("{source}.c"));
     let program = scratch.join(source);
@@ -29,17 +29,17 @@ fn compile(scratch: &Scratch, source: &str, flags: &[&str]) -> PathBuf {
         .args(flags)
         .limit_s(120)
         .run_clean(scratch, Mode::Plain);
-    built.expect(built.stderr().is_empty(), "the compiler had something to say");
+    built.expect(built.stderr().is_empty(), "the compiler wrote to standard error");
     program
 }
 
-/// Compiles `tests/field/SOURCE.c`, runs it on the preloaded library in `mode`, and asks that it
-/// ends well, with the line `ok`.
+/// Compiles `tests/field/SOURCE.c` and runs it on the preloaded library in `mode`. The program must
+/// succeed, and end with the line `ok`.
 fn run(source: &str, args: &[&str], mode: Mode) -> Outcome {
     let scratch = Scratch::new(source);
     let program = compile(&scratch, source, &[]);
     let outcome = Program::new(program).args(args).limit_s(120).run_clean(&scratch, mode);
-    outcome.expect(outcome.stdout().ends_with("ok\n"), "the program did not say that it ended");
+    outcome.expect(outcome.stdout().ends_with("ok\n"), "the program did not print its last line");
     outcome
 }
 

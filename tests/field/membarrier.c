@@ -1,12 +1,15 @@
-/* membarrier is refused after start, as filters of sandboxes and containers do: they come when a program has set
-   itself up.  usage: membarrier before|amid SECONDS
-
-   before  the filter comes, then the threads
-   amid    the filter comes for all threads while one drains; in processes of their own, one after the other,
-           because a filter comes once
-
-   Each worker owns what it allocates: it writes its tag and looks whether that is still there.  The main thread drains
-   all the time, and forks: what it owns must be unharmed in the child, and never be handed out there. */
+/*
+ * A seccomp filter refuses membarrier after start: `membarrier before|amid SECONDS`.
+ *
+ *   before  the filter is installed before the threads start
+ *   amid    the filter is installed for all threads while one drains; in a new process each time,
+ *           because a filter cannot be removed
+ *
+ * Sandboxes and containers install such filters after a program has set itself up. Each worker
+ * writes its tag to its objects and checks that it is still there. The main thread drains
+ * continuously, and forks: in the child its objects must be unchanged, and never be allocated
+ * again.
+ */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <linux/filter.h>
@@ -35,7 +38,7 @@ static long now_ms(void)
     return t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
-/* Refuses membarrier to all threads that there are, and to those that come. */
+/* Refuses membarrier to all present and future threads. */
 static void refuse(void)
 {
     struct sock_filter code[] = {
@@ -95,7 +98,7 @@ static void *refuse_soon(void *microseconds)
     return 0;
 }
 
-/* The child looks at what the main thread owned, and allocates beside it. */
+/* The child checks the main thread's objects, and allocates more. */
 static long fork_and_look(unsigned long **kept, unsigned long tag)
 {
     int status;

@@ -1,4 +1,4 @@
-//! A seccomp filter refuses `membarrier` when the library has long been set up.
+//! A seccomp filter refuses `membarrier` long after the library was set up.
 
 use super::run;
 use uslab_tests::harness::Mode;
@@ -8,7 +8,7 @@ fn refused(mode: Mode) {
     run("membarrier", &["before", "3"], mode);
 }
 
-/// Nor where the filter comes between a drain's question and its barrier.
+/// Nor where the filter is installed between a drain's check and its barrier.
 fn refused_amid_drains(mode: Mode) {
     run("membarrier", &["amid", "3"], mode);
 }

@@ -1,12 +1,11 @@
-//! Memory that is short of something: locked, limited in what may be mapped, or with other mappings
-//! in the heap's way.
+//! Memory under restrictions: locked, limited mappings, or other mappings in the heap's way.
 
 use crate::{compile, run};
 use uslab_tests::harness::{Mode, Program, Scratch};
 
 both_modes!(
     locked_unprivileged => unprivileged_programs_lock_their_memory,
-    locked_refused => frees_do_not_retry_what_the_kernel_refuses,
+    locked_refused => frees_do_not_retry_a_refused_purge,
     locked_kept => locked_memory_stays_until_it_is_asked_for,
     address_space_later => a_limit_set_late_leaves_room_for_stacks_and_maps,
     address_space_back => addresses_go_back_under_a_limit,
@@ -26,7 +25,7 @@ fn unprivileged_programs_lock_their_memory(mode: Mode) {
     }
 }
 
-fn frees_do_not_retry_what_the_kernel_refuses(mode: Mode) {
+fn frees_do_not_retry_a_refused_purge(mode: Mode) {
     run("locked", &["refused"], mode);
 }
 
@@ -38,7 +37,7 @@ fn a_limit_set_late_leaves_room_for_stacks_and_maps(mode: Mode) {
     run("address_space", &["later"], mode);
 }
 
-/// With the background thread, and without: then the program asks.
+/// With the background thread, and without it, when the program itself trims.
 fn limited(what: &str, mode: Mode) {
     let scratch = Scratch::new(what);
     let program = compile(&scratch, "address_space", &[]);
@@ -62,7 +61,7 @@ fn works_in_256_mib(mode: Mode) {
     let program = compile(&scratch, "address_space", &[]);
     let limited = Program::new(program).arg("start").address_space_kib(256 << 10);
     let outcome = limited.run_clean(&scratch, mode);
-    outcome.expect(outcome.stdout() == "ok\n", "it did not say that it ended");
+    outcome.expect(outcome.stdout() == "ok\n", "the program did not print its last line");
 }
 
 fn grows_past_other_mappings(mode: Mode) {

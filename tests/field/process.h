@@ -1,4 +1,4 @@
-/* What the programs about processes share: blocks that tell who owns them. */
+/* Shared by the programs about processes: blocks that contain their owner's tag. */
 #ifndef USLAB_FIELD_PROCESS_H
 #define USLAB_FIELD_PROCESS_H
 
@@ -13,7 +13,7 @@ static inline uint64_t *tagged(size_t words, uint64_t tag) {
     return block;
 }
 
-/* Whether nothing else has written to it. */
+/* Whether the block still contains only the tag. */
 static inline int is_tagged(const uint64_t *block, size_t words, uint64_t tag) {
     for (size_t i = 0; i < words; i++)
         if (block[i] != tag) return 0;

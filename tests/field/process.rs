@@ -1,4 +1,4 @@
-//! Processes: fork beside streams, children of `vfork`, children that no handler prepared, modules
+//! Processes: fork beside streams, children of `vfork`, children without fork handlers, modules
 //! with a malloc of their own.
 
 use crate::{compile, run};
@@ -26,11 +26,11 @@ fn streams(mode: Mode) {
     run("fork_streams", &[], mode);
 }
 
-/// Runs one check of a program in its directory; the program must end with the line `ok`, and the
-/// output must start with `start`.
+/// Runs one check of a program in its directory. The output must start with `start` and end with
+/// the line `ok`.
 fn check(scratch: &Scratch, program: Program, mode: Mode, start: &str) {
     let outcome = program.run_clean(scratch, mode);
-    outcome.expect(outcome.stdout().ends_with("ok\n"), "the program did not say that it ended");
+    outcome.expect(outcome.stdout().ends_with("ok\n"), "the program did not print its last line");
     outcome.expect(outcome.stdout().starts_with(start), &format!("the output does not start with {start}"));
 }
 
@@ -70,8 +70,8 @@ fn starts_no_thread(mode: Mode) {
     vfork("starts_no_thread", mode);
 }
 
-/// A child that cannot be registered has a copy of the memory; one that needs no registration
-/// shares it all the same.
+/// A child that cannot be registered gets a copy of the memory. A child that needs no registration
+/// shares it as usual.
 fn falls_back(mode: Mode) {
     let scratch = Scratch::new("vfork");
     let program = Program::new(compile(&scratch, "vfork", &[])).arg("falls_back");
@@ -82,7 +82,8 @@ fn has_its_own_thread(mode: Mode) {
     run("raw_clone", &["thread"], mode);
 }
 
-/// Its source is a pipe of the test's own: other machines have neither pressure files nor cgroups.
+/// The source is the test's own pipe, because some machines have neither pressure files nor
+/// cgroups.
 fn has_no_descriptors(mode: Mode) {
     let scratch = Scratch::new("raw-clone");
     let program = compile(&scratch, "raw_clone", &[]);
@@ -94,7 +95,8 @@ fn has_no_descriptors(mode: Mode) {
     check(&scratch, program, mode, "");
 }
 
-/// The program, its module where only its RUNPATH leads, and another where only the module's does.
+/// The program, its module in a directory that only the program's RUNPATH names, and another module
+/// that only the first module's RUNPATH names.
 fn run_deepbind(mode: Mode, left: bool, start: &str) {
     let scratch = Scratch::new("deepbind");
     let module = ["-shared", "-fPIC", "-Wl,--enable-new-dtags,-rpath,$ORIGIN/inner"];
@@ -117,7 +119,7 @@ fn deepbind_left(mode: Mode) {
     run_deepbind(mode, true, "other malloc");
 }
 
-/// Debian's PHP opens its modules with the flag.
+/// Debian's PHP opens its modules with `RTLD_DEEPBIND`.
 fn php(mode: Mode) {
     let scratch = Scratch::new("php");
     let script = scratch.write(

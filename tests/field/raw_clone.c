@@ -1,8 +1,8 @@
 /*
- * Children that no fork handler has prepared: `raw_clone CHECK`.
+ * Children without fork handlers: `raw_clone CHECK`.
  *
- * Sandboxes and container tools make processes by the system call. Such a child has a copy of the
- * memory and none of the threads, among them the allocator's background thread.
+ * Sandboxes and container tools create processes by the system call. Such a child has a copy of the
+ * memory but no other thread, not even the allocator's background thread.
  */
 #define _GNU_SOURCE
 #include "process.h"
@@ -31,7 +31,7 @@ static int threads(void) {
     return entries("/proc/self/task", 0);
 }
 
-/* Uses more memory than the background thread waits for, until it is there. */
+/* Uses more memory than the background thread's threshold, until the thread exists. */
 static int grow_until_threads(int wanted) {
     static void *block[LARGE];
     for (int n = 0; n < 200; n++) {
@@ -50,10 +50,10 @@ static void expect_clean(pid_t child) {
     CHECK(status == 0);
 }
 
-/* The child finds that it has no background thread, and starts its own. */
+/* The child detects that it has no background thread, and starts its own. */
 static void has_its_own_thread(int wanted) {
     CHECK(grow_until_threads(wanted));
-    /* The thread must not be at work while the memory is copied: nothing prepares for that. */
+    /* The thread must be idle while the memory is copied, because no handler holds it off. */
     usleep(300000);
     pid_t child = (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
     if (child == 0) {
@@ -66,7 +66,7 @@ static void has_its_own_thread(int wanted) {
     CHECK(threads() == wanted);
 }
 
-/* Numbers from which the library's descriptors stand, and the program's do not. */
+/* The lowest number of the library's descriptors; the program's are below. */
 enum { KEPT_FROM = 64 };
 
 static int inherited;
@@ -75,8 +75,8 @@ static int kept(void) {
     return entries("/proc/self/fd", KEPT_FROM) - inherited;
 }
 
-/* A child of fork has none of the descriptors that the parent's background thread keeps, but for a
- * number that the program has made its own. */
+/* A fork child has none of the descriptors of the parent's background thread, except a number that
+ * the program now uses itself. */
 static void has_no_descriptors(int wanted) {
     CHECK(grow_until_threads(wanted));
     for (int n = 0; n < 500 && kept() < wanted - 1; n++) usleep(10000);
@@ -92,7 +92,7 @@ static void has_no_descriptors(int wanted) {
         expect_clean(child);
         CHECK(kept() == before);
     }
-    /* The program closes all and takes the numbers. */
+    /* The program closes all descriptors and reuses the numbers. */
     for (int fd = KEPT_FROM; fd < KEPT_FROM + 8; fd++) close(fd);
     int null = open("/dev/null", O_RDWR);
     for (int fd = KEPT_FROM; fd < KEPT_FROM + 4; fd++) CHECK(dup2(null, fd) == fd);

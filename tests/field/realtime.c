@@ -1,6 +1,7 @@
-/* A drainer of real-time priority on the CPU of ordinary threads, which it preempts within their steps.  Were it to wait
-   for them on its CPU they would never go on, but for what the kernel keeps for ordinary threads: some milliseconds a
-   second.  So a wait would show as most of a second of the drainer's own CPU time, however loaded the machine is. */
+/* A drainer of real-time priority shares a CPU with ordinary threads, which it preempts within
+ * their steps. If it spun for them, they would run only in the few milliseconds a second that the
+ * kernel reserves for ordinary threads. So a spin would appear as most of a second of the drainer's
+ * own CPU time, on a loaded machine too. */
 #define _GNU_SOURCE
 #include <malloc.h>
 #include <pthread.h>

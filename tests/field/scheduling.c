@@ -1,12 +1,13 @@
 /*
- * The background thread runs as an ordinary thread of the process, whatever thread made it start.
+ * The background thread runs as an ordinary thread of the process, even if a special thread started
+ * it.
  *
  *   scheduling changed    a thread that made itself real-time, pinned, urgent and bound to a node
  *                         allocates
  *   scheduling filtered   a program that was started urgent allocates under a filter that kills for
  *                         any call that changes scheduling
  *
- * Without the privilege for a change the program goes on without it, and says so.
+ * Without the privilege for a change the program prints that and continues without the change.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -50,7 +51,7 @@ static void allocate(void)
     }
 }
 
-/* The only thread besides this one; 0 without. */
+/* The only other thread; 0 if there is none. */
 static pid_t other_thread(void)
 {
     pid_t found = 0;
@@ -79,7 +80,7 @@ static void status(pid_t thread, const char *key, char *value, size_t bytes)
     value[strcspn(value, "\n")] = 0;
 }
 
-/* Waits until the thread has named itself, which it does when it first runs. */
+/* Waits until the thread has set its name, which it does first. */
 static void until_named(pid_t thread)
 {
     char name[64] = "";
@@ -106,7 +107,7 @@ static void changed(void)
     struct sched_param real_time = {.sched_priority = 50}, ordinary = {0};
     refused(sched_setscheduler(0, SCHED_FIFO, &real_time), "SCHED_FIFO");
     allocate();
-    /* This thread has not slept: a copy of it could not have run yet, had it stayed on this CPU. */
+    /* This thread has not slept, so a thread with its policy and CPU could not have run yet. */
     pid_t thread = other_thread();
     check(thread != 0, "there is a background thread");
     cpu_set_t now;
@@ -117,7 +118,7 @@ static void changed(void)
     check(CPU_EQUAL(&now, &first), "it has the CPUs that the process was started with");
     until_named(thread);
     check(getpriority(PRIO_PROCESS, thread) == (given < 0 ? 0 : given), "its nice value is ordinary");
-    check((syscall(SYS_ioprio_get, 1, thread) & 0xe000) != IOPRIO_REALTIME, "its I/O is ordinary");
+    check((syscall(SYS_ioprio_get, 1, thread) & 0xe000) != IOPRIO_REALTIME, "its I/O priority is ordinary");
     char text[64];
     status(thread, "SigBlk:\t", text, sizeof text);
     unsigned long blocked = strtoul(text, NULL, 16);
@@ -126,7 +127,7 @@ static void changed(void)
         int is_kept = 0;
         for (size_t i = 0; i < sizeof kept / sizeof *kept; i++)
             is_kept |= kept[i] == signal;
-        check((int)(blocked >> (signal - 1) & 1) == !is_kept, "it blocks all signals but what it does itself");
+        check((int)(blocked >> (signal - 1) & 1) == !is_kept, "it blocks all signals but the synchronous ones");
     }
     sched_getaffinity(0, sizeof now, &now);
     check(CPU_EQUAL(&now, &one), "the program's own thread stays where it was");

@@ -1,5 +1,5 @@
-//! The background thread's scheduling: that of an ordinary thread of the process, taken back only
-//! where the thread that started it has another, and never by a call that a filter forbids.
+//! The background thread is scheduled like an ordinary thread of the process. The library resets
+//! values only where the creating thread's differ, and never by a call that a filter forbids.
 
 use super::run;
 use uslab_tests::harness::Mode;

@@ -1,6 +1,6 @@
 /*
- * Calls of the program start the background thread once there is much memory, whichever function of
- * the malloc family they are; calls of the C library start none.
+ * Once the heap is large, a call of the program to any function of the malloc family starts the
+ * background thread; calls of the C library do not.
  *
  *   starts calloc | realloc | grow | strdup
  */

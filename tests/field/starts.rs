@@ -1,5 +1,5 @@
-//! Which calls start the background thread: all of the program's that allocate much, and none of
-//! the C library's.
+//! The calls that start the background thread: all large allocations of the program, and none of
+//! the C library.
 
 use super::run;
 use uslab_tests::harness::Mode;

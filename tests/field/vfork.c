@@ -1,8 +1,8 @@
 /*
- * Children of vfork, which run in their parent's memory and allocate: `vfork CHECK [ROUNDS]`.
+ * Children of vfork that allocate in their parent's memory: `vfork CHECK [ROUNDS]`.
  *
- * POSIX forbids them to allocate, and programs do it. The child stands in for its parent's thread
- * while all other threads go on, mostly on another CPU than the parent was on.
+ * POSIX forbids that, but programs do it. The child takes the place of its parent's thread while
+ * all other threads run, mostly on another CPU than the parent's.
  */
 #define _GNU_SOURCE
 #include "process.h"
@@ -47,7 +47,7 @@ static void move_to(const cpu_set_t *may, unsigned turn) {
 
 static volatile int written;
 
-/* The frame of the caller of vfork must not be left by the child: these are functions of their own. */
+/* Functions of their own, because the child must not return from the function that called vfork. */
 __attribute__((noinline)) static pid_t child_that_writes(void) {
     pid_t child = vfork();
     if (child == 0) {
@@ -57,7 +57,7 @@ __attribute__((noinline)) static pid_t child_that_writes(void) {
     return child;
 }
 
-/* The memory is shared, and the parent waits: what vfork is for. */
+/* The memory is shared, and the parent waits: the purpose of vfork. */
 static void shares(void) {
     for (int n = 0; n < 20; n++) {
         written = 0;
@@ -80,7 +80,7 @@ __attribute__((noinline)) static pid_t child_that_looks(void) {
     return child;
 }
 
-/* errno and the mask of signals are as they were, on both sides. */
+/* errno and the signal mask are unchanged on both sides. */
 static void keeps(void) {
     sigset_t mask, after;
     sigemptyset(&mask);
@@ -94,7 +94,7 @@ static void keeps(void) {
     CHECK(memcmp(&after, &mask, 8) == 0 && memcmp(&mask_of_child, &mask, 8) == 0);
 }
 
-/* The CPU that the C library says the thread is on, from the area that the kernel keeps. */
+/* The thread's CPU number in the C library's rseq area. */
 static int area_cpu(void) {
     const ptrdiff_t *offset = dlsym(RTLD_DEFAULT, "__rseq_offset");
     const unsigned *size = dlsym(RTLD_DEFAULT, "__rseq_size");
@@ -142,7 +142,7 @@ struct left {
     uint64_t *block[LEFT];
 };
 
-/* The child replaces what the parent left to it, and leaves what it made to the parent. */
+/* The child replaces the blocks that the parent left to it, and leaves its own to the parent. */
 __attribute__((noinline)) static pid_t child_of_storm(struct left *left, uint64_t tag, unsigned turn) {
     pid_t child = vfork();
     if (child == 0) {
@@ -153,7 +153,7 @@ __attribute__((noinline)) static pid_t child_of_storm(struct left *left, uint64_
             free(left->block[i]);
             left->block[i] = tagged(8, tag);
         }
-        /* Both ways to end, and to leave behind what the area says of this CPU. */
+        /* Both ways to end, each of which leaves this CPU's number in the area. */
         signal(SIGUSR1, SIG_IGN);
         if (turn % 4 == 0) execl("/bin/true", "true", (char *)NULL);
         _exit(0);
@@ -188,7 +188,7 @@ static void on_signal(int number) {
 
 static void storms(void) {
     pthread_t threads[STORM_THREADS], forkers[FORKERS];
-    /* Signals come in between, to all threads and to the children's ones alike. */
+    /* Signals arrive meanwhile, in all threads and in the children. */
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
     CHECK(sigaction(SIGUSR1, &action, NULL) == 0);
     for (uintptr_t i = 0; i < STORM_THREADS; i++)
@@ -199,7 +199,7 @@ static void storms(void) {
         kill(0, SIGUSR1);
         usleep(1000);
         if (n % 8 != 0) continue;
-        /* A fork stops what children of vfork do, as it stops threads. */
+        /* A fork holds off children of vfork, as it holds off threads. */
         pid_t child = fork();
         if (child == 0) {
             alarm(LIMIT_S);
@@ -241,7 +241,7 @@ static void nests(void) {
     CHECK(pthread_join(thread, NULL) == 0);
 }
 
-/* The C library's own ways to start programs, whose children run on the parent's area as well. */
+/* The C library's own functions to start programs, whose children use the parent's area too. */
 static void spawns(void) {
     pthread_t thread;
     CHECK(pthread_create(&thread, NULL, storm, (void *)1) == 0);
@@ -280,7 +280,7 @@ static int threads(void) {
 
 enum { LARGE = 40, LARGE_BYTES = 1 << 20 };
 
-/* More memory than the background thread waits for, in small blocks and large ones. */
+/* Allocates more than the background thread's threshold, in small and large blocks. */
 static void grow(void) {
     static void *block[LARGE];
     for (int i = 0; i < LARGE; i++) CHECK((block[i] = malloc(LARGE_BYTES)) != NULL);
@@ -300,7 +300,7 @@ __attribute__((noinline)) static pid_t child_that_grows(void) {
     return child;
 }
 
-/* The child starts no background thread, which would end with it and be taken for the parent's. */
+/* The child starts no background thread: it would end with the child, but count as the parent's. */
 static void starts_no_thread(void) {
     pid_t child = child_that_grows();
     CHECK(threads_of_child == 1);
@@ -309,7 +309,7 @@ static void starts_no_thread(void) {
     CHECK(getenv("USLAB_SNAPSHOT") == NULL || threads() == 2);
 }
 
-/* Where the kernel does not let threads be registered, the child gets a memory of its own. */
+/* Where the kernel refuses to register threads, the child gets its own memory. */
 static void falls_back(void) {
     struct sock_filter filter[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
@@ -340,7 +340,7 @@ int main(int argc, char **argv) {
     alarm(LIMIT_S);
     CHECK(argc >= 2 && sched_getaffinity(0, sizeof all_cpus, &all_cpus) == 0);
     if (argc > 2) rounds = atoi(argv[2]), alarm(0);
-    /* A group of its own, for the signals. */
+    /* A process group of its own, for the signals. */
     CHECK(setpgid(0, 0) == 0);
     for (size_t i = 0; i < sizeof checks / sizeof *checks; i++) {
         if (strcmp(argv[1], checks[i].name) != 0) continue;

@@ -1,7 +1,7 @@
-//! Where the library and the command under test are.
+//! The paths of the library and the command under test.
 //!
-//! Unless told otherwise the harness builds them, once for each test executable: a build that is up to date costs
-//! a fraction of a second, and a library left over from before the last edit can never be what was tested.
+//! By default the harness builds them, once for each test executable. An up-to-date build costs a
+//! fraction of a second, and a test never uses a library older than the last edit.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,16 +12,17 @@ use std::sync::OnceLock;
 pub struct Artifacts {
     /// The library to preload.
     pub library: PathBuf,
-    /// The `uslab` command; without it programs start with `LD_PRELOAD` set, which is what the command does.
+    /// The `uslab` command; without it, the harness sets `LD_PRELOAD` itself, as the command does.
     pub command: Option<PathBuf>,
-    /// The library is another allocator, set by `USLAB_LIB` as a control; nothing of ours can be asked of it.
+    /// Whether the library is another allocator, set by `USLAB_LIB` as a control; then the harness
+    /// requires no proof.
     pub control: bool,
 }
 
-/// The files under test, found or built at the first call.
+/// Returns the files under test, and finds or builds them at the first call.
 ///
 /// # Panics
-/// If they are not there and cannot be built.
+/// If they do not exist and cannot be built.
 pub fn artifacts() -> &'static Artifacts {
     static FOUND: OnceLock<Artifacts> = OnceLock::new();
     FOUND.get_or_init(|| {
@@ -46,14 +47,15 @@ fn is_ours(library: &Path) -> bool {
     library.file_name().is_some_and(|n| n.to_string_lossy().starts_with("libuslab"))
 }
 
-/// The library that belongs to a command: in the same directory (a build) or in `../lib` (an installation).
+/// The library that belongs to a command: in the same directory (a build) or in `../lib` (an
+/// installation).
 fn beside(command: &Path) -> PathBuf {
     let dir = command.parent().unwrap_or(Path::new("."));
     let same = dir.join("libuslab_malloc.so");
     if same.is_file() { same } else { dir.join("../lib/libuslab_malloc.so") }
 }
 
-/// The target directory that the running test executable lies in: `TARGET/debug/deps/NAME`.
+/// The target directory of the running test executable, `TARGET/debug/deps/NAME`.
 fn target_dir() -> PathBuf {
     let exe = std::env::current_exe().expect("the path of the test executable");
     exe.ancestors().nth(3).expect("a target directory above the test executable").to_path_buf()
@@ -63,7 +65,7 @@ fn build() -> Artifacts {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace root");
     let target = target_dir();
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    // Cargo gives tests settings of their own package; a build started from here must not inherit them.
+    // Cargo sets variables of the test's package; a build started from here must not inherit them.
     let inherited =
         std::env::vars_os().map(|(k, _)| k).filter(|k| k.to_string_lossy().starts_with("CARGO_PKG_"));
     let mut build = Command::new(&cargo);

@@ -1,4 +1,4 @@
-//! Running real programs under the allocator.
+//! Runs real programs under the allocator.
 //!
 //! ```text
 //!   Program ──start──▶ Running ──wait──▶ Outcome ──expect_clean──▶ proof that the allocator was there
@@ -7,7 +7,7 @@
 //!   rseq, locked       when its time is up
 //! ```
 //!
-//! Environment of the harness itself:
+//! Environment variables of the harness:
 //!
 //! | variable | meaning |
 //! |---|---|
@@ -15,8 +15,9 @@
 //! | `USLAB_BIN` | the `uslab` command to start programs with |
 //! | `USLAB_TEST_KEEP` | keep the scratch directories of tests that passed, too |
 //!
-//! Nothing of the caller's environment reaches a program but `PATH` and those `USLAB_*` settings that the harness
-//! does not make itself, so that what passes here passes elsewhere and `USLAB_DEBUG=… cargo test` still works.
+//! A program gets, from the caller's environment, only `PATH` and those `USLAB_*` variables that
+//! the harness does not set itself. So a result does not depend on the caller's shell, and
+//! `USLAB_REAPER=0 cargo test` works.
 
 mod artifacts;
 mod outcome;

@@ -1,4 +1,4 @@
-//! What a program did: its status and its output, and the report when that is not what was asked for.
+//! The outcome of a program: its status, its output, and the report of a failure.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -8,14 +8,14 @@ use std::time::Duration;
 use super::program::describe;
 use super::{Mode, proof};
 
-/// Bytes of an output's end that a report shows.
+/// Bytes at the end of an output that a report shows.
 const TAIL_BYTES: usize = 6000;
 
 /// A program that has ended.
 pub struct Outcome {
     pub(super) mode: Mode,
     pub(super) command_line: String,
-    /// `None` if it had to be killed.
+    /// `None` if the harness killed the program.
     pub(super) status: Option<ExitStatus>,
     pub(super) wall: Duration,
     pub(super) stdout: PathBuf,
@@ -40,20 +40,20 @@ impl Outcome {
         self.wall.as_secs_f64()
     }
 
-    /// How it ended: `exit status N`, `signal N` or `killed at its time limit`.
+    /// The end in words: `exit status N`, `signal N` or `killed at its time limit`.
     pub fn ended(&self) -> String {
         describe(self.status)
     }
 
-    /// It ended by itself with exit status 0.
+    /// Whether the program ended by itself with exit status 0.
     pub fn succeeded(&self) -> bool {
         self.status.is_some_and(|s| s.success())
     }
 
-    /// Asks for exit status 0 and for the proof that the allocator served it.
+    /// Requires exit status 0 and the proof that the allocator served the program.
     ///
     /// # Panics
-    /// With a full report if it is otherwise.
+    /// With a full report otherwise.
     pub fn expect_clean(self) -> Outcome {
         if !self.succeeded() {
             self.fail("the program did not end cleanly");
@@ -61,10 +61,11 @@ impl Outcome {
         self.expect_served()
     }
 
-    /// Asks only for the proof that the allocator was loaded, ran in the mode asked for and had no complaint.
+    /// Requires only the proof that the allocator was loaded, ran in the requested mode and
+    /// reported no error.
     ///
     /// # Panics
-    /// With a full report if it is otherwise.
+    /// With a full report otherwise.
     pub fn expect_served(self) -> Outcome {
         match proof::check(self.mode, &self.stderr(), &self.snapshots, self.pid) {
             Ok(()) => self,
@@ -72,17 +73,17 @@ impl Outcome {
         }
     }
 
-    /// Asks that `ok` holds.
+    /// Requires that `ok` is true.
     ///
     /// # Panics
-    /// With a full report, `why` at its head, if it does not.
+    /// With a full report that starts with `why`, otherwise.
     pub fn expect(&self, ok: bool, why: &str) {
         if !ok {
             self.fail(why);
         }
     }
 
-    /// Panics with everything that is needed to see what happened and to do it again.
+    /// Panics with a full report: status, outputs, and a command line that repeats the run.
     pub fn fail(&self, why: &str) -> ! {
         let mut report = format!("{why}\n");
         let _ = writeln!(report, "  mode      {:?}", self.mode);
@@ -99,7 +100,7 @@ impl Outcome {
     }
 }
 
-/// Outputs need not be UTF-8: what is not is replaced, for reading and comparing alike.
+/// Outputs need not be UTF-8: invalid bytes are replaced.
 fn read(path: &Path) -> String {
     String::from_utf8_lossy(&std::fs::read(path).unwrap_or_default()).into_owned()
 }

@@ -1,4 +1,4 @@
-//! One program with its arguments, environment and time limit; how it starts under each mode; how it is stopped.
+//! One program with its arguments, environment and time limit: its start in each mode, and its end.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use super::{Outcome, Scratch, artifacts};
 
-/// What serves the program's memory.
+/// The allocator of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// The system's allocator: the run that the others are compared with.
+    /// The system's allocator: the run with which other runs are compared.
     Plain,
     /// uslab with restartable sequences, its default.
     Rseq,
@@ -21,7 +21,7 @@ pub enum Mode {
     Locked,
 }
 
-/// A program to run. Set up like [`std::process::Command`], but it can be run several times.
+/// A program to run. Built like [`std::process::Command`], but it can run several times.
 #[derive(Clone)]
 pub struct Program {
     argv: Vec<OsString>,
@@ -33,11 +33,11 @@ pub struct Program {
     is_unprivileged: bool,
 }
 
-/// The user and group `nobody`, by the numbers that every distribution gives them.
+/// The user and group `nobody`, with the number that every distribution uses.
 pub const NOBODY: u32 = 65534;
 
 impl Program {
-    /// The program at `path`, without arguments, with two minutes to finish.
+    /// The program at `path`, without arguments, with a time limit of two minutes.
     pub fn new(path: impl AsRef<OsStr>) -> Program {
         Program {
             argv: vec![path.as_ref().to_os_string()],
@@ -68,7 +68,7 @@ impl Program {
         self
     }
 
-    /// Runs it in `dir` and not in the scratch directory.
+    /// Runs it in `dir` instead of the scratch directory.
     pub fn dir(mut self, dir: impl AsRef<Path>) -> Program {
         self.dir = Some(dir.as_ref().to_path_buf());
         self
@@ -80,8 +80,8 @@ impl Program {
         self
     }
 
-    /// The time after which its process group is killed. Generous: the machine may be busy with other tests, and
-    /// the limit is there to end a hang, not to measure.
+    /// The time after which its process group is killed. It should be generous, because it only
+    /// ends a hang, and the machine may be busy with other tests.
     pub fn limit_s(mut self, seconds: u64) -> Program {
         self.limit = Duration::from_secs(seconds);
         self
@@ -93,8 +93,8 @@ impl Program {
         self
     }
 
-    /// Runs it as `nobody` where the caller is root: some servers refuse to run as root. Other
-    /// callers run it as themselves.
+    /// Runs it as `nobody` if the caller is root, because some servers refuse to run as root. Other
+    /// callers run it under their own user.
     pub fn unprivileged(mut self) -> Program {
         self.is_unprivileged = true;
         self
@@ -105,10 +105,11 @@ impl Program {
         self.start(scratch, mode).wait()
     }
 
-    /// Runs it and asks for exit status 0 and, in the modes of ours, for the proof that the allocator was there.
+    /// Runs it, and requires exit status 0 and, except in [`Mode::Plain`], the proof that the
+    /// allocator served it.
     ///
     /// # Panics
-    /// With a full report if it is otherwise.
+    /// With a full report otherwise.
     pub fn run_clean(&self, scratch: &Scratch, mode: Mode) -> Outcome {
         self.run(scratch, mode).expect_clean()
     }
@@ -136,9 +137,9 @@ impl Program {
         command.args(&argv[1..]).env_clear().envs(env.iter().map(|(k, v)| (k, v))).current_dir(&dir);
         command.stdin(stdin).stdout(open(&stdout)).stderr(open(&stderr)).process_group(0);
         if self.is_unprivileged && is_root() {
-            // The snapshots belong to the process that writes them; root reads them all the same.
+            // The snapshots belong to the process that writes them; root can read them.
             std::os::unix::fs::chown(&snapshots, Some(NOBODY), Some(NOBODY))
-                .expect("a directory of nobody's");
+                .expect("a directory that `nobody` owns");
             command.uid(NOBODY).gid(NOBODY);
         }
         let mut outcome = Outcome {
@@ -188,7 +189,8 @@ impl Program {
                     && !ours.iter().any(|o| k == o)
             }));
             env.push(("USLAB_SNAPSHOT".into(), snapshots.into()));
-            // A child of ours leaves its snapshot behind for us to read; every other process removes its own.
+            // A child of this process leaves its snapshot for the harness; every other process
+            // removes its own.
             env.push(("USLAB_SNAPSHOT_READER".into(), std::process::id().to_string().into()));
             if mode == Mode::Locked {
                 env.push(("USLAB_RSEQ".into(), "0".into()));
@@ -210,25 +212,27 @@ pub struct Running {
 }
 
 impl Running {
-    /// The id of the process: the program's own, since `uslab run` becomes the program.
+    /// The id of the process. It is the program's own, because `uslab run` executes the program in
+    /// its place.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
     /// Sends a signal to the process alone, not to its group.
     pub fn signal(&self, signal: libc::c_int) {
-        // SAFETY: a system call without pointers. The child has not been reaped, so the id is its own.
+        // SAFETY: a system call without pointers. The child has not been reaped, so the id is its
+        // own.
         unsafe { libc::kill(self.child.id() as libc::pid_t, signal) };
     }
 
-    /// Asks every 20 ms until `is_ready` answers true, at most until the time limit.
+    /// Calls `is_ready` every 20 ms until it returns true, at most until the time limit.
     ///
     /// # Panics
-    /// With a full report if the program ends before that, or its time is up.
+    /// With a full report if the program ends first, or reaches its time limit.
     pub fn wait_until(mut self, what: &str, mut is_ready: impl FnMut(&Running) -> bool) -> Running {
         while !is_ready(&self) {
             if self.ended().is_some() || self.started.elapsed() > self.limit {
-                self.fail(&format!("the program was not there: {what}"));
+                self.fail(&format!("the program did not get ready: {what}"));
             }
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -267,11 +271,11 @@ impl Running {
         outcome.fail(why)
     }
 
-    /// Kills whatever is left of the process group, and reaps the leader.
+    /// Kills the rest of the process group, and reaps the leader.
     fn kill_group(&mut self) {
         let group = self.child.id() as libc::pid_t;
-        // SAFETY: a system call without pointers. The group was made for this child, whose id cannot have been given
-        // away unless the group is empty too.
+        // SAFETY: a system call without pointers. The group was made for this child, and the kernel
+        // does not reuse its id while the group has members.
         unsafe { libc::kill(-group, libc::SIGKILL) };
         let _ = self.child.wait();
     }
@@ -283,13 +287,13 @@ impl Drop for Running {
     }
 }
 
-/// True if this process may start programs as another user.
+/// Whether this process may start programs as another user.
 pub fn is_root() -> bool {
     // SAFETY: a system call without arguments.
     unsafe { libc::geteuid() == 0 }
 }
 
-/// How a program ended, in words.
+/// The end of a program, in words.
 pub(super) fn describe(status: Option<ExitStatus>) -> String {
     match status {
         None => "killed at its time limit".into(),
@@ -301,7 +305,7 @@ pub(super) fn describe(status: Option<ExitStatus>) -> String {
     }
 }
 
-/// A line for the shell that starts the same program in the same way.
+/// A shell command line that starts the same program in the same way.
 fn command_line(dir: &Path, env: &[(OsString, OsString)], argv: &[OsString], stdin: Option<&Path>) -> String {
     let mut line = format!("cd {} && env -i", quote(dir.as_os_str()));
     for (key, value) in env {

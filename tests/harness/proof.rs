@@ -1,14 +1,14 @@
-//! The proof that a program really ran on the allocator, in the mode asked for.
+//! The proof that a program ran on the allocator, in the requested mode.
 //!
-//! A library that cannot be preloaded is no error to the dynamic loader: it warns and goes on without, and every
-//! program then passes. Three things are looked at, therefore:
+//! If a library cannot be preloaded, the dynamic loader only warns, and every program would then
+//! pass. So the harness checks three things:
 //!
 //! 1. the loader's warnings in standard error,
-//! 2. the allocator's own reports there (a double free ends only the process that did it, perhaps a child whose
-//!    end its parent takes for normal),
-//! 3. the snapshot that the program leaves in `USLAB_SNAPSHOT`, which names the mode that it ran in, and those of
-//!    processes below it that did not remove theirs. Their layout is the library's own file, compiled in by path as
-//!    the command does.
+//! 2. the allocator's own reports there (a double free ends only the process that made it, perhaps
+//!    a child whose end its parent ignores),
+//! 3. the snapshot that the program leaves in `USLAB_SNAPSHOT`, which contains the mode, and those
+//!    of its descendants that did not remove theirs. The layout is the library's own file, included
+//!    by path as in the command.
 
 use std::path::Path;
 
@@ -18,12 +18,12 @@ use super::{Mode, artifacts};
 #[path = "../../crates/uslab/src/counters/layout.rs"]
 mod layout;
 
-/// Offsets of `layout::Header`'s first fields, so that a file need not be mapped to be read.
+/// Offsets of `layout::Header`'s first fields, to read a file without a mapping.
 const MODE_AT: usize = std::mem::offset_of!(layout::Header, mode);
 const REASON_AT: usize = std::mem::offset_of!(layout::Header, mode_reason);
 const VERSION_AT: usize = std::mem::offset_of!(layout::Header, version);
 
-/// `Err` says what is missing.
+/// `Err` describes the missing proof.
 pub(super) fn check(mode: Mode, stderr: &str, snapshots: &Path, pid: u32) -> Result<(), String> {
     if mode == Mode::Plain {
         return Ok(());
@@ -37,23 +37,26 @@ pub(super) fn check(mode: Mode, stderr: &str, snapshots: &Path, pid: u32) -> Res
     if artifacts().control { Ok(()) } else { modes(mode, snapshots, pid) }
 }
 
-/// A line that the allocator writes when it finds something wrong.
+/// Whether a line is a report of the allocator about an error.
 fn complaint(line: &str) -> bool {
     let bad = ["double free", "foreign", "invalid free", "corrupt", "panicked", "not allocated"];
     line.contains("uslab") && bad.iter().any(|b| line.contains(b))
 }
 
-/// The process `pid` left a snapshot, and every one that is there names the mode asked for.
+/// Checks that the process `pid` left a snapshot, and that every snapshot contains the requested
+/// mode.
 fn modes(mode: Mode, snapshots: &Path, pid: u32) -> Result<(), String> {
     let wanted = if mode == Mode::Rseq { layout::MODE_RSEQ } else { layout::MODE_LOCKED };
     let mut seen = false;
     for entry in std::fs::read_dir(snapshots).map_err(|e| e.to_string())?.flatten() {
         let path = entry.path();
-        // What is gone by now, or not yet of its size, is of a process that still runs: killed a moment ago, at most.
+        // A snapshot that vanishes, or does not have its full size yet, belongs to a process that
+        // still runs or was just killed.
         let Ok(header) = read_header(&path) else { continue };
         let word = |at: usize| u32::from_ne_bytes(header[at..at + 4].try_into().expect("four bytes"));
         let magic = u64::from_ne_bytes(header[..8].try_into().expect("eight bytes"));
-        // A process that was killed while it made its file leaves it without the magic, by design.
+        // A process that was killed while it created its file leaves the file without the magic, by
+        // design.
         if magic != layout::MAGIC {
             continue;
         }
@@ -69,7 +72,7 @@ fn modes(mode: Mode, snapshots: &Path, pid: u32) -> Result<(), String> {
     if seen { Ok(()) } else { Err(format!("process {pid} left no snapshot: was the allocator there?")) }
 }
 
-/// The processes below `pid`, itself first, as far as they live now.
+/// The process `pid` and its live descendants, itself first.
 pub fn family(pid: u32) -> Vec<u32> {
     let mut family = vec![pid];
     let mut next = 0;
@@ -85,11 +88,11 @@ pub fn family(pid: u32) -> Vec<u32> {
     family
 }
 
-/// Asks that the library is mapped into `pid` and all processes below it, at least `processes_min`
-/// in all. A process that ends meanwhile is none of them.
+/// Checks that the library is mapped into `pid` and all its descendants, at least `processes_min`
+/// in all. A process that ends meanwhile does not count.
 ///
 /// # Panics
-/// If one of them lives without it.
+/// If the library is not mapped into one of them, or there are too few.
 pub fn expect_mapped(mode: Mode, pid: u32, processes_min: usize) {
     if mode == Mode::Plain {
         return;
@@ -135,11 +138,14 @@ mod tests {
         file[..8].copy_from_slice(&layout::MAGIC.to_ne_bytes());
         file[VERSION_AT..VERSION_AT + 4].copy_from_slice(&layout::VERSION.to_ne_bytes());
         file[MODE_AT..MODE_AT + 4].copy_from_slice(&layout::MODE_LOCKED.to_ne_bytes());
-        let empty = modes(Mode::Locked, scratch.path(), 17).expect_err("there is none yet");
+        let empty = modes(Mode::Locked, scratch.path(), 17).expect_err("no snapshot exists yet");
         assert!(empty.contains("17 left no snapshot"), "{empty}");
         scratch.write("17", &file);
         assert_eq!(modes(Mode::Locked, scratch.path(), 17), Ok(()));
-        assert!(modes(Mode::Locked, scratch.path(), 18).is_err(), "another process's is no proof");
+        assert!(
+            modes(Mode::Locked, scratch.path(), 18).is_err(),
+            "another process's snapshot proves nothing"
+        );
         let other = modes(Mode::Rseq, scratch.path(), 17).expect_err("the wrong mode");
         assert!(other.starts_with("mode 2 (reason 0), not 1"), "{other}");
     }

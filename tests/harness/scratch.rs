@@ -1,4 +1,4 @@
-//! A directory of its own for each test, removed when the test passes and named when it fails.
+//! A directory for each test: removed when the test passes, and printed when it fails.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -7,13 +7,14 @@ use super::{NOBODY, is_root};
 
 /// A directory under the system's temporary directory.
 ///
-/// The path is kept short because Unix sockets are made in it, and their addresses end at 107 bytes.
+/// The path is kept short because Unix sockets are made in it, and their addresses end at 107
+/// bytes.
 pub struct Scratch {
     path: PathBuf,
 }
 
 impl Scratch {
-    /// Makes a new, empty directory; `name` is for the reader of a failure.
+    /// Creates a new, empty directory; `name` appears in its path, for the reader of a failure.
     ///
     /// # Panics
     /// If the directory cannot be made.
@@ -21,7 +22,7 @@ impl Scratch {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let path = std::env::temp_dir().join(format!("uslab-{}-{number}-{name}", std::process::id()));
-        // Process ids come round again; what an earlier run left under the same name is of no use.
+        // Process ids repeat; a directory of an earlier run with the same name is removed.
         let _ = std::fs::remove_dir_all(&path);
         std::fs::create_dir_all(&path).unwrap_or_else(|e| panic!("cannot make {}: {e}", path.display()));
         Scratch { path }
@@ -47,7 +48,8 @@ impl Scratch {
         path
     }
 
-    /// Makes a directory below it that nobody else may write to, whatever the umask: snapshots go nowhere else.
+    /// Creates a directory below it to which no other user may write, whatever the umask: the
+    /// library requires that for snapshots.
     ///
     /// # Panics
     /// If that fails.

@@ -1,4 +1,5 @@
-// Garbage, threads, memory outside the heap, and other programs; the output is the same at each run.
+// Garbage, threads, memory outside the heap, and other programs; the output is the same at each
+// run.
 import java.nio.ByteBuffer;
 import java.security.MessageDigest;
 import java.util.ArrayList;
@@ -31,7 +32,7 @@ public final class Work {
         for (int i = 0; i < 997; i++) {
             for (Node node : map.getOrDefault("key " + i, List.of())) digest.update((node.n + node.text).getBytes());
         }
-        // zlib and direct buffers have their memory from malloc.
+        // zlib and direct buffers allocate by malloc.
         for (int round = 0; round < 12; round++) {
             ByteBuffer buffer = ByteBuffer.allocateDirect(1000 + round * 50000);
             for (int i = 0; i < buffer.capacity(); i += 61) buffer.put(i, (byte) (i * seed));

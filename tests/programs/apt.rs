@@ -1,7 +1,7 @@
-//! apt-get: one package is downloaded by the method that runs as another user, with and without
-//! apt's seccomp filter; the file must be the one that a plain run downloads.
+//! apt-get downloads a package by the method that runs as another user, with and without apt's
+//! seccomp filter. The file must equal that of a plain run.
 //!
-//! The plain run decides whether there is a mirror to ask; without one the test says so and ends.
+//! The plain run finds out whether a mirror answers; without one the test prints that and ends.
 
 use std::path::PathBuf;
 
@@ -27,7 +27,7 @@ fn fetches_a_package(mode: Mode) {
     }
 }
 
-/// The file that `apt-get download` left.
+/// The file that `apt-get download` wrote.
 fn package(scratch: &Scratch) -> Option<PathBuf> {
     let files = std::fs::read_dir(scratch.join("d")).expect("the directory").flatten().map(|e| e.path());
     files.into_iter().find(|f| f.extension().is_some_and(|e| e == "deb"))
@@ -35,13 +35,14 @@ fn package(scratch: &Scratch) -> Option<PathBuf> {
 
 fn download(scratch: &Scratch, mode: Mode, seccomp: &str) -> Outcome {
     use std::os::unix::fs::PermissionsExt;
-    // The user that apt fetches as must be able to write here.
+    // The user under which apt fetches must be able to write here.
     let dir = scratch.dir("d");
     std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o777)).expect("a directory for all");
     let apt = Program::new(tool("apt-get", "apt")).dir(dir).limit_s(60);
     let apt = apt.args(["-q", "-o", "Acquire::Retries=0", "-o", "Acquire::http::Timeout=20", "-o"]);
     let apt = apt.arg(format!("APT::Sandbox::Seccomp={seccomp}"));
-    // The binary caches are made anew in the scratch directory: parsing all lists is part of the work.
+    // apt rebuilds its binary caches in the scratch directory: parsing all lists is part of the
+    // test.
     let apt = apt.arg("-o").arg(format!("Dir::Cache={}", scratch.dir("cache").display()));
     apt.args(["download", NAME]).run(scratch, mode)
 }

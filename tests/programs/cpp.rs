@@ -1,8 +1,9 @@
-//! A C++ compile: three units heavy with templates through g++, its compiler proper, the assembler and the linker.
+//! A C++ compile: three units heavy with templates through g++, its compiler proper, the assembler
+//! and the linker.
 //!
-//! The object files and the program must be the same bytes as those of a compile without the allocator (an
-//! uninitialised read in a compiler shows as a difference long before it shows as a crash), and the program, itself
-//! full of maps, strings and regular expressions, must print what it prints without.
+//! The object files and the program must have the same bytes as those of a compile without the
+//! allocator. An uninitialised read in a compiler appears as a difference long before it appears as
+//! a crash. The program, full of maps, strings and regular expressions, must print the same too.
 
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -13,7 +14,7 @@ both_modes!(compile => compiles_the_same);
 
 const UNITS: usize = 3;
 
-/// What a compile makes: the objects and the program, as bytes, and what the program printed.
+/// The results of a compile: the bytes of the objects and of the program, and the program's output.
 struct Build {
     files: Vec<(String, Vec<u8>)>,
     printed: String,
@@ -41,7 +42,7 @@ fn build(mode: Mode) -> Build {
     let compile =
         Program::new(&compiler).args(["-std=c++17", "-O2", "-Wall", "-c", "main.cpp"]).args(&sources);
     let compiled = compile.limit_s(600).run_clean(&scratch, mode);
-    compiled.expect(compiled.stderr().is_empty(), "the compiler had something to say");
+    compiled.expect(compiled.stderr().is_empty(), "the compiler wrote to standard error");
 
     let mut names: Vec<String> = sources.iter().map(|s| s.replace(".cpp", ".o")).collect();
     names.push("main.o".into());
@@ -53,8 +54,9 @@ fn build(mode: Mode) -> Build {
     Build { files, printed }
 }
 
-/// A unit: recursion over a type list and an index sequence, a matrix of constant size, a variant with a visitor, and
-/// the heavy headers of the standard library, all with names and constants of its own.
+/// A unit: recursion over a type list and an index sequence, a matrix of constant size, a variant
+/// with a visitor, and the heavy headers of the standard library, all with names and constants of
+/// its own.
 fn unit(k: usize) -> String {
     let depth = 60 + 10 * k;
     let size = 6 + k;

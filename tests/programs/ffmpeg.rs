@@ -1,12 +1,13 @@
-//! ffmpeg: a picture and a tone that it makes itself are encoded by several codecs on threads of
-//! fixed number, decoded again and scaled; every file and every frame must be that of a plain run.
+//! ffmpeg generates a picture and a tone, encodes them by several codecs with a fixed number of
+//! threads, decodes and scales them. Every file and every frame must equal that of a plain run.
 
 use uslab_tests::harness::{Mode, Program, Scratch, tool};
 
 both_modes!(codecs => encodes_the_same);
 
-/// Name of the file, and the encoders with their settings. Those that look at the clock or whose
-/// threads run ahead are told not to: they make other files under load even without the allocator.
+/// Name of the file, and the encoders with their settings. The settings stop encoders from using
+/// the clock and from looking ahead in threads: otherwise the files would differ under load, even
+/// without the allocator.
 const FILES: [(&str, &str); 4] = [
     ("h264.mp4", "-c:v libx264 -preset veryfast -threads 4 -x264-params sync-lookahead=0 -c:a aac -b:a 96k"),
     ("mpeg4.avi", "-c:v mpeg4 -threads 4 -b:v 800k -c:a libmp3lame"),
@@ -29,7 +30,7 @@ fn files(mode: Mode) -> Vec<(String, Vec<u8>)> {
         let quiet = "-nostdin -hide_banner -loglevel error -y";
         let program = Program::new(tool("ffmpeg", "ffmpeg")).args(quiet.split_whitespace());
         let outcome = program.args(line.split_whitespace()).run_clean(&scratch, mode);
-        outcome.expect(outcome.stderr().is_empty(), "ffmpeg had something to say");
+        outcome.expect(outcome.stderr().is_empty(), "ffmpeg wrote to standard error");
     };
     let source = "-f lavfi -i testsrc2=size=320x240:rate=25:duration=2 \
                   -f lavfi -i sine=frequency=440:sample_rate=48000:duration=2";

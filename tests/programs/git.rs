@@ -1,8 +1,10 @@
-//! git: a clone through its own transport, a repack with threads, everyday commands, and a check of every object.
+//! git: a clone through its own transport, a repack with threads, everyday commands, and a check of
+//! every object.
 //!
-//! The repository is the same at each run, made by `git fast-import` from a stream written here: several hundred
-//! commits on two branches over some sixty files, most of which change a little from commit to commit, so that the
-//! delta search has work. Object ids are hashes of contents, so equal lists of ids are equal repositories.
+//! `git fast-import` makes the same repository at each run, from a stream written here. It has
+//! several hundred commits on two branches over some sixty files. Most files change a little from
+//! commit to commit, so that the delta search has work. Object ids are hashes of contents, so equal
+//! lists of ids mean equal repositories.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -20,7 +22,7 @@ fn clones_and_packs(mode: Mode) {
     let copy = scratch.join("copy");
     let stream = scratch.write("stream", history());
     let git = |dir: &Path, mode: Mode, args: &[&str]| {
-        // Threads and checks are set here, and nothing is left to run behind our back.
+        // Sets threads and checks, and forbids background work.
         let settings =
             ["pack.threads=4", "gc.autoDetach=false", "transfer.fsckObjects=true", "core.fsync=none"];
         let mut program = Program::new(tool("git", "git")).dir(dir).limit_s(300);
@@ -40,7 +42,7 @@ fn clones_and_packs(mode: Mode) {
     let objects =
         |dir: &Path, mode| sorted(&git(dir, mode, &["rev-list", "--objects", "--no-object-names", "--all"]));
     let wanted = objects(&source, Mode::Plain);
-    assert!(wanted.lines().count() > COMMITS * 3, "the history that was made is too small");
+    assert!(wanted.lines().count() > COMMITS * 3, "the generated history is too small");
 
     let from = format!("file://{}", source.display());
     git(scratch.path(), mode, &["clone", "--quiet", &from, "copy"]);
@@ -51,7 +53,7 @@ fn clones_and_packs(mode: Mode) {
     assert_eq!(complaints, "", "{mode:?}: git fsck complains");
     assert_eq!(objects(&copy, mode), wanted, "{mode:?}: the copy has other objects than the source");
 
-    // The same answers as without the allocator, from commands that walk, compare and search.
+    // Commands that walk, compare and search must print the same as without the allocator.
     let questions: [&[&str]; 5] = [
         &["log", "--stat", "--format=%H %s"],
         &["blame", "--porcelain", "file7.txt"],
@@ -84,7 +86,7 @@ fn history() -> String {
         if commit == 4 {
             stream.push_str("from :4\n");
         }
-        // The first of a branch has every file, the others change three of them.
+        // The first commit of a branch has every file; the others change three files.
         let changed: Vec<usize> = if commit == 0 {
             (0..FILES).collect()
         } else {

@@ -1,8 +1,9 @@
-//! A JVM: the compiler compiles a program, which then collects garbage on several threads, packs,
-//! hashes, keeps memory outside the heap and starts other programs in each way that the JVM knows.
+//! A JVM: javac compiles a program, which then collects garbage on several threads, compresses,
+//! hashes, allocates memory outside the heap, and starts programs by each launch mechanism of the
+//! JVM.
 //!
-//! The compiler's class files and the program's output must be those of plain runs. Native memory
-//! tracking wraps every malloc of the JVM in headers and footers that it checks at each free.
+//! The class files and the program's output must equal those of plain runs. Native memory tracking
+//! wraps every malloc of the JVM in headers and footers that it checks at each free.
 
 use std::sync::OnceLock;
 
@@ -42,13 +43,13 @@ fn compile(scratch: &Scratch, mode: Mode) -> Vec<Vec<u8>> {
     let javac =
         Program::new(tool("javac", PACKAGE)).args(["-J-Xmx128m", "-J-XX:TieredStopAtLevel=1", "-d", "."]);
     let outcome = javac.arg(source).run_clean(scratch, mode);
-    outcome.expect(outcome.stderr().is_empty(), "the compiler had something to say");
+    outcome.expect(outcome.stderr().is_empty(), "the compiler wrote to standard error");
     CLASSES.map(|name| std::fs::read(scratch.join(name)).expect("a class file")).into()
 }
 
 fn run(scratch: &Scratch, mode: Mode, options: &[&str]) -> String {
     let java = Program::new(tool("java", PACKAGE)).args(["-Xmx64m", "-cp", "."]).args(options).arg("Work");
     let outcome = java.run_clean(scratch, mode);
-    outcome.expect(outcome.stderr().is_empty(), "the JVM had something to say");
+    outcome.expect(outcome.stderr().is_empty(), "the JVM wrote to standard error");
     outcome.stdout()
 }

@@ -1,4 +1,5 @@
-//! Programs whose address space is limited to 4 GiB before they start: the allocator reserves less and works.
+//! Programs whose address space is limited to 4 GiB before they start: the allocator uses less and
+//! works.
 
 use uslab_tests::harness::{Mode, Program, Scratch, tool};
 
@@ -29,7 +30,7 @@ fn works_in_4_gib(mode: Mode) {
         limited.expect(limited.stdout() == wanted, &format!("other output than without a limit:\n{wanted}"));
     }
 
-    // What does not fit is refused, and the program goes on.
+    // Requests beyond the limit are refused, and the program continues.
     let refused = python(
         "kept = []\n\
          for _ in range(3):\n\

@@ -1,8 +1,9 @@
-//! Real programs, unmodified, under `uslab run`: each in both modes, with results compared to a run without the
-//! allocator where there is something to compare.
+//! Real, unmodified programs under `uslab run`, each in both modes. Where possible, results are
+//! compared with a run without the allocator.
 //!
-//! One file a program. `both_modes!` makes two tests of each check, `CHECK::rseq` and `CHECK::locked`, so that a
-//! failure says at once which of them it concerns. `packages.txt` lists the Debian packages that hold the programs.
+//! One file a program. `both_modes!` makes two tests of each check, `CHECK::rseq` and
+//! `CHECK::locked`, so that the name of a failed test contains the mode. `packages.txt` lists the
+//! Debian packages of the programs.
 
 #[macro_use]
 extern crate uslab_tests;

@@ -46,7 +46,7 @@ class Client:
 
 
 def value(choice, seed):
-    # Small ones mostly; some above the size from which an item is a chain of chunks.
+    # Mostly small values; some large enough for an item of chained chunks.
     size = choice.choice((0, 10, 60, 300, 1000, 5000, 20000)) if choice.random() < 0.99 else 700000
     return (b"%d " % seed) * (size // len(b"%d " % seed))
 
@@ -57,7 +57,7 @@ def expect(got, wanted):
 
 
 def store(client, mine, key, everything):
-    # A server that is short of memory may refuse a value, and may keep the old one.
+    # A server short of memory may refuse a value, and may keep the old one.
     answer = client.line()
     if answer != "STORED" and not everything:
         client.ask(f"delete {key}")

@@ -1,5 +1,5 @@
-//! memcached: eight clients that check every value they read, first with room for all of them, then
-//! with so little that items are evicted; a clean shutdown in the end.
+//! memcached: eight clients check every value that they read, first with room for all values, then
+//! with so little that items are evicted. A clean shutdown follows.
 
 use uslab_tests::harness::{Mode, Program, Scratch, expect_mapped, tool};
 
@@ -23,7 +23,7 @@ fn serves_checked_clients(mode: Mode) {
         let python = Program::new(tool("python3", "python3")).arg(&client).arg(&socket).arg(kind);
         let outcome = python.run_clean(&scratch, mode);
         let wanted = format!("8 clients read what they wrote, {kind} of it\n");
-        outcome.expect(outcome.stdout() == wanted, "not what the clients print");
+        outcome.expect(outcome.stdout() == wanted, "the clients printed something else");
         expect_mapped(mode, server.pid(), 1);
         server.signal(libc::SIGTERM);
         let outcome = server.wait().expect_clean();

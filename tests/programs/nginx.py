@@ -1,6 +1,6 @@
 """Four clients of an nginx on Unix sockets, one of them with TLS, until a file appears.
 
-Each checks every answer: its status, its length and its text, packed or not. A connection is used
+Each checks every answer: its status, its length and its text, compressed or not. A connection is used
 for one request only, so that a worker that leaves never has an idle one to close.
 """
 

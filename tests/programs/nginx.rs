@@ -1,5 +1,6 @@
-//! nginx: static files, compression, a proxy with a cache and TLS, asked by four clients while the
-//! configuration is read anew again and again; every answer must be whole and right.
+//! nginx: static files, compression, a proxy with a cache, and TLS. Four clients send requests
+//! while the server reloads its configuration repeatedly; every answer must be complete and
+//! correct.
 
 use std::path::Path;
 
@@ -30,7 +31,7 @@ fn answers_through_reloads(mode: Mode) {
         .start(&scratch, mode);
     for reload in 0..RELOADS {
         let before = family(server.pid());
-        // Another number of workers each time, and the cache's memory is mapped anew.
+        // Each reload has another number of workers, and maps the cache's memory again.
         scratch.write("nginx.conf", configuration(&scratch, 1 + reload % 3));
         nginx(&["-s", "reload"]).run_clean(&scratch, mode);
         for _ in 0..1000 {

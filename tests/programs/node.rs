@@ -1,5 +1,5 @@
-//! node: child processes and threads that hash, compress, parse and send results back, checked by their parent and
-//! against a run without the allocator.
+//! node: child processes and threads that hash, compress, parse and return results. The parent
+//! checks them, and the output must equal that of a run without the allocator.
 
 use std::sync::OnceLock;
 

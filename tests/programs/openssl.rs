@@ -1,4 +1,5 @@
-//! openssl: keys, signatures, certificates, a cipher and digests over a few megabytes; each checked by its inverse.
+//! openssl: keys, signatures, certificates, a cipher and digests over a few megabytes. The inverse
+//! operation checks each.
 
 use uslab_tests::harness::{Mode, Program, Scratch, tool};
 

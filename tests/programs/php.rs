@@ -1,8 +1,8 @@
-//! php: a script with Debian's modules (SQLite through PDO, iconv, phar and others), its own heap and
-//! the C heap alone, opcache with its compiler, and forked children; compared with plain runs.
+//! php: a script with Debian's modules (SQLite through PDO, iconv, phar and others), its own heap
+//! and the C heap alone, opcache with its compiler, and forked children; compared with plain runs.
 //!
-//! PHP opens its modules with `RTLD_DEEPBIND`, so that a module's `free` would be glibc's; the
-//! preload library takes the flag off. Without that no script starts that loads a module.
+//! PHP opens its modules with `RTLD_DEEPBIND`, so a module's `free` would be glibc's. The preload
+//! library removes the flag; without that, no script with a module would start.
 
 use std::sync::OnceLock;
 
@@ -12,7 +12,7 @@ both_modes!(modules => own_heap, objects => c_heap, compiled => opcache, bare =>
 
 const PACKAGE: &str = "php-cli php-sqlite3";
 
-/// PHP's own heap takes chunks of 2 MiB by mmap; modules and libraries take theirs from malloc.
+/// PHP's own heap maps chunks of 2 MiB; modules and libraries call malloc.
 fn own_heap(mode: Mode) {
     same_output(mode, &[], &[]);
 }
@@ -27,7 +27,7 @@ fn opcache(mode: Mode) {
     same_output(mode, &settings, &[]);
 }
 
-/// No ini file, therefore no module that is not part of the program.
+/// Without an ini file PHP loads no module that is not built in.
 fn no_modules(mode: Mode) {
     let script = "$a = []; for ($i = 0; $i < 200000; $i++) $a[\"k$i\"] = [$i, str_repeat('x', $i % 300)]; \
                   $n = 0; foreach ($a as $k => $v) $n += strlen($k . $v[1]); echo count($a), ' ', $n, \"\\n\";";
@@ -36,7 +36,10 @@ fn no_modules(mode: Mode) {
     for env in [[].as_slice(), &[("USE_ZEND_ALLOC", "0")]] {
         let php = env.iter().fold(php.clone(), |p, (key, value)| p.env(key, value));
         let (plain, ours) = (php.run_clean(&scratch, Mode::Plain), php.run_clean(&scratch, mode));
-        ours.expect(ours.stdout() == plain.stdout() && !plain.stdout().is_empty(), "the sum is another");
+        ours.expect(
+            ours.stdout() == plain.stdout() && !plain.stdout().is_empty(),
+            "other sum than without the allocator",
+        );
     }
 }
 
@@ -52,11 +55,11 @@ fn same_output(mode: Mode, settings: &[&str], env: &[(&str, &str)]) {
             php = php.env(key, value);
         }
         let outcome = php.arg(script).run_clean(&scratch, mode);
-        outcome.expect(outcome.stderr().is_empty(), "php had something to say");
-        outcome.expect(outcome.stdout().ends_with("end\n"), "the script did not come to its end");
+        outcome.expect(outcome.stderr().is_empty(), "php wrote to standard error");
+        outcome.expect(outcome.stdout().ends_with("end\n"), "the script did not reach its end");
         outcome.stdout()
     };
-    // The settings change how the script runs, never what it prints.
+    // The settings do not change the script's output.
     static PLAIN: OnceLock<String> = OnceLock::new();
     let plain = PLAIN.get_or_init(|| run(Mode::Plain));
     assert_eq!(plain, &run(mode), "{mode:?}: other output than without the allocator");

@@ -1,5 +1,6 @@
-//! postgres: initdb, pgbench with 8 clients, queries whose answers are compared with a plain server's,
-//! a backend that is killed, and a clean shutdown after which a second start finds the same data.
+//! postgres: initdb, pgbench with 8 clients, queries whose answers are compared with a plain
+//! server's, a backend that is killed, and a clean shutdown after which a second start finds the
+//! same data.
 //!
 //! The server runs as `nobody` where the caller is root, on a Unix socket in the scratch directory.
 //! Backends leave the process group (they call `setsid`), but they end with the server.
@@ -14,8 +15,8 @@ both_modes!(cluster => initdb_pgbench_and_queries);
 const CLIENTS: u64 = 8;
 const TRANSACTIONS_PER_CLIENT: u64 = 150;
 
-/// Hash joins, sorts that spill, aggregates in parallel workers, regular expressions, JSON, PL/pgSQL
-/// with exceptions, and an index over text: each asks another part of the server for memory.
+/// Hash joins, sorts that spill, aggregates in parallel workers, regular expressions, JSON,
+/// PL/pgSQL with exceptions, and an index over text: each allocates in another part of the server.
 const QUERIES: &str = include_str!("queries.sql");
 
 fn initdb_pgbench_and_queries(mode: Mode) {
@@ -81,8 +82,8 @@ impl<'a> Server<'a> {
             "shared_buffers=16MB",
             "work_mem=1MB",
             "max_connections=20",
-            // Memory that parallel workers share is a file of the cluster: nothing of a killed
-            // server stays behind in /dev/shm.
+            // The memory that parallel workers share is a file of the cluster, so a killed server
+            // leaves nothing in /dev/shm.
             "dynamic_shared_memory_type=mmap",
             "restart_after_crash=on",
             "min_parallel_table_scan_size=0",
@@ -99,7 +100,7 @@ impl<'a> Server<'a> {
         Server { scratch, mode, sockets, running }
     }
 
-    /// What psql prints, rows unaligned.
+    /// The output of psql, with unaligned rows.
     fn sql(&self, sql: &str) -> String {
         let outcome = psql(self.scratch, self.mode, self.sockets, sql).run_clean(self.scratch, self.mode);
         outcome.stdout()
@@ -126,7 +127,7 @@ impl<'a> Server<'a> {
         assert_eq!(sums, format!("{}|t|t|t\n", 2 * CLIENTS * TRANSACTIONS_PER_CLIENT), "{:?}", self.mode);
     }
 
-    /// SIGKILL of one backend: the server ends the others, recovers, and goes on.
+    /// Kills one backend by SIGKILL: the server ends the other backends, recovers, and continues.
     fn survives_a_killed_backend(&self) {
         let suicide = "SELECT pg_backend_pid() AS pid \\gset\n\\setenv PID :pid\n\\! kill -9 $PID\nSELECT 1;";
         let outcome = psql(self.scratch, self.mode, self.sockets, suicide).run(self.scratch, self.mode);

@@ -1,11 +1,11 @@
 //! Python's own test suite: JSON, threads, forked workers with shared memory, child processes.
 //!
-//! The suite is run once more without the allocator only if something failed: what fails there too, in the same
-//! place, is the machine's doing (a sandbox, a superuser) and is printed and passed over by name; whatever fails
-//! only under the allocator fails the test. There is no second try.
+//! Only after a failure, the suite runs again without the allocator. A case that fails there too,
+//! in the same place, is due to the machine (a sandbox, a superuser): it is printed and ignored. A
+//! case that fails only under the allocator fails the test. There is no retry.
 //!
-//! Python serves objects of up to 512 bytes from arenas of its own. The second check turns those off
-//! (`PYTHONMALLOC=malloc`) so that every object comes from us.
+//! Python allocates objects of up to 512 bytes from its own arenas. The second check turns those
+//! off (`PYTHONMALLOC=malloc`), so that every object comes from uslab.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,8 @@ const PACKAGE: &str = "python3 libpython3.11-testsuite";
 
 fn whole_suite(mode: Mode) {
     let parts = ["test_json", "test_threading", "test_multiprocessing_fork", "test_subprocess"];
-    // The suite ran 1000 to 1300 cases with Python 3.9 to 3.13; far fewer means that it skipped a part.
+    // The suite ran 1000 to 1300 cases with Python 3.9 to 3.13; far fewer means that it skipped a
+    // part.
     run_parts(mode, &parts, &[], 800);
 }
 
@@ -66,13 +67,14 @@ fn run(mode: Mode, parts: &[&str], env: &[(&str, &str)]) -> (Scratch, Outcome) {
     (scratch, outcome)
 }
 
-/// What the suite's report says.
+/// The contents of the suite's report.
 struct Cases {
     ran: usize,
     failed: BTreeSet<String>,
 }
 
-/// Reads the JUnit report, of which Python writes one element a case, on one line or with what failed inside.
+/// Reads the JUnit report. Python writes one element a case, on one line or with the failure
+/// inside.
 fn cases(scratch: &Scratch) -> Cases {
     let text = std::fs::read_to_string(scratch.join("cases.xml")).unwrap_or_default();
     let mut cases = Cases { ran: 0, failed: BTreeSet::new() };
@@ -87,8 +89,8 @@ fn cases(scratch: &Scratch) -> Cases {
     cases
 }
 
-/// A Python that has its test suite: the system's, or else the one on `PATH` (behind a version manager's shim,
-/// which is why it is asked for its own path).
+/// A Python with its test suite: the system's, or the one on `PATH`. The latter may be a version
+/// manager's shim, so the function asks it for its own path.
 fn interpreter() -> &'static Path {
     static FOUND: OnceLock<PathBuf> = OnceLock::new();
     FOUND.get_or_init(|| {

@@ -1,4 +1,4 @@
--- Asked of a server with and without the allocator; every answer is the same at each run.
+-- The test runs these with and without the allocator; every answer is the same at each run.
 CREATE TABLE things AS
   SELECT i, (i * 7919) % 10007 AS k, md5(i::text) AS name, repeat('x', i % 300) AS filling
   FROM generate_series(1, 30000) i;

@@ -1,9 +1,10 @@
-//! redis-server under redis-benchmark, on a Unix socket: 200 000 requests of each kind, a snapshot written by a fork
-//! of the loaded server, a second server that reads it, and a clean shutdown of both.
+//! redis-server under redis-benchmark, on a Unix socket: 200 000 requests of each kind, a snapshot
+//! written by a forked child of the loaded server, a second server that reads it, and a clean
+//! shutdown of both.
 //!
-//! Debian's server is linked with libjemalloc. That its memory comes from us all the same is asked of jemalloc
-//! itself: the server reports jemalloc's own count of bytes handed out beside its own sum, and jemalloc must have
-//! next to nothing while the server holds many megabytes.
+//! Debian's server is linked with libjemalloc, so the test checks that its memory comes from uslab.
+//! The server reports jemalloc's own count of allocated bytes beside its own sum. The first must be
+//! near zero while the server holds many megabytes.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -13,7 +14,7 @@ use uslab_tests::harness::{Mode, Outcome, Program, Running, Scratch, artifacts, 
 both_modes!(benchmark => serves_a_benchmark);
 
 const REQUESTS: u64 = 200_000;
-/// Rows of redis-benchmark's table for `-t set,get,lpush,lrange`; the lrange tests push once more for themselves.
+/// Rows of redis-benchmark's table for `-t set,get,lpush,lrange`; the lrange tests push once more.
 const ROWS: [&str; 8] = [
     "SET",
     "GET",
@@ -33,7 +34,8 @@ fn serves_a_benchmark(mode: Mode) {
     assert_eq!(server.ask(&["DBSIZE"]).parse::<u64>().map(|n| n > 80_000), Ok(true), "{mode:?}: keys");
     server.expect_ours();
 
-    // Fill, change and delete in one script inside the server: Lua's own allocations, and sizes of all kinds.
+    // Fill, change and delete in one script inside the server: Lua's own allocations, and sizes of
+    // all kinds.
     let script = "local s = 0 for i = 1, 30000 do local v = string.rep('v', i % 3000) \
                   redis.call('HSET', 'h' .. i % 1000, i, v) redis.call('ZADD', 'z', i * 7 % 10007, 'm' .. i) \
                   if i % 3 == 0 then redis.call('HDEL', 'h' .. i % 1000, i - 1000) end s = s + #v end return s";
@@ -45,7 +47,7 @@ fn serves_a_benchmark(mode: Mode) {
     server.shut_down();
 
     let second = Server::start(&scratch, mode, "second");
-    assert_eq!(second.ask(&["DEBUG", "DIGEST"]), digest, "{mode:?}: the data set that was saved is another");
+    assert_eq!(second.ask(&["DEBUG", "DIGEST"]), digest, "{mode:?}: the saved data set differs");
     assert_eq!(second.ask(&["FLUSHALL"]), "OK");
     second.shut_down();
 }
@@ -81,7 +83,7 @@ impl<'a> Server<'a> {
         let deadline = Instant::now() + Duration::from_secs(60);
         while cli(scratch, Mode::Plain, &socket, &["PING"]).stdout().trim() != "PONG" {
             if running.ended().is_some() || Instant::now() > deadline {
-                running.fail("redis-server did not come up");
+                running.fail("redis-server did not start");
             }
             std::thread::sleep(Duration::from_millis(50));
         }
@@ -117,7 +119,8 @@ impl<'a> Server<'a> {
         }
     }
 
-    /// The server's pages hold our library, and jemalloc, where it is linked in, has handed out next to nothing.
+    /// The library is mapped into the server, and jemalloc, where it is linked in, has allocated
+    /// almost nothing.
     fn expect_ours(&self) {
         let maps = std::fs::read_to_string(format!("/proc/{}/maps", self.info("server", "process_id")));
         let maps = maps.expect("the mappings of the server");
@@ -126,13 +129,14 @@ impl<'a> Server<'a> {
         let number = |field| self.info("memory", field).parse::<u64>().expect("a number of bytes");
         let (used, jemalloc) = (number("used_memory"), number("allocator_allocated"));
         assert!(used > 16 << 20, "the server holds only {used} bytes");
-        eprintln!("redis {:?}: {used} bytes in use, of which jemalloc handed out {jemalloc}", self.mode);
-        // Without jemalloc the server reports its own sum in both places, and there is nobody to ask.
+        eprintln!("redis {:?}: {used} bytes in use, of which jemalloc allocated {jemalloc}", self.mode);
+        // Without jemalloc the server reports its own sum in both places, and the check does not
+        // apply.
         let asked = maps.contains("libjemalloc") && !artifacts().control;
         assert!(!asked || jemalloc < used / 8, "jemalloc serves {jemalloc} of the server's {used} bytes");
     }
 
-    /// `BGSAVE`: a child forked from the loaded server writes everything down.
+    /// `BGSAVE`: a forked child of the loaded server writes the data set to a file.
     fn save_in_the_background(&self) {
         assert_eq!(self.ask(&["BGSAVE"]), "Background saving started");
         let deadline = Instant::now() + Duration::from_secs(120);
@@ -152,7 +156,7 @@ impl<'a> Server<'a> {
         let _ = cli(self.scratch, self.mode, &self.socket, &["SHUTDOWN", "NOSAVE"]);
         let outcome = self.running.wait().expect_clean();
         let log = outcome.stdout();
-        outcome.expect(log.contains("ready to exit, bye bye"), "the server did not say good-bye");
+        outcome.expect(log.contains("ready to exit, bye bye"), "the server did not shut down cleanly");
         outcome.expect(!log.contains("REDIS BUG REPORT"), "the server reported a bug");
     }
 }

@@ -10,7 +10,7 @@ fn collects_and_forks(mode: Mode) {
     let script = scratch.write("script.rb", include_str!("script.rb"));
     let ruby = Program::new(tool("ruby", "ruby")).arg(script);
     let (plain, ours) = (ruby.run_clean(&scratch, Mode::Plain), ruby.run_clean(&scratch, mode));
-    ours.expect(ours.stderr().is_empty(), "ruby had something to say");
+    ours.expect(ours.stderr().is_empty(), "ruby wrote to standard error");
     ours.expect(ours.stdout().ends_with("end\n"), "the script did not come to its end");
     assert_eq!(plain.stdout(), ours.stdout(), "{mode:?}: other output than without the allocator");
 }

@@ -19,7 +19,7 @@ end
 $stdout.sync = true
 puts sum_of(0, 15_000)
 
-# The collector moves objects, and every reference is put right.
+# The collector moves objects and must correct every reference.
 kept = (1..8_000).map { |i| ["key #{i}" * (i % 7 + 1), i.to_s.to_sym, Set[i, i * 2]] }
 kept.select!.with_index { |_, i| i % 3 != 0 }
 2.times { GC.start(full_mark: true, immediate_sweep: true) }
@@ -36,11 +36,11 @@ text = (1..8_000).map { |n| "word#{n}-#{n * 3}" }.join(' ')
 puts text.scan(/(\w+?)(\d+)-(\d*5)\b/).length, Digest::MD5.hexdigest(text.gsub(/(\d+)-(\d+)/) { $2 + '<' * ($1.to_i % 7) })
 puts((1..400).inject(:*).to_s.length, (3**5_000).digits.sum)
 
-# Threads that allocate while the others do.
+# Threads that allocate at the same time.
 threads = (0...8).map { |n| Thread.new { sum_of(n, 1_500) } }
 puts threads.map(&:value).join(' ')
 
-# Children forked while threads run, each of which collects, allocates and answers through a pipe.
+# Children forked while threads run; each collects garbage, allocates and answers through a pipe.
 busy = (0...3).map { |n| Thread.new { loop { sum_of(n, 200) and sleep 0.001 } } }
 children = (1..8).map do |n|
   from, to = IO.pipe
@@ -60,7 +60,7 @@ children.each do |pid, from|
   puts "#{$?.exitstatus} #{answer}"
 end
 
-# Programs, started in every way that there is.
+# Programs, started by every function that Ruby has.
 puts `echo backquoted`, system('exit 7').inspect, $?.exitstatus
 puts Open3.capture2('sort -n', stdin_data: (1..2000).to_a.reverse.join("\n")).first.lines.length
 20.times { |n| Process.wait(spawn("exit #{n}")) and print $?.exitstatus, ' ' }

@@ -1,10 +1,12 @@
-//! Shell pipelines of small programs: many short lives, some with threads (sort, xz), some with forks (bash, perl).
+//! Shell pipelines of small programs: many short processes, some with threads (sort, xz), some with
+//! forks (bash, perl).
 
 use uslab_tests::harness::{Mode, Program, Scratch, tool};
 
 both_modes!(coreutils => pipelines, archives => packs_and_unpacks, perl => hashes_and_forks);
 
-/// Runs a script of bash in `mode` and without the allocator, each in a fresh directory, and compares the outputs.
+/// Runs a script of bash in `mode` and without the allocator, each in a fresh directory, and
+/// compares the outputs.
 fn same_output(mode: Mode, name: &str, script: &str) {
     let run = |mode: Mode| {
         let scratch = Scratch::new(name);
@@ -88,6 +90,6 @@ fn hashes_and_forks(mode: Mode) {
     let file = scratch.write("script.pl", script);
     let perl = Program::new(tool("perl", "perl")).arg(file).env("PERL_HASH_SEED", "0");
     let (plain, ours) = (perl.run_clean(&scratch, Mode::Plain), perl.run_clean(&scratch, mode));
-    ours.expect(ours.stderr().is_empty(), "perl had something to say");
+    ours.expect(ours.stderr().is_empty(), "perl wrote to standard error");
     assert_eq!(plain.stdout(), ours.stdout(), "{mode:?}: other output than without the allocator");
 }

@@ -1,9 +1,9 @@
-//! bash and dash: the test scripts of bash's own source, run by both shells, and a script of our own
-//! that needs no network; what a shell writes, and its status, must be those of a plain run.
+//! bash and dash: both shells run the test scripts of bash's source, and a script of this project
+//! that needs no network. Output and status must equal those of a plain run.
 //!
-//! The source is fetched by apt's helper, which checks its hash. Where no mirror answers, the test
-//! says so and ends. Debian's bash is built without the malloc of its own, so its memory is ours;
-//! dash has no test scripts of its own, and meets bash's with its error paths.
+//! apt's helper fetches the source and checks its hash. Where no mirror answers, the test prints
+//! that and ends. Debian's bash is built without its own malloc, so it allocates from uslab. dash
+//! has no test scripts; it runs bash's, mostly through its error paths.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ const FOLDER: &str = "bash-5.2.15";
 /// Left out: scripts that sleep for most of their time (jobs, read, trap, coproc, dynvar), and one
 /// that counts for ten seconds (ifs-posix).
 const LEFT_OUT: [&str; 6] = ["jobs", "read", "trap", "coproc", "dynvar", "ifs-posix"];
-/// Left out under dash, which does not come to an end (func, set-e) or prints a process id (glob).
+/// Left out under dash, which does not end (func, set-e) or prints a process id (glob).
 const LEFT_OUT_DASH: [&str; 3] = ["func", "set-e", "glob"];
 
 /// Lines whose output depends on the clock or on the scheduler, as substitutions of `sed` that take
@@ -44,7 +44,7 @@ fn both_shells(mode: Mode) {
             let scratch = Scratch::new(shell);
             let script = scratch.write("features.sh", include_str!("features.sh"));
             let outcome = Program::new(tool(shell, package)).arg(script).run_clean(&scratch, mode);
-            outcome.expect(outcome.stderr().is_empty(), "the shell had something to say");
+            outcome.expect(outcome.stderr().is_empty(), "the shell wrote to standard error");
             outcome.expect(outcome.stdout().ends_with("end\n"), "the script did not come to its end");
             outcome.stdout()
         };
@@ -68,7 +68,7 @@ fn same_answers(mode: Mode, shell: &str, plain: &OnceLock<Option<BTreeMap<String
         return;
     };
     assert!(wanted.len() > 60, "only {} scripts ran", wanted.len());
-    let got = answers(mode, shell).expect("the source that was there a moment ago");
+    let got = answers(mode, shell).expect("the source, which the plain run found");
     let other: Vec<&String> = wanted.keys().filter(|&name| wanted.get(name) != got.get(name)).collect();
     for name in &other {
         let (wanted, got) = (&wanted[*name], got.get(*name).map_or("", |text| text));
@@ -88,7 +88,7 @@ fn differences(wanted: &str, got: &str) -> String {
         .stdout()
 }
 
-/// Output and status of each script; `None` if there is no source to be had.
+/// Output and status of each script; `None` if the source cannot be fetched.
 fn answers(mode: Mode, shell: &str) -> Option<BTreeMap<String, String>> {
     let archive = archive().as_ref()?;
     let scratch = Scratch::new("sh");
@@ -113,8 +113,8 @@ fn answers(mode: Mode, shell: &str) -> Option<BTreeMap<String, String>> {
         .collect();
     let without_races: Vec<String> =
         RACES.iter().map(|(file, script)| format!("sed -i '{script}' {file}")).collect();
-    // The scripts name fixed files in /tmp; each run has a directory of its own in its place.
-    // The driver is a shell on the allocator as well. Times and process ids do not appear in outputs.
+    // The scripts use fixed files in /tmp; each run gets a directory of its own in its place. The
+    // driver is a shell on the allocator too. Outputs contain no times and no process ids.
     let driver = format!(
         "export PATH=\"{bin}:$PATH\" THIS_SH={shell} BASH_TSTOUT={out}/tst LC_ALL=C
         sed -i \"s,/tmp,{tmp},g\" *.tests *.sub

@@ -1,5 +1,5 @@
-//! sqlite3: a table of a million rows, indexes over it, and questions whose answers must be those of a run without
-//! the allocator.
+//! sqlite3: a table of a million rows, indexes over it, and queries whose answers must equal those
+//! of a run without the allocator.
 
 use std::sync::OnceLock;
 
@@ -7,7 +7,7 @@ use uslab_tests::harness::{Mode, Program, Scratch, tool};
 
 both_modes!(index => builds_an_index);
 
-/// A large page cache and a sorter thread make the heap work; what the disk does is not under test.
+/// A large page cache and a sorter thread exercise the heap; the disk is not under test.
 const SCRIPT: &str = "
 .bail on
 .timer off
@@ -58,6 +58,6 @@ fn answers(mode: Mode) -> String {
     let script = scratch.write("script.sql", SCRIPT);
     let sqlite = Program::new(tool("sqlite3", "sqlite3")).args(["-batch", "rows.db"]).stdin(script);
     let outcome = sqlite.limit_s(300).run_clean(&scratch, mode);
-    outcome.expect(outcome.stderr().is_empty(), "sqlite3 had something to say");
+    outcome.expect(outcome.stderr().is_empty(), "sqlite3 wrote to standard error");
     outcome.stdout()
 }

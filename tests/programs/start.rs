@@ -1,5 +1,5 @@
-//! The start itself: the library is mapped into the program and into its children, exit statuses and signals come
-//! through, and the output is untouched.
+//! The start of a program: the library is mapped into the program and its children, exit statuses
+//! and signals are passed on, and the output is unchanged.
 
 use uslab_tests::harness::{Mode, Program, Scratch, artifacts, tool};
 
@@ -13,14 +13,17 @@ fn is_mapped(mode: Mode) {
         let sh = Program::new(tool("sh", "dash")).args(["-c", script]);
         let outcome = sh.run_clean(&scratch, mode);
         let maps = outcome.stdout();
-        outcome
-            .expect(maps.contains("/cat") && maps.contains("[stack]"), "this is no list of cat's mappings");
+        outcome.expect(
+            maps.contains("/cat") && maps.contains("[stack]"),
+            "this is not a list of cat's mappings",
+        );
         outcome.expect(maps.contains(&name), "the library is not mapped");
         outcome.expect(outcome.stderr().is_empty(), "something was written to standard error");
     }
 }
 
-/// A status other than 0 reaches the caller unchanged, and so does the fact that a signal ended the program.
+/// A status other than 0 reaches the caller unchanged, and so does the fact that a signal ended the
+/// program.
 fn status_passes(mode: Mode) {
     let scratch = Scratch::new("status");
     let sh = tool("sh", "dash");
@@ -29,7 +32,8 @@ fn status_passes(mode: Mode) {
     {
         let outcome = Program::new(&sh).args(["-c", script]).run(&scratch, mode);
         let ended = outcome.ended();
-        // By a signal of its own, or by the shell's convention of 128 more: a caller can tell in both cases.
+        // Ended by a signal, or by the shell's convention of 128 more: a caller can tell in both
+        // cases.
         let passed = ended.contains(wanted) || (wanted == "15" && ended.contains("143"));
         outcome.expect(passed, &format!("`{script}` ended with {ended}"));
         outcome.expect_served();

@@ -1,11 +1,11 @@
-//! stress-ng: its allocator stressor with checks of every block, beside ones that fork, vfork, clone,
-//! spawn, start threads, load libraries and fill tables; bounded by counts, not by time.
+//! stress-ng: its allocator stressor, which checks every block, beside stressors that fork, vfork,
+//! clone, spawn, start threads, load libraries and fill tables. Counts bound each run, not time.
 
 use uslab_tests::harness::{Mode, Program, Scratch, tool};
 
 both_modes!(processes => malloc_fork_and_vfork, mixture => threads_and_tables);
 
-/// The three that the allocator has to stand together.
+/// The three stressors that the allocator must survive together.
 fn malloc_fork_and_vfork(mode: Mode) {
     let line = "--malloc 2 --malloc-ops 100000 --malloc-pthreads 2 --malloc-touch \
                 --fork 2 --fork-ops 300 --vfork 2 --vfork-ops 800";
@@ -19,7 +19,7 @@ fn threads_and_tables(mode: Mode) {
     stress(mode, line, 7);
 }
 
-/// `--verify` makes each stressor check its own results. The timeout is there to end a hang.
+/// `--verify` makes each stressor check its own results. The timeout only ends a hang.
 fn stress(mode: Mode, line: &str, stressors: usize) {
     let scratch = Scratch::new("stress");
     // Some stressors refuse to run as root.

@@ -1,4 +1,5 @@
-// The same work in child processes, in worker threads and in the main thread; all results must agree.
+// The same work in child processes, in worker threads and in the main thread; all results must be
+// equal.
 'use strict';
 const { fork } = require('child_process');
 const { createHash } = require('crypto');

@@ -1,6 +1,7 @@
-//! The simulation of `tests/balance.rs` as JSON, for `cargo xtask balance`, which draws it into docs/results.
+//! The simulation of `tests/balance.rs` as JSON, for `cargo xtask balance`, which draws it into
+//! docs/results.
 //!
-//! Must never: print a figure that the simulation did not give.
+//! Must never: print a figure that does not come from the simulation.
 
 #[path = "../tests/support/simulation.rs"]
 mod simulation;
@@ -12,7 +13,7 @@ use traffic::COSTS;
 
 fn main() {
     let outcome = simulate();
-    // Arrays of numbers are written alike in Rust and in JSON.
+    // Rust's debug format of an array of numbers is valid JSON.
     println!(r#"{{"costs":{COSTS:?},"memory":{MEMORY},"phases":{PHASES},"#);
     println!(r#""steps_a_phase":{STEPS_A_PHASE},"sample_steps":{SAMPLE_STEPS},"#);
     println!(r#""best":{:?},"best_cost":{},"#, outcome.best, outcome.best_cost);

@@ -1,5 +1,5 @@
-//! The fast paths as plain functions, for `cargo xtask golden`: it disassembles this program and compares what a call
-//! executes with the golden file.
+//! The fast paths as plain functions, for `cargo xtask golden`: it disassembles this program and
+//! compares what a call executes with the golden file.
 
 use core::ptr::NonNull;
 use uslab::{Cache, malloc};
@@ -55,12 +55,12 @@ pub unsafe extern "C" fn golden_free_sized(pointer: *mut u8, size: usize) {
 }
 
 fn main() {
-    // Uses each, so that the linker keeps them.
+    // Calls each function, so that the linker keeps it.
     let object = golden_cache_alloc();
     let memory = golden_malloc(64);
     let sized = golden_malloc(64);
     if let Some(object) = NonNull::new(object) {
-        // SAFETY: each goes back to where it came from, once.
+        // SAFETY: each object is freed where it was allocated, once.
         unsafe {
             golden_cache_free(object);
             golden_free(memory);

@@ -1,4 +1,5 @@
-//! What a pair costs on 400 busy caches of 10 000, against ten caches of the same kind.
+//! The cost of a pair of allocation and free on 400 busy caches of 10 000, compared with ten caches
+//! of the same kind.
 //!
 //! ```sh
 //! cargo run --release -p uslab --example many_caches
@@ -15,11 +16,11 @@ const FEW: usize = 10;
 const LIVE: usize = 16;
 const BYTES: usize = 256;
 const ROUNDS: usize = 41;
-/// Visits of a cache in a round, and what is allocated and freed at each.
+/// Visits of a cache in a round, and pairs at each visit.
 const VISITS: usize = 400;
 const TURNS: usize = 20;
 
-/// Nanoseconds a pair, where `VISITS` visits go around these caches.
+/// Nanoseconds a pair, over `VISITS` visits of each of these caches.
 fn pair_ns(caches: &[RawCache]) -> f64 {
     let start = Instant::now();
     for cache in caches.iter().cycle().take(VISITS) {
@@ -41,13 +42,13 @@ fn median(mut of: Vec<f64>) -> f64 {
 fn main() {
     let caches: Vec<RawCache> =
         (0..CACHES).map(|_| CacheBuilder::new("many").build_raw(BYTES).expect("memory")).collect();
-    // Each was used once, and most never again.
+    // Each cache is used once, and most never again.
     for cache in &caches {
         let object = cache.alloc().expect("memory");
         // SAFETY: from this cache, and used by no thread.
         unsafe { cache.free(object) };
     }
-    // The last ones made: what there is to have, the others have.
+    // The caches created last: the others already hold the extra capacity.
     let (few, busy) = (&caches[..FEW], &caches[CACHES - BUSY..]);
     let (mut of_few, mut of_busy, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..ROUNDS {

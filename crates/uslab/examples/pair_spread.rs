@@ -1,4 +1,5 @@
-//! What a pair costs on each of 400 caches: how many meet addresses that agree in their low twelve bits (ADR 0015).
+//! The cost of a pair of allocation and free on each of 400 caches, which shows how many suffer
+//! from 4 KiB aliasing (ADR 0015).
 //!
 //! ```sh
 //! cargo run --release -p uslab --example pair_spread
@@ -22,7 +23,7 @@ fn main() {
             let start = Instant::now();
             for _ in 0..PAIRS {
                 let object = black_box(cache.alloc().expect("memory"));
-                // SAFETY: from this cache, and nobody uses it.
+                // SAFETY: from this cache, and used by no thread.
                 unsafe { cache.free(object) };
             }
             *least = least.min(start.elapsed().as_nanos() as f64 / f64::from(PAIRS));

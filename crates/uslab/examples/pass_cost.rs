@@ -1,11 +1,13 @@
-//! What allocations cost while a reclaim pass runs beside them, and what a reclaim costs that finds nothing.
+//! The cost of allocations while a reclaim pass runs on another thread.
 //!
 //! ```sh
 //! cargo run --release -p uslab --example pass_cost
 //! ```
 //!
-//! One thread allocates and frees and times each call; another fills a cache of a million entries, waits, and reclaims it bit by bit. Each call is counted to what
-//! the other thread was doing at the time. Said are the quantiles of all rounds, and the ratio of each round's own. On a machine of one CPU the figures mean nothing.
+//! One thread allocates, frees and times each call. Another thread fills a cache of a million
+//! entries, waits, and reclaims it bit by bit. Each call counts under the other thread's activity
+//! at that time. The program prints the quantiles over all rounds, and the ratio within each round.
+//! On a machine with one CPU the figures mean nothing.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
@@ -21,7 +23,7 @@ const IDLE: usize = 0;
 const PASS: usize = 1;
 const OTHER: usize = 2;
 
-/// Times of calls, in nanoseconds, up to the last place for all that is longer.
+/// A histogram of call times in nanoseconds; the last place counts all longer ones.
 struct Times(Vec<u32>, u64);
 
 impl Times {
@@ -35,7 +37,7 @@ impl Times {
         self.1 += 1;
     }
 
-    /// Takes over what another has, which is empty then.
+    /// Adds another histogram, and empties it.
     fn take(&mut self, other: &mut Times) {
         self.0.iter_mut().zip(&mut other.0).for_each(|(sum, n)| *sum += std::mem::take(n));
         self.1 += std::mem::take(&mut other.1);
@@ -52,7 +54,7 @@ impl Times {
     }
 }
 
-/// Fills a cache, waits, and reclaims it bit by bit; again and again, saying what it does.
+/// Fills a cache, waits, and reclaims it bit by bit, repeatedly; stores its activity in `doing`.
 fn fill_and_reclaim(doing: &AtomicUsize) {
     let cache = LruCache::<u64, [u64; 8]>::new("million").expect("memory");
     for _ in 0..ROUNDS {
@@ -77,7 +79,8 @@ fn main() {
     }
     let (doing, done) = (AtomicUsize::new(OTHER), AtomicBool::new(false));
     let mut times = [Times::new(), Times::new()];
-    // Of each round by itself: one that another guest of the machine disturbed is one of many.
+    // The ratio of each round by itself, because other load on the machine may disturb single
+    // rounds.
     let mut ratios = Vec::new();
     thread::scope(|scope| {
         scope.spawn(|| {

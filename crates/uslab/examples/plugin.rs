@@ -1,14 +1,14 @@
 //! A plug-in whose allocator is uslab: a `cdylib` for a host that loads and unloads it.
 //!
-//! The host knows nothing of the allocator. `dlclose` leaves the plug-in mapped: the library keeps
-//! the object that it was linked into, since sequences leave addresses in it with the kernel.
+//! The host knows nothing of the allocator. `dlclose` leaves the plug-in mapped: the library pins
+//! the object that contains it, because the kernel keeps addresses of sequences in it.
 
 use std::ffi::c_int;
 
 #[global_allocator]
 static ALLOCATOR: uslab::Uslab = uslab::Uslab;
 
-/// Allocates and frees; 1 if all went well.
+/// Allocates and frees; returns 1 on success.
 #[unsafe(no_mangle)]
 pub extern "C" fn plug() -> c_int {
     let kept: Vec<Vec<u8>> = (1..200).map(|n| vec![n as u8; n * 20]).collect();

@@ -1,4 +1,5 @@
-//! A cache of the program's own, in both ways: two functions and the adaptor's lock, or the trait that everything goes through.
+//! The program's own caches as shrinkers, in two ways: two functions and the adaptor's lock, or the
+//! `Shrinker` trait itself.
 //!
 //! `cargo run --release -p uslab --example reclaim_own_cache`
 
@@ -7,11 +8,11 @@ use std::sync::Mutex;
 use uslab::reclaim::adaptors::{EvictColdest, Shared};
 use uslab::{Scan, ShrinkControl, Shrinker, ShrinkerOptions, reclaim, register_shrinker};
 
-/// Makes what entries own come from uslab, so that it goes back to the system when they go.
+/// Entries allocate from uslab, so that their memory returns to the system when they are evicted.
 #[global_allocator]
 static GLOBAL: uslab::Uslab = uslab::Uslab;
 
-/// Messages that were sent, kept in case somebody asks for them again; the oldest in front.
+/// Sent messages, kept in case a client requests them again; the oldest in front.
 struct Sent(VecDeque<Vec<u8>>);
 
 impl EvictColdest for Sent {
@@ -26,7 +27,7 @@ impl EvictColdest for Sent {
     }
 }
 
-/// Buffers that are kept for the next request. None is colder than another; an empty pool costs allocations.
+/// Buffers kept for the next request. All are equally cold; an empty pool costs allocations.
 struct Buffers(Mutex<Vec<Box<[u8; 8192]>>>);
 
 impl Shrinker for Buffers {
@@ -35,12 +36,12 @@ impl Shrinker for Buffers {
     }
 
     fn scan(&self, control: &ShrinkControl) -> Scan {
-        // Tried, never waited for: this thread may be the one that has it.
+        // Try the lock, never wait for it: this thread may hold it.
         let Ok(mut buffers) = self.0.try_lock() else { return Scan::Stop };
         let keep = buffers.len().saturating_sub(control.nr_to_scan);
         let gone = buffers.split_off(keep);
         drop(buffers);
-        // They are dropped here, without the lock.
+        // The buffers are dropped here, without the lock.
         Scan::Freed(gone.len())
     }
 }
@@ -50,11 +51,13 @@ fn main() {
     sent.lock().0.extend((0..4000).map(|message| vec![message as u8; 4096]));
 
     let buffers = Buffers(Mutex::new((0..1000).map(|_| Box::new([1; 8192])).collect()));
-    // A buffer is quickly made: half of what is usual.
+    // A buffer is cheap to make: half of the default seeks.
     let options = ShrinkerOptions { seeks: 1, ..ShrinkerOptions::default() };
     let buffers = register_shrinker("buffers", options, buffers).expect("there is memory");
 
-    let left = || (sent.lock().entries(), buffers.0.lock().expect("nobody panicked").len());
+    let left = || {
+        (sent.lock().entries(), buffers.0.lock().expect("no thread panicked while it held the lock").len())
+    };
     println!("before: {:?} messages and buffers", left());
     let given = reclaim(2 << 20);
     println!("after 2 MiB were wanted: {:?}; {given} bytes went back", left());

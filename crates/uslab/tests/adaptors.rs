@@ -1,4 +1,5 @@
-//! Caches of other crates as shrinkers: the same demands on each, in one macro, and what the lock around them owes.
+//! Adaptors for caches of other crates: one macro runs the same tests on each crate's cache and on
+//! each lock around it.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, Weak};
@@ -7,11 +8,11 @@ use uslab::reclaim;
 use uslab::reclaim::adaptors::{EvictColdest, EvictLock, Locked, Shared};
 use uslab::{Scan, ShrinkControl, Shrinker, ShrinkerOptions, register_shrinker};
 
-/// So that what an entry owns comes back when it goes.
+/// Memory that an entry owns then returns to this allocator when the entry is evicted.
 #[global_allocator]
 static GLOBAL: uslab::Uslab = uslab::Uslab;
 
-/// Reclaim is the process's: one test at a time.
+/// Reclaim acts on the whole process, so one test runs at a time.
 fn alone() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
@@ -19,7 +20,7 @@ fn alone() -> MutexGuard<'static, ()> {
 
 type Log = Arc<Mutex<Vec<u32>>>;
 
-/// A page that writes down when it goes.
+/// A value that records its key when it is dropped.
 struct Value {
     key: u32,
     log: Log,
@@ -38,7 +39,7 @@ impl Drop for Value {
     }
 }
 
-/// What the tests do with a cache.
+/// The operations of a cache that the tests use.
 trait Subject: EvictColdest + Send + Sync {
     fn empty() -> Self;
     fn put(&mut self, value: Value);
@@ -76,7 +77,7 @@ fn filled<C: Subject>(keys: u32, log: &Log) -> C {
     cache
 }
 
-/// A light pass, as pressure makes it: a page is wanted.
+/// A light pass, as under pressure: its goal is one page.
 fn press() {
     reclaim(1);
 }
@@ -118,7 +119,7 @@ fn equal_seeks_age_alike<C: Subject>() {
     assert!((small / large - 1.0).abs() < 0.03, "{small} of the small one, {large} of the large one");
 }
 
-fn what_is_dear_stays<C: Subject>() {
+fn expensive_entries_stay<C: Subject>() {
     let _turn = alone();
     let log = Log::default();
     let [cheap, dear] = [5_000, 50_000].map(|cost_ns| {
@@ -132,12 +133,12 @@ fn what_is_dear_stays<C: Subject>() {
     assert!(dear.evicted() * 5 < cheap.evicted(), "{} {}", cheap.evicted(), dear.evicted());
 }
 
-fn a_busy_lock_means_not_now<C: Subject>() {
+fn a_held_lock_postpones_eviction<C: Subject>() {
     let _turn = alone();
     let log = Log::default();
     let cache = Shared::new("busy", filled::<C>(500, &log)).unwrap();
     let held = cache.lock();
-    // Where the lock is held, and elsewhere.
+    // On the thread that holds the lock, and on another one.
     reclaim(usize::MAX);
     thread::scope(|scope| scope.spawn(|| reclaim(usize::MAX)).join().unwrap());
     assert_eq!((held.entries(), log.lock().unwrap().len()), (500, 0));
@@ -156,7 +157,7 @@ fn a_busy_lock_means_not_now<C: Subject>() {
     assert_eq!(mutex.scan(&SCAN), Scan::Freed(100));
     let held = shared.lock().unwrap();
     assert_eq!(mutex.scan(&SCAN), Scan::Stop);
-    assert!(mutex.count(&scan_of(0)) > 0, "while it is busy it still has a share");
+    assert!(mutex.count(&scan_of(0)) > 0, "a cache whose lock is held still counts its entries");
     drop(held);
     assert_eq!(mutex.scan(&scan_of(1000)), Scan::Freed(400));
     assert_eq!(mutex.scan(&SCAN), Scan::Freed(0));
@@ -192,15 +193,16 @@ fn dropping_it_unregisters<C: Subject>() {
     assert_eq!(log.lock().unwrap().len(), 100);
 }
 
-/// An entry that goes tells the other cache; should it do so under a lock, the test stands still.
-struct Telling<C: Subject> {
+/// An entry that uses the other cache when it is dropped. If it were dropped under a lock, the test
+/// would hang.
+struct UsesOtherOnDrop<C: Subject> {
     own: Weak<Mutex<C>>,
     other: Arc<Shared<C>>,
     told: Arc<AtomicUsize>,
     log: Log,
 }
 
-impl<C: Subject> EvictColdest for Telling<C> {
+impl<C: Subject> EvictColdest for UsesOtherOnDrop<C> {
     type Evicted = Variable<C>;
     fn entries(&self) -> usize {
         self.own.upgrade().map_or(0, |own| own.lock().unwrap().entries())
@@ -235,7 +237,7 @@ fn it_can_be_used_in_a_callback_of_another<C: Subject>() {
     let own = Arc::new(Mutex::new(filled::<C>(1000, &log)));
     let other = Arc::new(Shared::new("other", filled::<C>(1000, &log)).unwrap());
     let told = Arc::new(AtomicUsize::new(0));
-    let telling = Telling {
+    let telling = UsesOtherOnDrop {
         own: Arc::downgrade(&own),
         other: Arc::clone(&other),
         told: Arc::clone(&told),
@@ -301,8 +303,8 @@ subjects!(
     [
         the_coldest_go_first,
         equal_seeks_age_alike,
-        what_is_dear_stays,
-        a_busy_lock_means_not_now,
+        expensive_entries_stay,
+        a_held_lock_postpones_eviction,
         a_reader_is_not_disturbed,
         dropping_it_unregisters,
         it_can_be_used_in_a_callback_of_another,
@@ -310,19 +312,20 @@ subjects!(
     ]
 );
 
-/// A lock of another kind: taken is taken, nobody waits.
-struct Spot<C>(AtomicBool, std::cell::UnsafeCell<C>);
+/// A lock of another kind, for which no thread ever waits.
+struct FlagLock<C>(AtomicBool, std::cell::UnsafeCell<C>);
 
-// SAFETY: the cache is touched by whoever has turned the flag on, one at a time; it moves between threads, which `C: Send` allows.
-unsafe impl<C: Send> Sync for Spot<C> {}
+// SAFETY: only the thread that set the flag accesses the cache. The cache moves between threads,
+// which `C: Send` allows.
+unsafe impl<C: Send> Sync for FlagLock<C> {}
 
-impl<C: EvictColdest + Send> EvictLock for Spot<C> {
+impl<C: EvictColdest + Send> EvictLock for FlagLock<C> {
     type Cache = C;
     fn try_with<R>(&self, with: impl FnOnce(&mut C) -> R) -> Option<R> {
         if self.0.swap(true, SeqCst) {
             return None;
         }
-        // SAFETY: this thread has just turned the flag on.
+        // SAFETY: this thread has just set the flag.
         let result = with(unsafe { &mut *self.1.get() });
         self.0.store(false, SeqCst);
         Some(result)
@@ -330,11 +333,11 @@ impl<C: EvictColdest + Send> EvictLock for Spot<C> {
 }
 
 #[test]
-fn a_lock_of_the_programs_own_will_do() {
+fn a_lock_of_the_programs_own_works() {
     let _turn = alone();
     let log = Log::default();
     let cache: lru::LruCache<u32, Value> = filled(100, &log);
-    let spot = Arc::new(Spot(AtomicBool::new(true), cache.into()));
+    let spot = Arc::new(FlagLock(AtomicBool::new(true), cache.into()));
     let _registration = Locked::register("spot", Arc::clone(&spot)).unwrap();
     reclaim(usize::MAX);
     assert_eq!(log.lock().unwrap().len(), 0);
@@ -343,7 +346,7 @@ fn a_lock_of_the_programs_own_will_do() {
     assert_eq!(log.lock().unwrap().len(), 100);
 }
 
-/// A cache that fails when its third entry is asked for.
+/// A cache that panics when its third entry is evicted.
 struct Failing(u32);
 
 impl EvictColdest for Failing {
@@ -353,7 +356,7 @@ impl EvictColdest for Failing {
     }
     fn evict_coldest(&mut self) -> Option<u32> {
         self.0 += 1;
-        assert!(self.0 < 3, "as the test wants");
+        assert!(self.0 < 3, "panics for the test");
         Some(self.0)
     }
 }
@@ -383,6 +386,6 @@ fn adaptors_and_the_ready_made_cache_age_alike() {
         press();
     }
     let ready = ready.stats().evicted as f64;
-    // The ready-made one goes in lots of 128.
+    // `LruCache` evicts in batches of 128.
     assert!((ready - adapted.evicted() as f64).abs() <= 300.0, "{ready} of {}", adapted.evicted());
 }

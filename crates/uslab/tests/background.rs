@@ -1,5 +1,5 @@
-//! What the library's threads are to the rest of the process: ordinary threads, whatever thread
-//! started them; and what is the same without them.
+//! The library's threads are ordinary threads of the process, even if a real-time thread started
+//! them; and a process without them behaves alike.
 //!
 //! Each test is a process of its own, in both modes.
 #![cfg(not(loom))]
@@ -23,23 +23,23 @@ use uslab::{CacheBuilder, Scan, ShrinkControl, Shrinker, ShrinkerOptions, regist
 
 const MIB: usize = 1 << 20;
 
-/// How a thread is scheduled, as it sees itself.
+/// The scheduling of a thread, as the kernel reports it.
 #[derive(Debug, PartialEq, Eq)]
-struct Manner {
+struct Scheduling {
     policy: i32,
     nice: i32,
     cpus: Vec<usize>,
     memory_mode: i32,
 }
 
-fn manner() -> Manner {
-    // SAFETY: a zeroed set is empty; the set and the mode are places for the answers.
+fn scheduling() -> Scheduling {
+    // SAFETY: a zeroed set is empty; the set and the mode are valid places to write to.
     unsafe {
         let mut set = std::mem::zeroed::<libc::cpu_set_t>();
         assert_eq!(libc::sched_getaffinity(0, size_of_val(&set), &mut set), 0);
         let (mut memory_mode, nothing) = (-1, std::ptr::null::<u64>());
         libc::syscall(libc::SYS_get_mempolicy, &raw mut memory_mode, nothing, 0, nothing, 0);
-        Manner {
+        Scheduling {
             policy: libc::sched_getscheduler(0),
             nice: libc::getpriority(libc::PRIO_PROCESS, 0),
             cpus: (0..libc::CPU_SETSIZE as usize).filter(|&cpu| libc::CPU_ISSET(cpu, &set)).collect(),
@@ -48,32 +48,32 @@ fn manner() -> Manner {
     }
 }
 
-static SEEN: OnceLock<(Manner, String)> = OnceLock::new();
+static SEEN: OnceLock<(Scheduling, String)> = OnceLock::new();
 
-/// Notes what thread it is called on.
-struct Looks;
+/// Records the scheduling of the thread on which it is called.
+struct Recorder;
 
-impl Shrinker for Looks {
+impl Shrinker for Recorder {
     fn count(&self, _: &ShrinkControl) -> usize {
         1000
     }
 
     fn scan(&self, _: &ShrinkControl) -> Scan {
         let name = || std::fs::read_to_string("/proc/thread-self/comm").unwrap_or_default();
-        SEEN.get_or_init(|| (manner(), name()));
+        SEEN.get_or_init(|| (scheduling(), name()));
         Scan::Stop
     }
 }
 
 #[test]
-fn callbacks_run_on_ordinary_threads_whatever_thread_started_them() {
-    in_both_modes("callbacks_run_on_ordinary_threads_whatever_thread_started_them", &[], || {
-        // The library's start, on this thread as it was started.
+fn callbacks_run_on_ordinary_threads_even_if_a_special_one_started_them() {
+    in_both_modes("callbacks_run_on_ordinary_threads_even_if_a_special_one_started_them", &[], || {
+        // Starts the library on this thread, before the test changes the thread's scheduling.
         let first = uslab::malloc::malloc(1);
-        let at_start = manner();
+        let at_start = scheduling();
         stay_on_this_cpu();
-        // SAFETY: a mask of one word. As another user than root some of this is refused, and there
-        // is less to take back.
+        // SAFETY: a mask of one word. For a user other than root the kernel refuses some of these
+        // calls, and there is less to reset.
         unsafe {
             let node = 1u64;
             libc::syscall(libc::SYS_set_mempolicy, libc::MPOL_BIND, &raw const node, 64);
@@ -81,9 +81,9 @@ fn callbacks_run_on_ordinary_threads_whatever_thread_started_them() {
             let parameter = libc::sched_param { sched_priority: 10 };
             libc::sched_setscheduler(0, libc::SCHED_FIFO, &parameter);
         }
-        let changed = manner();
+        let changed = scheduling();
         println!("started by: {:?}, nice {}, memory {}", changed.policy, changed.nice, changed.memory_mode);
-        let _looks = register_shrinker("looks", ShrinkerOptions::default(), Looks).unwrap();
+        let _looks = register_shrinker("looks", ShrinkerOptions::default(), Recorder).unwrap();
         // SAFETY: as above; the only parameter of this policy.
         unsafe {
             let parameter = libc::sched_param { sched_priority: 0 };
@@ -93,18 +93,21 @@ fn callbacks_run_on_ordinary_threads_whatever_thread_started_them() {
         set_limit(4 * MIB, 0).unwrap();
         let start = Instant::now();
         while SEEN.get().is_none() {
-            assert!(start.elapsed() < Duration::from_secs(30), "the background asks");
+            assert!(
+                start.elapsed() < Duration::from_secs(30),
+                "the background thread does not call the shrinker"
+            );
             std::thread::sleep(Duration::from_millis(10));
         }
         let (seen, name) = SEEN.get().unwrap();
         assert_eq!(name, "uslab-shrink\n");
-        assert_eq!(seen, &Manner { nice: at_start.nice.max(0), ..at_start });
-        // SAFETY: ours, once.
+        assert_eq!(seen, &Scheduling { nice: at_start.nice.max(0), ..at_start });
+        // SAFETY: allocated by this test, freed once.
         blocks.into_iter().chain([first]).for_each(|block| unsafe { free(block) });
     });
 }
 
-/// A fixed amount of work on one thread; what it came to, one line each.
+/// A fixed amount of work on one thread; prints its figures, one a line.
 fn work() {
     stay_on_this_cpu();
     let show = |name: &str, value: usize| println!("figure {name} {value}");
@@ -115,7 +118,7 @@ fn work() {
             0 => malloc_for::<Program>(16 + round % 900),
             1 => calloc_for::<Program>(1 + round % 100, 10),
             2 if round % 1000 == 2 => malloc_for::<Program>(40_000 + round),
-            // SAFETY: the newest block, which takes its own place.
+            // SAFETY: the newest block; its new address replaces the old one in the list.
             2 => unsafe { realloc_for::<Program>(blocks.pop().unwrap(), 1500) },
             _ => malloc(700),
         };
@@ -127,7 +130,7 @@ fn work() {
     show("large_objects", usage.large_objects);
     show("large_bytes", usage.large_bytes);
     assert!(blocks.iter().all(|block| !block.is_null()));
-    // SAFETY: all ours, each once.
+    // SAFETY: allocated by this test, each freed once.
     unsafe {
         objects.into_iter().for_each(|object| cache.free(object));
         blocks.drain(..).for_each(|block| free(block));
@@ -143,13 +146,13 @@ fn work() {
         blocks.push(block);
     }
     show("blocks_below_the_hard_limit", blocks.len());
-    // SAFETY: all ours, each once.
+    // SAFETY: allocated by this test, each freed once.
     blocks.into_iter().for_each(|block| unsafe { free(block) });
     set_limit(0, 0).unwrap();
     println!("figure has_reaper_beside {}", usize::from(uslab::reclaim::has_reaper()));
 }
 
-/// What [`work`] came to in a process of its own.
+/// The figures of [`work`] in a process of its own.
 fn figures(name: &str, rseq: &str, reaper: &str) -> Option<BTreeMap<String, usize>> {
     let output = again(name, &[("USLAB_RSEQ", rseq), ("USLAB_REAPER", reaper)])?;
     let text = String::from_utf8_lossy(&output.stdout);

@@ -1,4 +1,5 @@
-//! The balance of caches under pressure: what a deterministic simulation must come to. `cargo xtask balance` draws the same.
+//! The balance of caches under pressure: bounds for a deterministic simulation.
+//! `cargo xtask balance` draws the same simulation.
 
 #[path = "support/simulation.rs"]
 mod simulation;
@@ -22,10 +23,13 @@ fn the_cost_of_misses_is_near_the_best_split_and_far_below_the_equal_one() {
     );
     assert!(ours as f64 <= 1.10 * best as f64);
     assert!(ours as f64 <= 0.75 * equal as f64);
-    assert!(outcome.unavoidable < ours, "no cache can do better than that");
-    assert!(ours < outcome.blind.cost, "to know the costs does not help");
+    assert!(outcome.unavoidable < ours, "the misses cost less than first requests alone");
+    assert!(ours < outcome.blind.cost, "seeks do not lower the cost of misses");
     for run in [&outcome.balanced, &outcome.blind] {
         assert_eq!(run.sizes.len() as u64, PHASES * STEPS_A_PHASE / SAMPLE_STEPS);
-        assert!(run.sizes.iter().all(|sizes| sizes.iter().sum::<usize>() <= MEMORY), "more than there is");
+        assert!(
+            run.sizes.iter().all(|sizes| sizes.iter().sum::<usize>() <= MEMORY),
+            "the caches exceed the memory"
+        );
     }
 }

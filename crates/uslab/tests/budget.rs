@@ -1,6 +1,7 @@
-//! `set_limit`: what is held stays below, whoever has to give; what cannot be had fails cleanly, and frees always work.
+//! `set_limit`: the memory held stays below the limit, allocations beyond it fail cleanly, and
+//! frees always work.
 //!
-//! Each test is a process of its own, in both modes: limits are the process's.
+//! Limits belong to the process, so each test runs in a process of its own, in both modes.
 #![cfg(not(loom))]
 
 #[path = "support/again.rs"]
@@ -53,30 +54,30 @@ fn at_the_hard_limit_allocations_fail_and_frees_work() {
             let mut bulk = [std::ptr::null_mut(); 1000];
             let cache = CacheBuilder::new("bulk").build_raw(100_000).unwrap();
             assert!(!cache.alloc_bulk(&mut bulk));
-            // Half of it given back can be had again, in another size.
+            // After half of it is freed, as much can be allocated again, in another size.
             let half = blocks.split_off(blocks.len() / 2);
-            // SAFETY: ours, once.
+            // SAFETY: allocated by this test, freed once.
             half.into_iter().for_each(|block| unsafe { free(block) });
             let other: Vec<*mut u8> = (0..20 * MIB / 8192).map(|_| malloc(8192)).collect();
             assert!(other.iter().all(|block| !block.is_null()));
-            // SAFETY: ours, once.
+            // SAFETY: allocated by this test, freed once.
             blocks.into_iter().chain(other).for_each(|block| unsafe { free(block) });
         }
     });
 }
 
 #[test]
-fn a_limit_below_what_lives_fails_allocations_only() {
-    in_both_modes("a_limit_below_what_lives_fails_allocations_only", &[], || {
+fn a_limit_below_the_live_objects_fails_allocations_only() {
+    in_both_modes("a_limit_below_the_live_objects_fails_allocations_only", &[], || {
         let cache: Cache<[u8; 4000]> = CacheBuilder::new("live").build().unwrap();
         let mut objects: Vec<NonNull<_>> = (0..10_000).map(|_| cache.alloc().unwrap()).collect();
         set_limit(0, 8 * MIB).unwrap();
         let more: Vec<_> = (0..1000).map_while(|_| cache.alloc()).collect();
-        assert!(more.len() < 1000, "sheaves hold some, the page layer gives none");
+        assert!(more.len() < 1000, "objects beyond those in sheaves came from the page layer");
         objects.extend(more);
-        // SAFETY: from this cache, once.
+        // SAFETY: from this cache, freed once.
         objects.drain(..).for_each(|object| unsafe { cache.free(object) });
-        let again = cache.alloc().expect("there is room now");
+        let again = cache.alloc().expect("the limit has room now");
         let start = Instant::now();
         while held() > 8 * MIB {
             assert!(start.elapsed() < Duration::from_secs(30), "{} held", held());
@@ -104,8 +105,8 @@ fn a_cache_that_shrinks_lives_below_the_hard_limit() {
 }
 
 #[test]
-fn where_there_is_no_background_allocations_keep_to_the_soft_limit() {
-    let test = "where_there_is_no_background_allocations_keep_to_the_soft_limit";
+fn without_a_background_thread_allocations_keep_the_soft_limit() {
+    let test = "without_a_background_thread_allocations_keep_the_soft_limit";
     in_both_modes(test, &[("USLAB_REAPER", "0")], || {
         set_limit(32 * MIB, 0).unwrap();
         let cache = LruCache::<u64, [u8; 1000]>::new("soft").unwrap();
@@ -142,7 +143,7 @@ fn above_the_soft_limit_the_background_reclaims() {
     });
 }
 
-/// Holds what it can give up, and notes that it was asked.
+/// Holds memory that it can free, and records whether it was called.
 struct Asked(AtomicBool, AtomicUsize);
 
 impl Shrinker for Asked {
@@ -164,10 +165,10 @@ fn an_allocation_that_must_not_reclaim_does_not() {
         set_limit(0, 16 * MIB).unwrap();
         let mut objects: Vec<_> = std::iter::from_fn(|| cache.alloc_noreclaim()).collect();
         assert!(objects.len() > 2000, "{}", objects.len());
-        assert!(!asked.0.load(Relaxed), "no callback ran for it");
+        assert!(!asked.0.load(Relaxed), "a callback ran for an allocation without reclaim");
         objects.extend(cache.alloc());
-        assert!(asked.0.load(Relaxed), "it ran for one that may");
-        // SAFETY: from this cache, once.
+        assert!(asked.0.load(Relaxed), "no callback ran for an allocation with reclaim");
+        // SAFETY: from this cache, freed once.
         objects.drain(..).for_each(|object| unsafe { cache.free(object) });
     });
 }
@@ -185,7 +186,7 @@ fn callbacks_at_the_limit_may_allocate() {
             if block.is_null() {
                 self.1.fetch_add(1, Relaxed);
             } else {
-                // SAFETY: ours, once.
+                // SAFETY: allocated by this test, freed once.
                 unsafe { free(block) };
             }
             Scan::Freed(0)
@@ -199,9 +200,9 @@ fn callbacks_at_the_limit_may_allocate() {
             std::iter::repeat_with(|| malloc(100_000)).take_while(|block| !block.is_null()).collect();
         assert!(
             hungry.0.load(Relaxed) > 0 && hungry.1.load(Relaxed) > 0,
-            "it was asked, and refused: no recursion"
+            "the callback must run, and its own allocation must fail without recursion"
         );
-        // SAFETY: ours, once.
+        // SAFETY: allocated by this test, freed once.
         blocks.into_iter().for_each(|block| unsafe { free(block) });
     });
 }
@@ -210,7 +211,8 @@ fn callbacks_at_the_limit_may_allocate() {
 static GUARDED: AtomicUsize = AtomicUsize::new(0);
 const PAGE: usize = 4096;
 
-/// Writes to the guarded page, as the write barrier of a garbage collector or a lazily mapped file would have it.
+/// Writes to the guarded page, like code under the write barrier of a garbage collector or on a
+/// lazily mapped file.
 struct Barrier(AtomicUsize);
 
 impl Shrinker for Barrier {
@@ -219,7 +221,8 @@ impl Shrinker for Barrier {
     }
     fn scan(&self, _: &ShrinkControl) -> Scan {
         let guarded = std::ptr::with_exposed_provenance_mut::<u8>(GUARDED.load(Relaxed));
-        // SAFETY: mapped by the test; where it may not be written, the handler changes that.
+        // SAFETY: mapped by the test; where the page is not writable, the handler makes it
+        // writable.
         unsafe { guarded.write_volatile(1) };
         self.0.fetch_add(1, Relaxed);
         Scan::Stop
@@ -227,7 +230,7 @@ impl Shrinker for Barrier {
 }
 
 extern "C" fn unguard(_: libc::c_int) {
-    // SAFETY: the test's own page; a system call that handlers may make.
+    // SAFETY: the test's own page, and a system call that a handler may make.
     unsafe {
         libc::mprotect(
             std::ptr::with_exposed_provenance_mut(GUARDED.load(Relaxed)),
@@ -240,7 +243,7 @@ extern "C" fn unguard(_: libc::c_int) {
 #[test]
 fn callbacks_on_the_librarys_threads_may_rely_on_handlers_of_faults() {
     in_both_modes("callbacks_on_the_librarys_threads_may_rely_on_handlers_of_faults", &[], || {
-        // SAFETY: a page of its own, and a handler that does what the program means.
+        // SAFETY: a fresh page, and a handler that makes it writable.
         unsafe {
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
             let page = libc::mmap(std::ptr::null_mut(), PAGE, libc::PROT_READ, flags, -1, 0);
@@ -259,7 +262,7 @@ fn callbacks_on_the_librarys_threads_may_rely_on_handlers_of_faults() {
             assert!(start.elapsed() < Duration::from_secs(60), "the background asks");
             std::thread::sleep(Duration::from_millis(10));
         }
-        // SAFETY: ours, once.
+        // SAFETY: allocated by this test, freed once.
         blocks.into_iter().for_each(|block| unsafe { free(block) });
     });
 }
@@ -269,18 +272,18 @@ fn a_prefilled_sheaf_reclaims_at_the_limit_if_it_may() {
     in_both_modes("a_prefilled_sheaf_reclaims_at_the_limit_if_it_may", &[], || {
         set_limit(0, 32 * MIB).unwrap();
         let entries = LruCache::<u64, [u8; 1000]>::new("entries").unwrap();
-        // The places of a sheaf alone are 800 KiB, then the objects 6 MiB.
+        // The sheaf's array alone takes 800 KiB, its objects 6 MiB.
         const N: usize = 100_000;
         let cache = CacheBuilder::new("prefilled").build_raw(64).unwrap();
         for _ in 0..3 {
             (0..60_000u64).for_each(|key| _ = entries.insert(key, [1; 1000]));
             let before = entries.len();
             assert!(cache.prefill_noreclaim(N).is_none());
-            assert_eq!(entries.len(), before, "no callback ran for it");
-            let sheaf = cache.prefill(N).expect("entries go for it");
+            assert_eq!(entries.len(), before, "a callback ran for an allocation without reclaim");
+            let sheaf = cache.prefill(N).expect("the call evicts entries and succeeds");
             assert!(sheaf.len() == N && entries.len() < before);
         }
-        // What nothing could make room for costs no entry.
+        // A request that no eviction can satisfy evicts no entry.
         let before = entries.len();
         assert!(cache.prefill(usize::MAX).is_none() && cache.prefill(usize::MAX / 8).is_none());
         assert_eq!(entries.len(), before);

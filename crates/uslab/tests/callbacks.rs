@@ -1,7 +1,7 @@
-//! Callbacks and destructors that do what they had better not: unregister each other's shrinkers,
-//! panic, insert into the cache that is in use further up. Nothing hangs, aborts, or stays behind.
+//! Callbacks and destructors that misbehave: they unregister each other's shrinkers, panic, or
+//! insert into a cache that a caller further up the stack uses. Nothing hangs, aborts or leaks.
 //!
-//! A test that hangs ends with the process: a watchdog ends it.
+//! A watchdog ends the process if a test hangs.
 #![cfg(not(loom))]
 
 #[path = "support/again.rs"]
@@ -20,7 +20,7 @@ use uslab::reclaim::LruCache;
 use uslab::reclaim::adaptors::{EvictColdest, Shared};
 use uslab::{Registration, Scan, ShrinkControl, Shrinker, ShrinkerOptions, reclaim, register_shrinker};
 
-/// Ends the process if it is still there after a time that nothing here takes.
+/// Ends the process after a time that no test here takes.
 fn watchdog() {
     thread::spawn(|| {
         thread::sleep(Duration::from_secs(60));
@@ -29,13 +29,13 @@ fn watchdog() {
     });
 }
 
-/// A shrinker whose scan is told whose it is.
+/// A shrinker that knows its number in the ring.
 struct Member {
     number: usize,
     ring: Arc<Ring>,
 }
 
-/// Shrinkers whose callbacks unregister the next one's each, all at the same time.
+/// Shrinkers whose callbacks each unregister the next one's shrinker, all at the same time.
 struct Ring {
     members: Vec<Mutex<Option<Registration<Member>>>>,
     together: Barrier,
@@ -65,7 +65,7 @@ impl Drop for Member {
     }
 }
 
-/// Makes a ring of so many shrinkers and has each called by a thread of its own.
+/// Makes a ring of `members` shrinkers; a thread for each calls it.
 fn unregister_in_a_ring(members: usize) -> Arc<Ring> {
     let ring = Arc::new(Ring {
         members: (0..members).map(|_| Mutex::new(None)).collect(),
@@ -88,21 +88,21 @@ fn unregister_in_a_ring(members: usize) -> Arc<Ring> {
 }
 
 #[test]
-fn callbacks_that_unregister_each_other_all_come_back() {
-    in_both_modes("callbacks_that_unregister_each_other_all_come_back", &[], || {
+fn callbacks_that_unregister_each_other_all_return() {
+    in_both_modes("callbacks_that_unregister_each_other_all_return", &[], || {
         watchdog();
         for round in 0..300 {
             let ring = unregister_in_a_ring(2 + round % 4);
             let (waited, left) = (ring.waited.load(SeqCst), ring.left.load(SeqCst));
             assert_eq!(waited + left, ring.members.len(), "round {round}");
-            assert!(left >= 1, "not all of a circle can wait");
+            assert!(left >= 1, "one thread of a circle must not wait");
             assert_eq!(ring.dropped.load(SeqCst), ring.members.len(), "each went once");
             assert_eq!(Arc::strong_count(&ring), 1);
         }
     });
 }
 
-/// Calls its function when it is asked for entries; gives none.
+/// Calls its function in `scan`; frees nothing.
 struct Asked<F>(F);
 
 impl<F: Fn() + Send + Sync + 'static> Shrinker for Asked<F> {
@@ -121,8 +121,8 @@ fn when_asked<F: Fn() + Send + Sync + 'static>(call: F) -> Registration<Asked<F>
 }
 
 #[test]
-fn a_callback_changes_a_cache_that_is_looked_at_further_up() {
-    in_both_modes("a_callback_changes_a_cache_that_is_looked_at_further_up", &[], || {
+fn a_callback_changes_a_cache_in_use_further_up_the_stack() {
+    in_both_modes("a_callback_changes_a_cache_in_use_further_up_the_stack", &[], || {
         watchdog();
         static CACHE: OnceLock<LruCache<u64, u64>> = OnceLock::new();
         let cache = CACHE.get_or_init(|| LruCache::new("looked at").unwrap());
@@ -136,13 +136,13 @@ fn a_callback_changes_a_cache_that_is_looked_at_further_up() {
                 cache.insert(key, key);
             }
             let asked = when_asked(move || change(CACHE.get().unwrap()));
-            // As an allocation does there, where memory is used up.
+            // An allocation at this point would reclaim like this, where memory is used up.
             let seen = cache.look(&1, |value| {
                 reclaim(1 << 40);
                 *value
             });
-            assert_eq!(seen, Some(1), "an entry that is looked at does not go");
-            assert_eq!(cache.get(&1), None, "what was changed is not found as it was");
+            assert_eq!(seen, Some(1), "an entry in use was evicted");
+            assert_eq!(cache.get(&1), None, "a changed entry was found with its old value");
             drop(asked);
             cache.insert(1, 11);
             assert_eq!(cache.get(&1), Some(11));
@@ -153,8 +153,8 @@ fn a_callback_changes_a_cache_that_is_looked_at_further_up() {
 }
 
 #[test]
-fn what_is_changed_in_a_callback_by_another_thread_meanwhile_is_not_found_as_it_was() {
-    let name = "what_is_changed_in_a_callback_by_another_thread_meanwhile_is_not_found_as_it_was";
+fn entries_changed_in_a_callback_or_by_another_thread_have_the_new_value() {
+    let name = "entries_changed_in_a_callback_or_by_another_thread_have_the_new_value";
     in_both_modes(name, &[], || {
         watchdog();
         static CACHE: OnceLock<LruCache<u64, u64>> = OnceLock::new();
@@ -182,7 +182,7 @@ fn what_is_changed_in_a_callback_by_another_thread_meanwhile_is_not_found_as_it_
     });
 }
 
-/// Inserts another one of its kind when it goes.
+/// Inserts another value of its kind when it is dropped.
 struct Successor(u64);
 
 static SUCCESSORS: OnceLock<LruCache<u64, Successor>> = OnceLock::new();
@@ -194,8 +194,8 @@ impl Drop for Successor {
 }
 
 #[test]
-fn entries_that_insert_when_they_go_hang_nobody() {
-    in_both_modes("entries_that_insert_when_they_go_hang_nobody", &[], || {
+fn entries_that_insert_on_drop_do_not_hang() {
+    in_both_modes("entries_that_insert_on_drop_do_not_hang", &[], || {
         watchdog();
         let cache = SUCCESSORS.get_or_init(|| LruCache::new("successors").unwrap());
         for key in 0..1000 {
@@ -203,13 +203,13 @@ fn entries_that_insert_when_they_go_hang_nobody() {
         }
         reclaim(usize::MAX);
         cache.clear();
-        assert_eq!(cache.len(), 1000, "one came for each that went");
+        assert_eq!(cache.len(), 1000, "each drop must insert one entry");
     });
 }
 
 static ALIVE: AtomicIsize = AtomicIsize::new(0);
 
-/// Panics when it goes, with a payload that does the same.
+/// Panics on drop, with a payload that does the same.
 #[derive(PartialEq, Eq, Hash)]
 struct Bomb(u64);
 
@@ -231,23 +231,23 @@ struct Payload;
 
 impl Drop for Payload {
     fn drop(&mut self) {
-        panic!("as a test wants it");
+        panic!("panics for the test");
     }
 }
 
-/// Panics are not shown: there are thousands.
+/// Silences the panic messages, of which there are thousands.
 fn quietly() {
     std::panic::set_hook(Box::new(|_| {}));
 }
 
-/// Whether it panicked. What with is not dropped.
+/// Whether `run` panicked. The payload is not dropped.
 fn panics(run: impl FnOnce()) -> bool {
     catch_unwind(AssertUnwindSafe(run)).map_err(std::mem::forget).is_err()
 }
 
 #[test]
-fn keys_and_values_that_all_panic_when_they_go_end_nothing_but_their_shrinker() {
-    let name = "keys_and_values_that_all_panic_when_they_go_end_nothing_but_their_shrinker";
+fn keys_and_values_that_all_panic_on_drop_end_only_their_shrinker() {
+    let name = "keys_and_values_that_all_panic_on_drop_end_only_their_shrinker";
     in_both_modes(name, &[], || {
         watchdog();
         quietly();
@@ -259,7 +259,7 @@ fn keys_and_values_that_all_panic_when_they_go_end_nothing_but_their_shrinker() 
         assert!(cache.len() < 1000, "some went");
         assert_eq!(ALIVE.load(SeqCst), 2 * cache.len() as isize);
         assert!(panics(|| cache.clear()));
-        assert_eq!((ALIVE.load(SeqCst), cache.len()), (0, 0), "all that were taken out are gone");
+        assert_eq!((ALIVE.load(SeqCst), cache.len()), (0, 0), "evicted entries were not all dropped");
         cache.insert(Bomb::new(1), Bomb::new(1));
         drop(cache);
         assert_eq!(ALIVE.load(SeqCst), 0);
@@ -271,7 +271,7 @@ fn keys_and_values_that_all_panic_when_they_go_end_nothing_but_their_shrinker() 
                 self.0.len()
             }
             fn evict_coldest(&mut self) -> Option<Bomb> {
-                assert!(self.0.len() != 990, "the cache's own code panics, too");
+                assert!(self.0.len() != 990, "panics for the test, in the cache's own code");
                 self.0.pop_front()
             }
         }
@@ -284,8 +284,8 @@ fn keys_and_values_that_all_panic_when_they_go_end_nothing_but_their_shrinker() 
 }
 
 #[test]
-fn a_panic_on_a_thread_of_the_library_ends_nothing_but_the_shrinker() {
-    in_both_modes("a_panic_on_a_thread_of_the_library_ends_nothing_but_the_shrinker", &[], || {
+fn a_panic_on_a_thread_of_the_library_ends_only_the_shrinker() {
+    in_both_modes("a_panic_on_a_thread_of_the_library_ends_only_the_shrinker", &[], || {
         watchdog();
         quietly();
         static CALLED: OnceLock<String> = OnceLock::new();
@@ -299,7 +299,7 @@ fn a_panic_on_a_thread_of_the_library_ends_nothing_but_the_shrinker() {
         uslab::set_limit(1 << 20, 0).unwrap();
         let start = Instant::now();
         while cache.len() == 1000 || CALLED.get().is_none() {
-            assert!(start.elapsed() < Duration::from_secs(30), "the background takes nothing");
+            assert!(start.elapsed() < Duration::from_secs(30), "the background thread evicts nothing");
             thread::sleep(Duration::from_millis(5));
         }
         assert_eq!(CALLED.get().unwrap(), "uslab-shrink\n");
@@ -309,8 +309,8 @@ fn a_panic_on_a_thread_of_the_library_ends_nothing_but_the_shrinker() {
 }
 
 #[test]
-fn a_box_whose_value_panics_when_it_goes_frees_its_object() {
-    in_both_modes("a_box_whose_value_panics_when_it_goes_frees_its_object", &[], || {
+fn a_box_whose_value_panics_on_drop_frees_its_object() {
+    in_both_modes("a_box_whose_value_panics_on_drop_frees_its_object", &[], || {
         quietly();
         let cache = uslab::CacheBuilder::new("boxes").build::<Bomb>().unwrap();
         assert!(panics(|| drop(cache.insert(Bomb::new(1)).ok())));

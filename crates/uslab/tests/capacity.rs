@@ -1,5 +1,5 @@
-//! Capacity of sheaves: every cache has its default, and what caches have beyond that follows the
-//! memory of slabs.
+//! Capacity of sheaves: every cache has its default capacity, and the capacity beyond that follows
+//! the memory of slabs.
 #![cfg(not(loom))]
 
 #[path = "support/again.rs"]
@@ -29,7 +29,7 @@ fn capacity(cache: &RawCache) -> usize {
     record(cache).sheaf_capacity.load(Relaxed) as usize
 }
 
-/// Bytes that two sheaves hold, if they are larger than for `free` objects.
+/// Bytes of a CPU's two sheaves, or 0 if their capacity is at most `free` objects.
 fn charge(cache: &RawCache, free: usize) -> usize {
     match capacity(cache) {
         capacity if capacity > free => 2 * capacity * cache.usable_bytes(),
@@ -40,7 +40,7 @@ fn charge(cache: &RawCache, free: usize) -> usize {
 /// Allocates `n` objects and frees them.
 fn wave(cache: &RawCache, n: usize) {
     let objects: Vec<NonNull<u8>> = (0..n).map(|_| cache.alloc().expect("memory")).collect();
-    // SAFETY: ours, unused from here.
+    // SAFETY: allocated by this test, and unused from here on.
     objects.into_iter().for_each(|object| unsafe { cache.free(object) });
 }
 
@@ -63,8 +63,8 @@ fn many_busy_caches_have_sheaves_like_few() {
         around(10);
         let (slow, pairs) = (slow() - before, 10 * 400 * 20 * 16);
         println!("slow paths: {slow} of {pairs} pairs");
-        // In locked mode every call takes its slow path. Drains of idle slots and moves between CPUs cost
-        // some.
+        // In locked mode every call takes its slow path. Drains of idle slots and moves between
+        // CPUs cost some.
         assert!(uslab::mode() == Mode::Locked || slow < pairs / 50);
     });
 }
@@ -77,7 +77,7 @@ fn the_bound_follows_the_memory_of_slabs_and_capacities_follow_it() {
         let charged = || -> usize { caches.iter().map(|cache| charge(cache, 30)).sum() };
         (0..40).for_each(|_| grow());
         assert!(charged() <= bound_bytes().max(FLOOR_BYTES));
-        // A gigabyte of slabs that are not touched.
+        // A gigabyte of slabs that no code touches.
         let large = cache(256 << 10);
         let objects: Vec<_> = (0..4096).map(|_| large.alloc().expect("address space")).collect();
         let cpus = uslab::internal::header().cpus.load(Relaxed) as usize;
@@ -86,16 +86,16 @@ fn the_bound_follows_the_memory_of_slabs_and_capacities_follow_it() {
         let most = charged();
         println!("charged: {most} bytes a CPU beside a gigabyte");
         assert!(most <= bound_bytes());
-        // SAFETY: ours, unused from here.
+        // SAFETY: allocated by this test, and unused from here on.
         objects.into_iter().for_each(|object| unsafe { large.free(object) });
         let start = Instant::now();
         while charged() > FLOOR_BYTES {
-            // The background thread takes back, also from caches that are in use.
+            // The background thread lowers capacities, of busy caches too.
             grow();
             large.shrink();
             assert!(start.elapsed() < Duration::from_secs(20), "{} of {most} are left", charged());
         }
-        // And from those that rest, all of it.
+        // Idle caches lose all of their extra capacity.
         while charged() > 0 {
             trim(0);
             std::thread::sleep(Duration::from_millis(50));
@@ -112,10 +112,10 @@ fn a_bound_that_is_chosen_is_kept_from_the_first_object_on() {
         let caches: Vec<RawCache> = (0..200).map(|_| cache(256)).collect();
         assert_eq!(bound_bytes(), 1_000_000);
         let first = capacity(&caches[0]);
-        assert!(first >= 26, "there is room for the first: {first}");
+        assert!(first >= 26, "the first cache must get a larger capacity: {first}");
         for round in 0..20 {
             caches.iter().for_each(|cache| wave(cache, 100 + 50 * round));
-            // Two objects are every cache's right.
+            // Every cache keeps a capacity of two objects.
             let charged: usize = caches.iter().map(|cache| charge(cache, 2)).sum();
             assert!(charged <= 1_000_000, "{charged}");
         }

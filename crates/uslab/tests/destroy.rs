@@ -1,7 +1,8 @@
-//! Destroying a cache while others are busy with the library: it must neither be refused nor hurt anybody.
+//! Destroying a cache while other threads use the library: the call must succeed and must not
+//! disturb them.
 //!
-//! A cache that grows takes capacity from idle ones and drains them; `trim` drains all. Both may be at a cache that its one user
-//! destroys, with its objects in their hands.
+//! A cache whose capacity grows takes capacity from idle ones and drains them; `trim` drains all.
+//! Either may have objects of a cache in flight while the cache's only user destroys it.
 #![cfg(not(loom))]
 
 #[path = "support/again.rs"]
@@ -19,14 +20,14 @@ use uslab::{CacheBuilder, RawCache};
 fn use_and_destroy(cache: RawCache, objects: usize) {
     let mut objects = vec![null_mut(); objects];
     assert!(cache.alloc_bulk(&mut objects));
-    // SAFETY: just allocated, unused.
+    // SAFETY: just allocated, and unused.
     unsafe { cache.free_bulk(&objects) };
     if let Err((_, busy)) = cache.destroy() {
-        panic!("nothing was in use, and it said: {busy}");
+        panic!("no object was in use, but destroy failed: {busy}");
     }
 }
 
-/// Makes and destroys caches for two seconds while `beside` runs again and again.
+/// Creates and destroys caches for two seconds while `beside` runs repeatedly.
 fn caches_come_and_go_beside(threads: usize, beside: impl Fn() + Sync) {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -52,30 +53,30 @@ fn caches_come_and_go_beside(threads: usize, beside: impl Fn() + Sync) {
     });
 }
 
-/// Caches that outgrow the bound, again and again: each takes capacity from whatever is idle.
-fn grow_at_others_cost() {
+/// Caches that repeatedly outgrow the bound: each takes capacity from idle ones.
+fn grow_at_the_cost_of_idle_caches() {
     let cache = CacheBuilder::new("grows").build_raw(1024).unwrap();
     for _ in 0..40 {
         let objects: Vec<NonNull<u8>> = (0..600).map(|_| cache.alloc().unwrap()).collect();
-        // SAFETY: just allocated, unused.
+        // SAFETY: just allocated, and unused.
         objects.into_iter().for_each(|object| unsafe { cache.free(object) });
     }
     use_and_destroy(cache, 600);
 }
 
 #[test]
-fn while_others_grow_at_its_cost() {
-    caches_come_and_go_beside(3, grow_at_others_cost);
+fn while_other_caches_grow_at_its_cost() {
+    caches_come_and_go_beside(3, grow_at_the_cost_of_idle_caches);
 }
 
 #[test]
-fn heaps_are_destroyed_whole_while_others_grow_at_their_cost() {
+fn heaps_are_destroyed_while_caches_grow_at_their_cost() {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for _ in 0..3 {
             scope.spawn(|| {
                 while !stop.load(Relaxed) {
-                    grow_at_others_cost();
+                    grow_at_the_cost_of_idle_caches();
                 }
             });
         }
@@ -85,7 +86,7 @@ fn heaps_are_destroyed_whole_while_others_grow_at_their_cost() {
             for size in (16..2048).step_by(48).cycle().take(400) {
                 let object = heap.alloc(size, 8).unwrap();
                 if size % 3 == 0 {
-                    // SAFETY: from this heap, unused.
+                    // SAFETY: from this heap, and unused.
                     unsafe { heap.free(object) };
                 }
             }
@@ -101,7 +102,7 @@ fn while_all_memory_is_released() {
     });
 }
 
-/// A constructor may do whatever a program may: no lock is held around it, in locked mode either.
+/// A constructor may call any function: no lock is held around it, in locked mode neither.
 #[test]
 fn in_a_constructor_while_all_memory_is_released() {
     in_both_modes("in_a_constructor_while_all_memory_is_released", &[], || {
@@ -124,7 +125,7 @@ fn in_a_constructor_while_all_memory_is_released() {
             }
             done.send(()).unwrap();
         });
-        // Threads that wait for each other are left behind.
-        is_done.recv_timeout(Duration::from_secs(120)).expect("nobody waits for ever");
+        // After a deadlock the threads are left behind.
+        is_done.recv_timeout(Duration::from_secs(120)).expect("the threads deadlocked");
     });
 }

@@ -1,7 +1,8 @@
-//! Nine in ten reclaim calls that Linux saw in 2002 found nothing, and stood in a queue for it. Here they take no lock: a million of them go on while
-//! all locks of the page layer, which every release ends at, are held by somebody else.
+//! A reclaim call that finds nothing takes no lock. In Linux in 2002, nine in ten such calls found
+//! nothing, and they queued for a lock. Here a million calls run while another thread holds all
+//! locks of the page layer, which every release of pages takes.
 //!
-//! A program of its own, because nobody may free anything meanwhile.
+//! A program of its own, because no thread may free anything meanwhile.
 #![cfg(not(loom))]
 
 use std::sync::mpsc::channel;
@@ -49,7 +50,7 @@ fn a_million_calls_with_nothing_freeable_take_no_lock() {
     done.send(()).unwrap();
     holder.join().unwrap();
     for (cache, object) in caches.iter().zip(live) {
-        // SAFETY: from this cache, once.
+        // SAFETY: from this cache, freed once.
         unsafe { cache.free(object) };
     }
 }

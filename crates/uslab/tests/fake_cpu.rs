@@ -1,10 +1,11 @@
-//! Random programs over several CPUs on one thread, against a naive oracle.
+//! Random programs over several CPUs on one thread, compared with a naive oracle.
 //!
-//! With a fake CPU id a single thread takes the parts of all CPUs in turn: objects wander between slots, sheaves overflow on one CPU and
-//! underflow on the other, drains find slots in every state. The oracle is a table of what is in use and what its bytes are. It knows exactly what
-//! the library must say: how many objects live, and that no two overlap.
+//! With a fake CPU id, one thread acts on each CPU in turn. Objects move between slots, sheaves
+//! overflow on one CPU and underflow on another, and drains find slots in every state. The oracle
+//! is a table of live objects and their bytes. It knows how many objects are live, and checks that
+//! no two overlap.
 //!
-//! One test in a program of its own, because nobody else may use the library meanwhile.
+//! One test in a program of its own, because no other thread may use the library meanwhile.
 #![cfg(not(loom))]
 
 #[path = "support/again.rs"]
@@ -18,7 +19,7 @@ use std::ptr::{NonNull, null_mut};
 use uslab::internal::fake::FakeCpu;
 use uslab::{CacheBuilder, Flags, RawCache};
 
-/// One step of a program; numbers choose among what there is.
+/// One step of a program; its numbers select among the live objects or the CPUs.
 #[derive(Clone, Debug)]
 enum Step {
     MoveTo(usize),
@@ -30,7 +31,8 @@ enum Step {
     Free(usize),
     FreeBulk(usize, usize),
     Shrink,
-    /// Refused, with the truth about what lives, unless nothing does; then another cache takes its place.
+    /// Refused with the live objects if there are any; otherwise a new cache replaces the destroyed
+    /// one.
     Destroy,
     ReleaseMemory,
 }
@@ -52,7 +54,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What a cache is like.
+/// The options of a cache.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     size: usize,
@@ -69,7 +71,7 @@ fn shape() -> impl Strategy<Value = Shape> {
         .prop_map(|(size, align, sheaf_capacity, caching)| Shape { size, align, sheaf_capacity, caching })
 }
 
-/// A cache and what is in use of it: address and the byte that fills the object.
+/// A cache and its live objects: the address, and the byte that fills the object.
 struct Checked {
     cache: Option<RawCache>,
     shape: Shape,
@@ -99,18 +101,18 @@ impl Checked {
             assert!(other + self.shape.size <= at, "{object:p} overlaps {other:#x}");
         }
         self.next = self.next.wrapping_add(1);
-        // SAFETY: the object is ours, of that many bytes.
+        // SAFETY: the test owns the object, of that many bytes.
         unsafe { object.write_bytes(self.next, self.shape.size) };
         self.live.insert(at, self.next);
     }
 
-    /// Takes the object number `n`, counted round, out of the table.
+    /// Removes the live object number `n` (modulo their number) from the table.
     fn disown(&mut self, n: usize) -> Option<NonNull<u8>> {
         let n = n.checked_rem(self.live.len())?;
         let (&at, &byte) = self.live.iter().nth(n).unwrap();
         self.live.remove(&at);
         let object = NonNull::new(std::ptr::with_exposed_provenance_mut::<u8>(at)).unwrap();
-        // SAFETY: the object was ours until now, of that many bytes, all written.
+        // SAFETY: the test owns the object, of that many bytes, all written.
         let bytes = unsafe { std::slice::from_raw_parts(object.as_ptr(), self.shape.size) };
         assert!(bytes.iter().all(|&b| b == byte), "{object:p} was written to while in use");
         Some(object)
@@ -118,7 +120,7 @@ impl Checked {
 
     fn free(&mut self, n: usize) {
         if let Some(object) = self.disown(n) {
-            // SAFETY: from this cache, and out of the table now.
+            // SAFETY: from this cache, and no longer in the table.
             unsafe { self.cache().free(object) };
         }
     }
@@ -131,7 +133,7 @@ impl Checked {
             }
             Step::AllocZeroed => {
                 let object = self.cache().alloc_zeroed().unwrap();
-                // SAFETY: the object is ours, of that many bytes.
+                // SAFETY: the test owns the object, of that many bytes.
                 let bytes = unsafe { std::slice::from_raw_parts(object.as_ptr(), self.shape.size) };
                 assert!(bytes.iter().all(|&byte| byte == 0));
                 self.own(object);
@@ -173,7 +175,11 @@ impl Checked {
                 *self = Checked::new(self.shape);
             }
             Err((cache, busy)) => {
-                assert_eq!(busy.objects, self.live.len(), "what is said to live does not");
+                assert_eq!(
+                    busy.objects,
+                    self.live.len(),
+                    "the number of live objects differs from the oracle's"
+                );
                 let named = busy.first.iter().take_while(|object| !object.is_null());
                 assert_eq!(named.clone().count(), self.live.len().min(busy.first.len()));
                 named.for_each(|object| assert!(self.live.contains_key(&object.addr())));
@@ -185,7 +191,7 @@ impl Checked {
 
 #[test]
 fn random_programs_over_fake_cpus_agree_with_the_oracle() {
-    // Not even the library's own thread may.
+    // Not even the library's own thread may use it.
     let name = "random_programs_over_fake_cpus_agree_with_the_oracle";
     if let Some(output) = again(name, &[("USLAB_REAPER", "0")]) {
         let text = String::from_utf8_lossy(&output.stdout);
@@ -193,10 +199,11 @@ fn random_programs_over_fake_cpus_agree_with_the_oracle() {
         return;
     }
     let cpus = uslab::internal::cpu::possible_cpus().unwrap().min(uslab::internal::MAX_CPUS);
-    // Locked mode must do with more CPUs than there are slots.
+    // Locked mode must cope with more CPUs than slots.
     let cpus = if uslab::mode() == uslab::Mode::Locked { 3 * cpus + 1 } else { cpus };
     let first = CacheBuilder::new("first").build_raw(8).unwrap();
-    // SAFETY: the library is set up, this is the one test of the program, and the guard stays on this thread.
+    // SAFETY: the library is set up, this is the one test of the program, and the guard stays on
+    // this thread.
     let cpu = unsafe { FakeCpu::start(0) };
     let programs = (shape(), shape(), prop::collection::vec(step(), 1..400));
     let mut runner = TestRunner::new(Config { failure_persistence: None, ..Config::with_cases(300) });

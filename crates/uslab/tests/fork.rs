@@ -1,8 +1,10 @@
-//! Fork in the middle of allocation storms.
+//! Forks while other threads allocate.
 //!
-//! Threads allocate and free as fast as they can, from several caches and by `malloc`, while others fork. Each child, alone with what was
-//! copied, allocates, frees, uses bulk, makes a thread, makes and destroys a cache. What the forking thread had in use must be in use there:
-//! never handed out, unharmed, and accepted when it is freed. A child that is stuck fails the test after a while.
+//! Threads allocate and free as fast as they can, from several caches and by `malloc`, while other
+//! threads fork. Each child, with one thread and a copy of the memory, allocates, frees, uses bulk
+//! calls, starts a thread, and creates and destroys a cache. Objects of the forking thread must
+//! still be in use in the child: unchanged, never allocated again, and accepted by free. A child
+//! that hangs fails the test after a time limit.
 #![cfg(not(loom))]
 
 #[path = "storm/child.rs"]
@@ -20,9 +22,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use uslab::{CacheBuilder, RawCache, Uslab};
 
 const SIZES: [usize; 4] = [32, 200, 1024, 5000];
-/// Objects that the forking thread has in use, of each cache.
+/// Objects of each cache that the forking thread has in use.
 const KEPT: usize = 150;
-/// The stamp of what a child takes.
+/// The stamp of objects that a child allocates.
 const CHILD: u32 = u32::MAX;
 
 /// A few caches, and malloc as the last one.
@@ -52,7 +54,7 @@ impl Caches {
     }
 
     fn free(&self, cache: usize, object: NonNull<u8>) {
-        // SAFETY: callers free what they own, once; the stamps check it.
+        // SAFETY: callers free their own objects, once; the stamps check that.
         unsafe {
             match self.0.get(cache) {
                 Some(cache) => cache.free(object),
@@ -62,7 +64,7 @@ impl Caches {
     }
 }
 
-/// What a thread has in use: cache and object.
+/// The objects that a thread has in use, each with its cache.
 struct Holding<'a> {
     caches: &'a Caches,
     owner: u32,
@@ -81,12 +83,13 @@ impl<'a> Holding<'a> {
 
     fn own(&mut self, cache: usize, object: NonNull<u8>) -> Result<(), &'static str> {
         let stamped = stamp::stamp(object, self.caches.bytes(cache), self.owner);
-        // In a child, objects of threads that do not exist there may come back: they were being freed. Nobody else's may.
+        // In a child, objects of threads that do not exist there may be allocated again, because
+        // they were being freed. No other live object may.
         if self.owner != CHILD && stamped.is_err() {
-            return Err("an object in use was handed out");
+            return Err("an object in use was allocated again");
         }
         if self.owner == CHILD && stamped == Err(CHILD) {
-            return Err("an object of the child was handed out twice");
+            return Err("an object of the child was allocated twice");
         }
         self.objects.push((cache, object));
         Ok(())
@@ -116,7 +119,7 @@ impl<'a> Holding<'a> {
     }
 }
 
-/// What a child does; `kept` is what its one thread had in use before.
+/// The work of a child; `kept` are the objects that its one thread had in use before the fork.
 fn live_on(kept: &mut Holding) -> Result<(), &'static str> {
     let caches = kept.caches;
     validate()?;
@@ -139,7 +142,7 @@ fn live_on(kept: &mut Holding) -> Result<(), &'static str> {
                 .try_for_each(|&object| mine.own(cache, NonNull::new(object).ok_or("bulk lied")?))?;
         }
         if mine.objects[before..].iter().any(|(_, object)| sorted.binary_search(object).is_ok()) {
-            return Err("an object in use was handed out");
+            return Err("an object in use was allocated again");
         }
     }
     if !kept.is_whole() {
@@ -158,7 +161,7 @@ fn live_on(kept: &mut Holding) -> Result<(), &'static str> {
     if !cache.alloc_bulk(&mut objects) {
         return Err("no memory in the child's cache");
     }
-    // SAFETY: just allocated, unused.
+    // SAFETY: just allocated, and unused.
     unsafe { cache.free_bulk(&objects) };
     cache.destroy().map_err(|_| "the child's cache lost an object")?;
     validate()
@@ -169,9 +172,9 @@ fn validate() -> Result<(), &'static str> {
     uslab::debug::validate().map(drop).map_err(|invalid| invalid.invariant)
 }
 
-/// On a thread of a child: null if all is well.
+/// Runs on a thread of a child; returns null on success.
 extern "C" fn use_caches(caches: *mut libc::c_void) -> *mut libc::c_void {
-    // SAFETY: `live_on` passes its caches, and waits for us.
+    // SAFETY: `live_on` passes its caches, and waits for this thread.
     let caches = unsafe { &*caches.cast::<Caches>() };
     let mut mine = Holding::new(caches, CHILD);
     let worked = (0..Caches::COUNT).try_for_each(|cache| (0..100).try_for_each(|_| mine.take(cache)));
@@ -182,7 +185,7 @@ extern "C" fn use_caches(caches: *mut libc::c_void) -> *mut libc::c_void {
     }
 }
 
-/// Forks `forks` times with objects in use, waiting for each child.
+/// Forks `forks` times with objects in use, and waits for each child.
 fn fork_again_and_again(caches: &Caches, owner: u32, forks: usize) {
     let mut random = Random::new(owner);
     let mut kept = Holding::new(caches, owner);
@@ -200,7 +203,7 @@ fn fork_again_and_again(caches: &Caches, owner: u32, forks: usize) {
     kept.give_back_all().unwrap();
 }
 
-/// Allocates and frees until told to stop.
+/// Allocates and frees until `stop` is set.
 fn storm(caches: &Caches, owner: u32, stop: &AtomicBool) {
     let mut random = Random::new(owner);
     let mut mine = Holding::new(caches, owner);
@@ -214,7 +217,7 @@ fn storm(caches: &Caches, owner: u32, stop: &AtomicBool) {
     mine.give_back_all().unwrap();
 }
 
-/// Sets a flag when it goes, be it by a panic: what runs beside must then stop too.
+/// Sets a flag on drop, after a panic too, so that the threads beside stop.
 struct StopAtEnd<'a>(&'a AtomicBool);
 impl Drop for StopAtEnd<'_> {
     fn drop(&mut self) {
@@ -222,10 +225,11 @@ impl Drop for StopAtEnd<'_> {
     }
 }
 
-/// What a thread does beside the forks until the flag is set.
+/// The work of a thread beside the forks, until the flag is set.
 type Work<'a> = &'a (dyn Fn(&Caches, &AtomicBool) + Sync);
 
-/// Runs `forkers` with `beside` going on all the time, then checks that nothing is lost.
+/// Runs `forkers` threads that fork, with `beside` running throughout. Then checks that no object
+/// is lost.
 fn forks_beside(forkers: u32, forks: usize, beside: &[Work]) {
     static ALONE: Mutex<()> = Mutex::new(());
     let _alone: MutexGuard<'_, ()> = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -279,7 +283,7 @@ fn forks_meet_drains_and_caches_that_come_and_go() {
             let cache = CacheBuilder::new("brief").build_raw(96).unwrap();
             let mut objects = [null_mut(); 200];
             assert!(cache.alloc_bulk(&mut objects));
-            // SAFETY: just allocated, unused.
+            // SAFETY: just allocated, and unused.
             unsafe { cache.free_bulk(&objects) };
             cache.destroy().expect("an object was lost");
         }

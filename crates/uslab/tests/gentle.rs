@@ -1,6 +1,7 @@
-//! What a pass takes, and from whom: little of what programs are using, as long as there is anything else.
+//! The victims of a pass: it takes little memory in use as long as there is idle memory.
 //!
-//! Each test is a process of its own, in both modes, without the background thread, which would take things as well.
+//! Each test runs in a process of its own, in both modes, without the background thread, which
+//! would reclaim too.
 #![cfg(not(loom))]
 
 #[path = "support/again.rs"]
@@ -33,18 +34,18 @@ fn record_of(cache: &RawCache) -> &'static Record {
     (0..records).map(uslab::internal::record).find(named).expect("the cache is listed")
 }
 
-/// Something that a pass can ask, to see whether it does.
+/// A cache of entries; the test observes whether a pass evicts some.
 fn entries(count: u64) -> LruCache<u64, [u8; 4000]> {
     let entries = LruCache::new("entries").unwrap();
     (0..count).for_each(|key| _ = entries.insert(key, [1; 4000]));
     entries
 }
 
-/// Pages that are written, 32 KiB apart, so that each has a large run for itself.
+/// Written pages, 32 KiB apart, so that each is alone in a run.
 fn pages_apart(count: usize) -> Vec<*mut u8> {
     let page = |_| {
         let page = aligned_alloc(32 * KIB, 4096);
-        // SAFETY: ours, of that size.
+        // SAFETY: allocated by this test, with that size.
         unsafe { page.write_bytes(1, 4096) };
         page
     };
@@ -55,14 +56,14 @@ fn empty_slabs(cache: &RawCache) -> usize {
     record_of(cache).empty_slabs.load(Relaxed) as usize
 }
 
-/// A cache of 4 KiB objects that has learnt to keep as many empty slabs as `objects` need.
+/// A cache of 4 KiB objects whose empty target has grown to the slabs of `objects`.
 fn with_empty_slabs(name: &str, objects: usize) -> RawCache {
-    // Small sheaves, so that what is free is in slabs.
+    // Small sheaves, so that free objects are in slabs.
     let cache = CacheBuilder::new(name).sheaf_capacity(4).build_raw(4096).unwrap();
     for _ in 0..8 {
         let live: Vec<NonNull<u8>> = (0..objects).map(|_| cache.alloc().expect("memory")).collect();
         for object in live {
-            // SAFETY: ours, of that size, freed once.
+            // SAFETY: allocated by this test, with that size, and freed once.
             unsafe {
                 object.as_ptr().write_bytes(1, 4096);
                 cache.free(object);
@@ -73,18 +74,20 @@ fn with_empty_slabs(name: &str, objects: usize) -> RawCache {
 }
 
 #[test]
-fn sheaves_in_use_stay_while_entries_bring_what_is_wanted() {
-    in_both_modes("sheaves_in_use_stay_while_entries_bring_what_is_wanted", &NO_REAPER, || {
-        // Of a capacity of its own: one that adapts gives it up, and is drained, where another has misses and it had none for 20 ms.
+fn sheaves_in_use_stay_while_entries_meet_the_goal() {
+    in_both_modes("sheaves_in_use_stay_while_entries_meet_the_goal", &NO_REAPER, || {
+        // A fixed capacity: an adaptive cache without a miss for 20 ms would give its capacity to
+        // one with misses, and be drained.
         let busy = CacheBuilder::new("busy").sheaf_capacity(60).build_raw(64).unwrap();
         let use_it = || {
             let object = busy.alloc().expect("memory");
-            // SAFETY: just taken from it.
+            // SAFETY: just allocated from it.
             unsafe { busy.free(object) };
         };
         let mut last = None;
         for round in 0..10 {
-            // Each round has fresh ones: what lies mixed by age takes a pass of the last priority to get at.
+            // Each round uses fresh entries: where old and new ones share pages, only a pass at the
+            // last priority frees pages.
             drop(last.take());
             let entries = entries(8000);
             use_it();
@@ -93,24 +96,28 @@ fn sheaves_in_use_stay_while_entries_bring_what_is_wanted() {
             let given = reclaim(MIB);
             assert!(given >= MIB, "round {round}: {given}");
             println!("{round}: {given} bytes of {} entries", before - entries.len());
-            assert_eq!(record_of(&busy).drains.load(Relaxed), drains, "nobody drained it");
+            assert_eq!(record_of(&busy).drains.load(Relaxed), drains, "the busy cache was drained");
             last = Some(entries);
         }
         let entries = last.expect("ten rounds");
         let drains = record_of(&busy).drains.load(Relaxed);
         reclaim(usize::MAX);
-        assert!(record_of(&busy).drains.load(Relaxed) > drains, "unless all is wanted");
+        assert!(
+            record_of(&busy).drains.load(Relaxed) > drains,
+            "a pass for everything must drain the busy cache"
+        );
         assert_eq!((entries.len(), record_of(&busy).slabs.load(Relaxed)), (0, 0));
     });
 }
 
-/// A shrinker with nothing to give, which uses a cache whenever it is asked: a program at work during a pass.
+/// A shrinker without entries, which uses a cache whenever it is called: it simulates a program at
+/// work during a pass.
 struct Busy(RawCache);
 
 impl Shrinker for Busy {
     fn count(&self, _: &ShrinkControl) -> usize {
         let object = self.0.alloc().expect("memory");
-        // SAFETY: just taken from it.
+        // SAFETY: just allocated from it.
         unsafe { self.0.free(object) };
         0
     }
@@ -121,11 +128,12 @@ impl Shrinker for Busy {
 }
 
 #[test]
-fn entries_beside_much_else_bring_what_is_wanted() {
-    in_both_modes("entries_beside_much_else_bring_what_is_wanted", &NO_REAPER, || {
-        // What it used on another CPU would be drained as well.
+fn entries_beside_much_other_memory_meet_the_goal() {
+    in_both_modes("entries_beside_much_other_memory_meet_the_goal", &NO_REAPER, || {
+        // The thread stays on one CPU: a pass would drain the slots that it used on another.
         stay_on_this_cpu();
-        // Never touched. By what is used, over entries, each seems to be a hundred times as large as it is.
+        // Never touched. Used bytes divided by entries would take each entry to be a hundred times
+        // its size.
         let much = malloc(1 << 30);
         assert!(!much.is_null());
         let small = LruCache::<u64, [u8; 64]>::new("small").unwrap();
@@ -140,12 +148,13 @@ fn entries_beside_much_else_bring_what_is_wanted() {
             println!("{round}: {given} bytes of {gone} entries, {drains} drains");
             assert!(given >= MIB && gone < 30_000 && drains <= 8);
         }
-        // SAFETY: ours, once.
+        // SAFETY: allocated by this test, freed once.
         unsafe { free(much) };
     });
 }
 
-/// A shrinker whose entries bring nothing: what they held, others took at once, or was not uslab's.
+/// A shrinker whose evictions free no memory of uslab: another thread took it at once, or it
+/// belonged to another allocator.
 struct Hollow(AtomicUsize);
 
 impl Shrinker for Hollow {
@@ -161,8 +170,8 @@ impl Shrinker for Hollow {
 }
 
 #[test]
-fn entries_that_bring_nothing_are_not_all_asked_for() {
-    in_both_modes("entries_that_bring_nothing_are_not_all_asked_for", &NO_REAPER, || {
+fn entries_that_free_nothing_are_not_all_evicted() {
+    in_both_modes("entries_that_free_nothing_are_not_all_evicted", &NO_REAPER, || {
         let much = malloc(1 << 30);
         assert!(!much.is_null());
         let hollow = Hollow(AtomicUsize::new(100_000));
@@ -170,17 +179,17 @@ fn entries_that_bring_nothing_are_not_all_asked_for() {
         let given = reclaim(MIB);
         println!("{given} bytes of {} entries", 100_000 - hollow.0.load(Relaxed));
         assert!(hollow.0.load(Relaxed) > 80_000);
-        // SAFETY: ours, once.
+        // SAFETY: allocated by this test, freed once.
         unsafe { free(much) };
     });
 }
 
 #[test]
-fn without_entries_sheaves_are_what_there_is() {
-    in_both_modes("without_entries_sheaves_are_what_there_is", &NO_REAPER, || {
+fn without_entries_a_pass_drains_sheaves() {
+    in_both_modes("without_entries_a_pass_drains_sheaves", &NO_REAPER, || {
         let cache = CacheBuilder::new("sheaves").build_raw(4096).unwrap();
         let object = cache.alloc().expect("memory");
-        // SAFETY: just taken from it.
+        // SAFETY: just allocated from it.
         unsafe { cache.free(object) };
         assert!(record_of(&cache).slabs.load(Relaxed) > 0);
         reclaim(64 * MIB);
@@ -192,13 +201,13 @@ fn without_entries_sheaves_are_what_there_is() {
 fn empty_slabs_go_in_proportion_and_the_last_stays() {
     in_both_modes("empty_slabs_go_in_proportion_and_the_last_stays", &NO_REAPER, || {
         let [many, few] = [with_empty_slabs("many", 8000), with_empty_slabs("few", 2000)];
-        // Something to ask first, so that the pass does not take everything.
+        // Entries, so that the pass has another source and does not take everything.
         let entries = entries(1000);
         let caches = [&many, &few];
         let before = caches.map(empty_slabs);
         println!("empty slabs: {before:?}");
         assert!(before[0] > before[1] && before[1] > 8, "{before:?}");
-        // Half of what is empty, and the pages that are free already.
+        // The goal: half of the empty slabs, and the pages that are free already.
         let bytes = caches.map(|cache| empty_slabs(cache) * slab_bytes(cache)).iter().sum::<usize>() / 2;
         let dirty = stats::usage().dirty_bytes;
         assert!(reclaim(bytes + dirty) >= bytes);
@@ -208,7 +217,7 @@ fn empty_slabs_go_in_proportion_and_the_last_stays() {
             let left = after as f64 / before as f64;
             assert!((0.4..0.6).contains(&left), "{left} of it are left");
         }
-        // Pages that lists keep count as missing, and a few entries go for them.
+        // Free pages in per-CPU lists do not count, and a few entries are evicted for them.
         assert!(entries.len() > 500, "{}", entries.len());
     });
 }
@@ -238,7 +247,7 @@ fn barns_that_hold_much_go_before_entries() {
                 let cache = CacheBuilder::new(name).sheaf_capacity(15).build_raw(1000).unwrap();
                 let live: Vec<NonNull<u8>> = (0..400).map(|_| cache.alloc().unwrap()).collect();
                 for object in live {
-                    // SAFETY: ours, of that size, freed once.
+                    // SAFETY: allocated by this test, with that size, and freed once.
                     unsafe {
                         object.as_ptr().write_bytes(1, 1000);
                         cache.free(object);
@@ -261,7 +270,7 @@ fn at_the_limit_scattered_pages_go_before_entries() {
         let pages = pages_apart(240);
         let entries = entries(500);
         uslab::trim(0);
-        // SAFETY: ours, once.
+        // SAFETY: allocated by this test, freed once.
         pages.into_iter().step_by(2).for_each(|page| unsafe { free(page) });
         let usage = stats::usage();
         set_limit(0, usage.used_bytes as usize + usage.dirty_bytes as usize).unwrap();
@@ -271,14 +280,14 @@ fn at_the_limit_scattered_pages_go_before_entries() {
 }
 
 #[test]
-fn what_is_said_to_have_gone_was_there() {
-    in_both_modes("what_is_said_to_have_gone_was_there", &NO_REAPER, || {
+fn a_pass_reports_only_bytes_that_it_freed() {
+    in_both_modes("a_pass_reports_only_bytes_that_it_freed", &NO_REAPER, || {
         let entries = entries(4000);
         let pages = pages_apart(256);
         uslab::trim(0);
         let (_kept, gone): (Vec<*mut u8>, Vec<*mut u8>) =
             pages.into_iter().partition(|page| page.addr() / (64 * KIB) % 4 == 3);
-        // SAFETY: ours, once.
+        // SAFETY: allocated by this test, freed once.
         gone.into_iter().for_each(|page| unsafe { free(page) });
         let dirty = stats::usage().dirty_bytes as usize;
         let given = reclaim(MIB);

@@ -1,4 +1,4 @@
-//! Heaps: what they cost follows what they own, and there may be as many as there is memory for.
+//! Heaps: their cost follows the memory that they own, and only memory limits their number.
 #![cfg(not(loom))]
 
 #[path = "support/again.rs"]
@@ -21,17 +21,17 @@ fn heap() -> Heap {
     Heap::new().expect("a heap can be made")
 }
 
-/// An object of `bytes`, its address written to its first word.
+/// Allocates an object of `bytes`, and writes its address to its first word.
 fn object(heap: &Heap, bytes: usize) -> NonNull<u8> {
     let object = heap.alloc(bytes, 8).expect("there is memory");
-    // SAFETY: ours, of 16 bytes at least.
+    // SAFETY: allocated by this test, with at least 16 bytes.
     unsafe { object.cast::<usize>().write(object.as_ptr() as usize) };
     object
 }
 
-/// Whether an object is as [`object`] left it.
+/// Whether an object still contains its address; see [`object`].
 fn is_whole(object: NonNull<u8>) -> bool {
-    // SAFETY: of a heap that lives.
+    // SAFETY: the object belongs to a live heap.
     unsafe { object.cast::<usize>().read() == object.as_ptr() as usize }
 }
 
@@ -65,14 +65,14 @@ fn more_heaps_live_than_there_are_ids() {
         }
         let distinct: HashSet<_> = heaps.iter().map(|&(_, object)| object).collect();
         assert_eq!(distinct.len(), HEAPS);
-        // The program still gets caches, and heaps that are busy get theirs.
+        // The program can still create caches, and busy heaps get theirs.
         CacheBuilder::new("beside").build_raw(64).expect("ids are left").destroy().expect("it is empty");
         let busy: Vec<_> = (0..5000).map(|_| object(&heaps[7].0, 64)).collect();
         assert!(busy.iter().all(|&object| is_whole(object)));
         let grown = uslab::internal::boot::used_bytes() - before;
         println!("metadata: {} bytes a heap", grown / HEAPS);
         assert!(grown < HEAPS * 100);
-        // What heaps that are gone leave serves those that come.
+        // New heaps reuse the memory of destroyed ones.
         heaps.truncate(HEAPS / 2);
         heaps.extend((0..HEAPS / 2).map(|_| {
             let heap = heap();
@@ -87,9 +87,9 @@ fn more_heaps_live_than_there_are_ids() {
 }
 
 #[test]
-fn a_heap_costs_what_it_owns_whatever_else_lives() {
-    in_both_modes("a_heap_costs_what_it_owns_whatever_else_lives", &[], || {
-        // The best of several: what else runs on the machine is not the subject.
+fn the_cost_of_a_heap_depends_on_its_own_objects_only() {
+    in_both_modes("the_cost_of_a_heap_depends_on_its_own_objects_only", &[], || {
+        // The best of several runs, to exclude other load on the machine.
         let best = || {
             let once = |_| {
                 let start = Instant::now();
@@ -108,9 +108,9 @@ fn a_heap_costs_what_it_owns_whatever_else_lives() {
         assert!(blocks.iter().all(|block| !block.is_null()));
         let beside = best();
         println!("heap of 7 objects: {alone:?} alone, {beside:?} beside 3000 large blocks");
-        // It was 700 times as much while a destroyed heap was looked for on every page.
+        // A search of every page for objects of the destroyed heap took 700 times as long.
         assert!(beside < 10 * alone + Duration::from_micros(20));
-        // SAFETY: ours, unused from here.
+        // SAFETY: allocated by this test, and unused from here on.
         blocks.into_iter().for_each(|block| unsafe { free(block) });
     });
 }
@@ -125,7 +125,7 @@ fn a_heap_that_becomes_busy_keeps_every_object() {
             if round % 3 == 0 {
                 let old = live.swap_remove(round * 31 % live.len());
                 assert!(is_whole(old) && usable_size(old.as_ptr()) >= 16);
-                // SAFETY: of this heap, unused from here; either way is allowed.
+                // SAFETY: from this heap, and unused from here on; both ways to free are allowed.
                 unsafe { if round % 2 == 0 { heap.free(old) } else { free(old.as_ptr()) } };
             }
         }
@@ -154,7 +154,7 @@ fn threads_share_a_heap_while_it_becomes_busy() {
                         for n in 0..400 {
                             mine.push(object(heap, 48));
                             if n % 4 == thread {
-                                // SAFETY: of this heap, unused from here.
+                                // SAFETY: from this heap, and unused from here on.
                                 unsafe { heap.free(mine.swap_remove(n * 7 % mine.len())) };
                             }
                         }
@@ -173,8 +173,8 @@ fn threads_share_a_heap_while_it_becomes_busy() {
 }
 
 #[test]
-fn figures_say_what_small_heaps_hold() {
-    in_both_modes("figures_say_what_small_heaps_hold", &[], || {
+fn the_figures_include_small_heaps() {
+    in_both_modes("the_figures_include_small_heaps", &[], || {
         let heaps: Vec<_> = (0..1000).map(|_| heap()).collect();
         for heap in &heaps {
             object(heap, 2048);
@@ -191,12 +191,12 @@ fn figures_say_what_small_heaps_hold() {
 }
 
 #[test]
-fn an_object_that_goes_last_takes_its_pages_along() {
-    in_both_modes("an_object_that_goes_last_takes_its_pages_along", &[], || {
+fn the_last_object_of_a_slab_frees_its_pages() {
+    in_both_modes("the_last_object_of_a_slab_frees_its_pages", &[], || {
         let heaps: Vec<_> = (0..2000).map(|_| heap()).collect();
         let objects: Vec<_> = heaps.iter().map(|heap| object(heap, 128)).collect();
         let most = figures().0;
-        // SAFETY: ours, unused from here.
+        // SAFETY: allocated by this test, and unused from here on.
         objects.into_iter().for_each(|object| unsafe { free(object.as_ptr()) });
         let (left, _) = figures();
         println!("slabs of 2000 heaps: {most} bytes with one object each, {left} without");
@@ -223,24 +223,24 @@ fn children_use_the_heaps_of_a_process_whose_threads_use_heaps() {
                             let shared = &kept[(n + thread) % kept.len()];
                             let both = [object(&own, 16 + n % 500), object(shared, 16 + n % 300)];
                             assert!(both.into_iter().all(is_whole));
-                            // SAFETY: ours, unused from here.
+                            // SAFETY: allocated by this test, and unused from here on.
                             unsafe { shared.free(both[1]) };
                         }
                     }
                 });
             }
             for _ in 0..60 {
-                // SAFETY: the child uses heaps, and ends by `_exit`.
+                // SAFETY: the child only uses heaps, and ends by `_exit`.
                 let child = unsafe { libc::fork() };
                 assert!(child >= 0);
                 if child == 0 {
-                    // SAFETY: a child that hangs is ended by the kernel.
+                    // SAFETY: the kernel ends a child that hangs.
                     unsafe { libc::alarm(20) };
                     let own = heap();
                     let served = (0..600).all(|n| {
                         let mine = object(&own, 16 + n % 900);
                         let shared = object(&kept[n % kept.len()], 48);
-                        // SAFETY: ours, unused from here.
+                        // SAFETY: allocated by this test, and unused from here on.
                         unsafe { free(shared.as_ptr()) };
                         is_whole(mine)
                     });
@@ -251,7 +251,7 @@ fn children_use_the_heaps_of_a_process_whose_threads_use_heaps() {
                     unsafe { libc::_exit(if served && whole && valid { 0 } else { 1 }) };
                 }
                 let mut status = 0;
-                // SAFETY: our child; the status is ours.
+                // SAFETY: a child of this process; `status` is a valid place to write to.
                 assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
                 assert_eq!(status, 0, "the child's status");
             }

@@ -1,8 +1,8 @@
-//! Little memory: address-space limits, and memory that runs out in the middle of things. What fails must fail as the
-//! standard says, and everything given back must be usable again.
+//! Little memory: limits on address space and data, and memory that runs out in the middle of an
+//! operation. Failures must follow the standard, and freed memory must be usable again.
 //!
-//! Overcommit mode 2 is not set here: it would be the whole machine's, and other processes would fail with ours. The
-//! library sees it as what RLIMIT_DATA is: a commit that the kernel refuses.
+//! No test sets overcommit mode 2: it applies to the whole machine, and other processes would fail
+//! too. To the library it looks like RLIMIT_DATA: the kernel refuses a mapping.
 
 #[path = "support/again.rs"]
 mod again;
@@ -20,13 +20,13 @@ use uslab::{CacheBuilder, Heap};
 const MIB: usize = 1 << 20;
 const GIB: usize = 1 << 30;
 
-/// Names a limit of `setrlimit`.
+/// A resource of `setrlimit`.
 #[cfg(target_env = "gnu")]
 type Resource = libc::__rlimit_resource_t;
 #[cfg(not(target_env = "gnu"))]
 type Resource = libc::c_int;
 
-/// Limits this process. A failed assertion lifts the limit: the message needs memory too.
+/// Limits this process. A failed assertion lifts the limit, because its message needs memory too.
 fn set_limit(resource: Resource, bytes: usize) {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
@@ -55,8 +55,8 @@ fn data_bytes() -> usize {
     kib * 1024
 }
 
-/// Asks until there is no more, checks that the refusal sets ENOMEM, and says how many bytes it got; all objects are
-/// written to and kept in a list through their first words.
+/// Allocates until memory is used up, checks that the refusal sets ENOMEM, and returns the list and
+/// the number of bytes. Each object is written to; the list links them through their first words.
 fn exhaust(bytes: usize) -> (*mut u8, usize) {
     let (mut first, mut total) = (ptr::null_mut::<u8>(), 0);
     loop {
@@ -66,7 +66,7 @@ fn exhaust(bytes: usize) -> (*mut u8, usize) {
             assert_eq!(errno::get(), libc::ENOMEM);
             return (first, total);
         }
-        // SAFETY: ours, of at least 16 bytes, aligned.
+        // SAFETY: allocated by this test, with at least 16 bytes, aligned.
         unsafe {
             object.cast::<*mut u8>().write(first);
             object.add(bytes - 1).write(1);
@@ -78,7 +78,7 @@ fn exhaust(bytes: usize) -> (*mut u8, usize) {
 
 fn free_list(mut at: *mut u8) {
     while !at.is_null() {
-        // SAFETY: each object was made by `exhaust` and holds the next one's address.
+        // SAFETY: each object comes from `exhaust` and contains the next one's address.
         unsafe {
             let next = at.cast::<*mut u8>().read();
             free(at);
@@ -87,16 +87,18 @@ fn free_list(mut at: *mut u8) {
     }
 }
 
-/// Uses memory up with objects of each size in turn and checks each time that the refusals are clean and that everything given
-/// back can be had again. `least` bytes must be had each time.
+/// Uses memory up with objects of each size in turn. Checks each time that refusals are clean, that
+/// freed memory can be allocated again, and that at least `least` bytes were available.
 fn use_up_and_recover(least: usize) {
-    // Runs of pages lie in groups of the next power of two and in whole chunks, so that large ones reach less.
+    // Runs of pages take groups of the next power of two within one chunk, so large ones use less
+    // of the memory.
     for bytes in [64, 1000, 30_000, 100_000, 3 * MIB] {
         let (list, total) = exhaust(bytes);
         println!("objects of {bytes} bytes: {} MiB before memory was used up", total / MIB);
         assert!(total >= least, "{total} bytes of {least}");
 
-        // Everything else fails the same way meanwhile, and frees work. Twice the size finds no hole of one object.
+        // Meanwhile all other functions fail likewise, and frees work. The test asks for twice the
+        // size, which fits in no hole of one object.
         let large = (2 * bytes).max(4 * MIB);
         errno::set(0);
         assert!(malloc(large).is_null() && errno::get() == libc::ENOMEM);
@@ -105,7 +107,7 @@ fn use_up_and_recover(least: usize) {
         errno::set(0);
         assert!(aligned_alloc(8192, large).is_null() && errno::get() == libc::ENOMEM);
         errno::set(0);
-        // SAFETY: the list's first object is ours; a refused realloc leaves it as it is.
+        // SAFETY: the test owns the list's first object; a refused realloc leaves it unchanged.
         assert!(unsafe { realloc(list, 2 * large) }.is_null() && errno::get() == libc::ENOMEM);
 
         errno::set(7);
@@ -115,7 +117,7 @@ fn use_up_and_recover(least: usize) {
     }
     let object = malloc(MIB);
     assert!(!object.is_null());
-    // SAFETY: ours.
+    // SAFETY: allocated by this test.
     unsafe { free(object) };
 }
 
@@ -123,10 +125,10 @@ fn use_up_and_recover(least: usize) {
 fn works_in_4_gib_of_address_space() {
     alone("works_in_4_gib_of_address_space", || {
         set_limit(libc::RLIMIT_AS, 4 * GIB);
-        // Untouched for the most part: one huge object is most of what there is.
+        // One huge object, mostly untouched, takes most of the address space.
         let huge = malloc(2 * GIB);
         assert!(!huge.is_null());
-        // SAFETY: ours, two gibibytes.
+        // SAFETY: allocated by this test, with two gibibytes.
         unsafe {
             huge.add(2 * GIB - 1).write(1);
             free(huge);
@@ -134,7 +136,7 @@ fn works_in_4_gib_of_address_space() {
         errno::set(0);
         assert!(malloc(4 * GIB).is_null() && errno::get() == libc::ENOMEM);
 
-        // The rest of the process has its room: threads start, maps can be made.
+        // The rest of the process still has room: threads start, and mappings succeed.
         let threads: Vec<_> = (0..32)
             .map(|_| std::thread::spawn(|| free_list((0..1000).fold(ptr::null_mut(), |next, _| link(next)))))
             .collect();
@@ -144,11 +146,11 @@ fn works_in_4_gib_of_address_space() {
     });
 }
 
-/// A small object that holds `next`.
+/// A small object that contains `next`.
 fn link(next: *mut u8) -> *mut u8 {
     let object = malloc(48);
     assert!(!object.is_null());
-    // SAFETY: ours, aligned to 16.
+    // SAFETY: allocated by this test, aligned to 16.
     unsafe { object.cast::<*mut u8>().write(next) };
     object
 }
@@ -164,13 +166,13 @@ fn works_in_512_mib_of_address_space() {
 #[test]
 fn works_in_48_mib_of_address_space() {
     alone("works_in_48_mib_of_address_space", || {
-        // The harness' own mappings count as well.
+        // The test harness's own mappings count too.
         let statm = std::fs::read_to_string("/proc/self/statm").expect("/proc is mounted");
         let pages: usize = statm.split(' ').next().and_then(|n| n.parse().ok()).expect("a number");
         set_limit(libc::RLIMIT_AS, pages * uslab::internal::page_bytes() + 48 * MIB);
         let object = malloc(MIB);
         assert!(!object.is_null());
-        // SAFETY: ours.
+        // SAFETY: allocated by this test.
         unsafe { free(object) };
     });
 }
@@ -190,7 +192,7 @@ fn survives_a_limit_of_data_later() {
         set_limit(libc::RLIMIT_DATA, data_bytes() + 32 * MIB);
         use_up_and_recover(20 * MIB);
         free_list(list);
-        // A higher limit is made use of at once.
+        // The library uses a higher limit at once.
         set_limit(libc::RLIMIT_DATA, data_bytes() + 256 * MIB);
         use_up_and_recover(160 * MIB);
     });
@@ -209,16 +211,16 @@ fn bulk_allocation_is_all_or_nothing_when_memory_runs_out() {
         for round in 0..20 {
             assert!(!cache.alloc_bulk(&mut objects), "200 MB do not fit in 16");
             assert!(cache.prefill(objects.len()).is_none());
-            // What fits, fits every time: nothing was lost.
+            // The same number fits every time, so nothing is lost.
             let fits = 12_000;
             assert!(cache.alloc_bulk(&mut objects[..fits]), "round {round}");
             let distinct: HashSet<_> = objects[..fits].iter().collect();
             assert_eq!(distinct.len(), fits);
             for &object in &objects[..fits] {
-                // SAFETY: ours, of that size.
+                // SAFETY: allocated by this test, with that size.
                 unsafe { object.write_bytes(0xee, BYTES) };
             }
-            // SAFETY: ours, unused from here.
+            // SAFETY: allocated by this test, and unused from here on.
             unsafe { cache.free_bulk(&objects[..fits]) };
             most = most.max(uslab::stats::usage().used_bytes);
         }
@@ -227,10 +229,10 @@ fn bulk_allocation_is_all_or_nothing_when_memory_runs_out() {
         let (cache, busy) = cache.destroy().expect_err("a hundred objects live");
         assert_eq!(busy.objects, kept.len());
         for object in kept {
-            // SAFETY: ours, unused from here.
+            // SAFETY: allocated by this test, and unused from here on.
             unsafe { cache.free(object) };
         }
-        cache.destroy().expect("nothing lives in it");
+        cache.destroy().expect("no object is live");
     });
 }
 
@@ -254,7 +256,7 @@ fn malloc_bulk_is_all_or_nothing_when_memory_runs_out() {
                 assert!(!malloc_bulk(bytes, &mut objects[..too_many]));
                 assert_eq!(errno::get(), libc::ENOMEM);
                 assert!(malloc_bulk(bytes, &mut objects[..fits]), "{fits} of {bytes} bytes");
-                // SAFETY: ours, unused from here.
+                // SAFETY: allocated by this test, and unused from here on.
                 unsafe { free_bulk(&objects[..fits]) };
             }
             uslab::trim(0);
@@ -277,9 +279,10 @@ fn creation_fails_cleanly_when_memory_runs_out() {
         };
         println!("caches: {} before {error}", caches.len());
         assert!(caches.len() > 100);
-        // Those that exist go on working as far as there is memory, and room for the next comes from those that go.
+        // Existing caches continue to work within the memory left, and a new cache reuses the
+        // memory of a destroyed one.
         caches.truncate(caches.len() / 2);
         let cache = CacheBuilder::new("next").build_raw(100).expect("the memory of another cache is free");
-        cache.destroy().expect("nothing lives in it");
+        cache.destroy().expect("no object is live");
     });
 }

@@ -1,17 +1,20 @@
-//! Models of the protocols, run through every interleaving that a bounded number of preemptions allows.
+//! Models of the lock-free protocols, run through every interleaving within a bounded number of
+//! preemptions.
 //!
 //! ```text
 //!   RUSTFLAGS="--cfg loom" cargo test -p uslab --release --test loom
 //! ```
 //!
 //! * `words` runs the real code of the slab words, with the slab lists around it in miniature.
-//! * `slots` runs the sheaf protocols (pop, push, take, install, drain, the fork's gate) on a model of what the kernel promises of
-//!   restartable sequences (`cpu`), because sequences themselves cannot run under a model checker.
-//! * `nodes` runs a late look at a slab that was released and made again on another node.
-//! * `start` runs a thread that allocates while another one sets the library up.
-//! * `in_flight` runs a search for free memory beside a drain that has some in flight.
+//! * `slots` runs the sheaf protocols (pop, push, take, install, drain, the fork's gate) on a model
+//!   of the kernel's guarantees for restartable sequences (`cpu`), because sequences themselves
+//!   cannot run under a model checker.
+//! * `nodes` runs a thread that reaches a slab late, after the slab was released and made again on
+//!   another node.
+//! * `start` runs a thread that allocates while another thread sets up the library.
+//! * `in_flight` runs a search for free memory beside a drain with memory in flight.
 //!
-//! Every model has teeth: with a known mistake seeded it must fail, and a test says so.
+//! Every model can fail: a test seeds a known mistake into it, and expects the failure.
 #![cfg(loom)]
 
 #[path = "loom/cpu.rs"]
@@ -29,14 +32,15 @@ mod start;
 #[path = "loom/words.rs"]
 mod words;
 
-/// Runs `model` with a bounded number of preemptions an execution; LOOM_MAX_PREEMPTIONS says another bound.
+/// Runs `model` with a bounded number of preemptions in each execution; LOOM_MAX_PREEMPTIONS sets
+/// another bound.
 fn explore(model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound.get_or_insert(3);
     builder.check(model);
 }
 
-/// What `model`, which has a mistake, fails with in some interleaving.
+/// The failure message of `model`, which contains a mistake and must fail in some interleaving.
 fn mistake_in(model: impl Fn() + Sync + Send + 'static) -> String {
     let failure = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| explore(model)));
     let failure = failure.expect_err("the mistake goes unnoticed");

@@ -1,4 +1,4 @@
-//! The ready-made cache: against a naive model, under many threads, and under reclaim.
+//! `LruCache`: against a naive model, with many threads, and under reclaim.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicIsize, Ordering::SeqCst};
@@ -7,13 +7,13 @@ use std::thread;
 use uslab::reclaim;
 use uslab::reclaim::LruCache;
 
-/// Reclaim is the process's: one test at a time.
+/// Reclaim acts on the whole process, so one test runs at a time.
 fn alone() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// Counts itself.
+/// A value that counts its live instances.
 struct Value(u64, Arc<AtomicIsize>);
 
 impl Value {
@@ -37,7 +37,7 @@ fn random(state: &mut u64) -> u64 {
 }
 
 #[test]
-fn it_is_a_map_as_long_as_nobody_wants_memory() {
+fn it_is_a_map_as_long_as_memory_is_not_short() {
     let _turn = alone();
     let alive = Arc::new(AtomicIsize::new(0));
     let cache = LruCache::new("map").unwrap();
@@ -64,7 +64,7 @@ fn it_is_a_map_as_long_as_nobody_wants_memory() {
 }
 
 #[test]
-fn keys_are_found_by_what_they_borrow() {
+fn keys_are_found_by_borrowed_forms() {
     let _turn = alone();
     let cache = LruCache::new("strings").unwrap();
     cache.insert(String::from("key"), 1);
@@ -80,14 +80,15 @@ fn the_oldest_go_first_and_everything_if_it_must() {
     (0..20_000u32).for_each(|key| {
         cache.insert(key, key);
     });
-    // What was looked at is new again.
+    // A lookup makes an entry the newest.
     (0..1000).for_each(|key| assert!(cache.get(&key).is_some()));
-    // Goals a little above what is free, until half are gone: none of the newest.
+    // Goals slightly above the free memory, until half of the entries are evicted: none of the
+    // newest may be among them.
     while cache.len() > 10_000 {
         thread::sleep(std::time::Duration::from_millis(15));
         reclaim(64 << 10);
     }
-    assert!(cache.len() > 1000, "a pass took more than it was to");
+    assert!(cache.len() > 1000, "a pass evicted more than its goal");
     (0..1000).for_each(|key| assert!(cache.get(&key).is_some(), "{key} was among the newest"));
     reclaim(usize::MAX);
     assert_eq!(cache.len(), 0);
@@ -95,7 +96,7 @@ fn the_oldest_go_first_and_everything_if_it_must() {
 }
 
 #[test]
-fn what_takes_long_to_make_is_kept_longer() {
+fn entries_that_are_expensive_to_make_are_kept_longer() {
     let _turn = alone();
     let (cheap, dear) = (LruCache::new("cheap").unwrap(), LruCache::new("dear").unwrap());
     for key in 0..20_000u32 {
@@ -109,7 +110,7 @@ fn what_takes_long_to_make_is_kept_longer() {
         dear.insert(key, key);
     });
     assert!(dear.stats().miss_ns >= 2_000_000 && cheap.stats().miss_ns < 1_000_000);
-    // Goals a little above what is free, until the cheap one is down to half.
+    // Goals slightly above the free memory, until the cheap cache has half of its entries.
     while cheap.len() > 10_000 {
         thread::sleep(std::time::Duration::from_millis(15));
         reclaim(256 << 10);

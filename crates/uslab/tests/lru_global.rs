@@ -1,7 +1,8 @@
-//! The caches that shrink, where the library is the program's allocator too and memory runs out under them: what they allocate
-//! themselves must never end the process, wait for its own thread, or lose an entry.
+//! Caches that shrink, in a program whose global allocator is this library, when memory runs out.
+//! Their own allocations must never end the process, deadlock with their own thread, or lose an
+//! entry.
 //!
-//! Each test is a process of its own, in both modes: limits are the process's.
+//! Limits belong to the process, so each test runs in a process of its own, in both modes.
 #![cfg(not(loom))]
 
 #[path = "support/again.rs"]
@@ -31,19 +32,19 @@ static GLOBAL: uslab::Uslab = uslab::Uslab;
 
 const MIB: usize = 1 << 20;
 
-/// In both modes, and nobody reclaims but the test; ends the process if it hangs.
+/// Runs `body` in both modes, without a background thread. Ends the process if it hangs.
 fn by_itself(name: &str, body: impl FnOnce()) {
     in_both_modes(name, &[("USLAB_REAPER", "0")], || {
         std::thread::spawn(|| {
             std::thread::sleep(Duration::from_secs(120));
-            eprintln!("it waits for itself");
+            eprintln!("the test deadlocked");
             std::process::exit(3);
         });
         body();
     });
 }
 
-/// Counts itself.
+/// A value that counts its live instances.
 struct Value(u64, Arc<AtomicIsize>);
 
 impl Value {
@@ -59,7 +60,8 @@ impl Drop for Value {
     }
 }
 
-/// All memory there is: blocks in a list through their first words, since there is none for a list.
+/// All available memory: blocks linked through their first words, because no memory is left for a
+/// list.
 struct Hoard(AtomicPtr<u8>);
 
 impl Hoard {
@@ -67,12 +69,12 @@ impl Hoard {
         Hoard(AtomicPtr::new(std::ptr::null_mut()))
     }
 
-    /// All but what the caches hold.
+    /// Allocates all memory that the caches do not hold.
     fn take_everything(&self) {
         let sizes = (4..20).rev().flat_map(|order| (4..8).rev().map(move |quarters| (quarters << order) / 4));
         for bytes in sizes {
             while let Some(block) = NonNull::new(malloc_noreclaim(bytes)) {
-                // SAFETY: at least 16 bytes, ours.
+                // SAFETY: allocated by this test, with at least 16 bytes.
                 unsafe { block.cast::<*mut u8>().write(self.0.load(SeqCst)) };
                 self.0.store(block.as_ptr(), SeqCst);
             }
@@ -83,7 +85,7 @@ impl Hoard {
         let mut next = self.0.swap(std::ptr::null_mut(), SeqCst);
         while !next.is_null() {
             let block = next;
-            // SAFETY: a block of the list, which is ours alone; read before it goes.
+            // SAFETY: a block of the list, which only this thread uses; read before it is freed.
             unsafe {
                 next = block.cast::<*mut u8>().read();
                 free(block);
@@ -92,7 +94,8 @@ impl Hoard {
     }
 }
 
-/// Calls its function when it is asked how many entries it has, which is before anybody gives one, and when it is asked for them; gives none.
+/// Calls its function in `count`, which runs before any shrinker's scan, and in `scan`; frees
+/// nothing.
 struct Asked<F>(F);
 
 impl<F: Fn() + Send + Sync + 'static> Shrinker for Asked<F> {
@@ -112,8 +115,8 @@ fn when_asked<F: Fn() + Send + Sync + 'static>(call: F) -> uslab::Registration<A
 }
 
 #[test]
-fn caches_at_the_hard_limit_give_and_take() {
-    by_itself("caches_at_the_hard_limit_give_and_take", || {
+fn caches_at_the_hard_limit_evict_and_insert() {
+    by_itself("caches_at_the_hard_limit_evict_and_insert", || {
         set_limit(0, 32 * MIB).unwrap();
         let small = LruCache::<u64, [u8; 1000]>::new("small").unwrap();
         let large = LruCache::<u64, [u8; 3000]>::new("large").unwrap();
@@ -173,7 +176,7 @@ fn entries_go_where_there_is_no_memory_at_all() {
         let cache = LruCache::new("cache").unwrap();
         (0..5000).for_each(|key| drop(cache.insert(key, Value::new(key, &alive))));
         let queue = Shared::new("queue", Queue((0..5000).map(Box::new).collect())).unwrap();
-        // The newest is asked first: it leaves nothing to the others.
+        // The newest shrinker is called first, and takes all the memory that the others free.
         let asked = when_asked(|| {
             if !DONE.swap(true, SeqCst) {
                 HOARD.take_everything();
@@ -188,7 +191,7 @@ fn entries_go_where_there_is_no_memory_at_all() {
     });
 }
 
-/// Hashes of numbers whose top byte says the shard.
+/// Hashes of numbers whose top byte selects the shard.
 #[derive(Clone, Copy)]
 struct ByShard;
 
@@ -215,8 +218,8 @@ impl Hasher for Sharded {
 }
 
 #[test]
-fn an_index_that_cannot_grow_keeps_what_it_has() {
-    by_itself("an_index_that_cannot_grow_keeps_what_it_has", || {
+fn an_index_that_cannot_grow_keeps_its_entries() {
+    by_itself("an_index_that_cannot_grow_keeps_its_entries", || {
         static CACHE: OnceLock<LruCache<u64, Value, ByShard>> = OnceLock::new();
         static REFUSED: AtomicUsize = AtomicUsize::new(0);
         static KEPT: AtomicUsize = AtomicUsize::new(0);
@@ -238,13 +241,14 @@ fn an_index_that_cannot_grow_keeps_what_it_has() {
                 let hoard = Hoard::new();
                 hoard.take_everything();
                 for key in 0..OTHERS {
-                    // An entry for an entry: there is memory for what is kept, but not for a longer index.
+                    // An entry for an entry: there is memory for what is kept, but not for a longer
+                    // index.
                     assert!(cache.remove(&(OTHER_SHARD | key)).is_some());
                     let (new, before) = (FIRST + key, cache.len());
                     assert!(cache.insert(new, Value::new(new, &alive)).is_none());
                     if cache.len() == before {
                         assert!(cache.look(&new, |_| ()).is_none());
-                        // What is there can have a new value.
+                        // An existing entry can get a new value.
                         assert_eq!(cache.insert(0, Value::new(7, &alive)).map(|value| value.0), Some(0));
                         assert_eq!(cache.look(&0, |value| value.0), Some(7));
                         cache.insert(0, Value::new(0, &alive));
@@ -263,7 +267,7 @@ fn an_index_that_cannot_grow_keeps_what_it_has() {
         reclaim(usize::MAX);
         assert_eq!(REFUSED.load(SeqCst), 1, "{} kept", KEPT.load(SeqCst));
         drop(asked);
-        // With memory it grows again.
+        // With free memory the index grows again.
         set_limit(0, 0).unwrap();
         let kept = FIRST + KEPT.load(SeqCst) as u64;
         for key in kept..2 * kept {
@@ -293,7 +297,7 @@ fn an_index_that_cannot_grow_has_memory_reclaimed() {
         (0..FIRST).for_each(|key| _ = cache.insert(key, key));
         let _asked = when_asked(|| {
             if !GIVEN.swap(true, SeqCst) {
-                // In the shard whose index is to grow.
+                // A key of the shard whose index is to grow.
                 SEEN.store(CACHE.get().unwrap().get(&NEWEST.load(SeqCst)).is_some(), SeqCst);
                 HOARD.give_back();
             }
@@ -304,7 +308,7 @@ fn an_index_that_cannot_grow_has_memory_reclaimed() {
         while !GIVEN.load(SeqCst) {
             assert!(key < FIRST + OTHERS, "it never grew");
             NEWEST.store(key - 1, SeqCst);
-            // An entry for an entry: there is memory for what is kept, but not for a longer index.
+            // Frees one entry for each new one: there is memory for entries, but not for a longer index.
             assert!(cache.remove(&(OTHER_SHARD | (key - FIRST))).is_some());
             cache.insert(key, key);
             assert_eq!(cache.get(&key), Some(key));
@@ -324,7 +328,7 @@ fn callbacks_may_look_while_the_cache_grows() {
         let cache = CACHE.get_or_init(|| LruCache::new("cache").unwrap());
         let _asked = when_asked(|| {
             (0..64).for_each(|key| _ = cache.get(&key));
-            // Which is memory wanted where none can be had.
+            // This allocation cannot succeed, so it reclaims.
             cache.insert(u64::MAX, [1; 64]);
             cache.remove(&u64::MAX);
             LOOKS.fetch_add(1, SeqCst);
@@ -339,7 +343,7 @@ fn callbacks_may_look_while_the_cache_grows() {
                 cache.insert(key, [2; 64]);
                 key += 1;
             }
-            // SAFETY: ours, once.
+            // SAFETY: allocated by this test, freed once.
             kept.into_iter().for_each(|object| unsafe { live.free(object) });
         }
     });
@@ -358,16 +362,16 @@ fn callbacks_do_not_wait_for_the_look_that_they_run_in() {
                 MISSES.fetch_add(1, SeqCst);
             }
         });
-        // As an allocation does there, where memory is used up.
+        // An allocation at this point would reclaim like this, where memory is used up.
         cache.look(&1, |_| reclaim(usize::MAX));
         assert!(MISSES.load(SeqCst) > 0);
-        assert_eq!(cache.get(&1), Some(1), "an entry that is looked at does not go");
+        assert_eq!(cache.get(&1), Some(1), "an entry in use was evicted");
     });
 }
 
 #[test]
-fn one_value_that_panics_when_it_goes_loses_no_other() {
-    by_itself("one_value_that_panics_when_it_goes_loses_no_other", || {
+fn one_value_that_panics_on_drop_loses_no_other() {
+    by_itself("one_value_that_panics_on_drop_loses_no_other", || {
         static ALIVE: AtomicIsize = AtomicIsize::new(0);
         struct Touchy(bool);
         impl Drop for Touchy {

@@ -1,5 +1,6 @@
-//! Many: more caches than statistics have records for, more in a process's life than there are ids, and more moves of large
-//! objects than the kernel allows mappings. Nothing of this may be used up by those who give back what they took.
+//! Large numbers: more live caches than the statistics have records, more caches in a process's
+//! life than ids, and more moves of large objects than the kernel allows mappings. A program that
+//! frees its memory must not exhaust any of these.
 
 #[path = "support/again.rs"]
 mod again;
@@ -15,17 +16,17 @@ fn cache(bytes: usize) -> RawCache {
 }
 
 #[test]
-fn caches_beyond_the_last_record_know_what_lives_in_them() {
-    alone("caches_beyond_the_last_record_know_what_lives_in_them", || {
+fn caches_beyond_the_last_record_know_their_live_objects() {
+    alone("caches_beyond_the_last_record_know_their_live_objects", || {
         const CACHES: usize = uslab::internal::layout::MAX_RECORDS + 200;
         let caches: Vec<RawCache> = (0..CACHES).map(|n| cache(16 + n % 500)).collect();
         let objects: Vec<_> = caches.iter().map(|cache| cache.alloc().expect("there is memory")).collect();
         for (cache, object) in caches.into_iter().zip(objects).rev().take(400) {
             let (cache, busy) = cache.destroy().expect_err("one object lives");
             assert_eq!((busy.objects, busy.first[0]), (1, object.as_ptr()));
-            // SAFETY: ours, unused from here.
+            // SAFETY: allocated by this test, and unused from here on.
             unsafe { cache.free(object) };
-            cache.destroy().expect("nothing lives any more");
+            cache.destroy().expect("no object is live");
         }
     });
 }
@@ -72,15 +73,15 @@ fn moving_large_objects_does_not_use_up_mappings() {
         for round in 0..40_000usize {
             let at = round.wrapping_mul(0x9e37_79b9) >> 7 & 63;
             let bytes = MIB + (round.wrapping_mul(0x85eb_ca6b) >> 5 & 7) * 64 * 4096;
-            // SAFETY: ours or null; the old address is not used any more.
+            // SAFETY: an object of this test or null; the old address is not used any more.
             let moved = unsafe { realloc(objects[at], bytes) };
             assert!(!moved.is_null());
-            // SAFETY: ours, of that size.
+            // SAFETY: allocated by this test, with that size.
             unsafe { moved.add(bytes - 1).write(1) };
             objects[at] = moved;
             if round % 3 == 0 {
                 let other = round.wrapping_mul(0xc2b2_ae35) >> 7 & 63;
-                // SAFETY: ours or null, unused from here.
+                // SAFETY: an object of this test or null, unused from here on.
                 unsafe { free(objects[other]) };
                 objects[other] = malloc(MIB);
             }

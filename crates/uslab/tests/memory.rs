@@ -1,8 +1,8 @@
-//! What the allocator itself costs in memory: the figures of the "Memory" requirement, each measured on the
-//! resident size of a process of its own.
+//! The allocator's own memory: each figure of the "Memory" requirement, measured by the resident
+//! size of a process of its own.
 //!
-//! The harness' own memory comes from the C library, which is not under test here; the measured parts allocate nothing
-//! else. `cargo test --test memory -- --nocapture` prints the figures.
+//! The test harness allocates from the C library, which is not under test here; the measured parts
+//! allocate nothing else. `cargo test --test memory -- --nocapture` prints the figures.
 
 #[path = "support/again.rs"]
 mod again;
@@ -19,7 +19,8 @@ use uslab::stats;
 const MIB: usize = 1 << 20;
 const GIB: usize = 1 << 30;
 
-/// Resident bytes of this process. `smaps_rollup` adds page tables up; `statm` may lag by a batch a CPU.
+/// Resident bytes of this process. `smaps_rollup` sums up page tables and is exact; `statm` may lag
+/// by a batch a CPU.
 fn resident_bytes() -> usize {
     let field = |text: &str| text.split_whitespace().next().and_then(|n| n.parse::<usize>().ok());
     let rollup = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap_or_default();
@@ -35,13 +36,13 @@ fn mib(bytes: isize) -> f64 {
     bytes as f64 / MIB as f64
 }
 
-/// What became resident since `before`.
+/// Growth of the resident size since `before`.
 fn grown_since(before: usize) -> isize {
     resident_bytes() as isize - before as isize
 }
 
-/// Objects of `bytes` each, held by a list through their first words so that no table of them counts; all their
-/// pages are touched.
+/// Objects of `bytes` each, with all pages touched. They are linked through their first words, so
+/// that no table counts.
 struct Chain {
     first: *mut u8,
     bytes: usize,
@@ -53,7 +54,7 @@ impl Chain {
         for _ in 0..count {
             let object = malloc(bytes);
             assert!(!object.is_null(), "there is memory for {count} objects of {bytes} bytes");
-            // SAFETY: ours, of that size, aligned to 16.
+            // SAFETY: allocated by this test, with that size, aligned to 16.
             unsafe {
                 for page in (0..bytes).step_by(4096) {
                     object.add(page).write(1);
@@ -68,7 +69,7 @@ impl Chain {
     fn free(self) {
         let mut at = self.first;
         while !at.is_null() {
-            // SAFETY: each was allocated above and holds the next one's address.
+            // SAFETY: each was allocated above and contains the next one's address.
             unsafe {
                 let next = at.cast::<*mut u8>().read();
                 free(at);
@@ -105,14 +106,15 @@ fn a_gib_of_64_byte_objects_costs_at_most_3_percent_more() {
     });
 }
 
-/// Resident bytes that are no file's: what is left without the program's code, of which a debug build has much.
+/// Resident bytes that no file backs. They exclude the program's code, which is large in a debug
+/// build.
 fn anonymous_bytes() -> usize {
     let rollup = std::fs::read_to_string("/proc/self/smaps_rollup").expect("/proc is mounted");
     let line = rollup.lines().find_map(|line| line.strip_prefix("Anonymous:")).expect("it has the line");
     line.split_whitespace().next().and_then(|n| n.parse::<usize>().ok()).expect("a number") * 1024
 }
 
-/// Resident memory that is not pages of slabs or of large objects, against those pages.
+/// Compares resident memory outside of slabs and large objects with the pages of these.
 #[test]
 fn metadata_is_at_most_2_percent_of_the_heap() {
     alone("metadata_is_at_most_2_percent_of_the_heap", || {
@@ -140,19 +142,20 @@ fn metadata_is_at_most_2_percent_of_the_heap() {
 const THREAD_BYTES: usize = MIB;
 const THREADS: usize = 1000;
 
-/// Touches what is the thread's own (its stack, as deep as the slow paths go, and its handle for parking), so that it
-/// is resident before anything is measured.
+/// Touches the thread's own memory (its stack, to the depth of the slow paths, and its handle for
+/// parking), so that it is resident before the measurement.
 #[inline(never)]
 fn warm_up_thread() {
     thread::park_timeout(std::time::Duration::from_nanos(1));
     let mut pages = [0u8; 32 << 10];
     for at in (0..pages.len()).step_by(1024) {
-        // SAFETY: in bounds. Volatile, so that it happens.
+        // SAFETY: in bounds. Volatile, so that the compiler keeps it.
         unsafe { (&raw mut pages[at]).write_volatile(1) };
     }
 }
 
-/// Threads that live at one time: all thousand where a gigabyte and its double are there, otherwise fewer a turn.
+/// Threads that live at one time: all thousand on a machine with two gigabytes free, fewer
+/// otherwise.
 fn threads_at_once() -> usize {
     let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let available = info.lines().find_map(|line| {
@@ -161,11 +164,12 @@ fn threads_at_once() -> usize {
     if available.is_none_or(|kib| kib * 1024 >= 2 * GIB) { THREADS } else { 100 }
 }
 
-/// Runs of a figure that depends on where a thousand threads happened to run: which of them left the last objects in a CPU's
-/// sheaves, and how many slabs those keep. Their median counts.
+/// Runs of a figure that depends on scheduling: on which threads left the last objects in a CPU's
+/// sheaves, and on how many slabs those objects keep. The median counts.
 const RUNS: usize = 5;
 
-/// What a thousand threads leave behind that each allocated a mebibyte in objects of `bytes` and freed it, while they idle on.
+/// Measures the memory left after a thousand threads each allocated a mebibyte in objects of
+/// `bytes` and freed it, while they idle.
 fn idle_threads(name: &str, bytes: usize) {
     let turn = turn();
     let mut left = Vec::new();
@@ -180,7 +184,7 @@ fn idle_threads(name: &str, bytes: usize) {
         );
         let figure = text.split(LEFT).nth(1).and_then(|rest| rest.split_whitespace().next());
         left.push(
-            figure.and_then(|figure| figure.parse::<isize>().ok()).expect("the child says what is left"),
+            figure.and_then(|figure| figure.parse::<isize>().ok()).expect("the child prints the bytes left"),
         );
     }
     drop(turn);
@@ -193,12 +197,12 @@ fn idle_threads(name: &str, bytes: usize) {
     assert!(left[RUNS / 2] <= 8 * MIB as isize);
 }
 
-/// Stands before the figure in the child's output.
+/// Precedes the figure in the child's output.
 const LEFT: &str = "bytes left: ";
 
-/// In a child: the measurement.
+/// The measurement, in a child process.
 fn measure_idle_threads(bytes: usize) {
-    // The library is set up, and the class has its cache.
+    // Sets up the library, and creates the class's cache.
     Chain::new(bytes, 1).free();
     let together = threads_at_once();
     let steps = Arc::new(Barrier::new(together + 1));
@@ -245,7 +249,7 @@ fn measure_idle_threads(bytes: usize) {
         mib(usage.dirty_bytes as isize)
     );
     println!("{LEFT}{left}");
-    // The threads idle to the end of the process.
+    // The threads idle until the process ends.
 }
 
 #[test]

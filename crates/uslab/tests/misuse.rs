@@ -1,7 +1,9 @@
-//! Misuse: double frees and foreign pointers are recognised, at the latest at the slab, and reported on standard error with
-//! the pointer and what it is; then the process ends by SIGABRT, or goes on where `USLAB_ON_MISUSE=report` says so.
+//! Misuse: double frees and foreign pointers are recognised, at the latest at the slab. The report
+//! on standard error names the pointer and the kind of misuse. Then the process ends by SIGABRT, or
+//! continues under `USLAB_ON_MISUSE=report`.
 //!
-//! Each case runs in a child process, which prints the pointer it misuses, so that the report can be checked for it.
+//! Each case runs in a child process, which prints the pointer it misuses, so that the report can
+//! be checked for it.
 
 #[path = "support/again.rs"]
 mod again;
@@ -16,12 +18,12 @@ use std::ptr::NonNull;
 use uslab::malloc::{free, free_bulk, malloc, realloc, usable_size};
 use uslab::{CacheBuilder, Flags, Heap, RawCache};
 
-/// What a child prints before the pointer that it is about to misuse.
+/// A child prints this before the pointer that it is about to misuse.
 const POINTER: &str = "misused pointer: ";
-/// What it prints when it gets to its end.
+/// A child prints this at its end.
 const WENT_ON: &str = "went on after the misuse";
 
-/// Announces `pointer`; on standard error, which is not buffered: the child may end at the very next step.
+/// Announces `pointer`, on unbuffered standard error, because the next step may end the child.
 fn announce(pointer: *const u8) {
     eprintln!("{POINTER}{pointer:p}");
 }
@@ -30,7 +32,7 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Checks that the child reported the pointer that it announced as `what`, naming `cache`.
+/// Checks that the child reported its announced pointer as `what`, with the name `cache`.
 fn assert_reported(output: &Output, what: &str, cache: &str) {
     let text = text(output);
     let pointer =
@@ -41,8 +43,8 @@ fn assert_reported(output: &Output, what: &str, cache: &str) {
     assert!(report.contains(what) && report.contains(cache), "{what:?} and {cache:?} in {report:?}");
 }
 
-/// Runs `misuse` in two children: one must report and abort, the other, told to report only, must report the same and get
-/// to its end.
+/// Runs `misuse` in two children. One must report and abort. The other, under
+/// `USLAB_ON_MISUSE=report`, must print the same report and reach its end.
 fn check(name: &str, what: &str, cache: &str, misuse: impl FnOnce()) {
     let Some(aborted) = again(name, &[]) else {
         misuse();
@@ -64,13 +66,13 @@ fn cache(name: &str) -> RawCache {
     CacheBuilder::new(name).build_raw(64).expect("a cache of 64 bytes can be made")
 }
 
-/// The cache still gives out distinct objects and takes them back.
+/// Checks that the cache still returns distinct objects and accepts them back.
 fn assert_usable(cache: &RawCache) {
     let mut objects = [std::ptr::null_mut(); 500];
     assert!(cache.alloc_bulk(&mut objects));
     let distinct: std::collections::HashSet<_> = objects.iter().collect();
     assert_eq!(distinct.len(), objects.len());
-    // SAFETY: ours, unused from here.
+    // SAFETY: allocated by this test, and unused from here on.
     unsafe { cache.free_bulk(&objects) };
     cache.shrink();
 }
@@ -81,7 +83,7 @@ fn double_free_into_a_cache() {
         let cache = cache("records");
         let object = cache.alloc().unwrap();
         announce(object.as_ptr());
-        // SAFETY: the second free is the misuse under test; nobody allocates between the two.
+        // SAFETY: the second free is the misuse under test; no thread allocates between the two.
         unsafe {
             cache.free(object);
             cache.free(object);
@@ -97,7 +99,7 @@ fn double_free_after_the_first_got_to_its_slab() {
         let cache = cache("records");
         let (object, other) = (cache.alloc().unwrap(), cache.alloc().unwrap());
         announce(object.as_ptr());
-        // SAFETY: the last free is the misuse under test; `other` keeps the slab.
+        // SAFETY: the last free is the misuse under test; `other` keeps the slab alive.
         unsafe {
             cache.free(object);
             cache.shrink();
@@ -130,7 +132,8 @@ fn double_free_into_a_cache_without_caching() {
         let cache = CacheBuilder::new("direct").flags(Flags::NO_CACHING).build_raw(64).unwrap();
         let (object, other) = (cache.alloc().unwrap(), cache.alloc().unwrap());
         announce(object.as_ptr());
-        // SAFETY: the second free is the misuse under test; it is recognised at once. `other` keeps the slab.
+        // SAFETY: the second free is the misuse under test, recognised at once. `other` keeps the
+        // slab alive.
         unsafe {
             cache.free(object);
             cache.free(object);
@@ -182,7 +185,7 @@ fn double_free_of_malloc_after_a_drain() {
             free(object);
         }
         assert_ne!(malloc(40), malloc(40));
-        // SAFETY: ours, unused from here.
+        // SAFETY: allocated by this test, and unused from here on.
         unsafe { free(other) };
     });
 }
@@ -206,7 +209,8 @@ fn the_inside_of_an_object_of_a_heap() {
         let object = heap.alloc(100, 8).expect("there is memory").as_ptr();
         let inside = object.wrapping_add(16);
         announce(inside);
-        // SAFETY: the misuse under test: nothing at the pointer is used before it is recognised.
+        // SAFETY: the misuse under test: the library recognises it before it accesses the memory
+        // there.
         assert!(unsafe { realloc(inside, 500) }.is_null());
         assert_eq!(usable_size(inside), 0);
         assert!(usable_size(object) >= 100);
@@ -219,7 +223,8 @@ fn double_free_of_an_object_of_a_heap() {
         let heap = Heap::new().expect("there is memory");
         let [first, second] = [(); 2].map(|()| heap.alloc(100, 8).expect("there is memory"));
         announce(first.as_ptr());
-        // SAFETY: from this heap, and the misuse under test; the second object keeps the slab.
+        // SAFETY: from this heap; the second free is the misuse under test. The second object keeps
+        // the slab alive.
         unsafe {
             heap.free(first);
             heap.free(first);
@@ -352,14 +357,14 @@ fn free_into_another_cache() {
         // SAFETY: the wrong cache is the misuse under test.
         unsafe { cache.free(object) };
         cache.shrink();
-        // Where the process goes on the object is still allocated: its own cache can take it.
-        // SAFETY: ours, unused from here.
+        // In the process that continues the object is still allocated, so its own cache accepts it.
+        // SAFETY: allocated by this test, and unused from here on.
         unsafe {
             others.free(object);
             cache.free(keeps);
         }
-        cache.destroy().expect("nothing lives in it");
-        others.destroy().expect("nothing lives in it");
+        cache.destroy().expect("no object is live");
+        others.destroy().expect("no object is live");
     });
 }
 

@@ -1,8 +1,9 @@
-//! Random frees, half of them misuse, against an oracle of what is allocated: each misuse that is
-//! to be caught at once is reported once, nothing else is, and what is handed out is aligned, lies
-//! over nothing else, and keeps its bytes.
+//! Random frees, half of them misuse, compared with an oracle of live objects. Each misuse that
+//! must be recognised at once is reported exactly once, and nothing else is. Every allocated object
+//! is aligned, overlaps no other, and keeps its bytes.
 //!
-//! It runs in a child of its own for each mode, told to report and go on; the reports are counted.
+//! It runs in a child process for each mode, under `USLAB_ON_MISUSE=report`, and counts the
+//! reports.
 
 #[path = "support/again.rs"]
 mod again;
@@ -20,7 +21,7 @@ use uslab::malloc::{aligned_alloc, free, free_bulk, malloc, realloc, usable_size
 const STEPS: usize = 60_000;
 const EXPECTED: &str = "reports expected: ";
 
-/// What is allocated, by address: the layout asked for, and the stamp in each byte.
+/// Live objects by address: the requested layout, and the stamp in each byte.
 #[derive(Default)]
 struct Oracle {
     live: BTreeMap<usize, (usize, usize, u8)>,
@@ -34,15 +35,15 @@ impl Oracle {
         let before = self.live.range(..address + size).next_back();
         assert!(
             before.is_none_or(|(&start, &(bytes, ..))| start + bytes <= address),
-            "{object:p} lies over another"
+            "{object:p} overlaps another object"
         );
         assert_eq!(usable_size(object).max(size), usable_size(object));
-        // SAFETY: ours, of that many bytes.
+        // SAFETY: the test owns the object, of that many bytes.
         unsafe { object.write_bytes(stamp, size) };
         self.live.insert(address, (size, align, stamp));
     }
 
-    /// One that lives, by chance.
+    /// A random live object.
     fn any(&self, random: &mut Random) -> Option<(usize, usize, usize)> {
         let (&lowest, _) = self.live.first_key_value()?;
         let (&highest, _) = self.live.last_key_value()?;
@@ -50,10 +51,10 @@ impl Oracle {
         self.live.range(from..).next().map(|(&address, &(size, align, _))| (address, size, align))
     }
 
-    /// Gives it up, with its bytes looked at.
+    /// Removes an object, and checks its bytes.
     fn give_up(&mut self, address: usize) -> *mut u8 {
         let (size, _, stamp) = self.live.remove(&address).expect("it lives");
-        // SAFETY: ours, of that many bytes.
+        // SAFETY: the test owns the object, of that many bytes.
         let bytes = unsafe { std::slice::from_raw_parts(address as *const u8, size) };
         assert!(bytes.iter().all(|&byte| byte == stamp), "{address:#x} was written to");
         address as *mut u8
@@ -69,7 +70,7 @@ fn size(random: &mut Random) -> usize {
 }
 
 /// # Safety
-/// Misuse is what it is for: nothing else in the process may use the objects.
+/// The function misuses objects on purpose: no other code in the process may use them.
 unsafe fn step(oracle: &mut Oracle, random: &mut Random) {
     let stamp = random.below(256) as u8;
     let live = oracle.any(random).filter(|_| random.below(100) < oracle.live.len());
@@ -128,7 +129,7 @@ fn run(name: &str, environment: &[(&str, &str)]) {
         pinned::stay_on_this_cpu();
         let (mut oracle, mut random) = (Oracle::default(), Random::new(0x5eed));
         for _ in 0..STEPS {
-            // SAFETY: the process has no other user of these objects.
+            // SAFETY: no other code in the process uses these objects.
             unsafe { step(&mut oracle, &mut random) };
         }
         eprintln!("{EXPECTED}{}", oracle.misuses);
@@ -138,7 +139,7 @@ fn run(name: &str, environment: &[(&str, &str)]) {
     let last = &text[text.len().saturating_sub(2000)..];
     assert!(child.status.success(), "{}\n{last}", child.status);
     let expected =
-        text.lines().find_map(|line| line.strip_prefix(EXPECTED)).expect("the child comes to its end");
+        text.lines().find_map(|line| line.strip_prefix(EXPECTED)).expect("the child reaches its end");
     let reports = text.lines().filter(|line| line.starts_with("uslab: ")).count();
     assert_eq!(reports.to_string(), expected, "{last}");
 }

@@ -1,7 +1,8 @@
-//! Why `quick_cache` has no adaptor: what its only way to evict on demand, a step of the capacity down and up, does to it.
+//! Why `quick_cache` has no adaptor: its only way to evict on demand, a step of the capacity down
+//! and up, damages its policy.
 //!
-//! The guide says so (`docs/guide/caches-that-shrink.md`). Should one of these fail with a newer version, an adaptor has become
-//! possible: the guide is to be changed then, not the test.
+//! The guide states this (`docs/guide/caches-that-shrink.md`). If one of these tests fails with a
+//! newer version, an adaptor has become possible: then change the guide, not the test.
 
 use quick_cache::sync::Cache;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -23,19 +24,20 @@ impl Random {
     }
 }
 
-/// Gives up `entries` by the one way there is.
+/// Evicts `entries` by a step of the capacity.
 fn step(cache: &Cache<u32, u32>, entries: u64) {
     let capacity = cache.capacity();
     cache.set_capacity(cache.weight().saturating_sub(entries).max(cache.num_shards() as u64));
     cache.set_capacity(capacity);
 }
 
-/// The part of Zipf's requests that hit, in the last two thirds; with every second one comes a key that is never asked for.
+/// The hit rate of Zipf requests in the last two thirds; every second request is followed by a key
+/// that is never requested again.
 fn hit_rate(cache: &Cache<u32, u32>, cumulated: &[f64], random: &mut Random, mut pressed: bool) -> f64 {
     let (mut hits, mut asked) = (0, 0);
     let mut never_again = 1_000_000;
     for request in 0..600_000 {
-        // In the first third, a light pass now and then: 128 of 10 000 entries each.
+        // In the first third, an occasional light pass: 128 of 10 000 entries each.
         if pressed && request % 1000 == 0 {
             step(cache, 128);
             pressed = request < 200_000;
@@ -84,7 +86,7 @@ fn steps_of_quick_caches_capacity_wear_its_policy_out_for_good() {
     assert!(emptied < untouched - 0.02, "emptying does it no harm any more: {emptied} of {untouched}");
 }
 
-/// A value that takes its time to be cloned, which the cache does under its lock.
+/// A value whose clone takes long; the cache clones it under its lock.
 struct Slow(Arc<Gate>);
 
 struct Gate {
@@ -119,7 +121,7 @@ fn quick_cache_waits_for_its_lock_to_change_the_capacity() {
             changed.store(true, SeqCst);
         }
     });
-    // Had this been the reading thread itself, in an allocation that reclaims, it would wait for ever.
+    // If the reading thread itself did this, in an allocation that reclaims, it would deadlock.
     thread::sleep(Duration::from_millis(100));
     assert!(!changed.load(SeqCst), "set_capacity does not wait for the lock any more");
     go.send(()).unwrap();

@@ -1,6 +1,8 @@
-//! The background thread: what idles goes back by itself, what is busy stays, and nothing depends on it.
+//! The background thread: idle memory returns to the system by itself, busy memory stays, and
+//! nothing depends on the thread.
 //!
-//! Each test is a process of its own, in both modes: a process has one reaper. Deadlines are long: how long it took is printed.
+//! A process has one reaper, so each test runs in a process of its own, in both modes. Deadlines
+//! are long; the tests print the times.
 #![cfg(not(loom))]
 
 #[path = "support/again.rs"]
@@ -23,7 +25,8 @@ use uslab::{CacheBuilder, RawCache};
 
 const MIB: usize = 1 << 20;
 
-/// Resident bytes: `smaps_rollup` adds page tables up; `statm` may lag by a batch a CPU.
+/// Resident bytes. `smaps_rollup` sums up page tables and is exact; `statm` may lag by a batch a
+/// CPU.
 fn resident_bytes() -> usize {
     let text = fs::read_to_string("/proc/self/smaps_rollup").expect("/proc is mounted");
     let line = text.lines().find_map(|line| line.strip_prefix("Rss:")).expect("it has the line");
@@ -41,7 +44,7 @@ fn has_reaper() -> bool {
     threads().iter().any(|name| name == "uslab-reaper")
 }
 
-/// Waits until `holds`; says how long it took.
+/// Waits until `holds` returns true. Returns the time that took.
 fn until(what: &str, mut holds: impl FnMut() -> bool) -> Duration {
     let start = Instant::now();
     while !holds() {
@@ -51,13 +54,13 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) -> Duration {
     start.elapsed()
 }
 
-/// Memory in objects of `bytes`, touched, linked through their first words.
+/// Allocates `total` bytes in objects of `bytes`, touched and linked through their first words.
 fn fill(total: usize, bytes: usize) -> *mut u8 {
     let mut first = ptr::null_mut::<u8>();
     for _ in 0..total / bytes {
         let object = malloc_for::<Program>(bytes);
         assert!(!object.is_null());
-        // SAFETY: ours, of that size, aligned to 16.
+        // SAFETY: allocated by this test, with that size, aligned to 16.
         unsafe {
             (0..bytes).step_by(4096).for_each(|at| object.add(at).write(1));
             object.cast::<*mut u8>().write(first);
@@ -69,7 +72,7 @@ fn fill(total: usize, bytes: usize) -> *mut u8 {
 
 fn free_all(mut first: *mut u8) {
     while !first.is_null() {
-        // SAFETY: the link that `fill` wrote; each is freed once.
+        // SAFETY: `fill` wrote the link; each object is freed once.
         unsafe {
             let next = first.cast::<*mut u8>().read();
             free(first);
@@ -105,7 +108,7 @@ fn a_small_program_has_no_thread_more() {
         let cache = CacheBuilder::new("small").build_raw(64).unwrap();
         let object = cache.alloc().unwrap();
         assert!(!has_reaper(), "{:?}", threads());
-        // SAFETY: from this cache, unused.
+        // SAFETY: from this cache, and unused.
         unsafe { cache.free(object) };
         free_all(list);
     });
@@ -113,11 +116,11 @@ fn a_small_program_has_no_thread_more() {
 
 #[test]
 fn malloc_alone_never_starts_a_thread() {
-    // The C library may hold locks of its own when it calls malloc.
+    // The C library may hold its own locks when it calls malloc.
     in_both_modes("malloc_alone_never_starts_a_thread", &[], || {
         let blocks: Vec<*mut u8> = (0..100_000).map(|_| malloc(1000)).collect();
         assert!(!has_reaper(), "{:?}", threads());
-        // SAFETY: ours, once.
+        // SAFETY: allocated by this test, freed once.
         blocks.into_iter().for_each(|block| unsafe { free(block) });
     });
 }
@@ -130,12 +133,12 @@ fn a_cache_of_the_programs_own_starts_it() {
         assert!(cache.alloc_bulk(&mut objects));
         let more = cache.alloc().unwrap();
         until("there is a reaper", has_reaper);
-        // SAFETY: from this cache, unused.
+        // SAFETY: from this cache, and unused.
         unsafe {
             cache.free(more);
             cache.free_bulk(&objects);
         }
-        until("all slabs are back", || record_of("own").slabs.load(Relaxed) == 0);
+        until("all slabs are released", || record_of("own").slabs.load(Relaxed) == 0);
     });
 }
 
@@ -160,7 +163,7 @@ fn record_of(name: &str) -> &'static Record {
     (0..records).map(uslab::internal::record).rfind(named).expect("the cache is listed")
 }
 
-/// Slabs made and released so far: what a cache asked of the page layer.
+/// Slabs that a cache has made and released so far: its calls of the page layer.
 fn page_calls_of(name: &str) -> u64 {
     let record = record_of(name);
     record.grows.load(Relaxed) + record.shrinks.load(Relaxed)
@@ -169,10 +172,10 @@ fn page_calls_of(name: &str) -> u64 {
 #[test]
 fn a_cache_that_crosses_empty_over_and_over_does_not_thrash() {
     in_both_modes("a_cache_that_crosses_empty_over_and_over_does_not_thrash", &[], || {
-        // The reaper is there, and looks.
+        // The reaper runs, and visits the cache.
         free_all(fill(64 * MIB, 4096));
         until("there is a reaper", has_reaper);
-        // Its first visit to another CPU may well want a slab for that one's sheaves.
+        // The thread's first visit to another CPU may need a slab for that CPU's sheaves.
         stay_on_this_cpu();
         let cache = CacheBuilder::new("cliff").build_raw(4096).unwrap();
         let mut objects = [ptr::null_mut(); 4];
@@ -185,7 +188,7 @@ fn a_cache_that_crosses_empty_over_and_over_does_not_thrash() {
                         *object = cache.alloc().unwrap().as_ptr();
                     }
                     for &object in &objects {
-                        // SAFETY: from this cache, unused.
+                        // SAFETY: from this cache, and unused.
                         unsafe { cache.free(ptr::NonNull::new_unchecked(object)) };
                     }
                 }
@@ -205,14 +208,14 @@ fn a_cache_that_crosses_empty_over_and_over_does_not_thrash() {
 }
 
 #[test]
-fn what_is_in_use_stays() {
-    in_both_modes("what_is_in_use_stays", &[], || {
+fn objects_in_use_stay() {
+    in_both_modes("objects_in_use_stay", &[], || {
         let list = fill(64 * MIB, 4096);
         until("there is a reaper", has_reaper);
         std::thread::sleep(Duration::from_secs(2));
         let (mut at, mut count) = (list, 0);
         while !at.is_null() {
-            // SAFETY: the link that `fill` wrote.
+            // SAFETY: `fill` wrote the link.
             at = unsafe { at.cast::<*mut u8>().read() };
             count += 1;
         }
@@ -226,7 +229,7 @@ fn a_fork_child_starts_its_own() {
     in_both_modes("a_fork_child_starts_its_own", &[], || {
         free_all(fill(64 * MIB, 4096));
         until("there is a reaper", has_reaper);
-        // SAFETY: the child allocates, which this library supports, looks into /proc and leaves.
+        // SAFETY: the child allocates, which this library supports, reads /proc and exits.
         let child = unsafe { libc::fork() };
         assert!(child >= 0);
         if child == 0 {
@@ -234,12 +237,12 @@ fn a_fork_child_starts_its_own() {
             free_all(fill(64 * MIB, 4096));
             until("the child has one", has_reaper);
             let rss = resident_bytes();
-            until("the child's memory is back", || resident_bytes() <= rss.min(32 * MIB));
-            // SAFETY: nothing is to be run at exit.
+            until("the child's memory is returned", || resident_bytes() <= rss.min(32 * MIB));
+            // SAFETY: no exit handler needs to run.
             unsafe { libc::_exit(if alone { 0 } else { 1 }) };
         }
         let mut status = 0;
-        // SAFETY: waits for the child.
+        // SAFETY: `status` is a valid place to write to.
         unsafe { libc::waitpid(child, &mut status, 0) };
         assert_eq!(status, 0, "the child's reaper was not its parent's");
     });
@@ -270,7 +273,7 @@ fn it_costs_next_to_nothing_beside_a_busy_program() {
         while start.elapsed() < Duration::from_secs(5) {
             for cache in &caches {
                 let object = cache.alloc().unwrap();
-                // SAFETY: from this cache, unused.
+                // SAFETY: from this cache, and unused.
                 unsafe { cache.free(object) };
             }
         }
@@ -284,7 +287,7 @@ fn it_costs_next_to_nothing_beside_a_busy_program() {
     });
 }
 
-/// A pipe by name, as a service manager would make one; removed at the end of the test.
+/// A named pipe like a service manager's; removed at the end of the test.
 struct Fifo(std::ffi::CString);
 
 impl Fifo {
@@ -320,16 +323,16 @@ fn pressure_takes_from_caches_without_a_call() {
         let mut fifo = fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
         let mut press = || fifo.write_all(b"!").unwrap();
         press();
-        // The manager goes on saying so, as long as memory is short; each word asks for more.
+        // The manager repeats its message as long as memory is short; each message asks for more.
         let mut last = cache.len();
         for _ in 0..3 {
-            until("the cache gave some", || {
+            until("the cache evicted entries", || {
                 press();
                 cache.len() < last
             });
             last = cache.len();
         }
-        println!("three words of pressure: {last} of 50000 entries are left");
+        println!("three messages of pressure: {last} of 50000 entries are left");
         assert_eq!(cache.get(&0), None, "the oldest went first");
     });
 }

@@ -1,4 +1,5 @@
-//! Shrinkers as programs use them, and as they misuse them: blocking, lying, panicking, leaving in the middle.
+//! Shrinkers in correct use and in misuse: callbacks that block, return wrong counts, panic, or
+//! unregister themselves.
 
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
@@ -7,13 +8,13 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::thread;
 use uslab::{Registration, Scan, ShrinkControl, Shrinker, ShrinkerOptions, reclaim, register_shrinker};
 
-/// Reclaim is the process's: one test at a time.
+/// Reclaim acts on the whole process, so one test runs at a time.
 fn alone() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// A cache that is a number, and what was done to it.
+/// A cache that is only a number of entries, and a record of the calls.
 #[derive(Default)]
 struct Counted {
     entries: AtomicUsize,
@@ -22,7 +23,7 @@ struct Counted {
     _drops: Drops,
 }
 
-/// Counts how often it is dropped.
+/// Counts its drops.
 #[derive(Default)]
 struct Drops(Arc<AtomicUsize>);
 
@@ -52,7 +53,7 @@ impl Shrinker for Counted {
     }
 }
 
-/// A cache that does as it is told.
+/// A shrinker whose `scan` is a closure.
 struct Scripted<F>(F);
 
 impl<F: Fn(&ShrinkControl) -> Scan + Send + Sync + 'static> Shrinker for Scripted<F> {
@@ -93,7 +94,7 @@ fn a_goal_that_free_memory_meets_costs_no_entry() {
     let objects = uslab::CacheBuilder::new("reclaimed").build_raw(2048).expect("a cache");
     let live: Vec<_> = (0..500).map(|_| objects.alloc().expect("memory")).collect();
     for object in live {
-        // SAFETY: live, of this cache, freed once; written, so that it has memory behind it.
+        // SAFETY: a live object of this cache, freed once. The write puts memory behind it.
         unsafe {
             object.as_ptr().write_bytes(1, 2048);
             objects.free(object);
@@ -116,13 +117,13 @@ impl Pages {
         Pages { cache, entries: Mutex::default(), scanned: AtomicUsize::new(0) }
     }
 
-    /// Makes entries until there are `count`; says how many it made.
+    /// Adds entries until there are `count`. Returns the number added.
     fn fill(&self, count: usize) -> usize {
-        let mut entries = self.entries.lock().expect("nobody panics");
+        let mut entries = self.entries.lock().expect("no thread panics while it holds the lock");
         let before = entries.len();
         while entries.len() < count {
             let object = self.cache.alloc().expect("memory");
-            // SAFETY: just taken from the cache, of that size.
+            // SAFETY: just allocated from the cache, with that size.
             unsafe { object.as_ptr().write_bytes(1, 4096) };
             entries.push(object.as_ptr() as usize);
         }
@@ -131,7 +132,7 @@ impl Pages {
 
     fn free(&self, address: usize) {
         let object = std::ptr::NonNull::new(address as *mut u8).expect("an object");
-        // SAFETY: taken from the cache in `fill`, once out of the list.
+        // SAFETY: allocated from the cache in `fill`, and removed from the list once.
         unsafe { self.cache.free(object) };
     }
 }
@@ -164,7 +165,7 @@ fn entries_that_come_back_are_worth_more() {
     let _turn = alone();
     let [plain, wanted] = ["plain", "wanted"].map(|name| register(name, Pages::new()));
     for _ in 0..30 {
-        // Whoever uses the one makes again what went; nobody misses the other's.
+        // The program refills the first cache after each pass; it never refills the second.
         plain.fill(4000);
         wanted.note_refaults(wanted.fill(4000) as u64);
         uslab::trim(0);
@@ -185,7 +186,7 @@ fn a_shrinker_may_allocate_from_its_own_cache() {
         fn scan(&self, control: &ShrinkControl) -> Scan {
             let objects: Vec<_> = (0..control.nr_to_scan).map_while(|_| self.0.alloc()).collect();
             self.1.fetch_add(objects.len(), SeqCst);
-            // SAFETY: just taken from this cache.
+            // SAFETY: just allocated from this cache.
             objects.into_iter().for_each(|object| unsafe { self.0.free(object) });
             Scan::Freed(0)
         }
@@ -198,7 +199,7 @@ fn a_shrinker_may_allocate_from_its_own_cache() {
 }
 
 #[test]
-fn a_blocked_callback_delays_nobody_but_its_thread() {
+fn a_blocked_callback_delays_only_its_own_thread() {
     let _turn = alone();
     let (entered, is_inside): (Sender<()>, Receiver<()>) = channel();
     let (go, gate) = channel::<()>();
@@ -241,7 +242,7 @@ fn unregistering_waits_for_the_callback_and_drops_once() {
 }
 
 #[test]
-fn a_panic_ends_its_calls_and_harms_nobody_else() {
+fn a_panic_ends_the_calls_of_its_shrinker_only() {
     let _turn = alone();
     let calls = Arc::new(AtomicUsize::new(0));
     let seen = Arc::clone(&calls);
@@ -249,7 +250,7 @@ fn a_panic_ends_its_calls_and_harms_nobody_else() {
         "panicking",
         Scripted(move |_: &ShrinkControl| {
             seen.fetch_add(1, SeqCst);
-            panic!("as a test wants it")
+            panic!("panics for the test")
         }),
     );
     let other = register("other", Counted::of(1000));
@@ -258,14 +259,14 @@ fn a_panic_ends_its_calls_and_harms_nobody_else() {
     reclaim(usize::MAX);
     assert_eq!((calls.load(SeqCst), other.entries.load(SeqCst)), (1, 0));
     assert!(panicking.unregister());
-    // Its place is used again.
+    // A new shrinker reuses its place.
     let next = register("next", Counted::of(10));
     reclaim(usize::MAX);
     assert_eq!(next.entries.load(SeqCst), 0);
 }
 
 #[test]
-fn leaving_from_within_the_callback_takes_effect_when_it_returns() {
+fn unregistering_in_a_callback_takes_effect_when_it_returns() {
     let _turn = alone();
     static OWN: OnceLock<Mutex<Option<Box<dyn Send>>>> = OnceLock::new();
     let calls = Arc::new(AtomicUsize::new(0));
@@ -296,7 +297,7 @@ fn callbacks_allocate_reclaim_and_register() {
         Scripted(|control: &ShrinkControl| {
             let boxes: Vec<Box<[u8; 100]>> = (0..control.nr_to_scan).map(|_| Box::new([1; 100])).collect();
             let own = uslab::malloc::malloc(100);
-            // SAFETY: of this malloc, freed once.
+            // SAFETY: from this malloc, freed once.
             unsafe { uslab::malloc::free(own) };
             assert_eq!(reclaim(usize::MAX), 0, "reclaim does not re-enter itself");
             if INNER.lock().unwrap().len() < 3 {
@@ -312,7 +313,7 @@ fn callbacks_allocate_reclaim_and_register() {
     drop(outer);
 }
 
-/// Counts for ever, frees nothing.
+/// Always counts entries, and frees nothing.
 struct Liar(AtomicUsize);
 
 impl Shrinker for Liar {
@@ -366,9 +367,10 @@ fn many_threads_reclaim_while_shrinkers_come_and_go() {
 }
 
 #[test]
-fn a_fork_child_reclaims_whoever_was_inside() {
+fn a_fork_child_reclaims_after_a_fork_during_a_callback() {
     let _turn = alone();
-    // Flags and no channels: a child may not touch what another thread of the parent may have locked.
+    // Flags instead of channels: a child must not use a lock that another thread of the parent may
+    // hold.
     let entered = Arc::new(AtomicBool::new(false));
     let go = Arc::new(AtomicBool::new(false));
     let (callback_entered, callback_go) = (Arc::clone(&entered), Arc::clone(&go));
@@ -389,11 +391,13 @@ fn a_fork_child_reclaims_whoever_was_inside() {
         thread::yield_now();
     }
     other.entries.store(1000, SeqCst);
-    // SAFETY: the child calls nothing that another thread could have left locked: this library and _exit.
+    // SAFETY: the child calls nothing that another thread could have left locked: this library and
+    // _exit.
     let child = unsafe { libc::fork() };
     if child == 0 {
         reclaim(usize::MAX);
-        // That the one which was inside can be unregistered shows that nobody is waited for.
+        // Unregistering the shrinker whose callback was running shows that the child waits for no
+        // thread.
         let ok = other.entries.load(SeqCst) == 0 && stuck.unregister();
         // SAFETY: ends the child at once.
         unsafe { libc::_exit(i32::from(!ok)) };
@@ -406,18 +410,18 @@ fn a_fork_child_reclaims_whoever_was_inside() {
     reclaimer.join().unwrap();
 }
 
-/// Frees a megabyte that stays in sheaves and slabs, and asks for it.
+/// Frees a megabyte, which stays in sheaves and slabs, and reclaims it.
 fn gives_back(objects: &uslab::RawCache) -> bool {
     let mut live = [std::ptr::null_mut(); 500];
     if !objects.alloc_bulk(&mut live) {
         return false;
     }
-    // SAFETY: all are live, of this cache, freed once; written, so that they have memory behind them.
+    // SAFETY: all are live objects of this cache, freed once. The writes put memory behind them.
     unsafe {
         live.iter().for_each(|object| object.write_bytes(1, 2048));
         objects.free_bulk(&live);
     }
-    // Longer than it is believed that there is nothing.
+    // Longer than the library remembers that a reclaim found nothing.
     thread::sleep(std::time::Duration::from_millis(30));
     reclaim(usize::MAX) >= 64 << 10
 }
@@ -433,7 +437,7 @@ fn a_fork_in_the_middle_of_a_release_leaves_the_child_able_to_release() {
             let mut live = [std::ptr::null_mut(); 256];
             while !stop.load(SeqCst) {
                 assert!(churned.alloc_bulk(&mut live));
-                // SAFETY: live, of this cache, freed once.
+                // SAFETY: a live object of this cache, freed once.
                 unsafe {
                     live.iter().for_each(|object| object.write_bytes(1, 4096));
                     churned.free_bulk(&live);
@@ -442,7 +446,8 @@ fn a_fork_in_the_middle_of_a_release_leaves_the_child_able_to_release() {
             }
         });
         let failed = (0..40).any(|_| {
-            // SAFETY: the child calls nothing that another thread could have left locked: this library and _exit.
+            // SAFETY: the child calls nothing that another thread could have left locked: this
+            // library and _exit.
             let child = unsafe { libc::fork() };
             if child == 0 {
                 // SAFETY: ends the child at once.
@@ -460,7 +465,7 @@ fn a_fork_in_the_middle_of_a_release_leaves_the_child_able_to_release() {
 }
 
 #[test]
-fn a_destructor_that_panics_harms_nobody() {
+fn a_destructor_that_panics_does_no_harm() {
     /// Panics when it is dropped; its scan drops its own registration, if there is one in `OWN`.
     struct Panics;
     static OWN: Mutex<Option<Registration<Panics>>> = Mutex::new(None);
@@ -475,7 +480,7 @@ fn a_destructor_that_panics_harms_nobody() {
     }
     impl Drop for Panics {
         fn drop(&mut self) {
-            panic!("as a test wants it")
+            panic!("panics for the test")
         }
     }
     let _turn = alone();
@@ -486,7 +491,7 @@ fn a_destructor_that_panics_harms_nobody() {
         other.entries.load(SeqCst) == 0
     };
     assert!(register("panics, unregistered", Panics).unregister());
-    assert!(everything_goes(), "this thread is not inside any more");
+    assert!(everything_goes(), "reclaim still takes this thread to be inside a callback");
     drop(register("panics, dropped", Panics));
     assert!(everything_goes());
     OWN.lock().unwrap().replace(register("panics, from within", Panics));
@@ -512,7 +517,7 @@ fn caches_come_and_go_while_threads_look_for_free_memory() {
             for cache in caches.into_iter().rev() {
                 let cache = cache.expect("memory");
                 let object = cache.alloc().expect("memory");
-                // SAFETY: of this cache, freed once.
+                // SAFETY: an object of this cache, freed once.
                 unsafe { cache.free(object) };
                 assert!(cache.destroy().is_ok(), "round {round}");
             }

@@ -1,9 +1,9 @@
-//! `membarrier` is refused after start, by a seccomp filter: caches are drained, destroyed and
-//! forked all the same.
+//! A seccomp filter refuses `membarrier` after start: caches can still be drained, destroyed and
+//! forked.
 //!
-//! Threads that own stamped objects meet drains, caches that come and go, and forks. Nothing may
-//! have two owners, and where no thread uses a cache it must still be emptied and destroyed. In
-//! locked mode there is nothing to refuse.
+//! Threads own stamped objects while other threads drain, fork, and create and destroy caches. No
+//! object may have two owners, and a cache that no thread uses must still be drained and destroyed.
+//! Locked mode uses no barrier.
 #![cfg(not(loom))]
 
 #[path = "support/again.rs"]
@@ -27,7 +27,7 @@ const BYTES: usize = 64;
 const USERS: u32 = 3;
 const ROUNDS: usize = 60;
 
-/// Refuses the call to this thread, and to all that it starts.
+/// Refuses the call to this thread, and to all threads that it starts.
 fn refuse_membarrier() {
     let step = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
     let mut steps = [
@@ -56,7 +56,7 @@ fn take(cache: &RawCache, n: usize, owner: u32) -> Vec<NonNull<u8>> {
 fn give_back(cache: &RawCache, objects: Vec<NonNull<u8>>, owner: u32) {
     for object in objects {
         assert!(stamp::unstamp(object, BYTES, owner), "an object in use was written to");
-        // SAFETY: ours until now, and freed once.
+        // SAFETY: owned by this thread, and freed once.
         unsafe { cache.free(object) };
     }
 }
@@ -67,8 +67,8 @@ fn in_sheaves(cache: &RawCache) -> i64 {
     uslab::internal::record(cache.core().id()).sheaf_free.load(Relaxed)
 }
 
-/// What a child finds: its objects unharmed, nothing in slots, which it cannot trust, and a library
-/// that works. `few` has a sheaf in a slot and none in barns.
+/// The checks of a child: its objects are unchanged, the slots, which it cannot trust, are empty,
+/// and the library works. `few` has a sheaf in a slot and none in barns.
 fn live_on(cache: &RawCache, few: &RawCache, kept: &[NonNull<u8>], owner: u32) -> Result<(), &'static str> {
     if uslab::mode() == Mode::Rseq && in_sheaves(few) != 0 {
         return Err("sheaves that may have changed while they were copied are trusted");
@@ -78,9 +78,9 @@ fn live_on(cache: &RawCache, few: &RawCache, kept: &[NonNull<u8>], owner: u32) -
         return Err("no memory");
     }
     if kept.iter().any(|object| objects.contains(&object.as_ptr())) {
-        return Err("an object in use was handed out");
+        return Err("an object in use was allocated again");
     }
-    // SAFETY: just allocated, unused.
+    // SAFETY: just allocated, and unused.
     unsafe { cache.free_bulk(&objects) };
     cache.shrink();
     uslab::trim(0);
@@ -137,7 +137,7 @@ fn without_barriers_nothing_has_two_owners_and_nothing_is_lost() {
             few.destroy().expect("an object was lost");
             let reason = uslab::internal::header().mode_reason.load(Relaxed);
             let expected = if uslab::mode() == Mode::Rseq { REASON_NO_MEMBARRIER } else { REASON_FORCED };
-            assert_eq!(reason, expected, "the figures say that barriers are refused");
+            assert_eq!(reason, expected, "the figures must show that barriers are refused");
         },
     );
 }

@@ -1,14 +1,16 @@
 //! The real sequences under everything that aborts them: preemption, signals, migration, drains.
 //!
-//! More threads than CPUs share one cache, allocate, free, trade objects and check the stamp of each (`storm/stamp.rs`). Other threads
-//! disturb them. At the end every object must be back: the cache can be destroyed.
+//! More threads than CPUs share one cache. They allocate, free, exchange objects and check each
+//! object's stamp (`storm/stamp.rs`), while other threads disturb them. At the end no object may be
+//! lost: the cache can be destroyed.
 //!
 //! ```text
 //!   USLAB_STRESS_SECONDS=60 RUSTFLAGS="--cfg uslab_inject" cargo test -p uslab --release --test sequences -- --nocapture
 //! ```
 //!
-//! runs each for a minute, with sequences stretched by the injection loop, and counts the aborts. Without it sequences are a few
-//! nanoseconds long, and how many were hit is not known. Valid in both modes; locked, the same storms meet the slots' locks.
+//! runs each test for a minute, with sequences stretched by the injection loop, and counts the
+//! aborts. Without the loop a sequence takes a few nanoseconds, and the number of aborts is
+//! unknown. The tests are valid in both modes; in locked mode they exercise the slots' locks.
 #![cfg(not(loom))]
 
 #[path = "storm/machine.rs"]
@@ -27,7 +29,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use uslab::{Cache, CacheBuilder, RawCache};
 use weather::Weather;
 
-/// What both kinds of cache can do.
+/// The operations of both kinds of cache.
 trait Pool: Sync + Sized {
     const BYTES: usize;
     fn alloc(&self) -> NonNull<u8>;
@@ -46,7 +48,7 @@ impl Pool for Raw {
         self.0.alloc().expect("memory")
     }
     fn free(&self, object: NonNull<u8>) {
-        // SAFETY: workers free what they own, once; the stamps check it.
+        // SAFETY: workers free their own objects, once; the stamps check that.
         unsafe { self.0.free(object) };
     }
     fn alloc_bulk(&self, objects: &mut [*mut u8]) {
@@ -94,14 +96,14 @@ impl Pool for Typed {
     }
 }
 
-/// Objects that a worker holds at most.
+/// Most objects that a worker holds.
 const HELD: usize = 400;
-/// The owner of what lies on the market, where objects go from thread to thread.
+/// The owner of objects on the market, through which they move from thread to thread.
 const MARKET: u32 = u32::MAX;
 
-/// Objects for whoever wants them.
+/// Objects that any thread may take.
 struct Market(Mutex<Vec<NonNull<u8>>>);
-// SAFETY: an object belongs to the thread that holds it, and goes from one to the other under the lock.
+// SAFETY: an object belongs to the thread that holds it, and changes hands under the lock.
 unsafe impl Sync for Market {}
 
 struct Worker<'a, P> {
@@ -114,7 +116,7 @@ struct Worker<'a, P> {
 impl<P: Pool> Worker<'_, P> {
     fn own(&mut self, object: NonNull<u8>) {
         if let Err(owner) = stamp::stamp(object, P::BYTES, self.id) {
-            panic!("{object:p} is given to {}, and {owner} has it", self.id);
+            panic!("{object:p} was allocated to {} while {owner} has it", self.id);
         }
         self.mine.push(object);
     }
@@ -167,7 +169,7 @@ impl<P: Pool> Worker<'_, P> {
     }
 }
 
-/// Runs a crowd on `pool` in this weather, and destroys the pool.
+/// Runs the workers on `pool` under these disturbances, and destroys the pool.
 fn storm<P: Pool>(name: &str, pool: P, weather: Weather) {
     let _alone = one_at_a_time();
     let market = Market(Mutex::new(Vec::new()));
@@ -198,7 +200,7 @@ fn storm<P: Pool>(name: &str, pool: P, weather: Weather) {
         let failed = || workers.iter().any(|worker| worker.is_finished());
         let report = weather::run(weather, &threads, || pool.shrink(), failed);
         stop.store(true, Relaxed);
-        // Only now may workers end: the weather has aimed at them.
+        // Only now may workers end: until here signals were aimed at them.
         (workers.into_iter().map(|worker| worker.join().unwrap()).sum::<u64>(), report)
     });
     weather::stretch_sequences(0);
@@ -211,10 +213,10 @@ fn storm<P: Pool>(name: &str, pool: P, weather: Weather) {
     let aborts = weather::aborts() - aborts_before;
     println!("{name}, {}: {operations} operations, {report}, {aborts} aborts", uslab::mode());
     let counted = cfg!(all(uslab_inject, target_arch = "x86_64")) && uslab::mode() == uslab::Mode::Rseq;
-    assert!(!counted || aborts > 0, "nothing was ever aborted: the storm proves nothing");
+    assert!(!counted || aborts > 0, "no sequence was aborted, so the test proves nothing");
 }
 
-/// Storms want the machine for themselves.
+/// These tests need the machine for themselves.
 fn one_at_a_time() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)

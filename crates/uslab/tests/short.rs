@@ -1,6 +1,7 @@
-//! Memory is short: an allocation fails only if there is nothing left to be had, a failed one harms nobody, and a soft limit that cannot be kept costs little.
+//! Memory is short: an allocation fails only if no memory can be reclaimed, a failure changes
+//! nothing, and an unreachable soft limit costs little.
 //!
-//! Each test is a process of its own, in both modes: limits are the process's.
+//! Limits belong to the process, so each test runs in a process of its own, in both modes.
 #![cfg(not(loom))]
 
 #[path = "support/again.rs"]
@@ -28,7 +29,8 @@ fn held() -> usize {
     usage.used_bytes + usage.dirty_bytes
 }
 
-/// A cache of so many entries of a kilobyte whose order of use is not that of their addresses.
+/// A cache of `entries` entries of a kilobyte, whose order of use differs from the order of their
+/// addresses.
 fn scattered(entries: u64) -> LruCache<u64, [u8; 1000]> {
     let cache = LruCache::new("scattered").unwrap();
     (0..entries).for_each(|key| _ = cache.insert(key, [1; 1000]));
@@ -57,7 +59,7 @@ fn an_allocation_of_another_size_gets_all_that_caches_hold() {
                 cache.len()
             );
             assert!(blocks.len() * bytes > 40 * MIB, "{} of {bytes}", blocks.len());
-            // SAFETY: ours, once.
+            // SAFETY: allocated by this test, freed once.
             blocks.into_iter().for_each(|block| unsafe { free(block) });
         }
     });
@@ -84,13 +86,13 @@ fn threads_that_are_short_together_wait_for_each_other() {
 }
 
 #[test]
-fn a_failed_allocation_leaves_what_is_held_as_it_was() {
-    in_both_modes("a_failed_allocation_leaves_what_is_held_as_it_was", &[], || {
+fn a_failed_allocation_does_not_grow_the_memory_held() {
+    in_both_modes("a_failed_allocation_does_not_grow_the_memory_held", &[], || {
         let cache = CacheBuilder::new("small").build_raw(8192).unwrap();
         set_limit(0, 64 * MIB).unwrap();
-        // A little free memory that is not clean, so that the large run is partly so.
+        // A little dirty free memory, so that the large run is dirty in part.
         let (live, gone) = (malloc(MIB), aligned_alloc(2 * MIB, MIB / 4));
-        // SAFETY: ours, so large, once.
+        // SAFETY: allocated by this test, with that size, and freed once.
         unsafe {
             live.write_bytes(1, MIB);
             gone.write_bytes(1, MIB / 4);
@@ -101,7 +103,7 @@ fn a_failed_allocation_leaves_what_is_held_as_it_was() {
         assert!(held() <= before, "{before} bytes before, {} after", held());
         let objects: Vec<_> = (0..100).map_while(|_| cache.alloc_noreclaim()).collect();
         assert_eq!(objects.len(), 100);
-        // SAFETY: from this cache, once; and ours.
+        // SAFETY: from this cache or by this test, and freed once.
         unsafe {
             objects.iter().for_each(|&object| cache.free(object));
             free(live);
@@ -110,8 +112,8 @@ fn a_failed_allocation_leaves_what_is_held_as_it_was() {
 }
 
 #[test]
-fn what_can_never_be_had_costs_no_entries() {
-    in_both_modes("what_can_never_be_had_costs_no_entries", &[], || {
+fn an_impossible_request_costs_no_entries() {
+    in_both_modes("an_impossible_request_costs_no_entries", &[], || {
         let cache = LruCache::<u64, [u8; 1000]>::new("kept").unwrap();
         (0..10_000).for_each(|key| _ = cache.insert(key, [1; 1000]));
         for (align, size) in [(16, usize::MAX / 2 - 100), (16, 2 << 40), (1 << 31, 1), (1 << 45, 1 << 20)] {
@@ -125,7 +127,7 @@ fn what_can_never_be_had_costs_no_entries() {
     });
 }
 
-/// Lets go of all its blocks, in one call that does not begin before it may.
+/// Frees all its blocks in one call, which waits for a flag first.
 struct Slow {
     blocks: Mutex<Vec<usize>>,
     inside: AtomicBool,
@@ -143,15 +145,15 @@ impl Shrinker for &'static Slow {
             thread::sleep(Duration::from_millis(1));
         }
         let blocks = std::mem::take(&mut *self.blocks.lock().unwrap_or_else(PoisonError::into_inner));
-        // SAFETY: ours, once.
+        // SAFETY: allocated by this test, freed once.
         blocks.iter().for_each(|&block| unsafe { free(std::ptr::with_exposed_provenance_mut(block)) });
         Scan::Freed(blocks.len())
     }
 }
 
 #[test]
-fn who_waited_for_others_gets_what_they_freed() {
-    in_both_modes("who_waited_for_others_gets_what_they_freed", &[("USLAB_REAPER", "0")], || {
+fn a_thread_that_waited_for_a_pass_gets_the_freed_memory() {
+    in_both_modes("a_thread_that_waited_for_a_pass_gets_the_freed_memory", &[("USLAB_REAPER", "0")], || {
         static SLOW: Slow = Slow {
             blocks: Mutex::new(Vec::new()),
             inside: AtomicBool::new(false),
@@ -162,14 +164,14 @@ fn who_waited_for_others_gets_what_they_freed() {
                 thread::yield_now();
             }
         };
-        // A page each, with room around it: what is freed lies alone.
+        // Blocks of a page each, with allocated pages around: freed pages do not merge.
         let blocks: Vec<*mut u8> = (0..240).map(|_| aligned_alloc(32 << 10, 4096)).collect();
-        // SAFETY: ours, of that size.
+        // SAFETY: allocated by this test, with that size.
         blocks.iter().for_each(|&block| unsafe { block.write_bytes(1, 4096) });
         let half = blocks.iter().step_by(2).map(|block| block.expose_provenance()).collect();
         *SLOW.blocks.lock().unwrap() = half;
         let _registered = register_shrinker("slow", ShrinkerOptions::default(), &SLOW).unwrap();
-        // Threads are made before the limit.
+        // The threads start before the limit is set.
         let (started, start) = (std::sync::Barrier::new(3), AtomicBool::new(false));
         thread::scope(|scope| {
             let first = scope.spawn(|| {
@@ -198,7 +200,7 @@ fn who_waited_for_others_gets_what_they_freed() {
     });
 }
 
-/// Takes itself out of the registry, in `count` or in `scan`, and counts the calls after that.
+/// Unregisters itself in `count` or in `scan`, and counts the calls after that.
 struct Leaver {
     in_count: bool,
     gone: AtomicBool,
@@ -214,7 +216,7 @@ impl Leaver {
         }
         let own = leaves.then(|| LEAVERS.lock().unwrap_or_else(PoisonError::into_inner).take()).flatten();
         if let Some(own) = own {
-            assert!(!own.unregister(), "it returns before the callback does");
+            assert!(!own.unregister(), "`unregister` must return before the callback does");
             self.gone.store(true, SeqCst);
         }
     }
@@ -232,7 +234,7 @@ impl Shrinker for &'static Leaver {
     }
 }
 
-/// Takes all there is, in blocks of `MIB` down to a page.
+/// Allocates all memory, in blocks from `MIB` down to a page.
 fn fill() {
     for bytes in (12..=20).rev().map(|shift| 1_usize << shift) {
         while !malloc(bytes).is_null() {}
@@ -242,10 +244,11 @@ fn fill() {
 #[test]
 fn memory_in_flight_is_waited_for() {
     in_both_modes("memory_in_flight_is_waited_for", &[("USLAB_REAPER", "0")], || {
-        // Whoever frees one of each first can allocate one of each second, whose slabs have as many pages.
+        // A thread that frees one object of each first size can allocate one of each second size,
+        // whose slabs have as many pages.
         const FIRST: [usize; 2] = [20_480, 28_672];
         const SECOND: [usize; 2] = [24_576, 32_768];
-        // SAFETY: ours, once.
+        // SAFETY: allocated by this test, freed once.
         let free_all = |blocks: [*mut u8; 2]| blocks.into_iter().for_each(|block| unsafe { free(block) });
         set_limit(0, 16 * MIB).unwrap();
         free_all(SECOND.map(malloc));
@@ -267,13 +270,13 @@ fn memory_in_flight_is_waited_for() {
             }
             over.store(true, SeqCst);
         });
-        assert_eq!(failed.load(SeqCst), 0, "of 8000 allocations that had room");
+        assert_eq!(failed.load(SeqCst), 0, "allocations of 8000 failed although there was room");
     });
 }
 
 #[test]
-fn who_leaves_from_within_is_not_called_again() {
-    in_both_modes("who_leaves_from_within_is_not_called_again", &[], || {
+fn a_shrinker_that_unregisters_itself_is_not_called_again() {
+    in_both_modes("a_shrinker_that_unregisters_itself_is_not_called_again", &[], || {
         for in_count in [false, true] {
             let leaver: &'static Leaver = Box::leak(Box::new(Leaver {
                 in_count,
@@ -289,7 +292,7 @@ fn who_leaves_from_within_is_not_called_again() {
     });
 }
 
-/// Says it has much and gives nothing.
+/// Counts many entries and frees nothing.
 struct Useless(AtomicUsize);
 
 impl Shrinker for &'static Useless {
@@ -315,10 +318,11 @@ fn keeps_no_soft_limit() {
     let (start, mut some) = (Instant::now(), vec![std::ptr::null_mut(); 5000]);
     while start.elapsed() < Duration::from_secs(2) {
         assert!(passing.alloc_bulk(&mut some));
-        // SAFETY: from this cache, once.
+        // SAFETY: from this cache, freed once.
         unsafe { passing.free_bulk(&some) };
     }
-    // A fruitless pass of a slow shrinker ends after a few rounds, in each of which it is asked twice.
+    // A pass over a slow shrinker that frees nothing ends after a few rounds, with two calls in
+    // each.
     let (asked, passes) = (USELESS.0.load(SeqCst), 2 * start.elapsed().as_secs() as usize + 2);
     assert!((1..=passes * 10).contains(&asked), "asked {asked} times");
 }
@@ -329,17 +333,21 @@ fn a_soft_limit_that_cannot_be_kept_is_tried_twice_a_second() {
 }
 
 #[test]
-fn so_it_is_without_a_background() {
-    in_both_modes("so_it_is_without_a_background", &[("USLAB_REAPER", "0")], keeps_no_soft_limit);
+fn a_soft_limit_that_cannot_be_kept_without_a_background_thread() {
+    in_both_modes(
+        "a_soft_limit_that_cannot_be_kept_without_a_background_thread",
+        &[("USLAB_REAPER", "0")],
+        keeps_no_soft_limit,
+    );
 }
 
 #[test]
-fn registering_calls_nobody_back_on_this_thread() {
+fn registering_runs_no_callback_on_this_thread() {
     static HELD: Mutex<()> = Mutex::new(());
     struct Locks(thread::ThreadId);
     impl Shrinker for Locks {
         fn count(&self, _: &ShrinkControl) -> usize {
-            assert_ne!(thread::current().id(), self.0, "would wait for itself");
+            assert_ne!(thread::current().id(), self.0, "the callback would deadlock with its own thread");
             drop(HELD.lock());
             1
         }
@@ -348,7 +356,7 @@ fn registering_calls_nobody_back_on_this_thread() {
             Scan::Stop
         }
     }
-    in_both_modes("registering_calls_nobody_back_on_this_thread", &[("USLAB_REAPER", "0")], || {
+    in_both_modes("registering_runs_no_callback_on_this_thread", &[("USLAB_REAPER", "0")], || {
         let live = CacheBuilder::new("live").build_raw(4096).unwrap();
         let mut objects = vec![std::ptr::null_mut(); 10_000];
         assert!(live.alloc_bulk(&mut objects));
@@ -379,7 +387,7 @@ impl Shrinker for Blocks {
         let left = blocks.len().saturating_sub(control.nr_to_scan);
         let gone = blocks.split_off(left);
         drop(blocks);
-        // SAFETY: in the list once, and not any more.
+        // SAFETY: the block was in the list once, and has been removed.
         gone.iter().for_each(|&block| unsafe { free(std::ptr::with_exposed_provenance_mut(block)) });
         Scan::Freed(gone.len())
     }

@@ -1,7 +1,7 @@
-//! Pressure sources on made-up files: what is found, what is heard, and what happens when it goes away.
+//! Pressure sources on fake files: detection, events, and the loss of a source.
 //!
-//! Deadlines are generous, and lower bounds of time are those that the library keeps by its own clock, so that no test depends on how
-//! fast the machine is.
+//! Deadlines are generous, and lower bounds of time use the library's own clock, so that no test
+//! depends on the machine's speed.
 
 #[path = "support/again.rs"]
 mod again;
@@ -23,9 +23,9 @@ use uslab::internal::sources::{Kind, Pressure, Reason, Sources};
 use uslab::reclaim::PressureChoice;
 
 const MIB: u64 = 1 << 20;
-/// Far longer than anything takes that ends at all.
+/// Far longer than any wait that ends.
 const LONG_MS: u64 = 60_000;
-/// Long enough for the next look, which may be 100 ms after the last.
+/// Long enough for the next check, which may come 100 ms after the last.
 const LOOK_MS: u64 = 300;
 
 /// A stall asks for a part of the memory, and for a chunk at least; this process holds less.
@@ -54,7 +54,7 @@ fn writer(path: &Path) -> File {
 /// CPU time of this thread.
 fn cpu_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is a place for the answer.
+    // SAFETY: `time` is a valid place to write to.
     assert_eq!(unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) }, 0);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
@@ -62,7 +62,7 @@ fn cpu_time() -> Duration {
 /// The descriptor of this process that is open on `path`.
 fn descriptor_of(path: &Path) -> Option<i32> {
     let entries = fs::read_dir("/proc/self/fd").unwrap().filter_map(Result::ok);
-    // A removed file shows as such.
+    // The link's target names a removed file as such.
     let names = [path.to_path_buf(), PathBuf::from(format!("{} (deleted)", path.display()))];
     let found = entries.filter(|entry| fs::read_link(entry.path()).is_ok_and(|link| names.contains(&link)));
     found.map(|entry| entry.file_name().to_str().unwrap().parse().unwrap()).next()
@@ -87,7 +87,7 @@ fn with_nothing_to_watch_waiting_is_sleeping() {
 }
 
 #[test]
-fn what_is_not_chosen_is_not_watched() {
+fn sources_that_are_not_chosen_are_not_watched() {
     let fake = Fake::new().with_psi();
     fake.set(0, "max", 1);
     fake.set(0, "current", 100 * MIB);
@@ -104,7 +104,7 @@ fn what_is_not_chosen_is_not_watched() {
 // --- headroom
 
 #[test]
-fn headroom_is_what_is_used_over_a_margin_below_the_limit() {
+fn headroom_is_the_use_beyond_a_margin_below_the_limit() {
     let fake = Fake::new();
     fake.set(0, "current", 900 * MIB);
     let mut sources = fake.detect(PressureChoice::default());
@@ -174,7 +174,7 @@ fn limits_that_were_hit_since_the_last_look_are_pressure() {
     fake.set(1, "max", 1000 * MIB);
     fake.set(1, "events", "low 0\nhigh 7\nmax 9\noom 0");
     let mut sources = fake.detect(PressureChoice::default());
-    assert_eq!(sources.headroom(), None, "what was before is not news");
+    assert_eq!(sources.headroom(), None, "events before the start must not count");
     for (events, expected) in [
         ("low 5\nhigh 7\nmax 9\noom 3", None),
         ("low 5\nhigh 8\nmax 9\noom 3", hit()),
@@ -224,7 +224,7 @@ fn waiting_ends_when_headroom_is_gone() {
 }
 
 #[test]
-fn what_cannot_be_helped_is_said_ten_times_a_second_at_most() {
+fn lasting_pressure_is_reported_ten_times_a_second_at_most() {
     let fake = Fake::new();
     fake.set(0, "max", 160 * MIB);
     fake.set(0, "current", 160 * MIB);
@@ -233,7 +233,7 @@ fn what_cannot_be_helped_is_said_ten_times_a_second_at_most() {
     for _ in 0..5 {
         assert_eq!(sources.wait(LONG_MS), bytes(20 * MIB));
     }
-    // Four gaps, less the tick of a coarse clock each.
+    // Four gaps, each minus a tick of the coarse clock.
     assert!(started.elapsed() >= Duration::from_millis(4 * 89));
 }
 
@@ -253,7 +253,8 @@ fn a_process_that_is_moved_is_followed() {
     fake.stand_in("/../outside");
     while !line(&sources, "cgroup").starts_with("not watched") {
         thread::sleep(Duration::from_millis(20));
-        // Followed also where nobody waits, with what was there until then.
+        // The sources follow the process even when no thread waits, and report what happened
+        // before.
         assert!([None, bytes(360)].contains(&sources.headroom()));
     }
     assert_eq!(line(&sources, "cgroup"), "not watched: the process's cgroup is outside of what is mounted");
@@ -293,12 +294,12 @@ fn a_pipe_is_heard_and_outlives_its_writers() {
         for _ in 0..2 {
             writer.write_all(b"pressure").unwrap();
             assert_eq!(sources.wait(LONG_MS), STALL);
-            assert_eq!(sources.wait(LOOK_MS), None, "what was said is thrown away");
+            assert_eq!(sources.wait(LOOK_MS), None, "earlier messages must be discarded");
         }
         drop(writer);
         assert_eq!(sources.wait(LOOK_MS), None);
     }
-    // A writer that comes and goes between two looks is heard too.
+    // A writer that opens and closes the pipe between two checks is noticed too.
     writer(&path).write_all(b"!").unwrap();
     assert_eq!(sources.wait(LONG_MS), STALL);
 }
@@ -322,7 +323,10 @@ fn a_pipe_that_is_gone_with_its_writer_is_replaced() {
     let last = writer(&path);
     fs::remove_file(&path).unwrap();
     assert_eq!(sources.wait(LOOK_MS), None);
-    assert!(line(&sources, "systemd").starts_with("watching"), "its writer has it still");
+    assert!(
+        line(&sources, "systemd").starts_with("watching"),
+        "the pipe must stay while its writer has it open"
+    );
     drop(last);
     assert_eq!(sources.wait(LOOK_MS), None);
     assert_eq!(line(&sources, "systemd"), "not watched: it is not there");
@@ -359,7 +363,7 @@ fn a_socket_is_told_heard_and_replaced_when_it_ends() {
     assert_eq!(sources.wait(LOOK_MS), None);
     peer.write_all(b"pressure").unwrap();
     assert_eq!(sources.wait(LONG_MS), STALL);
-    // The last word is heard before the end.
+    // The last message is read before the end of file.
     peer.write_all(b"again").unwrap();
     drop(peer);
     assert_eq!(sources.wait(LONG_MS), STALL);
@@ -369,7 +373,7 @@ fn a_socket_is_told_heard_and_replaced_when_it_ends() {
 }
 
 #[test]
-fn what_is_said_while_limits_are_short_does_not_pile_up() {
+fn messages_during_a_lasting_limit_do_not_pile_up() {
     let fake = Fake::new();
     fake.set(0, "max", 160 * MIB);
     fake.set(0, "current", 160 * MIB);
@@ -377,7 +381,7 @@ fn what_is_said_while_limits_are_short_does_not_pile_up() {
     let mut sources = fake.watching(&path, b"");
     let mut writer = writer(&path);
     for _ in 0..3 {
-        // A pipe holds 64 KiB; a writer that is not read would wait for ever.
+        // A pipe holds 64 KiB; without a reader the writer would block for ever.
         writer.write_all(&[0; 48 << 10]).unwrap();
         thread::sleep(Duration::from_millis(150));
         assert_eq!(sources.wait(LONG_MS), bytes(20 * MIB));
@@ -388,7 +392,7 @@ fn what_is_said_while_limits_are_short_does_not_pile_up() {
 fn a_file_of_the_kernels_without_a_threshold_is_replaced() {
     let watch = Path::new("/proc/pressure/memory");
     if OpenOptions::new().read(true).write(true).open(watch).is_err() {
-        eprintln!("skipped: there is no stall accounting here that this user may use");
+        eprintln!("skipped: this user may not use stall accounting here");
         return;
     }
     let fake = Fake::new().with_psi();
@@ -397,14 +401,14 @@ fn a_file_of_the_kernels_without_a_threshold_is_replaced() {
     assert_eq!(sources.wait(LOOK_MS), None);
     assert_eq!(line(&sources, "systemd"), "not watched: it has ended");
     assert!(line(&sources, "psi").ends_with("outer/own/memory.pressure"));
-    // With its threshold it stays.
+    // With its threshold the file stays.
     let mut sources = fake.watching(watch, b"c29tZSAxNTAwMDAgMjAwMDAwMAA=");
     sources.wait(LOOK_MS);
     assert_eq!(line(&sources, "systemd"), "watching /proc/pressure/memory");
 }
 
 #[test]
-fn a_file_is_told_what_the_manager_wants() {
+fn the_managers_value_is_written_to_the_file() {
     let fake = Fake::new().with_psi();
     fake.put("watch", "");
     let mut sources = fake.watching(&fake.path("watch"), b"c29tZSAxIDIA");
@@ -427,7 +431,7 @@ fn the_manager_can_switch_stalls_off_but_not_limits() {
         assert_eq!(line(&sources, source), "not watched: MEMORY_PRESSURE_WATCH is /dev/null");
     }
     assert_eq!(sources.wait(LONG_MS), bytes(20 * MIB));
-    // Who asks for PSI and for nothing of the manager's gets it.
+    // A user who chooses PSI without the manager's source gets PSI.
     let forced = fake.told(PressureChoice::none().psi(true), Ok(b"/dev/null"), UNSET);
     assert!(line(&forced, "psi").starts_with("watching"));
 }
@@ -469,14 +473,15 @@ fn a_number_that_became_the_programs_is_left_alone() {
     let path = fifo(&fake);
     let mut sources = fake.watching(&path, b"");
     let number = descriptor_of(&path).unwrap();
-    assert!(number >= 64, "low numbers are the program's");
+    assert!(number >= 64, "low numbers belong to the program");
     fake.put("program", "its contents");
     let program = File::open(fake.path("program")).unwrap();
-    // SAFETY: `number` is the library's; this is what closing all descriptors and opening one's own comes to.
+    // SAFETY: `number` is the library's. The program closes all descriptors and opens one of its
+    // own there.
     assert_eq!(unsafe { libc::dup2(program.as_raw_fd(), number) }, number);
     assert_eq!(sources.wait(0), None);
     assert_eq!(fs::read_link(format!("/proc/self/fd/{number}")).unwrap(), fake.path("program"));
-    // It is opened again, and heard.
+    // The library opens its file again, and reads it.
     let mut writer = loop {
         assert_eq!(sources.wait(10), None);
         if let Some(again) = descriptor_of(&path) {
@@ -490,8 +495,8 @@ fn a_number_that_became_the_programs_is_left_alone() {
     assert_eq!(fs::read_link(format!("/proc/self/fd/{number}")).unwrap(), fake.path("program"));
     let mut contents = String::new();
     (&program).read_to_string(&mut contents).unwrap();
-    assert_eq!(contents, "its contents", "nothing was read of it");
-    // SAFETY: made above.
+    assert_eq!(contents, "its contents", "the library read the program's file");
+    // SAFETY: opened above.
     unsafe { libc::close(number) };
 }
 
@@ -500,10 +505,10 @@ fn a_closed_descriptor_is_opened_again() {
     let fake = Fake::new().with_psi();
     let path = fake.path("cgroup/outer/own/memory.pressure");
     let mut sources = fake.detect(PressureChoice::default());
-    // SAFETY: the library's, closed under its hands as `closefrom` does.
+    // SAFETY: the library's descriptor, closed by the program as `closefrom` would.
     unsafe { libc::close(descriptor_of(&path).unwrap()) };
     while descriptor_of(&path).is_none() {
-        assert!(sources.watches_descriptors(), "it is worth waiting for");
+        assert!(sources.watches_descriptors(), "the sources must have a descriptor to wait for");
         assert_eq!(sources.wait(10), None);
     }
     assert!(sources.watches_descriptors());
@@ -579,7 +584,7 @@ fn a_control_group_of_the_kernels_is_watched_until_it_is_removed() {
     }
     assert_eq!(found, format!("watching {}/memory.pressure", group.display()));
     assert!(first.is_none_or(|pressure| pressure.kind != Kind::Systemd));
-    // The kernel's POLLERR wakes it; what is above takes its place.
+    // The kernel's POLLERR wakes the thread; the next group above takes over.
     sources.wait(LOOK_MS);
     let next = line(&sources, "psi");
     assert_ne!(next, found);

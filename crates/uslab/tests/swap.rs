@@ -1,9 +1,9 @@
-//! Swapping, on made-up files: a report of pressure says whether memory was swapped out since the
-//! last look.
+//! Swapping, on fake files: a pressure event tells whether memory was swapped out since the last
+//! check.
 #![cfg(not(loom))]
 
 #[path = "support/environment.rs"]
-#[allow(dead_code, reason = "not every test of sources needs all environment")]
+#[allow(dead_code, reason = "some tests of sources use only a part of it")]
 mod environment;
 
 use environment::Fake;
@@ -12,7 +12,7 @@ use std::time::Duration;
 use uslab::internal::sources::Sources;
 use uslab::reclaim::PressureChoice;
 
-/// Longer than looks are apart, with the clock's coarseness.
+/// Longer than the gap between two checks, plus the clock's resolution.
 const APART: Duration = Duration::from_millis(550);
 const MIB: u64 = 1 << 20;
 
@@ -37,24 +37,24 @@ fn swapped(sources: &mut Sources) -> bool {
 }
 
 #[test]
-fn what_of_the_process_goes_to_swap_counts_once() {
+fn pages_of_the_process_that_go_to_swap_count_once() {
     let fake = short_of_memory();
     status(&fake, 4000);
     let mut sources = fake.detect(PressureChoice::default());
-    assert!(!swapped(&mut sources), "what is there from before is not news");
+    assert!(!swapped(&mut sources), "memory swapped out before the start must not count");
     status(&fake, 4096);
-    assert!(!swapped(&mut sources), "looks are half a second apart");
+    assert!(!swapped(&mut sources), "checks must be half a second apart");
     sleep(APART);
     assert!(swapped(&mut sources));
     sleep(APART);
-    assert!(!swapped(&mut sources), "no more has gone since");
+    assert!(!swapped(&mut sources), "no more memory was swapped out since");
     status(&fake, 12);
     sleep(APART);
-    assert!(!swapped(&mut sources), "what comes back is no sign");
+    assert!(!swapped(&mut sources), "memory swapped in must not count");
 }
 
 #[test]
-fn what_of_the_group_goes_to_swap_counts() {
+fn pages_of_the_group_that_go_to_swap_count() {
     let fake = short_of_memory();
     let stat = |pages: u64, compressed: u64| {
         fake.set(
@@ -73,7 +73,7 @@ fn what_of_the_group_goes_to_swap_counts() {
 }
 
 #[test]
-fn an_older_kernel_tells_by_what_is_in_swap() {
+fn on_an_older_kernel_the_amount_in_swap_tells() {
     let fake = short_of_memory();
     fake.set(0, "stat", "anon 1\ninactive_file 0");
     fake.set(0, "swap.current", 4096);

@@ -1,7 +1,8 @@
-//! Threads that come and go: 10 000 of them leave nothing behind.
+//! Short-lived threads: 10 000 of them leave nothing behind.
 //!
-//! There is no per-thread state, so neither a thread's birth nor its death needs the library. Each thread here allocates, frees half itself and
-//! leaves the rest to be freed by another, as servers do that hand work on.
+//! The library keeps no state per thread, so a thread's start and end do not involve it. Each
+//! thread here allocates, frees half of its objects and leaves the rest to another thread, like a
+//! server that passes work on.
 #![cfg(not(loom))]
 
 use std::ptr::NonNull;
@@ -13,9 +14,9 @@ const BATCHES: usize = 100;
 const OBJECTS: usize = 64;
 const OBJECT_BYTES: usize = 256;
 
-/// Objects that some thread left behind.
+/// Objects that threads left behind.
 struct Left(Mutex<Vec<NonNull<u8>>>);
-// SAFETY: an object belongs to whoever takes it out, under the lock.
+// SAFETY: an object belongs to the thread that removes it, under the lock.
 unsafe impl Sync for Left {}
 
 fn rss_bytes() -> usize {
@@ -28,7 +29,7 @@ fn rss_bytes() -> usize {
 fn live_and_die(cache: &RawCache, left: &Left, id: u8) {
     let objects: Vec<NonNull<u8>> = (0..OBJECTS).map(|_| cache.alloc().unwrap()).collect();
     for object in &objects {
-        // SAFETY: the object is ours, of that many bytes.
+        // SAFETY: the thread owns the object, of that many bytes.
         unsafe { object.write_bytes(id, OBJECT_BYTES) };
     }
     let theirs = {
@@ -41,7 +42,7 @@ fn live_and_die(cache: &RawCache, left: &Left, id: u8) {
         // SAFETY: owned, valid, and freed once.
         unsafe {
             let bytes = std::slice::from_raw_parts(object.as_ptr(), OBJECT_BYTES);
-            assert!(bytes.iter().all(|&byte| byte == bytes[0]), "{object:p} was written to by two");
+            assert!(bytes.iter().all(|&byte| byte == bytes[0]), "two threads wrote to {object:p}");
             cache.free(object);
         }
     }
@@ -66,7 +67,7 @@ fn ten_thousand_threads_leave_nothing_behind() {
     let grown = rss_bytes().saturating_sub(rss_after_warm_up);
     assert!(grown <= 8 << 20, "nine thousand threads left {grown} bytes behind");
     for object in left.0.into_inner().unwrap() {
-        // SAFETY: owned by nobody else.
+        // SAFETY: no other thread owns it.
         unsafe { cache.free(object) };
     }
     uslab::debug::validate().expect("the structures are whole");

@@ -1,4 +1,4 @@
-//! The core of a cache: what both kinds of handle point to, at an address that never changes.
+//! The core of a cache, to which both kinds of handle point; its address never changes.
 
 use super::builder::{CacheBuilder, Flags};
 use super::error::CreateError;
@@ -20,13 +20,16 @@ pub struct Core {
     name_len: usize,
     user_bytes: usize,
     constructed: bool,
-    /// Made by the program and not for `malloc`: so whoever allocates from it is the program.
+    /// Whether the program created the cache, rather than `malloc`: then every caller that
+    /// allocates from it is the program.
     programs_own: bool,
-    /// The memory of all this, for the next cache when this one goes; and then a link. Under the registry's lock: who walks without it may still look at the rest.
+    /// The memory of this cache, for reuse by the next one, and then a link of the registry's list.
+    /// The registry's lock protects it; threads that walk the caches without that lock may read the
+    /// other fields.
     spare: UnsafeCell<Spare>,
 }
 
-/// The memory of one cache, whichever: all need the same.
+/// The memory of one cache. All caches need the same sizes, so any cache can reuse it.
 #[derive(Clone, Copy)]
 pub(super) struct Memory {
     core: *mut Core,
@@ -35,7 +38,7 @@ pub(super) struct Memory {
     barns: *mut u8,
 }
 
-/// Memory that no cache uses, in a list.
+/// Memory that no cache uses, in the registry's list.
 pub(super) struct Spare {
     memory: Memory,
     next: *mut Spare,
@@ -44,7 +47,8 @@ pub(super) struct Spare {
 impl Memory {
     /// Pushes memory that no cache uses onto the list `head`, whose links lie in the memory itself.
     pub fn push(self, head: &mut *mut Spare) {
-        // SAFETY: memory of a core, which may never have been one. The field is the registry's, whose lock the caller holds with the list.
+        // SAFETY: memory for a core, perhaps never initialised. The registry's lock protects the
+        // field, and the caller, which has the list, holds it.
         let place = unsafe { UnsafeCell::raw_get(&raw const (*self.core).spare) };
         // SAFETY: as above.
         unsafe { place.write(Spare { memory: self, next: *head }) };
@@ -59,7 +63,7 @@ impl Memory {
         Some(spare.memory)
     }
 
-    /// Memory for a cache that is never given back to the system; `None` if there is no more.
+    /// Memory for a cache, never returned to the system. `None` if memory is used up.
     fn new() -> Option<Memory> {
         let (cpus, nodes) = (start::cpus(), start::nodes());
         let memory = Memory {
@@ -74,7 +78,7 @@ impl Memory {
 }
 
 impl Core {
-    /// Makes a cache. Under the registry's lock, after start-up.
+    /// Creates a cache. The caller must hold the registry's lock, after start-up.
     pub(super) fn create(
         options: &CacheBuilder<'_>,
         size: usize,
@@ -101,8 +105,9 @@ impl Core {
             if options.flags.contains(Flags::COLD) { Temperature::Cold } else { Temperature::Hot };
         publish(id, &name, size, &geometry);
 
-        // SAFETY: the memory is the cache's alone, of the sizes that `Memory::new` asked for, and lives for ever; the name lies in the
-        // core itself, which is written below before anybody can use the slabs.
+        // SAFETY: no other cache uses the memory, which has the sizes of `Memory::new` and lives
+        // for ever. The name lies in the core, which is written below before any thread can use the
+        // slabs.
         let core = unsafe {
             let text = core::slice::from_raw_parts((&raw const (*parts.core).name).cast::<u8>(), name_len);
             let text: &'static str = core::str::from_utf8_unchecked(text);
@@ -138,7 +143,8 @@ impl Core {
         Ok(core)
     }
 
-    /// Takes a cache that holds no objects out of the registry; its memory serves the next one. Under the registry's lock.
+    /// Removes a cache without live objects from the registry, and keeps its memory for the next
+    /// one. The caller must hold the registry's lock.
     pub(super) fn retire(&'static self, registry: &mut registry::Registry) {
         self.cpu.retire();
         self.cpu.slabs().shrink();
@@ -150,7 +156,7 @@ impl Core {
         let id = self.id();
         registry.leave(id);
         counters::record(id).state.store(layout::STATE_DESTROYED, Relaxed);
-        // SAFETY: under the registry's lock the field is the caller's.
+        // SAFETY: the caller holds the registry's lock, which protects the field.
         registry.keep_memory(unsafe { (*self.spare.get()).memory });
     }
 
@@ -164,22 +170,22 @@ impl Core {
         self.cpu.slabs().id()
     }
 
-    /// The name, cut to what fits.
+    /// The name, cut to its first 47 bytes at a character boundary.
     pub fn name(&self) -> &str {
         core::str::from_utf8(&self.name[..self.name_len]).unwrap_or("?")
     }
 
-    /// The size that was asked for, in bytes.
+    /// The requested object size, in bytes.
     pub fn user_bytes(&self) -> usize {
         self.user_bytes
     }
 
-    /// Bytes that an object may use: up to the next one.
+    /// Usable bytes of an object: the distance to the next one.
     pub fn usable_bytes(&self) -> usize {
         self.cpu.slabs().geometry().object_bytes
     }
 
-    /// Whether a constructor makes the objects.
+    /// Whether the cache has a constructor.
     pub fn is_constructed(&self) -> bool {
         self.constructed
     }
@@ -189,7 +195,7 @@ impl Core {
         self.cpu.fast_slots()
     }
 
-    /// The slow path of allocation, for one object.
+    /// The slow path of allocation for one object; null if memory is used up. May reclaim.
     #[cold]
     #[inline(never)]
     pub extern "C" fn alloc_slow(&self) -> *mut u8 {
@@ -197,7 +203,7 @@ impl Core {
         if self.fill(&mut out) { out[0] } else { core::ptr::null_mut() }
     }
 
-    /// The same, but memory is not reclaimed for it: it fails where there is none.
+    /// [`Core::alloc_slow`] without reclaim.
     #[cold]
     #[inline(never)]
     pub extern "C" fn alloc_slow_noreclaim(&self) -> *mut u8 {
@@ -205,7 +211,7 @@ impl Core {
         if self.cpu.alloc_slow(&mut out) { out[0] } else { core::ptr::null_mut() }
     }
 
-    /// Fills all of `out` or nothing, and reclaims if it must.
+    /// Fills all of `out`, after a reclaim if necessary. On false it has allocated nothing.
     pub(super) fn fill(&self, out: &mut [*mut u8]) -> bool {
         if self.programs_own {
             start::start_thread_if_large();
@@ -215,7 +221,7 @@ impl Core {
         }
         let _errno = os::errno::Preserved::new();
         let bytes = out.len().saturating_mul(self.usable_bytes());
-        // What can never be had is not worth anybody's entries.
+        // Evict no entries for a request that can never succeed.
         if !pages::is_possible(bytes.div_ceil(PAGE_BYTES), 0) {
             return false;
         }
@@ -227,10 +233,10 @@ impl Core {
         self.cpu.slabs().geometry().pages() * PAGE_BYTES
     }
 
-    /// The slow path of free, for one object. A pointer that is none of the cache's is reported here.
+    /// The slow path of free for one object. Reports a pointer that is not an object of the cache.
     ///
     /// # Safety
-    /// The object must be one of this cache that nobody uses.
+    /// `object` must be an object of this cache that no thread uses.
     #[cold]
     #[inline(never)]
     pub unsafe extern "C" fn free_slow(&self, object: *mut u8) {
@@ -241,24 +247,25 @@ impl Core {
         }
     }
 
-    /// What is wrong with freeing `object` into this cache, as far as its address tells.
+    /// The misuse that freeing `object` into this cache would be; `None` if its address and its
+    /// slab's bitmap allow the free.
     pub fn misuse_of(&self, object: *const u8) -> Option<Misuse> {
         self.cpu.slabs().misuse_of(object)
     }
 
-    /// Reports an object that was freed twice in a row, on behalf of [`crate::rseq::push_tested`].
+    /// Reports an object freed twice in a row, which [`crate::rseq::push_tested`] found.
     #[cold]
     #[inline(never)]
     pub extern "C" fn report_double_free(&self, object: *mut u8) {
         report_misuse(Misuse::DoubleFree, object, self.name());
     }
 
-    /// All of `out`, or nothing and false.
+    /// Fills all of `out`. On false it has allocated nothing.
     pub fn alloc_bulk(&self, out: &mut [*mut u8]) -> bool {
         self.bulk(out, Self::fill)
     }
 
-    /// The same, but memory is not reclaimed for it.
+    /// [`Core::alloc_bulk`] without reclaim.
     pub fn alloc_bulk_noreclaim(&self, out: &mut [*mut u8]) -> bool {
         self.bulk(out, |core, out| core.cpu.alloc_slow(out))
     }
@@ -270,15 +277,15 @@ impl Core {
         if got == out.len() || fill(self, &mut out[got..]) {
             return true;
         }
-        // SAFETY: just popped, used by nobody.
+        // SAFETY: just popped, and unused.
         unsafe { self.free_bulk(&out[..got]) };
         false
     }
 
-    /// Takes all of `objects` back.
+    /// Frees all of `objects`.
     ///
     /// # Safety
-    /// They must be objects of this cache that nobody uses.
+    /// They must be objects of this cache that no thread uses.
     pub unsafe fn free_bulk(&self, objects: &[*mut u8]) {
         // SAFETY: the slots are the cache's; the caller's promise.
         unsafe {
@@ -289,13 +296,13 @@ impl Core {
         }
     }
 
-    /// Objects in use; exact only while nobody else uses the cache, after a drain.
+    /// Objects in use. Exact only after a drain, and while no other thread uses the cache.
     pub(super) fn live_objects(&self) -> usize {
         self.cpu.slabs().taken()
     }
 }
 
-/// How objects lie in the slabs of a cache with these options.
+/// The slab geometry of a cache with these options.
 pub(super) fn geometry(
     options: &CacheBuilder<'_>,
     size: usize,
@@ -303,7 +310,8 @@ pub(super) fn geometry(
 ) -> Result<Geometry, CreateError> {
     let mut align = align.max(options.align);
     if options.flags.contains(Flags::HWCACHE_ALIGN) {
-        // As the kernel: small objects share lines in whole parts of one.
+        // As in the kernel: small objects take an even fraction of a line, so that none crosses
+        // two.
         let mut line = 64;
         while line > 8 && size <= line / 2 {
             line /= 2;
@@ -318,7 +326,7 @@ pub(super) fn geometry(
     Ok(Geometry::new(Layout { size, align }, geometry, start::cpus())?)
 }
 
-/// Fills in the facts of a record that slabs without a cache share, if that has not been done.
+/// Fills in the constant fields of the record that slabs without a cache share, once.
 pub(crate) fn publish_shared(id: u16, name: &str, size: usize, geometry: &Geometry) {
     if counters::record(id).state.load(Acquire) == layout::STATE_LIVE {
         return;
@@ -332,7 +340,7 @@ pub(crate) fn publish_shared(id: u16, name: &str, size: usize, geometry: &Geomet
     }
 }
 
-/// Fills in the facts of the cache's record.
+/// Fills in the constant fields of the cache's record, and resets its counters.
 fn publish(id: u16, name: &[u8; layout::NAME_BYTES], size: usize, geometry: &Geometry) {
     let record = counters::record(id);
     for (place, &byte) in record.name.iter().zip(name) {

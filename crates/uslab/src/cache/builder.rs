@@ -5,31 +5,33 @@ use super::{Cache, RawCache};
 use crate::slab::Constructor;
 use core::mem::MaybeUninit;
 
-/// Switches of a cache.
+/// Boolean options of a cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Flags(pub u32);
 
 impl Flags {
-    /// Objects start on cache lines of their own.
+    /// Aligns objects to cache lines. Objects of at most half a line share one in even fractions.
     pub const HWCACHE_ALIGN: Flags = Flags(1);
-    /// Every object comes from and goes to its slab: slow, and exact for debugging.
+    /// Bypasses sheaves: every object comes from its slab and returns to it. Slow; misuse and
+    /// statistics are exact.
     pub const NO_CACHING: Flags = Flags(2);
-    /// The objects' memory will not be touched soon (receive buffers, say): leave warm pages to
-    /// others.
+    /// Declares that the program will not touch the objects soon (receive buffers, for example).
+    /// New slabs use cold pages, and leave warm ones to other caches.
     pub const COLD: Flags = Flags(4);
 
-    /// Whether all of `other`'s switches are on.
+    /// Whether all flags of `other` are set.
     pub const fn contains(self, other: Flags) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// Both.
+    /// The union of both sets of flags.
     pub const fn with(self, other: Flags) -> Flags {
         Flags(self.0 | other.0)
     }
 }
 
-/// Options of a cache, then the cache.
+/// Builds a cache from options. The `build` functions create the cache at once: they take the
+/// registry's lock, allocate, and may make system calls.
 ///
 /// ```
 /// use uslab::CacheBuilder;
@@ -50,7 +52,7 @@ pub struct CacheBuilder<'a> {
 }
 
 impl<'a> CacheBuilder<'a> {
-    /// Defaults for a cache called `name`: the first 47 bytes are shown in statistics and reports.
+    /// Default options for a cache called `name`. Statistics and reports show its first 47 bytes.
     pub const fn new(name: &'a str) -> Self {
         CacheBuilder {
             name,
@@ -64,62 +66,62 @@ impl<'a> CacheBuilder<'a> {
         }
     }
 
-    /// Aligns objects to `bytes`, a power of two; 0 is natural alignment (the type's; for raw
-    /// caches up to 16, by size).
+    /// Aligns objects to `bytes`, a power of two. 0, the default, is natural alignment: the type's,
+    /// or, for raw caches, 16 for multiples of 16 bytes and 8 otherwise.
     pub const fn align(mut self, bytes: usize) -> Self {
         self.align = bytes;
         self
     }
 
-    /// Turns switches on.
+    /// Sets flags, in addition to those already set.
     pub const fn flags(mut self, flags: Flags) -> Self {
         self.flags = self.flags.with(flags);
         self
     }
 
-    /// [`Flags::HWCACHE_ALIGN`].
+    /// Sets [`Flags::HWCACHE_ALIGN`].
     pub const fn hwcache_align(self) -> Self {
         self.flags(Flags::HWCACHE_ALIGN)
     }
 
-    /// A slab holds at least so many objects, if `max_order` allows; 0 is the default, `4 ·
-    /// (log2(cpus) + 2)` and 32 at least.
+    /// Least number of objects in a slab, as far as `max_order` allows. 0 is the default:
+    /// `4 · (log2(cpus) + 2)`, and at least 32.
     pub const fn min_objects(mut self, objects: usize) -> Self {
         self.min_objects = objects;
         self
     }
 
-    /// A slab takes at least `2^order` pages of 4 KiB; 0 is the default.
+    /// Least order of a slab, which has at least `2^order` pages of 4 KiB. 0 is the default.
     pub const fn min_order(mut self, order: u32) -> Self {
         self.min_order = order;
         self
     }
 
-    /// A slab takes at most `2^order` pages unless one object needs more; 0 is the default, 3; at
-    /// most 8.
+    /// Highest order of a slab, which has at most `2^order` pages of 4 KiB unless one object needs
+    /// more. At most 8; 0 is the default, 3.
     pub const fn max_order(mut self, order: u32) -> Self {
         self.max_order = order;
         self
     }
 
-    /// A sheaf holds about so many objects, always; 0 is the default, adaptive.
+    /// Fixes the sheaves' capacity at about `objects`. 0 is the default: the capacity adapts.
     pub const fn sheaf_capacity(mut self, objects: usize) -> Self {
         self.sheaf_capacity = objects;
         self
     }
 
-    /// Runs `construct` once for each object when its slab is made.
+    /// Calls `constructor` once for each object when its slab is created.
     ///
     /// # Safety
-    /// `construct` must not unwind and must not use the cache being built; it is called with fresh
-    /// memory of the object's size, and may be called on any thread.
+    /// The constructor must not unwind, and must not use the cache being built. It is called with
+    /// fresh memory of the object's size, on any thread.
     #[doc(hidden)]
     pub const unsafe fn raw_constructor(mut self, constructor: Constructor) -> Self {
         self.constructor = Some(constructor);
         self
     }
 
-    /// The cache for objects of `size` bytes, at most 256 KiB.
+    /// Creates a cache for objects of `size` bytes, at most 256 KiB.
     ///
     /// # Errors
     /// See [`CreateError`]. Takes the registry's lock; may make system calls.
@@ -127,7 +129,7 @@ impl<'a> CacheBuilder<'a> {
         RawCache::create(&self, size)
     }
 
-    /// The cache for objects of type `T`.
+    /// Creates a cache for objects of type `T`.
     ///
     /// # Errors
     /// As [`CacheBuilder::build_raw`].
@@ -135,8 +137,10 @@ impl<'a> CacheBuilder<'a> {
         Cache::create(&self)
     }
 
-    /// The cache for objects of type `T` that `construct` makes, once each. `T` must not need
-    /// dropping: objects outlive their users and go with their slab, unseen.
+    /// Creates a cache for objects of type `T`, each initialised once by `construct` when its slab
+    /// is created. `construct` may run on any thread, must not panic, and must not use this cache.
+    /// `T` must not need dropping: an object stays initialised between uses, and its slab's pages
+    /// are freed without a destructor call.
     ///
     /// # Errors
     /// As [`CacheBuilder::build_raw`].

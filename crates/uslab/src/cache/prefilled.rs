@@ -1,4 +1,5 @@
-//! Prefilled sheaves: objects set aside, so that a number of allocations cannot fail.
+//! Prefilled sheaves: objects reserved in advance, so that a known number of allocations cannot
+//! fail.
 
 use super::body::Core;
 use crate::os;
@@ -9,14 +10,15 @@ use crate::rseq::{SHEAF_HEADER_BYTES, Sheaf};
 use core::marker::PhantomData;
 use core::ptr::NonNull;
 
-/// Whether memory is reclaimed where there is none.
+/// Whether an allocation reclaims when memory is used up.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reclaim {
     Yes,
     No,
 }
 
-/// A private sheaf of a [`super::RawCache`]. What is left goes back when it is dropped.
+/// A private sheaf of a [`super::RawCache`]: objects reserved for one thread at a time. Dropping it
+/// returns the remaining objects to the cache, which may take locks and make system calls.
 ///
 /// ```
 /// let cache = uslab::CacheBuilder::new("node").build_raw(64).unwrap();
@@ -38,7 +40,7 @@ unsafe impl Send for RawPrefilled<'_> {}
 impl<'a> RawPrefilled<'a> {
     pub(super) fn new(core: &'static Core, n: usize, reclaim: Reclaim) -> Option<Self> {
         let sheaf = empty_sheaf(n, reclaim)?;
-        // From here on, dropping gives the sheaf back.
+        // From here on, dropping `this` frees the sheaf.
         let this = RawPrefilled { sheaf, core, cache: PhantomData };
         let mut owned = Owned(sheaf);
         let places = &mut owned.places()[..n];
@@ -53,7 +55,7 @@ impl<'a> RawPrefilled<'a> {
         Some(this)
     }
 
-    /// Objects left.
+    /// Returns the number of objects left.
     pub fn len(&self) -> usize {
         Owned(self.sheaf).count()
     }
@@ -63,7 +65,8 @@ impl<'a> RawPrefilled<'a> {
         self.len() == 0
     }
 
-    /// An object, uninitialised or constructed; `None` when the store is used up. Makes no system call and takes no lock.
+    /// Takes an object, uninitialised or constructed; `None` if none is left. Makes no system call,
+    /// takes no lock and never blocks.
     pub fn alloc(&mut self) -> Option<NonNull<u8>> {
         let mut out = [core::ptr::null_mut()];
         Owned(self.sheaf).pop_into(&mut out);
@@ -75,7 +78,7 @@ impl<'a> RawPrefilled<'a> {
 fn empty_sheaf(n: usize, reclaim: Reclaim) -> Option<*mut Sheaf> {
     let node = os::cpu::node_of(os::cpu::current());
     let mut sheaf = sheaf::alloc_holding(n.max(1), node);
-    // Of more objects no sheaf can be had: nothing needs to go for it.
+    // No sheaf can hold more objects, so a reclaim would be in vain.
     if sheaf.is_null() && reclaim == Reclaim::Yes && n <= u32::MAX as usize {
         let _errno = os::errno::Preserved::new();
         let slab_bytes = sheaf::slabs()
@@ -99,7 +102,7 @@ impl Drop for RawPrefilled<'_> {
     }
 }
 
-/// A private sheaf of a [`super::Cache`].
+/// A private sheaf of a [`super::Cache`]; see [`RawPrefilled`].
 pub struct Prefilled<'a, T> {
     raw: RawPrefilled<'a>,
     typed: PhantomData<T>,
@@ -110,7 +113,7 @@ impl<'a, T> Prefilled<'a, T> {
         Some(Prefilled { raw: RawPrefilled::new(core, n, Reclaim::Yes)?, typed: PhantomData })
     }
 
-    /// Objects left.
+    /// Returns the number of objects left.
     pub fn len(&self) -> usize {
         self.raw.len()
     }

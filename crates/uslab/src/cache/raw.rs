@@ -1,4 +1,4 @@
-//! `RawCache`: a cache by size and alignment.
+//! `RawCache`: a cache of objects whose size and alignment are chosen at run time.
 
 use super::body::Core;
 use super::builder::CacheBuilder;
@@ -10,11 +10,13 @@ use crate::rseq::{self, Slot};
 use core::fmt;
 use core::ptr::NonNull;
 
-/// A cache of objects of one size, chosen at run time. Dropping it destroys it, if no object lives;
-/// otherwise it stays, for ever, because another thread may still free into it.
+/// A cache of objects of one size, chosen at run time.
+///
+/// Dropping the handle destroys the cache if none of its objects is live. Otherwise the cache stays
+/// for ever, because another thread may still free into it.
 ///
 /// All methods may be called from any thread, and in fork children. Like `malloc`, none may be
-/// called from a signal handler that interrupted one.
+/// called from a signal handler that interrupted one of them.
 ///
 /// ```
 /// let cache = uslab::CacheBuilder::new("record").build_raw(48).unwrap();
@@ -28,7 +30,7 @@ pub struct RawCache {
     core: &'static Core,
 }
 
-// SAFETY: slots and core are shared by design.
+// SAFETY: slots and core may be used by any thread.
 unsafe impl Send for RawCache {}
 // SAFETY: as above.
 unsafe impl Sync for RawCache {}
@@ -53,11 +55,11 @@ impl RawCache {
         Ok(RawCache { slots: core.slots(), core })
     }
 
-    /// An object, uninitialised (or as its last user left it, if the cache has a constructor).
-    /// `None` if memory is used up.
+    /// Allocates an object. It is uninitialised; in a cache with a constructor it is as
+    /// constructed, or as its last user left it. `None` if memory is used up.
     ///
-    /// Wait-free but for the slow path, about once in sixty calls, which may make system calls and
-    /// sleep on short locks.
+    /// The fast path is wait-free. About one call in sixty takes the slow path, which may sleep on
+    /// short locks, make system calls, and, where memory is used up, run callbacks of shrinkers.
     #[inline(always)]
     pub fn alloc(&self) -> Option<NonNull<u8>> {
         // SAFETY: the slots are the cache's.
@@ -67,16 +69,16 @@ impl RawCache {
         }
     }
 
-    /// The same, but where memory is used up it is not reclaimed: no callback of a shrinker runs in
-    /// this call. For callers that hold what those may want.
+    /// [`RawCache::alloc`] without reclaim: where memory is used up the call returns `None`, and
+    /// runs no callback of a shrinker. For callers that hold locks which those callbacks may take.
     pub fn alloc_noreclaim(&self) -> Option<NonNull<u8>> {
         // SAFETY: the slots are the cache's.
         let object = unsafe { rseq::pop(self.slots) };
         NonNull::new(if object.is_null() { self.core.alloc_slow_noreclaim() } else { object })
     }
 
-    /// An object of zeroes. `None` if memory is used up, or if the cache has a constructor, which
-    /// zeroing would undo.
+    /// Allocates an object and zeroes it. `None` if memory is used up, or if the cache has a
+    /// constructor, whose work zeroing would undo. Blocks as [`RawCache::alloc`].
     #[inline]
     pub fn alloc_zeroed(&self) -> Option<NonNull<u8>> {
         if self.core.is_constructed() {
@@ -88,12 +90,13 @@ impl RawCache {
         Some(object)
     }
 
-    /// Takes an object back. Never fails; may do what [`RawCache::alloc`] may.
+    /// Frees an object. Never fails. The slow path may sleep on short locks and make system calls;
+    /// it runs no callback of a shrinker.
     ///
     /// # Safety
-    /// It must be an object of this cache that no thread uses. A double free or a foreign pointer is
-    /// recognised at the latest when it gets to its slab, and reported; by default the process
-    /// then ends.
+    /// `object` must be an object of this cache that no thread uses. A double free or a foreign
+    /// pointer is reported at the latest when it reaches its slab; by default the process then
+    /// ends.
     #[inline(always)]
     pub unsafe fn free(&self, object: NonNull<u8>) {
         // SAFETY: the slots are the cache's; the caller's promise.
@@ -104,50 +107,54 @@ impl RawCache {
         }
     }
 
-    /// Fills all of `objects`, or says false and takes none. None asked for is true.
+    /// Fills all of `objects`. On false, because memory is used up, it has allocated none. True for
+    /// an empty slice. Blocks as [`RawCache::alloc`].
     #[inline]
     pub fn alloc_bulk(&self, objects: &mut [*mut u8]) -> bool {
         self.core.alloc_bulk(objects)
     }
 
-    /// The same, but memory is not reclaimed for it: see [`RawCache::alloc_noreclaim`].
+    /// [`RawCache::alloc_bulk`] without reclaim; see [`RawCache::alloc_noreclaim`].
     pub fn alloc_bulk_noreclaim(&self, objects: &mut [*mut u8]) -> bool {
         self.core.alloc_bulk_noreclaim(objects)
     }
 
-    /// Takes all of `objects` back.
+    /// Frees all of `objects`. Never fails; blocks as [`RawCache::free`].
     ///
     /// # Safety
-    /// As [`RawCache::free`], for each.
+    /// As [`RawCache::free`], for each object.
     #[inline]
     pub unsafe fn free_bulk(&self, objects: &[*mut u8]) {
         // SAFETY: the caller's promise.
         unsafe { self.core.free_bulk(objects) };
     }
 
-    /// A private store of at least `n` objects: so many allocations from it cannot fail. `None` if
-    /// memory is used up.
+    /// Allocates a private sheaf of `n` objects, so that `n` allocations from it cannot fail.
+    /// `None` if memory is used up. Blocks as [`RawCache::alloc`].
     pub fn prefill(&self, n: usize) -> Option<RawPrefilled<'_>> {
         RawPrefilled::new(self.core, n, Reclaim::Yes)
     }
 
-    /// The same, but memory is not reclaimed for it: see [`RawCache::alloc_noreclaim`].
+    /// [`RawCache::prefill`] without reclaim; see [`RawCache::alloc_noreclaim`].
     pub fn prefill_noreclaim(&self, n: usize) -> Option<RawPrefilled<'_>> {
         RawPrefilled::new(self.core, n, Reclaim::No)
     }
 
-    /// Empties all sheaves and gives all empty slabs back; says how many bytes of pages that were.
+    /// Drains all sheaves of the cache, and shrinks it: returns all empty slabs to the page layer.
+    /// Returns their size in bytes.
     ///
-    /// The pages go back to the system as the page layer sees fit; see [`crate::trim`].
+    /// The page layer decides when the pages return to the system; see [`crate::trim`]. Takes
+    /// locks; may make system calls.
     pub fn shrink(&self) -> usize {
         self.core.cpu.drain_all();
         self.core.cpu.slabs().shrink()
     }
 
-    /// Destroys the cache. Nobody may be using it on another thread.
+    /// Destroys the cache. No other thread may use it during the call. Takes the registry's lock;
+    /// may make system calls.
     ///
     /// # Errors
-    /// Gives the cache back, with what still lives in it, and nothing else changed.
+    /// If objects are live: returns the cache, unchanged, and those objects.
     pub fn destroy(self) -> Result<(), (RawCache, Busy)> {
         let this = core::mem::ManuallyDrop::new(self);
         destroy(this.core).map_err(|busy| (core::mem::ManuallyDrop::into_inner(this), busy))
@@ -158,12 +165,12 @@ impl RawCache {
         self.core.name()
     }
 
-    /// Bytes that an object may use, at least the size that was asked for.
+    /// Usable bytes of an object, at least the requested size.
     pub fn usable_bytes(&self) -> usize {
         self.core.usable_bytes()
     }
 
-    /// The cache behind the handle; for the C interface and tests.
+    /// The core of the cache, for the C interface and tests.
     #[doc(hidden)]
     pub fn core(&self) -> &'static Core {
         self.core
@@ -182,8 +189,7 @@ impl Drop for RawCache {
     }
 }
 
-/// Natural alignment of a raw object: the largest power of two that divides its size, 16 at most, 8
-/// at least.
+/// Natural alignment of a raw object: 16 if that divides its size, 8 otherwise.
 fn natural_align(size: usize) -> usize {
     if size.is_multiple_of(16) { 16 } else { 8 }
 }
@@ -192,10 +198,11 @@ fn natural_align(size: usize) -> usize {
 pub(super) fn destroy(core: &'static Core) -> Result<(), Busy> {
     let mut registry = registry::lock();
     let live = {
-        // A cache that grows may be draining this one: what it has in hand would seem to live.
+        // A cache whose capacity grows may be draining this one, and the objects in flight would
+        // count as live.
         let _pause = adapt::pause();
-        // SAFETY: the program promises that no thread uses the cache any more; the registry's lock
-        // keeps passes and the background thread from it, and the pause caches that grow.
+        // SAFETY: the program promises that no thread uses the cache any more. The registry's lock
+        // excludes passes and the background thread, and the pause excludes caches that grow.
         unsafe { core.cpu.drain_unused() };
         core.live_objects()
     };
@@ -207,18 +214,18 @@ pub(super) fn destroy(core: &'static Core) -> Result<(), Busy> {
     Ok(())
 }
 
-/// Destroys caches and everything in them.
+/// Destroys caches and all objects in them.
 ///
 /// # Safety
 /// No thread may use the caches or their objects any more.
 pub(crate) unsafe fn destroy_whole(cores: impl Iterator<Item = &'static Core> + Clone) {
     let mut registry = registry::lock();
     {
-        // A cache that grows may be draining one of these: what it has taken would come back to slabs
-        // that are gone.
+        // A cache whose capacity grows may be draining one of these, and would return objects to
+        // slabs that no longer exist.
         let _pause = adapt::pause();
-        // SAFETY: the caller's promise; the registry's lock and the pause keep the library's own threads
-        // away.
+        // SAFETY: the caller's promise; the registry's lock and the pause exclude the library's own
+        // threads.
         let mut drain = unsafe { Drain::of_unused() };
         cores.clone().for_each(|core| core.cpu.drain_slots(&mut drain));
         drop(drain);
@@ -242,10 +249,11 @@ fn live_objects_of(core: &Core, objects: usize) -> Busy {
     busy
 }
 
-/// Brings the figures of all caches up to date: exact if nobody allocates meanwhile.
+/// Updates the figures of all caches. They are exact if no other thread allocates or frees
+/// meanwhile.
 pub fn account_all() {
     if start::is_ready() {
-        // Keeps caches from being destroyed meanwhile.
+        // No cache is destroyed while this lock is held.
         let _registry = registry::lock();
         registry::for_each(|core| core.cpu.account_all());
     }

@@ -1,4 +1,5 @@
-//! Tests of the public operations of caches, one subject each; the property tests against an oracle are in `tests/`.
+//! Tests of the public operations of caches, one subject each. The property tests against an oracle
+//! are in `tests/`.
 
 use super::*;
 use core::ptr::NonNull;
@@ -17,11 +18,11 @@ fn objects_are_distinct_aligned_and_come_back() {
         assert_eq!(set.len(), objects.len());
         for &object in &objects {
             assert_eq!(object.as_ptr() as usize % 32, 0);
-            // SAFETY: ours, 40 bytes.
+            // SAFETY: allocated by this test, with 40 bytes.
             unsafe { object.write_bytes(0xa5, 40) };
         }
         for object in objects {
-            // SAFETY: ours, unused from here.
+            // SAFETY: allocated by this test, and unused from here on.
             unsafe { cache.free(object) };
         }
     }
@@ -48,7 +49,7 @@ fn boxes_drop_their_values_once() {
     let cache = Cache::<Loud>::new("loud");
     drop(cache.insert(Loud(1)));
     let raw = cache.insert(Loud(2)).ok().unwrap().into_raw();
-    // SAFETY: from `into_raw`, once.
+    // SAFETY: from `into_raw`, passed once.
     drop(unsafe { CacheBox::from_raw(&cache, raw) });
     assert_eq!(DROPS.load(Relaxed), 2);
 }
@@ -81,10 +82,10 @@ fn bulk_is_all_or_nothing_and_of_any_size() {
         assert!(cache.alloc_bulk(&mut objects));
         assert_eq!(objects.iter().collect::<HashSet<_>>().len(), n);
         for &object in &objects {
-            // SAFETY: ours.
+            // SAFETY: allocated by this test.
             unsafe { object.write_bytes(1, 100) };
         }
-        // SAFETY: ours, unused from here.
+        // SAFETY: allocated by this test, and unused from here on.
         unsafe { cache.free_bulk(&objects) };
     }
     cache.destroy().unwrap();
@@ -95,7 +96,7 @@ fn zeroed_objects_are_zero_after_dirty_use() {
     let cache = CacheBuilder::new("zeroed").build_raw(64).unwrap();
     for _ in 0..200 {
         let object = cache.alloc_zeroed().unwrap();
-        // SAFETY: ours, 64 bytes.
+        // SAFETY: allocated by this test, with 64 bytes.
         unsafe {
             assert!(core::slice::from_raw_parts(object.as_ptr(), 64).iter().all(|&b| b == 0));
             object.write_bytes(0xff, 64);
@@ -108,13 +109,13 @@ fn zeroed_objects_are_zero_after_dirty_use() {
 fn destroy_refuses_while_objects_live_and_says_which() {
     let cache = CacheBuilder::new("busy").build_raw(64).unwrap();
     let (a, b) = (cache.alloc().unwrap(), cache.alloc().unwrap());
-    // SAFETY: ours.
+    // SAFETY: allocated by this test.
     unsafe { cache.free(b) };
     let (cache, busy) = cache.destroy().err().unwrap();
     assert_eq!((busy.objects, busy.first[0], busy.first[1]), (1, a.as_ptr(), core::ptr::null_mut()));
-    // The cache goes on working.
+    // The cache continues to work.
     let c = cache.alloc().unwrap();
-    // SAFETY: ours.
+    // SAFETY: allocated by this test.
     unsafe {
         cache.free(a);
         cache.free(c);
@@ -151,7 +152,7 @@ fn shrink_gives_pages_back() {
     let cache = CacheBuilder::new("shrink").build_raw(1024).unwrap();
     let mut objects = std::vec![core::ptr::null_mut(); 1000];
     assert!(cache.alloc_bulk(&mut objects));
-    // SAFETY: ours.
+    // SAFETY: allocated by this test.
     unsafe { cache.free_bulk(&objects) };
     assert!(cache.shrink() > 0);
     assert_eq!(cache.core().live_objects(), 0);
@@ -161,7 +162,7 @@ fn shrink_gives_pages_back() {
 fn caches_without_caching_serve_from_slabs() {
     let cache = CacheBuilder::new("uncached").flags(Flags::NO_CACHING).build_raw(64).unwrap();
     let object = cache.alloc().unwrap();
-    // SAFETY: ours.
+    // SAFETY: allocated by this test.
     unsafe { cache.free(object) };
     assert_eq!(cache.core().live_objects(), 0);
     cache.destroy().unwrap();

@@ -15,10 +15,10 @@ use core::ops::{Deref, DerefMut};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
-/// A cache of `T`s.
+/// A cache of objects of type `T`.
 ///
-/// [`Cache::new`] is `const`: a cache can be a `static`, and is set up at its first use. The same rules for threads, forks and signals as for
-/// [`RawCache`].
+/// [`Cache::new`] is `const`, so a cache can be a `static`; the first use sets it up. The rules for
+/// threads, forks and signals are those of [`RawCache`].
 ///
 /// ```
 /// use uslab::Cache;
@@ -29,7 +29,8 @@ use core::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Relaxed, Orderi
 /// drop(session); // the name is dropped, the object goes back to the cache
 /// ```
 pub struct Cache<T> {
-    /// The cache's slots once it is set up; the dummies until then, which send the first call down the slow path.
+    /// The cache's slots. Until it is set up they are the dummies, which send the first call to the
+    /// slow path.
     slots: AtomicPtr<Slot>,
     core: AtomicPtr<Core>,
     name: &'static str,
@@ -37,7 +38,7 @@ pub struct Cache<T> {
 }
 
 impl<T> Cache<T> {
-    /// A cache that will be set up at its first use, with default options.
+    /// A cache with default options. Its first use sets it up; this function does not allocate.
     pub const fn new(name: &'static str) -> Self {
         const { assert!(size_of::<T>() > 0, "objects of no size need no cache") };
         Cache {
@@ -76,7 +77,7 @@ impl<T> Cache<T> {
         Self::create(&CacheBuilder { constructor: Some(constructor), ..*options })
     }
 
-    /// The cache behind, set up now if it was not; `None` without memory.
+    /// The core of the cache, set up now if it was not; `None` if memory is used up.
     #[cold]
     #[inline(never)]
     fn core(&self) -> Option<&'static Core> {
@@ -113,16 +114,18 @@ impl<T> Cache<T> {
     #[cold]
     #[inline(never)]
     unsafe extern "C" fn free_slow(&self, object: NonNull<T>) {
-        // An object of the cache exists, so it is set up.
+        // An object of the cache exists, so the cache is set up.
         if let Some(core) = self.core() {
             // SAFETY: the caller's promise.
             unsafe { core.free_slow(object.as_ptr().cast()) };
         }
     }
 
-    /// An object, uninitialised (or as its last user left it, if the cache has a constructor). `None` if memory is used up.
+    /// Allocates an object. It is uninitialised; in a cache with a constructor it is as
+    /// constructed, or as its last user left it. `None` if memory is used up.
     ///
-    /// Wait-free but for the slow path, about once in sixty calls, which may make system calls and sleep on short locks.
+    /// The fast path is wait-free. About one call in sixty takes the slow path, which may sleep on
+    /// short locks, make system calls, and, where memory is used up, run callbacks of shrinkers.
     #[inline(always)]
     pub fn alloc(&self) -> Option<NonNull<T>> {
         // SAFETY: the slots are the cache's or the dummies.
@@ -132,15 +135,15 @@ impl<T> Cache<T> {
         }
     }
 
-    /// The same, but where memory is used up it is not reclaimed: no callback of a shrinker runs in this call. For callers that hold what
-    /// those may want.
+    /// [`Cache::alloc`] without reclaim; see [`RawCache::alloc_noreclaim`].
     pub fn alloc_noreclaim(&self) -> Option<NonNull<T>> {
         // SAFETY: the slots are the cache's or the dummies.
         let object = unsafe { rseq::pop(self.slots.load(Acquire)) };
         NonNull::new(if object.is_null() { self.core()?.alloc_slow_noreclaim() } else { object }.cast())
     }
 
-    /// An object of zeroes. `None` if memory is used up, or if the cache has a constructor, which zeroing would undo.
+    /// Allocates an object and zeroes it. `None` if memory is used up, or if the cache has a
+    /// constructor, whose work zeroing would undo. Blocks as [`Cache::alloc`].
     #[inline]
     pub fn alloc_zeroed(&self) -> Option<NonNull<T>> {
         let object = self.alloc()?;
@@ -154,10 +157,11 @@ impl<T> Cache<T> {
         Some(object)
     }
 
-    /// Takes an object back, without dropping it. Never fails.
+    /// Frees an object without dropping its value. Never fails; blocks as [`RawCache::free`].
     ///
     /// # Safety
-    /// It must be an object of this cache that nobody uses. See [`RawCache::free`] for what is recognised otherwise.
+    /// `object` must be an object of this cache that no thread uses. [`RawCache::free`] lists the
+    /// misuse that is reported.
     #[inline(always)]
     pub unsafe fn free(&self, object: NonNull<T>) {
         // SAFETY: the slots are the cache's or the dummies; the caller's promise.
@@ -168,11 +172,13 @@ impl<T> Cache<T> {
         }
     }
 
-    /// Fills all of `objects`, or says false and takes none. None asked for is true.
+    /// Fills all of `objects`. On false, because memory is used up, it has allocated none. True for
+    /// an empty slice. Blocks as [`Cache::alloc`].
     #[inline]
     pub fn alloc_bulk(&self, objects: &mut [*mut T]) -> bool {
         let out = objects.as_mut_ptr().cast::<*mut u8>();
-        // SAFETY: the slots are the cache's or the dummies; pointers to T and to bytes are alike.
+        // SAFETY: the slots are the cache's or the dummies; pointers to `T` and to bytes have one
+        // representation.
         let got = unsafe { rseq::pop_bulk(self.slots.load(Acquire), objects.len(), out) };
         got == objects.len() || self.alloc_bulk_slow(objects, got)
     }
@@ -186,15 +192,16 @@ impl<T> Cache<T> {
         if core.fill(&mut bytes[got..]) {
             return true;
         }
-        // SAFETY: just popped, used by nobody.
+        // SAFETY: just popped, and unused.
         unsafe { core.free_bulk(&bytes[..got]) };
         false
     }
 
-    /// Takes all of `objects` back, without dropping them.
+    /// Frees all of `objects` without dropping their values. Never fails; blocks as
+    /// [`RawCache::free`].
     ///
     /// # Safety
-    /// As [`Cache::free`], for each.
+    /// As [`Cache::free`], for each object.
     #[inline]
     pub unsafe fn free_bulk(&self, objects: &[*mut T]) {
         let given = objects.as_ptr().cast::<*mut u8>();
@@ -203,17 +210,19 @@ impl<T> Cache<T> {
         if put < objects.len()
             && let Some(core) = self.core()
         {
-            // SAFETY: pointers to T and to bytes are alike; the caller's promise.
+            // SAFETY: pointers to `T` and to bytes have one representation; the caller's promise.
             unsafe {
                 core.cpu.free_slow(core::slice::from_raw_parts(given.add(put), objects.len() - put));
             }
         }
     }
 
-    /// An object that holds `value`, owned by the box, which drops and frees it.
+    /// Allocates an object and moves `value` into it. The box owns both. Blocks as
+    /// [`Cache::alloc`].
     ///
     /// # Errors
-    /// Gives the value back if memory is used up, or if the cache has a constructor ([`Cache::constructed`] is for those).
+    /// Returns the value if memory is used up, or if the cache has a constructor (use
+    /// [`Cache::constructed`] there).
     #[inline]
     pub fn insert(&self, value: T) -> Result<CacheBox<'_, T>, T> {
         let Some(object) = self.alloc() else { return Err(value) };
@@ -222,12 +231,13 @@ impl<T> Cache<T> {
             unsafe { self.free(object) };
             return Err(value);
         }
-        // SAFETY: the object is ours and uninitialised.
+        // SAFETY: the object was just allocated and is uninitialised.
         unsafe { object.write(value) };
         Ok(CacheBox { object, cache: self })
     }
 
-    /// An object as its constructor, or its last user, left it. `None` if memory is used up or the cache has no constructor.
+    /// Allocates an object, as its constructor or its last user left it. `None` if memory is used
+    /// up or the cache has no constructor. Blocks as [`Cache::alloc`].
     pub fn constructed(&self) -> Option<ConstructedBox<'_, T>> {
         let object = self.alloc()?;
         if !self.core_if_set_up().is_some_and(Core::is_constructed) {
@@ -238,12 +248,13 @@ impl<T> Cache<T> {
         Some(ConstructedBox { object, cache: self })
     }
 
-    /// A private store of `n` objects: so many allocations from it cannot fail. `None` if memory is used up.
+    /// Allocates a private sheaf of `n` objects, so that `n` allocations from it cannot fail.
+    /// `None` if memory is used up. Blocks as [`Cache::alloc`].
     pub fn prefill(&self, n: usize) -> Option<Prefilled<'_, T>> {
         Prefilled::new(self.core()?, n)
     }
 
-    /// As [`RawCache::shrink`].
+    /// As [`RawCache::shrink`]; 0 if the cache is not set up yet.
     pub fn shrink(&self) -> usize {
         self.core_if_set_up().map_or(0, |core| {
             core.cpu.drain_all();
@@ -251,10 +262,11 @@ impl<T> Cache<T> {
         })
     }
 
-    /// Destroys the cache. Nobody may be using it on another thread.
+    /// Destroys the cache. No other thread may use it during the call. Takes the registry's lock;
+    /// may make system calls.
     ///
     /// # Errors
-    /// Gives the cache back, with what still lives in it, and nothing else changed.
+    /// If objects are live: returns the cache, unchanged, and those objects.
     pub fn destroy(self) -> Result<(), (Cache<T>, Busy)> {
         let result = self.core_if_set_up().map_or(Ok(()), raw::destroy);
         let this = core::mem::ManuallyDrop::new(self);
@@ -272,30 +284,32 @@ impl<T> fmt::Debug for Cache<T> {
 impl<T> Drop for Cache<T> {
     fn drop(&mut self) {
         if let Some(core) = self.core_if_set_up() {
-            // With live objects the cache stays, for ever: somebody may still free into it.
+            // A cache with live objects stays for ever, because another thread may still free into
+            // it.
             let _ = raw::destroy(core);
         }
     }
 }
 
-/// An object of a [`Cache`], owned: dropping the box drops the value and frees the object.
+/// An owned object of a [`Cache`]. Dropping the box drops the value and frees the object.
 ///
-/// It borrows the cache, so that it cannot outlive it; a box of a `static` cache can go anywhere.
+/// The box borrows the cache, so it cannot outlive it. A box of a `static` cache has no such bound.
 pub struct CacheBox<'a, T> {
     object: NonNull<T>,
     cache: &'a Cache<T>,
 }
 
-// SAFETY: the box owns its T, as `Box` does; the cache is shared by design.
+// SAFETY: the box owns its `T`, as `Box` does; any thread may use the cache.
 unsafe impl<T: Send> Send for CacheBox<'_, T> {}
 // SAFETY: as above.
 unsafe impl<T: Sync> Sync for CacheBox<'_, T> {}
 
 impl<'a, T> CacheBox<'a, T> {
-    /// The value, out of its box.
+    /// Moves the value out of the box, and frees the object.
     pub fn into_inner(self) -> T {
         let this = core::mem::ManuallyDrop::new(self);
-        // SAFETY: the box owned the value, which is moved out once; the object goes back undropped.
+        // SAFETY: the box owned the value, which is moved out once. The object is freed without a
+        // drop.
         unsafe {
             let value = this.object.read();
             this.cache.free(this.object);
@@ -303,15 +317,16 @@ impl<'a, T> CacheBox<'a, T> {
         }
     }
 
-    /// The object, which the caller now has to free with [`CacheBox::from_raw`] or [`Cache::free`].
+    /// The object. The caller must free it, by [`CacheBox::from_raw`] or [`Cache::free`].
     pub fn into_raw(self) -> NonNull<T> {
         core::mem::ManuallyDrop::new(self).object
     }
 
-    /// The box again.
+    /// Rebuilds the box of an object of `cache`.
     ///
     /// # Safety
-    /// `object` must come from [`CacheBox::into_raw`] of a box of `cache`, once.
+    /// `object` must come from [`CacheBox::into_raw`] of a box of `cache`. Each such object may be
+    /// passed once.
     pub unsafe fn from_raw(cache: &'a Cache<T>, object: NonNull<T>) -> Self {
         CacheBox { object, cache }
     }
@@ -333,7 +348,8 @@ impl<T> Drop for CacheBox<'_, T> {
     }
 }
 
-/// An object of a cache with a constructor, borrowed from it for a while; it goes back as it then is.
+/// An object of a cache with a constructor. Dropping the box frees the object in its current state,
+/// without a drop.
 pub struct ConstructedBox<'a, T> {
     object: NonNull<T>,
     cache: &'a Cache<T>,

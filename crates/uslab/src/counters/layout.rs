@@ -1,9 +1,9 @@
 //! The shared-memory snapshot: the one data layout that the allocator and its observers agree on.
 //!
-//! The allocator keeps these structures up to date on its slow paths; nothing on the fast path
-//! touches them. When the environment variable `USLAB_SNAPSHOT` names a directory (as `uslab run`
-//! sets it) they live in the file `DIR/PID`, mapped shared, so that a tool reads them without the
-//! process's help; otherwise they live in private memory and cost the same.
+//! The allocator updates these structures on its slow paths; the fast path does not touch them.
+//! Where the environment variable `USLAB_SNAPSHOT` names a directory (`uslab run` sets it), they
+//! live in the file `DIR/PID`, mapped shared. A tool then reads them without the process's help.
+//! Otherwise they live in private memory, at the same cost.
 //!
 //! ```text
 //!   offset 0      Header                      4096 bytes
@@ -11,11 +11,11 @@
 //! ```
 //!
 //! This file is compiled into the library and, by path, into the command-line tool, which never
-//! links the allocator that it observes. It must therefore depend on nothing but `core`, and every
-//! change of the layout raises [`VERSION`].
+//! links the allocator that it observes. So it must depend on `core` only, and every change of the
+//! layout raises [`VERSION`].
 //!
-//! Consistency: each field is one atomic word. A reader may see two fields of one instant apart; a
-//! table that is read while the process runs is a snapshot of words, not of the whole.
+//! Consistency: each field is one atomic word. A reader may see two fields at different instants:
+//! in a running process each word is consistent, the whole is not.
 
 use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64};
 
@@ -25,9 +25,9 @@ pub const MAGIC: u64 = u64::from_le_bytes(*b"uslabsnp");
 pub const VERSION: u32 = 1;
 /// Bytes before the first record.
 pub const HEADER_BYTES: usize = 4096;
-/// Records a file has room for. A cache whose id is not below this works but is not listed.
+/// Records in a file. A cache with an id of this or above works, but is not listed.
 pub const MAX_RECORDS: usize = 4096;
-/// Size of a whole file; it is sparse, so only records in use take memory.
+/// Bytes of a whole file. It is sparse, so only records in use take memory.
 pub const FILE_BYTES: usize = HEADER_BYTES + MAX_RECORDS * core::mem::size_of::<Record>();
 /// Bytes of a cache's name, NUL-padded; longer names are cut at a character boundary.
 pub const NAME_BYTES: usize = 48;
@@ -39,7 +39,7 @@ pub const MODE_RSEQ: u32 = 1;
 /// `Header::mode`: the locked fallback carries it.
 pub const MODE_LOCKED: u32 = 2;
 
-/// `Header::mode_reason`: why the mode is what it is.
+/// `Header::mode_reason`: nothing prevents the preferred mode.
 pub const REASON_NONE: u32 = 0;
 /// Forced by `USLAB_RSEQ=0`.
 pub const REASON_FORCED: u32 = 1;
@@ -48,11 +48,12 @@ pub const REASON_NO_SYMBOL: u32 = 2;
 /// The C library could not register (valgrind, qemu-user, seccomp, `glibc.pthread.rseq=0`).
 pub const REASON_UNREGISTERED: u32 = 3;
 /// `membarrier(2)` has no command that restarts sequences (Linux before 5.10, seccomp). In mode
-/// [`MODE_RSEQ`]: it was refused after start, so that sheaves of other CPUs cannot be drained.
+/// [`MODE_RSEQ`]: the kernel refused the call after start, so main sheaves of other CPUs cannot be
+/// drained.
 pub const REASON_NO_MEMBARRIER: u32 = 4;
 /// More possible CPUs than the slot tables are built for, or an unknown number of them.
 pub const REASON_TOO_MANY_CPUS: u32 = 5;
-/// An architecture or kernel whose sequences are not trusted.
+/// An architecture or kernel whose restartable sequences are not trusted.
 pub const REASON_UNSUPPORTED: u32 = 6;
 
 /// `Record::state`: never used.
@@ -65,11 +66,12 @@ pub const STATE_DESTROYED: u32 = 2;
 /// Facts about the process and its page layer.
 #[repr(C)]
 pub struct Header {
-    /// [`MAGIC`], stored last when the file is made: a reader that finds it finds a whole header.
+    /// [`MAGIC`], stored last when the file is created: a reader that finds it finds a complete
+    /// header.
     pub magic: AtomicU64,
     /// [`VERSION`].
     pub version: AtomicU32,
-    /// The process that writes here.
+    /// Id of the process that writes here.
     pub pid: AtomicU32,
     /// One of the `MODE_*` values.
     pub mode: AtomicU32,
@@ -83,36 +85,36 @@ pub struct Header {
     pub page_bytes: AtomicU32,
     /// Highest record index in use, plus one.
     pub records_used: AtomicU32,
-    /// 1 once the process wrote its final figures at exit.
+    /// 1 after the process wrote its final figures at exit.
     pub finished: AtomicU32,
     /// Unused.
     pub reserved0: AtomicU32,
     /// `CLOCK_BOOTTIME` at start, in nanoseconds.
     pub start_ns: AtomicU64,
-    /// Addresses that objects may come to lie at, in bytes. Not mapped but for the next figure.
+    /// Bytes of the address range of the arena. Only `committed_bytes` of it are mapped.
     pub reserved_bytes: AtomicU64,
-    /// Bytes of these that are mapped now.
+    /// Bytes of the arena that are mapped now.
     pub committed_bytes: AtomicU64,
     /// Bytes of pages that slabs and large objects hold now.
     pub used_bytes: AtomicU64,
     /// Bytes of free pages that still have memory behind them.
     pub dirty_bytes: AtomicU64,
-    /// Bytes given back to the system by purges, ever.
+    /// Bytes that purges returned to the system, in total.
     pub purged_bytes: AtomicU64,
     /// Bytes of metadata that the library has touched (an upper bound).
     pub metadata_bytes: AtomicU64,
     /// Large objects (page runs) alive now.
     pub large_objects: AtomicU64,
-    /// Their bytes.
+    /// Bytes of the live large objects.
     pub large_bytes: AtomicU64,
-    /// Large objects ever made.
+    /// Large objects allocated in total.
     pub large_allocs: AtomicU64,
 }
 
 /// Figures of one cache.
 #[repr(C, align(256))]
 pub struct Record {
-    /// One of the `STATE_*` values; stored last when a cache is made.
+    /// One of the `STATE_*` values; stored last when a cache is created.
     pub state: AtomicU32,
     /// Cache id, equal to the record's index.
     pub id: AtomicU32,
@@ -128,7 +130,7 @@ pub struct Record {
     pub pages_per_slab: AtomicU32,
     /// Objects that a sheaf holds at the present setting.
     pub sheaf_capacity: AtomicU32,
-    /// Kept empty slabs that are not given back (adaptive).
+    /// Empty slabs that the cache keeps; adaptive.
     pub empty_target: AtomicU32,
     /// Slabs now.
     pub slabs: AtomicI64,
@@ -138,7 +140,7 @@ pub struct Record {
     pub empty_slabs: AtomicI64,
     /// Objects free in slabs.
     pub slab_free: AtomicI64,
-    /// Objects free in sheaves of CPUs and barns, as of the last slow path of each.
+    /// Objects free in the sheaves of CPUs and barns, as of the last slow path of each.
     pub sheaf_free: AtomicI64,
     /// Times a slow path of allocation ran.
     pub alloc_slow: AtomicU64,
@@ -152,7 +154,7 @@ pub struct Record {
     pub drains: AtomicU64,
     /// Slabs taken from the page layer.
     pub grows: AtomicU64,
-    /// Slabs given back to it.
+    /// Slabs returned to the page layer.
     pub shrinks: AtomicU64,
     /// Allocations that failed for want of memory.
     pub failures: AtomicU64,

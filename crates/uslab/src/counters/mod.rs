@@ -1,6 +1,6 @@
 //! Counters and their publication. The layout that observers read is in [`layout`].
 //!
-//! The figures live in one block of memory: private at first, and moved to a shared file at start where
+//! The figures live in one block of memory: private, or at start moved to a shared file where
 //! `USLAB_SNAPSHOT` names a directory. Only slow paths write them.
 
 pub mod layout;

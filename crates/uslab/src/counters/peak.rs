@@ -1,4 +1,4 @@
-//! Highest values that some counters have had.
+//! Highest values of some counters since the start.
 
 use super::header;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -11,7 +11,7 @@ impl Peak {
         Peak(AtomicUsize::new(0))
     }
 
-    /// Raises the peak to `now`, and returns it. Writes only a new maximum.
+    /// Raises the peak to `now` if that is higher, and returns the peak. Writes only a new maximum.
     pub(super) fn note(&self, now: usize) -> usize {
         let before = self.0.load(Relaxed);
         if now > before { self.0.fetch_max(now, Relaxed).max(now) } else { before }
@@ -20,9 +20,9 @@ impl Peak {
 
 /// Bytes of slabs and of free pages with memory behind them.
 pub(super) static SYSTEM_BYTES: Peak = Peak::new();
-/// Large objects that programs held.
+/// Large objects that the program held.
 pub(super) static LARGE_OBJECTS: Peak = Peak::new();
-/// Their bytes.
+/// Bytes of large objects that the program held.
 pub(super) static LARGE_BYTES: Peak = Peak::new();
 
 /// Bytes of slabs and of free pages with memory behind them, now: all but large objects.
@@ -32,13 +32,13 @@ pub(super) fn system_bytes() -> usize {
     held.saturating_sub(header.large_bytes.load(Relaxed)) as usize
 }
 
-/// Called after a slab was made and after pages of a large object became free pages: the two
-/// moments at which [`system_bytes`] grows.
+/// Records the peak of [`system_bytes`]. Must be called at the two moments at which it grows: after
+/// a slab was created, and after pages of a large object became free pages.
 pub(crate) fn note_system() {
     SYSTEM_BYTES.note(system_bytes());
 }
 
-/// Called after a large object was counted.
+/// Records the peaks of large objects. Must be called after one was counted.
 pub(crate) fn note_large() {
     LARGE_OBJECTS.note(header().large_objects.load(Relaxed) as usize);
     LARGE_BYTES.note(header().large_bytes.load(Relaxed) as usize);

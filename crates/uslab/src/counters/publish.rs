@@ -1,4 +1,4 @@
-//! Where the figures live: private memory, or the file that `uslab info` reads.
+//! The memory of the figures: a private block, or the file that `uslab info` reads.
 
 use super::layout::{FILE_BYTES, HEADER_BYTES, Header, MAGIC, MAX_RECORDS, Record, VERSION};
 use crate::os;
@@ -9,28 +9,29 @@ use core::sync::atomic::{
     Ordering::Release,
 };
 
-/// The block while nobody reads it. Zero pages of the program's image: only what is written takes memory.
+/// The block while the process does not publish. It stands in the image's zeroed memory: only
+/// written pages take memory.
 #[repr(C, align(4096))]
 struct Block([u8; FILE_BYTES + size_of::<Record>()]);
 
 /// Interior mutability for the static below.
 struct Private(core::cell::UnsafeCell<Block>);
-// SAFETY: everything in the block is accessed as atomics, through the pointers handed out below.
+// SAFETY: all accesses to the block are atomic, through the pointers returned below.
 unsafe impl Sync for Private {}
 static PRIVATE: Private = Private(core::cell::UnsafeCell::new(Block([0; FILE_BYTES + size_of::<Record>()])));
 
 /// The shared mapping, or null while the private block is used.
 static SHARED: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());
-/// Path of the directory, NUL-terminated, kept for fork children and for the end. No descriptor is
-/// kept: the number could be the program's own by then.
+/// Path of the directory, NUL-terminated, for fork children and for the exit. No descriptor is
+/// kept: by then its number could belong to the program.
 static DIRECTORY: [AtomicU8; os::env::VALUE_BYTES + 1] =
     [const { AtomicU8::new(0) }; os::env::VALUE_BYTES + 1];
 static PUBLISHED: AtomicBool = AtomicBool::new(false);
-/// The file, where one is published.
+/// Identity of the published file.
 static DEVICE: AtomicU64 = AtomicU64::new(0);
 static INODE: AtomicU64 = AtomicU64::new(0);
-/// `USLAB_SNAPSHOT_READER` at the start, or 0. At exit the environment may be gone: PHP keeps it in
-/// memory of its own, which it frees.
+/// `USLAB_SNAPSHOT_READER` at the start, or 0. At exit the environment may be gone: PHP frees the
+/// memory in which it keeps the environment.
 static READER: AtomicU32 = AtomicU32::new(0);
 
 fn base() -> *mut u8 {
@@ -44,10 +45,12 @@ pub fn header() -> &'static Header {
     unsafe { &*base().cast::<Header>() }
 }
 
-/// The figures of cache `id`. All ids beyond the file's room share one record that nobody reads.
+/// The figures of cache `id`. All ids beyond the file's room share one record, which no reader
+/// shows.
 pub fn record(id: u16) -> &'static Record {
     let index = usize::from(id);
-    // SAFETY: as in `header`: records follow it, and the private block has one beyond the last for the overflow.
+    // SAFETY: as in `header`: records follow it, and the private block has one more behind the
+    // last, for the overflow.
     unsafe {
         if index < MAX_RECORDS {
             &*base().add(HEADER_BYTES).cast::<Record>().add(index)
@@ -57,14 +60,15 @@ pub fn record(id: u16) -> &'static Record {
     }
 }
 
-/// Sets the block up; `directory` is the value of `USLAB_SNAPSHOT`, `reader` that of
-/// `USLAB_SNAPSHOT_READER`. To be called once, before the first record is used.
+/// Sets up the block. `directory` is the value of `USLAB_SNAPSHOT`, `reader` that of
+/// `USLAB_SNAPSHOT_READER`. Must be called once, before the first use of a record.
 ///
-/// The directory must be one that no other user can change, see [`Directory`]; the library writes a
-/// line where it is not.
+/// Where another user can change the directory (see [`Directory`]), the library publishes nothing
+/// and prints a message.
 ///
-/// A process may have several libraries of ours: malloc's, preloaded, and one that it is linked with or loads. The file is the first one's, which
-/// the C interface sees to be malloc's; the figures of the others stay private.
+/// A process may contain this library several times: the preloaded malloc, and a copy that it links
+/// or loads. The first copy publishes, and the C interface makes sure that this is malloc's. The
+/// figures of other copies stay private.
 pub fn init(directory: Option<&[u8]>, reader: Option<u64>, facts: impl FnOnce(&Header)) {
     READER.store(reader.and_then(|id| u32::try_from(id).ok()).unwrap_or(0), Relaxed);
     if let Some(directory) = directory.filter(|d| !d.is_empty() && d.len() < os::env::VALUE_BYTES) {
@@ -95,7 +99,7 @@ pub fn init(directory: Option<&[u8]>, reader: Option<u64>, facts: impl FnOnce(&H
     header.magic.store(MAGIC, Release);
 }
 
-/// Makes the file and maps it, at the place of the parent's in a fork child.
+/// Creates the file and maps it; in a fork child, in place of the parent's mapping.
 fn publish(directory: &Directory, name: &CStr, at: Option<*mut u8>) -> bool {
     // SAFETY: a fresh mapping, or one in place of the parent's, which is as long.
     let Some((block, identity)) = (unsafe { directory.map_shared(name, FILE_BYTES, at) }) else {
@@ -110,12 +114,14 @@ fn publish(directory: &Directory, name: &CStr, at: Option<*mut u8>) -> bool {
     true
 }
 
-/// Whether another library of ours in this process publishes under `name`, a slash and the
-/// process's id. What lies there may also be left from an earlier process of the same number, or
-/// from this one before an `exec`; but then it is not mapped here. Without `/proc` it is taken for
-/// such a one.
+/// Whether another copy of this library in this process publishes under `name`, the process's id.
+///
+/// A file of that name may also be left from an earlier process with the same id, or from this one
+/// before an `exec`. Such a file is not mapped here. Without `/proc` every file is taken for such a
+/// leftover.
 fn is_of_this_process(directory: &Directory, name: &CStr) -> bool {
-    // The path may lead through links, which the kernel's list has resolved: the name counts, with its slash.
+    // The path may lead through links, which the kernel's list has resolved. So only the name with
+    // its slash is compared.
     let mut ending = [0; NAME_BYTES + 1];
     let bytes = name.to_bytes();
     ending[0] = b'/';
@@ -125,10 +131,11 @@ fn is_of_this_process(directory: &Directory, name: &CStr) -> bool {
             .is_some_and(|mut maps| maps_name(&mut |block| maps.read(block), &ending[..=bytes.len()]))
 }
 
-/// Whether a line of `/proc/PID/maps`, which `read` gives piece by piece, is a writable shared mapping of a file whose path ends with `name`.
+/// Whether `/proc/PID/maps`, which `read` returns piece by piece, lists a writable shared mapping
+/// of a file whose path ends with `name`.
 fn maps_name(read: &mut dyn FnMut(&mut [u8; 512]) -> usize, name: &[u8]) -> bool {
     let mut block = [0; 512];
-    // Of a line, which can be of any length, its start and its end are enough.
+    // A line can be of any length; its start and its end are enough.
     let mut start = [0u8; 48];
     let mut end = [0u8; 16];
     let mut used = 0;
@@ -157,20 +164,22 @@ fn maps_name(read: &mut dyn FnMut(&mut [u8; 512]) -> usize, name: &[u8]) -> bool
 
 /// In a fork child: moves the figures to a file of the child's own, at the same address.
 ///
-/// A child that cannot make a file keeps its figures in private memory and is not seen by `uslab info`.
+/// A child that cannot create a file keeps its figures in private memory, and `uslab info` does not
+/// see it.
 pub fn publish_in_child() {
     if !PUBLISHED.load(Relaxed) {
         return;
     }
     let shared = SHARED.load(Relaxed);
     let used = HEADER_BYTES + header().records_used.load(Relaxed) as usize * size_of::<Record>();
-    // SAFETY: both blocks are FILE_BYTES long; the child has one thread, so nobody writes meanwhile. The copy goes through the
-    // private block because the mapping at `shared` is the parent's until it is replaced.
+    // SAFETY: both blocks are FILE_BYTES long; the child has one thread, so no other thread writes
+    // meanwhile. The copy goes through the private block, because the mapping at `shared` is the
+    // parent's until it is replaced.
     unsafe {
         let private: *mut u8 = PRIVATE.0.get().cast();
         core::ptr::copy_nonoverlapping(shared, private, used);
         SHARED.store(core::ptr::null_mut(), Relaxed);
-        // The magic goes in last, so that no reader takes the half-made file for the parent's.
+        // The magic is stored last, so that no reader takes the incomplete file for the parent's.
         header().magic.store(0, Relaxed);
         header().pid.store(os::file::process_id(), Relaxed);
         header().start_ns.store(os::clock::boot_ns(), Relaxed);
@@ -187,12 +196,13 @@ pub fn publish_in_child() {
     header().magic.store(MAGIC, Release);
 }
 
-/// Called at exit: marks the figures as final, or removes the file where nobody waits for them.
+/// Called at exit: marks the figures as final where a reader waits for them, and removes the file
+/// otherwise.
 ///
-/// `uslab run --stats` waits for the process that it started, and only for that: it names itself in
-/// `USLAB_SNAPSHOT_READER`.
+/// `uslab run --stats` waits only for the process that it started, its child. It puts its own id
+/// into `USLAB_SNAPSHOT_READER`.
 pub fn finish() {
-    // A `vfork` child that exits runs in the memory of the process whose figures these are.
+    // A `vfork` child that exits runs in its parent's memory, and the figures are the parent's.
     if !PUBLISHED.load(Relaxed) || header().pid.load(Relaxed) != os::file::process_id() {
         return;
     }
@@ -207,7 +217,7 @@ pub fn finish() {
     }
 }
 
-/// Opens and checks the directory that was named at the start.
+/// Opens and checks the directory that `USLAB_SNAPSHOT` named at the start.
 fn open_directory() -> Result<Directory, Refusal> {
     let mut path = [0u8; os::env::VALUE_BYTES + 1];
     for (to, from) in path.iter_mut().zip(&DIRECTORY[..os::env::VALUE_BYTES]) {
@@ -217,10 +227,10 @@ fn open_directory() -> Result<Directory, Refusal> {
     Directory::open(CStr::from_bytes_until_nul(&path).unwrap_or(c"/"))
 }
 
-/// Bytes of the name of a file, with its NUL.
+/// Bytes of a file's name, with its NUL.
 const NAME_BYTES: usize = 11;
 
-/// Builds the name of the process's file, its id, on the stack.
+/// Calls `run` with the name of this process's file, its id, built on the stack.
 fn with_name<R>(run: impl FnOnce(&CStr) -> R) -> R {
     let mut name = [0u8; NAME_BYTES];
     let mut first = NAME_BYTES - 1;

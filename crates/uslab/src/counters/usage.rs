@@ -1,39 +1,41 @@
-//! The figures of this process, from inside.
+//! The figures of this process, for the process itself.
 
 use super::layout::{MAX_RECORDS, STATE_LIVE};
 use super::peak;
 use super::publish::{header, record};
 use core::sync::atomic::Ordering::Relaxed;
 
-/// What the allocator holds, in bytes and objects. Sums of counters that change meanwhile: close, not exact.
+/// Memory that the allocator holds, in bytes and objects. The figures sum counters that other
+/// threads change meanwhile, so they are close, not exact.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Usage {
-    /// Pages that slabs and large objects hold.
+    /// Bytes of pages that slabs and large objects hold.
     pub used_bytes: usize,
-    /// Free pages with memory behind them.
+    /// Bytes of free pages with memory behind them.
     pub dirty_bytes: usize,
-    /// Address space made accessible so far.
+    /// Bytes of the arena that are mapped.
     pub committed_bytes: usize,
-    /// Objects that programs hold, including what they did not ask for of their size class.
+    /// Bytes of objects that the program holds. Each counts with its full size class, which may
+    /// exceed the requested size.
     pub allocated_bytes: usize,
-    /// Objects ready in slabs and sheaves.
+    /// Free objects in slabs and sheaves.
     pub free_objects: usize,
-    /// Large objects that programs hold.
+    /// Large objects that the program holds.
     pub large_objects: usize,
-    /// Their bytes.
+    /// Bytes of these large objects.
     pub large_bytes: usize,
     /// Bytes of slabs and of free pages with memory behind them: all but large objects.
     pub system_bytes: usize,
-    /// Most such bytes at any time.
+    /// Highest `system_bytes` since the start.
     pub max_system_bytes: usize,
-    /// Most large objects that programs held at any time.
+    /// Highest `large_objects` since the start.
     pub max_large_objects: usize,
-    /// Most bytes of large objects at any time.
+    /// Highest `large_bytes` since the start.
     pub max_large_bytes: usize,
 }
 
-/// Adds the counters up. Takes no lock.
+/// Returns the current figures. Takes no lock and does not allocate.
 pub fn usage() -> Usage {
     let header = header();
     let load = |counter: &core::sync::atomic::AtomicU64| counter.load(Relaxed) as usize;
@@ -56,7 +58,7 @@ pub fn usage() -> Usage {
     for record in (0..used).map(record).filter(|record| record.state.load(Relaxed) == STATE_LIVE) {
         let all = record.slabs.load(Relaxed) * i64::from(record.objects_per_slab.load(Relaxed));
         let (slab_free, sheaf_free) = (record.slab_free.load(Relaxed), record.sheaf_free.load(Relaxed));
-        // The difference of counters that change meanwhile may be below 0.
+        // Counters change between two loads, so their difference may be negative.
         let count = |objects: i64| objects.max(0) as usize;
         usage.free_objects += count(slab_free) + count(sheaf_free);
         usage.allocated_bytes +=

@@ -1,4 +1,5 @@
-//! The `Allocator` trait of allocator-api2 for heaps and caches, behind the feature of that name.
+//! The `Allocator` trait of allocator-api2 for heaps and caches, under the feature
+//! `allocator-api2`.
 #![cfg(feature = "allocator-api2")]
 
 use super::heap::Heap;
@@ -6,10 +7,12 @@ use crate::cache::RawCache;
 use allocator_api2::alloc::{AllocError, Allocator, Layout};
 use core::ptr::NonNull;
 
-/// A heap as an allocator for collections: `&Heap`.
+/// The allocator of a heap, for collections: a reference to the heap. Alignment and size follow
+/// [`Heap::alloc`].
 pub type HeapAllocator<'a> = &'a Heap;
 
-// SAFETY: a heap's memory stays valid while the heap is borrowed, which the reference does; copies of the reference are the same allocator.
+// SAFETY: a heap's memory stays valid while the heap is borrowed, and the reference borrows it.
+// Copies of the reference are the same allocator.
 unsafe impl Allocator for &'_ Heap {
     fn allocate(&self, layout: Layout) -> Result<NonNull<[u8]>, AllocError> {
         let object = self.alloc(layout.size(), layout.align()).ok_or(AllocError)?;
@@ -22,7 +25,7 @@ unsafe impl Allocator for &'_ Heap {
     }
 }
 
-// SAFETY: as above. Layouts that do not fit the cache's objects are refused.
+// SAFETY: as above. `allocate` refuses layouts that do not fit the cache's objects.
 unsafe impl Allocator for &'_ RawCache {
     fn allocate(&self, layout: Layout) -> Result<NonNull<[u8]>, AllocError> {
         let bytes = self.usable_bytes();

@@ -1,10 +1,10 @@
-//! The slow ends of `malloc`, `calloc` and `realloc`, and whose calls may start the background
-//! thread.
+//! The last steps of `malloc`, `calloc` and `realloc`, and the rule for which calls may start the
+//! background thread.
 //!
-//! A thread is started only for a call of the program: the C library calls the malloc family with
-//! locks of its own held, which a new thread needs. So each function knows its [`Caller`], in
-//! its type; where that is not known before, as for the C functions, the slow path ends in the
-//! caller's own function, which finds out. Must never: ask on the fast path.
+//! Only a call of the program starts the thread. The C library calls the malloc family while it
+//! holds locks that a new thread needs. So each function has its [`Caller`] as a type parameter.
+//! The C functions do not know their caller beforehand: there the slow path ends in a function of
+//! the preload library, which finds out. Must never: look for the caller on the fast path.
 
 use super::classes::{Class, MAX_SMALL_BYTES};
 use super::entry::{ALIGN, free, out_of_memory};
@@ -13,24 +13,25 @@ use crate::cache::start;
 use crate::rseq;
 use core::ptr;
 
-/// Who asks, and may therefore be used to start the background thread: see [`crate::cache`]. Each
-/// function is the end of a slow path, and says to the one of [`serve`], [`serve_zeroed`] and
-/// [`serve_resized`] whether that is the program.
+/// The caller of a malloc function: the program, whose call may start the background thread (see
+/// [`crate::cache`]), or possibly the C library. Each method is the last step of a slow path: it
+/// calls [`serve`], [`serve_zeroed`] or [`serve_resized`] with the information whether the caller
+/// is the program.
 pub trait Caller {
-    /// The end of [`super::entry::malloc_for`]: [`serve`], or [`serve_program`].
+    /// The last step of [`super::entry::malloc_for`]: [`serve`] or [`serve_program`].
     extern "C" fn serve(size: usize) -> *mut u8;
 
-    /// The end of [`super::entry::zeroed_for`].
+    /// The last step of [`super::entry::zeroed_for`].
     extern "C" fn serve_zeroed(size: usize) -> *mut u8;
 
-    /// The end of [`super::entry::realloc_for`].
+    /// The last step of [`super::entry::realloc_for`].
     ///
     /// # Safety
     /// As [`serve_resized`].
     unsafe extern "C" fn serve_resized(pointer: *mut u8, size: usize, old: usize) -> *mut u8;
 }
 
-/// The C library, perhaps, with locks of its own held: it must not be made to start threads.
+/// An unknown caller. It may be the C library with locks held, so its calls start no thread.
 pub struct AnyCaller;
 
 impl Caller for AnyCaller {
@@ -49,7 +50,7 @@ impl Caller for AnyCaller {
     }
 }
 
-/// The program.
+/// The program itself, never the C library: its calls may start the background thread.
 pub struct Program;
 
 impl Caller for Program {
@@ -68,7 +69,7 @@ impl Caller for Program {
     }
 }
 
-/// What no sheaf of this CPU can serve.
+/// Allocates `size` bytes that no sheaf of this CPU can serve; null with ENOMEM.
 #[inline(never)]
 pub extern "C" fn serve(size: usize) -> *mut u8 {
     match Class::of(size) {
@@ -77,16 +78,16 @@ pub extern "C" fn serve(size: usize) -> *mut u8 {
     }
 }
 
-/// The same, and the background thread is started if there is much memory and none yet. Only for
-/// the program itself: the C library may hold locks that a new thread needs.
+/// [`serve`], after it starts the background thread if the arena is large and no thread runs yet.
+/// Only for calls of the program: the C library may hold locks that a new thread needs.
 #[inline(never)]
 pub extern "C" fn serve_program(size: usize) -> *mut u8 {
     start::start_thread_if_large();
     serve(size)
 }
 
-/// What this CPU's sheaves have of `size` bytes; null where they have none, or the size is none of
-/// a class.
+/// Pops an object of `size` bytes from this CPU's main sheaf. Null if that is empty, or if no class
+/// serves the size.
 #[inline]
 fn pop_any(size: usize) -> *mut u8 {
     match small::slots_for(size).or_else(|| small::slots_for_larger(size)) {
@@ -96,8 +97,7 @@ fn pop_any(size: usize) -> *mut u8 {
     }
 }
 
-/// [`serve_program`] or [`serve`], by what `is_program` returns; it is asked only on the slow
-/// path.
+/// [`serve_program`] or [`serve`], as `is_program` returns; called only on the slow path.
 #[inline]
 fn serve_for(size: usize, is_program: impl FnOnce() -> bool) -> *mut u8 {
     let object = pop_any(size);
@@ -107,14 +107,14 @@ fn serve_for(size: usize, is_program: impl FnOnce() -> bool) -> *mut u8 {
     if is_program() { serve_program(size) } else { serve(size) }
 }
 
-/// [`super::entry::zeroed_for`] where the fast path has nothing. `is_program` returns whether the
-/// background thread may be started: the caller is the program.
+/// The slow path of [`super::entry::zeroed_for`]. `is_program` returns whether the caller is the
+/// program, so that the call may start the background thread.
 #[inline]
 pub fn serve_zeroed(size: usize, is_program: impl FnOnce() -> bool) -> *mut u8 {
     if size <= MAX_SMALL_BYTES {
         let object = serve_for(size, is_program);
         if !object.is_null() {
-            // SAFETY: the object is ours and at least `size` bytes.
+            // SAFETY: the object was just allocated and has at least `size` bytes.
             unsafe { object.write_bytes(0, size) };
         }
         return object;
@@ -130,11 +130,11 @@ pub fn serve_zeroed(size: usize, is_program: impl FnOnce() -> bool) -> *mut u8 {
     object
 }
 
-/// [`super::entry::realloc_for`] of an object of `old` bytes that cannot simply stay as it is;
-/// `is_program` as in [`serve_zeroed`].
+/// The slow path of [`super::entry::realloc_for`], for an object of `old` bytes whose class changes
+/// or that is large. `is_program` as in [`serve_zeroed`].
 ///
 /// # Safety
-/// As [`super::entry::realloc`]; `old` must be what may be used at `pointer`, which must not be null.
+/// As [`super::entry::realloc`]. `pointer` must not be null, and `old` must be its usable size.
 #[inline]
 pub unsafe fn serve_resized(
     pointer: *mut u8,
@@ -159,7 +159,7 @@ pub unsafe fn serve_resized(
         serve(size)
     };
     if !new.is_null() {
-        // SAFETY: both are at least that long, and different objects.
+        // SAFETY: both objects are at least that long, and they are distinct.
         unsafe {
             ptr::copy_nonoverlapping(pointer, new, old.min(size));
             free(pointer);

@@ -1,7 +1,7 @@
-//! Size classes: steps of 16 bytes to 128, then four to a doubling, to 32 KiB.
+//! Size classes: every 16 bytes up to 128, then four to a doubling, up to 32 KiB.
 //!
-//! A request is wasted on by less than a fifth above 128 bytes, 11 % in the mean; powers of two are classes, whose objects are
-//! naturally aligned because slabs lie on multiples of their own size.
+//! Above 128 bytes an object wastes less than a fifth of its bytes, 11 % in the mean. Powers of two
+//! are classes; their objects are naturally aligned, because slabs are aligned to their size.
 
 use crate::pages::PAGE_BYTES;
 
@@ -9,10 +9,10 @@ use crate::pages::PAGE_BYTES;
 pub const MAX_SMALL_BYTES: usize = 32 << 10;
 /// Number of classes.
 pub const CLASSES: usize = 40;
-/// Sizes are told apart in steps of so many bytes.
+/// Granularity of sizes in the table of classes, in bytes.
 pub const STEP_BYTES: usize = 16;
 
-/// A size class: always below [`CLASSES`], which spares the fast path a check.
+/// A size class. The index is always below [`CLASSES`], so the fast path needs no check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Class(u8);
 
@@ -32,7 +32,7 @@ const BYTES: [u32; CLASSES] = {
     bytes
 };
 
-/// The class of each size, by steps of 16 bytes.
+/// The class of each size, in steps of 16 bytes.
 static OF_SIZE: [u8; MAX_SMALL_BYTES / STEP_BYTES + 1] = {
     let mut table = [0; MAX_SMALL_BYTES / STEP_BYTES + 1];
     let (mut i, mut class) = (0, 0);
@@ -53,14 +53,15 @@ impl Class {
         if size <= MAX_SMALL_BYTES { Some(Class(OF_SIZE[size.div_ceil(STEP_BYTES)])) } else { None }
     }
 
-    /// The smallest class for `size` bytes whose objects all lie on multiples of `align`, a power of two.
+    /// The smallest class for `size` bytes whose objects are all aligned to `align`, a power of
+    /// two.
     #[inline(always)]
     pub fn of_aligned(size: usize, align: usize) -> Option<Class> {
         if align <= STEP_BYTES { Class::of(size) } else { Class::of_widely_aligned(size, align) }
     }
 
     fn of_widely_aligned(size: usize, align: usize) -> Option<Class> {
-        // Slabs are at least a page; alignments beyond are for page runs.
+        // Slabs are aligned to at least a page; page runs serve larger alignments.
         if align > PAGE_BYTES {
             return None;
         }
@@ -68,19 +69,19 @@ impl Class {
         (first..CLASSES as u8).map(Class).find(|class| class.bytes() % align == 0)
     }
 
-    /// Bytes of its objects.
+    /// Bytes of the class's objects.
     #[inline]
     pub fn bytes(self) -> usize {
         BYTES[self.index()] as usize
     }
 
-    /// 0 … [`CLASSES`] - 1.
+    /// The class's index, from 0 to [`CLASSES`] - 1.
     #[inline(always)]
     pub fn index(self) -> usize {
         self.0 as usize
     }
 
-    /// The class of that index.
+    /// The class at `index`; `None` from [`CLASSES`] on.
     pub fn at(index: usize) -> Option<Class> {
         (index < CLASSES).then_some(Class(index as u8))
     }
@@ -112,7 +113,7 @@ mod tests {
 
     #[test]
     fn mean_waste_is_at_most_an_eighth() {
-        // Over all sizes, each equally likely: of the bytes handed out, those not asked for.
+        // Over all sizes, each equally likely: the share of allocated bytes that was not requested.
         let (mut asked, mut given) = (0, 0);
         for size in 1..=MAX_SMALL_BYTES {
             asked += size;

@@ -1,7 +1,7 @@
-//! The functions of the malloc family, for callers in Rust and in C.
+//! The malloc family, for callers in Rust and in C.
 //!
-//! Each is its fast path: a table or the page map leads to the slots of a cache, and one sequence
-//! pops or pushes. The ends of the slow paths are in [`super::caller`].
+//! Each function is its fast path: a table or the page map yields the slots of a cache, and one
+//! sequence pops or pushes. The last steps of the slow paths are in [`super::caller`].
 
 use super::bare::{self, Bare};
 pub use super::caller::{AnyCaller, Caller, Program, serve, serve_program, serve_resized, serve_zeroed};
@@ -15,17 +15,17 @@ use crate::rseq::{self, Pushed};
 use crate::slab::{Misuse, report_misuse};
 use core::ptr;
 
-/// Alignment of every result.
+/// Alignment of every result, in bytes.
 pub const ALIGN: usize = 16;
 
-/// `size` bytes, uninitialised, aligned to 16; null with `errno` ENOMEM if there is no memory. 0
-/// bytes are an object of their own.
+/// Allocates `size` bytes, uninitialised, aligned to 16. Null with `errno` ENOMEM if memory is used
+/// up. A request of 0 bytes returns a distinct object.
 #[inline(always)]
 pub fn malloc(size: usize) -> *mut u8 {
     malloc_for::<AnyCaller>(size)
 }
 
-/// [`malloc`] for a caller that is known.
+/// [`malloc`] for a known caller.
 #[inline(always)]
 pub fn malloc_for<C: Caller>(size: usize) -> *mut u8 {
     if let Some(slots) = small::slots_for(size) {
@@ -38,7 +38,7 @@ pub fn malloc_for<C: Caller>(size: usize) -> *mut u8 {
     malloc_slow::<C>(size)
 }
 
-/// Sizes beyond the direct table, and whatever the fast path could not serve.
+/// Serves sizes above the direct table, and requests that the fast path could not serve.
 #[inline(never)]
 extern "C" fn malloc_slow<C: Caller>(size: usize) -> *mut u8 {
     if let Some(slots) = small::slots_for_larger(size) {
@@ -51,13 +51,13 @@ extern "C" fn malloc_slow<C: Caller>(size: usize) -> *mut u8 {
     C::serve(size)
 }
 
-/// [`malloc`], but where memory is used up it is not reclaimed: no callback of a shrinker runs in
-/// this call. For callers that hold what those may want.
+/// [`malloc`] without reclaim: where memory is used up the call fails, and runs no callback of a
+/// shrinker. For callers that hold locks which those callbacks may take.
 pub fn malloc_noreclaim(size: usize) -> *mut u8 {
     aligned_alloc_noreclaim(ALIGN, size)
 }
 
-/// [`aligned_alloc`] in the same way.
+/// [`aligned_alloc`] without reclaim; see [`malloc_noreclaim`].
 pub fn aligned_alloc_noreclaim(align: usize, size: usize) -> *mut u8 {
     if !align.is_power_of_two() {
         os::errno::set_invalid();
@@ -76,17 +76,19 @@ pub(super) fn out_of_memory() -> *mut u8 {
     ptr::null_mut()
 }
 
-/// Takes memory back that one of these functions gave out; null is allowed. `errno` is kept.
+/// Frees memory that one of these functions returned; null is allowed. Preserves `errno`.
 ///
 /// # Safety
-/// No thread may use the memory any more. Reported at once, with the pointer and what it is: a pointer
-/// that is none of ours, one to the inside of an object, and one that was freed twice with no other
-/// free or allocation of its size between. A later double free is reported at the latest when the
-/// object gets to its slab. By default the process then ends.
+/// No thread may use the memory any more.
+///
+/// Misuse is reported with the pointer, and by default the process then ends. The call itself
+/// reports a foreign pointer, a pointer to the inside of an object, and a double free with no other
+/// free or allocation of that size in between. A later double free is reported at the latest when
+/// the object reaches its slab.
 #[inline(always)]
 pub unsafe fn free(pointer: *mut u8) {
     if let Some(owner) = pages::direct_owner_of(pointer) {
-        // SAFETY: the page map says whose the page is; the caller's promise.
+        // SAFETY: the owner comes from the page map; the caller's promise.
         match unsafe { rseq::push_tested(owner.slots(), pointer) } {
             Pushed::Done => return,
             Pushed::Twice => return report_double_free(pointer),
@@ -124,8 +126,8 @@ unsafe extern "C" fn free_slow(pointer: *mut u8) {
     }
 }
 
-/// Reports a pointer at which nothing starts that could be freed. This may be the first call of
-/// all, and what to do about misuse is in the environment: so the library is set up first.
+/// Reports a pointer at which no live object starts. This may be the first call of the process, and
+/// the environment determines the reaction to misuse. So the library is set up first.
 #[cold]
 fn report_unknown(pointer: *const u8, given_to: &str) {
     start::ensure();
@@ -146,24 +148,23 @@ fn report_unknown(pointer: *const u8, given_to: &str) {
     }
 }
 
-/// Reports an object that is on top of its cache's sheaf and was freed again.
+/// Reports a double free of the object on top of its cache's sheaf.
 #[cold]
 #[inline(never)]
 extern "C" fn report_double_free(pointer: *mut u8) {
     match pages::owner_of(pointer).and_then(|owner| registry::cache(owner.id())) {
         Some(cache) => cache.report_double_free(pointer),
-        // Its cache was destroyed by another thread meanwhile.
+        // Another thread destroyed the cache meanwhile.
         None => report_unknown(pointer, "free"),
     }
 }
 
-/// As [`free`], for memory of [`malloc`], [`calloc`] or [`realloc`] asked for with this very
-/// `size`: does not look the pointer up, nor test it. For callers whose language says what is
-/// freed: Rust.
+/// As [`free`], for memory that [`malloc`], [`calloc`] or [`realloc`] returned for this `size`.
+/// Neither looks the pointer up nor tests it. For Rust, whose types guarantee the size.
 ///
 /// # Safety
-/// As [`free`]; a wrong size puts the object into the wrong cache. `pointer` must not be null.
-/// Misuse is recognised at the latest when the object gets to its slab.
+/// As [`free`]. `pointer` must not be null, and a wrong size puts the object into the wrong cache.
+/// Misuse is reported at the latest when the object reaches its slab.
 #[inline(always)]
 pub unsafe fn free_sized(pointer: *mut u8, size: usize) {
     let Some(slots) = small::slots_for(size) else {
@@ -178,8 +179,8 @@ pub unsafe fn free_sized(pointer: *mut u8, size: usize) {
     }
 }
 
-/// [`free_sized`] with the tests of [`free`], for C and C++. A wrong size is
-/// recognised at the latest when the object gets to its slab.
+/// [`free_sized`] with the tests of [`free`], for C and C++. A wrong size is reported at the latest
+/// when the object reaches its slab.
 ///
 /// # Safety
 /// As [`free_sized`].
@@ -222,20 +223,22 @@ unsafe extern "C" fn free_looked_up(pointer: *mut u8) {
 /// As [`free_sized`], for memory of [`aligned_alloc`].
 ///
 /// # Safety
-/// As [`free_sized`], with the alignment asked for.
+/// As [`free_sized`]; `align` must be the alignment of the allocation.
 #[inline(always)]
 pub unsafe fn free_aligned_sized(pointer: *mut u8, align: usize, size: usize) {
-    // SAFETY: the caller's promise. Wide alignments are rare enough to be looked up.
+    // SAFETY: the caller's promise. Wide alignments are rare, so a look at the page map is cheap
+    // enough.
     unsafe { if align <= ALIGN { free_sized(pointer, size) } else { free_looked_up(pointer) } }
 }
 
-/// `count · size` bytes of zeroes; null with ENOMEM if there is no memory or the product overflows.
+/// Allocates `count · size` zeroed bytes. Null with ENOMEM if memory is used up or the product
+/// overflows.
 #[inline]
 pub fn calloc(count: usize, size: usize) -> *mut u8 {
     calloc_for::<AnyCaller>(count, size)
 }
 
-/// [`calloc`] for a caller that is known.
+/// [`calloc`] for a known caller.
 #[inline(always)]
 pub fn calloc_for<C: Caller>(count: usize, size: usize) -> *mut u8 {
     match count.checked_mul(size) {
@@ -244,20 +247,20 @@ pub fn calloc_for<C: Caller>(count: usize, size: usize) -> *mut u8 {
     }
 }
 
-/// `size` bytes of zeroes. Pages that nobody has touched are not cleared again.
+/// Allocates `size` zeroed bytes; null with ENOMEM. Does not clear pages fresh from the system.
 #[inline]
 pub fn zeroed(size: usize) -> *mut u8 {
     zeroed_for::<AnyCaller>(size)
 }
 
-/// [`zeroed`] for a caller that is known.
+/// [`zeroed`] for a known caller.
 #[inline(always)]
 pub fn zeroed_for<C: Caller>(size: usize) -> *mut u8 {
     if let Some(slots) = small::slots_for(size) {
         // SAFETY: as in `malloc`.
         let object = unsafe { rseq::pop(slots) };
         if !object.is_null() {
-            // SAFETY: the object is ours and at least `size` bytes.
+            // SAFETY: the object was just allocated and has at least `size` bytes.
             unsafe { object.write_bytes(0, size) };
             return object;
         }
@@ -265,8 +268,9 @@ pub fn zeroed_for<C: Caller>(size: usize) -> *mut u8 {
     C::serve_zeroed(size)
 }
 
-/// `size` bytes on a boundary of `align`, which must be a power of two; null with EINVAL or ENOMEM,
-/// for alignments beyond 1 GiB as well. Any size is allowed.
+/// Allocates `size` bytes aligned to `align`. Null with EINVAL if `align` is not a power of two,
+/// with ENOMEM if memory is used up or `align` exceeds 1 GiB. `size` need not be a multiple of
+/// `align`.
 #[inline]
 pub fn aligned_alloc(align: usize, size: usize) -> *mut u8 {
     if align <= ALIGN && align.is_power_of_two() {
@@ -287,13 +291,13 @@ extern "C" fn aligned_alloc_slow(align: usize, size: usize) -> *mut u8 {
     large::alloc(size, align).map_or_else(out_of_memory, |(object, _)| object)
 }
 
-/// The memory at `pointer` with a new size, moved if it must be; the old contents up to the smaller
-/// size are kept. Null with ENOMEM leaves the old memory as it was. A null pointer makes this
-/// [`malloc`]. Size 0 is a size like any other.
+/// Resizes the memory at `pointer`, and moves it if necessary. Preserves the contents up to the
+/// smaller size. On null with ENOMEM the old memory is unchanged. With a null pointer this is
+/// [`malloc`]. Size 0 is an ordinary size.
 ///
-/// An object stays where it is while its size class stays the same, so that [`free_sized`] with the
-/// last size is right. Large objects grow into free pages behind them, or are moved page by page
-/// instead of byte by byte.
+/// An object stays in place while its size class stays the same, so [`free_sized`] with the last
+/// size is correct. Large objects grow into free pages behind them, or their pages are moved
+/// instead of copied.
 ///
 /// # Safety
 /// As [`free`], unless null is returned.
@@ -303,7 +307,7 @@ pub unsafe fn realloc(pointer: *mut u8, size: usize) -> *mut u8 {
     unsafe { realloc_for::<AnyCaller>(pointer, size) }
 }
 
-/// [`realloc`] for a caller that is known.
+/// [`realloc`] for a known caller.
 ///
 /// # Safety
 /// As [`realloc`].
@@ -313,8 +317,8 @@ pub unsafe fn realloc_for<C: Caller>(pointer: *mut u8, size: usize) -> *mut u8 {
         return malloc_for::<C>(size);
     }
     let Some(old) = usable_size_of(pointer) else { return report_unknown_to_realloc(pointer) };
-    // A page run of a class's size (alignment beyond a page) is not that class's: it would be put
-    // there by `free_sized`.
+    // A page run may have the size of a class (alignment beyond a page). It must not stay, because
+    // `free_sized` would push it into that class's cache.
     if Class::of(size).is_some_and(|class| class.bytes() == old) && !large::is_run(pointer) {
         return pointer;
     }
@@ -322,16 +326,16 @@ pub unsafe fn realloc_for<C: Caller>(pointer: *mut u8, size: usize) -> *mut u8 {
     unsafe { C::serve_resized(pointer, size, old) }
 }
 
-/// Also of a pointer to the inside of an object: from there more would be copied than the object
-/// has.
+/// Also refuses a pointer to the inside of an object, from which `realloc` would copy beyond the
+/// object's end.
 #[cold]
 fn report_unknown_to_realloc(pointer: *mut u8) -> *mut u8 {
     report_unknown(pointer, "realloc");
     out_of_memory()
 }
 
-/// Bytes that may be used at `pointer`, at least what was asked for; 0 for null, for what is none
-/// of ours, and for a pointer to the inside of an object.
+/// Usable bytes at `pointer`, at least the requested size. 0 for null, for a foreign pointer, and
+/// for a pointer to the inside of an object.
 pub fn usable_size(pointer: *const u8) -> usize {
     usable_size_of(pointer).unwrap_or(0)
 }
@@ -348,8 +352,7 @@ fn usable_size_of(pointer: *const u8) -> Option<usize> {
     }
 }
 
-/// Fills all of `objects` with memory of `size` bytes each, or says false, with ENOMEM, and takes
-/// none.
+/// Fills `objects` with memory of `size` bytes each. On false, with ENOMEM, it has allocated none.
 pub fn malloc_bulk(size: usize, objects: &mut [*mut u8]) -> bool {
     if let Some(class) = Class::of(size) {
         let done = objects.is_empty() || small::alloc_bulk(class, objects);
@@ -361,7 +364,7 @@ pub fn malloc_bulk(size: usize, objects: &mut [*mut u8]) -> bool {
     for at in 0..objects.len() {
         objects[at] = malloc(size);
         if objects[at].is_null() {
-            // SAFETY: just allocated, used by nobody.
+            // SAFETY: just allocated, and unused.
             unsafe { free_bulk(&objects[..at]) };
             return false;
         }
@@ -369,10 +372,11 @@ pub fn malloc_bulk(size: usize, objects: &mut [*mut u8]) -> bool {
     true
 }
 
-/// Takes memory of any sizes back; fastest where neighbours are of one class. Nulls are allowed.
+/// Frees objects of any sizes; fastest where neighbours in the slice are of one class. Nulls are
+/// allowed.
 ///
 /// # Safety
-/// As [`free`], for each.
+/// As [`free`], for each pointer.
 pub unsafe fn free_bulk(objects: &[*mut u8]) {
     let cache_of = |pointer: *mut u8| {
         let cache = pages::owner_of(pointer).and_then(|owner| registry::cache(owner.id()))?;
@@ -388,14 +392,13 @@ pub unsafe fn free_bulk(objects: &[*mut u8]) {
         };
         let same = |&&pointer: &&*mut u8| cache_of(pointer).is_some_and(|other| ptr::eq(other, cache));
         let n = rest.iter().take_while(same).count();
-        // SAFETY: objects of that cache; the caller's promise.
+        // SAFETY: the objects belong to that cache; the caller's promise.
         unsafe { cache.free_bulk(&rest[..n]) };
         rest = &rest[n..];
     }
 }
 
-/// Sets the library up, if nothing was allocated yet; false if the address space has no room for
-/// it.
+/// Sets up the library if no call did so yet. False if the address space has no room for it.
 pub fn start() -> bool {
     start::ensure()
 }

@@ -1,4 +1,4 @@
-//! `Uslab`: the allocator for Rust programs.
+//! `Uslab`: the global allocator for Rust programs.
 
 use super::classes::Class;
 use super::entry;
@@ -12,12 +12,15 @@ use core::alloc::{GlobalAlloc, Layout};
 /// # fn main() { assert_eq!(vec![1, 2, 3].len(), 3); }
 /// ```
 ///
-/// Rust says size and alignment when it frees, so freeing never looks the pointer up.
+/// Rust passes size and alignment to `dealloc`, so freeing a small object needs no look at the page
+/// map. Methods may be called from any thread and in fork children, but not from a signal handler
+/// that interrupted one of them. An allocation may take locks, make system calls and run reclaim
+/// callbacks on its slow path; a null result means that memory is used up even after reclaim.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Uslab;
 
-// SAFETY: the functions of `malloc` hand out distinct memory of at least the size and alignment asked for, keep `realloc`'s contents, and
-// never unwind.
+// SAFETY: the functions of `malloc` return distinct memory of at least the requested size and
+// alignment, preserve contents in `realloc`, and never unwind.
 unsafe impl GlobalAlloc for Uslab {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -40,7 +43,7 @@ unsafe impl GlobalAlloc for Uslab {
         }
         let object = super::aligned_alloc(layout.align(), layout.size());
         if !object.is_null() {
-            // SAFETY: ours, of that size.
+            // SAFETY: the object was just allocated with that size.
             unsafe { object.write_bytes(0, layout.size()) };
         }
         object
@@ -59,7 +62,7 @@ unsafe impl GlobalAlloc for Uslab {
         // SAFETY: the caller promises a valid layout for the new size.
         let new = unsafe { self.alloc(Layout::from_size_align_unchecked(size, layout.align())) };
         if !new.is_null() {
-            // SAFETY: both are at least that long, and different objects.
+            // SAFETY: both objects are at least that long, and they are distinct.
             unsafe {
                 core::ptr::copy_nonoverlapping(pointer, new, layout.size().min(size));
                 self.dealloc(pointer, layout);

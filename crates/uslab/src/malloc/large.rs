@@ -1,7 +1,7 @@
-//! Large objects: page runs, described in the descriptor of their first page.
+//! Large objects: each is a run of pages, described in the descriptor of its first page.
 //!
-//! In the page map the first page of a run has an owner ([`LARGE_ID`]) and the others have none,
-//! so that only the pointer that was handed out is taken back.
+//! In the page map only the first page of a run has an owner ([`LARGE_ID`]). So `free` accepts no
+//! other page's pointer.
 
 use crate::cache::registry::LARGE_ID;
 use crate::cache::start;
@@ -15,19 +15,19 @@ use crate::sync::list::{Linked, Links};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// From this size on moving pages beats copying bytes: a remap costs about as much as copying a few
-/// hundred kilobytes.
+/// Smallest object whose pages `realloc` moves instead of copying bytes. A remap costs about as
+/// much as a copy of a few hundred kilobytes.
 const MIN_MOVE_BYTES: usize = 1 << 20;
 
-/// Moves that a process makes, at most; afterwards bytes are copied. Each may split a mapping into
+/// Most moves in a process; after that, `realloc` copies bytes. Each move may split a mapping into
 /// four.
 const MAX_MOVES: u32 = 4096;
 static MOVES: AtomicU32 = AtomicU32::new(0);
 
-/// How the page map names the first page of a run.
+/// The owner of a run's first page in the page map.
 const OWNER: Owner = Owner::plain(LARGE_ID);
 
-/// What reports call these objects.
+/// The name of these objects in misuse reports.
 pub(super) const NAME: &str = "large objects";
 
 /// The descriptor of a run.
@@ -65,20 +65,20 @@ pub(super) fn head(page: PageIndex) -> &'static Head {
     unsafe { &*pages::descriptor(page).cast::<Head>() }
 }
 
-/// `size` bytes on a boundary of `align`; whether they are known to be zero. `None` if there is no
-/// room.
+/// Allocates `size` bytes aligned to `align`. Also returns whether they are known to be zero.
+/// `None` if memory is used up.
 pub(super) fn alloc(size: usize, align: usize) -> Option<(*mut u8, bool)> {
     alloc_with(size, align, Reclaim::Yes)
 }
 
-/// Whether memory is reclaimed where there are no pages.
+/// Whether an allocation reclaims memory when there are no free pages.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reclaim {
     Yes,
     No,
 }
 
-/// The same, reclaiming or not.
+/// [`alloc`], with reclaim or without.
 pub(super) fn alloc_with(size: usize, align: usize, reclaim: Reclaim) -> Option<(*mut u8, bool)> {
     if size > isize::MAX as usize || !start::ensure() {
         return None;
@@ -88,7 +88,7 @@ pub(super) fn alloc_with(size: usize, align: usize, reclaim: Reclaim) -> Option<
     let align_order = (align.max(PAGE_BYTES) >> PAGE_SHIFT).trailing_zeros();
     let pages = || pages::alloc(count, align_order, Temperature::Cold);
     let mut run = pages();
-    // What can never be had is not worth anybody's entries.
+    // Evict no entries for a request that can never succeed.
     if run.is_none() && reclaim == Reclaim::Yes && pages::is_possible(count, align_order) {
         (crate::wiring::HOOKS.short)(count.saturating_mul(PAGE_BYTES), &mut || {
             run = pages();
@@ -124,7 +124,7 @@ pub(super) fn bytes(page: PageIndex) -> usize {
     head(page).pages.load(Relaxed) as usize * PAGE_BYTES
 }
 
-/// Takes the run back whose first page is `page`, if `pointer` is its start.
+/// Frees the run whose first page is `page`. Reports misuse if `pointer` is not its start.
 pub(super) fn free(page: PageIndex, pointer: *mut u8) {
     if pointer != pages::address_of(page) {
         return report_misuse(Misuse::Inside(pages::address_of(page) as usize), pointer, NAME);
@@ -140,8 +140,8 @@ pub(super) fn free(page: PageIndex, pointer: *mut u8) {
     counters::peak::note_system();
 }
 
-/// Gives the object `size` bytes where it is, if it can: gives pages back, or takes free ones
-/// behind it.
+/// Resizes the object in place: frees pages at its end, or takes the free pages behind it. False if
+/// those are not free.
 pub(super) fn resize(pointer: *mut u8, size: usize) -> bool {
     let _errno = os::errno::Preserved::new();
     let Some(page) = start_of(pointer) else { return false };
@@ -165,11 +165,11 @@ pub(super) fn resize(pointer: *mut u8, size: usize) -> bool {
 pub(super) fn move_to(pointer: *mut u8, size: usize) -> Option<*mut u8> {
     let page = start_of(pointer)?;
     let old = bytes(page);
-    // Heaps keep lists of their runs: those are copied.
+    // Runs of private heaps stand in the heap's list, so they are copied.
     if old < MIN_MOVE_BYTES || size < old || head(page).heap.load(Relaxed) != 0 {
         return None;
     }
-    // Moved pages are mappings of their own for the kernel, which allows a process some 65 000.
+    // For the kernel, moved pages are separate mappings, of which a process may have some 65 000.
     if MOVES.fetch_add(1, Relaxed) >= MAX_MOVES {
         MOVES.store(MAX_MOVES, Relaxed);
         return None;
@@ -179,8 +179,7 @@ pub(super) fn move_to(pointer: *mut u8, size: usize) -> Option<*mut u8> {
         return None;
     }
     let (new, _) = alloc(size, CHUNK_PAGES.min(16) * PAGE_BYTES)?;
-    // SAFETY: both are live runs of ours, the new one at least as long and with contents that no thread
-    // uses.
+    // SAFETY: both are live runs; the new one is at least as long, and no thread uses its contents.
     if !unsafe { os::memory::move_pages(pointer, new, old) } {
         if let Some(page) = start_of(new) {
             free(page, new);
@@ -195,8 +194,8 @@ pub(super) fn move_to(pointer: *mut u8, size: usize) -> Option<*mut u8> {
     Some(new)
 }
 
-/// Where the run starts that `page`, which no cache owns, lies in. Walks back over the pages before
-/// it: for reports only.
+/// The start of the run that contains `page`, which no cache owns; `None` if there is none. Walks
+/// back over the pages before it, so only reports use it.
 #[cold]
 pub(super) fn around(page: PageIndex) -> Option<*mut u8> {
     let first = (0..=page.0).rev().map(PageIndex).find(|&first| pages::owner(first) != Owner::NONE)?;

@@ -1,17 +1,16 @@
-//! malloc: any size, out of size classes that are caches, and page runs for what is larger.
+//! malloc: small sizes come from size classes, each a cache; larger ones are runs of pages.
 //!
 //! ```text
 //!  size ≤ 1 KiB    ──table──▶ slots ──▶ pop                      40 classes, four to a doubling above 128 bytes
 //!  size ≤ 32 KiB   ──table, one call away──▶ slots ──▶ pop
 //!  size > 32 KiB   ──────────▶ page run, described in its first page's descriptor
-//!  free(pointer)   ──page map──▶ slots ──▶ push                  any cache's object, whoever made the cache
-//!  free(p, size)   ──table──▶ slots ──▶ push                     no look at the page map: the cheap path
+//!  free(pointer)   ──page map──▶ slots ──▶ push                  an object of any cache, the program's too
+//!  free(p, size)   ──table──▶ slots ──▶ push                     without the page map: the cheaper path
 //! ```
 //!
-//! These are the plain functions; the C symbols, [`crate::Uslab`] for Rust and [`crate::Heap`]
-//! stand on them. Every function may be called from any thread, before the C library is set up, in
-//! fork children and after `exit` began; none from a signal handler that may have interrupted one
-//! of them.
+//! The C symbols, [`crate::Uslab`] and [`crate::Heap`] build on these functions. Each may be called
+//! from any thread, before the C library is set up, in fork children, and after `exit` began. None
+//! may be called from a signal handler that interrupted one of them.
 
 pub(crate) mod allocator;
 mod bare;
@@ -36,14 +35,14 @@ pub(crate) fn check() -> crate::os::invariant::Checked<usize> {
     owners::check()
 }
 
-/// Before a fork.
+/// Takes this layer's locks before a fork.
 pub(crate) fn lock_for_fork() {
     heap::lock_for_fork();
     owners::lock_for_fork();
     bare::lock_for_fork();
 }
 
-/// Undoes [`lock_for_fork`]; true in the child.
+/// Undoes [`lock_for_fork`]; `child` is true in the fork child.
 pub(crate) fn unlock_after_fork(child: bool) {
     bare::unlock_after_fork(child);
     owners::unlock_after_fork(child);

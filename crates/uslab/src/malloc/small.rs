@@ -1,4 +1,4 @@
-//! The caches of the size classes, made when first asked for.
+//! The caches of the size classes; each is created at the first allocation of its class.
 
 use super::classes::{CLASSES, Class, MAX_SMALL_BYTES, STEP_BYTES};
 use crate::cache::{CacheBuilder, Core, class_core};
@@ -6,14 +6,17 @@ use crate::os;
 use crate::rseq::{self, Slot, dummy_slots};
 use core::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Release};
 
-/// The slots of each class: the dummies until it has a cache, so that its first call takes the slow path.
+/// The slots of each class. Until a class has a cache they are the dummies, which send its first
+/// allocation to the slow path.
 static SLOTS: [AtomicPtr<Slot>; CLASSES] = [const { AtomicPtr::new(dummy_slots()) }; CLASSES];
-/// The same by size, in steps of 16 bytes, for the sizes that programs ask for most: one look instead of two.
+/// The same slots by size, in steps of 16 bytes, for the most frequent sizes: one lookup instead of
+/// two.
 static SLOTS_BY_SIZE: [AtomicPtr<Slot>; MAX_DIRECT_BYTES / STEP_BYTES + 1] =
     [const { AtomicPtr::new(dummy_slots()) }; MAX_DIRECT_BYTES / STEP_BYTES + 1];
 /// Largest size in [`SLOTS_BY_SIZE`].
 const MAX_DIRECT_BYTES: usize = 1024;
-/// And by size in steps of 256 bytes, for the sizes above: their classes are multiples of it.
+/// The same slots by size, in steps of 256 bytes, for the sizes above: their classes are multiples
+/// of 256.
 static SLOTS_OF_LARGER: [AtomicPtr<Slot>; MAX_SMALL_BYTES / LARGER_STEP_BYTES + 1] =
     [const { AtomicPtr::new(dummy_slots()) }; MAX_SMALL_BYTES / LARGER_STEP_BYTES + 1];
 const LARGER_STEP_BYTES: usize = 256;
@@ -62,42 +65,44 @@ pub(super) const NAMES: [&str; CLASSES] = [
     "malloc-32k",
 ];
 
-/// Acquire, here and below: see `rseq::detect::area_offset`. The program may call `malloc` from
-/// several threads before the library is set up.
+/// The slots of `class`. Acquire, here and below, because several threads may call `malloc` before
+/// the library is set up: see `rseq::detect::area_offset`.
 #[inline(always)]
 fn slots(class: Class) -> *mut Slot {
     // SAFETY: a class's index is below CLASSES, by construction.
     unsafe { SLOTS.get_unchecked(class.index()) }.load(Acquire)
 }
 
-/// The slots for objects of `size` bytes, if that is a size that the fast path serves.
+/// The slots for objects of `size` bytes; `None` above [`MAX_DIRECT_BYTES`].
 #[inline(always)]
 pub(super) fn slots_for(size: usize) -> Option<*mut Slot> {
     if size <= MAX_DIRECT_BYTES {
-        // SAFETY: the table covers sizes up to there.
+        // SAFETY: the table covers sizes up to that bound.
         Some(unsafe { SLOTS_BY_SIZE.get_unchecked(size.div_ceil(STEP_BYTES)) }.load(Acquire))
     } else {
         None
     }
 }
 
-/// The slots for objects of `size` bytes, beyond what [`slots_for`] knows, if there is a class for it.
+/// The slots for objects of `size` bytes above [`MAX_DIRECT_BYTES`]; `None` if no class serves the
+/// size.
 #[inline(always)]
 pub(super) fn slots_for_larger(size: usize) -> Option<*mut Slot> {
     if size > MAX_DIRECT_BYTES && size <= MAX_SMALL_BYTES {
-        // SAFETY: the table covers sizes up to there.
+        // SAFETY: the table covers sizes up to that bound.
         Some(unsafe { SLOTS_OF_LARGER.get_unchecked(size.div_ceil(LARGER_STEP_BYTES)) }.load(Acquire))
     } else {
         None
     }
 }
 
-/// The options of a class's cache: larger slabs where three pages would not divide well.
+/// The options of a class's cache. Large classes get larger slabs, because smaller ones would waste
+/// more of their pages.
 pub(super) fn options(name: &'static str, class: Class) -> CacheBuilder<'static> {
     CacheBuilder::new(name).max_order(if class.bytes() >= 8192 { 5 } else { 3 })
 }
 
-/// The cache of `class`, made now if it was not; `None` without memory.
+/// The cache of `class`, created if it does not exist yet; `None` if memory is used up.
 #[cold]
 fn cache(class: Class) -> Option<&'static Core> {
     let place = &CACHES[class.index()];
@@ -121,7 +126,7 @@ fn cache(class: Class) -> Option<&'static Core> {
     Some(made)
 }
 
-/// An object of `class`; null with ENOMEM.
+/// Allocates an object of `class`; null with ENOMEM.
 #[inline(never)]
 pub(super) fn alloc(class: Class) -> *mut u8 {
     // SAFETY: a class's slots are its cache's, or the dummies until it has one.
@@ -138,7 +143,7 @@ fn alloc_slow(class: Class) -> *mut u8 {
     object
 }
 
-/// The same, but memory is not reclaimed for it.
+/// [`alloc`], but without reclaim.
 pub(super) fn alloc_noreclaim(class: Class) -> *mut u8 {
     // SAFETY: as in `alloc`.
     let mut object = unsafe { rseq::pop(slots(class)) };

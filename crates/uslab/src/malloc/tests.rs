@@ -1,4 +1,5 @@
-//! Tests of this layer, one behaviour each; programs of many steps are in `tests/properties/`.
+//! Tests of this layer, one behaviour each. Random sequences of many steps are in
+//! `tests/properties/`.
 
 use super::classes::MAX_SMALL_BYTES;
 use super::classes::{CLASSES, Class};
@@ -53,7 +54,7 @@ fn realloc_keeps_contents_over_classes_and_runs() {
         for &to in &sizes {
             let object = malloc(from);
             fill(object, from);
-            // SAFETY: ours; the old address is not used any more.
+            // SAFETY: an object of this test; the old address is not used any more.
             let moved = unsafe { realloc(object, to) };
             assert_filled(moved, from.min(to));
             assert!(usable_size(moved) >= to);
@@ -65,16 +66,16 @@ fn realloc_keeps_contents_over_classes_and_runs() {
 #[test]
 fn large_objects_are_moved_by_pages_and_leave_zeroes() {
     let object = malloc(2 * MIB);
-    // The pages behind are somebody's, so that the object cannot grow where it is.
+    // The pages behind it are in use, so the object cannot grow in place.
     let wall = malloc(2 * MIB);
     fill(object, 2 * MIB);
-    // SAFETY: ours; the old address is not used any more.
+    // SAFETY: an object of this test; the old address is not used any more.
     let moved = unsafe { realloc(object, 20 * MIB) };
     assert_filled(moved, 2 * MIB);
-    // Whoever gets the old place as zeroes finds them.
+    // A zeroed allocation at the old place must read as zero.
     let others: Vec<*mut u8> = (0..10).map(|_| zeroed(2 * MIB)).collect();
     for &other in &others {
-        // SAFETY: ours, of that size.
+        // SAFETY: allocated by this test, with that size.
         let found = unsafe { slice::from_raw_parts(other, 2 * MIB) };
         assert!(found.iter().all(|&byte| byte == 0));
     }
@@ -84,25 +85,25 @@ fn large_objects_are_moved_by_pages_and_leave_zeroes() {
 #[test]
 fn realloc_within_a_class_stays_where_it_is() {
     let object = malloc(100);
-    // SAFETY: ours.
+    // SAFETY: allocated by this test.
     assert_eq!(unsafe { realloc(object, 112) }, object);
-    // SAFETY: ours, last resized to that.
+    // SAFETY: allocated by this test, last resized to that size.
     unsafe { free_sized(object, 112) };
 }
 
 #[test]
 fn realloc_of_a_page_run_of_a_classs_size_moves_to_the_class() {
-    // Alignment beyond a page makes runs of one and two pages, which are also the sizes of classes. `free_sized` goes by the
-    // size alone: a run left in place would be put among the class's objects.
+    // With alignment beyond a page, runs have one or two pages, which are also sizes of classes.
+    // `free_sized` uses the size only: it would push a run left in place into the class's cache.
     for bytes in [4096, 8192] {
         let run = aligned_alloc(8192, bytes);
         assert_eq!(usable_size(run), bytes);
         fill(run, bytes);
-        // SAFETY: ours; the old address is not used any more.
+        // SAFETY: an object of this test; the old address is not used any more.
         let moved = unsafe { realloc(run, bytes) };
         assert_ne!(moved, run);
         assert_filled(moved, bytes);
-        // SAFETY: ours, last resized to that.
+        // SAFETY: allocated by this test, last resized to that size.
         unsafe { free_sized(moved, bytes) };
     }
 }
@@ -147,7 +148,7 @@ fn zeroed_memory_is_zero_after_dirty_use() {
     for bytes in [10, 1000, 32 << 10, 40_000, 3 * MIB] {
         for _ in 0..5 {
             let object = zeroed(bytes);
-            // SAFETY: ours, of that size.
+            // SAFETY: allocated by this test, with that size.
             let found = unsafe { slice::from_raw_parts_mut(object, bytes) };
             assert!(found.iter().all(|&byte| byte == 0));
             found.fill(0xff);
@@ -157,7 +158,7 @@ fn zeroed_memory_is_zero_after_dirty_use() {
 }
 
 #[test]
-fn usable_size_of_what_is_no_object_is_none() {
+fn usable_size_of_a_pointer_that_is_no_object_is_zero() {
     assert_eq!(usable_size(core::ptr::null()), 0);
     let elsewhere = 0u64;
     assert_eq!(usable_size((&raw const elsewhere).cast()), 0);
@@ -168,10 +169,10 @@ fn usable_size_of_what_is_no_object_is_none() {
 }
 
 #[test]
-fn a_heap_takes_its_large_objects_along() {
+fn dropping_a_heap_frees_its_large_objects() {
     let heap = Heap::new().expect("there is memory");
     let objects: Vec<_> = (1..5).map(|n| heap.alloc(n * 50_000, 16).expect("there is memory")).collect();
-    // One out of the middle of the list, by the plain `free`.
+    // Frees one object from the middle of the heap's list, by the plain `free`.
     release(objects[1].as_ptr());
     let small = heap.alloc(10, 8).expect("there is memory");
     assert!(usable_size(small.as_ptr()) >= 10);

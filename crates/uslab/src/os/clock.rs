@@ -1,6 +1,7 @@
-//! Time for decays (coarse, a few nanoseconds to read) and for the snapshot's start stamp.
+//! Clocks: a coarse one for decays, a few nanoseconds to read, and the snapshot's start stamp.
 
-/// Milliseconds of a monotonic clock that ticks some hundred times a second.
+/// Milliseconds of a coarse monotonic clock, which advances at the kernel's tick rate (100 to 1000
+/// times a second).
 pub fn coarse_ms() -> u64 {
     read(libc::CLOCK_MONOTONIC_COARSE) / 1_000_000
 }

@@ -1,15 +1,15 @@
-//! CPUs and nodes of the machine.
+//! The machine's CPUs and NUMA nodes: how many there can be, and which node a CPU belongs to.
 
 use super::file::Reader;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
-/// One more than the highest CPU number that the kernel can ever report here; `None` where it
-/// cannot be found out.
+/// Upper bound of the CPU numbers that the kernel can ever report: the highest one plus 1. `None`
+/// where neither source gives a plausible answer.
 ///
 /// The number is fixed at boot: CPUs that are offline or come later lie below it, and so do the
-/// CPUs outside this process's set. Two answers are weighed, because either may be missing or
-/// false:
+/// CPUs outside this process's set. Two sources are compared, because either may be missing or
+/// wrong:
 ///
 /// * sysfs lists the possible CPUs. It may not be mounted, and containers lay files of their own
 ///   over it.
@@ -19,35 +19,39 @@ pub fn possible_cpus() -> Option<usize> {
     believable(listed_cpus(), mask_cpus(), current())
 }
 
-/// What two answers are worth: `listed` by sysfs, `bound` by the kernel's mask, to a thread that is
-/// on CPU `current`. An answer at or below `current` is false, and so is a list beyond the bound.
+/// The number of possible CPUs, from the count `listed` by sysfs and the upper bound `bound` of the
+/// kernel's mask. The calling thread runs on CPU `current`, so an answer at or below that number is
+/// wrong. A list beyond the bound is wrong too.
 pub(super) fn believable(listed: Option<usize>, bound: Option<usize>, current: usize) -> Option<usize> {
     let bound = bound.filter(|&bound| bound > current);
     let fits = |listed: usize| listed > current && bound.is_none_or(|bound| listed <= bound);
     listed.filter(|&listed| fits(listed)).or(bound)
 }
 
-/// The possible CPUs by sysfs, if it is the kernel's own.
+/// The number of possible CPUs that sysfs lists. `None` where the file lies on another file system,
+/// as in containers that lay files of their own over it.
 fn listed_cpus() -> Option<usize> {
     const SYSFS_MAGIC: i64 = 0x6265_6572;
     let mut reader = Reader::open(c"/sys/devices/system/cpu/possible")?;
     (reader.file_system() == Some(SYSFS_MAGIC)).then(|| highest_in(&mut reader)?.checked_add(1)).flatten()
 }
 
-/// CPUs that the kernel's masks have bits for.
+/// The number of CPUs that the kernel's masks have bits for.
 fn mask_cpus() -> Option<usize> {
-    // As many as the largest kernel can be built for; a shorter mask than the kernel's own is
-    // EINVAL.
+    // The largest number that a kernel can be built for. The kernel refuses a mask shorter than its
+    // own with EINVAL.
     let mut mask = [0u64; 8192 / 64];
-    // SAFETY: the kernel writes at most the length that it is given. The C library's function would
-    // hide the length that is asked for here.
+    // SAFETY: the kernel writes at most the length that it is given. The C library's function does
+    // not return the length, which is needed here.
     let bytes = unsafe { libc::syscall(libc::SYS_sched_getaffinity, 0, size_of_val(&mask), &raw mut mask) };
     usize::try_from(bytes).ok().filter(|&bytes| bytes > 0).map(|bytes| bytes * 8)
 }
 
-/// One more than the highest number of a node that the process may have memory of; 1 where the
-/// kernel knows no nodes. One system call answers on most machines; reading sysfs takes ten times as
-/// long, at the start of every process.
+/// The highest number of a node whose memory the process may use, plus 1. It is 1 where the kernel
+/// reports no nodes.
+///
+/// On most machines one system call answers. Reading sysfs takes ten times as long, at the start of
+/// every process.
 pub fn nodes() -> usize {
     if super::scheduling::may_use_one_node_only() {
         return 1;
@@ -60,7 +64,7 @@ pub fn nodes() -> usize {
 /// Calls `visit(cpu)` for each CPU of `node`.
 pub fn for_each_cpu_of_node(node: usize, mut visit: impl FnMut(usize)) {
     let mut path = *b"/sys/devices/system/node/node\0\0\0\0\0/cpulist\0";
-    // "node" + up to four digits, then the tail directly behind them.
+    // "node", up to four digits, and the tail directly behind them.
     let mut at = 29;
     let mut digits = [0u8; 4];
     let mut n = 0;
@@ -88,7 +92,8 @@ pub fn for_each_cpu_of_node(node: usize, mut visit: impl FnMut(usize)) {
 
 static NODE_OF_CPU: [AtomicU8; 1024] = [const { AtomicU8::new(0) }; 1024];
 
-/// Reads which node each CPU belongs to; until then all are on node 0. Says how many nodes there are, 64 at most.
+/// Reads which node each CPU belongs to, and returns the number of nodes, 64 at most. Before this
+/// call all CPUs are on node 0.
 pub fn init_nodes() -> usize {
     let nodes = nodes().min(64);
     if nodes > 1 {
@@ -109,7 +114,8 @@ pub fn node_of(cpu: usize) -> usize {
     NODE_OF_CPU.get(cpu).map_or(0, |node| node.load(Relaxed) as usize)
 }
 
-/// The CPU that the thread runs on; stale the moment it is returned.
+/// The CPU that the calling thread runs on. The thread may migrate at any time, so the answer may
+/// be stale.
 pub fn current() -> usize {
     // SAFETY: no preconditions.
     let cpu = unsafe { libc::sched_getcpu() };
@@ -152,8 +158,8 @@ fn parse_number(text: &[u8]) -> Option<usize> {
     core::str::from_utf8(text).ok()?.trim().parse().ok()
 }
 
-/// Whether the kernel's sequences cannot be trusted: 64-bit Arm on Linux 6.19 to 7.0 aborts them on migration only, not on
-/// preemption.
+/// Whether this kernel's restartable sequences cannot be trusted. 64-bit Arm on Linux 6.19 to 7.0
+/// aborts them on migration only, not on preemption.
 pub fn distrusts_rseq() -> bool {
     if !cfg!(target_arch = "aarch64") {
         return false;
@@ -170,7 +176,7 @@ pub fn distrusts_rseq() -> bool {
     }
 }
 
-/// Keeps the thread on the CPU it is on; for tests. Undone by [`unpin`] with the value returned.
+/// Pins the calling thread to its CPU, for tests. [`unpin`] undoes it, given the value returned.
 #[cfg(test)]
 pub fn pin_to_current() -> libc::cpu_set_t {
     // SAFETY: the sets are valid memory of the right size, and zero is an empty set.
@@ -184,7 +190,7 @@ pub fn pin_to_current() -> libc::cpu_set_t {
     }
 }
 
-/// See [`pin_to_current`].
+/// Undoes [`pin_to_current`].
 #[cfg(test)]
 pub fn unpin(before: libc::cpu_set_t) {
     // SAFETY: the set came from `sched_getaffinity`.

@@ -1,20 +1,20 @@
 //! The descriptors that the library keeps open, so that a fork child can close its copies.
 //!
-//! A child that kept them would hold what they stand for: the kernel's trigger of a pressure file,
-//! a manager's socket that never ends, and one set more with each generation of children. The
-//! thread that owns them is not in the child, so that they are listed here. The identity of the
-//! file is listed too: a number that has become another file is the program's and stays open.
+//! A child that kept them would keep the kernel's trigger of a pressure file and a manager's socket
+//! alive, one more set with each generation of children. The thread that owns them does not exist
+//! in the child, so this list does. It also holds each file's identity: a number that now names
+//! another file belongs to the program and stays open.
 
 use core::sync::atomic::{
     AtomicI32, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
 };
 
-/// More than one thread's sources and those that replace them.
+/// Enough for one thread's sources and for those that replace them.
 const MAX_KEPT: usize = 8;
 
-/// One descriptor; all zero: none.
+/// One place of the list; all zero where it is free.
 struct Kept {
-    /// Its number and one more.
+    /// The descriptor's number plus 1.
     number: AtomicI32,
     device: AtomicU64,
     inode: AtomicU64,
@@ -24,10 +24,10 @@ static KEPT: [Kept; MAX_KEPT] =
     [const { Kept { number: AtomicI32::new(0), device: AtomicU64::new(0), inode: AtomicU64::new(0) } };
         MAX_KEPT];
 
-/// A place that is being filled in.
+/// `number` of a place that a thread is filling in.
 const CLAIMED: i32 = -1;
 
-/// Lists a descriptor. Without room for it, a fork child keeps its copy.
+/// Adds a descriptor to the list. Where the list is full, a fork child keeps its copy.
 pub(super) fn note(fd: i32, device: u64, inode: u64) {
     let claimed = KEPT.iter().find(|kept| kept.number.compare_exchange(0, CLAIMED, AcqRel, Relaxed).is_ok());
     if let Some(kept) = claimed {
@@ -37,7 +37,8 @@ pub(super) fn note(fd: i32, device: u64, inode: u64) {
     }
 }
 
-/// Takes it off the list; before it is closed, or once it is known to be another file.
+/// Removes a descriptor from the list. The caller calls this before it closes the descriptor, or
+/// when it finds that the number names another file.
 pub(super) fn forget(fd: i32, device: u64, inode: u64) {
     let is_it = |kept: &&Kept| {
         kept.number.load(Acquire) == fd + 1
@@ -48,7 +49,7 @@ pub(super) fn forget(fd: i32, device: u64, inode: u64) {
     }
 }
 
-/// In a fork child: closes what is listed and still is what was opened.
+/// In a fork child: closes each listed descriptor that still names the file it was opened for.
 pub fn close_in_child() {
     for kept in &KEPT {
         let number = kept.number.swap(0, AcqRel);

@@ -1,19 +1,20 @@
 //! A directory that no other user can change, and the shared mapping of a file in it.
 //!
-//! A process publishes under a name that anyone can guess, its id. So the directory is what must be
-//! trusted, as `ssh` trusts its own: it belongs to the effective user or to root, no other user may
-//! write to it, and its last component is no link. It is opened once, checked through that
-//! descriptor, and files are named below the descriptor, so that exchanging the directory between
-//! check and use gains nothing.
+//! A process publishes under a name that every user can guess: its id. So the directory must be
+//! trusted, by the rules of `ssh`: it belongs to the effective user or to root, no other user may
+//! write to it, and its last component is no link.
 //!
-//! Must never: follow a link; replace or remove what is not a plain file of the effective user.
+//! The library opens it once, checks it through that descriptor, and names files below the
+//! descriptor. So a user who exchanges the directory between check and use gains nothing.
+//!
+//! Must never: follow a link; replace or remove anything but a plain file of the effective user.
 
 use super::errno;
 use core::ffi::CStr;
 use core::fmt;
 use core::mem::MaybeUninit;
 
-/// Permission bits of which a trusted directory has none: writing for the group and for others.
+/// Permission bits that a trusted directory must not have: write for the group and for other users.
 const OTHERS_WRITE: libc::mode_t = 0o022;
 
 /// A checked directory, open; closed on drop.
@@ -22,22 +23,21 @@ pub struct Directory {
     user: libc::uid_t,
 }
 
-/// Why a directory is not used.
+/// Why the library does not use a directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refusal {
     /// `errno` of opening it.
     Error(i32),
-    /// It is something else, or a link.
+    /// It is not a directory, or a link.
     NotADirectory,
-    /// It belongs to this user, who is neither root nor the effective user.
+    /// It belongs to this user, neither root nor the effective user.
     Owner(u32),
-    /// Others may write there; its mode.
+    /// Other users may write there; its mode.
     Mode(u32),
 }
 
 impl Refusal {
-    /// Whether there is something that is not to be trusted, rather than nothing that could be
-    /// used.
+    /// Whether the directory exists and is not to be trusted. False where it could not be opened.
     pub fn is_distrust(&self) -> bool {
         !matches!(self, Refusal::Error(_))
     }
@@ -49,12 +49,12 @@ impl fmt::Display for Refusal {
             Refusal::Error(number) => write!(f, "system error {number}"),
             Refusal::NotADirectory => f.write_str("it is not a directory, or a symbolic link"),
             Refusal::Owner(user) => write!(f, "it belongs to user {user}"),
-            Refusal::Mode(mode) => write!(f, "others may write there (mode {mode:o})"),
+            Refusal::Mode(mode) => write!(f, "other users may write there (mode {mode:o})"),
         }
     }
 }
 
-/// Which file a name leads to.
+/// The file that a name leads to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Identity {
     /// The file system.
@@ -63,10 +63,10 @@ pub struct Identity {
     pub inode: u64,
 }
 
-/// What a name in the directory leads to.
+/// One name in the directory.
 struct Entry {
     identity: Identity,
-    /// A plain file of the effective user.
+    /// Whether it is a plain file of the effective user.
     is_own_file: bool,
 }
 
@@ -109,7 +109,7 @@ impl Directory {
         Ok(())
     }
 
-    /// Whether there is anything called `name`, a link that leads nowhere included.
+    /// Whether the directory has an entry called `name`; a dangling link counts.
     pub fn has(&self, name: &CStr) -> bool {
         self.entry(name).is_some()
     }
@@ -132,13 +132,15 @@ impl Directory {
         }
     }
 
-    /// Makes the file `name` anew, `bytes` long, readable by its owner only, and maps it shared;
-    /// which file it is. A plain file of the effective user is replaced; anything else stays, and
-    /// is a refusal.
+    /// Creates the file `name`, `bytes` long and readable by its owner only, and maps it shared.
+    /// Returns the mapping and the file's identity.
     ///
-    /// With `at`, the mapping replaces what is there (a fork child moves its figures to a file of
-    /// its own so). `None` if any step is refused; then nothing is left behind but perhaps an empty
-    /// file.
+    /// A plain file of the effective user with that name is replaced. Any other entry stays, and
+    /// the call is refused.
+    ///
+    /// With `at`, the mapping replaces the one at that address: a fork child so moves its figures
+    /// to a file of its own. `None` if any step is refused; then at most an empty file is left
+    /// behind.
     ///
     /// # Safety
     /// `at`, if given, must be the start of at least `bytes` bytes that the library mapped for this
@@ -175,7 +177,7 @@ impl Directory {
         let create = || unsafe { libc::openat(self.fd, name.as_ptr(), flags, 0o600) };
         let mut fd = create();
         if fd < 0 && errno::get() == libc::EEXIST {
-            // An earlier process of this id left it, or this one before an `exec`.
+            // An earlier process with this id left the file, or this process did before an `exec`.
             let left = self.entry(name)?;
             if !left.is_own_file {
                 return None;
@@ -186,7 +188,7 @@ impl Directory {
         (fd >= 0).then_some(fd)
     }
 
-    /// Removes `name`, if it is that file, and a plain one of the effective user.
+    /// Removes `name` if it is the file `identity` and a plain file of the effective user.
     pub fn remove(&self, name: &CStr, identity: Identity) {
         if self.entry(name).is_some_and(|entry| entry.is_own_file && entry.identity == identity) {
             // SAFETY: `name` is NUL-terminated.
@@ -233,7 +235,7 @@ mod tests {
         Directory::open(&CString::new(path.as_os_str().as_bytes()).unwrap())
     }
 
-    /// Maps `17` in the directory and unmaps it; whether that worked.
+    /// Maps `17` in the directory and unmaps it; `None` if the directory refused.
     fn publishes(directory: &Directory) -> Option<Identity> {
         // SAFETY: a fresh mapping, unmapped once.
         let (block, identity) = unsafe { directory.map_shared(c"17", 4096, None)? };
@@ -264,7 +266,7 @@ mod tests {
     #[test]
     fn a_directory_of_another_user_is_refused() {
         let scratch = Scratch::new("owner");
-        // Only root can give a directory away, and may do as the test wants.
+        // Only root can give a directory away; without that right the test checks nothing.
         if std::os::unix::fs::chown(&scratch.0, Some(7), None).is_ok() {
             assert_eq!(open(&scratch.0).err(), Some(Refusal::Owner(7)));
         }
@@ -295,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_very_file_is_removed() {
+    fn only_the_identified_file_is_removed() {
         let scratch = Scratch::new("remove");
         let name = scratch.0.join("17");
         let directory = open(&scratch.0).unwrap();

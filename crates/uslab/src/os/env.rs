@@ -1,16 +1,17 @@
-//! Environment variables, readable at any moment of a process's life.
+//! Environment variables, readable at any time in a process's life.
 //!
-//! The first allocation of a preloaded program comes from the dynamic loader, before the C library has set `environ`. Then
-//! the variables are read from `/proc/self/environ`, which shows what the process was started with.
+//! The first allocation of a preloaded program comes from the dynamic loader, before the C library
+//! has set `environ`. In that case this module reads `/proc/self/environ`, which shows the
+//! environment at the start of the process.
 //!
 //! A program that gained privileges when it was started (set-user-ID, set-group-ID, file
-//! capabilities) was given its environment by a user without them. There only harmless variables are
-//! read ([`super::config`]); every other one counts as unset.
+//! capabilities) was given its environment by a user without them. In such a program only harmless
+//! variables are read ([`super::config`]); every other one counts as unset.
 
 use super::config::{Config, READ_AT_START, VARIABLES};
 use super::file;
 
-/// Longest value that is looked at.
+/// Bytes of the longest value that is read.
 pub const VALUE_BYTES: usize = 256;
 
 /// A value copied out of the environment.
@@ -38,7 +39,7 @@ impl AsRef<[u8]> for Value {
     }
 }
 
-/// The configuration, from the environment as it is now.
+/// The configuration from the current environment.
 pub fn config() -> Config<Value> {
     Config::of(lookup(READ_AT_START))
 }
@@ -49,7 +50,7 @@ pub fn is_privileged() -> bool {
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
-/// Whether a variable may be read, in a process that gained privileges or not.
+/// Whether a variable may be read; `privileged` is the answer of [`is_privileged`].
 fn is_heeded(name: &str, privileged: bool) -> bool {
     !privileged || VARIABLES.iter().any(|variable| variable.is_harmless && variable.name == name)
 }
@@ -62,7 +63,8 @@ unsafe extern "C" {
 /// process with gained privileges every variable but the harmless ones.
 fn lookup<const N: usize>(names: [&str; N]) -> [Option<Value>; N] {
     let mut found = [const { None }; N];
-    // SAFETY: `environ` is the C library's own variable; reading the pointer is what every getenv does.
+    // SAFETY: `environ` is the C library's own variable; reading the pointer is what every getenv
+    // does.
     let list = unsafe { environ };
     if list.is_null() {
         lookup_proc(&names, &mut found);
@@ -96,11 +98,11 @@ fn drop_unheeded<T, const N: usize>(names: &[&str; N], found: &mut [Option<T>; N
 /// A value that is longer than [`VALUE_BYTES`].
 pub struct TooLong;
 
-/// The variables that the process was started with, whatever it has done to them since; of a
-/// process with gained privileges as in [`lookup`].
+/// The values of `names` at the start of the process, even if the program changed them since. With
+/// gained privileges only harmless ones, as in [`lookup`].
 ///
-/// The kernel reads them, so that this is safe on any thread at any time. [`lookup`] is safe only where `getenv` is: another thread's
-/// `setenv` may move the list while it is read.
+/// The kernel reads them, so this is safe on any thread at any time. [`lookup`] is safe only where
+/// `getenv` is: another thread's `setenv` may move the list meanwhile.
 pub fn lookup_at_start<const N: usize>(names: [&str; N]) -> [Option<Result<Value, TooLong>>; N] {
     let mut found = [const { None }; N];
     each_at_start(&mut |entry, whole| {
@@ -135,8 +137,9 @@ fn lookup_proc<const N: usize>(names: &[&str; N], found: &mut [Option<Value>; N]
     });
 }
 
-/// Walks `/proc/self/environ` with one buffer: calls `visit` with each entry, or with the start of one that is longer than the buffer
-/// (and thereby than any name of ours with its value), and whether it is whole.
+/// Walks `/proc/self/environ` with one buffer. Calls `visit` with each entry and true, or, for an
+/// entry longer than the buffer, with its start and false. The buffer holds any name of this
+/// library with its longest value.
 fn each_at_start(visit: &mut dyn FnMut(&[u8], bool)) {
     let Some(mut reader) = file::Reader::open(c"/proc/self/environ") else { return };
     let mut entry = [0u8; VALUE_BYTES + 64];
@@ -173,9 +176,6 @@ mod tests {
             assert!(is_heeded(name, false) && !is_heeded(name, true), "{name}");
         }
         assert!(is_heeded("USLAB_RSEQ", true) && is_heeded("USLAB_REAPER", true));
-        assert!(
-            !is_heeded("USLAB_OF_TOMORROW", true),
-            "what is new is refused until it is known to be harmless"
-        );
+        assert!(!is_heeded("USLAB_OF_TOMORROW", true), "a variable not in the table must be refused");
     }
 }

@@ -1,7 +1,7 @@
-//! `errno`: kept over slow paths, set where the C standard asks for it.
+//! `errno`: slow paths preserve it, and allocation sets it where the C standard requires that.
 
 fn location() -> *mut i32 {
-    // SAFETY: no preconditions; the C library answers with this thread's own cell.
+    // SAFETY: no preconditions; the C library returns this thread's own cell.
     unsafe { libc::__errno_location() }
 }
 
@@ -23,18 +23,18 @@ pub fn set(value: i32) {
     unsafe { *location() = value }
 }
 
-/// `errno` now.
+/// The current `errno`.
 pub fn get() -> i32 {
     // SAFETY: as in `set`.
     unsafe { *location() }
 }
 
-/// Keeps `errno` as it was when this was made: `free` must not change it (POSIX.1-2024), whatever system calls the slow
-/// path makes.
+/// Restores `errno` on drop to its value at creation. `free` must not change it (POSIX.1-2024), but
+/// its slow path makes system calls.
 pub struct Preserved(i32);
 
 impl Preserved {
-    /// Remembers `errno`.
+    /// Saves `errno`.
     #[must_use]
     pub fn new() -> Self {
         Preserved(get())

@@ -15,7 +15,7 @@ impl Reader {
         (fd >= 0).then(|| Reader { fd })
     }
 
-    /// The magic number of the file system that the file is on; `None` if the kernel does not say.
+    /// The magic number of the file's file system; `None` if the kernel refuses the call.
     pub fn file_system(&self) -> Option<i64> {
         // SAFETY: zero is a valid value of these integers, and the kernel fills them in.
         unsafe {
@@ -24,7 +24,7 @@ impl Reader {
         }
     }
 
-    /// Reads into `buffer`; 0 at the end and on errors.
+    /// Reads into `buffer` and returns the number of bytes; 0 at the end of the file and on errors.
     pub fn read(&mut self, buffer: &mut [u8]) -> usize {
         loop {
             // SAFETY: pointer and length describe `buffer`.
@@ -46,13 +46,13 @@ impl Drop for Reader {
     }
 }
 
-/// The calling process.
+/// The id of the calling process.
 pub fn process_id() -> u32 {
     // SAFETY: no preconditions.
     unsafe { libc::getpid() as u32 }
 }
 
-/// Its parent.
+/// The id of its parent.
 pub fn parent_process_id() -> u32 {
     // SAFETY: no preconditions.
     unsafe { libc::getppid() as u32 }

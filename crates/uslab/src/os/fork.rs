@@ -2,20 +2,20 @@
 
 use super::weak;
 
-/// Registers the three handlers; false if the C library has no memory for them.
+/// Registers the three fork handlers. False if the C library has no memory for them.
 ///
-/// May call `malloc`, which is us: the caller must be able to serve it.
+/// May call `malloc`, which may be this library's: the caller must hold no lock that an allocation
+/// takes.
 pub fn register(prepare: extern "C" fn(), parent: extern "C" fn(), child: extern "C" fn()) -> bool {
-    // The `libc` crate declares the arguments as unsafe functions; ours are safe to call at any time.
     // SAFETY: the handlers live as long as the process: the object pins itself (`os::pin`).
     unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) == 0 }
 }
 
-/// Keeps other threads out of the C library's list of streams until [`unlock_streams`].
+/// Locks the C library's list of open streams until [`unlock_streams`].
 ///
-/// glibc's `fork` takes that list's lock after the prepare handlers. A thread that holds it may
-/// wait for a stream (`fflush(NULL)`), whose holder may be inside `malloc` (`getline`). So the list
-/// must be locked before anything that makes `malloc` wait. The lock is recursive.
+/// glibc's `fork` takes that lock after the prepare handlers. A thread that holds it may wait for a
+/// stream (`fflush(NULL)`), and the stream's holder may be inside `malloc` (`getline`). So this
+/// lock must be taken before any lock that makes `malloc` wait. It is recursive.
 pub fn lock_streams() {
     weak::lock_streams();
 }
@@ -23,18 +23,19 @@ pub fn lock_streams() {
 /// Undoes [`lock_streams`].
 ///
 /// # Safety
-/// The thread must have called it; `child` must be true in a fork child and nowhere else. glibc
-/// resets the lock itself in the child of a threaded process, and leaves it as it is in others.
+/// The calling thread must have called [`lock_streams`]; `child` must be true in a fork child and
+/// nowhere else. glibc resets the lock itself in the child of a threaded process, and leaves it as
+/// it is in others.
 pub unsafe fn unlock_streams(child: bool) {
     // SAFETY: the caller's promise. A fork child has one thread.
     unsafe { if child { weak::reset_streams() } else { weak::unlock_streams() } }
 }
 
-/// Whether `check` holds in a fork child, in which it may use this library and nothing else: other threads of the parent may have left locked what they had locked. For
-/// tests.
+/// Whether `check` returns true in a fork child; for tests. The check may use this library only:
+/// other threads of the parent may have left any other lock taken.
 #[cfg(test)]
 pub fn holds_in_child(check: impl FnOnce() -> bool) -> bool {
-    // SAFETY: the child does what is said above, and ends.
+    // SAFETY: the child runs `check`, under the rule above, and ends.
     let child = unsafe { libc::fork() };
     if child == 0 {
         // SAFETY: ends the child at once.

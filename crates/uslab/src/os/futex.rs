@@ -3,12 +3,12 @@
 use crate::sync::Park;
 use core::sync::atomic::AtomicU32;
 
-/// [`Park`] by futex. Private futexes are keyed by address space, so that a `vfork` child, which shares it, waits and
-/// wakes like a thread.
+/// [`Park`] by futex. Private futexes are keyed by address space, which a `vfork` child shares: it
+/// waits and wakes like a thread.
 pub struct Futex;
 
 impl Futex {
-    /// Wakes everybody who sleeps on `word`.
+    /// Wakes every thread that sleeps on `word`.
     pub fn wake_all(word: &AtomicU32) {
         wake(word, i32::MAX);
     }
@@ -29,7 +29,8 @@ impl Futex {
 }
 
 fn wake(word: &AtomicU32, most: i32) {
-    // SAFETY: the kernel uses the address as a key only; what sleepers wait on is never unmapped.
+    // SAFETY: the kernel uses the address as a key only, and the words that threads wait on are
+    // never unmapped.
     unsafe {
         libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, most);
     }
@@ -38,8 +39,8 @@ fn wake(word: &AtomicU32, most: i32) {
 impl Park for Futex {
     fn wait(word: &AtomicU32, expected: u32) {
         let op = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
-        // SAFETY: `word` outlives the call, and a null time-out waits without limit. EAGAIN and EINTR are early
-        // returns, which the contract allows.
+        // SAFETY: `word` outlives the call, and a null time-out waits without limit. EAGAIN and
+        // EINTR are early returns, which the contract allows.
         unsafe {
             libc::syscall(libc::SYS_futex, word.as_ptr(), op, expected, core::ptr::null::<libc::timespec>());
         }

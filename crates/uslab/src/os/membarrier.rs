@@ -1,9 +1,9 @@
 //! `membarrier(2)`: restarts the sequences that run on other CPUs.
 //!
-//! That the process could register at its start says nothing of later calls. Seccomp filters come
-//! when a program has set itself up, hold for single threads, and may refuse single commands; and
-//! the command for all CPUs allocates in the kernel. So each call returns whether there was a
-//! barrier, and its caller must have a way to go on without.
+//! Any call may be refused, even after a successful registration. Programs install seccomp filters
+//! after their set-up, for single threads, and filters may refuse single commands. The command for
+//! all CPUs also allocates in the kernel. So each call returns whether there was a barrier, and
+//! every caller must be able to continue without one.
 
 use super::{cpu, errno};
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -12,7 +12,7 @@ const REGISTER_RSEQ: i32 = 1 << 8;
 const FENCE_RSEQ: i32 = 1 << 7;
 const FLAG_CPU: u32 = 1;
 
-/// Possible CPUs.
+/// The number of possible CPUs; 0 before [`register`].
 static CPUS: AtomicUsize = AtomicUsize::new(0);
 
 fn call(command: i32, flags: u32, cpu: usize) -> bool {
@@ -21,8 +21,8 @@ fn call(command: i32, flags: u32, cpu: usize) -> bool {
     unsafe { libc::syscall(libc::SYS_membarrier, command, flags, cpu as i32) == 0 }
 }
 
-/// Registers the process, on a machine of `cpus` possible CPUs, for [`restart_all`]; false where
-/// the kernel is older than 5.10 or refuses.
+/// Registers the process for [`restart_all`], on a machine of `cpus` possible CPUs. False where the
+/// kernel is older than 5.10 or refuses.
 ///
 /// The registration belongs to the address space: a fork child keeps it.
 pub fn register(cpus: usize) -> bool {
@@ -30,29 +30,30 @@ pub fn register(cpus: usize) -> bool {
     call(REGISTER_RSEQ, 0, 0)
 }
 
-/// Restarts the sequences of all CPUs. On true every sequence that ran when the call began has been
-/// aborted or has committed, and its stores are visible. On false nothing is known.
-#[must_use = "a refused barrier is none"]
+/// Restarts the sequences of all CPUs. On true, every sequence that ran when the call began was
+/// aborted or has committed, and its stores are visible. On false, sequences may still run.
+#[must_use = "a refused barrier restarts no sequence"]
 pub fn restart_all() -> bool {
     call(FENCE_RSEQ, 0, 0) || {
-        // One by one the kernel needs no memory. A CPU that is offline runs no sequence: true.
+        // For one CPU the kernel needs no memory. For an offline CPU, which runs no sequence, the
+        // call succeeds.
         let cpus = CPUS.load(Relaxed);
         cpus > 0 && (0..cpus).all(restart_cpu)
     }
 }
 
-/// The same for one CPU.
+/// Restarts the sequences of one CPU; see [`restart_all`].
 fn restart_cpu(cpu: usize) -> bool {
     call(FENCE_RSEQ, FLAG_CPU, cpu)
 }
 
-/// Whether this thread may restart sequences now, as far as can be told: restarts those of its own
-/// CPU, which interrupts no other.
+/// Whether the calling thread may restart sequences now. Tries it on the thread's own CPU, which
+/// interrupts no other CPU; the command for all CPUs may still be refused.
 pub fn is_allowed() -> bool {
     restart_cpu(cpu::current())
 }
 
-/// Makes a seccomp filter refuse the call to this thread from now on; for tests.
+/// Installs a seccomp filter that refuses the call to this thread from now on; for tests.
 #[cfg(test)]
 pub fn refuse() {
     let step = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };

@@ -1,4 +1,4 @@
-//! Address space and pages.
+//! Address space and pages: map, unmap, purge, move.
 
 use super::file::Reader;
 use core::ptr;
@@ -11,25 +11,25 @@ pub fn page_bytes() -> usize {
     if bytes > 0 { bytes as usize } else { 4096 }
 }
 
-/// What became of a mapping for which the caller chose the address.
+/// The result of a mapping at an address that the caller chose.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Placed {
-    /// It stands there.
+    /// The memory is mapped there.
     Mapped,
-    /// Another mapping stands in the way, or the address is none that a program can have; nothing
-    /// was changed.
+    /// Another mapping overlaps the range, or a program cannot have that address. The call changed
+    /// nothing.
     Taken,
-    /// A limit forbids it (`RLIMIT_AS`, `RLIMIT_DATA`, `RLIMIT_MEMLOCK`, overcommit); nothing was
-    /// changed.
+    /// A limit forbids it (`RLIMIT_AS`, `RLIMIT_DATA`, `RLIMIT_MEMLOCK`, overcommit). The call
+    /// changed nothing.
     Refused,
 }
 
 /// Maps `bytes` of private anonymous memory at `start`, replacing nothing. With `fixed` 0 the
-/// address is a hint, which the kernel follows where nothing stands in the way.
+/// address is a hint, which the kernel follows where the range is free.
 fn place(start: usize, bytes: usize, protection: i32, fixed: i32) -> Placed {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | fixed;
-    // SAFETY: a fresh mapping: a hint replaces nothing, nor does MAP_FIXED_NOREPLACE, which kernels
-    // before 4.17 take for a hint.
+    // SAFETY: a fresh mapping: neither a hint nor MAP_FIXED_NOREPLACE replaces a mapping. Kernels
+    // before 4.17 take that flag for a hint.
     let address = unsafe { libc::mmap(start as *mut _, bytes, protection, flags, -1, 0) };
     if address == libc::MAP_FAILED {
         return if super::errno::get() == libc::EEXIST { Placed::Taken } else { Placed::Refused };
@@ -45,27 +45,26 @@ fn place(start: usize, bytes: usize, protection: i32, fixed: i32) -> Placed {
 /// Maps `bytes` of zeroed memory, readable and writable, at `start`; both must be whole system
 /// pages.
 ///
-/// Where the mapping meets an earlier one of this function, the kernel makes one mapping of both.
+/// The kernel merges adjacent mappings of this function into one.
 ///
-/// The kernel is kept from backing the range with huge pages of its own accord
-/// (`transparent_hugepage=always`, the default of some distributions). Parts of one that are given
-/// back stay charged to the process's cgroup until the kernel splits it, which it does when it is
-/// short itself.
+/// Transparent huge pages are turned off for the range (`transparent_hugepage=always` is the
+/// default of some distributions). Purged parts of a huge page stay charged to the process's cgroup
+/// until the kernel splits the page, and it does that only when it is short of memory itself.
 pub fn map_at(start: usize, bytes: usize) -> Placed {
     let access = libc::PROT_READ | libc::PROT_WRITE;
     let placed = place(start, bytes, access, libc::MAP_FIXED_NOREPLACE);
     if placed == Placed::Mapped {
-        // SAFETY: the range was just mapped; the advice changes no contents, and a refusal (a kernel
-        // without huge pages) is as good.
+        // SAFETY: the range was just mapped. The advice changes no contents, and a kernel without
+        // huge pages refuses it harmlessly.
         unsafe { libc::madvise(start as *mut _, bytes, libc::MADV_NOHUGEPAGE) };
     }
     placed
 }
 
-/// What [`map_at`] would find at `start`, but for limits on memory.
+/// Whether [`map_at`] would find `start` free; limits on memory aside. Nothing stays mapped.
 ///
-/// By a hint: where the address is outside of a program's ranges, ThreadSanitizer's interceptor
-/// would make of `MAP_FIXED_NOREPLACE` a mapping at address zero.
+/// Uses a hint, because of ThreadSanitizer: outside of a program's ranges, its interceptor turns
+/// `MAP_FIXED_NOREPLACE` into a mapping at address zero.
 pub fn look_at(start: usize, bytes: usize) -> Placed {
     let placed = place(start, bytes, libc::PROT_NONE, 0);
     if placed == Placed::Mapped {
@@ -75,7 +74,7 @@ pub fn look_at(start: usize, bytes: usize) -> Placed {
     placed
 }
 
-/// Where the kernel would put a new mapping of `bytes` now; nothing stays mapped there.
+/// The address at which the kernel would put a new mapping of `bytes` now. Nothing stays mapped.
 pub fn next_address(bytes: usize) -> Option<usize> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     // SAFETY: a fresh anonymous mapping at an address of the kernel's choice.
@@ -88,17 +87,18 @@ pub fn next_address(bytes: usize) -> Option<usize> {
     Some(address as usize)
 }
 
-/// Whether there is memory behind the page at `start`: in a fresh mapping only where the program
-/// asked the kernel for it beforehand (`mlockall(MCL_FUTURE)`).
+/// Whether there is memory behind the page at `start`. In a fresh mapping that is so only after
+/// `mlockall(MCL_FUTURE)`.
 pub fn is_resident(start: usize) -> bool {
     let mut residence = 0u8;
-    // SAFETY: the answer for one page is one byte; an address that is not mapped is an error.
+    // SAFETY: the kernel writes one byte for one page, and returns an error for an address that is
+    // not mapped.
     let ok = unsafe { libc::mincore(start as *mut _, 1, &raw mut residence) } == 0;
     ok && residence & 1 != 0
 }
 
-/// Unmaps whole system pages, and gives back the memory behind them and what limits counted for
-/// them. False, with nothing changed, where the process has too many mappings to split one.
+/// Unmaps whole system pages. The memory behind them and their share of the limits return to the
+/// system. False, with nothing changed, where the process has too many mappings to split one.
 ///
 /// # Safety
 /// The library must have mapped `[start, start + bytes)`, and no code may touch it any more.
@@ -107,11 +107,11 @@ pub unsafe fn unmap(start: *mut u8, bytes: usize) -> bool {
     unsafe { libc::munmap(start.cast(), bytes) == 0 }
 }
 
-/// Gives the memory behind mapped pages back at once; they read as zero afterwards. False, with the
-/// contents left or zeroed in part, where the kernel refuses: pages that `mlock` or `mlockall`
-/// locked.
+/// Returns the memory behind mapped pages to the system at once; the pages stay mapped and read as
+/// zero. False where the kernel refuses, because of pages that `mlock` or `mlockall` locked; the
+/// contents are then unchanged or zeroed in part.
 ///
-/// MADV_DONTNEED and not MADV_FREE, so that the resident size tells the truth.
+/// Uses MADV_DONTNEED: after MADV_FREE the resident size would still count the pages.
 ///
 /// # Safety
 /// Nothing may use the contents of `[start, start + bytes)`, a whole number of system pages.
@@ -132,13 +132,14 @@ pub unsafe fn purge_locked(start: *mut u8, bytes: usize) -> bool {
     unsafe { purge(start, bytes) || libc::madvise(start.cast(), bytes, DONTNEED_LOCKED) == 0 }
 }
 
-/// Moves the pages of `[from, from + bytes)` to `to`, replacing what is mapped there, and leaves
-/// zero, mapped pages at `from`. False, with `from` as it was and `to` zeroed or as it was, where
-/// the kernel cannot (`MREMAP_DONTUNMAP`, Linux 5.7) or the pages are locked: it would unlock those
-/// at `from`.
+/// Moves the pages of `[from, from + bytes)` to `to`, in place of those mapped there. Mapped pages
+/// that read as zero stay at `from`.
 ///
-/// The old range stays mapped throughout, so that no other mapping of the process can slip into a
-/// hole.
+/// False where the kernel cannot do it (`MREMAP_DONTUNMAP`, Linux 5.7), and for locked pages,
+/// because the kernel would unlock those at `from`. Then `from` is unchanged, and `to` unchanged or
+/// zeroed.
+///
+/// The old range stays mapped throughout, so no other mapping of the process can take its place.
 ///
 /// # Safety
 /// Both ranges must be whole system pages that the library mapped, not overlap, and nothing may use
@@ -151,17 +152,17 @@ pub unsafe fn move_pages(from: *mut u8, to: *mut u8, bytes: usize) -> bool {
     }
 }
 
-/// How the kernel counts private writable pages, as of the first [`learn_commit_mode`].
+/// How the kernel accounts private writable pages, as the first [`learn_commit_mode`] found it.
 static COMMIT_MODE: AtomicU8 = AtomicU8::new(COMMIT_UNKNOWN);
 const COMMIT_UNKNOWN: u8 = 0;
-/// Modes 0 and 1: address space alone is not counted.
+/// Overcommit modes 0 and 1: mapped pages without memory behind them do not count.
 const COMMIT_LOOSE: u8 = 1;
-/// Every one counts against a limit: overcommit mode 2.
+/// Overcommit mode 2: every mapped page counts against a limit.
 const COMMIT_STRICT: u8 = 2;
 
-/// Reads the kernel's mode of overcommit, once, when the heap grows beyond its first chunks: small
-/// programs never pay for it. Not on the background thread, whose descriptor the program could take
-/// for its own.
+/// Reads the kernel's overcommit mode, once. Called when the heap grows beyond its first chunks, so
+/// small programs never pay for it. Must not be called on the background thread: the program could
+/// take the descriptor for its own.
 pub fn learn_commit_mode() {
     if COMMIT_MODE.load(Relaxed) != COMMIT_UNKNOWN {
         return;
@@ -173,8 +174,8 @@ pub fn learn_commit_mode() {
     COMMIT_MODE.store(if is_strict { COMMIT_STRICT } else { COMMIT_LOOSE }, Relaxed);
 }
 
-/// Whether a limit counts what is mapped, with or without memory behind it: overcommit mode 2,
-/// `RLIMIT_AS` or `RLIMIT_DATA`. Then free address space is worth giving back as well.
+/// Whether a limit counts mapped pages even without memory behind them: overcommit mode 2,
+/// `RLIMIT_AS` or `RLIMIT_DATA`. Then unmapping free pages helps the process.
 pub fn is_mapping_limited() -> bool {
     let is_limited = |resource| {
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };

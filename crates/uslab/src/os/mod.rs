@@ -1,7 +1,8 @@
-//! Everything that the library asks of the system; no other module performs a system call.
+//! Every system call of the library; no other module makes one.
 //!
-//! Each function says what it needs and what a refusal means. None allocates, and none touches `errno` in a way
-//! that a caller could see (the slow paths keep it through [`errno::Preserved`]).
+//! Each function documents what it requires and what a refusal means. No function allocates, unless
+//! it says so. Functions may change `errno`: the slow paths preserve it for their callers by
+//! [`errno::Preserved`].
 
 pub mod clock;
 pub mod config;
@@ -33,7 +34,7 @@ pub mod weak;
 
 pub use futex::Futex;
 
-/// The library's lock: ranked, parked with futexes.
+/// The library's lock: ranked, with waiters parked on a futex.
 pub type Lock<T> = crate::sync::Lock<T, Futex>;
-/// Its guard.
+/// The guard of a [`Lock`].
 pub type Guard<'a, T> = crate::sync::Guard<'a, T, Futex>;

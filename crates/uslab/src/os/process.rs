@@ -1,39 +1,40 @@
-//! Which process this is, for state that must not outlive a `fork`.
+//! State about the library's own threads, which must not survive a `fork`, and the test for being
+//! in a child.
 //!
-//! A fork child has the parent's memory and none of its threads. Fork handlers tell it so, but a
-//! raw `clone` or `fork` system call, or glibc's `_Fork`, runs none. So what the library knows of
-//! its own threads stands in one page that the kernel wipes in every child that gets a copy of the
-//! memory (`MADV_WIPEONFORK`, Linux 4.14): there the background thread is "not started" again, with
-//! no test on any path. A child that *shares* the memory (`vfork`, `clone(CLONE_VM)`) sees the page
-//! as it is, and another process id.
+//! A fork child has the parent's memory and none of its threads. Fork handlers could reset the
+//! state, but a raw `clone` or `fork` system call, or glibc's `_Fork`, runs none. So the state
+//! stands in one page that the kernel wipes in every child with a copy of the memory
+//! (`MADV_WIPEONFORK`, Linux 4.14). In the child the background thread is then "not started",
+//! without a test on any path. A child that *shares* the memory (`vfork`, `clone(CLONE_VM)`) sees
+//! the page unchanged, but has another process id.
 //!
-//! With pages of more than 4 KiB the advice is not given, and such a child takes the parent's threads
-//! for its own.
+//! Limit: with system pages of more than 4 KiB the library does not give this advice, and such a
+//! child takes the parent's threads for its own.
 
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering::Relaxed};
 
 const PAGE_BYTES: usize = 4096;
 
-/// What is forgotten in a fork child; all zero at the start.
+/// The state that the kernel wipes in a fork child; all zero at the start.
 #[repr(C, align(4096))]
 pub struct Threads {
-    /// The process that the page was last written for; 0: none, or a copy of it that was wiped.
+    /// The process that last claimed the page; 0 before the first claim and in a wiped copy.
     owner: AtomicU32,
-    /// How the background thread sleeps; see [`super::sleep`].
+    /// The sleep state of the background thread; see [`super::sleep`].
     pub(super) sleep: AtomicU32,
-    /// Whether there is a background thread to which work can be left.
+    /// Whether a background thread runs that can take over work.
     pub(super) has_background_thread: AtomicBool,
     /// The state of the background thread; see `reclaim::reaper`.
     pub reaper: AtomicU8,
-    /// Passes that run in the background.
+    /// The number of passes that run in the background.
     pub passes: AtomicU32,
-    /// The page is nothing else's.
+    /// Fills the page, so that no other static shares it.
     _rest: [u8; PAGE_BYTES - 16],
 }
 
 const _: () = assert!(size_of::<Threads>() == PAGE_BYTES);
 
-/// The page. Zeroed memory of the image, which no file stands behind.
+/// The page, in the image's zeroed memory (`.bss`), which no file backs.
 pub static THREADS: Threads = Threads {
     owner: AtomicU32::new(0),
     sleep: AtomicU32::new(0),
@@ -43,29 +44,31 @@ pub static THREADS: Threads = Threads {
     _rest: [0; PAGE_BYTES - 16],
 };
 
-/// The process that the calling thread belongs to.
+/// How the calling thread's process relates to the process that claimed the page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Relation {
-    /// The process that the library runs in.
+    /// The same process.
     This,
-    /// A fork child whose handlers did not run: it owns what it has, from now on.
+    /// A fork child without fork handlers. It has claimed the page now.
     Copied,
-    /// A child that runs in the memory of the process: it may start nothing.
+    /// A child that shares the memory of the process: it must not start threads.
     Sharing,
 }
 
-/// At start-up, and in a fork child by its handler: the page is this process's.
+/// Claims the page for this process, and asks the kernel to wipe it in fork children. Called at
+/// start-up, and by the fork handler in a child.
 pub fn claim() {
-    // The kernel rounds the length up to its own page: a larger one would take other statics along.
+    // The kernel rounds the length up to its own page size: a larger page would wipe other statics
+    // too.
     if super::memory::page_bytes() == PAGE_BYTES {
-        // SAFETY: the page is a static of this module's, page-aligned, and valid when wiped. A refusal
-        // leaves it as it is.
+        // SAFETY: the page is a static of this module, page-aligned, and valid when wiped. A
+        // refusal changes nothing.
         unsafe { libc::madvise((&raw const THREADS).cast_mut().cast(), PAGE_BYTES, libc::MADV_WIPEONFORK) };
     }
     THREADS.owner.store(super::file::process_id(), Relaxed);
 }
 
-/// Ends the process, without handlers of exit.
+/// Ends the process without exit handlers.
 pub fn end_at_once() -> ! {
     // SAFETY: no preconditions.
     unsafe { libc::_exit(127) }

@@ -1,8 +1,9 @@
-//! Words to the user: formatted into the stack and written to standard error, without an allocation.
+//! Messages to the user, formatted on the stack and written to standard error without an
+//! allocation.
 
 use core::fmt::{self, Write};
 
-/// Bytes of one report; what is longer is cut.
+/// Bytes of the longest message, line end included; a longer one is cut.
 const LIMIT_BYTES: usize = 512;
 
 struct Line {
@@ -20,7 +21,7 @@ impl Write for Line {
     }
 }
 
-/// Writes one line to standard error. `errno` is kept.
+/// Writes one line to standard error. Preserves `errno`; allocates nothing.
 #[cold]
 pub fn print(message: fmt::Arguments<'_>) {
     let _errno = super::errno::Preserved::new();

@@ -5,20 +5,20 @@ use core::ffi::c_int;
 
 const UNREGISTER: c_int = 1;
 
-/// A thread's rseq area with what it is registered by. An area belongs to one thread control block,
-/// which a `vfork` child has in common with its parent.
+/// A thread's rseq area and the arguments of its registration. An area belongs to one thread
+/// control block, which a `vfork` child shares with its parent.
 #[derive(Clone, Copy)]
 pub struct Area {
-    /// Where it is.
+    /// The area's address.
     pub address: usize,
-    /// Bytes that are registered.
+    /// The registered length in bytes.
     pub bytes: u32,
-    /// What stands before each abort handler.
+    /// The signature, the 4 bytes before each abort handler.
     pub signature: u32,
 }
 
 impl Area {
-    /// 0, or the number of the error.
+    /// Makes the system call. Returns 0, or the error number.
     fn call(&self, flags: c_int) -> c_int {
         // SAFETY: the kernel checks the address and the rest, and refuses what does not fit.
         let result =
@@ -26,10 +26,10 @@ impl Area {
         if result == 0 { 0 } else { errno::get() }
     }
 
-    /// Whether the calling thread is registered by exactly this. Changes `errno`.
+    /// Whether the calling thread is registered with exactly these arguments. Changes `errno`.
     ///
     /// # Safety
-    /// A thread without any registration gets this one: see [`Area::register`].
+    /// As for [`Area::register`]: the call registers a thread that has no registration.
     pub unsafe fn is_registered(&self) -> bool {
         self.call(0) == libc::EBUSY
     }
@@ -37,13 +37,14 @@ impl Area {
     /// Registers the calling thread; false if the kernel refuses.
     ///
     /// # Safety
-    /// The area must be one that the kernel may write to as long as the thread lives, and no other
-    /// thread that runs may be registered by it.
+    /// The kernel may write to the area as long as the thread lives, so it must stay valid. No
+    /// other running thread may be registered with it.
     pub unsafe fn register(&self) -> bool {
         self.call(0) == 0
     }
 
-    /// Undoes it. The thread's sequences must not run until it is registered again.
+    /// Unregisters the calling thread; false if the kernel refuses. The thread must not run a
+    /// sequence until it is registered again.
     pub fn unregister(&self) -> bool {
         self.call(UNREGISTER) == 0
     }

@@ -1,5 +1,5 @@
-//! The library's threads run as an ordinary thread of the process does, whatever thread created
-//! them.
+//! Scheduling of the library's threads: they run like an ordinary thread of the process, even if a
+//! real-time or pinned thread created them.
 //!
 //! A new thread inherits its creator's policy, CPUs, nice value, I/O priority and memory policy.
 //! The creator may be a real-time thread that spins on one CPU: its copy would take that CPU's
@@ -8,20 +8,20 @@
 //! ```text
 //!   note_first()   library start: CPUs, policy and nice value of the process's first thread
 //!   free_thread()  creator, after it created a thread: policy and CPUs, which could starve the thread
-//!   settle()       the new thread itself: nice value, I/O priority, memory policy
+//!   set_defaults() the new thread itself: nice value, I/O priority, memory policy
 //! ```
 //!
-//! Each call that sets something is made only where the value differs. A seccomp filter may answer
-//! such a call by ending the process (systemd's `SystemCallFilter=~@resources` does); a program
-//! under one did not change its own scheduling, so nothing differs. What the process was started
-//! with is left alone where there is a filter.
+//! The library makes each setting call only where the value differs. A seccomp filter may end the
+//! process for such a call (systemd's `SystemCallFilter=~@resources` does). A program under such a
+//! filter did not change its own scheduling, so no value differs. Under a filter the library keeps
+//! the values that the process was started with.
 //!
-//! A refusal leaves what is. Must never: allocate, or make a setting call in a program that changed
-//! nothing.
+//! A refused call changes nothing. Must never: allocate, or make a setting call in a program that
+//! changed nothing.
 
 use core::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-/// CPUs that a mask has room for: the kernel's own limit.
+/// CPUs that a mask has bits for: the kernel's own limit.
 const MAX_CPUS: usize = 8192;
 const WORDS: usize = MAX_CPUS / 64;
 
@@ -35,8 +35,8 @@ static FIRST_POLICY: AtomicI32 = AtomicI32::new(libc::SCHED_OTHER);
 static FIRST_NICE: AtomicI32 = AtomicI32::new(0);
 static FIRST_MEMORY_MODE: AtomicI32 = AtomicI32::new(libc::MPOL_DEFAULT);
 
-/// Notes how the process's first thread is scheduled. Five system calls; safe before the C library
-/// is set up.
+/// Records the scheduling of the process's first thread. Five system calls; safe before the C
+/// library is set up.
 pub fn note_first() {
     // SAFETY: no preconditions.
     let first = unsafe { libc::getpid() };
@@ -56,7 +56,7 @@ pub fn note_first() {
 /// Gives a thread that the calling thread has just created, and not yet detached, the ordinary
 /// policy and the CPUs that the process was started with.
 pub(super) fn free_thread(thread: libc::pthread_t) {
-    // What the calling thread has is what the new one inherited.
+    // The new thread inherited the calling thread's values.
     let policy = policy(0);
     let is_ordinary = matches!(policy, libc::SCHED_OTHER | libc::SCHED_BATCH);
     if !is_ordinary && may_change(policy != FIRST_POLICY.load(Relaxed)) {
@@ -71,14 +71,13 @@ pub(super) fn free_thread(thread: libc::pthread_t) {
     let bytes = read_cpus(0, &mut now);
     let first: Mask = core::array::from_fn(|word| FIRST_CPUS[word].load(Relaxed));
     if bytes != 0 && FIRST_CPUS_BYTES.load(Relaxed) == bytes && now != first {
-        // SAFETY: the C library passes length and pointer, which describe `first`, on to the
-        // kernel.
+        // SAFETY: length and pointer describe `first`; the C library passes both to the kernel.
         unsafe { libc::pthread_setaffinity_np(thread, bytes, first.as_ptr().cast()) };
     }
 }
 
-/// Takes back what else the calling thread inherited above the ordinary. A nice value of 0 or more
-/// stays.
+/// Resets the calling thread's inherited nice value, I/O priority and memory policy to the ordinary
+/// ones. A nice value of 0 or more stays.
 pub(super) fn set_defaults() {
     let (nice, first) = (nice(0), FIRST_NICE.load(Relaxed));
     if nice < 0 && may_change(nice != first) {
@@ -91,8 +90,8 @@ pub(super) fn set_defaults() {
     }
 }
 
-/// Whether a setting call may be made: the program made such a call itself, or no filter judges
-/// calls.
+/// Whether a setting call is safe: the program made such a call itself, or the thread has no
+/// seccomp filter.
 fn may_change(differs_from_first: bool) -> bool {
     differs_from_first || !is_filtered()
 }
@@ -102,8 +101,8 @@ fn is_filtered() -> bool {
     unsafe { libc::prctl(libc::PR_GET_SECCOMP, 0, 0, 0, 0) > 0 }
 }
 
-/// Bytes of `cpus` that the kernel filled in with the CPUs of `thread`, 0 for the calling one; 0 if
-/// it refused.
+/// Reads the CPUs of `thread` (0: the calling one) into `cpus`. Returns the number of bytes that
+/// the kernel wrote, 0 if it refused.
 fn read_cpus(thread: libc::pid_t, cpus: &mut Mask) -> usize {
     // SAFETY: length and pointer describe `cpus`. The raw call reports how many bytes it wrote.
     let bytes =
@@ -119,13 +118,13 @@ fn policy(thread: libc::pid_t) -> i32 {
 
 /// The nice value of `thread`, 0 for the calling one.
 fn nice(thread: libc::pid_t) -> i32 {
-    // SAFETY: no preconditions. The raw call returns 20 less the nice value, so that none looks
-    // like an error.
+    // SAFETY: no preconditions. The raw call returns 20 minus the nice value, which is never
+    // negative.
     let value = unsafe { libc::syscall(libc::SYS_getpriority, libc::PRIO_PROCESS, thread) as i32 };
     if value < 1 { 0 } else { 20 - value }
 }
 
-/// An I/O priority of its own above the ordinary one makes way for the one that follows the nice
+/// Resets an explicit I/O priority above the ordinary one, so that the priority follows the nice
 /// value.
 fn settle_io_priority() {
     const WHO_PROCESS: i32 = 1;
@@ -144,8 +143,8 @@ fn settle_io_priority() {
     }
 }
 
-/// A memory policy that the program set for the creator makes way for the default. One that the
-/// process was started under (numactl) stays.
+/// Resets a memory policy that the program set for the creator. A policy that the process was
+/// started under (numactl) stays.
 fn settle_memory_policy() {
     let was_given = FIRST_MEMORY_MODE.load(Relaxed) != libc::MPOL_DEFAULT;
     if !was_given && memory_mode() != libc::MPOL_DEFAULT {
@@ -155,17 +154,17 @@ fn settle_memory_policy() {
     }
 }
 
-/// The calling thread's memory policy, without its nodes.
+/// The mode of the calling thread's memory policy, without its nodes.
 fn memory_mode() -> i32 {
     let (mut mode, nothing) = (libc::MPOL_DEFAULT, core::ptr::null::<u64>());
-    // SAFETY: `mode` is a place for the answer; the null pointers ask for the mode alone. A refusal
-    // leaves the default.
+    // SAFETY: `mode` is a valid place to write to; the null pointers request the mode alone. A
+    // refusal leaves the default.
     unsafe { libc::syscall(libc::SYS_get_mempolicy, &raw mut mode, nothing, 0, nothing, 0) };
     mode
 }
 
-/// Whether the calling thread's memory can come from node 0 alone. False also where that cannot be
-/// found out: a filter may kill for the call.
+/// Whether the calling thread's memory can come from node 0 only. False also under a seccomp
+/// filter, which may end the process for the call.
 pub(super) fn may_use_one_node_only() -> bool {
     const MEMS_ALLOWED: libc::c_int = 1 << 2;
     const BITS: usize = 1024;
@@ -173,7 +172,7 @@ pub(super) fn may_use_one_node_only() -> bool {
     if is_filtered() {
         return false;
     }
-    // SAFETY: the mask has as many bits as are named; the kernel refuses if it has more nodes.
+    // SAFETY: the mask has `BITS` bits; the kernel refuses if it has more nodes.
     let result = unsafe {
         libc::syscall(libc::SYS_get_mempolicy, nothing, nodes.as_mut_ptr(), BITS, nothing, MEMS_ALLOWED)
     };

@@ -15,10 +15,10 @@ fn cpu_lists_are_parsed() {
 
 #[test]
 fn broken_cpu_lists_yield_nothing() {
-    cpu::parse_ranges(b"x,-,3-1,\n", &mut |_, _| panic!("a range out of nonsense"));
+    cpu::parse_ranges(b"x,-,3-1,\n", &mut |_, _| panic!("parsed a range from invalid text"));
 }
 
-/// Highest CPU of a list, as `possible_cpus` would have it.
+/// Highest CPU of a list, as `possible_cpus` finds it.
 fn highest(list: &[u8]) -> Option<usize> {
     let mut highest = None;
     cpu::parse_ranges(list, &mut |_, last| highest = Some(highest.unwrap_or(0).max(last)));
@@ -35,18 +35,18 @@ fn sparse_ids_and_huge_ones_keep_their_numbers() {
 }
 
 #[test]
-fn of_what_is_said_about_cpus_only_what_can_be_true_is_believed() {
+fn implausible_numbers_of_cpus_are_rejected() {
     let believed = [
-        // Both say so; offline CPUs and sparse ids are in the list.
+        // Both sources agree; offline CPUs and sparse ids are in the list.
         ((Some(12), Some(64), 3), Some(12)),
         // No sysfs, or something else in its place.
         ((None, Some(64), 3), Some(64)),
-        // No call, because of a filter.
+        // No answer to the call, because of a filter.
         ((Some(4), None, 3), Some(4)),
-        // A list that leaves out the very CPU of the thread, and one beyond the kernel's masks.
+        // A list without the thread's own CPU, and one beyond the kernel's masks.
         ((Some(3), Some(64), 3), Some(64)),
         ((Some(65), Some(64), 3), Some(64)),
-        // A mask that is too short for that CPU.
+        // A mask too short for the thread's own CPU.
         ((Some(128), Some(64), 64), Some(128)),
         ((None, Some(64), 64), None),
         ((Some(3), None, 3), None),
@@ -64,8 +64,7 @@ fn the_machine_has_cpus_and_nodes() {
     assert!(cpu::nodes() >= 1);
 }
 
-/// Fresh memory of the test's own. Other tests map as well, so that a free place may be taken
-/// meanwhile.
+/// Fresh memory for this test. Other tests map too, so the place found free may be taken meanwhile.
 fn mapped(bytes: usize) -> *mut u8 {
     let place = (0..100).find_map(|_| {
         let start = memory::next_address(bytes)?;
@@ -103,7 +102,7 @@ fn purged_pages_read_as_zero() {
 }
 
 #[test]
-fn locked_pages_stay_but_for_the_purge_of_locked_ones() {
+fn locked_pages_stay_unless_purge_locked_is_called() {
     let page = memory::page_bytes();
     let start = mapped(2 * page);
     // SAFETY: the range is ours alone.
@@ -125,7 +124,7 @@ fn locked_pages_stay_but_for_the_purge_of_locked_ones() {
 fn moved_pages_keep_their_contents_and_leave_zeroes() {
     let page = memory::page_bytes();
     let start = mapped(8 * page);
-    // SAFETY: the range is ours alone; the two halves do not overlap.
+    // SAFETY: this test alone uses the range; the two halves do not overlap.
     unsafe {
         start.write(7);
         assert!(memory::move_pages(start, start.add(4 * page), 4 * page));
@@ -141,7 +140,7 @@ fn a_free_lock_that_is_let_go_of_ends_the_process() {
 }
 
 #[test]
-#[should_panic(expected = "lock order: rank")]
+#[should_panic(expected = "lock order: the thread takes Barn")]
 fn a_lock_out_of_order_ends_the_process() {
     let (lower, higher) = (Lock::new(crate::sync::Rank::Barn, ()), Lock::new(crate::sync::Rank::Pages, ()));
     let _held = higher.lock();

@@ -1,37 +1,39 @@
-//! Threads as the kernel knows them, and the library's own.
+//! Thread ids of the kernel, and the start of the library's own threads.
 
 use super::scheduling;
 use core::ffi::{CStr, c_void};
 use core::ptr;
 
-/// The calling thread's id: not 0, below 2^31, and no other live thread's.
+/// The calling thread's id: not 0, below 2^31, unique among live threads.
 pub fn id() -> u32 {
     // SAFETY: no preconditions.
     unsafe { libc::syscall(libc::SYS_gettid) as u32 }
 }
 
-/// Stack of a thread of ours: what Rust gives its own. It runs callbacks of programs.
+/// Stack of a library thread: Rust's default, because the thread runs the program's callbacks.
 const STACK_BYTES: usize = 2 << 20;
 
-/// What a thread of ours runs.
+/// The main function of a library thread.
 pub type Body = extern "C" fn(*mut c_void) -> *mut c_void;
 
-/// What the processor or the kernel answers an instruction with, on the thread that ran it. Blocked, these end the process instead of waiting: the callbacks that
-/// run on a thread of ours may rely on a handler, of write barriers or of guard pages for instance.
+/// Signals that an instruction of the thread itself raises. They stay unblocked: a blocked one ends
+/// the process. Callbacks on a library thread may rely on a handler, of write barriers or of guard
+/// pages for instance.
 const SYNCHRONOUS: [i32; 6] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
 
-/// Starts a detached thread with all signals blocked but those of `SYNCHRONOUS`, so that the
-/// program's handlers run on it only for what it did itself; false if the system has none to give.
-/// It is an ordinary thread of the process, whatever the calling one is; its body must begin with
-/// [`begin`].
+/// Starts a detached thread that runs `body(argument)`. False if the system refuses.
 ///
-/// The C library allocates for it: the caller must hold no lock, and must not itself have been called from inside the C library, which may hold
-/// some of its own.
+/// All signals but those of `SYNCHRONOUS` are blocked, so the program's handlers run on it only for
+/// its own faults. It is scheduled like an ordinary thread of the process, even if the calling one
+/// is not. `body` must begin with [`begin`].
+///
+/// The C library allocates for the thread: the caller must hold no lock. It must not have been
+/// called from inside the C library either, which may hold locks of its own.
 pub fn spawn(body: Body, argument: usize) -> bool {
-    // SAFETY: the attribute and the masks are initialised by the calls that are given them; the
-    // body is a function and its argument a number. The C library keeps its own two signals out of
-    // the mask. The thread is detached once, here.
+    // SAFETY: the calls initialise the attribute and the masks that they are given; the body is a
+    // function and its argument a number. The C library excludes its own two signals from the mask.
+    // The thread is detached once, here.
     unsafe {
         let mut attributes = core::mem::zeroed::<libc::pthread_attr_t>();
         if libc::pthread_attr_init(&mut attributes) != 0 {
@@ -62,8 +64,8 @@ pub fn spawn(body: Body, argument: usize) -> bool {
     }
 }
 
-/// The beginning of a thread of ours: names it, in 15 bytes at most, and takes back what it
-/// inherited beyond what [`spawn`] could.
+/// Must be called first on a library thread: sets its name, 15 bytes at most, and resets the
+/// inherited values that only the thread itself can reset.
 pub fn begin(name: &CStr) {
     // SAFETY: the name is NUL-terminated; a longer one is cut.
     unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };

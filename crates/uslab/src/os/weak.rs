@@ -1,8 +1,8 @@
-//! Functions that not every C library and not every program has: references that may be null.
+//! Weak references to functions that some C libraries or programs lack; a missing one is null.
 //!
-//! A name is looked up by the linker and the loader, when they bind this library. `dlsym` takes the
-//! loader's lock and may allocate: only what runs inside the loader may call it. A static program has
-//! what it links.
+//! The linker and the loader resolve each name when they bind this library; in a static program,
+//! the linker alone. `dlsym` takes the loader's lock and may allocate, so only code that runs
+//! inside the loader may call it.
 
 use core::ffi::{c_char, c_int, c_long, c_void};
 
@@ -41,12 +41,12 @@ unsafe extern "C" {
 }
 
 fn functions() -> &'static Functions {
-    // SAFETY: the table above: as many words as fields, bound before any code of the library runs
-    // and never written afterwards. A null word is `None`.
+    // SAFETY: the table above has as many words as fields. The loader binds it before any code of
+    // the library runs, and it is never written afterwards. A null word is `None`.
     unsafe { &uslab_weak_functions }
 }
 
-/// Takes glibc's lock of the list of open streams, which is recursive. Elsewhere does nothing.
+/// Takes glibc's recursive lock of the list of open streams. Does nothing with other C libraries.
 pub fn lock_streams() {
     if let Some(lock) = functions().lock_streams {
         // SAFETY: no preconditions.
@@ -54,7 +54,7 @@ pub fn lock_streams() {
     }
 }
 
-/// Releases it.
+/// Releases the lock that [`lock_streams`] took.
 ///
 /// # Safety
 /// The thread must hold it, by [`lock_streams`].
@@ -65,10 +65,10 @@ pub unsafe fn unlock_streams() {
     }
 }
 
-/// Makes it free, whichever thread held it.
+/// Resets that lock to free, whichever thread held it.
 ///
 /// # Safety
-/// No other thread may exist: for a fork child.
+/// No other thread may exist, as in a fork child.
 pub unsafe fn reset_streams() {
     if let Some(reset) = functions().reset_streams {
         // SAFETY: the caller's promise.
@@ -76,11 +76,12 @@ pub unsafe fn reset_streams() {
     }
 }
 
-/// glibc's `dlmopen`; `None` elsewhere. Not `dlopen`: the preload library has one of its own. Found by
-/// `dlsym`, because linkers warn of static programs that name it.
+/// glibc's `dlmopen`; `None` with other C libraries. `dlopen` does not serve: the preload library
+/// defines its own. It is found by `dlsym`, because linkers warn about static programs that
+/// reference it.
 ///
 /// # Safety
-/// The caller must be called by the loader, which holds its lock for this thread.
+/// The loader must be running on this thread and hold its lock.
 pub unsafe fn dlmopen() -> Option<Dlmopen> {
     // SAFETY: the name is NUL-terminated.
     let found = unsafe { functions().dlsym?(libc::RTLD_DEFAULT, c"dlmopen".as_ptr()) };
@@ -88,12 +89,12 @@ pub unsafe fn dlmopen() -> Option<Dlmopen> {
     unsafe { core::mem::transmute::<*mut c_void, Option<Dlmopen>>(found) }
 }
 
-/// ECX of leaf 1 of `cpuid`, with the bits of what the processor has and the system lets it use, as
-/// glibc (2.33) found it; `None` elsewhere. The instruction itself leaves a virtual machine, which
-/// takes as long as a few system calls.
+/// ECX of `cpuid` leaf 1: the features that the processor has and the system enables, as glibc
+/// (2.33) found them. `None` elsewhere. The instruction itself would exit a virtual machine, at the
+/// cost of a few system calls.
 pub fn usable_features() -> Option<u32> {
     let leaf = functions().processor_leaf?;
-    // SAFETY: leaf 1 has the index 0. The answer lives for ever: four registers of what there is,
-    // four of what is usable, in the order EAX, EBX, ECX, EDX.
+    // SAFETY: leaf 1 has the index 0. The result is static: four registers of present features,
+    // then four of usable ones, in the order EAX, EBX, ECX, EDX.
     unsafe { leaf(0).as_ref() }.map(|registers| registers[6])
 }

@@ -1,10 +1,10 @@
 //! The sequences for 64-bit Arm. The pseudo-code is in the module above; a C-like line stands over
 //! each instruction.
 //!
-//! As on x86-64 but for two things. The thread control block has no scratch words here, so a
-//! process without registration uses areas of its own, all of which say CPU 0 for ever
-//! ([`SCRATCH`]). And the exchange commits with a store-exclusive: where that fails nothing has
-//! happened, and the sequence starts again.
+//! There are two differences from x86-64. The thread control block has no scratch words, so a
+//! process without registration uses areas of this module, which always name CPU 0 ([`SCRATCH`]).
+//! And the exchange commits with a store-exclusive: where that fails nothing has changed, and the
+//! sequence restarts.
 
 use super::detect::area_offset;
 use super::layout::START_TEST;
@@ -12,10 +12,10 @@ use super::{Exchanged, GATE, Pushed, Sheaf, Slot, Which};
 use core::arch::asm;
 use core::sync::atomic::AtomicUsize;
 
-/// What stands before each abort handler, and what threads are registered with.
+/// The signature before each abort handler, with which threads are registered.
 pub(super) const SIGNATURE: u32 = 0xd428_bc00;
 
-/// Sequences exist for this architecture.
+/// Whether sequences exist for this architecture.
 pub(super) const SUPPORTED: bool = true;
 /// The offset that stands for "no registration".
 pub(super) const SCRATCH_OFFSET: usize = 0;
@@ -24,9 +24,8 @@ pub(super) const SCRATCH_OFFSET: usize = 0;
 #[repr(align(64))]
 struct Area([AtomicUsize; 4]);
 
-/// The areas of processes without registration. Each sequence stores the address of its descriptor
-/// in one, where no code ever looks: so it does not matter which threads share one, but to the
-/// speed of those that do.
+/// The scratch areas of processes without registration. Each sequence stores the address of its
+/// descriptor in one, and no code reads it. So threads may share an area; sharing costs only speed.
 static SCRATCH: [Area; SCRATCH_AREAS] = [const { Area([const { AtomicUsize::new(0) }; 4]) }; SCRATCH_AREAS];
 const SCRATCH_AREAS: usize = 64;
 
@@ -37,9 +36,9 @@ fn area() -> usize {
     if offset == SCRATCH_OFFSET { scratch() } else { thread_pointer().wrapping_add(offset) }
 }
 
-/// An area by a hash of the thread pointer. Control blocks lie at the tops of stacks, which are
-/// whole pages apart, mostly a power of two of them: so the product's upper bits are taken. A call,
-/// so that the sequences of registered threads pay for a branch alone.
+/// Selects an area by a hash of the thread pointer. Control blocks lie at the tops of stacks, often
+/// a power of two of pages apart, so the hash uses the product's upper bits. Not inlined, so that
+/// the sequences of registered threads pay for a branch only.
 #[cold]
 #[inline(never)]
 fn scratch() -> usize {
@@ -49,7 +48,7 @@ fn scratch() -> usize {
 }
 
 /// Descriptor, abort handler, and the store that arms the sequence. Ends at label 3, the first
-/// instruction within.
+/// instruction of the sequence.
 macro_rules! begin {
     () => {
         concat!(
@@ -59,7 +58,7 @@ macro_rules! begin {
             "77: .long 0, 0\n",
             ".quad 3f, 4f - 3f, 5f\n",
             ".popsection\n",
-            // The handler stands in the text, jumped over: `b` reaches 128 MiB only.
+            // The handler stands inline and is jumped over, because `b` reaches 128 MiB only.
             "b 2f\n",
             ".inst 0xd428bc00\n",
             "5: b 2f\n",
@@ -95,8 +94,8 @@ macro_rules! slot {
 #[inline(always)]
 pub unsafe fn pop(slots: *const Slot) -> *mut u8 {
     let object: *mut u8;
-    // SAFETY: the sequence reads and writes only the slot and sheaf of the CPU it runs on, which the
-    // caller vouches for; the kernel restarts it otherwise.
+    // SAFETY: the sequence accesses only the slot and sheaf of the CPU it runs on, valid by the
+    // caller's promise; the kernel restarts it if the thread leaves that CPU.
     unsafe {
         asm!(
             begin!(),
@@ -134,8 +133,8 @@ pub unsafe fn pop(slots: *const Slot) -> *mut u8 {
 /// As [`pop`], and `object` must be a free object of the slots' cache that the caller owns.
 #[inline(always)]
 pub unsafe fn push(slots: *const Slot, object: *mut u8) -> bool {
-    // SAFETY: as in `pop`. The store of the object lies above the count, where no thread looks until the
-    // commit.
+    // SAFETY: as in `pop`. The store of the object lies above the count, where no thread looks
+    // until the commit.
     unsafe {
         asm!(
             begin!(),
@@ -170,15 +169,15 @@ pub unsafe fn push(slots: *const Slot, object: *mut u8) -> bool {
     true
 }
 
-/// The same for any pointer: an object that is on top already, and an address where no object of
-/// the slots' cache starts, are refused.
+/// [`push`] for any pointer. Refuses the object that is on top already, and an address where no
+/// object of the slots' cache starts.
 ///
 /// # Safety
-/// As [`pop`]; if `object` is a free object of the slots' cache, the caller must own it, unless it
+/// As [`pop`]. If `object` is a free object of the slots' cache, the caller must own it, unless it
 /// is on top of this sheaf.
 #[inline(always)]
 pub unsafe fn push_tested(slots: *const Slot, object: *mut u8) -> Pushed {
-    // SAFETY: as in `push`. The slot's words may be read as it may.
+    // SAFETY: as in `push`. The slot's test words are valid like the rest of the slot.
     unsafe {
         asm!(
             begin!(),
@@ -246,14 +245,15 @@ macro_rules! copy {
     };
 }
 
-/// Takes up to `wanted` objects from this CPU's main sheaf into `out`; says how many.
+/// Takes up to `wanted` objects from this CPU's main sheaf into `out`. Returns their number.
 ///
 /// # Safety
-/// As [`pop`], and `out` must have room for `wanted` pointers that nobody else sees.
+/// As [`pop`], and `out` must have room for `wanted` pointers that no other thread accesses.
 #[inline(always)]
 pub unsafe fn pop_bulk(slots: *const Slot, wanted: usize, out: *mut *mut u8) -> usize {
     let taken: usize;
-    // SAFETY: as in `pop`; the copies go to memory of the caller alone and may be repeated.
+    // SAFETY: as in `pop`; the copies go to memory that only the caller accesses, and may be
+    // repeated.
     unsafe {
         asm!(
             begin!(),
@@ -291,7 +291,7 @@ pub unsafe fn pop_bulk(slots: *const Slot, wanted: usize, out: *mut *mut u8) -> 
     taken
 }
 
-/// Puts up to `given` objects onto this CPU's main sheaf; says how many found room.
+/// Puts up to `given` objects onto this CPU's main sheaf. Returns the number that found room.
 ///
 /// # Safety
 /// As [`push`], for each of the `given` objects at `objects`.
@@ -345,8 +345,8 @@ pub unsafe fn push_bulk(slots: *const Slot, given: usize, objects: *const *mut u
 #[inline]
 pub unsafe fn exchange(slots: *const Slot, which: Which, new: *mut Sheaf) -> Exchanged {
     let old: *mut Sheaf;
-    // SAFETY: as in `pop`. The commit is a store-exclusive with acquire and release, because a drainer
-    // may change the slot at the same instant; each sheaf comes out of a slot once.
+    // SAFETY: as in `pop`. The commit is a store-exclusive with acquire and release, because a
+    // drainer may change the slot at the same instant; each sheaf comes out of a slot once.
     unsafe {
         let slots = slots.cast::<u8>().add(which as usize);
         asm!(
@@ -377,11 +377,12 @@ pub unsafe fn exchange(slots: *const Slot, which: Which, new: *mut Sheaf) -> Exc
 }
 
 core::arch::global_asm!(
-    // Weak, so that the library loads with a C library that has never heard of them.
+    // Weak, so that the library loads with a C library without these symbols.
     ".weak __rseq_offset",
     ".weak __rseq_size",
     ".pushsection .text.uslab_rseq_symbols, \"ax\", @progbits",
-    // const ptrdiff_t *uslab_rseq_offset(void) { return &__rseq_offset; }   (NULL where there is none)
+    // const ptrdiff_t *uslab_rseq_offset(void) { return &__rseq_offset; } (NULL where there is
+    // none)
     ".hidden uslab_rseq_offset",
     ".globl uslab_rseq_offset",
     "uslab_rseq_offset:",
@@ -403,13 +404,13 @@ unsafe extern "C" {
     fn uslab_rseq_size() -> *const u32;
 }
 
-/// Where glibc's area is, from the thread pointer; `None` if the C library exports none.
+/// Distance in bytes from the thread pointer to glibc's area; `None` if the C library exports none.
 pub(super) fn registered_offset() -> Option<usize> {
     // SAFETY: the function returns the address of a constant of the C library, or null.
     unsafe { uslab_rseq_offset().as_ref().copied() }
 }
 
-/// Bytes of the area that are registered; 0 if registration failed or was switched off.
+/// The registered length of the area in bytes; 0 if registration failed or was switched off.
 pub(super) fn registered_bytes() -> u32 {
     // SAFETY: as above.
     unsafe { uslab_rseq_size().as_ref().copied().unwrap_or(0) }
@@ -432,5 +433,5 @@ pub(super) fn thread_pointer() -> usize {
     pointer
 }
 
-/// Nothing to find out.
+/// Does nothing: this architecture has no variants.
 pub(super) fn init() {}

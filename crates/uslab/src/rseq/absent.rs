@@ -1,4 +1,5 @@
-//! No sequences: musl, and architectures that have none here. Every step fails, so the slow path, which locks, does it.
+//! Targets without sequences: musl, and architectures without an implementation. Every step fails,
+//! so the slow path does it under the slot's lock.
 
 use super::{Exchanged, Pushed, Sheaf, Slot, Which};
 
@@ -13,7 +14,7 @@ pub(super) const SCRATCH_OFFSET: usize = 0;
 /// Always null.
 ///
 /// # Safety
-/// None needed; the signature is that of the real one.
+/// None needed; other targets' functions of this name are unsafe.
 #[inline(always)]
 pub unsafe fn pop(_: *const Slot) -> *mut u8 {
     core::ptr::null_mut()
@@ -28,7 +29,7 @@ pub unsafe fn push(_: *const Slot, _: *mut u8) -> bool {
     false
 }
 
-/// Always for the slow path.
+/// Always [`Pushed::Slow`].
 ///
 /// # Safety
 /// None needed.
@@ -80,5 +81,5 @@ pub(super) fn thread_pointer() -> usize {
     0
 }
 
-/// Nothing to find out.
+/// Does nothing.
 pub(super) fn init() {}

@@ -1,19 +1,20 @@
-//! The number of a CPU, which leads into tables only by a check.
+//! A CPU number that indexes tables only with a bounds check.
 //!
-//! Tables have an entry for each CPU that the kernel can report, and are shared where those are
-//! more than [`super::MAX_CPUS`] or unknown. So a number that a thread is told may lie beyond a
-//! table's end. It is never an index by itself: [`Cpu`] keeps it, and each way to an entry says
-//! what becomes of one beyond.
+//! Tables have an entry for each CPU that the kernel can report. CPUs share entries where there are
+//! more than [`super::MAX_CPUS`] or an unknown number of them. So a CPU number may exceed a table's
+//! length. [`Cpu`] hides the number, and each of its methods defines the result for one beyond the
+//! end.
 
 use super::detect::{Mode, mode};
 use crate::os;
 
-/// A CPU that the thread was on a moment ago.
+/// The CPU that a thread ran on when it asked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cpu(usize);
 
 impl Cpu {
-    /// The CPU that the thread runs on; stale the moment it is returned.
+    /// The CPU that the calling thread runs on. The thread may migrate at any time, so the answer
+    /// may be stale.
     #[inline]
     pub fn current() -> Cpu {
         Cpu(match mode() {
@@ -28,20 +29,20 @@ impl Cpu {
         table.get(self.0)
     }
 
-    /// The entry of `table` that this CPU uses, perhaps with others: CPUs beyond its end begin
-    /// again at its start. `None` of an empty table.
+    /// The entry of `table` for this CPU's number modulo the table's length, so CPUs may share it.
+    /// `None` if the table is empty.
     #[inline]
     pub fn shared<T>(self, table: &[T]) -> Option<&T> {
         table.get(self.0.checked_rem(table.len())?)
     }
 
-    /// The CPU with the next number, if there is one.
+    /// The next number, even if no such CPU exists.
     #[inline]
     pub fn next(self) -> Cpu {
         Cpu(self.0.wrapping_add(1))
     }
 
-    /// Its NUMA node; 0 where that is unknown.
+    /// The CPU's NUMA node; 0 if unknown.
     #[inline]
     pub fn node(self) -> usize {
         os::cpu::node_of(self.0)

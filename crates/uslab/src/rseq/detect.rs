@@ -1,16 +1,16 @@
-//! Which of the two modes the process runs in, decided once, before the first cache exists.
+//! The choice between the two modes, made once, before the first cache exists.
 
 use super::layout::{MAX_CPUS, fill_dummy_slots};
 use crate::os;
 use core::fmt;
 use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering::Relaxed, Ordering::Release};
 
-/// How per-CPU steps are made safe.
+/// The protection of per-CPU steps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
     /// Restartable sequences.
     Rseq,
-    /// A lock in each slot: the fallback, same results.
+    /// A lock in each slot: the fallback, with the same results.
     Locked,
 }
 
@@ -23,11 +23,12 @@ impl fmt::Display for Mode {
     }
 }
 
-/// Why a process runs locked; the numbers are those of the snapshot (`counters::layout::REASON_*`).
+/// The reason why a process runs locked. The numbers are those of the snapshot
+/// (`counters::layout::REASON_*`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Reason {
-    /// It does not.
+    /// The process does not run locked.
     None = 0,
     /// `USLAB_RSEQ=0`.
     Forced = 1,
@@ -39,7 +40,7 @@ pub enum Reason {
     NoMembarrier = 4,
     /// More possible CPUs than [`MAX_CPUS`], or an unknown number.
     TooManyCpus = 5,
-    /// Not an architecture or kernel whose sequences are trusted.
+    /// An architecture or kernel whose restartable sequences are not trusted.
     Unsupported = 6,
 }
 
@@ -59,36 +60,39 @@ impl Reason {
     }
 }
 
-/// 0: rseq not (yet) in use.
+/// 1 in rseq mode; 0 in locked mode and before [`init`].
 static RSEQ_IN_USE: AtomicU8 = AtomicU8::new(0);
 static REASON: AtomicU8 = AtomicU8::new(Reason::None as u8);
 
-/// Distance from the thread pointer to the area that sequences use; until `init`, and in locked mode, the scratch one.
+/// Distance in bytes from the thread pointer to the area that sequences use. Before `init`, and in
+/// locked mode, that is the scratch area.
 static AREA_OFFSET: AtomicUsize = AtomicUsize::new(super::arch::SCRATCH_OFFSET);
 
-/// See [`AREA_OFFSET`].
+/// The value of [`AREA_OFFSET`]. A thread must load a cache's slots, with acquire, before it calls
+/// this.
 ///
-/// Slots of a cache go with the area that was decided before the cache was made: on the scratch
-/// area all threads are on CPU 0, and nothing restarts them. So a thread must load the slots first.
-/// Every place that is read without the program having handed anything on, a `static` cache or the
-/// table of a size, is loaded with acquire; nothing after such a load is done before it, and this
-/// load follows in the sequences' operands. Elsewhere the caller's own pointer (a handle, an
-/// object) brings the order with it.
+/// The slots of a cache belong to the area that was chosen before the cache was made. With them, a
+/// thread must not use the older scratch area: there all threads run on CPU 0, and the kernel
+/// restarts none of them.
+///
+/// Where the program has not passed a pointer between threads (a `static` cache, the table of
+/// sizes), the load of the slots is an acquire. This load follows it, in the sequences' operands.
+/// Elsewhere the caller's own pointer (a handle, an object) brings the order with it.
 #[inline(always)]
 pub(super) fn area_offset() -> usize {
     AREA_OFFSET.load(Relaxed)
 }
 
-/// Points all sequences at another area; for the fake CPU only.
+/// Makes all sequences use another area; for the fake CPU only.
 pub(super) fn set_area_offset(offset: usize) {
     AREA_OFFSET.store(offset, Relaxed);
 }
 
-/// Decides the mode. `forced_off` is the user's `USLAB_RSEQ=0`; `cpus` is how many the kernel can
-/// report, `None` if unknown. To be called once, before any slot is made.
+/// Decides the mode. `forced_off` is true under `USLAB_RSEQ=0`; `cpus` is the number of possible
+/// CPUs, `None` if unknown. Must be called once, before any slot is made.
 ///
-/// The area is published last, with release: a thread that reads the number of a CPU from it finds
-/// that CPU's dummy slot, because the slot's address comes from the number.
+/// The area is published last, with release. So a thread that reads a CPU number from it also finds
+/// that CPU's dummy slot: the slot's address depends on the number.
 pub fn init(forced_off: bool, cpus: Option<usize>) {
     super::arch::init();
     fill_dummy_slots(cpus.unwrap_or(MAX_CPUS));
@@ -124,7 +128,7 @@ pub fn mode() -> Mode {
     if RSEQ_IN_USE.load(Relaxed) != 0 { Mode::Rseq } else { Mode::Locked }
 }
 
-/// Why the mode is [`Mode::Locked`].
+/// The reason why the mode is [`Mode::Locked`].
 pub fn reason() -> Reason {
     Reason::from_number(REASON.load(Relaxed))
 }

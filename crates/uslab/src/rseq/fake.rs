@@ -1,13 +1,13 @@
-//! A fake CPU id, so that per-CPU code runs, and is explored, on one thread of one CPU.
+//! A fake CPU id, with which a test runs per-CPU code of many CPUs on one thread.
 //!
-//! In rseq mode all sequences are pointed at an area of ours, in which the test writes the CPU it wants to be on; the kernel
-//! knows nothing of it, so nothing is ever restarted, and only one thread may use the library meanwhile. In locked mode the
-//! number replaces the answer of `getcpu`.
+//! In rseq mode all sequences use an area of this module, into which the test writes the CPU
+//! number. The kernel does not know that area and restarts no sequence, so only one thread may use
+//! the library meanwhile. In locked mode the number replaces the answer of `getcpu`.
 
 use super::detect::{Mode, area_offset, mode, set_area_offset};
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 
-/// Fake CPU + 1; 0 while there is none.
+/// The fake CPU plus 1; 0 while there is none.
 static FAKE: AtomicU32 = AtomicU32::new(0);
 /// The part of `struct rseq` that sequences use: cpu_id_start, cpu_id, rseq_cs.
 #[repr(align(32))]
@@ -22,7 +22,7 @@ pub(super) fn cpu() -> Option<usize> {
     }
 }
 
-/// While it lives, the calling thread is on the CPU that [`FakeCpu::set`] said last.
+/// While it lives, the library takes the thread to be on the CPU of the last [`FakeCpu::set`].
 pub struct FakeCpu {
     real_offset: usize,
 }
@@ -31,8 +31,8 @@ impl FakeCpu {
     /// Starts on CPU `cpu`.
     ///
     /// # Safety
-    /// No other thread may use the library until the value is dropped, and the value must stay on this thread. The library must
-    /// be set up already (allocate something first).
+    /// No other thread may use the library until the value is dropped, and the value must stay on
+    /// this thread. The library must be set up already (allocate something first).
     pub unsafe fn start(cpu: usize) -> FakeCpu {
         let fake = FakeCpu { real_offset: area_offset() };
         fake.set(cpu);
@@ -43,10 +43,10 @@ impl FakeCpu {
         fake
     }
 
-    /// Moves to another CPU; where sequences run, it must be a possible one of this machine.
+    /// Moves to CPU `cpu`. In rseq mode it must be a possible CPU of this machine.
     pub fn set(&self, cpu: usize) {
         FAKE.store(cpu as u32 + 1, Relaxed);
-        // cpu_id_start and cpu_id, the two halves of the first word.
+        // `cpu_id_start` and `cpu_id` are the halves of the first word.
         AREA.0[0].store(cpu | cpu << 32, Relaxed);
     }
 }

@@ -1,21 +1,21 @@
-//! The memory that sequences read and write: slots and sheaves, and the dummies that stand for
-//! every special state.
+//! The memory that sequences read and write: slots, sheaves, and the dummies that represent every
+//! special state.
 //!
-//! Offsets are part of the assembly; the assertions at the end keep both sides together.
+//! The assembly contains these offsets; the assertions at the end of the file compare both sides.
 
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering::Acquire, Ordering::Relaxed};
 
-/// CPUs that the slot tables have room for; a machine with more possible CPUs runs locked.
+/// CPUs in the slot tables. A process on a machine with more possible CPUs runs locked.
 pub const MAX_CPUS: usize = 1024;
 
-/// Where a slot has its [`StartTest`].
-#[allow(dead_code, reason = "read by sequences, which not every target has")]
+/// Offset of the [`StartTest`] in a slot.
+#[allow(dead_code, reason = "only sequences read it, and some targets have none")]
 pub(super) const START_TEST: usize = core::mem::offset_of!(Slot, start_test);
 
 /// Bytes of a sheaf before its first object: count, capacity and the NULL sentinel.
 pub const SHEAF_HEADER_BYTES: usize = 16;
 
-/// An array of object pointers with its fill count; the header of it, the objects follow in memory.
+/// An array of object pointers with its count. This is its header; the objects follow it in memory.
 ///
 /// `count` is the one word that sequences commit to. `capacity` never changes while the sheaf
 /// stands in a slot.
@@ -23,9 +23,9 @@ pub const SHEAF_HEADER_BYTES: usize = 16;
 pub struct Sheaf {
     /// Objects in the sheaf.
     pub count: AtomicU32,
-    /// Objects it has room for.
+    /// Objects that the sheaf has room for.
     pub capacity: AtomicU32,
-    /// `objects[0]`: always NULL, what a pop of an empty sheaf reads.
+    /// `objects[0]`: always NULL; a pop of an empty sheaf reads it.
     pub sentinel: AtomicUsize,
 }
 
@@ -57,33 +57,34 @@ impl Sheaf {
 
 /// One CPU's part of a cache: a cache line.
 ///
-/// The fast path loads [`Slot::main`] and stores the count of a sheaf, the first word of some cache
-/// line. Where two such addresses agree in their low twelve bits, processors take the load for one
-/// of what was just stored, and wait. So `main` is the second word of its line: that of a sheaf's
-/// first line is never stored to (ADR 0015).
+/// `main` is the second word of its line, to avoid 4 KiB aliasing (ADR 0015). The fast path loads
+/// [`Slot::main`] and stores a sheaf's count, the first word of its line. Where a load and an
+/// earlier store agree in their low twelve address bits, processors let the load wait for the
+/// store. The second word of a sheaf's first line is never stored to.
 #[repr(C, align(64))]
 pub struct Slot {
-    /// Lock word of the fallback; unused where sequences run.
+    /// Lock word of locked mode; unused in rseq mode.
     pub lock: AtomicU32,
-    /// What the last visit to the barn was for; see `percpu`. A hint, written without order.
+    /// The kind of the CPU's last miss, for objects or for room; see `percpu`. A hint, stored
+    /// relaxed.
     pub last_miss: AtomicU32,
     /// The sheaf that the fast path works on; never null.
     pub main: AtomicPtr<Sheaf>,
-    /// The sheaf behind it, exchanged for the main one when that is empty or full; never null.
+    /// The second sheaf, swapped with the main one when that is empty or full; never null.
     pub spare: AtomicPtr<Sheaf>,
-    /// Objects in the two sheaves when a slow path last looked; for the statistics.
+    /// Objects in the two sheaves, as of the last slow path; for the statistics.
     pub counted: AtomicU32,
     /// In a cache's first slot: the cache's id. See [`Owner`].
     pub id: AtomicU32,
     /// The two sheaves while a fork copies the memory; null otherwise.
     pub hidden: [AtomicPtr<Sheaf>; 2],
-    /// What the slot looked like when the background thread last came by; see `percpu::flush_idle`.
+    /// The state of the slot at the background thread's last visit; see `percpu::flush_idle`.
     pub seen: AtomicU32,
     /// The three words of the cache's [`StartTest`], the same in each of its slots.
     pub start_test: [AtomicU32; 3],
 }
 
-/// Tells the start of an object from any other address of its slab by one multiplication.
+/// Recognises the start of an object in a slab by one multiplication.
 ///
 /// With `d` the bytes from one object to the next, `reciprocal = ⌊2^32 / d⌋ + 1` exceeds `2^32 / d`
 /// by `e / d`, where `0 < e ≤ d`. Modulo `2^32` the offset `q·d + r` times the reciprocal is
@@ -91,7 +92,7 @@ pub struct Slot {
 /// object starts there, and more at any other offset. `slab::Geometry` makes the words.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StartTest {
-    /// Bytes of a slab, which lies on a multiple of them, less one.
+    /// Bytes of a slab minus 1; a slab is aligned to its size.
     pub mask: u32,
     /// See above.
     pub reciprocal: u32,
@@ -100,13 +101,13 @@ pub struct StartTest {
 }
 
 impl StartTest {
-    /// What the sequence computes.
+    /// Whether an object starts at `address`, as the sequence computes it.
     pub fn is_passed_by(self, address: usize) -> bool {
         (address as u32 & self.mask).wrapping_mul(self.reciprocal) <= self.last
     }
 }
 
-/// Which of a slot's two sheaves.
+/// One of a slot's two sheaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(usize)]
 pub enum Which {
@@ -117,7 +118,7 @@ pub enum Which {
 }
 
 impl Slot {
-    /// A slot with `sheaf` in both places.
+    /// A slot whose main and spare sheaf are both `sheaf`.
     pub const fn holding(sheaf: *mut Sheaf) -> Slot {
         Slot {
             lock: AtomicU32::new(0),
@@ -132,20 +133,20 @@ impl Slot {
         }
     }
 
-    /// Sets what [`super::push_tested`] asks of an address. Until then every address passes.
+    /// Sets the test that [`super::push_tested`] applies. Before this call every address passes.
     pub fn set_start_test(&self, test: StartTest) {
         for (word, value) in self.start_test.iter().zip([test.mask, test.reciprocal, test.last]) {
             word.store(value, Relaxed);
         }
     }
 
-    /// What the layer above keeps for an owner that has no registered cache. The slots of such an owner
-    /// never hold sheaves, so none is ever hidden, and the word is free.
+    /// A word of the layer above, for an owner without a registered cache. The slots of such an
+    /// owner never hold sheaves, so a fork hides none there, and `hidden[0]` is free for this use.
     pub fn context(&self) -> &AtomicPtr<Sheaf> {
         &self.hidden[0]
     }
 
-    /// One of the two places.
+    /// The pointer to one of the two sheaves.
     #[inline]
     pub fn place(&self, which: Which) -> &AtomicPtr<Sheaf> {
         match which {
@@ -161,8 +162,8 @@ struct OwnLine(Sheaf);
 
 static DUMMY: OwnLine = OwnLine(Sheaf::without_room());
 
-/// The sheaf that stands where a CPU has none: empty for pop, full for push, so that both take
-/// their slow path.
+/// The sheaf of a CPU that has none: empty for pop and full for push, so that both take their slow
+/// path.
 #[inline(always)]
 pub const fn dummy() -> *mut Sheaf {
     (&raw const DUMMY.0).cast_mut()
@@ -174,14 +175,14 @@ pub fn is_dummy(sheaf: *mut Sheaf) -> bool {
     sheaf == dummy()
 }
 
-/// Owners of pages that are no caches: nobody, large objects, sheaves.
+/// Number of page owners that are not caches: no owner, large objects, sheaves.
 pub const PLAIN_OWNERS: usize = 16;
 
-/// The slots of a cache that has none: not yet set up, without caching, or in a process that runs
-/// locked.
+/// Shared slots in which every CPU has the dummy: for caches that are not set up yet, and for
+/// owners that are not caches.
 ///
-/// Only slot 0 is filled in by the compiler: until [`super::init`] the area says CPU 0 to everyone.
-/// `init` fills in the rest.
+/// The compiler fills in slot 0 only: before [`super::init`] every thread reads CPU 0 from the
+/// area. `init` fills in the rest.
 static DUMMY_SLOTS: [Slot; MAX_CPUS + PLAIN_OWNERS] = {
     let mut slots = [const { Slot::holding(core::ptr::null_mut()) }; MAX_CPUS + PLAIN_OWNERS];
     slots[0] = Slot::holding(dummy());
@@ -203,24 +204,24 @@ pub(super) fn fill_dummy_slots(cpus: usize) {
     }
 }
 
-/// Whose a page is, as the page map says it: by the slots that its objects are pushed to. So the
-/// fast path of `free` goes from the page straight to its sequence.
+/// The owner of a page, as the page map stores it: the address of the slots that its objects are
+/// pushed to. So the fast path of `free` goes from the page map straight to its sequence.
 ///
-/// Owners that are no caches have slots as well, in which every CPU has the dummy: windows on one
-/// array, a slot apart.
+/// Owners that are not caches have slots too, in which every CPU has the dummy: overlapping windows
+/// on one array, one slot apart.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Owner(*mut Slot);
 
-// SAFETY: an owner is an address to compare and to find atomics by.
+// SAFETY: an owner is an address; it is compared, and the memory behind it is accessed by atomics.
 unsafe impl Send for Owner {}
 // SAFETY: as above.
 unsafe impl Sync for Owner {}
 
 impl Owner {
-    /// Nobody's pages.
+    /// The owner of pages that have none.
     pub const NONE: Owner = Owner(dummy_slots());
 
-    /// The owner number `id` that is no cache.
+    /// The owner with number `id`, which is not a cache.
     pub const fn plain(id: u16) -> Owner {
         assert!((id as usize) < PLAIN_OWNERS);
         // SAFETY: the array has PLAIN_OWNERS slots beyond those of the CPUs.
@@ -230,27 +231,26 @@ impl Owner {
     /// The cache with these slots.
     ///
     /// # Safety
-    /// They must be valid for every CPU that the area may name, for ever, and the first have the
-    /// cache's id.
+    /// The slots must stay valid for ever, for every CPU that the area may name. The first must
+    /// contain the cache's id.
     pub const unsafe fn of_slots(slots: *mut Slot) -> Owner {
         Owner(slots)
     }
 
-    /// The slots.
+    /// The owner's slots.
     #[inline(always)]
     pub const fn slots(self) -> *mut Slot {
         self.0
     }
 
-    /// The id of the cache, or of the owner that is none.
+    /// The id of the cache, or the number of an owner that is not a cache.
     #[inline]
     pub fn id(self) -> u16 {
         // SAFETY: an owner's first slot is valid for ever.
         unsafe { (*self.0).id.load(Relaxed) as u16 }
     }
 
-    /// What the layer above keeps for the owner, which has no registered cache; see
-    /// [`Slot::context`].
+    /// The word of the layer above, for an owner without a registered cache; see [`Slot::context`].
     #[inline]
     pub fn context(self) -> *mut u8 {
         // SAFETY: as above.

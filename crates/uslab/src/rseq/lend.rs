@@ -6,14 +6,17 @@
 //!   child:                     └─▶ register, unblock ── runs ── exec
 //! ```
 //!
-//! The kernel does not register a child of `vfork`: it would neither restart the child's sequences
-//! nor keep the CPU number in the area up to date, and the child could take an object at the same
-//! instant as another thread of the parent. Registered by the area of the thread that it stands in
-//! for, the child is one more thread. When the parent goes on, the area has the child's numbers. A
-//! kernel that remembers what it wrote for the parent would leave them, so that the parent
-//! registers anew, which writes them.
+//! The kernel does not register a child of `vfork`. It would neither restart the child's sequences
+//! nor update the CPU number in the area, and the child could take an object at the same instant as
+//! another thread of the parent. Registered with the suspended thread's area, the child is one more
+//! thread.
 //!
-//! Signals are blocked while the area names no CPU or another thread's: a handler may allocate.
+//! When the parent resumes, the area contains the child's numbers. A kernel that remembers the
+//! parent's last values may not write them again. So the parent unregisters and registers, which
+//! forces the write.
+//!
+//! Signals are blocked while the area names no CPU or another thread's CPU, because a handler may
+//! allocate.
 //!
 //! Must never: return to a child that is not registered.
 
@@ -22,16 +25,16 @@ use crate::os::rseq::Area;
 use crate::os::{errno, report, signal};
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::AcqRel, Ordering::Relaxed};
 
-/// What parent and child need after the system call. It must be kept in registers: the child writes
-/// to the parent's stack.
+/// The values that parent and child need after the system call. The caller must keep them in
+/// registers, because the child writes to the parent's stack.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lent {
-    /// What the thread had blocked.
+    /// The thread's signal mask before.
     pub signals: signal::Mask,
-    /// The area; 0 where there are no sequences to protect.
+    /// The address of the area; 0 in locked mode, which has no sequences to protect.
     pub area: usize,
-    /// Bytes of it that are registered.
+    /// The registered length of the area in bytes.
     pub bytes: usize,
 }
 
@@ -41,18 +44,19 @@ impl Lent {
     }
 }
 
-/// Bytes by which threads are registered; 0: not known yet.
+/// The length with which threads are registered, in bytes; 0 if not known yet.
 static REGISTERED_BYTES: AtomicU32 = AtomicU32::new(0);
 
-/// The area of the thread whose child could not be registered, until the parent has seen it.
+/// The area of a thread whose child could not be registered, until the parent has read it; 0
+/// otherwise.
 static REFUSED: AtomicUsize = AtomicUsize::new(0);
 
-/// Before `vfork`: blocks the thread's signals. `None`, with nothing changed, where a child could
-/// not be protected; then the caller must use `fork`.
+/// Must be called before `vfork`: blocks the thread's signals. `None`, with nothing changed, where
+/// a child could not be protected; then the caller must use `fork`.
 pub fn begin() -> Option<Lent> {
     let _errno = errno::Preserved::new();
     if mode() == Mode::Locked {
-        // Locks are words of the memory that both share, and so are their waiters.
+        // The locks lie in the memory that both share, and their futexes work across both.
         return Some(Lent { signals: 0, area: 0, bytes: 0 });
     }
     let area = super::arch::thread_pointer().wrapping_add(area_offset());
@@ -60,17 +64,17 @@ pub fn begin() -> Option<Lent> {
     Some(Lent { signals: signal::block_all(), area, bytes: bytes as usize })
 }
 
-/// By how many bytes of the area the thread is registered: the kernel tells by the error with which
-/// it refuses to do it again. `None` if it is not registered by what glibc is known to use, or if
-/// the kernel does not say (a seccomp filter).
+/// The length with which the thread is registered, in bytes. The kernel reveals it by the error
+/// with which it refuses the same registration again. `None` if no length that glibc uses matches,
+/// or if a seccomp filter hides the answer.
 fn registered_bytes(address: usize) -> Option<u32> {
     let known = REGISTERED_BYTES.load(Relaxed);
     if known != 0 && is_registered(address, known) {
         return Some(known);
     }
     let stated = super::arch::registered_bytes();
-    // glibc 2.35 to 2.39: the size of the first version. Later: what the kernel asks for, rounded up
-    // to the alignment, and at least the same.
+    // glibc 2.35 to 2.39 use the first version's size, 32. Later ones use the kernel's size, at
+    // least 32, rounded up to the alignment.
     let found = [32, stated.max(32), stated.max(32).next_multiple_of(32)]
         .into_iter()
         .find(|&bytes| is_registered(address, bytes))?;
@@ -80,19 +84,20 @@ fn registered_bytes(address: usize) -> Option<u32> {
 
 fn is_registered(address: usize, bytes: u32) -> bool {
     let area = Area { address, bytes, signature: super::arch::SIGNATURE };
-    // SAFETY: the area is the thread's own: sequences run in this process because glibc registered
-    // threads by it. One that glibc could not register is by this call, as the next one finds.
+    // SAFETY: the area is the thread's own: sequences run in this process because glibc registers
+    // threads with it. If glibc failed to register this thread, the first call does, and the next
+    // one finds it registered.
     unsafe { area.is_registered() }
 }
 
-/// In the child, before it does anything else. Ends the child if it cannot be registered, which
-/// [`in_parent`] tells.
+/// Must be called first in the child: registers it. Ends the child if the kernel refuses; then
+/// [`in_parent`] returns false.
 pub fn in_child(lent: &Lent) {
     if lent.area == 0 {
         return;
     }
-    // SAFETY: the parent's thread, which the area belongs to, is suspended until this process ends
-    // or runs another program; the memory is the parent's and stays.
+    // SAFETY: the area belongs to the parent's thread, which is suspended until this process ends
+    // or runs another program. The memory is the parent's and stays valid.
     if !unsafe { lent.area().register() } {
         while REFUSED.compare_exchange(0, lent.area, AcqRel, Relaxed).is_err() {
             crate::os::sleep::pause(1);
@@ -102,18 +107,18 @@ pub fn in_child(lent: &Lent) {
     signal::restore(lent.signals);
 }
 
-/// In the parent when it goes on, whether there was a child or not. False if the child ended in
-/// [`in_child`]: it is to be waited for, and the caller must use `fork`.
+/// Must be called when the parent resumes, even if `vfork` failed. False if the child ended in
+/// [`in_child`]: then the caller must wait for that child and use `fork`.
 pub fn in_parent(lent: &Lent) -> bool {
     if lent.area == 0 {
         return true;
     }
     let area = lent.area();
-    // SAFETY: the area is the thread's own, which is registered by it.
+    // SAFETY: the area is the thread's own, and the thread is registered with it.
     let registered = area.unregister() && unsafe { area.register() };
     if !registered {
-        // Its sequences would run without protection from here on.
-        report::print(format_args!("the kernel took back a thread's registration for rseq in vfork"));
+        // From here on the thread's sequences would run without protection.
+        report::print(format_args!("the kernel refused to register a thread for rseq again after vfork"));
         report::abort();
     }
     signal::restore(lent.signals);

@@ -1,42 +1,43 @@
-//! The fallback: the same steps under the slot's lock, for processes without registered sequences.
+//! Locked mode: the same steps under a slot's lock, for processes without restartable sequences.
 //!
-//! The contract is that of the sequences (see the module above), with "this CPU" being a CPU that
-//! the thread was on a moment ago: the lock, not the CPU, excludes others. It is held for one step.
-//! A thread that finds it taken waits no longer than such a step takes, since its holder may have
-//! been preempted: it tries the next slot, or, on its way, goes on as if nothing, or no room, were
-//! in this one.
+//! The contract is that of the sequences (see the module above). "This CPU" is the CPU that the
+//! thread ran on when it asked: the lock excludes other threads, not the CPU.
+//!
+//! A thread holds the lock for one step. A thread that finds the lock taken does not wait longer
+//! than such a step, because the holder may have been preempted. It tries the next slot, or
+//! continues as if this slot were empty or full.
 
 use super::{Pushed, Sheaf, Slot, Which};
 use crate::os;
 use crate::os::invariant::invariant;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-/// A slot whose lock the thread holds; dropping it lets go.
+/// A slot whose lock the thread holds; releases the lock on drop.
 pub struct LockedSlot<'a> {
     slot: &'a Slot,
 }
 
 impl<'a> LockedSlot<'a> {
-    /// Whether somebody has the slot now.
+    /// Whether a thread holds the slot's lock now.
     pub fn is_taken(slot: &Slot) -> bool {
         slot.lock.load(Relaxed) != 0
     }
 
-    /// Takes the slot if nobody has it.
+    /// Takes the slot's lock if it is free; never waits.
     pub fn try_lock(slot: &'a Slot) -> Option<LockedSlot<'a>> {
         let free = !Self::is_taken(slot) && slot.lock.compare_exchange(0, 1, Acquire, Relaxed).is_ok();
-        // Lazily: a value that is made and not returned would let go of the holder's lock when dropped.
+        // `then`, not `then_some`: a value built in vain would release the other thread's lock on
+        // drop.
         free.then(|| LockedSlot { slot })
     }
 
-    /// Takes the slot, asleep while its holder has it; for forks and ends of caches, which are
-    /// rare.
+    /// Takes the slot's lock, and sleeps while another thread holds it. For forks and the
+    /// destruction of caches, which are rare.
     ///
-    /// The holder's step is tens of nanoseconds, but the holder may have been preempted, by this
-    /// very thread if that runs under a real-time policy: spinning and yielding would then keep it
-    /// from its CPU. The lock does not know its holder, and the holder does not know of waiters,
-    /// which would cost every step an atomic instruction. So the waiter naps, ever longer, and
-    /// looks again.
+    /// The holder's step takes tens of nanoseconds, but the holder may have been preempted, even by
+    /// this thread if that is a real-time one. Then a thread that spins or yields would keep the
+    /// holder off its CPU. The holder does not wake waiters, because that would cost every step an
+    /// atomic instruction. So the waiting thread sleeps for doubling times and retries.
     pub fn lock(slot: &'a Slot) -> LockedSlot<'a> {
         loop {
             if let Some(locked) = Self::lock_soon(slot) {
@@ -45,10 +46,11 @@ impl<'a> LockedSlot<'a> {
         }
     }
 
-    /// The same, but gives up after some 20 milliseconds: for drains, which can leave a slot alone.
+    /// As [`LockedSlot::lock`], but returns `None` after about 20 milliseconds. For drains, which
+    /// can skip a slot.
     pub fn lock_soon(slot: &'a Slot) -> Option<LockedSlot<'a>> {
         const SPINS: u32 = 64;
-        /// From 50 microseconds, which is as soon as Linux wakes most threads, to 3.2 milliseconds.
+        /// Sleeps from 50 microseconds, Linux's default timer slack, to 3.2 milliseconds.
         const FIRST_NAP_US: u64 = 50;
         const DOUBLINGS: u32 = 6;
         const NAPS: u32 = 11;
@@ -67,7 +69,7 @@ impl<'a> LockedSlot<'a> {
         })
     }
 
-    /// Keeps the slot locked beyond the life of this value, for the time of a fork.
+    /// Keeps the slot locked beyond the life of this value, for the duration of a fork.
     pub fn keep_for_fork(self) {
         core::mem::forget(self);
     }
@@ -77,10 +79,10 @@ impl<'a> LockedSlot<'a> {
         slot.lock.store(0, Release);
     }
 
-    /// See the contract.
+    /// The step of that name in the contract.
     pub fn pop(&self) -> *mut u8 {
         let sheaf = self.slot.main.load(Relaxed);
-        // SAFETY: a slot's sheaf is valid, and the lock keeps all others from it.
+        // SAFETY: a slot's sheaf is valid, and the lock excludes all other threads.
         unsafe {
             let n = (*sheaf).count.load(Relaxed);
             invariant!(n <= (*sheaf).capacity.load(Relaxed), "a sheaf has room for what it holds", sheaf);
@@ -93,8 +95,8 @@ impl<'a> LockedSlot<'a> {
         }
     }
 
-    /// [`super::push_tested`], but for the start: the slow path, of which this is a step, has
-    /// tested that.
+    /// [`super::push_tested`] without the start test: the slow path, of which this is a step, has
+    /// made that test.
     ///
     /// # Safety
     /// As [`super::push_tested`].
@@ -117,7 +119,7 @@ impl<'a> LockedSlot<'a> {
         }
     }
 
-    /// See the contract.
+    /// The step of that name in the contract.
     pub fn exchange(&self, which: Which, new: *mut Sheaf) -> *mut Sheaf {
         invariant!(!new.is_null(), "a slot has a sheaf or the dummy in each place");
         invariant!(Self::is_taken(self.slot), "a step holds its slot's lock");

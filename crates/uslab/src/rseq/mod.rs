@@ -1,8 +1,9 @@
 //! Restartable sequences: the per-CPU steps of the allocator, without locks or atomic instructions.
 //!
-//! A sequence is a few instructions that the kernel restarts if the thread was preempted, migrated or signalled within them
-//! (`rseq(2)`). So a thread may treat what it reads of its CPU's slot as its own until its last instruction, the **one
-//! committing store**. Before that store nothing that it did can be seen; after it everything has happened.
+//! A sequence is a few instructions that the kernel restarts if the thread was preempted, migrated
+//! or signalled within them (`rseq(2)`). So a thread may treat its CPU's slot as its own until its
+//! last instruction, the **one committing store**. Before that store none of its effects is
+//! visible; after it all of them are.
 //!
 //! ```text
 //!  cache ──▶ slots ─┬─ cpu 0: Slot { main ─────▶ Sheaf { count, capacity, NULL, object 1 … object capacity }
@@ -12,7 +13,8 @@
 //!
 //! # The contract (normative pseudo-code)
 //!
-//! Every sequence starts with `rseq_cs := &descriptor; slot := slots + cpu_id_start`. Line ends with `◀` commit.
+//! Every sequence starts with `rseq_cs := &descriptor; slot := slots + cpu_id_start`. A line that
+//! ends with `◀` commits.
 //!
 //! ```text
 //! pop:       s := slot.main; n := s.count; object := s.objects[n]        (objects[0] is NULL: an empty sheaf yields NULL)
@@ -28,26 +30,33 @@
 //!            old := atomic exchange of slot.which with new  ◀                       (a locked instruction)
 //! ```
 //!
-//! `pop` needs no test in the sequence: the sentinel at `objects[0]` makes the empty case an ordinary one, and the caller's own
-//! test for NULL, which every allocation has, is the only branch. The price is that the dummy sheaf is written (a zero over a zero).
+//! `pop` needs no test in the sequence. The sentinel at `objects[0]` makes an empty sheaf an
+//! ordinary case, and the only branch is the caller's own test for NULL. The cost: a pop writes to
+//! the dummy sheaf (a zero over a zero).
 //!
-//! `push_tested` is for callers that may give any pointer: the C interfaces. It tests in the sequence,
-//! where the top is this CPU's and the slot's cache line is at hand. It is written to be short: with it
-//! `free` takes two cache lines of code; longer forms were seen to cost a cycle (ADR 0024).
+//! `push_tested` is for the C interfaces, whose callers may pass any pointer. It tests inside the
+//! sequence, where the top object is this CPU's and the slot's cache line is loaded. It is short:
+//! `free` with it takes two cache lines of code, and longer forms were measured to cost a cycle
+//! (ADR 0024).
 //!
-//! `exchange` is atomic because a drainer on another CPU changes the slot as well. Whoever gets a sheaf out of a slot by an
-//! exchange owns it: threads of the same CPU that were inside a sequence were preempted and restart; threads of the drained
-//! CPU are restarted by [`crate::os::membarrier`] before the drainer looks into the sheaf.
+//! `exchange` is atomic because a drainer on another CPU changes the slot as well. A thread that
+//! takes a sheaf out of a slot by an exchange owns the sheaf. Threads of the same CPU that were
+//! inside a sequence were preempted, so they restart. Threads of a drained CPU are restarted by
+//! [`crate::os::membarrier`] before the drainer reads the sheaf.
 //!
 //! # What must never be done here
-//! A second store that others can see before the commit; a system call or a branch out of a sequence other than to its
-//! beginning or to its failure exit; a write to any field of the kernel's area but `rseq_cs`.
+//! A second store that other threads can see before the commit. A system call inside a sequence. A
+//! branch out of it, other than to its beginning or its failure exit. A write to any field of the
+//! kernel's area but `rseq_cs`.
 //!
 //! # Without registration
-//! The fast path is the same code. Where the process runs locked (see [`Mode`]) the area that it reads is a scratch part of the
-//! thread control block that always says CPU 0, and there each cache has a dummy of its own: pop finds the sheaf empty and push
-//! finds it full, and the slow path takes each step of this contract under the slot's lock ([`locked`]). A step that does not get it
-//! changes nothing: `pop_bulk` and `push_bulk` then come to 0 whatever the sheaf holds, and `exchange` says so.
+//! The fast path is the same code. In locked mode (see [`Mode`]) it reads a scratch area in the
+//! thread control block that always names CPU 0, where each cache has a dummy of its own. So pop
+//! finds the sheaf empty and push finds it full. The slow path then takes each step of this
+//! contract under the slot's lock ([`locked`]).
+//!
+//! A step that does not get the lock changes nothing: `pop_bulk` and `push_bulk` return 0 whatever
+//! the sheaf holds, and `exchange` returns [`Exchanged::Taken`].
 
 #[cfg(all(target_arch = "aarch64", not(target_env = "musl")))]
 #[path = "aarch64.rs"]
@@ -79,29 +88,31 @@ pub use layout::{
 
 use core::sync::atomic::AtomicU32;
 
-/// While not 0, no sequence puts a sheaf into a slot or takes one out: a fork is copying the memory.
+/// Not 0 while a fork copies the memory: then no sequence exchanges a slot's sheaf.
 ///
-/// Closing it takes a store followed by [`crate::os::membarrier::restart_all`].
+/// To close the gate, the forking thread stores to it and then calls
+/// [`crate::os::membarrier::restart_all`].
 pub static GATE: AtomicU32 = AtomicU32::new(0);
 
-/// What became of an object given to [`push_tested`].
+/// The result of [`push_tested`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pushed {
-    /// It is on top of the sheaf.
+    /// The object is on top of the sheaf.
     Done,
-    /// Nothing was changed: the sheaf is full, or no object starts there. The slow path decides.
+    /// Nothing changed: the sheaf is full, or no object starts there. The slow path finds out
+    /// which.
     Slow,
-    /// Nothing was changed: it is on top already, so it is free.
+    /// Nothing changed: the object is on top already, so this is a double free.
     Twice,
 }
 
-/// What [`exchange`] found.
+/// The result of [`exchange`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Exchanged {
-    /// The sheaf that was in the slot, now the caller's; the dummy where there was none.
+    /// The sheaf that was in the slot, now owned by the caller; the dummy where there was none.
     Old(*mut Sheaf),
-    /// Nothing was changed: the gate is closed.
+    /// Nothing changed: the gate is closed.
     GateClosed,
-    /// Nothing was changed: another thread has the slot's lock (locked mode).
+    /// Nothing changed: another thread holds the slot's lock (locked mode).
     Taken,
 }

@@ -1,4 +1,4 @@
-//! Tests of the sequences against their contract, on the CPU that the test runs on and on fake ones.
+//! Tests of the sequences against their contract, on the CPU that the test runs on.
 
 use super::*;
 use core::sync::atomic::Ordering::Relaxed;
@@ -7,7 +7,7 @@ extern crate std;
 use std::boxed::Box;
 use std::vec::Vec;
 
-/// A sheaf in ordinary memory, leaked: tests are short.
+/// A sheaf in ordinary memory, which the test leaks.
 fn sheaf(capacity: u32, objects: &[usize]) -> *mut Sheaf {
     let words = Box::leak(std::vec![0usize; 2 + capacity as usize].into_boxed_slice());
     let sheaf = words.as_mut_ptr().cast::<Sheaf>();
@@ -34,7 +34,7 @@ fn slots(mut main: impl FnMut(usize) -> *mut Sheaf) -> &'static [Slot] {
     Box::leak(slots.into_boxed_slice())
 }
 
-/// In locked mode every thread is on CPU 0 for the sequences, so the tests hold there too.
+/// In locked mode the sequences take every thread to be on CPU 0, so the tests hold there too.
 fn set_up() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
@@ -43,13 +43,13 @@ fn set_up() {
     });
 }
 
-/// Runs a test of the sequences, where there are any.
+/// Runs a test of the sequences on one CPU; does nothing where there are no sequences.
 fn alone(test: impl FnOnce()) {
     set_up();
     if !super::arch::SUPPORTED {
         return;
     }
-    // One CPU for the whole test: what the sequences see is then one slot.
+    // The thread stays on one CPU, so the sequences use one slot throughout.
     let cpu = crate::os::cpu::pin_to_current();
     test();
     crate::os::cpu::unpin(cpu);
@@ -76,10 +76,10 @@ fn push_fills_and_then_refuses() {
 }
 
 #[test]
-fn the_tested_push_refuses_what_is_on_top_and_what_starts_nowhere() {
+fn the_tested_push_refuses_the_top_object_and_addresses_inside_objects() {
     alone(|| {
         let slots = slots(|_| sheaf(3, &[]));
-        // Objects of 48 bytes in slabs of 4096, as `slab::Geometry` would have it.
+        // Objects of 48 bytes in slabs of 4096, with the words that `slab::Geometry` computes.
         let reciprocal = ((1u64 << 32) / 48 + 1) as u32;
         let excess = (u64::from(reciprocal) * 48 - (1 << 32)) as u32;
         let test = StartTest { mask: 4095, reciprocal, last: 84 * excess };
@@ -135,7 +135,7 @@ fn bulk_moves_every_count_exactly() {
                 let put = unsafe { push_bulk(slots.as_ptr(), taken, out.as_ptr()) };
                 assert_eq!(put, taken);
                 let cpu = slots.iter().position(|s| s.main.load(Relaxed) != dummy()).unwrap();
-                // SAFETY: nobody else changes the sheaf.
+                // SAFETY: no other thread changes the sheaf.
                 let now = unsafe { Sheaf::objects(slots[cpu].main.load(Relaxed)) };
                 assert!(now.iter().map(|&p| p as usize).eq(objects.iter().copied()));
             }
@@ -144,7 +144,7 @@ fn bulk_moves_every_count_exactly() {
 }
 
 #[test]
-fn exchange_hands_out_what_was_there_and_stops_at_the_gate() {
+fn exchange_returns_the_old_sheaf() {
     alone(|| {
         let first = sheaf(2, &[16]);
         let slots = slots(|_| first);

@@ -1,10 +1,9 @@
 //! The sequences for x86-64. The pseudo-code is in the module above; a C-like line stands over each
 //! instruction.
 //!
-//! Each use of a sequence, inlined wherever it is, brings its own descriptor (section `__rseq_cs`)
-//! and abort handler (section `__rseq_failure`), the handler preceded by the signature that the
-//! kernel checks. An abort restarts from the beginning: no input register is changed before the
-//! commit.
+//! Each inlined copy of a sequence has its own descriptor (section `__rseq_cs`) and abort handler
+//! (section `__rseq_failure`). The signature that the kernel checks precedes the handler. An abort
+//! restarts the sequence from the beginning, because no input register changes before the commit.
 //!
 //! `fs:[area]` is the thread's rseq area: `cpu_id_start` at 0 and `rseq_cs` at 8. `cpu_id_start` is
 //! always a valid index, registered or not; inside a sequence of a registered thread it is the CPU
@@ -16,7 +15,7 @@ use super::{Exchanged, GATE, Pushed, Sheaf, Slot, Which};
 use core::arch::asm;
 use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
-/// What an abort handler does before it restarts: nothing, in every build but the injecting one.
+/// Code of the abort handler before it restarts: none in an ordinary build.
 #[cfg(not(uslab_inject))]
 macro_rules! count_abort {
     () => {
@@ -24,7 +23,8 @@ macro_rules! count_abort {
     };
 }
 
-/// There it counts. No register is free and none is needed; the flags are set anew by the restart.
+/// In the injecting build the handler counts aborts. No register is free, and none is needed; the
+/// restart sets the flags again.
 #[cfg(uslab_inject)]
 macro_rules! count_abort {
     () => {
@@ -34,10 +34,10 @@ macro_rules! count_abort {
 }
 
 /// Descriptor, abort handler, and the store that arms the sequence. Ends at label 3, the first
-/// instruction within.
+/// instruction of the sequence.
 ///
-/// A handler that is also reachable for the disassembler: `ud1 <signature>(%rip), %edi`, never
-/// executed.
+/// The signature is encoded as an instruction, so that disassemblers stay in step:
+/// `ud1 <signature>(%rip), %edi`, never executed.
 macro_rules! begin {
     () => {
         concat!(
@@ -77,8 +77,7 @@ macro_rules! slot {
     };
 }
 
-/// Where the injecting build stretches every sequence, so that tests meet preemption and signals
-/// inside.
+/// The injection point: it stretches every sequence, so that preemption and signals hit inside it.
 #[cfg(uslab_inject)]
 macro_rules! inject {
     () => {
@@ -94,11 +93,11 @@ macro_rules! inject {
     };
 }
 
-/// Turns of an empty loop that each sequence makes before it commits; tests set it.
+/// Iterations of an empty loop that each sequence runs before it commits; set by tests.
 #[cfg(uslab_inject)]
 pub static INJECT_TURNS: core::sync::atomic::AtomicU32 = core::sync::atomic::AtomicU32::new(0);
 
-/// How often the kernel has restarted a sequence of this process.
+/// Number of times that the kernel restarted a sequence of this process.
 #[cfg(uslab_inject)]
 pub static ABORTS: core::sync::atomic::AtomicU64 = core::sync::atomic::AtomicU64::new(0);
 
@@ -121,9 +120,9 @@ macro_rules! sequence {
 #[inline(always)]
 pub unsafe fn pop(slots: *const Slot) -> *mut u8 {
     let object: *mut u8;
-    // SAFETY: the sequence reads and writes only the slot and sheaf of the CPU it runs on, which the
-    // caller vouches for; the kernel restarts it otherwise. `rseq_cs` is the one field of the area
-    // that user space may write.
+    // SAFETY: the sequence accesses only the slot and sheaf of the CPU it runs on, valid by the
+    // caller's promise; the kernel restarts it if the thread leaves that CPU. `rseq_cs` is the one
+    // field of the area that user space may write.
     unsafe {
         sequence!(
             [
@@ -161,8 +160,8 @@ pub unsafe fn pop(slots: *const Slot) -> *mut u8 {
 /// As [`pop`], and `object` must be a free object of the slots' cache that the caller owns.
 #[inline(always)]
 pub unsafe fn push(slots: *const Slot, object: *mut u8) -> bool {
-    // SAFETY: as in `pop`. The store of the object lies above the count, where no thread looks until the
-    // commit.
+    // SAFETY: as in `pop`. The store of the object lies above the count, where no thread looks
+    // until the commit.
     unsafe {
         sequence!(
             [
@@ -197,15 +196,15 @@ pub unsafe fn push(slots: *const Slot, object: *mut u8) -> bool {
     true
 }
 
-/// The same for any pointer: an object that is on top already, and an address where no object of
-/// the slots' cache starts, are refused.
+/// [`push`] for any pointer. Refuses the object that is on top already, and an address where no
+/// object of the slots' cache starts.
 ///
 /// # Safety
-/// As [`pop`]; if `object` is a free object of the slots' cache, the caller must own it, unless it
+/// As [`pop`]. If `object` is a free object of the slots' cache, the caller must own it, unless it
 /// is on top of this sheaf.
 #[inline(always)]
 pub unsafe fn push_tested(slots: *const Slot, object: *mut u8) -> Pushed {
-    // SAFETY: as in `push`. The slot's words may be read as it may.
+    // SAFETY: as in `push`. The slot's test words are valid like the rest of the slot.
     unsafe {
         sequence!(
             [
@@ -252,14 +251,15 @@ pub unsafe fn push_tested(slots: *const Slot, object: *mut u8) -> Pushed {
     Pushed::Done
 }
 
-/// Whether copies may use 32-byte registers: 0 until [`init`] has asked the processor.
+/// Not 0 if copies may use 32-byte registers; 0 until [`init`].
 static WIDE: AtomicU8 = AtomicU8::new(0);
 
-/// Asks the C library, or the processor, once, before the first cache exists.
+/// Sets `WIDE`, by the C library's answer or the processor's. Called once, before the first cache
+/// exists.
 pub(super) fn init() {
     const OSXSAVE: u32 = 1 << 27;
     const AVX: u32 = 1 << 28;
-    /// In XCR0: the system saves the registers' lower and upper halves.
+    /// In XCR0: the system saves the lower and upper halves of the registers.
     const HALVES: u32 = 0b110;
     if let Some(usable) = crate::os::weak::usable_features() {
         WIDE.store(u8::from(usable & AVX != 0), Relaxed);
@@ -274,11 +274,12 @@ pub(super) fn init() {
     }
 }
 
-/// Copies `{k}` pointers from `{from}` to `{to}`, eight at a time where there are many and
-/// registers are wide enough, then four, then singly; uses `{i}` and two vector registers. Few are
-/// copied by 16 bytes: a wide load of what narrower stores have just written waits for them (16
-/// objects: 1.2 and not 0.4 ns each). Ends with clean upper halves of all sixteen, so that none may
-/// be live.
+/// Copies `{k}` pointers from `{from}` to `{to}`: eight at a time if there are at least 24 and wide
+/// registers, then four, then one. Changes `{i}`, `{t}` and two vector registers.
+///
+/// Small copies use 16-byte registers, because a wide load waits for narrower stores to the same
+/// bytes (16 objects: 1.2 instead of 0.4 ns each). The macro zeroes the upper halves of all sixteen
+/// registers, so none may be live.
 macro_rules! copy {
     ($from:literal, $to:literal) => {
         concat!(
@@ -328,14 +329,15 @@ macro_rules! copy {
     };
 }
 
-/// Takes up to `wanted` objects from this CPU's main sheaf into `out`; says how many.
+/// Takes up to `wanted` objects from this CPU's main sheaf into `out`. Returns their number.
 ///
 /// # Safety
-/// As [`pop`], and `out` must have room for `wanted` pointers that nobody else sees.
+/// As [`pop`], and `out` must have room for `wanted` pointers that no other thread accesses.
 #[inline(always)]
 pub unsafe fn pop_bulk(slots: *const Slot, wanted: usize, out: *mut *mut u8) -> usize {
     let taken: usize;
-    // SAFETY: as in `pop`; the copies go to memory of the caller alone and may be repeated.
+    // SAFETY: as in `pop`; the copies go to memory that only the caller accesses, and may be
+    // repeated.
     unsafe {
         sequence!(
             [
@@ -380,7 +382,7 @@ pub unsafe fn pop_bulk(slots: *const Slot, wanted: usize, out: *mut *mut u8) -> 
     taken
 }
 
-/// Puts up to `given` objects onto this CPU's main sheaf; says how many found room.
+/// Puts up to `given` objects onto this CPU's main sheaf. Returns the number that found room.
 ///
 /// # Safety
 /// As [`push`], for each of the `given` objects at `objects`.
@@ -442,8 +444,8 @@ pub unsafe fn push_bulk(slots: *const Slot, given: usize, objects: *const *mut u
 #[inline]
 pub unsafe fn exchange(slots: *const Slot, which: Which, new: *mut Sheaf) -> Exchanged {
     let old: *mut Sheaf;
-    // SAFETY: as in `pop`. The commit is a locked exchange, because a drainer may change the slot at
-    // the same instant; each sheaf comes out of a slot once.
+    // SAFETY: as in `pop`. The commit is a locked exchange, because a drainer may change the slot
+    // at the same instant; each sheaf comes out of a slot once.
     unsafe {
         let place = slots.cast::<u8>().add(which as usize);
         sequence!(
@@ -474,26 +476,27 @@ pub unsafe fn exchange(slots: *const Slot, which: Which, new: *mut Sheaf) -> Exc
     if old.is_null() { Exchanged::GateClosed } else { Exchanged::Old(old) }
 }
 
-/// What stands before each abort handler, and what threads are registered with.
+/// The signature before each abort handler, with which threads are registered.
 pub(super) const SIGNATURE: u32 = 0x5305_3053;
 
-/// Sequences exist for this architecture.
+/// Whether sequences exist for this architecture.
 pub(super) const SUPPORTED: bool = true;
 
-/// The area of a process without registration: 16 bytes of the x86-64 thread control block that no
-/// C library uses.
+/// Offset of the scratch area of processes without registration: 16 bytes of the x86-64 thread
+/// control block that no C library uses.
 ///
-/// glibc's `tcbhead_t` ends with `void *__padding[8]` at 0x280, kept unused for ABI reasons since
-/// 2.3 and in the TCB of every thread, zeroed with it. There `cpu_id_start` reads 0 and the store
-/// to `rseq_cs` does no harm.
+/// glibc's `tcbhead_t` ends with `void *__padding[8]` at 0x280, unused since 2.3 for ABI reasons.
+/// Every thread's TCB contains it, zeroed. There `cpu_id_start` reads as 0, and the store to
+/// `rseq_cs` is harmless.
 pub(super) const SCRATCH_OFFSET: usize = 0x280;
 
 core::arch::global_asm!(
-    // Weak, so that the library loads with a C library that has never heard of them.
+    // Weak, so that the library loads with a C library without these symbols.
     ".weak __rseq_offset",
     ".weak __rseq_size",
     ".pushsection .text.uslab_rseq_symbols, \"ax\", @progbits",
-    // const ptrdiff_t *uslab_rseq_offset(void) { return &__rseq_offset; }   (NULL where there is none)
+    // const ptrdiff_t *uslab_rseq_offset(void) { return &__rseq_offset; } (NULL where there is
+    // none)
     ".hidden uslab_rseq_offset",
     ".globl uslab_rseq_offset",
     "uslab_rseq_offset:",
@@ -513,13 +516,13 @@ unsafe extern "C" {
     fn uslab_rseq_size() -> *const u32;
 }
 
-/// Where glibc's area is, from the thread pointer; `None` if the C library exports none.
+/// Distance in bytes from the thread pointer to glibc's area; `None` if the C library exports none.
 pub(super) fn registered_offset() -> Option<usize> {
     // SAFETY: the function returns the address of a constant of the C library, or null.
     unsafe { uslab_rseq_offset().as_ref().copied() }
 }
 
-/// Bytes of the area that are registered; 0 if registration failed or was switched off.
+/// The registered length of the area in bytes; 0 if registration failed or was switched off.
 pub(super) fn registered_bytes() -> u32 {
     // SAFETY: as above.
     unsafe { uslab_rseq_size().as_ref().copied().unwrap_or(0) }

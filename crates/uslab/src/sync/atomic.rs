@@ -1,8 +1,8 @@
-//! The atomics facade: `core`'s in every build but the models', loom's under `--cfg loom`.
+//! The atomics facade: loom's types under `--cfg loom`, `core`'s in every other build.
 //!
-//! Only code that a loom model runs takes its atomics from here (the slab words); the rest lives in zeroed or
-//! static memory, where loom's types, which must be constructed, cannot stand, and is modelled by protocol instead
-//! (`tests/loom.rs`).
+//! Only code that a loom model runs uses these types (the slab words). Loom's types must be
+//! constructed, so they cannot stand in zeroed or static memory. Models of other code restate its
+//! protocol (`tests/loom.rs`).
 
 #[cfg(not(loom))]
 pub use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};

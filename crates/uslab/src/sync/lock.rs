@@ -1,26 +1,26 @@
 //! The ranked lock: three states in one word, parked through [`Park`], with a value inside.
 //!
 //! ```text
-//!   0 free ──try──▶ 1 held ──contended──▶ 2 held, someone waits
+//!   0 free ──try──▶ 1 held ──contended──▶ 2 held, a thread waits
 //!     ◀──unlock────────┘ ◀──unlock + wake one──┘
 //! ```
 //!
-//! It needs no set-up, so zeroed memory is a valid free lock, and no thread state. It is not re-entrant and not
-//! signal-safe: a handler that interrupts the holder and takes the same lock waits for ever, as with any malloc
-//! (POSIX does not list `malloc` among the async-signal-safe functions).
+//! Zeroed memory is a valid free lock, and the lock keeps no state per thread. It is not re-entrant
+//! and not signal-safe: a handler that interrupts the holder and takes the same lock waits for
+//! ever, as with any malloc (POSIX does not list `malloc` among the async-signal-safe functions).
 
 use super::rank::{Rank, acquired, released};
 use core::cell::UnsafeCell;
 use core::marker::PhantomData;
 use core::sync::atomic::{AtomicU32, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
-/// How a waiter sleeps and how it is woken; see the implementation in `os`.
+/// How a waiting thread sleeps and is woken; `os` implements it by futexes.
 pub trait Park {
     /// Sleeps while `word` holds `expected`; may return early.
     fn wait(word: &AtomicU32, expected: u32);
     /// Wakes one sleeper on `word`.
     fn wake_one(word: &AtomicU32);
-    /// A number that tells the calling thread from all others alive; not 0. Debug builds only.
+    /// A number unique to the calling thread among live threads; not 0. Used in debug builds only.
     fn thread_key() -> usize;
 }
 
@@ -28,7 +28,7 @@ const FREE: u32 = 0;
 const HELD: u32 = 1;
 const CONTENDED: u32 = 2;
 
-/// Turns to spin before sleeping: sections under these locks are tens of nanoseconds.
+/// Spins before a thread sleeps: critical sections under these locks take tens of nanoseconds.
 const SPINS: u32 = 64;
 
 /// A lock of a fixed rank around a value.
@@ -40,7 +40,7 @@ pub struct Lock<T, P> {
     park: PhantomData<P>,
 }
 
-// SAFETY: the lock hands out `&mut T` to one thread at a time, so that sharing it needs only `T: Send`.
+// SAFETY: the lock gives `&mut T` to one thread at a time, so sharing it needs only `T: Send`.
 unsafe impl<T: Send, P> Sync for Lock<T, P> {}
 // SAFETY: moving the lock moves the value; nothing in it is tied to a thread.
 unsafe impl<T: Send, P> Send for Lock<T, P> {}
@@ -51,7 +51,7 @@ impl<T, P: Park> Lock<T, P> {
         Lock { word: AtomicU32::new(FREE), rank, value: UnsafeCell::new(value), park: PhantomData }
     }
 
-    /// Takes the lock, sleeping if it must.
+    /// Takes the lock; sleeps while another thread holds it.
     #[inline]
     pub fn lock(&self) -> Guard<'_, T, P> {
         acquired(P::thread_key, self.rank, false);
@@ -61,7 +61,7 @@ impl<T, P: Park> Lock<T, P> {
         Guard { lock: self }
     }
 
-    /// Takes the lock if it is free.
+    /// Takes the lock if it is free; never waits.
     #[inline]
     pub fn try_lock(&self) -> Option<Guard<'_, T, P>> {
         if self.word.compare_exchange(FREE, HELD, Acquire, Relaxed).is_err() {
@@ -86,9 +86,10 @@ impl<T, P: Park> Lock<T, P> {
         }
     }
 
-    /// Takes the lock for the time of a fork; several locks of one rank may be held so.
+    /// Takes the lock for the duration of a fork. Only here may a thread hold several locks of one
+    /// rank.
     ///
-    /// Undone by [`Lock::release_after_fork`] in the parent and by [`Lock::reset_in_child`] in the child.
+    /// The parent undoes it by [`Lock::release_after_fork`], the child by [`Lock::reset_in_child`].
     pub fn acquire_for_fork(&self) {
         acquired(P::thread_key, self.rank, true);
         if self.word.compare_exchange(FREE, HELD, Acquire, Relaxed).is_err() {
@@ -96,12 +97,12 @@ impl<T, P: Park> Lock<T, P> {
         }
     }
 
-    /// Lets go, in the parent, of a lock taken with [`Lock::acquire_for_fork`].
+    /// In the parent: releases a lock taken with [`Lock::acquire_for_fork`].
     pub fn release_after_fork(&self) {
         self.unlock();
     }
 
-    /// Makes the lock free in a forked child, whose waiters do not exist.
+    /// In a fork child: makes the lock free. The threads that waited for it do not exist there.
     pub fn reset_in_child(&self) {
         released(P::thread_key, self.rank);
         debug_assert!(self.word.load(Relaxed) != FREE, "the forking thread holds what its child frees");
@@ -119,7 +120,7 @@ impl<T, P: Park> Lock<T, P> {
     }
 }
 
-/// Access to the value of a held [`Lock`]; dropping it lets go.
+/// Access to the value of a held [`Lock`]; releases the lock on drop.
 pub struct Guard<'a, T, P: Park> {
     lock: &'a Lock<T, P>,
 }
@@ -128,7 +129,8 @@ impl<T, P: Park> core::ops::Deref for Guard<'_, T, P> {
     type Target = T;
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: the guard exists only while its thread holds the lock, and no other reference is handed out.
+        // SAFETY: the guard exists only while its thread holds the lock, and no other reference
+        // exists.
         unsafe { &*self.lock.value.get() }
     }
 }

@@ -1,8 +1,8 @@
-//! What every layer uses: the atomics facade, the ranked lock, cache-line padding, memory in flight,
-//! and the intrusive list.
+//! Synchronisation that every layer uses: the atomics facade, the ranked lock, cache-line padding,
+//! the count of memory in flight, and the intrusive list.
 //!
-//! Nothing here performs a system call. The lock parks through the [`Park`] trait, which `os` implements
-//! with futexes and the model tests with loom's scheduler.
+//! This module makes no system call. The lock parks through the [`Park`] trait, which `os`
+//! implements with futexes and the model tests with loom's scheduler.
 
 pub mod atomic;
 pub mod in_flight;
@@ -15,16 +15,18 @@ pub use lock::{Guard, Lock, Park};
 pub use prefetch::prefetch_for_write;
 pub use rank::{Rank, only_thread_left};
 
-/// A value alone on its cache line, so that writers of its neighbours do not disturb it.
+/// A value alone on its cache line, so that writes to its neighbours do not evict it.
 ///
-/// 64 bytes is the line of every x86-64 and of most 64-bit Arm cores; where the line is 128 bytes two values share it,
-/// which costs speed, never correctness.
+/// 64 bytes is the line of every x86-64 and of most 64-bit Arm cores; where the line is 128 bytes,
+/// two values share it, which costs speed only.
 #[repr(align(64))]
 pub struct CachePadded<T>(pub T);
 
 impl<T> CachePadded<T> {
-    /// The value, by an address that the compiler must believe to be known elsewhere. Used once, in cold code, it keeps the padding of a static
-    /// that is only loaded and stored: those are taken apart otherwise (docs/adr/0017).
+    /// The value, through an address that the compiler must assume to have escaped.
+    ///
+    /// The compiler splits a static that is only loaded and stored, and so drops its padding
+    /// (docs/adr/0017). One call of this function, in cold code, prevents that.
     pub fn whole(&self) -> &T {
         &core::hint::black_box(self).0
     }

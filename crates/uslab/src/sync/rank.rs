@@ -1,23 +1,25 @@
 //! Lock ranks: one total order of all locks, checked at run time in debug builds.
 //!
-//! A thread may take a lock only if its rank is above every rank it holds already. Before `fork` the library takes
-//! all locks, in rank order, several of one rank after another; that is the one place where equal ranks meet.
+//! A thread may take a lock only if its rank is above every rank that the thread holds. The one
+//! exception: before `fork` the library takes all locks in rank order, several of one rank after
+//! another.
 //!
-//! In release builds nothing of this exists. In debug builds the ranks that a thread holds are kept in a small
-//! table keyed by the thread, because the library has no thread-local storage of its own.
+//! Release builds contain no check. Debug builds keep the ranks that each thread holds in a small
+//! table keyed by the thread, because the library uses no thread-local storage.
 
 /// The order of all locks, lowest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Rank {
-    /// Serialises forks with one another and keeps slow paths out while the memory is copied.
+    /// Serialises forks, and keeps slow paths out while the kernel copies the memory.
     Fork = 0,
     /// Start-up of the library.
     Init,
     /// Creation and destruction of caches.
     Registry,
-    /// A CPU slot of one cache, in locked mode: a word in the slot, whose order is not checked.
-    #[allow(dead_code, reason = "a place in the order")]
+    /// A CPU slot of one cache, in locked mode: a word in the slot. The rank check does not cover
+    /// it.
+    #[allow(dead_code, reason = "documents its place in the order")]
     Slot,
     /// The list of caches that adapt their capacity.
     Adapt,
@@ -38,10 +40,11 @@ mod held {
     use super::Rank;
     use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-    /// Threads that hold locks at one instant, at most; beyond that checking pauses for the newcomers.
+    /// Most threads that the table tracks. A further thread goes unchecked.
     const SLOTS: usize = 512;
     static THREADS: [AtomicUsize; SLOTS] = [const { AtomicUsize::new(0) }; SLOTS];
-    /// Eight bits a rank: how many locks of that rank the thread holds (saturation is not a concern: 255 nodes).
+    /// Eight bits a rank: the number of locks of that rank that the thread holds. It saturates at
+    /// 255, beyond the number of nodes.
     static RANKS: [[AtomicU64; 2]; SLOTS] = [const { [const { AtomicU64::new(0) }; 2] }; SLOTS];
 
     fn slot_of(thread: usize, claim: bool) -> Option<usize> {
@@ -54,7 +57,7 @@ mod held {
             }
             if key == 0 {
                 if !claim {
-                    // Entries are never removed, so that a hole ends the search.
+                    // Entries are never removed, so a hole ends the search.
                     return None;
                 }
                 if THREADS[index].compare_exchange(0, thread, Relaxed, Relaxed).is_ok() {
@@ -79,7 +82,7 @@ mod held {
             let count = (words[held / 8] >> (held % 8 * 8)) & 0xff;
             assert!(
                 count == 0 || (equal_allowed && held == rank as usize),
-                "lock order: rank {held} is held while {rank:?} is taken"
+                "lock order: the thread takes {rank:?} while it holds rank {held}"
             );
         }
         let (word, shift) = cell(index, rank);
@@ -105,21 +108,22 @@ mod held {
     }
 }
 
-/// Notes that the thread takes a lock; panics in debug builds if the order is broken.
+/// Records that the thread takes a lock. Panics in debug builds if that breaks the order.
 #[inline(always)]
 pub fn acquired(_thread: impl FnOnce() -> usize, _rank: Rank, _equal_allowed: bool) {
     #[cfg(debug_assertions)]
     held::acquire(_thread(), _rank, _equal_allowed);
 }
 
-/// In a fork child: what the other threads held, or waited for, nobody holds. A new thread may get the key of one of them.
+/// In a fork child: drops the table entries of the threads that do not exist there. A new thread
+/// may get the key of one of them.
 #[inline(always)]
 pub fn only_thread_left(_thread: impl FnOnce() -> usize) {
     #[cfg(debug_assertions)]
     held::forget_all_but(_thread());
 }
 
-/// Notes that the thread let go of a lock.
+/// Records that the thread released a lock.
 #[inline(always)]
 pub fn released(_thread: impl FnOnce() -> usize, _rank: Rank) {
     #[cfg(debug_assertions)]

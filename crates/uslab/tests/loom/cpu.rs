@@ -1,18 +1,20 @@
-//! What the kernel promises of a restartable sequence, as a model.
+//! A model of the kernel's guarantees for restartable sequences.
 //!
-//! A thread that begins a sequence on a CPU runs there, so whoever was in a sequence on that CPU has been preempted: beginning takes the
-//! CPU's ticket away from it. `membarrier` takes the ticket away from everyone. A step of a sequence happens only while
-//! its thread still has the ticket, and checking the ticket and doing the step are one (the mutex): nothing runs on
-//! a CPU between two steps of a sequence that is not restarted. What other CPUs do meanwhile is not held up by it.
+//! A thread that begins a sequence on a CPU runs there, so the kernel preempted any thread inside a
+//! sequence on that CPU: the new sequence takes the CPU's ticket. `membarrier` invalidates the
+//! ticket too. A step happens only while its thread holds the ticket. The mutex makes the check and
+//! the step one action, so no other thread runs on the CPU between two steps of a sequence that is
+//! not restarted. Other CPUs run freely.
 //!
-//! The mutex also gives the order that a context switch and a membarrier give: what was done on the CPU before is seen after.
+//! The mutex also provides the memory order of a context switch and of a membarrier: earlier stores
+//! on the CPU are visible afterwards.
 
 use loom::sync::Mutex;
 
-/// A CPU: the ticket of the sequence that has run there undisturbed.
+/// A CPU: the ticket of the sequence that runs there.
 pub struct Cpu {
     ticket: Mutex<usize>,
-    /// Seeded mistake: nobody is ever restarted.
+    /// Seeded mistake: no sequence is ever restarted.
     deaf: bool,
 }
 
@@ -35,7 +37,7 @@ impl Cpu {
         *self.ticket.lock().unwrap() += 1;
     }
 
-    /// Runs a sequence until it gets through.
+    /// Runs a sequence until it commits.
     pub fn run<R>(&self, body: impl Fn(&Sequence) -> Result<R, Aborted>) -> R {
         let mut aborts = 0;
         loop {
@@ -48,8 +50,8 @@ impl Cpu {
                 Ok(result) => return result,
                 Err(Aborted) => aborts += 1,
             }
-            // Two threads that preempt each other within their sequences for ever: a model has to leave that out. The first
-            // restart comes at any time, later ones when the others have got on.
+            // The model must exclude two threads that preempt each other for ever. The first
+            // restart may come at any time, later ones only after the other threads progressed.
             if aborts > 1 {
                 loom::thread::yield_now();
             }

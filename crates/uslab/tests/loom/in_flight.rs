@@ -1,7 +1,9 @@
-//! Who has memory in hand, and who looks for some meanwhile (`sync::in_flight`): a model of the protocol.
+//! A search for memory while another thread has some in flight: a model of the protocol of
+//! `sync::in_flight`.
 //!
-//! Somebody moves memory from slots to slabs, with nothing to be found anywhere in between. A look that finds none in either place must
-//! know that it missed some. There is a unit of memory all the time, so "nothing, and nothing missed" is always wrong.
+//! A drainer moves memory from slots to slabs; in between it is in neither. A search that finds
+//! none in either place must know that it may have missed some. There is one unit of memory all the
+//! time, so "nothing found, nothing missed" is always wrong.
 
 use crate::{explore, mistake_in};
 use loom::sync::Arc;
@@ -13,11 +15,11 @@ use loom::thread;
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mistake {
     None,
-    /// The memory is taken before that is counted.
+    /// The memory is taken before it is counted as in flight.
     TakesFirst,
-    /// A look asks only at its end, and whether something is in hand then.
+    /// The search checks only at its end, and only for memory in flight at that time.
     AsksAtTheEnd,
-    /// A look asks only at its beginning.
+    /// The search checks only at its beginning.
     AsksAtTheBeginning,
 }
 
@@ -45,7 +47,8 @@ impl Memory {
         self.landed.fetch_add(1, Release);
     }
 
-    /// Slabs first, as the memory comes there last. Whether a thread would go on looking.
+    /// Searches slabs first, where the memory arrives last. Returns whether a thread would find
+    /// memory or search again.
     fn look(&self, mistake: Mistake) -> bool {
         let before = self.landed.load(Acquire);
         let in_hand_before = self.taken.load(Relaxed) != before;
@@ -71,9 +74,9 @@ fn looked_for_while_drained(mistake: Mistake) {
         let memory = memory.clone();
         thread::spawn(move || memory.drain(mistake))
     };
-    assert!(memory.look(mistake), "nothing was found, and nothing is known to have been missed");
+    assert!(memory.look(mistake), "the search found nothing, and does not know that it missed memory");
     drainer.join().unwrap();
-    assert!(memory.look(mistake), "what was put down is not found");
+    assert!(memory.look(mistake), "the search missed memory that had landed");
 }
 
 #[test]
@@ -85,6 +88,6 @@ fn a_look_meets_a_drain() {
 fn looks_and_drains_that_get_it_wrong_are_found() {
     for mistake in [Mistake::TakesFirst, Mistake::AsksAtTheEnd, Mistake::AsksAtTheBeginning] {
         let found = mistake_in(move || looked_for_while_drained(mistake));
-        assert!(found.contains("known to have been missed"), "{found}");
+        assert!(found.contains("does not know that it missed memory"), "{found}");
     }
 }

@@ -1,11 +1,11 @@
-//! Who owns what, kept beside a model to judge it by.
+//! The owners of things in a model, against which the model is checked.
 //!
-//! In `std`'s atomics: loom neither sees them nor switches threads at them, so an entry is made at the very step that it
-//! belongs to, and adds no interleavings.
+//! It uses `std`'s atomics: loom does not see them and does not switch threads at them. So an entry
+//! changes in the same step as the thing itself, and adds no interleavings.
 
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-/// Owners of a number of things; 0 is nobody.
+/// The owner of each thing; 0 is none.
 pub struct Ledger {
     owners: Vec<AtomicUsize>,
     what: &'static str,
@@ -16,19 +16,19 @@ impl Ledger {
         Ledger { owners: (0..things).map(|_| AtomicUsize::new(0)).collect(), what }
     }
 
-    /// `who` now owns `thing`, which must be nobody's.
-    pub fn seize(&self, thing: usize, who: usize) {
-        let before = self.owners[thing].swap(who, SeqCst);
-        assert_eq!(before, 0, "{} {thing} has two owners: {before} and {who}", self.what);
+    /// Makes `thread_id` the owner of `thing`, which must have none.
+    pub fn seize(&self, thing: usize, thread_id: usize) {
+        let before = self.owners[thing].swap(thread_id, SeqCst);
+        assert_eq!(before, 0, "{} {thing} has two owners: {before} and {thread_id}", self.what);
     }
 
-    /// `who` lets go of `thing`, which must be its own.
-    pub fn let_go(&self, thing: usize, who: usize) {
+    /// Removes `thread_id`, which must be the owner of `thing`.
+    pub fn let_go(&self, thing: usize, thread_id: usize) {
         let before = self.owners[thing].swap(0, SeqCst);
-        assert_eq!(before, who, "{} {thing} is let go of by {who}, and is {before}'s", self.what);
+        assert_eq!(before, thread_id, "{thread_id} releases {} {thing}, which {before} owns", self.what);
     }
 
-    /// All things that somebody owns.
+    /// All things that have an owner.
     pub fn owned(&self) -> Vec<usize> {
         (0..self.owners.len()).filter(|&thing| self.owners[thing].load(SeqCst) != 0).collect()
     }

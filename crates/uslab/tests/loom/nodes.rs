@@ -1,8 +1,8 @@
-//! A slab that is released on one node and made again on another, while a thread that gave an
-//! object back is still on its way to the lists (`Slabs::place`).
+//! A slab is released on one node and made again on another, while a thread that freed an object
+//! has not reached the lists yet (`Slabs::place`).
 //!
-//! The late thread finds the node without a lock, takes that node's lock, and only then decides.
-//! Judged: a slab is placed in the lists of its own node alone, under that node's lock.
+//! The late thread reads the node without a lock, takes that node's lock, and decides under it. The
+//! model checks that a slab is placed only in the lists of its own node, under that node's lock.
 
 use super::{explore, mistake_in};
 use loom::sync::Arc;
@@ -16,9 +16,9 @@ const CACHE: usize = 7;
 #[derive(Clone, Copy, PartialEq)]
 enum Mistake {
     None,
-    /// The node is looked at before the fence that belongs to the owner.
+    /// The thread reads the node before the fence that follows the owner.
     NodeBeforeFence,
-    /// The node is looked at without the lock only.
+    /// The thread reads the node only without the lock.
     NodeOnce,
 }
 
@@ -26,8 +26,8 @@ struct Slab {
     owner: AtomicUsize,
     node: AtomicUsize,
     lists: [Mutex<()>; 2],
-    /// The node that it is on, for judging: kept at the steps that change it, under no lock of the
-    /// model.
+    /// The slab's true node, for the check: updated in the steps that change it, under no lock of
+    /// the model.
     truly_on: std::sync::atomic::AtomicUsize,
 }
 

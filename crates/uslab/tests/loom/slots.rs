@@ -1,8 +1,10 @@
-//! The sheaf protocols on one CPU's slot: pop, push, take and install by its users, drain and fork from another CPU.
+//! The sheaf protocols on one CPU's slot: pop, push, take and install by its users, drain and fork
+//! from another CPU.
 //!
-//! The code follows `rseq` (the sequences, step by step) and `percpu` (refill, flush, install, drain, hide and show), with
-//! sheaves of two objects. Sheaf memory is read and written with relaxed atomics, as the sequences do with plain instructions, so a missing
-//! barrier shows as an object that is lost or has two owners.
+//! The code follows `rseq` (the sequences, step by step) and `percpu` (refill, flush, install,
+//! drain, hide and show), with sheaves of two objects. Sheaf memory is read and written with
+//! relaxed atomics, as the sequences do with plain instructions, so a missing barrier appears as an
+//! object that is lost or has two owners.
 
 use super::cpu::{Aborted, Cpu, Sequence};
 use super::ledger::Ledger;
@@ -26,17 +28,18 @@ enum Mistake {
     None,
     /// Take and install load and store instead of exchanging.
     PlainExchange,
-    /// The drainer looks into a sheaf without having restarted its users.
+    /// The drainer reads a sheaf before it restarted the sheaf's users.
     DrainWithoutBarrier,
-    /// The fork hides the slots without having restarted those who saw the gate open.
+    /// The fork hides the slots before it restarted the threads that saw the gate open.
     GateWithoutBarrier,
-    /// The fork copies without having restarted those who work on a sheaf.
+    /// The fork copies before it restarted the threads that use a sheaf.
     HideWithoutBarrier,
     /// Sequences are not restarted.
     NoRestart,
-    /// A drain whose barrier is refused puts the main sheaf back whatever is in its place.
+    /// A drain whose barrier is refused puts the main sheaf back over any sheaf in its place.
     PutBackOverAnother,
-    /// Such a drain puts the main sheaf where the spare one is, which no drain needs a barrier for.
+    /// Such a drain puts the main sheaf into the spare place, from which drains take sheaves
+    /// without a barrier.
     PutBackAsSpare,
 }
 
@@ -57,7 +60,7 @@ impl Sheaf {
     }
 }
 
-/// What lies beyond the slot: barn and slabs in one.
+/// The memory behind the slot: barn and slabs in one.
 struct Depot {
     objects: Vec<usize>,
     sheaves: Vec<usize>,
@@ -70,17 +73,18 @@ struct World {
     depot: Mutex<Depot>,
     gate: AtomicUsize,
     fork: Mutex<()>,
-    /// Objects in users' hands.
+    /// Objects that users hold.
     held: Ledger,
-    /// Sheaves in anybody's hand.
+    /// Sheaves that a thread holds.
     in_flight: Ledger,
-    /// Sheaves that no thread may look into ever again, but for judging.
+    /// Sheaves that no thread may read any more; only the final check does.
     lost: std::sync::Mutex<Vec<usize>>,
     mistake: Mistake,
 }
 
 impl World {
-    /// Sheaf 1 is main and sheaf 2 spare, if they are given objects; all that is left lies in the depot.
+    /// Sheaf 1 is main and sheaf 2 spare, if they get objects; all other sheaves and objects are in
+    /// the depot.
     fn new(main: Option<&[usize]>, spare: Option<&[usize]>, mistake: Mistake) -> Arc<World> {
         let world = World {
             cpu: Cpu::new(mistake == Mistake::NoRestart),
@@ -109,7 +113,7 @@ impl World {
         Arc::new(world)
     }
 
-    /// `sheaf := slot.main`. Acquire stands for the address dependency of what follows.
+    /// `sheaf := slot.main`. Acquire represents the address dependency of the following accesses.
     fn load_main(&self, sequence: &Sequence) -> Result<&Sheaf, Aborted> {
         Ok(&self.sheaves[sequence.step(|| self.slot[MAIN].load(Acquire))?])
     }
@@ -140,11 +144,12 @@ impl World {
         })
     }
 
-    /// None: the gate is closed. What comes out is in the hand of `who`, what goes in no longer.
-    fn exchange(&self, which: usize, new: usize, who: usize) -> Option<usize> {
+    /// `None`: the gate is closed. `thread_id` owns the sheaf that comes out, and no longer the one that
+    /// goes in.
+    fn exchange(&self, which: usize, new: usize, thread_id: usize) -> Option<usize> {
         let place = &self.slot[which];
         if new != DUMMY {
-            self.in_flight.let_go(new, who);
+            self.in_flight.let_go(new, thread_id);
         }
         let old = self.cpu.run(|sequence| {
             if sequence.step(|| self.gate.load(Relaxed))? != 0 {
@@ -159,62 +164,62 @@ impl World {
         });
         match old {
             Some(DUMMY) => {}
-            Some(old) => self.in_flight.seize(old, who),
-            None if new != DUMMY => self.in_flight.seize(new, who),
+            Some(old) => self.in_flight.seize(old, thread_id),
+            None if new != DUMMY => self.in_flight.seize(new, thread_id),
             None => {}
         }
         old
     }
 
-    fn take_out(&self, which: usize, who: usize) -> usize {
+    fn take_out(&self, which: usize, thread_id: usize) -> usize {
         loop {
-            match self.exchange(which, DUMMY, who) {
+            match self.exchange(which, DUMMY, thread_id) {
                 Some(old) => return old,
                 None => drop(self.fork.lock().unwrap()),
             }
         }
     }
 
-    fn install(&self, sheaf: usize, who: usize) {
+    fn install(&self, sheaf: usize, thread_id: usize) {
         let mut in_flight = sheaf;
         for which in [MAIN, SPARE] {
-            match self.exchange(which, in_flight, who) {
+            match self.exchange(which, in_flight, thread_id) {
                 Some(DUMMY) => return,
                 Some(old) => in_flight = old,
                 None => break,
             }
         }
-        self.flush_and_free(in_flight, who);
+        self.flush_and_free(in_flight, thread_id);
     }
 
-    fn flush_and_free(&self, sheaf: usize, who: usize) {
+    fn flush_and_free(&self, sheaf: usize, thread_id: usize) {
         let mut depot = self.depot.lock().unwrap();
         depot.objects.extend(self.sheaves[sheaf].objects());
         self.sheaves[sheaf].fill(&[]);
-        self.in_flight.let_go(sheaf, who);
+        self.in_flight.let_go(sheaf, thread_id);
         depot.sheaves.push(sheaf);
     }
 
-    fn alloc(&self, who: usize) -> usize {
+    fn alloc(&self, thread_id: usize) -> usize {
         let object = loop {
-            if let Some(object) = self.pop().or_else(|| self.refill(who)) {
+            if let Some(object) = self.pop().or_else(|| self.refill(thread_id)) {
                 break object;
             }
-            // Everything is in others' hands. The real thing would make a slab.
+            // Other threads hold everything. The library would make a slab here.
             thread::yield_now();
         };
-        self.held.seize(object, who);
+        self.held.seize(object, thread_id);
         object
     }
 
-    fn refill(&self, who: usize) -> Option<usize> {
-        let mut source = self.take_out(SPARE, who);
+    fn refill(&self, thread_id: usize) -> Option<usize> {
+        let mut source = self.take_out(SPARE, thread_id);
         if source == DUMMY || self.sheaves[source].count.load(Relaxed) == 0 {
             let mut depot = self.depot.lock().unwrap();
             let sheaf = if source == DUMMY { depot.sheaves.pop() } else { Some(source) };
             let Some(sheaf) = sheaf else { return depot.objects.pop() };
             if source == DUMMY {
-                self.in_flight.seize(sheaf, who);
+                self.in_flight.seize(sheaf, thread_id);
             }
             let rest = depot.objects.len().saturating_sub(CAPACITY);
             self.sheaves[sheaf].fill(&depot.objects.split_off(rest));
@@ -223,24 +228,24 @@ impl World {
         let mut objects = self.sheaves[source].objects();
         let object = objects.pop();
         self.sheaves[source].fill(&objects);
-        self.install(source, who);
+        self.install(source, thread_id);
         object
     }
 
-    fn free(&self, object: usize, who: usize) {
-        self.held.let_go(object, who);
+    fn free(&self, object: usize, thread_id: usize) {
+        self.held.let_go(object, thread_id);
         if !self.push(object) {
-            self.flush(object, who);
+            self.flush(object, thread_id);
         }
     }
 
-    fn flush(&self, object: usize, who: usize) {
-        let spare = self.take_out(SPARE, who);
+    fn flush(&self, object: usize, thread_id: usize) {
+        let spare = self.take_out(SPARE, thread_id);
         let mut depot = self.depot.lock().unwrap();
         let sheaf = if spare == DUMMY { depot.sheaves.pop() } else { Some(spare) };
         let Some(sheaf) = sheaf else { return depot.objects.push(object) };
         if spare == DUMMY {
-            self.in_flight.seize(sheaf, who);
+            self.in_flight.seize(sheaf, thread_id);
         }
         let mut objects = self.sheaves[sheaf].objects();
         if objects.len() == CAPACITY {
@@ -249,45 +254,49 @@ impl World {
         drop(depot);
         objects.push(object);
         self.sheaves[sheaf].fill(&objects);
-        self.install(sheaf, who);
+        self.install(sheaf, thread_id);
     }
 
     /// From another CPU.
-    fn drain(&self, who: usize) {
-        let taken = self.slot.each_ref().map(|place| self.swap_from_outside(place, DUMMY, who));
+    fn drain(&self, thread_id: usize) {
+        let taken = self.slot.each_ref().map(|place| self.swap_from_outside(place, DUMMY, thread_id));
         if self.mistake != Mistake::DrainWithoutBarrier {
             self.cpu.restart();
         }
-        taken.into_iter().filter(|&sheaf| sheaf != DUMMY).for_each(|sheaf| self.flush_and_free(sheaf, who));
+        taken
+            .into_iter()
+            .filter(|&sheaf| sheaf != DUMMY)
+            .for_each(|sheaf| self.flush_and_free(sheaf, thread_id));
     }
 
-    /// From another CPU, by a thread to which barriers are refused: spares alone, which need none.
-    fn drain_spare(&self, who: usize) {
-        let spare = self.swap_from_outside(&self.slot[SPARE], DUMMY, who);
+    /// From another CPU, by a thread whose barriers are refused: drains spare sheaves only, which
+    /// need none.
+    fn drain_spare(&self, thread_id: usize) {
+        let spare = self.swap_from_outside(&self.slot[SPARE], DUMMY, thread_id);
         if spare != DUMMY {
-            self.flush_and_free(spare, who);
+            self.flush_and_free(spare, thread_id);
         }
     }
 
-    /// From another CPU: the barrier is refused when the sheaves have been taken. And another
-    /// drain, which knows.
-    fn drain_refused_late(&self, who: usize) {
-        let [main, spare] = self.slot.each_ref().map(|place| self.swap_from_outside(place, DUMMY, who));
+    /// From another CPU: the barrier is refused after the sheaves were taken. Then another drain,
+    /// which knows that.
+    fn drain_refused_late(&self, thread_id: usize) {
+        let [main, spare] = self.slot.each_ref().map(|place| self.swap_from_outside(place, DUMMY, thread_id));
         if main != DUMMY {
-            self.put_back(main, who);
+            self.put_back(main, thread_id);
         }
         if spare != DUMMY {
-            self.flush_and_free(spare, who);
+            self.flush_and_free(spare, thread_id);
         }
-        self.drain_spare(who);
+        self.drain_spare(thread_id);
     }
 
-    fn put_back(&self, main: usize, who: usize) {
+    fn put_back(&self, main: usize, thread_id: usize) {
         let place = match self.mistake {
             Mistake::PutBackAsSpare => &self.slot[SPARE],
             _ => &self.slot[MAIN],
         };
-        self.in_flight.let_go(main, who);
+        self.in_flight.let_go(main, thread_id);
         if self.mistake == Mistake::PutBackOverAnother {
             place.store(main, Release);
         } else if place.compare_exchange(DUMMY, main, Release, Relaxed).is_err() {
@@ -295,22 +304,22 @@ impl World {
         }
     }
 
-    fn swap_from_outside(&self, place: &AtomicUsize, new: usize, who: usize) -> usize {
+    fn swap_from_outside(&self, place: &AtomicUsize, new: usize, thread_id: usize) -> usize {
         let old = place.swap(new, AcqRel);
         if old != DUMMY {
-            self.in_flight.seize(old, who);
+            self.in_flight.seize(old, thread_id);
         }
         old
     }
 
-    /// From another CPU: what the child sees of the sheaves must not change while it is copied.
-    fn fork(&self, who: usize) {
+    /// From another CPU: the sheaves must not change while the fork copies them.
+    fn fork(&self, thread_id: usize) {
         let _excluded = self.fork.lock().unwrap();
         self.gate.store(1, SeqCst);
         if self.mistake != Mistake::GateWithoutBarrier {
             self.cpu.restart();
         }
-        let hidden = self.slot.each_ref().map(|place| self.swap_from_outside(place, DUMMY, who));
+        let hidden = self.slot.each_ref().map(|place| self.swap_from_outside(place, DUMMY, thread_id));
         if self.mistake != Mistake::HideWithoutBarrier {
             self.cpu.restart();
         }
@@ -320,7 +329,7 @@ impl World {
         assert_eq!(before, copy(), "a sheaf changed while it was copied");
         for (place, sheaf) in self.slot.iter().zip(hidden) {
             if sheaf != DUMMY {
-                self.in_flight.let_go(sheaf, who);
+                self.in_flight.let_go(sheaf, thread_id);
             }
             let there = place.swap(sheaf, AcqRel);
             assert_eq!(there, DUMMY, "a sheaf got into the slot while the gate was closed");
@@ -328,7 +337,7 @@ impl World {
         self.gate.store(0, SeqCst);
     }
 
-    /// When all is quiet: every object and every sheaf is in one place.
+    /// After all threads ended: every object and every sheaf must be in exactly one place.
     fn judge(&self) {
         let depot = self.depot.lock().unwrap();
         assert_eq!(self.in_flight.owned(), []);
@@ -351,9 +360,9 @@ impl World {
 /// Threads that allocate and free on the CPU, and `outside` on another CPU.
 fn users_and(users: usize, outside: fn(&World, usize), world: Arc<World>) {
     let threads: Vec<_> = (1..=users)
-        .map(|who| {
+        .map(|thread_id| {
             let world = world.clone();
-            thread::spawn(move || world.free(world.alloc(who), who))
+            thread::spawn(move || world.free(world.alloc(thread_id), thread_id))
         })
         .collect();
     outside(&world, users + 1);
@@ -369,8 +378,8 @@ fn drained_while_sheaves_move(mistake: Mistake) {
     users_and(2, World::drain, World::new(Some(&[]), Some(&[0]), mistake));
 }
 
-/// A drain that learns late that it must not take main sheaves, and one that knows. One user: their
-/// steps are many.
+/// A drain that learns late that it must not take main sheaves, and one that knows. With one user
+/// only, because the drains have many steps.
 fn drained_without_barriers(mistake: Mistake) {
     users_and(1, World::drain_refused_late, World::new(Some(&[0, 1]), None, mistake));
 }
@@ -383,7 +392,7 @@ fn forked_while_in_use(mistake: Mistake) {
     users_and(2, World::fork, World::new(Some(&[0, 1]), None, mistake));
 }
 
-/// One user: the fork's steps are many already.
+/// With one user only, because the fork has many steps.
 fn forked_while_sheaves_move(mistake: Mistake) {
     users_and(1, World::fork, World::new(None, Some(&[0]), mistake));
 }

@@ -1,9 +1,10 @@
-//! A thread that allocates from a `static` cache, or by `malloc`, while another one sets the
-//! library up and makes the cache (`rseq::init`, `rseq::detect::area_offset`).
+//! A thread allocates from a `static` cache, or by `malloc`, while another thread sets up the
+//! library and creates the cache (`rseq::init`, `rseq::detect::area_offset`).
 //!
-//! A sequence goes by two words that are read without a lock: the cache's slots and the area that
-//! holds the CPU's number. Slots of a real cache with the scratch area would be worked on as CPU
-//! 0's without being restarted; the real area with dummy slots needs those of all CPUs.
+//! A sequence uses two words that it reads without a lock: the cache's slots, and the area with the
+//! CPU number. With a real cache's slots and the scratch area it would use CPU 0's slot without
+//! ever being restarted. With the real area and the dummy slots it needs the dummy slots of all
+//! CPUs.
 
 use super::{explore, mistake_in};
 use loom::sync::Arc;
@@ -45,8 +46,8 @@ impl Library {
     fn pop(&self) {
         let slots_order = if self.mistake == Mistake::SlotsRelaxed { Relaxed } else { Acquire };
         let (slots, area);
-        // Acquire at the area stands for the address dependency: the number is read from it, and
-        // the slot by the number.
+        // Acquire at the area represents the address dependency: the CPU number is read from the
+        // area, and the slot's address depends on the number.
         if self.mistake == Mistake::AreaFirst {
             area = self.area.load(Acquire);
             slots = self.slots.load(slots_order);
@@ -54,7 +55,7 @@ impl Library {
             slots = self.slots.load(slots_order);
             area = self.area.load(Acquire);
         }
-        assert!((slots, area) != (CACHE, SCRATCH), "a cache's slots are used without a CPU");
+        assert!((slots, area) != (CACHE, SCRATCH), "a cache's slots are used with the scratch area");
         if (slots, area) == (DUMMIES, REGISTERED) {
             assert_eq!(self.dummies.load(Relaxed), 1, "a CPU has no dummy");
         }

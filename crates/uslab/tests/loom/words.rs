@@ -1,8 +1,9 @@
-//! The slab words: the real `give`, `take`, `add` and `subtract`, with the lists' lock, reconciling, release and growth of
-//! `slab/pool.rs` around one slab of three objects.
+//! The slab words: the real `give`, `take`, `add` and `subtract`, with the lists' lock,
+//! reconciling, release and growth of `slab/pool.rs` around one slab of three objects.
 //!
-//! Two givers work without the lock, a taker under it. Judged at every step: no object has two owners, and nothing is done to the words
-//! of a slab that was released. At the end: no object is lost, and the slab stands in the list where its count belongs.
+//! Two threads free without the lock; one allocates under it. The model checks at every step that
+//! no object has two owners, and that no thread changes the words of a released slab. At the end it
+//! checks that no object is lost, and that the slab is in the list for its count.
 
 use super::ledger::Ledger;
 use super::{explore, mistake_in};
@@ -44,27 +45,27 @@ enum Mistake {
     None,
     /// The count is raised before the bit is set.
     CountFirst,
-    /// A late reconciler does not ask whose the page is.
+    /// A late reconciler does not check the page's owner.
     NoOwnerCheck,
-    /// The taker does not lower the count by what it got but by what it asked for.
-    CountsWhatItAsked,
+    /// The taker lowers the count by the number that it wanted, not by the number that it got.
+    CountsWanted,
 }
 
-/// One slab, and what is shared around it.
+/// One slab, and the shared state around it.
 struct Slab {
     word: AtomicU64,
     count: AtomicI32,
     /// The page map's entry.
     owner: AtomicUsize,
-    /// Under `lists`, but for the initialisation of a fresh slab.
+    /// Accessed under `lists`, except to initialise a fresh slab.
     list: UnsafeCell<List>,
     lists: Mutex<()>,
     /// The page layer: true while the page is free.
     pages: Mutex<bool>,
-    /// What users wrote into the objects: loom finds a missing happens-before here.
+    /// Memory that users write to: loom detects a missing happens-before here.
     contents: [UnsafeCell<usize>; OBJECTS],
     ledger: Ledger,
-    /// Released and not grown again, for judging.
+    /// Whether the slab is released and not grown again, for the check.
     gone: AtomicBool,
     mistake: Mistake,
 }
@@ -92,14 +93,14 @@ impl Slab {
     }
 
     fn place(&self, list: List) {
-        // SAFETY: the caller holds `lists`; loom checks that it does.
+        // SAFETY: the caller holds `lists`; loom checks that.
         self.list.with_mut(|place| unsafe { *place = list });
     }
 
     /// `Slabs::free` for one object.
-    fn free(&self, object: usize, who: usize) {
-        self.touch(object, who);
-        self.ledger.let_go(object, who);
+    fn free(&self, object: usize, thread_id: usize) {
+        self.touch(object, thread_id);
+        self.ledger.let_go(object, thread_id);
         let before = if self.mistake == Mistake::CountFirst {
             let before = words::add(&self.count, 1);
             self.set_bit(object);
@@ -141,15 +142,16 @@ impl Slab {
         *self.pages.lock().unwrap() = true;
     }
 
-    /// `Slabs::take` for up to `wanted` objects, and `Slabs::grow` if there are none and the page is free.
-    fn take(&self, wanted: usize, who: usize) -> Vec<usize> {
+    /// `Slabs::take` for up to `wanted` objects, and `Slabs::grow` if there are none and the page
+    /// is free.
+    fn take(&self, wanted: usize, thread_id: usize) -> Vec<usize> {
         let lists = self.lists.lock().unwrap();
         // SAFETY: under the lock; loom checks.
         let listed = self.list.with(|list| unsafe { *list != List::None });
         if listed {
             let mask = words::take(&self.word, wanted);
-            let taken = self.own(mask, who);
-            let lowered = if self.mistake == Mistake::CountsWhatItAsked { wanted } else { taken.len() };
+            let taken = self.own(mask, thread_id);
+            let lowered = if self.mistake == Mistake::CountsWanted { wanted } else { taken.len() };
             let left = words::subtract(&self.count, lowered);
             self.place(list_for(left));
             return taken;
@@ -158,9 +160,9 @@ impl Slab {
         if !std::mem::take(&mut *self.pages.lock().unwrap()) {
             return Vec::new();
         }
-        // The page was free, so its descriptor is nobody else's (`Slab::init`).
+        // The page was free, so no other thread uses its descriptor (`Slab::init`).
         self.gone.store(false, SeqCst);
-        let taken = self.own(1, who);
+        let taken = self.own(1, thread_id);
         self.place(List::None);
         self.word.store(ALL & !1, Relaxed);
         self.count.store(OBJECTS as i32 - 1, Release);
@@ -170,22 +172,23 @@ impl Slab {
         taken
     }
 
-    fn own(&self, mask: u64, who: usize) -> Vec<usize> {
+    fn own(&self, mask: u64, thread_id: usize) -> Vec<usize> {
         let objects: Vec<usize> = (0..OBJECTS).filter(|object| mask >> object & 1 == 1).collect();
         for &object in &objects {
-            self.ledger.seize(object, who);
-            self.touch(object, who);
+            self.ledger.seize(object, thread_id);
+            self.touch(object, thread_id);
         }
         objects
     }
 
     /// The owner uses the object.
-    fn touch(&self, object: usize, who: usize) {
-        // SAFETY: the object is the caller's alone; loom checks that nobody else's use is unordered with this one.
-        self.contents[object].with_mut(|content| unsafe { *content = who });
+    fn touch(&self, object: usize, thread_id: usize) {
+        // SAFETY: only the caller uses the object; loom checks that every other use is ordered with
+        // this one.
+        self.contents[object].with_mut(|content| unsafe { *content = thread_id });
     }
 
-    /// When all is quiet.
+    /// The check after all threads ended.
     fn judge(&self) {
         let bits = self.word.load(Acquire);
         let owned = self.ledger.owned().iter().fold(0, |mask, object| mask | 1 << object);
@@ -202,7 +205,8 @@ impl Slab {
     }
 }
 
-/// Two givers of one object each, and a taker that takes up to `wanted` and gives back `back` of them.
+/// Two threads that free one object each, and one that allocates up to `wanted` and frees `back` of
+/// them.
 fn givers_and_a_taker(taken: u64, wanted: usize, back: usize, mistake: Mistake) {
     let slab = Slab::new(taken, mistake);
     let givers = [0, 1].map(|object| {
@@ -254,13 +258,13 @@ fn a_count_raised_before_the_bits_is_found() {
 }
 
 #[test]
-fn a_late_reconciler_that_does_not_ask_whose_the_page_is_is_found() {
+fn a_late_reconciler_that_does_not_check_the_owner_is_found() {
     let found = mistake_in(|| givers_and_a_taker(0b011, 1, 1, Mistake::NoOwnerCheck));
     assert!(found.contains("released twice"), "{found}");
 }
 
 #[test]
-fn a_count_lowered_by_what_was_asked_for_is_found() {
-    let found = mistake_in(|| givers_and_a_taker(0b011, 64, 2, Mistake::CountsWhatItAsked));
+fn a_count_lowered_by_the_number_wanted_is_found() {
+    let found = mistake_in(|| givers_and_a_taker(0b011, 64, 2, Mistake::CountsWanted));
     assert!(found.contains("the count is not that of the bits"), "{found}");
 }

@@ -9,7 +9,7 @@ use std::ptr::{self, NonNull};
 use uslab::internal::{Constructor, start};
 use uslab::{Cache, CacheBox, CacheBuilder, CreateError, Flags, RawCache};
 
-/// What a constructor leaves in each byte of an object.
+/// The byte with which the constructor fills an object.
 const CONSTRUCTED: u8 = 0xc7;
 
 #[derive(Clone, Debug)]
@@ -26,7 +26,7 @@ struct Options {
 impl Options {
     fn build(&self) -> Result<RawCache, CreateError> {
         /// # Safety
-        /// `object` must be memory of `bytes` bytes that nobody else uses.
+        /// `object` must point to `bytes` bytes that no other code uses.
         unsafe fn construct(object: *mut u8, bytes: usize) {
             // SAFETY: the caller's promise.
             unsafe { object.write_bytes(CONSTRUCTED, bytes) };
@@ -39,13 +39,13 @@ impl Options {
             .max_order(self.orders.1)
             .sheaf_capacity(self.sheaf_capacity);
         if self.constructor {
-            // SAFETY: `construct` writes the object and does nothing else.
+            // SAFETY: `construct` only writes the object.
             builder = unsafe { builder.raw_constructor(Constructor { call: construct, data: self.bytes }) };
         }
         builder.build_raw(self.bytes)
     }
 
-    /// The alignment that is promised.
+    /// The guaranteed alignment.
     fn alignment(&self) -> usize {
         let natural = if self.bytes.is_multiple_of(16) { 16 } else { 8 };
         let line = if self.flags & Flags::HWCACHE_ALIGN.0 != 0 {
@@ -86,11 +86,11 @@ enum Step {
     Free(usize),
     AllocBulk(usize),
     FreeBulk(usize, usize),
-    /// Sets objects aside and takes so many of them.
+    /// Prefills a sheaf and allocates that many objects from it.
     Prefill(usize, usize),
     Shrink,
     ReleaseMemory,
-    /// Refused, while objects live.
+    /// Refused while objects are live.
     Destroy,
 }
 
@@ -110,7 +110,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     vec(step, 1..150)
 }
 
-/// A cache in use by a program.
+/// A cache that a program uses.
 struct Run {
     cache: Option<RawCache>,
     options: Options,
@@ -124,27 +124,28 @@ impl Run {
 
     fn born(&mut self, object: NonNull<u8>) {
         if self.options.constructor {
-            // SAFETY: ours, of that many bytes, constructed when its slab was made.
+            // SAFETY: the test owns the object, of that many bytes, constructed when its slab was
+            // made.
             let found = unsafe { std::slice::from_raw_parts(object.as_ptr(), self.options.bytes) };
-            assert!(found.iter().all(|&b| b == CONSTRUCTED), "an object is found constructed");
+            assert!(found.iter().all(|&b| b == CONSTRUCTED), "a new object is not as constructed");
         }
         let usable = self.cache().usable_bytes();
         assert!(usable >= self.options.bytes);
-        // A constructed object is the user's only as far as it was constructed.
+        // The user of a constructed object owns only the constructed bytes.
         let bytes = if self.options.constructor { self.options.bytes } else { usable };
         self.oracle.born(object.as_ptr(), bytes, self.options.alignment());
     }
 
-    /// The oracle lets an object go; it is left constructed.
+    /// Removes an object from the oracle, and restores its constructed bytes.
     fn dies(&mut self, object: *mut u8) {
         self.oracle.dies(object);
         if self.options.constructor {
-            // SAFETY: ours until it is freed.
+            // SAFETY: the test owns the object until it is freed.
             unsafe { object.write_bytes(CONSTRUCTED, self.options.bytes) };
         }
     }
 
-    /// Bulks of objects of a quarter of a megabyte would be a test of the machine's memory.
+    /// Limits bulks: of objects of a quarter of a megabyte they would exhaust the machine.
     fn bounded(&self, n: usize) -> usize {
         n.min((16 << 20) / self.options.bytes)
     }
@@ -162,13 +163,16 @@ impl Run {
                     self.oracle.born_zeroed(object.as_ptr(), usable, bytes, self.options.alignment());
                 }
                 None => {
-                    assert!(self.options.constructor, "zeroing is refused where it would undo a constructor")
+                    assert!(
+                        self.options.constructor,
+                        "zeroing is refused only where it would undo a constructor"
+                    )
                 }
             },
             Step::Free(n) => {
                 if let Some(object) = self.oracle.nth(n) {
                     self.dies(object.pointer());
-                    // SAFETY: ours, unused from here.
+                    // SAFETY: allocated by this test, and unused from here on.
                     unsafe {
                         self.cache().free(NonNull::new(object.pointer()).expect("objects are not null"))
                     };
@@ -182,11 +186,11 @@ impl Run {
             Step::FreeBulk(from, n) => {
                 let all = self.oracle.objects();
                 let from = if all.is_empty() { 0 } else { from % all.len() };
-                // Every third after some place: neighbours and strangers.
+                // Every third object from a random one on: some share a slab, some do not.
                 let given: Vec<*mut u8> =
                     all[from..].iter().step_by(1 + n % 3).take(n).map(|o| o.pointer()).collect();
                 given.iter().for_each(|&object| self.dies(object));
-                // SAFETY: ours, unused from here.
+                // SAFETY: allocated by this test, and unused from here on.
                 unsafe { self.cache().free_bulk(&given) };
             }
             Step::Prefill(n, taken) => {
@@ -209,19 +213,26 @@ impl Run {
         }
     }
 
-    /// Destroys the cache if nothing lives in it, and makes it anew; checks the refusal otherwise.
+    /// Destroys the cache and creates a new one if no object is live; checks the refusal otherwise.
     fn try_destroy(&mut self) {
         let cache = self.cache.take().expect("destroyed last");
         self.cache = Some(match cache.destroy() {
             Ok(()) => {
-                assert_eq!(self.oracle.len(), 0, "a cache with live objects is not destroyed");
+                assert_eq!(self.oracle.len(), 0, "a cache with live objects was destroyed");
                 self.options.build().expect("it could be made before")
             }
             Err((cache, busy)) => {
-                assert_eq!(busy.objects, self.oracle.len(), "as many live as the oracle knows");
+                assert_eq!(
+                    busy.objects,
+                    self.oracle.len(),
+                    "the number of live objects differs from the oracle's"
+                );
                 let named: Vec<_> = busy.first.iter().take_while(|object| !object.is_null()).collect();
                 assert_eq!(named.len(), busy.objects.min(busy.first.len()));
-                assert!(named.iter().all(|&&object| self.oracle.has(object)), "those that are named live");
+                assert!(
+                    named.iter().all(|&&object| self.oracle.has(object)),
+                    "the refusal lists an object that is not live"
+                );
                 cache
             }
         });
@@ -231,7 +242,7 @@ impl Run {
         self.oracle.check_all();
         for object in self.oracle.objects() {
             self.dies(object.pointer());
-            // SAFETY: ours, unused from here.
+            // SAFETY: allocated by this test, and unused from here on.
             unsafe { self.cache().free(NonNull::new(object.pointer()).expect("objects are not null")) };
         }
         uslab::debug::validate().expect("the structures are whole");
@@ -239,7 +250,7 @@ impl Run {
     }
 }
 
-/// Any number, and those about which sizes and alignments change from valid to not.
+/// Any number, and numbers around the limits of valid sizes and alignments.
 fn around_limits() -> impl Strategy<Value = usize> {
     let near = (0..64u32, -1..=1isize).prop_map(|(shift, off)| (1usize << shift).wrapping_add_signed(off));
     prop_oneof![1 => any::<usize>(), 1 => 0..300_000usize, 3 => near]
@@ -257,7 +268,7 @@ proptest! {
     }
 
     #[test]
-    fn what_cannot_be_a_cache_is_refused(bytes in around_limits(), align in around_limits()) {
+    fn invalid_options_are_refused(bytes in around_limits(), align in around_limits()) {
         assert!(start::ensure());
         let result = CacheBuilder::new("refused").align(align).build_raw(bytes);
         let most = 256 << 10;
@@ -271,11 +282,11 @@ proptest! {
 }
 
 thread_local! {
-    /// Values alive in the test's thread.
+    /// Live values of the test's thread.
     static VALUES: Cell<usize> = const { Cell::new(0) };
 }
 
-/// A value that counts itself, of `N` words on a boundary of its own.
+/// A value of `N` words, with an alignment of its own, that counts its live instances.
 #[repr(C, align(32))]
 struct Counted<const N: usize>([u64; N]);
 
@@ -288,12 +299,13 @@ impl<const N: usize> Counted<N> {
 
 impl<const N: usize> Drop for Counted<N> {
     fn drop(&mut self) {
-        assert!(self.0.iter().all(|&word| word == self.0[0]), "a value is whole until it is dropped");
+        assert!(self.0.iter().all(|&word| word == self.0[0]), "a live value was overwritten");
         VALUES.set(VALUES.get() - 1);
     }
 }
 
-/// Inserts, moves out, leaks and takes back, in an order that `choices` says; what `choices` counts is what lives.
+/// Inserts, moves out, leaks and rebuilds boxes in the order of `choices`, and checks the number of
+/// live values.
 fn boxes<const N: usize>(choices: &[(u8, usize)]) {
     let cache = Cache::<Counted<N>>::new("boxes");
     let mut held: Vec<(u64, CacheBox<'_, Counted<N>>)> = Vec::new();
@@ -311,7 +323,7 @@ fn boxes<const N: usize>(choices: &[(u8, usize)]) {
             6 => raw.extend(at(held.len()).map(|at| held.swap_remove(at)).map(|(w, b)| (w, b.into_raw()))),
             7 => {
                 if let Some((word, object)) = at(raw.len()).map(|at| raw.swap_remove(at)) {
-                    // SAFETY: from `into_raw` of a box of this cache, once.
+                    // SAFETY: from `into_raw` of a box of this cache, passed once.
                     held.push((word, unsafe { CacheBox::from_raw(&cache, object) }));
                 }
             }
@@ -327,10 +339,10 @@ fn boxes<const N: usize>(choices: &[(u8, usize)]) {
                 objects.extend(cache.alloc_zeroed().map(NonNull::as_ptr));
                 for &object in &objects {
                     assert_eq!(object as usize % align_of::<Counted<N>>(), 0);
-                    // SAFETY: ours, of that size.
+                    // SAFETY: allocated by this test, with that size.
                     unsafe { object.cast::<u8>().write_bytes(0xaa, size_of::<Counted<N>>()) };
                 }
-                // SAFETY: ours, never initialised, unused from here.
+                // SAFETY: allocated by this test, never initialised, and unused from here on.
                 unsafe { cache.free_bulk(&objects) };
             }
         }
@@ -368,7 +380,7 @@ proptest! {
             let mut boxes: Vec<_> = (0..count).map(|_| cache.constructed().expect("there is memory")).collect();
             for object in &mut boxes {
                 assert_eq!((object[0], object[2], object[4]), (1, 3, 5));
-                assert_eq!(object[1], object[3], "and as their last user left them");
+                assert_eq!(object[1], object[3], "a constructed object is not as its last user left it");
                 object[1] += 1;
                 object[3] += 1;
             }

@@ -1,4 +1,5 @@
-//! Programs over private heaps, `Uslab` as Rust's global allocator, and collections on heaps and caches.
+//! Programs over private heaps, `Uslab` as Rust's global allocator, and collections on heaps and
+//! caches.
 
 use super::cases;
 use super::malloc::sizes;
@@ -16,9 +17,9 @@ use uslab::{CacheBuilder, Heap, Uslab};
 enum HeapStep {
     Alloc(usize, usize, u32),
     Free(usize, usize),
-    /// With the plain `free`, which any object may be given to.
+    /// By the plain `free`, which accepts any object.
     PlainFree(usize, usize),
-    /// The heap with everything in it, and a new one in its place.
+    /// Drops the heap with its objects, and creates a new one in its place.
     DropWhole(usize),
     ReleaseMemory,
 }
@@ -36,7 +37,7 @@ fn heap_steps() -> impl Strategy<Value = Vec<HeapStep>> {
     vec(step, 1..100)
 }
 
-/// Heaps, and which of the oracle's objects is whose.
+/// Heaps, and the heap of each of the oracle's objects.
 struct Heaps {
     heaps: [Heap; HEAPS],
     owned: [Vec<Object>; HEAPS],
@@ -66,13 +67,13 @@ impl Heaps {
             }
             HeapStep::Free(heap, n) => {
                 if let Some(object) = self.take(heap, n) {
-                    // SAFETY: of that heap, unused from here.
+                    // SAFETY: from that heap, and unused from here on.
                     unsafe { self.heaps[heap].free(object) };
                 }
             }
             HeapStep::PlainFree(heap, n) => {
                 if let Some(object) = self.take(heap, n) {
-                    // SAFETY: ours, unused from here.
+                    // SAFETY: allocated by this test, and unused from here on.
                     unsafe { uslab::malloc::free(object.as_ptr()) };
                 }
             }
@@ -93,7 +94,7 @@ proptest! {
     #![proptest_config(cases(100))]
 
     #[test]
-    fn heaps_go_whole_and_touch_nobody_else(steps in heap_steps()) {
+    fn a_dropped_heap_frees_its_own_objects_only(steps in heap_steps()) {
         let mut heaps = Heaps::new();
         let bystander = heaps.oracle.born(uslab::malloc::malloc(777), 777, 16);
         steps.iter().for_each(|step| heaps.step(step));
@@ -104,7 +105,7 @@ proptest! {
         }
         heaps.oracle.dies(bystander.pointer());
         assert_eq!(heaps.oracle.len(), 0);
-        // SAFETY: ours, unused from here.
+        // SAFETY: allocated by this test, and unused from here on.
         unsafe { uslab::malloc::free(bystander.pointer()) };
         uslab::debug::validate().expect("the structures are whole");
     }
@@ -119,7 +120,7 @@ enum GlobalStep {
 }
 
 fn global_steps() -> impl Strategy<Value = Vec<GlobalStep>> {
-    // Rust never asks for 0 bytes.
+    // Rust never requests 0 bytes.
     let bytes = || sizes().prop_map(|size| size.max(1));
     let shift = || prop_oneof![3 => 0..5u32, 1 => 5..16u32];
     let step = prop_oneof![
@@ -157,8 +158,8 @@ fn global_program(steps: &[GlobalStep]) {
             GlobalStep::Realloc(n, size) => {
                 let Some(old) = oracle.nth(n) else { continue };
                 oracle.dies(old.pointer());
-                let align = layouts.remove(&old.address).expect("noted when it was made");
-                // SAFETY: ours, with its layout; the size is not 0.
+                let align = layouts.remove(&old.address).expect("recorded at its allocation");
+                // SAFETY: allocated by this test with that layout; the size is not 0.
                 let moved = unsafe { Uslab.realloc(old.pointer(), align, size) };
                 oracle.resized(old, moved, (size, size), align.align());
                 layouts.insert(moved as usize, layout(size, align.align()));
@@ -166,8 +167,8 @@ fn global_program(steps: &[GlobalStep]) {
             GlobalStep::Dealloc(n) => {
                 let Some(object) = oracle.nth(n) else { continue };
                 oracle.dies(object.pointer());
-                let layout = layouts.remove(&object.address).expect("noted when it was made");
-                // SAFETY: ours, with its layout, unused from here.
+                let layout = layouts.remove(&object.address).expect("recorded at its allocation");
+                // SAFETY: allocated by this test with that layout, and unused from here on.
                 unsafe { Uslab.dealloc(object.pointer(), layout) };
             }
         }
@@ -175,7 +176,7 @@ fn global_program(steps: &[GlobalStep]) {
     oracle.check_all();
     for object in oracle.objects() {
         oracle.dies(object.pointer());
-        // SAFETY: ours, with its layout, unused from here.
+        // SAFETY: allocated by this test with that layout, and unused from here on.
         unsafe { Uslab.dealloc(object.pointer(), layouts[&object.address]) };
     }
 }
@@ -206,7 +207,7 @@ proptest! {
         let cache = CacheBuilder::new("node").build_raw(size_of::<[u64; 4]>()).expect("a cache can be made");
         let nodes: Vec<_> = values.iter().map(|&value| HeapBox::new_in([value; 4], &cache)).collect();
         assert!(nodes.iter().zip(&values).all(|(node, value)| **node == [*value; 4]));
-        // What does not fit an object is refused, not cut.
+        // A layout that does not fit an object is refused.
         assert!(HeapBox::try_new_in([0u8; 100], &cache).is_err());
         let mut small = HeapVec::new_in(&cache);
         assert!(small.try_reserve_exact(4).is_ok() && small.try_reserve_exact(5).is_err());

@@ -1,9 +1,10 @@
-//! Property tests: random programs over every public operation, judged by a naive oracle.
+//! Property tests: random programs over every public operation, checked by a naive oracle.
 //!
-//! The oracle (`oracle.rs`) knows nothing of slabs: it keeps the live ranges in an ordered map and what each was filled
-//! with. A program is a list of steps; after each the oracle is told what was given out or taken back, and objects to
-//! an overlap, a lost alignment, a byte that changed, a byte that should be zero. At its end everything is freed and
-//! caches must go away without a remnant, so that nothing was lost either.
+//! The oracle (`oracle.rs`) knows nothing of slabs: it keeps the live ranges in an ordered map,
+//! with the pattern of each. A program is a list of steps. At each allocation and free the oracle
+//! checks for an overlap, a wrong alignment, a changed byte, and a nonzero byte in zeroed memory.
+//! At the end the program frees everything and destroys its caches, which fails if an object was
+//! lost.
 //!
 //! ```text
 //!   caches.rs    RawCache and Cache<T>, with random options
@@ -12,7 +13,7 @@
 //!   threads.rs   all of these from more threads than CPUs, freed elsewhere
 //! ```
 //!
-//! The mode is the process's: run it as it is and once more with `USLAB_RSEQ=0`.
+//! The mode belongs to the process: run the tests once without and once with `USLAB_RSEQ=0`.
 
 mod caches;
 mod heaps;
@@ -20,7 +21,8 @@ mod malloc;
 mod oracle;
 mod threads;
 
-/// Settings of every property: the number of cases is the test's, and a failing case is printed, not written to a file.
+/// Settings of every property: the test chooses the number of cases, and a failing case is printed
+/// instead of written to a file.
 fn cases(count: u32) -> proptest::prelude::ProptestConfig {
     proptest::prelude::ProptestConfig { cases: count, failure_persistence: None, ..Default::default() }
 }

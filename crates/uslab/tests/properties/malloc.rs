@@ -1,4 +1,4 @@
-//! Programs over the malloc family, and the answers to what cannot be had.
+//! Programs over the malloc family, and the refusal of impossible requests.
 
 use super::cases;
 use super::oracle::{Object, Oracle};
@@ -14,7 +14,7 @@ use uslab::malloc::{
 
 const MIB: usize = 1 << 20;
 
-/// Sizes that a program is likely to ask for, and those next to which something changes.
+/// Sizes that programs often request, and sizes around the limits of classes.
 pub fn sizes() -> impl Strategy<Value = usize> {
     let near = |centre: usize| centre - 1..=centre + 1;
     let class = (0..CLASSES).prop_map(|index| Class::at(index).map_or(0, Class::bytes));
@@ -44,10 +44,10 @@ enum Step {
     Zeroed(usize),
     Aligned(usize, usize),
     Realloc(usize, usize),
-    /// By a few bytes, as growing strings do.
+    /// By a few bytes, like a growing string.
     Grow(usize, usize),
     Free(usize),
-    /// With the size that the object was asked for with.
+    /// With the requested size of the object.
     FreeSized(usize),
     Bulk(usize, usize),
     /// Objects of any sizes, and nulls between them.
@@ -72,7 +72,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     vec(step, 1..120)
 }
 
-/// What an object was asked for with; no alignment is `malloc`.
+/// The request for an object; without an alignment it was `malloc`.
 #[derive(Clone, Copy)]
 struct Asked {
     align: Option<usize>,
@@ -105,12 +105,12 @@ impl Run {
 
     fn dies(&mut self, object: Object) -> Asked {
         self.oracle.dies(object.pointer());
-        self.asked.remove(&object.address).expect("noted when it was made")
+        self.asked.remove(&object.address).expect("recorded at its allocation")
     }
 
     fn resize(&mut self, object: Object, bytes: usize) {
         self.dies(object);
-        // SAFETY: ours; the old address is not used any more.
+        // SAFETY: allocated by this test; the old address is not used any more.
         let moved = unsafe { realloc(object.pointer(), bytes) };
         let usable = self.usable(moved, bytes);
         self.oracle.resized(object, moved, (bytes, usable), ALIGN);
@@ -119,7 +119,7 @@ impl Run {
 
     fn free_sized(&mut self, object: Object) {
         let Asked { align, bytes } = self.dies(object);
-        // SAFETY: ours, with what it was asked for, unused from here.
+        // SAFETY: allocated by this test with that size and alignment, and unused from here on.
         unsafe {
             match align {
                 Some(align) => free_aligned_sized(object.pointer(), align, bytes),
@@ -147,7 +147,7 @@ impl Run {
             Step::Free(n) => {
                 if let Some(object) = self.oracle.nth(n) {
                     self.dies(object);
-                    // SAFETY: ours, unused from here.
+                    // SAFETY: allocated by this test, and unused from here on.
                     unsafe { free(object.pointer()) };
                 }
             }
@@ -171,7 +171,7 @@ impl Run {
                 let null = (n % 5 == 0).then_some(ptr::null_mut());
                 let given: Vec<*mut u8> =
                     null.into_iter().chain(given.iter().map(|o| o.pointer())).chain(null).collect();
-                // SAFETY: ours or null, unused from here.
+                // SAFETY: allocated by this test or null, and unused from here on.
                 unsafe { free_bulk(&given) };
             }
             Step::ReleaseMemory => {
@@ -201,7 +201,7 @@ proptest! {
     }
 }
 
-/// Runs `ask` and checks that it says null with `errno` set to `expected`.
+/// Runs `ask` and checks that it returns null with `errno` set to `expected`.
 fn refused(expected: i32, ask: impl FnOnce() -> *mut u8) {
     errno::set(0);
     assert!(ask().is_null());
@@ -212,7 +212,7 @@ proptest! {
     #![proptest_config(cases(500))]
 
     #[test]
-    fn what_no_machine_has_is_refused(
+    fn impossible_sizes_are_refused(
         size in prop_oneof![usize::MAX - 70_000..=usize::MAX, isize::MAX as usize - 70_000..=usize::MAX],
         shift in 0..64u32,
         count in 2..=usize::MAX,
@@ -229,10 +229,10 @@ proptest! {
             let object = malloc(old);
             let mut oracle = Oracle::default();
             oracle.born(object, old, ALIGN);
-            // SAFETY: ours; a refused realloc leaves it as it is.
+            // SAFETY: allocated by this test; a refused realloc leaves it unchanged.
             refused(libc::ENOMEM, || unsafe { realloc(object, size) });
             oracle.dies(object);
-            // SAFETY: ours, unused from here.
+            // SAFETY: allocated by this test, and unused from here on.
             unsafe { free(object) };
         }
     }
@@ -249,7 +249,7 @@ proptest! {
         } else {
             let object = aligned_alloc(1 << shift, size);
             assert!(!object.is_null() && object.addr().is_multiple_of(1 << shift));
-            // SAFETY: ours, unused from here.
+            // SAFETY: allocated by this test, and unused from here on.
             unsafe { free(object) };
         }
     }
@@ -258,7 +258,7 @@ proptest! {
     fn frees_keep_errno(size in sizes(), value in 1..100i32) {
         let object = malloc(size);
         errno::set(value);
-        // SAFETY: ours, unused from here; null is allowed.
+        // SAFETY: allocated by this test, and unused from here on; null is allowed.
         unsafe {
             free(object);
             free(ptr::null_mut());

@@ -1,24 +1,25 @@
-//! The oracle: what is live, where, and what stands in it.
+//! The oracle: the live objects, their addresses and their contents.
 
 use std::collections::BTreeMap;
 use std::ops::Bound::Excluded;
 
-/// Up to here every byte of an object is written and compared.
+/// Up to this size every byte of an object is written and compared.
 const WHOLE_BYTES: usize = 16 << 10;
-/// Beyond, a word at each multiple of this and the last bytes: enough to touch each page of what is not huge.
+/// Above it, a word at each multiple of this, and the last bytes: enough to touch each page of an
+/// object that is not huge.
 const STRIDE_BYTES: usize = 4096;
-/// From here on the stride is larger: the address space is the point, not the memory.
+/// From this size on the stride is larger: these objects test the address space, not the memory.
 const HUGE_BYTES: usize = 4 << 20;
 const HUGE_STRIDE_BYTES: usize = 1 << 20;
 /// Bytes written at each step of a stride.
 const STEP_BYTES: usize = 8;
 
-/// An object that the allocator gave out.
+/// An object that the allocator returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Object {
     pub address: usize,
     pub bytes: usize,
-    /// Distinct for each object, so that a write to one is seen in any other.
+    /// Distinct for each object, so that a write through a wrong object is noticed.
     pub tag: u64,
 }
 
@@ -48,20 +49,21 @@ impl Object {
     /// Writes the object's own pattern to it.
     pub fn fill(self) {
         for offset in self.offsets() {
-            // SAFETY: the object is the caller's, and the offset within it.
+            // SAFETY: the caller owns the object, and the offset lies within it.
             unsafe { self.pointer().add(offset).write(self.byte_at(offset)) };
         }
     }
 
-    /// The first of the written bytes before `end` that is not as [`Object::fill`] left it.
+    /// Offset of the first written byte before `end` that differs from the pattern of
+    /// [`Object::fill`].
     pub fn changed_before(self, end: usize) -> Option<usize> {
         // SAFETY: as in `fill`; the bytes were written there.
         self.offsets().find(|&at| at < end && unsafe { self.pointer().add(at).read() } != self.byte_at(at))
     }
 
-    /// The first byte before `end`, of those that are looked at, that is not zero.
+    /// Offset of the first compared byte before `end` that is not zero.
     pub fn nonzero_before(self, end: usize) -> Option<usize> {
-        // SAFETY: the object is the caller's, and was zeroed if the caller's claim is right.
+        // SAFETY: the caller owns the object, which was allocated as zeroed.
         self.offsets().find(|&at| at < end && unsafe { self.pointer().add(at).read() } != 0)
     }
 
@@ -78,14 +80,14 @@ pub struct Oracle {
 }
 
 impl Oracle {
-    /// Takes note of a new object of `bytes` usable bytes, and fills it.
+    /// Adds a new object of `bytes` usable bytes, and fills it.
     pub fn born(&mut self, pointer: *mut u8, bytes: usize, align: usize) -> Object {
         let object = self.enter(pointer, bytes, align);
         object.fill();
         object
     }
 
-    /// The same for one that was asked for as zeroes, in its first `zeroed` bytes.
+    /// [`Oracle::born`] for an object whose first `zeroed` bytes must be zero.
     pub fn born_zeroed(&mut self, pointer: *mut u8, bytes: usize, zeroed: usize, align: usize) -> Object {
         let object = self.enter(pointer, bytes, align);
         if let Some(at) = object.nonzero_before(zeroed) {
@@ -95,10 +97,10 @@ impl Oracle {
         object
     }
 
-    /// The same for one that was `old` until it was resized to `asked` bytes: what both sizes have in common must be as
-    /// it was.
+    /// [`Oracle::born`] for an object that was `old` until it was resized to `asked` bytes: the
+    /// bytes that both have in common must be unchanged.
     ///
-    /// `old` has left the map already, and its address may be `pointer`.
+    /// `old` is no longer in the map, and its address may be `pointer`.
     pub fn resized(
         &mut self,
         old: Object,
@@ -106,7 +108,7 @@ impl Oracle {
         (asked, bytes): (usize, usize),
         align: usize,
     ) -> Object {
-        // Compared under the old size, whose offsets were written; then filled anew.
+        // Compared at the offsets of the old size, which were written; then filled again.
         let common = old.bytes.min(asked);
         let moved = Object { address: pointer as usize, ..old };
         let object = self.enter(pointer, bytes, align);
@@ -130,9 +132,10 @@ impl Oracle {
         object
     }
 
-    /// An object is about to be freed or resized: it must be as it was filled.
+    /// Removes an object that is about to be freed or resized, and checks its contents.
     pub fn dies(&mut self, pointer: *mut u8) -> Object {
-        let object = self.live.remove(&(pointer as usize)).expect("programs free what lives");
+        let object =
+            self.live.remove(&(pointer as usize)).expect("a program freed an object that is not live");
         self.check(object);
         object
     }
@@ -152,12 +155,12 @@ impl Oracle {
         self.live.len()
     }
 
-    /// The `n`th of the live objects, counted around; `None` if there are none.
+    /// The live object number `n`, modulo their number; `None` if there are none.
     pub fn nth(&self, n: usize) -> Option<Object> {
         if self.live.is_empty() {
             return None;
         }
-        // By address from a pseudo-random place on, which is quick and as good as any order.
+        // By address from a pseudo-random place on: fast, and any order serves.
         let values = self.live.values();
         values.copied().nth(n % self.live.len())
     }

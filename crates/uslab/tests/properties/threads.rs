@@ -1,8 +1,8 @@
-//! Programs of more threads than CPUs: objects of every kind, handed from thread to thread and freed elsewhere, while
-//! another thread shrinks and releases what is free.
+//! Programs of more threads than CPUs: objects of every kind move from thread to thread and are
+//! freed there, while another thread shrinks caches and trims.
 //!
-//! There is no shared oracle, whose lock would keep the threads apart: each object is filled with a tag that is its own, so
-//! that whoever frees it sees whether anybody else was given a byte of it.
+//! There is no shared oracle, because its lock would serialise the threads. Each object is filled
+//! with its own tag, so the freeing thread notices if another object overlapped it.
 
 use super::cases;
 use super::oracle::Object;
@@ -19,10 +19,10 @@ const THREADS: usize = 8;
 /// Caches beside the typed one.
 const RAW: usize = 3;
 
-/// Where an object goes back to.
+/// The way in which an object is freed.
 #[derive(Clone, Copy, Debug)]
 enum Home {
-    /// With the size that was asked for.
+    /// With the requested size.
     Malloc(usize),
     Raw(usize),
     Typed,
@@ -31,10 +31,10 @@ enum Home {
 
 type Parcel = (Home, Object);
 
-/// A typed object: not a power of two, so that it stands in slabs differently from any class.
+/// A typed object: its size is no power of two and no class's, so its slabs have another geometry.
 type Typed = [u64; 13];
 
-/// What all threads share.
+/// The state that all threads share.
 struct World {
     raw: [RawCache; RAW],
     typed: Cache<Typed>,
@@ -45,7 +45,7 @@ impl World {
     fn new() -> World {
         let builders = [
             CacheBuilder::new("threads-0"),
-            // Small sheaves: every few objects go through barn and slabs.
+            // Small sheaves, so that few operations suffice to reach barn and slabs.
             CacheBuilder::new("threads-1").sheaf_capacity(2).flags(Flags::HWCACHE_ALIGN),
             CacheBuilder::new("threads-2").flags(Flags::NO_CACHING),
         ];
@@ -54,7 +54,7 @@ impl World {
     }
 
     /// # Safety
-    /// `object` must be of `home` and not be used any more.
+    /// `object` must come from `home`, and must not be used any more.
     unsafe fn free(&self, (home, object): Parcel, sized: bool) {
         let pointer = NonNull::new(object.pointer()).expect("objects are not null");
         // SAFETY: the caller's promise.
@@ -70,7 +70,7 @@ impl World {
     }
 }
 
-/// One thread's part in a program.
+/// One thread of a program.
 struct Actor<'a> {
     world: &'a World,
     others: Vec<Sender<Parcel>>,
@@ -78,7 +78,7 @@ struct Actor<'a> {
     held: Vec<Parcel>,
     random: u64,
     tag: u64,
-    /// Of a hundred objects let go, those sent to another thread.
+    /// The percentage of released objects that are sent to another thread.
     sent_percent: u64,
 }
 
@@ -99,7 +99,7 @@ impl Actor<'_> {
         self.held.push((home, object));
     }
 
-    /// A size, small for the most part.
+    /// A size, mostly small.
     fn bytes(&mut self) -> usize {
         let end = [64, 300, 300, 2000, 40_000, 150_000][self.below(6) as usize];
         let bytes = self.below(end) as usize;
@@ -118,7 +118,7 @@ impl Actor<'_> {
                 let bytes = self.bytes();
                 let object = zeroed(bytes);
                 let zero = Object { address: object as usize, bytes, tag: 0 };
-                assert_eq!(zero.nonzero_before(bytes), None, "zeroed memory is zero");
+                assert_eq!(zero.nonzero_before(bytes), None, "zeroed memory has a nonzero byte");
                 self.hold(Home::Malloc(bytes), object, usable_size(object));
             }
             6 | 7 => {
@@ -161,12 +161,12 @@ impl Actor<'_> {
         }
     }
 
-    /// Frees what another thread sent, or sends or frees something of its own.
+    /// Frees an object that another thread sent, or sends or frees one of its own.
     fn let_go(&mut self) {
         while let Ok(parcel) = self.inbox.try_recv() {
             Self::verify(parcel);
             let sized = self.below(2) == 0;
-            // SAFETY: it was sent here by its only holder.
+            // SAFETY: its only holder sent it to this thread.
             unsafe { self.world.free(parcel, sized) };
         }
         if self.held.is_empty() {
@@ -176,7 +176,8 @@ impl Actor<'_> {
         let parcel = self.held.swap_remove(at);
         if self.below(100) < self.sent_percent {
             let to = self.below(THREADS as u64) as usize;
-            // Who is gone has left the rest to the end of the program.
+            // A thread that has ended receives nothing; the object is freed at the end of the
+            // program.
             if let Err(unsent) = self.others[to].send(parcel) {
                 self.held.push(unsent.0);
             }
@@ -186,11 +187,11 @@ impl Actor<'_> {
         match (parcel.0, self.below(4)) {
             (Home::Malloc(_), 0) => {
                 let bytes = self.bytes();
-                // SAFETY: this thread's alone; the old address is not used any more.
+                // SAFETY: only this thread uses the object; the old address is not used any more.
                 let moved = unsafe { realloc(parcel.1.pointer(), bytes) };
                 let common = bytes.min(parcel.1.bytes);
                 let kept = Object { address: moved as usize, ..parcel.1 };
-                assert_eq!(kept.changed_before(common), None, "realloc keeps the contents");
+                assert_eq!(kept.changed_before(common), None, "realloc changed the contents");
                 self.hold(Home::Malloc(bytes), moved, usable_size(moved));
             }
             (_, sized) => {
@@ -200,7 +201,7 @@ impl Actor<'_> {
         }
     }
 
-    /// Frees much of what `malloc` gave it, at once.
+    /// Frees many objects of `malloc` in one call.
     fn free_many(&mut self) {
         let (mine, rest) = self.held.drain(..).partition(|(home, _)| matches!(home, Home::Malloc(_)));
         self.held = rest;
@@ -226,7 +227,8 @@ impl Actor<'_> {
     }
 }
 
-/// Plays one program to its end, where all that is left is checked and freed and the caches must be empty.
+/// Runs one program. At its end all objects left are checked and freed, and the caches must be
+/// empty.
 fn program(seed: u64, sent_percent: u64, steps: usize) {
     let world = World::new();
     let done = AtomicBool::new(false);
@@ -253,7 +255,7 @@ fn program(seed: u64, sent_percent: u64, steps: usize) {
         });
         let rests: Vec<_> = actors.into_iter().map(|actor| actor.join()).collect();
         done.store(true, Relaxed);
-        for (held, inbox) in rests.into_iter().map(|rest| rest.expect("no thread found a fault")) {
+        for (held, inbox) in rests.into_iter().map(|rest| rest.expect("a thread found an error")) {
             for parcel in held.into_iter().chain(inbox.try_iter()) {
                 Actor::verify(parcel);
                 // SAFETY: the threads have ended; each object has one holder.

@@ -1,20 +1,21 @@
-//! Fork children of a stress: what a child does to prove that it can go on, and how the parent waits for it.
+//! Fork children of a stress test: how a child runs its checks, and how the parent waits for it.
 //!
-//! A child must not panic: the lock of standard error may be held by a thread that does not exist there. It says what is wrong by bare
-//! `write(2)` and its exit status.
+//! A child must not panic, because a thread that does not exist there may hold the lock of standard
+//! error. It reports an error by a plain `write(2)` and its exit status.
 
 use std::time::{Duration, Instant};
 
-/// How long a child may take before it counts as stuck.
+/// The time after which a child counts as stuck.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What `std` gives its threads: so a child's thread gets the stack, and the address, of one that was left behind in the parent.
+/// The stack size of `std`'s threads. So a child's thread gets the stack, and the address, of a
+/// thread that exists only in the parent.
 const STACK_BYTES: usize = 2 << 20;
 
-/// Forks; the child runs `work` and leaves with status 0, or 1 and a message.
+/// Forks; the child runs `work` and exits with status 0, or with 1 after a message.
 pub fn fork(work: impl FnOnce() -> Result<(), &'static str>) -> libc::pid_t {
-    // SAFETY: the child of a threaded program may call what is async-signal-safe, and by their own promise the C library's
-    // allocator and ours; `work` does no more.
+    // SAFETY: the child of a threaded program may call async-signal-safe functions, and, by their
+    // own guarantees, the C library's allocator and this one. `work` does no more.
     match unsafe { libc::fork() } {
         0 => {
             let status = match work() {
@@ -41,7 +42,7 @@ fn say(parts: &[&str]) {
     }
 }
 
-/// Waits until a child ends; `Err` says how it failed.
+/// Waits until a child ends; `Err` describes its failure.
 pub fn wait(child: libc::pid_t) -> Result<(), String> {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -50,7 +51,7 @@ pub fn wait(child: libc::pid_t) -> Result<(), String> {
         match unsafe { libc::waitpid(child, &mut status, libc::WNOHANG) } {
             0 if Instant::now() < end => std::thread::sleep(Duration::from_micros(200)),
             0 => {
-                // SAFETY: the child is ours and has not been waited for.
+                // SAFETY: it is a child of this process, and has not been waited for.
                 unsafe { libc::kill(child, libc::SIGKILL) };
                 // SAFETY: as above.
                 unsafe { libc::waitpid(child, &mut status, 0) };
@@ -63,13 +64,14 @@ pub fn wait(child: libc::pid_t) -> Result<(), String> {
     }
 }
 
-/// Runs `work` on a new thread, in a child, where `std`'s way of making one might meet a lock of the parent's.
+/// Runs `work` on a new thread of a child. It does not use `std`, whose thread creation may take a
+/// lock that a thread of the parent held.
 pub fn on_a_thread(
     work: extern "C" fn(*mut libc::c_void) -> *mut libc::c_void,
     argument: *mut libc::c_void,
 ) -> bool {
     let mut result = std::ptr::null_mut();
-    // SAFETY: the out-pointers are valid; the thread is joined before `argument` can go away.
+    // SAFETY: the out-pointers are valid; the thread is joined before `argument` is dropped.
     unsafe {
         let (mut thread, mut attributes) = (std::mem::zeroed(), std::mem::zeroed());
         libc::pthread_attr_init(&mut attributes);

@@ -1,8 +1,8 @@
-//! The machine under a stress test: how long, with how many threads, on which CPUs.
+//! Parameters of stress tests: duration, number of threads, CPUs.
 
 use std::time::Duration;
 
-/// How long each stress runs: 3 seconds, or `USLAB_STRESS_SECONDS`.
+/// Duration of each stress test: 3 seconds, or `USLAB_STRESS_SECONDS`.
 pub fn run_time() -> Duration {
     let seconds = std::env::var("USLAB_STRESS_SECONDS").ok().and_then(|text| text.parse().ok());
     Duration::from_secs_f64(seconds.unwrap_or(3.0))
@@ -18,7 +18,7 @@ pub fn cpus() -> Vec<usize> {
     }
 }
 
-/// Moves a thread to one of `cpus`, all of which it may use then.
+/// Restricts a thread to `cpus`.
 pub fn allow(thread: libc::pid_t, cpus: &[usize]) {
     // SAFETY: as above.
     unsafe {
@@ -28,13 +28,13 @@ pub fn allow(thread: libc::pid_t, cpus: &[usize]) {
     }
 }
 
-/// The kernel's number of the calling thread.
+/// The kernel's id of the calling thread.
 pub fn thread_id() -> libc::pid_t {
     // SAFETY: no preconditions.
     unsafe { libc::gettid() }
 }
 
-/// More threads than CPUs.
+/// A number of threads above the number of CPUs.
 pub fn crowd() -> usize {
     let cpus = cpus().len();
     (3 * cpus).max(cpus + 4)

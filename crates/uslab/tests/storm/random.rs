@@ -1,6 +1,7 @@
-//! Random numbers for stress tests: the same for the same seed, and cheap enough to stand between two allocations.
+//! Random numbers for stress tests: deterministic for a seed, and cheap enough to generate between
+//! two allocations.
 
-/// Marsaglia's xorshift: a stress wants speed and variety, no more.
+/// Marsaglia's xorshift: fast, and random enough for a stress test.
 pub struct Random(u64);
 
 impl Random {

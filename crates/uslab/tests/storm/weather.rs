@@ -1,4 +1,5 @@
-//! What disturbs the sequences: signals, migration, drains; and what the injecting build knows of it.
+//! Disturbances of the sequences (signals, migration, drains), and the counters of the injecting
+//! build.
 
 use super::machine;
 use super::random::Random;
@@ -7,18 +8,18 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::{Duration, Instant};
 
-/// Which disturbances there are.
+/// The kinds of disturbance that a test uses.
 #[derive(Clone, Copy, Default)]
 pub struct Weather {
-    /// Signals whose handler does nothing, and ones whose handler gives the CPU away.
+    /// Signals whose handler does nothing, and signals whose handler yields the CPU.
     pub signals: bool,
-    /// Threads are moved from CPU to CPU.
+    /// A thread moves the workers from CPU to CPU.
     pub migration: bool,
-    /// The slots are emptied by another thread, all the time.
+    /// Another thread drains the slots continuously.
     pub drains: bool,
 }
 
-/// How often each happened.
+/// The number of each disturbance.
 #[derive(Default)]
 pub struct Report {
     signals: AtomicU64,
@@ -34,7 +35,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// A thread to aim at. It must live until [`run`] has returned.
+/// A target of signals and migration. The thread must live until [`run`] returns.
 #[derive(Clone, Copy)]
 pub struct Thread(libc::pid_t);
 
@@ -45,7 +46,7 @@ impl Thread {
     }
 
     fn signal(self, signal: libc::c_int) {
-        // SAFETY: the thread lives, as the type asks, so that the number is its own.
+        // SAFETY: the thread is alive, as the type requires, so the id is its own.
         unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), self.0, signal) };
     }
 }
@@ -53,7 +54,7 @@ impl Thread {
 extern "C" fn nothing(_: libc::c_int) {}
 
 extern "C" fn give_way(_: libc::c_int) {
-    // SAFETY: no preconditions; a bare system call, as handlers may make.
+    // SAFETY: no preconditions; a system call that a handler may make.
     unsafe { libc::sched_yield() };
 }
 
@@ -69,7 +70,7 @@ fn handle_signals() {
     }
 }
 
-/// Makes `weather` on `threads` for the time of a stress, or until one of them has `failed`.
+/// Disturbs `threads` for the duration of a stress test, or until one of them has `failed`.
 pub fn run(
     weather: Weather,
     threads: &[Thread],
@@ -123,7 +124,7 @@ pub fn run(
     report
 }
 
-/// Sleeps less than `most_us` microseconds and the timer's slack, or now and then not at all.
+/// Sleeps for less than `most_us` microseconds plus the timer's slack, or occasionally not at all.
 fn pause(random: &mut Random, most_us: usize) {
     match random.below(most_us) {
         0 => {}
@@ -131,7 +132,7 @@ fn pause(random: &mut Random, most_us: usize) {
     }
 }
 
-/// How often sequences were aborted so far; 0 in builds that do not count.
+/// The number of aborts so far; 0 in builds that do not count.
 pub fn aborts() -> u64 {
     #[cfg(all(uslab_inject, target_arch = "x86_64"))]
     return uslab::internal::ABORTS.load(Relaxed);
@@ -139,7 +140,7 @@ pub fn aborts() -> u64 {
     0
 }
 
-/// Lets each sequence make so many turns before it commits, in builds that can.
+/// Sets the loop count of the injection point, in builds that have one.
 pub fn stretch_sequences(_turns: u32) {
     #[cfg(all(uslab_inject, target_arch = "x86_64"))]
     uslab::internal::INJECT_TURNS.store(_turns, Relaxed);

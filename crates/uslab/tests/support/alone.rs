@@ -1,18 +1,18 @@
-//! Tests that need a process to themselves and must succeed in it.
+//! Runs tests that need a process of their own and must succeed in it.
 
 use super::again::again;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// One child at a time: each may take a gigabyte, and none may disturb another's figures.
+/// One child runs at a time: each may take a gigabyte, and must not disturb another's figures.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// The turn of a test that starts children itself.
-#[allow(dead_code, reason = "not every test binary that has this module starts children itself")]
+/// Waits for the turn of a test that starts children itself.
+#[allow(dead_code, reason = "some test binaries with this module start no children themselves")]
 pub fn turn() -> MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs `body` as the whole of the test `name` in a child process; shows what it printed, and fails if it failed.
+/// Runs `body` as the test `name` in a child process. Prints its output, and fails if it failed.
 pub fn alone(name: &str, body: impl FnOnce()) {
     let turn = turn();
     let Some(output) = again(name, &[]) else { return body() };

@@ -1,7 +1,8 @@
-//! A proc file system and a tree of control groups made of plain files, for tests of pressure sources.
+//! A proc file system and a tree of control groups made of plain files, for tests of pressure
+//! sources.
 //!
-//! The process stands in `/outer/own` of a hierarchy that is mounted at `cgroup`. Plain files never signal anything; what they contain is
-//! read. The directory is removed on drop.
+//! The process is in `/outer/own` of a hierarchy mounted at `cgroup`. Plain files never signal an
+//! event; the library only reads them. The directory is removed on drop.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -11,7 +12,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use uslab::internal::sources::{Environment, Reason, Sources};
 use uslab::reclaim::PressureChoice;
 
-/// What is asked of a PSI file.
+/// The trigger that the library writes to a PSI file.
 pub const TRIGGER: &[u8] = b"some 150000 2000000\0";
 
 /// A variable's value, or why there is none.
@@ -23,7 +24,7 @@ pub struct Fake {
 }
 
 impl Fake {
-    /// No control group has any file; there is no PSI.
+    /// A tree in which no control group has files and there is no PSI.
     pub fn new() -> Fake {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let name = format!("uslab-sources-{}-{}", std::process::id(), NUMBER.fetch_add(1, Relaxed));
@@ -52,20 +53,20 @@ impl Fake {
         self.put("proc/self/cgroup", format!("4:memory:/elsewhere\n0::{way}\n"));
     }
 
-    /// Writes a file, by way of another so that nobody reads half of it.
+    /// Writes a file through a temporary one, so that no reader sees half of it.
     pub fn put(&self, name: &str, contents: impl AsRef<[u8]>) {
         let whole = self.path("whole");
         fs::write(&whole, contents).unwrap();
         fs::rename(whole, self.path(name)).unwrap();
     }
 
-    /// Writes a control group's file; `level` 0 is the process's own.
+    /// Writes a file of a control group; `level` 0 is the process's own group.
     pub fn set(&self, level: usize, name: &str, contents: impl ToString) {
         let directory = ["cgroup/outer/own", "cgroup/outer", "cgroup"][level];
         self.put(&format!("{directory}/memory.{name}"), contents.to_string() + "\n");
     }
 
-    /// PSI files for the own group, the outer one, and the system.
+    /// Adds PSI files for the own group, the outer one, and the system.
     pub fn with_psi(self) -> Fake {
         for name in
             ["cgroup/outer/own/memory.pressure", "cgroup/outer/memory.pressure", "proc/pressure/memory"]
@@ -75,12 +76,12 @@ impl Fake {
         self
     }
 
-    /// Sources that see this, and no variables.
+    /// Sources on this tree, without environment variables.
     pub fn detect(&self, choice: PressureChoice) -> Sources {
         self.told(choice, UNSET, UNSET)
     }
 
-    /// Sources that see this, with `MEMORY_PRESSURE_WATCH` set to `watch`.
+    /// Sources on this tree, with `MEMORY_PRESSURE_WATCH` set to `watch`.
     pub fn watching(&self, watch: &Path, write: &[u8]) -> Sources {
         let write = if write.is_empty() { UNSET } else { Ok(write) };
         self.told(PressureChoice::default(), Ok(watch.as_os_str().as_bytes()), write)
@@ -99,14 +100,14 @@ impl Drop for Fake {
     }
 }
 
-/// What `sources` say of themselves: the line of `source`.
+/// The line about `source` in the description of `sources`.
 pub fn line(sources: &Sources, source: &str) -> String {
     let mut found = None;
     sources.describe(&mut |line| {
         let line = line.to_string();
         if let Some(rest) = line.strip_prefix(&format!("pressure: {source}: ")) {
-            assert!(found.replace(rest.to_string()).is_none(), "one line a source");
+            assert!(found.replace(rest.to_string()).is_none(), "a source has two lines");
         }
     });
-    found.expect("each source has its line")
+    found.expect("the source has no line")
 }

@@ -1,4 +1,4 @@
-//! Tests of what a process has one of, in both modes.
+//! Runs a test in both modes, each in a process of its own.
 
 use super::again::again;
 

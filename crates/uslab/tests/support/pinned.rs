@@ -1,8 +1,8 @@
-//! A thread that stays where it is, for tests of what CPUs have each.
+//! Pins a thread, for tests of per-CPU state.
 
-/// Keeps this thread on the CPU that it is on.
+/// Pins the calling thread to its CPU.
 pub fn stay_on_this_cpu() {
-    // SAFETY: a zeroed set is empty; the set is filled in and passed with its size.
+    // SAFETY: a zeroed set is empty; the set is passed with its size.
     unsafe {
         let mut set = std::mem::zeroed::<libc::cpu_set_t>();
         libc::CPU_SET(libc::sched_getcpu() as usize, &mut set);

@@ -1,8 +1,10 @@
-//! The simulation of three caches under pressure, beside all static splits of the same memory: `balance.rs` judges what comes out,
-//! `examples/balance_curves.rs` hands it to `cargo xtask balance`, which draws it.
+//! A simulation of three caches under pressure, compared with all static splits of the same memory.
+//! `balance.rs` checks the result; `examples/balance_curves.rs` passes it to `cargo xtask balance`,
+//! which draws it.
 //!
-//! The memory holds a fifth of what the caches want. They shrink by the shares of `uslab::internal::balance`, with seeks in proportion to
-//! the costs. In a static split each cache is an LRU of fixed size, whose misses follow exactly from the reuse distances of the trace.
+//! The memory holds a fifth of all entries. They shrink by the shares of
+//! `uslab::internal::balance`, with seeks in proportion to the costs. In a static split each cache
+//! is an LRU of fixed size, whose misses follow exactly from the reuse distances of the trace.
 //!
 //! Must never: depend on time or on the machine.
 
@@ -10,40 +12,41 @@ use crate::traffic::{self, COSTS, KEYS, Traffic};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 
-/// In proportion to the costs.
+/// Seeks of each cache, in proportion to the costs.
 const SEEKS: [u32; 3] = [2, 20, 200];
-/// Entries that there is memory for.
+/// Entries that fit in the memory.
 pub const MEMORY: usize = 12_000;
-/// How often the traffic shifts, and when.
+/// The number of phases of the traffic; their length follows.
 pub const PHASES: u64 = 3;
 pub const STEPS_A_PHASE: u64 = 400_000;
 /// Steps between two samples of the sizes.
 pub const SAMPLE_STEPS: u64 = 4000;
 
-/// Everything that is compared.
+/// The results to compare.
 pub struct Simulation {
-    /// Entries of each cache in the static split whose misses cost least, found by trying all in steps of a hundredth.
+    /// Entries of each cache in the static split with the lowest cost, found by trial in steps of a
+    /// hundredth.
     pub best: [usize; 3],
     pub best_cost: u64,
-    /// A third of the memory for each.
+    /// The cost with a third of the memory for each cache.
     pub equal_cost: u64,
-    /// The shares of `uslab::reclaim`.
+    /// The result with the shares of `uslab::reclaim`.
     pub balanced: Run,
-    /// The same, as if all entries cost the same.
+    /// The same with equal seeks for all caches.
     pub blind: Run,
-    /// First requests of a key, which every cache must miss.
+    /// The cost of first requests of keys, which every cache must miss.
     pub unavoidable: u64,
 }
 
-/// What came of sharing the memory by pressure.
+/// The result of sharing the memory by pressure.
 pub struct Run {
-    /// All misses, each at its cost.
+    /// The sum of all misses' costs.
     pub cost: u64,
-    /// Entries of each cache, every so many steps.
+    /// Entries of each cache, every [`SAMPLE_STEPS`] steps.
     pub sizes: Vec<[usize; 3]>,
 }
 
-/// Simulates it all.
+/// Runs all simulations.
 pub fn simulate() -> Simulation {
     let traffic = Traffic::new(STEPS_A_PHASE);
     let trace: Vec<_> = (0..PHASES * STEPS_A_PHASE).map(|number| traffic.step(number)).collect();
@@ -64,9 +67,10 @@ pub fn simulate() -> Simulation {
     }
 }
 
-/// Pressure balances the caches.
+/// The simulation in which pressure balances the caches.
 fn balanced(trace: &[(usize, u32)], seeks: [u32; 3]) -> Run {
-    // The size of an entry is asked for when it comes and when it goes. Entries go only in a step that brought one, after it.
+    // The simulation asks for an entry's size when the entry is added and when it is evicted.
+    // Evictions follow the insertion in the same step.
     let (fresh, sizes) = (Cell::new(false), Cell::new([0usize; 3]));
     let samples = RefCell::new(Vec::new());
     let sample = || samples.borrow_mut().push(sizes.get());
@@ -87,12 +91,13 @@ fn balanced(trace: &[(usize, u32)], seeks: [u32; 3]) -> Run {
     Run { cost: tally.cost, sizes: samples.into_inner() }
 }
 
-/// For each cache, how many of its requests have each reuse distance; `misses(size)` follows.
+/// The number of a cache's requests at each reuse distance, from which `misses(size)` follows.
 struct Distances(Vec<u64>, u64);
 
 impl Distances {
     fn of(trace: &[(usize, u32)], cache: usize) -> Self {
-        // A Fenwick tree over the steps marks the last use of each key: the marks after it are the distance.
+        // A Fenwick tree over the steps marks the last use of each key. The number of marks after a
+        // key's last use is its distance.
         let mut tree = vec![0i32; trace.len() + 1];
         let mut last = HashMap::new();
         let (mut counts, mut first) = (vec![0; KEYS + 1], 0);
@@ -125,7 +130,7 @@ impl Distances {
             }
             add(&mut tree, now, 1);
         }
-        // From counts of each distance to misses at each size.
+        // Turns counts of each distance into misses at each size.
         let mut misses = vec![0; KEYS + 1];
         let mut beyond: u64 = first;
         for size in (0..=KEYS).rev() {

@@ -1,32 +1,35 @@
-//! The traffic of three caches that share a memory, and what it comes to in a simulation: no clock, no threads, one seed.
+//! The traffic of three caches that share a memory, and its simulation: no clock, no threads, one
+//! seed.
 //!
-//! Entries of the caches cost 1, 10 and 100 to make again. Their popularity is Zipf's and shifts from phase to phase, as does the part
-//! of the traffic that each cache gets. A step is a function of its number, so several threads may share a trace in blocks.
+//! Entries of the caches cost 1, 10 and 100 to make again. Their popularity follows Zipf's law. It
+//! shifts from phase to phase, and so does each cache's part of the traffic. A step is a function
+//! of its number, so several threads may share a trace in blocks.
 //!
-//! `balance.rs` compares the simulation with all static splits; `tests/vm/guest` runs the same traffic on real caches under a real
-//! limit, and compares with the simulation. It must never depend on time or on the machine.
+//! `balance.rs` compares the simulation with all static splits; `tests/vm/guest` runs the same
+//! traffic on real caches under a real limit, and compares with the simulation. It must never
+//! depend on time or on the machine.
 
 use std::collections::{BTreeMap, HashMap};
 use uslab::internal::balance::{LIGHTEST, Owed, Weight};
 
-/// What making an entry of each cache costs.
+/// The cost of an entry of each cache.
 pub const COSTS: [u64; 3] = [1, 10, 100];
 /// Keys of each cache.
 pub const KEYS: usize = 20_000;
-/// Entries that a shrinker is asked for at once.
+/// Entries that one call of a shrinker asks for.
 const BATCH: usize = 128;
-/// How the traffic is shared, phase by phase.
+/// Each cache's part of the traffic, phase by phase.
 const PHASES: [[f64; 3]; 3] = [[0.70, 0.25, 0.05], [0.30, 0.60, 0.10], [0.50, 0.10, 0.40]];
 
 /// The traffic.
 pub struct Traffic {
-    /// Sums of the popularity of the ranks up to each.
+    /// Cumulative popularity of the ranks.
     cumulated: Vec<f64>,
     steps_a_phase: u64,
 }
 
 impl Traffic {
-    /// Traffic whose phases are that long; after the last comes the first.
+    /// Traffic with phases of `steps_a_phase` steps; the first phase follows the last.
     pub fn new(steps_a_phase: u64) -> Traffic {
         let mut sum = 0.0;
         let cumulated = (1..=KEYS)
@@ -46,7 +49,7 @@ impl Traffic {
         let cache = if at < shares[0] { 0 } else { 1 + usize::from(at >= shares[0] + shares[1]) };
         let drawn = random(2 * number + 1) * self.cumulated[KEYS - 1];
         let rank = self.cumulated.partition_point(|&sum| sum < drawn).min(KEYS - 1);
-        // What is popular shifts as well: a quarter of the keys a phase.
+        // Popularity shifts by a quarter of the keys a phase.
         let shift = (phase % 4) as usize * (KEYS / 4);
         (cache, ((rank + shift) % KEYS) as u32)
     }
@@ -60,12 +63,12 @@ pub fn mixed(number: u64) -> u64 {
     bits ^ (bits >> 31)
 }
 
-/// In [0, 1).
+/// A number in [0, 1).
 fn random(number: u64) -> f64 {
     (mixed(number + 1) >> 11) as f64 / (1u64 << 53) as f64
 }
 
-/// A cache that forgets what was used longest ago.
+/// A cache that evicts the least recently used entry.
 #[derive(Default)]
 struct Lru {
     by_key: HashMap<u32, u64>,
@@ -81,7 +84,7 @@ impl Lru {
         before.is_some()
     }
 
-    /// A pass at `priority`; calls `gone` for each entry that goes.
+    /// A pass at `priority`; calls `gone` for each evicted entry.
     fn shrink(&mut self, priority: u32, seeks: u32, mut gone: impl FnMut(u32)) {
         let freeable = self.by_age.len();
         self.owed = self.owed.after_pass(freeable, priority, Weight::of_seeks(seeks), BATCH);
@@ -96,19 +99,20 @@ impl Lru {
     }
 }
 
-/// What the traffic came to.
+/// The result of the traffic.
 #[derive(Default, Debug)]
 pub struct Tally {
     /// Steps.
     pub operations: u64,
-    /// Steps that found their entry.
+    /// Steps whose entry was cached.
     pub hits: u64,
-    /// What the others cost.
+    /// The cost of all other steps.
     pub cost: u64,
 }
 
-/// Caches that share `memory`, of which the entry of a key takes `size`: once there is more, a sixty-fourth is taken from all of them by
-/// the shares of `uslab::internal::balance` with these seeks.
+/// Simulates caches that share `memory`; the entry of a key takes `size` of it. When they exceed
+/// it, a pass evicts a sixty-fourth of it from all, by the shares of `uslab::internal::balance`
+/// with these seeks.
 pub fn balanced(
     trace: impl Iterator<Item = (usize, u32)>,
     seeks: [u32; 3],

@@ -1,7 +1,9 @@
-//! The three caches of `three-caches`, in two kinds: those that shrink when asked, and those that never do.
+//! The three caches of `three-caches`, of two kinds: caches that shrink, and caches that keep
+//! everything.
 //!
-//! Entries have 1 to 4 KiB, are written in full, and say whose they are, so that memory given away while in use shows as another's
-//! entry. An entry in use outlives its cache's interest in it: what is returned is a reference that counts.
+//! Entries have 1 to 4 KiB, are written in full, and contain their key. So memory that is allocated
+//! twice appears as the entry of another key. An entry in use may be evicted, because `get` returns
+//! a counted reference.
 
 use super::traffic::mixed;
 use std::collections::HashMap;
@@ -9,17 +11,17 @@ use std::sync::{Arc, Mutex};
 use uslab::RegisterError;
 use uslab::reclaim::LruCache;
 
-/// How many bytes an entry has: 1 to 4 KiB, always the same for one key.
+/// Bytes of an entry: 1 to 4 KiB, fixed for each key.
 pub fn entry_bytes(cache: usize, key: u32) -> usize {
     1024 + (mixed(u64::from(key) * 3 + cache as u64) % 3073) as usize
 }
 
-/// What caches hold.
+/// An entry of the caches.
 #[derive(Clone)]
 pub struct Entry(Arc<[u8]>);
 
 impl Entry {
-    /// The entry of a key, written from end to end.
+    /// The entry of a key, with all bytes written.
     pub fn new(cache: usize, key: u32) -> Entry {
         let pattern = Self::pattern(cache, key);
         Entry(std::iter::repeat_n(pattern, entry_bytes(cache, key)).collect())
@@ -29,7 +31,7 @@ impl Entry {
         mixed((u64::from(key) << 2) | cache as u64) as u8
     }
 
-    /// Whether it is the entry of that key: its size, and its bytes at both ends.
+    /// Whether it is the entry of that key, by its size and the bytes at both ends.
     pub fn is_of(&self, cache: usize, key: u32) -> bool {
         let pattern = Self::pattern(cache, key);
         self.0.len() == entry_bytes(cache, key)
@@ -40,32 +42,34 @@ impl Entry {
 
 /// Three caches.
 pub trait Caches: Sync {
-    /// The entry of a key, made if it is not there.
+    /// The entry of a key, made if it is not cached.
     fn get(&self, cache: usize, key: u32, make: impl FnOnce() -> Entry) -> Entry;
-    /// Entries that each holds, and that each has given up.
+    /// For each cache, the entries that it holds and those that it has evicted.
     fn held_and_given_up(&self) -> [[u64; 2]; 3];
-    /// What a miss of each took lately, as it measured it; 0 where it does not.
+    /// The time of a recent miss as each cache measured it, in microseconds; 0 where it does not
+    /// measure.
     fn miss_us(&self) -> [u64; 3];
 }
 
-/// Maps that keep everything.
+/// Maps that keep all entries.
 #[derive(Default)]
 pub struct Plain([[Mutex<HashMap<u32, Entry>>; 16]; 3]);
 
 impl Caches for Plain {
     fn get(&self, cache: usize, key: u32, make: impl FnOnce() -> Entry) -> Entry {
         let shard = &self.0[cache][key as usize % 16];
-        let there = shard.lock().expect("nobody panics with it").get(&key).cloned();
+        let there = shard.lock().expect("no thread panics while it holds the lock").get(&key).cloned();
         there.unwrap_or_else(|| {
             let entry = make();
-            shard.lock().expect("nobody panics with it").insert(key, entry.clone());
+            shard.lock().expect("no thread panics while it holds the lock").insert(key, entry.clone());
             entry
         })
     }
 
     fn held_and_given_up(&self) -> [[u64; 2]; 3] {
-        let held =
-            |shard: &Mutex<HashMap<u32, Entry>>| shard.lock().expect("nobody panics with it").len() as u64;
+        let held = |shard: &Mutex<HashMap<u32, Entry>>| {
+            shard.lock().expect("no thread panics while it holds the lock").len() as u64
+        };
         [0, 1, 2].map(|cache: usize| [self.0[cache].iter().map(held).sum(), 0])
     }
 
@@ -74,7 +78,7 @@ impl Caches for Plain {
     }
 }
 
-/// The library's ready-made caches, which are shrinkers.
+/// The library's `LruCache`s, which are shrinkers.
 pub struct Shrinking([LruCache<u32, Entry>; 3]);
 
 impl Shrinking {

@@ -1,14 +1,16 @@
-//! A control group of version 2: its limits, and what a program in it does with its memory, seen from outside.
+//! A control group of version 2: its limits, and the memory use of a program in it, measured from
+//! outside.
 //!
-//! The files are documented in the kernel's `admin-guide/cgroup-v2`. Only the first process uses this; it must never be charged to
-//! the group that it watches, or the group's limit would stop the clock.
+//! The files are documented in the kernel's `admin-guide/cgroup-v2`. Only the first process uses
+//! this module. It must never be charged to the group that it watches, or the group's limit would
+//! delay the measurement.
 
 use std::fs::File;
 use std::io::{Error, ErrorKind};
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-/// Where the hierarchy is mounted.
+/// The mount point of the hierarchy.
 pub const ROOT: &str = "/sys/fs/cgroup";
 
 /// One group.
@@ -17,7 +19,7 @@ pub struct Group {
 }
 
 impl Group {
-    /// Makes the group `name` and writes its limits, pairs of file and text.
+    /// Creates the group `name` and writes its limits, pairs of file and text.
     pub fn new(name: &str, limits: &[(String, String)]) -> Result<Group, Error> {
         let group = Group { dir: format!("{ROOT}/{name}") };
         std::fs::create_dir(&group.dir)?;
@@ -45,7 +47,7 @@ impl Group {
     }
 }
 
-/// What the program's memory did, look by look.
+/// The program's memory use over time, sampled.
 pub struct Watch {
     file: File,
     high: u64,
@@ -78,7 +80,7 @@ impl Watch {
         Ok(watch)
     }
 
-    /// Reads the figure once.
+    /// Takes one sample.
     pub fn look(&mut self) -> Option<()> {
         let mut text = [0; 32];
         let bytes = self.file.read_at(&mut text, 0).ok()?;
@@ -101,14 +103,15 @@ impl Watch {
         self.longest = self.longest.max(now - since);
     }
 
-    /// What there is now, for a person.
+    /// The current figures, for a person.
     pub fn line(&self) -> String {
         let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
         let (now, peak) = (mib(self.current), mib(self.peak));
         format!("{now:.1} MiB, {peak:.1} at most, above memory.high {} times", self.breaches)
     }
 
-    /// What was seen, as members of a JSON object: the highest use, how often it rose above `memory.high`, the longest it stayed there.
+    /// The result as members of a JSON object: the highest use, the number of times it rose above
+    /// `memory.high`, and the longest time it stayed there.
     pub fn json(&self) -> String {
         let longest_ms = self.longest.as_millis();
         format!(r#""peak":{},"breaches":{},"longest_above_ms":{longest_ms}"#, self.peak, self.breaches)

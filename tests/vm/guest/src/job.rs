@@ -1,19 +1,20 @@
-//! What a guest is told to do: the words that the kernel hands its first process.
+//! The job of a guest: the words that the kernel passes to its first process.
 //!
 //! ```text
 //!   limit=90  memory.high=78643200 memory.max=94371840 USLAB_RSEQ=0  three-caches --seconds 60  then  boots
 //! ```
 //!
-//! `limit=SECONDS` bounds the life of the guest. Before a program stand limits of its control group (names with a dot) and its
-//! environment; the first word without `=` is the program, and the rest its arguments, up to `then`.
-//! It must never fail: a guest has nobody to complain to, and a wrong word shows in what the program does.
+//! `limit=SECONDS` bounds the life of the guest. Before a program come the limits of its control
+//! group (names with a dot) and its environment. The first word without `=` is the program; the
+//! words up to `then` are its arguments. Parsing must never fail: a guest has no user to report to,
+//! and a wrong word appears in the program's behaviour.
 
 use std::time::Duration;
 
-/// All that the guest does.
+/// The whole job of a guest.
 #[derive(Default, PartialEq, Eq, Debug)]
 pub struct Job {
-    /// How long the guest may live.
+    /// The longest life of the guest.
     pub limit: Option<Duration>,
     /// Programs, one after another.
     pub steps: Vec<Step>,
@@ -22,7 +23,7 @@ pub struct Job {
 /// One program.
 #[derive(Default, PartialEq, Eq, Debug)]
 pub struct Step {
-    /// Files of the control group and what is written to them.
+    /// Files of the control group, and their contents.
     pub limits: Vec<(String, String)>,
     /// Variables of the environment.
     pub environment: Vec<(String, String)>,

@@ -1,7 +1,8 @@
-//! A reaper made by the program itself: a thread that keeps the use of its control group below `memory.high` by `uslab::reclaim`.
+//! The program's own reaper: a thread that keeps the use of its control group below `memory.high`
+//! by `uslab::reclaim`.
 //!
-//! It is what a program can do without the library's own thread, and a control for it. It must never allocate while it runs: what
-//! allocates above `memory.high` is put to sleep by the kernel.
+//! It shows what a program can do without the library's thread, as a control. It must never
+//! allocate while it runs: the kernel delays allocations above `memory.high`.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -28,8 +29,9 @@ pub fn start() -> JoinHandle<()> {
             let bytes = current.read_at(&mut text, 0).unwrap_or(0);
             let text = std::str::from_utf8(&text[..bytes]).unwrap_or_default();
             let used = text.trim().parse::<usize>();
-            // Begin at 30 of 32 parts. Small bites: entries that go leave holes, which the next ones fill, long before whole pages are free; who
-            // asks for many bytes at once gets them from the entries that were worth keeping.
+            // Begins at 30/32 of the limit, in small steps. Evicted entries leave holes, which new
+            // entries fill long before whole pages are free. A request for many bytes at once would
+            // evict entries that are worth keeping.
             if let Ok(used) = used
                 && used > high / 32 * 30
             {

@@ -1,10 +1,10 @@
-//! How many entries one report of pressure asks of a shrinker: before memory is swapped out, while
-//! it is, and afterwards.
+//! Measures the entries that one report of pressure requests from a shrinker: before memory is
+//! swapped out, meanwhile, and afterwards.
 //!
 //! The guest's disk becomes its swap area. A report is a byte in the pipe that
-//! `MEMORY_PRESSURE_WATCH` names, as a service manager writes it. One line of JSON says how many
-//! entries were asked for after each of four reports: two without swapping, one while a thread has
-//! the kernel swap its pages out, and one after that. It must never be run outside a guest.
+//! `MEMORY_PRESSURE_WATCH` names, as from a service manager. The program prints the number of
+//! entries requested after each of four reports: two without swapping, one while a thread makes the
+//! kernel swap its pages out, and one after that. It must never run outside a guest.
 
 #[global_allocator]
 static GLOBAL: uslab::Uslab = uslab::Uslab;
@@ -21,14 +21,14 @@ use uslab::{Scan, ShrinkControl, Shrinker, ShrinkerOptions};
 const DISK: &std::ffi::CStr = c"/dev/nvme0n1";
 const PAGE_BYTES: usize = 4096;
 const MIB: usize = 1 << 20;
-/// What the program holds, so that a report is worth more than the least.
+/// Memory that the program holds, so that a report requests more than the minimum.
 const HELD_BYTES: usize = 128 * MIB;
-/// What is swapped out at a time.
+/// Bytes swapped out at a time.
 const REGION_BYTES: usize = 4 * MIB;
-/// A report that follows within four seconds would ask for more.
+/// Time between reports: one within four seconds of the last would request more.
 const APART: Duration = Duration::from_secs(6);
 
-/// Counts what it is asked for and says that it gave it.
+/// A shrinker that counts the requested entries, and claims to have freed them.
 struct Asked(AtomicUsize);
 
 impl Shrinker for Asked {
@@ -52,7 +52,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Writes the head of a swap area onto the disk (mkswap(8)) and has the kernel use it.
+/// Writes the header of a swap area to the disk, as mkswap(8) does, and makes the kernel use it.
 fn swap_on() -> Result<(), Error> {
     let disk = OpenOptions::new().read(true).write(true).open(DISK.to_str().expect("a name"))?;
     let mut bytes = 0u64;
@@ -72,14 +72,14 @@ fn swap_on() -> Result<(), Error> {
     head[PAGE_BYTES - 10..].copy_from_slice(b"SWAPSPACE2");
     disk.write_all_at(&head, 0)?;
     disk.sync_all()?;
-    // SAFETY: a string; the disk is the guest's own.
+    // SAFETY: a NUL-terminated string; the disk is the guest's own.
     if unsafe { libc::swapon(DISK.as_ptr(), 0) } != 0 {
         return Err(Error::last_os_error());
     }
     Ok(())
 }
 
-/// Writes a fresh region and has the kernel swap it out; it stays there.
+/// Writes a fresh region and makes the kernel swap it out; it stays swapped out.
 fn swap_out_a_region() -> Result<(), Error> {
     let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     // SAFETY: a fresh mapping, written within its length and never unmapped.
@@ -109,7 +109,7 @@ fn run() -> Result<(), Error> {
     if unsafe { libc::mkfifo(name.as_ptr(), 0o600) } != 0 {
         return Err(Error::last_os_error());
     }
-    // Both ends, so that it always has a writer.
+    // Opened for reading and writing, so that the pipe always has a writer.
     let mut pipe = OpenOptions::new().read(true).write(true).open(&path)?;
     let held: Vec<Box<[u8; PAGE_BYTES]>> =
         (0..HELD_BYTES / PAGE_BYTES).map(|_| Box::new([1; PAGE_BYTES])).collect();
@@ -137,7 +137,7 @@ fn run() -> Result<(), Error> {
         });
         for (number, place) in asked.iter_mut().enumerate() {
             swapping.store(number == 2, SeqCst);
-            // Two looks at what is swapped out.
+            // Time for two checks of the swapped memory.
             sleep(Duration::from_secs(3));
             match report() {
                 Ok(entries) => *place = entries,

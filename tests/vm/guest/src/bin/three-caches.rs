@@ -1,7 +1,8 @@
-//! A program whose three caches together want more memory than it may have.
+//! A program whose three caches together need more memory than it may use.
 //!
-//! Threads share one trace (`traffic.rs`, the one of the simulation) and ask the caches for its keys. What is not there is made again, which
-//! takes time in proportion to the entry's cost: 1, 10 or 100. Requests come at a rate, as they come to servers. At the end one line of JSON says what came of it.
+//! Threads share the trace of the simulation (`traffic.rs`) and request its keys from the caches. A
+//! missing entry is made again, in a time proportional to its cost: 1, 10 or 100. Requests come at
+//! a fixed rate, as for a server. At the end the program prints one line of JSON with the result.
 //!
 //! ```text
 //!   three-caches --seconds 60 --rate 8000      caches that shrink when the library asks them to
@@ -12,7 +13,8 @@
 //!   three-caches --wanted                      what it takes to hold every entry
 //! ```
 //!
-//! It must never look at the limits of its group but in `--own-loop`: keeping below them is what is tested.
+//! It must never read the limits of its group, except with `--own-loop`: staying below them is
+//! under test.
 
 #[path = "../caches.rs"]
 mod caches;
@@ -33,11 +35,11 @@ use traffic::{COSTS, KEYS, Tally, Traffic};
 
 /// Steps of a phase.
 const STEPS_A_PHASE: u64 = 200_000;
-/// Steps that a thread takes at once.
+/// Steps that a thread takes from the trace at once.
 const BLOCK: u64 = 64;
-/// Most of them sleep: over a miss, or because nothing is to be done.
+/// Most threads sleep, in a miss or between requests.
 const THREADS: u64 = 8;
-/// What one unit of cost takes.
+/// The time of one unit of cost.
 const UNIT: Duration = Duration::from_micros(100);
 
 #[derive(Default)]
@@ -88,7 +90,7 @@ fn main() -> ExitCode {
     let begin = Instant::now();
     let (tally, held, miss_us) = if args.simulate {
         let trace = (0..args.operations).map(|number| traffic.step(number));
-        // As the library has it: 10 µs are 2 seeks.
+        // As in the library: 10 µs are 2 seeks.
         let seeks = args.miss_us.map_or(COSTS.map(|cost| 2 * cost as u32), |us| us.map(|us| (us / 5).max(1)));
         let tally = traffic::balanced(trace, seeks, all_entries() / 2, entry_bytes);
         (tally, [[0; 2]; 3], [0; 3])
@@ -118,7 +120,7 @@ fn all_entries() -> usize {
     (0..3).flat_map(|cache| (0..KEYS as u32).map(move |key| entry_bytes(cache, key))).sum()
 }
 
-/// Holds every entry once and prints what the process takes then.
+/// Holds every entry once, and prints the memory of the process then.
 fn wanted() {
     let caches = Plain::default();
     for cache in 0..3 {
@@ -131,11 +133,11 @@ fn wanted() {
     println!(r#"{{"bytes":{},"entries":{}}}"#, kib.unwrap_or(0) * 1024, all_entries());
 }
 
-/// Runs the trace on `caches`, as long as the arguments say.
+/// Runs the trace on `caches` for the time or steps of the arguments.
 fn run<C: Caches>(caches: &C, traffic: &Traffic, args: &Args) -> Tally {
     let (next, total) = (AtomicU64::new(0), Mutex::new(Tally::default()));
     let begin = Instant::now();
-    // Between the beginnings of two blocks.
+    // The time between the beginnings of two blocks.
     let pause_us = (BLOCK * 1_000_000).checked_div(args.rate).unwrap_or(0);
     let end = begin.checked_add(Duration::from_secs(args.seconds.min(u64::from(u32::MAX))));
     std::thread::scope(|scope| {
@@ -156,25 +158,29 @@ fn run<C: Caches>(caches: &C, traffic: &Traffic, args: &Args) -> Tally {
                             made = true;
                             make(cache, key)
                         });
-                        assert!(entry.is_of(cache, key), "the entry {key} of cache {cache} is another's");
+                        assert!(
+                            entry.is_of(cache, key),
+                            "the entry of key {key} of cache {cache} belongs to another key"
+                        );
                         tally.operations += 1;
                         tally.hits += u64::from(!made);
                         tally.cost += if made { COSTS[cache] } else { 0 };
                     }
                 }
-                let mut total = total.lock().expect("nobody panics with it");
+                let mut total = total.lock().expect("no thread panics while it holds the lock");
                 total.operations += tally.operations;
                 total.hits += tally.hits;
                 total.cost += tally.cost;
             });
         }
     });
-    total.into_inner().expect("nobody panics with it")
+    total.into_inner().expect("no thread panics while it holds the lock")
 }
 
-/// What a miss costs, in time; then the entry.
+/// Waits for the time of a miss, and returns the entry.
 fn make(cache: usize, key: u32) -> Entry {
-    // Asleep, as over a disk or a network: eight emulated CPUs that spin would leave nothing for anybody else.
+    // Sleeps, as if for a disk or a network: eight spinning emulated CPUs would starve the rest of
+    // the guest.
     std::thread::sleep(UNIT * COSTS[cache] as u32);
     Entry::new(cache, key)
 }

@@ -1,6 +1,7 @@
-//! What a guest must be for the other tests to mean anything: eight CPUs, two nodes, PSI, the memory controller, restartable sequences.
+//! Checks the guest, on which the other tests rely: eight CPUs, two nodes, PSI, the memory
+//! controller, restartable sequences.
 //!
-//! Prints what it found, and exits with 1 if something is missing. It must never be run for the figures of a host.
+//! Prints its findings, and exits with 1 if something is missing. It must never run on a host.
 
 #[global_allocator]
 static GLOBAL: uslab::Uslab = uslab::Uslab;
@@ -11,7 +12,7 @@ fn main() -> ExitCode {
     let cpus = uslab::internal::cpu::possible_cpus().unwrap_or(0);
     let nodes = uslab::internal::cpu::nodes();
     let psi = std::fs::read_to_string("/proc/pressure/memory").is_ok_and(|text| text.starts_with("some "));
-    // Of the group that this process is in.
+    // The pressure file of this process's group.
     let group = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let group = group.trim().strip_prefix("0::").unwrap_or_default();
     let pressure = format!("/sys/fs/cgroup{group}/memory.pressure");

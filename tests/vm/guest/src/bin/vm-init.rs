@@ -1,14 +1,17 @@
-//! The first process of a guest: makes the machine usable, runs the programs that the kernel's command line names, powers off.
+//! The first process of a guest: it sets up the machine, runs the programs that the kernel's
+//! command line names, and powers off.
 //!
-//! The words after `--` on the kernel's command line are its arguments (see `job.rs`). Each program runs in a control group of its own
-//! with the limits given for it. This process stays outside, so that no limit slows what it sees: it reads `memory.current` every ten
-//! milliseconds, and when the program has ended writes one line for the host,
+//! The words after `--` on the kernel's command line are its arguments (see `job.rs`). Each program
+//! runs in a control group of its own with the limits given for it. This process stays outside, so
+//! that no limit slows it. It reads `memory.current` every ten milliseconds, and writes one line
+//! for the host after the program has ended,
 //!
 //! ```text
 //!   @vm {"program":"three-caches","exit":0,"signal":0,"seconds":60.1,"peak":…,"oom_kill":0,…}
 //! ```
 //!
-//! and `@vm off` before the power goes. It must never exit: the kernel would panic. Not for any use outside a guest.
+//! and `@vm off` before the power goes. It must never exit: the kernel would panic. Not for any use
+//! outside a guest.
 
 #[path = "../group.rs"]
 mod group;
@@ -23,9 +26,9 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// How often the program's memory is looked at.
+/// Interval of the samples of the program's memory.
 const LOOK: Duration = Duration::from_millis(10);
-/// How often a person who watches is told of it.
+/// Interval of the lines for a person who watches.
 const TELL: Duration = Duration::from_secs(30);
 
 fn main() {
@@ -39,7 +42,7 @@ fn main() {
     }
     let job = Job::parse(std::env::args().skip(1));
     if let Some(limit) = job.limit {
-        // Whoever started the guest may be gone by then.
+        // The process that started the guest may have ended by then.
         std::thread::spawn(move || {
             std::thread::sleep(limit);
             say(r#"{"broken":"the guest's own time limit"}"#);
@@ -55,7 +58,7 @@ fn main() {
     power_off();
 }
 
-/// Mounts what programs expect, and lets groups limit memory.
+/// Mounts the file systems that programs expect, and enables the memory controller.
 fn prepare() -> Result<(), Error> {
     for (kind, place) in [
         ("proc", "/proc"),
@@ -76,18 +79,18 @@ fn prepare() -> Result<(), Error> {
     std::fs::write(format!("{}/cgroup.subtree_control", group::ROOT), "+memory")
 }
 
-/// Runs one program to its end; the line for the host.
+/// Runs one program to its end. Returns the line for the host.
 fn run(number: usize, step: &job::Step) -> Result<String, Error> {
     let group = Group::new(&format!("job{number}"), &step.limits)?;
     let procs = CString::new(group.file("cgroup.procs"))?;
     let mut command = Command::new(format!("/bin/{}", step.program));
     command.args(&step.args).env_clear().env("PATH", "/bin").env("HOME", "/tmp").current_dir("/tmp");
     command.envs(step.environment.iter().map(|(name, value)| (name, value)));
-    // SAFETY: between fork and exec it makes system calls alone.
+    // SAFETY: between fork and exec it only makes system calls.
     unsafe {
         command.pre_exec(move || {
             let file = libc::open(procs.as_ptr(), libc::O_WRONLY);
-            // "0" is whoever writes.
+            // "0" means the writing process.
             let moved = libc::write(file, c"0".as_ptr().cast(), 1);
             libc::close(file);
             if moved == 1 { Ok(()) } else { Err(Error::last_os_error()) }
@@ -120,7 +123,8 @@ fn run(number: usize, step: &job::Step) -> Result<String, Error> {
     ))
 }
 
-/// Buries whoever has died, since orphans are ours; the status of `child` once it is among them.
+/// Reaps all ended processes, orphans included. Returns the status of `child` once it is among
+/// them.
 fn reap(child: u32) -> Option<i32> {
     loop {
         let mut status = 0;
@@ -135,10 +139,11 @@ fn reap(child: u32) -> Option<i32> {
     }
 }
 
-/// A line for the host, at the start of a line whatever the program left on the console.
+/// Writes a line for the host, at the start of a console line even if the program left one
+/// unfinished.
 fn say(line: &str) {
     let mut console = std::io::stdout().lock();
-    // There is nobody to tell of a console that fails.
+    // An error of the console cannot be reported.
     let _ = write!(console, "\n@vm {line}\n").and_then(|()| console.flush());
 }
 
@@ -146,7 +151,7 @@ fn power_off() -> ! {
     say("off");
     // SAFETY: no preconditions.
     unsafe {
-        // The console's last bytes.
+        // Time for the console's last bytes.
         libc::tcdrain(1);
         libc::sync();
         libc::reboot(libc::RB_POWER_OFF);
