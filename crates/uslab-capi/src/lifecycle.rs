@@ -8,7 +8,7 @@
 extern "C" fn at_load() {
     // SAFETY: memory of `malloc`, given back to it. Not to be optimised away, as compilers do with such pairs.
     unsafe { libc::free(core::hint::black_box(libc::malloc(1))) };
-    uslab::malloc::start();
+    uslab::reclaim::start();
 }
 
 /// Leaves final figures for `uslab run --stats`. Allocation goes on working: other destructors come later.

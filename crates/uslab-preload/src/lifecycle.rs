@@ -3,7 +3,7 @@
 /// Sets the library up early, and with it the fork handlers: before the program's own, so that at a fork ours run last, after
 /// handlers that still allocate, and in parent and child first. Earlier allocations set it up themselves.
 extern "C" fn at_load() {
-    uslab::malloc::start();
+    uslab::reclaim::start();
     crate::caller::look_around();
     #[cfg(all(target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
     crate::dlopen::at_load();

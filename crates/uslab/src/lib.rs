@@ -40,8 +40,6 @@ pub mod slab;
 #[cfg(not(loom))]
 pub mod stats;
 pub mod sync;
-#[cfg(not(loom))]
-mod wiring;
 
 /// What the models run of the slabs (`tests/loom.rs`). The rest keeps its atomics in zeroed memory, where loom's, which must be
 /// constructed, cannot stand.

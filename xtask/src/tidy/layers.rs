@@ -33,17 +33,12 @@ const LAYERS: &[Layer] = &[
     Layer { name: "pages", uses: &["sync", "os", "rseq"] },
     Layer { name: "slab", uses: &["sync", "os", "rseq", "pages"] },
     Layer { name: "percpu", uses: &["sync", "os", "rseq", "pages", "slab"] },
-    Layer { name: "cache", uses: &["sync", "os", "rseq", "pages", "slab", "percpu", WIRING] },
-    Layer { name: "malloc", uses: &["sync", "os", "rseq", "pages", "slab", "percpu", "cache", WIRING] },
+    Layer { name: "cache", uses: &["sync", "os", "rseq", "pages", "slab", "percpu"] },
+    Layer { name: "malloc", uses: &["sync", "os", "rseq", "pages", "slab", "percpu", "cache"] },
     Layer { name: "reclaim", uses: &["sync", "os", "rseq", "pages", "slab", "percpu", "cache", "malloc"] },
-    Layer { name: WIRING, uses: &["cache", "malloc", "reclaim"] },
     Layer { name: "stats", uses: &["sync", "os"] },
     Layer { name: "debug", uses: &["sync", "os"] },
 ];
-
-/// Not a layer: one table of functions, whose type belongs to `cache`; what it is filled with is above (ADR 0013).
-/// It alone may be named from below.
-const WIRING: &str = "wiring";
 
 /// Modules that every layer may use, for their counters and hook traits.
 const FOR_ALL: &[&str] = &["stats", "debug"];
@@ -218,7 +213,7 @@ mod tests {
     #[test]
     fn the_table_is_ordered_and_complete() {
         for (position, layer) in LAYERS.iter().enumerate() {
-            for used in layer.uses.iter().filter(|used| **used != WIRING) {
+            for used in layer.uses {
                 let below =
                     LAYERS[..position].iter().any(|other| used.split("::").next() == Some(other.name));
                 assert!(below, "{} uses {used}, which is not below it", layer.name);

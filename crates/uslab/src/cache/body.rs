@@ -2,7 +2,7 @@
 
 use super::builder::{CacheBuilder, Flags};
 use super::raw::CreateError;
-use super::{registry, start};
+use super::{background, hooks, registry, start};
 use crate::os;
 use crate::pages::{self, PAGE_BYTES, Temperature};
 use crate::percpu::{CpuCache, Parts};
@@ -197,7 +197,7 @@ impl Core {
     /// Fills all of `out` or nothing, and reclaims if it must.
     pub(super) fn fill(&self, out: &mut [*mut u8]) -> bool {
         if self.programs_own {
-            start::start_thread_if_large();
+            background::begin_if_large();
         }
         if self.cpu.alloc_slow(out) {
             return true;
@@ -209,7 +209,7 @@ impl Core {
             return false;
         }
         let bytes = bytes.max(self.slab_bytes());
-        (crate::wiring::HOOKS.short)(bytes, &mut || self.cpu.alloc_slow(out))
+        (hooks::get().short)(bytes, &mut || self.cpu.alloc_slow(out))
     }
 
     fn slab_bytes(&self) -> usize {

@@ -16,10 +16,12 @@
 //! constructed; whoever allocates it finds it so (Bonwick 1994, `kmem_cache_create`). Zeroing and a constructor exclude each
 //! other.
 
+pub mod background;
 mod body;
 mod builder;
 mod fork;
-mod hooks;
+pub(crate) mod hooks;
+mod looks;
 mod prefilled;
 mod raw;
 pub mod registry;
@@ -32,11 +34,11 @@ mod typed;
 pub use body::Core;
 pub(crate) use body::publish_shared;
 pub use builder::{CacheBuilder, Flags};
-pub(crate) use hooks::Hooks;
+pub(crate) use looks::{Looks, TICK_MS};
 pub use prefilled::{Prefilled, RawPrefilled};
 pub(crate) use raw::destroy_whole;
 pub use raw::{Busy, CreateError, RawCache, account_all};
 pub use start::mode;
-pub(crate) use trim::{has_free_memory, trim_idle, trim_some, will_have_free_memory};
 pub use trim::{release_memory, trim};
+pub(crate) use trim::{trim_all, trim_idle, trim_some};
 pub use typed::{Cache, CacheBox, ConstructedBox};

@@ -51,8 +51,9 @@ pub fn mode() -> rseq::Mode {
     rseq::mode()
 }
 
-/// What the environment says of the background thread. It is read here and not by that thread, which opens no file unless the program wants pressure
-/// watched: a descriptor that comes and goes behind a program's back is taken for its own, where that closes all or fills in certain numbers.
+/// What the environment says of the background thread. It is read here and not by that thread,
+/// which opens no file unless the program wants pressure watched: a descriptor that comes and goes
+/// behind a program's back is taken for its own, where that closes all or fills in certain numbers.
 static REAPER_FORBIDDEN: AtomicBool = AtomicBool::new(false);
 static PRESSURE_NAMED: AtomicBool = AtomicBool::new(false);
 
@@ -64,18 +65,6 @@ pub(crate) fn reaper_is_forbidden() -> bool {
 /// Whether `USLAB_PRESSURE` says anything.
 pub(crate) fn pressure_is_named() -> bool {
     PRESSURE_NAMED.load(Relaxed)
-}
-
-/// Memory from which on a background thread is worth having: what is free of less than this may as well stay.
-const THREAD_MIN_BYTES: usize = 16 << 20;
-
-/// Asks for the background thread, if there is enough memory to tend. No lock may be held, and the caller must be the program: see
-/// [`super::Hooks::want_thread`].
-#[inline]
-pub(crate) fn start_thread_if_large() {
-    if pages::arena::committed_bytes() > THREAD_MIN_BYTES {
-        (crate::wiring::HOOKS.want_thread)();
-    }
 }
 
 /// Sets the library up if it is not; false if the address space has no room for an arena, which is final.

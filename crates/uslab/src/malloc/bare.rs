@@ -15,8 +15,8 @@
 
 use super::classes::{CLASSES, Class};
 use super::{owners, small};
-use crate::cache::publish_shared;
 use crate::cache::registry::{FIRST_HEAP_ID, HEAP_IDS};
+use crate::cache::{hooks, publish_shared};
 use crate::os;
 use crate::pages::{self, PAGE_BYTES, Temperature};
 use crate::rseq::Owner;
@@ -110,8 +110,7 @@ impl Bare {
         let slab_pages = self.slabs.geometry().pages();
         // What can never be had is not worth any entry of a cache.
         let done = take()
-            || pages::is_possible(slab_pages, 0)
-                && (crate::wiring::HOOKS.short)(slab_pages * PAGE_BYTES, &mut take);
+            || pages::is_possible(slab_pages, 0) && (hooks::get().short)(slab_pages * PAGE_BYTES, &mut take);
         NonNull::new(out[0]).filter(|_| done)
     }
 

@@ -69,6 +69,7 @@ impl Heap {
     /// An empty heap; `None` without memory.
     pub fn new() -> Option<Heap> {
         let inner = NonNull::new(super::malloc(size_of::<Inner>()).cast::<Inner>())?;
+        super::install_hooks();
         // SAFETY: fresh memory of that size, aligned to 16.
         unsafe {
             inner.write(Inner {

@@ -4,7 +4,7 @@
 //! so that only the pointer that was handed out is taken back.
 
 use crate::cache::registry::LARGE_ID;
-use crate::cache::start;
+use crate::cache::{hooks, start};
 use crate::os;
 use crate::pages::{self, CHUNK_PAGES, PAGE_BYTES, PAGE_SHIFT, PageIndex, Temperature};
 use crate::rseq::Owner;
@@ -74,7 +74,7 @@ pub(super) fn alloc_with(size: usize, align: usize, reclaim: Reclaim) -> Option<
     let mut run = pages();
     // What can never be had is not worth anybody's entries.
     if run.is_none() && reclaim == Reclaim::Yes && pages::is_possible(count, align_order) {
-        (crate::wiring::HOOKS.short)(count.saturating_mul(PAGE_BYTES), &mut || {
+        (hooks::get().short)(count.saturating_mul(PAGE_BYTES), &mut || {
             run = pages();
             run.is_some()
         });

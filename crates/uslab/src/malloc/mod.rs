@@ -31,6 +31,7 @@ pub use caller::{AnyCaller, Caller, Program, serve, serve_program, serve_resized
 pub use global::Uslab;
 pub use heap::Heap;
 
+use crate::cache::hooks::{self, Hooks};
 use crate::cache::registry::{self, LARGE_ID};
 use crate::cache::start;
 use crate::os;
@@ -424,6 +425,14 @@ pub unsafe fn free_bulk(objects: &[*mut u8]) {
 /// it.
 pub fn start() -> bool {
     start::ensure()
+}
+
+/// What heaps need of a fork; plain `malloc` has no locks of its own.
+static HOOKS: Hooks = Hooks { before_fork: lock_for_fork, after_fork: unlock_after_fork, ..Hooks::ALONE };
+
+/// Has forks take the locks of heaps, from now on. Called before the first of them is used.
+fn install_hooks() {
+    hooks::install_first(&HOOKS);
 }
 
 /// Before a fork.

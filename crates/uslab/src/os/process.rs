@@ -23,7 +23,7 @@ pub struct Threads {
     pub(super) sleep: AtomicU32,
     /// Whether there is a background thread to which work can be left.
     pub(super) has_background_thread: AtomicBool,
-    /// The state of the background thread; see `reclaim::reaper`.
+    /// The state of the background thread; see `cache::background`.
     pub reaper: AtomicU8,
     /// Passes that run in the background.
     pub passes: AtomicU32,

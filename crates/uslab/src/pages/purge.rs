@@ -269,7 +269,7 @@ pub fn has_free_memory() -> bool {
 }
 
 /// What becomes of dirty pages that stand alone.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Scattered {
     /// Those that are kept whatever happens stay: most lie together a little later.
     Stay,

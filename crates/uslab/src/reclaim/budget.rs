@@ -1,9 +1,13 @@
-//! The program's own limits: above the soft one the background reclaims, at the hard one whoever allocates does.
+//! The program's own limits: above the soft one the background reclaims, at the hard one the
+//! allocating thread does.
 //!
-//! Counted is what the arena holds: pages in use and free pages with memory behind them. The page layer compares, where it hands pages out.
+//! Counted is what the arena holds: pages in use and free pages with memory behind them. The page
+//! layer compares, where it hands pages out.
 
-use super::{pass, reaper, registry};
-use crate::cache::start;
+use super::install;
+use super::ladder::Until;
+use super::{pass, registry};
+use crate::cache::{background, start};
 use crate::{os, pages};
 
 /// Why [`set_limit`] refused.
@@ -53,22 +57,28 @@ pub fn set_limit(soft_bytes: usize, hard_bytes: usize) -> Result<(), LimitError>
     if !start::ensure() {
         return Err(LimitError::OutOfMemory);
     }
+    install();
     pages::set_limits(soft_bytes, hard_bytes);
     if soft_bytes != 0 {
-        reaper::begin();
+        background::begin();
         os::sleep::wake();
     }
     Ok(())
 }
 
-/// Bytes that the background should reclaim, if the soft limit is exceeded: down to a sixteenth below it.
+/// Bytes that the background should reclaim, if the soft limit is exceeded.
 pub(super) fn beyond_soft() -> Option<usize> {
-    let soft = pages::soft_limit_bytes()?;
-    let held = pages::held_bytes();
+    excess(pages::held_bytes(), pages::soft_limit_bytes()?)
+}
+
+/// Bytes from `held` down to a sixteenth below `soft`, if it is exceeded: a pass that ended at the
+/// limit would be followed by another at once.
+pub(super) fn excess(held: usize, soft: usize) -> Option<usize> {
     (held > soft).then(|| held - soft / 16 * 15)
 }
 
-/// An allocation of `bytes` found no pages: reclaims on the calling thread until `attempt` succeeds; false if it never did.
+/// An allocation of `bytes` found no pages: reclaims on the calling thread until `attempt`
+/// succeeds; false if it never did.
 ///
 /// From within a callback of a shrinker there is nothing more to be had.
 #[cold]
@@ -77,12 +87,10 @@ pub fn short(bytes: usize, attempt: &mut dyn FnMut() -> bool) -> bool {
         return false;
     }
     let mut done = false;
-    pass::run(
-        bytes,
-        pass::Goal::Until(&mut || {
-            done = attempt();
-            done
-        }),
-    );
+    let mut attempt = || {
+        done = attempt();
+        done
+    };
+    pass::run(bytes, &mut Until { bytes, attempt: &mut attempt });
     done
 }

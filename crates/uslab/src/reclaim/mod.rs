@@ -22,37 +22,61 @@ pub mod balance;
 mod budget;
 #[cfg(feature = "std")]
 mod dropping;
+mod ladder;
+mod listener;
 #[cfg(feature = "std")]
 mod lru;
 mod pass;
-mod reaper;
 mod registry;
 mod shrinker;
 #[doc(hidden)]
 pub mod sources;
 
-pub(crate) use budget::short;
+use crate::cache::hooks::{self, Hooks};
+use crate::cache::start;
+use crate::malloc;
+
+pub use crate::cache::background::is_running as has_reaper;
 pub use budget::{LimitError, set_limit};
+pub use listener::watch_pressure;
 #[cfg(feature = "std")]
 pub use lru::{LruCache, LruStats};
 pub use pass::reclaim;
-pub(crate) use reaper::want_thread;
-pub use reaper::{is_running as has_reaper, watch_pressure};
 pub use shrinker::{
     RegisterError, Registration, Scan, ShrinkControl, Shrinker, ShrinkerOptions, register_shrinker,
 };
 pub use sources::Choice as PressureChoice;
 
-/// Before a fork.
-pub(crate) fn before_fork() {
-    registry::note_forker();
+/// What the core calls in this layer and, for forks, in `malloc`.
+static HOOKS: Hooks = Hooks {
+    before_fork: || {
+        malloc::lock_for_fork();
+        registry::note_forker();
+    },
+    after_fork: |child| {
+        if child {
+            registry::reset_in_child();
+            listener::reset_in_child();
+        }
+        malloc::unlock_after_fork(child);
+    },
+    short: budget::short,
+    beyond_soft: listener::keep_soft,
+    listen: Some(listener::listen),
+};
+
+/// Has the core call this layer, from now on. Called by whatever gives it something to reclaim: the
+/// first shrinker, limit or choice of sources.
+fn install() {
+    hooks::install(&HOOKS);
 }
 
-/// After a fork; true in the child, in which no other thread is.
-pub(crate) fn after_fork(child: bool) {
-    if child {
-        registry::reset_in_child();
-        pass::reset_in_child();
-        reaper::reset_in_child();
+/// Sets the library up, as the shared libraries do when they are loaded, and has pressure heard if
+/// `USLAB_PRESSURE` says of what kind. A program of Rust needs no such call: its first shrinker has
+/// pressure heard.
+#[doc(hidden)]
+pub fn start() {
+    if start::ensure() && start::pressure_is_named() {
+        install();
     }
 }

@@ -1,9 +1,9 @@
 //! Shrinkers as programs write them.
 
 use super::balance::Weight;
-use super::reaper;
+use super::install;
 use super::registry::{self, Callbacks, Entry, Outcome};
-use crate::cache::start;
+use crate::cache::{background, start};
 use crate::malloc;
 use core::marker::PhantomData;
 
@@ -124,6 +124,7 @@ pub fn register_shrinker<S: Shrinker>(
     if !start::ensure() {
         return Err(RegisterError::OutOfMemory);
     }
+    install();
     let place = malloc::aligned_alloc(align_of::<S>().max(malloc::ALIGN), size_of::<S>()).cast::<S>();
     if place.is_null() {
         return Err(RegisterError::OutOfMemory);
@@ -138,7 +139,7 @@ pub fn register_shrinker<S: Shrinker>(
     let callbacks =
         Callbacks { context: place.cast(), count: count::<S>, scan: scan::<S>, dispose: dispose::<S> };
     let entry = claimed.publish(name, Weight::of_seeks(options.seeks), options.batch, callbacks);
-    reaper::begin();
+    background::begin();
     Ok(Registration { entry, shrinker: place, owns: PhantomData })
 }
 

@@ -11,6 +11,7 @@ use std::thread;
 /// An entry whose context is a counter of how often it was disposed of.
 fn entry(disposed: &'static AtomicU32) -> &'static Entry {
     set_up!();
+    crate::reclaim::install();
     let callbacks = Callbacks {
         context: (&raw const *disposed).cast_mut().cast(),
         count: |_, _| Outcome::Stop,

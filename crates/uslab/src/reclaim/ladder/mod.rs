@@ -1,0 +1,372 @@
+//! The ladder: what a pass takes, the gentlest first, as a table.
+//!
+//! A pass is one loop: *take the gentlest step that is allowed, until the goal is met or no step
+//! is.* [`LADDER`] lists the steps; a step is allowed by what happened so far, the [`Standing`].
+//!
+//! ```text
+//!   free pages      ─┐ whatever came free since the last sweep, no more than is missing
+//!   empty slabs     ─┘ (and sheaves that are not about to be used)
+//!   entries            one round: every shrinker its share, at the next priority
+//!   scattered pages ─┐ where shrinkers have nothing, or are asked at priority 0:
+//!   busy sheaves    ─┘ what running threads use; again after each round that brought entries
+//!   time               a millisecond, for a shrinker that another thread is inside
+//!   retry              priority 0 again, for what was waited for and for slow shrinkers
+//! ```
+//!
+//! The rungs decide and [`World`] acts, so that tests run every transition without a thread or a
+//! clock, and `simulation` runs passes, limits and sources by the hundred thousand.
+//!
+//! Must never: hold a lock in a callback; end an allocation's pass while an entry could go.
+
+mod goal;
+mod round;
+#[cfg(test)]
+mod simulation;
+#[cfg(test)]
+mod tests;
+mod world;
+
+pub use goal::{Estimate, Given, Goal, Terms, Until};
+pub use world::{Basis, Visit, World};
+
+use super::balance::{LIGHTEST, WHOLE};
+use crate::pages::Scattered;
+use round::{LeftOut, MAX_ROUNDS, Pressure, Prospect};
+
+/// A rung: what a pass takes, and when.
+#[derive(Clone, Copy)]
+pub struct Step {
+    /// What it takes, which is its name too.
+    pub takes: Takes,
+    /// When it is allowed.
+    pub when: fn(&Standing) -> bool,
+}
+
+/// What a step takes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Takes {
+    /// Free pages: groups of 64 KiB; single ones beyond the 512 KiB that are kept anyway.
+    Pages,
+    /// Sheaves of this CPU and of barns, where they hold much; empty slabs, but each cache's last.
+    Slabs,
+    /// Entries of shrinkers, at the next priority.
+    Entries,
+    /// Single free pages too, from now on. Most lie together a little later.
+    ScatteredPages,
+    /// Everything that is free: every sheaf of every CPU, every empty slab, every page.
+    BusySheaves,
+    /// A millisecond of the calling thread.
+    Time,
+    /// Another chance for the shrinkers that were passed over or left out.
+    Retry,
+}
+
+/// The steps, gentlest first.
+pub const LADDER: [Step; 7] = [
+    Step { takes: Takes::Pages, when: |now| !now.is_purged },
+    Step { takes: Takes::Slabs, when: |now| !now.is_swept },
+    Step {
+        takes: Takes::Entries,
+        when: |now| {
+            now.round < MAX_ROUNDS
+                && !now.is_barren
+                && !now.awaits_other
+                && (now.is_trimmed || !now.is_at_last_priority())
+        },
+    },
+    Step {
+        takes: Takes::ScatteredPages,
+        when: |now| now.scattered == Scattered::Stay && now.has_done_gently(),
+    },
+    Step { takes: Takes::BusySheaves, when: |now| !now.is_trimmed && now.has_done_gently() },
+    Step { takes: Takes::Time, when: |now| now.awaits_other },
+    Step { takes: Takes::Retry, when: |now| now.has_waited || (now.has_left_out && !now.has_forgiven) },
+];
+
+/// Milliseconds that an allocation waits for other threads inside shrinkers. A quarter of a second
+/// is long for a callback, and short for a program that would fail instead.
+const MAX_WAITS: u32 = 250;
+
+/// About what stays in this CPU's sheaves, page lists and scattered pages of what entries bring.
+const TELLING_BYTES: usize = 512 << 10;
+
+/// The least that an object of `malloc` holds.
+const MIN_ENTRY_BYTES: usize = 16;
+
+/// A batch, as most shrinkers have it: no round is asked for less.
+const MIN_LOT: usize = 128;
+
+/// What happened so far, as far as the next step depends on it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Standing {
+    /// Rounds of entries so far: priority 12 and down, then the urges beyond priority 0.
+    round: u32,
+    /// Bytes that the sweep under way is still to give.
+    sweep_bytes: usize,
+    /// Free pages went since entries last did.
+    is_purged: bool,
+    /// Empty slabs too, as far as they were needed.
+    is_swept: bool,
+    /// What becomes of pages that stand alone.
+    scattered: Scattered,
+    /// Everything that is free went since entries last did.
+    is_trimmed: bool,
+    /// Shrinkers have no entry that could go, as of the last look.
+    is_barren: bool,
+    /// The last round brought nothing, another thread is inside a shrinker, and there is time.
+    awaits_other: bool,
+    /// Milliseconds waited in all.
+    waits: u32,
+    /// Some of them since the last retry.
+    has_waited: bool,
+    /// A shrinker was too slow and is not asked.
+    has_left_out: bool,
+    /// Slow shrinkers have had their second chance.
+    has_forgiven: bool,
+}
+
+impl Standing {
+    /// Of a pass that begins.
+    pub const fn new(bytes: usize, terms: Terms) -> Standing {
+        Standing {
+            round: 0,
+            sweep_bytes: bytes,
+            is_purged: false,
+            is_swept: false,
+            scattered: terms.scattered,
+            is_trimmed: false,
+            is_barren: false,
+            awaits_other: false,
+            waits: 0,
+            has_waited: false,
+            has_left_out: false,
+            has_forgiven: false,
+        }
+    }
+
+    /// Whether the next round is at priority 0 or beyond.
+    fn is_at_last_priority(&self) -> bool {
+        self.round >= LIGHTEST
+    }
+
+    /// Whether gentle steps have nothing more, or have been asked at every priority but the last.
+    fn has_done_gently(&self) -> bool {
+        self.is_barren || self.is_at_last_priority()
+    }
+
+    /// Whether all that came free has been given back, as far as it was wanted.
+    fn is_settled(&self) -> bool {
+        self.is_purged && self.is_swept
+    }
+
+    fn note_purged(&mut self, given_bytes: usize) {
+        self.sweep_bytes = self.sweep_bytes.saturating_sub(given_bytes);
+        self.is_purged = true;
+        self.is_swept |= self.sweep_bytes == 0;
+    }
+
+    /// Shrinkers may have something again.
+    fn look_again(&mut self) {
+        (self.is_barren, self.awaits_other) = (false, false);
+    }
+
+    /// After a round for `missing_bytes`.
+    fn note_round(&mut self, round: &Round, terms: Terms, missing_bytes: usize) {
+        self.has_left_out |= round.has_left_out;
+        self.is_barren = round.freeable == 0;
+        self.awaits_other =
+            round.entries == 0 && round.has_passed_over && terms.waits && self.waits < MAX_WAITS;
+        if round.entries > 0 {
+            self.sweep_bytes = missing_bytes;
+            (self.is_purged, self.is_swept, self.is_trimmed) = (false, false, false);
+        }
+        // Nothing is not the last word while another thread is inside: the same round follows.
+        if !self.awaits_other && !self.is_barren {
+            self.round += 1;
+        }
+    }
+
+    fn note_wait(&mut self) {
+        self.waits += 1;
+        self.has_waited = true;
+        self.look_again();
+    }
+
+    /// What other threads let go may lie in their sheaves, and a slow one may have been kept from
+    /// its CPU: all is taken once more, and all are asked.
+    fn note_retry(&mut self) {
+        self.has_forgiven |= self.has_left_out;
+        (self.has_left_out, self.has_waited, self.is_trimmed) = (false, false, false);
+        self.round = LIGHTEST;
+        self.look_again();
+    }
+}
+
+/// What a round of entries came to.
+#[derive(Clone, Copy, Default)]
+struct Round {
+    freeable: usize,
+    entries: usize,
+    has_passed_over: bool,
+    has_left_out: bool,
+}
+
+/// What a pass came to so far.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Progress {
+    /// Bytes that went to the system. Frees in callbacks that purge by themselves count, and what
+    /// other threads give meanwhile: it was this memory that was wanted.
+    pub given_bytes: usize,
+    /// Entries that shrinkers let go.
+    pub entries: usize,
+    /// Bytes that they should have held on average.
+    pub estimated_bytes: usize,
+    /// Rounds over the shrinkers.
+    pub rounds: u32,
+}
+
+/// One pass over `ladder`, for `bytes` to begin with.
+pub fn climb<W: World>(ladder: &[Step], world: &W, bytes: usize, goal: &mut dyn Goal) -> Progress {
+    let mut pass = Pass::new(world, bytes, goal.terms());
+    loop {
+        let progress = pass.progress();
+        if pass.standing.is_settled() && goal.is_met(&progress) {
+            return progress;
+        }
+        let Some(step) = ladder.iter().find(|step| (step.when)(&pass.standing)) else {
+            return progress;
+        };
+        pass.take(step.takes, goal.missing_bytes(&progress));
+    }
+}
+
+/// A pass under way.
+struct Pass<'w, W: World> {
+    world: &'w W,
+    terms: Terms,
+    standing: Standing,
+    left_out: LeftOut<W::Shrinker>,
+    purged_before: u64,
+    used_before: usize,
+    /// Bytes that went before the first entry did.
+    free_bytes: usize,
+    entries: usize,
+    estimated_bytes: usize,
+}
+
+impl<'w, W: World> Pass<'w, W> {
+    fn new(world: &'w W, bytes: usize, terms: Terms) -> Self {
+        Pass {
+            world,
+            terms,
+            standing: Standing::new(bytes, terms),
+            left_out: LeftOut::default(),
+            purged_before: world.purged_bytes(),
+            used_before: world.used_bytes(terms.basis),
+            free_bytes: 0,
+            entries: 0,
+            estimated_bytes: 0,
+        }
+    }
+
+    fn given_bytes(&self) -> usize {
+        self.world.purged_bytes().wrapping_sub(self.purged_before) as usize
+    }
+
+    fn progress(&self) -> Progress {
+        Progress {
+            given_bytes: self.given_bytes(),
+            entries: self.entries,
+            estimated_bytes: self.estimated_bytes,
+            rounds: self.standing.round,
+        }
+    }
+
+    /// One step.
+    fn take(&mut self, what: Takes, missing_bytes: usize) {
+        let (world, now) = (self.world, &mut self.standing);
+        match what {
+            Takes::Pages => now.note_purged(world.purge(now.sweep_bytes, now.scattered)),
+            Takes::Slabs => {
+                world.trim_some(now.sweep_bytes, now.scattered);
+                now.is_swept = true;
+            }
+            Takes::Entries => {
+                let round = self.round(missing_bytes);
+                self.standing.note_round(&round, self.terms, missing_bytes);
+            }
+            Takes::ScatteredPages => {
+                now.scattered = Scattered::Go;
+                now.sweep_bytes = missing_bytes;
+                (now.is_purged, now.is_swept) = (false, false);
+                now.look_again();
+            }
+            Takes::BusySheaves => {
+                world.trim_all(self.terms.waits);
+                now.is_trimmed = true;
+                now.look_again();
+            }
+            Takes::Time => {
+                world.pause_ms(1);
+                now.note_wait();
+            }
+            Takes::Retry => {
+                self.left_out = LeftOut::default();
+                now.note_retry();
+            }
+        }
+    }
+
+    /// One round of entries.
+    fn round(&mut self, missing_bytes: usize) -> Round {
+        if self.entries == 0 {
+            self.free_bytes = self.given_bytes();
+        }
+        let pressure = Pressure::of(self.standing.round);
+        let prospect = round::look(self.world, pressure, &self.left_out);
+        let mut round = Round {
+            freeable: prospect.freeable,
+            has_passed_over: prospect.has_passed_over,
+            ..Round::default()
+        };
+        if prospect.freeable > 0 {
+            let entry_bytes = (self.used_before / prospect.freeable).max(1);
+            let part = self.part(&prospect, missing_bytes, entry_bytes);
+            let pressure = Pressure { part, ..pressure };
+            let outcome = round::shrink(self.world, pressure, &mut self.left_out);
+            round.entries = outcome.entries;
+            round.has_passed_over = outcome.has_passed_over;
+            let estimated_bytes = outcome.entries.saturating_mul(entry_bytes);
+            self.entries = self.entries.saturating_add(outcome.entries);
+            self.estimated_bytes = self.estimated_bytes.saturating_add(estimated_bytes);
+        }
+        round.has_left_out = !self.left_out.is_empty();
+        round
+    }
+
+    /// What part of the round is enough, in 4096ths: priorities go by powers of two.
+    fn part(&self, prospect: &Prospect, missing_bytes: usize, entry_bytes: usize) -> u64 {
+        let by_size = (missing_bytes / entry_bytes).saturating_mul(self.terms.margin);
+        let enough = by_size.max(MIN_LOT).max(self.learnt(missing_bytes)) as u64;
+        match prospect.expected {
+            expected if expected > enough => enough.saturating_mul(WHOLE).div_ceil(expected),
+            _ => WHOLE,
+        }
+    }
+
+    /// Entries for `missing_bytes`, by what those that went brought; 0 while that does not tell.
+    ///
+    /// Estimated sizes are too large where most of what is used is no entries. What entries brought
+    /// tells once it is more than what stays in sheaves and lists, or these have been emptied. It
+    /// is trusted no further than to as many entries again, and not at all where they seem smaller
+    /// than any object.
+    fn learnt(&self, missing_bytes: usize) -> usize {
+        let each_bytes = self.given_bytes().saturating_sub(self.free_bytes) / self.entries.max(1);
+        let tells = each_bytes * self.entries >= TELLING_BYTES || self.standing.scattered == Scattered::Go;
+        if self.terms.learns && tells && each_bytes >= MIN_ENTRY_BYTES {
+            (missing_bytes / each_bytes).min(self.entries)
+        } else {
+            0
+        }
+    }
+}
