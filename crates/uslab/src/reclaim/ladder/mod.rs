@@ -87,6 +87,10 @@ pub const LADDER: [Step; 7] = [
 /// is long for a callback, and short for a program that would fail instead.
 const MAX_WAITS: u32 = 250;
 
+/// Times that the last round is repeated for an allocation, at most: shrinkers that took all of
+/// their 20 ms each time have held it up for seconds by then.
+const MAX_REPEATS: u32 = 250;
+
 /// About what stays in this CPU's sheaves, page lists and scattered pages of what entries bring.
 const TELLING_BYTES: usize = 512 << 10;
 
@@ -119,6 +123,9 @@ pub struct Standing {
     waits: u32,
     /// Some of them since the last retry.
     has_waited: bool,
+    /// How often the last round was repeated, and the entries there were when it last was.
+    repeats: u32,
+    min_freeable: usize,
     /// A shrinker was too slow and is not asked.
     has_left_out: bool,
     /// Slow shrinkers have had their second chance.
@@ -139,6 +146,8 @@ impl Standing {
             awaits_other: false,
             waits: 0,
             has_waited: false,
+            repeats: 0,
+            min_freeable: usize::MAX,
             has_left_out: false,
             has_forgiven: false,
         }
@@ -170,20 +179,42 @@ impl Standing {
         (self.is_barren, self.awaits_other) = (false, false);
     }
 
-    /// After a round for `missing_bytes`.
-    fn note_round(&mut self, round: &Round, terms: Terms, missing_bytes: usize) {
+    /// After a round; of what it brought `sweep_bytes` are to go to the system.
+    fn note_round(&mut self, round: &Round, terms: Terms, sweep_bytes: usize) {
         self.has_left_out |= round.has_left_out;
         self.is_barren = round.freeable == 0;
+        let is_last = self.round + 1 >= MAX_ROUNDS;
         self.awaits_other =
-            round.entries == 0 && round.has_passed_over && terms.waits && self.waits < MAX_WAITS;
+            (round.entries == 0 || is_last) && round.has_passed_over && terms.waits && self.waits < MAX_WAITS;
+        // A slow shrinker gives a little in each round: the last one is repeated while it does.
+        let is_repeated = is_last
+            && terms.waits
+            && (1..self.min_freeable).contains(&round.freeable)
+            && round.entries > 0
+            && self.repeats < MAX_REPEATS;
+        self.repeats += u32::from(is_repeated);
+        self.min_freeable = if is_last { round.freeable } else { usize::MAX };
         if round.entries > 0 {
-            self.sweep_bytes = missing_bytes;
+            self.sweep_bytes = sweep_bytes;
             (self.is_purged, self.is_swept, self.is_trimmed) = (false, false, false);
         }
         // Nothing is not the last word while another thread is inside: the same round follows.
-        if !self.awaits_other && !self.is_barren {
+        if !self.awaits_other && !is_repeated && !self.is_barren {
             self.round += 1;
         }
+    }
+
+    /// Pages that stand alone go from now on.
+    fn note_scattered(&mut self, sweep_bytes: usize) {
+        self.scattered = Scattered::Go;
+        self.sweep_bytes = sweep_bytes;
+        (self.is_purged, self.is_swept) = (false, false);
+        self.look_again();
+    }
+
+    fn note_trimmed(&mut self) {
+        self.is_trimmed = true;
+        self.look_again();
     }
 
     fn note_wait(&mut self) {
@@ -244,6 +275,8 @@ pub fn climb<W: World>(ladder: &[Step], world: &W, bytes: usize, goal: &mut dyn 
 struct Pass<'w, W: World> {
     world: &'w W,
     terms: Terms,
+    /// What was missing at the start.
+    bytes: usize,
     standing: Standing,
     left_out: LeftOut<W::Shrinker>,
     purged_before: u64,
@@ -259,6 +292,7 @@ impl<'w, W: World> Pass<'w, W> {
         Pass {
             world,
             terms,
+            bytes,
             standing: Standing::new(bytes, terms),
             left_out: LeftOut::default(),
             purged_before: world.purged_bytes(),
@@ -293,18 +327,16 @@ impl<'w, W: World> Pass<'w, W> {
             }
             Takes::Entries => {
                 let round = self.round(missing_bytes);
-                self.standing.note_round(&round, self.terms, missing_bytes);
+                let sweep_bytes = self.sweep_bytes(missing_bytes);
+                self.standing.note_round(&round, self.terms, sweep_bytes);
             }
             Takes::ScatteredPages => {
-                now.scattered = Scattered::Go;
-                now.sweep_bytes = missing_bytes;
-                (now.is_purged, now.is_swept) = (false, false);
-                now.look_again();
+                let sweep_bytes = self.sweep_bytes(missing_bytes);
+                self.standing.note_scattered(sweep_bytes);
             }
             Takes::BusySheaves => {
                 world.trim_all(self.terms.waits);
-                now.is_trimmed = true;
-                now.look_again();
+                now.note_trimmed();
             }
             Takes::Time => {
                 world.pause_ms(1);
@@ -315,6 +347,12 @@ impl<'w, W: World> Pass<'w, W> {
                 now.note_retry();
             }
         }
+    }
+
+    /// Bytes of what is free that are to go. An estimate may have been too high: as long as the
+    /// bytes are not with the system, what is free goes before what running threads use.
+    fn sweep_bytes(&self, missing_bytes: usize) -> usize {
+        missing_bytes.max(self.bytes.saturating_sub(self.given_bytes()))
     }
 
     /// One round of entries.

@@ -14,13 +14,15 @@
 mod model;
 mod schedule;
 
-use super::{Estimate, Given, Goal, LADDER, Step, Takes, Until, climb};
+use super::round::MAX_ROUNDS;
+use super::{Estimate, Given, Goal, LADDER, Standing, Step, Takes, Until, climb};
 use crate::pages::PAGE_BYTES;
 use crate::reclaim::{budget, listener};
 use model::{For, Model};
 use schedule::{Event, schedule};
 use std::println;
 use std::string::String;
+use std::vec;
 use std::vec::Vec;
 
 /// Schedules of the whole simulation.
@@ -217,4 +219,92 @@ fn a_hundred_thousand_schedules_keep_every_promise() {
     }
     println!("{tally:?}");
     assert!(tally.met > 10_000 && tally.failed > 1000, "{tally:?}");
+}
+
+/// The ladder without a step.
+fn without(takes: Takes) -> Vec<Step> {
+    LADDER.into_iter().filter(|step| step.takes != takes).collect()
+}
+
+/// The ladder with another condition for a step.
+fn with(takes: Takes, when: fn(&Standing) -> bool) -> Vec<Step> {
+    let change = |step: Step| if step.takes == takes { Step { takes, when } } else { step };
+    LADDER.into_iter().map(change).collect()
+}
+
+/// The condition of the ladder itself.
+fn allows(takes: Takes, now: &Standing) -> bool {
+    LADDER.iter().any(|step| step.takes == takes && (step.when)(now))
+}
+
+/// Ladders with a mistake, and what it comes to.
+fn mistakes() -> Vec<(&'static str, Vec<Step>, &'static str)> {
+    const ENTRY: &str = "an allocation failed while an entry could go";
+    const GENTLE: &str = "busy sheaves went while gentler steps had enough";
+    let busy_before_entries = {
+        let mut ladder = with(Takes::BusySheaves, |now| now.is_settled() && !now.is_trimmed);
+        let busy = ladder.iter().position(|step| step.takes == Takes::BusySheaves).expect("a step");
+        ladder.swap(busy, 2);
+        ladder
+    };
+    vec![
+        ("no retry", without(Takes::Retry), ENTRY),
+        ("no entries", without(Takes::Entries), ENTRY),
+        ("no wait", without(Takes::Time), ENTRY),
+        ("no busy sheaves", without(Takes::BusySheaves), "an allocation failed beside free memory"),
+        ("no scattered pages", without(Takes::ScatteredPages), GENTLE),
+        (
+            "priorities end at 1",
+            with(Takes::Entries, |now| !now.is_at_last_priority() && allows(Takes::Entries, now)),
+            ENTRY,
+        ),
+        (
+            "dear entries stay dear",
+            with(Takes::Entries, |now| now.round <= super::LIGHTEST && allows(Takes::Entries, now)),
+            ENTRY,
+        ),
+        (
+            "the last round is not for everything",
+            with(Takes::Entries, |now| now.round + 1 < MAX_ROUNDS && allows(Takes::Entries, now)),
+            ENTRY,
+        ),
+        ("the slow are not forgiven", with(Takes::Retry, |now| now.has_waited), ENTRY),
+        (
+            "the slow are forgiven for ever",
+            with(Takes::Retry, |now| now.has_waited || now.has_left_out),
+            "a pass does not end",
+        ),
+        ("retries without end", with(Takes::Retry, |_| true), "a pass does not end"),
+        (
+            "all passes wait",
+            with(Takes::Time, |now| allows(Takes::Time, now) || now.is_barren),
+            "a pass waited that may not",
+        ),
+        (
+            "scattered pages go after busy sheaves",
+            with(Takes::ScatteredPages, |now| now.is_trimmed && allows(Takes::ScatteredPages, now)),
+            GENTLE,
+        ),
+        ("busy sheaves go before entries", busy_before_entries, "busy sheaves went before entries"),
+        ("what entries bring is not swept", with(Takes::Pages, |now| now.round == 0 && !now.is_purged), ""),
+    ]
+}
+
+#[test]
+fn each_seeded_mistake_is_found_and_its_schedule_is_short() {
+    for (mistake, ladder, violation) in mistakes() {
+        let found = simulate(&ladder, false, 0..SCHEDULES / 4, &mut Tally::default());
+        let found = found.unwrap_or_else(|| panic!("{mistake}: not found"));
+        println!("{mistake}: {found:?}");
+        assert!(found.violation.starts_with(violation), "{mistake}: {found:?}");
+        assert!(found.events.len() <= 8, "{mistake}: {found:?}");
+    }
+}
+
+#[test]
+fn a_shrinker_that_is_asked_after_it_left_is_found() {
+    let found = simulate(&LADDER, true, 0..SCHEDULES, &mut Tally::default());
+    let found = found.expect("an unregistered shrinker was asked");
+    println!("{found:?}");
+    assert_eq!(found.violation, "a shrinker was asked after it left");
 }

@@ -519,6 +519,8 @@ impl Visit for Inside<'_> {
         *state.place(lands) += freed_pages;
         state.now_ns += took_ns;
         if leaves {
+            // What goes with it is no entry that the pass asked for.
+            state.is_disturbed = true;
             state.unregister(self.cache);
         }
         Some(gone)

@@ -120,7 +120,7 @@ fn manner(random: &mut Random) -> Manner {
         0..=3 => Manner::Busy { ms: random.pick(&[1, 5, 100]) },
         4 => Manner::Busy { ms: 1 << 40 },
         5..=7 => Manner::Stops { ms: random.pick(&[1, 30]) },
-        8..=10 => Manner::Late { asks: 1 + random.below(2) },
+        8..=10 => Manner::Late { asks: random.pick(&[1, 1, 2, usize::MAX]) },
         11 | 12 => Manner::Slow,
         13 => Manner::Liar,
         14 => Manner::Leaves { asks: random.below(3) },
