@@ -11,12 +11,16 @@
 //!
 //! Paths are read wherever they stand, in `use` or in an expression, through `crate::` or through `super::`.
 //! Layers name each other by module: a name re-exported by the crate's root would hide the arrow.
+//!
+//! Files draw no circles either, but for those in [`ONE_SUBJECT`]. A folder's `mod.rs` is its door: what it re-exports
+//! is looked up where it is defined, and what the folder and its files say of each other is no arrow.
 
 use super::lex::{self, Kind, Token};
 use super::{File, Violation};
 
 const RULE: &str = "layers";
 const SOURCE: &str = "crates/uslab/src/";
+const ROOT: &str = "crates/uslab/src/lib.rs";
 
 /// A module at the top of the library, and what it may use besides itself and [`FOR_ALL`].
 struct Layer {
@@ -46,6 +50,10 @@ const FOR_ALL: &[&str] = &["stats", "debug"];
 /// Files that tools outside the library compile too, and that may therefore use nothing but `core`.
 const CORE_ONLY: &[&str] = &["crates/uslab/src/stats/layout.rs"];
 
+/// Files that name each other because they are one subject: a type and its builder, a structure and the protocol that
+/// moves through it.
+const ONE_SUBJECT: &[&[&str]] = &[];
+
 /// The table, for people.
 pub fn table() -> String {
     let mut text = format!("used by all: {}\n", FOR_ALL.join(", "));
@@ -56,8 +64,12 @@ pub fn table() -> String {
     text
 }
 
-/// Checks one file; files outside the library's source, and its lib.rs, are free.
+/// Checks one file; files outside the library's source are free. The library's root stands for all of its files: it
+/// is where circles are reported.
 pub fn check(file: &File, tokens: &[Token]) -> Vec<Violation> {
+    if file.path == ROOT {
+        return circles_on_disk().iter().map(|circle| Violation::new(file, 1, RULE, circle)).collect();
+    }
     let Some(modules) = module_path(file.path) else { return Vec::new() };
     let code = lex::code(tokens);
     if CORE_ONLY.contains(&file.path) {
@@ -68,7 +80,7 @@ pub fn check(file: &File, tokens: &[Token]) -> Vec<Violation> {
             format!("`{}` has no place in the layer table (LAYERS in xtask/src/tidy/layers.rs)", modules[0]);
         return vec![Violation::new(file, 1, RULE, why)];
     };
-    references(&code, modules.len())
+    references(&code, &modules)
         .into_iter()
         .filter_map(|(line, path)| Some(Violation::new(file, line, RULE, breach(layer, &path)?)))
         .collect()
@@ -98,9 +110,9 @@ fn module_path(path: &str) -> Option<Vec<&str>> {
     (inside != "lib").then(|| inside.split('/').collect())
 }
 
-/// Every path that starts at the crate's root, by `crate::` or by enough `super::`, with its line.
-/// Exported macros live at the root and are left out. `depth` is how many modules deep the file is.
-fn references<'a>(code: &[Token<'a>], depth: usize) -> Vec<(usize, Vec<&'a str>)> {
+/// Every path through `crate::` or `super::`, from the crate's root, with its line; those that stay within the file are
+/// left out. Exported macros live at the root and are left out too. `modules` is where the file is.
+fn references<'a>(code: &[Token<'a>], modules: &[&'a str]) -> Vec<(usize, Vec<&'a str>)> {
     let mut found = Vec::new();
     let mut braces = 0;
     let mut inline = Vec::new();
@@ -127,8 +139,10 @@ fn references<'a>(code: &[Token<'a>], depth: usize) -> Vec<(usize, Vec<&'a str>)
                     climbed += 1;
                     at += 2;
                 }
-                if climbed == depth + inline.len() {
-                    tree(code, &mut at.clone(), &mut Vec::new(), &mut found);
+                let depth = modules.len() + inline.len();
+                if climbed > inline.len() && climbed <= depth {
+                    let mut prefix = modules[..depth - climbed].to_vec();
+                    tree(code, &mut at.clone(), &mut prefix, &mut found);
                 }
                 continue;
             }
@@ -137,6 +151,117 @@ fn references<'a>(code: &[Token<'a>], depth: usize) -> Vec<(usize, Vec<&'a str>)
         at += 1;
     }
     found
+}
+
+/// The circles among the library's files as they are on the disk, as messages.
+fn circles_on_disk() -> Vec<String> {
+    let Ok(workspace) = crate::workspace::Workspace::find() else { return Vec::new() };
+    let mut paths = Vec::new();
+    let walked = super::walk(&workspace.root, SOURCE.trim_end_matches('/'), &mut paths);
+    let read = |path: String| Some((std::fs::read_to_string(workspace.root.join(&path)).ok()?, path));
+    let files: Vec<(String, String)> = paths.into_iter().filter_map(read).collect();
+    let told = circles(&files).into_iter().map(|circle| {
+        format!("a circle among files: {} (ONE_SUBJECT lists those that may be)", circle.join(", "))
+    });
+    walked.err().map(|error| error.to_string()).into_iter().chain(told).collect()
+}
+
+/// Groups of files, given as text and path, that name each other all around and are no one subject.
+fn circles(files: &[(String, String)]) -> Vec<Vec<String>> {
+    let tokens: Vec<_> = files.iter().map(|(text, _)| lex::lex(text)).collect();
+    let files: Vec<(Vec<&str>, Vec<Token>)> = files
+        .iter()
+        .zip(&tokens)
+        .filter_map(|((_, path), tokens)| Some((module_path(path)?, lex::code(tokens))))
+        .filter(|(modules, _)| !modules.iter().any(|&module| module == "tests" || module == "simulation"))
+        .collect();
+    let doors: Vec<_> = files.iter().map(|(modules, code)| reexports(code, modules)).collect();
+    let place = |modules: &[&str]| files.iter().position(|(other, _)| other == modules);
+    // Where what a path names is defined.
+    let defined = |path: &[&str]| {
+        let mut path = path.to_vec();
+        for _ in 0..8 {
+            let (length, at) = (1..=path.len()).rev().find_map(|n| Some((n, place(&path[..n])?)))?;
+            let Some(name) = path.get(length) else { return Some(at) };
+            let Some((_, target)) = doors[at].iter().find(|(exported, _)| exported == name) else {
+                return Some(at);
+            };
+            path = target.iter().chain(&path[length + 1..]).copied().collect();
+        }
+        None
+    };
+    let mut reaches = vec![vec![false; files.len()]; files.len()];
+    for (from, (modules, code)) in files.iter().enumerate() {
+        for (_, path) in references(&private(code), modules) {
+            let Some(to) = defined(&path) else { continue };
+            let related = modules.starts_with(&files[to].0) || files[to].0.starts_with(modules);
+            reaches[from][to] |= !related;
+        }
+    }
+    for over in 0..files.len() {
+        for from in 0..files.len() {
+            if reaches[from][over] {
+                let further = reaches[over].clone();
+                reaches[from].iter_mut().zip(further).for_each(|(reached, further)| *reached |= further);
+            }
+        }
+    }
+    let circle_of = |file: usize| -> Vec<String> {
+        let members = (0..files.len()).filter(|&other| reaches[file][other] && reaches[other][file]);
+        let mut names: Vec<_> = members.map(|member| files[member].0.join("/")).collect();
+        names.sort();
+        names
+    };
+    let mut found: Vec<_> = (0..files.len()).map(circle_of).filter(|circle| !circle.is_empty()).collect();
+    found.sort();
+    found.dedup();
+    let is_listed = |circle: &Vec<String>| {
+        ONE_SUBJECT.iter().any(|listed| circle.iter().all(|file| listed.contains(&file.as_str())))
+    };
+    found.retain(|circle| !is_listed(circle));
+    found
+}
+
+/// What a file re-exports: names, and the paths behind them.
+fn reexports<'a>(code: &[Token<'a>], modules: &[&'a str]) -> Vec<(&'a str, Vec<&'a str>)> {
+    let mut found = Vec::new();
+    for at in (0..code.len()).filter(|&at| is_public_use(code, at)) {
+        let (mut start, mut prefix) = (at + 1, modules.to_vec());
+        while let Some(step) = code.get(start).filter(|_| follows(code, start, "::")) {
+            match step.text {
+                "crate" => prefix.clear(),
+                "super" => _ = prefix.pop(),
+                "self" => {}
+                _ => break,
+            }
+            start += 2;
+        }
+        tree(code, &mut start, &mut prefix, &mut found);
+    }
+    let named = |(_, path): (usize, Vec<&'a str>)| Some((*path.last()?, path));
+    found.into_iter().filter_map(named).collect()
+}
+
+/// Whether a `use` at this place is public, to the crate or beyond.
+fn is_public_use(code: &[Token], at: usize) -> bool {
+    code[at].is("use") && at > 0 && (code[at - 1].is("pub") || code[at - 1].is(")"))
+}
+
+/// The code without what it re-exports and without modules in braces: those are tests.
+fn private<'a>(code: &[Token<'a>]) -> Vec<Token<'a>> {
+    let (mut is_public, mut braces) = (false, 0);
+    let mut kept = Vec::new();
+    for (at, token) in code.iter().enumerate() {
+        is_public |= is_public_use(code, at);
+        let opens_module = token.is("{") && at >= 2 && code[at - 2].is("mod");
+        braces += usize::from(opens_module || (braces > 0 && token.is("{")));
+        if !is_public && braces == 0 {
+            kept.push(*token);
+        }
+        braces -= usize::from(braces > 0 && token.is("}"));
+        is_public &= !token.is(";");
+    }
+    kept
 }
 
 fn follows(code: &[Token], at: usize, text: &str) -> bool {
@@ -268,6 +393,34 @@ mod tests {
         let layer = Layer { name: "low", uses: &["os::futex"] };
         assert_eq!(breach(&layer, &["os", "futex", "wait"]), None);
         assert!(breach(&layer, &["os", "memory"]).is_some());
+    }
+
+    /// Circles among files of the library with these texts.
+    fn circles_of(texts: &[(&str, &str)]) -> Vec<Vec<String>> {
+        let files: Vec<_> =
+            texts.iter().map(|(path, text)| (text.to_string(), format!("{SOURCE}{path}.rs"))).collect();
+        circles(&files)
+    }
+
+    #[test]
+    fn circles_among_files_are_found_behind_re_exports() {
+        let door = ("slab/mod", "mod list;\nmod pool;\npub use list::List;\npub(crate) use pool::{Pool};");
+        let list = ("slab/list", "use super::Pool;");
+        assert_eq!(circles_of(&[door, list, ("slab/pool", "")]), Vec::<Vec<String>>::new());
+        let pool = ("slab/pool", "fn f() { super::List::new() }");
+        assert_eq!(circles_of(&[door, list, pool]), [["slab/list", "slab/pool"]]);
+        let round =
+            [("os/a", "use super::b;"), ("os/b", "use crate::os::c::C;"), ("os/c", "use super::a::A;")];
+        assert_eq!(circles_of(&round), [["os/a", "os/b", "os/c"]]);
+    }
+
+    #[test]
+    fn a_folder_and_its_door_are_no_circle_nor_are_tests() {
+        let door = ("slab/mod", "mod list;\npub const BYTES: usize = super::slab::list::f();");
+        assert_eq!(circles_of(&[door, ("slab/list", "use super::BYTES;")]), Vec::<Vec<String>>::new());
+        let tested = ("os/a", "mod tests { use super::super::b::B; }");
+        let tests = [("os/b", "use super::a::A;"), tested];
+        assert_eq!(circles_of(&tests), Vec::<Vec<String>>::new());
     }
 
     #[test]
