@@ -13,7 +13,7 @@
 //! Must never: hold a lock while it sleeps; run code of the program.
 
 use super::looks::Looks;
-use super::{hooks, start, trim};
+use super::{hooks, state, trim};
 use crate::os::process::Relation;
 use crate::{os, pages};
 use core::ffi::c_void;
@@ -84,7 +84,7 @@ fn start() {
     {
         return;
     }
-    if start::reaper_is_forbidden() {
+    if state::reaper_is_forbidden() {
         STATE.store(FORBIDDEN, Release);
     } else if os::thread::spawn(run, 0) {
         STATE.store(RUNNING, Release);

@@ -1,6 +1,6 @@
 //! What a cache is to be like.
 
-use super::body::geometry;
+use super::life::{self, geometry};
 use super::{Cache, Core, CreateError, RawCache, registry, start};
 use crate::pages::PAGE_BYTES;
 use crate::slab::{Constructor, Geometry};
@@ -131,7 +131,7 @@ impl<'a> CacheBuilder<'a> {
         if let Some(core) = unsafe { place.load(Acquire).as_ref() } {
             return Some(core);
         }
-        let core = Core::create(&self, size, class_align(size), false, &mut registry).ok()?;
+        let core = life::create(&self, size, class_align(size), false, &mut registry).ok()?;
         place.store((&raw const *core).cast_mut(), Release);
         Some(core)
     }

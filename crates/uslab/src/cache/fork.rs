@@ -9,7 +9,7 @@
 //! What other threads had in flight at that moment (a sheaf between two slots, a page between two
 //! lists) is lost to the child: bounded by their number, never shared.
 
-use super::{background, hooks, registry, start, trim};
+use super::{background, hooks, registry, state, trim};
 use crate::os;
 use crate::pages;
 use crate::percpu::{self, sheaf};
@@ -32,7 +32,7 @@ fn for_each_cpu_cache(visit: &dyn Fn(&percpu::CpuCache)) {
 extern "C" fn prepare() {
     os::fork::lock_streams();
     percpu::begin_fork();
-    start::lock_for_fork();
+    state::lock_for_fork();
     hooks::lock_for_fork();
     registry::lock_for_fork();
     percpu::hide_slots(for_each_cpu_cache);
@@ -56,7 +56,7 @@ fn undo(child: bool) {
     percpu::show_slots(child, for_each_cpu_cache);
     registry::unlock_after_fork(child);
     hooks::unlock_after_fork(child);
-    start::unlock_after_fork(child);
+    state::unlock_after_fork(child);
     percpu::end_fork(child);
     // SAFETY: `prepare` took the lock on this thread, and the C library says which side this is.
     unsafe { os::fork::unlock_streams(child) };

@@ -16,24 +16,27 @@
 //! constructed; whoever allocates it finds it so (Bonwick 1994, `kmem_cache_create`). Zeroing and a constructor exclude each
 //! other.
 
+mod alloc;
 pub mod background;
 mod body;
 mod builder;
 mod fork;
 pub(crate) mod hooks;
+mod life;
 mod looks;
 mod prefilled;
 mod raw;
 pub mod registry;
 pub mod start;
+mod state;
 #[cfg(test)]
 mod tests;
 mod trim;
 mod typed;
 
 pub use body::Core;
-pub(crate) use body::publish_shared;
 pub use builder::{CacheBuilder, Flags};
+pub(crate) use life::publish_shared;
 pub(crate) use looks::{Looks, TICK_MS};
 pub use prefilled::{Prefilled, RawPrefilled};
 pub(crate) use raw::destroy_whole;

@@ -14,7 +14,7 @@
 //! [`short`] is all that an allocation needs of this while no layer above has installed hooks: it
 //! takes the same, the gentle part first, and then fails.
 
-use super::{registry, start};
+use super::{registry, state};
 use crate::percpu::{Drain, Keep, adapt, sheaf};
 use crate::sync::CachePadded;
 use crate::sync::in_flight::{self, Search};
@@ -31,7 +31,7 @@ pub fn release_memory() -> usize {
 /// [`release_memory`], but up to about `kept_bytes` of free memory stay with the process, as free
 /// pages. Says how many bytes went.
 pub fn trim(kept_bytes: usize) -> usize {
-    if !start::is_ready() {
+    if !state::is_ready() {
         return 0;
     }
     // Keeps caches from being destroyed meanwhile.
@@ -122,7 +122,7 @@ pub(super) fn reset_in_child() {
 
 /// The part of [`trim_some`] before pages.
 fn shrink_some(bytes: usize) {
-    if !start::is_ready() {
+    if !state::is_ready() {
         return;
     }
     adapt::note_pressure();
@@ -175,7 +175,7 @@ const SLOTS_TOGETHER: usize = 1024;
 pub(crate) fn trim_idle() -> bool {
     let mut idle = true;
     let rested = pages::rested();
-    let together = (SLOTS_TOGETHER / start::cpus().max(1)).clamp(1, TOGETHER);
+    let together = (SLOTS_TOGETHER / state::cpus().max(1)).clamp(1, TOGETHER);
     let mut ids = registry::ids().peekable();
     while ids.peek().is_some() {
         // Keeps them from being destroyed.

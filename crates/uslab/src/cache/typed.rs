@@ -4,7 +4,7 @@ use super::body::Core;
 use super::builder::CacheBuilder;
 use super::prefilled::Prefilled;
 use super::raw::{self, Busy, CreateError, RawCache};
-use super::{registry, start};
+use super::{life, registry, start};
 use crate::rseq::{self, Slot, dummy_slots};
 use core::fmt;
 use core::marker::PhantomData;
@@ -71,7 +71,7 @@ impl<T> Cache<T> {
             return Some(core);
         }
         let options = CacheBuilder::new(self.name);
-        let core = Core::create(&options, size_of::<T>(), align_of::<T>(), true, &mut registry).ok()?;
+        let core = life::create(&options, size_of::<T>(), align_of::<T>(), true, &mut registry).ok()?;
         self.core.store((&raw const *core).cast_mut(), Release);
         self.slots.store(core.slots(), Release);
         Some(core)

@@ -7,26 +7,14 @@
 
 use super::bare::Bare;
 use super::classes::{CLASSES, Class};
-use super::large::{self, NO_PAGE};
-use super::{ALIGN, bare, small};
+use super::list::List;
+use super::{ALIGN, bare, large, small};
 use crate::cache::{Core, destroy_whole, registry};
-use crate::os::{self, Lock};
-use crate::pages::{self, PageIndex};
+use crate::os;
+use crate::pages;
 use crate::rseq;
-use crate::sync::Rank;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
-
-/// Guards the lists of large objects of all heaps: rare, and one lock is easy to hold over a fork.
-static LISTS: Lock<()> = Lock::new(Rank::Heap, ());
-
-pub(super) fn lock_for_fork() {
-    LISTS.acquire_for_fork();
-}
-
-pub(super) fn unlock_after_fork(child: bool) {
-    if child { LISTS.reset_in_child() } else { LISTS.release_after_fork() }
-}
+use core::sync::atomic::{AtomicPtr, Ordering::AcqRel, Ordering::Acquire};
 
 /// A private heap. Dropping it frees everything that was allocated from it.
 ///
@@ -56,8 +44,7 @@ struct Inner {
     caches: [AtomicPtr<Core>; CLASSES],
     /// What the classes were before, and are as long as they are not.
     bare: [AtomicPtr<Bare>; CLASSES],
-    /// First page of the newest large object.
-    large: AtomicU32,
+    large: List,
 }
 
 // SAFETY: classes are caches, which are shared by design; the list is under a lock.
@@ -75,7 +62,7 @@ impl Heap {
             inner.write(Inner {
                 caches: [const { AtomicPtr::new(core::ptr::null_mut()) }; CLASSES],
                 bare: [const { AtomicPtr::new(core::ptr::null_mut()) }; CLASSES],
-                large: AtomicU32::new(NO_PAGE),
+                large: List::new(),
             });
         }
         Some(Heap { inner })
@@ -147,17 +134,7 @@ impl Heap {
 
     fn alloc_large(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
         let (object, _) = large::alloc(size, align.max(ALIGN))?;
-        let page = pages::page_of(object)?;
-        let head = large::head(page);
-        let _lists = LISTS.lock();
-        let next = self.inner().large.load(Relaxed);
-        head.heap.store(self.inner.as_ptr() as u64, Relaxed);
-        head.next.store(next, Relaxed);
-        head.prev.store(NO_PAGE, Relaxed);
-        if next != NO_PAGE {
-            large::head(PageIndex(next)).prev.store(page.0, Relaxed);
-        }
-        self.inner().large.store(page.0, Relaxed);
+        self.inner().large.add(pages::page_of(object)?);
         NonNull::new(object)
     }
 
@@ -184,35 +161,10 @@ impl Drop for Heap {
             // SAFETY: as above, and `Heap::bare` made it.
             unsafe { Bare::destroy(bare) };
         }
-        loop {
-            let page = self.inner().large.load(Relaxed);
-            if page == NO_PAGE {
-                break;
-            }
-            let page = PageIndex(page);
+        while let Some(page) = self.inner().large.first() {
             large::free(page, pages::address_of(page));
         }
-        // SAFETY: made in `new`, used by nobody else.
+        // SAFETY: made in `new`, used by no other thread.
         unsafe { super::free(self.inner.as_ptr().cast()) };
-    }
-}
-
-/// A large object is freed: takes it out of its heap's list, if it is in one.
-pub(super) fn forget_large(page: PageIndex) {
-    let head = large::head(page);
-    if head.heap.load(Relaxed) == 0 {
-        return;
-    }
-    let _lists = LISTS.lock();
-    let heap = head.heap.swap(0, Relaxed);
-    let (next, prev) = (head.next.load(Relaxed), head.prev.load(Relaxed));
-    if next != NO_PAGE {
-        large::head(PageIndex(next)).prev.store(prev, Relaxed);
-    }
-    if prev != NO_PAGE {
-        large::head(PageIndex(prev)).next.store(next, Relaxed);
-    } else if heap != 0 {
-        // SAFETY: the heap lives while objects are in its list: dropping it empties that.
-        unsafe { (*(heap as *const Inner)).large.store(next, Relaxed) };
     }
 }

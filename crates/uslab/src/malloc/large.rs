@@ -3,6 +3,7 @@
 //! In the page map the first page of a run has an owner ([`LARGE_ID`]) and the others have none,
 //! so that only the pointer that was handed out is taken back.
 
+use super::list::{self, head};
 use crate::cache::registry::LARGE_ID;
 use crate::cache::{hooks, start};
 use crate::os;
@@ -10,7 +11,7 @@ use crate::pages::{self, CHUNK_PAGES, PAGE_BYTES, PAGE_SHIFT, PageIndex, Tempera
 use crate::rseq::Owner;
 use crate::slab::{Misuse, report_misuse};
 use crate::stats;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// From this size on moving pages beats copying bytes: a remap costs about as much as copying a few
 /// hundred kilobytes.
@@ -26,28 +27,6 @@ const OWNER: Owner = Owner::plain(LARGE_ID);
 
 /// What reports call these objects.
 pub(super) const NAME: &str = "large objects";
-
-/// "Not in a heap's list".
-pub(super) const NO_PAGE: u32 = u32::MAX;
-
-/// The descriptor of a run. `next` and `prev` belong to the lock of `heap`.
-#[repr(C)]
-pub(super) struct Head {
-    pages: AtomicU32,
-    /// Neighbours in the list of a private heap.
-    pub next: AtomicU32,
-    pub prev: AtomicU32,
-    /// The heap's address; 0 for `malloc`'s own.
-    pub heap: AtomicU64,
-}
-
-const _: () = assert!(size_of::<Head>() <= pages::DESCRIPTOR_BYTES);
-
-/// The descriptor of the run that starts at `page`.
-pub(super) fn head(page: PageIndex) -> &'static Head {
-    // SAFETY: descriptors of committed pages are mapped for ever; all fields are atomics.
-    unsafe { &*pages::descriptor(page).cast::<Head>() }
-}
 
 /// `size` bytes on a boundary of `align`; whether they are known to be zero. `None` if there is no
 /// room.
@@ -82,9 +61,7 @@ pub(super) fn alloc_with(size: usize, align: usize, reclaim: Reclaim) -> Option<
     let run = run?;
     let head = head(run.first);
     head.pages.store(count as u32, Relaxed);
-    head.next.store(NO_PAGE, Relaxed);
-    head.prev.store(NO_PAGE, Relaxed);
-    head.heap.store(0, Relaxed);
+    head.reset_links();
     pages::set_owner(run.first, 1, OWNER);
     let header = stats::header();
     header.large_allocs.fetch_add(1, Relaxed);
@@ -111,7 +88,7 @@ pub(super) fn free(page: PageIndex, pointer: *mut u8) {
     if pointer != pages::address_of(page) {
         return report_misuse(Misuse::Inside(pages::address_of(page) as usize), pointer, NAME);
     }
-    super::heap::forget_large(page);
+    list::forget(page);
     if !pages::clear_owner(page, OWNER) {
         return report_misuse(Misuse::DoubleFree, pointer, NAME);
     }
@@ -147,7 +124,7 @@ pub(super) fn move_to(pointer: *mut u8, size: usize) -> Option<*mut u8> {
     let page = start_of(pointer)?;
     let old = bytes(page);
     // Heaps keep lists of their runs: those are copied.
-    if old < MIN_MOVE_BYTES || size < old || head(page).heap.load(Relaxed) != 0 {
+    if old < MIN_MOVE_BYTES || size < old || head(page).is_listed() {
         return None;
     }
     // Moved pages are mappings of their own for the kernel, which allows a process some 65 000.

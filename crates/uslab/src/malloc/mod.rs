@@ -20,6 +20,7 @@ pub mod classes;
 mod global;
 mod heap;
 mod large;
+mod list;
 mod owners;
 mod small;
 #[cfg(test)]
@@ -437,7 +438,7 @@ fn install_hooks() {
 
 /// Before a fork.
 pub(crate) fn lock_for_fork() {
-    heap::lock_for_fork();
+    list::lock_for_fork();
     owners::lock_for_fork();
     bare::lock_for_fork();
 }
@@ -446,5 +447,5 @@ pub(crate) fn lock_for_fork() {
 pub(crate) fn unlock_after_fork(child: bool) {
     bare::unlock_after_fork(child);
     owners::unlock_after_fork(child);
-    heap::unlock_after_fork(child);
+    list::unlock_after_fork(child);
 }

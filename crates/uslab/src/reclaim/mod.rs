@@ -20,6 +20,7 @@
 pub mod adaptors;
 pub mod balance;
 mod budget;
+mod callbacks;
 #[cfg(feature = "std")]
 mod dropping;
 mod ladder;
@@ -38,13 +39,12 @@ use crate::malloc;
 
 pub use crate::cache::background::is_running as has_reaper;
 pub use budget::{LimitError, set_limit};
+pub use callbacks::ShrinkControl;
 pub use listener::watch_pressure;
 #[cfg(feature = "std")]
 pub use lru::{LruCache, LruStats};
 pub use pass::reclaim;
-pub use shrinker::{
-    RegisterError, Registration, Scan, ShrinkControl, Shrinker, ShrinkerOptions, register_shrinker,
-};
+pub use shrinker::{RegisterError, Registration, Scan, Shrinker, ShrinkerOptions, register_shrinker};
 pub use sources::Choice as PressureChoice;
 
 /// What the core calls in this layer and, for forks, in `malloc`.

@@ -1,9 +1,9 @@
 //! A pass over this process: the ladder's [`World`] made of its caches, pages and shrinkers.
 
 use super::balance::{Owed, Weight};
+use super::callbacks::{Outcome, ShrinkControl};
 use super::ladder::{self, Basis, Given, Goal, LADDER, Progress, World};
-use super::registry::{self, Entry, Outcome};
-use super::shrinker::ShrinkControl;
+use super::registry::{self, Entry};
 use crate::pages::{self, Scattered};
 use crate::{cache, os, stats};
 use core::sync::atomic::Ordering::Relaxed;

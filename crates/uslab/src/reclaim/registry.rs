@@ -18,6 +18,7 @@
 //! * The fields of an entry are written while it is CLAIMED or from inside; memory of entries is never given back.
 
 use super::balance::{Owed, Weight};
+use super::callbacks::Callbacks;
 use crate::os::{self, Futex};
 use crate::pages::boot;
 use crate::sync::Park;
@@ -42,33 +43,6 @@ const WAITED_FOR: u32 = 1 << 31;
 
 /// Bytes of a name that are kept.
 pub const NAME_BYTES: usize = 47;
-
-/// What a callback came to.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Outcome {
-    /// So many entries.
-    Entries(usize),
-    /// Not now.
-    Stop,
-    /// It panicked.
-    #[cfg_attr(
-        not(feature = "std"),
-        expect(dead_code, reason = "only the standard library can catch a panic")
-    )]
-    Panicked,
-}
-
-/// The callbacks of an entry, their types forgotten.
-#[derive(Clone, Copy)]
-pub struct Callbacks {
-    pub context: *mut u8,
-    /// Entries that could go now.
-    pub count: unsafe fn(*mut u8, &super::ShrinkControl) -> Outcome,
-    /// Frees some of them.
-    pub scan: unsafe fn(*mut u8, &super::ShrinkControl) -> Outcome,
-    /// Ends the life of the context.
-    pub dispose: unsafe fn(*mut u8),
-}
 
 /// What belongs to whoever is inside.
 pub struct Inside {

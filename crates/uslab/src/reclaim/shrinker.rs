@@ -1,23 +1,12 @@
 //! Shrinkers as programs write them.
 
 use super::balance::Weight;
+use super::callbacks::{Callbacks, Outcome, ShrinkControl};
 use super::install;
-use super::registry::{self, Callbacks, Entry, Outcome};
+use super::registry::{self, Entry};
 use crate::cache::{background, start};
 use crate::malloc;
 use core::marker::PhantomData;
-
-/// What a callback is told.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(C)]
-pub struct ShrinkControl {
-    /// Entries to free; 0 when they are only counted.
-    pub nr_to_scan: usize,
-    /// How hard memory is wanted: 12 (light) to 0 (everything).
-    pub priority: i32,
-    /// None are defined yet.
-    pub flags: u32,
-}
 
 /// What a scan came to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::os::fork::holds_in_child;
+use crate::reclaim::callbacks::Outcome;
 
 extern crate std;
 use std::sync::mpsc::channel;

@@ -15,7 +15,7 @@
 //! Must never: take a file that cannot be read, or makes no sense, for a limit.
 
 use super::path::{Path, lines, number};
-use super::stall::Why;
+use super::why::Why;
 use crate::os::file::Reader;
 use crate::os::pressure::Descriptor;
 use core::fmt;

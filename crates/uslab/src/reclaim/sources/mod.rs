@@ -24,6 +24,7 @@ mod path;
 mod stall;
 mod swap;
 mod systemd;
+mod why;
 
 pub use choice::Choice;
 pub use systemd::Variable;
@@ -33,9 +34,10 @@ use crate::os::pressure::{self, Awaited};
 use crate::os::{clock, report};
 use cgroup::{Headroom, Place};
 use path::Path;
-use stall::{APART_MS, Candidate, Row, Stall, Why};
+use stall::{APART_MS, Candidate, Row, Stall};
 use swap::Swap;
 use systemd::{Request, Watch};
+use why::Why;
 
 /// Limits, and where the process stands, are looked at so often where nothing signals a change.
 const TICK_MS: u64 = 1000;

@@ -8,7 +8,7 @@
 //! Must never: open or write a file that the variables name in a process that gained privileges, for whoever started it chose them.
 
 use super::path::Path;
-use super::stall::Why;
+use super::why::Why;
 use crate::os::env::{self, TooLong, Value, is_privileged};
 use crate::os::pressure::{self, Descriptor, Form};
 
