@@ -50,9 +50,13 @@ const FOR_ALL: &[&str] = &["stats", "debug"];
 /// Files that tools outside the library compile too, and that may therefore use nothing but `core`.
 const CORE_ONLY: &[&str] = &["crates/uslab/src/stats/layout.rs"];
 
-/// Files that name each other because they are one subject: a type and its builder, a structure and the protocol that
-/// moves through it.
-const ONE_SUBJECT: &[&[&str]] = &[];
+/// Files that name each other because they are one subject: a type and what makes it, or takes it apart.
+const ONE_SUBJECT: &[&[&str]] = &[
+    // The handles of a cache, their builder, and what it builds.
+    &["cache/builder", "cache/life", "cache/raw", "cache/typed"],
+    // A cache's slots; their slow path grows, drains and, in a fork, waits, and each of these walks slots.
+    &["percpu/adapt", "percpu/cpu_cache", "percpu/drain", "percpu/fork"],
+];
 
 /// The table, for people.
 pub fn table() -> String {
