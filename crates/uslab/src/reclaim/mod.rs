@@ -1,20 +1,26 @@
 //! Reclaim: the caches of a program give memory back in proportion, when it is asked for.
 //!
-//! A program's caches (parsed objects, rows, sessions, answers) are as large as somebody once guessed. Here each registers a
-//! [`Shrinker`]: how many entries could go, and what one costs to make again. [`reclaim`] then takes from all of them, the same part
-//! of each, weighted by that cost, until enough memory has gone back to the system. The mechanism is Linux's of 2002; [`balance`]
-//! has the formula and what was mended in it.
+//! A program's caches (parsed objects, rows, sessions, answers) are as large as its author once
+//! guessed. Here each registers a [`Shrinker`]: how many entries could go, and what one costs to
+//! make again. [`reclaim`] then takes from all of them, the same part of each, weighted by that
+//! cost, until enough memory has gone back to the system. The mechanism is Linux's of 2002;
+//! [`balance`] has the formula and what was mended in it.
 //!
 //! ```text
-//!   reclaim(bytes) ─▶ what is free already: empty slabs, free pages
-//!                  ─▶ priority 12: every shrinker, its share ─▶ sheaves, empty slabs, pages
-//!                  ─▶ priority 11: twice the share …  0: everything                             until the bytes are there
+//!   reclaim(bytes)          ─┐
+//!   allocation at a limit   ─┼─▶ goal ─▶ ladder ─▶ free pages, empty slabs, entries at priority 12 … 0,
+//!   pressure, soft limit    ─┘   the gentlest step that is allowed, until the goal is met      sheaves
 //! ```
 //!
-//! Callbacks run on the thread that reclaims, without a lock of ours, one at a time for each shrinker, several shrinkers at once where
-//! several threads reclaim. They may allocate and free: reclaim does not re-enter itself.
+//! Callbacks run on the thread that reclaims, without a lock of this library, one at a time for
+//! each shrinker, several shrinkers at once where several threads reclaim. They may allocate and
+//! free: reclaim does not re-enter itself.
 //!
-//! Must never: hold a lock in a callback; wait for a callback, except to unregister it; run in a signal handler.
+//! The first shrinker, limit or choice of sources installs this layer's hooks; until then the core
+//! does not know it.
+//!
+//! Must never: hold a lock in a callback; wait for a callback, except to unregister it; run in a
+//! signal handler.
 
 #[cfg(feature = "std")]
 pub mod adaptors;

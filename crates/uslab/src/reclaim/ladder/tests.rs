@@ -1,6 +1,7 @@
 //! Each transition of the ladder, and what the goals ask for: no thread, no clock.
 
-use super::super::balance::{Weight, expected};
+use super::super::balance::{LIGHTEST, Weight, expected};
+use super::standing::{MAX_REPEATS, MAX_WAITS};
 use super::*;
 
 const WAITS: Terms =
@@ -214,7 +215,7 @@ fn goals_ask_for_what_they_miss() {
         tries += 1;
         tries == 2
     };
-    let mut until = Until { bytes: 100, attempt: &mut attempt };
+    let until = Until { bytes: 100, attempt: &mut attempt };
     assert_eq!(until.missing_bytes(&rounds(0)), 100);
     assert_eq!(until.missing_bytes(&rounds(3)), 800, "each round twice as much");
     assert_eq!(Until { bytes: usize::MAX, ..until }.missing_bytes(&rounds(MAX_ROUNDS)), usize::MAX);

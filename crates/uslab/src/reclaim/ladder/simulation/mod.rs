@@ -11,12 +11,15 @@
 //! busy sheaves go last; no shrinker is asked after it left; a pass waits only for an allocation;
 //! bytes reported are bytes that went. [`mistakes`] shows that each mistake in the table is found.
 
+mod cache;
 mod model;
 mod schedule;
 
 use super::round::MAX_ROUNDS;
-use super::{Estimate, Given, Goal, LADDER, Standing, Step, Takes, Until, climb};
+use super::standing::Standing;
+use super::{Estimate, Given, Goal, LADDER, Step, Takes, Until, climb};
 use crate::pages::PAGE_BYTES;
+use crate::reclaim::balance::LIGHTEST;
 use crate::reclaim::{budget, listener};
 use model::{For, Model};
 use schedule::{Event, schedule};
@@ -260,7 +263,7 @@ fn mistakes() -> Vec<(&'static str, Vec<Step>, &'static str)> {
         ),
         (
             "dear entries stay dear",
-            with(Takes::Entries, |now| now.round <= super::LIGHTEST && allows(Takes::Entries, now)),
+            with(Takes::Entries, |now| now.round <= LIGHTEST && allows(Takes::Entries, now)),
             ENTRY,
         ),
         (

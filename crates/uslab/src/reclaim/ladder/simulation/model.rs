@@ -3,6 +3,7 @@
 
 use super::super::round::BUDGET_NS;
 use super::super::{Basis, Visit, World};
+use super::cache::{Cache, Manner};
 use super::schedule::Act;
 use crate::pages::{PAGE_BYTES, Scattered};
 use crate::reclaim::balance::{Owed, Weight};
@@ -33,87 +34,12 @@ impl Place {
     const GENTLE: [Place; 4] = [Place::Together, Place::Scattered, Place::Empty, Place::Resting];
 }
 
-/// How a cache's callbacks behave.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Manner {
-    Honest,
-    /// Another thread is inside for so long.
-    Busy {
-        ms: u64,
-    },
-    /// Cannot give now, for so long.
-    Stops {
-        ms: u64,
-    },
-    /// Kept from its CPU: so many asks take longer than their budget and give nothing.
-    Late {
-        asks: usize,
-    },
-    /// Each ask takes longer than its budget, and gives.
-    Slow,
-    /// Counts what it has and gives nothing.
-    Liar,
-    /// Unregisters itself in the ask after so many.
-    Leaves {
-        asks: usize,
-    },
-}
-
 /// Scattered pages that a pass keeps while entries are to be had.
 const KEPT_PAGES: usize = 3;
 
 /// World calls of one pass, at most. 250 waits and 26 rounds after each would be some 20 000; the
 /// most that was ever seen is printed by the test.
 const MAX_CALLS: usize = 20_000;
-
-pub struct Cache {
-    pub is_registered: bool,
-    pub manner: Manner,
-    until_ns: u64,
-    weight: Weight,
-    batch: usize,
-    per_page: usize,
-    /// Steps between neighbours in the order of eviction.
-    stride: usize,
-    lands: Place,
-    /// The page of each entry.
-    entries: Vec<usize>,
-    /// Entries on each page.
-    live: Vec<usize>,
-    owed: Owed,
-    evicted: usize,
-    /// The last answer was "not now".
-    has_stopped: bool,
-    /// Asks of this pass that took too long and gave nothing.
-    late: usize,
-}
-
-impl Cache {
-    fn pages(&self) -> usize {
-        self.live.iter().filter(|&&live| live > 0).count()
-    }
-
-    fn is_busy(&self, now_ns: u64) -> bool {
-        matches!(self.manner, Manner::Busy { .. }) && now_ns < self.until_ns
-    }
-
-    /// Whether its entries could go, as far as the pass could have known.
-    fn is_willing(&self, now_ns: u64) -> bool {
-        self.is_registered
-            && !self.is_busy(now_ns)
-            && !self.has_stopped
-            && self.manner != Manner::Liar
-            && self.late < 2
-    }
-
-    /// Lets the next entry go; true if its page comes free.
-    fn evict(&mut self) -> bool {
-        self.evicted += self.stride;
-        let page = self.entries.swap_remove(self.evicted % self.entries.len());
-        self.live[page] -= 1;
-        self.live[page] == 0
-    }
-}
 
 /// What a pass is for, as far as checks depend on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

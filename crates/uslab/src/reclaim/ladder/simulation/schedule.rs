@@ -1,6 +1,7 @@
 //! What happens to the model: events, drawn from a seed.
 
-use super::model::{Manner, Place};
+use super::cache::Manner;
+use super::model::Place;
 use std::vec::Vec;
 
 /// One event. Caches are named by number, and one that is not there is passed over: so a schedule
