@@ -39,8 +39,8 @@ pub(super) struct Spare {
 impl Memory {
     /// Pushes memory that no cache uses onto the list `head`, whose links lie in the memory itself.
     pub fn push(self, head: &mut *mut Spare) {
-        // SAFETY: memory of a core, which may never have been one. The field is the registry's, whose
-        // lock the caller holds with the list.
+        // SAFETY: memory of a core, which may never have been one. The field is the registry's,
+        // whose lock the caller holds with the list.
         let place = unsafe { UnsafeCell::raw_get(&raw const (*self.core).spare) };
         // SAFETY: as above.
         unsafe { place.write(Spare { memory: self, next: *head }) };
@@ -87,7 +87,8 @@ impl Core {
         self.cpu.fast_slots()
     }
 
-    /// The slow path of free, for one object. A pointer that is none of the cache's is reported here.
+    /// The slow path of free, for one object. A pointer that is none of the cache's is reported
+    /// here.
     ///
     /// # Safety
     /// The object must be one of this cache that nobody uses.

@@ -1,10 +1,11 @@
 //! Fork: all locks are taken, and all sheaves out of use, while the kernel copies the memory.
 //!
-//! Order: the C library's list of streams, forks among themselves, start-up, hooks, registry, slots (gate
-//! and barriers, or their locks), capacities, barns, heaps, slab lists, CPU page lists, pages. From
-//! the forks on that is the rank order, so that other threads that hold one of them get through.
-//! The parent and the child undo it backwards; the child, which is alone, resets the locks instead
-//! of waking waiters that do not exist there. SAFETY.md has the order with the C library's locks.
+//! Order: the C library's list of streams, forks among themselves, start-up, hooks, registry, slots
+//! (gate and barriers, or their locks), capacities, barns, heaps, slab lists, CPU page lists,
+//! pages. From the forks on that is the rank order, so that other threads that hold one of them get
+//! through. The parent and the child undo it backwards; the child, which is alone, resets the locks
+//! instead of waking waiters that do not exist there. SAFETY.md has the order with the C library's
+//! locks.
 //!
 //! What other threads had in flight at that moment (a sheaf between two slots, a page between two
 //! lists) is lost to the child: bounded by their number, never shared.

@@ -37,8 +37,9 @@ pub(super) fn create(
     let temperature = if options.flags.contains(Flags::COLD) { Temperature::Cold } else { Temperature::Hot };
     publish(id, &name, size, &geometry);
 
-    // SAFETY: the memory is the cache's alone, of the sizes that `Memory::new` asked for, and lives for ever; the name lies in the
-    // core itself, which is written below before anybody can use the slabs.
+    // SAFETY: the memory is the cache's alone, of the sizes that `new_memory` asked for, and lives
+    // for ever; the name lies in the core itself, which is written below before anybody can use the
+    // slabs.
     let core = unsafe {
         let text = core::slice::from_raw_parts((&raw const (*parts.core).name).cast::<u8>(), name_len);
         let text: &'static str = core::str::from_utf8_unchecked(text);
@@ -74,7 +75,8 @@ pub(super) fn create(
     Ok(core)
 }
 
-/// Takes a cache that holds no objects out of the registry; its memory serves the next one. Under the registry's lock.
+/// Takes a cache that holds no objects out of the registry; its memory serves the next one. Under
+/// the registry's lock.
 pub(super) fn retire(core: &'static Core, registry: &mut registry::Registry) {
     core.cpu.retire();
     core.cpu.slabs().shrink();

@@ -4,17 +4,17 @@
 //!  Cache<T>  typed, safe where it can be: CacheBox<T> owns an object; works as a `static`
 //!     │
 //!  RawCache  by size and alignment, chosen at run time
-//!     │ both keep the address of the slots, so that the fast path is one load away from its sequence
+//!     │ both keep the address of the slots: the fast path is one load away from its sequence
 //!     ▼
 //!  core      CpuCache ─▶ Slabs ─▶ pages;   registry: id ─▶ core
 //! ```
 //!
-//! Slow paths are `extern "C"`, which cannot unwind: the functions that fall through to them stay free of landing pads, and C callers get
-//! tail calls.
+//! Slow paths are `extern "C"`, which cannot unwind: the functions that fall through to them stay
+//! free of landing pads, and C callers get tail calls.
 //!
-//! Constructed state: a cache with a constructor runs it once per object when its slab is made. Whoever frees an object leaves it
-//! constructed; whoever allocates it finds it so (Bonwick 1994, `kmem_cache_create`). Zeroing and a constructor exclude each
-//! other.
+//! Constructed state: a cache with a constructor runs it once per object when its slab is made.
+//! The freeing thread leaves it constructed, and the allocating thread finds it so (Bonwick 1994,
+//! `kmem_cache_create`). Zeroing and a constructor exclude each other.
 
 mod alloc;
 pub mod background;

@@ -1,6 +1,7 @@
 //! Start-up of the library: once, at the first use, from whichever thread and however early.
 //!
-//! Nothing here allocates or needs the C library to be initialised: the first call may come from the dynamic loader.
+//! Nothing here allocates or needs the C library to be initialised: the first call may come from
+//! the dynamic loader.
 
 use super::state::{CPUS, FAILED, INIT, NEW, NODES, PRESSURE_NAMED, READY, REAPER_FORBIDDEN, STATE};
 use crate::os;
@@ -20,13 +21,15 @@ static FORK_HANDLERS: AtomicU8 = AtomicU8::new(0);
 /// Slots that a cache has where the number of CPUs cannot be found out; locked mode shares them.
 const SLOTS_IF_UNKNOWN: usize = 64;
 
-/// How this process makes its per-CPU steps safe; decided once, at start-up, which this call brings about if it must.
+/// How this process makes its per-CPU steps safe; decided once, at start-up, which this call brings
+/// about if it must.
 pub fn mode() -> rseq::Mode {
     ensure();
     rseq::mode()
 }
 
-/// Sets the library up if it is not; false if the address space has no room for an arena, which is final.
+/// Sets the library up if it is not; false if the address space has no room for an arena, which is
+/// final.
 pub fn ensure() -> bool {
     let ready = match STATE.load(Acquire) {
         READY => true,
@@ -47,7 +50,8 @@ pub fn ensure() -> bool {
     ready
 }
 
-/// Outside the lock: the C library may allocate to remember the handlers, which comes back here and must be served.
+/// Outside the lock: the C library may allocate to remember the handlers, which comes back here and
+/// must be served.
 #[cold]
 fn register_fork_handlers() {
     if FORK_HANDLERS.swap(1, Relaxed) == 0 {

@@ -14,8 +14,8 @@ pub(super) static CPUS: AtomicUsize = AtomicUsize::new(0);
 pub(super) static NODES: AtomicUsize = AtomicUsize::new(0);
 
 /// Slots that a cache has, after start-up: one for each possible CPU, but at most
-/// [`crate::rseq::MAX_CPUS`]. Where there are more CPUs, or an unknown number, the process runs locked and
-/// its CPUs share slots.
+/// [`crate::rseq::MAX_CPUS`]. Where there are more CPUs, or an unknown number, the process runs
+/// locked and its CPUs share slots.
 pub fn cpus() -> usize {
     CPUS.load(Relaxed)
 }

@@ -22,8 +22,8 @@ use crate::{os, pages};
 use core::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 use pages::Scattered;
 
-/// Gives free memory of the whole process back to the system, now: all sheaves, empty slabs and free pages. Says how many
-/// bytes went.
+/// Gives free memory of the whole process back to the system, now: all sheaves, empty slabs and
+/// free pages. Says how many bytes went.
 pub fn release_memory() -> usize {
     trim(0)
 }

@@ -75,8 +75,8 @@ impl Bare {
         };
         publish_shared(id, NAME, class.bytes(), &geometry);
         let lock = &LOCKS[(memory as usize >> 6).wrapping_mul(0x9e37_79b9) >> 16 & (LOCKS.len() - 1)];
-        // SAFETY: fresh memory of the right size, which stays this one's until `destroy`; the owner is its
-        // own.
+        // SAFETY: fresh memory of the right size, which stays this one's until `destroy`; the owner
+        // is its own.
         unsafe {
             let lists = UnsafeCell::raw_get(&raw const (*bare.as_ptr()).lists).cast();
             let node = NodeMemory { start: lists, nodes: 1, shared: Some(lock) };
@@ -90,7 +90,8 @@ impl Bare {
     /// The bare slabs that the page map knows by `owner`, if that is what it is.
     pub fn of(owner: Owner) -> Option<&'static Bare> {
         let is_bare = (FIRST_HEAP_ID..FIRST_HEAP_ID + HEAP_IDS).contains(&owner.id());
-        // SAFETY: an owner with such an id has a `Bare` for its context, which lives as long as it has pages.
+        // SAFETY: an owner with such an id has a `Bare` for its context, which lives as long as it
+        // has pages.
         is_bare.then(|| unsafe { &*owner.context().cast::<Bare>() })
     }
 

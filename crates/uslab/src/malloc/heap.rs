@@ -153,8 +153,8 @@ impl Drop for Heap {
         // SAFETY: null or a core.
         let caches = self.inner().caches.iter().filter_map(|place| unsafe { place.load(Acquire).as_ref() });
         if caches.clone().next().is_some() {
-            // SAFETY: the owner that drops the heap promises that its objects are done with: their borrowers
-            // hold raw pointers or the allocator's clones, which borrow the heap.
+            // SAFETY: the owner that drops the heap promises that its objects are done with: their
+            // borrowers hold raw pointers or the allocator's clones, which borrow the heap.
             unsafe { destroy_whole(caches) };
         }
         for bare in self.inner().bare.iter().filter_map(|place| NonNull::new(place.load(Acquire))) {

@@ -137,8 +137,8 @@ pub(super) fn move_to(pointer: *mut u8, size: usize) -> Option<*mut u8> {
         return None;
     }
     let (new, _) = alloc(size, CHUNK_PAGES.min(16) * PAGE_BYTES)?;
-    // SAFETY: both are live runs of ours, the new one at least as long and with contents that no thread
-    // uses.
+    // SAFETY: both are live runs of ours, the new one at least as long and with contents that no
+    // thread uses.
     if !unsafe { os::memory::move_pages(pointer, new, old) } {
         if let Some(page) = start_of(new) {
             free(page, new);

@@ -1,4 +1,5 @@
-//! The lists of large objects: each heap has one, linked through the descriptors of the first pages.
+//! The lists of large objects: each heap has one, linked through the descriptors of the first
+//! pages.
 
 use crate::os::Lock;
 use crate::pages::{self, PageIndex};

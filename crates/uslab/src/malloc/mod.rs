@@ -1,11 +1,11 @@
 //! malloc: any size, out of size classes that are caches, and page runs for what is larger.
 //!
 //! ```text
-//!  size ≤ 1 KiB    ──table──▶ slots ──▶ pop                      40 classes, four to a doubling above 128 bytes
+//!  size ≤ 1 KiB    ──table──▶ slots ──▶ pop          40 classes, four to a doubling from 128 bytes
 //!  size ≤ 32 KiB   ──table, one call away──▶ slots ──▶ pop
 //!  size > 32 KiB   ──────────▶ page run, described in its first page's descriptor
-//!  free(pointer)   ──page map──▶ slots ──▶ push                  any cache's object, whoever made the cache
-//!  free(p, size)   ──table──▶ slots ──▶ push                     no look at the page map: the cheap path
+//!  free(pointer)   ──page map──▶ slots ──▶ push      an object of any cache
+//!  free(p, size)   ──table──▶ slots ──▶ push         no look at the page map: the cheap path
 //! ```
 //!
 //! These are the plain functions; the C symbols, [`crate::Uslab`] for Rust and [`crate::Heap`]
@@ -107,10 +107,10 @@ fn out_of_memory() -> *mut u8 {
 /// Takes memory back that one of these functions gave out; null is allowed. `errno` is kept.
 ///
 /// # Safety
-/// No thread may use the memory any more. Reported at once, with the pointer and what it is: a pointer
-/// that is none of ours, one to the inside of an object, and one that was freed twice with no other
-/// free or allocation of its size between. A later double free is reported at the latest when the
-/// object gets to its slab. By default the process then ends.
+/// No thread may use the memory any more. Reported at once, with the pointer and what it is: a
+/// pointer that is none of ours, one to the inside of an object, and one that was freed twice with
+/// no other free or allocation of its size between. A later double free is reported at the latest
+/// when the object gets to its slab. By default the process then ends.
 #[inline(always)]
 pub unsafe fn free(pointer: *mut u8) {
     if let Some(owner) = pages::direct_owner_of(pointer) {

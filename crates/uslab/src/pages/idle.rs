@@ -6,8 +6,8 @@ use super::{buddy, cpu_pages};
 use crate::{os, stats};
 use core::sync::atomic::Ordering::Relaxed;
 
-/// True if no thread took or freed pages since the last [`purge_rested`], which the background thread is
-/// about to do.
+/// True if no thread took or freed pages since the last [`purge_rested`], which the background
+/// thread is about to do.
 pub fn rested() -> bool {
     cpu_pages::rested() && buddy::lock().operations == 0
 }

@@ -38,7 +38,8 @@ impl Policy {
     pub fn note_fresh(&mut self, pages: usize) {
         let regretted = pages.min(self.regret_pages);
         self.regret_pages -= regretted;
-        // Half, so that a single wave of frees, in which some pages come and go by chance, teaches little.
+        // Half, so that a single wave of frees, in which some pages come and go by chance, teaches
+        // little.
         self.learnt_pages = (self.learnt_pages + regretted / 2).min(MAX_LEARNT_PAGES);
     }
 

@@ -11,9 +11,9 @@
 //!
 //! **Locked memory** (`mlock`, `mlockall`) is not purged behind the program's back: a program that
 //! locks its memory wants no page faults. The kernel's refusal is what tells. A chunk that was
-//! refused is left alone for [`super::policy::REFUSAL_MS`], and its pages do not count as too many meanwhile; so
-//! frees make no system call in vain. What the program asks for itself, and pressure, purges locked
-//! pages too.
+//! refused is left alone for [`super::policy::REFUSAL_MS`], and its pages do not count as too many
+//! meanwhile; so frees make no system call in vain. What the program asks for itself, and pressure,
+//! purges locked pages too.
 //!
 //! **Addresses go back as well** where a limit counts what is mapped (see
 //! [`os::memory::is_mapping_limited`]): wholly free chunks are unmapped, and mapped again when no
@@ -32,8 +32,8 @@ use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 const TOGETHER_PAGES: usize = 16;
 /// Chunks without such a group that are looked at.
 const MAX_MISSES: usize = 64;
-/// Beyond the limit by so much, the freeing thread purges, although there is a background thread: that
-/// one cannot keep up.
+/// Beyond the limit by so much, the freeing thread purges, although there is a background thread:
+/// that one cannot keep up.
 const MAX_LEFT_PAGES: usize = (32 << 20) / PAGE_BYTES;
 /// The background thread knows that there is something to purge.
 static IS_NOTIFIED: AtomicBool = AtomicBool::new(false);
@@ -98,8 +98,8 @@ fn purge_groups(target_bytes: usize, least_pages: usize, locked: Locked) -> usiz
             break;
         }
         let cursor = buddy.policy.cursor;
-        // Whole chunks first: what they hold is not about to be used, and the kernel gets its memory back in
-        // one piece.
+        // Whole chunks first: what they hold is not about to be used, and the kernel gets its
+        // memory back in one piece.
         let next = buddy.next_whole(locked, unmap_clean).or_else(|| buddy.next_dirty(cursor, locked));
         let Some(index) = next else { break };
         buddy.policy.cursor = index + 1;
@@ -120,8 +120,8 @@ fn purge_groups(target_bytes: usize, least_pages: usize, locked: Locked) -> usiz
         drop(buddy);
 
         let is_purged = purge_runs(index, &taken, locked);
-        // SAFETY: all pages of the chunk are out of the maps, so that no code uses them; the chunk is
-        // mapped.
+        // SAFETY: all pages of the chunk are out of the maps, so that no code uses them; the chunk
+        // is mapped.
         let is_unmapped = is_purged && is_whole && unsafe { arena::unmap_memory(index, 1) };
 
         let mut buddy = buddy::lock();
@@ -140,7 +140,8 @@ fn purge_groups(target_bytes: usize, least_pages: usize, locked: Locked) -> usiz
         }
         buddy.publish();
         if is_whole && !is_unmapped {
-            // What is refused for one chunk (too many mappings) is refused for the others: these are purged.
+            // What is refused for one chunk (too many mappings) is refused for the others: these
+            // are purged.
             (unmap, unmap_clean) = (false, false);
         }
         if !is_purged && dirty > 0 && locked == Locked::Stay {
@@ -158,8 +159,8 @@ fn purge_runs(index: usize, taken: &Map, locked: Locked) -> bool {
     let mut is_purged = true;
     for_each_run(taken, |first, count| {
         let (start, bytes) = (arena::address_of(page(first)), count * PAGE_BYTES);
-        // SAFETY: the pages were free and are now out of the maps, so that no code uses them; runs are
-        // whole system pages.
+        // SAFETY: the pages were free and are now out of the maps, so that no code uses them; runs
+        // are whole system pages.
         is_purged &= unsafe {
             match locked {
                 Locked::Stay => os::memory::purge(start, bytes),

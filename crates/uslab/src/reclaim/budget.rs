@@ -31,16 +31,20 @@ impl core::fmt::Display for LimitError {
 
 impl core::error::Error for LimitError {}
 
-/// Limits what the allocator of this process holds, in bytes; 0 means no limit. Takes effect at once and may be called at any time, from any
-/// thread.
+/// Limits what the allocator of this process holds, in bytes; 0 means no limit. Takes effect at
+/// once and may be called at any time, from any thread.
 ///
-/// * Above `soft_bytes` the background thread reclaims ([`crate::reclaim()`]) down to a little less. Where there can be none (`USLAB_REAPER=0`, or the
-///   system refuses it) an allocation does, on its own thread, from 16 MiB on.
-/// * An allocation that would go beyond `hard_bytes` reclaims first, on its own thread, and runs the callbacks of shrinkers for that, until it can be served. If
-///   shrinkers have nothing left it fails: null with ENOMEM, `None`, `AllocError`. It never ends the process by itself; what `Vec` does with a failed allocation is Rust's
-///   business. Frees always work, also where the limit is below what is held.
+/// * Above `soft_bytes` the background thread reclaims ([`crate::reclaim()`]) down to a little
+///   less. Where there can be none (`USLAB_REAPER=0`, or the system refuses it) an allocation does,
+///   on its own thread, from 16 MiB on.
+/// * An allocation that would go beyond `hard_bytes` reclaims first, on its own thread, and runs
+///   the callbacks of shrinkers for that, until it can be served. If shrinkers have nothing left it
+///   fails: null with ENOMEM, `None`, `AllocError`. It never ends the process by itself; what `Vec`
+///   does with a failed allocation is Rust's business. Frees always work, also where the limit is
+///   below what is held.
 ///
-/// Counted are whole pages: of slabs, of large objects, and free ones that still have memory. The allocator's own tables, about 2 %, are not.
+/// Counted are whole pages: of slabs, of large objects, and free ones that still have memory. The
+/// allocator's own tables, about 2 %, are not.
 ///
 /// ```
 /// uslab::set_limit(768 << 20, 1 << 30).unwrap();

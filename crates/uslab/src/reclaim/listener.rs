@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   pressure sources ─▶ Pressure ─▶ Share::of ─┐
-//!   soft limit ──────────────────▶ soft_excess ┴─▶ bytes ─▶ uslab-shrink: one pass, on its own thread
+//!   soft limit ──────────────────▶ soft_excess ┴─▶ bytes ─▶ uslab-shrink: a thread for one pass
 //! ```
 //!
 //! The core runs the thread ([`crate::cache::background`]) and hands it over by the hook `listen`.

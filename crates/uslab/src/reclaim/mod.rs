@@ -7,9 +7,9 @@
 //! [`balance`] has the formula and what was mended in it.
 //!
 //! ```text
-//!   reclaim(bytes)          ─┐
-//!   allocation at a limit   ─┼─▶ goal ─▶ ladder ─▶ free pages, empty slabs, entries at priority 12 … 0,
-//!   pressure, soft limit    ─┘   the gentlest step that is allowed, until the goal is met      sheaves
+//!   reclaim(bytes)         ─┐                     free pages, empty slabs,
+//!   allocation at a limit  ─┼─▶ goal ─▶ ladder ─▶ entries at priority 12 … 0,
+//!   pressure, soft limit   ─┘                     busy sheaves: until the goal is met
 //! ```
 //!
 //! Callbacks run on the thread that reclaims, without a lock of this library, one at a time for

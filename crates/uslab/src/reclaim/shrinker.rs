@@ -13,7 +13,8 @@ use core::marker::PhantomData;
 pub enum Scan {
     /// So many entries were freed; fewer than asked for if others were in use.
     Freed(usize),
-    /// Nothing can be done now, for instance because a lock is held: what was asked for is remembered for later.
+    /// Nothing can be done now, for instance because a lock is held: what was asked for is
+    /// remembered for later.
     Stop,
 }
 
@@ -38,7 +39,8 @@ pub trait Shrinker: Send + Sync + 'static {
 /// How a shrinker is treated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ShrinkerOptions {
-    /// What an entry costs to make again, 2 being usual: one of 20 is worth ten of 2. With 0 half the cache goes at each pass.
+    /// What an entry costs to make again, 2 being usual: one of 20 is worth ten of 2. With 0 half
+    /// the cache goes at each pass.
     pub seeks: u32,
     /// Entries asked for at once; of a cache of fewer than eight times as many, an eighth is.
     pub batch: usize,
@@ -72,12 +74,14 @@ pub struct Registration<S: Shrinker> {
     owns: PhantomData<S>,
 }
 
-// SAFETY: it is a reference to a shared `S: Sync`, and the right to drop it, which `S: Send` allows on any thread.
+// SAFETY: it is a reference to a shared `S: Sync`, and the right to drop it, which `S: Send` allows
+// on any thread.
 unsafe impl<S: Shrinker> Send for Registration<S> {}
 // SAFETY: as above.
 unsafe impl<S: Shrinker> Sync for Registration<S> {}
 
-/// Registers `shrinker` under `name` (the first 47 bytes are kept), from any thread, also from inside a callback.
+/// Registers `shrinker` under `name` (the first 47 bytes are kept), from any thread, also from
+/// inside a callback.
 ///
 /// ```
 /// use std::sync::Mutex;
@@ -133,14 +137,16 @@ pub fn register_shrinker<S: Shrinker>(
 }
 
 impl<S: Shrinker> Registration<S> {
-    /// Says what it costs on average to make an entry again, in nanoseconds, in place of the seeks of its options; takes effect with
-    /// the next pass. Caches that say nothing count as 10 µs, which is 2 seeks.
+    /// Says what it costs on average to make an entry again, in nanoseconds, in place of the seeks
+    /// of its options; takes effect with the next pass. Caches that say nothing count as 10 µs,
+    /// which is 2 seeks.
     pub fn set_miss_cost_ns(&self, cost_ns: u64) {
         self.entry.set_weight(Weight::of_cost_ns(cost_ns));
     }
 
-    /// Tells of `entries` that had been freed by a scan and were made again since, as far as the cache can know (a few bytes of the keys that went are
-    /// enough). A cache whose entries come back is worth more than its cost says: its share falls, to an eighth where all come back.
+    /// Tells of `entries` that had been freed by a scan and were made again since, as far as the
+    /// cache can know (a few bytes of the keys that went are enough). A cache whose entries come
+    /// back is worth more than its cost says: its share falls, to an eighth where all come back.
     ///
     /// The idea is Linux's refault distance (`mm/workingset.c`), reduced to a count.
     pub fn note_refaults(&self, entries: u64) {

@@ -219,8 +219,8 @@ impl<'w, W: World> Pass<'w, W> {
             has_passed_over: prospect.has_passed_over,
             ..Round::default()
         };
-        if prospect.freeable > 0 {
-            let entry_bytes = (self.used_before / prospect.freeable).max(1);
+        if let Some(mean_bytes) = self.used_before.checked_div(prospect.freeable) {
+            let entry_bytes = mean_bytes.max(1);
             let part = self.part(&prospect, missing_bytes, entry_bytes);
             let pressure = Pressure { part, ..pressure };
             let outcome = round::shrink(self.world, pressure, &mut self.left_out);

@@ -1,5 +1,6 @@
-//! Entries and forks: what a child makes of those that other threads were in the middle of. Programs cannot see when a thread waits here, so that these are tests from
-//! within; the others are in `tests/reclaim.rs`.
+//! Entries and forks: what a child makes of those that other threads were in the middle of.
+//! Programs cannot see when a thread waits here, so that these are tests from within; the others
+//! are in `tests/reclaim.rs`.
 
 use super::*;
 use crate::os::fork::holds_in_child;
