@@ -78,7 +78,7 @@ pub struct Entry {
 }
 
 // SAFETY: `inside` is touched by one thread at a time: the one that claimed the entry, then the one
-// is in `runner`.
+// in `runner`.
 unsafe impl Sync for Entry {}
 
 static FIRST: AtomicPtr<Entry> = AtomicPtr::new(core::ptr::null_mut());
