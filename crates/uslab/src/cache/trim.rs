@@ -15,12 +15,12 @@
 //! takes the same, the gentle part first, and then fails.
 
 use super::{registry, state};
+use crate::os;
+use crate::pages::{self, Scattered};
 use crate::percpu::{Drain, Keep, adapt, sheaf};
 use crate::sync::CachePadded;
 use crate::sync::in_flight::{self, Search};
-use crate::{os, pages};
 use core::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
-use pages::Scattered;
 
 /// Gives free memory of the whole process back to the system, now: all sheaves, empty slabs and
 /// free pages. Says how many bytes went.

@@ -134,9 +134,9 @@ impl Run<'_> {
                             break;
                         }
                         self.model.state.get_mut().insert(cache, true);
-                        self.keep_soft();
                     }
                 }
+                self.keep_soft();
             }
             Event::Behave { cache, manner } => state.behave(cache, manner),
             Event::Allocate { pages } => {
