@@ -125,9 +125,10 @@ impl Standing {
         self.look_again();
     }
 
+    /// Everything free went. A thread that is to be waited for still is: a shrinker that says it
+    /// frees, and does not, would otherwise have the last round repeated for ever.
     pub fn note_trimmed(&mut self) {
-        self.is_trimmed = true;
-        self.look_again();
+        (self.is_trimmed, self.is_barren) = (true, false);
     }
 
     pub fn note_wait(&mut self) {

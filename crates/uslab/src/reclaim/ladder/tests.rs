@@ -130,8 +130,10 @@ fn as_long_as_entries_go_no_thread_is_waited_for() {
 fn in_the_last_round_it_is_waited_for_all_the_same() {
     let mut now = Standing { is_trimmed: true, ..swept(WAITS, MAX_ROUNDS - 1) };
     now.note_round(&Round { has_passed_over: true, ..round(100, 1) }, WAITS, 4096);
-    assert!(now.awaits_other);
-    assert_eq!(now.round, MAX_ROUNDS - 1);
+    (now.is_purged, now.is_swept) = (true, true);
+    assert_eq!((next(&now), now.round), (Some(Takes::BusySheaves), MAX_ROUNDS - 1));
+    now.note_trimmed();
+    assert_eq!(next(&now), Some(Takes::Time), "not the round again, for ever");
 }
 
 #[test]
@@ -141,7 +143,6 @@ fn busy_sheaves_go_before_an_allocation_waits_without_entries() {
     now.note_round(&busy, WAITS, 4096);
     assert_eq!(next(&now), Some(Takes::BusySheaves));
     now.note_trimmed();
-    now.note_round(&busy, WAITS, 4096);
     assert_eq!(next(&now), Some(Takes::Time));
 }
 

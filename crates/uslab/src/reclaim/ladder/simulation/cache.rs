@@ -24,6 +24,8 @@ pub enum Manner {
     Slow,
     /// Counts what it has and gives nothing.
     Liar,
+    /// Says that it gives, and keeps everything.
+    Faker,
     /// Unregisters itself in the ask after so many.
     Leaves {
         asks: usize,
@@ -67,7 +69,7 @@ impl Cache {
         self.is_registered
             && !self.is_busy(now_ns)
             && !self.has_stopped
-            && self.manner != Manner::Liar
+            && !matches!(self.manner, Manner::Liar | Manner::Faker)
             && self.late < 2
     }
 

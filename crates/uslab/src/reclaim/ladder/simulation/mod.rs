@@ -254,7 +254,7 @@ fn mistakes() -> Vec<(&'static str, Vec<Step>, &'static str)> {
         ("no retry", without(Takes::Retry), ENTRY),
         ("no entries", without(Takes::Entries), ENTRY),
         ("no wait", without(Takes::Time), ENTRY),
-        ("no busy sheaves", without(Takes::BusySheaves), "an allocation failed beside free memory"),
+        ("no busy sheaves", without(Takes::BusySheaves), "an allocation failed"),
         ("no scattered pages", without(Takes::ScatteredPages), GENTLE),
         (
             "priorities end at 1",

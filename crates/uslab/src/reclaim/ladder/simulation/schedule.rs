@@ -123,7 +123,7 @@ fn manner(random: &mut Random) -> Manner {
         5..=7 => Manner::Stops { ms: random.pick(&[1, 30]) },
         8..=10 => Manner::Late { asks: random.pick(&[1, 1, 2, usize::MAX]) },
         11 | 12 => Manner::Slow,
-        13 => Manner::Liar,
+        13 => random.pick(&[Manner::Liar, Manner::Faker]),
         14 => Manner::Leaves { asks: random.below(3) },
         _ => Manner::Honest,
     }
