@@ -27,7 +27,7 @@ fn held() -> usize {
 fn fill(cache: &RawCache, objects: usize) -> Vec<NonNull<u8>> {
     let object = |_| {
         let object = cache.alloc().expect("memory");
-        // SAFETY: just taken from the cache, of that size.
+        // SAFETY: just taken from the cache, of at least that size.
         unsafe { object.as_ptr().write_bytes(1, 4096) };
         object
     };
@@ -54,8 +54,9 @@ fn mapped_bytes() -> usize {
 fn without_hooks_an_allocation_finds_what_is_free() {
     let name = "without_hooks_an_allocation_finds_what_is_free";
     in_both_modes(name, &[("USLAB_REAPER", "0")], || {
-        let cache = CacheBuilder::new("other").build_raw(4096).unwrap();
-        let objects = fill(&cache, 40 * MIB / 4096);
+        // Sheaves hold all of it.
+        let cache = CacheBuilder::new("other").sheaf_capacity(60).build_raw(256 << 10).unwrap();
+        let objects = fill(&cache, 100);
         let limit = |bytes: usize| {
             let limit = libc::rlimit { rlim_cur: bytes as libc::rlim_t, rlim_max: libc::RLIM_INFINITY };
             // SAFETY: a valid limit; lowering one's own soft limit is always allowed.
