@@ -12,7 +12,7 @@ extern "C" fn at_load() {
     // SAFETY: `free` gets the memory of `malloc`. The black box keeps the compiler from removing
     // the pair.
     unsafe { libc::free(core::hint::black_box(libc::malloc(1))) };
-    uslab::internal::entry::start();
+    uslab::reclaim::start();
 }
 
 /// Leaves final figures for `uslab run --stats`. Allocation must keep working: other destructors

@@ -4,7 +4,7 @@
 /// this library's prepare handler runs last, after handlers that still allocate. Its parent and
 /// child handlers run first. An earlier allocation sets the library up itself.
 extern "C" fn at_load() {
-    uslab::internal::entry::start();
+    uslab::reclaim::start();
     crate::caller::find_ranges();
     #[cfg(all(target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
     crate::dlopen::at_load();

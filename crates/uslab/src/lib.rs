@@ -45,8 +45,6 @@ mod slab;
 #[cfg(not(loom))]
 pub mod stats;
 mod sync;
-#[cfg(not(loom))]
-mod wiring;
 
 /// What the models run of the slabs (`tests/loom.rs`). Loom's atomics must be constructed, so they
 /// cannot stand in the zeroed memory of the other layers.

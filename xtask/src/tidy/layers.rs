@@ -12,12 +12,17 @@
 //! Paths are read wherever they stand, in `use` or in an expression, through `crate::` or through
 //! `super::`. Layers name each other by module: a name re-exported by the crate's root would hide
 //! the arrow.
+//!
+//! Files draw no circles either, but for those in [`ONE_SUBJECT`]. A folder's `mod.rs` is its door:
+//! what it re-exports is looked up where it is defined, and what the folder and its files say of
+//! each other is no arrow.
 
-use super::source::{Source, Token};
+use super::source::{self, Source, Token};
 use super::{File, Violation};
 
 const RULE: &str = "layers";
 const SOURCE: &str = "crates/uslab/src/";
+const ROOT: &str = "crates/uslab/src/lib.rs";
 
 /// A module at the top of the library, and what it may use besides itself and [`FOR_ALL`].
 struct Layer {
@@ -34,10 +39,9 @@ const LAYERS: &[Layer] = &[
     Layer { name: "pages", uses: &["sync", "os", "rseq"] },
     Layer { name: "slab", uses: &["sync", "os", "rseq", "pages"] },
     Layer { name: "percpu", uses: &["sync", "os", "rseq", "pages", "slab"] },
-    Layer { name: "cache", uses: &["sync", "os", "rseq", "pages", "slab", "percpu", WIRING] },
-    Layer { name: "malloc", uses: &["sync", "os", "rseq", "pages", "slab", "percpu", "cache", WIRING] },
+    Layer { name: "cache", uses: &["sync", "os", "rseq", "pages", "slab", "percpu"] },
+    Layer { name: "malloc", uses: &["sync", "os", "rseq", "pages", "slab", "percpu", "cache"] },
     Layer { name: "reclaim", uses: &["sync", "os", "rseq", "pages", "slab", "percpu", "cache", "malloc"] },
-    Layer { name: WIRING, uses: &["cache", "malloc", "reclaim"] },
     Layer { name: "counters", uses: &["sync", "os"] },
     Layer { name: "stats", uses: &["os", "rseq", "pages", "cache"] },
     Layer {
@@ -46,15 +50,25 @@ const LAYERS: &[Layer] = &[
     },
 ];
 
-/// Not a layer: one table of functions, whose type belongs to `cache`; what it is filled with is
-/// above (ADR 0013). It alone may be named from below.
-const WIRING: &str = "wiring";
-
 /// Modules that every layer may use, for their counters.
 const FOR_ALL: &[&str] = &["counters"];
 
 /// Files that tools outside the library compile too, and that may therefore use nothing but `core`.
 const CORE_ONLY: &[&str] = &["crates/uslab/src/counters/layout.rs", "crates/uslab/src/os/config.rs"];
+
+/// Files that name each other because they are one subject: a type and what makes it, checks it, or
+/// takes it apart.
+const ONE_SUBJECT: &[&[&str]] = &[
+    // The handles of a cache, their builder, and what it builds.
+    &["cache/builder", "cache/life", "cache/raw", "cache/typed"],
+    // Bare slabs take their own memory from malloc, and free looks them up.
+    &["malloc/bare", "malloc/entry"],
+    // A cache's slots; their slow path grows, drains and, in a fork, waits, and each of these walks
+    // slots.
+    &["percpu/adapt", "percpu/cpu_cache", "percpu/drain", "percpu/fork", "percpu/valid"],
+    // Sheaves, and the table of their owners in debug builds.
+    &["percpu/ownership", "percpu/sheaf"],
+];
 
 /// The table, for people.
 pub fn table() -> String {
@@ -66,8 +80,12 @@ pub fn table() -> String {
     text
 }
 
-/// Checks one file; files outside the library's source, and its lib.rs, are free.
+/// Checks one file; files outside the library's source are free. The library's root stands for all
+/// of its files: it is where circles are reported.
 pub fn check(file: &File, source: &Source) -> Vec<Violation> {
+    if file.path == ROOT {
+        return circles_on_disk().iter().map(|circle| Violation::new(file, 1, RULE, circle)).collect();
+    }
     let Some(modules) = module_path(file.path) else { return Vec::new() };
     if CORE_ONLY.contains(&file.path) {
         return core_only(file, &source.code);
@@ -77,7 +95,7 @@ pub fn check(file: &File, source: &Source) -> Vec<Violation> {
             format!("`{}` has no place in the layer table (LAYERS in xtask/src/tidy/layers.rs)", modules[0]);
         return vec![Violation::new(file, 1, RULE, why)];
     };
-    references(&source.code, modules.len())
+    references(&source.code, &modules)
         .into_iter()
         .filter_map(|(line, path)| Some(Violation::new(file, line, RULE, breach(layer, &path)?)))
         .collect()
@@ -107,39 +125,170 @@ fn module_path(path: &str) -> Option<Vec<&str>> {
     (inside != "lib").then(|| inside.split('/').collect())
 }
 
-/// Every path that starts at the crate's root, by `crate::` or by enough `super::`, with its line.
-/// Exported macros live at the root and are left out. `depth` is how many modules deep the file is.
-fn references<'a>(code: &[Token<'a>], depth: usize) -> Vec<(usize, Vec<&'a str>)> {
+/// Every path through `crate::` or `super::`, from the crate's root, with its line; those that stay
+/// within the file are left out. Exported macros live at the root and are left out too. `modules`
+/// is where the file is.
+fn references<'a>(code: &[Token<'a>], modules: &[&'a str]) -> Vec<(usize, Vec<&'a str>)> {
     let mut found = Vec::new();
-    // Of each open brace, whether it is a module's.
-    let mut braces = Vec::new();
+    let mut braces = 0;
+    let mut inline = Vec::new();
     let mut at = 0;
-    while at < code.len() {
-        let mut climbed = 0;
-        while is(code, at, "super") && is(code, at + 1, "::") {
-            (climbed, at) = (climbed + 1, at + 2);
-        }
-        let from_crate = is(code, at, "crate") && is(code, at + 1, "::");
-        if from_crate {
-            at += 2;
-        }
-        let inline = braces.iter().filter(|is_module| **is_module).count();
-        if from_crate || (climbed > 0 && climbed == depth + inline) {
-            tree(code, &mut at.clone(), &mut Vec::new(), &mut found);
-        } else if climbed == 0 {
-            match code[at].text {
-                "{" => braces.push(at >= 2 && is(code, at - 2, "mod")),
-                "}" => drop(braces.pop()),
-                _ => {}
+    while let Some(token) = code.get(at) {
+        match token.text {
+            "{" => {
+                braces += 1;
+                if at >= 2 && code[at - 2].is("mod") {
+                    inline.push(braces);
+                }
             }
-            at += 1;
+            "}" => {
+                if inline.last() == Some(&braces) {
+                    inline.pop();
+                }
+                braces -= 1;
+            }
+            "crate" if follows(code, at, "::") => tree(code, &mut (at + 2), &mut Vec::new(), &mut found),
+            "super" if follows(code, at, "::") => {
+                let mut climbed = 1;
+                at += 2;
+                while code.get(at).is_some_and(|token| token.is("super")) && follows(code, at, "::") {
+                    climbed += 1;
+                    at += 2;
+                }
+                let depth = modules.len() + inline.len();
+                if climbed > inline.len() && climbed <= depth {
+                    let mut prefix = modules[..depth - climbed].to_vec();
+                    tree(code, &mut at.clone(), &mut prefix, &mut found);
+                }
+                continue;
+            }
+            _ => {}
         }
+        at += 1;
     }
     found
 }
 
+/// The circles among the library's files as they are on the disk, as messages.
+fn circles_on_disk() -> Vec<String> {
+    let Ok(workspace) = crate::workspace::Workspace::find() else { return Vec::new() };
+    let walked = match super::walk(&workspace.root.join(SOURCE)) {
+        Ok(walked) => String::from_utf8_lossy(&walked).into_owned(),
+        Err(error) => return vec![error.to_string()],
+    };
+    let paths = walked.split('\0').filter(|path| path.ends_with(".rs")).map(|path| format!("{SOURCE}{path}"));
+    let read = |path: String| Some((std::fs::read_to_string(workspace.root.join(&path)).ok()?, path));
+    let files: Vec<(String, String)> = paths.filter_map(read).collect();
+    let told = circles(&files).into_iter().map(|circle| {
+        format!("a circle among files: {} (ONE_SUBJECT lists those that may be)", circle.join(", "))
+    });
+    told.collect()
+}
+
+/// Groups of files, given as text and path, that name each other all around and are no one subject.
+fn circles(files: &[(String, String)]) -> Vec<Vec<String>> {
+    let sources: Vec<_> = files.iter().map(|(text, _)| source::read(text)).collect();
+    let files: Vec<(Vec<&str>, Vec<Token>)> = files
+        .iter()
+        .zip(sources)
+        .filter_map(|((_, path), source)| Some((module_path(path)?, source.code)))
+        .filter(|(modules, _)| !modules.iter().any(|&module| module == "tests" || module == "simulation"))
+        .collect();
+    let doors: Vec<_> = files.iter().map(|(modules, code)| reexports(code, modules)).collect();
+    let place = |modules: &[&str]| files.iter().position(|(other, _)| other == modules);
+    // Where what a path names is defined.
+    let defined = |path: &[&str]| {
+        let mut path = path.to_vec();
+        for _ in 0..8 {
+            let (length, at) = (1..=path.len()).rev().find_map(|n| Some((n, place(&path[..n])?)))?;
+            let Some(name) = path.get(length) else { return Some(at) };
+            let Some((_, target)) = doors[at].iter().find(|(exported, _)| exported == name) else {
+                return Some(at);
+            };
+            path = target.iter().chain(&path[length + 1..]).copied().collect();
+        }
+        None
+    };
+    let mut reaches = vec![vec![false; files.len()]; files.len()];
+    for (from, (modules, code)) in files.iter().enumerate() {
+        for (_, path) in references(&private(code), modules) {
+            let Some(to) = defined(&path) else { continue };
+            let related = modules.starts_with(&files[to].0) || files[to].0.starts_with(modules);
+            reaches[from][to] |= !related;
+        }
+    }
+    for over in 0..files.len() {
+        for from in 0..files.len() {
+            if reaches[from][over] {
+                let further = reaches[over].clone();
+                reaches[from].iter_mut().zip(further).for_each(|(reached, further)| *reached |= further);
+            }
+        }
+    }
+    let circle_of = |file: usize| -> Vec<String> {
+        let members = (0..files.len()).filter(|&other| reaches[file][other] && reaches[other][file]);
+        let mut names: Vec<_> = members.map(|member| files[member].0.join("/")).collect();
+        names.sort();
+        names
+    };
+    let mut found: Vec<_> = (0..files.len()).map(circle_of).filter(|circle| !circle.is_empty()).collect();
+    found.sort();
+    found.dedup();
+    let is_listed = |circle: &Vec<String>| {
+        ONE_SUBJECT.iter().any(|listed| circle.iter().all(|file| listed.contains(&file.as_str())))
+    };
+    found.retain(|circle| !is_listed(circle));
+    found
+}
+
+/// What a file re-exports: names, and the paths behind them.
+fn reexports<'a>(code: &[Token<'a>], modules: &[&'a str]) -> Vec<(&'a str, Vec<&'a str>)> {
+    let mut found = Vec::new();
+    for at in (0..code.len()).filter(|&at| is_public_use(code, at)) {
+        let (mut start, mut prefix) = (at + 1, modules.to_vec());
+        while let Some(step) = code.get(start).filter(|_| follows(code, start, "::")) {
+            match step.text {
+                "crate" => prefix.clear(),
+                "super" => _ = prefix.pop(),
+                "self" => {}
+                _ => break,
+            }
+            start += 2;
+        }
+        tree(code, &mut start, &mut prefix, &mut found);
+    }
+    let named = |(_, path): (usize, Vec<&'a str>)| Some((*path.last()?, path));
+    found.into_iter().filter_map(named).collect()
+}
+
+/// Whether a `use` at this place is public, to the crate or beyond.
+fn is_public_use(code: &[Token], at: usize) -> bool {
+    code[at].is("use") && at > 0 && (code[at - 1].is("pub") || code[at - 1].is(")"))
+}
+
+/// The code without what it re-exports and without modules in braces: those are tests.
+fn private<'a>(code: &[Token<'a>]) -> Vec<Token<'a>> {
+    let (mut is_public, mut braces) = (false, 0);
+    let mut kept = Vec::new();
+    for (at, token) in code.iter().enumerate() {
+        is_public |= is_public_use(code, at);
+        let opens_module = token.is("{") && at >= 2 && code[at - 2].is("mod");
+        braces += usize::from(opens_module || (braces > 0 && token.is("{")));
+        if !is_public && braces == 0 {
+            kept.push(*token);
+        }
+        braces -= usize::from(braces > 0 && token.is("}"));
+        is_public &= !token.is(";");
+    }
+    kept
+}
+
 fn is(code: &[Token], at: usize, text: &str) -> bool {
     code.get(at).is_some_and(|token| token.is(text))
+}
+
+fn follows(code: &[Token], at: usize, text: &str) -> bool {
+    code.get(at + 1).is_some_and(|token| token.is(text))
 }
 
 /// Reads one use-tree (`a::b`, `{a, b::c as d}`, `*`) and adds each of its paths.
@@ -199,7 +348,7 @@ mod tests {
     #[test]
     fn the_table_is_ordered_and_complete() {
         for (position, layer) in LAYERS.iter().enumerate() {
-            for used in layer.uses.iter().filter(|used| **used != WIRING) {
+            for used in layer.uses {
                 let below =
                     LAYERS[..position].iter().any(|other| used.split("::").next() == Some(other.name));
                 assert!(below, "{} uses {used}, which is not below it", layer.name);
@@ -254,6 +403,34 @@ mod tests {
         let layer = Layer { name: "low", uses: &["os::futex"] };
         assert_eq!(breach(&layer, &["os", "futex", "wait"]), None);
         assert!(breach(&layer, &["os", "memory"]).is_some());
+    }
+
+    /// Circles among files of the library with these texts.
+    fn circles_of(texts: &[(&str, &str)]) -> Vec<Vec<String>> {
+        let files: Vec<_> =
+            texts.iter().map(|(path, text)| (text.to_string(), format!("{SOURCE}{path}.rs"))).collect();
+        circles(&files)
+    }
+
+    #[test]
+    fn circles_among_files_are_found_behind_re_exports() {
+        let door = ("slab/mod", "mod list;\nmod pool;\npub use list::List;\npub(crate) use pool::{Pool};");
+        let list = ("slab/list", "use super::Pool;");
+        assert_eq!(circles_of(&[door, list, ("slab/pool", "")]), Vec::<Vec<String>>::new());
+        let pool = ("slab/pool", "fn f() { super::List::new() }");
+        assert_eq!(circles_of(&[door, list, pool]), [["slab/list", "slab/pool"]]);
+        let round =
+            [("os/a", "use super::b;"), ("os/b", "use crate::os::c::C;"), ("os/c", "use super::a::A;")];
+        assert_eq!(circles_of(&round), [["os/a", "os/b", "os/c"]]);
+    }
+
+    #[test]
+    fn a_folder_and_its_door_are_no_circle_nor_are_tests() {
+        let door = ("slab/mod", "mod list;\npub const BYTES: usize = super::slab::list::f();");
+        assert_eq!(circles_of(&[door, ("slab/list", "use super::BYTES;")]), Vec::<Vec<String>>::new());
+        let tested = ("os/a", "mod tests { use super::super::b::B; }");
+        let tests = [("os/b", "use super::a::A;"), tested];
+        assert_eq!(circles_of(&tests), Vec::<Vec<String>>::new());
     }
 
     #[test]

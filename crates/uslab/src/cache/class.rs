@@ -1,7 +1,8 @@
 //! Caches of size classes, made when their first object is wanted.
 
-use super::body::{Core, geometry};
+use super::body::Core;
 use super::builder::CacheBuilder;
+use super::life::{self, geometry};
 use super::{registry, start};
 use crate::pages::PAGE_BYTES;
 use crate::slab::Geometry;
@@ -22,7 +23,7 @@ pub(crate) fn class_core(
     if let Some(core) = unsafe { place.load(Acquire).as_ref() } {
         return Some(core);
     }
-    let core = Core::create(options, size, class_align(size), false, &mut registry).ok()?;
+    let core = life::create(options, size, class_align(size), false, &mut registry).ok()?;
     place.store((&raw const *core).cast_mut(), Release);
     Some(core)
 }

@@ -1,15 +1,16 @@
 //! Fork: all locks are taken, and all sheaves out of use, while the kernel copies the memory.
 //!
-//! Order: the C library's list of streams, forks among themselves, start-up, registry, slots (gate
-//! and barriers, or their locks), capacities, barns, heaps, slab lists, CPU page lists, pages. From
-//! the forks on that is the rank order, so that other threads that hold one of them get through.
-//! The parent and the child undo it backwards; the child, which is alone, resets the locks instead
-//! of waking waiters that do not exist there. SAFETY.md has the order with the C library's locks.
+//! Order: the C library's list of streams, forks among themselves, start-up, hooks, registry, slots
+//! (gate and barriers, or their locks), capacities, barns, heaps, slab lists, CPU page lists,
+//! pages. From the forks on that is the rank order, so that other threads that hold one of them get
+//! through. The parent and the child undo it backwards; the child, which is alone, resets the locks
+//! instead of waking waiters that do not exist there. SAFETY.md has the order with the C library's
+//! locks.
 //!
-//! What other threads had in hand at that moment (a sheaf between two slots, a page between two lists) is lost to the child:
-//! bounded by their number, never shared.
+//! What other threads had in flight at that moment (a sheaf between two slots, a page between two
+//! lists) is lost to the child: bounded by their number, never shared.
 
-use super::{registry, start};
+use super::{background, hooks, registry, state, trim};
 use crate::counters;
 use crate::os;
 use crate::os::invariant::assert_valid;
@@ -33,11 +34,12 @@ fn for_each_cpu_cache(visit: &dyn Fn(&percpu::CpuCache)) {
 extern "C" fn prepare() {
     os::fork::lock_streams();
     percpu::begin_fork();
-    start::lock_for_fork();
+    state::lock_for_fork();
+    hooks::lock_for_fork();
     registry::lock_for_fork();
     percpu::hide_slots(for_each_cpu_cache);
     registry::for_each(|core| core.cpu.lock_barns_for_fork());
-    (crate::wiring::HOOKS.before_fork)();
+    (hooks::get().before_fork)();
     registry::for_each(|core| core.cpu.slabs().lock_for_fork());
     sheaf::slabs().iter().for_each(|slabs| slabs.lock_for_fork());
     pages::lock_for_fork();
@@ -47,11 +49,16 @@ fn undo(child: bool) {
     pages::unlock_after_fork(child);
     sheaf::slabs().iter().for_each(|slabs| slabs.unlock_after_fork(child));
     registry::for_each(|core| core.cpu.slabs().unlock_after_fork(child));
-    (crate::wiring::HOOKS.after_fork)(child);
+    (hooks::get().after_fork)(child);
+    if child {
+        trim::reset_in_child();
+        background::reset_in_child();
+    }
     registry::for_each(|core| core.cpu.unlock_barns_after_fork(child));
     percpu::show_slots(child, for_each_cpu_cache);
     registry::unlock_after_fork(child);
-    start::unlock_after_fork(child);
+    hooks::unlock_after_fork(child);
+    state::unlock_after_fork(child);
     percpu::end_fork(child);
     // SAFETY: `prepare` took the lock on this thread, and the C library says which side this is.
     unsafe { os::fork::unlock_streams(child) };

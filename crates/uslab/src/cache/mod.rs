@@ -17,31 +17,36 @@
 //! finds it so (Bonwick 1994, `kmem_cache_create`). A cache with a constructor refuses to zero
 //! objects.
 
+mod alloc;
+pub mod background;
 mod body;
 mod builder;
 mod class;
 mod error;
 mod fork;
-mod hooks;
+pub(crate) mod hooks;
+mod life;
+mod looks;
 mod prefilled;
 mod raw;
 pub(crate) mod registry;
 pub mod start;
+mod state;
 #[cfg(test)]
 mod tests;
 mod trim;
 mod typed;
 
 pub use body::Core;
-pub(crate) use body::publish_shared;
 pub use builder::{CacheBuilder, Flags};
 pub(crate) use class::{class_core, class_geometry};
 pub use error::{Busy, CreateError};
-pub(crate) use hooks::Hooks;
+pub(crate) use life::publish_shared;
+pub(crate) use looks::{Looks, TICK_MS};
 pub use prefilled::{Prefilled, RawPrefilled};
 pub(crate) use raw::destroy_whole;
 pub use raw::{RawCache, account_all};
 pub use start::mode;
 pub use trim::trim;
-pub(crate) use trim::{has_free_memory, trim_idle, trim_some, will_have_free_memory};
+pub(crate) use trim::{trim_all, trim_idle, trim_some};
 pub use typed::{Cache, CacheBox, ConstructedBox};

@@ -2,6 +2,7 @@
 //! fail.
 
 use super::body::Core;
+use super::hooks;
 use crate::os;
 use crate::pages::{self, PAGE_BYTES};
 use crate::percpu::free_private;
@@ -86,7 +87,7 @@ fn empty_sheaf(n: usize, reclaim: Reclaim) -> Option<*mut Sheaf> {
             .map_or(0, |slabs| slabs.geometry().pages() * PAGE_BYTES);
         let bytes = n * size_of::<*mut u8>() + SHEAF_HEADER_BYTES;
         if pages::is_possible(bytes.div_ceil(PAGE_BYTES), 0) {
-            (crate::wiring::HOOKS.short)(bytes.max(slab_bytes), &mut || {
+            (hooks::get().short)(bytes.max(slab_bytes), &mut || {
                 sheaf = sheaf::alloc_holding(n.max(1), node);
                 !sheaf.is_null()
             });

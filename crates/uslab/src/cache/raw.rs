@@ -4,7 +4,7 @@ use super::body::Core;
 use super::builder::CacheBuilder;
 use super::error::{Busy, CreateError};
 use super::prefilled::{RawPrefilled, Reclaim};
-use super::{registry, start};
+use super::{life, registry, start};
 use crate::percpu::{Drain, adapt};
 use crate::rseq::{self, Slot};
 use core::fmt;
@@ -51,7 +51,7 @@ impl RawCache {
         if !start::ensure() {
             return Err(CreateError::OutOfMemory);
         }
-        let core = Core::create(options, size, align, true, &mut registry::lock())?;
+        let core = life::create(options, size, align, true, &mut registry::lock())?;
         Ok(RawCache { slots: core.slots(), core })
     }
 
@@ -210,7 +210,7 @@ pub(super) fn destroy(core: &'static Core) -> Result<(), Busy> {
         drop(registry);
         return Err(live_objects_of(core, live));
     }
-    core.retire(&mut registry);
+    life::retire(core, &mut registry);
     Ok(())
 }
 
@@ -235,7 +235,7 @@ pub(crate) unsafe fn destroy_whole(cores: impl Iterator<Item = &'static Core> + 
             unsafe { core.cpu.slabs().free_all() };
         }
     }
-    cores.for_each(|core| core.retire(&mut registry));
+    cores.for_each(|core| life::retire(core, &mut registry));
 }
 
 fn live_objects_of(core: &Core, objects: usize) -> Busy {

@@ -1,26 +1,19 @@
 //! Start-up of the library: once, at the first use, from whichever thread and however early.
 //!
-//! Nothing here allocates or needs the C library to be initialised: the first call may come from the dynamic loader.
+//! Nothing here allocates or needs the C library to be initialised: the first call may come from
+//! the dynamic loader.
 
+use super::state::{CPUS, FAILED, INIT, NEW, NODES, PRESSURE_NAMED, READY, REAPER_FORBIDDEN, STATE};
 use crate::counters;
-use crate::os::{self, Lock};
+use crate::os;
 use crate::pages;
 use crate::percpu::{adapt, sheaf};
 use crate::rseq;
 use crate::slab;
-use crate::sync::Rank;
-use core::sync::atomic::{
-    AtomicBool, AtomicU8, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
-};
+use core::sync::atomic::{AtomicU8, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
-const NEW: u8 = 0;
-const READY: u8 = 1;
-const FAILED: u8 = 2;
-
-static STATE: AtomicU8 = AtomicU8::new(NEW);
-static INIT: Lock<()> = Lock::new(Rank::Init, ());
-static CPUS: AtomicUsize = AtomicUsize::new(0);
-static NODES: AtomicUsize = AtomicUsize::new(0);
+pub(crate) use super::state::pressure_is_named;
+pub use super::state::{cpus, is_ready, nodes};
 
 /// 0: not tried; 1: being registered or registered.
 static FORK_HANDLERS: AtomicU8 = AtomicU8::new(0);
@@ -28,57 +21,15 @@ static FORK_HANDLERS: AtomicU8 = AtomicU8::new(0);
 /// Slots that a cache has where the number of CPUs cannot be found out; locked mode shares them.
 const SLOTS_IF_UNKNOWN: usize = 64;
 
-/// Slots that a cache has, after start-up: one for each possible CPU, but at most
-/// [`rseq::MAX_CPUS`]. Where there are more CPUs, or an unknown number, the process runs locked and
-/// its CPUs share slots.
-pub fn cpus() -> usize {
-    CPUS.load(Relaxed)
-}
-
-/// Nodes, after start-up.
-pub fn nodes() -> usize {
-    NODES.load(Relaxed)
-}
-
-/// Whether the library is set up, without setting it up.
-pub fn is_ready() -> bool {
-    STATE.load(Acquire) == READY
-}
-
-/// How this process makes its per-CPU steps safe; decided once, at start-up, which this call brings about if it must.
+/// How this process makes its per-CPU steps safe; decided once, at start-up, which this call brings
+/// about if it must.
 pub fn mode() -> rseq::Mode {
     ensure();
     rseq::mode()
 }
 
-/// What the environment says of the background thread. It is read here and not by that thread, which opens no file unless the program wants pressure
-/// watched: a descriptor that comes and goes behind a program's back is taken for its own, where that closes all or fills in certain numbers.
-static REAPER_FORBIDDEN: AtomicBool = AtomicBool::new(false);
-static PRESSURE_NAMED: AtomicBool = AtomicBool::new(false);
-
-/// Whether `USLAB_REAPER=0`.
-pub(crate) fn reaper_is_forbidden() -> bool {
-    REAPER_FORBIDDEN.load(Relaxed)
-}
-
-/// Whether `USLAB_PRESSURE` says anything.
-pub(crate) fn pressure_is_named() -> bool {
-    PRESSURE_NAMED.load(Relaxed)
-}
-
-/// Memory from which on a background thread is worth having: what is free of less than this may as well stay.
-const THREAD_MIN_BYTES: usize = 16 << 20;
-
-/// Asks for the background thread, if there is enough memory to tend. No lock may be held, and the caller must be the program: see
-/// [`super::Hooks::want_thread`].
-#[inline]
-pub(crate) fn start_thread_if_large() {
-    if pages::arena::committed_bytes() > THREAD_MIN_BYTES {
-        (crate::wiring::HOOKS.want_thread)();
-    }
-}
-
-/// Sets the library up if it is not; false if the address space has no room for an arena, which is final.
+/// Sets the library up if it is not; false if the address space has no room for an arena, which is
+/// final.
 pub fn ensure() -> bool {
     let ready = match STATE.load(Acquire) {
         READY => true,
@@ -99,7 +50,8 @@ pub fn ensure() -> bool {
     ready
 }
 
-/// Outside the lock: the C library may allocate to remember the handlers, which comes back here and must be served.
+/// Outside the lock: the C library may allocate to remember the handlers, which comes back here and
+/// must be served.
 #[cold]
 fn register_fork_handlers() {
     if FORK_HANDLERS.swap(1, Relaxed) == 0 {
@@ -142,12 +94,4 @@ fn start() -> bool {
     }
     pages::init_cpu_lists(cpus());
     sheaf::init(cpus(), nodes())
-}
-
-pub(super) fn lock_for_fork() {
-    INIT.acquire_for_fork();
-}
-
-pub(super) fn unlock_after_fork(child: bool) {
-    if child { INIT.reset_in_child() } else { INIT.release_after_fork() }
 }

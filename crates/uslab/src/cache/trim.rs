@@ -5,15 +5,22 @@
 //!   sheaves of this CPU, barns    ── trim_some: where they hold much
 //!   empty slabs                   ── trim_some: of each cache in proportion, but its last
 //!   what rested half a second     ── trim_idle
-//!   everything                    ── trim
+//!   everything                    ── trim, trim_all
 //! ```
 //!
-//! What is taken from a cache in use it will ask for again: a slot that is drained costs its thread a slow path and, if the slab went with it, a page fault.
+//! A cache in use asks again for what is taken from it: a slot that is drained costs its thread a
+//! slow path and, if the slab went with it, a page fault.
+//!
+//! [`short`] is all that an allocation needs of this while no layer above has installed hooks: it
+//! takes the same, the gentle part first, and then fails.
 
-use super::{registry, start};
-use crate::pages;
+use super::{registry, state};
+use crate::os;
+use crate::pages::{self, Scattered};
 use crate::percpu::{Drain, Keep, adapt, sheaf};
-use crate::sync::in_flight::Search;
+use crate::sync::CachePadded;
+use crate::sync::in_flight::{self, Search};
+use core::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 /// Gives free memory of the whole process back to the system, now: flushes all sheaves, shrinks all
 /// caches and purges all pages. About `kept_bytes` of it stay with the process, as free pages. Returns
@@ -29,7 +36,7 @@ use crate::sync::in_flight::Search;
 /// assert_eq!(gone_bytes % 4096, 0);
 /// ```
 pub fn trim(kept_bytes: usize) -> usize {
-    if !start::is_ready() {
+    if !state::is_ready() {
         return 0;
     }
     // Keeps caches from being destroyed meanwhile.
@@ -48,10 +55,79 @@ pub fn trim(kept_bytes: usize) -> usize {
     pages::purge_all_beyond(kept_bytes)
 }
 
-/// Turns about `bytes` of what nobody will miss soon into free pages: sheaves of this CPU and of barns, where they hold enough to matter; then empty slabs beyond
-/// each cache's last, of all caches in proportion to what they have.
-pub(crate) fn trim_some(bytes: usize) {
-    if !start::is_ready() {
+/// There are no pages for `bytes`: gives back what is free, the gentle part first, until `attempt`
+/// succeeds; false if it never did. Calls nothing of the program. No lock may be held.
+pub(super) fn short(bytes: usize, attempt: &mut dyn FnMut() -> bool) -> bool {
+    let given_bytes = pages::purge_some(bytes, Scattered::Go);
+    if given_bytes < bytes {
+        trim_some(bytes - given_bytes, Scattered::Go);
+    }
+    attempt() || {
+        trim_all(true);
+        attempt()
+    }
+}
+
+static TRIMMING: CachePadded<AtomicBool> = CachePadded(AtomicBool::new(false));
+
+/// Turns about `bytes` of what will not be missed soon into free pages, and purges them: sheaves of
+/// this CPU and of barns, where they hold enough to matter; then empty slabs beyond each cache's
+/// last, of all caches in proportion to what they have.
+///
+/// One thread at a time does it; others have little to add, and go on. Where there is nothing, no
+/// lock is taken: of the reclaim calls that Linux saw in 2002 nine in ten came back empty-handed,
+/// and stood in a queue for it.
+pub(crate) fn trim_some(bytes: usize, scattered: Scattered) {
+    if bytes > 0 && has_free_memory() && !TRIMMING.swap(true, Acquire) {
+        shrink_some(bytes);
+        TRIMMING.store(false, Release);
+        pages::purge_some(bytes, scattered);
+    }
+}
+
+/// Gives back all that is free: sheaves, empty slabs, pages. With `waits` also what other threads
+/// have in flight: an allocation must not fail for what they are about to free.
+pub(crate) fn trim_all(waits: bool) {
+    if !will_have_free_memory() {
+        return;
+    }
+    if waits {
+        // What a drain has in flight comes to slabs.
+        wait_for_in_flight();
+    }
+    trim(0);
+    if waits {
+        // What a purge has in flight comes to pages.
+        wait_for_in_flight();
+    }
+}
+
+/// Waits until other threads have landed what they have in flight, most often for a system call's
+/// time; a few naps longer, in case that they are off their CPUs.
+fn wait_for_in_flight() {
+    const SPINS: u32 = 1000;
+    const NAPS: u32 = 4;
+    for looks in 0..SPINS + NAPS {
+        if !in_flight::is_any() {
+            return;
+        }
+        if looks < SPINS {
+            core::hint::spin_loop();
+        } else {
+            os::sleep::pause(1);
+        }
+    }
+}
+
+/// In a fork child: the thread that was trimming is not here.
+pub(super) fn reset_in_child() {
+    TRIMMING.whole().store(false, Relaxed);
+    in_flight::reset_in_child();
+}
+
+/// The part of [`trim_some`] before pages.
+fn shrink_some(bytes: usize) {
+    if !state::is_ready() {
         return;
     }
     adapt::note_pressure();
@@ -75,34 +151,36 @@ pub(crate) fn trim_some(bytes: usize) {
     });
 }
 
-/// Sheaves matter that hold such a part of what is missing, and so much: those that are at work elsewhere are spared.
+/// Sheaves matter that hold such a part of what is missing, and so much: those that are at work
+/// elsewhere are spared.
 const ENOUGH_PART: usize = 16;
 const ENOUGH_BYTES: usize = 64 << 10;
 
 /// Whether [`trim`] would find anything. Takes no lock.
-pub(crate) fn has_free_memory() -> bool {
+fn has_free_memory() -> bool {
     pages::has_free_memory() || registry::any(|core| core.cpu.has_free())
 }
 
-/// The same, or would once others have put down what they have in hand.
-pub(crate) fn will_have_free_memory() -> bool {
+/// The same, or would once other threads have landed what they have in flight.
+fn will_have_free_memory() -> bool {
     let search = Search::begin();
     // Twice at pages, where all that is on its way arrives.
     has_free_memory() || pages::has_free_memory() || search.missed()
 }
 
-/// Caches that are looked at under one lock and drained by one barrier, which takes longer than all the rest.
+/// Caches that are looked at under one lock and drained by one barrier, which takes longer than all
+/// the rest.
 const TOGETHER: usize = 32;
-/// But no more than have so many slots: who makes a cache meanwhile waits.
+/// But no more than have so many slots: a thread that makes a cache meanwhile waits.
 const SLOTS_TOGETHER: usize = 1024;
 
-/// What the background thread does twice a second: sheaves that nobody touched since the last time are emptied, empty slabs above their
-/// targets and pages above theirs go back; of caches and pages that rested altogether, all of them. True if there was nothing to do, and
-/// nothing is left to.
+/// What the background thread does twice a second: sheaves that no thread touched since the last
+/// time are flushed, empty slabs above their targets and pages above theirs go back; of caches and
+/// pages that rested altogether, all of them. True if there was nothing to do, and nothing is left.
 pub(crate) fn trim_idle() -> bool {
     let mut idle = true;
     let rested = pages::rested();
-    let together = (SLOTS_TOGETHER / start::cpus().max(1)).clamp(1, TOGETHER);
+    let together = (SLOTS_TOGETHER / state::cpus().max(1)).clamp(1, TOGETHER);
     let mut ids = registry::ids().peekable();
     while ids.peek().is_some() {
         // Keeps them from being destroyed.

@@ -5,7 +5,7 @@ use super::builder::CacheBuilder;
 use super::error::{Busy, CreateError};
 use super::prefilled::Prefilled;
 use super::raw::{self, RawCache};
-use super::{registry, start};
+use super::{life, registry, start};
 use crate::rseq::{self, Slot, dummy_slots};
 use crate::slab::Constructor;
 use core::fmt;
@@ -92,7 +92,7 @@ impl<T> Cache<T> {
             return Some(core);
         }
         let options = CacheBuilder::new(self.name);
-        let core = Core::create(&options, size_of::<T>(), align_of::<T>(), true, &mut registry).ok()?;
+        let core = life::create(&options, size_of::<T>(), align_of::<T>(), true, &mut registry).ok()?;
         self.core.store((&raw const *core).cast_mut(), Release);
         self.slots.store(core.slots(), Release);
         Some(core)

@@ -16,7 +16,7 @@
 use super::classes::{CLASSES, Class};
 use super::{owners, small};
 use crate::cache::registry::{FIRST_HEAP_ID, HEAP_IDS};
-use crate::cache::{class_geometry, publish_shared};
+use crate::cache::{class_geometry, hooks, publish_shared};
 use crate::os;
 use crate::os::invariant::invariant;
 use crate::pages::{self, PAGE_BYTES, Temperature};
@@ -76,8 +76,8 @@ impl Bare {
         };
         publish_shared(id, NAME, class.bytes(), &geometry);
         let lock = &LOCKS[(memory as usize >> 6).wrapping_mul(0x9e37_79b9) >> 16 & (LOCKS.len() - 1)];
-        // SAFETY: fresh memory of the right size, which stays this one's until `destroy`; the owner is its
-        // own.
+        // SAFETY: fresh memory of the right size, which stays this one's until `destroy`; the owner
+        // is its own.
         unsafe {
             let lists = UnsafeCell::raw_get(&raw const (*bare.as_ptr()).lists).cast();
             let node = NodeMemory { start: lists, nodes: 1, shared: Some(lock) };
@@ -96,7 +96,8 @@ impl Bare {
             "an owner of bare slabs has a context",
             owner.id()
         );
-        // SAFETY: an owner with such an id has a `Bare` for its context, which lives as long as it has pages.
+        // SAFETY: an owner with such an id has a `Bare` for its context, which lives as long as it
+        // has pages.
         is_bare.then(|| unsafe { &*owner.context().cast::<Bare>() })
     }
 
@@ -116,8 +117,7 @@ impl Bare {
         let slab_pages = self.slabs.geometry().pages();
         // What can never be had is not worth any entry of a cache.
         let done = take()
-            || pages::is_possible(slab_pages, 0)
-                && (crate::wiring::HOOKS.short)(slab_pages * PAGE_BYTES, &mut take);
+            || pages::is_possible(slab_pages, 0) && (hooks::get().short)(slab_pages * PAGE_BYTES, &mut take);
         NonNull::new(out[0]).filter(|_| done)
     }
 

@@ -9,7 +9,7 @@
 use super::classes::{Class, MAX_SMALL_BYTES};
 use super::entry::{ALIGN, free, out_of_memory};
 use super::{large, small};
-use crate::cache::start;
+use crate::cache::background;
 use crate::rseq;
 use core::ptr;
 
@@ -82,7 +82,7 @@ pub extern "C" fn serve(size: usize) -> *mut u8 {
 /// Only for calls of the program: the C library may hold locks that a new thread needs.
 #[inline(never)]
 pub extern "C" fn serve_program(size: usize) -> *mut u8 {
-    start::start_thread_if_large();
+    background::begin_if_large();
     serve(size)
 }
 
@@ -120,7 +120,7 @@ pub fn serve_zeroed(size: usize, is_program: impl FnOnce() -> bool) -> *mut u8 {
         return object;
     }
     if is_program() {
-        start::start_thread_if_large();
+        background::begin_if_large();
     }
     let Some((object, known_zero)) = large::alloc(size, ALIGN) else { return out_of_memory() };
     if !known_zero {
@@ -149,7 +149,7 @@ pub unsafe fn serve_resized(
             return pointer;
         }
         if is_program() {
-            start::start_thread_if_large();
+            background::begin_if_large();
         }
         if old > MAX_SMALL_BYTES
             && let Some(moved) = large::move_to(pointer, size)

@@ -7,28 +7,14 @@
 
 use super::bare::Bare;
 use super::classes::{CLASSES, Class};
-use super::large::{self, Head};
-use super::{ALIGN, bare, small};
+use super::list::Objects;
+use super::{ALIGN, bare, large, small};
 use crate::cache::{Core, class_core, destroy_whole, registry};
-use crate::os::{self, Lock};
-use crate::pages::{self, PageIndex};
+use crate::os;
+use crate::pages;
 use crate::rseq;
-use crate::sync::Rank;
-use crate::sync::list::{List, Name};
-use core::cell::UnsafeCell;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicPtr, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
-
-/// Guards the lists of large objects of all heaps: rare, and one lock is easy to hold over a fork.
-static LISTS: Lock<()> = Lock::new(Rank::Heap, ());
-
-pub(super) fn lock_for_fork() {
-    LISTS.acquire_for_fork();
-}
-
-pub(super) fn unlock_after_fork(child: bool) {
-    if child { LISTS.reset_in_child() } else { LISTS.release_after_fork() }
-}
+use core::sync::atomic::{AtomicPtr, Ordering::AcqRel, Ordering::Acquire};
 
 /// A private heap. Dropping it frees everything that was allocated from it.
 ///
@@ -58,8 +44,7 @@ struct Inner {
     caches: [AtomicPtr<Core>; CLASSES],
     /// What the classes were before, and are as long as they are not.
     bare: [AtomicPtr<Bare>; CLASSES],
-    /// Large objects, newest first, under [`LISTS`].
-    large: UnsafeCell<List<Head>>,
+    large: Objects,
 }
 
 // SAFETY: classes are caches, which are shared by design; the list is under a lock.
@@ -71,12 +56,13 @@ impl Heap {
     /// An empty heap; `None` without memory.
     pub fn new() -> Option<Heap> {
         let inner = NonNull::new(super::malloc(size_of::<Inner>()).cast::<Inner>())?;
+        super::install_hooks();
         // SAFETY: fresh memory of that size, aligned to 16.
         unsafe {
             inner.write(Inner {
                 caches: [const { AtomicPtr::new(core::ptr::null_mut()) }; CLASSES],
                 bare: [const { AtomicPtr::new(core::ptr::null_mut()) }; CLASSES],
-                large: UnsafeCell::new(List::new()),
+                large: Objects::new(),
             });
         }
         Some(Heap { inner })
@@ -148,12 +134,7 @@ impl Heap {
 
     fn alloc_large(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
         let (object, _) = large::alloc(size, align.max(ALIGN))?;
-        let page = pages::page_of(object)?;
-        let head = large::head(page);
-        let _lists = LISTS.lock();
-        head.heap.store(self.inner.as_ptr() as u64, Relaxed);
-        // SAFETY: the lock is held; the object is new, and in no list.
-        unsafe { (*self.inner().large.get()).link_first(page.0) };
+        self.inner().large.add(pages::page_of(object)?);
         NonNull::new(object)
     }
 
@@ -172,40 +153,18 @@ impl Drop for Heap {
         // SAFETY: null or a core.
         let caches = self.inner().caches.iter().filter_map(|place| unsafe { place.load(Acquire).as_ref() });
         if caches.clone().next().is_some() {
-            // SAFETY: the owner that drops the heap promises that its objects are done with: their borrowers
-            // hold raw pointers or the allocator's clones, which borrow the heap.
+            // SAFETY: the owner that drops the heap promises that its objects are done with: their
+            // borrowers hold raw pointers or the allocator's clones, which borrow the heap.
             unsafe { destroy_whole(caches) };
         }
         for bare in self.inner().bare.iter().filter_map(|place| NonNull::new(place.load(Acquire))) {
             // SAFETY: as above, and `Heap::bare` made it.
             unsafe { Bare::destroy(bare) };
         }
-        loop {
-            // SAFETY: the owner's promise: no other thread uses the heap, nor frees its objects.
-            let page = unsafe { (*self.inner().large.get()).first() };
-            if page == u32::NONE {
-                break;
-            }
-            let page = PageIndex(page);
+        while let Some(page) = self.inner().large.first() {
             large::free(page, pages::address_of(page));
         }
-        // SAFETY: made in `new`, used by nobody else.
+        // SAFETY: made in `new`, used by no other thread.
         unsafe { super::free(self.inner.as_ptr().cast()) };
-    }
-}
-
-/// A large object is freed: takes it out of its heap's list, if it is in one.
-pub(super) fn forget_large(page: PageIndex) {
-    let head = large::head(page);
-    if head.heap.load(Relaxed) == 0 {
-        return;
-    }
-    let _lists = LISTS.lock();
-    let heap = head.heap.swap(0, Relaxed) as *const Inner;
-    // SAFETY: the heap lives while objects are in its list: dropping it empties that. The lock is
-    // held.
-    if let Some(heap) = unsafe { heap.as_ref() } {
-        // SAFETY: as above; the word that was not 0 says that the object is in the list.
-        unsafe { (*heap.large.get()).unlink(page.0) };
     }
 }

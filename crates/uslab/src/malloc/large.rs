@@ -3,17 +3,16 @@
 //! In the page map only the first page of a run has an owner ([`LARGE_ID`]). So `free` accepts no
 //! other page's pointer.
 
+use super::list::{self, head};
 use crate::cache::registry::LARGE_ID;
-use crate::cache::start;
+use crate::cache::{hooks, start};
 use crate::counters;
 use crate::os;
 use crate::os::invariant::invariant;
 use crate::pages::{self, CHUNK_PAGES, PAGE_BYTES, PAGE_SHIFT, PageIndex, Temperature};
 use crate::rseq::Owner;
 use crate::slab::{Misuse, report_misuse};
-use crate::sync::list::{Linked, Links};
-use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// Smallest object whose pages `realloc` moves instead of copying bytes. A remap costs about as
 /// much as a copy of a few hundred kilobytes.
@@ -29,41 +28,6 @@ const OWNER: Owner = Owner::plain(LARGE_ID);
 
 /// The name of these objects in misuse reports.
 pub(super) const NAME: &str = "large objects";
-
-/// The descriptor of a run.
-#[repr(C)]
-pub(super) struct Head {
-    pages: AtomicU32,
-    /// Neighbours in the list of a private heap, under the lock of these lists.
-    links: UnsafeCell<Links<u32>>,
-    /// The heap's address; 0 for `malloc`'s own.
-    pub heap: AtomicU64,
-}
-
-impl Linked for Head {
-    type Name = u32;
-
-    unsafe fn links(page: u32) -> *mut Links<u32> {
-        head(PageIndex(page)).links.get()
-    }
-}
-
-impl Head {
-    /// Makes the neighbours of the object disagree with it.
-    #[cfg(test)]
-    pub(super) fn break_links(&self) {
-        // SAFETY: a test has the object's list to itself.
-        unsafe { self.links.get().write(Links::OUTSIDE) };
-    }
-}
-
-const _: () = assert!(size_of::<Head>() <= pages::DESCRIPTOR_BYTES);
-
-/// The descriptor of the run that starts at `page`.
-pub(super) fn head(page: PageIndex) -> &'static Head {
-    // SAFETY: descriptors of committed pages are mapped for ever; its fields are atomics or a cell.
-    unsafe { &*pages::descriptor(page).cast::<Head>() }
-}
 
 /// Allocates `size` bytes aligned to `align`. Also returns whether they are known to be zero.
 /// `None` if memory is used up.
@@ -90,7 +54,7 @@ pub(super) fn alloc_with(size: usize, align: usize, reclaim: Reclaim) -> Option<
     let mut run = pages();
     // Evict no entries for a request that can never succeed.
     if run.is_none() && reclaim == Reclaim::Yes && pages::is_possible(count, align_order) {
-        (crate::wiring::HOOKS.short)(count.saturating_mul(PAGE_BYTES), &mut || {
+        (hooks::get().short)(count.saturating_mul(PAGE_BYTES), &mut || {
             run = pages();
             run.is_some()
         });
@@ -100,9 +64,7 @@ pub(super) fn alloc_with(size: usize, align: usize, reclaim: Reclaim) -> Option<
     invariant!(pages::owner(run.first) == Owner::NONE, "a fresh run has no owner", run.first.0);
     let head = head(run.first);
     head.pages.store(count as u32, Relaxed);
-    // SAFETY: the run is this thread's, and in no list.
-    unsafe { head.links.get().write(Links::OUTSIDE) };
-    head.heap.store(0, Relaxed);
+    head.reset_links();
     pages::set_owner(run.first, 1, OWNER);
     let header = counters::header();
     header.large_allocs.fetch_add(1, Relaxed);
@@ -129,7 +91,7 @@ pub(super) fn free(page: PageIndex, pointer: *mut u8) {
     if pointer != pages::address_of(page) {
         return report_misuse(Misuse::Inside(pages::address_of(page) as usize), pointer, NAME);
     }
-    super::heap::forget_large(page);
+    list::forget(page);
     if !pages::clear_owner(page, OWNER) {
         return report_misuse(Misuse::DoubleFree, pointer, NAME);
     }
@@ -166,7 +128,7 @@ pub(super) fn move_to(pointer: *mut u8, size: usize) -> Option<*mut u8> {
     let page = start_of(pointer)?;
     let old = bytes(page);
     // Runs of private heaps stand in the heap's list, so they are copied.
-    if old < MIN_MOVE_BYTES || size < old || head(page).heap.load(Relaxed) != 0 {
+    if old < MIN_MOVE_BYTES || size < old || head(page).is_listed() {
         return None;
     }
     // For the kernel, moved pages are separate mappings, of which a process may have some 65 000.

@@ -1,11 +1,11 @@
 //! malloc: small sizes come from size classes, each a cache; larger ones are runs of pages.
 //!
 //! ```text
-//!  size ≤ 1 KiB    ──table──▶ slots ──▶ pop                      40 classes, four to a doubling above 128 bytes
+//!  size ≤ 1 KiB    ──table──▶ slots ──▶ pop          40 classes, four to a doubling from 128 bytes
 //!  size ≤ 32 KiB   ──table, one call away──▶ slots ──▶ pop
 //!  size > 32 KiB   ──────────▶ page run, described in its first page's descriptor
-//!  free(pointer)   ──page map──▶ slots ──▶ push                  an object of any cache, the program's too
-//!  free(p, size)   ──table──▶ slots ──▶ push                     without the page map: the cheaper path
+//!  free(pointer)   ──page map──▶ slots ──▶ push      an object of any cache
+//!  free(p, size)   ──table──▶ slots ──▶ push         no look at the page map: the cheap path
 //! ```
 //!
 //! The C symbols, [`crate::Uslab`] and [`crate::Heap`] build on these functions. Each may be called
@@ -20,10 +20,13 @@ pub(crate) mod entry;
 pub(crate) mod global;
 pub(crate) mod heap;
 mod large;
+mod list;
 mod owners;
 mod small;
 #[cfg(test)]
 mod tests;
+
+use crate::cache::hooks::{self, Hooks};
 
 pub use entry::{
     ALIGN, aligned_alloc, calloc, free, free_aligned_sized, free_bulk, free_sized, malloc, malloc_bulk,
@@ -35,9 +38,17 @@ pub(crate) fn check() -> crate::os::invariant::Checked<usize> {
     owners::check()
 }
 
-/// Takes this layer's locks before a fork.
+/// What heaps need of a fork; plain `malloc` has no locks of its own.
+static HOOKS: Hooks = Hooks { before_fork: lock_for_fork, after_fork: unlock_after_fork, ..Hooks::ALONE };
+
+/// Has forks take the locks of heaps, from now on. Called before the first of them is used.
+fn install_hooks() {
+    hooks::install_first(&HOOKS);
+}
+
+/// Before a fork.
 pub(crate) fn lock_for_fork() {
-    heap::lock_for_fork();
+    list::lock_for_fork();
     owners::lock_for_fork();
     bare::lock_for_fork();
 }
@@ -46,5 +57,5 @@ pub(crate) fn lock_for_fork() {
 pub(crate) fn unlock_after_fork(child: bool) {
     bare::unlock_after_fork(child);
     owners::unlock_after_fork(child);
-    heap::unlock_after_fork(child);
+    list::unlock_after_fork(child);
 }

@@ -4,8 +4,8 @@
 use super::classes::MAX_SMALL_BYTES;
 use super::classes::{CLASSES, Class};
 use super::entry::*;
-use super::heap::{self, Heap};
-use super::large;
+use super::heap::Heap;
+use super::list;
 use crate::os;
 use core::slice;
 
@@ -198,6 +198,6 @@ fn a_broken_list_of_large_objects_ends_the_process() {
     let older = heap.alloc(1 << 20, 16).expect("there is memory");
     let newer = heap.alloc(1 << 20, 16).expect("there is memory");
     let page = crate::pages::page_of(older.as_ptr()).expect("in the arena");
-    large::head(page).break_links();
-    heap::forget_large(crate::pages::page_of(newer.as_ptr()).expect("in the arena"));
+    list::head(page).break_links();
+    list::forget(crate::pages::page_of(newer.as_ptr()).expect("in the arena"));
 }

@@ -5,6 +5,7 @@
 //! in the child, so this list does. It also holds each file's identity: a number that now names
 //! another file belongs to the program and stays open.
 
+use core::mem::MaybeUninit;
 use core::sync::atomic::{
     AtomicI32, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
 };
@@ -54,7 +55,24 @@ pub fn close_in_child() {
     for kept in &KEPT {
         let number = kept.number.swap(0, AcqRel);
         if number > 0 {
-            super::pressure::close_if(number - 1, kept.device.load(Relaxed), kept.inode.load(Relaxed));
+            close_if(number - 1, kept.device.load(Relaxed), kept.inode.load(Relaxed));
         }
     }
+}
+
+/// Closes a number that still is the file with this identity.
+pub(super) fn close_if(fd: i32, device: u64, inode: u64) {
+    if status(fd).is_some_and(|now| (now.st_dev, now.st_ino) == (device, inode)) {
+        // SAFETY: the number is still the file that was opened.
+        unsafe { libc::close(fd) };
+    }
+}
+
+/// What the number is now; `None` if it is closed.
+pub(super) fn status(fd: i32) -> Option<libc::stat> {
+    let mut status = MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: `status` is a place for the answer; a closed number is refused.
+    let filled = unsafe { libc::fstat(fd, status.as_mut_ptr()) } == 0;
+    // SAFETY: read only where the call filled it.
+    filled.then(|| unsafe { status.assume_init() })
 }

@@ -161,7 +161,7 @@ impl Descriptor {
             // EINVAL: the process may not have numbers as high as this.
             return Err(if failed == libc::EINVAL { libc::EMFILE } else { failed });
         }
-        match status(high) {
+        match descriptors::status(high) {
             Some(status) => {
                 descriptors::note(high, status.st_dev, status.st_ino);
                 Ok(Descriptor { fd: high, form, device: status.st_dev, inode: status.st_ino })
@@ -177,7 +177,7 @@ impl Descriptor {
 
     /// What has become of it.
     pub fn state(&self) -> State {
-        match status(self.fd) {
+        match descriptors::status(self.fd) {
             Some(now) if (now.st_dev, now.st_ino) != (self.device, self.inode) => State::Lost,
             Some(now) if now.st_nlink == 0 => State::Unlinked,
             Some(_) => State::Ours,
@@ -269,24 +269,8 @@ impl Descriptor {
 impl Drop for Descriptor {
     fn drop(&mut self) {
         descriptors::forget(self.fd, self.device, self.inode);
-        close_if(self.fd, self.device, self.inode);
+        descriptors::close_if(self.fd, self.device, self.inode);
     }
-}
-
-/// Closes a number that still is the file with this identity.
-pub(super) fn close_if(fd: i32, device: u64, inode: u64) {
-    if status(fd).is_some_and(|now| (now.st_dev, now.st_ino) == (device, inode)) {
-        // SAFETY: the number is still the file that was opened.
-        unsafe { libc::close(fd) };
-    }
-}
-
-fn status(fd: i32) -> Option<libc::stat> {
-    let mut status = MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: `status` is a place for the answer; a closed number is refused.
-    let filled = unsafe { libc::fstat(fd, status.as_mut_ptr()) } == 0;
-    // SAFETY: read only where the call filled it.
-    filled.then(|| unsafe { status.assume_init() })
 }
 
 /// Waits for an event of one of `watched`: on a file the kernel's signal (POLLPRI), else bytes

@@ -24,7 +24,7 @@ pub struct Threads {
     pub(super) sleep: AtomicU32,
     /// Whether a background thread runs that can take over work.
     pub(super) has_background_thread: AtomicBool,
-    /// The state of the background thread; see `reclaim::reaper`.
+    /// The state of the background thread; see `cache::background`.
     pub reaper: AtomicU8,
     /// The number of passes that run in the background.
     pub passes: AtomicU32,

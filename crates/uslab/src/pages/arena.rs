@@ -74,6 +74,9 @@ pub fn init() -> bool {
     true
 }
 
+/// Bytes of the part for metadata of other layers that are handed out; see [`super::boot`].
+pub(super) static BOOT_USED: AtomicUsize = AtomicUsize::new(0);
+
 /// Where the part for metadata of other layers starts, once there is one; see [`super::boot`].
 pub(super) fn boot_start() -> Option<usize> {
     (ARENA.range_bytes.load(Acquire) > 0).then(|| ARENA.base.load(Relaxed) - BOOT_BELOW)
@@ -161,7 +164,7 @@ fn commit(first: usize, count: usize) -> Placed {
     ARENA.committed_bytes.store(end * CHUNK_BYTES, Release);
     // An upper bound: descriptors of pages that were never used stay untouched.
     let bytes = end * (CHUNK_PAGES * (DESCRIPTOR_BYTES + size_of::<Owner>()) + size_of::<Entry>());
-    counters::header().metadata_bytes.store(bytes as u64 + super::boot::used_bytes() as u64, Relaxed);
+    counters::header().metadata_bytes.store(bytes as u64 + BOOT_USED.load(Relaxed) as u64, Relaxed);
     Placed::Mapped
 }
 

@@ -1,12 +1,12 @@
 //! Memory for the library's own structures (slots, caches, CPU lists): taken in order from a table of
 //! the arena, zeroed, never given back. Users that come and go keep their own free lists.
 
-use super::arena::boot_start;
+use super::arena::{BOOT_USED, boot_start};
 use super::layout::{BOOT_BYTES, Table};
 use crate::os::Lock;
 use crate::os::invariant::invariant;
 use crate::sync::Rank;
-use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::Ordering::Relaxed;
 
 struct Boot {
     used: usize,
@@ -14,8 +14,6 @@ struct Boot {
 }
 
 static BOOT: Lock<Boot> = Lock::new(Rank::Pages, Boot { used: 0, table: Table::new() });
-/// A copy of `Boot::used` for readers without the lock.
-static USED: AtomicUsize = AtomicUsize::new(0);
 
 /// `bytes` zeroed bytes on a boundary of `align` (a power of two up to 4096), for ever; null if there are no more.
 pub fn alloc(bytes: usize, align: usize) -> *mut u8 {
@@ -31,13 +29,13 @@ pub fn alloc(bytes: usize, align: usize) -> *mut u8 {
     }
     invariant!(to >= boot.used && from.is_multiple_of(align), "boot memory is handed out once", from);
     boot.used = to;
-    USED.store(to, Relaxed);
+    BOOT_USED.store(to, Relaxed);
     (start + from) as *mut u8
 }
 
 /// Bytes handed out so far.
 pub fn used_bytes() -> usize {
-    USED.load(Relaxed)
+    BOOT_USED.load(Relaxed)
 }
 
 pub(super) fn lock_for_fork() {

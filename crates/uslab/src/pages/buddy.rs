@@ -14,7 +14,7 @@
 
 use super::arena::{self, PageIndex};
 use super::chunk::{self, Chunk, MAX_ORDER, NONE};
-use super::purge::Locked;
+use super::policy::{Locked, Policy};
 use super::{CHUNK_BYTES, CHUNK_PAGES, PAGE_BYTES, Run, boot};
 use crate::counters;
 use crate::os::invariant::invariant;
@@ -64,7 +64,7 @@ pub(super) struct Buddy {
     /// Runs taken and freed since the background thread last came by.
     pub operations: u32,
     /// Purge policy; see `purge`.
-    pub policy: super::purge::Policy,
+    pub policy: Policy,
 }
 
 /// Padded: what stands beside it is read by every `malloc`.
@@ -80,7 +80,7 @@ static BUDDY: CachePadded<Lock<Buddy>> = CachePadded(Lock::new(
         hard_pages: NO_LIMIT,
         told: false,
         operations: 0,
-        policy: super::purge::Policy::new(),
+        policy: Policy::new(),
     },
 ));
 

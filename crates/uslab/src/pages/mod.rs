@@ -33,7 +33,9 @@ pub mod boot;
 mod buddy;
 mod chunk;
 mod cpu_pages;
+mod idle;
 mod layout;
+mod policy;
 mod purge;
 #[cfg(test)]
 mod tests;
@@ -46,10 +48,9 @@ pub use buddy::valid::Walked;
 pub use buddy::{has_soft_limit, held_bytes, is_beyond_soft, set_limits, soft_limit_bytes};
 pub use cpu_pages::{alloc, extend, free, free_zeroed, init as init_cpu_lists, is_possible};
 #[cfg(test)]
-pub use purge::purge_all;
-pub use purge::{
-    Scattered, has_free_memory, purge_all_beyond, purge_excess, purge_rested, purge_some, rested,
-};
+pub use idle::purge_all;
+pub use idle::{has_free_memory, purge_all_beyond, purge_rested, rested};
+pub use purge::{Scattered, purge_excess, purge_some};
 
 use crate::os::invariant::Checked;
 

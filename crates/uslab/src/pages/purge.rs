@@ -11,9 +11,9 @@
 //!
 //! **Locked memory** (`mlock`, `mlockall`) is not purged behind the program's back: a program that
 //! locks its memory wants no page faults. The kernel's refusal is what tells. A chunk that was
-//! refused is left alone for [`REFUSAL_MS`], and its pages do not count as too many meanwhile; so
-//! frees make no system call in vain. What the program asks for itself, and pressure, purges locked
-//! pages too.
+//! refused is left alone for [`super::policy::REFUSAL_MS`], and its pages do not count as too many
+//! meanwhile; so frees make no system call in vain. What the program asks for itself, and pressure,
+//! purges locked pages too.
 //!
 //! **Addresses go back as well** where a limit counts what is mapped (see
 //! [`os::memory::is_mapping_limited`]): wholly free chunks are unmapped, and mapped again when no
@@ -21,78 +21,19 @@
 //! process's lock on its mappings.
 
 use super::arena::{self, PageIndex};
-use super::chunk::{Chunk, Map, for_each_run};
+use super::chunk::{Map, for_each_run};
+use super::policy::{BASE_PAGES, Locked};
 use super::{CHUNK_PAGES, PAGE_BYTES, buddy};
 use crate::sync::in_flight::InFlight;
 use crate::{counters, os};
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// Dirty pages that are kept whatever happens: 512 KiB.
-const BASE_PAGES: usize = (512 << 10) / PAGE_BYTES;
 /// What [`purge_some`] prefers: 64 KiB.
 const TOGETHER_PAGES: usize = 16;
 /// Chunks without such a group that are looked at.
 const MAX_MISSES: usize = 64;
-/// A chunk whose purge was refused is tried again after so long.
-const REFUSAL_MS: u64 = 10_000;
-/// Most that the limit can learn: 512 MiB.
-const MAX_LEARNT_PAGES: usize = (512 << 20) / PAGE_BYTES;
-
-pub(super) struct Policy {
-    learnt_pages: usize,
-    /// Purged pages that have not been asked for again.
-    regret_pages: usize,
-    last_ms: u64,
-    cursor: usize,
-    /// The current period of [`REFUSAL_MS`], and when it began. Never 0.
-    period: u32,
-    period_ms: u64,
-}
-
-impl Policy {
-    pub const fn new() -> Policy {
-        Policy { learnt_pages: 0, regret_pages: 0, last_ms: 0, cursor: 0, period: 1, period_ms: 0 }
-    }
-
-    /// Whether the system refused to purge the chunk in this period.
-    pub fn is_locked(&self, chunk: &Chunk) -> bool {
-        chunk.refused_in == self.period
-    }
-
-    /// `pages` pages without memory were handed out.
-    pub fn note_fresh(&mut self, pages: usize) {
-        let regretted = pages.min(self.regret_pages);
-        self.regret_pages -= regretted;
-        // Half, so that a single wave of frees, in which some pages come and go by chance, teaches little.
-        self.learnt_pages = (self.learnt_pages + regretted / 2).min(MAX_LEARNT_PAGES);
-    }
-
-    fn limit_pages(&self) -> usize {
-        BASE_PAGES + self.learnt_pages
-    }
-
-    /// Begins a new period if this one is over: refusals are forgotten. Says whether.
-    fn forget_refusals(&mut self, now_ms: u64) -> bool {
-        let is_over = now_ms.saturating_sub(self.period_ms) >= REFUSAL_MS;
-        if is_over {
-            (self.period, self.period_ms) = (self.period.wrapping_add(1).max(1), now_ms);
-        }
-        is_over
-    }
-
-    fn decay(&mut self, now_ms: u64) {
-        let seconds = now_ms.saturating_sub(self.last_ms) / 1000;
-        if seconds > 0 {
-            let shift = seconds.min(31) as u32;
-            self.learnt_pages >>= shift;
-            self.regret_pages >>= shift;
-            self.last_ms = now_ms;
-        }
-    }
-}
-
-/// Beyond the limit by so much, the freeing thread purges, although there is a background thread: that
-/// one cannot keep up.
+/// Beyond the limit by so much, the freeing thread purges, although there is a background thread:
+/// that one cannot keep up.
 const MAX_LEFT_PAGES: usize = (32 << 20) / PAGE_BYTES;
 /// The background thread knows that there is something to purge.
 static IS_NOTIFIED: AtomicBool = AtomicBool::new(false);
@@ -139,17 +80,8 @@ pub fn purge_excess() -> usize {
 /// Purges until at most `target_bytes` of free memory stay resident; says how many bytes went back.
 ///
 /// No lock is held during the system calls; pages freed meanwhile may or may not be seen.
-fn purge_to(target_bytes: usize, locked: Locked) -> usize {
+pub(super) fn purge_to(target_bytes: usize, locked: Locked) -> usize {
     purge_groups(target_bytes, 1, locked)
-}
-
-/// What becomes of locked pages.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Locked {
-    /// They stay; the first refusal ends the purge.
-    Stay,
-    /// They go like others, where the kernel can.
-    Go,
 }
 
 /// The same for what lies together, in groups of `least_pages`, a power of two up to 64, or of
@@ -166,8 +98,8 @@ fn purge_groups(target_bytes: usize, least_pages: usize, locked: Locked) -> usiz
             break;
         }
         let cursor = buddy.policy.cursor;
-        // Whole chunks first: what they hold is not about to be used, and the kernel gets its memory back in
-        // one piece.
+        // Whole chunks first: what they hold is not about to be used, and the kernel gets its
+        // memory back in one piece.
         let next = buddy.next_whole(locked, unmap_clean).or_else(|| buddy.next_dirty(cursor, locked));
         let Some(index) = next else { break };
         buddy.policy.cursor = index + 1;
@@ -188,8 +120,8 @@ fn purge_groups(target_bytes: usize, least_pages: usize, locked: Locked) -> usiz
         drop(buddy);
 
         let is_purged = purge_runs(index, &taken, locked);
-        // SAFETY: all pages of the chunk are out of the maps, so that no code uses them; the chunk is
-        // mapped.
+        // SAFETY: all pages of the chunk are out of the maps, so that no code uses them; the chunk
+        // is mapped.
         let is_unmapped = is_purged && is_whole && unsafe { arena::unmap_memory(index, 1) };
 
         let mut buddy = buddy::lock();
@@ -208,7 +140,8 @@ fn purge_groups(target_bytes: usize, least_pages: usize, locked: Locked) -> usiz
         }
         buddy.publish();
         if is_whole && !is_unmapped {
-            // What is refused for one chunk (too many mappings) is refused for the others: these are purged.
+            // What is refused for one chunk (too many mappings) is refused for the others: these
+            // are purged.
             (unmap, unmap_clean) = (false, false);
         }
         if !is_purged && dirty > 0 && locked == Locked::Stay {
@@ -226,8 +159,8 @@ fn purge_runs(index: usize, taken: &Map, locked: Locked) -> bool {
     let mut is_purged = true;
     for_each_run(taken, |first, count| {
         let (start, bytes) = (arena::address_of(page(first)), count * PAGE_BYTES);
-        // SAFETY: the pages were free and are now out of the maps, so that no code uses them; runs are
-        // whole system pages.
+        // SAFETY: the pages were free and are now out of the maps, so that no code uses them; runs
+        // are whole system pages.
         is_purged &= unsafe {
             match locked {
                 Locked::Stay => os::memory::purge(start, bytes),
@@ -244,30 +177,8 @@ fn purge_runs(index: usize, taken: &Map, locked: Locked) -> bool {
     is_purged
 }
 
-/// True if no thread took or freed pages since the last [`purge_rested`], which the background thread is
-/// about to do.
-pub fn rested() -> bool {
-    super::cpu_pages::rested() && buddy::lock().operations == 0
-}
-
-/// Called twice a second by the background thread: dirty pages beyond what has been learnt go back;
-/// all of them, where the pages `rested`. Says how many bytes went.
-pub fn purge_rested(rested: bool) -> usize {
-    let purged = if rested { purge_free(0, Locked::Stay) } else { purge_excess() };
-    super::cpu_pages::begin_period();
-    buddy::lock().operations = 0;
-    purged
-}
-
-/// Whether [`purge_all_beyond`] would find anything. Takes no lock.
-pub fn has_free_memory() -> bool {
-    counters::header().dirty_bytes.load(Relaxed) > 0
-        || super::cpu_pages::runs() > 0
-        || (buddy::has_empty_chunk() && os::memory::is_mapping_limited())
-}
-
 /// What becomes of dirty pages that stand alone.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Scattered {
     /// Those that are kept whatever happens stay: most lie together a little later.
     Stay,
@@ -289,21 +200,4 @@ pub fn purge_some(bytes: usize, scattered: Scattered) -> usize {
     let kept_bytes = if scattered == Scattered::Stay { BASE_PAGES * PAGE_BYTES } else { 0 };
     purge_groups(target_bytes, TOGETHER_PAGES, Locked::Go)
         + purge_to(target_bytes.max(kept_bytes), Locked::Go)
-}
-
-/// Empties the CPU page lists and purges everything that is free, locked or not; says how many
-/// bytes went back.
-#[cfg(test)]
-pub fn purge_all() -> usize {
-    purge_all_beyond(0)
-}
-
-/// The same until at most `kept_bytes` of free memory stay resident: whole chunks go at a time.
-pub fn purge_all_beyond(kept_bytes: usize) -> usize {
-    purge_free(kept_bytes, Locked::Go)
-}
-
-fn purge_free(kept_bytes: usize, locked: Locked) -> usize {
-    super::cpu_pages::drain_all();
-    purge_to(kept_bytes, locked)
 }

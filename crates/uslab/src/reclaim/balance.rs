@@ -1,19 +1,21 @@
 //! How much of a cache a pass asks for: in proportion to its size, less the more an entry is worth.
 //!
 //! ```text
-//!   share(priority) = 4 · freeable / 2^priority / seeks        seeks = 2: twice the fraction that the pass is worth
+//!   share(priority) = 4 · freeable / 2^priority / seeks    seeks = 2: twice what the pass is worth
 //! ```
 //!
-//! The rule is the one Linux has had since 2002 (shrinkers; in its present form `4·(freeable >> priority)/seeks`): for each part of
-//! memory that pressure scans, the same part of every cache is scanned, weighted by what an entry costs to make again. Two of
-//! its known faults are mended here:
+//! The rule is the one Linux has had since 2002 (shrinkers; in its present form `4·(freeable >>
+//! priority)/seeks`): for each part of memory that pressure scans, the same part of every cache is
+//! scanned, weighted by what an entry costs to make again. Two of its known faults are mended here:
 //!
-//! * The shift throws fractions away, so that a cache of less than 4096 entries is never asked at the light priorities. Here
-//!   work is owed in 4096ths of an entry, and small caches save up.
-//! * Work that could not be done (the callback had to say "not now") piles up without end and comes down at once, much later. Here it is
-//!   capped at twice the cache, and what exceeds one batch loses a quarter with each pass.
+//! * The shift throws fractions away, so that a cache of less than 4096 entries is never asked at
+//!   the light priorities. Here work is owed in 4096ths of an entry, and small caches save up.
+//! * Work that could not be done (the callback had to say "not now") piles up without end and comes
+//!   down at once, much later. Here it is capped at twice the cache, and what exceeds one batch
+//!   loses a quarter with each pass.
 //!
-//! Pure arithmetic: no clock, no lock, no callback. Must never overflow, whatever a callback claims.
+//! Pure arithmetic: no clock, no lock, no callback. Must never overflow, whatever a callback
+//! claims.
 
 /// The lightest pressure. Priority 0 is the heaviest: everything.
 pub const LIGHTEST: u32 = 12;
@@ -52,7 +54,8 @@ impl Weight {
         }
     }
 
-    /// Of `evicted` entries `refaulted` were made again soon: they had been worth more than was thought. Up to eight times as much, where all were.
+    /// Of `evicted` entries `refaulted` were made again soon: they had been worth more than was
+    /// thought. Up to eight times as much, where all were.
     #[must_use]
     pub const fn with_refaults(self, refaulted: u64, evicted: u64) -> Weight {
         let eighths = match evicted {
@@ -127,7 +130,8 @@ pub fn expected(freeable: usize, priority: u32, weight: Weight) -> u64 {
     (share(freeable, priority, weight) >> FRACTION_BITS).min(freeable)
 }
 
-/// Entries that are asked for at once: a batch, or of a small cache an eighth, so that it ages bit by bit like the large ones.
+/// Entries that are asked for at once: a batch, or of a small cache an eighth, so that it ages bit
+/// by bit like the large ones.
 fn lot(freeable: u64, batch: usize) -> u64 {
     (batch.max(1) as u64).min(freeable.div_ceil(8))
 }

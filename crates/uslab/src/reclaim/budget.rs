@@ -1,9 +1,13 @@
-//! The program's own limits: above the soft one the background reclaims, at the hard one whoever allocates does.
+//! The program's own limits: above the soft one the background reclaims, at the hard one the
+//! allocating thread does.
 //!
-//! Counted is what the arena holds: pages in use and free pages with memory behind them. The page layer compares, where it hands pages out.
+//! Counted is what the arena holds: pages in use and free pages with memory behind them. The page
+//! layer compares, where it hands pages out.
 
-use super::{pass, reaper, registry};
-use crate::cache::start;
+use super::install;
+use super::ladder::Until;
+use super::{pass, registry};
+use crate::cache::{background, start};
 use crate::{os, pages};
 
 /// Why [`set_limit`] refused.
@@ -27,16 +31,20 @@ impl core::fmt::Display for LimitError {
 
 impl core::error::Error for LimitError {}
 
-/// Limits what the allocator of this process holds, in bytes; 0 means no limit. Takes effect at once and may be called at any time, from any
-/// thread.
+/// Limits what the allocator of this process holds, in bytes; 0 means no limit. Takes effect at
+/// once and may be called at any time, from any thread.
 ///
-/// * Above `soft_bytes` the background thread reclaims ([`crate::reclaim()`]) down to a little less. Where there can be none (`USLAB_REAPER=0`, or the
-///   system refuses it) an allocation does, on its own thread, from 16 MiB on.
-/// * An allocation that would go beyond `hard_bytes` reclaims first, on its own thread, and runs the callbacks of shrinkers for that, until it can be served. If
-///   shrinkers have nothing left it fails: null with ENOMEM, `None`, `AllocError`. It never ends the process by itself; what `Vec` does with a failed allocation is Rust's
-///   business. Frees always work, also where the limit is below what is held.
+/// * Above `soft_bytes` the background thread reclaims ([`crate::reclaim()`]) down to a little
+///   less. Where there can be none (`USLAB_REAPER=0`, or the system refuses it) an allocation does,
+///   on its own thread, from 16 MiB on.
+/// * An allocation that would go beyond `hard_bytes` reclaims first, on its own thread, and runs
+///   the callbacks of shrinkers for that, until it can be served. If shrinkers have nothing left it
+///   fails: null with ENOMEM, `None`, `AllocError`. It never ends the process by itself; what `Vec`
+///   does with a failed allocation is Rust's business. Frees always work, also where the limit is
+///   below what is held.
 ///
-/// Counted are whole pages: of slabs, of large objects, and free ones that still have memory. The allocator's own tables, about 2 %, are not.
+/// Counted are whole pages: of slabs, of large objects, and free ones that still have memory. The
+/// allocator's own tables, about 2 %, are not.
 ///
 /// ```
 /// uslab::set_limit(768 << 20, 1 << 30).unwrap();
@@ -53,21 +61,28 @@ pub fn set_limit(soft_bytes: usize, hard_bytes: usize) -> Result<(), LimitError>
     if !start::ensure() {
         return Err(LimitError::OutOfMemory);
     }
+    install();
     pages::set_limits(soft_bytes, hard_bytes);
     if soft_bytes != 0 {
-        reaper::begin();
+        background::begin();
         os::sleep::wake();
     }
     Ok(())
 }
 
-/// Bytes that may stay held, if the soft limit is exceeded: a sixteenth less than the limit.
+/// Bytes that may stay held, if the soft limit is exceeded.
 pub(super) fn beyond_soft() -> Option<usize> {
-    let soft = pages::soft_limit_bytes()?;
-    (pages::held_bytes() > soft).then_some(soft / 16 * 15)
+    floor(pages::held_bytes(), pages::soft_limit_bytes()?)
 }
 
-/// An allocation of `bytes` found no pages: reclaims on the calling thread until `attempt` succeeds; false if it never did.
+/// Bytes that may stay held if `held` exceeds `soft`: a sixteenth less than the limit, since a pass
+/// that ended at the limit would be followed by another at once.
+pub(super) fn floor(held: usize, soft: usize) -> Option<usize> {
+    (held > soft).then(|| soft / 16 * 15)
+}
+
+/// An allocation of `bytes` found no pages: reclaims on the calling thread until `attempt`
+/// succeeds; false if it never did.
 ///
 /// From within a callback of a shrinker there is nothing more to be had.
 #[cold]
@@ -76,12 +91,10 @@ pub fn short(bytes: usize, attempt: &mut dyn FnMut() -> bool) -> bool {
         return false;
     }
     let mut done = false;
-    pass::run(
-        bytes,
-        pass::Goal::Until(&mut || {
-            done = attempt();
-            done
-        }),
-    );
+    let mut attempt = || {
+        done = attempt();
+        done
+    };
+    pass::run(bytes, &mut Until { bytes, attempt: &mut attempt });
     done
 }

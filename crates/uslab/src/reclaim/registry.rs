@@ -1,23 +1,25 @@
-//! Who can be asked for memory: a list of entries that only grows, walked without a lock.
+//! The registered shrinkers: a list of entries that only grows, walked without a lock.
 //!
 //! ```text
-//!   FREE ──▶ CLAIMED ──▶ LIVE ──panic──▶ RETIRED          one thread at a time is inside: `runner` is its id
+//!   FREE ──▶ CLAIMED ──▶ LIVE ──panic──▶ RETIRED       `runner`: id of the one thread inside
 //!    ▲                     └─────┬───────────┘
-//!    ├── RETIRING ◀──unregister──┤                        the owner's thread ends it
-//!    └── LEAVING ◀──unregister, from its own callback     the thread inside ends it, on its way out
+//!    ├── RETIRING ◀──unregister──┤                     the owner's thread ends it
+//!    └── LEAVING ◀──unregister, from its own callback  the thread inside ends it, as it leaves
 //! ```
 //!
-//! * A walker enters an entry by writing its thread id into `runner`; who finds another one there goes on to the next entry, so that a
-//!   callback that blocks delays nobody else.
-//! * Unregistering says RETIRING first, so that nobody new starts, then enters like a walker, waiting if it must: when it is
-//!   inside, no callback runs. From within the entry's own callback that would wait for itself: there it takes effect when the
-//!   callback returns.
+//! * A walker enters an entry by writing its thread id into `runner`. A walker that finds another
+//!   id there goes on to the next entry, so that a callback that blocks delays no other thread.
+//! * Unregistering writes RETIRING first, so that no walker starts, then enters like a walker,
+//!   waiting if it must: when it is inside, no callback runs. From within the entry's own callback
+//!   that would wait for itself: there it takes effect when the callback returns.
 //! * Two callbacks may unregister each other's entries, or any number in a circle. A thread that
 //!   waits writes its id into the entry's `waiter`; one that would close a circle of waiters and
 //!   runners does not wait, but leaves the end to the thread inside.
-//! * The fields of an entry are written while it is CLAIMED or from inside; memory of entries is never given back.
+//! * The fields of an entry are written while it is CLAIMED or from inside; memory of entries is
+//!   never given back.
 
 use super::balance::{Owed, Weight};
+use super::callbacks::Callbacks;
 use crate::os::{self, Futex};
 use crate::pages::boot;
 use crate::sync::Park;
@@ -37,40 +39,13 @@ const RETIRED: u32 = 3;
 const RETIRING: u32 = 4;
 const LEAVING: u32 = 5;
 
-/// In `runner`: somebody sleeps until it is 0. Thread ids are below.
+/// In `runner`: a thread sleeps until it is 0. Thread ids are below.
 const WAITED_FOR: u32 = 1 << 31;
 
 /// Bytes of a name that are kept.
 pub const NAME_BYTES: usize = 47;
 
-/// What a callback came to.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Outcome {
-    /// So many entries.
-    Entries(usize),
-    /// Not now.
-    Stop,
-    /// It panicked.
-    #[cfg_attr(
-        not(feature = "std"),
-        expect(dead_code, reason = "only the standard library can catch a panic")
-    )]
-    Panicked,
-}
-
-/// The callbacks of an entry, their types forgotten.
-#[derive(Clone, Copy)]
-pub struct Callbacks {
-    pub context: *mut u8,
-    /// Entries that could go now.
-    pub count: unsafe fn(*mut u8, &super::ShrinkControl) -> Outcome,
-    /// Frees some of them.
-    pub scan: unsafe fn(*mut u8, &super::ShrinkControl) -> Outcome,
-    /// Ends the life of the context.
-    pub dispose: unsafe fn(*mut u8),
-}
-
-/// What belongs to whoever is inside.
+/// What belongs to the thread inside.
 pub struct Inside {
     pub callbacks: Option<Callbacks>,
     pub batch: usize,
@@ -102,7 +77,8 @@ pub struct Entry {
     inside: UnsafeCell<Inside>,
 }
 
-// SAFETY: `inside` is touched by one thread at a time: the one that claimed the entry, then whoever is in `runner`.
+// SAFETY: `inside` is touched by one thread at a time: the one that claimed the entry, then the one
+// in `runner`.
 unsafe impl Sync for Entry {}
 
 static FIRST: AtomicPtr<Entry> = AtomicPtr::new(core::ptr::null_mut());
@@ -176,7 +152,7 @@ fn fresh() -> Option<&'static Entry> {
     }
 }
 
-/// An entry that is nobody's but the caller's.
+/// An entry that is the caller's alone.
 pub struct Claimed(&'static Entry);
 
 impl Claimed {
@@ -187,7 +163,8 @@ impl Claimed {
         while !name.is_char_boundary(bytes) {
             bytes -= 1;
         }
-        // SAFETY: CLAIMED keeps walkers out: they may hold `runner` for a moment, but see the state and leave.
+        // SAFETY: CLAIMED keeps walkers out: they may hold `runner` for a moment, but see the state
+        // and leave.
         let inside = unsafe { &mut *entry.inside.get() };
         inside.name[..bytes].copy_from_slice(&name.as_bytes()[..bytes]);
         inside.name_bytes = bytes as u8;
@@ -213,7 +190,8 @@ impl Drop for Claimed {
 pub struct Visit(&'static Entry);
 
 impl Visit {
-    /// What an entry is worth in a pass over `freeable` of them. Of evictions and refaults the last two cachefuls count, more or less.
+    /// What an entry is worth in a pass over `freeable` of them. Of evictions and refaults the last
+    /// two cachefuls count, more or less.
     pub fn weight(&mut self, freeable: usize) -> Weight {
         let refaults = self.0.refaults.swap(0, Relaxed);
         let weight = self.0.weight();
@@ -227,11 +205,13 @@ impl Visit {
     }
 
     pub fn inside(&mut self) -> &mut Inside {
-        // SAFETY: `runner` is this thread, and `&mut self` excludes a second reference through this visit.
+        // SAFETY: `runner` is this thread, and `&mut self` excludes a second reference through this
+        // visit.
         unsafe { &mut *self.0.inside.get() }
     }
 
-    /// Whether it may be called again: not once it was retired or unregistered, which its own callback may have done too.
+    /// Whether it may be called again: not once it was retired or unregistered, which its own
+    /// callback may have done too.
     pub fn goes_on(&self) -> bool {
         self.0.state.load(Acquire) == LIVE
     }
@@ -279,14 +259,16 @@ impl Drop for Frees {
 }
 
 impl Leaves {
-    /// In state RETIRING or LEAVING. What the context's destructor panics with is reported and goes no further (without the standard library it goes on to the caller).
+    /// In state RETIRING or LEAVING. What the context's destructor panics with is reported and goes
+    /// no further (without the standard library it goes on to the caller).
     fn dispose(&self) {
         let _frees = Frees(self.0);
         // SAFETY: the holder of this value is inside.
         let inside = unsafe { &mut *self.0.inside.get() };
         let Some(callbacks) = inside.callbacks.take() else { return };
         LIVE_ENTRIES.fetch_sub(1, Relaxed);
-        // SAFETY: the context was registered with this function; it is taken out, so this happens once.
+        // SAFETY: the context was registered with this function; it is taken out, so this happens
+        // once.
         if !caught(|| unsafe { (callbacks.dispose)(callbacks.context) }) {
             os::report::print(format_args!("shrinker {} panicked when it was dropped", inside.name()));
         }
@@ -441,8 +423,9 @@ pub fn note_forker() {
     FORKER.store(os::thread::id(), Relaxed);
 }
 
-/// In a fork child: whoever else was inside is not here. What another thread was registering or unregistering is lost, and so is the context that it was to end: it may
-/// have been in the middle of using it.
+/// In a fork child: other threads that were inside are not here. What another thread was
+/// registering or unregistering is lost, and so is the context that it was to end: it may have been
+/// in the middle of using it.
 pub fn reset_in_child() {
     let forker_in_parent = FORKER.load(Relaxed);
     let mut live = 0;
@@ -452,9 +435,11 @@ pub fn reset_in_child() {
         entry.waiter.store(0, Relaxed);
         match entry.state.load(Relaxed) {
             LIVE | RETIRED => live += 1,
-            // This thread ends it, on its way out, also for one that waited for that; or is about to have ended it.
+            // This thread ends it, on its way out, also for one that waited for that; or is about
+            // to have ended it.
             LEAVING | RETIRING if ours => {
-                // SAFETY: the child has one thread; what it holds of this entry further up, it does not use before this function returned.
+                // SAFETY: the child has one thread; what it holds of this entry further up, it does
+                // not use before this function returned.
                 live += usize::from(unsafe { (*entry.inside.get()).callbacks.is_some() });
                 entry.state.store(LEAVING, Relaxed);
             }

@@ -1,30 +1,20 @@
 //! Shrinkers as programs write them.
 
 use super::balance::Weight;
-use super::reaper;
-use super::registry::{self, Callbacks, Entry, Outcome};
-use crate::cache::start;
+use super::callbacks::{Callbacks, Outcome, ShrinkControl};
+use super::install;
+use super::registry::{self, Entry};
+use crate::cache::{background, start};
 use crate::malloc;
 use core::marker::PhantomData;
-
-/// What a callback is told.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(C)]
-pub struct ShrinkControl {
-    /// Entries to free; 0 when they are only counted.
-    pub nr_to_scan: usize,
-    /// How hard memory is wanted: 12 (light) to 0 (everything).
-    pub priority: i32,
-    /// None are defined yet.
-    pub flags: u32,
-}
 
 /// What a scan came to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Scan {
     /// So many entries were freed; fewer than asked for if others were in use.
     Freed(usize),
-    /// Nothing can be done now, for instance because a lock is held: what was asked for is remembered for later.
+    /// Nothing can be done now, for instance because a lock is held: what was asked for is
+    /// remembered for later.
     Stop,
 }
 
@@ -49,7 +39,8 @@ pub trait Shrinker: Send + Sync + 'static {
 /// How a shrinker is treated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ShrinkerOptions {
-    /// What an entry costs to make again, 2 being usual: one of 20 is worth ten of 2. With 0 half the cache goes at each pass.
+    /// What an entry costs to make again, 2 being usual: one of 20 is worth ten of 2. With 0 half
+    /// the cache goes at each pass.
     pub seeks: u32,
     /// Entries asked for at once; of a cache of fewer than eight times as many, an eighth is.
     pub batch: usize,
@@ -83,12 +74,14 @@ pub struct Registration<S: Shrinker> {
     owns: PhantomData<S>,
 }
 
-// SAFETY: it is a reference to a shared `S: Sync`, and the right to drop it, which `S: Send` allows on any thread.
+// SAFETY: it is a reference to a shared `S: Sync`, and the right to drop it, which `S: Send` allows
+// on any thread.
 unsafe impl<S: Shrinker> Send for Registration<S> {}
 // SAFETY: as above.
 unsafe impl<S: Shrinker> Sync for Registration<S> {}
 
-/// Registers `shrinker` under `name` (the first 47 bytes are kept), from any thread, also from inside a callback.
+/// Registers `shrinker` under `name` (the first 47 bytes are kept), from any thread, also from
+/// inside a callback.
 ///
 /// ```
 /// use std::sync::Mutex;
@@ -124,6 +117,7 @@ pub fn register_shrinker<S: Shrinker>(
     if !start::ensure() {
         return Err(RegisterError::OutOfMemory);
     }
+    install();
     let place = malloc::aligned_alloc(align_of::<S>().max(malloc::ALIGN), size_of::<S>()).cast::<S>();
     if place.is_null() {
         return Err(RegisterError::OutOfMemory);
@@ -138,19 +132,21 @@ pub fn register_shrinker<S: Shrinker>(
     let callbacks =
         Callbacks { context: place.cast(), count: count::<S>, scan: scan::<S>, dispose: dispose::<S> };
     let entry = claimed.publish(name, Weight::of_seeks(options.seeks), options.batch, callbacks);
-    reaper::begin();
+    background::begin();
     Ok(Registration { entry, shrinker: place, owns: PhantomData })
 }
 
 impl<S: Shrinker> Registration<S> {
-    /// Says what it costs on average to make an entry again, in nanoseconds, in place of the seeks of its options; takes effect with
-    /// the next pass. Caches that say nothing count as 10 µs, which is 2 seeks.
+    /// Says what it costs on average to make an entry again, in nanoseconds, in place of the seeks
+    /// of its options; takes effect with the next pass. Caches that say nothing count as 10 µs,
+    /// which is 2 seeks.
     pub fn set_miss_cost_ns(&self, cost_ns: u64) {
         self.entry.set_weight(Weight::of_cost_ns(cost_ns));
     }
 
-    /// Tells of `entries` that had been freed by a scan and were made again since, as far as the cache can know (a few bytes of the keys that went are
-    /// enough). A cache whose entries come back is worth more than its cost says: its share falls, to an eighth where all come back.
+    /// Tells of `entries` that had been freed by a scan and were made again since, as far as the
+    /// cache can know (a few bytes of the keys that went are enough). A cache whose entries come
+    /// back is worth more than its cost says: its share falls, to an eighth where all come back.
     ///
     /// The idea is Linux's refault distance (`mm/workingset.c`), reduced to a count.
     pub fn note_refaults(&self, entries: u64) {

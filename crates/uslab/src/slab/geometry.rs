@@ -4,9 +4,11 @@
 //! leaves at most 1/16 of the slab over; if there is none up to `max_order` at most 1/8, then 1/4,
 //! then 1/2; otherwise one object a slab.
 
-use super::one::HEAD_BYTES;
 use crate::pages::{DESCRIPTOR_BYTES, PAGE_BYTES};
 use crate::rseq::StartTest;
+
+/// Bytes of [`Head`] before the bitmap.
+pub(super) const HEAD_BYTES: usize = 16;
 
 /// Size and alignment that the user asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,6 +6,7 @@
 //! Partial slabs stand in four bins by how full they are. A bin is exact when its slab crosses a quarter and lazy in between,
 //! which is all that "fullest first" needs: emptier slabs are left alone so that they can become empty.
 
+pub(super) use super::one::List;
 use super::one::{NONE, Slab, slab_at};
 use crate::os;
 use crate::os::invariant::{assert_valid, invariant};
@@ -13,24 +14,6 @@ use crate::pages::PageIndex;
 
 /// Bins of partial slabs.
 pub(super) const BINS: usize = 4;
-
-/// Where a slab stands.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u8)]
-pub(super) enum List {
-    /// In no list: made or released at this moment.
-    None = 0,
-    /// Partial, at most a quarter free.
-    Bin0,
-    Bin1,
-    Bin2,
-    /// Partial, more than three quarters free.
-    Bin3,
-    /// All objects free.
-    Empty,
-    /// No object free.
-    Full,
-}
 
 const LISTS: usize = BINS + 2;
 impl List {

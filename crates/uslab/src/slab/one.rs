@@ -1,14 +1,30 @@
 //! One slab: the descriptor of its pages, and how objects are taken from it and given back.
 
-use super::geometry::Geometry;
+use super::geometry::{Geometry, HEAD_BYTES};
 use super::words;
 use crate::os::invariant::invariant;
 use crate::pages::{self, PageIndex};
 use crate::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed, Ordering::Release};
 use core::sync::atomic::AtomicU8;
 
-/// Bytes of [`Head`] before the bitmap.
-pub(super) const HEAD_BYTES: usize = 16;
+/// Where a slab stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(super) enum List {
+    /// In no list: made or released at this moment.
+    None = 0,
+    /// Partial, at most a quarter free.
+    Bin0,
+    Bin1,
+    Bin2,
+    /// Partial, more than three quarters free.
+    Bin3,
+    /// All objects free.
+    Empty,
+    /// No object free.
+    Full,
+}
+
 /// "No slab" in links.
 pub(super) const NONE: u32 = u32::MAX;
 
@@ -17,7 +33,7 @@ pub(super) const NONE: u32 = u32::MAX;
 pub(super) struct Head {
     /// Objects free; see `words` for why it is signed.
     pub free: AtomicI32,
-    /// The list it stands in (`lists::List as u8`).
+    /// The list it stands in ([`List`] as `u8`).
     pub list: u8,
     /// The node whose lists it belongs to; read without the lock to find it.
     pub node: AtomicU8,
@@ -89,7 +105,7 @@ impl Slab {
         // garbage that the page map tells it not to trust.
         unsafe {
             let head = self.head();
-            (*head).list = super::lists::List::None as u8;
+            (*head).list = List::None as u8;
             (*head).node.store(node as u8, Relaxed);
             (*head).next = NONE;
             (*head).prev = NONE;

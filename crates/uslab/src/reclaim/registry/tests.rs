@@ -1,8 +1,10 @@
-//! Entries and forks: what a child makes of those that other threads were in the middle of. Programs cannot see when a thread waits here, so that these are tests from
-//! within; the others are in `tests/reclaim.rs`.
+//! Entries and forks: what a child makes of those that other threads were in the middle of.
+//! Programs cannot see when a thread waits here, so that these are tests from within; the others
+//! are in `tests/reclaim.rs`.
 
 use super::*;
 use crate::os::fork::holds_in_child;
+use crate::reclaim::callbacks::Outcome;
 
 extern crate std;
 use std::sync::mpsc::channel;
@@ -11,6 +13,7 @@ use std::thread;
 /// An entry whose context is a counter of how often it was disposed of.
 fn entry(disposed: &'static AtomicU32) -> &'static Entry {
     set_up!();
+    crate::reclaim::install();
     let callbacks = Callbacks {
         context: (&raw const *disposed).cast_mut().cast(),
         count: |_, _| Outcome::Stop,

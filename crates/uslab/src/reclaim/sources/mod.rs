@@ -49,7 +49,7 @@ use crate::os::{self, clock, report};
 use context::Context;
 use headroom::Headroom;
 use path::Path;
-use pressure::Demand;
+pub(super) use pressure::Demand;
 use stall::{APART_MS, Stall};
 use systemd::Watch;
 

@@ -1,0 +1,69 @@
+//! The slow path of allocation: for the program it wants the background thread, and where there is
+//! no memory it has some reclaimed.
+
+use super::body::Core;
+use super::{background, hooks};
+use crate::os;
+use crate::pages::{self, PAGE_BYTES};
+
+impl Core {
+    /// The slow path of allocation, for one object.
+    #[cold]
+    #[inline(never)]
+    pub extern "C" fn alloc_slow(&self) -> *mut u8 {
+        let mut out = [core::ptr::null_mut()];
+        if self.fill(&mut out) { out[0] } else { core::ptr::null_mut() }
+    }
+
+    /// The same, but memory is not reclaimed for it: it fails where there is none.
+    #[cold]
+    #[inline(never)]
+    pub extern "C" fn alloc_slow_noreclaim(&self) -> *mut u8 {
+        let mut out = [core::ptr::null_mut()];
+        if self.cpu.alloc_slow(&mut out) { out[0] } else { core::ptr::null_mut() }
+    }
+
+    /// Fills all of `out` or nothing, and reclaims if it must.
+    pub(super) fn fill(&self, out: &mut [*mut u8]) -> bool {
+        if self.programs_own {
+            background::begin_if_large();
+        }
+        if self.cpu.alloc_slow(out) {
+            return true;
+        }
+        let _errno = os::errno::Preserved::new();
+        let bytes = out.len().saturating_mul(self.usable_bytes());
+        // Evict no entries for a request that can never succeed.
+        if !pages::is_possible(bytes.div_ceil(PAGE_BYTES), 0) {
+            return false;
+        }
+        let bytes = bytes.max(self.slab_bytes());
+        (hooks::get().short)(bytes, &mut || self.cpu.alloc_slow(out))
+    }
+
+    fn slab_bytes(&self) -> usize {
+        self.cpu.slabs().geometry().pages() * PAGE_BYTES
+    }
+
+    /// All of `out`, or nothing and false.
+    pub fn alloc_bulk(&self, out: &mut [*mut u8]) -> bool {
+        self.bulk(out, Self::fill)
+    }
+
+    /// The same, but memory is not reclaimed for it.
+    pub fn alloc_bulk_noreclaim(&self, out: &mut [*mut u8]) -> bool {
+        self.bulk(out, |core, out| core.cpu.alloc_slow(out))
+    }
+
+    #[inline]
+    fn bulk(&self, out: &mut [*mut u8], fill: impl Fn(&Self, &mut [*mut u8]) -> bool) -> bool {
+        // SAFETY: the slots are the cache's.
+        let got = unsafe { crate::rseq::pop_bulk(self.slots(), out.len(), out.as_mut_ptr()) };
+        if got == out.len() || fill(self, &mut out[got..]) {
+            return true;
+        }
+        // SAFETY: just popped, used by nobody.
+        unsafe { self.free_bulk(&out[..got]) };
+        false
+    }
+}

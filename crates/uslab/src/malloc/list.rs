@@ -1,0 +1,114 @@
+//! The lists of large objects: each heap has one, linked through the descriptors of the first
+//! pages.
+
+use crate::os::Lock;
+use crate::pages::{self, PageIndex};
+use crate::sync::Rank;
+use crate::sync::list::{Linked, Links, List};
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+/// Guards the lists of all heaps: rare, and one lock is easy to hold over a fork.
+static LISTS: Lock<()> = Lock::new(Rank::Heap, ());
+
+pub(super) fn lock_for_fork() {
+    LISTS.acquire_for_fork();
+}
+
+pub(super) fn unlock_after_fork(child: bool) {
+    if child { LISTS.reset_in_child() } else { LISTS.release_after_fork() }
+}
+
+/// The descriptor of a run of pages that is one large object.
+#[repr(C)]
+pub(super) struct Head {
+    pub pages: AtomicU32,
+    /// Neighbours in the list of a private heap, under the lock of these lists.
+    links: UnsafeCell<Links<u32>>,
+    /// The list's address; 0 for `malloc`'s own objects, which are in none.
+    list: AtomicU64,
+}
+
+const _: () = assert!(size_of::<Head>() <= pages::DESCRIPTOR_BYTES);
+
+impl Linked for Head {
+    type Name = u32;
+
+    unsafe fn links(page: u32) -> *mut Links<u32> {
+        head(PageIndex(page)).links.get()
+    }
+}
+
+/// The descriptor of the run that starts at `page`.
+pub(super) fn head(page: PageIndex) -> &'static Head {
+    // SAFETY: descriptors of committed pages are mapped for ever; its fields are atomics or a cell.
+    unsafe { &*pages::descriptor(page).cast::<Head>() }
+}
+
+impl Head {
+    /// Of an object that is in no list.
+    pub fn reset_links(&self) {
+        // SAFETY: the run is the caller's, and in no list.
+        unsafe { self.links.get().write(Links::OUTSIDE) };
+        self.list.store(0, Relaxed);
+    }
+
+    /// Whether the object is a heap's.
+    pub fn is_listed(&self) -> bool {
+        self.list.load(Relaxed) != 0
+    }
+
+    /// Makes the neighbours of the object disagree with it.
+    #[cfg(test)]
+    pub fn break_links(&self) {
+        // SAFETY: a test has the object's list to itself.
+        unsafe { self.links.get().write(Links::OUTSIDE) };
+    }
+}
+
+/// The large objects of a heap, at an address that does not change while there are any.
+pub(super) struct Objects {
+    list: UnsafeCell<List<Head>>,
+}
+
+// SAFETY: the list is used under `LISTS` only.
+unsafe impl Sync for Objects {}
+// SAFETY: as above.
+unsafe impl Send for Objects {}
+
+impl Objects {
+    pub const fn new() -> Objects {
+        Objects { list: UnsafeCell::new(List::new()) }
+    }
+
+    /// The newest object's first page.
+    pub fn first(&self) -> Option<PageIndex> {
+        let _lists = LISTS.lock();
+        // SAFETY: the lock is held.
+        let page = unsafe { (*self.list.get()).first() };
+        (page != u32::MAX).then_some(PageIndex(page))
+    }
+
+    /// Adds the object whose first page is `page`.
+    pub fn add(&self, page: PageIndex) {
+        let _lists = LISTS.lock();
+        head(page).list.store((&raw const *self).expose_provenance() as u64, Relaxed);
+        // SAFETY: the lock is held; the object is new, and in no list.
+        unsafe { (*self.list.get()).link_first(page.0) };
+    }
+}
+
+/// A large object is freed: takes it out of its list, if it is in one.
+pub(super) fn forget(page: PageIndex) {
+    if !head(page).is_listed() {
+        return;
+    }
+    let _lists = LISTS.lock();
+    let list = core::ptr::with_exposed_provenance::<Objects>(head(page).list.swap(0, Relaxed) as usize);
+    // SAFETY: the heap lives while objects are in its list: dropping it empties that. The lock is
+    // held.
+    if let Some(objects) = unsafe { list.as_ref() } {
+        // SAFETY: as above; the word that was not 0 says that the object is in the list.
+        unsafe { (*objects.list.get()).unlink(page.0) };
+    }
+}

@@ -1,0 +1,77 @@
+//! How much free memory stays: what [`super::purge`] learns, and when it tries locked pages again.
+
+use super::PAGE_BYTES;
+use super::chunk::Chunk;
+
+/// Dirty pages that are kept whatever happens: 512 KiB.
+pub(super) const BASE_PAGES: usize = (512 << 10) / PAGE_BYTES;
+/// A chunk whose purge was refused is tried again after so long.
+pub(super) const REFUSAL_MS: u64 = 10_000;
+/// Most that the limit can learn: 512 MiB.
+const MAX_LEARNT_PAGES: usize = (512 << 20) / PAGE_BYTES;
+
+/// What was learnt, and what the system refused; under the buddy's lock.
+pub(super) struct Policy {
+    /// Pages beyond [`BASE_PAGES`] that may stay.
+    learnt_pages: usize,
+    /// Purged pages that have not been asked for again.
+    pub regret_pages: usize,
+    last_ms: u64,
+    /// The chunk at which the next purge begins.
+    pub cursor: usize,
+    /// The current period of [`REFUSAL_MS`], and when it began. Never 0.
+    pub period: u32,
+    period_ms: u64,
+}
+
+impl Policy {
+    pub const fn new() -> Policy {
+        Policy { learnt_pages: 0, regret_pages: 0, last_ms: 0, cursor: 0, period: 1, period_ms: 0 }
+    }
+
+    /// Whether the system refused to purge the chunk in this period.
+    pub fn is_locked(&self, chunk: &Chunk) -> bool {
+        chunk.refused_in == self.period
+    }
+
+    /// `pages` pages without memory were handed out.
+    pub fn note_fresh(&mut self, pages: usize) {
+        let regretted = pages.min(self.regret_pages);
+        self.regret_pages -= regretted;
+        // Half, so that a single wave of frees, in which some pages come and go by chance, teaches
+        // little.
+        self.learnt_pages = (self.learnt_pages + regretted / 2).min(MAX_LEARNT_PAGES);
+    }
+
+    pub fn limit_pages(&self) -> usize {
+        BASE_PAGES + self.learnt_pages
+    }
+
+    /// Begins a new period if this one is over: refusals are forgotten. Says whether.
+    pub fn forget_refusals(&mut self, now_ms: u64) -> bool {
+        let is_over = now_ms.saturating_sub(self.period_ms) >= REFUSAL_MS;
+        if is_over {
+            (self.period, self.period_ms) = (self.period.wrapping_add(1).max(1), now_ms);
+        }
+        is_over
+    }
+
+    pub fn decay(&mut self, now_ms: u64) {
+        let seconds = now_ms.saturating_sub(self.last_ms) / 1000;
+        if seconds > 0 {
+            let shift = seconds.min(31) as u32;
+            self.learnt_pages >>= shift;
+            self.regret_pages >>= shift;
+            self.last_ms = now_ms;
+        }
+    }
+}
+
+/// What becomes of locked pages.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Locked {
+    /// They stay; the first refusal ends the purge.
+    Stay,
+    /// They go like others, where the kernel can.
+    Go,
+}
