@@ -92,6 +92,7 @@ pub unsafe fn dlmopen() -> Option<Dlmopen> {
 /// ECX of `cpuid` leaf 1: the features that the processor has and the system enables, as glibc
 /// (2.33) found them. `None` elsewhere. The instruction itself would exit a virtual machine, at the
 /// cost of a few system calls.
+#[allow(dead_code, reason = "asked where sequences run on x86-64")]
 pub fn usable_features() -> Option<u32> {
     let leaf = functions().processor_leaf?;
     // SAFETY: leaf 1 has the index 0. The result is static: four registers of present features,

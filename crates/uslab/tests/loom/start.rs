@@ -86,7 +86,7 @@ fn a_first_use_meets_the_start() {
 fn words_that_are_read_or_published_out_of_order_are_found() {
     for mistake in [Mistake::AreaFirst, Mistake::SlotsRelaxed] {
         let found = mistake_in(move || first_use_races(mistake));
-        assert!(found.contains("without a CPU"), "{found}");
+        assert!(found.contains("with the scratch area"), "{found}");
     }
     let found = mistake_in(|| first_use_races(Mistake::AreaRelaxed));
     assert!(found.contains("no dummy"), "{found}");
