@@ -3,7 +3,8 @@
  * reaction to a double free. The test runs it as set-user-ID root, with file capabilities, and with
  * neither, and compares.
  *
- *   privileged DIRECTORY    "secure 0|1", one line for each file in it, "misuse aborts|goes on", "ok"
+ *   privileged DIRECTORY    "secure 0|1", one line for each file in it, "misuse aborts|goes on",
+ *                           "ok"
  */
 #include <dirent.h>
 #include <signal.h>

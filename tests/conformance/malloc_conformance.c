@@ -3,7 +3,8 @@
  * checks.
  *
  *   malloc_conformance --list      names, one a line
- *   malloc_conformance NAME        runs one check: status 0 and "NAME ok",or status 1 and the failed condition
+ *   malloc_conformance NAME        runs one check: status 0 and "NAME ok", or status 1 and the
+ *                                  failed condition
  *
  * Each check runs in a process of its own, so that a crash or a hang affects no other check.
  */

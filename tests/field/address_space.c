@@ -1,9 +1,10 @@
 /*
  * Limits on mapped memory: RLIMIT_AS and RLIMIT_DATA, set after the heap has grown.
  *
- *   address_space later      a limit of 4 GiB on a small heap: threads start, memory is mapped and allocated
- *   address_space as|data    96 MiB above the present use: the program can map freed memory, and it can be
- *                            allocated again; 5 rounds
+ *   address_space later      a limit of 4 GiB on a small heap: threads start, memory is mapped and
+ *                            allocated
+ *   address_space as|data    96 MiB above the present use: the program can map freed memory, and it
+ *                            can be allocated again; 5 rounds
  *   address_space start      run under `ulimit -v`: half of the limit can be allocated repeatedly
  */
 #define _GNU_SOURCE

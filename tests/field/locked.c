@@ -2,10 +2,10 @@
  * Locked memory.
  *
  *   locked unprivileged HOW WHEN   mlockall by a user with RLIMIT_MEMLOCK of 8 MiB, the default of
- *                                  distributions. HOW is `current`, `future` or `both`, WHEN `before` or
- *                                  `after` the first allocation.
- *   locked refused                 the kernel refuses every purge, as it does for locked pages: few calls
- *                                  are made in vain, for any number of freed blocks.
+ *                                  distributions. HOW is `current`, `future` or `both`, WHEN
+ *                                  `before` or `after` the first allocation.
+ *   locked refused                 the kernel refuses every purge, as it does for locked pages: few
+ *                                  calls are made in vain, for any number of freed blocks.
  *   locked kept                    memory that mlockall locked stays until malloc_trim asks for it.
  */
 #define _GNU_SOURCE

@@ -30,7 +30,8 @@ const LEFT_OUT_DASH: [&str; 3] = ["func", "set-e", "glob"];
 /// Lines whose output depends on the clock or on the scheduler, as substitutions of `sed` that take
 /// them out. A plain shell answers them one way or the other, too.
 ///
-/// * `printf3.sub` compares the shell's start and `date` by the second: the boundary may lie between.
+/// * `printf3.sub` compares the shell's start and `date` by the second: the boundary may lie
+///   between.
 /// * `nameref11.sub` asks for the process id of a coprocess, which may have ended by then.
 const RACES: [(&str, &str); 2] =
     [("printf3.sub", "/ mismatch/s/echo .*;;/;;/"), ("nameref11.sub", "/declare -p RO_PID; wait/d")];

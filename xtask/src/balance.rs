@@ -6,9 +6,9 @@
 //!   (the simulation of tests/balance.rs)   page ──▶ docs/results/balance.md
 //! ```
 //!
-//! The curves are drawn by the template of the benchmark's report. The simulation is deterministic, so
-//! both files are the same wherever they are made. `--check` compares instead of writing. Must never:
-//! hold a figure of its own.
+//! The curves are drawn by the template of the benchmark's report. The simulation is deterministic,
+//! so both files are the same wherever they are made. `--check` compares instead of writing. Must
+//! never: hold a figure of its own.
 
 use crate::staged::output;
 use crate::workspace::Workspace;

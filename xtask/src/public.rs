@@ -1,8 +1,9 @@
 //! `cargo xtask public`: the names that users write, compared with the lists that are kept.
 //!
-//! * **Public items of the crate `uslab`.** rustdoc describes the crate as JSON, the crate `public-api`
-//!   turns that into one line for each item, and the lines must be those of
-//!   `xtask/golden/public.txt`. So no item becomes public, changes its signature or goes away unseen.
+//! * **Public items of the crate `uslab`.** rustdoc describes the crate as JSON, the crate
+//!   `public-api` turns that into one line for each item, and the lines must be those of
+//!   `xtask/golden/public.txt`. So no item becomes public, changes its signature or goes away
+//!   unseen.
 //! * **Environment variables.** The guide's table must be the one of `os/config.rs`, and the manual
 //!   page must name the same variables.
 
@@ -119,7 +120,8 @@ fn items(workspace: &Workspace, bless: bool) -> Result<()> {
     Ok(())
 }
 
-/// Has rustdoc describe the crate. Stable compilers do so only when told that the format may change.
+/// Has rustdoc describe the crate. Stable compilers do so only when told that the format may
+/// change.
 fn describe(workspace: &Workspace) -> Result<std::path::PathBuf> {
     let target = workspace.root.join("target/public");
     let status = Command::new("cargo")

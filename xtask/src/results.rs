@@ -6,9 +6,9 @@
 //!                              └─ ../README.md        the claims, between two markers
 //! ```
 //!
-//! `--check` compares instead of writing, and is what CI runs. `--measure` first makes the folder of today. The
-//! benchmark itself turns JSON into text; this only says where it goes. Must never: change a JSON file that it did
-//! not measure, or write a figure of its own.
+//! `--check` compares instead of writing, and is what CI runs. `--measure` first makes the folder
+//! of today. The benchmark itself turns JSON into text; this only says where it goes. Must never:
+//! change a JSON file that it did not measure, or write a figure of its own.
 
 use crate::workspace::{self, Workspace};
 use anyhow::{Context, Result, bail};
@@ -78,7 +78,8 @@ pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
 }
 
 fn build(workspace: &Workspace) -> Result<()> {
-    // The libraries too: whole programs are measured under the one, and C programs linked with the other.
+    // The libraries too: whole programs are measured under the one, and C programs linked with the
+    // other.
     workspace::check(&mut workspace.cargo(&[
         "build",
         "--quiet",
@@ -110,7 +111,8 @@ fn bench(workspace: &Workspace, args: &[&str]) -> Result<String> {
     String::from_utf8(output.stdout).with_context(|| format!("`{line}` printed no text"))
 }
 
-/// Every suite in a file of its own, so that one can be measured again; a file changes only when its suite is done.
+/// Every suite in a file of its own, so that one can be measured again; a file changes only when
+/// its suite is done.
 fn measure(workspace: &Workspace, root: &Path, args: &Args) -> Result<()> {
     let list: serde_json::Value = serde_json::from_str(&bench(workspace, &["--list", "--json"])?)?;
     let suites: Vec<&str> =

@@ -56,7 +56,7 @@ pub fn pin_to(cpus: &[usize]) -> bool {
 /// The affinity mask of the process before anything was pinned; [`Cpus::choose`] notes it.
 static AT_START: OnceLock<Vec<usize>> = OnceLock::new();
 
-/// All CPUs that the process had at start; those of this thread if nobody noted them.
+/// All CPUs that the process had at start; those of this thread if they were not noted.
 pub fn of_start() -> Vec<usize> {
     AT_START.get().cloned().or_else(|| allowed().ok()).unwrap_or_default()
 }

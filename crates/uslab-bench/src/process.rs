@@ -3,7 +3,7 @@
 //!
 //! The kernel counts for a process and all of its children that were waited for: times are added
 //! up, the peak is that of the largest single process. It also counts what the process was before
-//! it became the program: a copy of whoever started it. So peaks are right only when a small
+//! it became the program: a copy of its parent. So peaks are right only when a small
 //! process starts the program, which is why suites do this in a child (child.rs).
 //!
 //! Must never: leave a program running. It dies with the thread that started it, and when

@@ -1,7 +1,8 @@
-//! The Linux slab allocator for user space: typed object caches with lock-free per-CPU fast paths, bulk allocation, and a
-//! malloc on top of them.
+//! The Linux slab allocator for user space: typed object caches with lock-free per-CPU fast paths,
+//! bulk allocation, and a malloc on top of them.
 //!
-//! Start with [`Cache`] for objects of one type, [`CacheBuilder`] for options, [`RawCache`] for sizes known at run time.
+//! Start with [`Cache`] for objects of one type, [`CacheBuilder`] for options, [`RawCache`] for
+//! sizes known at run time.
 #![no_std]
 #![warn(missing_docs)]
 #![allow(rustdoc::private_intra_doc_links, reason = "items of `internal` name their neighbours")]
@@ -14,7 +15,8 @@ compile_error!(
 #[cfg(any(feature = "std", test))]
 extern crate std;
 
-/// Sets the library up for the tests of a layer below the one that does it, which they may not name.
+/// Sets the library up for the tests of a layer below the one that does it, which they may not
+/// name.
 #[cfg(all(test, not(loom)))]
 macro_rules! set_up {
     () => {

@@ -125,7 +125,8 @@ fn heaps_work_in_a_child_that_was_forked_while_the_first_was_made() {
                 });
                 start.wait();
                 for _ in 0..5 {
-                    // SAFETY: the child calls this library and functions that are safe after a fork.
+                    // SAFETY: the child calls this library and functions that are safe after a
+                    // fork.
                     unsafe {
                         let child = libc::fork();
                         if child == 0 {

@@ -308,7 +308,8 @@ fn an_index_that_cannot_grow_has_memory_reclaimed() {
         while !GIVEN.load(SeqCst) {
             assert!(key < FIRST + OTHERS, "it never grew");
             NEWEST.store(key - 1, SeqCst);
-            // Frees one entry for each new one: there is memory for entries, but not for a longer index.
+            // Frees one entry for each new one: there is memory for entries, but not for a longer
+            // index.
             assert!(cache.remove(&(OTHER_SHARD | (key - FIRST))).is_some());
             cache.insert(key, key);
             assert_eq!(cache.get(&key), Some(key));

@@ -409,7 +409,8 @@ fn goes_down_to_the_soft_limit(batch_us: u64) {
             least = least.min(held());
             thread::sleep(Duration::from_millis(5));
         }
-        // A sixteenth below the limit is the goal, and the share of the last round may be more than was missing.
+        // A sixteenth below the limit is the goal, and the share of the last round may be more than
+        // was missing.
         assert!(least > 52 * MIB, "{} MiB were left", least / MIB);
         while held() < 64 * MIB + MIB / 4 {
             add();

@@ -1,9 +1,9 @@
-/* A server's day in ten seconds: it loads its data, sessions come and go, all sessions end, it idles.
+/* A server's day in ten seconds: it loads its data, sessions come and go, all end, it idles.
  *
- * Two threads first make 20 MiB of objects of 16 to 1024 bytes that stay. Then they make 400 MiB more,
- * replace random ones of these for three seconds, free them all in random order, and sleep. With an
- * argument they leave so many per cent of the sessions' objects, at random. The program is the same
- * under every allocator; only LD_PRELOAD differs. */
+ * Two threads first make 20 MiB of objects of 16 to 1024 bytes that stay. Then they make 400 MiB
+ * more, replace random ones of these for three seconds, free them all in random order, and sleep.
+ * With an argument they leave so many per cent of the sessions' objects, at random. The program is
+ * the same under every allocator; only LD_PRELOAD differs. */
 #include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>

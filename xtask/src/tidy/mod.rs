@@ -35,9 +35,6 @@ pub struct Args {
     /// Print the layer table of the library and stop.
     #[arg(long)]
     layers: bool,
-    /// Check width and words of prose in the whole repository, not only where they are held.
-    #[arg(long)]
-    voice: bool,
 }
 
 /// A text file of the repository.
@@ -109,7 +106,7 @@ pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         }
         checked += 1;
         let exists = |target: &str| workspace.root.join(target).exists();
-        violations.extend(check(&File { path, text }, &exists, args.voice));
+        violations.extend(check(&File { path, text }, &exists));
     }
     violations.sort();
     for violation in &violations {
@@ -126,7 +123,7 @@ pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
 }
 
 /// Every rule on one file. `exists` answers for paths from the repository's root.
-fn check(file: &File, exists: &dyn Fn(&str) -> bool, voice_everywhere: bool) -> Vec<Violation> {
+fn check(file: &File, exists: &dyn Fn(&str) -> bool) -> Vec<Violation> {
     let (mut source, mut page) = Default::default();
     let mut violations = text::check(file);
     match file.extension() {
@@ -143,7 +140,7 @@ fn check(file: &File, exists: &dyn Fn(&str) -> bool, voice_everywhere: bool) -> 
         }
         _ => {}
     }
-    violations.extend(voice::check(file, &source, &page, voice_everywhere));
+    violations.extend(voice::check(file, &source, &page));
     violations
 }
 
@@ -185,7 +182,7 @@ mod tests {
     #[test]
     fn a_good_file_passes_every_rule() {
         let text = "//! Slabs.\n\nuse crate::pages::Run;\n\n/// Frees.\n///\n/// # Safety\n///\n/// `p` is ours.\nunsafe fn free(p: *mut u8) {}\n";
-        assert_eq!(check(&File { path: "crates/uslab/src/slab/mod.rs", text }, &|_| true, true), []);
+        assert_eq!(check(&File { path: "crates/uslab/src/slab/mod.rs", text }, &|_| true), []);
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! The tests that guests run: what each needs built, what its guest is told, and what must come of it.
+//! The tests that guests run: what each needs built, what its guest is told, and what must come of
+//! it.
 //!
 //! ```text
 //!   boots          the guest is what the others rely on
@@ -11,7 +12,8 @@
 //!   overcommit     strict overcommit: six tenths of what glibc gets, and the charge falls again
 //! ```
 //!
-//! How long a guest may take follows from what it does, and is generous: emulated CPUs share those of the host.
+//! How long a guest may take follows from what it does, and is generous: emulated CPUs share those
+//! of the host.
 
 use super::guest::Outcome;
 use anyhow::{Context, Result, bail};
@@ -154,7 +156,8 @@ fn words(text: &str) -> Vec<String> {
     text.split_whitespace().map(String::from).collect()
 }
 
-/// Short storms, and a long limit: some tests do a fixed amount of work, and eight emulated CPUs have no more cycles than the host.
+/// Short storms, and a long limit: some tests do a fixed amount of work, and eight emulated CPUs
+/// have no more cycles than the host.
 fn storm(environment: &str) -> (Vec<String>, Duration) {
     let steps: Vec<String> = STORMS
         .iter()
@@ -221,7 +224,8 @@ fn stayed_below(outcome: &Outcome, host: &Host) -> Result<String> {
     let simulated = host.three_caches(&["--simulate", "--operations", &operations])?;
     let miss_us = result["miss_us"].as_array().context("no cost of a miss")?;
     let miss_us = miss_us.iter().map(Value::to_string).collect::<Vec<_>>().join(",");
-    // What a miss takes in the guest is not in proportion to what it is meant to: sleep alone takes its time. Caches go by what they measure.
+    // What a miss takes in the guest is not in proportion to what it is meant to: sleep alone takes
+    // its time. Caches go by what they measure.
     let measured = host.three_caches(&["--simulate", "--operations", &operations, "--miss-us", &miss_us])?;
     let costs = [number(result, "cost")?, number(&simulated, "cost")?, number(&measured, "cost")?];
     let simulated = simulated["hit_rate"].as_f64().context("no simulated hit rate")?;

@@ -1,8 +1,9 @@
 //! One guest: started, listened to, and ended in time.
 //!
-//! The guest's first process writes a line `@vm JSON` for each program that has ended and `@vm off` at last; programs write what they
-//! like, and lines that are JSON objects are kept as their results. Whatever happens QEMU ends before [`run`] returns: at its time
-//! limit, and when the user interrupts us.
+//! The guest's first process writes a line `@vm JSON` for each program that has ended and `@vm off`
+//! at last; programs write what they like, and lines that are JSON objects are kept as their
+//! results. Whatever happens QEMU ends before [`run`] returns: at its time limit, and when the user
+//! interrupts us.
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;

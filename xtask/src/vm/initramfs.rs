@@ -1,7 +1,9 @@
-//! A guest's files: the programs, the libraries that they ask for, and nothing else, as the archive that the kernel unpacks.
+//! A guest's files: the programs, the libraries that they ask for, and nothing else, as the archive
+//! that the kernel unpacks.
 //!
-//! Programs land in `/bin`, libraries where the host has them, since that is where the dynamic linker looks. The archive is cpio's
-//! "newc" format, uncompressed: under emulation it is quicker to copy than to unpack.
+//! Programs land in `/bin`, libraries where the host has them, since that is where the dynamic
+//! linker looks. The archive is cpio's "newc" format, uncompressed: under emulation it is quicker
+//! to copy than to unpack.
 
 use anyhow::{Context, Result, bail};
 use cpio::newc::{Builder, ModeFileType, trailer};

@@ -1,7 +1,8 @@
 //! The machine that guests boot: QEMU, Debian's cloud kernel, and how the two are started.
 //!
-//! QEMU is the installed one. The kernel is fetched as a package and unpacked below the target directory, never installed: this machine
-//! goes on booting what it booted. It runs under software emulation everywhere, so that a guest is the same with and without KVM.
+//! QEMU is the installed one. The kernel is fetched as a package and unpacked below the target
+//! directory, never installed: this machine goes on booting what it booted. It runs under software
+//! emulation everywhere, so that a guest is the same with and without KVM.
 
 use crate::workspace::Workspace;
 use anyhow::{Context, Result, bail};
@@ -22,7 +23,8 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Finds QEMU and a kernel, which is downloaded if none is kept in `dir`; the error says in one line what cannot be had.
+    /// Finds QEMU and a kernel, which is downloaded if none is kept in `dir`; the error says in one
+    /// line what cannot be had.
     pub fn find(dir: &Path) -> Result<Machine> {
         let version = Command::new(QEMU).arg("--version").stdin(Stdio::null()).output();
         if !version.is_ok_and(|output| output.status.success()) {
@@ -64,9 +66,10 @@ impl Machine {
             command.args(["-device", "nvme,serial=disk,drive=disk"]);
         }
         command.arg("-kernel").arg(&self.kernel).arg("-initrd").arg(initramfs);
-        // A level of 1 lets a panic through and nothing else; `panic=-1` ends QEMU there and then. Pages stay on their nodes: to move one the
-        // kernel interrupts all CPUs, and each interrupt waits until the host runs the CPU that it is for.
-        // Ciphers that nothing uses are not tested: emulated, that was seen to take minutes.
+        // A level of 1 lets a panic through and nothing else; `panic=-1` ends QEMU there and then.
+        // Pages stay on their nodes: to move one the kernel interrupts all CPUs, and each interrupt
+        // waits until the host runs the CPU that it is for. Ciphers that nothing uses are not
+        // tested: emulated, that was seen to take minutes.
         let kernel = "console=ttyS0 quiet loglevel=1 panic=-1 psi=1 cryptomgr.notests numa_balancing=disable";
         let line: Vec<&str> =
             [kernel].into_iter().chain(parameters.iter().map(String::as_str)).chain(["--"]).collect();

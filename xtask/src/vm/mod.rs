@@ -1,7 +1,8 @@
 //! `cargo xtask vm`: tests that need a machine of their own, in guests.
 //!
-//! Memory limits, pressure, eight CPUs on two nodes: a developer's machine or a container has them not, or not ours to set. A guest
-//! has. Each test boots one: Debian's kernel under QEMU's software emulation, with the programs under test as its only files.
+//! Memory limits, pressure, eight CPUs on two nodes: a developer's machine or a container has them
+//! not, or not ours to set. A guest has. Each test boots one: Debian's kernel under QEMU's software
+//! emulation, with the programs under test as its only files.
 //!
 //! ```text
 //!   machine.rs     QEMU, the kernel, the command that boots
@@ -52,10 +53,12 @@ pub struct Args {
     /// How long the tests of memory limits run in the guest; a minute if not said.
     #[arg(long, value_name = "MINUTES", default_value_t = 1.0)]
     minutes: f64,
-    /// In the test of limits reclaim is called by a loop of the program, and not by the library's own thread.
+    /// In the test of limits reclaim is called by a loop of the program, and not by the library's
+    /// own thread.
     #[arg(long)]
     own_loop: bool,
-    /// When the guest's kernel backs memory with huge pages; if not said, as Debian has it, which is always.
+    /// When the guest's kernel backs memory with huge pages; if not said, as Debian has it, which
+    /// is always.
     #[arg(long, value_name = "WHEN", value_parser = ["always", "madvise", "never"])]
     huge_pages: Option<String>,
     /// Keep the guests' files, and show the commands that boot them.
@@ -195,7 +198,7 @@ impl Session<'_> {
         for (at, case) in cases.iter().enumerate() {
             println!("\n=== {}/{} {}: {}", at + 1, cases.len(), case.name, case.what);
             let (mut words, limit) = (case.plan)(&options, &sizes);
-            // The guest's own limit holds when nobody is left to end it.
+            // The guest's own limit holds when no process is left to end it.
             words.insert(0, format!("limit={}", limit.as_secs()));
             let disk = case.has_disk.then(|| self.files.disk(self.args.keep)).transpose()?;
             let disk = disk.as_ref().map(|disk| disk.file.as_path());

@@ -1,6 +1,6 @@
 /*
  * DPDK's mempool as plain functions. Getting and putting are static inline functions of DPDK's
- * headers, so somebody who has the headers must compile them: contestants/dpdk.rs does, when the
+ * headers, so a machine that has the headers must compile them: contestants/dpdk.rs does, when the
  * benchmark runs, and opens the result.
  *
  * The pool has DPDK's default back end, a ring for many producers and consumers, and each thread a

@@ -87,7 +87,7 @@ impl Contestant for EmptyCalls {
 }
 
 /// The free objects of a class. Relaxed atomics are plain loads and stores: they keep the array
-/// within its bounds whoever calls, and protect nothing else.
+/// within its bounds from any caller, and protect nothing else.
 struct Stack {
     count: AtomicUsize,
     slots: [AtomicPtr<u8>; SLOTS],

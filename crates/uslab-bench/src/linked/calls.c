@@ -15,7 +15,7 @@
  * first out, repeated until it takes about ROUND_US. Where addresses of the allocator's and of the
  * program's agree in their low twelve bits, the processor takes a load for dependent on a store
  * that it has nothing to do with; so the program's array and its stack move by a cache line each
- * round, and the least round is nobody's bad luck. OUT gets a line a lane: its name, and ns an
+ * round, and the least round had no bad luck. OUT gets a line a lane: its name, and ns an
  * object (allocated and freed) of every round. Complaints are one line on standard error.
  *
  * Compiled with -DEMPTY this is the library of empty functions, the cost of the calls alone:
@@ -230,7 +230,7 @@ int main(int argc, char **argv)
 	double round_ns = strtod(argv[6], NULL) * 1e3;
 	if (size < sizeof(uintptr_t) || size > 4096 || live == 0 || live > MOST_LIVE || rounds == 0 || rounds > MOST_ROUNDS)
 		fail("a number is out of range");
-	/* Whoever waits has no limit of its own. */
+	/* The waiting thread has no limit of its own. */
 	alarm(LIMIT_S);
 
 	void *mimalloc = open_library("libmimalloc.so.2", "no libmimalloc.so.2 (Debian: libmimalloc2.0)");

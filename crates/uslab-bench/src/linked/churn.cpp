@@ -235,7 +235,7 @@ int run(int argc, char **argv)
     const std::size_t nodes = std::stoul(argv[3]), rounds = std::stoul(argv[4]);
     const double round_ns = std::stod(argv[5]) * 1e3;
     if (nodes == 0 || rounds == 0) throw std::runtime_error("a number is out of range");
-    /* Whoever waits has no limit of its own. */
+    /* The waiting thread has no limit of its own. */
     alarm(limit_s);
 
     std::pmr::unsynchronized_pool_resource pool;

@@ -159,7 +159,7 @@ impl Loopback {
         if buffer.is_null() {
             return Err("no memory for a message".into());
         }
-        // SAFETY: fresh memory of `size` bytes, which nobody else uses until it is freed.
+        // SAFETY: fresh memory of `size` bytes, which no other thread uses until it is freed.
         let message = unsafe {
             buffer.write_bytes(self.sent as u8, self.size);
             slice::from_raw_parts(buffer, self.size)
@@ -211,8 +211,8 @@ fn receive_one(end: &End, buffers: &Buffers, size: usize) -> bool {
     if buffer.is_null() {
         return false;
     }
-    // SAFETY: fresh memory of `size` bytes, which nobody else knows; it is looked at only if it was
-    // received.
+    // SAFETY: fresh memory of `size` bytes, which no other code knows; it is looked at only if it
+    // was received.
     let whole = unsafe { end.receive(buffer, size) && buffer.read() == buffer.add(size - 1).read() };
     // SAFETY: allocated above.
     unsafe { buffers.free(buffer) };

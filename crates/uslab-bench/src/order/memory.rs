@@ -99,7 +99,7 @@ impl AnySize {
         if start.is_null() {
             return null_mut();
         }
-        // SAFETY: the object begins with HEADER bytes that are nobody else's, aligned to 8 as
+        // SAFETY: the object begins with HEADER bytes that no other code uses, aligned to 8 as
         // caches and malloc align what is not smaller; what follows them is within it.
         unsafe {
             start.cast::<usize>().write(header);

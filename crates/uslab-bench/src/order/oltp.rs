@@ -51,7 +51,7 @@ impl Oltp {
             };
             workers.into_iter().map(join).collect::<Result<Vec<(Instant, Instant)>, String>>()
         })?;
-        // From the first to start to the last to end; whoever waits for them may be woken late.
+        // From the first to start to the last to end; the waiting thread may be woken late.
         let first = times.iter().map(|time| time.0).min();
         let last = times.iter().map(|time| time.1).max();
         let (Some(first), Some(last)) = (first, last) else { return Err("no threads were asked for".into()) };

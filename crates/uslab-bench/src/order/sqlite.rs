@@ -2,7 +2,7 @@
 //! it.
 //!
 //! Loaded and not linked, so that a build needs no SQLite and no C compiler's minute. SQLite takes
-//! its allocator once a process, before its first use: so whoever wants another one is a child
+//! its allocator once a process, before its first use: so a run that wants another one is a child
 //! (child.rs).
 //!
 //! Must never: be used in a process where SQLite already runs with another allocator.
@@ -46,7 +46,7 @@ struct Shared(Methods);
 
 // SAFETY: functions, and a null pointer.
 unsafe impl Send for Shared {}
-// SAFETY: as above; nobody changes it.
+// SAFETY: as above; it does not change.
 unsafe impl Sync for Shared {}
 
 fn memory() -> &'static AnySize {
@@ -197,7 +197,7 @@ impl Database<'_> {
             _: *mut *mut c_char,
             _: *mut *mut c_char,
         ) -> c_int {
-            // SAFETY: the caller's promise; nobody else uses it meanwhile.
+            // SAFETY: the caller's promise; no other thread uses it meanwhile.
             unsafe { *rows.cast::<u64>() += 1 };
             OK
         }

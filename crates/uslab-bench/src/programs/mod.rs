@@ -5,7 +5,7 @@
 //!   suites/programs.rs, order.rs ── Task::Program(Job) ── child.rs ── Job::run ── redis, python, …
 //! ```
 //!
-//! A program gets a clean environment, so that nobody's settings reach one allocator's run only;
+//! A program gets a clean environment, so that no user's settings reach one allocator's run only;
 //! what begins with USLAB_ is let through, because it chooses uslab's mode. Its files are in a
 //! folder that goes away with the run.
 //!
@@ -46,7 +46,7 @@ pub struct Job {
     pub workload: String,
     pub library: PathBuf,
     pub scale: Scale,
-    /// Fresh, and nobody else's.
+    /// Fresh, and used by this run alone.
     pub folder: PathBuf,
 }
 

@@ -51,8 +51,8 @@ pub fn run<C: Contestant>(round: &ScratchRound, seat: &Seat) {
     let given = round.given[seat.index].swap(std::ptr::null_mut(), AcqRel);
     assert!(!given.is_null(), "the caller has given nothing");
     seat.start();
-    // SAFETY: `give_objects` allocated it with the same contestant, whose round this is; nobody
-    // else takes it.
+    // SAFETY: `give_objects` allocated it with the same contestant, whose round this is; no
+    // other thread takes it.
     unsafe {
         scribble(given);
         C::free(given, BYTES);
@@ -76,7 +76,7 @@ fn scratch<C: Contestant>(objects: usize) {
 }
 
 /// # Safety
-/// `object` is live, of a byte at least, and nobody else's.
+/// `object` is live, of a byte at least, and used by this thread alone.
 #[inline(always)]
 unsafe fn scribble(object: *mut u8) {
     for i in 0..WRITES {

@@ -91,7 +91,7 @@ impl Turn {
             // Only the last to arrive is here.
             let _ = self.started.set(Stamp::now());
             self.open.store(true, Release);
-            // With the lock held, so that nobody is between its last look and its sleep.
+            // With the lock held, so that no member is between its last look and its sleep.
             drop(self.opened.0.lock().unwrap_or_else(PoisonError::into_inner));
             self.opened.1.notify_all();
             return;
@@ -209,8 +209,8 @@ impl Crew {
         took
     }
 
-    /// The same, with the caller in the first seat. It stays awake and on its CPU, where a thread of
-    /// the crew sleeps between rounds, and a hypervisor may wake it on another core.
+    /// The same, with the caller in the first seat. It stays awake and on its CPU, where a thread
+    /// of the crew sleeps between rounds, and a hypervisor may wake it on another core.
     pub fn run_with_caller(&self, threads: usize, job: &Job) -> Took {
         let turn = self.begin(threads, 1, job);
         let awake_until = |arrived: &dyn Fn() -> bool| {

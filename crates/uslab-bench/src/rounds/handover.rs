@@ -99,7 +99,7 @@ impl Way {
     #[inline(always)]
     #[expect(clippy::mut_from_ref, reason = "a batch has one owner at a time, as the promise says")]
     unsafe fn batch(&self, number: usize) -> &mut [*mut u8; BATCH] {
-        // SAFETY: by the caller's promise nobody else has this place until it is published.
+        // SAFETY: by the caller's promise no other thread has this place until it is published.
         unsafe { &mut *self.batches[number % RING].0.0.get() }
     }
 }
@@ -251,7 +251,7 @@ fn turn_round<C: Contestant, const BULK: bool>(round: &RingRound, seat: &Seat) {
         while can_free(freed) {
             // SAFETY: batch `freed` was filled, and only this thread empties here.
             let batch = unsafe { inbox.batch(freed) };
-            // SAFETY: the predecessor allocated these with the same contestant; nobody else frees
+            // SAFETY: the predecessor allocated these with the same contestant; no other code frees
             // them.
             unsafe { empty::<C, BULK>(size, batch) };
             freed += 1;

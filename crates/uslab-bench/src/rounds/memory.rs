@@ -60,7 +60,8 @@ pub const PEAK: &str = "resident_peak_bytes";
 /// What the objects come to: all of them, and those that are not freed.
 pub const ASKED: &str = "live_bytes";
 pub const LEFT: &str = "live_left_bytes";
-/// Pages on which some object is left: nobody who does not move objects can give these back.
+/// Pages on which some object is left: an allocator that does not move objects cannot give these
+/// back.
 pub const LEFT_PAGES: &str = "live_left_pages_bytes";
 /// When the objects are there, and when a part is freed again.
 pub const ALLOCATED_AT: &str = "allocated_at_s";

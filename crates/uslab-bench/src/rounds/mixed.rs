@@ -39,7 +39,7 @@ impl MixedRound {
 }
 
 /// A live object of a contestant, and the size it was asked for with, which is its first word too.
-/// Whoever drops it instead of giving it back leaks.
+/// Dropping it instead of giving it back leaks.
 pub struct Held<C> {
     object: *mut u8,
     size: usize,
@@ -74,7 +74,7 @@ impl<C: Contestant> Held<C> {
     }
 
     /// # Safety
-    /// `object` came from `into_raw` of the same contestant, whoever called it, and this is done
+    /// `object` came from `into_raw` of the same contestant, on any thread, and this is done
     /// once with it.
     #[inline(always)]
     pub unsafe fn from_raw(object: *mut u8) -> Self {

@@ -34,7 +34,7 @@ const ONE_SIZE: usize = 64;
 /// What may stay resident after the idle time: so many times the live bytes, and so much.
 const LIMIT: (f64, f64) = (1.1, (4 << 20) as f64);
 
-/// The limit's name where nobody can meet it; see above.
+/// The limit's name where no allocator can meet it; see above.
 const UNJUDGED_LIMIT: &str = "unjudged_limit_bytes";
 
 /// A process that returned all it had, and more, still has a figure above nothing.

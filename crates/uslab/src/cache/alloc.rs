@@ -62,7 +62,7 @@ impl Core {
         if got == out.len() || fill(self, &mut out[got..]) {
             return true;
         }
-        // SAFETY: just popped, used by nobody.
+        // SAFETY: just popped, and unused.
         unsafe { self.free_bulk(&out[..got]) };
         false
     }

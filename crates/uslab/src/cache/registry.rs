@@ -1,9 +1,9 @@
 //! The registry: which cache has which id.
 //!
-//! The memory of a cache that goes serves the next one. A thread that looks at caches keeps them from
-//! going by the lock, or walks without it (`any`): then memory is not used again before the walk
-//! has ended. So what a walk sees is a cache that lives or lived a moment ago, and never another
-//! one that is being made.
+//! The memory of a cache that goes serves the next one. A thread that looks at caches keeps them
+//! from going by the lock, or walks without it (`any`): then memory is not used again before the
+//! walk has ended. So what a walk sees is a cache that lives or lived a moment ago, and never
+//! another one that is being made.
 
 use super::body::{Core, Memory, Spare};
 use crate::os::invariant::invariant;
@@ -60,7 +60,7 @@ pub struct Registry {
     spare: *mut Spare,
 }
 
-// SAFETY: the memory that it keeps belongs to nobody else.
+// SAFETY: no other structure has the memory that it keeps.
 unsafe impl Send for Registry {}
 
 /// The ids that no cache gets.
@@ -143,7 +143,7 @@ impl Walk {
             let phase = PHASE.load(SeqCst);
             let walk = Walk(&WALKS[phase as usize]);
             walk.0.fetch_add(1, SeqCst);
-            // Counted where nobody looks any more, it would be passed over.
+            // In the other phase this walk would be counted where no destroyer looks any more.
             if PHASE.load(SeqCst) == phase {
                 return walk;
             }
@@ -170,8 +170,8 @@ fn ended(phase: u32) -> bool {
     }
     let _errno = os::errno::Preserved::new();
     (0..NAPS).any(|_| {
-        // No sleeper is woken here: that would be a system call at the end of walks, of which there are
-        // many more than new caches.
+        // No sleeper is woken here: that would be a system call at the end of walks, of which there
+        // are many more than new caches.
         match walks.load(SeqCst) {
             0 => return true,
             left => Futex::wait_for(walks, left, 1),

@@ -23,8 +23,8 @@ use crate::sync::in_flight::{self, Search};
 use core::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 /// Gives free memory of the whole process back to the system, now: flushes all sheaves, shrinks all
-/// caches and purges all pages. About `kept_bytes` of it stay with the process, as free pages. Returns
-/// the bytes that went.
+/// caches and purges all pages. About `kept_bytes` of it stay with the process, as free pages.
+/// Returns the bytes that went.
 ///
 /// Caches that are in use fetch what they need again, at the price of a page fault for each page:
 /// for programs that go idle, or change their phase. Blocks for the system calls, and while other

@@ -1,7 +1,7 @@
 //! Owners for bare slabs: 64 bytes each, whatever the number of CPUs.
 //!
-//! A push looks at the slot of its CPU, counted from the owner. Every slot here has the dummy, so owners
-//! may overlap: each is a window on one array, a slot further on.
+//! A push looks at the slot of its CPU, counted from the owner. Every slot here has the dummy, so
+//! owners may overlap: each is a window on one array, a slot further on.
 //!
 //! ```text
 //!   array   │ dummy │ dummy │ dummy │ dummy │ dummy │ …

@@ -1,5 +1,5 @@
-//! What the environment variables mean (`config.rs`, which tools compile too, and which has no tests
-//! of its own for that).
+//! What the environment variables mean (`config.rs`, which tools compile too, and which has no
+//! tests of its own for that).
 
 use super::config::*;
 

@@ -211,8 +211,8 @@ impl Descriptor {
         }
     }
 
-    /// Reads from the start of the file into `buffer`; `None` on failure. The kernel takes the file's
-    /// present state as known.
+    /// Reads from the start of the file into `buffer`; `None` on failure. The kernel takes the
+    /// file's present state as known.
     pub fn read_at_start(&self, buffer: &mut [u8]) -> Option<usize> {
         if !self.is_ours() {
             return None;

@@ -63,9 +63,9 @@ static ARENA: Arena = Arena {
 
 /// Chooses the arena's place. False if there is none.
 pub fn init() -> bool {
-    // An address that escapes keeps the compiler from making a static of each field. Then the linker
-    // put `base`, which every `free` reads, on one line with the buddy's lock, and each change of
-    // pages on another CPU cost every thread a miss (docs/adr/0017).
+    // An address that escapes keeps the compiler from making a static of each field. Then the
+    // linker put `base`, which every `free` reads, on one line with the buddy's lock, and each
+    // change of pages on another CPU cost every thread a miss (docs/adr/0017).
     core::hint::black_box(&ARENA);
     let Some((base, range_bytes)) = choose((&raw const ARENA).addr()) else { return false };
     ARENA.base.store(base, Relaxed);
@@ -285,9 +285,9 @@ pub fn page_of_any(pointer: *const u8) -> Option<PageIndex> {
 
 /// Whose page `pointer` lies in, if it lies within the bound; what the fast path of `free` asks.
 ///
-/// Every entry within the bound holds an owner. The bound is stored (release) after the entries below
-/// it, and the load of an entry depends on no more than the pointer: an entry as old as the zeroes
-/// of a fresh table cannot be read by a thread that got the pointer by synchronization (see
+/// Every entry within the bound holds an owner. The bound is stored (release) after the entries
+/// below it, and the load of an entry depends on no more than the pointer: an entry as old as the
+/// zeroes of a fresh table cannot be read by a thread that got the pointer by synchronization (see
 /// [`page_of_any`]).
 #[inline(always)]
 pub fn direct_owner_of(pointer: *const u8) -> Option<Owner> {
@@ -365,8 +365,8 @@ pub(super) fn purge_descriptors(first: PageIndex, pages: usize) {
     let page = os::memory::page_bytes();
     let (start, bytes) = (descriptor(first), pages * DESCRIPTOR_BYTES);
     if bytes.is_multiple_of(page) && (start as usize).is_multiple_of(page) {
-        // SAFETY: the descriptors of claimed pages are unused, and the range is whole pages of the mapped
-        // table. Locked ones stay: no reader relies on zeroes.
+        // SAFETY: the descriptors of claimed pages are unused, and the range is whole pages of the
+        // mapped table. Locked ones stay: no reader relies on zeroes.
         unsafe { os::memory::purge(start, bytes) };
     }
 }

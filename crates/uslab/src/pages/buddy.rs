@@ -125,12 +125,12 @@ pub fn soft_limit_bytes() -> Option<usize> {
     (buddy.soft_pages != NO_LIMIT).then(|| buddy.soft_pages * PAGE_BYTES)
 }
 
-/// Whether there is a soft limit. Takes no lock, and tells nobody.
+/// Whether there is a soft limit. Takes no lock, and wakes no thread.
 pub fn has_soft_limit() -> bool {
     SOFT_PAGES.load(Relaxed) != NO_LIMIT
 }
 
-/// Whether more is held than the soft limit says. Takes no lock, and tells nobody.
+/// Whether more is held than the soft limit says. Takes no lock, and wakes no thread.
 pub fn is_beyond_soft() -> bool {
     held_bytes() / PAGE_BYTES > SOFT_PAGES.load(Relaxed)
 }
@@ -187,7 +187,8 @@ impl Buddy {
                 Placed::Refused => return None,
             }
         };
-        // SAFETY: the index comes from a list, so the chunk is committed, and `&mut self` is the lock.
+        // SAFETY: the index comes from a list, so the chunk is committed, and `&mut self` is the
+        // lock.
         let chunk = unsafe { &mut *arena::chunk(index) };
         invariant!(!chunk.is_unmapped, "pages come from chunks that are mapped", index);
         let first = chunk::find(&chunk.free, order)?;
@@ -247,7 +248,8 @@ impl Buddy {
                     at = start;
                 }
             }
-            // Everything from `start` to the end is free. What is new follows it, but for another mapping.
+            // Everything from `start` to the end is free. What is new follows it, but for another
+            // mapping.
             let missing = start.checked_add(count)?.checked_sub(committed)?;
             self.grow(missing, missing)?;
         }

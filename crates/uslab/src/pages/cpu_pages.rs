@@ -1,6 +1,7 @@
 //! CPU page lists: runs of up to eight pages that were just freed, last in first out.
 //!
-//! A list is guarded by a lock that its own CPU takes almost always without contention; who finds it taken goes to the buddy.
+//! A list is guarded by a lock that its own CPU takes almost always without contention; who finds
+//! it taken goes to the buddy.
 
 use super::arena::{self, PageIndex};
 use super::{PAGE_BYTES, Run, Temperature, boot, buddy, purge};
@@ -21,7 +22,7 @@ const RUNS: usize = 32;
 struct Lists {
     count: [u8; ORDERS],
     runs: [[u32; RUNS]; ORDERS],
-    /// Somebody took or freed a run since the background thread last came by.
+    /// A thread took or freed a run since the background thread's last look.
     used: bool,
 }
 
@@ -51,7 +52,7 @@ pub fn init(cpus: usize) {
         return;
     }
     for cpu in 0..cpus {
-        // SAFETY: the table has room for `cpus` entries and nobody sees it yet.
+        // SAFETY: the table has room for `cpus` entries and no other thread sees it yet.
         unsafe {
             table
                 .add(cpu)
@@ -77,9 +78,11 @@ fn listed_order(pages: usize, align_order: u32) -> Option<usize> {
     (pages.is_power_of_two() && (order as usize) < ORDERS && align_order <= order).then_some(order as usize)
 }
 
-/// A run of `pages` pages on a boundary of `2^align_order` pages; `None` if memory or address space is used up.
+/// A run of `pages` pages on a boundary of `2^align_order` pages; `None` if memory or address space
+/// is used up.
 ///
-/// May make system calls; takes no lock for longer than a few hundred nanoseconds, but when the arena grows.
+/// May make system calls; takes no lock for longer than a few hundred nanoseconds, but when the
+/// arena grows.
 pub fn alloc(pages: usize, align_order: u32, temperature: Temperature) -> Option<Run> {
     if temperature == Temperature::Hot
         && let Some(order) = listed_order(pages, align_order)
@@ -102,7 +105,7 @@ pub fn is_possible(pages: usize, align_order: u32) -> bool {
     buddy::lock().is_possible(pages, align_order)
 }
 
-/// Gives a run back. It must be nobody's in the page map by now.
+/// Gives a run back. It must have no owner in the page map by now.
 pub fn free(first: PageIndex, pages: usize, temperature: Temperature) {
     assert_unowned(first, pages);
     os::sleep::note_activity();
@@ -191,7 +194,7 @@ pub(super) fn drain_all() {
     table().iter().for_each(|cpu| drain(cpu, &mut cpu.lists.lock()));
 }
 
-/// True if nobody used the lists since [`begin_period`].
+/// True if no thread used the lists since [`begin_period`].
 pub(super) fn rested() -> bool {
     table().iter().all(|cpu| !cpu.lists.lock().used)
 }

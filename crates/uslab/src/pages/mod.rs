@@ -20,8 +20,8 @@
 //! * **CPU page lists** keep a few runs that were just freed, warm in the cache, last in first out.
 //!   Who will not touch the memory soon asks for [`Temperature::Cold`] ones and leaves the warm
 //!   ones to others.
-//! * **Purge** gives the memory behind free pages back to the system. Pages that no thread has touched
-//!   since are known to be zero, and are handed out as such.
+//! * **Purge** gives the memory behind free pages back to the system. Pages that no thread has
+//!   touched since are known to be zero, and are handed out as such.
 //!
 //! A page here is 4 KiB whatever the system's page is; only commit and purge deal in system pages.
 //!

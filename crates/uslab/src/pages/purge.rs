@@ -182,7 +182,7 @@ fn purge_runs(index: usize, taken: &Map, locked: Locked) -> bool {
 pub enum Scattered {
     /// Those that are kept whatever happens stay: most lie together a little later.
     Stay,
-    /// They go like others: somebody is in want.
+    /// They go like others: memory is wanted now.
     Go,
 }
 

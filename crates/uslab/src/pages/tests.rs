@@ -1,7 +1,7 @@
 //! Tests of this layer.
 //!
-//! Other tests of the process use the same arena meanwhile. What holds only while nobody takes a free page away is
-//! therefore tried several times, and must hold once.
+//! Other tests of the process use the same arena meanwhile. What holds only while no other test
+//! takes a free page away is therefore tried several times, and must hold once.
 
 use super::*;
 use crate::rseq::Owner;

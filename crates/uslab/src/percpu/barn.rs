@@ -1,4 +1,5 @@
-//! The barn: full and empty sheaves of one cache on one node, behind a lock that is taken once for a whole sheaf.
+//! The barn: full and empty sheaves of one cache on one node, behind a lock that is taken once for
+//! a whole sheaf.
 
 use super::ownership;
 use crate::os::Lock;
@@ -66,8 +67,8 @@ impl Barn {
         result
     }
 
-    /// Takes a sheaf with objects; if there is one, leaves `empty` (null for none) in exchange if there is room, and says whether
-    /// it did.
+    /// Takes a sheaf with objects; if there is one, leaves `empty` (null for none) in exchange if
+    /// there is room, and says whether it did.
     pub fn take_full(&self, empty: *mut Sheaf) -> Option<(*mut Sheaf, bool)> {
         self.change(|stacks| {
             if stacks.fulls == 0 {
@@ -83,7 +84,8 @@ impl Barn {
         self.change(|stacks| stacks.push_full(full, bytes))
     }
 
-    /// Leaves `full` and takes an empty sheaf in exchange (null if there is none): `None` if there was no room.
+    /// Leaves `full` and takes an empty sheaf in exchange (null if there is none): `None` if there
+    /// was no room.
     pub fn exchange_full(&self, full: *mut Sheaf, bytes: usize) -> Option<*mut Sheaf> {
         self.change(|stacks| stacks.push_full(full, bytes).then(|| stacks.pop_empty()))
     }
@@ -109,7 +111,7 @@ impl Barn {
         })
     }
 
-    /// Takes one of the sheaves that nobody wanted since [`Barn::begin_period`], the oldest first.
+    /// Takes one of the sheaves that no CPU wanted since [`Barn::begin_period`], the oldest first.
     pub fn take_unused(&self) -> Option<*mut Sheaf> {
         self.change(|stacks| {
             let (sheaves, count, least) = if stacks.least_fulls > 0 {

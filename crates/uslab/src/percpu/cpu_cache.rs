@@ -94,7 +94,8 @@ impl CpuCache {
     /// must come from [`CpuCache::owner`].
     pub unsafe fn new(slabs: Slabs, parts: Parts) -> CpuCache {
         let owner = slabs.owner().slots();
-        // SAFETY: the owner is the first slot of the memory, which has one more than there are CPUs.
+        // SAFETY: the owner is the first slot of the memory, which has one more than there are
+        // CPUs.
         let slots = if mode() == Mode::Rseq { owner } else { unsafe { owner.add(1) } };
         for cpu in 0..parts.cpus {
             // SAFETY: the caller's promise. The owner itself has been written, with its id.
@@ -212,7 +213,7 @@ impl CpuCache {
     /// [`CpuCache::alloc_slow`] may.
     ///
     /// # Safety
-    /// They must be objects of this cache that nobody uses.
+    /// They must be objects of this cache that are not used any more.
     #[cold]
     #[inline(never)]
     pub unsafe fn free_slow(&self, objects: &[*mut u8]) {
@@ -267,7 +268,7 @@ impl CpuCache {
     fn install(&self, access: &impl Access, sheaf: *mut Sheaf, node: usize) {
         let mut in_flight = sheaf;
         for which in [Which::Main, Which::Spare] {
-            // SAFETY: the thread owns what it has in hand, of this cache.
+            // SAFETY: the thread owns the sheaf, which is of this cache.
             match unsafe { exchange(access, which, in_flight) } {
                 Exchanged::Old(old) if is_dummy(old) => return self.account(access),
                 Exchanged::Old(old) => in_flight = old,
@@ -459,8 +460,8 @@ impl CpuCache {
             return empty;
         }
         let rest = n.saturating_sub(PIECE.max(wanted));
-        // SAFETY: objects in a sheaf of this cache are free objects of it; the count forgets those that
-        // were given, and them alone.
+        // SAFETY: objects in a sheaf of this cache are free objects of it; the count forgets those
+        // that were given, and them alone.
         let left = unsafe { self.slabs.free_last(&full.objects()[rest..]) };
         full.set_count(rest + left);
         counters::record(self.slabs.id()).flushes.fetch_add(1, Relaxed);
@@ -521,8 +522,8 @@ impl CpuCache {
 
     /// Brings the statistics up to what the sheaves of `slot` hold now.
     pub(super) fn recount(&self, slot: &Slot) {
-        // What a sheaf that has gone meanwhile seems to hold may be anything. Counted is what is added, so
-        // that it comes off again.
+        // What a sheaf that has gone meanwhile seems to hold may be anything. Counted is what is
+        // added, so that it comes off again.
         let now = held(slot) as u32;
         let before = slot.counted.swap(now, Relaxed);
         counters::record(self.slabs.id()).sheaf_free.fetch_add(i64::from(now) - i64::from(before), Relaxed);
@@ -548,7 +549,8 @@ impl CpuCache {
 pub(super) fn held(slot: &Slot) -> usize {
     let count = |which| {
         let sheaf = slot.place(which).load(Relaxed);
-        // SAFETY: sheaves lie in the arena or are the dummy; both stay mapped, and the count is an atomic.
+        // SAFETY: sheaves lie in the arena or are the dummy; both stay mapped, and the count is an
+        // atomic.
         unsafe { (*sheaf).count.load(Relaxed) as usize }
     };
     count(Which::Main) + count(Which::Spare)

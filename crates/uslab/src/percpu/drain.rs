@@ -62,7 +62,8 @@ struct Taken<'a> {
     home: Option<&'a Slot>,
 }
 
-/// A drain under way: what was taken out of slots, of any number of caches, until one barrier for all of it.
+/// A drain under way: what was taken out of slots, of any number of caches, until one barrier for
+/// all of it.
 pub struct Drain<'a> {
     users: Users,
     keep: Keep,
@@ -194,8 +195,8 @@ impl<'a> Drain<'a> {
     }
 }
 
-/// Puts a main sheaf that sequences may still work on into its slot again, if that has the dummy and no
-/// fork has hidden what stood there; otherwise the sheaf is lost.
+/// Puts a main sheaf that sequences may still work on into its slot again, if that has the dummy
+/// and no fork has hidden what stood there; otherwise the sheaf is lost.
 fn put_back(cache: &CpuCache, slot: &Slot, sheaf: *mut Sheaf) {
     if GATE.load(SeqCst) != 0 {
         return;
@@ -248,8 +249,10 @@ impl CpuCache {
         self.drain_barns();
     }
 
-    /// Empties this CPU's slot, where this thread's frees went, if it holds `least_bytes` of objects, and likewise the barns; says how many bytes became free in slabs.
-    /// Interrupts nobody; where sheaves are smaller it looks at nothing that other CPUs write, and fetches no line of theirs along.
+    /// Empties this CPU's slot, where this thread's frees went, if it holds `least_bytes` of
+    /// objects, and likewise the barns; says how many bytes became free in slabs. Interrupts
+    /// no CPU; where sheaves are smaller it looks at nothing that other CPUs write, and fetches no
+    /// line of theirs along.
     pub fn drain_this_cpu(&self, least_bytes: usize) -> usize {
         let object_bytes = self.slabs().geometry().object_bytes;
         let mut freed = 0;

@@ -1,6 +1,7 @@
-//! Idle flush: what nobody has touched between two looks goes back to the slabs.
+//! Idle flush: sheaves that no thread has touched between two looks go back to the slabs.
 //!
-//! The background thread comes by every half second ([`CpuCache::flush_idle`]). It keeps of each slot what it looked like:
+//! The background thread comes by every half second ([`CpuCache::flush_idle`]). It keeps of each
+//! slot what it looked like:
 //!
 //! ```text
 //!   look 1   main 0x…40 with 17, spare 0x…80 with 60    ── remembered
@@ -8,8 +9,9 @@
 //!   look 3   still the dummies: idle                     ── the slabs' empty ones may go
 //! ```
 //!
-//! A busy slot that happens to look the same twice is drained once and refilled at its next call: some microseconds. That it was refilled is how look 3
-//! knows better. Nothing is asked of the fast path. Of a barn the sheaves go that stood there all the time since the last look.
+//! A busy slot that happens to look the same twice is drained once and refilled at its next call:
+//! some microseconds. That it was refilled is how look 3 knows better. Nothing is asked of the fast
+//! path. Of a barn the sheaves go that stood there all the time since the last look.
 
 use super::CpuCache;
 use super::adapt;
@@ -21,7 +23,8 @@ use crate::sync::in_flight::InFlight;
 use core::sync::atomic::Ordering::Relaxed;
 
 impl CpuCache {
-    /// One look; what was idle goes to the slabs as `drain` comes to its end. True if nobody has used the cache since the last look: no sheaf was in a slot or a barn by now.
+    /// One look; what was idle goes to the slabs as `drain` comes to its end. True if no thread has
+    /// used the cache since the last look: no sheaf was in a slot or a barn by now.
     pub fn flush_idle<'a>(&'a self, drain: &mut Drain<'a>) -> bool {
         let mut used = false;
         for slot in self.slots() {
@@ -34,7 +37,8 @@ impl CpuCache {
                 // A main sheaf that stays for want of a barrier is not in use for that.
                 used |= !(rests && drain.leaves_mains() && look(slot) == before);
             }
-            // Also of one that somebody else emptied; but a slot that nobody uses is not written to.
+            // Also of one that another drainer emptied; but a slot that is not in use is not
+            // written to.
             let after = look(slot);
             if slot.seen.load(Relaxed) != after {
                 slot.seen.store(after, Relaxed);
@@ -57,8 +61,9 @@ impl CpuCache {
     }
 }
 
-/// Looks again for a microsecond: a loop that takes and frees the same few objects may have looked the same twice by chance. Longer looks would cost more,
-/// beside many busy caches, than the drains that they save.
+/// Looks again for a microsecond: a loop that takes and frees the same few objects may have looked
+/// the same twice by chance. Longer looks would cost more, beside many busy caches, than the drains
+/// that they save.
 fn is_steady(slot: &Slot, before: u32) -> bool {
     const LOOKS: usize = 8;
     (0..LOOKS).all(|_| {
@@ -75,7 +80,8 @@ fn look(slot: &Slot) -> u32 {
         if is_dummy(sheaf) {
             return 0;
         }
-        // SAFETY: sheaves lie in the arena or are the dummy; both stay mapped, and the count is an atomic.
+        // SAFETY: sheaves lie in the arena or are the dummy; both stay mapped, and the count is an
+        // atomic.
         let count = u64::from(unsafe { (*sheaf).count.load(Relaxed) });
         (sheaf as u64 ^ count << 48) | 1
     };

@@ -54,8 +54,8 @@ pub fn end_fork(child: bool) {
 ///
 /// 1. Close the gate: sequences that move sheaves now fail. Barrier: none that saw it open is still
 ///    running.
-/// 2. Exchange every sheaf for the dummy, keeping it in [`Slot`]'s place for it. Barrier: no sequence
-///    works on one.
+/// 2. Exchange every sheaf for the dummy, keeping it in [`Slot`]'s place for it. Barrier: no
+///    sequence works on one.
 ///
 /// All other threads wait in the slow path until [`end_fork`]. Where a barrier is refused, the
 /// child can trust nothing that stands in a slot, hidden or not, and starts without: what the

@@ -8,9 +8,9 @@
 //! ```
 //!
 //! A sheaf is an array of free objects. Sheaves move by pointer: out of a slot by an exchange with
-//! the dummy, into it by an exchange with the sheaf. **The thread that takes a sheaf out of a slot owns
-//! it** and may be preempted, migrate or sleep while it holds the sheaf. Refill asks, in this order: the
-//! spare, a full sheaf of the barn, the slabs.
+//! the dummy, into it by an exchange with the sheaf. **The thread that takes a sheaf out of a slot
+//! owns it** and may be preempted, migrate or sleep while it holds the sheaf. Refill asks, in this
+//! order: the spare, a full sheaf of the barn, the slabs.
 //!
 //! **Drain** empties the slots of other CPUs: exchange with the dummy, `membarrier` so that no
 //! sequence still works on the old sheaf, then it is private. No thread waits for another CPU's

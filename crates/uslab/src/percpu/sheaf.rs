@@ -1,4 +1,5 @@
-//! Where sheaves come from: slabs of their own, one size for each power of two of bytes, without CPU caches in front.
+//! Where sheaves come from: slabs of their own, one size for each power of two of bytes, without
+//! CPU caches in front.
 
 use super::ownership;
 use crate::os::invariant::invariant;
@@ -69,7 +70,8 @@ pub fn init(cpus: usize, nodes: usize) -> bool {
             return false;
         }
         let owner = Owner::plain(FIRST_ID + i as u16);
-        // SAFETY: fresh boot memory of the size asked for; start-up is single-threaded, so nobody reads the store yet.
+        // SAFETY: fresh boot memory of the size asked for; start-up is single-threaded, so no
+        // thread reads the store yet.
         unsafe {
             let slabs = Slabs::new(
                 owner,
@@ -180,7 +182,7 @@ impl Owned {
     /// Objects in it.
     pub fn count(&self) -> usize {
         invariant!(!self.0.is_null(), "an owned sheaf is one");
-        // SAFETY: an owned sheaf is valid and nobody else changes it. So below.
+        // SAFETY: an owned sheaf is valid and no other thread changes it. So below.
         unsafe { (*self.0).count.load(Relaxed) as usize }
     }
 
@@ -199,8 +201,8 @@ impl Owned {
 
     /// All its places, filled or not.
     pub fn places(&mut self) -> &mut [*mut u8] {
-        // SAFETY: `capacity` pointers follow the header; uninitialised ones hold some bytes of an earlier sheaf or zero, which
-        // are valid raw pointers.
+        // SAFETY: `capacity` pointers follow the header; uninitialised ones hold some bytes of an
+        // earlier sheaf or zero, which are valid raw pointers.
         unsafe { core::slice::from_raw_parts_mut(Sheaf::object(self.0, 1), self.capacity()) }
     }
 

@@ -1,4 +1,5 @@
-//! Tests of this layer: CPU caches of their own. Which CPU a test runs on changes as it pleases, unless the test stays.
+//! Tests of this layer: CPU caches of their own. Which CPU a test runs on changes as it pleases,
+//! unless the test stays.
 
 use super::barn::Barn;
 use super::sheaf::Size;
@@ -18,7 +19,8 @@ use std::boxed::Box;
 use std::collections::HashSet;
 use std::vec::Vec;
 
-/// Half the records away from the ends, where neither caches of other tests nor those of the slabs' tests get to.
+/// Half the records away from the ends, where neither caches of other tests nor those of the slabs'
+/// tests get to.
 static NEXT_ID: AtomicU16 = AtomicU16::new(MAX_RECORDS as u16 / 2);
 
 /// CPU caches for objects of `bytes`, entered into the balance of capacities.

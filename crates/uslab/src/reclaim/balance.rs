@@ -29,7 +29,7 @@ const FRACTION_BITS: u32 = LIGHTEST;
 pub struct Weight(u64);
 
 const SEEK: u64 = 1024;
-/// What making an entry again is taken to cost where nobody says: 2 seeks.
+/// What making an entry again is taken to cost where the program does not say: 2 seeks.
 const DEFAULT_COST_NS: u64 = 10_000;
 
 impl Weight {

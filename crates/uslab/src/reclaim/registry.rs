@@ -129,7 +129,8 @@ fn fresh() -> Option<&'static Entry> {
         name: [0; NAME_BYTES],
         name_bytes: 0,
     };
-    // SAFETY: fresh memory of an entry's size and alignment, kept for ever, that nobody else knows.
+    // SAFETY: fresh memory of an entry's size and alignment, kept for ever, that no other thread
+    // knows.
     let entry = unsafe {
         place.write(Entry {
             state: AtomicU32::new(CLAIMED),
@@ -278,7 +279,7 @@ impl Leaves {
 /// Runs what a program wrote; false if it panicked.
 #[cfg(feature = "std")]
 fn caught(dispose: impl FnOnce()) -> bool {
-    // What was being dropped is gone, so nobody sees what the panic left half done.
+    // What was being dropped is gone, so no code sees what the panic left half done.
     // What it panicked with may panic when it is dropped.
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(dispose)).map_err(core::mem::forget).is_ok()
 }
@@ -304,12 +305,12 @@ impl Entry {
         self.refaults.fetch_add(entries, Relaxed);
     }
 
-    /// Whether it would be called, if nobody is inside.
+    /// Whether it would be called if no thread were inside.
     pub fn is_live(&self) -> bool {
         self.state.load(Relaxed) == LIVE
     }
 
-    /// Enters, if the entry is live and nobody else is inside.
+    /// Enters if the entry is live and no other thread is inside.
     pub fn visit(&'static self) -> Option<Visit> {
         if self.state.load(Relaxed) != LIVE || !self.enter(os::thread::id()) {
             return None;

@@ -123,7 +123,7 @@ pub fn register_shrinker<S: Shrinker>(
         return Err(RegisterError::OutOfMemory);
     }
     let Some(claimed) = registry::claim() else {
-        // SAFETY: nobody else knows the place.
+        // SAFETY: no other code knows the place.
         unsafe { malloc::free(place.cast()) };
         return Err(RegisterError::OutOfMemory);
     };
@@ -199,7 +199,7 @@ unsafe fn scan<S: Shrinker>(context: *mut u8, control: &ShrinkControl) -> Outcom
 }
 
 /// # Safety
-/// As [`count`]; nobody may use it any more.
+/// As [`count`]; no code may use it any more.
 unsafe fn dispose<S: Shrinker>(context: *mut u8) {
     /// Gives the memory back, also where the destructor panics.
     struct Memory(*mut u8);
@@ -216,7 +216,7 @@ unsafe fn dispose<S: Shrinker>(context: *mut u8) {
 
 #[cfg(feature = "std")]
 fn caught(callback: impl FnOnce() -> Outcome) -> Outcome {
-    // A shrinker that panicked is not called again, so nobody sees what it left half done.
+    // A shrinker that panicked is not called again, so no code sees what it left half done.
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(callback)).unwrap_or_else(|panic| {
         // What it panicked with may panic when it is dropped.
         core::mem::forget(panic);

@@ -76,8 +76,8 @@ impl Geometry {
         if size > Self::MAX_OBJECT_BYTES || align > Self::MAX_OBJECT_BYTES {
             return Err(GeometryError::TooLarge);
         }
-        // A free object is never written, so it needs no room for a link: any size will do, but a bit each
-        // is kept.
+        // A free object is never written, so it needs no room for a link: any size will do, but a
+        // bit each is kept.
         let object_bytes = size.max(8).next_multiple_of(align.max(1));
         // A slab lies on a multiple of its own size, which gives its objects their alignment.
         let align_order = (align.div_ceil(PAGE_BYTES)).next_power_of_two().trailing_zeros();

@@ -3,8 +3,9 @@
 //! So a cache is destroyed, and its live objects are found, by walking what it owns. The full slabs
 //! are there for that alone.
 //!
-//! Partial slabs stand in four bins by how full they are. A bin is exact when its slab crosses a quarter and lazy in between,
-//! which is all that "fullest first" needs: emptier slabs are left alone so that they can become empty.
+//! Partial slabs stand in four bins by how full they are. A bin is exact when its slab crosses a
+//! quarter and lazy in between, which is all that "fullest first" needs: emptier slabs are left
+//! alone so that they can become empty.
 
 pub(super) use super::one::List;
 use super::one::{NONE, Slab, slab_at};
@@ -40,7 +41,8 @@ pub(super) struct Lists {
     counts: [u32; LISTS],
     /// Empty slabs that are kept.
     pub target: u32,
-    /// Empty slabs that were released and have not been made again: each one that is raises the target.
+    /// Empty slabs that were released and have not been made again: each one that is raises the
+    /// target.
     regret: u32,
     /// `target` is never below.
     min_target: u32,
@@ -129,8 +131,8 @@ impl Lists {
 
     /// Puts `slab` into `list`, out of whichever it is in.
     pub fn place(&mut self, slab: Slab, list: List) {
-        // SAFETY: `&mut self` is the lists' lock, which owns these fields of all slabs of the node; links are page numbers of slabs
-        // of the same lists.
+        // SAFETY: `&mut self` is the lists' lock, which owns these fields of all slabs of the node;
+        // links are page numbers of slabs of the same lists.
         unsafe {
             let head = slab.head();
             if (*head).list == list as u8 {
@@ -166,7 +168,8 @@ impl Lists {
         }
     }
 
-    /// A slab was made: if one was released lately that was too early, keep one more from now on, up to `most`.
+    /// A slab was made: if one was released lately that was too early, keep one more from now on,
+    /// up to `most`.
     pub fn note_grow(&mut self, most: u32) {
         invariant!(self.target >= self.min_target, "the target of empty slabs has its floor", self.target);
         if self.regret > 0 {

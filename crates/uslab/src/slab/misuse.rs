@@ -1,4 +1,5 @@
-//! What the slab layer recognises when an object comes back that cannot: reported with the pointer and what it is.
+//! What the slab layer recognises when an object comes back that cannot: reported with the pointer
+//! and what it is.
 
 use crate::os;
 use crate::pages;
@@ -29,8 +30,9 @@ pub fn set_abort_on_misuse(abort: bool) {
     ABORT.store(abort, Relaxed);
 }
 
-/// Reports `misuse` of `pointer`, given back to the cache `cache` (by name, or what was called), and ends the process unless told
-/// otherwise. May be called under locks: it formats into the stack and writes once.
+/// Reports `misuse` of `pointer`, given back to the cache `cache` (by name, or what was called),
+/// and ends the process unless told otherwise. May be called under locks: it formats into the stack
+/// and writes once.
 #[cold]
 pub fn report_misuse(misuse: Misuse, pointer: *const u8, cache: &str) {
     match misuse {

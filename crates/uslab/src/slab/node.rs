@@ -71,8 +71,8 @@ impl Node {
     /// Takes the lock, sleeping if it must.
     pub(super) fn lock(&self) -> Guarded<'_> {
         let held = self.shared.unwrap_or(&self.own).0.lock();
-        // SAFETY: these lists have one lock, for ever, and the guard keeps it for as long as the reference
-        // lives.
+        // SAFETY: these lists have one lock, for ever, and the guard keeps it for as long as the
+        // reference lives.
         Guarded { lists: unsafe { &mut *self.lists.get() }, _held: held }
     }
 

@@ -61,19 +61,22 @@ impl Slab {
 
     /// The node whose lists it belongs to.
     pub fn node(&self) -> usize {
-        // SAFETY: descriptors of committed pages are mapped for ever, and the byte is an atomic for all who use it.
+        // SAFETY: descriptors of committed pages are mapped for ever, and the byte is an atomic for
+        // all who use it.
         unsafe { (*self.head()).node.load(Relaxed) as usize }
     }
 
     /// The free count.
     pub fn count(&self) -> &AtomicI32 {
-        // SAFETY: descriptors of committed pages are mapped for ever, and the word is an atomic for all who use it.
+        // SAFETY: descriptors of committed pages are mapped for ever, and the word is an atomic for
+        // all who use it.
         unsafe { &(*self.head()).free }
     }
 
     /// The bitmap.
     pub fn words(&self, geometry: &Geometry) -> &[AtomicU64] {
-        // SAFETY: as in `count`; `Geometry` allows only as many bits as the slab's descriptors have behind the head.
+        // SAFETY: as in `count`; `Geometry` allows only as many bits as the slab's descriptors have
+        // behind the head.
         unsafe {
             let first = pages::descriptor(self.0).add(HEAD_BYTES).cast::<AtomicU64>();
             core::slice::from_raw_parts(first, geometry.words())
@@ -82,8 +85,8 @@ impl Slab {
 
     /// The slab behind this one in its list. Under the lists' lock.
     pub fn next(self) -> Option<Slab> {
-        // SAFETY: descriptors of committed pages are mapped for ever; the caller holds the lock that
-        // owns the links.
+        // SAFETY: descriptors of committed pages are mapped for ever; the caller holds the lock
+        // that owns the links.
         slab_at(unsafe { (*self.head()).next })
     }
 
@@ -101,8 +104,8 @@ impl Slab {
     pub fn init(self, geometry: &Geometry, node: usize, taken: usize) {
         invariant!(taken <= geometry.objects, "a new slab hands out no more objects than it has");
         invariant!(node <= usize::from(u8::MAX), "a node's number fits a slab's descriptor", node);
-        // SAFETY: the pages were just allocated, so that their descriptors are nobody else's; a late reader of the atomics sees
-        // garbage that the page map tells it not to trust.
+        // SAFETY: the pages were just allocated, so that no other slab uses their descriptors; a
+        // late reader of the atomics sees garbage that the page map tells it not to trust.
         unsafe {
             let head = self.head();
             (*head).list = List::None as u8;
@@ -120,8 +123,8 @@ impl Slab {
         self.count().store((geometry.objects - taken) as i32, Release);
     }
 
-    /// Takes up to `out.len()` objects into the end of `out`, lowest address last; says how many and how many are left.
-    /// Under the lists' lock.
+    /// Takes up to `out.len()` objects into the end of `out`, lowest address last; says how many
+    /// and how many are left. Under the lists' lock.
     pub fn take(self, geometry: &Geometry, out: &mut [*mut u8]) -> (usize, i32) {
         let mut at = out.len();
         let start = self.address() as usize;

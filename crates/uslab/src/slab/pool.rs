@@ -130,7 +130,7 @@ impl Slabs {
         self.owner
     }
 
-    /// Objects in use or in sheaves: exact while nobody takes or gives.
+    /// Objects in use or in sheaves: exact while no thread takes or gives.
     pub fn taken(&self) -> usize {
         self.taken.load(Relaxed).max(0) as usize
     }
@@ -201,8 +201,8 @@ impl Slabs {
         let start = pages::address_of(run.first);
         if let Some(construct) = self.constructor {
             for index in 0..objects {
-                // SAFETY: the object lies in the slab's fresh pages, which no other code knows; the constructor
-                // is the user's promise to accept such memory.
+                // SAFETY: the object lies in the slab's fresh pages, which no other code knows; the
+                // constructor is the user's promise to accept such memory.
                 unsafe { (construct.call)(start.add(index * object_bytes), construct.data) };
             }
         }
@@ -425,14 +425,15 @@ impl Slabs {
     /// Puts a slab into the list where its count belongs; its node and the lists, unless it has
     /// been released meanwhile.
     fn place(&self, slab: Slab) -> Option<(usize, Guarded<'_>)> {
-        // The node is fixed while the slab lives; a stale one of a slab that is gone is caught below.
+        // The node is fixed while the slab lives; a stale one of a slab that is gone is caught
+        // below.
         let node = slab.node();
         if node >= self.node_count {
             return None;
         }
         let mut lists = self.nodes()[node].lock();
-        // The slab may have been released, and its pages be another cache's, since the caller's last step
-        // on it. Under the lock it cannot leave, so this decides.
+        // The slab may have been released, and its pages be another cache's, since the caller's
+        // last step on it. Under the lock it cannot leave, so this decides.
         if pages::owner(slab.0) != self.owner {
             return None;
         }

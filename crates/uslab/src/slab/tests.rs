@@ -14,7 +14,8 @@ use std::boxed::Box;
 use std::collections::HashSet;
 use std::vec::Vec;
 
-/// Slabs for objects of `bytes`, under an id from the end of the records, where caches of other tests do not get to.
+/// Slabs for objects of `bytes`, under an id from the end of the records, where caches of other
+/// tests do not get to.
 fn slabs(bytes: usize, constructor: Option<Constructor>) -> (&'static Slabs, &'static Record) {
     slabs_locked_by(bytes, constructor, None)
 }
@@ -35,7 +36,8 @@ fn slabs_locked_by(
     let nodes = crate::pages::boot::alloc(Slabs::node_bytes(1), 64);
     assert!(!nodes.is_null());
     let memory = NodeMemory { start: nodes, nodes: 1, shared };
-    // SAFETY: the slots are leaked; no test gives these objects to the fast path; the nodes are fresh boot memory.
+    // SAFETY: the slots are leaked; no test gives these objects to the fast path; the nodes are
+    // fresh boot memory.
     let slabs = unsafe {
         let owner = Owner::of_slots(slots.as_ptr().cast_mut());
         Slabs::new(owner, "test", geometry, Temperature::Hot, constructor, memory)
@@ -159,7 +161,7 @@ fn slabs_that_share_a_lock_keep_none_empty_and_add_to_their_record() {
 #[test]
 fn constructors_run_once_an_object_and_free_objects_are_not_written() {
     /// # Safety
-    /// `object` must be memory of 96 bytes that nobody else uses.
+    /// `object` must be memory of 96 bytes that no other code uses.
     unsafe fn construct(object: *mut u8, data: usize) {
         // SAFETY: the caller's promise.
         unsafe { object.write_bytes(data as u8, 96) };

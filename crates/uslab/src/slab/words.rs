@@ -1,19 +1,22 @@
 //! The bitmap of a slab and its free count: the only steps on them that race.
 //!
-//! Small enough to be run as they are by a loom model (`tests/loom.rs`): everything else about slabs happens under a lock.
+//! Small enough to be run as they are by a loom model (`tests/loom.rs`): everything else about
+//! slabs happens under a lock.
 
 use crate::sync::atomic::{AtomicI32, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
 
-/// Sets the bits of `mask`: those objects are free. Returns those that were set before: they are free already.
+/// Sets the bits of `mask`: those objects are free. Returns those that were set before: they are
+/// free already.
 ///
-/// Release: what the freer did to the objects happens before whoever takes them.
+/// Release: what the freer did to the objects happens before the next thread takes them.
 #[inline]
 pub fn free(word: &AtomicU64, mask: u64) -> u64 {
     debug_assert!(mask != 0, "a giver has an object to give");
     word.fetch_or(mask, AcqRel) & mask
 }
 
-/// Takes up to `wanted` of a word's free objects, lowest first; returns their mask. One taker at a time (the lists' lock).
+/// Takes up to `wanted` of a word's free objects, lowest first; returns their mask. One taker at a
+/// time (the lists' lock).
 #[inline]
 pub fn take(word: &AtomicU64, wanted: usize) -> u64 {
     let free = word.load(Relaxed);
@@ -39,13 +42,15 @@ pub fn take(word: &AtomicU64, wanted: usize) -> u64 {
 
 /// After [`free`]: adds to the count; returns the count before.
 ///
-/// Release and acquire: who sees the count sees the bits, and the giver that completes a slab sees all that was done to it.
+/// Release and acquire: who sees the count sees the bits, and the giver that completes a slab sees
+/// all that was done to it.
 #[inline]
 pub fn add(count: &AtomicI32, n: usize) -> i32 {
     count.fetch_add(n as i32, AcqRel)
 }
 
-/// After [`take`]: lowers the count; returns what is left, which may be less than 0 while a giver is between its steps.
+/// After [`take`]: lowers the count; returns what is left, which may be less than 0 while a giver
+/// is between its steps.
 #[inline]
 pub fn subtract(count: &AtomicI32, n: usize) -> i32 {
     count.fetch_sub(n as i32, AcqRel) - n as i32

@@ -4,9 +4,9 @@
 //!   first ─▶ node ⇄ node ⇄ … ⇄ last        the last one's next is the first
 //! ```
 //!
-//! Insertion and removal take constant time and allocate nothing. A node is named by a pointer or by
-//! an index. A node outside of any list has no neighbours; so linking one twice, and unlinking one
-//! that is in no list or whose neighbours disagree, is found in debug builds.
+//! Insertion and removal take constant time and allocate nothing. A node is named by a pointer or
+//! by an index. A node outside of any list has no neighbours; so linking one twice, and unlinking
+//! one that is in no list or whose neighbours disagree, is found in debug builds.
 //!
 //! A list orders nothing between threads: its owner keeps it, and the links of its nodes, under a
 //! lock.

@@ -144,8 +144,8 @@ impl World {
         })
     }
 
-    /// `None`: the gate is closed. `thread_id` owns the sheaf that comes out, and no longer the one that
-    /// goes in.
+    /// `None`: the gate is closed. `thread_id` owns the sheaf that comes out, and no longer the one
+    /// that goes in.
     fn exchange(&self, which: usize, new: usize, thread_id: usize) -> Option<usize> {
         let place = &self.slot[which];
         if new != DUMMY {

@@ -154,9 +154,9 @@ where
         Ok(LruCache { inner: register_shrinker(name, ShrinkerOptions::default(), inner)? })
     }
 
-    /// Calls `look` on the value of `key`, which is now the newest, and returns the result; `None` if
-    /// the key is not there. `look` runs under the shard's lock: it should be short and must not use
-    /// this cache.
+    /// Calls `look` on the value of `key`, which is now the newest, and returns the result; `None`
+    /// if the key is not there. `look` runs under the shard's lock: it should be short and must not
+    /// use this cache.
     ///
     /// Inside a shrinker's callback a shard that is in use counts as a miss: its user may be this
     /// very thread, whose allocation under the lock caused the callback.
@@ -218,7 +218,8 @@ where
         let hash = self.inner.hasher.hash_one(&key);
         let memory = self.inner.memory.insert(MaybeUninit::uninit()).ok();
         let mut tries = 0;
-        // The lock is dropped before key, value and memory, on every way out: it was taken after them.
+        // The lock is dropped before key, value and memory, on every way out: it was taken after
+        // them.
         loop {
             let mut shard = self.inner.shard_to_change(hash)?;
             if let Some(mut there) = shard.find(hash, &key) {

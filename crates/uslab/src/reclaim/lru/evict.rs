@@ -5,12 +5,12 @@
 //!      └─ the lock is held ──▶ None
 //! ```
 //!
-//! Every LRU cache here evicts by [`evict`]: the shards of `LruCache`, the caches of other crates, and
-//! those of the program. The lock is only tried: the reclaiming thread may hold it itself. Entries are
-//! dropped without it, so that their destructors may use the cache.
+//! Every LRU cache here evicts by [`evict`]: the shards of `LruCache`, the caches of other crates,
+//! and those of the program. The lock is only tried: the reclaiming thread may hold it itself.
+//! Entries are dropped without it, so that their destructors may use the cache.
 //!
-//! Must never: block on the lock; call the program's code under it, the cache's own apart; allocate,
-//! since a refusal would end the program where memory is shortest.
+//! Must never: block on the lock; call the program's code under it, the cache's own apart;
+//! allocate, since a refusal would end the program where memory is shortest.
 
 use super::dropping::EachDropped;
 use std::sync::{Arc, Mutex, RwLock, TryLockError};
@@ -65,13 +65,13 @@ pub trait EvictLock: Send + Sync + 'static {
     /// What it guards.
     type Cache: EvictColdest;
 
-    /// Calls `with` on the cache, locked; returns `None` at once if it is locked already. Must never
-    /// wait: the calling thread may hold the lock.
+    /// Calls `with` on the cache, locked; returns `None` at once if it is locked already. Must
+    /// never wait: the calling thread may hold the lock.
     fn try_with<R>(&self, with: impl FnOnce(&mut Self::Cache) -> R) -> Option<R>;
 }
 
-// A panic under the lock left a cache that is safe to use, as its type promises, and whose memory is
-// wanted as before.
+// A panic under the lock left a cache that is safe to use, as its type promises, and whose memory
+// is wanted as before.
 impl<C: EvictColdest + Send> EvictLock for Mutex<C> {
     type Cache = C;
 

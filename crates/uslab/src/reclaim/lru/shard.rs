@@ -223,8 +223,8 @@ impl<K, V> Drop for Chain<K, V> {
 /// Memory of the indices, which grow under the lock: free memory, for which nothing is reclaimed.
 struct IndexMemory;
 
-// SAFETY: malloc's memory is distinct and stays valid until any `IndexMemory` frees it: they are all
-// alike.
+// SAFETY: malloc's memory is distinct and stays valid until any `IndexMemory` frees it: they are
+// all alike.
 unsafe impl Allocator for IndexMemory {
     fn allocate(&self, layout: Layout) -> Result<NonNull<[u8]>, AllocError> {
         if layout.align() > malloc::ALIGN {
@@ -247,7 +247,7 @@ pub(super) fn can_be_had(bytes: usize) -> bool {
     if block.is_null() {
         return false;
     }
-    // SAFETY: just allocated, of that size, used by nobody.
+    // SAFETY: just allocated, of that size, and unused.
     unsafe { malloc::free_sized(block, bytes) };
     true
 }

@@ -4,7 +4,8 @@ use crate::os::{config, env};
 
 /// Which pressure sources are watched, and whether what is found is written to standard error.
 ///
-/// The default is all of them, in silence. The environment's word (`USLAB_PRESSURE`, `USLAB_PRESSURE_LOG`) goes over the program's.
+/// The default is all of them, in silence. The environment's word (`USLAB_PRESSURE`,
+/// `USLAB_PRESSURE_LOG`) goes over the program's.
 ///
 /// ```
 /// use uslab::reclaim::PressureChoice;
@@ -35,29 +36,32 @@ impl Choice {
         Choice::NONE
     }
 
-    /// What a service manager names in `MEMORY_PRESSURE_WATCH`. Where it names something, the kernel's stalls are not watched beside it;
-    /// where it says `/dev/null`, not at all.
+    /// What a service manager names in `MEMORY_PRESSURE_WATCH`. Where it names something, the
+    /// kernel's stalls are not watched beside it; where it says `/dev/null`, not at all.
     #[must_use]
     pub const fn systemd(mut self, watch: bool) -> Choice {
         self.systemd = watch;
         self
     }
 
-    /// The kernel's pressure stall information (PSI) of the process's own cgroup, of a cgroup above it, or of the system.
+    /// The kernel's pressure stall information (PSI) of the process's own cgroup, of a cgroup above
+    /// it, or of the system.
     #[must_use]
     pub const fn psi(mut self, watch: bool) -> Choice {
         self.psi = watch;
         self
     }
 
-    /// What is left below `memory.high` and `memory.max` of the process's cgroup and of those above it.
+    /// What is left below `memory.high` and `memory.max` of the process's cgroup and of those above
+    /// it.
     #[must_use]
     pub const fn cgroup(mut self, watch: bool) -> Choice {
         self.cgroup = watch;
         self
     }
 
-    /// One line to standard error for each source when they are looked for, and one whenever a source is lost.
+    /// One line to standard error for each source when they are looked for, and one whenever a
+    /// source is lost.
     #[must_use]
     pub const fn log(mut self, write: bool) -> Choice {
         self.log = write;
@@ -74,9 +78,10 @@ impl Choice {
         Choice { systemd: bits & 1 != 0, psi: bits & 2 != 0, cgroup: bits & 4 != 0, log: bits & 8 != 0 }
     }
 
-    /// This choice, as far as the environment says nothing else: `USLAB_PRESSURE` is `auto`, `off`, or a list of `systemd`, `psi` and
-    /// `cgroup` with commas; `USLAB_PRESSURE_LOG=1` asks for the log. The environment is the one that the process was started with.
-    /// Neither blocks nor allocates; may be called on any thread.
+    /// This choice, as far as the environment says nothing else: `USLAB_PRESSURE` is `auto`, `off`,
+    /// or a list of `systemd`, `psi` and `cgroup` with commas; `USLAB_PRESSURE_LOG=1` asks for the
+    /// log. The environment is the one that the process was started with. Neither blocks nor
+    /// allocates; may be called on any thread.
     #[must_use]
     pub fn under_environment(self) -> Choice {
         let [which, log] = env::lookup_at_start([config::PRESSURE, config::PRESSURE_LOG]);

@@ -1,8 +1,8 @@
 //! Headroom: the bytes left below the limits of the process's control group and of those above it.
 //!
-//! Limits stand at any level and change at any time, without notice; so every look reads all levels.
-//! It opens the files and closes them again, but one: `memory.events` of the level with the lowest
-//! limit, which the kernel signals when the limit is hit.
+//! Limits stand at any level and change at any time, without notice; so every look reads all
+//! levels. It opens the files and closes them again, but one: `memory.events` of the level with the
+//! lowest limit, which the kernel signals when the limit is hit.
 //!
 //! Pages of files that were read once, and that the kernel can drop (`inactive_file`), do not count
 //! as used. Otherwise a program that reads large files in a container would be told to empty its

@@ -14,18 +14,18 @@
 //! # To add a source
 //!
 //! 1. Give it a [`Kind`] (`pressure.rs`) and a word in [`Choice`] (`choice.rs`).
-//! 2. Write it in a file beside `headroom.rs`, make it a field of [`Sources`], and print its line in
-//!    [`Sources::describe`].
+//! 2. Write it in a file beside `headroom.rs`, make it a field of [`Sources`], and print its line
+//!    in [`Sources::describe`].
 //! 3. If it reads files, call it in `Sources::look`; if it has a descriptor, in `Sources::listen`.
 //!    Its report is made by `Demand::of_bytes` if it knows the bytes, by `Demand::of_stall` if not.
 //! 4. Test it on made-up files in `tests/sources.rs`. Name it in `docs/guide` and in the options of
 //!    `uslab.h`.
 //!
 //! All of it can be lacking, and any of it can go away while the program runs: the program closes
-//! all descriptors, a service manager moves the process, the manager leaves. A fork child shares its
-//! parent's descriptors and with them their events. So its fork handler closes them
-//! (`os::descriptors`), and its own thread opens its own. Must never: spin, block without an end, or
-//! touch a descriptor that has become the program's.
+//! all descriptors, a service manager moves the process, the manager leaves. A fork child shares
+//! its parent's descriptors and with them their events. So its fork handler closes them
+//! (`os::descriptors`), and its own thread opens its own. Must never: spin, block without an end,
+//! or touch a descriptor that has become the program's.
 
 mod choice;
 mod context;
@@ -93,8 +93,8 @@ impl Sources {
         }
     }
 
-    /// Opens the chosen sources that the system has. Neither waits nor allocates. Writes to standard
-    /// error what was found, if `choice` asks for the log.
+    /// Opens the chosen sources that the system has. Neither waits nor allocates. Writes to
+    /// standard error what was found, if `choice` asks for the log.
     pub fn detect(choice: &Choice) -> Sources {
         let _errno = Preserved::new();
         Self::open(choice, b"/proc", Watch::from_environment())
@@ -161,8 +161,8 @@ impl Sources {
         }
     }
 
-    /// Waits for the descriptors, for that of the limits only if `limits` is set. Returns the source
-    /// that reports a stall.
+    /// Waits for the descriptors, for that of the limits only if `limits` is set. Returns the
+    /// source that reports a stall.
     fn listen(&mut self, now_ms: u64, timeout_ms: u64, limits: bool) -> Option<Kind> {
         let limits = self.headroom.descriptor().filter(|_| limits);
         let [stall, limits] = os::pressure::wait([self.stall.descriptor(now_ms), limits], timeout_ms);
@@ -190,8 +190,8 @@ impl Sources {
         self.headroom.pressure(&self.context, &mut self.demand, now_ms)
     }
 
-    /// Whether an event can end [`wait`](Self::wait) before the next look. A source whose descriptor
-    /// the program has closed counts: `wait` opens it again.
+    /// Whether an event can end [`wait`](Self::wait) before the next look. A source whose
+    /// descriptor the program has closed counts: `wait` opens it again.
     pub fn watches_descriptors(&self) -> bool {
         self.stall.is_watched() || self.headroom.descriptor().is_some()
     }

@@ -33,7 +33,8 @@ impl Path {
         Some(self)
     }
 
-    /// The path `levels` directories up; the root's is empty, so that a name with its slash can be put behind any.
+    /// The path `levels` directories up; the root's is empty, so that a name with its slash can be
+    /// put behind any.
     pub fn up(mut self, levels: usize) -> Path {
         for _ in 0..levels {
             self.used = self.as_bytes().iter().rposition(|&byte| byte == b'/').unwrap_or(0);

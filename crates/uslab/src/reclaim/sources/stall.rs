@@ -20,8 +20,8 @@ use crate::os::pressure::{Descriptor, Event, Form, State};
 use crate::os::report;
 use core::fmt;
 
-/// 150 ms of stall in 2 s: below systemd's default of 200 ms, so that caches are asked first. Windows
-/// of 2 s need no privilege.
+/// 150 ms of stall in 2 s: below systemd's default of 200 ms, so that caches are asked first.
+/// Windows of 2 s need no privilege.
 const TRIGGER: &[u8] = b"some 150000 2000000\0";
 /// A descriptor is left alone for this long after an event.
 pub const APART_MS: u64 = 100;

@@ -1,15 +1,15 @@
 //! The source of pressure that a service manager names: systemd's protocol,
 //! <https://systemd.io/MEMORY_PRESSURE>.
 //!
-//! `MEMORY_PRESSURE_WATCH` is the absolute path of a file of the kernel's, a named pipe, or a socket.
-//! `MEMORY_PRESSURE_WRITE`, in base64, is written to it first. `/dev/null` means that nothing is to
-//! be watched.
+//! `MEMORY_PRESSURE_WATCH` is the absolute path of a file of the kernel's, a named pipe, or a
+//! socket. `MEMORY_PRESSURE_WRITE`, in base64, is written to it first. `/dev/null` means that
+//! nothing is to be watched.
 //!
 //! The variables may be inherited from another unit. So if anything is wrong with them, the next
 //! source is used in their place.
 //!
-//! Must never: open or write a file that the variables name in a process that gained privileges: the
-//! unprivileged caller chose them.
+//! Must never: open or write a file that the variables name in a process that gained privileges:
+//! the unprivileged caller chose them.
 
 use super::path::Path;
 use super::reason::Reason;

@@ -25,8 +25,8 @@ const SIZES: [usize; 4] = [200, 3000, 40_000, 100_000];
 const MAX_BLOCKS: usize = 1 << 16;
 /// How long the charge may take to fall: the background thread looks twice a second.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// What may stay charged: tables, sheaves, the stack of the background thread, and chunks that had a
-/// sheaf.
+/// What may stay charged: tables, sheaves, the stack of the background thread, and chunks that had
+/// a sheaf.
 const KEPT_KIB: u64 = 24 << 10;
 
 fn main() -> ExitCode {

@@ -7,9 +7,9 @@
 //! ```
 //!
 //! Each crate's adaptor is behind a feature of the crate's name: `lru`, `schnellru`. They are
-//! examples of what a program writes for its own cache: two functions. Only caches that evict in their
-//! own order without waiting for a lock are here. `docs/guide/caches-that-shrink.md` says which
-//! well-known crates cannot do that, and why.
+//! examples of what a program writes for its own cache: two functions. Only caches that evict in
+//! their own order without waiting for a lock are here. `docs/guide/caches-that-shrink.md` says
+//! which well-known crates cannot do that, and why.
 //!
 //! Must never: remove arbitrary entries and call it eviction; wait for a lock, which the reclaiming
 //! thread might hold itself.
