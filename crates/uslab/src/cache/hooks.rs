@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   core ── HOOKS ──▶ null                 the core flushes, shrinks, purges and retries alone
-//!                  ──▶ malloc's table      the first heap: locks for fork
+//!                  ──▶ malloc's table      the first heap or check: locks for fork
 //!                  ──▶ reclaim's table     the first shrinker, limit or choice of sources: all
 //! ```
 //!

@@ -18,9 +18,9 @@ use core::sync::atomic::{
 mod valid;
 pub use valid::check;
 
-/// Ids there are: those of the page map.
+/// Number of ids: all values of [`crate::rseq::Owner::id`].
 const IDS: usize = 1 << 16;
-/// Page map id of large objects (see `malloc`).
+/// Id of the owner of large objects (see `malloc`).
 pub const LARGE_ID: u16 = 1;
 /// First of [`HEAP_IDS`] ids that stand for the size classes of all heaps together: those of their
 /// slabs that have no cache.
@@ -110,8 +110,8 @@ pub(crate) fn with_lock<R>(with: impl FnOnce() -> R) -> R {
     with()
 }
 
-/// Calls `visit` for each live cache, under the registry's lock. Caches made meanwhile may be
-/// missed.
+/// Calls `visit` for each live cache. Takes no lock: the caller must hold the registry's lock, so
+/// that no cache is destroyed meanwhile.
 pub fn for_each(visit: impl FnMut(&'static Core)) {
     ids().filter_map(cache).for_each(visit);
 }
@@ -143,7 +143,8 @@ impl Walk {
             let phase = PHASE.load(SeqCst);
             let walk = Walk(&WALKS[phase as usize]);
             walk.0.fetch_add(1, SeqCst);
-            // In the other phase this walk would be counted where no destroyer looks any more.
+            // The phase changed before this walk was counted: `walks_have_ended` may have looked at
+            // this counter already, and would miss the walk.
             if PHASE.load(SeqCst) == phase {
                 return walk;
             }
@@ -170,8 +171,8 @@ fn ended(phase: u32) -> bool {
     }
     let _errno = os::errno::Preserved::new();
     (0..NAPS).any(|_| {
-        // No sleeper is woken here: that would be a system call at the end of walks, of which there
-        // are many more than new caches.
+        // A walk that ends does not wake this thread: there are many more walks than new caches,
+        // and each wake is a system call. So the nap has a timeout.
         match walks.load(SeqCst) {
             0 => return true,
             left => Futex::wait_for(walks, left, 1),

@@ -55,8 +55,9 @@ pub fn trim(kept_bytes: usize) -> usize {
     pages::purge_all_beyond(kept_bytes)
 }
 
-/// There are no pages for `bytes`: gives back what is free, the gentle part first, until `attempt`
-/// succeeds; false if it never did. Calls nothing of the program. No lock may be held.
+/// There are no pages for `bytes`. Gives back about as much of what is free and calls `attempt`; if
+/// that fails, gives back everything and calls it once more. Says whether one succeeded. Calls
+/// nothing of the program. No lock may be held.
 pub(super) fn short(bytes: usize, attempt: &mut dyn FnMut() -> bool) -> bool {
     let given_bytes = pages::purge_some(bytes, Scattered::Go);
     if given_bytes < bytes {
@@ -168,8 +169,8 @@ fn will_have_free_memory() -> bool {
     has_free_memory() || pages::has_free_memory() || search.missed()
 }
 
-/// Caches that are looked at under one lock and drained by one barrier, which takes longer than all
-/// the rest.
+/// Caches that one [`Drain`] looks at under one hold of the registry's lock. They share barriers,
+/// one for each 64 sheaves: a barrier takes longer than all the rest.
 const TOGETHER: usize = 32;
 /// But no more than have so many slots: a thread that makes a cache meanwhile waits.
 const SLOTS_TOGETHER: usize = 1024;

@@ -70,8 +70,9 @@ pub struct Summary {
 /// chunk. Threads that use a structure wait while it is walked.
 ///
 /// ```
-/// let kept = uslab::Cache::<u64>::new("numbers").insert(7);
-/// # drop(kept);
+/// static NUMBERS: uslab::Cache<u64> = uslab::Cache::new("numbers");
+/// let seven = NUMBERS.insert(7).unwrap();
+/// assert_eq!(*seven, 7);
 /// uslab::debug::validate().expect("the library's structures are whole");
 /// ```
 pub fn validate() -> Result<Summary, Invalid> {

@@ -2,6 +2,7 @@
 //! pages.
 
 use crate::os::Lock;
+use crate::os::invariant::invariant;
 use crate::pages::{self, PageIndex};
 use crate::sync::Rank;
 use crate::sync::list::{Linked, Links, List};
@@ -92,7 +93,15 @@ impl Objects {
     /// Adds the object whose first page is `page`.
     pub fn add(&self, page: PageIndex) {
         let _lists = LISTS.lock();
-        head(page).list.store((&raw const *self).expose_provenance() as u64, Relaxed);
+        let list = (&raw const *self).expose_provenance() as u64;
+        // SAFETY: the lock is held.
+        let first = unsafe { (*self.list.get()).first() };
+        invariant!(
+            first == u32::MAX || head(PageIndex(first)).list.load(Relaxed) == list,
+            "a heap's list has its own objects",
+            first
+        );
+        head(page).list.store(list, Relaxed);
         // SAFETY: the lock is held; the object is new, and in no list.
         unsafe { (*self.list.get()).link_first(page.0) };
     }
@@ -108,6 +117,9 @@ pub(super) fn forget(page: PageIndex) {
     // SAFETY: the heap lives while objects are in its list: dropping it empties that. The lock is
     // held.
     if let Some(objects) = unsafe { list.as_ref() } {
+        // SAFETY: the links are those of a list whose lock is held.
+        let is_whole = || unsafe { List::<Head>::is_linked(page.0) && List::<Head>::is_whole(page.0) };
+        invariant!(is_whole(), "the neighbours of a node link back to it", page.0);
         // SAFETY: as above; the word that was not 0 says that the object is in the list.
         unsafe { (*objects.list.get()).unlink(page.0) };
     }

@@ -35,13 +35,16 @@ pub use entry::{
 
 /// Checks what heaps share; returns how many owners of bare slabs are free.
 pub(crate) fn check() -> crate::os::invariant::Checked<usize> {
+    // A fork must take the locks that the check takes.
+    install_hooks();
     owners::check()
 }
 
 /// What heaps need of a fork; plain `malloc` has no locks of its own.
 static HOOKS: Hooks = Hooks { before_fork: lock_for_fork, after_fork: unlock_after_fork, ..Hooks::ALONE };
 
-/// Has forks take the locks of heaps, from now on. Called before the first of them is used.
+/// Has forks take the locks of heaps, from now on. Called before the first of
+/// these locks is used.
 fn install_hooks() {
     hooks::install_first(&HOOKS);
 }

@@ -1,7 +1,8 @@
 //! Owners for bare slabs: 64 bytes each, whatever the number of CPUs.
 //!
-//! A push looks at the slot of its CPU, counted from the owner. Every slot here has the dummy, so
-//! owners may overlap: each is a window on one array, a slot further on.
+//! Bare slabs serve a heap's size class before it has a cache. A push on CPU `n` reads the
+//! slot `n` places after the owner's. Every slot here has the dummy, so owners may overlap: each
+//! begins one slot after the one before.
 //!
 //! ```text
 //!   array   │ dummy │ dummy │ dummy │ dummy │ dummy │ …

@@ -28,8 +28,9 @@ mod tests;
 pub(super) mod valid;
 
 const LEVELS: usize = 11;
-/// The level of wholly free chunks that stay mapped; see [`arena::keep_mapped`]. A page that pins
-/// its chunk is in use, so that no chunk is pinned while it stands here or above.
+/// The level of wholly free chunks that are pinned: [`arena::keep_mapped`] keeps them mapped for
+/// ever. It pins only chunks with a page in use, so a wholly free chunk never changes its level by
+/// that.
 const PINNED_LEVEL: usize = LEVELS - 3;
 /// The level of those that may be unmapped.
 const EMPTY_LEVEL: usize = LEVELS - 2;
@@ -158,10 +159,11 @@ impl Buddy {
         pages <= self.hard_pages && pages <= arena::reserved_pages() && align_order <= MAX_ALIGN_ORDER
     }
 
-    /// A run of `pages` pages on a boundary of `2^align_order` pages; `None` if the arena is used
-    /// up, or the hard limit in the way.
+    /// A run of `pages` pages on a boundary of `2^align_order` pages. `None` if the arena is used
+    /// up, the hard limit is in the way, or the system refuses to map a chunk again.
     pub fn alloc(&mut self, pages: usize, align_order: u32) -> Option<Run> {
-        // Not the last word: what is free may have memory already, and then costs none.
+        // `note_taken` checks the hard limit exactly, once the run is known: free pages that are
+        // dirty are held already and cost nothing.
         if !self.is_possible(pages, align_order) {
             return None;
         }
@@ -248,8 +250,8 @@ impl Buddy {
                     at = start;
                 }
             }
-            // Everything from `start` to the end is free. What is new follows it, but for another
-            // mapping.
+            // All chunks from `start` to the end are free. New chunks follow them, unless another
+            // mapping lies between; then the search starts again behind it.
             let missing = start.checked_add(count)?.checked_sub(committed)?;
             self.grow(missing, missing)?;
         }
@@ -307,7 +309,8 @@ impl Buddy {
         zero
     }
 
-    /// Takes the pages from `first` on, if they are committed and free.
+    /// Takes the pages from `first` on; says whether. False if some are not committed or not free,
+    /// cannot be mapped again, or lie beyond the hard limit.
     pub fn claim_at(&mut self, first: PageIndex, pages: usize) -> bool {
         let (start, end) = (first.0 as usize, first.0 as usize + pages);
         if end > arena::chunks_committed() * CHUNK_PAGES {
@@ -384,8 +387,9 @@ impl Buddy {
         chunk.dirty_pages > 0 && (locked == Locked::Go || !self.policy.is_locked(chunk))
     }
 
-    /// A wholly free chunk that has dirty pages, among the first few of either list; or, with
-    /// `unmap`, one of all that can be unmapped: the first but for locked ones.
+    /// The wholly free chunk to purge next. It has dirty pages and is among the first 8 of
+    /// [`EMPTY_LEVEL`] or [`PINNED_LEVEL`]. With `unmap` all of [`EMPTY_LEVEL`] count, clean ones
+    /// too. Chunks that the system refused to purge are skipped if `locked` says so.
     pub fn next_whole(&self, locked: Locked, unmap: bool) -> Option<usize> {
         const LOOKS: usize = 8;
         let chunk = |index: u32| (index != NONE).then_some(index);

@@ -1,11 +1,11 @@
 //! Purge: giving the memory behind free pages back to the system.
 //!
 //! Policy (the reclaim layer adds time and pressure): free dirty pages may add up to a limit.
-//! Beyond it the oldest chunks are purged down to half, in the background if there is a thread for
-//! it. The limit starts small, and learns: a page that is touched again soon after it was purged
-//! was purged too early, and raises the limit by itself, so that a loop that needs 40 MB over and
-//! over stops paying for page faults after its second round. What was learnt halves each second
-//! that purges happen.
+//! Beyond it a purge goes down to half of the limit: wholly free chunks first, then the others in
+//! turn from a cursor. The background thread does it, if there is one. The limit starts at 512 KiB
+//! and learns. Each purged page that is handed out again raises it by half a page. So a loop that
+//! needs 40 MB over and over soon stops paying for page faults. What was learnt halves each
+//! second; frees and purges apply that late.
 //!
 //! Pages under purge are taken out of the maps, so that the system call runs without the lock.
 //!
@@ -46,7 +46,7 @@ pub(super) fn after_free(dirty_pages: usize) {
     }
     let Some(beyond) = beyond_limit() else { return };
     if os::sleep::has_background_thread() && beyond <= MAX_LEFT_PAGES {
-        // A look first: what stands on its line is read by every slow path.
+        // A load first, so that `swap` writes rarely: every slow path reads this cache line.
         if !IS_NOTIFIED.load(Relaxed) && !IS_NOTIFIED.swap(true, Relaxed) {
             os::sleep::wake();
         }
@@ -84,8 +84,8 @@ pub(super) fn purge_to(target_bytes: usize, locked: Locked) -> usize {
     purge_groups(target_bytes, 1, locked)
 }
 
-/// The same for what lies together, in groups of `least_pages`, a power of two up to 64, or of
-/// whole system pages.
+/// As [`purge_to`], but purges only whole groups of dirty pages. A group has `least_pages` pages, a
+/// power of two up to 64, or one system page if that is larger.
 fn purge_groups(target_bytes: usize, least_pages: usize, locked: Locked) -> usize {
     let group = (os::memory::page_bytes() / PAGE_BYTES).max(least_pages);
     let mut unmap = os::memory::is_mapping_limited();
@@ -180,7 +180,7 @@ fn purge_runs(index: usize, taken: &Map, locked: Locked) -> bool {
 /// What becomes of dirty pages that stand alone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Scattered {
-    /// Those that are kept whatever happens stay: most lie together a little later.
+    /// Up to 512 KiB of dirty pages stay: most lie in whole groups a little later.
     Stay,
     /// They go like others: memory is wanted now.
     Go,

@@ -1,12 +1,13 @@
 //! How large a cache's sheaves are: learnt from misses, bounded in bytes over all caches.
 //!
-//! A cache has sheaves of the kernel's capacity for its object size, always: what they hold was in
-//! use a moment ago, or lies in a slab that exists, and goes when the cache rests. It doubles them
+//! A cache starts with the kernel's capacity for its object size, rounded up to a size of sheaves.
+//! This default is free of charge: what the sheaves hold was in use a moment ago, or lies in a
+//! slab that exists, and goes when the cache rests. The cache doubles the capacity
 //! where that proves too small: where a CPU overflows and then underflows (it frees and allocates
 //! more in a row than its sheaves hold), is served by the barn many times (objects wander between
-//! CPUs), or, as long as half of the bound is free, exchanges its two sheaves over and over. Where
-//! it exchanges them and may not grow, the two are made to hold about as much: then one is mostly
-//! enough.
+//! CPUs), or exchanges its two sheaves over and over. For the last reason alone it may grow only
+//! while the charge stays within half of the bound. Where it may not, the slow path moves objects
+//! until both sheaves hold about equally many: then one is mostly enough.
 //!
 //! ```text
 //!   capacity of each cache  ▓▓▓▓▓▓▓▓▓▓▓▓ default   free of charge
@@ -48,10 +49,10 @@ const BARN_SERVED: u32 = 16;
 /// Times that the spare had room for a cache before that counts as one. Where a CPU exchanges its
 /// sheaves over and over, the spare serves objects as often.
 const SPARE_SERVED: u32 = 32;
-/// Caches that are looked at for one that can give.
+/// Most caches that one [`Ring::take_back`] looks at.
 const LOOKS: usize = 256;
-/// Between two such looks. A cache without misses in that time is idle; what it gives costs all
-/// threads a barrier.
+/// Least time between two [`Ring::take_back`]s for growing caches. A cache without misses since it
+/// was last asked counts as idle; what it gives costs all threads a barrier.
 const LOOK_MS: u64 = 20;
 /// How long the bound stays at its floor after memory was short.
 const PRESSED_MS: u64 = 10_000;
@@ -65,8 +66,8 @@ static USED: AtomicUsize = AtomicUsize::new(0);
 static NEXT_LOOK_MS: AtomicU64 = AtomicU64::new(0);
 static PRESSED_UNTIL_MS: AtomicU64 = AtomicU64::new(0);
 
-/// Bytes of objects that the sheaves of one CPU may hold, over all caches, beyond the default of
-/// each.
+/// Bound of the bytes that caches are charged, for one CPU and over all caches. A cache beyond its
+/// default is charged for all that its two sheaves may hold.
 pub fn bound_bytes() -> usize {
     match CHOSEN.load(Relaxed) {
         FOLLOWS if os::clock::coarse_ms() < PRESSED_UNTIL_MS.load(Relaxed) => FLOOR_BYTES,
@@ -147,8 +148,8 @@ fn default_capacity(object_bytes: usize) -> usize {
 }
 
 impl Adapt {
-    /// For objects of `object_bytes`; `wanted` is the user's capacity, 0 for the default, which
-    /// then is fixed.
+    /// For objects of `object_bytes`. `wanted` is the user's capacity, which then is fixed. With 0
+    /// the cache starts at the default and adapts.
     pub fn new(object_bytes: usize, wanted: usize) -> Adapt {
         let fixed = wanted > 0;
         let start = Size::holding(if fixed { wanted } else { default_capacity(object_bytes) });
@@ -285,8 +286,9 @@ impl Ring {
     }
 }
 
-/// Doubles the capacity, if all caches together then stay below `bound`, or, where it `may_take`
-/// from others, can be made to. Waits for no other thread. False if the capacity is what it was.
+/// Doubles the capacity, if all caches together are then charged at most `bound`. Where it
+/// `may_take`, idle caches give capacity for that. Gives up if another thread has the ring.
+/// False if the capacity is what it was.
 fn grow(cache: &CpuCache, bound: usize, may_take: bool) -> bool {
     let adapt = cache.adapt();
     let size = adapt.size();
@@ -326,7 +328,8 @@ pub fn pause() -> impl Drop {
     RING.lock()
 }
 
-/// The cache rests: no sheaf is in its slots or barns. What it was charged for is free again.
+/// The cache rests: no sheaf is in its slots or barns. Its capacity falls to where it started, and
+/// what that charges less is free for other caches.
 pub(super) fn rest(cache: &CpuCache) {
     let adapt = cache.adapt();
     if adapt.size() > adapt.start {

@@ -14,10 +14,10 @@
 //! **Without a barrier** (a seccomp filter that came after start refuses `membarrier` to the
 //! thread) main sheaves of other CPUs stay where they are. A drain asks first, takes the spares,
 //! and its own CPU's main sheaf by a sequence. If the barrier is refused only after main sheaves
-//! were taken, the drainer knows nothing of the sequences on them. It must not look into these
-//! sheaves, nor move them to where another thread would. Each goes back into the slot that it came
-//! from, where those sequences belong, if that still has the dummy; a sheaf whose slot has another
-//! one by now is lost, and its objects stay taken.
+//! were taken, sequences may still work on them. The drainer must not look into these sheaves, nor
+//! move them to where another thread would. It puts each back into the slot that it came from, if
+//! that still has the dummy and no fork is under way. Otherwise the sheaf is lost, and its objects
+//! stay taken.
 
 use super::CpuCache;
 use super::access::{Access, exchange};
@@ -62,8 +62,8 @@ struct Taken<'a> {
     home: Option<&'a Slot>,
 }
 
-/// A drain under way: what was taken out of slots, of any number of caches, until one barrier for
-/// all of it.
+/// A drain under way: sheaves that it took out of slots, of any number of caches. When 64 are
+/// taken, and when it is dropped, it issues one barrier and empties them into the slabs.
 pub struct Drain<'a> {
     users: Users,
     keep: Keep,
@@ -155,7 +155,8 @@ impl<'a> Drain<'a> {
         }
     }
 
-    /// Whether main sheaves may be taken out of slots of other CPUs.
+    /// Whether the drainer may exchange main sheaves for the dummy from outside: it has a barrier,
+    /// or no thread uses the caches. Asked in rseq mode only.
     fn may_take_main(&mut self) -> bool {
         if self.users == Users::Absent {
             return true;
@@ -212,7 +213,7 @@ fn note_refusal() {
     counters::header().mode_reason.store(REASON_NO_MEMBARRIER, Relaxed);
 }
 
-/// Whether there is nothing in a slot, and nothing counted.
+/// Whether both places of a slot have the dummy, and no object is counted.
 fn is_untouched(slot: &Slot) -> bool {
     let is_empty = |which| is_dummy(slot.place(which).load(Relaxed));
     BOTH.into_iter().all(is_empty) && slot.counted.load(Relaxed) == 0
@@ -250,9 +251,9 @@ impl CpuCache {
     }
 
     /// Empties this CPU's slot, where this thread's frees went, if it holds `least_bytes` of
-    /// objects, and likewise the barns; says how many bytes became free in slabs. Interrupts
-    /// no CPU; where sheaves are smaller it looks at nothing that other CPUs write, and fetches no
-    /// line of theirs along.
+    /// objects, and likewise the barns. Says how many bytes of objects went to the slabs.
+    /// Interrupts no CPU. Reads no other CPU's slot, and not its own if the capacity is too small
+    /// for `least_bytes`. It always reads how many full sheaves the barns have.
     pub fn drain_this_cpu(&self, least_bytes: usize) -> usize {
         let object_bytes = self.slabs().geometry().object_bytes;
         let mut freed = 0;

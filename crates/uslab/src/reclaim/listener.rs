@@ -53,6 +53,8 @@ pub fn watch_pressure(choice: Choice) {
 
 /// Listens on the background thread, between its looks.
 pub(super) fn listen(mut looks: Looks) -> ! {
+    // In the child of a raw system call no handler has forgotten it.
+    SOFT_RESTS_MS.store(0, Relaxed);
     if start::pressure_is_named() {
         // The program's own choice, if it made one, is as good: the environment goes over it.
         let _ = CHOICE.compare_exchange(NOT_CHOSEN, Choice::default().bits(), Relaxed, Relaxed);
@@ -165,7 +167,7 @@ fn pass(target: Target) {
         Target::Held(floor_bytes) => (pages::held_bytes().saturating_sub(floor_bytes), floor_bytes),
     };
     let above_bytes = || pages::held_bytes().saturating_sub(floor_bytes);
-    let progress = pass::run(bytes, &mut Estimate { bytes, above_bytes: &above_bytes });
+    let progress = pass::run_in_background(bytes, &mut Estimate { bytes, above_bytes: &above_bytes });
     if progress.entries == 0 && pages::is_beyond_soft() {
         SOFT_RESTS_MS.store(os::clock::coarse_ms() + TICK_MS, Relaxed);
     }

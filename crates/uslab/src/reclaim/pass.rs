@@ -31,20 +31,37 @@ pub(super) fn run(bytes: usize, goal: &mut dyn Goal) -> Progress {
     if registry::live() > 0 && registry::is_inside() {
         return Progress::default();
     }
-    ladder::climb(&LADDER, &Process, bytes, goal)
+    ladder::climb(&LADDER, &Process { in_background: false }, bytes, goal)
 }
 
-/// When a callback last returned.
+/// The same, for passes of the background: a callback that returns is progress.
+pub(super) fn run_in_background(bytes: usize, goal: &mut dyn Goal) -> Progress {
+    if registry::live() > 0 && registry::is_inside() {
+        return Progress::default();
+    }
+    ladder::climb(&LADDER, &Process { in_background: true }, bytes, goal)
+}
+
+/// When a callback of a background pass last returned.
 static LAST_PROGRESS_MS: AtomicU64 = AtomicU64::new(0);
 
-/// When a callback of any pass last returned: while callbacks return, a pass is slow and does not
-/// hang.
+/// When a callback of a background pass last returned: while callbacks return, a pass is slow and
+/// does not hang.
 pub(super) fn last_progress_ms() -> u64 {
     LAST_PROGRESS_MS.load(Relaxed)
 }
 
 /// The memory of this process.
-struct Process;
+struct Process {
+    /// Whether the pass runs in the background.
+    in_background: bool,
+}
+
+/// A shrinker from inside, in one pass.
+struct Inside {
+    visit: registry::Visit,
+    in_background: bool,
+}
 
 /// A place in the registry.
 #[derive(Clone, Copy)]
@@ -58,7 +75,7 @@ impl PartialEq for Shrinker {
 
 impl World for Process {
     type Shrinker = Shrinker;
-    type Visit<'a> = registry::Visit;
+    type Visit<'a> = Inside;
 
     fn purged_bytes(&self) -> u64 {
         counters::header().purged_bytes.load(Relaxed)
@@ -87,8 +104,8 @@ impl World for Process {
         registry::entries().map(Shrinker)
     }
 
-    fn visit(&self, shrinker: Shrinker) -> Option<registry::Visit> {
-        shrinker.0.visit()
+    fn visit(&self, shrinker: Shrinker) -> Option<Inside> {
+        Some(Inside { visit: shrinker.0.visit()?, in_background: self.in_background })
     }
 
     fn is_live(&self, shrinker: Shrinker) -> bool {
@@ -104,45 +121,47 @@ impl World for Process {
     }
 }
 
-impl ladder::Visit for registry::Visit {
+impl ladder::Visit for Inside {
     fn count(&mut self, priority: u32) -> usize {
-        let Some(callbacks) = self.inside().callbacks else { return 0 };
+        let Some(callbacks) = self.visit.inside().callbacks else { return 0 };
         let control = ShrinkControl { nr_to_scan: 0, priority: priority as i32, flags: 0 };
         // SAFETY: this visit keeps the context alive, and this is its function.
-        answer(self, unsafe { (callbacks.count)(callbacks.context, &control) }).unwrap_or(0)
+        answer(&mut self.visit, unsafe { (callbacks.count)(callbacks.context, &control) }).unwrap_or(0)
     }
 
     fn scan(&mut self, priority: u32, entries: usize) -> Option<usize> {
-        let callbacks = self.inside().callbacks?;
+        let callbacks = self.visit.inside().callbacks?;
         let control = ShrinkControl { nr_to_scan: entries, priority: priority as i32, flags: 0 };
         // SAFETY: as in `count`.
         let outcome = unsafe { (callbacks.scan)(callbacks.context, &control) };
-        LAST_PROGRESS_MS.store(os::clock::coarse_ms(), Relaxed);
-        answer(self, outcome)
+        if self.in_background {
+            LAST_PROGRESS_MS.store(os::clock::coarse_ms(), Relaxed);
+        }
+        answer(&mut self.visit, outcome)
     }
 
     fn is_open(&self) -> bool {
-        self.goes_on()
+        self.visit.goes_on()
     }
 
     fn weight(&mut self, freeable: usize) -> Weight {
-        registry::Visit::weight(self, freeable)
+        self.visit.weight(freeable)
     }
 
     fn batch(&mut self) -> usize {
-        self.inside().batch
+        self.visit.inside().batch
     }
 
     fn owed(&mut self) -> Owed {
-        self.inside().owed
+        self.visit.inside().owed
     }
 
     fn set_owed(&mut self, owed: Owed) {
-        self.inside().owed = owed;
+        self.visit.inside().owed = owed;
     }
 
     fn note_evicted(&mut self, entries: usize) {
-        let inside = self.inside();
+        let inside = self.visit.inside();
         inside.evicted = inside.evicted.saturating_add(entries as u64);
     }
 }

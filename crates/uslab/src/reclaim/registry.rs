@@ -5,6 +5,7 @@
 //!    ▲                     └─────┬───────────┘
 //!    ├── RETIRING ◀──unregister──┤                     the owner's thread ends it
 //!    └── LEAVING ◀──unregister, from its own callback  the thread inside ends it, as it leaves
+//!            ◀── RETIRING, if the wait would close a circle
 //! ```
 //!
 //! * A walker enters an entry by writing its thread id into `runner`. A walker that finds another
@@ -15,8 +16,8 @@
 //! * Two callbacks may unregister each other's entries, or any number in a circle. A thread that
 //!   waits writes its id into the entry's `waiter`; one that would close a circle of waiters and
 //!   runners does not wait, but leaves the end to the thread inside.
-//! * The fields of an entry are written while it is CLAIMED or from inside; memory of entries is
-//!   never given back.
+//! * `inside` is written while the entry is CLAIMED, or by the thread inside. The owner writes
+//!   `weight` and `refaults` at any time. Memory of entries is never given back.
 
 use super::balance::{Owed, Weight};
 use super::callbacks::Callbacks;
@@ -50,8 +51,9 @@ pub struct Inside {
     pub callbacks: Option<Callbacks>,
     pub batch: usize,
     pub owed: Owed,
-    /// Entries freed lately, and those of them that were made again.
+    /// Cached objects that the shrinker freed lately.
     pub evicted: u64,
+    /// Those of them that the program made again.
     pub refaulted: u64,
     name: [u8; NAME_BYTES],
     name_bytes: u8,
@@ -99,7 +101,7 @@ pub fn entries() -> impl Iterator<Item = &'static Entry> {
     })
 }
 
-/// Whether the calling thread is inside a callback.
+/// Whether the calling thread is inside an entry: in a callback, or ending it.
 pub fn is_inside() -> bool {
     let me = os::thread::id();
     entries().any(|entry| entry.runner.load(Relaxed) & !WAITED_FOR == me)
@@ -191,8 +193,8 @@ impl Drop for Claimed {
 pub struct Visit(&'static Entry);
 
 impl Visit {
-    /// What an entry is worth in a pass over `freeable` of them. Of evictions and refaults the last
-    /// two cachefuls count, more or less.
+    /// Weight of one cached object in a pass, where `freeable` of them could go. It halves old
+    /// evictions and refaults, so that about the last two cachefuls count.
     pub fn weight(&mut self, freeable: usize) -> Weight {
         let refaults = self.0.refaults.swap(0, Relaxed);
         let weight = self.0.weight();
@@ -260,8 +262,9 @@ impl Drop for Frees {
 }
 
 impl Leaves {
-    /// In state RETIRING or LEAVING. What the context's destructor panics with is reported and goes
-    /// no further (without the standard library it goes on to the caller).
+    /// Ends an entry in state RETIRING or LEAVING. If the context's destructor panics, this reports
+    /// the shrinker's name and stops the panic. Without the standard library the panic goes on to
+    /// the caller.
     fn dispose(&self) {
         let _frees = Frees(self.0);
         // SAFETY: the holder of this value is inside.
@@ -400,8 +403,8 @@ impl Entry {
     }
 }
 
-/// Whether `thread` waits for `other`, or for a thread that does: it wants to unregister an entry
-/// that the next one is inside of.
+/// Whether `thread` is `other`, or waits for it, directly or through other waiters. A thread waits
+/// for the one inside the entry that it wants to unregister.
 fn waits_for(thread: u32, other: u32) -> bool {
     let (mut last, mut steps) = (thread, entries().count());
     while last != other && steps > 0 {
@@ -424,9 +427,9 @@ pub fn note_forker() {
     FORKER.store(os::thread::id(), Relaxed);
 }
 
-/// In a fork child: other threads that were inside are not here. What another thread was
-/// registering or unregistering is lost, and so is the context that it was to end: it may have been
-/// in the middle of using it.
+/// In a fork child: no other thread is inside an entry any more. Entries that another thread was
+/// registering or unregistering become FREE. Their contexts leak: that thread may have been in the
+/// middle of using them.
 pub fn reset_in_child() {
     let forker_in_parent = FORKER.load(Relaxed);
     let mut live = 0;

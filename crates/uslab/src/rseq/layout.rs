@@ -17,8 +17,8 @@ pub const SHEAF_HEADER_BYTES: usize = 16;
 
 /// An array of object pointers with its count. This is its header; the objects follow it in memory.
 ///
-/// `count` is the one word that sequences commit to. `capacity` never changes while the sheaf
-/// stands in a slot.
+/// A sequence that pops or pushes commits by its store to `count`. One that exchanges sheaves
+/// commits to the slot. `capacity` never changes while the sheaf stands in a slot.
 #[repr(C)]
 pub struct Sheaf {
     /// Objects in the sheaf.
@@ -76,7 +76,8 @@ pub struct Slot {
     pub counted: AtomicU32,
     /// In a cache's first slot: the cache's id. See [`Owner`].
     pub id: AtomicU32,
-    /// The two sheaves while a fork copies the memory; null otherwise.
+    /// In a cache's slot: the two sheaves while a fork copies the memory; null otherwise. In the
+    /// first slot of an owner without a cache, word 0 is [`Slot::context`].
     pub hidden: [AtomicPtr<Sheaf>; 2],
     /// The state of the slot at the background thread's last visit; see `percpu::flush_idle`.
     pub seen: AtomicU32,
@@ -175,7 +176,8 @@ pub fn is_dummy(sheaf: *mut Sheaf) -> bool {
     sheaf == dummy()
 }
 
-/// Number of page owners that are not caches: no owner, large objects, sheaves.
+/// Number of ids for the library's own page owners, which [`Owner::plain`] makes: no owner, large
+/// objects, sheaves. Not all are in use.
 pub const PLAIN_OWNERS: usize = 16;
 
 /// Shared slots in which every CPU has the dummy: for caches that are not set up yet, and for
@@ -195,7 +197,7 @@ pub const fn dummy_slots() -> *mut Slot {
     (&raw const DUMMY_SLOTS).cast::<Slot>().cast_mut()
 }
 
-/// Fills in the shared slots of CPUs `0 .. cpus`; idempotent.
+/// Fills in the shared slots that CPUs `0 .. cpus` reach from any plain owner. May be called again.
 pub(super) fn fill_dummy_slots(cpus: usize) {
     for (id, slot) in DUMMY_SLOTS[..cpus.min(MAX_CPUS) + PLAIN_OWNERS].iter().enumerate() {
         slot.main.store(dummy(), Relaxed);
@@ -228,11 +230,11 @@ impl Owner {
         Owner(unsafe { dummy_slots().add(id as usize) })
     }
 
-    /// The cache with these slots.
+    /// The owner with these slots: a cache, or an owner of bare slabs (`malloc::owners`).
     ///
     /// # Safety
     /// The slots must stay valid for ever, for every CPU that the area may name. The first must
-    /// contain the cache's id.
+    /// contain the owner's id.
     pub const unsafe fn of_slots(slots: *mut Slot) -> Owner {
         Owner(slots)
     }

@@ -27,16 +27,16 @@ pub struct Constructor {
     pub data: usize,
 }
 
-/// Bytes of empty slabs that a cache keeps on a node, at most, however often it asks for them
-/// again.
+/// Most bytes of empty slabs that [`Lists::note_grow`] raises a node's target to.
+/// [`Slabs::free_and_keep`] may raise the target further.
 const MAX_KEPT_BYTES: usize = 64 << 20;
 
 /// Slabs that one call visits for objects that need not be moved now: each may cost a miss or two,
 /// and a caller waits for the one object that must.
 pub const VISITS: usize = 32;
 
-/// Part of a slab's objects by which the free ones in a record that many share may be off, for each
-/// of them.
+/// A cache that shares its record writes its count of free objects there when it changed by more
+/// than a quarter of a slab.
 const SHARED_DRIFT_PART: usize = 4;
 
 /// How many objects ahead the slab is asked for.
@@ -61,14 +61,15 @@ pub struct Slabs {
     taken: CachePadded<AtomicI64>,
 }
 
-// SAFETY: the nodes live as long as the slabs and are locks; the rest never changes.
+// SAFETY: the nodes live as long as the slabs and are locks. `spare` and `taken` are atomics. The
+// rest never changes.
 unsafe impl Sync for Slabs {}
 // SAFETY: as above.
 unsafe impl Send for Slabs {}
 
 impl Slabs {
-    /// Bytes of memory for [`Slabs::new`]'s `nodes`, for a machine of `count` nodes; on a boundary
-    /// of 64.
+    /// Bytes that [`NodeMemory::start`] must point to, for a machine of `count` nodes. That memory
+    /// must be aligned to 64.
     pub const fn node_bytes(count: usize) -> usize {
         count * size_of::<Node>()
     }
@@ -120,7 +121,7 @@ impl Slabs {
         self.name
     }
 
-    /// The id in the page map.
+    /// The owner's id, which also names the record of counters.
     pub fn id(&self) -> u16 {
         self.id
     }
@@ -150,10 +151,10 @@ impl Slabs {
         unsafe { core::slice::from_raw_parts(self.nodes, self.node_count) }
     }
 
-    /// Takes objects into `out`, as many as are free in slabs (in `VISITS` of them, beyond
-    /// `least`), and makes new slabs until there are at least `least`. Returns how many; fewer
-    /// than `least` only if memory is used up. They fill the start of `out`; later ones have lower
-    /// addresses.
+    /// Takes free objects into `out`. Once it has `least` of them it visits no more than `VISITS`
+    /// slabs in all. While it has fewer than `least` it makes new slabs. Returns how many; fewer
+    /// than `least` only if memory is used up. They fill the start of `out`; of one slab's
+    /// objects, later ones have lower addresses.
     ///
     /// May make system calls and run the constructor; holds no lock meanwhile.
     pub fn take(&self, node: usize, out: &mut [*mut u8], least: usize) -> usize {
@@ -251,8 +252,8 @@ impl Slabs {
         unsafe { self.flush_to_slabs(objects, VISITS, Self::relist) }
     }
 
-    /// The same, but slabs that become empty stay, and are what is kept from now on;
-    /// [`Slabs::shrink_to_target`] lets them go.
+    /// As [`Slabs::free`], but slabs that become empty stay: the target rises to their number. It
+    /// halves each second, and [`Slabs::shrink_to_target`] releases what is beyond it.
     ///
     /// # Safety
     /// As [`Slabs::free`].
@@ -491,7 +492,8 @@ impl Slabs {
         }
     }
 
-    /// Gives every slab to the page layer, whatever lives in it, at a cost of what these slabs are.
+    /// Gives every slab to the page layer, whatever lives in it. The cost grows with the number of
+    /// slabs.
     ///
     /// # Safety
     /// No other thread may use the cache, and no thread its objects any more.
@@ -533,8 +535,8 @@ impl Slabs {
         }
     }
 
-    /// Writes what the lock guards to the cache's record. With several nodes the last one to change
-    /// is shown for partial, empty and target; slabs and free objects are sums.
+    /// Writes what the lock guards to the cache's record. Partial slabs, empty slabs and the target
+    /// are those of node 0 alone. Slabs and free objects are sums over all nodes.
     pub(super) fn publish(&self, lists: &mut Lists, node: usize) {
         let spare = lists.empty().saturating_sub(1) as usize;
         if spare != lists.spare {

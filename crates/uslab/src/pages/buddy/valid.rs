@@ -7,7 +7,7 @@
 //!   map     a free page has no owner
 //! ```
 
-use super::{Buddy, LEVELS, ORDERS, PINNED_LEVEL, level_of, lock};
+use super::{Buddy, EMPTY_CHUNKS, EMPTY_LEVEL, LEVELS, ORDERS, PINNED_LEVEL, level_of, lock};
 use crate::counters;
 use crate::os::invariant::{Checked, Subject, assert_valid, is_sampled};
 use crate::pages::arena::{self, PageIndex};
@@ -155,13 +155,14 @@ impl Buddy {
     /// Checks all chunks and lists. Costs what the arena has.
     pub(super) fn check(&self) -> Checked<Walked> {
         let mut walked = Walked { chunks: arena::chunks_committed(), ..Walked::default() };
-        let (mut listed, mut dirty, mut locked) = (0, 0, 0);
+        let (mut listed, mut dirty, mut locked, mut empty) = (0, 0, 0, 0);
         for index in 0..walked.chunks as u32 {
             let chunk = at(index);
             chunk.check()?;
             chunk.check_listed(index as usize)?;
             self.check_links(index)?;
             listed += usize::from(chunk.free_pages > 0);
+            empty += usize::from(chunk.free_pages > 0 && usize::from(chunk.level) == EMPTY_LEVEL);
             walked.free_pages += usize::from(chunk.free_pages);
             dirty += usize::from(chunk.dirty_pages);
             locked += if self.policy.is_locked(chunk) { usize::from(chunk.dirty_pages) } else { 0 };
@@ -174,6 +175,7 @@ impl Buddy {
         )?;
         subject.equal(self.dirty_pages, dirty, "dirty pages are summed up")?;
         subject.equal(self.locked_pages, locked, "locked pages are summed up")?;
+        subject.equal(EMPTY_CHUNKS.load(Relaxed), empty, "chunks that can be unmapped are counted")?;
         let within_bound = walked.chunks * CHUNK_PAGES;
         subject.at_most(self.used_pages + walked.free_pages, within_bound, "no page is in use and free")?;
         let shown = counters::header().used_bytes.load(Relaxed) as usize;

@@ -20,24 +20,26 @@ pub struct Standing {
     pub round: u32,
     /// Bytes that the sweep under way is still to give.
     pub sweep_bytes: usize,
-    /// Free pages went since entries last did.
+    /// The step for free pages has run since shrinkers last freed entries.
     pub is_purged: bool,
-    /// Empty slabs too, as far as they were needed.
+    /// So has the step for empty slabs, or free pages alone were enough.
     pub is_swept: bool,
     /// What becomes of pages that stand alone.
     pub scattered: Scattered,
-    /// Everything that is free went since entries last did.
+    /// Everything free was given back since shrinkers last freed entries, or since the last retry.
     pub is_trimmed: bool,
     /// Shrinkers have no entry that could go, as of the last look.
     pub is_barren: bool,
-    /// The last round brought nothing, another thread is inside a shrinker, and there is time.
+    /// The pass waits for a thread inside a shrinker that the last round passed over. Set after a
+    /// round that brought nothing, and after the last possible one.
     pub awaits_other: bool,
     /// Milliseconds waited in all.
     pub waits: u32,
     /// Some of them since the last retry.
     pub has_waited: bool,
-    /// How often the last round was repeated, and the entries there were when it last was.
+    /// How often the last round was repeated.
     pub repeats: u32,
+    /// Freeable entries in the last round so far: it is repeated only while they become fewer.
     pub min_freeable: usize,
     /// A shrinker was too slow and is not asked.
     pub has_left_out: bool,
@@ -111,7 +113,7 @@ impl Standing {
             self.sweep_bytes = sweep_bytes;
             (self.is_purged, self.is_swept, self.is_trimmed) = (false, false, false);
         }
-        // Nothing is not the last word while another thread is inside: the same round follows.
+        // While the pass waits for a thread inside a shrinker, the same round follows again.
         if !self.awaits_other && !is_repeated && !self.is_barren {
             self.round += 1;
         }
@@ -125,8 +127,8 @@ impl Standing {
         self.look_again();
     }
 
-    /// Everything free went. A thread that is to be waited for still is: a shrinker that says it
-    /// frees, and does not, would otherwise have the last round repeated for ever.
+    /// Everything free was given back. `awaits_other` stays set. Otherwise a shrinker that claims
+    /// to free, and does not, would have the last round repeated for ever.
     pub fn note_trimmed(&mut self) {
         (self.is_trimmed, self.is_barren) = (true, false);
     }

@@ -103,6 +103,12 @@ impl<K, V> Shard<K, V> {
     /// Out of the list and the index: the node is the caller's.
     pub(super) fn take_out(&mut self, node: NonNull<Node<K, V>>) {
         // SAFETY: the node is this shard's, which `&mut self` locks.
+        let is_linked = || unsafe { List::<Node<K, V>>::is_linked(Some(node)) };
+        invariant!(is_linked(), "a node that is unlinked is in a list", node.as_ptr());
+        // SAFETY: as above.
+        let is_whole = || unsafe { List::<Node<K, V>>::is_whole(Some(node)) };
+        invariant!(is_whole(), "the neighbours of an entry link back to it", node.as_ptr());
+        // SAFETY: as above.
         let hash = unsafe {
             self.by_age.unlink(Some(node));
             node.as_ref().hash

@@ -8,15 +8,17 @@
 //! ```
 //!
 //! [`Sources::wait`] is the background thread's sleep. It waits for the descriptors. It reads the
-//! limits once a second, whenever the kernel signals that one was hit, and in every wait while more
-//! than half of one is used. Everything is in fixed memory.
+//! limits once a second, and soon after the kernel signals that one was hit. While more than half
+//! of a limit is used, each wait begins by reading them, at least 100 ms after the last read.
+//! Everything is in fixed memory.
 //!
 //! # To add a source
 //!
 //! 1. Give it a [`Kind`] (`pressure.rs`) and a word in [`Choice`] (`choice.rs`).
 //! 2. Write it in a file beside `headroom.rs`, make it a field of [`Sources`], and print its line
 //!    in [`Sources::describe`].
-//! 3. If it reads files, call it in `Sources::look`; if it has a descriptor, in `Sources::listen`.
+//! 3. If it reads files, call it in `Sources::look`. If it has a descriptor, `Sources::listen`
+//!    must poll it and pass its event to the source.
 //!    Its report is made by `Demand::of_bytes` if it knows the bytes, by `Demand::of_stall` if not.
 //! 4. Test it on made-up files in `tests/sources.rs`. Name it in `docs/guide` and in the options of
 //!    `uslab.h`.
