@@ -1,8 +1,8 @@
 /* Stands in for libuslab_malloc.so: publishes a snapshot as the real library does, and leaves
  * malloc alone.
  *
- * The structures are those of crates/uslab/src/counters/layout.rs, written a second time on purpose:
- * a change of the layout that forgets its readers fails here. FAKE_* variables make it misbehave.
+ * The structures are those of crates/uslab/src/counters/layout.rs, written twice on purpose: a
+ * change of the layout that forgets its readers fails here. FAKE_* variables make it misbehave.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
