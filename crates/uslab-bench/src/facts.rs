@@ -1,4 +1,4 @@
-//! What a report was measured on and with, as lines for every reader of it.
+//! The machine and the versions behind a report, as lines for its readers.
 
 use crate::results::Report;
 use jiff::Timestamp;

@@ -93,12 +93,12 @@ pub(crate) fn trim_all(waits: bool) {
         return;
     }
     if waits {
-        // What a drain has in flight comes to slabs.
+        // Memory that a drain has in flight arrives in slabs.
         wait_for_in_flight();
     }
     trim(0);
     if waits {
-        // What a purge has in flight comes to pages.
+        // Memory that a purge has in flight arrives in pages.
         wait_for_in_flight();
     }
 }

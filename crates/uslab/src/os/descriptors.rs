@@ -68,7 +68,7 @@ pub(super) fn close_if(fd: i32, device: u64, inode: u64) {
     }
 }
 
-/// What the number is now; `None` if it is closed.
+/// The status of the file that has the number now; `None` if it is closed.
 pub(super) fn status(fd: i32) -> Option<libc::stat> {
     let mut status = MaybeUninit::<libc::stat>::uninit();
     // SAFETY: `status` is a place for the answer; a closed number is refused.

@@ -15,7 +15,7 @@
 //! **Drain** empties the slots of other CPUs: exchange with the dummy, `membarrier` so that no
 //! sequence still works on the old sheaf, then it is private. No thread waits for another CPU's
 //! user. The same serves shrinking, destroying and forking. Where the kernel refuses the barrier,
-//! what needs it is left undone (`drain`, `fork`).
+//! steps that need it are left undone (`drain`, `fork`).
 //!
 //! **Capacity** of sheaves adapts per cache: a CPU that went to the barn for want of objects and
 //! then for want of room (or the other way round), or that lives off the barn, doubles it, as long
