@@ -100,7 +100,7 @@ pub mod internal {
     pub use crate::{
         cache::start,
         counters::{header, layout, record},
-        os::{cpu, memory::page_bytes},
+        os::{cpu, invariant::switch_off as switch_checks_off, memory::page_bytes},
         pages::{
             CHUNK_BYTES, boot, has_free_memory, lock_for_fork as lock_pages,
             unlock_after_fork as unlock_pages,

@@ -1,6 +1,6 @@
 //! What the library and a shrinker's callbacks say to each other.
 
-/// What a callback is told.
+/// The argument of a callback.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub struct ShrinkControl {

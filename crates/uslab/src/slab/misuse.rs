@@ -71,7 +71,7 @@ pub fn report_misuse(misuse: Misuse, pointer: *const u8, cache: &str) {
     }
 }
 
-/// What a pointer is that lies in no slab of `owner`.
+/// Classifies a pointer that lies in no slab of `owner`.
 pub(super) fn classify(pointer: *const u8, owner: Owner) -> Misuse {
     match pages::page_of(pointer).map(pages::owner) {
         None => Misuse::Foreign,

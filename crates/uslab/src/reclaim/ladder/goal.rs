@@ -1,4 +1,4 @@
-//! What a pass is for, and what it may do for it.
+//! The goals of passes, and what each permits.
 //!
 //! ```text
 //!   Given      bytes that went to the system          reclaim(bytes)

@@ -41,7 +41,7 @@ const KEPT_PAGES: usize = 3;
 /// which a shrinker of 60 entries is asked for them one by one, twice over.
 const MAX_CALLS: usize = 50_000;
 
-/// What a pass is for, as far as checks depend on it.
+/// The goal of a pass, as far as checks depend on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum For {
     /// So many bytes.
