@@ -340,7 +340,7 @@ fn callbacks_may_look_while_the_cache_grows() {
             let kept: Vec<_> = (0..6000).map(|_| live.alloc().unwrap()).collect();
             let before = LOOKS.load(SeqCst);
             let mut key = 0;
-            while key < 100_000 || LOOKS.load(SeqCst) == before {
+            while key < 300_000 || LOOKS.load(SeqCst) == before {
                 cache.insert(key, [2; 64]);
                 key += 1;
             }
