@@ -1,7 +1,7 @@
 //! CPU page lists: runs of up to eight pages that were just freed, last in first out.
 //!
-//! A list is guarded by a lock that its own CPU takes almost always without contention; who finds
-//! it taken goes to the buddy.
+//! Each CPU's lists have a lock, which that CPU almost always takes without contention. A thread
+//! that finds the lock taken does not wait: it uses the buddy instead.
 
 use super::arena::{self, PageIndex};
 use super::{PAGE_BYTES, Run, Temperature, boot, buddy, purge};
@@ -14,15 +14,16 @@ use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::Acquire, Ordering::Re
 mod valid;
 pub(super) use valid::check_all;
 
-/// Orders that are kept: 1, 2, 4 and 8 pages.
+/// Orders that the lists keep: runs of 1, 2, 4 and 8 pages.
 const ORDERS: usize = 4;
-/// Runs of order 0 that are kept; half as many of each next one: 128 KiB an order.
+/// Upper bound on the runs of order 0 in a list. Each next order keeps half as many, so that each
+/// order keeps up to 128 KiB.
 const RUNS: usize = 32;
 
 struct Lists {
     count: [u8; ORDERS],
     runs: [[u32; RUNS]; ORDERS],
-    /// A thread took or freed a run since the background thread's last look.
+    /// A thread took or freed a run since [`begin_period`].
     used: bool,
 }
 
@@ -34,18 +35,18 @@ impl Lists {
     }
 }
 
-/// One CPU's lists, on cache lines of their own.
+/// One CPU's lists, on their own cache lines.
 #[repr(align(64))]
 struct CpuPages {
     lists: Lock<Lists>,
-    /// Runs in them, for those who look without the lock.
+    /// Runs in the lists, for readers without the lock.
     runs: AtomicUsize,
 }
 
 static TABLE: AtomicPtr<CpuPages> = AtomicPtr::new(core::ptr::null_mut());
 static CPUS: AtomicUsize = AtomicUsize::new(0);
 
-/// Makes the lists of `cpus` CPUs; without memory for them every request goes to the buddy.
+/// Makes the lists of `cpus` CPUs. If there is no memory for them, the buddy serves every request.
 pub fn init(cpus: usize) {
     let table = boot::alloc(cpus * size_of::<CpuPages>(), align_of::<CpuPages>()).cast::<CpuPages>();
     if table.is_null() {
@@ -72,17 +73,17 @@ fn table() -> &'static [CpuPages] {
     }
 }
 
-/// The order of a run that the lists keep.
+/// The order of a run, if the lists keep such runs.
 fn listed_order(pages: usize, align_order: u32) -> Option<usize> {
     let order = pages.trailing_zeros();
     (pages.is_power_of_two() && (order as usize) < ORDERS && align_order <= order).then_some(order as usize)
 }
 
-/// A run of `pages` pages on a boundary of `2^align_order` pages; `None` if memory or address space
-/// is used up.
+/// Allocates a run of `pages` pages on a boundary of `2^align_order` pages. `None` if memory or
+/// address space is used up.
 ///
-/// May make system calls; takes no lock for longer than a few hundred nanoseconds, but when the
-/// arena grows.
+/// May make system calls. Holds locks for a few hundred nanoseconds at most, except while the arena
+/// grows.
 pub fn alloc(pages: usize, align_order: u32, temperature: Temperature) -> Option<Run> {
     if temperature == Temperature::Hot
         && let Some(order) = listed_order(pages, align_order)
@@ -100,12 +101,12 @@ pub fn alloc(pages: usize, align_order: u32, temperature: Temperature) -> Option
     buddy::lock().alloc(pages, align_order)
 }
 
-/// Whether [`alloc`] could succeed if everything else were given back.
+/// Whether [`alloc`] could succeed if all other pages were free.
 pub fn is_possible(pages: usize, align_order: u32) -> bool {
     buddy::lock().is_possible(pages, align_order)
 }
 
-/// Gives a run back. It must have no owner in the page map by now.
+/// Frees a run. The caller has cleared its owner in the page map.
 pub fn free(first: PageIndex, pages: usize, temperature: Temperature) {
     assert_unowned(first, pages);
     os::sleep::note_activity();
@@ -137,7 +138,7 @@ pub fn free(first: PageIndex, pages: usize, temperature: Temperature) {
     purge::after_free(dirty);
 }
 
-/// Pages that an assertion looks at, of those that are freed.
+/// Upper bound on the pages of a freed run that an assertion checks.
 const MAX_ASSERTED: usize = 64;
 
 /// Asserts that freed pages have no owner any more: the first ones and the last.
@@ -150,14 +151,15 @@ fn assert_unowned(first: PageIndex, pages: usize) {
     invariant!(!has_owner(pages - 1), "a freed page has no owner", first.0);
 }
 
-/// Gives a run back that reads as zero and has no memory behind it.
+/// Frees a run that reads as zero and has no memory behind it.
 pub fn free_zeroed(first: PageIndex, pages: usize) {
     assert_unowned(first, pages);
     let is_taken_back = buddy::lock().free(first, pages, true);
     invariant!(is_taken_back, "a run that is freed was in use", first.0);
 }
 
-/// Takes the `pages` pages from `first` on, if all are free: what follows a run that wants to grow.
+/// Takes the `pages` pages from `first` on, if all are free; returns whether it did. A run grows in
+/// place by taking the pages behind it.
 pub fn extend(first: PageIndex, pages: usize) -> bool {
     buddy::lock().claim_at(first, pages)
 }
@@ -176,7 +178,7 @@ fn free_to_buddy(first: PageIndex, pages: usize) -> usize {
     buddy.dirty_pages
 }
 
-/// Moves the `n` oldest runs to the buddy; says how many dirty pages there are now.
+/// Moves the `n` oldest runs to the buddy; returns the number of dirty pages afterwards.
 fn flush(lists: &mut Lists, order: usize, n: usize) -> usize {
     let mut buddy = buddy::lock();
     for at in 0..n {
@@ -199,7 +201,7 @@ pub(super) fn rested() -> bool {
     table().iter().all(|cpu| !cpu.lists.lock().used)
 }
 
-/// See [`rested`].
+/// Starts the period that [`rested`] looks back on.
 pub(super) fn begin_period() {
     table().iter().for_each(|cpu| cpu.lists.lock().used = false);
 }
@@ -215,7 +217,7 @@ fn drain(cpu: &CpuPages, lists: &mut Lists) {
     cpu.assert_valid(lists);
 }
 
-/// Runs in all lists, without a lock.
+/// Runs in all lists. Takes no lock.
 pub(super) fn runs() -> usize {
     table().iter().map(|cpu| cpu.runs.load(Relaxed)).sum()
 }

@@ -1,11 +1,11 @@
-//! The lists of one node of a cache: every slab of it stands in exactly one.
+//! The slab lists of one node of a cache: every slab stands in exactly one of them.
 //!
-//! So a cache is destroyed, and its live objects are found, by walking what it owns. The full slabs
-//! are there for that alone.
+//! A walk of the lists reaches all that the cache owns: it destroys the cache, or finds its live
+//! objects. Full slabs are listed only for such walks.
 //!
-//! Partial slabs stand in four bins by how full they are. A bin is exact when its slab crosses a
-//! quarter and lazy in between, which is all that "fullest first" needs: emptier slabs are left
-//! alone so that they can become empty.
+//! Partial slabs stand in four bins, one for each quarter of free objects. A slab moves when its
+//! count crosses a quarter; within a bin there is no order. That is exact enough for "fullest
+//! first", which leaves emptier slabs alone so that they can become empty.
 
 pub(super) use super::one::List;
 use super::one::{NONE, Slab, slab_at};
@@ -18,12 +18,12 @@ pub(super) const BINS: usize = 4;
 
 const LISTS: usize = BINS + 2;
 impl List {
-    /// All that a slab can stand in.
+    /// All lists that a slab can stand in.
     pub(super) const ALL: [List; LISTS] =
         [List::Bin0, List::Bin1, List::Bin2, List::Bin3, List::Empty, List::Full];
 }
 
-/// The lists that objects are taken from, in this order.
+/// The lists that a take serves from, in this order: fullest slabs first.
 const SERVING: [List; BINS + 1] = [List::Bin0, List::Bin1, List::Bin2, List::Bin3, List::Empty];
 
 /// The list for a slab of `objects` objects with `free` of them free.
@@ -35,26 +35,26 @@ pub(super) fn list_for(free: i32, objects: usize) -> List {
     }
 }
 
-/// What the lock of a node's slabs guards.
+/// The lists of a node and the target of empty slabs: all that the lists' lock guards.
 pub(super) struct Lists {
     heads: [u32; LISTS],
     counts: [u32; LISTS],
-    /// Empty slabs that are kept.
+    /// Empty slabs that the node keeps.
     pub target: u32,
-    /// Empty slabs that were released and have not been made again: each one that is raises the
-    /// target.
+    /// Empty slabs that frees released and that no new slab has replaced yet. A new slab replaces
+    /// one of them and raises `target` by one.
     regret: u32,
-    /// `target` is never below.
+    /// Lower bound of `target`.
     min_target: u32,
-    /// What of these lists is counted in [`super::pool::Slabs`].
+    /// What these lists added to the `spare` of [`super::pool::Slabs`].
     pub spare: usize,
-    /// Slabs, and free objects, that these lists have added to a record that others add to as well.
+    /// Slabs and free objects that these lists have added to a shared record.
     pub published: (u32, i64),
     last_ms: u64,
 }
 
 impl Lists {
-    /// Lists without slabs, which keep at least `min_target` empty ones from then on.
+    /// Lists without slabs; their target of empty slabs never falls below `min_target`.
     pub const fn new(min_target: u32) -> Lists {
         Lists {
             heads: [NONE; LISTS],
@@ -68,7 +68,7 @@ impl Lists {
         }
     }
 
-    /// Takes everything out, and leaves lists like those that [`Lists::new`] made.
+    /// Returns these lists and leaves new ones, without slabs, in their place.
     pub fn take(&mut self) -> Lists {
         core::mem::replace(self, Lists::new(self.min_target))
     }
@@ -87,7 +87,8 @@ impl Lists {
         slab_at(self.heads[list as usize - 1])
     }
 
-    /// Every slab. The link of a slab is read before the slab is handed out, which may then go.
+    /// Iterates over all slabs. It reads a slab's link before it yields the slab, so the caller may
+    /// release that slab.
     pub fn all(&self) -> impl Iterator<Item = Slab> {
         self.heads.iter().flat_map(|&head| {
             let mut next = head;
@@ -116,7 +117,7 @@ impl Lists {
         &mut self.counts
     }
 
-    /// The floor of the target.
+    /// Lower bound of the target.
     pub(super) fn min_target(&self) -> u32 {
         self.min_target
     }
@@ -129,7 +130,7 @@ impl Lists {
         self.counts[List::Empty as usize - 1]
     }
 
-    /// Puts `slab` into `list`, out of whichever it is in.
+    /// Moves `slab` to `list`, from the list that it stands in, if any.
     pub fn place(&mut self, slab: Slab, list: List) {
         // SAFETY: `&mut self` is the lists' lock, which owns these fields of all slabs of the node;
         // links are page numbers of slabs of the same lists.
@@ -168,8 +169,8 @@ impl Lists {
         }
     }
 
-    /// A slab was made: if one was released lately that was too early, keep one more from now on,
-    /// up to `most`.
+    /// Notes that a slab was made. If a free released one lately, that was too early: the target
+    /// rises by one, up to `most`.
     pub fn note_grow(&mut self, most: u32) {
         invariant!(self.target >= self.min_target, "the target of empty slabs has its floor", self.target);
         if self.regret > 0 {
@@ -178,12 +179,13 @@ impl Lists {
         }
     }
 
-    /// A slab was released.
+    /// Notes that a free released an empty slab.
     pub fn note_shrink(&mut self) {
         self.regret += 1;
     }
 
-    /// Lets what was learnt fade by half each second; called where a slab became empty.
+    /// Halves the target, down to its lower bound, and the regret, once for each second that
+    /// passed.
     pub fn decay(&mut self) {
         let now_ms = os::clock::coarse_ms();
         let seconds = (now_ms.saturating_sub(self.last_ms) / 1000).min(31) as u32;

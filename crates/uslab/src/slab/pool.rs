@@ -1,4 +1,4 @@
-//! The slabs of one cache: taking objects, giving them back, growing and shrinking.
+//! The slabs of one cache: how it takes objects, frees them, and makes and releases slabs.
 
 use super::geometry::Geometry;
 use super::lists::{List, Lists, list_for};
@@ -17,29 +17,29 @@ use core::sync::atomic::{
     fence,
 };
 
-/// Run once for each object when its slab is made. Must not unwind, and must not use the cache it
-/// constructs for.
+/// A constructor, which runs once for each object when its slab is made. It must not unwind, and
+/// must not use the cache that it constructs for.
 #[derive(Clone, Copy)]
 pub struct Constructor {
     /// Called with the object and `data`.
     pub call: unsafe fn(object: *mut u8, data: usize),
-    /// Whatever `call` wants; mostly a function of the user.
+    /// Passed to `call` unchanged; usually the address of the user's function.
     pub data: usize,
 }
 
-/// Most bytes of empty slabs that [`Lists::note_grow`] raises a node's target to.
+/// Bytes of empty slabs beyond which [`Lists::note_grow`] does not raise a node's target.
 /// [`Slabs::free_and_keep`] may raise the target further.
 const MAX_KEPT_BYTES: usize = 64 << 20;
 
-/// Slabs that one call visits for objects that need not be moved now: each may cost a miss or two,
-/// and a caller waits for the one object that must.
+/// Upper bound on the slabs that a call visits to move more objects than its caller needs now. Each
+/// visit may cost one or two cache misses while the caller waits.
 pub const VISITS: usize = 32;
 
-/// A cache that shares its record writes its count of free objects there when it changed by more
-/// than a quarter of a slab.
+/// A cache with a shared record publishes its count of free objects when the count has changed by
+/// more than this part of a slab's objects: a quarter.
 const SHARED_DRIFT_PART: usize = 4;
 
-/// How many objects ahead the slab is asked for.
+/// Distance, in objects, at which a free of many objects prefetches the slab of a later one.
 const AHEAD: usize = 8;
 
 /// The slabs of one cache.
@@ -51,13 +51,13 @@ pub struct Slabs {
     constructor: Option<Constructor>,
     nodes: *const Node,
     node_count: usize,
-    /// Many others have the same lock and the same record: see [`NodeMemory::shared`].
+    /// Several caches have the same lock and the same record: see [`NodeMemory::shared`].
     is_shared: bool,
     name: &'static str,
-    /// Empty slabs beyond the last of each node. A look at it takes no line away from those
-    /// who use the cache: it changes seldom.
+    /// Empty slabs, not counting the last of each node. It changes seldom, so a reader seldom takes
+    /// its cache line away from the threads that use the cache.
     pub(super) spare: AtomicUsize,
-    /// Objects that are neither free in a slab nor never made: in use, or in a sheaf.
+    /// Objects outside the slabs: in use, or in a sheaf.
     taken: CachePadded<AtomicI64>,
 }
 
@@ -74,12 +74,12 @@ impl Slabs {
         count * size_of::<Node>()
     }
 
-    /// Slabs of the cache that the page map knows by `owner`, none yet.
+    /// The slabs of a cache, none yet. `owner` names the cache in the page map.
     ///
     /// # Safety
-    /// The memory must be as large as it says, belong to these slabs alone and live as long as they
-    /// are used, as must `name`; the owner's id must name a record of theirs, or one that they
-    /// share.
+    /// `memory.start` must point to [`Slabs::node_bytes`] bytes that belong to these slabs alone.
+    /// That memory and `name` must live as long as the slabs are used. The owner's id must name the
+    /// cache's own record of counters, or the record that it shares.
     pub unsafe fn new(
         owner: Owner,
         name: &'static str,
@@ -91,7 +91,7 @@ impl Slabs {
         let NodeMemory { start, nodes: node_count, shared } = memory;
         let nodes = start.cast::<Node>();
         for i in 0..node_count {
-            // A cache whose last object comes and goes must not thrash: it keeps an empty slab.
+            // One empty slab stays: a single object that comes and goes makes no slab each time.
             let lists = Lists::new(if shared.is_some() { 0 } else { 1 });
             // SAFETY: the caller's memory has room for `node_count` nodes.
             unsafe { nodes.add(i).write(Node::new(lists, shared)) };
@@ -111,7 +111,7 @@ impl Slabs {
         }
     }
 
-    /// How the objects lie.
+    /// The layout of each slab.
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
     }
@@ -126,7 +126,7 @@ impl Slabs {
         self.id
     }
 
-    /// How the page map names these slabs' pages.
+    /// The owner that the page map has for the pages of these slabs.
     pub fn owner(&self) -> Owner {
         self.owner
     }
@@ -136,7 +136,7 @@ impl Slabs {
         self.taken.load(Relaxed).max(0) as usize
     }
 
-    /// Says how many objects are taken, for a test that breaks the count.
+    /// Sets the count of taken objects, for a test that breaks it.
     #[cfg(test)]
     pub(super) fn set_taken(&self, taken: i64) {
         self.taken.store(taken, Relaxed);
@@ -151,10 +151,12 @@ impl Slabs {
         unsafe { core::slice::from_raw_parts(self.nodes, self.node_count) }
     }
 
-    /// Takes free objects into `out`. Once it has `least` of them it visits no more than `VISITS`
-    /// slabs in all. While it has fewer than `least` it makes new slabs. Returns how many; fewer
-    /// than `least` only if memory is used up. They fill the start of `out`; of one slab's
-    /// objects, later ones have lower addresses.
+    /// Takes free objects into the start of `out`; returns how many. It returns fewer than `least`
+    /// only if memory is used up.
+    ///
+    /// It takes from partial slabs, fullest first, then from empty ones. Once it has `least`
+    /// objects it stops after `VISITS` slabs in all. As long as it has fewer, it makes new slabs.
+    /// Of the objects of one slab, later ones in `out` have lower addresses.
     ///
     /// May make system calls and run the constructor; holds no lock meanwhile.
     pub fn take(&self, node: usize, out: &mut [*mut u8], least: usize) -> usize {
@@ -168,7 +170,7 @@ impl Slabs {
                 }
                 let Some(slab) = lists.fullest() else { break };
                 let (taken, left) = slab.take(&self.geometry, &mut out[got..]);
-                // `Slab::take` fills from the end; close the gap that a smaller catch leaves.
+                // `Slab::take` fills from the end: move the objects to the start of the free part.
                 let end = out.len();
                 out.copy_within(end - taken.., got);
                 invariant!(taken > 0, "a slab that serves has a free object", slab.address());
@@ -202,8 +204,8 @@ impl Slabs {
         let start = pages::address_of(run.first);
         if let Some(construct) = self.constructor {
             for index in 0..objects {
-                // SAFETY: the object lies in the slab's fresh pages, which no other code knows; the
-                // constructor is the user's promise to accept such memory.
+                // SAFETY: the object lies in the slab's fresh pages, which no other code knows. The
+                // user promised that the constructor accepts such memory.
                 unsafe { (construct.call)(start.add(index * object_bytes), construct.data) };
             }
         }
@@ -221,7 +223,7 @@ impl Slabs {
         let mut lists = self.nodes()[node].lock();
         let most = if self.is_shared { 0 } else { MAX_KEPT_BYTES / self.slab_bytes() };
         lists.note_grow(most as u32);
-        // An object may have come back already, through another thread: look at the count as it is.
+        // Another thread may have freed an object of this slab already: read the count again.
         let list = list_for(slab.count().load(Acquire), objects);
         lists.place(slab, list);
         self.assert_placed(slab, node, list);
@@ -229,31 +231,32 @@ impl Slabs {
         taken
     }
 
-    /// Gives objects back. Those that are none of this cache's are reported and left alone.
+    /// Frees objects into their slabs. It reports each pointer that is no object of this cache, and
+    /// leaves it alone.
     ///
-    /// Takes the lists' lock only where a slab changes lists, and may give pages back to the
-    /// system. Never fails.
+    /// Takes the lists' lock only if a slab changes lists. May release pages to the system. Never
+    /// fails.
     ///
     /// # Safety
-    /// Each object must have been taken from these slabs and not be used any more; what can be
-    /// recognised otherwise is.
+    /// Each object must have been taken from these slabs, and must not be used any more. The free
+    /// reports violations that the page map or the bitmap shows.
     pub unsafe fn free(&self, objects: &[*mut u8]) {
         // SAFETY: the caller's promise.
         unsafe { self.flush_to_slabs(objects, usize::MAX, Self::relist) };
     }
 
-    /// The same from the end of `objects` on, until `VISITS` slabs have been visited; says how many
-    /// objects are left, at the start.
+    /// As [`Slabs::free`], but starts at the end of `objects` and stops after `VISITS` slabs.
+    /// Returns how many objects are left at the start of `objects`.
     ///
     /// # Safety
-    /// As [`Slabs::free`], for those that are not left.
+    /// As [`Slabs::free`], for the objects that it frees.
     pub unsafe fn free_last(&self, objects: &[*mut u8]) -> usize {
         // SAFETY: the caller's promise.
         unsafe { self.flush_to_slabs(objects, VISITS, Self::relist) }
     }
 
-    /// As [`Slabs::free`], but slabs that become empty stay: the target rises to their number. It
-    /// halves each second, and [`Slabs::shrink_to_target`] releases what is beyond it.
+    /// As [`Slabs::free`], but keeps slabs that become empty: the target rises to their number. The
+    /// target halves each second, and [`Slabs::shrink_to_target`] releases slabs beyond it.
     ///
     /// # Safety
     /// As [`Slabs::free`].
@@ -289,7 +292,7 @@ impl Slabs {
             let start = slab.address() as usize;
             let words = slab.words(&self.geometry);
             let mut run = 0;
-            // The bits of one word are set together as long as neighbours follow each other.
+            // Adjacent entries of `objects` whose bits share a word are set in one step.
             let (mut word, mut mask) = (usize::MAX, 0u64);
             while let Some((&object, others)) = rest.split_last() {
                 let offset = (object as usize).wrapping_sub(start);
@@ -333,7 +336,7 @@ impl Slabs {
         rest.len()
     }
 
-    /// Asks for the cache lines that giving `object` back will need: its slab's descriptor.
+    /// Prefetches the cache line that a free of `object` will write: its slab's descriptor.
     #[inline]
     fn prefetch_slab_of(&self, object: *const u8) {
         if let Some(page) = pages::page_of(object) {
@@ -342,7 +345,8 @@ impl Slabs {
         }
     }
 
-    /// Sets the bits of one word; says how many objects became free.
+    /// Sets the bits of one word, and reports a bit that was set already as a double free. Returns
+    /// how many objects became free.
     fn free_word(
         &self,
         words: &[crate::sync::atomic::AtomicU64],
@@ -365,8 +369,8 @@ impl Slabs {
         (mask & !twice).count_ones() as usize
     }
 
-    /// What is wrong with giving `object` back to these slabs; `None` where it is an object of
-    /// theirs that is in use, or in a sheaf.
+    /// Returns what is wrong with a free of `object` into these slabs; `None` if it is an object of
+    /// theirs that is in use or in a sheaf.
     pub fn misuse_of(&self, object: *const u8) -> Option<Misuse> {
         let Some(slab) = self.slab_of(object) else { return Some(classify(object, self.owner)) };
         let start = slab.address() as usize;
@@ -377,7 +381,7 @@ impl Slabs {
         (word >> (index % 64) & 1 != 0).then_some(Misuse::DoubleFree)
     }
 
-    /// What the byte at `offset` of the slab at `start` is, where no object starts.
+    /// Classifies a pointer to the byte at `offset` of the slab at `start`, where no object starts.
     #[cold]
     fn misuse_at(&self, start: usize, offset: usize) -> Misuse {
         self.geometry
@@ -385,7 +389,7 @@ impl Slabs {
             .map_or(Misuse::NotAnObject, |index| Misuse::Inside(start + index * self.geometry.object_bytes))
     }
 
-    /// The slab that `object` lies in, if it is one of these.
+    /// The slab that `object` lies in, if it is one of these slabs.
     #[inline]
     fn slab_of(&self, object: *const u8) -> Option<Slab> {
         let page = pages::page_of(object)?;
@@ -393,12 +397,12 @@ impl Slabs {
         (pages::owner(page) == self.owner).then_some(Slab(first))
     }
 
-    /// Puts a slab into the list where its count belongs; releases empty slabs beyond the target.
+    /// Moves a slab to the list that its count calls for; releases empty slabs beyond the target.
     #[cold]
     fn relist(&self, slab: Slab) {
         let released = {
             let Some((node, mut lists)) = self.place(slab) else { return };
-            // Two at a time: so a target that fell is caught up with.
+            // Up to two: a single one would never catch up with a target that fell.
             let released = [(); 2].map(|()| {
                 if lists.empty() <= lists.target {
                     return None;
@@ -414,7 +418,7 @@ impl Slabs {
         }
     }
 
-    /// The same, but no slab is released: the target follows.
+    /// As [`Slabs::relist`], but raises the target instead of releasing a slab.
     #[cold]
     fn relist_and_keep(&self, slab: Slab) {
         if let Some((node, mut lists)) = self.place(slab) {
@@ -423,24 +427,24 @@ impl Slabs {
         }
     }
 
-    /// Puts a slab into the list where its count belongs; its node and the lists, unless it has
-    /// been released meanwhile.
+    /// Moves a slab to the list that its count calls for. Returns its node and the locked lists;
+    /// `None` if the slab was released meanwhile.
     fn place(&self, slab: Slab) -> Option<(usize, Guarded<'_>)> {
-        // The node is fixed while the slab lives; a stale one of a slab that is gone is caught
-        // below.
+        // The node is fixed while the slab lives; the checks below recognise a released slab.
         let node = slab.node();
         if node >= self.node_count {
             return None;
         }
         let mut lists = self.nodes()[node].lock();
-        // The slab may have been released, and its pages be another cache's, since the caller's
-        // last step on it. Under the lock it cannot leave, so this decides.
+        // Since the caller's last step on the slab, another thread may have released it, and its
+        // pages may belong to another cache now. No thread releases it while this one holds the
+        // lock, so this check is final.
         if pages::owner(slab.0) != self.owner {
             return None;
         }
-        // Pairs with the release of `set_owner`: what `Slab::init` wrote is seen, the node first of
-        // all. A slab that was released and made again on another node must not be placed by what
-        // its node was before.
+        // Pairs with the release in `set_owner`: this thread sees what `Slab::init` wrote, the node
+        // above all. The slab may have been released and made again on another node. Then the lists
+        // locked here are not its own.
         fence(Acquire);
         if slab.node() != node {
             return None;
@@ -473,9 +477,9 @@ impl Slabs {
         self.geometry.pages() * pages::PAGE_BYTES
     }
 
-    /// Calls `visit` for each object that is not free in its slab, until it says false. Exact only
-    /// while no other thread uses the cache. `visit` runs under the lists' lock: it must neither
-    /// allocate from this library nor free to it.
+    /// Calls `visit` for each object that is not free in its slab, until `visit` returns false.
+    /// Exact only while no other thread uses the cache. `visit` runs under the lists' lock: it must
+    /// neither allocate from this library nor free to it.
     pub fn for_each_taken(&self, mut visit: impl FnMut(*mut u8) -> bool) {
         let objects = 0..self.geometry.objects;
         for node in self.nodes() {
@@ -492,8 +496,8 @@ impl Slabs {
         }
     }
 
-    /// Gives every slab to the page layer, whatever lives in it. The cost grows with the number of
-    /// slabs.
+    /// Releases every slab to the page layer, with its objects in use too. The cost grows with the
+    /// number of slabs.
     ///
     /// # Safety
     /// No other thread may use the cache, and no thread its objects any more.
@@ -518,7 +522,7 @@ impl Slabs {
         }
     }
 
-    /// A slab was made (1) or released (-1).
+    /// Counts a slab that was made (`change` is 1) or released (-1).
     fn count_slab(&self, change: i64) {
         if !self.is_shared {
             let record = self.record();
@@ -528,15 +532,15 @@ impl Slabs {
         }
     }
 
-    /// Objects became free in slabs, or stopped to be.
+    /// Counts objects that became free in slabs (positive) or were taken from them (negative).
     fn count_free(&self, change: i64) {
         if !self.is_shared {
             self.record().slab_free.fetch_add(change, Relaxed);
         }
     }
 
-    /// Writes what the lock guards to the cache's record. Partial slabs, empty slabs and the target
-    /// are those of node 0 alone. Slabs and free objects are sums over all nodes.
+    /// Publishes the lists' figures in the cache's record. Partial slabs, empty slabs and the
+    /// target are those of node 0 alone. Slabs and free objects are sums over all nodes.
     pub(super) fn publish(&self, lists: &mut Lists, node: usize) {
         let spare = lists.empty().saturating_sub(1) as usize;
         if spare != lists.spare {
@@ -561,8 +565,8 @@ impl Slabs {
         }
     }
 
-    /// Adds what changed to a record that others add to: so many slabs and free objects now, so
-    /// many when last published.
+    /// Adds the change since the last publication to a shared record. `now` and `before` are pairs
+    /// of slabs and free objects.
     fn publish_share(&self, now: (u32, i64), before: (u32, i64)) {
         let record = self.record();
         let slabs = i64::from(now.0) - i64::from(before.0);

@@ -1,4 +1,4 @@
-//! Tests of this layer: slabs of their own, without CPU caches in front.
+//! Tests of the slab layer: each makes its own slabs, without CPU caches in front.
 
 use super::*;
 use crate::counters::layout::{MAX_RECORDS, Record};
@@ -14,13 +14,13 @@ use std::boxed::Box;
 use std::collections::HashSet;
 use std::vec::Vec;
 
-/// Slabs for objects of `bytes`, under an id from the end of the records, where caches of other
-/// tests do not get to.
+/// Makes slabs for objects of `bytes`. Their id comes from the end of the records, which the caches
+/// of other tests do not reach.
 fn slabs(bytes: usize, constructor: Option<Constructor>) -> (&'static Slabs, &'static Record) {
     slabs_locked_by(bytes, constructor, None)
 }
 
-/// The same, with a lock that they share.
+/// As [`slabs`], with the lock `shared`, if any.
 fn slabs_locked_by(
     bytes: usize,
     constructor: Option<Constructor>,
@@ -52,7 +52,7 @@ fn take(slabs: &Slabs, n: usize) -> Vec<*mut u8> {
 }
 
 fn free(slabs: &Slabs, objects: &[*mut u8]) {
-    // SAFETY: the tests give back what they took, once, but where misuse is the subject.
+    // SAFETY: the tests free what they took, once, except where misuse is the subject.
     unsafe { slabs.free(objects) };
 }
 
@@ -94,7 +94,7 @@ fn the_fullest_slab_serves_first() {
         }
     }
     assert_eq!(by_slab.len(), 3);
-    // Most of the first two, little of the third.
+    // Free most of the first two slabs, and little of the third.
     free(slabs, &by_slab[0][..15]);
     free(slabs, &by_slab[1][..14]);
     free(slabs, &by_slab[2][..2]);
@@ -104,7 +104,7 @@ fn the_fullest_slab_serves_first() {
 
 #[test]
 fn a_live_set_that_comes_and_goes_does_not_go_to_the_pages() {
-    // Few objects to a slab, so that each round empties one: between none and four of 4 KiB.
+    // A slab has few objects of 4 KiB, so each round empties one: between 0 and 4 objects are live.
     let (slabs, record) = slabs(4096, None);
     let round = || free(slabs, &take(slabs, 4));
     (0..10).for_each(|_| round());
@@ -120,7 +120,7 @@ fn a_live_set_of_many_slabs_stays_after_it_was_learnt() {
     (0..4).for_each(|_| round());
     let before = record.grows.load(Relaxed);
     (0..4).for_each(|_| round());
-    // The clock may have let a little fade meanwhile.
+    // A second may have passed, which halves the target.
     assert!(record.grows.load(Relaxed) - before <= 2 * record.slabs.load(Relaxed) as u64);
     assert!(slabs.shrink() > 0, "and goes when asked");
     assert_eq!(record.slabs.load(Relaxed), 0);
@@ -147,7 +147,7 @@ fn slabs_that_share_a_lock_keep_none_empty_and_add_to_their_record() {
     let (slabs, record) = slabs_locked_by(64, None, Some(&LOCK));
     let objects = take(slabs, 1000);
     assert_eq!((record.slabs.load(Relaxed), record.grows.load(Relaxed)), (16, 16));
-    // Short by a quarter of a slab, at most.
+    // The shared record may lag by a quarter of a slab.
     assert!(record.slab_free.load(Relaxed).abs_diff(24) <= 16);
     free(slabs, &objects[..500]);
     free(slabs, &objects[500..]);
@@ -211,7 +211,7 @@ fn many_threads_give_at_once_and_nothing_is_lost() {
                         // SAFETY: as above.
                         assert_eq!(unsafe { object.cast::<usize>().read() }, thread);
                     }
-                    // In an order that goes from slab to slab.
+                    // Sort by the offset in the page, so that neighbours lie in different slabs.
                     objects.sort_unstable_by_key(|&object| object as usize % 4096);
                     free(slabs, &objects);
                 }

@@ -1,12 +1,12 @@
-//! What always holds of slabs and their lists, as a check that the lists' lock makes exact.
+//! Invariants of slabs and their lists, and the functions that check them under the lists' lock.
 //!
-//! Givers work without the lock. So under it a slab's count may only rise, and each bit is set
-//! before it is counted:
+//! Freeing threads work without that lock. So while a check holds it, counts can only rise, and
+//! each bit is set before it is counted:
 //!
 //! ```text
-//!   count ≤ bits set ≤ objects          a giver sets, then counts; a taker clears, then counts
-//!   the list's place ≤ the count's      a giver raises the count first and relists later
-//!   in the empty list: count = objects  so no giver is between its steps, and the slab may go
+//!   count ≤ bits set ≤ objects          a free sets, then counts; a take clears, then counts
+//!   the list's rank ≤ the count's       a free raises the count first and relists later
+//!   in the empty list: count = objects  so no free is between its steps, and the slab may go
 //! ```
 
 use super::geometry::Geometry;
@@ -18,19 +18,19 @@ use crate::pages::{self, PAGE_BYTES, PageIndex};
 use crate::rseq::Owner;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed};
 
-/// Slabs of one list that a sampled walk visits.
+/// Upper bound on the slabs of one list that a sampled walk visits.
 const MAX_WALKED: u32 = 64;
 
-/// What a walk of slabs found.
+/// The totals of a walk of slabs.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub struct Walked {
     /// Slabs in lists.
     pub slabs: usize,
-    /// Objects that are free in them.
+    /// Free objects of these slabs.
     pub free_objects: usize,
 }
 
-/// What the slabs of one cache have in common.
+/// The properties that the slabs of one cache on one node share.
 #[derive(Clone, Copy)]
 pub(super) struct Kind<'a> {
     pub geometry: &'a Geometry,
@@ -38,7 +38,7 @@ pub(super) struct Kind<'a> {
     pub node: usize,
 }
 
-/// How free the slabs of a list are, in order.
+/// The rank of a list: the higher, the more free objects its slabs have.
 fn fullness(list: List) -> u8 {
     match list {
         List::None | List::Full => 0,
@@ -51,7 +51,7 @@ impl Slab {
         Subject::new("slab", self.address())
     }
 
-    /// Checks a slab that stands in `list`, under the lists' lock.
+    /// Checks a slab that stands in `list`. The caller holds the lists' lock.
     pub(super) fn check(self, kind: Kind<'_>, list: List) -> Checked {
         let Kind { geometry, owner, node } = kind;
         let subject = self.subject();
@@ -64,7 +64,8 @@ impl Slab {
             let found = pages::owner(self.0.plus(page)).slots();
             subject.equal(found, owner.slots(), "the page map names the cache for each page of a slab")?;
         }
-        // The count first: bits are set before they are counted, and cleared under the lock alone.
+        // Read the count first: a free sets bits before it counts them, and only a holder of the
+        // lock clears bits.
         let count = self.count().load(Acquire);
         let free = self.check_bits(geometry)?;
         subject.at_most(i64::from(count), free as i64, "a bit is set before it is counted")?;
@@ -94,7 +95,7 @@ impl Lists {
         Subject::new("slab lists", self)
     }
 
-    /// Checks what is known without a walk.
+    /// Checks what needs no walk: the heads, the counts and the target.
     pub(super) fn check_heads(&self) -> Checked {
         let subject = self.subject();
         for list in List::ALL {
@@ -108,7 +109,7 @@ impl Lists {
         subject.at_least(self.target, self.min_target(), "the target of empty slabs has its floor")
     }
 
-    /// Checks the neighbours of `slab`, which was put into `list`.
+    /// Checks the neighbours of `slab`, which stands in `list`.
     pub(super) fn check_links(&self, slab: Slab, list: List) -> Checked {
         let subject = slab.subject();
         let neighbours = [slab.next(), slab.prev()];
@@ -127,7 +128,7 @@ impl Lists {
         }
     }
 
-    /// Checks each slab of each list, up to `most` of a list, under the lock.
+    /// Checks up to `most` slabs of each list. The caller holds the lock.
     pub(super) fn check(&self, kind: Kind<'_>, most: u32) -> Checked<Walked> {
         self.check_heads()?;
         let mut walked = Walked::default();
@@ -156,8 +157,8 @@ impl Slabs {
         Kind { geometry: self.geometry(), owner: self.owner(), node }
     }
 
-    /// Asserts, in debug builds, what holds after a change of the lists: their heads and counts;
-    /// one time in 64 a bounded walk.
+    /// Asserts, in debug builds, what holds after a change of the lists: checks their heads and
+    /// counts, and one time in 64 a bounded number of slabs.
     #[inline(always)]
     pub(super) fn assert_lists(&self, lists: &Lists, node: usize) {
         assert_valid(|| lists.check_heads());
@@ -172,8 +173,8 @@ impl Slabs {
         assert_valid(|| slab.check(self.kind(node), list));
     }
 
-    /// Asserts, in debug builds, what must hold of a slab that is about to leave: it is in no list,
-    /// the page map does not name it, and all of its objects are free.
+    /// Asserts, in debug builds, what must hold of a slab that is about to be released: it is in no
+    /// list, the page map does not name it, and all of its objects are free.
     #[inline(always)]
     pub(super) fn assert_released(&self, slab: Slab) {
         assert_valid(|| self.check_released(slab));
@@ -182,7 +183,7 @@ impl Slabs {
     pub(super) fn check_released(&self, slab: Slab) -> Checked {
         let subject = slab.subject();
         let objects = self.geometry().objects;
-        // SAFETY: the descriptor is mapped, and the slab is out of the lists, the caller's alone.
+        // SAFETY: the descriptor is mapped, and the slab, out of the lists, is the caller's alone.
         let place = unsafe { (*slab.head()).list };
         subject.equal(place, List::None as u8, "a released slab stands in no list")?;
         subject.equal(slab.count().load(Acquire), objects as i32, "a released slab's count is complete")?;
@@ -199,8 +200,8 @@ impl Slabs {
         self.nodes().iter().try_for_each(|node| node.lock().check_heads())
     }
 
-    /// Checks all slabs, under each node's lock in turn; returns what was walked. For requests: it
-    /// costs what the cache owns.
+    /// Checks all slabs, under each node's lock in turn; returns the totals. The cost grows with
+    /// the number of slabs, so this runs only on request.
     pub fn check(&self) -> Checked<Walked> {
         let subject = Subject::new("slabs", self);
         let geometry = self.geometry();
@@ -219,7 +220,8 @@ impl Slabs {
         Ok(all)
     }
 
-    /// Whether `object` starts in one of these slabs and is not free there. The caller owns it.
+    /// Checks that `object` starts in one of these slabs and is not free there. The caller owns the
+    /// object.
     pub fn check_taken(&self, object: *mut u8) -> Checked {
         let subject = Subject::new("object", object);
         let offset = object as usize % self.slab_bytes();

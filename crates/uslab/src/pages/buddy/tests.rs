@@ -1,14 +1,14 @@
-//! A buddy and chunks that are broken on purpose: each kind of check finds its own.
+//! Tests that break the buddy or a chunk on purpose: each kind of check must find its fault.
 //!
-//! The buddy is the process's. What a test breaks it mends before it lets go of the lock.
+//! They share the process's buddy. So a test repairs what it broke before it releases the lock.
 
 use super::*;
 use crate::os::invariant::Invalid;
 use crate::pages::Temperature;
 use crate::rseq::Owner;
 
-/// What a check finds while something is broken, under the lock: the buddy, or a chunk that has
-/// free pages, by its index.
+/// Returns the violation that a check reports between `break_it` and `mend`, all under the lock.
+/// `break_it` gets the buddy and a chunk with free pages, with its index.
 fn found(
     break_it: impl FnOnce(&mut Buddy, usize, &mut Chunk),
     mend: impl FnOnce(&mut Buddy, &mut Chunk),
@@ -16,12 +16,12 @@ fn found(
     set_up!();
     let run = crate::pages::alloc(3, 0, Temperature::Cold).expect("there is room");
     let mut buddy = lock();
-    // The chunk that serves next: with the lock held it has a page.
+    // The chunk that serves next. It has a free page as long as the lock is held.
     let index = buddy.fullest_with(0).unwrap_or_else(|| {
         buddy.grow(1, 1).expect("there is room");
         buddy.fullest_with(0).expect("it just grew")
     });
-    // SAFETY: committed; it is changed under the lock alone.
+    // SAFETY: the chunk is committed, and changes only under the lock.
     let chunk = || unsafe { &mut *arena::chunk(index) };
     assert!(buddy.check().is_ok());
     break_it(&mut buddy, index, chunk());

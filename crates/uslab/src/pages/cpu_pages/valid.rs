@@ -1,4 +1,4 @@
-//! What always holds of a CPU's page lists, under their lock.
+//! Invariants of a CPU's page lists, and the functions that check them under the lists' lock.
 
 use super::{CpuPages, Lists, ORDERS, RUNS, table};
 use crate::os::invariant::{Checked, Subject, assert_valid, is_sampled};
@@ -58,7 +58,8 @@ mod tests {
     use super::*;
     use crate::pages::{PAGE_BYTES, Temperature, alloc, boot, free};
 
-    /// What a check finds in lists of no CPU that have `runs` of two pages, and say `counted`.
+    /// Returns the result of a check of lists that belong to no CPU. They hold `runs`, of two pages
+    /// each, and claim to hold `counted` runs.
     fn found(runs: &[u32], counted: usize) -> Checked<usize> {
         let mut lists = EMPTY;
         lists.count[1] = runs.len() as u8;

@@ -1,4 +1,4 @@
-//! Slabs that are broken on purpose: each kind of check finds its own.
+//! Tests that break a slab on purpose: each kind of check must find its fault.
 
 use super::*;
 use crate::os::invariant::Invalid;
@@ -7,7 +7,7 @@ use crate::slab::lists::{List, Lists};
 use crate::slab::one::Slab;
 use crate::sync::atomic::Ordering::Relaxed as Plain;
 
-/// Slabs of four pages with one that is half free, and that slab.
+/// Makes a cache with a single slab, which is half free; returns both.
 fn half_free() -> (&'static Slabs, Slab) {
     let (slabs, _) = slabs(1000, None);
     let objects = take(slabs, slabs.geometry().objects);
@@ -18,7 +18,7 @@ fn half_free() -> (&'static Slabs, Slab) {
     (slabs, slab)
 }
 
-/// What a check finds after `break_it`, which runs under the lists' lock.
+/// Returns the violation that a check reports after `break_it`, which runs under the lists' lock.
 fn found(break_it: impl FnOnce(&Slabs, &mut Lists, Slab)) -> Invalid {
     let (slabs, slab) = half_free();
     break_it(slabs, &mut slabs.nodes()[0].lock(), slab);
