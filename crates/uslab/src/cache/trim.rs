@@ -47,6 +47,7 @@ pub fn trim(kept_bytes: usize) -> usize {
     registry::for_each(|core| {
         core.cpu.drain_barns();
         core.cpu.slabs().shrink();
+        core.cpu.slabs().purge_all_inside();
     });
     drop(registry);
     sheaf::slabs().iter().for_each(|slabs| {
@@ -143,12 +144,15 @@ fn shrink_some(bytes: usize) {
         spare_bytes += core.cpu.slabs().spare_bytes();
     });
     let wanted = bytes.min(spare_bytes) as u128;
-    let mut owed = 0;
+    let (mut owed, mut missing_bytes) = (0, bytes - bytes.min(spare_bytes));
     registry::for_each(|core| {
         let slabs = core.cpu.slabs();
         // What does not come to a whole slab is the next one's to give.
         owed += (slabs.spare_bytes() as u128 * wanted).div_ceil(spare_bytes.max(1) as u128) as usize;
         owed = owed.saturating_sub(slabs.shrink_by(owed));
+        if missing_bytes > 0 {
+            missing_bytes = missing_bytes.saturating_sub(slabs.purge_inside(missing_bytes));
+        }
     });
 }
 
@@ -195,6 +199,7 @@ pub(crate) fn trim_idle() -> bool {
                 slabs.shrink_to_target();
                 idle = false;
             }
+            idle &= slabs.purge_rested();
         }
     }
     adapt::begin_period();

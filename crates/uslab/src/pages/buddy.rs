@@ -173,7 +173,32 @@ impl Buddy {
         } else {
             self.alloc_in_chunk(pages, align_order)?
         };
-        self.note_taken(run).then_some(run)
+        self.note_taken(run, pages).then_some(run)
+    }
+
+    /// See [`super::sparse::alloc_sparse`].
+    pub fn alloc_sparse(&mut self, order: u32, needed: u64) -> Option<(PageIndex, u64)> {
+        invariant!(order <= 6, "a mask has a bit for each page of a sparse run", order);
+        if !self.is_possible(needed.count_ones() as usize, order) {
+            return None;
+        }
+        let pages = 1 << order;
+        let run = self.alloc_in_chunk(pages, order)?;
+        let (index, first) = (run.first.0 as usize / CHUNK_PAGES, run.first.0 as usize % CHUNK_PAGES);
+        // SAFETY: the chunk has a page in use, so it is committed, and `&mut self` is the lock.
+        let zero = unsafe { (*arena::chunk(index)).zero_mask(first, pages) };
+        let charged = needed | (!zero & u64::MAX >> (64 - pages));
+        self.note_taken(run, charged.count_ones() as usize).then_some((run.first, charged))
+    }
+
+    /// See [`super::sparse::free_sparse`]. Returns the dirty pages that there are now.
+    pub fn free_sparse(&mut self, first: PageIndex, order: u32, charged: u64) -> usize {
+        let (index, at) = (first.0 as usize / CHUNK_PAGES, first.0 as usize % CHUNK_PAGES);
+        let is_taken_back = self.with_chunk(index, |chunk| chunk.free_sparse(at, 1 << order, charged));
+        invariant!(is_taken_back, "a sparse run that is freed was in use", first.0);
+        self.operations = self.operations.saturating_add(1);
+        self.uncharge(charged.count_ones() as usize);
+        self.dirty_pages
     }
 
     fn alloc_in_chunk(&mut self, pages: usize, align_order: u32) -> Option<Run> {
@@ -343,7 +368,7 @@ impl Buddy {
             zero += self.claim(index, first, n);
             true
         });
-        self.note_taken(Run { first, pages, zeroed: zero == pages })
+        self.note_taken(Run { first, pages, zeroed: zero == pages }, pages)
     }
 
     /// Frees a run. Returns false if part of it is free already, and leaves the chunk of that part
@@ -417,22 +442,38 @@ impl Buddy {
         (cursor.min(committed)..committed).chain(0..cursor.min(committed)).find(dirty)
     }
 
-    /// Counts a run that was claimed. If the hard limit forbids it, frees the run again and returns
-    /// false.
-    fn note_taken(&mut self, run: Run) -> bool {
-        self.used_pages += run.pages;
-        self.operations = self.operations.saturating_add(1);
-        let held = self.used_pages + self.dirty_pages;
-        if held > self.hard_pages {
+    /// Charges `charged` pages of a run that was claimed. If the hard limit forbids it, frees the
+    /// run again and returns false.
+    fn note_taken(&mut self, run: Run, charged: usize) -> bool {
+        let is_charged = self.charge(charged);
+        if !is_charged {
             self.untake(run);
+        }
+        is_charged
+    }
+
+    /// Counts `pages` more pages as used. False, with nothing counted, if the hard limit forbids
+    /// it.
+    pub fn charge(&mut self, pages: usize) -> bool {
+        self.operations = self.operations.saturating_add(1);
+        let held = self.used_pages + pages + self.dirty_pages;
+        if held > self.hard_pages {
             return false;
         }
+        self.used_pages += pages;
         self.publish();
         if held > self.soft_pages && !self.told {
             self.told = true;
             os::sleep::wake();
         }
         true
+    }
+
+    /// Undoes [`Buddy::charge`].
+    pub fn uncharge(&mut self, pages: usize) {
+        invariant!(self.used_pages >= pages, "no more pages are uncharged than are in use", pages);
+        self.used_pages -= pages;
+        self.publish();
     }
 
     /// Frees an untouched run. Clean pages stay clean: as dirty ones they would count as held, and
@@ -444,8 +485,6 @@ impl Buddy {
             self.with_chunk(at / CHUNK_PAGES, |chunk| chunk.unclaim(at % CHUNK_PAGES, count));
             at += count;
         }
-        invariant!(self.used_pages >= run.pages, "no more pages come back than are in use", run.first.0);
-        self.used_pages -= run.pages;
         self.publish();
     }
 

@@ -176,6 +176,28 @@ impl Chunk {
         true
     }
 
+    /// The pages `[first, first + count)` of one word that are known to be zero, as a mask from
+    /// `first` on.
+    pub fn zero_mask(&self, first: usize, count: usize) -> u64 {
+        (self.zero[first / 64] & mask(first / 64, first, count)) >> (first % 64)
+    }
+
+    /// Frees pages `[first, first + count)` of one word. Those in the mask `dirty` count as dirty,
+    /// the others as known to be zero. Returns false, with nothing changed, if one of them is free
+    /// already.
+    pub fn free_sparse(&mut self, first: usize, count: usize, dirty: u64) -> bool {
+        let (word, all) = (first / 64, mask(first / 64, first, count));
+        let dirty = (dirty << (first % 64)) & all;
+        if self.free[word] & all != 0 {
+            return false;
+        }
+        self.free[word] |= all;
+        self.zero[word] = self.zero[word] & !all | all & !dirty;
+        self.free_pages += count as u16;
+        self.dirty_pages += dirty.count_ones() as u16;
+        true
+    }
+
     /// Takes free pages for a purge: each aligned group of `group` free pages with a dirty one
     /// among them. It takes a word of 64 free pages as a whole if any of them is dirty. Returns the
     /// pages taken.

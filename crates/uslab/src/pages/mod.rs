@@ -37,6 +37,7 @@ mod idle;
 mod layout;
 mod policy;
 mod purge;
+mod sparse;
 #[cfg(test)]
 mod tests;
 
@@ -50,7 +51,9 @@ pub use cpu_pages::{alloc, extend, free, free_zeroed, init as init_cpu_lists, is
 #[cfg(test)]
 pub use idle::purge_all;
 pub use idle::{has_free_memory, purge_all_beyond, purge_rested, rested};
+pub use policy::Locked;
 pub use purge::{Scattered, purge_excess, purge_some};
+pub use sparse::{alloc_sparse, charge, free_sparse, may_purge_rested, purge_used, uncharge};
 
 use crate::os::invariant::Checked;
 

@@ -14,6 +14,7 @@ use super::{ownership, valid};
 use crate::counters;
 use crate::os;
 use crate::os::invariant::invariant;
+use crate::pages::PAGE_BYTES;
 use crate::rseq::{Exchanged, Mode, Owner, Sheaf, Slot, Which, dummy, is_dummy, mode};
 use crate::slab::{Misuse, Slabs, report_misuse};
 use core::sync::atomic::Ordering::Relaxed;
@@ -535,6 +536,7 @@ impl CpuCache {
         record.empty_slabs.load(Relaxed) > 0
             || record.sheaf_free.load(Relaxed) > 0
             || self.slots().iter().any(|slot| held(slot) > 0)
+            || self.slabs.free_bytes_inside() >= PAGE_BYTES
     }
 
     /// Brings the count of objects in slots up to date; sheaves of barns are counted as they come

@@ -118,6 +118,11 @@ impl Geometry {
         self.objects.div_ceil(64)
     }
 
+    /// Whether a slab knows which of its pages have memory: one word of 64 bits tells.
+    pub const fn has_resident_word(&self) -> bool {
+        has_resident_word(self.order)
+    }
+
     /// The object at `offset` bytes from the slab's start; `None` if no object starts there.
     #[inline]
     pub fn index_of(&self, offset: usize) -> Option<usize> {
@@ -157,9 +162,16 @@ impl Geometry {
     }
 }
 
+/// See [`Geometry::has_resident_word`]. Smaller slabs go back whole, and larger ones have more pages
+/// than a word has bits.
+const fn has_resident_word(order: u32) -> bool {
+    order >= 4 && order <= 6
+}
+
 /// Objects that a slab of `order` holds: bounded by its bytes and by the bits of its descriptors.
 fn fitting(object_bytes: usize, order: u32) -> usize {
-    let bits = ((DESCRIPTOR_BYTES << order) - HEAD_BYTES) * 8 / 64 * 64;
+    let resident_bytes = if has_resident_word(order) { size_of::<u64>() } else { 0 };
+    let bits = ((DESCRIPTOR_BYTES << order) - HEAD_BYTES - resident_bytes) * 8 / 64 * 64;
     ((PAGE_BYTES << order) / object_bytes).min(bits)
 }
 

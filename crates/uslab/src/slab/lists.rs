@@ -3,9 +3,9 @@
 //! A walk of the lists reaches all that the cache owns: it destroys the cache, or finds its live
 //! objects. Full slabs are listed only for such walks.
 //!
-//! Partial slabs stand in four bins, one for each quarter of free objects. A slab moves when its
-//! count crosses a quarter; within a bin there is no order. That is exact enough for "fullest
-//! first", which leaves emptier slabs alone so that they can become empty.
+//! Partial slabs stand in two lists. Slabs of which less than three quarters are free serve first,
+//! in the order in which they became partial. A program that frees neighbours in order so gets
+//! neighbours in order. Sparser slabs are left alone so that they can become empty.
 
 pub(super) use super::one::List;
 use super::one::{NONE, Slab, slab_at};
@@ -13,31 +13,38 @@ use crate::os;
 use crate::os::invariant::{assert_valid, invariant};
 use crate::pages::PageIndex;
 
-/// Bins of partial slabs.
-pub(super) const BINS: usize = 4;
-
-const LISTS: usize = BINS + 2;
+const LISTS: usize = 4;
 impl List {
     /// All lists that a slab can stand in.
-    pub(super) const ALL: [List; LISTS] =
-        [List::Bin0, List::Bin1, List::Bin2, List::Bin3, List::Empty, List::Full];
+    pub(super) const ALL: [List; LISTS] = [List::Partial, List::Sparse, List::Empty, List::Full];
 }
 
-/// The lists that a take serves from, in this order: fullest slabs first.
-const SERVING: [List; BINS + 1] = [List::Bin0, List::Bin1, List::Bin2, List::Bin3, List::Empty];
+/// The lists that a take serves from, in this order.
+const SERVING: [List; 3] = [List::Partial, List::Sparse, List::Empty];
 
 /// The list for a slab of `objects` objects with `free` of them free.
 pub(super) fn list_for(free: i32, objects: usize) -> List {
     match usize::try_from(free) {
         Err(_) | Ok(0) => List::Full,
         Ok(free) if free >= objects => List::Empty,
-        Ok(free) => SERVING[(free * BINS / objects).min(BINS - 1)],
+        Ok(free) if free < objects - objects / 4 => List::Partial,
+        Ok(_) => List::Sparse,
     }
+}
+
+/// Which end of a list a slab goes to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    /// It serves next.
+    First,
+    /// It serves after the others.
+    Last,
 }
 
 /// The lists of a node and the target of empty slabs: all that the lists' lock guards.
 pub(super) struct Lists {
     heads: [u32; LISTS],
+    tails: [u32; LISTS],
     counts: [u32; LISTS],
     /// Empty slabs that the node keeps.
     pub target: u32,
@@ -58,6 +65,7 @@ impl Lists {
     pub const fn new(min_target: u32) -> Lists {
         Lists {
             heads: [NONE; LISTS],
+            tails: [NONE; LISTS],
             counts: [0; LISTS],
             target: min_target,
             regret: 0,
@@ -73,14 +81,18 @@ impl Lists {
         core::mem::replace(self, Lists::new(self.min_target))
     }
 
-    /// The fullest partial slab, else an empty one.
-    pub fn fullest(&self) -> Option<Slab> {
+    /// The slab that serves next: a partial one, else a sparse one, else an empty one.
+    pub fn serving(&self) -> Option<Slab> {
         SERVING.iter().find_map(|&list| self.first(list))
     }
 
-    /// Some empty slab.
-    pub fn any_empty(&self) -> Option<Slab> {
-        self.first(List::Empty)
+    /// The slab that has been empty for the longest time.
+    pub fn oldest_empty(&self) -> Option<Slab> {
+        self.last(List::Empty)
+    }
+
+    pub(super) fn last(&self, list: List) -> Option<Slab> {
+        slab_at(self.tails[list as usize - 1])
     }
 
     pub(super) fn first(&self, list: List) -> Option<Slab> {
@@ -123,50 +135,88 @@ impl Lists {
     }
 
     pub fn partial(&self) -> u32 {
-        self.counts[..BINS].iter().sum()
+        self.slabs_in(List::Partial) + self.slabs_in(List::Sparse)
+    }
+
+    /// Slabs with free objects.
+    pub fn with_free_objects(&self) -> u32 {
+        self.partial() + self.empty()
     }
 
     pub fn empty(&self) -> u32 {
         self.counts[List::Empty as usize - 1]
     }
 
-    /// Moves `slab` to `list`, from the list that it stands in, if any.
-    pub fn place(&mut self, slab: Slab, list: List) {
-        // SAFETY: `&mut self` is the lists' lock, which owns these fields of all slabs of the node;
-        // links are page numbers of slabs of the same lists.
+    /// Moves `slab` to `list`, from the list that it stands in, if any. In the list where it stands
+    /// already it keeps its place.
+    pub fn place(&mut self, slab: Slab, list: List, end: End) {
+        // SAFETY: `&mut self` is the lists' lock, which guards this field of all slabs of the node.
+        if unsafe { (*slab.head()).list } != list as u8 {
+            self.remove(slab);
+            self.insert(slab, list, end);
+        }
+    }
+
+    /// Moves `slab` to the end of its list.
+    pub fn move_to_end(&mut self, slab: Slab, list: List) {
+        self.remove(slab);
+        self.insert(slab, list, End::Last);
+    }
+
+    /// Takes `slab` out of its list, if it stands in one.
+    fn remove(&mut self, slab: Slab) {
+        // SAFETY: `&mut self` is the lists' lock, which guards these fields of all slabs of the
+        // node; links are page numbers of slabs of the same lists.
         unsafe {
             let head = slab.head();
-            if (*head).list == list as u8 {
+            if (*head).list == List::None as u8 {
                 return;
             }
-            if (*head).list != List::None as u8 {
-                let old = (*head).list as usize - 1;
-                invariant!(old < LISTS, "a slab's list is one of those there are", old);
-                invariant!(self.counts[old] > 0, "a list that has a slab counts it");
-                assert_valid(|| self.check_links(slab, List::ALL[old]));
-                let (next, prev) = ((*head).next, (*head).prev);
-                match prev {
-                    NONE => self.heads[old] = next,
-                    prev => (*Slab(PageIndex(prev)).head()).next = next,
-                }
-                if next != NONE {
-                    (*Slab(PageIndex(next)).head()).prev = prev;
-                }
-                self.counts[old] -= 1;
+            let old = (*head).list as usize - 1;
+            invariant!(old < LISTS, "a slab's list is one of those there are", old);
+            invariant!(self.counts[old] > 0, "a list that has a slab counts it");
+            assert_valid(|| self.check_links(slab, List::ALL[old]));
+            let (next, prev) = ((*head).next, (*head).prev);
+            match prev {
+                NONE => self.heads[old] = next,
+                prev => (*Slab(PageIndex(prev)).head()).next = next,
             }
+            match next {
+                NONE => self.tails[old] = prev,
+                next => (*Slab(PageIndex(next)).head()).prev = prev,
+            }
+            self.counts[old] -= 1;
+            (*head).list = List::None as u8;
+        }
+    }
+
+    /// Puts `slab`, which stands in no list, into `list`.
+    fn insert(&mut self, slab: Slab, list: List, end: End) {
+        if list == List::None {
+            return;
+        }
+        let new = list as usize - 1;
+        let link = slab.0.0;
+        // SAFETY: as in `remove`.
+        unsafe {
+            let head = slab.head();
             (*head).list = list as u8;
-            if list != List::None {
-                let new = list as usize - 1;
-                (*head).next = self.heads[new];
-                (*head).prev = NONE;
-                if self.heads[new] != NONE {
-                    (*Slab(PageIndex(self.heads[new])).head()).prev = slab.0.0;
-                }
-                self.heads[new] = slab.0.0;
-                self.counts[new] += 1;
-                assert_valid(|| self.check_links(slab, list));
+            let (next, prev) = match end {
+                End::First => (self.heads[new], NONE),
+                End::Last => (NONE, self.tails[new]),
+            };
+            ((*head).next, (*head).prev) = (next, prev);
+            match prev {
+                NONE => self.heads[new] = link,
+                prev => (*Slab(PageIndex(prev)).head()).next = link,
+            }
+            match next {
+                NONE => self.tails[new] = link,
+                next => (*Slab(PageIndex(next)).head()).prev = link,
             }
         }
+        self.counts[new] += 1;
+        assert_valid(|| self.check_links(slab, list));
     }
 
     /// Notes that a slab was made. If a free released one lately, that was too early: the target

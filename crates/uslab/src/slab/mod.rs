@@ -36,6 +36,7 @@ mod misuse;
 mod node;
 mod one;
 mod pool;
+mod resident;
 mod shrink;
 #[cfg(test)]
 mod tests;

@@ -13,12 +13,10 @@ use core::sync::atomic::AtomicU8;
 pub(super) enum List {
     /// In no list: being made or being released.
     None = 0,
-    /// Partial, less than a quarter free.
-    Bin0,
-    Bin1,
-    Bin2,
-    /// Partial, at least three quarters free.
-    Bin3,
+    /// Less than three quarters free.
+    Partial,
+    /// At least three quarters free.
+    Sparse,
     /// All objects free.
     Empty,
     /// No object free.
@@ -28,7 +26,8 @@ pub(super) enum List {
 /// "No slab" in links.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// The start of a slab's descriptor. The lists' lock guards `list`, `next` and `prev`.
+/// The start of a slab's descriptor. The lists' lock guards `list`, `seen`, `next` and
+/// `prev`.
 #[repr(C)]
 pub(super) struct Head {
     /// Free objects; see `words` for why it is signed.
@@ -38,7 +37,8 @@ pub(super) struct Head {
     /// The node whose lists the slab belongs to. Threads read it without the lock, to find the
     /// lock.
     pub node: AtomicU8,
-    spare: u16,
+    /// The free count, in its low bits, at the last look for pages that rest; see `resident`.
+    pub seen: u16,
     /// The next slab of the list.
     pub next: u32,
     /// The slab before this one.
@@ -101,9 +101,9 @@ impl Slab {
         pages::address_of(self.0)
     }
 
-    /// Initializes fresh pages as a slab whose first `taken` objects are in use. It stands in no
-    /// list yet.
-    pub fn init(self, geometry: &Geometry, node: usize, taken: usize) {
+    /// Initializes fresh pages as a slab whose first `taken` objects are in use, and whose pages in
+    /// the mask `resident` have memory. It stands in no list yet.
+    pub fn init(self, geometry: &Geometry, node: usize, taken: usize, resident: u64) {
         invariant!(taken <= geometry.objects, "a new slab hands out no more objects than it has");
         invariant!(node <= usize::from(u8::MAX), "a node's number fits a slab's descriptor", node);
         // SAFETY: the pages were just allocated, so no other slab uses their descriptors. A thread
@@ -113,6 +113,7 @@ impl Slab {
             let head = self.head();
             (*head).list = List::None as u8;
             (*head).node.store(node as u8, Relaxed);
+            (*head).seen = 0;
             (*head).next = NONE;
             (*head).prev = NONE;
         }
@@ -122,6 +123,9 @@ impl Slab {
                 n => u64::MAX >> (64 - n),
             };
             word.store(upto(geometry.objects) & !upto(taken), Relaxed);
+        }
+        if let Some(word) = self.resident(geometry) {
+            word.store(resident, Relaxed);
         }
         self.count().store((geometry.objects - taken) as i32, Release);
     }

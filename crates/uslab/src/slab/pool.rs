@@ -1,7 +1,7 @@
 //! The slabs of one cache: how it takes objects, frees them, and makes and releases slabs.
 
 use super::geometry::Geometry;
-use super::lists::{List, Lists, list_for};
+use super::lists::{End, List, Lists, list_for};
 use super::misuse::{Misuse, classify, report_misuse};
 use super::node::{Guarded, Node, NodeMemory};
 use super::one::Slab;
@@ -12,7 +12,7 @@ use crate::pages::{self, PageIndex, Temperature};
 use crate::rseq::Owner;
 use crate::sync::{CachePadded, prefetch_for_write};
 use core::sync::atomic::{
-    AtomicI64, AtomicUsize,
+    AtomicI64, AtomicU32, AtomicUsize,
     Ordering::{Acquire, Relaxed},
     fence,
 };
@@ -44,11 +44,11 @@ const AHEAD: usize = 8;
 
 /// The slabs of one cache.
 pub struct Slabs {
-    geometry: Geometry,
+    pub(super) geometry: Geometry,
     id: u16,
     owner: Owner,
-    temperature: Temperature,
-    constructor: Option<Constructor>,
+    pub(super) temperature: Temperature,
+    pub(super) constructor: Option<Constructor>,
     nodes: *const Node,
     node_count: usize,
     /// Several caches have the same lock and the same record: see [`NodeMemory::shared`].
@@ -57,6 +57,10 @@ pub struct Slabs {
     /// Empty slabs, not counting the last of each node. It changes seldom, so a reader seldom takes
     /// its cache line away from the threads that use the cache.
     pub(super) spare: AtomicUsize,
+    /// Charged pages of slabs with a resident word; see `resident`.
+    pub(super) charged: AtomicUsize,
+    /// Slabs that [`Slabs::purge_rested`] found unchanged in a row.
+    pub(super) steady_looks: AtomicU32,
     /// Objects outside the slabs: in use, or in a sheaf.
     taken: CachePadded<AtomicI64>,
 }
@@ -107,6 +111,8 @@ impl Slabs {
             is_shared: shared.is_some(),
             name,
             spare: AtomicUsize::new(0),
+            charged: AtomicUsize::new(0),
+            steady_looks: AtomicU32::new(0),
             taken: CachePadded(AtomicI64::new(0)),
         }
     }
@@ -154,9 +160,10 @@ impl Slabs {
     /// Takes free objects into the start of `out`; returns how many. It returns fewer than `least`
     /// only if memory is used up.
     ///
-    /// It takes from partial slabs, fullest first, then from empty ones. Once it has `least`
+    /// It takes from partial slabs, then from sparse ones, then from empty ones. Once it has `least`
     /// objects it stops after `VISITS` slabs in all. As long as it has fewer, it makes new slabs.
-    /// Of the objects of one slab, later ones in `out` have lower addresses.
+    /// A caller that hands out the last object of `out` first hands them out in ascending order
+    /// within a slab, and slab by slab.
     ///
     /// May make system calls and run the constructor; holds no lock meanwhile.
     pub fn take(&self, node: usize, out: &mut [*mut u8], least: usize) -> usize {
@@ -168,22 +175,25 @@ impl Slabs {
                 if got == out.len() || (got >= least && visits >= VISITS) {
                     break;
                 }
-                let Some(slab) = lists.fullest() else { break };
-                let (taken, left) = slab.take(&self.geometry, &mut out[got..]);
-                // `Slab::take` fills from the end: move the objects to the start of the free part.
-                let end = out.len();
-                out.copy_within(end - taken.., got);
+                let Some(slab) = lists.serving() else { break };
+                let end = out.len() - got;
+                let (taken, left) = slab.take(&self.geometry, &mut out[..end]);
                 invariant!(taken > 0, "a slab that serves has a free object", slab.address());
+                if !self.bring_in(slab, &out[end - taken..end]) {
+                    slab.put_back(&self.geometry, &out[end - taken..end]);
+                    break;
+                }
                 got += taken;
                 let list = list_for(left, self.geometry.objects);
-                lists.place(slab, list);
+                lists.place(slab, list, End::First);
                 self.assert_placed(slab, node, list);
             }
             self.taken.fetch_add(got as i64, Relaxed);
             self.publish(&mut lists, node);
         }
         while got < least {
-            let taken = self.grow(node, &mut out[got..]);
+            let end = out.len() - got;
+            let taken = self.grow(node, &mut out[..end]);
             if taken == 0 {
                 self.record().failures.fetch_add(1, Relaxed);
                 break;
@@ -191,17 +201,21 @@ impl Slabs {
             got += taken;
         }
         invariant!(got <= out.len(), "no more objects are taken than were asked for", got);
+        let end = out.len();
+        if got < end {
+            out.copy_within(end - got.., 0);
+        }
         self.count_free(-(got as i64));
         got
     }
 
-    /// Makes a slab and takes its first objects into `out`.
+    /// Makes a slab and takes its first objects into the end of `out`.
     fn grow(&self, node: usize, out: &mut [*mut u8]) -> usize {
         let Geometry { object_bytes, objects, order, .. } = self.geometry;
-        let Some(run) = pages::alloc(1 << order, order, self.temperature) else { return 0 };
-        invariant!(run.pages == 1 << order, "a slab's run has 2^order pages", run.pages);
-        invariant!(run.first.0 % (1 << order) == 0, "a slab lies on a multiple of its size", run.first.0);
-        let start = pages::address_of(run.first);
+        let taken = objects.min(out.len());
+        let Some((first, resident)) = self.alloc_pages(taken) else { return 0 };
+        invariant!(first.0 % (1 << order) == 0, "a slab lies on a multiple of its size", first.0);
+        let start = pages::address_of(first);
         if let Some(construct) = self.constructor {
             for index in 0..objects {
                 // SAFETY: the object lies in the slab's fresh pages, which no other code knows. The
@@ -209,13 +223,13 @@ impl Slabs {
                 unsafe { (construct.call)(start.add(index * object_bytes), construct.data) };
             }
         }
-        let taken = objects.min(out.len());
-        for (i, place) in out[..taken].iter_mut().enumerate() {
+        let end = out.len();
+        for (i, place) in out[end - taken..].iter_mut().enumerate() {
             *place = start.wrapping_add((taken - 1 - i) * object_bytes);
         }
-        let slab = Slab(run.first);
-        slab.init(&self.geometry, node, taken);
-        pages::set_owner(run.first, run.pages, self.owner);
+        let slab = Slab(first);
+        slab.init(&self.geometry, node, taken, resident);
+        pages::set_owner(first, 1 << order, self.owner);
 
         self.taken.fetch_add(taken as i64, Relaxed);
         self.count_slab(1);
@@ -225,7 +239,7 @@ impl Slabs {
         lists.note_grow(most as u32);
         // Another thread may have freed an object of this slab already: read the count again.
         let list = list_for(slab.count().load(Acquire), objects);
-        lists.place(slab, list);
+        lists.place(slab, list, End::First);
         self.assert_placed(slab, node, list);
         self.publish(&mut lists, node);
         taken
@@ -450,7 +464,8 @@ impl Slabs {
             return None;
         }
         let list = list_for(slab.count().load(Acquire), self.geometry.objects);
-        lists.place(slab, list);
+        // An empty slab is warm: it serves before those that have been empty for longer.
+        lists.place(slab, list, if list == List::Empty { End::First } else { End::Last });
         self.assert_placed(slab, node, list);
         if list == List::Empty {
             lists.decay();
@@ -460,8 +475,8 @@ impl Slabs {
 
     /// Takes an empty slab out of the lists and the page map.
     pub(super) fn take_empty_slab(&self, lists: &mut Lists) -> Option<Slab> {
-        let slab = lists.any_empty()?;
-        lists.place(slab, List::None);
+        let slab = lists.oldest_empty()?;
+        lists.place(slab, List::None, End::First);
         pages::set_owner(slab.0, self.geometry.pages(), Owner::NONE);
         self.assert_released(slab);
         Some(slab)
@@ -469,7 +484,7 @@ impl Slabs {
 
     pub(super) fn free_slab(&self, slab: Slab, temperature: Temperature) {
         self.count_slab(-1);
-        pages::free(slab.0, self.geometry.pages(), temperature);
+        self.free_pages(slab, temperature);
     }
 
     /// Bytes of a slab.
@@ -514,6 +529,7 @@ impl Slabs {
         }
         self.taken.store(0, Relaxed);
         self.spare.store(0, Relaxed);
+        self.charged.store(0, Relaxed);
         if !self.is_shared {
             let record = self.record();
             record.slab_free.store(0, Relaxed);

@@ -8,6 +8,7 @@ use crate::{counters, os};
 use core::sync::atomic::{AtomicU16, Ordering::Relaxed};
 
 mod broken;
+mod resident;
 
 extern crate std;
 use std::boxed::Box;
@@ -26,13 +27,32 @@ fn slabs_locked_by(
     constructor: Option<Constructor>,
     shared: Option<&'static ListsLock>,
 ) -> (&'static Slabs, &'static Record) {
+    let options = GeometryOptions::default();
+    made(bytes, options, constructor, shared)
+}
+
+/// As [`slabs`], with slabs of `2^order` pages.
+fn slabs_of_order(
+    order: u32,
+    bytes: usize,
+    constructor: Option<Constructor>,
+) -> (&'static Slabs, &'static Record) {
+    let options = GeometryOptions { min_order: order, max_order: order, ..GeometryOptions::default() };
+    made(bytes, options, constructor, None)
+}
+
+fn made(
+    bytes: usize,
+    options: GeometryOptions,
+    constructor: Option<Constructor>,
+    shared: Option<&'static ListsLock>,
+) -> (&'static Slabs, &'static Record) {
     static NEXT: AtomicU16 = AtomicU16::new(MAX_RECORDS as u16 - 1);
     set_up!();
     let slots: &[Slot] = Box::leak(Box::new([Slot::holding(dummy())]));
     let id = NEXT.fetch_sub(1, Relaxed);
     slots[0].id.store(u32::from(id), Relaxed);
-    let geometry =
-        Geometry::new(Layout { size: bytes, align: 8 }, GeometryOptions::default(), 2).expect("valid");
+    let geometry = Geometry::new(Layout { size: bytes, align: 8 }, options, 2).expect("valid");
     let nodes = crate::pages::boot::alloc(Slabs::node_bytes(1), 64);
     assert!(!nodes.is_null());
     let memory = NodeMemory { start: nodes, nodes: 1, shared };
@@ -81,25 +101,52 @@ fn taking_and_giving_keeps_count() {
     assert_eq!((record.partial_slabs.load(Relaxed), record.empty_slabs.load(Relaxed)), (0, 0));
 }
 
-#[test]
-fn the_fullest_slab_serves_first() {
-    let (slabs, _) = slabs(256, None);
-    let objects = take(slabs, 48);
-    let slab_of = |object: *mut u8| object as usize / PAGE_BYTES;
-    let mut by_slab: Vec<Vec<*mut u8>> = Vec::new();
-    for &object in &objects {
-        match by_slab.iter_mut().find(|slab| slab_of(slab[0]) == slab_of(object)) {
+/// The objects, slab by slab, in the order in which the slabs were made.
+fn by_slab(slabs: &Slabs, objects: &[*mut u8]) -> Vec<Vec<*mut u8>> {
+    let slab_of = |object: *mut u8| object as usize / (slabs.geometry().pages() * PAGE_BYTES);
+    let mut all: Vec<Vec<*mut u8>> = Vec::new();
+    for &object in objects.iter().rev() {
+        match all.iter_mut().find(|slab| slab_of(slab[0]) == slab_of(object)) {
             Some(slab) => slab.push(object),
-            None => by_slab.push(std::vec![object]),
+            None => all.push(std::vec![object]),
         }
     }
-    assert_eq!(by_slab.len(), 3);
+    all
+}
+
+#[test]
+fn sparse_slabs_serve_last() {
+    let (slabs, _) = slabs(256, None);
+    let objects = take(slabs, 96);
+    let slab = by_slab(slabs, &objects);
+    assert_eq!(slab.len(), 3);
     // Free most of the first two slabs, and little of the third.
-    free(slabs, &by_slab[0][..15]);
-    free(slabs, &by_slab[1][..14]);
-    free(slabs, &by_slab[2][..2]);
+    free(slabs, &slab[0][..30]);
+    free(slabs, &slab[1][..28]);
+    free(slabs, &slab[2][..2]);
     let served = take(slabs, 2);
-    assert!(served.iter().all(|&object| slab_of(object) == slab_of(by_slab[2][0])));
+    assert!(served.iter().all(|object| slab[2].contains(object)));
+}
+
+#[test]
+fn slabs_serve_in_the_order_in_which_they_became_partial() {
+    let (slabs, _) = slabs(256, None);
+    let objects = take(slabs, 128);
+    let slab = by_slab(slabs, &objects);
+    let freed: Vec<_> = [2, 0, 3].into_iter().flat_map(|i| slab[i][4..8].to_vec()).collect();
+    for objects in freed.chunks(4) {
+        free(slabs, objects);
+    }
+    // The last object of `out` is the first that a sheaf hands out.
+    let served: Vec<_> = take(slabs, 12).into_iter().rev().collect();
+    assert_eq!(served, freed);
+}
+
+#[test]
+fn fresh_objects_ascend() {
+    let (slabs, _) = slabs_of_order(4, 1000, None);
+    let served: Vec<_> = take(slabs, slabs.geometry().objects).into_iter().rev().collect();
+    assert!(served.is_sorted(), "{served:?}");
 }
 
 #[test]

@@ -105,6 +105,12 @@ impl Lists {
                 subject.holds(pages::contains(first.0), "the head of a list is a page of the arena")?;
                 subject.holds(first.prev().is_none(), "the head of a list has none before it")?;
             }
+            let last = self.last(list);
+            subject.equal(last.is_none(), slabs == 0, "a list has a tail while it has slabs")?;
+            if let Some(last) = last {
+                subject.holds(pages::contains(last.0), "the tail of a list is a page of the arena")?;
+                subject.holds(last.next().is_none(), "the tail of a list has none behind it")?;
+            }
         }
         subject.at_least(self.target, self.min_target(), "the target of empty slabs has its floor")
     }
@@ -115,8 +121,13 @@ impl Lists {
         let neighbours = [slab.next(), slab.prev()];
         let are_pages = neighbours.iter().flatten().all(|slab| pages::contains(slab.0));
         subject.holds(are_pages, "a link leads to a page of the arena")?;
-        if let Some(next) = slab.next() {
-            subject.equal(next.prev().map(|s| s.0.0), Some(slab.0.0), "the next slab links back")?;
+        match slab.next() {
+            Some(next) => {
+                subject.equal(next.prev().map(|s| s.0.0), Some(slab.0.0), "the next slab links back")?
+            }
+            None => {
+                subject.equal(self.last(list).map(|s| s.0.0), Some(slab.0.0), "a last slab is the tail")?
+            }
         }
         match slab.prev() {
             Some(prev) => {
