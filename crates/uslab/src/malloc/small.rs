@@ -96,8 +96,8 @@ pub(super) fn slots_for_larger(size: usize) -> Option<*mut Slot> {
     }
 }
 
-/// The options of a class of a private heap. Large classes get larger slabs, because smaller ones would waste
-/// more of their pages.
+/// The options of a class of a private heap. Large classes get larger slabs, because smaller ones
+/// would waste more of their pages.
 pub(super) fn options(name: &'static str, class: Class) -> CacheBuilder<'static> {
     CacheBuilder::new(name).max_order(if class.bytes() >= 8192 { 5 } else { 3 })
 }

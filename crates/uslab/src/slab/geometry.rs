@@ -162,8 +162,8 @@ impl Geometry {
     }
 }
 
-/// See [`Geometry::has_resident_word`]. Smaller slabs go back whole, and larger ones have more pages
-/// than a word has bits.
+/// See [`Geometry::has_resident_word`]. Smaller slabs go back whole, and larger ones have more
+/// pages than a word has bits.
 const fn has_resident_word(order: u32) -> bool {
     order >= 4 && order <= 6
 }

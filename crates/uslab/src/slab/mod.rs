@@ -27,9 +27,15 @@
 //! Every slab stands in exactly one list, full slabs too. So destroying a whole cache costs what
 //! that cache owns, whatever else is alive.
 //!
-//! `slab` does not know that per-CPU caches exist. Its lock is `SlabLists`. It calls the page
-//! allocator and constructors without that lock.
+//! Slabs of 16 to 64 pages are charged page by page, and their free pages go back while other
+//! pages are in use: see `resident`. The classes of `malloc` have such slabs, which keep the
+//! objects of a class together.
+//!
+//! `slab` does not know that per-CPU caches exist. Its lock is `SlabLists`. Constructors run
+//! without that lock, and runs of pages come and go without it. Only the charge of a page is made
+//! under it.
 
+mod free;
 mod geometry;
 mod lists;
 mod misuse;

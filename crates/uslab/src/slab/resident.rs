@@ -40,12 +40,12 @@ const MIN_FREE_BYTES: usize = 64 << 10;
 
 impl Geometry {
     /// The mask of all pages of a slab with a resident word.
-    fn all_pages(&self) -> u64 {
+    pub(super) fn all_pages(&self) -> u64 {
         u64::MAX >> (64 - self.pages())
     }
 
     /// The mask of the pages that the bytes of a slab in `range` lie in.
-    fn pages_of(&self, range: Range<usize>) -> u64 {
+    pub(super) fn pages_of(&self, range: Range<usize>) -> u64 {
         let (first, last) = (range.start >> PAGE_SHIFT, (range.end - 1) >> PAGE_SHIFT);
         invariant!(last < self.pages(), "an object lies within its slab", last);
         (u64::MAX >> (63 - (last - first))) << first

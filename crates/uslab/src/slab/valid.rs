@@ -90,6 +90,23 @@ impl Slab {
     }
 }
 
+impl Slab {
+    /// Checks that objects in use lie on charged pages. The caller holds the lists' lock.
+    fn check_resident(self, geometry: &Geometry) -> Checked {
+        let Some(resident) = self.resident(geometry) else { return Ok(()) };
+        let resident = resident.load(Relaxed);
+        let subject = self.subject();
+        subject.equal(resident & !geometry.all_pages(), 0, "only pages of the slab are charged")?;
+        let words = self.words(geometry);
+        for index in (0..geometry.objects).filter(|i| words[i / 64].load(Relaxed) >> (i % 64) & 1 == 0) {
+            let start = index * geometry.object_bytes;
+            let pages = geometry.pages_of(start..start + geometry.object_bytes);
+            subject.equal(pages & !resident, 0, "an object in use lies on charged pages")?;
+        }
+        Ok(())
+    }
+}
+
 impl Lists {
     fn subject(&self) -> Subject {
         Subject::new("slab lists", self)
@@ -148,6 +165,7 @@ impl Lists {
             while let Some(slab) = at.filter(|_| seen < most) {
                 let subject = slab.subject();
                 slab.check(kind, list)?;
+                slab.check_resident(kind.geometry)?;
                 self.check_links(slab, list)?;
                 seen += 1;
                 subject.at_most(seen, self.slabs_in(list), "a list has no more slabs than are counted")?;

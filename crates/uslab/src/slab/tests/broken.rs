@@ -96,6 +96,21 @@ fn links_and_counts_that_disagree_are_found() {
 }
 
 #[test]
+fn an_object_on_a_page_that_is_not_charged_is_found() {
+    let (slabs, _) = slabs_of_order(4, 1024, None);
+    let objects = take(slabs, slabs.geometry().objects);
+    let page = pages::page_of(objects[0]).expect("in the arena");
+    let slab = Slab(PageIndex(page.0 & !(slabs.geometry().pages() as u32 - 1)));
+    let resident = slab.resident(slabs.geometry()).expect("a slab of 16 pages has the word");
+    let before = resident.swap(0b111, Plain);
+    assert_eq!(slabs.check().expect_err("it is found").invariant, "an object in use lies on charged pages");
+    resident.store(before | 1 << 16, Plain);
+    assert_eq!(slabs.check().expect_err("it is found").invariant, "only pages of the slab are charged");
+    resident.store(before, Plain);
+    free(slabs, &objects);
+}
+
+#[test]
 fn a_page_that_the_map_gives_to_another_is_found() {
     let invalid = found(|_, _, slab| pages::set_owner(slab.0.plus(1), 1, Owner::NONE));
     assert_eq!(invalid.invariant, "the page map names the cache for each page of a slab");

@@ -1,7 +1,6 @@
 //! Tests of pages that are charged, and go back, one by one.
 
 use super::*;
-use std::vec;
 
 fn charged(slabs: &Slabs) -> usize {
     slabs.charged.load(Relaxed)
@@ -11,10 +10,8 @@ fn charged(slabs: &Slabs) -> usize {
 fn resident_bytes(slabs: &Slabs, object: *mut u8) -> usize {
     let bytes = slabs.geometry().pages() * PAGE_BYTES;
     let start = object as usize & !(bytes - 1);
-    let mut pages = vec![0u8; slabs.geometry().pages()];
-    // SAFETY: the range is mapped, and the vector has a byte for each of its pages.
-    assert_eq!(unsafe { libc::mincore(start as *mut _, bytes, pages.as_mut_ptr().cast()) }, 0);
-    pages.iter().filter(|&&page| page & 1 != 0).count() * PAGE_BYTES
+    let pages = (start..start + bytes).step_by(PAGE_BYTES);
+    pages.filter(|&page| os::memory::is_resident(page)).count() * PAGE_BYTES
 }
 
 fn fill(objects: &[*mut u8], bytes: usize) {
