@@ -1,5 +1,5 @@
-//! Sheaves, barns, slots and capacities that are broken on purpose: each kind of check finds its
-//! own.
+//! Tests that break sheaves, barns, slots and capacities on purpose: each kind of check must find
+//! its fault.
 
 use super::*;
 use crate::os::invariant::Invalid;
@@ -7,7 +7,7 @@ use crate::percpu::ownership;
 use crate::percpu::sheaf::Owned;
 use crate::rseq::{Sheaf, Slot, dummy};
 
-/// A sheaf for 14 objects, of no cache.
+/// A sheaf for 14 objects that belongs to no cache.
 fn sheaf() -> &'static Sheaf {
     set_up!();
     let sheaf = sheaf::alloc(Size(2), 0);
@@ -20,7 +20,7 @@ fn address(sheaf: &Sheaf) -> *mut Sheaf {
     core::ptr::from_ref(sheaf).cast_mut()
 }
 
-/// What a check of a sheaf finds after `break_it`.
+/// Returns the violation that a check of a sheaf reports after `break_it`.
 fn found(break_it: impl FnOnce(&Sheaf)) -> Invalid {
     let sheaf = sheaf();
     assert_eq!(ownership::check(address(sheaf)), Ok(()));
@@ -52,7 +52,7 @@ fn a_sheaf_taken_out_by_two_ends_the_process() {
     ownership::claim(sheaf);
 }
 
-/// The same by the mechanism itself: a sheaf that stands in two places is taken out of both.
+/// The same fault through a drain: it takes a sheaf that stands in two places out of both.
 #[test]
 #[should_panic(expected = "a sheaf has one owner")]
 fn a_sheaf_in_two_places_ends_the_process() {
@@ -67,7 +67,7 @@ fn a_sheaf_in_two_places_ends_the_process() {
 
 #[test]
 fn two_threads_that_claim_one_sheaf_at_once_do_not_both_get_it() {
-    // Also beside other sheaves, whose places are taken and left meanwhile.
+    // Other sheaves take and leave places of the table meanwhile.
     let sheaves: Vec<usize> = (0..4).map(|_| address(sheaf()) as usize).collect();
     std::thread::scope(|scope| {
         for &mine in &sheaves {
@@ -107,7 +107,7 @@ fn a_sheaf_that_stands_in_a_barn_twice_ends_the_process() {
     set_up!();
     let barn = Barn::new();
     let sheaf = address(sheaf());
-    // With another behind it, the walk of the sample may come later than the second taking.
+    // The sampled check of the barn may find the fault later than the second `take_empty`.
     assert!(barn.put_empty(sheaf));
     barn.put_empty(sheaf);
     barn.take_empty();
