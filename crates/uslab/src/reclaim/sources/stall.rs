@@ -10,7 +10,7 @@
 //! losses are no end: a pipe whose last writer has left is opened again, and so is a descriptor
 //! that the program has closed (daemons close all descriptors).
 //!
-//! Must never: report, or open a descriptor, more than ten times a second.
+//! A source reports at most ten times a second, and opens a descriptor at most ten times a second.
 
 use super::context::Context;
 use super::path::Path;
@@ -44,7 +44,7 @@ type Level = Option<usize>;
 struct Watched {
     level: Level,
     path: Path,
-    /// `None` between its loss and the next opening.
+    /// The open descriptor; `None` between its loss and the next opening.
     descriptor: Option<Descriptor>,
     opened_ms: u64,
     quiet_until_ms: u64,
