@@ -28,8 +28,8 @@ pub fn mode() -> rseq::Mode {
     rseq::mode()
 }
 
-/// Sets the library up, unless that has been done. Returns false if the address space has no room
-/// for an arena; that result is final.
+/// Sets the library up, unless that has been done. Returns false if there is no address space for
+/// an arena, or no memory for its first tables; that result is final.
 pub fn ensure() -> bool {
     let ready = match STATE.load(Acquire) {
         READY => true,

@@ -180,8 +180,8 @@ const SLOTS_TOGETHER: usize = 1024;
 
 /// Trims idle memory; the background thread calls this twice a second. It flushes sheaves that no
 /// thread touched since the last call, and releases empty slabs and free pages above their targets.
-/// Of a cache that no thread used it releases all empty slabs; likewise all free pages. Returns
-/// whether there was nothing to do, and nothing is left to do.
+/// Of a cache that no thread used, it releases all empty slabs. If no thread took or freed pages,
+/// it releases all free pages. Returns whether there was nothing to do, and nothing is left to do.
 pub(crate) fn trim_idle() -> bool {
     let mut idle = true;
     let rested = pages::rested();

@@ -123,8 +123,8 @@ impl Sources {
         sources
     }
 
-    /// Waits until memory is short; returns `None` when `timeout_ms` are over without. Reports of
-    /// one source are at least 100 ms apart. Signals do not end the wait.
+    /// Waits until a source reports that memory is short; returns `None` after `timeout_ms` without
+    /// a report. Reports of one source are at least 100 ms apart. Signals do not end the wait.
     pub fn wait(&mut self, timeout_ms: u64) -> Option<Pressure> {
         let _errno = Preserved::new();
         let mut now_ms = clock::coarse_ms();
@@ -136,8 +136,8 @@ impl Sources {
                 (self.looked_ms, self.is_signalled) = (now_ms, false);
                 apart_ms = TICK_MS;
                 if let Some(pressure) = self.look(now_ms) {
-                    // The limit's report is the stronger one. A stall's bytes must not pile up in
-                    // their pipe meanwhile.
+                    // The limit's report is the stronger one. Read a stall's event as well, or its
+                    // bytes would pile up in their pipe.
                     self.listen(now_ms, 0, false);
                     return Some(pressure);
                 }
@@ -146,7 +146,8 @@ impl Sources {
             if self.stall.is_watched() || self.context.has_cgroup() {
                 until_ms = until_ms.min(self.looked_ms.saturating_add(apart_ms));
             }
-            // A limit that was signalled stays so until the look that reads it.
+            // Once the kernel has signalled a limit, the limit's descriptor stays ready until a
+            // look reads it. So do not wait for it before that look.
             let timeout_ms = until_ms.saturating_sub(now_ms);
             let stall = self.listen(now_ms, timeout_ms, apart_ms == TICK_MS);
             now_ms = clock::coarse_ms();

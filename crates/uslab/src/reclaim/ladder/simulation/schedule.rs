@@ -65,7 +65,7 @@ impl Random {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32
     }
 
-    /// Below `end`.
+    /// A random number below `end`.
     fn below(&mut self, end: usize) -> usize {
         (self.next() as usize) % end
     }
