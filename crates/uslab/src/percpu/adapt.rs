@@ -258,7 +258,7 @@ impl Ring {
         let adapt = cache.adapt();
         let (before, now) = (adapt.charge(adapt.size()), adapt.charge(size));
         invariant!(size <= adapt.most, "a cache's sheaves are no larger than allowed", size.0);
-        invariant!(USED.load(Relaxed) >= before, "what caches are charged is summed up", before);
+        invariant!(USED.load(Relaxed) >= before, "the charges of caches are summed up", before);
         adapt.size.store(size.0, Relaxed);
         USED.fetch_add(now.wrapping_sub(before), Relaxed);
         cache.publish_capacity();

@@ -84,7 +84,7 @@ impl CpuCache {
             let has = slot.start_test.each_ref().map(|word| word.load(Relaxed));
             subject.holds(has == words, "each slot has the start test of its cache")?;
             let is_hidden = slot.hidden.iter().any(|place| !place.load(Relaxed).is_null());
-            subject.holds(!is_hidden, "no sheaf is hidden but while a fork copies the memory")?;
+            subject.holds(!is_hidden, "a sheaf is hidden only while a fork copies the memory")?;
             if mode() == Mode::Locked {
                 walked.sheaves += self.check_locked(slot)?;
             }

@@ -58,7 +58,7 @@ impl Ring {
         }
         let subject = Subject::new("ring of capacities", self);
         if at.is_none() {
-            subject.equal(USED.load(Relaxed), charged, "what caches are charged is summed up")?;
+            subject.equal(USED.load(Relaxed), charged, "the charges of caches are summed up")?;
         }
         Ok(seen)
     }

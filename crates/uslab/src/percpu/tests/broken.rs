@@ -137,7 +137,7 @@ fn a_cache_whose_slots_are_broken_is_found() {
     assert!(cache.check().is_ok());
     slot.hidden[1].store(dummy(), Relaxed);
     let invariant = cache.check().unwrap_err().invariant;
-    assert_eq!(invariant, "no sheaf is hidden but while a fork copies the memory");
+    assert_eq!(invariant, "a sheaf is hidden only while a fork copies the memory");
     slot.hidden[1].store(core::ptr::null_mut(), Relaxed);
     slot.start_test[2].fetch_add(1, Relaxed);
     assert_eq!(cache.check().unwrap_err().invariant, "each slot has the start test of its cache");
@@ -168,7 +168,7 @@ fn a_ring_that_is_broken_is_found() {
     set_up!();
     assert!(adapt::check().is_ok());
     let broken = adapt::check_broken(|used| used + 64).unwrap_err();
-    assert_eq!(broken.invariant, "what caches are charged is summed up");
+    assert_eq!(broken.invariant, "the charges of caches are summed up");
     assert!(adapt::check().is_ok());
 }
 

@@ -28,7 +28,7 @@ struct Hits {
     max: u64,
 }
 
-/// What the last look found.
+/// The limits, as the last look found them.
 pub struct Headroom {
     hits: [Option<Hits>; LEVELS],
     /// The level with the lowest limit, and its events.

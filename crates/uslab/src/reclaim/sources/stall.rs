@@ -31,9 +31,9 @@ const REOPEN_MS: u64 = 1000;
 /// The source of stalls that is watched, if any.
 pub struct Stall {
     watched: Option<Watched>,
-    /// Why the service manager's source is not watched, if it is not.
+    /// The reason why the service manager's source is not watched, if it is not.
     systemd: Reason,
-    /// The same of the kernel's.
+    /// The reason why the kernel's source is not watched, if it is not.
     psi: Reason,
 }
 

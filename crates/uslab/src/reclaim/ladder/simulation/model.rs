@@ -61,7 +61,7 @@ pub struct State {
     pub soft: usize,
     pub now_ns: u64,
     pub purged_bytes: u64,
-    /// Of the pass under way.
+    /// The goal of the pass in progress.
     pub goal: For,
     pub calls: usize,
     pub pauses: usize,
