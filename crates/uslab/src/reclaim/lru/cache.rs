@@ -22,8 +22,8 @@
 //! have been replaced. One bit dooms a group of a shard's entries.
 //!
 //! The cache drops keys and values without a lock. Under a shard's lock it calls the program's code
-//! only to compare keys and to look at a value. It never allocates in a callback, and never loses
-//! an entry for want of memory.
+//! only to compare keys and to look at a value. Its own callbacks never allocate. An allocation
+//! that fails never costs an entry that is already in the cache.
 
 use super::evict::evict;
 use super::shard::{ALL_GROUPS, Chain, Node, Shard, TakenOut, can_be_had, group_of};
@@ -213,8 +213,8 @@ where
         value
     }
 
-    /// Keeps `value` for `key`, and returns the old value. If memory is used up, the cache does not
-    /// keep the new one.
+    /// Keeps `value` for `key`, and returns the old value. If memory is used up, the cache keeps no
+    /// key that it does not have yet.
     ///
     /// May reclaim, and so run callbacks of shrinkers, but not under the lock. Inside such a
     /// callback it does not reclaim, and keeps nothing if the shard is locked.
