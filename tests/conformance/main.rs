@@ -54,7 +54,7 @@ checks! { ALL, None;
     operators_plain, operators_aligned, operators_absurd_sizes, operators_new_handler, operators_in_use,
 }
 
-/// The same under `ulimit -v` of 4 GiB.
+/// The checks under `ulimit -v` of 4 GiB.
 mod in_4_gib {
     checks! { SOME, Some(4 << 20);
         memory_runs_out, huge_size, blocks_do_not_overlap, realloc_keeps_content, calloc_is_zero, alignment_as_asked,

@@ -10,7 +10,8 @@ use core::mem::MaybeUninit;
 pub struct Flags(pub u32);
 
 impl Flags {
-    /// Aligns objects to cache lines. Objects of at most half a line share one in even fractions.
+    /// Aligns objects to cache lines. Objects of at most half a line share a line in even
+    /// fractions.
     pub const HWCACHE_ALIGN: Flags = Flags(1);
     /// Bypasses sheaves: every object comes from its slab and returns to it. Slow; misuse and
     /// statistics are exact.

@@ -1,4 +1,5 @@
-//! The life of a cache: made under the registry's lock, retired when no object of it lives.
+//! The life of a cache: created and retired under the registry's lock. A cache can be retired once
+//! none of its objects is live.
 
 use super::body::{Core, Memory, Spare};
 use super::builder::{CacheBuilder, Flags};
@@ -12,7 +13,7 @@ use crate::slab::{Geometry, GeometryOptions, Layout, NodeMemory, Slabs};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
-/// Makes a cache. Under the registry's lock, after start-up.
+/// Creates a cache, after start-up. `registry` is the locked registry.
 pub(super) fn create(
     options: &CacheBuilder<'_>,
     size: usize,
@@ -76,8 +77,8 @@ pub(super) fn create(
     Ok(core)
 }
 
-/// Takes a cache that holds no objects out of the registry; its memory serves the next one. Under
-/// the registry's lock.
+/// Takes a cache without live objects out of the registry, which keeps its memory for the next
+/// cache.
 pub(super) fn retire(core: &'static Core, registry: &mut registry::Registry) {
     core.cpu.retire();
     core.cpu.slabs().shrink();
@@ -89,11 +90,11 @@ pub(super) fn retire(core: &'static Core, registry: &mut registry::Registry) {
     let id = core.id();
     registry.leave(id);
     counters::record(id).state.store(layout::STATE_DESTROYED, Relaxed);
-    // SAFETY: under the registry's lock the field is the caller's.
+    // SAFETY: the registry's lock guards the field, and the caller holds it.
     registry.keep_memory(unsafe { (*core.spare.get()).memory });
 }
 
-/// Memory for a cache that is never given back to the system; `None` if there is no more.
+/// Allocates memory for a cache, which is never released to the system. `None` if there is no more.
 fn new_memory() -> Option<Memory> {
     let (cpus, nodes) = (state::cpus(), state::nodes());
     let memory = Memory {
@@ -106,7 +107,7 @@ fn new_memory() -> Option<Memory> {
     (!all.iter().any(|part| part.is_null())).then_some(memory)
 }
 
-/// How objects lie in the slabs of a cache with these options.
+/// The geometry of the slabs of a cache with these options.
 pub(super) fn geometry(
     options: &CacheBuilder<'_>,
     size: usize,
@@ -114,7 +115,7 @@ pub(super) fn geometry(
 ) -> Result<Geometry, CreateError> {
     let mut align = align.max(options.align);
     if options.flags.contains(Flags::HWCACHE_ALIGN) {
-        // As the kernel: small objects share lines in whole parts of one.
+        // As in the kernel: small objects share a line in even fractions.
         let mut line = 64;
         while line > 8 && size <= line / 2 {
             line /= 2;
@@ -129,7 +130,8 @@ pub(super) fn geometry(
     Ok(Geometry::new(Layout { size, align }, geometry, state::cpus())?)
 }
 
-/// Fills in the facts of a record that slabs without a cache share, if that has not been done.
+/// Describes a size class in the record that slabs without a cache share, unless that has been
+/// done.
 pub(crate) fn publish_shared(id: u16, name: &str, size: usize, geometry: &Geometry) {
     if counters::record(id).state.load(Acquire) == layout::STATE_LIVE {
         return;
@@ -143,7 +145,7 @@ pub(crate) fn publish_shared(id: u16, name: &str, size: usize, geometry: &Geomet
     }
 }
 
-/// Fills in the facts of the cache's record.
+/// Describes the cache in its record and resets the record's counters.
 fn publish(id: u16, name: &[u8; layout::NAME_BYTES], size: usize, geometry: &Geometry) {
     let record = counters::record(id);
     for (place, &byte) in record.name.iter().zip(name) {

@@ -1,6 +1,6 @@
-//! Start-up of the library: once, at the first use, from whichever thread and however early.
+//! Start-up of the library: runs once, at the first use, on any thread and however early.
 //!
-//! Nothing here allocates or needs the C library to be initialised: the first call may come from
+//! No step allocates or needs the C library to be initialised, because the first call may come from
 //! the dynamic loader.
 
 use super::state::{CPUS, FAILED, INIT, NEW, NODES, PRESSURE_NAMED, READY, REAPER_FORBIDDEN, STATE};
@@ -15,21 +15,21 @@ use core::sync::atomic::{AtomicU8, Ordering::Acquire, Ordering::Relaxed, Orderin
 pub(crate) use super::state::pressure_is_named;
 pub use super::state::{cpus, is_ready, nodes};
 
-/// 0: not tried; 1: being registered or registered.
+/// 1 once a thread registers the fork handlers; 0 before.
 static FORK_HANDLERS: AtomicU8 = AtomicU8::new(0);
 
-/// Slots that a cache has where the number of CPUs cannot be found out; locked mode shares them.
+/// Slots of a cache if the number of CPUs is unknown; in locked mode the CPUs share them.
 const SLOTS_IF_UNKNOWN: usize = 64;
 
-/// How this process makes its per-CPU steps safe; decided once, at start-up, which this call brings
-/// about if it must.
+/// The way in which this process makes its per-CPU steps safe. Start-up chooses it once; this call
+/// sets the library up if that has not been done.
 pub fn mode() -> rseq::Mode {
     ensure();
     rseq::mode()
 }
 
-/// Sets the library up if it is not; false if the address space has no room for an arena, which is
-/// final.
+/// Sets the library up, unless that has been done. Returns false if there is no address space for
+/// an arena, or no memory for its first tables; that result is final.
 pub fn ensure() -> bool {
     let ready = match STATE.load(Acquire) {
         READY => true,
@@ -50,8 +50,8 @@ pub fn ensure() -> bool {
     ready
 }
 
-/// Outside the lock: the C library may allocate to remember the handlers, which comes back here and
-/// must be served.
+/// Registers the fork handlers. The caller does not hold [`INIT`]: the C library may allocate to
+/// remember the handlers, and that allocation calls [`ensure`] again.
 #[cold]
 fn register_fork_handlers() {
     if FORK_HANDLERS.swap(1, Relaxed) == 0 {
@@ -61,7 +61,7 @@ fn register_fork_handlers() {
 }
 
 fn start() -> bool {
-    // Named, and thereby linked: it ran when this object was loaded.
+    // The reference links the function, which ran when this object was loaded.
     core::hint::black_box(&os::pin::AT_LOAD);
     let config = os::env::config();
     os::process::claim();

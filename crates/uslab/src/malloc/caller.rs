@@ -4,7 +4,7 @@
 //! Only a call of the program starts the thread. The C library calls the malloc family while it
 //! holds locks that a new thread needs. So each function has its [`Caller`] as a type parameter.
 //! The C functions do not know their caller beforehand: there the slow path ends in a function of
-//! the preload library, which finds out. Must never: look for the caller on the fast path.
+//! the preload library, which determines the caller. The fast path never does that.
 
 use super::classes::{Class, MAX_SMALL_BYTES};
 use super::entry::{ALIGN, free, out_of_memory};

@@ -1,7 +1,7 @@
 //! Large objects: each is a run of pages, described in the descriptor of its first page.
 //!
-//! In the page map only the first page of a run has an owner ([`LARGE_ID`]). So `free` accepts no
-//! other page's pointer.
+//! In the page map only the first page of a run has an owner ([`LARGE_ID`]). So `free` accepts only
+//! a pointer into the first page.
 
 use super::list::{self, head};
 use crate::cache::registry::LARGE_ID;
@@ -18,8 +18,8 @@ use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 /// much as a copy of a few hundred kilobytes.
 const MIN_MOVE_BYTES: usize = 1 << 20;
 
-/// Most moves in a process; after that, `realloc` copies bytes. Each move may split a mapping into
-/// four.
+/// Upper bound on the moves of a process; beyond it, `realloc` copies bytes. Each move may split a
+/// mapping into four.
 const MAX_MOVES: u32 = 4096;
 static MOVES: AtomicU32 = AtomicU32::new(0);
 

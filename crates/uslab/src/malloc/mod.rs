@@ -33,23 +33,23 @@ pub use entry::{
     realloc, usable_size, zeroed,
 };
 
-/// Checks what heaps share; returns how many owners of bare slabs are free.
+/// Checks the stores of owners, which heaps share; returns how many owners of bare slabs are free.
 pub(crate) fn check() -> crate::os::invariant::Checked<usize> {
     // A fork must take the locks that the check takes.
     install_hooks();
     owners::check()
 }
 
-/// What heaps need of a fork; plain `malloc` has no locks of its own.
+/// The hooks of heaps: their locks, for a fork. Plain `malloc` has no locks of its own.
 static HOOKS: Hooks = Hooks { before_fork: lock_for_fork, after_fork: unlock_after_fork, ..Hooks::ALONE };
 
-/// Has forks take the locks of heaps, from now on. Called before the first of
-/// these locks is used.
+/// Installs the hooks, so that forks take the locks of heaps. Called before the first use of these
+/// locks.
 fn install_hooks() {
     hooks::install_first(&HOOKS);
 }
 
-/// Before a fork.
+/// Takes the locks of heaps for the duration of a fork.
 pub(crate) fn lock_for_fork() {
     list::lock_for_fork();
     owners::lock_for_fork();

@@ -1,5 +1,5 @@
-//! Tests of this layer: CPU caches of their own. Which CPU a test runs on changes as it pleases,
-//! unless the test stays.
+//! Tests of the layer of CPU caches: each makes its own. Unless a test pins its thread, the kernel
+//! may move it to another CPU at any time.
 
 use super::barn::Barn;
 use super::sheaf::Size;
@@ -19,8 +19,8 @@ use std::boxed::Box;
 use std::collections::HashSet;
 use std::vec::Vec;
 
-/// Half the records away from the ends, where neither caches of other tests nor those of the slabs'
-/// tests get to.
+/// Ids from the middle of the records. Caches of other tests take theirs from the start, and the
+/// tests of slabs from the end.
 static NEXT_ID: AtomicU16 = AtomicU16::new(MAX_RECORDS as u16 / 2);
 
 /// CPU caches for objects of `bytes`, entered into the balance of capacities.
@@ -76,7 +76,7 @@ fn free(cache: &CpuCache, objects: &[*mut u8]) {
     }
 }
 
-/// Live objects, after everything was drained.
+/// Drains everything, then counts the live objects.
 fn live(cache: &CpuCache) -> usize {
     cache.drain_all();
     let mut live = 0;
@@ -87,7 +87,7 @@ fn live(cache: &CpuCache) -> usize {
     live
 }
 
-/// The cache takes part no more: it must not hold what others may want.
+/// Retires a cache after its test, so that it holds no capacity that other tests need.
 fn finish(cache: &CpuCache) {
     assert_eq!(live(cache), 0);
     cache.retire();
@@ -133,7 +133,7 @@ fn asking_for_figures_does_not_change_them() {
         let counted = record.sheaf_free.load(Relaxed);
         cache.account_all();
         let exact = record.sheaf_free.load(Relaxed);
-        // Only the fast path's one object may not have been counted yet.
+        // Only the one object of the fast path may be uncounted.
         assert!(counted.abs_diff(exact) <= 1, "{counted} for {exact} after {} objects", held.len());
     }
     free(cache, &held);
@@ -180,7 +180,7 @@ fn capacity_grows_where_waves_exceed_it_and_stays_bounded() {
         free(cache, &objects);
     }
     assert!(cache.capacity() > start, "{start} grew to {}", cache.capacity());
-    // Half a mebibyte of objects to a sheaf, at most; and no more than the largest sheaf holds.
+    // A sheaf holds at most half a mebibyte of objects, and at most the largest sheaf's capacity.
     assert!(
         cache.capacity() * 64 <= 512 << 10 && cache.capacity() <= Size(sheaf::SIZES as u8 - 1).capacity()
     );
@@ -194,7 +194,7 @@ fn a_capacity_asked_for_does_not_grow() {
         let objects = alloc(cache, 1000);
         free(cache, &objects);
     }
-    // It may be smaller: the other tests may have left less of the bound than was asked for.
+    // The capacity may be smaller: the other tests may have left less of the bound.
     assert!(cache.capacity() <= Size::holding(10).capacity());
     finish(cache);
 }
@@ -235,7 +235,7 @@ fn what_a_cache_that_rests_was_charged_is_free_again() {
     }
     assert!(cache.capacity() > start && cache.adapt().charge(cache.adapt().size()) > 0);
     cache.drain_all();
-    // The first look may find sheaves that came back meanwhile in a barn.
+    // The first look may find a sheaf that another thread put into a barn meanwhile.
     let rests = (0..3).any(|_| cache.flush_idle(&mut Drain::of_idle(Keep::Pages)));
     assert!(rests && cache.capacity() == start);
     assert_eq!(record.sheaf_capacity.load(Relaxed) as usize, start);
@@ -287,7 +287,7 @@ fn a_barn_keeps_a_bounded_number_of_sheaves() {
         left += 1;
     };
     assert_eq!(left, 10);
-    // Of large objects it keeps two.
+    // With large objects a barn keeps two.
     assert!(!barn.put_full(refused, 1 << 20));
     let (taken, has_put_empty) = barn.take_full(core::ptr::null_mut()).expect("it has full ones");
     assert!(!has_put_empty);

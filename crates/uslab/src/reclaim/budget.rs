@@ -1,8 +1,8 @@
-//! The program's own limits: above the soft one the background reclaims, at the hard one the
+//! The program's own limits: above the soft limit the background reclaims, at the hard limit the
 //! allocating thread does.
 //!
-//! Counted is what the arena holds: pages in use and free pages with memory behind them. The page
-//! layer compares, where it hands pages out.
+//! The limits count the memory that the arena holds: pages in use, and free pages with memory
+//! behind them. The page layer compares at each allocation of pages.
 
 use super::install;
 use super::ladder::Until;
@@ -31,20 +31,19 @@ impl core::fmt::Display for LimitError {
 
 impl core::error::Error for LimitError {}
 
-/// Limits what the allocator of this process holds, in bytes; 0 means no limit. Takes effect at
-/// once and may be called at any time, from any thread.
+/// Limits the memory that the allocator of this process holds, in bytes; 0 means no limit. Takes
+/// effect at once. May be called at any time, from any thread.
 ///
 /// * Above `soft_bytes` the background thread reclaims ([`crate::reclaim()`]) down to a little
-///   less. Where there can be none (`USLAB_REAPER=0`, or the system refuses it) an allocation does,
-///   on its own thread, from 16 MiB on.
-/// * An allocation that would go beyond `hard_bytes` reclaims first, on its own thread, and runs
-///   the callbacks of shrinkers for that, until it can be served. If shrinkers have nothing left it
-///   fails: null with ENOMEM, `None`, `AllocError`. It never ends the process by itself; what `Vec`
-///   does with a failed allocation is Rust's business. Frees always work, also where the limit is
-///   below what is held.
+///   less. If there can be no such thread (`USLAB_REAPER=0`, or the system refuses it), allocating
+///   threads reclaim, once the arena exceeds 16 MiB.
+/// * An allocation that would exceed `hard_bytes` first reclaims, on the allocating thread, and
+///   runs callbacks of shrinkers, until it succeeds. If shrinkers have nothing left, it fails: null
+///   with ENOMEM, `None`, `AllocError`. It never ends the process by itself, although Rust does so
+///   for collections such as `Vec`. Frees always work, even if the limit is below the memory held.
 ///
-/// Counted are whole pages: of slabs, of large objects, and free ones that still have memory. The
-/// allocator's own tables, about 2 %, are not.
+/// The limits count whole pages: those of slabs, those of large objects, and free pages that still
+/// have memory. They do not count the allocator's own tables, about 2 %.
 ///
 /// ```
 /// uslab::set_limit(768 << 20, 1 << 30).unwrap();
@@ -53,7 +52,7 @@ impl core::error::Error for LimitError {}
 /// ```
 ///
 /// # Errors
-/// See [`LimitError`]; then nothing is changed.
+/// See [`LimitError`]. On an error the limits stay as they were.
 pub fn set_limit(soft_bytes: usize, hard_bytes: usize) -> Result<(), LimitError> {
     if hard_bytes != 0 && soft_bytes > hard_bytes {
         return Err(LimitError::SoftAboveHard);
@@ -70,21 +69,19 @@ pub fn set_limit(soft_bytes: usize, hard_bytes: usize) -> Result<(), LimitError>
     Ok(())
 }
 
-/// Bytes that may stay held, if the soft limit is exceeded.
+/// If held memory exceeds the soft limit, returns the bytes that may stay held.
 pub(super) fn beyond_soft() -> Option<usize> {
     floor(pages::held_bytes(), pages::soft_limit_bytes()?)
 }
 
-/// Bytes that may stay held if `held` exceeds `soft`: a sixteenth less than the limit, since a pass
-/// that ended at the limit would be followed by another at once.
+/// If `held` exceeds `soft`, returns the bytes that may stay held: a sixteenth less than the limit.
+/// After a pass that ended at the limit, another one would follow at once.
 pub(super) fn floor(held: usize, soft: usize) -> Option<usize> {
     (held > soft).then(|| soft / 16 * 15)
 }
 
-/// An allocation of `bytes` found no pages: reclaims on the calling thread until `attempt`
-/// succeeds; false if it never did.
-///
-/// From within a callback of a shrinker there is nothing more to be had.
+/// Serves an allocation that found no pages for `bytes`: reclaims on the calling thread until
+/// `attempt` succeeds. Returns false if it never did, and at once within a callback of a shrinker.
 #[cold]
 pub fn short(bytes: usize, attempt: &mut dyn FnMut() -> bool) -> bool {
     if registry::live() > 0 && registry::is_inside() {

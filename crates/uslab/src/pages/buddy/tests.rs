@@ -70,7 +70,7 @@ fn links_and_heads_that_disagree_are_found() {
     let kept = Cell::new(0);
     let mend = |_: &mut Buddy, chunk: &mut Chunk| chunk.next = kept.get();
     let invalid = found(|_, at, chunk| kept.set(core::mem::replace(&mut chunk.next, at as u32)), mend);
-    // A chunk that follows itself has another before it, or none.
+    // The fault shows in the chunk's own links, or in the number of chunks that the lists reach.
     assert!(
         ["the next chunk links back", "each chunk with free pages stands in a list"]
             .contains(&invalid.invariant)

@@ -1,5 +1,5 @@
-//! A simulation of passes, limits and pressure sources: a hundred thousand random schedules, each
-//! from a seed, against a model of the process. It takes one thread and no time but its own.
+//! A simulation of passes, limits and pressure sources: runs a hundred thousand random schedules,
+//! each from a seed, against a model of the process. It needs one thread and no clock.
 //!
 //! ```text
 //!   seed ─▶ schedule ─▶ model ◀── ladder      checks while it runs (model.rs) and after each pass
@@ -7,9 +7,10 @@
 //!             └─ fewer ◀──┴─ a check fails: events are removed as long as one does
 //! ```
 //!
-//! Checked: no allocation fails while an entry could go, or beside free memory; every pass ends;
-//! busy sheaves go last; no shrinker is asked after it left; a pass waits only for an allocation;
-//! bytes reported are bytes that went. [`mistakes`] shows that each mistake in the table is found.
+//! It checks that no allocation fails while an entry could go or while there is free memory; that
+//! every pass ends; that busy sheaves go last; that no shrinker is asked after it left; that only
+//! passes for an allocation wait; and that the bytes reported went to the system. [`mistakes`]
+//! shows that it finds each mistake of a table.
 
 mod cache;
 mod model;
@@ -29,10 +30,10 @@ use std::string::String;
 use std::vec;
 use std::vec::Vec;
 
-/// Schedules of the whole simulation.
+/// Number of schedules of the whole simulation.
 const SCHEDULES: u64 = 100_000;
 
-/// What was seen, to show that it was something.
+/// Counts of what the schedules did, which show that they were not empty.
 #[derive(Default, Debug)]
 struct Tally {
     passes: usize,
@@ -42,7 +43,7 @@ struct Tally {
     max_pauses: usize,
 }
 
-/// A schedule under way.
+/// A schedule in progress.
 struct Run<'a> {
     ladder: &'a [Step],
     model: Model,
@@ -70,7 +71,7 @@ impl Run<'_> {
             return true;
         }
         let hard = self.model.state.borrow().hard;
-        // What can never be had is not worth any entry.
+        // Evict no entries for a request that can never succeed.
         if hard != 0 && pages > hard {
             return false;
         }
@@ -162,7 +163,7 @@ impl Run<'_> {
     }
 }
 
-/// Runs a schedule; what went wrong, if anything did.
+/// Runs a schedule; returns the first violation, if any.
 fn run(ladder: &[Step], hides_leaving: bool, events: &[Event], tally: &mut Tally) -> Option<String> {
     let model = Model::new(hides_leaving);
     let mut run = Run { ladder, model, demand: Demand::new(), tally };
@@ -175,7 +176,7 @@ fn run(ladder: &[Step], hides_leaving: bool, events: &[Event], tally: &mut Tally
     None
 }
 
-/// What a simulation found: a seed, and the smallest schedule that goes wrong like it.
+/// A failure that the simulation found: its seed, and the smallest schedule that still fails.
 struct Found {
     seed: u64,
     violation: String,
@@ -189,7 +190,7 @@ impl std::fmt::Debug for Found {
     }
 }
 
-/// Runs the schedules of `seeds` until one goes wrong.
+/// Runs the schedules of `seeds` until one fails.
 fn simulate(
     ladder: &[Step],
     hides_leaving: bool,
@@ -199,7 +200,7 @@ fn simulate(
     for seed in seeds {
         let mut events = schedule(seed);
         let Some(mut violation) = run(ladder, hides_leaving, &events, tally) else { continue };
-        // Events go, the last first, as long as something is wrong without them.
+        // Remove events, the last first, as long as the schedule fails without them.
         let mut at = events.len();
         while at > 0 {
             at -= 1;
@@ -225,23 +226,23 @@ fn a_hundred_thousand_schedules_keep_every_promise() {
     assert!(tally.met > 10_000 && tally.failed > 1000, "{tally:?}");
 }
 
-/// The ladder without a step.
+/// The ladder without one of its steps.
 fn without(takes: Takes) -> Vec<Step> {
     LADDER.into_iter().filter(|step| step.takes != takes).collect()
 }
 
-/// The ladder with another condition for a step.
+/// The ladder with another condition for one of its steps.
 fn with(takes: Takes, when: fn(&Standing) -> bool) -> Vec<Step> {
     let change = |step: Step| if step.takes == takes { Step { takes, when } } else { step };
     LADDER.into_iter().map(change).collect()
 }
 
-/// The condition of the ladder itself.
+/// The ladder's own condition for a step.
 fn allows(takes: Takes, now: &Standing) -> bool {
     LADDER.iter().any(|step| step.takes == takes && (step.when)(now))
 }
 
-/// Ladders with a mistake, and what it comes to.
+/// Ladders with a mistake, and the violation that each leads to.
 fn mistakes() -> Vec<(&'static str, Vec<Step>, &'static str)> {
     const ENTRY: &str = "an allocation failed while an entry could go";
     const GENTLE: &str = "busy sheaves went while gentler steps had enough";
