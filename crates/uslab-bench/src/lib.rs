@@ -7,7 +7,7 @@
 //!   table ── facts                results as text; what they were measured on
 //!   suites/                       which rows there are, their targets and what is said of them
 //!   task                          what a child can be asked for
-//!   order/, programs/, linked/    loads beyond a loop: knobs, whole programs, C and C++ programs
+//!   programs/, linked/            loads beyond a loop: whole programs, C and C++ programs
 //!   child ── process, preload     one measurement in a process of its own; programs under it
 //!   lineup                        the contestants as values
 //!   rounds/                       the timed loops, generic over the contestant
@@ -52,7 +52,6 @@ pub mod load;
 pub mod machine;
 pub mod measure;
 pub mod modes;
-pub mod order;
 pub mod preload;
 pub mod process;
 pub mod programs;

@@ -2,12 +2,10 @@
 //!
 //! To add a peer: a line in a table of contestants/, and one here.
 
-use crate::contestants::dpdk::Mempool;
 use crate::contestants::floor::{BareArray, EmptyCalls, NoAllocator};
 use crate::contestants::found::{Gperftools, Tbb};
-use crate::contestants::linked::{Glibc, Jemalloc, Mimalloc, Rpmalloc, Snmalloc};
+use crate::contestants::linked::{self, Glibc, Jemalloc, Mimalloc, Rpmalloc, Snmalloc};
 use crate::contestants::uslab::{Cached, Object, SIZES, Typed, UslabMalloc};
-use crate::contestants::{dpdk, linked};
 use crate::results::{About, Skipped};
 use crate::rounds::Entry;
 use std::sync::OnceLock;
@@ -61,9 +59,6 @@ pub fn cache(size: usize) -> Entry {
     inlined
 }
 
-/// DPDK's mempool. Whether DPDK is there shows at its first use.
-pub const MEMPOOL: Entry = Entry::of::<Mempool>();
-
 struct Looked {
     peers: Vec<Entry>,
     missing: Vec<Skipped>,
@@ -89,17 +84,15 @@ pub fn peers() -> &'static [Entry] {
     &looked().peers
 }
 
-/// The peers that the system has not, and the rival if a row wanted it and it was not there.
+/// The peers that are not installed, each with its reason.
 pub fn missing() -> Vec<Skipped> {
-    let rival = dpdk::why_not().map(|why| Skipped { contestant: MEMPOOL.name.into(), why });
-    looked().missing.iter().cloned().chain(rival).collect()
+    looked().missing.clone()
 }
 
 /// What the results say of all that took part with objects of that size.
 pub fn took_part(object_size: usize) -> Vec<About> {
     let ours = caches(object_size).into_iter().flatten().chain([MALLOC]);
-    let all = ours.chain(peers().iter().copied()).map(|entry| (entry.about)());
-    all.chain(dpdk::took_part()).collect()
+    ours.chain(peers().iter().copied()).map(|entry| (entry.about)()).collect()
 }
 
 /// The contestant of that name; `size_bytes` chooses between the typed caches, which have one name.
@@ -116,7 +109,6 @@ pub fn find(name: &str, size_bytes: usize) -> Result<Entry, String> {
 mod tests {
     use super::*;
     use crate::contestants::InThread;
-    use crate::cpu;
     use crate::rounds::LocalRound;
 
     /// What every contestant must be able to do before its speed means anything.
@@ -160,20 +152,6 @@ mod tests {
     #[test]
     fn the_unprotected_array_allocates_and_frees() {
         [8, 16, 256, 1024, 16384].into_iter().for_each(|size| works(&BARE_ARRAY, size));
-    }
-
-    #[test]
-    fn a_pool_works_in_any_thread_or_there_is_a_line() {
-        let before = cpu::allowed().unwrap();
-        if let Err(why) = (MEMPOOL.ready)() {
-            assert!(!why.is_empty() && !why.contains('\n'), "{why}");
-            assert!(missing().iter().any(|missing| missing.why == why));
-            return;
-        }
-        works(&MEMPOOL, 256);
-        std::thread::spawn(|| works(&MEMPOOL, 256)).join().expect("a second thread has its own cache");
-        assert_eq!(cpu::allowed().unwrap(), before, "the thread may use the CPUs it could use before");
-        assert!(dpdk::took_part().is_some_and(|about| !about.version.is_empty()));
     }
 
     #[test]

@@ -53,11 +53,6 @@ pub trait Work {
         Vec::new()
     }
 
-    /// Whether the contestant can take part. The error, one line, takes it out of the row.
-    fn ready(&self) -> Result<(), String> {
-        Ok(())
-    }
-
     /// Makes everything that is not to be timed. The result runs so many repetitions and returns
     /// the ticks they took.
     fn prepare(&self) -> Box<dyn FnMut(usize) -> u64>;
@@ -132,24 +127,9 @@ pub fn measure(
     stop: impl Fn() -> bool,
 ) -> Option<(Vec<Figure>, Vec<Skipped>)> {
     match method {
-        Method::Rounds(lanes) => {
-            let (lanes, skipped) = ready(lanes);
-            rounds(&lanes, plan, clock, stop).map(|figures| (figures, skipped))
-        }
+        Method::Rounds(lanes) => rounds(&lanes, plan, clock, stop).map(|figures| (figures, Vec::new())),
         Method::Runs(times, lanes) => runs(times, lanes, stop),
     }
-}
-
-/// The lanes that can take part, and the others.
-fn ready(lanes: Vec<Lane>) -> (Vec<Lane>, Vec<Skipped>) {
-    let (mut able, mut skipped) = (Vec::with_capacity(lanes.len()), Vec::new());
-    for lane in lanes {
-        match lane.work.ready() {
-            Ok(()) => able.push(lane),
-            Err(why) => skipped.push(Skipped { contestant: lane.name, why }),
-        }
-    }
-    (able, skipped)
 }
 
 /// Runs of all lanes, in turn.
@@ -347,33 +327,6 @@ mod tests {
         log.drain(..12);
         log.dedup();
         assert_eq!(log, ["a", "b", "c", "b", "c", "a", "c", "a", "b"]);
-    }
-
-    #[test]
-    fn who_is_not_ready_is_left_out_with_the_reason() {
-        struct Absent;
-        impl Work for Absent {
-            fn objects_per_repeat(&self) -> usize {
-                1
-            }
-
-            fn ready(&self) -> Result<(), String> {
-                Err("not installed".into())
-            }
-
-            fn prepare(&self) -> Box<dyn FnMut(usize) -> u64> {
-                unreachable!("it is not ready")
-            }
-        }
-        let lanes = [
-            Lane::of_rounds("a", Role::Peer, Absent),
-            Lane::of_rounds("b", Role::Peer, Noted("b", Rc::default())),
-        ];
-        let plan = Plan { rounds: 1, round_ns: 0.0 };
-        let (figures, skipped) =
-            measure(Method::Rounds(lanes.into()), plan, &mut Clock::calibrate(), || false).unwrap();
-        assert_eq!(figures.iter().map(|figure| figure.contestant.as_str()).collect::<Vec<_>>(), ["b"]);
-        assert_eq!(skipped, [Skipped { contestant: "a".into(), why: "not installed".into() }]);
     }
 
     #[test]

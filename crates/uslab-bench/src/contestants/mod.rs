@@ -5,7 +5,6 @@
 //!   found    peers that the system may have as shared libraries: a table
 //!   uslab    the typed cache, inlined and called; malloc
 //!   floor    no allocator, and the least that one could do
-//!   dpdk     the rival in bulk
 //! ```
 //!
 //! The loops are generic over the type (rounds/), so that a contestant's calls are compiled into
@@ -14,7 +13,6 @@
 //! Must never: give one contestant a loop, a check or a hint that another does not get; enable a
 //! feature of a peer's crate that takes over malloc.
 
-pub mod dpdk;
 pub mod floor;
 pub mod found;
 pub mod linked;
@@ -35,11 +33,6 @@ pub trait Contestant: 'static {
     /// last use.
     fn enter_thread() {}
     fn leave_thread() {}
-
-    /// Whether it can take part: asked before its first round. The error is one line.
-    fn ready() -> Result<(), String> {
-        Ok(())
-    }
 
     /// Memory for `size` bytes, or null. Typed caches have their size in the type and ignore this
     /// one.

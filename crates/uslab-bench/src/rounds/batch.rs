@@ -191,10 +191,6 @@ impl Work for BatchWork {
         named.into_iter().chain(self.round.flush.then_some(("flush", parts.flush))).collect()
     }
 
-    fn ready(&self) -> Result<(), String> {
-        (self.entry.ready)()
-    }
-
     fn prepare(&self) -> Box<dyn FnMut(usize) -> u64> {
         let (run, round, last) = (self.entry.batch, self.round.clone(), Rc::clone(&self.last));
         let mut slots = vec![std::ptr::null_mut(); self.objects];

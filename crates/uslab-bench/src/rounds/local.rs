@@ -138,10 +138,6 @@ impl Work for LocalWork {
         self.live
     }
 
-    fn ready(&self) -> Result<(), String> {
-        (self.entry.ready)()
-    }
-
     fn prepare(&self) -> Box<dyn FnMut(usize) -> u64> {
         let run = self.entry.local;
         let mut slots = vec![std::ptr::null_mut(); self.live];

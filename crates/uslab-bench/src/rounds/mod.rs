@@ -7,7 +7,7 @@
 //!   latency.rs   one thread, every single call timed
 //!   memory.rs    in a process of its own: a load, a part of it freed, idleness; resident memory
 //!   crew.rs      any number of threads that start and stop together, parked or made anew
-//!     handover.rs, mixed.rs, larson.rs, xmalloc.rs, cache_scratch.rs, mstress.rs: what they do
+//!     handover.rs, mixed.rs, larson.rs, xmalloc.rs, cache_scratch.rs: what they do
 //! ```
 //!
 //! [`Entry`] is a contestant as a value: its loops, compiled for it. A new kind of work is a file
@@ -22,7 +22,6 @@ pub mod latency;
 pub mod local;
 pub mod memory;
 pub mod mixed;
-pub mod mstress;
 pub mod objects;
 pub mod random;
 pub mod xmalloc;
@@ -38,7 +37,6 @@ use crew::Seat;
 pub struct Entry {
     pub name: &'static str,
     pub about: fn() -> About,
-    pub ready: fn() -> Result<(), String>,
     pub enter_thread: fn(),
     pub leave_thread: fn(),
     /// For what is not timed.
@@ -55,8 +53,6 @@ pub struct Entry {
     pub xmalloc: fn(&xmalloc::XmallocRound, &Seat),
     pub cache_scratch: fn(&cache_scratch::ScratchRound, &Seat),
     pub scratch_objects: fn(&cache_scratch::ScratchRound),
-    pub mstress: fn(&mstress::MstressRound, &Seat),
-    pub mstress_end: fn(&mstress::MstressRound),
 }
 
 impl Entry {
@@ -64,7 +60,6 @@ impl Entry {
         Self {
             name: C::NAME,
             about: C::about,
-            ready: C::ready,
             enter_thread: C::enter_thread,
             leave_thread: C::leave_thread,
             alloc: C::alloc,
@@ -79,8 +74,6 @@ impl Entry {
             xmalloc: xmalloc::run::<C>,
             cache_scratch: cache_scratch::run::<C>,
             scratch_objects: cache_scratch::give_objects::<C>,
-            mstress: mstress::run::<C>,
-            mstress_end: mstress::free_survivors::<C>,
         }
     }
 }

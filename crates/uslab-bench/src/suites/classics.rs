@@ -1,4 +1,4 @@
-//! The suites that others made, one pattern each: `larson`, `xmalloc`, `cache-scratch`, `mstress`.
+//! The suites that others made, one pattern each: `larson`, `xmalloc`, `cache-scratch`.
 //!
 //! Rows are as many threads as CPUs, and four times as many. The patterns, and where they come
 //! from, stand in the files of the same names in rounds/. xmalloc is judged: ahead of every peer.
@@ -10,10 +10,8 @@ use crate::results::Row;
 use crate::rounds::cache_scratch::{BYTES, OBJECTS, ScratchRound, WRITES};
 use crate::rounds::crew::{self, Job};
 use crate::rounds::larson::LarsonRound;
-use crate::rounds::mstress::MstressRound;
 use crate::rounds::xmalloc::{BOX, XmallocRound};
 use std::sync::Arc;
-use std::time::Instant;
 
 pub const LARSON: Suite =
     Suite::new("larson", "threads that come and go while their objects stay, as in a server", |context| {
@@ -30,12 +28,6 @@ pub const CACHE_SCRATCH: Suite = Suite::new(
     "cache-scratch",
     "whether an allocator passes false sharing on: threads write small objects that were neighbours",
     |context| context.thread_counts().map(|threads| cache_scratch(context, threads)).into(),
-);
-
-pub const MSTRESS: Suite = Suite::new(
-    "mstress",
-    "objects of 16 bytes to 128 KiB, some of which pass to other threads and outlive their own",
-    |context| context.thread_counts().map(|threads| mstress(context, threads)).into(),
 );
 
 fn row_of(threads: usize, group: &str, title: String) -> Row {
@@ -94,28 +86,4 @@ fn cache_scratch(context: &Context, threads: usize) -> RowPlan {
                  and free their own; a write";
     let row = row_of(threads, group, format!("{BYTES} B, {threads} threads"));
     Row { size_bytes: BYTES, live: threads, ..row }.by_rounds(lanes)
-}
-
-/// Waves of threads in a run.
-const WAVES: usize = 4;
-
-fn mstress(context: &Context, threads: usize) -> RowPlan {
-    let allocations = context.pick(10_000, 400_000, 1_600_000) / threads / WAVES;
-    let cpus = context.cpus;
-    let method = context.runs(WAVES * threads * allocations, |entry| {
-        Box::new(move || {
-            let round = Arc::new(MstressRound::new(allocations));
-            let same = Arc::clone(&round);
-            let job: Job = Arc::new(move |seat| (entry.mstress)(&same, seat));
-            let start = Instant::now();
-            (0..WAVES).for_each(|_| {
-                crew::fresh(threads, cpus, entry, &job);
-            });
-            (entry.mstress_end)(&round);
-            start.elapsed().as_nanos() as f64
-        })
-    });
-    let group = "four waves of threads, sizes of a heavy tail, one in four objects to other threads; \
-                 with the making of threads";
-    row_of(threads, group, format!("{threads} threads at once")).by(method)
 }

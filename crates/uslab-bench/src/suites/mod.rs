@@ -66,7 +66,6 @@ pub const SUITES: &[&Suite] = &[
     &classics::LARSON,
     &classics::XMALLOC,
     &classics::CACHE_SCRATCH,
-    &classics::MSTRESS,
     &latency::LATENCY,
     &rss::RSS,
 ];
