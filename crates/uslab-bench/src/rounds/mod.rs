@@ -7,14 +7,13 @@
 //!   latency.rs   one thread, every single call timed
 //!   memory.rs    in a process of its own: a load, a part of it freed, idleness; resident memory
 //!   crew.rs      any number of threads that start and stop together, parked or made anew
-//!     handover.rs, mixed.rs, larson.rs, xmalloc.rs, cache_scratch.rs: what they do
+//!     handover.rs, mixed.rs, larson.rs, xmalloc.rs: what they do
 //! ```
 //!
 //! [`Entry`] is a contestant as a value: its loops, compiled for it. A new kind of work is a file
 //! here with its loops, a field of it, and a type that implements [`Work`](crate::measure::Work).
 
 pub mod batch;
-pub mod cache_scratch;
 pub mod crew;
 pub mod handover;
 pub mod larson;
@@ -51,8 +50,6 @@ pub struct Entry {
     pub mixed: fn(&mixed::MixedRound, &Seat),
     pub larson: fn(&larson::LarsonRound, &Seat),
     pub xmalloc: fn(&xmalloc::XmallocRound, &Seat),
-    pub cache_scratch: fn(&cache_scratch::ScratchRound, &Seat),
-    pub scratch_objects: fn(&cache_scratch::ScratchRound),
 }
 
 impl Entry {
@@ -72,8 +69,6 @@ impl Entry {
             mixed: mixed::run::<C>,
             larson: larson::run::<C>,
             xmalloc: xmalloc::run::<C>,
-            cache_scratch: cache_scratch::run::<C>,
-            scratch_objects: cache_scratch::give_objects::<C>,
         }
     }
 }

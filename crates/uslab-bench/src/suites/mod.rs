@@ -65,7 +65,6 @@ pub const SUITES: &[&Suite] = &[
     &threads::THREADS,
     &classics::LARSON,
     &classics::XMALLOC,
-    &classics::CACHE_SCRATCH,
     &latency::LATENCY,
     &rss::RSS,
 ];
