@@ -31,7 +31,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// What CI asks.
+    /// The options of CI.
     pub fn checking() -> Self {
         Self { check: true }
     }
@@ -58,14 +58,14 @@ pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// What the example prints.
+/// Runs the example and reads its output.
 fn simulated(workspace: &Workspace) -> Result<Outcome> {
     let options = ["run", "--quiet", "--release", "--package", "uslab", "--example", "balance_curves"];
     serde_json::from_str(&output(&mut workspace.cargo(&options))?)
         .context("the simulation printed something else")
 }
 
-/// What the simulation gave.
+/// The outcome of the simulation.
 #[derive(serde::Deserialize)]
 struct Outcome {
     costs: [u64; 3],

@@ -1,5 +1,5 @@
-//! Makes `libuslab.so` and `libuslab.a` of what Cargo builds, and the files that tell build systems
-//! about them.
+//! Makes `libuslab.so` and `libuslab.a` from the archive that Cargo builds, and the files by which
+//! build systems find them.
 //!
 //! ```text
 //!   libuslab_capi.a  (Cargo: a Rust archive)
@@ -12,8 +12,8 @@
 //! Cargo's own shared libraries cannot have symbol versions: rustc passes a version script without
 //! names, beside which linkers take no other.
 //!
-//! The tests compile this file too, by path, so that they test what is shipped: nothing but the
-//! standard library and `glibc.rs` may be used here.
+//! The tests compile this file by path, so that they test the shipped libraries. It may use only
+//! the standard library and `glibc.rs`.
 
 #[allow(dead_code)]
 #[path = "glibc.rs"]
@@ -28,7 +28,7 @@ pub const SONAME: &str = "libuslab.so.1";
 
 type Result<T> = std::result::Result<T, String>;
 
-/// What links the shared library.
+/// The linker of the shared library.
 pub struct Linker<'a> {
     /// The compiler.
     pub cc: &'a str,
@@ -114,7 +114,7 @@ fn link(map: &Path, archive: &Path, lib: &Path, version: &str, linker: &Linker) 
     Ok(())
 }
 
-/// What pkg-config reads. It finds the prefix from where the file lies, so that the tree can be
+/// The file for pkg-config. It derives the prefix from its own place, so that the tree can be
 /// moved.
 const PKGCONFIG: &str = "\
 prefix=${pcfiledir}/../..
@@ -129,8 +129,8 @@ Libs: -L${libdir} -luslab
 Libs.private: -lgcc_s -lpthread -ldl -lm
 ";
 
-/// What CMake reads, which finds the prefix likewise. Links are resolved first: where /lib leads to
-/// /usr/lib, a file that is found below /lib has its headers below /usr all the same.
+/// The file for CMake, which derives the prefix likewise. It resolves links first: where /lib is a
+/// link to /usr/lib, the headers are below /usr.
 const CMAKE: &str = "\
 # Imported targets of uslab: uslab::uslab, the shared library, and uslab::uslab_static, the archive.
 get_filename_component(_uslab_prefix \"${CMAKE_CURRENT_LIST_DIR}\" REALPATH)

@@ -1,8 +1,7 @@
 //! `cargo xtask demo`: from a fresh checkout to a real program on the allocator, in one command.
 //!
-//! The program is the user's own or, if none is named, perl, which every Debian has: it builds,
-//! sorts and drops a few hundred thousand small strings and hashes, the work that a slab allocator
-//! is for.
+//! The program is the user's own or, if none is named, perl, which every Debian has. It builds,
+//! sorts and drops a few hundred thousand small strings and hashes.
 
 use crate::dist;
 use crate::workspace::{self, Workspace};

@@ -22,7 +22,7 @@ use std::process::Command;
 
 /// Cargo's archive of the C interface, from which `capi` makes the libraries.
 const C_ARCHIVE: &str = "libuslab_capi.a";
-/// What the command prints about itself, and where packagers put it.
+/// The texts that the command generates, and their places in the stage.
 const GENERATED: &[(&str, &str)] = &[
     ("man", "share/man/man1/uslab.1"),
     ("bash", "share/bash-completion/completions/uslab"),

@@ -1,7 +1,7 @@
 //! Links shared libraries so that they load on glibc 2.28, on a machine with a newer one.
 //!
-//! The linker binds each symbol to the version that the C library at hand calls its default. So it
-//! is given another library at hand: stubs that have the symbols and versions of 2.28, and no code.
+//! The linker binds each symbol to the default version in the C library that it links with. So it
+//! links with stubs, which have the symbols and versions of 2.28, and no code.
 //!
 //! ```text
 //!   libc.so.6 here ──▶ of each symbol the newest version up to 2.28 ──▶ stub libc.so.6
@@ -22,7 +22,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What a link against the stubs is given besides their folder.
+/// The arguments of a link against the stubs, besides their folder.
 pub const LINK_ARGS: [&str; 1] = ["-Wl,-z,defs"];
 
 /// The newest minor version of `GLIBC_2` that may be asked for.
@@ -141,7 +141,7 @@ pub fn make_stubs(cc: &str, arch: &str, directory: &Path) -> Result<bool> {
     Ok(true)
 }
 
-/// One stub: assembly with the names, and a version script that says what versions they have.
+/// One stub: assembly with the names, and a version script with their versions.
 fn stub(cc: &str, directory: &Path, file: &str, symbols: &[Symbol]) -> Result<()> {
     let mut assembly = String::from(".text\n");
     let mut versions: BTreeMap<&str, String> = BTreeMap::new();
@@ -217,7 +217,7 @@ fn is_function(kind: char) -> bool {
     matches!(kind, 'T' | 'W' | 'i')
 }
 
-/// Where the compiler finds a file of the C library.
+/// The path at which the compiler finds a file of the C library.
 fn library(cc: &str, file: &str) -> Result<Option<PathBuf>> {
     let place = output(Command::new(cc).arg(format!("-print-file-name={file}")))?;
     // A file that it does not know is printed as it was asked for.

@@ -63,7 +63,7 @@ struct Musl<'a> {
     stage: PathBuf,
     /// Rust's static unwinder for musl.
     unwinder: PathBuf,
-    /// Where the linker finds it under the name of the shared one.
+    /// The folder in which the linker finds it under the name of the shared one.
     search: PathBuf,
 }
 

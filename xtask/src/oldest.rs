@@ -1,6 +1,6 @@
 //! A staged release loads on glibc 2.28: no library in it asks for a symbol that is newer.
 //!
-//! The libraries are linked so (`glibc.rs`); this reads what came of it, from the files that ship.
+//! `glibc.rs` links the libraries so; this check reads the shipped files.
 //!
 //! ```text
 //!   reference            on 2.28                                   allowed

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use std::path::Path;
 use std::process::Command;
 
-/// Where the accepted list is kept.
+/// The accepted list.
 const GOLDEN: &str = "xtask/golden/public.txt";
 /// All features that add public items.
 const FEATURES: &str = "allocator-api2,lru,schnellru";
@@ -120,8 +120,8 @@ fn items(workspace: &Workspace, bless: bool) -> Result<()> {
     Ok(())
 }
 
-/// Has rustdoc describe the crate. Stable compilers do so only when told that the format may
-/// change.
+/// Has rustdoc describe the crate. `RUSTC_BOOTSTRAP` enables the unstable format on stable
+/// compilers.
 fn describe(workspace: &Workspace) -> Result<std::path::PathBuf> {
     let target = workspace.root.join("target/public");
     let status = Command::new("cargo")

@@ -1,4 +1,4 @@
-//! Where the workspace is, where its build goes, and how its commands are started.
+//! Finds the workspace and its target directory, and starts its commands.
 //!
 //! Cargo is asked for both (`cargo metadata`), so a target directory set by environment, by
 //! configuration or on another disk is respected. Nothing here may assume a path of the machine it
@@ -43,7 +43,7 @@ impl Workspace {
         command
     }
 
-    /// Where release builds land.
+    /// The directory of release builds.
     pub fn release_dir(&self) -> PathBuf {
         self.target.join("release")
     }

@@ -75,7 +75,7 @@ pub struct Args {
     #[arg(long, value_enum, default_value = "fifo")]
     order: Order,
 
-    /// Write the first word of each object after its allocation, for everybody
+    /// Write the first word of each object after its allocation, for every contestant
     #[arg(long)]
     touch: bool,
 
@@ -92,7 +92,7 @@ pub struct Args {
     pub allow_unoptimised: bool,
 }
 
-/// What is done with results; without one of these, suites are run.
+/// The commands that read results; without one, suites are run.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Write an HTML page with tables and charts from JSON results
@@ -128,8 +128,8 @@ fn object_size(text: &str) -> Result<usize, String> {
     size.ok_or_else(|| format!("there are caches of {:?} bytes", SIZES))
 }
 
-/// Tells a wrong command line in one line; prints help and version, which clap gives as errors as
-/// well.
+/// Reports a wrong command line in one line. Prints help and version, which clap returns as errors
+/// as well.
 pub fn refuse(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() {
         // A reader that has gone away is no error of ours.

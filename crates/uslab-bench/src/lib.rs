@@ -22,8 +22,8 @@
 //! **Method.** In one process and one run, pinned to one CPU where a row has one thread, every
 //! contestant of a row runs a round of about 100 µs, in turn, hundreds of times. The minimum of its
 //! rounds is its cost; the ratio of uslab's to the best peer's of the same row is what is judged.
-//! The minimum is used because disturbances only add; the interleaving, because what does not pass
-//! (a slower clock, a busy neighbour) then weighs on all alike.
+//! The minimum is used because disturbances only add time. Rounds are interleaved so that lasting
+//! disturbances (a slower clock, a busy neighbour) affect all contestants alike.
 //!
 //! **Fairness.** All contestants run the same loop, compiled for each; peers are called as plain C
 //! functions, linked statically, from optimised builds with none of their checks, or as shared
@@ -32,7 +32,7 @@
 //! cache behind a call stands beside it.
 //!
 //! This is the only crate of the workspace that depends on other allocators. It must never install
-//! one as anybody's malloc, and its timed figures must never decide a test: tests run suites with
+//! one as the malloc of a process. No test may depend on its timed figures: tests run suites with
 //! `--check`, for function.
 
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]

@@ -1,4 +1,4 @@
-//! The contestants as values: which there are on this machine, and each by its name.
+//! The contestants as values: all that this machine has, and a look-up by name.
 //!
 //! To add a peer: a line in a table of contestants/, and one here.
 
@@ -13,10 +13,10 @@ use std::sync::OnceLock;
 /// uslab's malloc.
 pub const MALLOC: Entry = Entry::of::<UslabMalloc>();
 
-/// What a round costs by itself.
+/// The round without an allocator.
 pub const NOTHING: Entry = Entry::of::<NoAllocator>();
 
-/// What is no allocator, beside the tables of malloc.
+/// References beside the tables of malloc; neither is an allocator.
 pub const EMPTY_CALLS: Entry = Entry::of::<EmptyCalls>();
 pub const BARE_ARRAY: Entry = Entry::of::<BareArray>();
 
@@ -79,7 +79,7 @@ fn looked() -> &'static Looked {
     })
 }
 
-/// The other allocators on this machine. The best of them in a row is what uslab is compared with.
+/// The other allocators on this machine. uslab is compared with the best of them in each row.
 pub fn peers() -> &'static [Entry] {
     &looked().peers
 }
@@ -89,7 +89,7 @@ pub fn missing() -> Vec<Skipped> {
     looked().missing.clone()
 }
 
-/// What the results say of all that took part with objects of that size.
+/// The descriptions of all contestants with objects of that size.
 pub fn took_part(object_size: usize) -> Vec<About> {
     let ours = caches(object_size).into_iter().flatten().chain([MALLOC]);
     ours.chain(peers().iter().copied()).map(|entry| (entry.about)()).collect()
@@ -111,7 +111,7 @@ mod tests {
     use crate::contestants::InThread;
     use crate::rounds::LocalRound;
 
-    /// What every contestant must be able to do before its speed means anything.
+    /// The function that every contestant must have before its speed is measured.
     fn works(entry: &Entry, size: usize) {
         for bulk in [false, true] {
             for sized in [false, true] {

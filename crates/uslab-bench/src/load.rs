@@ -12,7 +12,7 @@ use std::fs;
 use std::io::{IsTerminal, Read};
 use std::path::{Path, PathBuf};
 
-/// How results are made, for the messages.
+/// The command that makes results, for the messages.
 const HOW: &str = "uslab bench SUITE --json > FILE";
 
 /// A run and where it came from.
@@ -106,8 +106,8 @@ fn json_files(folder: &Path) -> Result<Vec<PathBuf>, String> {
     Ok(files)
 }
 
-/// The tool and the schema are looked at before the rest, so that an older file is told from a
-/// broken one.
+/// The tool and the schema are checked before the rest, to distinguish an older file from a broken
+/// one.
 fn parse(name: &str, bytes: &[u8]) -> Result<Report, String> {
     if bytes.trim_ascii().is_empty() {
         return Err(format!("{name} is empty: results are made by {HOW}"));
@@ -154,7 +154,7 @@ fn join(mut reports: Vec<Report>) -> Joined {
         let key = |t: &Taken| (place(&t.run.suite), t.run.suite.clone(), t.run.mode != "rseq");
         key(a).cmp(&key(b))
     });
-    // Files whose every run was replaced say nothing any more.
+    // A file whose every run was replaced is dropped.
     let mut sources = Vec::new();
     for (index, report) in reports.into_iter().enumerate() {
         if taken.iter().any(|t| t.source == index) {

@@ -1,5 +1,4 @@
-//! Rounds of all contestants of a row, one after the other, again and again: the measurement
-//! itself.
+//! The measurement: rounds of all contestants of a row, in turn, many times.
 //!
 //! ```text
 //!   round 1:  A B C D      how often a lane repeats its work is set once, for about `round_ns`;
@@ -7,12 +6,12 @@
 //!   round 3:  C D A B      a round that the machine disturbed is done again at once (clock.rs).
 //! ```
 //!
-//! Interleaving is what makes ratios hold on a machine that is not quiet: whatever changes, changes
-//! for all within a millisecond.
+//! Interleaving makes ratios hold on a busy machine: a change of the machine affects all
+//! contestants within a millisecond.
 //!
-//! What does not fit a round (threads that come and go, a process of its own, a program) is a
-//! *run*: a lane whose work is called a few times, in turn with the others, and tells its own
-//! figure. There is nothing to redo.
+//! Work that does not fit a round (threads that come and go, a process of its own, a program) is a
+//! *run*. The lane's work is called a few times, in turn with the other lanes, and returns its own
+//! figure. Runs are not repeated when the machine disturbs them.
 //!
 //! Must never: reorder, drop or repeat rounds by what they measured.
 
@@ -30,7 +29,7 @@ pub struct Plan {
     pub round_ns: f64,
 }
 
-/// Work that can be made ready and then repeated as often as fits a round.
+/// Work that is prepared once and repeated as often as fits a round.
 pub trait Work {
     /// Objects allocated and freed by one repetition: what the time is divided by.
     fn objects_per_repeat(&self) -> usize;
@@ -47,7 +46,7 @@ pub trait Work {
         usize::MAX
     }
 
-    /// What the last round's ticks were made of, by name ("alloc", "free"); the least round's are
+    /// The parts of the last round's ticks, by name ("alloc", "free"). Those of the least round are
     /// reported.
     fn parts(&self) -> Vec<(&'static str, u64)> {
         Vec::new()
@@ -58,14 +57,14 @@ pub trait Work {
     fn prepare(&self) -> Box<dyn FnMut(usize) -> u64>;
 }
 
-/// A contestant in a row. What it does is [`Work`], timed round by round, or an [`Errand`].
+/// A contestant in a row. Its work is [`Work`], timed round by round, or an [`Errand`].
 pub struct Lane<W = Box<dyn Work>> {
     pub name: String,
     pub role: Role,
     pub work: W,
 }
 
-/// One run, which tells its own figure. An error is one line, and takes the contestant out of the
+/// One run, which returns its own figure. An error is one line, and removes the contestant from the
 /// row.
 pub type Errand = Box<dyn FnMut() -> Result<Sample, String>>;
 
@@ -85,7 +84,7 @@ impl Lane<Errand> {
     }
 }
 
-/// What one run found.
+/// The result of one run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
     /// In the row's unit.
@@ -110,7 +109,7 @@ pub enum Method {
 }
 
 impl Method {
-    /// Names and parts of those who take part.
+    /// Names and roles of the lanes.
     pub fn lanes(&self) -> Vec<(&str, Role)> {
         match self {
             Method::Rounds(lanes) => lanes.iter().map(|lane| (lane.name.as_str(), lane.role)).collect(),
@@ -119,7 +118,7 @@ impl Method {
     }
 }
 
-/// Measures a row; `None` if `stop` said so before it was done.
+/// Measures a row; `None` if `stop` returned true before the end.
 pub fn measure(
     method: Method,
     plan: Plan,
@@ -189,7 +188,7 @@ struct Running<'a> {
     run: Box<dyn FnMut(usize) -> u64>,
     repeats: usize,
     samples: Vec<(f64, f64)>,
-    /// What the least round was made of, in ns an object.
+    /// The parts of the least round, in ns an object.
     parts: BTreeMap<String, f64>,
     redone: usize,
 }
@@ -294,7 +293,7 @@ mod tests {
     use std::cell::RefCell;
     use std::rc::Rc;
 
-    /// Work that notes who ran.
+    /// Work that records the order of lanes.
     struct Noted(&'static str, Rc<RefCell<Vec<&'static str>>>);
 
     impl Work for Noted {

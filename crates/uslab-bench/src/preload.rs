@@ -1,8 +1,7 @@
 //! Allocators as libraries to preload: ours, and those that Debian packages.
 //!
-//! glibc's malloc is preloaded too, though it is there anyway: a program may bring an allocator of
-//! its own along (Debian's redis-server is linked with jemalloc), and then "nothing preloaded" is
-//! not glibc.
+//! glibc's malloc is preloaded as well: a program may be linked with another allocator (Debian's
+//! redis-server with jemalloc), and then "nothing preloaded" is not glibc.
 //!
 //! ld.so splits LD_PRELOAD at blanks and colons and ignores what it does not find; so each library
 //! is looked for before a program is started with it, by an absolute path.
@@ -15,10 +14,10 @@ use std::path::{Path, PathBuf};
 /// An allocator that programs can be started with.
 #[derive(Clone, Copy, Debug)]
 pub struct Library {
-    /// What tables call it.
+    /// Its name in tables.
     pub name: &'static str,
     file: &'static str,
-    /// What to install where it is missing.
+    /// The Debian package.
     package: &'static str,
 }
 
@@ -43,7 +42,7 @@ pub const PEERS: &[Library] = &[
 const OURS: &str = "USLAB_LIB";
 
 impl Library {
-    /// Where it is. An error is one line that says what to do.
+    /// Its path. An error is one line that names the remedy.
     pub fn find(&self) -> Result<PathBuf, String> {
         let ours = self.file == USLAB.file;
         let places = if ours { places_of_ours() } else { system_folders() };
@@ -74,7 +73,7 @@ fn places_of_ours() -> Vec<PathBuf> {
     vec![folder.join("../lib").join(USLAB.file), folder.join(USLAB.file)]
 }
 
-/// ld.so's folders: those of Debian for this machine, and the others'.
+/// ld.so's folders, on Debian and on other systems.
 fn system_folders() -> Vec<PathBuf> {
     let triple = format!("{}-linux-gnu", env::consts::ARCH);
     ["/usr/local/lib", "/lib", "/usr/lib"]

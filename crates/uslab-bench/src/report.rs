@@ -44,7 +44,7 @@ Examples:
 
 Of several results of one suite in one mode, the latest is shown.";
 
-/// Why there is no page: what was given is wrong, or the file cannot be written.
+/// The reason why there is no page: wrong input, or a file that cannot be written.
 pub enum Refused {
     Input(String),
     Output(String),
@@ -70,7 +70,7 @@ fn same_file(a: &Path, b: &Path) -> bool {
     matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
 }
 
-/// What the template's script draws.
+/// The data that the template's script draws.
 #[derive(Serialize)]
 struct Page<'a> {
     title: &'a str,
@@ -160,7 +160,7 @@ mod tests {
         assert_eq!(value.as_object().unwrap().len(), 1);
     }
 
-    /// What the script of `page` draws, where there is a node to run it.
+    /// The output of the page's script, where `node` is installed.
     fn drawn_by_script(page: &str) -> Option<String> {
         let folder = tempfile::tempdir().unwrap();
         let part = |begin: &str| page.split_once(begin).unwrap().1.split_once("</script>").unwrap().0;

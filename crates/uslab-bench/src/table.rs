@@ -11,7 +11,7 @@ use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-/// What `--json` prints, as text.
+/// The report as text.
 pub fn text(report: &Report, find: impl Fn(&str) -> Option<&'static Suite>) -> String {
     let mut text = String::new();
     // Writing to a String cannot fail.
@@ -211,9 +211,8 @@ fn to_best(figure: &Figure) -> String {
     figure.ratio.map_or("–".into(), |ratio| format!("{unsure}{:+.1} %", (ratio - 1.0) * 100.0))
 }
 
-/// Of the medians: "+3.1 %" is 3.1 % more than glibc, that is worse. "~" before it if one of the
-/// two is known too badly, or if their 95 % intervals overlap, so that the difference may as well
-/// be none.
+/// The difference of the medians: "+3.1 %" is 3.1 % more than glibc, that is worse. "~" marks a
+/// median that is too uncertain, or 95 % intervals that overlap.
 fn to_glibc(figure: &Figure, row: &Row) -> String {
     let Some(base) = row.named(GLIBC.name) else { return "–".into() };
     if figure.contestant == base.contestant {
@@ -226,7 +225,7 @@ fn to_glibc(figure: &Figure, row: &Row) -> String {
     format!("{mark}{:+.1} %", (ours.median / theirs.median - 1.0) * 100.0)
 }
 
-/// Who could not take part, once each; once for all where no contestant could.
+/// The contestants that were left out, once each; one line where none could take part.
 fn skipped(rows: &[Row]) -> String {
     let all = rows.iter().flat_map(|row| &row.skipped);
     let lines: BTreeSet<String> = if rows.iter().all(|row| row.figures.is_empty()) {
@@ -237,7 +236,7 @@ fn skipped(rows: &[Row]) -> String {
     lines.into_iter().collect()
 }
 
-/// What was measured on and with, before the tables.
+/// The machine, build and versions, before the tables.
 fn heading(report: &Report, out: &mut String) -> std::fmt::Result {
     for (name, text) in facts::lines(report) {
         writeln!(out, "{name:<10}{text}")?;

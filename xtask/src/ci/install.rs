@@ -1,8 +1,7 @@
-//! What the checks need from the machine, and how it gets there.
+//! Installs the packages and toolchains that the checks need.
 //!
-//! Only what is missing is installed, so on a machine that has everything nothing is asked of any
-//! network. Where we may not install (not Debian, not root and no sudo) the message says what to do
-//! by hand.
+//! It installs only what is missing, so a complete machine needs no network. Where it may not
+//! install (not Debian, not root and no sudo), the message names the command to run by hand.
 
 use crate::musl;
 use crate::workspace::{self, Workspace};
@@ -60,7 +59,7 @@ fn installed(package: &str) -> bool {
     })
 }
 
-/// What root runs a command in an environment by; nothing if that cannot be.
+/// The words before a command that root runs with variables; `None` without root and sudo.
 fn root_prefix() -> Option<&'static [&'static str]> {
     let id = Command::new("id").arg("-u").output().ok()?;
     if id.stdout.trim_ascii() == b"0" {

@@ -1,9 +1,8 @@
 //! `cargo xtask ci`: everything that must hold before a change lands, in one command on a fresh
 //! Debian.
 //!
-//! The steps run in order and the first that fails ends the run. Each prints its heading, then
-//! whatever its program prints: nothing is swallowed, so that test runners' own closing lines are
-//! in the log.
+//! The steps run in order and the first that fails ends the run. Each prints its heading and all
+//! output of its program, so that the log has the test runners' closing lines.
 //!
 //! Steps are ordered by what they cost: rules and lints first, the programs last but staging.
 

@@ -20,7 +20,7 @@ use similar::{ChangeTag, TextDiff};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// Branches that a function may have unless the file says otherwise: the empty or full test.
+/// The allowed branches of a function that the file does not list: the test for empty or full.
 const ALLOWED_BY_DEFAULT: usize = 1;
 
 const HEADER: &str = "\

@@ -1,4 +1,4 @@
-//! Where assembly and syscalls may stand.
+//! Checks the places of assembly and system calls.
 //!
 //! A restartable sequence is correct only as a whole: the descriptor, the critical section and the
 //! abort handler are one argument, made once, in `rseq/`. And every door to the system is in `os/`,
@@ -17,7 +17,7 @@ use super::{File, Violation};
 
 const ASSEMBLY: &[&str] = &["asm", "global_asm", "naked_asm"];
 const SEQUENCES: &str = "crates/uslab/src/rseq/";
-/// Where else assembly stands; see above.
+/// Further places of assembly; see above.
 const OTHER_ASSEMBLY: &[&str] = &[
     "crates/uslab-bench/src/asm.rs",
     "crates/uslab-preload/src/caller.rs",

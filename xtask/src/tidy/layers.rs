@@ -5,17 +5,17 @@
 //!                        counters: for every layer; stats, debug: above all of them
 //! ```
 //!
-//! A lower layer that names a higher one is how allocators grow knots: the page layer learns about
-//! slabs "just for the statistics", and from then on neither can be tested alone. [`LAYERS`] is the
-//! architecture; a change of it is a change of the design and needs a record in docs/adr.
+//! Knots begin where a lower layer names a higher one: the page layer learns about slabs "just for
+//! the statistics", and neither can be tested alone any more. [`LAYERS`] is the architecture; a
+//! change of it is a change of the design and needs a record in docs/adr.
 //!
 //! Paths are read wherever they stand, in `use` or in an expression, through `crate::` or through
 //! `super::`. Layers name each other by module: a name re-exported by the crate's root would hide
 //! the arrow.
 //!
 //! Files draw no circles either, but for those in [`ONE_SUBJECT`]. A folder's `mod.rs` is its door:
-//! what it re-exports is looked up where it is defined, and what the folder and its files say of
-//! each other is no arrow.
+//! its re-exports are looked up where they are defined, and paths between a folder and its files
+//! are no arrows.
 
 use super::source::{self, Source, Token};
 use super::{File, Violation};
@@ -241,7 +241,7 @@ fn circles(files: &[(String, String)]) -> Vec<Vec<String>> {
     found
 }
 
-/// What a file re-exports: names, and the paths behind them.
+/// A file's re-exports: names, and the paths behind them.
 fn reexports<'a>(code: &[Token<'a>], modules: &[&'a str]) -> Vec<(&'a str, Vec<&'a str>)> {
     let mut found = Vec::new();
     for at in (0..code.len()).filter(|&at| is_public_use(code, at)) {

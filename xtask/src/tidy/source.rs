@@ -31,7 +31,7 @@ impl Token<'_> {
 /// A file, cut into pieces. Both parts are empty for text that is no Rust, which rustc reports.
 #[derive(Default)]
 pub struct Source<'a> {
-    /// What runs.
+    /// The code.
     pub code: Vec<Token<'a>>,
     /// Lines of comments, of documentation and others.
     pub comments: Vec<Token<'a>>,

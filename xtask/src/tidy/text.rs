@@ -3,7 +3,7 @@
 use super::source::Source;
 use super::{File, Violation};
 
-/// Past this a file has more than one subject. Between 100 and 400 is what we aim at.
+/// A longer file has more than one subject. The aim is 100 to 400 lines.
 const LINES_MAX: usize = 600;
 
 /// Files that are written by programs, or that only ever grow.
@@ -15,7 +15,7 @@ const LEFTOVERS: &[&str] = &["TODO", "FIXME", "XXX"];
 /// Directories of developers' machines. Written in halves so that this file keeps its own rule.
 const MACHINE: &[&str] = &[concat!("/", "work/"), concat!("/", "root/"), concat!("/", "home/")];
 
-/// What holds for every text file.
+/// Checks every text file.
 pub fn check(file: &File) -> Vec<Violation> {
     let mut violations = Vec::new();
     violations.extend(header(file));
@@ -45,8 +45,8 @@ pub fn check(file: &File) -> Vec<Violation> {
     violations
 }
 
-/// What must not be left in Rust: postponed work in comments, tests switched off. Macros that
-/// postpone work are clippy's to find (`todo` and `unimplemented`, denied for the workspace).
+/// Checks Rust for leftovers: postponed work in comments, tests switched off. clippy finds macros
+/// that postpone work (`todo` and `unimplemented`, denied for the workspace).
 pub fn check_rust(file: &File, source: &Source) -> Vec<Violation> {
     let mut violations = Vec::new();
     for comment in &source.comments {

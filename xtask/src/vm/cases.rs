@@ -1,5 +1,4 @@
-//! The tests that guests run: what each needs built, what its guest is told, and what must come of
-//! it.
+//! The tests that guests run: their programs, the words for their guests, and their judgement.
 //!
 //! ```text
 //!   boots          the guest is what the others rely on
@@ -12,8 +11,8 @@
 //!   overcommit     strict overcommit: six tenths of what glibc gets, and the charge falls again
 //! ```
 //!
-//! How long a guest may take follows from what it does, and is generous: emulated CPUs share those
-//! of the host.
+//! A guest's time limit follows from its work, and is generous: emulated CPUs share those of the
+//! host.
 
 use super::guest::Outcome;
 use anyhow::{Context, Result, bail};
@@ -26,12 +25,12 @@ use std::time::Duration;
 pub const STORMS: &[&str] = &["sequences", "threads", "fork"];
 /// The programs of `uslab-vm-guest` that guests run, beside its first process.
 pub const PROGRAMS: &[&str] = &["vm-boots", "three-caches", "swapped-out", "cpu-hotplug", "commit-charge"];
-/// What a guest needs beyond what its programs ask for, to boot and to end.
+/// The time that a guest needs to boot and to end, beside its programs.
 const OVERHEAD: Duration = Duration::from_secs(120);
 /// Requests a second to caches that shrink: about half of what two CPUs of a host can emulate.
 const RATE: u64 = 8000;
 
-/// What the caller chose.
+/// The caller's options.
 pub struct Options {
     /// How long `limits` and `killed` run.
     pub run: Duration,
@@ -41,15 +40,15 @@ pub struct Options {
 
 /// One test.
 pub struct Case {
-    /// What the user calls it.
+    /// Its name on the command line.
     pub name: &'static str,
     /// One line for `--list`.
     pub what: &'static str,
-    /// What the guest's first process is told, and how long the guest may live.
+    /// The words for the guest's first process, and the guest's time limit.
     pub plan: fn(&Options, &Sizes) -> (Vec<String>, Duration),
     /// Whether the guest has a disk.
     pub has_disk: bool,
-    /// Whether what came of it is right; a line for the user.
+    /// Judges the outcome; a line for the user.
     pub judge: fn(&Outcome, &Host) -> Result<String>,
 }
 
@@ -121,9 +120,10 @@ pub const CASES: &[Case] = &[
 
 /// Limits of the three caches.
 pub struct Sizes {
-    /// Where the kernel slows the program: half of what its caches would hold at most.
+    /// The limit above which the kernel slows the program: half of the most that its caches would
+    /// hold.
     pub high: u64,
-    /// Where it kills it: three fifths.
+    /// The limit above which the kernel kills the program: three fifths.
     pub max: u64,
 }
 

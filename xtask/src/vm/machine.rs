@@ -17,14 +17,14 @@ pub const CPUS: usize = 8;
 /// Memory of each node.
 const NODE_MIB: usize = 768;
 
-/// What is needed to boot a guest.
+/// The means to boot a guest.
 pub struct Machine {
     kernel: PathBuf,
 }
 
 impl Machine {
-    /// Finds QEMU and a kernel, which is downloaded if none is kept in `dir`; the error says in one
-    /// line what cannot be had.
+    /// Finds QEMU and a kernel, and downloads a kernel if `dir` has none. The error is one line
+    /// that names the missing part.
     pub fn find(dir: &Path) -> Result<Machine> {
         let version = Command::new(QEMU).arg("--version").stdin(Stdio::null()).output();
         if !version.is_ok_and(|output| output.status.success()) {
@@ -129,7 +129,7 @@ fn package_in(depends: &str) -> Option<String> {
         .map(String::from)
 }
 
-/// Runs a command and shows what it said only if it fails.
+/// Runs a command, and shows its output only if it fails.
 fn quietly(command: &mut Command) -> Result<()> {
     let line = crate::workspace::line_of(command);
     let output = command.stdin(Stdio::null()).output().with_context(|| format!("cannot start `{line}`"))?;
@@ -140,7 +140,7 @@ fn quietly(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Where kernels and guests' files are kept.
+/// The directory of kernels and guests' files.
 pub fn dir(workspace: &Workspace) -> PathBuf {
     workspace.target.join("vm")
 }

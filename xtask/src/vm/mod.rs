@@ -1,7 +1,7 @@
 //! `cargo xtask vm`: tests that need a machine of their own, in guests.
 //!
-//! Memory limits, pressure, eight CPUs on two nodes: a developer's machine or a container has them
-//! not, or not ours to set. A guest has. Each test boots one: Debian's kernel under QEMU's software
+//! A developer's machine or a container often has no memory limits, pressure files or second node
+//! that a test may set. A guest has. Each test boots one: Debian's kernel under QEMU's software
 //! emulation, with the programs under test as its only files.
 //!
 //! ```text
@@ -11,7 +11,8 @@
 //!   cases.rs       the tests
 //! ```
 //!
-//! What runs inside is `tests/vm/guest`. Nothing here needs root or KVM, and nothing is installed.
+//! The programs inside the guests are `tests/vm/guest`. Nothing here needs root or KVM, and nothing
+//! is installed.
 
 mod cases;
 mod guest;
@@ -50,15 +51,14 @@ pub struct Args {
     /// List the tests and stop.
     #[arg(long)]
     list: bool,
-    /// How long the tests of memory limits run in the guest; a minute if not said.
+    /// How long the tests of memory limits run in the guest.
     #[arg(long, value_name = "MINUTES", default_value_t = 1.0)]
     minutes: f64,
     /// In the test of limits reclaim is called by a loop of the program, and not by the library's
     /// own thread.
     #[arg(long)]
     own_loop: bool,
-    /// When the guest's kernel backs memory with huge pages; if not said, as Debian has it, which
-    /// is always.
+    /// When the guest's kernel backs memory with huge pages; by default as on Debian: always.
     #[arg(long, value_name = "WHEN", value_parser = ["always", "madvise", "never"])]
     huge_pages: Option<String>,
     /// Keep the guests' files, and show the commands that boot them.
@@ -103,7 +103,7 @@ fn chosen(names: &[String]) -> Result<Vec<&'static Case>> {
     Ok(CASES.iter().filter(|case| names.is_empty() || names.iter().any(|name| name == case.name)).collect())
 }
 
-/// What was built for guests.
+/// The files that were built for guests.
 struct Files {
     initramfs: PathBuf,
     three_caches: PathBuf,

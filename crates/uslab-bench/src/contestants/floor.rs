@@ -1,11 +1,11 @@
-//! What a pair of calls costs when almost nothing is done behind them: two references for the
-//! reader of the malloc tables. Neither is an allocator, and neither counts as a peer.
+//! Two references beside the malloc tables: pairs of calls that do almost nothing. Neither is an
+//! allocator, and neither counts as a peer.
 //!
 //! *Empty calls* hand out one static object: the machine's price of calling two C functions in that
 //! loop. *A bare array* does what any malloc must at the least: from the size to its class by a
 //! table, an object off the class's array, and from the pointer back to its class by a map of
-//! pages. It protects nothing, from other threads or from a wrong free, and has no thread-local
-//! storage to find: what lies between it and an allocator is what protection costs.
+//! pages. It has no protection from other threads or wrong frees, and no thread-local storage: the
+//! difference to an allocator is the cost of protection.
 //!
 //! Must never: be used by two threads at once (the second would get the first's objects), grow past
 //! the static arena, or be judged.

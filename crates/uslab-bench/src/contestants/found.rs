@@ -21,9 +21,8 @@
 //! it was linked with (through the global offset table, as for glibc's malloc here). So a peer that
 //! was found is called as its users call it.
 //!
-//! RTLD_LOCAL keeps the library's `malloc`, where it has one, out of the scope in which others look
-//! theirs up. Must never: use RTLD_GLOBAL; unload a library, whose objects and threads' exit hooks
-//! may live on.
+//! RTLD_LOCAL keeps the library's `malloc`, where it has one, out of the global scope. Must never:
+//! use RTLD_GLOBAL; unload a library, whose objects and threads' exit hooks may live on.
 
 use super::{About, Contestant};
 use libloading::os::unix;
@@ -114,7 +113,7 @@ found!(
     c"scalable_malloc", c"scalable_free", sized: None, version: "TBBmalloc: VERSION"
 );
 
-/// What a library says of itself in its file, behind `label`; or else the file's number.
+/// The version in the library's file, behind `label`; or else the number in the file's name.
 fn version(path: &Path, label: &str) -> String {
     let file = fs::read(path).unwrap_or_default();
     let number = || path.to_string_lossy().split_once(".so.").map(|(_, number)| format!(".so.{number}"));

@@ -134,8 +134,8 @@ where
 
 pub struct UslabMalloc;
 
-/// How the library runs in this process. It chooses when it is first used, and says "locked"
-/// before: so it is used first.
+/// The library's mode in this process. The library chooses it at its first use, and reports
+/// "locked" before; so this uses it first.
 pub fn mode() -> uslab::Mode {
     let pointer = malloc(1);
     // SAFETY: allocated a line above; null is allowed.

@@ -5,13 +5,13 @@
 //!   Through   allocate a step, free it, again until all went through    │ flush, if asked for
 //! ```
 //!
-//! A step is one object by the plain calls, or N by the bulk calls. *Flush* gives back to slabs,
-//! and empty slabs to the page layer, what the allocator kept in front of them: then a free that
-//! only queues has not hidden its cost. Who has no such call flushes nothing.
+//! A step is one object by the plain calls, or N by the bulk calls. *Flush* moves the objects that
+//! the allocator kept in front of its slabs to them, and returns empty slabs to the page layer. So
+//! a free that only queues does not hide its cost. Contestants without such a call flush nothing.
 //!
-//! One whole batch goes before the clock, as in local.rs, so that every round begins as the one
-//! before ended: with whatever the allocator kept, or, after a flush, with nothing. The parts are
-//! read from the same counter between them, and add up to the round.
+//! One whole batch runs before the clock starts, as in local.rs. So every round begins with the
+//! memory that the allocator kept, or, after a flush, with none. The parts are read from the same
+//! counter between them, and add up to the round.
 //!
 //! Must never: branch on an option inside a timed loop, or allocate in a round otherwise than from
 //! the contestant.
@@ -24,7 +24,7 @@ use crate::measure::Work;
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// What is live at once.
+/// The objects that are live at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
     /// The whole batch.

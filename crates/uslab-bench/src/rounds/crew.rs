@@ -9,11 +9,11 @@
 //!                      the last starts the clock          the last stops it
 //! ```
 //!
-//! With no more threads than CPUs each stays on a CPU of its own, and they wait for the start with
-//! their eyes open; with more, the scheduler places them, and they sleep. The caller sleeps
-//! throughout: its CPU is one of theirs.
+//! With no more threads than CPUs each stays on a CPU of its own, and spins while it waits for the
+//! start. With more, the scheduler places them, and they sleep. The caller sleeps throughout: its
+//! CPU is one of theirs.
 //!
-//! What the patterns do between start and stop stands in files of their own.
+//! The patterns' work between start and stop stands in files of their own.
 //!
 //! Must never: time the making of a thread unless the pattern is about that; leave a thread
 //! spinning between rounds or while another could run in its place.
@@ -29,10 +29,10 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
-/// What every thread of a round does, once.
+/// The work of every thread of a round, done once.
 pub type Job = Arc<dyn Fn(&Seat) + Send + Sync>;
 
-/// How long a round took, from the start of all to the end of the last.
+/// The duration of a round, from the common start to the end of the last thread.
 #[derive(Clone, Copy, Debug)]
 pub struct Took {
     pub ticks: u64,
@@ -67,7 +67,7 @@ struct Turn {
 /// Looks at what is waited for before a thread sleeps that has a CPU of its own: some 50 µs.
 pub const SPINS: usize = 2_000;
 
-/// What the threads need for that after a round.
+/// The time that threads need to fall asleep after a round.
 const GOING_TO_SLEEP: Duration = Duration::from_micros(20);
 
 impl Turn {
@@ -149,18 +149,18 @@ impl Seat {
         self.turn.with_room
     }
 
-    /// Waits for the others; then the clock runs. Once.
+    /// Waits for the other threads; then the clock runs. Called once.
     pub fn start(&self) {
         self.turn.start();
     }
 
-    /// This thread's part is done. Once.
+    /// Marks this thread's part as done. Called once.
     pub fn stop(&self) {
         self.turn.stop();
     }
 }
 
-/// Does `work`. If it fails it ends the process: the others would wait for this thread for ever.
+/// Does `work`, and aborts the process if it panics: the other threads would wait for ever.
 pub fn or_abort(work: impl FnOnce()) {
     struct Failed;
     impl Drop for Failed {
@@ -283,7 +283,7 @@ impl Drop for Hand {
     }
 }
 
-/// The set-up of one contestant alone in a thread: others would be charged to it where the making
+/// The set-up of one contestant in a thread. Setting up all would be charged to it where the making
 /// of threads is part of the round.
 pub struct Entered {
     leave: fn(),
@@ -350,7 +350,8 @@ impl Work for CrewWork {
         self.objects_per_repeat
     }
 
-    /// The start and the end, where not all work, must weigh the same for everybody.
+    /// At the start and the end not all threads work; that must weigh the same for every
+    /// contestant.
     fn fixed_repeats(&self) -> Option<usize> {
         Some(self.repeats)
     }
@@ -374,7 +375,7 @@ pub(super) mod tests {
 
     pub const CPUS: Cpus = Cpus { first: 0, second: None, allowed: 1 };
 
-    /// Who takes part in patterns of mixed sizes.
+    /// The contestants of patterns with mixed sizes.
     pub fn all_that_malloc() -> impl Iterator<Item = Entry> {
         peers().iter().copied().chain([MALLOC])
     }

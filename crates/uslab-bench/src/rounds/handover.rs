@@ -104,7 +104,7 @@ impl Way {
     }
 }
 
-/// Waits on the other CPU; gives this one up after a while, in case there is only one.
+/// Spins for the thread on the other CPU; after a while yields, in case there is one CPU only.
 #[inline(always)]
 fn wait_until(condition: impl Fn() -> bool) {
     let mut spins = 0u32;

@@ -26,7 +26,7 @@ pub enum Pattern {
     Waves,
 }
 
-/// What is done, the same for everybody.
+/// The work, the same for every contestant.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     pub pattern: Pattern,
@@ -40,14 +40,14 @@ pub struct Plan {
     pub warm_calls: usize,
 }
 
-/// The sizes asked for come round after so many; a power of two.
+/// The number of sizes before they repeat; a power of two.
 const SIZES: usize = 4096;
 
 /// A contestant's way through its segments.
 pub struct Course {
     plan: Plan,
     slots: Vec<*mut u8>,
-    /// What was asked for in each slot.
+    /// The size of the object in each slot.
     asked: Vec<u32>,
     sizes: Vec<u32>,
     at: usize,

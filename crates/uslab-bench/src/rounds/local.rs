@@ -17,14 +17,14 @@ use crate::contestants::Contestant;
 use crate::measure::Work;
 use crate::results::Order;
 
-/// What one round does.
+/// The options of a round.
 #[derive(Clone, Debug, Default)]
 pub struct LocalRound {
     pub size: usize,
     pub repeats: usize,
     /// By the allocator's bulk calls, the whole live set at once.
     pub bulk: bool,
-    /// Freed by the call that is told the size.
+    /// Freed by the sized free.
     pub sized: bool,
     /// The first word of each object is written after its allocation.
     pub touch: bool,

@@ -32,10 +32,10 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What is allocated, freed and waited for.
+/// The load: allocations, frees, and idle time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Load {
-    /// The sum of the sizes that are asked for.
+    /// The sum of the requested sizes.
     pub live_bytes: usize,
     /// Sizes are spread evenly over the logarithms of these two.
     pub smallest_bytes: usize,
@@ -44,7 +44,7 @@ pub struct Load {
     pub idle_ms: u64,
 }
 
-/// What [`LEFT_PAGES`] counts; where the kernel's pages are larger, more of them.
+/// The page size of [`LEFT_PAGES`]; larger kernel pages count as several.
 const PAGE_BYTES: usize = 4096;
 
 /// Points of the course, and the most of them: the room is there before the baseline is read.
@@ -57,7 +57,7 @@ pub const FREED: &str = "resident_freed_bytes";
 pub const IDLE: &str = "resident_idle_bytes";
 /// The most at any time.
 pub const PEAK: &str = "resident_peak_bytes";
-/// What the objects come to: all of them, and those that are not freed.
+/// The bytes of all objects, and of those that are not freed.
 pub const ASKED: &str = "live_bytes";
 pub const LEFT: &str = "live_left_bytes";
 /// Pages on which some object is left: an allocator that does not move objects cannot give these
@@ -203,7 +203,7 @@ pub fn run_crowd(entry: &Entry, crowd: Crowd) -> Result<Sample, String> {
     })
 }
 
-/// How many pages hold an object that is left.
+/// The number of pages that hold an object that was not freed.
 fn left_pages(slots: &[*mut u8], objects: &Objects, load: &Load) -> u64 {
     let mut pages: Vec<usize> = Vec::new();
     for &index in &objects.order[objects.freed(load).len()..] {
@@ -215,7 +215,7 @@ fn left_pages(slots: &[*mut u8], objects: &Objects, load: &Load) -> u64 {
     pages.len() as u64
 }
 
-/// The objects of a load: the same for everybody.
+/// The objects of a load, the same for every contestant.
 struct Objects {
     sizes: Vec<u32>,
     /// Each object once, in the order in which they are freed, if they are.

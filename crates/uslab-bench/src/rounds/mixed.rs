@@ -1,5 +1,5 @@
-//! Threads that have nothing to do with each other: each replaces random objects of a live set of
-//! its own, of mixed small sizes.
+//! Independent threads: each replaces random objects of a live set of its own, of mixed small
+//! sizes.
 //!
 //! ```text
 //!   256 slots   ┌──┬───┬─┬────┬──┬ … ┐    pick a slot; free what is there; allocate 16 to 527

@@ -1,4 +1,4 @@
-//! What a round does: the loops that are timed, generic over the contestant.
+//! The timed loops, generic over the contestant.
 //!
 //! ```text
 //!   objects.rs   objects taken and given back inside all loops

@@ -4,17 +4,16 @@
 //! A row's figure is the cost of one object, allocated and freed; `bulk` is one call for all N and
 //! one to free them. The peers, which have no bulk calls, allocate and free the same N one at a
 //! time. The judged row is N = 64, where the best peer's figure is also its pair with 64 live; for
-//! every other N the ratio is information, and the shape is the point: the cost stays flat.
+//! every other N the ratio is information, and the cost must stay flat.
 //!
-//! **Complete cost.** A free that only queues has put its cost off. So there are rows that pay all
-//! of it: 10000 objects go through in calls of N, and then the cache is shrunk, which brings every
-//! object from the arrays of every CPU back to its slab, and every empty slab back to the page
-//! layer; that time counts, and the next 10000 begin with no slab at all. Beside it stands the same
-//! without the shrinking, in the same row, and the complete cost may be three times that. Two ways
-//! of going through: *by turns*, N allocated and freed and again, which the published module timed
-//! and which is judged; and *all live*, all 10000 allocated before the first is freed, the hardest
-//! there is, where each object leaves its slab and returns to it: for information. The peers stand
-//! beside both without flushing anything, which favours them.
+//! **Complete cost.** A free that only queues defers its cost. So there are rows that pay all of
+//! it: 10000 objects go through in calls of N, and then the cache is shrunk, which flushes the
+//! sheaves of every CPU to their slabs, and returns every empty slab to the page layer. That time
+//! counts, and the next 10000 begin without a slab. The same row has the cost without the shrink;
+//! the complete cost may be three times that. There are two shapes. *By turns*, as the published
+//! module did: N are allocated and freed, again and again; this is judged. *All live*: all 10000
+//! are allocated before the first is freed, so that each object leaves its slab and returns to it;
+//! this is for information. The peers flush nothing in either, which favours them.
 
 use super::{Context, RowPlan, Suite, cost, lanes, published, shape};
 use crate::lineup::{MALLOC, cache};
@@ -28,7 +27,7 @@ const JUDGED: (usize, f64) = (64, 0.12);
 /// Bulk of 4096 over bulk of 64.
 const FLAT: (usize, usize, f64) = (4096, 64, 1.3);
 
-/// Objects that go through before a flush in calls of how many.
+/// Objects a call, before a flush.
 const COMPLETE_N: [usize; 3] = [64, 512, 4096];
 /// The complete cost over that of the same without a flush.
 const COMPLETE_MOST: f64 = 3.0;

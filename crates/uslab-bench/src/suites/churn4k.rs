@@ -1,9 +1,9 @@
 //! Suite `churn4k`: one and four objects of 4 KiB that come and go.
 //!
-//! A slab holds few of them, so each free may empty one. Where empty slabs went back at once, the
-//! published cost of four such objects was twenty times that of one; here arrays in front of the
-//! slabs, and slabs that are kept while they are wanted, make it no step at all: four may cost at
-//! most 1.3 of one.
+//! A slab holds few of them, so each free may empty one. Where the kernel returned empty slabs at
+//! once, the published cost of four such objects was twenty times that of one. Sheaves in front of
+//! the slabs, and an adaptive number of kept empty slabs, must remove that step: four may cost at
+//! most 1.3 times one.
 
 use super::{Context, RowPlan, Suite, cost, lanes, published, shape};
 use crate::lineup::{MALLOC, cache};

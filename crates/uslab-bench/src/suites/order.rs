@@ -7,8 +7,8 @@
 //! object. Beside it stand the bytes of the slabs with all objects live, and after a random 90 % of
 //! them were freed and the cache was shrunk.
 //!
-//! The figures of 2009 were of loads that do much else than allocate. Of such loads the build is
-//! left; ADR 0026 says why messages and transactions went.
+//! The tables of 2009 had loads that do much besides allocating. The build is one of them; ADR 0026
+//! has the reason why messages and transactions were removed.
 
 use super::{Context, RowPlan, Suite, Tables};
 use crate::measure::{Lane, Method, Sample};

@@ -1,13 +1,13 @@
 //! Suite `pair`: what one allocation and its free cost, one at a time.
 //!
 //! Typed caches inlined in Rust; malloc and free at every size of the table of 2011 with one live
-//! object, as published; and at four sizes with larger live sets, which that table left out, and
-//! where queues and lists show; the free that is told the size. Two references stand beside malloc:
-//! what two empty C calls cost in that loop, and what a pair costs that protects nothing.
+//! object, as published; at four sizes also with larger live sets, where queues and lists show; and
+//! sized free. Two references stand beside malloc: two empty C calls in that loop, and a pair
+//! without any protection.
 //!
 //! Targets are ratios to the best peer of the same row, which may be another one in each. Of malloc
 //! the suite asks to be ahead of every peer in nine cells of ten and never past 1.1, and a cost
-//! that does not grow with the size: both are told after the tables.
+//! that does not grow with the size: both stand below the tables.
 
 use super::{Context, RowPlan, Suite, cost, lanes, mark, published, shape};
 use crate::lineup::{BARE_ARRAY, EMPTY_CALLS, MALLOC, caches};
@@ -97,7 +97,7 @@ fn sized_row(context: &Context, size: usize) -> RowPlan {
     Row { size_bytes: size, live, ..row }.by_rounds(lanes(MALLOC, work))
 }
 
-/// What the suite claims of malloc as a whole.
+/// The suite's claims about malloc as a whole.
 fn notes(run: &Run) -> Vec<String> {
     let cells = || run.rows.iter().filter(|row| row.id.starts_with("malloc/"));
     let ratios: Vec<f64> = cells().filter_map(|row| row.figure(Role::Subject)?.ratio).collect();

@@ -1,6 +1,6 @@
-//! Figures that others published, in cycles an object on one CPU, for the columns beside ours
-//! (MISSION.md, sections 1 to 5). They were measured in the kernel, on machines of their time:
-//! their place here is the shape of the curve, not the number.
+//! Published figures of the kernel's allocators, in cycles an object on one CPU, for the columns
+//! beside uslab's (MISSION.md, sections 1 to 5). They were measured in the kernel, on machines of
+//! their time: their place here is the shape of the curve, not the number.
 
 /// A row of the bulk tables of 2015, for N objects.
 pub struct BulkRow {
