@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Cargo's own shared libraries cannot have symbol versions: rustc passes a version script without
-//! names, beside which linkers take no other.
+//! names, and linkers accept one script only.
 //!
 //! The tests compile this file by path, so that they test the shipped libraries. It may use only
 //! the standard library and `glibc.rs`.
@@ -23,7 +23,7 @@ use glibc::{output, write};
 use std::path::Path;
 use std::process::Command;
 
-/// Programs linked against one library run with any of the same number.
+/// A program runs with any library of the number that it was linked with.
 pub const SONAME: &str = "libuslab.so.1";
 
 type Result<T> = std::result::Result<T, String>;
@@ -50,7 +50,7 @@ pub fn exports(map: &Path) -> Result<Vec<String>> {
 
 /// Lays the C interface out under `prefix`: `lib/`, `include/`, `lib/pkgconfig`, `lib/cmake/uslab`.
 ///
-/// `root` is the workspace's, `archive` what Cargo built of `uslab-capi`, `linker` links for the
+/// `root` is the workspace's, `archive` is Cargo's build of `uslab-capi`, `linker` links for the
 /// archive's target.
 pub fn stage(root: &Path, archive: &Path, prefix: &Path, version: &str, linker: &Linker) -> Result<()> {
     let source = root.join("crates/uslab-capi");
@@ -72,8 +72,7 @@ fn link(map: &Path, archive: &Path, lib: &Path, version: &str, linker: &Linker) 
     let names = lib.join("uslab.names");
     write(&names, &format!("{}\n", exports(map)?.join("\n")))?;
     output(Command::new("ld").args(["-r", "--whole-archive", "-o"]).arg(&object).arg(archive))?;
-    // The standard library's objects carry compiler bitcode, at which linkers' plugins for another
-    // LLVM stumble.
+    // The standard library's objects contain bitcode, on which linker plugins of another LLVM fail.
     let bitcode = ["--remove-section=.llvmbc", "--remove-section=.llvmcmd"];
     output(Command::new("objcopy").args(bitcode).arg("--keep-global-symbols").arg(&names).arg(&object))?;
 

@@ -16,7 +16,8 @@ pub struct Args {
     program: Vec<String>,
 }
 
-/// Counts words of a generated text, keeps a record for each, sorts, and prints what it found.
+/// Counts the words of a generated text, keeps a record for each, sorts them, and prints the most
+/// frequent.
 const SCRIPT: &str = r#"
     my ($seed, %words) = (42);
     sub random { $seed = ($seed * 1103515245 + 12345) % 2147483648; return $seed >> 8 }

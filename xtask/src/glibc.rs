@@ -9,10 +9,10 @@
 //! ```
 //!
 //! glibc keeps old versions for ever, so this machine's library has all of 2.28's. Two kinds of
-//! functions are linked in ([`LINKED_IN`]). `stat` and its like were functions of the program.
-//! Threads and `dlsym` stood in libraries of their own: they are called where the program has
-//! these. To name the libraries as needed costs newer systems two more files at each start (ADR
-//! 0025).
+//! functions are linked in ([`LINKED_IN`]). `stat` and its like were static functions of each
+//! program. Threads and `dlsym` were in libraries of their own, and are called only where the
+//! program loads these. A dependency on the libraries would cost newer systems two more files at
+//! each start (ADR 0025).
 //!
 //! Used by the build script of `uslab-preload`, by `capi.rs` and by the check of a staged release.
 //! Only the standard library may be used here.
@@ -28,7 +28,7 @@ pub const LINK_ARGS: [&str; 1] = ["-Wl,-z,defs"];
 /// The newest minor version of `GLIBC_2` that may be asked for.
 pub const OLDEST_MINOR: u32 = 28;
 
-/// Functions that are linked in, hidden. Weak, as a linker may be given the file twice. The
+/// Functions that are linked in: hidden, and weak, since a linker may be given the file twice. The
 /// structure of `stat` is the kernel's on 64-bit architectures.
 const LINKED_IN: &str = r#"
 #include <sys/syscall.h>
@@ -71,14 +71,14 @@ IF_THERE(FIRST, void *, dlsym, (void *a, void *b), (a, b), 0)
 IF_THERE(FIRST, int, dladdr, (void *a, void *b), (a, b), 0)
 "#;
 
-/// Symbols that stood in libraries besides `libc.so.6` (libpthread and libdl; librt, libutil,
-/// libanl): starts of their names. Left out, so that a reference fails at the link and not on an
-/// old system.
+/// Prefixes of symbols that were in other libraries than `libc.so.6` (libpthread, libdl, librt,
+/// libutil, libanl). The stubs omit them, so that a reference fails at the link and not on an old
+/// system.
 const ELSEWHERE: &str = "pthread_ __pthread_ _pthread_ sem_ mtx_ cnd_ tss_ thrd_ call_once dladdr dlclose \
     dlerror dlinfo dlmopen dlopen dlsym dlvsym \
     aio_ lio_ mq_ shm_ timer_ openpty forkpty login logout logwtmp getaddrinfo_a";
 
-/// But these, or functions that start so, were in `libc.so.6`, too.
+/// Prefixes of symbols among them that were in `libc.so.6`, too.
 const IN_LIBC: &str = "pthread_attr_init pthread_attr_destroy pthread_attr_getdetachstate \
     pthread_attr_setdetachstate pthread_attr_getinheritsched pthread_attr_setinheritsched \
     pthread_attr_getsched pthread_attr_setsched pthread_cond_broadcast pthread_cond_destroy \

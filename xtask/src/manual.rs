@@ -3,7 +3,7 @@
 //!
 //! The tests read `docs/man` and compare it with what it describes: the exported symbols, the
 //! headers, the guide's table of variables. `cargo xtask dist --check` and `deb --check` read the
-//! pages where they are installed, with the command's, which it generates.
+//! installed pages, among them the command's own, which it generates.
 
 use crate::staged::{has, output};
 use anyhow::{Context, Result, bail, ensure};

@@ -47,7 +47,7 @@ fn too_new(library: &Path) -> Result<Vec<String>> {
     Ok(symbols.iter().filter_map(fault).collect())
 }
 
-/// All of the archive links against glibc 2.28.
+/// The whole archive links against glibc 2.28.
 fn archive(archive: &Path) -> Result<()> {
     let scratch = tempfile::tempdir()?;
     let made = glibc::make_stubs("cc", std::env::consts::ARCH, scratch.path());

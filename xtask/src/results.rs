@@ -24,8 +24,8 @@ const END: &str = "<!-- results:end -->";
 /// Arguments of `cargo xtask results`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Fail where docs/results/README.md or the latest folder is not what its results give; write
-    /// nothing.
+    /// Fail where docs/results/README.md or the latest folder's pages differ from the results;
+    /// write nothing.
     #[arg(long, conflicts_with = "measure")]
     check: bool,
     /// Measure every suite in both modes into the folder of today first.
@@ -46,7 +46,7 @@ impl Args {
     }
 }
 
-/// Writes, or checks, what is made of the latest results.
+/// Writes, or checks, the pages of the latest results.
 pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let root = workspace.root.join(FOLDER);
     build(workspace)?;
@@ -78,8 +78,8 @@ pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
 }
 
 fn build(workspace: &Workspace) -> Result<()> {
-    // The libraries too: whole programs are measured under the one, and C programs linked with the
-    // other.
+    // Programs are measured under the preload library, and C programs are linked with the C
+    // library.
     workspace::check(&mut workspace.cargo(&[
         "build",
         "--quiet",

@@ -173,7 +173,7 @@ add_executable(static ${EXAMPLE})
 target_link_libraries(static PRIVATE uslab::uslab_static)
 ";
 
-/// The stage, copied to another place, does all of it, and names its old place nowhere.
+/// A copy of the stage in another place passes all checks, and contains no path of the stage.
 pub fn check_moved(stage: &Path) -> Result<()> {
     let scratch = tempfile::tempdir()?;
     let prefix = scratch.path().canonicalize()?.join("opt/uslab");

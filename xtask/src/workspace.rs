@@ -49,12 +49,12 @@ impl Workspace {
     }
 }
 
-/// The cargo that started us, so that a toolchain chosen with `+NAME` stays chosen.
+/// The cargo that started this program, so that a toolchain chosen with `+NAME` stays chosen.
 fn cargo_program() -> PathBuf {
     std::env::var_os("CARGO").map_or_else(|| "cargo".into(), PathBuf::from)
 }
 
-/// Runs a command with our own streams, and fails with its command line when it does.
+/// Runs a command with this program's streams. The error has its command line.
 pub fn check(command: &mut Command) -> Result<()> {
     let line = line_of(command);
     let status = command.status().with_context(|| format!("cannot start `{line}`"))?;

@@ -1,4 +1,4 @@
-//! One measurement in a process of its own: `--child JSON`, which only this program gives itself.
+//! Runs one measurement in a process of its own, which this program starts with `--child JSON`.
 //!
 //! ```text
 //!   child::run(task, limit)              this process: starts itself, waits, at most `limit`

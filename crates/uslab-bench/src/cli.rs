@@ -14,7 +14,7 @@ use std::process::ExitCode;
 /// Rounds of each contestant in a row, and how long a round takes.
 const FULL: (usize, u64) = (300, 100);
 const QUICK: (usize, u64) = (60, 60);
-/// For function only: one repetition a round.
+/// `--check`: one repetition a round.
 const CHECK: (usize, u64) = (2, 0);
 
 #[derive(Debug, Parser)]
@@ -71,7 +71,7 @@ pub struct Args {
     #[arg(long, value_name = "BYTES", default_value = "256", value_parser = object_size)]
     object_size: usize,
 
-    /// In which order a live set is freed
+    /// The order in which a live set is freed
     #[arg(long, value_enum, default_value = "fifo")]
     order: Order,
 
@@ -122,7 +122,7 @@ Examples:
 
 Exit status: 0 when the rows ran (met or missed), 1 when they could not, 2 for a wrong command line, 130 after Ctrl-C.";
 
-/// One of the sizes there is a typed cache for.
+/// Parses a size that has a typed cache.
 fn object_size(text: &str) -> Result<usize, String> {
     let size = text.parse().ok().filter(|size| SIZES.contains(size));
     size.ok_or_else(|| format!("there are caches of {:?} bytes", SIZES))
@@ -132,7 +132,7 @@ fn object_size(text: &str) -> Result<usize, String> {
 /// as well.
 pub fn refuse(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() {
-        // A reader that has gone away is no error of ours.
+        // A closed pipe is no error.
         let _ = error.print();
         return ExitCode::SUCCESS;
     }
@@ -140,7 +140,7 @@ pub fn refuse(error: &clap::Error) -> ExitCode {
     ExitCode::from(2)
 }
 
-/// The paragraph that clap begins with, without the usage that follows it.
+/// The first paragraph of clap's message, without the usage.
 fn one_line(error: &clap::Error) -> String {
     let text = error.render().to_string();
     let lines: Vec<&str> = text.lines().take_while(|line| !line.trim().is_empty()).map(str::trim).collect();
@@ -148,7 +148,7 @@ fn one_line(error: &clap::Error) -> String {
 }
 
 impl Args {
-    /// The suites named, in that order; all of them for "all", and for a list of nothing.
+    /// The named suites, in that order; all suites for "all" and where none is named.
     pub fn suites(&self) -> Result<Vec<&'static Suite>, String> {
         if self.suites.is_empty() || self.suites.iter().any(|name| name == "all") {
             return Ok(SUITES.to_vec());

@@ -1,6 +1,6 @@
 //! The contestants as values: all that this machine has, and a look-up by name.
 //!
-//! To add a peer: a line in a table of contestants/, and one here.
+//! A new peer is a line in a table of contestants/, and one here.
 
 use crate::contestants::floor::{BareArray, EmptyCalls, NoAllocator};
 use crate::contestants::found::{Gperftools, Tbb};
@@ -31,7 +31,7 @@ const LINKED: &[Entry] = &[
     Entry::of::<Glibc>(),
 ];
 
-/// The peers that the system may have, and what opens each.
+/// The peers that may be installed, and the functions that open them.
 type Opened = (Entry, fn() -> Result<(), String>);
 const FOUND: &[Opened] = &[(Entry::of::<Gperftools>(), Gperftools::open), (Entry::of::<Tbb>(), Tbb::open)];
 
@@ -64,7 +64,7 @@ struct Looked {
     missing: Vec<Skipped>,
 }
 
-/// Looks for libraries once in the life of the process.
+/// Looks for libraries, once in the life of the process.
 fn looked() -> &'static Looked {
     static LOOKED: OnceLock<Looked> = OnceLock::new();
     LOOKED.get_or_init(|| {
@@ -100,7 +100,7 @@ pub fn find(name: &str, size_bytes: usize) -> Result<Entry, String> {
     let ours = caches(size_bytes).into_iter().flatten().chain([MALLOC]);
     ours.chain(LINKED.iter().copied())
         .find(|entry| entry.name == name)
-        // Only then the libraries are looked for: what that loads would stay in memory.
+        // Libraries come last, because they would stay in memory.
         .or_else(|| peers().iter().copied().find(|entry| entry.name == name))
         .ok_or_else(|| format!("no contestant is called '{name}' (of {size_bytes} bytes)"))
 }

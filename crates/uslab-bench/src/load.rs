@@ -1,9 +1,8 @@
-//! Result files: read, checked, and joined into one.
+//! Reads result files, checks them, and joins them into one.
 //!
-//! Of the same suite in the same mode the latest run counts; of two that began in the same second,
-//! the one named last. Every run keeps the index of the file it came from, for that file's machine
-//! and build. Must never: guess at results of another schema, or show runs of different machines
-//! without saying so.
+//! The latest run of a suite in a mode counts; of two that began in the same second, the one named
+//! last. Every run keeps the index of its file, for the file's machine and build. Must never: guess
+//! at results of another schema, or show runs of different machines without a caution.
 
 use crate::results::{Report, Run, SCHEMA};
 use crate::suites::SUITES;
@@ -15,7 +14,7 @@ use std::path::{Path, PathBuf};
 /// The command that makes results, for the messages.
 const HOW: &str = "uslab bench SUITE --json > FILE";
 
-/// A run and where it came from.
+/// A run and the index of its file.
 #[derive(Clone, Debug)]
 pub struct Taken {
     pub source: usize,
@@ -24,7 +23,7 @@ pub struct Taken {
 
 #[derive(Clone, Debug, Default)]
 pub struct Joined {
-    /// The reports that have a run that counts, without their runs, the oldest first.
+    /// The reports with a run that counts, without their runs, the oldest first.
     pub sources: Vec<Report>,
     /// In the order of the suites, with restartable sequences before the fallback.
     pub runs: Vec<Taken>,
@@ -40,7 +39,7 @@ impl Joined {
         self.runs.iter().filter(move |taken| taken.run.suite == suite)
     }
 
-    /// The suites there are runs of, once each.
+    /// The suites of the runs, once each.
     pub fn suites(&self) -> Vec<&str> {
         let mut suites: Vec<&str> = self.runs.iter().map(|taken| taken.run.suite.as_str()).collect();
         suites.dedup();

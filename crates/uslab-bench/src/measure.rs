@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// How much is measured.
+/// The number and length of rounds.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     pub rounds: usize,
@@ -31,17 +31,16 @@ pub struct Plan {
 
 /// Work that is prepared once and repeated as often as fits a round.
 pub trait Work {
-    /// Objects allocated and freed by one repetition: what the time is divided by.
+    /// Objects that one repetition allocates and frees: the divisor of the time.
     fn objects_per_repeat(&self) -> usize;
 
-    /// Repetitions of a round, where all contestants must have the same; otherwise as many as fill
-    /// the round's time.
+    /// The repetitions of a round, where all contestants must have the same number. `None`: as many
+    /// as fill the round's time.
     fn fixed_repeats(&self) -> Option<usize> {
         None
     }
 
-    /// No more rounds than this, where a round is long by its nature; of several lanes the least
-    /// counts.
+    /// Upper bound on the rounds, where each is long. The least bound of all lanes counts.
     fn most_rounds(&self) -> usize {
         usize::MAX
     }
@@ -52,8 +51,8 @@ pub trait Work {
         Vec::new()
     }
 
-    /// Makes everything that is not to be timed. The result runs so many repetitions and returns
-    /// the ticks they took.
+    /// Prepares everything that must not be timed. The result runs a number of repetitions and
+    /// returns their ticks.
     fn prepare(&self) -> Box<dyn FnMut(usize) -> u64>;
 }
 
@@ -103,8 +102,8 @@ impl Sample {
 pub enum Method {
     /// Short rounds on this thread's clock.
     Rounds(Vec<Lane>),
-    /// So many runs of each lane; of several, the extras and series are those of the run with the
-    /// least value, and the series `value_by_run` is of all.
+    /// A number of runs of each lane. Extras and series are those of the run with the least value;
+    /// the series `value_by_run` has all runs.
     Runs(usize, Vec<Lane<Errand>>),
 }
 
@@ -182,7 +181,7 @@ fn figure_of_runs(lane: Lane<Errand>, samples: Vec<Sample>) -> Option<Figure> {
     })
 }
 
-/// A lane made ready, and what it has measured so far: (ns, cycles) an object.
+/// A prepared lane, and its samples so far: (ns, cycles) an object.
 struct Running<'a> {
     lane: &'a Lane,
     run: Box<dyn FnMut(usize) -> u64>,
@@ -193,12 +192,12 @@ struct Running<'a> {
     redone: usize,
 }
 
-/// A row that takes longer (on a quiet machine none comes near) ends with the rounds it has, if
-/// they are this many.
+/// A row that takes longer ends, once it has this many rounds. On a quiet machine none takes as
+/// long.
 const ROW_MOST: Duration = Duration::from_secs(10);
 const ENOUGH_ROUNDS: usize = 20;
 
-/// Tries at an undisturbed round; the clock's patience ends before.
+/// Upper bound on repeats of a disturbed round; the clock's patience ends earlier.
 const TRIES: usize = 64;
 
 /// Rounds of all lanes, in turn.
@@ -270,8 +269,8 @@ impl Running<'_> {
     }
 }
 
-/// How many repetitions take `round_ns`. Doubling until one run takes a quarter of it is the
-/// warm-up as well.
+/// The number of repetitions that takes `round_ns`. It doubles until a run takes a quarter of that,
+/// which is the warm-up as well.
 fn repeats_for(run: &mut dyn FnMut(usize) -> u64, round_ns: f64, ns_per_tick: f64) -> usize {
     let mut repeats = 1;
     loop {

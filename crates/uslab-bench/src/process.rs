@@ -1,10 +1,9 @@
 //! Starts a program, waits for it, and returns its elapsed, user and system seconds and the peak of
 //! its memory, as wait4(2) reports them.
 //!
-//! The kernel counts for a process and all of its children that were waited for: times are added
-//! up, the peak is that of the largest single process. The peak includes the process before exec,
-//! when it is a copy of its parent. So a small process must start the program: suites do this in a
-//! child (child.rs).
+//! The kernel counts a process and all children that it waited for. It adds up times; the peak is
+//! that of the largest single process. The peak includes the process before exec, when it is a copy
+//! of its parent. So a small process must start the program: suites do this in a child (child.rs).
 //!
 //! Must never: leave a program running. It dies with the thread that started it, and when
 //! [`Running`] is dropped.
@@ -77,8 +76,8 @@ pub fn run(command: Command) -> Result<Usage, String> {
 }
 
 impl Running {
-    /// Waits for its end, which must be a success. An error is one line, the last that the program
-    /// complained.
+    /// Waits for its end, which must be a success. An error is one line, the last of the program's
+    /// standard error.
     pub fn finish(mut self) -> Result<Usage, String> {
         self.end()
     }

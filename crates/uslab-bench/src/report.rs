@@ -50,7 +50,7 @@ pub enum Refused {
     Output(String),
 }
 
-/// Makes the page, and writes it unless it goes to standard output: then it is returned.
+/// Makes the page, and writes it to its file. A page for standard output is returned.
 pub fn text(args: &Args) -> Result<Option<String>, Refused> {
     let page = page(&load::load(&args.results).map_err(Refused::Input)?);
     if args.output == Path::new("-") {
@@ -97,7 +97,7 @@ fn page(joined: &Joined) -> String {
     TEMPLATE.replace("{{DATA}}", &data.replace('<', "\\u003c"))
 }
 
-/// A run as the page has it: with its suite's words and its day, without what is not drawn.
+/// A run for the page: with its suite's description and its day, without data that is not drawn.
 fn drawn(joined: &Joined, taken: &Taken) -> Value {
     let mut run = serde_json::to_value(&taken.run).expect("a run has nothing that JSON cannot say");
     slim(&mut run);
@@ -107,7 +107,7 @@ fn drawn(joined: &Joined, taken: &Taken) -> Value {
     run
 }
 
-/// Takes out single runs and distributions, thins courses, and rounds to six digits.
+/// Removes single runs and distributions, thins courses, and rounds to six digits.
 fn slim(value: &mut Value) {
     match value {
         Value::Object(fields) => {

@@ -23,13 +23,13 @@ pub struct Report {
     pub build: Build,
     pub options: RunOptions,
     pub contestants: Vec<About>,
-    /// Contestants that this machine has not, and why.
+    /// Contestants that this machine lacks, with the reasons.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub missing: Vec<Skipped>,
     pub runs: Vec<Run>,
 }
 
-/// The options that change what is measured.
+/// The options that change the measurement.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RunOptions {
     pub rounds: usize,
@@ -54,11 +54,11 @@ impl RunOptions {
 /// The most rounds that a first look has.
 pub const QUICK_ROUNDS: usize = 60;
 
-/// How much a suite does.
+/// The amount of a suite's work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scale {
-    /// For function only: as little as there can be.
+    /// For function only: the least work.
     Check,
     /// A first look.
     Quick,
@@ -66,7 +66,7 @@ pub enum Scale {
 }
 
 impl Scale {
-    /// The one of three that is meant for it.
+    /// The value of three for this scale.
     pub fn pick<T>(self, check: T, quick: T, full: T) -> T {
         match self {
             Scale::Check => check,
@@ -132,7 +132,7 @@ pub struct Row {
     pub threads: usize,
     /// Of every figure's value.
     pub unit: Unit,
-    /// The subject's ratio to the best peer must be no more than this.
+    /// Upper bound on the subject's ratio to the best peer.
     pub target: Option<f64>,
     pub verdict: Verdict,
     pub best_peer: Option<String>,
@@ -140,7 +140,7 @@ pub struct Row {
     /// Published figures for the same row, in cycles.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub published_cycles: BTreeMap<String, f64>,
-    /// Contestants that could not take part, and why.
+    /// Contestants that could not take part, with the reasons.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub skipped: Vec<Skipped>,
 }
@@ -165,8 +165,8 @@ pub enum Unit {
 }
 
 impl Row {
-    /// A row of one thread and one live object, in nanoseconds, with no target and nothing measured
-    /// yet; the fields that differ are set on it.
+    /// A row of one thread and one live object, in nanoseconds, without a target; callers set the
+    /// fields that differ.
     pub fn new(id: impl Into<String>, group: impl Into<String>, title: impl Into<String>) -> Self {
         let (id, group, title) = (id.into(), group.into(), title.into());
         Self { id, group, title, live: 1, threads: 1, ..Self::default() }
@@ -186,7 +186,7 @@ impl Row {
 pub enum Verdict {
     Pass,
     Miss,
-    /// There is no target, or it is not for this mode, or nothing was measured in earnest.
+    /// No target, a mode that is not judged, or a run for function only.
     #[default]
     None,
 }

@@ -39,7 +39,7 @@ pub fn packages(workspace: &Workspace) -> Result<()> {
         .with_context(|| format!("cannot install packages; by hand, as root: {line}"))
 }
 
-/// True where packages are dpkg's.
+/// Whether dpkg is installed.
 pub fn is_debian() -> bool {
     Command::new("dpkg-query").arg("--version").output().is_ok()
 }
@@ -70,7 +70,7 @@ fn root_prefix() -> Option<&'static [&'static str]> {
     sudo.status.success().then_some(&["sudo", "-n", "env"])
 }
 
-/// True when toolchains are rustup's.
+/// Whether rustup is installed.
 pub fn has_rustup() -> bool {
     Command::new("rustup").arg("--version").output().is_ok_and(|output| output.status.success())
 }

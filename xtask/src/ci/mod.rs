@@ -4,7 +4,7 @@
 //! The steps run in order and the first that fails ends the run. Each prints its heading and all
 //! output of its program, so that the log has the test runners' closing lines.
 //!
-//! Steps are ordered by what they cost: rules and lints first, the programs last but staging.
+//! Steps are ordered by their cost: rules and lints first, programs and staging last.
 
 mod install;
 
@@ -29,7 +29,7 @@ pub struct Args {
     list: bool,
 }
 
-/// One thing that must hold.
+/// One check.
 struct Step {
     name: &'static str,
     what: &'static str,

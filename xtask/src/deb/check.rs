@@ -1,5 +1,5 @@
-//! `cargo xtask deb --check`: lintian, and a life of the packages in a root of their own:
-//! installed, used, and removed without a trace.
+//! `cargo xtask deb --check`: runs lintian, then installs, uses and removes the packages in a root
+//! of their own.
 //!
 //! The root is a folder with an empty dpkg database, so dpkg neither reads nor changes the
 //! machine's own packages. Other users than root run dpkg in a user namespace, since it gives files
@@ -47,7 +47,7 @@ fn lintian(packages: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
-/// dpkg for that root. What the packages depend on is not in there.
+/// dpkg for that root, which lacks the packages' dependencies.
 fn dpkg(root: &Path) -> Result<Command> {
     let is_root = output(Command::new("id").arg("-u"))?.trim() == "0";
     let mut command = Command::new(if is_root { "dpkg" } else { "unshare" });

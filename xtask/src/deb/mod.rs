@@ -9,8 +9,8 @@
 //! ```
 //!
 //! The packages contain staged files only, and dh_missing fails for a staged file that is in no
-//! package. Same stage, same date, same bytes: the date is SOURCE_DATE_EPOCH, or that of the last
-//! commit.
+//! package. The same stage and date give the same bytes. The date is SOURCE_DATE_EPOCH, or that of
+//! the last commit.
 
 mod check;
 

@@ -1,4 +1,5 @@
-//! The text that is kept in the repository: one section a function, with how much it may branch.
+//! The listing in the repository: one section a function, with the number of branches that it may
+//! have.
 //!
 //! ```text
 //!   compiler 1.95.0
@@ -47,7 +48,7 @@ impl Function {
     }
 }
 
-/// Everything that is kept.
+/// The listing.
 #[derive(Default)]
 pub struct Listing {
     /// Functions, by name.
@@ -105,7 +106,7 @@ fn allowance(allowed: &BTreeMap<String, usize>, name: &str) -> usize {
     allowed.get(name).copied().unwrap_or(ALLOWED_BY_DEFAULT)
 }
 
-/// How often each function of a kept listing may branch.
+/// The allowed branches of each function of a kept listing.
 pub fn allowances(kept: &str) -> BTreeMap<String, usize> {
     let mut found = BTreeMap::new();
     let mut function = None;

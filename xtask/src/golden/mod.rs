@@ -1,4 +1,5 @@
-//! `cargo xtask golden`: the machine code of the fast path, checked and kept.
+//! `cargo xtask golden`: checks the machine code of the fast path, and compares it with the kept
+//! listing.
 //!
 //! The design promises instructions: no call, no locked instruction, no branch but the test for
 //! empty or full, and one committing store at the end of each restartable sequence. No test of

@@ -56,8 +56,8 @@ const FOR_ALL: &[&str] = &["counters"];
 /// Files that tools outside the library compile too, and that may therefore use nothing but `core`.
 const CORE_ONLY: &[&str] = &["crates/uslab/src/counters/layout.rs", "crates/uslab/src/os/config.rs"];
 
-/// Files that name each other because they are one subject: a type and what makes it, checks it, or
-/// takes it apart.
+/// Files that name each other because they are one subject: a type, its builder, its checks, its
+/// end.
 const ONE_SUBJECT: &[&[&str]] = &[
     // The handles of a cache, their builder, and what it builds.
     &["cache/builder", "cache/life", "cache/raw", "cache/typed"],
@@ -80,8 +80,8 @@ pub fn table() -> String {
     text
 }
 
-/// Checks one file; files outside the library's source are free. The library's root stands for all
-/// of its files: it is where circles are reported.
+/// Checks one file; files outside the library's source have no rule. Circles among files are
+/// reported at the library's root.
 pub fn check(file: &File, source: &Source) -> Vec<Violation> {
     if file.path == ROOT {
         return circles_on_disk().iter().map(|circle| Violation::new(file, 1, RULE, circle)).collect();

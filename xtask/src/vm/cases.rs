@@ -134,7 +134,7 @@ impl Sizes {
     }
 }
 
-/// The program that guests run, run here, where no limit is set.
+/// The program that guests run, started on the host, without a limit.
 pub struct Host<'a> {
     /// The built `three-caches`.
     pub three_caches: &'a Path,
@@ -224,8 +224,8 @@ fn stayed_below(outcome: &Outcome, host: &Host) -> Result<String> {
     let simulated = host.three_caches(&["--simulate", "--operations", &operations])?;
     let miss_us = result["miss_us"].as_array().context("no cost of a miss")?;
     let miss_us = miss_us.iter().map(Value::to_string).collect::<Vec<_>>().join(",");
-    // What a miss takes in the guest is not in proportion to what it is meant to: sleep alone takes
-    // its time. Caches go by what they measure.
+    // In the guest the cost of a miss is not in proportion to its setting, because sleeping takes
+    // time of its own. Caches use the measured cost.
     let measured = host.three_caches(&["--simulate", "--operations", &operations, "--miss-us", &miss_us])?;
     let costs = [number(result, "cost")?, number(&simulated, "cost")?, number(&measured, "cost")?];
     let simulated = simulated["hit_rate"].as_f64().context("no simulated hit rate")?;
@@ -249,7 +249,7 @@ fn stayed_below(outcome: &Outcome, host: &Host) -> Result<String> {
     Ok(told)
 }
 
-/// Within a tenth: what a pass asks for comes in whole batches.
+/// The tolerance is a tenth, since a pass asks for whole batches.
 fn counted_twice(outcome: &Outcome) -> Result<String> {
     passed(outcome)?;
     let result = outcome.results.last().context("swapped-out gave no result")?;
@@ -267,7 +267,7 @@ fn counted_twice(outcome: &Outcome) -> Result<String> {
     Ok(told)
 }
 
-/// Both modes, and CPUs really came and went.
+/// Requires both modes, and CPUs that came and went.
 fn had_one_owner(outcome: &Outcome) -> Result<String> {
     passed(outcome)?;
     let [rseq, locked] = &outcome.results[..] else { bail!("two runs were to give figures") };
@@ -279,8 +279,8 @@ fn had_one_owner(outcome: &Outcome) -> Result<String> {
     Ok(format!("{} and {} changes", rseq["toggles"], locked["toggles"]))
 }
 
-/// The program looks itself whether the charge falls. Less than glibc gets: pages come in runs on a
-/// boundary of the next power of two, and holes count here although they are never touched.
+/// The program itself checks that the charge falls. uslab gets less than glibc: runs of pages are
+/// aligned to the next power of two, and untouched holes are charged.
 fn gave_charge_back(outcome: &Outcome) -> Result<String> {
     passed(outcome)?;
     let [libc, rseq, locked] = &outcome.results[..] else { bail!("three runs were to give figures") };

@@ -1,9 +1,8 @@
-//! One guest: started, listened to, and ended in time.
+//! Starts one guest, reads its console, and ends it in time.
 //!
 //! The guest's first process writes a line `@vm JSON` for each program that has ended and `@vm off`
-//! at last; programs write what they like, and lines that are JSON objects are kept as their
-//! results. QEMU always ends before [`run`] returns: by itself, at its time limit, or when the user
-//! interrupts the command.
+//! at last; lines of programs that are JSON objects are kept as their results. QEMU always ends
+//! before [`run`] returns: by itself, at its time limit, or when the user interrupts the command.
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
@@ -16,7 +15,7 @@ use std::time::{Duration, Instant};
 
 /// The start of each line of the first process.
 const MARK: &str = "@vm ";
-/// How often an interrupt is looked for.
+/// The interval at which interrupts are checked.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// The outcome of a guest.

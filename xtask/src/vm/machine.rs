@@ -1,8 +1,8 @@
 //! The machine that guests boot: QEMU, Debian's cloud kernel, and how the two are started.
 //!
-//! QEMU is the installed one. The kernel is fetched as a package and unpacked below the target
-//! directory, never installed: this machine goes on booting what it booted. It runs under software
-//! emulation everywhere, so that a guest is the same with and without KVM.
+//! QEMU is the installed one. The kernel's package is fetched and unpacked below the target
+//! directory, never installed. It runs under software emulation everywhere, so that a guest is the
+//! same with and without KVM.
 
 use crate::workspace::Workspace;
 use anyhow::{Context, Result, bail};
@@ -61,15 +61,15 @@ impl Machine {
         }
         command.args(["-display", "none", "-nodefaults", "-serial", "stdio", "-no-reboot"]);
         if let Some(disk) = disk {
-            // Of all disks the one whose driver is in the kernel itself.
+            // The driver of this disk is part of the kernel.
             command.args(["-drive", &format!("file={},if=none,id=disk,format=raw", disk.display())]);
             command.args(["-device", "nvme,serial=disk,drive=disk"]);
         }
         command.arg("-kernel").arg(&self.kernel).arg("-initrd").arg(initramfs);
         // A level of 1 lets a panic through and nothing else; `panic=-1` ends QEMU there and then.
         // Pages stay on their nodes: to move one the kernel interrupts all CPUs, and each interrupt
-        // waits until the host runs the CPU that it is for. Ciphers that nothing uses are not
-        // tested: emulated, that was seen to take minutes.
+        // waits until the host runs the CPU that it is for. The self-test of ciphers is off:
+        // emulated, it took minutes.
         let kernel = "console=ttyS0 quiet loglevel=1 panic=-1 psi=1 cryptomgr.notests numa_balancing=disable";
         let line: Vec<&str> =
             [kernel].into_iter().chain(parameters.iter().map(String::as_str)).chain(["--"]).collect();

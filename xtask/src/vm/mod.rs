@@ -118,26 +118,26 @@ impl Files {
         let mut programs: Vec<(String, PathBuf)> =
             cases::PROGRAMS.iter().map(|name| (name.to_string(), release.join(name))).collect();
         programs.extend(test_binaries(workspace)?);
-        // Of this process alone, so that two runs side by side do not write one file.
+        // The name has this process's id, so that concurrent runs do not write one file.
         let initramfs = dir.join(format!("initramfs-{}.cpio", std::process::id()));
         initramfs::write(&initramfs, &release.join("vm-init"), &programs)?;
         Ok(Files { initramfs, three_caches: release.join("three-caches") })
     }
 }
 
-/// An empty disk's file, removed when it is dropped unless it is to be kept.
+/// The file of an empty disk. Dropping it removes the file, unless `keep` is set.
 struct Disk {
     file: PathBuf,
     keep: bool,
 }
 
-/// All that it is used for is swapping.
+/// The disk is used for swapping alone.
 const DISK_BYTES: u64 = 256 << 20;
 
 impl Files {
     fn disk(&self, keep: bool) -> Result<Disk> {
         let disk = Disk { file: self.initramfs.with_extension("disk"), keep };
-        // One hole: what is not written takes no room.
+        // The file is one hole, so unwritten parts take no room.
         std::fs::File::create(&disk.file)?.set_len(DISK_BYTES)?;
         Ok(disk)
     }
@@ -146,7 +146,7 @@ impl Files {
 impl Drop for Disk {
     fn drop(&mut self) {
         if !self.keep {
-            // What cannot be removed lies in the build directory.
+            // A file that cannot be removed stays in the build directory.
             let _ = std::fs::remove_file(&self.file);
         }
     }
@@ -198,7 +198,7 @@ impl Session<'_> {
         for (at, case) in cases.iter().enumerate() {
             println!("\n=== {}/{} {}: {}", at + 1, cases.len(), case.name, case.what);
             let (mut words, limit) = (case.plan)(&options, &sizes);
-            // The guest's own limit holds when no process is left to end it.
+            // The guest's own limit ends it when this process is gone.
             words.insert(0, format!("limit={}", limit.as_secs()));
             let disk = case.has_disk.then(|| self.files.disk(self.args.keep)).transpose()?;
             let disk = disk.as_ref().map(|disk| disk.file.as_path());
@@ -245,7 +245,7 @@ fn judge(case: &Case, outcome: &guest::Outcome, host: &Host) -> Result<String> {
 impl Drop for Session<'_> {
     fn drop(&mut self) {
         if !self.args.keep {
-            // What cannot be removed lies in the build directory.
+            // A file that cannot be removed stays in the build directory.
             let _ = std::fs::remove_file(&self.files.initramfs);
         }
     }

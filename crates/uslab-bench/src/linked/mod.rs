@@ -16,8 +16,8 @@
 //! program. Where there is no compiler or no library, every lane returns the same error line, and
 //! suites print it once.
 //!
-//! Cargo builds the archive for itself: `cargo build --release` in the workspace makes it and this
-//! program alike, `cargo build -p uslab-bench` leaves an older one as it is.
+//! Cargo builds the archive as a package of its own: `cargo build --release` makes it and this
+//! program, `cargo build -p uslab-bench` leaves an older archive as it is.
 //!
 //! Must never: compile while rows are planned; leave a file behind.
 
@@ -117,7 +117,7 @@ impl Made {
         let folder = scratch()?;
         let object = folder.path().join("program.o");
         let mut made = Self { folder, library: Library::nowhere(), object };
-        // Asked for first: where it is missing, linking would fail less clearly.
+        // The compiler is looked up first, since linking without it would fail less clearly.
         made.plain(recipe.compiler.0, recipe.compiler.1)?;
         made.library = Library::find(made.folder.path())?;
         made.place().write(recipe.file, recipe.source)?;
@@ -168,7 +168,8 @@ impl Library {
         Self { include: PathBuf::new(), lib: PathBuf::new() }
     }
 
-    /// That of this installation, or made below `folder` of the archive beside this program.
+    /// The library of this installation, or one made below `folder` from the archive beside this
+    /// program.
     fn find(folder: &Path) -> Result<Self, String> {
         let program = env::current_exe().unwrap_or_default();
         let mut beside = program.parent().unwrap_or(Path::new("/"));

@@ -1,4 +1,5 @@
-//! One thread, a long batch: thousands of objects allocated, then freed, and what each part took.
+//! One thread, a long batch: thousands of objects are allocated, then freed, and each part is
+//! timed.
 //!
 //! ```text
 //!   Live      allocate all, in steps │ free all, in steps, as allocated │ flush, if asked for
@@ -38,8 +39,8 @@ pub enum Shape {
 pub struct BatchRound {
     pub size: usize,
     pub shape: Shape,
-    /// So many at once by the allocator's bulk calls; one at a time by its plain calls if `None`.
-    /// Peers, which have no bulk calls, loop over the step.
+    /// Objects a bulk call; `None`: one at a time by plain calls. Peers, which have no bulk calls,
+    /// loop over the step.
     pub step: Option<usize>,
     /// The first word of each object is written after its allocation.
     pub touch: bool,
@@ -157,8 +158,8 @@ pub struct BatchWork {
     entry: Entry,
     objects: usize,
     round: BatchRound,
-    /// One batch is a round, and there are at most so many; `None`: as many as fill the usual
-    /// rounds.
+    /// A round is one batch, and this is the most rounds. `None`: a round has as many batches as
+    /// fill its time.
     long_rounds: Option<usize>,
     last: Rc<Cell<Parts>>,
 }

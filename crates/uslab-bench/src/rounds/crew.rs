@@ -1,5 +1,5 @@
-//! Threads that run a round together: they wait between rounds, start at once, and one clock covers
-//! them all.
+//! Threads that run a round together: they wait between rounds, start together, and are timed by
+//! one clock.
 //!
 //! ```text
 //!   Crew      parked threads, kept for all rows of all contestants      short rounds, many of them
@@ -64,7 +64,7 @@ struct Turn {
     caller: Thread,
 }
 
-/// Looks at what is waited for before a thread sleeps that has a CPU of its own: some 50 µs.
+/// Polls before a thread with a CPU of its own goes to sleep: about 50 µs.
 pub const SPINS: usize = 2_000;
 
 /// The time that threads need to fall asleep after a round.
@@ -199,12 +199,11 @@ impl Crew {
         Self { cpus, hands: Mutex::default() }
     }
 
-    /// `job` in so many threads at once.
+    /// Runs `job` in a number of threads at once.
     pub fn run(&self, threads: usize, job: &Job) -> Took {
         let turn = self.begin(threads, 0, job);
         let took = turn.wait();
-        // They have left the round, but not yet gone to sleep, and would be taken for a disturbance
-        // (clock.rs).
+        // The threads have left the round but do not sleep yet; the clock would see a disturbance.
         thread::sleep(GOING_TO_SLEEP);
         took
     }
@@ -307,7 +306,7 @@ impl Drop for Entered {
     }
 }
 
-/// `job` in so many new threads at once, which end before this returns.
+/// Runs `job` in a number of new threads at once, which end before this returns.
 pub fn fresh(threads: usize, cpus: Cpus, entry: Entry, job: &Job) -> Took {
     let turn = Turn::new(threads, cpus.allowed);
     let order = in_order(cpus.first);

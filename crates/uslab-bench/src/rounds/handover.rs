@@ -14,10 +14,10 @@
 //! cache lines that change CPU for 64 objects) is small and the same for every contestant. It is
 //! measured as a lane of its own, with a contestant that allocates nothing.
 //!
-//! In the ring a thread fills the way to its successor as far as there is room, frees what its
-//! predecessor has sent, and sleeps when it can do neither; a neighbour that made room or sent
-//! something wakes it. No thread waits for ever: if a way is full, the thread behind it has
-//! something to free; if all are empty, a thread with batches left to send has room for them.
+//! In the ring a thread fills the way to its successor while there is room, frees its predecessor's
+//! batches, and sleeps when it can do neither. A neighbour that made room or sent a batch wakes it.
+//! No thread waits for ever: the thread behind a full way has batches to free, and where all ways
+//! are empty, a thread with batches left can send.
 //!
 //! Must never: let a thread of the ring spin for another that needs its CPU; free a batch in the
 //! thread that allocated it, unless the ring is one thread.

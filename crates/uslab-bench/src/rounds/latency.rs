@@ -1,15 +1,15 @@
-//! One thread, every single call timed: how long the slow ones of malloc and of free are.
+//! One thread, every single call of malloc and free timed.
 //!
 //! ```text
 //!   steady   a live set of so many: a random one is freed, another allocated in its place
 //!   waves    grows to so many objects, frees them all in the order of their allocation, again
 //! ```
 //!
-//! The counter is read before and after each call, so a figure has the cost of two readings in it;
-//! the lane that allocates nothing shows how much that is, and how often the machine itself holds
-//! up a call. Work comes in segments, so that contestants can take turns; a segment starts with
-//! calls that are not recorded, since its first ones meet the caches as the contestant before left
-//! them. Each object's first word is written, between the timed calls.
+//! The counter is read before and after each call, so a figure includes two readings. The lane that
+//! allocates nothing shows their cost, and how often the machine delays a call. Work comes in
+//! segments, so that contestants can take turns. A segment's first calls are not recorded, because
+//! they find the processor's caches as the previous contestant left them. Each object's first word
+//! is written between the timed calls.
 //!
 //! Must never: record into a histogram inside a segment (it is larger than the first cache); drop a
 //! call by how long it took.

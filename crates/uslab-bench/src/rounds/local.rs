@@ -2,9 +2,8 @@
 //!
 //! With one live object the pointer stays in a register; with more it passes through the array, as
 //! in a program. Every contestant gets the same loop, compiled for it, the same array and the same
-//! number as a run-time value for the size. A short run of the same loop goes before the clock
-//! starts, so that what the contestant before left in the processor's caches is not charged to this
-//! one.
+//! number as a run-time value for the size. A short run of the same loop precedes the timed one, so
+//! that a contestant does not pay for the caches that the previous one left.
 //!
 //! Must never: branch on an option inside a timed loop (options are const parameters), or allocate
 //! in a round otherwise than from the contestant.

@@ -1,15 +1,14 @@
-//! How much memory a contestant takes: a load is allocated, a part of it freed, and then nothing is
-//! called for a while.
+//! Measures the memory of a contestant: it allocates a load, frees a part of it, and then idles.
 //!
 //! ```text
 //!   baseline ── allocate, touch ── live ── free a part, in random order ── freed ── sleep ── idle
 //!        └────────────── a second thread reads /proc/self/statm now and then: the course ───────┘
 //! ```
 //!
-//! For a process of its own (child.rs): the resident set is the process's. Everything that this
-//! file needs itself (sizes, orders, addresses, the course) is there and touched before the
-//! baseline is read; the contestant's own set-up is not, it counts. Pages that were given back by
-//! MADV_FREE count as long as the kernel counts them.
+//! This runs in a process of its own (child.rs), because the resident set is the process's. All
+//! memory of this file (sizes, orders, addresses, the course) is touched before the baseline is
+//! read. The contestant's own set-up comes later, and counts. Pages that were returned by MADV_FREE
+//! count as long as the kernel counts them.
 //!
 //! Must never: allocate from the system between the baseline and the last reading; call the
 //! contestant while it idles.
@@ -47,7 +46,8 @@ pub struct Load {
 /// The page size of [`LEFT_PAGES`]; larger kernel pages count as several.
 const PAGE_BYTES: usize = 4096;
 
-/// Points of the course, and the most of them: the room is there before the baseline is read.
+/// The interval of the course's points, and their most; room for all is made before the baseline is
+/// read.
 const COURSE_EVERY: Duration = Duration::from_millis(100);
 const COURSE_MOST: usize = 4096;
 
@@ -165,9 +165,9 @@ impl Readings {
     }
 }
 
-/// What a crowd of threads holds in memory: the threads of mixed.rs, with one contestant, whose
-/// live sets are filled and replaced at random. What the threads themselves need (stacks, their
-/// records) is above the baseline too; it is the same for every contestant.
+/// The memory of a crowd of threads: those of mixed.rs, with one contestant, whose live sets are
+/// filled and replaced at random. The threads' own memory (stacks, records) is above the baseline,
+/// too; it is the same for every contestant.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Crowd {
     pub threads: usize,

@@ -6,8 +6,8 @@
 //!               └──┴───┴─┴────┴──┴ … ┘    bytes in its place; write the first word
 //! ```
 //!
-//! The live set is filled before the clock starts and freed after it has stopped: what is timed is
-//! the steady state. Must never: share anything between the threads but the allocator.
+//! The live set is filled before the clock starts and freed after it has stopped, so that only the
+//! steady state is timed. Must never: share anything between the threads but the allocator.
 
 use super::crew::Seat;
 use super::objects::obtain;

@@ -1,13 +1,13 @@
 //! Random numbers inside timed loops: the xorshift of Marsaglia (2003), three shifts in registers.
 //!
-//! The C library's `rand` takes a lock, and a lock in the loop measures itself. Must never: be
-//! seeded by the time; every contestant gets the same numbers.
+//! The C library's `rand` takes a lock, whose cost would be measured as well. Must never: be seeded
+//! by the time; every contestant gets the same numbers.
 
 #[derive(Clone)]
 pub struct Xorshift(u64);
 
 impl Xorshift {
-    /// Of each `stream` its own numbers, the same in every run.
+    /// Each `stream` has its own numbers, the same in every run.
     pub fn new(stream: usize) -> Self {
         // An odd multiple of an odd constant is never zero, which the shifts would never leave.
         let mut random = Self((2 * stream as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));

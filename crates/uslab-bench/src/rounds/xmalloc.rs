@@ -9,8 +9,8 @@
 //!          └──────────────────────── empty boxes ◄──────────────────────────────┘
 //! ```
 //!
-//! Four boxes a thread bound what is live. A box holds 1024 objects (the program's own batches, of
-//! runs that take seconds, hold 4096), so that the lock and the sleeping around the boxes weigh
+//! Four boxes a thread bound the live objects. A box holds 1024 objects (the program's own batches,
+//! of runs that take seconds, hold 4096), so that the lock and the sleeping around the boxes weigh
 //! little. Sizes are powers of two and what lies halfway between, 16 to 2048 bytes, chosen at
 //! random.
 //!

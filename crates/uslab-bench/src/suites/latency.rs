@@ -1,4 +1,4 @@
-//! Suite `latency`: how long single calls of malloc and free take, from the usual one to the
+//! Suite `latency`: the duration of single calls of malloc and free, from the median to the
 //! slowest.
 //!
 //! All contestants of a row go through the same calls in segments, in turn (rounds/latency.rs), and

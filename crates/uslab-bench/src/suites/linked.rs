@@ -1,13 +1,13 @@
 //! Suites `capi` and `containers`: programs in C and C++ that are linked with uslab's own
 //! libraries.
 //!
-//! **capi** (linked/calls.c): what the C functions cost through libuslab.so, beside mimalloc's
-//! through Debian's libmimalloc.so.2. A pair of a cache and one of malloc, with one live object and
-//! with 64, and a bulk of 64, an object of which stands beside mimalloc's pair with 64 live. A
-//! third lane calls empty functions of another shared library, which is the price of such calls: on
-//! Zen 4 4.3 ns a pair, against 2.4 within one program. The ratio above the floor excludes it. With
-//! one live object mimalloc's last free of a page takes its slow path each time, so the rows with
-//! 64 live count, too.
+//! **capi** (linked/calls.c): the cost of the C functions in libuslab.so, beside mimalloc's in
+//! Debian's libmimalloc.so.2. Rows are pairs of a cache and of malloc, with one live object and
+//! with 64, and a bulk of 64, whose cost an object is compared with mimalloc's pair. A third lane
+//! calls empty functions of another shared library, which is the price of such calls: on Zen 4 4.3
+//! ns a pair, against 2.4 within one program. The ratio above the floor excludes it. With one live
+//! object mimalloc's last free of a page takes its slow path each time, so the rows with 64 live
+//! count, too.
 //!
 //! **containers** (linked/churn.cpp): nodes of std::list, std::map and std::unordered_map that come
 //! and go, by allocator. The default allocator is the peer; std::pmr's unsynchronized pool is shown
@@ -62,7 +62,8 @@ const CALLS: Recipe = Recipe {
     source: include_str!("../linked/calls.c"),
     file: "calls.c",
     compiler: ("cc", "gcc"),
-    // Where a loop begins in its line is worth as much as the difference between two allocators.
+    // The place of a loop in its cache line matters as much as the difference between two
+    // allocators.
     flags: &["-O2", "-std=gnu11", "-falign-functions=64", "-falign-loops=32"],
     library: Some((&["-DEMPTY", "-shared", "-fPIC"], "libempty.so")),
 };

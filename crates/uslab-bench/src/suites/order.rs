@@ -25,7 +25,7 @@ const ORDERS: [(u32, &str); 6] =
     [(0, "order 0"), (1, "order 1"), (2, "order 2"), (3, "order 3"), (4, "order 4"), (5, "order 5")];
 const DEEP_QUEUE: usize = 256;
 
-/// Of ten objects one stays live in the second reading of memory.
+/// In the second reading of memory one object in ten is live.
 const KEPT_ONE_IN: usize = 10;
 
 pub const ORDER: Suite = Suite {
@@ -55,7 +55,7 @@ fn knob_row(context: &Context, size: usize) -> RowPlan {
         .by(Method::Runs(context.options.scale().pick(1, 20, 100), lanes))
 }
 
-/// To the builder order 0 is the default; a page is what one object needs at the least.
+/// The builder takes order 0 for its default order, so order 0 is set by a least number of objects.
 fn of_order(builder: CacheBuilder, order: u32) -> CacheBuilder {
     if order == 0 { builder.min_objects(1) } else { builder.min_order(order).max_order(order) }
 }

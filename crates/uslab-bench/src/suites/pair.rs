@@ -1,13 +1,13 @@
-//! Suite `pair`: what one allocation and its free cost, one at a time.
+//! Suite `pair`: the cost of one allocation and its free, one at a time.
 //!
 //! Typed caches inlined in Rust; malloc and free at every size of the table of 2011 with one live
 //! object, as published; at four sizes also with larger live sets, where queues and lists show; and
 //! sized free. Two references stand beside malloc: two empty C calls in that loop, and a pair
 //! without any protection.
 //!
-//! Targets are ratios to the best peer of the same row, which may be another one in each. Of malloc
-//! the suite asks to be ahead of every peer in nine cells of ten and never past 1.1, and a cost
-//! that does not grow with the size: both stand below the tables.
+//! Targets are ratios to the best peer of the same row, which may be another one in each. malloc
+//! must be ahead of every peer in nine cells of ten, never exceed 1.1, and not become slower with
+//! the size. Lines below the tables judge this.
 
 use super::{Context, RowPlan, Suite, cost, lanes, mark, published, shape};
 use crate::lineup::{BARE_ARRAY, EMPTY_CALLS, MALLOC, caches};

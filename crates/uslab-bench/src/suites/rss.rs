@@ -7,11 +7,11 @@
 //! at once, as many as memory allows. The loads are objects of many sizes, of which a random 90 %
 //! or all are freed, and small objects of one size, where uslab's typed cache takes part.
 //!
-//! No target here is a ratio to a peer. The requirement is of its own: after the idle time, no more
-//! than 1.1 times the objects that are live, and 4 MiB. It stands beside the figures of every
-//! contestant, and is judged where an allocator can meet it. After a random 90 % of small objects
-//! are freed, most pages still hold one, and an allocator that moves no objects cannot return such
-//! pages. Their number stands beside the figures.
+//! The requirement is absolute, not a ratio to a peer: after the idle time at most 1.1 times the
+//! live bytes, and 4 MiB. It stands beside the figures of every contestant, and is judged where an
+//! allocator can meet it. After a random 90 % of small objects are freed, most pages still hold
+//! one, and an allocator that moves no objects cannot return such pages. Their number stands beside
+//! the figures.
 
 use super::{Context, RowPlan, Suite};
 use crate::child;
@@ -45,7 +45,7 @@ const LEAST_BYTES: f64 = 4096.0;
 const AT_ONCE_BYTES: usize = 4 << 30;
 const PART_OF_MEMORY: usize = 4;
 
-/// A child's time for all that is not idleness.
+/// A child's time limit, besides its idle time.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 const MIXED_GROUP: &str = "memory of objects of 16 to 1024 B";
@@ -78,7 +78,8 @@ fn rows(context: &Context) -> Vec<RowPlan> {
         freed_percent: 100,
         idle_ms,
     };
-    // Three seconds of ten: by then a program that sleeps should have given back what it freed.
+    // Three seconds of ten: by then a sleeping program should have returned the memory that it
+    // freed.
     let soon_ms = idle_ms * 3 / 10;
     let one_size_load = load(one_size_bytes, (ONE_SIZE, ONE_SIZE));
     let (mixed, all, one_size, soon) = (
@@ -115,7 +116,7 @@ fn seconds(ms: u64) -> String {
     format!("{} s", ms as f64 / 1e3)
 }
 
-/// Which of a child's readings a row is about.
+/// The reading of a child that a row shows.
 #[derive(Clone, Copy, PartialEq)]
 enum Reading {
     Live,
@@ -124,7 +125,7 @@ enum Reading {
 }
 
 impl Reading {
-    /// Its name, and that of the objects that are live then.
+    /// The names of the reading, and of the bytes that are live then.
     fn names(self) -> (&'static str, &'static str) {
         match self {
             Reading::Live => (LIVE, ASKED),
@@ -134,7 +135,7 @@ impl Reading {
     }
 }
 
-/// A load, and what the children that ran it found so far, by contestant.
+/// A load, and the samples of its children so far, by contestant.
 struct Scenario {
     load: Load,
     contestants: Vec<&'static str>,

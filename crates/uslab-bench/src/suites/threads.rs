@@ -1,8 +1,8 @@
 //! Suite `threads`: 1 to 64 threads on the CPUs there are, each with a live set of its own, of
 //! mixed small sizes.
 //!
-//! A row's figure is the time of one free and one allocation over all threads: with as many threads
-//! as CPUs it falls to its share, and with more it must stay there. Up to that number it is
+//! A row's figure is the time of one free and one allocation over all threads: it must fall with
+//! the number of threads up to that of CPUs, and stay there beyond. Up to that number it is
 //! measured in rounds; beyond, where the scheduler matters, in longer runs. The last row is memory:
 //! the resident set of 64 threads with their live sets, in a process of its own for each
 //! contestant, which must not exceed the best peer's.
