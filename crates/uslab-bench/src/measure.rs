@@ -41,7 +41,7 @@ pub trait Work {
     }
 
     /// Upper bound on the rounds, where each is long. The least bound of all lanes counts.
-    fn most_rounds(&self) -> usize {
+    fn max_rounds(&self) -> usize {
         usize::MAX
     }
 
@@ -194,11 +194,11 @@ struct Running<'a> {
 
 /// A row that takes longer ends, once it has this many rounds. On a quiet machine none takes as
 /// long.
-const ROW_MOST: Duration = Duration::from_secs(10);
-const ENOUGH_ROUNDS: usize = 20;
+const MAX_ROW_TIME: Duration = Duration::from_secs(10);
+const MIN_ROUNDS: usize = 20;
 
 /// Upper bound on repeats of a disturbed round; the clock's patience ends earlier.
-const TRIES: usize = 64;
+const MAX_TRIES: usize = 64;
 
 /// Rounds of all lanes, in turn.
 fn rounds(lanes: &[Lane], plan: Plan, clock: &mut Clock, stop: impl Fn() -> bool) -> Option<Vec<Figure>> {
@@ -215,10 +215,10 @@ fn rounds(lanes: &[Lane], plan: Plan, clock: &mut Clock, stop: impl Fn() -> bool
         let samples = Vec::with_capacity(plan.rounds);
         running.push(Running { lane, run, repeats, samples, parts: BTreeMap::new(), redone: 0 });
     }
-    let most = lanes.iter().map(|lane| lane.work.most_rounds()).min().unwrap_or(0);
+    let most = lanes.iter().map(|lane| lane.work.max_rounds()).min().unwrap_or(0);
     let started = Instant::now();
     for round in 0..plan.rounds.min(most) {
-        if round >= ENOUGH_ROUNDS && started.elapsed() > ROW_MOST {
+        if round >= MIN_ROUNDS && started.elapsed() > MAX_ROW_TIME {
             break;
         }
         for turn in 0..running.len() {
@@ -235,7 +235,7 @@ fn rounds(lanes: &[Lane], plan: Plan, clock: &mut Clock, stop: impl Fn() -> bool
 impl Running<'_> {
     fn one_round(&mut self, clock: &mut Clock) {
         let objects = (self.repeats * self.lane.work.objects_per_repeat()) as f64;
-        for _ in 0..TRIES {
+        for _ in 0..MAX_TRIES {
             if let Some(ticks) = clock.watch(|| (self.run)(self.repeats)) {
                 let each = ticks as f64 / objects;
                 let ns = each * clock.ns_per_tick;

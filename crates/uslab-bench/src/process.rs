@@ -48,7 +48,7 @@ pub struct Running {
     said: File,
     complained: File,
     /// Reaped: its number may be another process's by now.
-    ended: bool,
+    is_reaped: bool,
 }
 
 /// The interval at which a parent that waits with a limit polls. The parent shares the machine with
@@ -67,7 +67,7 @@ pub fn start(mut command: Command) -> Result<Running, String> {
     unsafe { command.pre_exec(die_with_parent) };
     let started = Instant::now();
     let child = command.spawn().map_err(cannot)?;
-    Ok(Running { child, started, said, complained, ended: false })
+    Ok(Running { child, started, said, complained, is_reaped: false })
 }
 
 /// Starts `command` and waits for its end, which must be a success.
@@ -85,7 +85,7 @@ impl Running {
     /// Returns its standard output. It must end with success and within `limit`. At the limit, or
     /// when `stop` returns true, its process group is killed.
     pub fn output(mut self, limit: Duration, stop: impl Fn() -> bool) -> Result<Vec<u8>, String> {
-        while !self.gone() {
+        while !self.has_ended() {
             let late = self.started.elapsed() > limit;
             if late || stop() {
                 // It was not waited for, so its number and its group's are still its own.
@@ -111,7 +111,7 @@ impl Running {
     }
 
     /// Whether it has ended.
-    pub fn gone(&self) -> bool {
+    pub fn has_ended(&self) -> bool {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         matches!(waitid(WaitId::Pid(Pid::from_child(&self.child)), options), Ok(Some(_)))
     }
@@ -120,7 +120,7 @@ impl Running {
     pub fn wait_until(&self, limit: Duration, mut ready: impl FnMut() -> bool) -> Result<(), String> {
         let end = Instant::now() + limit;
         while !ready() {
-            if self.gone() {
+            if self.has_ended() {
                 return Err("a server ended as soon as it was started".into());
             }
             if Instant::now() > end {
@@ -146,7 +146,7 @@ impl Running {
                 return Err(error);
             }
         }
-        self.ended = true;
+        self.is_reaped = true;
         let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
         let usage = Usage {
             elapsed_s: self.started.elapsed().as_secs_f64(),
@@ -161,7 +161,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        if !self.ended {
+        if !self.is_reaped {
             // It may have ended by itself meanwhile; it is reaped either way.
             let _ = self.child.kill();
             let _ = self.child.wait();
@@ -240,7 +240,7 @@ mod tests {
         let ended = start(sh("exit 1")).unwrap();
         assert!(ended.wait_until(Duration::from_secs(60), || false).unwrap_err().contains("ended"));
         let running = start(sh("exec sleep 1000")).unwrap();
-        assert!(running.wait_until(Duration::from_secs(60), || true).is_ok() && !running.gone());
+        assert!(running.wait_until(Duration::from_secs(60), || true).is_ok() && !running.has_ended());
         let folder = format!("/proc/{}", running.child.id());
         drop(running);
         assert!(!std::path::Path::new(&folder).exists());

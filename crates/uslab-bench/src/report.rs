@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 const TEMPLATE: &str = include_str!("page.html");
 
 /// Points of a course; a chart is about this many pixels wide.
-const MOST_COURSE_POINTS: usize = 300;
+const MAX_COURSE_POINTS: usize = 300;
 
 /// Arguments of `report`.
 #[derive(Debug, clap::Args)]
@@ -117,7 +117,7 @@ fn slim(value: &mut Value) {
             for (name, field) in fields {
                 if let (true, Value::Array(course)) = (name.contains("_by_"), &mut *field) {
                     let (every, last) =
-                        (course.len().div_ceil(MOST_COURSE_POINTS).max(1), course.len().saturating_sub(1));
+                        (course.len().div_ceil(MAX_COURSE_POINTS).max(1), course.len().saturating_sub(1));
                     let mut at = 0..;
                     course.retain(|_| at.next().is_some_and(|at| at % every == 0 || at == last));
                 }
@@ -155,7 +155,7 @@ mod tests {
         let mut value = serde_json::json!({ "y_by_s": course, "value_by_run": course, "ratio": null });
         slim(&mut value);
         let kept = value["y_by_s"].as_array().unwrap();
-        assert!(kept.len() <= MOST_COURSE_POINTS + 1, "{}", kept.len());
+        assert!(kept.len() <= MAX_COURSE_POINTS + 1, "{}", kept.len());
         assert_eq!(kept.last().unwrap(), &serde_json::json!([999.0, 0.333333]));
         assert_eq!(value.as_object().unwrap().len(), 1);
     }

@@ -308,8 +308,8 @@ mod tests {
     #[test]
     fn a_wide_interval_is_no_figure_to_compare() {
         let cost = |low, high| Cost { min: 1.0, median: 2.0, median_low: low, median_high: high };
-        assert!(!cost(1.95, 2.05).unsure());
-        assert!(cost(1.8, 2.2).unsure());
+        assert!(!cost(1.95, 2.05).is_unsure());
+        assert!(cost(1.8, 2.2).is_unsure());
     }
 
     #[test]

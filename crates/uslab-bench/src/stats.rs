@@ -22,7 +22,7 @@ pub struct Cost {
 impl Cost {
     /// Whether the median is too uncertain to compare percents: its 95 % interval is wider than a
     /// tenth of it.
-    pub fn unsure(&self) -> bool {
+    pub fn is_unsure(&self) -> bool {
         self.median_high - self.median_low > 0.1 * self.median
     }
 }

@@ -208,7 +208,7 @@ fn moments(figure: &Figure, unit: Unit) -> String {
 
 /// The difference to the best peer's minimum, in percent; "~" where the rounds agree too little.
 fn to_best(figure: &Figure) -> String {
-    let unsure = if figure.value.unsure() { "~" } else { "" };
+    let unsure = if figure.value.is_unsure() { "~" } else { "" };
     figure.ratio.map_or("–".into(), |ratio| format!("{unsure}{:+.1} %", (ratio - 1.0) * 100.0))
 }
 
@@ -222,7 +222,7 @@ fn to_glibc(figure: &Figure, row: &Row) -> String {
     let (ours, theirs) = (figure.value, base.value);
     let overlap = ours.median_low <= theirs.median_high && theirs.median_low <= ours.median_high;
     let one_run = figure.rounds < 3 || base.rounds < 3;
-    let mark = if overlap || one_run || ours.unsure() || theirs.unsure() { "~" } else { "" };
+    let mark = if overlap || one_run || ours.is_unsure() || theirs.is_unsure() { "~" } else { "" };
     format!("{mark}{:+.1} %", (ours.median / theirs.median - 1.0) * 100.0)
 }
 

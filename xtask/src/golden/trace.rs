@@ -11,7 +11,7 @@ use iced_x86::{
 };
 
 /// Longer than any fast path; a walk that gets here is lost.
-const INSTRUCTIONS_MAX: usize = 400;
+const MAX_INSTRUCTIONS: usize = 400;
 
 /// The walked path.
 #[derive(Default)]
@@ -69,8 +69,8 @@ pub fn hot_path(image: &Image, symbol: &Symbol) -> (Path, Vec<String>) {
                 break;
             }
         };
-        if walked.len() == INSTRUCTIONS_MAX {
-            problems.push(format!("no ret within {INSTRUCTIONS_MAX} instructions"));
+        if walked.len() == MAX_INSTRUCTIONS {
+            problems.push(format!("no ret within {MAX_INSTRUCTIONS} instructions"));
             break;
         }
     }

@@ -53,8 +53,8 @@ void empty_free(void *pointer)
 #include <unistd.h>
 #include <uslab.h>
 
-#define MOST_LIVE   4096
-#define MOST_ROUNDS 100000
+#define MAX_LIVE   4096
+#define MAX_ROUNDS 100000
 #define LIMIT_S     300
 
 /* Places of the array and the stack, a cache line apart, in a page. */
@@ -78,7 +78,7 @@ static alloc_function *plain_alloc;
 static free_function *plain_free;
 
 static uslab_cache *cache;
-static _Alignas(4096) void *array[MOST_LIVE + PLACES * LINE_WORDS];
+static _Alignas(4096) void *array[MAX_LIVE + PLACES * LINE_WORDS];
 
 static size_t size, live;
 static bool touch;
@@ -228,7 +228,7 @@ int main(int argc, char **argv)
 	touch = argv[7][0] == '1';
 	size_t rounds = strtoul(argv[5], NULL, 10);
 	double round_ns = strtod(argv[6], NULL) * 1e3;
-	if (size < sizeof(uintptr_t) || size > 4096 || live == 0 || live > MOST_LIVE || rounds == 0 || rounds > MOST_ROUNDS)
+	if (size < sizeof(uintptr_t) || size > 4096 || live == 0 || live > MAX_LIVE || rounds == 0 || rounds > MAX_ROUNDS)
 		fail("a number is out of range");
 	/* The waiting thread has no limit of its own. */
 	alarm(LIMIT_S);

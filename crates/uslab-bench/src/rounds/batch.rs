@@ -179,7 +179,7 @@ impl Work for BatchWork {
         self.long_rounds.map(|_| 1)
     }
 
-    fn most_rounds(&self) -> usize {
+    fn max_rounds(&self) -> usize {
         self.long_rounds.unwrap_or(usize::MAX)
     }
 

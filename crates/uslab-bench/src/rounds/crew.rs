@@ -53,7 +53,7 @@ impl Stamp {
 struct Turn {
     threads: usize,
     /// No more threads than CPUs.
-    with_room: bool,
+    has_room: bool,
     arrived: AtomicUsize,
     open: AtomicBool,
     opened: (Mutex<()>, Condvar),
@@ -74,7 +74,7 @@ impl Turn {
     fn new(threads: usize, cpus: usize) -> Arc<Self> {
         Arc::new(Self {
             threads,
-            with_room: threads <= cpus,
+            has_room: threads <= cpus,
             arrived: AtomicUsize::new(0),
             open: AtomicBool::new(false),
             opened: (Mutex::new(()), Condvar::new()),
@@ -96,7 +96,7 @@ impl Turn {
             self.opened.1.notify_all();
             return;
         }
-        for _ in 0..if self.with_room { SPINS } else { 0 } {
+        for _ in 0..if self.has_room { SPINS } else { 0 } {
             if self.open.load(Acquire) {
                 return;
             }
@@ -145,8 +145,8 @@ impl Seat {
     }
 
     /// Whether waiting for another thread may spin for a while.
-    pub fn with_room(&self) -> bool {
-        self.turn.with_room
+    pub fn has_room(&self) -> bool {
+        self.turn.has_room
     }
 
     /// Waits for the other threads; then the clock runs. Called once.
@@ -251,8 +251,8 @@ impl Hand {
             let _in_thread = InThread::enter();
             let mut pinned = None;
             for (job, seat) in inbox {
-                if pinned.replace(seat.with_room()) != Some(seat.with_room()) {
-                    place(&cpus, index, seat.with_room());
+                if pinned.replace(seat.has_room()) != Some(seat.has_room()) {
+                    place(&cpus, index, seat.has_room());
                 }
                 or_abort(|| job(&seat));
                 // The round's memory must be gone before the caller makes the next.
@@ -265,8 +265,8 @@ impl Hand {
 }
 
 /// On a CPU of its own, or wherever the scheduler likes.
-fn place(cpus: &[usize], index: usize, with_room: bool) {
-    match cpus.get(index).filter(|_| with_room) {
+fn place(cpus: &[usize], index: usize, has_room: bool) {
+    match cpus.get(index).filter(|_| has_room) {
         Some(&cpu) => cpu::pin(cpu),
         None => cpu::pin_to(cpus),
     };
@@ -315,7 +315,7 @@ pub fn fresh(threads: usize, cpus: Cpus, entry: Entry, job: &Job) -> Took {
             let (seat, job, order) =
                 (Seat { index, turn: Arc::clone(&turn) }, Arc::clone(job), order.clone());
             thread::spawn(move || {
-                place(&order, index, seat.with_room());
+                place(&order, index, seat.has_room());
                 let _entered = Entered::by(&entry);
                 or_abort(|| job(&seat));
                 drop(job);
@@ -339,7 +339,7 @@ pub struct CrewWork {
     /// Repetitions of a round.
     pub repeats: usize,
     /// Whether the caller has the first seat.
-    pub with_caller: bool,
+    pub has_caller: bool,
     /// The job of a round of so many repetitions.
     pub job: Arc<dyn Fn(usize) -> Job>,
 }
@@ -356,13 +356,13 @@ impl Work for CrewWork {
     }
 
     /// A round takes milliseconds where a crew is woken for it.
-    fn most_rounds(&self) -> usize {
-        if self.with_caller { usize::MAX } else { 100 }
+    fn max_rounds(&self) -> usize {
+        if self.has_caller { usize::MAX } else { 100 }
     }
 
     fn prepare(&self) -> Box<dyn FnMut(usize) -> u64> {
         let (crew, job, threads) = (Arc::clone(&self.crew), Arc::clone(&self.job), self.threads);
-        let run = if self.with_caller { Crew::run_with_caller } else { Crew::run };
+        let run = if self.has_caller { Crew::run_with_caller } else { Crew::run };
         Box::new(move |repeats| run(&crew, threads, &job(repeats)).ticks.max(1))
     }
 }

@@ -39,7 +39,7 @@ pub const BATCH: usize = 64;
 const RING: usize = 16;
 
 /// Objects that were allocated and not yet freed, at most.
-pub const MOST_LIVE: usize = RING * BATCH;
+pub const MAX_LIVE: usize = RING * BATCH;
 
 /// Its own cache lines: two, because processors fetch them in pairs.
 #[repr(align(128))]
@@ -260,7 +260,7 @@ fn turn_round<C: Contestant, const BULK: bool>(round: &RingRound, seat: &Seat) {
         }
         if (sent, freed) == (sent_before, freed_before) {
             let ready = || can_send(sent) || can_free(freed);
-            let spins = if seat.with_room() { SPINS } else { 0 };
+            let spins = if seat.has_room() { SPINS } else { 0 };
             if !(0..spins).any(|_| {
                 std::hint::spin_loop();
                 ready()

@@ -49,7 +49,7 @@ const PAGE_BYTES: usize = 4096;
 /// The interval of the course's points, and their most; room for all is made before the baseline is
 /// read.
 const COURSE_EVERY: Duration = Duration::from_millis(100);
-const COURSE_MOST: usize = 4096;
+const MAX_COURSE_POINTS: usize = 4096;
 
 /// Names of the readings in [`Sample::extra`], each above the baseline.
 pub const LIVE: &str = "resident_live_bytes";
@@ -75,7 +75,7 @@ pub fn run(entry: &Entry, load: &Load) -> Result<Sample, String> {
     let objects = Objects::plan(load);
     let mut slots = vec![std::ptr::null_mut::<u8>(); objects.sizes.len()];
     slots.fill(std::ptr::dangling_mut());
-    let mut course: Vec<(f64, u64)> = vec![(1.0, 1); COURSE_MOST];
+    let mut course: Vec<(f64, u64)> = vec![(1.0, 1); MAX_COURSE_POINTS];
     let statm = Statm::open().map_err(|error| format!("cannot read /proc/self/statm: {error}"))?;
     let (ready, done, started) = (Barrier::new(2), AtomicBool::new(false), Instant::now());
     let (readings, points) = thread::scope(|scope| {

@@ -71,9 +71,9 @@ pub struct XmallocRound {
 impl XmallocRound {
     /// `threads` is even.
     pub fn new(threads: usize, boxes: usize) -> Self {
-        let with_room = |n| Boxes { waiting: Mutex::new(Vec::with_capacity(n)), ..Boxes::default() };
+        let has_room = |n| Boxes { waiting: Mutex::new(Vec::with_capacity(n)), ..Boxes::default() };
         let count = BOXES_A_THREAD * threads;
-        let round = Self { boxes, full: with_room(count), empty: with_room(count) };
+        let round = Self { boxes, full: has_room(count), empty: has_room(count) };
         (0..count).for_each(|_| round.empty.put(Objects(Vec::with_capacity(BOX))));
         round
     }

@@ -30,7 +30,7 @@ const FLAT: (usize, usize, f64) = (4096, 64, 1.3);
 /// Objects a call, before a flush.
 const COMPLETE_N: [usize; 3] = [64, 512, 4096];
 /// The complete cost over that of the same without a flush.
-const COMPLETE_MOST: f64 = 3.0;
+const MAX_COMPLETE_RATIO: f64 = 3.0;
 
 const SUBJECT: &str = "uslab cache, bulk";
 const UNFLUSHED: &str = "uslab cache, bulk, not flushed";
@@ -108,7 +108,13 @@ fn notes(run: &Run) -> Vec<String> {
     let complete = run.rows.iter().filter(|row| row.id.contains("/complete/turns/")).filter_map(|row| {
         let ours = row.figure(Role::Subject).map(|figure| figure.value.min);
         let unflushed = row.named(UNFLUSHED).map(|figure| figure.value.min);
-        shape(run, &format!("complete cost to not flushed, {}", row.title), ours, unflushed, COMPLETE_MOST)
+        shape(
+            run,
+            &format!("complete cost to not flushed, {}", row.title),
+            ours,
+            unflushed,
+            MAX_COMPLETE_RATIO,
+        )
     });
     let published = "published: cycles in the kernel of 2015, SLAB in bulk and single, SLUB likewise; \
                      peers flush nothing";

@@ -111,7 +111,7 @@ impl Context {
             threads,
             objects_per_repeat: operations,
             repeats,
-            with_caller: false,
+            has_caller: false,
             job: Arc::new(job),
         };
         Lane::of_rounds(name, role, work)

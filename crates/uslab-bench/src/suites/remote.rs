@@ -11,7 +11,7 @@ use crate::measure::Lane;
 use crate::results::{Role, Row};
 use crate::rounds::Entry;
 use crate::rounds::crew::{CrewWork, Job};
-use crate::rounds::handover::{BATCH, MOST_LIVE, PairRound, RingRound};
+use crate::rounds::handover::{BATCH, MAX_LIVE, PairRound, RingRound};
 use std::sync::Arc;
 
 /// The producer and the consumer: bulk calls, target; and their batches in a round.
@@ -43,7 +43,7 @@ fn pair_rows(context: &Context) -> Vec<RowPlan> {
         };
         let (crew, job) = (Arc::clone(&context.crew), Arc::new(job));
         let (objects_per_repeat, repeats) = (BATCH, PAIR_BATCHES);
-        let work = CrewWork { crew, threads: 2, objects_per_repeat, repeats, with_caller: true, job };
+        let work = CrewWork { crew, threads: 2, objects_per_repeat, repeats, has_caller: true, job };
         Lane::of_rounds(name, role, work)
     };
     let row = |ours: Entry, kind: &str, (bulk, target): (bool, f64)| {
@@ -57,7 +57,7 @@ fn pair_rows(context: &Context) -> Vec<RowPlan> {
         let group = "one thread allocates, another frees (with the hand-over's own cost)";
         Row {
             size_bytes: size,
-            live: MOST_LIVE,
+            live: MAX_LIVE,
             threads: 2,
             target: context.if_parallel(target),
             ..Row::new(format!("pair/{kind}/{size}/{way}"), group, format!("{size} B, {kind}, {way}"))
@@ -86,7 +86,7 @@ fn ring_row(context: &Context, threads: usize) -> RowPlan {
                  (with the hand-over's own cost)";
     Row {
         size_bytes: size,
-        live: threads * MOST_LIVE,
+        live: threads * MAX_LIVE,
         threads,
         target: context.if_parallel(RING_TARGET),
         ..Row::new(format!("ring/{size}/t{threads}"), group, format!("{size} B, {threads} threads"))

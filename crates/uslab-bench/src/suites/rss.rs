@@ -38,7 +38,7 @@ const LIMIT: (f64, f64) = (1.1, (4 << 20) as f64);
 const UNJUDGED_LIMIT: &str = "unjudged_limit_bytes";
 
 /// The least figure, since a process may return more than the load took.
-const LEAST_BYTES: f64 = 4096.0;
+const MIN_BYTES: f64 = 4096.0;
 
 /// Upper bound on the live bytes of all loads that run at once, and the fraction of the machine's
 /// memory that they may take.
@@ -204,7 +204,7 @@ impl Scenario {
             let mut sample = scenario.sample(contestant, run)?;
             run += 1;
             let (name, live) = reading.names();
-            sample.value = sample.extra[name].max(LEAST_BYTES);
+            sample.value = sample.extra[name].max(MIN_BYTES);
             if reading == Reading::Idle {
                 let limit = LIMIT.0 * sample.extra[live] + LIMIT.1;
                 let name = if scenario.load.freed_percent < 100 { UNJUDGED_LIMIT } else { LIMIT_BYTES };
