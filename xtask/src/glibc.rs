@@ -107,8 +107,8 @@ fn loader(arch: &str) -> Option<&'static str> {
     }
 }
 
-/// Makes the stubs in `directory`, for the architecture `arch` of the compiler `cc`; false where
-/// there are none for it, or the compiler's C library is another one.
+/// Makes the stubs in `directory`, for the architecture `arch` of the compiler `cc`. Returns false
+/// for other architectures and other C libraries.
 ///
 /// A link with `-L directory` and [`LINK_ARGS`] then needs no more than 2.28, and fails where a
 /// symbol is not in it.

@@ -1,9 +1,8 @@
 //! `cargo xtask public`: the names that users write, compared with the lists that are kept.
 //!
-//! * **Public items of the crate `uslab`.** rustdoc describes the crate as JSON, the crate
-//!   `public-api` turns that into one line for each item, and the lines must be those of
-//!   `xtask/golden/public.txt`. So no item becomes public, changes its signature or goes away
-//!   unseen.
+//! * **Public items of the crate `uslab`.** rustdoc describes the crate as JSON, and `public-api`
+//!   turns that into a line for each item. The lines must be those of `xtask/golden/public.txt`. So
+//!   no item becomes public, changes its signature or goes away unseen.
 //! * **Environment variables.** The guide's table must be the one of `os/config.rs`, and the manual
 //!   page must name the same variables.
 

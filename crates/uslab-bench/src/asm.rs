@@ -1,10 +1,10 @@
 //! All assembly of the benchmark: a value that the compiler cannot follow, the time stamp counter,
 //! and a chain of additions of known length.
 //!
-//! **Why not `std::hint::black_box`:** it sends its value through memory. A store and a load that
-//! forwards from it cost about as much as the fastest allocation measured here, and they fall
-//! hardest on the allocators that follow the pointer. An empty `asm!` with the value in a register
-//! costs nothing for any contestant.
+//! **Why not `std::hint::black_box`:** it sends its value through memory. A store and its forwarded
+//! load cost as much as the fastest allocation measured here. They cost the most for allocators
+//! that follow the pointer. An empty `asm!` with the value in a register costs nothing for any
+//! contestant.
 //!
 //! **Must never:** allocate, call the system, or do work of its own: every timed loop contains this
 //! code.

@@ -85,8 +85,8 @@ fn chain_beside() -> f64 {
     (ticks() - start) as f64
 }
 
-/// Both clocks are read at each end of `window`; each end takes the quickest of several readings,
-/// so that an interruption between the two clocks is not taken for a rate.
+/// Reads both clocks at each end of `window`. Each end takes the quickest of several readings, to
+/// exclude interruptions between the two clocks.
 fn measure_ns_per_tick(window: Duration) -> f64 {
     let both = || {
         (0..32)

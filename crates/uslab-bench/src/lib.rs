@@ -19,11 +19,11 @@
 //!
 //! A module uses only modules below it, and beside it to the right; tests are exempt.
 //!
-//! **Method.** In one process and one run, pinned to one CPU where a row has one thread, every
-//! contestant of a row runs a round of about 100 µs, in turn, hundreds of times. The minimum of its
-//! rounds is its cost; its ratio to the best peer's of the same row is judged. The minimum is used
-//! because disturbances only add time. Rounds are interleaved so that lasting disturbances (a
-//! slower clock, a busy neighbour) affect all contestants alike.
+//! **Method.** All contestants of a row run in one process, in turn, in hundreds of rounds of about
+//! 100 µs. Rows of one thread are pinned to a CPU. The minimum of its rounds is its cost; its ratio
+//! to the best peer's of the same row is judged. The minimum is used because disturbances only add
+//! time. Rounds are interleaved so that lasting disturbances (a slower clock, a busy neighbour)
+//! affect all contestants alike.
 //!
 //! **Fairness.** All contestants run the same loop, compiled for each, with sizes as run-time
 //! values. Peers are called as plain C functions, either linked statically from optimised builds

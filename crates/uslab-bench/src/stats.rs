@@ -1,9 +1,9 @@
 //! Minimum, median and the median's confidence interval of a set of rounds.
 //!
 //! **Minimum**, because disturbances only add time: the fastest of many short rounds is the cost of
-//! the code. **Median**, because users see it. Its 95 % interval comes from order statistics (the
-//! ranks that a binomial of n tries and p = ½ leaves out on each side), which assumes nothing about
-//! how the rounds are distributed.
+//! the code. **Median**, because users see it. Its 95 % interval comes from order statistics: the
+//! ranks that a binomial of n tries and p = ½ leaves out on each side. It assumes no distribution
+//! of the rounds.
 //!
 //! Must never: average (one preemption outweighs a thousand rounds), or drop rounds by their value.
 

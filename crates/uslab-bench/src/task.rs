@@ -1,5 +1,5 @@
-//! What a child (child.rs) can be asked for. A new kind of measurement is a variant of [`Task`] and
-//! its arm in [`measure`].
+//! The tasks of a child (child.rs). A new kind of measurement is a variant of [`Task`] and its arm
+//! in [`measure`].
 
 use crate::lineup::find;
 use crate::measure::Sample;

@@ -6,8 +6,8 @@
 //!   u32 version   u32 flags   u64 start   u64 post_commit_offset   u64 abort
 //! ```
 //!
-//! In a position-independent executable the two addresses are not in the file but in relocations of
-//! type RELATIVE, whose addend is the address; packed relocations (RELR) leave them in place.
+//! In a position-independent executable the two addresses stand in relocations of type RELATIVE,
+//! whose addend is the address. Packed relocations (RELR) leave the addresses in the section.
 
 use anyhow::{Context, Result, bail};
 use object::read::{Object, ObjectSection, ObjectSymbol};

@@ -1,10 +1,10 @@
 //! `cargo xtask golden`: checks the machine code of the fast path, and compares it with the kept
 //! listing.
 //!
-//! The design promises instructions: no call, no locked instruction, no branch but the test for
-//! empty or full, and one committing store at the end of each restartable sequence. No test of
-//! behaviour detects a breach. So this reads the release build of
-//! `crates/uslab/examples/fast_path.rs`, whose `golden_*` functions each hold one operation.
+//! The design promises a path without a call, a locked instruction, or a branch but the test for
+//! empty or full. One committing store ends each restartable sequence. No test of behaviour detects
+//! a breach. So this reads the release build of `crates/uslab/examples/fast_path.rs`, whose
+//! `golden_*` functions each hold one operation.
 //!
 //! ```text
 //!   image.rs      the executable: code, symbols, sequence descriptors with their relocations

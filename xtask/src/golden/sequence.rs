@@ -2,9 +2,9 @@
 //!
 //! The kernel may abort a sequence before any of its instructions, and never after the last. So the
 //! one store that makes its work visible must be that last instruction: an abort behind an earlier
-//! one would do the work twice. Stores before it are allowed to memory that no other thread reads
-//! yet (the tail of a sheaf above its count, the caller's own buffer), never to the place that the
-//! last one commits to.
+//! one would do the work twice. Earlier stores may go to memory that no other thread reads yet: the
+//! tail of a sheaf above its count, the caller's own buffer. They may not go to the place of the
+//! committing store.
 //!
 //! The store that arms the sequence stands before its start and is not part of it.
 

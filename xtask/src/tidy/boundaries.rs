@@ -8,8 +8,8 @@
 //! library's types for its signatures. Assembly stays in `rseq/`, with these exceptions:
 //!
 //! * the benchmark has one file for values that the compiler must not follow;
-//! * the preload library has functions that must not have a frame: one asks for its caller, one
-//!   returns twice, one passes its caller on; and names that it must define without exporting them;
+//! * the preload library has three functions without a frame (one reads its caller, one returns
+//!   twice, one passes its caller on), and names that it defines without exporting them;
 //! * the library has one table of names that may be missing, which Rust cannot declare.
 
 use super::source::{Source, Token};

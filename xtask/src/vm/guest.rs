@@ -1,8 +1,8 @@
 //! Starts one guest, reads its console, and ends it in time.
 //!
-//! The guest's first process writes a line `@vm JSON` for each program that has ended and `@vm off`
-//! at last; lines of programs that are JSON objects are kept as their results. QEMU always ends
-//! before [`run`] returns: by itself, at its time limit, or when the user interrupts the command.
+//! The guest's first process writes a line `@vm JSON` for each program that has ended, and `@vm
+//! off` at last. Programs' lines that are JSON objects are kept as results. QEMU always ends before
+//! [`run`] returns: by itself, at its time limit, or when the user interrupts the command.
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;

@@ -41,9 +41,9 @@ impl Machine {
         Ok(Machine { kernel })
     }
 
-    /// The command that boots a guest: its console is the command's standard output; `words` go to
-    /// the guest's first process, and `parameters` to its kernel beside those that all guests have.
-    /// The file `disk`, if there is one, is the guest's `/dev/nvme0n1`.
+    /// The command that boots a guest, whose console is the command's standard output. `words` go
+    /// to the guest's first process, `parameters` to its kernel beside those of all guests. The
+    /// file `disk`, if there is one, is the guest's `/dev/nvme0n1`.
     pub fn boot(
         &self,
         initramfs: &Path,

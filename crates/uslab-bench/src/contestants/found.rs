@@ -2,8 +2,8 @@
 //! and left out with a line when they are not there.
 //!
 //! * **gperftools**' tcmalloc, with caches per thread. Google's present one (caches per CPU) is
-//!   left out: no Debian package has it, and builds of it from crates measured 20 ns a pair where 4
-//!   ns is published, so their figures would be wrong.
+//!   left out: no Debian package has it. Builds of it from crates measured 20 ns a pair, where 4 ns
+//!   is published.
 //! * **TBB**, oneTBB's scalable allocator. Its proxy, which takes over malloc, is another library
 //!   and is not touched. It has no sized free.
 //!

@@ -8,8 +8,8 @@
 //!   only where Cargo's debug information is off. With line tables on (as in this workspace) it
 //!   leaves out NDEBUG and MI_BUILD_RELEASE, but always sets MI_DEBUG=0, which decides over checks
 //!   and padding. It has the profile's optimisation level and initial-exec TLS.
-//! * **mimalloc v2**, which many programs still ship: compiled by our build script from the sources
-//!   in libmimalloc-sys, its symbols renamed so that v3 can stand beside it (build.rs).
+//! * **mimalloc v2**, which many programs still ship. build.rs compiles it from the sources in
+//!   libmimalloc-sys, and renames its symbols, because v3 is in the same program.
 //! * **jemalloc**, tikv-jemalloc-sys, which runs jemalloc's own configure and make: -O3, symbols
 //!   prefixed `_rjem_`, initial-exec TLS, statistics and checks off. Background threads, which its
 //!   TUNING.md advises, stay off: on few CPUs they would run beside other contestants' rounds.

@@ -4,19 +4,18 @@
  *
  *   PROGRAM OUT KIND SIZE LIVE ROUNDS ROUND_US TOUCH      KIND: cache | malloc | bulk
  *
- * The program is linked with libuslab.so and opens Debian's libmimalloc.so.2 with RTLD_LOCAL, since
- * that has a malloc of its own, which must not become the program's. All are called through
- * addresses that dlsym gave, which is what a call through the global offset table is, too; malloc
- * and free of both, and of the library of empty functions, from the very same instructions.
- * mimalloc has no caches and no bulk: its lane is mi_malloc and mi_free of that size, as many
- * objects, in the same order.
+ * The program is linked with libuslab.so, and opens Debian's libmimalloc.so.2 with RTLD_LOCAL, so
+ * that mimalloc's malloc does not become the program's. It calls all functions through addresses
+ * from dlsym, which costs as much as a call through the global offset table. The same instructions
+ * call malloc and free of both, and of the library of empty functions. mimalloc has no caches and
+ * no bulk: its lane is mi_malloc and mi_free of as many objects, in the same order.
  *
  * Lanes take turns, round by round. A round is a loop of LIVE allocations and LIVE frees, first in
- * first out, repeated until it takes about ROUND_US. Where addresses of the allocator's and of the
- * program's agree in their low twelve bits, the processor takes a load for dependent on a store
- * that it has nothing to do with; so the program's array and its stack move by a cache line each
- * round, and the least round had no bad luck. OUT gets a line a lane: its name, and ns an
- * object (allocated and freed) of every round. Complaints are one line on standard error.
+ * first out, repeated until it takes about ROUND_US. Where addresses of the allocator and of the
+ * program agree in their low twelve bits, the processor delays a load for an unrelated store. So
+ * the program's array and its stack move by a cache line each round, and the least round is free of
+ * that. OUT gets a line a lane: its name, and ns an object (allocated and freed) of every round.
+ * Errors are one line on standard error.
  *
  * Compiled with -DEMPTY this is the library of empty functions, the cost of the calls alone:
  * libempty.so beside the program.

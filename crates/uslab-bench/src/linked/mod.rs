@@ -11,10 +11,10 @@
 //! ```
 //!
 //! Other suites call uslab as Rust code of this program. Here calls take the path of C programs'
-//! calls, which is a part of their cost. The lanes of a row are measured by one process, round by
-//! round, so that they share its addresses and its disturbances; it runs on the CPU of this
-//! program. Where there is no compiler or no library, every lane returns the same error line, and
-//! suites print it once.
+//! calls, which is a part of their cost. One process measures all lanes of a row, round by round,
+//! so that they share its addresses and its disturbances. It runs on the CPU of this program. Where
+//! there is no compiler or no library, every lane returns the same error line, and suites print it
+//! once.
 //!
 //! Cargo builds the archive as a package of its own: `cargo build --release` makes it and this
 //! program, `cargo build -p uslab-bench` leaves an older archive as it is.

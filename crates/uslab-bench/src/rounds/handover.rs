@@ -10,14 +10,14 @@
 //!       thread 0 ◄──────────────── thread 3 ◄─────────────────┘     that it allocated
 //! ```
 //!
-//! The hand-over is in batches, for bulk calls and single ones alike, so that its own cost (a few
-//! cache lines that change CPU for 64 objects) is small and the same for every contestant. It is
-//! measured as a lane of its own, with a contestant that allocates nothing.
+//! The hand-over is in batches, for bulk calls and single ones alike. So its own cost, a few cache
+//! lines for 64 objects, is small and the same for every contestant. It is measured as a lane of
+//! its own, with a contestant that allocates nothing.
 //!
 //! In the ring a thread fills the way to its successor while there is room, frees its predecessor's
 //! batches, and sleeps when it can do neither. A neighbour that made room or sent a batch wakes it.
-//! No thread waits for ever: the thread behind a full way has batches to free, and where all ways
-//! are empty, a thread with batches left can send.
+//! No thread waits for ever. The thread behind a full way has batches to free. Where all ways are
+//! empty, a thread with batches left can send.
 //!
 //! Must never: let a thread of the ring spin for another that needs its CPU; free a batch in the
 //! thread that allocated it, unless the ring is one thread.

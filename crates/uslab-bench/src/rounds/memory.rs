@@ -224,8 +224,8 @@ struct Objects {
 
 impl Objects {
     fn plan(load: &Load) -> Self {
-        // Counted first, so that each array is made once, at its size: one that grew would leave
-        // freed memory behind in the system's malloc, which is a contestant.
+        // Objects are counted first, so that each array is made at its size. An array that grew
+        // would leave freed memory in the system's malloc, which is a contestant.
         let count = Sizes::of(load).count();
         let mut sizes = Vec::with_capacity(count);
         sizes.extend(Sizes::of(load));

@@ -43,8 +43,8 @@ pub fn spread(random: &mut Xorshift, smallest: usize, largest: usize) -> u32 {
 
 /// The numbers below `n` in an order that is random and always the same: Fisher and Yates.
 pub fn shuffle(n: usize) -> Vec<u32> {
-    // Made at its size: an array that grew would leave freed memory behind in the malloc of the
-    // process, which is a contestant.
+    // Made at its size: an array that grew would leave freed memory in the process's malloc, which
+    // is a contestant.
     let mut order = Vec::with_capacity(n);
     order.extend(0..n as u32);
     let mut random = Xorshift::new(0);

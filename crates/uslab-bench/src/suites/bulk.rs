@@ -3,11 +3,11 @@
 //!
 //! A row's figure is the cost of one object, allocated and freed; `bulk` is one call for all N and
 //! one to free them. The peers, which have no bulk calls, allocate and free the same N one at a
-//! time. The judged row is N = 64, where the best peer's figure is also its pair with 64 live; for
-//! every other N the ratio is information, and the cost must stay flat.
+//! time. The judged row is N = 64, where the best peer's figure is also its pair with 64 live. The
+//! ratios of other N are for information, but the cost must stay flat.
 //!
 //! **Complete cost.** A free that only queues defers its cost. So there are rows that pay all of
-//! it: 10000 objects go through in calls of N, and then the cache is shrunk, which flushes the
+//! it. 10000 objects go through in calls of N, and then the cache is shrunk. That flushes the
 //! sheaves of every CPU to their slabs, and returns every empty slab to the page layer. That time
 //! counts, and the next 10000 begin without a slab. The same row has the cost without the shrink;
 //! the complete cost may be three times that. There are two shapes. *By turns*, as the published

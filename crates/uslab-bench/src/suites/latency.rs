@@ -1,11 +1,11 @@
 //! Suite `latency`: the duration of single calls of malloc and free, from the median to the
 //! slowest.
 //!
-//! All contestants of a row go through the same calls in segments, in turn (rounds/latency.rs), and
-//! each has one histogram for malloc and one for free over all its segments. A row's value is the
-//! 99.99th percentile of the worse of the two calls; the other percentiles stand beside it. One
-//! call in ten thousand is slower than the 99.99th percentile. A busy machine's timer interrupts
-//! about as often, so the lane that allocates nothing shows the machine's part.
+//! All contestants of a row make the same calls in segments, in turn (rounds/latency.rs). Each has
+//! a histogram for malloc and one for free. A row's value is the 99.99th percentile of the worse of
+//! the two calls; the other percentiles stand beside it. One call in ten thousand is slower than
+//! the 99.99th percentile. A busy machine's timer interrupts about as often, so the lane that
+//! allocates nothing shows the machine's part.
 
 use super::{Context, RowPlan, Suite, Tables, everyone};
 use crate::asm::ticks;

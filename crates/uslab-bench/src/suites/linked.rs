@@ -3,11 +3,11 @@
 //!
 //! **capi** (linked/calls.c): the cost of the C functions in libuslab.so, beside mimalloc's in
 //! Debian's libmimalloc.so.2. Rows are pairs of a cache and of malloc, with one live object and
-//! with 64, and a bulk of 64, whose cost an object is compared with mimalloc's pair. A third lane
-//! calls empty functions of another shared library, which is the price of such calls: on Zen 4 4.3
-//! ns a pair, against 2.4 within one program. The ratio above the floor excludes it. With one live
-//! object mimalloc's last free of a page takes its slow path each time, so the rows with 64 live
-//! count, too.
+//! with 64, and a bulk of 64. The bulk's cost an object is compared with mimalloc's pair. A third
+//! lane calls empty functions of another shared library. Such calls cost 4.3 ns a pair on Zen 4,
+//! against 2.4 within one program. The ratio above the floor excludes it. With one live object
+//! mimalloc's last free of a page takes its slow path each time, so the rows with 64 live count,
+//! too.
 //!
 //! **containers** (linked/churn.cpp): nodes of std::list, std::map and std::unordered_map that come
 //! and go, by allocator. The default allocator is the peer; std::pmr's unsynchronized pool is shown

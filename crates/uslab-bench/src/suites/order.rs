@@ -4,8 +4,8 @@
 //! page layer is asked, and one live object keeps more pages. A lane is a cache whose slabs all
 //! have one order; "uslab" is a cache as it comes, "deep queue" one whose sheaves hold 256 objects.
 //! A run allocates a batch, writes each object, and frees the batch. Its value is the time of an
-//! object. Beside it stand the bytes of the slabs with all objects live, and after a random 90 % of
-//! them were freed and the cache was shrunk.
+//! object. Beside it stand the bytes of the slabs: with all objects live, and after a random 90 %
+//! of them were freed and the cache was shrunk.
 //!
 //! The tables of 2009 had loads that do much besides allocating. The build is one of them; ADR 0026
 //! has the reason why messages and transactions were removed.

@@ -1,9 +1,9 @@
 //! Suite `pair`: the cost of one allocation and its free, one at a time.
 //!
-//! Typed caches inlined in Rust; malloc and free at every size of the table of 2011 with one live
-//! object, as published; at four sizes also with larger live sets, where queues and lists show; and
-//! sized free. Two references stand beside malloc: two empty C calls in that loop, and a pair
-//! without any protection.
+//! It measures typed caches inlined in Rust; malloc and free; and sized free. malloc has every size
+//! of the table of 2011 with one live object, as published. Four sizes have larger live sets, too,
+//! where queues and lists show. Two references stand beside malloc: two empty C calls in that loop,
+//! and a pair without any protection.
 //!
 //! Targets are ratios to the best peer of the same row, which may be another one in each. malloc
 //! must be ahead of every peer in nine cells of ten, never exceed 1.1, and not become slower with

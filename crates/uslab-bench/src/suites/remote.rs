@@ -1,9 +1,10 @@
 //! Suite `remote`: objects that one thread allocates and another frees.
 //!
-//! First a producer and a consumer on two CPUs; then a ring of 2, 4 and 8 threads, where each
-//! allocates batches for the next one and frees those of the one before. The hand-over is the same
-//! for every contestant; a contestant that allocates nothing shows its cost in each table. The
-//! ring's rows judge malloc, one object at a time, and show the other ways of using uslab.
+//! First come a producer and a consumer on two CPUs, then a ring of 2, 4 and 8 threads. In the ring
+//! each thread allocates batches for the next one, and frees those of the one before. The hand-over
+//! is the same for every contestant; a contestant that allocates nothing shows its cost in each
+//! table. The ring's rows judge malloc, one object at a time, and show the other ways of using
+//! uslab.
 
 use super::{Context, RowPlan, Suite, everyone};
 use crate::lineup::{MALLOC, NOTHING, cache};

@@ -4,8 +4,8 @@
 //! Every contestant runs each load in a process of its own (child.rs, rounds/memory.rs); the rows
 //! of a load are readings of the same processes. A value is the resident set above what the process
 //! had before the contestant's first call. Most of the time these processes sleep, so several run
-//! at once, as many as memory allows. The loads are objects of many sizes, of which a random 90 %
-//! or all are freed, and small objects of one size, where uslab's typed cache takes part.
+//! at once, as many as memory allows. One load has objects of many sizes, of which a random 90 % or
+//! all are freed. The other has small objects of one size, where uslab's typed cache takes part.
 //!
 //! The requirement is absolute, not a ratio to a peer: after the idle time at most 1.1 times the
 //! live bytes, and 4 MiB. It stands beside the figures of every contestant, and is judged where an

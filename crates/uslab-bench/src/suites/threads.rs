@@ -1,11 +1,11 @@
 //! Suite `threads`: 1 to 64 threads on the CPUs there are, each with a live set of its own, of
 //! mixed small sizes.
 //!
-//! A row's figure is the time of one free and one allocation over all threads: it must fall with
-//! the number of threads up to that of CPUs, and stay there beyond. Up to that number it is
-//! measured in rounds; beyond, where the scheduler matters, in longer runs. The last row is memory:
-//! the resident set of 64 threads with their live sets, in a process of its own for each
-//! contestant, which must not exceed the best peer's.
+//! A row's figure is the time of one free and one allocation over all threads. It should fall up to
+//! as many threads as CPUs, and stay there. Up to that number it is measured in rounds; beyond,
+//! where the scheduler matters, in longer runs. The last row is the resident set of 64 threads with
+//! their live sets, in a process of its own for each contestant. It must not exceed the best
+//! peer's.
 
 use super::{Context, RowPlan, Suite, everyone};
 use crate::child;
