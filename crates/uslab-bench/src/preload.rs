@@ -1,4 +1,4 @@
-//! Allocators as libraries to preload: uslab's, and those that Debian packages.
+//! Allocators as libraries to preload: ours, and those that Debian packages.
 //!
 //! glibc's malloc is preloaded as well: a program may be linked with another allocator (Debian's
 //! redis-server with jemalloc), and then "nothing preloaded" is not glibc.
@@ -42,7 +42,7 @@ pub const PEERS: &[Library] = &[
 const OURS: &str = "USLAB_LIB";
 
 impl Library {
-    /// Its path. An error is one line that names the remedy.
+    /// Where it is. An error is one line that says what to do.
     pub fn find(&self) -> Result<PathBuf, String> {
         let ours = self.file == USLAB.file;
         let places = if ours { places_of_ours() } else { system_folders() };

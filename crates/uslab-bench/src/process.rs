@@ -1,5 +1,5 @@
-//! Starts a program, waits for it, and returns its elapsed, user and system seconds and the peak of
-//! its memory, as wait4(2) reports them.
+//! A program started, waited for, and what it took: elapsed, user and system seconds and the peak
+//! of its memory, as wait4(2) tells them.
 //!
 //! The kernel counts a process and all children that it waited for. It adds up times; the peak is
 //! that of the largest single process. The peak includes the process before exec, when it is a copy
@@ -48,7 +48,7 @@ pub struct Running {
     said: File,
     complained: File,
     /// Reaped: its number may be another process's by now.
-    is_reaped: bool,
+    ended: bool,
 }
 
 /// The interval at which a parent that waits with a limit polls. The parent shares the machine with
@@ -67,7 +67,7 @@ pub fn start(mut command: Command) -> Result<Running, String> {
     unsafe { command.pre_exec(die_with_parent) };
     let started = Instant::now();
     let child = command.spawn().map_err(cannot)?;
-    Ok(Running { child, started, said, complained, is_reaped: false })
+    Ok(Running { child, started, said, complained, ended: false })
 }
 
 /// Starts `command` and waits for its end, which must be a success.
@@ -76,8 +76,8 @@ pub fn run(command: Command) -> Result<Usage, String> {
 }
 
 impl Running {
-    /// Waits for its end, which must be a success. An error is one line, the last of the program's
-    /// standard error.
+    /// Waits for its end, which must be a success. An error is one line, the last that the program
+    /// complained.
     pub fn finish(mut self) -> Result<Usage, String> {
         self.end()
     }
@@ -146,7 +146,7 @@ impl Running {
                 return Err(error);
             }
         }
-        self.is_reaped = true;
+        self.ended = true;
         let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
         let usage = Usage {
             elapsed_s: self.started.elapsed().as_secs_f64(),
@@ -161,7 +161,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        if !self.is_reaped {
+        if !self.ended {
             // It may have ended by itself meanwhile; it is reaped either way.
             let _ = self.child.kill();
             let _ = self.child.wait();
