@@ -5,9 +5,9 @@ use crate::{compile, run};
 use uslab_tests::harness::{Mode, Program, Scratch, tool};
 
 both_modes! {
-    fork_beside_streams => |mode| run("fork_streams", &[], mode),
-    fork_beside_locks_of_the_c_library => |mode| run("fork_library", &[], mode),
-    vfork_shares_memory => |mode| vfork("shares", mode),
+    fork_beside_streams => streams,
+    fork_beside_locks_of_the_c_library => library,
+    vfork_shares_memory => shares,
     vfork_keeps_errno_and_signals => |mode| vfork("keeps", mode),
     vfork_parent_knows_its_cpu => |mode| vfork("knows_its_cpu", mode),
     vfork_storm => |mode| vfork("storms", mode),
@@ -22,6 +22,10 @@ both_modes! {
     php_with_modules => php,
 }
 
+fn streams(mode: Mode) {
+    run("fork_streams", &[], mode);
+}
+
 /// Runs one check of a program in its directory. The output must start with `start` and end with
 /// the line `ok`.
 fn check(scratch: &Scratch, program: Program, mode: Mode, start: &str) {
@@ -30,8 +34,16 @@ fn check(scratch: &Scratch, program: Program, mode: Mode, start: &str) {
     outcome.expect(outcome.stdout().starts_with(start), &format!("the output does not start with {start}"));
 }
 
+fn library(mode: Mode) {
+    run("fork_library", &[], mode);
+}
+
 fn vfork(check: &str, mode: Mode) {
     run("vfork", &[check], mode);
+}
+
+fn shares(mode: Mode) {
+    vfork("shares", mode);
 }
 
 /// A child that cannot be registered gets a copy of the memory. A child that needs no registration
