@@ -67,18 +67,8 @@ mod in_4_gib {
     }
 }
 
-/// A C++ program of its own, because operators can be replaced only for a whole program.
-mod operators_replaced {
-    #[test]
-    fn rseq() {
-        crate::run_replaced(uslab_tests::harness::Mode::Rseq);
-    }
-
-    #[test]
-    fn locked() {
-        crate::run_replaced(uslab_tests::harness::Mode::Locked);
-    }
-}
+// A C++ program of its own, because operators can be replaced only for a whole program.
+uslab_tests::both_modes!(operators_replaced => run_replaced);
 
 fn run_replaced(mode: Mode) {
     let scratch = Scratch::new("replaced");
