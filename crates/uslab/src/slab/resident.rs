@@ -20,10 +20,11 @@
 //! the constructor did.
 
 use super::geometry::Geometry;
-use super::lists::{End, List, Lists, list_for};
+use super::lists::{End, List, list_for};
 use super::one::Slab;
 use super::pool::Slabs;
 use super::words;
+use crate::counters;
 use crate::os;
 use crate::os::invariant::invariant;
 use crate::pages::{self, Locked, PAGE_BYTES, PAGE_SHIFT, PageIndex, Temperature};
@@ -157,6 +158,25 @@ fn for_each_object_word(geometry: &Geometry, pages: u64, mut visit: impl FnMut(u
     }
 }
 
+/// The state of a walk of slabs at one of them.
+struct Visit {
+    /// Refills took from this slab when the walk began.
+    is_serving: bool,
+    /// Bytes that the walk has purged so far.
+    purged_bytes: usize,
+}
+
+/// What a walk of slabs does with one of them.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    /// Purges its free pages.
+    Purge,
+    /// Goes on to the next slab.
+    Pass,
+    /// Ends.
+    Stop,
+}
+
 impl Slabs {
     /// Pages for a slab, of which the first `taken` objects are about to be used. Returns the
     /// first page and the mask of resident ones.
@@ -206,6 +226,7 @@ impl Slabs {
                 return false;
             }
             self.charged.fetch_add(fresh.count_ones() as usize, Relaxed);
+            counters::peak::note_system();
         }
         word.store(resident | needed, Relaxed);
         true
@@ -234,7 +255,7 @@ impl Slabs {
             let rests = core::mem::replace(seen, count) == count;
             looks += 1;
             changed |= !rests;
-            rests
+            if rests { Verdict::Purge } else { Verdict::Pass }
         });
         let steady = if changed || purged_bytes > 0 { 0 } else { self.steady_looks.load(Relaxed) + looks };
         let listed = self.nodes().iter().map(|node| node.lock().with_free_objects()).sum();
@@ -248,37 +269,38 @@ impl Slabs {
         if self.free_bytes_inside() < MIN_FREE_BYTES {
             return 0;
         }
-        self.visit_slabs(MAX_LOOKS_OF_PASS, Locked::Go, |slab, (lists, purged_bytes)| {
-            purged_bytes < bytes && lists.serving() != Some(slab)
+        self.visit_slabs(MAX_LOOKS_OF_PASS, Locked::Go, |_, visit| match visit {
+            Visit { purged_bytes, .. } if purged_bytes >= bytes => Verdict::Stop,
+            Visit { is_serving: true, .. } => Verdict::Pass,
+            _ => Verdict::Purge,
         })
     }
 
     /// Purges every free page of every slab; returns the bytes.
     pub fn purge_all_inside(&self) -> usize {
-        self.visit_slabs(u32::MAX, Locked::Go, |_, _| true)
+        self.visit_slabs(u32::MAX, Locked::Go, |_, _| Verdict::Purge)
     }
 
-    /// Looks at up to `most` slabs with free objects of each list and node, and purges the free
-    /// pages of those that `is_wanted` accepts. It is told the lists and the bytes purged so far.
-    fn visit_slabs(
-        &self,
-        most: u32,
-        locked: Locked,
-        mut is_wanted: impl FnMut(Slab, (&Lists, usize)) -> bool,
-    ) -> usize {
+    /// Looks at up to `most` slabs with free objects of each list and node, and purges free pages
+    /// as `judge` decides; returns the bytes. `judge` runs under the lists' lock.
+    fn visit_slabs(&self, most: u32, locked: Locked, mut judge: impl FnMut(Slab, Visit) -> Verdict) -> usize {
         if !self.geometry.has_resident_word() || self.constructor.is_some() {
             return 0;
         }
         let mut purged_bytes = 0;
         for node in self.nodes() {
+            let serving = node.lock().serving();
             for list in [List::Sparse, List::Partial, List::Empty] {
                 let slabs = node.lock().slabs_in(list).min(most);
                 for _ in 0..slabs {
                     let mut lists = node.lock();
                     let Some(slab) = lists.first(list) else { break };
-                    let is_wanted = is_wanted(slab, (&lists, purged_bytes));
+                    let verdict = judge(slab, Visit { is_serving: serving == Some(slab), purged_bytes });
+                    if verdict == Verdict::Stop {
+                        return purged_bytes;
+                    }
                     lists.move_to_end(slab, list);
-                    let free = if is_wanted { slab.free_pages(&self.geometry) } else { 0 };
+                    let free = if verdict == Verdict::Purge { slab.free_pages(&self.geometry) } else { 0 };
                     if free != 0 {
                         let _in_flight = InFlight::begin();
                         slab.claim(&self.geometry, free);

@@ -90,6 +90,26 @@ fn pages_rest_between_two_looks_before_they_go() {
 }
 
 #[test]
+fn a_pass_spares_the_slab_that_serves_next() {
+    let (slabs, _) = slabs_of_order(4, 512, None);
+    let objects: Vec<_> = take(slabs, 3 * slabs.geometry().objects).into_iter().rev().collect();
+    fill(&objects, 512);
+    let freed: Vec<_> =
+        objects.iter().copied().filter(|object| *object as usize / PAGE_BYTES % 16 != 3).collect();
+    let before = charged(slabs);
+    free(slabs, &freed);
+    let slab_bytes = slabs.geometry().pages() * PAGE_BYTES;
+    assert_eq!(slabs.purge_inside(usize::MAX), 2 * (slab_bytes - PAGE_BYTES));
+    assert_eq!(charged(slabs), before - 2 * 15);
+    assert_eq!(slabs.purge_inside(1), 0, "too little is free to search for");
+    assert_eq!(slabs.purge_all_inside(), slab_bytes - PAGE_BYTES);
+    let again = take(slabs, freed.len());
+    free(slabs, &again);
+    free(slabs, &objects.into_iter().filter(|object| !freed.contains(object)).collect::<Vec<_>>());
+    slabs.shrink();
+}
+
+#[test]
 fn constructed_objects_stay() {
     fn construct(object: *mut u8, value: usize) {
         // SAFETY: an object of the cache.
