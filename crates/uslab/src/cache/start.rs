@@ -1,7 +1,16 @@
 //! Start-up of the library: once, at the first use, from whichever thread and however early.
 //!
-//! Nothing here allocates or needs the C library to be initialised: the first call may come from
-//! the dynamic loader.
+//! ```text
+//!   load ──▶ pin the object, register fork handlers ┄┄▶ first use ──▶ lock ──▶ set up ──▶ ready
+//! ```
+//!
+//! Nothing here needs the C library to be initialised: the first use may come from the dynamic
+//! loader. The set-up does not allocate.
+//!
+//! The fork handlers come before the first lock. A fork beside a thread that held a lock without
+//! them would copy the lock, and the child would wait for it for ever. A constructor registers
+//! them, when no other thread can have called the library: not later, because two threads may race
+//! for the first use.
 
 use super::state::{CPUS, FAILED, INIT, NEW, NODES, PRESSURE_NAMED, READY, REAPER_FORBIDDEN, STATE};
 use crate::counters;
@@ -10,13 +19,24 @@ use crate::pages;
 use crate::percpu::{adapt, sheaf};
 use crate::rseq;
 use crate::slab;
-use core::sync::atomic::{AtomicU8, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use core::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 pub(crate) use super::state::pressure_is_named;
 pub use super::state::{cpus, is_ready, nodes};
 
-/// 0: not tried; 1: being registered or registered.
-static FORK_HANDLERS: AtomicU8 = AtomicU8::new(0);
+/// Runs [`at_load`] when the object that contains the library is loaded: before the object's other
+/// constructors, and before those of all objects that need it.
+#[used]
+#[unsafe(link_section = ".init_array.00001")]
+static AT_LOAD: extern "C" fn() = at_load;
+
+extern "C" fn at_load() {
+    os::pin::pin();
+    register_fork_handlers();
+}
+
+/// Whether the fork handlers are registered, or being registered.
+static FORK_HANDLERS: AtomicBool = AtomicBool::new(false);
 
 /// Slots that a cache has where the number of CPUs cannot be found out; locked mode shares them.
 const SLOTS_IF_UNKNOWN: usize = 64;
@@ -31,38 +51,36 @@ pub fn mode() -> rseq::Mode {
 /// Sets the library up if it is not; false if the address space has no room for an arena, which is
 /// final.
 pub fn ensure() -> bool {
-    let ready = match STATE.load(Acquire) {
+    match STATE.load(Acquire) {
         READY => true,
         FAILED => false,
-        _ => {
-            let _errno = os::errno::Preserved::new();
-            let guard = INIT.lock();
-            if STATE.load(Acquire) == NEW {
-                STATE.store(if start() { READY } else { FAILED }, Release);
-            }
-            drop(guard);
-            STATE.load(Acquire) == READY
-        }
-    };
-    if ready && FORK_HANDLERS.load(Relaxed) == 0 {
-        register_fork_handlers();
+        _ => start_once(),
     }
-    ready
 }
 
-/// Outside the lock: the C library may allocate to remember the handlers, which comes back here and
-/// must be served.
 #[cold]
+fn start_once() -> bool {
+    let _errno = os::errno::Preserved::new();
+    // A use before the constructor: the loader allocates, or a constructor that ran earlier does.
+    register_fork_handlers();
+    let _init = INIT.lock();
+    if STATE.load(Acquire) == NEW {
+        STATE.store(if start() { READY } else { FAILED }, Release);
+    }
+    STATE.load(Acquire) == READY
+}
+
+/// Must be called with no lock held: the C library may allocate to remember the handlers, which
+/// comes back to [`ensure`] and must be served.
 fn register_fork_handlers() {
-    if FORK_HANDLERS.swap(1, Relaxed) == 0 {
-        let _errno = os::errno::Preserved::new();
+    if !FORK_HANDLERS.swap(true, Relaxed) {
         super::fork::register();
     }
 }
 
 fn start() -> bool {
-    // Named, and thereby linked: it ran when this object was loaded.
-    core::hint::black_box(&os::pin::AT_LOAD);
+    // The linker drops a member of an archive to which no reference exists.
+    core::hint::black_box(&AT_LOAD);
     let config = os::env::config();
     os::process::claim();
     REAPER_FORBIDDEN.store(config.forbids_reaper, Relaxed);
