@@ -157,6 +157,7 @@ fn publish(id: u16, name: &[u8; layout::NAME_BYTES], size: usize, geometry: &Geo
     let counters =
         [&record.slabs, &record.partial_slabs, &record.empty_slabs, &record.slab_free, &record.sheaf_free];
     counters.iter().for_each(|counter| counter.store(0, Relaxed));
+    record.empty_target.store(0, Relaxed);
     record.state.store(layout::STATE_LIVE, Release);
     let listed = (u32::from(id) + 1).min(layout::MAX_RECORDS as u32);
     counters::header().records_used.fetch_max(listed, Relaxed);

@@ -35,6 +35,21 @@ pub(super) fn list_for(free: i32, objects: usize) -> List {
     }
 }
 
+/// Figures that a cache sums over its nodes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Figures {
+    pub partial: u32,
+    pub empty: u32,
+    pub target: u32,
+}
+
+impl Figures {
+    /// Empty slabs beyond the last.
+    pub fn spare(self) -> usize {
+        self.empty.saturating_sub(1) as usize
+    }
+}
+
 /// What the lock of a node's slabs guards.
 pub(super) struct Lists {
     heads: [u32; LISTS],
@@ -46,8 +61,8 @@ pub(super) struct Lists {
     regret: u32,
     /// `target` is never below.
     min_target: u32,
-    /// What of these lists is counted in [`super::pool::Slabs`].
-    pub spare: usize,
+    /// What these lists have added to the figures of their cache.
+    pub counted: Figures,
     /// Slabs, and free objects, that these lists have added to a record that others add to as well.
     pub published: (u32, i64),
     last_ms: u64,
@@ -62,7 +77,7 @@ impl Lists {
             target: min_target,
             regret: 0,
             min_target,
-            spare: 0,
+            counted: Figures { partial: 0, empty: 0, target: 0 },
             published: (0, 0),
             last_ms: 0,
         }
@@ -127,6 +142,10 @@ impl Lists {
 
     pub fn empty(&self) -> u32 {
         self.counts[List::Empty as usize - 1]
+    }
+
+    pub fn figures(&self) -> Figures {
+        Figures { partial: self.partial(), empty: self.empty(), target: self.target }
     }
 
     /// Puts `slab` into `list`, out of whichever it is in.
