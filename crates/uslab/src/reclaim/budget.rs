@@ -7,8 +7,9 @@
 use super::install;
 use super::ladder::Until;
 use super::{pass, registry};
-use crate::cache::{background, start};
+use crate::cache::{TICK_MS, background, start};
 use crate::{os, pages};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// Why [`set_limit`] refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -79,6 +80,41 @@ pub(super) fn beyond_soft() -> Option<usize> {
 /// that ended at the limit would be followed by another at once.
 pub(super) fn floor(held: usize, soft: usize) -> Option<usize> {
     (held > soft).then(|| soft / 16 * 15)
+}
+
+/// The rest after a pass that took all that could go and left more than the soft limit allows:
+/// another one would only take what programs inserted since.
+///
+/// It ends after half a second, or once a sixteenth more is held, which is worth a pass.
+pub(super) struct Rest {
+    until_ms: AtomicU64,
+    below_bytes: AtomicUsize,
+}
+
+/// Growth that ends a rest, at least: of a small heap each insertion would.
+const MIN_GROWTH_BYTES: usize = 1 << 20;
+
+impl Rest {
+    /// None yet.
+    pub const fn none() -> Rest {
+        Rest { until_ms: AtomicU64::new(0), below_bytes: AtomicUsize::new(0) }
+    }
+
+    /// After a pass that left `held_bytes`.
+    pub fn begin(&self, now_ms: u64, held_bytes: usize) {
+        let growth_bytes = (held_bytes / 16).max(MIN_GROWTH_BYTES);
+        self.below_bytes.store(held_bytes.saturating_add(growth_bytes), Relaxed);
+        self.until_ms.store(now_ms + TICK_MS, Relaxed);
+    }
+
+    pub fn end(&self) {
+        self.until_ms.store(0, Relaxed);
+    }
+
+    /// Whether it lasts.
+    pub fn lasts(&self, now_ms: u64, held_bytes: usize) -> bool {
+        now_ms < self.until_ms.load(Relaxed) && held_bytes < self.below_bytes.load(Relaxed)
+    }
 }
 
 /// An allocation of `bytes` found no pages: reclaims on the calling thread until `attempt`

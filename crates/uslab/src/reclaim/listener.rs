@@ -12,10 +12,11 @@
 //!
 //! Must never: hold a lock while it sleeps; run code of the program.
 
-use super::ladder::Estimate;
+use super::budget::Rest;
+use super::ladder::{Estimate, Goal};
 use super::sources::{Choice, Sources};
 use super::{budget, install, pass, registry};
-use crate::cache::{Looks, TICK_MS, background, start};
+use crate::cache::{Looks, background, start};
 use crate::{cache, os, pages};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Relaxed};
@@ -54,7 +55,7 @@ pub fn watch_pressure(choice: Choice) {
 /// Listens on the background thread, between its looks.
 pub(super) fn listen(mut looks: Looks) -> ! {
     // In the child of a raw system call no handler has forgotten it.
-    SOFT_RESTS_MS.store(0, Relaxed);
+    SOFT_REST.end();
     if start::pressure_is_named() {
         // The program's own choice, if it made one, is as good: the environment goes over it.
         let _ = CHOICE.compare_exchange(NOT_CHOSEN, Choice::default().bits(), Relaxed, Relaxed);
@@ -121,8 +122,8 @@ impl Listener {
 
 static PASSES: &AtomicU32 = &os::process::THREADS.passes;
 static LAST_PASS_MS: AtomicU64 = AtomicU64::new(0);
-/// Until then the soft limit asks for nothing: a pass found nothing to give.
-static SOFT_RESTS_MS: AtomicU64 = AtomicU64::new(0);
+/// While it lasts the soft limit asks for nothing.
+static SOFT_REST: Rest = Rest::none();
 
 /// What a pass in the background aims at, in bytes.
 #[derive(Clone, Copy)]
@@ -137,7 +138,8 @@ enum Target {
 /// page layer is not asked either, and goes on thinking that this thread knows.
 fn soft_excess() -> Option<Target> {
     let now_ms = os::clock::coarse_ms();
-    let acts = now_ms >= SOFT_RESTS_MS.load(Relaxed) && has_room(PASSES.load(Relaxed), now_ms);
+    let rests = SOFT_REST.lasts(now_ms, pages::held_bytes());
+    let acts = !rests && has_room(PASSES.load(Relaxed), now_ms);
     acts.then(budget::beyond_soft).flatten().map(Target::Held)
 }
 
@@ -167,16 +169,21 @@ fn pass(target: Target) {
         Target::Held(floor_bytes) => (pages::held_bytes().saturating_sub(floor_bytes), floor_bytes),
     };
     let above_bytes = || pages::held_bytes().saturating_sub(floor_bytes);
-    let progress = pass::run_in_background(bytes, &mut Estimate { bytes, above_bytes: &above_bytes });
-    if progress.entries == 0 && pages::is_beyond_soft() {
-        SOFT_RESTS_MS.store(os::clock::coarse_ms() + TICK_MS, Relaxed);
+    let mut goal = Estimate { bytes, above_bytes: &above_bytes };
+    let progress = pass::run_in_background(bytes, &mut goal);
+    if !goal.is_met(&progress) && pages::is_beyond_soft() {
+        SOFT_REST.begin(os::clock::coarse_ms(), pages::held_bytes());
     }
     // In a child that a callback forked the count began again at 0.
     let _ = PASSES.fetch_update(AcqRel, Relaxed, |passes| passes.checked_sub(1));
 }
 
-/// Keeps the soft limit on the calling thread, where there can be no background thread.
+/// Keeps the soft limit on the calling thread, where there can be no background thread. Does
+/// nothing in a callback, where a pass could not run.
 pub(super) fn keep_soft() {
+    if registry::live() > 0 && registry::is_inside() {
+        return;
+    }
     if let Some(target) = soft_excess()
         && admit()
     {
@@ -215,5 +222,5 @@ fn pass_on_thread(target: Target) -> *mut c_void {
 /// In a fork child: the passes are not here.
 pub(super) fn reset_in_child() {
     PASSES.store(0, Relaxed);
-    SOFT_RESTS_MS.store(0, Relaxed);
+    SOFT_REST.end();
 }
