@@ -134,3 +134,24 @@ pub fn short(bytes: usize, attempt: &mut dyn FnMut() -> bool) -> bool {
     pass::run(bytes, &mut Until { bytes, attempt: &mut attempt });
     done
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{MIN_GROWTH_BYTES, Rest};
+    use crate::cache::TICK_MS;
+
+    #[test]
+    fn a_rest_ends_with_time_or_growth() {
+        let rest = Rest::none();
+        assert!(!rest.lasts(0, 0));
+        let held = 64 << 20;
+        rest.begin(1000, held);
+        assert!(rest.lasts(1000, held) && rest.lasts(1000 + TICK_MS - 1, held + held / 16 - 1));
+        assert!(!rest.lasts(1000 + TICK_MS, held));
+        assert!(!rest.lasts(1000, held + held / 16));
+        rest.begin(1000, 4096);
+        assert!(rest.lasts(1000, MIN_GROWTH_BYTES) && !rest.lasts(1000, 4096 + MIN_GROWTH_BYTES));
+        rest.end();
+        assert!(!rest.lasts(1000, 0));
+    }
+}
