@@ -29,12 +29,7 @@ pub(super) fn create(
         registry.keep_memory(parts);
         return Err(CreateError::TooManyCaches);
     };
-    let mut name = [0; layout::NAME_BYTES];
-    let mut name_len = options.name.len().min(layout::NAME_BYTES - 1);
-    while !options.name.is_char_boundary(name_len) {
-        name_len -= 1;
-    }
-    name[..name_len].copy_from_slice(&options.name.as_bytes()[..name_len]);
+    let (name, name_len) = short_name(options.name);
     let temperature = if options.flags.contains(Flags::COLD) { Temperature::Cold } else { Temperature::Hot };
     publish(id, &name, size, &geometry);
 
@@ -136,11 +131,20 @@ pub(crate) fn publish_shared(id: u16, name: &str, size: usize, geometry: &Geomet
     }
     let _registry = registry::lock();
     if counters::record(id).state.load(Acquire) != layout::STATE_LIVE {
-        let mut text = [0; layout::NAME_BYTES];
-        let len = name.len().min(layout::NAME_BYTES - 1);
-        text[..len].copy_from_slice(&name.as_bytes()[..len]);
-        publish(id, &text, size, geometry);
+        publish(id, &short_name(name).0, size, geometry);
     }
+}
+
+/// As much of a cache's name as its record has room for, with its length. Whole characters, and a
+/// zero byte at the end.
+fn short_name(name: &str) -> ([u8; layout::NAME_BYTES], usize) {
+    let mut len = name.len().min(layout::NAME_BYTES - 1);
+    while !name.is_char_boundary(len) {
+        len -= 1;
+    }
+    let mut bytes = [0; layout::NAME_BYTES];
+    bytes[..len].copy_from_slice(&name.as_bytes()[..len]);
+    (bytes, len)
 }
 
 /// Fills in the facts of the cache's record.
