@@ -7,6 +7,7 @@ use uslab_tests::harness::{Mode, Program, Scratch, tool};
 both_modes! {
     fork_beside_streams => streams,
     fork_beside_locks_of_the_c_library => library,
+    fork_before_the_constructor => before_constructor,
     vfork_shares_memory => shares,
     vfork_keeps_errno_and_signals => |mode| vfork("keeps", mode),
     vfork_parent_knows_its_cpu => |mode| vfork("knows_its_cpu", mode),
@@ -36,6 +37,19 @@ fn check(scratch: &Scratch, program: Program, mode: Mode, start: &str) {
 
 fn library(mode: Mode) {
     run("fork_library", &[], mode);
+}
+
+/// The program again and again: each has one first call.
+fn before_constructor(mode: Mode) {
+    let scratch = Scratch::new("fork-constructor");
+    let built = compile(&scratch, "fork_constructor", &["-shared", "-fPIC", "-DLIBRARY"]);
+    let library = scratch.join("libearly.so");
+    std::fs::rename(built, &library).expect("a library in its place");
+    let library = library.to_str().expect("a path in UTF-8");
+    let program = compile(&scratch, "fork_constructor", &["-Wl,--no-as-needed", library]);
+    for _ in 0..20 {
+        check(&scratch, Program::new(&program), mode, "ok");
+    }
 }
 
 fn vfork(check: &str, mode: Mode) {

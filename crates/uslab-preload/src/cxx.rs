@@ -117,9 +117,13 @@ fn new_or_throw(size: usize, align: usize) -> *mut c_void {
             return object.cast();
         }
         if !call_new_handler() {
-            break;
+            throw_bad_alloc(size);
         }
     }
+}
+
+/// Throws `std::bad_alloc`; without a C++ library, reports and aborts.
+fn throw_bad_alloc(size: usize) -> ! {
     // std::__throw_bad_alloc()
     if let Some(throw) = lookup(c"_ZSt17__throw_bad_allocv", false) {
         // SAFETY: the C++ library's function of that name has this type; it throws.

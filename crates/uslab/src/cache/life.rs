@@ -30,12 +30,7 @@ pub(super) fn create(
         registry.keep_memory(parts);
         return Err(CreateError::TooManyCaches);
     };
-    let mut name = [0; layout::NAME_BYTES];
-    let mut name_len = options.name.len().min(layout::NAME_BYTES - 1);
-    while !options.name.is_char_boundary(name_len) {
-        name_len -= 1;
-    }
-    name[..name_len].copy_from_slice(&options.name.as_bytes()[..name_len]);
+    let (name, name_len) = short_name(options.name);
     let temperature = if options.flags.contains(Flags::COLD) { Temperature::Cold } else { Temperature::Hot };
     publish(id, &name, size, &geometry);
 
@@ -138,11 +133,20 @@ pub(crate) fn publish_shared(id: u16, name: &str, size: usize, geometry: &Geomet
     }
     let _registry = registry::lock();
     if counters::record(id).state.load(Acquire) != layout::STATE_LIVE {
-        let mut text = [0; layout::NAME_BYTES];
-        let len = name.len().min(layout::NAME_BYTES - 1);
-        text[..len].copy_from_slice(&name.as_bytes()[..len]);
-        publish(id, &text, size, geometry);
+        publish(id, &short_name(name).0, size, geometry);
     }
+}
+
+/// The start of a cache's name that its record has room for, in whole characters, with a zero byte
+/// at the end; and its length.
+fn short_name(name: &str) -> ([u8; layout::NAME_BYTES], usize) {
+    let mut len = name.len().min(layout::NAME_BYTES - 1);
+    while !name.is_char_boundary(len) {
+        len -= 1;
+    }
+    let mut bytes = [0; layout::NAME_BYTES];
+    bytes[..len].copy_from_slice(&name.as_bytes()[..len]);
+    (bytes, len)
 }
 
 /// Describes the cache in its record and resets the record's counters.
@@ -159,6 +163,7 @@ fn publish(id: u16, name: &[u8; layout::NAME_BYTES], size: usize, geometry: &Geo
     let counters =
         [&record.slabs, &record.partial_slabs, &record.empty_slabs, &record.slab_free, &record.sheaf_free];
     counters.iter().for_each(|counter| counter.store(0, Relaxed));
+    record.empty_target.store(0, Relaxed);
     record.state.store(layout::STATE_LIVE, Release);
     let listed = (u32::from(id) + 1).min(layout::MAX_RECORDS as u32);
     counters::header().records_used.fetch_max(listed, Relaxed);

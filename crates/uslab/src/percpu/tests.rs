@@ -25,14 +25,20 @@ static NEXT_ID: AtomicU16 = AtomicU16::new(MAX_RECORDS as u16 / 2);
 
 /// CPU caches for objects of `bytes`, entered into the balance of capacities.
 fn cache(bytes: usize, sheaf_capacity: usize) -> (&'static CpuCache, &'static Record) {
+    cache_of(1, bytes, sheaf_capacity)
+}
+
+/// The same on a machine of so many nodes.
+fn cache_of(nodes: usize, bytes: usize, sheaf_capacity: usize) -> (&'static CpuCache, &'static Record) {
     set_up!();
     let id = NEXT_ID.fetch_add(1, Relaxed);
     let cpus = os::cpu::possible_cpus().unwrap().min(rseq::MAX_CPUS);
     let geometry =
         Geometry::new(Layout { size: bytes, align: 8 }, GeometryOptions::default(), cpus).expect("valid");
     let slots = boot::alloc(CpuCache::slot_bytes(cpus), 64);
-    let (nodes, barns) = (boot::alloc(Slabs::node_bytes(1), 64), boot::alloc(CpuCache::barn_bytes(1), 64));
-    assert!(!slots.is_null() && !nodes.is_null() && !barns.is_null());
+    let lists = boot::alloc(Slabs::node_bytes(nodes), 64);
+    let barns = boot::alloc(CpuCache::barn_bytes(nodes), 64);
+    assert!(!slots.is_null() && !lists.is_null() && !barns.is_null());
     // SAFETY: fresh boot memory of the sizes asked for; the cache is leaked.
     unsafe {
         let owner = CpuCache::owner(slots, id);
@@ -42,9 +48,9 @@ fn cache(bytes: usize, sheaf_capacity: usize) -> (&'static CpuCache, &'static Re
             geometry,
             Temperature::Hot,
             None,
-            NodeMemory { start: nodes, nodes: 1, shared: None },
+            NodeMemory { start: lists, nodes, shared: None },
         );
-        let parts = Parts { barns, cpus, nodes: 1, sheaf_capacity, caching: true };
+        let parts = Parts { barns, cpus, nodes, sheaf_capacity, caching: true };
         let cache: &CpuCache = Box::leak(Box::new(CpuCache::new(slabs, parts)));
         cache.enter();
         (cache, counters::record(id))
@@ -92,6 +98,22 @@ fn finish(cache: &CpuCache) {
     assert_eq!(live(cache), 0);
     cache.retire();
     cache.slabs().shrink();
+}
+
+#[test]
+fn an_empty_slab_of_any_node_is_free_memory() {
+    let (cache, _) = cache_of(2, 4096, 8);
+    assert!(!cache.has_free());
+    for node in [0, 1] {
+        let mut object = [core::ptr::null_mut()];
+        assert_eq!(cache.slabs().take(node, &mut object, 1), 1);
+        assert!(!cache.has_free());
+        // SAFETY: just taken, and unused.
+        unsafe { cache.slabs().free(&object) };
+        assert!(cache.has_free(), "node {node}");
+        assert!(cache.slabs().shrink() > 0);
+        assert!(!cache.has_free());
+    }
 }
 
 #[test]

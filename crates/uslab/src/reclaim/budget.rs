@@ -7,8 +7,9 @@
 use super::install;
 use super::ladder::Until;
 use super::{pass, registry};
-use crate::cache::{background, start};
+use crate::cache::{TICK_MS, background, start};
 use crate::{os, pages};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// Why [`set_limit`] refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -80,6 +81,42 @@ pub(super) fn floor(held: usize, soft: usize) -> Option<usize> {
     (held > soft).then(|| soft / 16 * 15)
 }
 
+/// A pause between passes for the soft limit.
+///
+/// It begins after a pass that took all that could go and left more than the limit allows: another
+/// pass would only take what programs inserted since. It ends after half a second, or once a
+/// sixteenth more is held, which is worth a pass.
+pub(super) struct Rest {
+    until_ms: AtomicU64,
+    below_bytes: AtomicUsize,
+}
+
+/// Least growth that ends a rest: of a small heap a sixteenth is a single insertion.
+const MIN_GROWTH_BYTES: usize = 1 << 20;
+
+impl Rest {
+    /// No rest.
+    pub const fn none() -> Rest {
+        Rest { until_ms: AtomicU64::new(0), below_bytes: AtomicUsize::new(0) }
+    }
+
+    /// Begins after a pass that left `held_bytes`.
+    pub fn begin(&self, now_ms: u64, held_bytes: usize) {
+        let growth_bytes = (held_bytes / 16).max(MIN_GROWTH_BYTES);
+        self.below_bytes.store(held_bytes.saturating_add(growth_bytes), Relaxed);
+        self.until_ms.store(now_ms + TICK_MS, Relaxed);
+    }
+
+    pub fn end(&self) {
+        self.until_ms.store(0, Relaxed);
+    }
+
+    /// Whether the rest goes on.
+    pub fn lasts(&self, now_ms: u64, held_bytes: usize) -> bool {
+        now_ms < self.until_ms.load(Relaxed) && held_bytes < self.below_bytes.load(Relaxed)
+    }
+}
+
 /// Serves an allocation that found no pages for `bytes`: reclaims on the calling thread until
 /// `attempt` succeeds. Returns false if it never did, and at once within a callback of a shrinker.
 #[cold]
@@ -94,4 +131,25 @@ pub fn short(bytes: usize, attempt: &mut dyn FnMut() -> bool) -> bool {
     };
     pass::run(bytes, &mut Until { bytes, attempt: &mut attempt });
     done
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{MIN_GROWTH_BYTES, Rest};
+    use crate::cache::TICK_MS;
+
+    #[test]
+    fn a_rest_ends_with_time_or_growth() {
+        let rest = Rest::none();
+        assert!(!rest.lasts(0, 0));
+        let held = 64 << 20;
+        rest.begin(1000, held);
+        assert!(rest.lasts(1000, held) && rest.lasts(1000 + TICK_MS - 1, held + held / 16 - 1));
+        assert!(!rest.lasts(1000 + TICK_MS, held));
+        assert!(!rest.lasts(1000, held + held / 16));
+        rest.begin(1000, 4096);
+        assert!(rest.lasts(1000, MIN_GROWTH_BYTES) && !rest.lasts(1000, 4096 + MIN_GROWTH_BYTES));
+        rest.end();
+        assert!(!rest.lasts(1000, 0));
+    }
 }

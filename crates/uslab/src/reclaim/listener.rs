@@ -14,10 +14,11 @@
 //! This thread never holds a lock while it sleeps. It runs code of the program only if the system
 //! refuses another thread.
 
-use super::ladder::Estimate;
+use super::budget::Rest;
+use super::ladder::{Estimate, Goal};
 use super::sources::{Choice, Sources};
 use super::{budget, install, pass, registry};
-use crate::cache::{Looks, TICK_MS, background, start};
+use crate::cache::{Looks, background, start};
 use crate::{cache, os, pages};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Relaxed};
@@ -56,7 +57,7 @@ pub fn watch_pressure(choice: Choice) {
 /// The background thread's loop: listens between its looks.
 pub(super) fn listen(mut looks: Looks) -> ! {
     // In the child of a raw system call no fork handler has reset this.
-    SOFT_RESTS_MS.store(0, Relaxed);
+    SOFT_REST.end();
     if start::pressure_is_named() {
         // Any choice will do, even one of the program: `under_environment` overrides it.
         let _ = CHOICE.compare_exchange(NOT_CHOSEN, Choice::default().bits(), Relaxed, Relaxed);
@@ -122,8 +123,8 @@ impl Listener {
 
 static PASSES: &AtomicU32 = &os::process::THREADS.passes;
 static LAST_PASS_MS: AtomicU64 = AtomicU64::new(0);
-/// Until this time no pass runs for the soft limit, because the last one found nothing to release.
-static SOFT_RESTS_MS: AtomicU64 = AtomicU64::new(0);
+/// While it lasts, no pass runs for the soft limit.
+static SOFT_REST: Rest = Rest::none();
 
 /// The goal of a background pass, in bytes.
 #[derive(Clone, Copy)]
@@ -138,7 +139,8 @@ enum Target {
 /// does not ask the page layer, which then does not wake the thread again.
 fn soft_excess() -> Option<Target> {
     let now_ms = os::clock::coarse_ms();
-    let acts = now_ms >= SOFT_RESTS_MS.load(Relaxed) && has_room(PASSES.load(Relaxed), now_ms);
+    let rests = SOFT_REST.lasts(now_ms, pages::held_bytes());
+    let acts = !rests && has_room(PASSES.load(Relaxed), now_ms);
     acts.then(budget::beyond_soft).flatten().map(Target::Held)
 }
 
@@ -168,16 +170,21 @@ fn pass(target: Target) {
         Target::Held(floor_bytes) => (pages::held_bytes().saturating_sub(floor_bytes), floor_bytes),
     };
     let above_bytes = || pages::held_bytes().saturating_sub(floor_bytes);
-    let progress = pass::run_in_background(bytes, &mut Estimate { bytes, above_bytes: &above_bytes });
-    if progress.entries == 0 && pages::is_beyond_soft() {
-        SOFT_RESTS_MS.store(os::clock::coarse_ms() + TICK_MS, Relaxed);
+    let mut goal = Estimate { bytes, above_bytes: &above_bytes };
+    let progress = pass::run_in_background(bytes, &mut goal);
+    if !goal.is_met(&progress) && pages::is_beyond_soft() {
+        SOFT_REST.begin(os::clock::coarse_ms(), pages::held_bytes());
     }
     // If a callback forked, the count starts again at 0 in the child.
     let _ = PASSES.fetch_update(AcqRel, Relaxed, |passes| passes.checked_sub(1));
 }
 
-/// Keeps the soft limit on the calling thread, if there can be no background thread.
+/// Keeps the soft limit on the calling thread, if there can be no background thread. Does nothing
+/// in a callback, where no pass can run.
 pub(super) fn keep_soft() {
+    if registry::live() > 0 && registry::is_inside() {
+        return;
+    }
     if let Some(target) = soft_excess()
         && admit()
     {
@@ -216,5 +223,5 @@ fn pass_on_thread(target: Target) -> *mut c_void {
 /// Resets the state in a fork child, in which no pass runs.
 pub(super) fn reset_in_child() {
     PASSES.store(0, Relaxed);
-    SOFT_RESTS_MS.store(0, Relaxed);
+    SOFT_REST.end();
 }

@@ -41,6 +41,21 @@ pub(super) enum End {
     Last,
 }
 
+/// Figures that a cache sums over its nodes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Figures {
+    pub partial: u32,
+    pub empty: u32,
+    pub target: u32,
+}
+
+impl Figures {
+    /// Empty slabs beyond the last.
+    pub fn spare(self) -> usize {
+        self.empty.saturating_sub(1) as usize
+    }
+}
+
 /// The lists of a node and the target of empty slabs: all that the lists' lock guards.
 pub(super) struct Lists {
     heads: [u32; LISTS],
@@ -53,8 +68,8 @@ pub(super) struct Lists {
     regret: u32,
     /// Lower bound of `target`.
     min_target: u32,
-    /// What these lists added to the `spare` of [`super::pool::Slabs`].
-    pub spare: usize,
+    /// What these lists have added to the figures of their cache.
+    pub counted: Figures,
     /// Slabs and free objects that these lists have added to a shared record.
     pub published: (u32, i64),
     last_ms: u64,
@@ -70,7 +85,7 @@ impl Lists {
             target: min_target,
             regret: 0,
             min_target,
-            spare: 0,
+            counted: Figures { partial: 0, empty: 0, target: 0 },
             published: (0, 0),
             last_ms: 0,
         }
@@ -145,6 +160,10 @@ impl Lists {
 
     pub fn empty(&self) -> u32 {
         self.counts[List::Empty as usize - 1]
+    }
+
+    pub fn figures(&self) -> Figures {
+        Figures { partial: self.partial(), empty: self.empty(), target: self.target }
     }
 
     /// Moves `slab` to `list`, from the list that it stands in, if any. In the list where it stands

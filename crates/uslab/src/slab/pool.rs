@@ -335,6 +335,7 @@ impl Slabs {
             record.slab_free.store(0, Relaxed);
             record.partial_slabs.store(0, Relaxed);
             record.empty_slabs.store(0, Relaxed);
+            record.empty_target.store(0, Relaxed);
         }
     }
 
@@ -355,14 +356,13 @@ impl Slabs {
         }
     }
 
-    /// Publishes the lists' figures in the cache's record. Partial slabs, empty slabs and the
-    /// target are those of node 0 alone. Slabs and free objects are sums over all nodes.
+    /// Adds what changed under the lock to the figures of the cache, which are sums over its nodes.
     pub(super) fn publish(&self, lists: &mut Lists, node: usize) {
-        let spare = lists.empty().saturating_sub(1) as usize;
-        if spare != lists.spare {
-            self.spare.fetch_add(spare.wrapping_sub(lists.spare), Relaxed);
-            lists.spare = spare;
+        let (now, before) = (lists.figures(), lists.counted);
+        if now.spare() != before.spare() {
+            self.spare.fetch_add(now.spare().wrapping_sub(before.spare()), Relaxed);
         }
+        lists.counted = now;
         self.assert_lists(lists, node);
         if self.is_shared {
             let slabs = lists.slabs();
@@ -373,11 +373,11 @@ impl Slabs {
                 self.publish_share(now, lists.published);
                 lists.published = now;
             }
-        } else if node == 0 || self.node_count == 1 {
+        } else if now != before {
             let record = self.record();
-            record.partial_slabs.store(i64::from(lists.partial()), Relaxed);
-            record.empty_slabs.store(i64::from(lists.empty()), Relaxed);
-            record.empty_target.store(lists.target, Relaxed);
+            record.partial_slabs.fetch_add(i64::from(now.partial) - i64::from(before.partial), Relaxed);
+            record.empty_slabs.fetch_add(i64::from(now.empty) - i64::from(before.empty), Relaxed);
+            record.empty_target.fetch_add(now.target.wrapping_sub(before.target), Relaxed);
         }
     }
 

@@ -18,17 +18,18 @@ use std::vec::Vec;
 /// Makes slabs for objects of `bytes`. Their id comes from the end of the records, which the caches
 /// of other tests do not reach.
 fn slabs(bytes: usize, constructor: Option<Constructor>) -> (&'static Slabs, &'static Record) {
-    slabs_locked_by(bytes, constructor, None)
+    slabs_of(1, bytes, constructor, None)
 }
 
-/// As [`slabs`], with the lock `shared`, if any.
-fn slabs_locked_by(
+/// As [`slabs`], on a machine of `node_count` nodes, or with the lock `shared`.
+fn slabs_of(
+    node_count: usize,
     bytes: usize,
     constructor: Option<Constructor>,
     shared: Option<&'static ListsLock>,
 ) -> (&'static Slabs, &'static Record) {
     let options = GeometryOptions::default();
-    made(bytes, options, constructor, shared)
+    made(node_count, bytes, options, constructor, shared)
 }
 
 /// As [`slabs`], with slabs of `2^order` pages.
@@ -38,10 +39,11 @@ fn slabs_of_order(
     constructor: Option<Constructor>,
 ) -> (&'static Slabs, &'static Record) {
     let options = GeometryOptions { min_order: order, max_order: order, ..GeometryOptions::default() };
-    made(bytes, options, constructor, None)
+    made(1, bytes, options, constructor, None)
 }
 
 fn made(
+    node_count: usize,
     bytes: usize,
     options: GeometryOptions,
     constructor: Option<Constructor>,
@@ -53,9 +55,9 @@ fn made(
     let id = NEXT.fetch_sub(1, Relaxed);
     slots[0].id.store(u32::from(id), Relaxed);
     let geometry = Geometry::new(Layout { size: bytes, align: 8 }, options, 2).expect("valid");
-    let nodes = crate::pages::boot::alloc(Slabs::node_bytes(1), 64);
+    let nodes = crate::pages::boot::alloc(Slabs::node_bytes(node_count), 64);
     assert!(!nodes.is_null());
-    let memory = NodeMemory { start: nodes, nodes: 1, shared };
+    let memory = NodeMemory { start: nodes, nodes: node_count, shared };
     // SAFETY: the slots are leaked; no test gives these objects to the fast path; the nodes are
     // fresh boot memory.
     let slabs = unsafe {
@@ -66,8 +68,12 @@ fn made(
 }
 
 fn take(slabs: &Slabs, n: usize) -> Vec<*mut u8> {
+    take_on(0, slabs, n)
+}
+
+fn take_on(node: usize, slabs: &Slabs, n: usize) -> Vec<*mut u8> {
     let mut out = std::vec![core::ptr::null_mut(); n];
-    assert_eq!(slabs.take(0, &mut out, n), n);
+    assert_eq!(slabs.take(node, &mut out, n), n);
     out
 }
 
@@ -189,9 +195,38 @@ fn some_empty_slabs_go_and_the_last_does_not() {
 }
 
 #[test]
+fn figures_are_sums_over_the_nodes() {
+    let (slabs, record) = slabs_of(2, 4096, None, None);
+    let figures = || {
+        let figures = (&record.partial_slabs, &record.empty_slabs, &record.empty_target);
+        (figures.0.load(Relaxed), figures.1.load(Relaxed), figures.2.load(Relaxed))
+    };
+    let in_slab = slabs.geometry().objects;
+    assert!(in_slab > 1);
+    let objects = [0, 1, 1].map(|node| take_on(node, slabs, in_slab));
+    assert_eq!(figures(), (0, 0, 2));
+    free(slabs, &objects[1][1..]);
+    assert_eq!(figures(), (1, 0, 2));
+    // The one empty slab is on the second node.
+    free(slabs, &objects[1][..1]);
+    assert_eq!(figures(), (0, 1, 2));
+    // SAFETY: they are not used any more.
+    unsafe { slabs.free_and_keep(&objects[2]) };
+    assert_eq!((figures(), slabs.spare_bytes()), ((0, 2, 3), slabs.slab_bytes()));
+    free(slabs, &objects[0]);
+    assert_eq!((figures(), slabs.spare_bytes()), ((0, 3, 3), slabs.slab_bytes()));
+    assert_eq!(slabs.shrink(), 3 * slabs.slab_bytes());
+    assert_eq!((record.empty_slabs.load(Relaxed), slabs.spare_bytes()), (0, 0));
+    let _live = take_on(1, slabs, 1);
+    // SAFETY: no thread uses the object.
+    unsafe { slabs.free_all() };
+    assert_eq!(figures(), (0, 0, 0));
+}
+
+#[test]
 fn slabs_that_share_a_lock_keep_none_empty_and_add_to_their_record() {
     static LOCK: ListsLock = ListsLock::new();
-    let (slabs, record) = slabs_locked_by(64, None, Some(&LOCK));
+    let (slabs, record) = slabs_of(1, 64, None, Some(&LOCK));
     let objects = take(slabs, 1000);
     assert_eq!((record.slabs.load(Relaxed), record.grows.load(Relaxed)), (16, 16));
     // The shared record may lag by a quarter of a slab.

@@ -9,22 +9,23 @@
 //!
 //! It checks that no allocation fails while an entry could go or while there is free memory; that
 //! every pass ends; that busy sheaves go last; that no shrinker is asked after it left; that only
-//! passes for an allocation wait; and that the bytes reported went to the system. [`mistakes`]
-//! shows that it finds each mistake of a table.
+//! passes for an allocation wait; that the bytes reported went to the system; and what `soft`
+//! promises for the soft limit. [`mistakes`] shows that it finds each mistake of a table.
 
 mod cache;
 mod model;
 mod schedule;
+mod soft;
 
 use super::round::MAX_ROUNDS;
 use super::standing::Standing;
-use super::{Estimate, Given, Goal, LADDER, Step, Takes, Until, climb};
+use super::{Estimate, Given, Goal, LADDER, Progress, Step, Takes, Until, climb};
 use crate::pages::PAGE_BYTES;
 use crate::reclaim::balance::LIGHTEST;
-use crate::reclaim::budget;
 use crate::reclaim::sources::Demand;
 use model::{For, Model};
 use schedule::{Event, schedule};
+use soft::{Policy, Soft};
 use std::println;
 use std::string::String;
 use std::vec;
@@ -39,8 +40,24 @@ struct Tally {
     passes: usize,
     met: usize,
     failed: usize,
+    /// Passes for the soft limit, and those that could not meet it.
+    soft: usize,
+    soft_unmet: usize,
     max_calls: usize,
     max_pauses: usize,
+}
+
+/// The rules that a simulation runs: those of the library, or rules with a mistake.
+#[derive(Clone, Copy)]
+struct Rules<'a> {
+    ladder: &'a [Step],
+    /// A shrinker that left still reports that it is open.
+    hides_leaving: bool,
+    soft: Policy,
+}
+
+impl Rules<'static> {
+    const LIBRARY: Rules<'static> = Rules { ladder: &LADDER, hides_leaving: false, soft: Policy::LIBRARY };
 }
 
 /// A schedule in progress.
@@ -48,22 +65,36 @@ struct Run<'a> {
     ladder: &'a [Step],
     model: Model,
     demand: Demand,
+    soft: Soft,
     tally: &'a mut Tally,
+}
+
+/// One pass of a run.
+fn pass(
+    ladder: &[Step],
+    model: &Model,
+    tally: &mut Tally,
+    what: For,
+    bytes: usize,
+    goal: &mut dyn Goal,
+) -> Progress {
+    model.state.borrow_mut().begin(what);
+    let before = model.state.borrow().purged_bytes;
+    let progress = climb(ladder, model, bytes, goal);
+    let state = &mut *model.state.borrow_mut();
+    let given = (state.purged_bytes - before) as usize;
+    if progress.given_bytes > given && state.violation.is_none() {
+        state.violation = Some(std::format!("{} given, {given} reported", progress.given_bytes));
+    }
+    tally.passes += 1;
+    tally.max_calls = tally.max_calls.max(state.calls);
+    tally.max_pauses = tally.max_pauses.max(state.pauses);
+    progress
 }
 
 impl Run<'_> {
     fn pass(&mut self, what: For, bytes: usize, goal: &mut dyn Goal) {
-        self.model.state.borrow_mut().begin(what);
-        let before = self.model.state.borrow().purged_bytes;
-        let progress = climb(self.ladder, &self.model, bytes, goal);
-        let state = &mut *self.model.state.borrow_mut();
-        let given = (state.purged_bytes - before) as usize;
-        if progress.given_bytes > given && state.violation.is_none() {
-            state.violation = Some(std::format!("{} given, {given} reported", progress.given_bytes));
-        }
-        self.tally.passes += 1;
-        self.tally.max_calls = self.tally.max_calls.max(state.calls);
-        self.tally.max_pauses = self.tally.max_pauses.max(state.pauses);
+        pass(self.ladder, &self.model, self.tally, what, bytes, goal);
     }
 
     fn allocate(&mut self, pages: usize) -> bool {
@@ -103,18 +134,6 @@ impl Run<'_> {
         self.pass(For::Bytes(bytes), bytes, &mut Estimate { bytes, above_bytes: &|| usize::MAX });
     }
 
-    fn keep_soft(&mut self) {
-        let (held, soft) = {
-            let state = self.model.state.borrow();
-            (state.all_pages() * PAGE_BYTES, state.soft * PAGE_BYTES)
-        };
-        if soft != 0
-            && let Some(floor) = budget::floor(held, soft)
-        {
-            self.estimate(held - floor);
-        }
-    }
-
     fn event(&mut self, event: Event) {
         let state = self.model.state.get_mut();
         match event {
@@ -136,9 +155,9 @@ impl Run<'_> {
                             break;
                         }
                         self.model.state.get_mut().insert(cache, true);
+                        self.keep_soft();
                     }
                 }
-                self.keep_soft();
             }
             Event::Behave { cache, manner } => state.behave(cache, manner),
             Event::Allocate { pages } => {
@@ -164,9 +183,10 @@ impl Run<'_> {
 }
 
 /// Runs a schedule; returns the first violation, if any.
-fn run(ladder: &[Step], hides_leaving: bool, events: &[Event], tally: &mut Tally) -> Option<String> {
-    let model = Model::new(hides_leaving);
-    let mut run = Run { ladder, model, demand: Demand::new(), tally };
+fn run(rules: Rules, events: &[Event], tally: &mut Tally) -> Option<String> {
+    let model = Model::new(rules.hides_leaving);
+    let soft = Soft::new(rules.soft);
+    let mut run = Run { ladder: rules.ladder, model, demand: Demand::new(), soft, tally };
     for &event in events {
         run.event(event);
         if let Some(violation) = run.model.state.get_mut().violation.take() {
@@ -191,22 +211,17 @@ impl std::fmt::Debug for Found {
 }
 
 /// Runs the schedules of `seeds` until one fails.
-fn simulate(
-    ladder: &[Step],
-    hides_leaving: bool,
-    seeds: std::ops::Range<u64>,
-    tally: &mut Tally,
-) -> Option<Found> {
+fn simulate(rules: Rules, seeds: std::ops::Range<u64>, tally: &mut Tally) -> Option<Found> {
     for seed in seeds {
         let mut events = schedule(seed);
-        let Some(mut violation) = run(ladder, hides_leaving, &events, tally) else { continue };
+        let Some(mut violation) = run(rules, &events, tally) else { continue };
         // Remove events, the last first, as long as the schedule fails without them.
         let mut at = events.len();
         while at > 0 {
             at -= 1;
             let mut fewer = events.clone();
             fewer.remove(at);
-            if let Some(still) = run(ladder, hides_leaving, &fewer, &mut Tally::default()) {
+            if let Some(still) = run(rules, &fewer, &mut Tally::default()) {
                 (events, violation) = (fewer, still);
                 at = events.len();
             }
@@ -219,11 +234,12 @@ fn simulate(
 #[test]
 fn a_hundred_thousand_schedules_keep_every_promise() {
     let mut tally = Tally::default();
-    if let Some(found) = simulate(&LADDER, false, 0..SCHEDULES, &mut tally) {
+    if let Some(found) = simulate(Rules::LIBRARY, 0..SCHEDULES, &mut tally) {
         panic!("{found:?}");
     }
     println!("{tally:?}");
     assert!(tally.met > 10_000 && tally.failed > 1000, "{tally:?}");
+    assert!(tally.soft > 10_000 && tally.soft_unmet > 1000, "{tally:?}");
 }
 
 /// The ladder without one of its steps.
@@ -298,7 +314,8 @@ fn mistakes() -> Vec<(&'static str, Vec<Step>, &'static str)> {
 #[test]
 fn each_seeded_mistake_is_found_and_its_schedule_is_short() {
     for (mistake, ladder, violation) in mistakes() {
-        let found = simulate(&ladder, false, 0..SCHEDULES / 4, &mut Tally::default());
+        let rules = Rules { ladder: &ladder, ..Rules::LIBRARY };
+        let found = simulate(rules, 0..SCHEDULES / 4, &mut Tally::default());
         let found = found.unwrap_or_else(|| panic!("{mistake}: not found"));
         println!("{mistake}: {found:?}");
         assert!(found.violation.starts_with(violation), "{mistake}: {found:?}");
@@ -308,7 +325,8 @@ fn each_seeded_mistake_is_found_and_its_schedule_is_short() {
 
 #[test]
 fn a_shrinker_that_is_asked_after_it_left_is_found() {
-    let found = simulate(&LADDER, true, 0..SCHEDULES, &mut Tally::default());
+    let rules = Rules { hides_leaving: true, ..Rules::LIBRARY };
+    let found = simulate(rules, 0..SCHEDULES, &mut Tally::default());
     let found = found.expect("an unregistered shrinker was asked");
     println!("{found:?}");
     assert_eq!(found.violation, "a shrinker was asked after it left");

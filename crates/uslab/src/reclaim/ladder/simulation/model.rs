@@ -48,6 +48,8 @@ pub enum For {
     Bytes(usize),
     /// An allocation of this many pages.
     Allocation(usize),
+    /// So many bytes beyond the soft limit, until no more than the floor is held.
+    Held { bytes: usize, floor_bytes: usize },
 }
 
 pub struct State {
@@ -68,7 +70,11 @@ pub struct State {
     purged_before: u64,
     /// The least priority at which entries were asked for.
     priority: u32,
-    is_disturbed: bool,
+    pub is_disturbed: bool,
+    /// Bytes held when the pass last looked whether it has done enough.
+    looked_bytes: usize,
+    /// Purged by another thread, and not counted yet.
+    uncounted_bytes: u64,
     /// The cache that the pass is inside.
     inside: Option<usize>,
     pub meanwhile: Vec<(usize, Act)>,
@@ -77,13 +83,17 @@ pub struct State {
 }
 
 impl State {
-    fn fail(&mut self, what: impl Into<String>) {
+    pub fn fail(&mut self, what: impl Into<String>) {
         self.violation.get_or_insert(what.into());
     }
 
     /// Pages with memory behind them.
     pub fn all_pages(&self) -> usize {
         self.used_pages() + self.free.iter().sum::<usize>()
+    }
+
+    pub fn all_bytes(&self) -> usize {
+        self.all_pages() * PAGE_BYTES
     }
 
     fn used_pages(&self) -> usize {
@@ -180,7 +190,9 @@ impl State {
     pub fn begin(&mut self, goal: For) {
         (self.goal, self.calls, self.pauses) = (goal, 0, 0);
         (self.priority, self.is_disturbed) = (u32::MAX, false);
+        self.purged_bytes += std::mem::take(&mut self.uncounted_bytes);
         self.purged_before = self.purged_bytes;
+        self.looked_bytes = self.all_bytes();
         self.caches.iter_mut().for_each(|cache| (cache.has_stopped, cache.late) = (false, 0));
     }
 
@@ -203,11 +215,34 @@ impl State {
         }
     }
 
+    /// Checks a pass for the soft limit that ended unmet.
+    pub fn check_unmet(&mut self) {
+        let free_pages = self.free.iter().sum::<usize>() - self.free[Place::InFlight as usize];
+        // A slow cache gives one lot in a round, and rounds are few.
+        let has_entries = |cache: &Cache| {
+            cache.is_willing(self.now_ns) && cache.manner != Manner::Slow && !cache.entries.is_empty()
+        };
+        if free_pages > 0 {
+            self.fail("the soft limit was given up beside free memory");
+        } else if self.caches.iter().any(has_entries) {
+            self.fail("the soft limit was given up while an entry could go");
+        }
+    }
+
+    /// Checks that entries may go now.
+    fn check_floor(&mut self) {
+        if let For::Held { floor_bytes, .. } = self.goal
+            && self.looked_bytes <= floor_bytes
+        {
+            self.fail("entries went while no more was held than may stay");
+        }
+    }
+
     /// Checks that a pass may take busy sheaves now.
     fn check_busy(&mut self) {
         let gentle: usize = Place::GENTLE.iter().map(|&place| self.free[place as usize]).sum();
         let is_enough = match self.goal {
-            For::Bytes(bytes) => {
+            For::Bytes(bytes) | For::Held { bytes, .. } => {
                 let given = (self.purged_bytes - self.purged_before) as usize;
                 gentle * PAGE_BYTES >= bytes.saturating_sub(given)
             }
@@ -246,6 +281,8 @@ impl Model {
             purged_before: 0,
             priority: u32::MAX,
             is_disturbed: false,
+            looked_bytes: 0,
+            uncounted_bytes: 0,
             inside: None,
             meanwhile: Vec::new(),
             violation: None,
@@ -287,6 +324,11 @@ impl Model {
             match act {
                 Act::Steal { pages } => (0..pages).for_each(|_| _ = state.allocate(1)),
                 Act::Free { pages, lands } => state.free(pages, lands),
+                Act::Purge { pages } => {
+                    let pages = pages.min(state.held);
+                    state.held -= pages;
+                    state.uncounted_bytes += (pages * PAGE_BYTES) as u64;
+                }
                 // The unregistering thread waits for the thread inside.
                 Act::Unregister { cache } if state.inside == Some(cache) => {
                     state.meanwhile.push((calls + 1, act));
@@ -317,7 +359,10 @@ impl World for Model {
     }
 
     fn purge(&self, bytes: usize, scattered: Scattered) -> usize {
-        self.call().purge_some(bytes, scattered)
+        let mut state = self.call();
+        let given_bytes = state.purge_some(bytes, scattered);
+        state.looked_bytes = state.all_bytes();
+        given_bytes
     }
 
     fn trim_some(&self, bytes: usize, scattered: Scattered) {
@@ -330,6 +375,7 @@ impl World for Model {
             wanted -= taken;
         }
         state.purge_some(bytes, scattered);
+        state.looked_bytes = state.all_bytes();
     }
 
     fn trim_all(&self, waits: bool) {
@@ -342,6 +388,7 @@ impl World for Model {
                 state.purge(usize::MAX, place, 0);
             }
         }
+        state.looked_bytes = state.all_bytes();
     }
 
     fn shrinkers(&self) -> impl Iterator<Item = usize> {
@@ -411,6 +458,7 @@ impl Visit for Inside<'_> {
 
     fn scan(&mut self, _: u32, entries: usize) -> Option<usize> {
         let mut state = self.call();
+        state.check_floor();
         let now_ns = state.now_ns;
         let (mut freed_pages, mut took_ns) = (0, 0);
         let cache = &mut state.caches[self.cache];

@@ -42,6 +42,8 @@ pub enum Act {
     Steal { pages: usize },
     /// Frees pages of the program.
     Free { pages: usize, lands: Place },
+    /// Frees pages of the program and purges them. The count of what was purged follows later.
+    Purge { pages: usize },
     /// Unregisters a cache.
     Unregister { cache: usize },
 }
@@ -136,6 +138,7 @@ fn place(random: &mut Random) -> Place {
 fn act(random: &mut Random) -> Act {
     match random.below(4) {
         0 | 1 => Act::Steal { pages: 1 + random.below(6) },
+        2 if random.below(2) == 0 => Act::Purge { pages: 1 + random.below(6) },
         2 => Act::Free { pages: 1 + random.below(4), lands: place(random) },
         _ => Act::Unregister { cache: random.below(MAX_CACHES) },
     }
