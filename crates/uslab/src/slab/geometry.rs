@@ -47,8 +47,10 @@ pub struct Geometry {
     pub object_bytes: usize,
     /// Objects of a slab.
     pub objects: usize,
-    /// A slab is `2^order` pages.
+    /// A slab lies on a multiple of `2^order` pages.
     pub order: u32,
+    /// Pages of a slab: `2^order`, or those of one object, which is a run.
+    pages: usize,
     /// `ceil(2^44 / object_bytes)`: an offset times this, shifted, is the object's index.
     reciprocal: u64,
 }
@@ -102,12 +104,32 @@ impl Geometry {
             object_bytes,
             objects: fitting(object_bytes, order),
             order,
+            pages: 1 << order,
             reciprocal: (1u64 << RECIPROCAL_SHIFT).div_ceil(object_bytes as u64),
         })
     }
 
+    /// Slabs that are runs: each is one object of `pages` whole pages, on any page. The page map
+    /// names the cache for the first page only. So no pointer to another page is taken for an
+    /// object.
+    pub fn run(pages: usize) -> Geometry {
+        let object_bytes = pages * PAGE_BYTES;
+        let reciprocal = (1u64 << RECIPROCAL_SHIFT).div_ceil(object_bytes as u64);
+        Geometry { object_bytes, objects: 1, order: 0, pages, reciprocal }
+    }
+
+    /// Whether slabs are runs; see [`Geometry::run`].
+    pub const fn is_run(&self) -> bool {
+        self.pages > 1 << self.order
+    }
+
     /// Pages of a slab.
     pub const fn pages(&self) -> usize {
+        self.pages
+    }
+
+    /// Pages of a slab, from the first on, that the page map names the cache for.
+    pub const fn named_pages(&self) -> usize {
         1 << self.order
     }
 
@@ -133,6 +155,9 @@ impl Geometry {
     /// together stay below `2^32 / object_bytes`, which holds for every size class and for any
     /// cache of objects up to 16 KiB; for others it passes all multiples of the alignment.
     pub fn start_test(&self) -> StartTest {
+        if self.is_run() {
+            return StartTest { mask: PAGE_BYTES as u32 - 1, reciprocal: 1, last: 0 };
+        }
         let stride = self.object_bytes as u64;
         let slab_bytes = (self.pages() * PAGE_BYTES) as u64;
         let reciprocal = (1 << 32) / stride + 1;

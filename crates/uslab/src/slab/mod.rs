@@ -33,6 +33,7 @@ mod misuse;
 mod node;
 mod one;
 mod pool;
+mod run;
 mod shrink;
 #[cfg(test)]
 mod tests;

@@ -92,7 +92,8 @@ impl Slabs {
         let nodes = start.cast::<Node>();
         for i in 0..node_count {
             // A cache whose last object comes and goes must not thrash: it keeps an empty slab.
-            let lists = Lists::new(if shared.is_some() { 0 } else { 1 });
+            // For runs the sheaves are that reserve.
+            let lists = Lists::new(if shared.is_some() || geometry.is_run() { 0 } else { 1 });
             // SAFETY: the caller's memory has room for `node_count` nodes.
             unsafe { nodes.add(i).write(Node::new(lists, shared)) };
         }
@@ -196,8 +197,8 @@ impl Slabs {
     /// Makes a slab and takes its first objects into `out`.
     fn grow(&self, node: usize, out: &mut [*mut u8]) -> usize {
         let Geometry { object_bytes, objects, order, .. } = self.geometry;
-        let Some(run) = pages::alloc(1 << order, order, self.temperature) else { return 0 };
-        invariant!(run.pages == 1 << order, "a slab's run has 2^order pages", run.pages);
+        let Some(run) = pages::alloc(self.geometry.pages(), order, self.temperature) else { return 0 };
+        invariant!(run.pages == self.geometry.pages(), "a slab has its pages", run.pages);
         invariant!(run.first.0 % (1 << order) == 0, "a slab lies on a multiple of its size", run.first.0);
         let start = pages::address_of(run.first);
         if let Some(construct) = self.constructor {
@@ -213,13 +214,14 @@ impl Slabs {
         }
         let slab = Slab(run.first);
         slab.init(&self.geometry, node, taken);
-        pages::set_owner(run.first, run.pages, self.owner);
+        pages::set_owner(run.first, self.geometry.named_pages(), self.owner);
 
         self.taken.fetch_add(taken as i64, Relaxed);
         self.count_slab(1);
         counters::peak::note_system();
         let mut lists = self.nodes()[node].lock();
-        let most = if self.is_shared { 0 } else { MAX_KEPT_BYTES / self.slab_bytes() };
+        let keeps_none = self.is_shared || self.geometry.is_run();
+        let most = if keeps_none { 0 } else { MAX_KEPT_BYTES / self.slab_bytes() };
         lists.note_grow(most as u32);
         // An object may have come back already, through another thread: look at the count as it is.
         let list = list_for(slab.count().load(Acquire), objects);
@@ -387,7 +389,7 @@ impl Slabs {
 
     /// The slab that `object` lies in, if it is one of these.
     #[inline]
-    fn slab_of(&self, object: *const u8) -> Option<Slab> {
+    pub(super) fn slab_of(&self, object: *const u8) -> Option<Slab> {
         let page = pages::page_of(object)?;
         let first = PageIndex(page.0 & !((1 << self.geometry.order) - 1));
         (pages::owner(page) == self.owner).then_some(Slab(first))
@@ -458,7 +460,7 @@ impl Slabs {
     pub(super) fn take_empty_slab(&self, lists: &mut Lists) -> Option<Slab> {
         let slab = lists.any_empty()?;
         lists.place(slab, List::None);
-        pages::set_owner(slab.0, self.geometry.pages(), Owner::NONE);
+        pages::set_owner(slab.0, self.geometry.named_pages(), Owner::NONE);
         self.assert_released(slab);
         Some(slab)
     }
@@ -501,7 +503,7 @@ impl Slabs {
         for node in self.nodes() {
             let lists = node.lock().take();
             for slab in lists.all() {
-                pages::set_owner(slab.0, self.geometry.pages(), Owner::NONE);
+                pages::set_owner(slab.0, self.geometry.named_pages(), Owner::NONE);
                 self.free_slab(slab, self.temperature);
             }
             if self.is_shared {
@@ -526,6 +528,13 @@ impl Slabs {
             record.slab_free.fetch_add(change * self.geometry.objects as i64, Relaxed);
             if change > 0 { &record.grows } else { &record.shrinks }.fetch_add(1, Relaxed);
         }
+    }
+
+    /// A slab of one object left with the object in use.
+    pub(super) fn count_disowned(&self) {
+        self.taken.fetch_sub(1, Relaxed);
+        self.count_slab(-1);
+        self.count_free(1);
     }
 
     /// Objects became free in slabs, or stopped to be.
