@@ -162,10 +162,14 @@ fn usable_size_of_a_pointer_that_is_no_object_is_zero() {
     assert_eq!(usable_size(core::ptr::null()), 0);
     let elsewhere = 0u64;
     assert_eq!(usable_size((&raw const elsewhere).cast()), 0);
-    let large = malloc(100_000);
-    assert_eq!(usable_size(large), 100_000usize.next_multiple_of(4096));
-    assert_eq!(usable_size(large.wrapping_add(3 * 4096)), 0);
-    release(large);
+    // A large run has the pages that the size needs, a medium object those of its class.
+    for (bytes, usable) in [(100_000, 112 << 10), (3 * MIB + 1, 3 * MIB + 4096)] {
+        let object = malloc(bytes);
+        assert_eq!(usable_size(object), usable);
+        assert_eq!(usable_size(object.wrapping_add(8)), 0);
+        assert_eq!(usable_size(object.wrapping_add(3 * 4096)), 0);
+        release(object);
+    }
 }
 
 #[test]
