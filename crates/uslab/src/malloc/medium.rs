@@ -15,7 +15,7 @@
 use super::classes::MAX_SMALL_BYTES;
 use super::entry::out_of_memory;
 use super::large;
-use crate::cache::{CacheBuilder, Core, class_core, registry, start};
+use crate::cache::{CacheBuilder, Core, class_core, registry};
 use crate::os::invariant::invariant;
 use crate::pages::{self, PAGE_BYTES, PageIndex};
 use crate::rseq::{self, Slot, dummy_slots};
@@ -28,11 +28,6 @@ const CLASSES: usize = 20;
 /// Granularity of sizes in the table of slots: every class is a multiple.
 const STEP_BYTES: usize = 8 << 10;
 const STEPS: usize = MAX_MEDIUM_BYTES / STEP_BYTES;
-
-/// Bytes of runs in one sheaf, at most, but for the two of the smallest sheaf.
-const MAX_SHEAF_BYTES: usize = 3 << 19;
-/// The same for one sheaf of each CPU, together.
-const MAX_SHEAVES_BYTES: usize = 32 << 20;
 
 /// A medium class; the index is always below [`CLASSES`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -101,13 +96,6 @@ impl Medium {
         self.0 as usize
     }
 
-    /// Objects of a sheaf: as many as the bounds in bytes allow, and two at least.
-    fn sheaf_capacity(self) -> usize {
-        let most_bytes = MAX_SHEAF_BYTES.min(MAX_SHEAVES_BYTES / start::cpus().max(1));
-        // The sizes of sheaves; see `percpu::sheaf`.
-        [14, 6].into_iter().find(|objects| objects * self.bytes() <= most_bytes).unwrap_or(2)
-    }
-
     /// The cache of the class, created if it does not exist yet; `None` if memory is used up.
     #[cold]
     fn cache(self) -> Option<&'static Core> {
@@ -116,10 +104,7 @@ impl Medium {
         if let Some(cache) = unsafe { place.load(Acquire).as_ref() } {
             return Some(cache);
         }
-        if !start::ensure() {
-            return None;
-        }
-        let options = CacheBuilder::new(NAMES[self.index()]).runs().sheaf_capacity(self.sheaf_capacity());
+        let options = CacheBuilder::new(NAMES[self.index()]).runs();
         let made = class_core(&options, self.bytes(), place)?;
         for (slots, _) in SLOTS.iter().zip(&OF_SIZE).filter(|&(_, &class)| class == self) {
             slots.store(made.slots(), Release);

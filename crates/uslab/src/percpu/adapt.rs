@@ -6,7 +6,7 @@
 //! where that proves too small: where a CPU overflows and then underflows (it frees and allocates
 //! more in a row than its sheaves hold), is served by the barn many times (objects wander between
 //! CPUs), or exchanges its two sheaves over and over. For the last reason alone it may grow only
-//! while the charge stays within half of the bound. Where it may not, the slow path moves objects
+//! while the charge stays within half of the bound; a cache of runs, within the bound. Where it may not, the slow path moves objects
 //! until both sheaves hold about equally many: then one is mostly enough.
 //!
 //! ```text
@@ -28,6 +28,7 @@ use super::{CpuCache, Drain, Keep};
 use crate::counters;
 use crate::os::invariant::invariant;
 use crate::os::{self, Lock};
+use crate::slab::Geometry;
 use crate::sync::list::{Linked, Links, List};
 use crate::sync::{CachePadded, Rank};
 use core::cell::Cell;
@@ -44,6 +45,13 @@ const FLOOR_BYTES: usize = 3 << 19;
 const HEAP_PART: usize = 64;
 /// Bytes of objects in one sheaf, at most.
 const MAX_SHEAF_BYTES: usize = 512 << 10;
+/// The same for objects that are runs of pages, which sheaves alone keep from the buddy.
+const MAX_SHEAF_RUN_BYTES: usize = 6 << 20;
+/// Part of their bytes that such objects are charged, on one CPU; the whole of it from as many CPUs
+/// on. So on few CPUs the sheaves of each may hold more.
+const RUN_PART: usize = 16;
+/// But no smaller part than this.
+const MAX_RUN_PART: usize = 8;
 /// Times that the barn served a cache before that counts as a reason to grow.
 const BARN_SERVED: u32 = 16;
 /// Times that the spare had room for a cache before that counts as one. Where a CPU exchanges its
@@ -67,7 +75,7 @@ static NEXT_LOOK_MS: AtomicU64 = AtomicU64::new(0);
 static PRESSED_UNTIL_MS: AtomicU64 = AtomicU64::new(0);
 
 /// Bound of the bytes that caches are charged, for one CPU and over all caches. A cache beyond its
-/// default is charged for all that its two sheaves may hold.
+/// default is charged for all that its two sheaves may hold; of runs, for a part of that.
 pub fn bound_bytes() -> usize {
     match CHOSEN.load(Relaxed) {
         FOLLOWS if os::clock::coarse_ms() < PRESSED_UNTIL_MS.load(Relaxed) => FLOOR_BYTES,
@@ -112,7 +120,9 @@ pub(super) struct Adapt {
     most: Size,
     /// The user chose the size.
     fixed: bool,
-    object_bytes: usize,
+    is_run: bool,
+    /// Bytes that an object is charged.
+    charged_bytes: usize,
     /// Neighbours in the ring, under its lock; null outside.
     links: Cell<Links<*const CpuCache>>,
     /// Apart from the rest, which passes look at.
@@ -131,11 +141,6 @@ struct Counts {
     spare_served: AtomicU32,
 }
 
-/// Bytes that one CPU's two sheaves of `size` hold.
-fn pair_bytes(size: Size, object_bytes: usize) -> usize {
-    2 * size.capacity() * object_bytes
-}
-
 /// The kernel's capacity for an object size.
 fn default_capacity(object_bytes: usize) -> usize {
     match object_bytes {
@@ -148,14 +153,17 @@ fn default_capacity(object_bytes: usize) -> usize {
 }
 
 impl Adapt {
-    /// For objects of `object_bytes`. `wanted` is the user's capacity, which then is fixed. With 0
-    /// the cache starts at the default and adapts.
-    pub fn new(object_bytes: usize, wanted: usize) -> Adapt {
+    /// For objects of `geometry`. `wanted` is the user's capacity, which then is fixed. With 0 the
+    /// cache starts at the default and adapts.
+    pub fn new(geometry: &Geometry, wanted: usize) -> Adapt {
+        let (object_bytes, is_run) = (geometry.object_bytes, geometry.is_run());
+        let part = (RUN_PART / CPUS.load(Relaxed)).clamp(1, MAX_RUN_PART);
+        let (max_bytes, part) = if is_run { (MAX_SHEAF_RUN_BYTES, part) } else { (MAX_SHEAF_BYTES, 1) };
         let fixed = wanted > 0;
         let start = Size::holding(if fixed { wanted } else { default_capacity(object_bytes) });
         let most = (0..SIZES as u8)
             .map(Size)
-            .take_while(|size| size.capacity() * object_bytes <= MAX_SHEAF_BYTES)
+            .take_while(|size| size.capacity() * object_bytes <= max_bytes)
             .last()
             .unwrap_or(Size(0));
         let charged = CHOSEN.load(Relaxed) != FOLLOWS;
@@ -165,7 +173,8 @@ impl Adapt {
             free_of_charge: if charged { Size(0) } else { start },
             most: if fixed { start } else { most.max(start) },
             fixed,
-            object_bytes,
+            is_run,
+            charged_bytes: object_bytes / part,
             links: Cell::new(Links::OUTSIDE),
             counts: CachePadded(Counts::default()),
         }
@@ -201,7 +210,7 @@ impl Adapt {
 
     /// Bytes that sheaves of `size` are charged.
     pub(super) fn charge(&self, size: Size) -> usize {
-        if size > self.free_of_charge { pair_bytes(size, self.object_bytes) } else { 0 }
+        if size > self.free_of_charge { 2 * size.capacity() * self.charged_bytes } else { 0 }
     }
 
     /// Whether the cache had a miss since it was last asked.
@@ -225,7 +234,10 @@ pub(super) fn note_spare_objects(cache: &CpuCache) {
 /// See [`Adapt::is_exchanging`]. True if the cache should grow and may not: then the two sheaves
 /// had better share what they hold.
 pub(super) fn note_spare_room(cache: &CpuCache) -> bool {
-    cache.adapt().is_exchanging() && !grow(cache, bound_bytes() / 2, false)
+    let adapt = cache.adapt();
+    // Runs have small sheaves, which are exchanged all the more often.
+    let bound = if adapt.is_run { bound_bytes() } else { bound_bytes() / 2 };
+    adapt.is_exchanging() && !grow(cache, bound, false)
 }
 
 impl Linked for CpuCache {

@@ -112,7 +112,7 @@ impl CpuCache {
             // SAFETY: as above.
             unsafe { barns.add(node).write(Barn::new()) };
         }
-        let adapt = Adapt::new(slabs.geometry().object_bytes, parts.sheaf_capacity);
+        let adapt = Adapt::new(slabs.geometry(), parts.sheaf_capacity);
         let cache = CpuCache {
             slabs,
             slots,
