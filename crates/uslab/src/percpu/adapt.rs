@@ -6,7 +6,7 @@
 //! where that proves too small: where a CPU overflows and then underflows (it frees and allocates
 //! more in a row than its sheaves hold), is served by the barn many times (objects wander between
 //! CPUs), or exchanges its two sheaves over and over. For the last reason alone it may grow only
-//! while the charge stays within half of the bound; a cache of runs, within the bound. Where it may not, the slow path moves objects
+//! while the charge stays within half of the bound. Where it may not, the slow path moves objects
 //! until both sheaves hold about equally many: then one is mostly enough.
 //!
 //! ```text
@@ -45,13 +45,11 @@ const FLOOR_BYTES: usize = 3 << 19;
 const HEAP_PART: usize = 64;
 /// Bytes of objects in one sheaf, at most.
 const MAX_SHEAF_BYTES: usize = 512 << 10;
-/// The same for objects that are runs of pages, which sheaves alone keep from the buddy.
-const MAX_SHEAF_RUN_BYTES: usize = 6 << 20;
-/// Part of their bytes that such objects are charged, on one CPU; the whole of it from as many CPUs
-/// on. So on few CPUs the sheaves of each may hold more.
-const RUN_PART: usize = 16;
-/// But no smaller part than this.
-const MAX_RUN_PART: usize = 8;
+/// Bytes of runs in the one sheaf that a CPU has of their cache, at most: so much counts as the
+/// floor of the bound. Less where there are many CPUs, and never less than that floor.
+const MAX_RUN_BYTES: usize = 4 << 20;
+/// The same for all CPUs together.
+const MAX_ALL_RUN_BYTES: usize = 16 << 20;
 /// Times that the barn served a cache before that counts as a reason to grow.
 const BARN_SERVED: u32 = 16;
 /// Times that the spare had room for a cache before that counts as one. Where a CPU exchanges its
@@ -75,7 +73,8 @@ static NEXT_LOOK_MS: AtomicU64 = AtomicU64::new(0);
 static PRESSED_UNTIL_MS: AtomicU64 = AtomicU64::new(0);
 
 /// Bound of the bytes that caches are charged, for one CPU and over all caches. A cache beyond its
-/// default is charged for all that its two sheaves may hold; of runs, for a part of that.
+/// default is charged for all that its two sheaves may hold. A cache of runs has one sheaf, and is
+/// charged as if [`MAX_RUN_BYTES`] were the floor.
 pub fn bound_bytes() -> usize {
     match CHOSEN.load(Relaxed) {
         FOLLOWS if os::clock::coarse_ms() < PRESSED_UNTIL_MS.load(Relaxed) => FLOOR_BYTES,
@@ -120,8 +119,7 @@ pub(super) struct Adapt {
     most: Size,
     /// The user chose the size.
     fixed: bool,
-    is_run: bool,
-    /// Bytes that an object is charged.
+    /// Bytes that a place in one of two sheaves is charged.
     charged_bytes: usize,
     /// Neighbours in the ring, under its lock; null outside.
     links: Cell<Links<*const CpuCache>>,
@@ -156,9 +154,13 @@ impl Adapt {
     /// For objects of `geometry`. `wanted` is the user's capacity, which then is fixed. With 0 the
     /// cache starts at the default and adapts.
     pub fn new(geometry: &Geometry, wanted: usize) -> Adapt {
-        let (object_bytes, is_run) = (geometry.object_bytes, geometry.is_run());
-        let part = (RUN_PART / CPUS.load(Relaxed)).clamp(1, MAX_RUN_PART);
-        let (max_bytes, part) = if is_run { (MAX_SHEAF_RUN_BYTES, part) } else { (MAX_SHEAF_BYTES, 1) };
+        let object_bytes = geometry.object_bytes;
+        let run_bytes = (MAX_ALL_RUN_BYTES / CPUS.load(Relaxed)).clamp(FLOOR_BYTES, MAX_RUN_BYTES);
+        let (max_bytes, charged_bytes) = if geometry.is_run() {
+            (run_bytes, object_bytes * FLOOR_BYTES / run_bytes / 2)
+        } else {
+            (MAX_SHEAF_BYTES, object_bytes)
+        };
         let fixed = wanted > 0;
         let start = Size::holding(if fixed { wanted } else { default_capacity(object_bytes) });
         let most = (0..SIZES as u8)
@@ -173,8 +175,7 @@ impl Adapt {
             free_of_charge: if charged { Size(0) } else { start },
             most: if fixed { start } else { most.max(start) },
             fixed,
-            is_run,
-            charged_bytes: object_bytes / part,
+            charged_bytes,
             links: Cell::new(Links::OUTSIDE),
             counts: CachePadded(Counts::default()),
         }
@@ -234,10 +235,7 @@ pub(super) fn note_spare_objects(cache: &CpuCache) {
 /// See [`Adapt::is_exchanging`]. True if the cache should grow and may not: then the two sheaves
 /// had better share what they hold.
 pub(super) fn note_spare_room(cache: &CpuCache) -> bool {
-    let adapt = cache.adapt();
-    // Runs have small sheaves, which are exchanged all the more often.
-    let bound = if adapt.is_run { bound_bytes() } else { bound_bytes() / 2 };
-    adapt.is_exchanging() && !grow(cache, bound, false)
+    cache.adapt().is_exchanging() && !grow(cache, bound_bytes() / 2, false)
 }
 
 impl Linked for CpuCache {

@@ -350,7 +350,7 @@ impl CpuCache {
 
     /// A sheaf of the present size: `have` if it is one (null for none), otherwise a new, empty
     /// one; null without memory.
-    fn fitting(&self, have: *mut Sheaf, node: usize) -> *mut Sheaf {
+    pub(super) fn fitting(&self, have: *mut Sheaf, node: usize) -> *mut Sheaf {
         if !have.is_null() {
             let mut owned = Owned(have);
             if owned.capacity() == self.capacity() {
@@ -364,7 +364,7 @@ impl CpuCache {
     }
 
     /// `sheaf`, or one of the present size with its objects, where that is larger and can be had.
-    fn resized(&self, mut sheaf: Owned, node: usize) -> Owned {
+    pub(super) fn resized(&self, mut sheaf: Owned, node: usize) -> Owned {
         if sheaf.capacity() >= self.capacity() {
             return sheaf;
         }
@@ -386,6 +386,9 @@ impl CpuCache {
         let got = access.pop_bulk(out);
         if got > 0 {
             return got;
+        }
+        if self.slabs.geometry().is_run() {
+            return self.take_runs(access, out);
         }
         let node = node_of(access);
         let spare = self.take_out(access, Which::Spare);
@@ -483,6 +486,10 @@ impl CpuCache {
         if put > 0 {
             return put;
         }
+        if self.slabs.geometry().is_run() {
+            // SAFETY: the caller's promise.
+            return unsafe { self.put_runs(access, objects) };
+        }
         let node = node_of(access);
         let spare = self.take_out(access, Which::Spare);
         let has_room = !is_dummy(spare) && Owned(spare).count() < Owned(spare).capacity();
@@ -509,7 +516,7 @@ impl CpuCache {
         put
     }
 
-    fn note_miss(&self, access: &impl Access, miss: Miss, barn: bool) {
+    pub(super) fn note_miss(&self, access: &impl Access, miss: Miss, barn: bool) {
         let last = access.slot().last_miss.swap(miss as u32, Relaxed);
         adapt::note_miss(self, last, miss, barn);
     }
