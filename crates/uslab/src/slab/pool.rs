@@ -30,6 +30,8 @@ pub struct Constructor {
 /// Most bytes of empty slabs that [`Lists::note_grow`] raises a node's target to.
 /// [`Slabs::free_and_keep`] may raise the target further.
 const MAX_KEPT_BYTES: usize = 64 << 20;
+/// The same for slabs that are runs.
+const MAX_KEPT_RUN_BYTES: usize = 8 << 20;
 
 /// Slabs that one call visits for objects that need not be moved now: each may cost a miss or two,
 /// and a caller waits for the one object that must.
@@ -220,8 +222,8 @@ impl Slabs {
         self.count_slab(1);
         counters::peak::note_system();
         let mut lists = self.nodes()[node].lock();
-        let keeps_none = self.is_shared || self.geometry.is_run();
-        let most = if keeps_none { 0 } else { MAX_KEPT_BYTES / self.slab_bytes() };
+        let most_bytes = if self.geometry.is_run() { MAX_KEPT_RUN_BYTES } else { MAX_KEPT_BYTES };
+        let most = if self.is_shared { 0 } else { most_bytes / self.slab_bytes() };
         lists.note_grow(most as u32);
         // An object may have come back already, through another thread: look at the count as it is.
         let list = list_for(slab.count().load(Acquire), objects);
