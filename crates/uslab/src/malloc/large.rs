@@ -4,9 +4,8 @@
 //! other page's pointer.
 
 use super::list::{self, head};
-use super::medium;
-use crate::cache::registry::LARGE_ID;
-use crate::cache::{hooks, start};
+use crate::cache::registry::{self, LARGE_ID};
+use crate::cache::{Core, hooks, start};
 use crate::counters;
 use crate::os;
 use crate::os::invariant::invariant;
@@ -161,13 +160,17 @@ pub(super) fn move_to(pointer: *mut u8, size: usize) -> Option<*mut u8> {
     Some(new)
 }
 
-/// The start of the run that contains `page`, which no cache owns; `None` if there is none. Walks
+/// The start of the run, large or of a medium class, that contains `page`, which no cache owns; `None` if there is none. Walks
 /// back over the pages before it, so only reports use it.
 #[cold]
 pub(super) fn around(page: PageIndex) -> Option<*mut u8> {
     let first = (0..=page.0).rev().map(PageIndex).find(|&first| pages::owner(first) != Owner::NONE)?;
-    let is_large = pages::owner(first) == OWNER && (page.0 - first.0) < head(first).pages.load(Relaxed);
-    (is_large || medium::contains(first, page)).then(|| pages::address_of(first))
+    let pages_of = |cache: &Core| if cache.is_run() { cache.usable_bytes() / PAGE_BYTES } else { 0 };
+    let pages = match pages::owner(first).id() {
+        LARGE_ID => head(first).pages.load(Relaxed) as usize,
+        id => registry::cache(id).map_or(0, pages_of),
+    };
+    (((page.0 - first.0) as usize) < pages).then(|| pages::address_of(first))
 }
 
 /// Whether a run starts at `pointer`.

@@ -13,11 +13,11 @@
 //! stands, at its first `realloc` beyond its class.
 
 use super::classes::MAX_SMALL_BYTES;
-use super::entry::out_of_memory;
 use super::large;
 use crate::cache::{CacheBuilder, Core, class_core, registry};
+use crate::os;
 use crate::os::invariant::invariant;
-use crate::pages::{self, PAGE_BYTES, PageIndex};
+use crate::pages::{self, PAGE_BYTES};
 use crate::rseq::{self, Slot, dummy_slots};
 use core::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Release};
 
@@ -148,19 +148,19 @@ pub(super) fn alloc_noreclaim(class: Medium) -> *mut u8 {
 
 fn serve(class: Medium, alloc: extern "C" fn(&Core) -> *mut u8) -> *mut u8 {
     let object = class.cache().map_or(core::ptr::null_mut(), |cache| alloc(cache));
-    if object.is_null() { out_of_memory() } else { object }
-}
-
-/// The cache that a medium object's first page belongs to, if it is one.
-fn cache_of(page: PageIndex) -> Option<&'static Core> {
-    registry::cache(pages::owner(page).id()).filter(|cache| cache.is_run())
+    if object.is_null() {
+        os::errno::set_out_of_memory();
+    }
+    object
 }
 
 /// Makes the medium object at `pointer` fit for `size` bytes where it stands, as a large run if
 /// its class is another. False if it is none, or if the pages behind it are in use.
 pub(super) fn resize(pointer: *mut u8, size: usize) -> bool {
     let Some(page) = pages::page_of(pointer) else { return false };
-    let Some(cache) = cache_of(page) else { return false };
+    let Some(cache) = registry::cache(pages::owner(page).id()).filter(|cache| cache.is_run()) else {
+        return false;
+    };
     if Medium::of(size).is_some_and(|class| class.bytes() == cache.usable_bytes()) {
         return true;
     }
@@ -168,11 +168,6 @@ pub(super) fn resize(pointer: *mut u8, size: usize) -> bool {
     invariant!(run.first == page, "a medium object starts on the first page of its run", pointer);
     large::adopt(run);
     large::resize(pointer, size)
-}
-
-/// The first page of the medium object whose run contains `page`, if `first` is one.
-pub(super) fn contains(first: PageIndex, page: PageIndex) -> bool {
-    cache_of(first).is_some_and(|cache| ((page.0 - first.0) as usize) < cache.usable_bytes() / PAGE_BYTES)
 }
 
 #[cfg(test)]

@@ -42,8 +42,8 @@ impl Buddy {
         (count, zero)
     }
 
-    /// Takes runs of `2^order` pages back; bit `n` of `zero` says that run `n` reads as zero. False,
-    /// with some not taken back, if part of one is free already.
+    /// Takes runs of `2^order` pages back; bit `n` of `zero` says that run `n` reads as zero.
+    /// False, with some not taken back, if part of one is free already.
     pub fn free_batch(&mut self, order: u32, runs: &[u32], zero: u32) -> bool {
         let pages = 1 << order;
         let chunk_of = |first: u32| first as usize / CHUNK_PAGES;
