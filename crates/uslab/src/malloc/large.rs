@@ -160,8 +160,9 @@ pub(super) fn move_to(pointer: *mut u8, size: usize) -> Option<*mut u8> {
     Some(new)
 }
 
-/// The start of the run, large or of a medium class, that contains `page`, which no cache owns; `None` if there is none. Walks
-/// back over the pages before it, so only reports use it.
+/// The start of the run that contains `page`, which no cache owns; `None` if there is none. The run
+/// may be a large object or of a medium class. Walks back over the pages before it, so only reports
+/// use it.
 #[cold]
 pub(super) fn around(page: PageIndex) -> Option<*mut u8> {
     let first = (0..=page.0).rev().map(PageIndex).find(|&first| pages::owner(first) != Owner::NONE)?;
