@@ -37,7 +37,8 @@ impl Core {
         if !pages::is_possible(bytes.div_ceil(PAGE_BYTES), 0) {
             return false;
         }
-        let bytes = bytes.max(self.slab_bytes());
+        // The sheaf that comes with the object may take a page, too.
+        let bytes = bytes.max(self.slab_bytes()).saturating_add(PAGE_BYTES);
         (hooks::get().short)(bytes, &mut || self.cpu.alloc_slow(out))
     }
 

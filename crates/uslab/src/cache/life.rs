@@ -108,6 +108,9 @@ pub(super) fn geometry(
     size: usize,
     align: usize,
 ) -> Result<Geometry, CreateError> {
+    if options.is_run {
+        return Ok(Geometry::run(size.div_ceil(pages::PAGE_BYTES)));
+    }
     let mut align = align.max(options.align);
     if options.flags.contains(Flags::HWCACHE_ALIGN) {
         // As in the kernel: small objects share a line in even fractions.

@@ -3,7 +3,8 @@
 //! ```text
 //!  size ≤ 1 KiB    ──table──▶ slots ──▶ pop          40 classes, four to a doubling from 128 bytes
 //!  size ≤ 32 KiB   ──table, one call away──▶ slots ──▶ pop
-//!  size > 32 KiB   ──────────▶ page run, described in its first page's descriptor
+//!  size ≤ 1 MiB    ──table, one call away──▶ slots ──▶ pop          20 classes of page runs
+//!  larger          ──────────▶ page run, described in its first page's descriptor
 //!  free(pointer)   ──page map──▶ slots ──▶ push      an object of any cache
 //!  free(p, size)   ──table──▶ slots ──▶ push         no look at the page map: the cheap path
 //! ```
@@ -21,6 +22,7 @@ pub(crate) mod global;
 pub(crate) mod heap;
 mod large;
 mod list;
+mod medium;
 mod owners;
 mod small;
 #[cfg(test)]

@@ -24,9 +24,11 @@ use crate::os::{self, Guard, Lock};
 use crate::sync::{CachePadded, Rank};
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
+mod batch;
 #[cfg(test)]
 mod tests;
 pub(super) mod valid;
+mod whole;
 
 const LEVELS: usize = 11;
 /// The level of wholly free chunks that are pinned: [`arena::keep_mapped`] keeps them mapped for
@@ -261,26 +263,25 @@ impl Buddy {
     fn find_chunks(&mut self, count: usize, align_chunks: usize) -> Option<usize> {
         let base = arena::address_of(PageIndex(0)) as usize / CHUNK_BYTES;
         let aligned = |index: usize| (base + index).next_multiple_of(align_chunks) - base;
-        let mut start = aligned(0);
-        let mut at = start;
+        let mut at = aligned(0);
         loop {
             let committed = arena::chunks_committed();
-            while at < committed {
-                // SAFETY: committed, and `&mut self` is the lock.
-                if unsafe { (*arena::chunk(at)).is_whole() } {
-                    at += 1;
-                    if at - start == count {
-                        return Some(start);
-                    }
-                } else {
-                    start = aligned(at + 1);
-                    at = start;
+            let tail = loop {
+                let first = aligned(whole::next(at, committed).unwrap_or(committed));
+                let end = whole::run_end(first, committed);
+                if end.saturating_sub(first) >= count {
+                    return Some(first);
                 }
-            }
-            // All chunks from `start` to the end are free. New chunks follow them, unless another
-            // mapping lies between; then the search starts again behind it.
-            let missing = start.checked_add(count)?.checked_sub(committed)?;
+                if end >= committed {
+                    break first;
+                }
+                at = end;
+            };
+            // All chunks from the tail to the end are free. New chunks follow them, unless another
+            // mapping lies between; then the search goes on behind it.
+            let missing = tail.checked_add(count)?.checked_sub(committed)?;
             self.grow(missing, missing)?;
+            at = tail;
         }
     }
 
@@ -516,6 +517,9 @@ impl Buddy {
             if level == EMPTY_LEVEL {
                 EMPTY_CHUNKS.store(EMPTY_CHUNKS.load(Relaxed) + 1, Relaxed);
             }
+            if level >= PINNED_LEVEL {
+                whole::set(index, true);
+            }
         }
         self.assert_linked(index);
     }
@@ -537,6 +541,9 @@ impl Buddy {
             let (level, order) = (chunk.level as usize, chunk.order as usize);
             if level == EMPTY_LEVEL {
                 EMPTY_CHUNKS.store(EMPTY_CHUNKS.load(Relaxed) - 1, Relaxed);
+            }
+            if level >= PINNED_LEVEL {
+                whole::set(index, false);
             }
             if chunk.next != NONE {
                 (*arena::chunk(chunk.next as usize)).prev = chunk.prev;

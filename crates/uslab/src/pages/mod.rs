@@ -17,9 +17,9 @@
 //!   not know slabs.
 //! * The **buddy** finds aligned runs of pages in 512-bit maps, fullest chunk first, so that whole
 //!   chunks come free.
-//! * **CPU page lists** keep a few runs that were just freed, warm in the cache, last in first out.
-//!   A caller that will not touch the memory soon asks for [`Temperature::Cold`] pages, and so
-//!   leaves the warm ones to other callers.
+//! * **CPU page lists** keep a few runs for slabs, those warm in the cache first. Refills and
+//!   flushes take the buddy's lock once for several runs. A caller that will not touch the memory
+//!   soon asks for [`Temperature::Cold`] pages, and so leaves the warm ones to other callers.
 //! * **Purge** gives the memory behind free pages back to the system. Purged pages that no thread
 //!   has touched since are known to be zero, and `alloc` returns them as such.
 //!

@@ -31,6 +31,7 @@ use super::{CpuCache, Drain, Keep};
 use crate::counters;
 use crate::os::invariant::invariant;
 use crate::os::{self, Lock};
+use crate::slab::Geometry;
 use crate::sync::list::{Linked, Links, List};
 use crate::sync::{CachePadded, Rank};
 use core::cell::Cell;
@@ -47,6 +48,12 @@ const FLOOR_BYTES: usize = 3 << 19;
 const HEAP_PART: usize = 64;
 /// Upper bound on the bytes of objects in one sheaf.
 const MAX_SHEAF_BYTES: usize = 512 << 10;
+/// Upper bound on the bytes of runs in a CPU's one sheaf of a cache of runs. A sheaf that holds so
+/// much is charged the floor of the bound. The figure falls with the number of CPUs, down to that
+/// floor.
+const MAX_RUN_BYTES: usize = 4 << 20;
+/// The same for all CPUs together.
+const MAX_ALL_RUN_BYTES: usize = 16 << 20;
 /// How many times the barn serves a cache until that is a reason to grow.
 const BARN_SERVED: u32 = 16;
 /// How many times a spare has room for a freed object until that is a reason to grow. A CPU that
@@ -71,7 +78,8 @@ static NEXT_LOOK_MS: AtomicU64 = AtomicU64::new(0);
 static PRESSED_UNTIL_MS: AtomicU64 = AtomicU64::new(0);
 
 /// Upper bound on the bytes, per CPU, that all caches together are charged. A cache beyond its
-/// default is charged for all that the two sheaves of a CPU may hold.
+/// default is charged for all that the two sheaves of a CPU may hold. A cache of runs has one
+/// sheaf, and is charged as if [`MAX_RUN_BYTES`] were the floor.
 pub fn bound_bytes() -> usize {
     match CHOSEN.load(Relaxed) {
         FOLLOWS if os::clock::coarse_ms() < PRESSED_UNTIL_MS.load(Relaxed) => FLOOR_BYTES,
@@ -118,7 +126,8 @@ pub(super) struct Adapt {
     most: Size,
     /// The user chose the size.
     fixed: bool,
-    object_bytes: usize,
+    /// Bytes that a place in one of two sheaves is charged.
+    charged_bytes: usize,
     /// Neighbours in the ring, guarded by its lock; null outside the ring.
     links: Cell<Links<*const CpuCache>>,
     /// On their own cache line: passes read the other fields.
@@ -137,11 +146,6 @@ struct Counts {
     spare_served: AtomicU32,
 }
 
-/// Bytes of objects that one CPU's two sheaves of `size` hold.
-fn pair_bytes(size: Size, object_bytes: usize) -> usize {
-    2 * size.capacity() * object_bytes
-}
-
 /// The kernel's capacity for an object size.
 fn default_capacity(object_bytes: usize) -> usize {
     match object_bytes {
@@ -154,14 +158,21 @@ fn default_capacity(object_bytes: usize) -> usize {
 }
 
 impl Adapt {
-    /// The capacity of a cache for objects of `object_bytes`. If the user asks for a capacity,
+    /// The capacity of a cache for objects of `geometry`. If the user asks for a capacity,
     /// `wanted`, it is fixed. With 0 the cache starts at the default and adapts.
-    pub fn new(object_bytes: usize, wanted: usize) -> Adapt {
+    pub fn new(geometry: &Geometry, wanted: usize) -> Adapt {
+        let object_bytes = geometry.object_bytes;
+        let run_bytes = (MAX_ALL_RUN_BYTES / CPUS.load(Relaxed)).clamp(FLOOR_BYTES, MAX_RUN_BYTES);
+        let (max_bytes, charged_bytes) = if geometry.is_run() {
+            (run_bytes, object_bytes * FLOOR_BYTES / run_bytes / 2)
+        } else {
+            (MAX_SHEAF_BYTES, object_bytes)
+        };
         let fixed = wanted > 0;
         let start = Size::holding(if fixed { wanted } else { default_capacity(object_bytes) });
         let most = (0..SIZES as u8)
             .map(Size)
-            .take_while(|size| size.capacity() * object_bytes <= MAX_SHEAF_BYTES)
+            .take_while(|size| size.capacity() * object_bytes <= max_bytes)
             .last()
             .unwrap_or(Size(0));
         let charged = CHOSEN.load(Relaxed) != FOLLOWS;
@@ -171,7 +182,7 @@ impl Adapt {
             free_of_charge: if charged { Size(0) } else { start },
             most: if fixed { start } else { most.max(start) },
             fixed,
-            object_bytes,
+            charged_bytes,
             links: Cell::new(Links::OUTSIDE),
             counts: CachePadded(Counts::default()),
         }
@@ -207,7 +218,7 @@ impl Adapt {
 
     /// Bytes that the cache is charged, per CPU, for sheaves of `size`.
     pub(super) fn charge(&self, size: Size) -> usize {
-        if size > self.free_of_charge { pair_bytes(size, self.object_bytes) } else { 0 }
+        if size > self.free_of_charge { 2 * size.capacity() * self.charged_bytes } else { 0 }
     }
 
     /// Whether the cache had a miss since the last call.

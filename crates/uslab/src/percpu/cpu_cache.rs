@@ -115,7 +115,7 @@ impl CpuCache {
             // SAFETY: as above.
             unsafe { barns.add(node).write(Barn::new()) };
         }
-        let adapt = Adapt::new(slabs.geometry().object_bytes, parts.sheaf_capacity);
+        let adapt = Adapt::new(slabs.geometry(), parts.sheaf_capacity);
         let cache = CpuCache {
             slabs,
             slots,
@@ -354,7 +354,7 @@ impl CpuCache {
 
     /// Returns a sheaf of the present size: `have` (null for none) if it has that size, otherwise a
     /// new, empty one. Returns null if there is no memory.
-    fn fitting(&self, have: *mut Sheaf, node: usize) -> *mut Sheaf {
+    pub(super) fn fitting(&self, have: *mut Sheaf, node: usize) -> *mut Sheaf {
         if !have.is_null() {
             let mut owned = Owned(have);
             if owned.capacity() == self.capacity() {
@@ -369,7 +369,7 @@ impl CpuCache {
 
     /// Returns `sheaf` or, if the present size is larger, a new sheaf of that size with its
     /// objects. If there is no memory for a new one, returns `sheaf`.
-    fn resized(&self, mut sheaf: Owned, node: usize) -> Owned {
+    pub(super) fn resized(&self, mut sheaf: Owned, node: usize) -> Owned {
         if sheaf.capacity() >= self.capacity() {
             return sheaf;
         }
@@ -391,6 +391,9 @@ impl CpuCache {
         let got = access.pop_bulk(out);
         if got > 0 {
             return got;
+        }
+        if self.slabs.geometry().is_run() {
+            return self.take_runs(access, out);
         }
         let node = node_of(access);
         let spare = self.take_out(access, Which::Spare);
@@ -489,6 +492,10 @@ impl CpuCache {
         if put > 0 {
             return put;
         }
+        if self.slabs.geometry().is_run() {
+            // SAFETY: the caller's promise.
+            return unsafe { self.put_runs(access, objects) };
+        }
         let node = node_of(access);
         let spare = self.take_out(access, Which::Spare);
         let has_room = !is_dummy(spare) && Owned(spare).count() < Owned(spare).capacity();
@@ -515,7 +522,7 @@ impl CpuCache {
         put
     }
 
-    fn note_miss(&self, access: &impl Access, miss: Miss, barn: bool) {
+    pub(super) fn note_miss(&self, access: &impl Access, miss: Miss, barn: bool) {
         let last = access.slot().last_miss.swap(miss as u32, Relaxed);
         adapt::note_miss(self, last, miss, barn);
     }

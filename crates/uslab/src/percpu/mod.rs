@@ -34,6 +34,7 @@ mod drain;
 mod flush_idle;
 mod fork;
 mod ownership;
+mod runs;
 pub mod sheaf;
 #[cfg(test)]
 mod tests;

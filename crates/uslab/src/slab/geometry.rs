@@ -48,8 +48,10 @@ pub struct Geometry {
     pub object_bytes: usize,
     /// Objects of a slab.
     pub objects: usize,
-    /// A slab is `2^order` pages.
+    /// A slab lies on a multiple of `2^order` pages.
     pub order: u32,
+    /// Pages of a slab: `2^order`, or those of one object, which is a run.
+    pages: usize,
     /// `ceil(2^44 / object_bytes)`: an offset times this, shifted right by 44, is the object's
     /// index.
     reciprocal: u64,
@@ -104,12 +106,32 @@ impl Geometry {
             object_bytes,
             objects: fitting(object_bytes, order),
             order,
+            pages: 1 << order,
             reciprocal: (1u64 << RECIPROCAL_SHIFT).div_ceil(object_bytes as u64),
         })
     }
 
+    /// Slabs that are runs: each is one object of `pages` whole pages, on any page. The page map
+    /// names the cache for the first page only. So no pointer to another page is taken for an
+    /// object.
+    pub fn run(pages: usize) -> Geometry {
+        let object_bytes = pages * PAGE_BYTES;
+        let reciprocal = (1u64 << RECIPROCAL_SHIFT).div_ceil(object_bytes as u64);
+        Geometry { object_bytes, objects: 1, order: 0, pages, reciprocal }
+    }
+
+    /// Whether slabs are runs; see [`Geometry::run`].
+    pub const fn is_run(&self) -> bool {
+        self.pages > 1 << self.order
+    }
+
     /// Pages of a slab.
     pub const fn pages(&self) -> usize {
+        self.pages
+    }
+
+    /// Pages of a slab, from the first on, that the page map names the cache for.
+    pub const fn named_pages(&self) -> usize {
         1 << self.order
     }
 
@@ -120,7 +142,7 @@ impl Geometry {
 
     /// Whether a slab knows which of its pages have memory: one word of 64 bits tells.
     pub const fn has_resident_word(&self) -> bool {
-        has_resident_word(self.order)
+        !self.is_run() && has_resident_word(self.order)
     }
 
     /// The object at `offset` bytes from the slab's start; `None` if no object starts there.
@@ -143,6 +165,9 @@ impl Geometry {
     /// That holds for every size class, and for objects of up to 16 KiB. For other caches, any
     /// multiple of the largest power of two that divides `object_bytes` passes.
     pub fn start_test(&self) -> StartTest {
+        if self.is_run() {
+            return StartTest { mask: PAGE_BYTES as u32 - 1, reciprocal: 1, last: 0 };
+        }
         let stride = self.object_bytes as u64;
         let slab_bytes = (self.pages() * PAGE_BYTES) as u64;
         let reciprocal = (1 << 32) / stride + 1;

@@ -43,6 +43,7 @@ mod node;
 mod one;
 mod pool;
 mod resident;
+mod run;
 mod shrink;
 #[cfg(test)]
 mod tests;

@@ -28,6 +28,8 @@ pub struct Constructor {
 /// Bytes of empty slabs beyond which [`Lists::note_grow`] does not raise a node's target.
 /// [`Slabs::free_and_keep`] may raise the target further.
 const MAX_KEPT_BYTES: usize = 64 << 20;
+/// The same for slabs that are runs.
+const MAX_KEPT_RUN_BYTES: usize = 8 << 20;
 
 /// Upper bound on the slabs that a call visits to move more objects than its caller needs now. Each
 /// visit may cost one or two cache misses while the caller waits.
@@ -91,7 +93,8 @@ impl Slabs {
         let nodes = start.cast::<Node>();
         for i in 0..node_count {
             // One empty slab stays: a single object that comes and goes makes no slab each time.
-            let lists = Lists::new(if shared.is_some() { 0 } else { 1 });
+            // For runs the sheaves are that reserve.
+            let lists = Lists::new(if shared.is_some() || geometry.is_run() { 0 } else { 1 });
             // SAFETY: the caller's memory has room for `node_count` nodes.
             unsafe { nodes.add(i).write(Node::new(lists, shared)) };
         }
@@ -225,13 +228,14 @@ impl Slabs {
         }
         let slab = Slab(first);
         slab.init(&self.geometry, node, taken, resident);
-        pages::set_owner(first, 1 << order, self.owner);
+        pages::set_owner(first, self.geometry.named_pages(), self.owner);
 
         self.taken.fetch_add(taken as i64, Relaxed);
         self.count_slab(1);
         counters::peak::note_system();
         let mut lists = self.nodes()[node].lock();
-        let most = if self.is_shared { 0 } else { MAX_KEPT_BYTES / self.slab_bytes() };
+        let most_bytes = if self.geometry.is_run() { MAX_KEPT_RUN_BYTES } else { MAX_KEPT_BYTES };
+        let most = if self.is_shared { 0 } else { most_bytes / self.slab_bytes() };
         lists.note_grow(most as u32);
         // Another thread may have freed an object of this slab already: read the count again.
         let list = list_for(slab.count().load(Acquire), objects);
@@ -277,7 +281,7 @@ impl Slabs {
     pub(super) fn take_empty_slab(&self, lists: &mut Lists) -> Option<Slab> {
         let slab = lists.oldest_empty()?;
         lists.place(slab, List::None, End::First);
-        pages::set_owner(slab.0, self.geometry.pages(), Owner::NONE);
+        pages::set_owner(slab.0, self.geometry.named_pages(), Owner::NONE);
         self.assert_released(slab);
         Some(slab)
     }
@@ -320,7 +324,7 @@ impl Slabs {
         for node in self.nodes() {
             let lists = node.lock().take();
             for slab in lists.all() {
-                pages::set_owner(slab.0, self.geometry.pages(), Owner::NONE);
+                pages::set_owner(slab.0, self.geometry.named_pages(), Owner::NONE);
                 self.free_slab(slab, self.temperature);
             }
             if self.is_shared {
@@ -347,6 +351,13 @@ impl Slabs {
             record.slab_free.fetch_add(change * self.geometry.objects as i64, Relaxed);
             if change > 0 { &record.grows } else { &record.shrinks }.fetch_add(1, Relaxed);
         }
+    }
+
+    /// Counts a slab of one object that left with its object in use.
+    pub(super) fn count_disowned(&self) {
+        self.taken.fetch_sub(1, Relaxed);
+        self.count_slab(-1);
+        self.count_free(1);
     }
 
     /// Counts objects that became free in slabs (positive) or were taken from them (negative).

@@ -183,7 +183,7 @@ impl Slabs {
     pub(super) fn alloc_pages(&self, taken: usize) -> Option<(PageIndex, u64)> {
         let Geometry { object_bytes, order, .. } = self.geometry;
         if !self.geometry.has_resident_word() {
-            let run = pages::alloc(1 << order, order, self.temperature)?;
+            let run = pages::alloc(self.geometry.pages(), order, self.temperature)?;
             return Some((run.first, 0));
         }
         let needed = match self.constructor {

@@ -55,12 +55,12 @@ impl Slab {
     pub(super) fn check(self, kind: Kind<'_>, list: List) -> Checked {
         let Kind { geometry, owner, node } = kind;
         let subject = self.subject();
-        subject.equal(self.0.0 as usize % geometry.pages(), 0, "a slab starts on a multiple of its pages")?;
+        subject.equal(self.0.0 % (1 << geometry.order), 0, "a slab starts on a multiple of its pages")?;
         // SAFETY: the descriptor is mapped, and the lists' lock owns the field.
         let place = unsafe { (*self.head()).list };
         subject.equal(place, list as u8, "a slab knows the list that it stands in")?;
         subject.equal(self.node(), node, "a slab stands in the lists of its node")?;
-        for page in 0..geometry.pages() {
+        for page in 0..geometry.named_pages() {
             let found = pages::owner(self.0.plus(page)).slots();
             subject.equal(found, owner.slots(), "the page map names the cache for each page of a slab")?;
         }
@@ -217,7 +217,7 @@ impl Slabs {
         subject.equal(place, List::None as u8, "a released slab stands in no list")?;
         subject.equal(slab.count().load(Acquire), objects as i32, "a released slab's count is complete")?;
         subject.equal(slab.check_bits(self.geometry())?, objects, "a released slab's bits are all set")?;
-        for page in 0..self.geometry().pages() {
+        for page in 0..self.geometry().named_pages() {
             let found = pages::owner(slab.0.plus(page)).slots();
             subject.equal(found, Owner::NONE.slots(), "the page map names no cache for a released slab")?;
         }
@@ -235,7 +235,11 @@ impl Slabs {
         let subject = Subject::new("slabs", self);
         let geometry = self.geometry();
         subject.at_most(geometry.objects * geometry.object_bytes, self.slab_bytes(), "objects fit a slab")?;
-        subject.equal(self.slab_bytes(), PAGE_BYTES << geometry.order, "a slab has 2^order pages")?;
+        let least = PAGE_BYTES << geometry.order;
+        subject.holds(
+            self.slab_bytes() == least || (geometry.objects == 1 && self.slab_bytes() > least),
+            "a slab has 2^order pages, or those of its one object",
+        )?;
         let mut all = Walked::default();
         for (index, node) in self.nodes().iter().enumerate() {
             let lists = node.lock();
@@ -252,7 +256,7 @@ impl Slabs {
     /// object.
     pub fn check_taken(&self, object: *mut u8) -> Checked {
         let subject = Subject::new("object", object);
-        let offset = object as usize % self.slab_bytes();
+        let offset = object as usize % (PAGE_BYTES << self.geometry().order);
         let page = pages::page_of(object);
         let first = page.map(|page| PageIndex(page.0 & !((1 << self.geometry().order) - 1)));
         let owner = page.map(|page| pages::owner(page).slots());

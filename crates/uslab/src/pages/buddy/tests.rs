@@ -142,3 +142,56 @@ fn pages_claimed_twice_end_the_process() {
     chunk.claim(3, 10);
     chunk.claim(12, 2);
 }
+
+#[test]
+fn a_batch_lies_in_one_chunk_in_order_and_comes_back() {
+    set_up!();
+    for order in 0..6 {
+        let mut buddy = lock();
+        // A whole chunk of the test's: the lock is held until all of it is free again.
+        buddy.grow(1, 1).expect("there is room");
+        let used = buddy.used_pages;
+        let mut runs = [0; 8];
+        let (count, zero) = buddy.alloc_batch(order, &mut runs);
+        let runs = &runs[..count];
+        assert!(count > 0 && buddy.used_pages == used + (count << order));
+        assert!(runs.windows(2).all(|pair| pair[0] > pair[1]), "the lowest one is handed out first");
+        assert!(runs.iter().all(|run| run % (1 << order) == 0));
+        assert!(runs.iter().all(|&run| run as usize / CHUNK_PAGES == runs[0] as usize / CHUNK_PAGES));
+        assert!(buddy.check().is_ok());
+        assert!(buddy.free_batch(order, runs, zero));
+        assert_eq!(buddy.used_pages, used);
+        assert!(!buddy.free_batch(order, &runs[..1], 0), "what is free cannot come back");
+        assert!(buddy.check().is_ok());
+    }
+}
+
+#[test]
+fn a_batch_that_came_zero_is_zero_again() {
+    set_up!();
+    let mut buddy = lock();
+    let grown = arena::grow(1, 1).expect("there is room");
+    // SAFETY: just committed, under the lock, and in no list.
+    unsafe { (*arena::chunk(grown.first)).reset_free() };
+    let first = (grown.first * CHUNK_PAGES) as u32;
+    let runs = [first + 2, first];
+    // SAFETY: as above.
+    unsafe { (*arena::chunk(grown.first)).claim(0, 4) };
+    buddy.link(grown.first);
+    buddy.used_pages += 4;
+    assert!(buddy.free_batch(1, &runs, 0b10));
+    // SAFETY: as above.
+    let chunk = unsafe { &*arena::chunk(grown.first) };
+    assert_eq!((chunk.dirty_pages, chunk.zero[0] & 0xf), (2, 0b0011));
+    assert!(buddy.check().is_ok());
+}
+
+#[test]
+fn near_a_limit_there_is_no_batch() {
+    set_up!();
+    let mut buddy = lock();
+    let before = (buddy.soft_pages, buddy.hard_pages);
+    buddy.hard_pages = buddy.used_pages + buddy.dirty_pages + 7;
+    assert_eq!(buddy.alloc_batch(1, &mut [0; 4]).0, 0);
+    (buddy.soft_pages, buddy.hard_pages) = before;
+}

@@ -7,7 +7,7 @@
 //!   map     a free page has no owner
 //! ```
 
-use super::{Buddy, EMPTY_CHUNKS, EMPTY_LEVEL, LEVELS, ORDERS, PINNED_LEVEL, level_of, lock};
+use super::{Buddy, EMPTY_CHUNKS, EMPTY_LEVEL, LEVELS, ORDERS, PINNED_LEVEL, level_of, lock, whole};
 use crate::counters;
 use crate::os::invariant::{Checked, Subject, assert_valid, is_sampled};
 use crate::pages::arena::{self, PageIndex};
@@ -60,9 +60,12 @@ impl Chunk {
 
     /// Checks that a chunk with free pages knows the list that the buddy looks for it in.
     fn check_listed(&self, index: usize) -> Checked {
-        let Some(order) = chunk::largest_order(&self.free) else { return Ok(()) };
         let subject = self.subject();
+        let Some(order) = chunk::largest_order(&self.free) else {
+            return subject.equal(whole::is_set(index), false, "wholly free chunks are indexed");
+        };
         subject.equal(u32::from(self.order), order, "a chunk is listed by its largest free order")?;
+        subject.equal(whole::is_set(index), self.is_whole(), "wholly free chunks are indexed")?;
         subject.equal(usize::from(self.level), level_of(index, self), "a chunk is listed by how full it is")
     }
 }
