@@ -20,7 +20,7 @@ impl Looks {
 
     /// Time to sleep until the next one, not 0.
     pub fn left_ms(&self) -> u64 {
-        self.next_ms.saturating_sub(os::clock::coarse_ms()).max(1)
+        pages::decay::due_ms(self.next_ms).saturating_sub(os::clock::coarse_ms()).max(1)
     }
 
     /// Whether the last one found nothing to do and nothing left.
@@ -32,7 +32,7 @@ impl Looks {
     pub fn look(&mut self) {
         let now_ms = os::clock::coarse_ms();
         if now_ms < self.next_ms {
-            pages::purge_excess();
+            pages::purge_due();
             self.is_quiet = false;
         } else {
             self.is_quiet = trim::trim_idle();

@@ -4,7 +4,7 @@
 //!   pages with memory behind them ── pages::purge_some: as many as are wanted
 //!   sheaves of this CPU, barns    ── trim_some: where they hold much
 //!   empty slabs                   ── trim_some: of each cache in proportion, but its last
-//!   what rested half a second     ── trim_idle
+//!   what idles                    ── trim_idle
 //!   everything                    ── trim, trim_all
 //! ```
 //!
@@ -21,6 +21,7 @@ use crate::percpu::{Drain, Keep, adapt, sheaf};
 use crate::sync::CachePadded;
 use crate::sync::in_flight::{self, Search};
 use core::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use core::time::Duration;
 
 /// Gives free memory of the whole process back to the system, now: flushes all sheaves, shrinks all
 /// caches and purges all pages. About `kept_bytes` of it stay with the process, as free pages.
@@ -53,6 +54,29 @@ pub fn trim(kept_bytes: usize) -> usize {
         slabs.shrink();
     });
     pages::purge_all_beyond(kept_bytes)
+}
+
+/// Chooses how long free memory stays before it returns to the system, from now on: 1 s, unless the
+/// environment (`USLAB_DECAY_MS`) or an earlier call says otherwise. `None` is for ever.
+///
+/// Memory that the program frees and takes again within that time stays, and costs no page fault.
+/// What was not needed for so long returns in the background, within another half of the time; of
+/// more than 512 MiB a half at a time. With zero, the freeing thread returns it, at the price of a
+/// system call for each free that empties a page. Under pressure, at limits, and by [`trim`] memory
+/// returns whatever was chosen.
+///
+/// Without a background thread (`USLAB_REAPER=0`, or less than 16 MiB of memory), the freeing
+/// thread bounds free memory instead: to 512 KiB, and as much as the program took again lately.
+/// Times below 20 ms count as 20. Any thread may call it; it neither allocates nor blocks.
+///
+/// ```
+/// use std::time::Duration;
+/// uslab::set_decay(Some(Duration::from_millis(200)));
+/// ```
+pub fn set_decay(decay: Option<Duration>) {
+    pages::decay::set_ms(decay.map(|decay| decay.as_millis().try_into().unwrap_or(u64::MAX)));
+    // The background thread may sleep for a longer period than the new one.
+    os::sleep::wake();
 }
 
 /// There are no pages for `bytes`. Gives back about as much of what is free and calls `attempt`; if
@@ -176,8 +200,8 @@ const TOGETHER: usize = 32;
 const SLOTS_TOGETHER: usize = 1024;
 
 /// What the background thread does twice a second: sheaves that no thread touched since the last
-/// time are flushed, empty slabs above their targets and pages above theirs go back; of caches and
-/// pages that rested altogether, all of them. True if there was nothing to do, and nothing is left.
+/// time are flushed, empty slabs above their targets go to the pages, and pages that were idle for
+/// the decay to the system; of caches that rested altogether, all slabs. True if there was nothing to do, and nothing is left.
 pub(crate) fn trim_idle() -> bool {
     let mut idle = true;
     let rested = pages::rested();
@@ -205,5 +229,5 @@ pub(crate) fn trim_idle() -> bool {
             slabs.shrink_to_target()
         };
     }
-    pages::purge_rested(rested) == 0 && rested && idle
+    pages::purge_rested(rested) && idle
 }

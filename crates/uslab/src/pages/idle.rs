@@ -1,7 +1,7 @@
 //! What rests, and everything: purges that take the CPU page lists along.
 
 use super::policy::Locked;
-use super::purge::{purge_excess, purge_to};
+use super::purge::{self, purge_to};
 use super::{buddy, cpu_pages};
 use crate::{counters, os};
 use core::sync::atomic::Ordering::Relaxed;
@@ -12,13 +12,17 @@ pub fn rested() -> bool {
     cpu_pages::rested() && buddy::lock().operations == 0
 }
 
-/// Called twice a second by the background thread: dirty pages beyond what has been learnt go back;
-/// all of them, where the pages `rested`. Returns the bytes that went.
-pub fn purge_rested(rested: bool) -> usize {
-    let purged = if rested { purge_free(0, Locked::Stay) } else { purge_excess() };
+/// Called twice a second by the background thread: what was idle for the decay goes back. Where the
+/// pages `rested`, the CPU page lists go the same way. True if they did and nothing is left that
+/// could go.
+pub fn purge_rested(rested: bool) -> bool {
+    if rested {
+        cpu_pages::drain_all();
+    }
+    let is_settled = purge::purge_at_look(rested);
     cpu_pages::begin_period();
     buddy::lock().operations = 0;
-    purged
+    is_settled
 }
 
 /// Whether [`purge_all_beyond`] would find anything. Takes no lock.
@@ -37,10 +41,6 @@ pub fn purge_all() -> usize {
 
 /// The same until at most `kept_bytes` of free memory stay resident: whole chunks go at a time.
 pub fn purge_all_beyond(kept_bytes: usize) -> usize {
-    purge_free(kept_bytes, Locked::Go)
-}
-
-fn purge_free(kept_bytes: usize, locked: Locked) -> usize {
     cpu_pages::drain_all();
-    purge_to(kept_bytes, locked)
+    purge_to(kept_bytes, Locked::Go)
 }

@@ -33,6 +33,7 @@ pub mod boot;
 mod buddy;
 mod chunk;
 mod cpu_pages;
+pub mod decay;
 mod idle;
 mod layout;
 mod policy;
@@ -50,7 +51,7 @@ pub use cpu_pages::{alloc, extend, free, free_zeroed, init as init_cpu_lists, is
 #[cfg(test)]
 pub use idle::purge_all;
 pub use idle::{has_free_memory, purge_all_beyond, purge_rested, rested};
-pub use purge::{Scattered, purge_excess, purge_some};
+pub use purge::{Scattered, purge_due, purge_some};
 
 use crate::os::invariant::Checked;
 

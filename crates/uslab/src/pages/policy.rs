@@ -1,9 +1,11 @@
-//! How much free memory stays: what [`super::purge`] learns, and when it tries locked pages again.
+//! How much free memory stays, and when [`super::purge`] tries locked pages again.
 
 use super::PAGE_BYTES;
 use super::chunk::Chunk;
+use super::decay::{self, Window};
+use crate::os;
 
-/// Dirty pages that are kept whatever happens: 512 KiB.
+/// Dirty pages that stay while pages are in use: 512 KiB.
 pub(super) const BASE_PAGES: usize = (512 << 10) / PAGE_BYTES;
 /// A chunk whose purge was refused is tried again after so long.
 pub(super) const REFUSAL_MS: u64 = 10_000;
@@ -17,6 +19,10 @@ pub(super) struct Policy {
     /// Purged pages that have not been asked for again.
     pub regret_pages: usize,
     last_ms: u64,
+    /// What is idle.
+    pub window: Window,
+    /// Dirty pages that stayed when all that was free was tried.
+    pub settled_pages: usize,
     /// The chunk at which the next purge begins.
     pub cursor: usize,
     /// The current period of [`REFUSAL_MS`], and when it began. Never 0.
@@ -26,7 +32,16 @@ pub(super) struct Policy {
 
 impl Policy {
     pub const fn new() -> Policy {
-        Policy { learnt_pages: 0, regret_pages: 0, last_ms: 0, cursor: 0, period: 1, period_ms: 0 }
+        Policy {
+            learnt_pages: 0,
+            regret_pages: 0,
+            last_ms: 0,
+            window: Window::new(),
+            settled_pages: usize::MAX,
+            cursor: 0,
+            period: 1,
+            period_ms: 0,
+        }
     }
 
     /// Whether the system refused to purge the chunk in this period.
@@ -43,8 +58,19 @@ impl Policy {
         self.learnt_pages = (self.learnt_pages + regretted / 2).min(MAX_LEARNT_PAGES);
     }
 
+    /// Lets `pages` free pages stay for now: those that a fork child finds.
+    pub fn keep(&mut self, pages: usize) {
+        self.learnt_pages = self.learnt_pages.max(pages);
+        self.last_ms = os::clock::coarse_ms();
+    }
+
+    /// Where free memory is bounded, the dirty pages that may stay.
     pub fn limit_pages(&self) -> usize {
-        BASE_PAGES + self.learnt_pages
+        match decay::ms() {
+            None => usize::MAX,
+            Some(0) => 0,
+            Some(_) => BASE_PAGES + self.learnt_pages,
+        }
     }
 
     /// Begins a new period if this one is over: refusals are forgotten. Says whether.

@@ -1,11 +1,14 @@
 //! Purge: giving the memory behind free pages back to the system.
 //!
-//! Policy (the reclaim layer adds time and pressure): free dirty pages may add up to a limit.
-//! Beyond it a purge goes down to half of the limit: wholly free chunks first, then the others in
-//! turn from a cursor. The background thread does it, if there is one. The limit starts at 512 KiB
-//! and learns. Each purged page that is handed out again raises it by half a page. So a loop that
-//! needs 40 MB over and over soon stops paying for page faults. What was learnt halves each
-//! second; frees and purges apply that late.
+//! Free memory stays for about a second, and the background thread purges what was idle (see
+//! [`super::decay`]). The thread that frees purges nothing, unless that thread is late. A purge
+//! takes wholly free chunks first, then the others in turn from a cursor.
+//!
+//! **Bounded** is free memory where it cannot wait: no background thread will come by, or a limit
+//! counts what is mapped. Then it may add up to a limit, and a purge goes down to half of that. The
+//! limit starts at 512 KiB and learns. Each purged page that is handed out again raises it by half
+//! a page. So a loop that needs 40 MB over and over soon stops paying for page faults. What was
+//! learnt halves each second; frees and purges apply that late.
 //!
 //! Pages under purge are taken out of the maps, so that the system call runs without the lock.
 //!
@@ -23,7 +26,7 @@
 use super::arena::{self, PageIndex};
 use super::chunk::{Map, for_each_run};
 use super::policy::{BASE_PAGES, Locked};
-use super::{CHUNK_PAGES, PAGE_BYTES, buddy};
+use super::{CHUNK_PAGES, PAGE_BYTES, buddy, decay};
 use crate::sync::in_flight::InFlight;
 use crate::{counters, os};
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -32,20 +35,28 @@ use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 const TOGETHER_PAGES: usize = 16;
 /// Chunks without such a group that are looked at.
 const MAX_MISSES: usize = 64;
-/// Beyond the limit by so much, the freeing thread purges, although there is a background thread:
-/// that one cannot keep up.
-const MAX_LEFT_PAGES: usize = (32 << 20) / PAGE_BYTES;
+/// Free memory that the freeing thread leaves to a background thread that does not come: 32 MiB. Nor
+/// does it purge more than that at a time.
+const LATE_PAGES: usize = (32 << 20) / PAGE_BYTES;
 /// The background thread knows that there is something to purge.
 static IS_NOTIFIED: AtomicBool = AtomicBool::new(false);
+/// A limit counted what is mapped when the background thread last looked.
+static IS_MAPPING_LIMITED: AtomicBool = AtomicBool::new(false);
 
-/// Called after pages were freed, without locks: if there are too many dirty ones, has them purged
-/// in the background, or does it.
+/// Called after pages were freed, without locks: where free memory is bounded, purges what is too
+/// much, or has the background thread do it.
 pub(super) fn after_free(dirty_pages: usize) {
-    if dirty_pages <= BASE_PAGES {
+    if !is_bounded() {
+        if dirty_pages > LATE_PAGES && decay::is_late(os::clock::coarse_ms()) {
+            purge_idle(LATE_PAGES, BASE_PAGES);
+        }
+        return;
+    }
+    if dirty_pages <= BASE_PAGES && !decay::is_at_once() {
         return;
     }
     let Some(beyond) = beyond_limit() else { return };
-    if os::sleep::has_background_thread() && beyond <= MAX_LEFT_PAGES {
+    if os::sleep::has_background_thread() && beyond <= LATE_PAGES && !decay::is_at_once() {
         // A load first, so that `swap` writes rarely: every slow path reads this cache line.
         if !IS_NOTIFIED.load(Relaxed) && !IS_NOTIFIED.swap(true, Relaxed) {
             os::sleep::wake();
@@ -55,26 +66,73 @@ pub(super) fn after_free(dirty_pages: usize) {
     }
 }
 
+/// Whether free memory has a limit: it cannot wait until it is idle.
+fn is_bounded() -> bool {
+    !os::sleep::has_background_thread() || IS_MAPPING_LIMITED.load(Relaxed) || decay::is_at_once()
+}
+
 /// Dirty pages beyond the limit as it is now.
 fn beyond_limit() -> Option<usize> {
     let mut buddy = buddy::lock();
     let now_ms = os::clock::coarse_ms();
     buddy.policy.decay(now_ms);
-    if buddy.policy.forget_refusals(now_ms) {
-        buddy.locked_pages = 0;
-    }
+    buddy.forget_refusals(now_ms);
     let purgeable_pages = buddy.purgeable_pages(Locked::Stay);
     purgeable_pages.checked_sub(buddy.policy.limit_pages()).filter(|&beyond| beyond > 0)
 }
 
-/// Purges down to half of the limit, if it is exceeded; says how many bytes went back.
-pub fn purge_excess() -> usize {
+/// Purges down to half of the limit, if it is exceeded; returns the bytes that went.
+fn purge_excess() -> usize {
     IS_NOTIFIED.store(false, Relaxed);
     if beyond_limit().is_none() {
         return 0;
     }
     let target = buddy::lock().policy.limit_pages() / 2;
     purge_to(target * PAGE_BYTES, Locked::Stay)
+}
+
+/// What the background thread purges when it is woken before its time, and at the end of a short
+/// period.
+pub fn purge_due() {
+    if is_bounded() {
+        purge_excess();
+    }
+    purge_idle(usize::MAX, BASE_PAGES);
+}
+
+/// What it purges at each look. True if pages rested, none went, and none is left that could go.
+pub(super) fn purge_at_look(rested: bool) -> bool {
+    IS_MAPPING_LIMITED.store(os::memory::is_mapping_limited(), Relaxed);
+    let excess = if is_bounded() { purge_excess() } else { 0 };
+    let is_settled = purge_idle(usize::MAX, if rested { 0 } else { BASE_PAGES });
+    rested && is_settled && excess == 0
+}
+
+/// At the end of a period, purges the pages whose turn it is: at most `most_pages`, and none of the
+/// last `kept_pages`. True if all that is free was tried in vain, now or at the end of the last one.
+fn purge_idle(most_pages: usize, kept_pages: usize) -> bool {
+    let mut buddy = buddy::lock();
+    let now_ms = os::clock::coarse_ms();
+    let Some(period_ms) = decay::period_ms() else { return true };
+    if !decay::is_over(now_ms, period_ms) {
+        return buddy.policy.settled_pages == buddy.dirty_pages;
+    }
+    buddy.forget_refusals(now_ms);
+    let dirty_pages = buddy.dirty_pages;
+    let step_pages = buddy.policy.window.step_pages().min(most_pages);
+    let target_pages = (dirty_pages - step_pages).max(kept_pages);
+    decay::begin_period(now_ms);
+    buddy.policy.window.begin_period(dirty_pages);
+    buddy.policy.settled_pages = usize::MAX;
+    drop(buddy);
+    // With a target of zero, clean chunks may be unmapped.
+    let is_tried = step_pages > 0 || target_pages == 0;
+    let is_vain = is_tried && purge_to(target_pages * PAGE_BYTES, Locked::Stay) == 0;
+    if is_vain && target_pages == 0 {
+        let mut buddy = buddy::lock();
+        buddy.policy.settled_pages = buddy.dirty_pages;
+    }
+    is_vain && target_pages == 0
 }
 
 /// Purges until at most `target_bytes` of free memory stay resident; says how many bytes went back.
@@ -110,6 +168,7 @@ fn purge_groups(target_bytes: usize, least_pages: usize, locked: Locked) -> usiz
             let taken = if is_whole { chunk.claim_whole() } else { chunk.claim_dirty(group) };
             (taken, before - chunk.dirty_pages, is_whole)
         });
+        buddy.policy.window.note_purged(usize::from(dirty));
         if dirty == 0 && !is_whole {
             in_vain += 1;
             if in_vain >= MAX_MISSES && least_pages > 1 {
