@@ -201,7 +201,8 @@ const SLOTS_TOGETHER: usize = 1024;
 
 /// What the background thread does twice a second: sheaves that no thread touched since the last
 /// time are flushed, empty slabs above their targets go to the pages, and pages that were idle for
-/// the decay to the system; of caches that rested altogether, all slabs. True if there was nothing to do, and nothing is left.
+/// the decay to the system; of caches that rested altogether, all empty slabs. True if there was
+/// nothing to do, and nothing is left.
 pub(crate) fn trim_idle() -> bool {
     let mut idle = true;
     let rested = pages::rested();

@@ -1,14 +1,15 @@
 //! Purge: giving the memory behind free pages back to the system.
 //!
-//! Free memory stays for about a second, and the background thread purges what was idle (see
-//! [`super::decay`]). The thread that frees purges nothing, unless that thread is late. A purge
-//! takes wholly free chunks first, then the others in turn from a cursor.
+//! Free memory stays for about a second, and the background thread purges what was idle meanwhile
+//! (see [`super::decay`]). The thread that frees purges nothing, unless the background thread is
+//! late. A purge takes wholly free chunks first, then the others in turn from a cursor.
 //!
 //! **Bounded** is free memory where it cannot wait: no background thread will come by, or a limit
-//! counts what is mapped. Then it may add up to a limit, and a purge goes down to half of that. The
-//! limit starts at 512 KiB and learns. Each purged page that is handed out again raises it by half
-//! a page. So a loop that needs 40 MB over and over soon stops paying for page faults. What was
-//! learnt halves each second; frees and purges apply that late.
+//! counts what is mapped. Then dirty pages may add up to a limit, and a purge goes down to half of
+//! it. The limit starts at 512 KiB and learns. Each purged page that is handed out again raises it
+//! by half a page. So a loop that needs 40 MB over and over soon stops paying for page faults. What
+//! was learnt halves each second; frees and purges apply that late. A fork child begins with a
+//! limit of what it found free.
 //!
 //! Pages under purge are taken out of the maps, so that the system call runs without the lock.
 //!
@@ -35,8 +36,8 @@ use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 const TOGETHER_PAGES: usize = 16;
 /// Chunks without such a group that are looked at.
 const MAX_MISSES: usize = 64;
-/// Free memory that the freeing thread leaves to a background thread that does not come: 32 MiB. Nor
-/// does it purge more than that at a time.
+/// Free memory that the freeing thread leaves to a background thread that is late: 32 MiB. The
+/// freeing thread purges no more than that at a time.
 const LATE_PAGES: usize = (32 << 20) / PAGE_BYTES;
 /// The background thread knows that there is something to purge.
 static IS_NOTIFIED: AtomicBool = AtomicBool::new(false);
@@ -103,13 +104,14 @@ pub fn purge_due() {
 /// What it purges at each look. True if pages rested, none went, and none is left that could go.
 pub(super) fn purge_at_look(rested: bool) -> bool {
     IS_MAPPING_LIMITED.store(os::memory::is_mapping_limited(), Relaxed);
+    IS_NOTIFIED.store(false, Relaxed);
     let excess = if is_bounded() { purge_excess() } else { 0 };
     let is_settled = purge_idle(usize::MAX, if rested { 0 } else { BASE_PAGES });
     rested && is_settled && excess == 0
 }
 
 /// At the end of a period, purges the pages whose turn it is: at most `most_pages`, and none of the
-/// last `kept_pages`. True if all that is free was tried in vain, now or at the end of the last one.
+/// last `kept_pages`. True if all free pages were tried in vain, now or at the end before.
 fn purge_idle(most_pages: usize, kept_pages: usize) -> bool {
     let mut buddy = buddy::lock();
     let now_ms = os::clock::coarse_ms();
