@@ -239,6 +239,9 @@ static void figures(void)
     CHECK(uslab_cache_get_stats(cache, &stats) == 0 && stats.active_objects == 0);
     CHECK(uslab_cache_destroy(cache) == 0);
     CHECK(uslab_trim(0) > 0);
+    uslab_set_decay_ms(-1);
+    uslab_set_decay_ms(0);
+    uslab_set_decay_ms(1000);
     CHECK(strcmp(uslab_version(), USLAB_TEST_VERSION) == 0);
     CHECK(strcmp(uslab_mode(), "rseq") == 0 || strcmp(uslab_mode(), "locked") == 0);
 }

@@ -5,7 +5,7 @@ use uslab_tests::harness::{Mode, Program, Scratch};
 
 both_modes!(
     locked_unprivileged => unprivileged_programs_lock_their_memory,
-    locked_refused => |mode| run("locked", &["refused"], mode),
+    locked_refused => frees_do_not_retry_a_refused_purge,
     locked_kept => |mode| run("locked", &["kept"], mode),
     address_space_later => |mode| run("address_space", &["later"], mode),
     address_space_back => |mode| limited("as", mode),
@@ -23,6 +23,15 @@ fn unprivileged_programs_lock_their_memory(mode: Mode) {
             outcome.expect(outcome.stdout() == "ok\n", &format!("{how} {when}"));
         }
     }
+}
+
+fn frees_do_not_retry_a_refused_purge(mode: Mode) {
+    let scratch = Scratch::new("locked-refused");
+    let program = compile(&scratch, "locked", &[]);
+    // With a decay of zero every free purges.
+    let refused = Program::new(&program).arg("refused").env("USLAB_DECAY_MS", "0");
+    let outcome = refused.run_clean(&scratch, mode);
+    outcome.expect(outcome.stdout() == "ok\n", "the program did not print its last line");
 }
 
 /// With the background thread, and without it, when the program itself trims.

@@ -324,6 +324,11 @@ size_t uslab_reclaim(size_t bytes) USLAB_NOEXCEPT;
  * bytes that went. Calls no shrinker. */
 size_t uslab_trim(size_t kept_bytes) USLAB_NOEXCEPT;
 
+/* Chooses how long free memory stays before it returns to the system, in milliseconds, from now on:
+ * 1000 by default. 0 is not at all, a negative value is for ever. Under pressure, at limits and by
+ * uslab_trim memory returns whatever was chosen. Neither allocates nor blocks. */
+void uslab_set_decay_ms(int ms) USLAB_NOEXCEPT;
+
 /* uslab_trim(0). */
 size_t uslab_release_memory(void) USLAB_NOEXCEPT;
 

@@ -4,6 +4,7 @@ use crate::abi::{self, ShrinkCallback, ShrinkerOptions, USLAB_SEEKS_NONE, USLAB_
 use crate::handle::{self, Handle, Kind};
 use crate::{failure, versioned};
 use core::ffi::{c_char, c_int, c_void};
+use core::time::Duration;
 use uslab::internal::errno;
 use uslab::{Registration, Scan, ShrinkControl, Shrinker};
 
@@ -144,6 +145,12 @@ extern "C" fn uslab_reclaim(bytes: usize) -> usize {
 extern "C" fn uslab_trim(kept_bytes: usize) -> usize {
     let _errno = errno::Preserved::new();
     uslab::trim(kept_bytes)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn uslab_set_decay_ms(ms: c_int) {
+    let _errno = errno::Preserved::new();
+    uslab::set_decay(u64::try_from(ms).ok().map(Duration::from_millis));
 }
 
 #[unsafe(no_mangle)]

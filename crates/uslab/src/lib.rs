@@ -61,7 +61,7 @@ pub use malloc::allocator::HeapAllocator;
 pub use {
     cache::{
         Busy, Cache, CacheBox, CacheBuilder, ConstructedBox, CreateError, Flags, Prefilled, RawCache,
-        RawPrefilled, mode, trim,
+        RawPrefilled, mode, set_decay, trim,
     },
     malloc::{global::Uslab, heap::Heap},
     reclaim::{

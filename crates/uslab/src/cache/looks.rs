@@ -20,7 +20,7 @@ impl Looks {
 
     /// Time to sleep until the next look; at least 1.
     pub fn left_ms(&self) -> u64 {
-        self.next_ms.saturating_sub(os::clock::coarse_ms()).max(1)
+        pages::decay::due_ms(self.next_ms).saturating_sub(os::clock::coarse_ms()).max(1)
     }
 
     /// Whether the last look found nothing to do, and left nothing to do.
@@ -33,7 +33,7 @@ impl Looks {
     pub fn look(&mut self) {
         let now_ms = os::clock::coarse_ms();
         if now_ms < self.next_ms {
-            pages::purge_excess();
+            pages::purge_due();
             self.is_quiet = false;
         } else {
             self.is_quiet = trim::trim_idle();

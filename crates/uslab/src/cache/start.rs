@@ -85,6 +85,9 @@ fn start() -> bool {
     os::process::claim();
     REAPER_FORBIDDEN.store(config.forbids_reaper, Relaxed);
     PRESSURE_NAMED.store(config.names_pressure, Relaxed);
+    if let Some(decay_ms) = config.decay_ms {
+        pages::decay::set_default_ms(decay_ms);
+    }
     os::scheduling::note_first();
     let possible = os::cpu::possible_cpus();
     CPUS.store(possible.unwrap_or(SLOTS_IF_UNKNOWN).min(rseq::MAX_CPUS), Relaxed);

@@ -4,7 +4,7 @@
 //!   pages with memory behind them ── pages::purge_some: as many as are needed
 //!   sheaves of this CPU, barns    ── trim_some: those that hold much
 //!   empty slabs                   ── trim_some: of each cache in proportion, except its last
-//!   idle for half a second        ── trim_idle
+//!   idle memory                   ── trim_idle
 //!   everything                    ── trim, trim_all
 //! ```
 //!
@@ -21,6 +21,7 @@ use crate::percpu::{Drain, Keep, adapt, sheaf};
 use crate::sync::CachePadded;
 use crate::sync::in_flight::{self, Search};
 use core::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use core::time::Duration;
 
 /// Releases the free memory of the whole process to the system, now: flushes all sheaves, shrinks
 /// all caches and purges all pages. About `kept_bytes` of it stay with the process, as free pages.
@@ -53,6 +54,29 @@ pub fn trim(kept_bytes: usize) -> usize {
         slabs.shrink();
     });
     pages::purge_all_beyond(kept_bytes)
+}
+
+/// Chooses how long free memory stays with the process, from now on. `None` keeps it for ever. The
+/// default is 1 s, or the value of `USLAB_DECAY_MS`.
+///
+/// Memory that the program frees and takes again within that time costs no page fault. The
+/// background thread releases memory that was not needed for so long, within another half of the
+/// time; of more than 512 MiB a half at a time. With zero, the freeing thread releases it, at the
+/// price of a system call for each free that empties a page. Pressure, limits and [`trim`] release
+/// memory whatever the choice.
+///
+/// Without a background thread (`USLAB_REAPER=0`, or less than 16 MiB of memory), the freeing
+/// thread bounds free memory instead: to 512 KiB, and as much as the program took again lately.
+/// Times below 20 ms count as 20. Any thread may call it; it neither allocates nor blocks.
+///
+/// ```
+/// use std::time::Duration;
+/// uslab::set_decay(Some(Duration::from_millis(200)));
+/// ```
+pub fn set_decay(decay: Option<Duration>) {
+    pages::decay::set_ms(decay.map(|decay| decay.as_millis().try_into().unwrap_or(u64::MAX)));
+    // The background thread may sleep for a longer period than the new one.
+    os::sleep::wake();
 }
 
 /// Makes room for an allocation that found no pages for `bytes`. Releases about `bytes` of free
@@ -183,9 +207,9 @@ const TOGETHER: usize = 32;
 const SLOTS_TOGETHER: usize = 1024;
 
 /// Trims idle memory; the background thread calls this twice a second. It flushes sheaves that no
-/// thread touched since the last call, and releases empty slabs and free pages above their targets.
-/// Of a cache that no thread used, it releases all empty slabs. If no thread took or freed pages,
-/// it releases all free pages. Returns whether there was nothing to do, and nothing is left to do.
+/// thread touched since the last call, releases empty slabs above their targets, and purges pages
+/// that were idle for the decay, inside slabs in use too. Of a cache that no thread used, it
+/// releases all empty slabs. Returns whether there was nothing to do, and nothing is left to do.
 pub(crate) fn trim_idle() -> bool {
     let mut idle = true;
     let rested = pages::rested();
@@ -214,5 +238,5 @@ pub(crate) fn trim_idle() -> bool {
             slabs.shrink_to_target()
         };
     }
-    pages::purge_rested(rested) == 0 && rested && idle
+    pages::purge_rested(rested) && idle
 }

@@ -31,6 +31,7 @@ pub const RSEQ: &str = "USLAB_RSEQ";
 pub const SNAPSHOT: &str = "USLAB_SNAPSHOT";
 pub const SNAPSHOT_READER: &str = "USLAB_SNAPSHOT_READER";
 pub const REAPER: &str = "USLAB_REAPER";
+pub const DECAY_MS: &str = "USLAB_DECAY_MS";
 pub const ON_MISUSE: &str = "USLAB_ON_MISUSE";
 pub const CPU_BYTES: &str = "USLAB_CPU_BYTES";
 pub const PRESSURE: &str = "USLAB_PRESSURE";
@@ -39,7 +40,7 @@ pub const PRESSURE_WATCH: &str = "MEMORY_PRESSURE_WATCH";
 pub const PRESSURE_WRITE: &str = "MEMORY_PRESSURE_WRITE";
 
 /// All variables, in the order of the users' table.
-pub const VARIABLES: [Variable; 12] = [
+pub const VARIABLES: [Variable; 13] = [
     Variable {
         name: RSEQ,
         read_by: "the library",
@@ -77,6 +78,17 @@ pub const VARIABLES: [Variable; 12] = [
         doc: "Never start the background thread, for programs that must have no second thread \
               (`unshare(CLONE_NEWUSER)`, seccomp filters that forbid `clone`). Memory then goes back when \
               something is freed or asked for (`trim`, `malloc_trim`), and no pressure source is watched.",
+        is_harmless: true,
+    },
+    Variable {
+        name: DECAY_MS,
+        read_by: "the library",
+        values: "milliseconds, `-1` or `never`",
+        default: "1000",
+        doc: "How long free memory stays before it returns to the system. `0`: it returns at once, at the \
+              price of a system call for each free that empties a page. `-1` or `never`: it returns under \
+              pressure, at limits and when it is asked for. `uslab::set_decay` and `uslab_set_decay_ms` \
+              override it.",
         is_harmless: true,
     },
     Variable {
@@ -157,6 +169,8 @@ pub struct Config<V> {
     pub forbids_rseq: bool,
     /// Never start the background thread.
     pub forbids_reaper: bool,
+    /// How long free memory stays: the inner `None` is for ever.
+    pub decay_ms: Option<Option<u64>>,
     /// Abort after a report of misuse.
     pub aborts_on_misuse: bool,
     /// Bound of a CPU's sheaves.
@@ -170,17 +184,22 @@ pub struct Config<V> {
 }
 
 /// The names of the variables in [`Config::of`]'s array.
-pub const READ_AT_START: [&str; 7] =
-    [RSEQ, REAPER, ON_MISUSE, CPU_BYTES, PRESSURE, SNAPSHOT, SNAPSHOT_READER];
+pub const READ_AT_START: [&str; 8] =
+    [RSEQ, REAPER, DECAY_MS, ON_MISUSE, CPU_BYTES, PRESSURE, SNAPSHOT, SNAPSHOT_READER];
 
 impl<V: AsRef<[u8]>> Config<V> {
     /// The configuration from the values of [`READ_AT_START`].
-    pub fn of(values: [Option<V>; 7]) -> Config<V> {
-        let [rseq, reaper, on_misuse, cpu_bytes, pressure, snapshot, snapshot_reader] = values;
+    pub fn of(values: [Option<V>; 8]) -> Config<V> {
+        let [rseq, reaper, decay_ms, on_misuse, cpu_bytes, pressure, snapshot, snapshot_reader] = values;
         let is = |value: &Option<V>, wanted: &[u8]| value.as_ref().is_some_and(|v| v.as_ref() == wanted);
         Config {
             forbids_rseq: is(&rseq, b"0"),
             forbids_reaper: is(&reaper, b"0"),
+            decay_ms: if is(&decay_ms, b"-1") || is(&decay_ms, b"never") {
+                Some(None)
+            } else {
+                number(&decay_ms).map(Some)
+            },
             aborts_on_misuse: !is(&on_misuse, b"report"),
             cpu_bytes: number(&cpu_bytes).map(|bytes| bytes as usize),
             names_pressure: pressure.is_some(),

@@ -9,9 +9,10 @@ fn config(name: &str, value: &'static str) -> Config<&'static [u8]> {
 
 #[test]
 fn unset_variables_mean_their_defaults() {
-    let unset = Config::of([None::<&[u8]>; 7]);
+    let unset = Config::of([None::<&[u8]>; 8]);
     assert!(!unset.forbids_rseq && !unset.forbids_reaper && unset.aborts_on_misuse);
     assert_eq!((unset.cpu_bytes, unset.snapshot, unset.snapshot_reader), (None, None, None));
+    assert_eq!(unset.decay_ms, None);
 }
 
 #[test]
@@ -19,6 +20,10 @@ fn each_variable_has_its_effect_and_other_values_have_none() {
     assert!(config(RSEQ, "0").forbids_rseq && !config(RSEQ, "1").forbids_rseq);
     assert!(config(REAPER, "0").forbids_reaper && !config(REAPER, "off").forbids_reaper);
     assert!(!config(ON_MISUSE, "report").aborts_on_misuse && config(ON_MISUSE, "").aborts_on_misuse);
+    let decay_ms = |value| config(DECAY_MS, value).decay_ms;
+    assert_eq!((decay_ms("0"), decay_ms("250")), (Some(Some(0)), Some(Some(250))));
+    assert_eq!((decay_ms("-1"), decay_ms("never")), (Some(None), Some(None)));
+    assert_eq!((decay_ms("1s"), decay_ms("-2"), decay_ms("")), (None, None, None));
     assert_eq!(config(CPU_BYTES, "4096").cpu_bytes, Some(4096));
     assert_eq!(config(CPU_BYTES, "4k").cpu_bytes, None);
     assert!(config(PRESSURE, "").names_pressure);

@@ -153,7 +153,14 @@ pub(super) fn lock_for_fork() {
 
 pub(super) fn unlock_after_fork(child: bool) {
     boot::unlock_after_fork(child);
-    if child { BUDDY.reset_in_child() } else { BUDDY.release_after_fork() }
+    if child {
+        BUDDY.reset_in_child();
+        let mut buddy = BUDDY.lock();
+        let dirty_pages = buddy.dirty_pages;
+        buddy.policy.keep(dirty_pages);
+    } else {
+        BUDDY.release_after_fork();
+    }
 }
 
 impl Buddy {
@@ -411,6 +418,13 @@ impl Buddy {
         self.dirty_pages - if locked == Locked::Stay { self.locked_pages } else { 0 }
     }
 
+    /// Forgets refusals of the system that are long ago, so that purges try those chunks again.
+    pub fn forget_refusals(&mut self, now_ms: u64) {
+        if self.policy.forget_refusals(now_ms) {
+            self.locked_pages = 0;
+        }
+    }
+
     /// Whether `chunk` has dirty pages that a purge may take.
     fn is_purgeable(&self, chunk: &Chunk, locked: Locked) -> bool {
         chunk.dirty_pages > 0 && (locked == Locked::Go || !self.policy.is_locked(chunk))
@@ -559,7 +573,9 @@ impl Buddy {
         }
     }
 
-    pub fn publish(&self) {
+    /// Notes and publishes the sums; each change of them ends with it.
+    pub fn publish(&mut self) {
+        self.policy.window.note(self.dirty_pages);
         let header = counters::header();
         header.used_bytes.store((self.used_pages * PAGE_BYTES) as u64, Relaxed);
         header.dirty_bytes.store((self.dirty_pages * PAGE_BYTES) as u64, Relaxed);

@@ -1,7 +1,7 @@
 //! Purges that also empty the CPU page lists: of an idle page layer, and of all free memory.
 
 use super::policy::Locked;
-use super::purge::{purge_excess, purge_to};
+use super::purge::{self, purge_to};
 use super::{buddy, cpu_pages};
 use crate::{counters, os};
 use core::sync::atomic::Ordering::Relaxed;
@@ -12,13 +12,17 @@ pub fn rested() -> bool {
     cpu_pages::rested() && buddy::lock().operations == 0
 }
 
-/// Purges the dirty pages beyond the learnt limit, or all of them if the layer `rested`. Returns
-/// the bytes purged. The background thread calls this twice a second.
-pub fn purge_rested(rested: bool) -> usize {
-    let purged = if rested { purge_free(0, Locked::Stay) } else { purge_excess() };
+/// Purges the pages that were idle for the decay. If the layer `rested`, the runs of CPU page lists
+/// are among them. Returns whether it rested and nothing is left that could go. The background
+/// thread calls this twice a second.
+pub fn purge_rested(rested: bool) -> bool {
+    if rested {
+        cpu_pages::drain_all();
+    }
+    let is_settled = purge::purge_at_look(rested);
     cpu_pages::begin_period();
     buddy::lock().operations = 0;
-    purged
+    is_settled
 }
 
 /// Whether [`purge_all_beyond`] would find anything. Takes no lock.
@@ -37,10 +41,6 @@ pub fn purge_all() -> usize {
 /// Empties the CPU page lists, then purges chunk by chunk, locked or not, until at most
 /// `kept_bytes` of free memory stay resident. Returns the bytes purged.
 pub fn purge_all_beyond(kept_bytes: usize) -> usize {
-    purge_free(kept_bytes, Locked::Go)
-}
-
-fn purge_free(kept_bytes: usize, locked: Locked) -> usize {
     cpu_pages::drain_all();
-    purge_to(kept_bytes, locked)
+    purge_to(kept_bytes, Locked::Go)
 }

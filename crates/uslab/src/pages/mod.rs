@@ -33,6 +33,7 @@ pub mod boot;
 mod buddy;
 mod chunk;
 mod cpu_pages;
+pub mod decay;
 mod idle;
 mod layout;
 mod policy;
@@ -52,7 +53,7 @@ pub use cpu_pages::{alloc, extend, free, free_zeroed, init as init_cpu_lists, is
 pub use idle::purge_all;
 pub use idle::{has_free_memory, purge_all_beyond, purge_rested, rested};
 pub use policy::Locked;
-pub use purge::{Scattered, purge_excess, purge_some};
+pub use purge::{Scattered, purge_due, purge_some};
 pub use sparse::{alloc_sparse, charge, free_sparse, may_purge_rested, purge_used, uncharge};
 
 use crate::os::invariant::Checked;

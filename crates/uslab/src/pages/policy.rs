@@ -1,10 +1,12 @@
-//! The purge policy: the learnt limit on free memory that stays resident, and the time after which
-//! [`super::purge`] tries locked pages again.
+//! The purge policy: the free memory that stays resident, and the time after which [`super::purge`]
+//! tries locked pages again.
 
 use super::PAGE_BYTES;
 use super::chunk::Chunk;
+use super::decay::{self, Window};
+use crate::os;
 
-/// Lower bound of the limit on dirty pages: 512 KiB.
+/// Dirty pages that stay while pages are in use: 512 KiB.
 pub(super) const BASE_PAGES: usize = (512 << 10) / PAGE_BYTES;
 /// Period after which refusals of the system are forgotten and the chunks are tried again.
 pub(super) const REFUSAL_MS: u64 = 10_000;
@@ -18,6 +20,10 @@ pub(super) struct Policy {
     /// Purged pages that no allocation has taken again.
     pub regret_pages: usize,
     last_ms: u64,
+    /// The dirty pages that were idle, period by period.
+    pub window: Window,
+    /// Dirty pages that stayed when a purge tried all free ones.
+    pub settled_pages: usize,
     /// The chunk at which the next purge starts.
     pub cursor: usize,
     /// The current period of [`REFUSAL_MS`], and when it began. Never 0.
@@ -27,7 +33,16 @@ pub(super) struct Policy {
 
 impl Policy {
     pub const fn new() -> Policy {
-        Policy { learnt_pages: 0, regret_pages: 0, last_ms: 0, cursor: 0, period: 1, period_ms: 0 }
+        Policy {
+            learnt_pages: 0,
+            regret_pages: 0,
+            last_ms: 0,
+            window: Window::new(),
+            settled_pages: usize::MAX,
+            cursor: 0,
+            period: 1,
+            period_ms: 0,
+        }
     }
 
     /// Whether the system refused to purge the chunk in this period.
@@ -44,8 +59,19 @@ impl Policy {
         self.learnt_pages = (self.learnt_pages + regretted / 2).min(MAX_LEARNT_PAGES);
     }
 
+    /// Lets `pages` free pages stay for now: those that a fork child finds.
+    pub fn keep(&mut self, pages: usize) {
+        self.learnt_pages = self.learnt_pages.max(pages);
+        self.last_ms = os::clock::coarse_ms();
+    }
+
+    /// Where free memory is bounded, the dirty pages that may stay.
     pub fn limit_pages(&self) -> usize {
-        BASE_PAGES + self.learnt_pages
+        match decay::ms() {
+            None => usize::MAX,
+            Some(0) => 0,
+            Some(_) => BASE_PAGES + self.learnt_pages,
+        }
     }
 
     /// Begins a new period, which forgets all refusals, if the current one is over. Returns whether

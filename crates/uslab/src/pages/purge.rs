@@ -1,9 +1,12 @@
 //! Purge: gives the memory behind free pages back to the system.
 //!
-//! The policy, to which the reclaim layer adds time and pressure, is a limit on free dirty pages.
-//! When they exceed it, a purge reduces them to half of the limit. It takes wholly free chunks
-//! first, then the other chunks in turn from a cursor. The background thread runs it, if there is
-//! one.
+//! Free memory stays for about a second. The background thread purges what was idle meanwhile (see
+//! [`super::decay`]). A freeing thread purges only if the background thread is late. A purge takes
+//! wholly free chunks first, then the other chunks in turn from a cursor.
+//!
+//! Free memory is **bounded** if it cannot wait: there is no background thread, or a limit counts
+//! mapped bytes. When dirty pages then exceed the bound, a purge reduces them to half of it. A fork
+//! child starts with a bound of what it found free.
 //!
 //! The limit starts at 512 KiB and learns. Each purged page that an allocation takes again raises
 //! it by half a page. So a loop that needs 40 MB over and over soon stops paying for page faults.
@@ -25,7 +28,7 @@
 use super::arena::{self, PageIndex};
 use super::chunk::{Map, for_each_run};
 use super::policy::{BASE_PAGES, Locked};
-use super::{CHUNK_PAGES, PAGE_BYTES, buddy};
+use super::{CHUNK_PAGES, PAGE_BYTES, buddy, decay};
 use crate::sync::in_flight::InFlight;
 use crate::{counters, os};
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -34,20 +37,28 @@ use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 const TOGETHER_PAGES: usize = 16;
 /// A purge of groups gives up after this many chunks without a group.
 const MAX_MISSES: usize = 64;
-/// Dirty pages beyond the limit that are left to the background thread. Beyond that the background
-/// thread cannot keep up, and the freeing thread purges.
-const MAX_LEFT_PAGES: usize = (32 << 20) / PAGE_BYTES;
+/// Free memory that the freeing thread leaves to a background thread that is late: 32 MiB. The
+/// freeing thread purges no more than that at a time.
+const LATE_PAGES: usize = (32 << 20) / PAGE_BYTES;
 /// The background thread was woken to purge, and has not started.
 static IS_NOTIFIED: AtomicBool = AtomicBool::new(false);
+/// A limit counted what is mapped when the background thread last looked.
+static IS_MAPPING_LIMITED: AtomicBool = AtomicBool::new(false);
 
-/// If there are too many dirty pages, wakes the background thread to purge them, or purges them.
-/// Called after a free of pages; the caller holds no lock.
+/// If free memory is bounded and there are too many dirty pages, wakes the background thread to
+/// purge them, or purges them. Called after a free of pages; the caller holds no lock.
 pub(super) fn after_free(dirty_pages: usize) {
-    if dirty_pages <= BASE_PAGES {
+    if !is_bounded() {
+        if dirty_pages > LATE_PAGES && decay::is_late(os::clock::coarse_ms()) {
+            purge_idle(LATE_PAGES, BASE_PAGES);
+        }
+        return;
+    }
+    if dirty_pages <= BASE_PAGES && !decay::is_at_once() {
         return;
     }
     let Some(beyond) = beyond_limit() else { return };
-    if os::sleep::has_background_thread() && beyond <= MAX_LEFT_PAGES {
+    if os::sleep::has_background_thread() && beyond <= LATE_PAGES && !decay::is_at_once() {
         // A load first, so that `swap` writes rarely: every slow path reads this cache line.
         if !IS_NOTIFIED.load(Relaxed) && !IS_NOTIFIED.swap(true, Relaxed) {
             os::sleep::wake();
@@ -57,26 +68,76 @@ pub(super) fn after_free(dirty_pages: usize) {
     }
 }
 
+/// Whether free memory is bounded: it cannot wait until it is idle.
+fn is_bounded() -> bool {
+    !os::sleep::has_background_thread() || IS_MAPPING_LIMITED.load(Relaxed) || decay::is_at_once()
+}
+
 /// Dirty pages beyond the limit, after its decay; `None` if there are none.
 fn beyond_limit() -> Option<usize> {
     let mut buddy = buddy::lock();
     let now_ms = os::clock::coarse_ms();
     buddy.policy.decay(now_ms);
-    if buddy.policy.forget_refusals(now_ms) {
-        buddy.locked_pages = 0;
-    }
+    buddy.forget_refusals(now_ms);
     let purgeable_pages = buddy.purgeable_pages(Locked::Stay);
     purgeable_pages.checked_sub(buddy.policy.limit_pages()).filter(|&beyond| beyond > 0)
 }
 
 /// If dirty pages exceed the limit, purges them down to half of it. Returns the bytes purged.
-pub fn purge_excess() -> usize {
+fn purge_excess() -> usize {
     IS_NOTIFIED.store(false, Relaxed);
     if beyond_limit().is_none() {
         return 0;
     }
     let target = buddy::lock().policy.limit_pages() / 2;
     purge_to(target * PAGE_BYTES, Locked::Stay)
+}
+
+/// Purges what cannot wait for the next look. The background thread calls this when it is woken
+/// before its time, and at the end of a short period.
+pub fn purge_due() {
+    if is_bounded() {
+        purge_excess();
+    }
+    purge_idle(usize::MAX, BASE_PAGES);
+}
+
+/// Purges what is due at a look of the background thread. Returns whether pages rested, none went,
+/// and none is left that could go.
+pub(super) fn purge_at_look(rested: bool) -> bool {
+    IS_MAPPING_LIMITED.store(os::memory::is_mapping_limited(), Relaxed);
+    IS_NOTIFIED.store(false, Relaxed);
+    let excess = if is_bounded() { purge_excess() } else { 0 };
+    let is_settled = purge_idle(usize::MAX, if rested { 0 } else { BASE_PAGES });
+    rested && is_settled && excess == 0
+}
+
+/// At the end of a period, purges the pages that were idle: at most `most_pages`, and none of the
+/// last `kept_pages`. Returns whether all free pages were tried in vain, now or at the end of the
+/// period before.
+fn purge_idle(most_pages: usize, kept_pages: usize) -> bool {
+    let mut buddy = buddy::lock();
+    let now_ms = os::clock::coarse_ms();
+    let Some(period_ms) = decay::period_ms() else { return true };
+    if !decay::is_over(now_ms, period_ms) {
+        return buddy.policy.settled_pages == buddy.dirty_pages;
+    }
+    buddy.forget_refusals(now_ms);
+    let dirty_pages = buddy.dirty_pages;
+    let step_pages = buddy.policy.window.step_pages().min(most_pages);
+    let target_pages = (dirty_pages - step_pages).max(kept_pages);
+    decay::begin_period(now_ms);
+    buddy.policy.window.begin_period(dirty_pages);
+    buddy.policy.settled_pages = usize::MAX;
+    drop(buddy);
+    // With a target of zero, clean chunks may be unmapped.
+    let is_tried = step_pages > 0 || target_pages == 0;
+    let is_vain = is_tried && purge_to(target_pages * PAGE_BYTES, Locked::Stay) == 0;
+    if is_vain && target_pages == 0 {
+        let mut buddy = buddy::lock();
+        buddy.policy.settled_pages = buddy.dirty_pages;
+    }
+    is_vain && target_pages == 0
 }
 
 /// Purges until at most `target_bytes` of free memory stay resident. Returns the bytes purged.
@@ -112,6 +173,7 @@ fn purge_groups(target_bytes: usize, least_pages: usize, locked: Locked) -> usiz
             let taken = if is_whole { chunk.claim_whole() } else { chunk.claim_dirty(group) };
             (taken, before - chunk.dirty_pages, is_whole)
         });
+        buddy.policy.window.note_purged(usize::from(dirty));
         if dirty == 0 && !is_whole {
             in_vain += 1;
             if in_vain >= MAX_MISSES && least_pages > 1 {

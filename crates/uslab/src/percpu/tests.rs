@@ -251,11 +251,13 @@ fn every_cache_has_its_default_however_many_there_are() {
 fn what_a_cache_that_rests_was_charged_is_free_again() {
     let (cache, record) = cache(64, 0);
     let start = cache.capacity();
-    for _ in 0..50 {
+    // Caches of other tests may use up the bound for a while.
+    let grows = (0..2000).any(|_| {
         let objects = alloc(cache, 3000);
         free(cache, &objects);
-    }
-    assert!(cache.capacity() > start && cache.adapt().charge(cache.adapt().size()) > 0);
+        cache.capacity() > start && cache.adapt().charge(cache.adapt().size()) > 0
+    });
+    assert!(grows);
     cache.drain_all();
     // The first look may find a sheaf that another thread put into a barn meanwhile.
     let rests = (0..3).any(|_| cache.flush_idle(&mut Drain::of_idle(Keep::Pages)));

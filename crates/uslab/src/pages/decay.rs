@@ -1,0 +1,165 @@
+//! Decay: free memory stays for about a second, and goes back when it was not needed meanwhile.
+//!
+//! ```text
+//!   dirty pages │    ╱╲    ╱╲    ╱╲
+//!               │ ╲╱    ╲╱    ╲╱          a loop that allocates and frees: its pages stay
+//!               │ ┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄ least
+//!               │ ░░░░░░░░░░░░░░░░░       was free all the time: half of it goes at each look
+//!               └────────┬────────┬──▶
+//!                 before    now           two periods are the window
+//! ```
+//!
+//! The least number of dirty pages in a window is what the program did without for all of it. The
+//! window is two periods of half the decay. So memory freed stays for one decay to one and a half.
+
+use super::PAGE_BYTES;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// The decay if neither the environment nor the program chose one.
+const DEFAULT_MS: u64 = 1000;
+/// Memory is never given back for its age.
+const NEVER: u64 = u64::MAX;
+const NOT_CHOSEN: u64 = u64::MAX - 1;
+/// A shorter decay counts as this one, so that the background thread does not spin.
+const MIN_MS: u64 = 20;
+/// Idle pages go by halves, but no fewer than these at a look: 512 MiB.
+const MIN_STEP_PAGES: usize = (512 << 20) / PAGE_BYTES;
+
+/// The background thread is late so long after the end of a period.
+const LATE_MS: u64 = 1000;
+
+static DECAY_MS: AtomicU64 = AtomicU64::new(NOT_CHOSEN);
+
+/// When the period began. Written under the buddy's lock.
+static BEGAN_MS: AtomicU64 = AtomicU64::new(0);
+
+/// Chooses how long free memory stays; `None` for ever.
+pub fn set_ms(ms: Option<u64>) {
+    DECAY_MS.store(stored(ms), Relaxed);
+}
+
+fn stored(ms: Option<u64>) -> u64 {
+    ms.map_or(NEVER, |ms| ms.min(NOT_CHOSEN - 1))
+}
+
+/// How long free memory stays; `None` for ever.
+pub(super) fn ms() -> Option<u64> {
+    match DECAY_MS.load(Relaxed) {
+        NEVER => None,
+        NOT_CHOSEN => Some(DEFAULT_MS),
+        ms => Some(ms),
+    }
+}
+
+/// Chooses as [`set_ms`], unless the program has chosen already.
+pub fn set_default_ms(ms: Option<u64>) {
+    let _ = DECAY_MS.compare_exchange(NOT_CHOSEN, stored(ms), Relaxed, Relaxed);
+}
+
+/// Time between two looks at what is idle; `None` if none is needed, because no memory goes for its
+/// age, or all goes at once.
+pub fn period_ms() -> Option<u64> {
+    ms().filter(|&ms| ms > 0).map(|ms| ms.max(MIN_MS) / 2)
+}
+
+/// Whether free memory goes as soon as it is free.
+pub(super) fn is_at_once() -> bool {
+    DECAY_MS.load(Relaxed) == 0
+}
+
+/// Whether the period is over, give or take the tick of a coarse clock.
+pub(super) fn is_over(now_ms: u64, period_ms: u64) -> bool {
+    now_ms.saturating_sub(BEGAN_MS.load(Relaxed)) >= period_ms - period_ms / 8
+}
+
+/// Whether it should have ended long ago.
+pub(super) fn is_late(now_ms: u64) -> bool {
+    period_ms().is_some_and(|period_ms| is_over(now_ms, period_ms + LATE_MS))
+}
+
+/// When the background thread must come by for the end of the period, if that is before `next_ms`.
+pub fn due_ms(next_ms: u64) -> u64 {
+    period_ms().map_or(next_ms, |period_ms| (BEGAN_MS.load(Relaxed) + period_ms).min(next_ms))
+}
+
+/// A period begins; the caller holds the buddy's lock.
+pub(super) fn begin_period(now_ms: u64) {
+    BEGAN_MS.store(now_ms, Relaxed);
+}
+
+/// The least dirty pages lately, under the buddy's lock.
+pub(super) struct Window {
+    /// In this period.
+    least_pages: usize,
+    /// In the period before.
+    before_pages: usize,
+}
+
+impl Window {
+    pub const fn new() -> Window {
+        Window { least_pages: 0, before_pages: 0 }
+    }
+
+    /// There are so many dirty pages now.
+    pub fn note(&mut self, dirty_pages: usize) {
+        self.least_pages = self.least_pages.min(dirty_pages);
+    }
+
+    /// Of the idle pages, so many went.
+    pub fn note_purged(&mut self, pages: usize) {
+        self.least_pages = self.least_pages.saturating_sub(pages);
+        self.before_pages = self.before_pages.saturating_sub(pages);
+    }
+
+    /// Pages that go back at the end of this period: half of those that were idle for the window,
+    /// or all if they are few.
+    pub fn step_pages(&self) -> usize {
+        let idle = self.least_pages.min(self.before_pages);
+        idle.div_ceil(2).max(MIN_STEP_PAGES).min(idle)
+    }
+
+    /// A period ends, and the next one begins with so many dirty pages.
+    pub fn begin_period(&mut self, dirty_pages: usize) {
+        (self.before_pages, self.least_pages) = (self.least_pages, dirty_pages);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A window at the end of which `dirty` pages were seen, a period each.
+    fn after(dirty: &[usize]) -> Window {
+        let mut window = Window::new();
+        for &pages in dirty {
+            window.note(pages);
+            window.begin_period(pages);
+        }
+        window
+    }
+
+    #[test]
+    fn pages_go_when_they_were_free_for_two_periods() {
+        assert_eq!(after(&[100]).step_pages(), 0);
+        assert_eq!(after(&[100, 100]).step_pages(), 100);
+    }
+
+    #[test]
+    fn pages_that_were_in_use_in_between_stay() {
+        let mut window = after(&[100, 100]);
+        window.note(30);
+        window.note(100);
+        assert_eq!(window.step_pages(), 30);
+        window.note_purged(30);
+        window.begin_period(70);
+        assert_eq!(window.step_pages(), 0);
+        window.begin_period(70);
+        assert_eq!(window.step_pages(), 70);
+    }
+
+    #[test]
+    fn many_pages_go_by_halves() {
+        let window = after(&[10 * MIN_STEP_PAGES; 3]);
+        assert_eq!(window.step_pages(), 5 * MIN_STEP_PAGES);
+    }
+}
