@@ -342,6 +342,15 @@ fn report_unknown_to_realloc(pointer: *mut u8) -> *mut u8 {
     out_of_memory()
 }
 
+/// Usable bytes of an allocation of `size` bytes; `size` itself if no allocation is so large.
+pub fn good_size(size: usize) -> usize {
+    match (Class::of(size), Medium::of(size)) {
+        (Some(class), _) => class.bytes(),
+        (None, Some(class)) => class.bytes(),
+        (None, None) => size.checked_next_multiple_of(pages::PAGE_BYTES).unwrap_or(size),
+    }
+}
+
 /// Usable bytes at `pointer`, at least the requested size. 0 for null, for a foreign pointer, and
 /// for a pointer to the inside of an object.
 pub fn usable_size(pointer: *const u8) -> usize {
