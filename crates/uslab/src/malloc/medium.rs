@@ -24,7 +24,7 @@ use core::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Release};
 /// Largest size served by a medium class: 1 MiB.
 pub(super) const MAX_MEDIUM_BYTES: usize = 1 << 20;
 /// Number of medium classes: four to a doubling.
-const CLASSES: usize = 20;
+pub(super) const CLASSES: usize = 20;
 /// Granularity of sizes in the table of slots: every class is a multiple.
 const STEP_BYTES: usize = 8 << 10;
 const STEPS: usize = MAX_MEDIUM_BYTES / STEP_BYTES;
@@ -90,6 +90,11 @@ impl Medium {
     pub const fn bytes(self) -> usize {
         let base = MAX_SMALL_BYTES << (self.0 / 4);
         base + base / 4 * (self.0 as usize % 4 + 1)
+    }
+
+    /// The class at `index`; `None` from [`CLASSES`] on.
+    pub fn at(index: usize) -> Option<Medium> {
+        (index < CLASSES).then_some(Medium(index as u8))
     }
 
     fn index(self) -> usize {
