@@ -1,8 +1,8 @@
 //! Medium sizes, above 32 KiB up to 1 MiB: page runs behind the same sheaves as small objects.
 //!
 //! Each of 20 classes is a cache of which every slab is one run of pages. So a pair pops and pushes
-//! a sheaf of its CPU, as for small sizes; a run that leaves the sheaves goes straight to the
-//! buddy. Idle flushes, trims and passes find these runs where they find all free objects.
+//! a sheaf of its CPU, as for small sizes. A run that leaves the sheaves goes to the buddy, unless
+//! misses made the cache keep some. Idle flushes, trims and passes find these runs where they find all free objects.
 //!
 //! ```text
 //!   malloc  ──table──▶ slots ──▶ pop          calloc, where no run is cached ──▶ large run, zero
