@@ -2,7 +2,8 @@
 //!
 //! Each of 20 classes is a cache of which every slab is one run of pages. So a pair pops and pushes
 //! a sheaf of its CPU, as for small sizes. A run that leaves the sheaves goes to the buddy, unless
-//! misses made the cache keep some. Idle flushes, trims and passes find these runs where they find all free objects.
+//! misses made the cache keep some. Idle flushes, trims and passes find these runs where they find
+//! all free objects.
 //!
 //! ```text
 //!   malloc  ──table──▶ slots ──▶ pop          calloc, where no run is cached ──▶ large run, zero
