@@ -7,7 +7,7 @@
 #include <unistd.h>
 #include <uslab.h>
 
-enum { LARGE = 100, LARGE_BYTES = 100000 };
+enum { LARGE = 100, LARGE_BYTES = 2 << 20 };
 
 /* Whether `text` is in the file: "DIRECTORY/PID". */
 static int snapshot_has(const char *text)
@@ -60,7 +60,7 @@ int main(void)
     for (i = 0; i < LARGE; i++) {
         large[i] = malloc(LARGE_BYTES);
         CHECK(large[i] != NULL);
-        memset(large[i], i, LARGE_BYTES);
+        ((unsigned char *)large[i])[LARGE_BYTES - 1] = i;
     }
     whose(cache);
     child = fork();

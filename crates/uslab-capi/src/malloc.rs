@@ -3,7 +3,7 @@
 use crate::abi::{USLAB_NORECLAIM, USLAB_ZERO};
 use crate::failure;
 use core::ffi::{c_uint, c_void};
-use uslab::internal::{Class, PAGE_BYTES, entry as malloc};
+use uslab::internal::entry as malloc;
 
 /// All flags of an allocation.
 pub const ALLOC_FLAGS: c_uint = USLAB_ZERO | USLAB_NORECLAIM;
@@ -89,10 +89,7 @@ extern "C" fn uslab_usable_size(pointer: *const c_void) -> usize {
 /// Usable bytes of an allocation of `size` bytes; `size` itself if no allocation is so large.
 #[unsafe(no_mangle)]
 extern "C" fn uslab_good_size(size: usize) -> usize {
-    match Class::of(size) {
-        Some(class) => class.bytes(),
-        None => size.checked_next_multiple_of(PAGE_BYTES).unwrap_or(size),
-    }
+    malloc::good_size(size)
 }
 
 /// # Safety

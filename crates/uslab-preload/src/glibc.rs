@@ -19,7 +19,7 @@ use crate::c;
 use crate::stream::Locked;
 use core::ffi::{c_int, c_void};
 use core::fmt::{self, Write};
-use uslab::internal::{CLASSES, Class};
+use uslab::internal::entry::{ALL_CLASSES, class_bytes};
 use uslab::stats::{self, Usage};
 
 /// Free objects, and their bytes.
@@ -40,7 +40,7 @@ impl Free {
 struct Figures {
     usage: Usage,
     /// Free objects of each class.
-    by_class: [usize; CLASSES],
+    by_class: [usize; ALL_CLASSES],
     /// Objects in sheaves.
     fast: Free,
     /// Objects in slabs. All free pages count as one more object, glibc's top.
@@ -55,15 +55,15 @@ impl Figures {
         let _errno = uslab::internal::errno::Preserved::new();
         let usage = stats::usage();
         let (mut fast, mut rest) = (Free::default(), Free::default());
-        let (mut by_class, mut in_use_bytes) = ([0; CLASSES], 0);
+        let (mut by_class, mut in_use_bytes) = ([0; ALL_CLASSES], 0);
         for cache in stats::caches() {
             let object_bytes = cache.object_bytes as usize;
             let (in_sheaves, in_slabs) = (cache.sheaf_free as usize, cache.slab_free as usize);
             fast.add(in_sheaves, object_bytes);
             rest.add(in_slabs, object_bytes);
             in_use_bytes += cache.active_objects as usize * object_bytes;
-            if let Some(class) = Class::of(object_bytes) {
-                by_class[class.index()] += in_slabs + in_sheaves;
+            if let Some(class) = class_bytes().position(|bytes| bytes >= object_bytes) {
+                by_class[class] += in_slabs + in_sheaves;
             }
         }
         if usage.dirty_bytes > 0 {
@@ -173,8 +173,7 @@ pub unsafe extern "C" fn malloc_info(options: c_int, stream: *mut libc::FILE) ->
 fn write_info(out: &mut Locked, figures: &Figures) -> fmt::Result {
     out.write_str("<malloc version=\"1\">\n<heap nr=\"0\">\n<sizes>\n")?;
     let mut from = 1;
-    for class in (0..CLASSES).filter_map(Class::at) {
-        let (to, count) = (class.bytes(), figures.by_class[class.index()]);
+    for (to, count) in class_bytes().zip(figures.by_class) {
         if count > 0 {
             let total = count * to;
             writeln!(out, "  <size from=\"{from}\" to=\"{to}\" total=\"{total}\" count=\"{count}\"/>")?;

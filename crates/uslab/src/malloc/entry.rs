@@ -5,7 +5,7 @@
 
 use super::bare::{self, Bare};
 pub use super::caller::{AnyCaller, Caller, Program, serve, serve_program, serve_resized, serve_zeroed};
-use super::classes::Class;
+use super::classes::{CLASSES, Class};
 use super::medium::{self, Medium};
 use super::{large, small};
 use crate::cache::registry::{self, LARGE_ID};
@@ -340,6 +340,24 @@ pub unsafe fn realloc_for<C: Caller>(pointer: *mut u8, size: usize) -> *mut u8 {
 fn report_unknown_to_realloc(pointer: *mut u8) -> *mut u8 {
     report_unknown(pointer, "realloc");
     out_of_memory()
+}
+
+/// Bytes of each class, small and medium, in ascending order.
+pub fn class_bytes() -> impl Iterator<Item = usize> {
+    let small = (0..).map_while(Class::at).map(Class::bytes);
+    small.chain((0..).map_while(Medium::at).map(Medium::bytes))
+}
+
+/// Number of these classes.
+pub const ALL_CLASSES: usize = CLASSES + medium::CLASSES;
+
+/// Usable bytes of an allocation of `size` bytes; `size` itself if no allocation is so large.
+pub fn good_size(size: usize) -> usize {
+    match (Class::of(size), Medium::of(size)) {
+        (Some(class), _) => class.bytes(),
+        (None, Some(class)) => class.bytes(),
+        (None, None) => size.checked_next_multiple_of(pages::PAGE_BYTES).unwrap_or(size),
+    }
 }
 
 /// Usable bytes at `pointer`, at least the requested size. 0 for null, for a foreign pointer, and

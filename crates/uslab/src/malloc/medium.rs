@@ -1,8 +1,9 @@
 //! Medium sizes, above 32 KiB up to 1 MiB: page runs behind the same sheaves as small objects.
 //!
 //! Each of 20 classes is a cache of which every slab is one run of pages. So a pair pops and pushes
-//! a sheaf of its CPU, as for small sizes; a run that leaves the sheaves goes straight to the
-//! buddy. Idle flushes, trims and passes find these runs where they find all free objects.
+//! a sheaf of its CPU, as for small sizes. A run that leaves the sheaves goes to the buddy, unless
+//! misses made the cache keep some. Idle flushes, trims and passes find these runs where they find
+//! all free objects.
 //!
 //! ```text
 //!   malloc  ──table──▶ slots ──▶ pop          calloc, where no run is cached ──▶ large run, zero
@@ -24,7 +25,7 @@ use core::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Release};
 /// Largest size served by a medium class: 1 MiB.
 pub(super) const MAX_MEDIUM_BYTES: usize = 1 << 20;
 /// Number of medium classes: four to a doubling.
-const CLASSES: usize = 20;
+pub(super) const CLASSES: usize = 20;
 /// Granularity of sizes in the table of slots: every class is a multiple.
 const STEP_BYTES: usize = 8 << 10;
 const STEPS: usize = MAX_MEDIUM_BYTES / STEP_BYTES;
@@ -90,6 +91,11 @@ impl Medium {
     pub const fn bytes(self) -> usize {
         let base = MAX_SMALL_BYTES << (self.0 / 4);
         base + base / 4 * (self.0 as usize % 4 + 1)
+    }
+
+    /// The class at `index`; `None` from [`CLASSES`] on.
+    pub fn at(index: usize) -> Option<Medium> {
+        (index < CLASSES).then_some(Medium(index as u8))
     }
 
     fn index(self) -> usize {

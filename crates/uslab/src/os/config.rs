@@ -107,7 +107,7 @@ pub const VARIABLES: [Variable; 13] = [
         default: "1572864 (1.5 MiB), or 1/64 of the memory of slabs divided by the CPUs, if that is more; \
                   sheaves of the default capacity are not counted",
         doc: "Upper bound on what the sheaves of one CPU hold, over all caches. Sheaves of two objects are \
-              not counted.",
+              not counted. Objects of 33 KiB to 1 MiB count in part: 3/8 on up to four CPUs.",
         is_harmless: true,
     },
     Variable {
