@@ -117,10 +117,10 @@ int main(int argc, char **argv)
             free(p);
         }
     } else if (!strcmp(name, "behind-the-last")) {
-        /* 85 objects of 48 bytes leave 16 bytes of a page. */
-        for (int i = 0; i < 400; i++) {
+        /* 2730 objects of 48 bytes leave 32 bytes of a slab of 128 KiB. */
+        for (int i = 0; i < 10000; i++) {
             char *p = malloc(48);
-            if (((uintptr_t)p & 4095) == 84 * 48) {
+            if (((uintptr_t)p & 0x1ffff) == 2729 * 48) {
                 owe(p + 48, "no object of", "malloc-48");
                 free(p + 48);
                 check(48, p);
@@ -128,17 +128,20 @@ int main(int argc, char **argv)
                 return 0;
             }
         }
-        must(0, "no object is the last of a page");
-    } else if (!strcmp(name, "large")) {
-        char *p = malloc(1 << 20);
+        must(0, "no object is the last of a slab");
+    } else if (!strcmp(name, "medium") || !strcmp(name, "large")) {
+        size_t size = name[0] == 'm' ? 1 << 20 : 3 << 20;
+        const char *cache = name[0] == 'm' ? "malloc-1m" : "large objects";
+        char *p = malloc(size);
         size_t offsets[] = { 8, 16, 4096, 4104, 65536, (1 << 20) - 16 };
         for (int i = 0; i < 6; i++) {
-            inside(p, offsets[i], "large objects");
+            inside(p, offsets[i], cache);
             free(p + offsets[i]);
         }
-        memset(p, 1, 1 << 20);
+        memset(p, 1, size);
         free(p);
-        owe(p, "nothing is allocated there", "");
+        if (name[0] == 'm') twice(p, cache);
+        else owe(p, "nothing is allocated there", "");
         free(p);
     } else if (!strcmp(name, "sized")) {
         char *p = malloc(100);
@@ -165,11 +168,16 @@ int main(int argc, char **argv)
         delete_sized(p + 8, 64);
         check(64, p);
     } else if (!strcmp(name, "realloc")) {
-        char *p = malloc(100), *large = malloc(100000);
+        char *p = malloc(100), *medium = malloc(100000), *large = malloc(3000000);
         inside(p, 8, "malloc-112");
         must(realloc(p + 8, 50) == NULL, "realloc took the inside of an object");
         inside(p, 8, "malloc-112");
         must(realloc(p + 8, 100) == NULL, "realloc took the inside of an object of the same class");
+        inside(medium, 16, "malloc-112k");
+        must(realloc(medium + 16, 200000) == NULL, "realloc took the inside of a medium object");
+        inside(medium, 8192, "malloc-112k");
+        must(realloc(medium + 8192, 10) == NULL, "realloc took a page of a medium object");
+        must(malloc_usable_size(medium + 16) == 0 && malloc_usable_size(medium + 4096) == 0, "usable size, medium");
         inside(large, 16, "large objects");
         must(realloc(large + 16, 200000) == NULL, "realloc took the inside of a large object");
         inside(large, 8192, "large objects");
@@ -178,6 +186,7 @@ int main(int argc, char **argv)
         must(malloc_usable_size(large + 16) == 0 && malloc_usable_size(large + 4096) == 0, "usable size, large");
         check(100, p);
         free(p);
+        free(medium);
         free(large);
     } else {
         must(0, "no such case");

@@ -48,6 +48,7 @@ both_modes! {
     inside_of_an_object => |mode| expect_caught("inside", mode),
     inside_of_an_object_of_every_class => |mode| expect_caught("every-class-inside", mode),
     behind_the_last_object_of_a_slab => |mode| expect_caught("behind-the-last", mode),
+    inside_of_a_medium_object => |mode| expect_caught("medium", mode),
     inside_of_a_large_object => |mode| expect_caught("large", mode),
     freed_with_a_size => |mode| expect_caught("sized", mode),
     deleted => |mode| expect_caught("delete", mode),
