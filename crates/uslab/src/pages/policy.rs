@@ -23,6 +23,8 @@ pub(super) struct Policy {
     pub window: Window,
     /// Dirty pages that stayed when all that was free was tried.
     pub settled_pages: usize,
+    /// Pages without memory were handed out, and the growth has not been judged yet.
+    pub has_grown: bool,
     /// The chunk at which the next purge begins.
     pub cursor: usize,
     /// The current period of [`REFUSAL_MS`], and when it began. Never 0.
@@ -38,6 +40,7 @@ impl Policy {
             last_ms: 0,
             window: Window::new(),
             settled_pages: usize::MAX,
+            has_grown: false,
             cursor: 0,
             period: 1,
             period_ms: 0,
@@ -51,6 +54,7 @@ impl Policy {
 
     /// `pages` pages without memory were handed out.
     pub fn note_fresh(&mut self, pages: usize) {
+        self.has_grown |= pages > 0;
         let regretted = pages.min(self.regret_pages);
         self.regret_pages -= regretted;
         // Half, so that a single wave of frees, in which some pages come and go by chance, teaches
