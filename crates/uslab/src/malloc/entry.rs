@@ -147,7 +147,11 @@ fn report_unknown(pointer: *const u8, given_to: &str) {
         return report_misuse(misuse, pointer, cache.name());
     }
     match large::around(page) {
-        Some(start) => report_misuse(Misuse::Inside(start as usize), pointer, large::NAME),
+        Some(start) => {
+            let around = pages::owner_of(start).and_then(|owner| registry::cache(owner.id()));
+            let name = around.map_or(large::NAME, |cache| cache.name());
+            report_misuse(Misuse::Inside(start as usize), pointer, name);
+        }
         None => report_misuse(Misuse::NotAllocated, pointer, given_to),
     }
 }

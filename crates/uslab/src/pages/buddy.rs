@@ -16,7 +16,7 @@
 use super::arena::{self, PageIndex};
 use super::chunk::{self, Chunk, MAX_ORDER, NONE};
 use super::policy::{Locked, Policy};
-use super::{CHUNK_BYTES, CHUNK_PAGES, PAGE_BYTES, Run, boot};
+use super::{CHUNK_BYTES, CHUNK_PAGES, PAGE_BYTES, Run, boot, purge};
 use crate::counters;
 use crate::os::invariant::invariant;
 use crate::os::memory::Placed;
@@ -425,6 +425,11 @@ impl Buddy {
         }
     }
 
+    /// Pages that limits count.
+    pub fn held_pages(&self) -> usize {
+        self.used_pages + self.dirty_pages
+    }
+
     /// Whether `chunk` has dirty pages that a purge may take.
     fn is_purgeable(&self, chunk: &Chunk, locked: Locked) -> bool {
         chunk.dirty_pages > 0 && (locked == Locked::Go || !self.policy.is_locked(chunk))
@@ -477,6 +482,9 @@ impl Buddy {
         }
         self.used_pages += pages;
         self.publish();
+        if core::mem::take(&mut self.policy.has_grown) && self.policy.window.is_too_large(held) {
+            purge::note_too_large();
+        }
         if held > self.soft_pages && !self.told {
             self.told = true;
             os::sleep::wake();
@@ -575,7 +583,7 @@ impl Buddy {
 
     /// Notes and publishes the sums; each change of them ends with it.
     pub fn publish(&mut self) {
-        self.policy.window.note(self.dirty_pages);
+        self.policy.window.note(self.dirty_pages, self.used_pages);
         let header = counters::header();
         header.used_bytes.store((self.used_pages * PAGE_BYTES) as u64, Relaxed);
         header.dirty_bytes.store((self.dirty_pages * PAGE_BYTES) as u64, Relaxed);

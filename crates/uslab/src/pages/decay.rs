@@ -11,6 +11,10 @@
 //!
 //! The least number of dirty pages in a window is what the program did without for all of it. The
 //! window is two periods of half the decay. So memory freed stays for one decay to one and a half.
+//!
+//! Free memory must not make a process larger than its need. Where a program takes fresh pages
+//! because the free ones do not fit, pages go early: no more is held than was in use at most in the
+//! window, and an eighth.
 
 use super::PAGE_BYTES;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -25,6 +29,8 @@ const MIN_MS: u64 = 20;
 /// Idle pages go by halves, but no fewer than these at a look: 512 MiB.
 const MIN_STEP_PAGES: usize = (512 << 20) / PAGE_BYTES;
 
+/// Beyond what was in use at most, an eighth and so much may be held: 8 MiB.
+const SLACK_PAGES: usize = (8 << 20) / PAGE_BYTES;
 /// The background thread is late so long after the end of a period.
 const LATE_MS: u64 = 1000;
 
@@ -87,22 +93,45 @@ pub(super) fn begin_period(now_ms: u64) {
     BEGAN_MS.store(now_ms, Relaxed);
 }
 
-/// The least dirty pages lately, under the buddy's lock.
+/// The least dirty pages lately, and the most in use; under the buddy's lock.
 pub(super) struct Window {
     /// In this period.
     least_pages: usize,
     /// In the period before.
     before_pages: usize,
+    /// Pages in use at most, in this period.
+    most_used_pages: usize,
+    /// In the period before.
+    most_before_pages: usize,
 }
 
 impl Window {
     pub const fn new() -> Window {
-        Window { least_pages: 0, before_pages: 0 }
+        Window { least_pages: 0, before_pages: 0, most_used_pages: 0, most_before_pages: 0 }
     }
 
-    /// There are so many dirty pages now.
-    pub fn note(&mut self, dirty_pages: usize) {
+    /// There are so many dirty pages, and pages in use, now.
+    pub fn note(&mut self, dirty_pages: usize, used_pages: usize) {
         self.least_pages = self.least_pages.min(dirty_pages);
+        self.most_used_pages = self.most_used_pages.max(used_pages);
+    }
+
+    /// Whether a program that takes fresh pages should give others back, now that it holds so many.
+    pub fn is_too_large(&self, held_pages: usize) -> bool {
+        held_pages > self.needed_pages() + self.slack_pages()
+    }
+
+    /// What it should hold then.
+    pub fn goal_pages(&self) -> usize {
+        self.needed_pages() + self.slack_pages() / 2
+    }
+
+    fn needed_pages(&self) -> usize {
+        self.most_used_pages.max(self.most_before_pages)
+    }
+
+    fn slack_pages(&self) -> usize {
+        self.needed_pages() / 8 + SLACK_PAGES
     }
 
     /// Of the idle pages, so many went.
@@ -118,9 +147,10 @@ impl Window {
         idle.div_ceil(2).max(MIN_STEP_PAGES).min(idle)
     }
 
-    /// A period ends, and the next one begins with so many dirty pages.
-    pub fn begin_period(&mut self, dirty_pages: usize) {
+    /// A period ends, and the next one begins with so many dirty pages, and pages in use.
+    pub fn begin_period(&mut self, dirty_pages: usize, used_pages: usize) {
         (self.before_pages, self.least_pages) = (self.least_pages, dirty_pages);
+        (self.most_before_pages, self.most_used_pages) = (self.most_used_pages, used_pages);
     }
 }
 
@@ -132,8 +162,8 @@ mod tests {
     fn after(dirty: &[usize]) -> Window {
         let mut window = Window::new();
         for &pages in dirty {
-            window.note(pages);
-            window.begin_period(pages);
+            window.note(pages, 0);
+            window.begin_period(pages, 0);
         }
         window
     }
@@ -147,13 +177,13 @@ mod tests {
     #[test]
     fn pages_that_were_in_use_in_between_stay() {
         let mut window = after(&[100, 100]);
-        window.note(30);
-        window.note(100);
+        window.note(30, 0);
+        window.note(100, 0);
         assert_eq!(window.step_pages(), 30);
         window.note_purged(30);
-        window.begin_period(70);
+        window.begin_period(70, 0);
         assert_eq!(window.step_pages(), 0);
-        window.begin_period(70);
+        window.begin_period(70, 0);
         assert_eq!(window.step_pages(), 70);
     }
 
@@ -161,5 +191,19 @@ mod tests {
     fn many_pages_go_by_halves() {
         let window = after(&[10 * MIN_STEP_PAGES; 3]);
         assert_eq!(window.step_pages(), 5 * MIN_STEP_PAGES);
+    }
+
+    #[test]
+    fn what_may_be_held_follows_the_need_of_the_window() {
+        let mut window = Window::new();
+        window.note(0, 80_000);
+        window.note(60_000, 20_000);
+        assert!(!window.is_too_large(80_000 + 10_000 + SLACK_PAGES));
+        assert!(window.is_too_large(80_000 + 10_000 + SLACK_PAGES + 1));
+        assert_eq!(window.goal_pages(), 80_000 + (10_000 + SLACK_PAGES) / 2);
+        window.begin_period(60_000, 20_000);
+        assert!(!window.is_too_large(80_000));
+        window.begin_period(60_000, 20_000);
+        assert!(window.is_too_large(80_000));
     }
 }

@@ -24,6 +24,8 @@ pub(super) struct Policy {
     pub window: Window,
     /// Dirty pages that stayed when a purge tried all free ones.
     pub settled_pages: usize,
+    /// An allocation took pages without memory, and that growth has not been judged yet.
+    pub has_grown: bool,
     /// The chunk at which the next purge starts.
     pub cursor: usize,
     /// The current period of [`REFUSAL_MS`], and when it began. Never 0.
@@ -39,6 +41,7 @@ impl Policy {
             last_ms: 0,
             window: Window::new(),
             settled_pages: usize::MAX,
+            has_grown: false,
             cursor: 0,
             period: 1,
             period_ms: 0,
@@ -52,6 +55,7 @@ impl Policy {
 
     /// Notes that an allocation took `pages` pages without memory behind them.
     pub fn note_fresh(&mut self, pages: usize) {
+        self.has_grown |= pages > 0;
         let regretted = pages.min(self.regret_pages);
         self.regret_pages -= regretted;
         // Half of them: in a single wave of frees some pages come and go by chance, and the limit

@@ -59,12 +59,25 @@ pub(super) fn after_free(dirty_pages: usize) {
     }
     let Some(beyond) = beyond_limit() else { return };
     if os::sleep::has_background_thread() && beyond <= LATE_PAGES && !decay::is_at_once() {
-        // A load first, so that `swap` writes rarely: every slow path reads this cache line.
-        if !IS_NOTIFIED.load(Relaxed) && !IS_NOTIFIED.swap(true, Relaxed) {
-            os::sleep::wake();
-        }
+        notify();
     } else {
         purge_excess();
+    }
+}
+
+/// Wakes the background thread, which will purge.
+fn notify() {
+    // A load first, so that `swap` writes rarely: every slow path reads this cache line.
+    if !IS_NOTIFIED.load(Relaxed) && !IS_NOTIFIED.swap(true, Relaxed) {
+        os::sleep::wake();
+    }
+}
+
+/// Has the background thread purge: the process took fresh pages, and holds more than it needs.
+/// Called under the buddy's lock.
+pub(super) fn note_too_large() {
+    if !is_bounded() && decay::period_ms().is_some() {
+        notify();
     }
 }
 
@@ -96,18 +109,32 @@ fn purge_excess() -> usize {
 /// Purges what cannot wait for the next look. The background thread calls this when it is woken
 /// before its time, and at the end of a short period.
 pub fn purge_due() {
+    let is_notified = IS_NOTIFIED.swap(false, Relaxed);
     if is_bounded() {
         purge_excess();
+    } else if is_notified {
+        purge_unfit();
     }
     purge_idle(usize::MAX, BASE_PAGES);
 }
 
-/// Purges what is due at a look of the background thread. Returns whether pages rested, none went,
-/// and none is left that could go.
+/// Purges free pages that did not fit, where a process that grew holds more than it needs.
+fn purge_unfit() {
+    let buddy = buddy::lock();
+    let too_many = buddy.held_pages().saturating_sub(buddy.policy.window.goal_pages());
+    let target_pages = buddy.dirty_pages.saturating_sub(too_many);
+    drop(buddy);
+    purge_to(target_pages.max(BASE_PAGES) * PAGE_BYTES, Locked::Stay);
+}
+
+/// What it purges at each look. True if pages rested, none went, and none is left that could go.
 pub(super) fn purge_at_look(rested: bool) -> bool {
     IS_MAPPING_LIMITED.store(os::memory::is_mapping_limited(), Relaxed);
-    IS_NOTIFIED.store(false, Relaxed);
+    let is_notified = IS_NOTIFIED.swap(false, Relaxed);
     let excess = if is_bounded() { purge_excess() } else { 0 };
+    if is_notified && !is_bounded() {
+        purge_unfit();
+    }
     let is_settled = purge_idle(usize::MAX, if rested { 0 } else { BASE_PAGES });
     rested && is_settled && excess == 0
 }
@@ -127,7 +154,8 @@ fn purge_idle(most_pages: usize, kept_pages: usize) -> bool {
     let step_pages = buddy.policy.window.step_pages().min(most_pages);
     let target_pages = (dirty_pages - step_pages).max(kept_pages);
     decay::begin_period(now_ms);
-    buddy.policy.window.begin_period(dirty_pages);
+    let used_pages = buddy.held_pages() - dirty_pages;
+    buddy.policy.window.begin_period(dirty_pages, used_pages);
     buddy.policy.settled_pages = usize::MAX;
     drop(buddy);
     // With a target of zero, clean chunks may be unmapped.
