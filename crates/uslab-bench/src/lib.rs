@@ -40,6 +40,7 @@ compile_error!("the benchmark reads the cycle counters of x86_64 and aarch64 onl
 
 pub mod app;
 pub mod asm;
+pub mod built;
 pub mod child;
 pub mod cli;
 pub mod clock;
@@ -57,6 +58,7 @@ pub mod preload;
 pub mod process;
 pub mod programs;
 pub mod report;
+pub mod resident;
 pub mod results;
 pub mod rounds;
 pub mod session;

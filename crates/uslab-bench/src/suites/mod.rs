@@ -16,6 +16,7 @@ pub mod programs;
 pub mod published;
 pub mod remote;
 pub mod rss;
+mod shared;
 pub mod threads;
 
 use crate::cpu::Cpus;
