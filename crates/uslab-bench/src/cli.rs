@@ -124,6 +124,7 @@ Examples:
   uslab-bench bulk --both-modes           bulk allocation, with and without rseq
   uslab-bench pair --only malloc/64       the 64-byte rows alone
   uslab-bench all --json > results.json   everything, for another program
+  uslab-bench programs --only lua/        one program under every allocator
   uslab-bench report results.json         a page with charts of it
   uslab-bench pair --order random --touch as a program that uses what it allocates
 

@@ -7,8 +7,10 @@
 //!   table ── facts                results as text; what they were measured on
 //!   suites/                       which rows there are, their targets and what is said of them
 //!   task                          what a child can be asked for
-//!   order/, programs/, linked/    loads beyond a loop: knobs, whole programs, C and C++ programs
+//!   order/, programs/, linked/,   loads beyond a loop: knobs, whole programs, C and C++ programs,
+//!   locality/                     walks over what a program has allocated
 //!   child ── process, preload     one measurement in a process of its own; programs under it
+//!   built, resident               peers made of their sources; a program's memory over its run
 //!   lineup                        the contestants as values
 //!   rounds/                       the timed loops, generic over the contestant
 //!   measure                       interleaved rounds of lanes; disturbed ones again
@@ -50,6 +52,7 @@ pub mod facts;
 pub mod lineup;
 pub mod linked;
 pub mod load;
+pub mod locality;
 pub mod machine;
 pub mod measure;
 pub mod modes;

@@ -165,6 +165,8 @@ pub enum Unit {
     Ns,
     Seconds,
     Bytes,
+    /// Of events or things.
+    Count,
 }
 
 impl Row {

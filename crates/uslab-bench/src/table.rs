@@ -81,6 +81,7 @@ pub fn value(value: Option<f64>, unit: Unit) -> String {
         Unit::Ns => number(value),
         Unit::Seconds => value.map_or("–".into(), |value| format!("{value:.3}")),
         Unit::Bytes => value.map_or("–".into(), |value| format!("{:.2}", value / (1 << 20) as f64)),
+        Unit::Count => value.map_or("–".into(), |value| format!("{value:.0}")),
     }
 }
 
@@ -90,6 +91,7 @@ fn unit_name(unit: Unit) -> &'static str {
         Unit::Ns => "ns an operation",
         Unit::Seconds => "seconds",
         Unit::Bytes => "MiB",
+        Unit::Count => "count",
     }
 }
 

@@ -48,11 +48,11 @@ fn problem(jobs: u32, machines: u32) -> String {
             let _ = writeln!(text, "(assert (>= {next} (+ t{job}_{m} {time})))");
         }
     }
-    for m in 0..machines as usize {
-        for a in 0..jobs as usize {
-            for b in 0..a {
-                let after = |x: usize, y: usize| format!("(>= t{x}_{m} (+ t{y}_{m} {}))", times[y][m]);
-                let _ = writeln!(text, "(assert (or {} {}))", after(a, b), after(b, a));
+    for (a, first) in times.iter().enumerate() {
+        for (b, second) in times.iter().enumerate().skip(a + 1) {
+            for (m, (of_a, of_b)) in first.iter().zip(second).enumerate() {
+                let b_first = format!("(>= t{a}_{m} (+ t{b}_{m} {of_b}))");
+                let _ = writeln!(text, "(assert (or {b_first} (>= t{b}_{m} (+ t{a}_{m} {of_a}))))");
             }
         }
     }

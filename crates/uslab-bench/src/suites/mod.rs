@@ -10,6 +10,7 @@ pub mod churn4k;
 pub mod classics;
 pub mod latency;
 pub mod linked;
+pub mod locality;
 pub mod order;
 pub mod pair;
 pub mod programs;
@@ -60,6 +61,7 @@ pub const SUITES: &[&Suite] = &[
     &churn4k::CHURN_4K,
     &order::ORDER,
     &programs::PROGRAMS,
+    &locality::LOCALITY,
     &linked::CAPI,
     &linked::CONTAINERS,
     &remote::REMOTE,
