@@ -28,6 +28,9 @@ pub struct Library {
 
 pub const USLAB: Library = Library::packaged("uslab malloc", "libuslab_malloc.so", "");
 
+/// A second build of ours, beside the first: there where its variable names it.
+static BESIDE: Library = Library::packaged("uslab malloc, beside", "libuslab_malloc.so", "");
+
 pub const GLIBC: Library = Library::packaged("glibc", "libc.so.6", "libc6");
 
 /// The other allocators.
@@ -41,8 +44,18 @@ pub const PEERS: &[Library] = &[
     GLIBC,
 ];
 
-/// The variable that names another build of ours.
+/// The variables that name another build of ours, and a second one.
 const OURS: &str = "USLAB_LIB";
+const OURS_BESIDE: &str = "USLAB_LIB_BESIDE";
+
+/// The second build of ours, where there is one.
+pub fn beside() -> Option<&'static Library> {
+    named(OURS_BESIDE).map(|_| &BESIDE)
+}
+
+fn named(variable: &str) -> Option<PathBuf> {
+    env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from)
+}
 
 impl Library {
     const fn packaged(name: &'static str, file: &'static str, package: &'static str) -> Self {
@@ -70,7 +83,11 @@ impl Library {
 
     fn installed(&self) -> Result<PathBuf, String> {
         let ours = self.file == USLAB.file;
-        let places = if ours { places_of_ours() } else { system_folders() };
+        let places = match self.name {
+            _ if !ours => system_folders(),
+            name if name == BESIDE.name => named(OURS_BESIDE).into_iter().collect(),
+            _ => places_of_ours(),
+        };
         let found =
             places.iter().map(|place| if place.is_dir() { place.join(self.file) } else { place.clone() });
         found.into_iter().find(|path| path.is_file()).ok_or_else(|| {
@@ -85,8 +102,8 @@ impl Library {
 
 /// Where a build has it (all in one folder) and where an installation has it (bin beside lib).
 fn places_of_ours() -> Vec<PathBuf> {
-    if let Some(named) = env::var_os(OURS).filter(|value| !value.is_empty()) {
-        return vec![PathBuf::from(named)];
+    if let Some(named) = named(OURS) {
+        return vec![named];
     }
     let program = env::current_exe().unwrap_or_default();
     let folder = program.parent().unwrap_or(Path::new("/"));

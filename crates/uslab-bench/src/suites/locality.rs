@@ -12,9 +12,9 @@
 //! order of a map of random keys is one that no allocator can know: there, only fewer pages and
 //! larger ones help.
 
-use super::shared::Runs;
+use super::shared::{Lanes, Runs, libraries};
 use super::{Context, RowPlan, Suite};
-use crate::locality::{self, Program, Source};
+use crate::locality::{self, Program};
 use crate::measure::{Method, Sample};
 use crate::preload::{self, Library};
 use crate::results::{Role, Row, Scale, Unit};
@@ -30,8 +30,7 @@ pub const LOCALITY: Suite = Suite::new(
 struct Load {
     id: &'static str,
     title: &'static str,
-    source: &'static Source,
-    /// Before the number of objects.
+    /// A container, which stands before the number of objects; of none, a list of malloc's objects.
     word: Option<&'static str>,
     objects: usize,
     /// After it and the number of halves.
@@ -41,14 +40,13 @@ struct Load {
 const MIXED: Load = Load {
     id: "mixed",
     title: "malloc: 32, 64, 96, 208 B by turns, linked",
-    source: &locality::WALK,
     word: None,
     objects: 2_000_000,
     sizes: &[32, 64, 96, 208],
 };
 
 const fn container(id: &'static str, title: &'static str, objects: usize) -> Load {
-    Load { id, title, source: &locality::CONTAINERS, word: Some(id), objects, sizes: &[] }
+    Load { id, title, word: Some(id), objects, sizes: &[] }
 }
 
 const LOADS: [&Load; 6] = [
@@ -107,7 +105,11 @@ const READINGS: [Reading; 13] = [
 ];
 
 fn rows(context: &Context) -> Vec<RowPlan> {
-    let runs = LOADS.map(|load| (load, runs_of(load, context.options.scale())));
+    let scale = context.options.scale();
+    let [walk, containers] =
+        [&locality::WALK, &locality::CONTAINERS].map(|source| Rc::new(Program::new(source, scale)));
+    let program = |load: &Load| if load.word.is_some() { &containers } else { &walk };
+    let runs = LOADS.map(|load| (load, runs_of(load, program(load), scale)));
     READINGS
         .iter()
         .flat_map(|reading| runs.iter().map(|(load, runs)| row(load, reading, runs, context)))
@@ -115,16 +117,15 @@ fn rows(context: &Context) -> Vec<RowPlan> {
 }
 
 /// The runs of each allocator, ours first.
-fn runs_of(load: &'static Load, scale: Scale) -> Vec<(&'static Library, Rc<Runs>)> {
+fn runs_of(load: &Load, program: &Rc<Program>, scale: Scale) -> Lanes {
     // For function, one peer is enough.
-    let taken = |peer: &&Library| scale != Scale::Check || peer.name == preload::GLIBC.name;
-    let program = Rc::new(Program::new(load.source, scale));
+    let taken = move |peer: &Library| scale != Scale::Check || peer.name == preload::GLIBC.name;
     let arguments = arguments(load, scale);
-    let runs = |library: &'static Library| {
-        let (program, arguments) = (Rc::clone(&program), arguments.clone());
-        (library, Runs::new(move || program.run(&library.find()?, &arguments)))
+    let runs = |(library, role): (&'static Library, Role)| {
+        let (program, arguments) = (Rc::clone(program), arguments.clone());
+        (library, role, Runs::new(move || program.run(&library.find()?, &arguments)))
     };
-    std::iter::once(&preload::USLAB).chain(preload::PEERS.iter().filter(taken)).map(runs).collect()
+    libraries(taken).map(runs).collect()
 }
 
 fn arguments(load: &Load, scale: Scale) -> Vec<String> {
@@ -136,14 +137,13 @@ fn arguments(load: &Load, scale: Scale) -> Vec<String> {
 fn row(
     load: &'static Load,
     &Reading { id, group, name, unit, targets }: &'static Reading,
-    runs: &[(&'static Library, Rc<Runs>)],
+    runs: &Lanes,
     context: &Context,
 ) -> RowPlan {
-    let lane = |(at, (library, runs)): (usize, &(&'static Library, Rc<Runs>))| {
-        let role = if at == 0 { Role::Subject } else { Role::Peer };
-        runs.lane(library.name, role, move |sample| read(&sample, name, unit))
-    };
-    let lanes = runs.iter().enumerate().map(lane).collect();
+    let lanes = runs
+        .iter()
+        .map(|(library, role, runs)| runs.lane(library.name, *role, move |sample| read(sample, name, unit)));
+    let lanes = lanes.collect();
     let target = targets[usize::from(load.id != MIXED.id)];
     let scale = context.options.scale();
     let live = scale.pick(100, load.objects / 4, load.objects);

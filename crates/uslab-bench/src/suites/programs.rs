@@ -11,7 +11,7 @@
 //! Every run has a process and a folder of its own; its input is generated and the same each time.
 //! An allocator that is not there is left out with the name of its package, and so is a program.
 
-use super::shared::Runs;
+use super::shared::{Lanes, Runs, libraries};
 use super::{Context, RowPlan, Suite};
 use crate::child;
 use crate::measure::{Method, Sample};
@@ -20,7 +20,6 @@ use crate::programs::{Job, WORKLOADS, Workload, scratch, sqlite};
 use crate::results::{Role, Row, Run, Scale, Unit};
 use crate::task::Task;
 use std::path::Path;
-use std::rc::Rc;
 use std::time::Duration;
 
 pub const PROGRAMS: Suite = Suite {
@@ -92,30 +91,25 @@ fn rows(context: &Context) -> Vec<RowPlan> {
 }
 
 /// The runs of each allocator, ours first.
-fn runs_of(workload: &'static Workload, context: &Context) -> Vec<(&'static Library, Rc<Runs>)> {
+fn runs_of(workload: &'static Workload, context: &Context) -> Lanes {
     let scale = context.options.scale();
     // For function, every peer of the system with the program that starts fastest is enough.
     let all = scale != Scale::Check;
-    let taken = |peer: &&Library| {
+    let taken = move |peer: &Library| {
         all || peer.name == preload::GLIBC.name || (workload.name == sqlite::INDEX.name && peer.is_packaged())
     };
-    let libraries = std::iter::once(&preload::USLAB).chain(preload::PEERS.iter().filter(taken));
-    libraries
-        .map(|library| (library, Runs::new(move || run(workload.name, &library.find()?, scale))))
+    libraries(taken)
+        .map(|(library, role)| {
+            (library, role, Runs::new(move || run(workload.name, &library.find()?, scale)))
+        })
         .collect()
 }
 
-fn row(
-    workload: &Workload,
-    reading: &'static Reading,
-    runs: &[(&'static Library, Rc<Runs>)],
-    context: &Context,
-) -> RowPlan {
-    let lane = |(at, (library, runs)): (usize, &(&'static Library, Rc<Runs>))| {
-        let role = if at == 0 { Role::Subject } else { Role::Peer };
-        runs.lane(library.name, role, |sample| Ok(Sample::of(read(reading, &sample))))
-    };
-    let lanes = runs.iter().enumerate().map(lane).collect();
+fn row(workload: &Workload, reading: &'static Reading, runs: &Lanes, context: &Context) -> RowPlan {
+    let lanes = runs.iter().map(|(library, role, runs)| {
+        runs.lane(library.name, *role, |sample| Ok(Sample::of(read(reading, sample))))
+    });
+    let lanes = lanes.collect();
     let scale = context.options.scale();
     let id = format!("program/{}/{}", workload.name, reading.id);
     let row = Row::new(id, reading.group, (workload.title)(scale));

@@ -2,9 +2,22 @@
 //! and starts once for all of them.
 
 use crate::measure::{Errand, Lane, Sample};
+use crate::preload::{self, Library};
 use crate::results::Role;
 use std::cell::RefCell;
 use std::rc::Rc;
+
+/// The libraries that programs are run with: ours, a second build of ours where one is named, and
+/// those of the peers that are `taken`.
+pub fn libraries(taken: impl Fn(&Library) -> bool) -> impl Iterator<Item = (&'static Library, Role)> {
+    let ours = [(&preload::USLAB, Role::Subject)].into_iter();
+    let beside = preload::beside().map(|library| (library, Role::Ours));
+    let peers = preload::PEERS.iter().filter(move |peer| taken(peer)).map(|peer| (peer, Role::Peer));
+    ours.chain(beside).chain(peers)
+}
+
+/// A contestant's library, its part and its runs.
+pub type Lanes = Vec<(&'static Library, Role, Rc<Runs>)>;
 
 /// Runs of one contestant, made when a row first asks for one.
 pub struct Runs {
@@ -33,12 +46,12 @@ impl Runs {
         self: &Rc<Self>,
         name: &'static str,
         role: Role,
-        reading: impl Fn(Sample) -> Result<Sample, String> + 'static,
+        reading: impl Fn(&Sample) -> Result<Sample, String> + 'static,
     ) -> Lane<Errand> {
         let (runs, mut number) = (Rc::clone(self), 0);
         Lane::of_runs(name, role, move || {
             number += 1;
-            reading(runs.sample(number - 1)?)
+            reading(&runs.sample(number - 1)?)
         })
     }
 }
