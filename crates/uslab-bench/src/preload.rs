@@ -28,8 +28,8 @@ pub struct Library {
 
 pub const USLAB: Library = Library::packaged("uslab malloc", "libuslab_malloc.so", "");
 
-/// A second build of ours, beside the first: there where its variable names it.
-static BESIDE: Library = Library::packaged("uslab malloc, beside", "libuslab_malloc.so", "");
+/// A second build of ours, beside the first, where a variable names it.
+const BESIDE: Library = Library::packaged("uslab malloc, beside", "", "");
 
 pub const GLIBC: Library = Library::packaged("glibc", "libc.so.6", "libc6");
 
@@ -82,12 +82,12 @@ impl Library {
     }
 
     fn installed(&self) -> Result<PathBuf, String> {
-        let ours = self.file == USLAB.file;
-        let places = match self.name {
-            _ if !ours => system_folders(),
-            name if name == BESIDE.name => named(OURS_BESIDE).into_iter().collect(),
-            _ => places_of_ours(),
-        };
+        if self.name == BESIDE.name {
+            let path = named(OURS_BESIDE).filter(|path| path.is_file());
+            return path.ok_or_else(|| format!("{OURS_BESIDE} names no file"));
+        }
+        let ours = self.name == USLAB.name;
+        let places = if ours { places_of_ours() } else { system_folders() };
         let found =
             places.iter().map(|place| if place.is_dir() { place.join(self.file) } else { place.clone() });
         found.into_iter().find(|path| path.is_file()).ok_or_else(|| {
@@ -134,9 +134,9 @@ mod tests {
 
     #[test]
     fn names_are_unique() {
-        let mut names: Vec<_> = PEERS.iter().chain([&USLAB]).map(|library| library.name).collect();
+        let mut names: Vec<_> = PEERS.iter().chain([&USLAB, &BESIDE]).map(|library| library.name).collect();
         names.sort_unstable();
         names.dedup();
-        assert_eq!(names.len(), PEERS.len() + 1);
+        assert_eq!(names.len(), PEERS.len() + 2);
     }
 }
