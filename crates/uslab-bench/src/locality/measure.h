@@ -12,9 +12,10 @@
  *
  * The least of five walks counts, and the least of five rebuildings. Beside each walk stands what
  * needs no counter of the processor, computed from addresses in the order of the walk: distinct
- * pages and regions of 2 MiB, steps that change them, and how far a step goes. Page changes stand
- * for misses of the first TLB, region changes for those of huge pages, and far steps, back or by
- * more than a page, for what no prefetcher follows.
+ * pages and regions of 2 MiB, steps that change them, how far a step goes, and the misses of two
+ * simulated TLBs of pages of 4 KiB, of 64 and of 2048 entries, least recently used of a set first.
+ * A jump is a miss of the first whose page before is not in it either: the walk comes to a page
+ * without having been on its neighbour, and no prefetcher has followed it there.
  *
  * The tables here come from mmap, so that the allocator serves nothing but the objects.
  * Output: a line a figure, "NAME VALUE", units last in the names. A complaint is one line.
@@ -134,9 +135,38 @@ static size_t distinct(const uintptr_t *addresses, size_t objects, int shift)
     return count;
 }
 
+/* A simulated TLB: of each set the entries, the most recently used first. */
+struct tlb {
+    size_t sets, ways;
+    uintptr_t entries[2048];
+};
+
+static struct tlb *tlb(size_t sets, size_t ways)
+{
+    struct tlb *made = (struct tlb *)table(sizeof *made);
+    made->sets = sets;
+    made->ways = ways;
+    return made;
+}
+
+/* Whether a page is in it; a page that is used is in it afterwards. */
+static int tlb_has(struct tlb *tlb, uintptr_t page, int use)
+{
+    uintptr_t *set = tlb->entries + page % tlb->sets * tlb->ways;
+    size_t at = 0;
+    while (at < tlb->ways && set[at] != page) at++;
+    int has = at < tlb->ways;
+    if (use) {
+        for (size_t i = has ? at : tlb->ways - 1; i > 0; i--) set[i] = set[i - 1];
+        set[0] = page;
+    }
+    return has;
+}
+
 static void show_places(const char *phase, const struct subject *subject)
 {
-    size_t objects = subject->objects, pages = 0, regions = 0, far_steps = 0;
+    size_t objects = subject->objects, pages = 0, regions = 0, misses = 0, jumps = 0, misses_of_2048 = 0;
+    struct tlb *small = tlb(16, 4), *large = tlb(256, 8);
     uintptr_t *addresses = (uintptr_t *)table(objects * sizeof *addresses);
     double bytes = 0, steps = (double)(objects - 1);
     subject->places(addresses);
@@ -144,16 +174,22 @@ static void show_places(const char *phase, const struct subject *subject)
         uintptr_t from = addresses[i - 1], to = addresses[i];
         pages += from >> 12 != to >> 12;
         regions += from >> 21 != to >> 21;
-        far_steps += to < from || to - from > 4096;
+        if (!tlb_has(small, (to >> 12) - 1, 0) && !tlb_has(small, to >> 12, 0)) jumps++;
+        misses += !tlb_has(small, to >> 12, 1);
+        misses_of_2048 += !tlb_has(large, to >> 12, 1);
         bytes += (double)(to > from ? to - from : from - to);
     }
     show(phase, "distinct_pages", (double)distinct(addresses, objects, 12));
     show(phase, "distinct_regions", (double)distinct(addresses, objects, 21));
     show(phase, "page_changes_per_1000", (double)pages / steps * 1000);
     show(phase, "region_changes_per_1000", (double)regions / steps * 1000);
-    show(phase, "far_steps_per_1000", (double)far_steps / steps * 1000);
+    show(phase, "tlb_64_misses_per_1000", (double)misses / steps * 1000);
+    show(phase, "tlb_2048_misses_per_1000", (double)misses_of_2048 / steps * 1000);
+    show(phase, "jumps_per_1000", (double)jumps / steps * 1000);
     show(phase, "stride_bytes", bytes / steps);
     munmap(addresses, objects * sizeof *addresses);
+    munmap(small, sizeof *small);
+    munmap(large, sizeof *large);
 }
 
 /* Read by no line of these programs: a walk cannot be left out by the compiler. */

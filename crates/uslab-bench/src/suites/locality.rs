@@ -4,8 +4,8 @@
 //!
 //! Each is built and walked; then a random half of its objects goes and comes again, four times,
 //! and it is walked; then all of it goes and is built again, and walked. Figures are ns an object.
-//! Beside them stand page faults and what needs no counter of the processor: where a walk changes
-//! pages, and steps that no prefetcher follows (locality/measure.h says how each is computed). The
+//! Beside them stand page faults and what needs no counter of the processor: misses of simulated
+//! TLBs, and those that no prefetcher follows (locality/measure.h says how each is computed). The
 //! rows of a program are readings of the same runs.
 //!
 //! A walk in the order of building shows whether neighbours in time are neighbours in memory. The
@@ -88,7 +88,7 @@ const GROW: Reading = ns("grow", "built for the first time", "grow_ns");
 const REBUILD: Reading = ns("rebuild", "built again after all was freed", "rebuild_ns");
 const RESIDENT: Reading = ns("resident", "resident memory, built again", "rebuild_resident_bytes");
 
-const READINGS: [Reading; 13] = [
+const READINGS: [Reading; 14] = [
     Reading { targets: [Some(1.1), Some(1.0)], ..FRESH },
     Reading { targets: [Some(1.0), Some(1.0)], ..REUSED },
     ns("rebuilt", "walk, all freed and built again", "rebuilt_walk_ns"),
@@ -97,10 +97,11 @@ const READINGS: [Reading; 13] = [
     Reading { unit: Unit::Bytes, ..RESIDENT },
     count("grow-faults", "page faults, built for the first time", "grow_faults"),
     count("rebuild-faults", "page faults, built again five times", "rebuild_faults"),
-    count("fresh-pages", "page changes in 1000 steps, fresh", "fresh_page_changes_per_1000"),
-    count("reused-pages", "page changes in 1000 steps, reused", "reused_page_changes_per_1000"),
+    count("fresh-tlb", "misses of a TLB of 64 in 1000 steps, fresh", "fresh_tlb_64_misses_per_1000"),
+    count("fresh-jumps", "jumps in 1000 steps, fresh", "fresh_jumps_per_1000"),
+    count("reused-tlb", "misses of a TLB of 2048 in 1000 steps, reused", "reused_tlb_2048_misses_per_1000"),
+    count("reused-jumps", "jumps in 1000 steps, reused", "reused_jumps_per_1000"),
     count("reused-regions", "changes of 2 MiB in 1000 steps, reused", "reused_region_changes_per_1000"),
-    count("fresh-far", "steps back or beyond a page in 1000, fresh", "fresh_far_steps_per_1000"),
     count("reused-distinct", "pages that the walk meets, reused", "reused_distinct_pages"),
 ];
 
@@ -152,10 +153,11 @@ fn row(
     Row { unit, live, target, ..row }.by(Method::Runs(times, lanes))
 }
 
-/// A count of nothing counts as one, so that ratios mean something.
+/// A figure of nothing counts as little, so that ratios mean something.
 fn read(sample: &Sample, name: &str, unit: Unit) -> Result<Sample, String> {
     let value = sample.extra.get(name).ok_or_else(|| format!("the program told no {name}"))?;
-    Ok(Sample::of(if unit == Unit::Count { value.max(1.0) } else { value.max(1e-3) }))
+    let least = if unit == Unit::Count { 0.1 } else { 1e-3 };
+    Ok(Sample::of(value.max(least)))
 }
 
 #[cfg(test)]
@@ -167,7 +169,7 @@ mod tests {
         let mut sample = Sample::default();
         sample.extra.insert("grow_faults".into(), 0.0);
         sample.extra.insert("grow_ns".into(), 2.5);
-        assert_eq!(read(&sample, "grow_faults", Unit::Count).unwrap().value, 1.0);
+        assert_eq!(read(&sample, "grow_faults", Unit::Count).unwrap().value, 0.1);
         assert_eq!(read(&sample, "grow_ns", Unit::Ns).unwrap().value, 2.5);
         assert!(read(&sample, "fresh_walk_ns", Unit::Ns).unwrap_err().contains("fresh_walk_ns"));
     }
