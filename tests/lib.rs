@@ -3,20 +3,26 @@
 
 pub mod harness;
 
-/// Defines the tests `rseq` and `locked` of the function `check(Mode)`, in a module with the
-/// check's name.
+/// Defines the tests `rseq` and `locked` of each check, in a module of the given name. A check is a
+/// function of the mode, or a closure.
 #[macro_export]
 macro_rules! both_modes {
-    ($($name:ident => $check:ident),+ $(,)?) => {$(
+    ($($name:ident => $check:expr),+ $(,)?) => {$(
         mod $name {
+            use super::*;
+
+            fn in_mode<R>(mode: $crate::harness::Mode, check: impl Fn($crate::harness::Mode) -> R) {
+                check(mode);
+            }
+
             #[test]
             fn rseq() {
-                super::$check($crate::harness::Mode::Rseq);
+                in_mode($crate::harness::Mode::Rseq, $check);
             }
 
             #[test]
             fn locked() {
-                super::$check($crate::harness::Mode::Locked);
+                in_mode($crate::harness::Mode::Locked, $check);
             }
         }
     )+};

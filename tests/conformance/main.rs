@@ -54,7 +54,7 @@ checks! { ALL, None;
     operators_plain, operators_aligned, operators_absurd_sizes, operators_new_handler, operators_in_use,
 }
 
-/// The same under `ulimit -v` of 4 GiB.
+/// The checks under `ulimit -v` of 4 GiB.
 mod in_4_gib {
     checks! { SOME, Some(4 << 20);
         memory_runs_out, huge_size, blocks_do_not_overlap, realloc_keeps_content, calloc_is_zero, alignment_as_asked,
@@ -67,18 +67,8 @@ mod in_4_gib {
     }
 }
 
-/// A C++ program of its own, because operators can be replaced only for a whole program.
-mod operators_replaced {
-    #[test]
-    fn rseq() {
-        crate::run_replaced(uslab_tests::harness::Mode::Rseq);
-    }
-
-    #[test]
-    fn locked() {
-        crate::run_replaced(uslab_tests::harness::Mode::Locked);
-    }
-}
+// A C++ program of its own, because operators can be replaced only for a whole program.
+uslab_tests::both_modes!(operators_replaced => run_replaced);
 
 fn run_replaced(mode: Mode) {
     let scratch = Scratch::new("replaced");

@@ -20,10 +20,6 @@ fn list_on_the_last_cpu(name: &str, hide: &str, mode: Mode) {
     outcome.expect(outcome.stdout().contains("tmp\n"), "ls shows no root directory");
 }
 
-fn hidden(mode: Mode) {
-    list_on_the_last_cpu("hidden", "mount -t tmpfs none /sys; mount -t tmpfs none /proc", mode);
-}
-
 /// The container's own file system covers the kernel's, and lists one CPU.
 fn false_list(mode: Mode) {
     let cpus = "/sys/devices/system/cpu";
@@ -32,6 +28,8 @@ fn false_list(mode: Mode) {
 }
 
 both_modes! {
-    neither_sys_nor_proc_is_there => hidden,
+    neither_sys_nor_proc_is_there => |mode| {
+        list_on_the_last_cpu("hidden", "mount -t tmpfs none /sys; mount -t tmpfs none /proc", mode)
+    },
     a_false_list_of_cpus_is_not_believed => false_list,
 }

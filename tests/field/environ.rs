@@ -3,8 +3,4 @@
 
 use super::*;
 
-both_modes!(unmapped => ends_without_an_environment);
-
-fn ends_without_an_environment(mode: Mode) {
-    run("environ", &[], mode);
-}
+both_modes!(unmapped => |mode| run("environ", &[], mode));

@@ -41,32 +41,15 @@ fn expect_caught(case: &str, mode: Mode) {
     expect_reports(&told);
 }
 
-/// A module of tests for each case, in both modes.
-macro_rules! cases {
-    ($($name:ident: $case:literal),+ $(,)?) => {$(
-        mod $name {
-            #[test]
-            fn rseq() {
-                super::expect_caught($case, uslab_tests::harness::Mode::Rseq);
-            }
-
-            #[test]
-            fn locked() {
-                super::expect_caught($case, uslab_tests::harness::Mode::Locked);
-            }
-        }
-    )+};
-}
-
-cases! {
-    freed_twice: "twice",
-    freed_twice_in_every_class: "every-class-twice",
-    freed_twice_whatever_the_sheaf_holds: "twice-many",
-    inside_of_an_object: "inside",
-    inside_of_an_object_of_every_class: "every-class-inside",
-    behind_the_last_object_of_a_slab: "behind-the-last",
-    inside_of_a_large_object: "large",
-    freed_with_a_size: "sized",
-    deleted: "delete",
-    reallocated: "realloc",
+both_modes! {
+    freed_twice => |mode| expect_caught("twice", mode),
+    freed_twice_in_every_class => |mode| expect_caught("every-class-twice", mode),
+    freed_twice_whatever_the_sheaf_holds => |mode| expect_caught("twice-many", mode),
+    inside_of_an_object => |mode| expect_caught("inside", mode),
+    inside_of_an_object_of_every_class => |mode| expect_caught("every-class-inside", mode),
+    behind_the_last_object_of_a_slab => |mode| expect_caught("behind-the-last", mode),
+    inside_of_a_large_object => |mode| expect_caught("large", mode),
+    freed_with_a_size => |mode| expect_caught("sized", mode),
+    deleted => |mode| expect_caught("delete", mode),
+    reallocated => |mode| expect_caught("realloc", mode),
 }

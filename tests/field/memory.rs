@@ -5,13 +5,13 @@ use uslab_tests::harness::{Mode, Program, Scratch};
 
 both_modes!(
     locked_unprivileged => unprivileged_programs_lock_their_memory,
-    locked_refused => frees_do_not_retry_a_refused_purge,
-    locked_kept => locked_memory_stays_until_it_is_asked_for,
-    address_space_later => a_limit_set_late_leaves_room_for_stacks_and_maps,
-    address_space_back => addresses_go_back_under_a_limit,
-    data_back => commit_goes_back_under_a_limit,
+    locked_refused => |mode| run("locked", &["refused"], mode),
+    locked_kept => |mode| run("locked", &["kept"], mode),
+    address_space_later => |mode| run("address_space", &["later"], mode),
+    address_space_back => |mode| limited("as", mode),
+    data_back => |mode| limited("data", mode),
     address_space_start => works_in_256_mib,
-    in_the_way => grows_past_other_mappings,
+    in_the_way => |mode| run("in_the_way", &[], mode),
 );
 
 fn unprivileged_programs_lock_their_memory(mode: Mode) {
@@ -25,18 +25,6 @@ fn unprivileged_programs_lock_their_memory(mode: Mode) {
     }
 }
 
-fn frees_do_not_retry_a_refused_purge(mode: Mode) {
-    run("locked", &["refused"], mode);
-}
-
-fn locked_memory_stays_until_it_is_asked_for(mode: Mode) {
-    run("locked", &["kept"], mode);
-}
-
-fn a_limit_set_late_leaves_room_for_stacks_and_maps(mode: Mode) {
-    run("address_space", &["later"], mode);
-}
-
 /// With the background thread, and without it, when the program itself trims.
 fn limited(what: &str, mode: Mode) {
     let scratch = Scratch::new(what);
@@ -48,22 +36,10 @@ fn limited(what: &str, mode: Mode) {
     }
 }
 
-fn addresses_go_back_under_a_limit(mode: Mode) {
-    limited("as", mode);
-}
-
-fn commit_goes_back_under_a_limit(mode: Mode) {
-    limited("data", mode);
-}
-
 fn works_in_256_mib(mode: Mode) {
     let scratch = Scratch::new("address-space-start");
     let program = compile(&scratch, "address_space", &[]);
     let limited = Program::new(program).arg("start").address_space_kib(256 << 10);
     let outcome = limited.run_clean(&scratch, mode);
     outcome.expect(outcome.stdout() == "ok\n", "the program did not print its last line");
-}
-
-fn grows_past_other_mappings(mode: Mode) {
-    run("in_the_way", &[], mode);
 }

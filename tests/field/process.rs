@@ -7,18 +7,19 @@ use uslab_tests::harness::{Mode, Program, Scratch, tool};
 both_modes! {
     fork_beside_streams => streams,
     fork_beside_locks_of_the_c_library => library,
+    fork_before_the_constructor => before_constructor,
     vfork_shares_memory => shares,
-    vfork_keeps_errno_and_signals => keeps,
-    vfork_parent_knows_its_cpu => knows_its_cpu,
-    vfork_storm => storms,
-    vfork_in_vfork => nests,
-    spawn_system_and_popen => spawns,
-    vfork_child_starts_no_thread => starts_no_thread,
+    vfork_keeps_errno_and_signals => |mode| vfork("keeps", mode),
+    vfork_parent_knows_its_cpu => |mode| vfork("knows_its_cpu", mode),
+    vfork_storm => |mode| vfork("storms", mode),
+    vfork_in_vfork => |mode| vfork("nests", mode),
+    spawn_system_and_popen => |mode| vfork("spawns", mode),
+    vfork_child_starts_no_thread => |mode| vfork("starts_no_thread", mode),
     vfork_where_rseq_is_refused => falls_back,
-    raw_clone_has_its_own_thread => has_its_own_thread,
+    raw_clone_has_its_own_thread => |mode| run("raw_clone", &["thread"], mode),
     fork_child_has_no_descriptors => has_no_descriptors,
-    deepbind_is_taken_off => deepbind,
-    deepbind_on_demand => deepbind_left,
+    deepbind_is_taken_off => |mode| run_deepbind(mode, false, "same malloc"),
+    deepbind_on_demand => |mode| run_deepbind(mode, true, "other malloc"),
     php_with_modules => php,
 }
 
@@ -38,6 +39,19 @@ fn library(mode: Mode) {
     run("fork_library", &[], mode);
 }
 
+/// The program again and again: each has one first call.
+fn before_constructor(mode: Mode) {
+    let scratch = Scratch::new("fork-constructor");
+    let built = compile(&scratch, "fork_constructor", &["-shared", "-fPIC", "-DLIBRARY"]);
+    let library = scratch.join("libearly.so");
+    std::fs::rename(built, &library).expect("a library in its place");
+    let library = library.to_str().expect("a path in UTF-8");
+    let program = compile(&scratch, "fork_constructor", &["-Wl,--no-as-needed", library]);
+    for _ in 0..20 {
+        check(&scratch, Program::new(&program), mode, "ok");
+    }
+}
+
 fn vfork(check: &str, mode: Mode) {
     run("vfork", &[check], mode);
 }
@@ -46,40 +60,12 @@ fn shares(mode: Mode) {
     vfork("shares", mode);
 }
 
-fn keeps(mode: Mode) {
-    vfork("keeps", mode);
-}
-
-fn knows_its_cpu(mode: Mode) {
-    vfork("knows_its_cpu", mode);
-}
-
-fn storms(mode: Mode) {
-    vfork("storms", mode);
-}
-
-fn nests(mode: Mode) {
-    vfork("nests", mode);
-}
-
-fn spawns(mode: Mode) {
-    vfork("spawns", mode);
-}
-
-fn starts_no_thread(mode: Mode) {
-    vfork("starts_no_thread", mode);
-}
-
 /// A child that cannot be registered gets a copy of the memory. A child that needs no registration
 /// shares it as usual.
 fn falls_back(mode: Mode) {
     let scratch = Scratch::new("vfork");
     let program = Program::new(compile(&scratch, "vfork", &[])).arg("falls_back");
     check(&scratch, program, mode, if mode == Mode::Rseq { "copied" } else { "shared" });
-}
-
-fn has_its_own_thread(mode: Mode) {
-    run("raw_clone", &["thread"], mode);
 }
 
 /// The source is the test's own pipe, because some machines have neither pressure files nor
@@ -109,14 +95,6 @@ fn run_deepbind(mode: Mode, left: bool, start: &str) {
     let program = Program::new(program).arg("deepbind_module");
     let program = if left { program.env("USLAB_DEEPBIND", "1") } else { program };
     check(&scratch, program, mode, start);
-}
-
-fn deepbind(mode: Mode) {
-    run_deepbind(mode, false, "same malloc");
-}
-
-fn deepbind_left(mode: Mode) {
-    run_deepbind(mode, true, "other malloc");
 }
 
 /// Debian's PHP opens its modules with `RTLD_DEEPBIND`.

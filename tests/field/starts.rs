@@ -5,20 +5,12 @@ use super::run;
 use uslab_tests::harness::Mode;
 
 both_modes! {
-    calloc_starts_the_background_thread => calloc,
+    calloc_starts_the_background_thread => |mode| run("starts", &["calloc"], mode),
     realloc_starts_the_background_thread => realloc,
-    the_c_library_starts_none => c_library,
-}
-
-fn calloc(mode: Mode) {
-    run("starts", &["calloc"], mode);
+    the_c_library_starts_none => |mode| run("starts", &["strdup"], mode),
 }
 
 fn realloc(mode: Mode) {
     run("starts", &["realloc"], mode);
     run("starts", &["grow"], mode);
-}
-
-fn c_library(mode: Mode) {
-    run("starts", &["strdup"], mode);
 }

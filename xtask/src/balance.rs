@@ -7,8 +7,8 @@
 //! ```
 //!
 //! The curves are drawn by the template of the benchmark's report. The simulation is deterministic,
-//! so both files are the same wherever they are made. `--check` compares instead of writing. Must
-//! never: hold a figure of its own.
+//! so every machine makes the same files. `--check` compares instead of writing. Must never: hold a
+//! figure of its own.
 
 use crate::staged::output;
 use crate::workspace::Workspace;
@@ -19,19 +19,19 @@ use std::fs;
 
 const FOLDER: &str = "docs/results";
 
-/// Data in, tables and charts out.
+/// The page that draws tables and charts from data.
 const TEMPLATE: &str = include_str!("../../crates/uslab-bench/src/page.html");
 
 /// Arguments of `cargo xtask balance`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Fail where the files are not what the simulation gives; write nothing.
+    /// Fail where the files differ from the simulation's; write nothing.
     #[arg(long)]
     check: bool,
 }
 
 impl Args {
-    /// What CI asks.
+    /// The options of CI.
     pub fn checking() -> Self {
         Self { check: true }
     }
@@ -58,14 +58,14 @@ pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// What the example prints.
+/// Runs the example and reads its output.
 fn simulated(workspace: &Workspace) -> Result<Outcome> {
     let options = ["run", "--quiet", "--release", "--package", "uslab", "--example", "balance_curves"];
     serde_json::from_str(&output(&mut workspace.cargo(&options))?)
         .context("the simulation printed something else")
 }
 
-/// What the simulation gave.
+/// The outcome of the simulation.
 #[derive(serde::Deserialize)]
 struct Outcome {
     costs: [u64; 3],
@@ -102,7 +102,7 @@ impl Outcome {
     }
 }
 
-/// With a space between thousands.
+/// The number with a space between thousands.
 fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();

@@ -1,5 +1,5 @@
-//! Makes `libuslab.so` and `libuslab.a` of what Cargo builds, and the files that tell build systems
-//! about them.
+//! Makes `libuslab.so` and `libuslab.a` from the archive that Cargo builds, and the files by which
+//! build systems find them.
 //!
 //! ```text
 //!   libuslab_capi.a  (Cargo: a Rust archive)
@@ -10,10 +10,10 @@
 //! ```
 //!
 //! Cargo's own shared libraries cannot have symbol versions: rustc passes a version script without
-//! names, beside which linkers take no other.
+//! names, and linkers accept one script only.
 //!
-//! The tests compile this file too, by path, so that they test what is shipped: nothing but the
-//! standard library and `glibc.rs` may be used here.
+//! The tests compile this file by path, so that they test the shipped libraries. It may use only
+//! the standard library and `glibc.rs`.
 
 #[allow(dead_code)]
 #[path = "glibc.rs"]
@@ -23,12 +23,12 @@ use glibc::{output, write};
 use std::path::Path;
 use std::process::Command;
 
-/// Programs linked against one library run with any of the same number.
+/// A program runs with any library of the number that it was linked with.
 pub const SONAME: &str = "libuslab.so.1";
 
 type Result<T> = std::result::Result<T, String>;
 
-/// What links the shared library.
+/// The linker of the shared library.
 pub struct Linker<'a> {
     /// The compiler.
     pub cc: &'a str,
@@ -50,7 +50,7 @@ pub fn exports(map: &Path) -> Result<Vec<String>> {
 
 /// Lays the C interface out under `prefix`: `lib/`, `include/`, `lib/pkgconfig`, `lib/cmake/uslab`.
 ///
-/// `root` is the workspace's, `archive` what Cargo built of `uslab-capi`, `linker` links for the
+/// `root` is the workspace's, `archive` is Cargo's build of `uslab-capi`, `linker` links for the
 /// archive's target.
 pub fn stage(root: &Path, archive: &Path, prefix: &Path, version: &str, linker: &Linker) -> Result<()> {
     let source = root.join("crates/uslab-capi");
@@ -72,8 +72,7 @@ fn link(map: &Path, archive: &Path, lib: &Path, version: &str, linker: &Linker) 
     let names = lib.join("uslab.names");
     write(&names, &format!("{}\n", exports(map)?.join("\n")))?;
     output(Command::new("ld").args(["-r", "--whole-archive", "-o"]).arg(&object).arg(archive))?;
-    // The standard library's objects carry compiler bitcode, at which linkers' plugins for another
-    // LLVM stumble.
+    // The standard library's objects contain bitcode, on which linker plugins of another LLVM fail.
     let bitcode = ["--remove-section=.llvmbc", "--remove-section=.llvmcmd"];
     output(Command::new("objcopy").args(bitcode).arg("--keep-global-symbols").arg(&names).arg(&object))?;
 
@@ -114,7 +113,7 @@ fn link(map: &Path, archive: &Path, lib: &Path, version: &str, linker: &Linker) 
     Ok(())
 }
 
-/// What pkg-config reads. It finds the prefix from where the file lies, so that the tree can be
+/// The file for pkg-config. It derives the prefix from its own place, so that the tree can be
 /// moved.
 const PKGCONFIG: &str = "\
 prefix=${pcfiledir}/../..
@@ -129,8 +128,8 @@ Libs: -L${libdir} -luslab
 Libs.private: -lgcc_s -lpthread -ldl -lm
 ";
 
-/// What CMake reads, which finds the prefix likewise. Links are resolved first: where /lib leads to
-/// /usr/lib, a file that is found below /lib has its headers below /usr all the same.
+/// The file for CMake, which derives the prefix likewise. It resolves links first: where /lib is a
+/// link to /usr/lib, the headers are below /usr.
 const CMAKE: &str = "\
 # Imported targets of uslab: uslab::uslab, the shared library, and uslab::uslab_static, the archive.
 get_filename_component(_uslab_prefix \"${CMAKE_CURRENT_LIST_DIR}\" REALPATH)

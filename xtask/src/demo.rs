@@ -1,8 +1,7 @@
 //! `cargo xtask demo`: from a fresh checkout to a real program on the allocator, in one command.
 //!
-//! The program is the user's own or, if none is named, perl, which every Debian has: it builds,
-//! sorts and drops a few hundred thousand small strings and hashes, the work that a slab allocator
-//! is for.
+//! The program is the user's own or, if none is named, perl, which every Debian has. It builds,
+//! sorts and drops a few hundred thousand small strings and hashes.
 
 use crate::dist;
 use crate::workspace::{self, Workspace};
@@ -17,7 +16,8 @@ pub struct Args {
     program: Vec<String>,
 }
 
-/// Counts words of a generated text, keeps a record for each, sorts, and prints what it found.
+/// Counts the words of a generated text, keeps a record for each, sorts them, and prints the most
+/// frequent.
 const SCRIPT: &str = r#"
     my ($seed, %words) = (42);
     sub random { $seed = ($seed * 1103515245 + 12345) % 2147483648; return $seed >> 8 }

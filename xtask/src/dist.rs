@@ -1,4 +1,4 @@
-//! `cargo xtask dist`: stages a release in `target/dist`, laid out as it would lie under a prefix.
+//! `cargo xtask dist`: stages a release in `target/dist`, in the layout of a prefix.
 //!
 //! ```text
 //!   bin/      uslab, uslab-bench
@@ -8,8 +8,7 @@
 //! ```
 //!
 //! `uslab` finds the library as `../lib/libuslab_malloc.so` from its own place, so the tree can be
-//! moved as a whole. The stage is made anew each time: what is not built any more must not linger
-//! in it.
+//! moved as a whole. The stage is made anew each time, so that it has no files of earlier builds.
 
 use crate::capi;
 use crate::oldest;
@@ -22,7 +21,7 @@ use std::process::Command;
 
 /// Cargo's archive of the C interface, from which `capi` makes the libraries.
 const C_ARCHIVE: &str = "libuslab_capi.a";
-/// What the command prints about itself, and where packagers put it.
+/// The texts that the command generates, and their places in the stage.
 const GENERATED: &[(&str, &str)] = &[
     ("man", "share/man/man1/uslab.1"),
     ("bash", "share/bash-completion/completions/uslab"),
@@ -114,7 +113,7 @@ fn generate(program: &Path, what: &str, to: &Path) -> Result<()> {
     std::fs::write(to, text).with_context(|| format!("cannot stage {}", to.display()))
 }
 
-/// Readers of manual pages want a date, which the command does not know: that of the last commit.
+/// Manual pages need a date, which the command does not know: that of the last commit.
 fn date_manual(workspace: &Workspace, page: &Path) -> Result<()> {
     let epoch_s = epoch_s(workspace)?;
     let date = staged::output(Command::new("date").args(["-u", "-d", &format!("@{epoch_s}"), "+%Y-%m-%d"]))?;

@@ -1,7 +1,7 @@
 //! Links shared libraries so that they load on glibc 2.28, on a machine with a newer one.
 //!
-//! The linker binds each symbol to the version that the C library at hand calls its default. So it
-//! is given another library at hand: stubs that have the symbols and versions of 2.28, and no code.
+//! The linker binds each symbol to the default version in the C library that it links with. So it
+//! links with stubs, which have the symbols and versions of 2.28, and no code.
 //!
 //! ```text
 //!   libc.so.6 here ──▶ of each symbol the newest version up to 2.28 ──▶ stub libc.so.6
@@ -9,10 +9,10 @@
 //! ```
 //!
 //! glibc keeps old versions for ever, so this machine's library has all of 2.28's. Two kinds of
-//! functions are linked in ([`LINKED_IN`]). `stat` and its like were functions of the program.
-//! Threads and `dlsym` stood in libraries of their own: they are called where the program has
-//! these. To name the libraries as needed costs newer systems two more files at each start (ADR
-//! 0025).
+//! functions are linked in ([`LINKED_IN`]). `stat` and its like were static functions of each
+//! program. Threads and `dlsym` were in libraries of their own, and are called only where the
+//! program loads these. A dependency on the libraries would cost newer systems two more files at
+//! each start (ADR 0025).
 //!
 //! Used by the build script of `uslab-preload`, by `capi.rs` and by the check of a staged release.
 //! Only the standard library may be used here.
@@ -22,13 +22,13 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What a link against the stubs is given besides their folder.
+/// The arguments of a link against the stubs, besides their folder.
 pub const LINK_ARGS: [&str; 1] = ["-Wl,-z,defs"];
 
 /// The newest minor version of `GLIBC_2` that may be asked for.
 pub const OLDEST_MINOR: u32 = 28;
 
-/// Functions that are linked in, hidden. Weak, as a linker may be given the file twice. The
+/// Functions that are linked in: hidden, and weak, since a linker may be given the file twice. The
 /// structure of `stat` is the kernel's on 64-bit architectures.
 const LINKED_IN: &str = r#"
 #include <sys/syscall.h>
@@ -71,14 +71,14 @@ IF_THERE(FIRST, void *, dlsym, (void *a, void *b), (a, b), 0)
 IF_THERE(FIRST, int, dladdr, (void *a, void *b), (a, b), 0)
 "#;
 
-/// Symbols that stood in libraries besides `libc.so.6` (libpthread and libdl; librt, libutil,
-/// libanl): starts of their names. Left out, so that a reference fails at the link and not on an
-/// old system.
+/// Prefixes of symbols that were in other libraries than `libc.so.6` (libpthread, libdl, librt,
+/// libutil, libanl). The stubs omit them, so that a reference fails at the link and not on an old
+/// system.
 const ELSEWHERE: &str = "pthread_ __pthread_ _pthread_ sem_ mtx_ cnd_ tss_ thrd_ call_once dladdr dlclose \
     dlerror dlinfo dlmopen dlopen dlsym dlvsym \
     aio_ lio_ mq_ shm_ timer_ openpty forkpty login logout logwtmp getaddrinfo_a";
 
-/// But these, or functions that start so, were in `libc.so.6`, too.
+/// Prefixes of symbols among them that were in `libc.so.6`, too.
 const IN_LIBC: &str = "pthread_attr_init pthread_attr_destroy pthread_attr_getdetachstate \
     pthread_attr_setdetachstate pthread_attr_getinheritsched pthread_attr_setinheritsched \
     pthread_attr_getsched pthread_attr_setsched pthread_cond_broadcast pthread_cond_destroy \
@@ -107,8 +107,8 @@ fn loader(arch: &str) -> Option<&'static str> {
     }
 }
 
-/// Makes the stubs in `directory`, for the architecture `arch` of the compiler `cc`; false where
-/// there are none for it, or the compiler's C library is another one.
+/// Makes the stubs in `directory`, for the architecture `arch` of the compiler `cc`. Returns false
+/// for other architectures and other C libraries.
 ///
 /// A link with `-L directory` and [`LINK_ARGS`] then needs no more than 2.28, and fails where a
 /// symbol is not in it.
@@ -141,7 +141,7 @@ pub fn make_stubs(cc: &str, arch: &str, directory: &Path) -> Result<bool> {
     Ok(true)
 }
 
-/// One stub: assembly with the names, and a version script that says what versions they have.
+/// One stub: assembly with the names, and a version script with their versions.
 fn stub(cc: &str, directory: &Path, file: &str, symbols: &[Symbol]) -> Result<()> {
     let mut assembly = String::from(".text\n");
     let mut versions: BTreeMap<&str, String> = BTreeMap::new();
@@ -217,7 +217,7 @@ fn is_function(kind: char) -> bool {
     matches!(kind, 'T' | 'W' | 'i')
 }
 
-/// Where the compiler finds a file of the C library.
+/// The path at which the compiler finds a file of the C library.
 fn library(cc: &str, file: &str) -> Result<Option<PathBuf>> {
     let place = output(Command::new(cc).arg(format!("-print-file-name={file}")))?;
     // A file that it does not know is printed as it was asked for.

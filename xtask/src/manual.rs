@@ -1,9 +1,9 @@
-//! What must hold of manual pages: mandoc and man have nothing to say to them, and the programs in
-//! them compile and run.
+//! Checks manual pages: mandoc and man read them without a warning, and the programs in them
+//! compile and run.
 //!
 //! The tests read `docs/man` and compare it with what it describes: the exported symbols, the
 //! headers, the guide's table of variables. `cargo xtask dist --check` and `deb --check` read the
-//! pages where they are installed, with the command's, which it generates.
+//! installed pages, among them the command's own, which it generates.
 
 use crate::staged::{has, output};
 use anyhow::{Context, Result, bail, ensure};
@@ -19,13 +19,13 @@ pub fn pages(man: &Path) -> Result<Vec<PathBuf>> {
     Ok(pages)
 }
 
-/// What mandoc and man say of a page must be nothing.
+/// Fails if mandoc or man has a warning for a page.
 pub fn lint(page: &Path) -> Result<()> {
     if !has("mandoc") {
         bail!("there is no mandoc to read {} (package mandoc)", page.display());
     }
-    // Style is left out: that a page it refers to is missing says what is installed, and clap wraps
-    // lines as it likes.
+    // Style warnings are left out: a missing page that the text refers to is no fault, and clap
+    // chooses the lines of its page.
     let mandoc = Command::new("mandoc").args(["-T", "lint", "-W", "warning"]).arg(page).output()?;
     let said = String::from_utf8_lossy(&mandoc.stdout);
     ensure!(said.is_empty(), "mandoc has something to say:\n{}", said.trim());
@@ -47,8 +47,8 @@ pub fn text(page: &Path) -> Result<String> {
     std::fs::read_to_string(page).with_context(|| format!("cannot read {}", page.display()))
 }
 
-/// Compiles and runs the programs of a page, with what a compiler is told to find the library; how
-/// many they are.
+/// Compiles and runs the programs of a page, with the compiler's flags for the library; returns
+/// their number.
 pub fn run_examples(page: &Path, flags: &str, lib: &Path) -> Result<usize> {
     let text = text(page)?;
     let scratch = tempfile::tempdir()?;

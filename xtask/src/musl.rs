@@ -1,4 +1,4 @@
-//! `cargo xtask musl`: everything that is built, for musl, and its tests there.
+//! `cargo xtask musl`: builds everything for musl, and tests it there.
 //!
 //! ```text
 //!   cargo test -p uslab                  the library, in static test programs
@@ -26,11 +26,11 @@ pub const TARGET: &str = "x86_64-unknown-linux-musl";
 const CC: &str = "musl-gcc";
 /// Programs of `tests/capi` that need neither C++ nor another library.
 const C_PROGRAMS: [&str; 7] = ["caches", "memory", "reclaim", "sources", "arguments", "endings", "forks"];
-/// Tests of the library that ask something of the C library. The others test the same code as on
-/// glibc in locked mode, and take minutes.
+/// Tests of the library that depend on the C library. The other tests run the same code as on glibc
+/// in locked mode, and take minutes.
 const LIBRARY_TESTS: [&str; 7] = ["destroy", "fork", "limits", "many", "misuse", "sources", "threads"];
-/// Checks that musl fails by itself: it runs no `.preinit_array`, and `dlclose` unloads nothing.
-/// And those that start through the shell of this system, which is another C library's program.
+/// Checks that musl fails without uslab: it runs no `.preinit_array`, and `dlclose` unloads
+/// nothing. And checks that start through this system's shell, which is a program for glibc.
 const NOT_ON_MUSL: [&str; 4] = ["before_main", "after_main", "loaded_libraries", "in_4_gib"];
 
 /// Arguments of `cargo xtask musl`.
@@ -63,7 +63,7 @@ struct Musl<'a> {
     stage: PathBuf,
     /// Rust's static unwinder for musl.
     unwinder: PathBuf,
-    /// Where the linker finds it under the name of the shared one.
+    /// The folder in which the linker finds it under the name of the shared one.
     search: PathBuf,
 }
 

@@ -1,6 +1,6 @@
 //! A staged release loads on glibc 2.28: no library in it asks for a symbol that is newer.
 //!
-//! The libraries are linked so (`glibc.rs`); this reads what came of it, from the files that ship.
+//! `glibc.rs` links the libraries so; this check reads the shipped files.
 //!
 //! ```text
 //!   reference            on 2.28                                   allowed
@@ -47,7 +47,7 @@ fn too_new(library: &Path) -> Result<Vec<String>> {
     Ok(symbols.iter().filter_map(fault).collect())
 }
 
-/// All of the archive links against glibc 2.28.
+/// The whole archive links against glibc 2.28.
 fn archive(archive: &Path) -> Result<()> {
     let scratch = tempfile::tempdir()?;
     let made = glibc::make_stubs("cc", std::env::consts::ARCH, scratch.path());

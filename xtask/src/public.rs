@@ -1,9 +1,8 @@
 //! `cargo xtask public`: the names that users write, compared with the lists that are kept.
 //!
-//! * **Public items of the crate `uslab`.** rustdoc describes the crate as JSON, the crate
-//!   `public-api` turns that into one line for each item, and the lines must be those of
-//!   `xtask/golden/public.txt`. So no item becomes public, changes its signature or goes away
-//!   unseen.
+//! * **Public items of the crate `uslab`.** rustdoc describes the crate as JSON, and `public-api`
+//!   turns that into a line for each item. The lines must be those of `xtask/golden/public.txt`. So
+//!   no item becomes public, changes its signature or goes away unseen.
 //! * **Environment variables.** The guide's table must be the one of `os/config.rs`, and the manual
 //!   page must name the same variables.
 
@@ -12,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use std::path::Path;
 use std::process::Command;
 
-/// Where the accepted list is kept.
+/// The accepted list.
 const GOLDEN: &str = "xtask/golden/public.txt";
 /// All features that add public items.
 const FEATURES: &str = "allocator-api2,lru,schnellru";
@@ -120,8 +119,8 @@ fn items(workspace: &Workspace, bless: bool) -> Result<()> {
     Ok(())
 }
 
-/// Has rustdoc describe the crate. Stable compilers do so only when told that the format may
-/// change.
+/// Has rustdoc describe the crate. `RUSTC_BOOTSTRAP` enables the unstable format on stable
+/// compilers.
 fn describe(workspace: &Workspace) -> Result<std::path::PathBuf> {
     let target = workspace.root.join("target/public");
     let status = Command::new("cargo")

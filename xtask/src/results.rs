@@ -7,7 +7,7 @@
 //! ```
 //!
 //! `--check` compares instead of writing, and is what CI runs. `--measure` first makes the folder
-//! of today. The benchmark itself turns JSON into text; this only says where it goes. Must never:
+//! of today. The benchmark itself turns JSON into text; this program only places it. Must never:
 //! change a JSON file that it did not measure, or write a figure of its own.
 
 use crate::workspace::{self, Workspace};
@@ -24,14 +24,14 @@ const END: &str = "<!-- results:end -->";
 /// Arguments of `cargo xtask results`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Fail where docs/results/README.md or the latest folder is not what its results give; write
-    /// nothing.
+    /// Fail where docs/results/README.md or the latest folder's pages differ from the results;
+    /// write nothing.
     #[arg(long, conflicts_with = "measure")]
     check: bool,
     /// Measure every suite in both modes into the folder of today first.
     #[arg(long)]
     measure: bool,
-    /// With --measure: a first look with few rounds, which the results will say of themselves.
+    /// With --measure: a first look with few rounds; the results carry that caution.
     #[arg(long, requires = "measure")]
     quick: bool,
     /// With --measure: only these suites; files of others stay.
@@ -40,13 +40,13 @@ pub struct Args {
 }
 
 impl Args {
-    /// What CI asks.
+    /// The options of CI.
     pub fn checking() -> Self {
         Self { check: true, measure: false, quick: false, only: Vec::new() }
     }
 }
 
-/// Writes, or checks, what is made of the latest results.
+/// Writes, or checks, the pages of the latest results.
 pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     let root = workspace.root.join(FOLDER);
     build(workspace)?;
@@ -78,8 +78,8 @@ pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
 }
 
 fn build(workspace: &Workspace) -> Result<()> {
-    // The libraries too: whole programs are measured under the one, and C programs linked with the
-    // other.
+    // Programs are measured under the preload library, and C programs are linked with the C
+    // library.
     workspace::check(&mut workspace.cargo(&[
         "build",
         "--quiet",
@@ -99,7 +99,7 @@ fn program(workspace: &Workspace, args: &[&str]) -> Command {
     command
 }
 
-/// What uslab-bench prints.
+/// The output of uslab-bench.
 fn bench(workspace: &Workspace, args: &[&str]) -> Result<String> {
     let mut command = program(workspace, args);
     let line = workspace::line_of(&command);
@@ -129,7 +129,7 @@ fn measure(workspace: &Workspace, root: &Path, args: &Args) -> Result<()> {
         let mut line = vec![suite, "--both-modes", "--json"];
         line.extend(args.quick.then_some("--quick"));
         println!("$ {}", workspace::line_of(&program(workspace, &line)));
-        // Without the spaces, which are most of it where every run of a program is told.
+        // Without spaces, which make up most of a file with every run of a program.
         let json: serde_json::Value = serde_json::from_str(&bench(workspace, &line)?)?;
         let path = folder.join(format!("{suite}.json"));
         fs::write(&path, format!("{json}\n")).with_context(|| format!("cannot write {}", path.display()))?;
@@ -167,7 +167,7 @@ fn latest(root: &Path) -> Result<(String, PathBuf)> {
         })
 }
 
-/// What stands between the markers.
+/// The text between the markers.
 fn section(date: &str, table: &str) -> String {
     format!(
         "\n{}\n\nAll figures: [{date}]({date}/README.md), and with charts in its \

@@ -1,9 +1,9 @@
-//! What a staged or installed release must do, wherever it lies: the command runs programs, manual
-//! pages and completions are sound, and C programs build with pkg-config and CMake.
+//! Checks a staged or installed release in any place: the command runs programs, manual pages and
+//! completions are sound, and C programs build with pkg-config and CMake.
 //!
-//! `cargo xtask dist --check` asks it of a copy of the stage, `cargo xtask deb --check` of
-//! installed packages. Tools that read pages and completions are used where they are installed;
-//! what is skipped is said.
+//! `cargo xtask dist --check` checks a copy of the stage, `cargo xtask deb --check` the installed
+//! packages. Where a tool that reads pages or completions is missing, the check prints that it was
+//! skipped.
 
 use crate::manual;
 use crate::workspace;
@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail, ensure};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Where an installation has what its users name.
+/// The places of an installation.
 pub struct Installed {
     /// The prefix: `/usr`.
     pub prefix: PathBuf,
@@ -40,7 +40,7 @@ impl Installed {
         }
     }
 
-    /// Tries all of it.
+    /// Runs all checks.
     pub fn check(&self) -> Result<()> {
         self.command()?;
         self.manual()?;
@@ -67,7 +67,7 @@ impl Installed {
         Ok(())
     }
 
-    /// Neither mandoc nor man has anything to say to the pages, and their programs run.
+    /// mandoc and man read the pages without a warning, and the pages' programs run.
     fn manual(&self) -> Result<()> {
         let man = self.prefix.join("share/man");
         let (flags, mut examples) = (self.ask(&["--cflags", "--libs"])?, 0);
@@ -106,7 +106,7 @@ impl Installed {
         Ok(())
     }
 
-    /// What pkg-config says of the library.
+    /// The output of pkg-config for the library.
     fn ask(&self, args: &[&str]) -> Result<String> {
         let mut command = Command::new("pkg-config");
         command.args(args).arg("uslab").env_remove("PKG_CONFIG_PATH");
@@ -173,7 +173,7 @@ add_executable(static ${EXAMPLE})
 target_link_libraries(static PRIVATE uslab::uslab_static)
 ";
 
-/// The stage, copied to another place, does all of it, and names its old place nowhere.
+/// A copy of the stage in another place passes all checks, and contains no path of the stage.
 pub fn check_moved(stage: &Path) -> Result<()> {
     let scratch = tempfile::tempdir()?;
     let prefix = scratch.path().canonicalize()?.join("opt/uslab");
@@ -187,7 +187,7 @@ pub fn check_moved(stage: &Path) -> Result<()> {
     Installed::at(&prefix).check()
 }
 
-/// What bash offers at the end of the line.
+/// The words that bash offers at the end of the line.
 fn completed(script: &Path, line: &str) -> Result<Vec<String>> {
     let words = line.split_whitespace().count();
     let previous = line.split_whitespace().rev().nth(1).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Where the workspace is, where its build goes, and how its commands are started.
+//! Finds the workspace and its target directory, and starts its commands.
 //!
 //! Cargo is asked for both (`cargo metadata`), so a target directory set by environment, by
 //! configuration or on another disk is respected. Nothing here may assume a path of the machine it
@@ -43,18 +43,18 @@ impl Workspace {
         command
     }
 
-    /// Where release builds land.
+    /// The directory of release builds.
     pub fn release_dir(&self) -> PathBuf {
         self.target.join("release")
     }
 }
 
-/// The cargo that started us, so that a toolchain chosen with `+NAME` stays chosen.
+/// The cargo that started this program, so that a toolchain chosen with `+NAME` stays chosen.
 fn cargo_program() -> PathBuf {
     std::env::var_os("CARGO").map_or_else(|| "cargo".into(), PathBuf::from)
 }
 
-/// Runs a command with our own streams, and fails with its command line when it does.
+/// Runs a command with this program's streams. The error has its command line.
 pub fn check(command: &mut Command) -> Result<()> {
     let line = line_of(command);
     let status = command.status().with_context(|| format!("cannot start `{line}`"))?;

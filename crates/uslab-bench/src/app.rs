@@ -25,7 +25,7 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The exit status of a wrong command line, and that after Ctrl-C.
+/// Exit statuses: after a wrong command line, and after Ctrl-C.
 const USAGE: u8 = 2;
 const INTERRUPTED: u8 = 130;
 
@@ -97,7 +97,7 @@ fn fail(status: u8, line: &str) -> ExitCode {
     ExitCode::from(status)
 }
 
-/// A reader that has gone away is no error of ours.
+/// A closed pipe is no error.
 fn print(text: &str, status: u8) -> ExitCode {
     let _ = std::io::stdout().lock().write_all(text.as_bytes());
     ExitCode::from(status)
@@ -115,7 +115,7 @@ fn listing(plans: &[(&Suite, Vec<RowPlan>)]) -> String {
     text
 }
 
-/// The list for programs.
+/// The list as JSON.
 fn listing_json(plans: &[(&Suite, Vec<RowPlan>)]) -> String {
     let row = |RowPlan { row, .. }: &RowPlan| json!({ "id": row.id, "group": row.group, "title": row.title, "target": row.target });
     let suite = |(suite, rows): &(&Suite, Vec<RowPlan>)| {
@@ -133,7 +133,7 @@ fn run(context: &Context, plans: Vec<(&Suite, Vec<RowPlan>)>) -> Result<Report, 
     }
     let _in_thread = InThread::enter();
     let mut clock = Clock::calibrate();
-    // Read before the rounds: afterwards the load would be our own.
+    // Read before the rounds, which would raise the load average.
     let mut machine = Machine::read(&context.cpus, &clock);
     let rows = plans.iter().map(|(_, rows)| rows.len()).sum();
     stop::watch()?;

@@ -1,19 +1,19 @@
-//! The three things that Rust has no word for: a value the compiler cannot follow, the time stamp
-//! counter, and a chain of additions of known length. All assembly of the benchmark stands here.
+//! All assembly of the benchmark: a value that the compiler cannot follow, the time stamp counter,
+//! and a chain of additions of known length.
 //!
-//! **Why not `std::hint::black_box`:** it sends its value through memory. A store and a load that
-//! forwards from it cost about as much as the fastest allocation measured here, and they fall
-//! hardest on the allocators that follow the pointer. An empty `asm!` with the value in a register
-//! costs nothing for anybody.
+//! **Why not `std::hint::black_box`:** it sends its value through memory. A store and its forwarded
+//! load cost as much as the fastest allocation measured here. They cost the most for allocators
+//! that follow the pointer. An empty `asm!` with the value in a register costs nothing for any
+//! contestant.
 //!
-//! **Must never:** allocate, call the system, or do work of its own: what stands here is inside
-//! every timed loop.
+//! **Must never:** allocate, call the system, or do work of its own: every timed loop contains this
+//! code.
 
 use std::arch::asm;
 
-/// The same pointer, of which the compiler now knows nothing; memory may have been read and written
-/// meanwhile. So an allocation cannot be optimised away, moved over another, or joined with its
-/// free.
+/// Returns the same pointer, about which the compiler then knows nothing. The compiler must assume
+/// that memory was read and written. So it cannot remove an allocation, move it over another one,
+/// or join it with its free.
 #[inline(always)]
 pub fn opaque<T>(mut pointer: *mut T) -> *mut T {
     // SAFETY: no instruction is emitted: the register keeps its value, and nothing is read or
@@ -31,7 +31,7 @@ pub fn opaque_size(mut size: usize) -> usize {
     size
 }
 
-/// The time stamp counter, in its own ticks, not before every instruction ahead of it has finished.
+/// Reads the time stamp counter, in its own ticks, after all earlier instructions have finished.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub fn ticks() -> u64 {
@@ -46,7 +46,7 @@ pub fn ticks() -> u64 {
     }
 }
 
-/// The generic timer, in its own ticks, not before every instruction ahead of it has finished.
+/// Reads the generic timer, in its own ticks, after all earlier instructions have finished.
 #[cfg(target_arch = "aarch64")]
 #[inline(always)]
 pub fn ticks() -> u64 {
@@ -57,7 +57,7 @@ pub fn ticks() -> u64 {
     now
 }
 
-/// Sixteen additions a turn, each needing the one before: one core cycle each on every processor of
+/// Additions a turn. Each needs the one before, so each takes one core cycle on every processor of
 /// these architectures.
 pub const ADDS_PER_TURN: u64 = 16;
 

@@ -1,4 +1,4 @@
-//! One measurement in a process of its own: `--child JSON`, which only this program gives itself.
+//! Runs one measurement in a process of its own, which this program starts with `--child JSON`.
 //!
 //! ```text
 //!   child::run(task, limit)              this process: starts itself, waits, at most `limit`
@@ -7,10 +7,10 @@
 //!   child::main(json) ── task::measure ── the work
 //! ```
 //!
-//! What a contestant holds in memory, and what it does when its threads come and go, can only be
-//! told in a process where no other contestant worked before. The child has the environment of this
-//! process, and with it uslab's mode; and the CPUs that this process had at start, not the one that
-//! its rounds are pinned to. What a child can be asked for stands in task.rs.
+//! The memory of a contestant can only be measured in a process where no other contestant worked
+//! before. The child inherits the environment of this process, and with it uslab's mode. It may use
+//! the CPUs that this process had at start, not only the one that rounds are pinned to. task.rs
+//! lists the tasks of a child.
 //!
 //! Must never: outlive the thread that waits for it, its limit or Ctrl-C; print anything but the
 //! sample; let a child's failure be more than one line.
@@ -26,7 +26,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-/// What the program does when it is a child.
+/// The program's main function when it is a child.
 pub fn main(measured: Result<Sample, String>) -> ExitCode {
     match measured {
         Ok(sample) => {
@@ -51,7 +51,7 @@ fn run_program(program: &Path, task: &impl Serialize, limit: Duration) -> Result
     stop::watch()?;
     let mut command = Command::new(program);
     command.arg("--child").arg(serde_json::to_string(task).expect("a task has nothing that JSON cannot say"));
-    // Its own, so that what it starts can be ended with it.
+    // A group of its own, so that its descendants can be killed with it.
     command.process_group(0);
     let out = cpu::with_cpus_of_start(|| process::start(command))?.output(limit, stop::asked)?;
     serde_json::from_slice(&out).map_err(|error| format!("a child printed no sample ({error})"))

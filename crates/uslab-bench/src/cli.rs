@@ -14,7 +14,7 @@ use std::process::ExitCode;
 /// Rounds of each contestant in a row, and how long a round takes.
 const FULL: (usize, u64) = (300, 100);
 const QUICK: (usize, u64) = (60, 60);
-/// For function only: one repetition a round.
+/// `--check`: one repetition a round.
 const CHECK: (usize, u64) = (2, 0);
 
 #[derive(Debug, Parser)]
@@ -78,11 +78,11 @@ pub struct Args {
     #[arg(long, value_name = "BYTES", default_value = "256", value_parser = object_size)]
     object_size: usize,
 
-    /// In which order a live set is freed
+    /// The order in which a live set is freed
     #[arg(long, value_enum, default_value = "fifo")]
     order: Order,
 
-    /// Write the first word of each object after its allocation, for everybody
+    /// Write the first word of each object after its allocation, for every contestant
     #[arg(long)]
     touch: bool,
 
@@ -99,7 +99,7 @@ pub struct Args {
     pub allow_unoptimised: bool,
 }
 
-/// What is done with results; without one of these, suites are run.
+/// The commands that read results; without one, suites are run.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Write an HTML page with tables and charts from JSON results
@@ -109,8 +109,8 @@ pub enum Command {
 }
 
 const LONG_ABOUT: &str = "\
-Measures uslab beside mimalloc, jemalloc, snmalloc, rpmalloc and glibc, in one process and one run; and beside gperftools, TBB \
-and DPDK's mempool (in bulk alone) where the system has them.
+Measures uslab beside mimalloc, jemalloc, snmalloc, rpmalloc and glibc, in one process and one run; and beside gperftools and \
+TBB where they are installed.
 
 A row is one question: so many objects of such a size live at once. All contestants answer it in short rounds, \
 one after the other, again and again; the minimum of each is compared, as a ratio of uslab to the best peer of that row. \
@@ -130,17 +130,17 @@ Examples:
 
 Exit status: 0 when the rows ran (met or missed), 1 when they could not, 2 for a wrong command line, 130 after Ctrl-C.";
 
-/// One of the sizes there is a typed cache for.
+/// Parses a size that has a typed cache.
 fn object_size(text: &str) -> Result<usize, String> {
     let size = text.parse().ok().filter(|size| SIZES.contains(size));
     size.ok_or_else(|| format!("there are caches of {:?} bytes", SIZES))
 }
 
-/// Tells a wrong command line in one line; prints help and version, which clap gives as errors as
-/// well.
+/// Reports a wrong command line in one line. Prints help and version, which clap returns as errors
+/// as well.
 pub fn refuse(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() {
-        // A reader that has gone away is no error of ours.
+        // A closed pipe is no error.
         let _ = error.print();
         return ExitCode::SUCCESS;
     }
@@ -148,7 +148,7 @@ pub fn refuse(error: &clap::Error) -> ExitCode {
     ExitCode::from(2)
 }
 
-/// The paragraph that clap begins with, without the usage that follows it.
+/// The first paragraph of clap's message, without the usage.
 fn one_line(error: &clap::Error) -> String {
     let text = error.render().to_string();
     let lines: Vec<&str> = text.lines().take_while(|line| !line.trim().is_empty()).map(str::trim).collect();
@@ -156,7 +156,7 @@ fn one_line(error: &clap::Error) -> String {
 }
 
 impl Args {
-    /// The suites named, in that order; all of them for "all", and for a list of nothing.
+    /// The named suites, in that order; all suites for "all" and where none is named.
     pub fn suites(&self) -> Result<Vec<&'static Suite>, String> {
         if self.suites.is_empty() || self.suites.iter().any(|name| name == "all") {
             return Ok(SUITES.to_vec());

@@ -1,11 +1,11 @@
-//! From ticks to nanoseconds and core cycles, and whether the machine was itself while a round ran.
+//! Converts ticks to nanoseconds and core cycles, and detects whether the machine disturbed a
+//! round.
 //!
 //! The time stamp counter runs at a constant rate that is neither nanoseconds nor core cycles. Both
 //! factors are measured at start: nanoseconds against the monotonic clock, core cycles against a
 //! chain of dependent additions, one a cycle. The same short chain runs before and after every
-//! round. If it takes longer than it did on the quiet machine, the clock of the core changed or
-//! something else ran here, and the round is done again; should it stay longer, that is the machine
-//! now, and the reference follows it.
+//! round. If it takes longer than on the quiet machine, the core's clock changed or another task
+//! ran here, and the round is repeated. If it stays longer, the reference follows it.
 //!
 //! Must never: assume that the counter's rate is the core's (it is not, with boost), or judge a
 //! round by its own duration.
@@ -17,17 +17,17 @@ use crate::asm::{ADDS_PER_TURN, dependent_adds, ticks};
 /// Turns of the chain beside a round: 16 000 cycles, about 4 µs.
 const BESIDE_TURNS: u64 = 1_000;
 
-/// How much longer than the reference the chain beside a round may take.
+/// Upper bound on the chain beside a round, as a multiple of the reference.
 const TOLERANCE: f64 = 1.04;
 
-/// After so many disturbed rounds on end, the machine has changed for good.
+/// After this many disturbed rounds in a row, the machine counts as changed.
 const PATIENCE: u32 = 12;
 
 /// The factors and the state of the watch on the machine.
 #[derive(Clone, Debug)]
 pub struct Clock {
     pub ns_per_tick: f64,
-    /// What the chain beside a round takes on the quiet machine, in ticks.
+    /// The ticks of the chain beside a round on the quiet machine.
     reference_ticks: f64,
     disturbed_on_end: u32,
 }
@@ -85,8 +85,8 @@ fn chain_beside() -> f64 {
     (ticks() - start) as f64
 }
 
-/// Both clocks are read at each end of `window`; each end takes the quickest of several readings,
-/// so that an interruption between the two clocks is not taken for a rate.
+/// Reads both clocks at each end of `window`. Each end takes the quickest of several readings, to
+/// exclude interruptions between the two clocks.
 fn measure_ns_per_tick(window: Duration) -> f64 {
     let both = || {
         (0..32)

@@ -1,8 +1,8 @@
-//! Which CPUs the benchmark may use, and staying on one of them.
+//! Chooses the benchmark's CPUs, and pins threads to them.
 //!
 //! Single-threaded rounds run on one CPU for the whole process: a migration costs more than most
-//! rounds. The last allowed CPU is taken unless one is named, since the first one serves most
-//! interrupts; a second thread gets another CPU, or none of its own where there is only one.
+//! rounds. By default the last allowed CPU is used, since the first one serves most interrupts. A
+//! second thread gets another CPU, if there is one.
 //!
 //! Must never: use a CPU that the affinity mask at start did not allow (a container's or taskset's
 //! choice).
@@ -18,7 +18,7 @@ pub struct Cpus {
     pub first: usize,
     /// The consumer; `None` on a machine of one CPU.
     pub second: Option<usize>,
-    /// How many the process may use.
+    /// The number of CPUs that the process may use.
     pub allowed: usize,
 }
 
@@ -40,30 +40,29 @@ impl Cpus {
     }
 }
 
-/// Keeps the calling thread on `cpu`. Whether it worked: a sandbox may forbid it, and then the
-/// rounds run where they run.
+/// Pins the calling thread to `cpu`. Returns false where a sandbox forbids it; then the scheduler
+/// places the rounds.
 pub fn pin(cpu: usize) -> bool {
     pin_to(&[cpu])
 }
 
-/// Keeps the calling thread on `cpus`, which came from an affinity mask.
+/// Pins the calling thread to `cpus`, which came from an affinity mask.
 pub fn pin_to(cpus: &[usize]) -> bool {
     let mut set = CpuSet::new();
     cpus.iter().for_each(|&cpu| set.set(cpu));
     sched_setaffinity(None, &set).is_ok()
 }
 
-/// The affinity mask of the process before anything was pinned; [`Cpus::choose`] notes it.
+/// The affinity mask of the process before any pinning; [`Cpus::choose`] records it.
 static AT_START: OnceLock<Vec<usize>> = OnceLock::new();
 
-/// All CPUs that the process had at start; those of this thread if they were not noted.
+/// All CPUs that the process had at start; those of this thread if they were not recorded.
 pub fn of_start() -> Vec<usize> {
     AT_START.get().cloned().or_else(|| allowed().ok()).unwrap_or_default()
 }
 
-/// Does `start` while this thread may use all CPUs that the process had at start: threads and
-/// processes begin with the mask of the thread that starts them, and a pinned one would pin them
-/// all.
+/// Calls `start` with this thread unpinned: new threads and processes inherit the mask of the
+/// thread that starts them.
 pub fn with_cpus_of_start<R>(start: impl FnOnce() -> R) -> R {
     let (Some(all), Ok(now)) = (AT_START.get(), allowed()) else { return start() };
     pin_to(all);

@@ -51,7 +51,7 @@ pub fn lines(report: &Report) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// A day, in UTC: runs take so long that a minute would tell nothing.
+/// A day, in UTC: runs take too long for minutes to matter.
 pub fn date(unix_s: u64) -> String {
     let time = i64::try_from(unix_s).ok().and_then(|s| Timestamp::from_second(s).ok());
     time.map_or("unknown".into(), |time| time.strftime("%Y-%m-%d").to_string())

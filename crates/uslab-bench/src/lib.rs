@@ -7,7 +7,7 @@
 //!   table ── facts                results as text; what they were measured on
 //!   suites/                       which rows there are, their targets and what is said of them
 //!   task                          what a child can be asked for
-//!   order/, programs/, linked/,   loads beyond a loop: knobs, whole programs, C and C++ programs,
+//!   programs/, linked/,           loads beyond a loop: whole programs, C and C++ programs,
 //!   locality/                     walks over what a program has allocated
 //!   child ── process, preload     one measurement in a process of its own; programs under it
 //!   built, resident               peers made of their sources; a program's memory over its run
@@ -19,22 +19,22 @@
 //!   clock, cpu, stop, asm         ticks and cycles; CPUs; Ctrl-C
 //! ```
 //!
-//! A module uses those below it and beside it to the right, never one above; tests may.
+//! A module uses only modules below it, and beside it to the right; tests are exempt.
 //!
-//! **Method.** In one process and one run, pinned to one CPU where a row has one thread, every
-//! contestant of a row runs a round of about 100 µs, in turn, hundreds of times. The minimum of its
-//! rounds is its cost; the ratio of uslab's to the best peer's of the same row is what is judged.
-//! The minimum is used because disturbances only add; the interleaving, because what does not pass
-//! (a slower clock, a busy neighbour) then weighs on all alike.
+//! **Method.** All contestants of a row run in one process, in turn, in hundreds of rounds of about
+//! 100 µs. Rows of one thread are pinned to a CPU. The minimum of its rounds is its cost; its ratio
+//! to the best peer's of the same row is judged. The minimum is used because disturbances only add
+//! time. Rounds are interleaved so that lasting disturbances (a slower clock, a busy neighbour)
+//! affect all contestants alike.
 //!
-//! **Fairness.** All contestants run the same loop, compiled for each; peers are called as plain C
-//! functions, linked statically, from optimised builds with none of their checks, or as shared
-//! libraries of the system, where it has them; sizes are run-time values; uslab's malloc is behind
-//! a C call like theirs. Only the typed cache is inlined, because that is how it is used; the same
-//! cache behind a call stands beside it.
+//! **Fairness.** All contestants run the same loop, compiled for each, with sizes as run-time
+//! values. Peers are called as plain C functions, either linked statically from optimised builds
+//! without their checks, or as shared libraries of the system. uslab's malloc is behind a C call
+//! like theirs. Only the typed cache is inlined, as Rust programs use it; the same cache behind a
+//! call stands beside it.
 //!
 //! This is the only crate of the workspace that depends on other allocators. It must never install
-//! one as anybody's malloc, and its timed figures must never decide a test: tests run suites with
+//! one as the malloc of a process. No test may depend on its timed figures: tests run suites with
 //! `--check`, for function.
 
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
@@ -56,7 +56,6 @@ pub mod locality;
 pub mod machine;
 pub mod measure;
 pub mod modes;
-pub mod order;
 pub mod preload;
 pub mod process;
 pub mod programs;

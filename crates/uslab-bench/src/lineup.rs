@@ -1,13 +1,11 @@
-//! The contestants as values: which there are on this machine, and each by its name.
+//! The contestants as values: all that this machine has, and a look-up by name.
 //!
-//! To add a peer: a line in a table of contestants/, and one here.
+//! A new peer is a line in a table of contestants/, and one here.
 
-use crate::contestants::dpdk::Mempool;
 use crate::contestants::floor::{BareArray, EmptyCalls, NoAllocator};
 use crate::contestants::found::{Gperftools, Tbb};
-use crate::contestants::linked::{Glibc, Jemalloc, Mimalloc, Rpmalloc, Snmalloc};
+use crate::contestants::linked::{self, Glibc, Jemalloc, Mimalloc, Rpmalloc, Snmalloc};
 use crate::contestants::uslab::{Cached, Object, SIZES, Typed, UslabMalloc};
-use crate::contestants::{dpdk, linked};
 use crate::results::{About, Skipped};
 use crate::rounds::Entry;
 use std::sync::OnceLock;
@@ -15,10 +13,10 @@ use std::sync::OnceLock;
 /// uslab's malloc.
 pub const MALLOC: Entry = Entry::of::<UslabMalloc>();
 
-/// What a round costs by itself.
+/// The round without an allocator.
 pub const NOTHING: Entry = Entry::of::<NoAllocator>();
 
-/// What is no allocator, beside the tables of malloc.
+/// References beside the tables of malloc; neither is an allocator.
 pub const EMPTY_CALLS: Entry = Entry::of::<EmptyCalls>();
 pub const BARE_ARRAY: Entry = Entry::of::<BareArray>();
 
@@ -33,7 +31,7 @@ const LINKED: &[Entry] = &[
     Entry::of::<Glibc>(),
 ];
 
-/// The peers that the system may have, and what opens each.
+/// The peers that may be installed, and the functions that open them.
 type Opened = (Entry, fn() -> Result<(), String>);
 const FOUND: &[Opened] = &[(Entry::of::<Gperftools>(), Gperftools::open), (Entry::of::<Tbb>(), Tbb::open)];
 
@@ -61,15 +59,12 @@ pub fn cache(size: usize) -> Entry {
     inlined
 }
 
-/// DPDK's mempool. Whether DPDK is there shows at its first use.
-pub const MEMPOOL: Entry = Entry::of::<Mempool>();
-
 struct Looked {
     peers: Vec<Entry>,
     missing: Vec<Skipped>,
 }
 
-/// Looks for libraries once in the life of the process.
+/// Looks for libraries, once in the life of the process.
 fn looked() -> &'static Looked {
     static LOOKED: OnceLock<Looked> = OnceLock::new();
     LOOKED.get_or_init(|| {
@@ -84,22 +79,20 @@ fn looked() -> &'static Looked {
     })
 }
 
-/// The other allocators on this machine. The best of them in a row is what uslab is compared with.
+/// The other allocators on this machine. uslab is compared with the best of them in each row.
 pub fn peers() -> &'static [Entry] {
     &looked().peers
 }
 
-/// The peers that the system has not, and the rival if a row wanted it and it was not there.
+/// The peers that are not installed, each with its reason.
 pub fn missing() -> Vec<Skipped> {
-    let rival = dpdk::why_not().map(|why| Skipped { contestant: MEMPOOL.name.into(), why });
-    looked().missing.iter().cloned().chain(rival).collect()
+    looked().missing.clone()
 }
 
-/// What the results say of all that took part with objects of that size.
+/// The descriptions of all contestants with objects of that size.
 pub fn took_part(object_size: usize) -> Vec<About> {
     let ours = caches(object_size).into_iter().flatten().chain([MALLOC]);
-    let all = ours.chain(peers().iter().copied()).map(|entry| (entry.about)());
-    all.chain(dpdk::took_part()).collect()
+    ours.chain(peers().iter().copied()).map(|entry| (entry.about)()).collect()
 }
 
 /// The contestant of that name; `size_bytes` chooses between the typed caches, which have one name.
@@ -107,7 +100,7 @@ pub fn find(name: &str, size_bytes: usize) -> Result<Entry, String> {
     let ours = caches(size_bytes).into_iter().flatten().chain([MALLOC]);
     ours.chain(LINKED.iter().copied())
         .find(|entry| entry.name == name)
-        // Only then the libraries are looked for: what that loads would stay in memory.
+        // Libraries come last, because they would stay in memory.
         .or_else(|| peers().iter().copied().find(|entry| entry.name == name))
         .ok_or_else(|| format!("no contestant is called '{name}' (of {size_bytes} bytes)"))
 }
@@ -116,10 +109,9 @@ pub fn find(name: &str, size_bytes: usize) -> Result<Entry, String> {
 mod tests {
     use super::*;
     use crate::contestants::InThread;
-    use crate::cpu;
     use crate::rounds::LocalRound;
 
-    /// What every contestant must be able to do before its speed means anything.
+    /// The function that every contestant must have before its speed is measured.
     fn works(entry: &Entry, size: usize) {
         for bulk in [false, true] {
             for sized in [false, true] {
@@ -160,20 +152,6 @@ mod tests {
     #[test]
     fn the_unprotected_array_allocates_and_frees() {
         [8, 16, 256, 1024, 16384].into_iter().for_each(|size| works(&BARE_ARRAY, size));
-    }
-
-    #[test]
-    fn a_pool_works_in_any_thread_or_there_is_a_line() {
-        let before = cpu::allowed().unwrap();
-        if let Err(why) = (MEMPOOL.ready)() {
-            assert!(!why.is_empty() && !why.contains('\n'), "{why}");
-            assert!(missing().iter().any(|missing| missing.why == why));
-            return;
-        }
-        works(&MEMPOOL, 256);
-        std::thread::spawn(|| works(&MEMPOOL, 256)).join().expect("a second thread has its own cache");
-        assert_eq!(cpu::allowed().unwrap(), before, "the thread may use the CPUs it could use before");
-        assert!(dpdk::took_part().is_some_and(|about| !about.version.is_empty()));
     }
 
     #[test]

@@ -1,9 +1,8 @@
-//! Result files: read, checked, and joined into one.
+//! Reads result files, checks them, and joins them into one.
 //!
-//! Of the same suite in the same mode the latest run counts; of two that began in the same second,
-//! the one named last. Every run keeps the index of the file it came from, for that file's machine
-//! and build. Must never: guess at results of another schema, or show runs of different machines
-//! without saying so.
+//! The latest run of a suite in a mode counts; of two that began in the same second, the one named
+//! last. Every run keeps the index of its file, for the file's machine and build. Must never: guess
+//! at results of another schema, or show runs of different machines without a caution.
 
 use crate::results::{Report, Run, SCHEMA};
 use crate::suites::SUITES;
@@ -12,10 +11,10 @@ use std::fs;
 use std::io::{IsTerminal, Read};
 use std::path::{Path, PathBuf};
 
-/// How results are made, for the messages.
+/// The command that makes results, for the messages.
 const HOW: &str = "uslab bench SUITE --json > FILE";
 
-/// A run and where it came from.
+/// A run and the index of its file.
 #[derive(Clone, Debug)]
 pub struct Taken {
     pub source: usize,
@@ -24,7 +23,7 @@ pub struct Taken {
 
 #[derive(Clone, Debug, Default)]
 pub struct Joined {
-    /// The reports that have a run that counts, without their runs, the oldest first.
+    /// The reports with a run that counts, without their runs, the oldest first.
     pub sources: Vec<Report>,
     /// In the order of the suites, with restartable sequences before the fallback.
     pub runs: Vec<Taken>,
@@ -40,7 +39,7 @@ impl Joined {
         self.runs.iter().filter(move |taken| taken.run.suite == suite)
     }
 
-    /// The suites there are runs of, once each.
+    /// The suites of the runs, once each.
     pub fn suites(&self) -> Vec<&str> {
         let mut suites: Vec<&str> = self.runs.iter().map(|taken| taken.run.suite.as_str()).collect();
         suites.dedup();
@@ -106,8 +105,8 @@ fn json_files(folder: &Path) -> Result<Vec<PathBuf>, String> {
     Ok(files)
 }
 
-/// The tool and the schema are looked at before the rest, so that an older file is told from a
-/// broken one.
+/// The tool and the schema are checked before the rest, to distinguish an older file from a broken
+/// one.
 fn parse(name: &str, bytes: &[u8]) -> Result<Report, String> {
     if bytes.trim_ascii().is_empty() {
         return Err(format!("{name} is empty: results are made by {HOW}"));
@@ -154,7 +153,7 @@ fn join(mut reports: Vec<Report>) -> Joined {
         let key = |t: &Taken| (place(&t.run.suite), t.run.suite.clone(), t.run.mode != "rseq");
         key(a).cmp(&key(b))
     });
-    // Files whose every run was replaced say nothing any more.
+    // A file whose every run was replaced is dropped.
     let mut sources = Vec::new();
     for (index, report) in reports.into_iter().enumerate() {
         if taken.iter().any(|t| t.source == index) {

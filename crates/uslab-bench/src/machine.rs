@@ -1,8 +1,7 @@
-//! What the figures were measured on and with: the machine, the kernel, and this program's own
-//! build.
+//! The environment of the figures: the machine, the kernel, and the build of this program.
 //!
-//! Read from /proc and /sys, each optional: what cannot be read is said to be unknown. Must never:
-//! fail, or guess.
+//! Everything is read from /proc and /sys, and optional: a value that cannot be read is "unknown".
+//! Must never: fail, or guess.
 
 use crate::clock::Clock;
 use crate::cpu::Cpus;
@@ -19,7 +18,7 @@ pub struct Machine {
     /// The CPU that single-threaded rounds ran on, and the one of the consumer.
     pub cpu: usize,
     pub second_cpu: Option<usize>,
-    /// Under a hypervisor, whose other guests are felt but not seen.
+    /// Under a hypervisor, whose other guests may disturb rounds.
     pub virtual_machine: bool,
     pub page_size_bytes: usize,
     pub transparent_hugepages: String,
@@ -79,7 +78,7 @@ impl Build {
         }
     }
 
-    /// Why its figures would mean nothing; `None` if they do mean something.
+    /// The reason why figures of this build are meaningless, if they are.
     pub fn unfit(&self) -> Option<String> {
         let optimised = matches!(self.opt_level.as_str(), "2" | "3");
         if optimised && !self.debug_assertions {
@@ -98,7 +97,7 @@ fn field<'a>(cpuinfo: &'a str, name: &str) -> Option<&'a str> {
     })
 }
 
-/// x86 gives a name; arm64 only numbers, which say which core it is to those who know.
+/// x86 reports a name, arm64 only the numbers of implementer and part.
 fn cpu_model(cpuinfo: &str) -> String {
     if let Some(model) = field(cpuinfo, "model name") {
         let number = |name| field(cpuinfo, name).unwrap_or("?");

@@ -1,5 +1,4 @@
-//! Rounds of all contestants of a row, one after the other, again and again: the measurement
-//! itself.
+//! The measurement: rounds of all contestants of a row, in turn, many times.
 //!
 //! ```text
 //!   round 1:  A B C D      how often a lane repeats its work is set once, for about `round_ns`;
@@ -7,12 +6,12 @@
 //!   round 3:  C D A B      a round that the machine disturbed is done again at once (clock.rs).
 //! ```
 //!
-//! Interleaving is what makes ratios hold on a machine that is not quiet: whatever changes, changes
-//! for all within a millisecond.
+//! Interleaving makes ratios hold on a busy machine: a change of the machine affects all
+//! contestants within a millisecond.
 //!
-//! What does not fit a round (threads that come and go, a process of its own, a program) is a
-//! *run*: a lane whose work is called a few times, in turn with the others, and tells its own
-//! figure. There is nothing to redo.
+//! Work that does not fit a round (threads that come and go, a process of its own, a program) is a
+//! *run*. The lane's work is called a few times, in turn with the other lanes, and returns its own
+//! figure. Runs are not repeated when the machine disturbs them.
 //!
 //! Must never: reorder, drop or repeat rounds by what they measured.
 
@@ -23,54 +22,48 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// How much is measured.
+/// The number and length of rounds.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     pub rounds: usize,
     pub round_ns: f64,
 }
 
-/// Work that can be made ready and then repeated as often as fits a round.
+/// Work that is prepared once and repeated as often as fits a round.
 pub trait Work {
-    /// Objects allocated and freed by one repetition: what the time is divided by.
+    /// Objects that one repetition allocates and frees: the divisor of the time.
     fn objects_per_repeat(&self) -> usize;
 
-    /// Repetitions of a round, where all contestants must have the same; otherwise as many as fill
-    /// the round's time.
+    /// The repetitions of a round, where all contestants must have the same number. `None`: as many
+    /// as fill the round's time.
     fn fixed_repeats(&self) -> Option<usize> {
         None
     }
 
-    /// No more rounds than this, where a round is long by its nature; of several lanes the least
-    /// counts.
-    fn most_rounds(&self) -> usize {
+    /// Upper bound on the rounds, where each is long. The least bound of all lanes counts.
+    fn max_rounds(&self) -> usize {
         usize::MAX
     }
 
-    /// What the last round's ticks were made of, by name ("alloc", "free"); the least round's are
+    /// The parts of the last round's ticks, by name ("alloc", "free"). Those of the least round are
     /// reported.
     fn parts(&self) -> Vec<(&'static str, u64)> {
         Vec::new()
     }
 
-    /// Whether the contestant can take part. The error, one line, takes it out of the row.
-    fn ready(&self) -> Result<(), String> {
-        Ok(())
-    }
-
-    /// Makes everything that is not to be timed. The result runs so many repetitions and returns
-    /// the ticks they took.
+    /// Prepares everything that must not be timed. The result runs a number of repetitions and
+    /// returns their ticks.
     fn prepare(&self) -> Box<dyn FnMut(usize) -> u64>;
 }
 
-/// A contestant in a row. What it does is [`Work`], timed round by round, or an [`Errand`].
+/// A contestant in a row. Its work is [`Work`], timed round by round, or an [`Errand`].
 pub struct Lane<W = Box<dyn Work>> {
     pub name: String,
     pub role: Role,
     pub work: W,
 }
 
-/// One run, which tells its own figure. An error is one line, and takes the contestant out of the
+/// One run, which returns its own figure. An error is one line, and removes the contestant from the
 /// row.
 pub type Errand = Box<dyn FnMut() -> Result<Sample, String>>;
 
@@ -90,7 +83,7 @@ impl Lane<Errand> {
     }
 }
 
-/// What one run found.
+/// The result of one run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
     /// In the row's unit.
@@ -109,13 +102,13 @@ impl Sample {
 pub enum Method {
     /// Short rounds on this thread's clock.
     Rounds(Vec<Lane>),
-    /// So many runs of each lane; of several, the extras and series are those of the run with the
-    /// least value, and the series `value_by_run` is of all.
+    /// A number of runs of each lane. Extras and series are those of the run with the least value;
+    /// the series `value_by_run` has all runs.
     Runs(usize, Vec<Lane<Errand>>),
 }
 
 impl Method {
-    /// Names and parts of those who take part.
+    /// Names and roles of the lanes.
     pub fn lanes(&self) -> Vec<(&str, Role)> {
         match self {
             Method::Rounds(lanes) => lanes.iter().map(|lane| (lane.name.as_str(), lane.role)).collect(),
@@ -124,7 +117,7 @@ impl Method {
     }
 }
 
-/// Measures a row; `None` if `stop` said so before it was done.
+/// Measures a row; `None` if `stop` returned true before the end.
 pub fn measure(
     method: Method,
     plan: Plan,
@@ -132,24 +125,9 @@ pub fn measure(
     stop: impl Fn() -> bool,
 ) -> Option<(Vec<Figure>, Vec<Skipped>)> {
     match method {
-        Method::Rounds(lanes) => {
-            let (lanes, skipped) = ready(lanes);
-            rounds(&lanes, plan, clock, stop).map(|figures| (figures, skipped))
-        }
+        Method::Rounds(lanes) => rounds(&lanes, plan, clock, stop).map(|figures| (figures, Vec::new())),
         Method::Runs(times, lanes) => runs(times, lanes, stop),
     }
-}
-
-/// The lanes that can take part, and the others.
-fn ready(lanes: Vec<Lane>) -> (Vec<Lane>, Vec<Skipped>) {
-    let (mut able, mut skipped) = (Vec::with_capacity(lanes.len()), Vec::new());
-    for lane in lanes {
-        match lane.work.ready() {
-            Ok(()) => able.push(lane),
-            Err(why) => skipped.push(Skipped { contestant: lane.name, why }),
-        }
-    }
-    (able, skipped)
 }
 
 /// Runs of all lanes, in turn.
@@ -203,24 +181,24 @@ fn figure_of_runs(lane: Lane<Errand>, samples: Vec<Sample>) -> Option<Figure> {
     })
 }
 
-/// A lane made ready, and what it has measured so far: (ns, cycles) an object.
+/// A prepared lane, and its samples so far: (ns, cycles) an object.
 struct Running<'a> {
     lane: &'a Lane,
     run: Box<dyn FnMut(usize) -> u64>,
     repeats: usize,
     samples: Vec<(f64, f64)>,
-    /// What the least round was made of, in ns an object.
+    /// The parts of the least round, in ns an object.
     parts: BTreeMap<String, f64>,
     redone: usize,
 }
 
-/// A row that takes longer (on a quiet machine none comes near) ends with the rounds it has, if
-/// they are this many.
-const ROW_MOST: Duration = Duration::from_secs(10);
-const ENOUGH_ROUNDS: usize = 20;
+/// A row that takes longer ends, once it has this many rounds. On a quiet machine none takes as
+/// long.
+const MAX_ROW_TIME: Duration = Duration::from_secs(10);
+const MIN_ROUNDS: usize = 20;
 
-/// Tries at an undisturbed round; the clock's patience ends before.
-const TRIES: usize = 64;
+/// Upper bound on repeats of a disturbed round; the clock's patience ends earlier.
+const MAX_TRIES: usize = 64;
 
 /// Rounds of all lanes, in turn.
 fn rounds(lanes: &[Lane], plan: Plan, clock: &mut Clock, stop: impl Fn() -> bool) -> Option<Vec<Figure>> {
@@ -237,10 +215,10 @@ fn rounds(lanes: &[Lane], plan: Plan, clock: &mut Clock, stop: impl Fn() -> bool
         let samples = Vec::with_capacity(plan.rounds);
         running.push(Running { lane, run, repeats, samples, parts: BTreeMap::new(), redone: 0 });
     }
-    let most = lanes.iter().map(|lane| lane.work.most_rounds()).min().unwrap_or(0);
+    let most = lanes.iter().map(|lane| lane.work.max_rounds()).min().unwrap_or(0);
     let started = Instant::now();
     for round in 0..plan.rounds.min(most) {
-        if round >= ENOUGH_ROUNDS && started.elapsed() > ROW_MOST {
+        if round >= MIN_ROUNDS && started.elapsed() > MAX_ROW_TIME {
             break;
         }
         for turn in 0..running.len() {
@@ -257,7 +235,7 @@ fn rounds(lanes: &[Lane], plan: Plan, clock: &mut Clock, stop: impl Fn() -> bool
 impl Running<'_> {
     fn one_round(&mut self, clock: &mut Clock) {
         let objects = (self.repeats * self.lane.work.objects_per_repeat()) as f64;
-        for _ in 0..TRIES {
+        for _ in 0..MAX_TRIES {
             if let Some(ticks) = clock.watch(|| (self.run)(self.repeats)) {
                 let each = ticks as f64 / objects;
                 let ns = each * clock.ns_per_tick;
@@ -291,8 +269,8 @@ impl Running<'_> {
     }
 }
 
-/// How many repetitions take `round_ns`. Doubling until one run takes a quarter of it is the
-/// warm-up as well.
+/// The number of repetitions that takes `round_ns`. It doubles until a run takes a quarter of that,
+/// which is the warm-up as well.
 fn repeats_for(run: &mut dyn FnMut(usize) -> u64, round_ns: f64, ns_per_tick: f64) -> usize {
     let mut repeats = 1;
     loop {
@@ -314,7 +292,7 @@ mod tests {
     use std::cell::RefCell;
     use std::rc::Rc;
 
-    /// Work that notes who ran.
+    /// Work that records the order of lanes.
     struct Noted(&'static str, Rc<RefCell<Vec<&'static str>>>);
 
     impl Work for Noted {
@@ -347,33 +325,6 @@ mod tests {
         log.drain(..12);
         log.dedup();
         assert_eq!(log, ["a", "b", "c", "b", "c", "a", "c", "a", "b"]);
-    }
-
-    #[test]
-    fn who_is_not_ready_is_left_out_with_the_reason() {
-        struct Absent;
-        impl Work for Absent {
-            fn objects_per_repeat(&self) -> usize {
-                1
-            }
-
-            fn ready(&self) -> Result<(), String> {
-                Err("not installed".into())
-            }
-
-            fn prepare(&self) -> Box<dyn FnMut(usize) -> u64> {
-                unreachable!("it is not ready")
-            }
-        }
-        let lanes = [
-            Lane::of_rounds("a", Role::Peer, Absent),
-            Lane::of_rounds("b", Role::Peer, Noted("b", Rc::default())),
-        ];
-        let plan = Plan { rounds: 1, round_ns: 0.0 };
-        let (figures, skipped) =
-            measure(Method::Rounds(lanes.into()), plan, &mut Clock::calibrate(), || false).unwrap();
-        assert_eq!(figures.iter().map(|figure| figure.contestant.as_str()).collect::<Vec<_>>(), ["b"]);
-        assert_eq!(skipped, [Skipped { contestant: "a".into(), why: "not installed".into() }]);
     }
 
     #[test]

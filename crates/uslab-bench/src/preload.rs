@@ -1,12 +1,11 @@
 //! Allocators as libraries to preload: ours, those that Debian packages, and those that are made of
 //! the sources of the peers linked with this program (built.rs).
 //!
-//! glibc's malloc is preloaded too, though it is there anyway: a program may bring an allocator of
-//! its own along (Debian's redis-server is linked with jemalloc), and then "nothing preloaded" is
-//! not glibc.
+//! glibc's malloc is preloaded as well: a program may be linked with another allocator (Debian's
+//! redis-server with jemalloc), and then "nothing preloaded" is not glibc.
 //!
-//! ld.so splits LD_PRELOAD at blanks and colons and ignores what it does not find; so each library
-//! is looked for before a program is started with it, by an absolute path.
+//! ld.so splits LD_PRELOAD at blanks and colons, and ignores missing files. So each library is
+//! found first, and preloaded by its absolute path.
 //!
 //! Must never: load one of them into this process.
 
@@ -17,10 +16,10 @@ use std::path::{Path, PathBuf};
 /// An allocator that programs can be started with.
 #[derive(Clone, Copy, Debug)]
 pub struct Library {
-    /// What tables call it.
+    /// Its name in tables.
     pub name: &'static str,
     file: &'static str,
-    /// What to install where it is missing.
+    /// The Debian package.
     package: &'static str,
     /// How it is made, where no package has it.
     recipe: Option<&'static Recipe>,
@@ -44,7 +43,7 @@ pub const PEERS: &[Library] = &[
     GLIBC,
 ];
 
-/// The variables that name another build of ours, and a second one.
+/// The variables that name another build of uslab's library, and a second one.
 const OURS: &str = "USLAB_LIB";
 const OURS_BESIDE: &str = "USLAB_LIB_BESIDE";
 
@@ -100,7 +99,7 @@ impl Library {
     }
 }
 
-/// Where a build has it (all in one folder) and where an installation has it (bin beside lib).
+/// The library's places in a build (one folder) and in an installation (bin beside lib).
 fn places_of_ours() -> Vec<PathBuf> {
     if let Some(named) = named(OURS) {
         return vec![named];
@@ -110,7 +109,7 @@ fn places_of_ours() -> Vec<PathBuf> {
     vec![folder.join("../lib").join(USLAB.file), folder.join(USLAB.file)]
 }
 
-/// ld.so's folders: those of Debian for this machine, and the others'.
+/// ld.so's folders, on Debian and on other systems.
 fn system_folders() -> Vec<PathBuf> {
     let triple = format!("{}-linux-gnu", env::consts::ARCH);
     ["/usr/local/lib", "/lib", "/usr/lib"]

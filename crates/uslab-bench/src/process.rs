@@ -1,10 +1,9 @@
 //! A program started, waited for, and what it took: elapsed, user and system seconds and the peak
 //! of its memory, as wait4(2) tells them; its mean memory as well where it is watched (resident.rs).
 //!
-//! The kernel counts for a process and all of its children that were waited for: times are added
-//! up, the peak is that of the largest single process. It also counts what the process was before
-//! it became the program: a copy of its parent. So peaks are right only when a small
-//! process starts the program, which is why suites do this in a child (child.rs).
+//! The kernel counts a process and all children that it waited for. It adds up times; the peak is
+//! that of the largest single process. The peak includes the process before exec, when it is a copy
+//! of its parent. So a small process must start the program: suites do this in a child (child.rs).
 //!
 //! Must never: leave a program running. It dies with the thread that started it, and when
 //! [`Running`] is dropped.
@@ -21,7 +20,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What a program took from its start to its end.
+/// The resources that a program used from its start to its end.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Usage {
     pub elapsed_s: f64,
@@ -57,8 +56,8 @@ pub struct Running {
     watch: Option<Watch>,
 }
 
-/// How often a parent that waits with a limit looks for its end. It shares the machine with the
-/// child.
+/// The interval at which a parent that waits with a limit polls. The parent shares the machine with
+/// the child.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Starts `command` with nothing to read.
@@ -99,10 +98,10 @@ impl Running {
         self.end()
     }
 
-    /// What it prints until its end, which must be a success and come within `limit`; where not, or
-    /// where `stop` says so, it is ended with its process group.
+    /// Returns its standard output. It must end with success and within `limit`. At the limit, or
+    /// when `stop` returns true, its process group is killed.
     pub fn output(mut self, limit: Duration, stop: impl Fn() -> bool) -> Result<Vec<u8>, String> {
-        while !self.gone() {
+        while !self.has_ended() {
             let late = self.started.elapsed() > limit;
             if late || stop() {
                 // It was not waited for, so its number and its group's are still its own.
@@ -122,22 +121,22 @@ impl Running {
         if status.success() {
             return Ok(usage);
         }
-        // What cannot be read was not said.
+        // An unreadable text counts as empty.
         let text = read(&mut self.complained).unwrap_or_default();
         Err(reason(&String::from_utf8_lossy(&text), status))
     }
 
-    /// Whether it has ended already, which a server should not by itself.
-    pub fn gone(&self) -> bool {
+    /// Whether it has ended.
+    pub fn has_ended(&self) -> bool {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         matches!(waitid(WaitId::Pid(Pid::from_child(&self.child)), options), Ok(Some(_)))
     }
 
-    /// Waits until `ready` says so; the program must not end before.
+    /// Waits until `ready` returns true; the program must not end before.
     pub fn wait_until(&self, limit: Duration, mut ready: impl FnMut() -> bool) -> Result<(), String> {
         let end = Instant::now() + limit;
         while !ready() {
-            if self.gone() {
+            if self.has_ended() {
                 return Err("a server ended as soon as it was started".into());
             }
             if Instant::now() > end {
@@ -195,7 +194,8 @@ fn read(file: &mut File) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The last line of substance that a failed program said. One of this program's own stands alone.
+/// The last line with content that a failed program printed. A line of this program itself is not
+/// prefixed.
 fn reason(text: &str, status: ExitStatus) -> String {
     let substance = |line: &&str| !line.is_empty() && !line.starts_with("note:");
     let last = text.lines().map(str::trim).rfind(substance).unwrap_or("it said nothing");
@@ -258,7 +258,7 @@ mod tests {
         let ended = start(sh("exit 1")).unwrap();
         assert!(ended.wait_until(Duration::from_secs(60), || false).unwrap_err().contains("ended"));
         let running = start(sh("exec sleep 1000")).unwrap();
-        assert!(running.wait_until(Duration::from_secs(60), || true).is_ok() && !running.gone());
+        assert!(running.wait_until(Duration::from_secs(60), || true).is_ok() && !running.has_ended());
         let folder = format!("/proc/{}", running.child.id());
         drop(running);
         assert!(!std::path::Path::new(&folder).exists());

@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 const TEMPLATE: &str = include_str!("page.html");
 
 /// Points of a course; a chart is about this many pixels wide.
-const MOST_COURSE_POINTS: usize = 300;
+const MAX_COURSE_POINTS: usize = 300;
 
 /// Arguments of `report`.
 #[derive(Debug, clap::Args)]
@@ -44,13 +44,13 @@ Examples:
 
 Of several results of one suite in one mode, the latest is shown.";
 
-/// Why there is no page: what was given is wrong, or the file cannot be written.
+/// The reason why there is no page: wrong input, or a file that cannot be written.
 pub enum Refused {
     Input(String),
     Output(String),
 }
 
-/// Makes the page, and writes it unless it goes to standard output: then it is returned.
+/// Makes the page, and writes it to its file. A page for standard output is returned.
 pub fn text(args: &Args) -> Result<Option<String>, Refused> {
     let page = page(&load::load(&args.results).map_err(Refused::Input)?);
     if args.output == Path::new("-") {
@@ -70,7 +70,7 @@ fn same_file(a: &Path, b: &Path) -> bool {
     matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
 }
 
-/// What the template's script draws.
+/// The data that the template's script draws.
 #[derive(Serialize)]
 struct Page<'a> {
     title: &'a str,
@@ -97,7 +97,7 @@ fn page(joined: &Joined) -> String {
     TEMPLATE.replace("{{DATA}}", &data.replace('<', "\\u003c"))
 }
 
-/// A run as the page has it: with its suite's words and its day, without what is not drawn.
+/// A run for the page: with its suite's description and its day, without data that is not drawn.
 fn drawn(joined: &Joined, taken: &Taken) -> Value {
     let mut run = serde_json::to_value(&taken.run).expect("a run has nothing that JSON cannot say");
     slim(&mut run);
@@ -107,7 +107,7 @@ fn drawn(joined: &Joined, taken: &Taken) -> Value {
     run
 }
 
-/// Takes out single runs and distributions, thins courses, and rounds to six digits.
+/// Removes single runs and distributions, thins courses, and rounds to six digits.
 fn slim(value: &mut Value) {
     match value {
         Value::Object(fields) => {
@@ -117,7 +117,7 @@ fn slim(value: &mut Value) {
             for (name, field) in fields {
                 if let (true, Value::Array(course)) = (name.contains("_by_"), &mut *field) {
                     let (every, last) =
-                        (course.len().div_ceil(MOST_COURSE_POINTS).max(1), course.len().saturating_sub(1));
+                        (course.len().div_ceil(MAX_COURSE_POINTS).max(1), course.len().saturating_sub(1));
                     let mut at = 0..;
                     course.retain(|_| at.next().is_some_and(|at| at % every == 0 || at == last));
                 }
@@ -155,12 +155,12 @@ mod tests {
         let mut value = serde_json::json!({ "y_by_s": course, "value_by_run": course, "ratio": null });
         slim(&mut value);
         let kept = value["y_by_s"].as_array().unwrap();
-        assert!(kept.len() <= MOST_COURSE_POINTS + 1, "{}", kept.len());
+        assert!(kept.len() <= MAX_COURSE_POINTS + 1, "{}", kept.len());
         assert_eq!(kept.last().unwrap(), &serde_json::json!([999.0, 0.333333]));
         assert_eq!(value.as_object().unwrap().len(), 1);
     }
 
-    /// What the script of `page` draws, where there is a node to run it.
+    /// The output of the page's script, where `node` is installed.
     fn drawn_by_script(page: &str) -> Option<String> {
         let folder = tempfile::tempdir().unwrap();
         let part = |begin: &str| page.split_once(begin).unwrap().1.split_once("</script>").unwrap().0;

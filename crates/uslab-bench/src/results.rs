@@ -2,8 +2,8 @@
 //! `--both-modes`.
 //!
 //! `schema` is raised whenever a reader of an older one would misunderstand; new fields do not
-//! raise it. A row has one unit, and in every unit less is better: a throughput is told as the time
-//! of one operation. Must never: hold a figure without its unit in its name or its place.
+//! raise it. A row has one unit, and in every unit less is better: a throughput is given as the
+//! time of one operation. Must never: hold a figure without its unit in its name or its place.
 
 use crate::machine::{Build, Machine};
 use crate::stats::Cost;
@@ -23,13 +23,13 @@ pub struct Report {
     pub build: Build,
     pub options: RunOptions,
     pub contestants: Vec<About>,
-    /// Contestants that this machine has not, and why.
+    /// Contestants that this machine lacks, with the reasons.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub missing: Vec<Skipped>,
     pub runs: Vec<Run>,
 }
 
-/// The options that change what is measured.
+/// The options that change the measurement.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RunOptions {
     pub rounds: usize,
@@ -57,11 +57,11 @@ impl RunOptions {
 /// The most rounds that a first look has.
 pub const QUICK_ROUNDS: usize = 60;
 
-/// How much a suite does.
+/// The amount of a suite's work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scale {
-    /// For function only: as little as there can be.
+    /// For function only: the least work.
     Check,
     /// A first look.
     Quick,
@@ -69,7 +69,7 @@ pub enum Scale {
 }
 
 impl Scale {
-    /// The one of three that is meant for it.
+    /// The value of three for this scale.
     pub fn pick<T>(self, check: T, quick: T, full: T) -> T {
         match self {
             Scale::Check => check,
@@ -79,7 +79,7 @@ impl Scale {
     }
 }
 
-/// In which order a live set is freed.
+/// The order in which a live set is freed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Order {
@@ -92,14 +92,14 @@ pub enum Order {
     Random,
 }
 
-/// What the results say about a contestant.
+/// The description of a contestant in the results.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct About {
     pub name: String,
     pub version: String,
     /// How it was built and is called.
     pub build: String,
-    /// What makes its figures doubtful; empty if nothing does.
+    /// The reason to doubt its figures; empty if there is none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub warning: String,
 }
@@ -135,7 +135,7 @@ pub struct Row {
     pub threads: usize,
     /// Of every figure's value.
     pub unit: Unit,
-    /// The subject's ratio to the best peer must be no more than this.
+    /// Upper bound on the subject's ratio to the best peer.
     pub target: Option<f64>,
     pub verdict: Verdict,
     pub best_peer: Option<String>,
@@ -143,7 +143,7 @@ pub struct Row {
     /// Published figures for the same row, in cycles.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub published_cycles: BTreeMap<String, f64>,
-    /// Contestants that could not take part, and why.
+    /// Contestants that could not take part, with the reasons.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub skipped: Vec<Skipped>,
 }
@@ -156,7 +156,7 @@ pub struct Skipped {
     pub why: String,
 }
 
-/// What a row's values are. Less is better in each.
+/// The unit of a row's values. Less is better in each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
@@ -170,8 +170,8 @@ pub enum Unit {
 }
 
 impl Row {
-    /// A row of one thread and one live object, in nanoseconds, with no target and nothing measured
-    /// yet; the fields that differ are set on it.
+    /// A row of one thread and one live object, in nanoseconds, without a target; callers set the
+    /// fields that differ.
     pub fn new(id: impl Into<String>, group: impl Into<String>, title: impl Into<String>) -> Self {
         let (id, group, title) = (id.into(), group.into(), title.into());
         Self { id, group, title, live: 1, threads: 1, ..Self::default() }
@@ -191,12 +191,12 @@ impl Row {
 pub enum Verdict {
     Pass,
     Miss,
-    /// There is no target, or it is not for this mode, or nothing was measured in earnest.
+    /// No target, a mode that is not judged, or a run for function only.
     #[default]
     None,
 }
 
-/// What part a contestant plays in a row.
+/// The role of a contestant in a row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
@@ -206,16 +206,16 @@ pub enum Role {
     Ours,
     #[default]
     Peer,
-    /// One that does a part of what an allocator does, and is compared apart: never the best peer.
+    /// An allocator that serves one thread or one size alone. It is compared apart, and is never
+    /// the best peer.
     Rival,
-    /// What the round costs without any allocator: taken off both sides in
-    /// [`Figure::ratio_above_floor`].
+    /// The round without any allocator. [`Figure::ratio_above_floor`] subtracts it from both sides.
     Floor,
-    /// What a known mechanism costs, that is no allocator: for the reader alone.
+    /// A known mechanism that is no allocator: for the reader alone.
     Reference,
 }
 
-/// What a contestant cost in a row.
+/// The figures of a contestant in a row.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Figure {
     pub contestant: String,
@@ -225,7 +225,7 @@ pub struct Figure {
     /// The same in core cycles, where the value is a time that was measured on one pinned thread.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cycles: Option<Cost>,
-    /// What else was measured, each with its unit at the end of its name: "peak_bytes", "p99_ns".
+    /// Further measurements, each with its unit at the end of its name: "peak_bytes", "p99_ns".
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub extra: BTreeMap<String, f64>,
     /// Courses: points (x, y) by a name that holds both units: "resident_bytes_by_s".
@@ -243,11 +243,11 @@ pub struct Figure {
     pub redone: usize,
 }
 
-/// An extra of this name is the most that its figure's value may be: a requirement that looks at no
-/// peer. The subject is judged by it where the row has no target.
+/// An extra of this name is an upper bound on its figure's value, independent of peers. The subject
+/// is judged by it where the row has no target.
 pub const LIMIT_BYTES: &str = "limit_bytes";
 
-/// Fills in who the best peer is, everybody's ratio to it, and the verdict on the subject.
+/// Fills in the best peer, each figure's ratio to it, and the verdict on the subject.
 pub fn judge(row: &mut Row, judged_mode: bool) {
     let best = row
         .figures
@@ -313,8 +313,8 @@ mod tests {
     #[test]
     fn a_wide_interval_is_no_figure_to_compare() {
         let cost = |low, high| Cost { min: 1.0, median: 2.0, median_low: low, median_high: high };
-        assert!(!cost(1.95, 2.05).unsure());
-        assert!(cost(1.8, 2.2).unsure());
+        assert!(!cost(1.95, 2.05).is_unsure());
+        assert!(cost(1.8, 2.2).is_unsure());
     }
 
     #[test]

@@ -1,13 +1,12 @@
-//! The running benchmark as its user meets it: a bar on standard error, drawn between rounds only
-//! and by this thread: a ticker of its own would run beside the rounds. Where standard error is no
-//! terminal, nothing is drawn.
+//! The progress bar on standard error. This thread draws it, between rounds only: a ticker thread
+//! would run beside the rounds. Where standard error is no terminal, nothing is drawn.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 pub struct Session(ProgressBar);
 
 impl Session {
-    /// `rows` is how many there will be.
+    /// `rows` is the number of rows to come.
     pub fn start(rows: usize) -> Self {
         let bar = ProgressBar::with_draw_target(Some(rows as u64), ProgressDrawTarget::stderr());
         let style = ProgressStyle::with_template("{bar:24} {pos}/{len} rows, {eta} left · {wide_msg}");

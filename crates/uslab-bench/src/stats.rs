@@ -1,15 +1,15 @@
 //! Minimum, median and the median's confidence interval of a set of rounds.
 //!
-//! **Minimum**, because whatever disturbs a round only ever adds to it: the fastest of many short
-//! rounds is the cost of the code. **Median**, because that is what a user meets. Its 95 % interval
-//! comes from order statistics (the ranks that a binomial of n tries and p = ½ leaves out on each
-//! side), which assumes nothing about how the rounds are distributed.
+//! **Minimum**, because disturbances only add time: the fastest of many short rounds is the cost of
+//! the code. **Median**, because users see it. Its 95 % interval comes from order statistics: the
+//! ranks that a binomial of n tries and p = ½ leaves out on each side. It assumes no distribution
+//! of the rounds.
 //!
 //! Must never: average (one preemption outweighs a thousand rounds), or drop rounds by their value.
 
 use serde::{Deserialize, Serialize};
 
-/// What a set of rounds comes to, in the unit of its values.
+/// The summary of a set of rounds, in the unit of its values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Cost {
     pub min: f64,
@@ -20,9 +20,9 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// Whether the median is known too badly to compare percents: its 95 % interval is wider than a
+    /// Whether the median is too uncertain to compare percents: its 95 % interval is wider than a
     /// tenth of it.
-    pub fn unsure(&self) -> bool {
+    pub fn is_unsure(&self) -> bool {
         self.median_high - self.median_low > 0.1 * self.median
     }
 }

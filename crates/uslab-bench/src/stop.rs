@@ -1,6 +1,6 @@
-//! Ctrl-C: noted, and looked at between rounds. It stops after the round at hand, within a
-//! millisecond or so; more of them change nothing, since a shell and `timeout` may well send two at
-//! once. Ctrl-\ ends the process without results.
+//! Handles Ctrl-C: the run stops after the present round, within about a millisecond. Further ones
+//! change nothing, since a shell and `timeout` may send two at once. Ctrl-\ ends the process
+//! without results.
 
 use signal_hook::consts::SIGINT;
 use signal_hook::flag;

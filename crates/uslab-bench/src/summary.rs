@@ -1,10 +1,9 @@
 //! `uslab-bench summary`: the claims of the project as one Markdown table, from result files.
 //!
-//! A claim is a set of judged rows. Its line shows the row that is worst off against its target,
-//! and says how many met theirs: a summary that shows the best would tell nothing. README.md has
-//! this table between two markers; `cargo xtask results` puts it there and CI checks it. Must
-//! never: show a row of the fallback mode, or leave a claim out because it was missed or not
-//! measured.
+//! A claim is a set of judged rows. Its line shows the row that is furthest from its target, and
+//! the number of rows that met theirs. README.md has this table between two markers; `cargo xtask
+//! results` puts it there and CI checks it. Must never: show a row of the fallback mode, or leave a
+//! claim out because it was missed or not measured.
 
 use crate::facts::{self, date};
 use crate::load::{self, Joined};
@@ -94,9 +93,9 @@ fn found(joined: &Joined, name: &str, claimed: &[Rows]) -> Option<Claim> {
     Some(Claim { cells, met: met == all })
 }
 
-/// How a row stands to what is asked of it.
+/// A row against its target or limit.
 struct Standing {
-    /// What it is over what it may be.
+    /// The value divided by its target or limit.
     strain: f64,
     target: String,
     met: bool,
@@ -123,7 +122,7 @@ fn with_unit(value: f64, unit: Unit) -> String {
     format!("{} {name}", table::value(Some(value), unit)).trim_end().to_owned()
 }
 
-/// What weakens results as a whole, a line each.
+/// The weaknesses of the results as a whole, a line each.
 pub fn cautions(joined: &Joined) -> Vec<String> {
     let any = |is: fn(&Report) -> bool| joined.sources.iter().any(is);
     let mut lines = Vec::new();
@@ -152,7 +151,7 @@ pub fn cautions(joined: &Joined) -> Vec<String> {
     lines
 }
 
-/// Where and how runs were measured, for those that share it.
+/// The machine, build and options of runs that share them.
 #[derive(Serialize)]
 pub struct Fact<'a> {
     pub suites: Vec<String>,
@@ -187,7 +186,7 @@ pub fn facts_of(joined: &Joined) -> Vec<Fact<'_>> {
     facts
 }
 
-/// Whether figures of both stand beside each other fairly.
+/// Whether figures of both may be compared.
 fn same(a: &Report, b: &Report) -> bool {
     let key = |report: &Report| {
         let (m, b, o) = (&report.machine, &report.build, &report.options);

@@ -1,7 +1,8 @@
 //! Results as text: aligned columns and the marks beside them.
 //!
-//! Two forms for all suites: a column a contestant, or a line. The first column stands to the left,
-//! names too; numbers to the right. Must never: hold a figure that the JSON has not.
+//! All suites use two forms: a column a contestant, or a line a contestant. The first column and
+//! names are aligned to the left, numbers to the right. Must never: hold a figure that the JSON
+//! lacks.
 
 use crate::facts;
 use crate::preload::GLIBC;
@@ -11,7 +12,7 @@ use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-/// What `--json` prints, as text.
+/// The report as text.
 pub fn text(report: &Report, find: impl Fn(&str) -> Option<&'static Suite>) -> String {
     let mut text = String::new();
     // Writing to a String cannot fail.
@@ -36,7 +37,7 @@ pub fn text(report: &Report, find: impl Fn(&str) -> Option<&'static Suite>) -> S
     text
 }
 
-/// A column is of words, and stands to the left, if what stands under its heading is.
+/// A column of words is aligned to the left.
 fn grid(header: Vec<String>, rows: Vec<Vec<String>>) -> String {
     let words =
         |column: usize| column == 0 || rows.iter().any(|row| row[column].starts_with(char::is_alphabetic));
@@ -151,8 +152,8 @@ fn columns(rows: &[Row]) -> String {
     grid(columns.iter().map(|column| column.0.into()).collect(), rows.iter().map(line).collect())
 }
 
-/// A line a contestant of each row, with all that was measured beside its figure. Where the figures
-/// stand in a table above, only contestants with more than that.
+/// A line a contestant of each row, with all further measurements. Where a table above has the
+/// figures, only contestants with further measurements.
 fn lines(rows: &[Row], with_figures: bool) -> String {
     let all = || rows.iter().flat_map(|row| &row.figures);
     let extras: BTreeSet<&str> = all().flat_map(|figure| figure.extra.keys().map(String::as_str)).collect();
@@ -198,7 +199,7 @@ fn lines(rows: &[Row], with_figures: bool) -> String {
     grid(header, lines)
 }
 
-/// Mean and standard deviation of all runs; nothing of a single one.
+/// Mean and standard deviation of all runs; empty for a single run.
 fn moments(figure: &Figure, unit: Unit) -> String {
     let runs = figure.series.get("value_by_run").map_or(&[][..], Vec::as_slice);
     if runs.len() < 2 {
@@ -210,15 +211,14 @@ fn moments(figure: &Figure, unit: Unit) -> String {
     format!("{} ± {}", value(Some(mean), unit), value(Some((squares / (n - 1.0)).sqrt()), unit))
 }
 
-/// Minimum to minimum of the best peer, in percent; "~" where the rounds agree too little for that.
+/// The difference to the best peer's minimum, in percent; "~" where the rounds agree too little.
 fn to_best(figure: &Figure) -> String {
-    let unsure = if figure.value.unsure() { "~" } else { "" };
+    let unsure = if figure.value.is_unsure() { "~" } else { "" };
     figure.ratio.map_or("–".into(), |ratio| format!("{unsure}{:+.1} %", (ratio - 1.0) * 100.0))
 }
 
-/// Of the medians: "+3.1 %" is 3.1 % more than glibc, that is worse. "~" before it if one of the
-/// two is known too badly, or if their 95 % intervals overlap, so that the difference may as well
-/// be none.
+/// The difference of the medians: "+3.1 %" is 3.1 % more than glibc, that is worse. "~" marks a
+/// median that is too uncertain, or 95 % intervals that overlap.
 fn to_glibc(figure: &Figure, row: &Row) -> String {
     let Some(base) = row.named(GLIBC.name) else { return "–".into() };
     if figure.contestant == base.contestant {
@@ -227,11 +227,11 @@ fn to_glibc(figure: &Figure, row: &Row) -> String {
     let (ours, theirs) = (figure.value, base.value);
     let overlap = ours.median_low <= theirs.median_high && theirs.median_low <= ours.median_high;
     let one_run = figure.rounds < 3 || base.rounds < 3;
-    let mark = if overlap || one_run || ours.unsure() || theirs.unsure() { "~" } else { "" };
+    let mark = if overlap || one_run || ours.is_unsure() || theirs.is_unsure() { "~" } else { "" };
     format!("{mark}{:+.1} %", (ours.median / theirs.median - 1.0) * 100.0)
 }
 
-/// Who could not take part, once each; once for all where no contestant could.
+/// The contestants that were left out, once each; one line where none could take part.
 fn skipped(rows: &[Row]) -> String {
     let all = rows.iter().flat_map(|row| &row.skipped);
     let lines: BTreeSet<String> = if rows.iter().all(|row| row.figures.is_empty()) {
@@ -242,7 +242,7 @@ fn skipped(rows: &[Row]) -> String {
     lines.into_iter().collect()
 }
 
-/// What was measured on and with, before the tables.
+/// The machine, build and versions, before the tables.
 fn heading(report: &Report, out: &mut String) -> std::fmt::Result {
     for (name, text) in facts::lines(report) {
         writeln!(out, "{name:<10}{text}")?;

@@ -1,9 +1,8 @@
-//! What a child (child.rs) can be asked for. A new kind of measurement is a variant of [`Task`] and
-//! its arm in [`measure`].
+//! The tasks of a child (child.rs). A new kind of measurement is a variant of [`Task`] and its arm
+//! in [`measure`].
 
 use crate::lineup::find;
 use crate::measure::Sample;
-use crate::order::oltp::Oltp;
 use crate::programs::Job;
 use crate::rounds::memory::{self, Crowd, Load};
 use serde::{Deserialize, Serialize};
@@ -17,8 +16,6 @@ pub enum Task {
     Crowd { contestant: String, crowd: Crowd },
     /// What a whole program takes under an allocator.
     Program(Job),
-    /// How long a transaction takes on SQLite with a configuration under it.
-    Oltp(Oltp),
 }
 
 /// Does the [`Task`] that `json` is, in this process. An error is one line.
@@ -27,6 +24,5 @@ pub fn measure(json: &str) -> Result<Sample, String> {
         Task::Rss { contestant, load } => memory::run(&find(&contestant, load.largest_bytes)?, &load),
         Task::Crowd { contestant, crowd } => memory::run_crowd(&find(&contestant, 0)?, crowd),
         Task::Program(job) => job.run(),
-        Task::Oltp(load) => load.run(),
     }
 }

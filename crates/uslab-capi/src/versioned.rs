@@ -1,18 +1,19 @@
 //! Structures that grow, exchanged with callers that were compiled with an older or a newer header.
 //!
 //! The first word of each structure is the caller's `sizeof`. Fields that an older caller lacks
-//! count as 0, the default. Fields that only a newer caller has must be 0, since the library cannot
-//! do what they ask for.
+//! count as 0, the default. Fields that only a newer caller has must be 0, since this library does
+//! not know them.
 
 use core::ffi::c_int;
 
-/// Upper bound on a structure's size; a larger `type_size` is not initialised.
+/// Upper bound on a structure's size. The caller of a larger `type_size` has not initialised it,
+/// and gets an error.
 const MAX_BYTES: usize = 4096;
 
 /// Reads the caller's structure into this library's version of it.
 ///
 /// # Errors
-/// EINVAL: null, an impossible size, or a field unknown to this library that is not 0.
+/// EINVAL: a null or misaligned pointer, an impossible size, or an unknown field that is not 0.
 ///
 /// # Safety
 /// `given` must be null or point to as many bytes as its first word says. `T` must start with a

@@ -14,7 +14,7 @@ use object::{Endianness, FileKind, ReadCache, ReadRef};
 /// The kernel reads this much of a file to decide what it is (BINPRM_BUF_SIZE).
 const HEAD_BYTES: u64 = 256;
 
-/// What a file is to execve(2).
+/// The kind of a file, as execve(2) sees it.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A program or library.

@@ -25,7 +25,7 @@ pub struct Failure {
     pub message: String,
 }
 
-/// What a command ends with: its exit status, or a failure.
+/// The result of a command: its exit status, or a failure.
 pub type Outcome = Result<u8, Failure>;
 
 impl Failure {

@@ -1,4 +1,4 @@
-//! What the system says about processes: alive, name, owner, start, environment.
+//! Facts about processes, from the system: alive, name, owner, start, environment.
 //!
 //! Everything here is about processes that may end at any moment and may belong to someone else, so
 //! every answer can be "unknown". Without /proc only [`alive`] still works, which is all that

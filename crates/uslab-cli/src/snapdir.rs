@@ -1,9 +1,9 @@
 //! Where snapshots live: one directory a user, one file a process, named by its pid.
 //!
-//! The directory is in memory (/dev/shm) when there is one. Those places are open to every user, so
-//! a directory is used only if it really is one (not a link), belongs to the user, and refuses
-//! writes of others: then only the user can put a file in it. A name that another user took first
-//! is passed over for the next place.
+//! The directory is in memory (/dev/shm) when there is one. Those places are open to every user. So
+//! the program uses a directory only if it is no link, belongs to the user, and refuses writes of
+//! other users: then only the user can put a file in it. If another user took the name first, the
+//! program tries the next place.
 //!
 //! Files of processes that were killed, or left without running exit handlers, stay behind until
 //! [`sweep`] finds them: at the start of every `uslab run` and `uslab info`.
@@ -26,7 +26,8 @@ pub const VARIABLE: &str = "USLAB_SNAPSHOT";
 /// process whose parent that is leaves its file at exit; every other one may remove its own, so
 /// that `uslab run -- make` does not fill the directory.
 pub const READER_VARIABLE: &str = "USLAB_SNAPSHOT_READER";
-/// What others may not do in a directory of snapshots.
+/// Permission bits that a directory of snapshots must not have: write for the group and for other
+/// users.
 const OTHERS_WRITE: u32 = 0o022;
 const PRIVATE: u32 = 0o700;
 

@@ -20,6 +20,7 @@
 
 use core::arch::naked_asm;
 use core::ffi::{CStr, c_int, c_void};
+use core::ops::Range;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicUsize};
 use uslab::internal::entry::{self as malloc, Caller};
@@ -125,24 +126,27 @@ unsafe extern "C" fn note(info: *mut libc::dl_phdr_info, _: usize, data: *mut c_
     let (info, found) = unsafe { (&*info, &mut *data.cast::<usize>()) };
     // SAFETY: as above.
     let headers = unsafe { core::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
-    let (mut start, mut end) = (usize::MAX, 0);
-    for header in headers.iter().filter(|header| header.p_type == libc::PT_LOAD) {
-        let at = info.dlpi_addr as usize + header.p_vaddr as usize;
-        start = start.min(at);
-        end = end.max(at + header.p_memsz as usize);
-    }
+    let range = range_of(info.dlpi_addr as usize, headers);
     // SAFETY: the loader's names are NUL-terminated, or null.
     let name = unsafe { info.dlpi_name.as_ref().map(|name| CStr::from_ptr(name)) };
-    let is_not_program = (start..end).contains(&(note as *const () as usize))
-        || (start..end).contains(&loader())
-        || name.is_some_and(is_c_library);
-    if is_not_program {
+    let own = note as *const () as usize;
+    if range.contains(&own) || range.contains(&loader()) || name.is_some_and(is_c_library) {
         let Some([first, last]) = NOT_PROGRAM.get(*found) else { return 1 };
-        first.store(start, Relaxed);
-        last.store(end, Relaxed);
+        first.store(range.start, Relaxed);
+        last.store(range.end, Relaxed);
         *found += 1;
     }
     0
+}
+
+/// The addresses of an object that was loaded at `base`, from its first segment to its last.
+fn range_of(base: usize, headers: &[libc::Elf64_Phdr]) -> Range<usize> {
+    let segments = headers.iter().filter(|header| header.p_type == libc::PT_LOAD);
+    let none = Range { start: usize::MAX, end: 0 };
+    segments.fold(none, |range, header| {
+        let at = base + header.p_vaddr as usize;
+        range.start.min(at)..range.end.max(at + header.p_memsz as usize)
+    })
 }
 
 /// Address of the dynamic loader; 0 in a program that was loaded without one.

@@ -5,9 +5,9 @@
 //! the C++ library's, so they must keep that promise. They look up once whether the program has
 //! replaced the two, and then call the program's.
 //!
-//! Without memory, the standard's loop runs: call the new-handler and retry; without a new-handler,
-//! throw `std::bad_alloc`. The C++ library's own code throws and catches. It is looked up at the
-//! first failure, since a C program has none.
+//! If memory is used up, the standard's loop runs: call the new-handler and retry; without a
+//! new-handler, throw `std::bad_alloc`. Functions of the C++ library throw and catch. This library
+//! looks them up when an allocation fails, since a C program has none.
 
 use core::ffi::{CStr, c_void};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -40,7 +40,8 @@ const REPLACED: u8 = 2;
 static PROGRAM_NEW: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 static PROGRAM_DELETE: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Whether the other forms may allocate and free themselves.
+/// Whether the other forms may allocate and free directly: the program has not replaced the two
+/// basic operators.
 #[inline(always)]
 fn are_standard() -> bool {
     OPERATORS.load(Relaxed) == STANDARD || check_replaced()
@@ -116,9 +117,13 @@ fn new_or_throw(size: usize, align: usize) -> *mut c_void {
             return object.cast();
         }
         if !call_new_handler() {
-            break;
+            throw_bad_alloc(size);
         }
     }
+}
+
+/// Throws `std::bad_alloc`; without a C++ library, reports and aborts.
+fn throw_bad_alloc(size: usize) -> ! {
     // std::__throw_bad_alloc()
     if let Some(throw) = lookup(c"_ZSt17__throw_bad_allocv", false) {
         // SAFETY: the C++ library's function of that name has this type; it throws.

@@ -48,8 +48,8 @@ mod slab;
 pub mod stats;
 mod sync;
 
-/// What the models run of the slabs (`tests/loom.rs`). Loom's atomics must be constructed, so they
-/// cannot stand in the zeroed memory of the other layers.
+/// The part of the slabs that the loom models run (`tests/loom.rs`). Loom's atomics must be
+/// constructed, so they cannot stand in the zeroed memory of the other layers.
 #[cfg(loom)]
 mod slab {
     pub mod words;
@@ -71,11 +71,11 @@ pub use {
     rseq::Mode,
 };
 
-/// What the other crates of this workspace use beyond the public names: the C interfaces and the
-/// tests. Not for programs; it changes without notice.
+/// Items that other crates of this workspace, the C interfaces and the tests, use beyond the public
+/// names. Not for programs; they change without notice.
 #[doc(hidden)]
 pub mod internal {
-    /// Where sequences are held up, and how often they were aborted.
+    /// The places at which tests hold sequences up, and the number of aborts.
     #[cfg(all(uslab_inject, not(loom), target_arch = "x86_64", not(target_env = "musl")))]
     pub use crate::rseq::{ABORTS, INJECT_TURNS};
     /// For the C interfaces and `libuslab_malloc.so`.

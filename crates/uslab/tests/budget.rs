@@ -173,6 +173,50 @@ fn an_allocation_that_must_not_reclaim_does_not() {
     });
 }
 
+/// Counts the passes that ask it; frees nothing.
+struct Passes(AtomicUsize);
+
+impl Shrinker for Passes {
+    fn count(&self, control: &ShrinkControl) -> usize {
+        // Twice in each pass: a look, and a share.
+        self.0.fetch_add(usize::from(control.priority == 12), Relaxed);
+        1000
+    }
+    fn scan(&self, _: &ShrinkControl) -> Scan {
+        Scan::Freed(0)
+    }
+}
+
+#[test]
+fn a_soft_limit_below_the_live_objects_is_no_pass_for_each_page() {
+    let test = "a_soft_limit_below_the_live_objects_is_no_pass_for_each_page";
+    in_both_modes(test, &[("USLAB_REAPER", "0")], || {
+        let live = CacheBuilder::new("live").build_raw(4096).unwrap();
+        let objects: Vec<_> = (0..6000).map(|_| live.alloc().unwrap()).collect();
+        let passes =
+            uslab::register_shrinker("passes", ShrinkerOptions::default(), Passes(AtomicUsize::new(0)));
+        let passes = passes.unwrap();
+        let cache = LruCache::<u64, [u8; 1000]>::new("soft").unwrap();
+        cache.insert(0, [0; 1000]);
+        set_limit(20 * MIB, 0).unwrap();
+        let (start, mut most) = (Instant::now(), 0);
+        // 30 MiB of entries, on 7500 pages.
+        for key in 1..30_000 {
+            cache.insert(key, [1; 1000]);
+            most = most.max(held());
+        }
+        // A rest lasts half a second, if it is not ended by growth.
+        let rests = start.elapsed().as_millis() as usize / 500;
+        let count = passes.0.load(Relaxed) / 2;
+        println!("unmet limit: {count} passes, {rests} long rests, {} MiB at most", most / MIB);
+        assert!(count > 5, "entries that can go are taken: {count} passes");
+        assert!(count < 500 + rests, "{count} passes for 7500 pages");
+        assert!(most < 40 * MIB, "{} MiB held", most / MIB);
+        // SAFETY: from this cache, freed once.
+        objects.into_iter().for_each(|object| unsafe { live.free(object) });
+    });
+}
+
 #[test]
 fn callbacks_at_the_limit_may_allocate() {
     struct Hungry(AtomicUsize, AtomicUsize);

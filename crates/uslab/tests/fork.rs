@@ -167,7 +167,7 @@ fn live_on(kept: &mut Holding) -> Result<(), &'static str> {
     validate()
 }
 
-/// Whether the library's structures are whole; says which invariant is violated.
+/// Checks the library's structures; returns the invariant that is violated, if any.
 fn validate() -> Result<(), &'static str> {
     uslab::debug::validate().map(drop).map_err(|invalid| invalid.invariant)
 }

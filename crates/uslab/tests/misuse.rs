@@ -18,6 +18,9 @@ use std::ptr::NonNull;
 use uslab::malloc::{free, free_bulk, malloc, realloc, usable_size};
 use uslab::{CacheBuilder, Flags, Heap, RawCache};
 
+/// A size that page runs without a class serve.
+const LARGE: usize = 3 << 20;
+
 /// A child prints this before the pointer that it is about to misuse.
 const POINTER: &str = "misused pointer: ";
 /// A child prints this at its end.
@@ -264,9 +267,58 @@ fn free_of_a_slab_that_is_gone() {
 }
 
 #[test]
+fn double_free_of_a_medium_object() {
+    check("double_free_of_a_medium_object", "double free", "malloc-112k", || {
+        stay_on_this_cpu();
+        let object = malloc(100_000);
+        announce(object);
+        // SAFETY: the second free is the misuse under test.
+        unsafe {
+            free(object);
+            free(object);
+        }
+    });
+}
+
+#[test]
+fn double_free_of_a_medium_object_that_left_its_sheaf() {
+    const NAME: &str = "double_free_of_a_medium_object_that_left_its_sheaf";
+    check(NAME, "nothing is allocated there", "free", || {
+        let object = malloc(100_000);
+        announce(object);
+        // SAFETY: the second free is the misuse under test.
+        unsafe {
+            free(object);
+            uslab::trim(0);
+            free(object);
+        }
+    });
+}
+
+#[test]
+fn free_of_the_inside_of_a_medium_object() {
+    check("free_of_the_inside_of_a_medium_object", "64 bytes inside object", "malloc-112k", || {
+        let inside = malloc(100_000).wrapping_add(64);
+        announce(inside);
+        // SAFETY: the interior pointer is the misuse under test.
+        unsafe { free(inside) };
+    });
+}
+
+#[test]
+fn free_of_a_later_page_of_a_medium_object() {
+    check("free_of_a_later_page_of_a_medium_object", "8192 bytes inside object", "large objects", || {
+        let inside = malloc(100_000).wrapping_add(8192);
+        announce(inside);
+        // SAFETY: the interior pointer is the misuse under test.
+        unsafe { free(inside) };
+    });
+}
+
+#[test]
 fn double_free_of_a_large_object() {
     check("double_free_of_a_large_object", "nothing is allocated there", "free", || {
-        let object = malloc(100_000);
+        let object = malloc(LARGE);
         announce(object);
         // SAFETY: the second free is the misuse under test.
         unsafe {
@@ -331,7 +383,7 @@ fn free_of_the_inside_of_an_object() {
 #[test]
 fn free_of_the_inside_of_a_large_object() {
     check("free_of_the_inside_of_a_large_object", "64 bytes inside object", "large objects", || {
-        let inside = malloc(100_000).wrapping_add(64);
+        let inside = malloc(LARGE).wrapping_add(64);
         announce(inside);
         // SAFETY: the interior pointer is the misuse under test.
         unsafe { free(inside) };
@@ -341,7 +393,7 @@ fn free_of_the_inside_of_a_large_object() {
 #[test]
 fn free_of_a_later_page_of_a_large_object() {
     check("free_of_a_later_page_of_a_large_object", "8192 bytes inside object", "large objects", || {
-        let inside = malloc(100_000).wrapping_add(8192);
+        let inside = malloc(LARGE).wrapping_add(8192);
         announce(inside);
         // SAFETY: the interior pointer is the misuse under test.
         unsafe { free(inside) };
@@ -372,7 +424,7 @@ fn free_into_another_cache() {
 fn large_object_into_a_cache() {
     check("large_object_into_a_cache", "given to records", "records", || {
         let cache = cache("records");
-        let large = NonNull::new(malloc(100_000)).unwrap();
+        let large = NonNull::new(malloc(LARGE)).unwrap();
         announce(large.as_ptr());
         // SAFETY: the wrong owner is the misuse under test.
         unsafe {

@@ -31,13 +31,14 @@ fn step(cache: &Cache<u32, u32>, entries: u64) {
     cache.set_capacity(capacity);
 }
 
-/// The hit rate of Zipf requests in the last two thirds; every second request is followed by a key
-/// that is never requested again.
+/// The hit rate of Zipf requests in the last two thirds of a run. After every second request, a key
+/// is inserted that is never requested again.
 fn hit_rate(cache: &Cache<u32, u32>, cumulated: &[f64], random: &mut Random, mut pressed: bool) -> f64 {
     let (mut hits, mut asked) = (0, 0);
     let mut never_again = 1_000_000;
     for request in 0..600_000 {
-        // In the first third, an occasional light pass: 128 of 10 000 entries each.
+        // With `pressed`, every 1000 requests of the first third, a light pass: 128 of 10 000
+        // entries.
         if pressed && request % 1000 == 0 {
             step(cache, 128);
             pressed = request < 200_000;

@@ -455,7 +455,7 @@ fn values_without_sense_leave_the_next_source_to_be_used() {
         (value("/dev/zero"), UNSET, "it is neither a file, a named pipe nor a socket"),
         (Ok(directory.as_os_str().as_bytes()), UNSET, "it is neither a file, a named pipe nor a socket"),
         (Ok(long_socket.as_os_str().as_bytes()), UNSET, "it is not there"),
-        (Ok(stale.as_os_str().as_bytes()), UNSET, "nobody listens"),
+        (Ok(stale.as_os_str().as_bytes()), UNSET, "no process listens"),
         (value(""), UNSET, "MEMORY_PRESSURE_WATCH is not set"),
     ] {
         let mut sources = fake.told(PressureChoice::default(), watch, write);

@@ -1,8 +1,7 @@
-//! What the checks need from the machine, and how it gets there.
+//! Installs the packages and toolchains that the checks need.
 //!
-//! Only what is missing is installed, so on a machine that has everything nothing is asked of any
-//! network. Where we may not install (not Debian, not root and no sudo) the message says what to do
-//! by hand.
+//! It installs only what is missing, so a complete machine needs no network. Where it may not
+//! install (not Debian, not root and no sudo), the message names the command to run by hand.
 
 use crate::musl;
 use crate::workspace::{self, Workspace};
@@ -40,7 +39,7 @@ pub fn packages(workspace: &Workspace) -> Result<()> {
         .with_context(|| format!("cannot install packages; by hand, as root: {line}"))
 }
 
-/// True where packages are dpkg's.
+/// Whether dpkg is installed.
 pub fn is_debian() -> bool {
     Command::new("dpkg-query").arg("--version").output().is_ok()
 }
@@ -60,7 +59,7 @@ fn installed(package: &str) -> bool {
     })
 }
 
-/// What root runs a command in an environment by; nothing if that cannot be.
+/// The words before a command that root runs with variables; `None` without root and sudo.
 fn root_prefix() -> Option<&'static [&'static str]> {
     let id = Command::new("id").arg("-u").output().ok()?;
     if id.stdout.trim_ascii() == b"0" {
@@ -71,7 +70,7 @@ fn root_prefix() -> Option<&'static [&'static str]> {
     sudo.status.success().then_some(&["sudo", "-n", "env"])
 }
 
-/// True when toolchains are rustup's.
+/// Whether rustup is installed.
 pub fn has_rustup() -> bool {
     Command::new("rustup").arg("--version").output().is_ok_and(|output| output.status.success())
 }

@@ -1,11 +1,10 @@
 //! `cargo xtask ci`: everything that must hold before a change lands, in one command on a fresh
 //! Debian.
 //!
-//! The steps run in order and the first that fails ends the run. Each prints its heading, then
-//! whatever its program prints: nothing is swallowed, so that test runners' own closing lines are
-//! in the log.
+//! The steps run in order and the first that fails ends the run. Each prints its heading and all
+//! output of its program, so that the log has the test runners' closing lines.
 //!
-//! Steps are ordered by what they cost: rules and lints first, the programs last but staging.
+//! Steps are ordered by their cost: rules and lints first, programs and staging last.
 
 mod install;
 
@@ -30,7 +29,7 @@ pub struct Args {
     list: bool,
 }
 
-/// One thing that must hold.
+/// One check.
 struct Step {
     name: &'static str,
     what: &'static str,

@@ -1,8 +1,8 @@
-//! `cargo xtask deb --check`: lintian, and a life of the packages in a root of their own:
-//! installed, used, removed without a trace.
+//! `cargo xtask deb --check`: runs lintian, then installs, uses and removes the packages in a root
+//! of their own.
 //!
-//! The root is a folder with an empty database of dpkg's, so the machine's own packages are neither
-//! asked nor changed. A user other than root becomes it in a user namespace, since dpkg gives files
+//! The root is a folder with an empty dpkg database, so dpkg neither reads nor changes the
+//! machine's own packages. Other users than root run dpkg in a user namespace, since it gives files
 //! to root.
 
 use crate::staged::{Installed, has, output};
@@ -37,7 +37,7 @@ fn lintian(packages: &[PathBuf]) -> Result<()> {
         bail!("lintian is not installed: apt-get install lintian");
     }
     let mut lintian = Command::new("lintian");
-    // Root is fine: the packages are ours. The settings of the user who runs it do not count.
+    // Root is allowed, because the packages are the project's. The caller's settings are ignored.
     lintian.args(["--no-cfg", "--allow-root", "--fail-on", "error,warning", "--tag-display-limit", "0"]);
     // The tag asks which request the first upload to Debian's archive answers; there is none.
     lintian.args(["--suppress-tags", "initial-upload-closes-no-bugs"]);
@@ -47,7 +47,7 @@ fn lintian(packages: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
-/// dpkg for that root. What the packages depend on is not in there.
+/// dpkg for that root, which lacks the packages' dependencies.
 fn dpkg(root: &Path) -> Result<Command> {
     let is_root = output(Command::new("id").arg("-u"))?.trim() == "0";
     let mut command = Command::new(if is_root { "dpkg" } else { "unshare" });
@@ -58,7 +58,7 @@ fn dpkg(root: &Path) -> Result<Command> {
     Ok(command)
 }
 
-/// What is installed is what md5sums says.
+/// The installed files match md5sums.
 fn same_bytes(root: &Path) -> Result<()> {
     let said = output(dpkg(root)?.arg("--verify"))?;
     ensure!(said.is_empty(), "files are not what md5sums says:\n{said}");

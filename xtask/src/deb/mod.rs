@@ -8,9 +8,9 @@
 //!   uslab         the command, its page and completions, and libuslab_malloc.so
 //! ```
 //!
-//! Nothing is built for the packages that is not in the stage, and dh_missing fails for a staged
-//! file that is in no package. Same stage, same date, same bytes: the date is SOURCE_DATE_EPOCH, or
-//! that of the last commit.
+//! The packages contain staged files only, and dh_missing fails for a staged file that is in no
+//! package. The same stage and date give the same bytes. The date is SOURCE_DATE_EPOCH, or that of
+//! the last commit.
 
 mod check;
 
@@ -21,7 +21,7 @@ use anyhow::{Context, Result, ensure};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The maintainer of debian/control, unless DEBFULLNAME and DEBEMAIL name another.
+/// The maintainer in debian/control, unless DEBFULLNAME and DEBEMAIL name another one.
 const MAINTAINER: (&str, &str) = ("The uslab maintainers", "uslab@packages.invalid");
 
 /// Arguments of `cargo xtask deb`.
@@ -112,7 +112,7 @@ fn replace(file: &Path, from: &str, to: &str) -> Result<()> {
     Ok(std::fs::write(file, text.replace(from, to))?)
 }
 
-/// What Cargo compiles into the packages from elsewhere: `libc 0.2.191 (MIT OR Apache-2.0)`.
+/// The crates of other projects in the packages: `libc 0.2.191 (MIT OR Apache-2.0)`.
 fn crates(workspace: &Workspace) -> Result<String> {
     let mut tree = workspace.cargo(&["tree", "--offline", "--locked", "--edges", "normal,no-proc-macro"]);
     tree.args(["--prefix", "none", "--no-dedupe", "--format", "{p} ({l})"]);

@@ -1,5 +1,4 @@
-//! The executable under the glass: its code, its functions, and the descriptors of its restartable
-//! sequences.
+//! Reads an executable: its code, its functions, and the descriptors of its restartable sequences.
 //!
 //! A descriptor is the kernel's `struct rseq_cs`, 32 bytes in section `__rseq_cs`:
 //!
@@ -7,8 +6,8 @@
 //!   u32 version   u32 flags   u64 start   u64 post_commit_offset   u64 abort
 //! ```
 //!
-//! In a position-independent executable the two addresses are not in the file but in relocations of
-//! type RELATIVE, whose addend is the address; packed relocations (RELR) leave them in place.
+//! In a position-independent executable the two addresses stand in relocations of type RELATIVE,
+//! whose addend is the address. Packed relocations (RELR) leave the addresses in the section.
 
 use anyhow::{Context, Result, bail};
 use object::read::{Object, ObjectSection, ObjectSymbol};
@@ -28,7 +27,7 @@ pub struct Symbol {
     pub range: Range<u64>,
 }
 
-/// A restartable sequence: `[start, start + length)`, and where the kernel goes instead.
+/// A restartable sequence: `[start, start + length)`, and its abort handler.
 #[derive(Clone)]
 pub struct Descriptor {
     /// Must be 0.
@@ -43,7 +42,7 @@ pub struct Descriptor {
     pub abort: u64,
 }
 
-/// What we read of an executable.
+/// The parts of an executable that are checked.
 pub struct Image {
     /// Sections of code with their addresses.
     pub code: Vec<(u64, Vec<u8>)>,

@@ -1,4 +1,5 @@
-//! The text that is kept in the repository: one section a function, with how much it may branch.
+//! The listing in the repository: one section a function, with the number of branches that it may
+//! have.
 //!
 //! ```text
 //!   compiler 1.95.0
@@ -20,7 +21,7 @@ use similar::{ChangeTag, TextDiff};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// Branches that a function may have unless the file says otherwise: the empty or full test.
+/// The allowed branches of a function that the file does not list: the test for empty or full.
 const ALLOWED_BY_DEFAULT: usize = 1;
 
 const HEADER: &str = "\
@@ -47,7 +48,7 @@ impl Function {
     }
 }
 
-/// Everything that is kept.
+/// The listing.
 #[derive(Default)]
 pub struct Listing {
     /// Functions, by name.
@@ -105,7 +106,7 @@ fn allowance(allowed: &BTreeMap<String, usize>, name: &str) -> usize {
     allowed.get(name).copied().unwrap_or(ALLOWED_BY_DEFAULT)
 }
 
-/// How often each function of a kept listing may branch.
+/// The allowed branches of each function of a kept listing.
 pub fn allowances(kept: &str) -> BTreeMap<String, usize> {
     let mut found = BTreeMap::new();
     let mut function = None;

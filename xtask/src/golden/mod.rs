@@ -1,9 +1,10 @@
-//! `cargo xtask golden`: the machine code of the fast path, checked and kept.
+//! `cargo xtask golden`: checks the machine code of the fast path, and compares it with the kept
+//! listing.
 //!
-//! The design promises things about instructions: no call, no locked instruction, no branch but the
-//! one that asks "empty?" or "full?", one committing store that ends each restartable sequence. No
-//! test of behaviour sees them break, so they are read off the release build of
-//! `crates/uslab/examples/fast_path.rs`, whose `golden_*` functions each hold one operation.
+//! The design promises a path without a call, a locked instruction, or a branch but the test for
+//! empty or full. One committing store ends each restartable sequence. No test of behaviour detects
+//! a breach. So this reads the release build of `crates/uslab/examples/fast_path.rs`, whose
+//! `golden_*` functions each hold one operation.
 //!
 //! ```text
 //!   image.rs      the executable: code, symbols, sequence descriptors with their relocations
@@ -27,7 +28,7 @@ use listing::{Function, Listing};
 use std::path::Path;
 use std::process::Command;
 
-/// Where the accepted listing is kept.
+/// The accepted listing.
 const GOLDEN: &str = "xtask/golden/x86_64.txt";
 /// The program whose functions are read, and its source.
 const EXAMPLE: &str = "fast_path";
@@ -126,7 +127,7 @@ fn compare(kept: &str, text: &str, compiler: &str) -> Result<()> {
     )
 }
 
-/// Everything we keep about an image; what breaks a rule goes to `faults`.
+/// The listing of an image; breaches of rules go to `faults`.
 fn read(image: &Image, faults: &mut Vec<String>) -> Listing {
     let mut listing = Listing::default();
     let functions = image.functions(PREFIX);

@@ -1,10 +1,10 @@
-//! What every restartable sequence must look like, wherever it was inlined.
+//! The rules for every restartable sequence, wherever it was inlined.
 //!
 //! The kernel may abort a sequence before any of its instructions, and never after the last. So the
 //! one store that makes its work visible must be that last instruction: an abort behind an earlier
-//! one would do the work twice. Stores before it are allowed to memory that no other thread reads
-//! yet (the tail of a sheaf above its count, the caller's own buffer), never to the place that the
-//! last one commits to.
+//! one would do the work twice. Earlier stores may go to memory that no other thread reads yet: the
+//! tail of a sheaf above its count, the caller's own buffer. They may not go to the place of the
+//! committing store.
 //!
 //! The store that arms the sequence stands before its start and is not part of it.
 
@@ -12,10 +12,10 @@ use super::image::{Descriptor, Image};
 use super::trace::{decode, plain};
 use iced_x86::{FlowControl, Instruction, InstructionInfoFactory, OpAccess, Register, UsedMemory};
 
-/// What the kernel wants to find in the four bytes before an abort handler on x86.
+/// The signature that the kernel requires in the four bytes before an abort handler on x86.
 const SIGNATURE: u32 = 0x5305_3053;
 
-/// What we keep of a sequence.
+/// The facts about a sequence that the listing keeps.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Shape {
     /// Instructions.
@@ -80,7 +80,7 @@ fn operation(instruction: &Instruction) -> String {
     text.split(' ').take(words).collect::<Vec<_>>().join(" ")
 }
 
-/// The fields that the kernel checks, or that would change what it does.
+/// Checks the fields that the kernel checks, and those that change its behaviour.
 fn header(image: &Image, descriptor: &Descriptor) -> Vec<String> {
     let mut problems = Vec::new();
     if descriptor.version != 0 || descriptor.flags != 0 {

@@ -1,9 +1,8 @@
 //! The hot path of a function: the instructions that run when no conditional branch is taken.
 //!
-//! That is the path that the compiler lays out straight, given that slow paths are marked cold, and
-//! the one that a restartable sequence takes when nothing disturbs it. A direct jump within the
-//! function is followed; one that leads out of it is a call in disguise. A loop (a bulk copy) is
-//! walked once and left by its first exit.
+//! The compiler lays this path out straight, since slow paths are marked cold, and an undisturbed
+//! restartable sequence takes it. A direct jump within the function is followed; one that leads out
+//! of it is a call in disguise. A loop (a bulk copy) is walked once and left by its first exit.
 
 use super::image::{Image, Symbol};
 use iced_x86::{
@@ -12,9 +11,9 @@ use iced_x86::{
 };
 
 /// Longer than any fast path; a walk that gets here is lost.
-const INSTRUCTIONS_MAX: usize = 400;
+const MAX_INSTRUCTIONS: usize = 400;
 
-/// What was walked.
+/// The walked path.
 #[derive(Default)]
 pub struct Path {
     /// The instructions in the order they run, in a form without addresses.
@@ -23,8 +22,8 @@ pub struct Path {
     pub branches: usize,
 }
 
-/// Walks `symbol` from its entry to its `ret`. The second part of the answer is what should not be
-/// there.
+/// Walks `symbol` from its entry to its `ret`. The second part of the result lists forbidden
+/// instructions.
 pub fn hot_path(image: &Image, symbol: &Symbol) -> (Path, Vec<String>) {
     let mut walked: Vec<Instruction> = Vec::new();
     let mut problems = Vec::new();
@@ -70,8 +69,8 @@ pub fn hot_path(image: &Image, symbol: &Symbol) -> (Path, Vec<String>) {
                 break;
             }
         };
-        if walked.len() == INSTRUCTIONS_MAX {
-            problems.push(format!("no ret within {INSTRUCTIONS_MAX} instructions"));
+        if walked.len() == MAX_INSTRUCTIONS {
+            problems.push(format!("no ret within {MAX_INSTRUCTIONS} instructions"));
             break;
         }
     }
@@ -79,8 +78,7 @@ pub fn hot_path(image: &Image, symbol: &Symbol) -> (Path, Vec<String>) {
     (Path { text: normalised(&walked), branches }, problems)
 }
 
-/// Where the path goes on after a jump: at its target, or, where that was walked already, out of
-/// the loop.
+/// The next address after a jump: its target, or, if that was walked already, the loop's exit.
 fn after_jump(walked: &[Instruction], target: u64) -> Option<u64> {
     let seen = |address: u64| walked.iter().any(|instruction| instruction.ip() == address);
     if !seen(target) {
@@ -109,7 +107,7 @@ pub fn plain(instruction: &Instruction) -> String {
     normalised(std::slice::from_ref(instruction)).remove(0)
 }
 
-/// Instructions as text in which nothing depends on where the linker put things.
+/// Instructions as text that does not depend on the linker's placement.
 fn normalised(walked: &[Instruction]) -> Vec<String> {
     let addresses = walked.iter().map(Instruction::ip).collect();
     let mut formatter = IntelFormatter::with_options(Some(Box::new(Nameless { addresses })), None);
@@ -131,7 +129,7 @@ fn normalised(walked: &[Instruction]) -> Vec<String> {
         .collect()
 }
 
-/// Gives every address a name that says only what it is.
+/// Names each address by its kind alone.
 struct Nameless {
     addresses: Vec<u64>,
 }
@@ -151,7 +149,7 @@ impl SymbolResolver for Nameless {
                 OpKind::NearBranch16 | OpKind::NearBranch32 | OpKind::NearBranch64
             );
         let name = if branch {
-            // The order of addresses says which way; whether we walk there says if it is hot.
+            // `ahead` and `back` are on the path; `away` leaves it.
             match self.addresses.contains(&address) {
                 true if address <= instruction.ip() => "back",
                 true => "ahead",

@@ -81,7 +81,7 @@ pub fn svg(curves: &[Curve]) -> String {
     }
     let mut ends: Vec<(usize, f64)> = curves.iter().map(|curve| y(curve.last_mib())).enumerate().collect();
     ends.sort_by(|a, b| a.1.total_cmp(&b.1));
-    // From the bottom up, so that no two names lie on each other.
+    // Places names from the bottom up, so that none covers another.
     let mut lowest = HEIGHT;
     for (index, at) in ends.into_iter().rev() {
         lowest = at.min(lowest - LINE);

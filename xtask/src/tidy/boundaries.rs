@@ -1,15 +1,15 @@
-//! Where assembly and syscalls may stand.
+//! Checks the places of assembly and system calls.
 //!
 //! A restartable sequence is correct only as a whole: the descriptor, the critical section and the
-//! abort handler are one argument, made once, in `rseq/`. And every door to the system is in `os/`,
-//! so that a reader finds there all that the library can ask of it, and a test can stand in for it.
+//! abort handler are one argument, made once, in `rseq/`. All system calls are in `os/`, so that a
+//! reader finds them in one place, and a test can replace them.
 //!
-//! Programs and tests around the library talk to the system as they like; the preload library needs
-//! the C library's types for its signatures. Assembly stays in `rseq/` for all of them but these:
+//! Programs and tests around the library may call the system, and the preload library needs the C
+//! library's types for its signatures. Assembly stays in `rseq/`, with these exceptions:
 //!
-//! * the benchmark has one file for what no compiler may see through;
-//! * the preload library has functions that must not have a frame: one asks for its caller, one
-//!   returns twice, one passes its caller on; and names that it must define without exporting them;
+//! * the benchmark has one file for values that the compiler must not follow;
+//! * the preload library has three functions without a frame (one reads its caller, one returns
+//!   twice, one passes its caller on), and names that it defines without exporting them;
 //! * the library has one table of names that may be missing, which Rust cannot declare.
 
 use super::source::{Source, Token};
@@ -17,7 +17,7 @@ use super::{File, Violation};
 
 const ASSEMBLY: &[&str] = &["asm", "global_asm", "naked_asm"];
 const SEQUENCES: &str = "crates/uslab/src/rseq/";
-/// Where else assembly stands; see above.
+/// Further places of assembly; see above.
 const OTHER_ASSEMBLY: &[&str] = &[
     "crates/uslab-bench/src/asm.rs",
     "crates/uslab-preload/src/caller.rs",

@@ -5,17 +5,17 @@
 //!                        counters: for every layer; stats, debug: above all of them
 //! ```
 //!
-//! A lower layer that names a higher one is how allocators grow knots: the page layer learns about
-//! slabs "just for the statistics", and from then on neither can be tested alone. [`LAYERS`] is the
-//! architecture; a change of it is a change of the design and needs a record in docs/adr.
+//! Knots begin where a lower layer names a higher one: the page layer learns about slabs "just for
+//! the statistics", and neither can be tested alone any more. [`LAYERS`] is the architecture; a
+//! change of it is a change of the design and needs a record in docs/adr.
 //!
 //! Paths are read wherever they stand, in `use` or in an expression, through `crate::` or through
 //! `super::`. Layers name each other by module: a name re-exported by the crate's root would hide
 //! the arrow.
 //!
 //! Files draw no circles either, but for those in [`ONE_SUBJECT`]. A folder's `mod.rs` is its door:
-//! what it re-exports is looked up where it is defined, and what the folder and its files say of
-//! each other is no arrow.
+//! its re-exports are looked up where they are defined, and paths between a folder and its files
+//! are no arrows.
 
 use super::source::{self, Source, Token};
 use super::{File, Violation};
@@ -56,8 +56,8 @@ const FOR_ALL: &[&str] = &["counters"];
 /// Files that tools outside the library compile too, and that may therefore use nothing but `core`.
 const CORE_ONLY: &[&str] = &["crates/uslab/src/counters/layout.rs", "crates/uslab/src/os/config.rs"];
 
-/// Files that name each other because they are one subject: a type and what makes it, checks it, or
-/// takes it apart.
+/// Files that name each other because they are one subject: a type, its builder, its checks, its
+/// end.
 const ONE_SUBJECT: &[&[&str]] = &[
     // The handles of a cache, their builder, and what it builds.
     &["cache/builder", "cache/life", "cache/raw", "cache/typed"],
@@ -80,8 +80,8 @@ pub fn table() -> String {
     text
 }
 
-/// Checks one file; files outside the library's source are free. The library's root stands for all
-/// of its files: it is where circles are reported.
+/// Checks one file; files outside the library's source have no rule. Circles among files are
+/// reported at the library's root.
 pub fn check(file: &File, source: &Source) -> Vec<Violation> {
     if file.path == ROOT {
         return circles_on_disk().iter().map(|circle| Violation::new(file, 1, RULE, circle)).collect();
@@ -241,7 +241,7 @@ fn circles(files: &[(String, String)]) -> Vec<Vec<String>> {
     found
 }
 
-/// What a file re-exports: names, and the paths behind them.
+/// A file's re-exports: names, and the paths behind them.
 fn reexports<'a>(code: &[Token<'a>], modules: &[&'a str]) -> Vec<(&'a str, Vec<&'a str>)> {
     let mut found = Vec::new();
     for at in (0..code.len()).filter(|&at| is_public_use(code, at)) {

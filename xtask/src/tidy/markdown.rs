@@ -1,4 +1,4 @@
-//! Markdown: links that lead nowhere, and which lines are prose.
+//! Reads Markdown: finds links without a target, and tells prose from code and tables.
 //!
 //! Only links to files of the repository are checked. Addresses with a scheme are not the
 //! repository's, and an anchor alone is the page's own.

@@ -1,8 +1,8 @@
 //! `cargo xtask tidy`: the house rules as a program.
 //!
-//! A rule that lives only in a document is kept until the first hurry. Each rule here is one
-//! function from a file to its violations, tested on a sample that breaks it, and each violation
-//! says where, which rule and why, so that the reader can fix it without looking the rule up.
+//! A rule that stands only in a document is soon broken. Each rule here is one function from a file
+//! to its violations, tested on a sample that breaks it. Each violation names the place, the rule
+//! and the reason, so that the reader can fix it without looking the rule up.
 //!
 //! ```text
 //!   layers.rs       which module of the library may use which
@@ -12,8 +12,8 @@
 //!   markdown.rs     links that lead nowhere
 //! ```
 //!
-//! What clippy finds is clippy's: unsafe code without its reason or its `# Safety` section, macros
-//! that postpone work. Every package inherits these lints of the workspace.
+//! clippy finds unsafe code without its reason or its `# Safety` section, and macros that postpone
+//! work. Every package inherits these lints of the workspace.
 
 mod boundaries;
 mod layers;

@@ -1,4 +1,4 @@
-//! Rust as the rules read it: code without comments, and comments without code.
+//! Splits Rust into code without comments, and comments without code.
 //!
 //! proc-macro2 cuts the code into tokens and drops comments; documentation becomes attributes that
 //! have the comment's place. Each token has its bytes, so a comment is what lies between two
@@ -31,7 +31,7 @@ impl Token<'_> {
 /// A file, cut into pieces. Both parts are empty for text that is no Rust, which rustc reports.
 #[derive(Default)]
 pub struct Source<'a> {
-    /// What runs.
+    /// The code.
     pub code: Vec<Token<'a>>,
     /// Lines of comments, of documentation and others.
     pub comments: Vec<Token<'a>>,

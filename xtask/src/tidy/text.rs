@@ -3,8 +3,8 @@
 use super::source::Source;
 use super::{File, Violation};
 
-/// Past this a file has more than one subject. Between 100 and 400 is what we aim at.
-const LINES_MAX: usize = 600;
+/// A longer file has more than one subject. The aim is 100 to 400 lines.
+const MAX_LINES: usize = 600;
 
 /// Files that are written by programs, or that only ever grow.
 const ANY_LENGTH: &[&str] = &["Cargo.lock", "CHANGELOG.md", "LICENSE-APACHE"];
@@ -15,14 +15,14 @@ const LEFTOVERS: &[&str] = &["TODO", "FIXME", "XXX"];
 /// Directories of developers' machines. Written in halves so that this file keeps its own rule.
 const MACHINE: &[&str] = &[concat!("/", "work/"), concat!("/", "root/"), concat!("/", "home/")];
 
-/// What holds for every text file.
+/// Checks every text file.
 pub fn check(file: &File) -> Vec<Violation> {
     let mut violations = Vec::new();
     violations.extend(header(file));
     let count = file.text.lines().count();
-    if count > LINES_MAX && !ANY_LENGTH.iter().any(|name| file.path.ends_with(name)) && !generated(file) {
-        let why = format!("{count} lines; past {LINES_MAX} a file has more than one subject: split it");
-        violations.push(Violation::new(file, LINES_MAX + 1, "length", why));
+    if count > MAX_LINES && !ANY_LENGTH.iter().any(|name| file.path.ends_with(name)) && !generated(file) {
+        let why = format!("{count} lines; past {MAX_LINES} a file has more than one subject: split it");
+        violations.push(Violation::new(file, MAX_LINES + 1, "length", why));
     }
     for (index, line) in file.text.split('\n').enumerate() {
         if line.ends_with([' ', '\t', '\r']) {
@@ -45,8 +45,8 @@ pub fn check(file: &File) -> Vec<Violation> {
     violations
 }
 
-/// What must not be left in Rust: postponed work in comments, tests switched off. Macros that
-/// postpone work are clippy's to find (`todo` and `unimplemented`, denied for the workspace).
+/// Checks Rust for leftovers: postponed work in comments, tests switched off. clippy finds macros
+/// that postpone work (`todo` and `unimplemented`, denied for the workspace).
 pub fn check_rust(file: &File, source: &Source) -> Vec<Violation> {
     let mut violations = Vec::new();
     for comment in &source.comments {
@@ -145,8 +145,8 @@ mod tests {
 
     #[test]
     fn a_long_file_is_found() {
-        let text = format!("//! Long.\n{}", "fn f() {}\n".repeat(LINES_MAX));
-        assert_eq!(rules("a.rs", &text), [(LINES_MAX + 1, "length")]);
+        let text = format!("//! Long.\n{}", "fn f() {}\n".repeat(MAX_LINES));
+        assert_eq!(rules("a.rs", &text), [(MAX_LINES + 1, "length")]);
         assert_eq!(rules("Cargo.lock", &text), []);
     }
 

@@ -17,7 +17,7 @@ const WRITTEN: &str = "docs/results/";
 struct Line<'a> {
     number: usize,
     text: &'a str,
-    /// Of the whole line; none for what is wide by nature: a table, code, a drawing.
+    /// The width of the whole line; `None` for tables, code and drawings.
     columns: usize,
 }
 

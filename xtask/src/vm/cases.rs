@@ -1,5 +1,4 @@
-//! The tests that guests run: what each needs built, what its guest is told, and what must come of
-//! it.
+//! The tests that guests run: their programs, the words for their guests, and their judgement.
 //!
 //! ```text
 //!   boots          the guest is what the others rely on
@@ -12,8 +11,8 @@
 //!   overcommit     strict overcommit: six tenths of what glibc gets, and the charge falls again
 //! ```
 //!
-//! How long a guest may take follows from what it does, and is generous: emulated CPUs share those
-//! of the host.
+//! A guest's time limit follows from its work, and is generous: emulated CPUs share those of the
+//! host.
 
 use super::guest::Outcome;
 use anyhow::{Context, Result, bail};
@@ -26,12 +25,12 @@ use std::time::Duration;
 pub const STORMS: &[&str] = &["sequences", "threads", "fork"];
 /// The programs of `uslab-vm-guest` that guests run, beside its first process.
 pub const PROGRAMS: &[&str] = &["vm-boots", "three-caches", "swapped-out", "cpu-hotplug", "commit-charge"];
-/// What a guest needs beyond what its programs ask for, to boot and to end.
+/// The time that a guest needs to boot and to end, beside its programs.
 const OVERHEAD: Duration = Duration::from_secs(120);
 /// Requests a second to caches that shrink: about half of what two CPUs of a host can emulate.
 const RATE: u64 = 8000;
 
-/// What the caller chose.
+/// The caller's options.
 pub struct Options {
     /// How long `limits` and `killed` run.
     pub run: Duration,
@@ -41,15 +40,15 @@ pub struct Options {
 
 /// One test.
 pub struct Case {
-    /// What the user calls it.
+    /// Its name on the command line.
     pub name: &'static str,
     /// One line for `--list`.
     pub what: &'static str,
-    /// What the guest's first process is told, and how long the guest may live.
+    /// The words for the guest's first process, and the guest's time limit.
     pub plan: fn(&Options, &Sizes) -> (Vec<String>, Duration),
     /// Whether the guest has a disk.
     pub has_disk: bool,
-    /// Whether what came of it is right; a line for the user.
+    /// Judges the outcome; a line for the user.
     pub judge: fn(&Outcome, &Host) -> Result<String>,
 }
 
@@ -121,9 +120,10 @@ pub const CASES: &[Case] = &[
 
 /// Limits of the three caches.
 pub struct Sizes {
-    /// Where the kernel slows the program: half of what its caches would hold at most.
+    /// The limit above which the kernel slows the program: half of the most that its caches would
+    /// hold.
     pub high: u64,
-    /// Where it kills it: three fifths.
+    /// The limit above which the kernel kills the program: three fifths.
     pub max: u64,
 }
 
@@ -134,7 +134,7 @@ impl Sizes {
     }
 }
 
-/// The program that guests run, run here, where no limit is set.
+/// The program that guests run, started on the host, without a limit.
 pub struct Host<'a> {
     /// The built `three-caches`.
     pub three_caches: &'a Path,
@@ -224,8 +224,8 @@ fn stayed_below(outcome: &Outcome, host: &Host) -> Result<String> {
     let simulated = host.three_caches(&["--simulate", "--operations", &operations])?;
     let miss_us = result["miss_us"].as_array().context("no cost of a miss")?;
     let miss_us = miss_us.iter().map(Value::to_string).collect::<Vec<_>>().join(",");
-    // What a miss takes in the guest is not in proportion to what it is meant to: sleep alone takes
-    // its time. Caches go by what they measure.
+    // In the guest the cost of a miss is not in proportion to its setting, because sleeping takes
+    // time of its own. Caches use the measured cost.
     let measured = host.three_caches(&["--simulate", "--operations", &operations, "--miss-us", &miss_us])?;
     let costs = [number(result, "cost")?, number(&simulated, "cost")?, number(&measured, "cost")?];
     let simulated = simulated["hit_rate"].as_f64().context("no simulated hit rate")?;
@@ -249,7 +249,7 @@ fn stayed_below(outcome: &Outcome, host: &Host) -> Result<String> {
     Ok(told)
 }
 
-/// Within a tenth: what a pass asks for comes in whole batches.
+/// The tolerance is a tenth, since a pass asks for whole batches.
 fn counted_twice(outcome: &Outcome) -> Result<String> {
     passed(outcome)?;
     let result = outcome.results.last().context("swapped-out gave no result")?;
@@ -267,7 +267,7 @@ fn counted_twice(outcome: &Outcome) -> Result<String> {
     Ok(told)
 }
 
-/// Both modes, and CPUs really came and went.
+/// Requires both modes, and CPUs that came and went.
 fn had_one_owner(outcome: &Outcome) -> Result<String> {
     passed(outcome)?;
     let [rseq, locked] = &outcome.results[..] else { bail!("two runs were to give figures") };
@@ -279,8 +279,8 @@ fn had_one_owner(outcome: &Outcome) -> Result<String> {
     Ok(format!("{} and {} changes", rseq["toggles"], locked["toggles"]))
 }
 
-/// The program looks itself whether the charge falls. Less than glibc gets: pages come in runs on a
-/// boundary of the next power of two, and holes count here although they are never touched.
+/// The program itself checks that the charge falls. uslab gets less than glibc: runs of pages are
+/// aligned to the next power of two, and untouched holes are charged.
 fn gave_charge_back(outcome: &Outcome) -> Result<String> {
     passed(outcome)?;
     let [libc, rseq, locked] = &outcome.results[..] else { bail!("three runs were to give figures") };

@@ -1,9 +1,8 @@
-//! One guest: started, listened to, and ended in time.
+//! Starts one guest, reads its console, and ends it in time.
 //!
-//! The guest's first process writes a line `@vm JSON` for each program that has ended and `@vm off`
-//! at last; programs write what they like, and lines that are JSON objects are kept as their
-//! results. Whatever happens QEMU ends before [`run`] returns: at its time limit, and when the user
-//! interrupts us.
+//! The guest's first process writes a line `@vm JSON` for each program that has ended, and `@vm
+//! off` at last. Programs' lines that are JSON objects are kept as results. QEMU always ends before
+//! [`run`] returns: by itself, at its time limit, or when the user interrupts the command.
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
@@ -14,15 +13,15 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-/// What begins a line of the first process.
+/// The start of each line of the first process.
 const MARK: &str = "@vm ";
-/// How often an interrupt is looked for.
+/// The interval at which interrupts are checked.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// What came of a guest.
+/// The outcome of a guest.
 #[derive(Default, Debug)]
 pub struct Outcome {
-    /// What the first process said of each program.
+    /// The first process's report on each program.
     pub steps: Vec<Value>,
     /// JSON objects that programs wrote.
     pub results: Vec<Value>,
@@ -49,7 +48,7 @@ impl Outcome {
     }
 }
 
-/// Interrupts by the user, from the first call on: they end guests, and not us.
+/// Catches the user's interrupts from the first call on: they end guests, and not this program.
 pub fn interrupts() -> Result<Arc<AtomicBool>> {
     let interrupted = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
@@ -58,7 +57,7 @@ pub fn interrupts() -> Result<Arc<AtomicBool>> {
     Ok(interrupted)
 }
 
-/// Ends QEMU when it goes out of scope, however that happens.
+/// Ends QEMU when it goes out of scope.
 struct Running(Child);
 
 impl Drop for Running {

@@ -1,8 +1,8 @@
 //! The machine that guests boot: QEMU, Debian's cloud kernel, and how the two are started.
 //!
-//! QEMU is the installed one. The kernel is fetched as a package and unpacked below the target
-//! directory, never installed: this machine goes on booting what it booted. It runs under software
-//! emulation everywhere, so that a guest is the same with and without KVM.
+//! QEMU is the installed one. The kernel's package is fetched and unpacked below the target
+//! directory, never installed. It runs under software emulation everywhere, so that a guest is the
+//! same with and without KVM.
 
 use crate::workspace::Workspace;
 use anyhow::{Context, Result, bail};
@@ -17,14 +17,14 @@ pub const CPUS: usize = 8;
 /// Memory of each node.
 const NODE_MIB: usize = 768;
 
-/// What is needed to boot a guest.
+/// The means to boot a guest.
 pub struct Machine {
     kernel: PathBuf,
 }
 
 impl Machine {
-    /// Finds QEMU and a kernel, which is downloaded if none is kept in `dir`; the error says in one
-    /// line what cannot be had.
+    /// Finds QEMU and a kernel, and downloads a kernel if `dir` has none. The error is one line
+    /// that names the missing part.
     pub fn find(dir: &Path) -> Result<Machine> {
         let version = Command::new(QEMU).arg("--version").stdin(Stdio::null()).output();
         if !version.is_ok_and(|output| output.status.success()) {
@@ -41,9 +41,9 @@ impl Machine {
         Ok(Machine { kernel })
     }
 
-    /// The command that boots a guest: its console is the command's standard output; `words` go to
-    /// the guest's first process, and `parameters` to its kernel beside those that all guests have.
-    /// The file `disk`, if there is one, is the guest's `/dev/nvme0n1`.
+    /// The command that boots a guest, whose console is the command's standard output. `words` go
+    /// to the guest's first process, `parameters` to its kernel beside those of all guests. The
+    /// file `disk`, if there is one, is the guest's `/dev/nvme0n1`.
     pub fn boot(
         &self,
         initramfs: &Path,
@@ -61,15 +61,15 @@ impl Machine {
         }
         command.args(["-display", "none", "-nodefaults", "-serial", "stdio", "-no-reboot"]);
         if let Some(disk) = disk {
-            // Of all disks the one whose driver is in the kernel itself.
+            // The driver of this disk is part of the kernel.
             command.args(["-drive", &format!("file={},if=none,id=disk,format=raw", disk.display())]);
             command.args(["-device", "nvme,serial=disk,drive=disk"]);
         }
         command.arg("-kernel").arg(&self.kernel).arg("-initrd").arg(initramfs);
         // A level of 1 lets a panic through and nothing else; `panic=-1` ends QEMU there and then.
         // Pages stay on their nodes: to move one the kernel interrupts all CPUs, and each interrupt
-        // waits until the host runs the CPU that it is for. Ciphers that nothing uses are not
-        // tested: emulated, that was seen to take minutes.
+        // waits until the host runs the CPU that it is for. The self-test of ciphers is off:
+        // emulated, it took minutes.
         let kernel = "console=ttyS0 quiet loglevel=1 panic=-1 psi=1 cryptomgr.notests numa_balancing=disable";
         let line: Vec<&str> =
             [kernel].into_iter().chain(parameters.iter().map(String::as_str)).chain(["--"]).collect();
@@ -129,7 +129,7 @@ fn package_in(depends: &str) -> Option<String> {
         .map(String::from)
 }
 
-/// Runs a command and shows what it said only if it fails.
+/// Runs a command, and shows its output only if it fails.
 fn quietly(command: &mut Command) -> Result<()> {
     let line = crate::workspace::line_of(command);
     let output = command.stdin(Stdio::null()).output().with_context(|| format!("cannot start `{line}`"))?;
@@ -140,7 +140,7 @@ fn quietly(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Where kernels and guests' files are kept.
+/// The directory of kernels and guests' files.
 pub fn dir(workspace: &Workspace) -> PathBuf {
     workspace.target.join("vm")
 }

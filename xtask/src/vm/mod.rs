@@ -1,7 +1,7 @@
 //! `cargo xtask vm`: tests that need a machine of their own, in guests.
 //!
-//! Memory limits, pressure, eight CPUs on two nodes: a developer's machine or a container has them
-//! not, or not ours to set. A guest has. Each test boots one: Debian's kernel under QEMU's software
+//! A developer's machine or a container often has no memory limits, pressure files or second node
+//! that a test may set. A guest has. Each test boots one: Debian's kernel under QEMU's software
 //! emulation, with the programs under test as its only files.
 //!
 //! ```text
@@ -11,7 +11,8 @@
 //!   cases.rs       the tests
 //! ```
 //!
-//! What runs inside is `tests/vm/guest`. Nothing here needs root or KVM, and nothing is installed.
+//! The programs inside the guests are `tests/vm/guest`. Nothing here needs root or KVM, and nothing
+//! is installed.
 
 mod cases;
 mod guest;
@@ -50,15 +51,14 @@ pub struct Args {
     /// List the tests and stop.
     #[arg(long)]
     list: bool,
-    /// How long the tests of memory limits run in the guest; a minute if not said.
+    /// How long the tests of memory limits run in the guest.
     #[arg(long, value_name = "MINUTES", default_value_t = 1.0)]
     minutes: f64,
     /// In the test of limits reclaim is called by a loop of the program, and not by the library's
     /// own thread.
     #[arg(long)]
     own_loop: bool,
-    /// When the guest's kernel backs memory with huge pages; if not said, as Debian has it, which
-    /// is always.
+    /// When the guest's kernel backs memory with huge pages; by default as on Debian: always.
     #[arg(long, value_name = "WHEN", value_parser = ["always", "madvise", "never"])]
     huge_pages: Option<String>,
     /// Keep the guests' files, and show the commands that boot them.
@@ -103,7 +103,7 @@ fn chosen(names: &[String]) -> Result<Vec<&'static Case>> {
     Ok(CASES.iter().filter(|case| names.is_empty() || names.iter().any(|name| name == case.name)).collect())
 }
 
-/// What was built for guests.
+/// The files that were built for guests.
 struct Files {
     initramfs: PathBuf,
     three_caches: PathBuf,
@@ -118,26 +118,26 @@ impl Files {
         let mut programs: Vec<(String, PathBuf)> =
             cases::PROGRAMS.iter().map(|name| (name.to_string(), release.join(name))).collect();
         programs.extend(test_binaries(workspace)?);
-        // Of this process alone, so that two runs side by side do not write one file.
+        // The name has this process's id, so that concurrent runs do not write one file.
         let initramfs = dir.join(format!("initramfs-{}.cpio", std::process::id()));
         initramfs::write(&initramfs, &release.join("vm-init"), &programs)?;
         Ok(Files { initramfs, three_caches: release.join("three-caches") })
     }
 }
 
-/// An empty disk's file, removed when it is dropped unless it is to be kept.
+/// The file of an empty disk. Dropping it removes the file, unless `keep` is set.
 struct Disk {
     file: PathBuf,
     keep: bool,
 }
 
-/// All that it is used for is swapping.
+/// The disk is used for swapping alone.
 const DISK_BYTES: u64 = 256 << 20;
 
 impl Files {
     fn disk(&self, keep: bool) -> Result<Disk> {
         let disk = Disk { file: self.initramfs.with_extension("disk"), keep };
-        // One hole: what is not written takes no room.
+        // The file is one hole, so unwritten parts take no room.
         std::fs::File::create(&disk.file)?.set_len(DISK_BYTES)?;
         Ok(disk)
     }
@@ -146,7 +146,7 @@ impl Files {
 impl Drop for Disk {
     fn drop(&mut self) {
         if !self.keep {
-            // What cannot be removed lies in the build directory.
+            // A file that cannot be removed stays in the build directory.
             let _ = std::fs::remove_file(&self.file);
         }
     }
@@ -198,7 +198,7 @@ impl Session<'_> {
         for (at, case) in cases.iter().enumerate() {
             println!("\n=== {}/{} {}: {}", at + 1, cases.len(), case.name, case.what);
             let (mut words, limit) = (case.plan)(&options, &sizes);
-            // The guest's own limit holds when no process is left to end it.
+            // The guest's own limit ends it when this process is gone.
             words.insert(0, format!("limit={}", limit.as_secs()));
             let disk = case.has_disk.then(|| self.files.disk(self.args.keep)).transpose()?;
             let disk = disk.as_ref().map(|disk| disk.file.as_path());
@@ -245,7 +245,7 @@ fn judge(case: &Case, outcome: &guest::Outcome, host: &Host) -> Result<String> {
 impl Drop for Session<'_> {
     fn drop(&mut self) {
         if !self.args.keep {
-            // What cannot be removed lies in the build directory.
+            // A file that cannot be removed stays in the build directory.
             let _ = std::fs::remove_file(&self.files.initramfs);
         }
     }

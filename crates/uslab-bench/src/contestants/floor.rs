@@ -1,11 +1,11 @@
-//! What a pair of calls costs when almost nothing is done behind them: two references for the
-//! reader of the malloc tables. Neither is an allocator, and neither counts as a peer.
+//! Two references beside the malloc tables: pairs of calls that do almost nothing. Neither is an
+//! allocator, and neither counts as a peer.
 //!
-//! *Empty calls* hand out one static object: the machine's price of calling two C functions in that
-//! loop. *A bare array* does what any malloc must at the least: from the size to its class by a
-//! table, an object off the class's array, and from the pointer back to its class by a map of
-//! pages. It protects nothing, from other threads or from a wrong free, and has no thread-local
-//! storage to find: what lies between it and an allocator is what protection costs.
+//! *Empty calls* hand out one static object: the cost of calling two C functions in that loop. *A
+//! bare array* does the least that a malloc can do. A table maps the size to its class, an array
+//! holds the class's objects, and a map of pages leads from a pointer back to its class. It has no
+//! protection from other threads or wrong frees, and no thread-local storage: the difference to an
+//! allocator is the cost of protection.
 //!
 //! Must never: be used by two threads at once (the second would get the first's objects), grow past
 //! the static arena, or be judged.
@@ -34,8 +34,8 @@ unsafe impl Sync for Arena {}
 
 static ARENA: Arena = Arena(UnsafeCell::new([0; ARENA_BYTES]));
 
-/// No allocator: hands out one static object and takes it back. What a round costs with it is what
-/// the round itself costs, which for a hand-over between threads is not little.
+/// No allocator: hands out one static object and takes it back. A round with it shows the cost of
+/// the round itself, which is large for a hand-over between threads.
 pub struct NoAllocator;
 
 impl Contestant for NoAllocator {
@@ -151,7 +151,7 @@ extern "C" fn refill(class: u8) -> *mut u8 {
 #[inline(never)]
 extern "C" fn array_free(pointer: *mut u8) {
     let page = pointer.addr().wrapping_sub(ARENA.0.get().addr()) >> PAGE_BITS;
-    // A pointer that is none of the arena's, or that finds its array full, is forgotten.
+    // Pointers outside the arena, and those for which the array has no room, are dropped.
     let Some(class) = CLASS_OF_PAGE.get(page) else { return };
     let stack = &STACKS[class.load(Relaxed) as usize % CLASSES];
     let count = stack.count.load(Relaxed);

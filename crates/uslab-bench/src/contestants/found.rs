@@ -2,12 +2,12 @@
 //! and left out with a line when they are not there.
 //!
 //! * **gperftools**' tcmalloc, with caches per thread. Google's present one (caches per CPU) is
-//!   left out: no Debian package has it, and builds of it from crates measured 20 ns a pair where 4
-//!   ns is published, so their figures would slander it.
+//!   left out: no Debian package has it. Builds of it from crates measured 20 ns a pair, where 4 ns
+//!   is published.
 //! * **TBB**, oneTBB's scalable allocator. Its proxy, which takes over malloc, is another library
 //!   and is not touched. It has no sized free.
 //!
-//! Both with their own functions and default options.
+//! Both are called by their own functions, with default options.
 //!
 //! ```text
 //!   Library::open(file, package) ── dlopen, RTLD_NOW and RTLD_LOCAL; never closed again
@@ -17,13 +17,11 @@
 //!   (CALL.get())(…) ── in the loop: one load and an indirect call
 //! ```
 //!
-//! The load and the indirect call are what any program pays for a function of a shared library that
-//! it was linked with (through the global offset table, as for glibc's malloc here). So a peer that
-//! was found is called as its users call it.
+//! Every call into a shared library has this load and indirect call (through the global offset
+//! table, as for glibc's malloc here). So these peers are called as their users call them.
 //!
-//! RTLD_LOCAL keeps the library's `malloc`, where it has one, out of the scope in which others look
-//! theirs up. Must never: use RTLD_GLOBAL; unload a library, whose objects and threads' exit hooks
-//! may live on.
+//! RTLD_LOCAL keeps the library's `malloc`, where it has one, out of the global scope. Must never:
+//! use RTLD_GLOBAL; unload a library, whose objects and threads' exit hooks may live on.
 
 use super::{About, Contestant};
 use libloading::os::unix;
@@ -114,7 +112,7 @@ found!(
     c"scalable_malloc", c"scalable_free", sized: None, version: "TBBmalloc: VERSION"
 );
 
-/// What a library says of itself in its file, behind `label`; or else the file's number.
+/// The version in the library's file, behind `label`; or else the number in the file's name.
 fn version(path: &Path, label: &str) -> String {
     let file = fs::read(path).unwrap_or_default();
     let number = || path.to_string_lossy().split_once(".so.").map(|(_, number)| format!(".so.{number}"));
@@ -137,30 +135,23 @@ pub struct Library {
 }
 
 impl Library {
-    /// Opens `file`, which the loader looks for where it looks for libraries; `package` is Debian's
-    /// name of what holds it.
+    /// Opens `file`, which the loader finds on its search path. `package` is the Debian package
+    /// that contains it. An error is one line.
     pub fn open(file: &str, package: &str) -> Result<Self, String> {
-        Self::open_at(Path::new(file)).map_err(|why| {
-            // Another file that is missing is one that this library needs.
+        // SAFETY: the library is an allocator, whose initialisers set up their own state only.
+        let library = unsafe { unix::Library::open(Some(file), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        let library = library.map_err(|error| {
+            // The error's source has the loader's own words.
+            let why = std::error::Error::source(&error).map_or(error.to_string(), ToString::to_string);
+            let why = why.lines().next().unwrap_or_default().trim();
+            // A message about another file is about one that this library needs.
             if why.starts_with(file) && why.contains("No such file") {
                 format!("{file} is not installed (Debian: {package})")
             } else {
                 format!("{file} cannot be loaded: {why}")
             }
-        })
-    }
-
-    /// Opens the library at a path; the error is the loader's, in one line.
-    pub fn open_at(path: &Path) -> Result<Self, String> {
-        // SAFETY: what is opened here are allocators and shims of this benchmark, whose
-        // initialisers set up their own state only.
-        let library = unsafe { unix::Library::open(Some(path), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-        let library = library.map_err(|error| {
-            // The loader's own words are the error's source.
-            let said = std::error::Error::source(&error).map_or(error.to_string(), ToString::to_string);
-            first_line(&said)
         })?;
-        Ok(Self { library, file: path.display().to_string() })
+        Ok(Self { library, file: file.into() })
     }
 
     fn symbol(&self, name: &CStr) -> Result<*mut c_void, String> {
@@ -184,10 +175,6 @@ impl Library {
     }
 }
 
-fn first_line(text: &str) -> String {
-    text.lines().next().unwrap_or_default().trim().to_owned()
-}
-
 /// The file, behind all links, of which `address` was loaded.
 fn file_of(address: *const c_void) -> Option<PathBuf> {
     // SAFETY: a Dl_info is pointers; all null is a value.
@@ -201,8 +188,7 @@ fn file_of(address: *const c_void) -> Option<PathBuf> {
     Path::new(name.to_str().ok()?).canonicalize().ok()
 }
 
-/// A function of a library that is known when the program runs. `F` is its type, an `unsafe extern
-/// "C" fn`.
+/// A function of a library that is found at run time. `F` is its type, an `unsafe extern "C" fn`.
 pub struct Call<F> {
     address: AtomicPtr<c_void>,
     of: PhantomData<F>,

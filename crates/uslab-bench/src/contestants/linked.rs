@@ -1,5 +1,5 @@
-//! The peers that are part of this program: a table, a line or two a peer, and what each says of
-//! itself.
+//! The peers that are linked into this program: a table with a line or two a peer, and the
+//! description of each.
 //!
 //! Each is called as its users call it: a plain call of the C function, linked statically, never
 //! installed as the malloc of the process. Its build:
@@ -8,11 +8,11 @@
 //!   only where Cargo's debug information is off. With line tables on (as in this workspace) it
 //!   leaves out NDEBUG and MI_BUILD_RELEASE, but always sets MI_DEBUG=0, which decides over checks
 //!   and padding. It has the profile's optimisation level and initial-exec TLS.
-//! * **mimalloc v2**, which many programs still ship: compiled by our build script from the sources
-//!   in libmimalloc-sys, its symbols renamed so that v3 can stand beside it (build.rs).
+//! * **mimalloc v2**, which many programs still ship. build.rs compiles it from the sources in
+//!   libmimalloc-sys, and renames its symbols, because v3 is in the same program.
 //! * **jemalloc**, tikv-jemalloc-sys, which runs jemalloc's own configure and make: -O3, symbols
 //!   prefixed `_rjem_`, initial-exec TLS, statistics and checks off. Background threads, which its
-//!   TUNING.md advises, stay off: on few CPUs they would run beside the others' rounds.
+//!   TUNING.md advises, stay off: on few CPUs they would run beside other contestants' rounds.
 //! * **snmalloc**, snmalloc-sys with `build_cc`. cmake, its default, takes Cargo's line tables for
 //!   a debug build and measured 110 ns a pair. `build_cc` never defines NDEBUG, without which
 //!   snmalloc keeps its assertions; the workspace's .cargo/config.toml gives it through
@@ -47,7 +47,7 @@ unsafe extern "C" {
 }
 
 /// A contestant of C functions: its name, its malloc, its free, its sized free if it has one, the
-/// calls that each of its threads makes, and what it says of itself.
+/// calls that each of its threads makes, and its description.
 macro_rules! peer {
     (
         $type:ident, $name:literal, $malloc:path, $free:path,

@@ -1,11 +1,10 @@
-//! Who takes part: one allocator, called one way, is one type that implements [`Contestant`].
+//! The contestants: one allocator, called one way, is one type that implements [`Contestant`].
 //!
 //! ```text
 //!   linked   peers that are part of this program: a table
 //!   found    peers that the system may have as shared libraries: a table
 //!   uslab    the typed cache, inlined and called; malloc
 //!   floor    no allocator, and the least that one could do
-//!   dpdk     the rival in bulk
 //! ```
 //!
 //! The loops are generic over the type (rounds/), so that a contestant's calls are compiled into
@@ -14,7 +13,6 @@
 //! Must never: give one contestant a loop, a check or a hint that another does not get; enable a
 //! feature of a peer's crate that takes over malloc.
 
-pub mod dpdk;
 pub mod floor;
 pub mod found;
 pub mod linked;
@@ -25,7 +23,7 @@ pub use crate::results::About;
 /// One allocator, called one way. The functions are static: a contestant is a type, so that its
 /// calls are compiled into the loop.
 pub trait Contestant: 'static {
-    /// What the tables call it; unique.
+    /// Its unique name in tables.
     const NAME: &'static str;
 
     /// Version, how it was built, and what a reader must know about it.
@@ -36,11 +34,6 @@ pub trait Contestant: 'static {
     fn enter_thread() {}
     fn leave_thread() {}
 
-    /// Whether it can take part: asked before its first round. The error is one line.
-    fn ready() -> Result<(), String> {
-        Ok(())
-    }
-
     /// Memory for `size` bytes, or null. Typed caches have their size in the type and ignore this
     /// one.
     fn alloc(size: usize) -> *mut u8;
@@ -49,7 +42,7 @@ pub trait Contestant: 'static {
     /// `pointer` came from `alloc(size)` of this contestant and has not been freed since.
     unsafe fn free(pointer: *mut u8, size: usize);
 
-    /// The free that is told the size; [`free`](Self::free) where the allocator has none.
+    /// Sized free; [`free`](Self::free) where the allocator has none.
     ///
     /// # Safety
     /// As for `free`.
@@ -81,9 +74,8 @@ pub trait Contestant: 'static {
         }
     }
 
-    /// Gives back to slabs, and empty slabs to the page layer, what is kept in front of them for
-    /// objects of that size. Nothing where the rows that flush do not ask it: of peers they want
-    /// the cost without.
+    /// Flushes the sheaves for objects of that size to their slabs, and returns empty slabs to the
+    /// page layer. Peers flush nothing: the rows compare with their cost without a flush.
     fn flush(_size: usize) {}
 }
 

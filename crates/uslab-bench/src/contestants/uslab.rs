@@ -1,15 +1,14 @@
 //! uslab, as its users call it.
 //!
-//! Its typed caches are a `static Cache<T>` a size, in two ways of calling. *Inlined* is how Rust
-//! uses it, the fast path in the caller's loop; it is the subject of the typed rows. *Called* is
-//! the same code behind a C function, as C programs meet it, so that the tables show what inlining
-//! is worth.
+//! Its typed caches are a `static Cache<T>` a size, called in two ways. *Inlined* has the fast path
+//! in the caller's loop, as in Rust programs; it is the subject of the typed rows. *Called* is the
+//! same code behind a C function, as in C programs, and shows the gain of inlining.
 //!
-//! Its malloc is always behind C functions, which hold what `uslab_malloc` and `uslab_free` of the
-//! C library hold, compiled on their own as for the peers.
+//! Its malloc is always behind C functions with the code of the C library's `uslab_malloc` and
+//! `uslab_free`, compiled on their own as for the peers.
 //!
-//! Must never: give a cache what a user's `static Cache<T>` has not (prefill, a tuned capacity);
-//! let the compiler see a size and a call of malloc together, which no peer's caller can.
+//! Must never: give a cache an advantage over a user's `static Cache<T>` (prefill, a tuned
+//! capacity); let the compiler see a size and a call of malloc together, which it cannot for peers.
 
 use super::{About, Contestant};
 use std::ptr::NonNull;
@@ -134,8 +133,8 @@ where
 
 pub struct UslabMalloc;
 
-/// How the library runs in this process. It chooses when it is first used, and says "locked"
-/// before: so it is used first.
+/// The library's mode in this process. The library chooses it at its first use, and reports
+/// "locked" before; so this uses it first.
 pub fn mode() -> uslab::Mode {
     let pointer = malloc(1);
     // SAFETY: allocated a line above; null is allowed.

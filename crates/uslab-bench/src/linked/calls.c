@@ -4,19 +4,18 @@
  *
  *   PROGRAM OUT KIND SIZE LIVE ROUNDS ROUND_US TOUCH      KIND: cache | malloc | bulk
  *
- * The program is linked with libuslab.so and opens Debian's libmimalloc.so.2 with RTLD_LOCAL, since
- * that has a malloc of its own, which must not become the program's. All are called through
- * addresses that dlsym gave, which is what a call through the global offset table is, too; malloc
- * and free of both, and of the library of empty functions, from the very same instructions.
- * mimalloc has no caches and no bulk: its lane is mi_malloc and mi_free of that size, as many
- * objects, in the same order.
+ * The program is linked with libuslab.so, and opens Debian's libmimalloc.so.2 with RTLD_LOCAL, so
+ * that mimalloc's malloc does not become the program's. It calls all functions through addresses
+ * from dlsym, which costs as much as a call through the global offset table. The same instructions
+ * call malloc and free of both, and of the library of empty functions. mimalloc has no caches and
+ * no bulk: its lane is mi_malloc and mi_free of as many objects, in the same order.
  *
  * Lanes take turns, round by round. A round is a loop of LIVE allocations and LIVE frees, first in
- * first out, repeated until it takes about ROUND_US. Where addresses of the allocator's and of the
- * program's agree in their low twelve bits, the processor takes a load for dependent on a store
- * that it has nothing to do with; so the program's array and its stack move by a cache line each
- * round, and the least round had no bad luck. OUT gets a line a lane: its name, and ns an
- * object (allocated and freed) of every round. Complaints are one line on standard error.
+ * first out, repeated until it takes about ROUND_US. Where addresses of the allocator and of the
+ * program agree in their low twelve bits, the processor delays a load for an unrelated store. So
+ * the program's array and its stack move by a cache line each round, and the least round is free of
+ * that. OUT gets a line a lane: its name, and ns an object (allocated and freed) of every round.
+ * Errors are one line on standard error.
  *
  * Compiled with -DEMPTY this is the library of empty functions, the cost of the calls alone:
  * libempty.so beside the program.
@@ -53,8 +52,8 @@ void empty_free(void *pointer)
 #include <unistd.h>
 #include <uslab.h>
 
-#define MOST_LIVE   4096
-#define MOST_ROUNDS 100000
+#define MAX_LIVE   4096
+#define MAX_ROUNDS 100000
 #define LIMIT_S     300
 
 /* Places of the array and the stack, a cache line apart, in a page. */
@@ -78,7 +77,7 @@ static alloc_function *plain_alloc;
 static free_function *plain_free;
 
 static uslab_cache *cache;
-static _Alignas(4096) void *array[MOST_LIVE + PLACES * LINE_WORDS];
+static _Alignas(4096) void *array[MAX_LIVE + PLACES * LINE_WORDS];
 
 static size_t size, live;
 static bool touch;
@@ -228,7 +227,7 @@ int main(int argc, char **argv)
 	touch = argv[7][0] == '1';
 	size_t rounds = strtoul(argv[5], NULL, 10);
 	double round_ns = strtod(argv[6], NULL) * 1e3;
-	if (size < sizeof(uintptr_t) || size > 4096 || live == 0 || live > MOST_LIVE || rounds == 0 || rounds > MOST_ROUNDS)
+	if (size < sizeof(uintptr_t) || size > 4096 || live == 0 || live > MAX_LIVE || rounds == 0 || rounds > MAX_ROUNDS)
 		fail("a number is out of range");
 	/* The waiting thread has no limit of its own. */
 	alarm(LIMIT_S);

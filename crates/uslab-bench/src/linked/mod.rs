@@ -10,14 +10,14 @@
 //!   Rounds::lane ◀── one run a row: all lanes in that process; a file of ns, a line a lane
 //! ```
 //!
-//! Other suites call uslab as Rust code of this program. Here calls go the way that C programs'
-//! calls go, which is a part of their cost. The lanes of a row are measured by one process, round
-//! by round, so that they share its addresses and its disturbances; it runs on the CPU of this
-//! program. Where there is no compiler or no library, every lane says so with the same line, and
-//! suites print it once.
+//! Other suites call uslab as Rust code of this program. Here calls take the path of C programs'
+//! calls, which is a part of their cost. One process measures all lanes of a row, round by round,
+//! so that they share its addresses and its disturbances. It runs on the CPU of this program. Where
+//! there is no compiler or no library, every lane returns the same error line, and suites print it
+//! once.
 //!
-//! Cargo builds the archive for itself: `cargo build --release` in the workspace makes it and this
-//! program alike, `cargo build -p uslab-bench` leaves an older one as it is.
+//! Cargo builds the archive as a package of its own: `cargo build --release` makes it and this
+//! program, `cargo build -p uslab-bench` leaves an older archive as it is.
 //!
 //! Must never: compile while rows are planned; leave a file behind.
 
@@ -36,7 +36,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use tempfile::TempDir;
 
-/// What a suite's programs are made of.
+/// The source of a suite's programs, and how it is compiled.
 pub struct Recipe {
     /// The text and the name of its file.
     pub source: &'static str,
@@ -49,7 +49,7 @@ pub struct Recipe {
     pub library: Option<(&'static [&'static str], &'static str)>,
 }
 
-/// How a program has uslab.
+/// How a program is linked with uslab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Link {
     Shared,
@@ -99,7 +99,7 @@ impl Programs {
         Rc::new(Self { recipe, made: OnceCell::new() })
     }
 
-    /// What the program measures with these arguments.
+    /// Runs the program with these arguments; its measurements.
     fn run(&self, link: Link, arguments: &[String]) -> Result<Lanes, String> {
         let made = self.made.get_or_init(|| Made::of(&self.recipe)).as_ref().map_err(Clone::clone)?;
         let program = made.program(&self.recipe, link)?;
@@ -117,7 +117,7 @@ impl Made {
         let folder = scratch()?;
         let object = folder.path().join("program.o");
         let mut made = Self { folder, library: Library::nowhere(), object };
-        // Asked for first: where it is missing, linking would fail less clearly.
+        // The compiler is looked up first, since linking without it would fail less clearly.
         made.plain(recipe.compiler.0, recipe.compiler.1)?;
         made.library = Library::find(made.folder.path())?;
         made.place().write(recipe.file, recipe.source)?;
@@ -168,7 +168,8 @@ impl Library {
         Self { include: PathBuf::new(), lib: PathBuf::new() }
     }
 
-    /// That of this installation, or made below `folder` of the archive beside this program.
+    /// The library of this installation, or one made below `folder` from the archive beside this
+    /// program.
     fn find(folder: &Path) -> Result<Self, String> {
         let program = env::current_exe().unwrap_or_default();
         let mut beside = program.parent().unwrap_or(Path::new("/"));
@@ -220,7 +221,7 @@ impl Rounds {
         Rc::new(Self { programs: Rc::clone(programs), link, arguments, measured: RefCell::new(None) })
     }
 
-    /// The lane of that name; whichever is asked first runs the program.
+    /// The lane of that name; the first lane to run starts the program.
     pub fn lane(self: &Rc<Self>, name: &'static str, role: Role) -> Lane<Errand> {
         let (rounds, mut turn) = (Rc::clone(self), 0);
         Lane::of_runs(name, role, move || {

@@ -1,17 +1,18 @@
-//! One thread, a long batch: thousands of objects allocated, then freed, and what each part took.
+//! One thread, a long batch: thousands of objects are allocated, then freed, and each part is
+//! timed.
 //!
 //! ```text
 //!   Live      allocate all, in steps │ free all, in steps, as allocated │ flush, if asked for
 //!   Through   allocate a step, free it, again until all went through    │ flush, if asked for
 //! ```
 //!
-//! A step is one object by the plain calls, or N by the bulk calls. *Flush* gives back to slabs,
-//! and empty slabs to the page layer, what the allocator kept in front of them: then a free that
-//! only queues has not hidden its cost. Who has no such call flushes nothing.
+//! A step is one object by the plain calls, or N by the bulk calls. *Flush* moves the objects that
+//! the allocator kept in front of its slabs to them, and returns empty slabs to the page layer. So
+//! a free that only queues does not hide its cost. Contestants without such a call flush nothing.
 //!
-//! One whole batch goes before the clock, as in local.rs, so that every round begins as the one
-//! before ended: with whatever the allocator kept, or, after a flush, with nothing. The parts are
-//! read from the same counter between them, and add up to the round.
+//! One whole batch runs before the clock starts, as in local.rs. So every round begins with the
+//! memory that the allocator kept, or, after a flush, with none. The parts are read from the same
+//! counter between them, and add up to the round.
 //!
 //! Must never: branch on an option inside a timed loop, or allocate in a round otherwise than from
 //! the contestant.
@@ -24,7 +25,7 @@ use crate::measure::Work;
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// What is live at once.
+/// The objects that are live at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
     /// The whole batch.
@@ -38,8 +39,8 @@ pub enum Shape {
 pub struct BatchRound {
     pub size: usize,
     pub shape: Shape,
-    /// So many at once by the allocator's bulk calls; one at a time by its plain calls if `None`.
-    /// Peers, which have no bulk calls, loop over the step.
+    /// Objects a bulk call; `None`: one at a time by plain calls. Peers, which have no bulk calls,
+    /// loop over the step.
     pub step: Option<usize>,
     /// The first word of each object is written after its allocation.
     pub touch: bool,
@@ -157,8 +158,8 @@ pub struct BatchWork {
     entry: Entry,
     objects: usize,
     round: BatchRound,
-    /// One batch is a round, and there are at most so many; `None`: as many as fill the usual
-    /// rounds.
+    /// A round is one batch, and this is the most rounds. `None`: a round has as many batches as
+    /// fill its time.
     long_rounds: Option<usize>,
     last: Rc<Cell<Parts>>,
 }
@@ -178,7 +179,7 @@ impl Work for BatchWork {
         self.long_rounds.map(|_| 1)
     }
 
-    fn most_rounds(&self) -> usize {
+    fn max_rounds(&self) -> usize {
         self.long_rounds.unwrap_or(usize::MAX)
     }
 
@@ -189,10 +190,6 @@ impl Work for BatchWork {
             Shape::Through => vec![("pair", parts.both)],
         };
         named.into_iter().chain(self.round.flush.then_some(("flush", parts.flush))).collect()
-    }
-
-    fn ready(&self) -> Result<(), String> {
-        (self.entry.ready)()
     }
 
     fn prepare(&self) -> Box<dyn FnMut(usize) -> u64> {

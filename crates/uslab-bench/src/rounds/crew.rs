@@ -1,5 +1,5 @@
-//! Threads that run a round together: they wait between rounds, start at once, and one clock covers
-//! them all.
+//! Threads that run a round together: they wait between rounds, start together, and are timed by
+//! one clock.
 //!
 //! ```text
 //!   Crew      parked threads, kept for all rows of all contestants      short rounds, many of them
@@ -9,11 +9,11 @@
 //!                      the last starts the clock          the last stops it
 //! ```
 //!
-//! With no more threads than CPUs each stays on a CPU of its own, and they wait for the start with
-//! their eyes open; with more, the scheduler places them, and they sleep. The caller sleeps
-//! throughout: its CPU is one of theirs.
+//! With no more threads than CPUs each stays on a CPU of its own, and spins while it waits for the
+//! start. With more, the scheduler places them, and they sleep. The caller sleeps throughout: its
+//! CPU is one of theirs.
 //!
-//! What the patterns do between start and stop stands in files of their own.
+//! The patterns' work between start and stop stands in files of their own.
 //!
 //! Must never: time the making of a thread unless the pattern is about that; leave a thread
 //! spinning between rounds or while another could run in its place.
@@ -29,10 +29,10 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
-/// What every thread of a round does, once.
+/// The work of every thread of a round, done once.
 pub type Job = Arc<dyn Fn(&Seat) + Send + Sync>;
 
-/// How long a round took, from the start of all to the end of the last.
+/// The duration of a round, from the common start to the end of the last thread.
 #[derive(Clone, Copy, Debug)]
 pub struct Took {
     pub ticks: u64,
@@ -53,7 +53,7 @@ impl Stamp {
 struct Turn {
     threads: usize,
     /// No more threads than CPUs.
-    with_room: bool,
+    has_room: bool,
     arrived: AtomicUsize,
     open: AtomicBool,
     opened: (Mutex<()>, Condvar),
@@ -64,17 +64,17 @@ struct Turn {
     caller: Thread,
 }
 
-/// Looks at what is waited for before a thread sleeps that has a CPU of its own: some 50 µs.
+/// Polls before a thread with a CPU of its own goes to sleep: about 50 µs.
 pub const SPINS: usize = 2_000;
 
-/// What the threads need for that after a round.
+/// The time that threads need to fall asleep after a round.
 const GOING_TO_SLEEP: Duration = Duration::from_micros(20);
 
 impl Turn {
     fn new(threads: usize, cpus: usize) -> Arc<Self> {
         Arc::new(Self {
             threads,
-            with_room: threads <= cpus,
+            has_room: threads <= cpus,
             arrived: AtomicUsize::new(0),
             open: AtomicBool::new(false),
             opened: (Mutex::new(()), Condvar::new()),
@@ -96,7 +96,7 @@ impl Turn {
             self.opened.1.notify_all();
             return;
         }
-        for _ in 0..if self.with_room { SPINS } else { 0 } {
+        for _ in 0..if self.has_room { SPINS } else { 0 } {
             if self.open.load(Acquire) {
                 return;
             }
@@ -145,22 +145,22 @@ impl Seat {
     }
 
     /// Whether waiting for another thread may spin for a while.
-    pub fn with_room(&self) -> bool {
-        self.turn.with_room
+    pub fn has_room(&self) -> bool {
+        self.turn.has_room
     }
 
-    /// Waits for the others; then the clock runs. Once.
+    /// Waits for the other threads; then the clock runs. Called once.
     pub fn start(&self) {
         self.turn.start();
     }
 
-    /// This thread's part is done. Once.
+    /// Marks this thread's part as done. Called once.
     pub fn stop(&self) {
         self.turn.stop();
     }
 }
 
-/// Does `work`. If it fails it ends the process: the others would wait for this thread for ever.
+/// Does `work`, and aborts the process if it panics: the other threads would wait for ever.
 pub fn or_abort(work: impl FnOnce()) {
     struct Failed;
     impl Drop for Failed {
@@ -199,12 +199,11 @@ impl Crew {
         Self { cpus, hands: Mutex::default() }
     }
 
-    /// `job` in so many threads at once.
+    /// Runs `job` in a number of threads at once.
     pub fn run(&self, threads: usize, job: &Job) -> Took {
         let turn = self.begin(threads, 0, job);
         let took = turn.wait();
-        // They have left the round, but not yet gone to sleep, and would be taken for a disturbance
-        // (clock.rs).
+        // The threads have left the round but do not sleep yet; the clock would see a disturbance.
         thread::sleep(GOING_TO_SLEEP);
         took
     }
@@ -252,8 +251,8 @@ impl Hand {
             let _in_thread = InThread::enter();
             let mut pinned = None;
             for (job, seat) in inbox {
-                if pinned.replace(seat.with_room()) != Some(seat.with_room()) {
-                    place(&cpus, index, seat.with_room());
+                if pinned.replace(seat.has_room()) != Some(seat.has_room()) {
+                    place(&cpus, index, seat.has_room());
                 }
                 or_abort(|| job(&seat));
                 // The round's memory must be gone before the caller makes the next.
@@ -266,8 +265,8 @@ impl Hand {
 }
 
 /// On a CPU of its own, or wherever the scheduler likes.
-fn place(cpus: &[usize], index: usize, with_room: bool) {
-    match cpus.get(index).filter(|_| with_room) {
+fn place(cpus: &[usize], index: usize, has_room: bool) {
+    match cpus.get(index).filter(|_| has_room) {
         Some(&cpu) => cpu::pin(cpu),
         None => cpu::pin_to(cpus),
     };
@@ -283,7 +282,7 @@ impl Drop for Hand {
     }
 }
 
-/// The set-up of one contestant alone in a thread: others would be charged to it where the making
+/// The set-up of one contestant in a thread. Setting up all would be charged to it where the making
 /// of threads is part of the round.
 pub struct Entered {
     leave: fn(),
@@ -307,7 +306,7 @@ impl Drop for Entered {
     }
 }
 
-/// `job` in so many new threads at once, which end before this returns.
+/// Runs `job` in a number of new threads at once, which end before this returns.
 pub fn fresh(threads: usize, cpus: Cpus, entry: Entry, job: &Job) -> Took {
     let turn = Turn::new(threads, cpus.allowed);
     let order = in_order(cpus.first);
@@ -316,7 +315,7 @@ pub fn fresh(threads: usize, cpus: Cpus, entry: Entry, job: &Job) -> Took {
             let (seat, job, order) =
                 (Seat { index, turn: Arc::clone(&turn) }, Arc::clone(job), order.clone());
             thread::spawn(move || {
-                place(&order, index, seat.with_room());
+                place(&order, index, seat.has_room());
                 let _entered = Entered::by(&entry);
                 or_abort(|| job(&seat));
                 drop(job);
@@ -340,7 +339,7 @@ pub struct CrewWork {
     /// Repetitions of a round.
     pub repeats: usize,
     /// Whether the caller has the first seat.
-    pub with_caller: bool,
+    pub has_caller: bool,
     /// The job of a round of so many repetitions.
     pub job: Arc<dyn Fn(usize) -> Job>,
 }
@@ -350,19 +349,20 @@ impl Work for CrewWork {
         self.objects_per_repeat
     }
 
-    /// The start and the end, where not all work, must weigh the same for everybody.
+    /// At the start and the end not all threads work; that must weigh the same for every
+    /// contestant.
     fn fixed_repeats(&self) -> Option<usize> {
         Some(self.repeats)
     }
 
     /// A round takes milliseconds where a crew is woken for it.
-    fn most_rounds(&self) -> usize {
-        if self.with_caller { usize::MAX } else { 100 }
+    fn max_rounds(&self) -> usize {
+        if self.has_caller { usize::MAX } else { 100 }
     }
 
     fn prepare(&self) -> Box<dyn FnMut(usize) -> u64> {
         let (crew, job, threads) = (Arc::clone(&self.crew), Arc::clone(&self.job), self.threads);
-        let run = if self.with_caller { Crew::run_with_caller } else { Crew::run };
+        let run = if self.has_caller { Crew::run_with_caller } else { Crew::run };
         Box::new(move |repeats| run(&crew, threads, &job(repeats)).ticks.max(1))
     }
 }
@@ -374,7 +374,7 @@ pub(super) mod tests {
 
     pub const CPUS: Cpus = Cpus { first: 0, second: None, allowed: 1 };
 
-    /// Who takes part in patterns of mixed sizes.
+    /// The contestants of patterns with mixed sizes.
     pub fn all_that_malloc() -> impl Iterator<Item = Entry> {
         peers().iter().copied().chain([MALLOC])
     }

@@ -10,14 +10,14 @@
 //!       thread 0 ◄──────────────── thread 3 ◄─────────────────┘     that it allocated
 //! ```
 //!
-//! The hand-over is in batches, for bulk calls and single ones alike, so that its own cost (a few
-//! cache lines that change CPU for 64 objects) is small and the same for every contestant. It is
-//! measured as a lane of its own, with a contestant that allocates nothing.
+//! The hand-over is in batches, for bulk calls and single ones alike. So its own cost, a few cache
+//! lines for 64 objects, is small and the same for every contestant. It is measured as a lane of
+//! its own, with a contestant that allocates nothing.
 //!
-//! In the ring a thread fills the way to its successor as far as there is room, frees what its
-//! predecessor has sent, and sleeps when it can do neither; a neighbour that made room or sent
-//! something wakes it. No thread waits for ever: if a way is full, the thread behind it has
-//! something to free; if all are empty, a thread with batches left to send has room for them.
+//! In the ring a thread fills the way to its successor while there is room, frees its predecessor's
+//! batches, and sleeps when it can do neither. A neighbour that made room or sent a batch wakes it.
+//! No thread waits for ever. The thread behind a full way has batches to free. Where all ways are
+//! empty, a thread with batches left can send.
 //!
 //! Must never: let a thread of the ring spin for another that needs its CPU; free a batch in the
 //! thread that allocated it, unless the ring is one thread.
@@ -39,7 +39,7 @@ pub const BATCH: usize = 64;
 const RING: usize = 16;
 
 /// Objects that were allocated and not yet freed, at most.
-pub const MOST_LIVE: usize = RING * BATCH;
+pub const MAX_LIVE: usize = RING * BATCH;
 
 /// Its own cache lines: two, because processors fetch them in pairs.
 #[repr(align(128))]
@@ -104,7 +104,7 @@ impl Way {
     }
 }
 
-/// Waits on the other CPU; gives this one up after a while, in case there is only one.
+/// Spins for the thread on the other CPU; after a while yields, in case there is one CPU only.
 #[inline(always)]
 fn wait_until(condition: impl Fn() -> bool) {
     let mut spins = 0u32;
@@ -260,7 +260,7 @@ fn turn_round<C: Contestant, const BULK: bool>(round: &RingRound, seat: &Seat) {
         }
         if (sent, freed) == (sent_before, freed_before) {
             let ready = || can_send(sent) || can_free(freed);
-            let spins = if seat.with_room() { SPINS } else { 0 };
+            let spins = if seat.has_room() { SPINS } else { 0 };
             if !(0..spins).any(|_| {
                 std::hint::spin_loop();
                 ready()

@@ -34,14 +34,14 @@ pub struct LarsonRound {
     pub replacements: usize,
 }
 
-/// What a thread hands to the next.
+/// The state that a thread hands to its successor.
 struct Chain<C> {
     blocks: Vec<Held<C>>,
     random: Xorshift,
     generations_left: usize,
     round: LarsonRound,
     seat: Seat,
-    /// Tells who is to be waited for.
+    /// Sends the handles of the threads to join.
     made: Sender<JoinHandle<()>>,
 }
 

@@ -1,15 +1,15 @@
-//! One thread, every single call timed: how long the slow ones of malloc and of free are.
+//! One thread, every single call of malloc and free timed.
 //!
 //! ```text
 //!   steady   a live set of so many: a random one is freed, another allocated in its place
 //!   waves    grows to so many objects, frees them all in the order of their allocation, again
 //! ```
 //!
-//! The counter is read before and after each call, so a figure has the cost of two readings in it;
-//! the lane that allocates nothing shows how much that is, and how often the machine itself holds
-//! up a call. Work comes in segments, so that contestants can take turns; a segment starts with
-//! calls that are not recorded, since its first ones meet the caches as the contestant before left
-//! them. Each object's first word is written, between the timed calls.
+//! The counter is read before and after each call, so a figure includes two readings. The lane that
+//! allocates nothing shows their cost, and how often the machine delays a call. Work comes in
+//! segments, so that contestants can take turns. A segment's first calls are not recorded, because
+//! they find the processor's caches as the previous contestant left them. Each object's first word
+//! is written between the timed calls.
 //!
 //! Must never: record into a histogram inside a segment (it is larger than the first cache); drop a
 //! call by how long it took.
@@ -26,7 +26,7 @@ pub enum Pattern {
     Waves,
 }
 
-/// What is done, the same for everybody.
+/// The work, the same for every contestant.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     pub pattern: Pattern,
@@ -40,14 +40,14 @@ pub struct Plan {
     pub warm_calls: usize,
 }
 
-/// The sizes asked for come round after so many; a power of two.
+/// The number of sizes before they repeat; a power of two.
 const SIZES: usize = 4096;
 
 /// A contestant's way through its segments.
 pub struct Course {
     plan: Plan,
     slots: Vec<*mut u8>,
-    /// What was asked for in each slot.
+    /// The size of the object in each slot.
     asked: Vec<u32>,
     sizes: Vec<u32>,
     at: usize,

@@ -2,9 +2,8 @@
 //!
 //! With one live object the pointer stays in a register; with more it passes through the array, as
 //! in a program. Every contestant gets the same loop, compiled for it, the same array and the same
-//! number as a run-time value for the size. A short run of the same loop goes before the clock
-//! starts, so that what the contestant before left in the processor's caches is not charged to this
-//! one.
+//! number as a run-time value for the size. A short run of the same loop precedes the timed one, so
+//! that a contestant does not pay for the caches that the previous one left.
 //!
 //! Must never: branch on an option inside a timed loop (options are const parameters), or allocate
 //! in a round otherwise than from the contestant.
@@ -17,14 +16,14 @@ use crate::contestants::Contestant;
 use crate::measure::Work;
 use crate::results::Order;
 
-/// What one round does.
+/// The options of a round.
 #[derive(Clone, Debug, Default)]
 pub struct LocalRound {
     pub size: usize,
     pub repeats: usize,
     /// By the allocator's bulk calls, the whole live set at once.
     pub bulk: bool,
-    /// Freed by the call that is told the size.
+    /// Freed by the sized free.
     pub sized: bool,
     /// The first word of each object is written after its allocation.
     pub touch: bool,
@@ -136,10 +135,6 @@ pub struct LocalWork {
 impl Work for LocalWork {
     fn objects_per_repeat(&self) -> usize {
         self.live
-    }
-
-    fn ready(&self) -> Result<(), String> {
-        (self.entry.ready)()
     }
 
     fn prepare(&self) -> Box<dyn FnMut(usize) -> u64> {

@@ -1,15 +1,14 @@
-//! How much memory a contestant takes: a load is allocated, a part of it freed, and then nothing is
-//! called for a while.
+//! Measures the memory of a contestant: it allocates a load, frees a part of it, and then idles.
 //!
 //! ```text
 //!   baseline ── allocate, touch ── live ── free a part, in random order ── freed ── sleep ── idle
 //!        └────────────── a second thread reads /proc/self/statm now and then: the course ───────┘
 //! ```
 //!
-//! For a process of its own (child.rs): the resident set is the process's. Everything that this
-//! file needs itself (sizes, orders, addresses, the course) is there and touched before the
-//! baseline is read; the contestant's own set-up is not, it counts. Pages that were given back by
-//! MADV_FREE count as long as the kernel counts them.
+//! This runs in a process of its own (child.rs), because the resident set is the process's. All
+//! memory of this file (sizes, orders, addresses, the course) is touched before the baseline is
+//! read. The contestant's own set-up comes later, and counts. Pages that were returned by MADV_FREE
+//! count as long as the kernel counts them.
 //!
 //! Must never: allocate from the system between the baseline and the last reading; call the
 //! contestant while it idles.
@@ -32,10 +31,10 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What is allocated, freed and waited for.
+/// The load: allocations, frees, and idle time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Load {
-    /// The sum of the sizes that are asked for.
+    /// The sum of the requested sizes.
     pub live_bytes: usize,
     /// Sizes are spread evenly over the logarithms of these two.
     pub smallest_bytes: usize,
@@ -44,12 +43,13 @@ pub struct Load {
     pub idle_ms: u64,
 }
 
-/// What [`LEFT_PAGES`] counts; where the kernel's pages are larger, more of them.
+/// The page size of [`LEFT_PAGES`]; larger kernel pages count as several.
 const PAGE_BYTES: usize = 4096;
 
-/// Points of the course, and the most of them: the room is there before the baseline is read.
+/// The interval of the course's points, and their most; room for all is made before the baseline is
+/// read.
 const COURSE_EVERY: Duration = Duration::from_millis(100);
-const COURSE_MOST: usize = 4096;
+const MAX_COURSE_POINTS: usize = 4096;
 
 /// Names of the readings in [`Sample::extra`], each above the baseline.
 pub const LIVE: &str = "resident_live_bytes";
@@ -57,7 +57,7 @@ pub const FREED: &str = "resident_freed_bytes";
 pub const IDLE: &str = "resident_idle_bytes";
 /// The most at any time.
 pub const PEAK: &str = "resident_peak_bytes";
-/// What the objects come to: all of them, and those that are not freed.
+/// The bytes of all objects, and of those that are not freed.
 pub const ASKED: &str = "live_bytes";
 pub const LEFT: &str = "live_left_bytes";
 /// Pages on which some object is left: an allocator that does not move objects cannot give these
@@ -75,7 +75,7 @@ pub fn run(entry: &Entry, load: &Load) -> Result<Sample, String> {
     let objects = Objects::plan(load);
     let mut slots = vec![std::ptr::null_mut::<u8>(); objects.sizes.len()];
     slots.fill(std::ptr::dangling_mut());
-    let mut course: Vec<(f64, u64)> = vec![(1.0, 1); COURSE_MOST];
+    let mut course: Vec<(f64, u64)> = vec![(1.0, 1); MAX_COURSE_POINTS];
     let statm = Statm::open().map_err(|error| format!("cannot read /proc/self/statm: {error}"))?;
     let (ready, done, started) = (Barrier::new(2), AtomicBool::new(false), Instant::now());
     let (readings, points) = thread::scope(|scope| {
@@ -165,9 +165,9 @@ impl Readings {
     }
 }
 
-/// What a crowd of threads holds in memory: the threads of mixed.rs, with one contestant, whose
-/// live sets are filled and replaced at random. What the threads themselves need (stacks, their
-/// records) is above the baseline too; it is the same for every contestant.
+/// The memory of a crowd of threads: those of mixed.rs, with one contestant, whose live sets are
+/// filled and replaced at random. The threads' own memory (stacks, records) is above the baseline,
+/// too; it is the same for every contestant.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Crowd {
     pub threads: usize,
@@ -203,7 +203,7 @@ pub fn run_crowd(entry: &Entry, crowd: Crowd) -> Result<Sample, String> {
     })
 }
 
-/// How many pages hold an object that is left.
+/// The number of pages that hold an object that was not freed.
 fn left_pages(slots: &[*mut u8], objects: &Objects, load: &Load) -> u64 {
     let mut pages: Vec<usize> = Vec::new();
     for &index in &objects.order[objects.freed(load).len()..] {
@@ -215,7 +215,7 @@ fn left_pages(slots: &[*mut u8], objects: &Objects, load: &Load) -> u64 {
     pages.len() as u64
 }
 
-/// The objects of a load: the same for everybody.
+/// The objects of a load, the same for every contestant.
 struct Objects {
     sizes: Vec<u32>,
     /// Each object once, in the order in which they are freed, if they are.
@@ -224,8 +224,8 @@ struct Objects {
 
 impl Objects {
     fn plan(load: &Load) -> Self {
-        // Counted first, so that each array is made once, at its size: one that grew would leave
-        // freed memory behind in the system's malloc, which is a contestant.
+        // Objects are counted first, so that each array is made at its size. An array that grew
+        // would leave freed memory in the system's malloc, which is a contestant.
         let count = Sizes::of(load).count();
         let mut sizes = Vec::with_capacity(count);
         sizes.extend(Sizes::of(load));

@@ -1,13 +1,13 @@
-//! Threads that have nothing to do with each other: each replaces random objects of a live set of
-//! its own, of mixed small sizes.
+//! Independent threads: each replaces random objects of a live set of its own, of mixed small
+//! sizes.
 //!
 //! ```text
 //!   256 slots   ┌──┬───┬─┬────┬──┬ … ┐    pick a slot; free what is there; allocate 16 to 527
 //!               └──┴───┴─┴────┴──┴ … ┘    bytes in its place; write the first word
 //! ```
 //!
-//! The live set is filled before the clock starts and freed after it has stopped: what is timed is
-//! the steady state. Must never: share anything between the threads but the allocator.
+//! The live set is filled before the clock starts and freed after it has stopped, so that only the
+//! steady state is timed. Must never: share anything between the threads but the allocator.
 
 use super::crew::Seat;
 use super::objects::obtain;

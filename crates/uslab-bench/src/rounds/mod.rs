@@ -1,4 +1,4 @@
-//! What a round does: the loops that are timed, generic over the contestant.
+//! The timed loops, generic over the contestant.
 //!
 //! ```text
 //!   objects.rs   objects taken and given back inside all loops
@@ -7,14 +7,13 @@
 //!   latency.rs   one thread, every single call timed
 //!   memory.rs    in a process of its own: a load, a part of it freed, idleness; resident memory
 //!   crew.rs      any number of threads that start and stop together, parked or made anew
-//!     handover.rs, mixed.rs, larson.rs, xmalloc.rs, cache_scratch.rs, mstress.rs: what they do
+//!     handover.rs, mixed.rs, larson.rs, xmalloc.rs: what they do
 //! ```
 //!
 //! [`Entry`] is a contestant as a value: its loops, compiled for it. A new kind of work is a file
 //! here with its loops, a field of it, and a type that implements [`Work`](crate::measure::Work).
 
 pub mod batch;
-pub mod cache_scratch;
 pub mod crew;
 pub mod handover;
 pub mod larson;
@@ -22,7 +21,6 @@ pub mod latency;
 pub mod local;
 pub mod memory;
 pub mod mixed;
-pub mod mstress;
 pub mod objects;
 pub mod random;
 pub mod xmalloc;
@@ -38,7 +36,6 @@ use crew::Seat;
 pub struct Entry {
     pub name: &'static str,
     pub about: fn() -> About,
-    pub ready: fn() -> Result<(), String>,
     pub enter_thread: fn(),
     pub leave_thread: fn(),
     /// For what is not timed.
@@ -53,10 +50,6 @@ pub struct Entry {
     pub mixed: fn(&mixed::MixedRound, &Seat),
     pub larson: fn(&larson::LarsonRound, &Seat),
     pub xmalloc: fn(&xmalloc::XmallocRound, &Seat),
-    pub cache_scratch: fn(&cache_scratch::ScratchRound, &Seat),
-    pub scratch_objects: fn(&cache_scratch::ScratchRound),
-    pub mstress: fn(&mstress::MstressRound, &Seat),
-    pub mstress_end: fn(&mstress::MstressRound),
 }
 
 impl Entry {
@@ -64,7 +57,6 @@ impl Entry {
         Self {
             name: C::NAME,
             about: C::about,
-            ready: C::ready,
             enter_thread: C::enter_thread,
             leave_thread: C::leave_thread,
             alloc: C::alloc,
@@ -77,10 +69,6 @@ impl Entry {
             mixed: mixed::run::<C>,
             larson: larson::run::<C>,
             xmalloc: xmalloc::run::<C>,
-            cache_scratch: cache_scratch::run::<C>,
-            scratch_objects: cache_scratch::give_objects::<C>,
-            mstress: mstress::run::<C>,
-            mstress_end: mstress::free_survivors::<C>,
         }
     }
 }

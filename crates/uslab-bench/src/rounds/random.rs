@@ -1,13 +1,13 @@
 //! Random numbers inside timed loops: the xorshift of Marsaglia (2003), three shifts in registers.
 //!
-//! The C library's `rand` takes a lock, and a lock in the loop measures itself. Must never: be
-//! seeded by the time; every contestant gets the same numbers.
+//! The C library's `rand` takes a lock, whose cost would be measured as well. Must never: be seeded
+//! by the time; every contestant gets the same numbers.
 
 #[derive(Clone)]
 pub struct Xorshift(u64);
 
 impl Xorshift {
-    /// Of each `stream` its own numbers, the same in every run.
+    /// Each `stream` has its own numbers, the same in every run.
     pub fn new(stream: usize) -> Self {
         // An odd multiple of an odd constant is never zero, which the shifts would never leave.
         let mut random = Self((2 * stream as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
@@ -43,8 +43,8 @@ pub fn spread(random: &mut Xorshift, smallest: usize, largest: usize) -> u32 {
 
 /// The numbers below `n` in an order that is random and always the same: Fisher and Yates.
 pub fn shuffle(n: usize) -> Vec<u32> {
-    // Made at its size: an array that grew would leave freed memory behind in the malloc of the
-    // process, which is a contestant.
+    // Made at its size: an array that grew would leave freed memory in the process's malloc, which
+    // is a contestant.
     let mut order = Vec::with_capacity(n);
     order.extend(0..n as u32);
     let mut random = Xorshift::new(0);

@@ -1,7 +1,7 @@
 //! Threads that only allocate and threads that only free: the pattern of xmalloc-test, by C. Lever
 //! and D. Boreham ("malloc() Performance in a Multithreaded Linux Environment", USENIX 2000), in
-//! the form that mimalloc-bench describes: purely allocating and purely freeing threads, and
-//! objects of various sizes that migrate between them in batches.
+//! the form that mimalloc-bench describes. Objects of various sizes migrate from the allocating to
+//! the freeing threads in batches.
 //!
 //! ```text
 //!   half the threads ── take an empty box, fill it ──► full boxes ──► take one, free what is in it
@@ -9,10 +9,10 @@
 //!          └──────────────────────── empty boxes ◄──────────────────────────────┘
 //! ```
 //!
-//! Four boxes a thread bound what is live. A box holds 1024 objects (the program's own batches, of
-//! runs that take seconds, hold 4096), so that the lock and the sleeping around the boxes weigh
-//! little. Sizes are powers of two and what lies halfway between, 16 to 2048 bytes, chosen at
-//! random.
+//! Four boxes a thread bound the live objects. A box holds 1024 objects, so that the lock and the
+//! sleeping around the boxes weigh little. The original program, whose runs take seconds, has
+//! batches of 4096. Sizes are powers of two and what lies halfway between, 16 to 2048 bytes, chosen
+//! at random.
 //!
 //! Must never: allocate a box in the round; free an object in the thread that allocated it.
 
@@ -71,9 +71,9 @@ pub struct XmallocRound {
 impl XmallocRound {
     /// `threads` is even.
     pub fn new(threads: usize, boxes: usize) -> Self {
-        let with_room = |n| Boxes { waiting: Mutex::new(Vec::with_capacity(n)), ..Boxes::default() };
+        let has_room = |n| Boxes { waiting: Mutex::new(Vec::with_capacity(n)), ..Boxes::default() };
         let count = BOXES_A_THREAD * threads;
-        let round = Self { boxes, full: with_room(count), empty: with_room(count) };
+        let round = Self { boxes, full: has_room(count), empty: has_room(count) };
         (0..count).for_each(|_| round.empty.put(Objects(Vec::with_capacity(BOX))));
         round
     }

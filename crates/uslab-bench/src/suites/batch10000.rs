@@ -1,18 +1,17 @@
 //! Suite `batch10000`: allocate ten thousand objects, then free them all; the two parts apart, at
 //! every size of the table of 2011.
 //!
-//! Everything is live at once, so no queue in front of the slabs is long enough: what is measured
-//! is how objects come out of pages and get back. As published, no object is touched; these are the
-//! judged rows. What the allocator itself does with an object's memory then shows: a link written
-//! into each free object is a cache miss, a bitmap beside the pages is none. A program touches what
-//! it allocates, so each row stands there a second time, with the first word of each object written
-//! for every contestant: there the misses are the program's, whatever the allocator.
+//! All objects are live at once, so no queue in front of the slabs is long enough: the suite
+//! measures how objects leave pages and return. The judged rows touch no object, as published. They
+//! show the allocator's own accesses: a link in each free object is a cache miss, a bitmap beside
+//! the pages is none. Programs touch their objects, so each row has a second form in which every
+//! contestant's objects are written to. There the misses are the program's.
 //!
-//! A round is one batch after one like it, so that each finds what its contestant kept; an
-//! allocator that gives memory back in between pays for getting it again, as in a program. The
-//! order is that of allocation, as published; `--order` and `--touch` change nothing here. The bare
-//! array beside them shows what is left when nothing is protected and nothing goes back to a page:
-//! for large objects, mostly the touch.
+//! Each round follows a batch of the same kind, so it finds the memory that its contestant kept. An
+//! allocator that returned memory in between pays for it again, as in a program. The order is that
+//! of allocation, as published; `--order` and `--touch` change nothing here. The bare array beside
+//! them has no protection and returns nothing to a page: for large objects its cost is mostly the
+//! touch.
 
 use super::{Context, RowPlan, Suite, lanes, published};
 use crate::lineup::{BARE_ARRAY, MALLOC, cache};
@@ -20,7 +19,7 @@ use crate::measure::Lane;
 use crate::results::{Role, Row};
 use crate::rounds::{BatchRound, BatchWork, Entry, Shape};
 
-/// Size, and the most of the best peer's cost.
+/// The judged size, and its target.
 const JUDGED: (usize, f64) = (4096, 0.3);
 
 /// A table's rows: the id's first part, its title, the sizes, typed cache or malloc, objects

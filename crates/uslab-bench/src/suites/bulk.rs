@@ -3,23 +3,20 @@
 //!
 //! A row's figure is the cost of one object, allocated and freed; `bulk` is one call for all N and
 //! one to free them. The peers, which have no bulk calls, allocate and free the same N one at a
-//! time. The judged row is N = 64, where the best peer's figure is also its pair with 64 live; for
-//! every other N the ratio is information, and the shape is the point: the cost stays flat. DPDK's
-//! mempool, which has bulk calls and is no general allocator, has a column of its own; a bulk of it
-//! is one C call, as for "uslab malloc, bulk", where uslab's typed bulk is inlined.
+//! time. The judged row is N = 64, where the best peer's figure is also its pair with 64 live. The
+//! ratios of other N are for information, but the cost must stay flat.
 //!
-//! **Complete cost.** A free that only queues has put its cost off. So there are rows that pay all
-//! of it: 10000 objects go through in calls of N, and then the cache is shrunk, which brings every
-//! object from the arrays of every CPU back to its slab, and every empty slab back to the page
-//! layer; that time counts, and the next 10000 begin with no slab at all. Beside it stands the same
-//! without the shrinking, in the same row, and the complete cost may be three times that. Two ways
-//! of going through: *by turns*, N allocated and freed and again, which the published module timed
-//! and which is judged; and *all live*, all 10000 allocated before the first is freed, the hardest
-//! there is, where each object leaves its slab and returns to it: for information. The peers stand
-//! beside both without flushing anything, which favours them.
+//! **Complete cost.** A free that only queues defers its cost. So there are rows that pay all of
+//! it. 10000 objects go through in calls of N, and then the cache is shrunk. That flushes the
+//! sheaves of every CPU to their slabs, and returns every empty slab to the page layer. That time
+//! counts, and the next 10000 begin without a slab. The same row has the cost without the shrink;
+//! the complete cost may be three times that. There are two shapes. *By turns*, as the published
+//! module did: N are allocated and freed, again and again; this is judged. *All live*: all 10000
+//! are allocated before the first is freed, so that each object leaves its slab and returns to it;
+//! this is for information. The peers flush nothing in either, which favours them.
 
 use super::{Context, RowPlan, Suite, cost, lanes, published, shape};
-use crate::lineup::{MALLOC, MEMPOOL, cache};
+use crate::lineup::{MALLOC, cache};
 use crate::measure::Lane;
 use crate::results::{Role, Row, Run};
 use crate::rounds::{BatchRound, BatchWork, Entry, LocalRound, Shape};
@@ -27,16 +24,13 @@ use crate::rounds::{BatchRound, BatchWork, Entry, LocalRound, Shape};
 /// Bulk of 64, an object, over the best peer's pair.
 const JUDGED: (usize, f64) = (64, 0.12);
 
-/// Bulk of 64 over the same of DPDK's mempool.
-const RIVAL_MOST: f64 = 0.8;
-
 /// Bulk of 4096 over bulk of 64.
 const FLAT: (usize, usize, f64) = (4096, 64, 1.3);
 
-/// Objects that go through before a flush in calls of how many.
+/// Objects a call, before a flush.
 const COMPLETE_N: [usize; 3] = [64, 512, 4096];
 /// The complete cost over that of the same without a flush.
-const COMPLETE_MOST: f64 = 3.0;
+const MAX_COMPLETE_RATIO: f64 = 3.0;
 
 const SUBJECT: &str = "uslab cache, bulk";
 const UNFLUSHED: &str = "uslab cache, bulk, not flushed";
@@ -67,7 +61,6 @@ fn plain_row(context: &Context, published: &published::BulkRow) -> RowPlan {
     lanes[0] = Lane::of_rounds(SUBJECT, Role::Subject, bulk(cache));
     lanes.insert(1, Lane::of_rounds(cache.name, Role::Ours, single(cache)));
     lanes.insert(2, Lane::of_rounds("uslab malloc, bulk", Role::Ours, bulk(MALLOC)));
-    lanes.push(Lane::of_rounds(MEMPOOL.name, Role::Rival, bulk(MEMPOOL)));
     let columns = [
         ("slab_2015_single", published.slab_single),
         ("slab_2015_bulk", Some(published.slab_bulk)),
@@ -112,15 +105,18 @@ fn notes(run: &Run) -> Vec<String> {
     let (large, small, most) = FLAT;
     let (of_large, of_small) = (cost(run, plain(large)), cost(run, plain(small)));
     let flat = shape(run, &format!("bulk of {large} to bulk of {small}"), of_large, of_small, most);
-    let judged = run.rows.iter().find(|row| plain(JUDGED.0)(row));
-    let rival = judged.and_then(|row| row.figure(Role::Rival)).map(|figure| figure.value.min);
-    let rival = shape(run, &format!("bulk of {} to DPDK's", JUDGED.0), of_small, rival, RIVAL_MOST);
     let complete = run.rows.iter().filter(|row| row.id.contains("/complete/turns/")).filter_map(|row| {
         let ours = row.figure(Role::Subject).map(|figure| figure.value.min);
         let unflushed = row.named(UNFLUSHED).map(|figure| figure.value.min);
-        shape(run, &format!("complete cost to not flushed, {}", row.title), ours, unflushed, COMPLETE_MOST)
+        shape(
+            run,
+            &format!("complete cost to not flushed, {}", row.title),
+            ours,
+            unflushed,
+            MAX_COMPLETE_RATIO,
+        )
     });
     let published = "published: cycles in the kernel of 2015, SLAB in bulk and single, SLUB likewise; \
                      peers flush nothing";
-    flat.into_iter().chain(rival).chain(complete).chain([published.into()]).collect()
+    flat.into_iter().chain(complete).chain([published.into()]).collect()
 }

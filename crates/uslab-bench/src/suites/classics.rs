@@ -1,19 +1,16 @@
-//! The suites that others made, one pattern each: `larson`, `xmalloc`, `cache-scratch`, `mstress`.
+//! Suites `larson` and `xmalloc`: the patterns of two well-known benchmarks.
 //!
-//! Rows are as many threads as CPUs, and four times as many. The patterns, and where they come
-//! from, stand in the files of the same names in rounds/. xmalloc is judged: ahead of every peer.
-//! The others are for information.
+//! Each has a row with as many threads as CPUs, and one with four times as many. The files of the
+//! same names in rounds/ describe the patterns and their sources. xmalloc is judged: it must be
+//! ahead of every peer. larson is for information.
 
 use super::{Context, RowPlan, Suite, everyone};
 use crate::lineup::MALLOC;
 use crate::results::Row;
-use crate::rounds::cache_scratch::{BYTES, OBJECTS, ScratchRound, WRITES};
 use crate::rounds::crew::{self, Job};
 use crate::rounds::larson::LarsonRound;
-use crate::rounds::mstress::MstressRound;
 use crate::rounds::xmalloc::{BOX, XmallocRound};
 use std::sync::Arc;
-use std::time::Instant;
 
 pub const LARSON: Suite =
     Suite::new("larson", "threads that come and go while their objects stay, as in a server", |context| {
@@ -24,18 +21,6 @@ pub const XMALLOC: Suite = Suite::new(
     "xmalloc",
     "threads that only allocate and threads that only free, as in xmalloc-test",
     |context| context.thread_counts().map(|threads| xmalloc(context, threads)).into(),
-);
-
-pub const CACHE_SCRATCH: Suite = Suite::new(
-    "cache-scratch",
-    "whether an allocator passes false sharing on: threads write small objects that were neighbours",
-    |context| context.thread_counts().map(|threads| cache_scratch(context, threads)).into(),
-);
-
-pub const MSTRESS: Suite = Suite::new(
-    "mstress",
-    "objects of 16 bytes to 128 KiB, some of which pass to other threads and outlive their own",
-    |context| context.thread_counts().map(|threads| mstress(context, threads)).into(),
 );
 
 fn row_of(threads: usize, group: &str, title: String) -> Row {
@@ -76,46 +61,4 @@ fn xmalloc(context: &Context, threads: usize) -> RowPlan {
     let group = "half the threads allocate, 16 to 2048 bytes, and the other half free";
     let row = row_of(threads, group, format!("{threads} threads"));
     Row { target: context.if_parallel(1.0), ..row }.by_rounds(lanes)
-}
-
-/// Repetitions of a round.
-const SCRATCHES: usize = 50;
-
-fn cache_scratch(context: &Context, threads: usize) -> RowPlan {
-    let counts = (threads, threads * OBJECTS * WRITES, SCRATCHES);
-    let lanes = everyone(MALLOC).map(|(entry, role)| {
-        context.crew_lane(entry.name, role, counts, move |repeats| {
-            let round = ScratchRound::new(threads, repeats);
-            (entry.scratch_objects)(&round);
-            Arc::new(move |seat| (entry.cache_scratch)(&round, seat))
-        })
-    });
-    let group = "threads free a small object that they were given, then allocate, write 100 times \
-                 and free their own; a write";
-    let row = row_of(threads, group, format!("{BYTES} B, {threads} threads"));
-    Row { size_bytes: BYTES, live: threads, ..row }.by_rounds(lanes)
-}
-
-/// Waves of threads in a run.
-const WAVES: usize = 4;
-
-fn mstress(context: &Context, threads: usize) -> RowPlan {
-    let allocations = context.pick(10_000, 400_000, 1_600_000) / threads / WAVES;
-    let cpus = context.cpus;
-    let method = context.runs(WAVES * threads * allocations, |entry| {
-        Box::new(move || {
-            let round = Arc::new(MstressRound::new(allocations));
-            let same = Arc::clone(&round);
-            let job: Job = Arc::new(move |seat| (entry.mstress)(&same, seat));
-            let start = Instant::now();
-            (0..WAVES).for_each(|_| {
-                crew::fresh(threads, cpus, entry, &job);
-            });
-            (entry.mstress_end)(&round);
-            start.elapsed().as_nanos() as f64
-        })
-    });
-    let group = "four waves of threads, sizes of a heavy tail, one in four objects to other threads; \
-                 with the making of threads";
-    row_of(threads, group, format!("{threads} threads at once")).by(method)
 }

@@ -1,11 +1,11 @@
-//! Suite `latency`: how long single calls of malloc and free take, from the usual one to the
+//! Suite `latency`: the duration of single calls of malloc and free, from the median to the
 //! slowest.
 //!
-//! All contestants of a row go through the same calls in segments, in turn (rounds/latency.rs), and
-//! each has one histogram for malloc and one for free over all its segments. A row's value is the
-//! 99.99th percentile of the worse of the two calls; the others stand beside it. With 99.99 % one
-//! call in ten thousand is slower, which on a busy machine is about as often as its timer
-//! interrupts: what the lane that allocates nothing shows there is the machine, not an allocator.
+//! All contestants of a row make the same calls in segments, in turn (rounds/latency.rs). Each has
+//! a histogram for malloc and one for free. A row's value is the 99.99th percentile of the worse of
+//! the two calls; the other percentiles stand beside it. One call in ten thousand is slower than
+//! the 99.99th percentile. A busy machine's timer interrupts about as often, so the lane that
+//! allocates nothing shows the machine's part.
 
 use super::{Context, RowPlan, Suite, Tables, everyone};
 use crate::asm::ticks;
@@ -24,7 +24,7 @@ use std::rc::Rc;
 /// "The peak of latency p99.99 no worse than the best peer's."
 const TARGET: f64 = 1.0;
 
-/// The percentiles that are told, as part of names and as a part of one; the judged one.
+/// The reported percentiles, by name and as a fraction; and the judged one.
 const QUANTILES: [(&str, f64); 6] =
     [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99_9", 0.999), ("p99_99", 0.9999), ("max", 1.0)];
 const JUDGED: f64 = 0.9999;
@@ -93,8 +93,8 @@ fn plan(
     Row { size_bytes, live, target: Some(TARGET), ..row }.by(Method::Runs(runs, lanes))
 }
 
-/// The contestants of a row. A run of the first of them that is asked runs them all, in turn,
-/// segment by segment; the others find their sample there.
+/// The contestants of a row. The first lane that runs measures all of them, in turn, segment by
+/// segment; the other lanes take their samples from it.
 struct Together {
     entries: Vec<Entry>,
     plan: Plan,
@@ -119,7 +119,7 @@ impl Together {
         let mut courses: Vec<Course> =
             self.entries.iter().map(|entry| Course::start(entry, self.plan)).collect();
         for segment in 0..self.segments {
-            // A row that is cut short is not told.
+            // An interrupted row is not reported.
             if stop::asked() {
                 break;
             }
@@ -139,8 +139,8 @@ impl Together {
     }
 }
 
-/// How many ticks the counter moves at once: many count in steps of a slower clock, which is the
-/// resolution of all figures here.
+/// The step of the counter in ticks. Many counters move in steps of a slower clock; that step is
+/// the resolution of all figures here.
 fn counter_step() -> u64 {
     let first = ticks();
     let apart = (0..1_000).map(|_| ticks() - first);

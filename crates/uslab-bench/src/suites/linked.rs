@@ -1,25 +1,24 @@
 //! Suites `capi` and `containers`: programs in C and C++ that are linked with uslab's own
 //! libraries.
 //!
-//! **capi** (linked/calls.c): what the C functions cost through libuslab.so, beside mimalloc's
-//! through Debian's libmimalloc.so.2. A pair of a cache and one of malloc, with one live object and
-//! with 64, and a bulk of 64, an object of which stands beside mimalloc's pair with 64 live. A
-//! third lane calls empty functions of another shared library: what a program pays for calling one
-//! at all. On Zen 4 that is 4.3 ns a pair, against 2.4 within one program, so that of a cheap row
-//! most is neither allocator's; the ratio above the floor is without it. With one live object
-//! mimalloc's last free of a page takes its slow way each time: look at 64 live, too.
+//! **capi** (linked/calls.c): the cost of the C functions in libuslab.so, beside mimalloc's in
+//! Debian's libmimalloc.so.2. Rows are pairs of a cache and of malloc, with one live object and
+//! with 64, and a bulk of 64. The bulk's cost an object is compared with mimalloc's pair. A third
+//! lane calls empty functions of another shared library. Such calls cost 4.3 ns a pair on Zen 4,
+//! against 2.4 within one program. The ratio above the floor excludes it. With one live object
+//! mimalloc's last free of a page takes its slow path each time, so the rows with 64 live count,
+//! too.
 //!
 //! **containers** (linked/churn.cpp): nodes of std::list, std::map and std::unordered_map that come
-//! and go, by allocator. The default allocator is the peer; std::pmr's unsynchronized pool stands
-//! beside, as it serves one thread alone and gives nothing back. `uslab::allocator` is judged,
-//! `uslab::memory_resource` shown. The floor is the same churn without allocation: the container's
-//! own work, as the node is moved where the others free it and allocate another. Nothing is made
-//! easy: 10 000 nodes live, erased in order, at random, or built and destroyed whole; keys of 64
-//! random bits; one thread, for which glibc's malloc leaves out its locks. Each row stands twice,
-//! with libuslab.so and with libuslab.a: a call into a shared library costs what a pair of the
-//! allocator does.
+//! and go, by allocator. The default allocator is the peer; std::pmr's unsynchronized pool is shown
+//! apart, since it serves one thread alone and returns no memory. `uslab::allocator` is judged,
+//! `uslab::memory_resource` shown. The floor is the same churn without allocation: it moves a node
+//! where the other lanes free one and allocate another. 10 000 nodes live, and are erased in order,
+//! at random, or built and destroyed whole. Keys are 64 random bits. The program has one thread,
+//! for which glibc's malloc leaves out its locks. Each row stands twice, with libuslab.so and with
+//! libuslab.a: a call into a shared library costs as much as a pair of the allocator.
 //!
-//! Must never: compare calls of different kinds; show a workload because it looks well.
+//! Must never: compare calls of different kinds; choose a workload by its result.
 
 use super::{Context, RowPlan, Suite};
 use crate::linked::{Link, Programs, Recipe, Rounds};
@@ -63,7 +62,8 @@ const CALLS: Recipe = Recipe {
     source: include_str!("../linked/calls.c"),
     file: "calls.c",
     compiler: ("cc", "gcc"),
-    // Where a loop begins in its line is worth as much as the difference between two allocators.
+    // The place of a loop in its cache line matters as much as the difference between two
+    // allocators.
     flags: &["-O2", "-std=gnu11", "-falign-functions=64", "-falign-loops=32"],
     library: Some((&["-DEMPTY", "-shared", "-fPIC"], "libempty.so")),
 };

@@ -1,8 +1,8 @@
-//! The suites: each says which rows it has, how their tables read and what is told below them.
+//! The suites: each has its rows, the form of its tables, and lines below them.
 //!
-//! A new suite is a [`Suite`] in a file and a line in [`SUITES`]. Rows are plans: who takes part,
-//! doing what work, against what target. Must never: run anything while planning, so that listing
-//! and filtering cost nothing.
+//! A new suite is a [`Suite`] in a file and a line in [`SUITES`]. Rows are plans: contestants,
+//! their work, and a target. Must never: run anything while planning, so that listing and filtering
+//! cost nothing.
 
 pub mod batch10000;
 pub mod bulk;
@@ -45,7 +45,7 @@ impl Suite {
     }
 }
 
-/// How the tables of a suite read.
+/// The form of a suite's tables.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Tables {
     /// A column a contestant.
@@ -68,8 +68,6 @@ pub const SUITES: &[&Suite] = &[
     &threads::THREADS,
     &classics::LARSON,
     &classics::XMALLOC,
-    &classics::CACHE_SCRATCH,
-    &classics::MSTRESS,
     &latency::LATENCY,
     &rss::RSS,
 ];
@@ -79,7 +77,7 @@ pub fn find(name: &str) -> Option<&'static Suite> {
     SUITES.iter().copied().find(|suite| suite.name == name)
 }
 
-/// What planning a suite needs to know.
+/// The facts that planning a suite needs.
 pub struct Context {
     pub options: RunOptions,
     pub cpus: Cpus,
@@ -92,7 +90,7 @@ impl Context {
         Self { options, cpus, crew: Arc::new(Crew::new(cpus)) }
     }
 
-    /// One of three: for function, at a first look, in earnest.
+    /// One of three values: for `--check`, for `--quick`, for a full run.
     fn pick<T>(&self, check: T, quick: T, full: T) -> T {
         self.options.scale().pick(check, quick, full)
     }
@@ -116,7 +114,7 @@ impl Context {
             threads,
             objects_per_repeat: operations,
             repeats,
-            with_caller: false,
+            has_caller: false,
             job: Arc::new(job),
         };
         Lane::of_rounds(name, role, work)
@@ -138,8 +136,8 @@ impl Context {
         [cpus.max(2), (4 * cpus).max(4)]
     }
 
-    /// A target that has a meaning with two CPUs only: on one the threads take turns, and the
-    /// scheduler is what is measured.
+    /// A target for two CPUs and more: on one the threads take turns, and the scheduler would be
+    /// judged.
     fn if_parallel(&self, target: f64) -> Option<f64> {
         self.cpus.second.map(|_| target)
     }
@@ -177,7 +175,7 @@ fn cost(run: &Run, is: impl Fn(&Row) -> bool) -> Option<f64> {
     Some(run.rows.iter().find(|row| is(row))?.figure(Role::Subject)?.value.min)
 }
 
-/// "pass" or "MISS" for what a suite asks of its rows together; nothing where no row was judged.
+/// "pass" or "MISS" for a requirement on several rows; empty where no row was judged.
 fn mark(run: &Run, held: bool) -> &'static str {
     let judged = run.rows.iter().any(|row| row.verdict != Verdict::None);
     match (judged, held) {
@@ -187,7 +185,8 @@ fn mark(run: &Run, held: bool) -> &'static str {
     }
 }
 
-/// `what` is `cost` over `base`, against the most it may be; nothing if the run lacks one of them.
+/// A line that compares `cost` over `base` with its upper bound; `None` if the run lacks one of
+/// them.
 fn shape(run: &Run, what: &str, cost: Option<f64>, base: Option<f64>, most: f64) -> Option<String> {
     let (cost, base) = (cost?, base?);
     let (ratio, mark) = (cost / base, mark(run, cost / base <= most));

@@ -1,136 +1,113 @@
-//! Suite `order`: the knobs of 2009. A build under LD_PRELOAD; messages of 13 sizes over UDP and
-//! TCP; transactions by 1 to 16 threads. Every cell with its percent against glibc, and "~" where
-//! confidence is too low.
+//! Suite `order`: slabs of 1 to 32 pages, against speed and memory; and a build under LD_PRELOAD.
 //!
-//! Six configurations were compared then: two allocators, each vanilla, with operations on this
-//! CPU, and with slabs of high order. Here they are uslab with and without restartable sequences
-//! (`--both-modes`), each vanilla, with slabs of high order, and with deeper queues. A preloaded
-//! library has no knobs, so a build has one configuration a mode.
+//! The kernel's slab order trades speed for memory: a larger slab serves more objects before the
+//! page layer is asked, and one live object keeps more pages. A lane is a cache whose slabs all
+//! have one order; "uslab" is a cache as it comes, "deep queue" one whose sheaves hold 256 objects.
+//! A run allocates a batch, writes each object, and frees the batch. Its value is the time of an
+//! object. Beside it stand the bytes of the slabs: with all objects live, and after a random 90 %
+//! of them were freed and the cache was shrunk.
+//!
+//! The tables of 2009 had loads that do much besides allocating. The build is one of them; ADR 0026
+//! has the reason why messages and transactions were removed.
 
 use super::{Context, RowPlan, Suite, Tables};
-use crate::child;
-use crate::measure::{Errand, Lane, Method, Sample};
-use crate::order::loopback::{Loopback, Protocol};
-use crate::order::oltp::Oltp;
-use crate::order::{CONFIGURATIONS, Configuration};
-use crate::preload::{self, Library};
+use crate::measure::{Lane, Method, Sample};
+use crate::preload;
 use crate::programs;
 use crate::results::{Role, Row, Scale, Unit};
-use crate::task::Task;
-use std::cell::RefCell;
-use std::rc::Rc;
-use std::time::Duration;
+use crate::rounds::random::shuffle;
+use std::ptr::{NonNull, null_mut};
+use std::time::Instant;
+use uslab::{CacheBuilder, RawCache};
 
-const MESSAGES: [usize; 13] = [64, 128, 256, 1024, 2048, 3312, 4096, 6144, 8192, 10240, 12288, 14336, 16384];
-const THREADS: [usize; 5] = [1, 2, 4, 8, 16];
+const SIZES: [usize; 5] = [64, 256, 1024, 2048, 4096];
+const ORDERS: [(u32, &str); 6] =
+    [(0, "order 0"), (1, "order 1"), (2, "order 2"), (3, "order 3"), (4, "order 4"), (5, "order 5")];
+const DEEP_QUEUE: usize = 256;
+
+/// In the second reading of memory one object in ten is live.
+const KEPT_ONE_IN: usize = 10;
 
 pub const ORDER: Suite = Suite {
     tables: Tables::Lines,
-    ..Suite::new(
-        "order",
-        "the knobs: slab order and queue depth under a build, UDP and TCP messages of 13 sizes, \
-         SQLite by 1 to 16 threads",
-        rows,
-    )
+    ..Suite::new("order", "slab orders 0 to 5 against speed and memory; and a build", |context| {
+        let scale = context.options.scale();
+        SIZES.iter().map(|&size| knob_row(context, size)).chain([build_row(scale)]).collect()
+    })
 };
 
-fn rows(context: &Context) -> Vec<RowPlan> {
-    let scale = context.options.scale();
-    let mut rows = build_rows(scale);
-    for protocol in [Protocol::Udp, Protocol::Tcp] {
-        rows.extend(MESSAGES.iter().map(|&size| message_row(protocol, size, scale, context.cpus.second)));
-    }
-    rows.extend(THREADS.iter().map(|&threads| oltp_row(threads, scale)));
-    rows
-}
-
-/// What the builds so far took, of one library.
-type Builds = Rc<RefCell<Vec<Sample>>>;
-
-/// Elapsed, user and system of the same builds: the first row that is asked for a build makes it.
-fn build_rows(scale: Scale) -> Vec<RowPlan> {
-    let times = scale.pick(1, 1, 5);
-    let builds = [(&preload::USLAB, Role::Subject), (&preload::GLIBC, Role::Peer)]
-        .map(|(library, role)| (library, role, Builds::default()));
-    let row = |part: &'static str| {
-        let lane = |(library, role, builds): &(&'static Library, Role, Builds)| {
-            build_lane(library, *role, Rc::clone(builds), part, scale)
-        };
-        let method = Method::Runs(times, builds.iter().map(lane).collect());
-        let title = format!("{}: {part}", (programs::BUILD.title)(scale));
-        let row = Row::new(format!("build/{part}"), "make -j of a generated project", title);
-        Row { unit: Unit::Seconds, live: 0, ..row }.by(method)
-    };
-    ["elapsed", "user", "system"].map(row).into()
-}
-
-fn build_lane(
-    library: &'static Library,
-    role: Role,
-    builds: Builds,
-    part: &'static str,
-    scale: Scale,
-) -> Lane<Errand> {
-    let mut turn = 0;
-    Lane::of_runs(library.name, role, move || {
-        let mut builds = builds.borrow_mut();
-        if builds.len() == turn {
-            builds.push(super::programs::run(programs::BUILD.name, &library.find()?, scale)?);
-        }
-        let build = &builds[turn];
-        turn += 1;
-        let value = match part {
-            "elapsed" => build.value,
-            // Not 0, which a short build of few ticks may be: nothing is a percent of it.
-            _ => build.extra[&format!("{part}_s")].max(1e-6),
-        };
-        Ok(Sample { value, ..build.clone() })
-    })
-}
-
-fn message_row(protocol: Protocol, size: usize, scale: Scale, receiver_cpu: Option<usize>) -> RowPlan {
-    let (name, id) = match protocol {
-        Protocol::Udp => ("UDP", "udp"),
-        Protocol::Tcp => ("TCP", "tcp"),
-    };
-    let messages = scale.pick(2, 64, 128);
-    let lane = |configuration: Configuration| {
-        let mut running: Option<Loopback> = None;
-        Lane::of_runs(configuration.name(), role(configuration), move || {
-            if running.is_none() {
-                let mut fresh = Loopback::start(protocol, size, configuration, receiver_cpu)?;
-                // What memory costs the first time is not what a message costs.
-                fresh.round(messages)?;
-                running = Some(fresh);
-            }
-            let ns = running.as_mut().map_or(Ok(0.0), |running| running.round(messages))?;
-            Ok(Sample::of(ns / messages as f64))
+fn knob_row(context: &Context, size: usize) -> RowPlan {
+    let objects = context.pick(100, 10_000, 10_000);
+    let lane = |name: &str, role, set: fn(CacheBuilder, u32) -> CacheBuilder, order| {
+        Lane::of_runs(name, role, move || {
+            let cache = set(CacheBuilder::new("bench-order"), order).build_raw(size);
+            let cache = cache.map_err(|error| format!("no cache of {size} bytes: {error}"))?;
+            Ok(run_cache(&cache, objects))
         })
     };
-    let method = Method::Runs(scale.pick(1, 60, 300), CONFIGURATIONS.map(lane).into());
-    let group = format!("{name} on loopback, a buffer a message");
-    let row = Row::new(format!("{id}/{size}"), group, format!("{size} B"));
-    Row { size_bytes: size, threads: 2, ..row }.by(method)
-}
-
-const OLTP_LIMIT: Duration = Duration::from_secs(300);
-
-fn oltp_row(threads: usize, scale: Scale) -> RowPlan {
-    let (transactions, rows) = scale.pick((1, 20), (1000, 1000), (8000, 5000));
-    let lane = |configuration: Configuration| {
-        let task = Task::Oltp(Oltp { configuration, threads, transactions, rows });
-        Lane::of_runs(configuration.name(), role(configuration), move || child::run(&task, OLTP_LIMIT))
-    };
-    let method = Method::Runs(scale.pick(1, 3, 7), CONFIGURATIONS.map(lane).into());
-    let title = format!("{threads} thread{}", if threads == 1 { "" } else { "s" });
-    let row = Row::new(format!("oltp/{threads}"), "transactions on SQLite", title);
-    Row { threads, live: 0, ..row }.by(method)
-}
-
-fn role(configuration: Configuration) -> Role {
-    match configuration {
-        Configuration::Vanilla => Role::Subject,
-        Configuration::HighOrder | Configuration::DeepQueue => Role::Ours,
-        Configuration::Glibc => Role::Peer,
+    let mut lanes = vec![lane("uslab", Role::Subject, |builder, _| builder, 0)];
+    for (order, name) in ORDERS {
+        lanes.push(lane(name, Role::Ours, of_order, order));
     }
+    lanes.push(lane("deep queue", Role::Ours, |builder, _| builder.sheaf_capacity(DEEP_QUEUE), 0));
+    let row = Row::new(format!("knobs/{size}"), "a batch allocated, written and freed", format!("{size} B"));
+    Row { size_bytes: size, live: objects, ..row }
+        .by(Method::Runs(context.options.scale().pick(1, 20, 100), lanes))
+}
+
+/// The builder takes order 0 for its default order, so order 0 is set by a least number of objects.
+fn of_order(builder: CacheBuilder, order: u32) -> CacheBuilder {
+    if order == 0 { builder.min_objects(1) } else { builder.min_order(order).max_order(order) }
+}
+
+/// A batch, and the memory of the cache.
+fn run_cache(cache: &RawCache, objects: usize) -> Sample {
+    let mut slots = vec![null_mut(); objects];
+    let alloc = || cache.alloc().map_or(null_mut(), NonNull::as_ptr);
+    // SAFETY: each object is freed once, and is not null: `written` has checked it.
+    let free = |object: *mut u8| unsafe { cache.free(NonNull::new_unchecked(object)) };
+    // The first batch pays for fresh pages.
+    batch_ns(&mut slots, alloc, free);
+    let mut sample = Sample::of(batch_ns(&mut slots, alloc, free));
+    slots.fill_with(|| written(alloc()));
+    let mut slab_bytes = |name: &str| {
+        if let Some(stats) = cache.stats() {
+            sample.extra.insert(name.into(), stats.slab_bytes as f64);
+        }
+    };
+    slab_bytes("all_live_bytes");
+    let order = shuffle(objects);
+    let (kept, freed) = order.split_at(objects / KEPT_ONE_IN);
+    freed.iter().for_each(|&slot| free(slots[slot as usize]));
+    cache.shrink();
+    slab_bytes("tenth_live_bytes");
+    kept.iter().for_each(|&slot| free(slots[slot as usize]));
+    sample
+}
+
+/// Nanoseconds for an object.
+fn batch_ns(slots: &mut [*mut u8], alloc: impl Fn() -> *mut u8, free: impl Fn(*mut u8)) -> f64 {
+    let start = Instant::now();
+    slots.fill_with(|| written(alloc()));
+    slots.iter().for_each(|&object| free(object));
+    start.elapsed().as_nanos() as f64 / slots.len() as f64
+}
+
+/// Writes the first word of a fresh object.
+fn written(object: *mut u8) -> *mut u8 {
+    assert!(!object.is_null(), "no memory for a batch");
+    // SAFETY: fresh memory of 64 bytes at least, aligned to 8 at least.
+    unsafe { object.cast::<usize>().write(1) };
+    object
+}
+
+fn build_row(scale: Scale) -> RowPlan {
+    let lane = |library: &'static preload::Library, role| {
+        Lane::of_runs(library.name, role, move || {
+            super::programs::run(programs::BUILD.name, &library.find()?, scale)
+        })
+    };
+    let lanes = vec![lane(&preload::USLAB, Role::Subject), lane(&preload::GLIBC, Role::Peer)];
+    let row = Row::new("build", "make -j of a generated project", (programs::BUILD.title)(scale));
+    Row { unit: Unit::Seconds, live: 0, ..row }.by(Method::Runs(scale.pick(1, 1, 5), lanes))
 }

@@ -1,13 +1,13 @@
-//! Suite `pair`: what one allocation and its free cost, one at a time.
+//! Suite `pair`: the cost of one allocation and its free, one at a time.
 //!
-//! Typed caches inlined in Rust; malloc and free at every size of the table of 2011 with one live
-//! object, as published; and at four sizes with larger live sets, which that table left out, and
-//! where queues and lists show; the free that is told the size. Two references stand beside malloc:
-//! what two empty C calls cost in that loop, and what a pair costs that protects nothing.
+//! It measures typed caches inlined in Rust; malloc and free; and sized free. malloc has every size
+//! of the table of 2011 with one live object, as published. Four sizes have larger live sets, too,
+//! where queues and lists show. Two references stand beside malloc: two empty C calls in that loop,
+//! and a pair without any protection.
 //!
-//! Targets are ratios to the best peer of the same row, which may be another one in each. Of malloc
-//! the suite asks to be ahead of every peer in nine cells of ten and never past 1.1, and a cost
-//! that does not grow with the size: both are told after the tables.
+//! Targets are ratios to the best peer of the same row, which may be another one in each. malloc
+//! must be ahead of every peer in nine cells of ten, never exceed 1.1, and not become slower with
+//! the size. Lines below the tables judge this.
 
 use super::{Context, RowPlan, Suite, cost, lanes, mark, published, shape};
 use crate::lineup::{BARE_ARRAY, EMPTY_CALLS, MALLOC, caches};
@@ -25,11 +25,11 @@ const CACHE: [(usize, Option<f64>); 4] =
 /// Ahead of every peer; in so many of ten cells, and past this in none.
 const MALLOC_TARGET: f64 = 1.0;
 const AHEAD_OF_TEN: usize = 9;
-const MALLOC_MOST: f64 = 1.1;
+const MAX_MALLOC_RATIO: f64 = 1.1;
 
 /// The dearest size over the cheapest, up to 8192 bytes; and 16384 bytes over the cheapest.
-const FLAT_MOST: f64 = 1.3;
-const LARGEST_MOST: f64 = 2.0;
+const MAX_FLAT_RATIO: f64 = 1.3;
+const MAX_LARGEST_RATIO: f64 = 2.0;
 
 const MALLOC_GROUP: &str = "malloc and free, one object live";
 
@@ -97,7 +97,7 @@ fn sized_row(context: &Context, size: usize) -> RowPlan {
     Row { size_bytes: size, live, ..row }.by_rounds(lanes(MALLOC, work))
 }
 
-/// What the suite claims of malloc as a whole.
+/// The suite's claims about malloc as a whole.
 fn notes(run: &Run) -> Vec<String> {
     let cells = || run.rows.iter().filter(|row| row.id.starts_with("malloc/"));
     let ratios: Vec<f64> = cells().filter_map(|row| row.figure(Role::Subject)?.ratio).collect();
@@ -106,19 +106,19 @@ fn notes(run: &Run) -> Vec<String> {
     }
     let (ahead, all) = (ratios.iter().filter(|&&ratio| ratio <= MALLOC_TARGET).count(), ratios.len());
     let worst = ratios.iter().copied().fold(0.0, f64::max);
-    let mark = mark(run, ahead * 10 >= all * AHEAD_OF_TEN && worst <= MALLOC_MOST);
+    let mark = mark(run, ahead * 10 >= all * AHEAD_OF_TEN && worst <= MAX_MALLOC_RATIO);
     let of = |size: usize| {
         cost(run, |row| row.id.starts_with("malloc/") && row.live == 1 && row.size_bytes == size)
     };
     let small = || published::SIZES.into_iter().filter(|&size| size <= 8192).filter_map(of);
     let (least, dearest) = (small().reduce(f64::min), small().reduce(f64::max));
     let shapes = [
-        shape(run, "dearest size of 8 … 8192 to the cheapest", dearest, least, FLAT_MOST),
-        shape(run, "16384 bytes to the cheapest of 8 … 8192", of(16384), least, LARGEST_MOST),
+        shape(run, "dearest size of 8 … 8192 to the cheapest", dearest, least, MAX_FLAT_RATIO),
+        shape(run, "16384 bytes to the cheapest of 8 … 8192", of(16384), least, MAX_LARGEST_RATIO),
     ];
     let ahead = format!(
         "ahead of every peer in {ahead} of {all} cells (asked: {AHEAD_OF_TEN} of 10), \
-         the worst cell {worst:.3} (at most {MALLOC_MOST:.2})  {mark}"
+         the worst cell {worst:.3} (at most {MAX_MALLOC_RATIO:.2})  {mark}"
     );
     let published = "published: SLUB before and after its lock-free fast path, 2011; \
                      for 8 … 8192 the upper ends of 132–152 and 78–88";

@@ -1,6 +1,6 @@
-//! Figures that others published, in cycles an object on one CPU, for the columns beside ours
-//! (MISSION.md, sections 1 to 5). They were measured in the kernel, on machines of their time:
-//! their place here is the shape of the curve, not the number.
+//! Published figures of the kernel's allocators, in cycles an object on one CPU, for the columns
+//! beside uslab's. They were measured in the kernel, on machines of their time: compare the shape
+//! of the curve, not the number.
 
 /// A row of the bulk tables of 2015, for N objects.
 pub struct BulkRow {
@@ -27,8 +27,7 @@ const fn large(n: usize, slab_bulk: f64) -> BulkRow {
     BulkRow { n, slab_single: None, slab_bulk, slub_single: None, slub_bulk: None }
 }
 
-/// SLAB's and SLUB's bulk allocation as first posted to linux-mm in 2015 (MISSION.md, sections 1
-/// and 2).
+/// SLAB's and SLUB's bulk allocation as first posted to linux-mm in 2015.
 pub const BULK: &[BulkRow] = &[
     both(1, (115.0, 42.0), (47.0, 45.0)),
     both(2, (103.0, 27.0), (46.0, 28.0)),

@@ -1,9 +1,10 @@
 //! Suite `remote`: objects that one thread allocates and another frees.
 //!
-//! First a producer and a consumer on two CPUs; then a ring of 2, 4 and 8 threads, where each
-//! allocates batches for the next one and frees those of the one before. The hand-over is the same
-//! for every contestant and stands in each table as one that allocates nothing. In the ring's rows
-//! every way of using uslab stands beside the judged one, malloc one at a time.
+//! First come a producer and a consumer on two CPUs, then a ring of 2, 4 and 8 threads. In the ring
+//! each thread allocates batches for the next one, and frees those of the one before. The hand-over
+//! is the same for every contestant; a contestant that allocates nothing shows its cost in each
+//! table. The ring's rows judge malloc, one object at a time, and show the other ways of using
+//! uslab.
 
 use super::{Context, RowPlan, Suite, everyone};
 use crate::lineup::{MALLOC, NOTHING, cache};
@@ -11,7 +12,7 @@ use crate::measure::Lane;
 use crate::results::{Role, Row};
 use crate::rounds::Entry;
 use crate::rounds::crew::{CrewWork, Job};
-use crate::rounds::handover::{BATCH, MOST_LIVE, PairRound, RingRound};
+use crate::rounds::handover::{BATCH, MAX_LIVE, PairRound, RingRound};
 use std::sync::Arc;
 
 /// The producer and the consumer: bulk calls, target; and their batches in a round.
@@ -43,7 +44,7 @@ fn pair_rows(context: &Context) -> Vec<RowPlan> {
         };
         let (crew, job) = (Arc::clone(&context.crew), Arc::new(job));
         let (objects_per_repeat, repeats) = (BATCH, PAIR_BATCHES);
-        let work = CrewWork { crew, threads: 2, objects_per_repeat, repeats, with_caller: true, job };
+        let work = CrewWork { crew, threads: 2, objects_per_repeat, repeats, has_caller: true, job };
         Lane::of_rounds(name, role, work)
     };
     let row = |ours: Entry, kind: &str, (bulk, target): (bool, f64)| {
@@ -57,7 +58,7 @@ fn pair_rows(context: &Context) -> Vec<RowPlan> {
         let group = "one thread allocates, another frees (with the hand-over's own cost)";
         Row {
             size_bytes: size,
-            live: MOST_LIVE,
+            live: MAX_LIVE,
             threads: 2,
             target: context.if_parallel(target),
             ..Row::new(format!("pair/{kind}/{size}/{way}"), group, format!("{size} B, {kind}, {way}"))
@@ -86,7 +87,7 @@ fn ring_row(context: &Context, threads: usize) -> RowPlan {
                  (with the hand-over's own cost)";
     Row {
         size_bytes: size,
-        live: threads * MOST_LIVE,
+        live: threads * MAX_LIVE,
         threads,
         target: context.if_parallel(RING_TARGET),
         ..Row::new(format!("ring/{size}/t{threads}"), group, format!("{size} B, {threads} threads"))

@@ -1,17 +1,17 @@
-//! Suite `rss`: how much memory a load takes, and how much of it the kernel has back after a while
-//! of nothing.
+//! Suite `rss`: how much memory a load takes, and how much of it the allocator has returned to the
+//! kernel after an idle time.
 //!
 //! Every contestant runs each load in a process of its own (child.rs, rounds/memory.rs); the rows
 //! of a load are readings of the same processes. A value is the resident set above what the process
 //! had before the contestant's first call. Most of the time these processes sleep, so several run
-//! at once, as many as memory allows. The loads are objects of many sizes, of which a random 90 %
-//! or all are freed, and small objects of one size, where uslab's typed cache takes part.
+//! at once, as many as memory allows. One load has objects of many sizes, of which a random 90 % or
+//! all are freed. The other has small objects of one size, where uslab's typed cache takes part.
 //!
-//! No target here is a ratio to a peer. The requirement is of its own: after the idle time, no more
-//! than 1.1 times the objects that are live, and 4 MiB. It stands among what else was measured, for
-//! every contestant, and is judged where it can be met: after a random 90 % of small objects are
-//! freed, most pages still hold one, and no allocator that does not move objects can give such
-//! pages back. How many they are stands beside it.
+//! The requirement is absolute, not a ratio to a peer: after the idle time at most 1.1 times the
+//! live bytes, and 4 MiB. It stands beside the figures of every contestant, and is judged where an
+//! allocator can meet it. After a random 90 % of small objects are freed, most pages still hold
+//! one, and an allocator that moves no objects cannot return such pages. Their number stands beside
+//! the figures.
 
 use super::{Context, RowPlan, Suite};
 use crate::child;
@@ -31,21 +31,21 @@ use std::time::Duration;
 const MIXED: (usize, usize) = (16, 1024);
 const ONE_SIZE: usize = 64;
 
-/// What may stay resident after the idle time: so many times the live bytes, and so much.
+/// The limit on resident memory after the idle time: a multiple of the live bytes, and a constant.
 const LIMIT: (f64, f64) = (1.1, (4 << 20) as f64);
 
 /// The limit's name where no allocator can meet it; see above.
 const UNJUDGED_LIMIT: &str = "unjudged_limit_bytes";
 
-/// A process that returned all it had, and more, still has a figure above nothing.
-const LEAST_BYTES: f64 = 4096.0;
+/// The least figure, since a process may return more than the load took.
+const MIN_BYTES: f64 = 4096.0;
 
-/// What the loads that run at once may come to, and the part of the machine's memory that it may
-/// be.
+/// Upper bound on the live bytes of all loads that run at once, and the fraction of the machine's
+/// memory that they may take.
 const AT_ONCE_BYTES: usize = 4 << 30;
 const PART_OF_MEMORY: usize = 4;
 
-/// A child's time for all that is not idleness.
+/// A child's time limit, besides its idle time.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 const MIXED_GROUP: &str = "memory of objects of 16 to 1024 B";
@@ -78,7 +78,8 @@ fn rows(context: &Context) -> Vec<RowPlan> {
         freed_percent: 100,
         idle_ms,
     };
-    // Three seconds of ten: by then a program that sleeps should have given back what it freed.
+    // Three seconds of ten: by then a sleeping program should have returned the memory that it
+    // freed.
     let soon_ms = idle_ms * 3 / 10;
     let one_size_load = load(one_size_bytes, (ONE_SIZE, ONE_SIZE));
     let (mixed, all, one_size, soon) = (
@@ -100,7 +101,7 @@ fn rows(context: &Context) -> Vec<RowPlan> {
     ]
 }
 
-/// A part of the machine's memory; the least of it where the kernel does not say.
+/// The memory for loads that run at once; 0 where the kernel does not report its memory.
 fn room_bytes() -> usize {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let total = text.lines().next().and_then(|line| line.split_whitespace().nth(1)?.parse::<usize>().ok());
@@ -115,7 +116,7 @@ fn seconds(ms: u64) -> String {
     format!("{} s", ms as f64 / 1e3)
 }
 
-/// Which of a child's readings a row is about.
+/// The reading of a child that a row shows.
 #[derive(Clone, Copy, PartialEq)]
 enum Reading {
     Live,
@@ -124,7 +125,7 @@ enum Reading {
 }
 
 impl Reading {
-    /// Its name, and that of the objects that are live then.
+    /// The names of the reading, and of the bytes that are live then.
     fn names(self) -> (&'static str, &'static str) {
         match self {
             Reading::Live => (LIVE, ASKED),
@@ -134,7 +135,7 @@ impl Reading {
     }
 }
 
-/// A load, and what the children that ran it found so far, by contestant.
+/// A load, and the samples of its children so far, by contestant.
 struct Scenario {
     load: Load,
     contestants: Vec<&'static str>,
@@ -150,7 +151,7 @@ impl Scenario {
         Rc::new(Self { load, contestants, runs: RefCell::default() })
     }
 
-    /// The sample of a contestant's run of that number. Who asks first has all contestants run.
+    /// The sample of a contestant's run of that number. The first call runs all contestants.
     fn sample(&self, contestant: &'static str, run: usize) -> Result<Sample, String> {
         if self.runs.borrow().len() <= run {
             let taken = self.run_all();
@@ -203,7 +204,7 @@ impl Scenario {
             let mut sample = scenario.sample(contestant, run)?;
             run += 1;
             let (name, live) = reading.names();
-            sample.value = sample.extra[name].max(LEAST_BYTES);
+            sample.value = sample.extra[name].max(MIN_BYTES);
             if reading == Reading::Idle {
                 let limit = LIMIT.0 * sample.extra[live] + LIMIT.1;
                 let name = if scenario.load.freed_percent < 100 { UNJUDGED_LIMIT } else { LIMIT_BYTES };
@@ -216,7 +217,7 @@ impl Scenario {
         })
     }
 
-    /// What the objects of the row come to: no allocator can need less.
+    /// The bytes of the row's objects: a lower bound for every allocator.
     fn objects_alone(self: &Rc<Self>, reading: Reading) -> Lane<Errand> {
         let (scenario, mut run) = (Rc::clone(self), 0);
         Lane::of_runs(FLOOR, Role::Floor, move || {

@@ -1,11 +1,11 @@
 //! Suite `threads`: 1 to 64 threads on the CPUs there are, each with a live set of its own, of
 //! mixed small sizes.
 //!
-//! A row's figure is the time of one free and one allocation over all threads: with as many threads
-//! as CPUs it falls to its share, and with more it must stay there. Up to that number it is
-//! measured in rounds; beyond, where the scheduler needs time to show itself, in runs. Then the
-//! memory: what 64 threads hold while their live sets are there, in a process of its own for each
-//! contestant, which must be no more than the best peer's.
+//! A row's figure is the time of one free and one allocation over all threads. It should fall up to
+//! as many threads as CPUs, and stay there. Up to that number it is measured in rounds; beyond,
+//! where the scheduler matters, in longer runs. The last row is the resident set of 64 threads with
+//! their live sets, in a process of its own for each contestant. It must not exceed the best
+//! peer's.
 
 use super::{Context, RowPlan, Suite, everyone};
 use crate::child;

@@ -158,7 +158,7 @@ impl Cache {
 }
 
 impl Snapshot {
-    /// Why the mode is what it is, in words; nothing when there is nothing to explain.
+    /// The reason for the mode, in words; `None` if there is none to report.
     pub fn reason(&self) -> Option<&'static str> {
         Some(match self.mode_reason {
             layout::REASON_NONE => return None,

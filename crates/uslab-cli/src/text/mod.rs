@@ -1,4 +1,4 @@
-//! Snapshots as text, and the numbers in them.
+//! Formats snapshots, and the numbers in them, as text.
 
 pub mod list;
 pub mod slabinfo;
@@ -6,7 +6,7 @@ pub mod table;
 
 use crate::snapshot::{Mode, Snapshot};
 
-/// The mode in a word.
+/// The mode in one word.
 pub fn mode_name(mode: Mode) -> &'static str {
     match mode {
         Mode::Unknown => "undecided",
@@ -15,7 +15,7 @@ pub fn mode_name(mode: Mode) -> &'static str {
     }
 }
 
-/// The mode, and why it is not the better one.
+/// The mode, with the reason for locked mode or for missing barriers, if any.
 fn mode_line(snapshot: &Snapshot) -> String {
     match snapshot.reason() {
         Some(reason) => format!("{} ({reason})", mode_name(snapshot.mode)),
@@ -32,8 +32,8 @@ pub fn bytes(count: u64) -> String {
         value /= 1024.0;
         unit += 1;
     }
-    // Rounded down: 1023.99 KiB must not become 1024 KiB, and "nothing is wasted" must not be a
-    // rounding.
+    // Round down: 1023.99 KiB must not become 1024 KiB, and bytes in use must not round up to the
+    // bytes held, as if no byte were wasted.
     let tenths = (value * 10.0).floor() as u64;
     let decimal = if tenths.is_multiple_of(10) { String::new() } else { format!(".{}", tenths % 10) };
     format!("{}{decimal} {}", tenths / 10, UNITS[unit])

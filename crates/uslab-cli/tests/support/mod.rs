@@ -1,5 +1,5 @@
-//! What the tests of the program share: a private directory for each, and a library that stands in
-//! for the real one.
+//! Support for the tests of the program: a private directory for each test, and a library that
+//! stands in for the real one.
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 

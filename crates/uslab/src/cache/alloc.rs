@@ -1,5 +1,5 @@
-//! The slow path of allocation: for the program it wants the background thread, and where there is
-//! no memory it has some reclaimed.
+//! The slow path of allocation: starts the background thread for caches of the program, and
+//! reclaims if memory is used up.
 
 use super::body::Core;
 use super::{background, hooks};
@@ -15,7 +15,7 @@ impl Core {
         if self.fill(&mut out) { out[0] } else { core::ptr::null_mut() }
     }
 
-    /// The same, but memory is not reclaimed for it: it fails where there is none.
+    /// As [`Core::alloc_slow`], but fails instead of reclaiming if memory is used up.
     #[cold]
     #[inline(never)]
     pub extern "C" fn alloc_slow_noreclaim(&self) -> *mut u8 {
@@ -23,7 +23,7 @@ impl Core {
         if self.cpu.alloc_slow(&mut out) { out[0] } else { core::ptr::null_mut() }
     }
 
-    /// Fills all of `out` or nothing, and reclaims if it must.
+    /// Fills all of `out`, and reclaims if it must. On false, `out` holds no object.
     pub(super) fn fill(&self, out: &mut [*mut u8]) -> bool {
         if self.programs_own {
             background::begin_if_large();
@@ -37,7 +37,8 @@ impl Core {
         if !pages::is_possible(bytes.div_ceil(PAGE_BYTES), 0) {
             return false;
         }
-        let bytes = bytes.max(self.slab_bytes());
+        // The sheaf that comes with the object may take a page, too.
+        let bytes = bytes.max(self.slab_bytes()).saturating_add(PAGE_BYTES);
         (hooks::get().short)(bytes, &mut || self.cpu.alloc_slow(out))
     }
 
@@ -45,12 +46,12 @@ impl Core {
         self.cpu.slabs().geometry().pages() * PAGE_BYTES
     }
 
-    /// All of `out`, or nothing and false.
+    /// Fills all of `out`. On false, it holds no object.
     pub fn alloc_bulk(&self, out: &mut [*mut u8]) -> bool {
         self.bulk(out, Self::fill)
     }
 
-    /// The same, but memory is not reclaimed for it.
+    /// As [`Core::alloc_bulk`], without reclaim.
     pub fn alloc_bulk_noreclaim(&self, out: &mut [*mut u8]) -> bool {
         self.bulk(out, |core, out| core.cpu.alloc_slow(out))
     }

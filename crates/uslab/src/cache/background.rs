@@ -1,16 +1,17 @@
-//! The background thread, `uslab-reaper`: flushes what idles, and purges what is not needed.
+//! The background thread, `uslab-reaper`: flushes idle sheaves, and shrinks and purges idle memory.
 //!
 //! ```text
 //!   begin() ── arena beyond 16 MiB, from a slow path ──▶ thread ──▶ each half second: trim_idle()
-//!   set_limit, register_shrinker ──────────────────────▶            nothing to do and nothing left
+//!   set_limit, register_shrinker ──────────────────────▶            nothing to do and nothing left:
 //!                                                                   ──▶ sleeps without a timer
-//!                             hooks that listen ────────────────────▶ they take the thread over
+//!                             hooks with `listen` ──────────────────▶ they take the thread over
 //! ```
 //!
-//! Programs with little memory never get it, and everything works without it: frees purge and
-//! shrink as they go. A fork child starts its own when it grows. `USLAB_REAPER=0` forbids it.
+//! A program with little memory never gets the thread, and everything works without it: freeing
+//! threads purge and shrink. A fork child starts its own thread when it grows. `USLAB_REAPER=0`
+//! forbids the thread.
 //!
-//! Must never: hold a lock while it sleeps; run code of the program.
+//! The thread never holds a lock while it sleeps, and never runs code of the program.
 
 use super::looks::Looks;
 use super::{hooks, state, trim};
@@ -19,10 +20,10 @@ use crate::{os, pages};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
-/// After the system refused a thread.
+/// Time until the next attempt after the system refused a thread.
 const RETRY_MS: u64 = 1000;
 
-/// Memory from which on a background thread is worth having: what is free of less may as well stay.
+/// Bytes of arena beyond which a background thread pays: of less, the free memory may as well stay.
 const MIN_BYTES: usize = 16 << 20;
 
 const NONE: u8 = 0;
@@ -30,11 +31,11 @@ const STARTING: u8 = 1;
 const RUNNING: u8 = 2;
 const FORBIDDEN: u8 = 3;
 
-/// Forgotten in a fork child.
+/// The state of the thread. A fork child resets it.
 static STATE: &AtomicU8 = &os::process::THREADS.reaper;
 static NEXT_TRY_MS: AtomicU64 = AtomicU64::new(0);
 
-/// Whether the thread is there.
+/// Whether the thread runs.
 pub fn is_running() -> bool {
     STATE.load(Relaxed) == RUNNING
 }
@@ -48,8 +49,8 @@ pub(crate) fn begin() {
     }
 }
 
-/// [`begin`], if there is memory enough to tend. Where there can be no thread, does here what
-/// cannot wait.
+/// As [`begin`], if there is enough memory to pay for a thread. If there can be no thread and
+/// memory exceeds the soft limit, reclaims on the calling thread.
 #[inline]
 pub(crate) fn begin_if_large() {
     if pages::arena::committed_bytes() > MIN_BYTES && STATE.load(Relaxed) != RUNNING {
@@ -74,9 +75,11 @@ fn start() {
     let _errno = os::errno::Preserved::new();
     match os::process::relation() {
         Relation::This => {}
-        // A system call made this process, and no handler ran: the threads are not here.
+        // The program made this process by a system call, so no fork handler ran. The background
+        // thread does not exist here.
         Relation::Copied => os::descriptors::close_in_child(),
-        // A thread of a `vfork` child ends with it, while its parent would take it for its own.
+        // A `vfork` child shares this memory. A thread that it starts ends with it, while the
+        // parent would take the thread for its own.
         Relation::Sharing => return,
     }
     let now_ms = os::clock::coarse_ms();
@@ -110,7 +113,8 @@ extern "C" fn run(_: *mut c_void) -> *mut c_void {
     }
 }
 
-/// In a fork child: the thread is not here, and what it had open is the parent's.
+/// Resets the state in a fork child: the thread does not exist here, and its descriptors are the
+/// parent's.
 pub(super) fn reset_in_child() {
     os::process::claim();
     if STATE.load(Relaxed) != FORBIDDEN {

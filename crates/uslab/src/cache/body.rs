@@ -2,6 +2,7 @@
 
 use crate::counters::layout;
 use crate::os::invariant::Checked;
+use crate::pages::Run;
 use crate::percpu::{self, CpuCache};
 use crate::rseq::Slot;
 use crate::slab::{Misuse, report_misuse};
@@ -82,6 +83,16 @@ impl Core {
     /// Usable bytes of an object: the distance to the next one.
     pub fn usable_bytes(&self) -> usize {
         self.cpu.slabs().geometry().object_bytes
+    }
+
+    /// Whether each object is a run of pages by itself.
+    pub(crate) fn is_run(&self) -> bool {
+        self.cpu.slabs().geometry().is_run()
+    }
+
+    /// Takes an object that is a run out of the cache; see [`crate::slab::Slabs::disown_run`].
+    pub(crate) fn disown_run(&self, object: *mut u8) -> Option<Run> {
+        self.cpu.slabs().disown_run(object)
     }
 
     /// Whether the cache has a constructor.

@@ -10,7 +10,8 @@ use core::mem::MaybeUninit;
 pub struct Flags(pub u32);
 
 impl Flags {
-    /// Aligns objects to cache lines. Objects of at most half a line share one in even fractions.
+    /// Aligns objects to cache lines. Objects of at most half a line share a line in even
+    /// fractions.
     pub const HWCACHE_ALIGN: Flags = Flags(1);
     /// Bypasses sheaves: every object comes from its slab and returns to it. Slow; misuse and
     /// statistics are exact.
@@ -47,6 +48,7 @@ pub struct CacheBuilder<'a> {
     pub(super) min_objects: usize,
     pub(super) min_order: u32,
     pub(super) max_order: u32,
+    pub(super) is_run: bool,
     pub(super) sheaf_capacity: usize,
     pub(super) constructor: Option<Constructor>,
 }
@@ -61,6 +63,7 @@ impl<'a> CacheBuilder<'a> {
             min_objects: 0,
             min_order: 0,
             max_order: 0,
+            is_run: false,
             sheaf_capacity: 0,
             constructor: None,
         }
@@ -94,6 +97,12 @@ impl<'a> CacheBuilder<'a> {
     /// Least order of a slab, which has at least `2^order` pages of 4 KiB. 0 is the default.
     pub const fn min_order(mut self, order: u32) -> Self {
         self.min_order = order;
+        self
+    }
+
+    /// Each object is a run of whole pages by itself; see [`crate::slab::Geometry::run`].
+    pub(crate) const fn runs(mut self) -> Self {
+        self.is_run = true;
         self
     }
 

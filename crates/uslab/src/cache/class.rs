@@ -1,4 +1,4 @@
-//! Caches of size classes, made when their first object is wanted.
+//! Caches of size classes, created by the first allocation from the class.
 
 use super::body::Core;
 use super::builder::CacheBuilder;
@@ -8,8 +8,8 @@ use crate::pages::PAGE_BYTES;
 use crate::slab::Geometry;
 use core::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Release};
 
-/// The cache that `place` points to, made with `options` for objects of `size` bytes if it is null;
-/// `None` without memory.
+/// The cache that `place` points to. If that is null, creates the cache, with `options`, for
+/// objects of `size` bytes. `None` if there is no memory.
 pub(crate) fn class_core(
     options: &CacheBuilder<'_>,
     size: usize,
@@ -28,7 +28,7 @@ pub(crate) fn class_core(
     Some(core)
 }
 
-/// How objects of `size` bytes lie in the slabs of the cache that [`class_core`] makes.
+/// The geometry of the cache that [`class_core`] creates for objects of `size` bytes.
 pub(crate) fn class_geometry(options: &CacheBuilder<'_>, size: usize) -> Option<Geometry> {
     geometry(options, size, class_align(size)).ok()
 }

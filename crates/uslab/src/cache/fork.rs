@@ -1,14 +1,17 @@
-//! Fork: all locks are taken, and all sheaves out of use, while the kernel copies the memory.
+//! Fork: the forking thread holds all locks, and all sheaves are out of use, while the kernel
+//! copies the memory.
 //!
-//! Order: the C library's list of streams, forks among themselves, start-up, hooks, registry, slots
-//! (gate and barriers, or their locks), capacities, barns, heaps, slab lists, CPU page lists,
-//! pages. From the forks on that is the rank order, so that other threads that hold one of them get
-//! through. The parent and the child undo it backwards; the child, which is alone, resets the locks
-//! instead of waking waiters that do not exist there. SAFETY.md has the order with the C library's
-//! locks.
+//! It takes, in this order: the C library's list of streams, the lock of forks, start-up, hooks,
+//! registry, slots (gate and barriers, or their locks), capacities, barns, heaps, slab lists, CPU
+//! page lists, pages. From the lock of forks on this is the rank order, so that other threads that
+//! hold one of the locks can finish. SAFETY.md gives the order with the C library's locks.
 //!
-//! What other threads had in flight at that moment (a sheaf between two slots, a page between two
-//! lists) is lost to the child: bounded by their number, never shared.
+//! The parent and the child undo it backwards. The child has a single thread, so it resets the
+//! locks instead of waking waiters that do not exist there.
+//!
+//! The child loses what other threads had in flight at that moment (a sheaf between two slots, a
+//! page between two lists). The loss is bounded by the number of those threads, and nothing is
+//! shared.
 
 use super::{background, hooks, registry, state, trim};
 use crate::counters;
@@ -60,7 +63,7 @@ fn undo(child: bool) {
     hooks::unlock_after_fork(child);
     state::unlock_after_fork(child);
     percpu::end_fork(child);
-    // SAFETY: `prepare` took the lock on this thread, and the C library says which side this is.
+    // SAFETY: `prepare` took the lock on this thread, and `child` comes from the C library.
     unsafe { os::fork::unlock_streams(child) };
 }
 
@@ -69,15 +72,15 @@ extern "C" fn parent() {
 }
 
 extern "C" fn child() {
-    // First of all: the figures must not go into the parent's file.
+    // First of all: the child's figures must not go into the parent's file.
     counters::publish_in_child();
     only_thread_left(os::Futex::thread_key);
     undo(true);
     assert_valid_in_child();
 }
 
-/// Asserts, in debug builds, that the copy of the memory is whole: what is known without walks of
-/// slabs. All locks are free, and there is no other thread.
+/// Asserts, in debug builds, that the copy of the memory is consistent, as far as that shows
+/// without walks of slabs. All locks are free, and there is no other thread.
 #[inline(always)]
 fn assert_valid_in_child() {
     assert_valid(|| {

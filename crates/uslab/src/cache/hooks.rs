@@ -1,16 +1,16 @@
-//! Calls upwards: what the core needs of the layers above it, which it does not know.
+//! Hooks: the core's calls into the layers above it, through one table of functions.
 //!
 //! ```text
 //!   core ── HOOKS ──▶ null                 the core flushes, shrinks, purges and retries alone
-//!                  ──▶ malloc's table      the first heap or check: locks for fork
-//!                  ──▶ reclaim's table     the first shrinker, limit or choice of sources: all
+//!                  ──▶ malloc's table      from the first heap or check on: locks for fork
+//!                  ──▶ reclaim's table     from the first shrinker, limit or source on: all hooks
 //! ```
 //!
-//! The first user of a layer installs its table; a program that uses none pays for none. A higher
-//! table includes what the lower one does, and replaces it.
+//! The first use of a layer installs its table; a program that uses no layer pays for none. The
+//! table of a higher layer replaces that of a lower one, and includes its functions.
 //!
-//! The pointer changes under a lock that a fork holds from beginning to end: so the hooks after a
-//! fork are those of before it.
+//! The pointer changes under a lock that a fork holds from beginning to end. So the hooks after a
+//! fork are the same as before it.
 
 use super::looks::Looks;
 use super::trim;
@@ -19,23 +19,24 @@ use crate::sync::Rank;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Release};
 
-/// Functions of the layers above. None is called with a lock held, but for fork's.
+/// Functions of the layers above. The core calls them without a lock, except those for fork.
 pub(crate) struct Hooks {
-    /// Takes the locks of the layers above, between the barns' and the slab lists'.
+    /// Takes the locks of the layers above. Fork calls it after it took the barns' locks and before
+    /// it takes the slab lists'.
     pub before_fork: fn(),
-    /// Undoes it; true in the child.
+    /// Undoes `before_fork`; the argument is true in the child.
     pub after_fork: fn(bool),
-    /// There are no pages for so many bytes: frees some, bit by bit, until the attempt succeeds;
-    /// false if it never did. May call back into the program.
+    /// Called if there are no pages for this many bytes. Frees some, bit by bit, until the attempt
+    /// succeeds; returns false if it never did. May call back into the program.
     pub short: fn(usize, &mut dyn FnMut() -> bool) -> bool,
-    /// Memory is beyond the soft limit and no background thread runs.
+    /// Called if held memory exceeds the soft limit and no background thread runs.
     pub beyond_soft: fn(),
-    /// Takes the background thread over; `None` where it has nothing to listen for.
+    /// Takes the background thread over; `None` if it has nothing to listen for.
     pub listen: Option<fn(Looks) -> !>,
 }
 
 impl Hooks {
-    /// What the core does alone.
+    /// The hooks of the core without layers above.
     pub const ALONE: Hooks = Hooks {
         before_fork: || {},
         after_fork: |_| {},
@@ -56,11 +57,11 @@ pub(crate) fn get() -> &'static Hooks {
     unsafe { HOOKS.load(Acquire).as_ref() }.unwrap_or(&ALONE)
 }
 
-/// Installs `table`, whatever was there. The caller must hold no lock.
+/// Installs `table` in place of any other one. The caller must hold no lock.
 pub(crate) fn install(table: &'static Hooks) {
     if !ptr::eq(get(), table) {
         store(table, |_| true);
-        // The background thread looks whether it is to be taken over.
+        // The background thread checks whether the new table takes it over.
         os::sleep::wake();
     }
 }

@@ -1,4 +1,5 @@
-//! The life of a cache: made under the registry's lock, retired when no object of it lives.
+//! The life of a cache: created and retired under the registry's lock. A cache can be retired once
+//! none of its objects is live.
 
 use super::body::{Core, Memory, Spare};
 use super::builder::{CacheBuilder, Flags};
@@ -12,7 +13,7 @@ use crate::slab::{Geometry, GeometryOptions, Layout, NodeMemory, Slabs};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
-/// Makes a cache. Under the registry's lock, after start-up.
+/// Creates a cache, after start-up. `registry` is the locked registry.
 pub(super) fn create(
     options: &CacheBuilder<'_>,
     size: usize,
@@ -29,12 +30,7 @@ pub(super) fn create(
         registry.keep_memory(parts);
         return Err(CreateError::TooManyCaches);
     };
-    let mut name = [0; layout::NAME_BYTES];
-    let mut name_len = options.name.len().min(layout::NAME_BYTES - 1);
-    while !options.name.is_char_boundary(name_len) {
-        name_len -= 1;
-    }
-    name[..name_len].copy_from_slice(&options.name.as_bytes()[..name_len]);
+    let (name, name_len) = short_name(options.name);
     let temperature = if options.flags.contains(Flags::COLD) { Temperature::Cold } else { Temperature::Hot };
     publish(id, &name, size, &geometry);
 
@@ -76,8 +72,8 @@ pub(super) fn create(
     Ok(core)
 }
 
-/// Takes a cache that holds no objects out of the registry; its memory serves the next one. Under
-/// the registry's lock.
+/// Takes a cache without live objects out of the registry, which keeps its memory for the next
+/// cache.
 pub(super) fn retire(core: &'static Core, registry: &mut registry::Registry) {
     core.cpu.retire();
     core.cpu.slabs().shrink();
@@ -89,11 +85,11 @@ pub(super) fn retire(core: &'static Core, registry: &mut registry::Registry) {
     let id = core.id();
     registry.leave(id);
     counters::record(id).state.store(layout::STATE_DESTROYED, Relaxed);
-    // SAFETY: under the registry's lock the field is the caller's.
+    // SAFETY: the registry's lock guards the field, and the caller holds it.
     registry.keep_memory(unsafe { (*core.spare.get()).memory });
 }
 
-/// Memory for a cache that is never given back to the system; `None` if there is no more.
+/// Allocates memory for a cache, which is never released to the system. `None` if there is no more.
 fn new_memory() -> Option<Memory> {
     let (cpus, nodes) = (state::cpus(), state::nodes());
     let memory = Memory {
@@ -106,15 +102,18 @@ fn new_memory() -> Option<Memory> {
     (!all.iter().any(|part| part.is_null())).then_some(memory)
 }
 
-/// How objects lie in the slabs of a cache with these options.
+/// The geometry of the slabs of a cache with these options.
 pub(super) fn geometry(
     options: &CacheBuilder<'_>,
     size: usize,
     align: usize,
 ) -> Result<Geometry, CreateError> {
+    if options.is_run {
+        return Ok(Geometry::run(size.div_ceil(pages::PAGE_BYTES)));
+    }
     let mut align = align.max(options.align);
     if options.flags.contains(Flags::HWCACHE_ALIGN) {
-        // As the kernel: small objects share lines in whole parts of one.
+        // As in the kernel: small objects share a line in even fractions.
         let mut line = 64;
         while line > 8 && size <= line / 2 {
             line /= 2;
@@ -129,21 +128,31 @@ pub(super) fn geometry(
     Ok(Geometry::new(Layout { size, align }, geometry, state::cpus())?)
 }
 
-/// Fills in the facts of a record that slabs without a cache share, if that has not been done.
+/// Describes a size class in the record that slabs without a cache share, unless that has been
+/// done.
 pub(crate) fn publish_shared(id: u16, name: &str, size: usize, geometry: &Geometry) {
     if counters::record(id).state.load(Acquire) == layout::STATE_LIVE {
         return;
     }
     let _registry = registry::lock();
     if counters::record(id).state.load(Acquire) != layout::STATE_LIVE {
-        let mut text = [0; layout::NAME_BYTES];
-        let len = name.len().min(layout::NAME_BYTES - 1);
-        text[..len].copy_from_slice(&name.as_bytes()[..len]);
-        publish(id, &text, size, geometry);
+        publish(id, &short_name(name).0, size, geometry);
     }
 }
 
-/// Fills in the facts of the cache's record.
+/// The start of a cache's name that its record has room for, in whole characters, with a zero byte
+/// at the end; and its length.
+fn short_name(name: &str) -> ([u8; layout::NAME_BYTES], usize) {
+    let mut len = name.len().min(layout::NAME_BYTES - 1);
+    while !name.is_char_boundary(len) {
+        len -= 1;
+    }
+    let mut bytes = [0; layout::NAME_BYTES];
+    bytes[..len].copy_from_slice(&name.as_bytes()[..len]);
+    (bytes, len)
+}
+
+/// Describes the cache in its record and resets the record's counters.
 fn publish(id: u16, name: &[u8; layout::NAME_BYTES], size: usize, geometry: &Geometry) {
     let record = counters::record(id);
     for (place, &byte) in record.name.iter().zip(name) {
@@ -157,6 +166,7 @@ fn publish(id: u16, name: &[u8; layout::NAME_BYTES], size: usize, geometry: &Geo
     let counters =
         [&record.slabs, &record.partial_slabs, &record.empty_slabs, &record.slab_free, &record.sheaf_free];
     counters.iter().for_each(|counter| counter.store(0, Relaxed));
+    record.empty_target.store(0, Relaxed);
     record.state.store(layout::STATE_LIVE, Release);
     let listed = (u32::from(id) + 1).min(layout::MAX_RECORDS as u32);
     counters::header().records_used.fetch_max(listed, Relaxed);

@@ -198,11 +198,12 @@ fn natural_align(size: usize) -> usize {
 pub(super) fn destroy(core: &'static Core) -> Result<(), Busy> {
     let mut registry = registry::lock();
     let live = {
-        // A cache whose capacity grows may be draining this one, and the objects in flight would
-        // count as live.
+        // A thread that grows another cache's sheaves may be draining this one. The objects that it
+        // has in flight would count as live.
         let _pause = adapt::pause();
         // SAFETY: the program promises that no thread uses the cache any more. The registry's lock
-        // excludes passes and the background thread, and the pause excludes caches that grow.
+        // excludes passes and the background thread, and the pause excludes drains for other
+        // caches.
         unsafe { core.cpu.drain_unused() };
         core.live_objects()
     };
@@ -221,8 +222,8 @@ pub(super) fn destroy(core: &'static Core) -> Result<(), Busy> {
 pub(crate) unsafe fn destroy_whole(cores: impl Iterator<Item = &'static Core> + Clone) {
     let mut registry = registry::lock();
     {
-        // A cache whose capacity grows may be draining one of these, and would return objects to
-        // slabs that no longer exist.
+        // A thread that grows another cache's sheaves may be draining one of these. It would flush
+        // objects to slabs that no longer exist.
         let _pause = adapt::pause();
         // SAFETY: the caller's promise; the registry's lock and the pause exclude the library's own
         // threads.

@@ -1,9 +1,9 @@
-//! The registry: which cache has which id.
+//! The registry maps ids to caches.
 //!
-//! The memory of a cache that goes serves the next one. A thread that looks at caches keeps them
-//! from going by the lock, or walks without it (`any`): then memory is not used again before the
-//! walk has ended. So what a walk sees is a cache that lives or lived a moment ago, and never
-//! another one that is being made.
+//! The memory of a destroyed cache serves the next one. A thread that reads caches holds the lock,
+//! which keeps them alive, or walks without it (`any`). The registry does not use memory again
+//! before such a walk has ended. So a walk sees a cache that is alive or was a moment ago, and
+//! never one that is being made.
 
 use super::body::{Core, Memory, Spare};
 use crate::os::invariant::invariant;
@@ -22,36 +22,36 @@ pub use valid::check;
 const IDS: usize = 1 << 16;
 /// Id of the owner of large objects (see `malloc`).
 pub const LARGE_ID: u16 = 1;
-/// First of [`HEAP_IDS`] ids that stand for the size classes of all heaps together: those of their
-/// slabs that have no cache.
+/// First of [`HEAP_IDS`] ids for the slabs of heaps that have no cache. Each stands for one size
+/// class of all heaps together.
 pub const FIRST_HEAP_ID: u16 = PLAIN_OWNERS as u16;
-/// As many as there are size classes.
+/// Number of these ids: one for each size class.
 pub const HEAP_IDS: u16 = 40;
-/// Ids below belong to the library itself.
+/// First id of a cache. Lower ids belong to the library itself.
 pub const FIRST_CACHE_ID: u16 = FIRST_HEAP_ID + HEAP_IDS;
 
 const _: () = assert!(RUN_ID < FIRST_HEAP_ID);
 
 static CORES: [AtomicPtr<Core>; IDS] = [const { AtomicPtr::new(core::ptr::null_mut()) }; IDS];
 
-/// Ids that were ever in use lie below.
+/// Every id that was ever in use is less than this.
 static USED_IDS: AtomicU32 = AtomicU32::new(FIRST_CACHE_ID as u32);
 
-/// Caches there are now.
+/// Number of live caches.
 static CACHES: AtomicU32 = AtomicU32::new(0);
 
-/// Caches of heaps are made as long as there are fewer caches than this: so the rest of the ids is
-/// the program's.
+/// Heaps create caches only while there are fewer caches than this. The other ids stay free for the
+/// program's caches.
 const HEAP_CACHES_BELOW: u32 = 1 << 15;
 
-/// Whether a heap may have a cache: close, where several ask at once.
+/// Whether a heap may create a cache. Approximate if several threads ask at once.
 pub(crate) fn has_room_for_heaps() -> bool {
     CACHES.load(Relaxed) < HEAP_CACHES_BELOW
 }
 
 const WORDS: usize = IDS / 64;
 
-/// What the lock guards.
+/// The ids in use and the memory for new caches: all that the registry's lock guards.
 pub struct Registry {
     /// A bit for each id that a cache has.
     used: [u64; WORDS],
@@ -60,10 +60,10 @@ pub struct Registry {
     spare: *mut Spare,
 }
 
-// SAFETY: no other structure has the memory that it keeps.
+// SAFETY: no other structure owns the memory that the registry keeps.
 unsafe impl Send for Registry {}
 
-/// The ids that no cache gets.
+/// The library's own ids, which no cache gets.
 const OWN_IDS: [u64; WORDS] = {
     let mut used = [0; WORDS];
     used[0] = (1 << FIRST_CACHE_ID) - 1;
@@ -95,16 +95,16 @@ pub(super) fn unlock_after_fork(child: bool) {
 /// The cache of `id`.
 #[inline]
 pub fn cache(id: u16) -> Option<&'static Core> {
-    // SAFETY: cores are at addresses that live for ever, and are written before they are entered.
+    // SAFETY: a core's address is valid for ever, and `enter` stores it after the core was written.
     unsafe { CORES[usize::from(id)].load(Acquire).as_ref() }
 }
 
-/// Ids that caches have or had. Those of caches made meanwhile may be missed.
+/// Ids that caches have or had. May miss those of caches that are created meanwhile.
 pub(super) fn ids() -> impl Iterator<Item = u16> {
     (FIRST_CACHE_ID as u32..USED_IDS.load(Acquire)).map(|id| id as u16)
 }
 
-/// Runs `with` while no cache is made or destroyed.
+/// Runs `with` under the registry's lock, so that no cache is created or destroyed meanwhile.
 pub(crate) fn with_lock<R>(with: impl FnOnce() -> R) -> R {
     let _registry = lock();
     with()
@@ -116,25 +116,28 @@ pub fn for_each(visit: impl FnMut(&'static Core)) {
     ids().filter_map(cache).for_each(visit);
 }
 
-/// Whether `check` is true of any cache. Takes no lock: caches may be destroyed meanwhile, also the
-/// one that is looked at. `check` must be short and block nowhere.
+/// Whether `check` returns true for any cache. Takes no lock: other threads may destroy caches
+/// meanwhile, even the one that `check` reads. `check` must be short, and must not block.
 pub(super) fn any(check: impl FnMut(&'static Core) -> bool) -> bool {
     let _walk = Walk::begin();
     ids().filter_map(cache).any(check)
 }
 
-/// Walks that are under way, by the phase in which they began: this one or the last.
+/// Number of walks in progress, by the phase in which they began: the present one or the one
+/// before.
 static WALKS: CachePadded<[AtomicU32; 2]> = CachePadded([const { AtomicU32::new(0) }; 2]);
-/// Changed under the registry's lock, and only when no walk of the phase before is left.
+/// The present phase, 0 or 1. It changes under the registry's lock, and only when no walk of the
+/// other phase is left.
 static PHASE: AtomicU32 = AtomicU32::new(0);
 
-/// Looks for the end of the last walks: they take microseconds, if their threads run.
+/// Spins of a thread that waits for the last walks. A walk takes microseconds if its thread runs.
 const SPINS: u32 = 200;
-/// And then naps of a millisecond: longer than threads are off their CPUs as a rule. For one that
-/// stands still, in a debugger, no thread waits for ever.
+/// Naps of a millisecond after the spins: longer than threads usually are off their CPUs. The wait
+/// is bounded, because a debugger may have stopped the walking thread.
 const NAPS: u32 = 20;
 
-/// Keeps the memory of caches that go from being used again.
+/// A walk in progress. While it lives, the registry does not use the memory of destroyed caches
+/// again.
 struct Walk(&'static AtomicU32);
 
 impl Walk {
@@ -143,8 +146,8 @@ impl Walk {
             let phase = PHASE.load(SeqCst);
             let walk = Walk(&WALKS[phase as usize]);
             walk.0.fetch_add(1, SeqCst);
-            // The phase changed before this walk was counted: `walks_have_ended` may have looked at
-            // this counter already, and would miss the walk.
+            // If the phase changed before this walk was counted, `walks_have_ended` may have read
+            // this counter already, and would miss the walk: begin again.
             if PHASE.load(SeqCst) == phase {
                 return walk;
             }
@@ -159,7 +162,7 @@ impl Drop for Walk {
     }
 }
 
-/// Whether the walks of `phase` have ended, or do soon.
+/// Waits a little for the walks of `phase`; returns whether they have ended.
 fn ended(phase: u32) -> bool {
     let walks = &WALKS[phase as usize];
     let spun = (0..SPINS).any(|_| {
@@ -181,21 +184,21 @@ fn ended(phase: u32) -> bool {
     })
 }
 
-/// Whether every walk that could have seen a cache which is gone has ended. Waits a little for
-/// those that have not.
+/// Whether every walk that could have seen a destroyed cache has ended. Waits a little for walks in
+/// progress.
 fn walks_have_ended(_: &mut Registry) -> bool {
     let phase = PHASE.load(SeqCst);
     if !ended(phase ^ 1) {
         return false;
     }
-    // Walks that begin now find the table as it is. Where some of the other phase stay, it does not
-    // begin again.
+    // Walks that begin in the new phase see the table without the destroyed caches. The phase does
+    // not change again before the walks of the old one have ended.
     PHASE.store(phase ^ 1, SeqCst);
     ended(phase)
 }
 
 impl Registry {
-    /// The lowest id that no cache has: low ones are listed in the figures.
+    /// The lowest id that no cache has. Statistics list only caches with low ids.
     pub(super) fn new_id(&self) -> Option<u16> {
         let group = self.full.iter().position(|&word| word != u64::MAX)?;
         let word = group * 64 + self.full[group].trailing_ones() as usize;
@@ -227,8 +230,8 @@ impl Registry {
         self.assert_entry(id);
     }
 
-    /// Memory of a cache that is gone, which no thread looks at any more. None where a walk takes
-    /// long: the next one can have it.
+    /// Memory of a destroyed cache that no thread reads any more. `None` if there is none, or if a
+    /// walk takes long; a later call may get that memory.
     pub(super) fn spare_memory(&mut self) -> Option<Memory> {
         if self.spare.is_null() || !walks_have_ended(self) {
             return None;

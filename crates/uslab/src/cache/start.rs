@@ -1,7 +1,16 @@
-//! Start-up of the library: once, at the first use, from whichever thread and however early.
+//! Start-up of the library: runs once, at the first use, on any thread and however early.
 //!
-//! Nothing here allocates or needs the C library to be initialised: the first call may come from
-//! the dynamic loader.
+//! ```text
+//!   load ──▶ pin the object, register fork handlers ┄┄▶ first use ──▶ lock ──▶ set up ──▶ ready
+//! ```
+//!
+//! No step needs the C library to be initialised, because the first call may come from the dynamic
+//! loader. The set-up does not allocate.
+//!
+//! The fork handlers are registered before the first lock is taken. Without them a fork would copy
+//! a lock that another thread holds, and the child would wait for that lock for ever. A constructor
+//! registers them, while no other thread can have called the library: two threads may race for the
+//! first use.
 
 use super::state::{CPUS, FAILED, INIT, NEW, NODES, PRESSURE_NAMED, READY, REAPER_FORBIDDEN, STATE};
 use crate::counters;
@@ -10,59 +19,68 @@ use crate::pages;
 use crate::percpu::{adapt, sheaf};
 use crate::rseq;
 use crate::slab;
-use core::sync::atomic::{AtomicU8, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use core::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 pub(crate) use super::state::pressure_is_named;
 pub use super::state::{cpus, is_ready, nodes};
 
-/// 0: not tried; 1: being registered or registered.
-static FORK_HANDLERS: AtomicU8 = AtomicU8::new(0);
+/// Runs [`at_load`] when the object that contains the library is loaded: before the object's other
+/// constructors, and before those of all objects that need it.
+#[used]
+#[unsafe(link_section = ".init_array.00001")]
+static AT_LOAD: extern "C" fn() = at_load;
 
-/// Slots that a cache has where the number of CPUs cannot be found out; locked mode shares them.
+extern "C" fn at_load() {
+    os::pin::pin();
+    register_fork_handlers();
+}
+
+/// Whether a thread has begun to register the fork handlers.
+static FORK_HANDLERS: AtomicBool = AtomicBool::new(false);
+
+/// Slots of a cache if the number of CPUs is unknown; in locked mode the CPUs share them.
 const SLOTS_IF_UNKNOWN: usize = 64;
 
-/// How this process makes its per-CPU steps safe; decided once, at start-up, which this call brings
-/// about if it must.
+/// The way in which this process makes its per-CPU steps safe. Start-up chooses it once; this call
+/// sets the library up if that has not been done.
 pub fn mode() -> rseq::Mode {
     ensure();
     rseq::mode()
 }
 
-/// Sets the library up if it is not; false if the address space has no room for an arena, which is
-/// final.
+/// Sets the library up, unless that has been done. Returns false if there is no address space for
+/// an arena, or no memory for its first tables; that result is final.
 pub fn ensure() -> bool {
-    let ready = match STATE.load(Acquire) {
+    match STATE.load(Acquire) {
         READY => true,
         FAILED => false,
-        _ => {
-            let _errno = os::errno::Preserved::new();
-            let guard = INIT.lock();
-            if STATE.load(Acquire) == NEW {
-                STATE.store(if start() { READY } else { FAILED }, Release);
-            }
-            drop(guard);
-            STATE.load(Acquire) == READY
-        }
-    };
-    if ready && FORK_HANDLERS.load(Relaxed) == 0 {
-        register_fork_handlers();
+        _ => start_once(),
     }
-    ready
 }
 
-/// Outside the lock: the C library may allocate to remember the handlers, which comes back here and
-/// must be served.
 #[cold]
+fn start_once() -> bool {
+    let _errno = os::errno::Preserved::new();
+    // The first use may come before the constructor: from the loader, or from another constructor.
+    register_fork_handlers();
+    let _init = INIT.lock();
+    if STATE.load(Acquire) == NEW {
+        STATE.store(if start() { READY } else { FAILED }, Release);
+    }
+    STATE.load(Acquire) == READY
+}
+
+/// Registers the fork handlers. The caller holds no lock: the C library may allocate to remember
+/// the handlers, and that allocation calls [`ensure`] again.
 fn register_fork_handlers() {
-    if FORK_HANDLERS.swap(1, Relaxed) == 0 {
-        let _errno = os::errno::Preserved::new();
+    if !FORK_HANDLERS.swap(true, Relaxed) {
         super::fork::register();
     }
 }
 
 fn start() -> bool {
-    // Named, and thereby linked: it ran when this object was loaded.
-    core::hint::black_box(&os::pin::AT_LOAD);
+    // Without a reference the linker drops this member of an archive.
+    core::hint::black_box(&AT_LOAD);
     let config = os::env::config();
     os::process::claim();
     REAPER_FORBIDDEN.store(config.forbids_reaper, Relaxed);

@@ -1,4 +1,4 @@
-//! What start-up found out: written once by [`super::start`], read by the whole layer.
+//! The results of start-up: [`super::start`] writes them once, and the whole layer reads them.
 
 use crate::os::Lock;
 use crate::sync::Rank;
@@ -13,26 +13,27 @@ pub(super) static INIT: Lock<()> = Lock::new(Rank::Init, ());
 pub(super) static CPUS: AtomicUsize = AtomicUsize::new(0);
 pub(super) static NODES: AtomicUsize = AtomicUsize::new(0);
 
-/// Slots that a cache has, after start-up: one for each possible CPU, but at most
-/// [`crate::rseq::MAX_CPUS`]. Where there are more CPUs, or an unknown number, the process runs
-/// locked and its CPUs share slots.
+/// The number of slots of a cache, after start-up: one for each possible CPU, but at most
+/// [`crate::rseq::MAX_CPUS`]. With more CPUs, or an unknown number, the process runs in locked mode
+/// and its CPUs share slots.
 pub fn cpus() -> usize {
     CPUS.load(Relaxed)
 }
 
-/// Nodes, after start-up.
+/// The number of nodes, after start-up.
 pub fn nodes() -> usize {
     NODES.load(Relaxed)
 }
 
-/// Whether the library is set up, without setting it up.
+/// Whether the library is set up. Does not set it up.
 pub fn is_ready() -> bool {
     STATE.load(Acquire) == READY
 }
 
-/// What the environment says of the background thread. It is read at start-up, not by that thread,
-/// which opens no file unless the program wants pressure watched: a descriptor that comes and goes
-/// behind a program's back is taken for its own, where that closes all or fills in certain numbers.
+/// The environment's settings for the background thread. Start-up reads them, not that thread,
+/// which opens no file unless the program asks it to watch pressure. A program that closes all
+/// descriptors, or expects certain numbers, would take a descriptor that comes and goes for its
+/// own.
 pub(super) static REAPER_FORBIDDEN: AtomicBool = AtomicBool::new(false);
 pub(super) static PRESSURE_NAMED: AtomicBool = AtomicBool::new(false);
 
@@ -41,7 +42,7 @@ pub(crate) fn reaper_is_forbidden() -> bool {
     REAPER_FORBIDDEN.load(Relaxed)
 }
 
-/// Whether `USLAB_PRESSURE` says anything.
+/// Whether `USLAB_PRESSURE` names a source.
 pub(crate) fn pressure_is_named() -> bool {
     PRESSURE_NAMED.load(Relaxed)
 }

@@ -1,18 +1,18 @@
-//! Giving back: what is free in caches and pages goes to the system.
+//! Trim: releases free memory of caches and pages to the system.
 //!
 //! ```text
-//!   pages with memory behind them ── pages::purge_some: as many as are wanted
-//!   sheaves of this CPU, barns    ── trim_some: where they hold much
-//!   empty slabs                   ── trim_some: of each cache in proportion, but its last
-//!   what rested half a second     ── trim_idle
+//!   pages with memory behind them ── pages::purge_some: as many as are needed
+//!   sheaves of this CPU, barns    ── trim_some: those that hold much
+//!   empty slabs                   ── trim_some: of each cache in proportion, except its last
+//!   idle for half a second        ── trim_idle
 //!   everything                    ── trim, trim_all
 //! ```
 //!
-//! A cache in use asks again for what is taken from it: a slot that is drained costs its thread a
-//! slow path and, if the slab went with it, a page fault.
+//! A cache in use soon takes again the memory that a trim took from it. A drained slot costs its
+//! thread a slow path and, if the slab was released too, a page fault.
 //!
-//! [`short`] is all that an allocation needs of this while no layer above has installed hooks: it
-//! takes the same, the gentle part first, and then fails.
+//! [`short`] serves an allocation without memory while no layer above has installed hooks: it trims
+//! some memory, then all, and then fails.
 
 use super::{registry, state};
 use crate::os;
@@ -22,14 +22,13 @@ use crate::sync::CachePadded;
 use crate::sync::in_flight::{self, Search};
 use core::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
-/// Gives free memory of the whole process back to the system, now: flushes all sheaves, shrinks all
-/// caches and purges all pages. About `kept_bytes` of it stay with the process, as free pages.
-/// Returns the bytes that went.
+/// Releases the free memory of the whole process to the system, now: flushes all sheaves, shrinks
+/// all caches and purges all pages. About `kept_bytes` of it stay with the process, as free pages.
+/// Returns the bytes released.
 ///
-/// Caches that are in use fetch what they need again, at the price of a page fault for each page:
-/// for programs that go idle, or change their phase. Blocks for the system calls, and while other
-/// threads create or destroy caches. It calls no shrinker; see [`crate::reclaim()`]. Not for signal
-/// handlers.
+/// Call it when the program becomes idle or enters another phase: caches in use pay a page fault
+/// for each page that they need again. Blocks for the system calls, and while other threads create
+/// or destroy caches. Calls no shrinker; see [`crate::reclaim()`]. Not for signal handlers.
 ///
 /// ```
 /// let gone_bytes = uslab::trim(0);
@@ -39,7 +38,7 @@ pub fn trim(kept_bytes: usize) -> usize {
     if !state::is_ready() {
         return 0;
     }
-    // Keeps caches from being destroyed meanwhile.
+    // The lock keeps threads from destroying caches meanwhile.
     let registry = registry::lock();
     let mut drain = Drain::of_all();
     registry::for_each(|core| core.cpu.drain_slots(&mut drain));
@@ -47,6 +46,7 @@ pub fn trim(kept_bytes: usize) -> usize {
     registry::for_each(|core| {
         core.cpu.drain_barns();
         core.cpu.slabs().shrink();
+        core.cpu.slabs().purge_all_inside();
     });
     drop(registry);
     sheaf::slabs().iter().for_each(|slabs| {
@@ -55,9 +55,10 @@ pub fn trim(kept_bytes: usize) -> usize {
     pages::purge_all_beyond(kept_bytes)
 }
 
-/// There are no pages for `bytes`. Gives back about as much of what is free and calls `attempt`; if
-/// that fails, gives back everything and calls it once more. Says whether one succeeded. Calls
-/// nothing of the program. No lock may be held.
+/// Makes room for an allocation that found no pages for `bytes`. Releases about `bytes` of free
+/// memory and calls `attempt`; if that fails, releases all free memory and calls it once more.
+/// Returns whether an attempt succeeded. Calls no code of the program. The caller must hold no
+/// lock.
 pub(super) fn short(bytes: usize, attempt: &mut dyn FnMut() -> bool) -> bool {
     let given_bytes = pages::purge_some(bytes, Scattered::Go);
     if given_bytes < bytes {
@@ -69,15 +70,16 @@ pub(super) fn short(bytes: usize, attempt: &mut dyn FnMut() -> bool) -> bool {
     }
 }
 
+/// A thread is in [`trim_some`].
 static TRIMMING: CachePadded<AtomicBool> = CachePadded(AtomicBool::new(false));
 
-/// Turns about `bytes` of what will not be missed soon into free pages, and purges them: sheaves of
-/// this CPU and of barns, where they hold enough to matter; then empty slabs beyond each cache's
-/// last, of all caches in proportion to what they have.
+/// Releases about `bytes` of memory that no thread needs soon. It drains this CPU's sheaves and the
+/// barns, if they hold enough to matter. Then it releases empty slabs beyond each cache's last,
+/// from all caches in proportion to their empty slabs, and purges the pages.
 ///
-/// One thread at a time does it; others have little to add, and go on. Where there is nothing, no
-/// lock is taken: of the reclaim calls that Linux saw in 2002 nine in ten came back empty-handed,
-/// and stood in a queue for it.
+/// One thread at a time trims; other threads return at once, since they could add little. If there
+/// is no free memory, this takes no lock. In Linux in 2002, nine in ten reclaim calls queued for a
+/// lock and then found nothing.
 pub(crate) fn trim_some(bytes: usize, scattered: Scattered) {
     if bytes > 0 && has_free_memory() && !TRIMMING.swap(true, Acquire) {
         shrink_some(bytes);
@@ -86,25 +88,26 @@ pub(crate) fn trim_some(bytes: usize, scattered: Scattered) {
     }
 }
 
-/// Gives back all that is free: sheaves, empty slabs, pages. With `waits` also what other threads
-/// have in flight: an allocation must not fail for what they are about to free.
+/// Releases all free memory: sheaves, empty slabs, pages. With `waits` it also waits for memory
+/// that other threads have in flight: an allocation must not fail while they are about to free
+/// enough.
 pub(crate) fn trim_all(waits: bool) {
     if !will_have_free_memory() {
         return;
     }
     if waits {
-        // Memory that a drain has in flight arrives in slabs.
+        // Objects that a drain has in flight arrive in slabs.
         wait_for_in_flight();
     }
     trim(0);
     if waits {
-        // Memory that a purge has in flight arrives in pages.
+        // Pages that a purge has in flight arrive in the page layer.
         wait_for_in_flight();
     }
 }
 
-/// Waits until other threads have landed what they have in flight, most often for a system call's
-/// time; a few naps longer, in case that they are off their CPUs.
+/// Waits until other threads have nothing in flight. Usually that takes as long as a system call.
+/// Waits for a few naps longer, in case those threads are off their CPUs.
 fn wait_for_in_flight() {
     const SPINS: u32 = 1000;
     const NAPS: u32 = 4;
@@ -120,7 +123,7 @@ fn wait_for_in_flight() {
     }
 }
 
-/// In a fork child: the thread that was trimming is not here.
+/// Resets the state in a fork child, in which no other thread trims.
 pub(super) fn reset_in_child() {
     TRIMMING.whole().store(false, Relaxed);
     in_flight::reset_in_child();
@@ -132,7 +135,7 @@ fn shrink_some(bytes: usize) {
         return;
     }
     adapt::note_pressure();
-    // Keeps caches from being destroyed meanwhile.
+    // The lock keeps threads from destroying caches meanwhile.
     let _registry = registry::lock();
     let enough_bytes = (bytes / ENOUGH_PART).max(ENOUGH_BYTES);
     let (mut spare_bytes, mut drained_bytes) = (0, 0);
@@ -143,48 +146,53 @@ fn shrink_some(bytes: usize) {
         spare_bytes += core.cpu.slabs().spare_bytes();
     });
     let wanted = bytes.min(spare_bytes) as u128;
-    let mut owed = 0;
+    let (mut owed, mut missing_bytes) = (0, bytes - bytes.min(spare_bytes));
     registry::for_each(|core| {
         let slabs = core.cpu.slabs();
-        // What does not come to a whole slab is the next one's to give.
+        // The next cache owes what is less than a whole slab of this one.
         owed += (slabs.spare_bytes() as u128 * wanted).div_ceil(spare_bytes.max(1) as u128) as usize;
         owed = owed.saturating_sub(slabs.shrink_by(owed));
+        if missing_bytes > 0 {
+            missing_bytes = missing_bytes.saturating_sub(slabs.purge_inside(missing_bytes));
+        }
     });
 }
 
-/// Sheaves matter that hold such a part of what is missing, and so much: those that are at work
-/// elsewhere are spared.
+/// [`trim_some`] drains only sheaves that hold at least this part, 1/16, of the memory asked for.
+/// Smaller ones are in use, and stay.
 const ENOUGH_PART: usize = 16;
+/// Nor does it drain sheaves that hold less than this.
 const ENOUGH_BYTES: usize = 64 << 10;
 
-/// Whether [`trim`] would find anything. Takes no lock.
+/// Whether [`trim`] would find free memory. Takes no lock.
 fn has_free_memory() -> bool {
     pages::has_free_memory() || registry::any(|core| core.cpu.has_free())
 }
 
-/// The same, or would once other threads have landed what they have in flight.
+/// Whether [`trim`] would find free memory now, or when other threads have nothing in flight.
 fn will_have_free_memory() -> bool {
     let search = Search::begin();
-    // Twice at pages, where all that is on its way arrives.
+    // Ask pages twice: memory in flight may arrive there after the first test.
     has_free_memory() || pages::has_free_memory() || search.missed()
 }
 
-/// Caches that one [`Drain`] looks at under one hold of the registry's lock. They share barriers,
+/// Caches that share one [`Drain`], under one hold of the registry's lock. So they share barriers,
 /// one for each 64 sheaves: a barrier takes longer than all the rest.
 const TOGETHER: usize = 32;
-/// But no more than have so many slots: a thread that makes a cache meanwhile waits.
+/// Upper bound on the slots of these caches: a thread that creates a cache meanwhile waits.
 const SLOTS_TOGETHER: usize = 1024;
 
-/// What the background thread does twice a second: sheaves that no thread touched since the last
-/// time are flushed, empty slabs above their targets and pages above theirs go back; of caches and
-/// pages that rested altogether, all of them. True if there was nothing to do, and nothing is left.
+/// Trims idle memory; the background thread calls this twice a second. It flushes sheaves that no
+/// thread touched since the last call, and releases empty slabs and free pages above their targets.
+/// Of a cache that no thread used, it releases all empty slabs. If no thread took or freed pages,
+/// it releases all free pages. Returns whether there was nothing to do, and nothing is left to do.
 pub(crate) fn trim_idle() -> bool {
     let mut idle = true;
     let rested = pages::rested();
     let together = (SLOTS_TOGETHER / state::cpus().max(1)).clamp(1, TOGETHER);
     let mut ids = registry::ids().peekable();
     while ids.peek().is_some() {
-        // Keeps them from being destroyed.
+        // The lock keeps threads from destroying these caches.
         let _registry = registry::lock();
         let mut drain = Drain::of_idle(Keep::Pages);
         for core in ids.by_ref().take(together).filter_map(registry::cache) {
@@ -195,6 +203,7 @@ pub(crate) fn trim_idle() -> bool {
                 slabs.shrink_to_target();
                 idle = false;
             }
+            idle &= slabs.purge_rested();
         }
     }
     adapt::begin_period();

@@ -1,4 +1,4 @@
-//! Checking the library's own structures on request.
+//! Checks the library's own structures on request.
 //!
 //! ```text
 //!   registry ─▶ each cache ─▶ slots ─▶ barns ─▶ slabs ─▶ bitmaps, counts, lists, page map
@@ -8,7 +8,7 @@
 //! Debug builds assert the same invariants after each change, one structure at a time: see
 //! ARCHITECTURE.md, "Invariants", and SAFETY.md.
 //!
-//! Must never: allocate; wait for anything but the library's locks, in rank order.
+//! A check never allocates, and waits only for the library's locks, in rank order.
 
 use crate::cache::{registry, start};
 use crate::os;
@@ -17,9 +17,9 @@ use crate::os::invariant::{Checked, Subject};
 use crate::percpu::{self, adapt, sheaf};
 use crate::{malloc, pages};
 
-/// What [`validate`] walked.
+/// The totals of [`validate`]'s walk.
 ///
-/// Numbers of a moment: other threads go on meanwhile.
+/// Other threads continue during the walk, so the numbers belong to different moments.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Summary {
@@ -27,7 +27,7 @@ pub struct Summary {
     pub caches: usize,
     /// Slots: one for each cache and CPU.
     pub slots: usize,
-    /// Sheaves that were looked into: those of barns, and in locked mode those of slots.
+    /// Sheaves that the walk looked into: those of barns, and in locked mode those of slots.
     pub sheaves: usize,
     /// Slabs, those of sheaves included.
     pub slabs: usize,
@@ -49,25 +49,24 @@ pub struct Summary {
 /// maps against their counts and the buddy's lists; counters against what they count. Of words that
 /// other threads change without a lock it checks what holds at any time.
 ///
-/// What it cannot reach: the sheaves in slots of CPUs that run restartable sequences, the slabs of
+/// It cannot reach the sheaves in slots of CPUs that run restartable sequences, the slabs of
 /// private heaps' classes that have no cache, and the shards of an
 /// [`LruCache`](crate::reclaim::LruCache).
 ///
 /// It allocates nothing. Before the library is set up it finds nothing to walk.
 ///
 /// # Errors
-/// The first invariant that is violated. The structures are as they were: the program should report
-/// it and end, since its memory has been written to by code that does not own it, or the library
-/// has a defect.
+/// Returns the first invariant that is violated, and changes nothing. The program should report it
+/// and end: either code that does not own the memory wrote to it, or the library has a defect.
 ///
 /// # Threads, forks and signals
-/// Any thread may call it at any time, beside all others; it blocks for the library's locks alone.
-/// While it walks caches none can be made or destroyed, and forks wait. A fork child may call it.
-/// Constructors and shrinkers may call it; signal handlers may not.
+/// Any thread may call it at any time; it blocks only for the library's locks. While it walks
+/// caches, threads that create or destroy a cache wait, and forks wait. Fork children, constructors
+/// and shrinkers may call it; signal handlers may not.
 ///
 /// # Cost
-/// Time in proportion to all that the library manages: about a microsecond a slab, and 512 loads a
-/// chunk. Threads that use a structure wait while it is walked.
+/// The time grows with the memory that the library manages: about a microsecond a slab, and 512
+/// loads a chunk. Threads that need a structure's lock wait while it is walked.
 ///
 /// ```
 /// static NUMBERS: uslab::Cache<u64> = uslab::Cache::new("numbers");
@@ -105,8 +104,9 @@ pub fn validate() -> Result<Summary, Invalid> {
     Ok(summary)
 }
 
-/// Checks that the page map names no cache that is gone: each owner that is a cache is registered,
-/// under its id. The lock keeps caches from coming and going, a chunk's worth of pages at a time.
+/// Checks that the page map names no destroyed cache: each owner that is a cache is registered
+/// under its id. It holds the registry's lock, which keeps caches as they are, for a chunk of pages
+/// at a time.
 fn check_owners() -> Checked {
     (0..pages::arena::committed_bytes() / pages::CHUNK_BYTES).try_for_each(|chunk| {
         registry::with_lock(|| {
@@ -135,7 +135,7 @@ mod tests {
     use std::sync::{Mutex, MutexGuard, PoisonError};
     use std::vec::Vec;
 
-    /// One test at a time: one breaks what the others look at.
+    /// One test at a time holds this lock: one of them breaks structures that the others check.
     fn turn() -> MutexGuard<'static, ()> {
         static TURN: Mutex<()> = Mutex::new(());
         TURN.lock().unwrap_or_else(PoisonError::into_inner)

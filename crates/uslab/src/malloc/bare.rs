@@ -1,17 +1,19 @@
-//! Bare slabs: a size class of a heap before it is busy.
+//! Bare slabs: a size class of a heap that is not busy yet is slabs alone, without a cache.
 //!
-//! A cache has a slot for each CPU, a barn and an entry in the registry, and to destroy it takes a
-//! barrier: too much for a heap of seven objects. Until a class has served [`BUSY_ALLOCS`] objects
-//! it is slabs alone, behind an owner that sends every `free` to them.
+//! A cache has a slot for each CPU, a barn and an entry in the registry, and destroying it takes a
+//! barrier: too much for a heap of seven objects. So until a class has served [`BUSY_ALLOCS`]
+//! objects, it has only slabs, and an owner that sends every `free` to them.
 //!
 //! ```text
 //!   page map ──▶ owner { dummy, id of the class, context } ──▶ Bare { slabs } ──▶ pages
 //! ```
 //!
-//! Then the heap makes a cache for later objects. Objects of the bare slabs still go back to them,
-//! until these slabs are empty and go.
-//! There are as many of these as there is memory: they have no id, share their locks, so that a
-//! fork has few to take, and keep no empty slab, so that nothing has to look for one.
+//! Then the heap makes a cache, which serves later objects. A free of an earlier object still goes
+//! to its bare slab, which is released when it is empty.
+//!
+//! Only memory bounds the number of bare slabs. They have no id of their own. They share their
+//! locks, so that a fork has few to take. They keep no empty slab, so the background thread has
+//! nothing to release.
 
 use super::classes::{CLASSES, Class};
 use super::{owners, small};
@@ -27,11 +29,11 @@ use core::cell::UnsafeCell;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-/// Allocations after which a class is busy: what they cost more than from sheaves is about what a
-/// cache costs.
+/// Allocations after which a class is busy. Without sheaves so many allocations cost about as much
+/// more as making a cache costs.
 const BUSY_ALLOCS: u32 = 64;
 
-/// How heaps are called in figures and reports.
+/// The name of heaps in statistics and reports.
 pub(super) const NAME: &str = "heap";
 
 const _: () = assert!(CLASSES == HEAP_IDS as usize);
@@ -46,24 +48,24 @@ pub(super) fn unlock_after_fork(child: bool) {
     LOCKS.iter().for_each(|lock| lock.unlock_after_fork(child));
 }
 
-/// See the module.
+/// The bare slabs of one size class of a heap.
 pub(super) struct Bare {
     slabs: Slabs,
-    /// Allocations so far, or since the class last became busy.
+    /// Allocations so far, or since [`Bare::is_busy`] last returned true.
     allocs: AtomicU32,
     lists: UnsafeCell<Lists>,
 }
 
-/// Room for the lists of one node.
+/// Memory for the lists of one node.
 #[repr(align(64))]
 struct Lists(#[allow(dead_code)] [u8; Slabs::node_bytes(1)]);
 
-// SAFETY: `lists` is memory of the slabs, which reach it under its lock; the slabs and the count
+// SAFETY: `lists` is memory of the slabs, which access it under its lock; the slabs and the count
 // are `Sync`.
 unsafe impl Sync for Bare {}
 
 impl Bare {
-    /// Slabs for `class`, none yet; `None` without memory.
+    /// Makes the bare slabs of `class`, none yet. `None` if there is no memory.
     pub fn new(class: Class) -> Option<NonNull<Bare>> {
         let geometry = class_geometry(&small::options(NAME, class), class.bytes())?;
         let memory = super::aligned_alloc(align_of::<Bare>(), size_of::<Bare>());
@@ -76,8 +78,8 @@ impl Bare {
         };
         publish_shared(id, NAME, class.bytes(), &geometry);
         let lock = &LOCKS[(memory as usize >> 6).wrapping_mul(0x9e37_79b9) >> 16 & (LOCKS.len() - 1)];
-        // SAFETY: fresh memory of the right size, which stays this one's until `destroy`; the owner
-        // is its own.
+        // SAFETY: fresh memory of the right size, which belongs to these slabs until `destroy`, as
+        // does the owner.
         unsafe {
             let lists = UnsafeCell::raw_get(&raw const (*bare.as_ptr()).lists).cast();
             let node = NodeMemory { start: lists, nodes: 1, shared: Some(lock) };
@@ -88,7 +90,7 @@ impl Bare {
         Some(bare)
     }
 
-    /// The bare slabs that the page map knows by `owner`, if that is what it is.
+    /// The bare slabs of `owner`, if it is an owner of bare slabs.
     pub fn of(owner: Owner) -> Option<&'static Bare> {
         let is_bare = (FIRST_HEAP_ID..FIRST_HEAP_ID + HEAP_IDS).contains(&owner.id());
         invariant!(
@@ -96,35 +98,36 @@ impl Bare {
             "an owner of bare slabs has a context",
             owner.id()
         );
-        // SAFETY: an owner with such an id has a `Bare` for its context, which lives as long as it
+        // SAFETY: the context of an owner with such an id is a `Bare`, which lives as long as it
         // has pages.
         is_bare.then(|| unsafe { &*owner.context().cast::<Bare>() })
     }
 
-    /// Whether it is time for a cache. If none is made, it is time again as many allocations later.
+    /// Counts an allocation; returns true if the class is busy and should get a cache. If none can
+    /// be made, it returns true again as many allocations later.
     pub fn is_busy(&self) -> bool {
-        // Lost counts do not matter.
+        // Two threads may lose a count here, which does no harm.
         let allocs = self.allocs.load(Relaxed) + 1;
         self.allocs.store(allocs % BUSY_ALLOCS, Relaxed);
         allocs >= BUSY_ALLOCS
     }
 
-    /// An object; `None` if there is no memory, after what could be reclaimed was.
+    /// Allocates an object. Reclaims if there is no memory; `None` if that did not help.
     pub fn alloc(&self) -> Option<NonNull<u8>> {
         let mut out = [core::ptr::null_mut()];
         let node = os::cpu::node_of(os::cpu::current());
         let mut take = || self.slabs.take(node, &mut out, 1) == 1;
         let slab_pages = self.slabs.geometry().pages();
-        // What can never be had is not worth any entry of a cache.
+        // Evict no entries for a request that can never succeed.
         let done = take()
             || pages::is_possible(slab_pages, 0) && (hooks::get().short)(slab_pages * PAGE_BYTES, &mut take);
         NonNull::new(out[0]).filter(|_| done)
     }
 
-    /// Takes an object back.
+    /// Frees an object.
     ///
     /// # Safety
-    /// It must be an object of these slabs that no thread uses.
+    /// `object` must be an object of these slabs that no thread uses.
     pub unsafe fn free(&self, object: *mut u8) {
         // SAFETY: the caller's promise.
         unsafe { self.slabs.free(&[object]) };
@@ -135,17 +138,18 @@ impl Bare {
         self.misuse_of(pointer).is_none().then(|| self.slabs.geometry().object_bytes)
     }
 
-    /// Why `pointer`, which lies in one of these slabs, cannot be freed, as far as that is known.
+    /// The misuse that a free of `pointer`, which lies in one of these slabs, would be; `None` if
+    /// the slab's bitmap allows it.
     pub fn misuse_of(&self, pointer: *const u8) -> Option<Misuse> {
         self.slabs.misuse_of(pointer)
     }
 
-    /// Gives back the slabs, with what lives in them, and itself.
+    /// Releases the slabs, with their objects in use too, and frees `this`.
     ///
     /// # Safety
-    /// [`Bare::new`] must have made it, and no thread may use it or its objects any more.
+    /// `this` must come from [`Bare::new`], and no thread may use it or its objects any more.
     pub unsafe fn destroy(this: NonNull<Bare>) {
-        // SAFETY: the caller's promise. No page has the owner when it goes.
+        // SAFETY: the caller's promise. No page has the owner any more when it is freed.
         unsafe {
             let owner = this.as_ref().slabs.owner();
             this.as_ref().slabs.free_all();

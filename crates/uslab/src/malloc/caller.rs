@@ -4,10 +4,11 @@
 //! Only a call of the program starts the thread. The C library calls the malloc family while it
 //! holds locks that a new thread needs. So each function has its [`Caller`] as a type parameter.
 //! The C functions do not know their caller beforehand: there the slow path ends in a function of
-//! the preload library, which finds out. Must never: look for the caller on the fast path.
+//! the preload library, which determines the caller. The fast path never does that.
 
 use super::classes::{Class, MAX_SMALL_BYTES};
 use super::entry::{ALIGN, free, out_of_memory};
+use super::medium::{self, Medium};
 use super::{large, small};
 use crate::cache::background;
 use crate::rseq;
@@ -72,10 +73,17 @@ impl Caller for Program {
 /// Allocates `size` bytes that no sheaf of this CPU can serve; null with ENOMEM.
 #[inline(never)]
 pub extern "C" fn serve(size: usize) -> *mut u8 {
-    match Class::of(size) {
-        Some(class) => small::alloc(class),
-        None => large::alloc(size, ALIGN).map_or_else(out_of_memory, |(object, _)| object),
+    if let Some(class) = Class::of(size) {
+        return small::alloc(class);
     }
+    match Medium::of(size) {
+        Some(class) => medium::alloc_slow(class),
+        None => serve_large(size),
+    }
+}
+
+fn serve_large(size: usize) -> *mut u8 {
+    large::alloc(size, ALIGN).map_or_else(out_of_memory, |(object, _)| object)
 }
 
 /// [`serve`], after it starts the background thread if the arena is large and no thread runs yet.
@@ -119,6 +127,12 @@ pub fn serve_zeroed(size: usize, is_program: impl FnOnce() -> bool) -> *mut u8 {
         }
         return object;
     }
+    let object = medium::pop(size);
+    if !object.is_null() {
+        // SAFETY: as above.
+        unsafe { object.write_bytes(0, size) };
+        return object;
+    }
     if is_program() {
         background::begin_if_large();
     }
@@ -145,7 +159,7 @@ pub unsafe fn serve_resized(
     let new = if size <= MAX_SMALL_BYTES {
         serve_for(size, is_program)
     } else {
-        if old > MAX_SMALL_BYTES && large::resize(pointer, size) {
+        if old > MAX_SMALL_BYTES && (large::resize(pointer, size) || medium::resize(pointer, size)) {
             return pointer;
         }
         if is_program() {
@@ -156,7 +170,8 @@ pub unsafe fn serve_resized(
         {
             return moved;
         }
-        serve(size)
+        // A run that has grown once grows again, in place where it can.
+        serve_large(size)
     };
     if !new.is_null() {
         // SAFETY: both objects are at least that long, and they are distinct.

@@ -6,6 +6,7 @@
 use super::bare::{self, Bare};
 pub use super::caller::{AnyCaller, Caller, Program, serve, serve_program, serve_resized, serve_zeroed};
 use super::classes::Class;
+use super::medium::{self, Medium};
 use super::{large, small};
 use crate::cache::registry::{self, LARGE_ID};
 use crate::cache::start;
@@ -41,7 +42,7 @@ pub fn malloc_for<C: Caller>(size: usize) -> *mut u8 {
 /// Serves sizes above the direct table, and requests that the fast path could not serve.
 #[inline(never)]
 extern "C" fn malloc_slow<C: Caller>(size: usize) -> *mut u8 {
-    if let Some(slots) = small::slots_for_larger(size) {
+    if let Some(slots) = small::slots_for_larger(size).or_else(|| medium::slots_for(size)) {
         // SAFETY: as in `malloc`.
         let object = unsafe { rseq::pop(slots) };
         if !object.is_null() {
@@ -63,11 +64,14 @@ pub fn aligned_alloc_noreclaim(align: usize, size: usize) -> *mut u8 {
         os::errno::set_invalid();
         return ptr::null_mut();
     }
-    match Class::of_aligned(size, align) {
-        Some(class) => small::alloc_noreclaim(class),
-        None => large::alloc_with(size, align, large::Reclaim::No)
-            .map_or_else(out_of_memory, |(object, _)| object),
+    if let Some(class) = Class::of_aligned(size, align) {
+        return small::alloc_noreclaim(class);
     }
+    if let Some(class) = Medium::of_aligned(size, align) {
+        let object = medium::pop(size);
+        return if object.is_null() { medium::alloc_noreclaim(class) } else { object };
+    }
+    large::alloc_with(size, align, large::Reclaim::No).map_or_else(out_of_memory, |(object, _)| object)
 }
 
 #[cold]
@@ -287,6 +291,10 @@ extern "C" fn aligned_alloc_slow(align: usize, size: usize) -> *mut u8 {
     }
     if let Some(class) = Class::of_aligned(size, align) {
         return small::alloc(class);
+    }
+    if let Some(class) = Medium::of_aligned(size, align) {
+        let object = medium::pop(size);
+        return if object.is_null() { medium::alloc_slow(class) } else { object };
     }
     large::alloc(size, align).map_or_else(out_of_memory, |(object, _)| object)
 }

@@ -1,9 +1,8 @@
 //! `Heap`: a private set of size classes, destroyed whole.
 //!
-//! A heap's objects are freed one by one like any others (by any `free`), or all at once when the
-//! heap goes. A class of it is bare slabs at first ([`Bare`]), so that small heaps cost little more
-//! than their objects, and gets a cache of its own when it is busy. Large objects are kept in a
-//! list.
+//! A heap's objects are freed one by one, by any `free`, or all at once when the heap is dropped.
+//! Each size class starts as bare slabs ([`Bare`]), so that a small heap costs little more than its
+//! objects. A busy class gets a cache of its own. Large objects stand in a list of the heap.
 
 use super::bare::Bare;
 use super::classes::{CLASSES, Class};
@@ -18,14 +17,17 @@ use core::sync::atomic::{AtomicPtr, Ordering::AcqRel, Ordering::Acquire};
 
 /// A private heap. Dropping it frees everything that was allocated from it.
 ///
-/// Any thread may allocate; what it gave out may be freed with [`Heap::free`] or any `free`, until
-/// the heap is dropped.
+/// Any thread may allocate from it. Until the heap is dropped, [`Heap::free`] and any `free` may
+/// free its objects.
 ///
-/// A heap costs what it owns: making and dropping one of a few objects takes about a microsecond,
-/// whatever else lives. There may be as many as memory allows: each takes less than a kilobyte,
-/// each size class in use as much again, and a slab of 4 KiB at least. A class that has served 64
-/// objects gets sheaves; at most 32 768 classes of all heaps have them at a time. In all heaps
-/// together some 13 million classes can be in use; beyond that an allocation fails.
+/// A heap costs what it owns: making and dropping a heap of a few objects takes about a
+/// microsecond, whatever else is allocated. Memory alone bounds the number of heaps. A heap takes
+/// less than a kilobyte; each size class in use takes as much again, and at least one slab of 4
+/// KiB.
+///
+/// A class that has served 64 objects gets sheaves; at most 32 768 classes of all heaps have them
+/// at a time. In all heaps together some 13 million classes can be in use; beyond that an
+/// allocation fails.
 ///
 /// ```
 /// let heap = uslab::Heap::new().unwrap();
@@ -40,20 +42,20 @@ pub struct Heap {
 }
 
 struct Inner {
-    /// The caches of the classes that are busy.
+    /// The caches of busy classes; null for the others.
     caches: [AtomicPtr<Core>; CLASSES],
-    /// What the classes were before, and are as long as they are not.
+    /// The bare slabs of each class that was used, kept after the class got a cache.
     bare: [AtomicPtr<Bare>; CLASSES],
     large: Objects,
 }
 
-// SAFETY: classes are caches, which are shared by design; the list is under a lock.
+// SAFETY: caches and bare slabs are shared by design; a lock guards the list.
 unsafe impl Send for Heap {}
 // SAFETY: as above.
 unsafe impl Sync for Heap {}
 
 impl Heap {
-    /// An empty heap; `None` without memory.
+    /// Makes an empty heap; `None` if memory is used up.
     pub fn new() -> Option<Heap> {
         let inner = NonNull::new(super::malloc(size_of::<Inner>()).cast::<Inner>())?;
         super::install_hooks();
@@ -73,8 +75,8 @@ impl Heap {
         unsafe { self.inner.as_ref() }
     }
 
-    /// `size` bytes on a boundary of `align`, uninitialised; `None` if there is no memory or
-    /// `align` is not a power of two, or beyond 1 GiB.
+    /// Allocates `size` uninitialised bytes, aligned to `align`. `None` if memory is used up, or if
+    /// `align` is not a power of two or exceeds 1 GiB.
     pub fn alloc(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
         if !align.is_power_of_two() {
             return None;
@@ -97,7 +99,7 @@ impl Heap {
         }
     }
 
-    /// An object of a class that has no cache; makes it one if it has become busy.
+    /// Allocates an object of a class without a cache. If the class is busy now, makes its cache.
     #[cold]
     #[inline(never)]
     fn alloc_bare(&self, class: Class) -> Option<NonNull<u8>> {
@@ -112,10 +114,10 @@ impl Heap {
         bare.alloc()
     }
 
-    /// The bare slabs of a class, made now if there are none.
+    /// The bare slabs of a class; makes them if there are none.
     fn bare(&self, class: Class) -> Option<&Bare> {
         let place = &self.inner().bare[class.index()];
-        // SAFETY: null or made by `Bare::new`, valid until the heap goes; so below.
+        // SAFETY: null or made by `Bare::new`, and valid until the heap is dropped.
         if let Some(bare) = unsafe { place.load(Acquire).as_ref() } {
             return Some(bare);
         }
@@ -138,10 +140,10 @@ impl Heap {
         NonNull::new(object)
     }
 
-    /// Takes memory back.
+    /// Frees memory of this heap. Never fails.
     ///
     /// # Safety
-    /// It must come from this heap and not be used any more.
+    /// `object` must come from this heap, and must not be used any more.
     pub unsafe fn free(&self, object: NonNull<u8>) {
         // SAFETY: the caller's promise.
         unsafe { super::free(object.as_ptr()) };
@@ -153,8 +155,9 @@ impl Drop for Heap {
         // SAFETY: null or a core.
         let caches = self.inner().caches.iter().filter_map(|place| unsafe { place.load(Acquire).as_ref() });
         if caches.clone().next().is_some() {
-            // SAFETY: the owner that drops the heap promises that its objects are done with: their
-            // borrowers hold raw pointers or the allocator's clones, which borrow the heap.
+            // SAFETY: no thread uses the heap's objects any more. Collections that use its
+            // allocator borrow the heap; for raw pointers, the thread that drops the heap promises
+            // it.
             unsafe { destroy_whole(caches) };
         }
         for bare in self.inner().bare.iter().filter_map(|place| NonNull::new(place.load(Acquire))) {

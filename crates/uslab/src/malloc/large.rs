@@ -1,15 +1,15 @@
 //! Large objects: each is a run of pages, described in the descriptor of its first page.
 //!
-//! In the page map only the first page of a run has an owner ([`LARGE_ID`]). So `free` accepts no
-//! other page's pointer.
+//! In the page map only the first page of a run has an owner ([`LARGE_ID`]). So `free` accepts only
+//! a pointer into the first page.
 
 use super::list::{self, head};
-use crate::cache::registry::LARGE_ID;
-use crate::cache::{hooks, start};
+use crate::cache::registry::{self, LARGE_ID};
+use crate::cache::{Core, hooks, start};
 use crate::counters;
 use crate::os;
 use crate::os::invariant::invariant;
-use crate::pages::{self, CHUNK_PAGES, PAGE_BYTES, PAGE_SHIFT, PageIndex, Temperature};
+use crate::pages::{self, CHUNK_PAGES, PAGE_BYTES, PAGE_SHIFT, PageIndex, Run, Temperature};
 use crate::rseq::Owner;
 use crate::slab::{Misuse, report_misuse};
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -18,8 +18,8 @@ use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 /// much as a copy of a few hundred kilobytes.
 const MIN_MOVE_BYTES: usize = 1 << 20;
 
-/// Most moves in a process; after that, `realloc` copies bytes. Each move may split a mapping into
-/// four.
+/// Upper bound on the moves of a process; beyond it, `realloc` copies bytes. Each move may split a
+/// mapping into four.
 const MAX_MOVES: u32 = 4096;
 static MOVES: AtomicU32 = AtomicU32::new(0);
 
@@ -61,15 +61,19 @@ pub(super) fn alloc_with(size: usize, align: usize, reclaim: Reclaim) -> Option<
     }
     let run = run?;
     invariant!(run.pages == count, "a run has the pages that were asked for", run.pages);
+    adopt(run);
+    Some((pages::address_of(run.first), run.zeroed))
+}
+
+/// Makes a run that the caller owns a large object.
+pub(super) fn adopt(run: Run) {
     invariant!(pages::owner(run.first) == Owner::NONE, "a fresh run has no owner", run.first.0);
     let head = head(run.first);
-    head.pages.store(count as u32, Relaxed);
+    head.pages.store(run.pages as u32, Relaxed);
     head.reset_links();
     pages::set_owner(run.first, 1, OWNER);
-    let header = counters::header();
-    header.large_allocs.fetch_add(1, Relaxed);
-    count_object(1, count as i64);
-    Some((pages::address_of(run.first), run.zeroed))
+    counters::header().large_allocs.fetch_add(1, Relaxed);
+    count_object(1, run.pages as i64);
 }
 
 fn count_object(objects: i64, pages: i64) {
@@ -156,13 +160,18 @@ pub(super) fn move_to(pointer: *mut u8, size: usize) -> Option<*mut u8> {
     Some(new)
 }
 
-/// The start of the run that contains `page`, which no cache owns; `None` if there is none. Walks
-/// back over the pages before it, so only reports use it.
+/// The start of the run that contains `page`, which no cache owns; `None` if there is none. The run
+/// may be a large object or of a medium class. Walks back over the pages before it, so only reports
+/// use it.
 #[cold]
 pub(super) fn around(page: PageIndex) -> Option<*mut u8> {
     let first = (0..=page.0).rev().map(PageIndex).find(|&first| pages::owner(first) != Owner::NONE)?;
-    let is_within = pages::owner(first) == OWNER && (page.0 - first.0) < head(first).pages.load(Relaxed);
-    is_within.then(|| pages::address_of(first))
+    let pages_of = |cache: &Core| if cache.is_run() { cache.usable_bytes() / PAGE_BYTES } else { 0 };
+    let pages = match pages::owner(first).id() {
+        LARGE_ID => head(first).pages.load(Relaxed) as usize,
+        id => registry::cache(id).map_or(0, pages_of),
+    };
+    (((page.0 - first.0) as usize) < pages).then(|| pages::address_of(first))
 }
 
 /// Whether a run starts at `pointer`.

@@ -9,7 +9,7 @@ use crate::sync::list::{Linked, Links, List};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// Guards the lists of all heaps: rare, and one lock is easy to hold over a fork.
+/// Guards the lists of all heaps. Threads seldom take it, and a fork has one lock to hold.
 static LISTS: Lock<()> = Lock::new(Rank::Heap, ());
 
 pub(super) fn lock_for_fork() {
@@ -24,9 +24,9 @@ pub(super) fn unlock_after_fork(child: bool) {
 #[repr(C)]
 pub(super) struct Head {
     pub pages: AtomicU32,
-    /// Neighbours in the list of a private heap, under the lock of these lists.
+    /// Neighbours in the list of a private heap, guarded by [`LISTS`].
     links: UnsafeCell<Links<u32>>,
-    /// The list's address; 0 for `malloc`'s own objects, which are in none.
+    /// The list's address; 0 for `malloc`'s own objects, which stand in no list.
     list: AtomicU64,
 }
 
@@ -47,14 +47,14 @@ pub(super) fn head(page: PageIndex) -> &'static Head {
 }
 
 impl Head {
-    /// Of an object that is in no list.
+    /// Resets the links of an object that stands in no list.
     pub fn reset_links(&self) {
-        // SAFETY: the run is the caller's, and in no list.
+        // SAFETY: the run is the caller's, and stands in no list.
         unsafe { self.links.get().write(Links::OUTSIDE) };
         self.list.store(0, Relaxed);
     }
 
-    /// Whether the object is a heap's.
+    /// Whether the object belongs to a heap.
     pub fn is_listed(&self) -> bool {
         self.list.load(Relaxed) != 0
     }
@@ -67,12 +67,12 @@ impl Head {
     }
 }
 
-/// The large objects of a heap, at an address that does not change while there are any.
+/// The large objects of a heap. Its address must not change while it has any.
 pub(super) struct Objects {
     list: UnsafeCell<List<Head>>,
 }
 
-// SAFETY: the list is used under `LISTS` only.
+// SAFETY: threads use the list only under `LISTS`.
 unsafe impl Sync for Objects {}
 // SAFETY: as above.
 unsafe impl Send for Objects {}
@@ -82,7 +82,7 @@ impl Objects {
         Objects { list: UnsafeCell::new(List::new()) }
     }
 
-    /// The newest object's first page.
+    /// The first page of the newest object.
     pub fn first(&self) -> Option<PageIndex> {
         let _lists = LISTS.lock();
         // SAFETY: the lock is held.
@@ -107,7 +107,7 @@ impl Objects {
     }
 }
 
-/// A large object is freed: takes it out of its list, if it is in one.
+/// Takes a large object that is being freed out of its list, if it stands in one.
 pub(super) fn forget(page: PageIndex) {
     if !head(page).is_listed() {
         return;

@@ -3,7 +3,8 @@
 //! ```text
 //!  size ≤ 1 KiB    ──table──▶ slots ──▶ pop          40 classes, four to a doubling from 128 bytes
 //!  size ≤ 32 KiB   ──table, one call away──▶ slots ──▶ pop
-//!  size > 32 KiB   ──────────▶ page run, described in its first page's descriptor
+//!  size ≤ 1 MiB    ──table, one call away──▶ slots ──▶ pop          20 classes of page runs
+//!  larger          ──────────▶ page run, described in its first page's descriptor
 //!  free(pointer)   ──page map──▶ slots ──▶ push      an object of any cache
 //!  free(p, size)   ──table──▶ slots ──▶ push         no look at the page map: the cheap path
 //! ```
@@ -21,6 +22,7 @@ pub(crate) mod global;
 pub(crate) mod heap;
 mod large;
 mod list;
+mod medium;
 mod owners;
 mod small;
 #[cfg(test)]
@@ -33,23 +35,23 @@ pub use entry::{
     realloc, usable_size, zeroed,
 };
 
-/// Checks what heaps share; returns how many owners of bare slabs are free.
+/// Checks the stores of owners, which heaps share; returns how many owners of bare slabs are free.
 pub(crate) fn check() -> crate::os::invariant::Checked<usize> {
     // A fork must take the locks that the check takes.
     install_hooks();
     owners::check()
 }
 
-/// What heaps need of a fork; plain `malloc` has no locks of its own.
+/// The hooks of heaps: their locks, for a fork. Plain `malloc` has no locks of its own.
 static HOOKS: Hooks = Hooks { before_fork: lock_for_fork, after_fork: unlock_after_fork, ..Hooks::ALONE };
 
-/// Has forks take the locks of heaps, from now on. Called before the first of
-/// these locks is used.
+/// Installs the hooks, so that forks take the locks of heaps. Called before the first use of these
+/// locks.
 fn install_hooks() {
     hooks::install_first(&HOOKS);
 }
 
-/// Before a fork.
+/// Takes the locks of heaps for the duration of a fork.
 pub(crate) fn lock_for_fork() {
     list::lock_for_fork();
     owners::lock_for_fork();

@@ -1,8 +1,8 @@
 //! Owners for bare slabs: 64 bytes each, whatever the number of CPUs.
 //!
-//! Bare slabs serve a heap's size class before it has a cache. A push on CPU `n` reads the
-//! slot `n` places after the owner's. Every slot here has the dummy, so owners may overlap: each
-//! begins one slot after the one before.
+//! Bare slabs serve a heap's size class before it has a cache. An owner is a row of slots: a push
+//! on CPU `n` reads the slot `n` places behind the first. Every slot here has the dummy, so the
+//! rows of owners may overlap: each starts one slot behind the one before.
 //!
 //! ```text
 //!   array   │ dummy │ dummy │ dummy │ dummy │ dummy │ …
@@ -10,8 +10,9 @@
 //!   owner 1           cpu 0   cpu 1   cpu 2
 //! ```
 //!
-//! The arrays are never given back. Owners are taken from the store of this CPU, or from those of
-//! others, before a new array is made: so there are as many as were ever in use at a time.
+//! The arrays are never freed. A thread takes an owner from the store of its CPU, or else from
+//! another store, before it makes a new array. So the arrays hold about as many owners as were ever
+//! in use at one time.
 
 use crate::cache::start;
 use crate::os::Lock;
@@ -24,21 +25,23 @@ use core::sync::atomic::{Ordering::Relaxed, Ordering::Release};
 mod valid;
 pub use valid::check;
 
-/// Owners of an array for each CPU: the array ends with a slot for each, which is no owner.
+/// Owners of an array per CPU. Behind its owners the array has one more slot for each CPU, which is
+/// no owner.
 const OWNERS_PER_CPU: usize = 4;
 /// Lower bound of the owners of an array.
 const MIN_OWNERS: usize = 64;
-/// Owners moved from one store to another at a time.
+/// Owners that a thread moves from one store to another at a time.
 const MOVED: usize = 32;
+/// Number of stores; CPUs share them.
 const STORES: usize = 16;
 
-/// Free owners, linked through their contexts, and those of an array that were never used.
+/// Free owners, linked through their contexts, and the owners of an array that were never used.
 struct Store {
     free: *mut Slot,
     fresh: *mut Slot,
     fresh_left: usize,
 }
-// SAFETY: what a store holds is in no other thread's hands.
+// SAFETY: no other structure or thread has the owners of a store.
 unsafe impl Send for Store {}
 
 static OWNERS: [CachePadded<Lock<Store>>; STORES] = [const {
@@ -50,7 +53,7 @@ static OWNERS: [CachePadded<Lock<Store>>; STORES] = [const {
 
 impl Store {
     fn pop(&mut self) -> Option<*mut Slot> {
-        // SAFETY: free owners are valid slots for ever; their links are the lock's.
+        // SAFETY: free owners are valid slots for ever; the store's lock guards their links.
         if let Some(slot) = unsafe { self.free.as_ref() } {
             let taken = self.free;
             self.free = slot.context().load(Relaxed).cast();
@@ -69,7 +72,7 @@ impl Store {
         self.assert_pushed(slot);
     }
 
-    /// Makes an array; `None` where metadata have no room left.
+    /// Makes an array of owners; `None` if boot memory is used up.
     fn fill(&mut self) -> Option<()> {
         let owners = MIN_OWNERS.max(OWNERS_PER_CPU * start::cpus());
         let slots = owners + start::cpus();
@@ -86,12 +89,12 @@ impl Store {
     }
 }
 
-/// The store that this CPU uses, with others.
+/// The store of this CPU, which it shares with other CPUs.
 fn home() -> &'static Lock<Store> {
     Cpu::current().shared(&OWNERS).unwrap_or(&OWNERS[0])
 }
 
-/// An owner with this id and context; `None` where metadata have no room left.
+/// Takes an owner and gives it this id and context; `None` if boot memory is used up.
 pub(super) fn take(id: u16, context: *mut u8) -> Option<Owner> {
     let slot = take_slot()?;
     assert_valid(|| valid::check_free(slot));
@@ -125,11 +128,11 @@ fn take_slot() -> Option<*mut Slot> {
     store.pop().or_else(|| store.fill().and_then(|()| store.pop()))
 }
 
-/// Takes an owner back. No page may have it any more.
+/// Frees an owner. No page may have it in the page map any more.
 pub(super) fn free(owner: Owner) {
     let slot = owner.slots();
     invariant!(owner != Owner::NONE, "an owner that is freed was taken", owner.slots());
-    // SAFETY: `take` gave it out.
+    // SAFETY: the owner came from `take`, so it is a valid slot.
     unsafe { (*slot).id.store(u32::from(Owner::NONE.id()), Relaxed) };
     home().lock().push(slot);
 }

@@ -96,10 +96,16 @@ pub(super) fn slots_for_larger(size: usize) -> Option<*mut Slot> {
     }
 }
 
-/// The options of a class's cache. Large classes get larger slabs, because smaller ones would waste
-/// more of their pages.
+/// The options of a class of a private heap. Large classes get larger slabs, because smaller ones
+/// would waste more of their pages.
 pub(super) fn options(name: &'static str, class: Class) -> CacheBuilder<'static> {
     CacheBuilder::new(name).max_order(if class.bytes() >= 8192 { 5 } else { 3 })
+}
+
+/// The options of a cache that serves the whole process: slabs of 128 KiB keep the
+/// objects of a class together (ADR 0034).
+fn large_slabs(name: &'static str) -> CacheBuilder<'static> {
+    CacheBuilder::new(name).min_order(5).max_order(5)
 }
 
 /// The cache of `class`, created if it does not exist yet; `None` if memory is used up.
@@ -110,7 +116,7 @@ fn cache(class: Class) -> Option<&'static Core> {
     if let Some(cache) = unsafe { place.load(Acquire).as_ref() } {
         return Some(cache);
     }
-    let made = class_core(&options(NAMES[class.index()], class), class.bytes(), place)?;
+    let made = class_core(&large_slabs(NAMES[class.index()]), class.bytes(), place)?;
     SLOTS[class.index()].store(made.slots(), Release);
     let larger = SLOTS_OF_LARGER.iter().enumerate().skip(MAX_DIRECT_BYTES / LARGER_STEP_BYTES + 1);
     for (step, place) in larger {

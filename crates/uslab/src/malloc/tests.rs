@@ -82,6 +82,74 @@ fn large_objects_are_moved_by_pages_and_leave_zeroes() {
     others.into_iter().chain([wall, moved]).for_each(release);
 }
 
+/// Whether `attempt` holds once in a hundred times: other tests may take the pages that it needs.
+fn once(mut attempt: impl FnMut() -> bool) -> bool {
+    (0..100).any(|_| attempt())
+}
+
+#[test]
+fn a_medium_object_shrinks_in_place_and_grows_back() {
+    for bytes in [50_000, 100_000, 300_000, MIB] {
+        let object = malloc(bytes);
+        fill(object, bytes);
+        // SAFETY: an object of this test, resized and freed by it alone. So below.
+        let shrunk = unsafe { realloc(object, 33_000) };
+        assert_eq!((shrunk, usable_size(shrunk)), (object, 36_864));
+        assert_filled(shrunk, 33_000);
+        release(shrunk);
+        assert!(once(|| {
+            let object = malloc(bytes);
+            fill(object, 33_000);
+            // SAFETY: as above.
+            let shrunk = unsafe { realloc(object, 33_000) };
+            // SAFETY: as above.
+            let grown = unsafe { realloc(shrunk, bytes) };
+            assert_filled(grown, 33_000);
+            release(grown);
+            grown == object
+        }));
+    }
+}
+
+#[test]
+fn a_medium_object_grows_into_the_free_pages_behind_it() {
+    assert!(once(|| {
+        let block = malloc(4 * MIB);
+        // SAFETY: an object of this test; its first pages stay, and the rest is free.
+        let object = unsafe { realloc(block, 64 << 10) };
+        fill(object, 64 << 10);
+        // SAFETY: as above.
+        let grown = unsafe { realloc(object, 3 * MIB) };
+        assert_filled(grown, 64 << 10);
+        release(grown);
+        grown == block
+    }));
+}
+
+#[test]
+fn realloc_within_a_medium_class_stays_and_moves_no_pages() {
+    let object = malloc(100_000);
+    // SAFETY: an object of this test.
+    let same = unsafe { realloc(object, 112 << 10) };
+    assert_eq!((same, usable_size(same)), (object, 112 << 10));
+    release(same);
+}
+
+#[test]
+fn a_medium_size_that_is_cleared_is_zero_wherever_it_comes_from() {
+    for round in 0..50 {
+        let used = malloc(200_000);
+        fill(used, 200_000);
+        release(used);
+        let object = zeroed(200_000 + round);
+        // SAFETY: allocated by this test, with that size.
+        let bytes = unsafe { slice::from_raw_parts_mut(object, 200_000 + round) };
+        assert!(bytes.iter().all(|&byte| byte == 0));
+        bytes.fill(1);
+        release(object);
+    }
+}
+
 #[test]
 fn realloc_within_a_class_stays_where_it_is() {
     let object = malloc(100);
@@ -162,10 +230,14 @@ fn usable_size_of_a_pointer_that_is_no_object_is_zero() {
     assert_eq!(usable_size(core::ptr::null()), 0);
     let elsewhere = 0u64;
     assert_eq!(usable_size((&raw const elsewhere).cast()), 0);
-    let large = malloc(100_000);
-    assert_eq!(usable_size(large), 100_000usize.next_multiple_of(4096));
-    assert_eq!(usable_size(large.wrapping_add(3 * 4096)), 0);
-    release(large);
+    // A large run has the pages that the size needs, a medium object those of its class.
+    for (bytes, usable) in [(100_000, 112 << 10), (3 * MIB + 1, 3 * MIB + 4096)] {
+        let object = malloc(bytes);
+        assert_eq!(usable_size(object), usable);
+        assert_eq!(usable_size(object.wrapping_add(8)), 0);
+        assert_eq!(usable_size(object.wrapping_add(3 * 4096)), 0);
+        release(object);
+    }
 }
 
 #[test]

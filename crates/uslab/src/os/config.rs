@@ -17,9 +17,9 @@ pub struct Variable {
     pub read_by: &'static str,
     /// The values that mean something, as Markdown.
     pub values: &'static str,
-    /// What happens if it is unset, or has another value.
+    /// The behaviour if it is unset, or has another value.
     pub default: &'static str,
-    /// What it does, as Markdown.
+    /// The description, as Markdown.
     pub doc: &'static str,
     /// Whether a program heeds it that gained privileges when it was started. Only variables that
     /// name no file, publish nothing and switch no check off are harmless: a user without these

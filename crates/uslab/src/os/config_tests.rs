@@ -1,5 +1,5 @@
-//! What the environment variables mean (`config.rs`, which tools compile too, and which has no
-//! tests of its own for that).
+//! Tests of the meaning of the environment variables. They stand beside `config.rs`, which tools
+//! compile too.
 
 use super::config::*;
 

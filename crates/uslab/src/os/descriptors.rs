@@ -1,9 +1,9 @@
 //! The descriptors that the library keeps open, so that a fork child can close its copies.
 //!
 //! A child that kept them would keep the kernel's trigger of a pressure file and a manager's socket
-//! alive, one more set with each generation of children. The thread that owns them does not exist
-//! in the child, so this list does. It also holds each file's identity: a number that now names
-//! another file belongs to the program and stays open.
+//! alive, one more set with each generation of children. The thread that opened them does not exist
+//! in the child, so the child finds them in this list. The list also holds each file's identity: a
+//! number that now names another file belongs to the program and stays open.
 
 use core::mem::MaybeUninit;
 use core::sync::atomic::{
@@ -13,7 +13,7 @@ use core::sync::atomic::{
 /// Enough for one thread's sources and for those that replace them.
 const MAX_KEPT: usize = 8;
 
-/// One place of the list; all zero where it is free.
+/// One place of the list. Its number is 0 if the place is free.
 struct Kept {
     /// The descriptor's number plus 1.
     number: AtomicI32,
@@ -28,7 +28,7 @@ static KEPT: [Kept; MAX_KEPT] =
 /// `number` of a place that a thread is filling in.
 const CLAIMED: i32 = -1;
 
-/// Adds a descriptor to the list. Where the list is full, a fork child keeps its copy.
+/// Adds a descriptor to the list. If the list is full, a fork child will keep its copy open.
 pub(super) fn note(fd: i32, device: u64, inode: u64) {
     let claimed = KEPT.iter().find(|kept| kept.number.compare_exchange(0, CLAIMED, AcqRel, Relaxed).is_ok());
     if let Some(kept) = claimed {
@@ -60,7 +60,7 @@ pub fn close_in_child() {
     }
 }
 
-/// Closes a number that still is the file with this identity.
+/// Closes a descriptor if its number still names the file with this identity.
 pub(super) fn close_if(fd: i32, device: u64, inode: u64) {
     if status(fd).is_some_and(|now| (now.st_dev, now.st_ino) == (device, inode)) {
         // SAFETY: the number is still the file that was opened.

@@ -14,7 +14,8 @@
 //! and the panic machinery allocates, in a preloaded library from this very allocator. Unit tests
 //! of the library panic instead, as the harness asks.
 //!
-//! Must never: allocate; take a lock; be evaluated in release builds, but by [`Subject`].
+//! These functions never allocate and never take a lock. Release builds evaluate only [`Subject`]'s
+//! comparisons.
 
 use super::report;
 use core::fmt;
@@ -47,9 +48,9 @@ pub struct Invalid {
     pub address: usize,
     /// The invariant, as a statement that should be true.
     pub invariant: &'static str,
-    /// What the invariant asks for: a count, a number or an address.
+    /// The value that the invariant asks for: a count, a number or an address.
     pub expected: i64,
-    /// What was found instead.
+    /// The value found instead.
     pub found: i64,
 }
 
@@ -63,10 +64,10 @@ impl fmt::Display for Invalid {
 
 impl core::error::Error for Invalid {}
 
-/// What a check of a structure comes to: what it counted, or the first invariant that is violated.
+/// The result of a check of a structure: its counts, or the first invariant that is violated.
 pub type Checked<T = ()> = Result<T, Invalid>;
 
-/// What can be compared: counts, and addresses by their number.
+/// A value that can be compared: a count, or an address by its number.
 pub trait Number: Copy {
     /// The number, as two's complement where it is a large address.
     fn number(self) -> i64;
@@ -170,16 +171,15 @@ pub fn assert_valid(check: impl FnOnce() -> Checked) {
 /// One call in this many is sampled.
 const SAMPLED: u32 = 64;
 
-/// Whether this change is one of those after which a structure is walked as a whole: one in 64, in
-/// debug builds. No pattern of callers is passed over: the sample follows a low-discrepancy
-/// sequence.
+/// Whether to walk the whole structure after this change: true for one change in 64, in debug
+/// builds. The sample follows a low-discrepancy sequence, so no pattern of callers escapes it.
 #[inline(always)]
 pub fn is_sampled() -> bool {
     static CHANGES: AtomicU32 = AtomicU32::new(0);
     cfg!(debug_assertions) && CHANGES.fetch_add(1, Relaxed).wrapping_mul(0x9e37_79b9) < u32::MAX / SAMPLED
 }
 
-/// A step found its assumption wrong.
+/// Ends the process: a step found its assumption wrong.
 #[cold]
 #[inline(never)]
 #[track_caller]

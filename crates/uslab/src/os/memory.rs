@@ -24,8 +24,9 @@ pub enum Placed {
     Refused,
 }
 
-/// Maps `bytes` of private anonymous memory at `start`, replacing nothing. With `fixed` 0 the
-/// address is a hint, which the kernel follows where the range is free.
+/// Maps `bytes` of private anonymous memory at `start`, replacing no mapping. `fixed` is
+/// `MAP_FIXED_NOREPLACE`, or 0, which makes the address a hint: the kernel follows it if the range
+/// is free.
 fn place(start: usize, bytes: usize, protection: i32, fixed: i32) -> Placed {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | fixed;
     // SAFETY: a fresh mapping: neither a hint nor MAP_FIXED_NOREPLACE replaces a mapping. Kernels
@@ -61,7 +62,8 @@ pub fn map_at(start: usize, bytes: usize) -> Placed {
     placed
 }
 
-/// Whether [`map_at`] would find `start` free; limits on memory aside. Nothing stays mapped.
+/// Tests whether a range is free: maps it without access, and unmaps it at once. The result is that
+/// of [`map_at`], apart from limits on memory.
 ///
 /// Uses a hint, because of ThreadSanitizer: outside of a program's ranges, its interceptor turns
 /// `MAP_FIXED_NOREPLACE` into a mapping at address zero.
@@ -132,8 +134,8 @@ pub unsafe fn purge_locked(start: *mut u8, bytes: usize) -> bool {
     unsafe { purge(start, bytes) || libc::madvise(start.cast(), bytes, DONTNEED_LOCKED) == 0 }
 }
 
-/// Moves the pages of `[from, from + bytes)` to `to`, in place of those mapped there. Mapped pages
-/// that read as zero stay at `from`.
+/// Moves the pages of `[from, from + bytes)` to `to`, in place of those mapped there. `from` stays
+/// mapped, and reads as zero afterwards.
 ///
 /// False where the kernel cannot do it (`MREMAP_DONTUNMAP`, Linux 5.7), and for locked pages,
 /// because the kernel would unlock those at `from`. Then `from` is unchanged, and `to` unchanged or
@@ -146,6 +148,7 @@ pub unsafe fn purge_locked(start: *mut u8, bytes: usize) -> bool {
 /// the contents of `to`.
 pub unsafe fn move_pages(from: *mut u8, to: *mut u8, bytes: usize) -> bool {
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
+    // The purge fails for locked memory, and so prevents the move.
     // SAFETY: the caller's promise.
     unsafe {
         purge(to, page_bytes()) && libc::mremap(from.cast(), bytes, bytes, flags, to) != libc::MAP_FAILED

@@ -17,12 +17,6 @@ use super::weak;
 use core::ffi::{c_char, c_int, c_long, c_void};
 use core::ptr;
 
-/// Runs `pin` when the object is loaded. Public so that the library's start can name it: the linker
-/// drops a member of an archive to which no reference exists.
-#[used]
-#[unsafe(link_section = ".init_array")]
-pub static AT_LOAD: extern "C" fn() = pin;
-
 /// The loader's namespaces: the caller's, which `dlopen` would use, and the program's.
 const CALLERS: c_long = -2;
 const BASE: c_long = 0;
@@ -33,8 +27,8 @@ const DT_NULL: u64 = 0;
 const DT_FLAGS_1: u64 = 0x6fff_fffb;
 
 /// Pins this object if it can be unloaded: it is not the program itself, is not marked `NODELETE`,
-/// and there is a loader that unloads. musl never unloads.
-extern "C" fn pin() {
+/// and there is a loader that unloads. musl never unloads. Must be called by a constructor.
+pub fn pin() {
     let mut name: *const c_char = ptr::null();
     // SAFETY: `find_own` is called with what it expects, and only until this returns.
     unsafe { libc::dl_iterate_phdr(Some(find_own), (&raw mut name).cast()) };

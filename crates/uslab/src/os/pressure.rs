@@ -6,7 +6,7 @@
 //! another file is forgotten: never read, written or closed. (Between the comparison and the use
 //! another thread can still exchange it; the system has no call that closes this gap.)
 //!
-//! Must never: wait without an end, or block in any call but [`wait`].
+//! Only [`wait`] blocks, and only for a bounded time.
 
 use super::{descriptors, errno};
 use core::ffi::CStr;
@@ -17,7 +17,7 @@ const LOWEST_FD: i32 = 64;
 /// Upper bound on the bytes read from a pipe or a socket at once: what a pipe holds by default.
 const DRAIN_BYTES: usize = 64 << 10;
 
-/// What stands at a path.
+/// The kind of file at a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Form {
     /// A regular file: `memory.pressure`, or one like it.
@@ -28,7 +28,7 @@ pub enum Form {
     Socket,
 }
 
-/// What stands at `path`: `Ok(None)` is none of the three.
+/// Returns the kind of file at `path`; `Ok(None)` for a file of any other kind.
 ///
 /// # Errors
 /// `errno`.
@@ -51,14 +51,14 @@ fn form(mode: libc::mode_t) -> Option<Form> {
     }
 }
 
-/// What `errno` means for a source of pressure, where there is more to say than its number.
+/// The meaning of an `errno` for a source of pressure; `None` if only its number can be reported.
 pub fn reason(number: i32) -> Option<&'static str> {
     Some(match number {
         libc::ENOENT | libc::ENOTDIR => "it is not there",
         libc::EACCES | libc::EPERM => "permission denied",
         libc::EOPNOTSUPP | libc::ENODEV | libc::ENXIO => "the kernel does not offer it",
         libc::EINVAL => "the kernel refuses the threshold",
-        libc::ECONNREFUSED => "nobody listens",
+        libc::ECONNREFUSED => "no process listens",
         libc::ENAMETOOLONG => "the path is too long",
         libc::EMFILE | libc::ENFILE => "there are no descriptors left",
         _ => return None,
@@ -73,25 +73,25 @@ pub struct Descriptor {
     inode: u64,
 }
 
-/// What has become of a descriptor.
+/// The present state of a descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
-    /// It is what was opened.
+    /// It still names the file that was opened.
     Ours,
-    /// It is what was opened, and no name leads to it any more.
+    /// It still names the file that was opened, but no path leads to that file any more.
     Unlinked,
-    /// The number is closed, or another file's.
+    /// The number is closed, or names another file.
     Lost,
 }
 
-/// What [`wait`] learnt of a descriptor.
+/// The event that [`wait`] found at a descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// Nothing, or the number is not this descriptor's any more.
+    /// No event, or the number names another file now.
     Nothing,
     /// The kernel signalled the file, or bytes were there and are read.
     Fired,
-    /// The last writer of the pipe has left; others may come.
+    /// The last writer of the pipe has left; another one may open it later.
     HungUp,
     /// There will be no more events. The files of cgroup events show this whenever they fire.
     Ended,
@@ -175,7 +175,7 @@ impl Descriptor {
         self.form
     }
 
-    /// What has become of it.
+    /// The present state of the descriptor.
     pub fn state(&self) -> State {
         match descriptors::status(self.fd) {
             Some(now) if (now.st_dev, now.st_ino) != (self.device, self.inode) => State::Lost,
@@ -274,7 +274,7 @@ impl Drop for Descriptor {
 }
 
 /// Waits for an event of one of `watched`: on a file the kernel's signal (POLLPRI), else bytes
-/// (POLLIN). Returns early where `timeout_ms` are over or a signal comes.
+/// (POLLIN). Also returns after `timeout_ms`, or when a signal arrives.
 pub fn wait<const N: usize>(watched: [Option<&Descriptor>; N], timeout_ms: u64) -> [Event; N] {
     // The kernel ignores entries with a negative number.
     let mut polled = [libc::pollfd { fd: -1, events: 0, revents: 0 }; N];

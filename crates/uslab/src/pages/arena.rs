@@ -1,9 +1,9 @@
 //! The arena: one range of addresses, its metadata beside it, and the page map.
 //!
-//! The place is decided once, in [`init`]; chunks are mapped in order, so that one bound says which
-//! addresses are ours. Only that bound moves, upwards, under the buddy's lock. Where another
-//! mapping of the process stands in the way, its chunks are *absent*: within the bound, no memory
-//! of ours, and without an owner in the page map.
+//! [`init`] chooses the place, once. Chunks are mapped in order, so one bound decides which
+//! addresses are ours. The bound only rises, under the buddy's lock. If another mapping of the
+//! process stands in the way, the chunks that it covers are *absent*: they lie within the bound,
+//! but are not our memory, and have no owner in the page map.
 
 use super::chunk::Chunk;
 use super::layout::{BOOT_BELOW, CHUNKS_BELOW, DESCRIPTORS_BELOW, Entry, MAP_BYTES, Table, choose};
@@ -22,28 +22,29 @@ use core::sync::atomic::{
 pub struct PageIndex(pub u32);
 
 impl PageIndex {
-    /// The page `n` further on.
+    /// The page `n` pages further on.
     pub fn plus(self, n: usize) -> PageIndex {
         PageIndex(self.0 + n as u32)
     }
 }
 
-/// Chunks that a step of growth skips, at most, to get past mappings of the process: 64 GiB of
-/// addresses, whose part of the page map takes 128 MiB.
+/// Upper bound on the chunks that one growth step skips to get past mappings of the process: 64 GiB
+/// of addresses, whose part of the page map takes 128 MiB.
 const MAX_GAP_CHUNKS: usize = (64 << 30) / CHUNK_BYTES;
 
-/// What `free` reads stands together on one line, and not at its start: see [`Slot`].
+/// The arena's addresses and tables. The fields that `free` reads share one cache line, and do not
+/// stand at its start: see [`Slot`].
 #[repr(C, align(64))]
 struct Arena {
-    /// Bytes from `base` that chunks may come to lie in.
+    /// Bytes from `base` on that chunks may occupy.
     range_bytes: AtomicUsize,
     base: AtomicUsize,
-    /// The bound: bytes from `base` that are mapped, absent, or were mapped; 0 until there is a
+    /// The bound: bytes from `base` on that are mapped, absent, or were mapped; 0 until there is a
     /// chunk.
     committed_bytes: AtomicUsize,
-    /// Bytes of chunks that are mapped. Under the buddy's lock, like the tables.
+    /// Bytes of chunks that are mapped. Guarded by the buddy's lock, like the tables.
     mapped_bytes: AtomicUsize,
-    /// Fresh chunks come with all their memory: the program locks what it maps.
+    /// The kernel backs fresh chunks with memory at once, because the program locks what it maps.
     is_populated: AtomicBool,
     map: Table,
     descriptors: Table,
@@ -61,10 +62,10 @@ static ARENA: Arena = Arena {
     chunks: Table::new(),
 };
 
-/// Chooses the arena's place. False if there is none.
+/// Chooses the arena's place. Returns false if no range is free.
 pub fn init() -> bool {
-    // An address that escapes keeps the compiler from making a static of each field. Then the
-    // linker put `base`, which every `free` reads, on one line with the buddy's lock, and each
+    // The escaping address keeps the compiler from making a static of each field. When it did, the
+    // linker put `base`, which every `free` reads, on one line with the buddy's lock. Then each
     // change of pages on another CPU cost every thread a miss (docs/adr/0017).
     core::hint::black_box(&ARENA);
     let Some((base, range_bytes)) = choose((&raw const ARENA).addr()) else { return false };
@@ -74,15 +75,15 @@ pub fn init() -> bool {
     true
 }
 
-/// Bytes of the part for metadata of other layers that are handed out; see [`super::boot`].
+/// Bytes of boot memory that were handed out; see [`super::boot`].
 pub(super) static BOOT_USED: AtomicUsize = AtomicUsize::new(0);
 
-/// Where the part for metadata of other layers starts, once there is one; see [`super::boot`].
+/// The start of boot memory, once [`init`] chose a place; see [`super::boot`].
 pub(super) fn boot_start() -> Option<usize> {
     (ARENA.range_bytes.load(Acquire) > 0).then(|| ARENA.base.load(Relaxed) - BOOT_BELOW)
 }
 
-/// Pages that there are addresses for.
+/// Pages that the arena's range has addresses for.
 pub(super) fn reserved_pages() -> usize {
     ARENA.range_bytes.load(Acquire) / PAGE_BYTES
 }
@@ -92,7 +93,7 @@ pub(super) fn chunks_committed() -> usize {
     ARENA.committed_bytes.load(Relaxed) / CHUNK_BYTES
 }
 
-/// Bytes within the bound: an upper bound of what was ever mapped.
+/// Bytes within the bound: an upper bound on the bytes ever mapped.
 pub fn committed_bytes() -> usize {
     ARENA.committed_bytes.load(Relaxed)
 }
@@ -103,12 +104,12 @@ pub(super) struct Grown {
     pub count: usize,
 }
 
-/// Maps `wanted` chunks behind the bound, or `least` where so many are refused; `None` if those
-/// are, too.
+/// Maps `wanted` chunks behind the bound, or `least` chunks if the system refuses so many. Returns
+/// `None` if it refuses those too.
 ///
-/// Where the kernel brings the memory at once, only `least` are mapped.
-/// Where other mappings stand in the way, the chunks up to behind them become absent. Under the
-/// buddy's lock, as all that maps or unmaps chunks.
+/// If the kernel backs mappings with memory at once, this maps only `least` chunks. If other
+/// mappings stand in the way, the chunks up to their end become absent. The caller holds the
+/// buddy's lock, as for every function that maps or unmaps chunks.
 pub(super) fn grow(wanted: usize, least: usize) -> Option<Grown> {
     let bound = chunks_committed();
     let room = (reserved_pages() / CHUNK_PAGES).checked_sub(bound)?;
@@ -128,7 +129,7 @@ pub(super) fn grow(wanted: usize, least: usize) -> Option<Grown> {
             }
         }
     }
-    // Doubling the distance finds the other end of any hole in a few steps; addresses are plenty.
+    // Doubling the distance gets past any mapping in a few steps; addresses are plentiful.
     let mut gap = 1;
     while placed == Placed::Taken && gap <= MAX_GAP_CHUNKS && gap + least <= room {
         placed = commit(bound + gap, least);
@@ -148,7 +149,7 @@ fn commit(first: usize, count: usize) -> Placed {
     if placed != Placed::Mapped {
         return placed;
     }
-    // A chunk without metadata must not be seen.
+    // The tables come before the bound: no thread may see a chunk without metadata.
     let base = ARENA.base.load(Relaxed);
     let pages = end * CHUNK_PAGES;
     let has_tables = ARENA.map.reach(base - MAP_BYTES, pages * size_of::<Owner>())
@@ -162,7 +163,7 @@ fn commit(first: usize, count: usize) -> Placed {
     set_owner(PageIndex((bound * CHUNK_PAGES) as u32), (end - bound) * CHUNK_PAGES, Owner::NONE);
     invariant!(end > bound, "the bound only rises", end);
     ARENA.committed_bytes.store(end * CHUNK_BYTES, Release);
-    // An upper bound: descriptors of pages that were never used stay untouched.
+    // An upper bound: the descriptors of pages that were never used have no memory yet.
     let bytes = end * (CHUNK_PAGES * (DESCRIPTOR_BYTES + size_of::<Owner>()) + size_of::<Entry>());
     counters::header().metadata_bytes.store(bytes as u64 + BOOT_USED.load(Relaxed) as u64, Relaxed);
     Placed::Mapped
@@ -179,8 +180,8 @@ fn count_mapped(change: impl Fn(usize, usize) -> usize, count: usize) {
     counters::header().committed_bytes.store(mapped_bytes as u64, Relaxed);
 }
 
-/// Maps `count` chunks from `first` on, of which none is mapped. They read as zero. Under the
-/// buddy's lock.
+/// Maps `count` chunks from `first` on, none of which is mapped. They read as zero. The caller
+/// holds the buddy's lock.
 pub(super) fn map_chunks(first: usize, count: usize) -> Placed {
     let placed = memory::map_at(address_of_chunk(first), count * CHUNK_BYTES);
     if placed == Placed::Mapped {
@@ -189,13 +190,13 @@ pub(super) fn map_chunks(first: usize, count: usize) -> Placed {
     placed
 }
 
-/// Counts `count` chunks that [`unmap_memory`] unmapped. Under the buddy's lock.
+/// Counts `count` chunks that [`unmap_memory`] unmapped. The caller holds the buddy's lock.
 pub(super) fn note_unmapped(count: usize) {
     count_mapped(usize::wrapping_sub, count);
 }
 
-/// Unmaps the memory of `count` chunks from `first` on; false, with nothing changed, if that is
-/// refused.
+/// Unmaps the memory of `count` chunks from `first` on. Returns false, with nothing changed, if the
+/// system refuses.
 ///
 /// # Safety
 /// The chunks must be mapped and all of their pages the caller's.
@@ -207,7 +208,7 @@ pub(super) unsafe fn unmap_memory(first: usize, count: usize) -> bool {
 /// [`unmap_memory`] and [`note_unmapped`].
 ///
 /// # Safety
-/// As [`unmap_memory`]; under the buddy's lock.
+/// As [`unmap_memory`]. The caller must hold the buddy's lock.
 unsafe fn unmap_chunks(first: usize, count: usize) {
     // SAFETY: the caller's promise.
     if unsafe { unmap_memory(first, count) } {
@@ -245,13 +246,15 @@ pub(super) fn may_be_unmapped(index: usize) -> bool {
     !is_pinned(index).load(Relaxed)
 }
 
-/// Keeps the chunk of a page mapped for ever, so that threads without a lock may look at what was
-/// there: they find zeroes at worst. The page must be the caller's, and in use: so its chunk is not
-/// about to be unmapped, and the free that makes this possible comes later, by the buddy's lock.
+/// Keeps the chunk of `page` mapped for ever, so that threads without a lock may read what was
+/// there; at worst they read zeroes.
+///
+/// The page must be in use and belong to the caller. So no thread is about to unmap the chunk: that
+/// takes a free of this page, which comes later, under the buddy's lock.
 pub fn keep_mapped(page: PageIndex) {
     invariant!(contains(page), "a page that stays mapped lies in the arena", page.0);
     let is_pinned = is_pinned(page.0 as usize / CHUNK_PAGES);
-    // A look first: most often nothing is to be written.
+    // Load first: usually the flag is set already, and the line stays shared.
     if !is_pinned.load(Relaxed) {
         is_pinned.store(true, Relaxed);
     }
@@ -268,13 +271,14 @@ pub fn page_of(pointer: *const u8) -> Option<PageIndex> {
     }
 }
 
-/// As [`page_of`], for a caller that takes `None` as the last word on a pointer.
+/// As [`page_of`], for a caller that treats `None` as final: the pointer is not ours.
 ///
-/// A thread that got the pointer by synchronization has the bound of that time as well: growth
-/// stores the bound before it releases the buddy's lock, under which the page was handed out, and
-/// the bound never falls, so that coherence alone rules out an older value. A thread that got it
-/// through a mere dependency (a load of the pointer itself) may have loaded the bound before it on
-/// aarch64; the fence orders the two.
+/// A thread that got the pointer by synchronization sees the bound of that time, or a later one.
+/// Growth stores the bound before it releases the buddy's lock, under which the page was allocated.
+/// The bound never falls, so coherence alone rules out an older value.
+///
+/// A thread that got the pointer through a mere dependency (a load of the pointer itself) may, on
+/// aarch64, have loaded the bound before the pointer. The fence orders the two loads.
 #[inline]
 pub fn page_of_any(pointer: *const u8) -> Option<PageIndex> {
     page_of(pointer).or_else(|| {
@@ -283,12 +287,13 @@ pub fn page_of_any(pointer: *const u8) -> Option<PageIndex> {
     })
 }
 
-/// Whose page `pointer` lies in, if it lies within the bound; what the fast path of `free` asks.
+/// The owner of the page that `pointer` lies in, if it lies within the bound. The fast path of
+/// `free` calls this.
 ///
-/// Every entry within the bound holds an owner. The bound is stored (release) after the entries
-/// below it, and the load of an entry depends on no more than the pointer: an entry as old as the
-/// zeroes of a fresh table cannot be read by a thread that got the pointer by synchronization (see
-/// [`page_of_any`]).
+/// Every entry within the bound holds an owner. Growth stores the bound (release) after the entries
+/// below it. A thread that got the pointer by synchronization (see [`page_of_any`]) therefore
+/// cannot read the zeroes of a fresh table, although its load of the entry depends only on the
+/// pointer.
 #[inline(always)]
 pub fn direct_owner_of(pointer: *const u8) -> Option<Owner> {
     let base = ARENA.base.load(Relaxed);
@@ -302,7 +307,7 @@ pub fn direct_owner_of(pointer: *const u8) -> Option<Owner> {
     Some(unsafe { Owner::of_slots((*map.add(offset >> PAGE_SHIFT)).load(Relaxed)) })
 }
 
-/// Whose page `pointer` lies in, if it lies within the bound.
+/// The owner of the page that `pointer` lies in, if it lies within the bound.
 #[inline]
 pub fn owner_of(pointer: *const u8) -> Option<Owner> {
     page_of(pointer).map(owner)
@@ -320,7 +325,7 @@ pub fn address_of(page: PageIndex) -> *mut u8 {
     (ARENA.base.load(Relaxed) + ((page.0 as usize) << PAGE_SHIFT)) as *mut u8
 }
 
-/// The entry of a page. It must come from [`page_of`] or the buddy.
+/// The page map's entry of a page, which must come from [`page_of`] or the buddy.
 #[inline]
 fn entry(page: PageIndex) -> &'static AtomicPtr<Slot> {
     let map = (ARENA.base.load(Relaxed) - MAP_BYTES) as *const AtomicPtr<Slot>;
@@ -328,14 +333,14 @@ fn entry(page: PageIndex) -> &'static AtomicPtr<Slot> {
     unsafe { &*map.add(page.0 as usize) }
 }
 
-/// Whose page it is. The page must come from [`page_of`] or an allocation.
+/// The owner of a page, which must come from [`page_of`] or an allocation.
 #[inline]
 pub fn owner(page: PageIndex) -> Owner {
     // SAFETY: entries always hold an owner.
     unsafe { Owner::of_slots(entry(page).load(Relaxed)) }
 }
 
-/// Says whose the `pages` pages from `first` on are. They must belong to the caller.
+/// Sets the owner of the `pages` pages from `first` on, which must belong to the caller.
 pub fn set_owner(first: PageIndex, pages: usize, owner: Owner) {
     for n in 0..pages {
         invariant!(
@@ -347,26 +352,26 @@ pub fn set_owner(first: PageIndex, pages: usize, owner: Owner) {
     }
 }
 
-/// Takes a page's owner away if that is `owner`; says whether it was. Of several that try, one
+/// Clears a page's owner if it is `owner`; returns whether it was. Of several threads that try, one
 /// succeeds.
 pub fn clear_owner(page: PageIndex, owner: Owner) -> bool {
     entry(page).compare_exchange(owner.slots(), Owner::NONE.slots(), AcqRel, Relaxed).is_ok()
 }
 
-/// The 64 bytes of descriptor of a page; those of a run follow one another.
+/// The 64 bytes of descriptor of a page. The descriptors of a run are adjacent.
 #[inline]
 pub fn descriptor(page: PageIndex) -> *mut u8 {
     (ARENA.base.load(Relaxed).wrapping_sub(DESCRIPTORS_BELOW) + page.0 as usize * DESCRIPTOR_BYTES) as *mut u8
 }
 
-/// Gives the memory behind the descriptors of `pages` pages back, where they are whole system
-/// pages; they read as zero afterwards. The caller must have claimed the pages.
+/// Purges the descriptors of `pages` pages, if they fill whole system pages. They read as zero
+/// afterwards. The caller must have claimed the pages.
 pub(super) fn purge_descriptors(first: PageIndex, pages: usize) {
     let page = os::memory::page_bytes();
     let (start, bytes) = (descriptor(first), pages * DESCRIPTOR_BYTES);
     if bytes.is_multiple_of(page) && (start as usize).is_multiple_of(page) {
         // SAFETY: the descriptors of claimed pages are unused, and the range is whole pages of the
-        // mapped table. Locked ones stay: no reader relies on zeroes.
+        // mapped table. Locked memory keeps its contents: no reader relies on zeroes.
         unsafe { os::memory::purge(start, bytes) };
     }
 }

@@ -1,5 +1,7 @@
-//! Memory for the library's own structures (slots, caches, CPU lists): taken in order from a table
-//! of the arena, zeroed, never given back. Users that come and go keep their own free lists.
+//! Boot memory: zeroed memory for the library's own structures (slots, caches, CPU lists).
+//!
+//! It is handed out in order from a table of the arena, and never freed. Callers whose structures
+//! come and go keep free lists of their own.
 
 use super::arena::{BOOT_USED, boot_start};
 use super::layout::{BOOT_BYTES, Table};
@@ -15,8 +17,8 @@ struct Boot {
 
 static BOOT: Lock<Boot> = Lock::new(Rank::Pages, Boot { used: 0, table: Table::new() });
 
-/// `bytes` zeroed bytes on a boundary of `align` (a power of two up to 4096), for ever; null if
-/// there are no more.
+/// Allocates, for ever, `bytes` zeroed bytes on a boundary of `align`, a power of two up to 4096.
+/// Returns null if boot memory is used up.
 pub fn alloc(bytes: usize, align: usize) -> *mut u8 {
     invariant!(align.is_power_of_two() && align <= 4096, "an alignment is one that boot memory has", align);
     let Some(start) = boot_start() else { return core::ptr::null_mut() };

@@ -1,15 +1,16 @@
-//! The buddy: finds runs of pages in the chunks, fullest chunk first.
+//! The buddy allocates runs of pages from the chunks, fullest chunk first.
 //!
-//! Chunks with free pages stand in one of 11 × 10 lists: by level (how full: 0 fullest … 7, 8 and
-//! 9 = wholly free, 10 = so and not mapped) and by the largest order that fits. A word a level says
-//! which lists are not empty, so that the fullest chunk with room is found by looking at the words.
+//! A chunk with free pages stands in one of 11 × 10 lists: by its level, and by the largest order
+//! that fits. Levels 0 (fullest) to 7 hold chunks with pages in use. Chunks of levels 8 and 9 are
+//! wholly free; those of level 10 are unmapped too. One word a level has a bit for each list that
+//! is not empty, so a scan of 11 words finds the fullest chunk with room.
 //!
 //! ```text
 //!  level 0  ▓▓▓▓▓▓▓░   order 0 ▶ chunk ▶ chunk    order 1 ▶ chunk   …
 //!  …
 //!  level 8  ░░░░░░░░   order 9 ▶ chunk            pinned: never unmapped, so used before level 9
 //!  level 9  ░░░░░░░░   order 9 ▶ chunk
-//!  level 10 ┄┄┄┄┄┄┄┄   order 9 ▶ chunk            to be mapped again when nothing else fits
+//!  level 10 ┄┄┄┄┄┄┄┄   order 9 ▶ chunk            mapped again only if nothing else fits
 //! ```
 
 use super::arena::{self, PageIndex};
@@ -23,26 +24,28 @@ use crate::os::{self, Guard, Lock};
 use crate::sync::{CachePadded, Rank};
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
+mod batch;
 #[cfg(test)]
 mod tests;
 pub(super) mod valid;
+mod whole;
 
 const LEVELS: usize = 11;
 /// The level of wholly free chunks that are pinned: [`arena::keep_mapped`] keeps them mapped for
-/// ever. It pins only chunks with a page in use, so a wholly free chunk never changes its level by
-/// that.
+/// ever. It pins only chunks with a page in use, so it never changes the level of a wholly free
+/// chunk.
 const PINNED_LEVEL: usize = LEVELS - 3;
-/// The level of those that may be unmapped.
+/// The level of wholly free chunks that may be unmapped.
 const EMPTY_LEVEL: usize = LEVELS - 2;
-/// The level of those that are unmapped.
+/// The level of wholly free chunks that are unmapped.
 const UNMAPPED_LEVEL: usize = LEVELS - 1;
 const ORDERS: usize = MAX_ORDER as usize + 1;
 
-/// Growth step in chunks, at most: 64 MiB of address space, no memory yet.
+/// Upper bound of a growth step, in chunks: 64 MiB of address space, without memory.
 const MAX_GROW: usize = 32;
 
-/// Alignments beyond 1 GiB, the largest page of x86-64, are refused: the arena grows up to the
-/// boundary, and its page map with it.
+/// Largest alignment: 1 GiB, the largest page of x86-64. Larger ones are refused, because the arena
+/// and its page map would have to grow up to the boundary.
 const MAX_ALIGN_ORDER: u32 = 18;
 
 const NO_LIMIT: usize = usize::MAX;
@@ -52,23 +55,23 @@ pub(super) struct Buddy {
     not_empty: [u16; LEVELS],
     /// Free pages with memory behind them.
     pub dirty_pages: usize,
-    /// Of these: pages of chunks that the system refused to purge a short while ago.
+    /// The part of `dirty_pages` in chunks that the system refused to purge in this period.
     pub locked_pages: usize,
-    /// Pages handed out.
+    /// Pages in use.
     used_pages: usize,
-    /// Pages that may be held, with [`NO_LIMIT`] for none: beyond `soft_pages` the background is
-    /// told, beyond `hard_pages` nothing is handed out.
+    /// Limits on the pages held, or [`NO_LIMIT`]. An allocation beyond `soft_pages` wakes the
+    /// background thread; one beyond `hard_pages` fails.
     soft_pages: usize,
     hard_pages: usize,
-    /// The background was told, and has not looked yet.
+    /// The background thread was woken for the soft limit, and has not read the limit since.
     told: bool,
-    /// Runs taken and freed since the background thread last came by.
+    /// Runs taken and freed since the background thread's last purge.
     pub operations: u32,
     /// Purge policy; see `purge`.
     pub policy: Policy,
 }
 
-/// Padded: what stands beside it is read by every `malloc`.
+/// Padded: every `malloc` reads the data beside it.
 static BUDDY: CachePadded<Lock<Buddy>> = CachePadded(Lock::new(
     Rank::Pages,
     Buddy {
@@ -88,12 +91,12 @@ static BUDDY: CachePadded<Lock<Buddy>> = CachePadded(Lock::new(
 /// Chunks in [`EMPTY_LEVEL`], for a reader without the lock.
 static EMPTY_CHUNKS: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether a wholly free chunk is mapped that need not be. Takes no lock.
+/// Whether a wholly free chunk is mapped that could be unmapped. Takes no lock.
 pub(super) fn has_empty_chunk() -> bool {
     EMPTY_CHUNKS.load(Relaxed) > 0
 }
 
-/// [`Buddy::soft_pages`], for who does not hold the lock.
+/// A copy of [`Buddy::soft_pages`], for readers without the lock.
 static SOFT_PAGES: AtomicUsize = AtomicUsize::new(NO_LIMIT);
 
 /// The level of a chunk with free pages.
@@ -110,7 +113,7 @@ pub(super) fn lock() -> Guard<'static, Buddy> {
     BUDDY.lock()
 }
 
-/// Limits what may be held, in bytes; 0 for no limit.
+/// Sets the limits on held memory, in bytes; 0 for no limit.
 pub fn set_limits(soft_bytes: usize, hard_bytes: usize) {
     let pages = |bytes: usize| if bytes == 0 { NO_LIMIT } else { bytes / PAGE_BYTES };
     let mut buddy = BUDDY.lock();
@@ -118,8 +121,8 @@ pub fn set_limits(soft_bytes: usize, hard_bytes: usize) {
     SOFT_PAGES.store(buddy.soft_pages, Relaxed);
 }
 
-/// The soft limit, in bytes, if there is one. From now on the background is told again when it is
-/// exceeded.
+/// Returns the soft limit in bytes, if there is one. The next allocation beyond it wakes the
+/// background thread again.
 pub fn soft_limit_bytes() -> Option<usize> {
     let mut buddy = BUDDY.lock();
     buddy.told = false;
@@ -131,13 +134,13 @@ pub fn has_soft_limit() -> bool {
     SOFT_PAGES.load(Relaxed) != NO_LIMIT
 }
 
-/// Whether more is held than the soft limit says. Takes no lock, and wakes no thread.
+/// Whether held memory exceeds the soft limit. Takes no lock, and wakes no thread.
 pub fn is_beyond_soft() -> bool {
     held_bytes() / PAGE_BYTES > SOFT_PAGES.load(Relaxed)
 }
 
-/// Bytes of pages in use and of free ones with memory behind them: what limits count. Takes no
-/// lock.
+/// Held memory, in bytes, as the limits count it: pages in use, and free pages with memory behind
+/// them. Takes no lock.
 pub fn held_bytes() -> usize {
     let header = counters::header();
     (header.used_bytes.load(Relaxed) + header.dirty_bytes.load(Relaxed)) as usize
@@ -154,16 +157,16 @@ pub(super) fn unlock_after_fork(child: bool) {
 }
 
 impl Buddy {
-    /// Whether a run could be had if everything else were given back.
+    /// Whether such a run could be allocated if all other pages were free.
     pub fn is_possible(&self, pages: usize, align_order: u32) -> bool {
         pages <= self.hard_pages && pages <= arena::reserved_pages() && align_order <= MAX_ALIGN_ORDER
     }
 
-    /// A run of `pages` pages on a boundary of `2^align_order` pages. `None` if the arena is used
-    /// up, the hard limit is in the way, or the system refuses to map a chunk again.
+    /// Allocates a run of `pages` pages on a boundary of `2^align_order` pages. Returns `None` if
+    /// the arena is used up, the hard limit forbids it, or the system refuses to map a chunk again.
     pub fn alloc(&mut self, pages: usize, align_order: u32) -> Option<Run> {
-        // `note_taken` checks the hard limit exactly, once the run is known: free pages that are
-        // dirty are held already and cost nothing.
+        // `note_taken` checks the hard limit exactly, once the run is known: its dirty pages are
+        // held already and cost nothing.
         if !self.is_possible(pages, align_order) {
             return None;
         }
@@ -172,7 +175,32 @@ impl Buddy {
         } else {
             self.alloc_in_chunk(pages, align_order)?
         };
-        self.note_taken(run).then_some(run)
+        self.note_taken(run, pages).then_some(run)
+    }
+
+    /// See [`super::sparse::alloc_sparse`].
+    pub fn alloc_sparse(&mut self, order: u32, needed: u64) -> Option<(PageIndex, u64)> {
+        invariant!(order <= 6, "a mask has a bit for each page of a sparse run", order);
+        if !self.is_possible(needed.count_ones() as usize, order) {
+            return None;
+        }
+        let pages = 1 << order;
+        let run = self.alloc_in_chunk(pages, order)?;
+        let (index, first) = (run.first.0 as usize / CHUNK_PAGES, run.first.0 as usize % CHUNK_PAGES);
+        // SAFETY: the chunk has a page in use, so it is committed, and `&mut self` is the lock.
+        let zero = unsafe { (*arena::chunk(index)).zero_mask(first, pages) };
+        let charged = needed | (!zero & u64::MAX >> (64 - pages));
+        self.note_taken(run, charged.count_ones() as usize).then_some((run.first, charged))
+    }
+
+    /// See [`super::sparse::free_sparse`]. Returns the dirty pages that there are now.
+    pub fn free_sparse(&mut self, first: PageIndex, order: u32, charged: u64) -> usize {
+        let (index, at) = (first.0 as usize / CHUNK_PAGES, first.0 as usize % CHUNK_PAGES);
+        let is_taken_back = self.with_chunk(index, |chunk| chunk.free_sparse(at, 1 << order, charged));
+        invariant!(is_taken_back, "a sparse run that is freed was in use", first.0);
+        self.operations = self.operations.saturating_add(1);
+        self.uncharge(charged.count_ones() as usize);
+        self.dirty_pages
     }
 
     fn alloc_in_chunk(&mut self, pages: usize, align_order: u32) -> Option<Run> {
@@ -206,8 +234,8 @@ impl Buddy {
         })
     }
 
-    /// A run that starts on a chunk: wholly free chunks in a row, and the tail of the last one
-    /// stays free.
+    /// Allocates a run that starts at the start of a chunk: it takes wholly free chunks in a row,
+    /// and leaves the tail of the last one free.
     fn alloc_chunks(&mut self, pages: usize, align_order: u32) -> Option<Run> {
         let count = pages.div_ceil(CHUNK_PAGES);
         let align_chunks = 1 << align_order.saturating_sub(MAX_ORDER);
@@ -229,31 +257,31 @@ impl Buddy {
         Some(Run { first: PageIndex((first * CHUNK_PAGES) as u32), pages, zeroed: zero == pages })
     }
 
-    /// First of `count` wholly free chunks in a row, at an address that is a multiple of
-    /// `align_chunks` chunks; grows the arena behind a free tail if there is none.
+    /// Finds `count` wholly free chunks in a row, at an address that is a multiple of
+    /// `align_chunks` chunks; returns the first. If there are none, it grows the arena behind its
+    /// free tail.
     fn find_chunks(&mut self, count: usize, align_chunks: usize) -> Option<usize> {
         let base = arena::address_of(PageIndex(0)) as usize / CHUNK_BYTES;
         let aligned = |index: usize| (base + index).next_multiple_of(align_chunks) - base;
-        let mut start = aligned(0);
-        let mut at = start;
+        let mut at = aligned(0);
         loop {
             let committed = arena::chunks_committed();
-            while at < committed {
-                // SAFETY: committed, and `&mut self` is the lock.
-                if unsafe { (*arena::chunk(at)).is_whole() } {
-                    at += 1;
-                    if at - start == count {
-                        return Some(start);
-                    }
-                } else {
-                    start = aligned(at + 1);
-                    at = start;
+            let tail = loop {
+                let first = aligned(whole::next(at, committed).unwrap_or(committed));
+                let end = whole::run_end(first, committed);
+                if end.saturating_sub(first) >= count {
+                    return Some(first);
                 }
-            }
-            // All chunks from `start` to the end are free. New chunks follow them, unless another
-            // mapping lies between; then the search starts again behind it.
-            let missing = start.checked_add(count)?.checked_sub(committed)?;
+                if end >= committed {
+                    break first;
+                }
+                at = end;
+            };
+            // All chunks from the tail to the end are free. New chunks follow them, unless another
+            // mapping lies between; then the search goes on behind it.
+            let missing = tail.checked_add(count)?.checked_sub(committed)?;
             self.grow(missing, missing)?;
+            at = tail;
         }
     }
 
@@ -267,8 +295,8 @@ impl Buddy {
         Some(())
     }
 
-    /// Maps those of `count` wholly free chunks from `first` on that are not mapped. Where another
-    /// mapping took the place of some, they are absent from now on.
+    /// Maps those of `count` wholly free chunks from `first` on that are unmapped. If another
+    /// mapping has taken the place of one, that chunk becomes absent.
     fn map_again(&mut self, first: usize, count: usize) -> Placed {
         // SAFETY: callers pass committed indices; `&mut self` is the lock.
         let is_unmapped = |index: usize| unsafe { (*arena::chunk(index)).is_unmapped };
@@ -282,7 +310,7 @@ impl Buddy {
             let mut placed = arena::map_chunks(at, run);
             let mut done = run;
             if placed == Placed::Taken && run > 1 {
-                // One by one: it is seldom that all are gone.
+                // One at a time: seldom is the place of all of them taken.
                 (placed, done) = (arena::map_chunks(at, 1), 1);
             }
             match placed {
@@ -309,8 +337,8 @@ impl Buddy {
         zero
     }
 
-    /// Takes the pages from `first` on; says whether. False if some are not committed or not free,
-    /// cannot be mapped again, or lie beyond the hard limit.
+    /// Takes the `pages` pages from `first` on; returns whether it did. It fails if some are not
+    /// committed or not free, cannot be mapped again, or would exceed the hard limit.
     pub fn claim_at(&mut self, first: PageIndex, pages: usize) -> bool {
         let (start, end) = (first.0 as usize, first.0 as usize + pages);
         if end > arena::chunks_committed() * CHUNK_PAGES {
@@ -331,7 +359,7 @@ impl Buddy {
         if !parts(&mut |index, first, n| unsafe { (*arena::chunk(index)).is_free(first, n) }) {
             return false;
         }
-        // A chunk that is not mapped is all free, and lies wholly in what is claimed or at its end.
+        // An unmapped chunk is all free. It lies wholly within the claimed range, or at its end.
         let (low, high) = (start / CHUNK_PAGES, end.div_ceil(CHUNK_PAGES));
         if self.map_again(low, high - low) != Placed::Mapped {
             return false;
@@ -341,11 +369,11 @@ impl Buddy {
             zero += self.claim(index, first, n);
             true
         });
-        self.note_taken(Run { first, pages, zeroed: zero == pages })
+        self.note_taken(Run { first, pages, zeroed: zero == pages }, pages)
     }
 
-    /// Takes a run back. False, and nothing done to the chunk concerned, if part of it is free
-    /// already.
+    /// Frees a run. Returns false if part of it is free already, and leaves the chunk of that part
+    /// unchanged.
     pub fn free(&mut self, first: PageIndex, pages: usize, zero: bool) -> bool {
         let mut at = first.0 as usize;
         let end = at + pages;
@@ -368,7 +396,8 @@ impl Buddy {
         true
     }
 
-    /// Runs `change` on a chunk that is taken out of its list meanwhile.
+    /// Takes a chunk out of its list, runs `change` on it, and puts it into the list that it then
+    /// belongs to.
     pub fn with_chunk<R>(&mut self, index: usize, change: impl FnOnce(&mut Chunk) -> R) -> R {
         self.unlink(index);
         // SAFETY: callers pass committed indices; `&mut self` is the lock.
@@ -377,19 +406,20 @@ impl Buddy {
         result
     }
 
-    /// Pages that a purge could give back.
+    /// Dirty pages that a purge may take.
     pub fn purgeable_pages(&self, locked: Locked) -> usize {
         self.dirty_pages - if locked == Locked::Stay { self.locked_pages } else { 0 }
     }
 
-    /// Whether a purge of `chunk` would give pages back.
+    /// Whether `chunk` has dirty pages that a purge may take.
     fn is_purgeable(&self, chunk: &Chunk, locked: Locked) -> bool {
         chunk.dirty_pages > 0 && (locked == Locked::Go || !self.policy.is_locked(chunk))
     }
 
-    /// The wholly free chunk to purge next. It has dirty pages and is among the first 8 of
-    /// [`EMPTY_LEVEL`] or [`PINNED_LEVEL`]. With `unmap` all of [`EMPTY_LEVEL`] count, clean ones
-    /// too. Chunks that the system refused to purge are skipped if `locked` says so.
+    /// Returns the wholly free chunk to purge next: the first with dirty pages among the first 8 of
+    /// [`EMPTY_LEVEL`], then of [`PINNED_LEVEL`]. With `unmap` it considers all chunks of
+    /// [`EMPTY_LEVEL`], clean ones too. With [`Locked::Stay`] it skips chunks that the system
+    /// refused to purge.
     pub fn next_whole(&self, locked: Locked, unmap: bool) -> Option<usize> {
         const LOOKS: usize = 8;
         let chunk = |index: u32| (index != NONE).then_some(index);
@@ -405,7 +435,7 @@ impl Buddy {
         })
     }
 
-    /// The first chunk from `cursor` on, around the end, that has dirty free pages.
+    /// Returns the first chunk with dirty free pages, from `cursor` on and around the end.
     pub fn next_dirty(&self, cursor: usize, locked: Locked) -> Option<usize> {
         let committed = arena::chunks_committed();
         // SAFETY: committed, and `&self` is the lock.
@@ -413,16 +443,25 @@ impl Buddy {
         (cursor.min(committed)..committed).chain(0..cursor.min(committed)).find(dirty)
     }
 
-    /// Counts a run that was claimed; false, with the run free again, if that is beyond the hard
-    /// limit.
-    fn note_taken(&mut self, run: Run) -> bool {
-        self.used_pages += run.pages;
-        self.operations = self.operations.saturating_add(1);
-        let held = self.used_pages + self.dirty_pages;
-        if held > self.hard_pages {
+    /// Charges `charged` pages of a run that was claimed. If the hard limit forbids it, frees the
+    /// run again and returns false.
+    fn note_taken(&mut self, run: Run, charged: usize) -> bool {
+        let is_charged = self.charge(charged);
+        if !is_charged {
             self.untake(run);
+        }
+        is_charged
+    }
+
+    /// Counts `pages` more pages as used. False, with nothing counted, if the hard limit forbids
+    /// it.
+    pub fn charge(&mut self, pages: usize) -> bool {
+        self.operations = self.operations.saturating_add(1);
+        let held = self.used_pages + pages + self.dirty_pages;
+        if held > self.hard_pages {
             return false;
         }
+        self.used_pages += pages;
         self.publish();
         if held > self.soft_pages && !self.told {
             self.told = true;
@@ -431,8 +470,15 @@ impl Buddy {
         true
     }
 
-    /// Puts an untouched run back. What was clean stays so: a failed allocation must
-    /// not make the next one fail.
+    /// Undoes [`Buddy::charge`].
+    pub fn uncharge(&mut self, pages: usize) {
+        invariant!(self.used_pages >= pages, "no more pages are uncharged than are in use", pages);
+        self.used_pages -= pages;
+        self.publish();
+    }
+
+    /// Frees an untouched run. Clean pages stay clean: as dirty ones they would count as held, and
+    /// a failed allocation would make the next one fail.
     fn untake(&mut self, run: Run) {
         let (mut at, end) = (run.first.0 as usize, run.first.0 as usize + run.pages);
         while at < end {
@@ -440,13 +486,11 @@ impl Buddy {
             self.with_chunk(at / CHUNK_PAGES, |chunk| chunk.unclaim(at % CHUNK_PAGES, count));
             at += count;
         }
-        invariant!(self.used_pages >= run.pages, "no more pages come back than are in use", run.first.0);
-        self.used_pages -= run.pages;
         self.publish();
     }
 
-    /// Adds a chunk's dirty pages to the sums, or takes them out: a chunk is changed between
-    /// [`Buddy::unlink`] and [`Buddy::link`].
+    /// Adds a chunk's dirty pages to the sums, or subtracts them. A chunk changes only between
+    /// [`Buddy::unlink`], which subtracts, and [`Buddy::link`], which adds.
     fn count_dirty(&mut self, chunk: &Chunk, change: fn(usize, usize) -> usize) {
         let pages = usize::from(chunk.dirty_pages);
         self.dirty_pages = change(self.dirty_pages, pages);
@@ -456,7 +500,7 @@ impl Buddy {
     }
 
     fn link(&mut self, index: usize) {
-        // SAFETY: the chunk is committed, and `&mut self` is the lock; so for its neighbour.
+        // SAFETY: the chunk and its neighbour are committed, and `&mut self` is the lock.
         unsafe {
             let chunk = &mut *arena::chunk(index);
             let Some(order) = chunk::largest_order(&chunk.free) else { return };
@@ -472,6 +516,9 @@ impl Buddy {
             self.not_empty[level] |= 1 << order;
             if level == EMPTY_LEVEL {
                 EMPTY_CHUNKS.store(EMPTY_CHUNKS.load(Relaxed) + 1, Relaxed);
+            }
+            if level >= PINNED_LEVEL {
+                whole::set(index, true);
             }
         }
         self.assert_linked(index);
@@ -494,6 +541,9 @@ impl Buddy {
             let (level, order) = (chunk.level as usize, chunk.order as usize);
             if level == EMPTY_LEVEL {
                 EMPTY_CHUNKS.store(EMPTY_CHUNKS.load(Relaxed) - 1, Relaxed);
+            }
+            if level >= PINNED_LEVEL {
+                whole::set(index, false);
             }
             if chunk.next != NONE {
                 (*arena::chunk(chunk.next as usize)).prev = chunk.prev;

@@ -1,8 +1,8 @@
-//! A chunk: 512 pages and what is known of each, in two bitmaps.
+//! A chunk: 512 pages, and two bitmaps that mark the free pages and those that read as zero.
 //!
-//! There are no free lists to merge: a buddy of order k is a group of 2^k aligned set bits, found
-//! by folding the map onto itself, so that freeing coalesces by itself and runs of any length can
-//! be cut and returned.
+//! A free buddy of order k is an aligned group of 2^k set bits, which [`find`] finds by folding the
+//! map onto itself. So there are no free lists to merge: freeing coalesces by itself, and the chunk
+//! can allocate and free runs of any length.
 
 use super::CHUNK_PAGES;
 use crate::os::invariant::invariant;
@@ -11,35 +11,37 @@ use crate::os::invariant::invariant;
 pub const WORDS: usize = CHUNK_PAGES / 64;
 /// Largest order: the whole chunk.
 pub const MAX_ORDER: u32 = 9;
-/// "In no list" and "no neighbour".
+/// "No chunk", in links and heads of lists.
 pub const NONE: u32 = u32::MAX;
 
 /// One bit a page.
 pub type Map = [u64; WORDS];
 
-/// The metadata of one chunk; zeroed memory is a chunk that is all in use.
+/// The metadata of one chunk. Zeroed memory is a valid chunk, all in use.
 #[repr(C)]
 pub struct Chunk {
-    /// Pages that are free.
+    /// Free pages.
     pub free: Map,
-    /// Of the free pages: those untouched since the system gave them, so that they
-    /// read as zero.
+    /// Pages that were untouched since the system provided them, so that they read as zero. Exact
+    /// for free pages; an allocation leaves its bits unchanged.
     pub zero: Map,
     /// Set bits of `free`.
     pub free_pages: u16,
-    /// Free pages that are not zero.
+    /// Free pages that are not known to read as zero.
     pub dirty_pages: u16,
-    /// The list that the chunk is in (see `buddy`), valid while `free_pages > 0`.
+    /// The level of the list that the chunk stands in (see `buddy`), valid while `free_pages > 0`.
     pub level: u8,
-    /// Largest order that fits.
+    /// The largest order that fits, which names the list together with `level`.
     pub order: u8,
-    /// Neighbours in that list.
+    /// The next chunk of that list.
     pub next: u32,
-    /// See `next`.
+    /// The chunk before this one.
     pub prev: u32,
-    /// When the system refused to purge it, as its memory is locked; see `purge`. 0 for never.
+    /// The period of the purge policy in which the system refused to purge the chunk, because its
+    /// memory is locked; 0 for none. See `purge`.
     pub refused_in: u32,
-    /// Its memory was given back together with its addresses; all of it is free.
+    /// The chunk is unmapped: its memory and its addresses went back to the system. All of its
+    /// pages are free.
     pub is_unmapped: bool,
 }
 
@@ -73,7 +75,7 @@ fn groups(mut word: u64, order: u32) -> u64 {
     word & STARTS[order as usize]
 }
 
-/// Where an aligned group of `2^order` set bits starts.
+/// The start of the first aligned group of `2^order` set bits.
 pub fn find(map: &Map, order: u32) -> Option<usize> {
     if order <= 6 {
         map.iter().enumerate().find_map(|(i, &word)| {
@@ -86,9 +88,9 @@ pub fn find(map: &Map, order: u32) -> Option<usize> {
     }
 }
 
-/// The largest order that [`find`] would find; `None` if no bit is set.
+/// The largest order for which [`find`] finds a group; `None` if no bit is set.
 pub fn largest_order(map: &Map) -> Option<u32> {
-    // Most chunks are nearly full or nearly empty: try the ends first.
+    // Most chunks are full or nearly empty: test for a full one, then from the largest order down.
     if map.iter().all(|&w| w == 0) {
         return None;
     }
@@ -105,12 +107,12 @@ impl Chunk {
         self.order = MAX_ORDER as u8;
     }
 
-    /// Whether it is all free.
+    /// Whether all pages of the chunk are free.
     pub fn is_whole(&self) -> bool {
         usize::from(self.free_pages) == CHUNK_PAGES
     }
 
-    /// Takes all its pages; it must be all free. [`Chunk::restore`] gives them back.
+    /// Takes all pages of a chunk that is all free; returns them for [`Chunk::restore`].
     pub fn claim_whole(&mut self) -> Map {
         invariant!(self.is_whole(), "a chunk that goes as a whole is all free", self.free_pages);
         (self.free, self.free_pages, self.dirty_pages) = ([0; WORDS], 0, 0);
@@ -122,7 +124,7 @@ impl Chunk {
         (first / 64..=(first + count - 1) / 64).all(|word| !self.free[word] & mask(word, first, count) == 0)
     }
 
-    /// Takes free pages `[first, first + count)`; says how many of them are known to be zero.
+    /// Takes free pages `[first, first + count)`; returns how many of them are known to be zero.
     pub fn claim(&mut self, first: usize, count: usize) -> usize {
         invariant!(count > 0 && first + count <= CHUNK_PAGES, "a claim ends within its chunk", first);
         invariant!(usize::from(self.free_pages) >= count, "claimed pages are counted as free", count);
@@ -138,8 +140,7 @@ impl Chunk {
         zero
     }
 
-    /// Undoes [`Chunk::claim`] for pages that were not touched since: the map of zeroes still says
-    /// what they were.
+    /// Undoes [`Chunk::claim`] for pages that were not touched since: `zero` still has their bits.
     pub fn unclaim(&mut self, first: usize, count: usize) {
         let mut dirty = 0;
         for word in first / 64..=(first + count - 1) / 64 {
@@ -152,8 +153,8 @@ impl Chunk {
         self.dirty_pages += dirty as u16;
     }
 
-    /// Frees pages `[first, first + count)`, which then are dirty, or known to be zero. False, and
-    /// nothing done, if one of them is free already.
+    /// Frees pages `[first, first + count)`. They count as dirty, or with `zero` as known to be
+    /// zero. Returns false, with nothing changed, if one of them is free already.
     pub fn free(&mut self, first: usize, count: usize, zero: bool) -> bool {
         let words = first / 64..=(first + count - 1) / 64;
         if words.clone().any(|word| self.free[word] & mask(word, first, count) != 0) {
@@ -175,8 +176,31 @@ impl Chunk {
         true
     }
 
-    /// Takes all free dirty pages that make up whole system pages of `group` pages, for a purge; a
-    /// word of 64 pages that are all free, and not all clean, as a whole.
+    /// The pages `[first, first + count)` of one word that are known to be zero, as a mask from
+    /// `first` on.
+    pub fn zero_mask(&self, first: usize, count: usize) -> u64 {
+        (self.zero[first / 64] & mask(first / 64, first, count)) >> (first % 64)
+    }
+
+    /// Frees pages `[first, first + count)` of one word. Those in the mask `dirty` count as dirty,
+    /// the others as known to be zero. Returns false, with nothing changed, if one of them is free
+    /// already.
+    pub fn free_sparse(&mut self, first: usize, count: usize, dirty: u64) -> bool {
+        let (word, all) = (first / 64, mask(first / 64, first, count));
+        let dirty = (dirty << (first % 64)) & all;
+        if self.free[word] & all != 0 {
+            return false;
+        }
+        self.free[word] |= all;
+        self.zero[word] = self.zero[word] & !all | all & !dirty;
+        self.free_pages += count as u16;
+        self.dirty_pages += dirty.count_ones() as u16;
+        true
+    }
+
+    /// Takes free pages for a purge: each aligned group of `group` free pages with a dirty one
+    /// among them. It takes a word of 64 free pages as a whole if any of them is dirty. Returns the
+    /// pages taken.
     pub fn claim_dirty(&mut self, group: usize) -> Map {
         let order = group.trailing_zeros();
         let mut taken = [0u64; WORDS];
@@ -201,7 +225,8 @@ impl Chunk {
         taken
     }
 
-    /// Gives back what [`Chunk::claim_dirty`] took; `zero` if the purge succeeded.
+    /// Frees the pages that [`Chunk::claim_dirty`] or [`Chunk::claim_whole`] took. `zero` is true
+    /// if the purge succeeded.
     pub fn restore(&mut self, taken: &Map, zero: bool) {
         for (i, &mask) in taken.iter().enumerate() {
             invariant!(self.free[i] & mask == 0, "no page was freed while it was being purged", i);
@@ -210,7 +235,7 @@ impl Chunk {
             if zero {
                 self.zero[i] |= mask;
             } else {
-                // What was clean is so still.
+                // Pages that were clean are still clean.
                 self.dirty_pages += (mask & !self.zero[i]).count_ones() as u16;
             }
         }

@@ -1,9 +1,15 @@
-//! CPU page lists: runs of up to eight pages that were just freed, last in first out.
+//! CPU page lists: runs of up to eight pages for slabs, last in first out.
 //!
-//! A list is guarded by a lock that its own CPU takes almost always without contention; who finds
-//! it taken goes to the buddy.
+//! A list that runs empty is refilled from the buddy, and one that is full is flushed to it, in
+//! batches under one hold of the buddy's lock. A batch starts at one run and doubles with each
+//! refill, up to half of the list: so a process of few slabs takes no more than these. The runs of
+//! a refill lie in one chunk and are handed out from the lowest address on.
+//!
+//! Each CPU's lists have a lock, which that CPU almost always takes without contention. A thread
+//! that finds the lock taken does not wait: it uses the buddy instead.
 
 use super::arena::{self, PageIndex};
+use super::buddy::Buddy;
 use super::{PAGE_BYTES, Run, Temperature, boot, buddy, purge};
 use crate::os::invariant::invariant;
 use crate::os::{self, Lock};
@@ -14,38 +20,87 @@ use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::Acquire, Ordering::Re
 mod valid;
 pub(super) use valid::check_all;
 
-/// Orders that are kept: 1, 2, 4 and 8 pages.
+/// Orders that the lists keep: runs of 1, 2, 4 and 8 pages. Larger slabs are charged page by page,
+/// and their runs come from the buddy.
 const ORDERS: usize = 4;
-/// Runs of order 0 that are kept; half as many of each next one: 128 KiB an order.
+/// Upper bound on the runs of one order in a list.
 const RUNS: usize = 32;
+/// Runs of each order that a list keeps: 128 KiB.
+const ROOM: [u8; ORDERS] = [32, 16, 8, 4];
 
-struct Lists {
-    count: [u8; ORDERS],
-    runs: [[u32; RUNS]; ORDERS],
-    /// A thread took or freed a run since the background thread's last look.
-    used: bool,
+/// The runs of one order.
+struct List {
+    count: u8,
+    /// Runs of the next refill.
+    batch: u8,
+    /// The runs that are known to be zero, as bits.
+    zero: u32,
+    runs: [u32; RUNS],
 }
 
-const EMPTY: Lists = Lists { count: [0; ORDERS], runs: [[0; RUNS]; ORDERS], used: false };
+impl List {
+    /// Takes the run that came last, and says whether it is known to be zero.
+    fn pop(&mut self) -> Option<(PageIndex, bool)> {
+        self.count = self.count.checked_sub(1)?;
+        Some((PageIndex(self.runs[self.count as usize]), self.zero >> self.count & 1 != 0))
+    }
 
-impl Lists {
-    fn all(&self) -> usize {
-        self.count.iter().map(|&count| usize::from(count)).sum()
+    /// Adds a run that is not known to be zero. There must be room.
+    fn push(&mut self, first: PageIndex) {
+        self.zero &= !(1 << self.count);
+        self.runs[self.count as usize] = first.0;
+        self.count += 1;
+    }
+
+    /// Takes runs of `order` from the buddy into the empty list. False if that
+    /// takes more than a batch does.
+    fn refill(&mut self, order: usize, buddy: &mut Buddy) -> bool {
+        let batch = usize::from(self.batch.max(1)).min((usize::from(ROOM[order]) / 2).max(1));
+        let (count, zero) = buddy.alloc_batch(order as u32, &mut self.runs[..batch]);
+        (self.count, self.zero) = (count as u8, zero);
+        self.batch = (batch * 2) as u8;
+        count > 0
+    }
+
+    /// Gives the `n` oldest runs of `order` to the buddy.
+    fn flush(&mut self, order: usize, n: usize, buddy: &mut Buddy) {
+        let is_taken_back = buddy.free_batch(order as u32, &self.runs[..n], self.zero);
+        invariant!(is_taken_back, "a run in a CPU's list was in use", self.runs[0]);
+        self.runs.copy_within(n..self.count as usize, 0);
+        self.count -= n as u8;
+        self.zero = self.zero.checked_shr(n as u32).unwrap_or(0);
     }
 }
 
-/// One CPU's lists, on cache lines of their own.
+struct Lists {
+    of_order: [List; ORDERS],
+    /// A thread took or freed a run since [`begin_period`].
+    used: bool,
+}
+
+const EMPTY: Lists = Lists {
+    of_order: [const { List { count: 0, batch: 1, zero: 0, runs: [0; RUNS] } }; ORDERS],
+    used: false,
+};
+
+impl Lists {
+    fn all(&self) -> usize {
+        self.of_order.iter().map(|list| usize::from(list.count)).sum()
+    }
+}
+
+/// One CPU's lists, on their own cache lines.
 #[repr(align(64))]
 struct CpuPages {
     lists: Lock<Lists>,
-    /// Runs in them, for those who look without the lock.
+    /// Runs in the lists, for readers without the lock.
     runs: AtomicUsize,
 }
 
 static TABLE: AtomicPtr<CpuPages> = AtomicPtr::new(core::ptr::null_mut());
 static CPUS: AtomicUsize = AtomicUsize::new(0);
 
-/// Makes the lists of `cpus` CPUs; without memory for them every request goes to the buddy.
+/// Makes the lists of `cpus` CPUs. If there is no memory for them, the buddy serves every request.
 pub fn init(cpus: usize) {
     let table = boot::alloc(cpus * size_of::<CpuPages>(), align_of::<CpuPages>()).cast::<CpuPages>();
     if table.is_null() {
@@ -72,40 +127,41 @@ fn table() -> &'static [CpuPages] {
     }
 }
 
-/// The order of a run that the lists keep.
+/// The order of a run, if the lists keep such runs.
 fn listed_order(pages: usize, align_order: u32) -> Option<usize> {
     let order = pages.trailing_zeros();
     (pages.is_power_of_two() && (order as usize) < ORDERS && align_order <= order).then_some(order as usize)
 }
 
-/// A run of `pages` pages on a boundary of `2^align_order` pages; `None` if memory or address space
-/// is used up.
+/// Allocates a run of `pages` pages on a boundary of `2^align_order` pages. `None` if memory or
+/// address space is used up.
 ///
-/// May make system calls; takes no lock for longer than a few hundred nanoseconds, but when the
-/// arena grows.
+/// May make system calls. Holds locks for a few hundred nanoseconds at most, except while the arena
+/// grows.
 pub fn alloc(pages: usize, align_order: u32, temperature: Temperature) -> Option<Run> {
     if temperature == Temperature::Hot
         && let Some(order) = listed_order(pages, align_order)
         && let Some(cpu) = Cpu::current().shared(table())
         && let Some(mut lists) = cpu.lists.try_lock()
-        && lists.count[order] > 0
     {
         lists.used = true;
-        lists.count[order] -= 1;
-        cpu.runs.store(lists.all(), Relaxed);
-        cpu.assert_valid(&lists);
-        let first = PageIndex(lists.runs[order][lists.count[order] as usize]);
-        return Some(Run { first, pages, zeroed: false });
+        let list = &mut lists.of_order[order];
+        if list.count > 0 || list.refill(order, &mut buddy::lock()) {
+            let run = list.pop();
+            cpu.runs.store(lists.all(), Relaxed);
+            cpu.assert_valid(&lists);
+            return run.map(|(first, zeroed)| Run { first, pages, zeroed });
+        }
     }
     buddy::lock().alloc(pages, align_order)
 }
 
-/// Whether [`alloc`] could succeed if everything else were given back.
+/// Whether [`alloc`] could succeed if all other pages were free.
 pub fn is_possible(pages: usize, align_order: u32) -> bool {
     buddy::lock().is_possible(pages, align_order)
 }
 
-/// Gives a run back. It must have no owner in the page map by now.
+/// Frees a run. The caller has cleared its owner in the page map.
 pub fn free(first: PageIndex, pages: usize, temperature: Temperature) {
     assert_unowned(first, pages);
     os::sleep::note_activity();
@@ -116,28 +172,27 @@ pub fn free(first: PageIndex, pages: usize, temperature: Temperature) {
         && let Some(mut lists) = cpu.lists.try_lock()
     {
         lists.used = true;
-        let most = RUNS >> order;
-        if lists.count[order] as usize == most {
-            let dirty = flush(&mut lists, order, most / 2);
-            cpu.runs.store(lists.all(), Relaxed);
-            cpu.assert_valid(&lists);
-            drop(lists);
-            free_to_buddy(first, pages);
-            purge::after_free(dirty);
-            return;
+        let list = &mut lists.of_order[order];
+        let mut flushed = None;
+        if list.count == ROOM[order] {
+            let mut buddy = buddy::lock();
+            list.flush(order, usize::from(ROOM[order] / 2), &mut buddy);
+            flushed = Some(buddy.dirty_pages);
         }
-        let at = lists.count[order] as usize;
-        lists.runs[order][at] = first.0;
-        lists.count[order] += 1;
+        list.push(first);
         cpu.runs.store(lists.all(), Relaxed);
         cpu.assert_valid(&lists);
+        drop(lists);
+        if let Some(dirty) = flushed {
+            purge::after_free(dirty);
+        }
         return;
     }
     let dirty = free_to_buddy(first, pages);
     purge::after_free(dirty);
 }
 
-/// Pages that an assertion looks at, of those that are freed.
+/// Upper bound on the pages of a freed run that an assertion checks.
 const MAX_ASSERTED: usize = 64;
 
 /// Asserts that freed pages have no owner any more: the first ones and the last.
@@ -150,14 +205,15 @@ fn assert_unowned(first: PageIndex, pages: usize) {
     invariant!(!has_owner(pages - 1), "a freed page has no owner", first.0);
 }
 
-/// Gives a run back that reads as zero and has no memory behind it.
+/// Frees a run that reads as zero and has no memory behind it.
 pub fn free_zeroed(first: PageIndex, pages: usize) {
     assert_unowned(first, pages);
     let is_taken_back = buddy::lock().free(first, pages, true);
     invariant!(is_taken_back, "a run that is freed was in use", first.0);
 }
 
-/// Takes the `pages` pages from `first` on, if all are free: what follows a run that wants to grow.
+/// Takes the `pages` pages from `first` on, if all are free; returns whether it did. A run grows in
+/// place by taking the pages behind it.
 pub fn extend(first: PageIndex, pages: usize) -> bool {
     buddy::lock().claim_at(first, pages)
 }
@@ -176,19 +232,6 @@ fn free_to_buddy(first: PageIndex, pages: usize) -> usize {
     buddy.dirty_pages
 }
 
-/// Moves the `n` oldest runs to the buddy; says how many dirty pages there are now.
-fn flush(lists: &mut Lists, order: usize, n: usize) -> usize {
-    let mut buddy = buddy::lock();
-    for at in 0..n {
-        let is_taken_back = buddy.free(PageIndex(lists.runs[order][at]), 1 << order, false);
-        invariant!(is_taken_back, "a run in a CPU's list was in use", lists.runs[order][at]);
-    }
-    let count = lists.count[order] as usize;
-    lists.runs[order].copy_within(n..count, 0);
-    lists.count[order] = (count - n) as u8;
-    buddy.dirty_pages
-}
-
 /// Empties the lists of all CPUs into the buddy.
 pub(super) fn drain_all() {
     table().iter().for_each(|cpu| drain(cpu, &mut cpu.lists.lock()));
@@ -199,23 +242,24 @@ pub(super) fn rested() -> bool {
     table().iter().all(|cpu| !cpu.lists.lock().used)
 }
 
-/// See [`rested`].
+/// Starts the period that [`rested`] looks back on.
 pub(super) fn begin_period() {
-    table().iter().for_each(|cpu| cpu.lists.lock().used = false);
+    for cpu in table() {
+        let mut lists = cpu.lists.lock();
+        lists.used = false;
+        lists.of_order.iter_mut().for_each(|list| list.batch /= 2);
+    }
 }
 
 fn drain(cpu: &CpuPages, lists: &mut Lists) {
-    for order in 0..ORDERS {
-        let count = lists.count[order] as usize;
-        if count > 0 {
-            flush(lists, order, count);
-        }
+    for (order, list) in lists.of_order.iter_mut().enumerate().filter(|(_, list)| list.count > 0) {
+        list.flush(order, usize::from(list.count), &mut buddy::lock());
     }
     cpu.runs.store(0, Relaxed);
     cpu.assert_valid(lists);
 }
 
-/// Runs in all lists, without a lock.
+/// Runs in all lists. Takes no lock.
 pub(super) fn runs() -> usize {
     table().iter().map(|cpu| cpu.runs.load(Relaxed)).sum()
 }
@@ -232,4 +276,4 @@ pub(super) fn unlock_after_fork(child: bool) {
     }
 }
 
-const _: () = assert!(RUNS <= u8::MAX as usize);
+const _: () = assert!(RUNS <= u32::BITS as usize && ROOM[0] as usize <= RUNS);

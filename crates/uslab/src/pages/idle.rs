@@ -1,4 +1,4 @@
-//! What rests, and everything: purges that take the CPU page lists along.
+//! Purges that also empty the CPU page lists: of an idle page layer, and of all free memory.
 
 use super::policy::Locked;
 use super::purge::{purge_excess, purge_to};
@@ -6,14 +6,14 @@ use super::{buddy, cpu_pages};
 use crate::{counters, os};
 use core::sync::atomic::Ordering::Relaxed;
 
-/// True if no thread took or freed pages since the last [`purge_rested`], which the background
-/// thread is about to do.
+/// Whether no thread has taken or freed pages since the last [`purge_rested`]. The background
+/// thread asks this before it calls [`purge_rested`] again.
 pub fn rested() -> bool {
     cpu_pages::rested() && buddy::lock().operations == 0
 }
 
-/// Called twice a second by the background thread: dirty pages beyond what has been learnt go back;
-/// all of them, where the pages `rested`. Returns the bytes that went.
+/// Purges the dirty pages beyond the learnt limit, or all of them if the layer `rested`. Returns
+/// the bytes purged. The background thread calls this twice a second.
 pub fn purge_rested(rested: bool) -> usize {
     let purged = if rested { purge_free(0, Locked::Stay) } else { purge_excess() };
     cpu_pages::begin_period();
@@ -28,14 +28,14 @@ pub fn has_free_memory() -> bool {
         || (buddy::has_empty_chunk() && os::memory::is_mapping_limited())
 }
 
-/// Empties the CPU page lists and purges everything that is free, locked or not; says how many
-/// bytes went back.
+/// Empties the CPU page lists and purges all free memory, locked or not; returns the bytes purged.
 #[cfg(test)]
 pub fn purge_all() -> usize {
     purge_all_beyond(0)
 }
 
-/// The same until at most `kept_bytes` of free memory stay resident: whole chunks go at a time.
+/// Empties the CPU page lists, then purges chunk by chunk, locked or not, until at most
+/// `kept_bytes` of free memory stay resident. Returns the bytes purged.
 pub fn purge_all_beyond(kept_bytes: usize) -> usize {
     purge_free(kept_bytes, Locked::Go)
 }

@@ -1,10 +1,9 @@
-//! Where the arena and its tables lie: the choice of addresses, of which none is reserved.
+//! The layout of the arena: chooses the addresses of its data and tables, without reserving them.
 //!
-//! The arena is one range of addresses because of where its pieces are put, and not because of a
-//! mapping that holds the place. A place far from all that the process has mapped is chosen once,
-//! and each piece is mapped there when it is needed, where nothing else stands by then. So an arena
-//! of a terabyte counts for what it uses: against `RLIMIT_AS`, against `RLIMIT_MEMLOCK` under
-//! `mlockall`, and in `VmSize`.
+//! No mapping holds the arena's range. [`choose`] picks, once, a range far from all mappings of the
+//! process. The arena maps each piece in that range when it needs the piece, and skips what another
+//! mapping occupies by then. So an arena of a terabyte counts only for what it uses: against
+//! `RLIMIT_AS`, against `RLIMIT_MEMLOCK` under `mlockall`, and in `VmSize`.
 //!
 //! ```text
 //!  free addresses          ◀── tables, at constant distances ──▶ base                        free addresses
@@ -17,18 +16,18 @@ use crate::os::memory::{self, Placed};
 use crate::rseq::Owner;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
-/// Largest range for objects: 1 TiB, less a bit, so that the page map is not exactly 2 GiB: an
-/// entry whose address agrees with that of slots or sheaves in its low 28 bits was seen to cost Zen
-/// cores eight cycles a free (docs/adr/0010).
+/// Largest range for objects: a little less than 1 TiB, so that the page map is not exactly 2 GiB.
+/// Where the address of a map entry and that of slots or sheaves agreed in the low 28 bits, a free
+/// cost eight cycles more on Zen cores (docs/adr/0010).
 pub const MAX_DATA_BYTES: usize = (1 << 40) - 48 * CHUNK_BYTES;
 /// Smallest range that is worth starting with.
 const MIN_DATA_BYTES: usize = 1 << 30;
 
-/// Step in which tables are mapped: a multiple of every system's page.
+/// Granularity at which tables are mapped: a multiple of every system's page.
 const STEP_BYTES: usize = 64 << 10;
 
 const MAX_PAGES: usize = MAX_DATA_BYTES / PAGE_BYTES;
-/// Bytes of the page map, which ends where the data begin.
+/// Bytes of the page map, which ends where the data starts.
 pub const MAP_BYTES: usize = MAX_PAGES * size_of::<Owner>();
 /// Bytes for structures of the library itself; see [`super::boot`].
 pub const BOOT_BYTES: usize = 1 << 30;
@@ -44,11 +43,11 @@ pub const DESCRIPTORS_BELOW: usize = CHUNKS_BELOW + DESCRIPTORS_BYTES;
 
 const _: () = assert!(MAP_BYTES.is_multiple_of(STEP_BYTES) && DESCRIPTORS_BYTES.is_multiple_of(STEP_BYTES));
 
-/// What the table of chunks has for each. Zeroed memory is an entry of a chunk that is all in use,
-/// or absent.
+/// A chunk's entry in the table of chunks. Zeroed memory is a valid entry: of a chunk that is all
+/// in use, or absent.
 #[repr(C)]
 pub struct Entry {
-    /// Under the buddy's lock.
+    /// Guarded by the buddy's lock.
     pub chunk: Chunk,
     /// See [`super::keep_mapped`]. Read and written without a lock.
     pub is_pinned: AtomicBool,
@@ -60,13 +59,13 @@ pub struct Table {
 }
 
 impl Table {
-    /// One of which nothing is mapped.
+    /// A table of which no part is mapped.
     pub const fn new() -> Table {
         Table { mapped_bytes: AtomicUsize::new(0) }
     }
 
-    /// Maps the table, which starts at `start`, at least up to `bytes`; false if that is refused.
-    /// The caller holds the lock that all users of this function hold.
+    /// Maps the first `bytes` bytes, at least, of the table that starts at `start`. Returns false
+    /// if the system refuses. All callers for one table hold the same lock.
     pub fn reach(&self, start: usize, bytes: usize) -> bool {
         let have = self.mapped_bytes.load(Relaxed);
         if bytes <= have {
@@ -81,17 +80,17 @@ impl Table {
     }
 }
 
-/// The base of an arena, and the bytes it may grow to; `None` if no place was found. `salt` keeps
-/// the arenas of several libraries of one process apart.
+/// Returns the base of an arena and the bytes that it may grow to; `None` if no range is free.
+/// `salt` keeps the arenas of several libraries of one process apart.
 ///
-/// The kernel puts mappings near each other. Candidates lie far below them, then as far above, then
-/// nearer and smaller, for processors with fewer address bits and for tools that manage addresses
-/// themselves (sanitizers, valgrind). Addresses are random as far as the kernel's own are, from
-/// which they follow.
+/// The kernel puts mappings near each other. The first candidates lie far below those mappings, and
+/// as far above. Later ones are nearer and smaller, for processors with fewer address bits and for
+/// tools that manage addresses themselves (sanitizers, valgrind). The addresses are as random as
+/// the kernel's own, from which they are derived.
 pub fn choose(salt: usize) -> Option<(usize, usize)> {
     const MAX_REACH_BITS: u32 = 46;
     let near = memory::next_address(STEP_BYTES)?;
-    // Fibonacci hashing: each bit of the page number decides on many.
+    // Fibonacci hashing: each bit of the page number changes many bits of the result.
     let random = ((near ^ salt) / PAGE_BYTES).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (MIN_DATA_BYTES.trailing_zeros()..MAX_REACH_BITS).rev().find_map(|bits| {
         let data = (1usize << bits).min(MAX_DATA_BYTES);
@@ -105,10 +104,10 @@ pub fn choose(salt: usize) -> Option<(usize, usize)> {
     })
 }
 
-/// Whether an arena may lie there. A look at the ends and the middle tells a place that nothing was
-/// mapped to from the shadow of a sanitizer; each costs every process two system calls at its
-/// start. Growth skips what else there is. A look at the whole would stand in `VmPeak`, and limits
-/// on address space would forbid it.
+/// Whether an arena may lie at `base`. Probes of the ends, the base and the middle tell a free
+/// range from the shadow of a sanitizer; growth skips smaller mappings. Each probe costs every
+/// process two system calls at its start. A probe of the whole range would count in `VmPeak`, and a
+/// limit on address space would refuse it.
 fn is_free(base: usize, data: usize) -> bool {
     let start = base - DESCRIPTORS_BELOW;
     let middle = base + data / 2 / STEP_BYTES * STEP_BYTES;

@@ -1,4 +1,4 @@
-//! Pages: where the memory of slabs and of large objects comes from.
+//! The page layer provides the memory of slabs and of large objects, in pages of 4 KiB.
 //!
 //! ```text
 //!  one range of addresses, mapped piece by piece
@@ -9,24 +9,24 @@
 //! ```
 //!
 //! * The **arena** is one range of addresses, so that "is this pointer ours" is one compare and its
-//!   page one shift. No mapping reserves it: its place was free when it was chosen, and each chunk,
-//!   with its metadata, is mapped when it is needed (see `layout`).
-//! * The **page map** says for each page whose it is: a [`crate::rseq::Owner`], from which `free`
-//!   goes straight to the cache's slots.
-//! * Each page has 64 bytes of **descriptor**, for its owner to use as it likes. This layer does
+//!   page is one shift. No mapping reserves the range: it was free when the arena chose it, and
+//!   each chunk, with its metadata, is mapped when it is needed (see `layout`).
+//! * The **page map** holds each page's owner, a [`crate::rseq::Owner`], which leads `free`
+//!   straight to the cache's slots.
+//! * Each page has 64 bytes of **descriptor**, which its owner uses as it likes. This layer does
 //!   not know slabs.
 //! * The **buddy** finds aligned runs of pages in 512-bit maps, fullest chunk first, so that whole
 //!   chunks come free.
-//! * **CPU page lists** keep a few runs that were just freed, warm in the cache, last in first out.
-//!   Who will not touch the memory soon asks for [`Temperature::Cold`] ones and leaves the warm
-//!   ones to others.
-//! * **Purge** gives the memory behind free pages back to the system. Pages that no thread has
-//!   touched since are known to be zero, and are handed out as such.
+//! * **CPU page lists** keep a few runs for slabs, those warm in the cache first. Refills and
+//!   flushes take the buddy's lock once for several runs. A caller that will not touch the memory
+//!   soon asks for [`Temperature::Cold`] pages, and so leaves the warm ones to other callers.
+//! * **Purge** gives the memory behind free pages back to the system. Purged pages that no thread
+//!   has touched since are known to be zero, and `alloc` returns them as such.
 //!
 //! A page here is 4 KiB whatever the system's page is; only commit and purge deal in system pages.
 //!
-//! Locks: `CpuPages`, then `Pages`. System calls under `Pages` are those of growth and of mapping a
-//! chunk again; none is made under `CpuPages`.
+//! Lock order: `CpuPages`, then `Pages`. Under `Pages`, only growth and mapping a chunk again make
+//! system calls; under `CpuPages`, no code makes any.
 
 pub mod arena;
 pub mod boot;
@@ -37,6 +37,7 @@ mod idle;
 mod layout;
 mod policy;
 mod purge;
+mod sparse;
 #[cfg(test)]
 mod tests;
 
@@ -50,7 +51,9 @@ pub use cpu_pages::{alloc, extend, free, free_zeroed, init as init_cpu_lists, is
 #[cfg(test)]
 pub use idle::purge_all;
 pub use idle::{has_free_memory, purge_all_beyond, purge_rested, rested};
+pub use policy::Locked;
 pub use purge::{Scattered, purge_excess, purge_some};
+pub use sparse::{alloc_sparse, charge, free_sparse, may_purge_rested, purge_used, uncharge};
 
 use crate::os::invariant::Checked;
 
@@ -68,9 +71,9 @@ pub const DESCRIPTOR_BYTES: usize = 64;
 /// Whether the caller will touch the memory soon.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Temperature {
-    /// It will: serve it what is warm in this CPU's cache.
+    /// Soon: prefer pages that are warm in this CPU's cache.
     Hot,
-    /// It will not: leave the warm pages to others.
+    /// Not soon: leave the warm pages to other callers.
     Cold,
 }
 
@@ -79,14 +82,14 @@ pub enum Temperature {
 pub struct Run {
     /// The first page.
     pub first: PageIndex,
-    /// How many.
+    /// The number of pages.
     pub pages: usize,
-    /// Every byte is known to be zero.
+    /// Whether every byte is known to be zero.
     pub zeroed: bool,
 }
 
 /// Checks the whole layer, each structure under its lock: chunks, the buddy's lists and sums, the
-/// page map's free pages, the CPU page lists. Costs what the arena has; allocates nothing.
+/// page map's free pages, the CPU page lists. The cost grows with the arena. Allocates nothing.
 pub fn check() -> Checked<Walked> {
     let listed_runs = cpu_pages::check_all()?;
     Ok(Walked { listed_runs, ..buddy::valid::check_all()? })

@@ -1,23 +1,24 @@
-//! How much free memory stays: what [`super::purge`] learns, and when it tries locked pages again.
+//! The purge policy: the learnt limit on free memory that stays resident, and the time after which
+//! [`super::purge`] tries locked pages again.
 
 use super::PAGE_BYTES;
 use super::chunk::Chunk;
 
-/// Dirty pages that are kept whatever happens: 512 KiB.
+/// Lower bound of the limit on dirty pages: 512 KiB.
 pub(super) const BASE_PAGES: usize = (512 << 10) / PAGE_BYTES;
-/// A chunk whose purge was refused is tried again after so long.
+/// Period after which refusals of the system are forgotten and the chunks are tried again.
 pub(super) const REFUSAL_MS: u64 = 10_000;
-/// Most that the limit can learn: 512 MiB.
+/// Upper bound of the learnt part of the limit: 512 MiB.
 const MAX_LEARNT_PAGES: usize = (512 << 20) / PAGE_BYTES;
 
-/// What was learnt, and what the system refused; under the buddy's lock.
+/// The learnt limit and the period of refusals. Guarded by the buddy's lock.
 pub(super) struct Policy {
-    /// Pages beyond [`BASE_PAGES`] that may stay.
+    /// Dirty pages beyond [`BASE_PAGES`] that the limit allows.
     learnt_pages: usize,
-    /// Purged pages that have not been asked for again.
+    /// Purged pages that no allocation has taken again.
     pub regret_pages: usize,
     last_ms: u64,
-    /// The chunk at which the next purge begins.
+    /// The chunk at which the next purge starts.
     pub cursor: usize,
     /// The current period of [`REFUSAL_MS`], and when it began. Never 0.
     pub period: u32,
@@ -34,12 +35,12 @@ impl Policy {
         chunk.refused_in == self.period
     }
 
-    /// `pages` pages without memory were handed out.
+    /// Notes that an allocation took `pages` pages without memory behind them.
     pub fn note_fresh(&mut self, pages: usize) {
         let regretted = pages.min(self.regret_pages);
         self.regret_pages -= regretted;
-        // Half, so that a single wave of frees, in which some pages come and go by chance, teaches
-        // little.
+        // Half of them: in a single wave of frees some pages come and go by chance, and the limit
+        // should learn little from that.
         self.learnt_pages = (self.learnt_pages + regretted / 2).min(MAX_LEARNT_PAGES);
     }
 
@@ -47,7 +48,8 @@ impl Policy {
         BASE_PAGES + self.learnt_pages
     }
 
-    /// Begins a new period if this one is over: refusals are forgotten. Says whether.
+    /// Begins a new period, which forgets all refusals, if the current one is over. Returns whether
+    /// it did.
     pub fn forget_refusals(&mut self, now_ms: u64) -> bool {
         let is_over = now_ms.saturating_sub(self.period_ms) >= REFUSAL_MS;
         if is_over {
@@ -67,11 +69,11 @@ impl Policy {
     }
 }
 
-/// What becomes of locked pages.
+/// How a purge treats locked pages.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Locked {
-    /// They stay; the first refusal ends the purge.
+    /// Leaves them; the first refusal ends the purge.
     Stay,
-    /// They go like others, where the kernel can.
+    /// Purges them like other pages, where the kernel can.
     Go,
 }

@@ -1,24 +1,26 @@
-//! Purge: giving the memory behind free pages back to the system.
+//! Purge: gives the memory behind free pages back to the system.
 //!
-//! Policy (the reclaim layer adds time and pressure): free dirty pages may add up to a limit.
-//! Beyond it a purge goes down to half of the limit: wholly free chunks first, then the others in
-//! turn from a cursor. The background thread does it, if there is one. The limit starts at 512 KiB
-//! and learns. Each purged page that is handed out again raises it by half a page. So a loop that
-//! needs 40 MB over and over soon stops paying for page faults. What was learnt halves each
-//! second; frees and purges apply that late.
+//! The policy, to which the reclaim layer adds time and pressure, is a limit on free dirty pages.
+//! When they exceed it, a purge reduces them to half of the limit. It takes wholly free chunks
+//! first, then the other chunks in turn from a cursor. The background thread runs it, if there is
+//! one.
 //!
-//! Pages under purge are taken out of the maps, so that the system call runs without the lock.
+//! The limit starts at 512 KiB and learns. Each purged page that an allocation takes again raises
+//! it by half a page. So a loop that needs 40 MB over and over soon stops paying for page faults.
+//! The learnt part halves each second; the next free or purge applies the halving.
 //!
-//! **Locked memory** (`mlock`, `mlockall`) is not purged behind the program's back: a program that
-//! locks its memory wants no page faults. The kernel's refusal is what tells. A chunk that was
-//! refused is left alone for [`super::policy::REFUSAL_MS`], and its pages do not count as too many
-//! meanwhile; so frees make no system call in vain. What the program asks for itself, and pressure,
-//! purges locked pages too.
+//! A purge takes its pages out of the maps, so that the system call runs without the lock.
 //!
-//! **Addresses go back as well** where a limit counts what is mapped (see
-//! [`os::memory::is_mapping_limited`]): wholly free chunks are unmapped, and mapped again when no
-//! other chunk has room. Elsewhere that would only cost: a mapping more for each hole, and the
-//! process's lock on its mappings.
+//! **Locked memory** (`mlock`, `mlockall`) stays: a program that locks its memory wants no page
+//! faults. A purge recognises it by the kernel's refusal. After a refusal, purges leave the chunk
+//! alone for [`super::policy::REFUSAL_MS`], and its pages do not count against the limit meanwhile.
+//! So frees make no system calls in vain. A purge that the program requests, or that pressure
+//! causes, takes locked pages too.
+//!
+//! **Addresses** go back too where a limit counts mapped bytes (see
+//! [`os::memory::is_mapping_limited`]). The purge unmaps wholly free chunks, and the buddy maps
+//! them again when no other chunk has room. Without such a limit this would only cost: one mapping
+//! more for each hole, and the process's lock on its mappings.
 
 use super::arena::{self, PageIndex};
 use super::chunk::{Map, for_each_run};
@@ -28,18 +30,18 @@ use crate::sync::in_flight::InFlight;
 use crate::{counters, os};
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// What [`purge_some`] prefers: 64 KiB.
+/// Pages of the groups that [`purge_some`] takes first: 64 KiB.
 const TOGETHER_PAGES: usize = 16;
-/// Chunks without such a group that are looked at.
+/// A purge of groups gives up after this many chunks without a group.
 const MAX_MISSES: usize = 64;
-/// Beyond the limit by so much, the freeing thread purges, although there is a background thread:
-/// that one cannot keep up.
+/// Dirty pages beyond the limit that are left to the background thread. Beyond that the background
+/// thread cannot keep up, and the freeing thread purges.
 const MAX_LEFT_PAGES: usize = (32 << 20) / PAGE_BYTES;
-/// The background thread knows that there is something to purge.
+/// The background thread was woken to purge, and has not started.
 static IS_NOTIFIED: AtomicBool = AtomicBool::new(false);
 
-/// Called after pages were freed, without locks: if there are too many dirty ones, has them purged
-/// in the background, or does it.
+/// If there are too many dirty pages, wakes the background thread to purge them, or purges them.
+/// Called after a free of pages; the caller holds no lock.
 pub(super) fn after_free(dirty_pages: usize) {
     if dirty_pages <= BASE_PAGES {
         return;
@@ -55,7 +57,7 @@ pub(super) fn after_free(dirty_pages: usize) {
     }
 }
 
-/// Dirty pages beyond the limit as it is now.
+/// Dirty pages beyond the limit, after its decay; `None` if there are none.
 fn beyond_limit() -> Option<usize> {
     let mut buddy = buddy::lock();
     let now_ms = os::clock::coarse_ms();
@@ -67,7 +69,7 @@ fn beyond_limit() -> Option<usize> {
     purgeable_pages.checked_sub(buddy.policy.limit_pages()).filter(|&beyond| beyond > 0)
 }
 
-/// Purges down to half of the limit, if it is exceeded; says how many bytes went back.
+/// If dirty pages exceed the limit, purges them down to half of it. Returns the bytes purged.
 pub fn purge_excess() -> usize {
     IS_NOTIFIED.store(false, Relaxed);
     if beyond_limit().is_none() {
@@ -77,9 +79,9 @@ pub fn purge_excess() -> usize {
     purge_to(target * PAGE_BYTES, Locked::Stay)
 }
 
-/// Purges until at most `target_bytes` of free memory stay resident; says how many bytes went back.
+/// Purges until at most `target_bytes` of free memory stay resident. Returns the bytes purged.
 ///
-/// No lock is held during the system calls; pages freed meanwhile may or may not be seen.
+/// Holds no lock during the system calls. May miss pages that are freed meanwhile.
 pub(super) fn purge_to(target_bytes: usize, locked: Locked) -> usize {
     purge_groups(target_bytes, 1, locked)
 }
@@ -91,15 +93,15 @@ fn purge_groups(target_bytes: usize, least_pages: usize, locked: Locked) -> usiz
     let mut unmap = os::memory::is_mapping_limited();
     let mut unmap_clean = unmap && target_bytes == 0;
     let (mut purged, mut in_vain) = (0, 0);
-    // Each chunk once around at most: with large system pages some dirty pages cannot be purged.
+    // At most one round over the chunks: with large system pages some dirty pages cannot be purged.
     for _ in 0..arena::chunks_committed() {
         let mut buddy = buddy::lock();
         if buddy.purgeable_pages(locked) * PAGE_BYTES <= target_bytes && !unmap_clean {
             break;
         }
         let cursor = buddy.policy.cursor;
-        // Whole chunks first: what they hold is not about to be used, and the kernel gets its
-        // memory back in one piece.
+        // Wholly free chunks first: allocations use them last, and the kernel gets its memory back
+        // in one piece.
         let next = buddy.next_whole(locked, unmap_clean).or_else(|| buddy.next_dirty(cursor, locked));
         let Some(index) = next else { break };
         buddy.policy.cursor = index + 1;
@@ -140,8 +142,8 @@ fn purge_groups(target_bytes: usize, least_pages: usize, locked: Locked) -> usiz
         }
         buddy.publish();
         if is_whole && !is_unmapped {
-            // What is refused for one chunk (too many mappings) is refused for the others: these
-            // are purged.
+            // A refusal to unmap (too many mappings) holds for the other chunks too: purge those,
+            // and leave them mapped.
             (unmap, unmap_clean) = (false, false);
         }
         if !is_purged && dirty > 0 && locked == Locked::Stay {
@@ -153,7 +155,7 @@ fn purge_groups(target_bytes: usize, least_pages: usize, locked: Locked) -> usiz
 }
 
 /// Purges the runs of pages that were `taken` out of the maps of chunk `index`, and their
-/// descriptors; false, with some or none of it done, if the system refuses.
+/// descriptors. Returns false if the system refuses; then some of the runs may be purged.
 fn purge_runs(index: usize, taken: &Map, locked: Locked) -> bool {
     let page = |first: usize| PageIndex((index * CHUNK_PAGES + first) as u32);
     let mut is_purged = true;
@@ -168,8 +170,8 @@ fn purge_runs(index: usize, taken: &Map, locked: Locked) -> bool {
             }
         };
     });
-    // The descriptors of these groups are no owner's; zeroes are what a late reader may see (see
-    // `slab`). A slab here and there must not keep a chunk's 32 KiB of descriptors.
+    // No owner uses the descriptors of 64 free pages in a row, and a late reader may see zeroes
+    // there (see `slab`). So a few scattered slabs do not keep a chunk's 32 KiB of descriptors.
     let words = taken.map(|pages| if pages == u64::MAX { pages } else { 0 });
     if is_purged {
         for_each_run(&words, |first, count| arena::purge_descriptors(page(first), count));
@@ -177,20 +179,20 @@ fn purge_runs(index: usize, taken: &Map, locked: Locked) -> bool {
     is_purged
 }
 
-/// What becomes of dirty pages that stand alone.
+/// How [`purge_some`] treats dirty pages outside whole groups.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Scattered {
-    /// Up to 512 KiB of dirty pages stay: most lie in whole groups a little later.
+    /// Leaves up to 512 KiB of dirty pages: most of them lie in whole groups a little later.
     Stay,
-    /// They go like others: memory is wanted now.
+    /// Purges them like other pages: memory is needed now.
     Go,
 }
 
-/// Purges about `bytes` of what is free, but for the CPU page lists, which are what is used next;
-/// says how many bytes went back.
+/// Purges about `bytes` of free memory. Returns the bytes purged. It leaves the CPU page lists
+/// alone, because the next allocations use their pages.
 ///
-/// Each system call interrupts every CPU that runs a thread of the process. So what lies together
-/// goes first.
+/// Each system call interrupts every CPU that runs a thread of the process. So the purge takes
+/// groups of adjacent pages first.
 pub fn purge_some(bytes: usize, scattered: Scattered) -> usize {
     let dirty_bytes = counters::header().dirty_bytes.load(Relaxed) as usize;
     if dirty_bytes == 0 {

@@ -1,7 +1,7 @@
-//! Tests of this layer.
+//! Tests of the page layer.
 //!
-//! Other tests of the process use the same arena meanwhile. What holds only while no other test
-//! takes a free page away is therefore tried several times, and must hold once.
+//! Other tests of the process use the same arena at the same time, and may take a free page away. A
+//! test that this can disturb makes several attempts, of which one must succeed.
 
 use super::*;
 use crate::rseq::Owner;
@@ -10,7 +10,7 @@ use core::slice;
 extern crate std;
 use std::vec::Vec;
 
-/// Whether `attempt` holds once in a hundred times.
+/// Whether one of a hundred attempts succeeds.
 fn once(mut attempt: impl FnMut() -> bool) -> bool {
     (0..100).any(|_| {
         std::thread::yield_now();

@@ -7,13 +7,14 @@ use crate::rseq::{self, Cpu, Exchanged, Pushed, Sheaf, Slot, Which};
 
 /// This CPU's slot. The contract of each method is the pseudo-code in `rseq`.
 pub(super) trait Access {
-    /// Up to `out.len()` objects of the main sheaf, into the start of `out`.
+    /// Pops up to `out.len()` objects of the main sheaf into the start of `out`; returns how many.
     fn pop_bulk(&self, out: &mut [*mut u8]) -> usize;
-    /// As many of `objects` as the main sheaf has room for; and whether it stopped at one that is
-    /// on top already (locked mode looks).
+    /// Pushes as many of `objects` as the main sheaf has room for; returns how many. The flag is
+    /// true if it stopped at a double free: an object that is on top already. Only locked mode
+    /// tests that.
     ///
     /// # Safety
-    /// They must be free objects of the slot's cache that the caller owns.
+    /// `objects` must be free objects of the slot's cache that the caller owns.
     unsafe fn push_bulk(&self, objects: &[*mut u8]) -> (usize, bool);
     /// Exchanges one of the two sheaves.
     ///
@@ -22,12 +23,12 @@ pub(super) trait Access {
     unsafe fn exchange(&self, which: Which, new: *mut Sheaf) -> Exchanged;
     /// The slot, for hints and statistics only: the thread may have left its CPU.
     fn slot(&self) -> &Slot;
-    /// The CPU, likewise.
+    /// The CPU, as a hint: the thread may have left it.
     fn cpu(&self) -> Cpu;
 }
 
-/// Exchanges one of this CPU's two sheaves: the caller owns what comes out, and no longer what went
-/// in.
+/// Exchanges one of this CPU's two sheaves for `new`. On success the caller owns the sheaf that
+/// comes out, and no longer owns `new`.
 ///
 /// # Safety
 /// As [`Access::exchange`].
@@ -38,7 +39,7 @@ pub(super) unsafe fn exchange(access: &impl Access, which: Which, new: *mut Shea
     let exchanged = unsafe { access.exchange(which, new) };
     match exchanged {
         Exchanged::Old(old) => {
-            invariant!(!old.is_null(), "what an exchange takes out is a sheaf or the dummy");
+            invariant!(!old.is_null(), "an exchange takes out a sheaf or the dummy");
             ownership::claim(old);
         }
         Exchanged::GateClosed | Exchanged::Taken => ownership::claim(new),
@@ -46,7 +47,7 @@ pub(super) unsafe fn exchange(access: &impl Access, which: Which, new: *mut Shea
     exchanged
 }
 
-/// By sequences.
+/// Access by restartable sequences.
 pub(super) struct Sequences<'a> {
     slots: *const Slot,
     slot: &'a Slot,
@@ -54,8 +55,9 @@ pub(super) struct Sequences<'a> {
 }
 
 impl<'a> Sequences<'a> {
-    /// This CPU's slot; `None` if the CPU has none, which the number of slots excludes (see
-    /// [`crate::os::cpu::possible_cpus`]) unless the kernel breaks its promise.
+    /// Access to this CPU's slot. `None` if the CPU has no slot. That happens only if the kernel
+    /// runs the thread on a CPU that it did not count as possible (see
+    /// [`crate::os::cpu::possible_cpus`]).
     ///
     /// # Safety
     /// `slots` must be a cache's slots, for every possible CPU, in a process whose mode is rseq.
@@ -95,23 +97,25 @@ impl Access for Sequences<'_> {
     }
 }
 
-/// By lock, held for one step at a time as a sequence is: between steps are constructors, system
-/// calls and locks that others wait for.
+/// Access by the slot's lock, which a thread holds for one step at a time, as a sequence lasts.
+/// Between steps it may run constructors, make system calls and take locks that other threads wait
+/// for.
 pub(super) struct Locked<'a> {
     slot: &'a Slot,
     cpu: Cpu,
 }
 
-/// Slots that a thread looks at before it goes past the CPU caches: a taken lock mostly means a
-/// preempted holder, or a fork.
+/// Upper bound on the slots that a thread tries before it bypasses the CPU caches. A taken lock
+/// usually means that its holder is preempted, or that a fork is under way.
 const TRIES: usize = 4;
 
-/// Looks at a lock before a step is given up: longer than another thread's step takes, unless it is
-/// off its CPU.
+/// Attempts to take a slot's lock before a thread gives up the step: longer than another thread's
+/// step lasts, unless that thread is off its CPU.
 const LOOKS: usize = 64;
 
 impl<'a> Locked<'a> {
-    /// The slot of this CPU or of one of the next; `None` if all those are taken.
+    /// Access to the slot of this CPU or, if its lock is taken, of one of the next CPUs. `None` if
+    /// all of these locks are taken.
     pub fn new(slots: &'a [Slot]) -> Option<Locked<'a>> {
         core::iter::successors(Some(Cpu::current()), |cpu| Some(cpu.next()))
             .take(TRIES)
@@ -119,7 +123,7 @@ impl<'a> Locked<'a> {
             .find(|locked| !LockedSlot::is_taken(locked.slot))
     }
 
-    /// The slot for one step.
+    /// Locks the slot for one step; `None` if the lock stays taken.
     fn step(&self) -> Option<LockedSlot<'a>> {
         LockedSlot::try_lock(self.slot).or_else(|| {
             (1..LOOKS).find_map(|_| {
@@ -169,7 +173,7 @@ impl Access for Locked<'_> {
     }
 }
 
-/// The node of the CPU that `access` stands on.
+/// The node of the CPU of `access`.
 pub(super) fn node_of(access: &impl Access) -> usize {
     access.cpu().node()
 }

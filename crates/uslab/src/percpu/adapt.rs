@@ -1,13 +1,16 @@
-//! How large a cache's sheaves are: learnt from misses, bounded in bytes over all caches.
+//! The capacity of a cache's sheaves: learnt from misses, bounded in bytes over all caches.
 //!
 //! A cache starts with the kernel's capacity for its object size, rounded up to a size of sheaves.
-//! This default is free of charge: what the sheaves hold was in use a moment ago, or lies in a
-//! slab that exists, and goes when the cache rests. The cache doubles the capacity
-//! where that proves too small: where a CPU overflows and then underflows (it frees and allocates
-//! more in a row than its sheaves hold), is served by the barn many times (objects wander between
-//! CPUs), or exchanges its two sheaves over and over. For the last reason alone it may grow only
-//! while the charge stays within half of the bound. Where it may not, the slow path moves objects
-//! until both sheaves hold about equally many: then one is mostly enough.
+//! This default is free of charge. The objects in such sheaves were in use a moment ago, or lie in
+//! a slab that exists, and an idle cache gives them up. The cache doubles the capacity when it
+//! proves too small, which shows in one of three ways:
+//!
+//! * A CPU overflows and next underflows, or the other way round: it frees and allocates more in a
+//!   row than its sheaves hold.
+//! * The barn serves the cache many times: objects wander between CPUs.
+//! * A CPU exchanges its two sheaves over and over. For this reason alone the cache grows only
+//!   while the charge of all caches stays within half of the bound. If it may not grow, the slow
+//!   path moves objects until both sheaves hold about equally many, so that one usually suffices.
 //!
 //! ```text
 //!   capacity of each cache  ▓▓▓▓▓▓▓▓▓▓▓▓ default   free of charge
@@ -15,19 +18,20 @@
 //! ```
 //!
 //! The bound follows the memory that slabs hold, and falls to its floor under pressure. Caches
-//! beyond their default stand in a ring. One that wants more when nothing is left takes it from
-//! those in the ring that had no misses lately; the background thread takes it from those that
-//! rest, and, where the bound has fallen, from all in turn. Sheaves are drained for it, many with
-//! one barrier.
+//! beyond their default stand in a ring. If the bound is used up, a growing cache takes capacity
+//! from caches of the ring without recent misses. The background thread takes capacity from idle
+//! caches and, if the bound has fallen, from all caches in turn. To take capacity, a thread drains
+//! sheaves, many with one barrier.
 //!
-//! Where `USLAB_CPU_BYTES` says the bound, it is what it says, and capacity beyond the smallest
-//! sheaf is charged from the first object on.
+//! If `USLAB_CPU_BYTES` sets the bound, the bound is constant, and caches are charged for all
+//! capacity beyond the smallest sheaf.
 
 use super::sheaf::{SIZES, Size};
 use super::{CpuCache, Drain, Keep};
 use crate::counters;
 use crate::os::invariant::invariant;
 use crate::os::{self, Lock};
+use crate::slab::Geometry;
 use crate::sync::list::{Linked, Links, List};
 use crate::sync::{CachePadded, Rank};
 use core::cell::Cell;
@@ -38,27 +42,34 @@ pub use valid::check;
 #[cfg(test)]
 pub(super) use valid::check_broken;
 
-/// Floor of [`bound_bytes`]: 1.5 MiB.
+/// The floor of [`bound_bytes`]: 1.5 MiB.
 const FLOOR_BYTES: usize = 3 << 19;
-/// Part of the memory of slabs that the sheaves of all CPUs may hold beyond their defaults.
+/// The sheaves of all CPUs may hold this part, 1/64, of the memory of slabs beyond their defaults.
 const HEAP_PART: usize = 64;
-/// Bytes of objects in one sheaf, at most.
+/// Upper bound on the bytes of objects in one sheaf.
 const MAX_SHEAF_BYTES: usize = 512 << 10;
-/// Times that the barn served a cache before that counts as a reason to grow.
+/// Upper bound on the bytes of runs in a CPU's one sheaf of a cache of runs. A sheaf that holds so
+/// much is charged the floor of the bound. The figure falls with the number of CPUs, down to that
+/// floor.
+const MAX_RUN_BYTES: usize = 4 << 20;
+/// The same for all CPUs together.
+const MAX_ALL_RUN_BYTES: usize = 16 << 20;
+/// How many times the barn serves a cache until that is a reason to grow.
 const BARN_SERVED: u32 = 16;
-/// Times that the spare had room for a cache before that counts as one. Where a CPU exchanges its
-/// sheaves over and over, the spare serves objects as often.
+/// How many times a spare has room for a freed object until that is a reason to grow. A CPU that
+/// exchanges its sheaves over and over takes objects from the spare as often; only frees count.
 const SPARE_SERVED: u32 = 32;
-/// Most caches that one [`Ring::take_back`] looks at.
+/// Upper bound on the caches that one [`Ring::take_back`] asks.
 const LOOKS: usize = 256;
-/// Least time between two [`Ring::take_back`]s for growing caches. A cache without misses since it
-/// was last asked counts as idle; what it gives costs all threads a barrier.
+/// Least time between two [`Ring::take_back`]s for growing caches. A cache without a miss since it
+/// was last asked counts as idle, and taking its capacity costs all threads a barrier.
 const LOOK_MS: u64 = 20;
-/// How long the bound stays at its floor after memory was short.
+/// Time that the bound stays at its floor after memory was short.
 const PRESSED_MS: u64 = 10_000;
 
-/// The bound that the user chose; [`FOLLOWS`] if none.
+/// The bound that the user chose, or [`FOLLOWS`].
 static CHOSEN: AtomicUsize = AtomicUsize::new(FOLLOWS);
+/// The user chose no bound: it follows the memory of slabs.
 const FOLLOWS: usize = usize::MAX;
 static CPUS: AtomicUsize = AtomicUsize::new(1);
 /// Bytes that are charged. Changed under the ring's lock.
@@ -66,8 +77,9 @@ static USED: AtomicUsize = AtomicUsize::new(0);
 static NEXT_LOOK_MS: AtomicU64 = AtomicU64::new(0);
 static PRESSED_UNTIL_MS: AtomicU64 = AtomicU64::new(0);
 
-/// Bound of the bytes that caches are charged, for one CPU and over all caches. A cache beyond its
-/// default is charged for all that its two sheaves may hold.
+/// Upper bound on the bytes, per CPU, that all caches together are charged. A cache beyond its
+/// default is charged for all that the two sheaves of a CPU may hold. A cache of runs has one
+/// sheaf, and is charged as if [`MAX_RUN_BYTES`] were the floor.
 pub fn bound_bytes() -> usize {
     match CHOSEN.load(Relaxed) {
         FOLLOWS if os::clock::coarse_ms() < PRESSED_UNTIL_MS.load(Relaxed) => FLOOR_BYTES,
@@ -80,60 +92,58 @@ pub fn bound_bytes() -> usize {
     }
 }
 
-/// Sets the number of CPUs, and [`bound_bytes`] for good if it is chosen, before the first cache is
-/// made.
+/// Sets the number of CPUs and the bound that the user chose, if any. Called before the first cache
+/// is made.
 pub fn init(cpus: usize, chosen_bytes: Option<usize>) {
     CPUS.store(cpus.max(1), Relaxed);
     CHOSEN.store(chosen_bytes.map_or(FOLLOWS, |bytes| bytes.min(FOLLOWS - 1)), Relaxed);
 }
 
-/// Memory is short: for a while the bound does not follow the slabs.
+/// Notes that memory is short: for a while the bound stays at its floor, if the user chose none.
 pub fn note_pressure() {
     PRESSED_UNTIL_MS.store(os::clock::coarse_ms() + PRESSED_MS, Relaxed);
 }
 
-/// What a CPU last went beyond its own sheaves for; kept in [`crate::rseq::Slot::last_miss`].
+/// The need that last took a CPU beyond its own sheaves; kept in [`crate::rseq::Slot::last_miss`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub(super) enum Miss {
-    /// Objects.
+    /// It needed objects.
     Underflow = 1,
-    /// Room.
+    /// It needed room.
     Overflow = 2,
 }
 
 /// The adaptive part of a cache.
 pub(super) struct Adapt {
-    /// Changed under the ring's lock.
+    /// The present size. Threads change it under the ring's lock.
     size: AtomicU8,
+    /// The size that the cache starts with, and falls back to when it is idle.
     start: Size,
-    /// Up to here nothing is charged.
+    /// The largest size that is not charged.
     free_of_charge: Size,
+    /// The largest size that the cache may have.
     most: Size,
     /// The user chose the size.
     fixed: bool,
-    object_bytes: usize,
-    /// Neighbours in the ring, under its lock; null outside.
+    /// Bytes that a place in one of two sheaves is charged.
+    charged_bytes: usize,
+    /// Neighbours in the ring, guarded by its lock; null outside the ring.
     links: Cell<Links<*const CpuCache>>,
-    /// Apart from the rest, which passes look at.
+    /// On their own cache line: passes read the other fields.
     counts: CachePadded<Counts>,
 }
 
-// SAFETY: the links are read and written under the ring's lock alone; the rest are atomics or never
-// change.
+// SAFETY: threads access the links only under the ring's lock; the other fields are atomics or
+// never change.
 unsafe impl Sync for Adapt {}
 
 #[derive(Default)]
 struct Counts {
-    /// Misses, and services by the spare, since the cache was last asked to give.
+    /// Misses, and calls that the spare served, since the cache was last asked for capacity.
     misses: AtomicU32,
     barn_served: AtomicU32,
     spare_served: AtomicU32,
-}
-
-/// Bytes that one CPU's two sheaves of `size` hold.
-fn pair_bytes(size: Size, object_bytes: usize) -> usize {
-    2 * size.capacity() * object_bytes
 }
 
 /// The kernel's capacity for an object size.
@@ -148,14 +158,21 @@ fn default_capacity(object_bytes: usize) -> usize {
 }
 
 impl Adapt {
-    /// For objects of `object_bytes`. `wanted` is the user's capacity, which then is fixed. With 0
-    /// the cache starts at the default and adapts.
-    pub fn new(object_bytes: usize, wanted: usize) -> Adapt {
+    /// The capacity of a cache for objects of `geometry`. If the user asks for a capacity,
+    /// `wanted`, it is fixed. With 0 the cache starts at the default and adapts.
+    pub fn new(geometry: &Geometry, wanted: usize) -> Adapt {
+        let object_bytes = geometry.object_bytes;
+        let run_bytes = (MAX_ALL_RUN_BYTES / CPUS.load(Relaxed)).clamp(FLOOR_BYTES, MAX_RUN_BYTES);
+        let (max_bytes, charged_bytes) = if geometry.is_run() {
+            (run_bytes, object_bytes * FLOOR_BYTES / run_bytes / 2)
+        } else {
+            (MAX_SHEAF_BYTES, object_bytes)
+        };
         let fixed = wanted > 0;
         let start = Size::holding(if fixed { wanted } else { default_capacity(object_bytes) });
         let most = (0..SIZES as u8)
             .map(Size)
-            .take_while(|size| size.capacity() * object_bytes <= MAX_SHEAF_BYTES)
+            .take_while(|size| size.capacity() * object_bytes <= max_bytes)
             .last()
             .unwrap_or(Size(0));
         let charged = CHOSEN.load(Relaxed) != FOLLOWS;
@@ -165,7 +182,7 @@ impl Adapt {
             free_of_charge: if charged { Size(0) } else { start },
             most: if fixed { start } else { most.max(start) },
             fixed,
-            object_bytes,
+            charged_bytes,
             links: Cell::new(Links::OUTSIDE),
             counts: CachePadded(Counts::default()),
         }
@@ -176,8 +193,8 @@ impl Adapt {
         Size(self.size.load(Relaxed))
     }
 
-    /// A CPU whose last miss was `last` missed again; `barn` says whether the barn could help. True
-    /// if that is a reason to grow.
+    /// Notes a miss of a CPU whose previous miss was `last`; `barn` is true if the barn served it.
+    /// Returns whether that is a reason to grow.
     fn is_too_small(&self, last: u32, miss: Miss, barn: bool) -> bool {
         self.counts.misses.fetch_add(1, Relaxed);
         let bounced = last != 0 && last != miss as u32;
@@ -188,8 +205,8 @@ impl Adapt {
         bounced || wandered
     }
 
-    /// A CPU went on with the room of its spare. That is cheap, and still some twenty times what
-    /// the fast path costs. True if it has become a reason to grow.
+    /// Notes a free that used the room of the spare. That is cheap, but still costs some twenty
+    /// times as much as the fast path. Returns whether it has become a reason to grow.
     fn is_exchanging(&self) -> bool {
         self.counts.misses.fetch_add(1, Relaxed);
         let often = self.counts.spare_served.fetch_add(1, Relaxed) + 1 >= SPARE_SERVED;
@@ -199,12 +216,12 @@ impl Adapt {
         often
     }
 
-    /// Bytes that sheaves of `size` are charged.
+    /// Bytes that the cache is charged, per CPU, for sheaves of `size`.
     pub(super) fn charge(&self, size: Size) -> usize {
-        if size > self.free_of_charge { pair_bytes(size, self.object_bytes) } else { 0 }
+        if size > self.free_of_charge { 2 * size.capacity() * self.charged_bytes } else { 0 }
     }
 
-    /// Whether the cache had a miss since it was last asked.
+    /// Whether the cache had a miss since the last call.
     fn had_misses(&self) -> bool {
         self.counts.misses.swap(0, Relaxed) > 0
     }
@@ -217,13 +234,13 @@ pub(super) fn note_miss(cache: &CpuCache, last: u32, miss: Miss, barn: bool) {
     }
 }
 
-/// A CPU went on with the objects of its spare.
+/// Notes an allocation that used the objects of the spare.
 pub(super) fn note_spare_objects(cache: &CpuCache) {
     cache.adapt().counts.misses.fetch_add(1, Relaxed);
 }
 
-/// See [`Adapt::is_exchanging`]. True if the cache should grow and may not: then the two sheaves
-/// had better share what they hold.
+/// See [`Adapt::is_exchanging`]. Returns true if the cache should grow and may not; then the caller
+/// levels the two sheaves.
 pub(super) fn note_spare_room(cache: &CpuCache) -> bool {
     cache.adapt().is_exchanging() && !grow(cache, bound_bytes() / 2, false)
 }
@@ -237,45 +254,45 @@ impl Linked for CpuCache {
     }
 }
 
-/// The caches that are charged for something; the first one is looked at next.
+/// The caches that are charged. A thread that takes capacity asks the first one next.
 struct Ring(List<CpuCache>);
-// SAFETY: the pointers are used under the lock only, by which entered caches are kept from going
-// away.
+// SAFETY: threads use the pointers only under the lock, and a cache leaves the ring, under the same
+// lock, before it goes away.
 unsafe impl Send for Ring {}
 
 static RING: Lock<Ring> = Lock::new(Rank::Adapt, Ring(List::new()));
 
 impl Ring {
-    /// Sets the size of a cache, its charge, and whether it stands here: at the end, where it is
-    /// asked last.
+    /// Sets the size of a cache and its charge. A cache that becomes charged enters the ring at the
+    /// end, where it is asked last; one that is charged no more leaves it.
     fn set_size(&mut self, cache: &CpuCache, size: Size) {
         let adapt = cache.adapt();
         let (before, now) = (adapt.charge(adapt.size()), adapt.charge(size));
         invariant!(size <= adapt.most, "a cache's sheaves are no larger than allowed", size.0);
-        invariant!(USED.load(Relaxed) >= before, "what caches are charged is summed up", before);
+        invariant!(USED.load(Relaxed) >= before, "the charges of caches are summed up", before);
         adapt.size.store(size.0, Relaxed);
         USED.fetch_add(now.wrapping_sub(before), Relaxed);
         cache.publish_capacity();
         match (before > 0, now > 0) {
-            // SAFETY: the charge says that it is in no list, and each is taken out before it goes.
+            // SAFETY: a cache without a charge is in no list, and each leaves before it goes away.
             (false, true) => unsafe { self.0.link_last(cache) },
-            // SAFETY: the charge says that it is in the list.
+            // SAFETY: a cache with a charge is in the list.
             (true, false) => unsafe { self.0.unlink(cache) },
             _ => {}
         }
         self.assert_valid(cache);
     }
 
-    /// Takes capacity from the caches in turn until no more than `goal` bytes are charged, or
-    /// `looks` were looked at.
+    /// Takes capacity from the caches in turn that `may_give` it, until at most `goal` bytes are
+    /// charged or it has asked `looks` caches.
     fn take_back(&mut self, goal: usize, looks: usize, may_give: impl Fn(&CpuCache) -> bool) {
-        // One barrier for many: it ends, at the latest, before the lock does.
+        // One barrier for many caches: the drain finishes before the caller releases the lock.
         let mut drain = Drain::of_idle(Keep::Target);
         for _ in 0..looks {
             if USED.load(Relaxed) <= goal {
                 return;
             }
-            // SAFETY: caches in the list are valid: each is taken out before it goes.
+            // SAFETY: caches in the list are valid: each leaves the list before it goes away.
             let Some(cache) = (unsafe { self.0.turn().as_ref() }) else { return };
             if !cache.adapt().fixed && may_give(cache) {
                 invariant!(cache.adapt().size().0 > 0, "a cache that is charged can shrink its sheaves");
@@ -286,9 +303,9 @@ impl Ring {
     }
 }
 
-/// Doubles the capacity, if all caches together are then charged at most `bound`. Where it
-/// `may_take`, idle caches give capacity for that. Gives up if another thread has the ring.
-/// False if the capacity is what it was.
+/// Doubles the capacity of a cache, if all caches together are then charged at most `bound`. With
+/// `may_take` it takes capacity from idle caches for that. Gives up if another thread holds the
+/// ring's lock. Returns false if the capacity is unchanged.
 fn grow(cache: &CpuCache, bound: usize, may_take: bool) -> bool {
     let adapt = cache.adapt();
     let size = adapt.size();
@@ -302,7 +319,7 @@ fn grow(cache: &CpuCache, bound: usize, may_take: bool) -> bool {
         return false;
     }
     let Some(mut ring) = RING.try_lock() else { return false };
-    // Another thread may have changed it meanwhile.
+    // Another thread may have changed the size meanwhile.
     if adapt.size() != size {
         return true;
     }
@@ -322,14 +339,14 @@ fn is_time_to_look() -> bool {
     now_ms >= next_ms && NEXT_LOOK_MS.compare_exchange(next_ms, now_ms + LOOK_MS, Relaxed, Relaxed).is_ok()
 }
 
-/// While the guard lives no cache is drained for another's sake: what is in slots is there, and in
-/// no thread's hands.
+/// While the guard lives, no thread drains a cache to give its capacity to another one. So the
+/// sheaves of a cache are in its slots, and not with such a drainer.
 pub fn pause() -> impl Drop {
     RING.lock()
 }
 
-/// The cache rests: no sheaf is in its slots or barns. Its capacity falls to where it started, and
-/// what that charges less is free for other caches.
+/// Lowers the capacity of an idle cache, which has no sheaf in slots or barns, to its start. Other
+/// caches may use the charge that this frees.
 pub(super) fn rest(cache: &CpuCache) {
     let adapt = cache.adapt();
     if adapt.size() > adapt.start {
@@ -337,7 +354,8 @@ pub(super) fn rest(cache: &CpuCache) {
     }
 }
 
-/// A cache begins. Where its default is charged, it gets that if the bound has room.
+/// Lets a new cache take part. A cache whose default is charged starts with the smallest sheaves,
+/// and gets its default here if the bound has room.
 ///
 /// # Safety
 /// `cache` must stay valid at this address until [`leave`].
@@ -351,13 +369,13 @@ pub(super) unsafe fn enter(cache: &CpuCache) {
     }
 }
 
-/// The cache goes; when this returns no thread looks at it any more.
+/// Takes a cache that goes away out of the ring. After this no thread reaches it through the ring.
 pub(super) fn leave(cache: &CpuCache) {
     RING.lock().set_size(cache, Size(0));
 }
 
-/// Takes back what is beyond the bound, which may have fallen; some of it, if it is much. Once a
-/// look of the background thread.
+/// If the charges exceed the bound, which may have fallen, takes capacity from a bounded number of
+/// caches. The background thread calls this once a period.
 pub fn begin_period() {
     let bound = bound_bytes();
     if USED.load(Relaxed) > bound {

@@ -1,5 +1,5 @@
-//! The barn: full and empty sheaves of one cache on one node, behind a lock that is taken once for
-//! a whole sheaf.
+//! The barn: the full and empty sheaves of one cache on one node that no CPU holds. A thread takes
+//! its lock once for a whole sheaf.
 
 use super::ownership;
 use crate::os::Lock;
@@ -10,9 +10,9 @@ use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 mod valid;
 
-/// Sheaves of each kind that a barn holds (as the kernel's).
+/// Upper bound on the sheaves of each kind in a barn, as in the kernel.
 const ROOM: usize = 10;
-/// Bytes of objects that the full sheaves of a barn may hold, but for the first two.
+/// Upper bound on the bytes of objects in a barn's full sheaves; two full sheaves always fit.
 const FULL_BYTES: usize = 256 << 10;
 
 struct Stacks {
@@ -20,19 +20,21 @@ struct Stacks {
     fulls: usize,
     empty: [*mut Sheaf; ROOM],
     empties: usize,
-    /// The fewest there were of each kind since the period began.
+    /// The least number of full sheaves since the period began: so many were not used in it.
     least_fulls: usize,
+    /// The same of empty sheaves.
     least_empties: usize,
 }
 
 // SAFETY: the barn owns the sheaves whose pointers it holds.
 unsafe impl Send for Stacks {}
 
-/// Sheaves that no CPU holds. Those called full have at least one object.
+/// A barn. A sheaf counts as full if it has at least one object.
 #[repr(align(64))]
 pub struct Barn {
     stacks: Lock<Stacks>,
-    /// Full sheaves, for who looks without the lock; on a line that changes only with their number.
+    /// Number of full sheaves, for readers without the lock. Its cache line changes only with that
+    /// number.
     fulls: CachePadded<AtomicUsize>,
 }
 
@@ -51,11 +53,12 @@ impl Barn {
         Barn { stacks: Lock::new(Rank::Barn, stacks), fulls: CachePadded(AtomicUsize::new(0)) }
     }
 
-    /// Full sheaves, about.
+    /// The approximate number of full sheaves. Takes no lock.
     pub fn fulls(&self) -> usize {
         self.fulls.load(Relaxed)
     }
 
+    /// Runs `change` under the lock, and publishes the number of full sheaves.
     fn change<R>(&self, change: impl FnOnce(&mut Stacks) -> R) -> R {
         let mut stacks = self.stacks.lock();
         let before = stacks.fulls;
@@ -67,8 +70,8 @@ impl Barn {
         result
     }
 
-    /// Takes a sheaf with objects; if there is one, leaves `empty` (null for none) in exchange if
-    /// there is room, and says whether it did.
+    /// Takes a full sheaf, if there is one. In exchange it puts `empty` (null for none) into the
+    /// barn if there is room; the flag returned is true if it did.
     pub fn take_full(&self, empty: *mut Sheaf) -> Option<(*mut Sheaf, bool)> {
         self.change(|stacks| {
             if stacks.fulls == 0 {
@@ -79,13 +82,14 @@ impl Barn {
         })
     }
 
-    /// Leaves `full`, which holds up to `bytes` of objects, if there is room.
+    /// Puts `full`, which holds up to `bytes` of objects, into the barn if there is room; returns
+    /// whether it did.
     pub fn put_full(&self, full: *mut Sheaf, bytes: usize) -> bool {
         self.change(|stacks| stacks.push_full(full, bytes))
     }
 
-    /// Leaves `full` and takes an empty sheaf in exchange (null if there is none): `None` if there
-    /// was no room.
+    /// Puts `full` into the barn, and takes an empty sheaf in exchange (null if there is none).
+    /// Returns `None` if there is no room.
     pub fn exchange_full(&self, full: *mut Sheaf, bytes: usize) -> Option<*mut Sheaf> {
         self.change(|stacks| stacks.push_full(full, bytes).then(|| stacks.pop_empty()))
     }
@@ -95,7 +99,7 @@ impl Barn {
         self.change(|stacks| stacks.pop_empty())
     }
 
-    /// Leaves an empty sheaf if there is room.
+    /// Puts an empty sheaf into the barn if there is room; returns whether it did.
     pub fn put_empty(&self, empty: *mut Sheaf) -> bool {
         self.change(|stacks| stacks.push_empty(empty))
     }
@@ -111,7 +115,7 @@ impl Barn {
         })
     }
 
-    /// Takes one of the sheaves that no CPU wanted since [`Barn::begin_period`], the oldest first.
+    /// Takes the oldest of the sheaves that stayed in the barn since [`Barn::begin_period`].
     pub fn take_unused(&self) -> Option<*mut Sheaf> {
         self.change(|stacks| {
             let (sheaves, count, least) = if stacks.least_fulls > 0 {
@@ -130,14 +134,15 @@ impl Barn {
         })
     }
 
-    /// Begins to note how many sheaves are always there; says whether there are any.
+    /// Starts a period in which the barn counts the sheaves that stay. Returns whether the barn has
+    /// a sheaf.
     pub fn begin_period(&self) -> bool {
         let mut stacks = self.stacks.lock();
         (stacks.least_fulls, stacks.least_empties) = (stacks.fulls, stacks.empties);
         stacks.fulls + stacks.empties > 0
     }
 
-    /// For a fork.
+    /// Takes the barn's lock for the duration of a fork.
     pub fn lock_for_fork(&self) {
         self.stacks.acquire_for_fork();
     }
@@ -152,7 +157,7 @@ impl Stacks {
     fn push_full(&mut self, full: *mut Sheaf, bytes: usize) -> bool {
         let room = self.fulls < (FULL_BYTES / bytes.max(1)).clamp(2, ROOM);
         if room {
-            invariant!(!full.is_null(), "a full sheaf is one");
+            invariant!(!full.is_null(), "a full sheaf is not null");
             ownership::release(full);
             self.full[self.fulls] = full;
             self.fulls += 1;
@@ -160,9 +165,9 @@ impl Stacks {
         room
     }
 
-    /// There must be one.
+    /// Takes the full sheaf that was put last. There must be one.
     fn pop_full(&mut self) -> *mut Sheaf {
-        invariant!(self.fulls > 0, "a full sheaf is taken where there is one");
+        invariant!(self.fulls > 0, "a barn that gives a full sheaf has one");
         self.fulls -= 1;
         self.least_fulls = self.least_fulls.min(self.fulls);
         ownership::claim(self.full[self.fulls]);

@@ -1,9 +1,9 @@
-//! The slow path: what happens when a CPU's main sheaf is empty, or full.
+//! The slow path: serves calls that find this CPU's main sheaf empty or full.
 //!
-//! Both directions deliver first (the caller's objects are served out of, or into, a sheaf that the
-//! thread owns) and then install that sheaf, so that progress never depends on who uses the CPU
-//! meanwhile. No step waits for another thread but for the short locks of barn and slabs, and for a
-//! fork that is copying the memory.
+//! Both directions serve the caller first, out of or into a sheaf that the thread owns. Only then
+//! they install that sheaf, so progress never depends on other threads of the CPU. No step waits
+//! for another thread, except at the short locks of barns and slabs and for a fork that copies the
+//! memory.
 
 use super::access::{Access, Locked, Sequences, exchange, node_of};
 use super::adapt::{self, Adapt, Miss};
@@ -14,13 +14,14 @@ use super::{ownership, valid};
 use crate::counters;
 use crate::os;
 use crate::os::invariant::invariant;
+use crate::pages::PAGE_BYTES;
 use crate::rseq::{Exchanged, Mode, Owner, Sheaf, Slot, Which, dummy, is_dummy, mode};
 use crate::slab::{Misuse, Slabs, report_misuse};
 use core::sync::atomic::Ordering::Relaxed;
 
-/// Objects that one call moves between a sheaf and the slabs, at most: a large sheaf filled or
-/// emptied in one go would be felt in the latency of that call, some tens of microseconds, and
-/// gains nothing.
+/// Upper bound on the objects that one call moves between a sheaf and the slabs, unless it was
+/// asked for more. Filling or emptying a large sheaf at once gains nothing, and would add some tens
+/// of microseconds to the latency of that call.
 const PIECE: usize = 128;
 
 /// The CPU caches of one cache, in front of its slabs.
@@ -39,7 +40,7 @@ unsafe impl Sync for CpuCache {}
 // SAFETY: as above.
 unsafe impl Send for CpuCache {}
 
-/// What [`CpuCache::new`] needs besides the slabs.
+/// The arguments of [`CpuCache::new`] besides the slabs.
 pub struct Parts {
     /// Memory for [`CpuCache::barn_bytes`], aligned to 64.
     pub barns: *mut u8,
@@ -47,9 +48,9 @@ pub struct Parts {
     pub cpus: usize,
     /// Nodes.
     pub nodes: usize,
-    /// Objects a sheaf; 0: adaptive.
+    /// Objects that a sheaf holds; 0 for an adaptive capacity.
     pub sheaf_capacity: usize,
-    /// False: every object comes from and goes to its slab.
+    /// Whether the cache uses sheaves. If not, every call goes to the slabs.
     pub caching: bool,
 }
 
@@ -60,16 +61,18 @@ impl CpuCache {
         (cpus + 2) * size_of::<Slot>()
     }
 
-    /// How the page map is to name the pages of the cache `id` with these slots.
+    /// Returns the owner that the page map is to have for the pages of the cache `id` with these
+    /// slots.
     ///
-    /// Where sequences run, its slots themselves. In locked mode, in which every sequence believes
-    /// to be on CPU 0, a slot before them that always has a dummy. That is one of the cache's
-    /// own: `pop` writes a zero over its zero, and threads that use different caches would take one
-    /// line from each other with every call.
+    /// In rseq mode the owner is the slots themselves. In locked mode every sequence believes to be
+    /// on CPU 0. So the owner is one more slot before them, which always has a dummy. Each cache
+    /// has a dummy of its own for this: `pop` writes a zero over the dummy's zero, and with a
+    /// common one threads that use different caches would take its line from each other with every
+    /// call.
     ///
     /// # Safety
-    /// `slots` must be memory of [`CpuCache::slot_bytes`], aligned to 64, that lives for ever and
-    /// no other thread uses.
+    /// `slots` must point to [`CpuCache::slot_bytes`] bytes, aligned to 64, that live for ever and
+    /// that no other thread uses.
     pub unsafe fn owner(slots: *mut u8, id: u16) -> Owner {
         let (own, first) = (slots.cast::<Sheaf>(), slots.wrapping_add(size_of::<Slot>()).cast::<Slot>());
         let slot = Slot::holding(if mode() == Mode::Rseq { dummy() } else { own });
@@ -87,11 +90,11 @@ impl CpuCache {
         nodes * size_of::<Barn>()
     }
 
-    /// CPU caches that hold nothing yet.
+    /// Makes CPU caches that hold no object yet.
     ///
     /// # Safety
-    /// The parts' memory must be as large as they say and be the cache's for ever; the slabs' owner
-    /// must come from [`CpuCache::owner`].
+    /// `parts.barns` must point to [`CpuCache::barn_bytes`] bytes that belong to the cache for
+    /// ever. The slabs' owner must come from [`CpuCache::owner`], for as many CPUs.
     pub unsafe fn new(slabs: Slabs, parts: Parts) -> CpuCache {
         let owner = slabs.owner().slots();
         // SAFETY: the owner is the first slot of the memory, which has one more than there are
@@ -112,7 +115,7 @@ impl CpuCache {
             // SAFETY: as above.
             unsafe { barns.add(node).write(Barn::new()) };
         }
-        let adapt = Adapt::new(slabs.geometry().object_bytes, parts.sheaf_capacity);
+        let adapt = Adapt::new(slabs.geometry(), parts.sheaf_capacity);
         let cache = CpuCache {
             slabs,
             slots,
@@ -140,13 +143,13 @@ impl CpuCache {
         adapt::leave(self);
     }
 
-    /// The slots that the fast path works on: this cache's, with dummies in them where only the
-    /// slow path may serve it.
+    /// The slots that the fast path works on. They hold dummies if only the slow path may serve the
+    /// cache.
     pub fn fast_slots(&self) -> *mut Slot {
         self.slabs.owner().slots()
     }
 
-    /// The slabs behind.
+    /// The slabs behind the sheaves.
     pub fn slabs(&self) -> &Slabs {
         &self.slabs
     }
@@ -170,7 +173,7 @@ impl CpuCache {
         &barns[if node < barns.len() { node } else { 0 }]
     }
 
-    /// Objects that sheaves hold now, at the present capacity.
+    /// The present capacity: objects that a new sheaf of this cache holds.
     pub fn capacity(&self) -> usize {
         self.adapt.size().capacity()
     }
@@ -180,8 +183,8 @@ impl CpuCache {
         counters::record(self.slabs.id()).sheaf_capacity.store(capacity as u32, Relaxed);
     }
 
-    /// Fills all of `out`; false, with nothing taken, if memory is used up. The fast path has been
-    /// tried for one object by now.
+    /// Fills all of `out`. Returns false, with nothing taken, if memory is used up. The caller has
+    /// tried the fast path for one object.
     ///
     /// May make system calls, run the constructor, and sleep on the locks of barn, slabs and pages.
     #[cold]
@@ -209,11 +212,11 @@ impl CpuCache {
         true
     }
 
-    /// Takes all of `objects` back. The fast path has been tried by now. Never fails; may do what
-    /// [`CpuCache::alloc_slow`] may.
+    /// Frees all of `objects`. The caller has tried the fast path. Never fails. May make system
+    /// calls and sleep, as [`CpuCache::alloc_slow`] may.
     ///
     /// # Safety
-    /// They must be objects of this cache that are not used any more.
+    /// `objects` must be objects of this cache that are not used any more.
     #[cold]
     #[inline(never)]
     pub unsafe fn free_slow(&self, objects: &[*mut u8]) {
@@ -250,8 +253,8 @@ impl CpuCache {
         }
     }
 
-    /// Takes a sheaf out of the slot, the dummy where others keep it from that; waits for a fork to
-    /// end if one is in progress.
+    /// Takes a sheaf out of the slot and leaves the dummy there. Returns the dummy if the slot's
+    /// lock stays taken. Waits for the end of a fork in progress.
     pub(super) fn take_out(&self, access: &impl Access, which: Which) -> *mut Sheaf {
         loop {
             // SAFETY: the dummy may go into any slot.
@@ -263,8 +266,8 @@ impl CpuCache {
         }
     }
 
-    /// Makes `sheaf` this CPU's main one; what was there becomes the spare, and what was spare goes
-    /// to the barn.
+    /// Makes `sheaf` this CPU's main sheaf. The old main sheaf becomes the spare, and the old spare
+    /// goes to the barn.
     fn install(&self, access: &impl Access, sheaf: *mut Sheaf, node: usize) {
         let mut in_flight = sheaf;
         for which in [Which::Main, Which::Spare] {
@@ -280,15 +283,15 @@ impl CpuCache {
     }
 
     /// Moves objects of the main sheaf to `sheaf`, which the thread owns and will install, until
-    /// both hold as many, or `sheaf` has room for one more. It must have room. What was the main
-    /// sheaf becomes the spare.
+    /// both hold equally many or `sheaf` has room for just one more. `sheaf` must have room. The
+    /// main sheaf becomes the spare.
     fn level(&self, access: &impl Access, sheaf: &mut Owned, node: usize) {
         let main = self.take_out(access, Which::Main);
         if is_dummy(main) {
             return;
         }
         let mut main = Owned(main);
-        // The caller has an object to put.
+        // Leave room for the object that the caller frees.
         let (count, room) = (sheaf.count(), sheaf.capacity() - sheaf.count() - 1);
         let moved = (main.count().saturating_sub(count) / 2).min(room);
         let moved = main.pop_into(&mut sheaf.places()[count..count + moved]);
@@ -301,7 +304,8 @@ impl CpuCache {
         }
     }
 
-    /// Puts a sheaf that the thread owns into the barn, or dissolves it.
+    /// Puts a sheaf that the thread owns into the barn. If the barn has no room, or the sheaf is
+    /// not of the present size, flushes and frees it.
     fn put_in_barn(&self, sheaf: *mut Sheaf, node: usize) {
         let mut owned = Owned(sheaf);
         let right_size = owned.capacity() == self.capacity();
@@ -320,7 +324,7 @@ impl CpuCache {
         }
     }
 
-    /// Gives a sheaf's objects to the slabs and the sheaf to its own.
+    /// Flushes a sheaf's objects to the slabs and frees the sheaf.
     pub(super) fn flush_and_free(&self, sheaf: &mut Owned, keep: Keep) {
         if sheaf.count() > 0 {
             // SAFETY: objects in a sheaf of this cache are free objects of it.
@@ -334,7 +338,7 @@ impl CpuCache {
             counters::record(self.slabs.id()).flushes.fetch_add(1, Relaxed);
         }
         invariant!(sheaf.count() == 0, "a sheaf is freed empty", sheaf.0);
-        // SAFETY: empty, owned, and not the dummy, which never gets into anybody's hand.
+        // SAFETY: empty, owned, and not the dummy, which no thread ever owns.
         unsafe { sheaf::free(sheaf.0) };
     }
 
@@ -343,14 +347,14 @@ impl CpuCache {
         self.capacity() * self.slabs.geometry().object_bytes
     }
 
-    /// A sheaf with `n` objects went to the barn.
+    /// Counts the `n` objects of a sheaf that went to the barn.
     fn count_barn_objects(&self, n: usize) {
         counters::record(self.slabs.id()).sheaf_free.fetch_add(n as i64, Relaxed);
     }
 
-    /// A sheaf of the present size: `have` if it is one (null for none), otherwise a new, empty
-    /// one; null without memory.
-    fn fitting(&self, have: *mut Sheaf, node: usize) -> *mut Sheaf {
+    /// Returns a sheaf of the present size: `have` (null for none) if it has that size, otherwise a
+    /// new, empty one. Returns null if there is no memory.
+    pub(super) fn fitting(&self, have: *mut Sheaf, node: usize) -> *mut Sheaf {
         if !have.is_null() {
             let mut owned = Owned(have);
             if owned.capacity() == self.capacity() {
@@ -363,8 +367,9 @@ impl CpuCache {
         fresh
     }
 
-    /// `sheaf`, or one of the present size with its objects, where that is larger and can be had.
-    fn resized(&self, mut sheaf: Owned, node: usize) -> Owned {
+    /// Returns `sheaf` or, if the present size is larger, a new sheaf of that size with its
+    /// objects. If there is no memory for a new one, returns `sheaf`.
+    pub(super) fn resized(&self, mut sheaf: Owned, node: usize) -> Owned {
         if sheaf.capacity() >= self.capacity() {
             return sheaf;
         }
@@ -375,17 +380,20 @@ impl CpuCache {
         ownership::claim(larger);
         let mut larger = Owned(larger);
         larger.push_from(sheaf.objects());
-        // SAFETY: owned, and its objects are in the other one now.
+        // SAFETY: owned, and the new sheaf has its objects now.
         unsafe { sheaf::free(sheaf.0) };
         larger
     }
 
-    /// Delivers at least one object to `out`, or 0 without memory; leaves this CPU with a filled
-    /// main sheaf where it can.
+    /// Serves objects to `out`; returns how many, and 0 only if there is no memory. Leaves this CPU
+    /// with a filled main sheaf where it can.
     fn refill(&self, access: &impl Access, out: &mut [*mut u8]) -> usize {
         let got = access.pop_bulk(out);
         if got > 0 {
             return got;
+        }
+        if self.slabs.geometry().is_run() {
+            return self.take_runs(access, out);
         }
         let node = node_of(access);
         let spare = self.take_out(access, Which::Spare);
@@ -411,14 +419,14 @@ impl CpuCache {
                 },
             }
         };
-        invariant!(source.count() > 0, "what a refill serves from has an object", source.0);
+        invariant!(source.count() > 0, "a refill serves from a sheaf with an object", source.0);
         let got = source.pop_into(out);
         self.install(access, source.0, node);
         got
     }
 
-    /// Fills an empty sheaf from the slabs, or serves `out` directly if it would take all of that,
-    /// or if there is no sheaf.
+    /// Fills an empty sheaf from the slabs. If `out` would take the whole sheaf, or there is no
+    /// sheaf, serves `out` directly from the slabs.
     fn fill_from_slabs(&self, have: *mut Sheaf, node: usize, out: &mut [*mut u8]) -> Filled {
         counters::record(self.slabs.id()).refills.fetch_add(1, Relaxed);
         if out.len() >= self.capacity() {
@@ -443,8 +451,9 @@ impl CpuCache {
         Filled::Sheaf(sheaf)
     }
 
-    /// A sheaf with some of the `wanted` room for `spare`, which is full or the dummy; null if
-    /// there is none at hand.
+    /// Returns a sheaf with room in place of `spare`, which is full or the dummy: an empty sheaf of
+    /// the barn, or `spare` itself after it flushed objects to make `wanted` room, or some of it.
+    /// Returns null if the barn has no empty sheaf.
     fn with_room(&self, access: &impl Access, spare: *mut Sheaf, wanted: usize, node: usize) -> *mut Sheaf {
         if is_dummy(spare) {
             self.note_miss(access, Miss::Overflow, false);
@@ -460,16 +469,16 @@ impl CpuCache {
             return empty;
         }
         let rest = n.saturating_sub(PIECE.max(wanted));
-        // SAFETY: objects in a sheaf of this cache are free objects of it; the count forgets those
-        // that were given, and them alone.
+        // SAFETY: objects in a sheaf of this cache are free objects of it. The new count leaves out
+        // exactly those that were flushed.
         let left = unsafe { self.slabs.free_last(&full.objects()[rest..]) };
         full.set_count(rest + left);
         counters::record(self.slabs.id()).flushes.fetch_add(1, Relaxed);
         spare
     }
 
-    /// Takes at least one of `objects`; leaves this CPU with a main sheaf that has room where it
-    /// can.
+    /// Frees at least one of `objects`; returns how many. Leaves this CPU with a main sheaf that
+    /// has room, where it can.
     ///
     /// # Safety
     /// As [`CpuCache::free_slow`].
@@ -482,6 +491,10 @@ impl CpuCache {
         }
         if put > 0 {
             return put;
+        }
+        if self.slabs.geometry().is_run() {
+            // SAFETY: the caller's promise.
+            return unsafe { self.put_runs(access, objects) };
         }
         let node = node_of(access);
         let spare = self.take_out(access, Which::Spare);
@@ -503,49 +516,51 @@ impl CpuCache {
             }
             Owned(sheaf)
         };
-        invariant!(target.count() < target.capacity(), "what a flush fills has room", target.0);
+        invariant!(target.count() < target.capacity(), "a flush fills a sheaf with room", target.0);
         let put = target.push_from(objects);
         self.install(access, target.0, node);
         put
     }
 
-    fn note_miss(&self, access: &impl Access, miss: Miss, barn: bool) {
+    pub(super) fn note_miss(&self, access: &impl Access, miss: Miss, barn: bool) {
         let last = access.slot().last_miss.swap(miss as u32, Relaxed);
         adapt::note_miss(self, last, miss, barn);
     }
 
-    /// Brings the statistics up to what this CPU's sheaves hold now.
+    /// Updates the count of free objects in sheaves by what this CPU's slot holds now.
     pub(super) fn account(&self, access: &impl Access) {
         valid::assert_slot(access);
         self.recount(access.slot());
     }
 
-    /// Brings the statistics up to what the sheaves of `slot` hold now.
+    /// Updates the count of free objects in sheaves by what `slot` holds now.
     pub(super) fn recount(&self, slot: &Slot) {
-        // What a sheaf that has gone meanwhile seems to hold may be anything. Counted is what is
-        // added, so that it comes off again.
+        // A sheaf that was freed meanwhile may show any number. `counted` keeps what this adds, so
+        // that the next call takes the same off again.
         let now = held(slot) as u32;
         let before = slot.counted.swap(now, Relaxed);
         counters::record(self.slabs.id()).sheaf_free.fetch_add(i64::from(now) - i64::from(before), Relaxed);
     }
 
-    /// Whether a drain and a shrink would find anything. Takes no lock; close, as all counters are.
+    /// Whether a drain or a shrink would find free memory. Takes no lock. Approximate, as all
+    /// counters are.
     pub fn has_free(&self) -> bool {
         let record = counters::record(self.slabs.id());
         record.empty_slabs.load(Relaxed) > 0
             || record.sheaf_free.load(Relaxed) > 0
             || self.slots().iter().any(|slot| held(slot) > 0)
+            || self.slabs.free_bytes_inside() >= PAGE_BYTES
     }
 
-    /// Brings the count of objects in slots up to date; sheaves of barns are counted as they come
-    /// and go. Exact if no thread uses the cache meanwhile.
+    /// Updates the count of free objects in sheaves by what all slots hold now. Sheaves of barns
+    /// are counted as they enter and leave a barn. Exact if no thread uses the cache meanwhile.
     pub fn account_all(&self) {
         self.slots().iter().for_each(|slot| self.recount(slot));
     }
 }
 
-/// Objects in a slot's sheaves, as they look from outside. A sheaf may go away while it is looked
-/// at: its memory stays mapped, so the number is then merely wrong, once.
+/// Objects in a slot's sheaves, as a thread that does not own them reads it. A sheaf may be freed
+/// while this reads it. Its memory stays mapped, so the number is merely wrong, this once.
 pub(super) fn held(slot: &Slot) -> usize {
     let count = |which| {
         let sheaf = slot.place(which).load(Relaxed);
@@ -556,12 +571,14 @@ pub(super) fn held(slot: &Slot) -> usize {
     count(Which::Main) + count(Which::Spare)
 }
 
+/// The structure that serves a slow call.
 pub(super) enum Server<'a> {
     Slabs,
     Sequences(Sequences<'a>),
     Lock(Locked<'a>),
 }
 
+/// The result of [`CpuCache::fill_from_slabs`]: a filled sheaf, or the number of objects served.
 enum Filled {
     Sheaf(*mut Sheaf),
     Direct(usize),

@@ -1,4 +1,4 @@
-//! Drain: emptying slots from outside, without stopping any thread.
+//! Drain: empties the slots of other CPUs, without stopping any thread.
 //!
 //! ```text
 //!  drainer                                     user on the drained CPU
@@ -7,17 +7,18 @@
 //!  `old` is private: empty it
 //! ```
 //!
-//! **Only main sheaves need the barrier.** No sequence works on a spare: a sheaf becomes one by a
-//! sequence of its CPU, which ends or aborts every sequence there that had it as its main one. So a
-//! spare is private once it has been exchanged for the dummy.
+//! **Only main sheaves need the barrier.** No sequence works on a spare. A sheaf becomes the spare
+//! by a sequence of its CPU, which ends or aborts every sequence there that worked on it as the
+//! main sheaf. So a spare is private as soon as the drainer has exchanged it for the dummy.
 //!
-//! **Without a barrier** (a seccomp filter that came after start refuses `membarrier` to the
-//! thread) main sheaves of other CPUs stay where they are. A drain asks first, takes the spares,
-//! and its own CPU's main sheaf by a sequence. If the barrier is refused only after main sheaves
-//! were taken, sequences may still work on them. The drainer must not look into these sheaves, nor
-//! move them to where another thread would. It puts each back into the slot that it came from, if
-//! that still has the dummy and no fork is under way. Otherwise the sheaf is lost, and its objects
-//! stay taken.
+//! **Without a barrier**, main sheaves of other CPUs stay where they are. That happens if a seccomp
+//! filter, installed after start, refuses `membarrier` to the thread. A drain asks the kernel
+//! first. Refused, it takes the spares, and its own CPU's main sheaf by a sequence.
+//!
+//! If the kernel refuses the barrier only after the drainer took main sheaves, sequences may still
+//! work on them. The drainer must not look into these sheaves, nor put them where another thread
+//! would. It puts each back into its slot, if the slot still has the dummy and no fork is under
+//! way. Otherwise the sheaf is lost, and its objects stay taken.
 
 use super::CpuCache;
 use super::access::{Access, exchange};
@@ -34,44 +35,44 @@ use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release, SeqCst};
 
 pub(super) const BOTH: [Which; 2] = [Which::Main, Which::Spare];
 
-/// What becomes of slabs that a drain empties.
+/// How a flush treats the slabs that it empties.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Keep {
-    /// Those beyond the target go to the page layer.
+    /// Releases empty slabs beyond the target to the page layer.
     Target,
-    /// They keep their pages: the objects may be wanted again.
+    /// Keeps the pages of all empty slabs: the objects may be needed again soon.
     Pages,
 }
 
-/// The threads that use the caches meanwhile, and what a drain does about them.
+/// How a drain treats threads that use the caches meanwhile.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Users {
     /// Waits a little for a slot that a thread works on (locked mode).
     Await,
     /// Leaves such a slot alone.
     Avoid,
-    /// There are none.
+    /// No thread uses the caches.
     Absent,
 }
 
-/// A sheaf out of a slot.
+/// A sheaf that a drain took out of a slot.
 struct Taken<'a> {
     cache: &'a CpuCache,
     sheaf: *mut Sheaf,
-    /// The slot whose main sheaf it was, if sequences may still work on it.
+    /// The slot whose main sheaf it was, if sequences may still work on the sheaf.
     home: Option<&'a Slot>,
 }
 
-/// A drain under way: sheaves that it took out of slots, of any number of caches. When 64 are
-/// taken, and when it is dropped, it issues one barrier and empties them into the slabs.
+/// A drain in progress: the sheaves that it took out of slots, of any number of caches. When its 64
+/// places are used up, and when it is dropped, it issues one barrier and flushes them to the slabs.
 pub struct Drain<'a> {
     users: Users,
     keep: Keep,
-    /// So few that the stack stays small.
+    /// Few enough to keep the stack small.
     taken: [Option<Taken<'a>>; 64],
     len: usize,
     in_flight: Option<InFlight>,
-    /// Whether there are barriers for this thread; `None` until that was asked.
+    /// Whether the kernel allows this thread barriers; `None` until the drain asks.
     has_barrier: Option<bool>,
 }
 
@@ -80,26 +81,26 @@ impl<'a> Drain<'a> {
         Drain { users, keep, taken: [const { None }; 64], len: 0, in_flight: None, has_barrier: None }
     }
 
-    /// One that takes from every slot, as far as it can.
+    /// A drain that takes from every slot, as far as it can.
     pub fn of_all() -> Self {
         Drain::new(Users::Await, Keep::Target)
     }
 
-    /// One that leaves slots alone that a thread works on (locked mode): for callers that do not
+    /// A drain that skips slots that a thread works on (locked mode), for callers that must not
     /// wait.
     pub fn of_idle(keep: Keep) -> Self {
         Drain::new(Users::Avoid, keep)
     }
 
-    /// One that takes everything, with or without a barrier.
+    /// A drain that takes all sheaves, with or without a barrier.
     ///
     /// # Safety
-    /// No thread may be using the caches: whatever others did with them happened before.
+    /// No thread may use the caches, and every earlier use must happen before this call.
     pub unsafe fn of_unused() -> Self {
         Drain::new(Users::Absent, Keep::Target)
     }
 
-    /// Takes what is in one of the cache's slots.
+    /// Takes the sheaves of one of the cache's slots.
     pub(super) fn take(&mut self, cache: &'a CpuCache, slot: &'a Slot) {
         if is_untouched(slot) {
             return;
@@ -131,8 +132,8 @@ impl<'a> Drain<'a> {
         let Server::Sequences(access) = cache.served_by() else { return };
         self.make_room();
         self.in_flight.get_or_insert_with(InFlight::begin);
-        // SAFETY: the dummy may go into any slot. With the gate closed nothing is taken: the caller
-        // may hold locks.
+        // SAFETY: the dummy may go into any slot. With the gate closed this takes nothing, and does
+        // not wait: the caller may hold locks.
         if let Exchanged::Old(sheaf) = unsafe { exchange(&access, Which::Main, dummy()) } {
             self.add(cache, sheaf, None);
             cache.account(&access);
@@ -142,7 +143,7 @@ impl<'a> Drain<'a> {
     fn add(&mut self, cache: &'a CpuCache, sheaf: *mut Sheaf, home: Option<&'a Slot>) {
         if !is_dummy(sheaf) {
             invariant!(self.len < self.taken.len(), "a drain makes room before it takes", self.len);
-            invariant!(self.in_flight.is_some(), "what a drain takes is in flight", sheaf);
+            invariant!(self.in_flight.is_some(), "sheaves of a drain are in flight", sheaf);
             self.taken[self.len] = Some(Taken { cache, sheaf, home });
             self.len += 1;
         }
@@ -173,7 +174,7 @@ impl<'a> Drain<'a> {
         self.has_barrier == Some(false) && self.users != Users::Absent
     }
 
-    /// Empties what was taken into the slabs.
+    /// Flushes the taken sheaves to the slabs, after one barrier if any of them needs it.
     fn finish(&mut self) {
         let len = core::mem::take(&mut self.len);
         let is_private = self.users == Users::Absent
@@ -196,8 +197,8 @@ impl<'a> Drain<'a> {
     }
 }
 
-/// Puts a main sheaf that sequences may still work on into its slot again, if that has the dummy
-/// and no fork has hidden what stood there; otherwise the sheaf is lost.
+/// Puts a main sheaf that sequences may still work on back into its slot, if the slot has the dummy
+/// and no fork has hidden its sheaves. Otherwise the sheaf is lost.
 fn put_back(cache: &CpuCache, slot: &Slot, sheaf: *mut Sheaf) {
     if GATE.load(SeqCst) != 0 {
         return;
@@ -208,7 +209,7 @@ fn put_back(cache: &CpuCache, slot: &Slot, sheaf: *mut Sheaf) {
     }
 }
 
-/// Barriers are refused: the figures say so from now on.
+/// Records in the statistics that the kernel refuses barriers.
 fn note_refusal() {
     counters::header().mode_reason.store(REASON_NO_MEMBARRIER, Relaxed);
 }
@@ -226,7 +227,7 @@ impl Drop for Drain<'_> {
 }
 
 impl CpuCache {
-    /// Empties the slots of all CPUs into the slabs, as `drain` comes to its end.
+    /// Moves the sheaves of all slots to `drain`, which flushes them to the slabs when it finishes.
     pub fn drain_slots<'a>(&'a self, drain: &mut Drain<'a>) {
         self.slots().iter().for_each(|slot| drain.take(self, slot));
         if drain.leaves_mains() {
@@ -234,13 +235,14 @@ impl CpuCache {
         }
     }
 
-    /// Empties slots and barns into the slabs, as far as threads that use the cache let it.
+    /// Flushes the sheaves of slots and barns to the slabs, except those that other threads hold
+    /// meanwhile.
     pub fn drain_all(&self) {
         self.drain_slots(&mut Drain::of_all());
         self.drain_barns();
     }
 
-    /// Empties slots and barns into the slabs, altogether.
+    /// Flushes all sheaves of slots and barns to the slabs.
     ///
     /// # Safety
     /// As [`Drain::of_unused`].
@@ -250,10 +252,12 @@ impl CpuCache {
         self.drain_barns();
     }
 
-    /// Empties this CPU's slot, where this thread's frees went, if it holds `least_bytes` of
-    /// objects, and likewise the barns. Says how many bytes of objects went to the slabs.
-    /// Interrupts no CPU. Reads no other CPU's slot, and not its own if the capacity is too small
-    /// for `least_bytes`. It always reads how many full sheaves the barns have.
+    /// Drains this CPU's slot, to which this thread's frees went, if it holds at least
+    /// `least_bytes` of objects; likewise the barns. Returns the bytes of objects that went to the
+    /// slabs.
+    ///
+    /// Interrupts no CPU. Reads no other CPU's slot, and its own only if the capacity is large
+    /// enough for `least_bytes`. Always reads how many full sheaves the barns have.
     pub fn drain_this_cpu(&self, least_bytes: usize) -> usize {
         let object_bytes = self.slabs().geometry().object_bytes;
         let mut freed = 0;
@@ -285,7 +289,7 @@ impl CpuCache {
         both
     }
 
-    /// Empties the barns into the slabs; says how many objects.
+    /// Flushes the sheaves of the barns to the slabs; returns the number of objects.
     pub fn drain_barns(&self) -> usize {
         let mut freed = 0;
         for barn in self.barns() {
@@ -301,10 +305,10 @@ impl CpuCache {
     }
 }
 
-/// For callers that keep a sheaf of a cache for themselves: gives its objects back and frees it.
+/// Frees a sheaf that its owner kept outside the slots and barns, and its objects.
 ///
 /// # Safety
-/// The caller must own the sheaf, filled with free objects of `cache`, and not use it any more.
+/// The caller must own the sheaf, which holds free objects of `cache`, and not use it any more.
 pub unsafe fn free_private(cache: &CpuCache, sheaf: *mut Sheaf) {
     let mut owned = Owned(sheaf);
     if owned.count() > 0 {

@@ -1,17 +1,17 @@
-//! Idle flush: sheaves that no thread has touched between two looks go back to the slabs.
+//! Idle flush: moves the objects of sheaves that no thread touched between two looks to the slabs.
 //!
-//! The background thread comes by every half second ([`CpuCache::flush_idle`]). It keeps of each
-//! slot what it looked like:
+//! The background thread looks at each slot every half second ([`CpuCache::flush_idle`]), and
+//! stores a fingerprint of what it sees:
 //!
 //! ```text
-//!   look 1   main 0x…40 with 17, spare 0x…80 with 60    ── remembered
-//!   look 2   the same                                    ── drained into the slabs, which keep their pages for now
-//!   look 3   still the dummies: idle                     ── the slabs' empty ones may go
+//!   look 1   main 0x…40 with 17, spare 0x…80 with 60    ── stores the fingerprint
+//!   look 2   the same                                    ── drains the slot; the slabs keep their pages for now
+//!   look 3   still the dummies: idle                     ── empty slabs may be released
 //! ```
 //!
-//! A busy slot that happens to look the same twice is drained once and refilled at its next call:
-//! some microseconds. That it was refilled is how look 3 knows better. Nothing is asked of the fast
-//! path. Of a barn the sheaves go that stood there all the time since the last look.
+//! A busy slot that happens to look the same twice is drained, and refilled at its next call, which
+//! costs some microseconds. Look 3 finds it refilled, and so not idle. The fast path does nothing
+//! for this. From a barn the flush takes the sheaves that stood there ever since the last look.
 
 use super::CpuCache;
 use super::adapt;
@@ -23,8 +23,9 @@ use crate::sync::in_flight::InFlight;
 use core::sync::atomic::Ordering::Relaxed;
 
 impl CpuCache {
-    /// One look; what was idle goes to the slabs as `drain` comes to its end. True if no thread has
-    /// used the cache since the last look: no sheaf was in a slot or a barn by now.
+    /// Looks at each slot and barn once. The sheaves of idle slots go to the slabs when `drain`
+    /// finishes. Returns whether no thread has used the cache since the last look: then this look
+    /// found no sheaf in a slot or barn, except main sheaves that must stay for want of a barrier.
     pub fn flush_idle<'a>(&'a self, drain: &mut Drain<'a>) -> bool {
         let mut used = false;
         for slot in self.slots() {
@@ -34,11 +35,11 @@ impl CpuCache {
                 if rests {
                     drain.take(self, slot);
                 }
-                // A main sheaf that stays for want of a barrier is not in use for that.
+                // A main sheaf that stays only for want of a barrier is not in use.
                 used |= !(rests && drain.leaves_mains() && look(slot) == before);
             }
-            // Also of one that another drainer emptied; but a slot that is not in use is not
-            // written to.
+            // Store the look of a slot that another drainer emptied, too. Do not write to a slot
+            // that looks the same: it may be unused.
             let after = look(slot);
             if slot.seen.load(Relaxed) != after {
                 slot.seen.store(after, Relaxed);
@@ -61,9 +62,9 @@ impl CpuCache {
     }
 }
 
-/// Looks again for a microsecond: a loop that takes and frees the same few objects may have looked
-/// the same twice by chance. Longer looks would cost more, beside many busy caches, than the drains
-/// that they save.
+/// Whether a slot looks the same for another microsecond: a loop that takes and frees the same few
+/// objects may have looked the same twice by chance. With many busy caches, looking longer would
+/// cost more than the drains that it saves.
 fn is_steady(slot: &Slot, before: u32) -> bool {
     const LOOKS: usize = 8;
     (0..LOOKS).all(|_| {
@@ -72,8 +73,9 @@ fn is_steady(slot: &Slot, before: u32) -> bool {
     })
 }
 
-/// What a slot looks like, in brief: 0 with two dummies. Another look is taken for this one once in
-/// 2^31. A sheaf may go away while it is looked at: its memory stays mapped.
+/// A fingerprint of a slot's sheaves and their counts; 0 for two dummies. Two different states
+/// share a fingerprint once in 2^31. A sheaf may be freed while this reads it; its memory stays
+/// mapped.
 fn look(slot: &Slot) -> u32 {
     let of = |which: Which| {
         let sheaf = slot.place(which).load(Relaxed);

@@ -1,4 +1,4 @@
-//! Fork: nothing may change a sheaf while the memory is copied.
+//! Fork: keeps other threads from changing sheaves while the kernel copies the memory.
 
 use super::CpuCache;
 use super::adapt;
@@ -14,7 +14,7 @@ use core::sync::atomic::{
 };
 
 impl CpuCache {
-    /// Takes the cache's locks, for a fork; see [`hide_slots`].
+    /// Takes the locks of the cache's barns for a fork; see [`hide_slots`].
     pub fn lock_barns_for_fork(&self) {
         self.barns().iter().for_each(|barn| barn.lock_for_fork());
     }
@@ -25,7 +25,7 @@ impl CpuCache {
     }
 }
 
-/// Held by a fork from before the gate closes until it is open again.
+/// The forking thread holds this lock from before it closes the gate until the gate is open again.
 static FORK: Lock<()> = Lock::new(Rank::Fork, ());
 
 /// Sleeps until no fork is in progress.
@@ -34,8 +34,8 @@ pub(super) fn wait_for_fork() {
     drop(FORK.lock());
 }
 
-/// First step of a fork: excludes other forks; threads that find the gate closed sleep until
-/// the last step.
+/// First step of a fork: excludes other forks. Threads that find the gate closed sleep until the
+/// last step.
 pub fn begin_fork() {
     FORK.acquire_for_fork();
 }
@@ -45,26 +45,27 @@ pub fn end_fork(child: bool) {
     if child { FORK.reset_in_child() } else { FORK.release_after_fork() }
 }
 
-/// Closes the gate and takes all slots out of use, so that nothing changes a sheaf while the memory
-/// is copied.
+/// Closes the gate and takes all slots out of use, so that no thread changes a sheaf while the
+/// kernel copies the memory.
 ///
-/// A fork does not copy memory at one instant: a page with a sheaf's count and a page with its
-/// objects may be copied at different times while other threads push and pop, and the child would
-/// pop pointers that were never there together. So:
+/// A fork does not copy memory at one instant. The kernel may copy the page with a sheaf's count
+/// and the page with its objects at different times, while other threads push and pop. The child
+/// would then pop pointers that were never in the sheaf together. So:
 ///
-/// 1. Close the gate: sequences that move sheaves now fail. Barrier: none that saw it open is still
-///    running.
-/// 2. Exchange every sheaf for the dummy, keeping it in [`Slot`]'s place for it. Barrier: no
-///    sequence works on one.
+/// 1. Close the gate: sequences that move sheaves now fail. Issue a barrier: no sequence that saw
+///    the gate open is still running.
+/// 2. Exchange every sheaf for the dummy, and keep it in `hidden` of its [`Slot`]. Issue a barrier:
+///    no sequence works on a hidden sheaf any more.
 ///
-/// All other threads wait in the slow path until [`end_fork`]. Where a barrier is refused, the
-/// child can trust nothing that stands in a slot, hidden or not, and starts without: what the
-/// sheaves hold stays taken there. The parent goes on as it was. What the child does trust needs no
-/// barrier: barns, slabs and pages are behind locks, and an object in a sheaf counts as taken in
-/// its slab's bitmap.
+/// All other threads wait in the slow path until [`end_fork`].
 ///
-/// `for_each` visits all caches; the caller holds the registry's lock and takes the barns' and
-/// lists' afterwards.
+/// If the kernel refuses a barrier, the child cannot trust its copies of the slots' sheaves, hidden
+/// or not. It starts without them, and their objects stay taken in the child. The parent goes on as
+/// before. The rest of the child's copy needs no barrier: locks guard barns, slabs and pages, and
+/// an object in a sheaf counts as taken in its slab's bitmap.
+///
+/// `for_each` visits all caches. The caller holds the registry's lock, and takes the locks of barns
+/// and lists afterwards.
 pub fn hide_slots(for_each: impl Fn(&dyn Fn(&CpuCache))) {
     match mode() {
         Mode::Rseq => COPY_IS_WHOLE.store(hide_all(&for_each), Relaxed),
@@ -75,11 +76,11 @@ pub fn hide_slots(for_each: impl Fn(&dyn Fn(&CpuCache))) {
     adapt::lock_for_fork();
 }
 
-/// Whether the slots and their sheaves stay as they are while the memory is copied. Written with
-/// [`FORK`] held.
+/// Whether no thread can change slots and sheaves while the kernel copies the memory. Written under
+/// [`FORK`].
 static COPY_IS_WHOLE: AtomicBool = AtomicBool::new(true);
 
-/// The two steps; false where a barrier was refused.
+/// Runs the two steps of [`hide_slots`]; returns false if the kernel refused a barrier.
 fn hide_all(for_each: &impl Fn(&dyn Fn(&CpuCache))) -> bool {
     invariant!(GATE.load(SeqCst) == 0, "one fork at a time closes the gate");
     GATE.store(1, SeqCst);
@@ -109,8 +110,7 @@ pub fn show_slots(child: bool, for_each: impl Fn(&dyn Fn(&CpuCache))) {
     }
 }
 
-/// Where a slot's sheaves stand while a fork is in progress: behind the dummies, in words that no
-/// sequence reads.
+/// Moves a slot's sheaves to words that no sequence reads, and puts dummies in their places.
 fn hide(slot: &Slot) {
     for (which, place) in BOTH.into_iter().zip(&slot.hidden) {
         invariant!(place.load(Relaxed).is_null(), "a slot's sheaves are hidden once");
@@ -132,7 +132,7 @@ fn show(slot: &Slot) {
     }
 }
 
-/// In a child whose copy of the slot is of no use: starts with nothing in it.
+/// Empties a slot in a child that cannot trust its copy of the slot.
 fn forget(cache: &CpuCache, slot: &Slot) {
     for (which, place) in BOTH.into_iter().zip(&slot.hidden) {
         place.store(core::ptr::null_mut(), Relaxed);

@@ -1,29 +1,30 @@
-//! Per-CPU sheaves: what stands between the fast path and the slabs.
+//! Per-CPU sheaves: the layer between the fast path and the slabs.
 //!
 //! ```text
-//!            fast path                    slow path (one call in some sixty)
+//!            fast path                    slow path (about one call in sixty)
 //!  cpu 0  main ◀─ pop, push ─▶       spare ◀──▶ ┐
 //!  cpu 1  main                       spare ◀──▶ ├── barn of the node ◀──▶ slabs of the node
 //!  …                                            ┘   full and empty sheaves
 //! ```
 //!
-//! A sheaf is an array of free objects. Sheaves move by pointer: out of a slot by an exchange with
-//! the dummy, into it by an exchange with the sheaf. **The thread that takes a sheaf out of a slot
-//! owns it** and may be preempted, migrate or sleep while it holds the sheaf. Refill asks, in this
-//! order: the spare, a full sheaf of the barn, the slabs.
+//! A sheaf is an array of free objects. Sheaves move by pointer: an exchange for the dummy takes a
+//! sheaf out of a slot, and an exchange for a sheaf puts that sheaf into it. **The thread that
+//! takes a sheaf out of a slot owns it.** The owner may be preempted, migrate or sleep. A refill
+//! tries, in this order, the spare, a full sheaf of the barn, and the slabs.
 //!
-//! **Drain** empties the slots of other CPUs: exchange with the dummy, `membarrier` so that no
-//! sequence still works on the old sheaf, then it is private. No thread waits for another CPU's
-//! user. The same serves shrinking, destroying and forking. Where the kernel refuses the barrier,
-//! steps that need it are left undone (`drain`, `fork`).
+//! A **drain** empties the slots of other CPUs. The drainer exchanges each sheaf for the dummy,
+//! then issues a `membarrier`. After that no sequence works on the old sheaf: it is private to the
+//! drainer. No thread waits for the thread that runs on another CPU. Shrinking, destroying and
+//! forking use the same steps. If the kernel refuses the barrier, they leave out the steps that
+//! need it (`drain`, `fork`).
 //!
-//! **Capacity** of sheaves adapts per cache: a CPU that went to the barn for want of objects and
-//! then for want of room (or the other way round), or that lives off the barn, doubles it, as long
-//! as all caches together stay below a byte bound a CPU beyond their defaults ([`adapt`]). Sheaves
-//! of the old size are replaced as they pass by.
+//! The **capacity** of sheaves adapts per cache. It doubles when a CPU goes to the barn for objects
+//! and next for room, or the other way round, or when the barn serves the cache again and again.
+//! The capacity of all caches beyond their defaults stays below a bound of bytes per CPU
+//! ([`adapt`]). The slow path replaces sheaves of the old size as it meets them.
 //!
-//! In locked mode the same code takes each step with the slot locked (see `access`); the fast path
-//! then always ends up here.
+//! In locked mode the same code holds the slot's lock for each step (see `access`), and every call
+//! takes the slow path.
 
 mod access;
 pub mod adapt;
@@ -33,6 +34,7 @@ mod drain;
 mod flush_idle;
 mod fork;
 mod ownership;
+mod runs;
 pub mod sheaf;
 #[cfg(test)]
 mod tests;

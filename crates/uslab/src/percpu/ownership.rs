@@ -1,4 +1,5 @@
-//! Which sheaves threads own at this moment: the check of invariant 8, in debug builds.
+//! A table of the sheaves that threads own at this moment: the check of invariant 8, in debug
+//! builds.
 //!
 //! A thread that takes a sheaf out of a slot or a barn claims it. It releases the sheaf before it
 //! puts it where another thread may take it. A sheaf that is claimed twice has two owners: an
@@ -10,15 +11,16 @@
 //!   slabs ─alloc─────▶ claim                                   release ──free──────▶ slabs
 //! ```
 //!
-//! The table is fixed, without a lock; a sheaf that finds its window full is not followed. Sheaves
-//! that are lost, to a fork child or for want of a barrier, keep their place: they never return.
-//! Release builds have neither table nor steps.
+//! The table has a fixed size and no lock; a sheaf whose window is full is not tracked. A sheaf
+//! that is lost, to a fork child or for want of a barrier, keeps its place in the table: it never
+//! returns. Release builds contain neither the table nor these steps.
 
 use super::sheaf;
 use crate::os::invariant::{Checked, Subject, assert_valid, invariant};
 use crate::rseq::{Sheaf, is_dummy};
 
-/// The calling thread owns `sheaf` from now on; not the dummy, nor null, which stand for none.
+/// Notes that the calling thread owns `sheaf` from now on. Ignores the dummy and null, which stand
+/// for no sheaf.
 #[inline(always)]
 pub(super) fn claim(sheaf: *mut Sheaf) {
     if cfg!(debug_assertions) && !sheaf.is_null() && !is_dummy(sheaf) {
@@ -27,7 +29,7 @@ pub(super) fn claim(sheaf: *mut Sheaf) {
     }
 }
 
-/// The calling thread is about to give `sheaf` away.
+/// Notes that the calling thread is about to put `sheaf` where another thread may take it.
 #[inline(always)]
 pub(super) fn release(sheaf: *mut Sheaf) {
     if cfg!(debug_assertions) && !sheaf.is_null() && !is_dummy(sheaf) {
@@ -36,8 +38,8 @@ pub(super) fn release(sheaf: *mut Sheaf) {
     }
 }
 
-/// Checks what holds of a sheaf from its first object to its last, whether sequences work on it or
-/// not. It must not be freed meanwhile.
+/// Checks the invariants of a sheaf that hold even while sequences work on it. No thread may free
+/// the sheaf meanwhile.
 pub(super) fn check(sheaf: *mut Sheaf) -> Checked {
     use core::sync::atomic::Ordering::Relaxed;
     let subject = Subject::new("sheaf", sheaf);
@@ -71,8 +73,8 @@ mod table {
         window(sheaf).iter().filter(|place| place.load(SeqCst) == sheaf).count()
     }
 
-    /// False if the sheaf is there already. Of two threads that insert it at once, at least one
-    /// sees the other.
+    /// Inserts a sheaf; returns false if it is in the table already. Of two threads that insert the
+    /// same sheaf at once, at least one sees the other's entry.
     pub fn insert(sheaf: usize) -> bool {
         if times(sheaf) > 0 {
             return false;

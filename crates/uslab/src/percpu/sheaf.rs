@@ -1,5 +1,5 @@
-//! Where sheaves come from: slabs of their own, one size for each power of two of bytes, without
-//! CPU caches in front.
+//! The memory of sheaves: slabs of their own, without CPU caches in front, one set for each size
+//! from 32 bytes to 16 KiB.
 
 use super::ownership;
 use crate::os::invariant::invariant;
@@ -10,9 +10,10 @@ use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
-/// Sizes of sheaves: 32 bytes (2 objects; they take a line of 64) to 16 KiB (2046).
+/// Number of sheaf sizes, the powers of two from 32 bytes (2 objects) to 16 KiB (2046 objects). The
+/// smallest take a cache line of 64 bytes.
 pub const SIZES: usize = 10;
-/// Page map ids of the sheaves' slabs; [`RUN_ID`] follows them.
+/// The first page map id of the sheaves' slabs. Each size has one; [`RUN_ID`] follows them.
 pub const FIRST_ID: u16 = 2;
 /// Page map id of sheaves too large for a slab.
 pub const RUN_ID: u16 = FIRST_ID + SIZES as u16;
@@ -31,7 +32,7 @@ impl Size {
         32 << self.0
     }
 
-    /// The smallest size that holds `objects`, or the largest.
+    /// The smallest size that holds `objects`; the largest size if none does.
     pub fn holding(objects: usize) -> Size {
         (0..SIZES as u8).map(Size).find(|size| size.capacity() >= objects).unwrap_or(Size(SIZES as u8 - 1))
     }
@@ -59,10 +60,11 @@ unsafe impl Sync for Store {}
 static STORE: Store =
     Store { slabs: UnsafeCell::new([const { MaybeUninit::uninit() }; SIZES]), ready: AtomicBool::new(false) };
 
-/// Makes the sheaves' slabs; false without memory. Once, before any cache.
+/// Makes the sheaves' slabs; returns false if there is no memory. Called once, before any cache is
+/// made.
 pub fn init(cpus: usize, nodes: usize) -> bool {
     for (i, name) in NAMES.iter().enumerate() {
-        // A line of its own for each, the smallest too: the sheaves of two CPUs must not share one.
+        // Each sheaf has its own cache lines: the sheaves of two CPUs must not share one.
         let layout = Layout { size: Size(i as u8).bytes().max(64), align: 64 };
         let Ok(geometry) = Geometry::new(layout, GeometryOptions::default(), cpus) else { return false };
         let memory = pages::boot::alloc(Slabs::node_bytes(nodes), 64);
@@ -88,16 +90,16 @@ pub fn init(cpus: usize, nodes: usize) -> bool {
     true
 }
 
-/// All the sheaves' slabs.
+/// The slabs of all sheaf sizes; none before [`init`].
 pub fn slabs() -> &'static [Slabs] {
     if !STORE.ready.load(Acquire) {
         return &[];
     }
-    // SAFETY: initialised before `ready`, never changed after.
+    // SAFETY: `init` wrote them before it set `ready`, and no code changes them afterwards.
     unsafe { core::slice::from_raw_parts(STORE.slabs.get().cast::<Slabs>(), SIZES) }
 }
 
-/// An empty sheaf of `size`; null if memory is used up.
+/// Allocates an empty sheaf of `size`; returns null if memory is used up.
 pub fn alloc(size: Size, node: usize) -> *mut Sheaf {
     let Some(slabs) = slabs().get(size.0 as usize) else { return core::ptr::null_mut() };
     let mut out = [core::ptr::null_mut()];
@@ -108,7 +110,7 @@ pub fn alloc(size: Size, node: usize) -> *mut Sheaf {
     unsafe { prepare(out[0], size.capacity()) }
 }
 
-/// An empty sheaf for `objects` objects, however many; null if memory is used up.
+/// Allocates an empty sheaf for any number of `objects`; returns null if memory is used up.
 pub fn alloc_holding(objects: usize, node: usize) -> *mut Sheaf {
     let size = Size::holding(objects);
     if size.capacity() >= objects {
@@ -133,7 +135,7 @@ pub fn alloc_holding(objects: usize, node: usize) -> *mut Sheaf {
 /// # Safety
 /// `memory` must be free memory for a sheaf of `capacity`.
 unsafe fn prepare(memory: *mut u8, capacity: usize) -> *mut Sheaf {
-    // Hints and statistics read a slot's sheaf without owning it.
+    // Threads that do not own a slot's sheaf read it for hints and statistics.
     if let Some(page) = pages::page_of(memory) {
         pages::keep_mapped(page);
     }
@@ -168,38 +170,38 @@ pub unsafe fn free(sheaf: *mut Sheaf) {
     }
 }
 
-/// The owner that the page map names for a sheaf of `capacity`.
+/// The owner that the page map has for a sheaf of `capacity`.
 pub(super) fn owner_of_capacity(capacity: usize) -> Owner {
     let size = Size::holding(capacity);
     let is_exact = size.capacity() == capacity;
     Owner::plain(if is_exact { FIRST_ID + u16::from(size.0) } else { RUN_ID })
 }
 
-/// A sheaf that the caller owns: private operations on it.
+/// A sheaf that the caller owns, with operations that need no protection from other threads.
 pub struct Owned(pub *mut Sheaf);
 
 impl Owned {
     /// Objects in it.
     pub fn count(&self) -> usize {
-        invariant!(!self.0.is_null(), "an owned sheaf is one");
-        // SAFETY: an owned sheaf is valid and no other thread changes it. So below.
+        invariant!(!self.0.is_null(), "an owned sheaf is not null");
+        // SAFETY: an owned sheaf is valid, and no other thread changes it.
         unsafe { (*self.0).count.load(Relaxed) as usize }
     }
 
-    /// Objects it has room for in all.
+    /// Objects that it has room for in all.
     pub fn capacity(&self) -> usize {
         // SAFETY: as above.
         unsafe { (*self.0).capacity.load(Relaxed) as usize }
     }
 
-    /// Sets the number of objects, after they were written or taken.
+    /// Sets the number of objects, after the caller wrote or took some.
     pub fn set_count(&mut self, count: usize) {
         invariant!(count <= self.capacity(), "a sheaf holds no more objects than its capacity", self.0);
         // SAFETY: as above.
         unsafe { (*self.0).count.store(count as u32, Relaxed) };
     }
 
-    /// All its places, filled or not.
+    /// All places for objects, filled or not.
     pub fn places(&mut self) -> &mut [*mut u8] {
         // SAFETY: `capacity` pointers follow the header; uninitialised ones hold some bytes of an
         // earlier sheaf or zero, which are valid raw pointers.
@@ -212,7 +214,7 @@ impl Owned {
         &mut self.places()[..count]
     }
 
-    /// Moves up to `out.len()` objects to the start of `out`.
+    /// Moves up to `out.len()` objects to the start of `out`; returns how many.
     pub fn pop_into(&mut self, out: &mut [*mut u8]) -> usize {
         let left = self.count() - self.count().min(out.len());
         let objects = self.objects();
@@ -222,7 +224,7 @@ impl Owned {
         n
     }
 
-    /// Adds up to `objects.len()` objects.
+    /// Adds as many of `objects` as there is room for; returns how many.
     pub fn push_from(&mut self, objects: &[*mut u8]) -> usize {
         let count = self.count();
         let n = objects.len().min(self.capacity() - count);

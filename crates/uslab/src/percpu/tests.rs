@@ -1,5 +1,5 @@
-//! Tests of this layer: CPU caches of their own. Which CPU a test runs on changes as it pleases,
-//! unless the test stays.
+//! Tests of the layer of CPU caches: each makes its own. Unless a test pins its thread, the kernel
+//! may move it to another CPU at any time.
 
 use super::barn::Barn;
 use super::sheaf::Size;
@@ -19,20 +19,26 @@ use std::boxed::Box;
 use std::collections::HashSet;
 use std::vec::Vec;
 
-/// Half the records away from the ends, where neither caches of other tests nor those of the slabs'
-/// tests get to.
+/// Ids from the middle of the records. Caches of other tests take theirs from the start, and the
+/// tests of slabs from the end.
 static NEXT_ID: AtomicU16 = AtomicU16::new(MAX_RECORDS as u16 / 2);
 
 /// CPU caches for objects of `bytes`, entered into the balance of capacities.
 fn cache(bytes: usize, sheaf_capacity: usize) -> (&'static CpuCache, &'static Record) {
+    cache_of(1, bytes, sheaf_capacity)
+}
+
+/// The same on a machine of so many nodes.
+fn cache_of(nodes: usize, bytes: usize, sheaf_capacity: usize) -> (&'static CpuCache, &'static Record) {
     set_up!();
     let id = NEXT_ID.fetch_add(1, Relaxed);
     let cpus = os::cpu::possible_cpus().unwrap().min(rseq::MAX_CPUS);
     let geometry =
         Geometry::new(Layout { size: bytes, align: 8 }, GeometryOptions::default(), cpus).expect("valid");
     let slots = boot::alloc(CpuCache::slot_bytes(cpus), 64);
-    let (nodes, barns) = (boot::alloc(Slabs::node_bytes(1), 64), boot::alloc(CpuCache::barn_bytes(1), 64));
-    assert!(!slots.is_null() && !nodes.is_null() && !barns.is_null());
+    let lists = boot::alloc(Slabs::node_bytes(nodes), 64);
+    let barns = boot::alloc(CpuCache::barn_bytes(nodes), 64);
+    assert!(!slots.is_null() && !lists.is_null() && !barns.is_null());
     // SAFETY: fresh boot memory of the sizes asked for; the cache is leaked.
     unsafe {
         let owner = CpuCache::owner(slots, id);
@@ -42,9 +48,9 @@ fn cache(bytes: usize, sheaf_capacity: usize) -> (&'static CpuCache, &'static Re
             geometry,
             Temperature::Hot,
             None,
-            NodeMemory { start: nodes, nodes: 1, shared: None },
+            NodeMemory { start: lists, nodes, shared: None },
         );
-        let parts = Parts { barns, cpus, nodes: 1, sheaf_capacity, caching: true };
+        let parts = Parts { barns, cpus, nodes, sheaf_capacity, caching: true };
         let cache: &CpuCache = Box::leak(Box::new(CpuCache::new(slabs, parts)));
         cache.enter();
         (cache, counters::record(id))
@@ -76,7 +82,7 @@ fn free(cache: &CpuCache, objects: &[*mut u8]) {
     }
 }
 
-/// Live objects, after everything was drained.
+/// Drains everything, then counts the live objects.
 fn live(cache: &CpuCache) -> usize {
     cache.drain_all();
     let mut live = 0;
@@ -87,11 +93,27 @@ fn live(cache: &CpuCache) -> usize {
     live
 }
 
-/// The cache takes part no more: it must not hold what others may want.
+/// Retires a cache after its test, so that it holds no capacity that other tests need.
 fn finish(cache: &CpuCache) {
     assert_eq!(live(cache), 0);
     cache.retire();
     cache.slabs().shrink();
+}
+
+#[test]
+fn an_empty_slab_of_any_node_is_free_memory() {
+    let (cache, _) = cache_of(2, 4096, 8);
+    assert!(!cache.has_free());
+    for node in [0, 1] {
+        let mut object = [core::ptr::null_mut()];
+        assert_eq!(cache.slabs().take(node, &mut object, 1), 1);
+        assert!(!cache.has_free());
+        // SAFETY: just taken, and unused.
+        unsafe { cache.slabs().free(&object) };
+        assert!(cache.has_free(), "node {node}");
+        assert!(cache.slabs().shrink() > 0);
+        assert!(!cache.has_free());
+    }
 }
 
 #[test]
@@ -133,7 +155,7 @@ fn asking_for_figures_does_not_change_them() {
         let counted = record.sheaf_free.load(Relaxed);
         cache.account_all();
         let exact = record.sheaf_free.load(Relaxed);
-        // Only the fast path's one object may not have been counted yet.
+        // Only the one object of the fast path may be uncounted.
         assert!(counted.abs_diff(exact) <= 1, "{counted} for {exact} after {} objects", held.len());
     }
     free(cache, &held);
@@ -180,7 +202,7 @@ fn capacity_grows_where_waves_exceed_it_and_stays_bounded() {
         free(cache, &objects);
     }
     assert!(cache.capacity() > start, "{start} grew to {}", cache.capacity());
-    // Half a mebibyte of objects to a sheaf, at most; and no more than the largest sheaf holds.
+    // A sheaf holds at most half a mebibyte of objects, and at most the largest sheaf's capacity.
     assert!(
         cache.capacity() * 64 <= 512 << 10 && cache.capacity() <= Size(sheaf::SIZES as u8 - 1).capacity()
     );
@@ -194,7 +216,7 @@ fn a_capacity_asked_for_does_not_grow() {
         let objects = alloc(cache, 1000);
         free(cache, &objects);
     }
-    // It may be smaller: the other tests may have left less of the bound than was asked for.
+    // The capacity may be smaller: the other tests may have left less of the bound.
     assert!(cache.capacity() <= Size::holding(10).capacity());
     finish(cache);
 }
@@ -235,7 +257,7 @@ fn what_a_cache_that_rests_was_charged_is_free_again() {
     }
     assert!(cache.capacity() > start && cache.adapt().charge(cache.adapt().size()) > 0);
     cache.drain_all();
-    // The first look may find sheaves that came back meanwhile in a barn.
+    // The first look may find a sheaf that another thread put into a barn meanwhile.
     let rests = (0..3).any(|_| cache.flush_idle(&mut Drain::of_idle(Keep::Pages)));
     assert!(rests && cache.capacity() == start);
     assert_eq!(record.sheaf_capacity.load(Relaxed) as usize, start);
@@ -287,7 +309,7 @@ fn a_barn_keeps_a_bounded_number_of_sheaves() {
         left += 1;
     };
     assert_eq!(left, 10);
-    // Of large objects it keeps two.
+    // With large objects a barn keeps two.
     assert!(!barn.put_full(refused, 1 << 20));
     let (taken, has_put_empty) = barn.take_full(core::ptr::null_mut()).expect("it has full ones");
     assert!(!has_put_empty);

@@ -1,8 +1,8 @@
-//! What always holds of a cache's slots and barns, beside running threads.
+//! Invariants of a cache's slots and barns, and functions that check them beside running threads.
 //!
-//! Where sequences run, other CPUs change their slots at any time: a word of a slot is the dummy or
-//! the address of a sheaf, and no more can be said of it. In locked mode the slot's lock makes its
-//! sheaves the caller's to look into. Barns have a lock in both modes.
+//! In rseq mode other CPUs change their slots at any time. A check can test only that each word of
+//! a slot is the dummy or the address of a sheaf. In locked mode the check takes the slot's lock,
+//! and so may look into its sheaves. Barns have a lock in both modes.
 
 use super::access::Access;
 use super::barn::Barn;
@@ -17,18 +17,18 @@ use crate::rseq::{Mode, Sheaf, Slot, Which, dummy, is_dummy, mode};
 use crate::slab;
 use core::sync::atomic::Ordering::Relaxed;
 
-/// What a walk of a cache found.
+/// The totals of a walk of a cache.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub struct Walked {
     /// Slots, of all CPUs.
     pub slots: usize,
-    /// Sheaves that were looked into: those of barns and, in locked mode, of slots.
+    /// Sheaves that the walk looked into: those of barns and, in locked mode, of slots.
     pub sheaves: usize,
-    /// What its slabs came to.
+    /// The totals of its slabs.
     pub slabs: slab::Walked,
 }
 
-/// Checks the words of a slot, for what holds at any time.
+/// Checks the invariants of a slot's words that hold at any time.
 pub(super) fn check_slot(slot: &Slot) -> Checked {
     let subject = Subject::new("slot", slot);
     for which in BOTH {
@@ -41,13 +41,13 @@ pub(super) fn check_slot(slot: &Slot) -> Checked {
     Ok(())
 }
 
-/// Asserts, in debug builds, what holds of this CPU's slot after a change.
+/// Asserts, in debug builds, the invariants of this CPU's slot, after a change.
 #[inline(always)]
 pub(super) fn assert_slot(access: &impl Access) {
     assert_valid(|| check_slot(access.slot()));
 }
 
-/// Checks a sheaf without room: nothing may ever stand in it.
+/// Checks a dummy: a sheaf without room, which never holds an object.
 fn check_without_room(sheaf: *mut Sheaf) -> Checked {
     let subject = Subject::new("dummy", sheaf);
     // SAFETY: dummies live for ever, and their words are atomics.
@@ -63,8 +63,9 @@ pub fn check_dummy() -> Checked {
 }
 
 impl CpuCache {
-    /// Checks slots, barns and slabs, each under its lock; the caller keeps the cache from going
-    /// and forks away (the registry's lock). Costs what the cache owns; allocates nothing.
+    /// Checks slots, barns and slabs, each under its lock. The caller holds the registry's lock,
+    /// which keeps the cache alive and forks away. The cost grows with what the cache owns.
+    /// Allocates nothing.
     pub fn check(&self) -> Checked<Walked> {
         let mut walked = Walked { slots: self.slots().len(), ..Walked::default() };
         let subject = Subject::new("cache", self);
@@ -83,7 +84,7 @@ impl CpuCache {
             let has = slot.start_test.each_ref().map(|word| word.load(Relaxed));
             subject.holds(has == words, "each slot has the start test of its cache")?;
             let is_hidden = slot.hidden.iter().any(|place| !place.load(Relaxed).is_null());
-            subject.holds(!is_hidden, "no sheaf is hidden but while a fork copies the memory")?;
+            subject.holds(!is_hidden, "a sheaf is hidden only while a fork copies the memory")?;
             if mode() == Mode::Locked {
                 walked.sheaves += self.check_locked(slot)?;
             }
@@ -98,16 +99,16 @@ impl CpuCache {
         Ok(walked)
     }
 
-    /// Checks what is known without a walk of sheaves and slabs: the words of slots, and the counts
-    /// and heads of barns and lists.
+    /// Checks what needs no walk of sheaves and slabs: the words of slots, and the counts and heads
+    /// of barns and lists.
     pub fn check_heads(&self) -> Checked {
         self.slots().iter().try_for_each(check_slot)?;
         self.barns().iter().try_for_each(Barn::check_heads)?;
         self.slabs().check_heads()
     }
 
-    /// Checks the sheaves of a slot under its lock; returns how many there are. A slot that stays
-    /// locked for long is left out.
+    /// Checks the sheaves of a slot under its lock; returns how many there are. Skips a slot whose
+    /// lock stays taken.
     fn check_locked(&self, slot: &Slot) -> Checked<usize> {
         let Some(_locked) = LockedSlot::lock_soon(slot) else { return Ok(0) };
         let [main, spare] = BOTH.map(|which: Which| slot.place(which).load(Relaxed));

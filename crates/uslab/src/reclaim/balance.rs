@@ -1,50 +1,53 @@
-//! How much of a cache a pass asks for: in proportion to its size, less the more an entry is worth.
+//! The share of a cache that a pass asks for: in proportion to the cache's size, and smaller the
+//! more an entry is worth.
 //!
 //! ```text
-//!   share(priority) = 4 · freeable / 2^priority / seeks    seeks = 2: twice what the pass is worth
+//!   share(priority) = 4 · freeable / 2^priority / seeks    seeks = 2: twice the priority's part
 //! ```
 //!
-//! The rule is the one Linux has had since 2002 (shrinkers; in its present form `4·(freeable >>
-//! priority)/seeks`): for each part of memory that pressure scans, the same part of every cache is
-//! scanned, weighted by what an entry costs to make again. Two of its known faults are mended here:
+//! This is the rule of Linux's shrinkers since 2002, today written `4·(freeable >>
+//! priority)/seeks`. For each part of memory that pressure scans, it scans the same part of every
+//! cache, weighted by the cost of making an entry again. This version corrects two known faults:
 //!
-//! * The shift throws fractions away, so that a cache of less than 4096 entries is never asked at
-//!   the light priorities. Here work is owed in 4096ths of an entry, and small caches save up.
-//! * Work that could not be done (the callback had to say "not now") piles up without end and comes
-//!   down at once, much later. Here it is capped at twice the cache, and what exceeds one batch
-//!   loses a quarter with each pass.
+//! * The shift drops fractions. So the light priorities never ask a cache of less than 4096 entries
+//!   for any. Here a shrinker owes work in 4096ths of an entry, and the debt of small caches adds
+//!   up.
+//! * Work that a callback refused ("not now") piles up without a bound, and falls due at once, much
+//!   later. Here the debt is capped at twice the cache, and the part beyond one batch loses a
+//!   quarter with each pass.
 //!
-//! Pure arithmetic: no clock, no lock, no callback. Must never overflow, whatever a callback
-//! claims.
+//! This is pure arithmetic: no clock, no lock, no callback. It never overflows, whatever a callback
+//! returns.
 
-/// The lightest pressure. Priority 0 is the heaviest: everything.
+/// The priority of the lightest pressure. Priority 0 is the heaviest: it takes everything.
 pub const LIGHTEST: u32 = 12;
-/// Entries more than this a cache cannot have; a larger count is a lie, and is cut.
+/// Upper bound on the entries of a cache. A callback that returns more is wrong, and counts as
+/// this.
 const MAX_FREEABLE: u64 = 1 << 36;
-/// Owed work is counted in 2^-12 of an entry.
+/// The unit of owed work is 2^-12 of an entry.
 const FRACTION_BITS: u32 = LIGHTEST;
 
-/// What an entry is worth, in 1024ths of a seek.
+/// The worth of an entry, in 1024ths of a seek.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Weight(u64);
 
 const SEEK: u64 = 1024;
-/// What making an entry again is taken to cost where the program does not say: 2 seeks.
+/// The assumed cost of making an entry again if the program sets none: 2 seeks.
 const DEFAULT_COST_NS: u64 = 10_000;
 
 impl Weight {
-    /// So many seeks; 0 is worth nothing.
+    /// The worth of an entry of `seeks`; with 0 it is worth nothing.
     pub const fn of_seeks(seeks: u32) -> Weight {
         Weight(seeks as u64 * SEEK)
     }
 
-    /// Measured: 10 µs are 2 seeks.
+    /// The worth of an entry that takes `cost_ns` to make: 10 µs are 2 seeks.
     pub const fn of_cost_ns(cost_ns: u64) -> Weight {
         let weight = cost_ns.saturating_mul(2 * SEEK) / DEFAULT_COST_NS;
         Weight(if weight == 0 { 1 } else { weight })
     }
 
-    /// Worth half as much, `times` over; never nothing, which is a class of its own.
+    /// Halves the worth `times` times. The result is never 0, which has a meaning of its own.
     #[must_use]
     pub const fn halved(self, times: u32) -> Weight {
         match self.0 {
@@ -54,8 +57,8 @@ impl Weight {
         }
     }
 
-    /// Of `evicted` entries `refaulted` were made again soon: they had been worth more than was
-    /// thought. Up to eight times as much, where all were.
+    /// Raises the worth if the program soon made `refaulted` of `evicted` entries again: up to
+    /// eight times, if it made all of them again.
     #[must_use]
     pub const fn with_refaults(self, refaulted: u64, evicted: u64) -> Weight {
         let eighths = match evicted {
@@ -66,29 +69,30 @@ impl Weight {
         Weight(self.0.saturating_add(self.0.saturating_mul(7 * eighths) / 8))
     }
 
-    /// As a plain number, and back.
+    /// The worth as a plain number.
     pub const fn bits(self) -> u64 {
         self.0
     }
 
-    /// See [`Weight::bits`].
+    /// The inverse of [`Weight::bits`].
     pub const fn of_bits(bits: u64) -> Weight {
         Weight(bits)
     }
 }
 
-/// What a shrinker still owes, in 4096ths of an entry.
+/// The work that a shrinker owes, in 4096ths of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Owed(pub u64);
 
 impl Owed {
-    /// One more pass at `priority` (0 to [`LIGHTEST`]) over `freeable` entries of this `weight`.
+    /// Adds the share of one pass at `priority` (0 to [`LIGHTEST`]) over `freeable` entries of this
+    /// `weight`.
     #[must_use]
     pub fn after_pass(self, freeable: usize, priority: u32, weight: Weight, batch: usize) -> Owed {
         self.after_part(freeable, priority, weight, batch, WHOLE)
     }
 
-    /// The same for a pass that needs only `part` 4096ths of what the priority would give it.
+    /// As [`Owed::after_pass`], for a pass that needs only `part` 4096ths of its share.
     #[must_use]
     pub fn after_part(self, freeable: usize, priority: u32, weight: Weight, batch: usize, part: u64) -> Owed {
         let freeable = (freeable as u64).min(MAX_FREEABLE);
@@ -99,39 +103,39 @@ impl Owed {
         Owed((carried + share).min(2 * whole))
     }
 
-    /// Entries to ask for now: a lot, if so much is owed.
+    /// The entries to ask for now: one lot, if the shrinker owes so much.
     pub fn next(self, freeable: usize, batch: usize) -> Option<usize> {
         let lot = lot((freeable as u64).min(MAX_FREEABLE), batch);
         (lot > 0 && self.0 >= lot << FRACTION_BITS).then_some(lot as usize)
     }
 
-    /// `entries` of it were done.
+    /// Subtracts `entries` that were asked for.
     #[must_use]
     pub fn less(self, entries: usize) -> Owed {
         Owed(self.0.saturating_sub((entries as u64).min(MAX_FREEABLE) << FRACTION_BITS))
     }
 }
 
-/// All of a pass, in the unit of `part`.
+/// A whole share, in the unit of `part`.
 pub const WHOLE: u64 = 1 << FRACTION_BITS;
 
-/// What a pass asks for, in 4096ths of an entry.
+/// The share of a cache that a pass asks for, in 4096ths of an entry.
 fn share(freeable: u64, priority: u32, weight: Weight) -> u64 {
     match weight.0 {
-        // An entry that costs nothing to make again: half of them, at any pressure.
+        // Entries that cost nothing to make again: half of the cache, at any priority.
         0 => (freeable << FRACTION_BITS) / 2,
         weight => ((freeable * 4 * SEEK) << (FRACTION_BITS - priority.min(LIGHTEST))) / weight,
     }
 }
 
-/// Entries that a pass at `priority` will ask for, all in all: no more than there are.
+/// Entries that a pass at `priority` will ask for in all, at most `freeable`.
 pub fn expected(freeable: usize, priority: u32, weight: Weight) -> u64 {
     let freeable = (freeable as u64).min(MAX_FREEABLE);
     (share(freeable, priority, weight) >> FRACTION_BITS).min(freeable)
 }
 
-/// Entries that are asked for at once: a batch, or of a small cache an eighth, so that it ages bit
-/// by bit like the large ones.
+/// A lot, the entries that one call asks for: a batch, or an eighth of a small cache, which so
+/// shrinks in steps like a large one.
 fn lot(freeable: u64, batch: usize) -> u64 {
     (batch.max(1) as u64).min(freeable.div_ceil(8))
 }
@@ -198,7 +202,7 @@ mod tests {
     fn the_formula_of_linux_where_nothing_is_rounded() {
         // 4 * (1_048_576 >> 8) / 2, in whole batches.
         assert_eq!(asked(1 << 20, 8, 2, 128, 1), 8192);
-        // Heaviest: no more than twice the cache, however little a seek is worth.
+        // At priority 0 the debt is at most twice the cache, however low its weight.
         assert_eq!(asked(1 << 20, 0, 1, 128, 1), 2 << 20);
         assert_eq!(asked(1 << 20, 12, 0, 128, 1), 1 << 19);
     }

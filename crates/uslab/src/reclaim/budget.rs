@@ -1,14 +1,15 @@
-//! The program's own limits: above the soft one the background reclaims, at the hard one the
+//! The program's own limits: above the soft limit the background reclaims, at the hard limit the
 //! allocating thread does.
 //!
-//! Counted is what the arena holds: pages in use and free pages with memory behind them. The page
-//! layer compares, where it hands pages out.
+//! The limits count the memory that the arena holds: pages in use, and free pages with memory
+//! behind them. The page layer compares at each allocation of pages.
 
 use super::install;
 use super::ladder::Until;
 use super::{pass, registry};
-use crate::cache::{background, start};
+use crate::cache::{TICK_MS, background, start};
 use crate::{os, pages};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// Why [`set_limit`] refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,20 +32,19 @@ impl core::fmt::Display for LimitError {
 
 impl core::error::Error for LimitError {}
 
-/// Limits what the allocator of this process holds, in bytes; 0 means no limit. Takes effect at
-/// once and may be called at any time, from any thread.
+/// Limits the memory that the allocator of this process holds, in bytes; 0 means no limit. Takes
+/// effect at once. May be called at any time, from any thread.
 ///
 /// * Above `soft_bytes` the background thread reclaims ([`crate::reclaim()`]) down to a little
-///   less. Where there can be none (`USLAB_REAPER=0`, or the system refuses it) an allocation does,
-///   on its own thread, from 16 MiB on.
-/// * An allocation that would go beyond `hard_bytes` reclaims first, on its own thread, and runs
-///   the callbacks of shrinkers for that, until it can be served. If shrinkers have nothing left it
-///   fails: null with ENOMEM, `None`, `AllocError`. It never ends the process by itself; what `Vec`
-///   does with a failed allocation is Rust's business. Frees always work, also where the limit is
-///   below what is held.
+///   less. If there can be no such thread (`USLAB_REAPER=0`, or the system refuses it), allocating
+///   threads reclaim, once the arena exceeds 16 MiB.
+/// * An allocation that would exceed `hard_bytes` first reclaims, on the allocating thread, and
+///   runs callbacks of shrinkers, until it succeeds. If shrinkers have nothing left, it fails: null
+///   with ENOMEM, `None`, `AllocError`. It never ends the process by itself, although Rust does so
+///   for collections such as `Vec`. Frees always work, even if the limit is below the memory held.
 ///
-/// Counted are whole pages: of slabs, of large objects, and free ones that still have memory. The
-/// allocator's own tables, about 2 %, are not.
+/// The limits count whole pages: those of slabs, those of large objects, and free pages that still
+/// have memory. They do not count the allocator's own tables, about 2 %.
 ///
 /// ```
 /// uslab::set_limit(768 << 20, 1 << 30).unwrap();
@@ -53,7 +53,7 @@ impl core::error::Error for LimitError {}
 /// ```
 ///
 /// # Errors
-/// See [`LimitError`]; then nothing is changed.
+/// See [`LimitError`]. On an error the limits stay as they were.
 pub fn set_limit(soft_bytes: usize, hard_bytes: usize) -> Result<(), LimitError> {
     if hard_bytes != 0 && soft_bytes > hard_bytes {
         return Err(LimitError::SoftAboveHard);
@@ -70,21 +70,55 @@ pub fn set_limit(soft_bytes: usize, hard_bytes: usize) -> Result<(), LimitError>
     Ok(())
 }
 
-/// Bytes that may stay held, if the soft limit is exceeded.
+/// If held memory exceeds the soft limit, returns the bytes that may stay held.
 pub(super) fn beyond_soft() -> Option<usize> {
     floor(pages::held_bytes(), pages::soft_limit_bytes()?)
 }
 
-/// Bytes that may stay held if `held` exceeds `soft`: a sixteenth less than the limit, since a pass
-/// that ended at the limit would be followed by another at once.
+/// If `held` exceeds `soft`, returns the bytes that may stay held: a sixteenth less than the limit.
+/// After a pass that ended at the limit, another one would follow at once.
 pub(super) fn floor(held: usize, soft: usize) -> Option<usize> {
     (held > soft).then(|| soft / 16 * 15)
 }
 
-/// An allocation of `bytes` found no pages: reclaims on the calling thread until `attempt`
-/// succeeds; false if it never did.
+/// A pause between passes for the soft limit.
 ///
-/// From within a callback of a shrinker there is nothing more to be had.
+/// It begins after a pass that took all that could go and left more than the limit allows: another
+/// pass would only take what programs inserted since. It ends after half a second, or once a
+/// sixteenth more is held, which is worth a pass.
+pub(super) struct Rest {
+    until_ms: AtomicU64,
+    below_bytes: AtomicUsize,
+}
+
+/// Least growth that ends a rest: of a small heap a sixteenth is a single insertion.
+const MIN_GROWTH_BYTES: usize = 1 << 20;
+
+impl Rest {
+    /// No rest.
+    pub const fn none() -> Rest {
+        Rest { until_ms: AtomicU64::new(0), below_bytes: AtomicUsize::new(0) }
+    }
+
+    /// Begins after a pass that left `held_bytes`.
+    pub fn begin(&self, now_ms: u64, held_bytes: usize) {
+        let growth_bytes = (held_bytes / 16).max(MIN_GROWTH_BYTES);
+        self.below_bytes.store(held_bytes.saturating_add(growth_bytes), Relaxed);
+        self.until_ms.store(now_ms + TICK_MS, Relaxed);
+    }
+
+    pub fn end(&self) {
+        self.until_ms.store(0, Relaxed);
+    }
+
+    /// Whether the rest goes on.
+    pub fn lasts(&self, now_ms: u64, held_bytes: usize) -> bool {
+        now_ms < self.until_ms.load(Relaxed) && held_bytes < self.below_bytes.load(Relaxed)
+    }
+}
+
+/// Serves an allocation that found no pages for `bytes`: reclaims on the calling thread until
+/// `attempt` succeeds. Returns false if it never did, and at once within a callback of a shrinker.
 #[cold]
 pub fn short(bytes: usize, attempt: &mut dyn FnMut() -> bool) -> bool {
     if registry::live() > 0 && registry::is_inside() {
@@ -97,4 +131,25 @@ pub fn short(bytes: usize, attempt: &mut dyn FnMut() -> bool) -> bool {
     };
     pass::run(bytes, &mut Until { bytes, attempt: &mut attempt });
     done
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{MIN_GROWTH_BYTES, Rest};
+    use crate::cache::TICK_MS;
+
+    #[test]
+    fn a_rest_ends_with_time_or_growth() {
+        let rest = Rest::none();
+        assert!(!rest.lasts(0, 0));
+        let held = 64 << 20;
+        rest.begin(1000, held);
+        assert!(rest.lasts(1000, held) && rest.lasts(1000 + TICK_MS - 1, held + held / 16 - 1));
+        assert!(!rest.lasts(1000 + TICK_MS, held));
+        assert!(!rest.lasts(1000, held + held / 16));
+        rest.begin(1000, 4096);
+        assert!(rest.lasts(1000, MIN_GROWTH_BYTES) && !rest.lasts(1000, 4096 + MIN_GROWTH_BYTES));
+        rest.end();
+        assert!(!rest.lasts(1000, 0));
+    }
 }

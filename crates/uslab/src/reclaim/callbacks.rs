@@ -1,25 +1,25 @@
-//! What the library and a shrinker's callbacks say to each other.
+//! The arguments and results of a shrinker's callbacks.
 
 /// The argument of a callback.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub struct ShrinkControl {
-    /// Entries to free; 0 when they are only counted.
+    /// Entries to free; 0 in a call that only counts.
     pub nr_to_scan: usize,
-    /// How hard memory is wanted: 12 (light) to 0 (everything).
+    /// The severity of the shortage: 12 (light) to 0 (take everything).
     pub priority: i32,
-    /// None are defined yet.
+    /// No flags are defined yet.
     pub flags: u32,
 }
 
-/// What a callback came to.
+/// The result of a callback.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// So many entries.
+    /// The number of entries counted or freed.
     Entries(usize),
     /// Not now.
     Stop,
-    /// It panicked.
+    /// The callback panicked.
     #[cfg_attr(
         not(feature = "std"),
         expect(dead_code, reason = "only the standard library can catch a panic")
@@ -27,14 +27,14 @@ pub enum Outcome {
     Panicked,
 }
 
-/// The callbacks of a shrinker, their types forgotten.
+/// The callbacks of a shrinker, type-erased.
 #[derive(Clone, Copy)]
 pub struct Callbacks {
     pub context: *mut u8,
-    /// Entries that could go now.
+    /// Returns the number of entries that could go now.
     pub count: unsafe fn(*mut u8, &ShrinkControl) -> Outcome,
-    /// Frees some of them.
+    /// Frees entries.
     pub scan: unsafe fn(*mut u8, &ShrinkControl) -> Outcome,
-    /// Ends the life of the context.
+    /// Drops the context.
     pub dispose: unsafe fn(*mut u8),
 }

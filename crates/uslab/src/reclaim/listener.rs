@@ -1,21 +1,24 @@
-//! The background thread once memory can be asked for: it hears pressure and keeps the soft limit.
+//! The background thread's second part, once there is something to reclaim: it listens to pressure
+//! sources and keeps the soft limit.
 //!
 //! ```text
 //!   pressure sources ─▶ Pressure { bytes } ─┐
 //!   soft limit ─▶ soft_excess: the floor ───┴─▶ Target ─▶ uslab-shrink: a thread for one pass
 //! ```
 //!
-//! The core runs the thread ([`crate::cache::background`]) and hands it over by the hook `listen`.
-//! Callbacks of shrinkers do not run on it but on a thread that lives for one pass, `uslab-shrink`:
-//! one that blocks holds up that pass, while this thread goes on, and starts another pass where the
-//! first does not come back.
+//! The core starts the thread ([`crate::cache::background`]) and hands it over by the hook
+//! `listen`. Callbacks of shrinkers run on another thread, `uslab-shrink`, which lives for one
+//! pass. A callback that blocks delays only its pass: this thread goes on, and starts another pass
+//! if the first one hangs.
 //!
-//! Must never: hold a lock while it sleeps; run code of the program.
+//! This thread never holds a lock while it sleeps. It runs code of the program only if the system
+//! refuses another thread.
 
-use super::ladder::Estimate;
+use super::budget::Rest;
+use super::ladder::{Estimate, Goal};
 use super::sources::{Choice, Sources};
 use super::{budget, install, pass, registry};
-use crate::cache::{Looks, TICK_MS, background, start};
+use crate::cache::{Looks, background, start};
 use crate::{cache, os, pages};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Relaxed};
@@ -23,20 +26,20 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Relax
 /// Upper bound on one sleep: `poll` cannot be interrupted by a futex wake, nor a futex wait by a
 /// descriptor.
 const SLICE_MS: u64 = 200;
-/// Passes in the background at once, at most: each beyond the first because those before it hang
-/// in a callback.
+/// Upper bound on concurrent background passes. Another one starts only if the running ones hang in
+/// callbacks.
 const MAX_PASSES: u32 = 4;
-/// A pass of which no callback has returned for this long hangs.
+/// A pass hangs if none of its callbacks has returned for this long.
 const HANGS_MS: u64 = 100;
 
-/// In [`CHOICE`]: the program has not said what it wants watched.
+/// The value of [`CHOICE`] before the program has chosen.
 const NOT_CHOSEN: u32 = u32::MAX;
-/// What the program wants watched, as [`Choice::bits`].
+/// The program's choice of pressure sources, as [`Choice::bits`].
 static CHOICE: AtomicU32 = AtomicU32::new(NOT_CHOSEN);
 
-/// Chooses the pressure sources that are watched, from now on, and starts the background thread
-/// that does it. Without this call they are chosen by the environment, or else all are, as soon as
-/// a shrinker is registered: before, there is nothing that pressure could ask for.
+/// Chooses the pressure sources to watch from now on, and starts the background thread, which
+/// watches them. Without this call the environment chooses, or else all sources are watched once a
+/// shrinker is registered: before that, there is nothing to reclaim.
 ///
 /// ```
 /// use uslab::reclaim::{PressureChoice, watch_pressure};
@@ -51,12 +54,12 @@ pub fn watch_pressure(choice: Choice) {
     os::sleep::wake();
 }
 
-/// Listens on the background thread, between its looks.
+/// The background thread's loop: listens between its looks.
 pub(super) fn listen(mut looks: Looks) -> ! {
-    // In the child of a raw system call no handler has forgotten it.
-    SOFT_RESTS_MS.store(0, Relaxed);
+    // In the child of a raw system call no fork handler has reset this.
+    SOFT_REST.end();
     if start::pressure_is_named() {
-        // The program's own choice, if it made one, is as good: the environment goes over it.
+        // Any choice will do, even one of the program: `under_environment` overrides it.
         let _ = CHOICE.compare_exchange(NOT_CHOSEN, Choice::default().bits(), Relaxed, Relaxed);
     }
     let mut listener = Listener { sources: Sources::none(), open: NOT_CHOSEN };
@@ -72,7 +75,7 @@ pub(super) fn listen(mut looks: Looks) -> ! {
     }
 }
 
-/// The thread's sleep, and what ends it early.
+/// The thread's sleep, and the pressure sources that end it early.
 struct Listener {
     sources: Sources,
     /// The choice that the sources were opened for.
@@ -80,7 +83,7 @@ struct Listener {
 }
 
 impl Listener {
-    /// Opens the sources once they are worth it, and others when another choice is made.
+    /// Opens the chosen sources when the choice changes, or when the first shrinker is registered.
     fn follow_choice(&mut self) {
         let mut choice = CHOICE.load(Relaxed);
         if choice == NOT_CHOSEN && registry::live() > 0 {
@@ -95,13 +98,12 @@ impl Listener {
         }
     }
 
-    /// Sleeps until the next look, or until the thread is woken or there is pressure; returns the
-    /// bytes that pressure wants.
+    /// Sleeps until the next look, a wake or pressure. Returns the bytes that pressure asks for.
     fn listen(&mut self, looks: &Looks) -> Option<usize> {
         let pressure = if self.sources.watches_descriptors() {
             let slice_ms = looks.left_ms().min(SLICE_MS);
             if pages::has_soft_limit() {
-                // A sleep that ends when the limit is exceeded; descriptors are heard after it.
+                // An allocation beyond the limit ends this sleep. Poll the descriptors after it.
                 os::sleep::for_ms(slice_ms);
                 self.sources.wait(0)
             } else {
@@ -121,34 +123,35 @@ impl Listener {
 
 static PASSES: &AtomicU32 = &os::process::THREADS.passes;
 static LAST_PASS_MS: AtomicU64 = AtomicU64::new(0);
-/// Until then the soft limit asks for nothing: a pass found nothing to give.
-static SOFT_RESTS_MS: AtomicU64 = AtomicU64::new(0);
+/// While it lasts, no pass runs for the soft limit.
+static SOFT_REST: Rest = Rest::none();
 
-/// What a pass in the background aims at, in bytes.
+/// The goal of a background pass, in bytes.
 #[derive(Clone, Copy)]
 enum Target {
-    /// So many go back, under pressure.
+    /// Release this many, under pressure.
     Reclaimed(usize),
-    /// No more than this stays held, beyond the soft limit.
+    /// Release until at most this many stay held: the soft limit is exceeded.
     Held(usize),
 }
 
-/// What the soft limit asks for now. While there is nothing to be done about it the
-/// page layer is not asked either, and goes on thinking that this thread knows.
+/// The target of a pass for the soft limit, if one is needed and may run now. If none may run, this
+/// does not ask the page layer, which then does not wake the thread again.
 fn soft_excess() -> Option<Target> {
     let now_ms = os::clock::coarse_ms();
-    let acts = now_ms >= SOFT_RESTS_MS.load(Relaxed) && has_room(PASSES.load(Relaxed), now_ms);
+    let rests = SOFT_REST.lasts(now_ms, pages::held_bytes());
+    let acts = !rests && has_room(PASSES.load(Relaxed), now_ms);
     acts.then(budget::beyond_soft).flatten().map(Target::Held)
 }
 
-/// Whether another pass may begin beside those `running`: one at a time, as long as none hangs.
+/// Whether another pass may start beside the `running` ones: only if there are none, or they hang.
 fn has_room(running: u32, now_ms: u64) -> bool {
     let progress_ms = LAST_PASS_MS.load(Relaxed).max(pass::last_progress_ms());
     let hangs = now_ms.saturating_sub(progress_ms) >= HANGS_MS;
     running == 0 || (running < MAX_PASSES && hangs)
 }
 
-/// Begins a pass, if there is room for one. On success the caller must run [`pass`].
+/// Admits a pass, if one may start. On success the caller must run [`pass`].
 fn admit() -> bool {
     let now_ms = os::clock::coarse_ms();
     let running = PASSES.load(Relaxed);
@@ -160,23 +163,28 @@ fn admit() -> bool {
     admitted
 }
 
-/// One pass that was admitted.
+/// Runs one pass that was admitted.
 fn pass(target: Target) {
     let (bytes, floor_bytes) = match target {
         Target::Reclaimed(bytes) => (bytes, 0),
         Target::Held(floor_bytes) => (pages::held_bytes().saturating_sub(floor_bytes), floor_bytes),
     };
     let above_bytes = || pages::held_bytes().saturating_sub(floor_bytes);
-    let progress = pass::run_in_background(bytes, &mut Estimate { bytes, above_bytes: &above_bytes });
-    if progress.entries == 0 && pages::is_beyond_soft() {
-        SOFT_RESTS_MS.store(os::clock::coarse_ms() + TICK_MS, Relaxed);
+    let mut goal = Estimate { bytes, above_bytes: &above_bytes };
+    let progress = pass::run_in_background(bytes, &mut goal);
+    if !goal.is_met(&progress) && pages::is_beyond_soft() {
+        SOFT_REST.begin(os::clock::coarse_ms(), pages::held_bytes());
     }
-    // In a child that a callback forked the count began again at 0.
+    // If a callback forked, the count starts again at 0 in the child.
     let _ = PASSES.fetch_update(AcqRel, Relaxed, |passes| passes.checked_sub(1));
 }
 
-/// Keeps the soft limit on the calling thread, where there can be no background thread.
+/// Keeps the soft limit on the calling thread, if there can be no background thread. Does nothing
+/// in a callback, where no pass can run.
 pub(super) fn keep_soft() {
+    if registry::live() > 0 && registry::is_inside() {
+        return;
+    }
     if let Some(target) = soft_excess()
         && admit()
     {
@@ -184,8 +192,8 @@ pub(super) fn keep_soft() {
     }
 }
 
-/// One pass on a thread of its own; here, if there is no callback to wait for or the system has no
-/// thread to give.
+/// Runs one pass on its own thread. Without shrinkers, or if the system refuses a thread, runs it
+/// on this thread.
 fn pass_in_background(target: Target) {
     let spawns = || match target {
         Target::Reclaimed(bytes) => os::thread::spawn(reclaim_on_thread, bytes),
@@ -207,13 +215,13 @@ extern "C" fn limit_on_thread(bytes: *mut c_void) -> *mut c_void {
 fn pass_on_thread(target: Target) -> *mut c_void {
     os::thread::begin(c"uslab-shrink");
     pass(target);
-    // To look whether that was enough.
+    // The background thread checks whether that was enough.
     os::sleep::wake();
     core::ptr::null_mut()
 }
 
-/// In a fork child: the passes are not here.
+/// Resets the state in a fork child, in which no pass runs.
 pub(super) fn reset_in_child() {
     PASSES.store(0, Relaxed);
-    SOFT_RESTS_MS.store(0, Relaxed);
+    SOFT_REST.end();
 }

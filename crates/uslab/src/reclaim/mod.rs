@@ -1,10 +1,10 @@
-//! Reclaim: the caches of a program give memory back in proportion, when it is asked for.
+//! Reclaim: when memory is needed, the program's caches give entries up in proportion.
 //!
-//! A program's caches (parsed objects, rows, sessions, answers) are as large as its author once
-//! guessed. Here each registers a [`Shrinker`]: how many entries could go, and what one costs to
-//! make again. [`reclaim`] then takes from all of them, the same part of each, weighted by that
-//! cost, until enough memory has gone back to the system. The mechanism is Linux's of 2002;
-//! [`balance`] has the formula and what was mended in it.
+//! A program's caches (parsed objects, rows, sessions, answers) usually have a size that their
+//! author once guessed. Here each cache registers a [`Shrinker`]: how many entries could go, and
+//! how much an entry costs to make again. [`reclaim`] then takes the same part of each cache,
+//! weighted by that cost, until enough memory has gone back to the system. The mechanism is that of
+//! Linux since 2002; [`balance`] has the formula and its corrections.
 //!
 //! ```text
 //!   reclaim(bytes)         ─┐                     free pages, empty slabs,
@@ -12,15 +12,15 @@
 //!   pressure, soft limit   ─┘                     busy sheaves: until the goal is met
 //! ```
 //!
-//! Callbacks run on the thread that reclaims, without a lock of this library, one at a time for
-//! each shrinker, several shrinkers at once where several threads reclaim. They may allocate and
-//! free: reclaim does not re-enter itself.
+//! Callbacks run on the thread that reclaims, without a lock of this library. Each shrinker runs
+//! one callback at a time; if several threads reclaim, several shrinkers run at once. Callbacks may
+//! allocate and free, because reclaim does not re-enter itself.
 //!
 //! The first shrinker, limit or choice of sources installs this layer's hooks; until then the core
-//! does not know it.
+//! never calls it.
 //!
-//! Must never: hold a lock in a callback; wait for a callback, except to unregister it; run in a
-//! signal handler.
+//! This layer never holds a lock in a callback, never waits for a callback except to unregister it,
+//! and never runs in a signal handler.
 
 #[doc(hidden)]
 pub mod balance;
@@ -50,7 +50,7 @@ pub use pass::reclaim;
 pub use shrinker::{RegisterError, Registration, Scan, Shrinker, ShrinkerOptions, register_shrinker};
 pub use sources::Choice as PressureChoice;
 
-/// What the core calls in this layer and, for forks, in `malloc`.
+/// The functions of this layer and, for forks, of `malloc` that the core calls.
 static HOOKS: Hooks = Hooks {
     before_fork: || {
         malloc::lock_for_fork();
@@ -68,15 +68,15 @@ static HOOKS: Hooks = Hooks {
     listen: Some(listener::listen),
 };
 
-/// Has the core call this layer, from now on. Called by whatever gives it something to reclaim: the
-/// first shrinker, limit or choice of sources.
+/// Installs the hooks, so that the core calls this layer. The first shrinker, limit or choice of
+/// sources calls it.
 fn install() {
     hooks::install(&HOOKS);
 }
 
-/// Sets the library up, as the shared libraries do when they are loaded, and has pressure heard if
-/// `USLAB_PRESSURE` says of what kind. A program of Rust needs no such call: its first shrinker has
-/// pressure heard.
+/// Sets the library up, as the shared libraries do when they are loaded, and watches pressure if
+/// `USLAB_PRESSURE` names a source. A Rust program does not need this call: its first shrinker
+/// starts the watch.
 #[doc(hidden)]
 pub fn start() {
     if start::ensure() && start::pressure_is_named() {

@@ -1,4 +1,4 @@
-//! A pass over this process: the ladder's [`World`] made of its caches, pages and shrinkers.
+//! A pass over this process: implements the ladder's [`World`] by its caches, pages and shrinkers.
 
 use super::balance::{Owed, Weight};
 use super::callbacks::{Outcome, ShrinkControl};
@@ -8,15 +8,15 @@ use crate::pages::{self, Scattered};
 use crate::{cache, counters, os};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Gives `bytes` of memory back to the system if it can; returns how many it gave, which may be
+/// Releases `bytes` of memory to the system, if possible. Returns the bytes released, which may be
 /// more.
 ///
-/// First goes what is free and not about to be used, then what registered shrinkers let go, and the
-/// sheaves that programs are using only where that is not enough.
+/// A pass first takes free memory that no thread needs soon, then entries of registered shrinkers.
+/// Only if that is not enough, it takes the sheaves that running threads use.
 ///
-/// Blocks for as long as callbacks do, about 20 ms each in a round. Several threads may reclaim at
-/// once: none waits for another. From within a callback it does nothing and returns 0. `usize::MAX`
-/// takes everything.
+/// Blocks as long as callbacks run, about 20 ms each in a round. Several threads may reclaim at
+/// once; none waits for another. Within a callback it does nothing and returns 0. With `usize::MAX`
+/// it takes everything.
 ///
 /// ```
 /// let gone = uslab::reclaim(1 << 20);
@@ -26,7 +26,7 @@ pub fn reclaim(bytes: usize) -> usize {
     run(bytes, &mut Given { bytes }).given_bytes
 }
 
-/// One pass for `goal`, which misses `bytes` at the start. From within a callback it does nothing.
+/// Runs one pass for `goal`, which misses `bytes` at the start. Does nothing within a callback.
 pub(super) fn run(bytes: usize, goal: &mut dyn Goal) -> Progress {
     if registry::live() > 0 && registry::is_inside() {
         return Progress::default();
@@ -34,7 +34,7 @@ pub(super) fn run(bytes: usize, goal: &mut dyn Goal) -> Progress {
     ladder::climb(&LADDER, &Process { in_background: false }, bytes, goal)
 }
 
-/// The same, for passes of the background: a callback that returns is progress.
+/// As [`run`], for a pass in the background, whose progress is each callback that returns.
 pub(super) fn run_in_background(bytes: usize, goal: &mut dyn Goal) -> Progress {
     if registry::live() > 0 && registry::is_inside() {
         return Progress::default();
@@ -42,11 +42,11 @@ pub(super) fn run_in_background(bytes: usize, goal: &mut dyn Goal) -> Progress {
     ladder::climb(&LADDER, &Process { in_background: true }, bytes, goal)
 }
 
-/// When a callback of a background pass last returned.
+/// The time at which a callback of a background pass last returned.
 static LAST_PROGRESS_MS: AtomicU64 = AtomicU64::new(0);
 
-/// When a callback of a background pass last returned: while callbacks return, a pass is slow and
-/// does not hang.
+/// The time at which a callback of a background pass last returned. While callbacks return, a pass
+/// is slow, but does not hang.
 pub(super) fn last_progress_ms() -> u64 {
     LAST_PROGRESS_MS.load(Relaxed)
 }
@@ -57,13 +57,13 @@ struct Process {
     in_background: bool,
 }
 
-/// A shrinker from inside, in one pass.
+/// A shrinker that the pass has entered.
 struct Inside {
     visit: registry::Visit,
     in_background: bool,
 }
 
-/// A place in the registry.
+/// A shrinker's entry in the registry.
 #[derive(Clone, Copy)]
 struct Shrinker(&'static Entry);
 
@@ -166,7 +166,7 @@ impl ladder::Visit for Inside {
     }
 }
 
-/// The entries that a callback returned; one that panicked is not called again.
+/// The number of entries that a callback returned. Retires a shrinker whose callback panicked.
 fn answer(visit: &mut registry::Visit, outcome: Outcome) -> Option<usize> {
     match outcome {
         Outcome::Entries(entries) => Some(entries),

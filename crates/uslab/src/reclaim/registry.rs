@@ -1,23 +1,24 @@
-//! The registered shrinkers: a list of entries that only grows, walked without a lock.
+//! The registered shrinkers: a list of entries that only grows. Threads walk it without a lock.
 //!
 //! ```text
 //!   FREE ──▶ CLAIMED ──▶ LIVE ──panic──▶ RETIRED       `runner`: id of the one thread inside
 //!    ▲                     └─────┬───────────┘
-//!    ├── RETIRING ◀──unregister──┤                     the owner's thread ends it
-//!    └── LEAVING ◀──unregister, from its own callback  the thread inside ends it, as it leaves
+//!    ├── RETIRING ◀──unregister──┤                     the owner's thread disposes of it
+//!    └── LEAVING ◀──unregister, from its own callback  the thread inside does, as it leaves
 //!            ◀── RETIRING, if the wait would close a circle
 //! ```
 //!
-//! * A walker enters an entry by writing its thread id into `runner`. A walker that finds another
-//!   id there goes on to the next entry, so that a callback that blocks delays no other thread.
-//! * Unregistering writes RETIRING first, so that no walker starts, then enters like a walker,
-//!   waiting if it must: when it is inside, no callback runs. From within the entry's own callback
-//!   that would wait for itself: there it takes effect when the callback returns.
-//! * Two callbacks may unregister each other's entries, or any number in a circle. A thread that
-//!   waits writes its id into the entry's `waiter`; one that would close a circle of waiters and
-//!   runners does not wait, but leaves the end to the thread inside.
-//! * `inside` is written while the entry is CLAIMED, or by the thread inside. The owner writes
-//!   `weight` and `refaults` at any time. Memory of entries is never given back.
+//! * A walker enters an entry by writing its thread id into `runner`. If it finds another id there,
+//!   it goes on to the next entry. So a callback that blocks delays no other thread.
+//! * A thread that unregisters first writes RETIRING, so that no walker enters. Then it enters like
+//!   a walker, and waits if it must: when it is inside, no callback runs. Within the entry's own
+//!   callback it would wait for itself, so there the unregistration takes effect when the callback
+//!   returns.
+//! * Callbacks may unregister each other's entries, two of them or any number in a circle. A
+//!   waiting thread writes its id into the entry's `waiter`. A thread that would close a circle of
+//!   waiters and runners does not wait: it leaves the disposal to the thread inside.
+//! * Only the thread that claimed the entry, or the thread inside, accesses `inside`. The owner
+//!   writes `weight` and `refaults` at any time. The memory of entries is never freed.
 
 use super::balance::{Owed, Weight};
 use super::callbacks::Callbacks;
@@ -40,20 +41,20 @@ const RETIRED: u32 = 3;
 const RETIRING: u32 = 4;
 const LEAVING: u32 = 5;
 
-/// In `runner`: a thread sleeps until it is 0. Thread ids are below.
+/// A bit of `runner`: a thread sleeps until `runner` is 0. Thread ids are smaller.
 const WAITED_FOR: u32 = 1 << 31;
 
-/// Bytes of a name that are kept.
+/// Upper bound on the bytes of a name.
 pub const NAME_BYTES: usize = 47;
 
-/// What belongs to the thread inside.
+/// The part of an entry that only the thread inside accesses.
 pub struct Inside {
     pub callbacks: Option<Callbacks>,
     pub batch: usize,
     pub owed: Owed,
-    /// Cached objects that the shrinker freed lately.
+    /// Cached objects that the shrinker freed recently.
     pub evicted: u64,
-    /// Those of them that the program made again.
+    /// The number of them that the program made again.
     pub refaulted: u64,
     name: [u8; NAME_BYTES],
     name_bytes: u8,
@@ -66,34 +67,35 @@ impl Inside {
     }
 }
 
-/// One place for a shrinker.
+/// An entry of the registry, for one shrinker at a time.
 pub struct Entry {
     state: AtomicU32,
+    /// The id of the thread inside, with [`WAITED_FOR`]; 0 for none.
     runner: AtomicU32,
-    /// The thread that waits to unregister it, which only its owner can be; 0 without.
+    /// The id of the owner's thread while it waits to unregister the entry; 0 otherwise.
     waiter: AtomicU32,
     weight: AtomicU64,
-    /// Refaults that the owner told of and no pass has seen.
+    /// Refaults that the owner reported and no pass has seen yet.
     refaults: AtomicU64,
     next: AtomicPtr<Entry>,
     inside: UnsafeCell<Inside>,
 }
 
-// SAFETY: `inside` is touched by one thread at a time: the one that claimed the entry, then the one
-// in `runner`.
+// SAFETY: one thread at a time accesses `inside`: the one that claimed the entry, then the one in
+// `runner`.
 unsafe impl Sync for Entry {}
 
 static FIRST: AtomicPtr<Entry> = AtomicPtr::new(core::ptr::null_mut());
 static LIVE_ENTRIES: AtomicUsize = AtomicUsize::new(0);
 
-/// Shrinkers there are.
+/// The number of registered shrinkers.
 pub fn live() -> usize {
     LIVE_ENTRIES.load(Relaxed)
 }
 
-/// All entries, newest first; most are or were live.
+/// All entries, the newest first, live or not.
 pub fn entries() -> impl Iterator<Item = &'static Entry> {
-    // SAFETY: entries live for ever and are linked before they can be reached.
+    // SAFETY: entries live for ever, and `fresh` initializes an entry before it links it.
     let first = unsafe { FIRST.load(Acquire).as_ref() };
     core::iter::successors(first, |entry| {
         // SAFETY: as above.
@@ -101,13 +103,13 @@ pub fn entries() -> impl Iterator<Item = &'static Entry> {
     })
 }
 
-/// Whether the calling thread is inside an entry: in a callback, or ending it.
+/// Whether the calling thread is inside an entry: in its callback, or disposing of it.
 pub fn is_inside() -> bool {
     let me = os::thread::id();
     entries().any(|entry| entry.runner.load(Relaxed) & !WAITED_FOR == me)
 }
 
-/// A place for a new shrinker; `None` without memory.
+/// Claims an entry for a new shrinker; `None` if memory is used up.
 pub fn claim() -> Option<Claimed> {
     let reused = entries().find(|entry| entry.state.compare_exchange(FREE, CLAIMED, AcqRel, Relaxed).is_ok());
     let entry = match reused {
@@ -131,8 +133,8 @@ fn fresh() -> Option<&'static Entry> {
         name: [0; NAME_BYTES],
         name_bytes: 0,
     };
-    // SAFETY: fresh memory of an entry's size and alignment, kept for ever, that no other thread
-    // knows.
+    // SAFETY: fresh memory of an entry's size and alignment, which lives for ever and which no
+    // other thread knows.
     let entry = unsafe {
         place.write(Entry {
             state: AtomicU32::new(CLAIMED),
@@ -155,19 +157,19 @@ fn fresh() -> Option<&'static Entry> {
     }
 }
 
-/// An entry that is the caller's alone.
+/// An entry that belongs to the caller alone. Dropping it frees the entry.
 pub struct Claimed(&'static Entry);
 
 impl Claimed {
-    /// Fills it and shows it to walkers.
+    /// Fills the entry and makes it live: walkers may enter.
     pub fn publish(self, name: &str, weight: Weight, batch: usize, callbacks: Callbacks) -> &'static Entry {
         let entry = self.0;
         let mut bytes = name.len().min(NAME_BYTES);
         while !name.is_char_boundary(bytes) {
             bytes -= 1;
         }
-        // SAFETY: CLAIMED keeps walkers out: they may hold `runner` for a moment, but see the state
-        // and leave.
+        // SAFETY: CLAIMED keeps walkers out. A walker may hold `runner` for a moment, but it then
+        // reads the state and leaves.
         let inside = unsafe { &mut *entry.inside.get() };
         inside.name[..bytes].copy_from_slice(&name.as_bytes()[..bytes]);
         inside.name_bytes = bytes as u8;
@@ -189,12 +191,12 @@ impl Drop for Claimed {
     }
 }
 
-/// The right to be inside an entry; dropping it leaves.
+/// The calling thread is inside the entry. Dropping this leaves the entry.
 pub struct Visit(&'static Entry);
 
 impl Visit {
-    /// Weight of one cached object in a pass, where `freeable` of them could go. It halves old
-    /// evictions and refaults, so that about the last two cachefuls count.
+    /// The weight of one cached object in a pass, if `freeable` of them could go. Halves old counts
+    /// of evictions and refaults, so that about the last two cachefuls count.
     pub fn weight(&mut self, freeable: usize) -> Weight {
         let refaults = self.0.refaults.swap(0, Relaxed);
         let weight = self.0.weight();
@@ -213,13 +215,13 @@ impl Visit {
         unsafe { &mut *self.0.inside.get() }
     }
 
-    /// Whether it may be called again: not once it was retired or unregistered, which its own
-    /// callback may have done too.
+    /// Whether the pass may call the shrinker again. It may not once the shrinker was retired, or
+    /// unregistered, perhaps by its own callback.
     pub fn goes_on(&self) -> bool {
         self.0.state.load(Acquire) == LIVE
     }
 
-    /// It is not called any more; its owner has still to unregister it.
+    /// Retires the shrinker: no pass calls it any more. Its owner must still unregister it.
     pub fn retire(&mut self) {
         self.0.change(&[LIVE], RETIRED);
     }
@@ -233,8 +235,8 @@ impl Drop for Visit {
                 leaves.dispose();
             }
             drop(leaves);
-            // An owner may have left the end to this thread meanwhile: either sees the other, here
-            // and in `leave_to_runner`.
+            // The owner may leave the disposal to this thread meanwhile. With the fences here and
+            // in `leave_to_runner`, at least one of the two threads sees the other's write.
             fence(SeqCst);
             if self.0.state.load(Acquire) != LEAVING || !self.0.enter(os::thread::id()) {
                 break;
@@ -243,7 +245,7 @@ impl Drop for Visit {
     }
 }
 
-/// Leaves an entry when it goes, whatever a context's destructor did before.
+/// Leaves an entry on drop, even if a context's destructor panicked.
 struct Leaves(&'static Entry);
 
 impl Drop for Leaves {
@@ -252,7 +254,7 @@ impl Drop for Leaves {
     }
 }
 
-/// Says that an entry is free when it goes.
+/// Marks an entry FREE on drop.
 struct Frees(&'static Entry);
 
 impl Drop for Frees {
@@ -262,28 +264,28 @@ impl Drop for Frees {
 }
 
 impl Leaves {
-    /// Ends an entry in state RETIRING or LEAVING. If the context's destructor panics, this reports
-    /// the shrinker's name and stops the panic. Without the standard library the panic goes on to
-    /// the caller.
+    /// Disposes of an entry in state RETIRING or LEAVING: drops its context and frees it. If the
+    /// context's destructor panics, this reports the shrinker's name and stops the panic. Without
+    /// the standard library the panic goes on to the caller.
     fn dispose(&self) {
         let _frees = Frees(self.0);
-        // SAFETY: the holder of this value is inside.
+        // SAFETY: the thread that holds this value is inside the entry.
         let inside = unsafe { &mut *self.0.inside.get() };
         let Some(callbacks) = inside.callbacks.take() else { return };
         LIVE_ENTRIES.fetch_sub(1, Relaxed);
-        // SAFETY: the context was registered with this function; it is taken out, so this happens
-        // once.
+        // SAFETY: the context was registered with this function. `take` removed both, so this
+        // happens once.
         if !caught(|| unsafe { (callbacks.dispose)(callbacks.context) }) {
             os::report::print(format_args!("shrinker {} panicked when it was dropped", inside.name()));
         }
     }
 }
 
-/// Runs what a program wrote; false if it panicked.
+/// Runs a destructor of the program; returns false if it panicked.
 #[cfg(feature = "std")]
 fn caught(dispose: impl FnOnce()) -> bool {
-    // What was being dropped is gone, so no code sees what the panic left half done.
-    // What it panicked with may panic when it is dropped.
+    // The dropped value is gone, so no code sees its unfinished changes. Dropping the panic's
+    // payload may panic, so forget it.
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(dispose)).map_err(core::mem::forget).is_ok()
 }
 
@@ -298,17 +300,17 @@ impl Entry {
         Weight::of_bits(self.weight.load(Relaxed))
     }
 
-    /// Only the entry's owner may call it.
+    /// Sets the weight. Only the entry's owner may call it.
     pub fn set_weight(&self, weight: Weight) {
         self.weight.store(weight.bits(), Relaxed);
     }
 
-    /// Only the entry's owner may call it.
+    /// Reports refaults. Only the entry's owner may call it.
     pub fn note_refaults(&self, entries: u64) {
         self.refaults.fetch_add(entries, Relaxed);
     }
 
-    /// Whether it would be called if no thread were inside.
+    /// Whether the entry is live: a pass calls it unless another thread is inside.
     pub fn is_live(&self) -> bool {
         self.state.load(Relaxed) == LIVE
     }
@@ -344,23 +346,24 @@ impl Entry {
         self.runner.load(Relaxed) & !WAITED_FOR == os::thread::id()
     }
 
-    /// Ends the entry's life: afterwards no callback of it runs and its context is gone. False if
-    /// that becomes true only when a running callback returns: it was called from within that
-    /// callback, or that callback waits, by way of others perhaps, for the one that it was called
-    /// from.
+    /// Unregisters the shrinker: afterwards none of its callbacks runs, and its context is dropped.
+    ///
+    /// Returns false if that happens only when a running callback returns. That is so if this is
+    /// called within that callback, or within one that the running callback waits for, directly or
+    /// through other callbacks.
     ///
     /// Only the entry's owner may call it, once.
     pub fn unregister(&'static self) -> bool {
         if self.runs_here() {
-            // LIVE may become RETIRED only from inside, and that is us.
+            // Only the thread inside, this one, changes LIVE to RETIRED.
             self.change(&[LIVE, RETIRED], LEAVING);
             return false;
         }
-        // The walker inside may turn LIVE to RETIRED between two tries.
+        // The walker inside may change LIVE to RETIRED between two attempts.
         while !self.change(&[LIVE, RETIRED], RETIRING) {}
         let me = os::thread::id();
         self.waiter.store(me, SeqCst);
-        // Of the waiters of a circle the last one to say so sees all others.
+        // In a circle, the thread that writes its id last sees the ids of all other waiters.
         fence(SeqCst);
         let is_inside = self.wait_to_enter(me);
         self.waiter.store(0, Release);
@@ -370,8 +373,8 @@ impl Entry {
         is_inside || self.leave_to_runner(me)
     }
 
-    /// Waits until no other thread is inside, and enters; false if the thread inside waits for this
-    /// one.
+    /// Waits until no other thread is inside, and enters. Returns false if the thread inside waits
+    /// for this thread.
     fn wait_to_enter(&self, me: u32) -> bool {
         loop {
             let runner = self.runner.load(Relaxed);
@@ -389,22 +392,22 @@ impl Entry {
         }
     }
 
-    /// Has the thread inside end the entry on its way out; true if the entry has ended already,
-    /// because that thread left before it could see this.
+    /// Leaves the disposal to the thread inside. Returns true if the entry is disposed of already,
+    /// because that thread left before it could see the request.
     fn leave_to_runner(&'static self, me: u32) -> bool {
         self.change(&[RETIRING], LEAVING);
         fence(SeqCst);
         let has_left = self.runner.load(Relaxed) == 0 && self.enter(me);
         if has_left {
-            // Ends it on its own way out, unless that was done.
+            // Dropping a visit disposes of the entry, unless that was done.
             drop(Visit(self));
         }
         has_left
     }
 }
 
-/// Whether `thread` is `other`, or waits for it, directly or through other waiters. A thread waits
-/// for the one inside the entry that it wants to unregister.
+/// Whether `thread` is `other`, or waits for it, directly or through other waiters. A waiting
+/// thread waits for the thread inside the entry that it unregisters.
 fn waits_for(thread: u32, other: u32) -> bool {
     let (mut last, mut steps) = (thread, entries().count());
     while last != other && steps > 0 {
@@ -415,21 +418,21 @@ fn waits_for(thread: u32, other: u32) -> bool {
         last = awaited.runner.load(Acquire) & !WAITED_FOR;
         steps -= 1;
     }
-    // A circle without `other` is for its members to see.
+    // If a circle does not contain `other`, its own threads break it.
     last == other
 }
 
-/// Thread id, in the parent, of the thread that forks.
+/// The forking thread's id in the parent.
 static FORKER: AtomicU32 = AtomicU32::new(0);
 
-/// Before a fork: the child's only thread has another id than it had.
+/// Notes the forking thread's id before a fork: in the child that thread has another id.
 pub fn note_forker() {
     FORKER.store(os::thread::id(), Relaxed);
 }
 
-/// In a fork child: no other thread is inside an entry any more. Entries that another thread was
-/// registering or unregistering become FREE. Their contexts leak: that thread may have been in the
-/// middle of using them.
+/// Resets the registry in a fork child, in which no other thread is inside an entry. An entry that
+/// another thread was registering or unregistering becomes FREE. Its context leaks, because that
+/// thread may have been using it.
 pub fn reset_in_child() {
     let forker_in_parent = FORKER.load(Relaxed);
     let mut live = 0;
@@ -439,11 +442,11 @@ pub fn reset_in_child() {
         entry.waiter.store(0, Relaxed);
         match entry.state.load(Relaxed) {
             LIVE | RETIRED => live += 1,
-            // This thread ends it, on its way out, also for one that waited for that; or is about
-            // to have ended it.
+            // This thread is inside. It disposes of the entry as it leaves, in place of a thread
+            // that waited for that, or it is doing so now.
             LEAVING | RETIRING if ours => {
-                // SAFETY: the child has one thread; what it holds of this entry further up, it does
-                // not use before this function returned.
+                // SAFETY: the child has one thread. Its callers may hold references to `inside`,
+                // but do not use them before this function returns.
                 live += usize::from(unsafe { (*entry.inside.get()).callbacks.is_some() });
                 entry.state.store(LEAVING, Relaxed);
             }

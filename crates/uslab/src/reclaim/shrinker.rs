@@ -1,4 +1,4 @@
-//! Shrinkers as programs write them.
+//! The public interface of shrinkers: the trait, its options and the registration.
 
 use super::balance::Weight;
 use super::callbacks::{Callbacks, Outcome, ShrinkControl};
@@ -8,41 +8,43 @@ use crate::cache::{background, start};
 use crate::malloc;
 use core::marker::PhantomData;
 
-/// What a scan came to.
+/// The result of a scan.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Scan {
-    /// So many entries were freed; fewer than asked for if others were in use.
+    /// The number of entries freed; less than asked for if the other entries were in use.
     Freed(usize),
-    /// Nothing can be done now, for instance because a lock is held: what was asked for is
-    /// remembered for later.
+    /// The shrinker can free nothing now, for instance because a lock is held. Later passes ask for
+    /// these entries again.
     Stop,
 }
 
 /// A cache that can give entries up.
 ///
-/// Both functions run on whatever thread reclaims, without a lock of this library, never two at
-/// once for one shrinker. They may allocate and free, block (which delays the reclaiming thread
-/// alone), and unregister any shrinker. A panic, also one of a destructor that they run, is
-/// reported and ends the shrinker's calls. That takes the feature `std`; without it the panic goes
-/// on to the caller of [`reclaim`](super::reclaim), and ends the process where that is a thread of
-/// the library.
+/// Both functions run on the reclaiming thread, without a lock of this library, never two at once
+/// for one shrinker. They may allocate, free and unregister any shrinker. They may block, which
+/// delays only the reclaiming thread.
+///
+/// If a function panics, or a destructor that it runs, the library reports that and calls the
+/// shrinker no more. That needs the feature `std`. Without it the panic goes on to the caller of
+/// [`reclaim`](super::reclaim), and ends the process if that is a thread of the library.
 ///
 /// The callbacks are Linux's `count_objects` and `scan_objects`.
 pub trait Shrinker: Send + Sync + 'static {
-    /// Entries that could go now; 0 if none can. Should be a look at a counter.
+    /// Returns the number of entries that could go now. Should only read a counter.
     fn count(&self, control: &ShrinkControl) -> usize;
 
-    /// Frees up to `control.nr_to_scan` entries, those that are missed least first.
+    /// Frees up to `control.nr_to_scan` entries, the least useful first.
     fn scan(&self, control: &ShrinkControl) -> Scan;
 }
 
-/// How a shrinker is treated.
+/// Options of a shrinker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ShrinkerOptions {
-    /// What an entry costs to make again, 2 being usual: one of 20 is worth ten of 2. With 0 half
-    /// the cache goes at each pass.
+    /// The cost of making an entry again; 2 is usual. An entry of 20 seeks is worth ten of 2. With
+    /// 0 each pass takes half of the cache.
     pub seeks: u32,
-    /// Entries asked for at once; of a cache of fewer than eight times as many, an eighth is.
+    /// Entries that one call asks for. If a cache has less than eight times as many, a call asks
+    /// for an eighth of the cache.
     pub batch: usize,
 }
 
@@ -52,10 +54,10 @@ impl Default for ShrinkerOptions {
     }
 }
 
-/// Why a shrinker could not be registered.
+/// The reason why a shrinker could not be registered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RegisterError {
-    /// There is no memory for it.
+    /// Memory is used up.
     OutOfMemory,
 }
 
@@ -67,7 +69,7 @@ impl core::fmt::Display for RegisterError {
 
 impl core::error::Error for RegisterError {}
 
-/// A registered shrinker: its owner. Dropping it unregisters.
+/// Owns a registered shrinker. Dropping it unregisters the shrinker.
 pub struct Registration<S: Shrinker> {
     entry: &'static Entry,
     shrinker: *const S,
@@ -80,8 +82,8 @@ unsafe impl<S: Shrinker> Send for Registration<S> {}
 // SAFETY: as above.
 unsafe impl<S: Shrinker> Sync for Registration<S> {}
 
-/// Registers `shrinker` under `name` (the first 47 bytes are kept), from any thread, also from
-/// inside a callback.
+/// Registers `shrinker` under `name`, of which it keeps the first 47 bytes. May be called from any
+/// thread, also within a callback.
 ///
 /// ```
 /// use std::sync::Mutex;
@@ -108,7 +110,7 @@ unsafe impl<S: Shrinker> Sync for Registration<S> {}
 /// ```
 ///
 /// # Errors
-/// There is no memory for it. The shrinker is dropped then.
+/// Memory is used up. Then this drops the shrinker.
 pub fn register_shrinker<S: Shrinker>(
     name: &str,
     options: ShrinkerOptions,
@@ -123,7 +125,7 @@ pub fn register_shrinker<S: Shrinker>(
         return Err(RegisterError::OutOfMemory);
     }
     let Some(claimed) = registry::claim() else {
-        // SAFETY: no other code knows the place.
+        // SAFETY: no other code knows the memory.
         unsafe { malloc::free(place.cast()) };
         return Err(RegisterError::OutOfMemory);
     };
@@ -137,26 +139,27 @@ pub fn register_shrinker<S: Shrinker>(
 }
 
 impl<S: Shrinker> Registration<S> {
-    /// Says what it costs on average to make an entry again, in nanoseconds, in place of the seeks
-    /// of its options; takes effect with the next pass. Caches that say nothing count as 10 µs,
-    /// which is 2 seeks.
+    /// Sets the average cost of making an entry again, in nanoseconds, in place of the seeks of the
+    /// options. Takes effect with the next pass. The default of 2 seeks equals 10 µs.
     pub fn set_miss_cost_ns(&self, cost_ns: u64) {
         self.entry.set_weight(Weight::of_cost_ns(cost_ns));
     }
 
-    /// Tells of `entries` that had been freed by a scan and were made again since, as far as the
-    /// cache can know (a few bytes of the keys that went are enough). A cache whose entries come
-    /// back is worth more than its cost says: its share falls, to an eighth where all come back.
+    /// Reports `entries` that a scan freed and that the program made again since, as far as the
+    /// cache knows; a few bytes of the keys that went are enough. A cache whose entries come back
+    /// is worth more than its cost tells. Its share falls, to an eighth if all entries come back.
     ///
     /// The idea is Linux's refault distance (`mm/workingset.c`), reduced to a count.
     pub fn note_refaults(&self, entries: u64) {
         self.entry.note_refaults(entries);
     }
 
-    /// Unregisters: waits for a running callback of it, drops the shrinker, and returns true. Where
-    /// that would be to wait for itself it returns false at once, and the rest happens when the
-    /// running callback returns: from within a callback of this very shrinker, and from within one
-    /// that the running callback waits for, since two callbacks may unregister each other's
+    /// Unregisters the shrinker: waits for its running callback, drops the shrinker, and returns
+    /// true.
+    ///
+    /// If the thread would wait for itself, this returns false at once, and the shrinker is dropped
+    /// when the running callback returns. That is so within a callback of this shrinker, and within
+    /// a callback that the running one waits for: two callbacks may unregister each other's
     /// shrinkers.
     pub fn unregister(self) -> bool {
         let entry = self.entry;
@@ -174,7 +177,7 @@ impl<S: Shrinker> Drop for Registration<S> {
 impl<S: Shrinker> core::ops::Deref for Registration<S> {
     type Target = S;
     fn deref(&self) -> &S {
-        // SAFETY: the entry keeps it alive until it is unregistered, which takes this value.
+        // SAFETY: the entry keeps the shrinker alive until `unregister`, which takes this value.
         unsafe { &*self.shrinker }
     }
 }
@@ -199,26 +202,26 @@ unsafe fn scan<S: Shrinker>(context: *mut u8, control: &ShrinkControl) -> Outcom
 }
 
 /// # Safety
-/// As [`count`]; no code may use it any more.
+/// As [`count`]; no code may use `context` any more.
 unsafe fn dispose<S: Shrinker>(context: *mut u8) {
-    /// Gives the memory back, also where the destructor panics.
+    /// Frees the memory, even if the destructor panics.
     struct Memory(*mut u8);
     impl Drop for Memory {
         fn drop(&mut self) {
-            // SAFETY: memory of `malloc`, whose contents are gone.
+            // SAFETY: memory of `malloc`, whose contents were dropped.
             unsafe { malloc::free(self.0) };
         }
     }
     let _memory = Memory(context);
-    // SAFETY: the caller's promise; it was placed there when it was registered.
+    // SAFETY: the caller's promise; registration wrote the shrinker there.
     unsafe { context.cast::<S>().drop_in_place() };
 }
 
 #[cfg(feature = "std")]
 fn caught(callback: impl FnOnce() -> Outcome) -> Outcome {
-    // A shrinker that panicked is not called again, so no code sees what it left half done.
+    // A shrinker that panicked is not called again, so no code sees its unfinished changes.
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(callback)).unwrap_or_else(|panic| {
-        // What it panicked with may panic when it is dropped.
+        // Dropping the panic's payload may panic, so forget it.
         core::mem::forget(panic);
         Outcome::Panicked
     })

@@ -18,7 +18,7 @@
 //! Signals are blocked while the area names no CPU or another thread's CPU, because a handler may
 //! allocate.
 //!
-//! Must never: return to a child that is not registered.
+//! No function here returns to a child that is not registered.
 
 use super::detect::{Mode, area_offset, mode};
 use crate::os::rseq::Area;

@@ -1,8 +1,9 @@
-//! Geometry: how many pages a slab takes and how its objects lie in it.
+//! Geometry: the number of pages of a slab, and the positions of its objects.
 //!
-//! The kernel's rule: the lowest order, from `min_order` on, that holds `min_objects` objects and
-//! leaves at most 1/16 of the slab over; if there is none up to `max_order` at most 1/8, then 1/4,
-//! then 1/2; otherwise one object a slab.
+//! The kernel's rule picks the lowest order from `min_order` to `max_order` that holds
+//! `min_objects` objects and leaves at most 1/16 of the slab unused. If no order does, the bound
+//! becomes 1/8, then 1/4, then 1/2. If none fits even then, a slab is as small as one object
+//! allows.
 
 use crate::pages::{DESCRIPTOR_BYTES, PAGE_BYTES};
 use crate::rseq::StartTest;
@@ -19,11 +20,11 @@ pub struct Layout {
     pub align: usize,
 }
 
-/// The knobs; 0 asks for the default.
+/// Tuning options; 0 selects the default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GeometryOptions {
-    /// Objects that a slab should hold at least; by default `4 · (log2(cpus) + 2)`, and 32 at
-    /// least.
+    /// Lower bound on the objects of a slab, where the orders allow it. The default is
+    /// `4 · (log2(cpus) + 2)`, or 32 if that is more.
     pub min_objects: usize,
     /// Lowest order tried.
     pub min_order: u32,
@@ -47,9 +48,12 @@ pub struct Geometry {
     pub object_bytes: usize,
     /// Objects of a slab.
     pub objects: usize,
-    /// A slab is `2^order` pages.
+    /// A slab lies on a multiple of `2^order` pages.
     pub order: u32,
-    /// `ceil(2^44 / object_bytes)`: an offset times this, shifted, is the object's index.
+    /// Pages of a slab: `2^order`, or those of one object, which is a run.
+    pages: usize,
+    /// `ceil(2^44 / object_bytes)`: an offset times this, shifted right by 44, is the object's
+    /// index.
     reciprocal: u64,
 }
 
@@ -62,9 +66,9 @@ impl Geometry {
     /// Highest order that `max_order` may name: 1 MiB.
     pub const MAX_ORDER: u32 = 8;
     const DEFAULT_MAX_ORDER: u32 = 3;
-    /// Objects that a slab has by default, at least, where the order allows: what the kernel's rule
-    /// gives 64 CPUs. Its slabs are small on small machines because physical memory in a row is
-    /// hard to find; addresses are not (ADR 0014).
+    /// Default lower bound on the objects of a slab, where the orders allow it: what the kernel's
+    /// rule gives for 64 CPUs. The kernel makes small slabs on small machines because contiguous
+    /// physical memory is scarce. Contiguous addresses are not (ADR 0014).
     const MIN_OBJECTS: usize = 32;
 
     /// Chooses the order for objects of `layout` on a machine of `cpus` CPUs.
@@ -76,10 +80,10 @@ impl Geometry {
         if size > Self::MAX_OBJECT_BYTES || align > Self::MAX_OBJECT_BYTES {
             return Err(GeometryError::TooLarge);
         }
-        // A free object is never written, so it needs no room for a link: any size will do, but a
-        // bit each is kept.
+        // A free object is never written, so it needs no room for a link. Each object costs a bit
+        // of the bitmap, hence at least 8 bytes an object.
         let object_bytes = size.max(8).next_multiple_of(align.max(1));
-        // A slab lies on a multiple of its own size, which gives its objects their alignment.
+        // A slab starts on a multiple of its own size, which gives its objects their alignment.
         let align_order = (align.div_ceil(PAGE_BYTES)).next_power_of_two().trailing_zeros();
         let max_order = if options.max_order == 0 { Self::DEFAULT_MAX_ORDER } else { options.max_order };
         let max_order = max_order.clamp(align_order, Self::MAX_ORDER);
@@ -102,18 +106,43 @@ impl Geometry {
             object_bytes,
             objects: fitting(object_bytes, order),
             order,
+            pages: 1 << order,
             reciprocal: (1u64 << RECIPROCAL_SHIFT).div_ceil(object_bytes as u64),
         })
     }
 
+    /// Slabs that are runs: each is one object of `pages` whole pages, on any page. The page map
+    /// names the cache for the first page only. So no pointer to another page is taken for an
+    /// object.
+    pub fn run(pages: usize) -> Geometry {
+        let object_bytes = pages * PAGE_BYTES;
+        let reciprocal = (1u64 << RECIPROCAL_SHIFT).div_ceil(object_bytes as u64);
+        Geometry { object_bytes, objects: 1, order: 0, pages, reciprocal }
+    }
+
+    /// Whether slabs are runs; see [`Geometry::run`].
+    pub const fn is_run(&self) -> bool {
+        self.pages > 1 << self.order
+    }
+
     /// Pages of a slab.
     pub const fn pages(&self) -> usize {
+        self.pages
+    }
+
+    /// Pages of a slab, from the first on, that the page map names the cache for.
+    pub const fn named_pages(&self) -> usize {
         1 << self.order
     }
 
     /// Words of the bitmap.
     pub const fn words(&self) -> usize {
         self.objects.div_ceil(64)
+    }
+
+    /// Whether a slab knows which of its pages have memory: one word of 64 bits tells.
+    pub const fn has_resident_word(&self) -> bool {
+        !self.is_run() && has_resident_word(self.order)
     }
 
     /// The object at `offset` bytes from the slab's start; `None` if no object starts there.
@@ -123,21 +152,29 @@ impl Geometry {
         (index * self.object_bytes == offset && index < self.objects).then_some(index)
     }
 
-    /// The object that the byte at `offset` from the slab's start lies in; `None` beyond the last.
+    /// The object that contains the byte at `offset` from the slab's start; `None` behind the last.
     pub fn index_around(&self, offset: usize) -> Option<usize> {
         let index = offset / self.object_bytes;
         (index < self.objects).then_some(index)
     }
 
-    /// The test of [`Geometry::index_of`] for the fast path. Exact where the slab and an object
-    /// together stay below `2^32 / object_bytes`, which holds for every size class and for any
-    /// cache of objects up to 16 KiB; for others it passes all multiples of the alignment.
+    /// The fast path's form of [`Geometry::index_of`]: tests whether an object starts at an
+    /// address.
+    ///
+    /// It is exact if the slab and one object together have fewer than `2^32 / object_bytes` bytes.
+    /// That holds for every size class, and for objects of up to 16 KiB. For other caches, any
+    /// multiple of the largest power of two that divides `object_bytes` passes.
     pub fn start_test(&self) -> StartTest {
+        if self.is_run() {
+            return StartTest { mask: PAGE_BYTES as u32 - 1, reciprocal: 1, last: 0 };
+        }
         let stride = self.object_bytes as u64;
         let slab_bytes = (self.pages() * PAGE_BYTES) as u64;
         let reciprocal = (1 << 32) / stride + 1;
         let excess = reciprocal * stride - (1 << 32);
-        // No offset of the slab may come to 2^32 again, nor one between two objects to `last`.
+        // The test multiplies an offset by the reciprocal, modulo 2^32. The start of object `i`
+        // gives `i * excess`; each byte behind it adds one reciprocal. Under this condition the
+        // starts stay below one reciprocal, and no other offset wraps around to a small product.
         if slab_bytes.div_ceil(stride) * excess < reciprocal {
             let last = (self.objects as u64 - 1) * excess;
             return StartTest {
@@ -150,9 +187,16 @@ impl Geometry {
     }
 }
 
-/// Objects that a slab of `order` holds: as many as fit, and as its descriptors have bits for.
+/// See [`Geometry::has_resident_word`]. Smaller slabs go back whole, and larger ones have more
+/// pages than a word has bits.
+const fn has_resident_word(order: u32) -> bool {
+    order >= 4 && order <= 6
+}
+
+/// Objects that a slab of `order` holds: bounded by its bytes and by the bits of its descriptors.
 fn fitting(object_bytes: usize, order: u32) -> usize {
-    let bits = ((DESCRIPTOR_BYTES << order) - HEAD_BYTES) * 8 / 64 * 64;
+    let resident_bytes = if has_resident_word(order) { size_of::<u64>() } else { 0 };
+    let bits = ((DESCRIPTOR_BYTES << order) - HEAD_BYTES - resident_bytes) * 8 / 64 * 64;
     ((PAGE_BYTES << order) / object_bytes).min(bits)
 }
 
@@ -189,7 +233,7 @@ mod tests {
         }
     }
 
-    /// All offsets of a slab, against [`Geometry::index_of`].
+    /// Whether the fast test agrees with [`Geometry::index_of`] at every offset of a slab.
     fn is_exact(g: &Geometry) -> bool {
         let test = g.start_test();
         let slab_bytes = g.pages() * PAGE_BYTES;

@@ -1,11 +1,11 @@
-//! The lists of one node of a cache: every slab of it stands in exactly one.
+//! The slab lists of one node of a cache: every slab stands in exactly one of them.
 //!
-//! So a cache is destroyed, and its live objects are found, by walking what it owns. The full slabs
-//! are there for that alone.
+//! A walk of the lists reaches all that the cache owns: it destroys the cache, or finds its live
+//! objects. Full slabs are listed only for such walks.
 //!
-//! Partial slabs stand in four bins by how full they are. A bin is exact when its slab crosses a
-//! quarter and lazy in between, which is all that "fullest first" needs: emptier slabs are left
-//! alone so that they can become empty.
+//! Partial slabs stand in two lists. Slabs of which less than three quarters are free serve first,
+//! in the order in which they became partial. A program that frees neighbours in order so gets
+//! neighbours in order. Sparser slabs are left alone so that they can become empty.
 
 pub(super) use super::one::List;
 use super::one::{NONE, Slab, slab_at};
@@ -13,81 +13,109 @@ use crate::os;
 use crate::os::invariant::{assert_valid, invariant};
 use crate::pages::PageIndex;
 
-/// Bins of partial slabs.
-pub(super) const BINS: usize = 4;
-
-const LISTS: usize = BINS + 2;
+const LISTS: usize = 4;
 impl List {
-    /// All that a slab can stand in.
-    pub(super) const ALL: [List; LISTS] =
-        [List::Bin0, List::Bin1, List::Bin2, List::Bin3, List::Empty, List::Full];
+    /// All lists that a slab can stand in.
+    pub(super) const ALL: [List; LISTS] = [List::Partial, List::Sparse, List::Empty, List::Full];
 }
 
-/// The lists that objects are taken from, in this order.
-const SERVING: [List; BINS + 1] = [List::Bin0, List::Bin1, List::Bin2, List::Bin3, List::Empty];
+/// The lists that a take serves from, in this order.
+const SERVING: [List; 3] = [List::Partial, List::Sparse, List::Empty];
 
 /// The list for a slab of `objects` objects with `free` of them free.
 pub(super) fn list_for(free: i32, objects: usize) -> List {
     match usize::try_from(free) {
         Err(_) | Ok(0) => List::Full,
         Ok(free) if free >= objects => List::Empty,
-        Ok(free) => SERVING[(free * BINS / objects).min(BINS - 1)],
+        Ok(free) if free < objects - objects / 4 => List::Partial,
+        Ok(_) => List::Sparse,
     }
 }
 
-/// What the lock of a node's slabs guards.
+/// Which end of a list a slab goes to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    /// It serves next.
+    First,
+    /// It serves after the others.
+    Last,
+}
+
+/// Figures that a cache sums over its nodes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Figures {
+    pub partial: u32,
+    pub empty: u32,
+    pub target: u32,
+}
+
+impl Figures {
+    /// Empty slabs beyond the last.
+    pub fn spare(self) -> usize {
+        self.empty.saturating_sub(1) as usize
+    }
+}
+
+/// The lists of a node and the target of empty slabs: all that the lists' lock guards.
 pub(super) struct Lists {
     heads: [u32; LISTS],
+    tails: [u32; LISTS],
     counts: [u32; LISTS],
-    /// Empty slabs that are kept.
+    /// Empty slabs that the node keeps.
     pub target: u32,
-    /// Empty slabs that were released and have not been made again: each one that is raises the
-    /// target.
+    /// Empty slabs that frees released and that no new slab has replaced yet. A new slab replaces
+    /// one of them and raises `target` by one.
     regret: u32,
-    /// `target` is never below.
+    /// Lower bound of `target`.
     min_target: u32,
-    /// What of these lists is counted in [`super::pool::Slabs`].
-    pub spare: usize,
-    /// Slabs, and free objects, that these lists have added to a record that others add to as well.
+    /// What these lists have added to the figures of their cache.
+    pub counted: Figures,
+    /// Slabs and free objects that these lists have added to a shared record.
     pub published: (u32, i64),
     last_ms: u64,
 }
 
 impl Lists {
-    /// Lists without slabs, which keep at least `min_target` empty ones from then on.
+    /// Lists without slabs; their target of empty slabs never falls below `min_target`.
     pub const fn new(min_target: u32) -> Lists {
         Lists {
             heads: [NONE; LISTS],
+            tails: [NONE; LISTS],
             counts: [0; LISTS],
             target: min_target,
             regret: 0,
             min_target,
-            spare: 0,
+            counted: Figures { partial: 0, empty: 0, target: 0 },
             published: (0, 0),
             last_ms: 0,
         }
     }
 
-    /// Takes everything out, and leaves lists like those that [`Lists::new`] made.
+    /// Returns these lists and leaves new ones, without slabs, in their place.
     pub fn take(&mut self) -> Lists {
         core::mem::replace(self, Lists::new(self.min_target))
     }
 
-    /// The fullest partial slab, else an empty one.
-    pub fn fullest(&self) -> Option<Slab> {
+    /// The slab that serves next: a partial one, else a sparse one, else an empty one.
+    pub fn serving(&self) -> Option<Slab> {
         SERVING.iter().find_map(|&list| self.first(list))
     }
 
-    /// Some empty slab.
-    pub fn any_empty(&self) -> Option<Slab> {
-        self.first(List::Empty)
+    /// The slab that has been empty for the longest time.
+    pub fn oldest_empty(&self) -> Option<Slab> {
+        self.last(List::Empty)
+    }
+
+    pub(super) fn last(&self, list: List) -> Option<Slab> {
+        slab_at(self.tails[list as usize - 1])
     }
 
     pub(super) fn first(&self, list: List) -> Option<Slab> {
         slab_at(self.heads[list as usize - 1])
     }
 
-    /// Every slab. The link of a slab is read before the slab is handed out, which may then go.
+    /// Iterates over all slabs. It reads a slab's link before it yields the slab, so the caller may
+    /// release that slab.
     pub fn all(&self) -> impl Iterator<Item = Slab> {
         self.heads.iter().flat_map(|&head| {
             let mut next = head;
@@ -116,60 +144,102 @@ impl Lists {
         &mut self.counts
     }
 
-    /// The floor of the target.
+    /// Lower bound of the target.
     pub(super) fn min_target(&self) -> u32 {
         self.min_target
     }
 
     pub fn partial(&self) -> u32 {
-        self.counts[..BINS].iter().sum()
+        self.slabs_in(List::Partial) + self.slabs_in(List::Sparse)
+    }
+
+    /// Slabs with free objects.
+    pub fn with_free_objects(&self) -> u32 {
+        self.partial() + self.empty()
     }
 
     pub fn empty(&self) -> u32 {
         self.counts[List::Empty as usize - 1]
     }
 
-    /// Puts `slab` into `list`, out of whichever it is in.
-    pub fn place(&mut self, slab: Slab, list: List) {
-        // SAFETY: `&mut self` is the lists' lock, which owns these fields of all slabs of the node;
-        // links are page numbers of slabs of the same lists.
-        unsafe {
-            let head = slab.head();
-            if (*head).list == list as u8 {
-                return;
-            }
-            if (*head).list != List::None as u8 {
-                let old = (*head).list as usize - 1;
-                invariant!(old < LISTS, "a slab's list is one of those there are", old);
-                invariant!(self.counts[old] > 0, "a list that has a slab counts it");
-                assert_valid(|| self.check_links(slab, List::ALL[old]));
-                let (next, prev) = ((*head).next, (*head).prev);
-                match prev {
-                    NONE => self.heads[old] = next,
-                    prev => (*Slab(PageIndex(prev)).head()).next = next,
-                }
-                if next != NONE {
-                    (*Slab(PageIndex(next)).head()).prev = prev;
-                }
-                self.counts[old] -= 1;
-            }
-            (*head).list = list as u8;
-            if list != List::None {
-                let new = list as usize - 1;
-                (*head).next = self.heads[new];
-                (*head).prev = NONE;
-                if self.heads[new] != NONE {
-                    (*Slab(PageIndex(self.heads[new])).head()).prev = slab.0.0;
-                }
-                self.heads[new] = slab.0.0;
-                self.counts[new] += 1;
-                assert_valid(|| self.check_links(slab, list));
-            }
+    pub fn figures(&self) -> Figures {
+        Figures { partial: self.partial(), empty: self.empty(), target: self.target }
+    }
+
+    /// Moves `slab` to `list`, from the list that it stands in, if any. In the list where it stands
+    /// already it keeps its place.
+    pub fn place(&mut self, slab: Slab, list: List, end: End) {
+        // SAFETY: `&mut self` is the lists' lock, which guards this field of all slabs of the node.
+        if unsafe { (*slab.head()).list } != list as u8 {
+            self.remove(slab);
+            self.insert(slab, list, end);
         }
     }
 
-    /// A slab was made: if one was released lately that was too early, keep one more from now on,
-    /// up to `most`.
+    /// Moves `slab` to the end of its list.
+    pub fn move_to_end(&mut self, slab: Slab, list: List) {
+        self.remove(slab);
+        self.insert(slab, list, End::Last);
+    }
+
+    /// Takes `slab` out of its list, if it stands in one.
+    fn remove(&mut self, slab: Slab) {
+        // SAFETY: `&mut self` is the lists' lock, which guards these fields of all slabs of the
+        // node; links are page numbers of slabs of the same lists.
+        unsafe {
+            let head = slab.head();
+            if (*head).list == List::None as u8 {
+                return;
+            }
+            let old = (*head).list as usize - 1;
+            invariant!(old < LISTS, "a slab's list is one of those there are", old);
+            invariant!(self.counts[old] > 0, "a list that has a slab counts it");
+            assert_valid(|| self.check_links(slab, List::ALL[old]));
+            let (next, prev) = ((*head).next, (*head).prev);
+            match prev {
+                NONE => self.heads[old] = next,
+                prev => (*Slab(PageIndex(prev)).head()).next = next,
+            }
+            match next {
+                NONE => self.tails[old] = prev,
+                next => (*Slab(PageIndex(next)).head()).prev = prev,
+            }
+            self.counts[old] -= 1;
+            (*head).list = List::None as u8;
+        }
+    }
+
+    /// Puts `slab`, which stands in no list, into `list`.
+    fn insert(&mut self, slab: Slab, list: List, end: End) {
+        if list == List::None {
+            return;
+        }
+        let new = list as usize - 1;
+        let link = slab.0.0;
+        // SAFETY: as in `remove`.
+        unsafe {
+            let head = slab.head();
+            (*head).list = list as u8;
+            let (next, prev) = match end {
+                End::First => (self.heads[new], NONE),
+                End::Last => (NONE, self.tails[new]),
+            };
+            ((*head).next, (*head).prev) = (next, prev);
+            match prev {
+                NONE => self.heads[new] = link,
+                prev => (*Slab(PageIndex(prev)).head()).next = link,
+            }
+            match next {
+                NONE => self.tails[new] = link,
+                next => (*Slab(PageIndex(next)).head()).prev = link,
+            }
+        }
+        self.counts[new] += 1;
+        assert_valid(|| self.check_links(slab, list));
+    }
+
+    /// Notes that a slab was made. If a free released one lately, that was too early: the target
+    /// rises by one, up to `most`.
     pub fn note_grow(&mut self, most: u32) {
         invariant!(self.target >= self.min_target, "the target of empty slabs has its floor", self.target);
         if self.regret > 0 {
@@ -178,12 +248,13 @@ impl Lists {
         }
     }
 
-    /// A slab was released.
+    /// Notes that a free released an empty slab.
     pub fn note_shrink(&mut self) {
         self.regret += 1;
     }
 
-    /// Lets what was learnt fade by half each second; called where a slab became empty.
+    /// Halves the target, down to its lower bound, and the regret, once for each second that
+    /// passed.
     pub fn decay(&mut self) {
         let now_ms = os::clock::coarse_ms();
         let seconds = (now_ms.saturating_sub(self.last_ms) / 1000).min(31) as u32;

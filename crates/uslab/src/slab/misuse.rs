@@ -1,38 +1,39 @@
-//! What the slab layer recognises when an object comes back that cannot: reported with the pointer
-//! and what it is.
+//! Misuse of `free` that the slab layer recognises, and its reports, which name the pointer and the
+//! fault.
 
 use crate::os;
 use crate::pages;
 use crate::rseq::Owner;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// What is wrong with a pointer that was freed.
+/// The fault of a pointer that the program freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Misuse {
     /// The object is free already.
     DoubleFree,
     /// The pointer lies inside the object that starts at this address.
     Inside(usize),
-    /// The pointer lies in what a slab leaves over behind its last object.
+    /// The pointer lies in the unused tail of a slab, behind the last object.
     NotAnObject,
     /// The object belongs to another cache, by id.
     WrongCache(u16),
-    /// The memory is not the allocator's.
+    /// The pointer lies outside the allocator's memory.
     Foreign,
-    /// The memory is the allocator's, but nothing lives there.
+    /// The pointer lies in the allocator's memory, in a page without an owner.
     NotAllocated,
 }
 
 static ABORT: AtomicBool = AtomicBool::new(true);
 
-/// Whether misuse ends the process (the default). Otherwise the object is left alone, for ever.
+/// Sets whether misuse ends the process (the default). Otherwise the allocator never uses the
+/// object again.
 pub fn set_abort_on_misuse(abort: bool) {
     ABORT.store(abort, Relaxed);
 }
 
-/// Reports `misuse` of `pointer`, given back to the cache `cache` (by name, or what was called),
-/// and ends the process unless told otherwise. May be called under locks: it formats into the stack
-/// and writes once.
+/// Reports `misuse` of `pointer`, then ends the process unless [`set_abort_on_misuse`] disabled
+/// that. `cache` is the name of the cache, or of the function that the program called. The caller
+/// may hold locks: this formats on the stack and writes once.
 #[cold]
 pub fn report_misuse(misuse: Misuse, pointer: *const u8, cache: &str) {
     match misuse {

@@ -1,4 +1,5 @@
-//! Slabs: runs of pages cut into objects of one cache, with the free ones in an out-of-line bitmap.
+//! A slab is a run of pages cut into objects of one cache; an out-of-line bitmap marks the free
+//! ones.
 //!
 //! ```text
 //!  descriptor of the slab's pages (64 bytes a page, beside the arena)          the pages themselves
@@ -7,32 +8,42 @@
 //!                                                                                       └───┴───┴───┴───┴─┘
 //! ```
 //!
-//! A free object is never written: what a constructor made survives, zero pages stay zero, a heap
-//! overflow finds nothing to corrupt, and a double free is a bit that is set already.
+//! The allocator never writes a free object. So constructed state survives, zero pages stay zero,
+//! and a heap overflow finds no link to corrupt. A double free is a bit that is already set.
 //!
 //! # Protocol
-//! * **Give** (free) needs no lock: set the object's bit, then add to the free count, in that
-//!   order. Only where the count crosses a boundary that a list cares about does the giver take the
-//!   lists' lock and *relist*: look at the count as it is now and put the slab where it belongs.
-//!   Reconciling is idempotent, so several may do it, late and in any order.
-//! * **Take** runs under the lists' lock: whole words at a time, then the count is lowered. It may
-//!   lower a count before a giver raised it: the count is signed and settles.
-//! * A slab whose count equals its objects is *empty*: no giver is between its two steps. It is
-//!   kept up to an adaptive target and otherwise leaves, under the lock, by losing its entry in the
-//!   page map; a late reconciler sees that and goes away.
+//! * **Free** takes no lock: the freeing thread sets the object's bit, then adds to the free count.
+//!   If the count now calls for another list, the thread takes the lists' lock and *relists* the
+//!   slab: it reads the count again and moves the slab to the list that the count calls for.
+//!   Relisting is idempotent, so several threads may relist one slab, late and in any order.
+//! * **Take** (a refill) runs under the lists' lock: it clears the bits of a word at a time, then
+//!   lowers the count. It may lower the count before a freeing thread has raised it. So the count
+//!   is signed, and settles once that thread has counted.
+//! * A slab whose count equals its objects is *empty*: no freeing thread is between its two steps.
+//!   A node keeps empty slabs up to an adaptive target and releases the others. A release removes
+//!   the slab from the page map, under the lock. A thread that relists late finds the slab gone and
+//!   returns.
 //!
-//! Every slab stands in one list, the full ones as well: so a cache that is destroyed whole costs
-//! what it owns, whatever else lives.
+//! Every slab stands in exactly one list, full slabs too. So destroying a whole cache costs what
+//! that cache owns, whatever else is alive.
 //!
-//! `slab` does not know that per-CPU caches exist. Lock: `SlabLists`; the page layer and
-//! constructors are called without it.
+//! Slabs of 16 to 64 pages are charged page by page, and their free pages go back while other
+//! pages are in use: see `resident`. The classes of `malloc` have such slabs, which keep the
+//! objects of a class together.
+//!
+//! `slab` does not know that per-CPU caches exist. Its lock is `SlabLists`. Constructors run
+//! without that lock, and runs of pages come and go without it. Only the charge of a page is made
+//! under it.
 
+mod free;
 mod geometry;
 mod lists;
 mod misuse;
 mod node;
 mod one;
 mod pool;
+mod resident;
+mod run;
 mod shrink;
 #[cfg(test)]
 mod tests;

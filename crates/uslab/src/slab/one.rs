@@ -1,4 +1,4 @@
-//! One slab: the descriptor of its pages, and how objects are taken from it and given back.
+//! One slab: its descriptor, how pages become a slab, and how a refill takes objects from it.
 
 use super::geometry::{Geometry, HEAD_BYTES};
 use super::words;
@@ -7,18 +7,16 @@ use crate::pages::{self, PageIndex};
 use crate::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed, Ordering::Release};
 use core::sync::atomic::AtomicU8;
 
-/// Where a slab stands.
+/// The list that a slab stands in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(super) enum List {
-    /// In no list: made or released at this moment.
+    /// In no list: being made or being released.
     None = 0,
-    /// Partial, at most a quarter free.
-    Bin0,
-    Bin1,
-    Bin2,
-    /// Partial, more than three quarters free.
-    Bin3,
+    /// Less than three quarters free.
+    Partial,
+    /// At least three quarters free.
+    Sparse,
     /// All objects free.
     Empty,
     /// No object free.
@@ -28,27 +26,30 @@ pub(super) enum List {
 /// "No slab" in links.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// The start of a slab's descriptor. `list`, `next` and `prev` belong to the lists' lock.
+/// The start of a slab's descriptor. The lists' lock guards `list`, `seen`, `next` and
+/// `prev`.
 #[repr(C)]
 pub(super) struct Head {
-    /// Objects free; see `words` for why it is signed.
+    /// Free objects; see `words` for why it is signed.
     pub free: AtomicI32,
-    /// The list it stands in ([`List`] as `u8`).
+    /// The list that the slab stands in ([`List`] as `u8`).
     pub list: u8,
-    /// The node whose lists it belongs to; read without the lock to find it.
+    /// The node whose lists the slab belongs to. Threads read it without the lock, to find the
+    /// lock.
     pub node: AtomicU8,
-    spare: u16,
-    /// Neighbours.
+    /// The free count, in its low bits, at the last look for pages that rest; see `resident`.
+    pub seen: u16,
+    /// The next slab of the list.
     pub next: u32,
-    /// See `next`.
+    /// The slab before this one.
     pub prev: u32,
 }
 
-/// A slab, by its first page. Holding one proves nothing by itself: see each method.
+/// A slab, named by its first page. Holding the name does not keep the slab alive.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Slab(pub PageIndex);
 
-/// The slab that a link leads to.
+/// The slab that a link leads to, if any.
 pub(super) fn slab_at(link: u32) -> Option<Slab> {
     (link != NONE).then_some(Slab(PageIndex(link)))
 }
@@ -59,17 +60,17 @@ impl Slab {
         pages::descriptor(self.0).cast()
     }
 
-    /// The node whose lists it belongs to.
+    /// The node whose lists the slab belongs to.
     pub fn node(&self) -> usize {
-        // SAFETY: descriptors of committed pages are mapped for ever, and the byte is an atomic for
-        // all who use it.
+        // SAFETY: descriptors of committed pages are mapped for ever, and all threads access the
+        // byte as an atomic.
         unsafe { (*self.head()).node.load(Relaxed) as usize }
     }
 
     /// The free count.
     pub fn count(&self) -> &AtomicI32 {
-        // SAFETY: descriptors of committed pages are mapped for ever, and the word is an atomic for
-        // all who use it.
+        // SAFETY: descriptors of committed pages are mapped for ever, and all threads access the
+        // word as an atomic.
         unsafe { &(*self.head()).free }
     }
 
@@ -83,14 +84,14 @@ impl Slab {
         }
     }
 
-    /// The slab behind this one in its list. Under the lists' lock.
+    /// The slab behind this one in its list. The caller holds the lists' lock.
     pub fn next(self) -> Option<Slab> {
         // SAFETY: descriptors of committed pages are mapped for ever; the caller holds the lock
         // that owns the links.
         slab_at(unsafe { (*self.head()).next })
     }
 
-    /// The slab before this one in its list. Under the lists' lock.
+    /// The slab before this one in its list. The caller holds the lists' lock.
     pub fn prev(self) -> Option<Slab> {
         // SAFETY: as in `next`.
         slab_at(unsafe { (*self.head()).prev })
@@ -100,16 +101,19 @@ impl Slab {
         pages::address_of(self.0)
     }
 
-    /// Makes fresh pages a slab whose first `taken` objects are in use, in no list.
-    pub fn init(self, geometry: &Geometry, node: usize, taken: usize) {
+    /// Initializes fresh pages as a slab whose first `taken` objects are in use, and whose pages in
+    /// the mask `resident` have memory. It stands in no list yet.
+    pub fn init(self, geometry: &Geometry, node: usize, taken: usize, resident: u64) {
         invariant!(taken <= geometry.objects, "a new slab hands out no more objects than it has");
         invariant!(node <= usize::from(u8::MAX), "a node's number fits a slab's descriptor", node);
-        // SAFETY: the pages were just allocated, so that no other slab uses their descriptors; a
-        // late reader of the atomics sees garbage that the page map tells it not to trust.
+        // SAFETY: the pages were just allocated, so no other slab uses their descriptors. A thread
+        // that relists a slab late may read the atomics; it checks the page map before it uses
+        // them.
         unsafe {
             let head = self.head();
             (*head).list = List::None as u8;
             (*head).node.store(node as u8, Relaxed);
+            (*head).seen = 0;
             (*head).next = NONE;
             (*head).prev = NONE;
         }
@@ -120,11 +124,14 @@ impl Slab {
             };
             word.store(upto(geometry.objects) & !upto(taken), Relaxed);
         }
+        if let Some(word) = self.resident(geometry) {
+            word.store(resident, Relaxed);
+        }
         self.count().store((geometry.objects - taken) as i32, Release);
     }
 
-    /// Takes up to `out.len()` objects into the end of `out`, lowest address last; says how many
-    /// and how many are left. Under the lists' lock.
+    /// Takes up to `out.len()` objects into the end of `out`, lowest address last. Returns how many
+    /// it took, and the new free count. The caller holds the lists' lock.
     pub fn take(self, geometry: &Geometry, out: &mut [*mut u8]) -> (usize, i32) {
         let mut at = out.len();
         let start = self.address() as usize;

@@ -1,64 +1,65 @@
-//! The slabs of one cache: taking objects, giving them back, growing and shrinking.
+//! The slabs of one cache: how it takes objects, frees them, and makes and releases slabs.
 
 use super::geometry::Geometry;
-use super::lists::{List, Lists, list_for};
-use super::misuse::{Misuse, classify, report_misuse};
+use super::lists::{End, List, Lists, list_for};
 use super::node::{Guarded, Node, NodeMemory};
 use super::one::Slab;
-use super::words;
 use crate::counters::{self, layout::Record};
 use crate::os::invariant::invariant;
-use crate::pages::{self, PageIndex, Temperature};
+use crate::pages::{self, Temperature};
 use crate::rseq::Owner;
-use crate::sync::{CachePadded, prefetch_for_write};
+use crate::sync::CachePadded;
 use core::sync::atomic::{
-    AtomicI64, AtomicUsize,
+    AtomicI64, AtomicU32, AtomicUsize,
     Ordering::{Acquire, Relaxed},
     fence,
 };
 
-/// Run once for each object when its slab is made. Must not unwind, and must not use the cache it
-/// constructs for.
+/// A constructor, which runs once for each object when its slab is made. It must not unwind, and
+/// must not use the cache that it constructs for.
 #[derive(Clone, Copy)]
 pub struct Constructor {
     /// Called with the object and `data`.
     pub call: unsafe fn(object: *mut u8, data: usize),
-    /// Whatever `call` wants; mostly a function of the user.
+    /// Passed to `call` unchanged; usually the address of the user's function.
     pub data: usize,
 }
 
-/// Most bytes of empty slabs that [`Lists::note_grow`] raises a node's target to.
+/// Bytes of empty slabs beyond which [`Lists::note_grow`] does not raise a node's target.
 /// [`Slabs::free_and_keep`] may raise the target further.
 const MAX_KEPT_BYTES: usize = 64 << 20;
+/// The same for slabs that are runs.
+const MAX_KEPT_RUN_BYTES: usize = 8 << 20;
 
-/// Slabs that one call visits for objects that need not be moved now: each may cost a miss or two,
-/// and a caller waits for the one object that must.
+/// Upper bound on the slabs that a call visits to move more objects than its caller needs now. Each
+/// visit may cost one or two cache misses while the caller waits.
 pub const VISITS: usize = 32;
 
-/// A cache that shares its record writes its count of free objects there when it changed by more
-/// than a quarter of a slab.
+/// A cache with a shared record publishes its count of free objects when the count has changed by
+/// more than this part of a slab's objects: a quarter.
 const SHARED_DRIFT_PART: usize = 4;
-
-/// How many objects ahead the slab is asked for.
-const AHEAD: usize = 8;
 
 /// The slabs of one cache.
 pub struct Slabs {
-    geometry: Geometry,
+    pub(super) geometry: Geometry,
     id: u16,
-    owner: Owner,
-    temperature: Temperature,
-    constructor: Option<Constructor>,
+    pub(super) owner: Owner,
+    pub(super) temperature: Temperature,
+    pub(super) constructor: Option<Constructor>,
     nodes: *const Node,
     node_count: usize,
-    /// Many others have the same lock and the same record: see [`NodeMemory::shared`].
+    /// Several caches have the same lock and the same record: see [`NodeMemory::shared`].
     is_shared: bool,
-    name: &'static str,
-    /// Empty slabs beyond the last of each node. A look at it takes no line away from those
-    /// who use the cache: it changes seldom.
+    pub(super) name: &'static str,
+    /// Empty slabs, not counting the last of each node. It changes seldom, so a reader seldom takes
+    /// its cache line away from the threads that use the cache.
     pub(super) spare: AtomicUsize,
-    /// Objects that are neither free in a slab nor never made: in use, or in a sheaf.
-    taken: CachePadded<AtomicI64>,
+    /// Charged pages of slabs with a resident word; see `resident`.
+    pub(super) charged: AtomicUsize,
+    /// Slabs that [`Slabs::purge_rested`] found unchanged in a row.
+    pub(super) steady_looks: AtomicU32,
+    /// Objects outside the slabs: in use, or in a sheaf.
+    pub(super) taken: CachePadded<AtomicI64>,
 }
 
 // SAFETY: the nodes live as long as the slabs and are locks. `spare` and `taken` are atomics. The
@@ -74,12 +75,12 @@ impl Slabs {
         count * size_of::<Node>()
     }
 
-    /// Slabs of the cache that the page map knows by `owner`, none yet.
+    /// The slabs of a cache, none yet. `owner` names the cache in the page map.
     ///
     /// # Safety
-    /// The memory must be as large as it says, belong to these slabs alone and live as long as they
-    /// are used, as must `name`; the owner's id must name a record of theirs, or one that they
-    /// share.
+    /// `memory.start` must point to [`Slabs::node_bytes`] bytes that belong to these slabs alone.
+    /// That memory and `name` must live as long as the slabs are used. The owner's id must name the
+    /// cache's own record of counters, or the record that it shares.
     pub unsafe fn new(
         owner: Owner,
         name: &'static str,
@@ -91,8 +92,9 @@ impl Slabs {
         let NodeMemory { start, nodes: node_count, shared } = memory;
         let nodes = start.cast::<Node>();
         for i in 0..node_count {
-            // A cache whose last object comes and goes must not thrash: it keeps an empty slab.
-            let lists = Lists::new(if shared.is_some() { 0 } else { 1 });
+            // One empty slab stays: a single object that comes and goes makes no slab each time.
+            // For runs the sheaves are that reserve.
+            let lists = Lists::new(if shared.is_some() || geometry.is_run() { 0 } else { 1 });
             // SAFETY: the caller's memory has room for `node_count` nodes.
             unsafe { nodes.add(i).write(Node::new(lists, shared)) };
         }
@@ -107,11 +109,13 @@ impl Slabs {
             is_shared: shared.is_some(),
             name,
             spare: AtomicUsize::new(0),
+            charged: AtomicUsize::new(0),
+            steady_looks: AtomicU32::new(0),
             taken: CachePadded(AtomicI64::new(0)),
         }
     }
 
-    /// How the objects lie.
+    /// The layout of each slab.
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
     }
@@ -126,7 +130,7 @@ impl Slabs {
         self.id
     }
 
-    /// How the page map names these slabs' pages.
+    /// The owner that the page map has for the pages of these slabs.
     pub fn owner(&self) -> Owner {
         self.owner
     }
@@ -136,7 +140,7 @@ impl Slabs {
         self.taken.load(Relaxed).max(0) as usize
     }
 
-    /// Says how many objects are taken, for a test that breaks the count.
+    /// Sets the count of taken objects, for a test that breaks it.
     #[cfg(test)]
     pub(super) fn set_taken(&self, taken: i64) {
         self.taken.store(taken, Relaxed);
@@ -151,10 +155,14 @@ impl Slabs {
         unsafe { core::slice::from_raw_parts(self.nodes, self.node_count) }
     }
 
-    /// Takes free objects into `out`. Once it has `least` of them it visits no more than `VISITS`
-    /// slabs in all. While it has fewer than `least` it makes new slabs. Returns how many; fewer
-    /// than `least` only if memory is used up. They fill the start of `out`; of one slab's
-    /// objects, later ones have lower addresses.
+    /// Takes free objects into the start of `out`; returns how many. It returns fewer than `least`
+    /// only if memory is used up.
+    ///
+    /// It takes from partial slabs, then from sparse ones, then from empty ones. Once it has
+    /// `least` objects it stops after `VISITS` slabs in all. As long as it has fewer, it makes new
+    /// slabs.
+    /// A caller that hands out the last object of `out` first hands them out in ascending order
+    /// within a slab, and slab by slab.
     ///
     /// May make system calls and run the constructor; holds no lock meanwhile.
     pub fn take(&self, node: usize, out: &mut [*mut u8], least: usize) -> usize {
@@ -166,22 +174,25 @@ impl Slabs {
                 if got == out.len() || (got >= least && visits >= VISITS) {
                     break;
                 }
-                let Some(slab) = lists.fullest() else { break };
-                let (taken, left) = slab.take(&self.geometry, &mut out[got..]);
-                // `Slab::take` fills from the end; close the gap that a smaller catch leaves.
-                let end = out.len();
-                out.copy_within(end - taken.., got);
+                let Some(slab) = lists.serving() else { break };
+                let end = out.len() - got;
+                let (taken, left) = slab.take(&self.geometry, &mut out[..end]);
                 invariant!(taken > 0, "a slab that serves has a free object", slab.address());
+                if !self.bring_in(slab, &out[end - taken..end]) {
+                    slab.put_back(&self.geometry, &out[end - taken..end]);
+                    break;
+                }
                 got += taken;
                 let list = list_for(left, self.geometry.objects);
-                lists.place(slab, list);
+                lists.place(slab, list, End::First);
                 self.assert_placed(slab, node, list);
             }
             self.taken.fetch_add(got as i64, Relaxed);
             self.publish(&mut lists, node);
         }
         while got < least {
-            let taken = self.grow(node, &mut out[got..]);
+            let end = out.len() - got;
+            let taken = self.grow(node, &mut out[..end]);
             if taken == 0 {
                 self.record().failures.fetch_add(1, Relaxed);
                 break;
@@ -189,264 +200,76 @@ impl Slabs {
             got += taken;
         }
         invariant!(got <= out.len(), "no more objects are taken than were asked for", got);
+        let end = out.len();
+        if got < end {
+            out.copy_within(end - got.., 0);
+        }
         self.count_free(-(got as i64));
         got
     }
 
-    /// Makes a slab and takes its first objects into `out`.
+    /// Makes a slab and takes its first objects into the end of `out`.
     fn grow(&self, node: usize, out: &mut [*mut u8]) -> usize {
         let Geometry { object_bytes, objects, order, .. } = self.geometry;
-        let Some(run) = pages::alloc(1 << order, order, self.temperature) else { return 0 };
-        invariant!(run.pages == 1 << order, "a slab's run has 2^order pages", run.pages);
-        invariant!(run.first.0 % (1 << order) == 0, "a slab lies on a multiple of its size", run.first.0);
-        let start = pages::address_of(run.first);
+        let taken = objects.min(out.len());
+        let Some((first, resident)) = self.alloc_pages(taken) else { return 0 };
+        invariant!(first.0 % (1 << order) == 0, "a slab lies on a multiple of its size", first.0);
+        let start = pages::address_of(first);
         if let Some(construct) = self.constructor {
             for index in 0..objects {
-                // SAFETY: the object lies in the slab's fresh pages, which no other code knows; the
-                // constructor is the user's promise to accept such memory.
+                // SAFETY: the object lies in the slab's fresh pages, which no other code knows. The
+                // user promised that the constructor accepts such memory.
                 unsafe { (construct.call)(start.add(index * object_bytes), construct.data) };
             }
         }
-        let taken = objects.min(out.len());
-        for (i, place) in out[..taken].iter_mut().enumerate() {
+        let end = out.len();
+        for (i, place) in out[end - taken..].iter_mut().enumerate() {
             *place = start.wrapping_add((taken - 1 - i) * object_bytes);
         }
-        let slab = Slab(run.first);
-        slab.init(&self.geometry, node, taken);
-        pages::set_owner(run.first, run.pages, self.owner);
+        let slab = Slab(first);
+        slab.init(&self.geometry, node, taken, resident);
+        pages::set_owner(first, self.geometry.named_pages(), self.owner);
 
         self.taken.fetch_add(taken as i64, Relaxed);
         self.count_slab(1);
         counters::peak::note_system();
         let mut lists = self.nodes()[node].lock();
-        let most = if self.is_shared { 0 } else { MAX_KEPT_BYTES / self.slab_bytes() };
+        let most_bytes = if self.geometry.is_run() { MAX_KEPT_RUN_BYTES } else { MAX_KEPT_BYTES };
+        let most = if self.is_shared { 0 } else { most_bytes / self.slab_bytes() };
         lists.note_grow(most as u32);
-        // An object may have come back already, through another thread: look at the count as it is.
+        // Another thread may have freed an object of this slab already: read the count again.
         let list = list_for(slab.count().load(Acquire), objects);
-        lists.place(slab, list);
+        lists.place(slab, list, End::First);
         self.assert_placed(slab, node, list);
         self.publish(&mut lists, node);
         taken
     }
 
-    /// Gives objects back. Those that are none of this cache's are reported and left alone.
-    ///
-    /// Takes the lists' lock only where a slab changes lists, and may give pages back to the
-    /// system. Never fails.
-    ///
-    /// # Safety
-    /// Each object must have been taken from these slabs and not be used any more; what can be
-    /// recognised otherwise is.
-    pub unsafe fn free(&self, objects: &[*mut u8]) {
-        // SAFETY: the caller's promise.
-        unsafe { self.flush_to_slabs(objects, usize::MAX, Self::relist) };
-    }
-
-    /// The same from the end of `objects` on, until `VISITS` slabs have been visited; says how many
-    /// objects are left, at the start.
-    ///
-    /// # Safety
-    /// As [`Slabs::free`], for those that are not left.
-    pub unsafe fn free_last(&self, objects: &[*mut u8]) -> usize {
-        // SAFETY: the caller's promise.
-        unsafe { self.flush_to_slabs(objects, VISITS, Self::relist) }
-    }
-
-    /// As [`Slabs::free`], but slabs that become empty stay: the target rises to their number. It
-    /// halves each second, and [`Slabs::shrink_to_target`] releases what is beyond it.
-    ///
-    /// # Safety
-    /// As [`Slabs::free`].
-    pub unsafe fn free_and_keep(&self, objects: &[*mut u8]) {
-        // SAFETY: the caller's promise.
-        unsafe { self.flush_to_slabs(objects, usize::MAX, Self::relist_and_keep) };
-    }
-
-    /// # Safety
-    /// As [`Slabs::free`].
-    #[inline]
-    unsafe fn flush_to_slabs(
-        &self,
-        objects: &[*mut u8],
-        most_slabs: usize,
-        relist: impl Fn(&Self, Slab),
-    ) -> usize {
-        let bytes = self.slab_bytes();
-        let (mut given, mut visits) = (0, 0);
-        let mut rest = objects;
-        while let Some(&first) = rest.last()
-            && visits < most_slabs
-        {
-            visits += 1;
-            if let Some(later) = rest.len().checked_sub(AHEAD) {
-                self.prefetch_slab_of(rest[later]);
-            }
-            let Some(slab) = self.slab_of(first) else {
-                report_misuse(classify(first, self.owner), first, self.name);
-                rest = &rest[..rest.len() - 1];
-                continue;
-            };
-            let start = slab.address() as usize;
-            let words = slab.words(&self.geometry);
-            let mut run = 0;
-            // The bits of one word are set together as long as neighbours follow each other.
-            let (mut word, mut mask) = (usize::MAX, 0u64);
-            while let Some((&object, others)) = rest.split_last() {
-                let offset = (object as usize).wrapping_sub(start);
-                if offset >= bytes {
-                    break;
-                }
-                rest = others;
-                let Some(index) = self.geometry.index_of(offset) else {
-                    report_misuse(self.misuse_at(start, offset), object, self.name);
-                    continue;
-                };
-                if index / 64 != word {
-                    run += self.free_word(words, word, mask, start);
-                    (word, mask) = (index / 64, 0);
-                }
-                let bit = 1u64 << (index % 64);
-                if mask & bit != 0 {
-                    report_misuse(Misuse::DoubleFree, object, self.name);
-                    continue;
-                }
-                mask |= bit;
-            }
-            run += self.free_word(words, word, mask, start);
-            if run > 0 {
-                let before = words::add(slab.count(), run);
-                let objects = self.geometry.objects;
-                invariant!(
-                    before + run as i32 <= objects as i32,
-                    "a slab counts no more free objects than it has",
-                    slab.address()
-                );
-                if list_for(before, objects) != list_for(before + run as i32, objects) {
-                    relist(self, slab);
-                }
-            }
-            given += run;
-        }
-        let taken = self.taken.fetch_sub(given as i64, Relaxed);
-        invariant!(taken >= given as i64, "no more objects come back than were taken", taken);
-        self.count_free(given as i64);
-        rest.len()
-    }
-
-    /// Asks for the cache lines that giving `object` back will need: its slab's descriptor.
-    #[inline]
-    fn prefetch_slab_of(&self, object: *const u8) {
-        if let Some(page) = pages::page_of(object) {
-            let first = PageIndex(page.0 & !((1 << self.geometry.order) - 1));
-            prefetch_for_write(pages::descriptor(first));
-        }
-    }
-
-    /// Sets the bits of one word; says how many objects became free.
-    fn free_word(
-        &self,
-        words: &[crate::sync::atomic::AtomicU64],
-        word: usize,
-        mask: u64,
-        start: usize,
-    ) -> usize {
-        if mask == 0 {
-            return 0;
-        }
-        let twice = words::free(&words[word], mask);
-        if twice != 0 {
-            let index = word * 64 + twice.trailing_zeros() as usize;
-            report_misuse(
-                Misuse::DoubleFree,
-                (start + index * self.geometry.object_bytes) as *const u8,
-                self.name,
-            );
-        }
-        (mask & !twice).count_ones() as usize
-    }
-
-    /// What is wrong with giving `object` back to these slabs; `None` where it is an object of
-    /// theirs that is in use, or in a sheaf.
-    pub fn misuse_of(&self, object: *const u8) -> Option<Misuse> {
-        let Some(slab) = self.slab_of(object) else { return Some(classify(object, self.owner)) };
-        let start = slab.address() as usize;
-        let offset = object as usize - start;
-        let Some(index) = self.geometry.index_of(offset) else { return Some(self.misuse_at(start, offset)) };
-        // No other thread can set the bit of an object that the caller owns.
-        let word = slab.words(&self.geometry)[index / 64].load(Relaxed);
-        (word >> (index % 64) & 1 != 0).then_some(Misuse::DoubleFree)
-    }
-
-    /// What the byte at `offset` of the slab at `start` is, where no object starts.
-    #[cold]
-    fn misuse_at(&self, start: usize, offset: usize) -> Misuse {
-        self.geometry
-            .index_around(offset)
-            .map_or(Misuse::NotAnObject, |index| Misuse::Inside(start + index * self.geometry.object_bytes))
-    }
-
-    /// The slab that `object` lies in, if it is one of these.
-    #[inline]
-    fn slab_of(&self, object: *const u8) -> Option<Slab> {
-        let page = pages::page_of(object)?;
-        let first = PageIndex(page.0 & !((1 << self.geometry.order) - 1));
-        (pages::owner(page) == self.owner).then_some(Slab(first))
-    }
-
-    /// Puts a slab into the list where its count belongs; releases empty slabs beyond the target.
-    #[cold]
-    fn relist(&self, slab: Slab) {
-        let released = {
-            let Some((node, mut lists)) = self.place(slab) else { return };
-            // Two at a time: so a target that fell is caught up with.
-            let released = [(); 2].map(|()| {
-                if lists.empty() <= lists.target {
-                    return None;
-                }
-                lists.note_shrink();
-                self.take_empty_slab(&mut lists)
-            });
-            self.publish(&mut lists, node);
-            released
-        };
-        for slab in released.into_iter().flatten() {
-            self.free_slab(slab, self.temperature);
-        }
-    }
-
-    /// The same, but no slab is released: the target follows.
-    #[cold]
-    fn relist_and_keep(&self, slab: Slab) {
-        if let Some((node, mut lists)) = self.place(slab) {
-            lists.target = lists.target.max(lists.empty());
-            self.publish(&mut lists, node);
-        }
-    }
-
-    /// Puts a slab into the list where its count belongs; its node and the lists, unless it has
-    /// been released meanwhile.
-    fn place(&self, slab: Slab) -> Option<(usize, Guarded<'_>)> {
-        // The node is fixed while the slab lives; a stale one of a slab that is gone is caught
-        // below.
+    /// Moves a slab to the list that its count calls for. Returns its node and the locked lists;
+    /// `None` if the slab was released meanwhile.
+    pub(super) fn place(&self, slab: Slab) -> Option<(usize, Guarded<'_>)> {
+        // The node is fixed while the slab lives; the checks below recognise a released slab.
         let node = slab.node();
         if node >= self.node_count {
             return None;
         }
         let mut lists = self.nodes()[node].lock();
-        // The slab may have been released, and its pages be another cache's, since the caller's
-        // last step on it. Under the lock it cannot leave, so this decides.
+        // Since the caller's last step on the slab, another thread may have released it, and its
+        // pages may belong to another cache now. No thread releases it while this one holds the
+        // lock, so this check is final.
         if pages::owner(slab.0) != self.owner {
             return None;
         }
-        // Pairs with the release of `set_owner`: what `Slab::init` wrote is seen, the node first of
-        // all. A slab that was released and made again on another node must not be placed by what
-        // its node was before.
+        // Pairs with the release in `set_owner`: this thread sees what `Slab::init` wrote, the node
+        // above all. The slab may have been released and made again on another node. Then the lists
+        // locked here are not its own.
         fence(Acquire);
         if slab.node() != node {
             return None;
         }
         let list = list_for(slab.count().load(Acquire), self.geometry.objects);
-        lists.place(slab, list);
+        // An empty slab is warm: it serves before those that have been empty for longer.
+        lists.place(slab, list, if list == List::Empty { End::First } else { End::Last });
         self.assert_placed(slab, node, list);
         if list == List::Empty {
             lists.decay();
@@ -456,16 +279,16 @@ impl Slabs {
 
     /// Takes an empty slab out of the lists and the page map.
     pub(super) fn take_empty_slab(&self, lists: &mut Lists) -> Option<Slab> {
-        let slab = lists.any_empty()?;
-        lists.place(slab, List::None);
-        pages::set_owner(slab.0, self.geometry.pages(), Owner::NONE);
+        let slab = lists.oldest_empty()?;
+        lists.place(slab, List::None, End::First);
+        pages::set_owner(slab.0, self.geometry.named_pages(), Owner::NONE);
         self.assert_released(slab);
         Some(slab)
     }
 
     pub(super) fn free_slab(&self, slab: Slab, temperature: Temperature) {
         self.count_slab(-1);
-        pages::free(slab.0, self.geometry.pages(), temperature);
+        self.free_pages(slab, temperature);
     }
 
     /// Bytes of a slab.
@@ -473,9 +296,9 @@ impl Slabs {
         self.geometry.pages() * pages::PAGE_BYTES
     }
 
-    /// Calls `visit` for each object that is not free in its slab, until it says false. Exact only
-    /// while no other thread uses the cache. `visit` runs under the lists' lock: it must neither
-    /// allocate from this library nor free to it.
+    /// Calls `visit` for each object that is not free in its slab, until `visit` returns false.
+    /// Exact only while no other thread uses the cache. `visit` runs under the lists' lock: it must
+    /// neither allocate from this library nor free to it.
     pub fn for_each_taken(&self, mut visit: impl FnMut(*mut u8) -> bool) {
         let objects = 0..self.geometry.objects;
         for node in self.nodes() {
@@ -492,8 +315,8 @@ impl Slabs {
         }
     }
 
-    /// Gives every slab to the page layer, whatever lives in it. The cost grows with the number of
-    /// slabs.
+    /// Releases every slab to the page layer, with its objects in use too. The cost grows with the
+    /// number of slabs.
     ///
     /// # Safety
     /// No other thread may use the cache, and no thread its objects any more.
@@ -501,7 +324,7 @@ impl Slabs {
         for node in self.nodes() {
             let lists = node.lock().take();
             for slab in lists.all() {
-                pages::set_owner(slab.0, self.geometry.pages(), Owner::NONE);
+                pages::set_owner(slab.0, self.geometry.named_pages(), Owner::NONE);
                 self.free_slab(slab, self.temperature);
             }
             if self.is_shared {
@@ -510,16 +333,18 @@ impl Slabs {
         }
         self.taken.store(0, Relaxed);
         self.spare.store(0, Relaxed);
+        self.charged.store(0, Relaxed);
         if !self.is_shared {
             let record = self.record();
             record.slab_free.store(0, Relaxed);
             record.partial_slabs.store(0, Relaxed);
             record.empty_slabs.store(0, Relaxed);
+            record.empty_target.store(0, Relaxed);
         }
     }
 
-    /// A slab was made (1) or released (-1).
-    fn count_slab(&self, change: i64) {
+    /// Counts a slab that was made (`change` is 1) or released (-1).
+    pub(super) fn count_slab(&self, change: i64) {
         if !self.is_shared {
             let record = self.record();
             record.slabs.fetch_add(change, Relaxed);
@@ -528,21 +353,27 @@ impl Slabs {
         }
     }
 
-    /// Objects became free in slabs, or stopped to be.
-    fn count_free(&self, change: i64) {
+    /// Counts a slab of one object that left with its object in use.
+    pub(super) fn count_disowned(&self) {
+        self.taken.fetch_sub(1, Relaxed);
+        self.count_slab(-1);
+        self.count_free(1);
+    }
+
+    /// Counts objects that became free in slabs (positive) or were taken from them (negative).
+    pub(super) fn count_free(&self, change: i64) {
         if !self.is_shared {
             self.record().slab_free.fetch_add(change, Relaxed);
         }
     }
 
-    /// Writes what the lock guards to the cache's record. Partial slabs, empty slabs and the target
-    /// are those of node 0 alone. Slabs and free objects are sums over all nodes.
+    /// Adds what changed under the lock to the figures of the cache, which are sums over its nodes.
     pub(super) fn publish(&self, lists: &mut Lists, node: usize) {
-        let spare = lists.empty().saturating_sub(1) as usize;
-        if spare != lists.spare {
-            self.spare.fetch_add(spare.wrapping_sub(lists.spare), Relaxed);
-            lists.spare = spare;
+        let (now, before) = (lists.figures(), lists.counted);
+        if now.spare() != before.spare() {
+            self.spare.fetch_add(now.spare().wrapping_sub(before.spare()), Relaxed);
         }
+        lists.counted = now;
         self.assert_lists(lists, node);
         if self.is_shared {
             let slabs = lists.slabs();
@@ -553,16 +384,16 @@ impl Slabs {
                 self.publish_share(now, lists.published);
                 lists.published = now;
             }
-        } else if node == 0 || self.node_count == 1 {
+        } else if now != before {
             let record = self.record();
-            record.partial_slabs.store(i64::from(lists.partial()), Relaxed);
-            record.empty_slabs.store(i64::from(lists.empty()), Relaxed);
-            record.empty_target.store(lists.target, Relaxed);
+            record.partial_slabs.fetch_add(i64::from(now.partial) - i64::from(before.partial), Relaxed);
+            record.empty_slabs.fetch_add(i64::from(now.empty) - i64::from(before.empty), Relaxed);
+            record.empty_target.fetch_add(now.target.wrapping_sub(before.target), Relaxed);
         }
     }
 
-    /// Adds what changed to a record that others add to: so many slabs and free objects now, so
-    /// many when last published.
+    /// Adds the change since the last publication to a shared record. `now` and `before` are pairs
+    /// of slabs and free objects.
     fn publish_share(&self, now: (u32, i64), before: (u32, i64)) {
         let record = self.record();
         let slabs = i64::from(now.0) - i64::from(before.0);

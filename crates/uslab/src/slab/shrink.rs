@@ -1,8 +1,8 @@
-//! Shrink: empty slabs go back to the page layer.
+//! Shrink: releases empty slabs to the page layer.
 //!
-//! A cache keeps empty slabs up to a target that it learns. The functions here release those beyond
-//! it, beyond the last of each node, or all. Each slab leaves under the lists' lock and is freed
-//! without it.
+//! A cache keeps empty slabs up to a target that it learns. The functions here release the empty
+//! slabs beyond the target, those beyond the last of each node, or all. A shrink takes a slab out
+//! of the lists under their lock, and frees its pages without the lock.
 
 use super::lists::Lists;
 use super::pool::Slabs;
@@ -11,18 +11,19 @@ use crate::sync::in_flight::InFlight;
 use core::sync::atomic::Ordering::Relaxed;
 
 impl Slabs {
-    /// Gives all empty slabs to the page layer; returns the bytes.
+    /// Releases all empty slabs to the page layer; returns the bytes.
     pub fn shrink(&self) -> usize {
         self.shrink_beyond(usize::MAX, |_| 0)
     }
 
-    /// Bytes of empty slabs beyond the last of each node, which the next object may come from.
-    /// Takes no lock.
+    /// Bytes of empty slabs, not counting the last of each node: the next object may come from that
+    /// one. Takes no lock.
     pub fn spare_bytes(&self) -> usize {
         self.spare.load(Relaxed) * self.slab_bytes()
     }
 
-    /// Gives so many of these to the page layer, rounded down to whole slabs; returns the bytes.
+    /// Releases up to `bytes` of the [`Slabs::spare_bytes`], rounded down to whole slabs; returns
+    /// the bytes released.
     pub fn shrink_by(&self, bytes: usize) -> usize {
         match bytes / self.slab_bytes() {
             0 => 0,
@@ -30,7 +31,8 @@ impl Slabs {
         }
     }
 
-    /// The same for those beyond the target, which fades with time.
+    /// Releases the empty slabs beyond each node's target, which halves each second; returns the
+    /// bytes.
     pub fn shrink_to_target(&self) -> usize {
         self.shrink_beyond(usize::MAX, |lists| {
             lists.decay();
@@ -38,7 +40,8 @@ impl Slabs {
         })
     }
 
-    /// Releases empty slabs until each node has no more than `kept` says, or `most` are gone.
+    /// Releases empty slabs until each node has at most `kept(lists)` of them, or `most` slabs are
+    /// gone. Returns the bytes.
     fn shrink_beyond(&self, most: usize, kept: impl Fn(&mut Lists) -> u32) -> usize {
         let (mut gone, mut in_flight) = (0, None);
         for (index, node) in self.nodes().iter().enumerate() {
@@ -53,7 +56,8 @@ impl Slabs {
                     break;
                 };
                 drop(lists);
-                // Past the CPU page lists: what is not wanted is not kept warm.
+                // Cold: the cache does not need these pages, so they bypass the CPU page lists,
+                // which keep pages warm.
                 self.free_slab(slab, Temperature::Cold);
                 gone += 1;
             }

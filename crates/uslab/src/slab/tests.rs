@@ -1,4 +1,4 @@
-//! Tests of this layer: slabs of their own, without CPU caches in front.
+//! Tests of the slab layer: each makes its own slabs, without CPU caches in front.
 
 use super::*;
 use crate::counters::layout::{MAX_RECORDS, Record};
@@ -8,21 +8,44 @@ use crate::{counters, os};
 use core::sync::atomic::{AtomicU16, Ordering::Relaxed};
 
 mod broken;
+mod resident;
 
 extern crate std;
 use std::boxed::Box;
 use std::collections::HashSet;
 use std::vec::Vec;
 
-/// Slabs for objects of `bytes`, under an id from the end of the records, where caches of other
-/// tests do not get to.
+/// Makes slabs for objects of `bytes`. Their id comes from the end of the records, which the caches
+/// of other tests do not reach.
 fn slabs(bytes: usize, constructor: Option<Constructor>) -> (&'static Slabs, &'static Record) {
-    slabs_locked_by(bytes, constructor, None)
+    slabs_of(1, bytes, constructor, None)
 }
 
-/// The same, with a lock that they share.
-fn slabs_locked_by(
+/// As [`slabs`], on a machine of `node_count` nodes, or with the lock `shared`.
+fn slabs_of(
+    node_count: usize,
     bytes: usize,
+    constructor: Option<Constructor>,
+    shared: Option<&'static ListsLock>,
+) -> (&'static Slabs, &'static Record) {
+    let options = GeometryOptions::default();
+    made(node_count, bytes, options, constructor, shared)
+}
+
+/// As [`slabs`], with slabs of `2^order` pages.
+fn slabs_of_order(
+    order: u32,
+    bytes: usize,
+    constructor: Option<Constructor>,
+) -> (&'static Slabs, &'static Record) {
+    let options = GeometryOptions { min_order: order, max_order: order, ..GeometryOptions::default() };
+    made(1, bytes, options, constructor, None)
+}
+
+fn made(
+    node_count: usize,
+    bytes: usize,
+    options: GeometryOptions,
     constructor: Option<Constructor>,
     shared: Option<&'static ListsLock>,
 ) -> (&'static Slabs, &'static Record) {
@@ -31,11 +54,10 @@ fn slabs_locked_by(
     let slots: &[Slot] = Box::leak(Box::new([Slot::holding(dummy())]));
     let id = NEXT.fetch_sub(1, Relaxed);
     slots[0].id.store(u32::from(id), Relaxed);
-    let geometry =
-        Geometry::new(Layout { size: bytes, align: 8 }, GeometryOptions::default(), 2).expect("valid");
-    let nodes = crate::pages::boot::alloc(Slabs::node_bytes(1), 64);
+    let geometry = Geometry::new(Layout { size: bytes, align: 8 }, options, 2).expect("valid");
+    let nodes = crate::pages::boot::alloc(Slabs::node_bytes(node_count), 64);
     assert!(!nodes.is_null());
-    let memory = NodeMemory { start: nodes, nodes: 1, shared };
+    let memory = NodeMemory { start: nodes, nodes: node_count, shared };
     // SAFETY: the slots are leaked; no test gives these objects to the fast path; the nodes are
     // fresh boot memory.
     let slabs = unsafe {
@@ -46,13 +68,17 @@ fn slabs_locked_by(
 }
 
 fn take(slabs: &Slabs, n: usize) -> Vec<*mut u8> {
+    take_on(0, slabs, n)
+}
+
+fn take_on(node: usize, slabs: &Slabs, n: usize) -> Vec<*mut u8> {
     let mut out = std::vec![core::ptr::null_mut(); n];
-    assert_eq!(slabs.take(0, &mut out, n), n);
+    assert_eq!(slabs.take(node, &mut out, n), n);
     out
 }
 
 fn free(slabs: &Slabs, objects: &[*mut u8]) {
-    // SAFETY: the tests give back what they took, once, but where misuse is the subject.
+    // SAFETY: the tests free what they took, once, except where misuse is the subject.
     unsafe { slabs.free(objects) };
 }
 
@@ -81,30 +107,57 @@ fn taking_and_giving_keeps_count() {
     assert_eq!((record.partial_slabs.load(Relaxed), record.empty_slabs.load(Relaxed)), (0, 0));
 }
 
-#[test]
-fn the_fullest_slab_serves_first() {
-    let (slabs, _) = slabs(256, None);
-    let objects = take(slabs, 48);
-    let slab_of = |object: *mut u8| object as usize / PAGE_BYTES;
-    let mut by_slab: Vec<Vec<*mut u8>> = Vec::new();
-    for &object in &objects {
-        match by_slab.iter_mut().find(|slab| slab_of(slab[0]) == slab_of(object)) {
+/// The objects, slab by slab, in the order in which the slabs were made.
+fn by_slab(slabs: &Slabs, objects: &[*mut u8]) -> Vec<Vec<*mut u8>> {
+    let slab_of = |object: *mut u8| object as usize / (slabs.geometry().pages() * PAGE_BYTES);
+    let mut all: Vec<Vec<*mut u8>> = Vec::new();
+    for &object in objects.iter().rev() {
+        match all.iter_mut().find(|slab| slab_of(slab[0]) == slab_of(object)) {
             Some(slab) => slab.push(object),
-            None => by_slab.push(std::vec![object]),
+            None => all.push(std::vec![object]),
         }
     }
-    assert_eq!(by_slab.len(), 3);
-    // Most of the first two, little of the third.
-    free(slabs, &by_slab[0][..15]);
-    free(slabs, &by_slab[1][..14]);
-    free(slabs, &by_slab[2][..2]);
+    all
+}
+
+#[test]
+fn sparse_slabs_serve_last() {
+    let (slabs, _) = slabs(256, None);
+    let objects = take(slabs, 96);
+    let slab = by_slab(slabs, &objects);
+    assert_eq!(slab.len(), 3);
+    // Free most of the first two slabs, and little of the third.
+    free(slabs, &slab[0][..30]);
+    free(slabs, &slab[1][..28]);
+    free(slabs, &slab[2][..2]);
     let served = take(slabs, 2);
-    assert!(served.iter().all(|&object| slab_of(object) == slab_of(by_slab[2][0])));
+    assert!(served.iter().all(|object| slab[2].contains(object)));
+}
+
+#[test]
+fn slabs_serve_in_the_order_in_which_they_became_partial() {
+    let (slabs, _) = slabs(256, None);
+    let objects = take(slabs, 128);
+    let slab = by_slab(slabs, &objects);
+    let freed: Vec<_> = [2, 0, 3].into_iter().flat_map(|i| slab[i][4..8].to_vec()).collect();
+    for objects in freed.chunks(4) {
+        free(slabs, objects);
+    }
+    // The last object of `out` is the first that a sheaf hands out.
+    let served: Vec<_> = take(slabs, 12).into_iter().rev().collect();
+    assert_eq!(served, freed);
+}
+
+#[test]
+fn fresh_objects_ascend() {
+    let (slabs, _) = slabs_of_order(4, 1000, None);
+    let served: Vec<_> = take(slabs, slabs.geometry().objects).into_iter().rev().collect();
+    assert!(served.is_sorted(), "{served:?}");
 }
 
 #[test]
 fn a_live_set_that_comes_and_goes_does_not_go_to_the_pages() {
-    // Few objects to a slab, so that each round empties one: between none and four of 4 KiB.
+    // A slab has few objects of 4 KiB, so each round empties one: between 0 and 4 objects are live.
     let (slabs, record) = slabs(4096, None);
     let round = || free(slabs, &take(slabs, 4));
     (0..10).for_each(|_| round());
@@ -120,7 +173,7 @@ fn a_live_set_of_many_slabs_stays_after_it_was_learnt() {
     (0..4).for_each(|_| round());
     let before = record.grows.load(Relaxed);
     (0..4).for_each(|_| round());
-    // The clock may have let a little fade meanwhile.
+    // A second may have passed, which halves the target.
     assert!(record.grows.load(Relaxed) - before <= 2 * record.slabs.load(Relaxed) as u64);
     assert!(slabs.shrink() > 0, "and goes when asked");
     assert_eq!(record.slabs.load(Relaxed), 0);
@@ -142,12 +195,41 @@ fn some_empty_slabs_go_and_the_last_does_not() {
 }
 
 #[test]
+fn figures_are_sums_over_the_nodes() {
+    let (slabs, record) = slabs_of(2, 4096, None, None);
+    let figures = || {
+        let figures = (&record.partial_slabs, &record.empty_slabs, &record.empty_target);
+        (figures.0.load(Relaxed), figures.1.load(Relaxed), figures.2.load(Relaxed))
+    };
+    let in_slab = slabs.geometry().objects;
+    assert!(in_slab > 1);
+    let objects = [0, 1, 1].map(|node| take_on(node, slabs, in_slab));
+    assert_eq!(figures(), (0, 0, 2));
+    free(slabs, &objects[1][1..]);
+    assert_eq!(figures(), (1, 0, 2));
+    // The one empty slab is on the second node.
+    free(slabs, &objects[1][..1]);
+    assert_eq!(figures(), (0, 1, 2));
+    // SAFETY: they are not used any more.
+    unsafe { slabs.free_and_keep(&objects[2]) };
+    assert_eq!((figures(), slabs.spare_bytes()), ((0, 2, 3), slabs.slab_bytes()));
+    free(slabs, &objects[0]);
+    assert_eq!((figures(), slabs.spare_bytes()), ((0, 3, 3), slabs.slab_bytes()));
+    assert_eq!(slabs.shrink(), 3 * slabs.slab_bytes());
+    assert_eq!((record.empty_slabs.load(Relaxed), slabs.spare_bytes()), (0, 0));
+    let _live = take_on(1, slabs, 1);
+    // SAFETY: no thread uses the object.
+    unsafe { slabs.free_all() };
+    assert_eq!(figures(), (0, 0, 0));
+}
+
+#[test]
 fn slabs_that_share_a_lock_keep_none_empty_and_add_to_their_record() {
     static LOCK: ListsLock = ListsLock::new();
-    let (slabs, record) = slabs_locked_by(64, None, Some(&LOCK));
+    let (slabs, record) = slabs_of(1, 64, None, Some(&LOCK));
     let objects = take(slabs, 1000);
     assert_eq!((record.slabs.load(Relaxed), record.grows.load(Relaxed)), (16, 16));
-    // Short by a quarter of a slab, at most.
+    // The shared record may lag by a quarter of a slab.
     assert!(record.slab_free.load(Relaxed).abs_diff(24) <= 16);
     free(slabs, &objects[..500]);
     free(slabs, &objects[500..]);
@@ -211,7 +293,7 @@ fn many_threads_give_at_once_and_nothing_is_lost() {
                         // SAFETY: as above.
                         assert_eq!(unsafe { object.cast::<usize>().read() }, thread);
                     }
-                    // In an order that goes from slab to slab.
+                    // Sort by the offset in the page, so that neighbours lie in different slabs.
                     objects.sort_unstable_by_key(|&object| object as usize % 4096);
                     free(slabs, &objects);
                 }

@@ -1,12 +1,12 @@
-//! What always holds of slabs and their lists, as a check that the lists' lock makes exact.
+//! Invariants of slabs and their lists, and the functions that check them under the lists' lock.
 //!
-//! Givers work without the lock. So under it a slab's count may only rise, and each bit is set
-//! before it is counted:
+//! Freeing threads work without that lock. So while a check holds it, counts can only rise, and
+//! each bit is set before it is counted:
 //!
 //! ```text
-//!   count ≤ bits set ≤ objects          a giver sets, then counts; a taker clears, then counts
-//!   the list's place ≤ the count's      a giver raises the count first and relists later
-//!   in the empty list: count = objects  so no giver is between its steps, and the slab may go
+//!   count ≤ bits set ≤ objects          a free sets, then counts; a take clears, then counts
+//!   the list's rank ≤ the count's       a free raises the count first and relists later
+//!   in the empty list: count = objects  so no free is between its steps, and the slab may go
 //! ```
 
 use super::geometry::Geometry;
@@ -18,19 +18,19 @@ use crate::pages::{self, PAGE_BYTES, PageIndex};
 use crate::rseq::Owner;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed};
 
-/// Slabs of one list that a sampled walk visits.
+/// Upper bound on the slabs of one list that a sampled walk visits.
 const MAX_WALKED: u32 = 64;
 
-/// What a walk of slabs found.
+/// The totals of a walk of slabs.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub struct Walked {
     /// Slabs in lists.
     pub slabs: usize,
-    /// Objects that are free in them.
+    /// Free objects of these slabs.
     pub free_objects: usize,
 }
 
-/// What the slabs of one cache have in common.
+/// The properties that the slabs of one cache on one node share.
 #[derive(Clone, Copy)]
 pub(super) struct Kind<'a> {
     pub geometry: &'a Geometry,
@@ -38,7 +38,7 @@ pub(super) struct Kind<'a> {
     pub node: usize,
 }
 
-/// How free the slabs of a list are, in order.
+/// The rank of a list: the higher, the more free objects its slabs have.
 fn fullness(list: List) -> u8 {
     match list {
         List::None | List::Full => 0,
@@ -51,20 +51,21 @@ impl Slab {
         Subject::new("slab", self.address())
     }
 
-    /// Checks a slab that stands in `list`, under the lists' lock.
+    /// Checks a slab that stands in `list`. The caller holds the lists' lock.
     pub(super) fn check(self, kind: Kind<'_>, list: List) -> Checked {
         let Kind { geometry, owner, node } = kind;
         let subject = self.subject();
-        subject.equal(self.0.0 as usize % geometry.pages(), 0, "a slab starts on a multiple of its pages")?;
+        subject.equal(self.0.0 % (1 << geometry.order), 0, "a slab starts on a multiple of its pages")?;
         // SAFETY: the descriptor is mapped, and the lists' lock owns the field.
         let place = unsafe { (*self.head()).list };
         subject.equal(place, list as u8, "a slab knows the list that it stands in")?;
         subject.equal(self.node(), node, "a slab stands in the lists of its node")?;
-        for page in 0..geometry.pages() {
+        for page in 0..geometry.named_pages() {
             let found = pages::owner(self.0.plus(page)).slots();
             subject.equal(found, owner.slots(), "the page map names the cache for each page of a slab")?;
         }
-        // The count first: bits are set before they are counted, and cleared under the lock alone.
+        // Read the count first: a free sets bits before it counts them, and only a holder of the
+        // lock clears bits.
         let count = self.count().load(Acquire);
         let free = self.check_bits(geometry)?;
         subject.at_most(i64::from(count), free as i64, "a bit is set before it is counted")?;
@@ -89,12 +90,29 @@ impl Slab {
     }
 }
 
+impl Slab {
+    /// Checks that objects in use lie on charged pages. The caller holds the lists' lock.
+    fn check_resident(self, geometry: &Geometry) -> Checked {
+        let Some(resident) = self.resident(geometry) else { return Ok(()) };
+        let resident = resident.load(Relaxed);
+        let subject = self.subject();
+        subject.equal(resident & !geometry.all_pages(), 0, "only pages of the slab are charged")?;
+        let words = self.words(geometry);
+        for index in (0..geometry.objects).filter(|i| words[i / 64].load(Relaxed) >> (i % 64) & 1 == 0) {
+            let start = index * geometry.object_bytes;
+            let pages = geometry.pages_of(start..start + geometry.object_bytes);
+            subject.equal(pages & !resident, 0, "an object in use lies on charged pages")?;
+        }
+        Ok(())
+    }
+}
+
 impl Lists {
     fn subject(&self) -> Subject {
         Subject::new("slab lists", self)
     }
 
-    /// Checks what is known without a walk.
+    /// Checks what needs no walk: the heads, the counts and the target.
     pub(super) fn check_heads(&self) -> Checked {
         let subject = self.subject();
         for list in List::ALL {
@@ -104,18 +122,29 @@ impl Lists {
                 subject.holds(pages::contains(first.0), "the head of a list is a page of the arena")?;
                 subject.holds(first.prev().is_none(), "the head of a list has none before it")?;
             }
+            let last = self.last(list);
+            subject.equal(last.is_none(), slabs == 0, "a list has a tail while it has slabs")?;
+            if let Some(last) = last {
+                subject.holds(pages::contains(last.0), "the tail of a list is a page of the arena")?;
+                subject.holds(last.next().is_none(), "the tail of a list has none behind it")?;
+            }
         }
         subject.at_least(self.target, self.min_target(), "the target of empty slabs has its floor")
     }
 
-    /// Checks the neighbours of `slab`, which was put into `list`.
+    /// Checks the neighbours of `slab`, which stands in `list`.
     pub(super) fn check_links(&self, slab: Slab, list: List) -> Checked {
         let subject = slab.subject();
         let neighbours = [slab.next(), slab.prev()];
         let are_pages = neighbours.iter().flatten().all(|slab| pages::contains(slab.0));
         subject.holds(are_pages, "a link leads to a page of the arena")?;
-        if let Some(next) = slab.next() {
-            subject.equal(next.prev().map(|s| s.0.0), Some(slab.0.0), "the next slab links back")?;
+        match slab.next() {
+            Some(next) => {
+                subject.equal(next.prev().map(|s| s.0.0), Some(slab.0.0), "the next slab links back")?
+            }
+            None => {
+                subject.equal(self.last(list).map(|s| s.0.0), Some(slab.0.0), "a last slab is the tail")?
+            }
         }
         match slab.prev() {
             Some(prev) => {
@@ -127,7 +156,7 @@ impl Lists {
         }
     }
 
-    /// Checks each slab of each list, up to `most` of a list, under the lock.
+    /// Checks up to `most` slabs of each list. The caller holds the lock.
     pub(super) fn check(&self, kind: Kind<'_>, most: u32) -> Checked<Walked> {
         self.check_heads()?;
         let mut walked = Walked::default();
@@ -136,6 +165,7 @@ impl Lists {
             while let Some(slab) = at.filter(|_| seen < most) {
                 let subject = slab.subject();
                 slab.check(kind, list)?;
+                slab.check_resident(kind.geometry)?;
                 self.check_links(slab, list)?;
                 seen += 1;
                 subject.at_most(seen, self.slabs_in(list), "a list has no more slabs than are counted")?;
@@ -156,8 +186,8 @@ impl Slabs {
         Kind { geometry: self.geometry(), owner: self.owner(), node }
     }
 
-    /// Asserts, in debug builds, what holds after a change of the lists: their heads and counts;
-    /// one time in 64 a bounded walk.
+    /// Asserts, in debug builds, what holds after a change of the lists: checks their heads and
+    /// counts, and one time in 64 a bounded number of slabs.
     #[inline(always)]
     pub(super) fn assert_lists(&self, lists: &Lists, node: usize) {
         assert_valid(|| lists.check_heads());
@@ -172,8 +202,8 @@ impl Slabs {
         assert_valid(|| slab.check(self.kind(node), list));
     }
 
-    /// Asserts, in debug builds, what must hold of a slab that is about to leave: it is in no list,
-    /// the page map does not name it, and all of its objects are free.
+    /// Asserts, in debug builds, what must hold of a slab that is about to be released: it is in no
+    /// list, the page map does not name it, and all of its objects are free.
     #[inline(always)]
     pub(super) fn assert_released(&self, slab: Slab) {
         assert_valid(|| self.check_released(slab));
@@ -182,12 +212,12 @@ impl Slabs {
     pub(super) fn check_released(&self, slab: Slab) -> Checked {
         let subject = slab.subject();
         let objects = self.geometry().objects;
-        // SAFETY: the descriptor is mapped, and the slab is out of the lists, the caller's alone.
+        // SAFETY: the descriptor is mapped, and the slab, out of the lists, is the caller's alone.
         let place = unsafe { (*slab.head()).list };
         subject.equal(place, List::None as u8, "a released slab stands in no list")?;
         subject.equal(slab.count().load(Acquire), objects as i32, "a released slab's count is complete")?;
         subject.equal(slab.check_bits(self.geometry())?, objects, "a released slab's bits are all set")?;
-        for page in 0..self.geometry().pages() {
+        for page in 0..self.geometry().named_pages() {
             let found = pages::owner(slab.0.plus(page)).slots();
             subject.equal(found, Owner::NONE.slots(), "the page map names no cache for a released slab")?;
         }
@@ -199,30 +229,34 @@ impl Slabs {
         self.nodes().iter().try_for_each(|node| node.lock().check_heads())
     }
 
-    /// Checks all slabs, under each node's lock in turn; returns what was walked. For requests: it
-    /// costs what the cache owns.
+    /// Checks all slabs, under each node's lock in turn; returns the totals. The cost grows with
+    /// the number of slabs, so this runs only on request.
     pub fn check(&self) -> Checked<Walked> {
         let subject = Subject::new("slabs", self);
         let geometry = self.geometry();
         subject.at_most(geometry.objects * geometry.object_bytes, self.slab_bytes(), "objects fit a slab")?;
-        subject.equal(self.slab_bytes(), PAGE_BYTES << geometry.order, "a slab has 2^order pages")?;
+        let least = PAGE_BYTES << geometry.order;
+        subject.holds(
+            self.slab_bytes() == least || (geometry.objects == 1 && self.slab_bytes() > least),
+            "a slab has 2^order pages, or those of its one object",
+        )?;
         let mut all = Walked::default();
         for (index, node) in self.nodes().iter().enumerate() {
             let lists = node.lock();
             let walked = lists.check(self.kind(index), u32::MAX)?;
             // A shrink takes empty slabs out before it publishes their number.
-            let spare = lists.empty().saturating_sub(1) as usize;
-            subject.at_least(lists.spare, spare, "spare empty slabs are counted")?;
+            subject.at_least(lists.counted.empty, lists.empty(), "empty slabs are counted")?;
             all.slabs += walked.slabs;
             all.free_objects += walked.free_objects;
         }
         Ok(all)
     }
 
-    /// Whether `object` starts in one of these slabs and is not free there. The caller owns it.
+    /// Checks that `object` starts in one of these slabs and is not free there. The caller owns the
+    /// object.
     pub fn check_taken(&self, object: *mut u8) -> Checked {
         let subject = Subject::new("object", object);
-        let offset = object as usize % self.slab_bytes();
+        let offset = object as usize % (PAGE_BYTES << self.geometry().order);
         let page = pages::page_of(object);
         let first = page.map(|page| PageIndex(page.0 & !((1 << self.geometry().order) - 1)));
         let owner = page.map(|page| pages::owner(page).slots());

@@ -1,22 +1,22 @@
-//! The bitmap of a slab and its free count: the only steps on them that race.
+//! The racing steps on a slab: changes of a word of its bitmap and of its free count.
 //!
-//! Small enough to be run as they are by a loom model (`tests/loom.rs`): everything else about
-//! slabs happens under a lock.
+//! All other changes of slabs happen under a lock. A loom model (`tests/loom.rs`) runs these
+//! functions as they are.
 
 use crate::sync::atomic::{AtomicI32, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
 
-/// Sets the bits of `mask`: those objects are free. Returns those that were set before: they are
-/// free already.
+/// Marks the objects of `mask` free. Returns the bits that were set before: a double free of those
+/// objects.
 ///
-/// Release: what the freer did to the objects happens before the next thread takes them.
+/// Release: the freeing thread's accesses to the objects happen before the next thread takes them.
 #[inline]
 pub fn free(word: &AtomicU64, mask: u64) -> u64 {
     debug_assert!(mask != 0, "a giver has an object to give");
     word.fetch_or(mask, AcqRel) & mask
 }
 
-/// Takes up to `wanted` of a word's free objects, lowest first; returns their mask. One taker at a
-/// time (the lists' lock).
+/// Takes up to `wanted` of a word's free objects, lowest first; returns their mask. The caller
+/// holds the lists' lock, so one thread takes at a time.
 #[inline]
 pub fn take(word: &AtomicU64, wanted: usize) -> u64 {
     let free = word.load(Relaxed);
@@ -24,7 +24,7 @@ pub fn take(word: &AtomicU64, wanted: usize) -> u64 {
         return 0;
     }
     if wanted >= free.count_ones() as usize {
-        // Bits that givers set since the load stay for the next taker.
+        // Bits that freeing threads set since the load stay for the next take.
         let taken = word.fetch_and(!free, Acquire) & free;
         debug_assert_eq!(taken, free, "a bit that is set stays so until the one taker clears it");
         return taken;
@@ -42,15 +42,15 @@ pub fn take(word: &AtomicU64, wanted: usize) -> u64 {
 
 /// After [`free`]: adds to the count; returns the count before.
 ///
-/// Release and acquire: who sees the count sees the bits, and the giver that completes a slab sees
-/// all that was done to it.
+/// Release and acquire: a thread that reads the count sees the bits that it counts. The freeing
+/// thread that completes a slab sees all earlier accesses to the slab.
 #[inline]
 pub fn add(count: &AtomicI32, n: usize) -> i32 {
     count.fetch_add(n as i32, AcqRel)
 }
 
-/// After [`take`]: lowers the count; returns what is left, which may be less than 0 while a giver
-/// is between its steps.
+/// After [`take`]: subtracts from the count; returns the new count. It may be negative while a
+/// freeing thread has set a bit and not counted it yet.
 #[inline]
 pub fn subtract(count: &AtomicI32, n: usize) -> i32 {
     count.fetch_sub(n as i32, AcqRel) - n as i32

@@ -71,7 +71,7 @@ pub fn caches() -> impl Iterator<Item = CacheStats> {
     all_caches().filter(|cache| !cache.is_destroyed)
 }
 
-/// The same, with those that were destroyed and whose number is not used again yet.
+/// As [`caches`], with destroyed caches whose number is not used again yet.
 pub(super) fn all_caches() -> impl Iterator<Item = CacheStats> {
     cache::account_all();
     let used = header().records_used.load(Relaxed).min(MAX_RECORDS as u32) as u16;

@@ -44,7 +44,7 @@ impl<N: Name> Links<N> {
 
 /// The type of a list's nodes.
 pub trait Linked {
-    /// What names one.
+    /// The type of a node's name: a pointer or an index.
     type Name: Name;
 
     /// The place of a node's links.
@@ -88,7 +88,7 @@ impl<T: Linked> List<T> {
     /// Whether `node` is in a list.
     ///
     /// # Safety
-    /// `node` must name a node that lives, of a list that the caller owns if of any.
+    /// `node` must name a live node. If it is in a list, the caller must own that list.
     pub unsafe fn is_linked(node: T::Name) -> bool {
         // SAFETY: the caller's promise.
         unsafe { (*T::links(node)).next != T::Name::NONE }

@@ -10,7 +10,7 @@
 //!   caches.rs    RawCache and Cache<T>, with random options
 //!   malloc.rs    the malloc family
 //!   heaps.rs     Heap, GlobalAlloc on Uslab, allocator-api2
-//!   threads.rs   all of these from more threads than CPUs, freed elsewhere
+//!   threads.rs   all of these from more threads than CPUs, freed by other threads
 //! ```
 //!
 //! The mode belongs to the process: run the tests once without and once with `USLAB_RSEQ=0`.

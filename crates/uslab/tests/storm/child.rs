@@ -18,6 +18,9 @@ pub fn fork(work: impl FnOnce() -> Result<(), &'static str>) -> libc::pid_t {
     // own guarantees, the C library's allocator and this one. `work` does no more.
     match unsafe { libc::fork() } {
         0 => {
+            // Ends a stuck child whose parent has ended too: it holds the test's output open.
+            // SAFETY: no preconditions.
+            unsafe { libc::alarm(PATIENCE.as_secs() as u32) };
             let status = match work() {
                 Ok(()) => 0,
                 Err(what) => {

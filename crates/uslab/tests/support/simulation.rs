@@ -6,7 +6,7 @@
 //! `uslab::internal::balance`, with seeks in proportion to the costs. In a static split each cache
 //! is an LRU of fixed size, whose misses follow exactly from the reuse distances of the trace.
 //!
-//! Must never: depend on time or on the machine.
+//! The result never depends on time or on the machine.
 
 use crate::traffic::{self, COSTS, KEYS, Traffic};
 use std::cell::{Cell, RefCell};
@@ -32,7 +32,7 @@ pub struct Simulation {
     pub equal_cost: u64,
     /// The result with the shares of `uslab::reclaim`.
     pub balanced: Run,
-    /// The same with equal seeks for all caches.
+    /// The result with these shares and equal seeks for all caches.
     pub blind: Run,
     /// The cost of first requests of keys, which every cache must miss.
     pub unavoidable: u64,

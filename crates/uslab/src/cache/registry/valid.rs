@@ -1,4 +1,4 @@
-//! What always holds of the registry, under its lock.
+//! Invariants of the registry, and the functions that check them under its lock.
 
 use super::{CACHES, Core, FIRST_CACHE_ID, Guard, IDS, OWN_IDS, Registry, USED_IDS, WORDS, cache, ids};
 use crate::os::invariant::{Checked, Subject, assert_valid, is_sampled};
@@ -9,7 +9,7 @@ impl Registry {
         Subject::new("registry", self)
     }
 
-    /// Asserts, in debug builds, what holds after `id` was entered or left.
+    /// Asserts, in debug builds, what holds after a cache entered or left `id`.
     #[inline(always)]
     pub(super) fn assert_entry(&self, id: u16) {
         assert_valid(|| {
@@ -59,8 +59,8 @@ impl Registry {
     }
 }
 
-/// Checks the registry, and then each cache by `visit`, with the registry locked: no cache is made
-/// or destroyed meanwhile, and no fork begins. Returns how many caches there are.
+/// Checks the registry, then each cache with `visit`, all under the registry's lock: no cache is
+/// created or destroyed meanwhile, and no fork begins. Returns how many caches there are.
 pub fn check(visit: &mut dyn FnMut(&'static Core) -> Checked) -> Checked<usize> {
     let registry: Guard<'static, Registry> = super::lock();
     let caches = registry.check()?;
@@ -68,7 +68,7 @@ pub fn check(visit: &mut dyn FnMut(&'static Core) -> Checked) -> Checked<usize> 
     Ok(caches)
 }
 
-/// Entries of the table, for a test that breaks one.
+/// The table's entry of `id`, for a test that breaks it.
 #[cfg(test)]
 pub(super) fn place_of(id: u16) -> &'static core::sync::atomic::AtomicPtr<Core> {
     &super::CORES[usize::from(id)]
@@ -80,7 +80,7 @@ mod tests {
     use crate::cache::CacheBuilder;
     use crate::os::invariant::Invalid;
 
-    /// What a check finds while something is broken, under the lock.
+    /// Returns the violation that a check reports between `break_it` and `mend`, under the lock.
     fn found(break_it: impl FnOnce(&mut Registry, u16), mend: impl FnOnce(&mut Registry, u16)) -> Invalid {
         let cache = CacheBuilder::new("broken").build_raw(40).expect("there is memory");
         let mut registry = crate::cache::registry::lock();

@@ -1,11 +1,11 @@
-//! What always holds of the stores of owners, under their locks.
+//! Invariants of the stores of owners, and the functions that check them under the stores' locks.
 
 use super::{OWNERS, Store};
 use crate::os::invariant::{Checked, Subject, assert_valid, is_sampled};
 use crate::rseq::{Owner, Slot, is_dummy};
 use core::sync::atomic::Ordering::Relaxed;
 
-/// Owners that a sampled walk visits.
+/// Upper bound on the owners that a sampled walk visits.
 const MAX_WALKED: usize = 64;
 
 impl Store {
@@ -26,7 +26,7 @@ impl Store {
         while !at.is_null() && seen < most {
             check_free(at)?;
             seen += 1;
-            // SAFETY: free owners are valid slots for ever; their links are the lock's.
+            // SAFETY: free owners are valid slots for ever; the store's lock guards their links.
             at = unsafe { (*at).context().load(Relaxed).cast() };
         }
         Ok(seen + self.fresh_left)

@@ -1,14 +1,14 @@
-//! A buddy and chunks that are broken on purpose: each kind of check finds its own.
+//! Tests that break the buddy or a chunk on purpose: each kind of check must find its fault.
 //!
-//! The buddy is the process's. What a test breaks it mends before it lets go of the lock.
+//! They share the process's buddy. So a test repairs what it broke before it releases the lock.
 
 use super::*;
 use crate::os::invariant::Invalid;
 use crate::pages::Temperature;
 use crate::rseq::Owner;
 
-/// What a check finds while something is broken, under the lock: the buddy, or a chunk that has
-/// free pages, by its index.
+/// Returns the violation that a check reports between `break_it` and `mend`, all under the lock.
+/// `break_it` gets the buddy and a chunk with free pages, with its index.
 fn found(
     break_it: impl FnOnce(&mut Buddy, usize, &mut Chunk),
     mend: impl FnOnce(&mut Buddy, &mut Chunk),
@@ -16,12 +16,12 @@ fn found(
     set_up!();
     let run = crate::pages::alloc(3, 0, Temperature::Cold).expect("there is room");
     let mut buddy = lock();
-    // The chunk that serves next: with the lock held it has a page.
+    // The chunk that serves next. It has a free page as long as the lock is held.
     let index = buddy.fullest_with(0).unwrap_or_else(|| {
         buddy.grow(1, 1).expect("there is room");
         buddy.fullest_with(0).expect("it just grew")
     });
-    // SAFETY: committed; it is changed under the lock alone.
+    // SAFETY: the chunk is committed, and changes only under the lock.
     let chunk = || unsafe { &mut *arena::chunk(index) };
     assert!(buddy.check().is_ok());
     break_it(&mut buddy, index, chunk());
@@ -70,7 +70,7 @@ fn links_and_heads_that_disagree_are_found() {
     let kept = Cell::new(0);
     let mend = |_: &mut Buddy, chunk: &mut Chunk| chunk.next = kept.get();
     let invalid = found(|_, at, chunk| kept.set(core::mem::replace(&mut chunk.next, at as u32)), mend);
-    // A chunk that follows itself has another before it, or none.
+    // The fault shows in the chunk's own links, or in the number of chunks that the lists reach.
     assert!(
         ["the next chunk links back", "each chunk with free pages stands in a list"]
             .contains(&invalid.invariant)
@@ -141,4 +141,57 @@ fn pages_claimed_twice_end_the_process() {
     chunk.reset_free();
     chunk.claim(3, 10);
     chunk.claim(12, 2);
+}
+
+#[test]
+fn a_batch_lies_in_one_chunk_in_order_and_comes_back() {
+    set_up!();
+    for order in 0..6 {
+        let mut buddy = lock();
+        // A whole chunk of the test's: the lock is held until all of it is free again.
+        buddy.grow(1, 1).expect("there is room");
+        let used = buddy.used_pages;
+        let mut runs = [0; 8];
+        let (count, zero) = buddy.alloc_batch(order, &mut runs);
+        let runs = &runs[..count];
+        assert!(count > 0 && buddy.used_pages == used + (count << order));
+        assert!(runs.windows(2).all(|pair| pair[0] > pair[1]), "the lowest one is handed out first");
+        assert!(runs.iter().all(|run| run % (1 << order) == 0));
+        assert!(runs.iter().all(|&run| run as usize / CHUNK_PAGES == runs[0] as usize / CHUNK_PAGES));
+        assert!(buddy.check().is_ok());
+        assert!(buddy.free_batch(order, runs, zero));
+        assert_eq!(buddy.used_pages, used);
+        assert!(!buddy.free_batch(order, &runs[..1], 0), "what is free cannot come back");
+        assert!(buddy.check().is_ok());
+    }
+}
+
+#[test]
+fn a_batch_that_came_zero_is_zero_again() {
+    set_up!();
+    let mut buddy = lock();
+    let grown = arena::grow(1, 1).expect("there is room");
+    // SAFETY: just committed, under the lock, and in no list.
+    unsafe { (*arena::chunk(grown.first)).reset_free() };
+    let first = (grown.first * CHUNK_PAGES) as u32;
+    let runs = [first + 2, first];
+    // SAFETY: as above.
+    unsafe { (*arena::chunk(grown.first)).claim(0, 4) };
+    buddy.link(grown.first);
+    buddy.used_pages += 4;
+    assert!(buddy.free_batch(1, &runs, 0b10));
+    // SAFETY: as above.
+    let chunk = unsafe { &*arena::chunk(grown.first) };
+    assert_eq!((chunk.dirty_pages, chunk.zero[0] & 0xf), (2, 0b0011));
+    assert!(buddy.check().is_ok());
+}
+
+#[test]
+fn near_a_limit_there_is_no_batch() {
+    set_up!();
+    let mut buddy = lock();
+    let before = (buddy.soft_pages, buddy.hard_pages);
+    buddy.hard_pages = buddy.used_pages + buddy.dirty_pages + 7;
+    assert_eq!(buddy.alloc_batch(1, &mut [0; 4]).0, 0);
+    (buddy.soft_pages, buddy.hard_pages) = before;
 }

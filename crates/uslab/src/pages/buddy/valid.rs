@@ -1,13 +1,13 @@
-//! What always holds of chunks and the buddy, under its lock.
+//! Invariants of chunks and of the buddy, and the functions that check them under its lock.
 //!
 //! ```text
 //!   chunk   set bits of `free` = free_pages; of these, not in `zero` = dirty_pages
 //!   lists   a chunk with free pages stands in the list of its level and largest order
-//!   sums    dirty_pages, locked_pages = sums over chunks; used + free ≤ within the bound
+//!   sums    dirty_pages, locked_pages = sums over chunks; used + free ≤ pages within the bound
 //!   map     a free page has no owner
 //! ```
 
-use super::{Buddy, EMPTY_CHUNKS, EMPTY_LEVEL, LEVELS, ORDERS, PINNED_LEVEL, level_of, lock};
+use super::{Buddy, EMPTY_CHUNKS, EMPTY_LEVEL, LEVELS, ORDERS, PINNED_LEVEL, level_of, lock, whole};
 use crate::counters;
 use crate::os::invariant::{Checked, Subject, assert_valid, is_sampled};
 use crate::pages::arena::{self, PageIndex};
@@ -16,10 +16,10 @@ use crate::pages::{CHUNK_PAGES, PAGE_BYTES};
 use crate::rseq::Owner;
 use core::sync::atomic::Ordering::Relaxed;
 
-/// Chunks of one list that a sampled walk visits.
+/// Upper bound on the chunks of one list that a sampled walk visits.
 const MAX_WALKED: usize = 32;
 
-/// What a walk of the page layer found.
+/// The totals of a walk of the page layer.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub struct Walked {
     /// Chunks within the bound.
@@ -30,13 +30,13 @@ pub struct Walked {
     pub listed_runs: usize,
 }
 
-/// A chunk by its index. Under the lock.
+/// The chunk `index`. The caller holds the buddy's lock.
 fn at<'a>(index: u32) -> &'a Chunk {
     // SAFETY: callers pass indices within the bound, and hold the buddy's lock.
     unsafe { &*arena::chunk(index as usize) }
 }
 
-/// The chunk of a link, if it leads to one.
+/// The chunk that a link leads to, if any.
 fn linked(link: u32) -> Option<u32> {
     (link != NONE).then_some(link)
 }
@@ -58,11 +58,14 @@ impl Chunk {
         subject.holds(!self.is_unmapped || dirty == 0, "an unmapped chunk has no memory to purge")
     }
 
-    /// Checks that a chunk with free pages is where the buddy looks for it.
+    /// Checks that a chunk with free pages knows the list that the buddy looks for it in.
     fn check_listed(&self, index: usize) -> Checked {
-        let Some(order) = chunk::largest_order(&self.free) else { return Ok(()) };
         let subject = self.subject();
+        let Some(order) = chunk::largest_order(&self.free) else {
+            return subject.equal(whole::is_set(index), false, "wholly free chunks are indexed");
+        };
         subject.equal(u32::from(self.order), order, "a chunk is listed by its largest free order")?;
+        subject.equal(whole::is_set(index), self.is_whole(), "wholly free chunks are indexed")?;
         subject.equal(usize::from(self.level), level_of(index, self), "a chunk is listed by how full it is")
     }
 }
@@ -72,7 +75,7 @@ impl Buddy {
         Subject::new("buddy", self)
     }
 
-    /// Asserts, in debug builds, what holds after `index` was linked again.
+    /// Asserts, in debug builds, what holds after chunk `index` was linked.
     #[inline(always)]
     pub(super) fn assert_linked(&self, index: usize) {
         assert_valid(|| {
@@ -118,7 +121,7 @@ impl Buddy {
         }
     }
 
-    /// Checks every list, up to `most` chunks of each; returns how many it saw.
+    /// Checks up to `most` chunks of each list; returns how many it checked.
     pub(super) fn check_lists(&self, most: usize) -> Checked<usize> {
         let subject = self.subject();
         let mut all = 0;
@@ -152,7 +155,7 @@ impl Buddy {
         Ok(all)
     }
 
-    /// Checks all chunks and lists. Costs what the arena has.
+    /// Checks all chunks and lists. The cost grows with the arena.
     pub(super) fn check(&self) -> Checked<Walked> {
         let mut walked = Walked { chunks: arena::chunks_committed(), ..Walked::default() };
         let (mut listed, mut dirty, mut locked, mut empty) = (0, 0, 0, 0);

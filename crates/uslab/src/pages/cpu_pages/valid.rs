@@ -1,6 +1,6 @@
-//! What always holds of a CPU's page lists, under their lock.
+//! Invariants of a CPU's page lists, and the functions that check them under the lists' lock.
 
-use super::{CpuPages, Lists, ORDERS, RUNS, table};
+use super::{CpuPages, Lists, ORDERS, ROOM, table};
 use crate::os::invariant::{Checked, Subject, assert_valid, is_sampled};
 use crate::pages::arena::{self, PageIndex};
 use crate::pages::buddy;
@@ -19,8 +19,8 @@ impl CpuPages {
 
     fn check_counts(&self, lists: &Lists) -> Checked {
         let subject = Subject::new("CPU page lists", self);
-        for (order, &count) in lists.count.iter().enumerate() {
-            subject.at_most(usize::from(count), RUNS >> order, "a list has no more runs than its room")?;
+        for (list, room) in lists.of_order.iter().zip(ROOM) {
+            subject.at_most(list.count, room, "a list has no more runs than its room")?;
         }
         subject.equal(self.runs.load(Relaxed), lists.all(), "the number for those without the lock is right")
     }
@@ -29,7 +29,8 @@ impl CpuPages {
     pub(super) fn check(&self, lists: &Lists) -> Checked<usize> {
         self.check_counts(lists)?;
         for order in 0..ORDERS {
-            let runs = &lists.runs[order][..usize::from(lists.count[order])];
+            let list = &lists.of_order[order];
+            let runs = &list.runs[..usize::from(list.count)];
             for (at, &first) in runs.iter().enumerate() {
                 let first = PageIndex(first);
                 let subject = Subject::new("listed run", arena::address_of(first));
@@ -54,15 +55,16 @@ pub(in crate::pages) fn check_all() -> Checked<usize> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{AtomicUsize, EMPTY, Lock, Rank};
+    use super::super::{AtomicUsize, EMPTY, Lock, RUNS, Rank};
     use super::*;
     use crate::pages::{PAGE_BYTES, Temperature, alloc, boot, free};
 
-    /// What a check finds in lists of no CPU that have `runs` of two pages, and say `counted`.
+    /// Returns the result of a check of lists that belong to no CPU. They hold `runs`, of two pages
+    /// each, and claim to hold `counted` runs.
     fn found(runs: &[u32], counted: usize) -> Checked<usize> {
         let mut lists = EMPTY;
-        lists.count[1] = runs.len() as u8;
-        lists.runs[1][..runs.len()].copy_from_slice(runs);
+        lists.of_order[1].count = runs.len() as u8;
+        lists.of_order[1].runs[..runs.len()].copy_from_slice(runs);
         let cpu = CpuPages { lists: Lock::new(Rank::CpuPages, EMPTY), runs: AtomicUsize::new(counted) };
         cpu.check(&lists)
     }

@@ -1,4 +1,5 @@
-//! What always holds of the capacities of all caches, under the ring's lock.
+//! Invariants of the capacities of all caches, and the functions that check them under the ring's
+//! lock.
 
 use super::{Adapt, RING, Ring, USED};
 use crate::os::invariant::{Checked, Subject, assert_valid, is_sampled};
@@ -6,7 +7,7 @@ use crate::percpu::CpuCache;
 use crate::sync::list::List;
 use core::sync::atomic::Ordering::Relaxed;
 
-/// Caches that a sampled walk visits.
+/// Upper bound on the caches that a sampled walk visits.
 const MAX_WALKED: usize = 64;
 
 impl Adapt {
@@ -40,12 +41,12 @@ impl Ring {
         subject.equal(is_linked, is_charged, "a cache stands in the ring while charged")
     }
 
-    /// Checks up to `most` caches of the ring, and the sum of charges where these are all; returns
-    /// how many.
+    /// Checks up to `most` caches of the ring, and the sum of charges if these are all; returns how
+    /// many it checked.
     pub(super) fn check(&self, most: usize) -> Checked<usize> {
         let (mut seen, mut charged) = (0, 0);
         let last = self.0.last();
-        // SAFETY: caches in the ring are valid: each is taken out before it goes.
+        // SAFETY: caches in the ring are valid: each leaves the ring before it goes away.
         let mut at = unsafe { last.as_ref() };
         while let Some(cache) = at.filter(|_| seen < most) {
             cache.adapt().check()?;
@@ -57,13 +58,13 @@ impl Ring {
         }
         let subject = Subject::new("ring of capacities", self);
         if at.is_none() {
-            subject.equal(USED.load(Relaxed), charged, "what caches are charged is summed up")?;
+            subject.equal(USED.load(Relaxed), charged, "the charges of caches are summed up")?;
         }
         Ok(seen)
     }
 }
 
-/// Checks the ring while `change` says what is charged, for a test.
+/// Checks the ring while `change` alters the sum of charges, for a test.
 #[cfg(test)]
 pub(in crate::percpu) fn check_broken(change: impl Fn(usize) -> usize) -> Checked<usize> {
     let ring = RING.lock();

@@ -1,4 +1,4 @@
-//! What always holds of a barn, under its lock.
+//! Invariants of a barn, and the functions that check them under its lock.
 
 use super::{Barn, ROOM, Stacks};
 use crate::os::invariant::{Checked, Subject, assert_valid, is_sampled};
@@ -28,7 +28,7 @@ impl Barn {
         )?;
         subject.at_most(stacks.least_empties, stacks.empties, "the fewest empty ones are no more")?;
         let shown = self.fulls.load(Relaxed);
-        subject.equal(shown, stacks.fulls, "the number for those without the lock is right")
+        subject.equal(shown, stacks.fulls, "the number for readers without the lock is right")
     }
 
     /// Checks the counts.
@@ -36,7 +36,8 @@ impl Barn {
         self.check_counts(&self.stacks.lock())
     }
 
-    /// Checks each sheaf, and the full ones by `check_objects` too; returns how many there are.
+    /// Checks each sheaf, and each full one with `check_objects` too; returns the number of
+    /// sheaves.
     pub(in crate::percpu) fn check(
         &self,
         mut check_objects: impl FnMut(*mut Sheaf) -> Checked,

@@ -1,5 +1,5 @@
-//! Sheaves, barns, slots and capacities that are broken on purpose: each kind of check finds its
-//! own.
+//! Tests that break sheaves, barns, slots and capacities on purpose: each kind of check must find
+//! its fault.
 
 use super::*;
 use crate::os::invariant::Invalid;
@@ -7,7 +7,7 @@ use crate::percpu::ownership;
 use crate::percpu::sheaf::Owned;
 use crate::rseq::{Sheaf, Slot, dummy};
 
-/// A sheaf for 14 objects, of no cache.
+/// A sheaf for 14 objects that belongs to no cache.
 fn sheaf() -> &'static Sheaf {
     set_up!();
     let sheaf = sheaf::alloc(Size(2), 0);
@@ -20,7 +20,7 @@ fn address(sheaf: &Sheaf) -> *mut Sheaf {
     core::ptr::from_ref(sheaf).cast_mut()
 }
 
-/// What a check of a sheaf finds after `break_it`.
+/// Returns the violation that a check of a sheaf reports after `break_it`.
 fn found(break_it: impl FnOnce(&Sheaf)) -> Invalid {
     let sheaf = sheaf();
     assert_eq!(ownership::check(address(sheaf)), Ok(()));
@@ -52,7 +52,7 @@ fn a_sheaf_taken_out_by_two_ends_the_process() {
     ownership::claim(sheaf);
 }
 
-/// The same by the mechanism itself: a sheaf that stands in two places is taken out of both.
+/// The same fault through a drain: it takes a sheaf that stands in two places out of both.
 #[test]
 #[should_panic(expected = "a sheaf has one owner")]
 fn a_sheaf_in_two_places_ends_the_process() {
@@ -67,7 +67,7 @@ fn a_sheaf_in_two_places_ends_the_process() {
 
 #[test]
 fn two_threads_that_claim_one_sheaf_at_once_do_not_both_get_it() {
-    // Also beside other sheaves, whose places are taken and left meanwhile.
+    // Other sheaves take and leave places of the table meanwhile.
     let sheaves: Vec<usize> = (0..4).map(|_| address(sheaf()) as usize).collect();
     std::thread::scope(|scope| {
         for &mine in &sheaves {
@@ -103,15 +103,15 @@ fn a_barn_that_is_broken_is_found() {
 
 #[test]
 #[should_panic(expected = "a sheaf has one owner")]
-fn a_sheaf_that_stands_in_a_barn_twice_ends_the_process() {
+fn a_sheaf_that_stands_in_two_barns_ends_the_process() {
     set_up!();
-    let barn = Barn::new();
+    // Two barns: in one, the sampled check would sometimes find the sheaf's second place first.
+    let barns = [Barn::new(), Barn::new()];
     let sheaf = address(sheaf());
-    // With another behind it, the walk of the sample may come later than the second taking.
-    assert!(barn.put_empty(sheaf));
-    barn.put_empty(sheaf);
-    barn.take_empty();
-    barn.take_empty();
+    assert!(barns.iter().all(|barn| barn.put_empty(sheaf)));
+    for barn in &barns {
+        barn.take_empty();
+    }
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn a_cache_whose_slots_are_broken_is_found() {
     assert!(cache.check().is_ok());
     slot.hidden[1].store(dummy(), Relaxed);
     let invariant = cache.check().unwrap_err().invariant;
-    assert_eq!(invariant, "no sheaf is hidden but while a fork copies the memory");
+    assert_eq!(invariant, "a sheaf is hidden only while a fork copies the memory");
     slot.hidden[1].store(core::ptr::null_mut(), Relaxed);
     slot.start_test[2].fetch_add(1, Relaxed);
     assert_eq!(cache.check().unwrap_err().invariant, "each slot has the start test of its cache");
@@ -168,7 +168,7 @@ fn a_ring_that_is_broken_is_found() {
     set_up!();
     assert!(adapt::check().is_ok());
     let broken = adapt::check_broken(|used| used + 64).unwrap_err();
-    assert_eq!(broken.invariant, "what caches are charged is summed up");
+    assert_eq!(broken.invariant, "the charges of caches are summed up");
     assert!(adapt::check().is_ok());
 }
 

@@ -1,7 +1,7 @@
-//! Drains without a barrier: a filter refuses `membarrier` to the draining thread.
+//! Tests of drains without a barrier: a filter refuses `membarrier` to the draining thread.
 //!
-//! Each test runs on a thread of its own, which stays on its CPU, and lays what that CPU's slot
-//! holds into the slot of another one. So the drain meets sheaves of a CPU that it cannot be on.
+//! Each test runs on its own thread, pinned to its CPU, and moves the sheaves of that CPU's slot to
+//! the slot of another CPU. So the drain meets sheaves of a CPU that it cannot run on.
 
 use super::super::cpu_cache::held;
 use super::super::sheaf::Owned;
@@ -9,8 +9,7 @@ use super::*;
 use crate::rseq::{Cpu, Mode, Sheaf, Slot, Which, dummy, is_dummy, mode};
 use core::sync::atomic::Ordering::AcqRel;
 
-/// A cache whose free objects are in the slot of another CPU, that slot, and its main and spare
-/// sheaf.
+/// A cache whose free objects are in the slot of another CPU, with that slot and its two sheaves.
 struct Elsewhere {
     cache: &'static CpuCache,
     slot: &'static Slot,
@@ -18,8 +17,7 @@ struct Elsewhere {
     spare: *mut Sheaf,
 }
 
-/// Runs `test` where there is another CPU and sequences run; on other machines there is nothing to
-/// test.
+/// Runs `test` in rseq mode on a machine with another CPU; otherwise there is nothing to test.
 fn with_sheaves_elsewhere(test: impl FnOnce(Elsewhere) + Send) {
     let (cache, _) = cache(64, 6);
     if mode() != Mode::Rseq || cache.slots().len() < 2 {
@@ -67,7 +65,7 @@ fn main_sheaves_of_other_cpus_stay_and_all_else_goes() {
         let left: usize = cache.slots().iter().map(held).sum();
         assert_eq!(left, held(slot), "this CPU's slot is drained by its own sequences");
         assert_eq!(os::errno::get(), 77);
-        // The background thread does not take it for use, for ever.
+        // The sheaf that stays does not make the cache look used for ever.
         let looks: Vec<bool> = (0..4).map(|_| cache.flush_idle(&mut Drain::of_idle(Keep::Pages))).collect();
         assert_eq!(looks.last(), Some(&true), "{looks:?}");
         assert_eq!(elsewhere.main_now(), main);
@@ -103,7 +101,7 @@ fn a_main_sheaf_whose_slot_has_another_one_is_not_looked_into() {
         let Elsewhere { cache, slot, main, spare } = elsewhere;
         let objects = Owned(main).count();
         let mut drain = Drain::of_all();
-        // What a user of that CPU installs meanwhile.
+        // Install the spare as main sheaf, as a thread on that CPU would do meanwhile.
         slot.spare.store(dummy(), Relaxed);
         cache.drain_slots(&mut drain);
         slot.main.store(spare, Relaxed);

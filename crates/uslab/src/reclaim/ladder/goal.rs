@@ -1,4 +1,4 @@
-//! The goals of passes, and what each permits.
+//! The goals of passes, and the terms of each.
 //!
 //! ```text
 //!   Given      bytes that went to the system          reclaim(bytes)
@@ -10,37 +10,38 @@ use super::Progress;
 use super::world::Basis;
 use crate::pages::Scattered;
 
-/// When a pass has done enough.
+/// The goal of a pass.
 pub trait Goal {
-    /// What the pass may do.
+    /// The terms on which the pass works.
     fn terms(&self) -> Terms;
 
-    /// Whether it has done enough. Asked whenever all that came free has been given back.
+    /// Whether the pass has done enough. The ladder asks this after each sweep of free memory.
     fn is_met(&mut self, so_far: &Progress) -> bool;
 
     /// Bytes that the next round asks for.
     fn missing_bytes(&self, so_far: &Progress) -> usize;
 }
 
-/// What a goal permits a pass.
+/// The terms on which a pass works.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Terms {
-    /// To wait for other threads: those inside shrinkers, and those with memory in flight.
+    /// Whether the pass waits for other threads: those inside shrinkers, and those with memory in
+    /// flight.
     pub waits: bool,
-    /// What becomes of pages that stand alone while shrinkers have entries.
+    /// Treatment of scattered pages while shrinkers have entries.
     pub scattered: Scattered,
-    /// Each round asks for so many times the entries that should hold what is missing: some leave
-    /// holes that no page comes of.
+    /// Each round asks for this many times the entries that should hold the missing bytes: some
+    /// entries leave holes in pages, and free no page.
     pub margin: usize,
-    /// To correct the size of an entry by what the entries that went brought.
+    /// Whether the pass corrects the size of an entry by the bytes that freed entries brought.
     pub learns: bool,
-    /// What the size of an entry is estimated from.
+    /// The figure from which the pass estimates the size of an entry.
     pub basis: Basis,
 }
 
-/// So many bytes are with the system.
+/// Goal: this many bytes went to the system.
 pub struct Given {
-    /// How many.
+    /// The bytes.
     pub bytes: usize,
 }
 
@@ -58,15 +59,15 @@ impl Goal for Given {
     }
 }
 
-/// An allocation of `bytes` that found no memory succeeds.
+/// Goal: an allocation that found no memory succeeds.
 ///
-/// Bytes do not tell: holes in slabs are room for one size and not for another, and other threads
-/// take what comes free. So the allocation is tried between the steps, and each round asks for
-/// twice as much as the one before.
+/// The bytes released do not tell whether it will: a hole in a slab has room for one size only, and
+/// other threads take memory that comes free. So the pass tries the allocation between the steps,
+/// and each round asks for twice as much as the one before.
 pub struct Until<'a> {
-    /// What is missing, at least.
+    /// Lower bound on the bytes that are missing.
     pub bytes: usize,
-    /// Tries the allocation.
+    /// Tries the allocation; returns whether it succeeded.
     pub attempt: &'a mut dyn FnMut() -> bool,
 }
 
@@ -84,15 +85,15 @@ impl Goal for Until<'_> {
     }
 }
 
-/// As many entries went as should hold `bytes` on average.
+/// Goal: the freed entries should hold `bytes` on average.
 ///
-/// In the background, where programs take what comes free as it comes. What they take must not
-/// count as too little, or a pass would empty the caches; another pass will follow.
+/// For passes in the background. The program takes freed memory as it comes free. If that memory
+/// counted as missing, a pass would empty the caches. Another pass will follow anyway.
 pub struct Estimate<'a> {
-    /// How many.
+    /// The bytes.
     pub bytes: usize,
-    /// Bytes that are held above what may stay, now. Several passes for one limit may run at once,
-    /// and each would bring what all of them miss.
+    /// Returns the bytes now held above those that may stay. It bounds the pass: several passes for
+    /// one limit may run at once, and each would free the bytes that all of them miss.
     pub above_bytes: &'a dyn Fn() -> usize,
 }
 

@@ -1,22 +1,24 @@
-//! The ladder: what a pass takes, the gentlest first, as a table.
+//! The ladder: the steps of a pass as a table, the gentlest first.
 //!
-//! A pass is one loop: *take the gentlest step that is allowed, until the goal is met or no step
-//! is.* [`LADDER`] lists the steps; a step is allowed by what happened so far, the [`Standing`].
+//! A pass is one loop: *take the gentlest step that is allowed, until the goal is met or no step is
+//! allowed.* [`LADDER`] lists the steps. The state of the pass, its [`Standing`], decides whether a
+//! step is allowed.
 //!
 //! ```text
-//!   free pages      ─┐ whatever came free since the last sweep, no more than is missing
-//!   empty slabs     ─┘ (and sheaves that are not about to be used)
-//!   entries            one round: every shrinker its share, at the next priority
-//!   scattered pages ─┐ where shrinkers have nothing, or are asked at priority 0:
-//!   busy sheaves    ─┘ what running threads use; again after each round that brought entries
-//!   time               a millisecond, for a shrinker that another thread is inside
-//!   retry              priority 0 again, for what was waited for and for slow shrinkers
+//!   free pages      ─┐ memory that came free since the last sweep, up to the missing bytes
+//!   empty slabs     ─┘ (and sheaves that no thread needs soon)
+//!   entries            one round: asks every shrinker for its share, at the next priority
+//!   scattered pages ─┐ once shrinkers have nothing, or rounds are at priority 0:
+//!   busy sheaves    ─┘ the memory of running threads; again after each round that freed entries
+//!   time               waits a millisecond for a shrinker that another thread is inside
+//!   retry              priority 0 again, for shrinkers that were in use or slow
 //! ```
 //!
-//! The rungs decide and [`World`] acts, so that tests run every transition without a thread or a
-//! clock, and `simulation` runs passes, limits and sources by the hundred thousand.
+//! The ladder decides and [`World`] acts. So tests run every transition without a thread or a
+//! clock, and `simulation` runs passes, limits and sources in 100 000 schedules.
 //!
-//! Must never: hold a lock in a callback; end an allocation's pass while an entry could go.
+//! A pass never holds a lock in a callback, and a pass for an allocation never ends while an entry
+//! could go.
 
 mod goal;
 mod round;
@@ -35,31 +37,33 @@ use crate::pages::Scattered;
 use round::{LeftOut, MAX_ROUNDS, Pressure, Prospect};
 use standing::{Round, Standing};
 
-/// A rung: what a pass takes, and when.
+/// A step: what a pass takes, and when.
 #[derive(Clone, Copy)]
 pub struct Step {
-    /// What it takes, which is its name too.
+    /// The memory that the step takes, which also names the step.
     pub takes: Takes,
-    /// When it is allowed.
+    /// Whether the step is allowed.
     pub when: fn(&Standing) -> bool,
 }
 
-/// What a step takes.
+/// The action of a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Takes {
-    /// Free pages: groups of 64 KiB; single ones beyond the 512 KiB that are kept anyway.
+    /// Purges free pages: groups of 64 KiB, and single pages beyond 512 KiB of dirty ones.
     Pages,
-    /// Sheaves of this CPU and of barns, where they hold much; empty slabs, but each cache's last.
+    /// Takes sheaves of this CPU and of barns that hold much, and empty slabs except each cache's
+    /// last.
     Slabs,
-    /// Entries of shrinkers, at the next priority.
+    /// Takes entries of shrinkers, at the next priority.
     Entries,
-    /// Single free pages too, from now on. Most lie together a little later.
+    /// Purges single free pages too, from now on. Before that they stay, because most of them lie
+    /// in groups a little later.
     ScatteredPages,
-    /// Everything that is free: every sheaf of every CPU, every empty slab, every page.
+    /// Takes all free memory: every sheaf of every CPU, every empty slab, every page.
     BusySheaves,
-    /// A millisecond of the calling thread.
+    /// Waits a millisecond.
     Time,
-    /// Another chance for the shrinkers that were passed over or left out.
+    /// Asks shrinkers again that were in use, or too slow.
     Retry,
 }
 
@@ -85,30 +89,31 @@ pub const LADDER: [Step; 7] = [
     Step { takes: Takes::Retry, when: |now| now.has_waited || (now.has_left_out && !now.has_forgiven) },
 ];
 
-/// About what stays in this CPU's sheaves, page lists and scattered pages of what entries bring.
+/// Bytes of freed entries that may stay in this CPU's sheaves, page lists and scattered pages. Only
+/// if entries brought more than this do the released bytes tell their size.
 const TELLING_BYTES: usize = 512 << 10;
 
-/// The least that an object of `malloc` holds.
+/// Lower bound on the bytes of an entry: the smallest object of `malloc`.
 const MIN_ENTRY_BYTES: usize = 16;
 
-/// A batch, as most shrinkers have it: no round is asked for less.
+/// Lower bound on the entries that a round asks for: the batch of most shrinkers.
 const MIN_LOT: usize = 128;
 
-/// What a pass came to so far.
+/// The results of a pass so far.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Progress {
-    /// Bytes that went to the system. Frees in callbacks that purge by themselves count, and what
-    /// other threads give meanwhile: it was this memory that was wanted.
+    /// Bytes that went to the system. This includes purges by frees in callbacks and by other
+    /// threads meanwhile, which serve the goal just as well.
     pub given_bytes: usize,
-    /// Entries that shrinkers let go.
+    /// Entries that shrinkers freed.
     pub entries: usize,
-    /// Bytes that they should have held on average.
+    /// Bytes of these entries, by the estimated size of an entry.
     pub estimated_bytes: usize,
     /// Rounds over the shrinkers.
     pub rounds: u32,
 }
 
-/// One pass over `ladder`, for `bytes` to begin with.
+/// Runs one pass over `ladder`, whose first sweep is for `bytes`.
 pub fn climb<W: World>(ladder: &[Step], world: &W, bytes: usize, goal: &mut dyn Goal) -> Progress {
     let mut pass = Pass::new(world, bytes, goal.terms());
     loop {
@@ -123,17 +128,17 @@ pub fn climb<W: World>(ladder: &[Step], world: &W, bytes: usize, goal: &mut dyn 
     }
 }
 
-/// A pass under way.
+/// A pass in progress.
 struct Pass<'w, W: World> {
     world: &'w W,
     terms: Terms,
-    /// What was missing at the start.
+    /// Bytes that were missing at the start.
     bytes: usize,
     standing: Standing,
     left_out: LeftOut<W::Shrinker>,
     purged_before: u64,
     used_before: usize,
-    /// Bytes that went before the first entry did.
+    /// Bytes that went to the system before the first entry was freed.
     free_bytes: usize,
     entries: usize,
     estimated_bytes: usize,
@@ -168,7 +173,7 @@ impl<'w, W: World> Pass<'w, W> {
         }
     }
 
-    /// One step.
+    /// Takes one step.
     fn take(&mut self, what: Takes, missing_bytes: usize) {
         let (world, now) = (self.world, &mut self.standing);
         match what {
@@ -201,13 +206,13 @@ impl<'w, W: World> Pass<'w, W> {
         }
     }
 
-    /// Bytes of what is free that are to go. An estimate may have been too high: as long as the
-    /// bytes are not with the system, what is free goes before what running threads use.
+    /// Bytes of free memory for the next sweep. Estimates may have been too high. So as long as the
+    /// system has not got the bytes, free memory goes before the memory of running threads.
     fn sweep_bytes(&self, missing_bytes: usize) -> usize {
         missing_bytes.max(self.bytes.saturating_sub(self.given_bytes()))
     }
 
-    /// One round of entries.
+    /// Runs one round of entries.
     fn round(&mut self, missing_bytes: usize) -> Round {
         if self.entries == 0 {
             self.free_bytes = self.given_bytes();
@@ -234,7 +239,8 @@ impl<'w, W: World> Pass<'w, W> {
         round
     }
 
-    /// What part of the round is enough, in 4096ths: priorities go by powers of two.
+    /// The part of the round that is enough, in 4096ths. A priority is too coarse: the next one is
+    /// twice as much.
     fn part(&self, prospect: &Prospect, missing_bytes: usize, entry_bytes: usize) -> u64 {
         let by_size = (missing_bytes / entry_bytes).saturating_mul(self.terms.margin);
         let enough = by_size.max(MIN_LOT).max(self.learnt(missing_bytes)) as u64;
@@ -244,12 +250,13 @@ impl<'w, W: World> Pass<'w, W> {
         }
     }
 
-    /// Entries for `missing_bytes`, by what those that went brought; 0 while that does not tell.
+    /// Entries for `missing_bytes`, by the bytes that freed entries brought; 0 as long as these do
+    /// not tell the size of an entry.
     ///
-    /// Estimated sizes are too large where most of what is used is no entries. What entries brought
-    /// tells once it is more than what stays in sheaves and lists, or these have been emptied. It
-    /// is trusted no further than to as many entries again, and not at all where they seem smaller
-    /// than any object.
+    /// The estimated size is too large if most memory in use is not in entries. The bytes that
+    /// entries brought tell more, once they exceed what may stay in sheaves and lists, or once
+    /// these have been emptied. They count for at most as many entries again, and not at all if
+    /// entries seem smaller than any object.
     fn learnt(&self, missing_bytes: usize) -> usize {
         let each_bytes = self.given_bytes().saturating_sub(self.free_bytes) / self.entries.max(1);
         let tells = each_bytes * self.entries >= TELLING_BYTES || self.standing.scattered == Scattered::Go;

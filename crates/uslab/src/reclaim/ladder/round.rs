@@ -1,37 +1,38 @@
-//! One round over the shrinkers: look at what could go, then ask each for its share.
+//! One round over the shrinkers: count the entries that could go, then ask each shrinker for its
+//! share.
 //!
-//! A shrinker that another thread is inside is passed over. One that used up its time and freed
-//! nothing is left out of the following rounds, until the pass would give up.
+//! A round passes over a shrinker that another thread is inside. If a shrinker uses up its time and
+//! frees nothing, later rounds leave it out, until the pass would give up.
 
 use super::super::balance::{LIGHTEST, WHOLE, expected};
 use super::world::{Visit, World};
 
-/// A shrinker that has taken this long in a round is left until the next one: one that is slow
-/// holds up the others no longer.
+/// Time of one shrinker in a round. A shrinker that has used it up waits for the next round, so
+/// that a slow one does not delay the others for longer.
 pub const BUDGET_NS: u64 = 20_000_000;
 
-/// Rounds beyond priority 0. In each an entry counts half of what it did, and in the last nothing:
-/// an allocation fails only when everything went.
+/// Rounds beyond priority 0. Each halves the worth of entries, and in the last one entries are
+/// worth nothing: an allocation fails only after everything went.
 pub const MAX_URGES: u32 = 24;
 
-/// Halvings that leave nothing of any weight.
+/// Number of halvings that reduces any weight to the least one.
 const ALL_HALVINGS: u32 = u64::BITS - 1;
 
-/// Priorities 12 to 0, and the rounds beyond.
+/// Upper bound on the rounds: priorities 12 to 0, and the rounds beyond.
 pub const MAX_ROUNDS: u32 = LIGHTEST + MAX_URGES + 1;
 
-/// How much a round asks for.
+/// The amount that a round asks for.
 #[derive(Clone, Copy)]
 pub struct Pressure {
     pub priority: u32,
-    /// How often the worth of entries is halved.
+    /// The number of times that the round halves the worth of entries.
     pub urge: u32,
-    /// 4096ths of what that comes to.
+    /// The part of the resulting share that the round asks for, in 4096ths.
     pub part: u64,
 }
 
 impl Pressure {
-    /// Of round number `round`, from the lightest on.
+    /// The pressure of round number `round`; round 0 is the lightest.
     pub fn of(round: u32) -> Pressure {
         Pressure {
             priority: LIGHTEST.saturating_sub(round),
@@ -41,18 +42,18 @@ impl Pressure {
     }
 }
 
-/// What a round could come to.
+/// The possible result of a round.
 #[derive(Default)]
 pub struct Prospect {
     /// Entries that could go.
     pub freeable: usize,
     /// Entries that the round will ask for.
     pub expected: u64,
-    /// A live shrinker has another thread inside.
+    /// Another thread is inside a live shrinker, which the round passed over.
     pub has_passed_over: bool,
 }
 
-/// What a round came to.
+/// The result of a round.
 #[derive(Default)]
 pub struct Outcome {
     pub entries: usize,
@@ -60,7 +61,7 @@ pub struct Outcome {
     pub has_passed_over: bool,
 }
 
-/// Asks all shrinkers what they have.
+/// Asks all shrinkers for the number of entries that could go.
 pub fn look<W: World>(world: &W, pressure: Pressure, left_out: &LeftOut<W::Shrinker>) -> Prospect {
     let mut sum = Prospect::default();
     sum.has_passed_over = visit_all(world, left_out, |_, mut visit| {
@@ -87,8 +88,8 @@ pub fn shrink<W: World>(world: &W, pressure: Pressure, left_out: &mut LeftOut<W:
     sum
 }
 
-/// Enters all shrinkers but those left out, one after the other; true if some were passed over
-/// because another thread is inside.
+/// Enters all shrinkers except those left out, one after the other. Returns whether it passed over
+/// some because another thread is inside.
 fn visit_all<'w, W: World>(
     world: &'w W,
     left_out: &LeftOut<W::Shrinker>,
@@ -113,7 +114,7 @@ fn shrink_one<W: World>(world: &W, mut visit: W::Visit<'_>, pressure: Pressure, 
     owed = owed.after_part(freeable, pressure.priority, weight, batch, pressure.part);
     visit.set_owed(owed);
     let mut freed = 0;
-    // A callback may unregister its own shrinker: from then on its context is the program's again.
+    // A callback may unregister its own shrinker; after that the context belongs to the program.
     while visit.is_open()
         && let Some(lot) = owed.next(freeable, batch)
     {
@@ -130,8 +131,8 @@ fn shrink_one<W: World>(world: &W, mut visit: W::Visit<'_>, pressure: Pressure, 
     freed
 }
 
-/// Shrinkers that used up their time and freed nothing. A pass may have 37 rounds, so they are left
-/// out. There is room for a few; one that finds none is asked again.
+/// Shrinkers that used up their time and freed nothing. A pass may have 37 rounds, so it asks them
+/// no more. There is room for 8; the pass asks further ones again.
 pub struct LeftOut<S>([Option<S>; 8]);
 
 impl<S> Default for LeftOut<S> {

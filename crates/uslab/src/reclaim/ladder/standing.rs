@@ -1,54 +1,54 @@
-//! What happened so far in a pass, as a plain value: all that the next step depends on.
+//! The state of a pass, as a plain value: everything that the choice of the next step depends on.
 
 use super::goal::Terms;
 use super::round::MAX_ROUNDS;
 use crate::pages::Scattered;
 use crate::reclaim::balance::LIGHTEST;
 
-/// Milliseconds that an allocation waits for other threads inside shrinkers. A quarter of a second
-/// is long for a callback, and short for a program that would fail instead.
+/// Upper bound on the milliseconds that an allocation waits for other threads inside shrinkers. A
+/// quarter of a second is long for a callback, and short for a program that would fail instead.
 pub const MAX_WAITS: u32 = 250;
 
-/// Times that the last round is repeated for an allocation, at most: shrinkers that took all of
-/// their 20 ms each time have held it up for seconds by then.
+/// Upper bound on the repetitions of the last round for an allocation. If shrinkers used all of
+/// their 20 ms each time, they have delayed the allocation for seconds by then.
 pub const MAX_REPEATS: u32 = 250;
 
-/// What happened so far, as far as the next step depends on it.
+/// The state of a pass.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Standing {
     /// Rounds of entries so far: priority 12 and down, then the urges beyond priority 0.
     pub round: u32,
-    /// Bytes that the sweep under way is still to give.
+    /// Bytes that the present sweep of free memory still has to release.
     pub sweep_bytes: usize,
     /// The step for free pages has run since shrinkers last freed entries.
     pub is_purged: bool,
-    /// So has the step for empty slabs, or free pages alone were enough.
+    /// The step for empty slabs has run since then, or free pages alone were enough.
     pub is_swept: bool,
-    /// What becomes of pages that stand alone.
+    /// Treatment of scattered pages.
     pub scattered: Scattered,
-    /// Everything free was given back since shrinkers last freed entries, or since the last retry.
+    /// All free memory was released since shrinkers last freed entries, or since the last retry.
     pub is_trimmed: bool,
-    /// Shrinkers have no entry that could go, as of the last look.
+    /// In the last round, shrinkers had no entry that could go.
     pub is_barren: bool,
     /// The pass waits for a thread inside a shrinker that the last round passed over. Set after a
     /// round that brought nothing, and after the last possible one.
     pub awaits_other: bool,
-    /// Milliseconds waited in all.
+    /// Milliseconds that the pass has waited in all.
     pub waits: u32,
-    /// Some of them since the last retry.
+    /// The pass has waited since the last retry.
     pub has_waited: bool,
-    /// How often the last round was repeated.
+    /// Number of repetitions of the last round.
     pub repeats: u32,
-    /// Freeable entries in the last round so far: it is repeated only while they become fewer.
+    /// Freeable entries in the last round so far. The round repeats only while they become fewer.
     pub min_freeable: usize,
-    /// A shrinker was too slow and is not asked.
+    /// A shrinker was too slow, and rounds leave it out.
     pub has_left_out: bool,
-    /// Slow shrinkers have had their second chance.
+    /// A retry has asked the slow shrinkers again.
     pub has_forgiven: bool,
 }
 
 impl Standing {
-    /// Of a pass that begins.
+    /// The state of a pass that starts, with a sweep for `bytes`.
     pub const fn new(bytes: usize, terms: Terms) -> Standing {
         Standing {
             round: 0,
@@ -73,12 +73,12 @@ impl Standing {
         self.round >= LIGHTEST
     }
 
-    /// Whether gentle steps have nothing more, or have been asked at every priority but the last.
+    /// Whether the gentle steps have nothing more, or rounds have reached the last priority.
     pub fn has_done_gently(&self) -> bool {
         self.is_barren || self.is_at_last_priority()
     }
 
-    /// Whether all that came free has been given back, as far as it was wanted.
+    /// Whether the sweep of free memory is finished.
     pub fn is_settled(&self) -> bool {
         self.is_purged && self.is_swept
     }
@@ -89,19 +89,19 @@ impl Standing {
         self.is_swept |= self.sweep_bytes == 0;
     }
 
-    /// Shrinkers may have something again.
+    /// Notes that shrinkers may have entries again.
     pub fn look_again(&mut self) {
         (self.is_barren, self.awaits_other) = (false, false);
     }
 
-    /// After a round; of what it brought `sweep_bytes` are to go to the system.
+    /// Notes a round. If it freed entries, a sweep for `sweep_bytes` follows.
     pub fn note_round(&mut self, round: &Round, terms: Terms, sweep_bytes: usize) {
         self.has_left_out |= round.has_left_out;
         self.is_barren = round.freeable == 0;
         let is_last = self.round + 1 >= MAX_ROUNDS;
         self.awaits_other =
             (round.entries == 0 || is_last) && round.has_passed_over && terms.waits && self.waits < MAX_WAITS;
-        // A slow shrinker gives a little in each round: the last one is repeated while it does.
+        // A slow shrinker frees a little in each round, so the last round repeats while it does.
         let is_repeated = is_last
             && terms.waits
             && (1..self.min_freeable).contains(&round.freeable)
@@ -113,13 +113,13 @@ impl Standing {
             self.sweep_bytes = sweep_bytes;
             (self.is_purged, self.is_swept, self.is_trimmed) = (false, false, false);
         }
-        // While the pass waits for a thread inside a shrinker, the same round follows again.
+        // If the pass waits for a thread inside a shrinker, the same round follows again.
         if !self.awaits_other && !is_repeated && !self.is_barren {
             self.round += 1;
         }
     }
 
-    /// Pages that stand alone go from now on.
+    /// Lets the pass take scattered pages from now on, and starts a sweep.
     pub fn note_scattered(&mut self, sweep_bytes: usize) {
         self.scattered = Scattered::Go;
         self.sweep_bytes = sweep_bytes;
@@ -127,8 +127,8 @@ impl Standing {
         self.look_again();
     }
 
-    /// Everything free was given back. `awaits_other` stays set. Otherwise a shrinker that claims
-    /// to free, and does not, would have the last round repeated for ever.
+    /// Notes that all free memory was released. `awaits_other` stays set: otherwise a shrinker that
+    /// claims to free, and does not, would make the last round repeat for ever.
     pub fn note_trimmed(&mut self) {
         (self.is_trimmed, self.is_barren) = (true, false);
     }
@@ -139,8 +139,9 @@ impl Standing {
         self.look_again();
     }
 
-    /// What other threads let go may lie in their sheaves, and a slow one may have been kept from
-    /// its CPU: all is taken once more, and all are asked.
+    /// Starts a retry. Memory that other threads freed may lie in their sheaves, so the pass takes
+    /// all sheaves once more. A slow shrinker may just have been off its CPU, so rounds ask all
+    /// shrinkers once more.
     pub fn note_retry(&mut self) {
         self.has_forgiven |= self.has_left_out;
         (self.has_left_out, self.has_waited, self.is_trimmed) = (false, false, false);
@@ -149,7 +150,7 @@ impl Standing {
     }
 }
 
-/// What a round of entries came to.
+/// The result of a round of entries.
 #[derive(Clone, Copy, Default)]
 pub struct Round {
     pub freeable: usize,

@@ -1,4 +1,4 @@
-//! Each transition of the ladder, and what the goals ask for: no thread, no clock.
+//! Tests of each transition of the ladder and of the goals, without a thread or a clock.
 
 use super::super::balance::{LIGHTEST, Weight, expected};
 use super::standing::{MAX_REPEATS, MAX_WAITS};
@@ -8,17 +8,17 @@ const WAITS: Terms =
     Terms { waits: true, scattered: Scattered::Go, margin: 2, learns: false, basis: Basis::Pages };
 const HURRIES: Terms = Terms { waits: false, scattered: Scattered::Stay, ..WAITS };
 
-/// The step that is next.
+/// The next step in this state.
 fn next(now: &Standing) -> Option<Takes> {
     LADDER.iter().find(|step| (step.when)(now)).map(|step| step.takes)
 }
 
-/// A pass whose free memory has been swept, before round number `round`.
+/// The state of a pass whose free memory has been swept, before round number `round`.
 fn swept(terms: Terms, round: u32) -> Standing {
     Standing { round, is_purged: true, is_swept: true, ..Standing::new(4096, terms) }
 }
 
-/// A round that found `freeable` entries, of which `entries` went.
+/// A round that found `freeable` entries and freed `entries` of them.
 fn round(freeable: usize, entries: usize) -> Round {
     Round { freeable, entries, has_passed_over: false, has_left_out: false }
 }

@@ -1,28 +1,29 @@
-//! A concurrent cache that forgets what was used longest ago when memory is short, and only then.
+//! A concurrent LRU cache that evicts entries when memory is short, and only then.
 //!
 //! ```text
 //!   key ──hash──▶ shard (16, a mutex each) ──index──▶ entry ◀─▶ entry ◀─▶ …   newest to oldest, linked
 //!                                                       └── in one slab cache for all shards
 //! ```
 //!
-//! It has no capacity: it registers itself as a shrinker, is asked for its share when memory is
-//! wanted, and drops its oldest entries. Where the cache makes the value itself
-//! ([`LruCache::get_or_insert_with`]) it measures the cost of a miss, which weighs its share.
+//! The cache has no capacity. It registers itself as a shrinker, and drops its oldest entries when
+//! a pass asks for its share. If the cache makes a value itself ([`LruCache::get_or_insert_with`]),
+//! it measures the cost of the miss, which weighs its share.
 //!
-//! No allocation under a shard's lock reclaims: one that does runs callbacks of the program, and
-//! those may use this cache. An entry's memory is allocated before the lock is taken. An index
-//! grows under the lock out of free memory; if that is too little, the thread drops the lock,
-//! reclaims, and begins again. Eviction, which runs where memory is shortest, allocates nothing.
+//! **No allocation under a shard's lock reclaims**, because reclaim runs callbacks of the program,
+//! which may use this cache. A thread allocates an entry's memory before it takes the lock. An
+//! index grows under the lock, but only from free memory. If that is too little, the thread drops
+//! the lock, reclaims, and starts again. Eviction, which runs when memory is shortest, never
+//! allocates.
 //!
-//! A callback may come about under a shard's lock, where the program's code allocates in a look. So
-//! inside a callback nothing waits for a shard: a look misses, and what an insertion or a removal
-//! would have changed is *doomed*. The next thread that locks the shard drops it first, so that no
-//! value is found that should have been replaced. A shard's entries are doomed in groups, by one
-//! bit each.
+//! **Inside a callback no thread waits for a shard.** A callback may run under a shard's lock, if
+//! the program's code allocates while it looks at a value. So inside a callback a look at a locked
+//! shard misses. An insertion or removal there *dooms* the entry that it would have changed: the
+//! next thread that locks the shard drops the entry first. So no thread finds a value that should
+//! have been replaced. One bit dooms a group of a shard's entries.
 //!
-//! Keys and values are dropped without a lock held. Must never: call the program's code under a
-//! shard's lock, but to compare keys and to look at a value; allocate in a callback; lose an entry
-//! for want of memory.
+//! The cache drops keys and values without a lock. Under a shard's lock it calls the program's code
+//! only to compare keys and to look at a value. Its own callbacks never allocate. An allocation
+//! that fails never costs an entry that is already in the cache.
 
 use super::evict::evict;
 use super::shard::{ALL_GROUPS, Chain, Node, Shard, TakenOut, can_be_had, group_of};
@@ -41,29 +42,32 @@ use std::time::Instant;
 
 const SHARDS: usize = 16;
 
-/// Times that an insertion reclaims for its shard's index before it keeps nothing.
+/// Upper bound on the reclaims of one insertion for its shard's index. After that the cache does
+/// not keep the entry.
 const GROW_TRIES: usize = 4;
 
-/// A cache of the program that gives its oldest entries up under memory pressure.
+/// A cache that evicts its oldest entries under memory pressure.
 ///
-/// Any thread may use it; operations lock one shard of 16 for a moment. It grows until memory is
-/// wanted back: by [`reclaim`](crate::reclaim()), by pressure, at a limit.
+/// Any thread may use it; each operation locks one of 16 shards for a moment. The cache grows until
+/// [`reclaim`](crate::reclaim()), pressure or a limit takes memory back.
 ///
-/// Under the shard's lock run `Eq` of keys, what is given to [`look`](LruCache::look), and `Clone`
-/// of values in [`get`](LruCache::get); never `Hash`, and never `Drop` of keys or values. None of
-/// the three may use the same cache. They may allocate, and so may have to reclaim at a limit: then
-/// callbacks of shrinkers, and `Drop` of what these evict, run under that lock too. Those may use
-/// any cache, also this one, since nothing inside a callback waits for a shard. Where another
-/// thread, or this one further up, is in the shard, a look misses, [`insert`](LruCache::insert)
-/// keeps nothing, and [`remove`](LruCache::remove) returns nothing; what was there for the key is
-/// forgotten all the same, and some other entries with it.
+/// The cache runs `Eq` of keys, the function given to [`look`](LruCache::look), and `Clone` of
+/// values in [`get`](LruCache::get) under the shard's lock; never `Hash`, and never `Drop` of keys
+/// or values. None of these three may use the same cache. They may allocate, and so may reclaim at
+/// a limit. Then callbacks of shrinkers, and `Drop` of the evicted entries, run under that lock
+/// too.
 ///
-/// A destructor of a key or a value that panics while entries are evicted ends the shrinker's
-/// calls, as any panic in a callback: all entries that were taken out are dropped, and the cache
-/// can be used on, but gives nothing up any more.
+/// Those callbacks may use any cache, even this one, because no call inside a callback waits for a
+/// shard. If the shard is locked there, by another thread or by this one, a look misses,
+/// [`insert`](LruCache::insert) keeps nothing, and [`remove`](LruCache::remove) returns nothing.
+/// The cache forgets the old entry of the key nevertheless, and some other entries with it.
 ///
-/// Not for signal handlers. A fork copies it as it is: a shard that another thread has locked stays
-/// locked in the child.
+/// If a destructor of a key or value panics during an eviction, no pass asks this cache again, as
+/// after any panic in a callback. All entries that were taken out are dropped. The cache remains
+/// usable, but evicts nothing any more.
+///
+/// Not for signal handlers. A fork copies the cache as it is: a shard that another thread has
+/// locked stays locked in the child.
 ///
 /// ```
 /// use uslab::reclaim::LruCache;
@@ -82,25 +86,25 @@ where
     inner: Registration<Inner<K, V, S>>,
 }
 
-/// What an [`LruCache`] has done.
+/// Statistics of an [`LruCache`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct LruStats {
-    /// Entries it holds.
+    /// Entries in the cache.
     pub entries: usize,
     /// Look-ups that found their key.
     pub hits: u64,
     /// Look-ups that did not.
     pub misses: u64,
-    /// Entries given up for memory.
+    /// Entries evicted for memory.
     pub evicted: u64,
-    /// What making a value cost, on average, in nanoseconds; 0 as long as none was made here.
+    /// The average cost of making a value, in nanoseconds; 0 until the cache has made one.
     pub miss_ns: u64,
 }
 
 struct Inner<K, V, S> {
     shards: [Mutex<Shard<K, V>>; SHARDS],
-    /// Of each shard the groups of entries that are to go before it is used again.
+    /// For each shard, the doomed groups: the next thread that locks the shard drops them first.
     doomed: [AtomicU64; SHARDS],
     /// Memory of all entries.
     memory: Cache<MaybeUninit<Node<K, V>>>,
@@ -118,10 +122,10 @@ where
     K: Hash + Eq + Send + 'static,
     V: Send + 'static,
 {
-    /// An empty cache called `name`, registered as a shrinker.
+    /// Makes an empty cache called `name` and registers it as a shrinker.
     ///
     /// # Errors
-    /// There is no memory for it.
+    /// Memory is used up.
     pub fn new(name: &str) -> Result<Self, RegisterError> {
         Self::with_hasher(name, RandomState::new())
     }
@@ -133,10 +137,10 @@ where
     V: Send + 'static,
     S: BuildHasher + Send + Sync + 'static,
 {
-    /// The same, with a hasher of the user's.
+    /// As [`LruCache::new`], with the caller's hasher.
     ///
     /// # Errors
-    /// There is no memory for it.
+    /// Memory is used up.
     pub fn with_hasher(name: &str, hasher: S) -> Result<Self, RegisterError> {
         let memory = CacheBuilder::new(name).build().map_err(|_| RegisterError::OutOfMemory)?;
         let inner = Inner {
@@ -154,12 +158,12 @@ where
         Ok(LruCache { inner: register_shrinker(name, ShrinkerOptions::default(), inner)? })
     }
 
-    /// Calls `look` on the value of `key`, which is now the newest, and returns the result; `None`
-    /// if the key is not there. `look` runs under the shard's lock: it should be short and must not
-    /// use this cache.
+    /// Calls `look` on the value of `key`, makes the entry the newest, and returns the result;
+    /// `None` if the cache does not have the key. `look` runs under the shard's lock: it should be
+    /// short, and must not use this cache.
     ///
-    /// Inside a shrinker's callback a shard that is in use counts as a miss: its user may be this
-    /// very thread, whose allocation under the lock caused the callback.
+    /// Inside a shrinker's callback, a look at a locked shard misses. This very thread may hold the
+    /// lock: its allocation under the lock may have caused the callback.
     pub fn look<Q, R>(&self, key: &Q, look: impl FnOnce(&V) -> R) -> Option<R>
     where
         K: Borrow<Q>,
@@ -180,7 +184,7 @@ where
         Some(found)
     }
 
-    /// A clone of the value of `key`, which is now the newest.
+    /// Returns a clone of the value of `key`, and makes the entry the newest.
     pub fn get<Q>(&self, key: &Q) -> Option<V>
     where
         K: Borrow<Q>,
@@ -190,11 +194,11 @@ where
         self.look(key, V::clone)
     }
 
-    /// The value of `key`, or the one that `make` returns, which is kept. The time that `make` took
-    /// weighs this cache's share of pressure.
+    /// Returns the value of `key`. If the cache does not have it, calls `make` and keeps the
+    /// result. The time that `make` takes weighs this cache's share of pressure.
     ///
-    /// No lock is held while `make` runs: two threads that miss the same key may both make it, and
-    /// one value is dropped.
+    /// `make` runs without a lock: two threads that miss the same key may both make a value, and
+    /// one of the values is dropped.
     pub fn get_or_insert_with(&self, key: K, make: impl FnOnce() -> V) -> V
     where
         V: Clone,
@@ -209,17 +213,17 @@ where
         value
     }
 
-    /// Keeps `value` for `key` and returns the value before. Without memory for it nothing is kept:
-    /// this is a cache.
+    /// Keeps `value` for `key`, and returns the old value. If memory is used up, the cache keeps no
+    /// key that it does not have yet.
     ///
     /// May reclaim, and so run callbacks of shrinkers, but not under the lock. Inside such a
-    /// callback nothing is reclaimed for it, and nothing is kept if the shard is in use.
+    /// callback it does not reclaim, and keeps nothing if the shard is locked.
     pub fn insert(&self, key: K, value: V) -> Option<V> {
         let hash = self.inner.hasher.hash_one(&key);
         let memory = self.inner.memory.insert(MaybeUninit::uninit()).ok();
         let mut tries = 0;
-        // The lock is dropped before key, value and memory, on every way out: it was taken after
-        // them.
+        // On every path the lock is dropped before key, value and memory, because it was taken
+        // after them.
         loop {
             let mut shard = self.inner.shard_to_change(hash)?;
             if let Some(mut there) = shard.find(hash, &key) {
@@ -239,7 +243,7 @@ where
                 }
                 Err(bytes) => {
                     drop(shard);
-                    // Others may be quicker to take what came free.
+                    // Another thread may take the memory that came free first: try again.
                     tries += 1;
                     if tries > GROW_TRIES || !can_be_had(bytes) {
                         return None;
@@ -249,8 +253,8 @@ where
         }
     }
 
-    /// Takes `key` out and returns its value. Inside a callback of a shrinker nothing is returned
-    /// if the shard is in use; the key is forgotten then, too.
+    /// Removes `key` and returns its value. Inside a callback of a shrinker it returns `None` if
+    /// the shard is locked; the cache forgets the key nevertheless.
     pub fn remove<Q>(&self, key: &Q) -> Option<V>
     where
         K: Borrow<Q>,
@@ -265,22 +269,22 @@ where
         Some(TakenOut(node).open().1)
     }
 
-    /// Drops all entries that are there now; what their destructors insert stays.
+    /// Drops all present entries. Entries that their destructors insert stay.
     pub fn clear(&self) {
         self.inner.clear();
     }
 
-    /// Entries it holds.
+    /// The number of entries.
     pub fn len(&self) -> usize {
         self.inner.entries.load(Relaxed)
     }
 
-    /// Whether it holds none.
+    /// Whether the cache is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// What it has done.
+    /// The statistics of the cache.
     pub fn stats(&self) -> LruStats {
         LruStats {
             entries: self.len(),
@@ -291,7 +295,7 @@ where
         }
     }
 
-    /// One value took `cost_ns` to make: a sixteenth of it enters the average.
+    /// Notes that a value took `cost_ns` to make; a sixteenth of it enters the average.
     fn note_cost(&self, cost_ns: u64) {
         let cost_ns = cost_ns.clamp(1, u64::MAX / 32);
         let before = self.inner.miss_ns.load(Relaxed);
@@ -310,14 +314,14 @@ impl<K, V, S> Inner<K, V, S> {
         (hash >> 32) as usize % SHARDS
     }
 
-    /// The shard of `hash`, without what was doomed in it; inside a callback `None` where the
-    /// calling thread would have to wait.
+    /// Locks the shard of `hash`, and drops its doomed entries. Inside a callback returns `None` if
+    /// the thread would have to wait.
     fn shard(&self, hash: u64) -> Option<Locked<'_, K, V>> {
         self.lock(Self::shard_of(hash))
     }
 
-    /// The same for a change of what there is for `hash`, which is doomed if that cannot be done
-    /// now.
+    /// As `shard`, for a change of the entry of `hash`. If the thread would have to wait, dooms
+    /// that entry.
     fn shard_to_change(&self, hash: u64) -> Option<Locked<'_, K, V>> {
         let at = Self::shard_of(hash);
         let locked = self.lock(at);
@@ -329,9 +333,9 @@ impl<K, V, S> Inner<K, V, S> {
 
     fn lock(&self, at: usize) -> Option<Locked<'_, K, V>> {
         loop {
-            // Dropped after the lock.
+            // This is dropped after the lock.
             let mut chain = Chain::new();
-            // A panic in a user's comparison leaves the shard whole.
+            // A panic in a comparison of the program leaves the shard consistent.
             let mut locked = match self.shards[at].try_lock() {
                 Ok(locked) => locked,
                 Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
@@ -356,7 +360,7 @@ impl<K, V, S> Inner<K, V, S> {
                 Some(mut shard) => {
                     let before = chain.entries;
                     shard.take_out_groups(ALL_GROUPS, &mut chain);
-                    // At once: a destructor that panics may end this loop.
+                    // Count at once: a destructor that panics may end this loop.
                     self.entries.fetch_sub(chain.entries - before, Relaxed);
                 }
                 None => {
@@ -389,12 +393,12 @@ where
             self.evicted.fetch_add(taken as u64, Relaxed);
         };
         let (mut gone, mut busy) = (0, false);
-        // Around until it is done or a round finds nothing: shards are not all of one size.
+        // Go around until enough went or a round finds nothing, since shards differ in size.
         while gone < control.nr_to_scan {
             let before = gone;
             let share = (control.nr_to_scan - gone).div_ceil(SHARDS);
             for _ in 0..SHARDS {
-                // They take turns in beginning, so that they age alike.
+                // Each scan starts at another shard, so that all shards age alike.
                 let at = self.next_shard.fetch_add(1, Relaxed) % SHARDS;
                 match evict(&self.shards[at], share.min(control.nr_to_scan - gone), note) {
                     Some(n) => gone += n,

@@ -1,4 +1,4 @@
-//! Eviction: a cache gives up its coldest entries, behind any lock that can be tried.
+//! Eviction: takes the coldest entries out of a cache behind any lock that can be tried.
 //!
 //! ```text
 //!   try lock ──▶ take out up to 32 of the coldest ──unlock──▶ drop them ──▶ again, until it is done
@@ -6,26 +6,27 @@
 //! ```
 //!
 //! Every LRU cache here evicts by [`evict`]: the shards of `LruCache`, the caches of other crates,
-//! and those of the program. The lock is only tried: the reclaiming thread may hold it itself.
-//! Entries are dropped without it, so that their destructors may use the cache.
+//! and those of the program. It only tries the lock, because the reclaiming thread may hold it. It
+//! drops entries without the lock, so their destructors may use the cache.
 //!
-//! Must never: block on the lock; call the program's code under it, the cache's own apart;
-//! allocate, since a refusal would end the program where memory is shortest.
+//! It calls no code of the program under the lock except the cache's own. It never allocates: a
+//! failed allocation would end the program when memory is shortest.
 
 use super::dropping::EachDropped;
 use std::sync::{Arc, Mutex, RwLock, TryLockError};
 
-/// Entries taken out under one hold of the lock: no user of the cache waits for a long eviction.
+/// Upper bound on the entries that one hold of the lock takes out, so that no user of the cache
+/// waits for a long eviction.
 const AT_ONCE: usize = 32;
 
-/// Bytes of the stack for the entries between the lock and their end. Larger entries are taken one
-/// at a time.
+/// Bytes of stack for entries that were taken out and not dropped yet. Larger entries are taken out
+/// one at a time.
 const ON_STACK_BYTES: usize = 4096;
 
-/// A cache that can give up the entry that it would miss least.
+/// A cache that can evict its coldest entry.
 ///
-/// Features bring it for the caches of some crates. For a cache of the program's own it is two
-/// functions, and [`Shared`](super::adaptors::Shared) does the rest:
+/// Features implement it for the caches of some crates. A program implements two functions for its
+/// own cache, and [`Shared`](super::adaptors::Shared) does the rest:
 ///
 /// ```
 /// use std::collections::VecDeque;
@@ -49,20 +50,20 @@ const ON_STACK_BYTES: usize = 4096;
 /// assert!(recent.lock().0.is_empty());
 /// ```
 pub trait EvictColdest: 'static {
-    /// What comes out of it; dropped by the adaptor, after the lock.
+    /// An evicted entry. The adaptor drops it after it released the lock.
     type Evicted;
 
-    /// Entries it holds. Runs under the lock.
+    /// Returns the number of entries. Runs under the lock.
     fn entries(&self) -> usize;
 
-    /// Takes out the entry that is missed least; `None` if there is none that could go. Runs under
-    /// the lock.
+    /// Takes the coldest entry out of the cache; `None` if no entry can go. Runs under the lock.
     fn evict_coldest(&mut self) -> Option<Self::Evicted>;
 }
 
-/// A lock around a cache, which can be tried: `std`'s are; for another, wrap it and say how.
+/// A lock around a cache that can be tried, as those of `std`. For another lock, implement this for
+/// a wrapper.
 pub trait EvictLock: Send + Sync + 'static {
-    /// What it guards.
+    /// The cache that the lock guards.
     type Cache: EvictColdest;
 
     /// Calls `with` on the cache, locked; returns `None` at once if it is locked already. Must
@@ -70,8 +71,8 @@ pub trait EvictLock: Send + Sync + 'static {
     fn try_with<R>(&self, with: impl FnOnce(&mut Self::Cache) -> R) -> Option<R>;
 }
 
-// A panic under the lock left a cache that is safe to use, as its type promises, and whose memory
-// is wanted as before.
+// A poisoned lock is used like any other: after a panic the cache is still safe to use, as its type
+// promises, and its memory is still needed.
 impl<C: EvictColdest + Send> EvictLock for Mutex<C> {
     type Cache = C;
 
@@ -106,9 +107,9 @@ impl<L: EvictLock> EvictLock for Arc<L> {
 
 type Evicted<L> = <<L as EvictLock>::Cache as EvictColdest>::Evicted;
 
-/// Takes out and drops up to `wanted` of the coldest entries. Calls `note` with the number that was
-/// taken out at a time, before they are dropped. Returns how many went; `None` if the lock was held
-/// before one did.
+/// Takes out and drops up to `wanted` of the coldest entries. Each time it took some out, it calls
+/// `note` with their number before it drops them. Returns how many went; `None` if the lock was
+/// held at the first attempt.
 pub(super) fn evict<L: EvictLock>(lock: &L, wanted: usize, note: impl Fn(usize)) -> Option<usize> {
     let are_small = const { size_of::<[Option<Evicted<L>>; AT_ONCE]>() <= ON_STACK_BYTES };
     let mut gone = 0;
@@ -127,7 +128,8 @@ pub(super) fn evict<L: EvictLock>(lock: &L, wanted: usize, note: impl Fn(usize))
 
 /// Takes out and drops `wanted` entries, but `N` at most.
 fn take<L: EvictLock, const N: usize>(lock: &L, wanted: usize, note: &impl Fn(usize)) -> Option<usize> {
-    // Made before the lock and dropped after it, also when the cache's code panics.
+    // Made before the lock is taken, so it is dropped after the lock, even if the cache's code
+    // panics.
     let mut some = EachDropped([const { None::<Evicted<L>> }; N]);
     let taken = lock.try_with(|cache| {
         let mut taken = 0;

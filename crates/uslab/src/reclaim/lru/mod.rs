@@ -1,4 +1,4 @@
-//! Caches of the program that give up their coldest entries when memory is wanted.
+//! Caches for the program that evict their coldest entries when memory is needed.
 //!
 //! ```text
 //!   LruCache   16 shards behind a mutex each ─┐

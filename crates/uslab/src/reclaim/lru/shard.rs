@@ -1,10 +1,10 @@
 //! A shard of the cache: its entries by key and by age, and the memory of the index.
 //!
-//! Everything here runs under the shard's lock, but for the ends of [`TakenOut`] and [`Chain`], and
-//! [`can_be_had`], which must not.
+//! All functions here run under the shard's lock, except three that must run without it: the
+//! destructors of [`TakenOut`] and [`Chain`], and [`can_be_had`].
 //!
-//! Must never: reclaim under the lock, which would run callbacks of the program; call the program's
-//! code there, but to compare keys.
+//! Under the lock no function reclaims, which would run callbacks of the program, and none calls
+//! the program's code except to compare keys.
 
 use super::dropping::{Caught, drop_each};
 use super::evict::EvictColdest;
@@ -66,10 +66,10 @@ impl<K, V> Shard<K, V> {
         self.index.find(hash, |node| unsafe { node.as_ref().key.borrow() } == key).copied()
     }
 
-    /// Makes the index long enough for one more. Calls no code of the program.
+    /// Makes room in the index for one more entry. Calls no code of the program.
     ///
     /// # Errors
-    /// The bytes that the index would need, if they are not free.
+    /// If memory is not free for the index, returns the bytes that it needs.
     pub(super) fn make_room(&mut self) -> Result<(), usize> {
         // SAFETY: the shard owns the nodes of its index.
         let hash = |node: &NonNull<Node<K, V>>| unsafe { node.as_ref().hash };
@@ -79,7 +79,7 @@ impl<K, V> Shard<K, V> {
         })
     }
 
-    /// Into the index, which has room for it, and the list: the node is the shard's.
+    /// Puts a node into the index, which must have room, and into the list. The shard owns it now.
     pub(super) fn link(&mut self, node: NonNull<Node<K, V>>) {
         // SAFETY: the shard owns the nodes of its index, and now this one.
         let hash = |node: &NonNull<Node<K, V>>| unsafe { node.as_ref().hash };
@@ -100,7 +100,7 @@ impl<K, V> Shard<K, V> {
         }
     }
 
-    /// Out of the list and the index: the node is the caller's.
+    /// Takes a node out of the list and the index. The caller owns it now.
     pub(super) fn take_out(&mut self, node: NonNull<Node<K, V>>) {
         // SAFETY: the node is this shard's, which `&mut self` locks.
         let is_linked = || unsafe { List::<Node<K, V>>::is_linked(Some(node)) };
@@ -121,7 +121,7 @@ impl<K, V> Shard<K, V> {
         self.assert_valid();
     }
 
-    /// Takes out the entries whose group is in `groups`, see [`group_of`], onto `chain`.
+    /// Moves the entries whose group is in `groups` (see [`group_of`]) to `chain`.
     pub(super) fn take_out_groups(&mut self, groups: u64, chain: &mut Chain<K, V>) {
         let mut next = self.by_age.last();
         // The list is a ring: its length ends the walk.
@@ -154,7 +154,7 @@ impl<K: 'static, V: 'static> EvictColdest for Shard<K, V> {
     }
 }
 
-/// All groups.
+/// The bits of all groups.
 pub(super) const ALL_GROUPS: u64 = u64::MAX;
 
 /// One of 64 groups of a shard's entries, as a bit.
@@ -163,8 +163,8 @@ pub(super) fn group_of(hash: u64) -> u64 {
     1 << (hash >> 40 & 63)
 }
 
-/// An entry outside of its shard, owned by the thread that took it out. Dropping it drops key and
-/// value: no lock may be held.
+/// An entry outside its shard, owned by the thread that took it out. Dropping it drops key and
+/// value, so the thread must hold no lock.
 pub(super) struct TakenOut<K, V>(pub(super) NonNull<Node<K, V>>);
 
 impl<K, V> TakenOut<K, V> {
@@ -172,7 +172,7 @@ impl<K, V> TakenOut<K, V> {
         core::mem::ManuallyDrop::new(self).read()
     }
 
-    /// Key and value of the node, whose memory is freed. To be called once.
+    /// Moves key and value out of the node, and frees its memory. Called once.
     fn read(&self) -> (K, V) {
         // SAFETY: the node is this entry's alone; `open` or `drop` reads it once. Its memory is a
         // cache's object.
@@ -186,7 +186,7 @@ impl<K, V> TakenOut<K, V> {
 
 impl<K, V> Drop for TakenOut<K, V> {
     fn drop(&mut self) {
-        // The memory is freed first: a destructor of the program may panic, and so may both.
+        // Free the memory first: the destructors of key and value may both panic.
         let (key, value) = self.read();
         let mut caught = Caught::default();
         caught.drop(key);
@@ -195,7 +195,7 @@ impl<K, V> Drop for TakenOut<K, V> {
     }
 }
 
-/// Entries outside of their shard. Dropping it drops them all: no lock may be held.
+/// Entries outside their shard. Dropping it drops them all, so the thread must hold no lock.
 pub(super) struct Chain<K, V> {
     list: List<Node<K, V>>,
     pub(super) entries: usize,
@@ -226,7 +226,7 @@ impl<K, V> Drop for Chain<K, V> {
     }
 }
 
-/// Memory of the indices, which grow under the lock: free memory, for which nothing is reclaimed.
+/// The allocator of the indices, which grow under the lock: it never reclaims.
 struct IndexMemory;
 
 // SAFETY: malloc's memory is distinct and stays valid until any `IndexMemory` frees it: they are
@@ -246,8 +246,7 @@ unsafe impl Allocator for IndexMemory {
     }
 }
 
-/// Whether a block of so many bytes can be had, if need be by reclaiming: then it is free now. No
-/// lock may be held.
+/// Reclaims until a block of `bytes` is free; returns whether one is. The caller must hold no lock.
 pub(super) fn can_be_had(bytes: usize) -> bool {
     let block = malloc::malloc(bytes);
     if block.is_null() {

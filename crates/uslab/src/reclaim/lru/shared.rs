@@ -1,8 +1,8 @@
-//! Caches without a lock of their own, registered as shrinkers behind one.
+//! Wraps a cache and a lock as a shrinker.
 //!
 //! ```text
-//!   count ──try lock──▶ entries; while the lock is held: as many as there were last time
-//!   scan  ──evict()───▶ entries taken out; while the lock is held: Stop, the share stays owed
+//!   count ──try lock──▶ the number of entries; if the lock is held: the last number read
+//!   scan  ──evict()───▶ the number evicted; if the lock is held: Stop, so the share stays owed
 //! ```
 
 use super::evict::{EvictColdest, EvictLock, evict};
@@ -12,7 +12,7 @@ use crate::reclaim::{
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The shrinker of a cache behind a lock, for programs that have the lock already.
+/// The shrinker of a cache behind a lock that the program already has.
 ///
 /// ```
 /// use std::sync::{Arc, Mutex};
@@ -35,7 +35,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// ```
 pub struct Locked<L: EvictLock> {
     lock: L,
-    /// Their number when the lock was last had.
+    /// The number of entries when a callback last held the lock.
     entries: AtomicUsize,
     evicted: AtomicU64,
 }
@@ -46,10 +46,10 @@ impl<L: EvictLock> Locked<L> {
         Locked { lock, entries: AtomicUsize::new(0), evicted: AtomicU64::new(0) }
     }
 
-    /// The same, registered under `name` with the usual options.
+    /// Makes the shrinker and registers it under `name` with the default options.
     ///
     /// # Errors
-    /// There is no memory for it.
+    /// Memory is used up.
     pub fn register(name: &str, lock: L) -> Result<Registration<Self>, RegisterError> {
         register_shrinker(name, ShrinkerOptions::default(), Self::new(lock))
     }
@@ -62,7 +62,7 @@ impl<L: EvictLock> Locked<L> {
 
 impl<L: EvictLock> Shrinker for Locked<L> {
     fn count(&self, _: &ShrinkControl) -> usize {
-        // While the lock is held the share is still asked for; the scan puts it off.
+        // If the lock is held, the pass still asks for the share; `scan` then defers it.
         if let Some(entries) = self.lock.try_with(|cache| cache.entries()) {
             self.entries.store(entries, Relaxed);
         }
@@ -85,31 +85,31 @@ pub struct Shared<C: EvictColdest + Send> {
 }
 
 impl<C: EvictColdest + Send> Shared<C> {
-    /// `cache`, registered under `name` with the usual options.
+    /// Wraps `cache` and registers it under `name` with the default options.
     ///
     /// # Errors
-    /// There is no memory for it. The cache is dropped then.
+    /// Memory is used up. Then this drops the cache.
     pub fn new(name: &str, cache: C) -> Result<Self, RegisterError> {
         Self::with_options(name, ShrinkerOptions::default(), cache)
     }
 
-    /// The same, with options.
+    /// As [`Shared::new`], with options.
     ///
     /// # Errors
-    /// There is no memory for it. The cache is dropped then.
+    /// Memory is used up. Then this drops the cache.
     pub fn with_options(name: &str, options: ShrinkerOptions, cache: C) -> Result<Self, RegisterError> {
         Ok(Shared { inner: register_shrinker(name, options, Locked::new(Mutex::new(cache)))? })
     }
 
-    /// The cache, locked. Blocks while another thread has it; a thread that has it already must not
-    /// ask again.
+    /// Locks the cache. Blocks while another thread holds the lock; a thread that holds it must not
+    /// call this again.
     ///
-    /// While it is locked reclaim leaves the cache alone, and its share stays owed.
+    /// While the cache is locked, reclaim takes nothing from it, and its share stays owed.
     pub fn lock(&self) -> MutexGuard<'_, C> {
         self.inner.lock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What a miss costs the program, in nanoseconds: see [`Registration::set_miss_cost_ns`].
+    /// Sets the cost of a miss, in nanoseconds: see [`Registration::set_miss_cost_ns`].
     pub fn set_miss_cost_ns(&self, cost_ns: u64) {
         self.inner.set_miss_cost_ns(cost_ns);
     }

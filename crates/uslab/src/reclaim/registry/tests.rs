@@ -1,6 +1,6 @@
-//! Entries and forks: what a child makes of those that other threads were in the middle of.
-//! Programs cannot see when a thread waits here, so that these are tests from within; the others
-//! are in `tests/reclaim.rs`.
+//! Tests of entries that another thread is using when the process forks. A program cannot see when
+//! a thread waits in the registry, so these tests stand inside the crate. The other tests are in
+//! `tests/reclaim.rs`.
 
 use super::*;
 use crate::os::fork::holds_in_child;
@@ -10,7 +10,7 @@ extern crate std;
 use std::sync::mpsc::channel;
 use std::thread;
 
-/// An entry whose context is a counter of how often it was disposed of.
+/// An entry whose context counts how often it was disposed of.
 fn entry(disposed: &'static AtomicU32) -> &'static Entry {
     set_up!();
     crate::reclaim::install();
@@ -19,14 +19,14 @@ fn entry(disposed: &'static AtomicU32) -> &'static Entry {
         count: |_, _| Outcome::Stop,
         scan: |_, _| Outcome::Stop,
         dispose: |disposed| {
-            // SAFETY: the counter that the entry was made with, which lives for ever.
+            // SAFETY: the context is the counter given below, which lives for ever.
             unsafe { &*disposed.cast::<AtomicU32>() }.fetch_add(1, Relaxed);
         },
     };
     claim().expect("memory").publish("forked", Weight::of_seeks(2), 128, callbacks)
 }
 
-/// Passes of other tests may be inside for a moment.
+/// Visits the entry, once the passes of other tests have left it.
 fn visit(entry: &'static Entry) -> Visit {
     loop {
         if let Some(visit) = entry.visit() {

@@ -1,11 +1,11 @@
-//! What the user wants watched.
+//! The user's choice of pressure sources.
 
 use crate::os::{config, env};
 
-/// Which pressure sources are watched, and whether what is found is written to standard error.
+/// The pressure sources to watch, and whether to log the sources found to standard error.
 ///
-/// The default is all of them, in silence. The environment's word (`USLAB_PRESSURE`,
-/// `USLAB_PRESSURE_LOG`) goes over the program's.
+/// The default is all sources, without a log. The environment (`USLAB_PRESSURE`,
+/// `USLAB_PRESSURE_LOG`) overrides the program's choice.
 ///
 /// ```
 /// use uslab::reclaim::PressureChoice;
@@ -30,58 +30,59 @@ impl Choice {
     const AUTO: Choice = Choice { systemd: true, psi: true, cgroup: true, log: false };
     const NONE: Choice = Choice { systemd: false, psi: false, cgroup: false, log: false };
 
-    /// Nothing is watched.
+    /// A choice of no source.
     #[must_use]
     pub const fn none() -> Choice {
         Choice::NONE
     }
 
-    /// What a service manager names in `MEMORY_PRESSURE_WATCH`. Where it names something, the
-    /// kernel's stalls are not watched beside it; where it says `/dev/null`, not at all.
+    /// Watches the source that a service manager names in `MEMORY_PRESSURE_WATCH`. If it names a
+    /// source, the kernel's stalls are not watched besides. If it names `/dev/null`, no stalls are
+    /// watched.
     #[must_use]
     pub const fn systemd(mut self, watch: bool) -> Choice {
         self.systemd = watch;
         self
     }
 
-    /// The kernel's pressure stall information (PSI) of the process's own cgroup, of a cgroup above
-    /// it, or of the system.
+    /// Watches the kernel's pressure stall information (PSI) of the process's own cgroup, of a
+    /// cgroup above it, or of the system.
     #[must_use]
     pub const fn psi(mut self, watch: bool) -> Choice {
         self.psi = watch;
         self
     }
 
-    /// What is left below `memory.high` and `memory.max` of the process's cgroup and of those above
-    /// it.
+    /// Watches the bytes left below `memory.high` and `memory.max` of the process's cgroup and of
+    /// those above it.
     #[must_use]
     pub const fn cgroup(mut self, watch: bool) -> Choice {
         self.cgroup = watch;
         self
     }
 
-    /// One line to standard error for each source when they are looked for, and one whenever a
-    /// source is lost.
+    /// Logs one line for each source to standard error when the sources are opened, and one
+    /// whenever a source is lost.
     #[must_use]
     pub const fn log(mut self, write: bool) -> Choice {
         self.log = write;
         self
     }
 
-    /// As a number, to be kept in one word; and back.
+    /// The choice as a number, for storage in one word.
     pub(in crate::reclaim) const fn bits(self) -> u32 {
         self.systemd as u32 | (self.psi as u32) << 1 | (self.cgroup as u32) << 2 | (self.log as u32) << 3
     }
 
-    /// See [`Choice::bits`].
+    /// The inverse of [`Choice::bits`].
     pub(in crate::reclaim) const fn of_bits(bits: u32) -> Choice {
         Choice { systemd: bits & 1 != 0, psi: bits & 2 != 0, cgroup: bits & 4 != 0, log: bits & 8 != 0 }
     }
 
-    /// This choice, as far as the environment says nothing else: `USLAB_PRESSURE` is `auto`, `off`,
-    /// or a list of `systemd`, `psi` and `cgroup` with commas; `USLAB_PRESSURE_LOG=1` asks for the
-    /// log. The environment is the one that the process was started with. Neither blocks nor
-    /// allocates; may be called on any thread.
+    /// Returns this choice, overridden by the environment that the process was started with.
+    /// `USLAB_PRESSURE` is `auto`, `off`, or a list of `systemd`, `psi` and `cgroup` with commas;
+    /// `USLAB_PRESSURE_LOG=1` asks for the log. Neither blocks nor allocates; may be called on any
+    /// thread.
     #[must_use]
     pub fn under_environment(self) -> Choice {
         let [which, log] = env::lookup_at_start([config::PRESSURE, config::PRESSURE_LOG]);
@@ -115,12 +116,12 @@ impl Choice {
             }
             understood = true;
         }
-        // A slip of the pen switches nothing off.
+        // If no word is known, the variable is ignored: a misspelt word switches nothing off.
         if understood { chosen } else { self }
     }
 }
 
-/// Its text; what is too long is as good as none.
+/// The text of a value; a value that is too long is ignored.
 fn text(value: &Option<Result<env::Value, env::TooLong>>) -> Option<&[u8]> {
     Some(value.as_ref()?.as_ref().ok()?.as_bytes())
 }

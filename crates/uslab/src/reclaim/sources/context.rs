@@ -1,4 +1,4 @@
-//! What all sources share: the user's choice, the service manager's request, and the process's
+//! The context of all sources: the user's choice, the service manager's request, and the process's
 //! place in the tree of control groups.
 
 use super::choice::Choice;
@@ -7,10 +7,10 @@ use super::place::Place;
 use super::reason::Reason;
 use super::systemd::Watch;
 
-/// The process's place is looked up this often.
+/// Period of looking up the process's place.
 const FOLLOW_MS: u64 = 1000;
 
-/// What all sources share.
+/// The context of all sources.
 pub struct Context {
     pub choice: Choice,
     pub proc: Path,
@@ -23,7 +23,7 @@ pub struct Context {
 }
 
 impl Context {
-    /// Nothing is chosen.
+    /// A context in which no source is chosen.
     pub const fn none() -> Context {
         Context {
             choice: Choice::none(),
@@ -51,12 +51,12 @@ impl Context {
         self.choice != Choice::none().log(self.choice.log)
     }
 
-    /// Whether the process stands in a hierarchy of version 2.
+    /// Whether the process is in a hierarchy of version 2.
     pub fn has_cgroup(&self) -> bool {
         self.way != Path::EMPTY
     }
 
-    /// The request of the service manager, where its source may be watched.
+    /// The service manager's request, if the choice allows its source.
     pub fn systemd(&self) -> Result<&Watch, Reason> {
         if !self.choice.systemd {
             return Err(Reason::NotChosen);
@@ -64,7 +64,7 @@ impl Context {
         self.request.as_ref().map_err(|reason| *reason)
     }
 
-    /// Whether the kernel's stall accounting may be watched.
+    /// Whether the choice allows the kernel's stall accounting.
     pub fn psi(&self) -> Result<(), Reason> {
         match self.systemd() {
             _ if !self.choice.psi => Err(Reason::NotChosen),
@@ -73,7 +73,7 @@ impl Context {
         }
     }
 
-    /// The place whose limits may be watched.
+    /// The place whose limits the choice allows to watch, if any.
     pub fn limits(&self) -> Result<&Place, Reason> {
         if !self.choice.cgroup {
             return Err(Reason::NotChosen);

@@ -1,13 +1,13 @@
-//! The kernel's files, read in fixed memory.
+//! Reads the kernel's files in fixed memory.
 //!
-//! Must never: take half a line for a whole one. It is left out.
+//! A line that does not fit is left out, and never taken for a whole line.
 
 use super::path::Path;
 use crate::os::file::Reader;
 
 /// The longest line that is read. Mounts of other file systems may have longer ones.
 const LINE_BYTES: usize = 1024;
-/// The value of a file that says `max`: no limit.
+/// The value of a file that reads `max`: no limit.
 pub const NONE: u64 = u64::MAX;
 
 /// Opens the file `name`, which starts with a slash, of `directory`.

@@ -8,7 +8,7 @@
 //! as used. Otherwise a program that reads large files in a container would be told to empty its
 //! caches for ever and for nothing.
 //!
-//! Must never: take a file that cannot be read, or makes no sense, for a limit.
+//! A file that cannot be read, or that makes no sense, never counts as a limit.
 
 use super::context::Context;
 use super::files::{NONE, bytes_in, lines, number, open, value_in};
@@ -28,7 +28,7 @@ struct Hits {
     max: u64,
 }
 
-/// What the last look found.
+/// The limits, as the last look found them.
 pub struct Headroom {
     hits: [Option<Hits>; LEVELS],
     /// The level with the lowest limit, and its events.

@@ -23,11 +23,11 @@
 //! 4. Test it on made-up files in `tests/sources.rs`. Name it in `docs/guide` and in the options of
 //!    `uslab.h`.
 //!
-//! All of it can be lacking, and any of it can go away while the program runs: the program closes
-//! all descriptors, a service manager moves the process, the manager leaves. A fork child shares
-//! its parent's descriptors and with them their events. So its fork handler closes them
-//! (`os::descriptors`), and its own thread opens its own. Must never: spin, block without an end,
-//! or touch a descriptor that has become the program's.
+//! Any source may be missing, and any may go away while the program runs: the program closes all
+//! descriptors, a service manager moves the process, the manager exits. A fork child shares its
+//! parent's descriptors and their events. So its fork handler closes them (`os::descriptors`), and
+//! its background thread opens new ones. The sources never spin, never block without a bound, and
+//! never touch a descriptor that has become the program's.
 
 mod choice;
 mod context;
@@ -55,10 +55,10 @@ pub(super) use pressure::Demand;
 use stall::{APART_MS, Stall};
 use systemd::Watch;
 
-/// Limits are read this often where the kernel signals no change.
+/// Period of reading the limits if the kernel signals no change.
 const TICK_MS: u64 = 1000;
 
-/// What [`Sources`] read, for tests that make their own.
+/// The environment that [`Sources`] read; tests make their own.
 #[doc(hidden)]
 pub struct Environment<'a> {
     /// The proc file system, with no slash at its end.
@@ -95,14 +95,14 @@ impl Sources {
         }
     }
 
-    /// Opens the chosen sources that the system has. Neither waits nor allocates. Writes to
-    /// standard error what was found, if `choice` asks for the log.
+    /// Opens the chosen sources that the system has. Neither waits nor allocates. If `choice` asks
+    /// for the log, writes the sources found to standard error.
     pub fn detect(choice: &Choice) -> Sources {
         let _errno = Preserved::new();
         Self::open(choice, b"/proc", Watch::from_environment())
     }
 
-    /// The same, in the given environment.
+    /// As [`Sources::detect`], in the given environment.
     #[doc(hidden)]
     pub fn detect_in(choice: &Choice, environment: &Environment) -> Sources {
         let request = Watch::of(environment.watch, environment.write, environment.is_privileged);
@@ -115,7 +115,7 @@ impl Sources {
         let context = Context::new(*choice, proc, request, now_ms);
         let stall = Stall::open(&context, now_ms);
         let mut sources = Sources { context, stall, ..Sources::none() };
-        // The first look is what later ones are compared with: it reports nothing.
+        // The first look only gives the figures that later ones are compared with.
         sources.look(now_ms);
         if choice.log {
             sources.describe(&mut |line| report::print(line));
@@ -123,8 +123,8 @@ impl Sources {
         sources
     }
 
-    /// Waits until memory is short; returns `None` when `timeout_ms` are over without. Reports of
-    /// one source are at least 100 ms apart. Signals do not end the wait.
+    /// Waits until a source reports that memory is short; returns `None` after `timeout_ms` without
+    /// a report. Reports of one source are at least 100 ms apart. Signals do not end the wait.
     pub fn wait(&mut self, timeout_ms: u64) -> Option<Pressure> {
         let _errno = Preserved::new();
         let mut now_ms = clock::coarse_ms();
@@ -136,8 +136,8 @@ impl Sources {
                 (self.looked_ms, self.is_signalled) = (now_ms, false);
                 apart_ms = TICK_MS;
                 if let Some(pressure) = self.look(now_ms) {
-                    // The limit's report is the stronger one. A stall's bytes must not pile up in
-                    // their pipe meanwhile.
+                    // The limit's report is the stronger one. Read a stall's event as well, or its
+                    // bytes would pile up in their pipe.
                     self.listen(now_ms, 0, false);
                     return Some(pressure);
                 }
@@ -146,7 +146,8 @@ impl Sources {
             if self.stall.is_watched() || self.context.has_cgroup() {
                 until_ms = until_ms.min(self.looked_ms.saturating_add(apart_ms));
             }
-            // A limit that was signalled stays so until the look that reads it.
+            // Once the kernel has signalled a limit, the limit's descriptor stays ready until a
+            // look reads it. So do not wait for it before that look.
             let timeout_ms = until_ms.saturating_sub(now_ms);
             let stall = self.listen(now_ms, timeout_ms, apart_ms == TICK_MS);
             now_ms = clock::coarse_ms();
@@ -198,7 +199,7 @@ impl Sources {
         self.stall.is_watched() || self.headroom.descriptor().is_some()
     }
 
-    /// Prints one line for each source: what is watched, or why it is not.
+    /// Prints one line for each source: the file that is watched, or the reason why none is.
     pub fn describe(&self, print: &mut dyn FnMut(core::fmt::Arguments)) {
         self.stall.describe(print);
         self.headroom.describe(&self.context, print);

@@ -1,6 +1,4 @@
-//! Paths of fixed size.
-//!
-//! Must never: cut a path that is too long. It is refused.
+//! Paths of fixed size. A path that is too long is refused, never cut.
 
 use core::ffi::CStr;
 use core::fmt;
@@ -33,8 +31,8 @@ impl Path {
         Some(self)
     }
 
-    /// The path `levels` directories up; the root's is empty, so that a name with its slash can be
-    /// put behind any.
+    /// The path `levels` directories up. The root is the empty path, so that callers can append a
+    /// name with its slash to any path.
     pub fn up(mut self, levels: usize) -> Path {
         for _ in 0..levels {
             self.used = self.as_bytes().iter().rposition(|&byte| byte == b'/').unwrap_or(0);

@@ -6,7 +6,7 @@
 //!   = /sys/fs/cgroup/system.slice/web.service                  level 0; its parent is level 1, up to the mount point
 //! ```
 //!
-//! Must never: take a directory outside of the mount for the process's own.
+//! A directory outside the mount is never taken for the process's own.
 
 use super::files::{lines, open};
 use super::path::Path;

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //!   bytes beyond a limit ──────────────────────────────────┐
-//!   a stall, a limit that was hit ─▶ part of the memory ───┴─▶ twice, where memory was swapped out
+//!   a stall, a limit that was hit ─▶ part of the memory ───┴─▶ twice, if memory was swapped out
 //! ```
 
 use super::context::Context;
@@ -32,7 +32,7 @@ pub struct Pressure {
     pub bytes: usize,
 }
 
-/// The bytes that reports ask for.
+/// Computes the bytes that a report asks for.
 ///
 /// A stall names none: it asks for a 32nd of the memory, and for twice as much each time that
 /// another one follows within four seconds, which is two of the kernel's windows. Every report
@@ -51,26 +51,26 @@ impl Demand {
         Demand { swap: Swap::new(), shift: Demand::MIN_SHIFT, last_stall_ms: 0 }
     }
 
-    /// Compares what is swapped out with the last look, unless no source is chosen.
+    /// Looks for swapping, unless no source is chosen.
     pub fn look_at_swap(&mut self, context: &Context, now_ms: u64) {
         if context.has_sources() {
             self.swap.read(&context.proc, context.place.as_ref().ok(), now_ms);
         }
     }
 
-    /// The process is in another cgroup: what was swapped out of the last one is no measure.
+    /// Notes that the process is in another cgroup: the figures of the old one no longer apply.
     pub fn forget_swap(&mut self) {
         self.swap = Swap::new();
     }
 
-    /// A report that names its bytes.
+    /// The report of a source that knows the bytes.
     pub fn of_bytes(&self, kind: Kind, bytes: u64) -> Pressure {
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
         let times = if self.swap.has_grown() { 2 } else { 1 };
         Pressure { kind, bytes: bytes.saturating_mul(times) }
     }
 
-    /// A report that names none.
+    /// The report of a source that knows only that memory is short.
     pub fn of_stall(&mut self, kind: Kind, now_ms: u64) -> Pressure {
         let part = self.part(now_ms, pages::held_bytes());
         self.of_bytes(kind, part as u64)

@@ -1,9 +1,9 @@
-//! Why a source is not watched.
+//! The reasons why a source is not watched.
 
 use crate::os::pressure::reason;
 use core::fmt;
 
-/// Why a source is not watched.
+/// The reason why a source is not watched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reason {
     NotChosen,

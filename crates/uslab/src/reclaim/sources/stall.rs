@@ -10,7 +10,7 @@
 //! losses are no end: a pipe whose last writer has left is opened again, and so is a descriptor
 //! that the program has closed (daemons close all descriptors).
 //!
-//! Must never: report, or open a descriptor, more than ten times a second.
+//! A source reports at most ten times a second, and opens a descriptor at most ten times a second.
 
 use super::context::Context;
 use super::path::Path;
@@ -31,9 +31,9 @@ const REOPEN_MS: u64 = 1000;
 /// The source of stalls that is watched, if any.
 pub struct Stall {
     watched: Option<Watched>,
-    /// Why the service manager's source is not watched, if it is not.
+    /// The reason why the service manager's source is not watched, if it is not.
     systemd: Reason,
-    /// The same of the kernel's.
+    /// The reason why the kernel's source is not watched, if it is not.
     psi: Reason,
 }
 
@@ -44,7 +44,7 @@ type Level = Option<usize>;
 struct Watched {
     level: Level,
     path: Path,
-    /// `None` between its loss and the next opening.
+    /// The open descriptor; `None` between its loss and the next opening.
     descriptor: Option<Descriptor>,
     opened_ms: u64,
     quiet_until_ms: u64,

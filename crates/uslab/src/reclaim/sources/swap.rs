@@ -1,27 +1,27 @@
-//! Whether the kernel swaps out memory of the process or of its control group, for pressure counts
-//! twice then.
+//! Detects that the kernel swaps out memory of the process or of its control group: then pressure
+//! counts twice.
 //!
-//! A page that is swapped out has cost a write and will cost a read; memory that a cache could give
-//! up costs less. So, as Linux did in 2002 (`shrink_list` counted a swap-backed page twice), what
-//! pressure asks for is doubled.
+//! A page that is swapped out has cost a write and will cost a read; an entry of a cache costs
+//! less. So swapping doubles the bytes that pressure asks for. Linux of 2002 did the same:
+//! `shrink_list` counted a swap-backed page twice.
 //!
 //! ```text
-//!   VmSwap of /proc/self/status                  what of the process lies in swap
-//!   pswpout, zswpout of the group's memory.stat  pages swapped out, in total, where the kernel counts them
-//!   memory.swap.current of the group             where there is no pswpout: what of the group lies in swap
+//!   VmSwap of /proc/self/status                  memory of the process in swap
+//!   pswpout, zswpout of the group's memory.stat  pages swapped out, in total, if the kernel counts them
+//!   memory.swap.current of the group             if there is no pswpout: memory of the group in swap
 //! ```
 //!
-//! A look compares with the look before. Must never: look more often than each half second; take
-//! what cannot be read for a sign.
+//! Each look compares the figures with those of the look before, at least half a second ago. A
+//! figure that cannot be read never counts as swapping.
 
 use super::files::{bytes_in, lines, number, open, value_in};
 use super::path::Path;
 use super::place::Place;
 
-/// Between two looks, at least.
+/// Least time between two looks.
 const APART_MS: u64 = 500;
 
-/// What was swapped out, as last seen.
+/// The figures of the last look.
 pub struct Swap {
     process_kib: Option<u64>,
     group: Option<u64>,
@@ -34,7 +34,7 @@ impl Swap {
         Swap { process_kib: None, group: None, looked_ms: 0, has_grown: false }
     }
 
-    /// Looks, if the last time is half a second ago.
+    /// Looks again, if the last look was half a second ago or more.
     pub fn read(&mut self, proc: &Path, place: Option<&Place>, now_ms: u64) {
         if self.looked_ms != 0 && now_ms < self.looked_ms.saturating_add(APART_MS) {
             return;
@@ -51,7 +51,7 @@ impl Swap {
         Swap { has_grown: true, ..Swap::new() }
     }
 
-    /// Whether something was swapped out between the last two looks.
+    /// Whether memory was swapped out between the last two looks.
     pub fn has_grown(&self) -> bool {
         self.has_grown
     }
@@ -76,8 +76,8 @@ fn vm_swap(line: &[u8]) -> Option<u64> {
     number(line.strip_prefix(b"VmSwap:")?.trim_ascii().strip_suffix(b" kB")?)
 }
 
-/// What was swapped out of a group: a count of pages, or where the kernel has none, bytes that are
-/// out.
+/// The swapping of a group: the count of pages swapped out or, if the kernel has none, the bytes in
+/// swap.
 fn swapped_out(directory: &Path) -> Option<u64> {
     match value_in(directory, b"/memory.stat", b"pswpout") {
         Some(pages) => {

@@ -8,8 +8,8 @@
 //! The variables may be inherited from another unit. So if anything is wrong with them, the next
 //! source is used in their place.
 //!
-//! Must never: open or write a file that the variables name in a process that gained privileges:
-//! the unprivileged caller chose them.
+//! A process that gained privileges never opens or writes the files that the variables name,
+//! because its unprivileged caller chose them.
 
 use super::path::Path;
 use super::reason::Reason;
@@ -23,7 +23,7 @@ const DECODED_BYTES: usize = env::VALUE_BYTES / 4 * 3;
 /// The service manager's request.
 pub struct Watch {
     pub path: Path,
-    /// To be written first.
+    /// The message to write to the source first.
     message: [u8; DECODED_BYTES],
     used: usize,
 }
@@ -144,7 +144,7 @@ mod tests {
         ] {
             assert_eq!(decoded(text.as_bytes()).as_deref(), Some(bytes.as_bytes()));
         }
-        // What systemd 252 hands out.
+        // The value that systemd 252 passes.
         assert_eq!(decoded(b"c29tZSAyMDAwMDAgMjAwMDAwMAA=").as_deref(), Some(&b"some 200000 2000000\0"[..]));
     }
 

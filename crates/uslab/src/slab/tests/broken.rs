@@ -1,13 +1,13 @@
-//! Slabs that are broken on purpose: each kind of check finds its own.
+//! Tests that break a slab on purpose: each kind of check must find its fault.
 
 use super::*;
 use crate::os::invariant::Invalid;
 use crate::pages::{self, PageIndex};
-use crate::slab::lists::{List, Lists};
+use crate::slab::lists::{End, List, Lists};
 use crate::slab::one::Slab;
 use crate::sync::atomic::Ordering::Relaxed as Plain;
 
-/// Slabs of four pages with one that is half free, and that slab.
+/// Makes a cache with a single slab, which is half free; returns both.
 fn half_free() -> (&'static Slabs, Slab) {
     let (slabs, _) = slabs(1000, None);
     let objects = take(slabs, slabs.geometry().objects);
@@ -18,11 +18,18 @@ fn half_free() -> (&'static Slabs, Slab) {
     (slabs, slab)
 }
 
-/// What a check finds after `break_it`, which runs under the lists' lock.
+/// Returns the violation that a check reports after `break_it`, which runs under the lists' lock.
 fn found(break_it: impl FnOnce(&Slabs, &mut Lists, Slab)) -> Invalid {
     let (slabs, slab) = half_free();
     break_it(slabs, &mut slabs.nodes()[0].lock(), slab);
     slabs.check().expect_err("the check finds it")
+}
+
+/// The violation that a check of the links of one slab reports after `break_it`.
+fn found_links(break_it: impl FnOnce(Slab)) -> Invalid {
+    let (slabs, slab) = half_free();
+    break_it(slab);
+    slabs.nodes()[0].lock().check_links(slab, List::Partial).expect_err("the check finds it")
 }
 
 fn head(slab: Slab) -> &'static mut crate::slab::one::Head {
@@ -48,7 +55,7 @@ fn a_count_beyond_the_bits_is_found() {
     });
     assert_eq!(invalid.invariant, "a bit is set before it is counted");
     let invalid = found(|slabs, lists, slab| {
-        lists.place(slab, List::Full);
+        lists.place(slab, List::Full, End::Last);
         slab.count().store(-(slabs.geometry().objects as i32) - 1, Plain);
     });
     assert_eq!(invalid.invariant, "a count lacks no more objects than a slab has");
@@ -64,7 +71,7 @@ fn a_bit_that_no_object_has_is_found() {
 
 #[test]
 fn a_slab_in_the_wrong_list_is_found() {
-    let invalid = found(|_, lists, slab| lists.place(slab, List::Empty));
+    let invalid = found(|_, lists, slab| lists.place(slab, List::Empty, End::Last));
     assert_eq!(invalid.invariant, "a slab has as many free objects as its list says, or more");
     let invalid = found(|_, _, slab| head(slab).list = List::Full as u8);
     assert_eq!(invalid.invariant, "a slab knows the list that it stands in");
@@ -75,8 +82,10 @@ fn a_slab_in_the_wrong_list_is_found() {
 #[test]
 fn links_and_counts_that_disagree_are_found() {
     let invalid = found(|_, _, slab| head(slab).next = slab.0.0);
+    assert_eq!(invalid.invariant, "the tail of a list has none behind it");
+    let invalid = found_links(|slab| head(slab).next = slab.0.0);
     assert_eq!(invalid.invariant, "the next slab links back");
-    let invalid = found(|_, _, slab| head(slab).next = u32::MAX - 1);
+    let invalid = found_links(|slab| head(slab).next = u32::MAX - 1);
     assert_eq!(invalid.invariant, "a link leads to a page of the arena");
     let invalid = found(|_, lists, _| lists.counts_mut()[List::Empty as usize - 1] = 1);
     assert_eq!(invalid.invariant, "a list has a head while it has slabs");
@@ -84,6 +93,21 @@ fn links_and_counts_that_disagree_are_found() {
     assert_eq!(invalid.invariant, "a list has as many slabs as are counted");
     let invalid = found(|_, _, slab| head(slab).prev = slab.0.0);
     assert_eq!(invalid.invariant, "the head of a list has none before it");
+}
+
+#[test]
+fn an_object_on_a_page_that_is_not_charged_is_found() {
+    let (slabs, _) = slabs_of_order(4, 1024, None);
+    let objects = take(slabs, slabs.geometry().objects);
+    let page = pages::page_of(objects[0]).expect("in the arena");
+    let slab = Slab(PageIndex(page.0 & !(slabs.geometry().pages() as u32 - 1)));
+    let resident = slab.resident(slabs.geometry()).expect("a slab of 16 pages has the word");
+    let before = resident.swap(0b111, Plain);
+    assert_eq!(slabs.check().expect_err("it is found").invariant, "an object in use lies on charged pages");
+    resident.store(before | 1 << 16, Plain);
+    assert_eq!(slabs.check().expect_err("it is found").invariant, "only pages of the slab are charged");
+    resident.store(before, Plain);
+    free(slabs, &objects);
 }
 
 #[test]
@@ -101,7 +125,7 @@ fn a_target_below_its_floor_is_found() {
 fn a_slab_is_released_complete_and_in_no_list() {
     let (slabs, slab) = half_free();
     assert_eq!(slabs.check_released(slab).unwrap_err().invariant, "a released slab stands in no list");
-    slabs.nodes()[0].lock().place(slab, List::None);
+    slabs.nodes()[0].lock().place(slab, List::None, End::Last);
     assert_eq!(slabs.check_released(slab).unwrap_err().invariant, "a released slab's count is complete");
     slab.count().store(slabs.geometry().objects as i32, Plain);
     assert_eq!(slabs.check_released(slab).unwrap_err().invariant, "a released slab's bits are all set");
@@ -139,7 +163,8 @@ fn a_full_slab_that_serves_ends_the_process() {
 fn a_broken_list_ends_the_process_at_the_next_change() {
     let (slabs, slab) = half_free();
     head(slab).prev = slab.0.0;
-    take(slabs, 1);
+    // The slab is full now: it changes lists.
+    take(slabs, slabs.geometry().objects / 2);
 }
 
 #[test]

@@ -1,10 +1,10 @@
-//! Strict overcommit (`vm.overcommit_memory=2`): the kernel counts what is mapped, not what is
-//! touched. How much an allocator gets out of it, and how much of the charge it gives back.
+//! Strict overcommit (`vm.overcommit_memory=2`): the kernel counts mapped memory, touched or not.
+//! This program measures how much memory an allocator gets, and how much of the charge it releases.
 //!
-//! The same blocks are taken until one is refused, and then freed, in a process of its own for the
-//! C library's malloc and for the library's, in both modes. One line of JSON each has the figures.
-//! The charge of the library must fall again; that of the C library was seen to stay.
-//! It must never be run outside a guest.
+//! It allocates blocks until one is refused, and then frees them: in one process with the C
+//! library's malloc, and in one with this library's in each mode. Each process prints its figures
+//! as one line of JSON. The charge of this library must fall again; that of the C library was seen
+//! to stay. It must never be run outside a guest.
 
 #[global_allocator]
 static GLOBAL: uslab::Uslab = uslab::Uslab;
@@ -25,8 +25,8 @@ const SIZES: [usize; 4] = [200, 3000, 40_000, 100_000];
 const MAX_BLOCKS: usize = 1 << 16;
 /// How long the charge may take to fall: the background thread looks twice a second.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// What may stay charged: tables, sheaves, the stack of the background thread, and chunks that had
-/// a sheaf.
+/// Upper bound on the charge that may stay: tables, sheaves, the stack of the background thread,
+/// and chunks that had a sheaf.
 const KEPT_KIB: u64 = 24 << 10;
 
 fn main() -> ExitCode {

@@ -1,32 +1,32 @@
-//! A cache of the model: entries on pages, and how its callbacks behave.
+//! A cache of the model: entries on pages, and the behaviour of its callbacks.
 
 use super::model::Place;
 use crate::reclaim::balance::{Owed, Weight};
 use std::vec::Vec;
 
-/// How a cache's callbacks behave.
+/// The behaviour of a cache's callbacks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Manner {
     Honest,
-    /// Another thread is inside for so long.
+    /// Another thread is inside for this time.
     Busy {
         ms: u64,
     },
-    /// Cannot give now, for so long.
+    /// Answers "not now" for this time.
     Stops {
         ms: u64,
     },
-    /// Kept from its CPU: so many asks take longer than their budget and give nothing.
+    /// Off its CPU: this many asks take longer than their budget and free nothing.
     Late {
         asks: usize,
     },
-    /// Each ask takes longer than its budget, and gives.
+    /// Each ask takes longer than its budget, and frees entries.
     Slow,
-    /// Counts what it has and gives nothing.
+    /// Counts its entries, but frees none.
     Liar,
-    /// Says that it gives, and keeps everything.
+    /// Claims to free entries, but keeps them.
     Faker,
-    /// Unregisters itself in the ask after so many.
+    /// Unregisters itself in the ask after this many.
     Leaves {
         asks: usize,
     },
@@ -40,7 +40,7 @@ pub struct Cache {
     pub weight: Weight,
     pub batch: usize,
     pub per_page: usize,
-    /// Steps between neighbours in the order of eviction.
+    /// Distance, in entries, between one eviction and the next.
     pub stride: usize,
     pub lands: Place,
     /// The page of each entry.
@@ -51,7 +51,7 @@ pub struct Cache {
     pub evicted: usize,
     /// The last answer was "not now".
     pub has_stopped: bool,
-    /// Asks of this pass that took too long and gave nothing.
+    /// Asks of this pass that took too long and freed nothing.
     pub late: usize,
 }
 
@@ -73,7 +73,7 @@ impl Cache {
             && self.late < 2
     }
 
-    /// Lets the next entry go; true if its page comes free.
+    /// Evicts the next entry; returns whether its page comes free.
     pub fn evict(&mut self) -> bool {
         self.evicted += self.stride;
         let page = self.entries.swap_remove(self.evicted % self.entries.len());

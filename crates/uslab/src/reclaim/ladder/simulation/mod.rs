@@ -1,5 +1,5 @@
-//! A simulation of passes, limits and pressure sources: a hundred thousand random schedules, each
-//! from a seed, against a model of the process. It takes one thread and no time but its own.
+//! A simulation of passes, limits and pressure sources: runs a hundred thousand random schedules,
+//! each from a seed, against a model of the process. It needs one thread and no clock.
 //!
 //! ```text
 //!   seed ─▶ schedule ─▶ model ◀── ladder      checks while it runs (model.rs) and after each pass
@@ -7,62 +7,94 @@
 //!             └─ fewer ◀──┴─ a check fails: events are removed as long as one does
 //! ```
 //!
-//! Checked: no allocation fails while an entry could go, or beside free memory; every pass ends;
-//! busy sheaves go last; no shrinker is asked after it left; a pass waits only for an allocation;
-//! bytes reported are bytes that went. [`mistakes`] shows that each mistake in the table is found.
+//! It checks that no allocation fails while an entry could go or while there is free memory; that
+//! every pass ends; that busy sheaves go last; that no shrinker is asked after it left; that only
+//! passes for an allocation wait; that the bytes reported went to the system; and what `soft`
+//! promises for the soft limit. [`mistakes`] shows that it finds each mistake of a table.
 
 mod cache;
 mod model;
 mod schedule;
+mod soft;
 
 use super::round::MAX_ROUNDS;
 use super::standing::Standing;
-use super::{Estimate, Given, Goal, LADDER, Step, Takes, Until, climb};
+use super::{Estimate, Given, Goal, LADDER, Progress, Step, Takes, Until, climb};
 use crate::pages::PAGE_BYTES;
 use crate::reclaim::balance::LIGHTEST;
-use crate::reclaim::budget;
 use crate::reclaim::sources::Demand;
 use model::{For, Model};
 use schedule::{Event, schedule};
+use soft::{Policy, Soft};
 use std::println;
 use std::string::String;
 use std::vec;
 use std::vec::Vec;
 
-/// Schedules of the whole simulation.
+/// Number of schedules of the whole simulation.
 const SCHEDULES: u64 = 100_000;
 
-/// What was seen, to show that it was something.
+/// Counts of what the schedules did, which show that they were not empty.
 #[derive(Default, Debug)]
 struct Tally {
     passes: usize,
     met: usize,
     failed: usize,
+    /// Passes for the soft limit, and those that could not meet it.
+    soft: usize,
+    soft_unmet: usize,
     max_calls: usize,
     max_pauses: usize,
 }
 
-/// A schedule under way.
+/// The rules that a simulation runs: those of the library, or rules with a mistake.
+#[derive(Clone, Copy)]
+struct Rules<'a> {
+    ladder: &'a [Step],
+    /// A shrinker that left still reports that it is open.
+    hides_leaving: bool,
+    soft: Policy,
+}
+
+impl Rules<'static> {
+    const LIBRARY: Rules<'static> = Rules { ladder: &LADDER, hides_leaving: false, soft: Policy::LIBRARY };
+}
+
+/// A schedule in progress.
 struct Run<'a> {
     ladder: &'a [Step],
     model: Model,
     demand: Demand,
+    soft: Soft,
     tally: &'a mut Tally,
+}
+
+/// One pass of a run.
+fn pass(
+    ladder: &[Step],
+    model: &Model,
+    tally: &mut Tally,
+    what: For,
+    bytes: usize,
+    goal: &mut dyn Goal,
+) -> Progress {
+    model.state.borrow_mut().begin(what);
+    let before = model.state.borrow().purged_bytes;
+    let progress = climb(ladder, model, bytes, goal);
+    let state = &mut *model.state.borrow_mut();
+    let given = (state.purged_bytes - before) as usize;
+    if progress.given_bytes > given && state.violation.is_none() {
+        state.violation = Some(std::format!("{} given, {given} reported", progress.given_bytes));
+    }
+    tally.passes += 1;
+    tally.max_calls = tally.max_calls.max(state.calls);
+    tally.max_pauses = tally.max_pauses.max(state.pauses);
+    progress
 }
 
 impl Run<'_> {
     fn pass(&mut self, what: For, bytes: usize, goal: &mut dyn Goal) {
-        self.model.state.borrow_mut().begin(what);
-        let before = self.model.state.borrow().purged_bytes;
-        let progress = climb(self.ladder, &self.model, bytes, goal);
-        let state = &mut *self.model.state.borrow_mut();
-        let given = (state.purged_bytes - before) as usize;
-        if progress.given_bytes > given && state.violation.is_none() {
-            state.violation = Some(std::format!("{} given, {given} reported", progress.given_bytes));
-        }
-        self.tally.passes += 1;
-        self.tally.max_calls = self.tally.max_calls.max(state.calls);
-        self.tally.max_pauses = self.tally.max_pauses.max(state.pauses);
+        pass(self.ladder, &self.model, self.tally, what, bytes, goal);
     }
 
     fn allocate(&mut self, pages: usize) -> bool {
@@ -70,7 +102,7 @@ impl Run<'_> {
             return true;
         }
         let hard = self.model.state.borrow().hard;
-        // What can never be had is not worth any entry.
+        // Evict no entries for a request that can never succeed.
         if hard != 0 && pages > hard {
             return false;
         }
@@ -102,18 +134,6 @@ impl Run<'_> {
         self.pass(For::Bytes(bytes), bytes, &mut Estimate { bytes, above_bytes: &|| usize::MAX });
     }
 
-    fn keep_soft(&mut self) {
-        let (held, soft) = {
-            let state = self.model.state.borrow();
-            (state.all_pages() * PAGE_BYTES, state.soft * PAGE_BYTES)
-        };
-        if soft != 0
-            && let Some(floor) = budget::floor(held, soft)
-        {
-            self.estimate(held - floor);
-        }
-    }
-
     fn event(&mut self, event: Event) {
         let state = self.model.state.get_mut();
         match event {
@@ -135,9 +155,9 @@ impl Run<'_> {
                             break;
                         }
                         self.model.state.get_mut().insert(cache, true);
+                        self.keep_soft();
                     }
                 }
-                self.keep_soft();
             }
             Event::Behave { cache, manner } => state.behave(cache, manner),
             Event::Allocate { pages } => {
@@ -162,10 +182,11 @@ impl Run<'_> {
     }
 }
 
-/// Runs a schedule; what went wrong, if anything did.
-fn run(ladder: &[Step], hides_leaving: bool, events: &[Event], tally: &mut Tally) -> Option<String> {
-    let model = Model::new(hides_leaving);
-    let mut run = Run { ladder, model, demand: Demand::new(), tally };
+/// Runs a schedule; returns the first violation, if any.
+fn run(rules: Rules, events: &[Event], tally: &mut Tally) -> Option<String> {
+    let model = Model::new(rules.hides_leaving);
+    let soft = Soft::new(rules.soft);
+    let mut run = Run { ladder: rules.ladder, model, demand: Demand::new(), soft, tally };
     for &event in events {
         run.event(event);
         if let Some(violation) = run.model.state.get_mut().violation.take() {
@@ -175,7 +196,7 @@ fn run(ladder: &[Step], hides_leaving: bool, events: &[Event], tally: &mut Tally
     None
 }
 
-/// What a simulation found: a seed, and the smallest schedule that goes wrong like it.
+/// A failure that the simulation found: its seed, and the smallest schedule that still fails.
 struct Found {
     seed: u64,
     violation: String,
@@ -189,23 +210,18 @@ impl std::fmt::Debug for Found {
     }
 }
 
-/// Runs the schedules of `seeds` until one goes wrong.
-fn simulate(
-    ladder: &[Step],
-    hides_leaving: bool,
-    seeds: std::ops::Range<u64>,
-    tally: &mut Tally,
-) -> Option<Found> {
+/// Runs the schedules of `seeds` until one fails.
+fn simulate(rules: Rules, seeds: std::ops::Range<u64>, tally: &mut Tally) -> Option<Found> {
     for seed in seeds {
         let mut events = schedule(seed);
-        let Some(mut violation) = run(ladder, hides_leaving, &events, tally) else { continue };
-        // Events go, the last first, as long as something is wrong without them.
+        let Some(mut violation) = run(rules, &events, tally) else { continue };
+        // Remove events, the last first, as long as the schedule fails without them.
         let mut at = events.len();
         while at > 0 {
             at -= 1;
             let mut fewer = events.clone();
             fewer.remove(at);
-            if let Some(still) = run(ladder, hides_leaving, &fewer, &mut Tally::default()) {
+            if let Some(still) = run(rules, &fewer, &mut Tally::default()) {
                 (events, violation) = (fewer, still);
                 at = events.len();
             }
@@ -218,30 +234,31 @@ fn simulate(
 #[test]
 fn a_hundred_thousand_schedules_keep_every_promise() {
     let mut tally = Tally::default();
-    if let Some(found) = simulate(&LADDER, false, 0..SCHEDULES, &mut tally) {
+    if let Some(found) = simulate(Rules::LIBRARY, 0..SCHEDULES, &mut tally) {
         panic!("{found:?}");
     }
     println!("{tally:?}");
     assert!(tally.met > 10_000 && tally.failed > 1000, "{tally:?}");
+    assert!(tally.soft > 10_000 && tally.soft_unmet > 1000, "{tally:?}");
 }
 
-/// The ladder without a step.
+/// The ladder without one of its steps.
 fn without(takes: Takes) -> Vec<Step> {
     LADDER.into_iter().filter(|step| step.takes != takes).collect()
 }
 
-/// The ladder with another condition for a step.
+/// The ladder with another condition for one of its steps.
 fn with(takes: Takes, when: fn(&Standing) -> bool) -> Vec<Step> {
     let change = |step: Step| if step.takes == takes { Step { takes, when } } else { step };
     LADDER.into_iter().map(change).collect()
 }
 
-/// The condition of the ladder itself.
+/// The ladder's own condition for a step.
 fn allows(takes: Takes, now: &Standing) -> bool {
     LADDER.iter().any(|step| step.takes == takes && (step.when)(now))
 }
 
-/// Ladders with a mistake, and what it comes to.
+/// Ladders with a mistake, and the violation that each leads to.
 fn mistakes() -> Vec<(&'static str, Vec<Step>, &'static str)> {
     const ENTRY: &str = "an allocation failed while an entry could go";
     const GENTLE: &str = "busy sheaves went while gentler steps had enough";
@@ -297,7 +314,8 @@ fn mistakes() -> Vec<(&'static str, Vec<Step>, &'static str)> {
 #[test]
 fn each_seeded_mistake_is_found_and_its_schedule_is_short() {
     for (mistake, ladder, violation) in mistakes() {
-        let found = simulate(&ladder, false, 0..SCHEDULES / 4, &mut Tally::default());
+        let rules = Rules { ladder: &ladder, ..Rules::LIBRARY };
+        let found = simulate(rules, 0..SCHEDULES / 4, &mut Tally::default());
         let found = found.unwrap_or_else(|| panic!("{mistake}: not found"));
         println!("{mistake}: {found:?}");
         assert!(found.violation.starts_with(violation), "{mistake}: {found:?}");
@@ -307,7 +325,8 @@ fn each_seeded_mistake_is_found_and_its_schedule_is_short() {
 
 #[test]
 fn a_shrinker_that_is_asked_after_it_left_is_found() {
-    let found = simulate(&LADDER, true, 0..SCHEDULES, &mut Tally::default());
+    let rules = Rules { hides_leaving: true, ..Rules::LIBRARY };
+    let found = simulate(rules, 0..SCHEDULES, &mut Tally::default());
     let found = found.expect("an unregistered shrinker was asked");
     println!("{found:?}");
     assert_eq!(found.violation, "a shrinker was asked after it left");

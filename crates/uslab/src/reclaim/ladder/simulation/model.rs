@@ -1,5 +1,5 @@
-//! A process in a few counters: pages in the places where free memory lies, and caches whose
-//! entries hold pages. It acts for a pass, and notes what a pass must not do.
+//! The model of a process: counters of free pages by the place where they lie, and caches whose
+//! entries hold pages. It acts for a pass, and records the first violation.
 
 use super::super::round::BUDGET_NS;
 use super::super::{Basis, Visit, World};
@@ -11,20 +11,20 @@ use std::cell::{RefCell, RefMut};
 use std::string::String;
 use std::vec::Vec;
 
-/// Where free memory lies.
+/// The place where free memory lies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Place {
-    /// Free pages, many together.
+    /// Groups of free pages.
     Together,
-    /// Free pages that stand alone.
+    /// Single free pages.
     Scattered,
     /// Empty slabs.
     Empty,
-    /// Sheaves that are not about to be used.
+    /// Sheaves that no thread needs soon.
     Resting,
     /// Sheaves that running threads use; each cache's last slab.
     Busy,
-    /// In the hands of another thread, which lands it when it is waited for.
+    /// In flight with another thread, which lands it when a pass waits for it.
     InFlight,
 }
 
@@ -34,20 +34,22 @@ impl Place {
     const GENTLE: [Place; 4] = [Place::Together, Place::Scattered, Place::Empty, Place::Resting];
 }
 
-/// Scattered pages that a pass keeps while entries are to be had.
+/// Scattered pages that a pass leaves while shrinkers have entries.
 const KEPT_PAGES: usize = 3;
 
-/// World calls of one pass, at most: 250 waits and 250 repetitions of the last round, in each of
-/// which a shrinker of 60 entries is asked for them one by one, twice over.
+/// Upper bound on the world calls of one pass: 250 waits and 250 repetitions of the last round, in
+/// each of which a shrinker of 60 entries is asked for them one by one, twice.
 const MAX_CALLS: usize = 50_000;
 
 /// The goal of a pass, as far as checks depend on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum For {
-    /// So many bytes.
+    /// This many bytes.
     Bytes(usize),
-    /// An allocation of so many pages.
+    /// An allocation of this many pages.
     Allocation(usize),
+    /// So many bytes beyond the soft limit, until no more than the floor is held.
+    Held { bytes: usize, floor_bytes: usize },
 }
 
 pub struct State {
@@ -56,19 +58,23 @@ pub struct State {
     free: [usize; 6],
     /// Pages that the program holds beside its caches.
     pub held: usize,
-    /// Pages that may have memory; 0: any number.
+    /// Upper bound on the pages with memory; 0 for none.
     pub hard: usize,
     pub soft: usize,
     pub now_ns: u64,
     pub purged_bytes: u64,
-    /// Of the pass under way.
+    /// The goal of the pass in progress.
     pub goal: For,
     pub calls: usize,
     pub pauses: usize,
     purged_before: u64,
     /// The least priority at which entries were asked for.
     priority: u32,
-    is_disturbed: bool,
+    pub is_disturbed: bool,
+    /// Bytes held when the pass last looked whether it has done enough.
+    looked_bytes: usize,
+    /// Purged by another thread, and not counted yet.
+    uncounted_bytes: u64,
     /// The cache that the pass is inside.
     inside: Option<usize>,
     pub meanwhile: Vec<(usize, Act)>,
@@ -77,13 +83,17 @@ pub struct State {
 }
 
 impl State {
-    fn fail(&mut self, what: impl Into<String>) {
+    pub fn fail(&mut self, what: impl Into<String>) {
         self.violation.get_or_insert(what.into());
     }
 
     /// Pages with memory behind them.
     pub fn all_pages(&self) -> usize {
         self.used_pages() + self.free.iter().sum::<usize>()
+    }
+
+    pub fn all_bytes(&self) -> usize {
+        self.all_pages() * PAGE_BYTES
     }
 
     fn used_pages(&self) -> usize {
@@ -98,7 +108,7 @@ impl State {
         if self.hard == 0 { 1 << 20 } else { self.hard.saturating_sub(self.all_pages()) }
     }
 
-    /// Takes pages in one piece, if they are there.
+    /// Takes pages in one run, if they are free.
     pub fn take(&mut self, pages: usize) -> bool {
         if pages == 1 && *self.place(Place::Scattered) > 0 {
             *self.place(Place::Scattered) -= 1;
@@ -176,11 +186,13 @@ impl State {
         };
     }
 
-    /// Begins a pass.
+    /// Starts a pass.
     pub fn begin(&mut self, goal: For) {
         (self.goal, self.calls, self.pauses) = (goal, 0, 0);
         (self.priority, self.is_disturbed) = (u32::MAX, false);
+        self.purged_bytes += std::mem::take(&mut self.uncounted_bytes);
         self.purged_before = self.purged_bytes;
+        self.looked_bytes = self.all_bytes();
         self.caches.iter_mut().for_each(|cache| (cache.has_stopped, cache.late) = (false, 0));
     }
 
@@ -192,7 +204,7 @@ impl State {
         pages <= self.clean_pages() + self.free.iter().sum::<usize>() + entries
     }
 
-    /// After a pass that found no room for `pages`.
+    /// Checks a pass that found no room for `pages`.
     pub fn check_failed(&mut self, pages: usize) {
         if self.could_be_had(pages, false) {
             if !self.is_disturbed {
@@ -203,11 +215,34 @@ impl State {
         }
     }
 
-    /// Before busy sheaves are taken.
+    /// Checks a pass for the soft limit that ended unmet.
+    pub fn check_unmet(&mut self) {
+        let free_pages = self.free.iter().sum::<usize>() - self.free[Place::InFlight as usize];
+        // A slow cache gives one lot in a round, and rounds are few.
+        let has_entries = |cache: &Cache| {
+            cache.is_willing(self.now_ns) && cache.manner != Manner::Slow && !cache.entries.is_empty()
+        };
+        if free_pages > 0 {
+            self.fail("the soft limit was given up beside free memory");
+        } else if self.caches.iter().any(has_entries) {
+            self.fail("the soft limit was given up while an entry could go");
+        }
+    }
+
+    /// Checks that entries may go now.
+    fn check_floor(&mut self) {
+        if let For::Held { floor_bytes, .. } = self.goal
+            && self.looked_bytes <= floor_bytes
+        {
+            self.fail("entries went while no more was held than may stay");
+        }
+    }
+
+    /// Checks that a pass may take busy sheaves now.
     fn check_busy(&mut self) {
         let gentle: usize = Place::GENTLE.iter().map(|&place| self.free[place as usize]).sum();
         let is_enough = match self.goal {
-            For::Bytes(bytes) => {
+            For::Bytes(bytes) | For::Held { bytes, .. } => {
                 let given = (self.purged_bytes - self.purged_before) as usize;
                 gentle * PAGE_BYTES >= bytes.saturating_sub(given)
             }
@@ -226,7 +261,7 @@ impl State {
 /// The state, shared by the world and the visits of a pass.
 pub struct Model {
     pub state: RefCell<State>,
-    /// A seeded mistake: a shrinker that left is still said to be open.
+    /// A seeded mistake: the model claims that a shrinker that left is still open.
     pub hides_leaving: bool,
 }
 
@@ -246,6 +281,8 @@ impl Model {
             purged_before: 0,
             priority: u32::MAX,
             is_disturbed: false,
+            looked_bytes: 0,
+            uncounted_bytes: 0,
             inside: None,
             meanwhile: Vec::new(),
             violation: None,
@@ -272,7 +309,7 @@ impl Model {
         });
     }
 
-    /// A call of the pass under way: time goes by, and other threads act.
+    /// Counts a call of the pass in progress: time passes, and other threads act.
     fn call(&self) -> RefMut<'_, State> {
         let mut state = self.state.borrow_mut();
         state.calls += 1;
@@ -287,7 +324,12 @@ impl Model {
             match act {
                 Act::Steal { pages } => (0..pages).for_each(|_| _ = state.allocate(1)),
                 Act::Free { pages, lands } => state.free(pages, lands),
-                // It waits for the thread inside.
+                Act::Purge { pages } => {
+                    let pages = pages.min(state.held);
+                    state.held -= pages;
+                    state.uncounted_bytes += (pages * PAGE_BYTES) as u64;
+                }
+                // The unregistering thread waits for the thread inside.
                 Act::Unregister { cache } if state.inside == Some(cache) => {
                     state.meanwhile.push((calls + 1, act));
                 }
@@ -308,7 +350,7 @@ impl World for Model {
 
     fn purged_bytes(&self) -> u64 {
         let state = self.state.borrow();
-        // Where something went wrong the pass may end.
+        // After a violation the pass may end.
         if state.violation.is_some() { state.purged_before + (u64::MAX >> 1) } else { state.purged_bytes }
     }
 
@@ -317,7 +359,10 @@ impl World for Model {
     }
 
     fn purge(&self, bytes: usize, scattered: Scattered) -> usize {
-        self.call().purge_some(bytes, scattered)
+        let mut state = self.call();
+        let given_bytes = state.purge_some(bytes, scattered);
+        state.looked_bytes = state.all_bytes();
+        given_bytes
     }
 
     fn trim_some(&self, bytes: usize, scattered: Scattered) {
@@ -330,6 +375,7 @@ impl World for Model {
             wanted -= taken;
         }
         state.purge_some(bytes, scattered);
+        state.looked_bytes = state.all_bytes();
     }
 
     fn trim_all(&self, waits: bool) {
@@ -342,6 +388,7 @@ impl World for Model {
                 state.purge(usize::MAX, place, 0);
             }
         }
+        state.looked_bytes = state.all_bytes();
     }
 
     fn shrinkers(&self) -> impl Iterator<Item = usize> {
@@ -392,7 +439,7 @@ impl Inside<'_> {
         of(&mut self.model.state.borrow_mut().caches[self.cache])
     }
 
-    /// A callback runs: never one that left.
+    /// Checks that a callback may run: the shrinker has not left.
     fn call(&self) -> RefMut<'_, State> {
         let mut state = self.model.call();
         if !state.caches[self.cache].is_registered {
@@ -411,6 +458,7 @@ impl Visit for Inside<'_> {
 
     fn scan(&mut self, _: u32, entries: usize) -> Option<usize> {
         let mut state = self.call();
+        state.check_floor();
         let now_ns = state.now_ns;
         let (mut freed_pages, mut took_ns) = (0, 0);
         let cache = &mut state.caches[self.cache];
@@ -446,7 +494,7 @@ impl Visit for Inside<'_> {
         *state.place(lands) += freed_pages;
         state.now_ns += took_ns;
         if leaves {
-            // What goes with it is no entry that the pass asked for.
+            // Entries that are dropped with it do not count as freed for the pass.
             state.is_disturbed = true;
             state.unregister(self.cache);
         }

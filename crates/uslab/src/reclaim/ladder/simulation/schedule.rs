@@ -1,17 +1,17 @@
-//! What happens to the model: events, drawn from a seed.
+//! The schedules of the simulation: events for the model, drawn from a seed.
 
 use super::cache::Manner;
 use super::model::Place;
 use std::vec::Vec;
 
-/// One event. Caches are named by number, and one that is not there is passed over: so a schedule
-/// from which events were removed is a schedule too.
+/// One event. It names a cache by number, and does nothing if there is no such cache. So a schedule
+/// remains valid if events are removed.
 #[derive(Clone, Copy, Debug)]
 pub enum Event {
-    /// The program sets its limits, in pages; 0 is none.
+    /// The program sets its limits, in pages; 0 for no limit.
     Limit { soft: usize, hard: usize },
-    /// It registers a cache of `per_page` entries on a page. Its evictions go `stride` entries
-    /// further each; pages that come free land in `lands`.
+    /// It registers a cache of `per_page` entries on a page. Each eviction takes the entry `stride`
+    /// further on; pages that come free land in `lands`.
     Register { seeks: u32, batch: usize, per_page: usize, stride: usize, lands: Place },
     /// It unregisters the cache, and drops its entries.
     Unregister { cache: usize },
@@ -19,11 +19,11 @@ pub enum Event {
     Insert { cache: usize, entries: usize },
     /// The cache behaves like this from now on.
     Behave { cache: usize, manner: Manner },
-    /// The program allocates so many pages in one piece and keeps them.
+    /// The program allocates this many pages in one run and keeps them.
     Allocate { pages: usize },
     /// It frees pages that it allocated, which land there.
     Free { pages: usize, lands: Place },
-    /// It asks for memory to go.
+    /// It calls `reclaim`.
     Reclaim { pages: usize },
     /// A pressure source reports stalls: a share of the memory.
     Stall,
@@ -31,17 +31,19 @@ pub enum Event {
     Headroom { pages: usize },
     /// Another thread acts during the next pass, at its `at`th call.
     Meanwhile { at: usize, act: Act },
-    /// Time goes by.
+    /// Time passes.
     Sleep { ms: u64 },
 }
 
-/// What another thread does in the middle of a pass.
+/// The action of another thread during a pass.
 #[derive(Clone, Copy, Debug)]
 pub enum Act {
     /// Allocates pages, as far as there are any.
     Steal { pages: usize },
     /// Frees pages of the program.
     Free { pages: usize, lands: Place },
+    /// Frees pages of the program and purges them. The count of what was purged follows later.
+    Purge { pages: usize },
     /// Unregisters a cache.
     Unregister { cache: usize },
 }
@@ -65,7 +67,7 @@ impl Random {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32
     }
 
-    /// Below `end`.
+    /// A random number below `end`.
     fn below(&mut self, end: usize) -> usize {
         (self.next() as usize) % end
     }
@@ -75,7 +77,7 @@ impl Random {
     }
 }
 
-/// Caches of a schedule, at most.
+/// Upper bound on the caches of a schedule.
 const MAX_CACHES: usize = 3;
 
 /// The schedule of a seed.
@@ -136,6 +138,7 @@ fn place(random: &mut Random) -> Place {
 fn act(random: &mut Random) -> Act {
     match random.below(4) {
         0 | 1 => Act::Steal { pages: 1 + random.below(6) },
+        2 if random.below(2) == 0 => Act::Purge { pages: 1 + random.below(6) },
         2 => Act::Free { pages: 1 + random.below(4), lands: place(random) },
         _ => Act::Unregister { cache: random.below(MAX_CACHES) },
     }

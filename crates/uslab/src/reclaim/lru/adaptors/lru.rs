@@ -1,6 +1,6 @@
 //! [`lru::LruCache`](::lru::LruCache) of the crate `lru`: strict LRU, an entry a box.
 //!
-//! Must never: know more of the cache than its public interface.
+//! The adaptor uses only the cache's public interface.
 
 use crate::reclaim::lru::evict::EvictColdest;
 use ::lru::LruCache;

@@ -1,4 +1,4 @@
-//! Caches that programs already use, as shrinkers: the program keeps the crate's own type.
+//! Adaptors that make caches of other crates shrinkers: the program keeps the crate's own type.
 //!
 //! ```text
 //!   lru::LruCache ──────────┐
@@ -6,13 +6,13 @@
 //!   the program's own cache ┘
 //! ```
 //!
-//! Each crate's adaptor is behind a feature of the crate's name: `lru`, `schnellru`. They are
-//! examples of what a program writes for its own cache: two functions. Only caches that evict in
-//! their own order without waiting for a lock are here. `docs/guide/caches-that-shrink.md` says
-//! which well-known crates cannot do that, and why.
+//! Each adaptor has a feature with the crate's name: `lru`, `schnellru`. A program writes the same
+//! two functions for a cache of its own. Adaptors exist only for caches that evict in their own
+//! order without waiting for a lock. `docs/guide/caches-that-shrink.md` lists well-known crates
+//! that cannot do that, and the reasons.
 //!
-//! Must never: remove arbitrary entries and call it eviction; wait for a lock, which the reclaiming
-//! thread might hold itself.
+//! An adaptor never removes arbitrary entries, and never waits for a lock, which the reclaiming
+//! thread may hold.
 
 #[cfg(feature = "lru")]
 mod lru;

@@ -1,14 +1,14 @@
-//! [`schnellru::LruMap`](::schnellru::LruMap) of the crate `schnellru`: strict LRU, entries in one table.
+//! [`schnellru::LruMap`](::schnellru::LruMap) of the crate `schnellru`: strict LRU, entries in one
+//! table.
 //!
-//! The table itself does not shrink when entries go: what comes back is what keys and values own.
-//!
-//! Must never: know more of the map than its public interface.
+//! The table does not shrink when entries go: eviction frees only the memory that keys and values
+//! own. The adaptor uses only the map's public interface.
 
 use crate::reclaim::lru::evict::EvictColdest;
 use ::schnellru::{Limiter, LruMap};
 use core::hash::{BuildHasher, Hash};
 
-/// What comes back is what keys and values own: the map's table keeps its size.
+/// Eviction frees only the memory that keys and values own: the map's table keeps its size.
 ///
 /// ```
 /// use schnellru::{LruMap, Unlimited};

@@ -1,11 +1,11 @@
-//! What always holds of a shard, under its lock. No code of the program is called: keys are not
-//! compared.
+//! Invariants of a shard, and the functions that check them under its lock. They compare no keys,
+//! and so call no code of the program.
 
 use super::{List, Node, Shard};
 use crate::os::invariant::{Checked, Subject, assert_valid, is_sampled};
 use core::ptr::NonNull;
 
-/// Entries that a sampled walk visits.
+/// Upper bound on the entries that a sampled walk visits.
 const MAX_WALKED: usize = 64;
 
 impl<K, V> Shard<K, V> {
@@ -27,7 +27,7 @@ impl<K, V> Shard<K, V> {
         self.subject().equal(is_empty, self.index.is_empty(), "a shard has a list while it has entries")
     }
 
-    /// Checks up to `most` entries, from the oldest on; returns how many it saw.
+    /// Checks up to `most` entries, from the oldest on; returns how many it checked.
     pub(super) fn check(&self, most: usize) -> Checked<usize> {
         self.check_ends()?;
         let all = self.index.len();
@@ -91,7 +91,7 @@ mod tests {
         assert_eq!(shard.check(usize::MAX), Ok(0));
     }
 
-    /// What a check finds after `break_it`; `mend` undoes it.
+    /// Returns the violation that a check reports after `break_it`, which `mend` undoes.
     fn found(
         break_it: impl FnOnce(&mut Shard<u64, u64>),
         mend: impl FnOnce(&mut Shard<u64, u64>),

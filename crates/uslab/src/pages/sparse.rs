@@ -1,0 +1,70 @@
+//! Sparse runs: runs of which only some pages are charged.
+//!
+//! A large slab takes the addresses of all its pages at once, and is charged for a page when an
+//! object on it is about to be used. The owner of the run keeps a mask of the charged pages, which
+//! are the only ones that can have memory. Limits and figures count these pages alone.
+
+use super::arena::{self, PageIndex};
+use super::policy::{Locked, REFUSAL_MS};
+use super::{PAGE_BYTES, buddy, purge};
+use crate::{counters, os};
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// A run of `2^order` pages on a boundary of as many, up to 64 of them. Returns its first page, and
+/// the mask of charged pages: those in `needed`, and those that have memory already. `None` if
+/// memory or address space is used up.
+pub fn alloc_sparse(order: u32, needed: u64) -> Option<(PageIndex, u64)> {
+    buddy::lock().alloc_sparse(order, needed)
+}
+
+/// Charges `pages` more pages of sparse runs. False, and nothing done, if the hard limit forbids
+/// it.
+pub fn charge(pages: usize) -> bool {
+    buddy::lock().charge(pages)
+}
+
+/// Undoes [`charge`], for pages that were purged.
+pub fn uncharge(pages: usize) {
+    if pages > 0 {
+        buddy::lock().uncharge(pages);
+    }
+}
+
+/// Gives back a run that [`alloc_sparse`] returned, of which the pages in the mask `charged` are
+/// charged now. No page of it may have an owner in the page map.
+pub fn free_sparse(first: PageIndex, order: u32, charged: u64) {
+    os::sleep::note_activity();
+    let dirty_pages = buddy::lock().free_sparse(first, order, charged);
+    purge::after_free(dirty_pages);
+}
+
+/// When the system last refused to purge pages in use.
+static REFUSED_MS: AtomicU64 = AtomicU64::new(0);
+
+/// Whether it is worth while to purge pages that rest: the system has not refused lately.
+pub fn may_purge_rested() -> bool {
+    let refused_ms = REFUSED_MS.load(Relaxed);
+    refused_ms == 0 || os::clock::coarse_ms() - refused_ms >= REFUSAL_MS
+}
+
+/// Purges `pages` charged pages from `first` on, which read as zero afterwards. False, with some or
+/// none of them purged, if the system refuses, as it does for locked memory.
+///
+/// # Safety
+/// The pages must be whole system pages of the caller's run, and no thread may use them.
+pub unsafe fn purge_used(first: PageIndex, pages: usize, locked: Locked) -> bool {
+    let (start, bytes) = (arena::address_of(first), pages * PAGE_BYTES);
+    // SAFETY: the caller's promise.
+    let is_purged = unsafe {
+        match locked {
+            Locked::Stay => os::memory::purge(start, bytes),
+            Locked::Go => os::memory::purge_locked(start, bytes),
+        }
+    };
+    if is_purged {
+        counters::header().purged_bytes.fetch_add(bytes as u64, Relaxed);
+    } else {
+        REFUSED_MS.store(os::clock::coarse_ms(), Relaxed);
+    }
+    is_purged
+}

@@ -1,0 +1,212 @@
+//! Frees: objects go back to their slabs, and slabs move to the lists that their counts call for.
+
+use super::lists::list_for;
+use super::misuse::{Misuse, classify, report_misuse};
+use super::one::Slab;
+use super::pool::{Slabs, VISITS};
+use super::words;
+use crate::os::invariant::invariant;
+use crate::pages::{self, PageIndex};
+use crate::sync::prefetch_for_write;
+use core::sync::atomic::Ordering::Relaxed;
+
+/// Distance, in objects, at which a free of many objects prefetches the slab of a later one.
+const AHEAD: usize = 8;
+
+impl Slabs {
+    /// Frees objects into their slabs. It reports each pointer that is no object of this cache, and
+    /// leaves it alone.
+    ///
+    /// Takes the lists' lock only if a slab changes lists. May release pages to the system. Never
+    /// fails.
+    ///
+    /// # Safety
+    /// Each object must have been taken from these slabs, and must not be used any more. The free
+    /// reports violations that the page map or the bitmap shows.
+    pub unsafe fn free(&self, objects: &[*mut u8]) {
+        // SAFETY: the caller's promise.
+        unsafe { self.flush_to_slabs(objects, usize::MAX, Self::relist) };
+    }
+
+    /// As [`Slabs::free`], but starts at the end of `objects` and stops after `VISITS` slabs.
+    /// Returns how many objects are left at the start of `objects`.
+    ///
+    /// # Safety
+    /// As [`Slabs::free`], for the objects that it frees.
+    pub unsafe fn free_last(&self, objects: &[*mut u8]) -> usize {
+        // SAFETY: the caller's promise.
+        unsafe { self.flush_to_slabs(objects, VISITS, Self::relist) }
+    }
+
+    /// As [`Slabs::free`], but keeps slabs that become empty: the target rises to their number. The
+    /// target halves each second, and [`Slabs::shrink_to_target`] releases slabs beyond it.
+    ///
+    /// # Safety
+    /// As [`Slabs::free`].
+    pub unsafe fn free_and_keep(&self, objects: &[*mut u8]) {
+        // SAFETY: the caller's promise.
+        unsafe { self.flush_to_slabs(objects, usize::MAX, Self::relist_and_keep) };
+    }
+
+    /// # Safety
+    /// As [`Slabs::free`].
+    #[inline]
+    unsafe fn flush_to_slabs(
+        &self,
+        objects: &[*mut u8],
+        most_slabs: usize,
+        relist: impl Fn(&Self, Slab),
+    ) -> usize {
+        let bytes = self.slab_bytes();
+        let (mut given, mut visits) = (0, 0);
+        let mut rest = objects;
+        while let Some(&first) = rest.last()
+            && visits < most_slabs
+        {
+            visits += 1;
+            if let Some(later) = rest.len().checked_sub(AHEAD) {
+                self.prefetch_slab_of(rest[later]);
+            }
+            let Some(slab) = self.slab_of(first) else {
+                report_misuse(classify(first, self.owner), first, self.name);
+                rest = &rest[..rest.len() - 1];
+                continue;
+            };
+            let start = slab.address() as usize;
+            let words = slab.words(&self.geometry);
+            let mut run = 0;
+            // Adjacent entries of `objects` whose bits share a word are set in one step.
+            let (mut word, mut mask) = (usize::MAX, 0u64);
+            while let Some((&object, others)) = rest.split_last() {
+                let offset = (object as usize).wrapping_sub(start);
+                if offset >= bytes {
+                    break;
+                }
+                rest = others;
+                let Some(index) = self.geometry.index_of(offset) else {
+                    report_misuse(self.misuse_at(start, offset), object, self.name);
+                    continue;
+                };
+                if index / 64 != word {
+                    run += self.free_word(words, word, mask, start);
+                    (word, mask) = (index / 64, 0);
+                }
+                let bit = 1u64 << (index % 64);
+                if mask & bit != 0 {
+                    report_misuse(Misuse::DoubleFree, object, self.name);
+                    continue;
+                }
+                mask |= bit;
+            }
+            run += self.free_word(words, word, mask, start);
+            if run > 0 {
+                let before = words::add(slab.count(), run);
+                let objects = self.geometry.objects;
+                invariant!(
+                    before + run as i32 <= objects as i32,
+                    "a slab counts no more free objects than it has",
+                    slab.address()
+                );
+                if list_for(before, objects) != list_for(before + run as i32, objects) {
+                    relist(self, slab);
+                }
+            }
+            given += run;
+        }
+        let taken = self.taken.fetch_sub(given as i64, Relaxed);
+        invariant!(taken >= given as i64, "no more objects come back than were taken", taken);
+        self.count_free(given as i64);
+        rest.len()
+    }
+
+    /// Prefetches the cache line that a free of `object` will write: its slab's descriptor.
+    #[inline]
+    fn prefetch_slab_of(&self, object: *const u8) {
+        if let Some(page) = pages::page_of(object) {
+            let first = PageIndex(page.0 & !((1 << self.geometry.order) - 1));
+            prefetch_for_write(pages::descriptor(first));
+        }
+    }
+
+    /// Sets the bits of one word, and reports a bit that was set already as a double free. Returns
+    /// how many objects became free.
+    fn free_word(
+        &self,
+        words: &[crate::sync::atomic::AtomicU64],
+        word: usize,
+        mask: u64,
+        start: usize,
+    ) -> usize {
+        if mask == 0 {
+            return 0;
+        }
+        let twice = words::free(&words[word], mask);
+        if twice != 0 {
+            let index = word * 64 + twice.trailing_zeros() as usize;
+            report_misuse(
+                Misuse::DoubleFree,
+                (start + index * self.geometry.object_bytes) as *const u8,
+                self.name,
+            );
+        }
+        (mask & !twice).count_ones() as usize
+    }
+
+    /// Returns what is wrong with a free of `object` into these slabs; `None` if it is an object of
+    /// theirs that is in use or in a sheaf.
+    pub fn misuse_of(&self, object: *const u8) -> Option<Misuse> {
+        let Some(slab) = self.slab_of(object) else { return Some(classify(object, self.owner)) };
+        let start = slab.address() as usize;
+        let offset = object as usize - start;
+        let Some(index) = self.geometry.index_of(offset) else { return Some(self.misuse_at(start, offset)) };
+        // No other thread can set the bit of an object that the caller owns.
+        let word = slab.words(&self.geometry)[index / 64].load(Relaxed);
+        (word >> (index % 64) & 1 != 0).then_some(Misuse::DoubleFree)
+    }
+
+    /// Classifies a pointer to the byte at `offset` of the slab at `start`, where no object starts.
+    #[cold]
+    fn misuse_at(&self, start: usize, offset: usize) -> Misuse {
+        self.geometry
+            .index_around(offset)
+            .map_or(Misuse::NotAnObject, |index| Misuse::Inside(start + index * self.geometry.object_bytes))
+    }
+
+    /// The slab that `object` lies in, if it is one of these slabs.
+    #[inline]
+    pub(super) fn slab_of(&self, object: *const u8) -> Option<Slab> {
+        let page = pages::page_of(object)?;
+        let first = PageIndex(page.0 & !((1 << self.geometry.order) - 1));
+        (pages::owner(page) == self.owner).then_some(Slab(first))
+    }
+
+    /// Moves a slab to the list that its count calls for; releases empty slabs beyond the target.
+    #[cold]
+    fn relist(&self, slab: Slab) {
+        let released = {
+            let Some((node, mut lists)) = self.place(slab) else { return };
+            // Up to two: a single one would never catch up with a target that fell.
+            let released = [(); 2].map(|()| {
+                if lists.empty() <= lists.target {
+                    return None;
+                }
+                lists.note_shrink();
+                self.take_empty_slab(&mut lists)
+            });
+            self.publish(&mut lists, node);
+            released
+        };
+        for slab in released.into_iter().flatten() {
+            self.free_slab(slab, self.temperature);
+        }
+    }
+
+    /// As [`Slabs::relist`], but raises the target instead of releasing a slab.
+    #[cold]
+    fn relist_and_keep(&self, slab: Slab) {
+        if let Some((node, mut lists)) = self.place(slab) {
+            lists.target = lists.target.max(lists.empty());
+            self.publish(&mut lists, node);
+        }
+    }
+}

@@ -1,0 +1,344 @@
+//! Resident pages: a large slab holds the pages that its objects need, and no others.
+//!
+//! A slab of 16 to 64 pages keeps the objects of its cache together. It has a word with a bit for
+//! each page that has memory:
+//!
+//! ```text
+//!   pages      │ 0 │ 1 │ 2 │ 3 │ 4 │ 5 │ …        objects in use: ▓
+//!   objects    │▓▓▓│▓ ▓│   │   │▓  │   │
+//!   resident   │ 1 │ 1 │ 1 │ 0 │ 1 │ 0 │          page 2 rests, and goes
+//! ```
+//!
+//! * A **take** charges pages that had no memory before it hands out their objects, so that limits
+//!   count what the program can touch. A refill takes the lowest addresses, so a slab fills page by
+//!   page.
+//! * [`Slabs::purge_rested`] and [`Slabs::purge_inside`] give back pages of which every object is
+//!   free. They take these objects as a refill would, purge the pages without a lock, and put the
+//!   objects back. The pages read as zero afterwards.
+//!
+//! Slabs of a cache with a constructor are resident as a whole, for ever: a purge would undo what
+//! the constructor did.
+
+use super::geometry::Geometry;
+use super::lists::{End, List, list_for};
+use super::one::Slab;
+use super::pool::Slabs;
+use super::words;
+use crate::counters;
+use crate::os;
+use crate::os::invariant::invariant;
+use crate::pages::{self, Locked, PAGE_BYTES, PAGE_SHIFT, PageIndex, Temperature};
+use crate::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed};
+use crate::sync::in_flight::InFlight;
+use core::ops::Range;
+
+/// Slabs of one list that [`Slabs::purge_rested`] looks at in one call: 64 to 256 MiB of them.
+const MAX_LOOKS: u32 = 2048;
+/// The same for [`Slabs::purge_inside`], which a waiting thread calls.
+const MAX_LOOKS_OF_PASS: u32 = 256;
+/// [`Slabs::purge_inside`] searches only where at least so much could be found.
+const MIN_FREE_BYTES: usize = 64 << 10;
+
+impl Geometry {
+    /// The mask of all pages of a slab with a resident word.
+    pub(super) fn all_pages(&self) -> u64 {
+        u64::MAX >> (64 - self.pages())
+    }
+
+    /// The mask of the pages that the bytes of a slab in `range` lie in.
+    pub(super) fn pages_of(&self, range: Range<usize>) -> u64 {
+        let (first, last) = (range.start >> PAGE_SHIFT, (range.end - 1) >> PAGE_SHIFT);
+        invariant!(last < self.pages(), "an object lies within its slab", last);
+        (u64::MAX >> (63 - (last - first))) << first
+    }
+
+    /// The objects that lie in the bytes of a slab in `range`, at least in part.
+    fn objects_of(&self, range: Range<usize>) -> Range<usize> {
+        range.start / self.object_bytes..range.end.div_ceil(self.object_bytes).min(self.objects)
+    }
+}
+
+/// The bits of `range` in word `word` of a bitmap.
+fn bits_in(word: usize, range: &Range<usize>) -> u64 {
+    let low = range.start.saturating_sub(word * 64).min(64);
+    let high = range.end.saturating_sub(word * 64).min(64);
+    if low >= high { 0 } else { (u64::MAX >> (64 - (high - low))) << low }
+}
+
+/// Each run of set bits of `mask`, as a range.
+fn runs(mut mask: u64) -> impl Iterator<Item = Range<usize>> {
+    core::iter::from_fn(move || {
+        if mask == 0 {
+            return None;
+        }
+        let first = mask.trailing_zeros();
+        let count = (mask >> first).trailing_ones();
+        mask &= !((u64::MAX >> (64 - count)) << first);
+        Some(first as usize..(first + count) as usize)
+    })
+}
+
+impl Slab {
+    /// The mask of pages with memory; `None` if the geometry has no such word. The lists' lock
+    /// guards it.
+    pub(super) fn resident(&self, geometry: &Geometry) -> Option<&AtomicU64> {
+        geometry.has_resident_word().then(|| {
+            // SAFETY: descriptors of committed pages are mapped for ever. `Geometry` leaves room
+            // for this word behind the bitmap.
+            unsafe { &*self.words(geometry).as_ptr().add(geometry.words()) }
+        })
+    }
+
+    /// Undoes a take of `objects` under the lock that it was made under.
+    pub(super) fn put_back(self, geometry: &Geometry, objects: &[*mut u8]) {
+        for &object in objects {
+            let index = (object as usize - self.address() as usize) / geometry.object_bytes;
+            words::free(&self.words(geometry)[index / 64], 1 << (index % 64));
+        }
+        words::add(self.count(), objects.len());
+    }
+
+    /// The resident pages of which every object is free, in whole system pages. The caller holds
+    /// the lists' lock.
+    fn free_pages(self, geometry: &Geometry) -> u64 {
+        let Some(resident) = self.resident(geometry) else { return 0 };
+        let group = (os::memory::page_bytes() / PAGE_BYTES).clamp(1, geometry.pages());
+        let words = self.words(geometry);
+        let mut free = 0;
+        for first in (0..geometry.pages()).step_by(group) {
+            let mask = (u64::MAX >> (64 - group)) << first;
+            if resident.load(Relaxed) & mask != 0 {
+                let range = geometry.objects_of(first * PAGE_BYTES..(first + group) * PAGE_BYTES);
+                let is_free = |word: usize| {
+                    let bits = bits_in(word, &range);
+                    words[word].load(Acquire) & bits == bits
+                };
+                if range.is_empty() || (range.start / 64..=(range.end - 1) / 64).all(is_free) {
+                    free |= mask;
+                }
+            }
+        }
+        free
+    }
+
+    /// Takes every object of the pages in the mask `pages`, all of which are free. The caller holds
+    /// the lists' lock.
+    fn claim(self, geometry: &Geometry, pages: u64) {
+        for_each_object_word(geometry, pages, |i, bits| {
+            let had = self.words(geometry)[i].fetch_and(!bits, Acquire);
+            invariant!(had & bits == bits, "objects of a free page are free", i);
+            words::subtract(self.count(), bits.count_ones() as usize);
+        });
+    }
+
+    /// Undoes [`Slab::claim`].
+    fn unclaim(self, geometry: &Geometry, pages: u64) {
+        for_each_object_word(geometry, pages, |i, bits| {
+            words::free(&self.words(geometry)[i], bits);
+            words::add(self.count(), bits.count_ones() as usize);
+        });
+    }
+}
+
+/// Calls `visit` with the words of the bitmap in which objects lie in the mask `pages`, and with
+/// their bits; each object once.
+fn for_each_object_word(geometry: &Geometry, pages: u64, mut visit: impl FnMut(usize, u64)) {
+    let mut next = 0;
+    for run in runs(pages) {
+        let objects = geometry.objects_of(run.start * PAGE_BYTES..run.end * PAGE_BYTES);
+        // An object of several pages may lie in two runs.
+        let objects = objects.start.max(next)..objects.end;
+        next = objects.end.max(next);
+        if objects.is_empty() {
+            continue;
+        }
+        for word in objects.start / 64..=(objects.end - 1) / 64 {
+            visit(word, bits_in(word, &objects));
+        }
+    }
+}
+
+/// The state of a walk of slabs at one of them.
+struct Visit {
+    /// Refills took from this slab when the walk began.
+    is_serving: bool,
+    /// Bytes that the walk has purged so far.
+    purged_bytes: usize,
+}
+
+/// What a walk of slabs does with one of them.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    /// Purges its free pages.
+    Purge,
+    /// Goes on to the next slab.
+    Pass,
+    /// Ends.
+    Stop,
+}
+
+impl Slabs {
+    /// Pages for a slab, of which the first `taken` objects are about to be used. Returns the
+    /// first page and the mask of resident ones.
+    pub(super) fn alloc_pages(&self, taken: usize) -> Option<(PageIndex, u64)> {
+        let Geometry { object_bytes, order, .. } = self.geometry;
+        if !self.geometry.has_resident_word() {
+            let run = pages::alloc(self.geometry.pages(), order, self.temperature)?;
+            return Some((run.first, 0));
+        }
+        let needed = match self.constructor {
+            Some(_) => self.geometry.all_pages(),
+            None => self.geometry.pages_of(0..taken * object_bytes),
+        };
+        let (first, charged) = pages::alloc_sparse(order, needed)?;
+        self.charged.fetch_add(charged.count_ones() as usize, Relaxed);
+        Some((first, charged))
+    }
+
+    /// Gives the pages of a slab back that is out of the lists.
+    pub(super) fn free_pages(&self, slab: Slab, temperature: Temperature) {
+        match slab.resident(&self.geometry) {
+            Some(resident) => {
+                let charged = resident.load(Relaxed);
+                self.charged.fetch_sub(charged.count_ones() as usize, Relaxed);
+                pages::free_sparse(slab.0, self.geometry.order, charged);
+            }
+            None => pages::free(slab.0, self.geometry.pages(), temperature),
+        }
+    }
+
+    /// Charges the pages of `objects`, which were just taken from `slab` under the lists' lock.
+    /// False, with nothing charged, if a limit forbids it.
+    pub(super) fn bring_in(&self, slab: Slab, objects: &[*mut u8]) -> bool {
+        let Some(word) = slab.resident(&self.geometry) else { return true };
+        let resident = word.load(Relaxed);
+        if resident == self.geometry.all_pages() {
+            return true;
+        }
+        let start = slab.address() as usize;
+        let needed = objects.iter().fold(0, |needed, &object| {
+            let offset = object as usize - start;
+            needed | self.geometry.pages_of(offset..offset + self.geometry.object_bytes)
+        });
+        let fresh = needed & !resident;
+        if fresh != 0 {
+            if !pages::charge(fresh.count_ones() as usize) {
+                return false;
+            }
+            self.charged.fetch_add(fresh.count_ones() as usize, Relaxed);
+            counters::peak::note_system();
+        }
+        word.store(resident | needed, Relaxed);
+        true
+    }
+
+    /// An upper bound of what [`Slabs::purge_all_inside`] would return. Takes no lock.
+    pub fn free_bytes_inside(&self) -> usize {
+        let charged_bytes = self.charged.load(Relaxed) * PAGE_BYTES;
+        charged_bytes.saturating_sub(self.taken() * self.geometry.object_bytes)
+    }
+
+    /// Purges free pages of slabs whose free count has not changed since the last call. Returns
+    /// true if there is nothing more to do: no count changed, and nothing was purged, since all
+    /// slabs were looked at.
+    ///
+    /// A call looks at a bounded number of slabs and moves them to the end of their lists.
+    pub fn purge_rested(&self) -> bool {
+        if !pages::may_purge_rested() {
+            return true;
+        }
+        let (mut looks, mut changed) = (0, false);
+        let purged_bytes = self.visit_slabs(MAX_LOOKS, Locked::Stay, |slab, _| {
+            // SAFETY: the caller of this closure holds the lists' lock, which guards the field.
+            let seen = unsafe { &mut (*slab.head()).seen };
+            let count = slab.count().load(Relaxed) as u16;
+            let rests = core::mem::replace(seen, count) == count;
+            looks += 1;
+            changed |= !rests;
+            if rests { Verdict::Purge } else { Verdict::Pass }
+        });
+        let steady = if changed || purged_bytes > 0 { 0 } else { self.steady_looks.load(Relaxed) + looks };
+        let listed = self.nodes().iter().map(|node| node.lock().with_free_objects()).sum();
+        self.steady_looks.store(steady.min(listed), Relaxed);
+        steady >= listed
+    }
+
+    /// Purges free pages of slabs, but of the one that serves next, until about `bytes` went;
+    /// returns how many did.
+    pub fn purge_inside(&self, bytes: usize) -> usize {
+        if self.free_bytes_inside() < MIN_FREE_BYTES {
+            return 0;
+        }
+        self.visit_slabs(MAX_LOOKS_OF_PASS, Locked::Go, |_, visit| match visit {
+            Visit { purged_bytes, .. } if purged_bytes >= bytes => Verdict::Stop,
+            Visit { is_serving: true, .. } => Verdict::Pass,
+            _ => Verdict::Purge,
+        })
+    }
+
+    /// Purges every free page of every slab; returns the bytes.
+    pub fn purge_all_inside(&self) -> usize {
+        self.visit_slabs(u32::MAX, Locked::Go, |_, _| Verdict::Purge)
+    }
+
+    /// Looks at up to `most` slabs with free objects of each list and node, and purges free pages
+    /// as `judge` decides; returns the bytes. `judge` runs under the lists' lock.
+    fn visit_slabs(&self, most: u32, locked: Locked, mut judge: impl FnMut(Slab, Visit) -> Verdict) -> usize {
+        if !self.geometry.has_resident_word() || self.constructor.is_some() {
+            return 0;
+        }
+        let mut purged_bytes = 0;
+        for node in self.nodes() {
+            let serving = node.lock().serving();
+            for list in [List::Sparse, List::Partial, List::Empty] {
+                let slabs = node.lock().slabs_in(list).min(most);
+                for _ in 0..slabs {
+                    let mut lists = node.lock();
+                    let Some(slab) = lists.first(list) else { break };
+                    let verdict = judge(slab, Visit { is_serving: serving == Some(slab), purged_bytes });
+                    if verdict == Verdict::Stop {
+                        return purged_bytes;
+                    }
+                    lists.move_to_end(slab, list);
+                    let free = if verdict == Verdict::Purge { slab.free_pages(&self.geometry) } else { 0 };
+                    if free != 0 {
+                        let _in_flight = InFlight::begin();
+                        slab.claim(&self.geometry, free);
+                        let left = slab.count().load(Relaxed);
+                        lists.place(slab, list_for(left, self.geometry.objects), End::Last);
+                        drop(lists);
+                        purged_bytes += self.purge_claimed(slab, free, locked);
+                    }
+                }
+            }
+        }
+        purged_bytes
+    }
+
+    /// Purges the pages of the mask `free`, whose objects the caller has claimed, and puts these
+    /// objects back. Returns the bytes that went.
+    fn purge_claimed(&self, slab: Slab, free: u64, locked: Locked) -> usize {
+        let gone = runs(free).fold(0, |gone, run| {
+            // SAFETY: every object of these pages was free and is claimed, so no code uses them.
+            let is_purged = unsafe { pages::purge_used(slab.0.plus(run.start), run.len(), locked) };
+            let pages = self.geometry.pages_of(run.start * PAGE_BYTES..run.end * PAGE_BYTES);
+            if is_purged { gone | pages } else { gone }
+        });
+        // The claimed objects keep the slab from being released: it still belongs to these lists.
+        let index = slab.node();
+        let mut lists = self.nodes()[index].lock();
+        if let Some(resident) = slab.resident(&self.geometry) {
+            resident.store(resident.load(Relaxed) & !gone, Relaxed);
+        }
+        slab.unclaim(&self.geometry, free);
+        let count = slab.count().load(Acquire);
+        lists.place(slab, list_for(count, self.geometry.objects), End::Last);
+        // SAFETY: the lock that guards the field is held.
+        unsafe { (*slab.head()).seen = count as u16 };
+        self.publish(&mut lists, index);
+        drop(lists);
+        self.charged.fetch_sub(gone.count_ones() as usize, Relaxed);
+        pages::uncharge(gone.count_ones() as usize);
+        gone.count_ones() as usize * PAGE_BYTES
+    }
+}

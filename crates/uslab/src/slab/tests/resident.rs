@@ -1,0 +1,155 @@
+//! Tests of pages that are charged, and go back, one by one.
+
+use super::*;
+
+fn charged(slabs: &Slabs) -> usize {
+    slabs.charged.load(Relaxed)
+}
+
+/// Bytes that the process has in memory within the slab that `object` lies in.
+fn resident_bytes(slabs: &Slabs, object: *mut u8) -> usize {
+    let bytes = slabs.geometry().pages() * PAGE_BYTES;
+    let start = object as usize & !(bytes - 1);
+    let pages = (start..start + bytes).step_by(PAGE_BYTES);
+    pages.filter(|&page| os::memory::is_resident(page)).count() * PAGE_BYTES
+}
+
+fn fill(objects: &[*mut u8], bytes: usize) {
+    for &object in objects {
+        // SAFETY: the test's own object of so many bytes.
+        unsafe { object.write_bytes(0xa5, bytes) };
+    }
+}
+
+#[test]
+fn a_page_is_charged_when_its_first_object_is_taken() {
+    let (slabs, _) = slabs_of_order(4, 1024, None);
+    crate::pages::purge_all();
+    let first = take(slabs, 1);
+    let (before, most) = (charged(slabs), slabs.geometry().pages());
+    assert!((1..=most).contains(&before));
+    let more = take(slabs, slabs.geometry().objects - 1);
+    assert_eq!(charged(slabs), most, "a slab in use is charged as a whole");
+    free(slabs, &more);
+    free(slabs, &first);
+    slabs.shrink();
+    assert_eq!(charged(slabs), 0);
+}
+
+#[test]
+fn free_pages_of_a_slab_in_use_go_back_and_serve_again() {
+    // Objects that end at page boundaries, that straddle them, and that span several pages.
+    for bytes in [64, 1024, 1000, 3000, 4096, 6000, 10240, 20000] {
+        let (slabs, _) = slabs_of_order(5, bytes, None);
+        let objects: Vec<_> = take(slabs, slabs.geometry().objects).into_iter().rev().collect();
+        fill(&objects, bytes);
+        let kept = objects[objects.len() / 2];
+        let freed: Vec<_> = objects.iter().copied().filter(|&object| object != kept).collect();
+        free(slabs, &freed);
+        let page = |address: usize| address / PAGE_BYTES;
+        let live_pages = page(kept as usize + bytes - 1) - page(kept as usize) + 1;
+        let before = charged(slabs);
+        let purged_bytes = slabs.purge_all_inside();
+        assert_eq!(charged(slabs), before - purged_bytes / PAGE_BYTES);
+        assert_eq!(charged(slabs), live_pages, "objects of {bytes}");
+        assert_eq!(resident_bytes(slabs, kept), live_pages * PAGE_BYTES, "objects of {bytes}");
+        assert_eq!(slabs.purge_all_inside(), 0, "nothing is left");
+        // SAFETY: the object is the test's own.
+        assert!(unsafe { core::slice::from_raw_parts(kept, bytes) }.iter().all(|&byte| byte == 0xa5));
+        assert!(slabs.check().is_ok());
+
+        let mut again = take(slabs, freed.len());
+        again.sort_unstable();
+        assert_eq!(again, freed, "every object serves again, once");
+        assert_eq!(charged(slabs), (objects.len() * bytes).div_ceil(PAGE_BYTES));
+        fill(&again, bytes);
+        free(slabs, &again);
+        free(slabs, &[kept]);
+        slabs.shrink();
+    }
+}
+
+#[test]
+fn pages_rest_between_two_looks_before_they_go() {
+    let (slabs, _) = slabs_of_order(4, 512, None);
+    let objects: Vec<_> = take(slabs, slabs.geometry().objects).into_iter().rev().collect();
+    fill(&objects, 512);
+    free(slabs, &objects[16..]);
+    let before = charged(slabs);
+    assert!(!slabs.purge_rested(), "the first look only notes what it sees");
+    assert_eq!(charged(slabs), before);
+    assert!(!slabs.purge_rested(), "the second one purges");
+    assert_eq!(charged(slabs), 2);
+    assert!(slabs.purge_rested(), "the third one finds nothing to do");
+    free(slabs, &objects[8..16]);
+    assert!(!slabs.purge_rested());
+    assert!(!slabs.purge_rested());
+    assert_eq!(charged(slabs), 1);
+    free(slabs, &objects[..8]);
+    slabs.shrink();
+}
+
+#[test]
+fn a_pass_spares_the_slab_that_serves_next() {
+    let (slabs, _) = slabs_of_order(4, 512, None);
+    let objects: Vec<_> = take(slabs, 3 * slabs.geometry().objects).into_iter().rev().collect();
+    fill(&objects, 512);
+    let freed: Vec<_> =
+        objects.iter().copied().filter(|object| *object as usize / PAGE_BYTES % 16 != 3).collect();
+    let before = charged(slabs);
+    free(slabs, &freed);
+    let slab_bytes = slabs.geometry().pages() * PAGE_BYTES;
+    assert_eq!(slabs.purge_inside(usize::MAX), 2 * (slab_bytes - PAGE_BYTES));
+    assert_eq!(charged(slabs), before - 2 * 15);
+    assert_eq!(slabs.purge_inside(1), 0, "too little is free to search for");
+    assert_eq!(slabs.purge_all_inside(), slab_bytes - PAGE_BYTES);
+    let again = take(slabs, freed.len());
+    free(slabs, &again);
+    free(slabs, &objects.into_iter().filter(|object| !freed.contains(object)).collect::<Vec<_>>());
+    slabs.shrink();
+}
+
+#[test]
+fn constructed_objects_stay() {
+    fn construct(object: *mut u8, value: usize) {
+        // SAFETY: an object of the cache.
+        unsafe { object.write(value as u8) };
+    }
+    let (slabs, _) = slabs_of_order(4, 1024, Some(Constructor { call: construct, data: 7 }));
+    let objects = take(slabs, slabs.geometry().objects);
+    free(slabs, &objects[1..]);
+    assert_eq!(slabs.purge_all_inside(), 0);
+    let again = take(slabs, objects.len() - 1);
+    // SAFETY: the test's own objects.
+    assert!(again.iter().all(|&object| unsafe { object.read() } == 7));
+    free(slabs, &again);
+    free(slabs, &objects[..1]);
+    slabs.shrink();
+}
+
+#[test]
+fn frees_meet_purges() {
+    let (slabs, _) = slabs_of_order(4, 256, None);
+    let done = core::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Relaxed) {
+                slabs.purge_all_inside();
+            }
+        });
+        for round in 0..if cfg!(miri) { 2 } else { 200 } {
+            let objects = take(slabs, 2000);
+            fill(&objects, 256);
+            let (some, rest) = objects.split_at(objects.len() * (round % 7) / 7);
+            free(slabs, some);
+            // SAFETY: objects in use.
+            assert!(rest.iter().all(|&object| unsafe { object.read() } == 0xa5));
+            free(slabs, rest);
+        }
+        done.store(true, Relaxed);
+    });
+    assert_eq!(slabs.taken(), 0);
+    slabs.shrink();
+    assert_eq!(charged(slabs), 0);
+    assert!(slabs.check().is_ok());
+}
