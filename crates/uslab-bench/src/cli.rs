@@ -67,6 +67,13 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     rounds: Option<u32>,
 
+    /// Runs of each contestant in rows of whole programs [default: 5; with --quick: 1]
+    ///
+    /// The suites programs and locality start their programs anew for each run. They judge by
+    /// processor time and by memory, so a machine that is used meanwhile only needs more runs.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    runs: Option<u32>,
+
     /// Size of the typed cache's objects: 16, 64, 256, 1024 or 4096; targets are for 256
     #[arg(long, value_name = "BYTES", default_value = "256", value_parser = object_size)]
     object_size: usize,
@@ -117,6 +124,7 @@ Examples:
   uslab-bench bulk --both-modes           bulk allocation, with and without rseq
   uslab-bench pair --only malloc/64       the 64-byte rows alone
   uslab-bench all --json > results.json   everything, for another program
+  uslab-bench programs --only lua/        one program under every allocator
   uslab-bench report results.json         a page with charts of it
   uslab-bench pair --order random --touch as a program that uses what it allocates
 
@@ -168,6 +176,7 @@ impl Args {
         };
         RunOptions {
             rounds: self.rounds.map_or(rounds, |rounds| rounds as usize),
+            runs: self.runs.map(|runs| runs as usize),
             round_us,
             object_size_bytes: self.object_size,
             touch: self.touch,

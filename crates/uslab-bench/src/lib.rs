@@ -7,8 +7,10 @@
 //!   table ── facts                results as text; what they were measured on
 //!   suites/                       which rows there are, their targets and what is said of them
 //!   task                          what a child can be asked for
-//!   programs/, linked/            loads beyond a loop: whole programs, C and C++ programs
+//!   programs/, linked/,           loads beyond a loop: whole programs, C and C++ programs,
+//!   locality/                     walks over what a program has allocated
 //!   child ── process, preload     one measurement in a process of its own; programs under it
+//!   built, resident               peers made of their sources; a program's memory over its run
 //!   lineup                        the contestants as values
 //!   rounds/                       the timed loops, generic over the contestant
 //!   measure                       interleaved rounds of lanes; disturbed ones again
@@ -40,6 +42,7 @@ compile_error!("the benchmark reads the cycle counters of x86_64 and aarch64 onl
 
 pub mod app;
 pub mod asm;
+pub mod built;
 pub mod child;
 pub mod cli;
 pub mod clock;
@@ -49,6 +52,7 @@ pub mod facts;
 pub mod lineup;
 pub mod linked;
 pub mod load;
+pub mod locality;
 pub mod machine;
 pub mod measure;
 pub mod modes;
@@ -56,6 +60,7 @@ pub mod preload;
 pub mod process;
 pub mod programs;
 pub mod report;
+pub mod resident;
 pub mod results;
 pub mod rounds;
 pub mod session;

@@ -1,5 +1,5 @@
 //! A program started, waited for, and what it took: elapsed, user and system seconds and the peak
-//! of its memory, as wait4(2) tells them.
+//! of its memory, as wait4(2) tells them; its mean memory as well where it is watched (resident.rs).
 //!
 //! The kernel counts a process and all children that it waited for. It adds up times; the peak is
 //! that of the largest single process. The peak includes the process before exec, when it is a copy
@@ -9,6 +9,7 @@
 //! [`Running`] is dropped.
 
 use crate::measure::Sample;
+use crate::resident::Watch;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group};
 use rustix::process::{set_parent_process_death_signal, waitid};
 use std::fs::File;
@@ -26,6 +27,8 @@ pub struct Usage {
     pub user_s: f64,
     pub system_s: f64,
     pub peak_bytes: f64,
+    /// Of a program that was watched, and ran long enough to be read.
+    pub mean_bytes: Option<f64>,
 }
 
 impl Usage {
@@ -37,6 +40,7 @@ impl Usage {
         {
             sample.extra.insert(name.into(), value);
         }
+        sample.extra.extend(self.mean_bytes.map(|bytes| ("mean_bytes".into(), bytes)));
         sample
     }
 }
@@ -49,6 +53,7 @@ pub struct Running {
     complained: File,
     /// Reaped: its number may be another process's by now.
     ended: bool,
+    watch: Option<Watch>,
 }
 
 /// The interval at which a parent that waits with a limit polls. The parent shares the machine with
@@ -67,7 +72,7 @@ pub fn start(mut command: Command) -> Result<Running, String> {
     unsafe { command.pre_exec(die_with_parent) };
     let started = Instant::now();
     let child = command.spawn().map_err(cannot)?;
-    Ok(Running { child, started, said, complained, ended: false })
+    Ok(Running { child, started, said, complained, ended: false, watch: None })
 }
 
 /// Starts `command` and waits for its end, which must be a success.
@@ -75,7 +80,18 @@ pub fn run(command: Command) -> Result<Usage, String> {
     start(command)?.finish()
 }
 
+/// The same for the program that is measured: its memory is watched until it ends.
+pub fn run_watched(command: Command) -> Result<Usage, String> {
+    start(command)?.watched().finish()
+}
+
 impl Running {
+    /// The same program, with a thread that reads its memory until it ends.
+    pub fn watched(mut self) -> Self {
+        self.watch = Some(Watch::start(self.child.id()));
+        self
+    }
+
     /// Waits for its end, which must be a success. An error is one line, the last that the program
     /// complained.
     pub fn finish(mut self) -> Result<Usage, String> {
@@ -147,13 +163,15 @@ impl Running {
             }
         }
         self.ended = true;
+        let elapsed_s = self.started.elapsed().as_secs_f64();
         let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
         let usage = Usage {
-            elapsed_s: self.started.elapsed().as_secs_f64(),
+            elapsed_s,
             user_s: seconds(usage.ru_utime),
             system_s: seconds(usage.ru_stime),
             // Linux counts KiB.
             peak_bytes: usage.ru_maxrss as f64 * 1024.0,
+            mean_bytes: self.watch.take().and_then(Watch::mean_bytes),
         };
         Ok((ExitStatus::from_raw(status), usage))
     }

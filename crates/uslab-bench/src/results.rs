@@ -33,6 +33,9 @@ pub struct Report {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RunOptions {
     pub rounds: usize,
+    /// Runs of each contestant, where a row is of runs and they were asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runs: Option<usize>,
     pub round_us: u64,
     pub object_size_bytes: usize,
     pub touch: bool,
@@ -162,6 +165,8 @@ pub enum Unit {
     Ns,
     Seconds,
     Bytes,
+    /// Of events or things.
+    Count,
 }
 
 impl Row {

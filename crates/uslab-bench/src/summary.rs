@@ -117,8 +117,9 @@ fn with_unit(value: f64, unit: Unit) -> String {
         Unit::Ns => "ns",
         Unit::Seconds => "s",
         Unit::Bytes => "MiB",
+        Unit::Count => "",
     };
-    format!("{} {name}", table::value(Some(value), unit))
+    format!("{} {name}", table::value(Some(value), unit)).trim_end().to_owned()
 }
 
 /// The weaknesses of the results as a whole, a line each.

@@ -82,6 +82,10 @@ pub fn value(value: Option<f64>, unit: Unit) -> String {
         Unit::Ns => number(value),
         Unit::Seconds => value.map_or("–".into(), |value| format!("{value:.3}")),
         Unit::Bytes => value.map_or("–".into(), |value| format!("{:.2}", value / (1 << 20) as f64)),
+        Unit::Count => {
+            let digits = |value: f64| if value < 100.0 { 1 } else { 0 };
+            value.map_or("–".into(), |value| format!("{value:.*}", digits(value)))
+        }
     }
 }
 
@@ -91,6 +95,7 @@ fn unit_name(unit: Unit) -> &'static str {
         Unit::Ns => "ns an operation",
         Unit::Seconds => "seconds",
         Unit::Bytes => "MiB",
+        Unit::Count => "count",
     }
 }
 

@@ -78,6 +78,8 @@ fn the_list_measures_nothing_and_names_every_row() {
         "sized/16/live64",
         "pair/cache/256/bulk",
         "bulk/256/n4096",
+        "program/python-malloc/cpu",
+        "locality/mixed/reused",
     ] {
         assert!(text.contains(id), "no {id} in:\n{text}");
     }

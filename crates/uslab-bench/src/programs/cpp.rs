@@ -1,6 +1,6 @@
-//! g++: one unit full of templates and of the standard library's headers; and a project of many
-//! small units through make, as a kernel is built. The compiler proper, which allocates, is a child
-//! of g++, and the library preloaded goes with it.
+//! g++ and clang: one unit full of templates and of the standard library's headers; and a project
+//! of many small units through make, as a kernel is built. The compiler proper, which allocates, is
+//! a child of g++, and the library preloaded goes with it.
 //!
 //! The project's units have no headers of the library: many functions over many structures, so that
 //! as in a kernel there are many short processes and no long one. For function only, a unit is one
@@ -11,22 +11,32 @@ use crate::process::{self, Usage};
 use crate::results::Scale;
 use std::fmt::Write;
 
-pub const UNIT: Workload = Workload { name: "g++", title: title_of_unit, run: run_of_unit };
+pub const UNIT: Workload = Workload {
+    name: "g++",
+    title: |scale| title_of_unit("g++", scale),
+    run: |place| run_of_unit(place, "g++", "g++"),
+};
+
+pub const CLANG: Workload = Workload {
+    name: "clang",
+    title: |scale| title_of_unit("clang++", scale),
+    run: |place| run_of_unit(place, "clang++", "clang"),
+};
 
 /// Instantiations of every template; 0 is an empty program.
 fn instances(scale: Scale) -> u32 {
     scale.pick(0, 1, 3)
 }
 
-fn title_of_unit(scale: Scale) -> String {
-    format!("g++ -O1: one unit of templates and std headers, {} instances", instances(scale))
+fn title_of_unit(compiler: &str, scale: Scale) -> String {
+    format!("{compiler} -O1: one unit of templates and std headers, {} instances", instances(scale))
 }
 
-fn run_of_unit(place: &Place) -> Result<Usage, String> {
+fn run_of_unit(place: &Place, compiler: &str, package: &str) -> Result<Usage, String> {
     place.write("unit.cpp", &templates(instances(place.scale)))?;
-    let mut compiler = place.measured("g++", "g++")?;
+    let mut compiler = place.measured(compiler, package)?;
     compiler.args(["-std=c++17", "-O1", "-c", "unit.cpp", "-o", "unit.o"]);
-    process::run(compiler)
+    process::run_watched(compiler)
 }
 
 fn templates(instances: u32) -> String {

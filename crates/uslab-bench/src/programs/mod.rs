@@ -13,9 +13,14 @@
 //! server, a shell).
 
 pub mod cpp;
+pub mod ghostscript;
+pub mod git;
 pub mod python;
 pub mod redis;
+pub mod rocksdb;
+pub mod scripts;
 pub mod sqlite;
+pub mod z3;
 
 use crate::measure::Sample;
 use crate::process::Usage;
@@ -34,8 +39,22 @@ pub struct Workload {
     run: fn(&Place) -> Result<Usage, String>,
 }
 
-pub const WORKLOADS: [&Workload; 5] =
-    [&redis::SERVER, &python::OWN_ARENAS, &python::MALLOC, &cpp::UNIT, &sqlite::INDEX];
+pub const WORKLOADS: [&Workload; 14] = [
+    &python::MALLOC,
+    &python::OWN_ARENAS,
+    &scripts::LUA,
+    &scripts::NODE,
+    &scripts::RUBY,
+    &cpp::UNIT,
+    &cpp::CLANG,
+    &git::GC,
+    &sqlite::INDEX,
+    &sqlite::THREADS,
+    &redis::SERVER,
+    &rocksdb::DB_BENCH,
+    &z3::SOLVER,
+    &ghostscript::PDF,
+];
 
 /// Not in the suite of programs: the knobs' suite has it.
 pub const BUILD: &Workload = &cpp::PROJECT;

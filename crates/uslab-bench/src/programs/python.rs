@@ -36,5 +36,5 @@ fn run(place: &Place, every_object: bool) -> Result<Usage, String> {
     if every_object {
         python.env("PYTHONMALLOC", "malloc");
     }
-    process::run(python)
+    process::run_watched(python)
 }

@@ -19,7 +19,7 @@ const START_LIMIT: Duration = Duration::from_secs(60);
 pub const SERVER: Workload = Workload { name: "redis", title, run };
 
 fn requests(scale: Scale) -> u32 {
-    scale.pick(100, 20_000, 100_000)
+    scale.pick(100, 20_000, 60_000)
 }
 
 fn title(scale: Scale) -> String {
@@ -34,7 +34,7 @@ fn run(place: &Place) -> Result<Usage, String> {
     benchmark.arg("-s").arg(&socket).args(["-t", TESTS, "-r", "100000", "-d", "64", "--csv", "-n"]);
     benchmark.arg(requests(place.scale).to_string());
 
-    let server = process::start(server)?;
+    let server = process::start(server)?.watched();
     server.wait_until(START_LIMIT, || ask(&socket, "PING").is_ok_and(|answer| answer == "+PONG"))?;
     let client = process::run(benchmark)?;
     // Its answer is that the connection ends.

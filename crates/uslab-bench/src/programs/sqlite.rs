@@ -1,5 +1,6 @@
 //! The sqlite3 command: a table and three indexes over it in memory, then an update, a delete and a
-//! sort. In memory, because the disk is not what is measured.
+//! sort; and the library in eight threads of a C program (threads.c). In memory, because the disk
+//! is not what is measured.
 
 use super::{Place, Workload};
 use crate::process::{self, Usage};
@@ -8,7 +9,7 @@ use crate::results::Scale;
 pub const INDEX: Workload = Workload { name: "sqlite", title, run };
 
 fn rows(scale: Scale) -> u32 {
-    scale.pick(100, 100_000, 500_000)
+    scale.pick(100, 100_000, 300_000)
 }
 
 /// The answer is checked by the script itself: a wrong one violates a constraint, which ends it.
@@ -40,5 +41,28 @@ fn run(place: &Place) -> Result<Usage, String> {
     place.write("script.sql", &script(rows(place.scale)))?;
     let mut sqlite = place.measured("sqlite3", "sqlite3")?;
     sqlite.args(["-batch", ":memory:", ".read script.sql"]);
-    process::run(sqlite)
+    process::run_watched(sqlite)
+}
+
+pub const THREADS: Workload = Workload { name: "sqlite-threads", title: title_of_threads, run: run_threads };
+
+const COUNT: u32 = 8;
+
+/// Rows of each thread's table.
+fn rows_of_threads(scale: Scale) -> u32 {
+    scale.pick(50, 10_000, 80_000)
+}
+
+fn title_of_threads(scale: Scale) -> String {
+    format!("sqlite in {COUNT} threads: indexes over {} rows each", rows_of_threads(scale))
+}
+
+fn run_threads(place: &Place) -> Result<Usage, String> {
+    place.write("threads.c", include_str!("threads.c"))?;
+    let mut compiler = place.plain("cc", "gcc")?;
+    compiler.args(["-O2", "-o", "threads", "threads.c", "-ldl", "-lpthread"]);
+    process::run(compiler)?;
+    let mut threads = place.measured(&place.folder.join("threads").display().to_string(), "")?;
+    threads.args([COUNT, rows_of_threads(place.scale)].map(|number| number.to_string()));
+    process::run_watched(threads)
 }

@@ -10,12 +10,14 @@ pub mod churn4k;
 pub mod classics;
 pub mod latency;
 pub mod linked;
+pub mod locality;
 pub mod order;
 pub mod pair;
 pub mod programs;
 pub mod published;
 pub mod remote;
 pub mod rss;
+mod shared;
 pub mod threads;
 
 use crate::cpu::Cpus;
@@ -59,6 +61,7 @@ pub const SUITES: &[&Suite] = &[
     &churn4k::CHURN_4K,
     &order::ORDER,
     &programs::PROGRAMS,
+    &locality::LOCALITY,
     &linked::CAPI,
     &linked::CONTAINERS,
     &remote::REMOTE,

@@ -1,44 +1,161 @@
-//! Suite `programs`: whole programs, each under each allocator by LD_PRELOAD: elapsed, user and
-//! system seconds and the peak of resident memory.
+//! Suite `programs`: whole programs, each under each allocator by LD_PRELOAD: processor time,
+//! elapsed time, and the peak and the mean of resident memory.
 //!
 //! This is what a user of the library meets who changes nothing but a variable. Programs do much
 //! else than allocate, so differences are small where figures of one call differ manifold; runs are
-//! few, and the mark "~" says where they do not tell two allocators apart. Libraries of peers are
-//! Debian's; one that is not installed is left out with the name of its package, and so is a
-//! program.
+//! few, and the mark "~" says where they do not tell two allocators apart. The readings of a program
+//! are rows of the same runs. Processor time, user and system together, is what is judged: it
+//! bears with a machine that others use as well, which elapsed time does not. The peak is that of
+//! the largest process, the mean that of all processes over the run (resident.rs).
+//!
+//! Every run has a process and a folder of its own; its input is generated and the same each time.
+//! An allocator that is not there is left out with the name of its package, and so is a program.
 
-use super::{Context, RowPlan, Suite, Tables};
+use super::shared::{Lanes, Runs, libraries};
+use super::{Context, RowPlan, Suite};
 use crate::child;
-use crate::measure::{Errand, Lane, Method, Sample};
+use crate::measure::{Method, Sample};
 use crate::preload::{self, Library};
 use crate::programs::{Job, WORKLOADS, Workload, scratch, sqlite};
-use crate::results::{Role, Row, Scale, Unit};
+use crate::results::{Role, Row, Run, Scale, Unit};
 use crate::task::Task;
 use std::path::Path;
 use std::time::Duration;
 
 pub const PROGRAMS: Suite = Suite {
-    tables: Tables::Lines,
+    notes,
     ..Suite::new(
         "programs",
-        "redis, python, g++ and sqlite3 under LD_PRELOAD of each allocator: time and peak memory",
-        |context| WORKLOADS.map(|workload| row(workload, context)).into(),
+        "whole programs under LD_PRELOAD of each allocator: processor and elapsed time, peak and mean memory",
+        rows,
     )
 };
 
-fn row(workload: &'static Workload, context: &Context) -> RowPlan {
+/// What is read of a run: the end of a row's id, the table, the unit and the target.
+struct Reading {
+    id: &'static str,
+    group: &'static str,
+    unit: Unit,
+    target: Option<f64>,
+    /// Of a run's extras, summed; of none, the run's value, which is elapsed time.
+    of: &'static [&'static str],
+}
+
+const CPU: Reading = Reading {
+    id: "cpu",
+    group: "whole programs under LD_PRELOAD: user and system time",
+    unit: Unit::Seconds,
+    target: Some(1.04),
+    of: &["user_s", "system_s"],
+};
+
+const PEAK: Reading = Reading {
+    id: "peak",
+    group: "whole programs: peak of resident memory",
+    unit: Unit::Bytes,
+    target: Some(1.05),
+    of: &["peak_bytes"],
+};
+
+const MEAN: Reading = Reading {
+    id: "mean",
+    group: "whole programs: mean resident memory over the run",
+    unit: Unit::Bytes,
+    target: None,
+    of: &["mean_bytes"],
+};
+
+const READINGS: [&Reading; 5] = [
+    &CPU,
+    &Reading {
+        id: "user",
+        group: "whole programs: user time",
+        unit: Unit::Seconds,
+        target: None,
+        of: &["user_s"],
+    },
+    &Reading {
+        id: "elapsed",
+        group: "whole programs: elapsed time",
+        unit: Unit::Seconds,
+        target: None,
+        of: &[],
+    },
+    &PEAK,
+    &MEAN,
+];
+
+fn rows(context: &Context) -> Vec<RowPlan> {
+    let runs = WORKLOADS.map(|workload| (workload, runs_of(workload, context)));
+    READINGS.iter().flat_map(|reading| runs.iter().map(|(w, runs)| row(w, reading, runs, context))).collect()
+}
+
+/// The runs of each allocator, ours first.
+fn runs_of(workload: &'static Workload, context: &Context) -> Lanes {
     let scale = context.options.scale();
-    let lane = |library: &'static Library, role| -> Lane<Errand> {
-        Lane::of_runs(library.name, role, move || run(workload.name, &library.find()?, scale))
+    // For function, every peer of the system with the program that starts fastest is enough.
+    let all = scale != Scale::Check;
+    let taken = move |peer: &Library| {
+        all || peer.name == preload::GLIBC.name || (workload.name == sqlite::INDEX.name && peer.is_packaged())
     };
-    // For function, every peer with the program that starts fastest is enough.
-    let all = scale != Scale::Check || workload.name == sqlite::INDEX.name;
-    let peers = preload::PEERS.iter().filter(|peer| all || peer.name == preload::GLIBC.name);
-    let lanes = [lane(&preload::USLAB, Role::Subject)].into_iter();
-    let lanes = lanes.chain(peers.map(|peer| lane(peer, Role::Peer))).collect();
-    let id = format!("program/{}", workload.name);
-    let row = Row::new(id, "whole programs under LD_PRELOAD", (workload.title)(scale));
-    Row { unit: Unit::Seconds, live: 0, ..row }.by(Method::Runs(scale.pick(1, 1, 5), lanes))
+    libraries(taken)
+        .map(|(library, role)| {
+            (library, role, Runs::new(move || run(workload.name, &library.find()?, scale)))
+        })
+        .collect()
+}
+
+fn row(workload: &Workload, reading: &'static Reading, runs: &Lanes, context: &Context) -> RowPlan {
+    let lanes = runs.iter().map(|(library, role, runs)| {
+        runs.lane(library.name, *role, |sample| Ok(Sample::of(read(reading, sample))))
+    });
+    let lanes = lanes.collect();
+    let scale = context.options.scale();
+    let id = format!("program/{}/{}", workload.name, reading.id);
+    let row = Row::new(id, reading.group, (workload.title)(scale));
+    let times = context.options.runs.unwrap_or(scale.pick(1, 1, 5));
+    Row { unit: reading.unit, live: 0, target: reading.target, ..row }.by(Method::Runs(times, lanes))
+}
+
+/// A run too short for a tick of its clock, or to be read once, has a figure above nothing all the
+/// same.
+fn read(reading: &Reading, sample: &Sample) -> f64 {
+    let extra = |name: &&str| sample.extra.get(*name).copied();
+    let sum: f64 = reading.of.iter().filter_map(extra).sum();
+    match reading.unit {
+        _ if reading.of.is_empty() => sample.value,
+        Unit::Bytes if sum == 0.0 => sample.extra["peak_bytes"],
+        _ => sum.max(1e-6),
+    }
+}
+
+/// How many programs meet what is asked of all together.
+fn notes(run: &Run) -> Vec<String> {
+    [(&CPU, [1.0, 1.04]), (&PEAK, [1.0, 1.05]), (&MEAN, [1.0, 1.05])]
+        .iter()
+        .filter_map(|(reading, bounds)| Some(counts(&ratios(run, reading)?, reading, *bounds)))
+        .collect()
+}
+
+/// Of each program, ours to the best peer's; nothing where no row has one.
+fn ratios(run: &Run, reading: &Reading) -> Option<Vec<f64>> {
+    let rows = run.rows.iter().filter(|row| row.group == reading.group);
+    let ratios: Vec<f64> = rows.filter_map(|row| row.figure(Role::Subject)?.ratio).collect();
+    (!ratios.is_empty()).then_some(ratios)
+}
+
+fn counts(ratios: &[f64], reading: &Reading, bounds: [f64; 2]) -> String {
+    let met = bounds.map(|bound| ratios.iter().filter(|&&ratio| ratio <= bound).count());
+    let mean = (ratios.iter().map(|ratio| ratio.ln()).sum::<f64>() / ratios.len() as f64).exp();
+    format!(
+        "{} to the best peer of each: ≤ {:.2} in {} of {}, ≤ {:.2} in {}; geometric mean {mean:.3}",
+        reading.id,
+        bounds[0],
+        met[0],
+        ratios.len(),
+        bounds[1],
+        met[1]
+    )
 }
 
 /// Long enough for the slowest machine; it ends a hang.
@@ -50,4 +167,31 @@ pub fn run(workload: &str, library: &Path, scale: Scale) -> Result<Sample, Strin
     let (workload, library, place) = (workload.into(), library.into(), folder.path().to_owned());
     let job = Job { workload, library, scale, folder: place };
     child::run(&Task::Program(job), LIMIT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ratios_are_counted_against_both_bounds() {
+        let text = counts(&[0.5, 1.0, 1.04, 2.0], &CPU, [1.0, 1.04]);
+        assert!(text.starts_with("cpu to the best peer of each: ≤ 1.00 in 2 of 4, ≤ 1.04 in 3; "), "{text}");
+        assert!(text.ends_with("mean 1.010"), "{text}");
+    }
+
+    #[test]
+    fn a_reading_sums_its_extras_and_is_never_nothing() {
+        let mut sample = Sample::of(9.0);
+        for (name, value) in [("user_s", 1.5), ("system_s", 0.25), ("peak_bytes", 4096.0)] {
+            sample.extra.insert(name.into(), value);
+        }
+        assert_eq!(read(&CPU, &sample), 1.75);
+        assert_eq!((read(&PEAK, &sample), read(&MEAN, &sample)), (4096.0, 4096.0));
+        sample.extra.insert("mean_bytes".into(), 1024.0);
+        assert_eq!(read(&MEAN, &sample), 1024.0);
+        sample.extra.insert("user_s".into(), 0.0);
+        sample.extra.insert("system_s".into(), 0.0);
+        assert!(read(&CPU, &sample) > 0.0);
+    }
 }
