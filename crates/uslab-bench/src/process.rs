@@ -1,5 +1,5 @@
-//! A program started, waited for, and what it took: elapsed, user and system seconds and the peak
-//! of its memory, as wait4(2) tells them; its mean memory as well where it is watched (resident.rs).
+//! Runs a program, waits for it, and measures it: elapsed, user and system seconds and the peak of
+//! its memory, from wait4(2). Where the program is watched, its mean memory too (resident.rs).
 //!
 //! The kernel counts a process and all children that it waited for. It adds up times; the peak is
 //! that of the largest single process. The peak includes the process before exec, when it is a copy

@@ -1,12 +1,12 @@
 //! Suite `programs`: whole programs, each under each allocator by LD_PRELOAD: processor time,
 //! elapsed time, and the peak and the mean of resident memory.
 //!
-//! This is what a user of the library meets who changes nothing but a variable. Programs do much
-//! else than allocate, so differences are small where figures of one call differ manifold; runs are
-//! few, and the mark "~" says where they do not tell two allocators apart. The readings of a program
-//! are rows of the same runs. Processor time, user and system together, is what is judged: it
-//! bears with a machine that others use as well, which elapsed time does not. The peak is that of
-//! the largest process, the mean that of all processes over the run (resident.rs).
+//! This is what a user of the library meets who changes nothing but a variable. Programs do more
+//! than allocate, so differences are small where one call differs manifold. Runs are few, and the
+//! mark "~" stands where they do not tell two allocators apart. The readings of a program are rows
+//! of the same runs. The suite judges processor time, user and system together: other users of the
+//! machine disturb it less than elapsed time. The peak is that of the largest process; the mean is
+//! that of all processes over the run (resident.rs).
 //!
 //! Every run has a process and a folder of its own; its input is generated and the same each time.
 //! An allocator that is not there is left out with the name of its package, and so is a program.

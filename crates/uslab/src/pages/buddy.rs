@@ -16,7 +16,7 @@
 use super::arena::{self, PageIndex};
 use super::chunk::{self, Chunk, MAX_ORDER, NONE};
 use super::policy::{Locked, Policy};
-use super::{CHUNK_BYTES, CHUNK_PAGES, PAGE_BYTES, Run, boot, purge};
+use super::{CHUNK_BYTES, CHUNK_PAGES, PAGE_BYTES, Run, boot, bound};
 use crate::counters;
 use crate::os::invariant::invariant;
 use crate::os::memory::Placed;
@@ -483,7 +483,7 @@ impl Buddy {
         self.used_pages += pages;
         self.publish();
         if core::mem::take(&mut self.policy.has_grown) && self.policy.window.is_too_large(held) {
-            purge::note_too_large();
+            bound::note_too_large();
         }
         if held > self.soft_pages && !self.told {
             self.told = true;

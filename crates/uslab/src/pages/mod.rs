@@ -30,6 +30,7 @@
 
 pub mod arena;
 pub mod boot;
+mod bound;
 mod buddy;
 mod chunk;
 mod cpu_pages;

@@ -26,12 +26,13 @@
 //! more for each hole, and the process's lock on its mappings.
 
 use super::arena::{self, PageIndex};
+use super::bound::{self, is_bounded, notify};
 use super::chunk::{Map, for_each_run};
 use super::policy::{BASE_PAGES, Locked};
 use super::{CHUNK_PAGES, PAGE_BYTES, buddy, decay};
 use crate::sync::in_flight::InFlight;
 use crate::{counters, os};
-use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use core::sync::atomic::Ordering::Relaxed;
 
 /// Pages of the groups that [`purge_some`] takes first: 64 KiB.
 const TOGETHER_PAGES: usize = 16;
@@ -40,10 +41,6 @@ const MAX_MISSES: usize = 64;
 /// Free memory that the freeing thread leaves to a background thread that is late: 32 MiB. The
 /// freeing thread purges no more than that at a time.
 const LATE_PAGES: usize = (32 << 20) / PAGE_BYTES;
-/// The background thread was woken to purge, and has not started.
-static IS_NOTIFIED: AtomicBool = AtomicBool::new(false);
-/// A limit counted what is mapped when the background thread last looked.
-static IS_MAPPING_LIMITED: AtomicBool = AtomicBool::new(false);
 
 /// If free memory is bounded and there are too many dirty pages, wakes the background thread to
 /// purge them, or purges them. Called after a free of pages; the caller holds no lock.
@@ -65,27 +62,6 @@ pub(super) fn after_free(dirty_pages: usize) {
     }
 }
 
-/// Wakes the background thread, which will purge.
-fn notify() {
-    // A load first, so that `swap` writes rarely: every slow path reads this cache line.
-    if !IS_NOTIFIED.load(Relaxed) && !IS_NOTIFIED.swap(true, Relaxed) {
-        os::sleep::wake();
-    }
-}
-
-/// Has the background thread purge: the process took fresh pages, and holds more than it needs.
-/// Called under the buddy's lock.
-pub(super) fn note_too_large() {
-    if !is_bounded() && decay::period_ms().is_some() {
-        notify();
-    }
-}
-
-/// Whether free memory is bounded: it cannot wait until it is idle.
-fn is_bounded() -> bool {
-    !os::sleep::has_background_thread() || IS_MAPPING_LIMITED.load(Relaxed) || decay::is_at_once()
-}
-
 /// Dirty pages beyond the limit, after its decay; `None` if there are none.
 fn beyond_limit() -> Option<usize> {
     let mut buddy = buddy::lock();
@@ -98,7 +74,7 @@ fn beyond_limit() -> Option<usize> {
 
 /// If dirty pages exceed the limit, purges them down to half of it. Returns the bytes purged.
 fn purge_excess() -> usize {
-    IS_NOTIFIED.store(false, Relaxed);
+    bound::take_notice();
     if beyond_limit().is_none() {
         return 0;
     }
@@ -109,7 +85,7 @@ fn purge_excess() -> usize {
 /// Purges what cannot wait for the next look. The background thread calls this when it is woken
 /// before its time, and at the end of a short period.
 pub fn purge_due() {
-    let is_notified = IS_NOTIFIED.swap(false, Relaxed);
+    let is_notified = bound::take_notice();
     if is_bounded() {
         purge_excess();
     } else if is_notified {
@@ -129,8 +105,8 @@ fn purge_unfit() {
 
 /// What it purges at each look. True if pages rested, none went, and none is left that could go.
 pub(super) fn purge_at_look(rested: bool) -> bool {
-    IS_MAPPING_LIMITED.store(os::memory::is_mapping_limited(), Relaxed);
-    let is_notified = IS_NOTIFIED.swap(false, Relaxed);
+    bound::look_at_limits();
+    let is_notified = bound::take_notice();
     let excess = if is_bounded() { purge_excess() } else { 0 };
     if is_notified && !is_bounded() {
         purge_unfit();
