@@ -14,8 +14,8 @@
 
 use super::arena::{self, PageIndex};
 use super::chunk::{self, Chunk, MAX_ORDER, NONE};
-use super::policy::{Locked, Policy};
-use super::{CHUNK_BYTES, CHUNK_PAGES, PAGE_BYTES, Run, boot, purge};
+use super::policy::{self, Locked, Policy};
+use super::{CHUNK_BYTES, CHUNK_PAGES, PAGE_BYTES, Run, boot};
 use crate::counters;
 use crate::os::invariant::invariant;
 use crate::os::memory::Placed;
@@ -443,8 +443,10 @@ impl Buddy {
             return false;
         }
         self.publish();
-        if core::mem::take(&mut self.policy.has_grown) && self.policy.window.is_too_large(held) {
-            purge::note_too_large();
+        // Locked pages cannot go.
+        let too_large = self.policy.window.is_too_large(held - self.locked_pages);
+        if core::mem::take(&mut self.policy.has_grown) && too_large {
+            policy::note_too_large();
         }
         if held > self.soft_pages && !self.told {
             self.told = true;

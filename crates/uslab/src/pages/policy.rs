@@ -1,9 +1,11 @@
-//! How much free memory stays, and when [`super::purge`] tries locked pages again.
+//! How much free memory stays, when the background thread is told, and when [`super::purge`] tries
+//! locked pages again.
 
 use super::PAGE_BYTES;
 use super::chunk::Chunk;
 use super::decay::{self, Window};
 use crate::os;
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// Dirty pages that stay while pages are in use: 512 KiB.
 pub(super) const BASE_PAGES: usize = (512 << 10) / PAGE_BYTES;
@@ -11,6 +13,41 @@ pub(super) const BASE_PAGES: usize = (512 << 10) / PAGE_BYTES;
 pub(super) const REFUSAL_MS: u64 = 10_000;
 /// Most that the limit can learn: 512 MiB.
 const MAX_LEARNT_PAGES: usize = (512 << 20) / PAGE_BYTES;
+
+/// The background thread knows that there is something to purge.
+static IS_NOTIFIED: AtomicBool = AtomicBool::new(false);
+/// A limit counted what is mapped when the background thread last looked.
+static IS_MAPPING_LIMITED: AtomicBool = AtomicBool::new(false);
+
+/// Wakes the background thread, which will purge.
+pub(super) fn notify() {
+    // A load first, so that `swap` writes rarely: every slow path reads this cache line.
+    if !IS_NOTIFIED.load(Relaxed) && !IS_NOTIFIED.swap(true, Relaxed) {
+        os::sleep::wake();
+    }
+}
+
+/// The process took fresh pages, and holds more than it needs. Called with the buddy's lock held.
+pub(super) fn note_too_large() {
+    if !is_bounded() && decay::period_ms().is_some() {
+        notify();
+    }
+}
+
+/// Whether free memory has a limit: it cannot wait until it is idle.
+pub(super) fn is_bounded() -> bool {
+    !os::sleep::has_background_thread() || IS_MAPPING_LIMITED.load(Relaxed) || decay::is_at_once()
+}
+
+/// Whether the background thread was told, which counts as heard now.
+pub(super) fn take_notice() -> bool {
+    IS_NOTIFIED.load(Relaxed) && IS_NOTIFIED.swap(false, Relaxed)
+}
+
+/// Records whether a limit counts what is mapped.
+pub(super) fn set_mapping_limited(is_limited: bool) {
+    IS_MAPPING_LIMITED.store(is_limited, Relaxed);
+}
 
 /// What was learnt, and what the system refused; under the buddy's lock.
 pub(super) struct Policy {

@@ -26,11 +26,11 @@
 
 use super::arena::{self, PageIndex};
 use super::chunk::{Map, for_each_run};
-use super::policy::{BASE_PAGES, Locked};
+use super::policy::{self, BASE_PAGES, Locked, is_bounded};
 use super::{CHUNK_PAGES, PAGE_BYTES, buddy, decay};
 use crate::sync::in_flight::InFlight;
 use crate::{counters, os};
-use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use core::sync::atomic::Ordering::Relaxed;
 
 /// What [`purge_some`] prefers: 64 KiB.
 const TOGETHER_PAGES: usize = 16;
@@ -39,11 +39,6 @@ const MAX_MISSES: usize = 64;
 /// Free memory that the freeing thread leaves to a background thread that is late: 32 MiB. The
 /// freeing thread purges no more than that at a time.
 const LATE_PAGES: usize = (32 << 20) / PAGE_BYTES;
-/// The background thread knows that there is something to purge.
-static IS_NOTIFIED: AtomicBool = AtomicBool::new(false);
-/// A limit counted what is mapped when the background thread last looked.
-static IS_MAPPING_LIMITED: AtomicBool = AtomicBool::new(false);
-
 /// Called after pages were freed, without locks: where free memory is bounded, purges what is too
 /// much, or has the background thread do it.
 pub(super) fn after_free(dirty_pages: usize) {
@@ -58,30 +53,10 @@ pub(super) fn after_free(dirty_pages: usize) {
     }
     let Some(beyond) = beyond_limit() else { return };
     if os::sleep::has_background_thread() && beyond <= LATE_PAGES && !decay::is_at_once() {
-        notify();
+        policy::notify();
     } else {
         purge_excess();
     }
-}
-
-/// Wakes the background thread, which will purge.
-fn notify() {
-    // A load first, so that `swap` writes rarely: every slow path reads this cache line.
-    if !IS_NOTIFIED.load(Relaxed) && !IS_NOTIFIED.swap(true, Relaxed) {
-        os::sleep::wake();
-    }
-}
-
-/// The process took fresh pages, and holds more than it needs. Called with the buddy's lock held.
-pub(super) fn note_too_large() {
-    if !is_bounded() && decay::period_ms().is_some() {
-        notify();
-    }
-}
-
-/// Whether free memory has a limit: it cannot wait until it is idle.
-fn is_bounded() -> bool {
-    !os::sleep::has_background_thread() || IS_MAPPING_LIMITED.load(Relaxed) || decay::is_at_once()
 }
 
 /// Dirty pages beyond the limit as it is now.
@@ -96,7 +71,6 @@ fn beyond_limit() -> Option<usize> {
 
 /// Purges down to half of the limit, if it is exceeded; returns the bytes that went.
 fn purge_excess() -> usize {
-    IS_NOTIFIED.store(false, Relaxed);
     if beyond_limit().is_none() {
         return 0;
     }
@@ -107,7 +81,7 @@ fn purge_excess() -> usize {
 /// What the background thread purges when it is woken before its time, and at the end of a short
 /// period.
 pub fn purge_due() {
-    let is_notified = IS_NOTIFIED.swap(false, Relaxed);
+    let is_notified = policy::take_notice();
     if is_bounded() {
         purge_excess();
     } else if is_notified {
@@ -127,8 +101,8 @@ fn purge_unfit() {
 
 /// What it purges at each look. True if pages rested, none went, and none is left that could go.
 pub(super) fn purge_at_look(rested: bool) -> bool {
-    IS_MAPPING_LIMITED.store(os::memory::is_mapping_limited(), Relaxed);
-    let is_notified = IS_NOTIFIED.swap(false, Relaxed);
+    policy::set_mapping_limited(os::memory::is_mapping_limited());
+    let is_notified = policy::take_notice();
     let excess = if is_bounded() { purge_excess() } else { 0 };
     if is_notified && !is_bounded() {
         purge_unfit();
