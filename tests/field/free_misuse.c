@@ -79,7 +79,7 @@ int main(int argc, char **argv)
         free(p);
         check(100, NULL);
     } else if (!strcmp(name, "every-class-twice")) {
-        for (size_t size = 16; size <= 32768; size += size < 128 ? 16 : size / 8) {
+        for (size_t size = 16; size <= 1 << 20; size += size < 128 ? 16 : size / 8) {
             char *p = malloc(size);
             free(p);
             twice(p, "malloc-");
@@ -107,7 +107,7 @@ int main(int argc, char **argv)
         check(100, p);
         free(p);
     } else if (!strcmp(name, "every-class-inside")) {
-        for (size_t size = 16; size <= 32768; size += size < 128 ? 16 : size / 8) {
+        for (size_t size = 16; size <= 1 << 20; size += size < 128 ? 16 : size / 8) {
             char *p = malloc(size);
             for (size_t offset = 8; offset < size; offset += size < 64 ? 8 : 8 + (size / 5 & ~7ul)) {
                 inside(p, offset, "malloc-");
@@ -130,13 +130,13 @@ int main(int argc, char **argv)
         }
         must(0, "no object is the last of a page");
     } else if (!strcmp(name, "large")) {
-        char *p = malloc(1 << 20);
-        size_t offsets[] = { 8, 16, 4096, 4104, 65536, (1 << 20) - 16 };
+        char *p = malloc(3 << 20);
+        size_t offsets[] = { 8, 16, 4096, 4104, 65536, (3 << 20) - 16 };
         for (int i = 0; i < 6; i++) {
             inside(p, offsets[i], "large objects");
             free(p + offsets[i]);
         }
-        memset(p, 1, 1 << 20);
+        memset(p, 1, 3 << 20);
         free(p);
         owe(p, "nothing is allocated there", "");
         free(p);
@@ -165,13 +165,13 @@ int main(int argc, char **argv)
         delete_sized(p + 8, 64);
         check(64, p);
     } else if (!strcmp(name, "realloc")) {
-        char *p = malloc(100), *large = malloc(100000);
+        char *p = malloc(100), *large = malloc(3 << 20);
         inside(p, 8, "malloc-112");
         must(realloc(p + 8, 50) == NULL, "realloc took the inside of an object");
         inside(p, 8, "malloc-112");
         must(realloc(p + 8, 100) == NULL, "realloc took the inside of an object of the same class");
         inside(large, 16, "large objects");
-        must(realloc(large + 16, 200000) == NULL, "realloc took the inside of a large object");
+        must(realloc(large + 16, 6 << 20) == NULL, "realloc took the inside of a large object");
         inside(large, 8192, "large objects");
         must(realloc(large + 8192, 10) == NULL, "realloc took a page of a large object");
         must(malloc_usable_size(p) == 112 && malloc_usable_size(p + 8) == 0, "usable size");

@@ -147,7 +147,12 @@ fn report_unknown(pointer: *const u8, given_to: &str) {
         return report_misuse(misuse, pointer, cache.name());
     }
     match large::around(page) {
-        Some(start) => report_misuse(Misuse::Inside(start as usize), pointer, large::NAME),
+        Some(start) => {
+            let owner = pages::owner_of(start);
+            let cache = owner.and_then(|owner| registry::cache(owner.id()));
+            let name = cache.map_or(large::NAME, |cache| cache.name());
+            report_misuse(Misuse::Inside(start as usize), pointer, name);
+        }
         None => report_misuse(Misuse::NotAllocated, pointer, given_to),
     }
 }
