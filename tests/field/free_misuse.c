@@ -79,7 +79,7 @@ int main(int argc, char **argv)
         free(p);
         check(100, NULL);
     } else if (!strcmp(name, "every-class-twice")) {
-        for (size_t size = 16; size <= 32768; size += size < 128 ? 16 : size / 8) {
+        for (size_t size = 16; size <= 1 << 20; size += size < 128 ? 16 : size / 8) {
             char *p = malloc(size);
             free(p);
             twice(p, "malloc-");
@@ -107,7 +107,7 @@ int main(int argc, char **argv)
         check(100, p);
         free(p);
     } else if (!strcmp(name, "every-class-inside")) {
-        for (size_t size = 16; size <= 32768; size += size < 128 ? 16 : size / 8) {
+        for (size_t size = 16; size <= 1 << 20; size += size < 128 ? 16 : size / 8) {
             char *p = malloc(size);
             for (size_t offset = 8; offset < size; offset += size < 64 ? 8 : 8 + (size / 5 & ~7ul)) {
                 inside(p, offset, "malloc-");
@@ -179,7 +179,7 @@ int main(int argc, char **argv)
         must(realloc(medium + 8192, 10) == NULL, "realloc took a page of a medium object");
         must(malloc_usable_size(medium + 16) == 0 && malloc_usable_size(medium + 4096) == 0, "usable size, medium");
         inside(large, 16, "large objects");
-        must(realloc(large + 16, 200000) == NULL, "realloc took the inside of a large object");
+        must(realloc(large + 16, 6 << 20) == NULL, "realloc took the inside of a large object");
         inside(large, 8192, "large objects");
         must(realloc(large + 8192, 10) == NULL, "realloc took a page of a large object");
         must(malloc_usable_size(p) == 112 && malloc_usable_size(p + 8) == 0, "usable size");

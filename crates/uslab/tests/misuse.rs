@@ -307,7 +307,7 @@ fn free_of_the_inside_of_a_medium_object() {
 
 #[test]
 fn free_of_a_later_page_of_a_medium_object() {
-    check("free_of_a_later_page_of_a_medium_object", "8192 bytes inside object", "large objects", || {
+    check("free_of_a_later_page_of_a_medium_object", "8192 bytes inside object", "malloc-112k", || {
         let inside = malloc(100_000).wrapping_add(8192);
         announce(inside);
         // SAFETY: the interior pointer is the misuse under test.

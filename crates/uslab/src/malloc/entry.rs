@@ -148,8 +148,9 @@ fn report_unknown(pointer: *const u8, given_to: &str) {
     }
     match large::around(page) {
         Some(start) => {
-            let around = pages::owner_of(start).and_then(|owner| registry::cache(owner.id()));
-            let name = around.map_or(large::NAME, |cache| cache.name());
+            let owner = pages::owner_of(start);
+            let cache = owner.and_then(|owner| registry::cache(owner.id()));
+            let name = cache.map_or(large::NAME, |cache| cache.name());
             report_misuse(Misuse::Inside(start as usize), pointer, name);
         }
         None => report_misuse(Misuse::NotAllocated, pointer, given_to),
