@@ -12,9 +12,9 @@
 //! The least number of dirty pages in a window is what the program did without for all of it. The
 //! window is two periods of half the decay. So memory freed stays for one decay to one and a half.
 //!
-//! Free memory must not make a process larger than its need. Where a program takes fresh pages
-//! because the free ones do not fit, pages go early: no more is held than was in use at most in the
-//! window, and an eighth.
+//! Free memory must not make a process much larger than its need. Where a program takes fresh pages
+//! because the free ones do not fit, pages go early: no more is held than twice what was in use at
+//! most in the window.
 
 use super::PAGE_BYTES;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -29,7 +29,7 @@ const MIN_MS: u64 = 20;
 /// Idle pages go by halves, but no fewer than these at a look: 512 MiB.
 const MIN_STEP_PAGES: usize = (512 << 20) / PAGE_BYTES;
 
-/// Beyond what was in use at most, an eighth and so much may be held: 8 MiB.
+/// Beyond twice what was in use at most, so much may be held: 8 MiB.
 const SLACK_PAGES: usize = (8 << 20) / PAGE_BYTES;
 /// The background thread is late so long after the end of a period.
 const LATE_MS: u64 = 1000;
@@ -131,7 +131,7 @@ impl Window {
     }
 
     fn slack_pages(&self) -> usize {
-        self.needed_pages() / 8 + SLACK_PAGES
+        self.needed_pages() + SLACK_PAGES
     }
 
     /// Of the idle pages, so many went.
@@ -198,9 +198,9 @@ mod tests {
         let mut window = Window::new();
         window.note(0, 80_000);
         window.note(60_000, 20_000);
-        assert!(!window.is_too_large(80_000 + 10_000 + SLACK_PAGES));
-        assert!(window.is_too_large(80_000 + 10_000 + SLACK_PAGES + 1));
-        assert_eq!(window.goal_pages(), 80_000 + (10_000 + SLACK_PAGES) / 2);
+        assert!(!window.is_too_large(2 * 80_000 + SLACK_PAGES));
+        assert!(window.is_too_large(2 * 80_000 + SLACK_PAGES + 1));
+        assert_eq!(window.goal_pages(), 80_000 + (80_000 + SLACK_PAGES) / 2);
         window.begin_period(60_000, 20_000);
         assert!(!window.is_too_large(80_000));
         window.begin_period(60_000, 20_000);
