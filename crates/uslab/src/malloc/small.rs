@@ -102,8 +102,8 @@ pub(super) fn options(name: &'static str, class: Class) -> CacheBuilder<'static>
     CacheBuilder::new(name).max_order(if class.bytes() >= 8192 { 5 } else { 3 })
 }
 
-/// The options of a cache that serves the whole process: slabs of 128 KiB keep the
-/// objects of a class together (ADR 0034).
+/// The options of a cache that serves the whole process: slabs of 128 KiB keep the objects of a
+/// class together (ADR 0034).
 fn large_slabs(name: &'static str) -> CacheBuilder<'static> {
     CacheBuilder::new(name).min_order(5).max_order(5)
 }
