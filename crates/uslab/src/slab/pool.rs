@@ -176,12 +176,11 @@ impl Slabs {
                 }
                 let Some(slab) = lists.serving() else { break };
                 let end = out.len() - got;
-                let (taken, left) = slab.take(&self.geometry, &mut out[..end]);
-                invariant!(taken > 0, "a slab that serves has a free object", slab.address());
-                if !self.bring_in(slab, &out[end - taken..end]) {
-                    slab.put_back(&self.geometry, &out[end - taken..end]);
+                let wanted = least.saturating_sub(got);
+                let Some((taken, left)) = self.take_and_charge(slab, &mut out[..end], wanted) else {
+                    got += self.take_charged(&mut lists, &mut out[end - wanted.min(end)..end]);
                     break;
-                }
+                };
                 got += taken;
                 let list = list_for(left, self.geometry.objects);
                 lists.place(slab, list, End::First);
@@ -192,7 +191,11 @@ impl Slabs {
         }
         while got < least {
             let end = out.len() - got;
-            let taken = self.grow(node, &mut out[..end]);
+            let mut taken = self.grow(node, &mut out[..end]);
+            if taken == 0 {
+                // A limit may leave room for the objects that the caller needs now.
+                taken = self.grow(node, &mut out[end - (least - got)..end]);
+            }
             if taken == 0 {
                 self.record().failures.fetch_add(1, Relaxed);
                 break;

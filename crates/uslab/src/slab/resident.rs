@@ -20,7 +20,7 @@
 //! the constructor did.
 
 use super::geometry::Geometry;
-use super::lists::{End, List, list_for};
+use super::lists::{End, List, Lists, list_for};
 use super::one::Slab;
 use super::pool::Slabs;
 use super::words;
@@ -90,7 +90,7 @@ impl Slab {
     }
 
     /// Undoes a take of `objects` under the lock that it was made under.
-    pub(super) fn put_back(self, geometry: &Geometry, objects: &[*mut u8]) {
+    fn put_back(self, geometry: &Geometry, objects: &[*mut u8]) {
         for &object in objects {
             let index = (object as usize - self.address() as usize) / geometry.object_bytes;
             words::free(&self.words(geometry)[index / 64], 1 << (index % 64));
@@ -207,9 +207,63 @@ impl Slabs {
         }
     }
 
+    /// Takes objects of `slab` into the end of `out` and charges their pages: as many as fit, or as
+    /// many as are `wanted` now if a limit forbids more. Returns how many, and the slab's new free
+    /// count; `None` if a limit forbids these too. The caller holds the lists' lock.
+    pub(super) fn take_and_charge(
+        &self,
+        slab: Slab,
+        out: &mut [*mut u8],
+        wanted: usize,
+    ) -> Option<(usize, i32)> {
+        [out.len(), wanted.min(out.len())].into_iter().filter(|&most| most > 0).find_map(|most| {
+            let first = out.len() - most;
+            let part = &mut out[first..];
+            let (taken, left) = slab.take(&self.geometry, part);
+            invariant!(taken > 0, "a slab that serves has a free object", slab.address());
+            let objects = &part[most - taken..];
+            let is_charged = self.bring_in(slab, objects);
+            if !is_charged {
+                slab.put_back(&self.geometry, objects);
+            }
+            is_charged.then_some((taken, left))
+        })
+    }
+
+    /// Takes objects that lie on charged pages into the end of `out`, until it is full; returns how
+    /// many. A take calls this at a limit, and so looks at every free object if it must.
+    #[cold]
+    pub(super) fn take_charged(&self, lists: &mut Lists, out: &mut [*mut u8]) -> usize {
+        let mut got = 0;
+        let geometry = &self.geometry;
+        for list in [List::Partial, List::Sparse, List::Empty] {
+            let mut next = lists.first(list);
+            while let Some(slab) = next.filter(|_| got < out.len()) {
+                next = slab.next();
+                let Some(resident) = slab.resident(geometry) else { return 0 };
+                let resident = resident.load(Relaxed);
+                for index in 0..geometry.objects {
+                    let (start, bit) = (index * geometry.object_bytes, 1 << (index % 64));
+                    let pages = geometry.pages_of(start..start + geometry.object_bytes);
+                    let word = &slab.words(geometry)[index / 64];
+                    if got < out.len() && pages & !resident == 0 && word.load(Relaxed) & bit != 0 {
+                        word.fetch_and(!bit, Acquire);
+                        words::subtract(slab.count(), 1);
+                        got += 1;
+                        let place = out.len() - got;
+                        out[place] = slab.address().wrapping_add(start);
+                    }
+                }
+                let count = slab.count().load(Acquire);
+                lists.place(slab, list_for(count, geometry.objects), End::Last);
+            }
+        }
+        got
+    }
+
     /// Charges the pages of `objects`, which were just taken from `slab` under the lists' lock.
     /// False, with nothing charged, if a limit forbids it.
-    pub(super) fn bring_in(&self, slab: Slab, objects: &[*mut u8]) -> bool {
+    fn bring_in(&self, slab: Slab, objects: &[*mut u8]) -> bool {
         let Some(word) = slab.resident(&self.geometry) else { return true };
         let resident = word.load(Relaxed);
         if resident == self.geometry.all_pages() {

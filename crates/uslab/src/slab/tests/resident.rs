@@ -110,6 +110,28 @@ fn a_pass_spares_the_slab_that_serves_next() {
 }
 
 #[test]
+fn at_a_limit_charged_pages_serve_object_by_object() {
+    let (slabs, _) = slabs_of_order(4, 1024, None);
+    let objects: Vec<_> = take(slabs, slabs.geometry().objects).into_iter().rev().collect();
+    free(slabs, &objects[5..]);
+    slabs.purge_all_inside();
+    assert_eq!(charged(slabs), 2, "five objects of which the last lies on a page with room for three");
+    let mut out = [core::ptr::null_mut(); 5];
+    assert_eq!(slabs.take_charged(&mut slabs.nodes()[0].lock(), &mut out), 3);
+    out[2..].sort_unstable();
+    assert_eq!(out[2..], objects[5..8]);
+    assert_eq!(charged(slabs), 2);
+    let mut node = slabs.nodes()[0].lock();
+    assert_eq!(slabs.take_charged(&mut node, &mut out[..1]), 0, "all charged pages are in use");
+    drop(node);
+    assert!(slabs.check().is_ok());
+    // Taken without the count of a take.
+    slabs.set_taken(8);
+    free(slabs, &objects[..8]);
+    slabs.shrink();
+}
+
+#[test]
 fn constructed_objects_stay() {
     fn construct(object: *mut u8, value: usize) {
         // SAFETY: an object of the cache.
