@@ -142,7 +142,15 @@ pub fn wait_until(what: &str, mut happened: impl FnMut() -> bool) {
 
 /// Exit status, standard output and standard error of a command.
 pub fn outcome(command: &mut Command) -> (i32, String, String) {
-    texts(command.output().expect("started"))
+    loop {
+        match command.output() {
+            // A test on another thread forked while this one wrote a copy of the program.
+            Err(error) if error.kind() == std::io::ErrorKind::ExecutableFileBusy => {
+                sleep(Duration::from_millis(5));
+            }
+            output => return texts(output.expect("started")),
+        }
+    }
 }
 
 pub fn texts(output: Output) -> (i32, String, String) {

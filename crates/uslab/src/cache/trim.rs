@@ -18,6 +18,7 @@ use super::{registry, state};
 use crate::os;
 use crate::pages::{self, Scattered};
 use crate::percpu::{Drain, Keep, adapt, sheaf};
+use crate::slab::{Slabs, Walk};
 use crate::sync::CachePadded;
 use crate::sync::in_flight::{self, Search};
 use core::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
@@ -47,9 +48,11 @@ pub fn trim(kept_bytes: usize) -> usize {
     registry::for_each(|core| {
         core.cpu.drain_barns();
         core.cpu.slabs().shrink();
-        core.cpu.slabs().purge_all_inside();
     });
     drop(registry);
+    for id in registry::ids() {
+        purge_inside(id, |slabs, walk| slabs.purge_part(walk));
+    }
     sheaf::slabs().iter().for_each(|slabs| {
         slabs.shrink();
     });
@@ -200,6 +203,20 @@ fn will_have_free_memory() -> bool {
     has_free_memory() || pages::has_free_memory() || search.missed()
 }
 
+/// Has `purge` walk the slabs of a cache, part by part. It lets go of the registry's lock between
+/// the parts, because forks and threads that create caches wait for it.
+fn purge_inside(id: u16, purge: impl Fn(&Slabs, &mut Walk) -> bool) {
+    let mut walk = None;
+    loop {
+        let _registry = registry::lock();
+        let Some(core) = registry::cache(id) else { return };
+        let slabs = core.cpu.slabs();
+        if !purge(slabs, walk.get_or_insert_with(|| slabs.walk())) {
+            return;
+        }
+    }
+}
+
 /// Caches that share one [`Drain`], under one hold of the registry's lock. So they share barriers,
 /// one for each 64 sheaves: a barrier takes longer than all the rest.
 const TOGETHER: usize = 32;
@@ -227,8 +244,12 @@ pub(crate) fn trim_idle() -> bool {
                 slabs.shrink_to_target();
                 idle = false;
             }
-            idle &= slabs.purge_rested();
         }
+    }
+    for id in registry::ids() {
+        purge_inside(id, |slabs, walk| slabs.purge_rested_part(walk));
+        let _registry = registry::lock();
+        idle &= registry::cache(id).is_none_or(|core| core.cpu.slabs().is_steady());
     }
     adapt::begin_period();
     for slabs in sheaf::slabs() {

@@ -482,7 +482,9 @@ impl Buddy {
         }
         self.used_pages += pages;
         self.publish();
-        if core::mem::take(&mut self.policy.has_grown) && self.policy.window.is_too_large(held) {
+        if core::mem::take(&mut self.policy.has_grown)
+            && self.policy.window.is_too_large(held - self.locked_pages)
+        {
             bound::note_too_large();
         }
         if held > self.soft_pages && !self.told {

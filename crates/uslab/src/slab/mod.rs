@@ -54,4 +54,5 @@ pub use geometry::{Geometry, GeometryError, GeometryOptions, Layout};
 pub use misuse::{Misuse, report_misuse, set_abort_on_misuse};
 pub use node::{ListsLock, NodeMemory};
 pub use pool::{Constructor, Slabs};
+pub use resident::Walk;
 pub use valid::Walked;

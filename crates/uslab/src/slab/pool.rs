@@ -58,8 +58,12 @@ pub struct Slabs {
     pub(super) charged: AtomicUsize,
     /// Slabs that [`Slabs::purge_rested`] found unchanged in a row.
     pub(super) steady_looks: AtomicU32,
+    /// The value of `frees` before the last walk that found no free page inside a slab.
+    pub(super) barren: AtomicUsize,
     /// Objects outside the slabs: in use, or in a sheaf.
     pub(super) taken: CachePadded<AtomicI64>,
+    /// Calls that freed objects into slabs.
+    pub(super) frees: AtomicUsize,
 }
 
 // SAFETY: the nodes live as long as the slabs and are locks. `spare` and `taken` are atomics. The
@@ -111,7 +115,9 @@ impl Slabs {
             spare: AtomicUsize::new(0),
             charged: AtomicUsize::new(0),
             steady_looks: AtomicU32::new(0),
+            barren: AtomicUsize::new(0),
             taken: CachePadded(AtomicI64::new(0)),
+            frees: AtomicUsize::new(0),
         }
     }
 
@@ -178,6 +184,9 @@ impl Slabs {
                 let end = out.len() - got;
                 let wanted = least.saturating_sub(got);
                 let Some((taken, left)) = self.take_and_charge(slab, &mut out[..end], wanted) else {
+                    // The objects that were put back may call for another list.
+                    let list = list_for(slab.count().load(Acquire), self.geometry.objects);
+                    lists.place(slab, list, End::First);
                     got += self.take_charged(&mut lists, &mut out[end - wanted.min(end)..end]);
                     break;
                 };

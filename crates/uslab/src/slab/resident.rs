@@ -12,15 +12,16 @@
 //! * A **take** charges pages that had no memory before it hands out their objects, so that limits
 //!   count what the program can touch. A refill takes the lowest addresses, so a slab fills page by
 //!   page.
-//! * [`Slabs::purge_rested`] and [`Slabs::purge_inside`] give back pages of which every object is
-//!   free. They take these objects as a refill would, purge the pages without a lock, and put the
-//!   objects back. The pages read as zero afterwards.
+//! * [`Slabs::purge_rested_part`], [`Slabs::purge_part`] and [`Slabs::purge_inside`] give back
+//!   pages of which every object is free. They take these objects as a refill would, purge the
+//!   pages without the lists' lock, and put the objects back. The pages read as zero afterwards.
 //!
 //! Slabs of a cache with a constructor are resident as a whole, for ever: a purge would undo what
 //! the constructor did.
 
 use super::geometry::Geometry;
 use super::lists::{End, List, Lists, list_for};
+use super::node::Node;
 use super::one::Slab;
 use super::pool::Slabs;
 use super::words;
@@ -32,8 +33,13 @@ use crate::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed};
 use crate::sync::in_flight::InFlight;
 use core::ops::Range;
 
-/// Slabs of one list that [`Slabs::purge_rested`] looks at in one call: 64 to 256 MiB of them.
+/// Slabs of one list that a walk of [`Slabs::purge_rested_part`] looks at: 256 MiB of slabs of
+/// 128 KiB.
 const MAX_LOOKS: u32 = 2048;
+/// Slabs of one list that a part of a walk looks at. The caller lets go of its locks between parts.
+const LOOKS_OF_PART: u32 = 64;
+/// The lists of slabs with free objects, sparse slabs first.
+const LISTS_WITH_FREE: [List; 3] = [List::Sparse, List::Partial, List::Empty];
 /// The same for [`Slabs::purge_inside`], which a waiting thread calls.
 const MAX_LOOKS_OF_PASS: u32 = 256;
 /// [`Slabs::purge_inside`] searches only where at least so much could be found.
@@ -98,13 +104,15 @@ impl Slab {
         words::add(self.count(), objects.len());
     }
 
-    /// The resident pages of which every object is free, in whole system pages. The caller holds
-    /// the lists' lock.
+    /// The resident pages of which every object is free, in whole system pages. The pages behind
+    /// the last object are among them only if another page is: their purge alone would claim no
+    /// object, and nothing would keep the slab from being released meanwhile. The caller holds the
+    /// lists' lock.
     fn free_pages(self, geometry: &Geometry) -> u64 {
         let Some(resident) = self.resident(geometry) else { return 0 };
         let group = (os::memory::page_bytes() / PAGE_BYTES).clamp(1, geometry.pages());
         let words = self.words(geometry);
-        let mut free = 0;
+        let (mut free, mut tail) = (0, 0);
         for first in (0..geometry.pages()).step_by(group) {
             let mask = (u64::MAX >> (64 - group)) << first;
             if resident.load(Relaxed) & mask != 0 {
@@ -113,12 +121,14 @@ impl Slab {
                     let bits = bits_in(word, &range);
                     words[word].load(Acquire) & bits == bits
                 };
-                if range.is_empty() || (range.start / 64..=(range.end - 1) / 64).all(is_free) {
+                if range.is_empty() {
+                    tail |= mask;
+                } else if (range.start / 64..=(range.end - 1) / 64).all(is_free) {
                     free |= mask;
                 }
             }
         }
-        free
+        if free == 0 { 0 } else { free | tail }
     }
 
     /// Takes every object of the pages in the mask `pages`, all of which are free. The caller holds
@@ -156,6 +166,15 @@ fn for_each_object_word(geometry: &Geometry, pages: u64, mut visit: impl FnMut(u
             visit(word, bits_in(word, &objects));
         }
     }
+}
+
+/// A walk of all slabs, in parts: see [`Slabs::purge_part`].
+pub struct Walk {
+    /// Slabs of each list that were visited.
+    visited: u32,
+    purged_bytes: usize,
+    /// Frees before the walk.
+    frees: usize,
 }
 
 /// The state of a walk of slabs at one of them.
@@ -242,16 +261,19 @@ impl Slabs {
                 next = slab.next();
                 let Some(resident) = slab.resident(geometry) else { return 0 };
                 let resident = resident.load(Relaxed);
-                for index in 0..geometry.objects {
-                    let (start, bit) = (index * geometry.object_bytes, 1 << (index % 64));
-                    let pages = geometry.pages_of(start..start + geometry.object_bytes);
-                    let word = &slab.words(geometry)[index / 64];
-                    if got < out.len() && pages & !resident == 0 && word.load(Relaxed) & bit != 0 {
-                        word.fetch_and(!bit, Acquire);
-                        words::subtract(slab.count(), 1);
-                        got += 1;
-                        let place = out.len() - got;
-                        out[place] = slab.address().wrapping_add(start);
+                let words = slab.words(geometry);
+                for page in runs(resident).flatten() {
+                    for index in geometry.objects_of(page * PAGE_BYTES..(page + 1) * PAGE_BYTES) {
+                        let (start, bit) = (index * geometry.object_bytes, 1 << (index % 64));
+                        let is_free = words[index / 64].load(Relaxed) & bit != 0;
+                        let pages = geometry.pages_of(start..start + geometry.object_bytes);
+                        if got < out.len() && is_free && pages & !resident == 0 {
+                            words[index / 64].fetch_and(!bit, Acquire);
+                            words::subtract(slab.count(), 1);
+                            got += 1;
+                            let place = out.len() - got;
+                            out[place] = slab.address().wrapping_add(start);
+                        }
                     }
                 }
                 let count = slab.count().load(Acquire);
@@ -286,23 +308,50 @@ impl Slabs {
         true
     }
 
-    /// An upper bound of what [`Slabs::purge_all_inside`] would return. Takes no lock.
+    /// An upper bound of what a [`Walk`] would purge. Takes no lock.
     pub fn free_bytes_inside(&self) -> usize {
+        if self.frees.load(Relaxed) == self.barren.load(Relaxed) {
+            return 0;
+        }
         let charged_bytes = self.charged.load(Relaxed) * PAGE_BYTES;
         charged_bytes.saturating_sub(self.taken() * self.geometry.object_bytes)
     }
 
-    /// Purges free pages of slabs whose free count has not changed since the last call. Returns
-    /// true if there is nothing more to do: no count changed, and nothing was purged, since all
-    /// slabs were looked at.
-    ///
-    /// A call looks at a bounded number of slabs and moves them to the end of their lists.
-    pub fn purge_rested(&self) -> bool {
-        if !pages::may_purge_rested() {
-            return true;
+    /// Starts a walk of all slabs with free objects.
+    pub fn walk(&self) -> Walk {
+        Walk { visited: 0, purged_bytes: 0, frees: self.frees.load(Relaxed) }
+    }
+
+    /// Purges every free page of the next [`LOOKS_OF_PART`] slabs. Returns false once all slabs
+    /// were visited.
+    pub fn purge_part(&self, walk: &mut Walk) -> bool {
+        if !self.is_purgeable() {
+            return false;
         }
+        if walk.visited >= self.longest_list() {
+            if walk.purged_bytes == 0 {
+                self.barren.store(walk.frees, Relaxed);
+            }
+            return false;
+        }
+        walk.visited += LOOKS_OF_PART;
+        walk.purged_bytes += self.visit_slabs(LOOKS_OF_PART, Locked::Go, |_, _| Verdict::Purge);
+        true
+    }
+
+    /// Looks at the next [`LOOKS_OF_PART`] slabs, and purges the free pages of those whose free
+    /// count has not changed since the last such walk. Returns false once all slabs were visited,
+    /// or as many as one walk may visit.
+    pub fn purge_rested_part(&self, walk: &mut Walk) -> bool {
+        if !self.is_purgeable() || !pages::may_purge_rested() {
+            return false;
+        }
+        if walk.visited >= self.longest_list().min(MAX_LOOKS) {
+            return false;
+        }
+        walk.visited += LOOKS_OF_PART;
         let (mut looks, mut changed) = (0, false);
-        let purged_bytes = self.visit_slabs(MAX_LOOKS, Locked::Stay, |slab, _| {
+        let purged_bytes = self.visit_slabs(LOOKS_OF_PART, Locked::Stay, |slab, _| {
             // SAFETY: the caller of this closure holds the lists' lock, which guards the field.
             let seen = unsafe { &mut (*slab.head()).seen };
             let count = slab.count().load(Relaxed) as u16;
@@ -312,9 +361,33 @@ impl Slabs {
             if rests { Verdict::Purge } else { Verdict::Pass }
         });
         let steady = if changed || purged_bytes > 0 { 0 } else { self.steady_looks.load(Relaxed) + looks };
-        let listed = self.nodes().iter().map(|node| node.lock().with_free_objects()).sum();
-        self.steady_looks.store(steady.min(listed), Relaxed);
-        steady >= listed
+        self.steady_looks.store(steady.min(self.listed()), Relaxed);
+        true
+    }
+
+    /// Whether the walks of [`Slabs::purge_rested_part`] have nothing more to do: no count changed,
+    /// and nothing was purged, since all slabs were visited.
+    pub fn is_steady(&self) -> bool {
+        !self.is_purgeable() || !pages::may_purge_rested() || self.steady_looks.load(Relaxed) >= self.listed()
+    }
+
+    /// Whether free pages of slabs in use may go.
+    fn is_purgeable(&self) -> bool {
+        self.geometry.has_resident_word() && self.constructor.is_none()
+    }
+
+    /// Slabs with free objects.
+    fn listed(&self) -> u32 {
+        self.nodes().iter().map(|node| node.lock().with_free_objects()).sum()
+    }
+
+    /// Slabs of the longest list of slabs with free objects.
+    fn longest_list(&self) -> u32 {
+        let longest = |node: &Node| {
+            let lists = node.lock();
+            LISTS_WITH_FREE.into_iter().map(|list| lists.slabs_in(list)).max()
+        };
+        self.nodes().iter().filter_map(longest).max().unwrap_or(0)
     }
 
     /// Purges free pages of slabs, but of the one that serves next, until about `bytes` went;
@@ -331,20 +404,31 @@ impl Slabs {
     }
 
     /// Purges every free page of every slab; returns the bytes.
+    #[cfg(test)]
     pub fn purge_all_inside(&self) -> usize {
-        self.visit_slabs(u32::MAX, Locked::Go, |_, _| Verdict::Purge)
+        let mut walk = self.walk();
+        while self.purge_part(&mut walk) {}
+        walk.purged_bytes
+    }
+
+    /// A whole walk of [`Slabs::purge_rested_part`]; returns [`Slabs::is_steady`].
+    #[cfg(test)]
+    pub fn purge_rested(&self) -> bool {
+        let mut walk = self.walk();
+        while self.purge_rested_part(&mut walk) {}
+        self.is_steady()
     }
 
     /// Looks at up to `most` slabs with free objects of each list and node, and purges free pages
     /// as `judge` decides; returns the bytes. `judge` runs under the lists' lock.
     fn visit_slabs(&self, most: u32, locked: Locked, mut judge: impl FnMut(Slab, Visit) -> Verdict) -> usize {
-        if !self.geometry.has_resident_word() || self.constructor.is_some() {
+        if !self.is_purgeable() {
             return 0;
         }
         let mut purged_bytes = 0;
         for node in self.nodes() {
             let serving = node.lock().serving();
-            for list in [List::Sparse, List::Partial, List::Empty] {
+            for list in LISTS_WITH_FREE {
                 let slabs = node.lock().slabs_in(list).min(most);
                 for _ in 0..slabs {
                     let mut lists = node.lock();
@@ -381,7 +465,10 @@ impl Slabs {
         // The claimed objects keep the slab from being released: it still belongs to these lists.
         let index = slab.node();
         let mut lists = self.nodes()[index].lock();
+        let mut uncharged = 0;
         if let Some(resident) = slab.resident(&self.geometry) {
+            // Of a large system page only some of the pages may be charged.
+            uncharged = resident.load(Relaxed) & gone;
             resident.store(resident.load(Relaxed) & !gone, Relaxed);
         }
         slab.unclaim(&self.geometry, free);
@@ -391,8 +478,8 @@ impl Slabs {
         unsafe { (*slab.head()).seen = count as u16 };
         self.publish(&mut lists, index);
         drop(lists);
-        self.charged.fetch_sub(gone.count_ones() as usize, Relaxed);
-        pages::uncharge(gone.count_ones() as usize);
-        gone.count_ones() as usize * PAGE_BYTES
+        self.charged.fetch_sub(uncharged.count_ones() as usize, Relaxed);
+        pages::uncharge(uncharged.count_ones() as usize);
+        uncharged.count_ones() as usize * PAGE_BYTES
     }
 }

@@ -110,6 +110,37 @@ fn a_pass_spares_the_slab_that_serves_next() {
 }
 
 #[test]
+fn pages_behind_the_last_object_go_with_another_page() {
+    // Twelve objects of ten KiB leave two pages of 32.
+    let bytes = 10 << 10;
+    let (slabs, _) = slabs_of_order(5, bytes, None);
+    let objects: Vec<_> = take(slabs, 12).into_iter().rev().collect();
+    fill(&objects, bytes);
+    let (first, page) = (objects[0] as usize, crate::pages::page_of(objects[0]).expect("in the arena"));
+    let word = super::super::one::Slab(page);
+    let resident = word.resident(slabs.geometry()).expect("a slab of 32 pages has the word");
+    // As if the run had come with memory on its last pages.
+    assert!(crate::pages::charge((!resident.load(Relaxed) & 0b11 << 30).count_ones() as usize));
+    slabs.charged.fetch_add((!resident.load(Relaxed) & 0b11 << 30).count_ones() as usize, Relaxed);
+    resident.fetch_or(0b11 << 30, Relaxed);
+    // The objects of pages 0 to 4: page 2 has the end of the first and the start of the second.
+    free(slabs, &objects[..1]);
+    assert_eq!(first % (32 * PAGE_BYTES), 0);
+    assert_eq!(slabs.purge_all_inside(), 4 * PAGE_BYTES, "two pages of the object, and the last two");
+    take(slabs, 1);
+    resident.fetch_or(0b11 << 30, Relaxed);
+    assert!(crate::pages::charge(2));
+    slabs.charged.fetch_add(2, Relaxed);
+    free(slabs, &objects[11..]);
+    let half = take(slabs, 1);
+    assert_eq!(slabs.purge_all_inside(), 0, "no object can be claimed for the last two pages");
+    free(slabs, &half);
+    free(slabs, &objects[..11]);
+    slabs.shrink();
+    assert_eq!(charged(slabs), 0);
+}
+
+#[test]
 fn at_a_limit_charged_pages_serve_object_by_object() {
     let (slabs, _) = slabs_of_order(4, 1024, None);
     let objects: Vec<_> = take(slabs, slabs.geometry().objects).into_iter().rev().collect();
