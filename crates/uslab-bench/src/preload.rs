@@ -126,7 +126,7 @@ mod tests {
     #[test]
     fn glibc_is_found_and_what_is_absent_names_its_package() {
         assert!(GLIBC.find().unwrap().is_absolute());
-        let absent = Library::packaged("x", "libx-of-nobody.so.9", "libx9");
+        let absent = Library::packaged("x", "libx-missing.so.9", "libx9");
         let why = absent.find().unwrap_err();
         assert!(why.contains("libx9") && !why.contains('\n'), "{why}");
     }

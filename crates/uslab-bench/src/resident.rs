@@ -2,7 +2,7 @@
 //! descendants every 20 ms, and the mean is weighted by time.
 //!
 //! ```text
-//!   Watch::start(pid) ── every 20 ms ── /proc/PID/statm of the tree, summed ── Mean::add(s, bytes)
+//!   Watch::start(pid) ─ every 20 ms ─ /proc/PID/statm of the tree ─ Mean::add(s, bytes)
 //!   Watch::mean_bytes() ── ends the thread
 //! ```
 //!

@@ -2,7 +2,7 @@
 //! one, and run with an allocator preloaded.
 //!
 //! ```text
-//!   suites/locality.rs ── Program::run(library) ── cc, c++ ── walk.c, containers.cpp ── measure.h
+//!   suites/locality.rs ─ Program::run(library) ─ walk.c, containers.cpp ─ measure.h
 //!                                │
 //!                                └── LD_PRELOAD=library ── "NAME VALUE" lines ── Sample.extra
 //! ```

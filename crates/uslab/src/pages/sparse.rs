@@ -44,7 +44,7 @@ static REFUSED_MS: AtomicU64 = AtomicU64::new(0);
 /// Whether it is worth while to purge pages that rest: the system has not refused lately.
 pub fn may_purge_rested() -> bool {
     let refused_ms = REFUSED_MS.load(Relaxed);
-    refused_ms == 0 || os::clock::coarse_ms() - refused_ms >= REFUSAL_MS
+    refused_ms == 0 || os::clock::coarse_ms().saturating_sub(refused_ms) >= REFUSAL_MS
 }
 
 /// Purges `pages` charged pages from `first` on, which read as zero afterwards. False, with some or

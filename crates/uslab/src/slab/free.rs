@@ -113,8 +113,8 @@ impl Slabs {
             }
             given += run;
         }
-        self.frees.fetch_add(1, Relaxed);
-        let taken = self.taken.fetch_sub(given as i64, Relaxed);
+        self.traffic.frees.fetch_add(1, Relaxed);
+        let taken = self.traffic.taken.fetch_sub(given as i64, Relaxed);
         invariant!(taken >= given as i64, "no more objects come back than were taken", taken);
         self.count_free(given as i64);
         rest.len()

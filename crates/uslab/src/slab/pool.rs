@@ -39,6 +39,14 @@ pub const VISITS: usize = 32;
 /// more than this part of a slab's objects: a quarter.
 const SHARED_DRIFT_PART: usize = 4;
 
+/// Counts that every refill and flush changes, on a line of their own.
+pub(super) struct Traffic {
+    /// Objects outside the slabs: in use, or in a sheaf.
+    pub taken: AtomicI64,
+    /// Calls that freed objects into slabs, and slabs made with more memory than they needed.
+    pub frees: AtomicUsize,
+}
+
 /// The slabs of one cache.
 pub struct Slabs {
     pub(super) geometry: Geometry,
@@ -56,18 +64,15 @@ pub struct Slabs {
     pub(super) spare: AtomicUsize,
     /// Charged pages of slabs with a resident word; see `resident`.
     pub(super) charged: AtomicUsize,
-    /// Slabs that [`Slabs::purge_rested`] found unchanged in a row.
+    /// Slabs that [`Slabs::purge_rested_part`] found unchanged in a row.
     pub(super) steady_looks: AtomicU32,
     /// The value of `frees` before the last walk that found no free page inside a slab.
     pub(super) barren: AtomicUsize,
-    /// Objects outside the slabs: in use, or in a sheaf.
-    pub(super) taken: CachePadded<AtomicI64>,
-    /// Calls that freed objects into slabs.
-    pub(super) frees: AtomicUsize,
+    pub(super) traffic: CachePadded<Traffic>,
 }
 
-// SAFETY: the nodes live as long as the slabs and are locks. `spare` and `taken` are atomics. The
-// rest never changes.
+// SAFETY: the nodes live as long as the slabs and are locks. `spare` and the other counts are
+// atomics. The rest never changes.
 unsafe impl Sync for Slabs {}
 // SAFETY: as above.
 unsafe impl Send for Slabs {}
@@ -116,8 +121,7 @@ impl Slabs {
             charged: AtomicUsize::new(0),
             steady_looks: AtomicU32::new(0),
             barren: AtomicUsize::new(0),
-            taken: CachePadded(AtomicI64::new(0)),
-            frees: AtomicUsize::new(0),
+            traffic: CachePadded(Traffic { taken: AtomicI64::new(0), frees: AtomicUsize::new(0) }),
         }
     }
 
@@ -143,13 +147,13 @@ impl Slabs {
 
     /// Objects in use or in sheaves: exact while no thread takes or gives.
     pub fn taken(&self) -> usize {
-        self.taken.load(Relaxed).max(0) as usize
+        self.traffic.taken.load(Relaxed).max(0) as usize
     }
 
     /// Sets the count of taken objects, for a test that breaks it.
     #[cfg(test)]
     pub(super) fn set_taken(&self, taken: i64) {
-        self.taken.store(taken, Relaxed);
+        self.traffic.taken.store(taken, Relaxed);
     }
 
     fn record(&self) -> &'static Record {
@@ -195,7 +199,7 @@ impl Slabs {
                 lists.place(slab, list, End::First);
                 self.assert_placed(slab, node, list);
             }
-            self.taken.fetch_add(got as i64, Relaxed);
+            self.traffic.taken.fetch_add(got as i64, Relaxed);
             self.publish(&mut lists, node);
         }
         while got < least {
@@ -242,7 +246,7 @@ impl Slabs {
         slab.init(&self.geometry, node, taken, resident);
         pages::set_owner(first, self.geometry.named_pages(), self.owner);
 
-        self.taken.fetch_add(taken as i64, Relaxed);
+        self.traffic.taken.fetch_add(taken as i64, Relaxed);
         self.count_slab(1);
         counters::peak::note_system();
         let mut lists = self.nodes()[node].lock();
@@ -343,7 +347,7 @@ impl Slabs {
                 self.publish_share((0, 0), lists.published);
             }
         }
-        self.taken.store(0, Relaxed);
+        self.traffic.taken.store(0, Relaxed);
         self.spare.store(0, Relaxed);
         self.charged.store(0, Relaxed);
         if !self.is_shared {
@@ -367,7 +371,7 @@ impl Slabs {
 
     /// Counts a slab of one object that left with its object in use.
     pub(super) fn count_disowned(&self) {
-        self.taken.fetch_sub(1, Relaxed);
+        self.traffic.taken.fetch_sub(1, Relaxed);
         self.count_slab(-1);
         self.count_free(1);
     }
@@ -390,7 +394,7 @@ impl Slabs {
         if self.is_shared {
             let slabs = lists.slabs();
             let all = (slabs as usize * self.geometry.objects) as i64;
-            let now = (slabs, (all - self.taken.load(Relaxed)).max(0));
+            let now = (slabs, (all - self.traffic.taken.load(Relaxed)).max(0));
             let drift = now.1.abs_diff(lists.published.1) as usize;
             if slabs != lists.published.0 || drift > self.geometry.objects / SHARED_DRIFT_PART {
                 self.publish_share(now, lists.published);

@@ -211,6 +211,10 @@ impl Slabs {
         };
         let (first, charged) = pages::alloc_sparse(order, needed)?;
         self.charged.fetch_add(charged.count_ones() as usize, Relaxed);
+        if charged != needed {
+            // Pages that had memory already are free pages inside the slab.
+            self.traffic.frees.fetch_add(1, Relaxed);
+        }
         Some((first, charged))
     }
 
@@ -310,7 +314,7 @@ impl Slabs {
 
     /// An upper bound of what a [`Walk`] would purge. Takes no lock.
     pub fn free_bytes_inside(&self) -> usize {
-        if self.frees.load(Relaxed) == self.barren.load(Relaxed) {
+        if self.traffic.frees.load(Relaxed) == self.barren.load(Relaxed) {
             return 0;
         }
         let charged_bytes = self.charged.load(Relaxed) * PAGE_BYTES;
@@ -319,7 +323,7 @@ impl Slabs {
 
     /// Starts a walk of all slabs with free objects.
     pub fn walk(&self) -> Walk {
-        Walk { visited: 0, purged_bytes: 0, frees: self.frees.load(Relaxed) }
+        Walk { visited: 0, purged_bytes: 0, frees: self.traffic.frees.load(Relaxed) }
     }
 
     /// Purges every free page of the next [`LOOKS_OF_PART`] slabs. Returns false once all slabs
