@@ -88,6 +88,9 @@ fn start() -> bool {
     if let Some(decay_ms) = config.decay_ms {
         pages::decay::set_default_ms(decay_ms);
     }
+    if let Some(huge_pages) = config.huge_pages {
+        pages::huge::set_default_mode(huge_pages);
+    }
     os::scheduling::note_first();
     let possible = os::cpu::possible_cpus();
     CPUS.store(possible.unwrap_or(SLOTS_IF_UNKNOWN).min(rseq::MAX_CPUS), Relaxed);

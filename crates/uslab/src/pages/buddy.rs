@@ -14,7 +14,7 @@
 //! ```
 
 use super::arena::{self, PageIndex};
-use super::chunk::{self, Chunk, MAX_ORDER, NONE};
+use super::chunk::{self, Advice, Chunk, MAX_ORDER, NONE};
 use super::policy::{Locked, Policy};
 use super::{CHUNK_BYTES, CHUNK_PAGES, PAGE_BYTES, Run, boot, bound};
 use crate::counters;
@@ -23,8 +23,10 @@ use crate::os::memory::Placed;
 use crate::os::{self, Guard, Lock};
 use crate::sync::{CachePadded, Rank};
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+pub(super) use huge::{MIN_HUGE_PAGES, revoke};
 
 mod batch;
+mod huge;
 #[cfg(test)]
 mod tests;
 pub(super) mod valid;
@@ -57,6 +59,10 @@ pub(super) struct Buddy {
     pub dirty_pages: usize,
     /// The part of `dirty_pages` in chunks that the system refused to purge in this period.
     pub locked_pages: usize,
+    /// The part of `dirty_pages` in chunks that huge pages back and that are in use in part.
+    pub huge_pages: usize,
+    /// Chunks with [`chunk::Advice::Revoked`], each of which splits a mapping.
+    pub revoked_chunks: usize,
     /// Pages in use.
     used_pages: usize,
     /// Limits on the pages held, or [`NO_LIMIT`]. An allocation beyond `soft_pages` wakes the
@@ -79,6 +85,8 @@ static BUDDY: CachePadded<Lock<Buddy>> = CachePadded(Lock::new(
         not_empty: [0; LEVELS],
         dirty_pages: 0,
         locked_pages: 0,
+        huge_pages: 0,
+        revoked_chunks: 0,
         used_pages: 0,
         soft_pages: NO_LIMIT,
         hard_pages: NO_LIMIT,
@@ -195,9 +203,13 @@ impl Buddy {
         let run = self.alloc_in_chunk(pages, order)?;
         let (index, first) = (run.first.0 as usize / CHUNK_PAGES, run.first.0 as usize % CHUNK_PAGES);
         // SAFETY: the chunk has a page in use, so it is committed, and `&mut self` is the lock.
-        let zero = unsafe { (*arena::chunk(index)).zero_mask(first, pages) };
-        let charged = needed | (!zero & u64::MAX >> (64 - pages));
+        let charged = needed | unsafe { (*arena::chunk(index)).memory_mask(first, pages) };
         self.note_taken(run, charged.count_ones() as usize).then_some((run.first, charged))
+    }
+
+    /// Whether all pages of chunk `index` are free.
+    pub fn is_whole(&self, index: usize) -> bool {
+        whole::is_set(index)
     }
 
     /// See [`super::sparse::free_sparse`]. Returns the dirty pages that there are now.
@@ -322,8 +334,10 @@ impl Buddy {
             }
             match placed {
                 Placed::Refused => return placed,
-                Placed::Mapped => (at..at + done)
-                    .for_each(|index| self.with_chunk(index, |chunk| chunk.is_unmapped = false)),
+                Placed::Mapped => (at..at + done).for_each(|index| {
+                    self.set_advice(index, Advice::Small);
+                    self.with_chunk(index, |chunk| chunk.is_unmapped = false);
+                }),
                 Placed::Taken => {
                     self.with_chunk(at, Chunk::claim_whole);
                     return placed;
@@ -338,8 +352,14 @@ impl Buddy {
         invariant!(first + pages <= CHUNK_PAGES, "a claim ends within its chunk", first);
         self.unlink(index);
         // SAFETY: the chunk is committed, and `&mut self` is the lock.
-        let zero = unsafe { (*arena::chunk(index)).claim(first, pages) };
-        self.policy.note_fresh(zero);
+        let chunk = unsafe { &mut *arena::chunk(index) };
+        if chunk.is_whole() && chunk.dirty_pages == 0 {
+            self.choose_backing(index, chunk, pages);
+        }
+        let zero = chunk.claim(first, pages);
+        if !chunk.is_huge {
+            self.policy.note_fresh(zero);
+        }
         self.link(index);
         zero
     }
@@ -454,11 +474,15 @@ impl Buddy {
         })
     }
 
-    /// Returns the first chunk with dirty free pages, from `cursor` on and around the end.
+    /// Returns the first chunk with dirty free pages, from `cursor` on and around the end. It skips
+    /// chunks that huge pages back.
     pub fn next_dirty(&self, cursor: usize, locked: Locked) -> Option<usize> {
         let committed = arena::chunks_committed();
-        // SAFETY: committed, and `&self` is the lock.
-        let dirty = |&index: &usize| self.is_purgeable(unsafe { &*arena::chunk(index) }, locked);
+        let dirty = |&index: &usize| {
+            // SAFETY: committed, and `&self` is the lock.
+            let chunk = unsafe { &*arena::chunk(index) };
+            !chunk.keeps_huge() && self.is_purgeable(chunk, locked)
+        };
         (cursor.min(committed)..committed).chain(0..cursor.min(committed)).find(dirty)
     }
 
@@ -518,6 +542,9 @@ impl Buddy {
     fn count_dirty(&mut self, chunk: &Chunk, change: fn(usize, usize) -> usize) {
         let pages = usize::from(chunk.dirty_pages);
         self.dirty_pages = change(self.dirty_pages, pages);
+        if chunk.keeps_huge() {
+            self.huge_pages = change(self.huge_pages, pages);
+        }
         if self.policy.is_locked(chunk) {
             self.locked_pages = change(self.locked_pages, pages);
         }

@@ -35,6 +35,7 @@ mod buddy;
 mod chunk;
 mod cpu_pages;
 pub mod decay;
+pub mod huge;
 mod idle;
 mod layout;
 mod policy;
@@ -55,7 +56,9 @@ pub use idle::purge_all;
 pub use idle::{has_free_memory, purge_all_beyond, purge_rested, rested};
 pub use policy::Locked;
 pub use purge::{Scattered, purge_due, purge_some};
-pub use sparse::{alloc_sparse, charge, free_sparse, may_purge_rested, purge_used, uncharge};
+pub use sparse::{
+    alloc_sparse, charge, free_sparse, may_purge_rested, purge_used, should_purge_rested, uncharge,
+};
 
 use crate::os::invariant::Checked;
 
