@@ -34,8 +34,8 @@ mod whole;
 
 const LEVELS: usize = 11;
 /// The level of wholly free chunks that are pinned: [`arena::keep_mapped`] keeps them mapped for
-/// ever. It pins only chunks with a page in use, so it never changes the level of a wholly free
-/// chunk.
+/// ever, or the background thread asks for their huge page now. Both begin with a page in use, so
+/// they never change the level of a wholly free chunk.
 const PINNED_LEVEL: usize = LEVELS - 3;
 /// The level of wholly free chunks that may be unmapped.
 const EMPTY_LEVEL: usize = LEVELS - 2;
@@ -111,10 +111,15 @@ static SOFT_PAGES: AtomicUsize = AtomicUsize::new(NO_LIMIT);
 fn level_of(index: usize, chunk: &Chunk) -> usize {
     match chunk.free_pages as usize {
         CHUNK_PAGES if chunk.is_unmapped => UNMAPPED_LEVEL,
-        CHUNK_PAGES if !arena::may_be_unmapped(index) => PINNED_LEVEL,
+        CHUNK_PAGES if !may_be_unmapped(index, chunk) => PINNED_LEVEL,
         CHUNK_PAGES => EMPTY_LEVEL,
         free => (free - 1) / 64,
     }
+}
+
+/// Whether a chunk may be unmapped when all of it is free.
+pub(super) fn may_be_unmapped(index: usize, chunk: &Chunk) -> bool {
+    arena::may_be_unmapped(index) && !chunk.is_collapsing
 }
 
 pub(super) fn lock() -> Guard<'static, Buddy> {
@@ -242,7 +247,7 @@ impl Buddy {
         invariant!(!chunk.is_unmapped, "pages come from chunks that are mapped", index);
         let first = chunk::find(&chunk.free, order)?;
         invariant!(first % (1 << align_order) == 0, "a run lies on the boundary asked for", first);
-        let zero = self.claim(index, first, pages);
+        let zero = self.claim(index, first, pages, pages);
         Some(Run { first: PageIndex((index * CHUNK_PAGES + first) as u32), pages, zeroed: zero == pages })
     }
 
@@ -270,7 +275,7 @@ impl Buddy {
         let mut rest = pages;
         for index in first..first + count {
             let n = rest.min(CHUNK_PAGES);
-            zero += self.claim(index, 0, n);
+            zero += self.claim(index, 0, n, pages);
             rest -= n;
         }
         Some(Run { first: PageIndex((first * CHUNK_PAGES) as u32), pages, zeroed: zero == pages })
@@ -335,7 +340,8 @@ impl Buddy {
             match placed {
                 Placed::Refused => return placed,
                 Placed::Mapped => (at..at + done).for_each(|index| {
-                    self.set_advice(index, Advice::Small);
+                    // SAFETY: committed, and `&mut self` is the lock.
+                    self.set_advice(unsafe { &mut *arena::chunk(index) }, Advice::Small);
                     self.with_chunk(index, |chunk| chunk.is_unmapped = false);
                 }),
                 Placed::Taken => {
@@ -348,13 +354,14 @@ impl Buddy {
         Placed::Mapped
     }
 
-    fn claim(&mut self, index: usize, first: usize, pages: usize) -> usize {
+    /// Takes pages for a run of `run_pages`, or a part of it. Returns those known to be zero.
+    fn claim(&mut self, index: usize, first: usize, pages: usize, run_pages: usize) -> usize {
         invariant!(first + pages <= CHUNK_PAGES, "a claim ends within its chunk", first);
         self.unlink(index);
         // SAFETY: the chunk is committed, and `&mut self` is the lock.
         let chunk = unsafe { &mut *arena::chunk(index) };
         if chunk.is_whole() && chunk.dirty_pages == 0 {
-            self.choose_backing(index, chunk, pages);
+            self.choose_backing(index, chunk, run_pages);
         }
         let zero = chunk.claim(first, pages);
         if !chunk.is_huge {
@@ -393,7 +400,7 @@ impl Buddy {
         }
         let mut zero = 0;
         parts(&mut |index, first, n| {
-            zero += self.claim(index, first, n);
+            zero += self.claim(index, first, n, pages);
             true
         });
         self.note_taken(Run { first, pages, zeroed: zero == pages }, pages)

@@ -46,6 +46,10 @@ pub struct Chunk {
     pub is_unmapped: bool,
     /// A huge page backs the chunk, or will at the first touch: every page has memory.
     pub is_huge: bool,
+    /// The background thread asks for a huge page for the chunk, which stays mapped meanwhile.
+    pub is_collapsing: bool,
+    /// Looks of the background thread at which the chunk was dense.
+    pub dense_looks: u8,
     /// What the kernel was advised for the chunk's addresses.
     pub advice: Advice,
 }
@@ -60,6 +64,8 @@ pub enum Advice {
     Huge,
     /// As `Small`, after `Huge`: its huge page was split.
     Revoked,
+    /// Unknown: the kernel moved another mapping there.
+    Moved,
 }
 
 /// The bits `[first, first + count)` of word `word`, both clipped to it.

@@ -177,7 +177,7 @@ fn purge_groups(target_bytes: usize, least_pages: usize, locked: Locked) -> usiz
         let must_revoke = !buddy.is_whole(index) && buddy.split(index);
         let (taken, dirty, is_whole) = buddy.with_chunk(index, |chunk| {
             let before = chunk.dirty_pages;
-            let is_whole = unmap && chunk.is_whole() && arena::may_be_unmapped(index);
+            let is_whole = unmap && chunk.is_whole() && buddy::may_be_unmapped(index, chunk);
             let taken = if is_whole { chunk.claim_whole() } else { chunk.claim_dirty(group) };
             (taken, before - chunk.dirty_pages, is_whole)
         });
