@@ -154,7 +154,6 @@ pub(super) fn purge_to(target_bytes: usize, locked: Locked) -> usize {
 /// As [`purge_to`], but purges only whole groups of dirty pages. A group has `least_pages` pages, a
 /// power of two up to 64, or one system page if that is larger.
 fn purge_groups(target_bytes: usize, least_pages: usize, locked: Locked) -> usize {
-    let may_split = least_pages == 1;
     let group = (os::memory::page_bytes() / PAGE_BYTES).max(least_pages);
     let mut unmap = os::memory::is_mapping_limited();
     let mut unmap_clean = unmap && target_bytes == 0;
@@ -169,7 +168,7 @@ fn purge_groups(target_bytes: usize, least_pages: usize, locked: Locked) -> usiz
         // Wholly free chunks first: allocations use them last, and the kernel gets its memory back
         // in one piece. Huge pages are split last.
         let next = buddy.next_whole(locked, unmap_clean).or_else(|| buddy.next_dirty(cursor, locked));
-        let may_split = may_split && buddy.huge_pages > buddy.kept_huge_pages(locked);
+        let may_split = buddy.huge_pages > buddy.kept_huge_pages(locked);
         let next = next.or_else(|| buddy.next_huge(locked).filter(|_| may_split));
         let Some(index) = next else { break };
         buddy.policy.cursor = index + 1;

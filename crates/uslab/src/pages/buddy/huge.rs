@@ -16,14 +16,15 @@ use crate::os::config::HugePages;
 use crate::pages::arena::PageIndex;
 use crate::pages::chunk::{Advice, Chunk, NONE};
 use crate::pages::policy::Locked;
-use crate::pages::{CHUNK_BYTES, CHUNK_PAGES, PAGE_BYTES};
+use crate::pages::{CHUNK_BYTES, CHUNK_PAGES};
 use crate::pages::{huge, touched};
 
-/// A heap that has less in use gets small pages: 16 MiB. Of its last huge page much may be unused.
-pub const MIN_HUGE_PAGES: usize = (16 << 20) / PAGE_BYTES;
+/// A heap that has less in use gets small pages: 40 MiB. Of its last huge page most may be unused,
+/// which must not exceed a twentieth of the heap.
+pub const MIN_HUGE_PAGES: usize = 20 * CHUNK_PAGES;
 /// Runs of a power of two of pages, up to 128 KiB, are slabs: they fill a chunk, and are filled
 /// themselves. Between others holes remain.
-const MAX_SLAB_PAGES: usize = (128 << 10) / PAGE_BYTES;
+const MAX_SLAB_PAGES: usize = 32;
 /// A run of whole chunks gets huge pages if it is no larger than this part of what is in use, and
 /// the program touches all of such runs (see [`touched`]).
 const MAX_RUN_SHARE: usize = 4;
