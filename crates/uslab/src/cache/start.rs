@@ -46,8 +46,8 @@ static FORK_HANDLERS: AtomicBool = AtomicBool::new(false);
 /// Slots of a cache if the number of CPUs is unknown; in locked mode the CPUs share them.
 const SLOTS_IF_UNKNOWN: usize = 64;
 
-/// The way in which this process makes its per-CPU steps safe. The first call to the library chooses
-/// it, once; that may be this call.
+/// The way in which this process makes its per-CPU steps safe. The first call to the library
+/// chooses it, once; that may be this call.
 pub fn mode() -> rseq::Mode {
     know();
     rseq::mode()
