@@ -89,6 +89,13 @@ pub fn next_address(bytes: usize) -> Option<usize> {
     Some(address as usize)
 }
 
+/// Whether the page at `start` is mapped. False also where the kernel refuses to answer.
+pub fn is_mapped(start: usize) -> bool {
+    let mut residence = 0u8;
+    // SAFETY: as in `is_resident`.
+    unsafe { libc::mincore(start as *mut _, 1, &raw mut residence) == 0 }
+}
+
 /// Whether there is memory behind the page at `start`. In a fresh mapping that is so only after
 /// `mlockall(MCL_FUTURE)`.
 pub fn is_resident(start: usize) -> bool {

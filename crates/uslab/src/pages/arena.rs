@@ -62,12 +62,15 @@ static ARENA: Arena = Arena {
     chunks: Table::new(),
 };
 
-/// Chooses the arena's place. Returns false if no range is free.
+/// Chooses the arena's place, unless that has been done. Returns false if no range is free.
 pub fn init() -> bool {
     // The escaping address keeps the compiler from making a static of each field. When it did, the
     // linker put `base`, which every `free` reads, on one line with the buddy's lock. Then each
     // change of pages on another CPU cost every thread a miss (docs/adr/0017).
     core::hint::black_box(&ARENA);
+    if ARENA.range_bytes.load(Acquire) > 0 {
+        return true;
+    }
     let Some((base, range_bytes)) = choose((&raw const ARENA).addr()) else { return false };
     ARENA.base.store(base, Relaxed);
     ARENA.range_bytes.store(range_bytes, Release);
