@@ -26,7 +26,7 @@ pub const LARGE_ID: u16 = 1;
 /// class of all heaps together.
 pub const FIRST_HEAP_ID: u16 = PLAIN_OWNERS as u16;
 /// Number of these ids: one for each size class.
-pub const HEAP_IDS: u16 = 40;
+pub const HEAP_IDS: u16 = 45;
 /// First id of a cache. Lower ids belong to the library itself.
 pub const FIRST_CACHE_ID: u16 = FIRST_HEAP_ID + HEAP_IDS;
 
