@@ -56,7 +56,7 @@ fn table() -> String {
         .collect();
     text + "\nA program that gained privileges when it was started (set-user-ID, set-group-ID, file\n\
             capabilities) heeds only these, since a user without the privileges set them:\n"
-        + &harmless.join(", ")
+        + &harmless.join(",\n")
         + ".\n"
 }
 

@@ -71,7 +71,7 @@ fn a_heap_that_grows_gets_huge_pages_and_holds_no_more() {
         let before_bytes = resident_bytes();
         let all = objects(96 * MIB);
         assert!(!are_available() || huge_bytes() >= 32 * MIB, "{} huge bytes", huge_bytes());
-        // The objects with their descriptors and the list of them, a twentieth, and the last huge page.
+        // The objects and their descriptors; a twentieth more, and the last huge page.
         let most_bytes = 96 * MIB * 103 / 100 + 2 * MIB;
         let list_bytes = all.capacity() * size_of::<*mut u8>();
         let grown_bytes = resident_bytes() - before_bytes - list_bytes;

@@ -176,6 +176,7 @@ pub const VARIABLES: [Variable; 14] = [
 
 /// When huge pages of 2 MiB back memory; see [`crate::set_huge_pages`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 #[repr(u8)]
 pub enum HugePages {
     /// Where a heap of more than 40 MiB grows and has little free memory, so that the process holds

@@ -23,10 +23,11 @@ use crate::os::memory::Placed;
 use crate::os::{self, Guard, Lock};
 use crate::sync::{CachePadded, Rank};
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-pub(super) use huge::{MIN_HUGE_PAGES, revoke};
+pub(super) use huge::revoke;
 
 mod batch;
 mod huge;
+pub(super) mod limits;
 #[cfg(test)]
 mod tests;
 pub(super) mod valid;
@@ -104,9 +105,6 @@ pub(super) fn has_empty_chunk() -> bool {
     EMPTY_CHUNKS.load(Relaxed) > 0
 }
 
-/// A copy of [`Buddy::soft_pages`], for readers without the lock.
-static SOFT_PAGES: AtomicUsize = AtomicUsize::new(NO_LIMIT);
-
 /// The level of a chunk with free pages.
 fn level_of(index: usize, chunk: &Chunk) -> usize {
     match chunk.free_pages as usize {
@@ -124,39 +122,6 @@ pub(super) fn may_be_unmapped(index: usize, chunk: &Chunk) -> bool {
 
 pub(super) fn lock() -> Guard<'static, Buddy> {
     BUDDY.lock()
-}
-
-/// Sets the limits on held memory, in bytes; 0 for no limit.
-pub fn set_limits(soft_bytes: usize, hard_bytes: usize) {
-    let pages = |bytes: usize| if bytes == 0 { NO_LIMIT } else { bytes / PAGE_BYTES };
-    let mut buddy = BUDDY.lock();
-    (buddy.soft_pages, buddy.hard_pages, buddy.told) = (pages(soft_bytes), pages(hard_bytes), false);
-    SOFT_PAGES.store(buddy.soft_pages, Relaxed);
-}
-
-/// Returns the soft limit in bytes, if there is one. The next allocation beyond it wakes the
-/// background thread again.
-pub fn soft_limit_bytes() -> Option<usize> {
-    let mut buddy = BUDDY.lock();
-    buddy.told = false;
-    (buddy.soft_pages != NO_LIMIT).then(|| buddy.soft_pages * PAGE_BYTES)
-}
-
-/// Whether there is a soft limit. Takes no lock, and wakes no thread.
-pub fn has_soft_limit() -> bool {
-    SOFT_PAGES.load(Relaxed) != NO_LIMIT
-}
-
-/// Whether held memory exceeds the soft limit. Takes no lock, and wakes no thread.
-pub fn is_beyond_soft() -> bool {
-    held_bytes() / PAGE_BYTES > SOFT_PAGES.load(Relaxed)
-}
-
-/// Held memory, in bytes, as the limits count it: pages in use, and free pages with memory behind
-/// them. Takes no lock.
-pub fn held_bytes() -> usize {
-    let header = counters::header();
-    (header.used_bytes.load(Relaxed) + header.dirty_bytes.load(Relaxed)) as usize
 }
 
 pub(super) fn lock_for_fork() {

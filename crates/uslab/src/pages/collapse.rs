@@ -18,8 +18,8 @@ const MOST_ASKED: usize = 4;
 /// Where the next look starts. Only the background thread uses it.
 static CURSOR: AtomicUsize = AtomicUsize::new(0);
 
-/// Looks at some chunks; see above. Returns whether no chunk is waiting for its time. The background
-/// thread calls it twice a second.
+/// Looks at some chunks; see above. Returns whether no chunk is waiting for its time. The
+/// background thread calls it twice a second.
 pub fn collapse_some() -> bool {
     let may_collapse = huge::mode() != HugePages::Never
         && os::huge::is_available()

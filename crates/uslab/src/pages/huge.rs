@@ -2,8 +2,13 @@
 //!
 //! How a chunk gets its huge page, and when it is split, is told in `buddy/huge.rs`.
 
+use super::CHUNK_PAGES;
 use crate::os::config::HugePages;
 use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
+
+/// A heap that has less in use gets small pages: 40 MiB. Of its last huge page most may be unused,
+/// which must not exceed a twentieth of the heap.
+pub(super) const MIN_USED_PAGES: usize = 20 * CHUNK_PAGES;
 
 /// Of what is held, one part in so many may stay free in chunks that huge pages back, and as much
 /// in slabs of such chunks.
@@ -37,6 +42,6 @@ pub(super) fn may_be_wanted(pages: usize) -> bool {
     match mode() {
         HugePages::Never => false,
         HugePages::Always => true,
-        HugePages::Auto => pages >= super::buddy::MIN_HUGE_PAGES,
+        HugePages::Auto => pages >= MIN_USED_PAGES,
     }
 }

@@ -36,6 +36,7 @@ mod chunk;
 mod collapse;
 mod cpu_pages;
 pub mod decay;
+mod density;
 pub mod huge;
 mod idle;
 mod layout;
@@ -50,8 +51,8 @@ pub use arena::{
     PageIndex, address_of, clear_owner, contains, descriptor, direct_owner_of, keep_mapped, owner, owner_of,
     page_of, page_of_any, set_owner,
 };
+pub use buddy::limits::{has_soft_limit, held_bytes, is_beyond_soft, set_limits, soft_limit_bytes};
 pub use buddy::valid::Walked;
-pub use buddy::{has_soft_limit, held_bytes, is_beyond_soft, set_limits, soft_limit_bytes};
 pub use collapse::collapse_some;
 pub use cpu_pages::{alloc, extend, free, free_zeroed, init as init_cpu_lists, is_possible};
 #[cfg(test)]

@@ -17,16 +17,13 @@ use crate::pages::arena::PageIndex;
 use crate::pages::chunk::{Advice, Chunk, NONE};
 use crate::pages::policy::Locked;
 use crate::pages::{CHUNK_BYTES, CHUNK_PAGES};
-use crate::pages::{huge, touched};
+use crate::pages::{density, huge};
 
-/// A heap that has less in use gets small pages: 40 MiB. Of its last huge page most may be unused,
-/// which must not exceed a twentieth of the heap.
-pub const MIN_HUGE_PAGES: usize = 20 * CHUNK_PAGES;
 /// Runs of a power of two of pages, up to 128 KiB, are slabs: they fill a chunk, and are filled
 /// themselves. Between others holes remain.
 const MAX_SLAB_PAGES: usize = 32;
 /// A run of whole chunks gets huge pages if it is no larger than this part of what is in use, and
-/// the program touches all of such runs (see [`touched`]).
+/// the program touches all of such runs (see [`density`]).
 const MAX_RUN_SHARE: usize = 4;
 /// A dense chunk has no more free pages. That is less than [`huge::KEPT_SHARE`] lets stay, so that
 /// no purge splits its huge page for them.
@@ -79,7 +76,7 @@ impl Buddy {
             _ if !os::huge::is_available() || arena::is_populated() => false,
             HugePages::Always => true,
             HugePages::Auto => {
-                self.used_pages >= MIN_HUGE_PAGES
+                self.used_pages >= huge::MIN_USED_PAGES
                     && self.dirty_pages <= self.used_pages / 8
                     && self.has_room_for_huge()
                     && self.fills_chunks(pages)
@@ -92,7 +89,7 @@ impl Buddy {
         if pages <= MAX_SLAB_PAGES {
             pages.is_power_of_two()
         } else {
-            pages >= CHUNK_PAGES && pages <= self.used_pages / MAX_RUN_SHARE && touched::expects_dense()
+            pages >= CHUNK_PAGES && pages <= self.used_pages / MAX_RUN_SHARE && density::is_expected()
         }
     }
 
@@ -140,11 +137,11 @@ impl Buddy {
         is_small.then_some(index)
     }
 
-    /// Looks at up to `most` chunks from `cursor` on; returns where it stopped, the chunks that have
-    /// become old and dense, as many as fit `out`, and whether others are about to.
+    /// Looks at up to `most` chunks from `cursor` on. Puts those that have become old and dense
+    /// into `out`, as many as fit.
     pub fn look_for_dense(&mut self, cursor: usize, most: usize, out: &mut [usize]) -> Looked {
         let mut looked = Looked { cursor, found: 0, is_waiting: false };
-        if !self.has_room_for_huge() || self.used_pages < MIN_HUGE_PAGES {
+        if !self.has_room_for_huge() || self.used_pages < huge::MIN_USED_PAGES {
             return looked;
         }
         let committed = arena::chunks_committed();
