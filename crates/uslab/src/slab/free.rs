@@ -97,6 +97,11 @@ impl Slabs {
                     continue;
                 }
                 mask |= bit;
+                let (count, bits) = self.neighbours_of(rest, object, index);
+                if mask & bits == 0 {
+                    mask |= bits;
+                    rest = &rest[..rest.len() - count];
+                }
             }
             run += self.free_word(words, word, mask, start);
             if run > 0 {
@@ -118,6 +123,32 @@ impl Slabs {
         invariant!(taken >= given as i64, "no more objects come back than were taken", taken);
         self.count_free(given as i64);
         rest.len()
+    }
+
+    /// Objects at the end of `rest` that are the neighbours of `object`, the one at `index` of its
+    /// slab, in falling or rising order: how many there are, and their bits in the word of
+    /// `object`. A batch that was allocated in order needs no division for these.
+    #[inline]
+    fn neighbours_of(&self, rest: &[*mut u8], object: *mut u8, index: usize) -> (usize, u64) {
+        let (stride, bit) = (self.geometry.object_bytes, index % 64);
+        let count = |most: usize, step: usize| {
+            let mut next = (object as usize).wrapping_add(step);
+            let mut count = 0;
+            while count < most && count < rest.len() && rest[rest.len() - 1 - count] as usize == next {
+                next = next.wrapping_add(step);
+                count += 1;
+            }
+            count
+        };
+        let ones = |count: usize| !(u64::MAX << count);
+        match count(bit, stride.wrapping_neg()) {
+            0 => {
+                let count = count((63 - bit).min(self.geometry.objects - 1 - index), stride);
+                // In two steps: `bit` may be 63.
+                (count, ones(count) << bit << 1)
+            }
+            count => (count, ones(count) << (bit - count)),
+        }
     }
 
     /// Prefetches the cache line that a free of `object` will write: its slab's descriptor.
