@@ -61,8 +61,8 @@ const MAX_RUN_BYTES: usize = 16 << 20;
 const MIN_RUN_BYTES: usize = 4 << 20;
 /// The same for all CPUs together.
 const MAX_ALL_RUN_BYTES: usize = 64 << 20;
-/// The bound is this part of that, a quarter, under pressure, and where memory is large but there is
-/// no background thread.
+/// The bound is this part of that, a quarter, under pressure, and where memory is large but there
+/// is no background thread.
 const TIGHT_PART: usize = 4;
 /// How many times the barn serves a cache until that is a reason to grow.
 const BARN_SERVED: u32 = 16;
