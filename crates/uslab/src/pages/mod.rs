@@ -47,7 +47,7 @@ pub use arena::{
     PageIndex, address_of, clear_owner, contains, descriptor, direct_owner_of, keep_mapped, owner, owner_of,
     page_of, page_of_any, set_owner,
 };
-pub use bound::is_small;
+pub use bound::{is_bounded, is_small};
 pub use buddy::valid::Walked;
 pub use buddy::{has_soft_limit, held_bytes, is_beyond_soft, set_limits, soft_limit_bytes};
 pub use cpu_pages::{alloc, extend, free, free_zeroed, init as init_cpu_lists, is_possible};

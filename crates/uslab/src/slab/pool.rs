@@ -250,7 +250,12 @@ impl Slabs {
         self.count_slab(1);
         counters::peak::note_system();
         let mut lists = self.nodes()[node].lock();
-        let most_bytes = if self.geometry.is_run() { MAX_KEPT_RUN_BYTES } else { MAX_KEPT_BYTES };
+        let most_bytes = match self.geometry.is_run() {
+            // No thread comes by to release them.
+            true if pages::is_bounded() && !pages::is_small() => 0,
+            true => MAX_KEPT_RUN_BYTES,
+            false => MAX_KEPT_BYTES,
+        };
         let most = if self.is_shared { 0 } else { most_bytes / self.slab_bytes() };
         lists.note_grow(most as u32);
         // Another thread may have freed an object of this slab already: read the count again.
