@@ -25,8 +25,8 @@ fn are_free(start: usize, end: usize) -> bool {
 
 impl Buddy {
     /// Takes the `pages` pages from `first` on; returns whether it did. It fails if some are not
-    /// free, cannot be mapped, or would exceed the hard limit. Where they reach beyond the arena, it
-    /// grows.
+    /// free, cannot be mapped, or would exceed the hard limit. Where they reach beyond the arena,
+    /// the arena grows.
     pub fn claim_at(&mut self, first: PageIndex, pages: usize) -> bool {
         let (start, end) = (first.0 as usize, first.0 as usize + pages);
         if !self.reaches(start, end) || !are_free(start, end) {
