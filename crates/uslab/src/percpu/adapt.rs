@@ -27,9 +27,9 @@
 //! capacity beyond the smallest sheaf.
 //!
 //! **Caches of runs** have a ring and a bound of their own ([`run_bound_bytes`]), in which every
-//! object counts. Such a cache starts without a sheaf. It grows when a CPU needs objects after it
-//! had no room for some: then it gave away what it needed again. A program that only frees, or
-//! frees on another CPU, so leaves no run in a sheaf.
+//! object counts. Such a cache starts with the smallest sheaves, or with none if the bound has no
+//! room for these. It grows when a CPU needs objects after it had no room for some: then it gave
+//! away what it needed again.
 
 use super::sheaf::{SIZES, Size};
 use super::{CpuCache, Drain, Keep};
@@ -251,16 +251,13 @@ impl Adapt {
         };
         let fixed = wanted > 0;
         let least = if kind == Kind::Runs { Level::NONE } else { Level::SMALLEST };
-        let start = match kind {
-            Kind::Runs if !fixed => Level::NONE,
-            _ => Level::of(Size::holding(if fixed { wanted } else { default_capacity(object_bytes) })),
-        };
+        let start = Level::of(Size::holding(if fixed { wanted } else { default_capacity(object_bytes) }));
         let most = (0..SIZES as u8)
             .map(Size)
             .take_while(|size| size.capacity() * object_bytes <= max_bytes)
             .last()
             .map_or(least, Level::of);
-        let charged = CHOSEN.load(Relaxed) != FOLLOWS;
+        let charged = kind == Kind::Runs || CHOSEN.load(Relaxed) != FOLLOWS;
         Adapt {
             level: AtomicU8::new(if charged { least } else { start }.0),
             start,
@@ -476,8 +473,8 @@ fn set_level(cache: &CpuCache, level: Level) {
     RINGS.lock()[cache.adapt().kind as usize].set_level(cache, level);
 }
 
-/// Lets a new cache take part. A cache whose default is charged starts with the smallest sheaves,
-/// and gets its default here if the bound has room.
+/// Lets a new cache take part. A cache whose default is charged starts with the smallest sheaves, a
+/// cache of runs with none, and gets its default here if the bound has room.
 ///
 /// # Safety
 /// `cache` must stay valid at this address until [`leave`].
@@ -494,7 +491,7 @@ pub(super) unsafe fn enter(cache: &CpuCache) {
 
 /// Takes a cache that goes away out of its ring. After this no thread reaches it through the ring.
 pub(super) fn leave(cache: &CpuCache) {
-    set_level(cache, cache.adapt().start.min(Level::SMALLEST));
+    set_level(cache, Level::NONE);
 }
 
 /// If the charges exceed the bound, which may have fallen, takes capacity from a bounded number of

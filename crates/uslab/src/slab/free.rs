@@ -2,13 +2,18 @@
 
 use super::lists::list_for;
 use super::misuse::{Misuse, classify, report_misuse};
-use super::one::Slab;
+use super::one::{NONE, Slab};
 use super::pool::{Slabs, VISITS};
 use super::words;
 use crate::os::invariant::invariant;
 use crate::pages::{self, PageIndex};
 use crate::sync::prefetch_for_write;
 use core::sync::atomic::Ordering::Relaxed;
+
+/// Slabs that one hold of the lists' lock moves to other lists.
+const TOGETHER: usize = 8;
+/// A place for a slab.
+const NO_SLAB: Slab = Slab(PageIndex(NONE));
 
 /// Distance, in objects, at which a free of many objects prefetches the slab of a later one.
 const AHEAD: usize = 8;
@@ -55,10 +60,11 @@ impl Slabs {
         &self,
         objects: &[*mut u8],
         most_slabs: usize,
-        relist: impl Fn(&Self, Slab),
+        relist: impl Fn(&Self, &[Slab]),
     ) -> usize {
         let bytes = self.slab_bytes();
         let (mut given, mut visits) = (0, 0);
+        let (mut moved, mut moves) = ([NO_SLAB; TOGETHER], 0);
         let mut rest = objects;
         while let Some(&first) = rest.last()
             && visits < most_slabs
@@ -113,10 +119,18 @@ impl Slabs {
                     slab.address()
                 );
                 if list_for(before, objects) != list_for(before + run as i32, objects) {
-                    relist(self, slab);
+                    moved[moves] = slab;
+                    moves += 1;
                 }
             }
+            if moves == TOGETHER {
+                relist(self, &moved);
+                moves = 0;
+            }
             given += run;
+        }
+        if moves > 0 {
+            relist(self, &moved[..moves]);
         }
         self.traffic.frees.fetch_add(1, Relaxed);
         let taken = self.traffic.taken.fetch_sub(given as i64, Relaxed);
@@ -212,33 +226,28 @@ impl Slabs {
         (pages::owner(page) == self.owner).then_some(Slab(first))
     }
 
-    /// Moves a slab to the list that its count calls for; releases empty slabs beyond the target.
+    /// Moves slabs to the lists that their counts call for; releases empty slabs beyond the target.
     #[cold]
-    fn relist(&self, slab: Slab) {
-        let released = {
-            let Some((node, mut lists)) = self.place(slab) else { return };
-            // Up to two: a single one would never catch up with a target that fell.
-            let released = [(); 2].map(|()| {
-                if lists.empty() <= lists.target {
-                    return None;
+    fn relist(&self, slabs: &[Slab]) {
+        let (mut released, mut count) = ([None; 2 * TOGETHER], 0);
+        self.place_all(slabs, |lists, placed| {
+            // Up to two for each: a single one would never catch up with a target that fell.
+            for place in &mut released[count..count + 2 * placed] {
+                if lists.empty() > lists.target {
+                    lists.note_shrink();
+                    *place = self.take_empty_slab(lists);
                 }
-                lists.note_shrink();
-                self.take_empty_slab(&mut lists)
-            });
-            self.publish(&mut lists, node);
-            released
-        };
+            }
+            count += 2 * placed;
+        });
         for slab in released.into_iter().flatten() {
             self.free_slab(slab, self.temperature);
         }
     }
 
-    /// As [`Slabs::relist`], but raises the target instead of releasing a slab.
+    /// As [`Slabs::relist`], but raises the target instead of releasing slabs.
     #[cold]
-    fn relist_and_keep(&self, slab: Slab) {
-        if let Some((node, mut lists)) = self.place(slab) {
-            lists.target = lists.target.max(lists.empty());
-            self.publish(&mut lists, node);
-        }
+    fn relist_and_keep(&self, slabs: &[Slab]) {
+        self.place_all(slabs, |lists, _| lists.target = lists.target.max(lists.empty()));
     }
 }
