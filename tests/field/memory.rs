@@ -12,6 +12,7 @@ both_modes!(
     data_back => |mode| limited("data", mode),
     address_space_start => works_in_256_mib,
     in_the_way => |mode| run("in_the_way", &[], mode),
+    sparse => |mode| run("sparse", &[], mode),
 );
 
 fn unprivileged_programs_lock_their_memory(mode: Mode) {

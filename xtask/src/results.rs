@@ -3,7 +3,9 @@
 //! ```text
 //!   docs/results/DATE/*.json ──┬─ report.html        every figure, with charts
 //!    (the latest folder)       ├─ README.md          machine, versions, claims
-//!                              └─ ../README.md        the claims, between two markers
+//!                              ├─ ../README.md        the claims, between two markers
+//!                              ├─ ../order.md         slab orders, between two markers
+//!                              └─ ../order.svg        and as a picture
 //! ```
 //!
 //! `--check` compares instead of writing, and is what CI runs. `--measure` first makes the folder
@@ -18,6 +20,9 @@ use std::process::{Command, Stdio};
 
 const FOLDER: &str = "docs/results";
 const README: &str = "docs/results/README.md";
+/// The page and the picture of suite `order`, made where the latest folder has that suite.
+const ORDERS: &str = "docs/results/order.md";
+const ORDERS_PICTURE: &str = "docs/results/order.svg";
 const BEGIN: &str = "<!-- results:begin -->";
 const END: &str = "<!-- results:end -->";
 
@@ -55,14 +60,17 @@ pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     }
     let (date, folder) = latest(&root)?;
     let name = folder.to_str().context("the folder's path is not UTF-8")?;
-    let readme = workspace.root.join(README);
-    let text = fs::read_to_string(&readme).with_context(|| format!("no {README}"))?;
     let table = bench(workspace, &["summary", name])?;
-    let wanted = [
-        (readme, spliced(&text, &section(&date, &table))?),
+    let mut wanted = vec![
+        page(workspace, README, &section(&date, &table))?,
         (folder.join("README.md"), folder_page(&date, &bench(workspace, &["summary", "--facts", name])?)),
         (folder.join("report.html"), bench(workspace, &["report", name, "-o", "-"])?),
     ];
+    if folder.join("order.json").is_file() {
+        let tables = bench(workspace, &["orders", name])?;
+        wanted.push(page(workspace, ORDERS, &format!("\n{tables}\n"))?);
+        wanted.push((workspace.root.join(ORDERS_PICTURE), bench(workspace, &["orders", "--svg", name])?));
+    }
     for (path, text) in wanted {
         let shown = path.strip_prefix(&workspace.root).unwrap_or(&path).display();
         if fs::read_to_string(&path).is_ok_and(|present| present == text) {
@@ -176,11 +184,19 @@ fn section(date: &str, table: &str) -> String {
     )
 }
 
+/// The page at `path` with `section` between its markers.
+fn page(workspace: &Workspace, path: &str, section: &str) -> Result<(PathBuf, String)> {
+    let place = workspace.root.join(path);
+    let text = fs::read_to_string(&place).with_context(|| format!("no {path}"))?;
+    let text = spliced(&text, section).with_context(|| format!("cannot write {path}"))?;
+    Ok((place, text))
+}
+
 /// `text` with `section` between its markers.
 fn spliced(text: &str, section: &str) -> Result<String> {
     let place = text.split_once(BEGIN).and_then(|(before, rest)| Some((before, rest.split_once(END)?.1)));
     let Some((before, after)) = place else {
-        bail!("{README} has not both markers, {BEGIN} and {END}, in this order");
+        bail!("the page has not both markers, {BEGIN} and {END}, in this order");
     };
     Ok(format!("{before}{BEGIN}\n{section}{END}{after}"))
 }

@@ -11,6 +11,7 @@ use crate::lineup;
 use crate::machine::{Build, Machine};
 use crate::measure::{Plan, measure};
 use crate::modes;
+use crate::orders;
 use crate::report::{self, Refused};
 use crate::results::{Report, Run, RunOptions, SCHEMA, judge};
 use crate::session::Session;
@@ -47,6 +48,9 @@ pub fn main() -> ExitCode {
         }
         Some(Command::Summary(args)) => {
             return summary::text(args).map_or_else(|line| fail(USAGE, &line), |text| print(&text, 0));
+        }
+        Some(Command::Orders(args)) => {
+            return orders::text(args).map_or_else(|line| fail(USAGE, &line), |text| print(&text, 0));
         }
         None => {}
     }

@@ -4,6 +4,7 @@
 //! Must never: have a default that differs from what `--help` says.
 
 use crate::contestants::uslab::SIZES;
+use crate::orders;
 use crate::report;
 use crate::results::{Order, RunOptions};
 use crate::suites::{SUITES, Suite, find};
@@ -106,6 +107,8 @@ pub enum Command {
     Report(report::Args),
     /// Write the table of the claims, as Markdown, from JSON results
     Summary(summary::Args),
+    /// Write the tables of slab orders, as Markdown or as a picture, from JSON results
+    Orders(orders::Args),
 }
 
 const LONG_ABOUT: &str = "\

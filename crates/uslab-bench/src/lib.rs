@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   app, cli, session, modes      the program
-//!   report, summary ── load       result files as a page, as a table
+//!   report, summary, orders ── load   result files as a page, as tables, as a picture
 //!   table ── facts                results as text; what they were measured on
 //!   suites/                       which rows there are, their targets and what is said of them
 //!   task                          what a child can be asked for
@@ -56,6 +56,7 @@ pub mod locality;
 pub mod machine;
 pub mod measure;
 pub mod modes;
+pub mod orders;
 pub mod preload;
 pub mod process;
 pub mod programs;

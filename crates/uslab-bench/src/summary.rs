@@ -6,7 +6,7 @@
 //! claim out because it was missed or not measured.
 
 use crate::facts::{self, date};
-use crate::load::{self, Joined};
+use crate::load::{self, Joined, Taken};
 use crate::results::{About, LIMIT_BYTES, QUICK_ROUNDS, Report, Role, Row, Skipped, Unit, Verdict};
 use crate::table;
 use clap::ValueHint;
@@ -229,7 +229,11 @@ fn write_markdown(joined: &Joined, with_facts: bool, out: &mut String) -> std::f
     for claim in claims(joined) {
         writeln!(out, "| {} |", claim.cells.map(|text| cell(&text)).join(" | "))?;
     }
-    let Some(last) = joined.sources.last() else { return Ok(()) };
+    let claimed = |taken: &&Taken| CLAIMS.iter().flat_map(|claim| claim.1).any(|c| c.0 == taken.run.suite);
+    let last = joined.runs.iter().filter(claimed).map(|taken| taken.source).max();
+    let Some(last) = last.map(|source| &joined.sources[source]).or(joined.sources.last()) else {
+        return Ok(());
+    };
     let m = &last.machine;
     writeln!(
         out,

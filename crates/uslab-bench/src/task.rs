@@ -5,6 +5,7 @@ use crate::lineup::find;
 use crate::measure::Sample;
 use crate::programs::Job;
 use crate::rounds::memory::{self, Crowd, Load};
+use crate::rounds::orders::Slabs;
 use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -14,6 +15,8 @@ pub enum Task {
     Rss { contestant: String, load: Load },
     /// How much memory a contestant holds in many threads.
     Crowd { contestant: String, crowd: Crowd },
+    /// What a cache of one slab order costs in time and memory.
+    Order(Slabs),
     /// What a whole program takes under an allocator.
     Program(Job),
 }
@@ -23,6 +26,7 @@ pub fn measure(json: &str) -> Result<Sample, String> {
     match serde_json::from_str(json).map_err(|error| format!("--child: no such task ({error})"))? {
         Task::Rss { contestant, load } => memory::run(&find(&contestant, load.largest_bytes)?, &load),
         Task::Crowd { contestant, crowd } => memory::run_crowd(&find(&contestant, 0)?, crowd),
+        Task::Order(slabs) => slabs.run(),
         Task::Program(job) => job.run(),
     }
 }

@@ -6,7 +6,7 @@ use crate::{failure, versioned};
 use core::ffi::{c_char, c_int, c_void};
 use core::time::Duration;
 use uslab::internal::errno;
-use uslab::{Registration, Scan, ShrinkControl, Shrinker};
+use uslab::{HugePages, Registration, Scan, ShrinkControl, Shrinker};
 
 /// The caller's two functions, as a [`Shrinker`].
 pub struct Callbacks {
@@ -151,6 +151,18 @@ extern "C" fn uslab_trim(kept_bytes: usize) -> usize {
 extern "C" fn uslab_set_decay_ms(ms: c_int) {
     let _errno = errno::Preserved::new();
     uslab::set_decay(u64::try_from(ms).ok().map(Duration::from_millis));
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn uslab_set_huge_pages(huge_pages: c_int) -> c_int {
+    let huge_pages = match huge_pages {
+        0 => HugePages::Auto,
+        1 => HugePages::Never,
+        2 => HugePages::Always,
+        _ => return failure::code(libc::EINVAL),
+    };
+    uslab::set_huge_pages(huge_pages);
+    0
 }
 
 #[unsafe(no_mangle)]

@@ -1,8 +1,9 @@
 //! Load and unload of the library: early set-up, and final figures.
 
-/// Sets the library up when it is loaded, before the program registers fork handlers. So at a fork
-/// this library's prepare handler runs last, after handlers that still allocate. Its parent and
-/// child handlers run first. An earlier allocation sets the library up itself.
+/// Reads the environment and the system when the library is loaded: the program may forbid these
+/// calls later. The first allocation maps memory. The core registers its fork handlers at load too,
+/// before the program registers any: so at a fork its prepare handler runs last, after handlers
+/// that still allocate, and its parent and child handlers run first.
 extern "C" fn at_load() {
     uslab::reclaim::start();
     crate::caller::find_ranges();

@@ -125,7 +125,7 @@ pub extern "C" fn vfork() -> c_int {
 
 extern "C" fn before(lent: &mut MaybeUninit<Lent>) -> bool {
     // A constructor that runs before this library's may call `vfork`; the mode must be known.
-    malloc::start();
+    malloc::choose_mode();
     lend::begin().map(|taken| lent.write(taken)).is_some()
 }
 

@@ -61,9 +61,10 @@ pub use malloc::allocator::HeapAllocator;
 pub use {
     cache::{
         Busy, Cache, CacheBox, CacheBuilder, ConstructedBox, CreateError, Flags, Prefilled, RawCache,
-        RawPrefilled, mode, set_decay, trim,
+        RawPrefilled, mode, set_decay, set_huge_pages, trim,
     },
     malloc::{global::Uslab, heap::Heap},
+    os::config::HugePages,
     reclaim::{
         LimitError, RegisterError, Registration, Scan, ShrinkControl, Shrinker, ShrinkerOptions, reclaim,
         register_shrinker, set_limit,

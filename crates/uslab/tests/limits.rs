@@ -122,6 +122,25 @@ fn use_up_and_recover(least: usize) {
 }
 
 #[test]
+fn a_start_that_finds_no_memory_is_tried_again() {
+    alone("a_start_that_finds_no_memory_is_tried_again", || {
+        uslab::mode();
+        let figures = || uslab::stats::json().to_string();
+        assert!(figures().contains("\"reserved_bytes\": 0,"), "the first use maps memory, not start-up");
+        set_limit(libc::RLIMIT_AS, 1);
+        errno::set(0);
+        let refused = malloc(100).is_null() && errno::get() == libc::ENOMEM;
+        set_limit(libc::RLIMIT_AS, 4 * GIB);
+        assert!(refused, "there was no memory");
+        let object = malloc(100);
+        assert!(!object.is_null());
+        // SAFETY: allocated by this test.
+        unsafe { free(object) };
+        assert!(!figures().contains("\"reserved_bytes\": 0,"));
+    });
+}
+
+#[test]
 fn works_in_4_gib_of_address_space() {
     alone("works_in_4_gib_of_address_space", || {
         set_limit(libc::RLIMIT_AS, 4 * GIB);

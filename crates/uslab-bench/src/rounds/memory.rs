@@ -274,19 +274,19 @@ impl Iterator for Sizes {
 }
 
 /// The process's resident set, read without allocating.
-struct Statm {
+pub struct Statm {
     file: File,
     page_bytes: u64,
 }
 
 impl Statm {
-    fn open() -> io::Result<Self> {
+    pub fn open() -> io::Result<Self> {
         let statm = Self { file: File::open("/proc/self/statm")?, page_bytes: page_size() as u64 };
         if statm.resident_bytes() == 0 { Err(io::ErrorKind::InvalidData.into()) } else { Ok(statm) }
     }
 
     /// 0 if it cannot be read, which [`open`](Self::open) has ruled out.
-    fn resident_bytes(&self) -> u64 {
+    pub fn resident_bytes(&self) -> u64 {
         let mut text = [0; 128];
         let length = self.file.read_at(&mut text, 0).unwrap_or(0);
         second_number(&text[..length]) * self.page_bytes

@@ -6,6 +6,7 @@
 //!   local.rs     one thread: allocate a live set, free it, again and again
 //!   latency.rs   one thread, every single call timed
 //!   memory.rs    in a process of its own: a load, a part of it freed, idleness; resident memory
+//!   orders.rs    in a process of its own: a cache of one slab order, in time and resident memory
 //!   crew.rs      any number of threads that start and stop together, parked or made anew
 //!     handover.rs, mixed.rs, larson.rs, xmalloc.rs: what they do
 //! ```
@@ -22,6 +23,7 @@ pub mod local;
 pub mod memory;
 pub mod mixed;
 pub mod objects;
+pub mod orders;
 pub mod random;
 pub mod xmalloc;
 

@@ -47,6 +47,6 @@ pub use prefilled::{Prefilled, RawPrefilled};
 pub(crate) use raw::destroy_whole;
 pub use raw::{RawCache, account_all};
 pub use start::mode;
-pub use trim::{set_decay, trim};
+pub use trim::{set_decay, set_huge_pages, trim};
 pub(crate) use trim::{trim_all, trim_idle, trim_some};
 pub use typed::{Cache, CacheBox, ConstructedBox};

@@ -26,12 +26,14 @@ pub const LARGE_ID: u16 = 1;
 /// class of all heaps together.
 pub const FIRST_HEAP_ID: u16 = PLAIN_OWNERS as u16;
 /// Number of these ids: one for each size class.
-pub const HEAP_IDS: u16 = 40;
+pub const HEAP_IDS: u16 = 45;
 /// First id of a cache. Lower ids belong to the library itself.
 pub const FIRST_CACHE_ID: u16 = FIRST_HEAP_ID + HEAP_IDS;
 
 const _: () = assert!(RUN_ID < FIRST_HEAP_ID);
 
+/// In the section of large tables; see `rseq/layout.rs`.
+#[unsafe(link_section = ".bss.uslab_tables")]
 static CORES: [AtomicPtr<Core>; IDS] = [const { AtomicPtr::new(core::ptr::null_mut()) }; IDS];
 
 /// Every id that was ever in use is less than this.
@@ -70,6 +72,7 @@ const OWN_IDS: [u64; WORDS] = {
     used
 };
 
+#[unsafe(link_section = "uslab_tables")]
 static REGISTRY: CachePadded<Lock<Registry>> = CachePadded(Lock::new(
     Rank::Registry,
     Registry { used: OWN_IDS, full: [0; WORDS / 64], spare: core::ptr::null_mut() },

@@ -1,8 +1,13 @@
-//! Start-up of the library: runs once, at the first use, on any thread and however early.
+//! Start-up of the library: two steps, each once, on any thread and however early.
 //!
 //! ```text
-//!   load ──▶ pin the object, register fork handlers ┄┄▶ first use ──▶ lock ──▶ set up ──▶ ready
+//!   load ──▶ pin the object, register fork handlers
+//!   shared libraries at load ─────▶ lock ──▶ learn: environment, CPUs, mode ──▶ KNOWN
+//!   first use ──▶ lock ──▶ learn, unless KNOWN ──▶ map the first memory ──────▶ READY
 //! ```
+//!
+//! A program that never allocates maps nothing. What start-up reads from the system, the shared
+//! libraries read at load: the program may forbid such calls later, by a seccomp filter.
 //!
 //! No step needs the C library to be initialised, because the first call may come from the dynamic
 //! loader. The set-up does not allocate.
@@ -12,7 +17,7 @@
 //! registers them, while no other thread can have called the library: two threads may race for the
 //! first use.
 
-use super::state::{CPUS, FAILED, INIT, NEW, NODES, PRESSURE_NAMED, READY, REAPER_FORBIDDEN, STATE};
+use super::state::{CPUS, INIT, KNOWN, NEW, NODES, PRESSURE_NAMED, READY, REAPER_FORBIDDEN, STATE};
 use crate::counters;
 use crate::os;
 use crate::pages;
@@ -41,31 +46,38 @@ static FORK_HANDLERS: AtomicBool = AtomicBool::new(false);
 /// Slots of a cache if the number of CPUs is unknown; in locked mode the CPUs share them.
 const SLOTS_IF_UNKNOWN: usize = 64;
 
-/// The way in which this process makes its per-CPU steps safe. Start-up chooses it once; this call
-/// sets the library up if that has not been done.
+/// The way in which this process makes its per-CPU steps safe. The first call to the library
+/// chooses it, once; that may be this call.
 pub fn mode() -> rseq::Mode {
-    ensure();
+    know();
     rseq::mode()
 }
 
-/// Sets the library up, unless that has been done. Returns false if there is no address space for
-/// an arena, or no memory for its first tables; that result is final.
-pub fn ensure() -> bool {
-    match STATE.load(Acquire) {
-        READY => true,
-        FAILED => false,
-        _ => start_once(),
+/// Learns from the system what start-up must know, unless that has been done. Maps no memory.
+pub fn know() {
+    if STATE.load(Acquire) == NEW {
+        start_once(false);
     }
 }
 
+/// Sets the library up, unless that has been done. Returns false if there is no address space for
+/// an arena, or no memory for its first tables; a later call tries again.
+pub fn ensure() -> bool {
+    STATE.load(Acquire) == READY || start_once(true)
+}
+
 #[cold]
-fn start_once() -> bool {
+fn start_once(maps_memory: bool) -> bool {
     let _errno = os::errno::Preserved::new();
     // The first use may come before the constructor: from the loader, or from another constructor.
     register_fork_handlers();
     let _init = INIT.lock();
     if STATE.load(Acquire) == NEW {
-        STATE.store(if start() { READY } else { FAILED }, Release);
+        learn();
+        STATE.store(KNOWN, Release);
+    }
+    if maps_memory && STATE.load(Acquire) == KNOWN && map_memory() {
+        STATE.store(READY, Release);
     }
     STATE.load(Acquire) == READY
 }
@@ -78,7 +90,8 @@ fn register_fork_handlers() {
     }
 }
 
-fn start() -> bool {
+/// Reads the environment and the system, and chooses the mode.
+fn learn() {
     // Without a reference the linker drops this member of an archive.
     core::hint::black_box(&AT_LOAD);
     let config = os::env::config();
@@ -87,6 +100,9 @@ fn start() -> bool {
     PRESSURE_NAMED.store(config.names_pressure, Relaxed);
     if let Some(decay_ms) = config.decay_ms {
         pages::decay::set_default_ms(decay_ms);
+    }
+    if let Some(huge_pages) = config.huge_pages {
+        pages::huge::set_default_mode(huge_pages);
     }
     os::scheduling::note_first();
     let possible = os::cpu::possible_cpus();
@@ -110,6 +126,11 @@ fn start() -> bool {
             header.page_bytes.store(os::memory::page_bytes() as u32, Relaxed);
         },
     );
+}
+
+/// Chooses the arena's place, and makes the first structures there. A call that failed is repeated
+/// whole.
+fn map_memory() -> bool {
     if !pages::arena::init() {
         return false;
     }

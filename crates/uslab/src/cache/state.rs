@@ -5,8 +5,8 @@ use crate::sync::Rank;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::Acquire, Ordering::Relaxed};
 
 pub(super) const NEW: u8 = 0;
-pub(super) const READY: u8 = 1;
-pub(super) const FAILED: u8 = 2;
+pub(super) const KNOWN: u8 = 1;
+pub(super) const READY: u8 = 2;
 
 pub(super) static STATE: AtomicU8 = AtomicU8::new(NEW);
 pub(super) static INIT: Lock<()> = Lock::new(Rank::Init, ());

@@ -18,6 +18,7 @@ struct Block([u8; FILE_BYTES + size_of::<Record>()]);
 struct Private(core::cell::UnsafeCell<Block>);
 // SAFETY: all accesses to the block are atomic, through the pointers returned below.
 unsafe impl Sync for Private {}
+#[unsafe(link_section = ".bss.uslab_tables")]
 static PRIVATE: Private = Private(core::cell::UnsafeCell::new(Block([0; FILE_BYTES + size_of::<Record>()])));
 
 /// The shared mapping, or null while the private block is used.

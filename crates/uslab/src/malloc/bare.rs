@@ -38,6 +38,7 @@ pub(super) const NAME: &str = "heap";
 
 const _: () = assert!(CLASSES == HEAP_IDS as usize);
 
+#[unsafe(link_section = "uslab_tables")]
 static LOCKS: [CachePadded<ListsLock>; 64] = [const { CachePadded(ListsLock::new()) }; 64];
 
 pub(super) fn lock_for_fork() {

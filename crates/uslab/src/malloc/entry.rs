@@ -131,10 +131,10 @@ unsafe extern "C" fn free_slow(pointer: *mut u8) {
 }
 
 /// Reports a pointer at which no live object starts. This may be the first call of the process, and
-/// the environment determines the reaction to misuse. So the library is set up first.
+/// the environment determines the reaction to misuse. So the library reads it first.
 #[cold]
 fn report_unknown(pointer: *const u8, given_to: &str) {
-    start::ensure();
+    start::know();
     let Some(page) = pages::page_of(pointer) else {
         return report_misuse(Misuse::Foreign, pointer, given_to);
     };
@@ -429,7 +429,7 @@ pub unsafe fn free_bulk(objects: &[*mut u8]) {
     }
 }
 
-/// Sets up the library if no call did so yet. False if the address space has no room for it.
-pub fn start() -> bool {
-    start::ensure()
+/// Chooses the library's mode, if no call did so yet.
+pub fn choose_mode() {
+    start::know();
 }

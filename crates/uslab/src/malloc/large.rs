@@ -102,6 +102,7 @@ pub(super) fn free(page: PageIndex, pointer: *mut u8) {
     let count = head(page).pages.load(Relaxed) as usize;
     invariant!(count > 0, "a large object has a page", pointer);
     count_object(-1, -(count as i64));
+    pages::learn_from_freed(page, count);
     pages::free(page, count, Temperature::Cold);
     counters::peak::note_system();
 }
@@ -144,6 +145,7 @@ pub(super) fn move_to(pointer: *mut u8, size: usize) -> Option<*mut u8> {
     if !old.is_multiple_of(os::memory::page_bytes()) {
         return None;
     }
+    pages::learn_from_freed(page, old / PAGE_BYTES);
     let (new, _) = alloc(size, CHUNK_PAGES.min(16) * PAGE_BYTES)?;
     // SAFETY: both are live runs; the new one is at least as long, and no thread uses its contents.
     if !unsafe { os::memory::move_pages(pointer, new, old) } {
@@ -151,6 +153,9 @@ pub(super) fn move_to(pointer: *mut u8, size: usize) -> Option<*mut u8> {
             free(page, new);
         }
         return None;
+    }
+    if let Some(page) = start_of(new) {
+        pages::note_moved(page, old / PAGE_BYTES);
     }
     if pages::clear_owner(page, OWNER) {
         count_object(-1, -((old / PAGE_BYTES) as i64));

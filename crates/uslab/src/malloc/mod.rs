@@ -1,7 +1,7 @@
 //! malloc: small sizes come from size classes, each a cache; larger ones are runs of pages.
 //!
 //! ```text
-//!  size ≤ 1 KiB    ──table──▶ slots ──▶ pop          40 classes, four to a doubling from 128 bytes
+//!  size ≤ 1 KiB    ──table──▶ slots ──▶ pop          45 classes: see `classes`
 //!  size ≤ 32 KiB   ──table, one call away──▶ slots ──▶ pop
 //!  size ≤ 1 MiB    ──table, one call away──▶ slots ──▶ pop          20 classes of page runs
 //!  larger          ──────────▶ page run, described in its first page's descriptor

@@ -15,11 +15,11 @@ static SLOTS_BY_SIZE: [AtomicPtr<Slot>; MAX_DIRECT_BYTES / STEP_BYTES + 1] =
     [const { AtomicPtr::new(dummy_slots()) }; MAX_DIRECT_BYTES / STEP_BYTES + 1];
 /// Largest size in [`SLOTS_BY_SIZE`].
 const MAX_DIRECT_BYTES: usize = 1024;
-/// The same slots by size, in steps of 256 bytes, for the sizes above: their classes are multiples
-/// of 256.
+/// The same slots by size, in steps of 128 bytes, for the sizes above: their classes are multiples
+/// of 128.
 static SLOTS_OF_LARGER: [AtomicPtr<Slot>; MAX_SMALL_BYTES / LARGER_STEP_BYTES + 1] =
     [const { AtomicPtr::new(dummy_slots()) }; MAX_SMALL_BYTES / LARGER_STEP_BYTES + 1];
-const LARGER_STEP_BYTES: usize = 256;
+const LARGER_STEP_BYTES: usize = 128;
 static CACHES: [AtomicPtr<Core>; CLASSES] = [const { AtomicPtr::new(core::ptr::null_mut()) }; CLASSES];
 
 pub(super) const NAMES: [&str; CLASSES] = [
@@ -43,22 +43,27 @@ pub(super) const NAMES: [&str; CLASSES] = [
     "malloc-768",
     "malloc-896",
     "malloc-1k",
+    "malloc-1152",
     "malloc-1280",
     "malloc-1536",
     "malloc-1792",
     "malloc-2k",
+    "malloc-2304",
     "malloc-2560",
     "malloc-3k",
     "malloc-3584",
     "malloc-4k",
+    "malloc-4608",
     "malloc-5k",
     "malloc-6k",
     "malloc-7k",
     "malloc-8k",
+    "malloc-9k",
     "malloc-10k",
     "malloc-12k",
     "malloc-14k",
     "malloc-16k",
+    "malloc-18k",
     "malloc-20k",
     "malloc-24k",
     "malloc-28k",

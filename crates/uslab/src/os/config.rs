@@ -32,6 +32,7 @@ pub const SNAPSHOT: &str = "USLAB_SNAPSHOT";
 pub const SNAPSHOT_READER: &str = "USLAB_SNAPSHOT_READER";
 pub const REAPER: &str = "USLAB_REAPER";
 pub const DECAY_MS: &str = "USLAB_DECAY_MS";
+pub const HUGE_PAGES: &str = "USLAB_HUGE_PAGES";
 pub const ON_MISUSE: &str = "USLAB_ON_MISUSE";
 pub const CPU_BYTES: &str = "USLAB_CPU_BYTES";
 pub const PRESSURE: &str = "USLAB_PRESSURE";
@@ -40,7 +41,7 @@ pub const PRESSURE_WATCH: &str = "MEMORY_PRESSURE_WATCH";
 pub const PRESSURE_WRITE: &str = "MEMORY_PRESSURE_WRITE";
 
 /// All variables, in the order of the users' table.
-pub const VARIABLES: [Variable; 13] = [
+pub const VARIABLES: [Variable; 14] = [
     Variable {
         name: RSEQ,
         read_by: "the library",
@@ -89,6 +90,17 @@ pub const VARIABLES: [Variable; 13] = [
               price of a system call for each free that empties a page. `-1` or `never`: it returns under \
               pressure, at limits and when it is asked for. `uslab::set_decay` and `uslab_set_decay_ms` \
               override it.",
+        is_harmless: true,
+    },
+    Variable {
+        name: HUGE_PAGES,
+        read_by: "the library",
+        values: "`auto`, `never`, `always`",
+        default: "`auto`: where a heap of more than 40 MiB grows and is dense",
+        doc: "When huge pages back memory. `always`: from the first page on, and free memory returns in \
+              pieces of 2 MiB only, unless memory is short. Within an eighth of a limit no memory gets huge \
+              pages, and none does where the system's setting is `never`. `uslab::set_huge_pages` and \
+              `uslab_set_huge_pages` override it.",
         is_harmless: true,
     },
     Variable {
@@ -163,6 +175,20 @@ pub const VARIABLES: [Variable; 13] = [
     },
 ];
 
+/// When huge pages of 2 MiB back memory; see [`crate::set_huge_pages`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum HugePages {
+    /// Where a heap of more than 40 MiB grows and has little free memory, so that the process holds
+    /// hardly more than with small pages.
+    Auto,
+    /// Nowhere.
+    Never,
+    /// Everywhere. A process of few objects then holds 2 MiB and more, and free memory returns to
+    /// the system in pieces of 2 MiB only, unless memory is short.
+    Always,
+}
+
 /// The values that the library reads when it is set up.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Config<V> {
@@ -172,6 +198,8 @@ pub struct Config<V> {
     pub forbids_reaper: bool,
     /// How long free memory stays: the inner `None` is for ever.
     pub decay_ms: Option<Option<u64>>,
+    /// When huge pages back memory.
+    pub huge_pages: Option<HugePages>,
     /// Abort after a report of misuse.
     pub aborts_on_misuse: bool,
     /// Bound of a CPU's sheaves.
@@ -185,13 +213,14 @@ pub struct Config<V> {
 }
 
 /// The names of the variables in [`Config::of`]'s array.
-pub const READ_AT_START: [&str; 8] =
-    [RSEQ, REAPER, DECAY_MS, ON_MISUSE, CPU_BYTES, PRESSURE, SNAPSHOT, SNAPSHOT_READER];
+pub const READ_AT_START: [&str; 9] =
+    [RSEQ, REAPER, DECAY_MS, HUGE_PAGES, ON_MISUSE, CPU_BYTES, PRESSURE, SNAPSHOT, SNAPSHOT_READER];
 
 impl<V: AsRef<[u8]>> Config<V> {
     /// The configuration from the values of [`READ_AT_START`].
-    pub fn of(values: [Option<V>; 8]) -> Config<V> {
-        let [rseq, reaper, decay_ms, on_misuse, cpu_bytes, pressure, snapshot, snapshot_reader] = values;
+    pub fn of(values: [Option<V>; 9]) -> Config<V> {
+        let [rseq, reaper, decay_ms, huge_pages, on_misuse, cpu_bytes, pressure, snapshot, snapshot_reader] =
+            values;
         let is = |value: &Option<V>, wanted: &[u8]| value.as_ref().is_some_and(|v| v.as_ref() == wanted);
         Config {
             forbids_rseq: is(&rseq, b"0"),
@@ -200,6 +229,12 @@ impl<V: AsRef<[u8]>> Config<V> {
                 Some(None)
             } else {
                 number(&decay_ms).map(Some)
+            },
+            huge_pages: match huge_pages.as_ref().map(AsRef::as_ref) {
+                Some(b"auto") => Some(HugePages::Auto),
+                Some(b"never") => Some(HugePages::Never),
+                Some(b"always") => Some(HugePages::Always),
+                _ => None,
             },
             aborts_on_misuse: !is(&on_misuse, b"report"),
             cpu_bytes: number(&cpu_bytes).map(|bytes| bytes as usize),

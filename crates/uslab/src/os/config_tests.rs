@@ -9,10 +9,10 @@ fn config(name: &str, value: &'static str) -> Config<&'static [u8]> {
 
 #[test]
 fn unset_variables_mean_their_defaults() {
-    let unset = Config::of([None::<&[u8]>; 8]);
+    let unset = Config::of([None::<&[u8]>; 9]);
     assert!(!unset.forbids_rseq && !unset.forbids_reaper && unset.aborts_on_misuse);
     assert_eq!((unset.cpu_bytes, unset.snapshot, unset.snapshot_reader), (None, None, None));
-    assert_eq!(unset.decay_ms, None);
+    assert_eq!((unset.decay_ms, unset.huge_pages), (None, None));
 }
 
 #[test]
@@ -24,6 +24,9 @@ fn each_variable_has_its_effect_and_other_values_have_none() {
     assert_eq!((decay_ms("0"), decay_ms("250")), (Some(Some(0)), Some(Some(250))));
     assert_eq!((decay_ms("-1"), decay_ms("never")), (Some(None), Some(None)));
     assert_eq!((decay_ms("1s"), decay_ms("-2"), decay_ms("")), (None, None, None));
+    let huge_pages = |value| config(HUGE_PAGES, value).huge_pages;
+    assert_eq!((huge_pages("auto"), huge_pages("never")), (Some(HugePages::Auto), Some(HugePages::Never)));
+    assert_eq!((huge_pages("always"), huge_pages("1")), (Some(HugePages::Always), None));
     assert_eq!(config(CPU_BYTES, "4096").cpu_bytes, Some(4096));
     assert_eq!(config(CPU_BYTES, "4k").cpu_bytes, None);
     assert!(config(PRESSURE, "").names_pressure);

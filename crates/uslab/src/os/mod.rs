@@ -16,6 +16,7 @@ pub mod errno;
 pub mod file;
 pub mod fork;
 mod futex;
+pub mod huge;
 pub mod invariant;
 pub mod membarrier;
 pub mod memory;

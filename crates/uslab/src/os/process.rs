@@ -34,7 +34,9 @@ pub struct Threads {
 
 const _: () = assert!(size_of::<Threads>() == PAGE_BYTES);
 
-/// The page, in the image's zeroed memory (`.bss`), which no file backs.
+/// The page, in the image's zeroed memory (`.bss`), which no file backs; among large tables, since
+/// its boundary would part small variables.
+#[unsafe(link_section = ".bss.uslab_tables")]
 pub static THREADS: Threads = Threads {
     owner: AtomicU32::new(0),
     sleep: AtomicU32::new(0),

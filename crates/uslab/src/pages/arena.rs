@@ -7,7 +7,7 @@
 
 use super::chunk::Chunk;
 use super::layout::{BOOT_BELOW, CHUNKS_BELOW, DESCRIPTORS_BELOW, Entry, MAP_BYTES, Table, choose};
-use super::{CHUNK_BYTES, CHUNK_PAGES, DESCRIPTOR_BYTES, PAGE_BYTES, PAGE_SHIFT};
+use super::{CHUNK_BYTES, CHUNK_PAGES, DESCRIPTOR_BYTES, PAGE_BYTES, PAGE_SHIFT, huge};
 use crate::os::invariant::invariant;
 use crate::os::memory::{self, Placed};
 use crate::rseq::{Owner, Slot};
@@ -62,12 +62,15 @@ static ARENA: Arena = Arena {
     chunks: Table::new(),
 };
 
-/// Chooses the arena's place. Returns false if no range is free.
+/// Chooses the arena's place, unless that has been done. Returns false if no range is free.
 pub fn init() -> bool {
     // The escaping address keeps the compiler from making a static of each field. When it did, the
     // linker put `base`, which every `free` reads, on one line with the buddy's lock. Then each
     // change of pages on another CPU cost every thread a miss (docs/adr/0017).
     core::hint::black_box(&ARENA);
+    if ARENA.range_bytes.load(Acquire) > 0 {
+        return true;
+    }
     let Some((base, range_bytes)) = choose((&raw const ARENA).addr()) else { return false };
     ARENA.base.store(base, Relaxed);
     ARENA.range_bytes.store(range_bytes, Release);
@@ -98,6 +101,11 @@ pub fn committed_bytes() -> usize {
     ARENA.committed_bytes.load(Relaxed)
 }
 
+/// Whether the kernel backs fresh chunks with memory at once.
+pub(super) fn is_populated() -> bool {
+    ARENA.is_populated.load(Relaxed)
+}
+
 /// Chunks that were just mapped, in a row.
 pub(super) struct Grown {
     pub first: usize,
@@ -115,6 +123,9 @@ pub(super) fn grow(wanted: usize, least: usize) -> Option<Grown> {
     let room = (reserved_pages() / CHUNK_PAGES).checked_sub(bound)?;
     if bound > 0 {
         memory::learn_commit_mode();
+    }
+    if huge::may_be_wanted(bound * CHUNK_PAGES) {
+        os::huge::learn();
     }
     let wanted = if ARENA.is_populated.load(Relaxed) { least } else { wanted.max(least) };
     let mut placed = Placed::Refused;
@@ -169,7 +180,7 @@ fn commit(first: usize, count: usize) -> Placed {
     Placed::Mapped
 }
 
-fn address_of_chunk(index: usize) -> usize {
+pub(super) fn address_of_chunk(index: usize) -> usize {
     ARENA.base.load(Relaxed) + index * CHUNK_BYTES
 }
 

@@ -14,7 +14,7 @@
 //! ```
 
 use super::arena::{self, PageIndex};
-use super::chunk::{self, Chunk, MAX_ORDER, NONE};
+use super::chunk::{self, Advice, Chunk, MAX_ORDER, NONE};
 use super::policy::{Locked, Policy};
 use super::{CHUNK_BYTES, CHUNK_PAGES, PAGE_BYTES, Run, boot, bound};
 use crate::counters;
@@ -23,9 +23,11 @@ use crate::os::memory::Placed;
 use crate::os::{self, Guard, Lock};
 use crate::sync::{CachePadded, Rank};
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+pub(super) use huge::{MIN_HUGE_PAGES, revoke};
 
 mod batch;
 mod extend;
+mod huge;
 #[cfg(test)]
 mod tests;
 pub(super) mod valid;
@@ -33,8 +35,8 @@ mod whole;
 
 const LEVELS: usize = 11;
 /// The level of wholly free chunks that are pinned: [`arena::keep_mapped`] keeps them mapped for
-/// ever. It pins only chunks with a page in use, so it never changes the level of a wholly free
-/// chunk.
+/// ever, or the background thread asks for their huge page now. Both begin with a page in use, so
+/// they never change the level of a wholly free chunk.
 const PINNED_LEVEL: usize = LEVELS - 3;
 /// The level of wholly free chunks that may be unmapped.
 const EMPTY_LEVEL: usize = LEVELS - 2;
@@ -58,6 +60,10 @@ pub(super) struct Buddy {
     pub dirty_pages: usize,
     /// The part of `dirty_pages` in chunks that the system refused to purge in this period.
     pub locked_pages: usize,
+    /// The part of `dirty_pages` in chunks that huge pages back and that are in use in part.
+    pub huge_pages: usize,
+    /// Chunks with [`chunk::Advice::Revoked`], each of which splits a mapping.
+    pub revoked_chunks: usize,
     /// Pages in use.
     used_pages: usize,
     /// Limits on the pages held, or [`NO_LIMIT`]. An allocation beyond `soft_pages` wakes the
@@ -80,6 +86,8 @@ static BUDDY: CachePadded<Lock<Buddy>> = CachePadded(Lock::new(
         not_empty: [0; LEVELS],
         dirty_pages: 0,
         locked_pages: 0,
+        huge_pages: 0,
+        revoked_chunks: 0,
         used_pages: 0,
         soft_pages: NO_LIMIT,
         hard_pages: NO_LIMIT,
@@ -104,10 +112,15 @@ static SOFT_PAGES: AtomicUsize = AtomicUsize::new(NO_LIMIT);
 fn level_of(index: usize, chunk: &Chunk) -> usize {
     match chunk.free_pages as usize {
         CHUNK_PAGES if chunk.is_unmapped => UNMAPPED_LEVEL,
-        CHUNK_PAGES if !arena::may_be_unmapped(index) => PINNED_LEVEL,
+        CHUNK_PAGES if !may_be_unmapped(index, chunk) => PINNED_LEVEL,
         CHUNK_PAGES => EMPTY_LEVEL,
         free => (free - 1) / 64,
     }
+}
+
+/// Whether a chunk may be unmapped when all of it is free.
+pub(super) fn may_be_unmapped(index: usize, chunk: &Chunk) -> bool {
+    arena::may_be_unmapped(index) && !chunk.is_collapsing
 }
 
 pub(super) fn lock() -> Guard<'static, Buddy> {
@@ -196,9 +209,13 @@ impl Buddy {
         let run = self.alloc_in_chunk(pages, order)?;
         let (index, first) = (run.first.0 as usize / CHUNK_PAGES, run.first.0 as usize % CHUNK_PAGES);
         // SAFETY: the chunk has a page in use, so it is committed, and `&mut self` is the lock.
-        let zero = unsafe { (*arena::chunk(index)).zero_mask(first, pages) };
-        let charged = needed | (!zero & u64::MAX >> (64 - pages));
+        let charged = needed | unsafe { (*arena::chunk(index)).memory_mask(first, pages) };
         self.note_taken(run, charged.count_ones() as usize).then_some((run.first, charged))
+    }
+
+    /// Whether all pages of chunk `index` are free.
+    pub fn is_whole(&self, index: usize) -> bool {
+        whole::is_set(index)
     }
 
     /// See [`super::sparse::free_sparse`]. Returns the dirty pages that there are now.
@@ -231,7 +248,7 @@ impl Buddy {
         invariant!(!chunk.is_unmapped, "pages come from chunks that are mapped", index);
         let first = chunk::find(&chunk.free, order)?;
         invariant!(first % (1 << align_order) == 0, "a run lies on the boundary asked for", first);
-        let zero = self.claim(index, first, pages);
+        let zero = self.claim(index, first, pages, pages);
         Some(Run { first: PageIndex((index * CHUNK_PAGES + first) as u32), pages, zeroed: zero == pages })
     }
 
@@ -259,7 +276,7 @@ impl Buddy {
         let mut rest = pages;
         for index in first..first + count {
             let n = rest.min(CHUNK_PAGES);
-            zero += self.claim(index, 0, n);
+            zero += self.claim(index, 0, n, pages);
             rest -= n;
         }
         Some(Run { first: PageIndex((first * CHUNK_PAGES) as u32), pages, zeroed: zero == pages })
@@ -323,8 +340,11 @@ impl Buddy {
             }
             match placed {
                 Placed::Refused => return placed,
-                Placed::Mapped => (at..at + done)
-                    .for_each(|index| self.with_chunk(index, |chunk| chunk.is_unmapped = false)),
+                Placed::Mapped => (at..at + done).for_each(|index| {
+                    // SAFETY: committed, and `&mut self` is the lock.
+                    self.set_advice(unsafe { &mut *arena::chunk(index) }, Advice::Small);
+                    self.with_chunk(index, |chunk| chunk.is_unmapped = false);
+                }),
                 Placed::Taken => {
                     self.with_chunk(at, Chunk::claim_whole);
                     return placed;
@@ -335,12 +355,19 @@ impl Buddy {
         Placed::Mapped
     }
 
-    fn claim(&mut self, index: usize, first: usize, pages: usize) -> usize {
+    /// Takes pages for a run of `run_pages`, or a part of it. Returns those known to be zero.
+    fn claim(&mut self, index: usize, first: usize, pages: usize, run_pages: usize) -> usize {
         invariant!(first + pages <= CHUNK_PAGES, "a claim ends within its chunk", first);
         self.unlink(index);
         // SAFETY: the chunk is committed, and `&mut self` is the lock.
-        let zero = unsafe { (*arena::chunk(index)).claim(first, pages) };
-        self.policy.note_fresh(zero);
+        let chunk = unsafe { &mut *arena::chunk(index) };
+        if chunk.is_whole() && chunk.dirty_pages == 0 {
+            self.choose_backing(index, chunk, run_pages);
+        }
+        let zero = chunk.claim(first, pages);
+        if !chunk.is_huge {
+            self.policy.note_fresh(zero);
+        }
         self.link(index);
         zero
     }
@@ -420,11 +447,15 @@ impl Buddy {
         })
     }
 
-    /// Returns the first chunk with dirty free pages, from `cursor` on and around the end.
+    /// Returns the first chunk with dirty free pages, from `cursor` on and around the end. It skips
+    /// chunks that huge pages back.
     pub fn next_dirty(&self, cursor: usize, locked: Locked) -> Option<usize> {
         let committed = arena::chunks_committed();
-        // SAFETY: committed, and `&self` is the lock.
-        let dirty = |&index: &usize| self.is_purgeable(unsafe { &*arena::chunk(index) }, locked);
+        let dirty = |&index: &usize| {
+            // SAFETY: committed, and `&self` is the lock.
+            let chunk = unsafe { &*arena::chunk(index) };
+            !chunk.keeps_huge() && self.is_purgeable(chunk, locked)
+        };
         (cursor.min(committed)..committed).chain(0..cursor.min(committed)).find(dirty)
     }
 
@@ -484,6 +515,9 @@ impl Buddy {
     fn count_dirty(&mut self, chunk: &Chunk, change: fn(usize, usize) -> usize) {
         let pages = usize::from(chunk.dirty_pages);
         self.dirty_pages = change(self.dirty_pages, pages);
+        if chunk.keeps_huge() {
+            self.huge_pages = change(self.huge_pages, pages);
+        }
         if self.policy.is_locked(chunk) {
             self.locked_pages = change(self.locked_pages, pages);
         }

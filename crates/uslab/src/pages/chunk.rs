@@ -27,7 +27,8 @@ pub struct Chunk {
     pub zero: Map,
     /// Set bits of `free`.
     pub free_pages: u16,
-    /// Free pages that are not known to read as zero.
+    /// Free pages with memory behind them: those that are not known to read as zero, and in a huge
+    /// page all of them.
     pub dirty_pages: u16,
     /// The level of the list that the chunk stands in (see `buddy`), valid while `free_pages > 0`.
     pub level: u8,
@@ -43,6 +44,28 @@ pub struct Chunk {
     /// The chunk is unmapped: its memory and its addresses went back to the system. All of its
     /// pages are free.
     pub is_unmapped: bool,
+    /// A huge page backs the chunk, or will at the first touch: every page has memory.
+    pub is_huge: bool,
+    /// The background thread asks for a huge page for the chunk, which stays mapped meanwhile.
+    pub is_collapsing: bool,
+    /// Looks of the background thread at which the chunk was dense.
+    pub dense_looks: u8,
+    /// What the kernel was advised for the chunk's addresses.
+    pub advice: Advice,
+}
+
+/// What the kernel was advised about huge pages for a chunk. Zeroed memory is [`Advice::Small`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Advice {
+    /// Back it with small pages, as all fresh mappings.
+    Small,
+    /// Back it with a huge page.
+    Huge,
+    /// As `Small`, after `Huge`: its huge page was split.
+    Revoked,
+    /// Unknown: the kernel moved another mapping there.
+    Moved,
 }
 
 /// The bits `[first, first + count)` of word `word`, both clipped to it.
@@ -105,6 +128,31 @@ impl Chunk {
         self.free_pages = CHUNK_PAGES as u16;
         self.dirty_pages = 0;
         self.order = MAX_ORDER as u8;
+        (self.is_huge, self.advice) = (false, Advice::Small);
+    }
+
+    /// Of the free pages `pages` of word `word`, those with memory behind them.
+    fn dirty(&self, word: usize, pages: u64) -> u64 {
+        if self.is_huge { pages } else { pages & !self.zero[word] }
+    }
+
+    /// A huge page will back the chunk from the first touch on, or backs it now.
+    pub fn back_with_huge(&mut self) {
+        self.is_huge = true;
+        self.dirty_pages = self.free_pages;
+    }
+
+    /// The chunk's huge page is about to be split. Its free pages have memory, so none of them
+    /// counts as known to be zero any more.
+    pub fn break_huge(&mut self) {
+        if core::mem::take(&mut self.is_huge) {
+            self.zero.iter_mut().zip(&self.free).for_each(|(zero, free)| *zero &= !free);
+        }
+    }
+
+    /// Whether a purge would split the chunk's huge page.
+    pub fn keeps_huge(&self) -> bool {
+        self.is_huge && !self.is_whole()
     }
 
     /// Whether all pages of the chunk are free.
@@ -115,6 +163,7 @@ impl Chunk {
     /// Takes all pages of a chunk that is all free; returns them for [`Chunk::restore`].
     pub fn claim_whole(&mut self) -> Map {
         invariant!(self.is_whole(), "a chunk that goes as a whole is all free", self.free_pages);
+        self.break_huge();
         (self.free, self.free_pages, self.dirty_pages) = ([0; WORDS], 0, 0);
         [u64::MAX; WORDS]
     }
@@ -128,15 +177,16 @@ impl Chunk {
     pub fn claim(&mut self, first: usize, count: usize) -> usize {
         invariant!(count > 0 && first + count <= CHUNK_PAGES, "a claim ends within its chunk", first);
         invariant!(usize::from(self.free_pages) >= count, "claimed pages are counted as free", count);
-        let mut zero = 0;
+        let (mut zero, mut dirty) = (0, 0);
         for word in first / 64..=(first + count - 1) / 64 {
             let mask = mask(word, first, count);
             invariant!(self.free[word] & mask == mask, "claimed pages are free", self.free[word]);
             self.free[word] &= !mask;
             zero += (self.zero[word] & mask).count_ones() as usize;
+            dirty += self.dirty(word, mask).count_ones();
         }
         self.free_pages -= count as u16;
-        self.dirty_pages -= (count - zero) as u16;
+        self.dirty_pages -= dirty as u16;
         zero
     }
 
@@ -147,18 +197,21 @@ impl Chunk {
             let mask = mask(word, first, count);
             invariant!(self.free[word] & mask == 0, "pages that were not taken cannot come back", first);
             self.free[word] |= mask;
-            dirty += (!self.zero[word] & mask).count_ones() as usize;
+            dirty += self.dirty(word, mask).count_ones();
         }
         self.free_pages += count as u16;
         self.dirty_pages += dirty as u16;
     }
 
-    /// Frees pages `[first, first + count)`. They count as dirty, or with `zero` as known to be
-    /// zero. Returns false, with nothing changed, if one of them is free already.
+    /// Frees pages `[first, first + count)`. They count as dirty, or with `zero` as pages without
+    /// memory. Returns false, with nothing changed, if one of them is free already.
     pub fn free(&mut self, first: usize, count: usize, zero: bool) -> bool {
         let words = first / 64..=(first + count - 1) / 64;
         if words.clone().any(|word| self.free[word] & mask(word, first, count) != 0) {
             return false;
+        }
+        if zero {
+            self.break_huge();
         }
         for word in words {
             let mask = mask(word, first, count);
@@ -176,10 +229,9 @@ impl Chunk {
         true
     }
 
-    /// The pages `[first, first + count)` of one word that are known to be zero, as a mask from
-    /// `first` on.
-    pub fn zero_mask(&self, first: usize, count: usize) -> u64 {
-        (self.zero[first / 64] & mask(first / 64, first, count)) >> (first % 64)
+    /// The pages `[first, first + count)` of one word that have memory, as a mask from `first` on.
+    pub fn memory_mask(&self, first: usize, count: usize) -> u64 {
+        self.dirty(first / 64, mask(first / 64, first, count)) >> (first % 64)
     }
 
     /// Frees pages `[first, first + count)` of one word. Those in the mask `dirty` count as dirty,
@@ -194,14 +246,15 @@ impl Chunk {
         self.free[word] |= all;
         self.zero[word] = self.zero[word] & !all | all & !dirty;
         self.free_pages += count as u16;
-        self.dirty_pages += dirty.count_ones() as u16;
+        self.dirty_pages += self.dirty(word, all).count_ones() as u16;
         true
     }
 
     /// Takes free pages for a purge: each aligned group of `group` free pages with a dirty one
     /// among them. It takes a word of 64 free pages as a whole if any of them is dirty. Returns the
-    /// pages taken.
+    /// pages taken. It breaks a huge page.
     pub fn claim_dirty(&mut self, group: usize) -> Map {
+        self.break_huge();
         let order = group.trailing_zeros();
         let mut taken = [0u64; WORDS];
         for (i, place) in taken.iter_mut().enumerate() {

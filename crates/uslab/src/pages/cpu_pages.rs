@@ -100,8 +100,12 @@ struct CpuPages {
 static TABLE: AtomicPtr<CpuPages> = AtomicPtr::new(core::ptr::null_mut());
 static CPUS: AtomicUsize = AtomicUsize::new(0);
 
-/// Makes the lists of `cpus` CPUs. If there is no memory for them, the buddy serves every request.
+/// Makes the lists of `cpus` CPUs, unless there are any. If there is no memory for them, the buddy
+/// serves every request.
 pub fn init(cpus: usize) {
+    if !TABLE.load(Acquire).is_null() {
+        return;
+    }
     let table = boot::alloc(cpus * size_of::<CpuPages>(), align_of::<CpuPages>()).cast::<CpuPages>();
     if table.is_null() {
         return;

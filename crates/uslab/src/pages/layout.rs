@@ -105,12 +105,15 @@ pub fn choose(salt: usize) -> Option<(usize, usize)> {
 }
 
 /// Whether an arena may lie at `base`. Probes of the ends, the base and the middle tell a free
-/// range from the shadow of a sanitizer; growth skips smaller mappings. Each probe costs every
-/// process two system calls at its start. A probe of the whole range would count in `VmPeak`, and a
-/// limit on address space would refuse it.
+/// range from the shadow of a sanitizer; growth skips smaller mappings. A probe of the whole range
+/// would count in `VmPeak`, and a limit on address space would refuse it.
+///
+/// Two probes only ask for a mapping, in one cheap call. The others make one: no call tells free
+/// addresses from those that a program cannot have.
 fn is_free(base: usize, data: usize) -> bool {
     let start = base - DESCRIPTORS_BELOW;
     let middle = base + data / 2 / STEP_BYTES * STEP_BYTES;
     let end = base + data - STEP_BYTES;
-    [start, base, middle, end].into_iter().all(|at| memory::look_at(at, STEP_BYTES) == Placed::Mapped)
+    ![start, middle].into_iter().any(memory::is_mapped)
+        && [base, end].into_iter().all(|at| memory::look_at(at, STEP_BYTES) == Placed::Mapped)
 }

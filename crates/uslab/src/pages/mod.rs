@@ -33,8 +33,10 @@ pub mod boot;
 mod bound;
 mod buddy;
 mod chunk;
+mod collapse;
 mod cpu_pages;
 pub mod decay;
+pub mod huge;
 mod idle;
 mod layout;
 mod policy;
@@ -42,6 +44,7 @@ mod purge;
 mod sparse;
 #[cfg(test)]
 mod tests;
+mod touched;
 
 pub use arena::{
     PageIndex, address_of, clear_owner, contains, descriptor, direct_owner_of, keep_mapped, owner, owner_of,
@@ -50,13 +53,17 @@ pub use arena::{
 pub use bound::{is_bounded, is_small};
 pub use buddy::valid::Walked;
 pub use buddy::{has_soft_limit, held_bytes, is_beyond_soft, set_limits, soft_limit_bytes};
+pub use collapse::collapse_some;
 pub use cpu_pages::{alloc, extend, free, free_zeroed, init as init_cpu_lists, is_possible};
 #[cfg(test)]
 pub use idle::purge_all;
 pub use idle::{has_free_memory, purge_all_beyond, purge_rested, rested};
 pub use policy::Locked;
 pub use purge::{Scattered, purge_due, purge_some};
-pub use sparse::{alloc_sparse, charge, free_sparse, may_purge_rested, purge_used, uncharge};
+pub use sparse::{
+    alloc_sparse, charge, free_sparse, may_purge_rested, purge_used, should_purge_rested, uncharge,
+};
+pub use touched::learn as learn_from_freed;
 
 use crate::os::invariant::Checked;
 
@@ -101,6 +108,11 @@ pub fn check() -> Checked<Walked> {
 /// Checks the buddy's lists and sums, without a walk of chunks.
 pub fn check_sums() -> Checked {
     buddy::valid::check_sums()
+}
+
+/// Notes that the kernel moved a mapping onto a run, and what it was advised for it.
+pub fn note_moved(first: PageIndex, pages: usize) {
+    buddy::lock().note_moved(first, pages);
 }
 
 /// Takes all locks of this layer, for a fork.

@@ -166,14 +166,17 @@ fn purge_groups(target_bytes: usize, least_pages: usize, locked: Locked) -> usiz
         }
         let cursor = buddy.policy.cursor;
         // Wholly free chunks first: allocations use them last, and the kernel gets its memory back
-        // in one piece.
+        // in one piece. Huge pages are split last.
         let next = buddy.next_whole(locked, unmap_clean).or_else(|| buddy.next_dirty(cursor, locked));
+        let may_split = buddy.huge_pages > buddy.kept_huge_pages(locked);
+        let next = next.or_else(|| buddy.next_huge(locked).filter(|_| may_split));
         let Some(index) = next else { break };
         buddy.policy.cursor = index + 1;
         let _in_flight = InFlight::begin();
+        let must_revoke = !buddy.is_whole(index) && buddy.split(index);
         let (taken, dirty, is_whole) = buddy.with_chunk(index, |chunk| {
             let before = chunk.dirty_pages;
-            let is_whole = unmap && chunk.is_whole() && arena::may_be_unmapped(index);
+            let is_whole = unmap && chunk.is_whole() && buddy::may_be_unmapped(index, chunk);
             let taken = if is_whole { chunk.claim_whole() } else { chunk.claim_dirty(group) };
             (taken, before - chunk.dirty_pages, is_whole)
         });
@@ -187,6 +190,9 @@ fn purge_groups(target_bytes: usize, least_pages: usize, locked: Locked) -> usiz
         }
         drop(buddy);
 
+        if must_revoke {
+            buddy::revoke(index);
+        }
         let is_purged = purge_runs(index, &taken, locked);
         // SAFETY: all pages of the chunk are out of the maps, so that no code uses them; the chunk
         // is mapped.

@@ -6,7 +6,7 @@
 
 use super::arena::{self, PageIndex};
 use super::policy::{Locked, REFUSAL_MS};
-use super::{PAGE_BYTES, buddy, purge};
+use super::{CHUNK_PAGES, PAGE_BYTES, buddy, purge};
 use crate::{counters, os};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -47,6 +47,12 @@ pub fn may_purge_rested() -> bool {
     refused_ms == 0 || os::clock::coarse_ms().saturating_sub(refused_ms) >= REFUSAL_MS
 }
 
+/// Whether `pages` free pages of a slab in use at `first`, which rest, should go although memory is
+/// not wanted. Where that would split a huge page they stay, as long as these are few.
+pub fn should_purge_rested(first: PageIndex, pages: usize) -> bool {
+    buddy::lock().should_purge_rested(first, pages)
+}
+
 /// Purges `pages` charged pages from `first` on, which read as zero afterwards. False, with some or
 /// none of them purged, if the system refuses, as it does for locked memory.
 ///
@@ -54,6 +60,11 @@ pub fn may_purge_rested() -> bool {
 /// The pages must be whole system pages of the caller's run, and no thread may use them.
 pub unsafe fn purge_used(first: PageIndex, pages: usize, locked: Locked) -> bool {
     let (start, bytes) = (arena::address_of(first), pages * PAGE_BYTES);
+    let index = first.0 as usize / CHUNK_PAGES;
+    let must_revoke = buddy::lock().split(index);
+    if must_revoke {
+        buddy::revoke(index);
+    }
     // SAFETY: the caller's promise.
     let is_purged = unsafe {
         match locked {

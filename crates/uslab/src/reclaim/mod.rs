@@ -74,12 +74,13 @@ fn install() {
     hooks::install(&HOOKS);
 }
 
-/// Sets the library up, as the shared libraries do when they are loaded, and watches pressure if
-/// `USLAB_PRESSURE` names a source. A Rust program does not need this call: its first shrinker
-/// starts the watch.
+/// Does what the shared libraries do when they are loaded: reads the environment and the system,
+/// and watches pressure if `USLAB_PRESSURE` names a source. A Rust program does not need this call:
+/// its first shrinker starts the watch.
 #[doc(hidden)]
 pub fn start() {
-    if start::ensure() && start::pressure_is_named() {
+    start::know();
+    if start::pressure_is_named() && start::ensure() {
         install();
     }
 }

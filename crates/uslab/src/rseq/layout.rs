@@ -185,6 +185,11 @@ pub const PLAIN_OWNERS: usize = 16;
 ///
 /// The compiler fills in slot 0 only: before [`super::init`] every thread reads CPU 0 from the
 /// area. `init` fills in the rest.
+///
+/// Large tables have sections of their own, initialised ones this, zeroed ones `.bss.uslab_tables`.
+/// Small variables then share few pages. Each page that start-up writes costs every process a fault
+/// and a copy.
+#[unsafe(link_section = "uslab_tables")]
 static DUMMY_SLOTS: [Slot; MAX_CPUS + PLAIN_OWNERS] = {
     let mut slots = [const { Slot::holding(core::ptr::null_mut()) }; MAX_CPUS + PLAIN_OWNERS];
     slots[0] = Slot::holding(dummy());

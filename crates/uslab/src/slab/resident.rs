@@ -443,7 +443,11 @@ impl Slabs {
                     }
                     lists.move_to_end(slab, list);
                     let free = if verdict == Verdict::Purge { slab.free_pages(&self.geometry) } else { 0 };
-                    if free != 0 {
+                    let stays = |free: u64| {
+                        locked == Locked::Stay
+                            && !pages::should_purge_rested(slab.0, free.count_ones() as usize)
+                    };
+                    if free != 0 && !stays(free) {
                         let _in_flight = InFlight::begin();
                         slab.claim(&self.geometry, free);
                         let left = slab.count().load(Relaxed);

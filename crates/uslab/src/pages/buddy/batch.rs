@@ -12,7 +12,7 @@ impl Buddy {
     /// and the chunk has. Puts them there from the highest address down. Returns how many, and
     /// which of them are known to be zero, as bits.
     ///
-    /// Makes no system call: returns 0 where no mapped chunk has room, or a limit is near.
+    /// Makes no system call: returns 0 where no chunk with memory has room, or a limit is near.
     pub fn alloc_batch(&mut self, order: u32, out: &mut [u32]) -> (usize, u32) {
         let pages = 1 << order;
         let held = self.used_pages + self.dirty_pages + out.len() * pages;
@@ -20,14 +20,16 @@ impl Buddy {
         // SAFETY: the index comes from a list, so the chunk is committed, and `&mut self` is the
         // lock.
         let chunk = unsafe { &mut *arena::chunk(index) };
-        if chunk.is_unmapped || held > self.soft_pages.min(self.hard_pages) {
+        // What backs a chunk without memory is chosen by a system call.
+        let is_untouched = chunk.is_whole() && chunk.dirty_pages == 0;
+        if is_untouched || held > self.soft_pages.min(self.hard_pages) {
             return (0, 0);
         }
         self.unlink(index);
         let (mut count, mut zero, mut fresh) = (0, 0, 0);
         while let Some(first) = chunk::find(&chunk.free, order).filter(|_| count < out.len()) {
             let zero_pages = chunk.claim(first, pages);
-            fresh += zero_pages;
+            fresh += if chunk.is_huge { 0 } else { zero_pages };
             zero = zero << 1 | u32::from(zero_pages == pages);
             out[count] = (index * CHUNK_PAGES + first) as u32;
             count += 1;

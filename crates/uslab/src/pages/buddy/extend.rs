@@ -38,7 +38,7 @@ impl Buddy {
             return false;
         }
         let zero: usize =
-            parts(start, end).map(|(index, first, count)| self.claim(index, first, count)).sum();
+            parts(start, end).map(|(index, first, count)| self.claim(index, first, count, pages)).sum();
         self.note_taken(Run { first, pages, zeroed: zero == pages }, pages)
     }
 

@@ -38,7 +38,7 @@ fn a_chunk_whose_counts_are_wrong_is_found() {
     let invalid = found(|_, _, chunk| chunk.free_pages += 1, |_, chunk| chunk.free_pages -= 1);
     assert_eq!((invalid.invariant, invalid.structure), ("free pages are counted", "chunk"));
     let invalid = found(|_, _, chunk| chunk.dirty_pages += 1, |_, chunk| chunk.dirty_pages -= 1);
-    assert_eq!(invalid.invariant, "free pages that are not zero are counted");
+    assert_eq!(invalid.invariant, "free pages with memory are counted");
     let invalid = found(|_, _, chunk| chunk.free[0] ^= 1, |_, chunk| chunk.free[0] ^= 1);
     assert_eq!(invalid.invariant, "free pages are counted");
 }

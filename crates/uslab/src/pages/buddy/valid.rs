@@ -11,7 +11,7 @@ use super::{Buddy, EMPTY_CHUNKS, EMPTY_LEVEL, LEVELS, ORDERS, PINNED_LEVEL, leve
 use crate::counters;
 use crate::os::invariant::{Checked, Subject, assert_valid, is_sampled};
 use crate::pages::arena::{self, PageIndex};
-use crate::pages::chunk::{self, Chunk, NONE};
+use crate::pages::chunk::{self, Advice, Chunk, NONE};
 use crate::pages::{CHUNK_PAGES, PAGE_BYTES};
 use crate::rseq::Owner;
 use core::sync::atomic::Ordering::Relaxed;
@@ -50,10 +50,10 @@ impl Chunk {
     pub(in crate::pages) fn check(&self) -> Checked {
         let subject = self.subject();
         let free: u32 = self.free.iter().map(|word| word.count_ones()).sum();
-        let dirty: u32 =
-            self.free.iter().zip(&self.zero).map(|(free, zero)| (free & !zero).count_ones()).sum();
+        let dirty = |(free, zero): (&u64, &u64)| if self.is_huge { *free } else { free & !zero };
+        let dirty: u32 = self.free.iter().zip(&self.zero).map(|pages| dirty(pages).count_ones()).sum();
         subject.equal(u32::from(self.free_pages), free, "free pages are counted")?;
-        subject.equal(u32::from(self.dirty_pages), dirty, "free pages that are not zero are counted")?;
+        subject.equal(u32::from(self.dirty_pages), dirty, "free pages with memory are counted")?;
         subject.holds(free == 0 || !self.is_unmapped || self.is_whole(), "an unmapped chunk is all free")?;
         subject.holds(!self.is_unmapped || dirty == 0, "an unmapped chunk has no memory to purge")
     }
@@ -93,6 +93,7 @@ impl Buddy {
     fn check_sums(&self) -> Checked {
         let subject = self.subject();
         subject.at_most(self.locked_pages, self.dirty_pages, "locked pages are dirty ones")?;
+        subject.at_most(self.huge_pages, self.dirty_pages, "free pages of huge pages have memory")?;
         let within_bound = arena::chunks_committed() * CHUNK_PAGES;
         subject.at_most(self.used_pages, within_bound, "pages in use lie within the bound")?;
         subject.at_most(self.dirty_pages, within_bound, "dirty pages lie within the bound")
@@ -159,6 +160,7 @@ impl Buddy {
     pub(super) fn check(&self) -> Checked<Walked> {
         let mut walked = Walked { chunks: arena::chunks_committed(), ..Walked::default() };
         let (mut listed, mut dirty, mut locked, mut empty) = (0, 0, 0, 0);
+        let (mut huge, mut revoked) = (0, 0);
         for index in 0..walked.chunks as u32 {
             let chunk = at(index);
             chunk.check()?;
@@ -168,6 +170,8 @@ impl Buddy {
             empty += usize::from(chunk.free_pages > 0 && usize::from(chunk.level) == EMPTY_LEVEL);
             walked.free_pages += usize::from(chunk.free_pages);
             dirty += usize::from(chunk.dirty_pages);
+            huge += if chunk.keeps_huge() { usize::from(chunk.dirty_pages) } else { 0 };
+            revoked += usize::from(chunk.advice == Advice::Revoked);
             locked += if self.policy.is_locked(chunk) { usize::from(chunk.dirty_pages) } else { 0 };
         }
         let subject = self.subject();
@@ -178,6 +182,8 @@ impl Buddy {
         )?;
         subject.equal(self.dirty_pages, dirty, "dirty pages are summed up")?;
         subject.equal(self.locked_pages, locked, "locked pages are summed up")?;
+        subject.equal(self.huge_pages, huge, "free pages of huge pages in use are summed up")?;
+        subject.equal(self.revoked_chunks, revoked, "revoked advice is counted")?;
         subject.equal(EMPTY_CHUNKS.load(Relaxed), empty, "chunks that can be unmapped are counted")?;
         let within_bound = walked.chunks * CHUNK_PAGES;
         subject.at_most(self.used_pages + walked.free_pages, within_bound, "no page is in use and free")?;

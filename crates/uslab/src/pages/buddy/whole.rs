@@ -15,7 +15,9 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 const WORDS: usize = (MAX_DATA_BYTES / CHUNK_BYTES).div_ceil(64);
 const SUMMARIES: usize = WORDS.div_ceil(64);
 
-/// Static memory of zeroes, of which a page is touched for each 64 GiB of the arena.
+/// Static memory of zeroes, of which a page is touched for each 64 GiB of the arena. In the section
+/// of large tables; see `rseq/layout.rs`.
+#[unsafe(link_section = ".bss.uslab_tables")]
 static WHOLE: Whole =
     Whole { words: [const { AtomicU64::new(0) }; WORDS], summary: [const { AtomicU64::new(0) }; SUMMARIES] };
 

@@ -1,0 +1,68 @@
+//! Transparent huge pages: whether the system has them, and the advice for a range.
+
+use super::file::Reader;
+use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
+
+/// Whether the system gives huge pages, as the first [`learn`] found it.
+static AVAILABLE: AtomicU8 = AtomicU8::new(UNKNOWN);
+const UNKNOWN: u8 = 0;
+const IS_AVAILABLE: u8 = 1;
+const IS_ABSENT: u8 = 2;
+
+/// The system page that has huge pages of 2 MiB.
+const SMALL_BYTES: usize = 4096;
+
+/// Finds out, once, whether a range that is advised gets huge pages of 2 MiB.
+///
+/// Must not be called on the background thread: the program could take the descriptor for its own.
+pub fn learn() {
+    if AVAILABLE.load(Relaxed) != UNKNOWN {
+        return;
+    }
+    let is_available = super::memory::page_bytes() == SMALL_BYTES && is_enabled() && !is_disabled_here();
+    AVAILABLE.store(if is_available { IS_AVAILABLE } else { IS_ABSENT }, Relaxed);
+}
+
+/// Whether a range that is advised gets huge pages; false before [`learn`].
+pub fn is_available() -> bool {
+    AVAILABLE.load(Relaxed) == IS_AVAILABLE
+}
+
+/// Whether the system's setting is `always` or `madvise`, not `never`. The chosen word stands in
+/// brackets.
+fn is_enabled() -> bool {
+    let mut text = [0u8; 64];
+    let Some(mut file) = Reader::open(c"/sys/kernel/mm/transparent_hugepage/enabled") else { return false };
+    let bytes = file.read(&mut text);
+    let text = &text[..bytes];
+    !text.is_empty() && !text.windows(b"[never]".len()).any(|word| word == b"[never]")
+}
+
+/// Whether the process has them switched off (`PR_SET_THP_DISABLE`).
+fn is_disabled_here() -> bool {
+    // SAFETY: the call reads a flag of the process, and takes no pointer.
+    unsafe { libc::prctl(libc::PR_GET_THP_DISABLE, 0, 0, 0, 0) > 0 }
+}
+
+/// Asks the kernel to copy the pages of `[start, start + bytes)` into a huge page now (Linux 6.1).
+/// Returns whether it did.
+///
+/// # Safety
+/// The library must have mapped the range.
+pub unsafe fn collapse(start: usize, bytes: usize) -> bool {
+    /// `MADV_COLLAPSE`.
+    const COLLAPSE: i32 = 25;
+    // SAFETY: the caller's promise. The copy changes no contents.
+    unsafe { libc::madvise(start as *mut _, bytes, COLLAPSE) == 0 }
+}
+
+/// Advises the kernel to back `[start, start + bytes)` with huge pages from the next touch on, or
+/// with small ones. False where it refuses: too many mappings.
+///
+/// # Safety
+/// The library must have mapped the range.
+pub unsafe fn advise(start: usize, bytes: usize, is_huge: bool) -> bool {
+    let advice = if is_huge { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
+    // SAFETY: the caller's promise. The advice changes no contents.
+    unsafe { libc::madvise(start as *mut _, bytes, advice) == 0 }
+}

@@ -1,0 +1,185 @@
+//! Huge pages: dense heaps get them, sparse ones do not, and their memory goes back.
+//!
+//! Each test runs in a process of its own, in both modes. Where the system gives no huge pages, the
+//! tests that need them show only that the rest holds.
+#![cfg(not(loom))]
+
+#[path = "support/again.rs"]
+mod again;
+#[path = "support/modes.rs"]
+mod modes;
+
+use modes::in_both_modes;
+use std::time::{Duration, Instant};
+use uslab::HugePages;
+use uslab::internal::entry::{Program, malloc_for};
+use uslab::malloc::free;
+
+const MIB: usize = 1 << 20;
+const OBJECT_BYTES: usize = 1000;
+
+/// The sum of a field of `/proc/self/smaps_rollup`, in bytes.
+fn rollup_bytes(field: &str) -> usize {
+    let text = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap();
+    let line = text.lines().find(|line| line.starts_with(field)).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() << 10
+}
+
+fn huge_bytes() -> usize {
+    rollup_bytes("AnonHugePages:")
+}
+
+fn resident_bytes() -> usize {
+    rollup_bytes("Rss:")
+}
+
+/// Whether the system gives a mapping huge pages that asks for them.
+fn are_available() -> bool {
+    let setting = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
+    setting.is_ok_and(|setting| !setting.contains("[never]"))
+}
+
+/// Objects of `bytes` bytes in all, each touched.
+fn objects(bytes: usize) -> Vec<*mut u8> {
+    let one = || {
+        let object = malloc_for::<Program>(OBJECT_BYTES);
+        assert!(!object.is_null());
+        // SAFETY: allocated above, with that size.
+        unsafe { object.write_bytes(1, OBJECT_BYTES) };
+        object
+    };
+    (0..bytes / OBJECT_BYTES).map(|_| one()).collect()
+}
+
+fn free_all(objects: impl IntoIterator<Item = *mut u8>) {
+    // SAFETY: callers pass objects of `objects`, once.
+    objects.into_iter().for_each(|object| unsafe { free(object) });
+}
+
+/// Waits until `is_met`.
+fn until(what: &str, is_met: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !is_met() {
+        assert!(start.elapsed() < Duration::from_secs(30), "{what}: {} huge bytes", huge_bytes());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn a_heap_that_grows_gets_huge_pages_and_holds_no_more() {
+    in_both_modes("a_heap_that_grows_gets_huge_pages_and_holds_no_more", &[], || {
+        let before_bytes = resident_bytes();
+        let all = objects(96 * MIB);
+        assert!(!are_available() || huge_bytes() >= 32 * MIB, "{} huge bytes", huge_bytes());
+        // The objects with their descriptors and the list of them, a twentieth, and the last huge page.
+        let most_bytes = 96 * MIB * 103 / 100 + 2 * MIB;
+        let list_bytes = all.capacity() * size_of::<*mut u8>();
+        let grown_bytes = resident_bytes() - before_bytes - list_bytes;
+        assert!(grown_bytes <= most_bytes * 105 / 100 + 2 * MIB, "{grown_bytes} bytes for {most_bytes}");
+        uslab::debug::validate().unwrap();
+        free_all(all);
+        until("free memory goes back", || uslab::stats::usage().dirty_bytes <= MIB);
+        uslab::debug::validate().unwrap();
+    });
+}
+
+#[test]
+fn memory_of_a_huge_page_that_is_free_in_part_goes_back() {
+    in_both_modes("memory_of_a_huge_page_that_is_free_in_part_goes_back", &[], || {
+        let before_bytes = resident_bytes();
+        let mut all = objects(96 * MIB);
+        // Nine of ten pages, more or less, in runs that are shorter than a chunk.
+        let mut index = 0;
+        all.retain(|&object| {
+            index += 1;
+            let is_kept = index / 100 % 10 == 0;
+            if !is_kept {
+                // SAFETY: allocated by `objects`, and forgotten.
+                unsafe { free(object) };
+            }
+            is_kept
+        });
+        let list_bytes = all.capacity() * size_of::<*mut u8>();
+        until("free pages of slabs go back", || {
+            resident_bytes() <= before_bytes + list_bytes + 96 * MIB / 10 * 2
+        });
+        uslab::debug::validate().unwrap();
+        assert!(all.iter().all(|&object| {
+            // SAFETY: live objects.
+            unsafe { object.read() == 1 && object.add(OBJECT_BYTES - 1).read() == 1 }
+        }));
+        free_all(all);
+    });
+}
+
+#[test]
+fn nothing_gets_huge_pages_where_the_program_or_a_limit_forbids_them() {
+    in_both_modes("nothing_gets_huge_pages_where_the_program_or_a_limit_forbids_them", &[], || {
+        uslab::set_huge_pages(HugePages::Never);
+        free_all(objects(64 * MIB));
+        assert_eq!(huge_bytes(), 0);
+        uslab::trim(0);
+        uslab::set_huge_pages(HugePages::Auto);
+        uslab::set_limit(17 * MIB, 0).unwrap();
+        free_all(objects(64 * MIB));
+        assert_eq!(huge_bytes(), 0);
+    });
+}
+
+#[test]
+fn old_dense_memory_gets_huge_pages_later() {
+    in_both_modes("old_dense_memory_gets_huge_pages_later", &[], || {
+        uslab::set_huge_pages(HugePages::Never);
+        let all = objects(64 * MIB);
+        assert_eq!(huge_bytes(), 0);
+        let before_bytes = resident_bytes();
+        uslab::set_huge_pages(HugePages::Auto);
+        // The library asks whether the system has them when the heap grows.
+        let more = objects(2 * MIB);
+        if are_available() {
+            until("dense chunks get huge pages", || huge_bytes() >= 16 * MIB);
+        }
+        let grown_bytes = resident_bytes().saturating_sub(before_bytes);
+        assert!(grown_bytes <= 8 * MIB, "{grown_bytes} bytes more");
+        uslab::debug::validate().unwrap();
+        free_all(all);
+        free_all(more);
+    });
+}
+
+#[test]
+fn a_table_of_which_little_is_touched_stays_small() {
+    in_both_modes("a_table_of_which_little_is_touched_stays_small", &[], || {
+        let all = objects(64 * MIB);
+        let before_bytes = resident_bytes();
+        for _ in 0..16 {
+            let table = malloc_for::<Program>(12 * MIB);
+            assert!(!table.is_null());
+            for offset in (0..12 * MIB).step_by(MIB) {
+                // SAFETY: within the table.
+                unsafe { table.add(offset).write(1) };
+            }
+            let grown_bytes = resident_bytes().saturating_sub(before_bytes);
+            assert!(grown_bytes <= 4 * MIB, "{grown_bytes} bytes for twelve pages");
+            // SAFETY: allocated above.
+            unsafe { free(table) };
+            std::thread::sleep(Duration::from_millis(15));
+        }
+        free_all(all);
+    });
+}
+
+#[test]
+fn from_the_first_page_on_if_the_environment_says_so() {
+    let environment = [("USLAB_HUGE_PAGES", "always")];
+    in_both_modes("from_the_first_page_on_if_the_environment_says_so", &environment, || {
+        let before_bytes = resident_bytes();
+        let all = objects(8 * MIB);
+        assert!(!are_available() || huge_bytes() >= 8 * MIB, "{} huge bytes", huge_bytes());
+        uslab::debug::validate().unwrap();
+        free_all(all);
+        uslab::trim(0);
+        let left_bytes = resident_bytes().saturating_sub(before_bytes);
+        assert!(left_bytes <= 2 * MIB, "{left_bytes} bytes stay");
+    });
+}
