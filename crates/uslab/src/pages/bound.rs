@@ -1,6 +1,6 @@
 //! Whether free memory is bounded, and how the background thread learns that it should purge.
 
-use super::{arena, decay};
+use super::decay;
 use crate::os;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -12,14 +12,6 @@ static IS_MAPPING_LIMITED: AtomicBool = AtomicBool::new(false);
 /// Whether free memory is bounded: it cannot wait until it is idle.
 pub fn is_bounded() -> bool {
     !os::sleep::has_background_thread() || IS_MAPPING_LIMITED.load(Relaxed) || decay::is_at_once()
-}
-
-/// Bytes of arena beyond which a background thread pays: of less, free memory may as well stay.
-const SMALL_BYTES: usize = 16 << 20;
-
-/// Whether the process has so little memory that it needs no background thread.
-pub fn is_small() -> bool {
-    arena::committed_bytes() <= SMALL_BYTES
 }
 
 /// Finds out whether a limit counts mapped bytes. Makes a system call.
