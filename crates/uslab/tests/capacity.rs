@@ -13,6 +13,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 use uslab::internal::bound_bytes;
 use uslab::internal::layout::Record;
+use uslab::malloc::{free, malloc};
+use uslab::stats::{self, CacheStats};
 use uslab::{CacheBuilder, Mode, RawCache, trim};
 
 const FLOOR_BYTES: usize = 3 << 19;
@@ -119,5 +121,44 @@ fn a_bound_that_is_chosen_is_kept_from_the_first_object_on() {
             let charged: usize = caches.iter().map(|cache| charge(cache, 2)).sum();
             assert!(charged <= 1_000_000, "{charged}");
         }
+    });
+}
+
+/// The caches of malloc's sizes above 32 KiB.
+fn medium() -> impl Iterator<Item = CacheStats> {
+    stats::caches()
+        .filter(|cache| cache.name.as_str().starts_with("malloc-") && cache.object_bytes > 32 << 10)
+}
+
+/// Allocates eight blocks of `bytes` and frees them, `times` times.
+fn eight_live(bytes: usize, times: usize) {
+    for _ in 0..times {
+        let blocks = [(); 8].map(|()| malloc(bytes));
+        // SAFETY: allocated by this test, and unused from here on.
+        blocks.into_iter().for_each(|block| unsafe { free(block) });
+    }
+}
+
+#[test]
+fn runs_that_are_needed_again_stay_within_a_bound_for_all_sizes() {
+    in_both_modes("runs_that_are_needed_again_stay_within_a_bound_for_all_sizes", &[], || {
+        const MIB: usize = 1 << 20;
+        let slow = || medium().map(|cache| cache.alloc_slow).sum::<u64>();
+        eight_live(MIB, 20);
+        let before = slow();
+        eight_live(MIB, 20);
+        // In locked mode every call takes its slow path. The thread may change its CPU.
+        assert!(uslab::mode() == Mode::Locked || slow() - before <= 40, "{}", slow() - before);
+        // A process that is larger, and has no background thread: no call of the program's is
+        // known as such.
+        let large = malloc(32 * MIB);
+        for bytes in uslab::internal::entry::class_bytes().filter(|&bytes| bytes > 32 << 10) {
+            eight_live(bytes, 20);
+        }
+        let held: u64 = medium().map(|cache| cache.sheaf_capacity * cache.object_bytes).sum();
+        println!("{} KiB of runs in the sheaves of a CPU", held >> 10);
+        assert!(held > 0 && held <= 4 * MIB as u64, "{held} bytes");
+        // SAFETY: as above.
+        unsafe { free(large) };
     });
 }

@@ -23,9 +23,6 @@ use core::sync::atomic::{AtomicU8, AtomicU64, Ordering::Acquire, Ordering::Relax
 /// Time until the next attempt after the system refused a thread.
 const RETRY_MS: u64 = 1000;
 
-/// Bytes of arena beyond which a background thread pays: of less, the free memory may as well stay.
-const MIN_BYTES: usize = 16 << 20;
-
 const NONE: u8 = 0;
 const STARTING: u8 = 1;
 const RUNNING: u8 = 2;
@@ -53,7 +50,7 @@ pub(crate) fn begin() {
 /// memory exceeds the soft limit, reclaims on the calling thread.
 #[inline]
 pub(crate) fn begin_if_large() {
-    if pages::arena::committed_bytes() > MIN_BYTES && STATE.load(Relaxed) != RUNNING {
+    if !pages::is_small() && STATE.load(Relaxed) != RUNNING {
         start_or_reclaim();
     }
 }

@@ -117,9 +117,10 @@ pub const VARIABLES: [Variable; 14] = [
         read_by: "the library",
         values: "bytes",
         default: "1572864 (1.5 MiB), or 1/64 of the memory of slabs divided by the CPUs, if that is more; \
-                  sheaves of the default capacity are not counted",
+                  sheaves of the default capacity are not counted. Objects of 33 KiB to 1 MiB: 16 MiB on up \
+                  to four CPUs; a quarter of that in larger processes without a background thread",
         doc: "Upper bound on what the sheaves of one CPU hold, over all caches. Sheaves of two objects are \
-              not counted. Objects of 33 KiB to 1 MiB count in part: 3/8 on up to four CPUs.",
+              not counted. Objects of 33 KiB to 1 MiB are bounded by as much once more.",
         is_harmless: true,
     },
     Variable {

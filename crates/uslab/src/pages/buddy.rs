@@ -26,6 +26,7 @@ use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 pub(super) use huge::revoke;
 
 mod batch;
+mod extend;
 mod huge;
 pub(super) mod limits;
 #[cfg(test)]
@@ -334,41 +335,6 @@ impl Buddy {
         }
         self.link(index);
         zero
-    }
-
-    /// Takes the `pages` pages from `first` on; returns whether it did. It fails if some are not
-    /// committed or not free, cannot be mapped again, or would exceed the hard limit.
-    pub fn claim_at(&mut self, first: PageIndex, pages: usize) -> bool {
-        let (start, end) = (first.0 as usize, first.0 as usize + pages);
-        if end > arena::chunks_committed() * CHUNK_PAGES {
-            return false;
-        }
-        let parts = |visit: &mut dyn FnMut(usize, usize, usize) -> bool| {
-            let mut at = start;
-            while at < end {
-                let n = (end - at).min(CHUNK_PAGES - at % CHUNK_PAGES);
-                if !visit(at / CHUNK_PAGES, at % CHUNK_PAGES, n) {
-                    return false;
-                }
-                at += n;
-            }
-            true
-        };
-        // SAFETY: committed, and `&mut self` is the lock.
-        if !parts(&mut |index, first, n| unsafe { (*arena::chunk(index)).is_free(first, n) }) {
-            return false;
-        }
-        // An unmapped chunk is all free. It lies wholly within the claimed range, or at its end.
-        let (low, high) = (start / CHUNK_PAGES, end.div_ceil(CHUNK_PAGES));
-        if self.map_again(low, high - low) != Placed::Mapped {
-            return false;
-        }
-        let mut zero = 0;
-        parts(&mut |index, first, n| {
-            zero += self.claim(index, first, n, pages);
-            true
-        });
-        self.note_taken(Run { first, pages, zeroed: zero == pages }, pages)
     }
 
     /// Frees a run. Returns false if part of it is free already, and leaves the chunk of that part

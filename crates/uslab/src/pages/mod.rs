@@ -51,6 +51,7 @@ pub use arena::{
     PageIndex, address_of, clear_owner, contains, descriptor, direct_owner_of, keep_mapped, owner, owner_of,
     page_of, page_of_any, set_owner,
 };
+pub use bound::is_bounded;
 pub use buddy::limits::{has_soft_limit, held_bytes, is_beyond_soft, set_limits, soft_limit_bytes};
 pub use buddy::valid::Walked;
 pub use collapse::collapse_some;
@@ -96,6 +97,14 @@ pub struct Run {
     pub pages: usize,
     /// Whether every byte is known to be zero.
     pub zeroed: bool,
+}
+
+/// Bytes of arena beyond which a background thread pays: of less, free memory may as well stay.
+const SMALL_BYTES: usize = 16 << 20;
+
+/// Whether the process has so little memory that it needs no background thread.
+pub fn is_small() -> bool {
+    arena::committed_bytes() <= SMALL_BYTES
 }
 
 /// Checks the whole layer, each structure under its lock: chunks, the buddy's lists and sums, the

@@ -25,12 +25,18 @@
 //!
 //! If `USLAB_CPU_BYTES` sets the bound, the bound is constant, and caches are charged for all
 //! capacity beyond the smallest sheaf.
+//!
+//! **Caches of runs** have a ring and a bound of their own ([`run_bound_bytes`]), in which every
+//! object counts. Such a cache starts with the smallest sheaves, or with none if the bound has no
+//! room for these. It grows when a CPU needs objects after it had no room for some: then it gave
+//! away what it needed again.
 
 use super::sheaf::{SIZES, Size};
 use super::{CpuCache, Drain, Keep};
 use crate::counters;
 use crate::os::invariant::invariant;
 use crate::os::{self, Lock};
+use crate::pages;
 use crate::slab::Geometry;
 use crate::sync::list::{Linked, Links, List};
 use crate::sync::{CachePadded, Rank};
@@ -48,12 +54,16 @@ const FLOOR_BYTES: usize = 3 << 19;
 const HEAP_PART: usize = 64;
 /// Upper bound on the bytes of objects in one sheaf.
 const MAX_SHEAF_BYTES: usize = 512 << 10;
-/// Upper bound on the bytes of runs in a CPU's one sheaf of a cache of runs. A sheaf that holds so
-/// much is charged the floor of the bound. The figure falls with the number of CPUs, down to that
-/// floor.
-const MAX_RUN_BYTES: usize = 4 << 20;
+/// Upper bound on the bytes of runs in the sheaves of a CPU, where the background thread takes them
+/// back once they idle. It falls with the number of CPUs, down to [`MIN_RUN_BYTES`].
+const MAX_RUN_BYTES: usize = 16 << 20;
+/// See [`MAX_RUN_BYTES`].
+const MIN_RUN_BYTES: usize = 4 << 20;
 /// The same for all CPUs together.
-const MAX_ALL_RUN_BYTES: usize = 16 << 20;
+const MAX_ALL_RUN_BYTES: usize = 64 << 20;
+/// The bound is this part of that, a quarter, under pressure, and where memory is large but there
+/// is no background thread.
+const TIGHT_PART: usize = 4;
 /// How many times the barn serves a cache until that is a reason to grow.
 const BARN_SERVED: u32 = 16;
 /// How many times a spare has room for a freed object until that is a reason to grow. A CPU that
@@ -72,17 +82,62 @@ static CHOSEN: AtomicUsize = AtomicUsize::new(FOLLOWS);
 /// The user chose no bound: it follows the memory of slabs.
 const FOLLOWS: usize = usize::MAX;
 static CPUS: AtomicUsize = AtomicUsize::new(1);
-/// Bytes that are charged. Changed under the ring's lock.
-static USED: AtomicUsize = AtomicUsize::new(0);
+/// Bytes that the caches of each kind are charged. Changed under the rings' lock.
+static USED: [AtomicUsize; KINDS] = [const { AtomicUsize::new(0) }; KINDS];
 static NEXT_LOOK_MS: AtomicU64 = AtomicU64::new(0);
 static PRESSED_UNTIL_MS: AtomicU64 = AtomicU64::new(0);
 
-/// Upper bound on the bytes, per CPU, that all caches together are charged. A cache beyond its
-/// default is charged for all that the two sheaves of a CPU may hold. A cache of runs has one
-/// sheaf, and is charged as if [`MAX_RUN_BYTES`] were the floor.
+/// What the objects of a cache are. Caches of one kind share a ring and a bound.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Parts of slabs.
+    Objects,
+    /// Runs of pages; see `runs`.
+    Runs,
+}
+
+const KINDS: usize = 2;
+
+impl Kind {
+    const ALL: [Kind; KINDS] = [Kind::Objects, Kind::Runs];
+
+    fn bound_bytes(self) -> usize {
+        match self {
+            Kind::Objects => bound_bytes(),
+            Kind::Runs => run_bound_bytes(),
+        }
+    }
+
+    /// Bytes that the caches are charged.
+    fn used(self) -> &'static AtomicUsize {
+        &USED[self as usize]
+    }
+}
+
+fn is_pressed() -> bool {
+    os::clock::coarse_ms() < PRESSED_UNTIL_MS.load(Relaxed)
+}
+
+/// Upper bound on the bytes of runs in the sheaves of one CPU.
+fn run_bound_bytes() -> usize {
+    match CHOSEN.load(Relaxed) {
+        FOLLOWS if is_pressed() || !(os::sleep::has_background_thread() || pages::is_small()) => {
+            max_run_bytes() / TIGHT_PART
+        }
+        FOLLOWS => max_run_bytes(),
+        chosen => chosen,
+    }
+}
+
+fn max_run_bytes() -> usize {
+    (MAX_ALL_RUN_BYTES / CPUS.load(Relaxed)).clamp(MIN_RUN_BYTES, MAX_RUN_BYTES)
+}
+
+/// Upper bound on the bytes, per CPU, that all caches together are charged, but for caches of runs.
+/// A cache beyond its default is charged for all that the two sheaves of a CPU may hold.
 pub fn bound_bytes() -> usize {
     match CHOSEN.load(Relaxed) {
-        FOLLOWS if os::clock::coarse_ms() < PRESSED_UNTIL_MS.load(Relaxed) => FLOOR_BYTES,
+        FOLLOWS if is_pressed() => FLOOR_BYTES,
         FOLLOWS => {
             let header = counters::header();
             let slabs = header.used_bytes.load(Relaxed).saturating_sub(header.large_bytes.load(Relaxed));
@@ -114,19 +169,47 @@ pub(super) enum Miss {
     Overflow = 2,
 }
 
+/// The size of a cache's sheaves, or that it has none.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct Level(u8);
+
+impl Level {
+    /// No sheaf.
+    const NONE: Level = Level(0);
+    const SMALLEST: Level = Level::of(Size(0));
+
+    const fn of(size: Size) -> Level {
+        Level(size.0 + 1)
+    }
+
+    fn size(self) -> Option<Size> {
+        self.0.checked_sub(1).map(Size)
+    }
+
+    /// Objects that a sheaf holds.
+    fn capacity(self) -> usize {
+        self.size().map_or(0, Size::capacity)
+    }
+
+    fn below(self) -> Level {
+        Level(self.0.saturating_sub(1))
+    }
+}
+
 /// The adaptive part of a cache.
 pub(super) struct Adapt {
-    /// The present size. Threads change it under the ring's lock.
-    size: AtomicU8,
-    /// The size that the cache starts with, and falls back to when it is idle.
-    start: Size,
-    /// The largest size that is not charged.
-    free_of_charge: Size,
-    /// The largest size that the cache may have.
-    most: Size,
-    /// The user chose the size.
+    /// The present level. Threads change it under the rings' lock.
+    level: AtomicU8,
+    /// The level that the cache starts with, and falls back to when it is idle.
+    start: Level,
+    /// The largest level that is not charged.
+    free_of_charge: Level,
+    /// The largest level that the cache may have.
+    most: Level,
+    /// The user chose the level.
     fixed: bool,
-    /// Bytes that a place in one of two sheaves is charged.
+    kind: Kind,
+    /// Bytes that a CPU's place for an object is charged, in all sheaves that it may have.
     charged_bytes: usize,
     /// Neighbours in the ring, guarded by its lock; null outside the ring.
     links: Cell<Links<*const CpuCache>>,
@@ -162,42 +245,59 @@ impl Adapt {
     /// `wanted`, it is fixed. With 0 the cache starts at the default and adapts.
     pub fn new(geometry: &Geometry, wanted: usize) -> Adapt {
         let object_bytes = geometry.object_bytes;
-        let run_bytes = (MAX_ALL_RUN_BYTES / CPUS.load(Relaxed)).clamp(FLOOR_BYTES, MAX_RUN_BYTES);
-        let (max_bytes, charged_bytes) = if geometry.is_run() {
-            (run_bytes, object_bytes * FLOOR_BYTES / run_bytes / 2)
-        } else {
-            (MAX_SHEAF_BYTES, object_bytes)
+        let (kind, max_bytes, sheaves) = match geometry.is_run() {
+            true => (Kind::Runs, max_run_bytes(), 1),
+            false => (Kind::Objects, MAX_SHEAF_BYTES, 2),
         };
         let fixed = wanted > 0;
-        let start = Size::holding(if fixed { wanted } else { default_capacity(object_bytes) });
+        let least = if kind == Kind::Runs { Level::NONE } else { Level::SMALLEST };
+        let start = Level::of(Size::holding(if fixed { wanted } else { default_capacity(object_bytes) }));
         let most = (0..SIZES as u8)
             .map(Size)
             .take_while(|size| size.capacity() * object_bytes <= max_bytes)
             .last()
-            .unwrap_or(Size(0));
-        let charged = CHOSEN.load(Relaxed) != FOLLOWS;
+            .map_or(least, Level::of);
+        let charged = kind == Kind::Runs || CHOSEN.load(Relaxed) != FOLLOWS;
         Adapt {
-            size: AtomicU8::new(if charged { 0 } else { start.0 }),
+            level: AtomicU8::new(if charged { least } else { start }.0),
             start,
-            free_of_charge: if charged { Size(0) } else { start },
+            free_of_charge: if charged { least } else { start },
             most: if fixed { start } else { most.max(start) },
             fixed,
-            charged_bytes,
+            kind,
+            charged_bytes: sheaves * object_bytes,
             links: Cell::new(Links::OUTSIDE),
             counts: CachePadded(Counts::default()),
         }
     }
 
-    /// The size that sheaves of the cache should have now.
-    pub fn size(&self) -> Size {
-        Size(self.size.load(Relaxed))
+    fn level(&self) -> Level {
+        Level(self.level.load(Relaxed))
+    }
+
+    /// The size that sheaves of the cache should have now; `None` if it should have none.
+    pub fn size(&self) -> Option<Size> {
+        self.level().size()
+    }
+
+    /// Objects that a sheaf of that size holds; 0 for none.
+    pub fn capacity(&self) -> usize {
+        self.level().capacity()
+    }
+
+    /// Bytes that the cache is charged, per CPU.
+    pub(super) fn charged(&self) -> usize {
+        self.charge(self.level())
     }
 
     /// Notes a miss of a CPU whose previous miss was `last`; `barn` is true if the barn served it.
     /// Returns whether that is a reason to grow.
     fn is_too_small(&self, last: u32, miss: Miss, barn: bool) -> bool {
         self.counts.misses.fetch_add(1, Relaxed);
-        let bounced = last != 0 && last != miss as u32;
+        let bounced = match self.kind {
+            Kind::Objects => last != 0 && last != miss as u32,
+            Kind::Runs => last == Miss::Overflow as u32 && miss == Miss::Underflow,
+        };
         let wandered = barn && self.counts.barn_served.fetch_add(1, Relaxed) + 1 >= BARN_SERVED;
         if bounced || wandered {
             self.counts.barn_served.store(0, Relaxed);
@@ -216,9 +316,9 @@ impl Adapt {
         often
     }
 
-    /// Bytes that the cache is charged, per CPU, for sheaves of `size`.
-    pub(super) fn charge(&self, size: Size) -> usize {
-        if size > self.free_of_charge { 2 * size.capacity() * self.charged_bytes } else { 0 }
+    /// Bytes that the cache is charged, per CPU, at `level`.
+    fn charge(&self, level: Level) -> usize {
+        if level > self.free_of_charge { level.capacity() * self.charged_bytes } else { 0 }
     }
 
     /// Whether the cache had a miss since the last call.
@@ -229,8 +329,12 @@ impl Adapt {
 
 /// See [`Adapt::is_too_small`].
 pub(super) fn note_miss(cache: &CpuCache, last: u32, miss: Miss, barn: bool) {
+    let kind = cache.adapt().kind;
     if cache.adapt().is_too_small(last, miss, barn) {
-        grow(cache, bound_bytes(), true);
+        grow(cache, kind.bound_bytes(), true);
+    } else if kind == Kind::Runs && !os::sleep::has_background_thread() {
+        // The bound may have fallen, and no other thread comes by.
+        begin_period_of(kind);
     }
 }
 
@@ -254,30 +358,40 @@ impl Linked for CpuCache {
     }
 }
 
-/// The caches that are charged. A thread that takes capacity asks the first one next.
-struct Ring(List<CpuCache>);
+/// The caches of a kind that are charged. A thread that takes capacity asks the first one next.
+struct Ring {
+    kind: Kind,
+    caches: List<CpuCache>,
+}
 // SAFETY: threads use the pointers only under the lock, and a cache leaves the ring, under the same
 // lock, before it goes away.
 unsafe impl Send for Ring {}
 
-static RING: Lock<Ring> = Lock::new(Rank::Adapt, Ring(List::new()));
+/// A ring for each kind, behind one lock.
+static RINGS: Lock<[Ring; KINDS]> = Lock::new(Rank::Adapt, [Ring::new(Kind::Objects), Ring::new(Kind::Runs)]);
 
 impl Ring {
-    /// Sets the size of a cache and its charge. A cache that becomes charged enters the ring at the
-    /// end, where it is asked last; one that is charged no more leaves it.
-    fn set_size(&mut self, cache: &CpuCache, size: Size) {
+    const fn new(kind: Kind) -> Ring {
+        Ring { kind, caches: List::new() }
+    }
+
+    /// Sets the level of a cache and its charge. A cache that becomes charged enters the ring at
+    /// the end, where it is asked last; one that is charged no more leaves it.
+    fn set_level(&mut self, cache: &CpuCache, level: Level) {
         let adapt = cache.adapt();
-        let (before, now) = (adapt.charge(adapt.size()), adapt.charge(size));
-        invariant!(size <= adapt.most, "a cache's sheaves are no larger than allowed", size.0);
-        invariant!(USED.load(Relaxed) >= before, "the charges of caches are summed up", before);
-        adapt.size.store(size.0, Relaxed);
-        USED.fetch_add(now.wrapping_sub(before), Relaxed);
+        let (before, now) = (adapt.charged(), adapt.charge(level));
+        let used = self.kind.used();
+        invariant!(adapt.kind == self.kind, "a ring has caches of one kind");
+        invariant!(level <= adapt.most, "a cache's sheaves are no larger than allowed", level.0);
+        invariant!(used.load(Relaxed) >= before, "the charges of caches are summed up", before);
+        adapt.level.store(level.0, Relaxed);
+        used.fetch_add(now.wrapping_sub(before), Relaxed);
         cache.publish_capacity();
         match (before > 0, now > 0) {
             // SAFETY: a cache without a charge is in no list, and each leaves before it goes away.
-            (false, true) => unsafe { self.0.link_last(cache) },
+            (false, true) => unsafe { self.caches.link_last(cache) },
             // SAFETY: a cache with a charge is in the list.
-            (true, false) => unsafe { self.0.unlink(cache) },
+            (true, false) => unsafe { self.caches.unlink(cache) },
             _ => {}
         }
         self.assert_valid(cache);
@@ -289,14 +403,15 @@ impl Ring {
         // One barrier for many caches: the drain finishes before the caller releases the lock.
         let mut drain = Drain::of_idle(Keep::Target);
         for _ in 0..looks {
-            if USED.load(Relaxed) <= goal {
+            if self.kind.used().load(Relaxed) <= goal {
                 return;
             }
             // SAFETY: caches in the list are valid: each leaves the list before it goes away.
-            let Some(cache) = (unsafe { self.0.turn().as_ref() }) else { return };
+            let Some(cache) = (unsafe { self.caches.turn().as_ref() }) else { return };
             if !cache.adapt().fixed && may_give(cache) {
-                invariant!(cache.adapt().size().0 > 0, "a cache that is charged can shrink its sheaves");
-                self.set_size(cache, Size(cache.adapt().size().0 - 1));
+                let level = cache.adapt().level();
+                invariant!(level > Level::NONE, "a cache that is charged can shrink its sheaves");
+                self.set_level(cache, level.below());
                 cache.drain_slots(&mut drain);
             }
         }
@@ -305,22 +420,23 @@ impl Ring {
 
 /// Doubles the capacity of a cache, if all caches together are then charged at most `bound`. With
 /// `may_take` it takes capacity from idle caches for that. Gives up if another thread holds the
-/// ring's lock. Returns false if the capacity is unchanged.
+/// rings' lock. Returns false if the capacity is unchanged.
 fn grow(cache: &CpuCache, bound: usize, may_take: bool) -> bool {
     let adapt = cache.adapt();
-    let size = adapt.size();
-    if size >= adapt.most {
+    let level = adapt.level();
+    if level >= adapt.most {
         return false;
     }
-    let next = Size(size.0 + 1);
-    let Some(goal) = bound.checked_sub(adapt.charge(next) - adapt.charge(size)) else { return false };
-    let fits = || USED.load(Relaxed) <= goal;
+    let next = Level(level.0 + 1);
+    let Some(goal) = bound.checked_sub(adapt.charge(next) - adapt.charge(level)) else { return false };
+    let fits = || adapt.kind.used().load(Relaxed) <= goal;
     if !(fits() || may_take && is_time_to_look()) {
         return false;
     }
-    let Some(mut ring) = RING.try_lock() else { return false };
-    // Another thread may have changed the size meanwhile.
-    if adapt.size() != size {
+    let Some(mut rings) = RINGS.try_lock() else { return false };
+    let ring = &mut rings[adapt.kind as usize];
+    // Another thread may have changed the level meanwhile.
+    if adapt.level() != level {
         return true;
     }
     if !fits() {
@@ -328,7 +444,7 @@ fn grow(cache: &CpuCache, bound: usize, may_take: bool) -> bool {
     }
     let grows = fits();
     if grows {
-        ring.set_size(cache, next);
+        ring.set_level(cache, next);
     }
     grows
 }
@@ -342,51 +458,59 @@ fn is_time_to_look() -> bool {
 /// While the guard lives, no thread drains a cache to give its capacity to another one. So the
 /// sheaves of a cache are in its slots, and not with such a drainer.
 pub fn pause() -> impl Drop {
-    RING.lock()
+    RINGS.lock()
 }
 
 /// Lowers the capacity of an idle cache, which has no sheaf in slots or barns, to its start. Other
 /// caches may use the charge that this frees.
 pub(super) fn rest(cache: &CpuCache) {
-    let adapt = cache.adapt();
-    if adapt.size() > adapt.start {
-        RING.lock().set_size(cache, adapt.start);
+    if cache.adapt().level() > cache.adapt().start {
+        set_level(cache, cache.adapt().start);
     }
 }
 
-/// Lets a new cache take part. A cache whose default is charged starts with the smallest sheaves,
-/// and gets its default here if the bound has room.
+fn set_level(cache: &CpuCache, level: Level) {
+    RINGS.lock()[cache.adapt().kind as usize].set_level(cache, level);
+}
+
+/// Lets a new cache take part. A cache whose default is charged starts with the smallest sheaves, a
+/// cache of runs with none, and gets its default here if the bound has room.
 ///
 /// # Safety
 /// `cache` must stay valid at this address until [`leave`].
 pub(super) unsafe fn enter(cache: &CpuCache) {
     let adapt = cache.adapt();
-    if adapt.size() < adapt.start {
-        let mut ring = RING.lock();
-        if USED.load(Relaxed).saturating_add(adapt.charge(adapt.start)) <= bound_bytes() {
-            ring.set_size(cache, adapt.start);
+    if adapt.level() < adapt.start {
+        let mut rings = RINGS.lock();
+        let bound = adapt.kind.bound_bytes();
+        if adapt.kind.used().load(Relaxed).saturating_add(adapt.charge(adapt.start)) <= bound {
+            rings[adapt.kind as usize].set_level(cache, adapt.start);
         }
     }
 }
 
-/// Takes a cache that goes away out of the ring. After this no thread reaches it through the ring.
+/// Takes a cache that goes away out of its ring. After this no thread reaches it through the ring.
 pub(super) fn leave(cache: &CpuCache) {
-    RING.lock().set_size(cache, Size(0));
+    set_level(cache, Level::NONE);
 }
 
 /// If the charges exceed the bound, which may have fallen, takes capacity from a bounded number of
 /// caches. The background thread calls this once a period.
 pub fn begin_period() {
-    let bound = bound_bytes();
-    if USED.load(Relaxed) > bound {
-        RING.lock().take_back(bound, LOOKS, |_| true);
+    Kind::ALL.into_iter().for_each(begin_period_of);
+}
+
+fn begin_period_of(kind: Kind) {
+    let bound = kind.bound_bytes();
+    if kind.used().load(Relaxed) > bound {
+        RINGS.lock()[kind as usize].take_back(bound, LOOKS, |_| true);
     }
 }
 
 pub(super) fn lock_for_fork() {
-    RING.acquire_for_fork();
+    RINGS.acquire_for_fork();
 }
 
 pub(super) fn unlock_after_fork(child: bool) {
-    if child { RING.reset_in_child() } else { RING.release_after_fork() }
+    if child { RINGS.reset_in_child() } else { RINGS.release_after_fork() }
 }

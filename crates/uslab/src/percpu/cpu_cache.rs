@@ -175,7 +175,7 @@ impl CpuCache {
 
     /// The present capacity: objects that a new sheaf of this cache holds.
     pub fn capacity(&self) -> usize {
-        self.adapt.size().capacity()
+        self.adapt.capacity()
     }
 
     pub(super) fn publish_capacity(&self) {
@@ -353,7 +353,7 @@ impl CpuCache {
     }
 
     /// Returns a sheaf of the present size: `have` (null for none) if it has that size, otherwise a
-    /// new, empty one. Returns null if there is no memory.
+    /// new, empty one. Returns null if there is no memory, or if the cache should have no sheaf.
     pub(super) fn fitting(&self, have: *mut Sheaf, node: usize) -> *mut Sheaf {
         if !have.is_null() {
             let mut owned = Owned(have);
@@ -362,7 +362,7 @@ impl CpuCache {
             }
             self.flush_and_free(&mut owned, Keep::Target);
         }
-        let fresh = sheaf::alloc(self.adapt.size(), node);
+        let fresh = self.adapt.size().map_or(core::ptr::null_mut(), |size| sheaf::alloc(size, node));
         ownership::claim(fresh);
         fresh
     }
@@ -370,10 +370,10 @@ impl CpuCache {
     /// Returns `sheaf` or, if the present size is larger, a new sheaf of that size with its
     /// objects. If there is no memory for a new one, returns `sheaf`.
     pub(super) fn resized(&self, mut sheaf: Owned, node: usize) -> Owned {
-        if sheaf.capacity() >= self.capacity() {
+        let Some(size) = self.adapt.size().filter(|size| size.capacity() > sheaf.capacity()) else {
             return sheaf;
-        }
-        let larger = sheaf::alloc(self.adapt.size(), node);
+        };
+        let larger = sheaf::alloc(size, node);
         if larger.is_null() {
             return sheaf;
         }

@@ -2,12 +2,14 @@
 //! barn.
 //!
 //! ```text
-//!   main sheaf empty ── one run from the slabs, which is one from the buddy
-//!   main sheaf full  ── its older half to the slabs; a larger sheaf where that happens in turns
+//!   no main sheaf    ── to the slabs
+//!   main sheaf empty ── one run from the slabs, which is one from the buddy; if the CPU gave one
+//!                       away before, a larger sheaf from now on
+//!   main sheaf full  ── its older half to the slabs
 //! ```
 //!
-//! A run is many pages. So what a CPU holds is bounded in bytes, and each object counts. The older
-//! half goes because a program uses again what it freed last.
+//! A run is many pages. So what a CPU holds is bounded in bytes over all classes, and each object
+//! counts ([`super::adapt`]). The older half goes because a program uses again what it freed last.
 
 use super::CpuCache;
 use super::access::{Access, exchange, node_of};
@@ -36,6 +38,7 @@ impl CpuCache {
         let taken = self.take_out(access, Which::Main);
         let main = if is_dummy(taken) { self.fitting(core::ptr::null_mut(), node) } else { taken };
         if main.is_null() {
+            self.note_miss(access, Miss::Overflow, false);
             // SAFETY: the caller's promise.
             unsafe { self.slabs().free(objects) };
             return objects.len();

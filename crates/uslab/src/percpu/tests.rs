@@ -229,7 +229,7 @@ fn sheaves_of_all_caches_together_stay_below_the_bound() {
             let objects = alloc(cache, 100 + (n * 13 + round * 29) % 300);
             free(cache, &objects);
         }
-        let charge = |cache: &CpuCache| cache.adapt().charge(cache.adapt().size());
+        let charge = |cache: &CpuCache| cache.adapt().charged();
         let held: usize = caches.iter().map(|(cache, _)| charge(cache)).sum();
         assert!(held <= adapt::bound_bytes(), "{held} bytes in round {round}");
     }
@@ -255,7 +255,7 @@ fn what_a_cache_that_rests_was_charged_is_free_again() {
     let grows = (0..2000).any(|_| {
         let objects = alloc(cache, 3000);
         free(cache, &objects);
-        cache.capacity() > start && cache.adapt().charge(cache.adapt().size()) > 0
+        cache.capacity() > start && cache.adapt().charged() > 0
     });
     assert!(grows);
     cache.drain_all();

@@ -2,13 +2,18 @@
 
 use super::lists::list_for;
 use super::misuse::{Misuse, classify, report_misuse};
-use super::one::Slab;
+use super::one::{NONE, Slab};
 use super::pool::{Slabs, VISITS};
 use super::words;
 use crate::os::invariant::invariant;
 use crate::pages::{self, PageIndex};
 use crate::sync::prefetch_for_write;
 use core::sync::atomic::Ordering::Relaxed;
+
+/// Slabs that one hold of the lists' lock moves to other lists.
+const TOGETHER: usize = 8;
+/// A place for a slab.
+const NO_SLAB: Slab = Slab(PageIndex(NONE));
 
 /// Distance, in objects, at which a free of many objects prefetches the slab of a later one.
 const AHEAD: usize = 8;
@@ -55,10 +60,11 @@ impl Slabs {
         &self,
         objects: &[*mut u8],
         most_slabs: usize,
-        relist: impl Fn(&Self, Slab),
+        relist: impl Fn(&Self, &[Slab]),
     ) -> usize {
         let bytes = self.slab_bytes();
         let (mut given, mut visits) = (0, 0);
+        let (mut moved, mut moves) = ([NO_SLAB; TOGETHER], 0);
         let mut rest = objects;
         while let Some(&first) = rest.last()
             && visits < most_slabs
@@ -97,6 +103,11 @@ impl Slabs {
                     continue;
                 }
                 mask |= bit;
+                let (count, bits) = self.neighbours_of(rest, object, index);
+                if mask & bits == 0 {
+                    mask |= bits;
+                    rest = &rest[..rest.len() - count];
+                }
             }
             run += self.free_word(words, word, mask, start);
             if run > 0 {
@@ -108,16 +119,50 @@ impl Slabs {
                     slab.address()
                 );
                 if list_for(before, objects) != list_for(before + run as i32, objects) {
-                    relist(self, slab);
+                    moved[moves] = slab;
+                    moves += 1;
                 }
             }
+            if moves == TOGETHER {
+                relist(self, &moved);
+                moves = 0;
+            }
             given += run;
+        }
+        if moves > 0 {
+            relist(self, &moved[..moves]);
         }
         self.traffic.frees.fetch_add(1, Relaxed);
         let taken = self.traffic.taken.fetch_sub(given as i64, Relaxed);
         invariant!(taken >= given as i64, "no more objects come back than were taken", taken);
         self.count_free(given as i64);
         rest.len()
+    }
+
+    /// Objects at the end of `rest` that are the neighbours of `object`, the one at `index` of its
+    /// slab, in falling or rising order: how many there are, and their bits in the word of
+    /// `object`. A batch that was allocated in order needs no division for these.
+    #[inline]
+    fn neighbours_of(&self, rest: &[*mut u8], object: *mut u8, index: usize) -> (usize, u64) {
+        let (stride, bit) = (self.geometry.object_bytes, index % 64);
+        let count = |most: usize, step: usize| {
+            let mut next = (object as usize).wrapping_add(step);
+            let mut count = 0;
+            while count < most && count < rest.len() && rest[rest.len() - 1 - count] as usize == next {
+                next = next.wrapping_add(step);
+                count += 1;
+            }
+            count
+        };
+        let ones = |count: usize| !(u64::MAX << count);
+        match count(bit, stride.wrapping_neg()) {
+            0 => {
+                let count = count((63 - bit).min(self.geometry.objects - 1 - index), stride);
+                // In two steps: `bit` may be 63.
+                (count, ones(count) << bit << 1)
+            }
+            count => (count, ones(count) << (bit - count)),
+        }
     }
 
     /// Prefetches the cache line that a free of `object` will write: its slab's descriptor.
@@ -181,33 +226,28 @@ impl Slabs {
         (pages::owner(page) == self.owner).then_some(Slab(first))
     }
 
-    /// Moves a slab to the list that its count calls for; releases empty slabs beyond the target.
+    /// Moves slabs to the lists that their counts call for; releases empty slabs beyond the target.
     #[cold]
-    fn relist(&self, slab: Slab) {
-        let released = {
-            let Some((node, mut lists)) = self.place(slab) else { return };
-            // Up to two: a single one would never catch up with a target that fell.
-            let released = [(); 2].map(|()| {
-                if lists.empty() <= lists.target {
-                    return None;
+    fn relist(&self, slabs: &[Slab]) {
+        let (mut released, mut count) = ([None; 2 * TOGETHER], 0);
+        self.place_all(slabs, |lists, placed| {
+            // Up to two for each: a single one would never catch up with a target that fell.
+            for place in &mut released[count..count + 2 * placed] {
+                if lists.empty() > lists.target {
+                    lists.note_shrink();
+                    *place = self.take_empty_slab(lists);
                 }
-                lists.note_shrink();
-                self.take_empty_slab(&mut lists)
-            });
-            self.publish(&mut lists, node);
-            released
-        };
+            }
+            count += 2 * placed;
+        });
         for slab in released.into_iter().flatten() {
             self.free_slab(slab, self.temperature);
         }
     }
 
-    /// As [`Slabs::relist`], but raises the target instead of releasing a slab.
+    /// As [`Slabs::relist`], but raises the target instead of releasing slabs.
     #[cold]
-    fn relist_and_keep(&self, slab: Slab) {
-        if let Some((node, mut lists)) = self.place(slab) {
-            lists.target = lists.target.max(lists.empty());
-            self.publish(&mut lists, node);
-        }
+    fn relist_and_keep(&self, slabs: &[Slab]) {
+        self.place_all(slabs, |lists, _| lists.target = lists.target.max(lists.empty()));
     }
 }

@@ -140,6 +140,18 @@ impl Slab {
                 break;
             }
             let mut mask = words::take(word, at);
+            let low = mask & mask.wrapping_neg();
+            if mask & mask.wrapping_add(low) == 0 {
+                // One run of neighbours, as in a fresh or freed slab: no search for each bit.
+                let count = mask.count_ones() as usize;
+                let mut object = start + (i * 64 + mask.trailing_zeros() as usize) * geometry.object_bytes;
+                for place in out[at - count..at].iter_mut().rev() {
+                    *place = object as *mut u8;
+                    object += geometry.object_bytes;
+                }
+                at -= count;
+                continue;
+            }
             while mask != 0 {
                 let index = i * 64 + mask.trailing_zeros() as usize;
                 mask &= mask - 1;

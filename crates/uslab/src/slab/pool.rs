@@ -2,7 +2,7 @@
 
 use super::geometry::Geometry;
 use super::lists::{End, List, Lists, list_for};
-use super::node::{Guarded, Node, NodeMemory};
+use super::node::{Node, NodeMemory};
 use super::one::Slab;
 use crate::counters::{self, layout::Record};
 use crate::os::invariant::invariant;
@@ -250,7 +250,12 @@ impl Slabs {
         self.count_slab(1);
         counters::peak::note_system();
         let mut lists = self.nodes()[node].lock();
-        let most_bytes = if self.geometry.is_run() { MAX_KEPT_RUN_BYTES } else { MAX_KEPT_BYTES };
+        let most_bytes = match self.geometry.is_run() {
+            // No thread comes by to release them.
+            true if pages::is_bounded() && !pages::is_small() => 0,
+            true => MAX_KEPT_RUN_BYTES,
+            false => MAX_KEPT_BYTES,
+        };
         let most = if self.is_shared { 0 } else { most_bytes / self.slab_bytes() };
         lists.note_grow(most as u32);
         // Another thread may have freed an object of this slab already: read the count again.
@@ -261,15 +266,33 @@ impl Slabs {
         taken
     }
 
-    /// Moves a slab to the list that its count calls for. Returns its node and the locked lists;
-    /// `None` if the slab was released meanwhile.
-    pub(super) fn place(&self, slab: Slab) -> Option<(usize, Guarded<'_>)> {
-        // The node is fixed while the slab lives; the checks below recognise a released slab.
-        let node = slab.node();
-        if node >= self.node_count {
-            return None;
+    /// Moves each of `slabs` to the list that its count calls for, unless it was released
+    /// meanwhile. Calls `settle` once for each row of slabs of one node, with the locked lists and
+    /// the number of slabs that were moved there.
+    pub(super) fn place_all(&self, slabs: &[Slab], mut settle: impl FnMut(&mut Lists, usize)) {
+        // The node is fixed while the slab lives; `place` recognises a released slab.
+        for row in slabs.chunk_by(|a, b| a.node() == b.node()) {
+            let node = row[0].node();
+            if node >= self.node_count {
+                continue;
+            }
+            let mut lists = self.nodes()[node].lock();
+            let (mut placed, mut has_empty) = (0, false);
+            for list in row.iter().filter_map(|&slab| self.place(&mut lists, node, slab)) {
+                placed += 1;
+                has_empty |= list == List::Empty;
+            }
+            if has_empty {
+                lists.decay();
+            }
+            settle(&mut lists, placed);
+            self.publish(&mut lists, node);
         }
-        let mut lists = self.nodes()[node].lock();
+    }
+
+    /// Moves a slab to the list that its count calls for; returns that list. `None` if the slab was
+    /// released meanwhile. The caller holds the lock of `lists`, those of `node`.
+    fn place(&self, lists: &mut Lists, node: usize, slab: Slab) -> Option<List> {
         // Since the caller's last step on the slab, another thread may have released it, and its
         // pages may belong to another cache now. No thread releases it while this one holds the
         // lock, so this check is final.
@@ -287,10 +310,7 @@ impl Slabs {
         // An empty slab is warm: it serves before those that have been empty for longer.
         lists.place(slab, list, if list == List::Empty { End::First } else { End::Last });
         self.assert_placed(slab, node, list);
-        if list == List::Empty {
-            lists.decay();
-        }
-        Some((node, lists))
+        Some(list)
     }
 
     /// Takes an empty slab out of the lists and the page map.

@@ -310,3 +310,28 @@ fn many_threads_give_at_once_and_nothing_is_lost() {
     assert_eq!(left, 0);
     assert_eq!(os::memory::page_bytes() % PAGE_BYTES, 0);
 }
+
+#[test]
+fn batches_in_any_order_free_each_object_once() {
+    for bytes in [16, 208, 1000, 4096] {
+        let (slabs, _) = slabs_of_order(5, bytes, None);
+        for step in [1, 2, 3, 7, 64, 65] {
+            let mut objects = take(slabs, 3000);
+            objects.sort_unstable();
+            let mut order: Vec<_> =
+                (0..step).flat_map(|from| objects[from..].iter().step_by(step)).copied().collect();
+            assert_eq!(order.len(), objects.len());
+            if step % 2 == 0 {
+                order.reverse();
+            }
+            // Pieces that begin and end anywhere in a slab and in a word of its bitmap.
+            for (n, piece) in order.chunks(97).enumerate() {
+                // SAFETY: taken above, and unused from here on.
+                unsafe { slabs.free(piece) };
+                assert_eq!(slabs.taken(), order.len().saturating_sub((n + 1) * 97));
+            }
+            assert!(slabs.check().is_ok());
+        }
+        slabs.shrink();
+    }
+}
