@@ -277,7 +277,8 @@ impl Buddy {
 
     fn grow(&mut self, wanted: usize, least: usize) -> Option<()> {
         let grown = arena::grow(wanted, least)?;
-        for index in grown.first..grown.first + grown.count {
+        // The chunk that is linked last serves first: the lowest.
+        for index in (grown.first..grown.first + grown.count).rev() {
             // SAFETY: just committed, and `&mut self` is the lock.
             unsafe { (*arena::chunk(index)).reset_free() };
             self.link(index);

@@ -6,7 +6,8 @@
 //! proves too small, which shows in one of three ways:
 //!
 //! * A CPU overflows and next underflows, or the other way round: it frees and allocates more in a
-//!   row than its sheaves hold.
+//!   row than its sheaves hold. After a run that the largest sheaves would not have absorbed the
+//!   cache keeps its capacity: larger sheaves would only hold more objects back from their slabs.
 //! * The barn serves the cache many times: objects wander between CPUs.
 //! * A CPU exchanges its two sheaves over and over. For this reason alone the cache grows only
 //!   while the charge of all caches stays within half of the bound. If it may not grow, the slow
@@ -31,6 +32,7 @@
 //! room for these. It grows when a CPU needs objects after it had no room for some: then it gave
 //! away what it needed again.
 
+use super::cpu_cache::PIECE;
 use super::sheaf::{SIZES, Size};
 use super::{CpuCache, Drain, Keep};
 use crate::counters;
@@ -66,6 +68,9 @@ const MAX_ALL_RUN_BYTES: usize = 64 << 20;
 const TIGHT_PART: usize = 4;
 /// How many times the barn serves a cache until that is a reason to grow.
 const BARN_SERVED: u32 = 16;
+/// Upper bound on a run of misses after which a cache grows, as a number of the largest sheaves
+/// that hold the objects moved. Slots and barn hold half as many or less.
+const MAX_RUN_SHEAVES: usize = 8;
 /// How many times a spare has room for a freed object until that is a reason to grow. A CPU that
 /// exchanges its sheaves over and over takes objects from the spare as often; only frees count.
 const SPARE_SERVED: u32 = 32;
@@ -159,7 +164,7 @@ pub fn note_pressure() {
     PRESSED_UNTIL_MS.store(os::clock::coarse_ms() + PRESSED_MS, Relaxed);
 }
 
-/// The need that last took a CPU beyond its own sheaves; kept in [`crate::rseq::Slot::last_miss`].
+/// The need that took a CPU beyond its own sheaves.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub(super) enum Miss {
@@ -193,6 +198,29 @@ impl Level {
 
     fn below(self) -> Level {
         Level(self.0.saturating_sub(1))
+    }
+}
+
+/// A run of misses of one kind: the kind in the low bits, and above them how many there were; kept
+/// in [`crate::rseq::Slot::last_miss`]. 0 before the first miss.
+#[derive(Clone, Copy)]
+pub(super) struct Run(pub u32);
+
+impl Run {
+    const KIND_BITS: u32 = 2;
+
+    /// The run after one more miss.
+    pub fn with(self, miss: Miss) -> Run {
+        let before = if self.is_of(miss) { self.misses() } else { 0 };
+        Run((before + 1).min(u32::MAX >> Self::KIND_BITS) << Self::KIND_BITS | miss as u32)
+    }
+
+    fn is_of(self, miss: Miss) -> bool {
+        self.0 & ((1 << Self::KIND_BITS) - 1) == miss as u32
+    }
+
+    fn misses(self) -> u32 {
+        self.0 >> Self::KIND_BITS
     }
 }
 
@@ -290,19 +318,20 @@ impl Adapt {
         self.charge(self.level())
     }
 
-    /// Notes a miss of a CPU whose previous miss was `last`; `barn` is true if the barn served it.
+    /// Notes a miss of a CPU after the run `last`; `barn` is true if the barn served it.
     /// Returns whether that is a reason to grow.
-    fn is_too_small(&self, last: u32, miss: Miss, barn: bool) -> bool {
+    fn is_too_small(&self, last: Run, miss: Miss, barn: bool) -> bool {
         self.counts.misses.fetch_add(1, Relaxed);
         let bounced = match self.kind {
-            Kind::Objects => last != 0 && last != miss as u32,
-            Kind::Runs => last == Miss::Overflow as u32 && miss == Miss::Underflow,
+            Kind::Objects => last.misses() > 0 && !last.is_of(miss),
+            Kind::Runs => last.is_of(Miss::Overflow) && miss == Miss::Underflow,
         };
         let wandered = barn && self.counts.barn_served.fetch_add(1, Relaxed) + 1 >= BARN_SERVED;
         if bounced || wandered {
             self.counts.barn_served.store(0, Relaxed);
         }
-        bounced || wandered
+        let moved = last.misses() as usize * self.capacity().min(PIECE);
+        bounced && moved <= MAX_RUN_SHEAVES * self.most.capacity() || wandered
     }
 
     /// Notes a free that used the room of the spare. That is cheap, but still costs some twenty
@@ -328,7 +357,7 @@ impl Adapt {
 }
 
 /// See [`Adapt::is_too_small`].
-pub(super) fn note_miss(cache: &CpuCache, last: u32, miss: Miss, barn: bool) {
+pub(super) fn note_miss(cache: &CpuCache, last: Run, miss: Miss, barn: bool) {
     let kind = cache.adapt().kind;
     if cache.adapt().is_too_small(last, miss, barn) {
         grow(cache, kind.bound_bytes(), true);

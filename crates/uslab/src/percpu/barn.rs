@@ -58,6 +58,11 @@ impl Barn {
         self.fulls.load(Relaxed)
     }
 
+    /// Whether another full sheaf of `bytes` fits, approximately. Takes no lock.
+    pub fn has_room(&self, bytes: usize) -> bool {
+        self.fulls() < room(bytes)
+    }
+
     /// Runs `change` under the lock, and publishes the number of full sheaves.
     fn change<R>(&self, change: impl FnOnce(&mut Stacks) -> R) -> R {
         let mut stacks = self.stacks.lock();
@@ -153,9 +158,14 @@ impl Barn {
     }
 }
 
+/// Full sheaves of `bytes` that a barn has room for.
+fn room(bytes: usize) -> usize {
+    (FULL_BYTES / bytes.max(1)).clamp(2, ROOM)
+}
+
 impl Stacks {
     fn push_full(&mut self, full: *mut Sheaf, bytes: usize) -> bool {
-        let room = self.fulls < (FULL_BYTES / bytes.max(1)).clamp(2, ROOM);
+        let room = self.fulls < room(bytes);
         if room {
             invariant!(!full.is_null(), "a full sheaf is not null");
             ownership::release(full);

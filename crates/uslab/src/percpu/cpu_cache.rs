@@ -6,7 +6,7 @@
 //! memory.
 
 use super::access::{Access, Locked, Sequences, exchange, node_of};
-use super::adapt::{self, Adapt, Miss};
+use super::adapt::{self, Adapt, Miss, Run};
 use super::barn::Barn;
 use super::drain::Keep;
 use super::sheaf::{self, Owned};
@@ -22,7 +22,7 @@ use core::sync::atomic::Ordering::Relaxed;
 /// Upper bound on the objects that one call moves between a sheaf and the slabs, unless it was
 /// asked for more. Filling or emptying a large sheaf at once gains nothing, and would add some tens
 /// of microseconds to the latency of that call.
-const PIECE: usize = 128;
+pub(super) const PIECE: usize = 128;
 
 /// The CPU caches of one cache, in front of its slabs.
 pub struct CpuCache {
@@ -168,7 +168,7 @@ impl CpuCache {
         unsafe { core::slice::from_raw_parts(self.barns, self.nodes) }
     }
 
-    fn barn(&self, node: usize) -> &Barn {
+    pub(super) fn barn(&self, node: usize) -> &Barn {
         let barns = self.barns();
         &barns[if node < barns.len() { node } else { 0 }]
     }
@@ -268,7 +268,7 @@ impl CpuCache {
 
     /// Makes `sheaf` this CPU's main sheaf. The old main sheaf becomes the spare, and the old spare
     /// goes to the barn.
-    fn install(&self, access: &impl Access, sheaf: *mut Sheaf, node: usize) {
+    pub(super) fn install(&self, access: &impl Access, sheaf: *mut Sheaf, node: usize) {
         let mut in_flight = sheaf;
         for which in [Which::Main, Which::Spare] {
             // SAFETY: the thread owns the sheaf, which is of this cache.
@@ -343,7 +343,7 @@ impl CpuCache {
     }
 
     /// Bytes of objects that a sheaf of the present size holds.
-    fn sheaf_bytes(&self) -> usize {
+    pub(super) fn sheaf_bytes(&self) -> usize {
         self.capacity() * self.slabs.geometry().object_bytes
     }
 
@@ -468,13 +468,18 @@ impl CpuCache {
             self.count_barn_objects(n);
             return empty;
         }
-        let rest = n.saturating_sub(PIECE.max(wanted));
+        self.flush_newest(&mut full, PIECE.max(wanted));
+        spare
+    }
+
+    /// Flushes up to `most` objects of a sheaf, those that were put last.
+    pub(super) fn flush_newest(&self, sheaf: &mut Owned, most: usize) {
+        let rest = sheaf.count().saturating_sub(most);
         // SAFETY: objects in a sheaf of this cache are free objects of it. The new count leaves out
         // exactly those that were flushed.
-        let left = unsafe { self.slabs.free_last(&full.objects()[rest..]) };
-        full.set_count(rest + left);
+        let left = unsafe { self.slabs.free_last(&sheaf.objects()[rest..]) };
+        sheaf.set_count(rest + left);
         counters::record(self.slabs.id()).flushes.fetch_add(1, Relaxed);
-        spare
     }
 
     /// Frees at least one of `objects`; returns how many. Leaves this CPU with a main sheaf that
@@ -497,6 +502,11 @@ impl CpuCache {
             return unsafe { self.put_runs(access, objects) };
         }
         let node = node_of(access);
+        if self.is_saturated(access, node)
+            && let Some(put) = self.flush_main(access, objects, node)
+        {
+            return put;
+        }
         let spare = self.take_out(access, Which::Spare);
         let has_room = !is_dummy(spare) && Owned(spare).count() < Owned(spare).capacity();
         let mut target = if has_room {
@@ -523,8 +533,10 @@ impl CpuCache {
     }
 
     pub(super) fn note_miss(&self, access: &impl Access, miss: Miss, barn: bool) {
-        let last = access.slot().last_miss.swap(miss as u32, Relaxed);
-        adapt::note_miss(self, last, miss, barn);
+        let last_miss = &access.slot().last_miss;
+        let run = Run(last_miss.load(Relaxed));
+        last_miss.store(run.with(miss).0, Relaxed);
+        adapt::note_miss(self, run, miss, barn);
     }
 
     /// Updates the count of free objects in sheaves by what this CPU's slot holds now.

@@ -35,6 +35,7 @@ mod flush_idle;
 mod fork;
 mod ownership;
 mod runs;
+mod saturated;
 pub mod sheaf;
 #[cfg(test)]
 mod tests;

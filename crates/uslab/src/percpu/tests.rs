@@ -1,6 +1,7 @@
 //! Tests of the layer of CPU caches: each makes its own. Unless a test pins its thread, the kernel
 //! may move it to another CPU at any time.
 
+use super::adapt::{Miss, Run};
 use super::barn::Barn;
 use super::sheaf::Size;
 use super::*;
@@ -206,6 +207,47 @@ fn capacity_grows_where_waves_exceed_it_and_stays_bounded() {
     assert!(
         cache.capacity() * 64 <= 512 << 10 && cache.capacity() <= Size(sheaf::SIZES as u8 - 1).capacity()
     );
+    finish(cache);
+}
+
+#[test]
+fn runs_beyond_the_largest_sheaves_are_no_reason_to_grow() {
+    let runs = |kind: Miss, misses: u32| (0..misses).fold(Run(0), |run, _| run.with(kind));
+    let (cache, _) = cache(64, 0);
+    let start = cache.capacity();
+    let other = |run: Run| adapt::note_miss(cache, run, Miss::Overflow, false);
+    other(runs(Miss::Underflow, 1000));
+    other(runs(Miss::Overflow, 3));
+    other(Run(0));
+    assert_eq!(cache.capacity(), start);
+    // Caches of other tests may use up the bound for a while.
+    let grows = (0..2000).any(|_| {
+        std::thread::yield_now();
+        other(runs(Miss::Underflow, 3));
+        cache.capacity() > start
+    });
+    assert!(grows);
+    finish(cache);
+}
+
+#[test]
+fn after_a_long_run_of_frees_the_oldest_but_for_a_sheaf_come_first() {
+    const CAPACITY: usize = 14;
+    let (cache, _) = cache(64, CAPACITY);
+    // A thread that moves to another CPU meanwhile finds other sheaves.
+    let is_in_order = (0..50).any(|_| {
+        let objects = alloc(cache, 4000);
+        let freed: Vec<_> = objects.iter().step_by(2).copied().collect();
+        free(cache, &freed);
+        let again = alloc(cache, freed.len());
+        let newest: HashSet<_> = freed[freed.len() - 100..].iter().collect();
+        let early = again[..1000].iter().filter(|&object| newest.contains(object)).count();
+        free(cache, &again);
+        objects.iter().skip(1).step_by(2).for_each(|&object| free(cache, &[object]));
+        cache.drain_all();
+        early <= CAPACITY
+    });
+    assert!(is_in_order);
     finish(cache);
 }
 

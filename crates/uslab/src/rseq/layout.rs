@@ -65,8 +65,8 @@ impl Sheaf {
 pub struct Slot {
     /// Lock word of locked mode; unused in rseq mode.
     pub lock: AtomicU32,
-    /// The kind of the CPU's last miss, for objects or for room; see `percpu`. A hint, stored
-    /// relaxed.
+    /// The kind of the CPU's last misses, for objects or for room, and how many there were in a
+    /// row; see `percpu`. A hint, stored relaxed.
     pub last_miss: AtomicU32,
     /// The sheaf that the fast path works on; never null.
     pub main: AtomicPtr<Sheaf>,

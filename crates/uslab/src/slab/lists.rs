@@ -3,9 +3,11 @@
 //! A walk of the lists reaches all that the cache owns: it destroys the cache, or finds its live
 //! objects. Full slabs are listed only for such walks.
 //!
-//! Partial slabs stand in two lists. Slabs of which less than three quarters are free serve first,
-//! in the order in which they became partial. A program that frees neighbours in order so gets
-//! neighbours in order. Sparser slabs are left alone so that they can become empty.
+//! Slabs with objects in use and free ones stand in three lists. Slabs of which less than three
+//! quarters are free serve first, in the order in which they became partial. A program that frees
+//! neighbours in order so gets neighbours in order. The slab that the cache grows into serves next,
+//! so holes are filled before untouched memory is. Sparser slabs are left alone so that they can
+//! become empty.
 
 pub(super) use super::one::List;
 use super::one::{NONE, Slab, slab_at};
@@ -13,14 +15,15 @@ use crate::os;
 use crate::os::invariant::{assert_valid, invariant};
 use crate::pages::PageIndex;
 
-const LISTS: usize = 4;
+const LISTS: usize = 5;
 impl List {
     /// All lists that a slab can stand in.
-    pub(super) const ALL: [List; LISTS] = [List::Partial, List::Sparse, List::Empty, List::Full];
+    pub(super) const ALL: [List; LISTS] =
+        [List::Partial, List::Filling, List::Sparse, List::Empty, List::Full];
 }
 
 /// The lists that a take serves from, in this order.
-const SERVING: [List; 3] = [List::Partial, List::Sparse, List::Empty];
+pub(super) const SERVING: [List; 4] = [List::Partial, List::Filling, List::Sparse, List::Empty];
 
 /// The list for a slab of `objects` objects with `free` of them free.
 pub(super) fn list_for(free: i32, objects: usize) -> List {
@@ -96,7 +99,7 @@ impl Lists {
         core::mem::replace(self, Lists::new(self.min_target))
     }
 
-    /// The slab that serves next: a partial one, else a sparse one, else an empty one.
+    /// The slab that serves next, from the first of the serving lists that has one.
     pub fn serving(&self) -> Option<Slab> {
         SERVING.iter().find_map(|&list| self.first(list))
     }
@@ -150,7 +153,7 @@ impl Lists {
     }
 
     pub fn partial(&self) -> u32 {
-        self.slabs_in(List::Partial) + self.slabs_in(List::Sparse)
+        self.slabs_in(List::Partial) + self.slabs_in(List::Filling) + self.slabs_in(List::Sparse)
     }
 
     /// Slabs with free objects.
@@ -166,14 +169,22 @@ impl Lists {
         Figures { partial: self.partial(), empty: self.empty(), target: self.target }
     }
 
-    /// Moves `slab` to `list`, from the list that it stands in, if any. In the list where it stands
-    /// already it keeps its place.
-    pub fn place(&mut self, slab: Slab, list: List, end: End) {
+    /// Moves `slab` from the list that it stands in, if any, to `list`, which its count calls for;
+    /// returns its new list. That is the filling list for a slab that was never full since it was
+    /// made or empty. In the list where it stands already a slab keeps its place.
+    pub fn place(&mut self, slab: Slab, list: List, end: End) -> List {
+        const BEFORE_FILLING: [u8; 3] = [List::None as u8, List::Empty as u8, List::Filling as u8];
         // SAFETY: `&mut self` is the lists' lock, which guards this field of all slabs of the node.
-        if unsafe { (*slab.head()).list } != list as u8 {
+        let now = unsafe { (*slab.head()).list };
+        let list = match list {
+            List::Partial | List::Sparse if BEFORE_FILLING.contains(&now) => List::Filling,
+            list => list,
+        };
+        if now != list as u8 {
             self.remove(slab);
             self.insert(slab, list, end);
         }
+        list
     }
 
     /// Moves `slab` to the end of its list.

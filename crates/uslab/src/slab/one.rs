@@ -15,6 +15,8 @@ pub(super) enum List {
     None = 0,
     /// Less than three quarters free.
     Partial,
+    /// Taken from since it was made or empty, and never full: the slab that a cache grows into.
+    Filling,
     /// At least three quarters free.
     Sparse,
     /// All objects free.

@@ -168,7 +168,8 @@ impl Slabs {
     /// Takes free objects into the start of `out`; returns how many. It returns fewer than `least`
     /// only if memory is used up.
     ///
-    /// It takes from partial slabs, then from sparse ones, then from empty ones. Once it has
+    /// It takes from partial slabs, then from the one that the cache grows into, then from sparse
+    /// ones, then from empty ones. Once it has
     /// `least` objects it stops after `VISITS` slabs in all. As long as it has fewer, it makes new
     /// slabs.
     /// A caller that hands out the last object of `out` first hands them out in ascending order
@@ -196,7 +197,7 @@ impl Slabs {
                 };
                 got += taken;
                 let list = list_for(left, self.geometry.objects);
-                lists.place(slab, list, End::First);
+                let list = lists.place(slab, list, End::First);
                 self.assert_placed(slab, node, list);
             }
             self.traffic.taken.fetch_add(got as i64, Relaxed);
@@ -260,7 +261,7 @@ impl Slabs {
         lists.note_grow(most as u32);
         // Another thread may have freed an object of this slab already: read the count again.
         let list = list_for(slab.count().load(Acquire), objects);
-        lists.place(slab, list, End::First);
+        let list = lists.place(slab, list, End::First);
         self.assert_placed(slab, node, list);
         self.publish(&mut lists, node);
         taken
@@ -308,7 +309,7 @@ impl Slabs {
         }
         let list = list_for(slab.count().load(Acquire), self.geometry.objects);
         // An empty slab is warm: it serves before those that have been empty for longer.
-        lists.place(slab, list, if list == List::Empty { End::First } else { End::Last });
+        let list = lists.place(slab, list, if list == List::Empty { End::First } else { End::Last });
         self.assert_placed(slab, node, list);
         Some(list)
     }

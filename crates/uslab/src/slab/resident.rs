@@ -20,7 +20,7 @@
 //! the constructor did.
 
 use super::geometry::Geometry;
-use super::lists::{End, List, Lists, list_for};
+use super::lists::{End, List, Lists, SERVING, list_for};
 use super::node::Node;
 use super::one::Slab;
 use super::pool::Slabs;
@@ -39,7 +39,7 @@ const MAX_LOOKS: u32 = 2048;
 /// Slabs of one list that a part of a walk looks at. The caller lets go of its locks between parts.
 const LOOKS_OF_PART: u32 = 64;
 /// The lists of slabs with free objects, sparse slabs first.
-const LISTS_WITH_FREE: [List; 3] = [List::Sparse, List::Partial, List::Empty];
+const LISTS_WITH_FREE: [List; 4] = [List::Sparse, List::Filling, List::Partial, List::Empty];
 /// The same for [`Slabs::purge_inside`], which a waiting thread calls.
 const MAX_LOOKS_OF_PASS: u32 = 256;
 /// [`Slabs::purge_inside`] searches only where at least so much could be found.
@@ -259,7 +259,7 @@ impl Slabs {
     pub(super) fn take_charged(&self, lists: &mut Lists, out: &mut [*mut u8]) -> usize {
         let mut got = 0;
         let geometry = &self.geometry;
-        for list in [List::Partial, List::Sparse, List::Empty] {
+        for list in SERVING {
             let mut next = lists.first(list);
             while let Some(slab) = next.filter(|_| got < out.len()) {
                 next = slab.next();

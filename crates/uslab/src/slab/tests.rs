@@ -121,6 +121,22 @@ fn by_slab(slabs: &Slabs, objects: &[*mut u8]) -> Vec<Vec<*mut u8>> {
 }
 
 #[test]
+fn holes_serve_before_the_slab_that_the_cache_grows_into() {
+    let (slabs, _) = slabs(1000, None);
+    let full = take(slabs, slabs.geometry().objects);
+    let grown = take(slabs, 1);
+    free(slabs, &full[..2]);
+    assert_eq!(take(slabs, 2).iter().collect::<HashSet<_>>(), full[..2].iter().collect());
+    // A slab that was empty is one to grow into as well.
+    free(slabs, &grown);
+    let grown = take(slabs, 1);
+    free(slabs, &full[..1]);
+    assert_eq!(take(slabs, 1), full[..1]);
+    free(slabs, &full);
+    free(slabs, &grown);
+}
+
+#[test]
 fn sparse_slabs_serve_last() {
     let (slabs, _) = slabs(256, None);
     let objects = take(slabs, 96);

@@ -42,7 +42,9 @@ pub(super) struct Kind<'a> {
 fn fullness(list: List) -> u8 {
     match list {
         List::None | List::Full => 0,
-        list => list as u8,
+        List::Partial | List::Filling => 1,
+        List::Sparse => 2,
+        List::Empty => 3,
     }
 }
 

@@ -71,7 +71,9 @@ fn a_bit_that_no_object_has_is_found() {
 
 #[test]
 fn a_slab_in_the_wrong_list_is_found() {
-    let invalid = found(|_, lists, slab| lists.place(slab, List::Empty, End::Last));
+    let invalid = found(|_, lists, slab| {
+        lists.place(slab, List::Empty, End::Last);
+    });
     assert_eq!(invalid.invariant, "a slab has as many free objects as its list says, or more");
     let invalid = found(|_, _, slab| head(slab).list = List::Full as u8);
     assert_eq!(invalid.invariant, "a slab knows the list that it stands in");
