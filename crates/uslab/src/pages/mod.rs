@@ -17,6 +17,7 @@
 //!   not know slabs.
 //! * The **buddy** finds aligned runs of pages in 512-bit maps, fullest chunk first, so that whole
 //!   chunks come free.
+//! * **Huge pages** back chunks where a heap is dense and grows (see `buddy/huge.rs`).
 //! * **CPU page lists** keep a few runs for slabs, those warm in the cache first. Refills and
 //!   flushes take the buddy's lock once for several runs. A caller that will not touch the memory
 //!   soon asks for [`Temperature::Cold`] pages, and so leaves the warm ones to other callers.
@@ -25,8 +26,8 @@
 //!
 //! A page here is 4 KiB whatever the system's page is; only commit and purge deal in system pages.
 //!
-//! Lock order: `CpuPages`, then `Pages`. Under `Pages`, only growth and mapping a chunk again make
-//! system calls; under `CpuPages`, no code makes any.
+//! Lock order: `CpuPages`, then `Pages`. Under `Pages`, only growth, mapping a chunk again, and
+//! advice about its huge page make system calls; under `CpuPages`, no code makes any.
 
 pub mod arena;
 pub mod boot;
