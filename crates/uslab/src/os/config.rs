@@ -175,7 +175,7 @@ pub const VARIABLES: [Variable; 14] = [
     },
 ];
 
-/// When huge pages of 2 MiB back memory; see [`crate::set_huge_pages`].
+/// When huge pages of 2 MiB back memory; see `uslab::set_huge_pages`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 #[repr(u8)]
