@@ -1,4 +1,5 @@
-//! Huge pages: dense heaps get them, sparse ones do not, and their memory goes back.
+//! Huge pages: heaps of small objects get them, tables of which little is touched do not, and their
+//! memory goes back.
 //!
 //! Each test runs in a process of its own, in both modes. Where the system gives no huge pages, the
 //! tests that need them show only that the rest holds.
@@ -127,43 +128,47 @@ fn nothing_gets_huge_pages_where_the_program_or_a_limit_forbids_them() {
 }
 
 #[test]
-fn old_dense_memory_gets_huge_pages_later() {
-    in_both_modes("old_dense_memory_gets_huge_pages_later", &[], || {
-        uslab::set_huge_pages(HugePages::Never);
+fn objects_of_which_little_is_touched_stay_small() {
+    in_both_modes("objects_of_which_little_is_touched_stay_small", &[], || {
         let all = objects(64 * MIB);
-        assert_eq!(huge_bytes(), 0);
         let before_bytes = resident_bytes();
-        uslab::set_huge_pages(HugePages::Auto);
-        // The library asks whether the system has them when the heap grows.
-        let more = objects(2 * MIB);
-        if are_available() {
-            until("dense chunks get huge pages", || huge_bytes() >= 16 * MIB);
+        for bytes in [16 << 10, 20_000, 32 << 10, 64 << 10, 128 << 10, MIB, 12 * MIB] {
+            // 64 MiB of addresses and a page of each object.
+            let count = 64 * MIB / bytes;
+            let touch = |_| {
+                let object = malloc_for::<Program>(bytes);
+                assert!(!object.is_null());
+                // SAFETY: allocated above.
+                unsafe { object.write(1) };
+                object
+            };
+            let sparse: Vec<*mut u8> = (0..count).map(touch).collect();
+            let grown_bytes = resident_bytes().saturating_sub(before_bytes);
+            let most_bytes = 2 * count * 4096 + 4 * MIB;
+            assert!(grown_bytes <= most_bytes, "{grown_bytes} for {count} of {bytes} bytes");
+            free_all(sparse);
+            uslab::trim(0);
         }
-        let grown_bytes = resident_bytes().saturating_sub(before_bytes);
-        assert!(grown_bytes <= 8 * MIB, "{grown_bytes} bytes more");
-        uslab::debug::validate().unwrap();
         free_all(all);
-        free_all(more);
     });
 }
 
 #[test]
-fn a_table_of_which_little_is_touched_stays_small() {
-    in_both_modes("a_table_of_which_little_is_touched_stays_small", &[], || {
-        let all = objects(64 * MIB);
-        let before_bytes = resident_bytes();
-        for _ in 0..16 {
-            let table = malloc_for::<Program>(12 * MIB);
-            assert!(!table.is_null());
-            for offset in (0..12 * MIB).step_by(MIB) {
-                // SAFETY: within the table.
-                unsafe { table.add(offset).write(1) };
-            }
-            let grown_bytes = resident_bytes().saturating_sub(before_bytes);
-            assert!(grown_bytes <= 4 * MIB, "{grown_bytes} bytes for twelve pages");
-            // SAFETY: allocated above.
-            unsafe { free(table) };
-            std::thread::sleep(Duration::from_millis(15));
+fn an_allocation_that_a_limit_refuses_leaves_nothing_behind() {
+    in_both_modes("an_allocation_that_a_limit_refuses_leaves_nothing_behind", &[], || {
+        uslab::set_huge_pages(HugePages::Always);
+        let all = objects(8 * MIB);
+        uslab::trim(0);
+        let held_bytes = || {
+            let usage = uslab::stats::usage();
+            usage.used_bytes + usage.dirty_bytes
+        };
+        let before_bytes = held_bytes();
+        uslab::set_limit(0, before_bytes + 20 * MIB).unwrap();
+        for _ in 0..3 {
+            assert!(malloc_for::<Program>(21 * MIB).is_null());
+            assert!(held_bytes() <= before_bytes, "{} bytes more", held_bytes() - before_bytes);
+            uslab::debug::validate().unwrap();
         }
         free_all(all);
     });

@@ -283,5 +283,5 @@ pub(crate) fn trim_idle() -> bool {
             slabs.shrink_to_target()
         };
     }
-    pages::purge_rested(rested) & pages::collapse_some() && idle
+    pages::purge_rested(rested) && idle
 }

@@ -9,7 +9,7 @@ use crate::cache::{Core, hooks, start};
 use crate::counters;
 use crate::os;
 use crate::os::invariant::invariant;
-use crate::pages::{self, CHUNK_PAGES, PAGE_BYTES, PAGE_SHIFT, PageIndex, Run, Temperature};
+use crate::pages::{self, CHUNK_PAGES, Fill, PAGE_BYTES, PAGE_SHIFT, PageIndex, Run, Temperature};
 use crate::rseq::Owner;
 use crate::slab::{Misuse, report_misuse};
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -50,7 +50,7 @@ pub(super) fn alloc_with(size: usize, align: usize, reclaim: Reclaim) -> Option<
     let _errno = os::errno::Preserved::new();
     let count = size.div_ceil(PAGE_BYTES).max(1);
     let align_order = (align.max(PAGE_BYTES) >> PAGE_SHIFT).trailing_zeros();
-    let pages = || pages::alloc(count, align_order, Temperature::Cold);
+    let pages = || pages::alloc(count, align_order, Temperature::Cold, Fill::Sparse);
     let mut run = pages();
     // Evict no entries for a request that can never succeed.
     if run.is_none() && reclaim == Reclaim::Yes && pages::is_possible(count, align_order) {
@@ -102,7 +102,6 @@ pub(super) fn free(page: PageIndex, pointer: *mut u8) {
     let count = head(page).pages.load(Relaxed) as usize;
     invariant!(count > 0, "a large object has a page", pointer);
     count_object(-1, -(count as i64));
-    pages::learn_from_freed(page, count);
     pages::free(page, count, Temperature::Cold);
     counters::peak::note_system();
 }
@@ -145,7 +144,6 @@ pub(super) fn move_to(pointer: *mut u8, size: usize) -> Option<*mut u8> {
     if !old.is_multiple_of(os::memory::page_bytes()) {
         return None;
     }
-    pages::learn_from_freed(page, old / PAGE_BYTES);
     let (new, _) = alloc(size, CHUNK_PAGES.min(16) * PAGE_BYTES)?;
     // SAFETY: both are live runs; the new one is at least as long, and no thread uses its contents.
     if !unsafe { os::memory::move_pages(pointer, new, old) } {

@@ -44,18 +44,6 @@ fn is_disabled_here() -> bool {
     unsafe { libc::prctl(libc::PR_GET_THP_DISABLE, 0, 0, 0, 0) > 0 }
 }
 
-/// Asks the kernel to copy the pages of `[start, start + bytes)` into a huge page now (Linux 6.1).
-/// Returns whether it did.
-///
-/// # Safety
-/// The library must have mapped the range.
-pub unsafe fn collapse(start: usize, bytes: usize) -> bool {
-    /// `MADV_COLLAPSE`.
-    const COLLAPSE: i32 = 25;
-    // SAFETY: the caller's promise. The copy changes no contents.
-    unsafe { libc::madvise(start as *mut _, bytes, COLLAPSE) == 0 }
-}
-
 /// Advises the kernel to back `[start, start + bytes)` with huge pages from the next touch on, or
 /// with small ones. False where it refuses: too many mappings.
 ///

@@ -99,17 +99,11 @@ pub fn is_mapped(start: usize) -> bool {
 /// Whether there is memory behind the page at `start`. In a fresh mapping that is so only after
 /// `mlockall(MCL_FUTURE)`.
 pub fn is_resident(start: usize) -> bool {
-    let mut page = [0];
-    residence(start, &mut page) && page[0] & 1 != 0
-}
-
-/// Finds out which of `residence.len()` system pages from `start` on have memory behind them: bit 0
-/// of their bytes. False if the kernel does not tell.
-pub fn residence(start: usize, residence: &mut [u8]) -> bool {
-    let bytes = residence.len() * page_bytes();
-    // SAFETY: the kernel writes one byte for each page, and returns an error for an address that is
+    let mut residence = 0u8;
+    // SAFETY: the kernel writes one byte for one page, and returns an error for an address that is
     // not mapped.
-    unsafe { libc::mincore(start as *mut _, bytes, residence.as_mut_ptr()) == 0 }
+    let ok = unsafe { libc::mincore(start as *mut _, 1, &raw mut residence) } == 0;
+    ok && residence & 1 != 0
 }
 
 /// Unmaps whole system pages. The memory behind them and their share of the limits return to the

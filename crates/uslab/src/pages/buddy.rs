@@ -16,7 +16,7 @@
 use super::arena::{self, PageIndex};
 use super::chunk::{self, Advice, Chunk, MAX_ORDER, NONE};
 use super::policy::{Locked, Policy};
-use super::{CHUNK_BYTES, CHUNK_PAGES, PAGE_BYTES, Run, boot, bound};
+use super::{CHUNK_BYTES, CHUNK_PAGES, Fill, PAGE_BYTES, Run, boot, bound};
 use crate::counters;
 use crate::os::invariant::invariant;
 use crate::os::memory::Placed;
@@ -36,8 +36,8 @@ mod whole;
 
 const LEVELS: usize = 11;
 /// The level of wholly free chunks that are pinned: [`arena::keep_mapped`] keeps them mapped for
-/// ever, or the background thread asks for their huge page now. Both begin with a page in use, so
-/// they never change the level of a wholly free chunk.
+/// ever. It pins only chunks with a page in use, so it never changes the level of a wholly free
+/// chunk.
 const PINNED_LEVEL: usize = LEVELS - 3;
 /// The level of wholly free chunks that may be unmapped.
 const EMPTY_LEVEL: usize = LEVELS - 2;
@@ -110,15 +110,10 @@ pub(super) fn has_empty_chunk() -> bool {
 fn level_of(index: usize, chunk: &Chunk) -> usize {
     match chunk.free_pages as usize {
         CHUNK_PAGES if chunk.is_unmapped => UNMAPPED_LEVEL,
-        CHUNK_PAGES if !may_be_unmapped(index, chunk) => PINNED_LEVEL,
+        CHUNK_PAGES if !arena::may_be_unmapped(index) => PINNED_LEVEL,
         CHUNK_PAGES => EMPTY_LEVEL,
         free => (free - 1) / 64,
     }
-}
-
-/// Whether a chunk may be unmapped when all of it is free.
-pub(super) fn may_be_unmapped(index: usize, chunk: &Chunk) -> bool {
-    arena::may_be_unmapped(index) && !chunk.is_collapsing
 }
 
 pub(super) fn lock() -> Guard<'static, Buddy> {
@@ -150,7 +145,7 @@ impl Buddy {
 
     /// Allocates a run of `pages` pages on a boundary of `2^align_order` pages. Returns `None` if
     /// the arena is used up, the hard limit forbids it, or the system refuses to map a chunk again.
-    pub fn alloc(&mut self, pages: usize, align_order: u32) -> Option<Run> {
+    pub fn alloc(&mut self, pages: usize, align_order: u32, fill: Fill) -> Option<Run> {
         // `note_taken` checks the hard limit exactly, once the run is known: its dirty pages are
         // held already and cost nothing.
         if !self.is_possible(pages, align_order) {
@@ -159,19 +154,19 @@ impl Buddy {
         let run = if pages > CHUNK_PAGES || align_order > MAX_ORDER {
             self.alloc_chunks(pages, align_order)?
         } else {
-            self.alloc_in_chunk(pages, align_order)?
+            self.alloc_in_chunk(pages, align_order, fill)?
         };
         self.note_taken(run, pages).then_some(run)
     }
 
     /// See [`super::sparse::alloc_sparse`].
-    pub fn alloc_sparse(&mut self, order: u32, needed: u64) -> Option<(PageIndex, u64)> {
+    pub fn alloc_sparse(&mut self, order: u32, needed: u64, fill: Fill) -> Option<(PageIndex, u64)> {
         invariant!(order <= 6, "a mask has a bit for each page of a sparse run", order);
         if !self.is_possible(needed.count_ones() as usize, order) {
             return None;
         }
         let pages = 1 << order;
-        let run = self.alloc_in_chunk(pages, order)?;
+        let run = self.alloc_in_chunk(pages, order, fill)?;
         let (index, first) = (run.first.0 as usize / CHUNK_PAGES, run.first.0 as usize % CHUNK_PAGES);
         // SAFETY: the chunk has a page in use, so it is committed, and `&mut self` is the lock.
         let charged = needed | unsafe { (*arena::chunk(index)).memory_mask(first, pages) };
@@ -193,7 +188,7 @@ impl Buddy {
         self.dirty_pages
     }
 
-    fn alloc_in_chunk(&mut self, pages: usize, align_order: u32) -> Option<Run> {
+    fn alloc_in_chunk(&mut self, pages: usize, align_order: u32, fill: Fill) -> Option<Run> {
         let order = pages.next_power_of_two().trailing_zeros().max(align_order);
         let index = loop {
             let Some(index) = self.fullest_with(order) else {
@@ -213,7 +208,7 @@ impl Buddy {
         invariant!(!chunk.is_unmapped, "pages come from chunks that are mapped", index);
         let first = chunk::find(&chunk.free, order)?;
         invariant!(first % (1 << align_order) == 0, "a run lies on the boundary asked for", first);
-        let zero = self.claim(index, first, pages, pages);
+        let zero = self.claim(index, first, pages, fill);
         Some(Run { first: PageIndex((index * CHUNK_PAGES + first) as u32), pages, zeroed: zero == pages })
     }
 
@@ -241,7 +236,7 @@ impl Buddy {
         let mut rest = pages;
         for index in first..first + count {
             let n = rest.min(CHUNK_PAGES);
-            zero += self.claim(index, 0, n, pages);
+            zero += self.claim(index, 0, n, Fill::Sparse);
             rest -= n;
         }
         Some(Run { first: PageIndex((first * CHUNK_PAGES) as u32), pages, zeroed: zero == pages })
@@ -321,14 +316,14 @@ impl Buddy {
         Placed::Mapped
     }
 
-    /// Takes pages for a run of `run_pages`, or a part of it. Returns those known to be zero.
-    fn claim(&mut self, index: usize, first: usize, pages: usize, run_pages: usize) -> usize {
+    /// Takes pages of one chunk. Returns how many of them are known to be zero.
+    fn claim(&mut self, index: usize, first: usize, pages: usize, fill: Fill) -> usize {
         invariant!(first + pages <= CHUNK_PAGES, "a claim ends within its chunk", first);
         self.unlink(index);
         // SAFETY: the chunk is committed, and `&mut self` is the lock.
         let chunk = unsafe { &mut *arena::chunk(index) };
         if chunk.is_whole() && chunk.dirty_pages == 0 {
-            self.choose_backing(index, chunk, run_pages);
+            self.choose_backing(index, chunk, fill);
         }
         let zero = chunk.claim(first, pages);
         if !chunk.is_huge {

@@ -46,10 +46,6 @@ pub struct Chunk {
     pub is_unmapped: bool,
     /// A huge page backs the chunk, or will at the first touch: every page has memory.
     pub is_huge: bool,
-    /// The background thread asks for a huge page for the chunk, which stays mapped meanwhile.
-    pub is_collapsing: bool,
-    /// Looks of the background thread at which the chunk was dense.
-    pub dense_looks: u8,
     /// What the kernel was advised for the chunk's addresses.
     pub advice: Advice,
 }
@@ -201,6 +197,10 @@ impl Chunk {
         }
         self.free_pages += count as u16;
         self.dirty_pages += dirty as u16;
+        if self.is_whole() && self.zero == [u64::MAX; WORDS] {
+            // No page was touched, so that no huge page came.
+            (self.is_huge, self.dirty_pages) = (false, 0);
+        }
     }
 
     /// Frees pages `[first, first + count)`. They count as dirty, or with `zero` as pages without

@@ -10,7 +10,7 @@
 
 use super::arena::{self, PageIndex};
 use super::buddy::Buddy;
-use super::{PAGE_BYTES, Run, Temperature, boot, buddy, purge};
+use super::{Fill, PAGE_BYTES, Run, Temperature, boot, buddy, purge};
 use crate::os::invariant::invariant;
 use crate::os::{self, Lock};
 use crate::rseq::{Cpu, Owner};
@@ -142,7 +142,7 @@ fn listed_order(pages: usize, align_order: u32) -> Option<usize> {
 ///
 /// May make system calls. Holds locks for a few hundred nanoseconds at most, except while the arena
 /// grows.
-pub fn alloc(pages: usize, align_order: u32, temperature: Temperature) -> Option<Run> {
+pub fn alloc(pages: usize, align_order: u32, temperature: Temperature, fill: Fill) -> Option<Run> {
     if temperature == Temperature::Hot
         && let Some(order) = listed_order(pages, align_order)
         && let Some(cpu) = Cpu::current().shared(table())
@@ -157,7 +157,7 @@ pub fn alloc(pages: usize, align_order: u32, temperature: Temperature) -> Option
             return run.map(|(first, zeroed)| Run { first, pages, zeroed });
         }
     }
-    buddy::lock().alloc(pages, align_order)
+    buddy::lock().alloc(pages, align_order, fill)
 }
 
 /// Whether [`alloc`] could succeed if all other pages were free.

@@ -34,10 +34,8 @@ pub mod boot;
 mod bound;
 mod buddy;
 mod chunk;
-mod collapse;
 mod cpu_pages;
 pub mod decay;
-mod density;
 pub mod huge;
 mod idle;
 mod layout;
@@ -46,7 +44,6 @@ mod purge;
 mod sparse;
 #[cfg(test)]
 mod tests;
-mod touched;
 
 pub use arena::{
     PageIndex, address_of, clear_owner, contains, descriptor, direct_owner_of, keep_mapped, owner, owner_of,
@@ -55,7 +52,6 @@ pub use arena::{
 pub use bound::is_bounded;
 pub use buddy::limits::{has_soft_limit, held_bytes, is_beyond_soft, set_limits, soft_limit_bytes};
 pub use buddy::valid::Walked;
-pub use collapse::collapse_some;
 pub use cpu_pages::{alloc, extend, free, free_zeroed, init as init_cpu_lists, is_possible};
 #[cfg(test)]
 pub use idle::purge_all;
@@ -65,7 +61,6 @@ pub use purge::{Scattered, purge_due, purge_some};
 pub use sparse::{
     alloc_sparse, charge, free_sparse, may_purge_rested, purge_used, should_purge_rested, uncharge,
 };
-pub use touched::learn as learn_from_freed;
 
 use crate::os::invariant::Checked;
 
@@ -87,6 +82,15 @@ pub enum Temperature {
     Hot,
     /// Not soon: leave the warm pages to other callers.
     Cold,
+}
+
+/// Whether the caller will touch all pages of a run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fill {
+    /// Yes, from the first one on: it cuts the run into objects of a page or less.
+    Dense,
+    /// Perhaps not: an object covers several pages, and the program may use part of it.
+    Sparse,
 }
 
 /// A run of pages that now belongs to the caller.

@@ -176,12 +176,15 @@ fn purge_groups(target_bytes: usize, least_pages: usize, locked: Locked) -> usiz
         let must_revoke = !buddy.is_whole(index) && buddy.split(index);
         let (taken, dirty, is_whole) = buddy.with_chunk(index, |chunk| {
             let before = chunk.dirty_pages;
-            let is_whole = unmap && chunk.is_whole() && buddy::may_be_unmapped(index, chunk);
+            let is_whole = unmap && chunk.is_whole() && arena::may_be_unmapped(index);
             let taken = if is_whole { chunk.claim_whole() } else { chunk.claim_dirty(group) };
             (taken, before - chunk.dirty_pages, is_whole)
         });
         buddy.policy.window.note_purged(usize::from(dirty));
         if dirty == 0 && !is_whole {
+            if must_revoke {
+                buddy.take_back_split(index);
+            }
             in_vain += 1;
             if in_vain >= MAX_MISSES && least_pages > 1 {
                 break;

@@ -6,15 +6,15 @@
 
 use super::arena::{self, PageIndex};
 use super::policy::{Locked, REFUSAL_MS};
-use super::{CHUNK_PAGES, PAGE_BYTES, buddy, purge};
+use super::{CHUNK_PAGES, Fill, PAGE_BYTES, buddy, purge};
 use crate::{counters, os};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// A run of `2^order` pages on a boundary of as many, up to 64 of them. Returns its first page, and
 /// the mask of charged pages: those in `needed`, and those that have memory already. `None` if
 /// memory or address space is used up.
-pub fn alloc_sparse(order: u32, needed: u64) -> Option<(PageIndex, u64)> {
-    buddy::lock().alloc_sparse(order, needed)
+pub fn alloc_sparse(order: u32, needed: u64, fill: Fill) -> Option<(PageIndex, u64)> {
+    buddy::lock().alloc_sparse(order, needed, fill)
 }
 
 /// Charges `pages` more pages of sparse runs. False, and nothing done, if the hard limit forbids

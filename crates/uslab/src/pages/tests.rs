@@ -20,7 +20,7 @@ fn once(mut attempt: impl FnMut() -> bool) -> bool {
 
 fn cold(pages: usize, align_order: u32) -> Run {
     set_up!();
-    let run = alloc(pages, align_order, Temperature::Cold).expect("there is room");
+    let run = alloc(pages, align_order, Temperature::Cold, Fill::Sparse).expect("there is room");
     assert_eq!(run.pages, pages);
     run
 }
@@ -135,7 +135,10 @@ fn runs_lie_on_the_boundary_asked_for() {
 fn what_the_address_space_cannot_hold_is_refused() {
     set_up!();
     for (pages, align_order) in [(1 << 40, 0), (usize::MAX >> 12, 0), (1, 40), (1, 51), (513, 51)] {
-        assert!(alloc(pages, align_order, Temperature::Cold).is_none(), "{pages} {align_order}");
+        assert!(
+            alloc(pages, align_order, Temperature::Cold, Fill::Sparse).is_none(),
+            "{pages} {align_order}"
+        );
     }
 }
 
@@ -155,9 +158,9 @@ fn live_runs_do_not_overlap() {
 fn the_run_freed_last_is_given_out_first() {
     set_up!();
     assert!(once(|| {
-        let run = alloc(1, 0, Temperature::Hot).expect("there is room");
+        let run = alloc(1, 0, Temperature::Hot, Fill::Sparse).expect("there is room");
         free(run.first, 1, Temperature::Hot);
-        let again = alloc(1, 0, Temperature::Hot).expect("there is room");
+        let again = alloc(1, 0, Temperature::Hot, Fill::Sparse).expect("there is room");
         let same = again.first == run.first;
         free(again.first, 1, Temperature::Hot);
         same

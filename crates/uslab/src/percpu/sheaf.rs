@@ -3,7 +3,7 @@
 
 use super::ownership;
 use crate::os::invariant::invariant;
-use crate::pages::{self, PAGE_BYTES, Temperature};
+use crate::pages::{self, Fill, PAGE_BYTES, Temperature};
 use crate::rseq::{Owner, SHEAF_HEADER_BYTES, Sheaf, is_dummy};
 use crate::slab::{Geometry, GeometryOptions, Layout, NodeMemory, Slabs};
 use core::cell::UnsafeCell;
@@ -122,8 +122,9 @@ pub fn alloc_holding(objects: usize, node: usize) -> *mut Sheaf {
         return core::ptr::null_mut();
     };
     let pages = bytes.div_ceil(PAGE_BYTES);
-    let Some(run) =
-        (objects <= u32::MAX as usize).then(|| pages::alloc(pages, 0, Temperature::Hot)).flatten()
+    let Some(run) = (objects <= u32::MAX as usize)
+        .then(|| pages::alloc(pages, 0, Temperature::Hot, Fill::Dense))
+        .flatten()
     else {
         return core::ptr::null_mut();
     };

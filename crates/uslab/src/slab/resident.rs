@@ -28,7 +28,7 @@ use super::words;
 use crate::counters;
 use crate::os;
 use crate::os::invariant::invariant;
-use crate::pages::{self, Locked, PAGE_BYTES, PAGE_SHIFT, PageIndex, Temperature};
+use crate::pages::{self, Fill, Locked, PAGE_BYTES, PAGE_SHIFT, PageIndex, Temperature};
 use crate::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed};
 use crate::sync::in_flight::InFlight;
 use core::ops::Range;
@@ -201,15 +201,16 @@ impl Slabs {
     /// first page and the mask of resident ones.
     pub(super) fn alloc_pages(&self, taken: usize) -> Option<(PageIndex, u64)> {
         let Geometry { object_bytes, order, .. } = self.geometry;
+        let fill = if object_bytes <= PAGE_BYTES { Fill::Dense } else { Fill::Sparse };
         if !self.geometry.has_resident_word() {
-            let run = pages::alloc(self.geometry.pages(), order, self.temperature)?;
+            let run = pages::alloc(self.geometry.pages(), order, self.temperature, fill)?;
             return Some((run.first, 0));
         }
         let needed = match self.constructor {
             Some(_) => self.geometry.all_pages(),
             None => self.geometry.pages_of(0..taken * object_bytes),
         };
-        let (first, charged) = pages::alloc_sparse(order, needed)?;
+        let (first, charged) = pages::alloc_sparse(order, needed, fill)?;
         self.charged.fetch_add(charged.count_ones() as usize, Relaxed);
         if charged != needed {
             // Pages that had memory already are free pages inside the slab.

@@ -3,7 +3,7 @@
 use super::{Buddy, MAX_GROW};
 use crate::os::memory::Placed;
 use crate::pages::arena::{self, PageIndex};
-use crate::pages::{CHUNK_PAGES, Run};
+use crate::pages::{CHUNK_PAGES, Fill, Run};
 
 /// The parts of the pages `start` to `end` in each chunk: its index, the first page and how many.
 fn parts(start: usize, end: usize) -> impl Iterator<Item = (usize, usize, usize)> {
@@ -37,8 +37,9 @@ impl Buddy {
         if self.map_again(low, high - low) != Placed::Mapped {
             return false;
         }
-        let zero: usize =
-            parts(start, end).map(|(index, first, count)| self.claim(index, first, count, pages)).sum();
+        let zero: usize = parts(start, end)
+            .map(|(index, first, count)| self.claim(index, first, count, Fill::Sparse))
+            .sum();
         self.note_taken(Run { first, pages, zeroed: zero == pages }, pages)
     }
 

@@ -4,9 +4,6 @@
 //! a program that fills them saves 511 page faults and most misses of the TLB. All pages of such a
 //! chunk count as held.
 //!
-//! Old chunks get one later, if they are dense: the background thread asks the kernel to copy their
-//! pages together.
-//!
 //! A purge of part of a chunk splits its huge page for good. So purges take other pages first, and
 //! leave a fortieth of what the process holds in such chunks as long as memory is not wanted.
 
@@ -16,39 +13,16 @@ use crate::os::config::HugePages;
 use crate::pages::arena::PageIndex;
 use crate::pages::chunk::{Advice, Chunk, NONE};
 use crate::pages::policy::Locked;
-use crate::pages::{CHUNK_BYTES, CHUNK_PAGES};
-use crate::pages::{density, huge};
+use crate::pages::{CHUNK_BYTES, CHUNK_PAGES, Fill, bound, huge};
 
-/// Runs of a power of two of pages, up to 128 KiB, are slabs: they fill a chunk, and are filled
-/// themselves. Between others holes remain.
-const MAX_SLAB_PAGES: usize = 32;
-/// A run of whole chunks gets huge pages if it is no larger than this part of what is in use, and
-/// the program touches all of such runs (see [`density`]).
-const MAX_RUN_SHARE: usize = 4;
-/// A dense chunk has no more free pages. That is less than [`huge::KEPT_SHARE`] lets stay, so that
-/// no purge splits its huge page for them.
-const MAX_FREE_PAGES: usize = CHUNK_PAGES / 64;
-/// Looks of the background thread, half a second apart, at which an old chunk was dense.
-const OLD_LOOKS: u8 = 4;
 /// Upper bound on the mappings that revoked advice may split, of the 65 530 that Linux gives a
 /// process: 8192.
 const MAX_REVOKED: usize = 8192;
 
-/// What [`Buddy::look_for_dense`] found.
-pub struct Looked {
-    /// Where the next look starts.
-    pub cursor: usize,
-    /// Chunks found.
-    pub found: usize,
-    /// Other chunks are dense, and not yet old.
-    pub is_waiting: bool,
-}
-
 impl Buddy {
-    /// Chooses what backs a wholly free chunk without memory, of which a run of `pages` pages is
-    /// about to be taken.
-    pub(super) fn choose_backing(&mut self, index: usize, chunk: &mut Chunk, pages: usize) {
-        let is_wanted = self.wants_huge(pages);
+    /// Chooses what backs a wholly free chunk without memory, of which a run is about to be taken.
+    pub(super) fn choose_backing(&mut self, index: usize, chunk: &mut Chunk, fill: Fill) {
+        let is_wanted = self.wants_huge(fill);
         let is_advised = match chunk.advice {
             Advice::Small | Advice::Revoked => !is_wanted,
             Advice::Huge => is_wanted,
@@ -69,27 +43,18 @@ impl Buddy {
         }
     }
 
-    /// Whether a chunk should get a huge page that is about to serve a run of `pages` pages.
-    fn wants_huge(&self, pages: usize) -> bool {
+    /// Whether a chunk should get a huge page that is about to serve such a run.
+    fn wants_huge(&self, fill: Fill) -> bool {
         match huge::mode() {
             HugePages::Never => false,
             _ if !os::huge::is_available() || arena::is_populated() => false,
-            HugePages::Always => true,
+            HugePages::Always => self.has_room_for_huge(),
             HugePages::Auto => {
-                self.used_pages >= huge::MIN_USED_PAGES
+                fill == Fill::Dense
+                    && self.used_pages >= huge::MIN_USED_PAGES
                     && self.dirty_pages <= self.used_pages / 8
                     && self.has_room_for_huge()
-                    && self.fills_chunks(pages)
             }
-        }
-    }
-
-    /// Whether runs of `pages` pages fill chunks, and programs touch all of such runs.
-    fn fills_chunks(&self, pages: usize) -> bool {
-        if pages <= MAX_SLAB_PAGES {
-            pages.is_power_of_two()
-        } else {
-            pages >= CHUNK_PAGES && pages <= self.used_pages / MAX_RUN_SHARE && density::is_expected()
         }
     }
 
@@ -119,6 +84,13 @@ impl Buddy {
         must_revoke
     }
 
+    /// Undoes what [`Buddy::split`] did to the advice: nothing of the chunk was purged, or the
+    /// kernel refused to hear of it.
+    pub fn take_back_split(&mut self, index: usize) {
+        // SAFETY: committed, and `&mut self` is the lock.
+        self.set_advice(unsafe { &mut *arena::chunk(index) }, Advice::Huge);
+    }
+
     /// Notes that the kernel moved a mapping onto the chunks of a run, and its advice with it.
     pub fn note_moved(&mut self, first: PageIndex, pages: usize) {
         let (first, last) = (first.0 as usize, first.0 as usize + pages - 1);
@@ -128,76 +100,12 @@ impl Buddy {
         }
     }
 
-    /// The last chunk of a run, if the run fills it and small pages back it.
-    pub fn last_small_chunk(&self, first: PageIndex, pages: usize) -> Option<usize> {
-        let end = (first.0 as usize + pages) / CHUNK_PAGES;
-        let index = end.checked_sub(1).filter(|index| index * CHUNK_PAGES >= first.0 as usize)?;
-        // SAFETY: committed, and `&self` is the lock.
-        let is_small = unsafe { !(*arena::chunk(index)).is_huge };
-        is_small.then_some(index)
-    }
-
-    /// Looks at up to `most` chunks from `cursor` on. Puts those that have become old and dense
-    /// into `out`, as many as fit.
-    pub fn look_for_dense(&mut self, cursor: usize, most: usize, out: &mut [usize]) -> Looked {
-        let mut looked = Looked { cursor, found: 0, is_waiting: false };
-        if !self.has_room_for_huge() || self.used_pages < huge::MIN_USED_PAGES {
-            return looked;
-        }
-        let committed = arena::chunks_committed();
-        for _ in 0..most.min(committed) {
-            if looked.found == out.len() {
-                looked.is_waiting = true;
-                break;
-            }
-            looked.cursor = if looked.cursor < committed { looked.cursor } else { 0 };
-            // SAFETY: committed, and `&mut self` is the lock.
-            let chunk = unsafe { &mut *arena::chunk(looked.cursor) };
-            let is_dense = !chunk.is_huge && usize::from(chunk.free_pages) <= MAX_FREE_PAGES;
-            chunk.dense_looks = if is_dense { chunk.dense_looks.saturating_add(1) } else { 0 };
-            if chunk.dense_looks == OLD_LOOKS {
-                out[looked.found] = looked.cursor;
-                looked.found += 1;
-            }
-            looked.is_waiting |= is_dense && chunk.dense_looks < OLD_LOOKS;
-            looked.cursor += 1;
-        }
-        looked
-    }
-
-    /// Keeps a dense chunk mapped while the caller asks for its huge page. False if it is not dense
-    /// any more.
-    pub fn begin_collapse(&mut self, index: usize) -> bool {
-        // SAFETY: committed, and `&mut self` is the lock.
-        let is_dense = unsafe {
-            let chunk = &*arena::chunk(index);
-            !chunk.is_huge && usize::from(chunk.free_pages) <= MAX_FREE_PAGES
-        };
-        if is_dense {
-            self.with_chunk(index, |chunk| chunk.is_collapsing = true);
-        }
-        is_dense
-    }
-
-    /// Ends what [`Buddy::begin_collapse`] began. With `is_advised`, all pages of the chunk have
-    /// memory now, or soon.
-    pub fn end_collapse(&mut self, index: usize, is_advised: bool) {
-        self.with_chunk(index, |chunk| {
-            chunk.is_collapsing = false;
-            if is_advised {
-                chunk.back_with_huge();
-            }
-        });
-        if is_advised {
-            // SAFETY: committed, and `&mut self` is the lock.
-            self.set_advice(unsafe { &mut *arena::chunk(index) }, Advice::Huge);
-        }
-    }
-
     /// Pages that may stay in chunks that huge pages back.
     pub fn kept_huge_pages(&self, locked: Locked) -> usize {
         match (locked, huge::mode()) {
             (Locked::Go, _) => 0,
+            // Free memory cannot wait there.
+            (Locked::Stay, _) if bound::is_bounded() => 0,
             (Locked::Stay, HugePages::Always) => usize::MAX,
             (Locked::Stay, _) => self.held_pages() / huge::KEPT_SHARE,
         }
@@ -237,5 +145,8 @@ impl Buddy {
 /// kernel thread would give it one again, with memory for each page that was purged.
 pub fn revoke(index: usize) {
     // SAFETY: the caller holds a page of the chunk, which is therefore mapped.
-    unsafe { os::huge::advise(arena::address_of_chunk(index), CHUNK_BYTES, false) };
+    let is_followed = unsafe { os::huge::advise(arena::address_of_chunk(index), CHUNK_BYTES, false) };
+    if !is_followed {
+        super::lock().take_back_split(index);
+    }
 }

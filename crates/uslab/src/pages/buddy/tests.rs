@@ -14,7 +14,7 @@ fn found(
     mend: impl FnOnce(&mut Buddy, &mut Chunk),
 ) -> Invalid {
     set_up!();
-    let run = crate::pages::alloc(3, 0, Temperature::Cold).expect("there is room");
+    let run = crate::pages::alloc(3, 0, Temperature::Cold, Fill::Sparse).expect("there is room");
     let mut buddy = lock();
     // The chunk that serves next. It has a free page as long as the lock is held.
     let index = buddy.fullest_with(0).unwrap_or_else(|| {
@@ -98,7 +98,7 @@ fn sums_that_disagree_are_found() {
 #[test]
 fn a_free_page_with_an_owner_is_found() {
     set_up!();
-    let run = crate::pages::alloc(1, 0, Temperature::Cold).expect("there is room");
+    let run = crate::pages::alloc(1, 0, Temperature::Cold, Fill::Sparse).expect("there is room");
     let mut buddy = lock();
     assert!(buddy.free(run.first, 1, false));
     arena::set_owner(run.first, 1, Owner::plain(15));
@@ -113,7 +113,7 @@ fn a_free_page_with_an_owner_is_found() {
 #[test]
 fn the_layer_as_it_is_is_valid() {
     set_up!();
-    let _in_use = crate::pages::alloc(3, 0, Temperature::Cold);
+    let _in_use = crate::pages::alloc(3, 0, Temperature::Cold, Fill::Sparse);
     let walked = crate::pages::check().expect("valid");
     assert!(walked.chunks > 0 && walked.free_pages > 0);
 }
@@ -122,7 +122,7 @@ fn the_layer_as_it_is_is_valid() {
 #[should_panic(expected = "a page has one owner at a time")]
 fn a_second_owner_ends_the_process() {
     set_up!();
-    let run = crate::pages::alloc(1, 0, Temperature::Cold).expect("there is room");
+    let run = crate::pages::alloc(1, 0, Temperature::Cold, Fill::Sparse).expect("there is room");
     arena::set_owner(run.first, 1, Owner::plain(15));
     arena::set_owner(run.first, 1, Owner::plain(14));
 }
@@ -131,7 +131,7 @@ fn a_second_owner_ends_the_process() {
 #[should_panic(expected = "a freed page has no owner")]
 fn pages_that_are_freed_with_their_owner_end_the_process() {
     set_up!();
-    let run = crate::pages::alloc(1, 0, Temperature::Cold).expect("there is room");
+    let run = crate::pages::alloc(1, 0, Temperature::Cold, Fill::Sparse).expect("there is room");
     arena::set_owner(run.first, 1, Owner::plain(15));
     crate::pages::free(run.first, 1, Temperature::Cold);
 }

@@ -57,7 +57,7 @@ pub(in crate::pages) fn check_all() -> Checked<usize> {
 mod tests {
     use super::super::{AtomicUsize, EMPTY, Lock, RUNS, Rank};
     use super::*;
-    use crate::pages::{PAGE_BYTES, Temperature, alloc, boot, free};
+    use crate::pages::{Fill, PAGE_BYTES, Temperature, alloc, boot, free};
 
     /// Returns the result of a check of lists that belong to no CPU. They hold `runs`, of two pages
     /// each, and claim to hold `counted` runs.
@@ -76,7 +76,7 @@ mod tests {
     #[test]
     fn lists_that_are_broken_are_found() {
         set_up!();
-        let run = alloc(4, 2, Temperature::Cold).expect("there is room");
+        let run = alloc(4, 2, Temperature::Cold, Fill::Sparse).expect("there is room");
         let first = run.first.0;
         assert_eq!(found(&[first, first + 2], 2), Ok(2));
         assert_eq!(invariant(&[first], 2), "the number for those without the lock is right");
