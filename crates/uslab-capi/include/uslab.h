@@ -331,7 +331,8 @@ void uslab_set_decay_ms(int ms) USLAB_NOEXCEPT;
 
 /* When huge pages of 2 MiB back memory. */
 typedef enum uslab_huge_pages {
-    /* Where a heap of more than 40 MiB grows and has little free memory: the default. */
+    /* For small objects, where a heap of more than 40 MiB grows and has little free memory: the
+     * default. */
     USLAB_HUGE_PAGES_AUTO = 0,
     /* Nowhere. */
     USLAB_HUGE_PAGES_NEVER = 1,

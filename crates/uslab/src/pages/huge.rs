@@ -10,8 +10,7 @@ use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 /// which must not exceed a twentieth of the heap.
 pub(super) const MIN_USED_PAGES: usize = 20 * CHUNK_PAGES;
 
-/// Of what is held, one part in so many may stay free in chunks that huge pages back, and as much
-/// in slabs of such chunks.
+/// Of what is held, one part in so many may stay free in chunks that huge pages back.
 pub(super) const KEPT_SHARE: usize = 40;
 
 const NOT_CHOSEN: u8 = u8::MAX;

@@ -21,8 +21,7 @@ pub fn purge_rested(rested: bool) -> bool {
     }
     let is_settled = purge::purge_at_look(rested);
     cpu_pages::begin_period();
-    let mut buddy = buddy::lock();
-    (buddy.operations, buddy.policy.kept_inside_pages) = (0, 0);
+    buddy::lock().operations = 0;
     is_settled
 }
 

@@ -24,8 +24,6 @@ pub(super) struct Policy {
     pub window: Window,
     /// Dirty pages that stayed when a purge tried all free ones.
     pub settled_pages: usize,
-    /// Free pages of slabs in use that stayed at this look because a huge page backs them.
-    pub kept_inside_pages: usize,
     /// An allocation took pages without memory, and that growth has not been judged yet.
     pub has_grown: bool,
     /// The chunk at which the next purge starts.
@@ -43,7 +41,6 @@ impl Policy {
             last_ms: 0,
             window: Window::new(),
             settled_pages: usize::MAX,
-            kept_inside_pages: 0,
             has_grown: false,
             cursor: 0,
             period: 1,

@@ -48,7 +48,7 @@ pub fn may_purge_rested() -> bool {
 }
 
 /// Whether `pages` free pages of a slab in use at `first`, which rest, should go although memory is
-/// not wanted. Where that would split a huge page they stay, as long as these are few.
+/// not wanted. Where that would split a huge page, a single page stays.
 pub fn should_purge_rested(first: PageIndex, pages: usize) -> bool {
     buddy::lock().should_purge_rested(first, pages)
 }

@@ -5,7 +5,8 @@
 //! chunk count as held.
 //!
 //! A purge of part of a chunk splits its huge page for good. So purges take other pages first, and
-//! leave a fortieth of what the process holds in such chunks as long as memory is not wanted.
+//! leave a fortieth of what the process holds in such chunks as long as memory is not wanted; and
+//! single pages inside slabs.
 
 use super::{Buddy, EMPTY_LEVEL, PINNED_LEVEL, arena};
 use crate::os;
@@ -18,6 +19,9 @@ use crate::pages::{CHUNK_BYTES, CHUNK_PAGES, Fill, bound, huge};
 /// Upper bound on the mappings that revoked advice may split, of the 65 530 that Linux gives a
 /// process: 8192.
 const MAX_REVOKED: usize = 8192;
+
+/// Free pages of a slab of 32 pages that do not cost its chunk the huge page.
+const MAX_KEPT_OF_SLAB: usize = 1;
 
 impl Buddy {
     /// Chooses what backs a wholly free chunk without memory, of which a run is about to be taken.
@@ -50,7 +54,9 @@ impl Buddy {
             _ if !os::huge::is_available() || arena::is_populated() => false,
             HugePages::Always => self.has_room_for_huge(),
             HugePages::Auto => {
+                // Where free memory cannot wait, it would be split off soon.
                 fill == Fill::Dense
+                    && !bound::is_bounded()
                     && self.used_pages >= huge::MIN_USED_PAGES
                     && self.dirty_pages <= self.used_pages / 8
                     && self.has_room_for_huge()
@@ -112,16 +118,11 @@ impl Buddy {
     }
 
     /// See [`super::super::sparse::should_purge_rested`].
-    pub fn should_purge_rested(&mut self, first: PageIndex, pages: usize) -> bool {
-        // SAFETY: the page is in use, so its chunk is committed, and `&mut self` is the lock.
+    pub fn should_purge_rested(&self, first: PageIndex, pages: usize) -> bool {
+        // SAFETY: the page is in use, so its chunk is committed, and `&self` is the lock.
         let is_huge = unsafe { (*arena::chunk(first.0 as usize / CHUNK_PAGES)).is_huge };
-        let kept_pages = self.policy.kept_inside_pages + pages;
-        let is_kept = is_huge
-            && (huge::mode() == HugePages::Always || kept_pages <= self.held_pages() / huge::KEPT_SHARE);
-        if is_kept {
-            self.policy.kept_inside_pages = kept_pages;
-        }
-        !is_kept
+        let keeps_more = huge::mode() == HugePages::Always && !bound::is_bounded();
+        !is_huge || pages > MAX_KEPT_OF_SLAB && !keeps_more
     }
 
     /// Returns the emptiest chunk with pages in use that a huge page backs and that has pages to
