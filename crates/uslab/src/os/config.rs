@@ -180,8 +180,8 @@ pub const VARIABLES: [Variable; 14] = [
 #[non_exhaustive]
 #[repr(u8)]
 pub enum HugePages {
-    /// For small objects, where a heap of more than 40 MiB grows and has little free memory, so that
-    /// the process holds hardly more than with small pages.
+    /// For small objects, where a heap of more than 40 MiB grows and has little free memory. The
+    /// process holds hardly more than with small pages.
     Auto,
     /// Nowhere.
     Never,
