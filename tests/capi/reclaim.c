@@ -244,7 +244,7 @@ static void figures(void)
     uslab_set_decay_ms(1000);
     CHECK(uslab_set_huge_pages(USLAB_HUGE_PAGES_NEVER) == 0);
     CHECK(uslab_set_huge_pages(USLAB_HUGE_PAGES_AUTO) == 0);
-    CHECK(uslab_set_huge_pages((uslab_huge_pages)3) == EINVAL);
+    CHECK(uslab_set_huge_pages(3) == EINVAL);
     CHECK(strcmp(uslab_version(), USLAB_TEST_VERSION) == 0);
     CHECK(strcmp(uslab_mode(), "rseq") == 0 || strcmp(uslab_mode(), "locked") == 0);
 }

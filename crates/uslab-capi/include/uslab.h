@@ -329,22 +329,18 @@ size_t uslab_trim(size_t kept_bytes) USLAB_NOEXCEPT;
  * uslab_trim memory returns whatever was chosen. Neither allocates nor blocks. */
 void uslab_set_decay_ms(int ms) USLAB_NOEXCEPT;
 
-/* When huge pages of 2 MiB back memory. */
-typedef enum uslab_huge_pages {
-    /* For small objects, where a heap of more than 40 MiB grows and has little free memory: the
-     * default. */
-    USLAB_HUGE_PAGES_AUTO = 0,
-    /* Nowhere. */
-    USLAB_HUGE_PAGES_NEVER = 1,
-    /* Everywhere. A process of few objects then holds 2 MiB and more, and free memory returns to
-     * the system in pieces of 2 MiB only, unless memory is short. */
-    USLAB_HUGE_PAGES_ALWAYS = 2
-} uslab_huge_pages;
+/* When huge pages of 2 MiB back memory. AUTO, the default: for small objects, where a heap of more
+ * than 40 MiB grows and has little free memory. ALWAYS: a process of few objects then holds 2 MiB
+ * and more, and free memory returns to the system in pieces of 2 MiB only, unless memory is
+ * short. */
+#define USLAB_HUGE_PAGES_AUTO   0u
+#define USLAB_HUGE_PAGES_NEVER  1u
+#define USLAB_HUGE_PAGES_ALWAYS 2u
 
 /* Chooses it for memory that is touched first from now on. Within an eighth of a limit no memory
  * gets huge pages, and none does where the system's setting is `never`. EINVAL: another value.
  * Neither allocates nor blocks. */
-int uslab_set_huge_pages(uslab_huge_pages huge_pages) USLAB_NOEXCEPT;
+int uslab_set_huge_pages(unsigned huge_pages) USLAB_NOEXCEPT;
 
 /* uslab_trim(0). */
 size_t uslab_release_memory(void) USLAB_NOEXCEPT;

@@ -26,6 +26,13 @@ pub const USLAB_ZERO: c_uint = 0x1_0000;
 /// Allocation: fail rather than run shrinkers.
 pub const USLAB_NORECLAIM: c_uint = 0x2_0000;
 
+/// Huge pages where they cost little memory.
+pub const USLAB_HUGE_PAGES_AUTO: c_uint = 0;
+/// No huge pages.
+pub const USLAB_HUGE_PAGES_NEVER: c_uint = 1;
+/// Huge pages everywhere.
+pub const USLAB_HUGE_PAGES_ALWAYS: c_uint = 2;
+
 /// Result of a scan that can free nothing now.
 pub const USLAB_SHRINK_STOP: usize = usize::MAX;
 /// `seeks` of entries that cost nothing to make again; a pass takes half of them.

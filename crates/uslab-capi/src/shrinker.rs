@@ -1,9 +1,12 @@
 //! Shrinkers and the calls that run them: `uslab_shrinker_*`, `uslab_reclaim`, `uslab_set_limit`.
 
-use crate::abi::{self, ShrinkCallback, ShrinkerOptions, USLAB_SEEKS_NONE, USLAB_SHRINK_STOP};
+use crate::abi::{
+    self, ShrinkCallback, ShrinkerOptions, USLAB_HUGE_PAGES_ALWAYS, USLAB_HUGE_PAGES_AUTO,
+    USLAB_HUGE_PAGES_NEVER, USLAB_SEEKS_NONE, USLAB_SHRINK_STOP,
+};
 use crate::handle::{self, Handle, Kind};
 use crate::{failure, versioned};
-use core::ffi::{c_char, c_int, c_void};
+use core::ffi::{c_char, c_int, c_uint, c_void};
 use core::time::Duration;
 use uslab::internal::errno;
 use uslab::{HugePages, Registration, Scan, ShrinkControl, Shrinker};
@@ -154,11 +157,11 @@ extern "C" fn uslab_set_decay_ms(ms: c_int) {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn uslab_set_huge_pages(huge_pages: c_int) -> c_int {
+extern "C" fn uslab_set_huge_pages(huge_pages: c_uint) -> c_int {
     let huge_pages = match huge_pages {
-        0 => HugePages::Auto,
-        1 => HugePages::Never,
-        2 => HugePages::Always,
+        USLAB_HUGE_PAGES_AUTO => HugePages::Auto,
+        USLAB_HUGE_PAGES_NEVER => HugePages::Never,
+        USLAB_HUGE_PAGES_ALWAYS => HugePages::Always,
         _ => return failure::code(libc::EINVAL),
     };
     uslab::set_huge_pages(huge_pages);
