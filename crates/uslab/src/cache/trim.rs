@@ -15,7 +15,6 @@
 //! some memory, then all, and then fails.
 
 use super::{registry, state};
-use crate::counters;
 use crate::os;
 use crate::os::config::HugePages;
 use crate::pages::{self, Scattered};
@@ -28,7 +27,7 @@ use core::time::Duration;
 
 /// Releases the free memory of the whole process to the system, now: flushes all sheaves, shrinks
 /// all caches and purges all pages. About `kept_bytes` of it stay with the process, as free pages.
-/// Returns the bytes released meanwhile, by other threads too.
+/// Returns the bytes released.
 ///
 /// Call it when the program becomes idle or enters another phase: caches in use pay a page fault
 /// for each page that they need again. Blocks for the system calls, and while other threads create
@@ -42,8 +41,6 @@ pub fn trim(kept_bytes: usize) -> usize {
     if !state::is_ready() {
         return 0;
     }
-    let purged_bytes = || counters::header().purged_bytes.load(Relaxed) as usize;
-    let before_bytes = purged_bytes();
     // The lock keeps threads from destroying caches meanwhile.
     let registry = registry::lock();
     let mut drain = Drain::of_all();
@@ -60,8 +57,7 @@ pub fn trim(kept_bytes: usize) -> usize {
     sheaf::slabs().iter().for_each(|slabs| {
         slabs.shrink();
     });
-    pages::purge_all_beyond(kept_bytes);
-    purged_bytes().wrapping_sub(before_bytes)
+    pages::purge_all_beyond(kept_bytes)
 }
 
 /// Chooses how long free memory stays with the process, from now on. `None` keeps it for ever. The

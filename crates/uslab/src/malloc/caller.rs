@@ -159,11 +159,12 @@ pub unsafe fn serve_resized(
     let new = if size <= MAX_SMALL_BYTES {
         serve_for(size, is_program)
     } else {
-        if old > MAX_SMALL_BYTES && (large::resize(pointer, size) || medium::resize(pointer, size)) {
-            return pointer;
-        }
+        // First: an object at the end of the arena may grow in place for ever.
         if is_program() {
             background::begin_if_large();
+        }
+        if old > MAX_SMALL_BYTES && (large::resize(pointer, size) || medium::resize(pointer, size)) {
+            return pointer;
         }
         if old > MAX_SMALL_BYTES
             && let Some(moved) = large::move_to(pointer, size)
