@@ -91,7 +91,7 @@ fn write_markdown(found: &Measured, joined: &Joined, out: &mut String) -> std::f
     let machine = &found.source.machine;
     writeln!(
         out,
-        "The least of {} runs, interleaved. {}, {}, {} CPUs; uslab {}, {}.",
+        "The least of {} runs, interleaved.\n{}, {}, {} CPUs; uslab {}, {}.",
         found.run.rows.iter().flat_map(|row| &row.figures).map(|figure| figure.rounds).max().unwrap_or(0),
         machine.cpu_model,
         machine.kernel,

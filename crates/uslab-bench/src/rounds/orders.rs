@@ -1,8 +1,8 @@
 //! A cache whose slabs have one order, against time and memory.
 //!
 //! ```text
-//!   grow ── all freed ── batches ── filled again ── random quarters ── nine of ten freed, trimmed
-//!    ns  full                ns                          ns                        tenth
+//!   grow ─ all freed ─ batches ─ filled again ─ random quarters ─ nine of ten freed, trimmed
+//!    ns full              ns                          ns                       tenth
 //! ```
 //!
 //! `full` and `tenth` are resident bytes: with all objects live and written, and after a random
@@ -20,7 +20,7 @@ use std::ptr::{NonNull, null_mut};
 use std::time::Instant;
 use uslab::{CacheBuilder, RawCache};
 
-/// What the cache is like, and how many objects it serves.
+/// The size and order of a cache, and the number of objects that it serves.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Slabs {
     pub object_bytes: usize,

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   load ──▶ pin the object, register fork handlers
-//!   shared libraries at load ─────▶ lock ──▶ learn: environment, CPUs, mode ──▶ KNOWN
-//!   first use ──▶ lock ──▶ learn, unless KNOWN ──▶ map the first memory ──────▶ READY
+//!   shared libraries at load ──▶ lock ─▶ learn: environment, CPUs, mode ─▶ KNOWN
+//!   first use ─▶ lock ─▶ learn, unless KNOWN ─▶ map the first memory ───▶ READY
 //! ```
 //!
 //! A program that never allocates maps nothing. What start-up reads from the system, the shared

@@ -46,11 +46,11 @@ pub struct Chunk {
     pub is_unmapped: bool,
     /// A huge page backs the chunk, or will at the first touch: every page has memory.
     pub is_huge: bool,
-    /// What the kernel was advised for the chunk's addresses.
+    /// The library's advice to the kernel for the chunk's addresses.
     pub advice: Advice,
 }
 
-/// What the kernel was advised about huge pages for a chunk. Zeroed memory is [`Advice::Small`].
+/// The library's advice to the kernel about huge pages for a chunk. Zeroed memory is [`Advice::Small`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Advice {
