@@ -50,7 +50,8 @@ pub struct Chunk {
     pub advice: Advice,
 }
 
-/// The library's advice to the kernel about huge pages for a chunk. Zeroed memory is [`Advice::Small`].
+/// The library's advice to the kernel about huge pages for a chunk. Zeroed memory is
+/// [`Advice::Small`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Advice {
