@@ -103,7 +103,7 @@ fn finish(cache: &CpuCache) {
 
 #[test]
 fn an_empty_slab_of_any_node_is_free_memory() {
-    let (cache, _) = cache_of(2, 4096, 8);
+    let (cache, _) = cache_of(2, 64, 8);
     assert!(!cache.has_free());
     for node in [0, 1] {
         let mut object = [core::ptr::null_mut()];

@@ -145,6 +145,12 @@ impl Geometry {
         !self.is_run() && has_resident_word(self.order)
     }
 
+    /// Whether a slab is charged for a page when an object on it is about to be used, and not for
+    /// all pages at once: from 64 KiB on. Smaller runs come from the CPU's page lists, whole.
+    pub const fn grows_by_pages(&self) -> bool {
+        self.has_resident_word() && self.order >= 4
+    }
+
     /// The object at `offset` bytes from the slab's start; `None` if no object starts there.
     #[inline]
     pub fn index_of(&self, offset: usize) -> Option<usize> {
@@ -187,10 +193,10 @@ impl Geometry {
     }
 }
 
-/// See [`Geometry::has_resident_word`]. Smaller slabs go back whole, and larger ones have more
-/// pages than a word has bits.
+/// See [`Geometry::has_resident_word`]. A slab of one page goes back whole, and those of more than
+/// 64 have more pages than a word has bits.
 const fn has_resident_word(order: u32) -> bool {
-    order >= 4 && order <= 6
+    order >= 1 && order <= 6
 }
 
 /// Objects that a slab of `order` holds: bounded by its bytes and by the bits of its descriptors.

@@ -1,7 +1,6 @@
-//! Resident pages: a large slab holds the pages that its objects need, and no others.
+//! Resident pages: a slab holds the pages that its objects need, and gives the others back.
 //!
-//! A slab of 16 to 64 pages keeps the objects of its cache together. It has a word with a bit for
-//! each page that has memory:
+//! A slab of 2 to 64 pages has a word with a bit for each page that has memory:
 //!
 //! ```text
 //!   pages      │ 0 │ 1 │ 2 │ 3 │ 4 │ 5 │ …        objects in use: ▓
@@ -11,7 +10,7 @@
 //!
 //! * A **take** charges pages that had no memory before it hands out their objects, so that limits
 //!   count what the program can touch. A refill takes the lowest addresses, so a slab fills page by
-//!   page.
+//!   page. (A slab of fewer than 16 pages is charged as a whole when it is made.)
 //! * [`Slabs::purge_rested_part`], [`Slabs::purge_part`] and [`Slabs::purge_inside`] give back
 //!   pages of which every object is free. They take these objects as a refill would, purge the
 //!   pages without the lists' lock, and put the objects back. The pages read as zero afterwards.
@@ -202,9 +201,13 @@ impl Slabs {
     pub(super) fn alloc_pages(&self, taken: usize) -> Option<(PageIndex, u64)> {
         let Geometry { object_bytes, order, .. } = self.geometry;
         let fill = if object_bytes <= PAGE_BYTES { Fill::Dense } else { Fill::Sparse };
-        if !self.geometry.has_resident_word() {
+        if !self.geometry.grows_by_pages() {
             let run = pages::alloc(self.geometry.pages(), order, self.temperature, fill)?;
-            return Some((run.first, 0));
+            if !self.geometry.has_resident_word() {
+                return Some((run.first, 0));
+            }
+            self.charged.fetch_add(self.geometry.pages(), Relaxed);
+            return Some((run.first, self.geometry.all_pages()));
         }
         let needed = match self.constructor {
             Some(_) => self.geometry.all_pages(),
@@ -225,7 +228,11 @@ impl Slabs {
             Some(resident) => {
                 let charged = resident.load(Relaxed);
                 self.charged.fetch_sub(charged.count_ones() as usize, Relaxed);
-                pages::free_sparse(slab.0, self.geometry.order, charged);
+                if self.geometry.grows_by_pages() || charged != self.geometry.all_pages() {
+                    pages::free_sparse(slab.0, self.geometry.order, charged);
+                } else {
+                    pages::free(slab.0, self.geometry.pages(), temperature);
+                }
             }
             None => pages::free(slab.0, self.geometry.pages(), temperature),
         }

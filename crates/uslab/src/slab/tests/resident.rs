@@ -40,33 +40,45 @@ fn a_page_is_charged_when_its_first_object_is_taken() {
 fn free_pages_of_a_slab_in_use_go_back_and_serve_again() {
     // Objects that end at page boundaries, that straddle them, and that span several pages.
     for bytes in [64, 1024, 1000, 3000, 4096, 6000, 10240, 20000] {
-        let (slabs, _) = slabs_of_order(5, bytes, None);
-        let objects: Vec<_> = take(slabs, slabs.geometry().objects).into_iter().rev().collect();
-        fill(&objects, bytes);
-        let kept = objects[objects.len() / 2];
-        let freed: Vec<_> = objects.iter().copied().filter(|&object| object != kept).collect();
-        free(slabs, &freed);
-        let page = |address: usize| address / PAGE_BYTES;
-        let live_pages = page(kept as usize + bytes - 1) - page(kept as usize) + 1;
-        let before = charged(slabs);
-        let purged_bytes = slabs.purge_all_inside();
-        assert_eq!(charged(slabs), before - purged_bytes / PAGE_BYTES);
-        assert_eq!(charged(slabs), live_pages, "objects of {bytes}");
-        assert_eq!(resident_bytes(slabs, kept), live_pages * PAGE_BYTES, "objects of {bytes}");
-        assert_eq!(slabs.purge_all_inside(), 0, "nothing is left");
-        // SAFETY: the object is the test's own.
-        assert!(unsafe { core::slice::from_raw_parts(kept, bytes) }.iter().all(|&byte| byte == 0xa5));
-        assert!(slabs.check().is_ok());
-
-        let mut again = take(slabs, freed.len());
-        again.sort_unstable();
-        assert_eq!(again, freed, "every object serves again, once");
-        assert_eq!(charged(slabs), (objects.len() * bytes).div_ceil(PAGE_BYTES));
-        fill(&again, bytes);
-        free(slabs, &again);
-        free(slabs, &[kept]);
-        slabs.shrink();
+        go_back_and_serve_again(5, bytes);
     }
+}
+
+#[test]
+fn free_pages_of_a_slab_of_few_pages_go_back_and_serve_again() {
+    for (order, bytes) in [(1, 64), (1, 1000), (2, 3000), (3, 1024), (3, 4096), (3, 10240)] {
+        go_back_and_serve_again(order, bytes);
+    }
+}
+
+fn go_back_and_serve_again(order: u32, bytes: usize) {
+    let (slabs, _) = slabs_of_order(order, bytes, None);
+    let objects: Vec<_> = take(slabs, slabs.geometry().objects).into_iter().rev().collect();
+    fill(&objects, bytes);
+    let kept = objects[objects.len() / 2];
+    let freed: Vec<_> = objects.iter().copied().filter(|&object| object != kept).collect();
+    free(slabs, &freed);
+    let page = |address: usize| address / PAGE_BYTES;
+    let live_pages = page(kept as usize + bytes - 1) - page(kept as usize) + 1;
+    let before = charged(slabs);
+    let purged_bytes = slabs.purge_all_inside();
+    assert_eq!(charged(slabs), before - purged_bytes / PAGE_BYTES);
+    assert_eq!(charged(slabs), live_pages, "objects of {bytes}");
+    assert_eq!(resident_bytes(slabs, kept), live_pages * PAGE_BYTES, "objects of {bytes}");
+    assert_eq!(slabs.purge_all_inside(), 0, "nothing is left");
+    // SAFETY: the object is the test's own.
+    assert!(unsafe { core::slice::from_raw_parts(kept, bytes) }.iter().all(|&byte| byte == 0xa5));
+    assert!(slabs.check().is_ok());
+
+    let mut again = take(slabs, freed.len());
+    again.sort_unstable();
+    assert_eq!(again, freed, "every object serves again, once");
+    assert_eq!(charged(slabs), (objects.len() * bytes).div_ceil(PAGE_BYTES));
+    fill(&again, bytes);
+    free(slabs, &again);
+    free(slabs, &[kept]);
+    slabs.shrink();
+    assert_eq!(charged(slabs), 0);
 }
 
 #[test]
