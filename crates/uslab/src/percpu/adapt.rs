@@ -6,8 +6,9 @@
 //! proves too small, which shows in one of three ways:
 //!
 //! * A CPU overflows and next underflows, or the other way round: it frees and allocates more in a
-//!   row than its sheaves hold. After a run that the largest sheaves would not have absorbed the
-//!   cache keeps its capacity: larger sheaves would only hold more objects back from their slabs.
+//!   row than its sheaves hold. After a run that the largest sheaves would not have absorbed a cache
+//!   with 62 objects in a sheaf, or more, keeps its capacity: larger sheaves would only hold more
+//!   objects back from their slabs.
 //! * The barn serves the cache many times: objects wander between CPUs.
 //! * A CPU exchanges its two sheaves over and over. For this reason alone the cache grows only
 //!   while the charge of all caches stays within half of the bound. If it may not grow, the slow
@@ -71,6 +72,9 @@ const BARN_SERVED: u32 = 16;
 /// Upper bound on a run of misses after which a cache grows, as a number of the largest sheaves
 /// that hold the objects moved. Slots and barn hold half as many or less.
 const MAX_RUN_SHEAVES: usize = 8;
+/// A cache with smaller sheaves grows whatever the run was: it visits the slow path so often that
+/// the path itself costs most.
+const MODERATE_CAPACITY: usize = 62;
 /// How many times a spare has room for a freed object until that is a reason to grow. A CPU that
 /// exchanges its sheaves over and over takes objects from the spare as often; only frees count.
 const SPARE_SERVED: u32 = 32;
@@ -331,7 +335,8 @@ impl Adapt {
             self.counts.barn_served.store(0, Relaxed);
         }
         let moved = last.misses() as usize * self.capacity().min(PIECE);
-        bounced && moved <= MAX_RUN_SHEAVES * self.most.capacity() || wandered
+        let saves = self.capacity() < MODERATE_CAPACITY || moved <= MAX_RUN_SHEAVES * self.most.capacity();
+        bounced && saves || wandered
     }
 
     /// Notes a free that used the room of the spare. That is cheap, but still costs some twenty
