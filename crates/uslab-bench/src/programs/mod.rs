@@ -15,6 +15,7 @@
 pub mod cpp;
 pub mod ghostscript;
 pub mod git;
+pub mod postgres;
 pub mod python;
 pub mod redis;
 pub mod rocksdb;
@@ -39,7 +40,7 @@ pub struct Workload {
     run: fn(&Place) -> Result<Usage, String>,
 }
 
-pub const WORKLOADS: [&Workload; 14] = [
+pub const WORKLOADS: [&Workload; 15] = [
     &python::MALLOC,
     &python::OWN_ARENAS,
     &scripts::LUA,
@@ -54,6 +55,7 @@ pub const WORKLOADS: [&Workload; 14] = [
     &rocksdb::DB_BENCH,
     &z3::SOLVER,
     &ghostscript::PDF,
+    &postgres::SERVER,
 ];
 
 /// Not in the suite of programs: the knobs' suite has it.

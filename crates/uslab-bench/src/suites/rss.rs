@@ -68,7 +68,7 @@ fn rows(context: &Context) -> Vec<RowPlan> {
     const MIB: usize = 1 << 20;
     let (mixed_bytes, one_size_bytes, idle_ms, runs) = context.pick(
         (4 * MIB, 4 * MIB, 100, 1),
-        (64 * MIB, 64 * MIB, 1_000, 1),
+        (64 * MIB, 64 * MIB, 2_000, 1),
         (256 * MIB, 1024 * MIB, 10_000, 3),
     );
     let load = |live_bytes, (smallest_bytes, largest_bytes)| Load {
