@@ -43,7 +43,7 @@ use crate::slab::Geometry;
 use crate::sync::list::{Linked, Links, List};
 use crate::sync::{CachePadded, Rank};
 use core::cell::Cell;
-use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 mod valid;
 pub use valid::check;
@@ -215,6 +215,11 @@ impl Run {
         Run((before + 1).min(u32::MAX >> Self::KIND_BITS) << Self::KIND_BITS | miss as u32)
     }
 
+    /// Whether at least the last two misses were of this kind.
+    pub fn is_under_way(self, miss: Miss) -> bool {
+        self.is_of(miss) && self.misses() > 1
+    }
+
     fn is_of(self, miss: Miss) -> bool {
         self.0 & ((1 << Self::KIND_BITS) - 1) == miss as u32
     }
@@ -251,8 +256,9 @@ unsafe impl Sync for Adapt {}
 
 #[derive(Default)]
 struct Counts {
-    /// Misses, and calls that the spare served, since the cache was last asked for capacity.
-    misses: AtomicU32,
+    /// Whether there was a miss, or a call that the spare served, since the cache was last asked
+    /// for capacity.
+    is_used: AtomicBool,
     barn_served: AtomicU32,
     spare_served: AtomicU32,
 }
@@ -321,7 +327,7 @@ impl Adapt {
     /// Notes a miss of a CPU after the run `last`; `barn` is true if the barn served it.
     /// Returns whether that is a reason to grow.
     fn is_too_small(&self, last: Run, miss: Miss, barn: bool) -> bool {
-        self.counts.misses.fetch_add(1, Relaxed);
+        self.note_use();
         let bounced = match self.kind {
             Kind::Objects => last.misses() > 0 && !last.is_of(miss),
             Kind::Runs => last.is_of(Miss::Overflow) && miss == Miss::Underflow,
@@ -337,7 +343,7 @@ impl Adapt {
     /// Notes a free that used the room of the spare. That is cheap, but still costs some twenty
     /// times as much as the fast path. Returns whether it has become a reason to grow.
     fn is_exchanging(&self) -> bool {
-        self.counts.misses.fetch_add(1, Relaxed);
+        self.note_use();
         let often = self.counts.spare_served.fetch_add(1, Relaxed) + 1 >= SPARE_SERVED;
         if often {
             self.counts.spare_served.store(0, Relaxed);
@@ -352,7 +358,14 @@ impl Adapt {
 
     /// Whether the cache had a miss since the last call.
     fn had_misses(&self) -> bool {
-        self.counts.misses.swap(0, Relaxed) > 0
+        self.counts.is_used.swap(false, Relaxed)
+    }
+
+    /// Notes a miss, or a call that the spare served, for [`Adapt::had_misses`].
+    fn note_use(&self) {
+        if !self.counts.is_used.load(Relaxed) {
+            self.counts.is_used.store(true, Relaxed);
+        }
     }
 }
 
@@ -369,7 +382,7 @@ pub(super) fn note_miss(cache: &CpuCache, last: Run, miss: Miss, barn: bool) {
 
 /// Notes an allocation that used the objects of the spare.
 pub(super) fn note_spare_objects(cache: &CpuCache) {
-    cache.adapt().counts.misses.fetch_add(1, Relaxed);
+    cache.adapt().note_use();
 }
 
 /// See [`Adapt::is_exchanging`]. Returns true if the cache should grow and may not; then the caller

@@ -396,6 +396,12 @@ impl CpuCache {
             return self.take_runs(access, out);
         }
         let node = node_of(access);
+        if out.len() < self.capacity()
+            && self.is_exhausted(access, node)
+            && let Some(got) = self.refill_main(access, out, node)
+        {
+            return got;
+        }
         let spare = self.take_out(access, Which::Spare);
         let spare = if is_dummy(spare) { core::ptr::null_mut() } else { spare };
         let mut source = if !spare.is_null() && Owned(spare).count() > 0 {
@@ -427,7 +433,7 @@ impl CpuCache {
 
     /// Fills an empty sheaf from the slabs. If `out` would take the whole sheaf, or there is no
     /// sheaf, serves `out` directly from the slabs.
-    fn fill_from_slabs(&self, have: *mut Sheaf, node: usize, out: &mut [*mut u8]) -> Filled {
+    pub(super) fn fill_from_slabs(&self, have: *mut Sheaf, node: usize, out: &mut [*mut u8]) -> Filled {
         counters::record(self.slabs.id()).refills.fetch_add(1, Relaxed);
         if out.len() >= self.capacity() {
             if !have.is_null() {
@@ -550,6 +556,9 @@ impl CpuCache {
         // A sheaf that was freed meanwhile may show any number. `counted` keeps what this adds, so
         // that the next call takes the same off again.
         let now = held(slot) as u32;
+        if slot.counted.load(Relaxed) == now {
+            return;
+        }
         let before = slot.counted.swap(now, Relaxed);
         counters::record(self.slabs.id()).sheaf_free.fetch_add(i64::from(now) - i64::from(before), Relaxed);
     }
@@ -591,7 +600,7 @@ pub(super) enum Server<'a> {
 }
 
 /// The result of [`CpuCache::fill_from_slabs`]: a filled sheaf, or the number of objects served.
-enum Filled {
+pub(super) enum Filled {
     Sheaf(*mut Sheaf),
     Direct(usize),
 }

@@ -31,6 +31,7 @@ pub mod adapt;
 mod barn;
 mod cpu_cache;
 mod drain;
+mod exhausted;
 mod flush_idle;
 mod fork;
 mod ownership;
