@@ -76,9 +76,9 @@ impl Buddy {
         self.revoked_chunks -= usize::from(before == Advice::Revoked);
     }
 
-    /// Part of the chunk is about to be purged, or was moved away: that splits its huge page. Returns whether the
-    /// caller must tell the kernel, by [`revoke`], once it has let go of the lock; the caller holds
-    /// a page of the chunk until then.
+    /// Part of the chunk is about to be purged, or was moved away: that splits its huge page.
+    /// Returns whether the caller must tell the kernel, by [`revoke`], once it has let go of the
+    /// lock; the caller holds a page of the chunk until then.
     pub fn split(&mut self, index: usize) -> bool {
         self.with_chunk(index, Chunk::break_huge);
         // SAFETY: committed, and `&mut self` is the lock.
