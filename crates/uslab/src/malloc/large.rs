@@ -152,8 +152,8 @@ pub(super) fn move_to(pointer: *mut u8, size: usize) -> Option<*mut u8> {
         }
         return None;
     }
-    if let Some(page) = start_of(new) {
-        pages::note_moved(page, old / PAGE_BYTES);
+    if let Some(to) = start_of(new) {
+        pages::note_moved(page, to, old / PAGE_BYTES);
     }
     if pages::clear_owner(page, OWNER) {
         count_object(-1, -((old / PAGE_BYTES) as i64));

@@ -37,6 +37,25 @@ impl Reader {
             }
         }
     }
+
+    /// Reads on until `text`, of at most 32 bytes, was found; returns whether it was.
+    pub fn contains(&mut self, text: &[u8]) -> bool {
+        let mut buffer = [0u8; 512];
+        let mut kept = 0;
+        loop {
+            let bytes = self.read(&mut buffer[kept..]);
+            if bytes == 0 {
+                return false;
+            }
+            let end = kept + bytes;
+            if buffer[..end].windows(text.len()).any(|part| part == text) {
+                return true;
+            }
+            // The text may begin at the end of what was read.
+            kept = end.min(text.len() - 1);
+            buffer.copy_within(end - kept..end, 0);
+        }
+    }
 }
 
 impl Drop for Reader {

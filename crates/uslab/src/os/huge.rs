@@ -1,13 +1,10 @@
 //! Transparent huge pages: whether the system has them, and the advice for a range.
 
+use super::answer::Answer;
 use super::file::Reader;
-use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 /// Whether the system gives huge pages, as the first [`learn`] found it.
-static AVAILABLE: AtomicU8 = AtomicU8::new(UNKNOWN);
-const UNKNOWN: u8 = 0;
-const IS_AVAILABLE: u8 = 1;
-const IS_ABSENT: u8 = 2;
+static IS_AVAILABLE: Answer = Answer::UNKNOWN;
 
 /// The system page that has huge pages of 2 MiB.
 const SMALL_BYTES: usize = 4096;
@@ -16,16 +13,12 @@ const SMALL_BYTES: usize = 4096;
 ///
 /// Must not be called on the background thread: the program could take the descriptor for its own.
 pub fn learn() {
-    if AVAILABLE.load(Relaxed) != UNKNOWN {
-        return;
-    }
-    let is_available = super::memory::page_bytes() == SMALL_BYTES && is_enabled() && !is_disabled_here();
-    AVAILABLE.store(if is_available { IS_AVAILABLE } else { IS_ABSENT }, Relaxed);
+    IS_AVAILABLE.learn(|| super::memory::page_bytes() == SMALL_BYTES && is_enabled() && !is_disabled_here());
 }
 
 /// Whether a range that is advised gets huge pages; false before [`learn`].
 pub fn is_available() -> bool {
-    AVAILABLE.load(Relaxed) == IS_AVAILABLE
+    IS_AVAILABLE.is_yes()
 }
 
 /// Whether the system's setting is `always` or `madvise`, not `never`. The chosen word stands in
@@ -38,10 +31,14 @@ fn is_enabled() -> bool {
     !text.is_empty() && !text.windows(b"[never]".len()).any(|word| word == b"[never]")
 }
 
-/// Whether the process has them switched off (`PR_SET_THP_DISABLE`).
+/// Whether the process has them switched off (`PR_SET_THP_DISABLE`); false before Linux 5.0, which
+/// does not show it.
+///
+/// A program may switch them off as it starts, so that load is too early for the question. And it
+/// may forbid `prctl` later, so that the question is put to a file, like the other one.
 fn is_disabled_here() -> bool {
-    // SAFETY: the call reads a flag of the process, and takes no pointer.
-    unsafe { libc::prctl(libc::PR_GET_THP_DISABLE, 0, 0, 0, 0) > 0 }
+    let Some(mut file) = Reader::open(c"/proc/self/status") else { return false };
+    file.contains(b"THP_enabled:\t0")
 }
 
 /// Advises the kernel to back `[start, start + bytes)` with huge pages from the next touch on, or

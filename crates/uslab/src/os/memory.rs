@@ -1,8 +1,8 @@
 //! Address space and pages: map, unmap, purge, move.
 
+use super::answer::Answer;
 use super::file::Reader;
 use core::ptr;
-use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 /// Bytes of a system page, read at run time (4, 16 or 64 KiB).
 pub fn page_bytes() -> usize {
@@ -162,26 +162,20 @@ pub unsafe fn move_pages(from: *mut u8, to: *mut u8, bytes: usize) -> bool {
     }
 }
 
-/// How the kernel accounts private writable pages, as the first [`learn_commit_mode`] found it.
-static COMMIT_MODE: AtomicU8 = AtomicU8::new(COMMIT_UNKNOWN);
-const COMMIT_UNKNOWN: u8 = 0;
-/// Overcommit modes 0 and 1: mapped pages without memory behind them do not count.
-const COMMIT_LOOSE: u8 = 1;
-/// Overcommit mode 2: every mapped page counts against a limit.
-const COMMIT_STRICT: u8 = 2;
+/// Whether every mapped page counts against a limit, with memory behind it or not: overcommit
+/// mode 2, as the first [`learn_commit_mode`] found it.
+static COMMITS_STRICTLY: Answer = Answer::UNKNOWN;
 
 /// Reads the kernel's overcommit mode, once. Called when the heap grows beyond its first chunks, so
 /// small programs never pay for it. Must not be called on the background thread: the program could
 /// take the descriptor for its own.
 pub fn learn_commit_mode() {
-    if COMMIT_MODE.load(Relaxed) != COMMIT_UNKNOWN {
-        return;
-    }
-    let mut mode = [0u8; 1];
-    let is_read = Reader::open(c"/proc/sys/vm/overcommit_memory")
-        .is_some_and(|mut file| file.read(&mut mode) == mode.len());
-    let is_strict = is_read && mode == *b"2";
-    COMMIT_MODE.store(if is_strict { COMMIT_STRICT } else { COMMIT_LOOSE }, Relaxed);
+    COMMITS_STRICTLY.learn(|| {
+        let mut mode = [0u8; 1];
+        let is_read = Reader::open(c"/proc/sys/vm/overcommit_memory")
+            .is_some_and(|mut file| file.read(&mut mode) == mode.len());
+        is_read && mode == *b"2"
+    });
 }
 
 /// Whether a limit counts mapped pages even without memory behind them: overcommit mode 2,
@@ -193,5 +187,5 @@ pub fn is_mapping_limited() -> bool {
         let ok = unsafe { libc::getrlimit(resource, &mut limit) } == 0;
         ok && limit.rlim_cur != libc::RLIM_INFINITY
     };
-    COMMIT_MODE.load(Relaxed) == COMMIT_STRICT || is_limited(libc::RLIMIT_AS) || is_limited(libc::RLIMIT_DATA)
+    COMMITS_STRICTLY.is_yes() || is_limited(libc::RLIMIT_AS) || is_limited(libc::RLIMIT_DATA)
 }

@@ -4,6 +4,7 @@
 //! it says so. Functions may change `errno`: the slow paths preserve it for their callers by
 //! [`errno::Preserved`].
 
+mod answer;
 pub mod clock;
 pub mod config;
 #[cfg(test)]

@@ -146,3 +146,11 @@ fn a_lock_out_of_order_ends_the_process() {
     let _held = higher.lock();
     drop(lower.lock());
 }
+
+#[test]
+fn a_text_is_found_wherever_reads_divide_it() {
+    let found = |text: &[u8]| file::Reader::open(c"/proc/self/status").unwrap().contains(text);
+    assert!(found(b"Name:"), "at the start");
+    assert!(found(b"nonvoluntary_ctxt_switches:"), "in the last lines, some reads later");
+    assert!(!found(b"no such line"));
+}

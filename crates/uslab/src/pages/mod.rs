@@ -124,9 +124,17 @@ pub fn check_sums() -> Checked {
     buddy::valid::check_sums()
 }
 
-/// Notes that the kernel moved a mapping onto a run, and what it was advised for it.
-pub fn note_moved(first: PageIndex, pages: usize) {
-    buddy::lock().note_moved(first, pages);
+/// Notes that the kernel moved the pages of the run `from` onto the run `to`, and with them the
+/// advice about huge pages. The caller owns both runs.
+pub fn note_moved(from: PageIndex, to: PageIndex, pages: usize) {
+    buddy::lock().note_moved(to, pages);
+    let (first, last) = (from.0 as usize, from.0 as usize + pages - 1);
+    for index in first / CHUNK_PAGES..=last / CHUNK_PAGES {
+        let must_revoke = buddy::lock().split(index);
+        if must_revoke {
+            buddy::revoke(index);
+        }
+    }
 }
 
 /// Takes all locks of this layer, for a fork.

@@ -204,3 +204,28 @@ fn a_purge_of_some_takes_what_lies_together() {
         purge_some(CHUNK_BYTES, Scattered::Stay) >= CHUNK_BYTES
     }));
 }
+
+#[test]
+fn a_move_takes_the_advice_about_huge_pages_along() {
+    let (from, to) = (cold(CHUNK_PAGES + 100, 9), cold(CHUNK_PAGES + 100, 9));
+    let chunks = |run: &Run| run.first.0 as usize / CHUNK_PAGES..run.first.0 as usize / CHUNK_PAGES + 2;
+    // SAFETY: the chunks are committed, and the caller holds the lock.
+    let chunk = |index: usize| unsafe { &mut *arena::chunk(index) };
+    let set = |run: &Run, advice: chunk::Advice| {
+        let mut buddy = buddy::lock();
+        chunks(run).for_each(|index| buddy.set_advice(chunk(index), advice));
+    };
+    let all_are = |run: &Run, advice: chunk::Advice| {
+        let _buddy = buddy::lock();
+        chunks(run).all(|index| chunk(index).advice == advice)
+    };
+    set(&from, chunk::Advice::Huge);
+    note_moved(from.first, to.first, from.pages);
+    assert!(all_are(&to, chunk::Advice::Moved));
+    // A kernel without huge pages refuses to hear of them.
+    assert!(all_are(&from, chunk::Advice::Revoked) || all_are(&from, chunk::Advice::Huge));
+    [from, to].into_iter().for_each(|run| {
+        set(&run, chunk::Advice::Small);
+        release(run);
+    });
+}

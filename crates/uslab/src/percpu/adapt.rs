@@ -11,8 +11,9 @@
 //!   objects back from their slabs.
 //! * The barn serves the cache many times: objects wander between CPUs.
 //! * A CPU exchanges its two sheaves over and over. For this reason alone the cache grows only
-//!   while the charge of all caches stays within half of the bound. If it may not grow, the slow
-//!   path moves objects until both sheaves hold about equally many, so that one usually suffices.
+//!   while the charge of all caches stays within half of the bound. Until then, and if it may not
+//!   grow, the slow path moves objects at times until both sheaves hold about equally many. A
+//!   program that frees and allocates by turns then stays within one of them.
 //!
 //! ```text
 //!   capacity of each cache  ▓▓▓▓▓▓▓▓▓▓▓▓ default   free of charge
@@ -44,7 +45,7 @@ use crate::slab::Geometry;
 use crate::sync::list::{Linked, Links, List};
 use crate::sync::{CachePadded, Rank};
 use core::cell::Cell;
-use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 mod valid;
 pub use valid::check;
@@ -78,6 +79,8 @@ const MODERATE_CAPACITY: usize = 62;
 /// How many times a spare has room for a freed object until that is a reason to grow. A CPU that
 /// exchanges its sheaves over and over takes objects from the spare as often; only frees count.
 const SPARE_SERVED: u32 = 32;
+/// After each second one of these the two sheaves are levelled.
+const UNEVEN: u32 = 2;
 /// Upper bound on the caches that one [`Ring::take_back`] asks.
 const LOOKS: usize = 256;
 /// Least time between two [`Ring::take_back`]s for growing caches. A cache without a miss since it
@@ -219,6 +222,11 @@ impl Run {
         Run((before + 1).min(u32::MAX >> Self::KIND_BITS) << Self::KIND_BITS | miss as u32)
     }
 
+    /// Whether at least the last two misses were of this kind.
+    pub fn is_under_way(self, miss: Miss) -> bool {
+        self.is_of(miss) && self.misses() > 1
+    }
+
     fn is_of(self, miss: Miss) -> bool {
         self.0 & ((1 << Self::KIND_BITS) - 1) == miss as u32
     }
@@ -226,6 +234,15 @@ impl Run {
     fn misses(self) -> u32 {
         self.0 >> Self::KIND_BITS
     }
+}
+
+/// What a cache should do about a CPU that exchanges its two sheaves.
+enum Exchanging {
+    Nothing,
+    /// Level them: one of them alone may then serve for a while.
+    Level,
+    /// Grow.
+    Grow,
 }
 
 /// The adaptive part of a cache.
@@ -255,8 +272,9 @@ unsafe impl Sync for Adapt {}
 
 #[derive(Default)]
 struct Counts {
-    /// Misses, and calls that the spare served, since the cache was last asked for capacity.
-    misses: AtomicU32,
+    /// Whether there was a miss, or a call that the spare served, since the cache was last asked
+    /// for capacity.
+    is_used: AtomicBool,
     barn_served: AtomicU32,
     spare_served: AtomicU32,
 }
@@ -325,7 +343,7 @@ impl Adapt {
     /// Notes a miss of a CPU after the run `last`; `barn` is true if the barn served it.
     /// Returns whether that is a reason to grow.
     fn is_too_small(&self, last: Run, miss: Miss, barn: bool) -> bool {
-        self.counts.misses.fetch_add(1, Relaxed);
+        self.note_use();
         let bounced = match self.kind {
             Kind::Objects => last.misses() > 0 && !last.is_of(miss),
             Kind::Runs => last.is_of(Miss::Overflow) && miss == Miss::Underflow,
@@ -340,14 +358,17 @@ impl Adapt {
     }
 
     /// Notes a free that used the room of the spare. That is cheap, but still costs some twenty
-    /// times as much as the fast path. Returns whether it has become a reason to grow.
-    fn is_exchanging(&self) -> bool {
-        self.counts.misses.fetch_add(1, Relaxed);
-        let often = self.counts.spare_served.fetch_add(1, Relaxed) + 1 >= SPARE_SERVED;
-        if often {
-            self.counts.spare_served.store(0, Relaxed);
+    /// times as much as the fast path. Returns what the cache should do about it.
+    fn note_exchange(&self) -> Exchanging {
+        self.note_use();
+        match self.counts.spare_served.fetch_add(1, Relaxed) + 1 {
+            SPARE_SERVED.. => {
+                self.counts.spare_served.store(0, Relaxed);
+                Exchanging::Grow
+            }
+            n if n % UNEVEN == 0 => Exchanging::Level,
+            _ => Exchanging::Nothing,
         }
-        often
     }
 
     /// Bytes that the cache is charged, per CPU, at `level`.
@@ -357,7 +378,14 @@ impl Adapt {
 
     /// Whether the cache had a miss since the last call.
     fn had_misses(&self) -> bool {
-        self.counts.misses.swap(0, Relaxed) > 0
+        self.counts.is_used.swap(false, Relaxed)
+    }
+
+    /// Notes a miss, or a call that the spare served, for [`Adapt::had_misses`].
+    fn note_use(&self) {
+        if !self.counts.is_used.load(Relaxed) {
+            self.counts.is_used.store(true, Relaxed);
+        }
     }
 }
 
@@ -374,13 +402,17 @@ pub(super) fn note_miss(cache: &CpuCache, last: Run, miss: Miss, barn: bool) {
 
 /// Notes an allocation that used the objects of the spare.
 pub(super) fn note_spare_objects(cache: &CpuCache) {
-    cache.adapt().counts.misses.fetch_add(1, Relaxed);
+    cache.adapt().note_use();
 }
 
-/// See [`Adapt::is_exchanging`]. Returns true if the cache should grow and may not; then the caller
-/// levels the two sheaves.
+/// See [`Adapt::note_exchange`]. Returns true if the caller should level the two sheaves, as it
+/// also should where the cache should grow and may not.
 pub(super) fn note_spare_room(cache: &CpuCache) -> bool {
-    cache.adapt().is_exchanging() && !grow(cache, bound_bytes() / 2, false)
+    match cache.adapt().note_exchange() {
+        Exchanging::Nothing => false,
+        Exchanging::Level => true,
+        Exchanging::Grow => !grow(cache, bound_bytes() / 2, false),
+    }
 }
 
 impl Linked for CpuCache {

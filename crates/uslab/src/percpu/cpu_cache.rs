@@ -306,7 +306,7 @@ impl CpuCache {
 
     /// Puts a sheaf that the thread owns into the barn. If the barn has no room, or the sheaf is
     /// not of the present size, flushes and frees it.
-    fn put_in_barn(&self, sheaf: *mut Sheaf, node: usize) {
+    pub(super) fn put_in_barn(&self, sheaf: *mut Sheaf, node: usize) {
         let mut owned = Owned(sheaf);
         let right_size = owned.capacity() == self.capacity();
         let is_in_barn = if owned.count() == 0 {
@@ -383,72 +383,6 @@ impl CpuCache {
         // SAFETY: owned, and the new sheaf has its objects now.
         unsafe { sheaf::free(sheaf.0) };
         larger
-    }
-
-    /// Serves objects to `out`; returns how many, and 0 only if there is no memory. Leaves this CPU
-    /// with a filled main sheaf where it can.
-    fn refill(&self, access: &impl Access, out: &mut [*mut u8]) -> usize {
-        let got = access.pop_bulk(out);
-        if got > 0 {
-            return got;
-        }
-        if self.slabs.geometry().is_run() {
-            return self.take_runs(access, out);
-        }
-        let node = node_of(access);
-        let spare = self.take_out(access, Which::Spare);
-        let spare = if is_dummy(spare) { core::ptr::null_mut() } else { spare };
-        let mut source = if !spare.is_null() && Owned(spare).count() > 0 {
-            adapt::note_spare_objects(self);
-            self.resized(Owned(spare), node)
-        } else {
-            let taken = self.barn(node).take_full(spare);
-            self.note_miss(access, Miss::Underflow, taken.is_some());
-            match taken {
-                Some((full, has_put_empty)) => {
-                    if !has_put_empty && !spare.is_null() {
-                        self.flush_and_free(&mut Owned(spare), Keep::Target);
-                    }
-                    let n = Owned(full).count() as i64;
-                    counters::record(self.slabs.id()).sheaf_free.fetch_sub(n, Relaxed);
-                    Owned(full)
-                }
-                None => match self.fill_from_slabs(spare, node, out) {
-                    Filled::Sheaf(sheaf) => Owned(sheaf),
-                    Filled::Direct(got) => return got,
-                },
-            }
-        };
-        invariant!(source.count() > 0, "a refill serves from a sheaf with an object", source.0);
-        let got = source.pop_into(out);
-        self.install(access, source.0, node);
-        got
-    }
-
-    /// Fills an empty sheaf from the slabs. If `out` would take the whole sheaf, or there is no
-    /// sheaf, serves `out` directly from the slabs.
-    fn fill_from_slabs(&self, have: *mut Sheaf, node: usize, out: &mut [*mut u8]) -> Filled {
-        counters::record(self.slabs.id()).refills.fetch_add(1, Relaxed);
-        if out.len() >= self.capacity() {
-            if !have.is_null() {
-                self.put_in_barn(have, node);
-            }
-            return Filled::Direct(self.slabs.take(node, out, out.len()));
-        }
-        let sheaf = self.fitting(have, node);
-        if sheaf.is_null() {
-            return Filled::Direct(self.slabs.take(node, out, out.len()));
-        }
-        let mut owned = Owned(sheaf);
-        let places = owned.places();
-        let piece = places.len().min(PIECE.max(out.len()));
-        let n = self.slabs.take(node, &mut places[..piece], out.len());
-        owned.set_count(n);
-        if n == 0 {
-            self.flush_and_free(&mut owned, Keep::Target);
-            return Filled::Direct(0);
-        }
-        Filled::Sheaf(sheaf)
     }
 
     /// Returns a sheaf with room in place of `spare`, which is full or the dummy: an empty sheaf of
@@ -550,6 +484,9 @@ impl CpuCache {
         // A sheaf that was freed meanwhile may show any number. `counted` keeps what this adds, so
         // that the next call takes the same off again.
         let now = held(slot) as u32;
+        if slot.counted.load(Relaxed) == now {
+            return;
+        }
         let before = slot.counted.swap(now, Relaxed);
         counters::record(self.slabs.id()).sheaf_free.fetch_add(i64::from(now) - i64::from(before), Relaxed);
     }
@@ -588,10 +525,4 @@ pub(super) enum Server<'a> {
     Slabs,
     Sequences(Sequences<'a>),
     Lock(Locked<'a>),
-}
-
-/// The result of [`CpuCache::fill_from_slabs`]: a filled sheaf, or the number of objects served.
-enum Filled {
-    Sheaf(*mut Sheaf),
-    Direct(usize),
 }

@@ -34,6 +34,7 @@ mod drain;
 mod flush_idle;
 mod fork;
 mod ownership;
+mod refill;
 mod runs;
 mod saturated;
 pub mod sheaf;

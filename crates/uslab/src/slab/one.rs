@@ -142,6 +142,9 @@ impl Slab {
                 break;
             }
             let mut mask = words::take(word, at);
+            if mask == 0 {
+                continue;
+            }
             let low = mask & mask.wrapping_neg();
             if mask & mask.wrapping_add(low) == 0 {
                 // One run of neighbours, as in a fresh or freed slab: no search for each bit.

@@ -17,15 +17,19 @@ impl Buddy {
         let pages = 1 << order;
         let held = self.used_pages + self.dirty_pages + out.len() * pages;
         let Some(index) = self.fullest_with(order) else { return (0, 0) };
-        // SAFETY: the index comes from a list, so the chunk is committed, and `&mut self` is the
-        // lock.
-        let chunk = unsafe { &mut *arena::chunk(index) };
         // What backs a chunk without memory is chosen by a system call.
-        let is_untouched = chunk.is_whole() && chunk.dirty_pages == 0;
+        // SAFETY: the index comes from a list, so the chunk is committed, and `&mut self` is the
+        // lock. The reference ends with the block, before `unlink` makes another one.
+        let is_untouched = unsafe {
+            let chunk = &*arena::chunk(index);
+            chunk.is_whole() && chunk.dirty_pages == 0
+        };
         if is_untouched || held > self.soft_pages.min(self.hard_pages) {
             return (0, 0);
         }
         self.unlink(index);
+        // SAFETY: as above; until `link`, no other code refers to the chunk.
+        let chunk = unsafe { &mut *arena::chunk(index) };
         let (mut count, mut zero, mut fresh) = (0, 0, 0);
         while let Some(first) = chunk::find(&chunk.free, order).filter(|_| count < out.len()) {
             let zero_pages = chunk.claim(first, pages);

@@ -70,15 +70,15 @@ impl Buddy {
         self.held_pages() + CHUNK_PAGES <= limit - limit / 8
     }
 
-    pub(super) fn set_advice(&mut self, chunk: &mut Chunk, advice: Advice) {
+    pub fn set_advice(&mut self, chunk: &mut Chunk, advice: Advice) {
         let before = core::mem::replace(&mut chunk.advice, advice);
         self.revoked_chunks += usize::from(advice == Advice::Revoked);
         self.revoked_chunks -= usize::from(before == Advice::Revoked);
     }
 
-    /// Part of the chunk is about to be purged, which splits its huge page. Returns whether the
-    /// caller must tell the kernel, by [`revoke`], once it has let go of the lock; the caller holds
-    /// a page of the chunk until then.
+    /// Part of the chunk is about to be purged, or was moved away: that splits its huge page.
+    /// Returns whether the caller must tell the kernel, by [`revoke`], once it has let go of the
+    /// lock; the caller holds a page of the chunk until then.
     pub fn split(&mut self, index: usize) -> bool {
         self.with_chunk(index, Chunk::break_huge);
         // SAFETY: committed, and `&mut self` is the lock.

@@ -1,0 +1,148 @@
+//! Refills: how a CPU without objects in its main sheaf gets some.
+//!
+//! A refill tries the spare, a full sheaf of the barn, and the slabs. The sheaf that has objects
+//! becomes the main one, and the old main sheaf the spare.
+//!
+//! In a long run of allocations the spare is empty and the barn has no full sheaf. Then a refill
+//! takes the main sheaf itself, fills it from the slabs and puts it back:
+//!
+//! ```text
+//!   else             take the spare, ask the barn, fill, install, old main to the spare
+//!   in a long run    take main, fill, install
+//! ```
+//!
+//! These objects have rested since they were freed. The program is about to write them one by one,
+//! and each write may wait for memory. So such a refill, if it follows another one, prefetches the
+//! first of them, and these waits overlap.
+//!
+//! [`super::saturated`] is the same for long runs of frees.
+
+use super::CpuCache;
+use super::access::{Access, node_of};
+use super::adapt::{self, Miss, Run};
+use super::cpu_cache::PIECE;
+use super::drain::Keep;
+use super::sheaf::Owned;
+use crate::counters;
+use crate::os::invariant::invariant;
+use crate::rseq::{Sheaf, Which, is_dummy};
+use crate::sync::prefetch_for_write;
+use core::sync::atomic::Ordering::Relaxed;
+
+/// Upper bound on the objects that a refill prefetches: as many misses as a processor has under way
+/// at once, so that the refill itself does not wait. Prefetchers of the processor follow these.
+const MAX_PREFETCHED: usize = 16;
+
+impl CpuCache {
+    /// Serves objects to `out`; returns how many, and 0 only if there is no memory. Leaves this CPU
+    /// with a filled main sheaf where it can.
+    pub(super) fn refill(&self, access: &impl Access, out: &mut [*mut u8]) -> usize {
+        let got = access.pop_bulk(out);
+        if got > 0 {
+            return got;
+        }
+        if self.slabs().geometry().is_run() {
+            return self.take_runs(access, out);
+        }
+        let node = node_of(access);
+        if out.len() < self.capacity()
+            && self.is_exhausted(access, node)
+            && let Some(got) = self.refill_main(access, out, node)
+        {
+            return got;
+        }
+        let spare = self.take_out(access, Which::Spare);
+        let spare = if is_dummy(spare) { core::ptr::null_mut() } else { spare };
+        let mut source = if !spare.is_null() && Owned(spare).count() > 0 {
+            adapt::note_spare_objects(self);
+            self.resized(Owned(spare), node)
+        } else {
+            let taken = self.barn(node).take_full(spare);
+            self.note_miss(access, Miss::Underflow, taken.is_some());
+            match taken {
+                Some((full, has_put_empty)) => {
+                    if !has_put_empty && !spare.is_null() {
+                        self.flush_and_free(&mut Owned(spare), Keep::Target);
+                    }
+                    let n = Owned(full).count() as i64;
+                    counters::record(self.slabs().id()).sheaf_free.fetch_sub(n, Relaxed);
+                    Owned(full)
+                }
+                None => match self.fill_from_slabs(spare, node, out) {
+                    Filled::Sheaf(sheaf) => Owned(sheaf),
+                    Filled::Direct(got) => return got,
+                },
+            }
+        };
+        invariant!(source.count() > 0, "a refill serves from a sheaf with an object", source.0);
+        let got = source.pop_into(out);
+        self.install(access, source.0, node);
+        got
+    }
+
+    /// Whether neither the spare nor the barn has an object. A hint: the thread owns neither.
+    fn is_exhausted(&self, access: &impl Access, node: usize) -> bool {
+        let spare = access.slot().spare.load(Relaxed);
+        // SAFETY: sheaves lie in the arena or are the dummy; both stay mapped, and the counts are
+        // atomics.
+        let (count, capacity) = unsafe { ((*spare).count.load(Relaxed), (*spare).capacity.load(Relaxed)) };
+        // A sheaf of another size, the dummy too, is replaced on the way over the spare.
+        count == 0 && capacity as usize == self.capacity() && self.barn(node).fulls() == 0
+    }
+
+    /// Serves objects to `out`, out of the main sheaf after that was filled from the slabs; returns
+    /// how many, and 0 only if there is no memory. Returns `None` if the slot has no main sheaf.
+    fn refill_main(&self, access: &impl Access, out: &mut [*mut u8], node: usize) -> Option<usize> {
+        let main = self.take_out(access, Which::Main);
+        if is_dummy(main) {
+            return None;
+        }
+        self.note_miss(access, Miss::Underflow, false);
+        let mut main = Owned(main);
+        if main.count() == 0 {
+            main = match self.fill_from_slabs(main.0, node, out) {
+                Filled::Sheaf(sheaf) => Owned(sheaf),
+                Filled::Direct(got) => return Some(got),
+            };
+        }
+        let got = main.pop_into(out);
+        if Run(access.slot().last_miss.load(Relaxed)).is_under_way(Miss::Underflow) {
+            let next = main.objects().iter().rev();
+            next.take(MAX_PREFETCHED).for_each(|&object| prefetch_for_write(object));
+        }
+        self.install(access, main.0, node);
+        Some(got)
+    }
+
+    /// Fills an empty sheaf from the slabs. If `out` would take the whole sheaf, or there is no
+    /// sheaf, serves `out` directly from the slabs.
+    fn fill_from_slabs(&self, have: *mut Sheaf, node: usize, out: &mut [*mut u8]) -> Filled {
+        counters::record(self.slabs().id()).refills.fetch_add(1, Relaxed);
+        if out.len() >= self.capacity() {
+            if !have.is_null() {
+                self.put_in_barn(have, node);
+            }
+            return Filled::Direct(self.slabs().take(node, out, out.len()));
+        }
+        let sheaf = self.fitting(have, node);
+        if sheaf.is_null() {
+            return Filled::Direct(self.slabs().take(node, out, out.len()));
+        }
+        let mut owned = Owned(sheaf);
+        let places = owned.places();
+        let piece = places.len().min(PIECE.max(out.len()));
+        let n = self.slabs().take(node, &mut places[..piece], out.len());
+        owned.set_count(n);
+        if n == 0 {
+            self.flush_and_free(&mut owned, Keep::Target);
+            return Filled::Direct(0);
+        }
+        Filled::Sheaf(sheaf)
+    }
+}
+
+/// The result of [`CpuCache::fill_from_slabs`]: a filled sheaf, or the number of objects served.
+enum Filled {
+    Sheaf(*mut Sheaf),
+    Direct(usize),
+}
