@@ -11,9 +11,8 @@
 //!   objects back from their slabs.
 //! * The barn serves the cache many times: objects wander between CPUs.
 //! * A CPU exchanges its two sheaves over and over. For this reason alone the cache grows only
-//!   while the charge of all caches stays within half of the bound. Until then, and if it may not
-//!   grow, the slow path moves objects at times until both sheaves hold about equally many. A
-//!   program that frees and allocates by turns then stays within one of them.
+//!   while the charge of all caches stays within half of the bound. If it may not grow, the slow
+//!   path moves objects until both sheaves hold about equally many, so that one usually suffices.
 //!
 //! ```text
 //!   capacity of each cache  ▓▓▓▓▓▓▓▓▓▓▓▓ default   free of charge
@@ -79,8 +78,6 @@ const MODERATE_CAPACITY: usize = 62;
 /// How many times a spare has room for a freed object until that is a reason to grow. A CPU that
 /// exchanges its sheaves over and over takes objects from the spare as often; only frees count.
 const SPARE_SERVED: u32 = 32;
-/// After each second one of these the two sheaves are levelled.
-const UNEVEN: u32 = 2;
 /// Upper bound on the caches that one [`Ring::take_back`] asks.
 const LOOKS: usize = 256;
 /// Least time between two [`Ring::take_back`]s for growing caches. A cache without a miss since it
@@ -236,15 +233,6 @@ impl Run {
     }
 }
 
-/// What a cache should do about a CPU that exchanges its two sheaves.
-enum Exchanging {
-    Nothing,
-    /// Level them: one of them alone may then serve for a while.
-    Level,
-    /// Grow.
-    Grow,
-}
-
 /// The adaptive part of a cache.
 pub(super) struct Adapt {
     /// The present level. Threads change it under the rings' lock.
@@ -358,17 +346,14 @@ impl Adapt {
     }
 
     /// Notes a free that used the room of the spare. That is cheap, but still costs some twenty
-    /// times as much as the fast path. Returns what the cache should do about it.
-    fn note_exchange(&self) -> Exchanging {
+    /// times as much as the fast path. Returns whether it has become a reason to grow.
+    fn is_exchanging(&self) -> bool {
         self.note_use();
-        match self.counts.spare_served.fetch_add(1, Relaxed) + 1 {
-            SPARE_SERVED.. => {
-                self.counts.spare_served.store(0, Relaxed);
-                Exchanging::Grow
-            }
-            n if n % UNEVEN == 0 => Exchanging::Level,
-            _ => Exchanging::Nothing,
+        let often = self.counts.spare_served.fetch_add(1, Relaxed) + 1 >= SPARE_SERVED;
+        if often {
+            self.counts.spare_served.store(0, Relaxed);
         }
+        often
     }
 
     /// Bytes that the cache is charged, per CPU, at `level`.
@@ -405,14 +390,10 @@ pub(super) fn note_spare_objects(cache: &CpuCache) {
     cache.adapt().note_use();
 }
 
-/// See [`Adapt::note_exchange`]. Returns true if the caller should level the two sheaves, as it
-/// also should where the cache should grow and may not.
+/// See [`Adapt::is_exchanging`]. Returns true if the cache should grow and may not; then the caller
+/// levels the two sheaves.
 pub(super) fn note_spare_room(cache: &CpuCache) -> bool {
-    match cache.adapt().note_exchange() {
-        Exchanging::Nothing => false,
-        Exchanging::Level => true,
-        Exchanging::Grow => !grow(cache, bound_bytes() / 2, false),
-    }
+    cache.adapt().is_exchanging() && !grow(cache, bound_bytes() / 2, false)
 }
 
 impl Linked for CpuCache {
