@@ -58,7 +58,7 @@ unsafe extern "C" fn uslab_free(pointer: *mut c_void) {
 
 #[unsafe(no_mangle)]
 extern "C" fn uslab_aligned_alloc(align: usize, size: usize) -> *mut c_void {
-    malloc::aligned_alloc(align, size).cast()
+    malloc::aligned_alloc_for::<malloc::Program>(align, size).cast()
 }
 
 /// # Safety

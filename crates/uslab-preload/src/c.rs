@@ -64,7 +64,7 @@ pub unsafe extern "C" fn reallocarray(pointer: *mut c_void, count: usize, size: 
 /// C23 7.24.3.1: EINVAL where the alignment is not a power of two.
 #[unsafe(no_mangle)]
 pub extern "C" fn aligned_alloc(align: usize, size: usize) -> *mut c_void {
-    malloc::aligned_alloc(align, size).cast()
+    malloc::aligned_alloc_for::<Unknown>(align, size).cast()
 }
 
 /// POSIX.1-2024: the error is returned, `errno` and `*result` are kept on failure.
@@ -77,7 +77,7 @@ pub unsafe extern "C" fn posix_memalign(result: *mut *mut c_void, align: usize, 
         return libc::EINVAL;
     }
     let _errno = uslab::internal::errno::Preserved::new();
-    let object = malloc::aligned_alloc(align, size);
+    let object = malloc::aligned_alloc_for::<Unknown>(align, size);
     if object.is_null() {
         return libc::ENOMEM;
     }
@@ -90,7 +90,7 @@ pub unsafe extern "C" fn posix_memalign(result: *mut *mut c_void, align: usize, 
 #[unsafe(no_mangle)]
 pub extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
     match align.checked_next_power_of_two() {
-        Some(align) => malloc::aligned_alloc(align, size).cast(),
+        Some(align) => malloc::aligned_alloc_for::<Unknown>(align, size).cast(),
         None => fail(libc::EINVAL),
     }
 }

@@ -112,7 +112,7 @@ fn call_new_handler() -> bool {
 #[inline(never)]
 fn new_or_throw(size: usize, align: usize) -> *mut c_void {
     loop {
-        let object = malloc::aligned_alloc(align, size);
+        let object = malloc::aligned_alloc_for::<malloc::Program>(align, size);
         if !object.is_null() {
             return object.cast();
         }
@@ -162,7 +162,7 @@ fn new(size: usize) -> *mut c_void {
 
 #[inline(always)]
 fn new_aligned(size: usize, align: usize) -> *mut c_void {
-    let object = malloc::aligned_alloc(align, size);
+    let object = malloc::aligned_alloc_for::<malloc::Program>(align, size);
     if object.is_null() { new_or_throw(size, align) } else { object.cast() }
 }
 
@@ -197,7 +197,7 @@ pub extern "C-unwind" fn _ZnwmSt11align_val_tRKSt9nothrow_t(
     align: usize,
     tag: *const c_void,
 ) -> *mut c_void {
-    let object = malloc::aligned_alloc(align, size);
+    let object = malloc::aligned_alloc_for::<malloc::Program>(align, size);
     if object.is_null() {
         nothrow_aligned(c"_ZnwmSt11align_val_tRKSt9nothrow_t", size, align, tag)
     } else {
@@ -236,7 +236,7 @@ pub extern "C-unwind" fn _ZnamSt11align_val_tRKSt9nothrow_t(
     align: usize,
     tag: *const c_void,
 ) -> *mut c_void {
-    let object = malloc::aligned_alloc(align, size);
+    let object = malloc::aligned_alloc_for::<malloc::Program>(align, size);
     if object.is_null() {
         nothrow_aligned(c"_ZnamSt11align_val_tRKSt9nothrow_t", size, align, tag)
     } else {

@@ -49,6 +49,7 @@ pub struct CacheBuilder<'a> {
     pub(super) min_order: u32,
     pub(super) max_order: u32,
     pub(super) is_run: bool,
+    pub(super) tail_bytes: usize,
     pub(super) sheaf_capacity: usize,
     pub(super) constructor: Option<Constructor>,
 }
@@ -64,6 +65,7 @@ impl<'a> CacheBuilder<'a> {
             min_order: 0,
             max_order: 0,
             is_run: false,
+            tail_bytes: 0,
             sheaf_capacity: 0,
             constructor: None,
         }
@@ -103,6 +105,12 @@ impl<'a> CacheBuilder<'a> {
     /// Each object is a run of whole pages by itself; see [`crate::slab::Geometry::run`].
     pub(crate) const fn runs(mut self) -> Self {
         self.is_run = true;
+        self
+    }
+
+    /// Lets no object start in the last `bytes` bytes of a slab.
+    pub(crate) const fn tail_bytes(mut self, bytes: usize) -> Self {
+        self.tail_bytes = bytes;
         self
     }
 

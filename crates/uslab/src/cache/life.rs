@@ -124,6 +124,7 @@ pub(super) fn geometry(
         min_objects: options.min_objects,
         min_order: options.min_order,
         max_order: options.max_order,
+        tail_bytes: options.tail_bytes,
     };
     Ok(Geometry::new(Layout { size, align }, geometry, state::cpus())?)
 }

@@ -22,6 +22,8 @@ pub use valid::check;
 const IDS: usize = 1 << 16;
 /// Id of the owner of large objects (see `malloc`).
 pub const LARGE_ID: u16 = 1;
+/// Id of the owner of sampled objects, which lie between guard pages (see `malloc`).
+pub const SAMPLED_ID: u16 = RUN_ID + 1;
 /// First of [`HEAP_IDS`] ids for the slabs of heaps that have no cache. Each stands for one size
 /// class of all heaps together.
 pub const FIRST_HEAP_ID: u16 = PLAIN_OWNERS as u16;
@@ -30,7 +32,7 @@ pub const HEAP_IDS: u16 = 45;
 /// First id of a cache. Lower ids belong to the library itself.
 pub const FIRST_CACHE_ID: u16 = FIRST_HEAP_ID + HEAP_IDS;
 
-const _: () = assert!(RUN_ID < FIRST_HEAP_ID);
+const _: () = assert!(SAMPLED_ID < FIRST_HEAP_ID);
 
 /// In the section of large tables; see `rseq/layout.rs`.
 #[unsafe(link_section = ".bss.uslab_tables")]

@@ -17,7 +17,7 @@
 //! registers them, while no other thread can have called the library: two threads may race for the
 //! first use.
 
-use super::state::{CPUS, INIT, KNOWN, NEW, NODES, PRESSURE_NAMED, READY, REAPER_FORBIDDEN, STATE};
+use super::state::{CPUS, GUARD_ALL, GUARD_NAMED, INIT, KNOWN, NEW, NODES, PRESSURE_NAMED, READY, REAPER_FORBIDDEN, STATE};
 use crate::counters;
 use crate::os;
 use crate::pages;
@@ -26,7 +26,7 @@ use crate::rseq;
 use crate::slab;
 use core::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
-pub(crate) use super::state::pressure_is_named;
+pub(crate) use super::state::{guard_is_named, guards_all, pressure_is_named};
 pub use super::state::{cpus, is_ready, nodes};
 
 /// Runs [`at_load`] when the object that contains the library is loaded: before the object's other
@@ -98,6 +98,10 @@ fn learn() {
     os::process::claim();
     REAPER_FORBIDDEN.store(config.forbids_reaper, Relaxed);
     PRESSURE_NAMED.store(config.names_pressure, Relaxed);
+    if let Some(guard) = config.guard {
+        GUARD_NAMED.store(true, Relaxed);
+        GUARD_ALL.store(guard.interval_ms == 0, Relaxed);
+    }
     if let Some(decay_ms) = config.decay_ms {
         pages::decay::set_default_ms(decay_ms);
     }

@@ -10,6 +10,8 @@
 //!
 //! A check never allocates, and waits only for the library's locks, in rank order.
 
+pub mod guard;
+
 use crate::cache::{registry, start};
 use crate::os;
 pub use crate::os::invariant::Invalid;

@@ -4,11 +4,13 @@
 //! sequence pops or pushes. The last steps of the slow paths are in [`super::caller`].
 
 use super::bare::{self, Bare};
-pub use super::caller::{AnyCaller, Caller, Program, serve, serve_program, serve_resized, serve_zeroed};
+pub use super::caller::{
+    AnyCaller, Caller, Freed, Program, Rust, serve, serve_program, serve_resized, serve_zeroed,
+};
 use super::classes::{CLASSES, Class};
 use super::medium::{self, Medium};
-use super::{large, small};
-use crate::cache::registry::{self, LARGE_ID};
+use super::{large, sampled, small};
+use crate::cache::registry::{self, LARGE_ID, SAMPLED_ID};
 use crate::cache::start;
 use crate::os;
 use crate::pages;
@@ -118,6 +120,7 @@ unsafe extern "C" fn free_slow(pointer: *mut u8) {
     let owner = pages::owner(page);
     match owner.id() {
         LARGE_ID => large::free(page, pointer),
+        SAMPLED_ID => sampled::free(pointer),
         id => match registry::cache(id) {
             // SAFETY: the page belongs to that cache; the caller's promise.
             Some(cache) => unsafe { cache.free_slow(pointer) },
@@ -282,17 +285,26 @@ pub fn zeroed_for<C: Caller>(size: usize) -> *mut u8 {
 /// `align`.
 #[inline]
 pub fn aligned_alloc(align: usize, size: usize) -> *mut u8 {
+    aligned_alloc_for::<AnyCaller>(align, size)
+}
+
+/// [`aligned_alloc`] for a known caller.
+#[inline]
+pub fn aligned_alloc_for<C: Caller>(align: usize, size: usize) -> *mut u8 {
     if align <= ALIGN && align.is_power_of_two() {
-        return malloc(size);
+        return malloc_for::<C>(size);
     }
-    aligned_alloc_slow(align, size)
+    aligned_alloc_slow::<C>(align, size)
 }
 
 #[inline(never)]
-extern "C" fn aligned_alloc_slow(align: usize, size: usize) -> *mut u8 {
+extern "C" fn aligned_alloc_slow<C: Caller>(align: usize, size: usize) -> *mut u8 {
     if !align.is_power_of_two() {
         os::errno::set_invalid();
         return ptr::null_mut();
+    }
+    if let Some(object) = C::sample(size, align) {
+        return object.as_ptr();
     }
     if let Some(class) = Class::of_aligned(size, align) {
         return small::alloc(class);
@@ -330,9 +342,9 @@ pub unsafe fn realloc_for<C: Caller>(pointer: *mut u8, size: usize) -> *mut u8 {
         return malloc_for::<C>(size);
     }
     let Some(old) = usable_size_of(pointer) else { return report_unknown_to_realloc(pointer) };
-    // A page run may have the size of a class (alignment beyond a page). It must not stay, because
-    // `free_sized` would push it into that class's cache.
-    if Class::of(size).is_some_and(|class| class.bytes() == old) && !large::is_run(pointer) {
+    // A page run may have the size of a class (alignment beyond a page), and so may a sampled object.
+    // It must not stay, because `free_sized` would push it into that class's cache.
+    if Class::of(size).is_some_and(|class| class.bytes() == old) && !large::has_no_class(pointer) {
         return pointer;
     }
     // SAFETY: the caller's promise.
@@ -376,6 +388,7 @@ fn usable_size_of(pointer: *const u8) -> Option<usize> {
     let owner = pages::owner(page);
     match owner.id() {
         LARGE_ID => (pages::address_of(page).cast_const() == pointer).then(|| large::bytes(page)),
+        SAMPLED_ID => sampled::usable_bytes(pointer),
         id => match registry::cache(id) {
             Some(cache) => cache.misuse_of(pointer).is_none().then(|| cache.usable_bytes()),
             None => Bare::of(owner)?.usable_bytes_of(pointer),

@@ -25,7 +25,7 @@ unsafe impl GlobalAlloc for Uslab {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if layout.align() <= super::ALIGN {
-            return entry::malloc_for::<entry::Program>(layout.size());
+            return entry::malloc_for::<entry::Rust>(layout.size());
         }
         super::aligned_alloc(layout.align(), layout.size())
     }
@@ -39,7 +39,7 @@ unsafe impl GlobalAlloc for Uslab {
     #[inline]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         if layout.align() <= super::ALIGN {
-            return entry::zeroed_for::<entry::Program>(layout.size());
+            return entry::zeroed_for::<entry::Rust>(layout.size());
         }
         let object = super::aligned_alloc(layout.align(), layout.size());
         if !object.is_null() {
@@ -57,7 +57,7 @@ unsafe impl GlobalAlloc for Uslab {
         }
         if old.is_none() && layout.align() <= super::ALIGN {
             // SAFETY: the caller's promise.
-            return unsafe { entry::realloc_for::<entry::Program>(pointer, size) };
+            return unsafe { entry::realloc_for::<entry::Rust>(pointer, size) };
         }
         // SAFETY: the caller promises a valid layout for the new size.
         let new = unsafe { self.alloc(Layout::from_size_align_unchecked(size, layout.align())) };

@@ -4,6 +4,7 @@
 //! a pointer into the first page.
 
 use super::list::{self, head};
+use super::sampled;
 use crate::cache::registry::{self, LARGE_ID};
 use crate::cache::{Core, hooks, start};
 use crate::counters;
@@ -177,9 +178,9 @@ pub(super) fn around(page: PageIndex) -> Option<*mut u8> {
     (((page.0 - first.0) as usize) < pages).then(|| pages::address_of(first))
 }
 
-/// Whether a run starts at `pointer`.
-pub(super) fn is_run(pointer: *mut u8) -> bool {
-    start_of(pointer).is_some()
+/// Whether the object at `pointer` is of no class, whatever its size: a run, or a sampled object.
+pub(super) fn has_no_class(pointer: *mut u8) -> bool {
+    start_of(pointer).is_some() || sampled::owns(pointer)
 }
 
 fn start_of(pointer: *mut u8) -> Option<PageIndex> {

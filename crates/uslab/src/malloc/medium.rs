@@ -15,6 +15,7 @@
 
 use super::classes::MAX_SMALL_BYTES;
 use super::large;
+use crate::cache::start;
 use crate::cache::{CacheBuilder, Core, class_core, registry};
 use crate::os;
 use crate::os::invariant::invariant;
@@ -112,6 +113,10 @@ impl Medium {
         }
         let options = CacheBuilder::new(NAMES[self.index()]).runs();
         let made = class_core(&options, self.bytes(), place)?;
+        if start::guards_all() {
+            // As in `small`: every allocation takes the slow path.
+            return Some(made);
+        }
         for (slots, _) in SLOTS.iter().zip(&OF_SIZE).filter(|&(_, &class)| class == self) {
             slots.store(made.slots(), Release);
         }

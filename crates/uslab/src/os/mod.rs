@@ -13,6 +13,7 @@ pub mod descriptors;
 pub mod directory;
 pub mod env;
 pub mod errno;
+pub mod fault;
 pub mod file;
 pub mod fork;
 mod futex;

@@ -8,6 +8,7 @@ use core::ffi::{c_char, c_int, c_long, c_void};
 
 /// `dlmopen`: namespace, file, flags.
 pub type Dlmopen = unsafe extern "C" fn(c_long, *const c_char, c_int) -> *mut c_void;
+type Sigaction = unsafe extern "C" fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int;
 type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 
 /// The functions, in the order of the assembly below.
@@ -17,6 +18,7 @@ struct Functions {
     unlock_streams: Option<unsafe extern "C" fn()>,
     reset_streams: Option<unsafe extern "C" fn()>,
     dlsym: Option<Dlsym>,
+    sigaction: Option<Sigaction>,
     processor_leaf: Option<unsafe extern "C" fn(u32) -> *const [u32; 8]>,
 }
 
@@ -25,6 +27,7 @@ core::arch::global_asm!(
     ".weak _IO_list_unlock",
     ".weak _IO_list_resetlock",
     ".weak dlsym",
+    ".weak __sigaction",
     ".weak __x86_get_cpuid_feature_leaf",
     ".pushsection .data.rel.ro.uslab_weak, \"aw\", @progbits",
     ".hidden uslab_weak_functions",
@@ -32,6 +35,7 @@ core::arch::global_asm!(
     ".balign 8",
     "uslab_weak_functions:",
     ".quad _IO_list_lock, _IO_list_unlock, _IO_list_resetlock, dlsym",
+    ".quad __sigaction",
     ".quad __x86_get_cpuid_feature_leaf",
     ".popsection",
 );
@@ -87,6 +91,17 @@ pub unsafe fn dlmopen() -> Option<Dlmopen> {
     let found = unsafe { functions().dlsym?(libc::RTLD_DEFAULT, c"dlmopen".as_ptr()) };
     // SAFETY: the function of that name has that type; null is `None`.
     unsafe { core::mem::transmute::<*mut c_void, Option<Dlmopen>>(found) }
+}
+
+/// `sigaction(2)` by the C library's second name for it, if it has one: the preload library defines
+/// the first.
+///
+/// # Safety
+/// As `sigaction`.
+pub unsafe fn sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
+    let function = functions().sigaction.unwrap_or(libc::sigaction);
+    // SAFETY: the caller's promise.
+    unsafe { function(signal, new, old) }
 }
 
 /// ECX of `cpuid` leaf 1: the features that the processor has and the system enables, as glibc

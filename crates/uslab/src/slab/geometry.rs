@@ -30,6 +30,9 @@ pub struct GeometryOptions {
     pub min_order: u32,
     /// Highest order tried; by default 3.
     pub max_order: u32,
+    /// Bytes at the end of a slab in which no object starts. A slab may then have less room than
+    /// its order was chosen for.
+    pub tail_bytes: usize,
 }
 
 /// Why a layout cannot be served by slabs.
@@ -102,9 +105,10 @@ impl Geometry {
         });
         let single = || object_bytes.div_ceil(PAGE_BYTES).next_power_of_two().trailing_zeros();
         let order = order.unwrap_or_else(|| single().max(min_order));
+        let starts = (PAGE_BYTES << order).saturating_sub(options.tail_bytes).div_ceil(object_bytes);
         Ok(Geometry {
             object_bytes,
-            objects: fitting(object_bytes, order),
+            objects: fitting(object_bytes, order).min(starts).max(1),
             order,
             pages: 1 << order,
             reciprocal: (1u64 << RECIPROCAL_SHIFT).div_ceil(object_bytes as u64),
