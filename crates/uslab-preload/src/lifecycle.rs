@@ -6,6 +6,7 @@
 /// that still allocate, and its parent and child handlers run first.
 extern "C" fn at_load() {
     uslab::reclaim::start();
+    uslab::debug::guard::start_from_environment();
     crate::caller::find_ranges();
     #[cfg(all(target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
     crate::dlopen::at_load();
