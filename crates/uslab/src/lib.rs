@@ -41,6 +41,8 @@ mod percpu;
 #[cfg(not(loom))]
 pub mod reclaim;
 #[cfg(not(loom))]
+mod report;
+#[cfg(not(loom))]
 mod rseq;
 #[cfg(not(loom))]
 mod slab;

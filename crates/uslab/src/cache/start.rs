@@ -22,8 +22,8 @@ use crate::counters;
 use crate::os;
 use crate::pages;
 use crate::percpu::{adapt, sheaf};
+use crate::report;
 use crate::rseq;
-use crate::slab;
 use core::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 pub(crate) use super::state::{guard_is_named, guards_all, pressure_is_named};
@@ -113,7 +113,7 @@ fn learn() {
     CPUS.store(possible.unwrap_or(SLOTS_IF_UNKNOWN).min(rseq::MAX_CPUS), Relaxed);
     NODES.store(os::cpu::init_nodes(), Relaxed);
     rseq::init(config.forbids_rseq, possible);
-    slab::set_abort_on_misuse(config.aborts_on_misuse);
+    report::set_abort(config.aborts_on_misuse);
     adapt::init(cpus(), config.cpu_bytes);
     counters::init(
         config.snapshot.as_ref().map(|value| value.as_bytes()),

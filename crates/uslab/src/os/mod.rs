@@ -32,6 +32,7 @@ pub mod sleep;
 #[cfg(test)]
 mod tests;
 pub mod thread;
+pub mod unwind;
 pub mod weak;
 
 pub use futex::Futex;

@@ -10,6 +10,12 @@ pub fn id() -> u32 {
     unsafe { libc::syscall(libc::SYS_gettid) as u32 }
 }
 
+/// Lets another thread run.
+pub fn give_way() {
+    // SAFETY: no preconditions.
+    unsafe { libc::sched_yield() };
+}
+
 /// Stack of a library thread: Rust's default, because the thread runs the program's callbacks.
 const STACK_BYTES: usize = 2 << 20;
 

@@ -1,0 +1,130 @@
+//! Rules: how to get from a frame to its caller's, and the table that keeps them.
+
+use super::cfi;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// The rule of one code address, in a word. The CFA is the value of the stack pointer before the
+/// call; the caller's registers were saved at distances from it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Rule(u64);
+
+const FROM_FP: u64 = 1;
+const SAVES_FP: u64 = 2;
+const SAVES_RETURN: u64 = 4;
+const IS_RULE: u64 = 8;
+const CFA_SHIFT: u32 = 4;
+const CFA_BITS: u32 = 24;
+const FP_SHIFT: u32 = CFA_SHIFT + CFA_BITS;
+const WORD_BITS: u32 = 18;
+const RETURN_SHIFT: u32 = FP_SHIFT + WORD_BITS;
+
+impl Rule {
+    /// The walk ends here.
+    pub const NONE: Rule = Rule(0);
+
+    /// A rule: the CFA is the frame pointer or the stack pointer plus `cfa`, and the registers were
+    /// saved at these distances from it. [`Rule::NONE`] if a number does not fit.
+    pub fn new(is_from_fp: bool, cfa: i64, fp: Option<i64>, link: Option<i64>) -> Rule {
+        let (Some(cfa), Some(fp_word), Some(return_word)) = (field(cfa, CFA_BITS), word(fp), word(link))
+        else {
+            return Rule::NONE;
+        };
+        let flag = |is_set, flag| if is_set { flag } else { 0 };
+        Rule(
+            IS_RULE
+                | flag(is_from_fp, FROM_FP)
+                | flag(fp.is_some(), SAVES_FP)
+                | flag(link.is_some(), SAVES_RETURN)
+                | cfa << CFA_SHIFT
+                | fp_word << FP_SHIFT
+                | return_word << RETURN_SHIFT,
+        )
+    }
+
+    /// Whether the CFA is counted from the frame pointer, not from the stack pointer.
+    pub fn is_from_fp(self) -> bool {
+        self.0 & FROM_FP != 0
+    }
+
+    /// Bytes from that register to the CFA.
+    pub fn cfa_offset(self) -> isize {
+        self.field(CFA_SHIFT, CFA_BITS)
+    }
+
+    /// Bytes from the CFA to the caller's frame pointer; `None` if the register still has it.
+    pub fn fp_offset(self) -> Option<isize> {
+        (self.0 & SAVES_FP != 0).then(|| self.field(FP_SHIFT, WORD_BITS) * 8)
+    }
+
+    /// Bytes from the CFA to the return address; `None` if the link register has it.
+    pub fn return_offset(self) -> Option<isize> {
+        (self.0 & SAVES_RETURN != 0).then(|| self.field(RETURN_SHIFT, WORD_BITS) * 8)
+    }
+
+    fn field(self, shift: u32, bits: u32) -> isize {
+        ((self.0 << (64 - shift - bits)) as i64 >> (64 - bits)) as isize
+    }
+}
+
+/// `value` as a signed field of `bits` bits, if it fits.
+fn field(value: i64, bits: u32) -> Option<u64> {
+    let kept = value << (64 - bits) >> (64 - bits);
+    (kept == value).then_some(value as u64 & ((1 << bits) - 1))
+}
+
+fn word(offset: Option<i64>) -> Option<u64> {
+    let offset = offset.unwrap_or(0);
+    if offset % 8 == 0 { field(offset / 8, WORD_BITS) } else { None }
+}
+
+const ENTRIES: usize = 4096;
+
+/// An address and its rule. `key` is the exclusive or of both, so that a reader recognises an entry
+/// that two threads wrote at once.
+struct Entry {
+    key: AtomicU64,
+    rule: AtomicU64,
+}
+
+#[unsafe(link_section = ".bss.uslab_tables")]
+static TABLE: [Entry; ENTRIES] =
+    [const { Entry { key: AtomicU64::new(0), rule: AtomicU64::new(0) } }; ENTRIES];
+
+/// The rule of the code at `pc`; `None` if the walk ends there.
+#[inline]
+pub fn of(pc: usize) -> Option<Rule> {
+    let entry = &TABLE[(pc as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) as usize >> 52];
+    let rule = entry.rule.load(Relaxed);
+    if entry.key.load(Relaxed) ^ rule == pc as u64 {
+        return (rule & IS_RULE != 0).then_some(Rule(rule));
+    }
+    compute(pc, entry)
+}
+
+#[cold]
+fn compute(pc: usize, entry: &Entry) -> Option<Rule> {
+    let rule = cfi::rule_at(pc).unwrap_or(Rule::NONE);
+    entry.rule.store(rule.0, Relaxed);
+    entry.key.store(pc as u64 ^ rule.0, Relaxed);
+    (rule != Rule::NONE).then_some(rule)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rule_keeps_its_numbers() {
+        let rule = Rule::new(true, 0x7f_fff0, Some(-16), Some(-8));
+        assert!(rule.is_from_fp());
+        assert_eq!(
+            (rule.cfa_offset(), rule.fp_offset(), rule.return_offset()),
+            (0x7f_fff0, Some(-16), Some(-8))
+        );
+        let rule = Rule::new(false, 8, None, Some(-8));
+        assert!(!rule.is_from_fp());
+        assert_eq!((rule.cfa_offset(), rule.fp_offset(), rule.return_offset()), (8, None, Some(-8)));
+        assert_eq!(Rule::new(false, 1 << 30, None, None), Rule::NONE);
+        assert_eq!(Rule::new(false, 8, Some(-12), None), Rule::NONE);
+    }
+}
