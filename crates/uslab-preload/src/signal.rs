@@ -1,4 +1,4 @@
-//! `sigaction` and its relatives, so that the program's handler of SIGSEGV runs behind the library's.
+//! `sigaction` and its relatives: the program's handler of SIGSEGV runs behind the library's.
 //!
 //! ```text
 //!   program ── sigaction(SIGSEGV) ──▶ guard pages on? ── yes ──▶ kept: runs behind the library's handler
@@ -36,11 +36,7 @@ pub unsafe extern "C" fn sigaction(
 ) -> c_int {
     // SAFETY: the caller's promise.
     unsafe {
-        if is_ours(signal) {
-            fault::sigaction(new, old)
-        } else {
-            fault::system_sigaction(signal, new, old)
-        }
+        if is_ours(signal) { fault::sigaction(new, old) } else { fault::system_sigaction(signal, new, old) }
     }
 }
 

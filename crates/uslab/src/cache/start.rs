@@ -17,7 +17,9 @@
 //! registers them, while no other thread can have called the library: two threads may race for the
 //! first use.
 
-use super::state::{CPUS, GUARD_ALL, GUARD_NAMED, INIT, KNOWN, NEW, NODES, PRESSURE_NAMED, READY, REAPER_FORBIDDEN, STATE};
+use super::state::{
+    CPUS, GUARD_ALL, GUARD_NAMED, INIT, KNOWN, NEW, NODES, PRESSURE_NAMED, READY, REAPER_FORBIDDEN, STATE,
+};
 use crate::counters;
 use crate::os;
 use crate::pages;
@@ -26,8 +28,8 @@ use crate::report;
 use crate::rseq;
 use core::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
-pub(crate) use super::state::{guard_is_named, guards_all, pressure_is_named};
 pub use super::state::{cpus, is_ready, nodes};
+pub(crate) use super::state::{guard_is_named, guards_all, pressure_is_named};
 
 /// Runs [`at_load`] when the object that contains the library is loaded: before the object's other
 /// constructors, and before those of all objects that need it.

@@ -42,8 +42,8 @@ pub trait Caller {
     unsafe extern "C" fn serve_resized(pointer: *mut u8, size: usize, old: usize) -> *mut u8;
 }
 
-/// The way in which a caller frees objects by their size. It decides which objects may be sampled
-/// (see [`super::sampled`]).
+/// The way in which a caller frees objects by their size. It decides which objects may be sampled:
+/// see [`super::sampled`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Freed {
     /// With the tests of [`super::entry::free_sized_tested`]: C and C++.
@@ -61,7 +61,8 @@ fn sample(freed: Freed, size: usize, align: usize) -> Option<NonNull<u8>> {
     }
 }
 
-/// An unknown caller in Rust. It may be the C library with locks held, so its calls start no thread.
+/// An unknown caller in Rust. It may be the C library with locks held, so its calls start no
+/// thread.
 pub struct AnyCaller;
 
 impl Caller for AnyCaller {
@@ -166,8 +167,8 @@ fn pop_any(size: usize) -> *mut u8 {
     }
 }
 
-/// Allocates `size` bytes. If `is_program` returns true, which only the slow path asks, the call may
-/// start the background thread.
+/// Allocates `size` bytes. If `is_program` returns true, which only the slow path asks, the call
+/// may start the background thread.
 #[inline]
 fn serve_for(size: usize, freed: Freed, is_program: impl FnOnce() -> bool) -> *mut u8 {
     let object = pop_any(size);

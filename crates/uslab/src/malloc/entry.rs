@@ -342,8 +342,8 @@ pub unsafe fn realloc_for<C: Caller>(pointer: *mut u8, size: usize) -> *mut u8 {
         return malloc_for::<C>(size);
     }
     let Some(old) = usable_size_of(pointer) else { return report_unknown_to_realloc(pointer) };
-    // A page run may have the size of a class (alignment beyond a page), and so may a sampled object.
-    // It must not stay, because `free_sized` would push it into that class's cache.
+    // A page run may have the size of a class (alignment beyond a page), and so may a sampled
+    // object. It must not stay, because `free_sized` would push it into that class's cache.
     if Class::of(size).is_some_and(|class| class.bytes() == old) && !large::has_no_class(pointer) {
         return pointer;
     }

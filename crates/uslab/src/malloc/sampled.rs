@@ -15,7 +15,7 @@
 //! ([`tail_bytes`]), and the sampler serves these sizes from last pages of such blocks: the test
 //! fails. Rust's tests nothing; see [`take_for_rust`].
 
-use super::classes::{Class, MAX_DIRECT_BYTES, SLAB_ORDER};
+use super::classes::{Class, MAX_DIRECT_BYTES, SLAB_ORDER, STEP_BYTES};
 use crate::cache::registry::SAMPLED_ID;
 use crate::cache::start;
 use crate::os;
@@ -35,8 +35,8 @@ pub(crate) const BLOCK_BYTES: usize = pages::PAGE_BYTES << SLAB_ORDER;
 
 /// The functions of the layer that serves sampled objects. They preserve `errno`.
 pub(crate) struct Sampler {
-    /// Returns an object of so many bytes on a boundary of the second argument, a power of two; null
-    /// if this allocation is no sample.
+    /// Returns an object of so many bytes on a boundary of the second argument, a power of two;
+    /// null if this allocation is no sample.
     pub alloc: fn(usize, usize) -> *mut u8,
     /// Frees the object at a pointer into a page that [`OWNER`] owns, or reports a misuse.
     pub free: fn(*mut u8),
@@ -81,7 +81,7 @@ pub(super) fn tail_bytes(bytes: usize) -> usize {
 #[inline]
 pub(super) fn take(size: usize, align: usize) -> Option<NonNull<u8>> {
     let sampler = sampler()?;
-    if size <= MAX_UNSEEN_BYTES && align <= super::ALIGN && HAS_FULL_SLABS.load(Relaxed) {
+    if size <= MAX_UNSEEN_BYTES && align <= STEP_BYTES && HAS_FULL_SLABS.load(Relaxed) {
         return None;
     }
     NonNull::new((sampler.alloc)(size, align))
@@ -92,7 +92,7 @@ pub(super) fn take(size: usize, align: usize) -> Option<NonNull<u8>> {
 #[inline]
 pub(super) fn take_for_rust(size: usize, align: usize) -> Option<NonNull<u8>> {
     let sampler = sampler()?;
-    if size <= MAX_UNSEEN_BYTES && align <= super::ALIGN {
+    if size <= MAX_UNSEEN_BYTES && align <= STEP_BYTES {
         return None;
     }
     let bytes = Class::of_aligned(size, align).map_or(size, Class::bytes);

@@ -284,8 +284,18 @@ pub const READ_AT_START: [&str; 10] =
 impl<V: AsRef<[u8]>> Config<V> {
     /// The configuration from the values of [`READ_AT_START`].
     pub fn of(values: [Option<V>; 10]) -> Config<V> {
-        let [rseq, reaper, decay_ms, huge_pages, on_misuse, guard, cpu_bytes, pressure, snapshot, snapshot_reader] =
-            values;
+        let [
+            rseq,
+            reaper,
+            decay_ms,
+            huge_pages,
+            on_misuse,
+            guard,
+            cpu_bytes,
+            pressure,
+            snapshot,
+            snapshot_reader,
+        ] = values;
         let is = |value: &Option<V>, wanted: &[u8]| value.as_ref().is_some_and(|v| v.as_ref() == wanted);
         Config {
             forbids_rseq: is(&rseq, b"0"),

@@ -51,8 +51,8 @@ pub type OnFault = fn(&Fault) -> bool;
 
 static ON_FAULT: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
 
-/// The program's action. Writers hold [`WRITING`] with all signals blocked; readers take a copy that
-/// no writer changed meanwhile.
+/// The program's action. Writers hold [`WRITING`] with all signals blocked; readers take a copy
+/// that no writer changed meanwhile.
 struct Action {
     version: AtomicU32,
     handler: AtomicUsize,
@@ -204,7 +204,8 @@ fn exclusively<R>(with: impl FnOnce() -> R) -> R {
 }
 
 /// Makes [`on_signal`] the kernel's action, with mask and flags of the program's action. A program
-/// without a handler has no stack for it either: then the alternative stack serves, if there is one.
+/// without a handler has no stack for it either: then the alternative stack serves, if there is
+/// one.
 fn put_in_front(program: Copied) -> bool {
     let kept = SA_NODEFER | SA_ONSTACK | SA_RESTART;
     let (flags, mask) =
@@ -250,7 +251,9 @@ unsafe fn run_program_action(
     if program.is_function() {
         if program.flags & SA_RESETHAND != 0 {
             // SAFETY: the handler is installed, and the action valid.
-            unsafe { sigaction(&Copied { handler: SIG_DFL, flags: 0, mask: 0 }.to_system(), ptr::null_mut()) };
+            unsafe {
+                sigaction(&Copied { handler: SIG_DFL, flags: 0, mask: 0 }.to_system(), ptr::null_mut())
+            };
         }
         // SAFETY: the program's handler takes these arguments, or only the first.
         let handler: extern "C-unwind" fn(c_int, *mut libc::siginfo_t, *mut c_void) =
@@ -260,8 +263,8 @@ unsafe fn run_program_action(
     if program.handler == SIG_IGN && !is_fault {
         return;
     }
-    // The default action ends the process, with the registers of the access: once the kernel has it,
-    // the access faults again. A signal that another process sent is sent again.
+    // The default action ends the process, with the registers of the access: once the kernel has
+    // it, the access faults again. A signal that another process sent is sent again.
     let default = Copied { handler: SIG_DFL, flags: 0, mask: 0 };
     // SAFETY: a valid action; a valid description, of the calling thread's own signal.
     unsafe {

@@ -115,8 +115,8 @@ pub(super) struct Grown {
     pub count: usize,
 }
 
-/// Takes the addresses of `count` chunks behind the bound for the caller, mapped without access, and
-/// returns the first page. `None` if the system refuses, or if there is no room.
+/// Takes the addresses of `count` chunks behind the bound for the caller, mapped without access,
+/// and returns the first page. `None` if the system refuses, or if there is no room.
 ///
 /// For the other layers these chunks are absent: the buddy never hands their pages out. The caller
 /// may set owners of their pages. The caller holds the buddy's lock.

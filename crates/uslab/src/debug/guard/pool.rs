@@ -116,10 +116,8 @@ struct Queue {
 // SAFETY: the array is the queue's alone.
 unsafe impl Send for Queue {}
 
-static QUEUES: Lock<[Queue; 2]> = Lock::new(
-    Rank::Heap,
-    [const { Queue { places: core::ptr::null_mut(), first: 0, count: 0 } }; 2],
-);
+static QUEUES: Lock<[Queue; 2]> =
+    Lock::new(Rank::Heap, [const { Queue { places: core::ptr::null_mut(), first: 0, count: 0 } }; 2]);
 
 impl Queue {
     fn place(&self, at: usize) -> &AtomicU32 {
@@ -342,8 +340,8 @@ pub fn end_free(place: Place) {
     QUEUES.lock()[place.kind as usize].push(place.block);
 }
 
-/// Opens the page around `address`, so that a reported access can be repeated. Guard pages then stay
-/// open, and a slot does until its next life ends.
+/// Opens the page around `address`, so that a reported access can be repeated. Guard pages then
+/// stay open, and a slot does until its next life ends.
 pub fn open(address: usize) -> bool {
     protect(&Place::pages_around(&(address..address + 1)), true)
 }

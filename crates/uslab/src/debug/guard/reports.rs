@@ -39,7 +39,7 @@ impl Display for Position<'_> {
         match self.address {
             at if at < start => write!(f, "{} bytes before an object of {bytes} bytes", start - at),
             at if at >= end => write!(f, "{} bytes behind an object of {bytes} bytes", at - end),
-            at => write!(f, "{} bytes inside an object of {bytes} bytes", at - start),
+            at => write!(f, "{} bytes into an object of {bytes} bytes", at - start),
         }
     }
 }
@@ -131,7 +131,9 @@ pub fn report_overwritten(place: Place, address: usize, readable: Range<usize>) 
 fn with_object(report: &Report<'_>, slot: &Slot, publish: impl FnOnce(&Report<'_>)) {
     let (mut allocated, mut freed) = ([0; MAX_FRAMES], [0; MAX_FRAMES]);
     let object = slot.object();
-    let state = if slot.state() == State::Live { "allocated" } else { "free" };
+    // While a free checks the canaries, it has not been noted yet.
+    let freed = slot.freed.event(&mut freed);
+    let state = if freed.is_none() { "allocated" } else { "free" };
     publish(&Report {
         fault: report.fault,
         headline: report.headline,
@@ -139,7 +141,7 @@ fn with_object(report: &Report<'_>, slot: &Slot, publish: impl FnOnce(&Report<'_
         pointer: report.pointer,
         object: Some(Object { start: object.start, bytes: object.len(), state, family: "malloc" }),
         allocated: slot.allocated.event(&mut allocated),
-        freed: slot.freed.event(&mut freed),
+        freed,
         stack: report.stack,
         dump: report.dump.clone(),
         repaired: None,
