@@ -12,6 +12,7 @@ extern crate uslab_tests;
 
 mod figures;
 mod free_misuse;
+mod guard;
 mod memory;
 mod process;
 

@@ -342,6 +342,19 @@ void uslab_set_decay_ms(int ms) USLAB_NOEXCEPT;
  * Neither allocates nor blocks. */
 int uslab_set_huge_pages(unsigned huge_pages) USLAB_NOEXCEPT;
 
+/* Puts about one allocation of the malloc family in `interval_ms` milliseconds between guard pages
+ * from now on, and reports an access beside it, or after its free, as it happens. 0 is every
+ * allocation that takes the slow path. `slots`: objects of up to 1 KiB that can be guarded at a
+ * time, and as many larger ones; 0 is 64. The first call fixes it, and installs a handler of
+ * SIGSEGV, in front of the one that the program has then; a handler that the program installs later
+ * replaces it. Objects up to 1 KiB are guarded only if no such object was allocated before the first
+ * call. ENOMEM: no memory for the slots, or the handler was refused. May lock and make system
+ * calls. */
+int uslab_guard_start(unsigned interval_ms, size_t slots) USLAB_NOEXCEPT;
+
+/* Guards no more allocations. Those that are guarded stay so. */
+void uslab_guard_stop(void) USLAB_NOEXCEPT;
+
 /* uslab_trim(0). */
 size_t uslab_release_memory(void) USLAB_NOEXCEPT;
 

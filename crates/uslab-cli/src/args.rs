@@ -38,6 +38,8 @@ Examples:
   uslab run -- sqlite3 big.db 'select count(*) from t'
   uslab run --stats -- g++ -O2 -c big.cc
   uslab run --stats-json figures.json -- node server.js
+  uslab run --guard -- ./server            catch memory errors of a few allocations, in production
+  uslab run --guard=all -- ./tests         catch those of every allocation
   uslab run --rseq off -- ./a.out          the fallback without restartable sequences
 
 Exit status:
@@ -110,6 +112,14 @@ pub struct Run {
     /// info`.
     #[arg(long, value_name = "on|off", hide_possible_values = true)]
     pub rseq: Option<Switch>,
+
+    /// Put about one allocation in MS milliseconds between guard pages (100 unless given)
+    ///
+    /// An overflow of such an object, or a use after its free, is reported with the stacks of the
+    /// access, the allocation and the free. `all` guards every allocation. Sets USLAB_GUARD for the
+    /// program.
+    #[arg(long, value_name = "MS|all", num_args = 0..=1, require_equals = true, default_missing_value = "1")]
+    pub guard: Option<String>,
 
     /// The program and its arguments
     #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true)]
@@ -274,7 +284,9 @@ mod tests {
         let mut page = Vec::new();
         man_page(&mut page).expect("a man page");
         let page = String::from_utf8(page).expect("UTF-8").replace("\\-", "-");
-        for option in ["--stats", "--stats-json", "--rseq", "--json", "--table", "--all", "USLAB_SNAPSHOT"] {
+        for option in
+            ["--stats", "--stats-json", "--rseq", "--guard", "--json", "--table", "--all", "USLAB_SNAPSHOT"]
+        {
             assert!(page.contains(option), "{option} is missing from:\n{page}");
         }
     }

@@ -38,6 +38,9 @@ pub fn run(options: &Run) -> Outcome {
         Some(Switch::Off) => drop(command.env("USLAB_RSEQ", "0")),
         None => {}
     }
+    if let Some(guard) = &options.guard {
+        command.env("USLAB_GUARD", guard);
+    }
     if options.stats || options.stats_json.is_some() {
         run_and_report(&mut command, name, &directory, options)
     } else {

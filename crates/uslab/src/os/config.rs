@@ -121,7 +121,7 @@ pub const VARIABLES: [Variable; 15] = [
         doc: "Put about one allocation in so many milliseconds (`1`: in 100) between guard pages, and report \
               an overflow or a use after free as it happens: [guard pages](security.md#guard-pages). `all`: \
               every allocation, as long as there are slots, for tests. `left` and `right`: the side of the \
-              slot that objects touch, instead of one at random. `slots=N`: N slots for objects up to 1 KiB, \
+              slot that objects touch, instead of one at random, or of `right` with `all`. `slots=N`: N slots for objects up to 1 KiB, \
               and as many for larger ones, instead of 64, or 1024 with `all`. `uslab run --guard` sets it.",
         is_harmless: false,
     },
@@ -234,13 +234,14 @@ pub const GUARD_INTERVAL_MS: u64 = 100;
 impl Guard {
     /// The choice that a text of words makes; `None` if it is off, or if a word has no meaning.
     fn of(text: &[u8]) -> Option<Guard> {
-        let mut guard = Guard { interval_ms: GUARD_INTERVAL_MS, slots: 0, side: Side::Random };
         let mut words = core::str::from_utf8(text).ok()?.split(',');
-        guard.interval_ms = match words.next()? {
-            "1" | "on" => GUARD_INTERVAL_MS,
-            "all" => 0,
-            ms => ms.parse().ok().filter(|&ms| ms > 0)?,
+        let (interval_ms, side) = match words.next()? {
+            "1" | "on" => (GUARD_INTERVAL_MS, Side::Random),
+            // Tests look for overflows first, and expect the same each time.
+            "all" => (0, Side::Right),
+            ms => (ms.parse().ok().filter(|&ms| ms > 0)?, Side::Random),
         };
+        let mut guard = Guard { interval_ms, slots: 0, side };
         for word in words {
             match word {
                 "left" => guard.side = Side::Left,

@@ -30,8 +30,8 @@ fn each_variable_has_its_effect_and_other_values_have_none() {
     let guard = |value| config(GUARD, value).guard;
     let of = |interval_ms, slots, side| Some(Guard { interval_ms, slots, side });
     assert_eq!((guard("1"), guard("on")), (of(100, 0, Side::Random), of(100, 0, Side::Random)));
-    assert_eq!((guard("20"), guard("all")), (of(20, 0, Side::Random), of(0, 0, Side::Random)));
-    assert_eq!(guard("all,right,slots=7"), of(0, 7, Side::Right));
+    assert_eq!((guard("20"), guard("all")), (of(20, 0, Side::Random), of(0, 0, Side::Right)));
+    assert_eq!(guard("all,left,slots=7"), of(0, 7, Side::Left));
     assert_eq!(guard("5,slots=9,left"), of(5, 9, Side::Left));
     for none in ["0", "off", "", "-1", "1ms", "all,", "all,middle", "1,slots=0", "1,slots"] {
         assert_eq!(guard(none), None, "{none}");
