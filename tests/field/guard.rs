@@ -97,7 +97,49 @@ fn continues(mode: Mode) {
     }
 }
 
+/// The program's handler of SIGSEGV works as without the library; a report comes before its call
+/// for a guarded object, and for no other fault.
+fn handlers(case: &str, mode: Mode) {
+    let scratch = Scratch::new(&format!("guard-{case}"));
+    let file = compile(&scratch, "guard_handlers", &[]);
+    for guard in ["all", "0"] {
+        let program = Program::new(&file).arg(case).limit_s(60).env("USLAB_GUARD", guard);
+        // Without guard pages a freed object can be read.
+        if guard == "0" && ["sigaction", "signal", "ends"].contains(&case) {
+            continue;
+        }
+        let outcome = program.run(&scratch, mode);
+        let is_done = outcome.succeeded() && outcome.stdout() == "ok\n";
+        outcome.expect(is_done, "the handlers must work");
+        let stderr = outcome.stderr();
+        let (before, after) = stderr.split_once("guarded\n").unwrap_or((&stderr, ""));
+        let reports = |text: &str| text.matches("uslab: ").count();
+        let expected = match case {
+            "sigaction" | "signal" => (0, 1),
+            _ => (0, 0),
+        };
+        outcome.expect((reports(before), reports(after)) == expected, "one report, of the guarded object");
+    }
+}
+
+/// Threads, forks and all functions of the family, while many allocations are samples.
+fn samples(guard: &str, mode: Mode) {
+    let scratch = Scratch::new("guard-samples");
+    let file = compile(&scratch, "guard_samples", &[]);
+    let outcome = Program::new(file).arg("1").env("USLAB_GUARD", guard).limit_s(120).run(&scratch, mode);
+    let is_done = outcome.succeeded() && outcome.stdout() == "sampled\nok\n";
+    outcome.expect(is_done, "the program must find its objects whole");
+    outcome.expect(outcome.stderr().is_empty(), "a false report");
+}
+
 both_modes! {
     guard_pages_catch_the_corpus => corpus,
     guard_pages_let_the_program_go_on => continues,
+    guard_pages_beside_sigaction => |mode| handlers("sigaction", mode),
+    guard_pages_beside_signal => |mode| handlers("signal", mode),
+    guard_pages_beside_a_handler_that_serves_once => |mode| handlers("once", mode),
+    guard_pages_keep_the_ends_of_programs => |mode| handlers("ends", mode),
+    guard_pages_beside_threads_that_change_handlers => |mode| handlers("races", mode),
+    guard_pages_in_a_busy_program => |mode| samples("2,slots=16", mode),
+    guard_pages_of_every_allocation_in_a_busy_program => |mode| samples("all,slots=300", mode),
 }

@@ -347,8 +347,8 @@ int uslab_set_huge_pages(unsigned huge_pages) USLAB_NOEXCEPT;
  * allocation that takes the slow path. `slots`: objects of up to 1 KiB that can be guarded at a
  * time, and as many larger ones; 0 is 64. The first call fixes it, and installs a handler of
  * SIGSEGV, in front of the one that the program has then; a handler that the program installs later
- * replaces it. Objects up to 1 KiB are guarded only if no such object was allocated before the first
- * call. ENOMEM: no memory for the slots, or the handler was refused. May lock and make system
+ * replaces it. Objects up to 1 KiB are guarded only if no such object was allocated before the
+ first * call. ENOMEM: no memory for the slots, or the handler was refused. May lock and make system
  * calls. */
 int uslab_guard_start(unsigned interval_ms, size_t slots) USLAB_NOEXCEPT;
 
