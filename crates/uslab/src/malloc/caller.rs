@@ -7,10 +7,11 @@
 //! the preload library, which determines the caller. The fast path never does that.
 
 use super::classes::{Class, MAX_SMALL_BYTES};
-use super::entry::{ALIGN, free, out_of_memory};
+use super::entry::{ALIGN, MALLOC, free_as, out_of_memory};
 use super::medium::{self, Medium};
 use super::{large, small};
 use crate::cache::background;
+use crate::cache::debugged::{Family, Request};
 use crate::rseq;
 use core::ptr;
 
@@ -70,20 +71,44 @@ impl Caller for Program {
     }
 }
 
-/// Allocates `size` bytes that no sheaf of this CPU can serve; null with ENOMEM.
-#[inline(never)]
-pub extern "C" fn serve(size: usize) -> *mut u8 {
-    if let Some(class) = Class::of(size) {
-        return small::alloc(class);
+/// `operator new`, or another function of the program that allocates for the family `FAMILY`.
+pub struct Operator<const FAMILY: u8>;
+
+impl<const FAMILY: u8> Caller for Operator<FAMILY> {
+    extern "C" fn serve(size: usize) -> *mut u8 {
+        background::begin_if_large();
+        serve_as(size, Family::of(FAMILY))
     }
-    match Medium::of(size) {
-        Some(class) => medium::alloc_slow(class),
-        None => serve_large(size),
+
+    extern "C" fn serve_zeroed(size: usize) -> *mut u8 {
+        serve_zeroed(size, || true)
+    }
+
+    unsafe extern "C" fn serve_resized(pointer: *mut u8, size: usize, old: usize) -> *mut u8 {
+        // SAFETY: the caller's promise.
+        unsafe { serve_resized(pointer, size, old, || true) }
     }
 }
 
-fn serve_large(size: usize) -> *mut u8 {
-    large::alloc(size, ALIGN).map_or_else(out_of_memory, |(object, _)| object)
+/// Allocates `size` bytes that no sheaf of this CPU can serve; null with ENOMEM.
+#[inline(never)]
+pub extern "C" fn serve(size: usize) -> *mut u8 {
+    serve_as(size, Family::Malloc)
+}
+
+#[inline(always)]
+fn serve_as(size: usize, family: Family) -> *mut u8 {
+    if let Some(class) = Class::of(size) {
+        return small::alloc(class, Request { bytes: size, family });
+    }
+    match Medium::of(size) {
+        Some(class) => medium::alloc_slow(class, size, ALIGN, family),
+        None => serve_large(size, family),
+    }
+}
+
+fn serve_large(size: usize, family: Family) -> *mut u8 {
+    large::alloc(size, ALIGN, family).map_or_else(out_of_memory, |(object, _)| object)
 }
 
 /// [`serve`], after it starts the background thread if the arena is large and no thread runs yet.
@@ -136,7 +161,9 @@ pub fn serve_zeroed(size: usize, is_program: impl FnOnce() -> bool) -> *mut u8 {
     if is_program() {
         background::begin_if_large();
     }
-    let Some((object, known_zero)) = large::alloc(size, ALIGN) else { return out_of_memory() };
+    let Some((object, known_zero)) = large::alloc(size, ALIGN, Family::Malloc) else {
+        return out_of_memory();
+    };
     if !known_zero {
         // SAFETY: as above.
         unsafe { object.write_bytes(0, size) };
@@ -172,13 +199,13 @@ pub unsafe fn serve_resized(
             return moved;
         }
         // A run that has grown once grows again, in place where it can.
-        serve_large(size)
+        serve_large(size, Family::Malloc)
     };
     if !new.is_null() {
         // SAFETY: both objects are at least that long, and they are distinct.
         unsafe {
             ptr::copy_nonoverlapping(pointer, new, old.min(size));
-            free(pointer);
+            free_as::<MALLOC>(pointer);
         }
     }
     new
