@@ -85,7 +85,7 @@ unsafe fn create(
             }
         }
         if let Some(ctor) = options.ctor {
-            let constructor = Constructor { call: construct, data: ctor as usize };
+            let constructor = Constructor { call: construct, data: ctor as usize, release: None };
             // SAFETY: the header requires of the caller's function what `raw_constructor` does.
             builder = unsafe { builder.raw_constructor(constructor) };
         }

@@ -29,7 +29,7 @@ pub extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn free(pointer: *mut c_void) {
     // SAFETY: the caller's promise is that of the standard.
-    unsafe { malloc::free(pointer.cast()) }
+    unsafe { malloc::free_as::<{ malloc::MALLOC }>(pointer.cast()) }
 }
 
 /// C23 7.24.3.7. Size 0 frees and returns null, as glibc does and its programs expect.
@@ -41,7 +41,7 @@ pub unsafe extern "C" fn realloc(pointer: *mut c_void, size: usize) -> *mut c_vo
     // SAFETY: as above.
     unsafe {
         if size == 0 && !pointer.is_null() {
-            malloc::free(pointer.cast());
+            free(pointer);
             return ptr::null_mut();
         }
         malloc::realloc_for::<Unknown>(pointer.cast(), size).cast()
@@ -129,7 +129,7 @@ pub unsafe extern "C" fn malloc_usable_size(pointer: *mut c_void) -> usize {
 pub unsafe extern "C" fn free_sized(pointer: *mut c_void, size: usize) {
     if !pointer.is_null() {
         // SAFETY: not null; the caller's promise.
-        unsafe { malloc::free_sized_tested(pointer.cast(), size) }
+        unsafe { malloc::free_sized_tested::<{ malloc::MALLOC }>(pointer.cast(), size) }
     }
 }
 
@@ -141,7 +141,7 @@ pub unsafe extern "C" fn free_sized(pointer: *mut c_void, size: usize) {
 pub unsafe extern "C" fn free_aligned_sized(pointer: *mut c_void, align: usize, size: usize) {
     if !pointer.is_null() {
         // SAFETY: not null; the caller's promise.
-        unsafe { malloc::free_aligned_sized_tested(pointer.cast(), align, size) }
+        unsafe { malloc::free_aligned_sized_tested::<{ malloc::MALLOC }>(pointer.cast(), align, size) }
     }
 }
 

@@ -19,6 +19,17 @@ impl Flags {
     /// Declares that the program will not touch the objects soon (receive buffers, for example).
     /// New slabs use cold pages, and leave warm ones to other caches.
     pub const COLD: Flags = Flags(4);
+    /// Debugging, letter Z of `USLAB_DEBUG`: guard bytes around objects. Each of these flags makes
+    /// every call of the cache slow, and its objects larger; see [`crate::debug`].
+    pub const RED_ZONE: Flags = Flags(8);
+    /// Debugging, letter P: patterns in free objects. Without effect in caches with a constructor.
+    pub const POISON: Flags = Flags(16);
+    /// Debugging, letter U: each object's last allocation and last free.
+    pub const STORE_USER: Flags = Flags(32);
+    /// Debugging, letter F: every free is checked at once.
+    pub const CONSISTENCY_CHECKS: Flags = Flags(64);
+    /// Debugging, letter T: a line for each allocation and free.
+    pub const TRACE: Flags = Flags(128);
 
     /// Whether all flags of `other` are set.
     pub const fn contains(self, other: Flags) -> bool {
@@ -52,6 +63,7 @@ pub struct CacheBuilder<'a> {
     pub(super) tail_bytes: usize,
     pub(super) sheaf_capacity: usize,
     pub(super) constructor: Option<Constructor>,
+    pub(super) is_debuggable: bool,
 }
 
 impl<'a> CacheBuilder<'a> {
@@ -68,6 +80,7 @@ impl<'a> CacheBuilder<'a> {
             tail_bytes: 0,
             sheaf_capacity: 0,
             constructor: None,
+            is_debuggable: true,
         }
     }
 
@@ -111,6 +124,12 @@ impl<'a> CacheBuilder<'a> {
     /// Lets no object start in the last `bytes` bytes of a slab.
     pub(crate) const fn tail_bytes(mut self, bytes: usize) -> Self {
         self.tail_bytes = bytes;
+        self
+    }
+
+    /// Leaves the cache out of debugging.
+    pub(crate) const fn not_debuggable(mut self) -> Self {
+        self.is_debuggable = false;
         self
     }
 

@@ -22,6 +22,7 @@ pub mod background;
 mod body;
 mod builder;
 mod class;
+pub(crate) mod debugged;
 mod error;
 mod fork;
 pub(crate) mod hooks;

@@ -207,9 +207,13 @@ pub(super) fn destroy(core: &'static Core) -> Result<(), Busy> {
         unsafe { core.cpu.drain_unused() };
         core.live_objects()
     };
-    if live > 0 {
+    if live > 0 || core.is_debugged() {
         drop(registry);
-        return Err(live_objects_of(core, live));
+        core.check_objects();
+        if live > 0 {
+            return Err(live_objects_of(core, live));
+        }
+        registry = registry::lock();
     }
     life::retire(core, &mut registry);
     Ok(())
@@ -247,6 +251,10 @@ fn live_objects_of(core: &Core, objects: usize) -> Busy {
         n += 1;
         n < busy.first.len()
     });
+    if let Some(debug) = &core.debug {
+        busy.first[..n].iter_mut().for_each(|object| *object = debug.pointer(*object));
+        debug.report_live(core.cpu.slabs(), &busy.first);
+    }
     busy
 }
 

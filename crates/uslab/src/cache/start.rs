@@ -17,6 +17,7 @@
 //! registers them, while no other thread can have called the library: two threads may race for the
 //! first use.
 
+use super::debugged;
 use super::state::{
     CPUS, GUARD_ALL, GUARD_NAMED, INIT, KNOWN, NEW, NODES, PRESSURE_NAMED, READY, REAPER_FORBIDDEN, STATE,
 };
@@ -116,6 +117,12 @@ fn learn() {
     NODES.store(os::cpu::init_nodes(), Relaxed);
     rseq::init(config.forbids_rseq, possible);
     report::set_abort(config.aborts_on_misuse);
+    if let Some(value) = &config.debug_report {
+        report::set_sink_from(value.as_bytes());
+    }
+    if let Some(value) = &config.debug {
+        debugged::set_selection(value.as_bytes());
+    }
     adapt::init(cpus(), config.cpu_bytes);
     counters::init(
         config.snapshot.as_ref().map(|value| value.as_bytes()),

@@ -7,11 +7,12 @@
 //! the preload library, which determines the caller. The fast path never does that.
 
 use super::classes::{Class, MAX_SMALL_BYTES};
-use super::entry::{ALIGN, free, out_of_memory};
+use super::entry::{ALIGN, MALLOC, free_as, out_of_memory};
 use super::medium::{self, Medium};
 use super::sampled;
 use super::{large, small};
 use crate::cache::background;
+use crate::cache::debugged::{Family, Request};
 use crate::rseq;
 use core::ptr::{self, NonNull};
 
@@ -22,11 +23,13 @@ use core::ptr::{self, NonNull};
 pub trait Caller {
     /// The way in which the caller frees objects by their size.
     const FREED: Freed;
+    /// The number of the family that it allocates for.
+    const FAMILY: u8 = MALLOC;
 
     /// Takes a sample for this caller; `None` if this allocation is none.
     #[doc(hidden)]
     fn sample(size: usize, align: usize) -> Option<NonNull<u8>> {
-        sample(Self::FREED, size, align)
+        sample(Self::FREED, size, align, Family::of(Self::FAMILY))
     }
 
     /// The last step of [`super::entry::malloc_for`]: [`serve`] or [`serve_program`].
@@ -54,9 +57,9 @@ pub enum Freed {
 
 /// Takes a sample; `None` if this allocation is none.
 #[inline]
-fn sample(freed: Freed, size: usize, align: usize) -> Option<NonNull<u8>> {
+fn sample(freed: Freed, size: usize, align: usize, family: Family) -> Option<NonNull<u8>> {
     match freed {
-        Freed::Tested => sampled::take(size, align),
+        Freed::Tested => sampled::take(size, align, family),
         Freed::Untested => sampled::take_for_rust(size, align),
     }
 }
@@ -69,7 +72,7 @@ impl Caller for AnyCaller {
     const FREED: Freed = Freed::Untested;
 
     extern "C" fn serve(size: usize) -> *mut u8 {
-        serve_freed(size, Self::FREED)
+        serve_as(size, Self::FREED, Family::Malloc)
     }
 
     extern "C" fn serve_zeroed(size: usize) -> *mut u8 {
@@ -90,7 +93,7 @@ impl Caller for Rust {
 
     extern "C" fn serve(size: usize) -> *mut u8 {
         background::begin_if_large();
-        serve_freed(size, Self::FREED)
+        serve_as(size, Self::FREED, Family::Malloc)
     }
 
     extern "C" fn serve_zeroed(size: usize) -> *mut u8 {
@@ -124,28 +127,50 @@ impl Caller for Program {
     }
 }
 
+/// `operator new`, or another function of the program that allocates for the family `FAMILY`.
+pub struct Operator<const FAMILY: u8>;
+
+impl<const FAMILY: u8> Caller for Operator<FAMILY> {
+    const FREED: Freed = Freed::Tested;
+    const FAMILY: u8 = FAMILY;
+
+    extern "C" fn serve(size: usize) -> *mut u8 {
+        background::begin_if_large();
+        serve_as(size, Self::FREED, Family::of(FAMILY))
+    }
+
+    extern "C" fn serve_zeroed(size: usize) -> *mut u8 {
+        serve_zeroed(size, Self::FREED, || true)
+    }
+
+    unsafe extern "C" fn serve_resized(pointer: *mut u8, size: usize, old: usize) -> *mut u8 {
+        // SAFETY: the caller's promise.
+        unsafe { serve_resized(pointer, size, old, Self::FREED, || true) }
+    }
+}
+
 /// Allocates `size` bytes that no sheaf of this CPU can serve; null with ENOMEM.
 #[inline(never)]
 pub extern "C" fn serve(size: usize) -> *mut u8 {
-    serve_freed(size, Freed::Tested)
+    serve_as(size, Freed::Tested, Family::Malloc)
 }
 
-#[inline]
-fn serve_freed(size: usize, freed: Freed) -> *mut u8 {
-    if let Some(object) = sample(freed, size, ALIGN) {
+#[inline(always)]
+fn serve_as(size: usize, freed: Freed, family: Family) -> *mut u8 {
+    if let Some(object) = sample(freed, size, ALIGN, family) {
         return object.as_ptr();
     }
     if let Some(class) = Class::of(size) {
-        return small::alloc(class);
+        return small::alloc(class, Request { bytes: size, family });
     }
     match Medium::of(size) {
-        Some(class) => medium::alloc_slow(class),
-        None => serve_large(size),
+        Some(class) => medium::alloc_slow(class, size, ALIGN, family),
+        None => serve_large(size, family),
     }
 }
 
-fn serve_large(size: usize) -> *mut u8 {
-    large::alloc(size, ALIGN).map_or_else(out_of_memory, |(object, _)| object)
+fn serve_large(size: usize, family: Family) -> *mut u8 {
+    large::alloc(size, ALIGN, family).map_or_else(out_of_memory, |(object, _)| object)
 }
 
 /// [`serve`], after it starts the background thread if the arena is large and no thread runs yet.
@@ -178,7 +203,7 @@ fn serve_for(size: usize, freed: Freed, is_program: impl FnOnce() -> bool) -> *m
     if is_program() {
         background::begin_if_large();
     }
-    serve_freed(size, freed)
+    serve_as(size, freed, Family::Malloc)
 }
 
 /// The slow path of [`super::entry::zeroed_for`]. `is_program` returns whether the caller is the
@@ -202,12 +227,14 @@ pub fn serve_zeroed(size: usize, freed: Freed, is_program: impl FnOnce() -> bool
     if is_program() {
         background::begin_if_large();
     }
-    if let Some(object) = sample(freed, size, ALIGN) {
+    if let Some(object) = sample(freed, size, ALIGN, Family::Malloc) {
         // SAFETY: as above.
         unsafe { object.write_bytes(0, size) };
         return object.as_ptr();
     }
-    let Some((object, known_zero)) = large::alloc(size, ALIGN) else { return out_of_memory() };
+    let Some((object, known_zero)) = large::alloc(size, ALIGN, Family::Malloc) else {
+        return out_of_memory();
+    };
     if !known_zero {
         // SAFETY: as above.
         unsafe { object.write_bytes(0, size) };
@@ -244,13 +271,14 @@ pub unsafe fn serve_resized(
             return moved;
         }
         // A run that has grown once grows again, in place where it can.
-        sample(freed, size, ALIGN).map_or_else(|| serve_large(size), NonNull::as_ptr)
+        sample(freed, size, ALIGN, Family::Malloc)
+            .map_or_else(|| serve_large(size, Family::Malloc), NonNull::as_ptr)
     };
     if !new.is_null() {
         // SAFETY: both objects are at least that long, and they are distinct.
         unsafe {
             ptr::copy_nonoverlapping(pointer, new, old.min(size));
-            free(pointer);
+            free_as::<MALLOC>(pointer);
         }
     }
     new

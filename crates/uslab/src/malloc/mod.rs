@@ -17,6 +17,7 @@ pub(crate) mod allocator;
 mod bare;
 mod caller;
 pub(crate) mod classes;
+pub(crate) mod debugged;
 pub(crate) mod entry;
 pub(crate) mod global;
 pub(crate) mod heap;

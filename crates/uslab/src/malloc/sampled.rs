@@ -16,6 +16,7 @@
 //! fails. Rust's tests nothing; see [`take_for_rust`].
 
 use super::classes::{Class, MAX_DIRECT_BYTES, SLAB_ORDER, STEP_BYTES};
+use crate::cache::debugged::Family;
 use crate::cache::registry::SAMPLED_ID;
 use crate::cache::start;
 use crate::os;
@@ -37,7 +38,7 @@ pub(crate) const BLOCK_BYTES: usize = pages::PAGE_BYTES << SLAB_ORDER;
 pub(crate) struct Sampler {
     /// Returns an object of so many bytes on a boundary of the second argument, a power of two;
     /// null if this allocation is no sample.
-    pub alloc: fn(usize, usize) -> *mut u8,
+    pub alloc: fn(usize, usize, Family) -> *mut u8,
     /// Frees the object at a pointer into a page that [`OWNER`] owns, or reports a misuse.
     pub free: fn(*mut u8),
     /// The requested bytes of the object that starts at a pointer into such a page, if one does.
@@ -79,12 +80,12 @@ pub(super) fn tail_bytes(bytes: usize) -> usize {
 /// Takes a sample, for a caller whose frees look the object up or test its start: `size` bytes on a
 /// boundary of `align`. `None` if this allocation is no sample.
 #[inline]
-pub(super) fn take(size: usize, align: usize) -> Option<NonNull<u8>> {
+pub(super) fn take(size: usize, align: usize, family: Family) -> Option<NonNull<u8>> {
     let sampler = sampler()?;
     if size <= MAX_UNSEEN_BYTES && align <= STEP_BYTES && HAS_FULL_SLABS.load(Relaxed) {
         return None;
     }
-    NonNull::new((sampler.alloc)(size, align))
+    NonNull::new((sampler.alloc)(size, align, family))
 }
 
 /// [`take`] for Rust: only objects whose sized free looks them up, and with all bytes of their size
@@ -96,12 +97,7 @@ pub(super) fn take_for_rust(size: usize, align: usize) -> Option<NonNull<u8>> {
         return None;
     }
     let bytes = Class::of_aligned(size, align).map_or(size, Class::bytes);
-    NonNull::new((sampler.alloc)(bytes, align))
-}
-
-/// Whether a page has [`OWNER`].
-pub(super) fn owns(pointer: *const u8) -> bool {
-    pages::owner_of(pointer) == Some(OWNER)
+    NonNull::new((sampler.alloc)(bytes, align, Family::Any))
 }
 
 /// Frees an object of the sampler.

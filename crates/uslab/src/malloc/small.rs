@@ -2,6 +2,7 @@
 
 use super::classes::{CLASSES, Class, MAX_DIRECT_BYTES, MAX_SMALL_BYTES, SLAB_ORDER, STEP_BYTES};
 use super::sampled;
+use crate::cache::debugged::Request;
 use crate::cache::start;
 use crate::cache::{CacheBuilder, Core, class_core};
 use crate::os;
@@ -104,7 +105,7 @@ pub(super) fn slots_for_larger(size: usize) -> Option<*mut Slot> {
 /// The options of a class of a private heap. Large classes get larger slabs, because smaller ones
 /// would waste more of their pages.
 pub(super) fn options(name: &'static str, class: Class) -> CacheBuilder<'static> {
-    CacheBuilder::new(name).max_order(if class.bytes() >= 8192 { 5 } else { 3 })
+    CacheBuilder::new(name).max_order(if class.bytes() >= 8192 { 5 } else { 3 }).not_debuggable()
 }
 
 /// The options of a cache that serves the whole process: slabs of 128 KiB keep the objects of a
@@ -144,15 +145,15 @@ fn cache(class: Class) -> Option<&'static Core> {
 
 /// Allocates an object of `class`; null with ENOMEM.
 #[inline(never)]
-pub(super) fn alloc(class: Class) -> *mut u8 {
+pub(super) fn alloc(class: Class, request: Request) -> *mut u8 {
     // SAFETY: a class's slots are its cache's, or the dummies until it has one.
     let object = unsafe { rseq::pop(slots(class)) };
-    if object.is_null() { alloc_slow(class) } else { object }
+    if object.is_null() { alloc_slow(class, request) } else { object }
 }
 
 #[cold]
-fn alloc_slow(class: Class) -> *mut u8 {
-    let object = cache(class).map_or(core::ptr::null_mut(), |cache| cache.alloc_slow());
+fn alloc_slow(class: Class, request: Request) -> *mut u8 {
+    let object = cache(class).map_or(core::ptr::null_mut(), |cache| cache.alloc_slow_for(request));
     if object.is_null() {
         os::errno::set_out_of_memory();
     }
@@ -160,11 +161,11 @@ fn alloc_slow(class: Class) -> *mut u8 {
 }
 
 /// [`alloc`], but without reclaim.
-pub(super) fn alloc_noreclaim(class: Class) -> *mut u8 {
+pub(super) fn alloc_noreclaim(class: Class, request: Request) -> *mut u8 {
     // SAFETY: as in `alloc`.
     let mut object = unsafe { rseq::pop(slots(class)) };
     if object.is_null() {
-        object = cache(class).map_or(core::ptr::null_mut(), |cache| cache.alloc_slow_noreclaim());
+        object = cache(class).map_or(core::ptr::null_mut(), |cache| cache.alloc_noreclaim_for(request));
     }
     if object.is_null() {
         os::errno::set_out_of_memory();
@@ -172,6 +173,6 @@ pub(super) fn alloc_noreclaim(class: Class) -> *mut u8 {
     object
 }
 
-pub(super) fn alloc_bulk(class: Class, objects: &mut [*mut u8]) -> bool {
-    cache(class).is_some_and(|cache| cache.alloc_bulk(objects))
+pub(super) fn alloc_bulk(class: Class, objects: &mut [*mut u8], request: Request) -> bool {
+    cache(class).is_some_and(|cache| cache.alloc_bulk_for(objects, request))
 }

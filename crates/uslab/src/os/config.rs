@@ -35,6 +35,8 @@ pub const DECAY_MS: &str = "USLAB_DECAY_MS";
 pub const HUGE_PAGES: &str = "USLAB_HUGE_PAGES";
 pub const ON_MISUSE: &str = "USLAB_ON_MISUSE";
 pub const GUARD: &str = "USLAB_GUARD";
+pub const DEBUG: &str = "USLAB_DEBUG";
+pub const DEBUG_REPORT: &str = "USLAB_DEBUG_REPORT";
 pub const CPU_BYTES: &str = "USLAB_CPU_BYTES";
 pub const PRESSURE: &str = "USLAB_PRESSURE";
 pub const PRESSURE_LOG: &str = "USLAB_PRESSURE_LOG";
@@ -42,7 +44,7 @@ pub const PRESSURE_WATCH: &str = "MEMORY_PRESSURE_WATCH";
 pub const PRESSURE_WRITE: &str = "MEMORY_PRESSURE_WRITE";
 
 /// All variables, in the order of the users' table.
-pub const VARIABLES: [Variable; 15] = [
+pub const VARIABLES: [Variable; 17] = [
     Variable {
         name: RSEQ,
         read_by: "the library",
@@ -121,8 +123,28 @@ pub const VARIABLES: [Variable; 15] = [
         doc: "Put about one allocation in so many milliseconds (`1`: in 100) between guard pages, and report \
               an overflow or a use after free as it happens: [guard pages](security.md#guard-pages). `all`: \
               every allocation, as long as there are slots, for tests. `left` and `right`: the side of the \
-              slot that objects touch, instead of one at random, or of `right` with `all`. `slots=N`: N slots for objects up to 1 KiB, \
-              and as many for larger ones, instead of 64, or 1024 with `all`. `uslab run --guard` sets it.",
+              slot that objects touch, instead of one at random, or of `right` with `all`. `slots=N`: N slots \
+              for objects up to 1 KiB, and as many for larger ones, instead of 64, or 1024 with `all`. \
+              `uslab run --guard` sets it.",
+        is_harmless: false,
+    },
+    Variable {
+        name: DEBUG,
+        read_by: "the library",
+        values: "letters `F`, `Z`, `P`, `U`, `T`, then names of caches: `FZ;P,session,malloc-*`",
+        default: "no debugging",
+        doc: "Debug caches: check each free (F), guard bytes around objects (Z), patterns in free objects (P), \
+              who allocated and freed (U), a line for each call (T); see [debugging](debugging.md). At most \
+              256 bytes. `uslab run --debug` sets it.",
+        is_harmless: false,
+    },
+    Variable {
+        name: DEBUG_REPORT,
+        read_by: "the library",
+        values: "a path, `json:` and a path, or `json:`",
+        default: "text on standard error",
+        doc: "Where reports of faults go, and their form. They are appended to the file; with `json:` each is \
+              one line.",
         is_harmless: false,
     },
     Variable {
@@ -268,6 +290,10 @@ pub struct Config<V> {
     pub aborts_on_misuse: bool,
     /// The allocations that get guard pages; `None` for none.
     pub guard: Option<Guard>,
+    /// The caches that are debugged, and how; see `os/debugging.rs`.
+    pub debug: Option<V>,
+    /// The destination and form of reports.
+    pub debug_report: Option<V>,
     /// Bound of a CPU's sheaves.
     pub cpu_bytes: Option<usize>,
     /// The environment chooses the pressure sources.
@@ -279,24 +305,26 @@ pub struct Config<V> {
 }
 
 /// The names of the variables in [`Config::of`]'s array.
-pub const READ_AT_START: [&str; 10] =
-    [RSEQ, REAPER, DECAY_MS, HUGE_PAGES, ON_MISUSE, GUARD, CPU_BYTES, PRESSURE, SNAPSHOT, SNAPSHOT_READER];
+pub const READ_AT_START: [&str; 12] = [
+    RSEQ,
+    REAPER,
+    DECAY_MS,
+    HUGE_PAGES,
+    ON_MISUSE,
+    CPU_BYTES,
+    PRESSURE,
+    SNAPSHOT,
+    SNAPSHOT_READER,
+    DEBUG,
+    DEBUG_REPORT,
+    GUARD,
+];
 
 impl<V: AsRef<[u8]>> Config<V> {
     /// The configuration from the values of [`READ_AT_START`].
-    pub fn of(values: [Option<V>; 10]) -> Config<V> {
-        let [
-            rseq,
-            reaper,
-            decay_ms,
-            huge_pages,
-            on_misuse,
-            guard,
-            cpu_bytes,
-            pressure,
-            snapshot,
-            snapshot_reader,
-        ] = values;
+    pub fn of(values: [Option<V>; 12]) -> Config<V> {
+        let [rseq, reaper, decay_ms, huge_pages, on_misuse, cpu_bytes, pressure, rest @ ..] = values;
+        let [snapshot, snapshot_reader, debug, debug_report, guard] = rest;
         let is = |value: &Option<V>, wanted: &[u8]| value.as_ref().is_some_and(|v| v.as_ref() == wanted);
         Config {
             forbids_rseq: is(&rseq, b"0"),
@@ -316,6 +344,8 @@ impl<V: AsRef<[u8]>> Config<V> {
             guard: guard.as_ref().and_then(|value| Guard::of(value.as_ref())),
             cpu_bytes: number(&cpu_bytes).map(|bytes| bytes as usize),
             names_pressure: pressure.is_some(),
+            debug,
+            debug_report,
             snapshot,
             snapshot_reader: number(&snapshot_reader),
         }

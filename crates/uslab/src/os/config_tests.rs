@@ -9,7 +9,7 @@ fn config(name: &str, value: &'static str) -> Config<&'static [u8]> {
 
 #[test]
 fn unset_variables_mean_their_defaults() {
-    let unset = Config::of([None::<&[u8]>; 10]);
+    let unset = Config::of([None::<&[u8]>; 12]);
     assert!(!unset.forbids_rseq && !unset.forbids_reaper && unset.aborts_on_misuse);
     assert_eq!((unset.cpu_bytes, unset.snapshot, unset.snapshot_reader), (None, None, None));
     assert_eq!((unset.decay_ms, unset.huge_pages, unset.guard), (None, None, None));

@@ -28,7 +28,9 @@ use libc::{SA_NODEFER, SA_ONSTACK, SA_RESETHAND, SA_RESTART, SA_SIGINFO, SIG_DFL
 /// The kind of an access that faulted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
+    /// A load.
     Read,
+    /// A store, or a load that also stores.
     Write,
     /// The processor does not tell.
     Unknown,

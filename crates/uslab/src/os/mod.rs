@@ -9,6 +9,9 @@ pub mod config;
 #[cfg(test)]
 mod config_tests;
 pub mod cpu;
+pub mod debugging;
+#[cfg(test)]
+mod debugging_tests;
 pub mod descriptors;
 pub mod directory;
 pub mod env;

@@ -42,6 +42,20 @@ pub fn write(out: &mut impl Write, report: &Report<'_>, stack: &[usize]) -> fmt:
     writeln!(out, "}}")
 }
 
+/// Writes a line about an allocation or a free.
+pub fn trace(
+    out: &mut impl Write,
+    (what, family): (&str, &str),
+    cache: &str,
+    (pointer, bytes): (usize, usize),
+    (thread, cpu): (u32, u32),
+) -> fmt::Result {
+    write!(out, "{{\"trace\":\"{what}\",\"cache\":\"")?;
+    write!(Quoted(out), "{cache}")?;
+    write!(out, "\",\"pointer\":\"{pointer:#x}\",\"bytes\":{bytes},\"family\":\"{family}\"")?;
+    writeln!(out, ",\"thread\":{thread},\"cpu\":{cpu}}}")
+}
+
 fn happened(out: &mut impl Write, event: &Event<'_>) -> fmt::Result {
     let ago_ms = os::clock::coarse_ms().saturating_sub(event.time_ms);
     write!(out, "{{\"thread\":{},\"cpu\":{},\"ago_ms\":{ago_ms}", event.thread, event.cpu)?;

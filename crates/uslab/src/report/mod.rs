@@ -19,7 +19,7 @@ mod text;
 
 use crate::os;
 use crate::os::unwind::MAX_FRAMES;
-use core::fmt;
+use core::fmt::{self, Write};
 use core::ops::Range;
 
 pub use sink::{Format, Sink, aborts, set_abort, set_format, set_sink, set_sink_from};
@@ -173,6 +173,19 @@ impl Dump {
         let end = ((wrong.end + 32 + 15) & !15).min(readable.end).min(start + 256);
         Dump { shown: start..end, wrong }
     }
+}
+
+/// Writes a line about an allocation or a free, with letter T of `USLAB_DEBUG`.
+#[cold]
+pub fn trace(what: &str, cache: &str, pointer: usize, bytes: usize, family: &str) {
+    let _errno = os::errno::Preserved::new();
+    let (thread, cpu) = (os::thread::id(), os::cpu::current());
+    sink::write(|out, format| match format {
+        Format::Text => {
+            writeln!(out, "uslab: {what} {pointer:#x} of {cache}, {bytes} bytes, thread {thread}, CPU {cpu}")
+        }
+        Format::Json => json::trace(out, (what, family), cache, (pointer, bytes), (thread, cpu as u32)),
+    });
 }
 
 /// Writes the report, and ends the process if that is the policy ([`set_abort`]).

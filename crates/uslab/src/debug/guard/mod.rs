@@ -23,6 +23,7 @@ mod pool;
 mod reports;
 mod trace;
 
+use crate::cache::debugged::Family;
 use crate::cache::start;
 use crate::malloc::sampled::{self, Sampler};
 use crate::os;
@@ -181,7 +182,7 @@ fn is_sample() -> bool {
     }
 }
 
-fn alloc(bytes: usize, align: usize) -> *mut u8 {
+fn alloc(bytes: usize, align: usize, family: Family) -> *mut u8 {
     if !is_sample() {
         return core::ptr::null_mut();
     }
@@ -192,7 +193,7 @@ fn alloc(bytes: usize, align: usize) -> *mut u8 {
         _ => random().is_multiple_of(2),
     };
     let side = if is_left { Side::Left } else { Side::Right };
-    let object = pool::alloc(bytes, align, side);
+    let object = pool::alloc(bytes, align, side, family);
     if !object.is_null() {
         SAMPLED.fetch_add(1, Relaxed);
     }

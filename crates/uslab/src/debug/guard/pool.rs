@@ -14,6 +14,7 @@
 //! The handler of faults reads slots without a lock, so their fields are atomics.
 
 use super::trace::Trace;
+use crate::cache::debugged::Family;
 use crate::malloc::sampled::{BLOCK_BYTES, MAX_UNSEEN_BYTES, OWNER};
 use crate::os::Lock;
 use crate::os::config::Side;
@@ -67,6 +68,8 @@ pub struct Slot {
     state: AtomicU32,
     /// Whether a fault on it was reported.
     reported: AtomicU8,
+    /// The family that allocated it.
+    family: AtomicU8,
     start: AtomicUsize,
     bytes: AtomicUsize,
     pub allocated: Trace,
@@ -82,6 +85,11 @@ impl Slot {
     pub fn object(&self) -> Range<usize> {
         let start = self.start.load(Relaxed);
         start..start + self.bytes.load(Relaxed)
+    }
+
+    /// The function family that allocated the object.
+    pub fn family(&self) -> Family {
+        Family::of(self.family.load(Relaxed))
     }
 
     /// Notes a report of a fault; returns false if there was one before.
@@ -254,7 +262,7 @@ fn protect(range: &Range<usize>, is_open: bool) -> bool {
 }
 
 /// Allocates `bytes` bytes on a boundary of `align` in a slot; null if none fits or is free.
-pub fn alloc(bytes: usize, align: usize, side: Side) -> *mut u8 {
+pub fn alloc(bytes: usize, align: usize, side: Side, family: Family) -> *mut u8 {
     let kind = if bytes <= MAX_UNSEEN_BYTES { Kind::Small } else { Kind::Large };
     let room = Place { block: 0, kind }.pages().len();
     if bytes > room || align > page_bytes() {
@@ -268,6 +276,7 @@ pub fn alloc(bytes: usize, align: usize, side: Side) -> *mut u8 {
     slot.start.store(start, Relaxed);
     slot.bytes.store(bytes, Relaxed);
     slot.reported.store(0, Relaxed);
+    slot.family.store(family as u8, Relaxed);
     let open = place.open();
     if !protect(&open, true) {
         slot.state.store(State::Freed as u32, Release);

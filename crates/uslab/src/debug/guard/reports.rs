@@ -139,7 +139,12 @@ fn with_object(report: &Report<'_>, slot: &Slot, publish: impl FnOnce(&Report<'_
         headline: report.headline,
         cache: report.cache,
         pointer: report.pointer,
-        object: Some(Object { start: object.start, bytes: object.len(), state, family: "malloc" }),
+        object: Some(Object {
+            start: object.start,
+            bytes: object.len(),
+            state,
+            family: slot.family().name(),
+        }),
         allocated: slot.allocated.event(&mut allocated),
         freed,
         stack: report.stack,
