@@ -13,6 +13,7 @@ extern crate uslab_tests;
 mod figures;
 mod free_misuse;
 mod guard;
+mod hardening;
 mod memory;
 mod process;
 

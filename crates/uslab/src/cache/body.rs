@@ -1,10 +1,11 @@
 //! The core of a cache, to which both kinds of handle point; its address never changes.
 
-use super::debugged::{Debug, Release};
+use super::debugged::{Debug, Release, quarantine};
+use super::registry;
 use crate::counters::layout;
 use crate::os;
 use crate::os::invariant::Checked;
-use crate::pages::Run;
+use crate::pages::{self, Run};
 use crate::percpu::{self, CpuCache};
 use crate::rseq::Slot;
 use crate::slab::{Misuse, report_misuse};
@@ -156,8 +157,26 @@ impl Core {
     unsafe fn free_debugged(&self, debug: &Debug, pointer: *mut u8, release: Release) {
         let _errno = os::errno::Preserved::new();
         if let Some(object) = debug.take_back(self.cpu.slabs(), pointer, release) {
-            // SAFETY: an object of this cache that was in use.
-            unsafe { self.cpu.free_slow(&[object]) };
+            if !debug.is_secure() {
+                // SAFETY: an object of this cache that was in use.
+                return unsafe { self.cpu.free_slow(&[object]) };
+            }
+            let left = quarantine::exchange(object, self.cpu.slabs().geometry().object_bytes);
+            let owner = left.and_then(|left| Some((left, pages::owner_of(left)?)));
+            if let Some((left, core)) =
+                owner.and_then(|(left, owner)| Some((left, registry::cache(owner.id())?)))
+            {
+                // SAFETY: a free object of that cache, which only the quarantine had.
+                unsafe { core.cpu.free_slow(&[left]) };
+            }
+        }
+    }
+
+    /// Takes the cache's objects out of the quarantine of hardened caches.
+    pub(super) fn leave_quarantine(&self) {
+        if self.debug.as_ref().is_some_and(Debug::is_secure) {
+            // SAFETY: free objects of this cache, which only the quarantine had.
+            quarantine::leave(self.cpu.slabs().owner(), |object| unsafe { self.cpu.free_slow(&[object]) });
         }
     }
 

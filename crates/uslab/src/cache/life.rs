@@ -71,7 +71,8 @@ pub(super) fn create(
                 cpus: state::cpus(),
                 nodes,
                 sheaf_capacity: options.sheaf_capacity,
-                caching: !options.flags.contains(Flags::NO_CACHING) && debug.is_none(),
+                caching: !options.flags.contains(Flags::NO_CACHING)
+                    && debug.as_ref().is_none_or(Debug::is_secure),
             },
         );
         let constructed = options.constructor.is_some();

@@ -197,6 +197,7 @@ fn natural_align(size: usize) -> usize {
 /// Destroys a cache that has no live objects.
 pub(super) fn destroy(core: &'static Core) -> Result<(), Busy> {
     let mut registry = registry::lock();
+    core.leave_quarantine();
     let live = {
         // A thread that grows another cache's sheaves may be draining this one. The objects that it
         // has in flight would count as live.

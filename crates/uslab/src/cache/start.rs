@@ -24,7 +24,7 @@ use super::state::{
 use crate::counters;
 use crate::os;
 use crate::pages;
-use crate::percpu::{adapt, sheaf};
+use crate::percpu::{self, adapt, sheaf};
 use crate::report;
 use crate::rseq;
 use core::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
@@ -101,6 +101,10 @@ fn learn() {
     os::process::claim();
     REAPER_FORBIDDEN.store(config.forbids_reaper, Relaxed);
     PRESSURE_NAMED.store(config.names_pressure, Relaxed);
+    if config.is_secure {
+        debugged::secure();
+        percpu::hide_sheaves();
+    }
     if let Some(guard) = config.guard {
         GUARD_NAMED.store(true, Relaxed);
         GUARD_ALL.store(guard.interval_ms == 0, Relaxed);

@@ -37,6 +37,7 @@ pub const ON_MISUSE: &str = "USLAB_ON_MISUSE";
 pub const GUARD: &str = "USLAB_GUARD";
 pub const DEBUG: &str = "USLAB_DEBUG";
 pub const DEBUG_REPORT: &str = "USLAB_DEBUG_REPORT";
+pub const SECURE: &str = "USLAB_SECURE";
 pub const CPU_BYTES: &str = "USLAB_CPU_BYTES";
 pub const PRESSURE: &str = "USLAB_PRESSURE";
 pub const PRESSURE_LOG: &str = "USLAB_PRESSURE_LOG";
@@ -44,7 +45,7 @@ pub const PRESSURE_WATCH: &str = "MEMORY_PRESSURE_WATCH";
 pub const PRESSURE_WRITE: &str = "MEMORY_PRESSURE_WRITE";
 
 /// All variables, in the order of the users' table.
-pub const VARIABLES: [Variable; 17] = [
+pub const VARIABLES: [Variable; 18] = [
     Variable {
         name: RSEQ,
         read_by: "the library",
@@ -146,6 +147,16 @@ pub const VARIABLES: [Variable; 17] = [
         doc: "Where reports of faults go, and their form. They are appended to the file; with `json:` each is \
               one line.",
         is_harmless: false,
+    },
+    Variable {
+        name: SECURE,
+        read_by: "the library",
+        values: "`1`",
+        default: "the checks that cost nothing",
+        doc: "Harden every cache and the malloc family: checks on every free, canaries around the requested \
+              bytes, zeroes in freed objects, a random quarantine, random order, sheaves apart from objects; \
+              see [security](security.md#uslab_secure1).",
+        is_harmless: true,
     },
     Variable {
         name: CPU_BYTES,
@@ -294,6 +305,8 @@ pub struct Config<V> {
     pub debug: Option<V>,
     /// The destination and form of reports.
     pub debug_report: Option<V>,
+    /// Harden all caches.
+    pub is_secure: bool,
     /// Bound of a CPU's sheaves.
     pub cpu_bytes: Option<usize>,
     /// The environment chooses the pressure sources.
@@ -305,7 +318,7 @@ pub struct Config<V> {
 }
 
 /// The names of the variables in [`Config::of`]'s array.
-pub const READ_AT_START: [&str; 12] = [
+pub const READ_AT_START: [&str; 13] = [
     RSEQ,
     REAPER,
     DECAY_MS,
@@ -318,13 +331,14 @@ pub const READ_AT_START: [&str; 12] = [
     DEBUG,
     DEBUG_REPORT,
     GUARD,
+    SECURE,
 ];
 
 impl<V: AsRef<[u8]>> Config<V> {
     /// The configuration from the values of [`READ_AT_START`].
-    pub fn of(values: [Option<V>; 12]) -> Config<V> {
+    pub fn of(values: [Option<V>; 13]) -> Config<V> {
         let [rseq, reaper, decay_ms, huge_pages, on_misuse, cpu_bytes, pressure, rest @ ..] = values;
-        let [snapshot, snapshot_reader, debug, debug_report, guard] = rest;
+        let [snapshot, snapshot_reader, debug, debug_report, guard, secure] = rest;
         let is = |value: &Option<V>, wanted: &[u8]| value.as_ref().is_some_and(|v| v.as_ref() == wanted);
         Config {
             forbids_rseq: is(&rseq, b"0"),
@@ -342,6 +356,7 @@ impl<V: AsRef<[u8]>> Config<V> {
             },
             aborts_on_misuse: !is(&on_misuse, b"report"),
             guard: guard.as_ref().and_then(|value| Guard::of(value.as_ref())),
+            is_secure: is(&secure, b"1"),
             cpu_bytes: number(&cpu_bytes).map(|bytes| bytes as usize),
             names_pressure: pressure.is_some(),
             debug,

@@ -9,7 +9,7 @@ fn config(name: &str, value: &'static str) -> Config<&'static [u8]> {
 
 #[test]
 fn unset_variables_mean_their_defaults() {
-    let unset = Config::of([None::<&[u8]>; 12]);
+    let unset = Config::of([None::<&[u8]>; 13]);
     assert!(!unset.forbids_rseq && !unset.forbids_reaper && unset.aborts_on_misuse);
     assert_eq!((unset.cpu_bytes, unset.snapshot, unset.snapshot_reader), (None, None, None));
     assert_eq!((unset.decay_ms, unset.huge_pages, unset.guard), (None, None, None));
@@ -27,6 +27,7 @@ fn each_variable_has_its_effect_and_other_values_have_none() {
     let huge_pages = |value| config(HUGE_PAGES, value).huge_pages;
     assert_eq!((huge_pages("auto"), huge_pages("never")), (Some(HugePages::Auto), Some(HugePages::Never)));
     assert_eq!((huge_pages("always"), huge_pages("1")), (Some(HugePages::Always), None));
+    assert!(config(SECURE, "1").is_secure && !config(SECURE, "0").is_secure);
     let guard = |value| config(GUARD, value).guard;
     let of = |interval_ms, slots, side| Some(Guard { interval_ms, slots, side });
     assert_eq!((guard("1"), guard("on")), (of(100, 0, Side::Random), of(100, 0, Side::Random)));

@@ -22,6 +22,8 @@ pub const POISON: u8 = 4;
 pub const USERS: u8 = 8;
 /// Letter T: a line for each allocation and free.
 pub const TRACE: u8 = 16;
+/// `USLAB_SECURE`, which has no letter: zeroes in free objects, and a quarantine.
+pub const SECURE: u8 = 32;
 
 /// Upper bound on the blocks of a value.
 pub const MAX_BLOCKS: usize = 16;

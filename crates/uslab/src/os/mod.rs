@@ -27,6 +27,7 @@ pub mod memory;
 pub mod pin;
 pub mod pressure;
 pub mod process;
+pub mod random;
 pub mod report;
 pub mod rseq;
 pub mod scheduling;

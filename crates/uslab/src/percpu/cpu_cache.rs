@@ -9,6 +9,7 @@ use super::access::{Access, Locked, Sequences, exchange, node_of};
 use super::adapt::{self, Adapt, Miss, Run};
 use super::barn::Barn;
 use super::drain::Keep;
+use super::hidden;
 use super::sheaf::{self, Owned};
 use super::{ownership, valid};
 use crate::counters;
@@ -57,8 +58,9 @@ pub struct Parts {
 impl CpuCache {
     /// Bytes of slots for `cpus` CPUs: one for each, behind the cache's own dummy and the slot that
     /// the page map names.
-    pub const fn slot_bytes(cpus: usize) -> usize {
-        (cpus + 2) * size_of::<Slot>()
+    pub fn slot_bytes(cpus: usize) -> usize {
+        let rows = if hidden::is_on() { 2 } else { 1 };
+        (rows * cpus + 2) * size_of::<Slot>()
     }
 
     /// Returns the owner that the page map is to have for the pages of the cache `id` with these
@@ -68,7 +70,7 @@ impl CpuCache {
     /// on CPU 0. So the owner is one more slot before them, which always has a dummy. Each cache
     /// has a dummy of its own for this: `pop` writes a zero over the dummy's zero, and with a
     /// common one threads that use different caches would take its line from each other with every
-    /// call.
+    /// call. Where sheaves are hidden ([`super::hidden`]), a row of dummies is the owner.
     ///
     /// # Safety
     /// `slots` must point to [`CpuCache::slot_bytes`] bytes, aligned to 64, that live for ever and
@@ -97,9 +99,18 @@ impl CpuCache {
     /// ever. The slabs' owner must come from [`CpuCache::owner`], for as many CPUs.
     pub unsafe fn new(slabs: Slabs, parts: Parts) -> CpuCache {
         let owner = slabs.owner().slots();
-        // SAFETY: the owner is the first slot of the memory, which has one more than there are
-        // CPUs.
-        let slots = if mode() == Mode::Rseq { owner } else { unsafe { owner.add(1) } };
+        let before = match mode() {
+            Mode::Rseq if hidden::is_on() => parts.cpus,
+            Mode::Rseq => 0,
+            Mode::Locked => 1,
+        };
+        for cpu in 1..before {
+            // SAFETY: the memory has so many slots before those of the cache; the first has been
+            // written.
+            unsafe { owner.add(cpu).write(Slot::holding(dummy())) };
+        }
+        // SAFETY: as above.
+        let slots = unsafe { owner.add(before) };
         for cpu in 0..parts.cpus {
             // SAFETY: the caller's promise. The owner itself has been written, with its id.
             unsafe {
@@ -443,6 +454,7 @@ impl CpuCache {
         let places = owned.places();
         let piece = places.len().min(PIECE.max(out.len()));
         let n = self.slabs.take(node, &mut places[..piece], out.len());
+        hidden::shuffle(&mut owned.places()[..n]);
         owned.set_count(n);
         if n == 0 {
             self.flush_and_free(&mut owned, Keep::Target);

@@ -1,6 +1,6 @@
 //! Frees of debugged objects.
 
-use super::object::{BUSY, FREE, LIVE, NEVER, Object, Release, User, ZONE_FREE};
+use super::object::{BUSY, FREE, LIVE, NEVER, Object, Release, User, ZONE_FREE, fill};
 use super::{Debug, tell};
 use crate::slab::{Misuse, Slabs};
 use core::sync::atomic::Ordering::Relaxed;
@@ -40,6 +40,8 @@ impl Debug {
         object.fill_zones(self.bytes, ZONE_FREE);
         if self.poisons() {
             object.poison();
+        } else if self.zeroes() {
+            fill(object.bytes(), 0);
         }
         object.note(User::Freed);
         if self.traces() {

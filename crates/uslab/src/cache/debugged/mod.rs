@@ -27,12 +27,13 @@
 mod alloc;
 mod free;
 mod object;
+pub(super) mod quarantine;
 mod run;
 mod select;
 mod tell;
 mod walk;
 
-use crate::os::debugging::{POISON, RED_ZONE, TRACE, USERS};
+use crate::os::debugging::{POISON, RED_ZONE, SECURE, TRACE, USERS};
 use crate::slab::Constructor;
 use core::ops::Range;
 use object::{RECORD_BYTES, RECORD_WITH_USERS_BYTES};
@@ -43,7 +44,7 @@ pub(crate) use run::Large;
 pub(crate) use select::letters_for;
 pub(super) use select::letters_of;
 pub(crate) use select::selects_malloc;
-pub(super) use select::set as set_selection;
+pub(super) use select::{secure, set as set_selection};
 
 /// Bytes of the smallest zone.
 pub(crate) const ZONE_BYTES: usize = 16;
@@ -109,6 +110,16 @@ impl Debug {
 
     fn poisons(&self) -> bool {
         self.has(POISON)
+    }
+
+    /// Whether the cache is hardened: `USLAB_SECURE`.
+    pub(super) fn is_secure(&self) -> bool {
+        self.has(SECURE)
+    }
+
+    /// Whether free objects are zeroed. Zeroes would undo what a constructor did.
+    fn zeroes(&self) -> bool {
+        self.has(SECURE) && self.constructor.is_none() && !self.poisons()
     }
 
     fn traces(&self) -> bool {

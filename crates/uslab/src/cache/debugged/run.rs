@@ -1,7 +1,9 @@
 //! Debugged runs of pages: objects like those of a cache, with a layout of their own.
 
-use super::object::{FREE, LIVE, Object, Release, Request, User, ZONE_FREE, ZONE_USED};
+use super::object::{FREE, LIVE, Object, Release, Request, User, ZONE_FREE, ZONE_USED, fill};
 use super::{Debug, tell};
+use crate::os;
+use core::ops::Range;
 use core::sync::atomic::Ordering::Relaxed;
 
 /// A debugged run.
@@ -66,6 +68,8 @@ impl<'a> Large<'a> {
         object.fill_zones(object.debug.bytes, ZONE_FREE);
         if object.debug.poisons() {
             object.poison();
+        } else if object.debug.zeroes() {
+            clear(object.bytes());
         }
         object.note(User::Freed);
         if object.debug.traces() {
@@ -88,5 +92,15 @@ impl<'a> Large<'a> {
     /// Reports a free of the pointer `at`, which is not the object's start.
     pub fn report_inside(&self, name: &str, at: usize) {
         tell::inside(&self.object, name, at);
+    }
+}
+
+/// Zeroes the pages of a run: the system takes their memory, if they are whole pages of its own.
+fn clear(range: Range<usize>) {
+    let page = os::memory::page_bytes();
+    let is_whole = range.start.is_multiple_of(page) && range.len().is_multiple_of(page);
+    // SAFETY: pages of a free object, which the calling thread has taken.
+    if !is_whole || !unsafe { os::memory::purge(range.start as *mut u8, range.len()) } {
+        fill(range, 0);
     }
 }

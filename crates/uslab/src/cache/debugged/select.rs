@@ -2,9 +2,9 @@
 
 use crate::cache::builder::Flags;
 use crate::os;
-use crate::os::debugging::{CHECKS, POISON, RED_ZONE, Selection, TRACE, USERS};
+use crate::os::debugging::{CHECKS, POISON, RED_ZONE, SECURE, Selection, TRACE, USERS};
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Release};
+use core::sync::atomic::{AtomicBool, AtomicU8, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 /// The value of `USLAB_DEBUG`, parsed.
 struct Chosen {
@@ -40,8 +40,20 @@ pub fn set(text: &[u8]) {
     IS_SET.store(true, Release);
 }
 
+/// The letters that every cache has besides those that `USLAB_DEBUG` selects.
+static FOR_ALL: AtomicU8 = AtomicU8::new(0);
+
+/// Hardens every cache. Start-up calls it, before there is any.
+pub fn secure() {
+    FOR_ALL.store(CHECKS | RED_ZONE | SECURE, Relaxed);
+}
+
 /// The letters for a cache called `name`.
 pub fn letters_for(name: &str) -> u8 {
+    FOR_ALL.load(Relaxed) | selected_for(name)
+}
+
+fn selected_for(name: &str) -> u8 {
     if !IS_SET.load(Acquire) {
         return 0;
     }
@@ -53,7 +65,7 @@ pub fn letters_for(name: &str) -> u8 {
 /// Whether a class of `malloc` may be debugged: objects must not be resized without the cache's
 /// knowledge.
 pub fn selects_malloc() -> bool {
-    IS_SET.load(Acquire)
+    IS_SET.load(Acquire) || FOR_ALL.load(Relaxed) != 0
 }
 
 /// The letters of a cache's flags.

@@ -67,9 +67,6 @@ pub fn check_used(object: &Object<'_>, name: &str) {
 pub fn check_free(object: &Object<'_>, name: &str, state: u32) {
     let text = if state == NEVER { NEVER_USED_STATE } else { FREE };
     check_zones(object, name, object.debug.bytes, ZONE_FREE, text);
-    if !object.debug.poisons() {
-        return;
-    }
     let Some((range, value)) = wrong_pattern(object, state) else { return };
     let fault = if state == NEVER { Fault::WriteBeforeAlloc } else { Fault::WriteAfterFree };
     let offset = range.start - object.pointer;
@@ -81,12 +78,21 @@ pub fn check_free(object: &Object<'_>, name: &str, state: u32) {
     });
     let wrong = Some(range.clone());
     tell(object, name, &Told { fault, at: range.start, state: text, wrong, value, headline: &headline });
-    if state == NEVER { fill(object.bytes(), NEVER_USED) } else { object.poison() }
+    match (state, object.debug.poisons()) {
+        (_, false) => fill(object.bytes(), 0),
+        (NEVER, true) => fill(object.bytes(), NEVER_USED),
+        _ => object.poison(),
+    }
 }
 
 /// The bytes of a free object's pattern that changed, and their value before, if that is one.
 pub fn wrong_pattern(object: &Object<'_>, state: u32) -> Option<(Range<usize>, Option<u8>)> {
     let bytes = object.bytes();
+    if !object.debug.poisons() {
+        // An object that was never used has any contents.
+        let is_zeroed = object.debug.zeroes() && state != NEVER;
+        return differing(bytes, 0).filter(|_| is_zeroed).map(|range| (range, Some(0)));
+    }
     if state == NEVER {
         return differing(bytes, NEVER_USED).map(|range| (range, Some(NEVER_USED)));
     }
@@ -107,8 +113,7 @@ pub fn wrong_zone(object: &Object<'_>, used: usize, value: u8) -> Option<(Range<
 
 /// Whether the program overwrote a free object.
 pub fn is_faulty_free(object: &Object<'_>, state: u32) -> bool {
-    wrong_zone(object, object.debug.bytes, ZONE_FREE).is_some()
-        || object.debug.poisons() && wrong_pattern(object, state).is_some()
+    wrong_zone(object, object.debug.bytes, ZONE_FREE).is_some() || wrong_pattern(object, state).is_some()
 }
 
 fn check_zones(object: &Object<'_>, name: &str, used: usize, value: u8, state: &'static str) {

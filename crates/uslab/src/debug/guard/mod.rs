@@ -116,7 +116,6 @@ pub fn start(options: Options) -> bool {
         return false;
     }
     if pool::blocks() == 0 && !MAKING.swap(true, Acquire) {
-        RANDOM.fetch_add(os::clock::boot_ns() ^ (&raw const RANDOM).addr() as u64, Relaxed);
         let default = if options.interval_ms == 0 { SLOTS_FOR_ALL } else { SLOTS };
         let slots = if options.slots == 0 { default } else { options.slots.min(MAX_SLOTS) };
         if !pool::make(slots, |below| random() as usize % below) || !fault::install(on_fault) {
@@ -159,13 +158,9 @@ pub fn stats() -> Stats {
     }
 }
 
-/// The next number of a sequence that differs from process to process.
+/// The next random number.
 fn random() -> u64 {
-    // SplitMix64 (Steele, Lea, Flood 2014).
-    let mut z = RANDOM.fetch_add(0x9e37_79b9_7f4a_7c15, Relaxed);
-    z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ z >> 31
+    os::random::at(RANDOM.fetch_add(1, Relaxed))
 }
 
 /// Whether this allocation is the next sample. Of several threads one gets it.
