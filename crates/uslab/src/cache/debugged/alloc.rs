@@ -1,6 +1,6 @@
 //! Allocations of debugged objects, and the making of their slabs.
 
-use super::object::{FREE, LIVE, NEVER, NEVER_USED, Object, Request, User, ZONE_FREE, ZONE_USED, fill};
+use super::object::{FREE, LIVE, NEVER, NEVER_USED, Object, Request, User, ZONE_USED, fill};
 use super::{Debug, tell};
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -22,7 +22,11 @@ impl Debug {
         let record = object.record();
         record.asked.store(asked, Relaxed);
         record.family.store(request.family as u8, Relaxed);
-        object.fill_zones(asked, ZONE_USED);
+        if self.is_secure() {
+            fill(self.right_zone(object.pointer, asked), ZONE_USED);
+        } else {
+            object.fill_zones(asked, ZONE_USED);
+        }
         object.note(User::Allocated);
         object.forget(User::Freed);
         if self.traces() {
@@ -43,7 +47,7 @@ impl Debug {
         // SAFETY: the memory is this call's alone.
         unsafe { start.write_bytes(0, debug.offset.min(super::RECORD_WITH_USERS_BYTES)) };
         let object = Object { debug, pointer: pointer as usize };
-        object.fill_zones(debug.bytes, ZONE_FREE);
+        object.fill_zones(debug.bytes, debug.free_zone());
         if let Some(constructor) = debug.constructor {
             // SAFETY: the user promised that the constructor accepts fresh memory.
             unsafe { (constructor.call)(pointer, constructor.data) };

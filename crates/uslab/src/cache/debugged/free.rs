@@ -37,7 +37,9 @@ impl Debug {
         }
         tell::check_used(&object, name);
         tell::check_release(&object, name, release);
-        object.fill_zones(self.bytes, ZONE_FREE);
+        if !self.is_secure() {
+            object.fill_zones(self.bytes, ZONE_FREE);
+        }
         if self.poisons() {
             object.poison();
         } else if self.zeroes() {

@@ -36,7 +36,7 @@ mod walk;
 use crate::os::debugging::{POISON, RED_ZONE, SECURE, TRACE, USERS};
 use crate::slab::Constructor;
 use core::ops::Range;
-use object::{RECORD_BYTES, RECORD_WITH_USERS_BYTES};
+use object::{RECORD_BYTES, RECORD_WITH_USERS_BYTES, ZONE_FREE, ZONE_USED};
 
 pub use object::Family;
 pub(crate) use object::{Release, Request};
@@ -120,6 +120,12 @@ impl Debug {
     /// Whether free objects are zeroed. Zeroes would undo what a constructor did.
     fn zeroes(&self) -> bool {
         self.has(SECURE) && self.constructor.is_none() && !self.poisons()
+    }
+
+    /// The value of a free object's zones. Those of a hardened cache keep theirs, and are checked
+    /// when the object is freed.
+    fn free_zone(&self) -> u8 {
+        if self.is_secure() { ZONE_USED } else { ZONE_FREE }
     }
 
     fn traces(&self) -> bool {

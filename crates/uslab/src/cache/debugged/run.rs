@@ -1,6 +1,6 @@
 //! Debugged runs of pages: objects like those of a cache, with a layout of their own.
 
-use super::object::{FREE, LIVE, Object, Release, Request, User, ZONE_FREE, ZONE_USED, fill};
+use super::object::{FREE, LIVE, Object, Release, Request, User, ZONE_USED, fill};
 use super::{Debug, tell};
 use crate::os;
 use core::ops::Range;
@@ -65,7 +65,7 @@ impl<'a> Large<'a> {
         }
         tell::check_used(object, name);
         tell::check_release(object, name, release);
-        object.fill_zones(object.debug.bytes, ZONE_FREE);
+        object.fill_zones(object.debug.bytes, object.debug.free_zone());
         if object.debug.poisons() {
             object.poison();
         } else if object.debug.zeroes() {

@@ -66,7 +66,9 @@ pub fn check_used(object: &Object<'_>, name: &str) {
 /// Checks the zones and the pattern of a free object, whose state was `state`.
 pub fn check_free(object: &Object<'_>, name: &str, state: u32) {
     let text = if state == NEVER { NEVER_USED_STATE } else { FREE };
-    check_zones(object, name, object.debug.bytes, ZONE_FREE, text);
+    if !object.debug.is_secure() {
+        check_zones(object, name, object.debug.bytes, ZONE_FREE, text);
+    }
     let Some((range, value)) = wrong_pattern(object, state) else { return };
     let fault = if state == NEVER { Fault::WriteBeforeAlloc } else { Fault::WriteAfterFree };
     let offset = range.start - object.pointer;
@@ -113,7 +115,8 @@ pub fn wrong_zone(object: &Object<'_>, used: usize, value: u8) -> Option<(Range<
 
 /// Whether the program overwrote a free object.
 pub fn is_faulty_free(object: &Object<'_>, state: u32) -> bool {
-    wrong_zone(object, object.debug.bytes, ZONE_FREE).is_some() || wrong_pattern(object, state).is_some()
+    wrong_zone(object, object.debug.bytes, object.debug.free_zone()).is_some()
+        || wrong_pattern(object, state).is_some()
 }
 
 fn check_zones(object: &Object<'_>, name: &str, used: usize, value: u8, state: &'static str) {
