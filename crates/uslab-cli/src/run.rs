@@ -38,6 +38,9 @@ pub fn run(options: &Run) -> Outcome {
         Some(Switch::Off) => drop(command.env("USLAB_RSEQ", "0")),
         None => {}
     }
+    if let Some(letters) = &options.debug {
+        command.env("USLAB_DEBUG", letters);
+    }
     if options.stats || options.stats_json.is_some() {
         run_and_report(&mut command, name, &directory, options)
     } else {

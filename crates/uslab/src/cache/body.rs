@@ -2,7 +2,6 @@
 
 use super::debugged::{Debug, Release};
 use crate::counters::layout;
-use crate::os;
 use crate::os::invariant::Checked;
 use crate::pages::Run;
 use crate::percpu::{self, CpuCache};
@@ -154,7 +153,6 @@ impl Core {
     /// As [`Core::free_slow`].
     #[cold]
     unsafe fn free_debugged(&self, debug: &Debug, pointer: *mut u8, release: Release) {
-        let _errno = os::errno::Preserved::new();
         if let Some(object) = debug.take_back(self.cpu.slabs(), pointer, release) {
             // SAFETY: an object of this cache that was in use.
             unsafe { self.cpu.free_slow(&[object]) };

@@ -217,11 +217,6 @@ pub(super) fn around(page: PageIndex) -> Option<*mut u8> {
     (((page.0 - first.0) as usize) < pages).then(|| pages::address_of(first))
 }
 
-/// Whether a run starts at `pointer`.
-pub(super) fn is_run(pointer: *mut u8) -> bool {
-    start_of(pointer).is_some()
-}
-
 fn start_of(pointer: *mut u8) -> Option<PageIndex> {
     let page = pages::page_of(pointer)?;
     (pages::owner(page) == OWNER && pages::address_of(page) == pointer).then_some(page)

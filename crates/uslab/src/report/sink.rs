@@ -46,6 +46,19 @@ pub fn aborts() -> bool {
     ABORT.load(Relaxed)
 }
 
+static DETAILED: AtomicBool = AtomicBool::new(false);
+
+/// Makes reports of misuse show all that is known, not the first line alone. For processes with a
+/// debugged cache.
+pub fn set_detailed() {
+    DETAILED.store(true, Relaxed);
+}
+
+/// Whether [`set_detailed`] was called.
+pub fn is_detailed() -> bool {
+    DETAILED.load(Relaxed)
+}
+
 /// Sets the form of reports.
 pub fn set_format(format: Format) {
     FORMAT.store(if format == Format::Json { JSON } else { TEXT }, Relaxed);
