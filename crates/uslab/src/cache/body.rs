@@ -166,6 +166,14 @@ impl Core {
         self.debug.as_ref().map_or_else(|| slabs.misuse_of(object), |debug| debug.misuse_of(slabs, object))
     }
 
+    /// Reports a misuse of `pointer`, in a slab of the cache, that [`Core::misuse_of`] found.
+    pub(crate) fn report_misuse(&self, misuse: Misuse, pointer: *const u8) {
+        match &self.debug {
+            Some(debug) => debug.report_misuse(self.cpu.slabs(), pointer, misuse),
+            None => report_misuse(misuse, pointer, self.name()),
+        }
+    }
+
     /// Checks the objects of a debugged cache; reports and counts those that the program overwrote.
     pub(crate) fn check_objects(&self) -> usize {
         self.debug.as_ref().map_or(0, |debug| debug.check_all(self.cpu.slabs()))
