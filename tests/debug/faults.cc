@@ -173,7 +173,7 @@ static void commit()
         expect(p);
         delete_array_here(p);
     } else if (fault == "none") {
-        for (int i = 0; i < 200; i++) {
+        for (int i = 0; i < (size < 65536 ? 200 : 4); i++) {
             p = make_here();
             harm_here(p, size);
             p = (char *)realloc(p, size / 2 + 1);

@@ -17,7 +17,29 @@ use crate::os::invariant::{Checked, Subject};
 use crate::percpu::{self, adapt, sheaf};
 use crate::{malloc, pages, report};
 
-pub use crate::report::{Format, Sink, set_abort, set_format, set_sink};
+pub use crate::report::{Format, Sink};
+
+/// Sets the destination of reports of faults; the default is standard error, or the file of
+/// `USLAB_DEBUG_REPORT`. Any thread may call it at any time; it takes no lock.
+pub fn set_sink(sink: Sink) {
+    // Start-up sets what the environment says.
+    start::know();
+    report::set_sink(sink);
+}
+
+/// Sets the form of reports of faults. As [`set_sink`].
+pub fn set_format(format: Format) {
+    start::know();
+    report::set_format(format);
+}
+
+/// Sets whether a fault ends the process, which is the default without `USLAB_ON_MISUSE=report`.
+/// Otherwise the program continues: a faulty free does nothing, a free that names a wrong size or
+/// family frees, and overwritten bytes of debugged objects get their value back. As [`set_sink`].
+pub fn set_abort(abort: bool) {
+    start::know();
+    report::set_abort(abort);
+}
 
 /// The totals of [`validate`]'s walk.
 ///

@@ -35,8 +35,7 @@ const TEXT: u8 = 0;
 const JSON: u8 = 1;
 static CALLBACK: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Sets whether a fault ends the process (the default). Otherwise the program continues: a faulty
-/// free does nothing, and overwritten bytes get their value back.
+/// Sets whether a fault ends the process (the default).
 pub fn set_abort(abort: bool) {
     ABORT.store(abort, Relaxed);
 }
