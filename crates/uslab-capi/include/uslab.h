@@ -85,11 +85,14 @@ typedef struct uslab_cache uslab_cache;
 #define USLAB_COLD          0x4u   /* objects stay untouched for a while (receive buffers): leave
                                       warm pages to other caches */
 
-/* Debugging flags of a cache. This version supports none of them: uslab_cache_create fails with
- * ENOTSUP. */
+/* Debugging flags of a cache: the letters of USLAB_DEBUG, for this cache. With any of them every
+ * call is slow, objects are larger, and a fault is reported with the object's history; then the
+ * process ends, unless USLAB_ON_MISUSE=report. */
 #define USLAB_RED_ZONE      0x100u /* guard bytes around each object */
 #define USLAB_POISON        0x200u /* patterns in free objects */
 #define USLAB_STORE_USER    0x400u /* the last allocating and the last freeing call of an object */
+#define USLAB_CONSISTENCY_CHECKS 0x800u /* check every free at once */
+#define USLAB_TRACE         0x1000u /* a line for each allocation and free */
 
 /* Flags of an allocation. */
 #define USLAB_ZERO          0x10000u /* zero the memory; EINVAL for a cache with a constructor,
@@ -118,7 +121,7 @@ typedef struct uslab_cache_options {
  * are the defaults.
  *
  * EINVAL: no name, size 0, a bad alignment, an unknown flag, a bad structure. E2BIG: size or
- * alignment beyond 256 KiB. ENOTSUP: a debugging flag. ENFILE: 65 480 caches live. ENOMEM.
+ * alignment beyond 256 KiB. ENFILE: 65 480 caches live. ENOMEM.
  */
 uslab_cache *uslab_cache_create(const char *name, size_t size,
                                 const uslab_cache_options *options) USLAB_NOEXCEPT;

@@ -19,6 +19,7 @@ extern "C" fn at_load() {
 /// Leaves final figures for `uslab run --stats`. Allocation must keep working: other destructors
 /// run later.
 extern "C" fn at_unload() {
+    uslab::debug::check_objects();
     uslab::internal::account_all();
     uslab::internal::finish_snapshot();
 }

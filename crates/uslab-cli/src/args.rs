@@ -41,6 +41,7 @@ Examples:
   uslab run --guard -- ./server            catch memory errors of a few allocations, in production
   uslab run --guard=all -- ./tests         catch those of every allocation
   uslab run --rseq off -- ./a.out          the fallback without restartable sequences
+  uslab run --debug FZPU -- ./a.out        find overflows, double frees and writes after free
 
 Exit status:
   that of PROGRAM; 128+N when signal N ended it; 127 when it was not found; 126 when it could not be
@@ -120,6 +121,14 @@ pub struct Run {
     /// program.
     #[arg(long, value_name = "MS|all", num_args = 0..=1, require_equals = true, default_missing_value = "1")]
     pub guard: Option<String>,
+
+    /// Debug caches: letters F, Z, P, U, T, then names
+    ///
+    /// Sets USLAB_DEBUG for the program. F checks each free, Z puts guard bytes around objects, P
+    /// fills free objects with patterns, U records who allocated and freed, T prints each call.
+    /// `FZPU,malloc-64` debugs one cache; see uslab's guide, "Debugging".
+    #[arg(long, value_name = "LETTERS[,CACHE...]")]
+    pub debug: Option<OsString>,
 
     /// The program and its arguments
     #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true)]

@@ -41,6 +41,9 @@ pub fn run(options: &Run) -> Outcome {
     if let Some(guard) = &options.guard {
         command.env("USLAB_GUARD", guard);
     }
+    if let Some(letters) = &options.debug {
+        command.env("USLAB_DEBUG", letters);
+    }
     if options.stats || options.stats_json.is_some() {
         run_and_report(&mut command, name, &directory, options)
     } else {

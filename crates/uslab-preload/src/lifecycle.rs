@@ -15,6 +15,7 @@ extern "C" fn at_load() {
 /// Leaves final figures for `uslab run --stats`. Allocation must keep working: destructors of other
 /// libraries run later.
 extern "C" fn at_unload() {
+    uslab::debug::check_objects();
     uslab::internal::account_all();
     uslab::internal::finish_snapshot();
 }

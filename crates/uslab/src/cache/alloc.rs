@@ -30,8 +30,7 @@ impl Core {
     fn take(&self, out: &mut [*mut u8], request: Request) -> bool {
         let is_filled = self.cpu.alloc_slow(out);
         if is_filled && let Some(debug) = &self.debug {
-            let _errno = os::errno::Preserved::new();
-            debug.hand_out(self.name(), out, request);
+            debug.hand_out(self.cpu.slabs().name(), out, request);
         }
         is_filled
     }

@@ -3,7 +3,6 @@
 use super::debugged::{Debug, Release, quarantine};
 use super::registry;
 use crate::counters::layout;
-use crate::os;
 use crate::os::invariant::Checked;
 use crate::pages::{self, Run};
 use crate::percpu::{self, CpuCache};
@@ -155,7 +154,6 @@ impl Core {
     /// As [`Core::free_slow`].
     #[cold]
     unsafe fn free_debugged(&self, debug: &Debug, pointer: *mut u8, release: Release) {
-        let _errno = os::errno::Preserved::new();
         if let Some(object) = debug.take_back(self.cpu.slabs(), pointer, release) {
             if !debug.is_secure() {
                 // SAFETY: an object of this cache that was in use.
@@ -185,6 +183,14 @@ impl Core {
     pub fn misuse_of(&self, object: *const u8) -> Option<Misuse> {
         let slabs = self.cpu.slabs();
         self.debug.as_ref().map_or_else(|| slabs.misuse_of(object), |debug| debug.misuse_of(slabs, object))
+    }
+
+    /// Reports a misuse of `pointer`, in a slab of the cache, that [`Core::misuse_of`] found.
+    pub(crate) fn report_misuse(&self, misuse: Misuse, pointer: *const u8) {
+        match &self.debug {
+            Some(debug) => debug.report_misuse(self.cpu.slabs(), pointer, misuse),
+            None => report_misuse(misuse, pointer, self.name()),
+        }
     }
 
     /// Checks the objects of a debugged cache; reports and counts those that the program overwrote.

@@ -10,6 +10,7 @@ use crate::counters::{self, layout};
 use crate::os::invariant::{Subject, assert_valid, invariant};
 use crate::pages::{self, Temperature};
 use crate::percpu::{CpuCache, Parts};
+use crate::report;
 use crate::slab::{Constructor, Geometry, GeometryOptions, Layout, NodeMemory, Slabs};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
@@ -22,6 +23,9 @@ pub(super) fn create(
     programs_own: bool,
     registry: &mut registry::Registry,
 ) -> Result<&'static Core, CreateError> {
+    if size > Geometry::MAX_OBJECT_BYTES && !options.is_run {
+        return Err(CreateError::TooLarge);
+    }
     let mut debug = debug(options, size, align);
     let geometry = match &mut debug {
         None => geometry(options, size, align)?,
@@ -131,7 +135,10 @@ fn debug(options: &CacheBuilder<'_>, size: usize, align: usize) -> Option<Debug>
     }
     let letters = debugged::letters_of(options.flags) | debugged::letters_for(options.name);
     let align = alignment(options, size, align);
-    let is_possible = size > 0 && size <= Geometry::MAX_OBJECT_BYTES && align.is_power_of_two();
+    let is_possible = size > 0 && align <= Geometry::MAX_OBJECT_BYTES && align.is_power_of_two();
+    if letters != 0 {
+        report::set_detailed();
+    }
     (letters != 0 && is_possible).then(|| Debug::new(letters, size, align, options.constructor))
 }
 

@@ -128,6 +128,13 @@ pub(super) fn any(check: impl FnMut(&'static Core) -> bool) -> bool {
     ids().filter_map(cache).any(check)
 }
 
+/// The sum of `count` over all caches. As [`any`]; `count` may take longer, which delays threads
+/// that create a cache by a few milliseconds.
+pub(crate) fn sum(count: impl Fn(&'static Core) -> usize) -> usize {
+    let _walk = Walk::begin();
+    ids().filter_map(cache).map(count).sum()
+}
+
 /// Number of walks in progress, by the phase in which they began: the present one or the one
 /// before.
 static WALKS: CachePadded<[AtomicU32; 2]> = CachePadded([const { AtomicU32::new(0) }; 2]);

@@ -23,12 +23,13 @@ use core::sync::atomic::{
 
 /// Objects in the quarantine.
 const PLACES: usize = 64;
-/// Largest object that goes there.
-const MAX_KEPT_BYTES: usize = 1 << 20;
+/// Bytes that it keeps. The oldest objects leave it first.
+const MAX_KEPT_BYTES: usize = 64 << 20;
 /// Objects beyond the medium classes, for `USLAB_DEBUG`.
 const NAME: &str = "malloc-large";
 
 static QUARANTINE: [AtomicU64; PLACES] = [const { AtomicU64::new(0) }; PLACES];
+static KEPT_BYTES: AtomicUsize = AtomicUsize::new(0);
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
 /// The letters for an object of `size` bytes that is no small one; 0 for no debugging.
@@ -85,9 +86,9 @@ pub(super) fn asked(page: PageIndex) -> Option<usize> {
     with(page, |object, _| object.is_live().then(|| object.asked()))
 }
 
-/// Reports a free of `pointer`, inside the debugged run at `page`.
-pub(super) fn report_inside(page: PageIndex, pointer: *const u8) {
-    with(page, |object, name| object.report_inside(name, pointer as usize));
+/// Reports a free of `pointer`, in the debugged run at `page`.
+pub(super) fn report_misuse(page: PageIndex, pointer: *const u8) {
+    with(page, |object, name| object.report_misuse(name, pointer as usize));
 }
 
 /// Frees the debugged run at `page`.
@@ -97,13 +98,22 @@ pub(super) fn free(page: PageIndex, release: Release) {
     }
     large::count_freed(page);
     let this = u64::from(page.0) + 1;
-    let left = if large::bytes(page) > MAX_KEPT_BYTES {
-        this
-    } else {
-        QUARANTINE[NEXT.fetch_add(1, Relaxed) % PLACES].swap(this, AcqRel)
-    };
+    KEPT_BYTES.fetch_add(large::bytes(page), Relaxed);
+    let next = NEXT.fetch_add(1, Relaxed);
+    let_go(QUARANTINE[next % PLACES].swap(this, AcqRel));
+    for place in next + 1..=next + PLACES {
+        if KEPT_BYTES.load(Relaxed) <= MAX_KEPT_BYTES {
+            break;
+        }
+        let_go(QUARANTINE[place % PLACES].swap(0, AcqRel));
+    }
+}
+
+/// Checks an object that left the quarantine, and gives its pages back.
+fn let_go(left: u64) {
     if left != 0 {
         let page = PageIndex((left - 1) as u32);
+        KEPT_BYTES.fetch_sub(large::bytes(page), Relaxed);
         with(page, |object, name| object.check_free(name));
         give_back(page);
     }

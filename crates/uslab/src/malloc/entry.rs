@@ -189,12 +189,12 @@ fn report_unknown(pointer: *const u8, given_to: &str) {
     }
     let cache = registry::cache(owner.id());
     if let Some((cache, misuse)) = cache.and_then(|cache| Some((cache, cache.misuse_of(pointer)?))) {
-        return report_misuse(misuse, pointer, cache.name());
+        return cache.report_misuse(misuse, pointer);
     }
     match large::around(page) {
         Some(start) if pages::page_of(start).is_some_and(debugged::is_debugged) => {
             if let Some(page) = pages::page_of(start) {
-                debugged::report_inside(page, pointer);
+                debugged::report_misuse(page, pointer);
             }
         }
         Some(start) => {

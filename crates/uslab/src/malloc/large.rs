@@ -121,7 +121,7 @@ pub(super) fn free(page: PageIndex, pointer: *mut u8, release: Release) {
         if pointer == pages::address_of(page) {
             return debugged::free(page, release);
         }
-        return debugged::report_inside(page, pointer);
+        return debugged::report_misuse(page, pointer);
     }
     if pointer != pages::address_of(page) {
         return report_misuse(Misuse::Inside(pages::address_of(page) as usize), pointer, NAME);

@@ -22,7 +22,9 @@ use crate::os::unwind::MAX_FRAMES;
 use core::fmt::{self, Write};
 use core::ops::Range;
 
-pub use sink::{Format, Sink, aborts, set_abort, set_format, set_sink, set_sink_from};
+pub use sink::{
+    Format, Sink, aborts, is_detailed, set_abort, set_detailed, set_format, set_sink, set_sink_from,
+};
 
 /// The kind of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

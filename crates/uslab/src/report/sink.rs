@@ -35,8 +35,7 @@ const TEXT: u8 = 0;
 const JSON: u8 = 1;
 static CALLBACK: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Sets whether a fault ends the process (the default). Otherwise the program continues: a faulty
-/// free does nothing, and overwritten bytes get their value back.
+/// Sets whether a fault ends the process (the default).
 pub fn set_abort(abort: bool) {
     ABORT.store(abort, Relaxed);
 }
@@ -44,6 +43,19 @@ pub fn set_abort(abort: bool) {
 /// Whether a fault ends the process.
 pub fn aborts() -> bool {
     ABORT.load(Relaxed)
+}
+
+static DETAILED: AtomicBool = AtomicBool::new(false);
+
+/// Makes reports of misuse show all that is known, not the first line alone. For processes with a
+/// debugged cache.
+pub fn set_detailed() {
+    DETAILED.store(true, Relaxed);
+}
+
+/// Whether [`set_detailed`] was called.
+pub fn is_detailed() -> bool {
+    DETAILED.load(Relaxed)
 }
 
 /// Sets the form of reports.

@@ -40,7 +40,7 @@ pub struct GeometryOptions {
 pub enum GeometryError {
     /// Size 0, or an alignment that is not a power of two.
     Invalid,
-    /// An object or alignment beyond [`Geometry::MAX_OBJECT_BYTES`].
+    /// An object or alignment beyond what slabs serve.
     TooLarge,
 }
 
@@ -66,6 +66,9 @@ const RECIPROCAL_SHIFT: u32 = 44;
 impl Geometry {
     /// Largest object of a slab: 256 KiB; larger ones are page runs of the malloc layer.
     pub const MAX_OBJECT_BYTES: usize = 256 << 10;
+    /// Largest distance between two objects: that of debugged objects of the largest size and
+    /// alignment. Their slabs stay below the reciprocal's bound.
+    const MAX_STRIDE_BYTES: usize = 3 * Self::MAX_OBJECT_BYTES;
     /// Highest order that `max_order` may name: 1 MiB.
     pub const MAX_ORDER: u32 = 8;
     const DEFAULT_MAX_ORDER: u32 = 3;
@@ -80,7 +83,7 @@ impl Geometry {
         if size == 0 || !align.is_power_of_two() {
             return Err(GeometryError::Invalid);
         }
-        if size > Self::MAX_OBJECT_BYTES || align > Self::MAX_OBJECT_BYTES {
+        if size > Self::MAX_STRIDE_BYTES || align > Self::MAX_OBJECT_BYTES {
             return Err(GeometryError::TooLarge);
         }
         // A free object is never written, so it needs no room for a link. Each object costs a bit

@@ -30,7 +30,7 @@ pub enum Misuse {
 pub fn report_misuse(misuse: Misuse, pointer: *const u8, cache: &str) {
     let headline = Headline { misuse, pointer, cache };
     let report = Report::new(misuse.fault(), pointer as usize, cache, &headline);
-    report::publish(&Report { is_brief: true, ..report });
+    report::publish(&Report { is_brief: !report::is_detailed(), ..report });
 }
 
 /// The sentence that describes a misuse.

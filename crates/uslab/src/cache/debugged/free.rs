@@ -53,6 +53,20 @@ impl Debug {
         Some(start)
     }
 
+    /// Reports a misuse of `pointer`, in a slab of the cache.
+    pub fn report_misuse(&self, slabs: &Slabs, pointer: *const u8, misuse: Misuse) {
+        let name = slabs.name();
+        let Some((start, _)) = slabs.object_around(pointer) else {
+            return tell::stray(name, pointer, misuse);
+        };
+        let object = Object { debug: self, pointer: self.pointer(start) as usize };
+        if object.pointer == pointer as usize {
+            tell::double_free(&object, name);
+        } else {
+            tell::inside(&object, name, pointer as usize);
+        }
+    }
+
     /// The misuse that a free of `pointer` would be; `None` for an object in use.
     pub fn misuse_of(&self, slabs: &Slabs, pointer: *const u8) -> Option<Misuse> {
         let Some((start, is_free)) = slabs.object_around(pointer) else {

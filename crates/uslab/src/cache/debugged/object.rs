@@ -2,7 +2,7 @@
 
 use super::Debug;
 use crate::os;
-use crate::os::debugging::USERS;
+use crate::os::debugging::{RED_ZONE, USERS};
 use crate::os::unwind::MAX_FRAMES;
 use crate::report::Event;
 use crate::report::depot::{self, StackId};
@@ -214,7 +214,7 @@ impl<'a> Object<'a> {
         }
         let track = &self.record().users[user as usize];
         track.stack.store(depot::save_current().0, Relaxed);
-        track.thread.store(os::thread::id(), Relaxed);
+        track.thread.store(os::thread::own_id(), Relaxed);
         track.cpu.store(os::cpu::current() as u32, Relaxed);
         track.time_ms.store(os::clock::coarse_ms(), Relaxed);
     }
@@ -250,6 +250,9 @@ impl<'a> Object<'a> {
 
     /// Fills the zones for an object of which the program uses `used` bytes.
     pub fn fill_zones(&self, used: usize, value: u8) {
+        if !self.debug.has(RED_ZONE) {
+            return;
+        }
         fill(self.debug.left_zone(self.pointer), value);
         fill(self.debug.right_zone(self.pointer, used), value);
     }

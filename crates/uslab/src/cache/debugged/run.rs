@@ -89,9 +89,13 @@ impl<'a> Large<'a> {
         is_faulty
     }
 
-    /// Reports a free of the pointer `at`, which is not the object's start.
-    pub fn report_inside(&self, name: &str, at: usize) {
-        tell::inside(&self.object, name, at);
+    /// Reports a free of the pointer `at`: inside the object, or at its start if it is free.
+    pub fn report_misuse(&self, name: &str, at: usize) {
+        if at == self.object.pointer {
+            tell::double_free(&self.object, name);
+        } else {
+            tell::inside(&self.object, name, at);
+        }
     }
 }
 

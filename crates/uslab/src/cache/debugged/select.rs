@@ -3,6 +3,7 @@
 use crate::cache::builder::Flags;
 use crate::os;
 use crate::os::debugging::{CHECKS, POISON, RED_ZONE, SECURE, Selection, TRACE, USERS};
+use crate::report;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicU8, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
@@ -38,6 +39,7 @@ pub fn set(text: &[u8]) {
     chosen.text[..text.len()].copy_from_slice(text);
     (chosen.used, chosen.selection) = (text.len(), selection);
     IS_SET.store(true, Release);
+    report::set_detailed();
 }
 
 /// The letters that every cache has besides those that `USLAB_DEBUG` selects.

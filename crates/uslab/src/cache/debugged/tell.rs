@@ -7,6 +7,7 @@ use super::object::{
     FREED, FREED_END, Family, NEVER, NEVER_USED, Object, Release, User, ZONE_FREE, ZONE_USED, differing, fill,
 };
 use crate::cache::registry;
+use crate::os::debugging::RED_ZONE;
 use crate::os::unwind::MAX_FRAMES;
 use crate::pages;
 use crate::report::{self, Dump, Fault, Report};
@@ -108,6 +109,9 @@ pub fn wrong_pattern(object: &Object<'_>, state: u32) -> Option<(Range<usize>, O
 
 /// The zone that changed, if one did, and whether it is the left one.
 pub fn wrong_zone(object: &Object<'_>, used: usize, value: u8) -> Option<(Range<usize>, bool)> {
+    if !object.debug.has(RED_ZONE) {
+        return None;
+    }
     let left = differing(object.debug.left_zone(object.pointer), value);
     let right = || differing(object.debug.right_zone(object.pointer, used), value);
     left.map(|range| (range, true)).or_else(|| right().map(|range| (range, false)))

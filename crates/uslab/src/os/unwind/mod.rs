@@ -87,6 +87,7 @@ pub fn capture(frames: &mut [usize]) -> usize {
 }
 
 /// As [`capture`], from the registers of a signal's context, whose `pc` becomes the first frame.
+#[allow(dead_code, reason = "handlers of faults call it")]
 pub fn capture_from(registers: Registers, frames: &mut [usize]) -> usize {
     walk(registers, 0..0, frames, true)
 }
