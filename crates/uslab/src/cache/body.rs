@@ -1,10 +1,9 @@
 //! The core of a cache, to which both kinds of handle point; its address never changes.
 
-use super::debugged::{Debug, Release, quarantine};
-use super::registry;
+use super::debugged::{Debug, Release};
 use crate::counters::layout;
 use crate::os::invariant::Checked;
-use crate::pages::{self, Run};
+use crate::pages::Run;
 use crate::percpu::{self, CpuCache};
 use crate::rseq::Slot;
 use crate::slab::{Misuse, report_misuse};
@@ -147,34 +146,6 @@ impl Core {
             // SAFETY: the caller's promise.
             None => unsafe { self.cpu.free_slow(&[object]) },
             Some(misuse) => report_misuse(misuse, object, self.name()),
-        }
-    }
-
-    /// # Safety
-    /// As [`Core::free_slow`].
-    #[cold]
-    unsafe fn free_debugged(&self, debug: &Debug, pointer: *mut u8, release: Release) {
-        if let Some(object) = debug.take_back(self.cpu.slabs(), pointer, release) {
-            if !debug.is_secure() {
-                // SAFETY: an object of this cache that was in use.
-                return unsafe { self.cpu.free_slow(&[object]) };
-            }
-            let left = quarantine::exchange(object, self.cpu.slabs().geometry().object_bytes);
-            let owner = left.and_then(|left| Some((left, pages::owner_of(left)?)));
-            if let Some((left, core)) =
-                owner.and_then(|(left, owner)| Some((left, registry::cache(owner.id())?)))
-            {
-                // SAFETY: a free object of that cache, which only the quarantine had.
-                unsafe { core.cpu.free_slow(&[left]) };
-            }
-        }
-    }
-
-    /// Takes the cache's objects out of the quarantine of hardened caches.
-    pub(super) fn leave_quarantine(&self) {
-        if self.debug.as_ref().is_some_and(Debug::is_secure) {
-            // SAFETY: free objects of this cache, which only the quarantine had.
-            quarantine::leave(self.cpu.slabs().owner(), |object| unsafe { self.cpu.free_slow(&[object]) });
         }
     }
 

@@ -25,6 +25,7 @@ mod class;
 pub(crate) mod debugged;
 mod error;
 mod fork;
+mod free;
 pub(crate) mod hooks;
 mod life;
 mod looks;

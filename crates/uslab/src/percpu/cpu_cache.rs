@@ -59,8 +59,7 @@ impl CpuCache {
     /// Bytes of slots for `cpus` CPUs: one for each, behind the cache's own dummy and the slot that
     /// the page map names.
     pub fn slot_bytes(cpus: usize) -> usize {
-        let rows = if hidden::is_on() { 2 } else { 1 };
-        (rows * cpus + 2) * size_of::<Slot>()
+        (hidden::rows() * cpus + 2) * size_of::<Slot>()
     }
 
     /// Returns the owner that the page map is to have for the pages of the cache `id` with these
@@ -99,18 +98,8 @@ impl CpuCache {
     /// ever. The slabs' owner must come from [`CpuCache::owner`], for as many CPUs.
     pub unsafe fn new(slabs: Slabs, parts: Parts) -> CpuCache {
         let owner = slabs.owner().slots();
-        let before = match mode() {
-            Mode::Rseq if hidden::is_on() => parts.cpus,
-            Mode::Rseq => 0,
-            Mode::Locked => 1,
-        };
-        for cpu in 1..before {
-            // SAFETY: the memory has so many slots before those of the cache; the first has been
-            // written.
-            unsafe { owner.add(cpu).write(Slot::holding(dummy())) };
-        }
-        // SAFETY: as above.
-        let slots = unsafe { owner.add(before) };
+        // SAFETY: the owner is the first slot of the memory, which has as many as are needed.
+        let slots = unsafe { hidden::slots_behind(owner, parts.cpus) };
         for cpu in 0..parts.cpus {
             // SAFETY: the caller's promise. The owner itself has been written, with its id.
             unsafe {

@@ -5,10 +5,11 @@
 //!   slow path ─────────▶ slots: main  │ main  │ …      as without hiding
 //! ```
 //!
-//! A hardened process checks each call, and so takes the slow path each time. Its caches then still
-//! have sheaves: in locked mode they are always hidden, by one slot; in rseq mode by a row of slots.
+//! A hardened process checks each call, and so takes the slow path each time. Its caches still
+//! have sheaves. In locked mode these are always hidden, by one slot; in rseq mode by a row.
 
 use crate::os;
+use crate::rseq::{Mode, Slot, dummy, mode};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 static IS_ON: AtomicBool = AtomicBool::new(false);
@@ -20,9 +21,33 @@ pub fn hide_sheaves() {
     IS_ON.store(true, Relaxed);
 }
 
-/// Whether sheaves are hidden.
-pub(super) fn is_on() -> bool {
+fn is_on() -> bool {
     IS_ON.load(Relaxed)
+}
+
+/// Rows of slots that a cache has in rseq mode.
+pub(super) fn rows() -> usize {
+    if is_on() { 2 } else { 1 }
+}
+
+/// The slots with sheaves of the cache whose page map entries name `owner`, on `cpus` CPUs. Writes
+/// the slots between them.
+///
+/// # Safety
+/// `owner` must be followed by the slots that `CpuCache::slot_bytes` counts, and belong to the
+/// caller.
+pub(super) unsafe fn slots_behind(owner: *mut Slot, cpus: usize) -> *mut Slot {
+    let before = match mode() {
+        Mode::Rseq if is_on() => cpus,
+        Mode::Rseq => 0,
+        Mode::Locked => 1,
+    };
+    for cpu in 1..before {
+        // SAFETY: the caller's promise; the first has been written.
+        unsafe { owner.add(cpu).write(Slot::holding(dummy())) };
+    }
+    // SAFETY: as above.
+    unsafe { owner.add(before) }
 }
 
 /// Puts objects that come from slabs in random order, where sheaves are hidden.
