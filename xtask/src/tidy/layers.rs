@@ -64,6 +64,8 @@ const ONE_SUBJECT: &[&[&str]] = &[
     &["cache/builder", "cache/life", "cache/raw", "cache/typed"],
     // Bare slabs take their own memory from malloc, and free looks them up.
     &["malloc/bare", "malloc/entry"],
+    // Runs of pages as objects: medium ones, large ones, and both under debugging.
+    &["malloc/debugged", "malloc/large", "malloc/medium"],
     // A cache's slots; their slow path grows, drains and, in a fork, waits, and each of these walks
     // slots.
     &["percpu/adapt", "percpu/cpu_cache", "percpu/drain", "percpu/fork", "percpu/valid"],

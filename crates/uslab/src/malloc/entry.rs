@@ -233,7 +233,7 @@ pub unsafe fn free_sized(pointer: *mut u8, size: usize) {
     // SAFETY: the caller's promise.
     unsafe {
         if !rseq::push(slots, pointer) {
-            free_slow_sized::<ANY>(pointer, size);
+            free_slow::<ANY>(pointer);
         }
     }
 }

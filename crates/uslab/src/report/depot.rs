@@ -106,7 +106,7 @@ fn frame(memory: *mut AtomicU32, at: usize, index: usize) -> usize {
 pub fn frames(id: StackId, out: &mut [usize; MAX_FRAMES]) -> usize {
     let memory = MEMORY.load(Acquire);
     let at = id.0 as usize;
-    if memory.is_null() || at < CHAINS / 2 || at >= WORDS {
+    if memory.is_null() || !(CHAINS / 2..WORDS).contains(&at) {
         return 0;
     }
     let n = (half(memory, 2 * at).load(Relaxed) as usize).min(MAX_FRAMES).min(WORDS - at - 1);

@@ -15,6 +15,15 @@ use crate::slab::{Headline, Misuse};
 use core::fmt;
 use core::ops::Range;
 
+/// A sentence, as the function that writes it.
+struct Said<F>(F);
+
+impl<F: Fn(&mut fmt::Formatter<'_>) -> fmt::Result> fmt::Display for Said<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (self.0)(f)
+    }
+}
+
 /// A fault of an object.
 struct Told<'a> {
     fault: Fault,
@@ -74,7 +83,7 @@ pub fn check_free(object: &Object<'_>, name: &str, state: u32) {
     let fault = if state == NEVER { Fault::WriteBeforeAlloc } else { Fault::WriteAfterFree };
     let offset = range.start - object.pointer;
     let bytes = range.len();
-    let headline = fmt::from_fn(|f| {
+    let headline = Said(|f: &mut fmt::Formatter<'_>| {
         let what = if state == NEVER { "write to unallocated memory" } else { "write after free" };
         write!(f, "{what} at {:#x}: {bytes} bytes at offset {offset} of ", range.start)?;
         write!(f, "object {:#x} of {name} changed", object.pointer)
@@ -126,7 +135,7 @@ pub fn is_faulty_free(object: &Object<'_>, state: u32) -> bool {
 fn check_zones(object: &Object<'_>, name: &str, used: usize, value: u8, state: &'static str) {
     while let Some((range, is_left)) = wrong_zone(object, used, value) {
         let (asked, pointer, bytes) = (object.asked(), object.pointer, range.len());
-        let headline = fmt::from_fn(|f| {
+        let headline = Said(|f: &mut fmt::Formatter<'_>| {
             if is_left {
                 let before = pointer - range.start;
                 write!(
@@ -159,7 +168,7 @@ fn check_zones(object: &Object<'_>, name: &str, used: usize, value: u8, state: &
 pub fn check_release(object: &Object<'_>, name: &str, release: Release) {
     let (asked, pointer, family) = (object.asked(), object.pointer, object.family());
     if let Some(bytes) = release.bytes.filter(|&bytes| bytes != asked) {
-        let headline = fmt::from_fn(|f| {
+        let headline = Said(|f: &mut fmt::Formatter<'_>| {
             write!(
                 f,
                 "wrong size in free of {pointer:#x}: {bytes} instead of {asked} bytes, an object of {name}"
@@ -176,7 +185,7 @@ pub fn check_release(object: &Object<'_>, name: &str, release: Release) {
         tell(object, name, &told);
     }
     if !family.takes(release.family) {
-        let headline = fmt::from_fn(|f| {
+        let headline = Said(|f: &mut fmt::Formatter<'_>| {
             let (of, by) = (family.name(), release.family.release_name());
             write!(f, "mismatch in free of {pointer:#x}: memory of {of} freed by {by}, an object of {name}")
         });
@@ -202,7 +211,7 @@ pub fn double_free(object: &Object<'_>, name: &str) {
 /// Reports a free of a pointer that is not the start of `object`.
 pub fn inside(object: &Object<'_>, name: &str, at: usize) {
     let start = object.pointer;
-    let headline = fmt::from_fn(|f| {
+    let headline = Said(|f: &mut fmt::Formatter<'_>| {
         write!(f, "invalid free of {at:#x}: it lies ")?;
         match at.checked_sub(start) {
             Some(offset) => write!(f, "{offset} bytes inside object {start:#x} of {name}"),
@@ -220,7 +229,7 @@ pub fn inside(object: &Object<'_>, name: &str, at: usize) {
 /// Reports a record that the program overwrote.
 pub fn record_overwritten(object: &Object<'_>, name: &str, state: u32) {
     let start = object.pointer - object.debug.offset;
-    let headline = fmt::from_fn(|f| {
+    let headline = Said(|f: &mut fmt::Formatter<'_>| {
         write!(f, "record of object {:#x} of {name} overwritten at {start:#x}: ", object.pointer)?;
         write!(f, "its state is {state:#x}; the object before it may have overflowed")
     });
@@ -238,7 +247,7 @@ pub fn record_overwritten(object: &Object<'_>, name: &str, state: u32) {
 
 /// Reports an object that is in use when its cache is destroyed. The program continues.
 pub fn live(object: &Object<'_>, name: &str) {
-    let headline = fmt::from_fn(|f| {
+    let headline = Said(|f: &mut fmt::Formatter<'_>| {
         write!(f, "object {:#x} of {name} is in use at the end of its cache", object.pointer)
     });
     simple(object, name, Fault::LiveAtDestroy, object.pointer, ALLOCATED, &headline);

@@ -18,6 +18,7 @@
 mod cfi;
 mod object;
 mod rule;
+mod table;
 
 pub use object::{Object, find, function_at};
 use rule::Rule;
@@ -108,7 +109,7 @@ fn walk(
             n += 1;
         }
         // A return address may lie behind the last instruction of its function.
-        let Some(rule) = rule::of(if is_exact { at.pc } else { at.pc - 1 }) else { break };
+        let Some(rule) = table::of(if is_exact { at.pc } else { at.pc - 1 }) else { break };
         // SAFETY: the rule belongs to the code at `pc`, so it describes the frame that `sp` and
         // `fp` belong to.
         match unsafe { step(at, rule) } {

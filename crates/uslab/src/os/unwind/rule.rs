@@ -1,12 +1,9 @@
-//! Rules: how to get from a frame to its caller's, and the table that keeps them.
-
-use super::cfi;
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+//! Rules: how to get from a frame to its caller's.
 
 /// The rule of one code address, in a word. The CFA is the value of the stack pointer before the
 /// call; the caller's registers were saved at distances from it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Rule(u64);
+pub struct Rule(pub u64);
 
 const FROM_FP: u64 = 1;
 const SAVES_FP: u64 = 2;
@@ -39,6 +36,11 @@ impl Rule {
                 | fp_word << FP_SHIFT
                 | return_word << RETURN_SHIFT,
         )
+    }
+
+    /// The rule of a word; `None` for the word of [`Rule::NONE`].
+    pub fn of_word(word: u64) -> Option<Rule> {
+        (word & IS_RULE != 0).then_some(Rule(word))
     }
 
     /// Whether the CFA is counted from the frame pointer, not from the stack pointer.
@@ -75,38 +77,6 @@ fn field(value: i64, bits: u32) -> Option<u64> {
 fn word(offset: Option<i64>) -> Option<u64> {
     let offset = offset.unwrap_or(0);
     if offset % 8 == 0 { field(offset / 8, WORD_BITS) } else { None }
-}
-
-const ENTRIES: usize = 4096;
-
-/// An address and its rule. `key` is the exclusive or of both, so that a reader recognises an entry
-/// that two threads wrote at once.
-struct Entry {
-    key: AtomicU64,
-    rule: AtomicU64,
-}
-
-#[unsafe(link_section = ".bss.uslab_tables")]
-static TABLE: [Entry; ENTRIES] =
-    [const { Entry { key: AtomicU64::new(0), rule: AtomicU64::new(0) } }; ENTRIES];
-
-/// The rule of the code at `pc`; `None` if the walk ends there.
-#[inline]
-pub fn of(pc: usize) -> Option<Rule> {
-    let entry = &TABLE[(pc as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) as usize >> 52];
-    let rule = entry.rule.load(Relaxed);
-    if entry.key.load(Relaxed) ^ rule == pc as u64 {
-        return (rule & IS_RULE != 0).then_some(Rule(rule));
-    }
-    compute(pc, entry)
-}
-
-#[cold]
-fn compute(pc: usize, entry: &Entry) -> Option<Rule> {
-    let rule = cfi::rule_at(pc).unwrap_or(Rule::NONE);
-    entry.rule.store(rule.0, Relaxed);
-    entry.key.store(pc as u64 ^ rule.0, Relaxed);
-    (rule != Rule::NONE).then_some(rule)
 }
 
 #[cfg(test)]
