@@ -49,7 +49,8 @@ fn commit(faults: &[&'static str], environment: &[(&str, &str)], mode: Mode) -> 
             let program = Program::new(&file).arg(fault).arg(size.to_string()).limit_s(60);
             let program = environment.iter().fold(program, |program, (name, value)| program.env(name, value));
             let outcome = program.run(&scratch, mode);
-            let is_reported = outcome.stderr().contains("uslab: ") && outcome.ended() == "signal 6";
+            let has_ended = ["signal 6", "signal 11"].contains(&outcome.ended().as_str());
+            let is_reported = outcome.stderr().contains("uslab: ") && has_ended;
             outcome.expect(is_reported || outcome.succeeded(), "a report or a clean end");
             let is_silent = !is_reported && outcome.stdout() != "ok\n";
             outcome.expect(!is_silent || WRITES.contains(&fault), "two owners without a report");
