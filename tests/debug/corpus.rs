@@ -34,8 +34,10 @@ const fn case(
 /// Runs `case` with every size, in every place.
 fn check(case: &Case, mode: Mode) {
     let scratch = Scratch::new(&format!("debug-{}", case.name));
+    // The mode changes nothing but the slots' locks, so one place is enough for the second one.
+    let places = if mode == Mode::Locked { &PLACES[1..2] } else { &PLACES[..] };
     for size in SIZES {
-        for place in PLACES {
+        for &place in places {
             let run = Program::new(faults())
                 .args([case.name, &size.to_string(), place])
                 .env("USLAB_DEBUG", "FZPU")

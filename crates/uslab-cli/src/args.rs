@@ -31,7 +31,8 @@ Examples:
 Environment:
   USLAB_LIB       the preload library, instead of the one that came with this program
   USLAB_SNAPSHOT  directory of the snapshots, instead of /dev/shm/uslab-UID
-  USLAB_RSEQ      0: no restartable sequences (the same as `run --rseq off`)";
+  USLAB_RSEQ      0: no restartable sequences (the same as `run --rseq off`)
+  USLAB_DEBUG     caches to debug (the same as `run --debug`)";
 
 const RUN_EXAMPLES: &str = "\
 Examples:

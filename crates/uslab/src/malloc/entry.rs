@@ -192,12 +192,11 @@ fn report_unknown(pointer: *const u8, given_to: &str) {
         return cache.report_misuse(misuse, pointer);
     }
     match large::around(page) {
-        Some(start) if pages::page_of(start).is_some_and(debugged::is_debugged) => {
-            if let Some(page) = pages::page_of(start) {
-                debugged::report_misuse(page, pointer);
-            }
-        }
         Some(start) => {
+            let run = pages::page_of(start).filter(|&first| pages::owner(first).id() == LARGE_ID);
+            if let Some(first) = run.filter(|&first| debugged::is_debugged(first)) {
+                return debugged::report_misuse(first, pointer);
+            }
             let owner = pages::owner_of(start);
             let cache = owner.and_then(|owner| registry::cache(owner.id()));
             let name = cache.map_or(large::NAME, |cache| cache.name());
