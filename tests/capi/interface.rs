@@ -295,6 +295,8 @@ fn types_and_constants_are_those_of_the_library() {
         USLAB_RED_ZONE,
         USLAB_POISON,
         USLAB_STORE_USER,
+        USLAB_CONSISTENCY_CHECKS,
+        USLAB_TRACE,
         USLAB_ZERO,
         USLAB_NORECLAIM,
         USLAB_SEEKS_NONE,

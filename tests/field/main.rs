@@ -12,6 +12,8 @@ extern crate uslab_tests;
 
 mod figures;
 mod free_misuse;
+mod guard;
+mod hardening;
 mod memory;
 mod process;
 

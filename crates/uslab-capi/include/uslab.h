@@ -85,11 +85,14 @@ typedef struct uslab_cache uslab_cache;
 #define USLAB_COLD          0x4u   /* objects stay untouched for a while (receive buffers): leave
                                       warm pages to other caches */
 
-/* Debugging flags of a cache. This version supports none of them: uslab_cache_create fails with
- * ENOTSUP. */
+/* Debugging flags of a cache: the letters of USLAB_DEBUG, for this cache. With any of them every
+ * call is slow, objects are larger, and a fault is reported with the object's history; then the
+ * process ends, unless USLAB_ON_MISUSE=report. */
 #define USLAB_RED_ZONE      0x100u /* guard bytes around each object */
 #define USLAB_POISON        0x200u /* patterns in free objects */
 #define USLAB_STORE_USER    0x400u /* the last allocating and the last freeing call of an object */
+#define USLAB_CONSISTENCY_CHECKS 0x800u /* check every free at once */
+#define USLAB_TRACE         0x1000u /* a line for each allocation and free */
 
 /* Flags of an allocation. */
 #define USLAB_ZERO          0x10000u /* zero the memory; EINVAL for a cache with a constructor,
@@ -118,7 +121,7 @@ typedef struct uslab_cache_options {
  * are the defaults.
  *
  * EINVAL: no name, size 0, a bad alignment, an unknown flag, a bad structure. E2BIG: size or
- * alignment beyond 256 KiB. ENOTSUP: a debugging flag. ENFILE: 65 480 caches live. ENOMEM.
+ * alignment beyond 256 KiB. ENFILE: 65 480 caches live. ENOMEM.
  */
 uslab_cache *uslab_cache_create(const char *name, size_t size,
                                 const uslab_cache_options *options) USLAB_NOEXCEPT;
@@ -341,6 +344,19 @@ void uslab_set_decay_ms(int ms) USLAB_NOEXCEPT;
  * gets huge pages, and none does where the system's setting is `never`. EINVAL: another value.
  * Neither allocates nor blocks. */
 int uslab_set_huge_pages(unsigned huge_pages) USLAB_NOEXCEPT;
+
+/* Puts about one allocation of the malloc family in `interval_ms` milliseconds between guard pages
+ * from now on, and reports an access beside it, or after its free, as it happens. 0 is every
+ * allocation that takes the slow path. `slots`: objects of up to 1 KiB that can be guarded at a
+ * time, and as many larger ones; 0 is 64. The first call fixes it, and installs a handler of
+ * SIGSEGV, in front of the one that the program has then; a handler that the program installs later
+ * replaces it. Objects up to 1 KiB are guarded only if no such object was allocated before the
+ first * call. ENOMEM: no memory for the slots, or the handler was refused. May lock and make system
+ * calls. */
+int uslab_guard_start(unsigned interval_ms, size_t slots) USLAB_NOEXCEPT;
+
+/* Guards no more allocations. Those that are guarded stay so. */
+void uslab_guard_stop(void) USLAB_NOEXCEPT;
 
 /* uslab_trim(0). */
 size_t uslab_release_memory(void) USLAB_NOEXCEPT;

@@ -20,6 +20,10 @@ pub const USLAB_RED_ZONE: c_uint = 0x100;
 pub const USLAB_POISON: c_uint = 0x200;
 /// Debugging: the last allocating and the last freeing call of an object.
 pub const USLAB_STORE_USER: c_uint = 0x400;
+/// Debugging: every free is checked at once.
+pub const USLAB_CONSISTENCY_CHECKS: c_uint = 0x800;
+/// Debugging: a line for each allocation and free.
+pub const USLAB_TRACE: c_uint = 0x1000;
 
 /// Allocation: zero the memory.
 pub const USLAB_ZERO: c_uint = 0x1_0000;

@@ -1,8 +1,8 @@
 //! Caches: `uslab_cache_*`.
 
 use crate::abi::{
-    CacheOptions, USLAB_COLD, USLAB_HWCACHE_ALIGN, USLAB_NO_CACHING, USLAB_NORECLAIM, USLAB_POISON,
-    USLAB_RED_ZONE, USLAB_STORE_USER, USLAB_ZERO,
+    CacheOptions, USLAB_COLD, USLAB_CONSISTENCY_CHECKS, USLAB_HWCACHE_ALIGN, USLAB_NO_CACHING,
+    USLAB_NORECLAIM, USLAB_POISON, USLAB_RED_ZONE, USLAB_STORE_USER, USLAB_TRACE, USLAB_ZERO,
 };
 use crate::handle::{self, Handle, Kind};
 use crate::malloc::{ALLOC_FLAGS, refuse};
@@ -32,8 +32,25 @@ pub type Object = Handle<Cache>;
 // The fast functions load this word; handle.rs gives the reason for its place.
 const _: () = assert!(core::mem::offset_of!(Object, value.slots) == size_of::<u64>());
 
-const CACHING_FLAGS: c_uint = USLAB_HWCACHE_ALIGN | USLAB_NO_CACHING | USLAB_COLD;
-const DEBUG_FLAGS: c_uint = USLAB_RED_ZONE | USLAB_POISON | USLAB_STORE_USER;
+/// The flags of a cache, and those of Rust's builder.
+const FLAGS: [(c_uint, Flags); 8] = [
+    (USLAB_HWCACHE_ALIGN, Flags::HWCACHE_ALIGN),
+    (USLAB_NO_CACHING, Flags::NO_CACHING),
+    (USLAB_COLD, Flags::COLD),
+    (USLAB_RED_ZONE, Flags::RED_ZONE),
+    (USLAB_POISON, Flags::POISON),
+    (USLAB_STORE_USER, Flags::STORE_USER),
+    (USLAB_CONSISTENCY_CHECKS, Flags::CONSISTENCY_CHECKS),
+    (USLAB_TRACE, Flags::TRACE),
+];
+const CACHE_FLAGS: c_uint = {
+    let (mut all, mut n) = (0, 0);
+    while n < FLAGS.len() {
+        all |= FLAGS[n].0;
+        n += 1;
+    }
+    all
+};
 
 /// # Safety
 /// `name` must be a string; `options` null, or as many bytes as their `type_size` says.
@@ -63,10 +80,7 @@ unsafe fn create(
     if !options.is_null() {
         // SAFETY: the caller's promise; the options are valid as zeroes.
         let options = unsafe { versioned::read(options) }?;
-        if options.flags & DEBUG_FLAGS != 0 && options.flags & !(CACHING_FLAGS | DEBUG_FLAGS) == 0 {
-            return Err(libc::ENOTSUP);
-        }
-        if options.flags & !CACHING_FLAGS != 0 {
+        if options.flags & !CACHE_FLAGS != 0 {
             return Err(libc::EINVAL);
         }
         builder = builder
@@ -75,17 +89,13 @@ unsafe fn create(
             .min_order(options.min_order)
             .max_order(options.max_order)
             .sheaf_capacity(options.sheaf_capacity as usize);
-        for (flag, known) in [
-            (USLAB_HWCACHE_ALIGN, Flags::HWCACHE_ALIGN),
-            (USLAB_NO_CACHING, Flags::NO_CACHING),
-            (USLAB_COLD, Flags::COLD),
-        ] {
+        for (flag, known) in FLAGS {
             if options.flags & flag != 0 {
                 builder = builder.flags(known);
             }
         }
         if let Some(ctor) = options.ctor {
-            let constructor = Constructor { call: construct, data: ctor as usize };
+            let constructor = Constructor { call: construct, data: ctor as usize, release: None };
             // SAFETY: the header requires of the caller's function what `raw_constructor` does.
             builder = unsafe { builder.raw_constructor(constructor) };
         }

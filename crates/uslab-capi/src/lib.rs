@@ -22,6 +22,7 @@
 mod abi;
 mod cache;
 mod failure;
+mod guard;
 mod handle;
 mod heap;
 mod lifecycle;

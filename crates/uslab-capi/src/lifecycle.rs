@@ -13,11 +13,13 @@ extern "C" fn at_load() {
     // the pair.
     unsafe { libc::free(core::hint::black_box(libc::malloc(1))) };
     uslab::reclaim::start();
+    uslab::debug::guard::start_from_environment();
 }
 
 /// Leaves final figures for `uslab run --stats`. Allocation must keep working: other destructors
 /// run later.
 extern "C" fn at_unload() {
+    uslab::debug::check_objects();
     uslab::internal::account_all();
     uslab::internal::finish_snapshot();
 }

@@ -58,7 +58,7 @@ unsafe extern "C" fn uslab_free(pointer: *mut c_void) {
 
 #[unsafe(no_mangle)]
 extern "C" fn uslab_aligned_alloc(align: usize, size: usize) -> *mut c_void {
-    malloc::aligned_alloc(align, size).cast()
+    malloc::aligned_alloc_for::<malloc::Program>(align, size).cast()
 }
 
 /// # Safety
@@ -67,7 +67,7 @@ extern "C" fn uslab_aligned_alloc(align: usize, size: usize) -> *mut c_void {
 unsafe extern "C" fn uslab_free_sized(pointer: *mut c_void, size: usize) {
     if !pointer.is_null() {
         // SAFETY: not null; the caller's promise.
-        unsafe { malloc::free_sized_tested(pointer.cast(), size) }
+        unsafe { malloc::free_sized_tested::<{ malloc::ANY }>(pointer.cast(), size) }
     }
 }
 
@@ -77,7 +77,7 @@ unsafe extern "C" fn uslab_free_sized(pointer: *mut c_void, size: usize) {
 unsafe extern "C" fn uslab_free_aligned_sized(pointer: *mut c_void, align: usize, size: usize) {
     if !pointer.is_null() {
         // SAFETY: not null; the caller's promise.
-        unsafe { malloc::free_aligned_sized_tested(pointer.cast(), align, size) }
+        unsafe { malloc::free_aligned_sized_tested::<{ malloc::ANY }>(pointer.cast(), align, size) }
     }
 }
 

@@ -31,14 +31,18 @@ Examples:
 Environment:
   USLAB_LIB       the preload library, instead of the one that came with this program
   USLAB_SNAPSHOT  directory of the snapshots, instead of /dev/shm/uslab-UID
-  USLAB_RSEQ      0: no restartable sequences (the same as `run --rseq off`)";
+  USLAB_RSEQ      0: no restartable sequences (the same as `run --rseq off`)
+  USLAB_DEBUG     caches to debug (the same as `run --debug`)";
 
 const RUN_EXAMPLES: &str = "\
 Examples:
   uslab run -- sqlite3 big.db 'select count(*) from t'
   uslab run --stats -- g++ -O2 -c big.cc
   uslab run --stats-json figures.json -- node server.js
+  uslab run --guard -- ./server            catch memory errors of a few allocations, in production
+  uslab run --guard=all -- ./tests         catch those of every allocation
   uslab run --rseq off -- ./a.out          the fallback without restartable sequences
+  uslab run --debug FZPU -- ./a.out        find overflows, double frees and writes after free
 
 Exit status:
   that of PROGRAM; 128+N when signal N ended it; 127 when it was not found; 126 when it could not be
@@ -110,6 +114,22 @@ pub struct Run {
     /// info`.
     #[arg(long, value_name = "on|off", hide_possible_values = true)]
     pub rseq: Option<Switch>,
+
+    /// Put about one allocation in MS milliseconds between guard pages (100 unless given)
+    ///
+    /// An overflow of such an object, or a use after its free, is reported with the stacks of the
+    /// access, the allocation and the free. `all` guards every allocation. Sets USLAB_GUARD for the
+    /// program.
+    #[arg(long, value_name = "MS|all", num_args = 0..=1, require_equals = true, default_missing_value = "1")]
+    pub guard: Option<String>,
+
+    /// Debug caches: letters F, Z, P, U, T, then names
+    ///
+    /// Sets USLAB_DEBUG for the program. F checks each free, Z puts guard bytes around objects, P
+    /// fills free objects with patterns, U records who allocated and freed, T prints each call.
+    /// `FZPU,malloc-64` debugs one cache; see uslab's guide, "Debugging".
+    #[arg(long, value_name = "LETTERS[,CACHE...]")]
+    pub debug: Option<OsString>,
 
     /// The program and its arguments
     #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true)]
@@ -274,7 +294,9 @@ mod tests {
         let mut page = Vec::new();
         man_page(&mut page).expect("a man page");
         let page = String::from_utf8(page).expect("UTF-8").replace("\\-", "-");
-        for option in ["--stats", "--stats-json", "--rseq", "--json", "--table", "--all", "USLAB_SNAPSHOT"] {
+        for option in
+            ["--stats", "--stats-json", "--rseq", "--guard", "--json", "--table", "--all", "USLAB_SNAPSHOT"]
+        {
             assert!(page.contains(option), "{option} is missing from:\n{page}");
         }
     }

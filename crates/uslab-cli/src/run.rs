@@ -38,6 +38,12 @@ pub fn run(options: &Run) -> Outcome {
         Some(Switch::Off) => drop(command.env("USLAB_RSEQ", "0")),
         None => {}
     }
+    if let Some(guard) = &options.guard {
+        command.env("USLAB_GUARD", guard);
+    }
+    if let Some(letters) = &options.debug {
+        command.env("USLAB_DEBUG", letters);
+    }
     if options.stats || options.stats_json.is_some() {
         run_and_report(&mut command, name, &directory, options)
     } else {

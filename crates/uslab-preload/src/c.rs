@@ -29,7 +29,7 @@ pub extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn free(pointer: *mut c_void) {
     // SAFETY: the caller's promise is that of the standard.
-    unsafe { malloc::free(pointer.cast()) }
+    unsafe { malloc::free_as::<{ malloc::MALLOC }>(pointer.cast()) }
 }
 
 /// C23 7.24.3.7. Size 0 frees and returns null, as glibc does and its programs expect.
@@ -41,7 +41,7 @@ pub unsafe extern "C" fn realloc(pointer: *mut c_void, size: usize) -> *mut c_vo
     // SAFETY: as above.
     unsafe {
         if size == 0 && !pointer.is_null() {
-            malloc::free(pointer.cast());
+            free(pointer);
             return ptr::null_mut();
         }
         malloc::realloc_for::<Unknown>(pointer.cast(), size).cast()
@@ -64,7 +64,7 @@ pub unsafe extern "C" fn reallocarray(pointer: *mut c_void, count: usize, size: 
 /// C23 7.24.3.1: EINVAL where the alignment is not a power of two.
 #[unsafe(no_mangle)]
 pub extern "C" fn aligned_alloc(align: usize, size: usize) -> *mut c_void {
-    malloc::aligned_alloc(align, size).cast()
+    malloc::aligned_alloc_for::<Unknown>(align, size).cast()
 }
 
 /// POSIX.1-2024: the error is returned, `errno` and `*result` are kept on failure.
@@ -77,7 +77,7 @@ pub unsafe extern "C" fn posix_memalign(result: *mut *mut c_void, align: usize, 
         return libc::EINVAL;
     }
     let _errno = uslab::internal::errno::Preserved::new();
-    let object = malloc::aligned_alloc(align, size);
+    let object = malloc::aligned_alloc_for::<Unknown>(align, size);
     if object.is_null() {
         return libc::ENOMEM;
     }
@@ -90,7 +90,7 @@ pub unsafe extern "C" fn posix_memalign(result: *mut *mut c_void, align: usize, 
 #[unsafe(no_mangle)]
 pub extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
     match align.checked_next_power_of_two() {
-        Some(align) => malloc::aligned_alloc(align, size).cast(),
+        Some(align) => malloc::aligned_alloc_for::<Unknown>(align, size).cast(),
         None => fail(libc::EINVAL),
     }
 }
@@ -129,7 +129,7 @@ pub unsafe extern "C" fn malloc_usable_size(pointer: *mut c_void) -> usize {
 pub unsafe extern "C" fn free_sized(pointer: *mut c_void, size: usize) {
     if !pointer.is_null() {
         // SAFETY: not null; the caller's promise.
-        unsafe { malloc::free_sized_tested(pointer.cast(), size) }
+        unsafe { malloc::free_sized_tested::<{ malloc::MALLOC }>(pointer.cast(), size) }
     }
 }
 
@@ -141,7 +141,7 @@ pub unsafe extern "C" fn free_sized(pointer: *mut c_void, size: usize) {
 pub unsafe extern "C" fn free_aligned_sized(pointer: *mut c_void, align: usize, size: usize) {
     if !pointer.is_null() {
         // SAFETY: not null; the caller's promise.
-        unsafe { malloc::free_aligned_sized_tested(pointer.cast(), align, size) }
+        unsafe { malloc::free_aligned_sized_tested::<{ malloc::MALLOC }>(pointer.cast(), align, size) }
     }
 }
 

@@ -23,12 +23,14 @@ use core::ffi::{CStr, c_int, c_void};
 use core::ops::Range;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicUsize};
-use uslab::internal::entry::{self as malloc, Caller};
+use uslab::internal::entry::{self as malloc, Caller, Freed};
 
 /// The caller of a C function, known by its return address alone.
 pub struct Unknown;
 
 impl Caller for Unknown {
+    const FREED: Freed = Freed::Tested;
+
     #[unsafe(naked)]
     extern "C" fn serve(size: usize) -> *mut u8 {
         // serve_from(size, return address)
@@ -86,14 +88,14 @@ extern "C" fn serve_from(size: usize, caller: usize) -> *mut u8 {
 }
 
 extern "C" fn serve_zeroed_from(size: usize, caller: usize) -> *mut u8 {
-    malloc::serve_zeroed(size, || is_program(caller))
+    malloc::serve_zeroed(size, Freed::Tested, || is_program(caller))
 }
 
 /// # Safety
 /// As `malloc::serve_resized`.
 unsafe extern "C" fn serve_resized_from(pointer: *mut u8, size: usize, old: usize, caller: usize) -> *mut u8 {
     // SAFETY: the caller's promise.
-    unsafe { malloc::serve_resized(pointer, size, old, || is_program(caller)) }
+    unsafe { malloc::serve_resized(pointer, size, old, Freed::Tested, || is_program(caller)) }
 }
 
 /// Start and end of the C library, the loader and this library.

@@ -110,9 +110,9 @@ fn call_new_handler() -> bool {
 /// Retries after each call of the new-handler; throws `std::bad_alloc` without one.
 #[cold]
 #[inline(never)]
-fn new_or_throw(size: usize, align: usize) -> *mut c_void {
+fn new_or_throw<const FAMILY: u8>(size: usize, align: usize) -> *mut c_void {
     loop {
-        let object = malloc::aligned_alloc(align, size);
+        let object = malloc::aligned_alloc_as::<FAMILY>(align, size);
         if !object.is_null() {
             return object.cast();
         }
@@ -155,28 +155,58 @@ fn nothrow_aligned(name: &CStr, size: usize, align: usize, tag: *const c_void) -
 }
 
 #[inline(always)]
-fn new(size: usize) -> *mut c_void {
-    let object = malloc::malloc_for::<malloc::Program>(size);
-    if object.is_null() { new_or_throw(size, DEFAULT_ALIGN) } else { object.cast() }
+fn new<const FAMILY: u8>(size: usize) -> *mut c_void {
+    let object = malloc::malloc_for::<malloc::Operator<FAMILY>>(size);
+    if object.is_null() { new_or_throw::<FAMILY>(size, DEFAULT_ALIGN) } else { object.cast() }
 }
 
 #[inline(always)]
-fn new_aligned(size: usize, align: usize) -> *mut c_void {
-    let object = malloc::aligned_alloc(align, size);
-    if object.is_null() { new_or_throw(size, align) } else { object.cast() }
+fn new_aligned<const FAMILY: u8>(size: usize, align: usize) -> *mut c_void {
+    let object = malloc::aligned_alloc_as::<FAMILY>(align, size);
+    if object.is_null() { new_or_throw::<FAMILY>(size, align) } else { object.cast() }
+}
+
+/// Frees memory of one family; null is allowed.
+///
+/// # Safety
+/// As in the C++ standard, \[new.delete\].
+#[inline(always)]
+unsafe fn free<const FAMILY: u8>(pointer: *mut c_void) {
+    // SAFETY: the caller's promise.
+    unsafe { malloc::free_as::<FAMILY>(pointer.cast()) }
+}
+
+/// # Safety
+/// As [`free`].
+#[inline(always)]
+unsafe fn free_sized<const FAMILY: u8>(pointer: *mut c_void, size: usize) {
+    if !pointer.is_null() {
+        // SAFETY: not null; the caller's promise.
+        unsafe { malloc::free_sized_tested::<FAMILY>(pointer.cast(), size) }
+    }
+}
+
+/// # Safety
+/// As [`free`].
+#[inline(always)]
+unsafe fn free_aligned_sized<const FAMILY: u8>(pointer: *mut c_void, align: usize, size: usize) {
+    if !pointer.is_null() {
+        // SAFETY: not null; the caller's promise.
+        unsafe { malloc::free_aligned_sized_tested::<FAMILY>(pointer.cast(), align, size) }
+    }
 }
 
 /// `operator new(std::size_t)`.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn _Znwm(size: usize) -> *mut c_void {
-    new(size)
+    new::<{ malloc::NEW }>(size)
 }
 
 /// `operator new(std::size_t, const std::nothrow_t &)`.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn _ZnwmRKSt9nothrow_t(size: usize, tag: *const c_void) -> *mut c_void {
     if are_standard() {
-        let object = malloc::malloc_for::<malloc::Program>(size);
+        let object = malloc::malloc_for::<malloc::Operator<{ malloc::NEW }>>(size);
         if !object.is_null() {
             return object.cast();
         }
@@ -187,7 +217,7 @@ pub extern "C-unwind" fn _ZnwmRKSt9nothrow_t(size: usize, tag: *const c_void) ->
 /// `operator new(std::size_t, std::align_val_t)`.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn _ZnwmSt11align_val_t(size: usize, align: usize) -> *mut c_void {
-    new_aligned(size, align)
+    new_aligned::<{ malloc::NEW }>(size, align)
 }
 
 /// `operator new(std::size_t, std::align_val_t, const std::nothrow_t &)`.
@@ -197,7 +227,7 @@ pub extern "C-unwind" fn _ZnwmSt11align_val_tRKSt9nothrow_t(
     align: usize,
     tag: *const c_void,
 ) -> *mut c_void {
-    let object = malloc::aligned_alloc(align, size);
+    let object = malloc::aligned_alloc_as::<{ malloc::NEW }>(align, size);
     if object.is_null() {
         nothrow_aligned(c"_ZnwmSt11align_val_tRKSt9nothrow_t", size, align, tag)
     } else {
@@ -208,14 +238,14 @@ pub extern "C-unwind" fn _ZnwmSt11align_val_tRKSt9nothrow_t(
 /// `operator new[](std::size_t)`.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn _Znam(size: usize) -> *mut c_void {
-    if are_standard() { new(size) } else { program_new(size) }
+    if are_standard() { new::<{ malloc::NEW_ARRAY }>(size) } else { program_new(size) }
 }
 
 /// `operator new[](std::size_t, const std::nothrow_t &)`.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn _ZnamRKSt9nothrow_t(size: usize, tag: *const c_void) -> *mut c_void {
     if are_standard() {
-        let object = malloc::malloc_for::<malloc::Program>(size);
+        let object = malloc::malloc_for::<malloc::Operator<{ malloc::NEW_ARRAY }>>(size);
         if !object.is_null() {
             return object.cast();
         }
@@ -226,7 +256,7 @@ pub extern "C-unwind" fn _ZnamRKSt9nothrow_t(size: usize, tag: *const c_void) ->
 /// `operator new[](std::size_t, std::align_val_t)`.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn _ZnamSt11align_val_t(size: usize, align: usize) -> *mut c_void {
-    new_aligned(size, align)
+    new_aligned::<{ malloc::NEW_ARRAY }>(size, align)
 }
 
 /// `operator new[](std::size_t, std::align_val_t, const std::nothrow_t &)`.
@@ -236,7 +266,7 @@ pub extern "C-unwind" fn _ZnamSt11align_val_tRKSt9nothrow_t(
     align: usize,
     tag: *const c_void,
 ) -> *mut c_void {
-    let object = malloc::aligned_alloc(align, size);
+    let object = malloc::aligned_alloc_as::<{ malloc::NEW_ARRAY }>(align, size);
     if object.is_null() {
         nothrow_aligned(c"_ZnamSt11align_val_tRKSt9nothrow_t", size, align, tag)
     } else {
@@ -251,7 +281,7 @@ pub extern "C-unwind" fn _ZnamSt11align_val_tRKSt9nothrow_t(
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn _ZdlPv(pointer: *mut c_void) {
     // SAFETY: the caller's promise.
-    unsafe { crate::c::free(pointer) }
+    unsafe { free::<{ malloc::NEW }>(pointer) }
 }
 
 /// `operator delete(void *, const std::nothrow_t &)`.
@@ -264,7 +294,7 @@ pub unsafe extern "C-unwind" fn _ZdlPvRKSt9nothrow_t(pointer: *mut c_void, _: *c
         return program_delete(pointer);
     }
     // SAFETY: the caller's promise.
-    unsafe { crate::c::free(pointer) }
+    unsafe { free::<{ malloc::NEW }>(pointer) }
 }
 
 /// `operator delete(void *, std::size_t)`.
@@ -277,7 +307,7 @@ pub unsafe extern "C-unwind" fn _ZdlPvm(pointer: *mut c_void, size: usize) {
         return program_delete(pointer);
     }
     // SAFETY: the caller's promise.
-    unsafe { crate::c::free_sized(pointer, size) }
+    unsafe { free_sized::<{ malloc::NEW }>(pointer, size) }
 }
 
 /// `operator delete(void *, std::align_val_t)`.
@@ -287,7 +317,7 @@ pub unsafe extern "C-unwind" fn _ZdlPvm(pointer: *mut c_void, size: usize) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn _ZdlPvSt11align_val_t(pointer: *mut c_void, _: usize) {
     // SAFETY: the caller's promise.
-    unsafe { crate::c::free(pointer) }
+    unsafe { free::<{ malloc::NEW }>(pointer) }
 }
 
 /// `operator delete(void *, std::size_t, std::align_val_t)`.
@@ -297,7 +327,7 @@ pub unsafe extern "C-unwind" fn _ZdlPvSt11align_val_t(pointer: *mut c_void, _: u
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn _ZdlPvmSt11align_val_t(pointer: *mut c_void, size: usize, align: usize) {
     // SAFETY: the caller's promise.
-    unsafe { crate::c::free_aligned_sized(pointer, align, size) }
+    unsafe { free_aligned_sized::<{ malloc::NEW }>(pointer, align, size) }
 }
 
 /// `operator delete(void *, std::align_val_t, const std::nothrow_t &)`.
@@ -311,7 +341,7 @@ pub unsafe extern "C-unwind" fn _ZdlPvSt11align_val_tRKSt9nothrow_t(
     _: *const c_void,
 ) {
     // SAFETY: the caller's promise.
-    unsafe { crate::c::free(pointer) }
+    unsafe { free::<{ malloc::NEW }>(pointer) }
 }
 
 /// `operator delete[](void *)`.
@@ -324,7 +354,7 @@ pub unsafe extern "C-unwind" fn _ZdaPv(pointer: *mut c_void) {
         return program_delete(pointer);
     }
     // SAFETY: the caller's promise.
-    unsafe { crate::c::free(pointer) }
+    unsafe { free::<{ malloc::NEW_ARRAY }>(pointer) }
 }
 
 /// `operator delete[](void *, const std::nothrow_t &)`.
@@ -337,7 +367,7 @@ pub unsafe extern "C-unwind" fn _ZdaPvRKSt9nothrow_t(pointer: *mut c_void, _: *c
         return program_delete(pointer);
     }
     // SAFETY: the caller's promise.
-    unsafe { crate::c::free(pointer) }
+    unsafe { free::<{ malloc::NEW_ARRAY }>(pointer) }
 }
 
 /// `operator delete[](void *, std::size_t)`.
@@ -350,7 +380,7 @@ pub unsafe extern "C-unwind" fn _ZdaPvm(pointer: *mut c_void, size: usize) {
         return program_delete(pointer);
     }
     // SAFETY: the caller's promise.
-    unsafe { crate::c::free_sized(pointer, size) }
+    unsafe { free_sized::<{ malloc::NEW_ARRAY }>(pointer, size) }
 }
 
 /// `operator delete[](void *, std::align_val_t)`.
@@ -360,7 +390,7 @@ pub unsafe extern "C-unwind" fn _ZdaPvm(pointer: *mut c_void, size: usize) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn _ZdaPvSt11align_val_t(pointer: *mut c_void, _: usize) {
     // SAFETY: the caller's promise.
-    unsafe { crate::c::free(pointer) }
+    unsafe { free::<{ malloc::NEW_ARRAY }>(pointer) }
 }
 
 /// `operator delete[](void *, std::size_t, std::align_val_t)`.
@@ -370,7 +400,7 @@ pub unsafe extern "C-unwind" fn _ZdaPvSt11align_val_t(pointer: *mut c_void, _: u
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn _ZdaPvmSt11align_val_t(pointer: *mut c_void, size: usize, align: usize) {
     // SAFETY: the caller's promise.
-    unsafe { crate::c::free_aligned_sized(pointer, align, size) }
+    unsafe { free_aligned_sized::<{ malloc::NEW_ARRAY }>(pointer, align, size) }
 }
 
 /// `operator delete[](void *, std::align_val_t, const std::nothrow_t &)`.
@@ -384,5 +414,5 @@ pub unsafe extern "C-unwind" fn _ZdaPvSt11align_val_tRKSt9nothrow_t(
     _: *const c_void,
 ) {
     // SAFETY: the caller's promise.
-    unsafe { crate::c::free(pointer) }
+    unsafe { free::<{ malloc::NEW_ARRAY }>(pointer) }
 }

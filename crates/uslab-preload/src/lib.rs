@@ -14,6 +14,8 @@ mod dlopen;
 mod glibc;
 mod lifecycle;
 #[cfg(target_env = "gnu")]
+mod signal;
+#[cfg(target_env = "gnu")]
 mod stream;
 #[cfg(all(target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod unwind;

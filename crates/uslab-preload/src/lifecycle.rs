@@ -6,6 +6,7 @@
 /// that still allocate, and its parent and child handlers run first.
 extern "C" fn at_load() {
     uslab::reclaim::start();
+    uslab::debug::guard::start_from_environment();
     crate::caller::find_ranges();
     #[cfg(all(target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
     crate::dlopen::at_load();
@@ -14,6 +15,7 @@ extern "C" fn at_load() {
 /// Leaves final figures for `uslab run --stats`. Allocation must keep working: destructors of other
 /// libraries run later.
 extern "C" fn at_unload() {
+    uslab::debug::check_objects();
     uslab::internal::account_all();
     uslab::internal::finish_snapshot();
 }

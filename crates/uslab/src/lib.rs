@@ -41,6 +41,8 @@ mod percpu;
 #[cfg(not(loom))]
 pub mod reclaim;
 #[cfg(not(loom))]
+mod report;
+#[cfg(not(loom))]
 mod rseq;
 #[cfg(not(loom))]
 mod slab;
@@ -85,7 +87,7 @@ pub mod internal {
         cache::account_all,
         counters::finish as finish_snapshot,
         malloc::classes::{CLASSES, Class, MAX_SMALL_BYTES},
-        os::{errno, file::process_id, report},
+        os::{errno, fault, file::process_id, report},
         pages::PAGE_BYTES,
         reclaim::sources::Sources,
         rseq::{Pushed, Slot, dummy_slots, lend, pop, pop_bulk, push_bulk, push_tested},

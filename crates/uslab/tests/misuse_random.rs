@@ -15,7 +15,7 @@ mod random;
 use again::again;
 use random::Random;
 use std::collections::BTreeMap;
-use uslab::internal::entry::free_aligned_sized_tested;
+use uslab::internal::entry::{ANY, free_aligned_sized_tested};
 use uslab::malloc::{aligned_alloc, free, free_bulk, malloc, realloc, usable_size};
 
 const STEPS: usize = 60_000;
@@ -85,7 +85,7 @@ unsafe fn step(oracle: &mut Oracle, random: &mut Random) {
     unsafe {
         match random.below(10) {
             0 | 1 => free(oracle.give_up(address)),
-            2 => free_aligned_sized_tested(oracle.give_up(address), align, bytes),
+            2 => free_aligned_sized_tested::<ANY>(oracle.give_up(address), align, bytes),
             3 => {
                 let twice = oracle.give_up(address);
                 free(twice);
@@ -97,7 +97,7 @@ unsafe fn step(oracle: &mut Oracle, random: &mut Random) {
                 oracle.misuses += 1;
             }
             5 => {
-                free_aligned_sized_tested(inside, align, bytes);
+                free_aligned_sized_tested::<ANY>(inside, align, bytes);
                 oracle.misuses += 1;
             }
             6 => {

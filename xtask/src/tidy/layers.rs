@@ -1,7 +1,7 @@
 //! The layer arrows of the library.
 //!
 //! ```text
-//!   sync <- os <- rseq, pages <- slab <- percpu <- cache <- malloc <- reclaim
+//!   sync <- os <- rseq, pages <- report <- slab <- percpu <- cache <- malloc <- reclaim
 //!                        counters: for every layer; stats, debug: above all of them
 //! ```
 //!
@@ -37,16 +37,17 @@ const LAYERS: &[Layer] = &[
     Layer { name: "os", uses: &["sync"] },
     Layer { name: "rseq", uses: &["sync", "os"] },
     Layer { name: "pages", uses: &["sync", "os", "rseq"] },
-    Layer { name: "slab", uses: &["sync", "os", "rseq", "pages"] },
+    Layer { name: "report", uses: &["sync", "os", "rseq", "pages"] },
+    Layer { name: "slab", uses: &["sync", "os", "rseq", "pages", "report"] },
     Layer { name: "percpu", uses: &["sync", "os", "rseq", "pages", "slab"] },
-    Layer { name: "cache", uses: &["sync", "os", "rseq", "pages", "slab", "percpu"] },
-    Layer { name: "malloc", uses: &["sync", "os", "rseq", "pages", "slab", "percpu", "cache"] },
+    Layer { name: "cache", uses: &["sync", "os", "rseq", "pages", "report", "slab", "percpu"] },
+    Layer { name: "malloc", uses: &["sync", "os", "rseq", "pages", "report", "slab", "percpu", "cache"] },
     Layer { name: "reclaim", uses: &["sync", "os", "rseq", "pages", "slab", "percpu", "cache", "malloc"] },
     Layer { name: "counters", uses: &["sync", "os"] },
     Layer { name: "stats", uses: &["os", "rseq", "pages", "cache"] },
     Layer {
         name: "debug",
-        uses: &["sync", "os", "rseq", "pages", "slab", "percpu", "cache", "malloc", "reclaim"],
+        uses: &["sync", "os", "rseq", "pages", "report", "slab", "percpu", "cache", "malloc", "reclaim"],
     },
 ];
 
@@ -63,6 +64,8 @@ const ONE_SUBJECT: &[&[&str]] = &[
     &["cache/builder", "cache/life", "cache/raw", "cache/typed"],
     // Bare slabs take their own memory from malloc, and free looks them up.
     &["malloc/bare", "malloc/entry"],
+    // Runs of pages as objects: medium ones, large ones, and both under debugging.
+    &["malloc/debugged", "malloc/large", "malloc/medium"],
     // A cache's slots; their slow path grows, drains and, in a fork, waits, and each of these walks
     // slots.
     &["percpu/adapt", "percpu/cpu_cache", "percpu/drain", "percpu/fork", "percpu/valid"],

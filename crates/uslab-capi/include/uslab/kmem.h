@@ -11,8 +11,8 @@
  *               the kernel, it needs __GFP_DIRECT_RECLAIM. Flags without a meaning in user space
  *               are accepted and ignored.
  *   Caches      SLAB_TYPESAFE_BY_RCU is refused (NULL, ENOTSUP): there is no RCU to wait for. Flags
- *               of accounting are 0. Debugging flags that the library lacks are ignored, as in a
- *               kernel built without them.
+ *               of accounting are 0. Debugging flags are honoured, but for SLAB_DEBUG_OBJECTS and
+ *               SLAB_KASAN, which are 0 as in a kernel built without them.
  *   Nodes       Functions that name a node return memory of any node.
  *   kmalloc     Powers of two are aligned to themselves. Beyond 2 MiB, without reclaim, they are
  *               aligned to 2 MiB only.
@@ -121,7 +121,7 @@ typedef unsigned slab_flags_t;
 #define SLAB_STORE_USER         ((slab_flags_t)USLAB_STORE_USER)
 #define SLAB_PANIC              ((slab_flags_t)0x10000000u)
 #define SLAB_TYPESAFE_BY_RCU    ((slab_flags_t)0x20000000u)
-#define SLAB_CONSISTENCY_CHECKS ((slab_flags_t)0)
+#define SLAB_CONSISTENCY_CHECKS ((slab_flags_t)USLAB_CONSISTENCY_CHECKS)
 #define SLAB_RECLAIM_ACCOUNT    ((slab_flags_t)0)
 #define SLAB_TEMPORARY          ((slab_flags_t)0)
 #define SLAB_ACCOUNT            ((slab_flags_t)0)
@@ -130,7 +130,7 @@ typedef unsigned slab_flags_t;
 #define SLAB_NO_USER_FLAGS      ((slab_flags_t)0)
 #define SLAB_DEBUG_OBJECTS      ((slab_flags_t)0)
 #define SLAB_KASAN              ((slab_flags_t)0)
-#define SLAB_TRACE              ((slab_flags_t)0)
+#define SLAB_TRACE              ((slab_flags_t)USLAB_TRACE)
 #define SLAB_MEM_SPREAD         ((slab_flags_t)0)
 #define SLAB_CACHE_DMA          ((slab_flags_t)0)
 
@@ -152,7 +152,6 @@ static inline uslab_cache *uslab_kmem_cache(const struct kmem_cache *cache) { re
 static inline struct kmem_cache *uslab_kmem_create_args(const char *name, size_t size, const struct kmem_cache_args *args,
                                                         slab_flags_t flags)
 {
-    const unsigned debugging = USLAB_RED_ZONE | USLAB_POISON | USLAB_STORE_USER;
     uslab_cache_options options;
     uslab_cache *cache = NULL;
     memset(&options, 0, sizeof options);
@@ -167,10 +166,6 @@ static inline struct kmem_cache *uslab_kmem_create_args(const char *name, size_t
         errno = ENOTSUP;
     else
         cache = uslab_cache_create(name, size, &options);
-    if (cache == NULL && errno == ENOTSUP && (options.flags & debugging) != 0) {
-        options.flags &= ~debugging;
-        cache = uslab_cache_create(name, size, &options);
-    }
     if (cache == NULL && (flags & SLAB_PANIC) != 0) {
         (void)fprintf(stderr, "kmem_cache_create: cannot create cache %s: %s\n", name != NULL ? name : "?", strerror(errno));
         abort();

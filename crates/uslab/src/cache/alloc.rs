@@ -2,6 +2,7 @@
 //! reclaims if memory is used up.
 
 use super::body::Core;
+use super::debugged::{Family, Request};
 use super::{background, hooks};
 use crate::os;
 use crate::pages::{self, PAGE_BYTES};
@@ -11,35 +12,63 @@ impl Core {
     #[cold]
     #[inline(never)]
     pub extern "C" fn alloc_slow(&self) -> *mut u8 {
+        self.alloc_slow_for(self.request())
+    }
+
+    /// [`Core::alloc_slow`], with the request; only debugged caches heed it.
+    pub(crate) fn alloc_slow_for(&self, request: Request) -> *mut u8 {
         let mut out = [core::ptr::null_mut()];
-        if self.fill(&mut out) { out[0] } else { core::ptr::null_mut() }
+        if self.fill_for(&mut out, request) { out[0] } else { core::ptr::null_mut() }
+    }
+
+    /// The request of a caller that uses the cache itself.
+    fn request(&self) -> Request {
+        Request { bytes: self.user_bytes, family: Family::Cache }
+    }
+
+    /// Fills all of `out` from the sheaves and slabs. On false, `out` holds no object.
+    fn take(&self, out: &mut [*mut u8], request: Request) -> bool {
+        let is_filled = self.cpu.alloc_slow(out);
+        if is_filled && let Some(debug) = &self.debug {
+            debug.hand_out(self.cpu.slabs().name(), out, request);
+        }
+        is_filled
     }
 
     /// As [`Core::alloc_slow`], but fails instead of reclaiming if memory is used up.
     #[cold]
     #[inline(never)]
     pub extern "C" fn alloc_slow_noreclaim(&self) -> *mut u8 {
+        self.alloc_noreclaim_for(self.request())
+    }
+
+    /// [`Core::alloc_slow_noreclaim`], with the request.
+    pub(crate) fn alloc_noreclaim_for(&self, request: Request) -> *mut u8 {
         let mut out = [core::ptr::null_mut()];
-        if self.cpu.alloc_slow(&mut out) { out[0] } else { core::ptr::null_mut() }
+        if self.take(&mut out, request) { out[0] } else { core::ptr::null_mut() }
     }
 
     /// Fills all of `out`, and reclaims if it must. On false, `out` holds no object.
     pub(super) fn fill(&self, out: &mut [*mut u8]) -> bool {
+        self.fill_for(out, self.request())
+    }
+
+    fn fill_for(&self, out: &mut [*mut u8], request: Request) -> bool {
         if self.programs_own {
             background::begin_if_large();
         }
-        if self.cpu.alloc_slow(out) {
+        if self.take(out, request) {
             return true;
         }
         let _errno = os::errno::Preserved::new();
-        let bytes = out.len().saturating_mul(self.usable_bytes());
+        let bytes = out.len().saturating_mul(self.cpu.slabs().geometry().object_bytes);
         // Evict no entries for a request that can never succeed.
         if !pages::is_possible(bytes.div_ceil(PAGE_BYTES), 0) {
             return false;
         }
         // The sheaf that comes with the object may take a page, too.
         let bytes = bytes.max(self.slab_bytes()).saturating_add(PAGE_BYTES);
-        (hooks::get().short)(bytes, &mut || self.cpu.alloc_slow(out))
+        (hooks::get().short)(bytes, &mut || self.take(out, request))
     }
 
     fn slab_bytes(&self) -> usize {
@@ -51,9 +80,14 @@ impl Core {
         self.bulk(out, Self::fill)
     }
 
+    /// As [`Core::alloc_bulk`], with the request for each object.
+    pub(crate) fn alloc_bulk_for(&self, out: &mut [*mut u8], request: Request) -> bool {
+        self.bulk(out, |core, out| core.fill_for(out, request))
+    }
+
     /// As [`Core::alloc_bulk`], without reclaim.
     pub fn alloc_bulk_noreclaim(&self, out: &mut [*mut u8]) -> bool {
-        self.bulk(out, |core, out| core.cpu.alloc_slow(out))
+        self.bulk(out, |core, out| core.take(out, core.request()))
     }
 
     #[inline]

@@ -1,5 +1,6 @@
 //! The core of a cache, to which both kinds of handle point; its address never changes.
 
+use super::debugged::{Debug, Release};
 use crate::counters::layout;
 use crate::os::invariant::Checked;
 use crate::pages::Run;
@@ -18,6 +19,8 @@ pub struct Core {
     /// Whether the program created the cache, rather than `malloc`: then every caller that
     /// allocates from it is the program.
     pub(super) programs_own: bool,
+    /// The debugging of the cache's objects. Its address stays, for the objects' constructor.
+    pub(super) debug: Option<Debug>,
     /// The memory of this cache, for reuse by the next one, and then a link of the registry's list.
     /// The registry's lock protects it; threads that walk the caches without that lock may read the
     /// other fields.
@@ -80,9 +83,23 @@ impl Core {
         self.user_bytes
     }
 
-    /// Usable bytes of an object: the distance to the next one.
+    /// Usable bytes of an object: the distance to the next one, or, of debugged objects, those
+    /// asked for.
     pub fn usable_bytes(&self) -> usize {
-        self.cpu.slabs().geometry().object_bytes
+        if self.debug.is_some() { self.user_bytes } else { self.cpu.slabs().geometry().object_bytes }
+    }
+
+    /// Usable bytes of the object at `pointer`; `None` if no object in use starts there.
+    pub(crate) fn usable_bytes_at(&self, pointer: *const u8) -> Option<usize> {
+        if self.misuse_of(pointer).is_some() {
+            return None;
+        }
+        Some(self.debug.as_ref().map_or_else(|| self.usable_bytes(), |debug| debug.asked_at(pointer)))
+    }
+
+    /// Whether the cache is debugged.
+    pub(crate) fn is_debugged(&self) -> bool {
+        self.debug.is_some()
     }
 
     /// Whether each object is a run of pages by itself.
@@ -112,6 +129,19 @@ impl Core {
     #[cold]
     #[inline(never)]
     pub unsafe extern "C" fn free_slow(&self, object: *mut u8) {
+        // SAFETY: the caller's promise.
+        unsafe { self.free_slow_for(object, Release::PLAIN) };
+    }
+
+    /// [`Core::free_slow`], with what else the call names; only debugged caches heed it.
+    ///
+    /// # Safety
+    /// As [`Core::free_slow`].
+    pub(crate) unsafe fn free_slow_for(&self, object: *mut u8, release: Release) {
+        if let Some(debug) = &self.debug {
+            // SAFETY: the caller's promise.
+            return unsafe { self.free_debugged(debug, object, release) };
+        }
         match self.misuse_of(object) {
             // SAFETY: the caller's promise.
             None => unsafe { self.cpu.free_slow(&[object]) },
@@ -122,7 +152,21 @@ impl Core {
     /// The misuse that freeing `object` into this cache would be; `None` if its address and its
     /// slab's bitmap allow the free.
     pub fn misuse_of(&self, object: *const u8) -> Option<Misuse> {
-        self.cpu.slabs().misuse_of(object)
+        let slabs = self.cpu.slabs();
+        self.debug.as_ref().map_or_else(|| slabs.misuse_of(object), |debug| debug.misuse_of(slabs, object))
+    }
+
+    /// Reports a misuse of `pointer`, in a slab of the cache, that [`Core::misuse_of`] found.
+    pub(crate) fn report_misuse(&self, misuse: Misuse, pointer: *const u8) {
+        match &self.debug {
+            Some(debug) => debug.report_misuse(self.cpu.slabs(), pointer, misuse),
+            None => report_misuse(misuse, pointer, self.name()),
+        }
+    }
+
+    /// Checks the objects of a debugged cache; reports and counts those that the program overwrote.
+    pub(crate) fn check_objects(&self) -> usize {
+        self.debug.as_ref().map_or(0, |debug| debug.check_all(self.cpu.slabs()))
     }
 
     /// Reports an object freed twice in a row, which [`crate::rseq::push_tested`] found.
@@ -140,8 +184,12 @@ impl Core {
         // SAFETY: the slots are the cache's; the caller's promise.
         unsafe {
             let put = crate::rseq::push_bulk(self.slots(), objects.len(), objects.as_ptr());
-            if put < objects.len() {
-                self.cpu.free_slow(&objects[put..]);
+            match &self.debug {
+                _ if put == objects.len() => {}
+                None => self.cpu.free_slow(&objects[put..]),
+                Some(debug) => {
+                    objects.iter().for_each(|&object| self.free_debugged(debug, object, Release::PLAIN))
+                }
             }
         }
     }

@@ -19,6 +19,17 @@ impl Flags {
     /// Declares that the program will not touch the objects soon (receive buffers, for example).
     /// New slabs use cold pages, and leave warm ones to other caches.
     pub const COLD: Flags = Flags(4);
+    /// Debugging, letter Z of `USLAB_DEBUG`: guard bytes around objects. Each of these flags makes
+    /// every call of the cache slow, and its objects larger; see [`crate::debug`].
+    pub const RED_ZONE: Flags = Flags(8);
+    /// Debugging, letter P: patterns in free objects. Without effect in caches with a constructor.
+    pub const POISON: Flags = Flags(16);
+    /// Debugging, letter U: each object's last allocation and last free.
+    pub const STORE_USER: Flags = Flags(32);
+    /// Debugging, letter F: every free is checked at once.
+    pub const CONSISTENCY_CHECKS: Flags = Flags(64);
+    /// Debugging, letter T: a line for each allocation and free.
+    pub const TRACE: Flags = Flags(128);
 
     /// Whether all flags of `other` are set.
     pub const fn contains(self, other: Flags) -> bool {
@@ -49,8 +60,10 @@ pub struct CacheBuilder<'a> {
     pub(super) min_order: u32,
     pub(super) max_order: u32,
     pub(super) is_run: bool,
+    pub(super) tail_bytes: usize,
     pub(super) sheaf_capacity: usize,
     pub(super) constructor: Option<Constructor>,
+    pub(super) is_debuggable: bool,
 }
 
 impl<'a> CacheBuilder<'a> {
@@ -64,8 +77,10 @@ impl<'a> CacheBuilder<'a> {
             min_order: 0,
             max_order: 0,
             is_run: false,
+            tail_bytes: 0,
             sheaf_capacity: 0,
             constructor: None,
+            is_debuggable: true,
         }
     }
 
@@ -103,6 +118,18 @@ impl<'a> CacheBuilder<'a> {
     /// Each object is a run of whole pages by itself; see [`crate::slab::Geometry::run`].
     pub(crate) const fn runs(mut self) -> Self {
         self.is_run = true;
+        self
+    }
+
+    /// Lets no object start in the last `bytes` bytes of a slab.
+    pub(crate) const fn tail_bytes(mut self, bytes: usize) -> Self {
+        self.tail_bytes = bytes;
+        self
+    }
+
+    /// Leaves the cache out of debugging.
+    pub(crate) const fn not_debuggable(mut self) -> Self {
+        self.is_debuggable = false;
         self
     }
 

@@ -33,6 +33,7 @@ pub(crate) fn class_geometry(options: &CacheBuilder<'_>, size: usize) -> Option<
     geometry(options, size, class_align(size)).ok()
 }
 
+/// The alignment that all objects of a class have: slabs are aligned to a page at least.
 fn class_align(size: usize) -> usize {
-    if size.is_power_of_two() { size.min(PAGE_BYTES) } else { 16 }
+    (1 << size.trailing_zeros()).min(PAGE_BYTES)
 }

@@ -3,13 +3,15 @@
 
 use super::body::{Core, Memory, Spare};
 use super::builder::{CacheBuilder, Flags};
+use super::debugged::{self, Debug};
 use super::error::CreateError;
 use super::{registry, state};
 use crate::counters::{self, layout};
 use crate::os::invariant::{Subject, assert_valid, invariant};
 use crate::pages::{self, Temperature};
 use crate::percpu::{CpuCache, Parts};
-use crate::slab::{Geometry, GeometryOptions, Layout, NodeMemory, Slabs};
+use crate::report;
+use crate::slab::{Constructor, Geometry, GeometryOptions, Layout, NodeMemory, Slabs};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
@@ -21,7 +23,18 @@ pub(super) fn create(
     programs_own: bool,
     registry: &mut registry::Registry,
 ) -> Result<&'static Core, CreateError> {
-    let geometry = geometry(options, size, align)?;
+    if size > Geometry::MAX_OBJECT_BYTES && !options.is_run {
+        return Err(CreateError::TooLarge);
+    }
+    let mut debug = debug(options, size, align);
+    let geometry = match &mut debug {
+        None => geometry(options, size, align)?,
+        Some(debug) => {
+            let geometry = geometry(options, debug.slab_bytes(), align)?;
+            debug.set_stride(geometry.object_bytes);
+            geometry
+        }
+    };
     let parts = match registry.spare_memory() {
         Some(parts) => parts,
         None => new_memory().ok_or(CreateError::OutOfMemory)?,
@@ -43,7 +56,18 @@ pub(super) fn create(
         let nodes = state::nodes();
         let memory = NodeMemory { start: parts.lists, nodes, shared: None };
         let owner = CpuCache::owner(parts.slots, id);
-        let slabs = Slabs::new(owner, text, geometry, temperature, options.constructor, memory);
+        let place = &raw mut (*parts.core).debug;
+        place.write(debug);
+        // The structure that the constructor of debugged objects gets.
+        let constructor = match &*place {
+            Some(debug) => Some(Constructor {
+                call: Debug::construct,
+                data: (&raw const *debug) as usize,
+                release: Some(Debug::release),
+            }),
+            None => options.constructor,
+        };
+        let slabs = Slabs::new(owner, text, geometry, temperature, constructor, memory);
         let cpu = CpuCache::new(
             slabs,
             Parts {
@@ -51,7 +75,8 @@ pub(super) fn create(
                 cpus: state::cpus(),
                 nodes,
                 sheaf_capacity: options.sheaf_capacity,
-                caching: !options.flags.contains(Flags::NO_CACHING),
+                caching: !options.flags.contains(Flags::NO_CACHING)
+                    && debug.as_ref().is_none_or(Debug::is_secure),
             },
         );
         let constructed = options.constructor.is_some();
@@ -62,6 +87,7 @@ pub(super) fn create(
             user_bytes: size,
             constructed,
             programs_own,
+            debug,
             spare: UnsafeCell::new(Spare { memory: parts, next: core::ptr::null_mut() }),
         });
         &*parts.core
@@ -102,6 +128,34 @@ fn new_memory() -> Option<Memory> {
     (!all.iter().any(|part| part.is_null())).then_some(memory)
 }
 
+/// The debugging that a cache with these options gets.
+fn debug(options: &CacheBuilder<'_>, size: usize, align: usize) -> Option<Debug> {
+    if !options.is_debuggable {
+        return None;
+    }
+    let letters = debugged::letters_of(options.flags) | debugged::letters_for(options.name);
+    let align = alignment(options, size, align);
+    let is_possible = size > 0 && align <= Geometry::MAX_OBJECT_BYTES && align.is_power_of_two();
+    if letters != 0 {
+        report::set_detailed();
+    }
+    (letters != 0 && is_possible).then(|| Debug::new(letters, size, align, options.constructor))
+}
+
+/// The alignment of the objects of a cache with these options.
+fn alignment(options: &CacheBuilder<'_>, size: usize, align: usize) -> usize {
+    let align = align.max(options.align);
+    if !options.flags.contains(Flags::HWCACHE_ALIGN) {
+        return align;
+    }
+    // As in the kernel: small objects share a line in even fractions.
+    let mut line = 64;
+    while line > 8 && size <= line / 2 {
+        line /= 2;
+    }
+    align.max(line)
+}
+
 /// The geometry of the slabs of a cache with these options.
 pub(super) fn geometry(
     options: &CacheBuilder<'_>,
@@ -111,19 +165,12 @@ pub(super) fn geometry(
     if options.is_run {
         return Ok(Geometry::run(size.div_ceil(pages::PAGE_BYTES)));
     }
-    let mut align = align.max(options.align);
-    if options.flags.contains(Flags::HWCACHE_ALIGN) {
-        // As in the kernel: small objects share a line in even fractions.
-        let mut line = 64;
-        while line > 8 && size <= line / 2 {
-            line /= 2;
-        }
-        align = align.max(line);
-    }
+    let align = alignment(options, size, align);
     let geometry = GeometryOptions {
         min_objects: options.min_objects,
         min_order: options.min_order,
         max_order: options.max_order,
+        tail_bytes: options.tail_bytes,
     };
     Ok(Geometry::new(Layout { size, align }, geometry, state::cpus())?)
 }

@@ -98,6 +98,12 @@ fn empty_sheaf(n: usize, reclaim: Reclaim) -> Option<*mut Sheaf> {
 
 impl Drop for RawPrefilled<'_> {
     fn drop(&mut self) {
+        let mut owned = Owned(self.sheaf);
+        if self.core.is_debugged() {
+            // SAFETY: the objects are this value's own.
+            unsafe { self.core.free_bulk(owned.objects()) };
+            owned.set_count(0);
+        }
         // SAFETY: the sheaf is this value's own, filled from this cache.
         unsafe { free_private(&self.core.cpu, self.sheaf) };
     }

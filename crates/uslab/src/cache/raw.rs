@@ -197,6 +197,7 @@ fn natural_align(size: usize) -> usize {
 /// Destroys a cache that has no live objects.
 pub(super) fn destroy(core: &'static Core) -> Result<(), Busy> {
     let mut registry = registry::lock();
+    core.leave_quarantine();
     let live = {
         // A thread that grows another cache's sheaves may be draining this one. The objects that it
         // has in flight would count as live.
@@ -207,9 +208,13 @@ pub(super) fn destroy(core: &'static Core) -> Result<(), Busy> {
         unsafe { core.cpu.drain_unused() };
         core.live_objects()
     };
-    if live > 0 {
+    if live > 0 || core.is_debugged() {
         drop(registry);
-        return Err(live_objects_of(core, live));
+        core.check_objects();
+        if live > 0 {
+            return Err(live_objects_of(core, live));
+        }
+        registry = registry::lock();
     }
     life::retire(core, &mut registry);
     Ok(())
@@ -247,6 +252,10 @@ fn live_objects_of(core: &Core, objects: usize) -> Busy {
         n += 1;
         n < busy.first.len()
     });
+    if let Some(debug) = &core.debug {
+        busy.first[..n].iter_mut().for_each(|object| *object = debug.pointer(*object));
+        debug.report_live(core.cpu.slabs(), &busy.first);
+    }
     busy
 }
 

@@ -22,6 +22,8 @@ pub use valid::check;
 const IDS: usize = 1 << 16;
 /// Id of the owner of large objects (see `malloc`).
 pub const LARGE_ID: u16 = 1;
+/// Id of the owner of sampled objects, which lie between guard pages (see `malloc`).
+pub const SAMPLED_ID: u16 = RUN_ID + 1;
 /// First of [`HEAP_IDS`] ids for the slabs of heaps that have no cache. Each stands for one size
 /// class of all heaps together.
 pub const FIRST_HEAP_ID: u16 = PLAIN_OWNERS as u16;
@@ -30,7 +32,7 @@ pub const HEAP_IDS: u16 = 45;
 /// First id of a cache. Lower ids belong to the library itself.
 pub const FIRST_CACHE_ID: u16 = FIRST_HEAP_ID + HEAP_IDS;
 
-const _: () = assert!(RUN_ID < FIRST_HEAP_ID);
+const _: () = assert!(SAMPLED_ID < FIRST_HEAP_ID);
 
 /// In the section of large tables; see `rseq/layout.rs`.
 #[unsafe(link_section = ".bss.uslab_tables")]
@@ -124,6 +126,13 @@ pub fn for_each(visit: impl FnMut(&'static Core)) {
 pub(super) fn any(check: impl FnMut(&'static Core) -> bool) -> bool {
     let _walk = Walk::begin();
     ids().filter_map(cache).any(check)
+}
+
+/// The sum of `count` over all caches. As [`any`]; `count` may take longer, which delays threads
+/// that create a cache by a few milliseconds.
+pub(crate) fn sum(count: impl Fn(&'static Core) -> usize) -> usize {
+    let _walk = Walk::begin();
+    ids().filter_map(cache).map(count).sum()
 }
 
 /// Number of walks in progress, by the phase in which they began: the present one or the one

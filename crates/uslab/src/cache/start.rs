@@ -17,17 +17,20 @@
 //! registers them, while no other thread can have called the library: two threads may race for the
 //! first use.
 
-use super::state::{CPUS, INIT, KNOWN, NEW, NODES, PRESSURE_NAMED, READY, REAPER_FORBIDDEN, STATE};
+use super::debugged;
+use super::state::{
+    CPUS, GUARD_ALL, GUARD_NAMED, INIT, KNOWN, NEW, NODES, PRESSURE_NAMED, READY, REAPER_FORBIDDEN, STATE,
+};
 use crate::counters;
 use crate::os;
 use crate::pages;
-use crate::percpu::{adapt, sheaf};
+use crate::percpu::{self, adapt, sheaf};
+use crate::report;
 use crate::rseq;
-use crate::slab;
 use core::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
-pub(crate) use super::state::pressure_is_named;
 pub use super::state::{cpus, is_ready, nodes};
+pub(crate) use super::state::{guard_is_named, guards_all, pressure_is_named};
 
 /// Runs [`at_load`] when the object that contains the library is loaded: before the object's other
 /// constructors, and before those of all objects that need it.
@@ -98,6 +101,14 @@ fn learn() {
     os::process::claim();
     REAPER_FORBIDDEN.store(config.forbids_reaper, Relaxed);
     PRESSURE_NAMED.store(config.names_pressure, Relaxed);
+    if config.is_secure {
+        debugged::secure();
+        percpu::hide_sheaves();
+    }
+    if let Some(guard) = config.guard {
+        GUARD_NAMED.store(true, Relaxed);
+        GUARD_ALL.store(guard.interval_ms == 0, Relaxed);
+    }
     if let Some(decay_ms) = config.decay_ms {
         pages::decay::set_default_ms(decay_ms);
     }
@@ -109,7 +120,13 @@ fn learn() {
     CPUS.store(possible.unwrap_or(SLOTS_IF_UNKNOWN).min(rseq::MAX_CPUS), Relaxed);
     NODES.store(os::cpu::init_nodes(), Relaxed);
     rseq::init(config.forbids_rseq, possible);
-    slab::set_abort_on_misuse(config.aborts_on_misuse);
+    report::set_abort(config.aborts_on_misuse);
+    if let Some(value) = &config.debug_report {
+        report::set_sink_from(value.as_bytes());
+    }
+    if let Some(value) = &config.debug {
+        debugged::set_selection(value.as_bytes());
+    }
     adapt::init(cpus(), config.cpu_bytes);
     counters::init(
         config.snapshot.as_ref().map(|value| value.as_bytes()),

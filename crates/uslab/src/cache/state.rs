@@ -37,6 +37,20 @@ pub fn is_ready() -> bool {
 pub(super) static REAPER_FORBIDDEN: AtomicBool = AtomicBool::new(false);
 pub(super) static PRESSURE_NAMED: AtomicBool = AtomicBool::new(false);
 
+/// Whether `USLAB_GUARD` asks for guard pages, and whether for every allocation.
+pub(super) static GUARD_NAMED: AtomicBool = AtomicBool::new(false);
+pub(super) static GUARD_ALL: AtomicBool = AtomicBool::new(false);
+
+/// Whether `USLAB_GUARD` asks for guard pages.
+pub(crate) fn guard_is_named() -> bool {
+    GUARD_NAMED.load(Relaxed)
+}
+
+/// Whether `USLAB_GUARD` asks for guard pages around every allocation.
+pub(crate) fn guards_all() -> bool {
+    GUARD_ALL.load(Relaxed)
+}
+
 /// Whether `USLAB_REAPER=0`.
 pub(crate) fn reaper_is_forbidden() -> bool {
     REAPER_FORBIDDEN.load(Relaxed)

@@ -73,7 +73,7 @@ impl<T> Cache<T> {
             // SAFETY: the object is fresh memory of T's size and alignment.
             construct(unsafe { &mut *object.cast::<MaybeUninit<T>>() });
         }
-        let constructor = Constructor { call: call::<T>, data: construct as usize };
+        let constructor = Constructor { call: call::<T>, data: construct as usize, release: None };
         Self::create(&CacheBuilder { constructor: Some(constructor), ..*options })
     }
 

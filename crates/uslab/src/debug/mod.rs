@@ -10,12 +10,38 @@
 //!
 //! A check never allocates, and waits only for the library's locks, in rank order.
 
+pub mod guard;
+
 use crate::cache::{registry, start};
 use crate::os;
 pub use crate::os::invariant::Invalid;
 use crate::os::invariant::{Checked, Subject};
 use crate::percpu::{self, adapt, sheaf};
-use crate::{malloc, pages};
+use crate::{malloc, pages, report};
+
+pub use crate::report::{Format, Sink};
+
+/// Sets the destination of reports of faults; the default is standard error, or the file of
+/// `USLAB_DEBUG_REPORT`. Any thread may call it at any time; it takes no lock.
+pub fn set_sink(sink: Sink) {
+    // Start-up sets what the environment says.
+    start::know();
+    report::set_sink(sink);
+}
+
+/// Sets the form of reports of faults. As [`set_sink`].
+pub fn set_format(format: Format) {
+    start::know();
+    report::set_format(format);
+}
+
+/// Sets whether a fault ends the process, which is the default without `USLAB_ON_MISUSE=report`.
+/// Otherwise the program continues: a faulty free does nothing, a free that names a wrong size or
+/// family frees, and overwritten bytes of debugged objects get their value back. As [`set_sink`].
+pub fn set_abort(abort: bool) {
+    start::know();
+    report::set_abort(abort);
+}
 
 /// The totals of [`validate`]'s walk.
 ///
@@ -37,6 +63,8 @@ pub struct Summary {
     pub chunks: usize,
     /// Pages of 4 KiB that are free in chunks.
     pub free_pages: usize,
+    /// Objects of debugged caches that the program overwrote; each was reported.
+    pub faulty_objects: usize,
     /// Runs of pages in the lists of CPUs.
     pub listed_runs: usize,
 }
@@ -80,6 +108,7 @@ pub fn validate() -> Result<Summary, Invalid> {
         return Ok(summary);
     }
     let _errno = os::errno::Preserved::new();
+    summary.faulty_objects = check_objects();
     percpu::check_dummy()?;
     summary.caches = registry::check(&mut |core| {
         let walked = core.check()?;
@@ -102,6 +131,20 @@ pub fn validate() -> Result<Summary, Invalid> {
     summary.free_pages = walked.free_pages;
     summary.listed_runs = walked.listed_runs;
     Ok(summary)
+}
+
+/// Checks the objects of all debugged caches, and those in the quarantine of large ones. Reports
+/// each that the program overwrote, then ends the process or, if the program continues after
+/// faults, repairs it. Returns how many there were, at most 64 a cache.
+///
+/// The libraries for C programs call it at exit. As [`validate`], of which it is a part; it takes
+/// no time without debugged caches.
+pub fn check_objects() -> usize {
+    if !start::is_ready() || !report::is_detailed() {
+        return 0;
+    }
+    let _errno = os::errno::Preserved::new();
+    registry::sum(|core| core.check_objects()) + malloc::debugged::check_quarantine()
 }
 
 /// Checks that the page map names no destroyed cache: each owner that is a cache is registered

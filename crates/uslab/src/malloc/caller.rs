@@ -7,18 +7,31 @@
 //! the preload library, which determines the caller. The fast path never does that.
 
 use super::classes::{Class, MAX_SMALL_BYTES};
-use super::entry::{ALIGN, free, out_of_memory};
+use super::entry::{ALIGN, MALLOC, free_as, out_of_memory};
 use super::medium::{self, Medium};
+use super::sampled;
 use super::{large, small};
 use crate::cache::background;
+use crate::cache::debugged::{Family, Request};
 use crate::rseq;
-use core::ptr;
+use core::ptr::{self, NonNull};
 
 /// The caller of a malloc function: the program, whose call may start the background thread (see
 /// [`crate::cache`]), or possibly the C library. Each method is the last step of a slow path: it
 /// calls [`serve`], [`serve_zeroed`] or [`serve_resized`] with the information whether the caller
 /// is the program.
 pub trait Caller {
+    /// The way in which the caller frees objects by their size.
+    const FREED: Freed;
+    /// The number of the family that it allocates for.
+    const FAMILY: u8 = MALLOC;
+
+    /// Takes a sample for this caller; `None` if this allocation is none.
+    #[doc(hidden)]
+    fn sample(size: usize, align: usize) -> Option<NonNull<u8>> {
+        sample(Self::FREED, size, align, Family::of(Self::FAMILY))
+    }
+
     /// The last step of [`super::entry::malloc_for`]: [`serve`] or [`serve_program`].
     extern "C" fn serve(size: usize) -> *mut u8;
 
@@ -32,58 +45,132 @@ pub trait Caller {
     unsafe extern "C" fn serve_resized(pointer: *mut u8, size: usize, old: usize) -> *mut u8;
 }
 
-/// An unknown caller. It may be the C library with locks held, so its calls start no thread.
+/// The way in which a caller frees objects by their size. It decides which objects may be sampled:
+/// see [`super::sampled`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Freed {
+    /// With the tests of [`super::entry::free_sized_tested`]: C and C++.
+    Tested,
+    /// By [`super::entry::free_sized`]: Rust.
+    Untested,
+}
+
+/// Takes a sample; `None` if this allocation is none.
+#[inline]
+fn sample(freed: Freed, size: usize, align: usize, family: Family) -> Option<NonNull<u8>> {
+    match freed {
+        Freed::Tested => sampled::take(size, align, family),
+        Freed::Untested => sampled::take_for_rust(size, align),
+    }
+}
+
+/// An unknown caller in Rust. It may be the C library with locks held, so its calls start no
+/// thread.
 pub struct AnyCaller;
 
 impl Caller for AnyCaller {
-    #[inline]
+    const FREED: Freed = Freed::Untested;
+
     extern "C" fn serve(size: usize) -> *mut u8 {
-        serve(size)
+        serve_as(size, Self::FREED, Family::Malloc)
     }
 
     extern "C" fn serve_zeroed(size: usize) -> *mut u8 {
-        serve_zeroed(size, || false)
+        serve_zeroed(size, Self::FREED, || false)
     }
 
     unsafe extern "C" fn serve_resized(pointer: *mut u8, size: usize, old: usize) -> *mut u8 {
         // SAFETY: the caller's promise.
-        unsafe { serve_resized(pointer, size, old, || false) }
+        unsafe { serve_resized(pointer, size, old, Self::FREED, || false) }
     }
 }
 
-/// The program itself, never the C library: its calls may start the background thread.
+/// A program in Rust, by way of [`crate::Uslab`]: its calls may start the background thread.
+pub struct Rust;
+
+impl Caller for Rust {
+    const FREED: Freed = Freed::Untested;
+
+    extern "C" fn serve(size: usize) -> *mut u8 {
+        background::begin_if_large();
+        serve_as(size, Self::FREED, Family::Malloc)
+    }
+
+    extern "C" fn serve_zeroed(size: usize) -> *mut u8 {
+        serve_zeroed(size, Self::FREED, || true)
+    }
+
+    unsafe extern "C" fn serve_resized(pointer: *mut u8, size: usize, old: usize) -> *mut u8 {
+        // SAFETY: the caller's promise.
+        unsafe { serve_resized(pointer, size, old, Self::FREED, || true) }
+    }
+}
+
+/// A program in C or C++, never the C library: its calls may start the background thread.
 pub struct Program;
 
 impl Caller for Program {
+    const FREED: Freed = Freed::Tested;
+
     #[inline]
     extern "C" fn serve(size: usize) -> *mut u8 {
         serve_program(size)
     }
 
     extern "C" fn serve_zeroed(size: usize) -> *mut u8 {
-        serve_zeroed(size, || true)
+        serve_zeroed(size, Self::FREED, || true)
     }
 
     unsafe extern "C" fn serve_resized(pointer: *mut u8, size: usize, old: usize) -> *mut u8 {
         // SAFETY: the caller's promise.
-        unsafe { serve_resized(pointer, size, old, || true) }
+        unsafe { serve_resized(pointer, size, old, Self::FREED, || true) }
+    }
+}
+
+/// `operator new`, or another function of the program that allocates for the family `FAMILY`.
+pub struct Operator<const FAMILY: u8>;
+
+impl<const FAMILY: u8> Caller for Operator<FAMILY> {
+    const FREED: Freed = Freed::Tested;
+    const FAMILY: u8 = FAMILY;
+
+    extern "C" fn serve(size: usize) -> *mut u8 {
+        background::begin_if_large();
+        serve_as(size, Self::FREED, Family::of(FAMILY))
+    }
+
+    extern "C" fn serve_zeroed(size: usize) -> *mut u8 {
+        serve_zeroed(size, Self::FREED, || true)
+    }
+
+    unsafe extern "C" fn serve_resized(pointer: *mut u8, size: usize, old: usize) -> *mut u8 {
+        // SAFETY: the caller's promise.
+        unsafe { serve_resized(pointer, size, old, Self::FREED, || true) }
     }
 }
 
 /// Allocates `size` bytes that no sheaf of this CPU can serve; null with ENOMEM.
 #[inline(never)]
 pub extern "C" fn serve(size: usize) -> *mut u8 {
+    serve_as(size, Freed::Tested, Family::Malloc)
+}
+
+#[inline(always)]
+fn serve_as(size: usize, freed: Freed, family: Family) -> *mut u8 {
+    if let Some(object) = sample(freed, size, ALIGN, family) {
+        return object.as_ptr();
+    }
     if let Some(class) = Class::of(size) {
-        return small::alloc(class);
+        return small::alloc(class, Request { bytes: size, family });
     }
     match Medium::of(size) {
-        Some(class) => medium::alloc_slow(class),
-        None => serve_large(size),
+        Some(class) => medium::alloc_slow(class, size, ALIGN, family),
+        None => serve_large(size, family),
     }
 }
 
-fn serve_large(size: usize) -> *mut u8 {
-    large::alloc(size, ALIGN).map_or_else(out_of_memory, |(object, _)| object)
+fn serve_large(size: usize, family: Family) -> *mut u8 {
+    large::alloc(size, ALIGN, family).map_or_else(out_of_memory, |(object, _)| object)
 }
 
 /// [`serve`], after it starts the background thread if the arena is large and no thread runs yet.
@@ -105,22 +192,26 @@ fn pop_any(size: usize) -> *mut u8 {
     }
 }
 
-/// [`serve_program`] or [`serve`], as `is_program` returns; called only on the slow path.
+/// Allocates `size` bytes. If `is_program` returns true, which only the slow path asks, the call
+/// may start the background thread.
 #[inline]
-fn serve_for(size: usize, is_program: impl FnOnce() -> bool) -> *mut u8 {
+fn serve_for(size: usize, freed: Freed, is_program: impl FnOnce() -> bool) -> *mut u8 {
     let object = pop_any(size);
     if !object.is_null() {
         return object;
     }
-    if is_program() { serve_program(size) } else { serve(size) }
+    if is_program() {
+        background::begin_if_large();
+    }
+    serve_as(size, freed, Family::Malloc)
 }
 
 /// The slow path of [`super::entry::zeroed_for`]. `is_program` returns whether the caller is the
 /// program, so that the call may start the background thread.
 #[inline]
-pub fn serve_zeroed(size: usize, is_program: impl FnOnce() -> bool) -> *mut u8 {
+pub fn serve_zeroed(size: usize, freed: Freed, is_program: impl FnOnce() -> bool) -> *mut u8 {
     if size <= MAX_SMALL_BYTES {
-        let object = serve_for(size, is_program);
+        let object = serve_for(size, freed, is_program);
         if !object.is_null() {
             // SAFETY: the object was just allocated and has at least `size` bytes.
             unsafe { object.write_bytes(0, size) };
@@ -136,7 +227,14 @@ pub fn serve_zeroed(size: usize, is_program: impl FnOnce() -> bool) -> *mut u8 {
     if is_program() {
         background::begin_if_large();
     }
-    let Some((object, known_zero)) = large::alloc(size, ALIGN) else { return out_of_memory() };
+    if let Some(object) = sample(freed, size, ALIGN, Family::Malloc) {
+        // SAFETY: as above.
+        unsafe { object.write_bytes(0, size) };
+        return object.as_ptr();
+    }
+    let Some((object, known_zero)) = large::alloc(size, ALIGN, Family::Malloc) else {
+        return out_of_memory();
+    };
     if !known_zero {
         // SAFETY: as above.
         unsafe { object.write_bytes(0, size) };
@@ -154,10 +252,11 @@ pub unsafe fn serve_resized(
     pointer: *mut u8,
     size: usize,
     old: usize,
+    freed: Freed,
     is_program: impl FnOnce() -> bool,
 ) -> *mut u8 {
     let new = if size <= MAX_SMALL_BYTES {
-        serve_for(size, is_program)
+        serve_for(size, freed, is_program)
     } else {
         // First: an object at the end of the arena may grow in place for ever.
         if is_program() {
@@ -172,13 +271,14 @@ pub unsafe fn serve_resized(
             return moved;
         }
         // A run that has grown once grows again, in place where it can.
-        serve_large(size)
+        sample(freed, size, ALIGN, Family::Malloc)
+            .map_or_else(|| serve_large(size, Family::Malloc), NonNull::as_ptr)
     };
     if !new.is_null() {
         // SAFETY: both objects are at least that long, and they are distinct.
         unsafe {
             ptr::copy_nonoverlapping(pointer, new, old.min(size));
-            free(pointer);
+            free_as::<MALLOC>(pointer);
         }
     }
     new

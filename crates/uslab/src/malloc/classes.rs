@@ -15,6 +15,10 @@ use crate::pages::PAGE_BYTES;
 
 /// Largest size served by a class.
 pub const MAX_SMALL_BYTES: usize = 32 << 10;
+/// Largest size that the fast path looks up in a table of slots.
+pub const MAX_DIRECT_BYTES: usize = 1024;
+/// Order of the slabs of a class that serves the whole process.
+pub const SLAB_ORDER: u32 = 5;
 /// Number of classes.
 pub const CLASSES: usize = 45;
 /// Granularity of sizes in the table of classes, in bytes.

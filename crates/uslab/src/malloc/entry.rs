@@ -4,11 +4,15 @@
 //! sequence pops or pushes. The last steps of the slow paths are in [`super::caller`].
 
 use super::bare::{self, Bare};
-pub use super::caller::{AnyCaller, Caller, Program, serve, serve_program, serve_resized, serve_zeroed};
+pub use super::caller::{
+    AnyCaller, Caller, Freed, Operator, Program, Rust, serve, serve_program, serve_resized, serve_zeroed,
+};
 use super::classes::{CLASSES, Class};
+use super::debugged;
 use super::medium::{self, Medium};
-use super::{large, small};
-use crate::cache::registry::{self, LARGE_ID};
+use super::{large, sampled, small};
+use crate::cache::debugged::{Family, Release, Request};
+use crate::cache::registry::{self, LARGE_ID, SAMPLED_ID};
 use crate::cache::start;
 use crate::os;
 use crate::pages;
@@ -65,13 +69,14 @@ pub fn aligned_alloc_noreclaim(align: usize, size: usize) -> *mut u8 {
         return ptr::null_mut();
     }
     if let Some(class) = Class::of_aligned(size, align) {
-        return small::alloc_noreclaim(class);
+        return small::alloc_noreclaim(class, Request { bytes: size, family: Family::Malloc });
     }
     if let Some(class) = Medium::of_aligned(size, align) {
         let object = medium::pop(size);
-        return if object.is_null() { medium::alloc_noreclaim(class) } else { object };
+        return if object.is_null() { medium::alloc_noreclaim(class, size, align) } else { object };
     }
-    large::alloc_with(size, align, large::Reclaim::No).map_or_else(out_of_memory, |(object, _)| object)
+    large::alloc_with(size, align, large::Reclaim::No, Family::Malloc)
+        .map_or_else(out_of_memory, |(object, _)| object)
 }
 
 #[cold]
@@ -91,6 +96,25 @@ pub(super) fn out_of_memory() -> *mut u8 {
 /// the object reaches its slab.
 #[inline(always)]
 pub unsafe fn free(pointer: *mut u8) {
+    // SAFETY: the caller's promise.
+    unsafe { free_as::<ANY>(pointer) }
+}
+
+/// The number of a [`Family`] for the generic functions below: functions that may free all memory.
+pub const ANY: u8 = Family::Any as u8;
+/// C's functions.
+pub const MALLOC: u8 = Family::Malloc as u8;
+/// `operator new` and `operator delete`.
+pub const NEW: u8 = Family::New as u8;
+/// Their forms for arrays.
+pub const NEW_ARRAY: u8 = Family::NewArray as u8;
+
+/// [`free`] by a function of the family `FAMILY`, which a debugged object compares with its own.
+///
+/// # Safety
+/// As [`free`].
+#[inline(always)]
+pub unsafe fn free_as<const FAMILY: u8>(pointer: *mut u8) {
     if let Some(owner) = pages::direct_owner_of(pointer) {
         // SAFETY: the owner comes from the page map; the caller's promise.
         match unsafe { rseq::push_tested(owner.slots(), pointer) } {
@@ -100,14 +124,34 @@ pub unsafe fn free(pointer: *mut u8) {
         }
     }
     // SAFETY: the caller's promise.
-    unsafe { free_slow(pointer) };
+    unsafe { free_slow::<FAMILY>(pointer) };
 }
 
 /// # Safety
 /// As [`free`].
 #[cold]
 #[inline(never)]
-unsafe extern "C" fn free_slow(pointer: *mut u8) {
+unsafe extern "C" fn free_slow<const FAMILY: u8>(pointer: *mut u8) {
+    // SAFETY: the caller's promise.
+    unsafe { free_for(pointer, Release { bytes: None, family: Family::of(FAMILY) }) };
+}
+
+/// [`free_slow`] with the size that the call names.
+///
+/// # Safety
+/// As [`free`].
+#[cold]
+#[inline(never)]
+unsafe extern "C" fn free_slow_sized<const FAMILY: u8>(pointer: *mut u8, size: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { free_for(pointer, Release { bytes: Some(size), family: Family::of(FAMILY) }) };
+}
+
+/// # Safety
+/// As [`free`].
+#[cold]
+#[inline(never)]
+unsafe fn free_for(pointer: *mut u8, release: Release) {
     if pointer.is_null() {
         return;
     }
@@ -117,10 +161,11 @@ unsafe extern "C" fn free_slow(pointer: *mut u8) {
     };
     let owner = pages::owner(page);
     match owner.id() {
-        LARGE_ID => large::free(page, pointer),
+        LARGE_ID => large::free(page, pointer, release),
+        SAMPLED_ID => sampled::free(pointer),
         id => match registry::cache(id) {
             // SAFETY: the page belongs to that cache; the caller's promise.
-            Some(cache) => unsafe { cache.free_slow(pointer) },
+            Some(cache) => unsafe { cache.free_slow_for(pointer, release) },
             None => match Bare::of(owner) {
                 // SAFETY: the page belongs to those slabs; the caller's promise.
                 Some(bare) => unsafe { bare.free(pointer) },
@@ -144,10 +189,14 @@ fn report_unknown(pointer: *const u8, given_to: &str) {
     }
     let cache = registry::cache(owner.id());
     if let Some((cache, misuse)) = cache.and_then(|cache| Some((cache, cache.misuse_of(pointer)?))) {
-        return report_misuse(misuse, pointer, cache.name());
+        return cache.report_misuse(misuse, pointer);
     }
     match large::around(page) {
         Some(start) => {
+            let run = pages::page_of(start).filter(|&first| pages::owner(first).id() == LARGE_ID);
+            if let Some(first) = run.filter(|&first| debugged::is_debugged(first)) {
+                return debugged::report_misuse(first, pointer);
+            }
             let owner = pages::owner_of(start);
             let cache = owner.and_then(|owner| registry::cache(owner.id()));
             let name = cache.map_or(large::NAME, |cache| cache.name());
@@ -178,12 +227,12 @@ extern "C" fn report_double_free(pointer: *mut u8) {
 pub unsafe fn free_sized(pointer: *mut u8, size: usize) {
     let Some(slots) = small::slots_for(size) else {
         // SAFETY: the caller's promise.
-        return unsafe { free_looked_up(pointer) };
+        return unsafe { free_looked_up::<ANY>(pointer, size) };
     };
     // SAFETY: the caller's promise.
     unsafe {
         if !rseq::push(slots, pointer) {
-            free_slow(pointer);
+            free_slow::<ANY>(pointer);
         }
     }
 }
@@ -194,17 +243,17 @@ pub unsafe fn free_sized(pointer: *mut u8, size: usize) {
 /// # Safety
 /// As [`free_sized`].
 #[inline(always)]
-pub unsafe fn free_sized_tested(pointer: *mut u8, size: usize) {
+pub unsafe fn free_sized_tested<const FAMILY: u8>(pointer: *mut u8, size: usize) {
     let Some(slots) = small::slots_for(size) else {
         // SAFETY: the caller's promise.
-        return unsafe { free_looked_up(pointer) };
+        return unsafe { free_looked_up::<FAMILY>(pointer, size) };
     };
     // SAFETY: the caller's promise.
     unsafe {
         match rseq::push_tested(slots, pointer) {
             Pushed::Done => {}
             Pushed::Twice => report_double_free(pointer),
-            Pushed::Slow => free_slow(pointer),
+            Pushed::Slow => free_slow_sized::<FAMILY>(pointer, size),
         }
     }
 }
@@ -214,19 +263,33 @@ pub unsafe fn free_sized_tested(pointer: *mut u8, size: usize) {
 /// # Safety
 /// As [`free_aligned_sized`].
 #[inline(always)]
-pub unsafe fn free_aligned_sized_tested(pointer: *mut u8, align: usize, size: usize) {
+pub unsafe fn free_aligned_sized_tested<const FAMILY: u8>(pointer: *mut u8, align: usize, size: usize) {
     // SAFETY: the caller's promise.
-    unsafe { if align <= ALIGN { free_sized_tested(pointer, size) } else { free_looked_up(pointer) } }
+    unsafe {
+        if align <= ALIGN {
+            free_sized_tested::<FAMILY>(pointer, size)
+        } else {
+            free_looked_up::<FAMILY>(pointer, size)
+        }
+    }
 }
 
-/// [`free`], not inlined.
+/// [`free_as`] of an object of `size` bytes, not inlined.
 ///
 /// # Safety
 /// As [`free`].
 #[inline(never)]
-unsafe extern "C" fn free_looked_up(pointer: *mut u8) {
+unsafe extern "C" fn free_looked_up<const FAMILY: u8>(pointer: *mut u8, size: usize) {
+    if let Some(owner) = pages::direct_owner_of(pointer) {
+        // SAFETY: the owner comes from the page map; the caller's promise.
+        match unsafe { rseq::push_tested(owner.slots(), pointer) } {
+            Pushed::Done => return,
+            Pushed::Twice => return report_double_free(pointer),
+            Pushed::Slow => {}
+        }
+    }
     // SAFETY: the caller's promise.
-    unsafe { free(pointer) };
+    unsafe { free_slow_sized::<FAMILY>(pointer, size) };
 }
 
 /// As [`free_sized`], for memory of [`aligned_alloc`].
@@ -237,7 +300,7 @@ unsafe extern "C" fn free_looked_up(pointer: *mut u8) {
 pub unsafe fn free_aligned_sized(pointer: *mut u8, align: usize, size: usize) {
     // SAFETY: the caller's promise. Wide alignments are rare, so a look at the page map is cheap
     // enough.
-    unsafe { if align <= ALIGN { free_sized(pointer, size) } else { free_looked_up(pointer) } }
+    unsafe { if align <= ALIGN { free_sized(pointer, size) } else { free_looked_up::<ANY>(pointer, size) } }
 }
 
 /// Allocates `count · size` zeroed bytes. Null with ENOMEM if memory is used up or the product
@@ -282,26 +345,42 @@ pub fn zeroed_for<C: Caller>(size: usize) -> *mut u8 {
 /// `align`.
 #[inline]
 pub fn aligned_alloc(align: usize, size: usize) -> *mut u8 {
+    aligned_alloc_for::<AnyCaller>(align, size)
+}
+
+/// [`aligned_alloc`] for a known caller.
+#[inline]
+pub fn aligned_alloc_for<C: Caller>(align: usize, size: usize) -> *mut u8 {
     if align <= ALIGN && align.is_power_of_two() {
-        return malloc(size);
+        return malloc_for::<C>(size);
     }
-    aligned_alloc_slow(align, size)
+    aligned_alloc_slow::<C>(align, size)
+}
+
+/// [`aligned_alloc`] by a function of the family `FAMILY`.
+#[inline]
+pub fn aligned_alloc_as<const FAMILY: u8>(align: usize, size: usize) -> *mut u8 {
+    aligned_alloc_slow::<Operator<FAMILY>>(align, size)
 }
 
 #[inline(never)]
-extern "C" fn aligned_alloc_slow(align: usize, size: usize) -> *mut u8 {
+extern "C" fn aligned_alloc_slow<C: Caller>(align: usize, size: usize) -> *mut u8 {
+    let family = Family::of(C::FAMILY);
     if !align.is_power_of_two() {
         os::errno::set_invalid();
         return ptr::null_mut();
     }
+    if let Some(object) = C::sample(size, align) {
+        return object.as_ptr();
+    }
     if let Some(class) = Class::of_aligned(size, align) {
-        return small::alloc(class);
+        return small::alloc(class, Request { bytes: size, family });
     }
     if let Some(class) = Medium::of_aligned(size, align) {
         let object = medium::pop(size);
-        return if object.is_null() { medium::alloc_slow(class) } else { object };
+        return if object.is_null() { medium::alloc_slow(class, size, align, family) } else { object };
     }
-    large::alloc(size, align).map_or_else(out_of_memory, |(object, _)| object)
+    large::alloc(size, align, family).map_or_else(out_of_memory, |(object, _)| object)
 }
 
 /// Resizes the memory at `pointer`, and moves it if necessary. Preserves the contents up to the
@@ -329,10 +408,10 @@ pub unsafe fn realloc_for<C: Caller>(pointer: *mut u8, size: usize) -> *mut u8 {
     if pointer.is_null() {
         return malloc_for::<C>(size);
     }
-    let Some(old) = usable_size_of(pointer) else { return report_unknown_to_realloc(pointer) };
-    // A page run may have the size of a class (alignment beyond a page). It must not stay, because
-    // `free_sized` would push it into that class's cache.
-    if Class::of(size).is_some_and(|class| class.bytes() == old) && !large::is_run(pointer) {
+    let Some(Usable { bytes: old, may_stay }) = usable_size_of(pointer) else {
+        return report_unknown_to_realloc(pointer);
+    };
+    if may_stay && Class::of(size).is_some_and(|class| class.bytes() == old) {
         return pointer;
     }
     // SAFETY: the caller's promise.
@@ -368,17 +447,33 @@ pub fn good_size(size: usize) -> usize {
 /// Usable bytes at `pointer`, at least the requested size. 0 for null, for a foreign pointer, and
 /// for a pointer to the inside of an object.
 pub fn usable_size(pointer: *const u8) -> usize {
-    usable_size_of(pointer).unwrap_or(0)
+    usable_size_of(pointer).map_or(0, |usable| usable.bytes)
 }
 
-fn usable_size_of(pointer: *const u8) -> Option<usize> {
+/// The size of an object in use.
+struct Usable {
+    bytes: usize,
+    /// Whether `realloc` may leave it in place while its class stays the same. A page run may have
+    /// the size of a class (alignment beyond a page). It must not stay, because `free_sized` would
+    /// push it into that class's cache. A debugged or sampled object must know its size.
+    may_stay: bool,
+}
+
+fn usable_size_of(pointer: *const u8) -> Option<Usable> {
     let page = pages::page_of_any(pointer)?;
     let owner = pages::owner(page);
     match owner.id() {
-        LARGE_ID => (pages::address_of(page).cast_const() == pointer).then(|| large::bytes(page)),
+        LARGE_ID => {
+            let is_debugged = debugged::is_debugged(page);
+            let bytes = if is_debugged { debugged::asked(page)? } else { large::bytes(page) };
+            (pages::address_of(page).cast_const() == pointer).then_some(Usable { bytes, may_stay: false })
+        }
+        SAMPLED_ID => sampled::usable_bytes(pointer).map(|bytes| Usable { bytes, may_stay: false }),
         id => match registry::cache(id) {
-            Some(cache) => cache.misuse_of(pointer).is_none().then(|| cache.usable_bytes()),
-            None => Bare::of(owner)?.usable_bytes_of(pointer),
+            Some(cache) => {
+                cache.usable_bytes_at(pointer).map(|bytes| Usable { bytes, may_stay: !cache.is_debugged() })
+            }
+            None => Bare::of(owner)?.usable_bytes_of(pointer).map(|bytes| Usable { bytes, may_stay: true }),
         },
     }
 }
@@ -386,7 +481,8 @@ fn usable_size_of(pointer: *const u8) -> Option<usize> {
 /// Fills `objects` with memory of `size` bytes each. On false, with ENOMEM, it has allocated none.
 pub fn malloc_bulk(size: usize, objects: &mut [*mut u8]) -> bool {
     if let Some(class) = Class::of(size) {
-        let done = objects.is_empty() || small::alloc_bulk(class, objects);
+        let done = objects.is_empty()
+            || small::alloc_bulk(class, objects, Request { bytes: size, family: Family::Malloc });
         if !done {
             os::errno::set_out_of_memory();
         }

@@ -2,6 +2,7 @@
 
 use super::classes::Class;
 use super::entry;
+use crate::cache::debugged;
 use core::alloc::{GlobalAlloc, Layout};
 
 /// The general allocator as Rust's global one.
@@ -25,7 +26,7 @@ unsafe impl GlobalAlloc for Uslab {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if layout.align() <= super::ALIGN {
-            return entry::malloc_for::<entry::Program>(layout.size());
+            return entry::malloc_for::<entry::Rust>(layout.size());
         }
         super::aligned_alloc(layout.align(), layout.size())
     }
@@ -39,7 +40,7 @@ unsafe impl GlobalAlloc for Uslab {
     #[inline]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         if layout.align() <= super::ALIGN {
-            return entry::zeroed_for::<entry::Program>(layout.size());
+            return entry::zeroed_for::<entry::Rust>(layout.size());
         }
         let object = super::aligned_alloc(layout.align(), layout.size());
         if !object.is_null() {
@@ -52,12 +53,13 @@ unsafe impl GlobalAlloc for Uslab {
     #[inline]
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         let old = Class::of_aligned(layout.size(), layout.align());
-        if old.is_some() && old == Class::of_aligned(size, layout.align()) {
+        let is_same = old.is_some() && old == Class::of_aligned(size, layout.align());
+        if is_same && !debugged::selects_malloc() {
             return pointer;
         }
         if old.is_none() && layout.align() <= super::ALIGN {
             // SAFETY: the caller's promise.
-            return unsafe { entry::realloc_for::<entry::Program>(pointer, size) };
+            return unsafe { entry::realloc_for::<entry::Rust>(pointer, size) };
         }
         // SAFETY: the caller promises a valid layout for the new size.
         let new = unsafe { self.alloc(Layout::from_size_align_unchecked(size, layout.align())) };

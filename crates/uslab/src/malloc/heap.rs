@@ -8,6 +8,7 @@ use super::bare::Bare;
 use super::classes::{CLASSES, Class};
 use super::list::Objects;
 use super::{ALIGN, bare, large, small};
+use crate::cache::debugged::Release;
 use crate::cache::{Core, class_core, destroy_whole, registry};
 use crate::os;
 use crate::pages;
@@ -135,7 +136,7 @@ impl Heap {
     }
 
     fn alloc_large(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
-        let (object, _) = large::alloc(size, align.max(ALIGN))?;
+        let (object, _) = large::alloc_plain(size, align.max(ALIGN), large::Reclaim::Yes)?;
         self.inner().large.add(pages::page_of(object)?);
         NonNull::new(object)
     }
@@ -165,7 +166,7 @@ impl Drop for Heap {
             unsafe { Bare::destroy(bare) };
         }
         while let Some(page) = self.inner().large.first() {
-            large::free(page, pages::address_of(page));
+            large::free(page, pages::address_of(page), Release::PLAIN);
         }
         // SAFETY: made in `new`, used by no other thread.
         unsafe { super::free(self.inner.as_ptr().cast()) };

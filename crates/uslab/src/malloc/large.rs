@@ -3,7 +3,9 @@
 //! In the page map only the first page of a run has an owner ([`LARGE_ID`]). So `free` accepts only
 //! a pointer into the first page.
 
+use super::debugged;
 use super::list::{self, head};
+use crate::cache::debugged::{Family, Release};
 use crate::cache::registry::{self, LARGE_ID};
 use crate::cache::{Core, hooks, start};
 use crate::counters;
@@ -31,8 +33,8 @@ pub(super) const NAME: &str = "large objects";
 
 /// Allocates `size` bytes aligned to `align`. Also returns whether they are known to be zero.
 /// `None` if memory is used up.
-pub(super) fn alloc(size: usize, align: usize) -> Option<(*mut u8, bool)> {
-    alloc_with(size, align, Reclaim::Yes)
+pub(super) fn alloc(size: usize, align: usize, family: Family) -> Option<(*mut u8, bool)> {
+    alloc_with(size, align, Reclaim::Yes, family)
 }
 
 /// Whether an allocation reclaims memory when there are no free pages.
@@ -43,13 +45,36 @@ pub(super) enum Reclaim {
 }
 
 /// [`alloc`], with reclaim or without.
-pub(super) fn alloc_with(size: usize, align: usize, reclaim: Reclaim) -> Option<(*mut u8, bool)> {
+pub(super) fn alloc_with(
+    size: usize,
+    align: usize,
+    reclaim: Reclaim,
+    family: Family,
+) -> Option<(*mut u8, bool)> {
     if size > isize::MAX as usize || !start::ensure() {
         return None;
     }
-    let _errno = os::errno::Preserved::new();
+    match debugged::letters(size) {
+        0 => alloc_plain(size, align, reclaim),
+        letters => debugged::alloc(size, align, letters, family, reclaim),
+    }
+}
+
+/// [`alloc_with`], never debugged.
+pub(super) fn alloc_plain(size: usize, align: usize, reclaim: Reclaim) -> Option<(*mut u8, bool)> {
+    if size > isize::MAX as usize || !start::ensure() {
+        return None;
+    }
     let count = size.div_ceil(PAGE_BYTES).max(1);
     let align_order = (align.max(PAGE_BYTES) >> PAGE_SHIFT).trailing_zeros();
+    let run = take_pages(count, align_order, reclaim)?;
+    adopt(run);
+    Some((pages::address_of(run.first), run.zeroed))
+}
+
+/// Takes a run of `count` pages, whose first is a multiple of `2^align_order`.
+pub(super) fn take_pages(count: usize, align_order: u32, reclaim: Reclaim) -> Option<Run> {
+    let _errno = os::errno::Preserved::new();
     let pages = || pages::alloc(count, align_order, Temperature::Cold, Fill::Sparse);
     let mut run = pages();
     // Evict no entries for a request that can never succeed.
@@ -61,8 +86,7 @@ pub(super) fn alloc_with(size: usize, align: usize, reclaim: Reclaim) -> Option<
     }
     let run = run?;
     invariant!(run.pages == count, "a run has the pages that were asked for", run.pages);
-    adopt(run);
-    Some((pages::address_of(run.first), run.zeroed))
+    Some(run)
 }
 
 /// Makes a run that the caller owns a large object.
@@ -70,6 +94,7 @@ pub(super) fn adopt(run: Run) {
     invariant!(pages::owner(run.first) == Owner::NONE, "a fresh run has no owner", run.first.0);
     let head = head(run.first);
     head.pages.store(run.pages as u32, Relaxed);
+    head.debugged.store(0, Relaxed);
     head.reset_links();
     pages::set_owner(run.first, 1, OWNER);
     counters::header().large_allocs.fetch_add(1, Relaxed);
@@ -91,7 +116,13 @@ pub(super) fn bytes(page: PageIndex) -> usize {
 }
 
 /// Frees the run whose first page is `page`. Reports misuse if `pointer` is not its start.
-pub(super) fn free(page: PageIndex, pointer: *mut u8) {
+pub(super) fn free(page: PageIndex, pointer: *mut u8, release: Release) {
+    if debugged::is_debugged(page) {
+        if pointer == pages::address_of(page) {
+            return debugged::free(page, release);
+        }
+        return debugged::report_misuse(page, pointer);
+    }
     if pointer != pages::address_of(page) {
         return report_misuse(Misuse::Inside(pages::address_of(page) as usize), pointer, NAME);
     }
@@ -106,11 +137,19 @@ pub(super) fn free(page: PageIndex, pointer: *mut u8) {
     counters::peak::note_system();
 }
 
+/// Counts a debugged run as freed: its pages may stay for a while.
+pub(super) fn count_freed(page: PageIndex) {
+    count_object(-1, -i64::from(head(page).pages.load(Relaxed)));
+}
+
 /// Resizes the object in place: frees pages at its end, or takes the free pages behind it. False if
 /// those are not free.
 pub(super) fn resize(pointer: *mut u8, size: usize) -> bool {
     let _errno = os::errno::Preserved::new();
     let Some(page) = start_of(pointer) else { return false };
+    if debugged::is_debugged(page) || debugged::letters(size) != 0 {
+        return false;
+    }
     let have = head(page).pages.load(Relaxed) as usize;
     let want = size.div_ceil(PAGE_BYTES);
     if want < have {
@@ -132,7 +171,8 @@ pub(super) fn move_to(pointer: *mut u8, size: usize) -> Option<*mut u8> {
     let page = start_of(pointer)?;
     let old = bytes(page);
     // Runs of private heaps stand in the heap's list, so they are copied.
-    if old < MIN_MOVE_BYTES || size < old || head(page).is_listed() {
+    let is_debugged = debugged::is_debugged(page) || debugged::letters(size) != 0;
+    if old < MIN_MOVE_BYTES || size < old || head(page).is_listed() || is_debugged {
         return None;
     }
     // For the kernel, moved pages are separate mappings, of which a process may have some 65 000.
@@ -144,11 +184,11 @@ pub(super) fn move_to(pointer: *mut u8, size: usize) -> Option<*mut u8> {
     if !old.is_multiple_of(os::memory::page_bytes()) {
         return None;
     }
-    let (new, _) = alloc(size, CHUNK_PAGES.min(16) * PAGE_BYTES)?;
+    let (new, _) = alloc_plain(size, CHUNK_PAGES.min(16) * PAGE_BYTES, Reclaim::Yes)?;
     // SAFETY: both are live runs; the new one is at least as long, and no thread uses its contents.
     if !unsafe { os::memory::move_pages(pointer, new, old) } {
         if let Some(page) = start_of(new) {
-            free(page, new);
+            free(page, new, Release::PLAIN);
         }
         return None;
     }
@@ -175,11 +215,6 @@ pub(super) fn around(page: PageIndex) -> Option<*mut u8> {
         id => registry::cache(id).map_or(0, pages_of),
     };
     (((page.0 - first.0) as usize) < pages).then(|| pages::address_of(first))
-}
-
-/// Whether a run starts at `pointer`.
-pub(super) fn is_run(pointer: *mut u8) -> bool {
-    start_of(pointer).is_some()
 }
 
 fn start_of(pointer: *mut u8) -> Option<PageIndex> {

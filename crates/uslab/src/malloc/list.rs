@@ -24,6 +24,8 @@ pub(super) fn unlock_after_fork(child: bool) {
 #[repr(C)]
 pub(super) struct Head {
     pub pages: AtomicU32,
+    /// Letters and pages before the run, if it is debugged (`debugged`); else 0.
+    pub debugged: AtomicU32,
     /// Neighbours in the list of a private heap, guarded by [`LISTS`].
     links: UnsafeCell<Links<u32>>,
     /// The list's address; 0 for `malloc`'s own objects, which stand in no list.

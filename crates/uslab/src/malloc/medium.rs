@@ -14,8 +14,10 @@
 //! stands, at its first `realloc` beyond its class.
 
 use super::classes::MAX_SMALL_BYTES;
-use super::large;
-use crate::cache::{CacheBuilder, Core, class_core, registry};
+use super::debugged;
+use super::large::{self, Reclaim};
+use crate::cache::debugged::Family;
+use crate::cache::{CacheBuilder, Core, class_core, registry, start};
 use crate::os;
 use crate::os::invariant::invariant;
 use crate::pages::{self, PAGE_BYTES};
@@ -93,6 +95,11 @@ impl Medium {
         base + base / 4 * (self.0 as usize % 4 + 1)
     }
 
+    /// The name of the class's cache.
+    pub fn name(self) -> &'static str {
+        NAMES[self.index()]
+    }
+
     /// The class at `index`; `None` from [`CLASSES`] on.
     pub fn at(index: usize) -> Option<Medium> {
         (index < CLASSES).then_some(Medium(index as u8))
@@ -110,8 +117,12 @@ impl Medium {
         if let Some(cache) = unsafe { place.load(Acquire).as_ref() } {
             return Some(cache);
         }
-        let options = CacheBuilder::new(NAMES[self.index()]).runs();
+        let options = CacheBuilder::new(NAMES[self.index()]).runs().not_debuggable();
         let made = class_core(&options, self.bytes(), place)?;
+        if start::guards_all() {
+            // As in `small`: every allocation takes the slow path.
+            return Some(made);
+        }
         for (slots, _) in SLOTS.iter().zip(&OF_SIZE).filter(|&(_, &class)| class == self) {
             slots.store(made.slots(), Release);
         }
@@ -142,14 +153,31 @@ pub(super) fn pop(size: usize) -> *mut u8 {
 
 /// Allocates an object of `class`, after the fast path was tried; null with ENOMEM.
 #[cold]
-pub(super) fn alloc_slow(class: Medium) -> *mut u8 {
-    serve(class, Core::alloc_slow)
+pub(super) fn alloc_slow(class: Medium, size: usize, align: usize, family: Family) -> *mut u8 {
+    match debugged::letters(size) {
+        0 => serve(class, Core::alloc_slow),
+        letters => serve_debugged(size, align, letters, family, Reclaim::Yes),
+    }
 }
 
 /// [`alloc_slow`], but without reclaim.
 #[cold]
-pub(super) fn alloc_noreclaim(class: Medium) -> *mut u8 {
-    serve(class, Core::alloc_slow_noreclaim)
+pub(super) fn alloc_noreclaim(class: Medium, size: usize, align: usize) -> *mut u8 {
+    match debugged::letters(size) {
+        0 => serve(class, Core::alloc_slow_noreclaim),
+        letters => serve_debugged(size, align, letters, Family::Malloc, Reclaim::No),
+    }
+}
+
+fn serve_debugged(size: usize, align: usize, letters: u8, family: Family, reclaim: Reclaim) -> *mut u8 {
+    let served = if start::ensure() { debugged::alloc(size, align, letters, family, reclaim) } else { None };
+    served.map_or_else(
+        || {
+            os::errno::set_out_of_memory();
+            core::ptr::null_mut()
+        },
+        |(object, _)| object,
+    )
 }
 
 fn serve(class: Medium, alloc: extern "C" fn(&Core) -> *mut u8) -> *mut u8 {
@@ -163,6 +191,9 @@ fn serve(class: Medium, alloc: extern "C" fn(&Core) -> *mut u8) -> *mut u8 {
 /// Makes the medium object at `pointer` fit for `size` bytes where it stands, as a large run if
 /// its class is another. False if it is none, or if the pages behind it are in use.
 pub(super) fn resize(pointer: *mut u8, size: usize) -> bool {
+    if debugged::letters(size) != 0 {
+        return false;
+    }
     let Some(page) = pages::page_of(pointer) else { return false };
     let Some(cache) = registry::cache(pages::owner(page).id()).filter(|cache| cache.is_run()) else {
         return false;

@@ -17,6 +17,7 @@ pub(crate) mod allocator;
 mod bare;
 mod caller;
 pub(crate) mod classes;
+pub(crate) mod debugged;
 pub(crate) mod entry;
 pub(crate) mod global;
 pub(crate) mod heap;
@@ -24,6 +25,7 @@ mod large;
 mod list;
 mod medium;
 mod owners;
+pub(crate) mod sampled;
 mod small;
 #[cfg(test)]
 mod tests;
@@ -53,6 +55,7 @@ fn install_hooks() {
 
 /// Takes the locks of heaps for the duration of a fork.
 pub(crate) fn lock_for_fork() {
+    sampled::lock_for_fork();
     list::lock_for_fork();
     owners::lock_for_fork();
     bare::lock_for_fork();
@@ -63,4 +66,5 @@ pub(crate) fn unlock_after_fork(child: bool) {
     bare::unlock_after_fork(child);
     owners::unlock_after_fork(child);
     list::unlock_after_fork(child);
+    sampled::unlock_after_fork(child);
 }

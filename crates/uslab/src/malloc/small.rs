@@ -1,6 +1,9 @@
 //! The caches of the size classes; each is created at the first allocation of its class.
 
-use super::classes::{CLASSES, Class, MAX_SMALL_BYTES, STEP_BYTES};
+use super::classes::{CLASSES, Class, MAX_DIRECT_BYTES, MAX_SMALL_BYTES, SLAB_ORDER, STEP_BYTES};
+use super::sampled;
+use crate::cache::debugged::Request;
+use crate::cache::start;
 use crate::cache::{CacheBuilder, Core, class_core};
 use crate::os;
 use crate::rseq::{self, Slot, dummy_slots};
@@ -13,8 +16,6 @@ static SLOTS: [AtomicPtr<Slot>; CLASSES] = [const { AtomicPtr::new(dummy_slots()
 /// two.
 static SLOTS_BY_SIZE: [AtomicPtr<Slot>; MAX_DIRECT_BYTES / STEP_BYTES + 1] =
     [const { AtomicPtr::new(dummy_slots()) }; MAX_DIRECT_BYTES / STEP_BYTES + 1];
-/// Largest size in [`SLOTS_BY_SIZE`].
-const MAX_DIRECT_BYTES: usize = 1024;
 /// The same slots by size, in steps of 128 bytes, for the sizes above: their classes are multiples
 /// of 128.
 static SLOTS_OF_LARGER: [AtomicPtr<Slot>; MAX_SMALL_BYTES / LARGER_STEP_BYTES + 1] =
@@ -104,13 +105,14 @@ pub(super) fn slots_for_larger(size: usize) -> Option<*mut Slot> {
 /// The options of a class of a private heap. Large classes get larger slabs, because smaller ones
 /// would waste more of their pages.
 pub(super) fn options(name: &'static str, class: Class) -> CacheBuilder<'static> {
-    CacheBuilder::new(name).max_order(if class.bytes() >= 8192 { 5 } else { 3 })
+    CacheBuilder::new(name).max_order(if class.bytes() >= 8192 { 5 } else { 3 }).not_debuggable()
 }
 
 /// The options of a cache that serves the whole process: slabs of 128 KiB keep the objects of a
 /// class together (ADR 0034).
-fn large_slabs(name: &'static str) -> CacheBuilder<'static> {
-    CacheBuilder::new(name).min_order(5).max_order(5)
+fn large_slabs(class: Class) -> CacheBuilder<'static> {
+    let options = CacheBuilder::new(NAMES[class.index()]).min_order(SLAB_ORDER).max_order(SLAB_ORDER);
+    options.tail_bytes(sampled::tail_bytes(class.bytes()))
 }
 
 /// The cache of `class`, created if it does not exist yet; `None` if memory is used up.
@@ -121,7 +123,11 @@ fn cache(class: Class) -> Option<&'static Core> {
     if let Some(cache) = unsafe { place.load(Acquire).as_ref() } {
         return Some(cache);
     }
-    let made = class_core(&large_slabs(NAMES[class.index()]), class.bytes(), place)?;
+    let made = class_core(&large_slabs(class), class.bytes(), place)?;
+    if start::guards_all() {
+        // The tables keep the dummies, which send every allocation to the slow path.
+        return Some(made);
+    }
     SLOTS[class.index()].store(made.slots(), Release);
     let larger = SLOTS_OF_LARGER.iter().enumerate().skip(MAX_DIRECT_BYTES / LARGER_STEP_BYTES + 1);
     for (step, place) in larger {
@@ -139,15 +145,15 @@ fn cache(class: Class) -> Option<&'static Core> {
 
 /// Allocates an object of `class`; null with ENOMEM.
 #[inline(never)]
-pub(super) fn alloc(class: Class) -> *mut u8 {
+pub(super) fn alloc(class: Class, request: Request) -> *mut u8 {
     // SAFETY: a class's slots are its cache's, or the dummies until it has one.
     let object = unsafe { rseq::pop(slots(class)) };
-    if object.is_null() { alloc_slow(class) } else { object }
+    if object.is_null() { alloc_slow(class, request) } else { object }
 }
 
 #[cold]
-fn alloc_slow(class: Class) -> *mut u8 {
-    let object = cache(class).map_or(core::ptr::null_mut(), |cache| cache.alloc_slow());
+fn alloc_slow(class: Class, request: Request) -> *mut u8 {
+    let object = cache(class).map_or(core::ptr::null_mut(), |cache| cache.alloc_slow_for(request));
     if object.is_null() {
         os::errno::set_out_of_memory();
     }
@@ -155,11 +161,11 @@ fn alloc_slow(class: Class) -> *mut u8 {
 }
 
 /// [`alloc`], but without reclaim.
-pub(super) fn alloc_noreclaim(class: Class) -> *mut u8 {
+pub(super) fn alloc_noreclaim(class: Class, request: Request) -> *mut u8 {
     // SAFETY: as in `alloc`.
     let mut object = unsafe { rseq::pop(slots(class)) };
     if object.is_null() {
-        object = cache(class).map_or(core::ptr::null_mut(), |cache| cache.alloc_slow_noreclaim());
+        object = cache(class).map_or(core::ptr::null_mut(), |cache| cache.alloc_noreclaim_for(request));
     }
     if object.is_null() {
         os::errno::set_out_of_memory();
@@ -167,6 +173,6 @@ pub(super) fn alloc_noreclaim(class: Class) -> *mut u8 {
     object
 }
 
-pub(super) fn alloc_bulk(class: Class, objects: &mut [*mut u8]) -> bool {
-    cache(class).is_some_and(|cache| cache.alloc_bulk(objects))
+pub(super) fn alloc_bulk(class: Class, objects: &mut [*mut u8], request: Request) -> bool {
+    cache(class).is_some_and(|cache| cache.alloc_bulk_for(objects, request))
 }

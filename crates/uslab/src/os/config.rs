@@ -34,6 +34,10 @@ pub const REAPER: &str = "USLAB_REAPER";
 pub const DECAY_MS: &str = "USLAB_DECAY_MS";
 pub const HUGE_PAGES: &str = "USLAB_HUGE_PAGES";
 pub const ON_MISUSE: &str = "USLAB_ON_MISUSE";
+pub const GUARD: &str = "USLAB_GUARD";
+pub const DEBUG: &str = "USLAB_DEBUG";
+pub const DEBUG_REPORT: &str = "USLAB_DEBUG_REPORT";
+pub const SECURE: &str = "USLAB_SECURE";
 pub const CPU_BYTES: &str = "USLAB_CPU_BYTES";
 pub const PRESSURE: &str = "USLAB_PRESSURE";
 pub const PRESSURE_LOG: &str = "USLAB_PRESSURE_LOG";
@@ -41,7 +45,7 @@ pub const PRESSURE_WATCH: &str = "MEMORY_PRESSURE_WATCH";
 pub const PRESSURE_WRITE: &str = "MEMORY_PRESSURE_WRITE";
 
 /// All variables, in the order of the users' table.
-pub const VARIABLES: [Variable; 14] = [
+pub const VARIABLES: [Variable; 18] = [
     Variable {
         name: RSEQ,
         read_by: "the library",
@@ -111,6 +115,48 @@ pub const VARIABLES: [Variable; 14] = [
         doc: "Report a misused pointer and go on; the call does nothing. \
               [SAFETY.md](../../SAFETY.md#what-is-caught-and-when) lists what is caught when.",
         is_harmless: false,
+    },
+    Variable {
+        name: GUARD,
+        read_by: "the shared libraries",
+        values: "`1`, milliseconds, or `all`; then `,left`, `,right`, `,slots=N`",
+        default: "no allocation is guarded",
+        doc: "Put about one allocation in so many milliseconds (`1`: in 100) between guard pages, and report \
+              an overflow or a use after free as it happens: [guard pages](security.md#guard-pages). `all`: \
+              every allocation, as long as there are slots, for tests. `left` and `right`: the side of the \
+              slot that objects touch, instead of one at random, or of `right` with `all`. `slots=N`: N slots \
+              for objects up to 1 KiB, and as many for larger ones, instead of 64, or 1024 with `all`. \
+              `uslab run --guard` sets it.",
+        is_harmless: false,
+    },
+    Variable {
+        name: DEBUG,
+        read_by: "the library",
+        values: "letters `F`, `Z`, `P`, `U`, `T`, then names of caches: `FZ;P,session,malloc-*`",
+        default: "no debugging",
+        doc: "Debug caches: check each free (F), guard bytes around objects (Z), patterns in free objects (P), \
+              who allocated and freed (U), a line for each call (T); see [debugging](debugging.md). At most \
+              256 bytes. `uslab run --debug` sets it.",
+        is_harmless: false,
+    },
+    Variable {
+        name: DEBUG_REPORT,
+        read_by: "the library",
+        values: "a path, `json:` and a path, or `json:`",
+        default: "text on standard error",
+        doc: "Where reports of faults go, and their form. They are appended to the file; with `json:` each is \
+              one line.",
+        is_harmless: false,
+    },
+    Variable {
+        name: SECURE,
+        read_by: "the library",
+        values: "`1`",
+        default: "the checks that cost nothing",
+        doc: "Harden every cache and the malloc family: checks on every free, canaries around the requested \
+              bytes, zeroes in freed objects, a random quarantine, random order, sheaves apart from objects; \
+              see [security](security.md#uslab_secure1).",
+        is_harmless: true,
     },
     Variable {
         name: CPU_BYTES,
@@ -190,6 +236,56 @@ pub enum HugePages {
     Always,
 }
 
+/// The choice of allocations that get guard pages; see `uslab::debug::guard`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Guard {
+    /// Milliseconds from one sample to the next; 0 samples every allocation.
+    pub interval_ms: u64,
+    /// Slots of each kind; 0 is the default.
+    pub slots: usize,
+    /// The side of its slot that an object touches.
+    pub side: Side,
+}
+
+/// The side of its slot that a guarded object touches.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+#[repr(u8)]
+pub enum Side {
+    /// Either, at random.
+    #[default]
+    Random,
+    /// The start: an access before the object faults.
+    Left,
+    /// The end: an access behind the object faults.
+    Right,
+}
+
+/// Milliseconds from one guarded allocation to the next, unless the program or user chooses.
+pub const GUARD_INTERVAL_MS: u64 = 100;
+
+impl Guard {
+    /// The choice that a text of words makes; `None` if it is off, or if a word has no meaning.
+    fn of(text: &[u8]) -> Option<Guard> {
+        let mut words = core::str::from_utf8(text).ok()?.split(',');
+        let (interval_ms, side) = match words.next()? {
+            "1" | "on" => (GUARD_INTERVAL_MS, Side::Random),
+            // Tests look for overflows first, and expect the same each time.
+            "all" => (0, Side::Right),
+            ms => (ms.parse().ok().filter(|&ms| ms > 0)?, Side::Random),
+        };
+        let mut guard = Guard { interval_ms, slots: 0, side };
+        for word in words {
+            match word {
+                "left" => guard.side = Side::Left,
+                "right" => guard.side = Side::Right,
+                _ => guard.slots = word.strip_prefix("slots=")?.parse().ok().filter(|&slots| slots > 0)?,
+            }
+        }
+        Some(guard)
+    }
+}
+
 /// The values that the library reads when it is set up.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Config<V> {
@@ -203,6 +299,14 @@ pub struct Config<V> {
     pub huge_pages: Option<HugePages>,
     /// Abort after a report of misuse.
     pub aborts_on_misuse: bool,
+    /// The allocations that get guard pages; `None` for none.
+    pub guard: Option<Guard>,
+    /// The caches that are debugged, and how; see `os/debugging.rs`.
+    pub debug: Option<V>,
+    /// The destination and form of reports.
+    pub debug_report: Option<V>,
+    /// Harden all caches.
+    pub is_secure: bool,
     /// Bound of a CPU's sheaves.
     pub cpu_bytes: Option<usize>,
     /// The environment chooses the pressure sources.
@@ -214,14 +318,27 @@ pub struct Config<V> {
 }
 
 /// The names of the variables in [`Config::of`]'s array.
-pub const READ_AT_START: [&str; 9] =
-    [RSEQ, REAPER, DECAY_MS, HUGE_PAGES, ON_MISUSE, CPU_BYTES, PRESSURE, SNAPSHOT, SNAPSHOT_READER];
+pub const READ_AT_START: [&str; 13] = [
+    RSEQ,
+    REAPER,
+    DECAY_MS,
+    HUGE_PAGES,
+    ON_MISUSE,
+    CPU_BYTES,
+    PRESSURE,
+    SNAPSHOT,
+    SNAPSHOT_READER,
+    DEBUG,
+    DEBUG_REPORT,
+    GUARD,
+    SECURE,
+];
 
 impl<V: AsRef<[u8]>> Config<V> {
     /// The configuration from the values of [`READ_AT_START`].
-    pub fn of(values: [Option<V>; 9]) -> Config<V> {
-        let [rseq, reaper, decay_ms, huge_pages, on_misuse, cpu_bytes, pressure, snapshot, snapshot_reader] =
-            values;
+    pub fn of(values: [Option<V>; 13]) -> Config<V> {
+        let [rseq, reaper, decay_ms, huge_pages, on_misuse, cpu_bytes, pressure, rest @ ..] = values;
+        let [snapshot, snapshot_reader, debug, debug_report, guard, secure] = rest;
         let is = |value: &Option<V>, wanted: &[u8]| value.as_ref().is_some_and(|v| v.as_ref() == wanted);
         Config {
             forbids_rseq: is(&rseq, b"0"),
@@ -238,8 +355,12 @@ impl<V: AsRef<[u8]>> Config<V> {
                 _ => None,
             },
             aborts_on_misuse: !is(&on_misuse, b"report"),
+            guard: guard.as_ref().and_then(|value| Guard::of(value.as_ref())),
+            is_secure: is(&secure, b"1"),
             cpu_bytes: number(&cpu_bytes).map(|bytes| bytes as usize),
             names_pressure: pressure.is_some(),
+            debug,
+            debug_report,
             snapshot,
             snapshot_reader: number(&snapshot_reader),
         }

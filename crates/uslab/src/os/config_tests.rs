@@ -9,10 +9,10 @@ fn config(name: &str, value: &'static str) -> Config<&'static [u8]> {
 
 #[test]
 fn unset_variables_mean_their_defaults() {
-    let unset = Config::of([None::<&[u8]>; 9]);
+    let unset = Config::of([None::<&[u8]>; 13]);
     assert!(!unset.forbids_rseq && !unset.forbids_reaper && unset.aborts_on_misuse);
     assert_eq!((unset.cpu_bytes, unset.snapshot, unset.snapshot_reader), (None, None, None));
-    assert_eq!((unset.decay_ms, unset.huge_pages), (None, None));
+    assert_eq!((unset.decay_ms, unset.huge_pages, unset.guard), (None, None, None));
 }
 
 #[test]
@@ -27,6 +27,16 @@ fn each_variable_has_its_effect_and_other_values_have_none() {
     let huge_pages = |value| config(HUGE_PAGES, value).huge_pages;
     assert_eq!((huge_pages("auto"), huge_pages("never")), (Some(HugePages::Auto), Some(HugePages::Never)));
     assert_eq!((huge_pages("always"), huge_pages("1")), (Some(HugePages::Always), None));
+    assert!(config(SECURE, "1").is_secure && !config(SECURE, "0").is_secure);
+    let guard = |value| config(GUARD, value).guard;
+    let of = |interval_ms, slots, side| Some(Guard { interval_ms, slots, side });
+    assert_eq!((guard("1"), guard("on")), (of(100, 0, Side::Random), of(100, 0, Side::Random)));
+    assert_eq!((guard("20"), guard("all")), (of(20, 0, Side::Random), of(0, 0, Side::Right)));
+    assert_eq!(guard("all,left,slots=7"), of(0, 7, Side::Left));
+    assert_eq!(guard("5,slots=9,left"), of(5, 9, Side::Left));
+    for none in ["0", "off", "", "-1", "1ms", "all,", "all,middle", "1,slots=0", "1,slots"] {
+        assert_eq!(guard(none), None, "{none}");
+    }
     assert_eq!(config(CPU_BYTES, "4096").cpu_bytes, Some(4096));
     assert_eq!(config(CPU_BYTES, "4k").cpu_bytes, None);
     assert!(config(PRESSURE, "").names_pressure);

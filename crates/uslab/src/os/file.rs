@@ -76,3 +76,11 @@ pub fn parent_process_id() -> u32 {
     // SAFETY: no preconditions.
     unsafe { libc::getppid() as u32 }
 }
+
+/// The path of the program, at most as long as `buffer`; empty where `/proc` is missing.
+pub fn own_path(buffer: &mut [u8]) -> &[u8] {
+    let (start, bytes) = (buffer.as_mut_ptr(), buffer.len());
+    // SAFETY: the path is NUL-terminated; pointer and length describe `buffer`.
+    let n = unsafe { libc::readlink(c"/proc/self/exe".as_ptr(), start.cast(), bytes) };
+    &buffer[..n.max(0) as usize]
+}

@@ -62,6 +62,23 @@ pub fn map_at(start: usize, bytes: usize) -> Placed {
     placed
 }
 
+/// As [`map_at`], but without access: no limit but that on addresses counts the range until
+/// [`protect`] opens a part of it.
+pub fn map_closed_at(start: usize, bytes: usize) -> Placed {
+    place(start, bytes, libc::PROT_NONE, libc::MAP_FIXED_NOREPLACE)
+}
+
+/// Opens whole system pages for access, or closes them; the contents stay. False, with nothing
+/// changed, where the process has too many mappings or a limit forbids it.
+///
+/// # Safety
+/// The library must have mapped `[start, start + bytes)`, and the caller must own it.
+pub unsafe fn protect(start: *mut u8, bytes: usize, is_open: bool) -> bool {
+    let access = if is_open { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_NONE };
+    // SAFETY: the caller's promise.
+    unsafe { libc::mprotect(start.cast(), bytes, access) == 0 }
+}
+
 /// Tests whether a range is free: maps it without access, and unmaps it at once. The result is that
 /// of [`map_at`], apart from limits on memory.
 ///

@@ -10,10 +10,14 @@ pub mod config;
 #[cfg(test)]
 mod config_tests;
 pub mod cpu;
+pub mod debugging;
+#[cfg(test)]
+mod debugging_tests;
 pub mod descriptors;
 pub mod directory;
 pub mod env;
 pub mod errno;
+pub mod fault;
 pub mod file;
 pub mod fork;
 mod futex;
@@ -24,6 +28,7 @@ pub mod memory;
 pub mod pin;
 pub mod pressure;
 pub mod process;
+pub mod random;
 pub mod report;
 pub mod rseq;
 pub mod scheduling;
@@ -32,6 +37,7 @@ pub mod sleep;
 #[cfg(test)]
 mod tests;
 pub mod thread;
+pub mod unwind;
 pub mod weak;
 
 pub use futex::Futex;

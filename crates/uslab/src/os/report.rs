@@ -1,6 +1,7 @@
 //! Messages to the user, formatted on the stack and written to standard error without an
 //! allocation.
 
+use core::ffi::CStr;
 use core::fmt::{self, Write};
 
 /// Bytes of the longest message, line end included; a longer one is cut.
@@ -27,10 +28,33 @@ pub fn print(message: fmt::Arguments<'_>) {
     let _errno = super::errno::Preserved::new();
     let mut line = Line { bytes: [0; LIMIT_BYTES], used: 0 };
     let _ = writeln!(line, "uslab: {message}");
-    let mut rest = &line.bytes[..line.used];
+    write(&line.bytes[..line.used]);
+}
+
+/// Writes `text` to standard error.
+pub fn write(text: &[u8]) {
+    write_to(2, text);
+}
+
+/// Appends `text` to the file at `path`, which it creates if there is none; false if the file
+/// cannot be opened.
+pub fn append(path: &CStr, text: &[u8]) -> bool {
+    let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND | libc::O_CLOEXEC | libc::O_NOCTTY;
+    // SAFETY: `path` is NUL-terminated.
+    let fd = unsafe { libc::open(path.as_ptr(), flags, 0o600) };
+    if fd < 0 {
+        return false;
+    }
+    write_to(fd, text);
+    // SAFETY: the descriptor is ours and is closed once.
+    unsafe { libc::close(fd) };
+    true
+}
+
+fn write_to(fd: i32, mut rest: &[u8]) {
     while !rest.is_empty() {
         // SAFETY: the pointer and length describe `rest`.
-        let n = unsafe { libc::write(2, rest.as_ptr().cast(), rest.len()) };
+        let n = unsafe { libc::write(fd, rest.as_ptr().cast(), rest.len()) };
         if n <= 0 {
             break;
         }

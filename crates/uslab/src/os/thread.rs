@@ -3,11 +3,49 @@
 use super::scheduling;
 use core::ffi::{CStr, c_void};
 use core::ptr;
+use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 /// The calling thread's id: not 0, below 2^31, unique among live threads.
 pub fn id() -> u32 {
     // SAFETY: no preconditions.
     unsafe { libc::syscall(libc::SYS_gettid) as u32 }
+}
+
+/// [`id`] without a system call where the C library's own copy is found, for callers that need it
+/// with every operation. In a child that shares the memory of its parent it may be the parent's.
+///
+/// glibc keeps the number in the structure that `pthread_self` returns, at a place that has not
+/// changed since 2006. The first call compares it with the kernel's number.
+pub fn own_id() -> u32 {
+    /// Bytes from the start of glibc's structure to the number; 0 for other C libraries.
+    const OFFSET: usize = match () {
+        () if !cfg!(target_env = "gnu") => 0,
+        () if cfg!(target_arch = "x86_64") => 0x2d0,
+        () if cfg!(target_arch = "aarch64") => 0xd0,
+        () => 0,
+    };
+    static STATE: AtomicU8 = AtomicU8::new(UNKNOWN);
+    const UNKNOWN: u8 = 0;
+    const IS_THERE: u8 = 1;
+    const IS_NOT: u8 = 2;
+    // SAFETY: the structure of the calling thread has more than that many bytes.
+    let kept = || unsafe { (libc::pthread_self() as *const u8).add(OFFSET).cast::<u32>().read_volatile() };
+    match STATE.load(Relaxed) {
+        IS_THERE => kept(),
+        IS_NOT => id(),
+        _ => {
+            let this = id();
+            let is_there = OFFSET != 0 && kept() == this;
+            STATE.store(if is_there { IS_THERE } else { IS_NOT }, Relaxed);
+            this
+        }
+    }
+}
+
+/// Lets another thread run.
+pub fn give_way() {
+    // SAFETY: no preconditions.
+    unsafe { libc::sched_yield() };
 }
 
 /// Stack of a library thread: Rust's default, because the thread runs the program's callbacks.

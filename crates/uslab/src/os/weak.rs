@@ -8,6 +8,7 @@ use core::ffi::{c_char, c_int, c_long, c_void};
 
 /// `dlmopen`: namespace, file, flags.
 pub type Dlmopen = unsafe extern "C" fn(c_long, *const c_char, c_int) -> *mut c_void;
+type Sigaction = unsafe extern "C" fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int;
 type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 
 /// The functions, in the order of the assembly below.
@@ -17,7 +18,9 @@ struct Functions {
     unlock_streams: Option<unsafe extern "C" fn()>,
     reset_streams: Option<unsafe extern "C" fn()>,
     dlsym: Option<Dlsym>,
+    sigaction: Option<Sigaction>,
     processor_leaf: Option<unsafe extern "C" fn(u32) -> *const [u32; 8]>,
+    find_object: Option<unsafe extern "C" fn(*const c_void, *mut Found) -> c_int>,
 }
 
 core::arch::global_asm!(
@@ -25,14 +28,17 @@ core::arch::global_asm!(
     ".weak _IO_list_unlock",
     ".weak _IO_list_resetlock",
     ".weak dlsym",
+    ".weak __sigaction",
     ".weak __x86_get_cpuid_feature_leaf",
+    ".weak _dl_find_object",
     ".pushsection .data.rel.ro.uslab_weak, \"aw\", @progbits",
     ".hidden uslab_weak_functions",
     ".globl uslab_weak_functions",
     ".balign 8",
     "uslab_weak_functions:",
     ".quad _IO_list_lock, _IO_list_unlock, _IO_list_resetlock, dlsym",
-    ".quad __x86_get_cpuid_feature_leaf",
+    ".quad __sigaction",
+    ".quad __x86_get_cpuid_feature_leaf, _dl_find_object",
     ".popsection",
 );
 
@@ -89,6 +95,17 @@ pub unsafe fn dlmopen() -> Option<Dlmopen> {
     unsafe { core::mem::transmute::<*mut c_void, Option<Dlmopen>>(found) }
 }
 
+/// `sigaction(2)` by the C library's second name for it, if it has one: the preload library defines
+/// the first.
+///
+/// # Safety
+/// As `sigaction`.
+pub unsafe fn sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
+    let function = functions().sigaction.unwrap_or(libc::sigaction);
+    // SAFETY: the caller's promise.
+    unsafe { function(signal, new, old) }
+}
+
 /// ECX of `cpuid` leaf 1: the features that the processor has and the system enables, as glibc
 /// (2.33) found them. `None` elsewhere. The instruction itself would exit a virtual machine, at the
 /// cost of a few system calls.
@@ -98,4 +115,48 @@ pub fn usable_features() -> Option<u32> {
     // SAFETY: leaf 1 has the index 0. The result is static: four registers of present features,
     // then four of usable ones, in the order EAX, EBX, ECX, EDX.
     unsafe { leaf(0).as_ref() }.map(|registers| registers[6])
+}
+
+/// glibc's `struct dl_find_object`, with room for the fields that some machines add.
+#[repr(C)]
+pub struct Found {
+    flags: u64,
+    /// The first mapped byte of the object.
+    pub start: *const c_void,
+    /// The end of the mapping.
+    pub end: *const c_void,
+    /// The object.
+    pub map: *const Map,
+    /// Its `.eh_frame_hdr`.
+    pub frame_header: *const c_void,
+    reserved: [u64; 8],
+}
+
+/// The public fields of glibc's `struct link_map`.
+#[repr(C)]
+pub struct Map {
+    /// The difference between addresses in memory and in the file.
+    pub base: usize,
+    /// The path.
+    pub name: *const c_char,
+    /// The dynamic section.
+    pub dynamic: *const c_void,
+}
+
+/// The object that contains `pc`, by glibc's `_dl_find_object`: without a lock or an allocation,
+/// and in signal handlers too. The outer `None` stands for C libraries without that function.
+pub fn find_object(pc: usize) -> Option<Option<Found>> {
+    let find = functions().find_object?;
+    let null = core::ptr::null();
+    let mut found = Found {
+        flags: 0,
+        start: null,
+        end: null,
+        map: core::ptr::null(),
+        frame_header: null,
+        reserved: [0; 8],
+    };
+    // SAFETY: the function takes any address, and fills in a structure that is no larger.
+    let is_found = unsafe { find(pc as *const c_void, &raw mut found) } == 0;
+    Some(is_found.then_some(found))
 }

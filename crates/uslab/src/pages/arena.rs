@@ -44,6 +44,8 @@ struct Arena {
     committed_bytes: AtomicUsize,
     /// Bytes of chunks that are mapped. Guarded by the buddy's lock, like the tables.
     mapped_bytes: AtomicUsize,
+    /// Bytes within the bound that are no chunks' memory: see [`reserve`].
+    reserved_bytes: AtomicUsize,
     /// The kernel backs fresh chunks with memory at once, because the program locks what it maps.
     is_populated: AtomicBool,
     map: Table,
@@ -56,6 +58,7 @@ static ARENA: Arena = Arena {
     base: AtomicUsize::new(0),
     committed_bytes: AtomicUsize::new(0),
     mapped_bytes: AtomicUsize::new(0),
+    reserved_bytes: AtomicUsize::new(0),
     is_populated: AtomicBool::new(false),
     map: Table::new(),
     descriptors: Table::new(),
@@ -112,6 +115,36 @@ pub(super) struct Grown {
     pub count: usize,
 }
 
+/// Takes the addresses of `count` chunks behind the bound for the caller, mapped without access,
+/// and returns the first page. `None` if the system refuses, or if there is no room.
+///
+/// For the other layers these chunks are absent: the buddy never hands their pages out. The caller
+/// may set owners of their pages. The caller holds the buddy's lock.
+pub(super) fn reserve(count: usize) -> Option<PageIndex> {
+    let bound = chunks_committed();
+    let room = (reserved_pages() / CHUNK_PAGES).checked_sub(bound)?;
+    let map = |first, count| memory::map_closed_at(address_of_chunk(first), count * CHUNK_BYTES);
+    let unmap = |first, count| {
+        // SAFETY: `map` has just mapped them, behind the bound, so that no other code knows them.
+        unsafe { unmap_memory(first, count) };
+    };
+    let (mut placed, mut gap) = (Placed::Taken, 0);
+    while placed == Placed::Taken && gap <= MAX_GAP_CHUNKS && gap + count <= room {
+        placed = commit_by(bound + gap, count, map, unmap);
+        if placed == Placed::Mapped {
+            ARENA.reserved_bytes.fetch_add(count * CHUNK_BYTES, Relaxed);
+            return Some(PageIndex(((bound + gap) * CHUNK_PAGES) as u32));
+        }
+        gap = (gap * 2).max(1);
+    }
+    None
+}
+
+/// Bytes that [`reserve`] took: part of the bound, but not memory of chunks.
+pub fn reserved_bytes() -> usize {
+    ARENA.reserved_bytes.load(Relaxed)
+}
+
 /// Maps `wanted` chunks behind the bound, or `least` chunks if the system refuses so many. Returns
 /// `None` if it refuses those too.
 ///
@@ -155,8 +188,19 @@ pub(super) fn grow(wanted: usize, least: usize) -> Option<Grown> {
 /// Maps `count` chunks from `first` on, which lies at or behind the bound, and moves the bound to
 /// their end.
 fn commit(first: usize, count: usize) -> Placed {
+    // SAFETY: `map_chunks` has just mapped them, behind the bound: no other code knows them.
+    commit_by(first, count, map_chunks, |first, count| unsafe { unmap_chunks(first, count) })
+}
+
+/// [`commit`], with the function that maps the chunks, and the one that undoes it.
+fn commit_by(
+    first: usize,
+    count: usize,
+    map: impl FnOnce(usize, usize) -> Placed,
+    unmap: impl FnOnce(usize, usize),
+) -> Placed {
     let (bound, end) = (chunks_committed(), first + count);
-    let placed = map_chunks(first, count);
+    let placed = map(first, count);
     if placed != Placed::Mapped {
         return placed;
     }
@@ -167,8 +211,7 @@ fn commit(first: usize, count: usize) -> Placed {
         && ARENA.descriptors.reach(base - DESCRIPTORS_BELOW, pages * DESCRIPTOR_BYTES)
         && ARENA.chunks.reach(base - CHUNKS_BELOW, end * size_of::<Entry>());
     if !has_tables {
-        // SAFETY: just mapped, and behind the bound, so that no other code knows the chunks.
-        unsafe { unmap_chunks(first, count) };
+        unmap(first, count);
         return Placed::Refused;
     }
     set_owner(PageIndex((bound * CHUNK_PAGES) as u32), (end - bound) * CHUNK_PAGES, Owner::NONE);

@@ -109,7 +109,15 @@ const SMALL_BYTES: usize = 16 << 20;
 
 /// Whether the process has so little memory that it needs no background thread.
 pub fn is_small() -> bool {
-    arena::committed_bytes() <= SMALL_BYTES
+    arena::committed_bytes() - arena::reserved_bytes() <= SMALL_BYTES
+}
+
+/// Takes the addresses of `count` chunks of the arena, mapped without access, for a layer above;
+/// returns the first page. `None` if there is no room. They count as no memory that the library
+/// holds, and never go back. The arena must be set up.
+pub fn reserve(count: usize) -> Option<PageIndex> {
+    let _buddy = buddy::lock();
+    arena::reserve(count)
 }
 
 /// Checks the whole layer, each structure under its lock: chunks, the buddy's lists and sums, the

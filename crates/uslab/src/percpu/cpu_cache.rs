@@ -9,6 +9,7 @@ use super::access::{Access, Locked, Sequences, exchange, node_of};
 use super::adapt::{self, Adapt, Miss, Run};
 use super::barn::Barn;
 use super::drain::Keep;
+use super::hidden;
 use super::sheaf::{self, Owned};
 use super::{ownership, valid};
 use crate::counters;
@@ -57,8 +58,8 @@ pub struct Parts {
 impl CpuCache {
     /// Bytes of slots for `cpus` CPUs: one for each, behind the cache's own dummy and the slot that
     /// the page map names.
-    pub const fn slot_bytes(cpus: usize) -> usize {
-        (cpus + 2) * size_of::<Slot>()
+    pub fn slot_bytes(cpus: usize) -> usize {
+        (hidden::rows() * cpus + 2) * size_of::<Slot>()
     }
 
     /// Returns the owner that the page map is to have for the pages of the cache `id` with these
@@ -68,7 +69,7 @@ impl CpuCache {
     /// on CPU 0. So the owner is one more slot before them, which always has a dummy. Each cache
     /// has a dummy of its own for this: `pop` writes a zero over the dummy's zero, and with a
     /// common one threads that use different caches would take its line from each other with every
-    /// call.
+    /// call. Where sheaves are hidden ([`super::hidden`]), a row of dummies is the owner.
     ///
     /// # Safety
     /// `slots` must point to [`CpuCache::slot_bytes`] bytes, aligned to 64, that live for ever and
@@ -97,9 +98,8 @@ impl CpuCache {
     /// ever. The slabs' owner must come from [`CpuCache::owner`], for as many CPUs.
     pub unsafe fn new(slabs: Slabs, parts: Parts) -> CpuCache {
         let owner = slabs.owner().slots();
-        // SAFETY: the owner is the first slot of the memory, which has one more than there are
-        // CPUs.
-        let slots = if mode() == Mode::Rseq { owner } else { unsafe { owner.add(1) } };
+        // SAFETY: the owner is the first slot of the memory, which has as many as are needed.
+        let slots = unsafe { hidden::slots_behind(owner, parts.cpus) };
         for cpu in 0..parts.cpus {
             // SAFETY: the caller's promise. The owner itself has been written, with its id.
             unsafe {

@@ -22,6 +22,7 @@ use super::access::{Access, node_of};
 use super::adapt::{self, Miss, Run};
 use super::cpu_cache::PIECE;
 use super::drain::Keep;
+use super::hidden;
 use super::sheaf::Owned;
 use crate::counters;
 use crate::os::invariant::invariant;
@@ -132,6 +133,7 @@ impl CpuCache {
         let places = owned.places();
         let piece = places.len().min(PIECE.max(out.len()));
         let n = self.slabs().take(node, &mut places[..piece], out.len());
+        hidden::shuffle(&mut owned.places()[..n]);
         owned.set_count(n);
         if n == 0 {
             self.flush_and_free(&mut owned, Keep::Target);

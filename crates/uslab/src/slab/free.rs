@@ -210,6 +210,16 @@ impl Slabs {
         (word >> (index % 64) & 1 != 0).then_some(Misuse::DoubleFree)
     }
 
+    /// The object of these slabs that contains the byte at `pointer`, and whether it is free in its
+    /// slab.
+    pub fn object_around(&self, pointer: *const u8) -> Option<(*mut u8, bool)> {
+        let slab = self.slab_of(pointer)?;
+        let index = self.geometry.index_around(pointer as usize - slab.address() as usize)?;
+        let word = slab.words(&self.geometry)[index / 64].load(Relaxed);
+        let start = slab.address().wrapping_add(index * self.geometry.object_bytes);
+        Some((start, word >> (index % 64) & 1 != 0))
+    }
+
     /// Classifies a pointer to the byte at `offset` of the slab at `start`, where no object starts.
     #[cold]
     fn misuse_at(&self, start: usize, offset: usize) -> Misuse {

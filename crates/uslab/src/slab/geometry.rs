@@ -30,6 +30,9 @@ pub struct GeometryOptions {
     pub min_order: u32,
     /// Highest order tried; by default 3.
     pub max_order: u32,
+    /// Bytes at the end of a slab in which no object starts. A slab may then have less room than
+    /// its order was chosen for.
+    pub tail_bytes: usize,
 }
 
 /// Why a layout cannot be served by slabs.
@@ -37,7 +40,7 @@ pub struct GeometryOptions {
 pub enum GeometryError {
     /// Size 0, or an alignment that is not a power of two.
     Invalid,
-    /// An object or alignment beyond [`Geometry::MAX_OBJECT_BYTES`].
+    /// An object or alignment beyond what slabs serve.
     TooLarge,
 }
 
@@ -63,6 +66,9 @@ const RECIPROCAL_SHIFT: u32 = 44;
 impl Geometry {
     /// Largest object of a slab: 256 KiB; larger ones are page runs of the malloc layer.
     pub const MAX_OBJECT_BYTES: usize = 256 << 10;
+    /// Largest distance between two objects: that of debugged objects of the largest size and
+    /// alignment. Their slabs stay below the reciprocal's bound.
+    const MAX_STRIDE_BYTES: usize = 3 * Self::MAX_OBJECT_BYTES;
     /// Highest order that `max_order` may name: 1 MiB.
     pub const MAX_ORDER: u32 = 8;
     const DEFAULT_MAX_ORDER: u32 = 3;
@@ -77,7 +83,7 @@ impl Geometry {
         if size == 0 || !align.is_power_of_two() {
             return Err(GeometryError::Invalid);
         }
-        if size > Self::MAX_OBJECT_BYTES || align > Self::MAX_OBJECT_BYTES {
+        if size > Self::MAX_STRIDE_BYTES || align > Self::MAX_OBJECT_BYTES {
             return Err(GeometryError::TooLarge);
         }
         // A free object is never written, so it needs no room for a link. Each object costs a bit
@@ -102,9 +108,10 @@ impl Geometry {
         });
         let single = || object_bytes.div_ceil(PAGE_BYTES).next_power_of_two().trailing_zeros();
         let order = order.unwrap_or_else(|| single().max(min_order));
+        let starts = (PAGE_BYTES << order).saturating_sub(options.tail_bytes).div_ceil(object_bytes);
         Ok(Geometry {
             object_bytes,
-            objects: fitting(object_bytes, order),
+            objects: fitting(object_bytes, order).min(starts).max(1),
             order,
             pages: 1 << order,
             reciprocal: (1u64 << RECIPROCAL_SHIFT).div_ceil(object_bytes as u64),

@@ -1,10 +1,10 @@
 //! Misuse of `free` that the slab layer recognises, and its reports, which name the pointer and the
 //! fault.
 
-use crate::os;
 use crate::pages;
+use crate::report::{self, Fault, Report};
 use crate::rseq::Owner;
-use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use core::fmt;
 
 /// The fault of a pointer that the program freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,52 +23,66 @@ pub enum Misuse {
     NotAllocated,
 }
 
-static ABORT: AtomicBool = AtomicBool::new(true);
-
-/// Sets whether misuse ends the process (the default). Otherwise the allocator never uses the
-/// object again.
-pub fn set_abort_on_misuse(abort: bool) {
-    ABORT.store(abort, Relaxed);
-}
-
-/// Reports `misuse` of `pointer`, then ends the process unless [`set_abort_on_misuse`] disabled
+/// Reports `misuse` of `pointer`, then ends the process unless [`report::set_abort`] disabled
 /// that. `cache` is the name of the cache, or of the function that the program called. The caller
 /// may hold locks: this formats on the stack and writes once.
 #[cold]
 pub fn report_misuse(misuse: Misuse, pointer: *const u8, cache: &str) {
-    match misuse {
-        Misuse::DoubleFree => {
-            os::report::print(format_args!(
-                "double free of {pointer:p}: an object of {cache} that is free already"
-            ));
-        }
-        Misuse::Inside(start) => {
-            let offset = (pointer as usize).wrapping_sub(start);
-            os::report::print(format_args!(
-                "invalid free of {pointer:p}: it lies {offset} bytes inside object {start:#x} of {cache}"
-            ));
-        }
-        Misuse::NotAnObject => {
-            os::report::print(format_args!("invalid free of {pointer:p}: no object of {cache} starts there"));
-        }
-        Misuse::WrongCache(id) => {
-            os::report::print(format_args!(
-                "invalid free of {pointer:p}: given to {cache}, but it belongs to cache number {id}"
-            ));
-        }
-        Misuse::Foreign => {
-            os::report::print(format_args!(
-                "foreign free of {pointer:p}: not memory of this allocator (given to {cache})"
-            ));
-        }
-        Misuse::NotAllocated => {
-            os::report::print(format_args!(
-                "invalid free of {pointer:p}: nothing is allocated there (given to {cache}); freed before?"
-            ));
+    let headline = Headline { misuse, pointer, cache };
+    let report = Report::new(misuse.fault(), pointer as usize, cache, &headline);
+    report::publish(&Report { is_brief: !report::is_detailed(), ..report });
+}
+
+/// The sentence that describes a misuse.
+pub struct Headline<'a> {
+    /// The misuse.
+    pub misuse: Misuse,
+    /// The pointer that was freed.
+    pub pointer: *const u8,
+    /// The cache, or the function that the program called.
+    pub cache: &'a str,
+}
+
+impl fmt::Display for Headline<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Headline { misuse, pointer, cache } = *self;
+        match misuse {
+            Misuse::DoubleFree => {
+                write!(f, "double free of {pointer:p}: an object of {cache} that is free already")
+            }
+            Misuse::Inside(start) => {
+                let offset = (pointer as usize).wrapping_sub(start);
+                write!(f, "invalid free of {pointer:p}: ")?;
+                write!(f, "it lies {offset} bytes inside object {start:#x} of {cache}")
+            }
+            Misuse::NotAnObject => {
+                write!(f, "invalid free of {pointer:p}: no object of {cache} starts there")
+            }
+            Misuse::WrongCache(id) => {
+                write!(f, "invalid free of {pointer:p}: given to {cache}, ")?;
+                write!(f, "but it belongs to cache number {id}")
+            }
+            Misuse::Foreign => {
+                write!(f, "foreign free of {pointer:p}: ")?;
+                write!(f, "not memory of this allocator (given to {cache})")
+            }
+            Misuse::NotAllocated => {
+                write!(f, "invalid free of {pointer:p}: ")?;
+                write!(f, "nothing is allocated there (given to {cache}); freed before?")
+            }
         }
     }
-    if ABORT.load(Relaxed) {
-        os::report::abort();
+}
+
+impl Misuse {
+    /// The kind of fault, in reports.
+    pub fn fault(self) -> Fault {
+        match self {
+            Misuse::DoubleFree => Fault::DoubleFree,
+            Misuse::Inside(_) | Misuse::NotAnObject | Misuse::NotAllocated => Fault::InvalidFree,
+            Misuse::WrongCache(_) => Fault::WrongCache,
+            Misuse::Foreign => Fault::ForeignFree,
+        }
     }
 }
 

@@ -51,7 +51,7 @@ mod valid;
 pub mod words;
 
 pub use geometry::{Geometry, GeometryError, GeometryOptions, Layout};
-pub use misuse::{Misuse, report_misuse, set_abort_on_misuse};
+pub use misuse::{Headline, Misuse, report_misuse};
 pub use node::{ListsLock, NodeMemory};
 pub use pool::{Constructor, Slabs};
 pub use resident::Walk;

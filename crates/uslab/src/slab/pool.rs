@@ -23,6 +23,9 @@ pub struct Constructor {
     pub call: unsafe fn(object: *mut u8, data: usize),
     /// Passed to `call` unchanged; usually the address of the user's function.
     pub data: usize,
+    /// Called with each object, all of them free, `data` and the cache's name, when the slab goes
+    /// back to the page layer.
+    pub release: Option<unsafe fn(object: *mut u8, data: usize, name: &str)>,
 }
 
 /// Bytes of empty slabs beyond which [`Lists::note_grow`] does not raise a node's target.
@@ -324,6 +327,14 @@ impl Slabs {
     }
 
     pub(super) fn free_slab(&self, slab: Slab, temperature: Temperature) {
+        if let Some(Constructor { data, release: Some(release), .. }) = self.constructor {
+            for index in 0..self.geometry.objects {
+                let object = slab.address().wrapping_add(index * self.geometry.object_bytes);
+                // SAFETY: the slab has left the lists and the page map, and all its objects are
+                // free.
+                unsafe { release(object, data, self.name) };
+            }
+        }
         self.count_slab(-1);
         self.free_pages(slab, temperature);
     }
@@ -337,14 +348,20 @@ impl Slabs {
     /// Exact only while no other thread uses the cache. `visit` runs under the lists' lock: it must
     /// neither allocate from this library nor free to it.
     pub fn for_each_taken(&self, mut visit: impl FnMut(*mut u8) -> bool) {
-        let objects = 0..self.geometry.objects;
+        self.for_each_object(|object, is_free| is_free || visit(object));
+    }
+
+    /// Calls `visit` for each object, with whether it is free in its slab, until `visit` returns
+    /// false. As [`Slabs::for_each_taken`].
+    pub fn for_each_object(&self, mut visit: impl FnMut(*mut u8, bool) -> bool) {
         for node in self.nodes() {
             let lists = node.lock();
             for slab in lists.all() {
                 let words = slab.words(&self.geometry);
-                for index in objects.clone().filter(|i| words[i / 64].load(Acquire) >> (i % 64) & 1 == 0) {
+                for index in 0..self.geometry.objects {
                     let object = slab.address().wrapping_add(index * self.geometry.object_bytes);
-                    if !visit(object) {
+                    let is_free = words[index / 64].load(Acquire) >> (index % 64) & 1 != 0;
+                    if !visit(object, is_free) {
                         return;
                     }
                 }

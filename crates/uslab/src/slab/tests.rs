@@ -264,7 +264,7 @@ fn constructors_run_once_an_object_and_free_objects_are_not_written() {
         // SAFETY: the caller's promise.
         unsafe { object.write_bytes(data as u8, 96) };
     }
-    let (slabs, _) = slabs(96, Some(Constructor { call: construct, data: 0x77 }));
+    let (slabs, _) = slabs(96, Some(Constructor { call: construct, data: 0x77, release: None }));
     for _ in 0..10 {
         let objects = take(slabs, 500);
         for &object in &objects {

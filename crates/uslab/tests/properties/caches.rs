@@ -40,7 +40,9 @@ impl Options {
             .sheaf_capacity(self.sheaf_capacity);
         if self.constructor {
             // SAFETY: `construct` only writes the object.
-            builder = unsafe { builder.raw_constructor(Constructor { call: construct, data: self.bytes }) };
+            builder = unsafe {
+                builder.raw_constructor(Constructor { call: construct, data: self.bytes, release: None })
+            };
         }
         builder.build_raw(self.bytes)
     }

@@ -180,7 +180,7 @@ fn constructed_objects_stay() {
         // SAFETY: an object of the cache.
         unsafe { object.write(value as u8) };
     }
-    let (slabs, _) = slabs_of_order(4, 1024, Some(Constructor { call: construct, data: 7 }));
+    let (slabs, _) = slabs_of_order(4, 1024, Some(Constructor { call: construct, data: 7, release: None }));
     let objects = take(slabs, slabs.geometry().objects);
     free(slabs, &objects[1..]);
     assert_eq!(slabs.purge_all_inside(), 0);

@@ -1,0 +1,73 @@
+//! Allocations of debugged objects, and the making of their slabs.
+
+use super::object::{FREE, LIVE, NEVER, NEVER_USED, Object, Request, User, ZONE_USED, fill};
+use super::{Debug, tell};
+use core::sync::atomic::Ordering::Relaxed;
+
+impl Debug {
+    /// Makes the pointers of the program from objects that came out of slabs.
+    pub fn hand_out(&self, name: &str, objects: &mut [*mut u8], request: Request) {
+        for place in objects {
+            *place = self.hand_out_one(name, *place, request);
+        }
+    }
+
+    fn hand_out_one(&self, name: &str, start: *mut u8, request: Request) -> *mut u8 {
+        let object = Object { debug: self, pointer: self.pointer(start) as usize };
+        match object.take(&[FREE, NEVER]) {
+            Ok(state) => tell::check_free(&object, name, state),
+            Err(state) => tell::record_overwritten(&object, name, state),
+        }
+        let asked = request.bytes.min(self.bytes);
+        let record = object.record();
+        record.asked.store(asked, Relaxed);
+        record.family.store(request.family as u8, Relaxed);
+        if self.is_secure() {
+            fill(self.right_zone(object.pointer, asked), ZONE_USED);
+        } else {
+            object.fill_zones(asked, ZONE_USED);
+        }
+        object.note(User::Allocated);
+        object.forget(User::Freed);
+        if self.traces() {
+            tell::trace(&object, name, "allocated");
+        }
+        object.put(LIVE);
+        object.pointer as *mut u8
+    }
+
+    /// Makes the objects of a fresh slab: the slab's constructor calls it for each.
+    ///
+    /// # Safety
+    /// `start` must be fresh memory of an object, and `data` the address of the cache's `Debug`.
+    pub unsafe fn construct(start: *mut u8, data: usize) {
+        // SAFETY: the caller's promise; the structure lives as long as the cache.
+        let debug = unsafe { &*(data as *const Debug) };
+        let pointer = debug.pointer(start);
+        // SAFETY: the memory is this call's alone.
+        unsafe { start.write_bytes(0, debug.offset.min(super::RECORD_WITH_USERS_BYTES)) };
+        let object = Object { debug, pointer: pointer as usize };
+        object.fill_zones(debug.bytes, debug.free_zone());
+        if let Some(constructor) = debug.constructor {
+            // SAFETY: the user promised that the constructor accepts fresh memory.
+            unsafe { (constructor.call)(pointer, constructor.data) };
+        } else if debug.poisons() {
+            fill(object.bytes(), NEVER_USED);
+        }
+        object.put(NEVER);
+    }
+
+    /// Checks an object of a slab that goes back to the page layer.
+    ///
+    /// # Safety
+    /// `start` must be a free object of the slab, and `data` as in [`Debug::construct`].
+    pub unsafe fn release(start: *mut u8, data: usize, name: &str) {
+        // SAFETY: the caller's promise.
+        let debug = unsafe { &*(data as *const Debug) };
+        let object = Object { debug, pointer: debug.pointer(start) as usize };
+        match object.take(&[FREE, NEVER]) {
+            Ok(state) => tell::check_free(&object, name, state),
+            Err(state) => tell::record_overwritten(&object, name, state),
+        }
+    }
+}

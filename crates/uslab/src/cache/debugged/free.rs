@@ -1,0 +1,87 @@
+//! Frees of debugged objects.
+
+use super::object::{BUSY, FREE, LIVE, NEVER, Object, Release, User, ZONE_FREE, fill};
+use super::{Debug, tell};
+use crate::slab::{Misuse, Slabs};
+use core::sync::atomic::Ordering::Relaxed;
+
+impl Debug {
+    /// Checks a free of `pointer`, and makes the object a free one. Returns the object of the slab,
+    /// or `None` where the free was reported and must do nothing.
+    pub fn take_back(&self, slabs: &Slabs, pointer: *mut u8, release: Release) -> Option<*mut u8> {
+        let name = slabs.name();
+        let Some((start, is_free)) = slabs.object_around(pointer) else {
+            let misuse = slabs.misuse_of(pointer).unwrap_or(Misuse::NotAnObject);
+            tell::stray(name, pointer, misuse);
+            return None;
+        };
+        let object = Object { debug: self, pointer: self.pointer(start) as usize };
+        if object.pointer != pointer as usize {
+            tell::inside(&object, name, pointer as usize);
+            return None;
+        }
+        match object.take(&[LIVE]) {
+            Ok(_) => {}
+            Err(FREE | NEVER) => {
+                tell::double_free(&object, name);
+                return None;
+            }
+            Err(BUSY) if is_free => {
+                tell::double_free(&object, name);
+                return None;
+            }
+            Err(state) => {
+                tell::record_overwritten(&object, name, state);
+                return None;
+            }
+        }
+        tell::check_used(&object, name);
+        tell::check_release(&object, name, release);
+        if !self.is_secure() {
+            object.fill_zones(self.bytes, ZONE_FREE);
+        }
+        if self.poisons() {
+            object.poison();
+        } else if self.zeroes() {
+            fill(object.bytes(), 0);
+        }
+        object.note(User::Freed);
+        if self.traces() {
+            tell::trace(&object, name, "freed");
+        }
+        object.put(FREE);
+        Some(start)
+    }
+
+    /// Reports a misuse of `pointer`, in a slab of the cache.
+    pub fn report_misuse(&self, slabs: &Slabs, pointer: *const u8, misuse: Misuse) {
+        let name = slabs.name();
+        let Some((start, _)) = slabs.object_around(pointer) else {
+            return tell::stray(name, pointer, misuse);
+        };
+        let object = Object { debug: self, pointer: self.pointer(start) as usize };
+        if object.pointer == pointer as usize {
+            tell::double_free(&object, name);
+        } else {
+            tell::inside(&object, name, pointer as usize);
+        }
+    }
+
+    /// The misuse that a free of `pointer` would be; `None` for an object in use.
+    pub fn misuse_of(&self, slabs: &Slabs, pointer: *const u8) -> Option<Misuse> {
+        let Some((start, is_free)) = slabs.object_around(pointer) else {
+            return slabs.misuse_of(pointer).or(Some(Misuse::NotAnObject));
+        };
+        let object = Object { debug: self, pointer: self.pointer(start) as usize };
+        if object.pointer != pointer as usize {
+            return Some(Misuse::Inside(object.pointer));
+        }
+        let state = object.record().state.load(Relaxed);
+        (is_free || state == FREE || state == NEVER).then_some(Misuse::DoubleFree)
+    }
+
+    /// The bytes that the program asked for at `pointer`, an object in use.
+    pub fn asked_at(&self, pointer: *const u8) -> usize {
+        Object { debug: self, pointer: pointer as usize }.asked()
+    }
+}

@@ -1,0 +1,134 @@
+//! Debugged caches: each object carries zones, a pattern and a record, and each call checks them.
+//!
+//! A debugged cache has no sheaves: its slots keep the dummy, so that every call takes the slow
+//! path, and the fast path spends nothing on debugging. Its objects are larger than those of the
+//! program, which gets a pointer to the middle:
+//!
+//! ```text
+//!  object of the slab                     pointer of the program
+//!  │                                      ▼
+//!  ├ record ┬ (who allocated, who freed) ─┼ left zone ┬ bytes asked for ┬ right zone ──────────┤
+//!  │ state  │ thread, CPU, time, stack    │ 16 or more│ poison when free│ to the next object   │
+//! ```
+//!
+//! The distance from the object's start to the program's pointer is a multiple of the alignment. So
+//! debugged objects have every alignment that they have otherwise. The page map leads `free` to the
+//! cache, and the cache's layout to the object around a pointer.
+//!
+//! | byte | place | |
+//! |---|---|---|
+//! | 0xbb, 0xcc | zone | of a free object, of one in use |
+//! | 0x5a | bytes | never used |
+//! | 0x6b, at the end 0xa5 | bytes | free |
+//!
+//! Bytes and letters are the kernel's (`mm/slub.c`). Nothing here holds a lock. Two threads that
+//! work on one object are kept apart by the record's state.
+
+mod alloc;
+mod free;
+mod object;
+pub(super) mod quarantine;
+mod run;
+mod select;
+mod tell;
+mod walk;
+
+use crate::os::debugging::{POISON, RED_ZONE, SECURE, TRACE, USERS};
+use crate::slab::Constructor;
+use core::ops::Range;
+use object::{RECORD_BYTES, RECORD_WITH_USERS_BYTES, ZONE_FREE, ZONE_USED};
+
+pub use object::Family;
+pub(crate) use object::{Release, Request};
+pub(crate) use run::Large;
+pub(crate) use select::letters_for;
+pub(super) use select::letters_of;
+pub(crate) use select::selects_malloc;
+pub(super) use select::{secure, set as set_selection};
+
+/// Bytes of the smallest zone.
+pub(crate) const ZONE_BYTES: usize = 16;
+
+/// What the debugging of one cache needs.
+#[derive(Clone, Copy)]
+pub struct Debug {
+    letters: u8,
+    /// Bytes from an object's start to the pointer of the program.
+    offset: usize,
+    /// Bytes of an object of the slab.
+    stride: usize,
+    /// Bytes of an object of the program.
+    bytes: usize,
+    /// The program's constructor.
+    constructor: Option<Constructor>,
+}
+
+impl Debug {
+    /// The debugging of a cache of objects of `bytes`, aligned to `align`. The stride is that of
+    /// [`Debug::slab_bytes`], until [`Debug::set_stride`].
+    pub fn new(letters: u8, bytes: usize, align: usize, constructor: Option<Constructor>) -> Debug {
+        let zone = if letters & RED_ZONE != 0 { ZONE_BYTES } else { 0 };
+        let record = if letters & USERS != 0 { RECORD_WITH_USERS_BYTES } else { RECORD_BYTES };
+        let align = align.max(8);
+        let offset = (record + zone).next_multiple_of(align);
+        let stride = (offset + bytes + zone).next_multiple_of(align);
+        // Poison would undo what the constructor did.
+        let letters = if constructor.is_some() { letters & !POISON } else { letters };
+        Debug { letters, offset, stride, bytes, constructor }
+    }
+
+    /// The bytes that an object of the slab must have.
+    pub fn slab_bytes(&self) -> usize {
+        self.stride
+    }
+
+    /// Sets the distance between two objects of the slab.
+    pub fn set_stride(&mut self, stride: usize) {
+        self.stride = stride;
+    }
+
+    fn has(&self, letter: u8) -> bool {
+        self.letters & letter != 0
+    }
+
+    /// The program's pointer to an object of the slab.
+    pub(super) fn pointer(&self, object: *mut u8) -> *mut u8 {
+        object.wrapping_add(self.offset)
+    }
+
+    /// The left zone of an object whose program's pointer is `pointer`.
+    fn left_zone(&self, pointer: usize) -> Range<usize> {
+        let record = if self.has(USERS) { RECORD_WITH_USERS_BYTES } else { RECORD_BYTES };
+        if self.has(RED_ZONE) { pointer - self.offset + record..pointer } else { pointer..pointer }
+    }
+
+    /// The right zone of an object in which the program uses `used` bytes.
+    fn right_zone(&self, pointer: usize, used: usize) -> Range<usize> {
+        let end = pointer - self.offset + self.stride;
+        if self.has(RED_ZONE) { pointer + used.min(self.bytes)..end } else { end..end }
+    }
+
+    fn poisons(&self) -> bool {
+        self.has(POISON)
+    }
+
+    /// Whether the cache is hardened: `USLAB_SECURE`.
+    pub(super) fn is_secure(&self) -> bool {
+        self.has(SECURE)
+    }
+
+    /// Whether free objects are zeroed. Zeroes would undo what a constructor did.
+    fn zeroes(&self) -> bool {
+        self.has(SECURE) && self.constructor.is_none() && !self.poisons()
+    }
+
+    /// The value of a free object's zones. Those of a hardened cache keep theirs, and are checked
+    /// when the object is freed.
+    fn free_zone(&self) -> u8 {
+        if self.is_secure() { ZONE_USED } else { ZONE_FREE }
+    }
+
+    fn traces(&self) -> bool {
+        self.has(TRACE)
+    }
+}

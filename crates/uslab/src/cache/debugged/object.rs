@@ -1,0 +1,294 @@
+//! The bytes of a debugged object: its record, its zones, its pattern.
+
+use super::Debug;
+use crate::os;
+use crate::os::debugging::{RED_ZONE, USERS};
+use crate::os::unwind::MAX_FRAMES;
+use crate::report::Event;
+use crate::report::depot::{self, StackId};
+use core::ops::Range;
+use core::sync::atomic::{
+    AtomicU8, AtomicU32, AtomicU64, AtomicUsize,
+    Ordering::{AcqRel, Acquire, Relaxed, Release as ReleaseOrder},
+};
+
+/// The byte of a zone while its object is free.
+pub const ZONE_FREE: u8 = 0xbb;
+/// The byte of a zone while its object is in use.
+pub const ZONE_USED: u8 = 0xcc;
+/// The byte of an object that was never used.
+pub const NEVER_USED: u8 = 0x5a;
+/// The byte of a free object.
+pub const FREED: u8 = 0x6b;
+/// The last byte of a free object.
+pub const FREED_END: u8 = 0xa5;
+
+/// The states of an object. They are words that no pattern contains.
+pub const NEVER: u32 = 0x4e45_5652;
+/// Free.
+pub const FREE: u32 = 0x4652_4545;
+/// In use.
+pub const LIVE: u32 = 0x4c49_5645;
+/// A thread works on it.
+pub const BUSY: u32 = 0x4255_5359;
+
+/// The functions that memory came from, or goes back to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Family {
+    /// Any: functions that may free all.
+    Any = 0,
+    /// A cache's functions.
+    Cache = 1,
+    /// `malloc`, `calloc`, `realloc`, `free` and their relatives.
+    Malloc = 2,
+    /// `operator new` and `operator delete`.
+    New = 3,
+    /// `operator new[]` and `operator delete[]`.
+    NewArray = 4,
+}
+
+impl Family {
+    /// The family with this number; [`Family::Any`] for any other number.
+    pub const fn of(number: u8) -> Family {
+        match number {
+            1 => Family::Cache,
+            2 => Family::Malloc,
+            3 => Family::New,
+            4 => Family::NewArray,
+            _ => Family::Any,
+        }
+    }
+
+    /// Its name in reports, as memory of it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Family::Any => "",
+            Family::Cache => "a cache",
+            Family::Malloc => "malloc",
+            Family::New => "operator new",
+            Family::NewArray => "operator new[]",
+        }
+    }
+
+    /// The name of its functions that free.
+    pub fn release_name(self) -> &'static str {
+        match self {
+            Family::Any | Family::Cache => "a free",
+            Family::Malloc => "free",
+            Family::New => "operator delete",
+            Family::NewArray => "operator delete[]",
+        }
+    }
+
+    /// Whether memory of this family may be freed by a function of `other`.
+    pub fn takes(self, other: Family) -> bool {
+        let is_strict = matches!(self, Family::Malloc | Family::New | Family::NewArray);
+        !is_strict || other == Family::Any || other == self
+    }
+}
+
+/// An allocation as the program asked for it.
+#[derive(Clone, Copy)]
+pub(crate) struct Request {
+    pub bytes: usize,
+    pub family: Family,
+}
+
+/// A free as the program asked for it.
+#[derive(Clone, Copy)]
+pub(crate) struct Release {
+    /// The size that the program named.
+    pub bytes: Option<usize>,
+    pub family: Family,
+}
+
+impl Release {
+    /// A free of which only the pointer is known.
+    pub const PLAIN: Release = Release { bytes: None, family: Family::Any };
+}
+
+/// Who did something with an object.
+#[repr(C)]
+pub struct Track {
+    stack: AtomicU32,
+    thread: AtomicU32,
+    cpu: AtomicU32,
+    _unused: AtomicU32,
+    time_ms: AtomicU64,
+}
+
+/// The record at an object's start.
+#[repr(C)]
+pub struct Record {
+    /// The bytes that the program asked for.
+    pub asked: AtomicUsize,
+    pub state: AtomicU32,
+    pub family: AtomicU8,
+    _unused: [AtomicU8; 3],
+    /// Only with letter U.
+    users: [Track; 2],
+}
+
+pub const RECORD_BYTES: usize = core::mem::offset_of!(Record, users);
+pub const RECORD_WITH_USERS_BYTES: usize = size_of::<Record>();
+const _: () = assert!(RECORD_BYTES == 16 && RECORD_WITH_USERS_BYTES == 64);
+
+/// An object of a debugged cache.
+#[derive(Clone, Copy)]
+pub struct Object<'a> {
+    pub debug: &'a Debug,
+    /// The pointer of the program.
+    pub pointer: usize,
+}
+
+/// Which of the two records.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum User {
+    Allocated = 0,
+    Freed = 1,
+}
+
+impl<'a> Object<'a> {
+    /// The record, whose tracks may be read only with letter U.
+    ///
+    /// The pointer lies in a slab of the cache, whose pages stay mapped for ever.
+    pub fn record(&self) -> &'static Record {
+        let start = self.pointer - self.debug.offset;
+        // SAFETY: an object's start, aligned to 8, and at least RECORD_BYTES of it. The program may
+        // overwrite it by mistake; its fields are atomics of which every value is valid. The tracks
+        // are used with letter U alone, and otherwise lie in the object or the next one.
+        unsafe { &*(start as *const Record) }
+    }
+
+    /// The bytes that the program asked for; never more than the object has.
+    pub fn asked(&self) -> usize {
+        self.record().asked.load(Relaxed).min(self.debug.bytes)
+    }
+
+    pub fn family(&self) -> Family {
+        Family::of(self.record().family.load(Relaxed))
+    }
+
+    /// Takes the object for this thread, if it has one of the states `from`; returns that state.
+    /// Otherwise returns the state as the error. Waits while another thread works on it, but not
+    /// for ever: the thread may have died with its process.
+    pub fn take(&self, from: &[u32]) -> Result<u32, u32> {
+        let state = &self.record().state;
+        let mut turns = 0;
+        loop {
+            let now = state.load(Acquire);
+            if from.contains(&now) {
+                if state.compare_exchange(now, BUSY, AcqRel, Relaxed).is_ok() {
+                    return Ok(now);
+                }
+            } else if now == BUSY && turns < 10_000 {
+                os::thread::give_way();
+                turns += 1;
+            } else {
+                return Err(now);
+            }
+        }
+    }
+
+    /// Takes the object, whatever known state it has, if no other thread works on it.
+    pub fn take_at_once(&self) -> Result<u32, u32> {
+        let state = &self.record().state;
+        let now = state.load(Acquire);
+        let is_known = now == FREE || now == NEVER || now == LIVE;
+        if !is_known {
+            return Err(now);
+        }
+        state.compare_exchange(now, BUSY, AcqRel, Relaxed)
+    }
+
+    /// Ends [`Object::take`].
+    pub fn put(&self, state: u32) {
+        self.record().state.store(state, ReleaseOrder);
+    }
+
+    /// Records this thread as a user of the object, with letter U.
+    pub fn note(&self, user: User) {
+        if !self.debug.has(USERS) {
+            return;
+        }
+        let track = &self.record().users[user as usize];
+        track.stack.store(depot::save_current().0, Relaxed);
+        track.thread.store(os::thread::own_id(), Relaxed);
+        track.cpu.store(os::cpu::current() as u32, Relaxed);
+        track.time_ms.store(os::clock::coarse_ms(), Relaxed);
+    }
+
+    /// Forgets a user.
+    pub fn forget(&self, user: User) {
+        if self.debug.has(USERS) {
+            self.record().users[user as usize].thread.store(0, Relaxed);
+        }
+    }
+
+    /// The last user; its frames are copied to `frames`. `None` without letter U, and where there
+    /// was none.
+    pub fn user<'b>(&self, user: User, frames: &'b mut [usize; MAX_FRAMES]) -> Option<Event<'b>> {
+        if !self.debug.has(USERS) {
+            return None;
+        }
+        let track = &self.record().users[user as usize];
+        let thread = track.thread.load(Relaxed);
+        if thread == 0 {
+            return None;
+        }
+        let stack = StackId(track.stack.load(Relaxed));
+        let n = depot::frames(stack, frames);
+        let lost = match (n, stack) {
+            (0, StackId::NONE) if depot::is_full() => "the depot of stacks is full",
+            (0, _) => "the stack is not known",
+            _ => "",
+        };
+        let (cpu, time_ms) = (track.cpu.load(Relaxed), track.time_ms.load(Relaxed));
+        Some(Event { thread, cpu, time_ms, stack: &frames[..n], lost })
+    }
+
+    /// Fills the zones for an object of which the program uses `used` bytes.
+    pub fn fill_zones(&self, used: usize, value: u8) {
+        if !self.debug.has(RED_ZONE) {
+            return;
+        }
+        fill(self.debug.left_zone(self.pointer), value);
+        fill(self.debug.right_zone(self.pointer, used), value);
+    }
+
+    /// The pattern's bytes.
+    pub fn bytes(&self) -> Range<usize> {
+        self.pointer..self.pointer + self.debug.bytes
+    }
+
+    /// Fills the object with the pattern of a free one.
+    pub fn poison(&self) {
+        let bytes = self.bytes();
+        fill(bytes.start..bytes.end - 1, FREED);
+        fill(bytes.end - 1..bytes.end, FREED_END);
+    }
+}
+
+/// Fills a range of an object's memory.
+pub fn fill(range: Range<usize>, value: u8) {
+    // SAFETY: the range lies in an object of a debugged cache, whose pages are mapped, and which
+    // the calling thread has taken.
+    unsafe { (range.start as *mut u8).write_bytes(value, range.len()) };
+}
+
+/// The bytes of `range` that are not `value`: from the first to the last of them.
+pub fn differing(range: Range<usize>, value: u8) -> Option<Range<usize>> {
+    // SAFETY: as in `fill`. The program may write to it meanwhile, by mistake: any bytes are valid.
+    let bytes = unsafe { core::slice::from_raw_parts(range.start as *const u8, range.len()) };
+    // 32 bytes at a time: the compiler uses vectors.
+    let (blocks, rest) = bytes.as_chunks::<32>();
+    let is_whole = |block: &[u8; 32]| block.iter().fold(0, |changed, &byte| changed | byte ^ value) == 0;
+    let is_same = blocks.iter().all(is_whole) && rest.iter().all(|&byte| byte == value);
+    if is_same {
+        return None;
+    }
+    let first = bytes.iter().position(|&byte| byte != value)?;
+    let last = bytes.iter().rposition(|&byte| byte != value)?;
+    Some(range.start + first..range.start + last + 1)
+}

@@ -1,0 +1,110 @@
+//! Debugged runs of pages: objects like those of a cache, with a layout of their own.
+
+use super::object::{FREE, LIVE, Object, Release, Request, User, ZONE_USED, fill};
+use super::{Debug, tell};
+use crate::os;
+use core::ops::Range;
+use core::sync::atomic::Ordering::Relaxed;
+
+/// A debugged run.
+pub(crate) struct Large<'a> {
+    object: Object<'a>,
+}
+
+impl Debug {
+    /// The debugging of a run of `bytes`, whose record lies `offset` bytes before it.
+    pub(crate) fn of_run(letters: u8, offset: usize, bytes: usize) -> Debug {
+        Debug { letters, offset, stride: offset + bytes, bytes, constructor: None }
+    }
+}
+
+impl<'a> Large<'a> {
+    /// The run at `pointer`, whose pages, and those of the record, the library owns.
+    pub fn new(debug: &'a Debug, pointer: usize) -> Large<'a> {
+        Large { object: Object { debug, pointer } }
+    }
+
+    /// The bytes that the program asked for.
+    pub fn asked(&self) -> usize {
+        self.object.asked()
+    }
+
+    /// Whether the object is in use.
+    pub fn is_live(&self) -> bool {
+        self.object.record().state.load(Relaxed) == LIVE
+    }
+
+    /// Makes fresh pages an object in use.
+    pub fn begin(&self, name: &str, request: Request) {
+        let record = self.object.record();
+        record.asked.store(request.bytes, Relaxed);
+        record.family.store(request.family as u8, Relaxed);
+        self.object.fill_zones(request.bytes, ZONE_USED);
+        self.object.note(User::Allocated);
+        self.object.forget(User::Freed);
+        if self.object.debug.traces() {
+            tell::trace(&self.object, name, "allocated");
+        }
+        self.object.put(LIVE);
+    }
+
+    /// Checks a free, and makes the object a free one. False where the free was reported and must
+    /// do nothing.
+    pub fn end(&self, name: &str, release: Release) -> bool {
+        let object = &self.object;
+        match object.take(&[LIVE]) {
+            Ok(_) => {}
+            Err(FREE) => {
+                tell::double_free(object, name);
+                return false;
+            }
+            Err(state) => {
+                tell::record_overwritten(object, name, state);
+                return false;
+            }
+        }
+        tell::check_used(object, name);
+        tell::check_release(object, name, release);
+        object.fill_zones(object.debug.bytes, object.debug.free_zone());
+        if object.debug.poisons() {
+            object.poison();
+        } else if object.debug.zeroes() {
+            clear(object.bytes());
+        }
+        object.note(User::Freed);
+        if object.debug.traces() {
+            tell::trace(object, name, "freed");
+        }
+        object.put(FREE);
+        true
+    }
+
+    /// Checks a free object; returns whether the program overwrote it.
+    pub fn check_free(&self, name: &str) -> bool {
+        let object = &self.object;
+        let Ok(state) = object.take(&[FREE]) else { return false };
+        let is_faulty = tell::is_faulty_free(object, state);
+        tell::check_free(object, name, state);
+        object.put(state);
+        is_faulty
+    }
+
+    /// Reports a free of the pointer `at`: inside the object, or at its start if it is free.
+    pub fn report_misuse(&self, name: &str, at: usize) {
+        if at == self.object.pointer {
+            tell::double_free(&self.object, name);
+        } else {
+            tell::inside(&self.object, name, at);
+        }
+    }
+}
+
+/// Zeroes the pages of a run: the system takes their memory, if they are whole pages of its own.
+fn clear(range: Range<usize>) {
+    let page = os::memory::page_bytes();
+    let is_whole = range.start.is_multiple_of(page) && range.len().is_multiple_of(page);
+    // SAFETY: pages of a free object, which the calling thread has taken.
+    if !is_whole || !unsafe { os::memory::purge(range.start as *mut u8, range.len()) } {
+        fill(range, 0);
+    }
+}

@@ -1,0 +1,84 @@
+//! The caches that are debugged: by their flags, or because `USLAB_DEBUG` names them.
+
+use crate::cache::builder::Flags;
+use crate::os;
+use crate::os::debugging::{CHECKS, POISON, RED_ZONE, SECURE, Selection, TRACE, USERS};
+use crate::report;
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicBool, AtomicU8, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+
+/// The value of `USLAB_DEBUG`, parsed.
+struct Chosen {
+    text: [u8; os::env::VALUE_BYTES],
+    used: usize,
+    selection: Selection,
+}
+
+struct Cell(UnsafeCell<Chosen>);
+
+// SAFETY: start-up writes it once, before it sets `IS_SET`; threads read it only afterwards.
+unsafe impl Sync for Cell {}
+
+#[unsafe(link_section = ".bss.uslab_tables")]
+static CHOSEN: Cell =
+    Cell(UnsafeCell::new(Chosen { text: [0; os::env::VALUE_BYTES], used: 0, selection: Selection::NONE }));
+static IS_SET: AtomicBool = AtomicBool::new(false);
+
+/// Sets the selection of the process from `text`. Start-up calls it once, under its lock. Reports
+/// text that is wrong, and then selects nothing.
+pub fn set(text: &[u8]) {
+    let selection = match Selection::parse(text) {
+        Ok(selection) => selection,
+        Err(bad) => return os::report::print(format_args!("USLAB_DEBUG is ignored: {bad}")),
+    };
+    if selection == Selection::NONE || text.len() > os::env::VALUE_BYTES {
+        return;
+    }
+    // SAFETY: only this call writes, and no thread reads yet.
+    let chosen = unsafe { &mut *CHOSEN.0.get() };
+    chosen.text[..text.len()].copy_from_slice(text);
+    (chosen.used, chosen.selection) = (text.len(), selection);
+    IS_SET.store(true, Release);
+    report::set_detailed();
+}
+
+/// The letters that every cache has besides those that `USLAB_DEBUG` selects.
+static FOR_ALL: AtomicU8 = AtomicU8::new(0);
+
+/// Hardens every cache. Start-up calls it, before there is any.
+pub fn secure() {
+    FOR_ALL.store(CHECKS | RED_ZONE | SECURE, Relaxed);
+}
+
+/// The letters for a cache called `name`.
+pub fn letters_for(name: &str) -> u8 {
+    FOR_ALL.load(Relaxed) | selected_for(name)
+}
+
+fn selected_for(name: &str) -> u8 {
+    if !IS_SET.load(Acquire) {
+        return 0;
+    }
+    // SAFETY: it is set, and does not change any more.
+    let chosen = unsafe { &*CHOSEN.0.get() };
+    chosen.selection.letters(&chosen.text[..chosen.used], name.as_bytes())
+}
+
+/// Whether a class of `malloc` may be debugged: objects must not be resized without the cache's
+/// knowledge.
+pub fn selects_malloc() -> bool {
+    IS_SET.load(Acquire) || FOR_ALL.load(Relaxed) != 0
+}
+
+/// The letters of a cache's flags.
+pub fn letters_of(flags: Flags) -> u8 {
+    [
+        (Flags::CONSISTENCY_CHECKS, CHECKS),
+        (Flags::RED_ZONE, RED_ZONE),
+        (Flags::POISON, POISON),
+        (Flags::STORE_USER, USERS),
+        (Flags::TRACE, TRACE),
+    ]
+    .iter()
+    .fold(0, |letters, &(flag, letter)| if flags.contains(flag) { letters | letter } else { letters })
+}

@@ -1,0 +1,285 @@
+//! The reports of debugged objects, and the checks that they come from.
+//!
+//! A check reports, gives overwritten bytes their value back, and returns. The caller has taken the
+//! object, and holds no lock.
+
+use super::object::{
+    FREED, FREED_END, Family, NEVER, NEVER_USED, Object, Release, User, ZONE_FREE, ZONE_USED, differing, fill,
+};
+use crate::cache::registry;
+use crate::os::debugging::RED_ZONE;
+use crate::os::unwind::MAX_FRAMES;
+use crate::pages;
+use crate::report::{self, Dump, Fault, Report};
+use crate::slab::{Headline, Misuse};
+use core::fmt;
+use core::ops::Range;
+
+/// A sentence, as the function that writes it.
+struct Said<F>(F);
+
+impl<F: Fn(&mut fmt::Formatter<'_>) -> fmt::Result> fmt::Display for Said<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (self.0)(f)
+    }
+}
+
+/// A fault of an object.
+struct Told<'a> {
+    fault: Fault,
+    /// The address that the fault is about.
+    at: usize,
+    state: &'static str,
+    wrong: Option<Range<usize>>,
+    /// The value that wrong bytes get back.
+    value: Option<u8>,
+    headline: &'a dyn fmt::Display,
+}
+
+fn tell(object: &Object<'_>, name: &str, told: &Told<'_>) {
+    let (mut allocated, mut freed) = ([0; MAX_FRAMES], [0; MAX_FRAMES]);
+    let debug = object.debug;
+    let start = object.pointer - debug.offset;
+    let wrong = told.wrong.clone().unwrap_or(object.pointer..object.pointer);
+    let whole = Report {
+        object: Some(report::Object {
+            start: object.pointer,
+            bytes: object.asked(),
+            state: told.state,
+            family: object.family().name(),
+        }),
+        allocated: object.user(User::Allocated, &mut allocated),
+        freed: object.user(User::Freed, &mut freed),
+        dump: Some(Dump::around(wrong, start..start + debug.stride)),
+        repaired: told.wrong.clone().zip(told.value),
+        ..Report::new(told.fault, told.at, name, told.headline)
+    };
+    if told.fault == Fault::LiveAtDestroy {
+        report::publish_and_continue(&whole);
+    } else {
+        report::publish(&whole);
+    }
+    if let Some((range, value)) = told.wrong.clone().zip(told.value) {
+        fill(range, value);
+    }
+}
+
+const ALLOCATED: &str = "allocated";
+const FREE: &str = "free";
+const NEVER_USED_STATE: &str = "never used";
+
+/// Checks the zones of an object in use.
+pub fn check_used(object: &Object<'_>, name: &str) {
+    check_zones(object, name, object.asked(), ZONE_USED, ALLOCATED);
+}
+
+/// Checks the zones and the pattern of a free object, whose state was `state`.
+pub fn check_free(object: &Object<'_>, name: &str, state: u32) {
+    let text = if state == NEVER { NEVER_USED_STATE } else { FREE };
+    if !object.debug.is_secure() {
+        check_zones(object, name, object.debug.bytes, ZONE_FREE, text);
+    }
+    let Some((range, value)) = wrong_pattern(object, state) else { return };
+    let fault = if state == NEVER { Fault::WriteBeforeAlloc } else { Fault::WriteAfterFree };
+    let offset = range.start - object.pointer;
+    let bytes = range.len();
+    let headline = Said(|f: &mut fmt::Formatter<'_>| {
+        let what = if state == NEVER { "write to unallocated memory" } else { "write after free" };
+        write!(f, "{what} at {:#x}: {bytes} bytes at offset {offset} of ", range.start)?;
+        write!(f, "object {:#x} of {name} changed", object.pointer)
+    });
+    let wrong = Some(range.clone());
+    tell(object, name, &Told { fault, at: range.start, state: text, wrong, value, headline: &headline });
+    match (state, object.debug.poisons()) {
+        (_, false) => fill(object.bytes(), 0),
+        (NEVER, true) => fill(object.bytes(), NEVER_USED),
+        _ => object.poison(),
+    }
+}
+
+/// The bytes of a free object's pattern that changed, and their value before, if that is one.
+pub fn wrong_pattern(object: &Object<'_>, state: u32) -> Option<(Range<usize>, Option<u8>)> {
+    let bytes = object.bytes();
+    if !object.debug.poisons() {
+        // An object that was never used has any contents.
+        let is_zeroed = object.debug.zeroes() && state != NEVER;
+        return differing(bytes, 0).filter(|_| is_zeroed).map(|range| (range, Some(0)));
+    }
+    if state == NEVER {
+        return differing(bytes, NEVER_USED).map(|range| (range, Some(NEVER_USED)));
+    }
+    let end = differing(bytes.end - 1..bytes.end, FREED_END);
+    match (differing(bytes.start..bytes.end - 1, FREED), end) {
+        (Some(range), None) => Some((range, Some(FREED))),
+        (Some(range), Some(end)) => Some((range.start..end.end, None)),
+        (None, end) => end.map(|range| (range, Some(FREED_END))),
+    }
+}
+
+/// The zone that changed, if one did, and whether it is the left one.
+pub fn wrong_zone(object: &Object<'_>, used: usize, value: u8) -> Option<(Range<usize>, bool)> {
+    if !object.debug.has(RED_ZONE) {
+        return None;
+    }
+    let left = differing(object.debug.left_zone(object.pointer), value);
+    let right = || differing(object.debug.right_zone(object.pointer, used), value);
+    left.map(|range| (range, true)).or_else(|| right().map(|range| (range, false)))
+}
+
+/// Whether the program overwrote a free object.
+pub fn is_faulty_free(object: &Object<'_>, state: u32) -> bool {
+    wrong_zone(object, object.debug.bytes, object.debug.free_zone()).is_some()
+        || wrong_pattern(object, state).is_some()
+}
+
+fn check_zones(object: &Object<'_>, name: &str, used: usize, value: u8, state: &'static str) {
+    while let Some((range, is_left)) = wrong_zone(object, used, value) {
+        let (asked, pointer, bytes) = (object.asked(), object.pointer, range.len());
+        let headline = Said(|f: &mut fmt::Formatter<'_>| {
+            if is_left {
+                let before = pointer - range.start;
+                write!(
+                    f,
+                    "underflow of {pointer:#x}: {bytes} bytes changed, the first {before} bytes before "
+                )?;
+            } else {
+                let behind = range.start - pointer - used;
+                write!(
+                    f,
+                    "overflow of {pointer:#x}: {bytes} bytes changed, the first {behind} bytes behind "
+                )?;
+            }
+            match state {
+                ALLOCATED => write!(f, "the {asked} bytes of an object of {name}"),
+                _ => write!(f, "a free object of {name}"),
+            }
+        });
+        let fault = if is_left { Fault::Underflow } else { Fault::Overflow };
+        let wrong = Some(range.clone());
+        tell(
+            object,
+            name,
+            &Told { fault, at: range.start, state, wrong, value: Some(value), headline: &headline },
+        );
+    }
+}
+
+/// Checks the size and the family that a free names.
+pub fn check_release(object: &Object<'_>, name: &str, release: Release) {
+    let (asked, pointer, family) = (object.asked(), object.pointer, object.family());
+    if let Some(bytes) = release.bytes.filter(|&bytes| bytes != asked) {
+        let headline = Said(|f: &mut fmt::Formatter<'_>| {
+            write!(
+                f,
+                "wrong size in free of {pointer:#x}: {bytes} instead of {asked} bytes, an object of {name}"
+            )
+        });
+        let told = Told {
+            fault: Fault::WrongSize,
+            at: pointer,
+            state: ALLOCATED,
+            wrong: None,
+            value: None,
+            headline: &headline,
+        };
+        tell(object, name, &told);
+    }
+    if !family.takes(release.family) {
+        let headline = Said(|f: &mut fmt::Formatter<'_>| {
+            let (of, by) = (family.name(), release.family.release_name());
+            write!(f, "mismatch in free of {pointer:#x}: memory of {of} freed by {by}, an object of {name}")
+        });
+        let told = Told {
+            fault: Fault::Mismatch,
+            at: pointer,
+            state: ALLOCATED,
+            wrong: None,
+            value: None,
+            headline: &headline,
+        };
+        tell(object, name, &told);
+    }
+}
+
+/// Reports a second free.
+pub fn double_free(object: &Object<'_>, name: &str) {
+    let pointer = object.pointer as *const u8;
+    let headline = Headline { misuse: Misuse::DoubleFree, pointer, cache: name };
+    simple(object, name, Fault::DoubleFree, object.pointer, FREE, &headline);
+}
+
+/// Reports a free of a pointer that is not the start of `object`.
+pub fn inside(object: &Object<'_>, name: &str, at: usize) {
+    let start = object.pointer;
+    let headline = Said(|f: &mut fmt::Formatter<'_>| {
+        write!(f, "invalid free of {at:#x}: it lies ")?;
+        match at.checked_sub(start) {
+            Some(offset) => write!(f, "{offset} bytes inside object {start:#x} of {name}"),
+            None => write!(f, "{} bytes before object {start:#x} of {name}", start - at),
+        }
+    });
+    let state = if object.record().state.load(core::sync::atomic::Ordering::Relaxed) == super::object::LIVE {
+        ALLOCATED
+    } else {
+        FREE
+    };
+    simple(object, name, Fault::InvalidFree, at, state, &headline);
+}
+
+/// Reports a record that the program overwrote.
+pub fn record_overwritten(object: &Object<'_>, name: &str, state: u32) {
+    let start = object.pointer - object.debug.offset;
+    let headline = Said(|f: &mut fmt::Formatter<'_>| {
+        write!(f, "record of object {:#x} of {name} overwritten at {start:#x}: ", object.pointer)?;
+        write!(f, "its state is {state:#x}; the object before it may have overflowed")
+    });
+    let wrong = Some(start..start + super::RECORD_BYTES);
+    let told = Told {
+        fault: Fault::RecordOverwritten,
+        at: start,
+        state: "unknown",
+        wrong,
+        value: None,
+        headline: &headline,
+    };
+    tell(object, name, &told);
+}
+
+/// Reports an object that is in use when its cache is destroyed. The program continues.
+pub fn live(object: &Object<'_>, name: &str) {
+    let headline = Said(|f: &mut fmt::Formatter<'_>| {
+        write!(f, "object {:#x} of {name} is in use at the end of its cache", object.pointer)
+    });
+    simple(object, name, Fault::LiveAtDestroy, object.pointer, ALLOCATED, &headline);
+}
+
+fn simple(
+    object: &Object<'_>,
+    name: &str,
+    fault: Fault,
+    at: usize,
+    state: &'static str,
+    headline: &dyn fmt::Display,
+) {
+    tell(object, name, &Told { fault, at, state, wrong: None, value: None, headline });
+}
+
+/// Reports a free into `name` of a pointer that lies in no slab of that cache.
+pub fn stray(name: &str, pointer: *const u8, misuse: Misuse) {
+    let headline = Headline { misuse, pointer, cache: name };
+    let owner = pages::page_of(pointer).and_then(|page| registry::cache(pages::owner(page).id()));
+    if let Some(core) = owner
+        && let Some(debug) = &core.debug
+        && let Some((start, _)) = core.cpu.slabs().object_around(pointer)
+    {
+        let object = Object { debug, pointer: debug.pointer(start) as usize };
+        return simple(&object, name, misuse.fault(), pointer as usize, ALLOCATED, &headline);
+    }
+    report::publish(&Report::new(misuse.fault(), pointer as usize, name, &headline));
+}
+
+/// Writes a line about an allocation or a free.
+pub fn trace(object: &Object<'_>, name: &str, what: &'static str) {
+    let family: Family = object.family();
+    report::trace(what, name, object.pointer, object.asked(), family.name());
+}

@@ -1,0 +1,34 @@
+//! Frees of debugged and hardened objects.
+
+use super::body::Core;
+use super::debugged::{Debug, Release, quarantine};
+use super::registry;
+use crate::pages;
+
+impl Core {
+    /// # Safety
+    /// As [`Core::free_slow`].
+    #[cold]
+    pub(super) unsafe fn free_debugged(&self, debug: &Debug, pointer: *mut u8, release: Release) {
+        let Some(object) = debug.take_back(self.cpu.slabs(), pointer, release) else { return };
+        if !debug.is_secure() {
+            // SAFETY: an object of this cache that was in use.
+            return unsafe { self.cpu.free_slow(&[object]) };
+        }
+        let bytes = self.cpu.slabs().geometry().object_bytes;
+        let Some(left) = quarantine::exchange(object, bytes) else { return };
+        let core = pages::owner_of(left).and_then(|owner| registry::cache(owner.id()));
+        if let Some(core) = core {
+            // SAFETY: a free object of that cache, which only the quarantine had.
+            unsafe { core.cpu.free_slow(&[left]) };
+        }
+    }
+
+    /// Takes the cache's objects out of the quarantine of hardened caches.
+    pub(super) fn leave_quarantine(&self) {
+        if self.debug.as_ref().is_some_and(Debug::is_secure) {
+            // SAFETY: free objects of this cache, which only the quarantine had.
+            quarantine::leave(self.cpu.slabs().owner(), |object| unsafe { self.cpu.free_slow(&[object]) });
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! Debugged objects of more than 32 KiB: runs of pages with a page for record and left zone before
+//! them.
+//!
+//! ```text
+//!  │ record, left zone │ bytes asked for                 │ right zone │
+//!  └ page without owner└ first page, owned by LARGE_ID ── pages ──────┘
+//! ```
+//!
+//! The medium classes have no cache then: all these sizes are large objects. A freed one keeps its
+//! pages for a while, in a quarantine, so that writes to it are found. The quarantine is a ring;
+//! the object that leaves it is checked, and its pages go back.
+
+use super::classes::MAX_SMALL_BYTES;
+use super::large::{self, Reclaim};
+use super::list::head;
+use super::medium::Medium;
+use crate::cache::debugged::{self, Debug, Family, Large, Release, Request};
+use crate::pages::{self, PAGE_BYTES, PAGE_SHIFT, PageIndex, Temperature};
+use core::sync::atomic::{
+    AtomicU64, AtomicUsize,
+    Ordering::{AcqRel, Relaxed},
+};
+
+/// Objects in the quarantine.
+const PLACES: usize = 64;
+/// Bytes that it keeps. The oldest objects leave it first.
+const MAX_KEPT_BYTES: usize = 64 << 20;
+/// Objects beyond the medium classes, for `USLAB_DEBUG`.
+const NAME: &str = "malloc-large";
+
+static QUARANTINE: [AtomicU64; PLACES] = [const { AtomicU64::new(0) }; PLACES];
+static KEPT_BYTES: AtomicUsize = AtomicUsize::new(0);
+static NEXT: AtomicUsize = AtomicUsize::new(0);
+
+/// The letters for an object of `size` bytes that is no small one; 0 for no debugging.
+pub(super) fn letters(size: usize) -> u8 {
+    if debugged::selects_malloc() && size > MAX_SMALL_BYTES { debugged::letters_for(name(size)) } else { 0 }
+}
+
+fn name(size: usize) -> &'static str {
+    Medium::of(size).map_or(NAME, Medium::name)
+}
+
+/// What a run's descriptor says of its debugging: pages before the first one, and letters.
+fn note(before: usize, letters: u8) -> u32 {
+    (before as u32) << 8 | u32::from(letters)
+}
+
+/// Allocates `size` bytes aligned to `align` with these letters. Also returns whether they are
+/// known to be zero.
+pub(super) fn alloc(
+    size: usize,
+    align: usize,
+    letters: u8,
+    family: Family,
+    reclaim: Reclaim,
+) -> Option<(*mut u8, bool)> {
+    let count = size.checked_add(debugged::ZONE_BYTES)?.div_ceil(PAGE_BYTES);
+    let before = (align.max(PAGE_BYTES)) >> PAGE_SHIFT;
+    let run = large::take_pages(count.checked_add(before)?, before.trailing_zeros(), reclaim)?;
+    let first = run.first.plus(before);
+    large::adopt(pages::Run { first, pages: count, zeroed: run.zeroed });
+    head(first).debugged.store(note(before, letters), Relaxed);
+    let pointer = pages::address_of(first);
+    with(first, |object, name| object.begin(name, Request { bytes: size, family }));
+    Some((pointer, run.zeroed))
+}
+
+/// Whether the run that starts at `page` is debugged.
+pub(super) fn is_debugged(page: PageIndex) -> bool {
+    head(page).debugged.load(Relaxed) != 0
+}
+
+/// Calls `use_object` with the debugged object of a run.
+fn with<R>(page: PageIndex, use_object: impl FnOnce(&Large<'_>, &str) -> R) -> R {
+    let letters = head(page).debugged.load(Relaxed) as u8;
+    let bytes = large::bytes(page);
+    let debug = Debug::of_run(letters, PAGE_BYTES, bytes);
+    let object = Large::new(&debug, pages::address_of(page) as usize);
+    let name = name(object.asked());
+    use_object(&object, name)
+}
+
+/// The bytes that the program asked for, unless the object is free.
+pub(super) fn asked(page: PageIndex) -> Option<usize> {
+    with(page, |object, _| object.is_live().then(|| object.asked()))
+}
+
+/// Reports a free of `pointer`, in the debugged run at `page`.
+pub(super) fn report_misuse(page: PageIndex, pointer: *const u8) {
+    with(page, |object, name| object.report_misuse(name, pointer as usize));
+}
+
+/// Frees the debugged run at `page`.
+pub(super) fn free(page: PageIndex, release: Release) {
+    if !with(page, |object, name| object.end(name, release)) {
+        return;
+    }
+    large::count_freed(page);
+    let this = u64::from(page.0) + 1;
+    KEPT_BYTES.fetch_add(large::bytes(page), Relaxed);
+    let next = NEXT.fetch_add(1, Relaxed);
+    let_go(QUARANTINE[next % PLACES].swap(this, AcqRel));
+    for place in next + 1..=next + PLACES {
+        if KEPT_BYTES.load(Relaxed) <= MAX_KEPT_BYTES {
+            break;
+        }
+        let_go(QUARANTINE[place % PLACES].swap(0, AcqRel));
+    }
+}
+
+/// Checks an object that left the quarantine, and gives its pages back.
+fn let_go(left: u64) {
+    if left != 0 {
+        let page = PageIndex((left - 1) as u32);
+        KEPT_BYTES.fetch_sub(large::bytes(page), Relaxed);
+        with(page, |object, name| object.check_free(name));
+        give_back(page);
+    }
+}
+
+fn give_back(page: PageIndex) {
+    let before = (head(page).debugged.swap(0, Relaxed) >> 8) as usize;
+    let count = head(page).pages.load(Relaxed) as usize;
+    pages::set_owner(page, 1, crate::rseq::Owner::NONE);
+    pages::free(PageIndex(page.0 - before as u32), count + before, Temperature::Cold);
+}
+
+/// Checks the objects in the quarantine; returns how many were written to.
+pub(crate) fn check_quarantine() -> usize {
+    let kept = QUARANTINE.iter().map(|place| place.load(Relaxed)).filter(|&page| page != 0);
+    kept.filter(|&page| with(PageIndex((page - 1) as u32), |object, name| object.check_free(name))).count()
+}

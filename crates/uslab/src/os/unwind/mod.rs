@@ -1,0 +1,189 @@
+//! Stacks: the return addresses of the calling thread, without an allocation and without a lock.
+//!
+//! The idea is the kernel's ORC: a return address determines where the caller's frame begins, by
+//! one addition to a register. The compilers write these rules as programs (`.eh_frame`), which are
+//! slow to run. So each program runs once, and its result is kept in a table.
+//!
+//! ```text
+//!   pc ──▶ table of rules ──▶ { CFA = sp or fp + n, where fp and the return address were saved }
+//!             │ miss
+//!             ▼
+//!          object (loader) ──▶ .eh_frame_hdr ──▶ FDE, CIE ──▶ program of call frame information
+//! ```
+//!
+//! Frame pointers alone would not do: this library, and those of most distributions, are built
+//! without them. The walk ends at code without a rule, and at rules that need more than two
+//! registers.
+
+mod cfi;
+mod object;
+mod rule;
+mod table;
+
+pub use object::{Object, find, function_at};
+use rule::Rule;
+
+/// Upper bound on the frames of a stack.
+pub const MAX_FRAMES: usize = 16;
+
+/// Upper bound on the frames that a walk visits, those of this library included.
+const MAX_VISITED: usize = 48;
+/// Largest distance between two frames. Beyond it the walk assumes that a rule was wrong.
+const MAX_FRAME_BYTES: usize = 8 << 20;
+
+/// The registers that a walk starts from.
+#[derive(Clone, Copy, Debug)]
+pub struct Registers {
+    /// The address of the next instruction.
+    pub pc: usize,
+    /// The stack pointer.
+    pub sp: usize,
+    /// The frame pointer, or the register that code without frames uses freely.
+    pub fp: usize,
+    /// The link register; 0 on machines without one.
+    pub link: usize,
+}
+
+impl Registers {
+    /// The registers of this function's caller, whose frame must last while they are used.
+    #[inline(always)]
+    fn current() -> Registers {
+        let (pc, sp, fp): (usize, usize, usize);
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the instructions copy registers, and touch no memory.
+        unsafe {
+            core::arch::asm!(
+                "lea {pc}, [rip]", // pc = this instruction
+                "mov {sp}, rsp",
+                "mov {fp}, rbp",
+                pc = out(reg) pc, sp = out(reg) sp, fp = out(reg) fp,
+                options(nomem, nostack, preserves_flags),
+            );
+        }
+        #[cfg(target_arch = "aarch64")]
+        // SAFETY: as above.
+        unsafe {
+            core::arch::asm!(
+                "adr {pc}, .", // pc = this instruction
+                "mov {sp}, sp",
+                "mov {fp}, x29",
+                pc = out(reg) pc, sp = out(reg) sp, fp = out(reg) fp,
+                options(nomem, nostack, preserves_flags),
+            );
+        }
+        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+        {
+            (pc, sp, fp) = (0, 0, 0);
+        }
+        Registers { pc, sp, fp, link: 0 }
+    }
+}
+
+/// Writes the return addresses of the calling thread to `frames`, the innermost first; returns how
+/// many. Frames of this library are left out where it is a shared object of its own. Takes no
+/// lock, and allocates nothing.
+#[inline(never)]
+pub fn capture(frames: &mut [usize]) -> usize {
+    walk(Registers::current(), object::own(), frames, false)
+}
+
+/// As [`capture`], from the registers of a signal's context, whose `pc` becomes the first frame.
+#[allow(dead_code, reason = "handlers of faults call it")]
+pub fn capture_from(registers: Registers, frames: &mut [usize]) -> usize {
+    walk(registers, 0..0, frames, true)
+}
+
+fn walk(
+    mut at: Registers,
+    hidden: core::ops::Range<usize>,
+    frames: &mut [usize],
+    mut is_exact: bool,
+) -> usize {
+    let mut n = 0;
+    for visited in 0..MAX_VISITED {
+        if n == frames.len() || at.pc == 0 {
+            break;
+        }
+        if !(hidden.contains(&at.pc) || visited == 0 && !is_exact) {
+            frames[n] = at.pc;
+            n += 1;
+        }
+        // A return address may lie behind the last instruction of its function.
+        let Some(rule) = table::of(if is_exact { at.pc } else { at.pc - 1 }) else { break };
+        // SAFETY: the rule belongs to the code at `pc`, so it describes the frame that `sp` and
+        // `fp` belong to.
+        match unsafe { step(at, rule) } {
+            Some(caller) => at = caller,
+            None => break,
+        }
+        is_exact = false;
+    }
+    n
+}
+
+/// The caller's registers.
+///
+/// # Safety
+/// `rule` must be the rule of the code at `at.pc`, and the other registers those at that place.
+unsafe fn step(at: Registers, rule: Rule) -> Option<Registers> {
+    let cfa = if rule.is_from_fp() { at.fp } else { at.sp }.wrapping_add_signed(rule.cfa_offset());
+    let is_plausible = cfa >= at.sp && cfa - at.sp < MAX_FRAME_BYTES && cfa.is_multiple_of(8);
+    if !is_plausible {
+        return None;
+    }
+    // SAFETY: the words lie in the frame between `sp` and the CFA, or just below `sp`, which the
+    // stack of a live thread has.
+    let word = |offset: isize| unsafe { (cfa.wrapping_add_signed(offset) as *const usize).read() };
+    let pc = match rule.return_offset() {
+        Some(offset) => word(offset),
+        None => at.link,
+    };
+    let fp = rule.fp_offset().map_or(at.fp, word);
+    // 64-bit Arm may sign return addresses in bits that addresses do not use.
+    let pc = pc & (usize::MAX >> 16);
+    (pc > 4096 && (cfa > at.sp || at.link != 0)).then_some(Registers { pc, sp: cfa, fp, link: 0 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[inline(never)]
+    fn outer(frames: &mut [usize]) -> usize {
+        core::hint::black_box(middle(frames))
+    }
+
+    #[inline(never)]
+    fn middle(frames: &mut [usize]) -> usize {
+        core::hint::black_box(capture(frames))
+    }
+
+    #[test]
+    fn a_stack_names_its_functions_from_the_inside() {
+        for _ in 0..2 {
+            let mut frames = [0; MAX_FRAMES];
+            let n = outer(&mut frames);
+            assert!(n >= 4, "{n} frames");
+            let is_in = |pc, function: *const ()| (function as usize..function as usize + 80).contains(&pc);
+            assert!(is_in(frames[0], middle as *const ()), "{frames:#x?}");
+            assert!(is_in(frames[1], outer as *const ()), "{frames:#x?}");
+        }
+    }
+
+    #[test]
+    fn an_address_leads_to_its_object() {
+        let here = an_address_leads_to_its_object as *const () as usize;
+        let object = find(here).expect("the test program");
+        assert!(object.start <= here && here < object.end);
+        assert!(find(16).is_none());
+    }
+
+    #[test]
+    fn a_deep_stack_is_cut() {
+        fn deep(n: usize, frames: &mut [usize]) -> usize {
+            if n == 0 { capture(frames) } else { core::hint::black_box(deep(n - 1, frames)) }
+        }
+        let mut frames = [0; MAX_FRAMES];
+        assert_eq!(deep(40, &mut frames), MAX_FRAMES);
+    }
+}

@@ -1,0 +1,203 @@
+//! The objects of the process: the program and its libraries, found by a code address.
+//!
+//! glibc (2.35) answers without a lock, by `_dl_find_object`. Other C libraries walk their list,
+//! under a lock that threads hold only while the loader changes that list.
+
+use crate::os::weak;
+use core::ffi::{CStr, c_int, c_void};
+use core::ops::Range;
+use core::sync::atomic::{AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+
+/// A program or library in memory.
+#[derive(Clone, Copy)]
+pub struct Object {
+    /// Address of the first mapped byte.
+    pub start: usize,
+    /// End of the mapping.
+    pub end: usize,
+    /// The number to subtract from an address to get the one in the file.
+    pub base: usize,
+    /// `.eh_frame_hdr`.
+    pub frame_header: Option<*const u8>,
+    /// The path; empty for the program itself.
+    pub name: &'static CStr,
+    /// The dynamic section.
+    dynamic: *const Dynamic,
+}
+
+/// An entry of the dynamic section.
+#[repr(C)]
+struct Dynamic {
+    tag: i64,
+    value: usize,
+}
+
+/// A symbol of the dynamic symbol table.
+#[repr(C)]
+struct Symbol {
+    name: u32,
+    info: u8,
+    other: u8,
+    section: u16,
+    value: usize,
+    bytes: usize,
+}
+
+/// The object that contains `pc`.
+pub fn find(pc: usize) -> Option<Object> {
+    match weak::find_object(pc) {
+        Some(found) => {
+            let found = found?;
+            // SAFETY: the loader keeps the description while the object is loaded, and the caller
+            // runs code of it, or reports on it.
+            let map = unsafe { found.map.as_ref() }?;
+            let name = if map.name.is_null() {
+                c""
+            } else {
+                // SAFETY: the loader's names are NUL-terminated.
+                unsafe { CStr::from_ptr(map.name) }
+            };
+            Some(Object {
+                start: found.start as usize,
+                end: found.end as usize,
+                base: map.base,
+                frame_header: (!found.frame_header.is_null()).then_some(found.frame_header.cast()),
+                name,
+                dynamic: map.dynamic.cast(),
+            })
+        }
+        None => find_in_list(pc),
+    }
+}
+
+/// [`find`] by `dl_iterate_phdr`.
+fn find_in_list(pc: usize) -> Option<Object> {
+    let mut search = Search { pc, found: None };
+    // SAFETY: the loader calls `visit` with its own description and `search`, and only before this
+    // returns.
+    unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut search).cast()) };
+    search.found
+}
+
+struct Search {
+    pc: usize,
+    found: Option<Object>,
+}
+
+/// # Safety
+/// As `dl_iterate_phdr` calls it, with a [`Search`] as `data`.
+unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _: usize, data: *mut c_void) -> c_int {
+    // SAFETY: the loader's description of one object, with its program headers.
+    let (info, search) = unsafe { (&*info, &mut *data.cast::<Search>()) };
+    // SAFETY: as above.
+    let headers = unsafe { core::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
+    let base = info.dlpi_addr as usize;
+    let mut object = Object {
+        start: usize::MAX,
+        end: 0,
+        base,
+        frame_header: None,
+        // SAFETY: the loader's names are NUL-terminated, or null.
+        name: if info.dlpi_name.is_null() { c"" } else { unsafe { CStr::from_ptr(info.dlpi_name) } },
+        dynamic: core::ptr::null(),
+    };
+    let mut is_inside = false;
+    for header in headers {
+        let at = base.wrapping_add(header.p_vaddr as usize);
+        match header.p_type {
+            libc::PT_LOAD => {
+                let end = at + header.p_memsz as usize;
+                is_inside |= (at..end).contains(&search.pc);
+                (object.start, object.end) = (object.start.min(at), object.end.max(end));
+            }
+            libc::PT_GNU_EH_FRAME => object.frame_header = Some(at as *const u8),
+            libc::PT_DYNAMIC => object.dynamic = at as *const Dynamic,
+            _ => {}
+        }
+    }
+    if is_inside {
+        search.found = Some(object);
+    }
+    c_int::from(is_inside)
+}
+
+/// The addresses of the object that contains this library; none where that is the program itself.
+pub fn own() -> Range<usize> {
+    static START: AtomicUsize = AtomicUsize::new(UNKNOWN);
+    static END: AtomicUsize = AtomicUsize::new(0);
+    const UNKNOWN: usize = 1;
+    if START.load(Acquire) == UNKNOWN {
+        let here = own as *const () as usize;
+        let (start, end) = match find(here) {
+            Some(object) if !object.name.is_empty() => (object.start, object.end),
+            _ => (0, 0),
+        };
+        END.store(end, Relaxed);
+        START.store(start, Release);
+    }
+    START.load(Acquire)..END.load(Relaxed)
+}
+
+/// The exported function of `object` that contains `pc`, and the distance from its start. The walk
+/// over the symbols takes some time, so only reports call it.
+pub fn function_at(object: &Object, pc: usize) -> Option<(&'static [u8], usize)> {
+    const STRTAB: i64 = 5;
+    const SYMTAB: i64 = 6;
+    const GNU_HASH: i64 = 0x6fff_fef5;
+    const FUNCTION: u8 = 2;
+    let (mut names, mut symbols, mut hash) = (0, 0, 0);
+    let mut entry = object.dynamic;
+    if entry.is_null() {
+        return None;
+    }
+    // glibc relocates these words, musl does not.
+    let absolute = |word: usize| if word < object.base { word + object.base } else { word };
+    // SAFETY: a dynamic section ends with a zero tag; the tables that it names are mapped.
+    unsafe {
+        while (*entry).tag != 0 {
+            match (*entry).tag {
+                STRTAB => names = absolute((*entry).value),
+                SYMTAB => symbols = absolute((*entry).value),
+                GNU_HASH => hash = absolute((*entry).value),
+                _ => {}
+            }
+            entry = entry.add(1);
+        }
+        if names == 0 || symbols == 0 || hash == 0 {
+            return None;
+        }
+        let file_pc = pc.wrapping_sub(object.base);
+        let mut best: Option<&Symbol> = None;
+        for index in 0..symbol_count(hash as *const u32) {
+            let symbol = &*(symbols as *const Symbol).add(index);
+            let contains = symbol.value <= file_pc && file_pc < symbol.value + symbol.bytes.max(1);
+            if symbol.info & 0xf == FUNCTION && symbol.section != 0 && contains {
+                best = Some(symbol);
+            }
+        }
+        let symbol = best?;
+        let name = CStr::from_ptr((names as *const core::ffi::c_char).add(symbol.name as usize));
+        Some((name.to_bytes(), file_pc - symbol.value))
+    }
+}
+
+/// The number of symbols, by the table of hashes: the end of the last chain.
+///
+/// # Safety
+/// `hash` must point to a `DT_GNU_HASH` table.
+unsafe fn symbol_count(hash: *const u32) -> usize {
+    // SAFETY: the caller's promise; the first four words state the sizes of the parts.
+    unsafe {
+        let [buckets, offset, bloom] = [*hash as usize, *hash.add(1) as usize, *hash.add(2) as usize];
+        let first = hash.add(4 + 2 * bloom);
+        let last = (0..buckets).map(|bucket| *first.add(bucket) as usize).max().unwrap_or(0);
+        if last < offset {
+            return offset;
+        }
+        let mut index = last;
+        while *first.add(buckets + index - offset) & 1 == 0 {
+            index += 1;
+        }
+        index + 1
+    }
+}

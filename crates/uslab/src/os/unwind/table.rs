@@ -1,0 +1,37 @@
+//! The table of rules: each call frame program runs once.
+
+use super::cfi;
+use super::rule::Rule;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+const ENTRIES: usize = 4096;
+
+/// An address and its rule. `key` is the exclusive or of both, so that a reader recognises an entry
+/// that two threads wrote at once.
+struct Entry {
+    key: AtomicU64,
+    rule: AtomicU64,
+}
+
+#[unsafe(link_section = ".bss.uslab_tables")]
+static TABLE: [Entry; ENTRIES] =
+    [const { Entry { key: AtomicU64::new(0), rule: AtomicU64::new(0) } }; ENTRIES];
+
+/// The rule of the code at `pc`; `None` if the walk ends there.
+#[inline]
+pub fn of(pc: usize) -> Option<Rule> {
+    let entry = &TABLE[(pc as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) as usize >> 52];
+    let rule = entry.rule.load(Relaxed);
+    if entry.key.load(Relaxed) ^ rule == pc as u64 {
+        return Rule::of_word(rule);
+    }
+    compute(pc, entry)
+}
+
+#[cold]
+fn compute(pc: usize, entry: &Entry) -> Option<Rule> {
+    let rule = cfi::rule_at(pc).unwrap_or(Rule::NONE);
+    entry.rule.store(rule.0, Relaxed);
+    entry.key.store(pc as u64 ^ rule.0, Relaxed);
+    Rule::of_word(rule.0)
+}

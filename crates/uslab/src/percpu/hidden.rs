@@ -1,0 +1,62 @@
+//! Hidden sheaves: the fast path finds dummies alone, and the slow path uses the sheaves.
+//!
+//! ```text
+//!   tables, page map ──▶ owner: dummy │ dummy │ …      pop and push fail
+//!   slow path ─────────▶ slots: main  │ main  │ …      as without hiding
+//! ```
+//!
+//! A hardened process checks each call, and so takes the slow path each time. Its caches still
+//! have sheaves. In locked mode these are always hidden, by one slot; in rseq mode by a row.
+
+use crate::os;
+use crate::rseq::{Mode, Slot, dummy, mode};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+static IS_ON: AtomicBool = AtomicBool::new(false);
+/// Shuffles so far.
+static SHUFFLES: AtomicU64 = AtomicU64::new(0);
+
+/// Hides the sheaves of all caches. Start-up calls it, before there is a cache.
+pub fn hide_sheaves() {
+    IS_ON.store(true, Relaxed);
+}
+
+fn is_on() -> bool {
+    IS_ON.load(Relaxed)
+}
+
+/// Rows of slots that a cache has in rseq mode.
+pub(super) fn rows() -> usize {
+    if is_on() { 2 } else { 1 }
+}
+
+/// The slots with sheaves of the cache whose page map entries name `owner`, on `cpus` CPUs. Writes
+/// the slots between them.
+///
+/// # Safety
+/// `owner` must be followed by the slots that `CpuCache::slot_bytes` counts, and belong to the
+/// caller.
+pub(super) unsafe fn slots_behind(owner: *mut Slot, cpus: usize) -> *mut Slot {
+    let before = match mode() {
+        Mode::Rseq if is_on() => cpus,
+        Mode::Rseq => 0,
+        Mode::Locked => 1,
+    };
+    for cpu in 1..before {
+        // SAFETY: the caller's promise; the first has been written.
+        unsafe { owner.add(cpu).write(Slot::holding(dummy())) };
+    }
+    // SAFETY: as above.
+    unsafe { owner.add(before) }
+}
+
+/// Puts objects that come from slabs in random order, where sheaves are hidden.
+pub(super) fn shuffle(objects: &mut [*mut u8]) {
+    if !is_on() {
+        return;
+    }
+    let place = SHUFFLES.fetch_add(1, Relaxed) << 16;
+    for at in (1..objects.len()).rev() {
+        objects.swap(at, os::random::at(place + at as u64) as usize % (at + 1));
+    }
+}

@@ -1,0 +1,34 @@
+//! Debugging: faulty programs on the preloaded library with `USLAB_DEBUG`, each fault with objects
+//! of every kind and on every kind of thread.
+
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use uslab_tests::harness::{Mode, Outcome, Program, Scratch, tool};
+
+#[macro_use]
+extern crate uslab_tests;
+
+mod corpus;
+mod programs;
+mod variable;
+
+/// The program of `faults.cc`, compiled at the first call. Its exported names stand in reports.
+fn faults() -> &'static Path {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(compile)
+}
+
+fn compile() -> PathBuf {
+    let scratch = Scratch::new("debug-compile");
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("debug/faults.cc");
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("debug-faults");
+    let built = Program::new(tool("c++", "g++"))
+        .args(["-O1", "-g", "-Wall", "-Wextra", "-fno-builtin", "-pthread", "-rdynamic", "-w"])
+        .arg(file)
+        .arg("-o")
+        .arg(&program)
+        .limit_s(120)
+        .run_clean(&scratch, Mode::Plain);
+    built.expect(built.stderr().is_empty(), "the compiler wrote to standard error");
+    program
+}
