@@ -6,9 +6,9 @@
 //! proves too small, which shows in one of three ways:
 //!
 //! * A CPU overflows and next underflows, or the other way round: it frees and allocates more in a
-//!   row than its sheaves hold. After a run that the largest sheaves would not have absorbed a cache
-//!   with 62 objects in a sheaf, or more, keeps its capacity: larger sheaves would only hold more
-//!   objects back from their slabs.
+//!   row than its sheaves hold. After a run that the largest sheaves would not have absorbed, a
+//!   cache with 62 objects or more in a sheaf keeps its capacity: larger sheaves would only hold
+//!   more objects back from their slabs.
 //! * The barn serves the cache many times: objects wander between CPUs.
 //! * A CPU exchanges its two sheaves over and over. For this reason alone the cache grows only
 //!   while the charge of all caches stays within half of the bound. If it may not grow, the slow

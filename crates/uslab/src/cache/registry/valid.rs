@@ -22,15 +22,11 @@ impl Registry {
     }
 
     fn check_word(&self, word: usize) -> Checked {
-        let is_full = self.full[word / 64] >> (word % 64) & 1 != 0;
         let subject = self.subject();
-        subject.equal(
-            is_full,
-            self.used[word] == u64::MAX,
-            "the summary says which words of ids are full",
-        )?;
         let own = self.used[word] & OWN_IDS[word];
-        subject.equal(own, OWN_IDS[word], "the library's own ids are never given to caches")
+        subject.equal(own, OWN_IDS[word], "the library's own ids are never given to caches")?;
+        let is_full = self.full[word / 64] >> (word % 64) & 1 != 0;
+        subject.equal(is_full, self.used[word] == u64::MAX, "the summary says which words of ids are full")
     }
 
     fn check_entry(&self, id: u16) -> Checked {
