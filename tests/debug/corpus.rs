@@ -132,6 +132,20 @@ both_modes! {
             }
         }
     },
+    // Thousands of faults at random, of records too, break nothing but what they write to.
+    storm => |mode| {
+        let scratch = Scratch::new("debug-storm");
+        for seed in ["1", "2", "3"] {
+            let run = Program::new(faults())
+                .args(["storm", seed, "thread"])
+                .env("USLAB_DEBUG", "FZPU")
+                .env("USLAB_ON_MISUSE", "report");
+            let outcome = run.run(&scratch, mode);
+            outcome.expect(outcome.succeeded(), "the program must reach its end");
+            let reports = outcome.stderr().lines().filter(|line| line.starts_with("uslab: ")).count();
+            outcome.expect(reports > 300, "each fault is reported");
+        }
+    },
     // An overflow of an object that is never freed is found at exit, in caches.
     overflow_at_exit => |mode| {
         let scratch = Scratch::new("debug-exit");

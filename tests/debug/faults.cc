@@ -86,9 +86,44 @@ static void expect(void *p)
     fflush(stdout);
 }
 
+// Overflows, underflows, writes after free, double and invalid frees, at random.
+static void storm()
+{
+    char *objects[64] = {};
+    size_t sizes[64];
+    unsigned state = (unsigned)size;
+    for (int i = 0; i < 20000; i++) {
+        state = state * 1103515245 + 12345;
+        int at = (state >> 8) & 63;
+        unsigned random = state >> 16;
+        char *object = objects[at];
+        if (object == nullptr) {
+            sizes[at] = random % 300 + 1;
+            objects[at] = (char *)malloc(sizes[at]);
+            continue;
+        }
+        if (random % 50 == 0) {
+            memset(object + sizes[at], (int)random, random % 400);
+            continue;
+        }
+        if (random % 53 == 0) {
+            memset(object - random % 200, (int)random, random % 200);
+            continue;
+        }
+        objects[at] = nullptr;
+        free(object);
+        if (random % 59 == 0) {
+            free(object + random % 3 * 8);
+            object[random % sizes[at]] = (char)random;
+        }
+    }
+}
+
 static void commit()
 {
     char *p = nullptr;
+    if (fault == "storm")
+        return storm();
     if (fault == "overflow" || fault == "overflow-8" || fault == "overflow-at-exit") {
         p = make_here();
         expect(p + size);

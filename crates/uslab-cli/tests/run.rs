@@ -25,6 +25,14 @@ fn the_program_gets_the_library_and_the_directory() {
 }
 
 #[test]
+fn the_letters_of_debugging_reach_the_program() {
+    let sandbox = Sandbox::new();
+    let mut command = sandbox.run_script(&["--debug", "FZ,malloc-*"], "echo $USLAB_DEBUG");
+    let (code, out, err) = outcome(&mut command);
+    assert_eq!((code, out.as_str(), err.as_str()), (0, "FZ,malloc-*\n", ""));
+}
+
+#[test]
 fn without_statistics_the_program_takes_our_place() {
     let sandbox = Sandbox::new();
     let script = "echo $$; exec \"$0\" run -- sh -c 'echo $$; exit 5'";

@@ -89,6 +89,13 @@ impl Core {
         if self.debug.is_some() { self.user_bytes } else { self.cpu.slabs().geometry().object_bytes }
     }
 
+    /// Whether every object is aligned to `align`, a power of two up to a page.
+    #[allow(dead_code, reason = "asked by an optional interface")]
+    pub(crate) fn is_aligned_to(&self, align: usize) -> bool {
+        let offset = self.debug.as_ref().map_or(0, |debug| debug.pointer(core::ptr::null_mut()) as usize);
+        (self.cpu.slabs().geometry().object_bytes | offset).is_multiple_of(align)
+    }
+
     /// Usable bytes of the object at `pointer`; `None` if no object in use starts there.
     pub(crate) fn usable_bytes_at(&self, pointer: *const u8) -> Option<usize> {
         if self.misuse_of(pointer).is_some() {

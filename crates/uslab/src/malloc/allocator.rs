@@ -29,7 +29,7 @@ unsafe impl Allocator for &'_ Heap {
 unsafe impl Allocator for &'_ RawCache {
     fn allocate(&self, layout: Layout) -> Result<NonNull<[u8]>, AllocError> {
         let bytes = self.usable_bytes();
-        if layout.size() > bytes || !bytes.is_multiple_of(layout.align()) {
+        if layout.size() > bytes || !self.core().is_aligned_to(layout.align()) {
             return Err(AllocError);
         }
         let object = self.alloc().ok_or(AllocError)?;
