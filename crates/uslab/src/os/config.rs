@@ -154,7 +154,7 @@ pub const VARIABLES: [Variable; 18] = [
         values: "`1`",
         default: "the checks that cost nothing",
         doc: "Harden every cache and the malloc family: checks on every free, canaries around the requested \
-              bytes, zeroes in freed objects, a random quarantine, random order, sheaves apart from objects; \
+              bytes, zeroes in freed objects, a random quarantine, random order; \
               see [security](security.md#uslab_secure1).",
         is_harmless: true,
     },
