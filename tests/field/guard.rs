@@ -126,7 +126,7 @@ fn handlers(case: &str, mode: Mode) {
 fn samples(guard: &str, mode: Mode) {
     let scratch = Scratch::new("guard-samples");
     let file = compile(&scratch, "guard_samples", &[]);
-    let outcome = Program::new(file).arg("1").env("USLAB_GUARD", guard).limit_s(120).run(&scratch, mode);
+    let outcome = Program::new(file).arg("60").env("USLAB_GUARD", guard).limit_s(120).run(&scratch, mode);
     let is_done = outcome.succeeded() && outcome.stdout() == "sampled\nok\n";
     outcome.expect(is_done, "the program must find its objects whole");
     outcome.expect(outcome.stderr().is_empty(), "a false report");

@@ -1,4 +1,5 @@
-/* Samples in a busy program: threads, forks, every function of the family; `guard_samples SECONDS`.
+/* Samples in a busy program: threads, forks, every function of the family; `guard_samples SECONDS`
+ * runs until ten objects were guarded, or so long.
  *
  * A guarded object is one whose usable size is exactly the odd size that was asked for. The program
  * checks each object's bytes, counts the guarded ones, and ends with the line `ok`. */
@@ -48,7 +49,8 @@ static void *works(void *argument)
 {
     struct object objects[LIVE] = {{0}};
     uint64_t random = (uintptr_t)argument * 7919 + 1;
-    for (unsigned long round = 0; time(NULL) < end || round < 5000; round++) {
+    for (unsigned long round = 0;
+         (time(NULL) < end && __atomic_load_n(&sampled, __ATOMIC_RELAXED) < 10) || round < 5000; round++) {
         random = random * 6364136223846793005u + 1442695040888963407u;
         struct object *object = &objects[random >> 33 & 0x7f];
         size_t size = (random >> 40) % (round % 50 ? 1500 : 90000) | 1;
