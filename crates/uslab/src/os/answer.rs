@@ -10,7 +10,9 @@ const YES: u8 = 1;
 const NO: u8 = 2;
 
 impl Answer {
-    pub const UNKNOWN: Answer = Answer(AtomicU8::new(UNKNOWN));
+    pub const fn unknown() -> Answer {
+        Answer(AtomicU8::new(UNKNOWN))
+    }
 
     /// Asks, unless the answer is known. Two threads may both ask.
     pub fn learn(&self, ask: impl FnOnce() -> bool) {

@@ -4,7 +4,7 @@ use super::answer::Answer;
 use super::file::Reader;
 
 /// Whether the system gives huge pages, as the first [`learn`] found it.
-static IS_AVAILABLE: Answer = Answer::UNKNOWN;
+static IS_AVAILABLE: Answer = Answer::unknown();
 
 /// The system page that has huge pages of 2 MiB.
 const SMALL_BYTES: usize = 4096;

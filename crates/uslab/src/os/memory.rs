@@ -181,7 +181,7 @@ pub unsafe fn move_pages(from: *mut u8, to: *mut u8, bytes: usize) -> bool {
 
 /// Whether every mapped page counts against a limit, with memory behind it or not: overcommit
 /// mode 2, as the first [`learn_commit_mode`] found it.
-static COMMITS_STRICTLY: Answer = Answer::UNKNOWN;
+static COMMITS_STRICTLY: Answer = Answer::unknown();
 
 /// Reads the kernel's overcommit mode, once. Called when the heap grows beyond its first chunks, so
 /// small programs never pay for it. Must not be called on the background thread: the program could
