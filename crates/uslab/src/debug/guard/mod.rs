@@ -7,7 +7,7 @@
 //!   free ──▶ canaries beside the object whole? ──▶ slot closed, last in the queue
 //! ```
 //!
-//! About one allocation in an interval goes to a slot of the [pool](pool): pages of its own between
+//! About one allocation in an interval goes to a slot of the [`pool`]: pages of its own between
 //! pages without access. The object touches the start or the end of the slot, at random. A freed
 //! slot loses its access as well, and is the last to be used again. So an access before or behind
 //! the object, or after its free, faults; the handler reports it with the stacks of the access, the
