@@ -185,7 +185,7 @@ mod tests {
         snapshot.caches.truncate(3);
         for data_bytes in [1 << 20, 9 << 20, 99 << 20] {
             let arena = Some(Arena { data_bytes, table_bytes: 100 << 10 });
-            let residence = Residence { rss_bytes: 200 << 20, arena };
+            let residence = Residence { rss_bytes: 200 << 20, arena, is_arena_gone: false };
             let parts = Parts::of(&snapshot, residence);
             assert_eq!(total(&parts), 200 << 20);
             assert_eq!(parts.not_ours, (200 << 20) - data_bytes - (100 << 10));
@@ -198,7 +198,7 @@ mod tests {
         let mut snapshot = sample();
         snapshot.caches.truncate(3);
         for rss_bytes in [1 << 20, 13 << 20, 1 << 30] {
-            let parts = Parts::of(&snapshot, Residence { rss_bytes, arena: None });
+            let parts = Parts::of(&snapshot, Residence { rss_bytes, arena: None, is_arena_gone: false });
             assert!(parts.is_estimated);
             assert_eq!(total(&parts), signed(rss_bytes));
         }
@@ -213,7 +213,7 @@ mod tests {
         }
         (snapshot.used_bytes, snapshot.dirty_bytes, snapshot.large_bytes) = (u64::MAX, u64::MAX, u64::MAX);
         let arena = Some(Arena { data_bytes: u64::MAX, table_bytes: u64::MAX });
-        Parts::of(&snapshot, Residence { rss_bytes: u64::MAX, arena });
-        Parts::of(&snapshot, Residence { rss_bytes: 0, arena: None });
+        Parts::of(&snapshot, Residence { rss_bytes: u64::MAX, arena, is_arena_gone: false });
+        Parts::of(&snapshot, Residence { rss_bytes: 0, arena: None, is_arena_gone: false });
     }
 }

@@ -28,6 +28,7 @@ Examples:
   uslab info                              which processes run on it
   uslab info 4711                         the caches of one, as /proc/slabinfo would show them
   uslab run --stats -- python3 job.py     run a job, then print what each cache did
+  uslab top 4711                          where its memory is, and why
   uslab metrics --listen 127.0.0.1:9712   serve the figures for Prometheus
   uslab bench pair                        how fast an allocation and its free are
 
@@ -60,6 +61,23 @@ Examples:
 In slabinfo text, `limit` and `batchcount` are the capacity of a sheaf (what a CPU keeps, and what
 it moves at once), and blanks in a cache's name become underscores. Objects in sheaves count as
 free, as of the last slow path of each CPU: a figure can be behind by what the CPUs hold.";
+
+const TOP_EXAMPLES: &str = "\
+Examples:
+  uslab top 4711                          keys: ? explains them, q ends
+  uslab top 4711 --once                   the same as text, after two looks
+  uslab top 4711 --json -n 61 | jq .verdict
+                                          the cause of growth, after a minute
+
+The first lines divide the resident memory into parts that add up to it; `uslab help metrics` lists
+them. A ~ marks estimates: the kernel shows the mappings of a process only to its user and to root.
+
+The verdict names the cause of the memory, with its reasons:
+  leak           live objects grew through at least a minute
+  fragmentation  free objects in slabs that also hold objects in use
+  cache          free memory that the allocator keeps, or a cache of the program that is full
+  elsewhere      memory that is not the allocator's
+  not known      none of these for certain";
 
 const METRICS_EXAMPLES: &str = "\
 Examples:
@@ -109,6 +127,9 @@ pub enum Command {
     /// Show the caches of a running process, or which processes publish
     #[command(after_long_help = INFO_EXAMPLES)]
     Info(Info),
+    /// Watch where the memory of a process is, and why
+    #[command(after_long_help = TOP_EXAMPLES)]
+    Top(Top),
     /// Print, write or serve the figures for Prometheus
     #[command(after_long_help = METRICS_EXAMPLES)]
     Metrics(Metrics),
@@ -168,6 +189,38 @@ pub struct Info {
     /// List the processes of every user whose snapshots can be read
     #[arg(long, conflicts_with = "pid")]
     pub all: bool,
+}
+
+/// Options of `uslab top`.
+#[derive(Args)]
+pub struct Top {
+    /// The process; without it, the only one that publishes
+    #[arg(value_parser = clap::value_parser!(i32).range(1..))]
+    pub pid: Option<i32>,
+
+    /// Seconds between two looks
+    #[arg(short, long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
+    pub interval: f64,
+
+    /// Print the last look as text and end
+    #[arg(long)]
+    pub once: bool,
+
+    /// Print the last look as JSON and end
+    #[arg(long, conflicts_with = "once")]
+    pub json: bool,
+
+    /// Looks before --once and --json print; growth needs a minute of them
+    #[arg(short = 'n', long, value_name = "COUNT", default_value = "2", value_parser = clap::value_parser!(u32).range(1..))]
+    pub looks: u32,
+}
+
+/// Seconds between two looks.
+fn interval(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.05..=3600.0).contains(&seconds) => Ok(seconds),
+        _ => Err("not a number of seconds from 0.05 to 3600".to_owned()),
+    }
 }
 
 /// Options of `uslab metrics`.

@@ -6,9 +6,10 @@
 //!    │         ├── program ── elf       which file runs, and whether it can be preloaded at all
 //!    │         └── supervise            child, signals, exit status
 //!    ├── info                           one process or all that publish
+//!    ├── top                            where the memory is, look after look, and why
 //!    ├── metrics                        OpenMetrics text: printed, in a file, over HTTP
 //!    └── bench                          hands over to uslab-bench
-//!        run, info and metrics read through:
+//!        run, info, top and metrics read through:
 //!          find ── snapdir (where files live) ── snapshot (what is in one)
 //!          accounts (where the memory is) ── residence (what the kernel counts)
 //!          text (slabinfo, table), json
@@ -39,6 +40,7 @@ mod snapdir;
 mod snapshot;
 mod supervise;
 mod text;
+mod top;
 
 use std::process::ExitCode;
 
@@ -50,6 +52,7 @@ fn main() -> ExitCode {
     let outcome = match Arguments::parse().command {
         Command::Run(options) => run::run(&options),
         Command::Info(options) => info::info(&options),
+        Command::Top(options) => top::top(&options),
         Command::Metrics(options) => metrics::metrics(&options),
         Command::Bench(options) => bench::bench(&options),
         Command::Generate(options) => args::generate(options.what),

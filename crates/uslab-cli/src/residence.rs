@@ -12,6 +12,9 @@ pub struct Residence {
     pub rss_bytes: u64,
     /// Those of the arena; `None` where the kernel does not tell.
     pub arena: Option<Arena>,
+    /// The process has an address space without the arena: it is another program since it wrote
+    /// the snapshot.
+    pub is_arena_gone: bool,
 }
 
 /// Resident bytes of the arena.
@@ -39,7 +42,11 @@ pub fn read(snapshot: &Snapshot) -> Option<Residence> {
     }
     let statm = fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
     let pages: u64 = statm.split_ascii_whitespace().nth(1)?.parse().ok()?;
-    Some(Residence { rss_bytes: pages.saturating_mul(snapshot.page_bytes.into()), arena: None })
+    Some(Residence {
+        rss_bytes: pages.saturating_mul(snapshot.page_bytes.into()),
+        arena: None,
+        is_arena_gone: false,
+    })
 }
 
 /// Sums the `Rss` lines of smaps: of all mappings, and of those between the arena's addresses.
@@ -47,6 +54,7 @@ fn sum(maps: &str, start: u64, base: u64, end: u64) -> Residence {
     let mut found = Residence::default();
     let mut arena = Arena::default();
     let mut at = 0;
+    found.is_arena_gone = true;
     for line in maps.lines() {
         if let Some(kib) = line.strip_prefix("Rss:") {
             let kib: u64 = kib.trim().trim_end_matches(" kB").parse().unwrap_or(0);
@@ -60,6 +68,7 @@ fn sum(maps: &str, start: u64, base: u64, end: u64) -> Residence {
             *part = part.saturating_add(bytes);
         } else if let Some(first) = first_address(line) {
             at = first;
+            found.is_arena_gone &= !(start..end).contains(&first);
         }
     }
     found.arena = Some(arena);
@@ -96,8 +105,8 @@ Rss:                  32 kB
     fn mappings_are_the_arenas_by_their_address() {
         let found = sum(MAPS, 0x7000, 0x9000, 0xf000);
         let arena = Some(Arena { data_bytes: 16 << 10, table_bytes: 8 << 10 });
-        assert_eq!(found, Residence { rss_bytes: 60 << 10, arena });
-        assert_eq!(sum("", 1, 2, 3), Residence { rss_bytes: 0, arena: Some(Arena::default()) });
+        assert_eq!(found, Residence { rss_bytes: 60 << 10, arena, is_arena_gone: false });
+        assert!(sum(MAPS, 0xa000, 0xb000, 0xc000).is_arena_gone);
     }
 
     #[test]

@@ -140,7 +140,7 @@ mod tests {
         snapshot.pid = pid;
         snapshot.caches[1].name = snapshot.caches[0].name.clone();
         let arena = Some(Arena { data_bytes: 10 << 20, table_bytes: 100 << 10 });
-        let parts = Parts::of(&snapshot, Residence { rss_bytes: 20 << 20, arena });
+        let parts = Parts::of(&snapshot, Residence { rss_bytes: 20 << 20, arena, is_arena_gone: false });
         Process { snapshot, command: "redis \"1\"".into(), parts: Some(parts) }
     }
 
