@@ -49,4 +49,5 @@ mod environment;
 mod membarrier;
 mod realtime;
 mod scheduling;
+mod seen;
 mod starts;

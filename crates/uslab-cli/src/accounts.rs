@@ -11,13 +11,15 @@
 //! | live | objects in the program's hands × the size of their cache, and large objects |
 //! | slack | those objects × (distance − size), and the ends of slabs that hold no whole object |
 //! | cached | objects in sheaves and barns × distance, as of the last slow path of each CPU |
-//! | partial | free objects × distance in slabs that also hold objects in use |
+//! | partial | free objects × distance in slabs that also hold objects in use, less the pages of slabs that are not charged: not used yet, or given back |
 //! | empty | slabs with every object free |
 //! | other | used pages that belong to no listed cache: those of private heaps |
 //! | dirty | free pages with memory behind them |
 //! | metadata | resident bytes of the arena's tables; an upper bound where the kernel tells nothing |
 //! | absent | bytes of the parts above that are not resident: never touched, or swapped out |
 //! | not ours | the rest of the process: code, stacks, files, mappings of other allocators |
+//!
+//! All but dirty, metadata, absent and not ours add up to the snapshot's used bytes.
 //!
 //! Live counts the size of the cache, not the size that the caller of malloc asked for: the
 //! allocator keeps no requested sizes. Where smaps shows no arena, `absent` is a lower bound and
@@ -112,8 +114,16 @@ impl Parts {
         }
         let listed = slab_bytes.saturating_add(snapshot.large_bytes);
         parts.other = snapshot.used_bytes.saturating_sub(listed);
+        let mut uncharged = listed.saturating_sub(snapshot.used_bytes);
+        for part in [&mut parts.partial, &mut parts.empty] {
+            let taken = uncharged.min(*part);
+            (*part, uncharged) = (*part - taken, uncharged - taken);
+        }
         parts.dirty = snapshot.dirty_bytes;
-        let held = listed.saturating_add(parts.other).saturating_add(parts.dirty);
+        // Where the counters contradict each other, what is left uncharged is absent.
+        let used =
+            listed.saturating_add(parts.other) - listed.saturating_sub(snapshot.used_bytes) + uncharged;
+        let held = used.saturating_add(parts.dirty);
         match residence.arena {
             Some(arena) => {
                 parts.metadata = arena.table_bytes;
@@ -191,6 +201,20 @@ mod tests {
             assert_eq!(parts.not_ours, (200 << 20) - data_bytes - (100 << 10));
             assert!(!parts.is_estimated);
         }
+    }
+
+    #[test]
+    fn pages_of_slabs_that_are_not_charged_count_nowhere() {
+        let mut snapshot = sample();
+        snapshot.caches.truncate(3);
+        let residence = Residence { rss_bytes: 200 << 20, arena: None, is_arena_gone: false };
+        let whole = Parts::of(&snapshot, residence);
+        snapshot.used_bytes -= whole.other + 100_000;
+        let parts = Parts::of(&snapshot, residence);
+        assert_eq!((parts.partial, parts.other), (whole.partial - 100_000, 0));
+        let used = parts.live + parts.slack + parts.cached + parts.partial + parts.empty;
+        assert_eq!(used, snapshot.used_bytes);
+        assert_eq!(total(&parts), 200 << 20);
     }
 
     #[test]

@@ -11,6 +11,9 @@ use crate::accounts::{Division, Parts};
 use crate::snapshot::{Cache, Snapshot};
 use crate::text::mode_name;
 
+/// A metric and where its value comes from.
+type Figure<T> = (Family, fn(&T) -> u64);
+
 const fn gauge(name: &'static str, help: &'static str) -> Family {
     Family { name, kind: Kind::Gauge, help }
 }
@@ -26,7 +29,7 @@ const BUILD: Family = Family {
 };
 
 /// Figures of a process that its snapshot holds.
-const OF_PROCESS: &[(Family, fn(&Snapshot) -> u64)] = &[
+const OF_PROCESS: &[Figure<Snapshot>] = &[
     (gauge("uslab_active_bytes", "Pages that slabs and large objects hold."), |s| s.used_bytes),
     (gauge("uslab_dirty_bytes", "Free pages that still have memory behind them."), |s| s.dirty_bytes),
     (gauge("uslab_mapped_bytes", "Bytes of the arena that are mapped."), |s| s.committed_bytes),
@@ -40,7 +43,7 @@ const OF_PROCESS: &[(Family, fn(&Snapshot) -> u64)] = &[
 ];
 
 /// Figures of a process that are derived from its snapshot and the kernel's figures.
-const OF_MEMORY: &[(Family, fn(&Parts) -> u64)] = &[
+const OF_MEMORY: &[Figure<Parts>] = &[
     (gauge("uslab_allocated_bytes", "Objects that the program holds, at their size class."), |p| p.live),
     (gauge("uslab_metadata_bytes", "Resident bytes of the allocator's tables."), |p| p.metadata),
     (gauge("uslab_resident_bytes", "Resident bytes of the allocator, tables included."), |p| {
@@ -58,7 +61,7 @@ const PART: Family = gauge(
 );
 
 /// Figures of a cache.
-const OF_CACHE: &[(Family, fn(&Cache) -> u64)] = &[
+const OF_CACHE: &[Figure<Cache>] = &[
     (gauge("uslab_cache_active_bytes", "Objects that the program holds, at the cache's size."), |c| {
         Division::of(c).live
     }),

@@ -97,7 +97,7 @@ fn of_growth(points: &[Point], watched_s: f64, name: &dyn Fn(u32) -> String) -> 
     let grows = [
         (Cause::Leak, "live objects", live),
         (Cause::Fragmentation, "free objects in partial slabs", of(|point| point.parts.partial)),
-        (Cause::Cache, "free memory kept for reuse", of(|point| kept(point))),
+        (Cause::Cache, "free memory kept for reuse", of(kept)),
         (Cause::Elsewhere, "memory that is not the allocator's", of(|point| point.parts.not_ours)),
     ];
     let rising = grows.into_iter().filter_map(|(cause, what, trend)| match trend {
