@@ -79,6 +79,12 @@ The verdict names the cause of the memory, with its reasons:
   elsewhere      memory that is not the allocator's
   not known      none of these for certain";
 
+const DIFF_EXAMPLES: &str = "\
+Examples:
+  uslab info 4711 --json > before.json
+  uslab info 4711 --json > after.json
+  uslab diff before.json after.json       the caches that changed, largest growth first";
+
 const METRICS_EXAMPLES: &str = "\
 Examples:
   uslab metrics 4711                      OpenMetrics text of one process
@@ -130,6 +136,9 @@ pub enum Command {
     /// Watch where the memory of a process is, and why
     #[command(after_long_help = TOP_EXAMPLES)]
     Top(Top),
+    /// Show what grew between two files of figures
+    #[command(after_long_help = DIFF_EXAMPLES)]
+    Diff(Diff),
     /// Print, write or serve the figures for Prometheus
     #[command(after_long_help = METRICS_EXAMPLES)]
     Metrics(Metrics),
@@ -221,6 +230,18 @@ fn interval(text: &str) -> Result<f64, String> {
         Ok(seconds) if (0.05..=3600.0).contains(&seconds) => Ok(seconds),
         _ => Err("not a number of seconds from 0.05 to 3600".to_owned()),
     }
+}
+
+/// Options of `uslab diff`.
+#[derive(Args)]
+pub struct Diff {
+    /// The earlier figures, as `uslab info PID --json` prints them
+    #[arg(value_name = "BEFORE")]
+    pub before: PathBuf,
+
+    /// The later ones, of the same process or of another run
+    #[arg(value_name = "AFTER")]
+    pub after: PathBuf,
 }
 
 /// Options of `uslab metrics`.
@@ -389,7 +410,18 @@ mod tests {
         let mut page = Vec::new();
         man_page(&mut page).expect("a man page");
         let page = String::from_utf8(page).expect("UTF-8").replace("\\-", "-");
-        for option in ["--stats", "--stats-json", "--rseq", "--json", "--table", "--all", "USLAB_SNAPSHOT"] {
+        for option in [
+            "--stats",
+            "--stats-json",
+            "--rseq",
+            "--json",
+            "--table",
+            "--all",
+            "USLAB_SNAPSHOT",
+            "--listen",
+            "--once",
+            "BEFORE",
+        ] {
             assert!(page.contains(option), "{option} is missing from:\n{page}");
         }
     }

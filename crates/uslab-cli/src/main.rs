@@ -7,6 +7,7 @@
 //!    │         └── supervise            child, signals, exit status
 //!    ├── info                           one process or all that publish
 //!    ├── top                            where the memory is, look after look, and why
+//!    ├── diff                           what grew between two files of figures
 //!    ├── metrics                        OpenMetrics text: printed, in a file, over HTTP
 //!    └── bench                          hands over to uslab-bench
 //!        run, info, top and metrics read through:
@@ -23,6 +24,7 @@
 mod accounts;
 mod args;
 mod bench;
+mod diff;
 mod elf;
 mod failure;
 mod find;
@@ -52,6 +54,7 @@ fn main() -> ExitCode {
     let outcome = match Arguments::parse().command {
         Command::Run(options) => run::run(&options),
         Command::Info(options) => info::info(&options),
+        Command::Diff(options) => diff::diff(&options),
         Command::Top(options) => top::top(&options),
         Command::Metrics(options) => metrics::metrics(&options),
         Command::Bench(options) => bench::bench(&options),

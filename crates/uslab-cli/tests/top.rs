@@ -47,6 +47,28 @@ fn what_cannot_be_watched_is_explained() {
     fails(&["top", &one.pid()], "top needs a terminal");
 }
 
+#[test]
+fn two_files_of_figures_are_compared() {
+    let sandbox = Sandbox::new();
+    let running = sandbox.sleeper(&[]);
+    let file = |name: &str| sandbox.root.join(name).to_str().expect("UTF-8").to_owned();
+    let (before, after, other) = (file("before"), file("after"), file("other"));
+    for (name, command) in [(&before, "info"), (&after, "top")] {
+        let out = outcome(&mut sandbox.uslab(&[command, &running.pid(), "--json"])).1;
+        fs::write(name, out).expect("written");
+    }
+    let (code, out, err) = outcome(&mut sandbox.uslab(&["diff", &before, &after]));
+    assert_eq!((code, err.as_str()), (0, ""));
+    assert!(out.starts_with("used ") && out.ends_with("no cache changed\n"), "{out}");
+    fs::write(&other, "{}").expect("written");
+    for (name, part) in
+        [(&other, "it is not what `uslab info PID --json` prints"), (&file("none"), "No such file")]
+    {
+        let (code, _, err) = outcome(&mut sandbox.uslab(&["diff", &before, name]));
+        assert!(code == 1 && err.contains(part), "{err}");
+    }
+}
+
 /// A terminal that no user sees: tmux with a server of its own.
 struct Terminal {
     socket: String,
