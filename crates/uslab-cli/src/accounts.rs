@@ -76,15 +76,20 @@ impl Division {
         let slab_bytes = u64::from(cache.pages_per_slab) * SLAB_PAGE_BYTES;
         let (per_slab, distance) = (u64::from(cache.objects_per_slab), u64::from(cache.object_bytes));
         let empty_slabs = cache.empty_slabs.min(cache.slabs);
-        let live_objects = cache.active_objects();
-        let live = live_objects.saturating_mul(cache.user_bytes.into());
-        let empty = empty_slabs.saturating_mul(slab_bytes);
-        let cached = cache.sheaf_free.saturating_mul(distance);
         let holes = cache.slab_free.saturating_sub(empty_slabs.saturating_mul(per_slab));
-        let partial = holes.saturating_mul(distance);
-        // Slack is the rest, so that the five add up also where the counters moved between two
-        // loads.
-        let slack = [live, empty, cached, partial].into_iter().fold(cache.slab_bytes(), u64::saturating_sub);
+        // Each part takes from what the ones before it left, so that the five add up also where the
+        // counters moved between two loads.
+        let mut rest = cache.slab_bytes();
+        let mut take = |bytes: u64| {
+            let taken = bytes.min(rest);
+            rest -= taken;
+            taken
+        };
+        let live = take(cache.active_objects().saturating_mul(cache.user_bytes.into()));
+        let empty = take(empty_slabs.saturating_mul(slab_bytes));
+        let cached = take(cache.sheaf_free.saturating_mul(distance));
+        let partial = take(holes.saturating_mul(distance));
+        let slack = rest;
         Division { live, slack, cached, partial, empty }
     }
 
@@ -115,15 +120,16 @@ impl Parts {
         let listed = slab_bytes.saturating_add(snapshot.large_bytes);
         parts.other = snapshot.used_bytes.saturating_sub(listed);
         let mut uncharged = listed.saturating_sub(snapshot.used_bytes);
-        for part in [&mut parts.partial, &mut parts.empty] {
+        // Only free objects lie on such pages; the other parts give where the counters contradict
+        // each other.
+        for part in
+            [&mut parts.partial, &mut parts.empty, &mut parts.slack, &mut parts.cached, &mut parts.live]
+        {
             let taken = uncharged.min(*part);
             (*part, uncharged) = (*part - taken, uncharged - taken);
         }
         parts.dirty = snapshot.dirty_bytes;
-        // Where the counters contradict each other, what is left uncharged is absent.
-        let used =
-            listed.saturating_add(parts.other) - listed.saturating_sub(snapshot.used_bytes) + uncharged;
-        let held = used.saturating_add(parts.dirty);
+        let held = snapshot.used_bytes.saturating_add(parts.dirty);
         match residence.arena {
             Some(arena) => {
                 parts.metadata = arena.table_bytes;
@@ -183,9 +189,12 @@ mod tests {
         let (live, cached, empty) = (72_900 * 64, 900 * 64, 2 * 4096);
         let expected = Division { live, slack: 0, cached, partial: (3000 - 128) * 64, empty };
         assert_eq!(first, expected);
-        for cache in &snapshot.caches {
-            let division = Division::of(cache);
-            assert_eq!(division.live + division.loss(), cache.slab_bytes(), "{}", cache.name);
+        for mut cache in snapshot.caches {
+            for torn in [0, 10, 1 << 40] {
+                (cache.slab_free, cache.sheaf_free) = (cache.slab_free + torn, cache.sheaf_free + torn);
+                let division = Division::of(&cache);
+                assert_eq!(division.live + division.loss(), cache.slab_bytes(), "{}", cache.name);
+            }
         }
     }
 
