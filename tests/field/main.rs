@@ -51,4 +51,5 @@ mod environment;
 mod membarrier;
 mod realtime;
 mod scheduling;
+mod seen;
 mod starts;

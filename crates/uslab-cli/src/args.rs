@@ -3,12 +3,14 @@
 
 use std::ffi::OsString;
 use std::io::{self, Write};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use clap_mangen::Man;
 
 use crate::failure::{self, FAILED, Failure, Outcome};
+use crate::metrics::Format;
 
 const ABOUT: &str = "Run programs on the uslab allocator and see what it does for them";
 
@@ -26,6 +28,8 @@ Examples:
   uslab info                              which processes run on it
   uslab info 4711                         the caches of one, as /proc/slabinfo would show them
   uslab run --stats -- python3 job.py     run a job, then print what each cache did
+  uslab top 4711                          where its memory is, and why
+  uslab metrics --listen 127.0.0.1:9712   serve the figures for Prometheus
   uslab bench pair                        how fast an allocation and its free are
 
 Environment:
@@ -62,6 +66,50 @@ In slabinfo text, `limit` and `batchcount` are the capacity of a sheaf (what a C
 it moves at once), and blanks in a cache's name become underscores. Objects in sheaves count as
 free, as of the last slow path of each CPU: a figure can be behind by what the CPUs hold.";
 
+const TOP_EXAMPLES: &str = "\
+Examples:
+  uslab top 4711                          keys: ? explains them, q ends
+  uslab top 4711 --once                   the same as text, after two looks
+  uslab top 4711 --json -n 61 | jq .verdict
+                                          the cause of growth, after a minute
+
+The first lines divide the resident memory into parts that add up to it; `uslab help metrics` lists
+them. A ~ marks estimates: the kernel shows the mappings of a process only to its user and to root.
+
+The verdict names the cause of the memory, with its reasons:
+  leak           live objects grew through at least a minute
+  fragmentation  free objects in slabs that also hold objects in use
+  cache          free memory that the allocator keeps, or a cache of the program that is full
+  elsewhere      memory that is not the allocator's
+  not known      none of these for certain";
+
+const DIFF_EXAMPLES: &str = "\
+Examples:
+  uslab info 4711 --json > before.json
+  uslab info 4711 --json > after.json
+  uslab diff before.json after.json       the caches that changed, largest growth first";
+
+const METRICS_EXAMPLES: &str = "\
+Examples:
+  uslab metrics 4711                      OpenMetrics text of one process
+  uslab metrics --listen 127.0.0.1:9712   all processes of this user, for Prometheus to scrape
+  uslab metrics -o /var/lib/prometheus/node-exporter/uslab.prom --every 15
+                                          for the textfile collector of node_exporter
+
+jemalloc's words are uslab_allocated_bytes, _active_, _metadata_, _resident_, _mapped_ and
+_retained_bytes. uslab_part_bytes divides the resident memory of a process: the parts add up to
+uslab_process_resident_bytes plus uslab_absent_bytes.
+
+  live      objects in the program's hands, at the size of their cache; large objects
+  slack     what the distance of objects and the ends of slabs add to that
+  cached    objects in sheaves and barns
+  partial   free objects in slabs that also hold objects in use
+  empty     slabs with every object free
+  other     pages of private heaps
+  dirty     free pages that still have memory behind them
+  metadata  the allocator's tables
+  not_ours  code, stacks, files, and memory of other allocators";
+
 const BENCH_EXAMPLES: &str = "\
 Examples:
   uslab bench pair                        one allocation and one free, beside other allocators
@@ -89,6 +137,15 @@ pub enum Command {
     /// Show the caches of a running process, or which processes publish
     #[command(after_long_help = INFO_EXAMPLES)]
     Info(Info),
+    /// Watch where the memory of a process is, and why
+    #[command(after_long_help = TOP_EXAMPLES)]
+    Top(Top),
+    /// Show what grew between two files of figures
+    #[command(after_long_help = DIFF_EXAMPLES)]
+    Diff(Diff),
+    /// Print, write or serve the figures for Prometheus
+    #[command(after_long_help = METRICS_EXAMPLES)]
+    Metrics(Metrics),
     /// Measure the allocator (hands over to uslab-bench)
     #[command(after_long_help = BENCH_EXAMPLES, disable_help_flag = true)]
     Bench(Bench),
@@ -161,6 +218,85 @@ pub struct Info {
     /// List the processes of every user whose snapshots can be read
     #[arg(long, conflicts_with = "pid")]
     pub all: bool,
+}
+
+/// Options of `uslab top`.
+#[derive(Args)]
+pub struct Top {
+    /// The process; without it, the only one that publishes
+    #[arg(value_parser = clap::value_parser!(i32).range(1..))]
+    pub pid: Option<i32>,
+
+    /// Seconds between two looks
+    #[arg(short, long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
+    pub interval: f64,
+
+    /// Print the last look as text and end
+    #[arg(long)]
+    pub once: bool,
+
+    /// Print the last look as JSON and end
+    #[arg(long, conflicts_with = "once")]
+    pub json: bool,
+
+    /// Looks before --once and --json print; growth needs a minute of them
+    #[arg(short = 'n', long, value_name = "COUNT", default_value = "2", value_parser = clap::value_parser!(u32).range(1..))]
+    pub looks: u32,
+}
+
+/// Seconds between two looks.
+fn interval(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.05..=3600.0).contains(&seconds) => Ok(seconds),
+        _ => Err("not a number of seconds from 0.05 to 3600".to_owned()),
+    }
+}
+
+/// Options of `uslab diff`.
+#[derive(Args)]
+pub struct Diff {
+    /// The earlier figures, as `uslab info PID --json` prints them
+    #[arg(value_name = "BEFORE")]
+    pub before: PathBuf,
+
+    /// The later ones, of the same process or of another run
+    #[arg(value_name = "AFTER")]
+    pub after: PathBuf,
+}
+
+/// Options of `uslab metrics`.
+#[derive(Args)]
+pub struct Metrics {
+    /// The processes; without one, all of this user that publish
+    #[arg(value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
+    pub pids: Vec<i32>,
+
+    /// Serve them at http://ADDRESS/metrics until interrupted
+    ///
+    /// An IP address and a port, or a port alone for 127.0.0.1. Port 0 takes a free one. Every
+    /// program that reaches the address can read the figures.
+    #[arg(long, value_name = "ADDRESS", value_parser = listen_address, conflicts_with_all = ["output", "format"])]
+    pub listen: Option<SocketAddr>,
+
+    /// Write them to FILE, which is replaced in one step
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+
+    /// Write the file again every so many SECONDS until interrupted
+    #[arg(long, value_name = "SECONDS", requires = "output", value_parser = clap::value_parser!(u64).range(1..))]
+    pub every: Option<u64>,
+
+    /// The format: openmetrics (otherwise printed) or prometheus (otherwise written to files)
+    #[arg(long, value_name = "FORMAT", hide_possible_values = true)]
+    pub format: Option<Format>,
+}
+
+/// An address to listen on; a port alone means this machine only.
+fn listen_address(text: &str) -> Result<SocketAddr, String> {
+    match text.parse::<u16>() {
+        Ok(port) => Ok(SocketAddr::from((Ipv4Addr::LOCALHOST, port))),
+        Err(_) => text.parse().map_err(|_| "not IP:PORT or PORT".to_owned()),
+    }
 }
 
 /// Options of `uslab bench`: none of its own.
@@ -294,9 +430,24 @@ mod tests {
         let mut page = Vec::new();
         man_page(&mut page).expect("a man page");
         let page = String::from_utf8(page).expect("UTF-8").replace("\\-", "-");
+<<<<<<< HEAD
         for option in
             ["--stats", "--stats-json", "--rseq", "--guard", "--json", "--table", "--all", "USLAB_SNAPSHOT"]
         {
+=======
+        for option in [
+            "--stats",
+            "--stats-json",
+            "--rseq",
+            "--json",
+            "--table",
+            "--all",
+            "USLAB_SNAPSHOT",
+            "--listen",
+            "--once",
+            "BEFORE",
+        ] {
+>>>>>>> see
             assert!(page.contains(option), "{option} is missing from:\n{page}");
         }
     }

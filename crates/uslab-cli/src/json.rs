@@ -6,17 +6,42 @@
 
 use serde_json::{Value, json};
 
+use crate::accounts::Parts;
 use crate::snapshot::{Cache, Snapshot};
 use crate::text::mode_name;
+use crate::top::Verdict;
 
 const FORMAT: u32 = 1;
 
 /// Everything about one process, all caches included.
 pub fn process(snapshot: &Snapshot, command: &str) -> String {
+    pretty(&whole(snapshot, command))
+}
+
+/// [`process`] with what is derived from several looks; `rates` returns those of a cache.
+pub fn watched(
+    snapshot: &Snapshot,
+    command: &str,
+    parts: &Parts,
+    verdict: &Verdict,
+    event: Option<&str>,
+    rates: &dyn Fn(u32) -> Value,
+) -> String {
+    let mut value = whole(snapshot, command);
+    value["parts"] = json!(parts);
+    value["verdict"] = json!(verdict);
+    value["event"] = event.into();
+    for (figures, cache) in value["caches"].as_array_mut().into_iter().flatten().zip(&snapshot.caches) {
+        figures["rates"] = rates(cache.id);
+    }
+    pretty(&value)
+}
+
+fn whole(snapshot: &Snapshot, command: &str) -> Value {
     let mut value = facts(snapshot, command);
     value["format"] = FORMAT.into();
     value["caches"] = snapshot.caches.iter().map(figures).collect();
-    pretty(&value)
+    value
 }
 
 /// All processes, without their caches.

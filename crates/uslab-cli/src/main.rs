@@ -6,9 +6,14 @@
 //!    │         ├── program ── elf       which file runs, and whether it can be preloaded at all
 //!    │         └── supervise            child, signals, exit status
 //!    ├── info                           one process or all that publish
+//!    ├── top                            where the memory is, look after look, and why
+//!    ├── diff                           what grew between two files of figures
+//!    ├── metrics                        OpenMetrics text: printed, in a file, over HTTP
 //!    └── bench                          hands over to uslab-bench
-//!        run and info read through:
-//!          snapdir (where files live) ── snapshot (what is in one) ── text (slabinfo, table), json
+//!        run, info, top and metrics read through:
+//!          find ── snapdir (where files live) ── snapshot (what is in one)
+//!          accounts (where the memory is) ── residence (what the kernel counts)
+//!          text (slabinfo, table), json
 //! ```
 //!
 //! This program never links the allocator that it observes: it shares with it one file, the layout
@@ -16,22 +21,28 @@
 
 #![deny(unsafe_code)]
 
+mod accounts;
 mod args;
 mod bench;
+mod diff;
 mod elf;
 mod failure;
+mod find;
 mod info;
 mod json;
 #[allow(dead_code, reason = "shared with the library, which uses the rest of it")]
 mod layout;
+mod metrics;
 mod preload;
 mod process;
 mod program;
+mod residence;
 mod run;
 mod snapdir;
 mod snapshot;
 mod supervise;
 mod text;
+mod top;
 
 use std::process::ExitCode;
 
@@ -43,6 +54,9 @@ fn main() -> ExitCode {
     let outcome = match Arguments::parse().command {
         Command::Run(options) => run::run(&options),
         Command::Info(options) => info::info(&options),
+        Command::Diff(options) => diff::diff(&options),
+        Command::Top(options) => top::top(&options),
+        Command::Metrics(options) => metrics::metrics(&options),
         Command::Bench(options) => bench::bench(&options),
         Command::Generate(options) => args::generate(options.what),
     };

@@ -21,6 +21,14 @@ pub fn alive(pid: i32) -> bool {
     kill(Pid::from_raw(pid), None) != Err(Errno::ESRCH)
 }
 
+/// Whether the process exists and has not ended.
+pub fn runs(pid: i32) -> bool {
+    let Ok(stat) = fs::read(format!("/proc/{pid}/stat")) else { return alive(pid) };
+    let stat = String::from_utf8_lossy(&stat);
+    let state = stat.rsplit_once(") ").and_then(|(_, after_name)| after_name.chars().next());
+    !matches!(state, Some('Z' | 'X'))
+}
+
 /// The process's name as the kernel has it (at most 15 bytes), made safe to print.
 pub fn command_name(pid: i32) -> Option<String> {
     let name = fs::read(format!("/proc/{pid}/comm")).ok()?;
@@ -88,7 +96,7 @@ mod tests {
     #[test]
     fn this_process_is_alive_and_began_before_now() {
         let me = std::process::id() as i32;
-        assert!(alive(me));
+        assert!(alive(me) && runs(me));
         assert!(command_name(me).is_some());
         assert_eq!(owner(me), Some(nix::unistd::geteuid().as_raw()));
         let uptime = fs::read_to_string("/proc/uptime").expect("uptime");
@@ -107,7 +115,7 @@ mod tests {
 
     #[test]
     fn a_process_that_cannot_be_is_dead() {
-        assert!(!alive(i32::MAX));
+        assert!(!alive(i32::MAX) && !runs(i32::MAX));
         assert_eq!(owner(i32::MAX), None);
         assert_eq!(start_ns(i32::MAX), None);
     }

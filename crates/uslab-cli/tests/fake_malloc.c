@@ -16,9 +16,9 @@
 
 struct header {
     uint64_t magic;
-    uint32_t version, pid, mode, mode_reason, cpus, nodes, page_bytes, records_used, finished, reserved0;
+    uint32_t version, pid, mode, mode_reason, cpus, nodes, page_bytes, records_used, finished, library_version;
     uint64_t start_ns, reserved_bytes, committed_bytes, used_bytes, dirty_bytes, purged_bytes, metadata_bytes;
-    uint64_t large_objects, large_bytes, large_allocs;
+    uint64_t large_objects, large_bytes, large_allocs, arena_start, arena_base;
 };
 
 struct record {
@@ -65,7 +65,7 @@ __attribute__((constructor)) static void start(void) {
     if (fd < 0 || ftruncate(fd, FILE_BYTES)) return;
     header = mmap(NULL, FILE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (header == MAP_FAILED) { header = NULL; return; }
-    header->version = setting("FAKE_VERSION", 1);
+    header->version = setting("FAKE_VERSION", 2);
     header->pid = (uint32_t)getpid();
     const char *rseq = getenv("USLAB_RSEQ");
     int locked = rseq && !strcmp(rseq, "0");

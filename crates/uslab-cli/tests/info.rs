@@ -77,8 +77,8 @@ fn what_cannot_be_shown_is_explained() {
     fails(&["info", "2147483647"], "uslab: no such process: 2147483647");
     let me = std::process::id().to_string();
     fails(&["info", &me], "does not run under uslab: there is no snapshot in ");
-    let other = sandbox.sleeper(&[("FAKE_VERSION", "2")]);
-    fails(&["info", &other.pid()], "it is of version 2, and this program reads version 1");
+    let other = sandbox.sleeper(&[("FAKE_VERSION", "9")]);
+    fails(&["info", &other.pid()], "it is of version 9, and this program reads version 2");
     let short = sandbox.sleeper(&[("FAKE_TRUNCATED", "1")]);
     fails(&["info", &short.pid()], "it is shorter than it says");
     let (_, _, err) = outcome(&mut sandbox.uslab(&["info"]));

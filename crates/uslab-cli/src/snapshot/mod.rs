@@ -115,6 +115,12 @@ copy! {
     [u64 as u64] start_ns reserved_bytes committed_bytes used_bytes dirty_bytes purged_bytes
         metadata_bytes large_objects large_bytes large_allocs;
     finished: bool,
+    /// Version of the library, as the layout packs it.
+    #[serde(skip)]
+    library_version: u32,
+    /// Addresses of the arena: start of its tables, start of its data.
+    #[serde(skip)]
+    arena: (u64, u64),
     #[serde(skip)]
     mode: Mode,
     /// Caches that exist, or did, by id.
@@ -151,6 +157,12 @@ impl Cache {
         self.slabs.saturating_mul(u64::from(self.pages_per_slab) * SLAB_PAGE_BYTES)
     }
 
+    /// Whether the counters, which were loaded one by one, contradict each other: more objects are
+    /// free than there are.
+    pub fn is_torn(&self) -> bool {
+        self.slab_free.saturating_add(self.sheaf_free) > self.total_objects()
+    }
+
     /// Whether it ever had a slab.
     pub fn was_used(&self) -> bool {
         self.slabs > 0 || self.grows > 0
@@ -158,6 +170,17 @@ impl Cache {
 }
 
 impl Snapshot {
+    /// Version of the library in the process: `0.1.0`.
+    pub fn library(&self) -> String {
+        let version = self.library_version;
+        format!("{}.{}.{}", version >> 16, version >> 8 & 0xff, version & 0xff)
+    }
+
+    /// The caches that exist now.
+    pub fn live_caches(&self) -> impl Iterator<Item = &Cache> {
+        self.caches.iter().filter(|cache| !cache.destroyed)
+    }
+
     /// The reason for the mode, in words; `None` if there is none to report.
     pub fn reason(&self) -> Option<&'static str> {
         Some(match self.mode_reason {
@@ -235,7 +258,9 @@ fn parse(fetch: impl Fn(u64, usize) -> io::Result<Vec<u8>>) -> Result<Snapshot, 
     };
     let finished = field!(header, Header, finished, u32) != 0;
     let caches = caches.filter_map(|(index, record)| parse_record(index, record)).collect();
-    Ok(Snapshot::copy(&header, finished, mode, caches))
+    let library_version = field!(header, Header, library_version, u32);
+    let arena = (field!(header, Header, arena_start, u64), field!(header, Header, arena_base, u64));
+    Ok(Snapshot::copy(&header, finished, library_version, arena, mode, caches))
 }
 
 /// One record; nothing when it was never used.

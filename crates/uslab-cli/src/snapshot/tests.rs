@@ -28,6 +28,8 @@ impl Image {
         put!(image, 0, Header, used_bytes = (12u64 << 20) + (300 << 10), dirty_bytes = 1u64 << 20);
         put!(image, 0, Header, purged_bytes = 5u64 << 20, metadata_bytes = 152u64 << 10);
         put!(image, 0, Header, large_objects = 3u64, large_bytes = 5u64 << 20, large_allocs = 19u64);
+        put!(image, 0, Header, library_version = 0x1_0203u32);
+        put!(image, 0, Header, arena_start = 0x7000_0000u64, arena_base = 0x7100_0000u64);
         image.record(0, "malloc-64", 64, 64, [1200, 40, 2, 3000, 900]);
         image.record(1, "malloc-1024", 1024, 16, [12, 3, 1, 30, 100]);
         image.record(2, "never used", 32, 128, [0; 5]);
@@ -72,6 +74,7 @@ fn every_field_is_read_from_its_place() {
     let snapshot = Image::sample().parse().expect("whole");
     assert_eq!((snapshot.pid, snapshot.mode, snapshot.cpus, snapshot.finished), (4711, Mode::Rseq, 8, true));
     assert_eq!((snapshot.start_ns, snapshot.metadata_bytes, snapshot.large_allocs), (77, 152 << 10, 19));
+    assert_eq!((snapshot.library().as_str(), snapshot.arena), ("1.2.3", (0x7000_0000, 0x7100_0000)));
     let names: Vec<&str> = snapshot.caches.iter().map(|cache| cache.name.as_str()).collect();
     let expected = ["malloc-64", "malloc-1024", "never used", "session table with a long name", "gone"];
     assert_eq!(names, expected);
@@ -98,7 +101,7 @@ fn other_files_and_other_versions_are_told_apart() {
     let mut image = Image::sample();
     put!(image, 0, Header, version = 9u32);
     let trouble = image.parse().expect_err("another version");
-    assert_eq!(trouble.to_string(), "it is of version 9, and this program reads version 1");
+    assert_eq!(trouble.to_string(), "it is of version 9, and this program reads version 2");
     put!(image, 0, Header, magic = 0u64);
     assert!(matches!(image.parse(), Err(Trouble::NotASnapshot)));
 }

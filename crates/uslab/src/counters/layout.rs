@@ -22,7 +22,7 @@ use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64};
 /// First eight bytes of a snapshot file.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"uslabsnp");
 /// Layout version; readers refuse any other.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Bytes before the first record.
 pub const HEADER_BYTES: usize = 4096;
 /// Records in a file. A cache with an id of this or above works, but is not listed.
@@ -87,8 +87,8 @@ pub struct Header {
     pub records_used: AtomicU32,
     /// 1 after the process wrote its final figures at exit.
     pub finished: AtomicU32,
-    /// Unused.
-    pub reserved0: AtomicU32,
+    /// Version of the library: `major << 16 | minor << 8 | patch`.
+    pub library_version: AtomicU32,
     /// `CLOCK_BOOTTIME` at start, in nanoseconds.
     pub start_ns: AtomicU64,
     /// Bytes of the address range of the arena. Only `committed_bytes` of it are mapped.
@@ -109,6 +109,11 @@ pub struct Header {
     pub large_bytes: AtomicU64,
     /// Large objects allocated in total.
     pub large_allocs: AtomicU64,
+    /// First address of the arena's tables, which end at `arena_base`; 0 before there is an arena.
+    /// A reader finds the arena's mappings in `/proc/PID/smaps` by these two addresses.
+    pub arena_start: AtomicU64,
+    /// First address of the arena's data, which end `reserved_bytes` behind it.
+    pub arena_base: AtomicU64,
 }
 
 /// Figures of one cache.

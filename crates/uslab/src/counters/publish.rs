@@ -94,10 +94,19 @@ pub fn init(directory: Option<&[u8]>, reader: Option<u64>, facts: impl FnOnce(&H
     }
     let header = header();
     header.version.store(VERSION, Relaxed);
+    header.library_version.store(library_version(), Relaxed);
     header.pid.store(os::file::process_id(), Relaxed);
     header.start_ns.store(os::clock::boot_ns(), Relaxed);
     facts(header);
     header.magic.store(MAGIC, Release);
+}
+
+/// The crate's version as [`Header::library_version`] has it.
+fn library_version() -> u32 {
+    let part = |text: &str| text.parse::<u32>().unwrap_or(0);
+    part(env!("CARGO_PKG_VERSION_MAJOR")) << 16
+        | part(env!("CARGO_PKG_VERSION_MINOR")) << 8
+        | part(env!("CARGO_PKG_VERSION_PATCH"))
 }
 
 /// Creates the file and maps it; in a fork child, in place of the parent's mapping.

@@ -77,7 +77,10 @@ pub fn init() -> bool {
     let Some((base, range_bytes)) = choose((&raw const ARENA).addr()) else { return false };
     ARENA.base.store(base, Relaxed);
     ARENA.range_bytes.store(range_bytes, Release);
-    counters::header().reserved_bytes.store(range_bytes as u64, Relaxed);
+    let header = counters::header();
+    header.reserved_bytes.store(range_bytes as u64, Relaxed);
+    header.arena_start.store((base - DESCRIPTORS_BELOW) as u64, Relaxed);
+    header.arena_base.store(base as u64, Relaxed);
     true
 }
 

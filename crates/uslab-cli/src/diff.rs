@@ -1,0 +1,159 @@
+//! `uslab diff`: what grew between two files of `uslab info --json` or `uslab top --json`.
+//!
+//! Caches are matched by name and size, because ids differ between processes. So the files may also
+//! come from two runs of one program.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::args::Diff;
+use crate::failure::{FAILED, Failure, Outcome, print};
+use crate::process::printable;
+use crate::text::bytes;
+
+/// Figures of the whole process, and their names on the page.
+const PROCESS: [(&str, &str); 5] = [
+    ("used_bytes", "used"),
+    ("large_bytes", "large objects"),
+    ("dirty_bytes", "dirty"),
+    ("committed_bytes", "committed"),
+    ("metadata_bytes", "metadata"),
+];
+
+/// The figures of all caches of one name and size.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Figures {
+    slab_bytes: i64,
+    active_objects: i64,
+    total_objects: i64,
+}
+
+type Caches = BTreeMap<(String, u64), Figures>;
+
+/// Prints what changed, the largest growth first.
+pub fn diff(options: &Diff) -> Outcome {
+    let before = read(&options.before)?;
+    let after = read(&options.after)?;
+    print(&text(&before, &after))
+}
+
+fn read(file: &Path) -> Result<Value, Failure> {
+    let fail = |reason: String| Failure::new(FAILED, format_args!("cannot use {}: {reason}", file.display()));
+    let text = fs::read_to_string(file).map_err(|error| fail(error.to_string()))?;
+    let value: Value = serde_json::from_str(&text).map_err(|error| fail(error.to_string()))?;
+    if value["format"] != 1 || !value["caches"].is_array() {
+        return Err(fail("it is not what `uslab info PID --json` prints".to_owned()));
+    }
+    Ok(value)
+}
+
+fn caches(process: &Value) -> Caches {
+    let mut found = Caches::new();
+    for cache in process["caches"].as_array().into_iter().flatten() {
+        let name = printable(cache["name"].as_str().unwrap_or("?"));
+        let figures = found.entry((name, cache["user_bytes"].as_u64().unwrap_or(0))).or_default();
+        let add = |sum: &mut i64, name: &str| *sum = sum.saturating_add(cache[name].as_i64().unwrap_or(0));
+        add(&mut figures.slab_bytes, "slab_bytes");
+        add(&mut figures.active_objects, "active_objects");
+        add(&mut figures.total_objects, "total_objects");
+    }
+    found
+}
+
+fn text(before: &Value, after: &Value) -> String {
+    let mut text = String::new();
+    for (name, shown) in PROCESS {
+        let figure = |process: &Value| process[name].as_i64().unwrap_or(0);
+        let (then, now) = (figure(before), figure(after));
+        let size = |bytes_now: i64| bytes(u64::try_from(bytes_now).unwrap_or(0));
+        let _ = writeln!(text, "{shown:<14} {:>11} -> {:>11}  {}", size(then), size(now), change(now, then));
+    }
+    let (then, now) = (caches(before), caches(after));
+    let mut changed: Vec<(&(String, u64), Figures, Figures)> = now
+        .keys()
+        .chain(then.keys().filter(|key| !now.contains_key(*key)))
+        .map(|key| {
+            (key, then.get(key).copied().unwrap_or_default(), now.get(key).copied().unwrap_or_default())
+        })
+        .filter(|(_, then, now)| then != now)
+        .collect();
+    changed.sort_by_key(|(_, then, now)| {
+        (
+            then.slab_bytes.saturating_sub(now.slab_bytes),
+            then.active_objects.saturating_sub(now.active_objects),
+        )
+    });
+    if changed.is_empty() {
+        text.push_str("\nno cache changed\n");
+        return text;
+    }
+    let _ =
+        writeln!(text, "\n{:<32} {:>7} {:>12} {:>12} {:>12}", "cache", "size", "bytes", "live", "objects");
+    for ((name, size), then, now) in changed {
+        let name: String = name.chars().take(32).collect();
+        let count = |now: i64, then: i64| format!("{:+}", now.saturating_sub(then));
+        let _ = writeln!(
+            text,
+            "{name:<32} {size:>7} {:>12} {:>12} {:>12}",
+            change(now.slab_bytes, then.slab_bytes),
+            count(now.active_objects, then.active_objects),
+            count(now.total_objects, then.total_objects)
+        );
+    }
+    text
+}
+
+/// A change of bytes with its sign.
+fn change(now: i64, then: i64) -> String {
+    let by = now.saturating_sub(then);
+    let sign = if by < 0 { '-' } else { '+' };
+    format!("{sign}{}", bytes(by.unsigned_abs()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::json;
+    use crate::snapshot::tests::Image;
+
+    fn values() -> (Value, Value) {
+        let mut snapshot = Image::sample().parse().expect("whole");
+        let parsed = |snapshot: &_| serde_json::from_str(&json::process(snapshot, "x")).expect("JSON");
+        let before = parsed(&snapshot);
+        snapshot.used_bytes += 1 << 20;
+        snapshot.caches[0].slabs += 256;
+        snapshot.caches[1].slabs -= 2;
+        snapshot.caches[2].name = "new".into();
+        (before, parsed(&snapshot))
+    }
+
+    #[test]
+    fn growth_comes_first_and_the_unchanged_is_left_out() {
+        let (before, after) = values();
+        let expected = "\
+used              12.2 MiB ->    13.2 MiB  +1 MiB
+large objects        5 MiB ->       5 MiB  +0 B
+dirty                1 MiB ->       1 MiB  +0 B
+committed           18 MiB ->      18 MiB  +0 B
+metadata           152 KiB ->     152 KiB  +0 B
+
+cache                               size        bytes         live      objects
+malloc-64                             64       +1 MiB       +16384       +16384
+malloc-1024                         1024      -32 KiB          -32          -32
+";
+        assert_eq!(text(&before, &after), expected);
+        assert!(text(&before, &before).ends_with("no cache changed\n"));
+    }
+
+    #[test]
+    fn caches_of_one_name_are_summed() {
+        let (mut before, _) = values();
+        let list = before["caches"].as_array_mut().expect("a list");
+        list.push(list[0].clone());
+        assert_eq!(caches(&before)[&("malloc-64".to_owned(), 64)].total_objects, 2 * 76_800);
+    }
+}

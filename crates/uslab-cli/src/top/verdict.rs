@@ -1,0 +1,297 @@
+//! Names the cause of a process's memory use, with reasons, or says that it is not known.
+//!
+//! Growth comes first: a part of the memory that rises through the whole time of watching, by more
+//! than noise, is the cause. Without growth, a part that holds much of the resident memory is.
+//! Everything else is *not known*: a wrong verdict costs an operator more than none.
+
+use serde::Serialize;
+
+use super::history::Point;
+use crate::text::bytes;
+
+/// Growth is judged after so many seconds and looks.
+pub const MIN_WATCHED_S: f64 = 60.0;
+const MIN_POINTS: usize = 12;
+/// Growth below this, or below this part of the resident memory, is noise.
+const MIN_GROWTH_BYTES: u64 = 256 << 10;
+const MIN_GROWTH_DIVISOR: u64 = 200;
+/// A part stands out above this size and this share of the resident memory.
+const MIN_SHARE_BYTES: u64 = 4 << 20;
+const MIN_SHARE_PERCENT: u64 = 25;
+/// The time of watching is judged in so many parts.
+const STRETCHES: usize = 4;
+
+/// The cause.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cause {
+    /// The program holds more and more objects.
+    Leak,
+    /// Free objects share slabs with objects in use.
+    Fragmentation,
+    /// The allocator keeps free memory for reuse, or the program filled a cache and stopped.
+    Cache,
+    /// Memory that is not the allocator's.
+    Elsewhere,
+    NotKnown,
+}
+
+impl Cause {
+    /// The word that stands on the line.
+    pub fn word(self) -> &'static str {
+        match self {
+            Cause::Leak => "leak",
+            Cause::Fragmentation => "fragmentation",
+            Cause::Cache => "cache",
+            Cause::Elsewhere => "elsewhere",
+            Cause::NotKnown => "not known",
+        }
+    }
+}
+
+/// A cause and the figures that speak for it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Verdict {
+    pub cause: Cause,
+    pub reasons: Vec<String>,
+}
+
+/// How a figure moved while it was watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Trend {
+    /// It rose in each stretch.
+    Rises(u64),
+    /// It rose, and hardly in the last stretch.
+    LevelledOff(u64),
+    Other,
+}
+
+/// Judges the looks, oldest first. `name` returns the name of a cache.
+pub fn verdict(points: &[Point], name: &dyn Fn(u32) -> String) -> Verdict {
+    let Some((first, last)) = points.first().zip(points.last()) else {
+        return Verdict { cause: Cause::NotKnown, reasons: vec!["nothing was seen".to_owned()] };
+    };
+    let watched_s = last.at_s - first.at_s;
+    let may_judge_growth = watched_s >= MIN_WATCHED_S && points.len() >= MIN_POINTS;
+    if may_judge_growth && let Some(found) = of_growth(points, watched_s, name) {
+        return found;
+    }
+    if let Some(found) = of_shares(last) {
+        return found;
+    }
+    let reason = if may_judge_growth {
+        format!("no part grew through {watched_s:.0} s, and none stands out")
+    } else {
+        format!("no part stands out; growth shows after {MIN_WATCHED_S:.0} s, seen {watched_s:.0} s")
+    };
+    Verdict { cause: Cause::NotKnown, reasons: vec![reason] }
+}
+
+/// The part that grew most, if its growth is steady.
+fn of_growth(points: &[Point], watched_s: f64, name: &dyn Fn(u32) -> String) -> Option<Verdict> {
+    let noise = MIN_GROWTH_BYTES.max(points.last()?.parts.rss / MIN_GROWTH_DIVISOR);
+    let of = |figure: fn(&Point) -> u64| trend(points, figure, noise);
+    let live = of(|point| point.parts.live);
+    // The resident size decides whether growth is real: fresh slabs and large objects are not
+    // resident before the program touches them.
+    let grows = [
+        (Cause::Leak, "live objects", live),
+        (Cause::Fragmentation, "free objects in partial slabs", of(|point| point.parts.partial)),
+        (Cause::Cache, "free memory kept for reuse", of(kept)),
+        (Cause::Elsewhere, "memory that is not the allocator's", of(|point| point.parts.not_ours)),
+    ];
+    let rising = grows.into_iter().filter_map(|(cause, what, trend)| match trend {
+        Trend::Rises(growth) => Some((growth, cause, what)),
+        _ => None,
+    });
+    if let Some((growth, cause, what)) = rising.max_by_key(|(growth, ..)| *growth) {
+        let mut reasons = vec![format!("{what} grew by {} in {watched_s:.0} s", bytes(growth))];
+        if cause == Cause::Leak {
+            reasons.extend(fastest(points, name));
+            reasons.push("a cache that still fills looks the same".to_owned());
+        }
+        return Some(Verdict { cause, reasons });
+    }
+    if let Trend::LevelledOff(growth) = live {
+        let reason = format!("live objects grew by {}, then stayed: a cache that is full", bytes(growth));
+        return Some(Verdict { cause: Cause::Cache, reasons: vec![reason] });
+    }
+    None
+}
+
+/// The part that holds much of the resident memory now.
+fn of_shares(last: &Point) -> Option<Verdict> {
+    let parts = &last.parts;
+    let stands_out = |part: u64| {
+        part >= MIN_SHARE_BYTES
+            && u128::from(part) * 100 >= u128::from(parts.rss) * u128::from(MIN_SHARE_PERCENT)
+    };
+    // What is not resident cannot be in the resident size: it may belong to any of the allocator's
+    // free parts.
+    let resident = |part: u64| part.saturating_sub(u64::try_from(parts.absent).unwrap_or(0));
+    let found = [
+        (Cause::Fragmentation, parts.partial, resident(parts.partial), "free objects in partial slabs"),
+        (Cause::Cache, kept(last), resident(kept(last)), "free memory kept for reuse"),
+        (Cause::Elsewhere, parts.not_ours, parts.not_ours, "memory that is not the allocator's"),
+    ]
+    .into_iter()
+    .filter(|(cause, _, certain, _)| {
+        stands_out(*certain) && !(*cause == Cause::Elsewhere && parts.is_estimated)
+    })
+    .max_by_key(|(_, _, certain, _)| *certain);
+    let (cause, part, _, what) = found?;
+    // Every program has some memory elsewhere: its code and its stacks.
+    if cause == Cause::Elsewhere && part < parts.rss / 2 {
+        return None;
+    }
+    let percent = u128::from(part) * 100 / u128::from(parts.rss.max(1));
+    let reason = format!("{what}: {}, {percent}% of the resident memory", bytes(part));
+    Some(Verdict { cause, reasons: vec![reason] })
+}
+
+/// Free memory that the allocator keeps, and gives back under pressure.
+fn kept(point: &Point) -> u64 {
+    point.parts.cached.saturating_add(point.parts.empty).saturating_add(point.parts.dirty)
+}
+
+/// How a figure moved: the lowest value of each stretch, so that a load that comes and goes is no
+/// growth.
+fn trend(points: &[Point], figure: fn(&Point) -> u64, noise: u64) -> Trend {
+    let stretch = points.len() / STRETCHES;
+    if stretch == 0 {
+        return Trend::Other;
+    }
+    let recent = &points[points.len() - stretch * STRETCHES..];
+    let lowest: Vec<u64> =
+        recent.chunks(stretch).map(|part| part.iter().map(figure).min().unwrap_or(0)).collect();
+    let growth = lowest[STRETCHES - 1].saturating_sub(lowest[0]);
+    if growth < noise || lowest.windows(2).any(|pair| pair[1] < pair[0]) {
+        return Trend::Other;
+    }
+    let mean_step = growth / (STRETCHES as u64 - 1);
+    let last_step = lowest[STRETCHES - 1] - lowest[STRETCHES - 2];
+    let slowest = lowest.windows(2).map(|pair| pair[1] - pair[0]).min().unwrap_or(0);
+    // The last stretch moves by itself: what it holds at its end must have stayed as well.
+    let end = recent.last().map_or(0, figure);
+    let still = end.saturating_sub(lowest[STRETCHES - 1]);
+    if last_step < mean_step / 10 && still < mean_step / 10 {
+        Trend::LevelledOff(growth)
+    } else if slowest >= mean_step / 4 {
+        Trend::Rises(growth)
+    } else {
+        Trend::Other
+    }
+}
+
+/// The cache whose live objects grew most.
+fn fastest(points: &[Point], name: &dyn Fn(u32) -> String) -> Option<String> {
+    let (first, last) = points.first().zip(points.last())?;
+    let growth = |(&id, now): (&u32, &super::history::CachePoint)| {
+        let then = first.caches.get(&id).map_or(0, |cache| cache.live_bytes);
+        (now.live_bytes.saturating_sub(then), id)
+    };
+    let (growth, id) = last.caches.iter().map(growth).max()?;
+    (growth > 0).then(|| format!("most in {}: {}", name(id), bytes(growth)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::accounts::Parts;
+    use crate::top::history::CachePoint;
+
+    const MIB: u64 = 1 << 20;
+
+    /// A process of 100 MiB, mostly live, watched for `looks` seconds.
+    fn staged(looks: u64, change: impl Fn(u64, &mut Parts)) -> Cause {
+        judged(looks, change).cause
+    }
+
+    fn judged(looks: u64, change: impl Fn(u64, &mut Parts)) -> Verdict {
+        let point = |look: u64| {
+            let mut parts = Parts { live: 80 * MIB, not_ours: 15 * MIB, ..Parts::default() };
+            change(look, &mut parts);
+            parts.rss = parts.named().iter().map(|(_, bytes)| bytes).sum();
+            let live_bytes = parts.live;
+            let cache = CachePoint { live_bytes, ..CachePoint::default() };
+            let still = CachePoint { live_bytes: MIB, ..CachePoint::default() };
+            Point { at_s: look as f64, parts, caches: [(3, cache), (5, still)].into() }
+        };
+        verdict(&(0..looks).map(point).collect::<Vec<_>>(), &|id| format!("cache {id}"))
+    }
+
+    #[test]
+    fn a_fast_and_a_slow_leak() {
+        let fast = judged(120, |look, parts| parts.live += look * MIB);
+        assert_eq!(fast.cause, Cause::Leak);
+        assert_eq!(fast.reasons[1], "most in cache 3: 119 MiB");
+        assert_eq!(staged(300, |look, parts| parts.live += look * 8 * 1024), Cause::Leak);
+    }
+
+    #[test]
+    fn a_leak_below_a_load_that_comes_and_goes() {
+        let cause = staged(240, |look, parts| parts.live += look * 100_000 + look % 20 * MIB);
+        assert_eq!(cause, Cause::Leak);
+    }
+
+    #[test]
+    fn a_load_that_comes_and_goes_is_none() {
+        assert_eq!(staged(240, |look, parts| parts.live += look % 20 * 4 * MIB), Cause::NotKnown);
+    }
+
+    #[test]
+    fn a_cache_that_fills_and_stays() {
+        let fill = |look: u64, parts: &mut Parts| parts.live += look.min(100) * MIB;
+        assert_eq!(staged(240, fill), Cause::Cache);
+    }
+
+    #[test]
+    fn a_start_that_is_too_young_to_judge() {
+        let young = judged(30, |look, parts| parts.live += look * MIB);
+        assert_eq!(young.cause, Cause::NotKnown);
+        assert!(young.reasons[0].contains("seen 29 s"), "{:?}", young.reasons);
+        assert_eq!(verdict(&[], &|_| String::new()).cause, Cause::NotKnown);
+    }
+
+    #[test]
+    fn holes_in_slabs() {
+        assert_eq!(staged(2, |_, parts| parts.partial = 60 * MIB), Cause::Fragmentation);
+        assert_eq!(staged(120, |look, parts| parts.partial += look * MIB), Cause::Fragmentation);
+        // Pages of the holes that were never touched, or that went back.
+        let absent = |_, parts: &mut Parts| (parts.partial, parts.absent) = (60 * MIB, 55 << 20);
+        assert_eq!(staged(2, absent), Cause::NotKnown);
+    }
+
+    #[test]
+    fn free_memory_that_is_kept() {
+        let kept =
+            |_, parts: &mut Parts| (parts.live, parts.dirty, parts.empty) = (9 * MIB, 40 * MIB, 9 * MIB);
+        assert_eq!(staged(2, kept), Cause::Cache);
+    }
+
+    #[test]
+    fn mappings_and_stacks_beside_the_allocator() {
+        assert_eq!(staged(120, |look, parts| parts.not_ours += look * MIB), Cause::Elsewhere);
+        let big = |_, parts: &mut Parts| (parts.live, parts.not_ours) = (9 * MIB, 90 * MIB);
+        assert_eq!(staged(2, big), Cause::Elsewhere);
+        let guessed = |look, parts: &mut Parts| {
+            big(look, parts);
+            parts.is_estimated = true;
+        };
+        assert_eq!(staged(2, guessed), Cause::NotKnown);
+    }
+
+    #[test]
+    fn an_idle_process_and_a_small_one() {
+        assert_eq!(staged(300, |_, _| {}), Cause::NotKnown);
+        let small = |_, parts: &mut Parts| (parts.live, parts.not_ours, parts.partial) = (MIB, 2 * MIB, MIB);
+        assert_eq!(staged(300, small), Cause::NotKnown);
+        assert_eq!(staged(300, |look, parts| parts.live += look % 3 * 4096), Cause::NotKnown);
+    }
+
+    #[test]
+    fn growth_that_turns_is_not_judged() {
+        let turns = |look: u64, parts: &mut Parts| parts.live += look.min(240 - look) * MIB;
+        assert_eq!(staged(240, turns), Cause::NotKnown);
+    }
+}

@@ -1,0 +1,79 @@
+//! Looks at one process again and again, and notices when it ends or becomes another program.
+
+use std::time::Instant;
+
+use super::app::App;
+use crate::accounts::Parts;
+use crate::failure::Failure;
+use crate::find::find;
+use crate::{process, residence};
+
+/// Times that a torn snapshot is read again at once.
+const MAX_RETRIES: usize = 3;
+
+/// A process that is watched.
+pub struct Watch {
+    pid: i32,
+    /// When the process published what is shown: exec and a new process with the id change it.
+    start_ns: u64,
+    since: Instant,
+}
+
+impl Watch {
+    /// Finds the process and takes the first look.
+    pub fn start(pid: i32, interval_s: f64) -> Result<(Watch, App), Failure> {
+        let snapshot = find(pid)?;
+        let command = process::command_name(pid).unwrap_or_else(|| "?".to_owned());
+        let mut watch = Watch { pid, start_ns: snapshot.start_ns, since: Instant::now() };
+        let mut app = App::new(command, snapshot, interval_s);
+        watch.look(&mut app);
+        Ok((watch, app))
+    }
+
+    /// Takes a look. Of a process that is gone, the last figures stay, and the event says so.
+    pub fn look(&mut self, app: &mut App) {
+        let pid = self.pid;
+        if !process::runs(pid) {
+            app.event = Some(format!("process {pid} has ended: these are its last figures"));
+            return;
+        }
+        let snapshot = match find(pid) {
+            Ok(snapshot) => snapshot,
+            Err(failure) => {
+                app.event = Some(format!("{}: these are the last figures", failure.message));
+                return;
+            }
+        };
+        let mut snapshot = snapshot;
+        for _ in 0..MAX_RETRIES {
+            if !snapshot.caches.iter().any(crate::snapshot::Cache::is_torn) {
+                break;
+            }
+            if let Ok(again) = find(pid) {
+                snapshot = again;
+            }
+        }
+        let Some(residence) = residence::read(&snapshot) else {
+            app.event = Some(format!("process {pid} has ended: these are its last figures"));
+            return;
+        };
+        if residence.is_arena_gone {
+            let command = process::command_name(pid).unwrap_or_else(|| "?".to_owned());
+            app.event = Some(format!(
+                "process {pid} now runs {command}, which publishes nothing: these are the last figures"
+            ));
+            return;
+        }
+        let is_new = snapshot.start_ns != self.start_ns;
+        if is_new {
+            (self.start_ns, self.since) = (snapshot.start_ns, Instant::now());
+            app.history = super::history::History::default();
+            app.command = process::command_name(pid).unwrap_or_else(|| "?".to_owned());
+        }
+        let parts = Parts::of(&snapshot, residence);
+        app.update(snapshot, parts, self.since.elapsed().as_secs_f64());
+        if is_new {
+            app.event = Some(format!("process {pid} became another program: its figures begin anew"));
+        }
+    }
+}
