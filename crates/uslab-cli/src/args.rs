@@ -430,15 +430,11 @@ mod tests {
         let mut page = Vec::new();
         man_page(&mut page).expect("a man page");
         let page = String::from_utf8(page).expect("UTF-8").replace("\\-", "-");
-<<<<<<< HEAD
-        for option in
-            ["--stats", "--stats-json", "--rseq", "--guard", "--json", "--table", "--all", "USLAB_SNAPSHOT"]
-        {
-=======
         for option in [
             "--stats",
             "--stats-json",
             "--rseq",
+            "--guard",
             "--json",
             "--table",
             "--all",
@@ -447,7 +443,6 @@ mod tests {
             "--once",
             "BEFORE",
         ] {
->>>>>>> see
             assert!(page.contains(option), "{option} is missing from:\n{page}");
         }
     }
