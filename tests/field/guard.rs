@@ -122,6 +122,20 @@ fn handlers(case: &str, mode: Mode) {
     }
 }
 
+/// A library behind this one in the loader's order that defines `sigaction` too gets the calls, but
+/// for those of SIGSEGV with guard pages.
+fn passed_on(mode: Mode) {
+    let scratch = Scratch::new("signals");
+    let behind = compile(&scratch, "signals_behind", &["-shared", "-fPIC"]);
+    let file = compile(&scratch, "signals", &[behind.to_str().expect("a UTF-8 path")]);
+    for (guard, passed) in [("0", "1"), ("all", "0")] {
+        let program = Program::new(&file).arg(passed).limit_s(60).env("USLAB_GUARD", guard);
+        let outcome = program.run(&scratch, mode);
+        let is_done = outcome.succeeded() && outcome.stdout() == "ok\n";
+        outcome.expect(is_done, "the calls must reach the library behind");
+    }
+}
+
 /// Threads, forks and all functions of the family, while many allocations are samples.
 fn samples(guard: &str, mode: Mode) {
     let scratch = Scratch::new("guard-samples");
@@ -140,6 +154,7 @@ both_modes! {
     guard_pages_beside_a_handler_that_serves_once => |mode| handlers("once", mode),
     guard_pages_keep_the_ends_of_programs => |mode| handlers("ends", mode),
     guard_pages_beside_threads_that_change_handlers => |mode| handlers("races", mode),
+    signal_functions_call_the_next_library => passed_on,
     guard_pages_in_a_busy_program => |mode| samples("2,slots=16", mode),
     guard_pages_of_every_allocation_in_a_busy_program => |mode| samples("all,slots=300", mode),
 }

@@ -178,7 +178,7 @@ pub unsafe fn sigaction(new: *const libc::sigaction, old: *mut libc::sigaction) 
     0
 }
 
-/// `sigaction(2)` of the C library, which no other library replaces.
+/// `sigaction(2)` of the C library by its second name, past other libraries' `sigaction`.
 ///
 /// # Safety
 /// As `sigaction`.
