@@ -154,6 +154,8 @@ both_modes! {
     guard_pages_beside_a_handler_that_serves_once => |mode| handlers("once", mode),
     guard_pages_keep_the_ends_of_programs => |mode| handlers("ends", mode),
     guard_pages_beside_threads_that_change_handlers => |mode| handlers("races", mode),
+    guard_pages_beside_a_child_that_shares_the_memory => |mode| handlers("shares", mode),
+    guard_pages_beside_forks_while_threads_change_handlers => |mode| handlers("forks", mode),
     signal_functions_call_the_next_library => passed_on,
     guard_pages_in_a_busy_program => |mode| samples("2,slots=16", mode),
     guard_pages_of_every_allocation_in_a_busy_program => |mode| samples("all,slots=300", mode),

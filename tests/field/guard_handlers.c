@@ -2,6 +2,7 @@
 
 #define _GNU_SOURCE
 #include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <sys/syscall.h>
@@ -200,6 +201,63 @@ static void races(void)
         CHECK(pthread_join(threads[n], NULL) == 0);
 }
 
+/* Sets the default action, and ends by its fault: 0 if the calls tell what the kernel would. */
+static int resets(void *unused)
+{
+    struct sigaction action = {.sa_handler = SIG_DFL}, old;
+    (void)unused;
+    int is_told = sigaction(SIGSEGV, NULL, &old) == 0 && old.sa_handler == jumps_simply
+        && sigaction(SIGSEGV, &action, &old) == 0 && old.sa_handler == jumps_simply
+        && sigaction(SIGSEGV, NULL, &old) == 0 && old.sa_handler == SIG_DFL;
+    if (is_told)
+        sink = *(volatile char *)16;
+    _exit(1);
+}
+
+/* A child that shares the memory has actions of its own: the parent's stay. */
+static void shares(void)
+{
+    int status;
+    CHECK(signal(SIGSEGV, jumps_simply) == SIG_DFL);
+    for (int round = 0; round < 3; round++) {
+        pid_t pid = vfork();
+        if (pid == 0)
+            resets(NULL);
+        CHECK(waitpid(pid, &status, 0) == pid && WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);
+        expect_handler((void *)jumps_simply);
+        CHECK(faults((char *)16));
+        pid = clone(resets, other_stack + sizeof other_stack, CLONE_VM | CLONE_VFORK | SIGCHLD, NULL);
+        CHECK(waitpid(pid, &status, 0) == pid && WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);
+        expect_handler((void *)jumps_simply);
+        CHECK(faults((char *)16));
+    }
+}
+
+/* The child of a fork, by the C library or by the system call, while other threads change the
+ * action. */
+static void forks(void)
+{
+    pthread_t threads[2];
+    CHECK(signal(SIGSEGV, jumps_simply) == SIG_DFL);
+    for (int n = 0; n < 2; n++)
+        CHECK(pthread_create(&threads[n], NULL, changes, NULL) == 0);
+    for (int round = 0; round < 600; round++) {
+        int status;
+        pid_t pid = round % 2 ? fork() : (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+        if (pid == 0) {
+            alarm(10);
+            expect_handler((void *)jumps_simply);
+            CHECK(signal(SIGSEGV, jumps_simply) == jumps_simply);
+            CHECK(faults((char *)16));
+            _exit(0);
+        }
+        CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    }
+    stopping = 1;
+    for (int n = 0; n < 2; n++)
+        CHECK(pthread_join(threads[n], NULL) == 0);
+}
+
 int main(int argc, char **argv)
 {
     (void)argc;
@@ -213,6 +271,10 @@ int main(int argc, char **argv)
         ends();
     else if (!strcmp(argv[1], "races"))
         races();
+    else if (!strcmp(argv[1], "shares"))
+        shares();
+    else if (!strcmp(argv[1], "forks"))
+        forks();
     else
         return 2;
     puts("ok");

@@ -12,16 +12,20 @@
 //! kernel would have run it: on the same stack, with the same signals blocked. A program that makes
 //! the system call itself replaces the library's handler; it then gets its faults without a report.
 //!
+//! A child that shares the memory (`vfork`, `clone(CLONE_VM)`) has a table of actions of its own in
+//! the kernel, and what is kept here is the parent's. So the child's actions go to the kernel.
+//!
 //! All of it is async-signal-safe. The handler takes no lock: the thread may hold any.
 
+use super::process::{Relation, THREADS, relation};
 use super::unwind::Registers;
 use super::{signal, weak};
 use core::ffi::{c_int, c_void};
 use core::mem::{MaybeUninit, transmute};
 use core::ptr;
 use core::sync::atomic::{
-    AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::Acquire, Ordering::Relaxed,
-    Ordering::Release, fence,
+    AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+    fence,
 };
 use libc::{SA_NODEFER, SA_ONSTACK, SA_RESETHAND, SA_RESTART, SA_SIGINFO, SIG_DFL, SIG_IGN, SIGSEGV};
 
@@ -53,22 +57,27 @@ pub type OnFault = fn(&Fault) -> bool;
 
 static ON_FAULT: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
 
-/// The program's action. Writers hold [`WRITING`] with all signals blocked; readers take a copy
-/// that no writer changed meanwhile.
+/// The program's action. A writer fills the copy that is not in use, and then makes it the one in
+/// use; so at any instant one copy is whole, in a fork child too. Writers hold `THREADS.writes_action`
+/// with all signals blocked.
 struct Action {
+    /// Changes so far; the lowest bit is the number of the copy in use.
     version: AtomicU32,
+    copies: [Fields; 2],
+}
+
+struct Fields {
     handler: AtomicUsize,
     flags: AtomicU32,
     mask: AtomicU64,
 }
 
-static PROGRAM: Action = Action {
-    version: AtomicU32::new(0),
-    handler: AtomicUsize::new(SIG_DFL),
-    flags: AtomicU32::new(0),
-    mask: AtomicU64::new(0),
-};
-static WRITING: AtomicBool = AtomicBool::new(false);
+impl Fields {
+    const DEFAULT: Fields =
+        Fields { handler: AtomicUsize::new(SIG_DFL), flags: AtomicU32::new(0), mask: AtomicU64::new(0) };
+}
+
+static PROGRAM: Action = Action { version: AtomicU32::new(0), copies: [Fields::DEFAULT; 2] };
 
 #[derive(Clone, Copy)]
 struct Copied {
@@ -78,29 +87,32 @@ struct Copied {
 }
 
 impl Action {
+    /// The action. Repeats only if another thread changed it meanwhile.
     fn load(&self) -> Copied {
         loop {
             let version = self.version.load(Acquire);
+            let fields = &self.copies[version as usize % 2];
             let copied = Copied {
-                handler: self.handler.load(Relaxed),
-                flags: self.flags.load(Relaxed) as c_int,
-                mask: self.mask.load(Relaxed),
+                handler: fields.handler.load(Relaxed),
+                flags: fields.flags.load(Relaxed) as c_int,
+                mask: fields.mask.load(Relaxed),
             };
             fence(Acquire);
-            if version.is_multiple_of(2) && self.version.load(Relaxed) == version {
+            if self.version.load(Relaxed) == version {
                 return copied;
             }
-            core::hint::spin_loop();
         }
     }
 
     fn store(&self, action: Copied) {
-        self.version.fetch_add(1, Relaxed);
+        let version = self.version.load(Relaxed).wrapping_add(1);
+        // A reader that sees a field of this change sees the version of the last one as well.
         fence(Release);
-        self.handler.store(action.handler, Relaxed);
-        self.flags.store(action.flags as u32, Relaxed);
-        self.mask.store(action.mask, Relaxed);
-        self.version.fetch_add(1, Release);
+        let fields = &self.copies[version as usize % 2];
+        fields.handler.store(action.handler, Relaxed);
+        fields.flags.store(action.flags as u32, Relaxed);
+        fields.mask.store(action.mask, Relaxed);
+        self.version.store(version, Release);
     }
 }
 
@@ -160,6 +172,12 @@ pub fn install(on_fault: OnFault) -> bool {
 /// # Safety
 /// As `sigaction`; the handler must be installed.
 pub unsafe fn sigaction(new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
+    let errno = super::errno::Preserved::new();
+    if relation() == Relation::Sharing {
+        drop(errno);
+        // SAFETY: the caller's promise.
+        return unsafe { sigaction_of_sharing_child(new, old) };
+    }
     // SAFETY: the caller's promise. Copied first: both may be one place.
     let new = unsafe { new.as_ref() }.map(Copied::of);
     let before = exclusively(|| {
@@ -178,6 +196,24 @@ pub unsafe fn sigaction(new: *const libc::sigaction, old: *mut libc::sigaction) 
     0
 }
 
+/// `sigaction` in a child that shares the memory: by the kernel, but the library's handler stands
+/// for the program's action.
+///
+/// # Safety
+/// As `sigaction`.
+unsafe fn sigaction_of_sharing_child(new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
+    // SAFETY: the caller's promise.
+    let result = unsafe { weak::sigaction(SIGSEGV, new, old) };
+    // SAFETY: the caller's promise.
+    if result == 0
+        && let Some(old) = unsafe { old.as_mut() }
+        && old.sa_sigaction == on_signal as *const () as usize
+    {
+        *old = PROGRAM.load().to_system();
+    }
+    result
+}
+
 /// `sigaction(2)` of the C library by its second name, past other libraries' `sigaction`.
 ///
 /// # Safety
@@ -192,17 +228,23 @@ pub unsafe fn system_sigaction(
 }
 
 /// Runs `with` on one thread at a time, with all signals blocked: a handler that interrupted it
-/// could otherwise wait for it.
+/// could otherwise wait for it. The kernel wipes the lock in a fork child.
 fn exclusively<R>(with: impl FnOnce() -> R) -> R {
     let _errno = super::errno::Preserved::new();
     let mask = signal::block_all();
-    while WRITING.swap(true, Acquire) {
+    while THREADS.writes_action.swap(true, Acquire) {
         core::hint::spin_loop();
     }
     let result = with();
-    WRITING.store(false, Release);
+    THREADS.writes_action.store(false, Release);
     signal::restore(mask);
     result
+}
+
+/// Releases the lock in a fork child, where the kernel may have left it as another thread of the
+/// parent held it: with system pages of more than 4 KiB.
+pub fn reset_in_child() {
+    THREADS.writes_action.store(false, Relaxed);
 }
 
 /// Makes [`on_signal`] the kernel's action, with mask and flags of the program's action. A program
