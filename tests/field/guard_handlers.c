@@ -258,6 +258,59 @@ static void forks(void)
         CHECK(pthread_join(threads[n], NULL) == 0);
 }
 
+/* Reads a freed object while its slot, the only one that is free, is taken again and again. */
+static volatile char *volatile reused;
+static void *reads(void *unused)
+{
+    (void)unused;
+    while (!stopping)
+        sink = *reused;
+    return NULL;
+}
+static void reuses(void)
+{
+    pthread_t thread;
+    void *first = malloc(100);
+    for (int n = 0; n < 3000; n++)
+        CHECK(malloc(100) != NULL);
+    reused = first;
+    CHECK(pthread_create(&thread, NULL, reads, NULL) == 0);
+    free(first);
+    for (int round = 0; round < 3000; round++) {
+        char *object = malloc(100);
+        CHECK(object == first);
+        free(object);
+    }
+    stopping = 1;
+    CHECK(pthread_join(thread, NULL) == 0);
+}
+
+/* A handler on a stack with little room: a report must not write below it. */
+static char low_stack[64 << 10];
+static size_t low_bytes;
+static void counts_below(int number, siginfo_t *info, void *context)
+{
+    char *end = low_stack + sizeof low_stack - low_bytes;
+    CHECK(number == SIGSEGV && info != NULL && context != NULL);
+    for (char *at = low_stack; at < end; at++)
+        if (*at != 0x11)
+            _exit(3);
+    siglongjmp(back, 1);
+}
+static void has_little_room(void)
+{
+    for (low_bytes = 4096; low_bytes <= 32768; low_bytes += 512) {
+        struct sigaction action = {.sa_sigaction = counts_below, .sa_flags = SA_SIGINFO | SA_ONSTACK};
+        stack_t stack = {.ss_sp = low_stack + sizeof low_stack - low_bytes, .ss_size = low_bytes};
+        memset(low_stack, 0x11, sizeof low_stack);
+        if (sigaltstack(&stack, NULL) != 0)
+            continue; /* Too small for the processor's registers. */
+        CHECK(sigaction(SIGSEGV, &action, NULL) == 0);
+        if (!sigsetjmp(back, 1))
+            sink = *freed();
+    }
+}
+
 int main(int argc, char **argv)
 {
     (void)argc;
@@ -275,6 +328,10 @@ int main(int argc, char **argv)
         shares();
     else if (!strcmp(argv[1], "forks"))
         forks();
+    else if (!strcmp(argv[1], "reuses"))
+        reuses();
+    else if (!strcmp(argv[1], "has_little_room"))
+        has_little_room();
     else
         return 2;
     puts("ok");

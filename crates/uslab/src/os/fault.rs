@@ -49,6 +49,9 @@ pub struct Fault {
     pub access: Access,
     /// The registers at the instruction.
     pub registers: Registers,
+    /// Bytes left of the alternative signal stack, if the handler runs on it; `usize::MAX` on other
+    /// stacks.
+    pub stack_left_bytes: usize,
 }
 
 /// The reaction to a fault. The function must be async-signal-safe. It returns true if the access
@@ -320,6 +323,17 @@ unsafe fn run_program_action(
     }
 }
 
+/// See [`Fault`]. The kernel has put the context on the stack that the handler runs on.
+///
+/// # Safety
+/// `context` must be the kernel's.
+unsafe fn stack_left_bytes(context: *const c_void) -> usize {
+    // SAFETY: the caller's promise.
+    let stack = unsafe { &(*context.cast::<libc::ucontext_t>()).uc_stack };
+    let left = (context as usize).wrapping_sub(stack.ss_sp as usize);
+    if stack.ss_flags & libc::SS_DISABLE == 0 && left < stack.ss_size { left } else { usize::MAX }
+}
+
 /// # Safety
 /// `context` must be the kernel's, of a fault at `address`.
 #[cfg(target_arch = "x86_64")]
@@ -337,6 +351,8 @@ unsafe fn describe(address: usize, context: *const c_void) -> Fault {
             fp: registers[libc::REG_RBP as usize] as usize,
             link: 0,
         },
+        // SAFETY: the caller's promise.
+        stack_left_bytes: unsafe { stack_left_bytes(context) },
     }
 }
 
@@ -355,12 +371,20 @@ unsafe fn describe(address: usize, context: *const c_void) -> Fault {
             fp: machine.regs[29] as usize,
             link: machine.regs[30] as usize,
         },
+        // SAFETY: the caller's promise.
+        stack_left_bytes: unsafe { stack_left_bytes(context) },
     }
 }
 
 /// # Safety
 /// `context` must be the kernel's, of a fault at `address`.
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-unsafe fn describe(address: usize, _: *const c_void) -> Fault {
-    Fault { address, access: Access::Unknown, registers: Registers { pc: 0, sp: 0, fp: 0, link: 0 } }
+unsafe fn describe(address: usize, context: *const c_void) -> Fault {
+    Fault {
+        address,
+        access: Access::Unknown,
+        registers: Registers { pc: 0, sp: 0, fp: 0, link: 0 },
+        // SAFETY: the caller's promise.
+        stack_left_bytes: unsafe { stack_left_bytes(context) },
+    }
 }
