@@ -276,7 +276,7 @@ static void reuses(void)
     reused = first;
     CHECK(pthread_create(&thread, NULL, reads, NULL) == 0);
     free(first);
-    for (int round = 0; round < 3000; round++) {
+    for (int round = 0; round < 60000; round++) {
         char *object = malloc(100);
         CHECK(object == first);
         free(object);

@@ -61,8 +61,8 @@ pub type OnFault = fn(&Fault) -> bool;
 static ON_FAULT: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
 
 /// The program's action. A writer fills the copy that is not in use, and then makes it the one in
-/// use; so at any instant one copy is whole, in a fork child too. Writers hold `THREADS.writes_action`
-/// with all signals blocked.
+/// use; so at any instant one copy is whole, in a fork child too. Writers hold
+/// `THREADS.writes_action` with all signals blocked.
 struct Action {
     /// Changes so far; the lowest bit is the number of the copy in use.
     version: AtomicU32,

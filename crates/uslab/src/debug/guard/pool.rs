@@ -99,8 +99,8 @@ impl Slot {
         self.reported.swap(1, Relaxed) == 0
     }
 
-    /// Whether an access to the live object that faulted may be repeated, since the slot may have been
-    /// taken meanwhile; false once the pages must be closed for another reason.
+    /// Whether an access to the live object that faulted may be repeated, since the slot may have
+    /// been taken meanwhile; false once the pages must be closed for another reason.
     pub fn may_repeat(&self) -> bool {
         const MAX_REPEATS: u8 = 100;
         self.repeats.fetch_update(Relaxed, Relaxed, |n| (n < MAX_REPEATS).then_some(n + 1)).is_ok()
