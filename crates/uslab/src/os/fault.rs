@@ -75,12 +75,12 @@ struct Fields {
     mask: AtomicU64,
 }
 
-impl Fields {
-    const DEFAULT: Fields =
-        Fields { handler: AtomicUsize::new(SIG_DFL), flags: AtomicU32::new(0), mask: AtomicU64::new(0) };
-}
-
-static PROGRAM: Action = Action { version: AtomicU32::new(0), copies: [Fields::DEFAULT; 2] };
+static PROGRAM: Action = Action {
+    version: AtomicU32::new(0),
+    copies: [const {
+        Fields { handler: AtomicUsize::new(SIG_DFL), flags: AtomicU32::new(0), mask: AtomicU64::new(0) }
+    }; 2],
+};
 
 #[derive(Clone, Copy)]
 struct Copied {
@@ -208,8 +208,9 @@ unsafe fn sigaction_of_sharing_child(new: *const libc::sigaction, old: *mut libc
     // SAFETY: the caller's promise.
     let result = unsafe { weak::sigaction(SIGSEGV, new, old) };
     // SAFETY: the caller's promise.
+    let old = unsafe { old.as_mut() };
     if result == 0
-        && let Some(old) = unsafe { old.as_mut() }
+        && let Some(old) = old
         && old.sa_sigaction == on_signal as *const () as usize
     {
         *old = PROGRAM.load().to_system();
