@@ -122,6 +122,59 @@ fn handlers(case: &str, mode: Mode) {
     }
 }
 
+/// A slot that is taken again before the handler of an access to it runs: the access is repeated.
+fn reuses(mode: Mode) {
+    let scratch = Scratch::new("guard-reuses");
+    let file = compile(&scratch, "guard_handlers", &[]);
+    let program = Program::new(&file).arg("reuses").limit_s(60).env("USLAB_GUARD", "all");
+    let program = program.env("USLAB_ON_MISUSE", "report").env("USLAB_DEBUG_REPORT", "/dev/null");
+    let outcome = program.run(&scratch, mode);
+    let is_done = outcome.succeeded() && outcome.stdout() == "ok\n";
+    outcome.expect(is_done, "the program must go on");
+}
+
+/// Reports keep within a small signal stack.
+fn little_room(mode: Mode) {
+    let scratch = Scratch::new("guard-room");
+    let file = compile(&scratch, "guard_handlers", &[]);
+    let program = Program::new(&file).arg("has_little_room").limit_s(60).env("USLAB_GUARD", "all");
+    let outcome = program.run(&scratch, mode);
+    let is_done = outcome.succeeded() && outcome.stdout() == "ok\n";
+    outcome.expect(is_done, "a report must not write below the stack");
+    let stderr = outcome.stderr();
+    outcome.expect(stderr.contains("use after free: read of"), "reports where there is room");
+    outcome.expect(stderr.contains("\n  freed "), "whole reports where there is more");
+}
+
+/// A value that cannot be heeded gives one line.
+fn wrong_values(mode: Mode) {
+    let scratch = Scratch::new("guard-values");
+    let long = "x".repeat(300);
+    for (name, value, line) in [
+        ("USLAB_GUARD", "all,middle", "uslab: USLAB_GUARD is ignored: a word without a meaning\n"),
+        ("USLAB_GUARD", "off", ""),
+        ("USLAB_DEBUG", &long, "uslab: USLAB_DEBUG is ignored: longer than 256 bytes\n"),
+        ("USLAB_GUARD", &long, "uslab: USLAB_GUARD is ignored: longer than 256 bytes\n"),
+    ] {
+        let outcome = Program::new("true").env(name, value).run(&scratch, mode);
+        outcome.expect(outcome.succeeded() && outcome.stderr() == line, &format!("{name}={value}"));
+    }
+}
+
+/// A library behind this one in the loader's order that defines `sigaction` too gets the calls, but
+/// for those of SIGSEGV with guard pages.
+fn passed_on(mode: Mode) {
+    let scratch = Scratch::new("signals");
+    let behind = compile(&scratch, "signals_behind", &["-shared", "-fPIC"]);
+    let file = compile(&scratch, "signals", &[behind.to_str().expect("a UTF-8 path")]);
+    for (guard, passed) in [("0", "1"), ("all", "0")] {
+        let program = Program::new(&file).arg(passed).limit_s(60).env("USLAB_GUARD", guard);
+        let outcome = program.run(&scratch, mode);
+        let is_done = outcome.succeeded() && outcome.stdout() == "ok\n";
+        outcome.expect(is_done, "the calls must reach the library behind");
+    }
+}
+
 /// Threads, forks and all functions of the family, while many allocations are samples.
 fn samples(guard: &str, mode: Mode) {
     let scratch = Scratch::new("guard-samples");
@@ -140,6 +193,12 @@ both_modes! {
     guard_pages_beside_a_handler_that_serves_once => |mode| handlers("once", mode),
     guard_pages_keep_the_ends_of_programs => |mode| handlers("ends", mode),
     guard_pages_beside_threads_that_change_handlers => |mode| handlers("races", mode),
+    guard_pages_beside_a_child_that_shares_the_memory => |mode| handlers("shares", mode),
+    guard_pages_beside_forks_while_threads_change_handlers => |mode| handlers("forks", mode),
+    guard_pages_of_a_slot_that_is_taken_again => reuses,
+    guard_pages_on_a_small_signal_stack => little_room,
+    values_that_are_wrong_give_one_line => wrong_values,
+    signal_functions_call_the_next_library => passed_on,
     guard_pages_in_a_busy_program => |mode| samples("2,slots=16", mode),
     guard_pages_of_every_allocation_in_a_busy_program => |mode| samples("all,slots=300", mode),
 }

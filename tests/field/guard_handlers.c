@@ -2,6 +2,7 @@
 
 #define _GNU_SOURCE
 #include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <sys/syscall.h>
@@ -200,6 +201,116 @@ static void races(void)
         CHECK(pthread_join(threads[n], NULL) == 0);
 }
 
+/* Sets the default action, and ends by its fault: 0 if the calls tell what the kernel would. */
+static int resets(void *unused)
+{
+    struct sigaction action = {.sa_handler = SIG_DFL}, old;
+    (void)unused;
+    int is_told = sigaction(SIGSEGV, NULL, &old) == 0 && old.sa_handler == jumps_simply
+        && sigaction(SIGSEGV, &action, &old) == 0 && old.sa_handler == jumps_simply
+        && sigaction(SIGSEGV, NULL, &old) == 0 && old.sa_handler == SIG_DFL;
+    if (is_told)
+        sink = *(volatile char *)16;
+    _exit(1);
+}
+
+/* A child that shares the memory has actions of its own: the parent's stay. */
+static void shares(void)
+{
+    int status;
+    CHECK(signal(SIGSEGV, jumps_simply) == SIG_DFL);
+    for (int round = 0; round < 3; round++) {
+        pid_t pid = vfork();
+        if (pid == 0)
+            resets(NULL);
+        CHECK(waitpid(pid, &status, 0) == pid && WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);
+        expect_handler((void *)jumps_simply);
+        CHECK(faults((char *)16));
+        pid = clone(resets, other_stack + sizeof other_stack, CLONE_VM | CLONE_VFORK | SIGCHLD, NULL);
+        CHECK(waitpid(pid, &status, 0) == pid && WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);
+        expect_handler((void *)jumps_simply);
+        CHECK(faults((char *)16));
+    }
+}
+
+/* The child of a fork, by the C library or by the system call, while other threads change the
+ * action. */
+static void forks(void)
+{
+    pthread_t threads[2];
+    CHECK(signal(SIGSEGV, jumps_simply) == SIG_DFL);
+    for (int n = 0; n < 2; n++)
+        CHECK(pthread_create(&threads[n], NULL, changes, NULL) == 0);
+    for (int round = 0; round < 600; round++) {
+        int status;
+        pid_t pid = round % 2 ? fork() : (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+        if (pid == 0) {
+            alarm(10);
+            expect_handler((void *)jumps_simply);
+            CHECK(signal(SIGSEGV, jumps_simply) == jumps_simply);
+            CHECK(faults((char *)16));
+            _exit(0);
+        }
+        CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    }
+    stopping = 1;
+    for (int n = 0; n < 2; n++)
+        CHECK(pthread_join(threads[n], NULL) == 0);
+}
+
+/* Reads a freed object while its slot, the only one that is free, is taken again and again. */
+static volatile char *volatile reused;
+static void *reads(void *unused)
+{
+    (void)unused;
+    while (!stopping)
+        sink = *reused;
+    return NULL;
+}
+static void reuses(void)
+{
+    pthread_t thread;
+    void *first = malloc(100);
+    for (int n = 0; n < 3000; n++)
+        CHECK(malloc(100) != NULL);
+    reused = first;
+    CHECK(pthread_create(&thread, NULL, reads, NULL) == 0);
+    free(first);
+    for (int round = 0; round < 60000; round++) {
+        char *object = malloc(100);
+        CHECK(object == first);
+        free(object);
+    }
+    stopping = 1;
+    CHECK(pthread_join(thread, NULL) == 0);
+}
+
+/* A handler on a stack with little room: a report must not write below it. */
+static char low_stack[64 << 10];
+static size_t low_bytes;
+static void counts_below(int number, siginfo_t *info, void *context)
+{
+    char *end = low_stack + sizeof low_stack - low_bytes;
+    CHECK(number == SIGSEGV && info != NULL && context != NULL);
+    for (char *at = low_stack; at < end; at++)
+        if (*at != 0x11)
+            _exit(3);
+    siglongjmp(back, 1);
+}
+static void has_little_room(void)
+{
+    for (low_bytes = 4096; low_bytes <= 32768; low_bytes += 512) {
+        struct sigaction action = {.sa_sigaction = counts_below, .sa_flags = SA_SIGINFO | SA_ONSTACK};
+        stack_t stack = {.ss_sp = low_stack + sizeof low_stack - low_bytes, .ss_size = low_bytes};
+        memset(low_stack, 0x11, sizeof low_stack);
+        if (sigaltstack(&stack, NULL) != 0)
+            continue; /* Too small for the processor's registers. */
+        CHECK(sigaction(SIGSEGV, &action, NULL) == 0);
+        if (!sigsetjmp(back, 1))
+            sink = *freed();
+    }
+}
+
 int main(int argc, char **argv)
 {
     (void)argc;
@@ -213,6 +324,14 @@ int main(int argc, char **argv)
         ends();
     else if (!strcmp(argv[1], "races"))
         races();
+    else if (!strcmp(argv[1], "shares"))
+        shares();
+    else if (!strcmp(argv[1], "forks"))
+        forks();
+    else if (!strcmp(argv[1], "reuses"))
+        reuses();
+    else if (!strcmp(argv[1], "has_little_room"))
+        has_little_room();
     else
         return 2;
     puts("ok");

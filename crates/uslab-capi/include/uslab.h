@@ -351,7 +351,7 @@ int uslab_set_huge_pages(unsigned huge_pages) USLAB_NOEXCEPT;
  * time, and as many larger ones; 0 is 64. The first call fixes it, and installs a handler of
  * SIGSEGV, in front of the one that the program has then; a handler that the program installs later
  * replaces it. Objects up to 1 KiB are guarded only if no such object was allocated before the
- first * call. ENOMEM: no memory for the slots, or the handler was refused. May lock and make system
+ * first call. ENOMEM: no memory for the slots, or the handler was refused. May lock and make system
  * calls. */
 int uslab_guard_start(unsigned interval_ms, size_t slots) USLAB_NOEXCEPT;
 

@@ -5,6 +5,8 @@
 /// before the program registers any: so at a fork its prepare handler runs last, after handlers
 /// that still allocate, and its parent and child handlers run first.
 extern "C" fn at_load() {
+    #[cfg(target_env = "gnu")]
+    crate::signal::at_load();
     uslab::reclaim::start();
     uslab::debug::guard::start_from_environment();
     crate::caller::find_ranges();

@@ -56,6 +56,7 @@ fn undo(child: bool) {
     if child {
         trim::reset_in_child();
         background::reset_in_child();
+        os::fault::reset_in_child();
     }
     registry::for_each(|core| core.cpu.unlock_barns_after_fork(child));
     percpu::show_slots(child, for_each_cpu_cache);

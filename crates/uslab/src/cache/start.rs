@@ -97,13 +97,18 @@ fn register_fork_handlers() {
 fn learn() {
     // Without a reference the linker drops this member of an archive.
     core::hint::black_box(&AT_LOAD);
-    let config = os::env::config();
+    let config = os::env::config(|name| {
+        os::report::print(format_args!("{name} is ignored: longer than {} bytes", os::env::VALUE_BYTES));
+    });
     os::process::claim();
     REAPER_FORBIDDEN.store(config.forbids_reaper, Relaxed);
     PRESSURE_NAMED.store(config.names_pressure, Relaxed);
     if config.is_secure {
         debugged::secure();
         percpu::hide_sheaves();
+    }
+    if config.is_guard_wrong {
+        os::report::print(format_args!("USLAB_GUARD is ignored: a word without a meaning"));
     }
     if let Some(guard) = config.guard {
         GUARD_NAMED.store(true, Relaxed);

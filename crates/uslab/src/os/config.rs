@@ -265,8 +265,13 @@ pub enum Side {
 pub const GUARD_INTERVAL_MS: u64 = 100;
 
 impl Guard {
-    /// The choice that a text of words makes; `None` if it is off, or if a word has no meaning.
-    fn of(text: &[u8]) -> Option<Guard> {
+    /// The choice that a text of words makes; the inner `None` is off, the outer a word without a
+    /// meaning.
+    fn of(text: &[u8]) -> Option<Option<Guard>> {
+        if [&b"0"[..], b"off", b""].contains(&text) { Some(None) } else { Guard::of_words(text).map(Some) }
+    }
+
+    fn of_words(text: &[u8]) -> Option<Guard> {
         let mut words = core::str::from_utf8(text).ok()?.split(',');
         let (interval_ms, side) = match words.next()? {
             "1" | "on" => (GUARD_INTERVAL_MS, Side::Random),
@@ -301,6 +306,8 @@ pub struct Config<V> {
     pub aborts_on_misuse: bool,
     /// The allocations that get guard pages; `None` for none.
     pub guard: Option<Guard>,
+    /// The text for these has a word without a meaning.
+    pub is_guard_wrong: bool,
     /// The caches that are debugged, and how; see `os/debugging.rs`.
     pub debug: Option<V>,
     /// The destination and form of reports.
@@ -340,6 +347,7 @@ impl<V: AsRef<[u8]>> Config<V> {
         let [rseq, reaper, decay_ms, huge_pages, on_misuse, cpu_bytes, pressure, rest @ ..] = values;
         let [snapshot, snapshot_reader, debug, debug_report, guard, secure] = rest;
         let is = |value: &Option<V>, wanted: &[u8]| value.as_ref().is_some_and(|v| v.as_ref() == wanted);
+        let choice = guard.as_ref().map_or(Some(None), |value| Guard::of(value.as_ref()));
         Config {
             forbids_rseq: is(&rseq, b"0"),
             forbids_reaper: is(&reaper, b"0"),
@@ -355,7 +363,8 @@ impl<V: AsRef<[u8]>> Config<V> {
                 _ => None,
             },
             aborts_on_misuse: !is(&on_misuse, b"report"),
-            guard: guard.as_ref().and_then(|value| Guard::of(value.as_ref())),
+            guard: choice.flatten(),
+            is_guard_wrong: choice.is_none(),
             is_secure: is(&secure, b"1"),
             cpu_bytes: number(&cpu_bytes).map(|bytes| bytes as usize),
             names_pressure: pressure.is_some(),

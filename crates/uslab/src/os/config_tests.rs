@@ -12,6 +12,7 @@ fn unset_variables_mean_their_defaults() {
     let unset = Config::of([None::<&[u8]>; 13]);
     assert!(!unset.forbids_rseq && !unset.forbids_reaper && unset.aborts_on_misuse);
     assert_eq!((unset.cpu_bytes, unset.snapshot, unset.snapshot_reader), (None, None, None));
+    assert!(!unset.is_guard_wrong && !config(GUARD, "all").is_guard_wrong);
     assert_eq!((unset.decay_ms, unset.huge_pages, unset.guard), (None, None, None));
 }
 
@@ -36,6 +37,7 @@ fn each_variable_has_its_effect_and_other_values_have_none() {
     assert_eq!(guard("5,slots=9,left"), of(5, 9, Side::Left));
     for none in ["0", "off", "", "-1", "1ms", "all,", "all,middle", "1,slots=0", "1,slots"] {
         assert_eq!(guard(none), None, "{none}");
+        assert_eq!(config(GUARD, none).is_guard_wrong, !["0", "off", ""].contains(&none), "{none}");
     }
     assert_eq!(config(CPU_BYTES, "4096").cpu_bytes, Some(4096));
     assert_eq!(config(CPU_BYTES, "4k").cpu_bytes, None);

@@ -39,9 +39,16 @@ impl AsRef<[u8]> for Value {
     }
 }
 
-/// The configuration from the current environment.
-pub fn config() -> Config<Value> {
-    Config::of(lookup(READ_AT_START))
+/// The configuration from the current environment. Calls `on_too_long` with the name of each
+/// variable whose value is longer than [`VALUE_BYTES`]; such a variable counts as unset.
+pub fn config(mut on_too_long: impl FnMut(&str)) -> Config<Value> {
+    let found = lookup(READ_AT_START);
+    for (name, value) in READ_AT_START.iter().zip(&found) {
+        if let Some(Err(TooLong)) = value {
+            on_too_long(name);
+        }
+    }
+    Config::of(found.map(|value| value?.ok()))
 }
 
 /// Whether the process gained privileges when it was started: the kernel's `AT_SECURE`.
@@ -59,15 +66,18 @@ unsafe extern "C" {
     static environ: *const *const u8;
 }
 
-/// The values of `names`, in their order. Values longer than [`VALUE_BYTES`] are left out, and in a
-/// process with gained privileges every variable but the harmless ones.
-fn lookup<const N: usize>(names: [&str; N]) -> [Option<Value>; N] {
+/// A value as it is found.
+type Found = Option<Result<Value, TooLong>>;
+
+/// The values of `names`, in their order. In a process with gained privileges every variable but
+/// the harmless ones is left out.
+fn lookup<const N: usize>(names: [&str; N]) -> [Found; N] {
     let mut found = [const { None }; N];
     // SAFETY: `environ` is the C library's own variable; reading the pointer is what every getenv
     // does.
     let list = unsafe { environ };
     if list.is_null() {
-        lookup_proc(&names, &mut found);
+        each_at_start(&mut |entry, whole| take(entry, whole, &names, &mut found));
     } else {
         let mut index = 0;
         loop {
@@ -78,7 +88,7 @@ fn lookup<const N: usize>(names: [&str; N]) -> [Option<Value>; N] {
             }
             // SAFETY: each entry is a NUL-terminated string that the C library keeps alive.
             let text = unsafe { core::ffi::CStr::from_ptr(entry.cast()) }.to_bytes();
-            take(text, &names, &mut found);
+            take(text, true, &names, &mut found);
             index += 1;
         }
     }
@@ -103,23 +113,18 @@ pub struct TooLong;
 ///
 /// The kernel reads them, so this is safe on any thread at any time. [`lookup`] is safe only where
 /// `getenv` is: another thread's `setenv` may move the list meanwhile.
-pub fn lookup_at_start<const N: usize>(names: [&str; N]) -> [Option<Result<Value, TooLong>>; N] {
+pub fn lookup_at_start<const N: usize>(names: [&str; N]) -> [Found; N] {
     let mut found = [const { None }; N];
-    each_at_start(&mut |entry, whole| {
-        for (name, place) in names.iter().zip(found.iter_mut()) {
-            if let Some(value) = value_of(entry, name) {
-                *place = Some(Value::of(value).filter(|_| whole).ok_or(TooLong));
-            }
-        }
-    });
+    each_at_start(&mut |entry, whole| take(entry, whole, &names, &mut found));
     drop_unheeded(&names, &mut found);
     found
 }
 
-fn take<const N: usize>(entry: &[u8], names: &[&str; N], found: &mut [Option<Value>; N]) {
+/// Takes an entry of the environment, or the start of one that is not `whole`.
+fn take<const N: usize>(entry: &[u8], whole: bool, names: &[&str; N], found: &mut [Found; N]) {
     for (name, place) in names.iter().zip(found.iter_mut()) {
-        if let Some(value) = value_of(entry, name).and_then(Value::of) {
-            *place = Some(value);
+        if let Some(value) = value_of(entry, name) {
+            *place = Some(Value::of(value).filter(|_| whole).ok_or(TooLong));
         }
     }
 }
@@ -127,14 +132,6 @@ fn take<const N: usize>(entry: &[u8], names: &[&str; N], found: &mut [Option<Val
 /// The value, if `entry` is `name=value`.
 fn value_of<'a>(entry: &'a [u8], name: &str) -> Option<&'a [u8]> {
     entry.strip_prefix(name.as_bytes())?.strip_prefix(b"=")
-}
-
-fn lookup_proc<const N: usize>(names: &[&str; N], found: &mut [Option<Value>; N]) {
-    each_at_start(&mut |entry, whole| {
-        if whole {
-            take(entry, names, found);
-        }
-    });
 }
 
 /// Walks `/proc/self/environ` with one buffer. Calls `visit` with each entry and true, or, for an

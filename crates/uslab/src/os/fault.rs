@@ -12,16 +12,20 @@
 //! kernel would have run it: on the same stack, with the same signals blocked. A program that makes
 //! the system call itself replaces the library's handler; it then gets its faults without a report.
 //!
+//! A child that shares the memory (`vfork`, `clone(CLONE_VM)`) has a table of actions of its own in
+//! the kernel, and what is kept here is the parent's. So the child's actions go to the kernel.
+//!
 //! All of it is async-signal-safe. The handler takes no lock: the thread may hold any.
 
+use super::process::{Relation, THREADS, relation};
 use super::unwind::Registers;
 use super::{signal, weak};
 use core::ffi::{c_int, c_void};
 use core::mem::{MaybeUninit, transmute};
 use core::ptr;
 use core::sync::atomic::{
-    AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::Acquire, Ordering::Relaxed,
-    Ordering::Release, fence,
+    AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+    fence,
 };
 use libc::{SA_NODEFER, SA_ONSTACK, SA_RESETHAND, SA_RESTART, SA_SIGINFO, SIG_DFL, SIG_IGN, SIGSEGV};
 
@@ -45,6 +49,9 @@ pub struct Fault {
     pub access: Access,
     /// The registers at the instruction.
     pub registers: Registers,
+    /// Bytes left of the alternative signal stack, if the handler runs on it; `usize::MAX` on other
+    /// stacks.
+    pub stack_left_bytes: usize,
 }
 
 /// The reaction to a fault. The function must be async-signal-safe. It returns true if the access
@@ -53,10 +60,16 @@ pub type OnFault = fn(&Fault) -> bool;
 
 static ON_FAULT: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
 
-/// The program's action. Writers hold [`WRITING`] with all signals blocked; readers take a copy
-/// that no writer changed meanwhile.
+/// The program's action. A writer fills the copy that is not in use, and then makes it the one in
+/// use; so at any instant one copy is whole, in a fork child too. Writers hold
+/// `THREADS.writes_action` with all signals blocked.
 struct Action {
+    /// Changes so far; the lowest bit is the number of the copy in use.
     version: AtomicU32,
+    copies: [Fields; 2],
+}
+
+struct Fields {
     handler: AtomicUsize,
     flags: AtomicU32,
     mask: AtomicU64,
@@ -64,11 +77,10 @@ struct Action {
 
 static PROGRAM: Action = Action {
     version: AtomicU32::new(0),
-    handler: AtomicUsize::new(SIG_DFL),
-    flags: AtomicU32::new(0),
-    mask: AtomicU64::new(0),
+    copies: [const {
+        Fields { handler: AtomicUsize::new(SIG_DFL), flags: AtomicU32::new(0), mask: AtomicU64::new(0) }
+    }; 2],
 };
-static WRITING: AtomicBool = AtomicBool::new(false);
 
 #[derive(Clone, Copy)]
 struct Copied {
@@ -78,29 +90,32 @@ struct Copied {
 }
 
 impl Action {
+    /// The action. Repeats only if another thread changed it meanwhile.
     fn load(&self) -> Copied {
         loop {
             let version = self.version.load(Acquire);
+            let fields = &self.copies[version as usize % 2];
             let copied = Copied {
-                handler: self.handler.load(Relaxed),
-                flags: self.flags.load(Relaxed) as c_int,
-                mask: self.mask.load(Relaxed),
+                handler: fields.handler.load(Relaxed),
+                flags: fields.flags.load(Relaxed) as c_int,
+                mask: fields.mask.load(Relaxed),
             };
             fence(Acquire);
-            if version.is_multiple_of(2) && self.version.load(Relaxed) == version {
+            if self.version.load(Relaxed) == version {
                 return copied;
             }
-            core::hint::spin_loop();
         }
     }
 
     fn store(&self, action: Copied) {
-        self.version.fetch_add(1, Relaxed);
+        let version = self.version.load(Relaxed).wrapping_add(1);
+        // A reader that sees a field of this change sees the version of the last one as well.
         fence(Release);
-        self.handler.store(action.handler, Relaxed);
-        self.flags.store(action.flags as u32, Relaxed);
-        self.mask.store(action.mask, Relaxed);
-        self.version.fetch_add(1, Release);
+        let fields = &self.copies[version as usize % 2];
+        fields.handler.store(action.handler, Relaxed);
+        fields.flags.store(action.flags as u32, Relaxed);
+        fields.mask.store(action.mask, Relaxed);
+        self.version.store(version, Release);
     }
 }
 
@@ -160,6 +175,12 @@ pub fn install(on_fault: OnFault) -> bool {
 /// # Safety
 /// As `sigaction`; the handler must be installed.
 pub unsafe fn sigaction(new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
+    let errno = super::errno::Preserved::new();
+    if relation() == Relation::Sharing {
+        drop(errno);
+        // SAFETY: the caller's promise.
+        return unsafe { sigaction_of_sharing_child(new, old) };
+    }
     // SAFETY: the caller's promise. Copied first: both may be one place.
     let new = unsafe { new.as_ref() }.map(Copied::of);
     let before = exclusively(|| {
@@ -178,7 +199,26 @@ pub unsafe fn sigaction(new: *const libc::sigaction, old: *mut libc::sigaction) 
     0
 }
 
-/// `sigaction(2)` of the C library, which no other library replaces.
+/// `sigaction` in a child that shares the memory: by the kernel, but the library's handler stands
+/// for the program's action.
+///
+/// # Safety
+/// As `sigaction`.
+unsafe fn sigaction_of_sharing_child(new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
+    // SAFETY: the caller's promise.
+    let result = unsafe { weak::sigaction(SIGSEGV, new, old) };
+    // SAFETY: the caller's promise.
+    let old = unsafe { old.as_mut() };
+    if result == 0
+        && let Some(old) = old
+        && old.sa_sigaction == on_signal as *const () as usize
+    {
+        *old = PROGRAM.load().to_system();
+    }
+    result
+}
+
+/// `sigaction(2)` of the C library by its second name, past other libraries' `sigaction`.
 ///
 /// # Safety
 /// As `sigaction`.
@@ -192,17 +232,23 @@ pub unsafe fn system_sigaction(
 }
 
 /// Runs `with` on one thread at a time, with all signals blocked: a handler that interrupted it
-/// could otherwise wait for it.
+/// could otherwise wait for it. The kernel wipes the lock in a fork child.
 fn exclusively<R>(with: impl FnOnce() -> R) -> R {
     let _errno = super::errno::Preserved::new();
     let mask = signal::block_all();
-    while WRITING.swap(true, Acquire) {
+    while THREADS.writes_action.swap(true, Acquire) {
         core::hint::spin_loop();
     }
     let result = with();
-    WRITING.store(false, Release);
+    THREADS.writes_action.store(false, Release);
     signal::restore(mask);
     result
+}
+
+/// Releases the lock in a fork child, where the kernel may have left it as another thread of the
+/// parent held it: with system pages of more than 4 KiB.
+pub fn reset_in_child() {
+    THREADS.writes_action.store(false, Relaxed);
 }
 
 /// Makes [`on_signal`] the kernel's action, with mask and flags of the program's action. A program
@@ -278,6 +324,17 @@ unsafe fn run_program_action(
     }
 }
 
+/// See [`Fault`]. The kernel has put the context on the stack that the handler runs on.
+///
+/// # Safety
+/// `context` must be the kernel's.
+unsafe fn stack_left_bytes(context: *const c_void) -> usize {
+    // SAFETY: the caller's promise.
+    let stack = unsafe { &(*context.cast::<libc::ucontext_t>()).uc_stack };
+    let left = (context as usize).wrapping_sub(stack.ss_sp as usize);
+    if stack.ss_flags & libc::SS_DISABLE == 0 && left < stack.ss_size { left } else { usize::MAX }
+}
+
 /// # Safety
 /// `context` must be the kernel's, of a fault at `address`.
 #[cfg(target_arch = "x86_64")]
@@ -295,6 +352,8 @@ unsafe fn describe(address: usize, context: *const c_void) -> Fault {
             fp: registers[libc::REG_RBP as usize] as usize,
             link: 0,
         },
+        // SAFETY: the caller's promise.
+        stack_left_bytes: unsafe { stack_left_bytes(context) },
     }
 }
 
@@ -313,12 +372,20 @@ unsafe fn describe(address: usize, context: *const c_void) -> Fault {
             fp: machine.regs[29] as usize,
             link: machine.regs[30] as usize,
         },
+        // SAFETY: the caller's promise.
+        stack_left_bytes: unsafe { stack_left_bytes(context) },
     }
 }
 
 /// # Safety
 /// `context` must be the kernel's, of a fault at `address`.
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-unsafe fn describe(address: usize, _: *const c_void) -> Fault {
-    Fault { address, access: Access::Unknown, registers: Registers { pc: 0, sp: 0, fp: 0, link: 0 } }
+unsafe fn describe(address: usize, context: *const c_void) -> Fault {
+    Fault {
+        address,
+        access: Access::Unknown,
+        registers: Registers { pc: 0, sp: 0, fp: 0, link: 0 },
+        // SAFETY: the caller's promise.
+        stack_left_bytes: unsafe { stack_left_bytes(context) },
+    }
 }

@@ -28,8 +28,10 @@ pub struct Threads {
     pub reaper: AtomicU8,
     /// The number of passes that run in the background.
     pub passes: AtomicU32,
+    /// Whether a thread changes the program's action for faults; see [`super::fault`].
+    pub(super) writes_action: AtomicBool,
     /// Fills the page, so that no other static shares it.
-    _rest: [u8; PAGE_BYTES - 16],
+    _rest: [u8; PAGE_BYTES - 20],
 }
 
 const _: () = assert!(size_of::<Threads>() == PAGE_BYTES);
@@ -43,7 +45,8 @@ pub static THREADS: Threads = Threads {
     has_background_thread: AtomicBool::new(false),
     reaper: AtomicU8::new(0),
     passes: AtomicU32::new(0),
-    _rest: [0; PAGE_BYTES - 16],
+    writes_action: AtomicBool::new(false),
+    _rest: [0; PAGE_BYTES - 20],
 };
 
 /// How the calling thread's process relates to the process that claimed the page.

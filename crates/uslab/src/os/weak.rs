@@ -96,7 +96,7 @@ pub unsafe fn dlmopen() -> Option<Dlmopen> {
 }
 
 /// `sigaction(2)` by the C library's second name for it, if it has one: the preload library defines
-/// the first.
+/// the first, and so may other libraries, whose functions this call passes by.
 ///
 /// # Safety
 /// As `sigaction`.

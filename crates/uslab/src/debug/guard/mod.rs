@@ -31,6 +31,7 @@ use crate::os::config::{self, GUARD_INTERVAL_MS};
 use crate::os::fault;
 use crate::report;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Acquire, Ordering::Relaxed};
+use reports::Verdict;
 
 pub use crate::os::config::Side;
 
@@ -141,7 +142,7 @@ pub fn start_from_environment() {
     if !start::guard_is_named() {
         return;
     }
-    let Some(config::Guard { interval_ms, slots, side }) = os::env::config().guard else { return };
+    let Some(config::Guard { interval_ms, slots, side }) = os::env::config(|_| ()).guard else { return };
     if !start(Options { interval_ms, slots, side }) {
         os::report::print(format_args!("no guard pages: no memory for them, or no handler of faults"));
     }
@@ -214,9 +215,15 @@ fn free(pointer: *mut u8) {
 
 /// The reaction to a fault: a report, if the address lies in the pool.
 fn on_fault(fault: &fault::Fault) -> bool {
-    if !pool::contains(fault.address) || !reports::report_access(fault) {
+    if !pool::contains(fault.address) {
         return false;
     }
-    REPORTED.fetch_add(1, Relaxed);
-    !report::aborts() && pool::open(fault.address)
+    match reports::judge_access(fault) {
+        Verdict::Foreign => false,
+        Verdict::Repeatable => true,
+        Verdict::Misuse => {
+            REPORTED.fetch_add(1, Relaxed);
+            !report::aborts() && pool::open(fault.address)
+        }
+    }
 }

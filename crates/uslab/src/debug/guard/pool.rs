@@ -70,6 +70,8 @@ pub struct Slot {
     reported: AtomicU8,
     /// The family that allocated it.
     family: AtomicU8,
+    /// Accesses to its live object that faulted and were repeated.
+    repeats: AtomicU8,
     start: AtomicUsize,
     bytes: AtomicUsize,
     pub allocated: Trace,
@@ -95,6 +97,13 @@ impl Slot {
     /// Notes a report of a fault; returns false if there was one before.
     pub fn is_first_report(&self) -> bool {
         self.reported.swap(1, Relaxed) == 0
+    }
+
+    /// Whether an access to the live object that faulted may be repeated, since the slot may have
+    /// been taken meanwhile; false once the pages must be closed for another reason.
+    pub fn may_repeat(&self) -> bool {
+        const MAX_REPEATS: u8 = 100;
+        self.repeats.fetch_update(Relaxed, Relaxed, |n| (n < MAX_REPEATS).then_some(n + 1)).is_ok()
     }
 
     fn change(&self, from: State, to: State) -> bool {
@@ -276,6 +285,7 @@ pub fn alloc(bytes: usize, align: usize, side: Side, family: Family) -> *mut u8 
     slot.start.store(start, Relaxed);
     slot.bytes.store(bytes, Relaxed);
     slot.reported.store(0, Relaxed);
+    slot.repeats.store(0, Relaxed);
     slot.family.store(family as u8, Relaxed);
     let open = place.open();
     if !protect(&open, true) {

@@ -1,6 +1,7 @@
 //! What is wrong with an access to the pool, or with a free: the object, and the report.
 
 use super::pool::{self, Place, Slot, State};
+use crate::os;
 use crate::os::fault::{Access, Fault};
 use crate::os::unwind::{self, MAX_FRAMES};
 use crate::report::{self, Dump, Object, Report};
@@ -44,31 +45,57 @@ impl Display for Position<'_> {
     }
 }
 
-/// Reports the fault of an access, once for each life of a slot; false if the access is none of an
-/// object that the pool knows.
-pub fn report_access(fault: &Fault) -> bool {
-    let Some(place) = object_meant(fault.address) else { return false };
+/// The meaning of an access that faulted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// None of an object that the pool knows.
+    Foreign,
+    /// The slot was taken again meanwhile, and the access is to its new object: it can be repeated.
+    Repeatable,
+    /// A misuse that has been reported.
+    Misuse,
+}
+
+/// Upper bounds on the stack that a report takes, and one of a single line.
+const REPORT_STACK_BYTES: usize = 8 << 10;
+const LINE_STACK_BYTES: usize = 3 << 10;
+
+/// Judges the fault of an access, and reports misuse, once for each life of a slot.
+pub fn judge_access(fault: &Fault) -> Verdict {
+    let Some(place) = object_meant(fault.address) else { return Verdict::Foreign };
     let slot = place.slot();
-    let object = slot.object();
     let is_freed = matches!(slot.state(), State::Freed | State::Changing);
-    if !is_freed && object.contains(&fault.address) {
-        return false;
+    if !is_freed && slot.object().contains(&fault.address) {
+        return if slot.may_repeat() { Verdict::Repeatable } else { Verdict::Foreign };
     }
-    if !slot.is_first_report() {
-        return true;
+    if fault.stack_left_bytes < LINE_STACK_BYTES {
+        os::report::write(
+            b"uslab: a guarded object was misused: the signal stack is too small for a report\n",
+        );
+    } else if slot.is_first_report() {
+        report_access(fault, slot, is_freed);
     }
+    Verdict::Misuse
+}
+
+/// A function of its own, so that its caller takes little stack.
+#[inline(never)]
+fn report_access(fault: &Fault, slot: &Slot, is_freed: bool) {
+    let (pointer, object) = (fault.address, slot.object());
     let access = match fault.access {
         Access::Read => "read",
         Access::Write => "write",
         Access::Unknown => "access",
     };
     let position = Position { address: fault.address, object: &object };
-    let pointer = fault.address;
-    let mut stack = [0; MAX_FRAMES];
-    let frames = unwind::capture_from(fault.registers, &mut stack);
-    let publish = |fault, headline: &dyn Display| {
-        let report = Report { stack: &stack[..frames], ..Report::new(fault, pointer, NAME, headline) };
-        with_object(&report, slot, report::publish_and_continue);
+    let publish = |kind, headline: &dyn Display| {
+        let report = Report::new(kind, pointer, NAME, headline);
+        if fault.stack_left_bytes < REPORT_STACK_BYTES {
+            let stack = &[fault.registers.pc];
+            report::publish_and_continue(&Report { stack, is_brief: true, ..report });
+        } else {
+            publish_whole(fault, slot, report);
+        }
     };
     if is_freed {
         let headline = format_args!("use after free: {access} of {pointer:#x}, {position} that was freed");
@@ -77,7 +104,16 @@ pub fn report_access(fault: &Fault) -> bool {
         let headline = format_args!("out of bounds: {access} of {pointer:#x}, {position}");
         publish(report::Fault::OutOfBounds, &headline);
     }
-    true
+}
+
+/// Publishes the report of an access with the stacks. A function of its own, whose stack a brief
+/// report does not take.
+#[inline(never)]
+fn publish_whole(fault: &Fault, slot: &Slot, report: Report<'_>) {
+    let mut stack = [0; MAX_FRAMES];
+    let frames = unwind::capture_from(fault.registers, &mut stack);
+    let report = Report { stack: &stack[..frames], ..report };
+    with_object(&report, slot, report::publish_and_continue);
 }
 
 /// Reports a free that [`pool::begin_free`] refused. By default the process ends.
