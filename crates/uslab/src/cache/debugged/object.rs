@@ -171,20 +171,25 @@ impl<'a> Object<'a> {
     }
 
     /// Takes the object for this thread, if it has one of the states `from`; returns that state.
-    /// Otherwise returns the state as the error. Waits while another thread works on it, but not
-    /// for ever: the thread may have died with its process.
+    /// Otherwise returns the state as the error.
+    ///
+    /// Waits while another thread works on it, with growing sleeps, so that a real-time thread lets
+    /// it run. After a second [`BUSY`] is the error: in a fork child that thread does not exist.
     pub fn take(&self, from: &[u32]) -> Result<u32, u32> {
         let state = &self.record().state;
-        let mut turns = 0;
+        let (mut turns, mut pause_ms) = (0, 1);
         loop {
             let now = state.load(Acquire);
             if from.contains(&now) {
                 if state.compare_exchange(now, BUSY, AcqRel, Relaxed).is_ok() {
                     return Ok(now);
                 }
-            } else if now == BUSY && turns < 10_000 {
+            } else if now == BUSY && turns < 100 {
                 os::thread::give_way();
                 turns += 1;
+            } else if now == BUSY && pause_ms < 1024 {
+                os::sleep::pause(pause_ms);
+                pause_ms *= 2;
             } else {
                 return Err(now);
             }
