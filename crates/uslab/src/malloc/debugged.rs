@@ -131,8 +131,8 @@ pub(crate) fn check_quarantine() -> usize {
     QUARANTINE.iter().filter(|place| check_place(place)).count()
 }
 
-/// Checks the object in a place. The place is empty meanwhile, so no other thread gives the object's
-/// pages back.
+/// Checks the object in a place. The place is empty meanwhile, so no other thread gives the pages
+/// of the object back.
 fn check_place(place: &AtomicU64) -> bool {
     let kept = place.swap(0, AcqRel);
     if kept == 0 {
