@@ -297,3 +297,27 @@ pub fn differing(range: Range<usize>, value: u8) -> Option<Range<usize>> {
     let last = bytes.iter().rposition(|&byte| byte != value)?;
     Some(range.start + first..range.start + last + 1)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    /// A thread that works on an object may be preempted for long.
+    #[test]
+    fn take_waits_for_the_thread_that_works_on_the_object() {
+        let debug = Debug::new(crate::os::debugging::CHECKS, 64, 8, None);
+        let memory = [const { AtomicU64::new(0) }; 16];
+        let object = Object { debug: &debug, pointer: debug.pointer(memory.as_ptr() as *mut u8) as usize };
+        object.put(FREE);
+        assert_eq!(object.take(&[FREE]), Ok(FREE));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(100));
+                object.put(LIVE);
+            });
+            assert_eq!(object.take(&[LIVE]), Ok(LIVE));
+        });
+        assert_eq!(object.take(&[LIVE]), Err(BUSY), "its thread never comes back");
+    }
+}
