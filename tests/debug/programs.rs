@@ -40,3 +40,48 @@ both_modes! {
         mode,
     ),
 }
+
+/// A library with its own `operator new`, bound locally: its memory comes from `malloc`, and the
+/// program deletes it by the preloaded library's `operator delete`.
+fn local_operators(mode: Mode) {
+    let scratch = Scratch::new("debug-local-operators");
+    let library = scratch.write(
+        "make.cc",
+        "#include <stdlib.h>\n\
+         void *operator new(size_t n) { return malloc(n); }\n\
+         void *operator new[](size_t n) { return malloc(n); }\n\
+         struct Made { char text[100]; };\n\
+         Made *make() { return new Made; }\n\
+         char *make_array() { return new char[100]; }\n",
+    );
+    let program = scratch.write(
+        "use.cc",
+        "struct Made { char text[100]; };\n\
+         Made *make(); char *make_array();\n\
+         int main() { delete make(); delete[] make_array(); }\n",
+    );
+    let (made, user) = (scratch.join("libmade.so"), scratch.join("use"));
+    let compiler = || Program::new(tool("c++", "g++")).arg("-fno-builtin").limit_s(120);
+    let flags = ["-O1", "-shared", "-fPIC", "-Wl,-Bsymbolic-functions", "-o"];
+    compiler().args(flags).arg(&made).arg(library).run_clean(&scratch, Mode::Plain);
+    compiler().args(["-O1", "-o"]).arg(&user).arg(program).arg(&made).run_clean(&scratch, Mode::Plain);
+    for (name, value) in [("USLAB_DEBUG", "F"), ("USLAB_DEBUG", "FZPU"), ("USLAB_SECURE", "1")] {
+        let outcome = Program::new(&user).env(name, value).run_clean(&scratch, mode);
+        outcome.expect(outcome.stderr().is_empty(), "a report");
+    }
+}
+
+/// A hardened process does not judge the families: a mismatch does no harm there.
+fn mismatch_in_a_hardened_process(mode: Mode) {
+    let scratch = Scratch::new("debug-hardened-mismatch");
+    for case in ["malloc-delete", "new-free", "array-delete"] {
+        let run = Program::new(faults()).args([case, "100", "main"]).env("USLAB_SECURE", "1");
+        let outcome = run.run_clean(&scratch, mode);
+        outcome.expect(outcome.stderr().is_empty(), "a report");
+    }
+}
+
+both_modes! {
+    library_with_operators_of_its_own => local_operators,
+    families_in_a_hardened_process => mismatch_in_a_hardened_process,
+}

@@ -5,6 +5,12 @@
 //! `test_kmalloc_redzone_access` and `test_krealloc_redzone_zeroing` are about `malloc`: see
 //! `tests/debug` (`overflow`, `overflow_after_realloc`).
 
+#[path = "support/again.rs"]
+mod again;
+#[path = "support/modes.rs"]
+mod modes;
+
+use modes::in_both_modes;
 use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use uslab::debug::{self, Format, Sink};
@@ -308,4 +314,30 @@ fn without_flags_a_cache_is_not_debugged() {
     unsafe { PLAIN.free(object) };
     assert_eq!(debug::validate().expect("the structures are whole").faulty_objects, 0);
     expect_none();
+}
+
+/// A check of the quarantine of large objects must not touch pages that a free gives back.
+#[test]
+fn large_frees_and_checks_at_once_make_no_report() {
+    let environment = [("USLAB_DEBUG", "FZP")];
+    in_both_modes("large_frees_and_checks_at_once_make_no_report", &environment, || {
+        std::thread::scope(|scope| {
+            let free_all_the_time = || {
+                for round in 0..2000 {
+                    let bytes = 33_000 + round % 7 * 4096;
+                    let object = uslab::malloc::malloc(bytes);
+                    // SAFETY: allocated above with that many bytes, and freed once.
+                    unsafe {
+                        object.write_bytes(round as u8, bytes);
+                        uslab::malloc::free(object);
+                    }
+                }
+            };
+            let threads = [scope.spawn(free_all_the_time), scope.spawn(free_all_the_time)];
+            while !threads.iter().all(|thread| thread.is_finished()) {
+                let found = debug::validate().expect("the structures are whole");
+                assert_eq!(found.faulty_objects, 0);
+            }
+        });
+    });
 }

@@ -129,3 +129,28 @@ fn in_a_constructor_while_all_memory_is_released() {
         is_done.recv_timeout(Duration::from_secs(120)).expect("the threads deadlocked");
     });
 }
+
+/// An object that another thread's free pushes out of the quarantine is in that thread's hands. It
+/// must not be one of the cache that goes.
+#[test]
+fn of_hardened_caches_while_other_threads_free() {
+    in_both_modes("of_hardened_caches_while_other_threads_free", &[("USLAB_SECURE", "1")], || {
+        static IS_OVER: AtomicBool = AtomicBool::new(false);
+        let free_all_the_time = || {
+            let cache = CacheBuilder::new("other").build_raw(48).unwrap();
+            while !IS_OVER.load(Relaxed) {
+                let mut objects = [null_mut(); 64];
+                assert!(cache.alloc_bulk(&mut objects));
+                // SAFETY: just allocated, and unused.
+                unsafe { cache.free_bulk(&objects) };
+            }
+        };
+        std::thread::scope(|scope| {
+            (0..4).for_each(|_| _ = scope.spawn(free_all_the_time));
+            for _ in 0..400 {
+                use_and_destroy(CacheBuilder::new("hardened").build_raw(48).unwrap(), 300);
+            }
+            IS_OVER.store(true, Relaxed);
+        });
+    });
+}

@@ -1,5 +1,6 @@
 //! The core of a cache, to which both kinds of handle point; its address never changes.
 
+use super::debugged::quarantine::Place;
 use super::debugged::{Debug, Release};
 use crate::counters::layout;
 use crate::os::invariant::Checked;
@@ -21,6 +22,8 @@ pub struct Core {
     pub(super) programs_own: bool,
     /// The debugging of the cache's objects. Its address stays, for the objects' constructor.
     pub(super) debug: Option<Debug>,
+    /// The places of a hardened cache that the program created. Those of `malloc` share theirs.
+    pub(super) quarantine: Option<&'static [Place]>,
     /// The memory of this cache, for reuse by the next one, and then a link of the registry's list.
     /// The registry's lock protects it; threads that walk the caches without that lock may read the
     /// other fields.
@@ -34,6 +37,8 @@ pub(super) struct Memory {
     pub slots: *mut u8,
     pub lists: *mut u8,
     pub barns: *mut u8,
+    /// Empty until a hardened cache of the program needs it.
+    pub quarantine: &'static [Place],
 }
 
 /// Memory that no cache uses, in the registry's list.

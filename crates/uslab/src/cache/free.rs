@@ -16,7 +16,12 @@ impl Core {
             return unsafe { self.cpu.free_slow(&[object]) };
         }
         let bytes = self.cpu.slabs().geometry().object_bytes;
-        let Some(left) = quarantine::exchange(object, bytes) else { return };
+        if let Some(places) = self.quarantine {
+            let Some(left) = quarantine::exchange(places, object, bytes) else { return };
+            // SAFETY: a free object of this cache, which only its quarantine had.
+            return unsafe { self.cpu.free_slow(&[left]) };
+        }
+        let Some(left) = quarantine::exchange(quarantine::shared(bytes), object, bytes) else { return };
         let core = pages::owner_of(left).and_then(|owner| registry::cache(owner.id()));
         if let Some(core) = core {
             // SAFETY: a free object of that cache, which only the quarantine had.
@@ -24,11 +29,11 @@ impl Core {
         }
     }
 
-    /// Takes the cache's objects out of the quarantine of hardened caches.
+    /// Takes the objects of a cache that the program created out of its quarantine.
     pub(super) fn leave_quarantine(&self) {
-        if self.debug.as_ref().is_some_and(Debug::is_secure) {
-            // SAFETY: free objects of this cache, which only the quarantine had.
-            quarantine::leave(self.cpu.slabs().owner(), |object| unsafe { self.cpu.free_slow(&[object]) });
+        if let Some(places) = self.quarantine {
+            // SAFETY: free objects of this cache, which only its quarantine had.
+            quarantine::leave(places, |object| unsafe { self.cpu.free_slow(&[object]) });
         }
     }
 }

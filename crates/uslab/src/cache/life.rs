@@ -3,7 +3,7 @@
 
 use super::body::{Core, Memory, Spare};
 use super::builder::{CacheBuilder, Flags};
-use super::debugged::{self, Debug};
+use super::debugged::{self, Debug, quarantine};
 use super::error::CreateError;
 use super::{registry, state};
 use crate::counters::{self, layout};
@@ -35,7 +35,7 @@ pub(super) fn create(
             geometry
         }
     };
-    let parts = match registry.spare_memory() {
+    let mut parts = match registry.spare_memory() {
         Some(parts) => parts,
         None => new_memory().ok_or(CreateError::OutOfMemory)?,
     };
@@ -43,6 +43,11 @@ pub(super) fn create(
         registry.keep_memory(parts);
         return Err(CreateError::TooManyCaches);
     };
+    let is_secure = debug.as_ref().is_some_and(Debug::is_secure);
+    if programs_own && is_secure && parts.quarantine.is_empty() {
+        parts.quarantine = quarantine::new_places();
+    }
+    let quarantine = (programs_own && is_secure).then_some(parts.quarantine);
     let (name, name_len) = short_name(options.name);
     let temperature = if options.flags.contains(Flags::COLD) { Temperature::Cold } else { Temperature::Hot };
     publish(id, &name, size, &geometry);
@@ -88,6 +93,7 @@ pub(super) fn create(
             constructed,
             programs_own,
             debug,
+            quarantine,
             spare: UnsafeCell::new(Spare { memory: parts, next: core::ptr::null_mut() }),
         });
         &*parts.core
@@ -123,6 +129,7 @@ fn new_memory() -> Option<Memory> {
         slots: pages::boot::alloc(CpuCache::slot_bytes(cpus), 64),
         lists: pages::boot::alloc(Slabs::node_bytes(nodes), 64),
         barns: pages::boot::alloc(CpuCache::barn_bytes(nodes), 64),
+        quarantine: &[],
     };
     let all = [memory.core.cast(), memory.slots, memory.lists, memory.barns];
     (!all.iter().any(|part| part.is_null())).then_some(memory)

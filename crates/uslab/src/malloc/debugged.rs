@@ -128,6 +128,19 @@ fn give_back(page: PageIndex) {
 
 /// Checks the objects in the quarantine; returns how many were written to.
 pub(crate) fn check_quarantine() -> usize {
-    let kept = QUARANTINE.iter().map(|place| place.load(Relaxed)).filter(|&page| page != 0);
-    kept.filter(|&page| with(PageIndex((page - 1) as u32), |object, name| object.check_free(name))).count()
+    QUARANTINE.iter().filter(|place| check_place(place)).count()
+}
+
+/// Checks the object in a place. The place is empty meanwhile, so no other thread gives the pages
+/// of the object back.
+fn check_place(place: &AtomicU64) -> bool {
+    let kept = place.swap(0, AcqRel);
+    if kept == 0 {
+        return false;
+    }
+    let is_faulty = with(PageIndex((kept - 1) as u32), |object, name| object.check_free(name));
+    if place.compare_exchange(0, kept, AcqRel, Relaxed).is_err() {
+        let_go(kept);
+    }
+    is_faulty
 }

@@ -153,8 +153,9 @@ pub const VARIABLES: [Variable; 18] = [
         read_by: "the library",
         values: "`1`",
         default: "the checks that cost nothing",
-        doc: "Harden every cache and the malloc family: checks on every free, canaries around the requested \
-              bytes, zeroes in freed objects, a random quarantine, random order; \
+        doc: "Harden every cache and the malloc family, but not private heaps: checks on every free, \
+              canaries around the requested bytes, zeroes in freed objects, a random quarantine, \
+              random order; \
               see [security](security.md#uslab_secure1).",
         is_harmless: true,
     },

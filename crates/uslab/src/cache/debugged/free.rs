@@ -30,6 +30,8 @@ impl Debug {
                 tell::double_free(&object, name);
                 return None;
             }
+            // The thread that works on it is lost, in a fork child, and the object with it.
+            Err(BUSY) => return None,
             Err(state) => {
                 tell::record_overwritten(&object, name, state);
                 return None;

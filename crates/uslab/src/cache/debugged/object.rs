@@ -171,20 +171,25 @@ impl<'a> Object<'a> {
     }
 
     /// Takes the object for this thread, if it has one of the states `from`; returns that state.
-    /// Otherwise returns the state as the error. Waits while another thread works on it, but not
-    /// for ever: the thread may have died with its process.
+    /// Otherwise returns the state as the error.
+    ///
+    /// Waits while another thread works on it, with growing sleeps, so that a real-time thread lets
+    /// it run. After a second [`BUSY`] is the error: in a fork child that thread does not exist.
     pub fn take(&self, from: &[u32]) -> Result<u32, u32> {
         let state = &self.record().state;
-        let mut turns = 0;
+        let (mut turns, mut pause_ms) = (0, 1);
         loop {
             let now = state.load(Acquire);
             if from.contains(&now) {
                 if state.compare_exchange(now, BUSY, AcqRel, Relaxed).is_ok() {
                     return Ok(now);
                 }
-            } else if now == BUSY && turns < 10_000 {
+            } else if now == BUSY && turns < 100 {
                 os::thread::give_way();
                 turns += 1;
+            } else if now == BUSY && pause_ms < 1024 {
+                os::sleep::pause(pause_ms);
+                pause_ms *= 2;
             } else {
                 return Err(now);
             }
@@ -291,4 +296,28 @@ pub fn differing(range: Range<usize>, value: u8) -> Option<Range<usize>> {
     let first = bytes.iter().position(|&byte| byte != value)?;
     let last = bytes.iter().rposition(|&byte| byte != value)?;
     Some(range.start + first..range.start + last + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    /// A thread that works on an object may be preempted for long.
+    #[test]
+    fn take_waits_for_the_thread_that_works_on_the_object() {
+        let debug = Debug::new(crate::os::debugging::CHECKS, 64, 8, None);
+        let memory = [const { AtomicU64::new(0) }; 16];
+        let object = Object { debug: &debug, pointer: debug.pointer(memory.as_ptr() as *mut u8) as usize };
+        object.put(FREE);
+        assert_eq!(object.take(&[FREE]), Ok(FREE));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(100));
+                object.put(LIVE);
+            });
+            assert_eq!(object.take(&[LIVE]), Ok(LIVE));
+        });
+        assert_eq!(object.take(&[LIVE]), Err(BUSY), "its thread never comes back");
+    }
 }

@@ -2,43 +2,69 @@
 //! there goes on to its slab.
 //!
 //! So an object is used again after a random number of frees: as many as there are places, in the
-//! mean. Small objects have 1024 places for all caches, larger ones 64: 3 MiB at most.
+//! mean. The size classes of `malloc` share two arrays. A cache of the program has one of its own:
+//! the program may destroy it while other caches' frees are under way. Objects of n bytes take the
+//! first 1 MiB / n places. The classes, of 32 KiB at most, hold 3 MiB together
+//! at most, and a cache of the program 1 MiB.
 
 use crate::os;
 use crate::pages;
-use crate::rseq::{Cpu, Owner};
+use crate::rseq::Cpu;
 use crate::sync::CachePadded;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering::AcqRel, Ordering::Relaxed};
 
+/// A place for an object, or null.
+pub type Place = AtomicPtr<u8>;
+
 /// Largest object of the slab, record and zones included, that counts as small.
 const MAX_SMALL_BYTES: usize = 1 << 10;
+/// Bytes that objects of one size may hold in an array. A larger object has one place.
+const MAX_KEPT_BYTES: usize = 1 << 20;
+/// Places of a cache of the program.
+const OWN_PLACES: usize = 256;
 
 #[unsafe(link_section = ".bss.uslab_tables")]
-static SMALL: [AtomicPtr<u8>; 1024] = [const { AtomicPtr::new(ptr::null_mut()) }; 1024];
+static SMALL: [Place; 1024] = [const { Place::new(ptr::null_mut()) }; 1024];
 #[unsafe(link_section = ".bss.uslab_tables")]
-static LARGER: [AtomicPtr<u8>; 64] = [const { AtomicPtr::new(ptr::null_mut()) }; 64];
+static LARGER: [Place; 64] = [const { Place::new(ptr::null_mut()) }; 64];
 
 /// Frees so far, on the CPUs that share a counter: places in the sequence of random numbers.
 static FREES: [CachePadded<AtomicU64>; 16] = [const { CachePadded(AtomicU64::new(0)) }; 16];
 
-/// Takes in a free object of `bytes` bytes, and returns the one that leaves, if one does.
-pub fn exchange(object: *mut u8, bytes: usize) -> Option<*mut u8> {
+/// Allocates the places of a cache, all of them null; they are never released. Empty if there is no
+/// memory.
+pub fn new_places() -> &'static [Place] {
+    let places = pages::boot::alloc(OWN_PLACES * size_of::<Place>(), 64).cast::<Place>();
+    if places.is_null() {
+        return &[];
+    }
+    // SAFETY: fresh, zeroed memory of that many places, which lives for ever.
+    unsafe { core::slice::from_raw_parts(places, OWN_PLACES) }
+}
+
+/// The places that the size classes share, for objects of `bytes` bytes.
+pub fn shared(bytes: usize) -> &'static [Place] {
+    if bytes <= MAX_SMALL_BYTES { &SMALL } else { &LARGER }
+}
+
+/// Puts a free object of `bytes` bytes into one of `places`, and returns the one that leaves, if
+/// one does.
+pub fn exchange(places: &[Place], object: *mut u8, bytes: usize) -> Option<*mut u8> {
+    let used = places.len().min(MAX_KEPT_BYTES / bytes).max(1);
     let frees = &Cpu::current().shared(&FREES).unwrap_or(&FREES[0]).0;
     let count = frees.fetch_add(1, Relaxed);
     let random = os::random::at(count ^ ptr::from_ref(frees) as u64) as usize;
-    let places = if bytes <= MAX_SMALL_BYTES { &SMALL[..] } else { &LARGER[..] };
-    let old = places[random % places.len()].swap(object, AcqRel);
+    let Some(place) = places.get(random % used) else { return Some(object) };
+    let old = place.swap(object, AcqRel);
     (!old.is_null()).then_some(old)
 }
 
-/// Takes the objects out that lie in pages of `owner`, and calls `free` for each.
-pub fn leave(owner: Owner, free: impl Fn(*mut u8)) {
-    for place in SMALL.iter().chain(&LARGER) {
-        let object = place.load(Relaxed);
-        let is_its = pages::owner_of(object) == Some(owner);
-        if is_its && place.compare_exchange(object, ptr::null_mut(), AcqRel, Relaxed).is_ok() {
-            free(object);
-        }
-    }
+/// Empties a cache's own places, and calls `free` for each object.
+pub fn leave(places: &[Place], free: impl Fn(*mut u8)) {
+    places
+        .iter()
+        .map(|place| place.swap(ptr::null_mut(), AcqRel))
+        .filter(|old| !old.is_null())
+        .for_each(free);
 }

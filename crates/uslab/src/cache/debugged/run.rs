@@ -1,6 +1,6 @@
 //! Debugged runs of pages: objects like those of a cache, with a layout of their own.
 
-use super::object::{FREE, LIVE, Object, Release, Request, User, ZONE_USED, fill};
+use super::object::{BUSY, FREE, LIVE, Object, Release, Request, User, ZONE_USED, fill};
 use super::{Debug, tell};
 use crate::os;
 use core::ops::Range;
@@ -58,6 +58,8 @@ impl<'a> Large<'a> {
                 tell::double_free(object, name);
                 return false;
             }
+            // The thread that works on it is lost, in a fork child, and the object with it.
+            Err(BUSY) => return false,
             Err(state) => {
                 tell::record_overwritten(object, name, state);
                 return false;

@@ -8,12 +8,13 @@ use super::object::{
 };
 use crate::cache::registry;
 use crate::os::debugging::RED_ZONE;
-use crate::os::unwind::MAX_FRAMES;
+use crate::os::unwind::{MAX_FRAMES, defines_elsewhere};
 use crate::pages;
 use crate::report::{self, Dump, Fault, Report};
 use crate::slab::{Headline, Misuse};
 use core::fmt;
 use core::ops::Range;
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// A sentence, as the function that writes it.
 struct Said<F>(F);
@@ -184,7 +185,7 @@ pub fn check_release(object: &Object<'_>, name: &str, release: Release) {
         };
         tell(object, name, &told);
     }
-    if !family.takes(release.family) {
+    if !family.takes(release.family) && are_families_known(object) {
         let headline = Said(|f: &mut fmt::Formatter<'_>| {
             let (of, by) = (family.name(), release.family.release_name());
             write!(f, "mismatch in free of {pointer:#x}: memory of {of} freed by {by}, an object of {name}")
@@ -199,6 +200,22 @@ pub fn check_release(object: &Object<'_>, name: &str, release: Release) {
         };
         tell(object, name, &told);
     }
+}
+
+/// Whether the families tell which functions the program called.
+///
+/// An object with its own `operator new` may have bound it locally. Then its memory is of `malloc`,
+/// and another object deletes it by the library's `operator delete`. The answer is not sought in a
+/// hardened process: there a mismatch does no harm.
+fn are_families_known(object: &Object<'_>) -> bool {
+    static ARE_UNKNOWN: AtomicBool = AtomicBool::new(false);
+    const OPERATORS: [&[u8]; 6] = [b"_Znwm", b"_Znam", b"_ZdlPv", b"_ZdaPv", b"_ZdlPvm", b"_ZdaPvm"];
+    if object.debug.is_secure() || ARE_UNKNOWN.load(Relaxed) {
+        return false;
+    }
+    let are_known = !defines_elsewhere(&OPERATORS);
+    ARE_UNKNOWN.store(!are_known, Relaxed);
+    are_known
 }
 
 /// Reports a second free.
@@ -218,11 +235,7 @@ pub fn inside(object: &Object<'_>, name: &str, at: usize) {
             None => write!(f, "{} bytes before object {start:#x} of {name}", start - at),
         }
     });
-    let state = if object.record().state.load(core::sync::atomic::Ordering::Relaxed) == super::object::LIVE {
-        ALLOCATED
-    } else {
-        FREE
-    };
+    let state = if object.record().state.load(Relaxed) == super::object::LIVE { ALLOCATED } else { FREE };
     simple(object, name, Fault::InvalidFree, at, state, &headline);
 }
 

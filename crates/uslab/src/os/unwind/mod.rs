@@ -20,7 +20,7 @@ mod object;
 mod rule;
 mod table;
 
-pub use object::{Object, find, function_at};
+pub use object::{Object, defines_elsewhere, find, function_at};
 use rule::Rule;
 
 /// Upper bound on the frames of a stack.

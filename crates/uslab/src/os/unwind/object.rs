@@ -87,9 +87,22 @@ struct Search {
 /// # Safety
 /// As `dl_iterate_phdr` calls it, with a [`Search`] as `data`.
 unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _: usize, data: *mut c_void) -> c_int {
-    // SAFETY: the loader's description of one object, with its program headers.
+    // SAFETY: the loader's description of one object, and the caller's structure.
     let (info, search) = unsafe { (&*info, &mut *data.cast::<Search>()) };
     // SAFETY: as above.
+    let (object, is_inside) = unsafe { describe(info, search.pc) };
+    if is_inside {
+        search.found = Some(object);
+    }
+    c_int::from(is_inside)
+}
+
+/// The object that the loader describes, and whether one of its segments contains `pc`.
+///
+/// # Safety
+/// `info` must come from `dl_iterate_phdr`.
+unsafe fn describe(info: &libc::dl_phdr_info, pc: usize) -> (Object, bool) {
+    // SAFETY: the loader's description names the program headers.
     let headers = unsafe { core::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
     let base = info.dlpi_addr as usize;
     let mut object = Object {
@@ -107,7 +120,7 @@ unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _: usize, data: *mut c
         match header.p_type {
             libc::PT_LOAD => {
                 let end = at + header.p_memsz as usize;
-                is_inside |= (at..end).contains(&search.pc);
+                is_inside |= (at..end).contains(&pc);
                 (object.start, object.end) = (object.start.min(at), object.end.max(end));
             }
             libc::PT_GNU_EH_FRAME => object.frame_header = Some(at as *const u8),
@@ -115,10 +128,42 @@ unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _: usize, data: *mut c
             _ => {}
         }
     }
-    if is_inside {
-        search.found = Some(object);
+    (object, is_inside)
+}
+
+/// Whether an object exports one of the functions `names`, besides this library and the C++
+/// runtimes. Also true where an object's symbols are not known. The walk over all symbols takes
+/// some time, so only checks that found a fault call it.
+pub fn defines_elsewhere(names: &[&[u8]]) -> bool {
+    let mut search = NameSearch { names, is_found: false };
+    // SAFETY: as in `find_in_list`.
+    unsafe { libc::dl_iterate_phdr(Some(visit_names), (&raw mut search).cast()) };
+    search.is_found
+}
+
+struct NameSearch<'a> {
+    names: &'a [&'a [u8]],
+    is_found: bool,
+}
+
+/// # Safety
+/// As `dl_iterate_phdr` calls it, with a [`NameSearch`] as `data`.
+unsafe extern "C" fn visit_names(info: *mut libc::dl_phdr_info, _: usize, data: *mut c_void) -> c_int {
+    // SAFETY: the loader's description of one object, and the caller's structure.
+    let (info, search) = unsafe { (&*info, &mut *data.cast::<NameSearch<'_>>()) };
+    // SAFETY: as above.
+    let (object, is_this) = unsafe { describe(info, defines_elsewhere as *const () as usize) };
+    let path = object.name.to_bytes();
+    let file = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
+    let is_runtime = [&b"libstdc++."[..], b"libc++.", b"libc++abi.", b"linux-vdso."];
+    if is_this || object.dynamic.is_null() || is_runtime.iter().any(|start| file.starts_with(start)) {
+        return 0;
     }
-    c_int::from(is_inside)
+    search.is_found = match tables(&object) {
+        None => true,
+        Some(tables) => tables.functions().any(|symbol| search.names.contains(&tables.name(symbol))),
+    };
+    c_int::from(search.is_found)
 }
 
 /// The addresses of the object that contains this library; none where that is the program itself.
@@ -141,10 +186,37 @@ pub fn own() -> Range<usize> {
 /// The exported function of `object` that contains `pc`, and the distance from its start. The walk
 /// over the symbols takes some time, so only reports call it.
 pub fn function_at(object: &Object, pc: usize) -> Option<(&'static [u8], usize)> {
+    let tables = tables(object)?;
+    let file_pc = pc.wrapping_sub(object.base);
+    let contains = |symbol: &&Symbol| symbol.value <= file_pc && file_pc < symbol.value + symbol.bytes.max(1);
+    let symbol = tables.functions().filter(contains).last()?;
+    Some((tables.name(symbol), file_pc - symbol.value))
+}
+
+/// The dynamic symbols of an object.
+struct Tables {
+    names: *const core::ffi::c_char,
+    symbols: &'static [Symbol],
+}
+
+impl Tables {
+    /// The functions that the object defines.
+    fn functions(&self) -> impl Iterator<Item = &'static Symbol> {
+        const FUNCTION: u8 = 2;
+        self.symbols.iter().filter(|symbol| symbol.info & 0xf == FUNCTION && symbol.section != 0)
+    }
+
+    fn name(&self, symbol: &Symbol) -> &'static [u8] {
+        // SAFETY: a symbol's name is a NUL-terminated text in the table of names.
+        unsafe { CStr::from_ptr(self.names.add(symbol.name as usize)) }.to_bytes()
+    }
+}
+
+/// The tables of an object; `None` where it has no hashes, which tell their length.
+fn tables(object: &Object) -> Option<Tables> {
     const STRTAB: i64 = 5;
     const SYMTAB: i64 = 6;
     const GNU_HASH: i64 = 0x6fff_fef5;
-    const FUNCTION: u8 = 2;
     let (mut names, mut symbols, mut hash) = (0, 0, 0);
     let mut entry = object.dynamic;
     if entry.is_null() {
@@ -166,18 +238,9 @@ pub fn function_at(object: &Object, pc: usize) -> Option<(&'static [u8], usize)>
         if names == 0 || symbols == 0 || hash == 0 {
             return None;
         }
-        let file_pc = pc.wrapping_sub(object.base);
-        let mut best: Option<&Symbol> = None;
-        for index in 0..symbol_count(hash as *const u32) {
-            let symbol = &*(symbols as *const Symbol).add(index);
-            let contains = symbol.value <= file_pc && file_pc < symbol.value + symbol.bytes.max(1);
-            if symbol.info & 0xf == FUNCTION && symbol.section != 0 && contains {
-                best = Some(symbol);
-            }
-        }
-        let symbol = best?;
-        let name = CStr::from_ptr((names as *const core::ffi::c_char).add(symbol.name as usize));
-        Some((name.to_bytes(), file_pc - symbol.value))
+        let symbols = symbols as *const Symbol;
+        let symbols = core::slice::from_raw_parts(symbols, symbol_count(hash as *const u32));
+        Some(Tables { names: names as *const core::ffi::c_char, symbols })
     }
 }
 
