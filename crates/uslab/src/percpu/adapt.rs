@@ -72,8 +72,8 @@ const BARN_SERVED: u32 = 16;
 /// Upper bound on a run of misses after which a cache grows, as a number of the largest sheaves
 /// that hold the objects moved. Slots and barn hold half as many or less.
 const MAX_RUN_SHEAVES: usize = 8;
-/// A cache with smaller sheaves grows whatever the run was: it visits the slow path so often that
-/// the path itself costs most.
+/// A cache of parts of slabs with smaller sheaves grows whatever the run was: it visits the slow
+/// path so often that the path itself costs most.
 const MODERATE_CAPACITY: usize = 62;
 /// How many times a spare has room for a freed object until that is a reason to grow. A CPU that
 /// exchanges its sheaves over and over takes objects from the spare as often; only frees count.
@@ -341,8 +341,8 @@ impl Adapt {
             self.counts.barn_served.store(0, Relaxed);
         }
         let moved = last.misses() as usize * self.capacity().min(PIECE);
-        let saves = self.capacity() < MODERATE_CAPACITY || moved <= MAX_RUN_SHEAVES * self.most.capacity();
-        bounced && saves || wandered
+        let is_small = self.kind == Kind::Objects && self.capacity() < MODERATE_CAPACITY;
+        bounced && (is_small || moved <= MAX_RUN_SHEAVES * self.most.capacity()) || wandered
     }
 
     /// Notes a free that used the room of the spare. That is cheap, but still costs some twenty
