@@ -20,7 +20,7 @@ const SETTINGS: [&str; 6] = [
     "shared_buffers=16MB",
     "work_mem=64MB",
     "max_parallel_workers_per_gather=0",
-    // What workers share is a file of the cluster, so a killed server leaves nothing in /dev/shm.
+    // Workers share a file of the cluster, so a killed server leaves nothing in /dev/shm.
     "dynamic_shared_memory_type=mmap",
 ];
 
