@@ -57,7 +57,7 @@ pub enum Verdict {
 }
 
 /// Upper bounds on the stack that a report takes, and one of a single line.
-const REPORT_STACK_BYTES: usize = 8 << 10;
+const REPORT_STACK_BYTES: usize = 4 << 10;
 const LINE_STACK_BYTES: usize = 3 << 10;
 
 /// Judges the fault of an access, and reports misuse, once for each life of a slot.
