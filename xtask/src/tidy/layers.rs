@@ -357,7 +357,7 @@ mod tests {
                 assert!(below, "{} uses {used}, which is not below it", layer.name);
             }
         }
-        assert!(table().contains("slab     uses sync, os, rseq, pages\n"));
+        assert!(table().contains("slab     uses sync, os, rseq, pages, report\n"));
     }
 
     #[test]
