@@ -32,7 +32,9 @@ fn answers_through_reloads(mode: Mode) {
     for reload in 0..RELOADS {
         let before = family(server.pid());
         // Each reload has another number of workers, and maps the cache's memory again.
-        scratch.write("nginx.conf", configuration(&scratch, 1 + reload % 3));
+        // The server may still read the file for the last reload, so it is replaced at once.
+        let next = scratch.write("nginx.next", configuration(&scratch, 1 + reload % 3));
+        std::fs::rename(next, scratch.join("nginx.conf")).expect("the next configuration");
         nginx(&["-s", "reload"]).run_clean(&scratch, mode);
         for _ in 0..1000 {
             if family(server.pid()).iter().any(|pid| !before.contains(pid)) {

@@ -1,7 +1,7 @@
 //! A postgres server under one psql: documents are built, grouped, sorted and joined in memory. The
 //! time is that of the queries; processor time and memory are the server's and its processes'.
 //!
-//! The server refuses to run as root; then all of it runs as the user that owns nothing.
+//! The server refuses to run as root; then all of it runs as a user that owns no other file.
 
 use super::{Place, Workload};
 use crate::process::{self, Usage};
@@ -12,8 +12,8 @@ use std::process::Command;
 use std::time::Duration;
 
 const START_LIMIT: Duration = Duration::from_secs(60);
-/// The user and group `nobody` of every Linux distribution's kernel.
-const NOBODY: u32 = 65_534;
+/// The kernel's overflow user and group, which own no file.
+const UNPRIVILEGED: u32 = 65_534;
 const SETTINGS: [&str; 6] = [
     "listen_addresses=",
     "fsync=off",
@@ -55,7 +55,7 @@ fn run(place: &Place) -> Result<Usage, String> {
     let (data, sockets) = (place.folder.join("data"), place.folder);
     place.write("script.sql", &script(rows(place.scale)))?;
     if rustix::process::geteuid().is_root() {
-        std::os::unix::fs::chown(place.folder, Some(NOBODY), Some(NOBODY))
+        std::os::unix::fs::chown(place.folder, Some(UNPRIVILEGED), Some(UNPRIVILEGED))
             .map_err(|error| format!("cannot give {} away: {error}", place.folder.display()))?;
     }
     let mut initdb = place.plain(&path_of("initdb"), "postgresql")?;
@@ -83,7 +83,7 @@ fn run(place: &Place) -> Result<Usage, String> {
 
 fn unprivileged(mut command: Command) -> Command {
     if rustix::process::geteuid().is_root() {
-        command.uid(NOBODY).gid(NOBODY);
+        command.uid(UNPRIVILEGED).gid(UNPRIVILEGED);
     }
     command
 }

@@ -14,7 +14,7 @@ pub struct Row {
     pub rates: Rates,
 }
 
-/// What the table is sorted by.
+/// The column that the table is sorted by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     Bytes,
