@@ -20,7 +20,7 @@ impl Place {
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(object) = &self.object else { return write!(f, "{:#x}", self.pc) };
-        if object.name.is_empty() {
+        if object.is_program() {
             let mut path = [0; 256];
             write_bytes(f, crate::os::file::own_path(&mut path))?;
         } else {

@@ -19,10 +19,20 @@ pub struct Object {
     pub base: usize,
     /// `.eh_frame_hdr`.
     pub frame_header: Option<*const u8>,
-    /// The path; empty for the program itself.
+    /// The path; empty for the program itself under glibc.
     pub name: &'static CStr,
     /// The dynamic section.
     dynamic: *const Dynamic,
+}
+
+impl Object {
+    /// Whether this is the program itself, not a library. musl names the program as well, so its
+    /// entry point decides.
+    pub fn is_program(&self) -> bool {
+        // SAFETY: the call reads the vector that the kernel handed over, and touches nothing else.
+        let entry = unsafe { libc::getauxval(libc::AT_ENTRY) } as usize;
+        self.name.is_empty() || (self.start..self.end).contains(&entry)
+    }
 }
 
 /// An entry of the dynamic section.
@@ -174,7 +184,7 @@ pub fn own() -> Range<usize> {
     if START.load(Acquire) == UNKNOWN {
         let here = own as *const () as usize;
         let (start, end) = match find(here) {
-            Some(object) if !object.name.is_empty() => (object.start, object.end),
+            Some(object) if !object.is_program() => (object.start, object.end),
             _ => (0, 0),
         };
         END.store(end, Relaxed);
