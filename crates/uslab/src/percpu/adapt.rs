@@ -11,7 +11,7 @@
 //!   more objects back from their slabs.
 //! * The barn serves the cache many times: objects wander between CPUs.
 //! * A CPU exchanges its two sheaves over and over. For this reason alone the cache grows only
-//!   while the charge of all caches stays within half of the bound. If it may not grow, the slow
+//!   while the charge of all caches stays within half of the bound. Every few exchanges the slow
 //!   path moves objects until both sheaves hold about equally many, so that one usually suffices.
 //!
 //! ```text
@@ -78,6 +78,9 @@ const MODERATE_CAPACITY: usize = 62;
 /// How many times a spare has room for a freed object until that is a reason to grow. A CPU that
 /// exchanges its sheaves over and over takes objects from the spare as often; only frees count.
 const SPARE_SERVED: u32 = 32;
+/// After so many of these the slow path levels the two sheaves. A CPU whose main sheaf is full and
+/// whose spare is empty, or the other way round, would exchange them every few calls.
+const SPARE_LEVELS: u32 = 4;
 /// Upper bound on the caches that one [`Ring::take_back`] asks.
 const LOOKS: usize = 256;
 /// Least time between two [`Ring::take_back`]s for growing caches. A cache without a miss since it
@@ -346,14 +349,15 @@ impl Adapt {
     }
 
     /// Notes a free that used the room of the spare. That is cheap, but still costs some twenty
-    /// times as much as the fast path. Returns whether it has become a reason to grow.
-    fn is_exchanging(&self) -> bool {
+    /// times as much as the fast path. Returns how many there were since the last reason to grow,
+    /// which [`SPARE_SERVED`] of them are.
+    fn count_exchange(&self) -> u32 {
         self.note_use();
-        let often = self.counts.spare_served.fetch_add(1, Relaxed) + 1 >= SPARE_SERVED;
-        if often {
+        let exchanges = self.counts.spare_served.fetch_add(1, Relaxed) + 1;
+        if exchanges >= SPARE_SERVED {
             self.counts.spare_served.store(0, Relaxed);
         }
-        often
+        exchanges
     }
 
     /// Bytes that the cache is charged, per CPU, at `level`.
@@ -390,10 +394,11 @@ pub(super) fn note_spare_objects(cache: &CpuCache) {
     cache.adapt().note_use();
 }
 
-/// See [`Adapt::is_exchanging`]. Returns true if the cache should grow and may not; then the caller
-/// levels the two sheaves.
+/// See [`Adapt::count_exchange`]. Returns whether the caller should level the two sheaves.
 pub(super) fn note_spare_room(cache: &CpuCache) -> bool {
-    cache.adapt().is_exchanging() && !grow(cache, bound_bytes() / 2, false)
+    let exchanges = cache.adapt().count_exchange();
+    let has_grown = exchanges >= SPARE_SERVED && grow(cache, bound_bytes() / 2, false);
+    exchanges.is_multiple_of(SPARE_LEVELS) && !has_grown
 }
 
 impl Linked for CpuCache {
