@@ -4,6 +4,7 @@
 //! The plain run finds out whether a mirror answers; without one the test prints that and ends.
 
 use std::path::PathBuf;
+use std::sync::OnceLock;
 
 use uslab_tests::harness::{Mode, Outcome, Program, Scratch, tool};
 
@@ -12,19 +13,29 @@ both_modes!(download => fetches_a_package);
 const NAME: &str = "hello";
 
 fn fetches_a_package(mode: Mode) {
-    let plain = Scratch::new("apt");
-    let fetched = download(&plain, Mode::Plain, "false");
-    let Some(wanted) = fetched.succeeded().then(|| package(&plain)).flatten() else {
-        eprintln!("skipped: no mirror gives {NAME} to apt-get without the allocator:\n{}", fetched.stderr());
-        return;
-    };
-    let wanted = std::fs::read(wanted).expect("the package");
+    let Some(wanted) = fetched_plainly() else { return };
+    let scratch = Scratch::new("apt");
     for seccomp in ["false", "true"] {
-        let scratch = Scratch::new("apt");
         let outcome = download(&scratch, mode, seccomp).expect_clean();
         let got = package(&scratch).and_then(|file| std::fs::read(file).ok());
-        outcome.expect(got.as_ref() == Some(&wanted), &format!("seccomp {seccomp}: not the package"));
+        outcome.expect(got.as_ref() == Some(wanted), &format!("seccomp {seccomp}: not the package"));
+        std::fs::remove_dir_all(scratch.join("d")).expect("the directory goes");
     }
+}
+
+/// The package that a run without the allocator fetches.
+fn fetched_plainly() -> Option<&'static Vec<u8>> {
+    static PACKAGE: OnceLock<Option<Vec<u8>>> = OnceLock::new();
+    let fetch = || {
+        let scratch = Scratch::new("apt");
+        let fetched = download(&scratch, Mode::Plain, "false");
+        let file = fetched.succeeded().then(|| package(&scratch)).flatten();
+        if file.is_none() {
+            eprintln!("skipped: no mirror gives {NAME} to apt-get alone:\n{}", fetched.stderr());
+        }
+        file.map(|file| std::fs::read(file).expect("the package"))
+    };
+    PACKAGE.get_or_init(fetch).as_ref()
 }
 
 /// The file that `apt-get download` wrote.
@@ -41,8 +52,8 @@ fn download(scratch: &Scratch, mode: Mode, seccomp: &str) -> Outcome {
     let apt = Program::new(tool("apt-get", "apt")).dir(dir).limit_s(60);
     let apt = apt.args(["-q", "-o", "Acquire::Retries=0", "-o", "Acquire::http::Timeout=20", "-o"]);
     let apt = apt.arg(format!("APT::Sandbox::Seccomp={seccomp}"));
-    // apt rebuilds its binary caches in the scratch directory: parsing all lists is part of the
-    // test.
+    // apt's first run builds its binary caches in the scratch directory: parsing all lists is part
+    // of the test.
     let apt = apt.arg("-o").arg(format!("Dir::Cache={}", scratch.dir("cache").display()));
     apt.args(["download", NAME]).run(scratch, mode)
 }

@@ -1,4 +1,4 @@
-//! A C++ compile: three units heavy with templates through g++, its compiler proper, the assembler
+//! A C++ compile: two units heavy with templates through g++, its compiler proper, the assembler
 //! and the linker.
 //!
 //! The object files and the program must have the same bytes as those of a compile without the
@@ -12,7 +12,7 @@ use uslab_tests::harness::{Mode, Program, Scratch, tool};
 
 both_modes!(compile => compiles_the_same);
 
-const UNITS: usize = 3;
+const UNITS: usize = 2;
 
 /// The results of a compile: the bytes of the objects and of the program, and the program's output.
 struct Build {
