@@ -28,7 +28,7 @@ __attribute__((noinline)) void frees(void *memory) {
 }
 
 /* A second free, with another free between. */
-__attribute__((noinline)) static void misuses(void) {
+__attribute__((noinline)) void misuses(void) {
     void *a = allocates(), *b = allocates();
     frees(a);
     frees(b);
@@ -97,9 +97,7 @@ int main(int argc, char **argv) {
     while (used_old < OLD) old[used_old++] = allocates();
     say("ready\n");
     char line[64];
-    ssize_t bytes;
-    while ((bytes = read(0, line, sizeof line - 1)) > 0) {
-        line[bytes] = 0;
+    while (fgets(line, sizeof line, stdin)) {
         line[strcspn(line, "\n")] = 0;
         obeys(line);
         say("done\n");

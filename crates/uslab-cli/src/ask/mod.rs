@@ -7,8 +7,8 @@
 //! The process looks for a request on its background thread, about twice a second. It takes up none
 //! whose deadline has passed, so an interrupted command leaves nothing behind that happens later.
 //!
-//! As for snapshots, the file is never mapped, and nothing in it is trusted: answers are text, which
-//! is made safe to print.
+//! As for snapshots, the file is never mapped, and nothing in it is trusted: answers are text, made
+//! safe to print.
 
 pub mod args;
 

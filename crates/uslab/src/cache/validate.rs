@@ -2,7 +2,7 @@
 //!
 //! The layers above the core check their own by a hook, once they have any.
 
-use super::{hooks, registry, start};
+use super::{hooks, registry, state};
 use crate::os;
 use crate::os::invariant::{Checked, Invalid, Subject};
 use crate::percpu::{self, adapt, sheaf};
@@ -48,7 +48,7 @@ impl fmt::Display for Summary {
 /// See [`crate::debug::validate`].
 pub(crate) fn validate() -> Result<Summary, Invalid> {
     let mut summary = Summary::default();
-    if !start::is_ready() {
+    if !state::is_ready() {
         return Ok(summary);
     }
     let _errno = os::errno::Preserved::new();
@@ -79,7 +79,7 @@ pub(crate) fn validate() -> Result<Summary, Invalid> {
 
 /// See [`crate::debug::check_objects`].
 pub(crate) fn check_objects() -> usize {
-    if !start::is_ready() || !report::is_detailed() {
+    if !state::is_ready() || !report::is_detailed() {
         return 0;
     }
     let _errno = os::errno::Preserved::new();

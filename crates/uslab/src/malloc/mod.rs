@@ -37,8 +37,8 @@ pub use entry::{
     realloc, usable_size, zeroed,
 };
 
-/// The hooks of heaps: their locks, for a fork, and their checks. Plain `malloc` has no locks of its
-/// own. A fork must take the locks that the check takes.
+/// The hooks of heaps: their locks, for a fork, and their checks. Plain `malloc` has no locks of
+/// its own. A fork must take the locks that the check takes.
 pub(crate) const HOOKS: Hooks = Hooks {
     before_fork: lock_for_fork,
     after_fork: unlock_after_fork,

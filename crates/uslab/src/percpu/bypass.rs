@@ -6,10 +6,10 @@
 //!   end    flag off                                            slow paths install sheaves again
 //! ```
 //!
-//! The fast path has no test for it: it finds the dummy. The slow path tests the flag before it uses
-//! a sheaf. A thread may have passed that test before the flag was set, and install a sheaf after the
-//! drain. So it tests the flag again after it installed one, and drains. The barrier orders the two:
-//! either the drain finds that sheaf, or its thread finds the flag.
+//! The fast path has no test for it: it finds the dummy. The slow path tests the flag before it
+//! uses a sheaf. A thread may have passed that test before the flag was set, and install a sheaf
+//! after the drain. So it tests the flag again after it installed one, and drains. The barrier
+//! orders the two: either the drain finds that sheaf, or its thread finds the flag.
 //!
 //! Slabs that become empty stay for a second or two, as they do after a flush of idle sheaves: the
 //! bit of a free object recognises a second free.

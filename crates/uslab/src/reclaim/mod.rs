@@ -84,8 +84,8 @@ fn install() {
 }
 
 /// Does what the shared libraries do when they are loaded: reads the environment and the system,
-/// lets other processes set limits (`uslab limit`), and watches pressure if `USLAB_PRESSURE` names a
-/// source. A Rust program does not need this call: its first shrinker or limit does the same.
+/// lets other processes set limits (`uslab limit`), and watches pressure if `USLAB_PRESSURE` names
+/// a source. A Rust program does not need this call: its first shrinker or limit does the same.
 #[doc(hidden)]
 pub fn start() {
     start::know();

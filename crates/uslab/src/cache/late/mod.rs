@@ -7,8 +7,8 @@
 //!
 //! Its objects have no room for a record, and those from before the switch never had one. So a free
 //! is checked against the page map and the slab's bitmap alone: pointer, cache, double free. Calls
-//! bypass sheaves ([`crate::percpu::CpuCache::begin_bypass`]), so a set bit means free, and a double
-//! free is found at once. Letter U records users in a table beside the objects ([`users`]).
+//! bypass sheaves ([`crate::percpu::CpuCache::begin_bypass`]), so a set bit means free, and a
+//! double free is found at once. Letter U records users in a table beside the objects ([`users`]).
 
 mod users;
 
