@@ -244,6 +244,24 @@ static void structures(void)
     CHECK(uslab_cache_destroy(cache) == 0);
 }
 
+/* Debugging of a cache that has objects in use. */
+static void debugging(void)
+{
+    uslab_cache *cache = uslab_cache_create("switched", 48, NULL);
+    CHECK(cache);
+    void *object = uslab_cache_alloc(cache, 0);
+    CHECK(object);
+    CHECK_IS(uslab_debug(NULL), EINVAL);
+    CHECK_IS(uslab_debug("Q,switched"), EINVAL);
+    CHECK_IS(uslab_debug("F"), EINVAL);
+    CHECK_IS(uslab_debug("FZ,switched"), EINVAL);
+    CHECK_IS(uslab_debug("F,elsewhere"), ENOENT);
+    CHECK_IS(uslab_debug("FU,switched"), 0);
+    uslab_cache_free(cache, object);
+    CHECK_IS(uslab_debug("-,switched"), 0);
+    CHECK(uslab_cache_destroy(cache) == 0);
+}
+
 int main(void)
 {
     size_t zeroes[64];
@@ -263,5 +281,6 @@ int main(void)
     mixed_up();
     sizes();
     structures();
+    debugging();
     return ended();
 }

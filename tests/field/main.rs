@@ -14,6 +14,7 @@ mod figures;
 mod free_misuse;
 mod guard;
 mod hardening;
+mod live;
 mod memory;
 mod process;
 

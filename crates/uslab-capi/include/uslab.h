@@ -358,6 +358,14 @@ int uslab_guard_start(unsigned interval_ms, size_t slots) USLAB_NOEXCEPT;
 /* Guards no more allocations. Those that are guarded stay so. */
 void uslab_guard_stop(void) USLAB_NOEXCEPT;
 
+/* Switches debugging of running caches from now on: "FU,session,malloc-*", blocks of letters and
+ * names as in USLAB_DEBUG; letter - switches off. Letters F, U and T alone are possible; the others
+ * need room that objects have from the start. `uslab debug PID CACHE LETTERS` does the same from
+ * outside. EINVAL: the text is wrong, or has other letters. ENOENT: no cache has such a name.
+ * EBUSY: the caches are debugged or hardened since they were made. EPERM: the kernel refuses
+ * membarrier(2) to the thread. ENOMEM. Locks, and makes system calls. */
+int uslab_debug(const char *selection) USLAB_NOEXCEPT;
+
 /* uslab_trim(0). */
 size_t uslab_release_memory(void) USLAB_NOEXCEPT;
 

@@ -21,6 +21,7 @@
 
 mod abi;
 mod cache;
+mod debug;
 mod failure;
 mod guard;
 mod handle;

@@ -9,6 +9,9 @@ use std::path::PathBuf;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use clap_mangen::Man;
 
+use crate::ask::args::{
+    DEBUG_EXAMPLES, Debug, LIMIT_EXAMPLES, Limit, SHRINK_EXAMPLES, Shrink, VALIDATE_EXAMPLES, Validate,
+};
 use crate::failure::{self, FAILED, Failure, Outcome};
 use crate::metrics::Format;
 
@@ -30,6 +33,7 @@ Examples:
   uslab run --stats -- python3 job.py     run a job, then print what each cache did
   uslab top 4711                          where its memory is, and why
   uslab metrics --listen 127.0.0.1:9712   serve the figures for Prometheus
+  uslab debug 4711 malloc-64 F            check each free of that cache from now on
   uslab bench pair                        how fast an allocation and its free are
 
 Environment:
@@ -146,6 +150,18 @@ pub enum Command {
     /// Print, write or serve the figures for Prometheus
     #[command(after_long_help = METRICS_EXAMPLES)]
     Metrics(Metrics),
+    /// Have a running process check the allocator's structures
+    #[command(after_long_help = VALIDATE_EXAMPLES)]
+    Validate(Validate),
+    /// Switch debugging of a running process's caches on or off
+    #[command(after_long_help = DEBUG_EXAMPLES)]
+    Debug(Debug),
+    /// Have a running process release free memory
+    #[command(after_long_help = SHRINK_EXAMPLES)]
+    Shrink(Shrink),
+    /// Set the limits of a running process
+    #[command(after_long_help = LIMIT_EXAMPLES)]
+    Limit(Limit),
     /// Measure the allocator (hands over to uslab-bench)
     #[command(after_long_help = BENCH_EXAMPLES, disable_help_flag = true)]
     Bench(Bench),
@@ -442,6 +458,8 @@ mod tests {
             "--listen",
             "--once",
             "BEFORE",
+            "USLAB VALIDATE",
+            "uslab debug 4711 malloc-64 F",
         ] {
             assert!(page.contains(option), "{option} is missing from:\n{page}");
         }

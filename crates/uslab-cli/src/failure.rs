@@ -9,6 +9,8 @@ use std::io::{self, Write};
 
 /// A command did not do what was asked.
 pub const FAILED: u8 = 1;
+/// `uslab validate` could not have the process checked.
+pub const NOT_VALIDATED: u8 = 3;
 /// `uslab run` could not do its own part, before the program was started.
 pub const RUN_FAILED: u8 = 125;
 /// The program was found and could not be executed.

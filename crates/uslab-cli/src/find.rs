@@ -1,5 +1,6 @@
 //! Finds the snapshots of running processes: of one by its id, or of all in a directory.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use crate::failure::{FAILED, Failure, complain};
@@ -8,20 +9,22 @@ use crate::{process, snapdir};
 
 /// The snapshot of a process, or the reason why there is none to show.
 pub fn find(pid: i32) -> Result<Snapshot, Failure> {
+    Ok(find_open(pid, false)?.1)
+}
+
+/// As [`find`], with the open file; for writing, too, if `writes`.
+pub fn find_open(pid: i32, writes: bool) -> Result<(File, Snapshot), Failure> {
     let fail = |line: String| Failure::new(FAILED, line);
     if !process::alive(pid) {
         return Err(fail(format!("no such process: {pid}")));
     }
     let places = snapdir::of_process(pid);
-    let who = match process::command_name(pid) {
-        Some(command) => format!("process {pid} ({command})"),
-        None => format!("process {pid}"),
-    };
+    let who = process::described(pid);
     for place in &places {
         let file = place.join(pid.to_string());
-        match snapshot::read(&file, pid) {
-            Ok(snapshot) if snapdir::is_from_before(snapshot.start_ns, pid) => {}
-            Ok(snapshot) => return Ok(snapshot),
+        match snapshot::open(&file, pid, writes) {
+            Ok((_, snapshot)) if snapdir::is_from_before(snapshot.start_ns, pid) => {}
+            Ok(found) => return Ok(found),
             Err(Trouble::Missing) => {}
             Err(Trouble::Denied) => return Err(fail(denied(&who, pid))),
             Err(trouble) => return Err(fail(format!("cannot read the snapshot of {who}: {trouble}"))),

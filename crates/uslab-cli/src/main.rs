@@ -9,8 +9,9 @@
 //!    ├── top                            where the memory is, look after look, and why
 //!    ├── diff                           what grew between two files of figures
 //!    ├── metrics                        OpenMetrics text: printed, in a file, over HTTP
+//!    ├── validate, debug, shrink, limit ── ask    requests to a running process
 //!    └── bench                          hands over to uslab-bench
-//!        run, info, top and metrics read through:
+//!        all but diff and bench read through:
 //!          find ── snapdir (where files live) ── snapshot (what is in one)
 //!          accounts (where the memory is) ── residence (what the kernel counts)
 //!          text (slabinfo, table), json
@@ -23,6 +24,7 @@
 
 mod accounts;
 mod args;
+mod ask;
 mod bench;
 mod diff;
 mod elf;
@@ -57,6 +59,10 @@ fn main() -> ExitCode {
         Command::Diff(options) => diff::diff(&options),
         Command::Top(options) => top::top(&options),
         Command::Metrics(options) => metrics::metrics(&options),
+        Command::Validate(options) => ask::validate(&options),
+        Command::Debug(options) => ask::debug(&options),
+        Command::Shrink(options) => ask::shrink(&options),
+        Command::Limit(options) => ask::limit(&options),
         Command::Bench(options) => bench::bench(&options),
         Command::Generate(options) => args::generate(options.what),
     };

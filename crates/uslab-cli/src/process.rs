@@ -9,9 +9,11 @@ use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::sys::signal::kill;
+use nix::time::{ClockId, clock_gettime};
 use nix::unistd::{Pid, SysconfVar, sysconf};
 
 const NS_PER_S: u64 = 1_000_000_000;
@@ -33,6 +35,28 @@ pub fn runs(pid: i32) -> bool {
 pub fn command_name(pid: i32) -> Option<String> {
     let name = fs::read(format!("/proc/{pid}/comm")).ok()?;
     Some(printable(String::from_utf8_lossy(&name).trim_end_matches('\n')))
+}
+
+/// The process in words: `process 17 (sleep)`.
+pub fn described(pid: i32) -> String {
+    match command_name(pid) {
+        Some(command) => format!("process {pid} ({command})"),
+        None => format!("process {pid}"),
+    }
+}
+
+/// Whether the process has a thread of this name; `None` if that is not known.
+pub fn has_thread(pid: i32, name: &str) -> Option<bool> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
+    let mut names =
+        threads.flatten().filter_map(|thread| fs::read_to_string(thread.path().join("comm")).ok());
+    Some(names.any(|found| found.trim_end() == name))
+}
+
+/// Nanoseconds of `CLOCK_BOOTTIME`.
+pub fn boot_ns() -> u64 {
+    let time = clock_gettime(ClockId::CLOCK_BOOTTIME).map(Duration::from).unwrap_or_default();
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// The effective user of the process. The owner of /proc/PID is not it for processes that may not

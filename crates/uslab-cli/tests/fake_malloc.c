@@ -6,6 +6,7 @@
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,9 +30,20 @@ struct record {
     uint64_t alloc_slow, free_slow, refills, flushes, drains, grows, shrinks, failures;
 } __attribute__((aligned(256)));
 
+struct request {
+    uint32_t number, verb;
+    uint64_t deadline_ns, values[2];
+    char text[256];
+} __attribute__((aligned(64)));
+
+struct answer {
+    uint32_t accepted, answered, outcome;
+    char text[1024];
+} __attribute__((aligned(64)));
+
 _Static_assert(sizeof(struct record) == 256, "layout");
 
-enum { HEADER_BYTES = 4096, MAX_RECORDS = 4096, FILE_BYTES = HEADER_BYTES + MAX_RECORDS * 256 };
+enum { REQUEST_OFFSET = 1024, ANSWER_OFFSET = 2048, HEADER_BYTES = 4096, MAX_RECORDS = 4096, FILE_BYTES = HEADER_BYTES + MAX_RECORDS * 256 };
 
 static struct header *header;
 
@@ -55,6 +67,29 @@ static void record(unsigned id, const char *name, unsigned bytes, int64_t slabs)
     __atomic_store_n(&r->state, 1, __ATOMIC_RELEASE);
 }
 
+static uint64_t boot_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_BOOTTIME, &now);
+    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+/* Answers each request with the outcome FAKE_ANSWER, and what was asked. */
+static void *serve(void *outcome) {
+    struct request *request = (void *)((char *)header + REQUEST_OFFSET);
+    struct answer *answer = (void *)((char *)header + ANSWER_OFFSET);
+    for (;; usleep(2000)) {
+        uint32_t number = __atomic_load_n(&request->number, __ATOMIC_ACQUIRE);
+        if (number == answer->accepted) continue;
+        __atomic_store_n(&answer->accepted, number, __ATOMIC_RELEASE);
+        if (getenv("FAKE_DIES")) _exit(0);
+        answer->outcome = (uint32_t)(uintptr_t)outcome;
+        snprintf(answer->text, sizeof answer->text, "\033[1mverb %u, values %llu %llu, text %s, %s", request->verb,
+                 (unsigned long long)request->values[0], (unsigned long long)request->values[1], request->text,
+                 boot_ns() < request->deadline_ns ? "in time" : "late");
+        __atomic_store_n(&answer->answered, number, __ATOMIC_RELEASE);
+    }
+}
+
 __attribute__((constructor)) static void start(void) {
     const char *directory = getenv("USLAB_SNAPSHOT");
     if (!directory || getenv("FAKE_SILENT")) return;
@@ -65,7 +100,7 @@ __attribute__((constructor)) static void start(void) {
     if (fd < 0 || ftruncate(fd, FILE_BYTES)) return;
     header = mmap(NULL, FILE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (header == MAP_FAILED) { header = NULL; return; }
-    header->version = setting("FAKE_VERSION", 2);
+    header->version = setting("FAKE_VERSION", 3);
     header->pid = (uint32_t)getpid();
     const char *rseq = getenv("USLAB_RSEQ");
     int locked = rseq && !strcmp(rseq, "0");
@@ -75,9 +110,7 @@ __attribute__((constructor)) static void start(void) {
     header->nodes = 1;
     header->page_bytes = 4096;
     header->records_used = 2;
-    struct timespec now;
-    clock_gettime(CLOCK_BOOTTIME, &now);
-    header->start_ns = (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+    header->start_ns = boot_ns();
     if (getenv("FAKE_OLD")) header->start_ns = 1;
     header->used_bytes = 5 << 20;
     record(0, "fake-64", 64, 100);
@@ -85,6 +118,9 @@ __attribute__((constructor)) static void start(void) {
     __atomic_store_n(&header->magic, 0x706e7362616c7375, __ATOMIC_RELEASE);   /* "uslabsnp" */
     if (getenv("FAKE_TRUNCATED") && ftruncate(fd, HEADER_BYTES + 100)) return;
     close(fd);
+    pthread_t thread;
+    unsigned outcome = setting("FAKE_ANSWER", 0);
+    if (outcome) pthread_create(&thread, NULL, serve, (void *)(uintptr_t)outcome);
 }
 
 __attribute__((destructor)) static void finish(void) {

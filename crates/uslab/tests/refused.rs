@@ -20,6 +20,7 @@ use modes::in_both_modes;
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
+use uslab::debug::SwitchError;
 use uslab::internal::layout::{REASON_FORCED, REASON_NO_MEMBARRIER};
 use uslab::{CacheBuilder, Mode, RawCache};
 
@@ -122,6 +123,11 @@ fn without_barriers_nothing_has_two_owners_and_nothing_is_lost() {
                         cache.shrink();
                     }
                     uslab::trim(0);
+                    // Locked mode needs no barrier.
+                    let switched = uslab::debug::switch("F,refused");
+                    let is_locked = uslab::mode() == Mode::Locked;
+                    assert_eq!(switched, if is_locked { Ok(1) } else { Err(SwitchError::NoBarrier) });
+                    assert_eq!(uslab::debug::switch("-,refused"), Ok(1));
                     let brief = CacheBuilder::new("brief").build_raw(BYTES).unwrap();
                     give_back(&brief, take(&brief, 300, 98), 98);
                     brief.destroy().expect("an object was lost");

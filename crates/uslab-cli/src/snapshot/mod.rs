@@ -10,7 +10,7 @@
 //! machine's byte order.
 
 use std::fmt;
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::mem::{offset_of, size_of};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
@@ -198,9 +198,16 @@ impl Snapshot {
 
 /// Reads the snapshot that process `pid` writes to `file`.
 pub fn read(file: &Path, pid: i32) -> Result<Snapshot, Trouble> {
+    Ok(open(file, pid, false)?.1)
+}
+
+/// Opens the snapshot that process `pid` writes to `file`, also for writing if the caller wants to
+/// ask the process for something. Returns it with what it contains.
+pub fn open(file: &Path, pid: i32, writes: bool) -> Result<(File, Snapshot), Trouble> {
     // Neither follow a link that another user planted nor wait for the other end of a pipe.
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
-    let file = OpenOptions::new().read(true).custom_flags(flags).open(file).map_err(|error| match error {
+    let options = OpenOptions::new().read(true).write(writes).custom_flags(flags).open(file);
+    let file = options.map_err(|error| match error {
         error if error.kind() == io::ErrorKind::NotFound => Trouble::Missing,
         error if error.kind() == io::ErrorKind::PermissionDenied => Trouble::Denied,
         error if error.raw_os_error() == Some(libc::ELOOP) => Trouble::NotAFile,
@@ -221,7 +228,7 @@ pub fn read(file: &Path, pid: i32) -> Result<Snapshot, Trouble> {
     if i64::from(snapshot.pid) != i64::from(pid) {
         return Err(Trouble::OtherProcess(snapshot.pid));
     }
-    Ok(snapshot)
+    Ok((file, snapshot))
 }
 
 /// Whether a snapshot of a process of user `owner` may be a file of `user`: root, where it gave up

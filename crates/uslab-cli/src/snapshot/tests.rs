@@ -101,7 +101,7 @@ fn other_files_and_other_versions_are_told_apart() {
     let mut image = Image::sample();
     put!(image, 0, Header, version = 9u32);
     let trouble = image.parse().expect_err("another version");
-    assert_eq!(trouble.to_string(), "it is of version 9, and this program reads version 2");
+    assert_eq!(trouble.to_string(), "it is of version 9, and this program reads version 3");
     put!(image, 0, Header, magic = 0u64);
     assert!(matches!(image.parse(), Err(Trouble::NotASnapshot)));
 }

@@ -31,6 +31,8 @@ impl Core {
         let is_filled = self.cpu.alloc_slow(out);
         if is_filled && let Some(debug) = &self.debug {
             debug.hand_out(self.cpu.slabs().name(), out, request);
+        } else if is_filled && self.late.is_on() {
+            self.late.note_allocated(self.cpu.slabs().name(), out, request.bytes);
         }
         is_filled
     }

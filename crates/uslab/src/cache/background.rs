@@ -3,7 +3,7 @@
 //! ```text
 //!   begin() ── arena beyond 16 MiB, from a slow path ──▶ thread ──▶ each half second: trim_idle()
 //!   set_limit, register_shrinker ──────────────────────▶            nothing to do and nothing left:
-//!                                                                   ──▶ sleeps without a timer
+//!   a request of another process ──────────────────────▶            ──▶ sleeps without a timer
 //!                             hooks with `listen` ──────────────────▶ they take the thread over
 //! ```
 //!
@@ -14,7 +14,7 @@
 //! The thread never holds a lock while it sleeps, and never runs code of the program.
 
 use super::looks::Looks;
-use super::{hooks, state, trim};
+use super::{hooks, requests, state, trim};
 use crate::os::process::Relation;
 use crate::{os, pages};
 use core::ffi::c_void;
@@ -46,11 +46,11 @@ pub(crate) fn begin() {
     }
 }
 
-/// As [`begin`], if there is enough memory to pay for a thread. If there can be no thread and
-/// memory exceeds the soft limit, reclaims on the calling thread.
+/// As [`begin`], if there is enough memory to pay for a thread, or a request for it. If there can
+/// be no thread and memory exceeds the soft limit, reclaims on the calling thread.
 #[inline]
 pub(crate) fn begin_if_large() {
-    if !pages::is_small() && STATE.load(Relaxed) != RUNNING {
+    if STATE.load(Relaxed) != RUNNING && (!pages::is_small() || requests::is_pending()) {
         start_or_reclaim();
     }
 }
@@ -103,9 +103,10 @@ extern "C" fn run(_: *mut c_void) -> *mut c_void {
             listen(looks);
         }
         if looks.is_quiet() {
-            os::sleep::until_activity(trim::trim_idle);
+            os::sleep::until_activity(trim::trim_idle, requests::look());
         }
         os::sleep::for_ms(looks.left_ms());
+        requests::serve();
         looks.look();
     }
 }

@@ -2,6 +2,7 @@
 
 use super::debugged::quarantine::Place;
 use super::debugged::{Debug, Release};
+use super::late::Late;
 use crate::counters::layout;
 use crate::os::invariant::Checked;
 use crate::pages::Run;
@@ -22,6 +23,8 @@ pub struct Core {
     pub(super) programs_own: bool,
     /// The debugging of the cache's objects. Its address stays, for the objects' constructor.
     pub(super) debug: Option<Debug>,
+    /// The debugging that was switched on later, in a cache without any of its own.
+    pub(super) late: Late,
     /// The places of a hardened cache that the program created. Those of `malloc` share theirs.
     pub(super) quarantine: Option<&'static [Place]>,
     /// The memory of this cache, for reuse by the next one, and then a link of the registry's list.
@@ -109,9 +112,14 @@ impl Core {
         Some(self.debug.as_ref().map_or_else(|| self.usable_bytes(), |debug| debug.asked_at(pointer)))
     }
 
-    /// Whether the cache is debugged.
+    /// Whether the cache is debugged, and was from the start.
     pub(crate) fn is_debugged(&self) -> bool {
         self.debug.is_some()
+    }
+
+    /// Whether frees must pass the checks of debugging.
+    pub(super) fn checks_frees(&self) -> bool {
+        self.is_debugged() || self.late.is_on()
     }
 
     /// Whether each object is a run of pages by itself.
@@ -154,6 +162,10 @@ impl Core {
             // SAFETY: the caller's promise.
             return unsafe { self.free_debugged(debug, object, release) };
         }
+        if self.late.is_on() {
+            // SAFETY: the caller's promise.
+            return unsafe { self.free_late(object, release) };
+        }
         match self.misuse_of(object) {
             // SAFETY: the caller's promise.
             None => unsafe { self.cpu.free_slow(&[object]) },
@@ -172,6 +184,7 @@ impl Core {
     pub(crate) fn report_misuse(&self, misuse: Misuse, pointer: *const u8) {
         match &self.debug {
             Some(debug) => debug.report_misuse(self.cpu.slabs(), pointer, misuse),
+            None if self.late.is_on() => self.late.report(self.cpu.slabs(), misuse, pointer),
             None => report_misuse(misuse, pointer, self.name()),
         }
     }
@@ -196,13 +209,23 @@ impl Core {
         // SAFETY: the slots are the cache's; the caller's promise.
         unsafe {
             let put = crate::rseq::push_bulk(self.slots(), objects.len(), objects.as_ptr());
-            match &self.debug {
-                _ if put == objects.len() => {}
-                None => self.cpu.free_slow(&objects[put..]),
-                Some(debug) => {
-                    objects.iter().for_each(|&object| self.free_debugged(debug, object, Release::PLAIN))
-                }
+            if put < objects.len() {
+                self.free_rest(&objects[put..]);
             }
+        }
+    }
+
+    /// Frees objects for which the sheaf has no room.
+    ///
+    /// # Safety
+    /// As [`Core::free_bulk`].
+    pub(super) unsafe fn free_rest(&self, objects: &[*mut u8]) {
+        if self.checks_frees() {
+            // SAFETY: the caller's promise.
+            objects.iter().for_each(|&object| unsafe { self.free_slow_for(object, Release::PLAIN) });
+        } else {
+            // SAFETY: the caller's promise.
+            unsafe { self.cpu.free_slow(objects) };
         }
     }
 

@@ -29,6 +29,16 @@ impl Core {
         }
     }
 
+    /// # Safety
+    /// As [`Core::free_slow`].
+    #[cold]
+    pub(super) unsafe fn free_late(&self, object: *mut u8, release: Release) {
+        if self.late.may_free(self.cpu.slabs(), object, release) {
+            // SAFETY: an object of this cache that was in use.
+            unsafe { self.cpu.free_slow(&[object]) };
+        }
+    }
+
     /// Takes the objects of a cache that the program created out of its quarantine.
     pub(super) fn leave_quarantine(&self) {
         if let Some(places) = self.quarantine {

@@ -14,6 +14,7 @@
 
 use super::looks::Looks;
 use super::trim;
+use crate::os::invariant::Checked;
 use crate::os::{self, Lock};
 use crate::sync::Rank;
 use core::ptr;
@@ -33,6 +34,13 @@ pub(crate) struct Hooks {
     pub beyond_soft: fn(),
     /// Takes the background thread over; `None` if it has nothing to listen for.
     pub listen: Option<fn(Looks) -> !>,
+    /// Checks the structures of the layers above.
+    pub check: fn() -> Checked,
+    /// Checks debugged objects of the layers above; reports and counts those that the program
+    /// overwrote.
+    pub check_objects: fn() -> usize,
+    /// Sets the soft and the hard limit, in bytes; the error is the reason for a refusal.
+    pub set_limit: fn(usize, usize) -> Result<(), &'static str>,
 }
 
 impl Hooks {
@@ -43,6 +51,9 @@ impl Hooks {
         short: trim::short,
         beyond_soft: || {},
         listen: None,
+        check: || Ok(()),
+        check_objects: || 0,
+        set_limit: |_, _| Err("the program was linked without limits: it uses none itself"),
     };
 }
 

@@ -5,6 +5,7 @@ use super::body::{Core, Memory, Spare};
 use super::builder::{CacheBuilder, Flags};
 use super::debugged::{self, Debug, quarantine};
 use super::error::CreateError;
+use super::late::Late;
 use super::{registry, state};
 use crate::counters::{self, layout};
 use crate::os::invariant::{Subject, assert_valid, invariant};
@@ -93,6 +94,7 @@ pub(super) fn create(
             constructed,
             programs_own,
             debug,
+            late: Late::off(),
             quarantine,
             spare: UnsafeCell::new(Spare { memory: parts, next: core::ptr::null_mut() }),
         });

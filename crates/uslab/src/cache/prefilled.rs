@@ -99,7 +99,7 @@ fn empty_sheaf(n: usize, reclaim: Reclaim) -> Option<*mut Sheaf> {
 impl Drop for RawPrefilled<'_> {
     fn drop(&mut self) {
         let mut owned = Owned(self.sheaf);
-        if self.core.is_debugged() {
+        if self.core.checks_frees() {
             // SAFETY: the objects are this value's own.
             unsafe { self.core.free_bulk(owned.objects()) };
             owned.set_count(0);

@@ -60,6 +60,23 @@ pub fn trim(kept_bytes: usize) -> usize {
     pages::purge_all_beyond(kept_bytes)
 }
 
+/// Releases the free memory of the caches called `name` to the system, now; returns the bytes of
+/// their empty slabs. `None` if there is no such cache. As [`trim`].
+pub(super) fn trim_named(name: &[u8]) -> Option<usize> {
+    let (mut is_found, mut bytes) = (false, 0);
+    registry::with_lock(|| {
+        registry::for_each(|core| {
+            if core.name().as_bytes() == name {
+                is_found = true;
+                core.cpu.drain_all();
+                bytes += core.cpu.slabs().shrink();
+            }
+        });
+    });
+    pages::purge_some(bytes, Scattered::Go);
+    is_found.then_some(bytes)
+}
+
 /// Chooses how long free memory stays with the process, from now on. `None` keeps it for ever. The
 /// default is 1 s, or the value of `USLAB_DECAY_MS`.
 ///

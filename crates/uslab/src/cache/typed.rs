@@ -212,7 +212,7 @@ impl<T> Cache<T> {
         {
             // SAFETY: pointers to `T` and to bytes have one representation; the caller's promise.
             unsafe {
-                core.cpu.free_slow(core::slice::from_raw_parts(given.add(put), objects.len() - put));
+                core.free_rest(core::slice::from_raw_parts(given.add(put), objects.len() - put));
             }
         }
     }

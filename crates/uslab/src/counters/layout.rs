@@ -6,7 +6,9 @@
 //! Otherwise they live in private memory, at the same cost.
 //!
 //! ```text
-//!   offset 0      Header                      4096 bytes
+//!   offset 0      Header                      with Request and Answer 4096 bytes
+//!   offset 1024   Request                     the only part that other processes write
+//!   offset 2048   Answer
 //!   offset 4096   Record[0 .. records_max]    256 bytes each, index = cache id
 //! ```
 //!
@@ -17,12 +19,12 @@
 //! Consistency: each field is one atomic word. A reader may see two fields at different instants:
 //! in a running process each word is consistent, the whole is not.
 
-use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64};
+use core::sync::atomic::{AtomicI64, AtomicU8, AtomicU32, AtomicU64};
 
 /// First eight bytes of a snapshot file.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"uslabsnp");
 /// Layout version; readers refuse any other.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Bytes before the first record.
 pub const HEADER_BYTES: usize = 4096;
 /// Records in a file. A cache with an id of this or above works, but is not listed.
@@ -31,6 +33,30 @@ pub const MAX_RECORDS: usize = 4096;
 pub const FILE_BYTES: usize = HEADER_BYTES + MAX_RECORDS * core::mem::size_of::<Record>();
 /// Bytes of a cache's name, NUL-padded; longer names are cut at a character boundary.
 pub const NAME_BYTES: usize = 48;
+/// Offset of the [`Request`].
+pub const REQUEST_OFFSET: usize = 1024;
+/// Bytes of a request's text, NUL-padded.
+pub const REQUEST_TEXT_BYTES: usize = 256;
+/// Offset of the [`Answer`].
+pub const ANSWER_OFFSET: usize = 2048;
+/// Bytes of an answer's text, NUL-padded; longer ones are cut.
+pub const ANSWER_TEXT_BYTES: usize = 1024;
+
+/// `Request::verb`: check the library's structures.
+pub const VERB_VALIDATE: u32 = 1;
+/// `Request::verb`: switch debugging of caches; the text is a block of `USLAB_DEBUG` with names.
+pub const VERB_DEBUG: u32 = 2;
+/// `Request::verb`: release free memory of the cache that the text names, or of all.
+pub const VERB_SHRINK: u32 = 3;
+/// `Request::verb`: set the limits to the values, soft and hard.
+pub const VERB_LIMIT: u32 = 4;
+
+/// `Answer::outcome`: done; the text tells the result.
+pub const OUTCOME_DONE: u32 = 1;
+/// `Answer::outcome`: nothing was done; the text tells why.
+pub const OUTCOME_REFUSED: u32 = 2;
+/// `Answer::outcome`: the check found a fault; the text tells which.
+pub const OUTCOME_FAULTY: u32 = 3;
 
 /// `Header::mode`: not decided yet.
 pub const MODE_UNKNOWN: u32 = 0;
@@ -116,6 +142,35 @@ pub struct Header {
     pub arena_base: AtomicU64,
 }
 
+/// A request of another process: one at a time, by the lock of the file (`flock`).
+#[repr(C, align(64))]
+pub struct Request {
+    /// Differs from that of the request before. The requester stores it last.
+    pub number: AtomicU32,
+    /// One of the `VERB_*` values.
+    pub verb: AtomicU32,
+    /// `CLOCK_BOOTTIME` from which on the request is refused, in nanoseconds: its requester does
+    /// not wait any longer.
+    pub deadline_ns: AtomicU64,
+    /// Numbers that go with the verb.
+    pub values: [AtomicU64; 2],
+    /// Text that goes with the verb, NUL-padded.
+    pub text: [AtomicU8; REQUEST_TEXT_BYTES],
+}
+
+/// The answer to a [`Request`].
+#[repr(C, align(64))]
+pub struct Answer {
+    /// Number of the request that the process took up last.
+    pub accepted: AtomicU32,
+    /// Number of the request that this answers; stored last.
+    pub answered: AtomicU32,
+    /// One of the `OUTCOME_*` values.
+    pub outcome: AtomicU32,
+    /// One sentence or several lines, NUL-padded UTF-8.
+    pub text: [AtomicU8; ANSWER_TEXT_BYTES],
+}
+
 /// Figures of one cache.
 #[repr(C, align(256))]
 pub struct Record {
@@ -124,7 +179,7 @@ pub struct Record {
     /// Cache id, equal to the record's index.
     pub id: AtomicU32,
     /// The cache's name, NUL-padded UTF-8.
-    pub name: [core::sync::atomic::AtomicU8; NAME_BYTES],
+    pub name: [AtomicU8; NAME_BYTES],
     /// Size the user asked for, in bytes.
     pub user_bytes: AtomicU32,
     /// Distance between two objects of a slab, in bytes.
@@ -167,5 +222,7 @@ pub struct Record {
 
 const _: () = {
     assert!(core::mem::size_of::<Record>() == 256);
-    assert!(core::mem::size_of::<Header>() <= HEADER_BYTES);
+    assert!(core::mem::size_of::<Header>() <= REQUEST_OFFSET);
+    assert!(REQUEST_OFFSET + core::mem::size_of::<Request>() <= ANSWER_OFFSET);
+    assert!(ANSWER_OFFSET + core::mem::size_of::<Answer>() <= HEADER_BYTES);
 };

@@ -8,5 +8,5 @@ pub(crate) mod peak;
 mod publish;
 mod usage;
 
-pub use publish::{finish, header, init, publish_in_child, record};
+pub use publish::{finish, header, init, is_published, publish_in_child, record, request};
 pub use usage::{Usage, usage};

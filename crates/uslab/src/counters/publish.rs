@@ -1,6 +1,9 @@
 //! The memory of the figures: a private block, or the file that `uslab info` reads.
 
-use super::layout::{FILE_BYTES, HEADER_BYTES, Header, MAGIC, MAX_RECORDS, Record, VERSION};
+use super::layout::{
+    ANSWER_OFFSET, Answer, FILE_BYTES, HEADER_BYTES, Header, MAGIC, MAX_RECORDS, REQUEST_OFFSET, Record,
+    Request, VERSION,
+};
 use crate::os;
 use crate::os::directory::{Directory, Identity, Refusal};
 use core::ffi::CStr;
@@ -44,6 +47,19 @@ fn base() -> *mut u8 {
 pub fn header() -> &'static Header {
     // SAFETY: the block starts with a header, all atomics, valid when zero, and is never unmapped.
     unsafe { &*base().cast::<Header>() }
+}
+
+/// Whether the process has a file, in which other processes can write a request.
+pub fn is_published() -> bool {
+    PUBLISHED.load(Relaxed)
+}
+
+/// The place for requests of other processes, and that of the answers. Without a file both stay
+/// zero.
+pub fn request() -> (&'static Request, &'static Answer) {
+    let base = base();
+    // SAFETY: as in `header`: both lie behind it, at their offsets, which are aligned.
+    unsafe { (&*base.add(REQUEST_OFFSET).cast::<Request>(), &*base.add(ANSWER_OFFSET).cast::<Answer>()) }
 }
 
 /// The figures of cache `id`. All ids beyond the file's room share one record, which no reader
@@ -194,6 +210,10 @@ pub fn publish_in_child() {
         header().pid.store(os::file::process_id(), Relaxed);
         header().start_ns.store(os::clock::boot_ns(), Relaxed);
         header().finished.store(0, Relaxed);
+        // A request to the parent is none to the child.
+        request().0.number.store(0, Relaxed);
+        request().1.accepted.store(0, Relaxed);
+        request().1.answered.store(0, Relaxed);
         let published =
             open_directory().is_ok_and(|directory| with_name(|name| publish(&directory, name, Some(shared))));
         if published {

@@ -12,13 +12,12 @@
 
 pub mod guard;
 
-use crate::cache::{registry, start};
-use crate::os;
-pub use crate::os::invariant::Invalid;
-use crate::os::invariant::{Checked, Subject};
-use crate::percpu::{self, adapt, sheaf};
-use crate::{malloc, pages, report};
+use crate::cache::start;
+use crate::{cache, malloc, report};
 
+pub use crate::cache::{Summary, SwitchError};
+pub use crate::os::debugging::Bad as BadText;
+pub use crate::os::invariant::Invalid;
 pub use crate::report::{Format, Sink};
 
 /// Sets the destination of reports of faults; the default is standard error, or the file of
@@ -43,30 +42,40 @@ pub fn set_abort(abort: bool) {
     report::set_abort(abort);
 }
 
-/// The totals of [`validate`]'s walk.
+/// Switches debugging of running caches, from now on. `text` has blocks of letters and names, as
+/// `USLAB_DEBUG` has: `FU,session,malloc-*`. Letter `-` switches off. Returns the number of caches
+/// that it switched; `uslab debug PID CACHE LETTERS` does the same from outside.
 ///
-/// Other threads continue during the walk, so the numbers belong to different moments.
-#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Summary {
-    /// Caches, those of `malloc`'s size classes included.
-    pub caches: usize,
-    /// Slots: one for each cache and CPU.
-    pub slots: usize,
-    /// Sheaves that the walk looked into: those of barns, and in locked mode those of slots.
-    pub sheaves: usize,
-    /// Slabs, those of sheaves included.
-    pub slabs: usize,
-    /// Objects that are free in these slabs.
-    pub free_objects: usize,
-    /// Chunks of the arena, of 2 MiB each.
-    pub chunks: usize,
-    /// Pages of 4 KiB that are free in chunks.
-    pub free_pages: usize,
-    /// Objects of debugged caches that the program overwrote; each was reported.
-    pub faulty_objects: usize,
-    /// Runs of pages in the lists of CPUs.
-    pub listed_runs: usize,
+/// Objects of a running cache have no room for a record, so only letters F, U and T are possible.
+/// From the switch on every call of the cache takes the slow path to its slabs, and a free is
+/// checked against the slab's bitmap: pointer, cache, double free. Objects from before are freed as
+/// ever. With U, reports tell the last users of objects that were allocated or freed after the
+/// switch, for the last 32 768 of them at most.
+///
+/// It does not switch caches that `USLAB_DEBUG` or their flags debug, nor those of hardened
+/// processes (`USLAB_SECURE`). Private heaps' size classes with a cache have the names of
+/// `malloc`'s.
+///
+/// # Errors
+/// See [`SwitchError`]. On an error no cache was switched.
+///
+/// # Threads, forks and signals
+/// Any thread may call it at any time, fork children too; signal handlers and callers inside a
+/// constructor may not. It takes the registry's lock, and makes system calls to drain the caches'
+/// sheaves. A call that another thread has in flight may still use a sheaf; its objects are checked
+/// when they reach their slabs, moments later.
+///
+/// ```
+/// static NODES: uslab::Cache<[u64; 6]> = uslab::Cache::new("nodes");
+/// let node = NODES.insert([0; 6]).unwrap();
+/// match uslab::debug::switch("FU,nodes") {
+///     Ok(caches) => assert_eq!(caches, 1),
+///     Err(error) => assert_eq!(error, uslab::debug::SwitchError::NoBarrier),
+/// }
+/// drop(node);
+/// ```
+pub fn switch(text: &str) -> Result<usize, SwitchError> {
+    cache::switch(text.as_bytes())
 }
 
 /// Checks the structures of the whole library: caches with their slots, barns and slabs, the
@@ -103,34 +112,8 @@ pub struct Summary {
 /// uslab::debug::validate().expect("the library's structures are whole");
 /// ```
 pub fn validate() -> Result<Summary, Invalid> {
-    let mut summary = Summary::default();
-    if !start::is_ready() {
-        return Ok(summary);
-    }
-    let _errno = os::errno::Preserved::new();
-    summary.faulty_objects = check_objects();
-    percpu::check_dummy()?;
-    summary.caches = registry::check(&mut |core| {
-        let walked = core.check()?;
-        summary.slots += walked.slots;
-        summary.sheaves += walked.sheaves;
-        summary.slabs += walked.slabs.slabs;
-        summary.free_objects += walked.slabs.free_objects;
-        Ok(())
-    })?;
-    adapt::check()?;
-    for slabs in sheaf::slabs() {
-        let walked = slabs.check()?;
-        summary.slabs += walked.slabs;
-        summary.free_objects += walked.free_objects;
-    }
-    malloc::check()?;
-    check_owners()?;
-    let walked = pages::check()?;
-    summary.chunks = walked.chunks;
-    summary.free_pages = walked.free_pages;
-    summary.listed_runs = walked.listed_runs;
-    Ok(summary)
+    malloc::install_hooks();
+    cache::validate()
 }
 
 /// Checks the objects of all debugged caches, and those in the quarantine of large ones. Reports
@@ -140,34 +123,7 @@ pub fn validate() -> Result<Summary, Invalid> {
 /// The libraries for C programs call it at exit. As [`validate`], of which it is a part; it takes
 /// no time without debugged caches.
 pub fn check_objects() -> usize {
-    if !start::is_ready() || !report::is_detailed() {
-        return 0;
-    }
-    let _errno = os::errno::Preserved::new();
-    registry::sum(|core| core.check_objects()) + malloc::debugged::check_quarantine()
-}
-
-/// Checks that the page map names no destroyed cache: each owner that is a cache is registered
-/// under its id. It holds the registry's lock, which keeps caches as they are, for a chunk of pages
-/// at a time.
-fn check_owners() -> Checked {
-    (0..pages::arena::committed_bytes() / pages::CHUNK_BYTES).try_for_each(|chunk| {
-        registry::with_lock(|| {
-            let first = pages::PageIndex((chunk * pages::CHUNK_PAGES) as u32);
-            (0..pages::CHUNK_PAGES).try_for_each(|n| {
-                let owner = pages::owner(first.plus(n));
-                let subject = Subject::new("page", pages::address_of(first.plus(n)));
-                let id = owner.id();
-                if id < registry::FIRST_CACHE_ID {
-                    return Ok(());
-                }
-                let slots = registry::cache(id).map(|core| core.slots());
-                // Unit tests of lower layers have caches that are not registered.
-                let is_known = slots == Some(owner.slots()) || (cfg!(test) && slots.is_none());
-                subject.holds(is_known, "the page map names caches that there are")
-            })
-        })
-    })
+    cache::check_objects()
 }
 
 #[cfg(test)]

@@ -97,6 +97,8 @@ pub(super) fn free(page: PageIndex, release: Release) {
         return;
     }
     large::count_freed(page);
+    // The core finds the quarantine by the hooks, for a request of another process.
+    super::install_hooks();
     let this = u64::from(page.0) + 1;
     KEPT_BYTES.fetch_add(large::bytes(page), Relaxed);
     let next = NEXT.fetch_add(1, Relaxed);

@@ -37,19 +37,20 @@ pub use entry::{
     realloc, usable_size, zeroed,
 };
 
-/// Checks the stores of owners, which heaps share; returns how many owners of bare slabs are free.
-pub(crate) fn check() -> crate::os::invariant::Checked<usize> {
-    // A fork must take the locks that the check takes.
-    install_hooks();
-    owners::check()
-}
-
-/// The hooks of heaps: their locks, for a fork. Plain `malloc` has no locks of its own.
-static HOOKS: Hooks = Hooks { before_fork: lock_for_fork, after_fork: unlock_after_fork, ..Hooks::ALONE };
+/// The hooks of heaps: their locks, for a fork, and their checks. Plain `malloc` has no locks of
+/// its own. A fork must take the locks that the check takes.
+pub(crate) const HOOKS: Hooks = Hooks {
+    before_fork: lock_for_fork,
+    after_fork: unlock_after_fork,
+    check: || owners::check().map(|_| ()),
+    check_objects: debugged::check_quarantine,
+    ..Hooks::ALONE
+};
 
 /// Installs the hooks, so that forks take the locks of heaps. Called before the first use of these
 /// locks.
-fn install_hooks() {
+pub(crate) fn install_hooks() {
+    static HOOKS: Hooks = self::HOOKS;
     hooks::install_first(&HOOKS);
 }
 

@@ -63,7 +63,8 @@ pub const VARIABLES: [Variable; 18] = [
         doc: "Publish the process's figures as `DIR/PID`. The directory must belong to the effective user or \
               root, give no other user the right to write, and be no link; otherwise nothing is published, \
               and a line on standard error names the reason. `uslab run` sets it for the program, and \
-              `uslab info` looks there instead of in `/dev/shm/uslab-UID`.",
+              `uslab info` looks there instead of in `/dev/shm/uslab-UID`. The process's user and root can then \
+              also ask the process, by `uslab validate`, `debug`, `shrink` and `limit`.",
         is_harmless: false,
     },
     Variable {
@@ -82,7 +83,8 @@ pub const VARIABLES: [Variable; 18] = [
         default: "a background thread in programs of more than 16 MiB",
         doc: "Never start the background thread, for programs that must have no second thread \
               (`unshare(CLONE_NEWUSER)`, seccomp filters that forbid `clone`). Memory then goes back when \
-              something is freed or asked for (`trim`, `malloc_trim`), and no pressure source is watched.",
+              something is freed or asked for (`trim`, `malloc_trim`), and no pressure source is watched. \
+              Requests of other processes (`uslab validate`, `uslab debug`) get no answer.",
         is_harmless: true,
     },
     Variable {

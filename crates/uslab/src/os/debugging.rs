@@ -37,6 +37,13 @@ struct Block {
     names_end: u16,
 }
 
+impl Block {
+    /// The names, between commas.
+    fn names<'a>(&self, text: &'a [u8]) -> &'a [u8] {
+        text.get(usize::from(self.names_start)..usize::from(self.names_end)).unwrap_or(&[])
+    }
+}
+
 /// A parsed value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Selection {
@@ -102,16 +109,37 @@ impl Selection {
 
     /// The letters for the cache `name`; `text` is the value that was parsed.
     pub fn letters(&self, text: &[u8], name: &[u8]) -> u8 {
-        let mut others = 0;
-        for block in &self.blocks[..self.used] {
-            let names = text.get(usize::from(block.names_start)..usize::from(block.names_end)).unwrap_or(&[]);
-            if names.is_empty() {
-                others = block.letters;
-            } else if names.split(|&byte| byte == b',').any(|pattern| matches(pattern, name)) {
-                return block.letters;
-            }
-        }
-        others
+        let others = self.blocks().iter().rfind(|block| block.names(text).is_empty());
+        self.named(text, name).unwrap_or(others.map_or(0, |block| block.letters))
+    }
+
+    /// The letters of the first block that names the cache `name`; `None` if no block does.
+    pub fn named(&self, text: &[u8], name: &[u8]) -> Option<u8> {
+        let names = |block: &&Block| {
+            let mut patterns = block.names(text).split(|&byte| byte == b',');
+            !block.names(text).is_empty() && patterns.any(|pattern| matches(pattern, name))
+        };
+        self.blocks().iter().find(names).map(|block| block.letters)
+    }
+
+    /// Parses a value of which every block names caches.
+    ///
+    /// # Errors
+    /// Returns the first fault.
+    pub fn parse_with_names(text: &[u8]) -> Result<Selection, Bad> {
+        let selection = Selection::parse(text)?;
+        let is_whole =
+            selection.used > 0 && selection.blocks().iter().all(|block| !block.names(text).is_empty());
+        is_whole.then_some(selection).ok_or(Bad { column: text.len() + 1, why: Why::NoName })
+    }
+
+    /// The letters of all blocks.
+    pub fn all_letters(&self) -> u8 {
+        self.blocks().iter().fold(0, |letters, block| letters | block.letters)
+    }
+
+    fn blocks(&self) -> &[Block] {
+        &self.blocks[..self.used]
     }
 }
 

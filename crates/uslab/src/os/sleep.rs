@@ -3,11 +3,13 @@
 //! ```text
 //!   AWAKE ──for_ms──▶ TIMED ──time──▶ AWAKE
 //!                           ──wake──▶ CALLED ──▶ AWAKE
-//!   AWAKE ──until_activity──▶ IDLE ──note_activity, wake──▶ CALLED ──▶ AWAKE     no timer
+//!   AWAKE ──until_activity──▶ IDLE ──note_activity, wake──▶ CALLED ──▶ AWAKE     no timer, unless
+//!                                  ──request──▶ AWAKE                            it publishes
 //!   AWAKE ──wake──▶ CALLED: the next sleep ends at once
 //! ```
 //!
-//! One word, and one thread that sleeps on it. An idle process has no timer and costs nothing.
+//! One word, and one thread that sleeps on it. An idle process has no timer and costs nothing. Only
+//! where other processes may write a request does the thread look for one, twice a second.
 //! [`note_activity`] stands in slow paths: a load and a branch.
 
 use super::Futex;
@@ -42,14 +44,21 @@ pub fn for_ms(ms: u64) {
     STATE.store(AWAKE, SeqCst);
 }
 
+/// Time between two looks for a request.
+const LOOK_MS: u64 = 500;
+
 /// Sleeps until [`note_activity`] or [`wake`]. `still_idle` is called once the state says that the
-/// thread sleeps: the thread does not sleep if it returns false, so no activity is missed.
-pub fn until_activity(still_idle: impl FnOnce() -> bool) {
+/// thread sleeps: the thread does not sleep if it returns false, so no activity is missed. With
+/// `is_asked` it calls that function twice a second, and sleeps as long as it returns false.
+pub fn until_activity(still_idle: impl FnOnce() -> bool, is_asked: Option<fn() -> bool>) {
     if STATE.compare_exchange(AWAKE, IDLE, SeqCst, Relaxed).is_ok() {
         fence(SeqCst);
         if still_idle() {
-            while STATE.load(Relaxed) == IDLE {
-                Futex::wait(STATE, IDLE);
+            while STATE.load(Relaxed) == IDLE && !is_asked.is_some_and(|is_asked| is_asked()) {
+                match is_asked {
+                    None => Futex::wait(STATE, IDLE),
+                    Some(_) => Futex::wait_for(STATE, IDLE, LOOK_MS),
+                }
             }
         }
     }

@@ -18,7 +18,7 @@ use crate::os::invariant::invariant;
 use crate::pages::PAGE_BYTES;
 use crate::rseq::{Exchanged, Mode, Owner, Sheaf, Slot, Which, dummy, is_dummy, mode};
 use crate::slab::{Misuse, Slabs, report_misuse};
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// Upper bound on the objects that one call moves between a sheaf and the slabs, unless it was
 /// asked for more. Filling or emptying a large sheaf at once gains nothing, and would add some tens
@@ -34,6 +34,8 @@ pub struct CpuCache {
     nodes: usize,
     adapt: Adapt,
     caching: bool,
+    /// Whether every call goes to the slabs for now; see [`super::bypass`].
+    pub(super) bypass: AtomicBool,
 }
 
 // SAFETY: slots and barns live for ever and are shared by design: atomics, sequences and locks.
@@ -124,6 +126,7 @@ impl CpuCache {
             nodes: parts.nodes,
             adapt,
             caching: parts.caching,
+            bypass: AtomicBool::new(false),
         };
         cache.publish_capacity();
         cache
@@ -178,8 +181,13 @@ impl CpuCache {
         self.adapt.capacity()
     }
 
+    /// Whether calls use sheaves at present.
+    fn has_sheaves(&self) -> bool {
+        self.caching && !self.is_bypassed()
+    }
+
     pub(super) fn publish_capacity(&self) {
-        let capacity = if self.caching { self.capacity() } else { 0 };
+        let capacity = if self.has_sheaves() { self.capacity() } else { 0 };
         counters::record(self.slabs.id()).sheaf_capacity.store(capacity as u32, Relaxed);
     }
 
@@ -228,6 +236,11 @@ impl CpuCache {
             // SAFETY: the caller's promise, for each part.
             let n = unsafe {
                 match self.served_by() {
+                    // A slab that went back has no bit that tells of a second free.
+                    Server::Slabs if self.is_bypassed() => {
+                        self.slabs.free_and_keep(rest);
+                        rest.len()
+                    }
                     Server::Slabs => {
                         self.slabs.free(rest);
                         rest.len()
@@ -243,7 +256,7 @@ impl CpuCache {
     }
 
     pub(super) fn served_by(&self) -> Server<'_> {
-        if !self.caching {
+        if !self.has_sheaves() {
             return Server::Slabs;
         }
         match mode() {
@@ -273,13 +286,13 @@ impl CpuCache {
         for which in [Which::Main, Which::Spare] {
             // SAFETY: the thread owns the sheaf, which is of this cache.
             match unsafe { exchange(access, which, in_flight) } {
-                Exchanged::Old(old) if is_dummy(old) => return self.account(access),
+                Exchanged::Old(old) if is_dummy(old) => return self.settle(access),
                 Exchanged::Old(old) => in_flight = old,
                 Exchanged::GateClosed | Exchanged::Taken => break,
             }
         }
         self.put_in_barn(in_flight, node);
-        self.account(access);
+        self.settle(access);
     }
 
     /// Moves objects of the main sheaf to `sheaf`, which the thread owns and will install, until
@@ -305,10 +318,10 @@ impl CpuCache {
     }
 
     /// Puts a sheaf that the thread owns into the barn. If the barn has no room, or the sheaf is
-    /// not of the present size, flushes and frees it.
+    /// not of the present size, or calls bypass sheaves, flushes and frees it.
     pub(super) fn put_in_barn(&self, sheaf: *mut Sheaf, node: usize) {
         let mut owned = Owned(sheaf);
-        let right_size = owned.capacity() == self.capacity();
+        let right_size = owned.capacity() == self.capacity() && !self.is_bypassed();
         let is_in_barn = if owned.count() == 0 {
             right_size && self.barn(node).put_empty(sheaf)
         } else {

@@ -175,7 +175,7 @@ impl<'a> Drain<'a> {
     }
 
     /// Flushes the taken sheaves to the slabs, after one barrier if any of them needs it.
-    fn finish(&mut self) {
+    pub(super) fn finish(&mut self) {
         let len = core::mem::take(&mut self.len);
         let is_private = self.users == Users::Absent
             || !self.taken[..len].iter().flatten().any(|taken| taken.home.is_some())

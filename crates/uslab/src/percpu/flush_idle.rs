@@ -11,7 +11,8 @@
 //!
 //! A busy slot that happens to look the same twice is drained, and refilled at its next call, which
 //! costs some microseconds. Look 3 finds it refilled, and so not idle. The fast path does nothing
-//! for this. From a barn the flush takes the sheaves that stood there ever since the last look.
+//! for this. From a barn the flush takes the sheaves that stood there ever since the last look. If
+//! calls bypass sheaves ([`super::bypass`]), each look drains each slot.
 
 use super::CpuCache;
 use super::adapt;
@@ -32,7 +33,7 @@ impl CpuCache {
             let before = look(slot);
             if before != 0 {
                 let rests = slot.seen.load(Relaxed) == before && is_steady(slot, before);
-                if rests {
+                if rests || self.is_bypassed() {
                     drain.take(self, slot);
                 }
                 // A main sheaf that stays only for want of a barrier is not in use.

@@ -29,6 +29,7 @@
 mod access;
 pub mod adapt;
 mod barn;
+mod bypass;
 mod cpu_cache;
 mod drain;
 mod flush_idle;

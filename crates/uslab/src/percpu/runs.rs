@@ -61,7 +61,7 @@ impl CpuCache {
         if let Some(sheaf) = in_the_way {
             self.flush_and_free(&mut Owned(sheaf), Keep::Target);
         }
-        self.account(access);
+        self.settle(access);
         put
     }
 

@@ -21,12 +21,19 @@ pub enum LimitError {
     OutOfMemory,
 }
 
-impl core::fmt::Display for LimitError {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str(match self {
+impl LimitError {
+    /// The reason in words.
+    pub(super) fn reason(self) -> &'static str {
+        match self {
             LimitError::SoftAboveHard => "the soft limit is above the hard one",
             LimitError::OutOfMemory => "there is no address space for the allocator",
-        })
+        }
+    }
+}
+
+impl core::fmt::Display for LimitError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(self.reason())
     }
 }
 

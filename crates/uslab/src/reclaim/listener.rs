@@ -71,6 +71,7 @@ pub(super) fn listen(mut looks: Looks) -> ! {
         if let Some(target) = soft_excess() {
             pass_in_background(target);
         }
+        cache::serve_request();
         looks.look();
     }
 }
@@ -112,7 +113,7 @@ impl Listener {
         } else {
             let ms = looks.left_ms();
             if looks.is_quiet() && self.open == NOT_CHOSEN {
-                os::sleep::until_activity(cache::trim_idle);
+                os::sleep::until_activity(cache::trim_idle, cache::look_for_requests());
             }
             os::sleep::for_ms(ms);
             self.sources.headroom()

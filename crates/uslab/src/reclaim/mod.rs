@@ -66,7 +66,16 @@ static HOOKS: Hooks = Hooks {
     short: budget::short,
     beyond_soft: listener::keep_soft,
     listen: Some(listener::listen),
+    set_limit: set_limit_from_outside,
+    ..malloc::HOOKS
 };
+
+/// The hooks of a shared library until its program uses this layer: another process may set limits.
+static LOADED: Hooks = Hooks { set_limit: set_limit_from_outside, ..malloc::HOOKS };
+
+fn set_limit_from_outside(soft_bytes: usize, hard_bytes: usize) -> Result<(), &'static str> {
+    budget::set_limit(soft_bytes, hard_bytes).map_err(LimitError::reason)
+}
 
 /// Installs the hooks, so that the core calls this layer. The first shrinker, limit or choice of
 /// sources calls it.
@@ -75,11 +84,12 @@ fn install() {
 }
 
 /// Does what the shared libraries do when they are loaded: reads the environment and the system,
-/// and watches pressure if `USLAB_PRESSURE` names a source. A Rust program does not need this call:
-/// its first shrinker starts the watch.
+/// lets other processes set limits (`uslab limit`), and watches pressure if `USLAB_PRESSURE` names
+/// a source. A Rust program does not need this call: its first shrinker or limit does the same.
 #[doc(hidden)]
 pub fn start() {
     start::know();
+    hooks::install_first(&LOADED);
     if start::pressure_is_named() && start::ensure() {
         install();
     }

@@ -31,6 +31,7 @@ pub(super) mod quarantine;
 mod run;
 mod select;
 mod tell;
+mod track;
 mod walk;
 
 use crate::os::debugging::{POISON, RED_ZONE, SECURE, TRACE, USERS};
@@ -45,6 +46,7 @@ pub(crate) use select::letters_for;
 pub(super) use select::letters_of;
 pub(crate) use select::selects_malloc;
 pub(super) use select::{secure, set as set_selection};
+pub(super) use track::{Track, User};
 
 /// Bytes of the smallest zone.
 pub(crate) const ZONE_BYTES: usize = 16;

@@ -1,14 +1,14 @@
 //! The bytes of a debugged object: its record, its zones, its pattern.
 
 use super::Debug;
+pub use super::track::{Track, User};
 use crate::os;
 use crate::os::debugging::{RED_ZONE, USERS};
 use crate::os::unwind::MAX_FRAMES;
 use crate::report::Event;
-use crate::report::depot::{self, StackId};
 use core::ops::Range;
 use core::sync::atomic::{
-    AtomicU8, AtomicU32, AtomicU64, AtomicUsize,
+    AtomicU8, AtomicU32, AtomicUsize,
     Ordering::{AcqRel, Acquire, Relaxed, Release as ReleaseOrder},
 };
 
@@ -108,16 +108,6 @@ impl Release {
     pub const PLAIN: Release = Release { bytes: None, family: Family::Any };
 }
 
-/// Who did something with an object.
-#[repr(C)]
-pub struct Track {
-    stack: AtomicU32,
-    thread: AtomicU32,
-    cpu: AtomicU32,
-    _unused: AtomicU32,
-    time_ms: AtomicU64,
-}
-
 /// The record at an object's start.
 #[repr(C)]
 pub struct Record {
@@ -140,13 +130,6 @@ pub struct Object<'a> {
     pub debug: &'a Debug,
     /// The pointer of the program.
     pub pointer: usize,
-}
-
-/// Which of the two records.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum User {
-    Allocated = 0,
-    Freed = 1,
 }
 
 impl<'a> Object<'a> {
@@ -217,17 +200,13 @@ impl<'a> Object<'a> {
         if !self.debug.has(USERS) {
             return;
         }
-        let track = &self.record().users[user as usize];
-        track.stack.store(depot::save_current().0, Relaxed);
-        track.thread.store(os::thread::own_id(), Relaxed);
-        track.cpu.store(os::cpu::current() as u32, Relaxed);
-        track.time_ms.store(os::clock::coarse_ms(), Relaxed);
+        self.record().users[user as usize].note();
     }
 
     /// Forgets a user.
     pub fn forget(&self, user: User) {
         if self.debug.has(USERS) {
-            self.record().users[user as usize].thread.store(0, Relaxed);
+            self.record().users[user as usize].forget();
         }
     }
 
@@ -237,20 +216,7 @@ impl<'a> Object<'a> {
         if !self.debug.has(USERS) {
             return None;
         }
-        let track = &self.record().users[user as usize];
-        let thread = track.thread.load(Relaxed);
-        if thread == 0 {
-            return None;
-        }
-        let stack = StackId(track.stack.load(Relaxed));
-        let n = depot::frames(stack, frames);
-        let lost = match (n, stack) {
-            (0, StackId::NONE) if depot::is_full() => "the depot of stacks is full",
-            (0, _) => "the stack is not known",
-            _ => "",
-        };
-        let (cpu, time_ms) = (track.cpu.load(Relaxed), track.time_ms.load(Relaxed));
-        Some(Event { thread, cpu, time_ms, stack: &frames[..n], lost })
+        self.record().users[user as usize].event(frames)
     }
 
     /// Fills the zones for an object of which the program uses `used` bytes.
@@ -301,6 +267,7 @@ pub fn differing(range: Range<usize>, value: u8) -> Option<Range<usize>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use core::sync::atomic::AtomicU64;
     use std::time::Duration;
 
     /// A thread that works on an object may be preempted for long.

@@ -1,0 +1,225 @@
+//! Requests of other processes, which the background thread serves.
+//!
+//! ```text
+//!   uslab validate PID ── text, then number ──▶ Request ── look, twice a second ──▶ serve
+//!                      ◀── text ─────────────── Answer  ◀── number, last ──────────┘
+//! ```
+//!
+//! Both structures lie in the file of the snapshot ([`counters::layout`]). It can be written by the
+//! user whom it belongs to and by root alone, and these can do more by other means (ptrace). All
+//! the same, the process trusts nothing in it: it copies the text once, and checks it like a
+//! variable of the environment.
+//!
+//! A process that publishes nothing has no file, and so gets no requests. That is so for a program
+//! with gained privileges, too. A process without a background thread starts one for a request, in
+//! the slow path of the program's next allocation, unless `USLAB_REAPER=0` forbids that.
+//!
+//! A request never blocks the program, except at the locks that the same call inside it would take.
+
+use super::validate::validate;
+use super::{hooks, switch, trim};
+use crate::counters::{self, layout};
+use crate::os;
+use core::fmt::{self, Write};
+use core::sync::atomic::{AtomicU8, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use layout::{OUTCOME_DONE, OUTCOME_FAULTY, OUTCOME_REFUSED, REQUEST_TEXT_BYTES};
+
+/// Whether another process asked for something, and waits.
+#[inline]
+pub(crate) fn is_pending() -> bool {
+    let (request, answer) = counters::request();
+    let number = request.number.load(Relaxed);
+    number != 0 && number != answer.accepted.load(Relaxed) && is_own_file()
+}
+
+/// Whether the file is this process's. The child of a raw `clone` or `fork` still has the file of
+/// its parent, whose requests are none of its own.
+#[cold]
+fn is_own_file() -> bool {
+    counters::header().pid.load(Relaxed) == os::file::process_id()
+}
+
+/// The function that the idle background thread calls from time to time; `None` where no request
+/// can come.
+pub(crate) fn look() -> Option<fn() -> bool> {
+    counters::is_published().then_some(is_pending)
+}
+
+/// Serves a request, if there is one. The background thread calls it, with no lock held.
+pub(crate) fn serve() {
+    if !is_pending() {
+        return;
+    }
+    let (request, answer) = counters::request();
+    let number = request.number.load(Acquire);
+    let mut text = [0; REQUEST_TEXT_BYTES];
+    text.iter_mut().zip(&request.text).for_each(|(to, from)| *to = from.load(Relaxed));
+    let text = text.split(|&byte| byte == 0).next().unwrap_or(&[]);
+    let values = request.values.each_ref().map(|value| value.load(Relaxed));
+    let is_late = os::clock::boot_ns() >= request.deadline_ns.load(Relaxed);
+    answer.accepted.store(number, Release);
+    let mut out = Text { places: &answer.text, used: 0 };
+    let outcome = if is_late {
+        refuse(&mut out, &"its time is over")
+    } else {
+        match request.verb.load(Relaxed) {
+            layout::VERB_VALIDATE => check(&mut out),
+            layout::VERB_DEBUG => debug(text, &mut out),
+            layout::VERB_SHRINK => shrink(text, &mut out),
+            layout::VERB_LIMIT => limit(values, &mut out),
+            _ => refuse(&mut out, &"this version of the library does not know the request"),
+        }
+    };
+    out.end();
+    answer.outcome.store(outcome, Relaxed);
+    answer.answered.store(number, Release);
+}
+
+fn say(out: &mut Text<'_>, outcome: u32, text: fmt::Arguments<'_>) -> u32 {
+    // A text that is too long is cut.
+    let _ = out.write_fmt(text);
+    outcome
+}
+
+fn refuse(out: &mut Text<'_>, why: &dyn fmt::Display) -> u32 {
+    say(out, OUTCOME_REFUSED, format_args!("{why}"))
+}
+
+fn check(out: &mut Text<'_>) -> u32 {
+    match validate() {
+        Err(invalid) => say(out, OUTCOME_FAULTY, format_args!("{invalid}")),
+        Ok(summary) if summary.faulty_objects > 0 => {
+            let objects = summary.faulty_objects;
+            say(out, OUTCOME_FAULTY, format_args!("the program overwrote {objects} objects: see its reports"))
+        }
+        Ok(summary) => say(out, OUTCOME_DONE, format_args!("{summary}")),
+    }
+}
+
+fn debug(text: &[u8], out: &mut Text<'_>) -> u32 {
+    match switch::switch(text) {
+        Ok(1) => say(out, OUTCOME_DONE, format_args!("switched 1 cache")),
+        Ok(caches) => say(out, OUTCOME_DONE, format_args!("switched {caches} caches")),
+        Err(refusal) => refuse(out, &refusal),
+    }
+}
+
+fn shrink(name: &[u8], out: &mut Text<'_>) -> u32 {
+    if name.is_empty() {
+        return say(out, OUTCOME_DONE, format_args!("{} bytes released", trim::trim(0)));
+    }
+    match trim::trim_named(name) {
+        Some(bytes) => say(out, OUTCOME_DONE, format_args!("{bytes} bytes released")),
+        None => refuse(out, &"no cache has that name"),
+    }
+}
+
+fn limit([soft_bytes, hard_bytes]: [u64; 2], out: &mut Text<'_>) -> u32 {
+    match (hooks::get().set_limit)(soft_bytes as usize, hard_bytes as usize) {
+        Ok(()) => {
+            say(out, OUTCOME_DONE, format_args!("limits set: {soft_bytes} bytes soft, {hard_bytes} hard"))
+        }
+        Err(reason) => refuse(out, &reason),
+    }
+}
+
+/// The bytes of an answer.
+struct Text<'a> {
+    places: &'a [AtomicU8],
+    used: usize,
+}
+
+impl Text<'_> {
+    /// Ends the text by zeroes.
+    fn end(&self) {
+        self.places[self.used..].iter().for_each(|place| place.store(0, Relaxed));
+    }
+}
+
+impl fmt::Write for Text<'_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        // The last place stays zero.
+        let places = &self.places[self.used..self.places.len() - 1];
+        places.iter().zip(text.as_bytes()).for_each(|(place, &byte)| place.store(byte, Relaxed));
+        self.used += text.len().min(places.len());
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cache::CacheBuilder;
+    use core::sync::atomic::AtomicU32;
+    use std::string::String;
+    use std::sync::{Mutex, PoisonError};
+
+    /// One test at a time asks.
+    static TURN: Mutex<()> = Mutex::new(());
+
+    /// Asks as the command does, and returns the answer.
+    fn ask(verb: u32, values: [u64; 2], asked: &str) -> (u32, String) {
+        let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let (request, answer) = counters::request();
+        request.verb.store(verb, Relaxed);
+        request.deadline_ns.store(os::clock::boot_ns() + 1_000_000_000, Relaxed);
+        request.values.iter().zip(values).for_each(|(place, value)| place.store(value, Relaxed));
+        let bytes = asked.bytes().chain(core::iter::repeat(0));
+        request.text.iter().zip(bytes).for_each(|(place, byte)| place.store(byte, Relaxed));
+        let number = NUMBER.fetch_add(1, Relaxed) + 1;
+        request.number.store(number, Release);
+        // The background thread of this process may be faster.
+        serve();
+        while answer.answered.load(Acquire) != number {
+            std::thread::yield_now();
+        }
+        let text: std::vec::Vec<u8> =
+            answer.text.iter().map(|byte| byte.load(Relaxed)).take_while(|&byte| byte != 0).collect();
+        (answer.outcome.load(Relaxed), String::from_utf8(text).expect("UTF-8"))
+    }
+
+    #[test]
+    fn each_request_gets_one_answer() {
+        let cache = CacheBuilder::new("asked").build_raw(72).expect("there is memory");
+        let object = cache.alloc().expect("there is memory");
+        assert_eq!(ask(layout::VERB_DEBUG, [0; 2], "F,asked"), (OUTCOME_DONE, "switched 1 cache".into()));
+        assert!(cache.core().late.is_on());
+        assert_eq!(ask(layout::VERB_DEBUG, [0; 2], "-,asked"), (OUTCOME_DONE, "switched 1 cache".into()));
+        // SAFETY: just allocated.
+        unsafe { cache.free(object) };
+        let (outcome, text) = ask(layout::VERB_SHRINK, [0; 2], "asked");
+        assert!(outcome == OUTCOME_DONE && text.ends_with(" bytes released"), "{text}");
+        let (outcome, text) = ask(layout::VERB_DEBUG, [0; 2], "Q,asked");
+        assert!(outcome == OUTCOME_REFUSED && text.starts_with("column 1: "), "{text}");
+        assert_eq!(ask(layout::VERB_SHRINK, [0; 2], "nowhere").0, OUTCOME_REFUSED);
+        assert_eq!(ask(99, [0; 2], "").0, OUTCOME_REFUSED);
+        assert_eq!(ask(layout::VERB_LIMIT, [2, 1], "").0, OUTCOME_REFUSED);
+        // As long as the place, without an end.
+        assert_eq!(ask(layout::VERB_SHRINK, [0; 2], &"x".repeat(300)).0, OUTCOME_REFUSED);
+    }
+
+    #[test]
+    fn a_request_that_is_too_late_is_not_served() {
+        let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let (request, answer) = counters::request();
+        request.verb.store(layout::VERB_SHRINK, Relaxed);
+        request.deadline_ns.store(os::clock::boot_ns(), Relaxed);
+        let number = request.number.load(Relaxed) ^ 1 << 31;
+        request.number.store(number, Relaxed);
+        serve();
+        while answer.answered.load(Acquire) != number {
+            std::thread::yield_now();
+        }
+        assert_eq!(answer.outcome.load(Relaxed), OUTCOME_REFUSED);
+    }
+
+    #[test]
+    fn a_long_answer_is_cut() {
+        let places = [const { AtomicU8::new(1) }; 8];
+        let mut text = Text { places: &places, used: 0 };
+        let _ = text.write_str("123").and_then(|()| text.write_str("45678901"));
+        text.end();
+        assert_eq!(places.map(AtomicU8::into_inner), *b"1234567\0");
+    }
+}

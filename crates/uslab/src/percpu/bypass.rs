@@ -1,0 +1,73 @@
+//! Bypass: every call of a running cache goes to its slabs, from now on and until the end of it.
+//!
+//! ```text
+//!   begin  flag ─▶ barrier ─▶ drain all slots and barns        slots keep the dummy
+//!   call   finds the dummy ─▶ slow path ─▶ flag ─▶ slabs
+//!   end    flag off                                            slow paths install sheaves again
+//! ```
+//!
+//! The fast path has no test for it: it finds the dummy. The slow path tests the flag before it
+//! uses a sheaf. A thread may have passed that test before the flag was set, and install a sheaf
+//! after the drain. So it tests the flag again after it installed one, and drains. The barrier
+//! orders the two: either the drain finds that sheaf, or its thread finds the flag.
+//!
+//! Slabs that become empty stay for a second or two, as they do after a flush of idle sheaves: the
+//! bit of a free object recognises a second free.
+//!
+//! In locked mode no barrier orders them. There, and where a barrier is refused, the background
+//! thread drains what is left at its next look ([`super::flush_idle`]).
+
+use super::CpuCache;
+use super::access::Access;
+use super::drain::Drain;
+use crate::os;
+use crate::rseq::{Mode, mode};
+use core::sync::atomic::{Ordering::SeqCst, fence};
+
+impl CpuCache {
+    /// Whether every call goes to the slabs.
+    pub fn is_bypassed(&self) -> bool {
+        self.bypass.load(SeqCst)
+    }
+
+    /// Sends every call to the slabs from now on, and flushes all sheaves. Returns false, and
+    /// changes nothing, if the kernel refuses the barrier that this needs.
+    ///
+    /// Objects that other threads have in flight follow within moments. Makes system calls; must
+    /// not race with another call of this or of [`CpuCache::end_bypass`].
+    pub fn begin_bypass(&self) -> bool {
+        self.bypass.store(true, SeqCst);
+        fence(SeqCst);
+        let has_barrier = mode() == Mode::Locked || os::membarrier::restart_all();
+        if !has_barrier || !self.drain_whole() {
+            self.end_bypass();
+            return false;
+        }
+        self.drain_barns();
+        self.publish_capacity();
+        true
+    }
+
+    /// Lets calls use sheaves again.
+    pub fn end_bypass(&self) {
+        self.bypass.store(false, SeqCst);
+        self.publish_capacity();
+    }
+
+    /// Drains all slots; returns whether the kernel allowed it.
+    fn drain_whole(&self) -> bool {
+        let mut drain = Drain::of_all();
+        self.drain_slots(&mut drain);
+        drain.finish();
+        !drain.leaves_mains()
+    }
+
+    /// Ends a change of this CPU's slot: counts what it holds, and takes it out again if calls
+    /// bypass sheaves since the thread began. Drains all CPUs: the thread may have left its own.
+    pub(super) fn settle(&self, access: &impl Access) {
+        self.account(access);
+        if self.is_bypassed() {
+            self.drain_whole();
+        }
+    }
+}
