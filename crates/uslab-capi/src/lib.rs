@@ -25,6 +25,7 @@ mod failure;
 mod guard;
 mod handle;
 mod heap;
+mod leaks;
 mod lifecycle;
 mod malloc;
 mod sheaf;

@@ -11,6 +11,7 @@
 //! A check never allocates, and waits only for the library's locks, in rank order.
 
 pub mod guard;
+pub mod leaks;
 
 use crate::cache::{registry, start};
 use crate::os;
@@ -18,6 +19,7 @@ pub use crate::os::invariant::Invalid;
 use crate::os::invariant::{Checked, Subject};
 use crate::percpu::{self, adapt, sheaf};
 use crate::{malloc, pages, report};
+pub use leaks::{Leaks, SearchError, find_leaks};
 
 pub use crate::report::{Format, Sink};
 

@@ -12,6 +12,7 @@ use crate::os::invariant::invariant;
 use crate::os::memory::{self, Placed};
 use crate::rseq::{Owner, Slot};
 use crate::{counters, os};
+use core::ops::Range;
 use core::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed,
     Ordering::Release, fence,
@@ -105,6 +106,30 @@ pub(super) fn chunks_committed() -> usize {
 /// Bytes within the bound: an upper bound on the bytes ever mapped.
 pub fn committed_bytes() -> usize {
     ARENA.committed_bytes.load(Relaxed)
+}
+
+/// The addresses of the data, up to the bound.
+pub fn data() -> Range<usize> {
+    let base = ARENA.base.load(Relaxed);
+    base..base + committed_bytes()
+}
+
+/// The mapped parts of the tables beside the data, boot memory aside.
+pub fn tables() -> [Range<usize>; 3] {
+    let base = ARENA.base.load(Relaxed);
+    [(&ARENA.descriptors, DESCRIPTORS_BELOW), (&ARENA.chunks, CHUNKS_BELOW), (&ARENA.map, MAP_BYTES)].map(
+        |(table, below)| match table.mapped_bytes() {
+            0 => 0..0,
+            bytes => base - below..base - below + bytes,
+        },
+    )
+}
+
+/// Whether chunk `index`, which is within the bound, has free pages, or none because it is
+/// unmapped. A hint: other threads may change it.
+pub fn has_free_pages(index: usize) -> bool {
+    // SAFETY: the entry is mapped for ever, and any value is valid.
+    unsafe { (&raw const (*chunk(index)).free_pages).read_volatile() > 0 }
 }
 
 /// Whether the kernel backs fresh chunks with memory at once.

@@ -64,6 +64,11 @@ impl Table {
         Table { mapped_bytes: AtomicUsize::new(0) }
     }
 
+    /// Bytes of the part that is mapped.
+    pub fn mapped_bytes(&self) -> usize {
+        self.mapped_bytes.load(Relaxed)
+    }
+
     /// Maps the first `bytes` bytes, at least, of the table that starts at `start`. Returns false
     /// if the system refuses. All callers for one table hold the same lock.
     pub fn reach(&self, start: usize, bytes: usize) -> bool {

@@ -244,13 +244,19 @@ impl<'a> Object<'a> {
         }
         let stack = StackId(track.stack.load(Relaxed));
         let n = depot::frames(stack, frames);
-        let lost = match (n, stack) {
-            (0, StackId::NONE) if depot::is_full() => "the depot of stacks is full",
-            (0, _) => "the stack is not known",
-            _ => "",
-        };
+        let lost = depot::why_empty(stack, n);
         let (cpu, time_ms) = (track.cpu.load(Relaxed), track.time_ms.load(Relaxed));
         Some(Event { thread, cpu, time_ms, stack: &frames[..n], lost })
+    }
+
+    /// The last allocation: stack, thread, CPU and time. Zeroes without letter U.
+    pub fn allocated_by(&self) -> (StackId, u32, u32, u64) {
+        if !self.debug.has(USERS) {
+            return (StackId::NONE, 0, 0, 0);
+        }
+        let track = &self.record().users[User::Allocated as usize];
+        let (stack, time_ms) = (StackId(track.stack.load(Relaxed)), track.time_ms.load(Relaxed));
+        (stack, track.thread.load(Relaxed), track.cpu.load(Relaxed), time_ms)
     }
 
     /// Fills the zones for an object of which the program uses `used` bytes.
