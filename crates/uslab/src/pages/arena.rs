@@ -6,7 +6,9 @@
 //! but are not our memory, and have no owner in the page map.
 
 use super::chunk::Chunk;
-use super::layout::{BOOT_BELOW, CHUNKS_BELOW, DESCRIPTORS_BELOW, Entry, MAP_BYTES, Table, choose};
+use super::layout::{
+    BOOT_BELOW, CHUNKS_BELOW, DESCRIPTORS_BELOW, Entry, MAP_BYTES, STEP_BYTES, Table, choose,
+};
 use super::{CHUNK_BYTES, CHUNK_PAGES, DESCRIPTOR_BYTES, PAGE_BYTES, PAGE_SHIFT, huge};
 use crate::os::invariant::invariant;
 use crate::os::memory::{self, Placed};
@@ -114,15 +116,18 @@ pub fn data() -> Range<usize> {
     base..base + committed_bytes()
 }
 
-/// The mapped parts of the tables beside the data, boot memory aside.
-pub fn tables() -> [Range<usize>; 3] {
+/// The mapped parts of the tables beside the data.
+pub fn tables() -> [Range<usize>; 4] {
     let base = ARENA.base.load(Relaxed);
-    [(&ARENA.descriptors, DESCRIPTORS_BELOW), (&ARENA.chunks, CHUNKS_BELOW), (&ARENA.map, MAP_BYTES)].map(
-        |(table, below)| match table.mapped_bytes() {
-            0 => 0..0,
-            bytes => base - below..base - below + bytes,
-        },
-    )
+    let boot = base - BOOT_BELOW;
+    let boot = boot..boot + BOOT_USED.load(Relaxed).next_multiple_of(STEP_BYTES);
+    let mapped = |table: &Table, below| base - below..base - below + table.mapped_bytes();
+    [
+        mapped(&ARENA.descriptors, DESCRIPTORS_BELOW),
+        mapped(&ARENA.chunks, CHUNKS_BELOW),
+        mapped(&ARENA.map, MAP_BYTES),
+        boot,
+    ]
 }
 
 /// Whether chunk `index`, which is within the bound, has free pages, or none because it is

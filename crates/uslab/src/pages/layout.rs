@@ -24,7 +24,7 @@ pub const MAX_DATA_BYTES: usize = (1 << 40) - 48 * CHUNK_BYTES;
 const MIN_DATA_BYTES: usize = 1 << 30;
 
 /// Granularity at which tables are mapped: a multiple of every system's page.
-const STEP_BYTES: usize = 64 << 10;
+pub const STEP_BYTES: usize = 64 << 10;
 
 const MAX_PAGES: usize = MAX_DATA_BYTES / PAGE_BYTES;
 /// Bytes of the page map, which ends where the data starts.

@@ -173,11 +173,6 @@ pub(super) fn live_around(address: usize) -> Option<Range<usize>> {
     pool::live_around(address).map(|slot| slot.object())
 }
 
-/// The library's record of guarded objects: memory with their addresses.
-pub(super) fn table() -> Range<usize> {
-    pool::table()
-}
-
 /// Whether the stack of a guarded object is put into the depot, which may take locks.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stack {

@@ -382,12 +382,6 @@ pub fn live_around(address: usize) -> Option<&'static Slot> {
     Some(Place::around(address)?.slot()).filter(|slot| slot.state() == State::Live)
 }
 
-/// The memory of the slots' states, which names all objects.
-pub fn table() -> Range<usize> {
-    let start = SLOTS.load(Relaxed) as usize;
-    start..start + 2 * blocks() * size_of::<Slot>()
-}
-
 /// The requested bytes of the object that starts at `pointer`, if one does.
 pub fn bytes_at(pointer: usize) -> Option<usize> {
     let slot = Place::around(pointer)?.slot();

@@ -3,21 +3,21 @@
 //! ```text
 //!   every mapping that the process wrote to     globals, stacks, thread-local storage, memory of
 //!                                               mmap, of other allocators, of private heaps
-//!   but not   the heap's tracked objects, the library's tables, and the search's own memory
-//!             the unused part of stacks: below the stack pointer
+//!   but not   the heap's tracked objects, the search's own memory, the unused parts of stacks,
+//!             and the library's tables, of which it searches those of shrinkers
 //!   registers of the threads that were stopped; those of the caller stand on its stack
 //! ```
 //!
 //! LeakSanitizer searches globals, stacks and registers alone. A program that keeps pointers in
 //! memory of `mmap` would get false reports, and these cost users more than a missed leak.
 
-use super::super::guard;
 use super::heap::{self, Heap, Part};
 use super::mark::Marker;
 use super::stacks::Stacks;
 use crate::os::maps::{self, Mapping};
 use crate::os::stop::Thread;
 use crate::pages::{self, CHUNK_BYTES};
+use crate::reclaim;
 use core::ops::Range;
 
 /// Shared memory that is searched, by the start of its name: files on a disk hold no pointers that
@@ -30,8 +30,8 @@ const KERNEL: [&[u8]; 3] = [b"[vvar", b"[vdso]", b"[vsyscall]"];
 /// Searches all roots, and what they lead to. `stack` is the caller's stack pointer, `own` the
 /// memory of the search. False if the kernel does not list the mappings.
 pub fn search(marker: &mut Marker<'_>, threads: &[Thread], stack: usize, own: Range<usize>) -> bool {
-    let [descriptors, chunks, map] = pages::arena::tables();
-    let excluded = [descriptors, chunks, map, marker.heap.data(), guard::table(), own];
+    let [descriptors, chunks, map, boot] = pages::arena::tables();
+    let excluded = [descriptors, chunks, map, boot, marker.heap.data(), own];
     let mut stacks = Stacks::of(threads, stack);
     let is_listed = maps::for_each(|mapping| {
         stacks.note(mapping, marker.memory);
@@ -45,7 +45,7 @@ pub fn search(marker: &mut Marker<'_>, threads: &[Thread], stack: usize, own: Ra
     for thread in threads {
         thread.registers().iter().for_each(|&word| marker.word(word));
     }
-    marker.drain();
+    reclaim::for_each_registration(&mut |entry| marker.region(entry, false));
     foreign(marker, marker.heap);
     heap::walk(&mut |part| {
         if let Part::Memory(range) = part {
