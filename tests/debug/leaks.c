@@ -3,12 +3,18 @@
 // `lose_here` and its relatives allocate, so that reports can be told apart by name. Before the
 // end, `scrub` overwrites what calls that returned left on the stack.
 #define _GNU_SOURCE
+#include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <pthread.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -143,6 +149,50 @@ static void *lose_and_end(void *unused)
     return NULL;
 }
 
+// Makes ptrace fail, as some containers do.
+static void refuse_ptrace(void)
+{
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_ptrace, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {sizeof filter / sizeof *filter, filter};
+    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+    if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0)
+        exit(98);
+}
+
+// Moves a pointer to and fro between two places, each of them the only one for a moment.
+static void *move_about(void *unused)
+{
+    static void *volatile places[2];
+    (void)unused;
+    places[0] = make_here(100);
+    ready = 1;
+    for (;;) {
+        places[1] = places[0];
+        places[0] = NULL;
+        places[0] = places[1];
+        places[1] = NULL;
+    }
+    return NULL;
+}
+
+// Allocates and frees without an end.
+static void *churn(void *unused)
+{
+    (void)unused;
+    void *volatile mine[64] = {0};
+    ready = 1;
+    for (unsigned i = 0;; i++) {
+        free(mine[i % 64]);
+        mine[i % 64] = malloc(i * 37 % 3000);
+    }
+    return NULL;
+}
+
 static void start(void *(*body)(void *), int is_joined)
 {
     pthread_t thread;
@@ -175,7 +225,7 @@ STEP void run(const char *name)
         node->next = node;
     } else if (IS("shared")) {
         struct node *child = list_here(1);
-        for (int i = 0; i < 2; i++)
+        for (volatile int i = 0; i < 2; i++)
             ((struct node *)make_here(sizeof *child))->next = child;
     } else if (IS("global")) {
         kept = list_here(10);
@@ -245,6 +295,19 @@ STEP void run(const char *name)
     } else if (IS("thread-ended")) {
         for (int i = 0; i < 4; i++)
             start(lose_and_end, 1);
+    } else if (IS("refused")) {
+        refuse_ptrace();
+        lose_here(100, 3);
+        start(keep_on_stack, 0);
+    } else if (IS("thread-moves")) {
+        start(move_about, 0);
+    } else if (IS("thread-churns") || IS("refused-churns")) {
+        if (IS("refused-churns"))
+            refuse_ptrace();
+        for (int i = 0; i < 4; i++) {
+            ready = 0;
+            start(churn, 0);
+        }
     } else if (IS("fork")) {
         pid_t child = fork();
         if (child == 0) {

@@ -90,5 +90,111 @@ both_modes! {
     reachable_by_a_tagged_pointer => |mode| expect_none(&["tagged"], mode),
     reachable_from_mappings => |mode| expect_none(&["mmap", "mmap-shared"], mode),
     reachable_from_threads => |mode| expect_none(&["thread-stack", "thread-tls"], mode),
+    reachable_while_threads_run => |mode| expect_none(&["thread-moves", "thread-churns"], mode),
+    lost_by_threads_that_ended => |mode| {
+        expect_leak("thread-ended", "lose_here", [200, 20_000, 0, 0], mode)
+    },
     reachable_from_registers => |mode| expect_none(&["thread-register", "thread-vector"], mode),
+}
+
+/// Where the kernel refuses ptrace, a copy of the memory is searched, and a line says so.
+fn without_ptrace(mode: Mode) {
+    let scratch = Scratch::new("leak-refused");
+    let outcome = case("refused").run(&scratch, mode);
+    outcome.expect(outcome.ended() == "exit status 23", "the status is that of a leak");
+    let stderr = outcome.stderr();
+    let lines: Vec<&str> = stderr.lines().collect();
+    let [leak, _, note] = lines[..] else { outcome.fail("a report, a summary and a note are expected") };
+    outcome.expect(found(leak) == [3, 300, 0, 0], "what other threads have is no leak");
+    outcome.expect(note.starts_with("uslab: leaks: the kernel refuses ptrace"), "the note");
+    // Objects whose only pointer is in a register count as leaked. So the threads may cause reports.
+    let outcome = case("refused-churns").env("USLAB_LEAKS", "report").run(&scratch, mode);
+    outcome.expect(outcome.succeeded(), "the program ends as it would");
+    let count = |line: &str| if line.contains("summary") { found(line)[0] + found(line)[2] } else { 0 };
+    let objects: u64 = outcome.stderr().lines().map(count).sum();
+    outcome.expect(objects <= 4, "each thread has one object at most in registers alone");
+}
+
+/// The choice between statuses.
+fn status(mode: Mode) {
+    let scratch = Scratch::new("leak-status");
+    for (leaks, name, own, expected) in [
+        ("1", "none", "7", "exit status 7"),
+        ("1", "direct", "7", "exit status 23"),
+        ("report", "direct", "7", "exit status 7"),
+        ("0", "direct", "7", "exit status 7"),
+    ] {
+        let outcome = case(name).arg(own).env("USLAB_LEAKS", leaks).run(&scratch, mode);
+        outcome.expect(outcome.ended() == expected, &format!("expected {expected}"));
+        let is_silent = leaks == "0" || name == "none";
+        outcome.expect(outcome.stderr().is_empty() == is_silent, "a report where one is asked for");
+    }
+}
+
+/// Each process of a program searches for itself: a child that leaks ends with the status.
+fn fork(mode: Mode) {
+    let scratch = Scratch::new("leak-fork");
+    let outcome = case("fork").run(&scratch, mode);
+    outcome.expect(outcome.succeeded(), "the parent does not leak");
+    outcome.expect(outcome.stdout() == "child 23\nend", "the child does");
+    outcome.expect(outcome.stderr().lines().count() == 2, "a report and a summary");
+}
+
+/// The text for people.
+fn text(mode: Mode) {
+    let scratch = Scratch::new("leak-text");
+    let outcome = case("list").env("USLAB_DEBUG_REPORT", "").run(&scratch, mode);
+    let stderr = outcome.stderr();
+    let headline =
+        "uslab: leak of 64 bytes in 1 object, and of 576 bytes in 9 objects that only they lead to\n";
+    outcome.expect(stderr.starts_with(headline), "the headline");
+    let summary = "\nuslab: leaks from 1 place: 64 bytes in 1 object, indirectly 576 bytes in 9 objects\n";
+    outcome.expect(stderr.ends_with(summary), "the summary");
+    outcome.expect(stderr.contains(" of 64 bytes, of malloc-64, by malloc\n  allocated "), "the object");
+}
+
+/// Suppressions, and the lines of a file that are wrong.
+fn suppressions(mode: Mode) {
+    let scratch = Scratch::new("leak-suppressions");
+    let run = |name: &str, text: &str| {
+        let file = scratch.write("known.txt", text);
+        case(name).env("USLAB_LEAK_SUPPRESSIONS", file).run(&scratch, mode)
+    };
+    for text in
+        ["# all\nleak:lose_here\n", "leak:^lose_*$", "leak:/debug-leaks", "leak:no\n\n  leak:_here  \n"]
+    {
+        let outcome = run("direct", text);
+        outcome.expect(outcome.succeeded(), text);
+        let stderr = outcome.stderr();
+        outcome.expect(stderr.lines().count() == 1 && found(&stderr) == [0; 4], "the summary alone");
+        outcome.expect(number(&stderr, "suppressed_objects") == 3, "what was suppressed");
+        outcome.expect(number(&stderr, "suppressed_bytes") == 300, "its bytes");
+    }
+    for text in ["leak:^here", "leak:lose_here$x", "leak:libc.so"] {
+        let outcome = run("direct", text);
+        outcome.expect(outcome.succeeded() == text.ends_with(".so"), text);
+    }
+    // What suppressed objects lead to is no leak: the tail of a ring, whichever comes first.
+    let outcome = run("ring", "leak:make_here\n");
+    outcome.expect(outcome.succeeded() && number(&outcome.stderr(), "suppressed_objects") == 8, "the ring");
+    let outcome = run("direct", "leak:\nrace:x\n# fine\nleak:lose_here\nbad");
+    let stderr = outcome.stderr();
+    for (line, why) in
+        [(1, "the pattern after 'leak:' is missing"), (2, "it does not begin with 'leak:'"), (5, "it does")]
+    {
+        let told = format!("known.txt, line {line}: {why}");
+        outcome.expect(stderr.contains(&told), &told);
+    }
+    outcome.expect(outcome.succeeded(), "the line that is right has its effect");
+    let outcome = case("direct").env("USLAB_LEAK_SUPPRESSIONS", "/no/such").run(&scratch, mode);
+    outcome.expect(outcome.stderr().contains("/no/such, line 1: the file cannot be read"), "a missing file");
+    outcome.expect(outcome.ended() == "exit status 23", "nothing is suppressed");
+}
+
+both_modes! {
+    refused_ptrace => without_ptrace,
+    exit_status => status,
+    children => fork,
+    lines_for_people => text,
+    suppressed_leaks => suppressions,
 }
