@@ -107,7 +107,7 @@ fn without_ptrace(mode: Mode) {
     let [leak, _, note] = lines[..] else { outcome.fail("a report, a summary and a note are expected") };
     outcome.expect(found(leak) == [3, 300, 0, 0], "what other threads have is no leak");
     outcome.expect(note.starts_with("uslab: leaks: the kernel refuses ptrace"), "the note");
-    // Objects whose only pointer is in a register count as leaked. So the threads may cause reports.
+    // An object whose only pointer is in a register counts as leaked: one a thread at most.
     let outcome = case("refused-churns").env("USLAB_LEAKS", "report").run(&scratch, mode);
     outcome.expect(outcome.succeeded(), "the program ends as it would");
     let count = |line: &str| if line.contains("summary") { found(line)[0] + found(line)[2] } else { 0 };

@@ -58,7 +58,10 @@ fn parse(line: &[u8]) -> Option<Mapping<'_>> {
     };
     let addresses = field()?;
     let permissions = field()?;
-    (field()?, field()?, field()?);
+    // Offset, device and inode.
+    for _ in 0..3 {
+        field()?;
+    }
     let name = rest.trim_ascii();
     let dash = addresses.iter().position(|&byte| byte == b'-')?;
     let range = hexadecimal(&addresses[..dash])?..hexadecimal(&addresses[dash + 1..])?;
