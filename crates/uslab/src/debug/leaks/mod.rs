@@ -141,8 +141,13 @@ static SEARCHING: AtomicU32 = AtomicU32::new(0);
 /// [`find_leaks`] for a caller whose stack begins at `stack`. Also returns whether the registers of
 /// other threads were not searched.
 fn find_from(stack: usize) -> Result<(Totals, bool), SearchError> {
-    if !start::is_ready() || !crate::report::is_detailed() {
+    start::know();
+    if !crate::report::is_detailed() {
         return Err(SearchError::NotTracked);
+    }
+    if !start::is_ready() {
+        // The process never allocated.
+        return Ok((Totals::default(), false));
     }
     let _errno = os::errno::Preserved::new();
     let this = os::file::process_id();
@@ -187,8 +192,6 @@ fn search_at_exit() -> Option<i32> {
             }
             (is_any && effect == AtExit::Fail).then_some(EXIT_STATUS)
         }
-        // A process that never allocated.
-        Err(SearchError::NotTracked) => None,
         Err(error) => {
             os::report::print(format_args!("leaks were not searched for: {error}"));
             None
