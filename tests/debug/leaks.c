@@ -61,8 +61,9 @@ STEP struct node *list_here(int count)
 // Clears registers and the stack below.
 STEP void scrub(void)
 {
-    volatile char room[200 << 10];
-    memset((char *)room, 0, sizeof room);
+    char room[200 << 10] __attribute__((aligned(16)));
+    for (size_t i = 0; i < sizeof room; i += sizeof(char *))
+        *(char *volatile *)(room + i) = NULL;
     KEEP_FRAME();
 #ifdef __x86_64__
     __asm__ volatile("xor %%ebx, %%ebx; xor %%r12d, %%r12d; xor %%r13d, %%r13d;"

@@ -47,8 +47,9 @@ impl Thread {
 /// The function, and what it needs.
 #[derive(Clone, Copy)]
 pub struct Work {
-    /// The function; called with the threads that were stopped.
-    pub body: fn(threads: &[Thread], argument: usize),
+    /// The function; called with the threads that were stopped, and whether these and the caller are
+    /// all that the memory belongs to.
+    pub body: fn(threads: &[Thread], are_all: bool, argument: usize),
     /// Its argument.
     pub argument: usize,
 }
@@ -102,7 +103,7 @@ const DONE: u32 = 2;
 pub unsafe fn run(work: Work, room: &Room) -> Way {
     let mask = signal::block_all();
     let way = if threads() == 1 {
-        (work.body)(&[], work.argument);
+        (work.body)(&[], true, work.argument);
         Way::Alone
     // SAFETY: the caller's promise.
     } else if unsafe { run_in_child(work, room, libc::CLONE_VM) } {
@@ -177,7 +178,7 @@ extern "C" fn child(job: *mut c_void) -> c_int {
     let places = unsafe { core::slice::from_raw_parts_mut(job.room.threads, job.room.max_threads) };
     let mut stopped = Threads { places, used: 0 };
     if !job.must_stop || stopped.stop_all(job.process, job.caller) {
-        (job.work.body)(&stopped.places[..stopped.used], job.work.argument);
+        (job.work.body)(&stopped.places[..stopped.used], job.must_stop, job.work.argument);
         state.store(DONE, Release);
     }
     stopped.release();

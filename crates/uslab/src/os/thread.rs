@@ -32,18 +32,18 @@ pub fn descriptor_of(thread_pointer: usize) -> usize {
     if cfg!(all(target_env = "gnu", target_arch = "x86_64")) { thread_pointer } else { 0 }
 }
 
-/// Whether `address` is glibc's descriptor of a thread that has ended: the kernel then clears the
-/// thread's number. `read` copies words from an address on. False where it is not known.
-pub fn has_ended(address: usize, read: impl Fn(usize, &mut [usize]) -> usize) -> bool {
+/// Whether `address` is glibc's descriptor of a thread, and the thread's number, which is 0 if it
+/// has ended. `read` copies words from an address on. `None` where it is not known.
+pub fn id_of(address: usize, read: impl Fn(usize, &mut [usize]) -> usize) -> Option<u32> {
     // The first words of a descriptor are its own address, a vector, and its own address again.
     let mut head = [0; 3];
     let mut number = [0];
-    cfg!(all(target_env = "gnu", target_arch = "x86_64"))
+    let is_descriptor = cfg!(all(target_env = "gnu", target_arch = "x86_64"))
         && address.is_multiple_of(64)
         && read(address, &mut head) == head.len()
         && (head[0], head[2]) == (address, address)
-        && read(address + ID_OFFSET, &mut number) == 1
-        && number[0] as u32 == 0
+        && read(address + ID_OFFSET, &mut number) == 1;
+    is_descriptor.then_some(number[0] as u32)
 }
 
 /// [`id`] without a system call where the C library's own copy is found, for callers that need it

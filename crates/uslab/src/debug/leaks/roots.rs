@@ -15,7 +15,6 @@ use super::heap::{self, Heap, Part};
 use super::mark::Marker;
 use super::stacks::Stacks;
 use crate::os::maps::{self, Mapping};
-use crate::os::stop::Thread;
 use crate::pages::{self, CHUNK_BYTES};
 use crate::reclaim;
 use core::ops::Range;
@@ -27,12 +26,11 @@ const SHARED: [&[u8]; 5] = [b"/dev/zero", b"/memfd:", b"/SYSV", b"/dev/shm/", b"
 /// Mappings of the kernel.
 const KERNEL: [&[u8]; 3] = [b"[vvar", b"[vdso]", b"[vsyscall]"];
 
-/// Searches all roots, and what they lead to. `stack` is the caller's stack pointer, `own` the
-/// memory of the search. False if the kernel does not list the mappings.
-pub fn search(marker: &mut Marker<'_>, threads: &[Thread], stack: usize, own: Range<usize>) -> bool {
+/// Searches all roots, and what they lead to. `own` is the memory of the search. False if the kernel
+/// does not list the mappings.
+pub fn search(marker: &mut Marker<'_>, mut stacks: Stacks<'_>, own: Range<usize>) -> bool {
     let [descriptors, chunks, map, boot] = pages::arena::tables();
     let excluded = [descriptors, chunks, map, boot, marker.heap.data(), own];
-    let mut stacks = Stacks::of(threads, stack);
     let is_listed = maps::for_each(|mapping| {
         stacks.note(mapping, marker.memory);
         if is_searched(mapping) {
@@ -42,7 +40,7 @@ pub fn search(marker: &mut Marker<'_>, threads: &[Thread], stack: usize, own: Ra
             }
         }
     });
-    for thread in threads {
+    for thread in stacks.threads() {
         thread.registers().iter().for_each(|&word| marker.word(word));
     }
     reclaim::for_each_registration(&mut |entry| marker.region(entry, false));

@@ -2,6 +2,7 @@
 
 use super::heap::{self, Heap, Part};
 use super::mark::{COUNTED, LEAKED, Marker, REACHED, UNREACHED, mark_bytes};
+use super::stacks::Stacks;
 use super::{SearchError, roots};
 use crate::cache::{background, registry};
 use crate::counters;
@@ -192,11 +193,11 @@ pub fn has_threads_of_the_program() -> bool {
     stop::threads() > 1 + usize::from(background::is_running())
 }
 
-fn body(threads: &[Thread], argument: usize) {
+fn body(threads: &[Thread], are_all: bool, argument: usize) {
     let search = core::ptr::with_exposed_provenance_mut::<Search>(argument);
     // SAFETY: the caller of `stop::run` passed its search, and waits.
     let search = unsafe { &mut *search };
-    search.outcome = search.run(threads);
+    search.outcome = search.run(Stacks::of(threads, are_all, search.stack));
 }
 
 fn is_in(set: &[u64], stack: StackId) -> bool {
@@ -213,7 +214,7 @@ fn insert(set: &mut [u64], stack: StackId) {
 
 impl Search {
     /// The search proper. Runs while no other thread does.
-    fn run(&mut self, threads: &[Thread]) -> Outcome {
+    fn run(&mut self, stacks: Stacks<'_>) -> Outcome {
         let Some(memory) = OwnMemory::open() else { return Outcome::NoProc };
         let heap_pages = pages::arena::data().len() / PAGE_BYTES;
         if heap_pages > self.firsts.len() {
@@ -239,7 +240,7 @@ impl Search {
         }
         let closed = &self.closed[..closed];
         let mut marker = Marker::new(heap, &memory, self.marks, self.places, self.buffer, closed);
-        if !roots::search(&mut marker, threads, self.stack, self.own.clone()) {
+        if !roots::search(&mut marker, stacks, self.own.clone()) {
             return Outcome::NoProc;
         }
         self.suppressed = Amount::default();

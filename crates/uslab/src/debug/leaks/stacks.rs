@@ -28,6 +28,7 @@ const MAX_HOLES: usize = 64;
 /// The stacks of the process.
 pub struct Stacks<'a> {
     threads: &'a [Thread],
+    are_all: bool,
     /// The caller's stack pointer.
     caller: usize,
     /// The end of the last mapping that could not be accessed: the guard of a stack, perhaps.
@@ -38,21 +39,32 @@ pub struct Stacks<'a> {
 
 impl<'a> Stacks<'a> {
     /// The stacks of the threads that were stopped, and of the caller, whose stack pointer is
-    /// `caller`.
-    pub fn of(threads: &'a [Thread], caller: usize) -> Stacks<'a> {
-        Stacks { threads, caller, guard_end: 0, holes: [const { 0..0 }; MAX_HOLES], used: 0 }
+    /// `caller`. `are_all`: there are no other threads.
+    pub fn of(threads: &'a [Thread], are_all: bool, caller: usize) -> Stacks<'a> {
+        Stacks { threads, are_all, caller, guard_end: 0, holes: [const { 0..0 }; MAX_HOLES], used: 0 }
+    }
+
+    /// The threads that were stopped.
+    pub fn threads(&self) -> &'a [Thread] {
+        self.threads
+    }
+
+    /// The ends of the unused parts: the stack pointers, the caller's last.
+    fn pointers(&self) -> impl Iterator<Item = usize> + use<'a> {
+        let others = self.threads.iter().map(|thread| thread.stack_pointer.saturating_sub(RED_ZONE_BYTES));
+        others.chain([self.caller])
+    }
+
+    /// The descriptors of the same threads.
+    fn descriptors(&self) -> impl Iterator<Item = usize> + use<'a> {
+        let others = self.threads.iter().map(|thread| thread::descriptor_of(thread.thread_pointer));
+        others.chain([thread::descriptor()])
     }
 
     /// Notes the next mapping, before the search comes to it.
     pub fn note(&mut self, mapping: &Mapping<'_>, memory: &OwnMemory) {
         self.used = 0;
-        let others = self.threads.iter().map(|thread| {
-            (
-                thread.stack_pointer.saturating_sub(RED_ZONE_BYTES),
-                thread::descriptor_of(thread.thread_pointer),
-            )
-        });
-        for (top, descriptor) in others.chain([(self.caller, thread::descriptor())]) {
+        for (top, descriptor) in self.pointers().zip(self.descriptors()) {
             if !mapping.range.contains(&top) {
                 continue;
             }
@@ -84,15 +96,24 @@ impl<'a> Stacks<'a> {
             for (index, &word) in words[..n].iter().enumerate() {
                 let here = at + index * 8;
                 if word == here
-                    && thread::has_ended(here, |from, into| memory.read_words(from, into))
+                    && self.has_ended(here, memory)
                     && let Some(block) = block_of(here, here - 1, memory)
                     && block.start <= start
+                    && !self.pointers().any(|pointer| (start..end).contains(&pointer))
                 {
                     self.leave_out(start..here);
                 }
             }
             at += n.max(1) * 8;
         }
+    }
+
+    /// Whether `address` is the descriptor of a thread that has ended. In a fork child the numbers
+    /// of the parent's threads may stay, of which the child has none.
+    fn has_ended(&self, address: usize, memory: &OwnMemory) -> bool {
+        let id = thread::id_of(address, |from, into| memory.read_words(from, into));
+        let is_listed = || self.descriptors().any(|descriptor| descriptor == address);
+        id.is_some_and(|id| if self.are_all { !is_listed() } else { id == 0 })
     }
 
     fn leave_out(&mut self, hole: Range<usize>) {
