@@ -20,7 +20,7 @@ extern "C" fn at_unload() {
     uslab::debug::check_objects();
     uslab::internal::account_all();
     uslab::internal::finish_snapshot();
-    uslab::debug::leaks::at_exit();
+    uslab::internal::report_leaks_at_exit();
 }
 
 #[used]

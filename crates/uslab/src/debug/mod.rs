@@ -11,7 +11,7 @@
 //! A check never allocates, and waits only for the library's locks, in rank order.
 
 pub mod guard;
-pub mod leaks;
+pub(crate) mod leaks;
 
 use crate::cache::{registry, start};
 use crate::os;

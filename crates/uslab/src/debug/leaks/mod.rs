@@ -35,7 +35,7 @@ use core::hint::black_box;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 /// The exit status of a process that leaks: that of LeakSanitizer.
-pub const EXIT_STATUS: i32 = 23;
+const EXIT_STATUS: i32 = 23;
 
 /// The totals of a search.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
@@ -164,8 +164,7 @@ fn find_from(stack: usize) -> Result<(Totals, bool), SearchError> {
 }
 
 /// Searches as `USLAB_LEAKS` tells. The shared libraries call it at exit, as the last of their
-/// steps: the process may end with [`EXIT_STATUS`].
-#[doc(hidden)]
+/// steps: the process may end with another status.
 pub fn at_exit() {
     if let Some(status) = search_at_exit() {
         os::process::end_with(status);
