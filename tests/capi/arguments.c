@@ -231,11 +231,13 @@ static void structures(void)
         CHECK_FAILS(uslab_shrinker_register("structures", (uslab_shrinker_options *)place), EINVAL);
         CHECK_IS(uslab_cache_get_stats(cache, (uslab_cache_stats *)place), EINVAL);
         CHECK_IS(uslab_get_usage((uslab_usage *)place), EINVAL);
+        CHECK_IS(uslab_find_leaks((uslab_leaks *)place), EINVAL);
         CHECK_IS(uslab_watch_pressure((uslab_pressure_options *)place), EINVAL);
         CHECK_FAILS(uslab_pressure_text((uslab_pressure_options *)place), EINVAL);
     }
     CHECK_IS(uslab_cache_get_stats(cache, NULL), EINVAL);
     CHECK_IS(uslab_get_usage(NULL), EINVAL);
+    CHECK_IS(uslab_find_leaks(NULL), ENODATA);
     CHECK_FAILS(uslab_shrinker_register("structures", NULL), EINVAL);
     CHECK_IS(uslab_visit_caches(NULL, NULL), EINVAL);
     CHECK_IS(uslab_set_limit(2, 1), EINVAL);

@@ -319,6 +319,9 @@ fn types_and_constants_are_those_of_the_library() {
         free_slow, refills, flushes, drains, grows, shrinks, failures);
     structure!("uslab_usage", Usage;
         type_size, used_bytes, dirty_bytes, allocated_bytes, free_objects, large_objects, large_bytes);
+    structure!("uslab_leaks", Leaks;
+        type_size, objects, bytes, indirect_objects, indirect_bytes, suppressed_objects,
+        suppressed_bytes, places, misses_registers);
     for (part, value) in ["MAJOR", "MINOR", "PATCH"].iter().zip(VERSION.split('.')) {
         equal(format!("USLAB_VERSION_{part}"), value.parse().expect("a number"));
     }

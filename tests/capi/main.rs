@@ -73,6 +73,21 @@ fn misuse() {
     both_links("misuse", "tests/capi/misuse.c", "c11");
 }
 
+/// Leaks on request, and at exit, where the status is that of a leak.
+#[test]
+fn leaks() {
+    for (link, name) in [(Link::Shared, "leaks-shared"), (Link::Static, "leaks-static")] {
+        let program = program(name, "tests/capi/leaks.c", "c11", link);
+        run_in_both(name, &Program::new(&program).arg("untracked"));
+        run_in_both(name, &Program::new(&program).env("USLAB_LEAKS", "report").env("USLAB_REAPER", "0"));
+        let at_exit = Program::new(&program).env("USLAB_LEAKS", "1");
+        let scratch = Scratch::new(name);
+        let outcome = at_exit.run(&scratch, Mode::Plain);
+        outcome.expect(outcome.ended() == "exit status 23", "the status is that of a leak");
+        outcome.expect(outcome.stdout() == "ok\n", "what was printed is not lost");
+    }
+}
+
 /// A seccomp filter that comes after start refuses `membarrier`.
 #[test]
 fn barriers_are_refused() {

@@ -41,6 +41,41 @@ both_modes! {
     ),
 }
 
+/// Runs a command with a search for leaks in each of its processes. It must end as without it, and
+/// the library may write nothing but reports of leaks: git and the compiler have some.
+fn expect_only_leaks(name: &str, command: &str, mode: Mode) {
+    let scratch = Scratch::new(&format!("leaks-of-{name}"));
+    let sh = |leaks: &str| {
+        let program = Program::new("/bin/bash").args(["-c", command]).env("USLAB_LEAKS", leaks);
+        program.env("USLAB_DEBUG_REPORT", "json:").dir(env!("CARGO_MANIFEST_DIR"))
+    };
+    let plain = sh("").run_clean(&scratch, Mode::Plain);
+    let outcome = sh("report").run_clean(&scratch, mode);
+    outcome.expect(outcome.stdout() == plain.stdout(), "the output differs");
+    let is_leak = |line: &&str| line.starts_with("{\"fault\":\"leak\"") || line.starts_with("{\"summary\":");
+    let stderr = outcome.stderr();
+    let others: Vec<&str> = stderr.lines().filter(|line| !is_leak(line)).collect();
+    outcome.expect(!others.iter().any(|line| line.contains("uslab")), "another report");
+}
+
+both_modes! {
+    leaks_of_python => |mode| expect_only_leaks(
+        "python",
+        "python3 -c 'import json, threading; t = threading.Thread(target=print); t.start(); print(len(json.dumps(list(range(9999)))))'",
+        mode,
+    ),
+    leaks_of_git => |mode| expect_only_leaks(
+        "git",
+        "d=$(mktemp -d); cd $d && git init -q . && seq 5000 > f && git add f && git hash-object f; rm -rf $d",
+        mode,
+    ),
+    leaks_of_the_compiler => |mode| expect_only_leaks(
+        "compiler",
+        "d=$(mktemp -d); g++ -O1 -w -o $d/x debug/faults.cc -pthread && $d/x none 100 thread && echo built; rm -rf $d",
+        mode,
+    ),
+}
+
 /// A library with its own `operator new`, bound locally: its memory comes from `malloc`, and the
 /// program deletes it by the preloaded library's `operator delete`.
 fn local_operators(mode: Mode) {

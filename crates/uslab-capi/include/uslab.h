@@ -477,6 +477,26 @@ typedef struct uslab_usage {
 /* Fills `out`. Visits all caches and CPUs; allocates nothing. EINVAL: a bad structure. */
 int uslab_get_usage(uslab_usage *out) USLAB_NOEXCEPT;
 
+/* The totals of a search for leaks. */
+typedef struct uslab_leaks {
+    size_t   type_size;          /* sizeof(uslab_leaks), set by the caller */
+    uint64_t objects;            /* that no pointer leads to; of a circle of such objects, one */
+    uint64_t bytes;
+    uint64_t indirect_objects;   /* that only leaked objects lead to */
+    uint64_t indirect_bytes;
+    uint64_t suppressed_objects; /* leaked, and named by USLAB_LEAK_SUPPRESSIONS */
+    uint64_t suppressed_bytes;
+    uint64_t places;             /* stacks that objects leaked from: the number of reports */
+    uint64_t misses_registers;   /* 1: the kernel refused ptrace, so objects that only registers of
+                                    other threads lead to count as leaked */
+} uslab_leaks;
+
+/* Searches for leaked objects of this library, reports them to the destination of reports, and
+ * fills `out`, which may be NULL. The process must run with USLAB_LEAKS=1, or with debugged caches.
+ * Other threads stop meanwhile; not for signal handlers. ENODATA: no cache is debugged. ENOMEM.
+ * EACCES: /proc cannot be read. EAGAIN: the kernel refused a process. EINVAL: a bad structure. */
+int uslab_find_leaks(uslab_leaks *out) USLAB_NOEXCEPT;
+
 /* Returns all figures of the process and its caches as JSON, with the names of `uslab info --json`.
  * The caller frees the text with uslab_free. ENOMEM. */
 char *uslab_stats_json(void) USLAB_NOEXCEPT;

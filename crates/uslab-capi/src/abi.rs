@@ -127,6 +127,21 @@ pub struct CacheStats {
 /// The callback of `uslab_visit_caches`; a result other than 0 ends the visit.
 pub type CacheVisitor = unsafe extern "C" fn(*mut c_void, *const c_char, *const CacheStats) -> c_int;
 
+/// `uslab_leaks`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Leaks {
+    pub type_size: usize,
+    pub objects: u64,
+    pub bytes: u64,
+    pub indirect_objects: u64,
+    pub indirect_bytes: u64,
+    pub suppressed_objects: u64,
+    pub suppressed_bytes: u64,
+    pub places: u64,
+    pub misses_registers: u64,
+}
+
 /// `uslab_usage`.
 #[repr(C)]
 #[derive(Clone, Copy)]

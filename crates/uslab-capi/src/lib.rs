@@ -26,6 +26,7 @@ mod failure;
 mod guard;
 mod handle;
 mod heap;
+mod leaks;
 mod lifecycle;
 mod malloc;
 mod sheaf;

@@ -16,12 +16,13 @@ extern "C" fn at_load() {
     uslab::debug::guard::start_from_environment();
 }
 
-/// Leaves final figures for `uslab run --stats`. Allocation must keep working: other destructors
-/// run later.
+/// Leaves final figures for `uslab run --stats`, and reports leaks. Allocation must keep working:
+/// other destructors run later.
 extern "C" fn at_unload() {
     uslab::debug::check_objects();
     uslab::internal::account_all();
     uslab::internal::finish_snapshot();
+    uslab::internal::report_leaks_at_exit();
 }
 
 #[used]

@@ -40,7 +40,8 @@ Environment:
   USLAB_LIB       the preload library, instead of the one that came with this program
   USLAB_SNAPSHOT  directory of the snapshots, instead of /dev/shm/uslab-UID
   USLAB_RSEQ      0: no restartable sequences (the same as `run --rseq off`)
-  USLAB_DEBUG     caches to debug (the same as `run --debug`)";
+  USLAB_DEBUG     caches to debug (the same as `run --debug`)
+  USLAB_LEAKS     1: report leaks at exit (the same as `run --leaks`)";
 
 const RUN_EXAMPLES: &str = "\
 Examples:
@@ -51,9 +52,10 @@ Examples:
   uslab run --guard=all -- ./tests         catch those of every allocation
   uslab run --rseq off -- ./a.out          the fallback without restartable sequences
   uslab run --debug FZPU -- ./a.out        find overflows, double frees and writes after free
+  uslab run --leaks -- ./a.out             find objects that nothing points to at exit
 
 Exit status:
-  that of PROGRAM; 128+N when signal N ended it; 127 when it was not found; 126 when it could not be
+  that of PROGRAM, or 23 when --leaks found leaks; 128+N when signal N ended it; 127 when it was not found; 126 when it could not be
   executed; 125 when uslab could not do its part (no library, no directory for the snapshot).
 
 Static programs and programs that gain privileges (setuid, setgid) take no preloaded library: they
@@ -203,6 +205,21 @@ pub struct Run {
     /// `FZPU,malloc-64` debugs one cache; see uslab's guide, "Debugging".
     #[arg(long, value_name = "LETTERS[,CACHE...]")]
     pub debug: Option<OsString>,
+
+    /// Report leaked objects when the program exits, which then ends with status 23
+    ///
+    /// A leaked object is one that no pointer leads to. Each report has the stack of the
+    /// allocation. With `=report` the program keeps its exit status. Sets USLAB_LEAKS for the
+    /// program.
+    #[arg(long, value_name = "report", num_args = 0..=1, require_equals = true, default_missing_value = "1")]
+    #[arg(value_parser = ["1", "report"], hide_possible_values = true)]
+    pub leaks: Option<String>,
+
+    /// Report no leak whose stack matches a line `leak:PATTERN` of FILE
+    ///
+    /// The syntax is LeakSanitizer's. Sets USLAB_LEAK_SUPPRESSIONS for the program.
+    #[arg(long, value_name = "FILE", requires = "leaks")]
+    pub leak_suppressions: Option<PathBuf>,
 
     /// The program and its arguments
     #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true)]
@@ -451,6 +468,8 @@ mod tests {
             "--stats-json",
             "--rseq",
             "--guard",
+            "--leaks",
+            "--leak-suppressions",
             "--json",
             "--table",
             "--all",

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 
 use crate::args::{Run, Switch};
-use crate::failure::{self, FAILED, Failure, NOT_EXECUTABLE, NOT_FOUND, Outcome, complain};
+use crate::failure::{self, FAILED, Failure, NOT_EXECUTABLE, NOT_FOUND, Outcome, RUN_FAILED, complain};
 use crate::snapshot::{self, Snapshot, Trouble};
 use crate::{json, preload, process, program, snapdir, supervise, text};
 
@@ -43,6 +43,16 @@ pub fn run(options: &Run) -> Outcome {
     }
     if let Some(letters) = &options.debug {
         command.env("USLAB_DEBUG", letters);
+    }
+    if let Some(effect) = &options.leaks {
+        command.env("USLAB_LEAKS", effect);
+    }
+    if let Some(file) = &options.leak_suppressions {
+        // The program may change its directory before it reads the file.
+        let file = file.canonicalize().map_err(|error| {
+            Failure::new(RUN_FAILED, format_args!("cannot read {}: {error}", file.display()))
+        })?;
+        command.env("USLAB_LEAK_SUPPRESSIONS", file);
     }
     if options.stats || options.stats_json.is_some() {
         run_and_report(&mut command, name, &directory, options)

@@ -14,12 +14,13 @@ extern "C" fn at_load() {
     crate::dlopen::at_load();
 }
 
-/// Leaves final figures for `uslab run --stats`. Allocation must keep working: destructors of other
-/// libraries run later.
+/// Leaves final figures for `uslab run --stats`, and reports leaks. Allocation must keep working:
+/// destructors of other libraries run later.
 extern "C" fn at_unload() {
     uslab::debug::check_objects();
     uslab::internal::account_all();
     uslab::internal::finish_snapshot();
+    uslab::internal::report_leaks_at_exit();
 }
 
 #[used]

@@ -86,6 +86,7 @@ pub mod internal {
     pub use crate::{
         cache::account_all,
         counters::finish as finish_snapshot,
+        debug::leaks::at_exit as report_leaks_at_exit,
         malloc::classes::{CLASSES, Class, MAX_SMALL_BYTES},
         os::{errno, fault, file::process_id, report},
         pages::PAGE_BYTES,

@@ -19,7 +19,8 @@
 
 use super::debugged;
 use super::state::{
-    CPUS, GUARD_ALL, GUARD_NAMED, INIT, KNOWN, NEW, NODES, PRESSURE_NAMED, READY, REAPER_FORBIDDEN, STATE,
+    CPUS, GUARD_ALL, GUARD_NAMED, INIT, KNOWN, LEAKS, NEW, NODES, PRESSURE_NAMED, READY, REAPER_FORBIDDEN,
+    STATE,
 };
 use crate::counters;
 use crate::os;
@@ -30,7 +31,7 @@ use crate::rseq;
 use core::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 pub use super::state::{cpus, is_ready, nodes};
-pub(crate) use super::state::{guard_is_named, guards_all, pressure_is_named};
+pub(crate) use super::state::{guard_is_named, guards_all, leaks_at_exit, pressure_is_named};
 
 /// Runs [`at_load`] when the object that contains the library is loaded: before the object's other
 /// constructors, and before those of all objects that need it.
@@ -106,6 +107,13 @@ fn learn() {
     if config.is_secure {
         debugged::secure();
         percpu::hide_sheaves();
+    }
+    if let Some(effect) = config.leaks {
+        LEAKS.store(effect as u8, Relaxed);
+        debugged::record_users();
+    }
+    if let Some(path) = &config.leak_suppressions {
+        report::suppress::set_path(path.as_bytes());
     }
     if config.is_guard_wrong {
         os::report::print(format_args!("USLAB_GUARD is ignored: a word without a meaning"));

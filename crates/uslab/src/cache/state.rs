@@ -1,6 +1,7 @@
 //! The results of start-up: [`super::start`] writes them once, and the whole layer reads them.
 
 use crate::os::Lock;
+use crate::os::config::AtExit;
 use crate::sync::Rank;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::Acquire, Ordering::Relaxed};
 
@@ -49,6 +50,15 @@ pub(crate) fn guard_is_named() -> bool {
 /// Whether `USLAB_GUARD` asks for guard pages around every allocation.
 pub(crate) fn guards_all() -> bool {
     GUARD_ALL.load(Relaxed)
+}
+
+/// The effect of leaks at exit, as `USLAB_LEAKS` tells; 0 if they are not searched for.
+pub(super) static LEAKS: AtomicU8 = AtomicU8::new(0);
+
+/// Whether `USLAB_LEAKS` asks for a search at exit, and whether the process then ends with another
+/// status.
+pub(crate) fn leaks_at_exit() -> Option<AtExit> {
+    [AtExit::Report, AtExit::Fail].into_iter().find(|effect| *effect as u8 == LEAKS.load(Relaxed))
 }
 
 /// Whether `USLAB_REAPER=0`.

@@ -11,9 +11,11 @@
 //! A check never allocates, and waits only for the library's locks, in rank order.
 
 pub mod guard;
+pub(crate) mod leaks;
 
 use crate::cache::start;
 use crate::{cache, malloc, report};
+pub use leaks::{Leaks, SearchError, find_leaks};
 
 pub use crate::cache::{Summary, SwitchError};
 pub use crate::os::debugging::Bad as BadText;

@@ -14,8 +14,10 @@ use super::classes::MAX_SMALL_BYTES;
 use super::large::{self, Reclaim};
 use super::list::head;
 use super::medium::Medium;
-use crate::cache::debugged::{self, Debug, Family, Large, Release, Request};
+use crate::cache::debugged::{self, Debug, Family, Large, Release, Request, Seen};
+use crate::cache::registry::LARGE_ID;
 use crate::pages::{self, PAGE_BYTES, PAGE_SHIFT, PageIndex, Temperature};
+use crate::report::leak::Allocation;
 use core::sync::atomic::{
     AtomicU64, AtomicUsize,
     Ordering::{AcqRel, Relaxed},
@@ -72,7 +74,7 @@ pub(super) fn is_debugged(page: PageIndex) -> bool {
 }
 
 /// Calls `use_object` with the debugged object of a run.
-fn with<R>(page: PageIndex, use_object: impl FnOnce(&Large<'_>, &str) -> R) -> R {
+fn with<R>(page: PageIndex, use_object: impl FnOnce(&Large<'_>, &'static str) -> R) -> R {
     let letters = head(page).debugged.load(Relaxed) as u8;
     let bytes = large::bytes(page);
     let debug = Debug::of_run(letters, PAGE_BYTES, bytes);
@@ -84,6 +86,18 @@ fn with<R>(page: PageIndex, use_object: impl FnOnce(&Large<'_>, &str) -> R) -> R
 /// The bytes that the program asked for, unless the object is free.
 pub(super) fn asked(page: PageIndex) -> Option<usize> {
     with(page, |object, _| object.is_live().then(|| object.asked()))
+}
+
+/// The large object that starts at `page`: its pages, and its state if it is debugged.
+pub(crate) fn seen_at(page: PageIndex) -> (usize, Option<Seen>) {
+    let seen = is_debugged(page).then(|| with(page, |object, _| object.seen()));
+    (large::bytes(page) / PAGE_BYTES, seen)
+}
+
+/// The allocation of the large object that starts at `page`, if it is debugged and in use.
+pub(crate) fn allocation_at(page: PageIndex) -> Option<Allocation> {
+    let is_live = pages::owner(page).id() == LARGE_ID && is_debugged(page);
+    is_live.then(|| with(page, |object, name| object.is_live().then(|| object.allocation(name)))).flatten()
 }
 
 /// Reports a free of `pointer`, in the debugged run at `page`.

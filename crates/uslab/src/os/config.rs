@@ -37,6 +37,8 @@ pub const ON_MISUSE: &str = "USLAB_ON_MISUSE";
 pub const GUARD: &str = "USLAB_GUARD";
 pub const DEBUG: &str = "USLAB_DEBUG";
 pub const DEBUG_REPORT: &str = "USLAB_DEBUG_REPORT";
+pub const LEAKS: &str = "USLAB_LEAKS";
+pub const LEAK_SUPPRESSIONS: &str = "USLAB_LEAK_SUPPRESSIONS";
 pub const SECURE: &str = "USLAB_SECURE";
 pub const CPU_BYTES: &str = "USLAB_CPU_BYTES";
 pub const PRESSURE: &str = "USLAB_PRESSURE";
@@ -45,7 +47,7 @@ pub const PRESSURE_WATCH: &str = "MEMORY_PRESSURE_WATCH";
 pub const PRESSURE_WRITE: &str = "MEMORY_PRESSURE_WRITE";
 
 /// All variables, in the order of the users' table.
-pub const VARIABLES: [Variable; 18] = [
+pub const VARIABLES: [Variable; 20] = [
     Variable {
         name: RSEQ,
         read_by: "the library",
@@ -151,6 +153,26 @@ pub const VARIABLES: [Variable; 18] = [
         is_harmless: false,
     },
     Variable {
+        name: LEAKS,
+        read_by: "the shared libraries",
+        values: "`1`, `report`",
+        default: "leaks are not searched for",
+        doc: "At exit, report the objects that no pointer leads to, with the stacks of their allocations; see \
+              [debugging](debugging.md#leaks). `1`: a process that leaks ends with status 23. `report`: it \
+              keeps its status. Every cache then records who allocated, as with letter U. \
+              `uslab run --leaks` sets it.",
+        is_harmless: false,
+    },
+    Variable {
+        name: LEAK_SUPPRESSIONS,
+        read_by: "the shared libraries",
+        values: "a path",
+        default: "all leaks are reported",
+        doc: "A file of lines `leak:PATTERN`, in LeakSanitizer's syntax: leaks are not reported where a \
+              function or file of the stack matches. `uslab run --leak-suppressions` sets it.",
+        is_harmless: false,
+    },
+    Variable {
         name: SECURE,
         read_by: "the library",
         values: "`1`",
@@ -239,6 +261,16 @@ pub enum HugePages {
     Always,
 }
 
+/// The effect of leaks that are found at exit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum AtExit {
+    /// A report.
+    Report = 1,
+    /// A report, and another exit status.
+    Fail = 2,
+}
+
 /// The choice of allocations that get guard pages; see `uslab::debug::guard`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Guard {
@@ -315,6 +347,10 @@ pub struct Config<V> {
     pub debug: Option<V>,
     /// The destination and form of reports.
     pub debug_report: Option<V>,
+    /// Search for leaks at exit.
+    pub leaks: Option<AtExit>,
+    /// The file of leaks that are not reported.
+    pub leak_suppressions: Option<V>,
     /// Harden all caches.
     pub is_secure: bool,
     /// Bound of a CPU's sheaves.
@@ -328,7 +364,7 @@ pub struct Config<V> {
 }
 
 /// The names of the variables in [`Config::of`]'s array.
-pub const READ_AT_START: [&str; 13] = [
+pub const READ_AT_START: [&str; 15] = [
     RSEQ,
     REAPER,
     DECAY_MS,
@@ -342,13 +378,15 @@ pub const READ_AT_START: [&str; 13] = [
     DEBUG_REPORT,
     GUARD,
     SECURE,
+    LEAKS,
+    LEAK_SUPPRESSIONS,
 ];
 
 impl<V: AsRef<[u8]>> Config<V> {
     /// The configuration from the values of [`READ_AT_START`].
-    pub fn of(values: [Option<V>; 13]) -> Config<V> {
+    pub fn of(values: [Option<V>; 15]) -> Config<V> {
         let [rseq, reaper, decay_ms, huge_pages, on_misuse, cpu_bytes, pressure, rest @ ..] = values;
-        let [snapshot, snapshot_reader, debug, debug_report, guard, secure] = rest;
+        let [snapshot, snapshot_reader, debug, debug_report, guard, secure, leaks, leak_suppressions] = rest;
         let is = |value: &Option<V>, wanted: &[u8]| value.as_ref().is_some_and(|v| v.as_ref() == wanted);
         let choice = guard.as_ref().map_or(Some(None), |value| Guard::of(value.as_ref()));
         Config {
@@ -368,6 +406,12 @@ impl<V: AsRef<[u8]>> Config<V> {
             aborts_on_misuse: !is(&on_misuse, b"report"),
             guard: choice.flatten(),
             is_guard_wrong: choice.is_none(),
+            leaks: match leaks.as_ref().map(AsRef::as_ref) {
+                Some(b"1") => Some(AtExit::Fail),
+                Some(b"report") => Some(AtExit::Report),
+                _ => None,
+            },
+            leak_suppressions,
             is_secure: is(&secure, b"1"),
             cpu_bytes: number(&cpu_bytes).map(|bytes| bytes as usize),
             names_pressure: pressure.is_some(),

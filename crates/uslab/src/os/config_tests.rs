@@ -9,11 +9,12 @@ fn config(name: &str, value: &'static str) -> Config<&'static [u8]> {
 
 #[test]
 fn unset_variables_mean_their_defaults() {
-    let unset = Config::of([None::<&[u8]>; 13]);
+    let unset = Config::of([None::<&[u8]>; 15]);
     assert!(!unset.forbids_rseq && !unset.forbids_reaper && unset.aborts_on_misuse);
     assert_eq!((unset.cpu_bytes, unset.snapshot, unset.snapshot_reader), (None, None, None));
     assert!(!unset.is_guard_wrong && !config(GUARD, "all").is_guard_wrong);
     assert_eq!((unset.decay_ms, unset.huge_pages, unset.guard), (None, None, None));
+    assert_eq!((unset.leaks, unset.leak_suppressions), (None, None));
 }
 
 #[test]
@@ -28,6 +29,10 @@ fn each_variable_has_its_effect_and_other_values_have_none() {
     let huge_pages = |value| config(HUGE_PAGES, value).huge_pages;
     assert_eq!((huge_pages("auto"), huge_pages("never")), (Some(HugePages::Auto), Some(HugePages::Never)));
     assert_eq!((huge_pages("always"), huge_pages("1")), (Some(HugePages::Always), None));
+    let leaks = |value| config(LEAKS, value).leaks;
+    assert_eq!((leaks("1"), leaks("report")), (Some(AtExit::Fail), Some(AtExit::Report)));
+    assert_eq!((leaks("0"), leaks("yes")), (None, None));
+    assert_eq!(config(LEAK_SUPPRESSIONS, "/a").leak_suppressions, Some(&b"/a"[..]));
     assert!(config(SECURE, "1").is_secure && !config(SECURE, "0").is_secure);
     let guard = |value| config(GUARD, value).guard;
     let of = |interval_ms, slots, side| Some(Guard { interval_ms, slots, side });

@@ -79,6 +79,16 @@ pub unsafe fn protect(start: *mut u8, bytes: usize, is_open: bool) -> bool {
     unsafe { libc::mprotect(start.cast(), bytes, access) == 0 }
 }
 
+/// Maps `bytes` of zeroed memory that children share, at an address of the kernel's choice. It has
+/// memory only where it is touched. `None` if the system refuses.
+pub fn map_shared(bytes: usize) -> Option<*mut u8> {
+    let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a fresh anonymous mapping at an address of the kernel's choice.
+    let address = unsafe { libc::mmap(ptr::null_mut(), bytes, access, flags, -1, 0) };
+    (address != libc::MAP_FAILED).then_some(address.cast())
+}
+
 /// Tests whether a range is free: maps it without access, and unmaps it at once. The result is that
 /// of [`map_at`], apart from limits on memory.
 ///

@@ -23,8 +23,10 @@ pub mod fork;
 mod futex;
 pub mod huge;
 pub mod invariant;
+pub mod maps;
 pub mod membarrier;
 pub mod memory;
+pub mod own_memory;
 pub mod pin;
 pub mod pressure;
 pub mod process;
@@ -34,6 +36,7 @@ pub mod rseq;
 pub mod scheduling;
 pub mod signal;
 pub mod sleep;
+pub mod stop;
 #[cfg(test)]
 mod tests;
 pub mod thread;

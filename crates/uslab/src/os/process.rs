@@ -11,7 +11,8 @@
 //! Limit: with system pages of more than 4 KiB the library does not give this advice, and such a
 //! child takes the parent's threads for its own.
 
-use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering::Relaxed};
+use core::ffi::c_void;
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, Ordering::Relaxed};
 
 const PAGE_BYTES: usize = 4096;
 
@@ -71,6 +72,38 @@ pub fn claim() {
         unsafe { libc::madvise((&raw const THREADS).cast_mut().cast(), PAGE_BYTES, libc::MADV_WIPEONFORK) };
     }
     THREADS.owner.store(super::file::process_id(), Relaxed);
+}
+
+/// Makes the process, which is in `exit`, end with another status: once the exit handlers have run
+/// that are left, and before streams are flushed. A C library that takes no more handlers flushes
+/// its streams and ends at once.
+pub fn end_with(status: i32) {
+    static STATUS: AtomicI32 = AtomicI32::new(0);
+    extern "C" fn end(_: *mut c_void) {
+        // glibc allows a handler to call `exit`: the handlers that are left run, then the process
+        // ends with the status of the last call.
+        // SAFETY: no preconditions.
+        unsafe { libc::exit(STATUS.load(Relaxed)) }
+    }
+    unsafe extern "C" {
+        fn __cxa_atexit(
+            function: extern "C" fn(*mut c_void),
+            argument: *mut c_void,
+            object: *mut c_void,
+        ) -> core::ffi::c_int;
+    }
+    STATUS.store(status, Relaxed);
+    // The handler belongs to no object, so the end of this one does not run it early.
+    let null = core::ptr::null_mut();
+    // SAFETY: the handler is a function that stays mapped.
+    let is_taken = cfg!(target_env = "gnu") && unsafe { __cxa_atexit(end, null, null) } == 0;
+    if !is_taken {
+        // SAFETY: no preconditions.
+        unsafe {
+            libc::fflush(core::ptr::null_mut());
+            libc::_exit(status)
+        }
+    }
 }
 
 /// Ends the process without exit handlers.

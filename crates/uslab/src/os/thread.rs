@@ -11,19 +11,48 @@ pub fn id() -> u32 {
     unsafe { libc::syscall(libc::SYS_gettid) as u32 }
 }
 
+/// Bytes from the start of glibc's descriptor of a thread to the thread's number; 0 for other C
+/// libraries.
+const ID_OFFSET: usize = match () {
+    () if !cfg!(target_env = "gnu") => 0,
+    () if cfg!(target_arch = "x86_64") => 0x2d0,
+    () if cfg!(target_arch = "aarch64") => 0xd0,
+    () => 0,
+};
+
+/// The address of the calling thread's descriptor.
+pub fn descriptor() -> usize {
+    // SAFETY: no preconditions.
+    unsafe { libc::pthread_self() as usize }
+}
+
+/// The address of the descriptor of a thread with this thread pointer; 0 if that is not known. On
+/// x86-64 they are the same.
+pub fn descriptor_of(thread_pointer: usize) -> usize {
+    if cfg!(all(target_env = "gnu", target_arch = "x86_64")) { thread_pointer } else { 0 }
+}
+
+/// Whether `address` is glibc's descriptor of a thread, and the thread's number, which is 0 if it
+/// has ended. `read` copies words from an address on. `None` where it is not known.
+pub fn id_of(address: usize, read: impl Fn(usize, &mut [usize]) -> usize) -> Option<u32> {
+    // The first words of a descriptor are its own address, a vector, and its own address again.
+    let mut head = [0; 3];
+    let mut number = [0];
+    let is_descriptor = cfg!(all(target_env = "gnu", target_arch = "x86_64"))
+        && address.is_multiple_of(64)
+        && read(address, &mut head) == head.len()
+        && (head[0], head[2]) == (address, address)
+        && read(address + ID_OFFSET, &mut number) == 1;
+    is_descriptor.then_some(number[0] as u32)
+}
+
 /// [`id`] without a system call where the C library's own copy is found, for callers that need it
 /// with every operation. In a child that shares the memory of its parent it may be the parent's.
 ///
 /// glibc keeps the number in the structure that `pthread_self` returns, at a place that has not
 /// changed since 2006. The first call compares it with the kernel's number.
 pub fn own_id() -> u32 {
-    /// Bytes from the start of glibc's structure to the number; 0 for other C libraries.
-    const OFFSET: usize = match () {
-        () if !cfg!(target_env = "gnu") => 0,
-        () if cfg!(target_arch = "x86_64") => 0x2d0,
-        () if cfg!(target_arch = "aarch64") => 0xd0,
-        () => 0,
-    };
+    const OFFSET: usize = ID_OFFSET;
     static STATE: AtomicU8 = AtomicU8::new(UNKNOWN);
     const UNKNOWN: u8 = 0;
     const IS_THERE: u8 = 1;

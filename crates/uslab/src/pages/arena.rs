@@ -6,12 +6,15 @@
 //! but are not our memory, and have no owner in the page map.
 
 use super::chunk::Chunk;
-use super::layout::{BOOT_BELOW, CHUNKS_BELOW, DESCRIPTORS_BELOW, Entry, MAP_BYTES, Table, choose};
+use super::layout::{
+    BOOT_BELOW, CHUNKS_BELOW, DESCRIPTORS_BELOW, Entry, MAP_BYTES, STEP_BYTES, Table, choose,
+};
 use super::{CHUNK_BYTES, CHUNK_PAGES, DESCRIPTOR_BYTES, PAGE_BYTES, PAGE_SHIFT, huge};
 use crate::os::invariant::invariant;
 use crate::os::memory::{self, Placed};
 use crate::rseq::{Owner, Slot};
 use crate::{counters, os};
+use core::ops::Range;
 use core::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed,
     Ordering::Release, fence,
@@ -105,6 +108,33 @@ pub(super) fn chunks_committed() -> usize {
 /// Bytes within the bound: an upper bound on the bytes ever mapped.
 pub fn committed_bytes() -> usize {
     ARENA.committed_bytes.load(Relaxed)
+}
+
+/// The addresses of the data, up to the bound.
+pub fn data() -> Range<usize> {
+    let base = ARENA.base.load(Relaxed);
+    base..base + committed_bytes()
+}
+
+/// The mapped parts of the tables beside the data.
+pub fn tables() -> [Range<usize>; 4] {
+    let base = ARENA.base.load(Relaxed);
+    let boot = base - BOOT_BELOW;
+    let boot = boot..boot + BOOT_USED.load(Relaxed).next_multiple_of(STEP_BYTES);
+    let mapped = |table: &Table, below| base - below..base - below + table.mapped_bytes();
+    [
+        mapped(&ARENA.descriptors, DESCRIPTORS_BELOW),
+        mapped(&ARENA.chunks, CHUNKS_BELOW),
+        mapped(&ARENA.map, MAP_BYTES),
+        boot,
+    ]
+}
+
+/// Whether chunk `index`, which is within the bound, has free pages, or none because it is
+/// unmapped. A hint: other threads may change it.
+pub fn has_free_pages(index: usize) -> bool {
+    // SAFETY: the entry is mapped for ever, and any value is valid.
+    unsafe { (&raw const (*chunk(index)).free_pages).read_volatile() > 0 }
 }
 
 /// Whether the kernel backs fresh chunks with memory at once.

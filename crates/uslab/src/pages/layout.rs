@@ -24,7 +24,7 @@ pub const MAX_DATA_BYTES: usize = (1 << 40) - 48 * CHUNK_BYTES;
 const MIN_DATA_BYTES: usize = 1 << 30;
 
 /// Granularity at which tables are mapped: a multiple of every system's page.
-const STEP_BYTES: usize = 64 << 10;
+pub const STEP_BYTES: usize = 64 << 10;
 
 const MAX_PAGES: usize = MAX_DATA_BYTES / PAGE_BYTES;
 /// Bytes of the page map, which ends where the data starts.
@@ -62,6 +62,11 @@ impl Table {
     /// A table of which no part is mapped.
     pub const fn new() -> Table {
         Table { mapped_bytes: AtomicUsize::new(0) }
+    }
+
+    /// Bytes of the part that is mapped.
+    pub fn mapped_bytes(&self) -> usize {
+        self.mapped_bytes.load(Relaxed)
     }
 
     /// Maps the first `bytes` bytes, at least, of the table that starts at `start`. Returns false

@@ -47,6 +47,7 @@ pub use listener::watch_pressure;
 #[cfg(feature = "std")]
 pub use lru::{LruCache, LruStats, adaptors};
 pub use pass::reclaim;
+pub(crate) use registry::for_each_registration;
 pub use shrinker::{RegisterError, Registration, Scan, Shrinker, ShrinkerOptions, register_shrinker};
 pub use sources::Choice as PressureChoice;
 

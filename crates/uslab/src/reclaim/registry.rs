@@ -26,6 +26,7 @@ use crate::os::{self, Futex};
 use crate::pages::boot;
 use crate::sync::Park;
 use core::cell::UnsafeCell;
+use core::ops::Range;
 use core::sync::atomic::{
     AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed,
     Ordering::Release, Ordering::SeqCst, fence,
@@ -101,6 +102,14 @@ pub fn entries() -> impl Iterator<Item = &'static Entry> {
         // SAFETY: as above.
         unsafe { entry.next.load(Acquire).as_ref() }
     })
+}
+
+/// Calls `visit` with the memory of each entry that holds callbacks and their context.
+pub fn for_each_registration(visit: &mut dyn FnMut(Range<usize>)) {
+    for entry in entries().filter(|entry| !matches!(entry.state.load(Acquire), FREE | CLAIMED)) {
+        let start = (&raw const *entry) as usize;
+        visit(start..start + size_of::<Entry>());
+    }
 }
 
 /// Whether the calling thread is inside an entry: in its callback, or disposing of it.

@@ -116,8 +116,20 @@ pub fn frames(id: StackId, out: &mut [usize; MAX_FRAMES]) -> usize {
     n
 }
 
+/// The reason why a stack has no frames; empty if it has.
+pub fn why_empty(id: StackId, frames: usize) -> &'static str {
+    match (frames, id) {
+        (0, StackId::NONE) if is_full() => "the depot of stacks is full",
+        (0, _) => "the stack is not known",
+        _ => "",
+    }
+}
+
+/// Upper bound on the numbers of stacks.
+pub const IDS: usize = WORDS;
+
 /// Whether stacks found no room.
-pub fn is_full() -> bool {
+fn is_full() -> bool {
     LOST.load(Relaxed) > 0
 }
 

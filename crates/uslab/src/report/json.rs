@@ -56,12 +56,20 @@ pub fn trace(
     writeln!(out, ",\"thread\":{thread},\"cpu\":{cpu}}}")
 }
 
-fn happened(out: &mut impl Write, event: &Event<'_>) -> fmt::Result {
+/// Writes an allocation or a free.
+pub fn happened(out: &mut impl Write, event: &Event<'_>) -> fmt::Result {
     let ago_ms = os::clock::coarse_ms().saturating_sub(event.time_ms);
     write!(out, "{{\"thread\":{},\"cpu\":{},\"ago_ms\":{ago_ms}", event.thread, event.cpu)?;
     write!(out, ",\"lost\":\"{}\",\"stack\":", event.lost)?;
     frames(out, event.stack)?;
     write!(out, "}}")
+}
+
+/// Writes `before`, then `value` as a string.
+pub fn text(out: &mut impl Write, before: &str, value: &dyn fmt::Display) -> fmt::Result {
+    write!(out, "{before}\"")?;
+    write!(Quoted(out), "{value}")?;
+    write!(out, "\"")
 }
 
 fn frames(out: &mut impl Write, stack: &[usize]) -> fmt::Result {

@@ -13,7 +13,9 @@
 
 pub mod depot;
 mod json;
+pub mod leak;
 mod sink;
+pub mod suppress;
 mod symbol;
 mod text;
 

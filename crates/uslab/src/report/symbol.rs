@@ -17,17 +17,31 @@ impl Place {
     }
 }
 
+impl Place {
+    /// Writes the path of the object's file; nothing where the object is not known.
+    pub fn write_file(&self, out: &mut impl fmt::Write) -> fmt::Result {
+        match &self.object {
+            Some(object) if object.is_program() => {
+                let mut path = [0; 256];
+                write_bytes(out, crate::os::file::own_path(&mut path))
+            }
+            Some(object) => write_bytes(out, object.name.to_bytes()),
+            None => Ok(()),
+        }
+    }
+
+    /// The exported function that contains the call, and the distance from its start.
+    pub fn function(&self) -> Option<(&'static [u8], usize)> {
+        unwind::function_at(self.object.as_ref()?, self.pc - 1)
+    }
+}
+
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(object) = &self.object else { return write!(f, "{:#x}", self.pc) };
-        if object.is_program() {
-            let mut path = [0; 256];
-            write_bytes(f, crate::os::file::own_path(&mut path))?;
-        } else {
-            write_bytes(f, object.name.to_bytes())?;
-        }
+        self.write_file(f)?;
         write!(f, "+{:#x}", self.pc.wrapping_sub(object.base))?;
-        if let Some((name, offset)) = unwind::function_at(object, self.pc - 1) {
+        if let Some((name, offset)) = self.function() {
             f.write_str(" (")?;
             write_bytes(f, name)?;
             write!(f, "+{:#x})", offset + 1)?;
@@ -36,7 +50,7 @@ impl fmt::Display for Place {
     }
 }
 
-fn write_bytes(f: &mut fmt::Formatter<'_>, bytes: &[u8]) -> fmt::Result {
+fn write_bytes(f: &mut impl fmt::Write, bytes: &[u8]) -> fmt::Result {
     for chunk in bytes.utf8_chunks() {
         f.write_str(chunk.valid())?;
         if !chunk.invalid().is_empty() {

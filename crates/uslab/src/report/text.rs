@@ -33,7 +33,8 @@ pub fn write(out: &mut impl Write, report: &Report<'_>, stack: &[usize]) -> fmt:
     Ok(())
 }
 
-fn happened(out: &mut impl Write, what: &str, event: &Event<'_>) -> fmt::Result {
+/// Writes an allocation or a free, `what`, with its stack.
+pub fn happened(out: &mut impl Write, what: &str, event: &Event<'_>) -> fmt::Result {
     let ago_ms = os::clock::coarse_ms().saturating_sub(event.time_ms);
     writeln!(out, "  {what} {ago_ms} ms ago by thread {} on CPU {}", event.thread, event.cpu)?;
     if event.stack.is_empty() && !event.lost.is_empty() {

@@ -29,6 +29,7 @@ mod free;
 mod object;
 pub(super) mod quarantine;
 mod run;
+mod seen;
 mod select;
 mod tell;
 mod track;
@@ -42,10 +43,11 @@ use object::{RECORD_BYTES, RECORD_WITH_USERS_BYTES, ZONE_FREE, ZONE_USED};
 pub use object::Family;
 pub(crate) use object::{Release, Request};
 pub(crate) use run::Large;
+pub(crate) use seen::Seen;
 pub(crate) use select::letters_for;
 pub(super) use select::letters_of;
 pub(crate) use select::selects_malloc;
-pub(super) use select::{secure, set as set_selection};
+pub(super) use select::{record_users, secure, set as set_selection};
 pub(super) use track::{Track, User};
 
 /// Bytes of the smallest zone.

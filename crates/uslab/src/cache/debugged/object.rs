@@ -6,6 +6,7 @@ use crate::os;
 use crate::os::debugging::{RED_ZONE, USERS};
 use crate::os::unwind::MAX_FRAMES;
 use crate::report::Event;
+use crate::report::depot::StackId;
 use core::ops::Range;
 use core::sync::atomic::{
     AtomicU8, AtomicU32, AtomicUsize,
@@ -217,6 +218,14 @@ impl<'a> Object<'a> {
             return None;
         }
         self.record().users[user as usize].event(frames)
+    }
+
+    /// The last allocation: stack, thread, CPU and time. Zeroes without letter U.
+    pub fn allocated_by(&self) -> (StackId, u32, u32, u64) {
+        if !self.debug.has(USERS) {
+            return (StackId::NONE, 0, 0, 0);
+        }
+        self.record().users[User::Allocated as usize].words()
     }
 
     /// Fills the zones for an object of which the program uses `used` bytes.

@@ -8,7 +8,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 /// A debugged run.
 pub(crate) struct Large<'a> {
-    object: Object<'a>,
+    pub(super) object: Object<'a>,
 }
 
 impl Debug {

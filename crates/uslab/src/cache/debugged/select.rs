@@ -47,7 +47,13 @@ static FOR_ALL: AtomicU8 = AtomicU8::new(0);
 
 /// Hardens every cache. Start-up calls it, before there is any.
 pub fn secure() {
-    FOR_ALL.store(CHECKS | RED_ZONE | SECURE, Relaxed);
+    FOR_ALL.fetch_or(CHECKS | RED_ZONE | SECURE, Relaxed);
+}
+
+/// Makes every cache record who allocated. As [`secure`].
+pub fn record_users() {
+    FOR_ALL.fetch_or(USERS, Relaxed);
+    report::set_detailed();
 }
 
 /// The letters for a cache called `name`.

@@ -47,12 +47,14 @@ impl Track {
         }
         let stack = StackId(self.stack.load(Relaxed));
         let n = depot::frames(stack, frames);
-        let lost = match (n, stack) {
-            (0, StackId::NONE) if depot::is_full() => "the depot of stacks is full",
-            (0, _) => "the stack is not known",
-            _ => "",
-        };
+        let lost = depot::why_empty(stack, n);
         let (cpu, time_ms) = (self.cpu.load(Relaxed), self.time_ms.load(Relaxed));
         Some(Event { thread, cpu, time_ms, stack: &frames[..n], lost })
+    }
+
+    /// The event's stack, thread, CPU and time; the thread is 0 if there was none.
+    pub fn words(&self) -> (StackId, u32, u32, u64) {
+        let (stack, thread) = (StackId(self.stack.load(Relaxed)), self.thread.load(Relaxed));
+        (stack, thread, self.cpu.load(Relaxed), self.time_ms.load(Relaxed))
     }
 }

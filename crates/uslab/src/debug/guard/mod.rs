@@ -29,7 +29,11 @@ use crate::malloc::sampled::{self, Sampler};
 use crate::os;
 use crate::os::config::{self, GUARD_INTERVAL_MS};
 use crate::os::fault;
+use crate::os::unwind::MAX_FRAMES;
 use crate::report;
+use crate::report::depot::{self, StackId};
+use crate::report::leak::Allocation;
+use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Acquire, Ordering::Relaxed};
 use reports::Verdict;
 
@@ -157,6 +161,40 @@ pub fn stats() -> Stats {
         sampled: SAMPLED.load(Relaxed),
         reported: REPORTED.load(Relaxed),
     }
+}
+
+/// Calls `visit` with the bytes of each guarded object in use.
+pub(super) fn for_each_live(visit: &mut dyn FnMut(Range<usize>)) {
+    pool::for_each_live(&mut |slot| visit(slot.object()));
+}
+
+/// The bytes of the guarded object in use whose slot contains `address`.
+pub(super) fn live_around(address: usize) -> Option<Range<usize>> {
+    pool::live_around(address).map(|slot| slot.object())
+}
+
+/// Whether the stack of a guarded object is put into the depot, which may take locks.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stack {
+    None,
+    Saved,
+}
+
+/// The allocation of the guarded object in use at `pointer`.
+pub(super) fn allocation_of(pointer: usize, stack: Stack) -> Option<Allocation> {
+    let slot = pool::live_around(pointer).filter(|slot| slot.object().start == pointer)?;
+    let mut frames = [0; MAX_FRAMES];
+    let event = slot.allocated.event(&mut frames)?;
+    Some(Allocation {
+        pointer,
+        bytes: slot.object().len(),
+        cache: reports::NAME,
+        family: slot.family().name(),
+        stack: if stack == Stack::Saved { depot::save(event.stack) } else { StackId::NONE },
+        thread: event.thread,
+        cpu: event.cpu,
+        time_ms: event.time_ms,
+    })
 }
 
 /// The next random number.

@@ -365,6 +365,23 @@ pub fn open(address: usize) -> bool {
     protect(&Place::pages_around(&(address..address + 1)), true)
 }
 
+/// Calls `visit` with each slot whose object is in use. Takes no lock.
+pub fn for_each_live(visit: &mut dyn FnMut(&Slot)) {
+    for block in 0..blocks() {
+        for kind in [Kind::Small, Kind::Large] {
+            let slot = Place { block, kind }.slot();
+            if slot.state() == State::Live {
+                visit(slot);
+            }
+        }
+    }
+}
+
+/// The slot around `address` whose object is in use.
+pub fn live_around(address: usize) -> Option<&'static Slot> {
+    Some(Place::around(address)?.slot()).filter(|slot| slot.state() == State::Live)
+}
+
 /// The requested bytes of the object that starts at `pointer`, if one does.
 pub fn bytes_at(pointer: usize) -> Option<usize> {
     let slot = Place::around(pointer)?.slot();

@@ -9,7 +9,7 @@ use core::fmt::{self, Display};
 use core::ops::Range;
 
 /// The name of guarded objects in reports.
-const NAME: &str = "guarded objects";
+pub const NAME: &str = "guarded objects";
 
 /// The distance of an address from an object; 0 inside of it.
 fn distance(address: usize, object: &Range<usize>) -> usize {

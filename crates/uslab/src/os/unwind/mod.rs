@@ -79,6 +79,48 @@ impl Registers {
     }
 }
 
+/// The number of [`preserved`] registers.
+pub const PRESERVED: usize = if cfg!(target_arch = "x86_64") { 6 } else { 11 };
+
+/// The registers that functions preserve for their callers: some hold values of the program until a
+/// function that needs the register saves it.
+#[inline(always)]
+pub fn preserved() -> [usize; PRESERVED] {
+    let mut registers = [0; PRESERVED];
+    let place = registers.as_mut_ptr();
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the instructions store six words to the array.
+    unsafe {
+        core::arch::asm!(
+            "mov [{place}], rbx",
+            "mov [{place} + 8], rbp",
+            "mov [{place} + 16], r12",
+            "mov [{place} + 24], r13",
+            "mov [{place} + 32], r14",
+            "mov [{place} + 40], r15",
+            place = in(reg) place,
+            options(nostack, preserves_flags),
+        );
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: the instructions store eleven words to the array.
+    unsafe {
+        core::arch::asm!(
+            "stp x19, x20, [{place}]",
+            "stp x21, x22, [{place}, #16]",
+            "stp x23, x24, [{place}, #32]",
+            "stp x25, x26, [{place}, #48]",
+            "stp x27, x28, [{place}, #64]",
+            "str x29, [{place}, #80]",
+            place = in(reg) place,
+            options(nostack, preserves_flags),
+        );
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    let _ = place;
+    registers
+}
+
 /// Writes the return addresses of the calling thread to `frames`, the innermost first; returns how
 /// many. Frames of this library are left out where it is a shared object of its own. Takes no
 /// lock, and allocates nothing.
