@@ -127,6 +127,9 @@ pub struct CacheStats {
 /// The callback of `uslab_visit_caches`; a result other than 0 ends the visit.
 pub type CacheVisitor = unsafe extern "C" fn(*mut c_void, *const c_char, *const CacheStats) -> c_int;
 
+/// The callback of `uslab_cache_visit`; a result other than 0 ends the visit.
+pub type ObjectVisitor = unsafe extern "C" fn(*mut c_void, *mut c_void) -> c_int;
+
 /// `uslab_usage`.
 #[repr(C)]
 #[derive(Clone, Copy)]

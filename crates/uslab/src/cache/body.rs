@@ -3,6 +3,7 @@
 use super::debugged::quarantine::Place;
 use super::debugged::{Debug, Release};
 use crate::counters::layout;
+use crate::os::facts::{Fact, facts};
 use crate::os::invariant::Checked;
 use crate::pages::Run;
 use crate::percpu::{self, CpuCache};
@@ -22,6 +23,10 @@ pub struct Core {
     pub(super) programs_own: bool,
     /// The debugging of the cache's objects. Its address stays, for the objects' constructor.
     pub(super) debug: Option<Debug>,
+    /// For a debugger: bytes from an object of the slab to the pointer of the program, or 0 where
+    /// objects have no record; and whether the record has users.
+    pub(super) pointer_offset: usize,
+    pub(super) has_users: bool,
     /// The places of a hardened cache that the program created. Those of `malloc` share theirs.
     pub(super) quarantine: Option<&'static [Place]>,
     /// The memory of this cache, for reuse by the next one, and then a link of the registry's list.
@@ -29,6 +34,9 @@ pub struct Core {
     /// other fields.
     pub(super) spare: UnsafeCell<Spare>,
 }
+
+/// A cache, for a debugger.
+pub(super) const FACTS: &[Fact] = facts!(Core { cpu, name, name_len, user_bytes, pointer_offset, has_users });
 
 /// The memory of one cache. All caches need the same sizes, so any cache can reuse it.
 #[derive(Clone, Copy)]
@@ -196,13 +204,24 @@ impl Core {
         // SAFETY: the slots are the cache's; the caller's promise.
         unsafe {
             let put = crate::rseq::push_bulk(self.slots(), objects.len(), objects.as_ptr());
-            match &self.debug {
-                _ if put == objects.len() => {}
-                None => self.cpu.free_slow(&objects[put..]),
-                Some(debug) => {
-                    objects.iter().for_each(|&object| self.free_debugged(debug, object, Release::PLAIN))
-                }
+            if put < objects.len() {
+                self.free_bulk_slow(&objects[put..]);
             }
+        }
+    }
+
+    /// The slow path of [`Core::free_bulk`].
+    ///
+    /// # Safety
+    /// As [`Core::free_bulk`].
+    pub(super) unsafe fn free_bulk_slow(&self, objects: &[*mut u8]) {
+        match &self.debug {
+            // SAFETY: the caller's promise.
+            None => unsafe { self.cpu.free_slow(objects) },
+            Some(debug) => objects.iter().for_each(|&object| {
+                // SAFETY: the caller's promise.
+                unsafe { self.free_debugged(debug, object, Release::PLAIN) };
+            }),
         }
     }
 

@@ -2,6 +2,8 @@
 
 use super::object::{BUSY, FREE, LIVE, NEVER, Object, Release, User, ZONE_FREE, fill};
 use super::{Debug, tell};
+use crate::os::checkers;
+use crate::os::debugging::CHECKER;
 use crate::slab::{Misuse, Slabs};
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -50,6 +52,9 @@ impl Debug {
         object.note(User::Freed);
         if self.traces() {
             tell::trace(&object, name, "freed");
+        }
+        if self.has(CHECKER) {
+            checkers::freed(object.pointer, object.asked());
         }
         object.put(FREE);
         Some(start)

@@ -3,6 +3,7 @@
 use super::Debug;
 use crate::os;
 use crate::os::debugging::{RED_ZONE, USERS};
+use crate::os::facts::{Fact, facts};
 use crate::os::unwind::MAX_FRAMES;
 use crate::report::Event;
 use crate::report::depot::{self, StackId};
@@ -129,6 +130,19 @@ pub struct Record {
     /// Only with letter U.
     users: [Track; 2],
 }
+
+/// Records, for a debugger.
+pub const FACTS: &[&[Fact]] = &[
+    facts!(Record { asked, state, family, users }),
+    facts!(Track { stack, thread, cpu, time_ms }),
+    &[
+        Fact::new("state.never", NEVER as usize),
+        Fact::new("state.free", FREE as usize),
+        Fact::new("state.live", LIVE as usize),
+        Fact::new("state.busy", BUSY as usize),
+        Fact::new("letter.users", USERS as usize),
+    ],
+];
 
 pub const RECORD_BYTES: usize = core::mem::offset_of!(Record, users);
 pub const RECORD_WITH_USERS_BYTES: usize = size_of::<Record>();
