@@ -12,7 +12,7 @@ static uslab_cache *cache;
 static volatile unsigned char sink;
 
 /* Reaches the objects of the run without faults. */
-static void **kept;
+void **kept;
 
 __attribute__((noinline)) static unsigned char *make_here(void)
 {

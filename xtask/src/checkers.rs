@@ -107,7 +107,7 @@ fn compile(workspace: &Workspace, target: &Path, name: &str, flags: &[&str]) -> 
     let lib = target.join("lib");
     let mut cc = Command::new("cc");
     cc.current_dir(&workspace.root)
-        .args(["-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"])
+        .args(["-O0", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"])
         .args(flags);
     cc.arg(SOURCE).arg(format!("-I{}", target.join("include").display()));
     cc.arg(format!("-L{}", lib.display())).arg(format!("-Wl,-rpath,{}", lib.display())).arg("-luslab");

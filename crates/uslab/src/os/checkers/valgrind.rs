@@ -12,7 +12,6 @@ const MAKE_MEM_NOACCESS: usize = (b'M' as usize) << 24 | (b'C' as usize) << 16;
 const MAKE_MEM_DEFINED: usize = MAKE_MEM_NOACCESS + 2;
 
 /// Makes a request.
-#[inline(never)]
 fn request(number: usize, arguments: [usize; 4]) {
     let [a, b, c, d] = arguments;
     let all = [number, a, b, c, d, 0];
@@ -49,7 +48,6 @@ fn request(number: usize, arguments: [usize; 4]) {
             options(nostack),
         );
     }
-    core::hint::black_box(&all);
 }
 
 /// The bytes around the block are hidden already, so it needs no red zones of valgrind's.
