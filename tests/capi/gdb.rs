@@ -1,5 +1,5 @@
-//! The script for gdb on a program with caches of its own, linked with the archive, and on its core
-//! after `strip`. `tests/debug/gdb.rs` has the preloaded library.
+//! The script for gdb on programs with caches of their own: linked with the archive, or wholly
+//! static, and on their cores after `strip`. `tests/debug/gdb.rs` has the preloaded library.
 
 use super::*;
 use uslab_tests::harness::{Gdb, tool};
@@ -28,9 +28,9 @@ int main(void)
 fn gdb_shows_the_caches_of_a_program() {
     let scratch = Scratch::new("capi-gdb");
     let source = scratch.write("gdb.c", SOURCE).display().to_string();
-    let program = program("gdb-whole", &source, "c11", Link::Whole);
     let commands = ["uslab find session", "uslab find packet", "uslab objects session", "uslab caches"];
-    for rseq in MODES {
+    for (rseq, link, name) in [("1", Link::Static, "gdb-static"), ("0", Link::Whole, "gdb-whole")] {
+        let program = program(name, &source, "c11", link);
         let core = scratch.join("core");
         let mut live = Gdb::new(&program, None).run_to("look", &[("USLAB_RSEQ", rseq)]);
         for command in commands {
@@ -40,7 +40,7 @@ fn gdb_shows_the_caches_of_a_program() {
         let live = live.command("output/x (long)session").command("echo \\n");
         let live = live.command(&format!("gcore {}", core.display())).command("kill").output(&scratch);
         check(&live);
-        assert!(live.contains(" make + "), "{live}");
+        assert!(link == Link::Whole || live.contains(" make + "), "{live}");
         let address = live.lines().find(|line| line.starts_with("0x") && !line.contains(' '));
         let address = address.expect("the address of the session");
         let stripped = scratch.join("stripped");
