@@ -154,16 +154,17 @@ impl RawCache {
     /// Calls `visit` for each live object, in the order of addresses, until it breaks off.
     ///
     /// The walk drains the cache's sheaves first, and then reads the bitmaps of its slabs. Objects
-    /// of a prefilled sheaf are live. `visit` runs with no lock held: it may allocate and free, from
-    /// this cache too. Objects that are allocated or freed during the walk, by `visit` or by another
-    /// thread, may be visited or not. The caller must know by other means that an object is still
-    /// live before it reads one.
+    /// of a prefilled sheaf are live. `visit` runs with no lock held: it may allocate and free,
+    /// from this cache too. Objects that are allocated or freed during the walk, by `visit` or
+    /// by another thread, may be visited or not. The caller must know by other means that an
+    /// object is still live before it reads one.
     ///
     /// Where the kernel refuses `membarrier(2)`, sheaves of other CPUs cannot be drained, and the
     /// walk visits the free objects in them too.
     ///
     /// Takes the registry's lock and locks of the cache, and may make system calls. The time grows
-    /// with the memory that the library manages, not with the cache alone. Fork children may call it.
+    /// with the memory that the library manages, not with the cache alone. Fork children may call
+    /// it.
     ///
     /// ```
     /// let cache = uslab::CacheBuilder::new("session").build_raw(48).unwrap();

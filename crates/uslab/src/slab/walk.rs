@@ -10,12 +10,13 @@ use crate::pages::{self, PAGE_BYTES, PageIndex};
 use crate::sync::atomic::Ordering::Acquire;
 
 impl Slabs {
-    /// Calls `visit` for each object that is not free in its slab and passes `is_live`, in the order
-    /// of addresses, until it returns false.
+    /// Calls `visit` for each object that is not free in its slab and passes `is_live`, in the
+    /// order of addresses, until it returns false.
     ///
     /// `is_live` runs under the lists' lock: it must neither allocate from this library nor free to
-    /// it. `visit` runs without a lock, and may do both. It may be called for an object that another
-    /// thread has freed since. The cost grows with the arena: 8 bytes are read for each page.
+    /// it. `visit` runs without a lock, and may do both. It may be called for an object that
+    /// another thread has freed since. The cost grows with the arena: 8 bytes are read for each
+    /// page.
     pub fn visit_taken(&self, is_live: impl Fn(*mut u8) -> bool, mut visit: impl FnMut(*mut u8) -> bool) {
         let pages = (pages::arena::committed_bytes() / PAGE_BYTES) as u32;
         let (mut at, slab_pages) = (0, self.geometry.named_pages() as u32);

@@ -2,8 +2,8 @@
 //! use.
 //!
 //! To a checker the arena is one mapping, of which every byte may be used. With the features
-//! `valgrind` and `asan` the library tells it of each object. Then the checker reports uses of freed
-//! objects, accesses beside objects and, under valgrind, leaks, with its own stacks.
+//! `valgrind` and `asan` the library tells it of each object. Then the checker reports uses of
+//! freed objects, accesses beside objects and, under valgrind, leaks, with its own stacks.
 //!
 //! ```text
 //!   slab made ──▶ hide ──▶ object allocated ──▶ allocated ─┐
@@ -59,7 +59,8 @@ pub fn show(start: usize, bytes: usize) {
     let _ = (start, bytes);
 }
 
-/// Pointers in this range keep what they point to from being a leak. Mappings may come and go in it.
+/// Pointers in this range keep what they point to from being a leak. Mappings may come and go in
+/// it.
 pub fn add_roots(start: usize, bytes: usize) {
     // valgrind looks for pointers in all mappings.
     #[cfg(feature = "asan")]

@@ -1,8 +1,8 @@
 //! valgrind: client requests, which are sequences of instructions that do nothing on a processor.
 //!
 //! valgrind recognises them when it translates the program, and reads the request's number and
-//! arguments from an array (`valgrind/valgrind.h`, `valgrind/memcheck.h`). Numbers and sequences are
-//! part of valgrind's interface, and never change.
+//! arguments from an array (`valgrind/valgrind.h`, `valgrind/memcheck.h`). Numbers and sequences
+//! are part of valgrind's interface, and never change.
 
 /// The requests of the core, for allocators.
 const MALLOCLIKE_BLOCK: usize = 0x1301;
@@ -15,8 +15,8 @@ const MAKE_MEM_DEFINED: usize = MAKE_MEM_NOACCESS + 2;
 fn request(number: usize, arguments: [usize; 4]) {
     let [a, b, c, d] = arguments;
     let all = [number, a, b, c, d, 0];
-    // SAFETY: without valgrind the instructions leave all registers as they were, but for flags. With
-    // it, the result replaces the default, in the register that is declared for both.
+    // SAFETY: without valgrind the instructions leave all registers as they were, but for flags.
+    // With it, the result replaces the default, in the register that is declared for both.
     #[cfg(target_arch = "x86_64")]
     unsafe {
         core::arch::asm!(
