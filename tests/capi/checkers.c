@@ -97,6 +97,9 @@ int main(int argc, char **argv)
         write_here(object + SIZE);
     } else if (strcmp(fault, "underflow") == 0) {
         write_here(object - 1);
+    } else if (strcmp(fault, "uninitialised") == 0) {
+        object = uslab_cache_alloc(cache, 0);
+        if (object[5] == 3) sink = 1;
     } else if (strcmp(fault, "leak") == 0) {
         object = NULL;
     } else if (strcmp(fault, "malloc") == 0) {

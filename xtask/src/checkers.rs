@@ -62,6 +62,11 @@ const CASES: &[Case] = &[
         sanitizer: &[],
     },
     Case {
+        fault: "uninitialised",
+        valgrind: &["Conditional jump or move depends on uninitialised value", "checkers.c"],
+        sanitizer: &[],
+    },
+    Case {
         fault: "malloc",
         valgrind: &["Invalid read of size 1", "0 bytes inside a block of size 100 free'd", "read_here"],
         sanitizer: &["use-after-poison", "READ of size 1", "read_here"],
