@@ -3,7 +3,6 @@
 use super::object::{BUSY, FREE, LIVE, NEVER, NEVER_USED, Object, Request, User, ZONE_USED, fill};
 use super::{Debug, tell};
 use crate::os::checkers;
-use crate::os::debugging::CHECKER;
 use core::sync::atomic::Ordering::Relaxed;
 
 impl Debug {
@@ -36,7 +35,7 @@ impl Debug {
         if self.traces() {
             tell::trace(&object, name, "allocated");
         }
-        if self.has(CHECKER) {
+        if self.is_guarded_by_checker() {
             checkers::allocated(object.pointer, asked, self.constructor.is_some());
         }
         object.put(LIVE);

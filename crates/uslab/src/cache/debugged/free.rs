@@ -3,7 +3,6 @@
 use super::object::{BUSY, FREE, LIVE, NEVER, Object, Release, User, ZONE_FREE, fill};
 use super::{Debug, tell};
 use crate::os::checkers;
-use crate::os::debugging::CHECKER;
 use crate::slab::{Misuse, Slabs};
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -53,7 +52,7 @@ impl Debug {
         if self.traces() {
             tell::trace(&object, name, "freed");
         }
-        if self.has(CHECKER) {
+        if self.is_guarded_by_checker() {
             checkers::freed(object.pointer, object.asked());
         }
         object.put(FREE);

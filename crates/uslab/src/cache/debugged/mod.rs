@@ -110,10 +110,15 @@ impl Debug {
         if self.has(RED_ZONE) { pointer + used.min(self.bytes)..end } else { end..end }
     }
 
+    /// Whether a memory checker guards the objects.
+    fn is_guarded_by_checker(&self) -> bool {
+        checkers::IS_ON && self.has(CHECKER)
+    }
+
     /// Tells the memory checker, if the library was built for one, that no code may use an object
     /// whose program's pointer is `pointer`, nor its zones. The record stays the library's.
     fn hide(&self, pointer: usize) {
-        if self.has(CHECKER) {
+        if self.is_guarded_by_checker() {
             let record = if self.has(USERS) { RECORD_WITH_USERS_BYTES } else { RECORD_BYTES };
             let start = pointer - self.offset;
             checkers::hide(start + record, self.stride - record);
@@ -122,7 +127,7 @@ impl Debug {
 
     /// Tells the memory checker that the memory of an object is no longer one.
     fn show(&self, pointer: usize) {
-        if self.has(CHECKER) {
+        if self.is_guarded_by_checker() {
             checkers::show(pointer - self.offset, self.stride);
         }
     }

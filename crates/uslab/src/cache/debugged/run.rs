@@ -4,7 +4,6 @@ use super::object::{BUSY, FREE, LIVE, Object, Release, Request, User, ZONE_USED,
 use super::{Debug, tell};
 use crate::os;
 use crate::os::checkers;
-use crate::os::debugging::CHECKER;
 use core::ops::Range;
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -47,7 +46,7 @@ impl<'a> Large<'a> {
         if self.object.debug.traces() {
             tell::trace(&self.object, name, "allocated");
         }
-        if self.object.debug.has(CHECKER) {
+        if self.object.debug.is_guarded_by_checker() {
             self.object.debug.hide(self.object.pointer);
             checkers::allocated(self.object.pointer, request.bytes, is_zeroed);
         }
@@ -83,7 +82,7 @@ impl<'a> Large<'a> {
         if object.debug.traces() {
             tell::trace(object, name, "freed");
         }
-        if object.debug.has(CHECKER) {
+        if object.debug.is_guarded_by_checker() {
             checkers::freed(object.pointer, object.asked());
         }
         object.put(FREE);

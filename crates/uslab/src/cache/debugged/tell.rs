@@ -7,7 +7,7 @@ use super::object::{
     FREED, FREED_END, Family, NEVER, NEVER_USED, Object, Release, User, ZONE_FREE, ZONE_USED, differing, fill,
 };
 use crate::cache::registry;
-use crate::os::debugging::{CHECKER, RED_ZONE};
+use crate::os::debugging::RED_ZONE;
 use crate::os::unwind::{MAX_FRAMES, defines_elsewhere};
 use crate::pages;
 use crate::report::{self, Dump, Fault, Report};
@@ -52,7 +52,7 @@ fn tell(object: &Object<'_>, name: &str, told: &Told<'_>) {
         allocated: object.user(User::Allocated, &mut allocated),
         freed: object.user(User::Freed, &mut freed),
         // A memory checker would report the reads.
-        dump: (!debug.has(CHECKER)).then(|| Dump::around(wrong, start..start + debug.stride)),
+        dump: (!debug.is_guarded_by_checker()).then(|| Dump::around(wrong, start..start + debug.stride)),
         repaired: told.wrong.clone().zip(told.value),
         ..Report::new(told.fault, told.at, name, told.headline)
     };
