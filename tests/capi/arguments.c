@@ -41,6 +41,12 @@ static void *askew(void *pointer)
         CHECK((error) == 0 || errno == (error)); \
     } while (0)
 
+static int see_object(void *context, void *object)
+{
+    (void)context, (void)object;
+    return 0;
+}
+
 /* Every function with a cache argument. */
 static void caches(uslab_cache *wrong)
 {
@@ -53,6 +59,7 @@ static void caches(uslab_cache *wrong)
     CHECK_FAILS(uslab_cache_alloc(wrong, USLAB_ZERO), EINVAL);
     CHECK_SETS(uslab_cache_free(wrong, NULL), 0);
     CHECK_FAILS(uslab_cache_shrink(wrong), EINVAL);
+    CHECK_IS(uslab_cache_visit(wrong, see_object, NULL), EINVAL);
     CHECK_FAILS(uslab_cache_name(wrong), EINVAL);
     CHECK(uslab_cache_object_size(wrong) == 0 && uslab_cache_usable_size(wrong) == 0);
     CHECK_FAILS(uslab_cache_prefill(wrong, 0, 4), EINVAL);
@@ -240,6 +247,7 @@ static void structures(void)
     CHECK_IS(uslab_find_leaks(NULL), ENODATA);
     CHECK_FAILS(uslab_shrinker_register("structures", NULL), EINVAL);
     CHECK_IS(uslab_visit_caches(NULL, NULL), EINVAL);
+    CHECK_IS(uslab_cache_visit(cache, NULL, NULL), EINVAL);
     CHECK_IS(uslab_set_limit(2, 1), EINVAL);
     CHECK_IS(uslab_set_limit((size_t)-1, (size_t)-1), 0);
     CHECK_IS(uslab_set_limit(0, 0), 0);

@@ -256,6 +256,45 @@ static void *churn(void *argument)
     return NULL;
 }
 
+struct seen {
+    size_t count, end;
+    unsigned char *last;
+};
+
+static int see(void *context, void *object)
+{
+    struct seen *seen = (struct seen *)context;
+    CHECK((unsigned char *)object > seen->last && all_are(object, 0x3c, 100));
+    seen->last = (unsigned char *)object;
+    return ++seen->count == seen->end ? 42 : 0;
+}
+
+static void visits(void)
+{
+    uslab_cache *cache = uslab_cache_create("visited", 100, NULL);
+    uslab_sheaf *sheaf;
+    struct seen seen = {0, 0, NULL};
+    int i;
+    CHECK(uslab_cache_visit(cache, see, &seen) == 0 && seen.count == 0);
+    for (i = 0; i < MANY; i++) {
+        objects[i] = uslab_cache_alloc(cache, 0);
+        memset(objects[i], i % 5 == 0 ? 0 : 0x3c, 100);
+    }
+    for (i = 0; i < MANY; i += 5) uslab_cache_free(cache, objects[i]);
+    CHECK(uslab_cache_visit(cache, see, &seen) == 0 && seen.count == MANY / 5 * 4);
+    seen.count = 0, seen.end = 3, seen.last = NULL;
+    CHECK(uslab_cache_visit(cache, see, &seen) == 42 && seen.count == 3);
+    for (i = 0; i < MANY; i++)
+        if (i % 5 != 0) uslab_cache_free(cache, objects[i]);
+    sheaf = uslab_cache_prefill(cache, 0, 1);
+    memset(uslab_sheaf_alloc(sheaf, 0), 0x3c, 100);
+    seen.count = 0, seen.end = 0, seen.last = NULL;
+    CHECK(uslab_cache_visit(cache, see, &seen) == 0 && seen.count == 1);
+    uslab_cache_free(cache, seen.last);
+    uslab_sheaf_return(sheaf);
+    CHECK(uslab_cache_destroy(cache) == 0);
+}
+
 static void threads(void)
 {
     uslab_cache *cache = uslab_cache_create("threads", 40, NULL);
@@ -275,6 +314,7 @@ int main(void)
     bulk();
     busy();
     sheaves();
+    visits();
     threads();
     return ended();
 }

@@ -7,6 +7,7 @@
 //!   builds.rs   pkg-config and CMake                    kernel.rs     a module in kernel style, on uslab/kmem.h
 //!   consumers.rs  less usual ways: wholly static, beside the preloaded library, valgrind, sanitizers
 //!   privileged.rs  set-user-ID programs, file capabilities, and directories that are not to be trusted
+//!   gdb.rs      the script for gdb, on a wholly static program and its core
 //!   unload.rs   plug-ins that contain the library and are unloaded
 //! ```
 //!
@@ -15,6 +16,7 @@
 
 mod builds;
 mod consumers;
+mod gdb;
 mod header;
 mod interface;
 mod kernel;

@@ -9,6 +9,7 @@ use uslab_tests::harness::{Mode, Outcome, Program, Scratch, tool};
 extern crate uslab_tests;
 
 mod corpus;
+mod gdb;
 mod leaks;
 mod programs;
 mod variable;

@@ -20,6 +20,7 @@
 //! `USLAB_REAPER=0 cargo test` works.
 
 mod artifacts;
+mod gdb;
 mod outcome;
 mod packages;
 mod program;
@@ -27,6 +28,7 @@ mod proof;
 mod scratch;
 
 pub use artifacts::{Artifacts, artifacts};
+pub use gdb::Gdb;
 pub use outcome::Outcome;
 pub use packages::tool;
 pub use program::{Mode, NOBODY, Program, Running, is_root};

@@ -4,7 +4,7 @@
 //!   bin/      uslab, uslab-bench
 //!   lib/      libuslab_malloc.so; libuslab.so, libuslab.a, pkgconfig/, cmake/
 //!   include/  uslab.h, uslab.hpp, uslab/kmem.h
-//!   share/    doc/uslab, the manual page and the shells' completions
+//!   share/    doc/uslab, the manual page, the shells' completions, the script for gdb
 //! ```
 //!
 //! `uslab` finds the library as `../lib/libuslab_malloc.so` from its own place, so the tree can be
@@ -77,6 +77,7 @@ pub fn stage(workspace: &Workspace) -> Result<()> {
     capi::stage(&workspace.root, &release.join(C_ARCHIVE), &stage, env!("CARGO_PKG_VERSION"), &capi::HOST)
         .map_err(|error| anyhow!(error))?;
     copy(&workspace.root, DOCUMENTS, &stage.join("share/doc/uslab"))?;
+    copy(&workspace.root.join("crates/uslab"), &["gdb/uslab.py"], &stage.join("share"))?;
     for (what, place) in GENERATED {
         generate(&release.join("uslab"), what, &stage.join(place))?;
     }

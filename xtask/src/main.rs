@@ -4,6 +4,7 @@
 
 mod balance;
 mod capi;
+mod checkers;
 mod ci;
 mod deb;
 mod demo;
@@ -35,6 +36,8 @@ struct Args {
 enum Command {
     /// Build the release and run a program under the allocator, its caches listed at the end.
     Demo(demo::Args),
+    /// Test the library as built for valgrind and AddressSanitizer, under both.
+    Checkers(checkers::Args),
     /// Install what the tests need, then run every check; stops at the first that fails.
     Ci(ci::Args),
     /// Check the house rules: layers, assembly, syscalls, safety comments, file form, links.
@@ -63,6 +66,7 @@ enum Command {
 fn main() -> ExitCode {
     let outcome = workspace::Workspace::find().and_then(|workspace| match Args::parse().command {
         Command::Demo(args) => demo::run(&workspace, &args),
+        Command::Checkers(args) => checkers::run(&workspace, &args),
         Command::Ci(args) => ci::run(&workspace, &args),
         Command::Tidy(args) => tidy::run(&workspace, &args),
         Command::Golden(args) => golden::run(&workspace, &args),

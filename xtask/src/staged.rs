@@ -45,6 +45,7 @@ impl Installed {
         self.command()?;
         self.manual()?;
         self.completions()?;
+        self.gdb()?;
         self.pkg_config()?;
         self.cmake()
     }
@@ -103,6 +104,22 @@ impl Installed {
             }
         }
         println!("completions: loaded");
+        Ok(())
+    }
+
+    /// gdb loads the script, which has its commands then.
+    fn gdb(&self) -> Result<()> {
+        let script = self.prefix.join("share/gdb/uslab.py");
+        ensure!(script.is_file(), "no {}", script.display());
+        if !has("gdb") {
+            println!("skipped: there is no gdb to load {}", script.display());
+            return Ok(());
+        }
+        let mut gdb = Command::new("gdb");
+        gdb.args(["-nx", "-batch", "-ex"]).arg(format!("source {}", script.display()));
+        let said = output(gdb.args(["-ex", "uslab help"]))?;
+        ensure!(said.contains("uslab find ADDRESS"), "the script for gdb prints no help: {said}");
+        println!("gdb: the script is loaded");
         Ok(())
     }
 

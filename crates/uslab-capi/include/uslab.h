@@ -158,6 +158,18 @@ void uslab_cache_free_bulk(uslab_cache *cache, size_t n, void *const *objects) U
  * Returns their bytes. The pages go to the system in time, or by uslab_trim. Calls no shrinker. */
 size_t uslab_cache_shrink(uslab_cache *cache) USLAB_NOEXCEPT;
 
+/*
+ * Calls `visit` for each live object of the cache, in the order of addresses, until it returns a
+ * value other than 0. Returns that value, or 0. EINVAL: no cache or no function.
+ *
+ * The call flushes the sheaves of all CPUs first. Objects in a uslab_sheaf are live. No lock is
+ * held in `visit`: it may call any function, but must not throw, longjmp or destroy the cache.
+ * Objects that are allocated or freed during the call may be visited or not. Reads the state of
+ * each page that the library manages: not for a hot path.
+ */
+int uslab_cache_visit(uslab_cache *cache, int (*visit)(void *context, void *object),
+                      void *context) USLAB_NOEXCEPT;
+
 /* Returns the name as the cache keeps it. The text lives as long as the cache. Takes no lock. */
 const char *uslab_cache_name(const uslab_cache *cache) USLAB_NOEXCEPT;
 

@@ -142,6 +142,9 @@ pub struct Leaks {
     pub misses_registers: u64,
 }
 
+/// The callback of `uslab_cache_visit`; a result other than 0 ends the visit.
+pub type ObjectVisitor = unsafe extern "C" fn(*mut c_void, *mut c_void) -> c_int;
+
 /// `uslab_usage`.
 #[repr(C)]
 #[derive(Clone, Copy)]

@@ -1,13 +1,14 @@
 //! Caches: `uslab_cache_*`.
 
 use crate::abi::{
-    CacheOptions, USLAB_COLD, USLAB_CONSISTENCY_CHECKS, USLAB_HWCACHE_ALIGN, USLAB_NO_CACHING,
+    CacheOptions, ObjectVisitor, USLAB_COLD, USLAB_CONSISTENCY_CHECKS, USLAB_HWCACHE_ALIGN, USLAB_NO_CACHING,
     USLAB_NORECLAIM, USLAB_POISON, USLAB_RED_ZONE, USLAB_STORE_USER, USLAB_TRACE, USLAB_ZERO,
 };
 use crate::handle::{self, Handle, Kind};
 use crate::malloc::{ALLOC_FLAGS, refuse};
 use crate::{failure, versioned};
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use core::ops::ControlFlow;
 use core::ptr;
 use uslab::internal::{self as rseq, Constructor, Pushed, Slot, errno, report};
 use uslab::{CacheBuilder, CreateError, Flags, RawCache};
@@ -191,6 +192,28 @@ unsafe extern "C" fn alloc_slow(cache: *const Object, flags: c_uint) -> *mut c_v
 /// Whether `flags` has an unknown flag, or asks for zeroes of a cache with a constructor.
 pub fn refuses_flags(cache: &Cache, flags: c_uint) -> bool {
     flags & !ALLOC_FLAGS != 0 || (flags & USLAB_ZERO != 0 && cache.raw.core().is_constructed())
+}
+
+/// The visitor runs with no lock held, so it may call any function.
+///
+/// # Safety
+/// `cache` must be null or a cache, `visit` null or callable with `context`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn uslab_cache_visit(
+    cache: *const Object,
+    visit: Option<ObjectVisitor>,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let Some(inside) = (unsafe { Handle::get(cache) }) else { return failure::code(libc::EINVAL) };
+    let Some(visit) = visit else { return failure::code(libc::EINVAL) };
+    let mut end = 0;
+    inside.raw.for_each_live(|object| {
+        // SAFETY: the caller's promise.
+        end = unsafe { visit(context, object.as_ptr().cast()) };
+        if end == 0 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    });
+    end
 }
 
 /// # Safety

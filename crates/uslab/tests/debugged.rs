@@ -187,6 +187,22 @@ fn frees_of_wrong_pointers() {
 }
 
 #[test]
+fn bulk_frees_of_typed_objects() {
+    let _turn = begin();
+    let cache = CacheBuilder::new("typed-bulk").flags(ALL).build::<[u8; 61]>().expect("a cache");
+    let mut objects = [std::ptr::null_mut(); 100];
+    assert!(cache.alloc_bulk(&mut objects));
+    // SAFETY: just allocated.
+    unsafe { cache.free_bulk(&objects[1..]) };
+    expect_none();
+    // SAFETY: as above, and twice, to see the report.
+    unsafe { cache.free_bulk(&[objects[0], objects[0]]) };
+    expect("double-free", &["\"freed\":{"]);
+    cache.destroy().expect("no object is in use");
+    expect_none();
+}
+
+#[test]
 fn a_record_that_is_overwritten_is_told() {
     let _turn = begin();
     let cache = cache("record", 64, Flags::CONSISTENCY_CHECKS);

@@ -10,7 +10,8 @@
 //! * the benchmark has one file for values that the compiler must not follow;
 //! * the preload library has three functions without a frame (one reads its caller, one returns
 //!   twice, one passes its caller on), and names that it defines without exporting them;
-//! * the library has one table of names that may be missing, which Rust cannot declare;
+//! * the library has two tables of names that may be missing, which Rust cannot declare;
+//! * a request to valgrind is a sequence of instructions;
 //! * a stack is walked from the values of three registers.
 
 use super::source::{Source, Token};
@@ -25,6 +26,8 @@ const OTHER_ASSEMBLY: &[&str] = &[
     "crates/uslab-preload/src/dlopen.rs",
     "crates/uslab-preload/src/unwind.rs",
     "crates/uslab-preload/src/vfork.rs",
+    "crates/uslab/src/os/checkers/asan.rs",
+    "crates/uslab/src/os/checkers/valgrind.rs",
     "crates/uslab/src/os/unwind/mod.rs",
     "crates/uslab/src/os/weak.rs",
 ];

@@ -4,6 +4,7 @@ use super::debugged::quarantine::Place;
 use super::debugged::{Debug, Release};
 use super::late::Late;
 use crate::counters::layout;
+use crate::os::facts::{Fact, facts};
 use crate::os::invariant::Checked;
 use crate::pages::Run;
 use crate::percpu::{self, CpuCache};
@@ -25,6 +26,10 @@ pub struct Core {
     pub(super) debug: Option<Debug>,
     /// The debugging that was switched on later, in a cache without any of its own.
     pub(super) late: Late,
+    /// For a debugger: bytes from an object of the slab to the pointer of the program, or 0 where
+    /// objects have no record; and whether the record has users.
+    pub(super) pointer_offset: usize,
+    pub(super) has_users: bool,
     /// The places of a hardened cache that the program created. Those of `malloc` share theirs.
     pub(super) quarantine: Option<&'static [Place]>,
     /// The memory of this cache, for reuse by the next one, and then a link of the registry's list.
@@ -32,6 +37,9 @@ pub struct Core {
     /// other fields.
     pub(super) spare: UnsafeCell<Spare>,
 }
+
+/// A cache, for a debugger.
+pub(super) const FACTS: &[Fact] = facts!(Core { cpu, name, name_len, user_bytes, pointer_offset, has_users });
 
 /// The memory of one cache. All caches need the same sizes, so any cache can reuse it.
 #[derive(Clone, Copy)]

@@ -95,6 +95,8 @@ pub(super) fn create(
             programs_own,
             debug,
             late: Late::off(),
+            pointer_offset: debug.as_ref().map_or(0, Debug::pointer_offset),
+            has_users: debug.as_ref().is_some_and(Debug::has_users),
             quarantine,
             spare: UnsafeCell::new(Spare { memory: parts, next: core::ptr::null_mut() }),
         });
@@ -143,6 +145,7 @@ fn debug(options: &CacheBuilder<'_>, size: usize, align: usize) -> Option<Debug>
         return None;
     }
     let letters = debugged::letters_of(options.flags) | debugged::letters_for(options.name);
+    let letters = debugged::compatible(letters);
     let align = alignment(options, size, align);
     let is_possible = size > 0 && align <= Geometry::MAX_OBJECT_BYTES && align.is_power_of_two();
     if letters != 0 {

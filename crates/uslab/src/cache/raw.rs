@@ -8,6 +8,7 @@ use super::{life, registry, start};
 use crate::percpu::{Drain, adapt};
 use crate::rseq::{self, Slot};
 use core::fmt;
+use core::ops::ControlFlow;
 use core::ptr::NonNull;
 
 /// A cache of objects of one size, chosen at run time.
@@ -148,6 +149,37 @@ impl RawCache {
     pub fn shrink(&self) -> usize {
         self.core.cpu.drain_all();
         self.core.cpu.slabs().shrink()
+    }
+
+    /// Calls `visit` for each live object, in the order of addresses, until it breaks off.
+    ///
+    /// The walk drains the cache's sheaves first, and then reads the bitmaps of its slabs. Objects
+    /// of a prefilled sheaf are live. `visit` runs with no lock held: it may allocate and free,
+    /// from this cache too. Objects that are allocated or freed during the walk, by `visit` or
+    /// by another thread, may be visited or not. The caller must know by other means that an
+    /// object is still live before it reads one.
+    ///
+    /// Where the kernel refuses `membarrier(2)`, sheaves of other CPUs cannot be drained, and the
+    /// walk visits the free objects in them too.
+    ///
+    /// Takes the registry's lock and locks of the cache, and may make system calls. The time grows
+    /// with the memory that the library manages, not with the cache alone. Fork children may call
+    /// it.
+    ///
+    /// ```
+    /// let cache = uslab::CacheBuilder::new("session").build_raw(48).unwrap();
+    /// let sessions = [cache.alloc().unwrap(), cache.alloc().unwrap()];
+    /// let mut live = 0;
+    /// cache.for_each_live(|_| {
+    ///     live += 1;
+    ///     std::ops::ControlFlow::Continue(())
+    /// });
+    /// assert_eq!(live, 2);
+    /// // SAFETY: from this cache, unused.
+    /// sessions.into_iter().for_each(|session| unsafe { cache.free(session) });
+    /// ```
+    pub fn for_each_live(&self, visit: impl FnMut(NonNull<u8>) -> ControlFlow<()>) {
+        self.core.for_each_live(visit);
     }
 
     /// Destroys the cache. No other thread may use it during the call. Takes the registry's lock;

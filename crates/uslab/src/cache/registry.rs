@@ -41,6 +41,16 @@ static CORES: [AtomicPtr<Core>; IDS] = [const { AtomicPtr::new(core::ptr::null_m
 /// Every id that was ever in use is less than this.
 static USED_IDS: AtomicU32 = AtomicU32::new(FIRST_CACHE_ID as u32);
 
+/// The table of caches, for a debugger.
+pub(super) const fn cores() -> *const () {
+    (&raw const CORES).cast()
+}
+
+/// The place of the number of ids ever used, for a debugger.
+pub(super) const fn used_ids() -> *const () {
+    (&raw const USED_IDS).cast()
+}
+
 /// Number of live caches.
 static CACHES: AtomicU32 = AtomicU32::new(0);
 

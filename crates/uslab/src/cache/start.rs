@@ -18,6 +18,7 @@
 //! first use.
 
 use super::debugged;
+use super::gdb;
 use super::state::{
     CPUS, GUARD_ALL, GUARD_NAMED, INIT, KNOWN, LEAKS, NEW, NODES, PRESSURE_NAMED, READY, REAPER_FORBIDDEN,
     STATE,
@@ -97,14 +98,16 @@ fn register_fork_handlers() {
 /// Reads the environment and the system, and chooses the mode.
 fn learn() {
     // Without a reference the linker drops this member of an archive.
-    core::hint::black_box(&AT_LOAD);
+    core::hint::black_box((&AT_LOAD, &gdb::TABLE));
     let config = os::env::config(|name| {
         os::report::print(format_args!("{name} is ignored: longer than {} bytes", os::env::VALUE_BYTES));
     });
     os::process::claim();
     REAPER_FORBIDDEN.store(config.forbids_reaper, Relaxed);
     PRESSURE_NAMED.store(config.names_pressure, Relaxed);
-    if config.is_secure {
+    if os::checkers::IS_ON {
+        debugged::for_checker();
+    } else if config.is_secure {
         debugged::secure();
         percpu::hide_sheaves();
     }

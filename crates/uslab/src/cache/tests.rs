@@ -2,6 +2,7 @@
 //! are in `tests/`.
 
 use super::*;
+use core::ops::ControlFlow;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -193,4 +194,73 @@ fn threads_beyond_cpus_share_a_cache_without_loss() {
     let core = CACHE.core_if_set_up().unwrap();
     core.cpu.drain_all();
     assert_eq!(core.live_objects(), 0);
+}
+
+const DEBUGGED: Flags = Flags::CONSISTENCY_CHECKS.with(Flags::RED_ZONE).with(Flags::POISON);
+
+/// The addresses of the cache's live objects.
+fn live(cache: &RawCache) -> Vec<usize> {
+    let mut live = Vec::new();
+    cache.for_each_live(|object| {
+        live.push(object.as_ptr() as usize);
+        ControlFlow::Continue(())
+    });
+    live
+}
+
+#[test]
+fn live_objects_are_visited_once_and_in_order() {
+    for (size, flags) in
+        [(48, Flags(0)), (48, Flags::NO_CACHING), (6000, Flags(0)), (200_000, Flags(0)), (61, DEBUGGED)]
+    {
+        let cache = CacheBuilder::new("live").flags(flags).build_raw(size).unwrap();
+        assert_eq!(live(&cache), []);
+        let objects: Vec<_> = (0..700).map(|_| cache.alloc().unwrap()).collect();
+        let (freed, kept): (Vec<_>, Vec<_>) = objects.iter().enumerate().partition(|(n, _)| n % 3 == 0);
+        // SAFETY: allocated above, freed once.
+        freed.iter().for_each(|&(_, &object)| unsafe { cache.free(object) });
+        let mut expected: Vec<_> = kept.iter().map(|(_, object)| object.as_ptr() as usize).collect();
+        expected.sort_unstable();
+        assert_eq!(live(&cache), expected, "{size} {flags:?}");
+        // SAFETY: as above.
+        kept.iter().for_each(|&(_, &object)| unsafe { cache.free(object) });
+        assert_eq!(live(&cache), []);
+        cache.destroy().unwrap();
+    }
+}
+
+#[test]
+fn a_visitor_may_free_allocate_and_break_off() {
+    let cache = Cache::<[u64; 8]>::new("visited");
+    cache.for_each_live(|_| panic!("no object is live"));
+    let objects: Vec<_> = (0..500).map(|_| cache.alloc().unwrap()).collect();
+    let prefilled = cache.prefill(20).unwrap();
+    let mut visited = 0;
+    cache.for_each_live(|_| {
+        visited += 1;
+        if visited == 7 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    assert_eq!(visited, 7);
+    let held: HashSet<_> = objects.iter().copied().collect();
+    let mut seen = HashSet::new();
+    cache.for_each_live(|object| {
+        if held.contains(&object) {
+            assert!(seen.insert(object), "an object is visited once");
+            // SAFETY: allocated above, freed once.
+            unsafe { cache.free(object) };
+            let other = cache.alloc().unwrap();
+            // SAFETY: just allocated.
+            unsafe { cache.free(other) };
+        }
+        ControlFlow::Continue(())
+    });
+    assert_eq!(seen.len(), objects.len());
+    let mut left = 0;
+    cache.for_each_live(|_| {
+        left += 1;
+        ControlFlow::Continue(())
+    });
+    assert_eq!(left, prefilled.len());
+    drop(prefilled);
+    cache.destroy().unwrap();
 }

@@ -11,7 +11,7 @@ use crate::slab::Constructor;
 use core::fmt;
 use core::marker::PhantomData;
 use core::mem::MaybeUninit;
-use core::ops::{Deref, DerefMut};
+use core::ops::{ControlFlow, Deref, DerefMut};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
@@ -260,6 +260,14 @@ impl<T> Cache<T> {
             core.cpu.drain_all();
             core.cpu.slabs().shrink()
         })
+    }
+
+    /// As [`RawCache::for_each_live`]; visits nothing if the cache is not set up yet. An object may
+    /// be live before its owner has written a value.
+    pub fn for_each_live(&self, mut visit: impl FnMut(NonNull<T>) -> ControlFlow<()>) {
+        if let Some(core) = self.core_if_set_up() {
+            core.for_each_live(|object| visit(object.cast()));
+        }
     }
 
     /// Destroys the cache. No other thread may use it during the call. Takes the registry's lock;

@@ -18,7 +18,7 @@
 use super::classes::{CLASSES, Class};
 use super::{owners, small};
 use crate::cache::registry::{FIRST_HEAP_ID, HEAP_IDS};
-use crate::cache::{class_geometry, hooks, publish_shared};
+use crate::cache::{class_geometry, gdb, hooks, publish_shared};
 use crate::os;
 use crate::os::invariant::invariant;
 use crate::pages::{self, PAGE_BYTES, Temperature};
@@ -50,12 +50,15 @@ pub(super) fn unlock_after_fork(child: bool) {
 }
 
 /// The bare slabs of one size class of a heap.
+#[repr(C)]
 pub(super) struct Bare {
     slabs: Slabs,
     /// Allocations so far, or since [`Bare::is_busy`] last returned true.
     allocs: AtomicU32,
     lists: UnsafeCell<Lists>,
 }
+
+const _: () = assert!(core::mem::offset_of!(Bare, slabs) == gdb::BARE_SLABS);
 
 /// Memory for the lists of one node.
 #[repr(align(64))]

@@ -64,7 +64,7 @@ pub(super) fn alloc(
     large::adopt(pages::Run { first, pages: count, zeroed: run.zeroed });
     head(first).debugged.store(note(before, letters), Relaxed);
     let pointer = pages::address_of(first);
-    with(first, |object, name| object.begin(name, Request { bytes: size, family }));
+    with(first, |object, name| object.begin(name, Request { bytes: size, family }, run.zeroed));
     Some((pointer, run.zeroed))
 }
 
@@ -130,7 +130,10 @@ fn let_go(left: u64) {
     if left != 0 {
         let page = PageIndex((left - 1) as u32);
         KEPT_BYTES.fetch_sub(large::bytes(page), Relaxed);
-        with(page, |object, name| object.check_free(name));
+        with(page, |object, name| {
+            object.check_free(name);
+            object.leave();
+        });
         give_back(page);
     }
 }

@@ -1,6 +1,7 @@
 //! The lists of large objects: each heap has one, linked through the descriptors of the first
 //! pages.
 
+use crate::cache::gdb;
 use crate::os::Lock;
 use crate::os::invariant::invariant;
 use crate::pages::{self, PageIndex};
@@ -32,7 +33,11 @@ pub(super) struct Head {
     list: AtomicU64,
 }
 
-const _: () = assert!(size_of::<Head>() <= pages::DESCRIPTOR_BYTES);
+const _: () = {
+    use core::mem::offset_of;
+    assert!(size_of::<Head>() <= pages::DESCRIPTOR_BYTES);
+    assert!(offset_of!(Head, pages) == gdb::LARGE_PAGES && offset_of!(Head, debugged) == gdb::LARGE_DEBUGGED);
+};
 
 impl Linked for Head {
     type Name = u32;

@@ -25,6 +25,10 @@ pub const TRACE: u8 = 16;
 /// `USLAB_SECURE`, which has no letter: zeroes in free objects, and a quarantine.
 pub const SECURE: u8 = 32;
 
+/// Built for a memory checker ([`super::checkers`]), which has no letter: zones that the checker
+/// guards, in place of zones and patterns that this library checks.
+pub const CHECKER: u8 = 64;
+
 /// Upper bound on the blocks of a value.
 pub const MAX_BLOCKS: usize = 16;
 

@@ -5,6 +5,7 @@
 //! [`errno::Preserved`].
 
 mod answer;
+pub mod checkers;
 pub mod clock;
 pub mod config;
 #[cfg(test)]
@@ -17,6 +18,7 @@ pub mod descriptors;
 pub mod directory;
 pub mod env;
 pub mod errno;
+pub mod facts;
 pub mod fault;
 pub mod file;
 pub mod fork;

@@ -10,6 +10,7 @@ use super::layout::{
     BOOT_BELOW, CHUNKS_BELOW, DESCRIPTORS_BELOW, Entry, MAP_BYTES, STEP_BYTES, Table, choose,
 };
 use super::{CHUNK_BYTES, CHUNK_PAGES, DESCRIPTOR_BYTES, PAGE_BYTES, PAGE_SHIFT, huge};
+use crate::os::facts::{Fact, facts};
 use crate::os::invariant::invariant;
 use crate::os::memory::{self, Placed};
 use crate::rseq::{Owner, Slot};
@@ -68,6 +69,14 @@ static ARENA: Arena = Arena {
     chunks: Table::new(),
 };
 
+/// The arena's addresses, for a debugger.
+pub const FACTS: &[Fact] = facts!(Arena { base, committed_bytes });
+
+/// The address of the arena's structure, for a debugger.
+pub const fn structure() -> *const () {
+    (&raw const ARENA).cast()
+}
+
 /// Chooses the arena's place, unless that has been done. Returns false if no range is free.
 pub fn init() -> bool {
     // The escaping address keeps the compiler from making a static of each field. When it did, the
@@ -80,6 +89,7 @@ pub fn init() -> bool {
     let Some((base, range_bytes)) = choose((&raw const ARENA).addr()) else { return false };
     ARENA.base.store(base, Relaxed);
     ARENA.range_bytes.store(range_bytes, Release);
+    os::checkers::add_roots(base, range_bytes);
     let header = counters::header();
     header.reserved_bytes.store(range_bytes as u64, Relaxed);
     header.arena_start.store((base - DESCRIPTORS_BELOW) as u64, Relaxed);

@@ -12,6 +12,7 @@
 
 use super::chunk::Chunk;
 use super::{CHUNK_BYTES, CHUNK_PAGES, DESCRIPTOR_BYTES, PAGE_BYTES};
+use crate::os::facts::Fact;
 use crate::os::memory::{self, Placed};
 use crate::rseq::Owner;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
@@ -84,6 +85,14 @@ impl Table {
         done
     }
 }
+
+/// The distances of the tables, for a debugger.
+pub const FACTS: &[Fact] = &[
+    Fact::new("pages.page_bytes", PAGE_BYTES),
+    Fact::new("pages.descriptor_bytes", DESCRIPTOR_BYTES),
+    Fact::new("pages.map_below", MAP_BYTES),
+    Fact::new("pages.descriptors_below", DESCRIPTORS_BELOW),
+];
 
 /// Returns the base of an arena and the bytes that it may grow to; `None` if no range is free.
 /// `salt` keeps the arenas of several libraries of one process apart.

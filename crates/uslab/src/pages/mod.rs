@@ -62,6 +62,7 @@ pub use sparse::{
     alloc_sparse, charge, free_sparse, may_purge_rested, purge_used, should_purge_rested, uncharge,
 };
 
+use crate::os::facts::Fact;
 use crate::os::invariant::Checked;
 
 /// Bytes of a page of this layer.
@@ -74,6 +75,9 @@ pub const CHUNK_PAGES: usize = 512;
 pub const CHUNK_BYTES: usize = CHUNK_PAGES * PAGE_BYTES;
 /// Bytes of descriptor that each page has.
 pub const DESCRIPTOR_BYTES: usize = 64;
+
+/// The facts of this layer, for a debugger.
+pub const FACTS: &[&[Fact]] = &[arena::FACTS, layout::FACTS];
 
 /// Whether the caller will touch the memory soon.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -3,9 +3,11 @@
 
 use super::ownership;
 use crate::os::Lock;
+use crate::os::facts::{Fact, facts};
 use crate::os::invariant::invariant;
 use crate::rseq::Sheaf;
 use crate::sync::{CachePadded, Rank};
+use core::mem::offset_of;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 mod valid;
@@ -37,6 +39,15 @@ pub struct Barn {
     /// number.
     fulls: CachePadded<AtomicUsize>,
 }
+
+/// A barn's sheaves, for a debugger. The lock's value is the stacks.
+pub(super) const FACTS: &[&[Fact]] = &[
+    facts!(Stacks { full, fulls }),
+    &[
+        Fact::new("Barn.bytes", size_of::<Barn>()),
+        Fact::new("Barn.stacks", offset_of!(Barn, stacks) + Lock::<Stacks>::VALUE_OFFSET),
+    ],
+];
 
 impl Default for Barn {
     fn default() -> Self {

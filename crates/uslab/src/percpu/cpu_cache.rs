@@ -14,6 +14,7 @@ use super::sheaf::{self, Owned};
 use super::{ownership, valid};
 use crate::counters;
 use crate::os;
+use crate::os::facts::{Fact, facts};
 use crate::os::invariant::invariant;
 use crate::pages::PAGE_BYTES;
 use crate::rseq::{Exchanged, Mode, Owner, Sheaf, Slot, Which, dummy, is_dummy, mode};
@@ -37,6 +38,9 @@ pub struct CpuCache {
     /// Whether every call goes to the slabs for now; see [`super::bypass`].
     pub(super) bypass: AtomicBool,
 }
+
+/// The CPU caches of a cache, for a debugger.
+pub(super) const FACTS: &[Fact] = facts!(CpuCache { slabs, slots, cpus, barns, nodes });
 
 // SAFETY: slots and barns live for ever and are shared by design: atomics, sequences and locks.
 unsafe impl Sync for CpuCache {}

@@ -44,8 +44,13 @@ pub mod sheaf;
 mod tests;
 mod valid;
 
+use crate::os::facts::Fact;
+
 pub use cpu_cache::{CpuCache, Parts};
 pub use drain::{Drain, Keep, free_private};
 pub use fork::{begin_fork, end_fork, hide_slots, show_slots};
 pub use hidden::hide_sheaves;
 pub use valid::{Walked, check_dummy};
+
+/// The facts of this layer, for a debugger.
+pub const FACTS: &[&[Fact]] = &[cpu_cache::FACTS, barn::FACTS[0], barn::FACTS[1]];

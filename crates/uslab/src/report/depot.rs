@@ -5,6 +5,7 @@
 //! Once the memory is used up, new stacks are lost, and reports say so.
 
 use crate::os;
+use crate::os::facts::Fact;
 use crate::os::unwind::MAX_FRAMES;
 use crate::pages::{self, Fill, Temperature};
 use core::sync::atomic::{
@@ -35,6 +36,14 @@ static MEMORY: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
 static USED: AtomicUsize = AtomicUsize::new(CHAINS / 2);
 /// Stacks that found no room.
 static LOST: AtomicUsize = AtomicUsize::new(0);
+
+/// The numbers of stacks, for a debugger.
+pub const FACTS: &[Fact] = &[Fact::new("depot.first", CHAINS / 2), Fact::new("depot.words", WORDS)];
+
+/// The place of the depot's address, for a debugger.
+pub const fn place() -> *const () {
+    (&raw const MEMORY).cast()
+}
 
 /// Keeps the calling thread's stack; returns its number. Allocates pages the first time; the caller
 /// must hold no lock.

@@ -3,6 +3,7 @@
 //!
 //! The assembly contains these offsets; the assertions at the end of the file compare both sides.
 
+use crate::os::facts::{Fact, facts};
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering::Acquire, Ordering::Relaxed};
 
 /// CPUs in the slot tables. A process on a machine with more possible CPUs runs locked.
@@ -156,6 +157,10 @@ impl Slot {
         }
     }
 }
+
+/// Slots and sheaves, for a debugger.
+pub const FACTS: &[&[Fact]] =
+    &[facts!(Slot { main, spare, id, hidden }), facts!(Sheaf { count, capacity, sentinel })];
 
 /// A sheaf on a cache line of its own.
 #[repr(align(64))]

@@ -5,6 +5,7 @@
 //! becomes 1/8, then 1/4, then 1/2. If none fits even then, a slab is as small as one object
 //! allows.
 
+use crate::os::facts::{Fact, facts};
 use crate::pages::{DESCRIPTOR_BYTES, PAGE_BYTES};
 use crate::rseq::StartTest;
 
@@ -59,6 +60,9 @@ pub struct Geometry {
     /// index.
     reciprocal: u64,
 }
+
+/// The layout of slabs, for a debugger.
+pub(super) const FACTS: &[Fact] = facts!(Geometry { object_bytes, objects, order, pages });
 
 /// With offsets and objects below 2^20 bytes the reciprocal's error stays below one part in 2^44.
 const RECIPROCAL_SHIFT: u32 = 44;

@@ -12,6 +12,7 @@
 pub(super) use super::one::List;
 use super::one::{NONE, Slab, slab_at};
 use crate::os;
+use crate::os::facts::{Fact, facts};
 use crate::os::invariant::{assert_valid, invariant};
 use crate::pages::PageIndex;
 
@@ -77,6 +78,9 @@ pub(super) struct Lists {
     pub published: (u32, i64),
     last_ms: u64,
 }
+
+/// Lists, for a debugger.
+pub(super) const FACTS: &[Fact] = facts!(Lists { heads, counts });
 
 impl Lists {
     /// Lists without slabs; their target of empty slabs never falls below `min_target`.

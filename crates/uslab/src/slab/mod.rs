@@ -48,7 +48,10 @@ mod shrink;
 #[cfg(test)]
 mod tests;
 mod valid;
+mod walk;
 pub mod words;
+
+use crate::os::facts::Fact;
 
 pub use geometry::{Geometry, GeometryError, GeometryOptions, Layout};
 pub use misuse::{Headline, Misuse, report_misuse};
@@ -56,3 +59,6 @@ pub use node::{ListsLock, NodeMemory};
 pub use pool::{Constructor, Slabs};
 pub use resident::Walk;
 pub use valid::Walked;
+
+/// The facts of this layer, for a debugger.
+pub const FACTS: &[&[Fact]] = &[geometry::FACTS, one::FACTS, lists::FACTS, node::FACTS, pool::FACTS];

@@ -2,6 +2,7 @@
 //! share.
 
 use super::lists::Lists;
+use crate::os::facts::{Fact, facts};
 use crate::os::{Guard, Lock};
 use crate::sync::Rank;
 use core::cell::UnsafeCell;
@@ -53,6 +54,9 @@ pub(super) struct Node {
     shared: Option<&'static ListsLock>,
     lists: UnsafeCell<Lists>,
 }
+
+/// A node's lists, for a debugger.
+pub(super) const FACTS: &[Fact] = facts!(Node { lists });
 
 // SAFETY: threads reach the lists only under the lock.
 unsafe impl Sync for Node {}

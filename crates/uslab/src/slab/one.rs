@@ -2,6 +2,7 @@
 
 use super::geometry::{Geometry, HEAD_BYTES};
 use super::words;
+use crate::os::facts::{Fact, facts};
 use crate::os::invariant::invariant;
 use crate::pages::{self, PageIndex};
 use crate::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed, Ordering::Release};
@@ -46,6 +47,9 @@ pub(super) struct Head {
     /// The slab before this one.
     pub prev: u32,
 }
+
+/// A slab's descriptor, behind which the bitmap begins, for a debugger.
+pub(super) const FACTS: &[Fact] = facts!(Head { free, next });
 
 /// A slab, named by its first page. Holding the name does not keep the slab alive.
 #[derive(Clone, Copy, PartialEq, Eq)]

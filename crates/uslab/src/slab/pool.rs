@@ -5,6 +5,7 @@ use super::lists::{End, List, Lists, list_for};
 use super::node::{Node, NodeMemory};
 use super::one::Slab;
 use crate::counters::{self, layout::Record};
+use crate::os::facts::{Fact, facts};
 use crate::os::invariant::invariant;
 use crate::pages::{self, Temperature};
 use crate::rseq::Owner;
@@ -73,6 +74,9 @@ pub struct Slabs {
     pub(super) barren: AtomicUsize,
     pub(super) traffic: CachePadded<Traffic>,
 }
+
+/// The slabs of a cache, for a debugger.
+pub(super) const FACTS: &[Fact] = facts!(Slabs { geometry, nodes, node_count, traffic.0.taken });
 
 // SAFETY: the nodes live as long as the slabs and are locks. `spare` and the other counts are
 // atomics. The rest never changes.

@@ -46,6 +46,9 @@ unsafe impl<T: Send, P> Sync for Lock<T, P> {}
 unsafe impl<T: Send, P> Send for Lock<T, P> {}
 
 impl<T, P: Park> Lock<T, P> {
+    /// The value's offset in the lock, for a debugger.
+    pub const VALUE_OFFSET: usize = core::mem::offset_of!(Self, value);
+
     /// A free lock.
     pub const fn new(rank: Rank, value: T) -> Self {
         Lock { word: AtomicU32::new(FREE), rank, value: UnsafeCell::new(value), park: PhantomData }

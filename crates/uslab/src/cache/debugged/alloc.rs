@@ -2,6 +2,7 @@
 
 use super::object::{BUSY, FREE, LIVE, NEVER, NEVER_USED, Object, Request, User, ZONE_USED, fill};
 use super::{Debug, tell};
+use crate::os::checkers;
 use core::sync::atomic::Ordering::Relaxed;
 
 impl Debug {
@@ -34,6 +35,9 @@ impl Debug {
         if self.traces() {
             tell::trace(&object, name, "allocated");
         }
+        if self.is_guarded_by_checker() {
+            checkers::allocated(object.pointer, asked, self.constructor.is_some());
+        }
         object.put(LIVE);
         object.pointer as *mut u8
     }
@@ -56,6 +60,7 @@ impl Debug {
         } else if debug.poisons() {
             fill(object.bytes(), NEVER_USED);
         }
+        debug.hide(object.pointer);
         object.put(NEVER);
     }
 
@@ -73,5 +78,6 @@ impl Debug {
             Err(BUSY) => {}
             Err(state) => tell::record_overwritten(&object, name, state),
         }
+        debug.show(object.pointer);
     }
 }

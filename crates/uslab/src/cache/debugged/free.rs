@@ -2,6 +2,7 @@
 
 use super::object::{BUSY, FREE, LIVE, NEVER, Object, Release, User, ZONE_FREE, fill};
 use super::{Debug, tell};
+use crate::os::checkers;
 use crate::slab::{Misuse, Slabs};
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -50,6 +51,9 @@ impl Debug {
         object.note(User::Freed);
         if self.traces() {
             tell::trace(&object, name, "freed");
+        }
+        if self.is_guarded_by_checker() {
+            checkers::freed(object.pointer, object.asked());
         }
         object.put(FREE);
         Some(start)

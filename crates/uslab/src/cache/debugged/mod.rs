@@ -35,19 +35,21 @@ mod tell;
 mod track;
 mod walk;
 
-use crate::os::debugging::{POISON, RED_ZONE, SECURE, TRACE, USERS};
+use crate::os::checkers;
+use crate::os::debugging::{CHECKER, POISON, RED_ZONE, SECURE, TRACE, USERS};
 use crate::slab::Constructor;
 use core::ops::Range;
 use object::{RECORD_BYTES, RECORD_WITH_USERS_BYTES, ZONE_FREE, ZONE_USED};
 
+pub(super) use object::FACTS;
 pub use object::Family;
 pub(crate) use object::{Release, Request};
 pub(crate) use run::Large;
 pub(crate) use seen::Seen;
 pub(crate) use select::letters_for;
 pub(super) use select::letters_of;
-pub(crate) use select::selects_malloc;
-pub(super) use select::{record_users, secure, set as set_selection};
+pub(crate) use select::{compatible, selects_malloc};
+pub(super) use select::{for_checker, record_users, secure, set as set_selection};
 pub(super) use track::{Track, User};
 
 /// Bytes of the smallest zone.
@@ -71,7 +73,7 @@ impl Debug {
     /// The debugging of a cache of objects of `bytes`, aligned to `align`. The stride is that of
     /// [`Debug::slab_bytes`], until [`Debug::set_stride`].
     pub fn new(letters: u8, bytes: usize, align: usize, constructor: Option<Constructor>) -> Debug {
-        let zone = if letters & RED_ZONE != 0 { ZONE_BYTES } else { 0 };
+        let zone = if letters & (RED_ZONE | CHECKER) != 0 { ZONE_BYTES } else { 0 };
         let record = if letters & USERS != 0 { RECORD_WITH_USERS_BYTES } else { RECORD_BYTES };
         let align = align.max(8);
         let offset = (record + zone).next_multiple_of(align);
@@ -110,6 +112,38 @@ impl Debug {
     fn right_zone(&self, pointer: usize, used: usize) -> Range<usize> {
         let end = pointer - self.offset + self.stride;
         if self.has(RED_ZONE) { pointer + used.min(self.bytes)..end } else { end..end }
+    }
+
+    /// Whether a memory checker guards the objects.
+    fn is_guarded_by_checker(&self) -> bool {
+        checkers::IS_ON && self.has(CHECKER)
+    }
+
+    /// Tells the memory checker, if the library was built for one, that no code may use an object
+    /// whose program's pointer is `pointer`, nor its zones. The record stays the library's.
+    fn hide(&self, pointer: usize) {
+        if self.is_guarded_by_checker() {
+            let record = if self.has(USERS) { RECORD_WITH_USERS_BYTES } else { RECORD_BYTES };
+            let start = pointer - self.offset;
+            checkers::hide(start + record, self.stride - record);
+        }
+    }
+
+    /// Tells the memory checker that the memory of an object is no longer one.
+    fn show(&self, pointer: usize) {
+        if self.is_guarded_by_checker() {
+            checkers::show(pointer - self.offset, self.stride);
+        }
+    }
+
+    /// Bytes from an object's start to the program's pointer.
+    pub(super) fn pointer_offset(&self) -> usize {
+        self.offset
+    }
+
+    /// Whether records name the last users.
+    pub(super) fn has_users(&self) -> bool {
+        self.has(USERS)
     }
 
     fn poisons(&self) -> bool {

@@ -4,6 +4,7 @@ use super::Debug;
 pub use super::track::{Track, User};
 use crate::os;
 use crate::os::debugging::{RED_ZONE, USERS};
+use crate::os::facts::{Fact, facts};
 use crate::os::unwind::MAX_FRAMES;
 use crate::report::Event;
 use crate::report::depot::StackId;
@@ -120,6 +121,19 @@ pub struct Record {
     /// Only with letter U.
     users: [Track; 2],
 }
+
+/// Records, for a debugger.
+pub const FACTS: &[&[Fact]] = &[
+    facts!(Record { asked, state, family, users }),
+    super::track::FACTS,
+    &[
+        Fact::new("state.never", NEVER as usize),
+        Fact::new("state.free", FREE as usize),
+        Fact::new("state.live", LIVE as usize),
+        Fact::new("state.busy", BUSY as usize),
+        Fact::new("letter.users", USERS as usize),
+    ],
+];
 
 pub const RECORD_BYTES: usize = core::mem::offset_of!(Record, users);
 pub const RECORD_WITH_USERS_BYTES: usize = size_of::<Record>();

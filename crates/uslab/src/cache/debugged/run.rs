@@ -3,6 +3,7 @@
 use super::object::{BUSY, FREE, LIVE, Object, Release, Request, User, ZONE_USED, fill};
 use super::{Debug, tell};
 use crate::os;
+use crate::os::checkers;
 use core::ops::Range;
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -34,8 +35,8 @@ impl<'a> Large<'a> {
         self.object.record().state.load(Relaxed) == LIVE
     }
 
-    /// Makes fresh pages an object in use.
-    pub fn begin(&self, name: &str, request: Request) {
+    /// Makes fresh pages an object in use. `is_zeroed` is true if its bytes are known to be zero.
+    pub fn begin(&self, name: &str, request: Request, is_zeroed: bool) {
         let record = self.object.record();
         record.asked.store(request.bytes, Relaxed);
         record.family.store(request.family as u8, Relaxed);
@@ -44,6 +45,10 @@ impl<'a> Large<'a> {
         self.object.forget(User::Freed);
         if self.object.debug.traces() {
             tell::trace(&self.object, name, "allocated");
+        }
+        if self.object.debug.is_guarded_by_checker() {
+            self.object.debug.hide(self.object.pointer);
+            checkers::allocated(self.object.pointer, request.bytes, is_zeroed);
         }
         self.object.put(LIVE);
     }
@@ -77,8 +82,16 @@ impl<'a> Large<'a> {
         if object.debug.traces() {
             tell::trace(object, name, "freed");
         }
+        if object.debug.is_guarded_by_checker() {
+            checkers::freed(object.pointer, object.asked());
+        }
         object.put(FREE);
         true
+    }
+
+    /// Ends the life of a free object, whose pages go back.
+    pub fn leave(&self) {
+        self.object.debug.show(self.object.pointer);
     }
 
     /// Checks a free object; returns whether the program overwrote it.

@@ -2,7 +2,7 @@
 
 use crate::cache::builder::Flags;
 use crate::os;
-use crate::os::debugging::{CHECKS, POISON, RED_ZONE, SECURE, Selection, TRACE, USERS};
+use crate::os::debugging::{CHECKER, CHECKS, POISON, RED_ZONE, SECURE, Selection, TRACE, USERS};
 use crate::report;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicU8, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
@@ -56,9 +56,19 @@ pub fn record_users() {
     report::set_detailed();
 }
 
+/// Debugs every cache for a memory checker. As [`secure`], of which it takes the place.
+pub fn for_checker() {
+    FOR_ALL.store(CHECKS | CHECKER, Relaxed);
+}
+
 /// The letters for a cache called `name`.
 pub fn letters_for(name: &str) -> u8 {
-    FOR_ALL.load(Relaxed) | selected_for(name)
+    compatible(FOR_ALL.load(Relaxed) | selected_for(name))
+}
+
+/// Letters without those whose checks would read memory that a memory checker guards.
+pub fn compatible(letters: u8) -> u8 {
+    if letters & CHECKER != 0 { letters & !(RED_ZONE | POISON | SECURE) } else { letters }
 }
 
 fn selected_for(name: &str) -> u8 {

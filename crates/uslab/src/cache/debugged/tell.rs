@@ -51,7 +51,8 @@ fn tell(object: &Object<'_>, name: &str, told: &Told<'_>) {
         }),
         allocated: object.user(User::Allocated, &mut allocated),
         freed: object.user(User::Freed, &mut freed),
-        dump: Some(Dump::around(wrong, start..start + debug.stride)),
+        // A memory checker would report the reads.
+        dump: (!debug.is_guarded_by_checker()).then(|| Dump::around(wrong, start..start + debug.stride)),
         repaired: told.wrong.clone().zip(told.value),
         ..Report::new(told.fault, told.at, name, told.headline)
     };
@@ -103,8 +104,10 @@ pub fn wrong_pattern(object: &Object<'_>, state: u32) -> Option<(Range<usize>, O
     let bytes = object.bytes();
     if !object.debug.poisons() {
         // An object that was never used has any contents.
-        let is_zeroed = object.debug.zeroes() && state != NEVER;
-        return differing(bytes, 0).filter(|_| is_zeroed).map(|range| (range, Some(0)));
+        if !object.debug.zeroes() || state == NEVER {
+            return None;
+        }
+        return differing(bytes, 0).map(|range| (range, Some(0)));
     }
     if state == NEVER {
         return differing(bytes, NEVER_USED).map(|range| (range, Some(NEVER_USED)));

@@ -1,6 +1,7 @@
 //! The record of one event: the thread that allocated or freed an object, its CPU, time and stack.
 
 use crate::os;
+use crate::os::facts::{Fact, facts};
 use crate::os::unwind::MAX_FRAMES;
 use crate::report::Event;
 use crate::report::depot::{self, StackId};
@@ -24,6 +25,9 @@ pub struct Track {
     _unused: AtomicU32,
     time_ms: AtomicU64,
 }
+
+/// Events, for a debugger.
+pub const FACTS: &[Fact] = facts!(Track { stack, thread, cpu, time_ms });
 
 impl Track {
     /// Records an event of the calling thread, now.

@@ -3,6 +3,7 @@
 use super::object::{FREE, LIVE, NEVER, Object, ZONE_USED};
 use super::{Debug, tell};
 use crate::slab::Slabs;
+use core::sync::atomic::Ordering::Relaxed;
 
 /// Upper bound on the faulty objects that one walk reports.
 const MAX_REPORTS: usize = 64;
@@ -47,6 +48,13 @@ impl Debug {
             return tell::wrong_zone(object, object.asked(), ZONE_USED).is_some();
         }
         tell::is_faulty_free(object, state)
+    }
+
+    /// Whether the program has the object of the slab that starts at `start`. The caller keeps the
+    /// slab from being released.
+    pub fn is_live(&self, start: *mut u8) -> bool {
+        let object = Object { debug: self, pointer: self.pointer(start) as usize };
+        object.record().state.load(Relaxed) == LIVE
     }
 
     /// Reports the objects of a cache that the program destroys while they are in use: the first

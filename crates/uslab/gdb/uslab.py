@@ -1,0 +1,493 @@
+"""Commands for gdb that show the caches and objects of a process that allocates by uslab.
+
+    (gdb) source uslab.py
+    (gdb) uslab help
+
+They read a live process or a core, and change nothing. They need no debug information: the
+library describes its structures in the section `uslab_gdb` (crates/uslab/src/cache/gdb.rs), which
+stays in stripped files. A process has such a section for each copy of the library in it.
+
+A stopped process may be in the middle of a change of any structure. So a command reads no more
+links than counts allow, and reports memory that it cannot read.
+"""
+
+import re
+import struct
+
+import gdb
+
+VERSION = 1
+NO_SLAB = 0xFFFF_FFFF
+FAMILIES = {1: "a cache", 2: "malloc", 3: "operator new", 4: "operator new[]"}
+MAX_FRAMES = 16
+HELP = """\
+uslab caches                  the caches: live objects, free objects in sheaves, slabs
+uslab find ADDRESS            the object around an address, its state and its history
+uslab objects CACHE [LIMIT]   the live objects of a cache, by name or id; 20 unless LIMIT is given
+uslab help                    this text
+
+An ADDRESS is any expression. Histories need letter U: USLAB_DEBUG=U, or USLAB_STORE_USER."""
+
+
+def read(address, size):
+    try:
+        return gdb.selected_inferior().read_memory(address, size).tobytes()
+    except gdb.MemoryError:
+        raise gdb.GdbError("uslab: cannot read %d bytes at 0x%x" % (size, address))
+
+
+def u32(address):
+    return struct.unpack("<I", read(address, 4))[0]
+
+
+def u64(address):
+    return struct.unpack("<Q", read(address, 8))[0]
+
+
+def words(address, count):
+    return struct.unpack("<%dQ" % count, read(address, 8 * count)) if count > 0 else ()
+
+
+class Library:
+    """One copy of the library."""
+
+    def __init__(self, table, file):
+        self.file = file
+        magic, version, count, facts, *roots = struct.unpack("<8sIIQQQQQ", read(table, 56))
+        if magic != b"uslabgdb" or version != VERSION:
+            raise gdb.GdbError("uslab: this script does not fit the library in %s" % file)
+        self.cores, self.used_ids, arena, self.depot = roots
+        self.facts = {}
+        for name, number in struct.iter_unpack("<40sQ", read(facts, 48 * count)):
+            self.facts[name.rstrip(b"\0").decode()] = number
+        self.base = u64(arena + self.facts["Arena.base"])
+        self.committed = u64(arena + self.facts["Arena.committed_bytes"])
+        self.page_bytes = self.facts["pages.page_bytes"]
+
+    def contains(self, address):
+        return self.base <= address < self.base + self.committed
+
+    def page_of(self, address):
+        return (address - self.base) // self.page_bytes
+
+    def address_of(self, page):
+        return self.base + page * self.page_bytes
+
+    def owner(self, page):
+        return u64(self.base - self.facts["pages.map_below"] + 8 * page)
+
+    def id_of(self, owner):
+        return u32(owner + self.facts["Slot.id"]) & 0xFFFF
+
+    def descriptor(self, page):
+        return self.base - self.facts["pages.descriptors_below"] + page * self.facts["pages.descriptor_bytes"]
+
+    def cache(self, id):
+        core = u64(self.cores + 8 * id)
+        return Cache(self, id, core) if core else None
+
+    def caches(self):
+        first, end = self.facts["id.first_cache"], u32(self.used_ids)
+        cores = words(self.cores + 8 * first, end - first)
+        return [Cache(self, first + n, core) for n, core in enumerate(cores) if core]
+
+    def frames(self, stack):
+        """The frames of a stack of the depot."""
+        depot = u64(self.depot)
+        if depot == 0 or not self.facts["depot.first"] <= stack < self.facts["depot.words"]:
+            return ()
+        return words(depot + 8 * stack + 8, min(u32(depot + 8 * stack), MAX_FRAMES))
+
+    def around(self, page):
+        """The first page of the run that contains a page without an owner, and the run's owner."""
+        none, end = self.owner(page), page
+        while end > 0:
+            start = max(0, end - 4096)
+            entries = words(self.base - self.facts["pages.map_below"] + 8 * start, end - start)
+            for n in range(len(entries) - 1, -1, -1):
+                if entries[n] != none:
+                    return start + n, entries[n]
+            end = start
+        return None
+
+
+def libraries():
+    """The copies of the library in the process or core, those that are set up."""
+    pattern = re.compile(r"^\s*(0x[0-9a-f]+) - 0x[0-9a-f]+ is uslab_gdb(?: in (.*))?$", re.M)
+    text = gdb.execute("info files", to_string=True)
+    found = [(int(at, 16), file or "the program") for at, file in pattern.findall(text)]
+    if not found:
+        raise gdb.GdbError("uslab: no section uslab_gdb: the process does not run on uslab")
+    ready = [library for library in (Library(*one) for one in found) if library.base]
+    if not ready:
+        raise gdb.GdbError("uslab: nothing was allocated yet, or there is no process")
+    return ready
+
+
+class Slabs:
+    """Slabs of one cache, or of a class of a private heap that has no cache."""
+
+    def __init__(self, library, address):
+        facts, geometry = library.facts, address + library.facts["Slabs.geometry"]
+        self.library, self.address = library, address
+        self.stride = u64(geometry + facts["Geometry.object_bytes"])
+        self.objects = u64(geometry + facts["Geometry.objects"])
+        self.order = u32(geometry + facts["Geometry.order"])
+        self.pages = u64(geometry + facts["Geometry.pages"])
+        self.taken = u64(address + facts["Slabs.traffic"])
+        nodes, count = u64(address + facts["Slabs.nodes"]), u64(address + facts["Slabs.node_count"])
+        self.lists = [nodes + n * facts["Node.bytes"] + facts["Node.lists"] for n in range(count)]
+
+    def count(self):
+        """The number of slabs."""
+        counts = [struct.unpack("<5I", read(at + self.library.facts["Lists.counts"], 20)) for at in self.lists]
+        return sum(sum(five) for five in counts)
+
+    def first_pages(self):
+        """The first page of each slab, in the order of addresses."""
+        facts, found = self.library.facts, set()
+        most = self.count() + 64
+        for lists in self.lists:
+            for page in struct.unpack("<5I", read(lists + facts["Lists.heads"], 20)):
+                while page != NO_SLAB and page not in found and len(found) < most:
+                    found.add(page)
+                    page = u32(self.library.descriptor(page) + facts["Head.next"])
+        return sorted(found)
+
+    def bitmap(self, page):
+        """The bits of a slab's free objects."""
+        head = self.library.facts["Head.bytes"]
+        size = (self.objects + 63) // 64 * 8
+        return int.from_bytes(read(self.library.descriptor(page) + head, size), "little")
+
+    def place(self, address):
+        """The slab's first page and the object's index at an address; no index behind the last."""
+        page = self.library.page_of(address) & ~((1 << self.order) - 1)
+        index = (address - self.library.address_of(page)) // self.stride
+        return page, index if index < self.objects else None
+
+
+class Cache:
+    def __init__(self, library, id, core):
+        facts = library.facts
+        self.library, self.id, self.core = library, id, core
+        length = min(u64(core + facts["Core.name_len"]), 64)
+        self.name = read(core + facts["Core.name"], length).decode(errors="replace")
+        self.bytes = u64(core + facts["Core.user_bytes"])
+        self.offset = u64(core + facts["Core.pointer_offset"])
+        self.has_users = read(core + facts["Core.has_users"], 1) != b"\0"
+        self.cpu = core + facts["Core.cpu"]
+        self.slabs = Slabs(library, self.cpu + facts["CpuCache.slabs"])
+
+    def sheaves(self):
+        """The sheaves with objects, and where they are."""
+        facts = self.library.facts
+        size, cpus = facts["Slot.bytes"], u64(self.cpu + facts["CpuCache.cpus"])
+        slots = read(u64(self.cpu + facts["CpuCache.slots"]), size * cpus)
+        for cpu in range(cpus):
+            for which in ("main", "spare"):
+                sheaf = struct.unpack_from("<Q", slots, cpu * size + facts["Slot." + which])[0]
+                yield sheaf, "the %s sheaf of CPU %d" % (which, cpu)
+        barns = u64(self.cpu + facts["CpuCache.barns"])
+        for node in range(u64(self.cpu + facts["CpuCache.nodes"])):
+            stacks = barns + node * facts["Barn.bytes"] + facts["Barn.stacks"]
+            fulls = min(u64(stacks + facts["Stacks.fulls"]), 64)
+            for sheaf in words(stacks + facts["Stacks.full"], fulls):
+                yield sheaf, "a full sheaf of the barn of node %d" % node
+
+    def cached(self):
+        """The free objects in sheaves, and where they are."""
+        facts, found, seen = self.library.facts, {}, set()
+        for sheaf, where in self.sheaves():
+            if sheaf == 0 or sheaf in seen:
+                continue
+            seen.add(sheaf)
+            count, capacity = struct.unpack("<II", read(sheaf + facts["Sheaf.count"], 8))
+            if 0 < count <= capacity:
+                found.update((start, where) for start in words(sheaf + facts["Sheaf.bytes"], count))
+        return found
+
+    def live(self):
+        """The start and the record of each object in use."""
+        cached = self.cached()
+        for page in self.slabs.first_pages():
+            taken = ~self.slabs.bitmap(page) & ((1 << self.slabs.objects) - 1)
+            while taken:
+                index = (taken & -taken).bit_length() - 1
+                taken &= taken - 1
+                start = self.library.address_of(page) + index * self.slabs.stride
+                if start in cached:
+                    continue
+                record = self.record(start)
+                if record is None or record.state == self.library.facts["state.live"]:
+                    yield start, record
+
+    def record(self, start):
+        return Record(self.library, start, self.has_users) if self.offset else None
+
+
+class Record:
+    """The library's record of a debugged object."""
+
+    def __init__(self, library, address, has_users):
+        facts = library.facts
+        self.library, self.address, self.has_users = library, address, has_users
+        self.asked = u64(address + facts["Record.asked"])
+        self.state = u32(address + facts["Record.state"])
+        self.family = read(address + facts["Record.family"], 1)[0]
+
+    def state_text(self, is_taken):
+        names = {"live": "live", "never": "free, never used", "busy": "a thread is at work on it"}
+        for name, text in names.items():
+            if self.state == self.library.facts["state." + name]:
+                return text
+        if self.state == self.library.facts["state.free"]:
+            return "free, in the quarantine" if is_taken else "free in its slab"
+        return "its record was overwritten: state 0x%x" % self.state
+
+    def user(self, which):
+        """Thread, CPU, time and frames of the last allocation (0) or free (1); None if unknown."""
+        facts = self.library.facts
+        if not self.has_users:
+            return None
+        track = self.address + facts["Record.users"] + which * facts["Track.bytes"]
+        thread = u32(track + facts["Track.thread"])
+        if thread == 0:
+            return None
+        stack = self.library.frames(u32(track + facts["Track.stack"]))
+        return thread, u32(track + facts["Track.cpu"]), u64(track + facts["Track.time_ms"]), stack
+
+    def print_history(self):
+        for which, verb in enumerate(("allocated", "freed")):
+            user = self.user(which)
+            if user is None:
+                continue
+            thread, cpu, time_ms, stack = user
+            print("  %s by thread %d on CPU %d, at %.3f s of CLOCK_MONOTONIC" % (verb, thread, cpu, time_ms / 1000))
+            for number, pc in enumerate(stack):
+                print("    #%-2d %s" % (number, symbol(pc)))
+            if not stack:
+                print("    the stack is not known")
+
+
+def symbol(pc):
+    """A return address with its function, and with file and line where they are known."""
+    text = gdb.execute("info symbol 0x%x" % (pc - 1), to_string=True).strip()
+    name = "" if text.startswith("No symbol") else " " + re.sub(r" in section .*", "", text)
+    line = gdb.find_pc_line(pc - 1)
+    where = " (%s:%d)" % (line.symtab.filename, line.line) if line.symtab else ""
+    return "0x%x%s%s" % (pc, name, where)
+
+
+def caller(stack):
+    """The innermost frame outside the library: in a static program the first are the library's."""
+    frames = [symbol(pc) for pc in stack]
+    outside = [frame for frame in frames if not re.match(r"0x[0-9a-f]+ <?uslab(_|::)", frame)]
+    return (outside or frames)[0]
+
+
+def relation(address, start, size):
+    if address < start:
+        return "%d bytes before" % (start - address)
+    if address == start:
+        return "the start of"
+    if address >= start + size:
+        return "%d bytes behind the end of" % (address - start - size)
+    return "%d bytes inside" % (address - start)
+
+
+def print_run(library, address, page):
+    """An address in a large object."""
+    facts, start = library.facts, library.address_of(page)
+    pages = u32(library.descriptor(page) + facts["large.pages"])
+    debugged = u32(library.descriptor(page) + facts["large.debugged"])
+    if library.page_of(address) >= page + pages:
+        return False
+    if debugged == 0:
+        print("0x%x is %s large object 0x%x" % (address, relation(address, start, pages * library.page_bytes), start))
+        print("  live, %d pages" % pages)
+        return True
+    has_users = debugged & facts["letter.users"] != 0
+    # The record stands at the start of the pages before the first one.
+    record = Record(library, start - library.page_bytes, has_users)
+    print("0x%x is %s large object 0x%x" % (address, relation(address, start, record.asked), start))
+    print("  %s, %d bytes requested, %d pages" % (record.state_text(True), record.asked, pages))
+    record.print_history()
+    return True
+
+
+def print_object(library, slabs, cache, name, address):
+    """An address in a slab."""
+    page, index = slabs.place(address)
+    slab = library.address_of(page)
+    if index is None:
+        print("0x%x lies behind the last object of slab 0x%x of cache %s" % (address, slab, name))
+        return
+    start = slab + index * slabs.stride
+    is_taken = not slabs.bitmap(page) >> index & 1
+    record = cache.record(start) if cache else None
+    pointer = start + (cache.offset if record else 0)
+    size = record.asked if record else cache.bytes if cache else slabs.stride
+    print("0x%x is %s object 0x%x of cache %s" % (address, relation(address, pointer, size), pointer, name))
+    if record:
+        state = record.state_text(is_taken)
+    elif not is_taken:
+        state = "free in its slab"
+    else:
+        where = cache.cached().get(start) if cache else None
+        state = "free in %s" % where if where else "live"
+    family = ", of %s" % FAMILIES[record.family] if record and record.family in FAMILIES else ""
+    asked = "%d bytes requested" % size if record else "%d bytes" % size
+    print("  %s, %s%s; object %d of slab 0x%x" % (state, asked, family, index, slab))
+    if record:
+        record.print_history()
+
+
+def find(library, address):
+    facts = library.facts
+    page = library.page_of(address)
+    owner = library.owner(page)
+    id = library.id_of(owner)
+    if id == 0:
+        around = library.around(page)
+        if around:
+            page, owner = around
+            id = library.id_of(owner)
+            cache = library.cache(id) if id >= facts["id.first_cache"] else None
+            if id == facts["id.large"] and print_run(library, address, page):
+                return
+            # An object that is a run of pages: the page map names the first alone.
+            if cache and cache.slabs.objects == 1 and library.page_of(address) < page + cache.slabs.pages:
+                start = library.address_of(page)
+                where = cache.cached().get(start)
+                print("0x%x is %s object 0x%x of cache %s" % (address, relation(address, start, cache.bytes), start, cache.name))
+                print("  %s, %d bytes" % ("free in %s" % where if where else "live", cache.bytes))
+                return
+        print("0x%x lies in pages of uslab that hold no object" % address)
+    elif id == facts["id.large"]:
+        print_run(library, address, page)
+    elif id == facts["id.sampled"]:
+        print("0x%x lies in the pool of guarded objects (USLAB_GUARD)" % address)
+    elif id < facts["id.first_heap"]:
+        print("0x%x lies in memory of the library itself: a sheaf" % address)
+    elif id < facts["id.first_cache"]:
+        bare = u64(owner + facts["Slot.hidden"])
+        print_object(library, Slabs(library, bare + facts["bare.slabs"]), None, "heap", address)
+    else:
+        cache = library.cache(id)
+        if cache is None:
+            raise gdb.GdbError("uslab: the page map names cache %d, which does not exist" % id)
+        print_object(library, cache.slabs, cache, cache.name, address)
+
+
+def address_of(text):
+    try:
+        return int(text, 0)
+    except ValueError:
+        return int(gdb.parse_and_eval(text)) & 0xFFFF_FFFF_FFFF_FFFF
+
+
+class Uslab(gdb.Command):
+    """Show caches and objects of uslab. `uslab help` lists the commands."""
+
+    def __init__(self):
+        super().__init__("uslab", gdb.COMMAND_DATA, gdb.COMPLETE_NONE, True)
+
+    def invoke(self, text, from_tty):
+        print(HELP)
+
+
+class Help(gdb.Command):
+    """List the commands for uslab."""
+
+    def __init__(self):
+        super().__init__("uslab help", gdb.COMMAND_DATA, gdb.COMPLETE_NONE)
+
+    def invoke(self, text, from_tty):
+        print(HELP)
+
+
+class Caches(gdb.Command):
+    """List the caches: `uslab caches`.
+
+Columns: id, bytes of an object, live objects, free objects in sheaves, slabs, bytes of a slab,
+name. Size classes of private heaps that have no cache yet are not listed."""
+
+    def __init__(self):
+        super().__init__("uslab caches", gdb.COMMAND_DATA, gdb.COMPLETE_NONE)
+
+    def invoke(self, text, from_tty):
+        for library in libraries():
+            print("caches of %s" % library.file)
+            print("%5s %8s %10s %8s %7s %8s  %s" % ("id", "size", "live", "cached", "slabs", "slab", "name"))
+            for cache in library.caches():
+                slabs, cached = cache.slabs, len(cache.cached())
+                live, slab_bytes = max(slabs.taken - cached, 0), slabs.pages * library.page_bytes
+                row = (cache.id, cache.bytes, live, cached, slabs.count(), slab_bytes, cache.name)
+                print("%5d %8d %10d %8d %7d %8d  %s" % row)
+
+
+class Find(gdb.Command):
+    """Show the object around an address: `uslab find ADDRESS`.
+
+ADDRESS is any expression. With letter U of USLAB_DEBUG the history of the object is shown too."""
+
+    def __init__(self):
+        super().__init__("uslab find", gdb.COMMAND_DATA, gdb.COMPLETE_EXPRESSION)
+
+    def invoke(self, text, from_tty):
+        if not text.strip():
+            raise gdb.GdbError("uslab find: an address is missing")
+        address = address_of(text.strip())
+        holding = [library for library in libraries() if library.contains(address)]
+        if not holding:
+            print("0x%x is not memory of uslab" % address)
+        for library in holding:
+            find(library, address)
+
+
+class Objects(gdb.Command):
+    """List the live objects of a cache: `uslab objects CACHE [LIMIT]`.
+
+CACHE is a name or an id. 20 objects are listed, unless LIMIT is given."""
+
+    def __init__(self):
+        super().__init__("uslab objects", gdb.COMMAND_DATA)
+
+    def complete(self, text, word):
+        try:
+            return [cache.name for library in libraries() for cache in library.caches() if cache.name.startswith(word)]
+        except gdb.GdbError:
+            return []
+
+    def invoke(self, text, from_tty):
+        arguments = gdb.string_to_argv(text)
+        if len(arguments) not in (1, 2) or not all(limit.isdigit() for limit in arguments[1:]):
+            raise gdb.GdbError("uslab objects: give a cache, and perhaps a limit")
+        named, limit = arguments[0], int(arguments[1]) if len(arguments) == 2 else 20
+        caches = [cache for library in libraries() for cache in library.caches()]
+        chosen = [cache for cache in caches if cache.name == named or str(cache.id) == named]
+        if not chosen:
+            raise gdb.GdbError("uslab objects: there is no cache %s; `uslab caches` lists them" % named)
+        for cache in chosen:
+            self.list(cache, limit)
+
+    def list(self, cache, limit):
+        count = 0
+        print("live objects of cache %s, %d bytes each" % (cache.name, cache.bytes))
+        for start, record in cache.live():
+            count += 1
+            if count > limit:
+                continue
+            asked = "  %d bytes requested" % record.asked if record else ""
+            user = record.user(0) if record else None
+            by = "  allocated at %s" % caller(user[3]) if user and user[3] else ""
+            print("  0x%x%s%s" % (start + cache.offset, asked, by))
+        print("%d live objects%s" % (count, ", %d of them listed" % limit if count > limit else ""))
+
+
+Uslab()
+Help()
+Caches()
+Find()
+Objects()

@@ -1,0 +1,30 @@
+//! The live objects of a cache, one after the other.
+
+use super::body::Core;
+use super::registry;
+use crate::os;
+use crate::percpu::adapt;
+use core::ops::ControlFlow;
+use core::ptr::NonNull;
+
+impl Core {
+    /// Calls `visit` for each live object, in the order of addresses, until it breaks off.
+    ///
+    /// Free objects in sheaves count as used in their slabs. So the walk first moves them there.
+    pub fn for_each_live(&self, mut visit: impl FnMut(NonNull<u8>) -> ControlFlow<()>) {
+        let errno = os::errno::Preserved::new();
+        {
+            // The library's own threads, and a thread that grows another cache's sheaves, may hold
+            // sheaves of this cache. The lock and the pause wait for them.
+            let _registry = registry::lock();
+            let _pause = adapt::pause();
+            self.cpu.drain_all();
+        }
+        drop(errno);
+        let is_live = |object| self.debug.as_ref().is_none_or(|debug| debug.is_live(object));
+        let pointer = |object| self.debug.as_ref().map_or(object, |debug| debug.pointer(object));
+        self.cpu.slabs().visit_taken(is_live, |object| {
+            NonNull::new(pointer(object)).is_some_and(|object| visit(object).is_continue())
+        });
+    }
+}
