@@ -113,12 +113,13 @@ both_modes! {
         check(&live.output(&scratch));
         check(&with_commands(Gdb::new(program(), Some(&core))).output(&scratch));
     },
-    // A process that does not run on the library is told so.
-    without_the_library => |_mode| {
-        let scratch = Scratch::new("debug-gdb-without");
-        let gdb = Gdb::new(program(), None).run_to("look", &[]);
-        let caught = r#"python exec("try:\n gdb.execute('uslab caches')\nexcept gdb.error as error:\n print(error)")"#;
-        let output = gdb.command(caught).output(&scratch);
-        assert!(output.contains("the process does not run on uslab"), "{output}");
-    },
+}
+
+#[test]
+fn a_process_without_the_library_is_told_so() {
+    let scratch = Scratch::new("debug-gdb-without");
+    let caught =
+        r#"python exec("try:\n gdb.execute('uslab caches')\nexcept gdb.error as error:\n print(error)")"#;
+    let output = Gdb::new(program(), None).run_to("look", &[]).command(caught).output(&scratch);
+    assert!(output.contains("the process does not run on uslab"), "{output}");
 }

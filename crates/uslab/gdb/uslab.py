@@ -80,7 +80,8 @@ class Library:
         return u32(owner + self.facts["Slot.id"]) & 0xFFFF
 
     def descriptor(self, page):
-        return self.base - self.facts["pages.descriptors_below"] + page * self.facts["pages.descriptor_bytes"]
+        table = self.base - self.facts["pages.descriptors_below"]
+        return table + page * self.facts["pages.descriptor_bytes"]
 
     def cache(self, id):
         core = u64(self.cores + 8 * id)
@@ -140,8 +141,8 @@ class Slabs:
 
     def count(self):
         """The number of slabs."""
-        counts = [struct.unpack("<5I", read(at + self.library.facts["Lists.counts"], 20)) for at in self.lists]
-        return sum(sum(five) for five in counts)
+        counts = self.library.facts["Lists.counts"]
+        return sum(sum(struct.unpack("<5I", read(at + counts, 20))) for at in self.lists)
 
     def first_pages(self):
         """The first page of each slab, in the order of addresses."""
@@ -263,7 +264,8 @@ class Record:
             if user is None:
                 continue
             thread, cpu, time_ms, stack = user
-            print("  %s by thread %d on CPU %d, at %.3f s of CLOCK_MONOTONIC" % (verb, thread, cpu, time_ms / 1000))
+            when = "at %.3f s of CLOCK_MONOTONIC" % (time_ms / 1000)
+            print("  %s by thread %d on CPU %d, %s" % (verb, thread, cpu, when))
             for number, pc in enumerate(stack):
                 print("    #%-2d %s" % (number, symbol(pc)))
             if not stack:
@@ -296,6 +298,11 @@ def relation(address, start, size):
     return "%d bytes inside" % (address - start)
 
 
+def print_relation(address, start, size, name):
+    where = relation(address, start, size)
+    print("0x%x is %s object 0x%x of cache %s" % (address, where, start, name))
+
+
 def print_run(library, address, page):
     """An address in a large object."""
     facts, start = library.facts, library.address_of(page)
@@ -304,7 +311,8 @@ def print_run(library, address, page):
     if library.page_of(address) >= page + pages:
         return False
     if debugged == 0:
-        print("0x%x is %s large object 0x%x" % (address, relation(address, start, pages * library.page_bytes), start))
+        where = relation(address, start, pages * library.page_bytes)
+        print("0x%x is %s large object 0x%x" % (address, where, start))
         print("  live, %d pages" % pages)
         return True
     has_users = debugged & facts["letter.users"] != 0
@@ -328,7 +336,7 @@ def print_object(library, slabs, cache, name, address):
     record = cache.record(start) if cache else None
     pointer = start + (cache.offset if record else 0)
     size = record.asked if record else cache.bytes if cache else slabs.stride
-    print("0x%x is %s object 0x%x of cache %s" % (address, relation(address, pointer, size), pointer, name))
+    print_relation(address, pointer, size, name)
     if record:
         state = record.state_text(is_taken)
     elif not is_taken:
@@ -357,10 +365,11 @@ def find(library, address):
             if id == facts["id.large"] and print_run(library, address, page):
                 return
             # An object that is a run of pages: the page map names the first alone.
-            if cache and cache.slabs.objects == 1 and library.page_of(address) < page + cache.slabs.pages:
+            end = page + cache.slabs.pages if cache and cache.slabs.objects == 1 else page
+            if library.page_of(address) < end:
                 start = library.address_of(page)
                 where = cache.cached().get(start)
-                print("0x%x is %s object 0x%x of cache %s" % (address, relation(address, start, cache.bytes), start, cache.name))
+                print_relation(address, start, cache.bytes, cache.name)
                 print("  %s, %d bytes" % ("free in %s" % where if where else "live", cache.bytes))
                 return
         print("0x%x lies in pages of uslab that hold no object" % address)
@@ -419,7 +428,8 @@ name. Size classes of private heaps that have no cache yet are not listed."""
     def invoke(self, text, from_tty):
         for library in libraries():
             print("caches of %s" % library.file)
-            print("%5s %8s %10s %8s %7s %8s  %s" % ("id", "size", "live", "cached", "slabs", "slab", "name"))
+            heads = ("id", "size", "live", "cached", "slabs", "slab", "name")
+            print("%5s %8s %10s %8s %7s %8s  %s" % heads)
             for cache in library.caches():
                 slabs, cached = cache.slabs, len(cache.cached())
                 live, slab_bytes = max(slabs.taken - cached, 0), slabs.pages * library.page_bytes
@@ -456,7 +466,8 @@ CACHE is a name or an id. 20 objects are listed, unless LIMIT is given."""
 
     def complete(self, text, word):
         try:
-            return [cache.name for library in libraries() for cache in library.caches() if cache.name.startswith(word)]
+            names = [cache.name for library in libraries() for cache in library.caches()]
+            return [name for name in names if name.startswith(word)]
         except gdb.GdbError:
             return []
 
@@ -468,7 +479,8 @@ CACHE is a name or an id. 20 objects are listed, unless LIMIT is given."""
         caches = [cache for library in libraries() for cache in library.caches()]
         chosen = [cache for cache in caches if cache.name == named or str(cache.id) == named]
         if not chosen:
-            raise gdb.GdbError("uslab objects: there is no cache %s; `uslab caches` lists them" % named)
+            why = "uslab objects: there is no cache %s; `uslab caches` lists them"
+            raise gdb.GdbError(why % named)
         for cache in chosen:
             self.list(cache, limit)
 

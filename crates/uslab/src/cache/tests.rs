@@ -4,7 +4,7 @@
 use super::*;
 use core::ops::ControlFlow;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 extern crate std;
 use std::collections::HashSet;
@@ -263,4 +263,45 @@ fn a_visitor_may_free_allocate_and_break_off() {
     assert_eq!(left, prefilled.len());
     drop(prefilled);
     cache.destroy().unwrap();
+}
+
+/// Objects that live during the whole walk are visited, whatever other threads do meanwhile.
+#[test]
+fn a_walk_beside_threads_visits_what_stays() {
+    for flags in [Flags(0), DEBUGGED] {
+        let cache = CacheBuilder::new("walked").flags(flags).build_raw(200).unwrap();
+        let kept: HashSet<_> = (0..300).map(|_| cache.alloc().unwrap()).collect();
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for thread in 0..2 {
+                let (cache, is_over) = (&cache, &is_over);
+                scope.spawn(move || {
+                    let mut round = thread;
+                    while !is_over.load(Relaxed) {
+                        round += 1;
+                        let objects: Vec<_> = (0..round * 37 % 400).map(|_| cache.alloc().unwrap()).collect();
+                        // SAFETY: just allocated, freed once.
+                        objects.into_iter().for_each(|object| unsafe { cache.free(object) });
+                        if round % 20 == thread {
+                            cache.shrink();
+                        }
+                    }
+                });
+            }
+            for _ in 0..100 {
+                let (mut seen, mut last) = (0, 0);
+                cache.for_each_live(|object| {
+                    assert!(object.as_ptr() as usize > last);
+                    last = object.as_ptr() as usize;
+                    seen += usize::from(kept.contains(&object));
+                    ControlFlow::Continue(())
+                });
+                assert_eq!(seen, kept.len());
+            }
+            is_over.store(true, Relaxed);
+        });
+        // SAFETY: allocated above, freed once.
+        kept.into_iter().for_each(|object| unsafe { cache.free(object) });
+        cache.destroy().unwrap();
+    }
 }
