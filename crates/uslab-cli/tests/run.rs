@@ -33,6 +33,30 @@ fn the_letters_of_debugging_reach_the_program() {
 }
 
 #[test]
+fn the_search_for_leaks_reaches_the_program() {
+    let sandbox = Sandbox::new();
+    let known = sandbox.root.join("known.txt");
+    fs::write(&known, "leak:main\n").expect("a file");
+    let script = "echo ${USLAB_LEAKS-unset} ${USLAB_LEAK_SUPPRESSIONS-unset}";
+    for (options, expected) in [
+        (&[][..], "unset unset\n".to_owned()),
+        (&["--leaks"], "1 unset\n".to_owned()),
+        (&["--leaks=report"], "report unset\n".to_owned()),
+        (&["--leaks", "--leak-suppressions", "known.txt"], format!("1 {}\n", known.display())),
+    ] {
+        let mut command = sandbox.run_script(options, script);
+        let (code, out, err) = outcome(command.current_dir(&sandbox.root));
+        assert_eq!((code, out, err.as_str()), (0, expected, ""));
+    }
+    let mut command = sandbox.run_script(&["--leaks", "--leak-suppressions", "absent"], script);
+    let (code, _, err) = outcome(command.current_dir(&sandbox.root));
+    assert_eq!(code, 125);
+    assert!(err.starts_with("uslab: cannot read absent: "), "{err}");
+    let (code, _, err) = outcome(&mut sandbox.run_script(&["--leaks=all"], script));
+    assert_eq!(code, 2, "{err}");
+}
+
+#[test]
 fn without_statistics_the_program_takes_our_place() {
     let sandbox = Sandbox::new();
     let script = "echo $$; exec \"$0\" run -- sh -c 'echo $$; exit 5'";

@@ -47,8 +47,8 @@ impl Thread {
 /// The function, and what it needs.
 #[derive(Clone, Copy)]
 pub struct Work {
-    /// The function; called with the threads that were stopped, and whether these and the caller are
-    /// all that the memory belongs to.
+    /// The function; called with the threads that were stopped, and whether these and the caller
+    /// are all threads.
     pub body: fn(threads: &[Thread], are_all: bool, argument: usize),
     /// Its argument.
     pub argument: usize,

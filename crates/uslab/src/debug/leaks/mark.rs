@@ -179,6 +179,11 @@ impl<'a> Marker<'a> {
         self.places[at] = pointer;
     }
 
+    /// Whether a head was kept.
+    pub fn has_heads(&self) -> bool {
+        self.heads > 0
+    }
+
     /// Takes the head that was kept last.
     pub fn pop_head(&mut self) -> Option<usize> {
         let at = self.places.len() - self.heads;

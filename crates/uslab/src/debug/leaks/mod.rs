@@ -111,7 +111,8 @@ impl core::error::Error for SearchError {}
 /// not.
 ///
 /// # Cost
-/// About a second for each GiB of small objects.
+/// Some three seconds for 1 GiB of objects of 64 bytes, one for objects of 4 KiB. Memory: two bits
+/// for each 16 bytes of heap, and a word for each page and object.
 pub fn find_leaks() -> Result<Leaks, SearchError> {
     find().map(|(totals, misses_registers)| Leaks {
         objects: totals.direct.objects,

@@ -26,8 +26,8 @@ const SHARED: [&[u8]; 5] = [b"/dev/zero", b"/memfd:", b"/SYSV", b"/dev/shm/", b"
 /// Mappings of the kernel.
 const KERNEL: [&[u8]; 3] = [b"[vvar", b"[vdso]", b"[vsyscall]"];
 
-/// Searches all roots, and what they lead to. `own` is the memory of the search. False if the kernel
-/// does not list the mappings.
+/// Searches all roots, and what they lead to. `own` is the memory of the search. False if the
+/// kernel does not list the mappings.
 pub fn search(marker: &mut Marker<'_>, mut stacks: Stacks<'_>, own: Range<usize>) -> bool {
     let [descriptors, chunks, map, boot] = pages::arena::tables();
     let excluded = [descriptors, chunks, map, boot, marker.heap.data(), own];

@@ -351,6 +351,9 @@ fn find_heads(marker: &mut Marker<'_>, stacks: &mut [u64], found: &mut [MaybeUni
         marker.push_head(object.start);
         marker.flood(object);
     });
+    if !marker.has_heads() {
+        return 0;
+    }
     heap::walk(&mut |part| {
         if let Part::Object(object) = part
             && marker.mark_of(object.start) == LEAKED
