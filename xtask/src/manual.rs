@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn every_exported_function_is_described() {
-        let pages = ["uslab.h.3", "uslab_reclaim.3"].map(page);
+        let pages = ["uslab.h.3", "uslab_debug.3", "uslab_reclaim.3"].map(page);
         for name in capi::exports(&root().join("crates/uslab-capi/uslab.map")).unwrap() {
             let has_it = |page: &&String| page.contains(&format!("\n.Fn {name} "));
             let page = pages.iter().find(has_it).unwrap_or(&pages[0]);
@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn every_constant_of_the_header_is_described() {
         let header = std::fs::read_to_string(root().join("crates/uslab-capi/include/uslab.h")).unwrap();
-        let page = page("uslab.h.3") + &page("uslab_reclaim.3");
+        let page = ["uslab.h.3", "uslab_debug.3", "uslab_reclaim.3"].map(page).concat();
         for line in header.lines().filter_map(|line| line.strip_prefix("#define ")) {
             let name = line.split([' ', '(']).next().unwrap();
             let internal = ["USLAB_H", "USLAB_ATTRIBUTE", "USLAB_NOEXCEPT", "USLAB_DIRECT"].contains(&name);
