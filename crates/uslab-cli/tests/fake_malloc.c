@@ -43,7 +43,7 @@ struct answer {
 
 _Static_assert(sizeof(struct record) == 256, "layout");
 
-enum { REQUEST_OFFSET = 1024, ANSWER_OFFSET = 2048, HEADER_BYTES = 4096, MAX_RECORDS = 4096, FILE_BYTES = HEADER_BYTES + MAX_RECORDS * 256 };
+enum { REQUEST_OFFSET = 1024, ANSWER_OFFSET = 2048, HEADER_BYTES = 4096, MAX_RECORDS = 3840, FILE_BYTES = HEADER_BYTES + MAX_RECORDS * 256 };
 
 static struct header *header;
 

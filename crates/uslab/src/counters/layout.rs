@@ -28,7 +28,7 @@ pub const VERSION: u32 = 3;
 /// Bytes before the first record.
 pub const HEADER_BYTES: usize = 4096;
 /// Records in a file. A cache with an id of this or above works, but is not listed.
-pub const MAX_RECORDS: usize = 4096;
+pub const MAX_RECORDS: usize = 3840;
 /// Bytes of a whole file. It is sparse, so only records in use take memory.
 pub const FILE_BYTES: usize = HEADER_BYTES + MAX_RECORDS * core::mem::size_of::<Record>();
 /// Bytes of a cache's name, NUL-padded; longer names are cut at a character boundary.
