@@ -66,7 +66,7 @@ pub struct CacheStats {
 /// The figures of all live caches, in the order of their numbers. Caches that are made or destroyed
 /// while the iterator lives may be missed.
 ///
-/// Caches beyond the first 4096 are not counted, and not listed.
+/// Caches beyond the first 3840 are not counted, and not listed.
 pub fn caches() -> impl Iterator<Item = CacheStats> {
     all_caches().filter(|cache| !cache.is_destroyed)
 }
@@ -119,7 +119,7 @@ impl CacheStats {
 }
 
 impl RawCache {
-    /// The figures of this cache; `None` for one beyond the first 4096, which are not counted. See
+    /// The figures of this cache; `None` for one beyond the first 3840, which are not counted. See
     /// [`crate::stats`].
     pub fn stats(&self) -> Option<CacheStats> {
         cache::account_all();
