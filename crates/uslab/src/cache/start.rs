@@ -118,6 +118,9 @@ fn learn() {
     if let Some(path) = &config.leak_suppressions {
         report::suppress::set_path(path.as_bytes());
     }
+    if config.is_leaks_wrong {
+        os::report::print(format_args!("USLAB_LEAKS is ignored: it is neither 1 nor report"));
+    }
     if config.is_guard_wrong {
         os::report::print(format_args!("USLAB_GUARD is ignored: a word without a meaning"));
     }

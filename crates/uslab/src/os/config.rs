@@ -271,6 +271,18 @@ pub enum AtExit {
     Fail = 2,
 }
 
+impl AtExit {
+    /// The choice of a text; the inner `None` is off, the outer is no choice.
+    fn of(text: &[u8]) -> Option<Option<AtExit>> {
+        match text {
+            b"1" => Some(Some(AtExit::Fail)),
+            b"report" => Some(Some(AtExit::Report)),
+            b"0" | b"off" | b"" => Some(None),
+            _ => None,
+        }
+    }
+}
+
 /// The choice of allocations that get guard pages; see `uslab::debug::guard`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Guard {
@@ -349,6 +361,8 @@ pub struct Config<V> {
     pub debug_report: Option<V>,
     /// Search for leaks at exit.
     pub leaks: Option<AtExit>,
+    /// The text for it is no choice.
+    pub is_leaks_wrong: bool,
     /// The file of leaks that are not reported.
     pub leak_suppressions: Option<V>,
     /// Harden all caches.
@@ -389,6 +403,7 @@ impl<V: AsRef<[u8]>> Config<V> {
         let [snapshot, snapshot_reader, debug, debug_report, guard, secure, leaks, leak_suppressions] = rest;
         let is = |value: &Option<V>, wanted: &[u8]| value.as_ref().is_some_and(|v| v.as_ref() == wanted);
         let choice = guard.as_ref().map_or(Some(None), |value| Guard::of(value.as_ref()));
+        let at_exit = leaks.as_ref().map_or(Some(None), |value| AtExit::of(value.as_ref()));
         Config {
             forbids_rseq: is(&rseq, b"0"),
             forbids_reaper: is(&reaper, b"0"),
@@ -406,11 +421,8 @@ impl<V: AsRef<[u8]>> Config<V> {
             aborts_on_misuse: !is(&on_misuse, b"report"),
             guard: choice.flatten(),
             is_guard_wrong: choice.is_none(),
-            leaks: match leaks.as_ref().map(AsRef::as_ref) {
-                Some(b"1") => Some(AtExit::Fail),
-                Some(b"report") => Some(AtExit::Report),
-                _ => None,
-            },
+            leaks: at_exit.flatten(),
+            is_leaks_wrong: at_exit.is_none(),
             leak_suppressions,
             is_secure: is(&secure, b"1"),
             cpu_bytes: number(&cpu_bytes).map(|bytes| bytes as usize),

@@ -32,6 +32,8 @@ fn each_variable_has_its_effect_and_other_values_have_none() {
     let leaks = |value| config(LEAKS, value).leaks;
     assert_eq!((leaks("1"), leaks("report")), (Some(AtExit::Fail), Some(AtExit::Report)));
     assert_eq!((leaks("0"), leaks("yes")), (None, None));
+    let is_leaks_wrong = |value| config(LEAKS, value).is_leaks_wrong;
+    assert!(is_leaks_wrong("yes") && !is_leaks_wrong("0") && !is_leaks_wrong("1"));
     assert_eq!(config(LEAK_SUPPRESSIONS, "/a").leak_suppressions, Some(&b"/a"[..]));
     assert!(config(SECURE, "1").is_secure && !config(SECURE, "0").is_secure);
     let guard = |value| config(GUARD, value).guard;
