@@ -461,7 +461,8 @@ impl CpuCache {
         let spare = self.take_out(access, Which::Spare);
         let has_room = !is_dummy(spare) && Owned(spare).count() < Owned(spare).capacity();
         let mut target = if has_room {
-            let is_uneven = adapt::note_spare_room(self);
+            // A call that frees many objects fills the sheaf anyway.
+            let is_uneven = adapt::note_spare_room(self) && objects.len() == 1;
             let mut spare = self.resized(Owned(spare), node);
             if is_uneven {
                 self.level(access, &mut spare, node);
