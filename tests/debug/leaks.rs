@@ -5,20 +5,7 @@ use super::*;
 /// The program of `leaks.c`, compiled at the first call.
 fn leaks() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-    PROGRAM.get_or_init(|| {
-        let scratch = Scratch::new("leaks-compile");
-        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("debug/leaks.c");
-        let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("debug-leaks");
-        let built = Program::new(tool("cc", "gcc"))
-            .args(["-O1", "-g", "-Wall", "-Wextra", "-fno-builtin", "-pthread", "-rdynamic"])
-            .arg(file)
-            .arg("-o")
-            .arg(&program)
-            .limit_s(120)
-            .run_clean(&scratch, Mode::Plain);
-        built.expect(built.stderr().is_empty(), "the compiler wrote to standard error");
-        program
-    })
+    PROGRAM.get_or_init(|| super::compiled(("cc", "gcc"), "leaks.c", "-std=gnu11"))
 }
 
 fn case(name: &str) -> Program {

@@ -21,11 +21,16 @@ fn faults() -> &'static Path {
 }
 
 fn compile() -> PathBuf {
+    compiled(("c++", "g++"), "faults.cc", "-w")
+}
+
+/// A program of this folder, by a compiler and its package, with one more option.
+fn compiled(compiler: (&str, &str), source: &str, option: &str) -> PathBuf {
     let scratch = Scratch::new("debug-compile");
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("debug/faults.cc");
-    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("debug-faults");
-    let built = Program::new(tool("c++", "g++"))
-        .args(["-O1", "-g", "-Wall", "-Wextra", "-fno-builtin", "-pthread", "-rdynamic", "-w"])
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("debug").join(source);
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("debug-{source}.out"));
+    let built = Program::new(tool(compiler.0, compiler.1))
+        .args(["-O1", "-g", "-Wall", "-Wextra", "-fno-builtin", "-pthread", "-rdynamic", option])
         .arg(file)
         .arg("-o")
         .arg(&program)

@@ -145,11 +145,11 @@ unsafe fn run_in_child(work: Work, room: &Room, sharing: c_int) -> bool {
     let state = unsafe { &*room.state };
     state.store(0, Relaxed);
     let top = room.stack.wrapping_add(room.stack_bytes);
+    let argument = (&raw const job).cast_mut().cast();
     // Without a signal at its end the child is invisible to the program's handlers and waits.
     // SAFETY: the stack is the child's alone; the job outlives the child, for which this thread
     // waits.
-    let child =
-        unsafe { libc::clone(child, top.cast(), sharing | UNTRACED, (&raw const job).cast_mut().cast()) };
+    let child = unsafe { libc::clone(child, top.cast(), sharing | UNTRACED, argument) };
     if child < 0 {
         return false;
     }
