@@ -63,6 +63,7 @@ static void caches(uslab_cache *wrong)
     CHECK_FAILS(uslab_cache_name(wrong), EINVAL);
     CHECK(uslab_cache_object_size(wrong) == 0 && uslab_cache_usable_size(wrong) == 0);
     CHECK_FAILS(uslab_cache_prefill(wrong, 0, 4), EINVAL);
+    CHECK_FAILS(uslab_cache_local(wrong, 0), EINVAL);
     CHECK_IS(uslab_cache_get_stats(wrong, &stats), EINVAL);
     CHECK_IS(uslab_cache_destroy(wrong), wrong == NULL ? 0 : EINVAL);
 }
@@ -72,11 +73,22 @@ static void sheaves(uslab_sheaf *wrong)
     CHECK_FAILS(uslab_sheaf_alloc(wrong, 0), EINVAL);
     CHECK(uslab_sheaf_count(wrong) == 0);
     CHECK_IS(uslab_sheaf_refill(wrong, 0, 4), EINVAL);
+    CHECK_SETS(uslab_sheaf_free(wrong, &wrong), EINVAL);
     CHECK_SETS(uslab_sheaf_return(wrong), wrong == NULL ? 0 : EINVAL);
+}
+
+static int see_bytes(void *context, void *object, size_t bytes)
+{
+    (void)context, (void)object, (void)bytes;
+    return 1;
 }
 
 static void heaps(uslab_heap *wrong)
 {
+    uslab_heap_stats heap_stats;
+    heap_stats.type_size = sizeof heap_stats;
+    CHECK_IS(uslab_heap_get_stats(wrong, &heap_stats), EINVAL);
+    CHECK_IS(uslab_heap_visit(wrong, see_bytes, NULL), EINVAL);
     void *mine = uslab_malloc(10);
     CHECK_FAILS(uslab_heap_malloc(wrong, 1), EINVAL);
     CHECK_FAILS(uslab_heap_calloc(wrong, 1, 1), EINVAL);

@@ -295,6 +295,85 @@ static void visits(void)
     CHECK(uslab_cache_destroy(cache) == 0);
 }
 
+/* Objects of a store of one's own, of the cache and of a prefilled store, freed either way. */
+static void local(void)
+{
+    uslab_cache *cache = uslab_cache_create("local", 72, NULL);
+    uslab_sheaf *mine = uslab_cache_local(cache, 0), *stock;
+    uslab_cache_stats stats;
+    size_t i, round;
+    CHECK(mine != NULL && uslab_sheaf_count(mine) == 0);
+    for (round = 0; round < 3; round++) {
+        for (i = 0; i < MANY; i++) {
+            objects[i] = i % 3 == 0 ? uslab_cache_alloc(cache, 0) : uslab_sheaf_alloc(mine, i % 3 == 1 ? USLAB_ZERO : 0);
+            CHECK(objects[i] != NULL && (i % 3 != 1 || all_are(objects[i], 0, 72)));
+            memset(objects[i], (int)(i % 251), 72);
+        }
+        for (i = 0; i < MANY; i++) CHECK(all_are(objects[i], (int)(i % 251), 72));
+        memset(&stats, 0, sizeof stats);
+        stats.type_size = sizeof stats;
+        CHECK(uslab_cache_get_stats(cache, &stats) == 0 && stats.active_objects == MANY);
+        for (i = 0; i < MANY; i++) {
+            if (i % 2)
+                uslab_sheaf_free(mine, objects[i]);
+            else
+                uslab_cache_free(cache, objects[i]);
+        }
+        CHECK(uslab_cache_get_stats(cache, &stats) == 0 && stats.active_objects == 0);
+    }
+    CHECK(uslab_sheaf_count(mine) > 0 && uslab_cache_destroy(cache) == EBUSY);
+    CHECK(uslab_sheaf_refill(mine, 0, 1) == EINVAL);
+    CHECK_FAILS(uslab_sheaf_alloc(mine, 0x80000000u), EINVAL);
+    objects[0] = uslab_sheaf_alloc(mine, USLAB_NORECLAIM);
+    CHECK(objects[0] != NULL);
+    uslab_sheaf_free(mine, NULL);
+    uslab_sheaf_return(mine);
+    stock = uslab_cache_prefill(cache, 0, 5);
+    uslab_sheaf_free(stock, objects[0]);
+    CHECK(uslab_sheaf_count(stock) == 6);
+    for (i = 0; i < 6; i++) objects[i] = uslab_sheaf_alloc(stock, 0);
+    CHECK_FAILS(uslab_sheaf_alloc(stock, 0), ENOMEM);
+    for (i = 6; i < 100; i++) objects[i] = uslab_cache_alloc(cache, 0);
+    for (i = 0; i < 100; i++) uslab_sheaf_free(stock, objects[i]);
+    CHECK(uslab_sheaf_count(stock) >= 6);
+    uslab_sheaf_return(stock);
+    CHECK_FAILS(uslab_cache_local(cache, USLAB_ZERO), EINVAL);
+    CHECK(uslab_cache_destroy(cache) == 0);
+}
+
+struct sum {
+    size_t objects, bytes;
+};
+
+static int add(void *context, void *object, size_t bytes)
+{
+    struct sum *sum = context;
+    CHECK(object != NULL);
+    sum->objects++, sum->bytes += bytes;
+    return sum->objects == 1000 ? 7 : 0;
+}
+
+static void heaps(void)
+{
+    uslab_heap *heap = uslab_heap_create_named("named");
+    uslab_heap_stats stats;
+    struct sum sum = {0, 0};
+    int i;
+    CHECK(heap != NULL);
+    CHECK_FAILS(uslab_heap_create_named(NULL), EINVAL);
+    for (i = 0; i < 100; i++) CHECK(uslab_heap_malloc(heap, 100) != NULL);
+    CHECK(uslab_heap_malloc(heap, 1 << 20) != NULL);
+    memset(&stats, 0, sizeof stats);
+    CHECK(uslab_heap_get_stats(heap, &stats) == EINVAL && uslab_heap_get_stats(heap, NULL) == EINVAL);
+    stats.type_size = sizeof stats;
+    CHECK(uslab_heap_get_stats(heap, &stats) == 0 && stats.objects == 100 && stats.large_objects == 1);
+    CHECK(uslab_heap_visit(heap, add, &sum) == 0);
+    CHECK(sum.objects == 101 && sum.bytes == stats.object_bytes + stats.large_bytes);
+    sum.objects = 998;
+    CHECK(uslab_heap_visit(heap, add, &sum) == 7 && uslab_heap_visit(heap, NULL, &sum) == EINVAL);
+    uslab_heap_destroy(heap);
+}
+
 static void threads(void)
 {
     uslab_cache *cache = uslab_cache_create("threads", 40, NULL);
@@ -315,6 +394,8 @@ int main(void)
     busy();
     sheaves();
     visits();
+    local();
+    heaps();
     threads();
     return ended();
 }

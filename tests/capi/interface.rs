@@ -317,6 +317,8 @@ fn types_and_constants_are_those_of_the_library() {
         type_size, user_bytes, object_bytes, objects_per_slab, slab_bytes, sheaf_capacity, slabs,
         partial_slabs, empty_slabs, total_objects, active_objects, slab_free, sheaf_free, alloc_slow,
         free_slow, refills, flushes, drains, grows, shrinks, failures);
+    structure!("uslab_heap_stats", HeapStats;
+        type_size, objects, object_bytes, slab_bytes, large_objects, large_bytes);
     structure!("uslab_usage", Usage;
         type_size, used_bytes, dirty_bytes, allocated_bytes, free_objects, large_objects, large_bytes);
     structure!("uslab_leaks", Leaks;

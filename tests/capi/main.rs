@@ -7,6 +7,7 @@
 //!   builds.rs   pkg-config and CMake                    kernel.rs     a module in kernel style, on uslab/kmem.h
 //!   consumers.rs  less usual ways: wholly static, beside the preloaded library, valgrind, sanitizers
 //!   privileged.rs  set-user-ID programs, file capabilities, and directories that are not to be trusted
+//!   probes.rs   static probes, in notes and under gdb
 //!   gdb.rs      the script for gdb, on a wholly static program and its core
 //!   unload.rs   plug-ins that contain the library and are unloaded
 //! ```
@@ -22,6 +23,7 @@ mod interface;
 mod kernel;
 mod library;
 mod privileged;
+mod probes;
 mod unload;
 
 use library::{Link, prefix, program};

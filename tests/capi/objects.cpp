@@ -102,6 +102,54 @@ template <typename Map> void churn(Map &map)
     map.clear();
 }
 
+void locals()
+{
+    uslab::cache<thing> things("things");
+    {
+        uslab::local_cache<thing> mine(things);
+        auto one = mine.make_unique(7);
+        uslab::local_cache<thing>::unique_ptr none;
+        none = std::move(one);
+        CHECK(!one && none->number == 7 && alive == 1 && things.stats().active_objects == 1);
+        bool thrown = false;
+        try {
+            auto never = mine.make_unique(-1);
+        } catch (const std::runtime_error &) {
+            thrown = true;
+        }
+        CHECK(thrown && things.stats().active_objects == 1);
+        thing *bare = mine.allocate();
+        things.deallocate(bare);
+        none.reset();
+        uslab::local_cache<thing> moved(std::move(mine));
+        CHECK(moved.held() > 0 && mine.get() == nullptr);
+    }
+    CHECK(alive == 0 && things.stats().active_objects == 0);
+}
+
+void heaps()
+{
+    uslab::heap first("first"), second;
+    std::vector<int, uslab::heap_allocator<int>> numbers{uslab::heap_allocator<int>(first)};
+    for (int i = 0; i < 1000; ++i) numbers.push_back(i);
+    CHECK(first.stats().objects == 1 && second.stats().objects == 0);
+    std::map<int, wide, std::less<int>, uslab::heap_allocator<std::pair<const int, wide>>> map{
+        std::less<int>(), uslab::heap_allocator<std::pair<const int, wide>>(second)};
+    for (int i = 0; i < 100; ++i) CHECK(reinterpret_cast<std::uintptr_t>(&map[i]) % 128 == 0);
+    CHECK(second.stats().objects == 100);
+    CHECK(uslab::heap_allocator<int>(first) == numbers.get_allocator());
+    CHECK(uslab::heap_allocator<int>(first) != map.get_allocator());
+#if defined(__cpp_lib_allocate_at_least)
+    auto some = numbers.get_allocator().allocate_at_least(25);
+    CHECK(some.count == 28);
+    numbers.get_allocator().deallocate(some.ptr, some.count);
+    uslab::allocator<int> general;
+    auto more = general.allocate_at_least(25);
+    CHECK(more.count == 28);
+    general.deallocate(more.ptr, more.count);
+#endif
+}
+
 void containers()
 {
     using pair = std::pair<const int, int>;
@@ -206,6 +254,8 @@ void shrinkers()
 int main()
 {
     caches();
+    locals();
+    heaps();
     containers();
     resources();
     shrinkers();

@@ -11,6 +11,7 @@ extern crate uslab_tests;
 mod corpus;
 mod gdb;
 mod leaks;
+mod profile;
 mod programs;
 mod variable;
 

@@ -88,7 +88,14 @@ fn guarded(mode: Mode) {
 fn faultless(mode: Mode) {
     let scratch = Scratch::new("hardening-none");
     let file = compile(&scratch, "hardening", &["-w"]);
-    for (name, value) in [("USLAB_SECURE", "1"), ("USLAB_GUARD", "all"), ("USLAB_GUARD", "2")] {
+    let variables = [
+        ("USLAB_SECURE", "1"),
+        ("USLAB_SECURE", "check,canary"),
+        ("USLAB_SECURE", "order,ranges"),
+        ("USLAB_GUARD", "all"),
+        ("USLAB_GUARD", "2"),
+    ];
+    for (name, value) in variables {
         for size in SIZES {
             let program = Program::new(&file).arg("none").arg(size.to_string()).env(name, value).limit_s(60);
             let outcome = program.run_clean(&scratch, mode);

@@ -46,11 +46,14 @@ fn run(source: &str, args: &[&str], mode: Mode) -> Outcome {
     outcome
 }
 
+mod churn;
 mod cpus;
 mod environ;
 mod environment;
+mod knobs;
 mod membarrier;
 mod realtime;
+mod recorded;
 mod scheduling;
 mod seen;
 mod starts;

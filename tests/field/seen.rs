@@ -13,15 +13,20 @@ both_modes! {
 }
 
 /// A process that holds the memory of `seen.c` until it is dropped.
-struct Seen {
-    child: Child,
-    snapshots: std::path::PathBuf,
+pub struct Seen {
+    pub child: Child,
+    pub snapshots: std::path::PathBuf,
 }
 
 impl Seen {
-    fn start(scratch: &Scratch, mode: Mode, arguments: &[&str]) -> Option<Seen> {
+    pub fn start(scratch: &Scratch, mode: Mode, arguments: &[&str]) -> Option<Seen> {
+        Self::of(scratch, mode, "seen", arguments)
+    }
+
+    /// Starts the program of a source, which prints `ready`.
+    pub fn of(scratch: &Scratch, mode: Mode, source: &str, arguments: &[&str]) -> Option<Seen> {
         let command = artifacts().command.as_ref()?;
-        let program = compile(scratch, "seen", &[]);
+        let program = compile(scratch, source, &[]);
         let snapshots = scratch.private_dir("snapshots");
         let mut run = Command::new(command);
         run.args(["run", "--rseq", if mode == Mode::Locked { "off" } else { "on" }, "--"]);
@@ -34,6 +39,14 @@ impl Seen {
         let seen = Seen { child, snapshots };
         assert_eq!(line, "ready\n");
         Some(seen)
+    }
+
+    pub(super) fn pid(&self) -> String {
+        self.child.id().to_string()
+    }
+
+    pub(super) fn snapshots(&self) -> &Path {
+        &self.snapshots
     }
 
     fn ask(&self, command: &Path, arguments: &[&str]) -> String {
@@ -78,7 +91,7 @@ fn parts_add_up(mode: Mode) {
     let used = number(&process["used_bytes"]);
     assert!(slab_bytes + number(&process["large_bytes"]) >= used, "{process}");
 
-    // The sheaves of a CPU are counted as of its last slow path.
+    // The sheaves of a CPU are counted as of its last slow paths.
     let of_64 = caches.iter().find(|cache| cache["user_bytes"] == 64).expect("a cache of 64 bytes");
     let unsure = 2 * number(&of_64["sheaf_capacity"]) * number(&process["cpus"]) + 2000;
     let live = number(&of_64["active_objects"]);

@@ -16,6 +16,7 @@ mod oldest;
 mod picture;
 mod public;
 mod results;
+mod scale;
 mod staged;
 mod tidy;
 mod vm;
@@ -53,6 +54,8 @@ enum Command {
     /// Write the curves and numbers of the balance simulation into docs/results, or check that they
     /// are.
     Balance(balance::Args),
+    /// Predict scaling to 256 CPUs by a model of cache coherence, into docs/results/scale.md.
+    Scale(scale::Args),
     /// Stage a release in target/dist/{bin,lib,include,share}.
     Dist(dist::Args),
     /// Make Debian packages of the release in target/deb.
@@ -74,6 +77,7 @@ fn main() -> ExitCode {
         Command::Public(args) => public::run(&workspace, &args),
         Command::Results(args) => results::run(&workspace, &args),
         Command::Balance(args) => balance::run(&workspace, &args),
+        Command::Scale(args) => scale::run(&workspace, &args),
         Command::Dist(args) => dist::run(&workspace, &args),
         Command::Deb(args) => deb::run(&workspace, &args),
         Command::Musl(args) => musl::run(&workspace, &args),

@@ -5,6 +5,7 @@
 use crate::contestants::floor::{BareArray, EmptyCalls, NoAllocator};
 use crate::contestants::found::{Gperftools, Tbb};
 use crate::contestants::linked::{self, Glibc, Jemalloc, Mimalloc, Rpmalloc, Snmalloc};
+use crate::contestants::local::{Local, Placed};
 use crate::contestants::uslab::{Cached, Object, SIZES, Typed, UslabMalloc};
 use crate::results::{About, Skipped};
 use crate::rounds::Entry;
@@ -37,18 +38,35 @@ const FOUND: &[Opened] = &[(Entry::of::<Gperftools>(), Gperftools::open), (Entry
 
 /// The typed cache of a size of [`SIZES`]: inlined, then called.
 pub fn caches(size: usize) -> Option<[Entry; 2]> {
-    const fn both<const SIZE: usize>() -> Option<[Entry; 2]>
+    let [inlined, called, ..] = ways(size)?;
+    Some([inlined, called])
+}
+
+/// The local cache of a size of [`SIZES`]: inlined, then called.
+pub fn locals(size: usize) -> Option<[Entry; 2]> {
+    let [.., inlined, called] = ways(size)?;
+    Some([inlined, called])
+}
+
+/// The typed cache and the local cache of a size, each inlined and called.
+fn ways(size: usize) -> Option<[Entry; 4]> {
+    const fn all<const SIZE: usize>() -> Option<[Entry; 4]>
     where
-        Object<SIZE>: Cached,
+        Object<SIZE>: Cached + Placed<SIZE>,
     {
-        Some([Entry::of::<Typed<SIZE, false>>(), Entry::of::<Typed<SIZE, true>>()])
+        Some([
+            Entry::of::<Typed<SIZE, false>>(),
+            Entry::of::<Typed<SIZE, true>>(),
+            Entry::of::<Local<SIZE, false>>(),
+            Entry::of::<Local<SIZE, true>>(),
+        ])
     }
     match size {
-        16 => both::<16>(),
-        64 => both::<64>(),
-        256 => both::<256>(),
-        1024 => both::<1024>(),
-        4096 => both::<4096>(),
+        16 => all::<16>(),
+        64 => all::<64>(),
+        256 => all::<256>(),
+        1024 => all::<1024>(),
+        4096 => all::<4096>(),
         _ => None,
     }
 }
@@ -91,13 +109,13 @@ pub fn missing() -> Vec<Skipped> {
 
 /// The descriptions of all contestants with objects of that size.
 pub fn took_part(object_size: usize) -> Vec<About> {
-    let ours = caches(object_size).into_iter().flatten().chain([MALLOC]);
+    let ours = ways(object_size).into_iter().flatten().chain([MALLOC]);
     ours.chain(peers().iter().copied()).map(|entry| (entry.about)()).collect()
 }
 
 /// The contestant of that name; `size_bytes` chooses between the typed caches, which have one name.
 pub fn find(name: &str, size_bytes: usize) -> Result<Entry, String> {
-    let ours = caches(size_bytes).into_iter().flatten().chain([MALLOC]);
+    let ours = ways(size_bytes).into_iter().flatten().chain([MALLOC]);
     ours.chain(LINKED.iter().copied())
         .find(|entry| entry.name == name)
         // Libraries come last, because they would stay in memory.
@@ -143,8 +161,8 @@ mod tests {
     fn every_way_of_calling_uslab_allocates_and_frees() {
         let _in_thread = InThread::enter();
         for &size in SIZES {
-            let both = caches(size).expect("a listed size has a cache");
-            both.iter().chain([&MALLOC]).for_each(|entry| works(entry, size));
+            let all = ways(size).expect("a listed size has a cache");
+            all.iter().chain([&MALLOC]).for_each(|entry| works(entry, size));
         }
         assert!(caches(7).is_none());
     }
@@ -160,7 +178,7 @@ mod tests {
             assert_eq!(peers().iter().filter(|other| other.name == peer.name).count(), 1);
             assert_eq!(find(peer.name, 256).unwrap().name, peer.name);
         }
-        for name in ["uslab cache", "uslab cache, called", "uslab malloc"] {
+        for name in ["uslab cache", "uslab cache, called", "uslab local cache", "uslab malloc"] {
             assert_eq!(find(name, 64).unwrap().name, name);
         }
         assert!(find("uslab cache", 63).err().is_some_and(|line| line.contains("63")));

@@ -179,7 +179,7 @@ size_t uslab_cache_object_size(const uslab_cache *cache) USLAB_NOEXCEPT;
 /* Returns the usable bytes of an object, at least its size; 0 for NULL. Takes no lock. */
 size_t uslab_cache_usable_size(const uslab_cache *cache) USLAB_NOEXCEPT;
 
-/* ---- Prefilled sheaves ----------------------------------------------------------------------- */
+/* ---- Sheaves of the program ------------------------------------------------------------------ */
 
 /* A private store of objects of one cache. Only one thread at a time may use it. */
 typedef struct uslab_sheaf uslab_sheaf;
@@ -188,18 +188,33 @@ typedef struct uslab_sheaf uslab_sheaf;
  * stop half way. `flags` is 0 or USLAB_NORECLAIM; uslab_sheaf_alloc zeroes. EINVAL, ENOMEM. */
 uslab_sheaf *uslab_cache_prefill(uslab_cache *cache, unsigned flags, size_t n) USLAB_NOEXCEPT;
 
-/* Returns an object of the store, which uslab_cache_free frees. `flags` as for uslab_cache_alloc.
- * ENOMEM: the store is empty. Takes no lock. */
+/* Makes a store that takes objects from the cache as it needs them, a sheaf at a time, and gives
+ * them back likewise. For a thread that allocates and frees much: a pair of calls costs about half
+ * of one of uslab_cache_alloc and uslab_cache_free. Its free objects count as free. A shrink asks
+ * for them; the store gives them back when it next takes or gives a sheaf. A fork child keeps the
+ * stores of the thread that forked; free objects in those of other threads are lost to it. `flags`
+ * is 0 or USLAB_NORECLAIM. EINVAL, ENOMEM. */
+uslab_sheaf *uslab_cache_local(uslab_cache *cache, unsigned flags) USLAB_NOEXCEPT;
+
+/* Returns an object of the store, which uslab_cache_free or uslab_sheaf_free frees. `flags` as for
+ * uslab_cache_alloc. ENOMEM: a prefilled store is empty, or there is no memory. Takes no lock,
+ * except to fill a store of uslab_cache_local. */
 void *uslab_sheaf_alloc(uslab_sheaf *sheaf, unsigned flags) USLAB_NOEXCEPT;
+
+/* Frees an object of the store's cache, whichever function returned it, into the store; into the
+ * cache if the store has no room. The cache must still live. NULL is allowed. Takes no lock,
+ * except where the store is full. Misuse is found when the object leaves the store. */
+void uslab_sheaf_free(uslab_sheaf *sheaf, void *object) USLAB_NOEXCEPT;
 
 /* Returns the number of objects left; 0 for NULL. Takes no lock. */
 size_t uslab_sheaf_count(const uslab_sheaf *sheaf) USLAB_NOEXCEPT;
 
-/* Fills the store up to at least n objects. `flags` as for uslab_cache_prefill. EINVAL, ENOMEM; the
- * store is then unchanged. */
+/* Fills a prefilled store up to at least n objects. `flags` as for uslab_cache_prefill. EINVAL,
+ * also for a store of uslab_cache_local; ENOMEM. The store is then unchanged. */
 int uslab_sheaf_refill(uslab_sheaf *sheaf, unsigned flags, size_t n) USLAB_NOEXCEPT;
 
-/* Ends the store and frees the objects left in it. The cache must still live. NULL is allowed. */
+/* Ends the store and gives back the objects left in it. The cache must still live. NULL is
+ * allowed. */
 void uslab_sheaf_return(uslab_sheaf *sheaf) USLAB_NOEXCEPT;
 
 /* ---- malloc ---------------------------------------------------------------------------------- */
@@ -259,6 +274,10 @@ typedef struct uslab_heap uslab_heap;
 /* Creates an empty heap. ENOMEM. */
 uslab_heap *uslab_heap_create(void) USLAB_NOEXCEPT;
 
+/* The same with a name, which is copied and may be cut to 47 bytes. Reports show it, and statistics
+ * of size classes that have a cache. EINVAL: NULL; ENOMEM. */
+uslab_heap *uslab_heap_create_named(const char *name) USLAB_NOEXCEPT;
+
 /* Frees all memory of the heap and the heap. NULL is allowed. No thread may use either any more. */
 void uslab_heap_destroy(uslab_heap *heap) USLAB_NOEXCEPT;
 
@@ -269,6 +288,27 @@ void *uslab_heap_calloc(uslab_heap *heap, size_t count, size_t size) USLAB_NOEXC
 void *uslab_heap_realloc(uslab_heap *heap, void *pointer, size_t size) USLAB_NOEXCEPT;
 void *uslab_heap_aligned_alloc(uslab_heap *heap, size_t align, size_t size) USLAB_NOEXCEPT;
 void  uslab_heap_free(uslab_heap *heap, void *pointer) USLAB_NOEXCEPT;
+
+/* Figures of one heap. They are exact while no thread uses the heap. */
+typedef struct uslab_heap_stats {
+    size_t   type_size;        /* sizeof(uslab_heap_stats), set by the caller */
+    uint64_t objects;          /* live, of at most 32 KiB */
+    uint64_t object_bytes;     /* theirs, in bytes of their size classes */
+    uint64_t slab_bytes;       /* of all slabs */
+    uint64_t large_objects;    /* live, beyond 32 KiB */
+    uint64_t large_bytes;      /* theirs, in whole pages */
+} uslab_heap_stats;
+
+/* Fills `out` with the figures of a heap. Flushes sheaves and visits slabs: not for a hot path.
+ * Allocates nothing. EINVAL. */
+int uslab_heap_get_stats(const uslab_heap *heap, uslab_heap_stats *out) USLAB_NOEXCEPT;
+
+/* Calls `visit` for each live object of the heap with its usable bytes, until it returns a value
+ * other than 0. Returns that value, or 0. EINVAL: no heap, or no function. No lock is held in
+ * `visit`: it may call any function, but must not destroy the heap, throw or longjmp. Objects that
+ * are allocated or freed during the call may be visited or not. */
+int uslab_heap_visit(const uslab_heap *heap, int (*visit)(void *context, void *object, size_t bytes),
+                     void *context) USLAB_NOEXCEPT;
 
 /* ---- Reclaim --------------------------------------------------------------------------------- */
 
@@ -370,6 +410,20 @@ int uslab_guard_start(unsigned interval_ms, size_t slots) USLAB_NOEXCEPT;
 /* Guards no more allocations. Those that are guarded stay so. */
 void uslab_guard_stop(void) USLAB_NOEXCEPT;
 
+/* Samples about one allocation of the malloc family in `period_bytes` bytes from now on, for a heap
+ * profile; 0 is 524288. While a profile runs this changes its period; after uslab_profile_stop() it
+ * goes on with the samples so far. Fork children go on as well. ENOMEM. Locks, and allocates
+ * memory of the library's own. */
+int uslab_profile_start(size_t period_bytes) USLAB_NOEXCEPT;
+
+/* Takes no more samples. Those of objects in use are followed until the objects are freed. */
+void uslab_profile_stop(void) USLAB_NOEXCEPT;
+
+/* Writes the profile as text: for each stack what it allocated, and what of that is in use. `uslab
+ * profile` makes pprof and other formats of it. ENODATA: no profile was ever started; or the error
+ * number of write(2). Locks for moments, allocates nothing, and writes with no lock held. */
+int uslab_profile_write(int fd) USLAB_NOEXCEPT;
+
 /* Switches debugging of running caches from now on: "FU,session,malloc-*", blocks of letters and
  * names as in USLAB_DEBUG; letter - switches off. Letters F, U and T alone are possible; the others
  * need room that objects have from the start. `uslab debug PID CACHE LETTERS` does the same from
@@ -459,7 +513,7 @@ typedef struct uslab_cache_stats {
 } uslab_cache_stats;
 
 /* Fills `out` with the figures of a cache. Visits all CPUs: not for a hot path. Allocates nothing.
- * EINVAL; ENODATA: a cache past the 3840th, for which the library keeps no figures. */
+ * EINVAL; ENODATA: a cache past the 3328th, for which the library keeps no figures. */
 int uslab_cache_get_stats(const uslab_cache *cache, uslab_cache_stats *out) USLAB_NOEXCEPT;
 
 /*
@@ -469,7 +523,7 @@ int uslab_cache_get_stats(const uslab_cache *cache, uslab_cache_stats *out) USLA
  * Name and figures are copies that end with the call; `stats->type_size` is the library's. No lock
  * is held in `visit`: it may call any function, but must not throw or longjmp. Two caches may have
  * one name. Size classes of heaps that have no cache yet appear as one entry `heap` for each size.
- * Caches past the 3840th are left out.
+ * Caches past the 3328th are left out.
  */
 int uslab_visit_caches(int (*visit)(void *context, const char *name,
                                     const uslab_cache_stats *stats),

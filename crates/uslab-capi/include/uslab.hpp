@@ -2,10 +2,13 @@
  * uslab from C++17: object caches, std::pmr memory resources, a container allocator, shrinkers.
  *
  *   uslab::cache<T>         objects of one type; make_unique; bulk
+ *   uslab::local_cache<T>   the same for one thread, at about half the cost
  *   uslab::memory_resource  std::pmr on uslab_malloc
  *   uslab::heap_resource    std::pmr on a private heap, which is freed as a whole
  *   uslab::allocator<T>     for std::list, std::map, std::unordered_map, ...: nodes come from a
  *                           cache of their size, arrays from uslab_malloc
+ *   uslab::heap, uslab::heap_allocator<T>
+ *                           a private heap, and an allocator for containers in it
  *   uslab::shrinker         two callables, registered while the object lives
  *
  * A function that fails throws std::bad_alloc if there is no memory, and otherwise
@@ -177,6 +180,83 @@ private:
     uslab_cache *handle_ = nullptr;
 };
 
+/*
+ * A sheaf of a cache for one thread at a time (uslab_cache_local). It can be moved, not copied, and
+ * must not outlive the cache. Objects may be freed by the cache and on other threads, and objects
+ * of the cache through it.
+ */
+template <typename T> class local_cache {
+public:
+    /* Destroys an object and frees its memory through the sheaf, which the pointer must not
+     * outlive, on the sheaf's thread. */
+    class deleter {
+    public:
+        deleter() noexcept = default;
+        explicit deleter(uslab_sheaf *from) noexcept : from_(from) {}
+        void operator()(T *object) const noexcept
+        {
+            object->~T();
+            uslab_sheaf_free(from_, object);
+        }
+
+    private:
+        uslab_sheaf *from_ = nullptr;
+    };
+
+    using unique_ptr = std::unique_ptr<T, deleter>;
+
+    /* Throws. */
+    explicit local_cache(cache<T> &from) : handle_(uslab_cache_local(from.get(), 0))
+    {
+        if (handle_ == nullptr) detail::fail("uslab_cache_local");
+    }
+
+    local_cache(local_cache &&other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+
+    local_cache &operator=(local_cache &&other) noexcept
+    {
+        std::swap(handle_, other.handle_);
+        return *this;
+    }
+
+    ~local_cache() { uslab_sheaf_return(handle_); }
+
+    /* Constructs an object from `arguments`. Throws, also what the constructor throws. */
+    template <typename... Arguments> [[nodiscard]] unique_ptr make_unique(Arguments &&...arguments)
+    {
+        struct place {
+            uslab_sheaf *from;
+            T *memory;
+            ~place() { uslab_sheaf_free(from, memory); }
+        } unused{handle_, allocate()};
+        ::new (static_cast<void *>(unused.memory)) T(std::forward<Arguments>(arguments)...);
+        return unique_ptr(std::exchange(unused.memory, nullptr), deleter(handle_));
+    }
+
+    /* Returns uninitialised memory for one T. Throws. */
+    [[nodiscard]] T *allocate()
+    {
+        T *memory = try_allocate();
+        if (memory == nullptr) detail::fail("uslab_sheaf_alloc");
+        return memory;
+    }
+
+    /* Returns uninitialised memory for one T, or nullptr. */
+    [[nodiscard]] T *try_allocate() noexcept { return static_cast<T *>(uslab_sheaf_alloc(handle_, 0)); }
+
+    /* Frees the memory of a T that is already destroyed. nullptr is allowed. */
+    void deallocate(T *memory) noexcept { uslab_sheaf_free(handle_, memory); }
+
+    /* The number of free objects in the sheaf. */
+    [[nodiscard]] std::size_t held() const noexcept { return uslab_sheaf_count(handle_); }
+
+    /* The handle of uslab.h, still owned by this object. */
+    [[nodiscard]] uslab_sheaf *get() const noexcept { return handle_; }
+
+private:
+    uslab_sheaf *handle_ = nullptr;
+};
+
 /* std::pmr on uslab_malloc. All objects of this class are one resource: each may free the memory of
  * another. They compare equal, unless run-time type information is switched off. Throws. */
 class memory_resource : public std::pmr::memory_resource {
@@ -308,6 +388,16 @@ public:
         return static_cast<T *>(memory);
     }
 
+#if defined(__cpp_lib_allocate_at_least)
+    /* All of the memory that the size class has. Throws. */
+    [[nodiscard]] std::allocation_result<T *, std::size_t> allocate_at_least(std::size_t n)
+    {
+        T *memory = allocate(n);
+        if (as_node() && n == 1) return {memory, 1};
+        return {memory, n == 0 ? 0 : uslab_usable_size(memory) / sizeof(T)};
+    }
+#endif
+
     void deallocate(T *memory, std::size_t n) noexcept
     {
         if constexpr (as_node()) {
@@ -329,6 +419,91 @@ private:
 
     /* Whether the alignment of uslab_malloc is enough. */
     static constexpr bool plain() noexcept { return alignof(T) <= 16; }
+};
+
+/*
+ * A private heap. The destructor frees all its memory; containers in it need not be destroyed
+ * before that if their elements need no destructor. It can be moved, not copied.
+ */
+class heap {
+public:
+    /* Throws. */
+    explicit heap(const char *name = "heap") : handle_(uslab_heap_create_named(name))
+    {
+        if (handle_ == nullptr) detail::fail("uslab_heap_create_named");
+    }
+    heap(heap &&other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+    heap &operator=(heap &&other) noexcept
+    {
+        std::swap(handle_, other.handle_);
+        return *this;
+    }
+    ~heap() { uslab_heap_destroy(handle_); }
+
+    /* The figures of the heap. Throws. Not for a hot path. */
+    [[nodiscard]] uslab_heap_stats stats() const
+    {
+        auto stats = detail::sized<uslab_heap_stats>();
+        if (uslab_heap_get_stats(handle_, &stats) != 0) detail::fail("uslab_heap_get_stats");
+        return stats;
+    }
+
+    /* The handle of uslab.h, still owned by this object. */
+    [[nodiscard]] uslab_heap *get() const noexcept { return handle_; }
+
+private:
+    uslab_heap *handle_ = nullptr;
+};
+
+/*
+ * An allocator for the standard containers, bound to a heap, which must outlive it. Allocators of
+ * one heap are equal. Containers keep their allocator when they are copied or moved to. allocate()
+ * throws.
+ */
+template <typename T> class heap_allocator {
+public:
+    using value_type = T;
+    using propagate_on_container_move_assignment = std::true_type;
+    using propagate_on_container_swap = std::true_type;
+    using is_always_equal = std::false_type;
+
+    heap_allocator(const heap &from) noexcept : heap_(from.get()) {}
+    explicit heap_allocator(uslab_heap *from) noexcept : heap_(from) {}
+    template <typename U> heap_allocator(const heap_allocator<U> &other) noexcept : heap_(other.get()) {}
+
+    [[nodiscard]] T *allocate(std::size_t n)
+    {
+        if (n > static_cast<std::size_t>(-1) / sizeof(T)) throw std::bad_array_new_length();
+        void *memory = uslab_heap_aligned_alloc(heap_, alignof(T), n * sizeof(T));
+        if (memory == nullptr) throw std::bad_alloc();
+        return static_cast<T *>(memory);
+    }
+
+#if defined(__cpp_lib_allocate_at_least)
+    /* All of the memory that the size class has. Throws. */
+    [[nodiscard]] std::allocation_result<T *, std::size_t> allocate_at_least(std::size_t n)
+    {
+        T *memory = allocate(n);
+        return {memory, uslab_usable_size(memory) / sizeof(T)};
+    }
+#endif
+
+    void deallocate(T *memory, std::size_t) noexcept { uslab_heap_free(heap_, memory); }
+
+    /* The heap. */
+    [[nodiscard]] uslab_heap *get() const noexcept { return heap_; }
+
+    template <typename U> friend bool operator==(const heap_allocator &one, const heap_allocator<U> &other) noexcept
+    {
+        return one.get() == other.get();
+    }
+    template <typename U> friend bool operator!=(const heap_allocator &one, const heap_allocator<U> &other) noexcept
+    {
+        return one.get() != other.get();
+    }
+
+private:
+    uslab_heap *heap_;
 };
 
 /* Returned by `scan`: it can free nothing now; the share stays owed. */

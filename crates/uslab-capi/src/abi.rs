@@ -145,6 +145,21 @@ pub struct Leaks {
 /// The callback of `uslab_cache_visit`; a result other than 0 ends the visit.
 pub type ObjectVisitor = unsafe extern "C" fn(*mut c_void, *mut c_void) -> c_int;
 
+/// `uslab_heap_stats`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct HeapStats {
+    pub type_size: usize,
+    pub objects: u64,
+    pub object_bytes: u64,
+    pub slab_bytes: u64,
+    pub large_objects: u64,
+    pub large_bytes: u64,
+}
+
+/// The callback of `uslab_heap_visit`; a result other than 0 ends the visit.
+pub type HeapVisitor = unsafe extern "C" fn(*mut c_void, *mut c_void, usize) -> c_int;
+
 /// `uslab_usage`.
 #[repr(C)]
 #[derive(Clone, Copy)]

@@ -1,8 +1,10 @@
 //! Private heaps: `uslab_heap_*`.
 
-use crate::failure;
-use crate::handle::{Handle, Kind};
-use core::ffi::c_void;
+use crate::abi::{HeapStats, HeapVisitor};
+use crate::handle::{self, Handle, Kind};
+use crate::{failure, versioned};
+use core::ffi::{c_char, c_int, c_void};
+use core::ops::ControlFlow;
 use uslab::Heap;
 use uslab::internal::{Class, entry as malloc, errno};
 
@@ -15,10 +17,69 @@ type Object = Handle<Heap>;
 
 #[unsafe(no_mangle)]
 extern "C" fn uslab_heap_create() -> *mut Object {
-    match Heap::new() {
+    make(Heap::new())
+}
+
+/// # Safety
+/// `name` must be null or NUL-terminated.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn uslab_heap_create_named(name: *const c_char) -> *mut Object {
+    // SAFETY: the caller's promise.
+    match unsafe { handle::name(name) } {
+        Some(name) => make(Heap::named(name)),
+        None => failure::null(libc::EINVAL),
+    }
+}
+
+fn make(heap: Option<Heap>) -> *mut Object {
+    match heap {
         Some(heap) => Handle::make(heap).unwrap_or_else(|_| failure::null(libc::ENOMEM)),
         None => failure::null(libc::ENOMEM),
     }
+}
+
+/// # Safety
+/// `heap` must be null or a heap; `out` null, or as many bytes as its `type_size` says.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn uslab_heap_get_stats(heap: *const Object, out: *mut HeapStats) -> c_int {
+    // SAFETY: the caller's promise.
+    let Some(inside) = (unsafe { Handle::get(heap) }) else { return failure::code(libc::EINVAL) };
+    let stats = inside.stats();
+    let filled = HeapStats {
+        type_size: 0,
+        objects: stats.objects as u64,
+        object_bytes: stats.object_bytes as u64,
+        slab_bytes: stats.slab_bytes as u64,
+        large_objects: stats.large_objects as u64,
+        large_bytes: stats.large_bytes as u64,
+    };
+    // SAFETY: the caller's promise.
+    match unsafe { versioned::write(out, &filled) } {
+        Ok(()) => 0,
+        Err(error) => failure::code(error),
+    }
+}
+
+/// The visitor runs with no lock held, so it may call any function.
+///
+/// # Safety
+/// `heap` must be null or a heap, `visit` null or callable with `context`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn uslab_heap_visit(
+    heap: *const Object,
+    visit: Option<HeapVisitor>,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let Some(inside) = (unsafe { Handle::get(heap) }) else { return failure::code(libc::EINVAL) };
+    let Some(visit) = visit else { return failure::code(libc::EINVAL) };
+    let mut end = 0;
+    inside.for_each_live(|object, bytes| {
+        // SAFETY: the caller's promise.
+        end = unsafe { visit(context, object.as_ptr().cast(), bytes) };
+        if end == 0 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    });
+    end
 }
 
 /// # Safety

@@ -29,6 +29,7 @@ mod heap;
 mod leaks;
 mod lifecycle;
 mod malloc;
+mod profile;
 mod sheaf;
 mod shrinker;
 mod sources;

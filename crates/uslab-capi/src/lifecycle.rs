@@ -14,14 +14,18 @@ extern "C" fn at_load() {
     unsafe { libc::free(core::hint::black_box(libc::malloc(1))) };
     uslab::reclaim::start();
     uslab::debug::guard::start_from_environment();
+    uslab::internal::start_profile();
 }
 
-/// Leaves final figures for `uslab run --stats`, and reports leaks. Allocation must keep working:
-/// other destructors run later.
+/// Reports the figures and leaks where the user asks, and leaves figures for
+/// `uslab run --stats` and the heap profile.
+/// Allocation must keep working: other destructors run later.
 extern "C" fn at_unload() {
     uslab::debug::check_objects();
     uslab::internal::account_all();
+    uslab::internal::report_stats_at_exit();
     uslab::internal::finish_snapshot();
+    uslab::internal::write_profile_at_exit();
     uslab::internal::report_leaks_at_exit();
 }
 

@@ -14,6 +14,10 @@ use crate::ask::args::{
 };
 use crate::failure::{self, FAILED, Failure, Outcome};
 use crate::metrics::Format;
+use crate::profile::args::{PROFILE_EXAMPLES, Profile};
+use crate::record::args::{RECORD_EXAMPLES, Record};
+use crate::report::args::{REPORT_EXAMPLES, Report};
+use crate::text::reports::{self, Reports};
 
 const ABOUT: &str = "Run programs on the uslab allocator and see what it does for them";
 
@@ -52,6 +56,7 @@ Examples:
   uslab run --guard=all -- ./tests         catch those of every allocation
   uslab run --rseq off -- ./a.out          the fallback without restartable sequences
   uslab run --debug FZPU -- ./a.out        find overflows, double frees and writes after free
+  uslab run --limit 80%,90% -- ./server    reclaim above 80 % of the container's memory
   uslab run --leaks -- ./a.out             find objects that nothing points to at exit
 
 Exit status:
@@ -66,6 +71,7 @@ Examples:
   uslab info                              processes that publish, with mode and heap
   uslab info 4711                         slabinfo 2.1 text, one row a cache
   uslab info 4711 --table                 for people: sizes, use, sheaves and slow paths
+  uslab info 4711 --settings              its settings and where they came from, limits, shrinkers
   uslab info 4711 --json | jq '.caches[] | select(.slabs > 100) | .name'
 
 In slabinfo text, `limit` and `batchcount` are the capacity of a sheaf (what a CPU keeps, and what
@@ -141,7 +147,7 @@ pub enum Command {
     #[command(after_long_help = RUN_EXAMPLES)]
     Run(Run),
     /// Show the caches of a running process, or which processes publish
-    #[command(after_long_help = INFO_EXAMPLES)]
+    #[command(after_long_help = format!("{INFO_EXAMPLES}\n{}", reports::EXAMPLES))]
     Info(Info),
     /// Watch where the memory of a process is, and why
     #[command(after_long_help = TOP_EXAMPLES)]
@@ -149,6 +155,15 @@ pub enum Command {
     /// Show what grew between two files of figures
     #[command(after_long_help = DIFF_EXAMPLES)]
     Diff(Diff),
+    /// Record the figures of a process over time
+    #[command(after_long_help = RECORD_EXAMPLES)]
+    Record(Record),
+    /// Make a page of HTML from a record
+    #[command(after_long_help = REPORT_EXAMPLES)]
+    Report(Report),
+    /// Show which call stacks allocated the memory of a process
+    #[command(after_long_help = PROFILE_EXAMPLES)]
+    Profile(Profile),
     /// Print, write or serve the figures for Prometheus
     #[command(after_long_help = METRICS_EXAMPLES)]
     Metrics(Metrics),
@@ -221,6 +236,26 @@ pub struct Run {
     #[arg(long, value_name = "FILE", requires = "leaks")]
     pub leak_suppressions: Option<PathBuf>,
 
+    /// Limit the memory that the allocator holds: SOFT or SOFT,HARD, in bytes or percent
+    ///
+    /// Bytes may have K, M, G or T behind them; a percentage is of the control group's limit, or of
+    /// the machine's memory. Above SOFT the background reclaims; what would exceed HARD fails. Sets
+    /// USLAB_LIMIT for the program.
+    #[arg(long, value_name = "SOFT[,HARD]")]
+    pub limit: Option<OsString>,
+
+    /// Other settings: names of the variables, in lower case and without USLAB_
+    ///
+    /// `decay_ms=0,huge_pages=never`; uslab's guide lists all. Sets USLAB_CONF for the program.
+    #[arg(long, value_name = "NAME=VALUE,...")]
+    pub conf: Option<OsString>,
+    /// Profile the heap: one allocation in BYTES bytes is a sample (524288 unless given)
+    ///
+    /// The program writes the profile at its exit, as `uslab-profile.PID` in the present directory,
+    /// and each of its children does. Sets USLAB_PROFILE and USLAB_PROFILE_FILE for the program.
+    #[arg(long, value_name = "BYTES", num_args = 0..=1, require_equals = true, default_missing_value = "1")]
+    pub profile: Option<u64>,
+
     /// The program and its arguments
     #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true)]
     pub program: Vec<OsString>,
@@ -248,9 +283,17 @@ pub struct Info {
     #[arg(long, requires = "pid")]
     pub table: bool,
 
+    /// The settings that the process runs with and where each came from, its limits, and what
+    /// reclaim did: passes, pressure sources, shrinkers
+    #[arg(long, requires = "pid", conflicts_with_all = ["json", "table"])]
+    pub settings: bool,
+
     /// List the processes of every user whose snapshots can be read
     #[arg(long, conflicts_with = "pid")]
     pub all: bool,
+
+    #[command(flatten)]
+    pub reports: Reports,
 }
 
 /// Options of `uslab top`.
@@ -470,6 +513,9 @@ mod tests {
             "--guard",
             "--leaks",
             "--leak-suppressions",
+            "--limit",
+            "--conf",
+            "--settings",
             "--json",
             "--table",
             "--all",
@@ -477,6 +523,9 @@ mod tests {
             "--listen",
             "--once",
             "BEFORE",
+            "--every",
+            "--loss",
+            "--diff",
             "USLAB VALIDATE",
             "uslab debug 4711 malloc-64 F",
         ] {

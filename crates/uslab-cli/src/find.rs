@@ -1,9 +1,10 @@
 //! Finds the snapshots of running processes: of one by its id, or of all in a directory.
 
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::failure::{FAILED, Failure, complain};
+use crate::snapdir::Place;
 use crate::snapshot::{self, Snapshot, Trouble};
 use crate::{process, snapdir};
 
@@ -21,7 +22,7 @@ pub fn find_open(pid: i32, writes: bool) -> Result<(File, Snapshot), Failure> {
     let places = snapdir::of_process(pid);
     let who = process::described(pid);
     for place in &places {
-        let file = place.join(pid.to_string());
+        let file = place.path.join(process::inner_pid(pid).to_string());
         match snapshot::open(&file, pid, writes) {
             Ok((_, snapshot)) if snapdir::is_from_before(snapshot.start_ns, pid) => {}
             Ok(found) => return Ok(found),
@@ -45,11 +46,11 @@ fn denied(who: &str, pid: i32) -> String {
     }
 }
 
-fn listed(places: &[PathBuf]) -> String {
+fn listed(places: &[Place]) -> String {
     if places.is_empty() {
         return "any of the usual directories".to_owned();
     }
-    places.iter().map(|place| place.display().to_string()).collect::<Vec<_>>().join(" or ")
+    places.iter().map(|place| place.shown.display().to_string()).collect::<Vec<_>>().join(" or ")
 }
 
 /// Processes that are alive and have a snapshot in this directory. One that cannot be read is not
@@ -68,4 +69,14 @@ pub fn publishing(directory: &Path) -> Vec<(Snapshot, String)> {
         }
     }
     found
+}
+
+/// Processes in containers that have a snapshot there, and whose files this user may read.
+pub fn in_containers() -> Vec<(Snapshot, String)> {
+    let elsewhere = process::all().into_iter().filter(|&pid| process::has_other_mounts(pid));
+    let found = elsewhere.filter_map(|pid| {
+        process::environment_variable(pid, snapdir::VARIABLE)?;
+        Some((find(pid).ok()?, process::command_name(pid).unwrap_or_else(|| "?".to_owned())))
+    });
+    found.collect()
 }

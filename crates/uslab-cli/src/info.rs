@@ -1,8 +1,8 @@
 //! `uslab info`: the caches of a running process, or the processes that publish.
 
 use crate::args::Info;
-use crate::failure::{Outcome, complain, print};
-use crate::find::{find, publishing};
+use crate::failure::{FAILED, Failure, Outcome, complain, print};
+use crate::find::{find, in_containers, publishing};
 use crate::snapshot::Snapshot;
 use crate::{json, process, snapdir, text};
 
@@ -20,6 +20,13 @@ pub fn info(options: &Info) -> Outcome {
 fn one(pid: i32, options: &Info) -> Outcome {
     let snapshot = find(pid)?;
     let command = process::command_name(pid).unwrap_or_else(|| "?".to_owned());
+    if options.settings {
+        return print(&text::settings::text(&snapshot, process::boot_ns()));
+    }
+    let report = options.reports.text(&snapshot).map_err(|reason| Failure::new(FAILED, reason))?;
+    if let Some(report) = report {
+        return print(&report);
+    }
     print(&match (options.json, options.table) {
         (true, _) => json::process(&snapshot, &command),
         (_, true) => text::table::text(&snapshot, &command),
@@ -30,8 +37,9 @@ fn one(pid: i32, options: &Info) -> Outcome {
 fn list(options: &Info) -> Outcome {
     let directories = if options.all { snapdir::everyone() } else { snapdir::own() };
     let mut processes: Vec<(Snapshot, String)> =
-        directories.iter().flat_map(|directory| publishing(directory)).collect();
+        directories.iter().flat_map(|directory| publishing(directory)).chain(in_containers()).collect();
     processes.sort_by_key(|(snapshot, _)| snapshot.pid);
+    processes.dedup_by_key(|(snapshot, _)| snapshot.pid);
     if options.json {
         return print(&json::list(&processes));
     }

@@ -51,6 +51,12 @@ pub fn list(processes: &[(Snapshot, String)]) -> String {
 
 fn facts(snapshot: &Snapshot, command: &str) -> Value {
     let mut value = json!(snapshot);
+    for (figures, shrinker) in
+        value["shrinkers"].as_array_mut().into_iter().flatten().zip(&snapshot.shrinkers)
+    {
+        figures["seeks"] = shrinker.seeks().into();
+        figures.as_object_mut().map(|figures| figures.remove("millis_of_seek"));
+    }
     value["command"] = command.into();
     value["mode"] = mode_name(snapshot.mode).into();
     value["mode_reason"] = snapshot.reason().into();
@@ -86,7 +92,7 @@ mod tests {
         assert_eq!(value["caches"].as_array().map(Vec::len), Some(5));
         let names = |value: &Value| value.as_object().expect("an object").keys().cloned().collect::<Vec<_>>();
         assert_eq!(names(cache).len(), 25, "{:?}", names(cache));
-        assert_eq!(names(&value).len(), 20, "{:?}", names(&value));
+        assert_eq!(names(&value).len(), 29, "{:?}", names(&value));
     }
 
     #[test]

@@ -8,6 +8,8 @@
 //!    ├── info                           one process or all that publish
 //!    ├── top                            where the memory is, look after look, and why
 //!    ├── diff                           what grew between two files of figures
+//!    ├── record ──▶ report              figures over time, as a page
+//!    ├── profile                        call stacks that hold memory
 //!    ├── metrics                        OpenMetrics text: printed, in a file, over HTTP
 //!    ├── validate, debug, shrink, limit ── ask    requests to a running process
 //!    └── bench                          hands over to uslab-bench
@@ -37,7 +39,10 @@ mod layout;
 mod metrics;
 mod preload;
 mod process;
+mod profile;
 mod program;
+mod record;
+mod report;
 mod residence;
 mod run;
 mod snapdir;
@@ -58,6 +63,9 @@ fn main() -> ExitCode {
         Command::Info(options) => info::info(&options),
         Command::Diff(options) => diff::diff(&options),
         Command::Top(options) => top::top(&options),
+        Command::Record(options) => record::record(&options),
+        Command::Report(options) => report::report(&options),
+        Command::Profile(options) => profile::profile(&options),
         Command::Metrics(options) => metrics::metrics(&options),
         Command::Validate(options) => ask::validate(&options),
         Command::Debug(options) => ask::debug(&options),

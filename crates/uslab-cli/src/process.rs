@@ -5,8 +5,8 @@
 //! cleaning up needs.
 
 use std::ffi::OsString;
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Read};
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -67,6 +67,31 @@ pub fn owner(pid: i32) -> Option<u32> {
     line.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
+/// The process's id in its own pid namespace, which names its snapshot; the same id unless the
+/// process is in a container.
+pub fn inner_pid(pid: i32) -> i32 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    innermost(&status).unwrap_or(pid)
+}
+
+/// The last id of the line `NSpid`: that of the innermost namespace.
+fn innermost(status: &str) -> Option<i32> {
+    let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+    line.split_ascii_whitespace().last()?.parse().ok()
+}
+
+/// Whether the process sees other mounts than this one: a path of its own may lead elsewhere here.
+pub fn has_other_mounts(pid: i32) -> bool {
+    let of = |process: &str| fs::read_link(format!("/proc/{process}/ns/mnt")).ok();
+    of(&pid.to_string()).zip(of("self")).is_some_and(|(theirs, ours)| theirs != ours)
+}
+
+/// All processes that run.
+pub fn all() -> Vec<i32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
 /// `CLOCK_BOOTTIME` when the process began, in nanoseconds, rounded down to the kernel's tick. exec
 /// does not change it.
 pub fn start_ns(pid: i32) -> Option<u64> {
@@ -85,12 +110,18 @@ fn start_ticks(stat: &str) -> Option<u64> {
 
 /// A variable of the environment that the process was started with.
 pub fn environment_variable(pid: i32, name: &str) -> Option<OsString> {
-    let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
+    // A process chooses what the kernel shows as its environment, and how much.
+    let file = File::open(format!("/proc/{pid}/environ")).ok()?;
+    let mut environment = Vec::new();
+    file.take(MAX_ENVIRONMENT_BYTES).read_to_end(&mut environment).ok()?;
     environment.split(|&byte| byte == 0).find_map(|entry| {
         let value = entry.strip_prefix(name.as_bytes())?.strip_prefix(b"=")?;
         Some(OsString::from_vec(value.to_vec()))
     })
 }
+
+/// As much as the kernel lets a program start with, by default.
+const MAX_ENVIRONMENT_BYTES: u64 = 4 << 20;
 
 /// Signals that this process was started with ignored, as a mask (bit 0 is signal 1); 0 when that
 /// is not known.
@@ -135,6 +166,16 @@ mod tests {
         assert_eq!(start_ticks(&format!("7 (a) b (c)) {}", fields.join(" "))), Some(22));
         assert_eq!(start_ticks("7 (short) S 1"), None);
         assert_eq!(start_ticks(""), None);
+    }
+
+    #[test]
+    fn the_innermost_id_is_the_last() {
+        assert_eq!(innermost("Name:\tx\nNSpid:\t4711\t17\t3\nx: 1\n"), Some(3));
+        assert_eq!(innermost("NSpid:\t4711\n"), Some(4711));
+        assert_eq!(innermost("Name:\tx\n"), None);
+        let me = std::process::id() as i32;
+        assert_eq!(inner_pid(me), me);
+        assert!(!has_other_mounts(me) && all().contains(&me));
     }
 
     #[test]

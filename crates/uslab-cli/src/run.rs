@@ -17,6 +17,9 @@ use crate::failure::{self, FAILED, Failure, NOT_EXECUTABLE, NOT_FOUND, Outcome, 
 use crate::snapshot::{self, Snapshot, Trouble};
 use crate::{json, preload, process, program, snapdir, supervise, text};
 
+/// The name of a program's heap profile, before its process id.
+const PROFILE_FILE: &str = "uslab-profile";
+
 /// Runs the program; returns its exit status, or does not return because it has become the program.
 pub fn run(options: &Run) -> Outcome {
     let [name, arguments @ ..] = options.program.as_slice() else {
@@ -47,12 +50,27 @@ pub fn run(options: &Run) -> Outcome {
     if let Some(effect) = &options.leaks {
         command.env("USLAB_LEAKS", effect);
     }
+    if let Some(period) = options.profile {
+        // The program may change its directory before it writes.
+        let here = std::env::current_dir().map_err(|error| {
+            Failure::new(RUN_FAILED, format_args!("the present directory is not known: {error}"))
+        })?;
+        let file = here.join(PROFILE_FILE);
+        complain(&format!("the heap profile goes to {}.PID", file.display()));
+        command.env("USLAB_PROFILE", period.to_string()).env("USLAB_PROFILE_FILE", file);
+    }
     if let Some(file) = &options.leak_suppressions {
         // The program may change its directory before it reads the file.
         let file = file.canonicalize().map_err(|error| {
             Failure::new(RUN_FAILED, format_args!("cannot read {}: {error}", file.display()))
         })?;
         command.env("USLAB_LEAK_SUPPRESSIONS", file);
+    }
+    if let Some(limit) = &options.limit {
+        command.env("USLAB_LIMIT", limit);
+    }
+    if let Some(settings) = &options.conf {
+        command.env("USLAB_CONF", settings);
     }
     if options.stats || options.stats_json.is_some() {
         run_and_report(&mut command, name, &directory, options)

@@ -8,12 +8,15 @@
 //! Files of processes that were killed, or left without running exit handlers, stay behind until
 //! [`sweep`] finds them: at the start of every `uslab run` and `uslab info`.
 
+use std::collections::HashSet;
 use std::env;
-use std::fs::{self, DirBuilder, Permissions};
+use std::fs::{self, DirBuilder, File, Permissions};
 use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 use nix::unistd::geteuid;
 
 use crate::failure::{Failure, RUN_FAILED};
@@ -122,11 +125,47 @@ pub fn everyone() -> Vec<PathBuf> {
     found
 }
 
+/// A directory in which a process may publish.
+pub struct Place {
+    /// The path by which this program reaches it.
+    pub path: PathBuf,
+    /// The path as the process knows it.
+    pub shown: PathBuf,
+    /// Keeps a path through a container's directory valid.
+    _directory: Option<OwnedFd>,
+}
+
+impl From<PathBuf> for Place {
+    fn from(path: PathBuf) -> Place {
+        Place { shown: path.clone(), path, _directory: None }
+    }
+}
+
+impl Place {
+    /// The directory `told` of a process in a container. Links on the way lead where they lead
+    /// inside the container, so that it cannot show this program another file.
+    fn inside(pid: i32, told: &Path) -> Option<Place> {
+        let root = File::open(format!("/proc/{pid}/root")).ok()?;
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let how = OpenHow::new()
+            .flags(flags)
+            .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
+        let directory = openat2(&root, told, how).ok()?;
+        // With the dot, the path names the directory, not a link to it.
+        let path = PathBuf::from(format!("/proc/self/fd/{}/.", directory.as_raw_fd()));
+        Some(Place { path, shown: told.to_owned(), _directory: Some(directory) })
+    }
+}
+
 /// Directories in which the process may publish, the most likely first: the one that it was told,
 /// then the usual ones of its user and of ours (a server may have given up root after it started).
-pub fn of_process(pid: i32) -> Vec<PathBuf> {
+pub fn of_process(pid: i32) -> Vec<Place> {
     let owner = process::owner(pid).unwrap_or_else(own_user);
     let told = process::environment_variable(pid, VARIABLE).map(PathBuf::from);
+    if process::has_other_mounts(pid) {
+        let place = told.filter(|told| told.is_absolute()).and_then(|told| Place::inside(pid, &told));
+        return place.into_iter().filter(|place| is_trusted(&place.path, owner)).collect();
+    }
     // The process's user chose it: a process publishes only where no other user but root can change
     // anything.
     let mut places: Vec<PathBuf> = told.into_iter().filter(|place| is_trusted(place, owner)).collect();
@@ -136,7 +175,7 @@ pub fn of_process(pid: i32) -> Vec<PathBuf> {
     }
     let mut seen = Vec::new();
     places.retain(|place| place.is_absolute() && !seen.contains(place) && (seen.push(place.clone()), true).1);
-    places
+    places.into_iter().map(Place::from).collect()
 }
 
 /// Pids that have a file in the directory, in order.
@@ -157,7 +196,13 @@ fn pid_of_name(name: &str) -> Option<i32> {
 /// Removes the files of processes that are gone. One whose pid is in use again waits for that
 /// process to end: its new owner may be about to put its own file there.
 pub fn sweep(directory: &Path) {
-    for pid in pids(directory).into_iter().filter(|&pid| !process::alive(pid)) {
+    let dead: Vec<i32> = pids(directory).into_iter().filter(|&pid| !process::alive(pid)).collect();
+    if dead.is_empty() {
+        return;
+    }
+    // A container that shares the directory names its files by ids of its own.
+    let inner: HashSet<i32> = process::all().into_iter().map(process::inner_pid).collect();
+    for pid in dead.into_iter().filter(|pid| !inner.contains(pid)) {
         let _ = fs::remove_file(directory.join(pid.to_string()));
     }
 }

@@ -20,6 +20,19 @@ struct header {
     uint32_t version, pid, mode, mode_reason, cpus, nodes, page_bytes, records_used, finished, library_version;
     uint64_t start_ns, reserved_bytes, committed_bytes, used_bytes, dirty_bytes, purged_bytes, metadata_bytes;
     uint64_t large_objects, large_bytes, large_allocs, arena_start, arena_base;
+    uint64_t soft_limit_bytes, hard_limit_bytes, passes[4], passes_bytes, last_pass_ns, shrinkers_used;
+};
+
+struct shrinker {
+    uint32_t state, stop;
+    char name[48];
+    uint32_t batch, priority;
+    uint64_t worth, freeable, deferred, asked, freed, scans, last_ns;
+} __attribute__((aligned(128)));
+
+struct setting {
+    uint32_t origin;
+    char text[44];
 };
 
 struct record {
@@ -41,9 +54,9 @@ struct answer {
     char text[1024];
 } __attribute__((aligned(64)));
 
-_Static_assert(sizeof(struct record) == 256, "layout");
+_Static_assert(sizeof(struct record) == 256 && sizeof(struct shrinker) == 128, "layout");
 
-enum { REQUEST_OFFSET = 1024, ANSWER_OFFSET = 2048, HEADER_BYTES = 4096, MAX_RECORDS = 3840, FILE_BYTES = HEADER_BYTES + MAX_RECORDS * 256 };
+enum { REQUEST_OFFSET = 1024, ANSWER_OFFSET = 2048, SETTINGS_OFFSET = 3136, SHRINKERS_OFFSET = 4096, HEADER_BYTES = 4096 + 64 * 128, MAX_RECORDS = 3328, FILE_BYTES = HEADER_BYTES + MAX_RECORDS * 256 };
 
 static struct header *header;
 
@@ -100,7 +113,7 @@ __attribute__((constructor)) static void start(void) {
     if (fd < 0 || ftruncate(fd, FILE_BYTES)) return;
     header = mmap(NULL, FILE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (header == MAP_FAILED) { header = NULL; return; }
-    header->version = setting("FAKE_VERSION", 3);
+    header->version = setting("FAKE_VERSION", 4);
     header->pid = (uint32_t)getpid();
     const char *rseq = getenv("USLAB_RSEQ");
     int locked = rseq && !strcmp(rseq, "0");
@@ -113,6 +126,24 @@ __attribute__((constructor)) static void start(void) {
     header->start_ns = boot_ns();
     if (getenv("FAKE_OLD")) header->start_ns = 1;
     header->used_bytes = 5 << 20;
+    header->soft_limit_bytes = 6 << 20;
+    header->passes[1] = 3;
+    header->shrinkers_used = 1;
+    struct shrinker *shrinker = (void *)((char *)header + SHRINKERS_OFFSET);
+    strcpy(shrinker->name, "fake entries");
+    shrinker->batch = 128;
+    shrinker->worth = 2 * 1024;
+    shrinker->freeable = 70;
+    shrinker->asked = 50;
+    shrinker->freed = 41;
+    shrinker->stop = 3;
+    shrinker->last_ns = boot_ns();
+    shrinker->state = 1;
+    struct setting *settings = (void *)((char *)header + SETTINGS_OFFSET);
+    settings[2].origin = 4;
+    strcpy(settings[2].text, "250");
+    settings[11].origin = 6;
+    strcpy(settings[11].text, "6291456,0");
     record(0, "fake-64", 64, 100);
     record(1, "fake 128", 128, 3);
     __atomic_store_n(&header->magic, 0x706e7362616c7375, __ATOMIC_RELEASE);   /* "uslabsnp" */

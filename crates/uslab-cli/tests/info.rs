@@ -27,8 +27,23 @@ fn a_process_is_shown_as_slabinfo_table_and_json() {
     let (_, out, _) = outcome(&mut sandbox.uslab(&["info", &pid, "--table"]));
     assert!(out.starts_with(&format!("uslab: sleep (pid {pid}), rseq\nheap:  5 MiB used")), "{out}");
 
+    let (code, out, _) = outcome(&mut sandbox.uslab(&["info", &pid, "--settings"]));
+    assert_eq!(code, 0);
+    for line in [
+        "decay_ms       250                          environment",
+        "limit          6291456,0                    request",
+        "limits: soft 6 MiB, hard none; 5 MiB held",
+    ] {
+        assert!(out.lines().any(|found| found == line), "{line}: {out}");
+    }
+    assert!(out.contains("\nfake entries            70     2     0    50    41  "), "{out}");
+    assert!(out.ends_with("used up its time\n"), "{out}");
+
     let (_, out, _) = outcome(&mut sandbox.uslab(&["info", "--json", &pid]));
     let value: Value = serde_json::from_str(&out).expect("JSON");
+    let shrinker = &value["shrinkers"][0];
+    assert_eq!((&shrinker["name"], &shrinker["seeks"]), (&"fake entries".into(), &2.0.into()));
+    assert_eq!((&shrinker["freed"], &value["passes"]["allocation"]), (&41.into(), &3.into()));
     assert_eq!((&value["command"], &value["mode"]), (&"sleep".into(), &"rseq".into()));
     assert_eq!(value["caches"][1]["name"], "fake 128");
 }
@@ -78,7 +93,7 @@ fn what_cannot_be_shown_is_explained() {
     let me = std::process::id().to_string();
     fails(&["info", &me], "does not run under uslab: there is no snapshot in ");
     let other = sandbox.sleeper(&[("FAKE_VERSION", "9")]);
-    fails(&["info", &other.pid()], "it is of version 9, and this program reads version 3");
+    fails(&["info", &other.pid()], "it is of version 9, and this program reads version 4");
     let short = sandbox.sleeper(&[("FAKE_TRUNCATED", "1")]);
     fails(&["info", &short.pid()], "it is shorter than it says");
     let (_, _, err) = outcome(&mut sandbox.uslab(&["info"]));

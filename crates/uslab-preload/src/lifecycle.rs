@@ -9,17 +9,21 @@ extern "C" fn at_load() {
     crate::signal::at_load();
     uslab::reclaim::start();
     uslab::debug::guard::start_from_environment();
+    uslab::internal::start_profile();
     crate::caller::find_ranges();
     #[cfg(all(target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
     crate::dlopen::at_load();
 }
 
-/// Leaves final figures for `uslab run --stats`, and reports leaks. Allocation must keep working:
-/// destructors of other libraries run later.
+/// Reports the figures and leaks where the user asks, and leaves figures for
+/// `uslab run --stats` and the heap profile.
+/// Allocation must keep working: destructors of other libraries run later.
 extern "C" fn at_unload() {
     uslab::debug::check_objects();
     uslab::internal::account_all();
+    uslab::internal::report_stats_at_exit();
     uslab::internal::finish_snapshot();
+    uslab::internal::write_profile_at_exit();
     uslab::internal::report_leaks_at_exit();
 }
 

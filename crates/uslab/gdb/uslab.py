@@ -135,7 +135,10 @@ class Slabs:
         self.objects = u64(geometry + facts["Geometry.objects"])
         self.order = u32(geometry + facts["Geometry.order"])
         self.pages = u64(geometry + facts["Geometry.pages"])
-        self.taken = u64(address + facts["Slabs.traffic"])
+        first, count = u64(address + facts["Slabs.tallies"]), u64(address + facts["Slabs.tally_count"])
+        tallies = [first + n * facts["Tally.bytes"] for n in range(count)] + [address + facts["Slabs.own"]]
+        words = [read(at + facts["Tally.taken"], 8) for at in tallies]
+        self.taken = sum(struct.unpack("<q", word)[0] for word in words)
         nodes, count = u64(address + facts["Slabs.nodes"]), u64(address + facts["Slabs.node_count"])
         self.lists = [nodes + n * facts["Node.bytes"] + facts["Node.lists"] for n in range(count)]
 

@@ -39,6 +39,8 @@ mod pages;
 #[cfg(not(loom))]
 mod percpu;
 #[cfg(not(loom))]
+pub mod profile;
+#[cfg(not(loom))]
 pub mod reclaim;
 #[cfg(not(loom))]
 mod report;
@@ -57,15 +59,18 @@ mod slab {
     pub mod words;
 }
 
-#[cfg(all(not(loom), feature = "allocator-api2"))]
+#[cfg(all(not(loom), any(feature = "allocator-api2", feature = "allocator-api2-02")))]
 pub use malloc::allocator::HeapAllocator;
 #[cfg(not(loom))]
 pub use {
     cache::{
-        Busy, Cache, CacheBox, CacheBuilder, ConstructedBox, CreateError, Flags, Prefilled, RawCache,
-        RawPrefilled, mode, set_decay, set_huge_pages, trim,
+        Boxes, Busy, Cache, CacheBox, CacheBuilder, ConstructedBox, CreateError, Flags, IntoBoxes, LocalBox,
+        LocalCache, Prefilled, RawCache, RawLocal, RawPrefilled, mode, set_decay, set_huge_pages, trim,
     },
-    malloc::{global::Uslab, heap::Heap},
+    malloc::{
+        global::Uslab,
+        heap::{Heap, HeapStats},
+    },
     os::config::HugePages,
     reclaim::{
         LimitError, RegisterError, Registration, Scan, ShrinkControl, Shrinker, ShrinkerOptions, reclaim,
@@ -87,12 +92,16 @@ pub mod internal {
         cache::account_all,
         counters::finish as finish_snapshot,
         debug::leaks::at_exit as report_leaks_at_exit,
+        debug::regions::{Region, for_each_region},
         malloc::classes::{CLASSES, Class, MAX_SMALL_BYTES},
         os::{errno, fault, file::process_id, report},
         pages::PAGE_BYTES,
+        percpu::local::Window,
+        profile::{start_from_environment as start_profile, write_at_exit as write_profile_at_exit},
         reclaim::sources::Sources,
         rseq::{Pushed, Slot, dummy_slots, lend, pop, pop_bulk, push_bulk, push_tested},
         slab::Constructor,
+        stats::report_at_exit as report_stats_at_exit,
     };
     /// The malloc family, with entries for callers that are known.
     #[cfg(not(loom))]

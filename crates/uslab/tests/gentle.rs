@@ -256,7 +256,10 @@ fn barns_that_hold_much_go_before_entries() {
                 cache
             })
             .collect();
-        let sum = || caches.iter().map(|cache| record_of(cache).sheaf_free.load(Relaxed)).sum::<i64>();
+        let sum = || {
+            uslab::internal::account_all();
+            caches.iter().map(|cache| record_of(cache).sheaf_free.load(Relaxed)).sum::<i64>()
+        };
         let before = sum();
         reclaim(stats::usage().dirty_bytes + MIB);
         println!("objects in sheaves: {before} and {} after, entries: {}", sum(), entries.len());

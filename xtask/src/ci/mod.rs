@@ -9,7 +9,7 @@
 mod install;
 
 use crate::workspace::{self, Workspace};
-use crate::{balance, deb, dist, golden, musl, public, results, tidy};
+use crate::{balance, deb, dist, golden, musl, public, results, scale, tidy};
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 use std::io::Write;
@@ -68,6 +68,11 @@ const STEPS: &[Step] = &[
         name: "balance",
         what: "docs/results' curves are what the simulation gives",
         run: |w| balance::run(w, &balance::Args::checking()),
+    },
+    Step {
+        name: "scale",
+        what: "what CPUs share: lines and atomics, counted",
+        run: |w| scale::run(w, &scale::Args::checking()),
     },
     Step { name: "loom", what: "models of the protocols, every interleaving", run: loom },
     Step {
@@ -174,11 +179,13 @@ fn clippy(workspace: &Workspace) -> Result<()> {
     cargo(workspace, &[&checkers[..], &deny].concat(), &[])
 }
 
-/// The packages of `tests/` run their programs in both modes themselves, and the tools know no
-/// modes.
+/// Cargo's setting of a program that runs each test program, but not those of `tests/`, which run
+/// their programs in both modes themselves, and of the tools, which know no modes. To exclude these
+/// packages would change the features of what they share with others, and compile all of it anew.
+const LOCKED_RUNNER: &str = r#"target.'cfg(unix)'.runner = ["sh", "-c", 'case $CARGO_PKG_NAME in uslab-tests|xtask) ;; *) exec "$@" ;; esac', "sh"]"#;
+
 fn test_locked(workspace: &Workspace) -> Result<()> {
-    let args = ["test", "--workspace", "--exclude", "uslab-tests", "--exclude", "xtask"];
-    cargo(workspace, &args, &[("USLAB_RSEQ", "0")])
+    cargo(workspace, &["test", "--workspace", "--config", LOCKED_RUNNER], &[("USLAB_RSEQ", "0")])
 }
 
 /// Loom replaces the atomics, so it has a build directory of its own. Release: it explores many

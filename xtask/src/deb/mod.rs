@@ -13,6 +13,7 @@
 //! the last commit.
 
 mod check;
+mod image;
 
 use crate::dist;
 use crate::staged::{has, output};
@@ -67,6 +68,7 @@ pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         std::fs::remove_dir_all(again_out)?;
         println!("deb: a second build gives the same bytes");
         check::run(&packages)?;
+        image::check(workspace, &packages)?;
     }
     Ok(())
 }

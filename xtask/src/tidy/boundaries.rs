@@ -12,7 +12,8 @@
 //!   twice, one passes its caller on), and names that it defines without exporting them;
 //! * the library has two tables of names that may be missing, which Rust cannot declare;
 //! * a request to valgrind is a sequence of instructions;
-//! * a stack is walked from the values of three registers.
+//! * a stack is walked from the values of three registers;
+//! * a static probe is a place in the code and a note about it.
 
 use super::source::{Source, Token};
 use super::{File, Violation};
@@ -28,6 +29,7 @@ const OTHER_ASSEMBLY: &[&str] = &[
     "crates/uslab-preload/src/vfork.rs",
     "crates/uslab/src/os/checkers/asan.rs",
     "crates/uslab/src/os/checkers/valgrind.rs",
+    "crates/uslab/src/os/probe.rs",
     "crates/uslab/src/os/unwind/mod.rs",
     "crates/uslab/src/os/weak.rs",
 ];

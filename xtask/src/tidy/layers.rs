@@ -43,6 +43,7 @@ const LAYERS: &[Layer] = &[
     Layer { name: "cache", uses: &["sync", "os", "rseq", "pages", "report", "slab", "percpu"] },
     Layer { name: "malloc", uses: &["sync", "os", "rseq", "pages", "report", "slab", "percpu", "cache"] },
     Layer { name: "reclaim", uses: &["sync", "os", "rseq", "pages", "slab", "percpu", "cache", "malloc"] },
+    Layer { name: "profile", uses: &["os", "malloc"] },
     Layer { name: "counters", uses: &["sync", "os"] },
     Layer { name: "stats", uses: &["os", "rseq", "pages", "cache"] },
     Layer {
@@ -66,9 +67,9 @@ const ONE_SUBJECT: &[&[&str]] = &[
     &["malloc/bare", "malloc/entry"],
     // Runs of pages as objects: medium ones, large ones, and both under debugging.
     &["malloc/debugged", "malloc/large", "malloc/medium"],
-    // A cache's slots; their slow path grows, drains and, in a fork, waits, and each of these walks
-    // slots.
-    &["percpu/adapt", "percpu/cpu_cache", "percpu/drain", "percpu/fork", "percpu/valid"],
+    // A cache's slots, those of its counted row too; their slow path grows, drains and, in a fork,
+    // waits, and each of these walks slots.
+    &["percpu/adapt", "percpu/counted", "percpu/cpu_cache", "percpu/drain", "percpu/fork", "percpu/valid"],
     // Sheaves, and the table of their owners in debug builds.
     &["percpu/ownership", "percpu/sheaf"],
 ];

@@ -4,6 +4,7 @@
 //!   linked   peers that are part of this program: a table
 //!   found    peers that the system may have as shared libraries: a table
 //!   uslab    the typed cache, inlined and called; malloc
+//!   local    the local cache, inlined and called
 //!   floor    no allocator, and the least that one could do
 //! ```
 //!
@@ -16,6 +17,7 @@
 pub mod floor;
 pub mod found;
 pub mod linked;
+pub mod local;
 pub mod uslab;
 
 pub use crate::results::About;
@@ -85,12 +87,14 @@ pub struct InThread(());
 impl InThread {
     pub fn enter() -> Self {
         linked::Rpmalloc::enter_thread();
+        local::enter_thread();
         Self(())
     }
 }
 
 impl Drop for InThread {
     fn drop(&mut self) {
+        local::leave_thread();
         linked::Rpmalloc::leave_thread();
     }
 }

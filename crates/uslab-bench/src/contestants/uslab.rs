@@ -16,7 +16,7 @@ use std::slice;
 use uslab::Cache;
 
 /// The workspace has one version for all its crates. The mode stands with each run.
-fn about(name: &str, build: &str) -> About {
+pub(super) fn about(name: &str, build: &str) -> About {
     About::new(name, env!("CARGO_PKG_VERSION"), build)
 }
 

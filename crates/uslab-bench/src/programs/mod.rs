@@ -69,6 +69,8 @@ pub struct Job {
     pub scale: Scale,
     /// Fresh, and used by this run alone.
     pub folder: PathBuf,
+    /// The value of `USLAB_SECURE`; empty to leave it as it is.
+    pub secure: String,
 }
 
 impl Job {
@@ -77,7 +79,8 @@ impl Job {
         let mut all = WORKLOADS.into_iter().chain([BUILD]);
         let workload = all.find(|workload| workload.name == self.workload);
         let workload = workload.ok_or_else(|| format!("no workload is called '{}'", self.workload))?;
-        let place = Place { folder: &self.folder, library: &self.library, scale: self.scale };
+        let (library, secure) = (&self.library, &self.secure);
+        let place = Place { folder: &self.folder, library, scale: self.scale, secure };
         (workload.run)(&place).map(|usage| usage.sample())
     }
 }
@@ -93,6 +96,8 @@ pub struct Place<'a> {
     pub folder: &'a Path,
     pub library: &'a Path,
     pub scale: Scale,
+    /// See [`Job::secure`].
+    pub secure: &'a str,
 }
 
 impl Place<'_> {
@@ -100,6 +105,9 @@ impl Place<'_> {
     pub fn measured(&self, program: &str, package: &str) -> Result<Command, String> {
         let mut command = self.plain(program, package)?;
         command.env("LD_PRELOAD", self.library);
+        if !self.secure.is_empty() {
+            command.env("USLAB_SECURE", self.secure);
+        }
         Ok(command)
     }
 
@@ -149,7 +157,8 @@ mod tests {
 
     #[test]
     fn what_is_not_installed_names_its_package() {
-        let place = Place { folder: Path::new("/"), library: Path::new("/x.so"), scale: Scale::Check };
+        let place =
+            Place { folder: Path::new("/"), library: Path::new("/x.so"), scale: Scale::Check, secure: "" };
         let why = place.plain("no-such-program", "some-package").unwrap_err();
         assert!(why.contains("some-package") && !why.contains('\n'), "{why}");
     }
@@ -164,6 +173,7 @@ mod tests {
                 library: library.clone(),
                 scale: Scale::Check,
                 folder: folder.path().to_owned(),
+                secure: String::new(),
             };
             match job.run() {
                 Ok(sample) => assert!(sample.value > 0.0 && sample.extra["peak_bytes"] > 0.0),

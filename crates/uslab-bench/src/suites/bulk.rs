@@ -16,13 +16,16 @@
 //! this is for information. The peers flush nothing in either, which favours them.
 
 use super::{Context, RowPlan, Suite, cost, lanes, published, shape};
-use crate::lineup::{MALLOC, cache};
+use crate::lineup::{MALLOC, cache, locals};
 use crate::measure::Lane;
 use crate::results::{Role, Row, Run};
 use crate::rounds::{BatchRound, BatchWork, Entry, LocalRound, Shape};
 
 /// Bulk of 64, an object, over the best peer's pair.
 const JUDGED: (usize, f64) = (64, 0.12);
+
+/// The same of a local cache.
+const LOCAL_TARGET: f64 = 0.06;
 
 /// Bulk of 4096 over bulk of 64.
 const FLAT: (usize, usize, f64) = (4096, 64, 1.3);
@@ -49,7 +52,27 @@ fn rows(context: &Context) -> Vec<RowPlan> {
     let complete = [Shape::Through, Shape::Live]
         .into_iter()
         .flat_map(|shape| COMPLETE_N.map(|n| complete_row(context, shape, n)));
-    published::BULK.iter().map(|row| plain_row(context, row)).chain(complete).collect()
+    let plain = published::BULK.iter().map(|row| plain_row(context, row));
+    plain.chain([local_row(context)]).chain(complete).collect()
+}
+
+/// The judged number of objects at once, of a local cache.
+fn local_row(context: &Context) -> RowPlan {
+    let (size, (n, _)) = (context.options.object_size_bytes, JUDGED);
+    let [local, _] = locals(size).expect("the size was checked with the options");
+    let single = context.local(n, LocalRound { size, ..LocalRound::default() });
+    let bulk = context.local(n, LocalRound { size, bulk: true, ..LocalRound::default() });
+    let mut lanes = lanes(local, &single);
+    lanes[0] = Lane::of_rounds("uslab local cache, bulk", Role::Subject, bulk(local));
+    lanes.insert(1, Lane::of_rounds(local.name, Role::Ours, single(local)));
+    let group = format!("{size} B objects, N at once, local cache");
+    Row {
+        size_bytes: size,
+        live: n,
+        target: (size == 256).then_some(LOCAL_TARGET),
+        ..Row::new(format!("bulk/{size}/local/n{n}"), group, format!("N = {n}"))
+    }
+    .by_rounds(lanes)
 }
 
 fn plain_row(context: &Context, published: &published::BulkRow) -> RowPlan {
@@ -101,7 +124,8 @@ fn complete_row(context: &Context, shape: Shape, n: usize) -> RowPlan {
 }
 
 fn notes(run: &Run) -> Vec<String> {
-    let plain = |n: usize| move |row: &Row| row.live == n && !row.id.contains("/complete/");
+    let is_plain = |row: &Row| !row.id.contains("/complete/") && !row.id.contains("/local/");
+    let plain = |n: usize| move |row: &Row| row.live == n && is_plain(row);
     let (large, small, most) = FLAT;
     let (of_large, of_small) = (cost(run, plain(large)), cost(run, plain(small)));
     let flat = shape(run, &format!("bulk of {large} to bulk of {small}"), of_large, of_small, most);

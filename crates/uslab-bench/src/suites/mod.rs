@@ -8,6 +8,7 @@ pub mod batch10000;
 pub mod bulk;
 pub mod churn4k;
 pub mod classics;
+pub mod hardening;
 pub mod latency;
 pub mod linked;
 pub mod locality;
@@ -61,6 +62,7 @@ pub const SUITES: &[&Suite] = &[
     &churn4k::CHURN_4K,
     &order::ORDER,
     &programs::PROGRAMS,
+    &hardening::HARDENING,
     &locality::LOCALITY,
     &linked::CAPI,
     &linked::CONTAINERS,

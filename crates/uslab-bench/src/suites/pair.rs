@@ -1,6 +1,7 @@
 //! Suite `pair`: the cost of one allocation and its free, one at a time.
 //!
-//! It measures typed caches inlined in Rust; malloc and free; and sized free. malloc has every size
+//! It measures typed caches inlined in Rust; local caches, inlined and called; malloc and free; and
+//! sized free. malloc has every size
 //! of the table of 2011 with one live object, as published. Four sizes have larger live sets, too,
 //! where queues and lists show. Two references stand beside malloc: two empty C calls in that loop,
 //! and a pair without any protection.
@@ -10,10 +11,10 @@
 //! the size. Lines below the tables judge this.
 
 use super::{Context, RowPlan, Suite, cost, lanes, mark, published, shape};
-use crate::lineup::{BARE_ARRAY, EMPTY_CALLS, MALLOC, caches};
+use crate::lineup::{BARE_ARRAY, EMPTY_CALLS, MALLOC, caches, locals};
 use crate::measure::Lane;
 use crate::results::{Role, Row, Run};
-use crate::rounds::LocalRound;
+use crate::rounds::{Entry, LocalRound};
 
 /// Sizes and live sets of the grid; with one live object there are all of [`published::SIZES`].
 const SIZES: [usize; 4] = [16, 64, 256, 1024];
@@ -22,6 +23,10 @@ const LIVE: [usize; 3] = [64, 1024, 4096];
 /// Live objects and target, of the typed cache.
 const CACHE: [(usize, Option<f64>); 4] =
     [(1, Some(0.55)), (64, Some(0.45)), (1024, None), (4096, Some(0.60))];
+/// Live objects of the local cache, and targets of it, inlined and called.
+const LOCAL_LIVE: [usize; 3] = [1, 64, 4096];
+const LOCAL_TARGET: f64 = 0.40;
+const LOCAL_CALLED_TARGET: f64 = 0.75;
 /// Ahead of every peer; in so many of ten cells, and past this in none.
 const MALLOC_TARGET: f64 = 1.0;
 const AHEAD_OF_TEN: usize = 9;
@@ -37,13 +42,14 @@ pub const PAIR: Suite = Suite {
     notes,
     ..Suite::new(
         "pair",
-        "one allocation and its free: typed cache, malloc at every size and four live sets, sized free",
+        "one allocation and its free: typed cache, local cache, malloc at every size and four live sets, sized free",
         rows,
     )
 };
 
 fn rows(context: &Context) -> Vec<RowPlan> {
     let mut rows = cache_rows(context);
+    rows.extend(local_rows(context));
     rows.extend(published::SIZES.map(|size| {
         let (before, after) = published::pair_2011(size);
         let mut plan = malloc_row(context, MALLOC_GROUP, size, 1);
@@ -76,6 +82,26 @@ fn cache_rows(context: &Context) -> Vec<RowPlan> {
             .by_rounds(lanes)
     };
     CACHE.map(row).into()
+}
+
+fn local_rows(context: &Context) -> impl Iterator<Item = RowPlan> {
+    let size = context.options.object_size_bytes;
+    let [inlined, called] = locals(size).expect("the size was checked with the options");
+    let row = move |live: usize, entry: Entry, way: &str, target: f64| {
+        let work = context.local(live, LocalRound { size, ..LocalRound::default() });
+        let (group, title) = (format!("local cache, {way}"), format!("{size} B, {live} live"));
+        let target = (size == 256).then_some(target);
+        Row {
+            size_bytes: size,
+            live,
+            target,
+            ..Row::new(format!("local/{way}/{size}/live{live}"), group, title)
+        }
+        .by_rounds(lanes(entry, work))
+    };
+    LOCAL_LIVE.into_iter().flat_map(move |live| {
+        [row(live, inlined, "inlined", LOCAL_TARGET), row(live, called, "called", LOCAL_CALLED_TARGET)]
+    })
 }
 
 fn malloc_row(context: &Context, group: &str, size: usize, live: usize) -> RowPlan {

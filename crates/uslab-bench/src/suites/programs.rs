@@ -163,9 +163,14 @@ const LIMIT: Duration = Duration::from_secs(600);
 
 /// One run of `workload` under `library`, in a child and a folder of its own.
 pub fn run(workload: &str, library: &Path, scale: Scale) -> Result<Sample, String> {
+    run_hardened(workload, library, scale, "")
+}
+
+/// [`run`], with `USLAB_SECURE` set to `secure`, unless that is empty.
+pub fn run_hardened(workload: &str, library: &Path, scale: Scale, secure: &str) -> Result<Sample, String> {
     let folder = scratch()?;
     let (workload, library, place) = (workload.into(), library.into(), folder.path().to_owned());
-    let job = Job { workload, library, scale, folder: place };
+    let job = Job { workload, library, scale, folder: place, secure: secure.into() };
     child::run(&Task::Program(job), LIMIT)
 }
 

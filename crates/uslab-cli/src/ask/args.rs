@@ -107,7 +107,7 @@ pub struct Limit {
 }
 
 /// A time in seconds.
-fn seconds(text: &str) -> Result<Duration, String> {
+pub fn seconds(text: &str) -> Result<Duration, String> {
     match text.parse::<f64>() {
         Ok(seconds) if (0.1..=3600.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
         _ => Err("not a number of seconds from 0.1 to 3600".to_owned()),
@@ -115,7 +115,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 /// A number of bytes: `4096`, `512M`.
-fn bytes(text: &str) -> Result<u64, String> {
+pub fn bytes(text: &str) -> Result<u64, String> {
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (digits, unit) = text.split_at(end);
     let shift = match unit {

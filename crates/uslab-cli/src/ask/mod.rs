@@ -11,6 +11,7 @@
 //! safe to print.
 
 pub mod args;
+pub mod profile;
 
 use std::fs::{File, TryLockError};
 use std::io;

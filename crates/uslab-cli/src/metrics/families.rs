@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use super::Process;
 use super::exposition::{Family, Kind, Sample};
 use crate::accounts::{Division, Parts};
-use crate::snapshot::{Cache, Snapshot};
+use crate::snapshot::{Cache, Shrinker, Snapshot, Source};
 use crate::text::mode_name;
 
 /// A metric and where its value comes from.
@@ -39,6 +39,11 @@ const OF_PROCESS: &[Figure<Snapshot>] = &[
     (gauge("uslab_large_bytes", "Bytes of live large objects."), |s| s.large_bytes),
     (gauge("uslab_large_objects", "Live large objects."), |s| s.large_objects),
     (counter("uslab_large_allocations", "Large objects allocated."), |s| s.large_allocs),
+    (gauge("uslab_soft_limit_bytes", "The soft limit; 0 for none."), |s| s.soft_limit_bytes),
+    (gauge("uslab_hard_limit_bytes", "The hard limit; 0 for none."), |s| s.hard_limit_bytes),
+    (counter("uslab_passes_given_bytes", "Bytes that passes of reclaim returned to the system."), |s| {
+        s.passes_bytes
+    }),
     (counter("uslab_purged_bytes", "Bytes that purges returned to the system."), |s| s.purged_bytes),
 ];
 
@@ -83,6 +88,31 @@ const OF_CACHE: &[Figure<Cache>] = &[
     (counter("uslab_cache_failures", "Allocations that failed for want of memory."), |c| c.failures),
 ];
 
+/// Figures of a shrinker.
+const OF_SHRINKER: &[Figure<Shrinker>] = &[
+    (gauge("uslab_shrinker_freeable_entries", "Entries that could go, as counted last."), |s| s.freeable),
+    (
+        gauge("uslab_shrinker_deferred_entries", "Entries that passes asked for and that are still owed."),
+        |s| s.deferred,
+    ),
+    (counter("uslab_shrinker_asked_entries", "Entries that passes asked for."), |s| s.asked),
+    (counter("uslab_shrinker_freed_entries", "Entries that the shrinker freed."), |s| s.freed),
+    (counter("uslab_shrinker_scans", "Calls of the shrinker's scan."), |s| s.scans),
+];
+
+/// Figures of a pressure source.
+const OF_SOURCE: &[Figure<Source>] = &[
+    (gauge("uslab_source_watched", "1 if the source is watched."), |s| u64::from(s.state == "watched")),
+    (counter("uslab_source_reports", "Reports that memory is short."), |s| s.reports),
+    (gauge("uslab_source_asked_bytes", "Bytes that the last report asked for."), |s| s.asked_bytes),
+    (gauge("uslab_source_limit_bytes", "The lowest limit that the source knows; 0 for none."), |s| {
+        s.limit_bytes
+    }),
+    (gauge("uslab_source_used_bytes", "Bytes used below that limit, at the last look."), |s| s.used_bytes),
+];
+
+const PASSES: Family = counter("uslab_passes", "Passes of reclaim that ended, by cause.");
+
 /// All metrics of some processes.
 pub fn of(processes: &[Process]) -> Vec<(Family, Vec<Sample>)> {
     let mut families = vec![(BUILD, processes.iter().map(build).collect())];
@@ -101,7 +131,33 @@ pub fn of(processes: &[Process]) -> Vec<(Family, Vec<Sample>)> {
     for &(family, figure) in OF_CACHE {
         families.push((family, processes.iter().flat_map(|process| caches(process, figure)).collect()));
     }
+    let passes = |process: &Process| {
+        let passes = process.snapshot.passes.iter();
+        passes.map(|(cause, &n)| sample(process, [("cause", (*cause).to_owned())], n)).collect::<Vec<_>>()
+    };
+    families.push((PASSES, processes.iter().flat_map(passes).collect()));
+    for &(family, figure) in OF_SOURCE {
+        let samples = |process: &Process| {
+            let labelled =
+                |source: &Source| sample(process, [("source", source.name.to_owned())], figure(source));
+            process.snapshot.sources.iter().map(labelled).collect::<Vec<_>>()
+        };
+        families.push((family, processes.iter().flat_map(samples).collect()));
+    }
+    for &(family, figure) in OF_SHRINKER {
+        families.push((family, processes.iter().flat_map(|process| shrinkers(process, figure)).collect()));
+    }
     families
+}
+
+/// One figure of all shrinkers, by name.
+fn shrinkers(process: &Process, figure: fn(&Shrinker) -> u64) -> Vec<Sample> {
+    let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
+    for shrinker in process.snapshot.shrinkers.iter().filter(|shrinker| !shrinker.destroyed) {
+        let sum = sums.entry(&shrinker.name).or_default();
+        *sum = sum.saturating_add(figure(shrinker));
+    }
+    sums.into_iter().map(|(name, value)| sample(process, [("shrinker", name.to_owned())], value)).collect()
 }
 
 fn sample<const N: usize>(process: &Process, more: [(&'static str, String); N], value: u64) -> Sample {
@@ -159,7 +215,43 @@ mod tests {
         let active = "uslab_cache_active_bytes{command=\"redis \\\"1\\\"\",pid=\"1\",cache=\"malloc-64\",size=\"64\"} 4665600";
         assert!(text.contains(active), "{text}");
         assert!(text.contains("version=\"1.2.3\",mode=\"rseq\",reason=\"\"} 1"));
+        let freed = "uslab_shrinker_freed_entries_total{command=\"redis \\\"1\\\"\",pid=\"2\",shrinker=\"sessions\"} 33";
+        assert!(text.contains(freed) && !text.contains("gone shrinker"), "{text}");
+        assert!(text.contains("source=\"cgroup\"} 5\n") && text.contains("cause=\"call\"} 2\n"), "{text}");
         assert!(!text.contains("never used") && !text.contains("\"gone\""), "{text}");
+    }
+
+    /// The dashboard asks for metrics, and labels of them, that exist.
+    #[test]
+    fn the_dashboard_shows_metrics_that_exist() {
+        let dashboard = concat!(env!("CARGO_MANIFEST_DIR"), "/../../contrib/grafana/uslab.json");
+        let Ok(text) = std::fs::read_to_string(dashboard) else {
+            eprintln!("skipped: a package has no dashboard");
+            return;
+        };
+        let dashboard: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        let families = of(&[process(1)]);
+        let labels = |name: &str| {
+            let (_, samples) = families.iter().find(|(family, _)| family.sample_name() == name)?;
+            Some(samples.iter().flat_map(|s| &s.labels).map(|(label, _)| *label).collect::<HashSet<_>>())
+        };
+        let mut asked = 0;
+        for panel in dashboard["panels"].as_array().expect("panels") {
+            for target in panel["targets"].as_array().expect("targets") {
+                let expression = target["expr"].as_str().expect("an expression");
+                let mut known = HashSet::new();
+                let words = expression.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+                for name in words.filter(|word| word.starts_with("uslab_")) {
+                    known.extend(labels(name).unwrap_or_else(|| panic!("{name} in {expression}")));
+                    asked += 1;
+                }
+                let legend = target["legendFormat"].as_str().expect("a legend");
+                for label in legend.split("{{").skip(1).filter_map(|rest| rest.split("}}").next()) {
+                    assert!(known.contains(label), "{label} of {expression}");
+                }
+            }
+        }
+        assert!(asked >= 10, "{asked}");
     }
 
     #[test]

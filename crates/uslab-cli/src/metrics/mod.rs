@@ -17,7 +17,7 @@ use std::time::Duration;
 use crate::accounts::Parts;
 use crate::args::Metrics;
 use crate::failure::{FAILED, Failure, Outcome, complain, print};
-use crate::find::{find, publishing};
+use crate::find::{find, in_containers, publishing};
 use crate::snapshot::Snapshot;
 use crate::{process, residence, snapdir};
 
@@ -68,6 +68,7 @@ fn everything() -> Vec<Snapshot> {
     let directories = snapdir::own();
     let mut found: Vec<Snapshot> =
         directories.iter().flat_map(|directory| publishing(directory)).map(|(found, _)| found).collect();
+    found.extend(in_containers().into_iter().map(|(found, _)| found));
     found.sort_by_key(|snapshot| snapshot.pid);
     found.dedup_by_key(|snapshot| snapshot.pid);
     found

@@ -9,6 +9,7 @@
 //! Fields are fetched by their offsets in the layout that the allocator uses; words are of this
 //! machine's byte order.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -21,6 +22,7 @@ use serde::Serialize;
 use crate::layout::{self, HEADER_BYTES, Header, Record};
 use crate::process::{self, printable};
 use crate::snapdir;
+pub use parts::{Setting, Shrinker, Source};
 
 const RECORD_BYTES: usize = size_of::<Record>();
 /// `Record::pages_per_slab` counts pages of this size on every machine.
@@ -100,6 +102,7 @@ macro_rules! copy {
         }
 
         impl $name {
+            #[allow(clippy::too_many_arguments, reason = "the fields, one by one")]
             fn copy(bytes: &[u8], $($other: $type),+) -> Self {
                 $($(let $field = $shown::try_from(field!(bytes, $structure, $field, $word)).unwrap_or(0);)+)+
                 $name { $($($field,)+)+ $($other),+ }
@@ -113,8 +116,17 @@ copy! {
     Snapshot of Header,
     [u32 as u32] pid mode_reason cpus nodes page_bytes;
     [u64 as u64] start_ns reserved_bytes committed_bytes used_bytes dirty_bytes purged_bytes
-        metadata_bytes large_objects large_bytes large_allocs;
+        metadata_bytes large_objects large_bytes large_allocs soft_limit_bytes hard_limit_bytes
+        passes_bytes last_pass_ns;
     finished: bool,
+    /// Passes, by cause.
+    passes: BTreeMap<&'static str, u64>,
+    settings: Vec<Setting>,
+    sources: Vec<Source>,
+    /// Shrinkers that are registered, or were.
+    shrinkers: Vec<Shrinker>,
+    /// Shrinkers beyond the file's room.
+    shrinkers_left_out: u64,
     /// Version of the library, as the layout packs it.
     #[serde(skip)]
     library_version: u32,
@@ -220,14 +232,16 @@ pub fn open(file: &Path, pid: i32, writes: bool) -> Result<(File, Snapshot), Tro
     if !may_belong_to(data.uid(), process::owner(pid)) {
         return Err(Trouble::Foreign(data.uid()));
     }
-    let snapshot = parse(|offset, bytes| {
+    let mut snapshot = parse(|offset, bytes| {
         let mut buffer = vec![0; bytes];
         file.read_exact_at(&mut buffer, offset)?;
         Ok(buffer)
     })?;
-    if i64::from(snapshot.pid) != i64::from(pid) {
+    if i64::from(snapshot.pid) != i64::from(process::inner_pid(pid)) {
         return Err(Trouble::OtherProcess(snapshot.pid));
     }
+    // From here on the id is the one that this program sees.
+    snapshot.pid = pid.unsigned_abs();
     Ok((file, snapshot))
 }
 
@@ -267,7 +281,20 @@ fn parse(fetch: impl Fn(u64, usize) -> io::Result<Vec<u8>>) -> Result<Snapshot, 
     let caches = caches.filter_map(|(index, record)| parse_record(index, record)).collect();
     let library_version = field!(header, Header, library_version, u32);
     let arena = (field!(header, Header, arena_start, u64), field!(header, Header, arena_base, u64));
-    Ok(Snapshot::copy(&header, finished, library_version, arena, mode, caches))
+    let used = field!(header, Header, shrinkers_used, u64);
+    Ok(Snapshot::copy(
+        &header,
+        finished,
+        parts::passes(&header),
+        parts::settings(&header),
+        parts::sources(&header),
+        parts::shrinkers(&header, used),
+        used.saturating_sub(layout::MAX_SHRINKERS as u64),
+        library_version,
+        arena,
+        mode,
+        caches,
+    ))
 }
 
 /// One record; nothing when it was never used.
@@ -286,5 +313,6 @@ fn parse_name(bytes: &[u8]) -> String {
     printable(&String::from_utf8_lossy(&bytes[..end]))
 }
 
+mod parts;
 #[cfg(test)]
 pub mod tests;

@@ -30,6 +30,17 @@ impl Image {
         put!(image, 0, Header, large_objects = 3u64, large_bytes = 5u64 << 20, large_allocs = 19u64);
         put!(image, 0, Header, library_version = 0x1_0203u32);
         put!(image, 0, Header, arena_start = 0x7000_0000u64, arena_base = 0x7100_0000u64);
+        put!(image, 0, Header, soft_limit_bytes = 768u64 << 20, hard_limit_bytes = 1u64 << 30);
+        put!(image, 0, Header, passes_bytes = 9u64 << 20, last_pass_ns = 90u64, shrinkers_used = 3u64);
+        let passes = offset_of!(Header, passes);
+        image.0[passes..passes + 8].copy_from_slice(&2u64.to_ne_bytes());
+        image.shrinker(0, "sessions", layout::STATE_LIVE, 2 * layout::SEEK, [100, 7, 40, 33]);
+        image.shrinker(1, "gone shrinker", layout::STATE_DESTROYED, 0, [0; 4]);
+        let base = layout::SOURCES_OFFSET + 2 * size_of::<layout::Source>();
+        put!(image, base, layout::Source, state = layout::SOURCE_WATCHED, reports = 5u64, last_ns = 88u64);
+        put!(image, base, layout::Source, limit_bytes = 1u64 << 30, used_bytes = 900u64 << 20);
+        image.setting(2, layout::ORIGIN_ENVIRONMENT, "250");
+        image.setting(11, layout::ORIGIN_REQUEST, "1,2");
         image.record(0, "malloc-64", 64, 64, [1200, 40, 2, 3000, 900]);
         image.record(1, "malloc-1024", 1024, 16, [12, 3, 1, 30, 100]);
         image.record(2, "never used", 32, 128, [0; 5]);
@@ -60,6 +71,25 @@ impl Image {
         put!(self, base, Record, refills = slabs as u64 * 2, flushes = slabs as u64, grows = slabs as u64);
     }
 
+    /// Fills the entry of a shrinker; counts are freeable, deferred, asked and freed.
+    pub fn shrinker(&mut self, index: usize, name: &str, state: u32, worth: u64, counts: [u64; 4]) {
+        let base = layout::SHRINKERS_OFFSET + index * size_of::<layout::Shrinker>();
+        let at = base + offset_of!(layout::Shrinker, name);
+        self.0[at..at + name.len()].copy_from_slice(name.as_bytes());
+        let [freeable, deferred, asked, freed] = counts;
+        put!(self, base, layout::Shrinker, state = state, stop = layout::STOP_ANSWERED, batch = 128u32);
+        put!(self, base, layout::Shrinker, worth = worth, freeable = freeable, deferred = deferred);
+        put!(self, base, layout::Shrinker, asked = asked, freed = freed, scans = 1u64, last_ns = 89u64);
+    }
+
+    /// Fills a setting.
+    pub fn setting(&mut self, index: usize, origin: u32, text: &str) {
+        let base = layout::SETTINGS_OFFSET + index * size_of::<layout::Setting>();
+        put!(self, base, layout::Setting, origin = origin);
+        let at = base + offset_of!(layout::Setting, text);
+        self.0[at..at + text.len()].copy_from_slice(text.as_bytes());
+    }
+
     pub fn parse(&self) -> Result<Snapshot, Trouble> {
         parse(|offset, bytes| {
             let from = usize::try_from(offset).map_err(io::Error::other)?;
@@ -86,6 +116,26 @@ fn every_field_is_read_from_its_place() {
 }
 
 #[test]
+fn shrinkers_sources_limits_and_settings_are_read_from_their_places() {
+    let snapshot = Image::sample().parse().expect("whole");
+    assert_eq!((snapshot.soft_limit_bytes, snapshot.hard_limit_bytes), (768 << 20, 1 << 30));
+    assert_eq!((snapshot.passes["call"], snapshot.passes["soft_limit"]), (2, 0));
+    assert_eq!((snapshot.passes_bytes, snapshot.last_pass_ns), (9 << 20, 90));
+    let [sessions, gone] = &snapshot.shrinkers[..] else { panic!("{:?}", snapshot.shrinkers) };
+    assert_eq!(
+        (sessions.name.as_str(), sessions.seeks(), sessions.stop),
+        ("sessions", 2.0, "answered: not now")
+    );
+    assert_eq!((sessions.freeable, sessions.deferred, sessions.asked, sessions.freed), (100, 7, 40, 33));
+    assert!(gone.destroyed && gone.id == 1 && gone.seeks() == 0.0);
+    let cgroup = &snapshot.sources[2];
+    assert_eq!((cgroup.name, cgroup.state, cgroup.reports), ("cgroup", "watched", 5));
+    assert_eq!((cgroup.limit_bytes, cgroup.used_bytes, cgroup.last_ns), (1 << 30, 900 << 20, 88));
+    let settings: Vec<_> = snapshot.settings.iter().map(|s| (s.name, s.value.as_str(), s.origin)).collect();
+    assert_eq!(settings, [("decay_ms", "250", "environment"), ("limit", "1,2", "request")]);
+}
+
+#[test]
 fn a_file_cut_anywhere_is_an_error_and_no_crash() {
     let whole = Image::sample().0;
     let needed = HEADER_BYTES + 6 * RECORD_BYTES;
@@ -101,7 +151,7 @@ fn other_files_and_other_versions_are_told_apart() {
     let mut image = Image::sample();
     put!(image, 0, Header, version = 9u32);
     let trouble = image.parse().expect_err("another version");
-    assert_eq!(trouble.to_string(), "it is of version 9, and this program reads version 3");
+    assert_eq!(trouble.to_string(), "it is of version 9, and this program reads version 4");
     put!(image, 0, Header, magic = 0u64);
     assert!(matches!(image.parse(), Err(Trouble::NotASnapshot)));
 }

@@ -1,6 +1,8 @@
 //! Formats snapshots, and the numbers in them, as text.
 
 pub mod list;
+pub mod reports;
+pub mod settings;
 pub mod slabinfo;
 pub mod table;
 

@@ -68,6 +68,8 @@ pub enum Page {
     Caches,
     /// One cache, by id.
     Cache(u32),
+    /// Limits, passes, pressure sources and shrinkers.
+    Reclaim,
     Keys,
 }
 
@@ -169,6 +171,7 @@ impl App {
             KeyCode::Char(' ') => self.is_paused = !self.is_paused,
             KeyCode::Char('+') => self.interval_s = (self.interval_s * 2.0).min(60.0),
             KeyCode::Char('-') => self.interval_s = (self.interval_s / 2.0).max(0.25),
+            KeyCode::Char('p') => self.page = Page::Reclaim,
             KeyCode::Char('h' | '?') => self.page = Page::Keys,
             KeyCode::Esc | KeyCode::Left | KeyCode::Backspace => self.back(),
             KeyCode::Enter | KeyCode::Right => {
@@ -275,6 +278,8 @@ pub mod tests {
         assert_eq!(app.page, Page::Caches);
         press(&mut app, "?");
         assert_eq!(app.page, Page::Keys);
+        press(&mut app, "p");
+        assert_eq!(app.page, Page::Reclaim);
     }
 
     #[test]

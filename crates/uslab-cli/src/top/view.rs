@@ -10,13 +10,15 @@ use super::app::{App, Page, Row};
 use super::history::CachePoint;
 use super::verdict::Cause;
 use crate::accounts::Parts;
-use crate::text::{bytes, count, mode_name};
+use crate::process;
+use crate::text::{bytes, count, mode_name, settings};
 
 const KEYS: &str = "\
 up down PgUp PgDn   select a cache        enter   its page        esc   back
 s   sort by the next column               r       reverse
 /   filter by name: letters, then enter   space   pause
-+ -   look less or more often             q       quit
++ -   look less or more often             p       pressure and shrinkers
+q     quit
 
 The first lines divide the resident memory; the parts add up to it.
   live      objects in the program's hands, at the size of their cache
@@ -54,6 +56,10 @@ pub fn draw(frame: &mut Frame, app: &App) {
     match app.page {
         Page::Caches => table(frame, body, app),
         Page::Cache(id) => cache_page(frame, body, app, id),
+        Page::Reclaim => {
+            let lines = settings::reclaim(&app.snapshot, process::boot_ns());
+            frame.render_widget(Paragraph::new(lines.join("\n")), body);
+        }
         Page::Keys => frame.render_widget(Paragraph::new(KEYS), body),
     }
     frame.render_widget(foot_line(app), foot);
@@ -114,7 +120,7 @@ fn foot_line(app: &App) -> Line<'static> {
     let filter = if app.filter.is_empty() { String::new() } else { format!(" /{}", app.filter) };
     let order = if app.is_reversed { " reversed" } else { "" };
     let text = format!(
-        "q quit  s sort: {}{order}  / filter{filter}  enter cache  space pause  ? help",
+        "q quit  s sort: {}{order}  / filter{filter}  enter cache  p pressure  ? help",
         app.order.word()
     );
     Line::from(text).style(Style::new().add_modifier(Modifier::DIM))

@@ -56,10 +56,15 @@ impl Core {
     }
 
     fn fill_for(&self, out: &mut [*mut u8], request: Request) -> bool {
+        self.fill_by(out, |out| self.take(out, request))
+    }
+
+    /// Fills all of `out` by `take`, and reclaims if it must. On false, `out` holds no object.
+    pub(super) fn fill_by(&self, out: &mut [*mut u8], take: impl Fn(&mut [*mut u8]) -> bool) -> bool {
         if self.programs_own {
             background::begin_if_large();
         }
-        if self.take(out, request) {
+        if take(out) {
             return true;
         }
         let _errno = os::errno::Preserved::new();
@@ -70,7 +75,7 @@ impl Core {
         }
         // The sheaf that comes with the object may take a page, too.
         let bytes = bytes.max(self.slab_bytes()).saturating_add(PAGE_BYTES);
-        (hooks::get().short)(bytes, &mut || self.take(out, request))
+        (hooks::get().short)(bytes, &mut || take(out))
     }
 
     fn slab_bytes(&self) -> usize {

@@ -107,6 +107,8 @@ extern "C" fn run(_: *mut c_void) -> *mut c_void {
         }
         os::sleep::for_ms(looks.left_ms());
         requests::serve();
+        // Without a layer above, only the environment sets a limit.
+        trim::keep_soft();
         looks.look();
     }
 }

@@ -48,6 +48,8 @@ pub(super) struct Memory {
     pub slots: *mut u8,
     pub lists: *mut u8,
     pub barns: *mut u8,
+    /// For [`crate::counters::Tally::lines`].
+    pub tallies: *mut u8,
     /// Empty until a hardened cache of the program needs it.
     pub quarantine: &'static [Place],
 }
@@ -235,6 +237,14 @@ impl Core {
             // SAFETY: the caller's promise.
             unsafe { self.cpu.free_slow(objects) };
         }
+    }
+
+    /// Flushes all sheaves of CPUs and barns, asks threads for theirs, and shrinks the cache;
+    /// returns the bytes of the slabs that went to the page layer.
+    pub(super) fn shrink(&self) -> usize {
+        percpu::local::ask(Some(&self.cpu));
+        self.cpu.drain_all();
+        self.cpu.slabs().shrink()
     }
 
     /// Objects in use. Exact only after a drain, and while no other thread uses the cache.

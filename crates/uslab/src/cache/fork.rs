@@ -2,9 +2,10 @@
 //! copies the memory.
 //!
 //! It takes, in this order: the C library's list of streams, the lock of forks, start-up, hooks,
-//! registry, slots (gate and barriers, or their locks), capacities, barns, heaps, slab lists, CPU
-//! page lists, pages. From the lock of forks on this is the rank order, so that other threads that
-//! hold one of the locks can finish. SAFETY.md gives the order with the C library's locks.
+//! registry, slots of threads, slots (gate and barriers, or their locks), capacities, barns, heaps,
+//! slab lists, CPU page lists, pages. From the lock of forks on this is the rank order, so that
+//! other threads that hold one of the locks can finish. SAFETY.md gives the order with the C
+//! library's locks.
 //!
 //! The parent and the child undo it backwards. The child has a single thread, so it resets the
 //! locks instead of waking waiters that do not exist there.
@@ -40,6 +41,7 @@ extern "C" fn prepare() {
     state::lock_for_fork();
     hooks::lock_for_fork();
     registry::lock_for_fork();
+    percpu::local::lock_for_fork();
     percpu::hide_slots(for_each_cpu_cache);
     registry::for_each(|core| core.cpu.lock_barns_for_fork());
     (hooks::get().before_fork)();
@@ -60,6 +62,7 @@ fn undo(child: bool) {
     }
     registry::for_each(|core| core.cpu.unlock_barns_after_fork(child));
     percpu::show_slots(child, for_each_cpu_cache);
+    percpu::local::unlock_after_fork(child);
     registry::unlock_after_fork(child);
     hooks::unlock_after_fork(child);
     state::unlock_after_fork(child);

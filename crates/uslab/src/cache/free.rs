@@ -1,7 +1,7 @@
 //! Frees of debugged and hardened objects.
 
 use super::body::Core;
-use super::debugged::{Debug, Release, quarantine};
+use super::debugged::{Debug, Release, has_quarantine, quarantine};
 use super::registry;
 use crate::pages;
 
@@ -11,7 +11,7 @@ impl Core {
     #[cold]
     pub(super) unsafe fn free_debugged(&self, debug: &Debug, pointer: *mut u8, release: Release) {
         let Some(object) = debug.take_back(self.cpu.slabs(), pointer, release) else { return };
-        if !debug.is_secure() {
+        if !debug.is_secure() || !has_quarantine() {
             // SAFETY: an object of this cache that was in use.
             return unsafe { self.cpu.free_slow(&[object]) };
         }

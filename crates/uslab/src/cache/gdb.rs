@@ -16,7 +16,7 @@ use super::registry::{self, FIRST_CACHE_ID, FIRST_HEAP_ID, LARGE_ID, SAMPLED_ID}
 use crate::os::facts::Fact;
 use crate::percpu::sheaf;
 use crate::report::depot;
-use crate::{pages, percpu, rseq, slab};
+use crate::{counters, pages, percpu, rseq, slab};
 
 /// The version of the script that reads this table; another version refuses it.
 const VERSION: u32 = 1;
@@ -50,6 +50,7 @@ const LISTS: &[&[Fact]] = &[
     percpu::FACTS[0],
     percpu::FACTS[1],
     percpu::FACTS[2],
+    counters::FACTS,
     slab::FACTS[0],
     slab::FACTS[1],
     slab::FACTS[2],

@@ -49,7 +49,7 @@ impl Hooks {
         before_fork: || {},
         after_fork: |_| {},
         short: trim::short,
-        beyond_soft: || {},
+        beyond_soft: trim::keep_soft,
         listen: None,
         check: || Ok(()),
         check_objects: || 0,

@@ -7,10 +7,10 @@ use super::debugged::{self, Debug, quarantine};
 use super::error::CreateError;
 use super::late::Late;
 use super::{registry, state};
-use crate::counters::{self, layout};
+use crate::counters::{self, Tally, layout};
 use crate::os::invariant::{Subject, assert_valid, invariant};
 use crate::pages::{self, Temperature};
-use crate::percpu::{CpuCache, Parts};
+use crate::percpu::{CpuCache, Parts, local};
 use crate::report;
 use crate::slab::{Constructor, Geometry, GeometryOptions, Layout, NodeMemory, Slabs};
 use core::cell::UnsafeCell;
@@ -60,7 +60,8 @@ pub(super) fn create(
         let text = core::slice::from_raw_parts((&raw const (*parts.core).name).cast::<u8>(), name_len);
         let text: &'static str = core::str::from_utf8_unchecked(text);
         let nodes = state::nodes();
-        let memory = NodeMemory { start: parts.lists, nodes, shared: None };
+        let tallies = Tally::lines(parts.tallies, state::cpus());
+        let memory = NodeMemory { start: parts.lists, nodes, shared: None, tallies };
         let owner = CpuCache::owner(parts.slots, id);
         let place = &raw mut (*parts.core).debug;
         place.write(debug);
@@ -74,6 +75,8 @@ pub(super) fn create(
             None => options.constructor,
         };
         let slabs = Slabs::new(owner, text, geometry, temperature, constructor, memory);
+        // Caches of private heaps come and go.
+        let slabs = if options.is_debuggable { slabs.with_own_addresses() } else { slabs };
         let cpu = CpuCache::new(
             slabs,
             Parts {
@@ -114,6 +117,7 @@ pub(super) fn retire(core: &'static Core, registry: &mut registry::Registry) {
     core.cpu.retire();
     core.cpu.slabs().shrink();
     invariant!(core.live_objects() == 0, "a cache that goes has no objects", core.id());
+    local::forget_cache(&core.cpu);
     assert_valid(|| {
         let slabs = core.cpu.slabs().check()?.slabs;
         Subject::new("cache", core).equal(slabs, 0, "a cache that goes has no slabs")
@@ -133,9 +137,10 @@ fn new_memory() -> Option<Memory> {
         slots: pages::boot::alloc(CpuCache::slot_bytes(cpus), 64),
         lists: pages::boot::alloc(Slabs::node_bytes(nodes), 64),
         barns: pages::boot::alloc(CpuCache::barn_bytes(nodes), 64),
+        tallies: pages::boot::alloc(Tally::bytes(cpus), 64),
         quarantine: &[],
     };
-    let all = [memory.core.cast(), memory.slots, memory.lists, memory.barns];
+    let all = [memory.core.cast(), memory.slots, memory.lists, memory.barns, memory.tallies];
     (!all.iter().any(|part| part.is_null())).then_some(memory)
 }
 

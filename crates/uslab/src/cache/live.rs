@@ -8,19 +8,27 @@ use core::ops::ControlFlow;
 use core::ptr::NonNull;
 
 impl Core {
+    /// Flushes all sheaves, so that the slabs know which objects are free.
+    fn drain_for_walk(&self) {
+        let _errno = os::errno::Preserved::new();
+        // The library's own threads, and a thread that grows another cache's sheaves, may hold
+        // sheaves of this cache. The lock and the pause wait for them.
+        let _registry = registry::lock();
+        let _pause = adapt::pause();
+        self.cpu.drain_all();
+    }
+
+    /// The number of objects in use, and bytes of all slabs. Flushes all sheaves first.
+    pub(crate) fn count_live(&self) -> (usize, usize) {
+        self.drain_for_walk();
+        (self.live_objects(), self.cpu.slabs().all_bytes())
+    }
+
     /// Calls `visit` for each live object, in the order of addresses, until it breaks off.
     ///
     /// Free objects in sheaves count as used in their slabs. So the walk first moves them there.
     pub fn for_each_live(&self, mut visit: impl FnMut(NonNull<u8>) -> ControlFlow<()>) {
-        let errno = os::errno::Preserved::new();
-        {
-            // The library's own threads, and a thread that grows another cache's sheaves, may hold
-            // sheaves of this cache. The lock and the pause wait for them.
-            let _registry = registry::lock();
-            let _pause = adapt::pause();
-            self.cpu.drain_all();
-        }
-        drop(errno);
+        self.drain_for_walk();
         let is_live = |object| self.debug.as_ref().is_none_or(|debug| debug.is_live(object));
         let pointer = |object| self.debug.as_ref().map_or(object, |debug| debug.pointer(object));
         self.cpu.slabs().visit_taken(is_live, |object| {

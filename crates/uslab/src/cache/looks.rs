@@ -1,26 +1,40 @@
 //! The schedule of the background thread's looks for idle memory.
+//!
+//! Two looks are half a second apart. While the process takes fresh pages, the thread also searches
+//! ten times a second for caches that are nearly free, and releases their slabs: the process takes
+//! those pages instead of fresh ones.
 
 use super::trim;
 use crate::{os, pages};
 
 /// Time between two looks.
 pub(crate) const TICK_MS: u64 = 500;
+/// Least time between two searches for caches that are nearly free.
+const SEARCH_TICK_MS: u64 = 100;
 
 /// The schedule of looks: half a second apart, however often the background thread is woken.
 pub(crate) struct Looks {
     next_ms: u64,
+    /// The last search for caches that are nearly free, or the last look.
+    searched_ms: u64,
     is_quiet: bool,
 }
 
 impl Looks {
     /// A schedule whose first look is a tick away.
     pub fn new() -> Looks {
-        Looks { next_ms: os::clock::coarse_ms() + TICK_MS, is_quiet: false }
+        let now_ms = os::clock::coarse_ms();
+        Looks { next_ms: now_ms + TICK_MS, searched_ms: now_ms, is_quiet: false }
     }
 
     /// Time to sleep until the next look; at least 1.
     pub fn left_ms(&self) -> u64 {
-        pages::decay::due_ms(self.next_ms).saturating_sub(os::clock::coarse_ms()).max(1)
+        let next_ms = if pages::has_grown() { self.next_ms.min(self.next_search_ms()) } else { self.next_ms };
+        pages::decay::due_ms(next_ms).saturating_sub(os::clock::coarse_ms()).max(1)
+    }
+
+    fn next_search_ms(&self) -> u64 {
+        self.searched_ms + SEARCH_TICK_MS
     }
 
     /// Whether the last look found nothing to do, and left nothing to do.
@@ -28,16 +42,26 @@ impl Looks {
         self.is_quiet
     }
 
-    /// If it is time for a look, trims idle memory. Otherwise purges only the dirty pages beyond
-    /// their limit.
+    /// If it is time for a look, trims idle memory. Otherwise purges the dirty pages beyond their
+    /// limit, and releases slabs of caches that are nearly free if the process grows.
     pub fn look(&mut self) {
         let now_ms = os::clock::coarse_ms();
-        if now_ms < self.next_ms {
-            pages::purge_due();
-            self.is_quiet = false;
-        } else {
+        if now_ms >= self.next_ms {
+            self.note_search(now_ms);
             self.is_quiet = trim::trim_idle();
             self.next_ms = now_ms + TICK_MS;
+            return;
         }
+        pages::purge_due();
+        self.is_quiet = false;
+        if pages::has_grown() && now_ms >= self.next_search_ms() {
+            self.note_search(now_ms);
+            trim::drain_sparse();
+        }
+    }
+
+    fn note_search(&mut self, now_ms: u64) {
+        pages::begin_growth();
+        self.searched_ms = now_ms;
     }
 }

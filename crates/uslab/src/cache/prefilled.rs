@@ -6,6 +6,7 @@ use super::hooks;
 use crate::os;
 use crate::pages::{self, PAGE_BYTES};
 use crate::percpu::free_private;
+use crate::percpu::local::Window;
 use crate::percpu::sheaf::{self, Owned, Size};
 use crate::rseq::{SHEAF_HEADER_BYTES, Sheaf};
 use core::marker::PhantomData;
@@ -72,6 +73,24 @@ impl<'a> RawPrefilled<'a> {
         let mut out = [core::ptr::null_mut()];
         Owned(self.sheaf).pop_into(&mut out);
         NonNull::new(out[0])
+    }
+
+    /// Points `window` to the objects, for the C interface, unless frees must be checked.
+    #[doc(hidden)]
+    pub fn open(&mut self, window: &Window) {
+        if !self.core.checks_frees() {
+            // SAFETY: the sheaf is this value's own.
+            unsafe { window.open(self.sheaf) };
+        }
+    }
+
+    /// Takes over what was popped and pushed through `window`, and closes it.
+    #[doc(hidden)]
+    pub fn close(&mut self, window: &mut Window) {
+        let window = core::mem::replace(window, Window::closed());
+        if window.is_open() {
+            Owned(self.sheaf).set_count(window.count());
+        }
     }
 }
 

@@ -3,9 +3,10 @@
 use super::body::Core;
 use super::builder::CacheBuilder;
 use super::error::{Busy, CreateError};
+use super::local::RawLocal;
 use super::prefilled::{RawPrefilled, Reclaim};
 use super::{life, registry, start};
-use crate::percpu::{Drain, adapt};
+use crate::percpu::{Drain, adapt, local};
 use crate::rseq::{self, Slot};
 use core::fmt;
 use core::ops::ControlFlow;
@@ -141,14 +142,20 @@ impl RawCache {
         RawPrefilled::new(self.core, n, Reclaim::No)
     }
 
+    /// Makes a sheaf of this cache for the calling thread alone; see [`RawLocal`]. `None` if memory
+    /// is used up. Takes a lock; runs no callback of a shrinker.
+    pub fn local(&self) -> Option<RawLocal<'_>> {
+        RawLocal::new(self.core)
+    }
+
     /// Drains all sheaves of the cache, and shrinks it: returns all empty slabs to the page layer.
     /// Returns their size in bytes.
     ///
     /// The page layer decides when the pages return to the system; see [`crate::trim`]. Takes
-    /// locks; may make system calls.
+    /// locks; may make system calls. Threads with a sheaf of their own give its objects back at its
+    /// next refill or flush.
     pub fn shrink(&self) -> usize {
-        self.core.cpu.drain_all();
-        self.core.cpu.slabs().shrink()
+        self.core.shrink()
     }
 
     /// Calls `visit` for each live object, in the order of addresses, until it breaks off.
@@ -297,6 +304,8 @@ pub fn account_all() {
     if start::is_ready() {
         // No cache is destroyed while this lock is held.
         let _registry = registry::lock();
+        local::account_all();
+        // Last, because it moves the counts of all lines to the records.
         registry::for_each(|core| core.cpu.account_all());
     }
 }

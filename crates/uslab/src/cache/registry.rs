@@ -219,6 +219,16 @@ fn walks_have_ended(_: &mut Registry) -> bool {
     ended(phase)
 }
 
+/// Calls `visit` for the structures of each cache. No other thread may use the library.
+pub fn for_each_region(visit: &mut os::region::Visit<'_>) {
+    let used = USED_IDS.load(Acquire) as usize;
+    visit(os::region::Region::of("registry", &CORES[usize::from(FIRST_CACHE_ID)..used]));
+    for_each(|core| {
+        visit(os::region::Region::of("cache", core));
+        core.cpu.for_each_region(visit);
+    });
+}
+
 impl Registry {
     /// The lowest id that no cache has. Statistics list only caches with low ids.
     pub(super) fn new_id(&self) -> Option<u16> {

@@ -18,10 +18,10 @@
 
 use super::validate::validate;
 use super::{hooks, switch, trim};
-use crate::counters::{self, layout};
+use crate::counters::{self, Changer, Places as Text, layout};
 use crate::os;
 use core::fmt::{self, Write};
-use core::sync::atomic::{AtomicU8, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use core::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 use layout::{OUTCOME_DONE, OUTCOME_FAULTY, OUTCOME_REFUSED, REQUEST_TEXT_BYTES};
 
 /// Whether another process asked for something, and waits.
@@ -58,7 +58,7 @@ pub(crate) fn serve() {
     let values = request.values.each_ref().map(|value| value.load(Relaxed));
     let is_late = os::clock::boot_ns() >= request.deadline_ns.load(Relaxed);
     answer.accepted.store(number, Release);
-    let mut out = Text { places: &answer.text, used: 0 };
+    let mut out = Text::new(&answer.text);
     let outcome = if is_late {
         refuse(&mut out, &"its time is over")
     } else {
@@ -67,6 +67,7 @@ pub(crate) fn serve() {
             layout::VERB_DEBUG => debug(text, &mut out),
             layout::VERB_SHRINK => shrink(text, &mut out),
             layout::VERB_LIMIT => limit(values, &mut out),
+            layout::VERB_PROFILE => profile(text, &mut out),
             _ => refuse(&mut out, &"this version of the library does not know the request"),
         }
     };
@@ -97,7 +98,11 @@ fn check(out: &mut Text<'_>) -> u32 {
 }
 
 fn debug(text: &[u8], out: &mut Text<'_>) -> u32 {
-    match switch::switch(text) {
+    let result = switch::switch(text);
+    if result.is_ok() {
+        counters::note_change("debug", Changer::Request, format_args!("{}", text.escape_ascii()));
+    }
+    match result {
         Ok(1) => say(out, OUTCOME_DONE, format_args!("switched 1 cache")),
         Ok(caches) => say(out, OUTCOME_DONE, format_args!("switched {caches} caches")),
         Err(refusal) => refuse(out, &refusal),
@@ -123,26 +128,48 @@ fn limit([soft_bytes, hard_bytes]: [u64; 2], out: &mut Text<'_>) -> u32 {
     }
 }
 
-/// The bytes of an answer.
-struct Text<'a> {
-    places: &'a [AtomicU8],
-    used: usize,
+/// The functions of the heap profile, which lies above this layer. An error is the reason for a
+/// refusal.
+pub(crate) struct Profiler {
+    /// Starts to sample, with so many bytes from one sample to the next; 0 is the default.
+    pub start: fn(usize) -> Result<&'static str, &'static str>,
+    /// Takes no more samples.
+    pub stop: fn() -> Result<&'static str, &'static str>,
+    /// Writes the profile to a descriptor; the error is `errno`, or -1 if none was started.
+    pub write: fn(i32) -> Result<(), i32>,
 }
 
-impl Text<'_> {
-    /// Ends the text by zeroes.
-    fn end(&self) {
-        self.places[self.used..].iter().for_each(|place| place.store(0, Relaxed));
+static PROFILER: AtomicPtr<Profiler> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Lets requests reach the heap profile, from the first allocation of a size class on.
+pub(crate) fn install_profiler(profiler: &'static Profiler) {
+    PROFILER.store(core::ptr::from_ref(profiler).cast_mut(), Release);
+}
+
+fn profile(text: &[u8], out: &mut Text<'_>) -> u32 {
+    // SAFETY: null, or a table that lives for ever.
+    let profiler = unsafe { PROFILER.load(Acquire).as_ref() };
+    let result = match (profiler, core::str::from_utf8(text)) {
+        (None, _) => Err("the process has not allocated by malloc yet"),
+        (Some(profiler), Ok("stop")) => (profiler.stop)(),
+        (Some(profiler), Ok("dump")) => write_profile(profiler),
+        (Some(profiler), Ok(text)) => match text.strip_prefix("start ").map(str::parse) {
+            Some(Ok(period_bytes)) => (profiler.start)(period_bytes),
+            _ => Err("it is neither start and a number of bytes, nor stop, nor dump"),
+        },
+        (Some(_), Err(_)) => Err("it is not text"),
+    };
+    match result {
+        Ok(text) => say(out, OUTCOME_DONE, format_args!("{text}")),
+        Err(reason) => refuse(out, &reason),
     }
 }
 
-impl fmt::Write for Text<'_> {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        // The last place stays zero.
-        let places = &self.places[self.used..self.places.len() - 1];
-        places.iter().zip(text.as_bytes()).for_each(|(place, &byte)| place.store(byte, Relaxed));
-        self.used += text.len().min(places.len());
-        Ok(())
+fn write_profile(profiler: &'static Profiler) -> Result<&'static str, &'static str> {
+    match counters::write_beside(".profile", profiler.write) {
+        Ok(()) => Ok("the profile is written"),
+        Err(-1) => Err("no heap profile was started"),
+        Err(_) => Err("the profile cannot be written to the snapshot's directory"),
     }
 }
 
@@ -212,14 +239,5 @@ mod tests {
             std::thread::yield_now();
         }
         assert_eq!(answer.outcome.load(Relaxed), OUTCOME_REFUSED);
-    }
-
-    #[test]
-    fn a_long_answer_is_cut() {
-        let places = [const { AtomicU8::new(1) }; 8];
-        let mut text = Text { places: &places, used: 0 };
-        let _ = text.write_str("123").and_then(|()| text.write_str("45678901"));
-        text.end();
-        assert_eq!(places.map(AtomicU8::into_inner), *b"1234567\0");
     }
 }

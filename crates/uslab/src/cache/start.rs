@@ -20,19 +20,26 @@
 use super::debugged;
 use super::gdb;
 use super::state::{
-    CPUS, GUARD_ALL, GUARD_NAMED, INIT, KNOWN, LEAKS, NEW, NODES, PRESSURE_NAMED, READY, REAPER_FORBIDDEN,
-    STATE,
+    CPUS, GUARD_ALL, GUARD_NAMED, HARD_BYTES, INIT, KNOWN, LEAKS, NEW, NODES, PRESSURE_NAMED, READY,
+    REAPER_FORBIDDEN, REPORTS_AT_EXIT, SOFT_BYTES, STATE,
 };
 use crate::counters;
 use crate::os;
+use crate::os::config::{Config, SECURE};
+use crate::os::env::{Ignored, Origin, Value};
+use crate::os::hardening::Hardening;
 use crate::pages;
 use crate::percpu::{self, adapt, sheaf};
 use crate::report;
 use crate::rseq;
+use crate::slab;
+use core::fmt::Display;
 use core::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 pub use super::state::{cpus, is_ready, nodes};
-pub(crate) use super::state::{guard_is_named, guards_all, leaks_at_exit, pressure_is_named};
+pub(crate) use super::state::{
+    guard_is_named, guards_all, leaks_at_exit, limit_is_named, pressure_is_named, reports_at_exit,
+};
 
 /// Runs [`at_load`] when the object that contains the library is loaded: before the object's other
 /// constructors, and before those of all objects that need it.
@@ -95,21 +102,57 @@ fn register_fork_handlers() {
     }
 }
 
+#[cold]
+fn report_ignored(ignored: Ignored) {
+    match ignored {
+        Ignored::TooLong(name) => {
+            os::report::print(format_args!("{name} is ignored: longer than {} bytes", os::env::VALUE_BYTES));
+        }
+        Ignored::Unknown(origin, name) => {
+            let (string, name) = (origin.string(), name.escape_ascii());
+            os::report::print(format_args!("{string}: there is no setting `{name}`"));
+        }
+    }
+}
+
+/// Reports a value without a meaning: its default holds.
+#[cold]
+fn report_wrong(name: &str, origin: Origin, config: &Config<&Value>) {
+    let bad = config.secure.and_then(|value| Hardening::parse(value.as_bytes()).err());
+    let meant: &dyn Display = match &bad {
+        Some(bad) if name == SECURE => bad,
+        _ => &os::settings::meant(name),
+    };
+    match origin.string() {
+        "" => os::report::print(format_args!("{name} is ignored: {meant}")),
+        string => {
+            // The names in strings are in lower case.
+            let mut word = [0; 32];
+            let bytes = name.strip_prefix("USLAB_").unwrap_or(name).as_bytes();
+            let used = bytes.len().min(word.len());
+            word[..used].copy_from_slice(&bytes[..used]);
+            word.make_ascii_lowercase();
+            let word = word[..used].escape_ascii();
+            os::report::print(format_args!("{word} in {string} is ignored: {meant}"));
+        }
+    }
+}
+
 /// Reads the environment and the system, and chooses the mode.
 fn learn() {
     // Without a reference the linker drops this member of an archive.
     core::hint::black_box((&AT_LOAD, &gdb::TABLE));
-    let config = os::env::config(|name| {
-        os::report::print(format_args!("{name} is ignored: longer than {} bytes", os::env::VALUE_BYTES));
-    });
+    let settings = os::env::Settings::read(&mut report_ignored);
+    let config = settings.config();
+    settings.each_wrong(|name, origin| report_wrong(name, origin, &config));
     os::process::claim();
+    os::corruption::set_report(report::corrupted);
     REAPER_FORBIDDEN.store(config.forbids_reaper, Relaxed);
     PRESSURE_NAMED.store(config.names_pressure, Relaxed);
     if os::checkers::IS_ON {
         debugged::for_checker();
-    } else if config.is_secure {
-        debugged::secure();
-        percpu::hide_sheaves();
+    } else if let Some(value) = &config.secure {
+        harden(value.as_bytes());
     }
     if let Some(effect) = config.leaks {
         LEAKS.store(effect as u8, Relaxed);
@@ -118,12 +161,12 @@ fn learn() {
     if let Some(path) = &config.leak_suppressions {
         report::suppress::set_path(path.as_bytes());
     }
-    if config.is_leaks_wrong {
-        os::report::print(format_args!("USLAB_LEAKS is ignored: it is neither 1 nor report"));
+    if let Some(limit) = config.limit {
+        let (soft_bytes, hard_bytes) = limit.bytes(os::capacity::memory_bytes);
+        SOFT_BYTES.store(soft_bytes, Relaxed);
+        HARD_BYTES.store(hard_bytes, Relaxed);
     }
-    if config.is_guard_wrong {
-        os::report::print(format_args!("USLAB_GUARD is ignored: a word without a meaning"));
-    }
+    REPORTS_AT_EXIT.store(config.reports_at_exit, Relaxed);
     if let Some(guard) = config.guard {
         GUARD_NAMED.store(true, Relaxed);
         GUARD_ALL.store(guard.interval_ms == 0, Relaxed);
@@ -160,8 +203,24 @@ fn learn() {
             header.cpus.store(possible.unwrap_or(0) as u32, Relaxed);
             header.nodes.store(nodes() as u32, Relaxed);
             header.page_bytes.store(os::memory::page_bytes() as u32, Relaxed);
+            counters::note_settings(&settings);
         },
     );
+}
+
+/// Hardens all caches as `USLAB_SECURE` asks for; not at all if its text has no meaning.
+fn harden(text: &[u8]) {
+    let hardening = Hardening::parse(text).unwrap_or(Hardening::NONE);
+    if hardening.needs_records() {
+        debugged::secure(hardening);
+        percpu::hide_sheaves();
+    }
+    if hardening.has(Hardening::ORDER) {
+        percpu::shuffle_refills();
+    }
+    if hardening.has(Hardening::RANGES) {
+        slab::keep_addresses();
+    }
 }
 
 /// Chooses the arena's place, and makes the first structures there. A call that failed is repeated
@@ -171,5 +230,8 @@ fn map_memory() -> bool {
         return false;
     }
     pages::init_cpu_lists(cpus());
+    if limit_is_named() {
+        pages::set_limits(SOFT_BYTES.load(Relaxed), HARD_BYTES.load(Relaxed));
+    }
     sheaf::init(cpus(), nodes())
 }

@@ -42,6 +42,21 @@ pub(super) static PRESSURE_NAMED: AtomicBool = AtomicBool::new(false);
 pub(super) static GUARD_NAMED: AtomicBool = AtomicBool::new(false);
 pub(super) static GUARD_ALL: AtomicBool = AtomicBool::new(false);
 
+/// The limits that the environment or the program's string asks for, in bytes; 0 for none.
+pub(super) static SOFT_BYTES: AtomicUsize = AtomicUsize::new(0);
+pub(super) static HARD_BYTES: AtomicUsize = AtomicUsize::new(0);
+pub(super) static REPORTS_AT_EXIT: AtomicBool = AtomicBool::new(false);
+
+/// Whether `USLAB_LIMIT` asks for limits.
+pub(crate) fn limit_is_named() -> bool {
+    SOFT_BYTES.load(Relaxed) != 0 || HARD_BYTES.load(Relaxed) != 0
+}
+
+/// Whether `USLAB_STATS` asks for a report at exit.
+pub(crate) fn reports_at_exit() -> bool {
+    REPORTS_AT_EXIT.load(Relaxed)
+}
+
 /// Whether `USLAB_GUARD` asks for guard pages.
 pub(crate) fn guard_is_named() -> bool {
     GUARD_NAMED.load(Relaxed)

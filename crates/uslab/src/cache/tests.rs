@@ -2,6 +2,7 @@
 //! are in `tests/`.
 
 use super::*;
+use crate::counters;
 use core::ops::ControlFlow;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
@@ -157,6 +158,23 @@ fn shrink_gives_pages_back() {
     unsafe { cache.free_bulk(&objects) };
     assert!(cache.shrink() > 0);
     assert_eq!(cache.core().live_objects(), 0);
+}
+
+#[test]
+fn few_objects_in_sheaves_keep_no_slabs_of_a_process_that_grows() {
+    const COUNT: usize = 100_000;
+    let cache = CacheBuilder::new("scattered").build_raw(48).unwrap();
+    let objects: Vec<_> = (0..COUNT).map(|_| cache.alloc().unwrap()).collect();
+    // So that the sheaves hold objects of many slabs.
+    for i in 0..COUNT {
+        // SAFETY: allocated by this test, and freed once: the step and the count have no divisor.
+        unsafe { cache.free(objects[i * 7919 % COUNT]) };
+    }
+    let slabs = || counters::record(cache.core().id()).slabs.load(Relaxed);
+    let before = slabs();
+    trim::drain_sparse();
+    assert!(slabs() <= 2, "{} of {before} slabs are left", slabs());
+    cache.destroy().unwrap();
 }
 
 #[test]

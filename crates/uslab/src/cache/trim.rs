@@ -15,14 +15,15 @@
 //! some memory, then all, and then fails.
 
 use super::{registry, state};
+use crate::counters::{Changer, layout, note_change, note_pass};
 use crate::os;
 use crate::os::config::HugePages;
 use crate::pages::{self, Scattered};
-use crate::percpu::{Drain, Keep, adapt, sheaf};
+use crate::percpu::{Drain, Keep, adapt, local, sheaf};
 use crate::slab::{Slabs, Walk};
 use crate::sync::CachePadded;
 use crate::sync::in_flight::{self, Search};
-use core::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 use core::time::Duration;
 
 /// Releases the free memory of the whole process to the system, now: flushes all sheaves, shrinks
@@ -43,6 +44,7 @@ pub fn trim(kept_bytes: usize) -> usize {
     }
     // The lock keeps threads from destroying caches meanwhile.
     let registry = registry::lock();
+    local::ask(None);
     let mut drain = Drain::of_all();
     registry::for_each(|core| core.cpu.drain_slots(&mut drain));
     drop(drain);
@@ -95,7 +97,12 @@ pub(super) fn trim_named(name: &[u8]) -> Option<usize> {
 /// uslab::set_decay(Some(Duration::from_millis(200)));
 /// ```
 pub fn set_decay(decay: Option<Duration>) {
-    pages::decay::set_ms(decay.map(|decay| decay.as_millis().try_into().unwrap_or(u64::MAX)));
+    let ms = decay.map(|decay| decay.as_millis().try_into().unwrap_or(u64::MAX));
+    pages::decay::set_ms(ms);
+    match ms {
+        Some(ms) => note_change("decay_ms", Changer::Call, format_args!("{ms}")),
+        None => note_change("decay_ms", Changer::Call, format_args!("never")),
+    }
     // The background thread may sleep for a longer period than the new one.
     os::sleep::wake();
 }
@@ -117,6 +124,12 @@ pub fn set_decay(decay: Option<Duration>) {
 /// ```
 pub fn set_huge_pages(huge_pages: HugePages) {
     pages::huge::set_mode(huge_pages);
+    let word = match huge_pages {
+        HugePages::Auto => "auto",
+        HugePages::Never => "never",
+        HugePages::Always => "always",
+    };
+    note_change("huge_pages", Changer::Call, format_args!("{word}"));
 }
 
 /// Makes room for an allocation that found no pages for `bytes`. Releases about `bytes` of free
@@ -131,6 +144,34 @@ pub(super) fn short(bytes: usize, attempt: &mut dyn FnMut() -> bool) -> bool {
     attempt() || {
         trim_all(true);
         attempt()
+    }
+}
+
+/// Least time between two attempts to get below the soft limit, if the first was not enough.
+const SOFT_REST_MS: u64 = 500;
+
+/// Keeps the soft limit while no layer above has installed hooks: releases free memory down to a
+/// little below it. The caller must hold no lock.
+pub(super) fn keep_soft() {
+    static RESTS_UNTIL_MS: AtomicU64 = AtomicU64::new(0);
+    let now_ms = os::clock::coarse_ms();
+    if !pages::is_beyond_soft() || now_ms < RESTS_UNTIL_MS.load(Relaxed) {
+        return;
+    }
+    let Some(soft_bytes) = pages::soft_limit_bytes() else { return };
+    let excess_bytes = pages::held_bytes().saturating_sub(soft_bytes / 16 * 15);
+    let mut given_bytes = pages::purge_some(excess_bytes, Scattered::Stay);
+    if given_bytes < excess_bytes {
+        let held_bytes = pages::held_bytes();
+        trim_some(excess_bytes - given_bytes, Scattered::Go);
+        if pages::is_beyond_soft() {
+            trim_all(false);
+        }
+        given_bytes += held_bytes.saturating_sub(pages::held_bytes());
+    }
+    note_pass(layout::PASS_SOFT, given_bytes);
+    if pages::is_beyond_soft() {
+        RESTS_UNTIL_MS.store(now_ms + SOFT_REST_MS, Relaxed);
     }
 }
 
@@ -199,6 +240,7 @@ fn shrink_some(bytes: usize) {
         return;
     }
     adapt::note_pressure();
+    local::ask(None);
     // The lock keeps threads from destroying caches meanwhile.
     let _registry = registry::lock();
     let enough_bytes = (bytes / ENOUGH_PART).max(ENOUGH_BYTES);
@@ -259,6 +301,21 @@ fn purge_inside(id: u16, purge: impl Fn(&Slabs, &mut Walk) -> bool) {
 const TOGETHER: usize = 32;
 /// Upper bound on the slots of these caches: a thread that creates a cache meanwhile waits.
 const SLOTS_TOGETHER: usize = 1024;
+
+/// Drains caches of which nearly all objects are free, and releases their empty slabs to the page
+/// layer; the background thread calls this while the process grows. Few objects in sheaves keep
+/// many slabs from being empty, and pages from caches that need them.
+pub(super) fn drain_sparse() {
+    for id in registry::ids() {
+        let _registry = registry::lock();
+        let Some(core) = registry::cache(id) else { continue };
+        let slabs = core.cpu.slabs();
+        if slabs.is_nearly_free() {
+            core.cpu.drain_all();
+            slabs.shrink_by(slabs.spare_bytes());
+        }
+    }
+}
 
 /// Trims idle memory; the background thread calls this twice a second. It flushes sheaves that no
 /// thread touched since the last call, releases empty slabs above their targets, and purges pages

@@ -3,6 +3,7 @@
 use super::body::Core;
 use super::builder::CacheBuilder;
 use super::error::{Busy, CreateError};
+use super::local::{LocalCache, RawLocal};
 use super::prefilled::Prefilled;
 use super::raw::{self, RawCache};
 use super::{life, registry, start};
@@ -254,12 +255,15 @@ impl<T> Cache<T> {
         Prefilled::new(self.core()?, n)
     }
 
+    /// Makes a sheaf of this cache for the calling thread alone; see [`LocalCache`]. `None` if
+    /// memory is used up. Takes locks; runs no callback of a shrinker.
+    pub fn local(&self) -> Option<LocalCache<'_, T>> {
+        Some(LocalCache::new(RawLocal::new(self.core()?)?))
+    }
+
     /// As [`RawCache::shrink`]; 0 if the cache is not set up yet.
     pub fn shrink(&self) -> usize {
-        self.core_if_set_up().map_or(0, |core| {
-            core.cpu.drain_all();
-            core.cpu.slabs().shrink()
-        })
+        self.core_if_set_up().map_or(0, Core::shrink)
     }
 
     /// As [`RawCache::for_each_live`]; visits nothing if the cache is not set up yet. An object may
@@ -328,6 +332,11 @@ impl<'a, T> CacheBox<'a, T> {
     /// The object. The caller must free it, by [`CacheBox::from_raw`] or [`Cache::free`].
     pub fn into_raw(self) -> NonNull<T> {
         core::mem::ManuallyDrop::new(self).object
+    }
+
+    /// The cache and the object.
+    pub(super) fn parts(&self) -> (&'a Cache<T>, NonNull<T>) {
+        (self.cache, self.object)
     }
 
     /// Rebuilds the box of an object of `cache`.

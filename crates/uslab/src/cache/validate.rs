@@ -63,6 +63,7 @@ pub(crate) fn validate() -> Result<Summary, Invalid> {
         Ok(())
     })?;
     adapt::check()?;
+    percpu::local::check()?;
     for slabs in sheaf::slabs() {
         let walked = slabs.check()?;
         summary.slabs += walked.slabs;

@@ -6,10 +6,13 @@
 //! Otherwise they live in private memory, at the same cost.
 //!
 //! ```text
-//!   offset 0      Header                      with Request and Answer 4096 bytes
+//!   offset 0      Header                      the first page has the parts up to the settings
+//!   offset 512    Source[0 .. 3]              pressure sources
 //!   offset 1024   Request                     the only part that other processes write
 //!   offset 2048   Answer
-//!   offset 4096   Record[0 .. records_max]    256 bytes each, index = cache id
+//!   offset 3136   Setting[0 .. 20]            values of the variables, and where each came from
+//!   offset 4096   Shrinker[0 .. 64]           128 bytes each, index = entry of the registry
+//!   offset 12288  Record[0 .. records_max]    256 bytes each, index = cache id
 //! ```
 //!
 //! This file is compiled into the library and, by path, into the command-line tool, which never
@@ -17,18 +20,22 @@
 //! layout raises [`VERSION`].
 //!
 //! Consistency: each field is one atomic word. A reader may see two fields at different instants:
-//! in a running process each word is consistent, the whole is not.
+//! in a running process each word is consistent, the whole is not. Figures of slow paths and of
+//! free objects lag by up to 64 slow calls of each CPU, until the background thread's next visit or
+//! a question in the process.
 
 use core::sync::atomic::{AtomicI64, AtomicU8, AtomicU32, AtomicU64};
 
 /// First eight bytes of a snapshot file.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"uslabsnp");
 /// Layout version; readers refuse any other.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// Bytes before the first record.
-pub const HEADER_BYTES: usize = 4096;
+pub const HEADER_BYTES: usize = SHRINKERS_OFFSET + MAX_SHRINKERS * core::mem::size_of::<Shrinker>();
+/// Bytes of the first page, which every process uses.
+pub const FIRST_BYTES: usize = 4096;
 /// Records in a file. A cache with an id of this or above works, but is not listed.
-pub const MAX_RECORDS: usize = 3840;
+pub const MAX_RECORDS: usize = 3328;
 /// Bytes of a whole file. It is sparse, so only records in use take memory.
 pub const FILE_BYTES: usize = HEADER_BYTES + MAX_RECORDS * core::mem::size_of::<Record>();
 /// Bytes of a cache's name, NUL-padded; longer names are cut at a character boundary.
@@ -42,6 +49,23 @@ pub const ANSWER_OFFSET: usize = 2048;
 /// Bytes of an answer's text, NUL-padded; longer ones are cut.
 pub const ANSWER_TEXT_BYTES: usize = 1024;
 
+/// Offset of the [`Source`]s.
+pub const SOURCES_OFFSET: usize = 512;
+/// Names of the pressure sources, in the order of their [`Source`]s.
+pub const SOURCES: [&str; 3] = ["systemd", "psi", "cgroup"];
+/// Offset of the [`Setting`]s.
+pub const SETTINGS_OFFSET: usize = 3136;
+/// Room for settings.
+pub const MAX_SETTINGS: usize = 20;
+/// Bytes of a setting's text, NUL-padded; longer ones are cut.
+pub const SETTING_TEXT_BYTES: usize = 44;
+/// Offset of the [`Shrinker`]s.
+pub const SHRINKERS_OFFSET: usize = FIRST_BYTES;
+/// Shrinkers in a file. Further ones work, but are not listed.
+pub const MAX_SHRINKERS: usize = 64;
+/// One seek, in the unit of [`Shrinker::worth`].
+pub const SEEK: u64 = 1024;
+
 /// `Request::verb`: check the library's structures.
 pub const VERB_VALIDATE: u32 = 1;
 /// `Request::verb`: switch debugging of caches; the text is a block of `USLAB_DEBUG` with names.
@@ -50,6 +74,10 @@ pub const VERB_DEBUG: u32 = 2;
 pub const VERB_SHRINK: u32 = 3;
 /// `Request::verb`: set the limits to the values, soft and hard.
 pub const VERB_LIMIT: u32 = 4;
+
+/// `Request::verb`: the heap profile; the text is `start BYTES`, `stop` or `dump`. A dump goes to a
+/// file with the name of the snapshot's and `.profile`.
+pub const VERB_PROFILE: u32 = 5;
 
 /// `Answer::outcome`: done; the text tells the result.
 pub const OUTCOME_DONE: u32 = 1;
@@ -88,6 +116,73 @@ pub const STATE_UNUSED: u32 = 0;
 pub const STATE_LIVE: u32 = 1;
 /// `Record::state`: destroyed; the record keeps its last figures until the id is used again.
 pub const STATE_DESTROYED: u32 = 2;
+
+/// `Shrinker::stop`: no pass has called it.
+pub const STOP_NONE: u32 = 0;
+/// `Shrinker::stop`: it freed its share, or the share was less than a call asks for.
+pub const STOP_SHARE: u32 = 1;
+/// `Shrinker::stop`: the callback answered that it can free nothing now.
+pub const STOP_ANSWERED: u32 = 2;
+/// `Shrinker::stop`: it used up its time in the round.
+pub const STOP_TIME: u32 = 3;
+/// `Shrinker::stop`: it had no entry that could go.
+pub const STOP_EMPTY: u32 = 4;
+/// `Shrinker::stop`: it was unregistered in its own callback, or panicked.
+pub const STOP_GONE: u32 = 5;
+
+/// `Header::passes`: for a call of the program.
+pub const PASS_CALL: usize = 0;
+/// `Header::passes`: for an allocation that found no memory, or the hard limit.
+pub const PASS_ALLOCATION: usize = 1;
+/// `Header::passes`: for a pressure source.
+pub const PASS_PRESSURE: usize = 2;
+/// `Header::passes`: for the soft limit.
+pub const PASS_SOFT: usize = 3;
+/// The causes of passes, in words.
+pub const PASSES: [&str; 4] = ["call", "allocation", "pressure", "soft_limit"];
+
+/// `Source::state`: not chosen, or not looked for yet.
+pub const SOURCE_OFF: u32 = 0;
+/// `Source::state`: watched.
+pub const SOURCE_WATCHED: u32 = 1;
+/// `Source::state`: chosen, but the system has none.
+pub const SOURCE_MISSING: u32 = 2;
+
+/// `Setting::origin`: this build has no such setting.
+pub const ORIGIN_NONE: u32 = 0;
+/// `Setting::origin`: not set anywhere.
+pub const ORIGIN_DEFAULT: u32 = 1;
+/// `Setting::origin`: the program's string `uslab_conf`.
+pub const ORIGIN_PROGRAM: u32 = 2;
+/// `Setting::origin`: the environment, by the variable `USLAB_CONF`.
+pub const ORIGIN_CONF: u32 = 3;
+/// `Setting::origin`: the environment, by the setting's own variable.
+pub const ORIGIN_ENVIRONMENT: u32 = 4;
+/// `Setting::origin`: a call of the program.
+pub const ORIGIN_CALL: u32 = 5;
+/// `Setting::origin`: a request of another process.
+pub const ORIGIN_REQUEST: u32 = 6;
+/// The origins, in words.
+pub const ORIGINS: [&str; 7] =
+    ["none", "default", "uslab_conf", "USLAB_CONF", "environment", "program", "request"];
+
+/// The names of the settings, in the order of their [`Setting`]s: those of the variables, in lower
+/// case and without `USLAB_`.
+pub const SETTINGS: [&str; 13] = [
+    "rseq",
+    "reaper",
+    "decay_ms",
+    "huge_pages",
+    "on_misuse",
+    "cpu_bytes",
+    "debug",
+    "debug_report",
+    "guard",
+    "secure",
+    "leaks",
+    "limit",
+    "stats",
+];
 
 /// Facts about the process and its page layer.
 #[repr(C)]
@@ -140,6 +235,73 @@ pub struct Header {
     pub arena_start: AtomicU64,
     /// First address of the arena's data, which end `reserved_bytes` behind it.
     pub arena_base: AtomicU64,
+    /// The soft limit in bytes; 0 for none.
+    pub soft_limit_bytes: AtomicU64,
+    /// The hard limit in bytes; 0 for none.
+    pub hard_limit_bytes: AtomicU64,
+    /// Passes that ended, by cause: the `PASS_*` values are the indices.
+    pub passes: [AtomicU64; PASSES.len()],
+    /// Bytes that these passes released, in total.
+    pub passes_bytes: AtomicU64,
+    /// `CLOCK_BOOTTIME` at the end of the last pass, in nanoseconds; 0 for none.
+    pub last_pass_ns: AtomicU64,
+    /// Highest index of a shrinker in use, plus one; it may exceed [`MAX_SHRINKERS`].
+    pub shrinkers_used: AtomicU64,
+}
+
+/// A pressure source.
+#[repr(C, align(64))]
+pub struct Source {
+    /// One of the `SOURCE_*` values.
+    pub state: AtomicU32,
+    /// Its reports that memory is short.
+    pub reports: AtomicU64,
+    /// `CLOCK_BOOTTIME` of the last report, in nanoseconds; 0 for none.
+    pub last_ns: AtomicU64,
+    /// Bytes that the last report asked for.
+    pub asked_bytes: AtomicU64,
+    /// The lowest limit that the source knows, in bytes; 0 for none.
+    pub limit_bytes: AtomicU64,
+    /// Bytes used below that limit, at the last look.
+    pub used_bytes: AtomicU64,
+}
+
+/// A setting.
+#[repr(C)]
+pub struct Setting {
+    /// One of the `ORIGIN_*` values; stored last.
+    pub origin: AtomicU32,
+    /// The value as a variable has it, NUL-padded.
+    pub text: [AtomicU8; SETTING_TEXT_BYTES],
+}
+
+/// Figures of one shrinker.
+#[repr(C, align(128))]
+pub struct Shrinker {
+    /// One of the `STATE_*` values; stored last when a shrinker is registered.
+    pub state: AtomicU32,
+    /// Why its last scan ended: one of the `STOP_*` values.
+    pub stop: AtomicU32,
+    /// The shrinker's name, NUL-padded UTF-8.
+    pub name: [AtomicU8; NAME_BYTES],
+    /// Entries that one call asks for.
+    pub batch: AtomicU32,
+    /// The priority at which a pass asked last: 12 (light) to 0.
+    pub priority: AtomicU32,
+    /// The cost of making an entry again, in 1024ths of a seek.
+    pub worth: AtomicU64,
+    /// Entries that could go, as the last callback counted them.
+    pub freeable: AtomicU64,
+    /// Entries that passes asked for, and that are still owed.
+    pub deferred: AtomicU64,
+    /// Entries that passes asked it to free, in total.
+    pub asked: AtomicU64,
+    /// Entries that it freed, in total.
+    pub freed: AtomicU64,
+    /// Calls of its scan, in total.
+    pub scans: AtomicU64,
+    /// `CLOCK_BOOTTIME` at which a pass last called it, in nanoseconds; 0 for never.
+    pub last_ns: AtomicU64,
 }
 
 /// A request of another process: one at a time, by the lock of the file (`flock`).
@@ -222,7 +384,11 @@ pub struct Record {
 
 const _: () = {
     assert!(core::mem::size_of::<Record>() == 256);
-    assert!(core::mem::size_of::<Header>() <= REQUEST_OFFSET);
+    assert!(core::mem::size_of::<Shrinker>() == 128);
+    assert!(core::mem::size_of::<Header>() <= SOURCES_OFFSET);
+    assert!(SOURCES_OFFSET + SOURCES.len() * core::mem::size_of::<Source>() <= REQUEST_OFFSET);
     assert!(REQUEST_OFFSET + core::mem::size_of::<Request>() <= ANSWER_OFFSET);
-    assert!(ANSWER_OFFSET + core::mem::size_of::<Answer>() <= HEADER_BYTES);
+    assert!(ANSWER_OFFSET + core::mem::size_of::<Answer>() <= SETTINGS_OFFSET);
+    assert!(SETTINGS_OFFSET + MAX_SETTINGS * core::mem::size_of::<Setting>() <= FIRST_BYTES);
+    assert!(SETTINGS.len() <= MAX_SETTINGS);
 };

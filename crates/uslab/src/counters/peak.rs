@@ -1,6 +1,7 @@
 //! Highest values of some counters since the start.
 
 use super::header;
+use crate::sync::CachePadded;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// The highest value noted so far.
@@ -19,11 +20,13 @@ impl Peak {
 }
 
 /// Bytes of slabs and of free pages with memory behind them.
-pub(super) static SYSTEM_BYTES: Peak = Peak::new();
+///
+/// Padded, as those below: each new slab may write it, and every slow path reads what lies beside.
+pub(super) static SYSTEM_BYTES: CachePadded<Peak> = CachePadded(Peak::new());
 /// Large objects that the program held.
-pub(super) static LARGE_OBJECTS: Peak = Peak::new();
+pub(super) static LARGE_OBJECTS: CachePadded<Peak> = CachePadded(Peak::new());
 /// Bytes of large objects that the program held.
-pub(super) static LARGE_BYTES: Peak = Peak::new();
+pub(super) static LARGE_BYTES: CachePadded<Peak> = CachePadded(Peak::new());
 
 /// Bytes of slabs and of free pages with memory behind them, now: all but large objects.
 pub(super) fn system_bytes() -> usize {

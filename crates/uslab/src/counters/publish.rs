@@ -1,11 +1,13 @@
 //! The memory of the figures: a private block, or the file that `uslab info` reads.
 
 use super::layout::{
-    ANSWER_OFFSET, Answer, FILE_BYTES, HEADER_BYTES, Header, MAGIC, MAX_RECORDS, REQUEST_OFFSET, Record,
-    Request, VERSION,
+    ANSWER_OFFSET, Answer, FILE_BYTES, FIRST_BYTES, HEADER_BYTES, Header, MAGIC, MAX_RECORDS, MAX_SHRINKERS,
+    REQUEST_OFFSET, Record, Request, SETTINGS, SETTINGS_OFFSET, SHRINKERS_OFFSET, SOURCES, SOURCES_OFFSET,
+    Setting, Shrinker, Source, VERSION,
 };
 use crate::os;
 use crate::os::directory::{Directory, Identity, Refusal};
+use crate::sync::CachePadded;
 use core::ffi::CStr;
 use core::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed,
@@ -25,7 +27,9 @@ unsafe impl Sync for Private {}
 static PRIVATE: Private = Private(core::cell::UnsafeCell::new(Block([0; FILE_BYTES + size_of::<Record>()])));
 
 /// The shared mapping, or null while the private block is used.
-static SHARED: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());
+///
+/// Padded: every slow path reads it.
+static SHARED: CachePadded<AtomicPtr<u8>> = CachePadded(AtomicPtr::new(core::ptr::null_mut()));
 /// Path of the directory, NUL-terminated, for fork children and for the exit. No descriptor is
 /// kept: by then its number could belong to the program.
 static DIRECTORY: [AtomicU8; os::env::VALUE_BYTES + 1] =
@@ -62,6 +66,24 @@ pub fn request() -> (&'static Request, &'static Answer) {
     unsafe { (&*base.add(REQUEST_OFFSET).cast::<Request>(), &*base.add(ANSWER_OFFSET).cast::<Answer>()) }
 }
 
+/// The pressure sources, in the order of [`SOURCES`].
+pub fn sources() -> &'static [Source; SOURCES.len()] {
+    // SAFETY: as in `header`: they lie behind it, at their offset, which is aligned.
+    unsafe { &*base().add(SOURCES_OFFSET).cast() }
+}
+
+/// The settings, in the order of [`SETTINGS`].
+pub fn settings() -> &'static [Setting; SETTINGS.len()] {
+    // SAFETY: as in `sources`.
+    unsafe { &*base().add(SETTINGS_OFFSET).cast() }
+}
+
+/// The figures of the shrinker in entry `index` of the registry; `None` beyond the file's room.
+pub fn shrinker(index: usize) -> Option<&'static Shrinker> {
+    // SAFETY: as in `sources`; the file has room for that many.
+    (index < MAX_SHRINKERS).then(|| unsafe { &*base().add(SHRINKERS_OFFSET).cast::<Shrinker>().add(index) })
+}
+
 /// The figures of cache `id`. All ids beyond the file's room share one record, which no reader
 /// shows.
 pub fn record(id: u16) -> &'static Record {
@@ -87,6 +109,7 @@ pub fn record(id: u16) -> &'static Record {
 /// or loads. The first copy publishes, and the C interface makes sure that this is malloc's. The
 /// figures of other copies stay private.
 pub fn init(directory: Option<&[u8]>, reader: Option<u64>, facts: impl FnOnce(&Header)) {
+    SHARED.whole();
     READER.store(reader.and_then(|id| u32::try_from(id).ok()).unwrap_or(0), Relaxed);
     if let Some(directory) = directory.filter(|d| !d.is_empty() && d.len() < os::env::VALUE_BYTES) {
         // The kernel would follow a link before a slash at the end.
@@ -197,31 +220,41 @@ pub fn publish_in_child() {
         return;
     }
     let shared = SHARED.load(Relaxed);
-    let used = HEADER_BYTES + header().records_used.load(Relaxed) as usize * size_of::<Record>();
-    // SAFETY: both blocks are FILE_BYTES long; the child has one thread, so no other thread writes
-    // meanwhile. The copy goes through the private block, because the mapping at `shared` is the
-    // parent's until it is replaced.
-    unsafe {
-        let private: *mut u8 = PRIVATE.0.get().cast();
-        core::ptr::copy_nonoverlapping(shared, private, used);
-        SHARED.store(core::ptr::null_mut(), Relaxed);
-        // The magic is stored last, so that no reader takes the incomplete file for the parent's.
-        header().magic.store(0, Relaxed);
-        header().pid.store(os::file::process_id(), Relaxed);
-        header().start_ns.store(os::clock::boot_ns(), Relaxed);
-        header().finished.store(0, Relaxed);
-        // A request to the parent is none to the child.
-        request().0.number.store(0, Relaxed);
-        request().1.accepted.store(0, Relaxed);
-        request().1.answered.store(0, Relaxed);
-        let published =
-            open_directory().is_ok_and(|directory| with_name(|name| publish(&directory, name, Some(shared))));
-        if published {
-            core::ptr::copy_nonoverlapping(private, shared, used);
-            SHARED.store(shared, Release);
-        } else {
-            PUBLISHED.store(false, Relaxed);
+    let shrinkers = (header().shrinkers_used.load(Relaxed) as usize).min(MAX_SHRINKERS);
+    let records = (header().records_used.load(Relaxed) as usize).min(MAX_RECORDS);
+    // Only what is used, or the child would touch pages in vain.
+    let copy = |from: *const u8, to: *mut u8| {
+        for (start, bytes) in [
+            (0, FIRST_BYTES),
+            (SHRINKERS_OFFSET, shrinkers * size_of::<Shrinker>()),
+            (HEADER_BYTES, records * size_of::<Record>()),
+        ] {
+            // SAFETY: both blocks are FILE_BYTES long; the child has one thread, so no other thread
+            // writes meanwhile.
+            unsafe { core::ptr::copy_nonoverlapping(from.add(start), to.add(start), bytes) };
         }
+    };
+    // The copy goes through the private block, because the mapping at `shared` is the parent's
+    // until it is replaced.
+    let private: *mut u8 = PRIVATE.0.get().cast();
+    copy(shared, private);
+    SHARED.store(core::ptr::null_mut(), Relaxed);
+    // The magic is stored last, so that no reader takes the incomplete file for the parent's.
+    header().magic.store(0, Relaxed);
+    header().pid.store(os::file::process_id(), Relaxed);
+    header().start_ns.store(os::clock::boot_ns(), Relaxed);
+    header().finished.store(0, Relaxed);
+    // A request to the parent is none to the child.
+    request().0.number.store(0, Relaxed);
+    request().1.accepted.store(0, Relaxed);
+    request().1.answered.store(0, Relaxed);
+    let published =
+        open_directory().is_ok_and(|directory| with_name(|name| publish(&directory, name, Some(shared))));
+    if published {
+        copy(private, shared);
+        SHARED.store(shared, Release);
+    } else {
+        PUBLISHED.store(false, Relaxed);
     }
     header().magic.store(MAGIC, Release);
 }
@@ -245,6 +278,27 @@ pub fn finish() {
             with_name(|name| directory.remove(name, identity));
         }
     }
+}
+
+/// Writes a file in the snapshot's directory, named like the snapshot with `suffix` behind: `fill`
+/// writes it to a descriptor. It appears whole, or not at all.
+///
+/// # Errors
+/// `errno`, or what `fill` returns; `EACCES` where the directory is not trusted.
+pub fn write_beside(suffix: &str, fill: impl FnOnce(i32) -> Result<(), i32>) -> Result<(), i32> {
+    let directory = open_directory().map_err(|refusal| refusal.number())?;
+    with_name(|name| {
+        let [draft, whole] = [".new", ""].map(|end| {
+            let mut bytes = [0; NAME_BYTES + 32];
+            let parts = [name.to_bytes(), suffix.as_bytes(), end.as_bytes()];
+            let all = parts.into_iter().flatten();
+            // The last byte stays 0.
+            bytes.iter_mut().take(NAME_BYTES + 31).zip(all).for_each(|(to, &from)| *to = from);
+            bytes
+        });
+        let text = |bytes| CStr::from_bytes_until_nul(bytes).unwrap_or(c"");
+        directory.write(text(&draft), text(&whole), fill)
+    })
 }
 
 /// Opens and checks the directory that `USLAB_SNAPSHOT` named at the start.

@@ -12,8 +12,10 @@
 
 pub mod guard;
 pub(crate) mod leaks;
+pub(crate) mod regions;
 
 use crate::cache::start;
+use crate::counters::{Changer, note_change};
 use crate::{cache, malloc, report};
 pub use leaks::{Leaks, SearchError, find_leaks};
 
@@ -77,7 +79,11 @@ pub fn set_abort(abort: bool) {
 /// drop(node);
 /// ```
 pub fn switch(text: &str) -> Result<usize, SwitchError> {
-    cache::switch(text.as_bytes())
+    let switched = cache::switch(text.as_bytes());
+    if switched.is_ok() {
+        note_change("debug", Changer::Call, format_args!("{text}"));
+    }
+    switched
 }
 
 /// Checks the structures of the whole library: caches with their slots, barns and slabs, the

@@ -26,6 +26,7 @@ use crate::rseq::Owner;
 use crate::slab::{ListsLock, Misuse, NodeMemory, Slabs};
 use crate::sync::CachePadded;
 use core::cell::UnsafeCell;
+use core::ops::ControlFlow;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -69,8 +70,9 @@ struct Lists(#[allow(dead_code)] [u8; Slabs::node_bytes(1)]);
 unsafe impl Sync for Bare {}
 
 impl Bare {
-    /// Makes the bare slabs of `class`, none yet. `None` if there is no memory.
-    pub fn new(class: Class) -> Option<NonNull<Bare>> {
+    /// Makes the bare slabs of `class`, none yet. Reports call them `name`. `None` if there is no
+    /// memory.
+    pub fn new(class: Class, name: &'static str) -> Option<NonNull<Bare>> {
         let geometry = class_geometry(&small::options(NAME, class), class.bytes())?;
         let memory = super::aligned_alloc(align_of::<Bare>(), size_of::<Bare>());
         let bare = NonNull::new(memory.cast::<Bare>())?;
@@ -86,8 +88,8 @@ impl Bare {
         // does the owner.
         unsafe {
             let lists = UnsafeCell::raw_get(&raw const (*bare.as_ptr()).lists).cast();
-            let node = NodeMemory { start: lists, nodes: 1, shared: Some(lock) };
-            let slabs = Slabs::new(owner, NAME, geometry, Temperature::Hot, None, node);
+            let node = NodeMemory { start: lists, nodes: 1, shared: Some(lock), tallies: &[] };
+            let slabs = Slabs::new(owner, name, geometry, Temperature::Hot, None, node);
             (&raw mut (*bare.as_ptr()).slabs).write(slabs);
             (&raw mut (*bare.as_ptr()).allocs).write(AtomicU32::new(0));
         }
@@ -126,6 +128,25 @@ impl Bare {
         let done = take()
             || pages::is_possible(slab_pages, 0) && (hooks::get().short)(slab_pages * PAGE_BYTES, &mut take);
         NonNull::new(out[0]).filter(|_| done)
+    }
+
+    /// The number of objects in use, and bytes of all slabs.
+    pub fn count_live(&self) -> (usize, usize) {
+        (self.slabs.taken(), self.slabs.all_bytes())
+    }
+
+    /// Calls `visit` for each object in use until it breaks off; see
+    /// [`crate::RawCache::for_each_live`].
+    pub fn for_each_live(&self, mut visit: impl FnMut(NonNull<u8>) -> ControlFlow<()>) {
+        self.slabs.visit_taken(
+            |_| true,
+            |object| NonNull::new(object).is_some_and(|object| visit(object).is_continue()),
+        );
+    }
+
+    /// Bytes from one object to the next.
+    pub fn object_bytes(&self) -> usize {
+        self.slabs.geometry().object_bytes
     }
 
     /// Frees an object.

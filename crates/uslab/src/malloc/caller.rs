@@ -9,6 +9,7 @@
 use super::classes::{Class, MAX_SMALL_BYTES};
 use super::entry::{ALIGN, MALLOC, free_as, out_of_memory};
 use super::medium::{self, Medium};
+use super::profiled::{self, Kind};
 use super::sampled;
 use super::{large, small};
 use crate::cache::background;
@@ -29,7 +30,7 @@ pub trait Caller {
     /// Takes a sample for this caller; `None` if this allocation is none.
     #[doc(hidden)]
     fn sample(size: usize, align: usize) -> Option<NonNull<u8>> {
-        sample(Self::FREED, size, align, Family::of(Self::FAMILY))
+        sample(Self::FREED, size, align, Family::of(Self::FAMILY), Kind::Plain)
     }
 
     /// The last step of [`super::entry::malloc_for`]: [`serve`] or [`serve_program`].
@@ -55,13 +56,15 @@ pub enum Freed {
     Untested,
 }
 
-/// Takes a sample; `None` if this allocation is none.
+/// Takes a sample, for guard pages or the heap profile, or an object that the profile counted;
+/// `None` if the caller is to go on without.
 #[inline]
-fn sample(freed: Freed, size: usize, align: usize, family: Family) -> Option<NonNull<u8>> {
-    match freed {
+fn sample(freed: Freed, size: usize, align: usize, family: Family, kind: Kind) -> Option<NonNull<u8>> {
+    let guarded = match freed {
         Freed::Tested => sampled::take(size, align, family),
         Freed::Untested => sampled::take_for_rust(size, align),
-    }
+    };
+    guarded.or_else(|| profiled::take(size, align, family, kind))
 }
 
 /// An unknown caller in Rust. It may be the C library with locks held, so its calls start no
@@ -157,7 +160,7 @@ pub extern "C" fn serve(size: usize) -> *mut u8 {
 
 #[inline(always)]
 fn serve_as(size: usize, freed: Freed, family: Family) -> *mut u8 {
-    if let Some(object) = sample(freed, size, ALIGN, family) {
+    if let Some(object) = sample(freed, size, ALIGN, family, Kind::Plain) {
         return object.as_ptr();
     }
     if let Some(class) = Class::of(size) {
@@ -227,7 +230,7 @@ pub fn serve_zeroed(size: usize, freed: Freed, is_program: impl FnOnce() -> bool
     if is_program() {
         background::begin_if_large();
     }
-    if let Some(object) = sample(freed, size, ALIGN, Family::Malloc) {
+    if let Some(object) = sample(freed, size, ALIGN, Family::Malloc, Kind::Zeroed) {
         // SAFETY: as above.
         unsafe { object.write_bytes(0, size) };
         return object.as_ptr();
@@ -262,16 +265,23 @@ pub unsafe fn serve_resized(
         if is_program() {
             background::begin_if_large();
         }
-        if old > MAX_SMALL_BYTES && (large::resize(pointer, size) || medium::resize(pointer, size)) {
-            return pointer;
-        }
-        if old > MAX_SMALL_BYTES
-            && let Some(moved) = large::move_to(pointer, size)
-        {
-            return moved;
+        if old > MAX_SMALL_BYTES {
+            if profiled::stays(pointer, size, old) {
+                return pointer;
+            }
+            let sample = profiled::detach(pointer);
+            if large::resize(pointer, size) || medium::resize(pointer, size) {
+                profiled::note_resized(pointer, size, old, sample);
+                return pointer;
+            }
+            if let Some(moved) = large::move_to(pointer, size) {
+                profiled::note_resized(moved, size, old, sample);
+                return moved;
+            }
+            profiled::reattach(pointer, sample);
         }
         // A run that has grown once grows again, in place where it can.
-        sample(freed, size, ALIGN, Family::Malloc)
+        sample(freed, size, ALIGN, Family::Malloc, Kind::Grown)
             .map_or_else(|| serve_large(size, Family::Malloc), NonNull::as_ptr)
     };
     if !new.is_null() {

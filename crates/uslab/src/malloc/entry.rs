@@ -10,7 +10,7 @@ pub use super::caller::{
 use super::classes::{CLASSES, Class};
 use super::debugged;
 use super::medium::{self, Medium};
-use super::{large, sampled, small};
+use super::{large, profiled, sampled, small};
 use crate::cache::debugged::{Family, Release, Request};
 use crate::cache::registry::{self, LARGE_ID, SAMPLED_ID};
 use crate::cache::start;
@@ -160,6 +160,15 @@ unsafe fn free_for(pointer: *mut u8, release: Release) {
         return report_unknown(pointer, "free");
     };
     let owner = pages::owner(page);
+    // A sized free comes here only because its class counts allocations (`profiled`).
+    if profiled::state::has_begun() {
+        // SAFETY: the owner comes from the page map; the caller's promise.
+        match unsafe { rseq::push_tested(owner.slots(), pointer) } {
+            Pushed::Done => return,
+            Pushed::Twice => return report_double_free(pointer),
+            Pushed::Slow => {}
+        }
+    }
     match owner.id() {
         LARGE_ID => large::free(page, pointer, release),
         SAMPLED_ID => sampled::free(pointer),
@@ -465,8 +474,9 @@ fn usable_size_of(pointer: *const u8) -> Option<Usable> {
     match owner.id() {
         LARGE_ID => {
             let is_debugged = debugged::is_debugged(page);
-            let bytes = if is_debugged { debugged::asked(page)? } else { large::bytes(page) };
-            (pages::address_of(page).cast_const() == pointer).then_some(Usable { bytes, may_stay: false })
+            let bytes = if is_debugged { debugged::asked(page)? } else { large::usable_bytes(page) };
+            let may_stay = !is_debugged && large::is_of_class(page);
+            (pages::address_of(page).cast_const() == pointer).then_some(Usable { bytes, may_stay })
         }
         SAMPLED_ID => sampled::usable_bytes(pointer).map(|bytes| Usable { bytes, may_stay: false }),
         id => match registry::cache(id) {
@@ -480,7 +490,9 @@ fn usable_size_of(pointer: *const u8) -> Option<Usable> {
 
 /// Fills `objects` with memory of `size` bytes each. On false, with ENOMEM, it has allocated none.
 pub fn malloc_bulk(size: usize, objects: &mut [*mut u8]) -> bool {
-    if let Some(class) = Class::of(size) {
+    // The heap profile counts objects one by one.
+    let class = Class::of(size).filter(|class| profiled::state::class(class.index()).counting().is_none());
+    if let Some(class) = class {
         let done = objects.is_empty()
             || small::alloc_bulk(class, objects, Request { bytes: size, family: Family::Malloc });
         if !done {

@@ -10,9 +10,11 @@ use super::list::Objects;
 use super::{ALIGN, bare, large, small};
 use crate::cache::debugged::Release;
 use crate::cache::{Core, class_core, destroy_whole, registry};
+use crate::counters::layout::NAME_BYTES;
 use crate::os;
 use crate::pages;
 use crate::rseq;
+use core::ops::ControlFlow;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicPtr, Ordering::AcqRel, Ordering::Acquire};
 
@@ -42,12 +44,66 @@ pub struct Heap {
     inner: NonNull<Inner>,
 }
 
+/// The figures of a [`Heap`].
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HeapStats {
+    /// Live objects of at most 32 KiB.
+    pub objects: usize,
+    /// Their bytes, as their size classes round them up.
+    pub object_bytes: usize,
+    /// Bytes of all slabs.
+    pub slab_bytes: usize,
+    /// Live objects beyond 32 KiB.
+    pub large_objects: usize,
+    /// Their bytes, in whole pages.
+    pub large_bytes: usize,
+}
+
+/// What serves a size class: its bare slabs, then also a cache.
+enum Part<'a> {
+    Bare(&'a Bare),
+    Cache(&'static Core),
+}
+
+impl Part<'_> {
+    fn object_bytes(&self) -> usize {
+        match self {
+            Part::Bare(bare) => bare.object_bytes(),
+            Part::Cache(core) => core.usable_bytes(),
+        }
+    }
+
+    /// Objects in use, and bytes of all slabs.
+    fn count_live(&self) -> (usize, usize) {
+        match self {
+            Part::Bare(bare) => bare.count_live(),
+            Part::Cache(core) => core.count_live(),
+        }
+    }
+
+    fn for_each_live(&self, visit: impl FnMut(NonNull<u8>) -> ControlFlow<()>) {
+        match self {
+            Part::Bare(bare) => bare.for_each_live(visit),
+            Part::Cache(core) => core.for_each_live(visit),
+        }
+    }
+}
+
 struct Inner {
+    name: [u8; NAME_BYTES],
+    name_len: usize,
     /// The caches of busy classes; null for the others.
     caches: [AtomicPtr<Core>; CLASSES],
     /// The bare slabs of each class that was used, kept after the class got a cache.
     bare: [AtomicPtr<Bare>; CLASSES],
     large: Objects,
+}
+
+impl Inner {
+    fn name(&self) -> &str {
+        core::str::from_utf8(&self.name[..self.name_len]).unwrap_or(bare::NAME)
+    }
 }
 
 // SAFETY: caches and bare slabs are shared by design; a lock guards the list.
@@ -58,17 +114,43 @@ unsafe impl Sync for Heap {}
 impl Heap {
     /// Makes an empty heap; `None` if memory is used up.
     pub fn new() -> Option<Heap> {
+        Heap::named(bare::NAME)
+    }
+
+    /// Makes an empty heap with a name; `None` if memory is used up. Reports of misuse show the
+    /// name, and so do statistics for each size class that has a cache. Names need not be unique;
+    /// this one is cut to its first 47 bytes at a character boundary.
+    ///
+    /// ```
+    /// let heap = uslab::Heap::named("request").unwrap();
+    /// heap.alloc(100, 8).unwrap();
+    /// assert_eq!((heap.name(), heap.stats().objects), ("request", 1));
+    /// ```
+    pub fn named(name: &str) -> Option<Heap> {
+        let mut name_len = name.len().min(NAME_BYTES - 1);
+        while !name.is_char_boundary(name_len) {
+            name_len -= 1;
+        }
+        let mut text = [0; NAME_BYTES];
+        text[..name_len].copy_from_slice(&name.as_bytes()[..name_len]);
         let inner = NonNull::new(super::malloc(size_of::<Inner>()).cast::<Inner>())?;
         super::install_hooks();
         // SAFETY: fresh memory of that size, aligned to 16.
         unsafe {
             inner.write(Inner {
+                name: text,
+                name_len,
                 caches: [const { AtomicPtr::new(core::ptr::null_mut()) }; CLASSES],
                 bare: [const { AtomicPtr::new(core::ptr::null_mut()) }; CLASSES],
                 large: Objects::new(),
             });
         }
         Some(Heap { inner })
+    }
+
+    /// The name; `heap` for one that was made without.
+    pub fn name(&self) -> &str {
+        self.inner().name()
     }
 
     fn inner(&self) -> &Inner {
@@ -108,7 +190,7 @@ impl Heap {
         let bare = self.bare(class)?;
         if bare.is_busy() && registry::has_room_for_heaps() {
             let place = &self.inner().caches[class.index()];
-            if let Some(cache) = class_core(&small::options(bare::NAME, class), class.bytes(), place) {
+            if let Some(cache) = class_core(&small::options(self.name(), class), class.bytes(), place) {
                 return NonNull::new(cache.alloc_slow());
             }
         }
@@ -122,7 +204,9 @@ impl Heap {
         if let Some(bare) = unsafe { place.load(Acquire).as_ref() } {
             return Some(bare);
         }
-        let made = Bare::new(class)?;
+        // SAFETY: `inner` never moves, and is freed after all bare slabs, which get the name.
+        let inner: &'static Inner = unsafe { self.inner.as_ref() };
+        let made = Bare::new(class, inner.name())?;
         match place.compare_exchange(core::ptr::null_mut(), made.as_ptr(), AcqRel, Acquire) {
             // SAFETY: as above.
             Ok(_) => Some(unsafe { made.as_ref() }),
@@ -139,6 +223,83 @@ impl Heap {
         let (object, _) = large::alloc_plain(size, align.max(ALIGN), large::Reclaim::Yes)?;
         self.inner().large.add(pages::page_of(object)?);
         NonNull::new(object)
+    }
+
+    /// The figures of this heap: exact while no thread uses it.
+    ///
+    /// Flushes the sheaves of its busy size classes, and takes locks. The cost grows with the
+    /// number of its slabs and large objects. Fork children may call it.
+    pub fn stats(&self) -> HeapStats {
+        let mut stats = HeapStats::default();
+        self.for_each_class(|part| {
+            let (objects, slab_bytes) = part.count_live();
+            stats.objects += objects;
+            stats.object_bytes += objects * part.object_bytes();
+            stats.slab_bytes += slab_bytes;
+            ControlFlow::Continue(())
+        });
+        self.for_each_large(|_, bytes| {
+            stats.large_objects += 1;
+            stats.large_bytes += bytes;
+            ControlFlow::Continue(())
+        });
+        stats
+    }
+
+    /// Calls `visit` with each live object and its usable bytes, until it breaks off. The rules of
+    /// [`RawCache::for_each_live`](crate::RawCache::for_each_live) hold. The time grows with the
+    /// memory that the library manages, for each size class in use.
+    ///
+    /// ```
+    /// let heap = uslab::Heap::new().unwrap();
+    /// (heap.alloc(100, 8).unwrap(), heap.alloc(1 << 20, 8).unwrap());
+    /// let mut sizes = Vec::new();
+    /// heap.for_each_live(|_, bytes| {
+    ///     sizes.push(bytes);
+    ///     std::ops::ControlFlow::Continue(())
+    /// });
+    /// assert_eq!(sizes, [112, 1 << 20]);
+    /// ```
+    pub fn for_each_live(&self, mut visit: impl FnMut(NonNull<u8>, usize) -> ControlFlow<()>) {
+        let mut end = ControlFlow::Continue(());
+        self.for_each_class(|part| {
+            let bytes = part.object_bytes();
+            part.for_each_live(|object| {
+                end = visit(object, bytes);
+                end
+            });
+            end
+        });
+        if end.is_continue() {
+            self.for_each_large(visit);
+        }
+    }
+
+    /// Calls `visit` for the bare slabs and the cache of each class until it breaks off.
+    fn for_each_class(&self, mut visit: impl FnMut(Part<'_>) -> ControlFlow<()>) {
+        let inner = self.inner();
+        for (bare, cache) in inner.bare.iter().zip(&inner.caches) {
+            // SAFETY: null or made by `Bare::new`, and valid until the heap is dropped.
+            let bare = unsafe { bare.load(Acquire).as_ref() }.map(Part::Bare);
+            // SAFETY: null or a core.
+            let cache = unsafe { cache.load(Acquire).as_ref() }.map(Part::Cache);
+            if bare.into_iter().chain(cache).any(|part| visit(part).is_break()) {
+                return;
+            }
+        }
+    }
+
+    /// Calls `visit` for each large object, by address, with its bytes, until it breaks off.
+    fn for_each_large(&self, mut visit: impl FnMut(NonNull<u8>, usize) -> ControlFlow<()>) {
+        let mut at = None;
+        while let Some(page) = self.inner().large.next_beyond(at) {
+            let is_end = NonNull::new(pages::address_of(page))
+                .is_none_or(|object| visit(object, large::bytes(page)).is_break());
+            if is_end {
+                return;
+            }
+            at = Some(page);
+        }
     }
 
     /// Frees memory of this heap. Never fails.

@@ -3,8 +3,11 @@
 //! In the page map only the first page of a run has an owner ([`LARGE_ID`]). So `free` accepts only
 //! a pointer into the first page.
 
+use super::classes::{Class, MAX_DIRECT_BYTES};
 use super::debugged;
 use super::list::{self, head};
+use super::profiled::table::{self, End};
+use super::small;
 use crate::cache::debugged::{Family, Release};
 use crate::cache::registry::{self, LARGE_ID};
 use crate::cache::{Core, hooks, start};
@@ -131,10 +134,62 @@ pub(super) fn free(page: PageIndex, pointer: *mut u8, release: Release) {
         return report_misuse(Misuse::DoubleFree, pointer, NAME);
     }
     let count = head(page).pages.load(Relaxed) as usize;
+    let (sample, class_bytes) = (head(page).sample.load(Relaxed), head(page).class_bytes.load(Relaxed));
     invariant!(count > 0, "a large object has a page", pointer);
     count_object(-1, -(count as i64));
     pages::free(page, count, Temperature::Cold);
     counters::peak::note_system();
+    if sample != 0 {
+        table::end(sample, End::Freed);
+    }
+    forget_class(class_bytes as usize);
+}
+
+/// Makes a fresh object a sampled one, which stands for one of a class, or for itself with 0.
+pub(super) fn set_sample(pointer: *mut u8, number: u32, class_bytes: usize) {
+    if let Some(page) = start_of(pointer) {
+        head(page).sample.store(number, Relaxed);
+        head(page).class_bytes.store(class_bytes as u32, Relaxed);
+    }
+}
+
+/// Exchanges the number of a sample; returns the one before, and 0 if no large object starts at
+/// `pointer`.
+pub(super) fn swap_sample(pointer: *mut u8, number: u32) -> u32 {
+    start_of(pointer).map_or(0, |page| head(page).sample.swap(number, Relaxed))
+}
+
+/// Usable bytes of the large object that starts at `pointer`; `None` if none does.
+pub(super) fn usable_at(pointer: *mut u8) -> Option<usize> {
+    start_of(pointer).map(usable_bytes)
+}
+
+/// Usable bytes of the object that starts at `page`: those of its class, if it is a sampled one.
+pub(super) fn usable_bytes(page: PageIndex) -> usize {
+    match head(page).class_bytes.load(Relaxed) as usize {
+        0 => bytes(page),
+        class_bytes => class_bytes,
+    }
+}
+
+/// Whether the object that starts at `page` stands for one of a size class.
+pub(super) fn is_of_class(page: PageIndex) -> bool {
+    head(page).class_bytes.load(Relaxed) != 0
+}
+
+/// [`is_of_class`], of the large object that starts at `pointer`, if one does.
+pub(super) fn is_of_class_at(pointer: *mut u8) -> bool {
+    start_of(pointer).is_some_and(is_of_class)
+}
+
+/// Notes that an object that stood for one of a class of `bytes` bytes does so no more.
+fn forget_class(bytes: usize) {
+    if bytes != 0
+        && bytes <= MAX_DIRECT_BYTES
+        && let Some(class) = Class::of(bytes)
+    {
+        small::forget_sample(class.index());
+    }
 }
 
 /// Counts a debugged run as freed: its pages may stay for a while.
@@ -149,6 +204,12 @@ pub(super) fn resize(pointer: *mut u8, size: usize) -> bool {
     let Some(page) = start_of(pointer) else { return false };
     if debugged::is_debugged(page) || debugged::letters(size) != 0 {
         return false;
+    }
+    let class_bytes = head(page).class_bytes.load(Relaxed) as usize;
+    if class_bytes != 0 {
+        // From here on it is a large object like any other.
+        head(page).class_bytes.store(0, Relaxed);
+        forget_class(class_bytes);
     }
     let have = head(page).pages.load(Relaxed) as usize;
     let want = size.div_ceil(PAGE_BYTES);

@@ -5,13 +5,14 @@ use crate::cache::gdb;
 use crate::os::Lock;
 use crate::os::invariant::invariant;
 use crate::pages::{self, PageIndex};
-use crate::sync::Rank;
 use crate::sync::list::{Linked, Links, List};
+use crate::sync::{CachePadded, Rank};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// Guards the lists of all heaps. Threads seldom take it, and a fork has one lock to hold.
-static LISTS: Lock<()> = Lock::new(Rank::Heap, ());
+/// Guards the lists of all heaps. Threads seldom take it, and a fork has one lock to hold. Padded:
+/// every `malloc` reads the tables beside it.
+static LISTS: CachePadded<Lock<()>> = CachePadded(Lock::new(Rank::Heap, ()));
 
 pub(super) fn lock_for_fork() {
     LISTS.acquire_for_fork();
@@ -31,6 +32,10 @@ pub(super) struct Head {
     links: UnsafeCell<Links<u32>>,
     /// The list's address; 0 for `malloc`'s own objects, which stand in no list.
     list: AtomicU64,
+    /// The record of a sampled object; 0 for none. See [`super::profiled`].
+    pub sample: AtomicU32,
+    /// Bytes of its size class, if the object stands for one of a class; else 0.
+    pub class_bytes: AtomicU32,
 }
 
 const _: () = {
@@ -59,6 +64,8 @@ impl Head {
         // SAFETY: the run is the caller's, and stands in no list.
         unsafe { self.links.get().write(Links::OUTSIDE) };
         self.list.store(0, Relaxed);
+        self.sample.store(0, Relaxed);
+        self.class_bytes.store(0, Relaxed);
     }
 
     /// Whether the object belongs to a heap.
@@ -95,6 +102,28 @@ impl Objects {
         // SAFETY: the lock is held.
         let page = unsafe { (*self.list.get()).first() };
         (page != u32::MAX).then_some(PageIndex(page))
+    }
+
+    /// The first page of the object with the least address beyond `page`, or of all if that is
+    /// `None`. The cost grows with the number of objects.
+    pub fn next_beyond(&self, page: Option<PageIndex>) -> Option<PageIndex> {
+        let _lists = LISTS.lock();
+        // SAFETY: the lock is held.
+        let list = unsafe { &*self.list.get() };
+        let first = list.first();
+        let mut least = None;
+        let mut at = first;
+        while at != u32::MAX {
+            if page.is_none_or(|page| at > page.0) && least.is_none_or(|least: PageIndex| at < least.0) {
+                least = Some(PageIndex(at));
+            }
+            // SAFETY: a node of the list, whose lock is held.
+            at = unsafe { list.after(at) };
+            if at == first {
+                break;
+            }
+        }
+        least
     }
 
     /// Adds the object whose first page is `page`.

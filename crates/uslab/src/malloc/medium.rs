@@ -13,16 +13,17 @@
 //! Growing objects are large runs: these resize in place. A medium object becomes one, where it
 //! stands, at its first `realloc` beyond its class.
 
-use super::classes::MAX_SMALL_BYTES;
+use super::classes::{self, MAX_SMALL_BYTES};
 use super::debugged;
 use super::large::{self, Reclaim};
+use super::profiled::state;
 use crate::cache::debugged::Family;
 use crate::cache::{CacheBuilder, Core, class_core, registry, start};
 use crate::os;
 use crate::os::invariant::invariant;
 use crate::pages::{self, PAGE_BYTES};
 use crate::rseq::{self, Slot, dummy_slots};
-use core::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Release};
+use core::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Release, Ordering::SeqCst, fence};
 
 /// Largest size served by a medium class: 1 MiB.
 pub(super) const MAX_MEDIUM_BYTES: usize = 1 << 20;
@@ -105,7 +106,7 @@ impl Medium {
         (index < CLASSES).then_some(Medium(index as u8))
     }
 
-    fn index(self) -> usize {
+    pub fn index(self) -> usize {
         self.0 as usize
     }
 
@@ -123,11 +124,45 @@ impl Medium {
             // As in `small`: every allocation takes the slow path.
             return Some(made);
         }
-        for (slots, _) in SLOTS.iter().zip(&OF_SIZE).filter(|&(_, &class)| class == self) {
-            slots.store(made.slots(), Release);
+        self.publish(made.slots());
+        // As in `small`.
+        fence(SeqCst);
+        if state::has_begun() {
+            settle(self);
         }
         Some(made)
     }
+
+    /// Makes the table name `slots` for the class.
+    fn publish(self, slots: *mut Slot) {
+        for (place, _) in SLOTS.iter().zip(&OF_SIZE).filter(|&(_, &class)| class == self) {
+            place.store(slots, Release);
+        }
+    }
+}
+
+/// Makes the table name the counted row of the class while the heap profile runs; else the cache's
+/// own slots.
+pub(super) fn settle(class: Medium) {
+    // SAFETY: null or a core, which lives at its address for ever.
+    let Some(core) = (unsafe { CACHES[class.index()].load(Acquire).as_ref() }) else { return };
+    if start::guards_all() {
+        return;
+    }
+    let state = state::class(classes::CLASSES + class.index());
+    let is_wanted = || state::period_bytes() != 0;
+    let row = if is_wanted() { core.counted_row() } else { None };
+    registry::with_lock(|| match row.filter(|_| is_wanted()) {
+        Some(row) => {
+            core.forget_distances();
+            state.set_counting(Some(core));
+            class.publish(row);
+        }
+        None => {
+            class.publish(core.slots());
+            state.set_counting(None);
+        }
+    });
 }
 
 /// The slots for objects of `size` bytes; `None` if no medium class serves the size.

@@ -13,6 +13,7 @@
 //! from any thread, before the C library is set up, in fork children, and after `exit` began. None
 //! may be called from a signal handler that interrupted one of them.
 
+#[cfg(any(feature = "allocator-api2", feature = "allocator-api2-02"))]
 pub(crate) mod allocator;
 mod bare;
 mod caller;
@@ -25,6 +26,7 @@ mod large;
 mod list;
 mod medium;
 mod owners;
+pub(crate) mod profiled;
 pub(crate) mod sampled;
 mod small;
 #[cfg(test)]
@@ -59,12 +61,14 @@ pub(crate) fn lock_for_fork() {
     sampled::lock_for_fork();
     list::lock_for_fork();
     owners::lock_for_fork();
+    profiled::table::lock_for_fork();
     bare::lock_for_fork();
 }
 
 /// Undoes [`lock_for_fork`]; `child` is true in the fork child.
 pub(crate) fn unlock_after_fork(child: bool) {
     bare::unlock_after_fork(child);
+    profiled::table::unlock_after_fork(child);
     owners::unlock_after_fork(child);
     list::unlock_after_fork(child);
     sampled::unlock_after_fork(child);

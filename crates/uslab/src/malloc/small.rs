@@ -1,13 +1,14 @@
 //! The caches of the size classes; each is created at the first allocation of its class.
 
 use super::classes::{CLASSES, Class, MAX_DIRECT_BYTES, MAX_SMALL_BYTES, SLAB_ORDER, STEP_BYTES};
+use super::profiled::state;
 use super::sampled;
 use crate::cache::debugged::Request;
 use crate::cache::start;
-use crate::cache::{CacheBuilder, Core, class_core};
+use crate::cache::{CacheBuilder, Core, class_core, registry};
 use crate::os;
 use crate::rseq::{self, Slot, dummy_slots};
-use core::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Release};
+use core::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Release, Ordering::SeqCst, fence};
 
 /// The slots of each class. Until a class has a cache they are the dummies, which send its first
 /// allocation to the slow path.
@@ -104,7 +105,7 @@ pub(super) fn slots_for_larger(size: usize) -> Option<*mut Slot> {
 
 /// The options of a class of a private heap. Large classes get larger slabs, because smaller ones
 /// would waste more of their pages.
-pub(super) fn options(name: &'static str, class: Class) -> CacheBuilder<'static> {
+pub(super) fn options(name: &str, class: Class) -> CacheBuilder<'_> {
     CacheBuilder::new(name).max_order(if class.bytes() >= 8192 { 5 } else { 3 }).not_debuggable()
 }
 
@@ -128,19 +129,91 @@ fn cache(class: Class) -> Option<&'static Core> {
         // The tables keep the dummies, which send every allocation to the slow path.
         return Some(made);
     }
-    SLOTS[class.index()].store(made.slots(), Release);
+    // After the store of the cache: a start from now on sees it.
+    fence(SeqCst);
+    settle(class);
+    Some(made)
+}
+
+/// Makes the tables name `slots` for the class.
+fn publish(class: Class, slots: *mut Slot) {
+    SLOTS[class.index()].store(slots, Release);
     let larger = SLOTS_OF_LARGER.iter().enumerate().skip(MAX_DIRECT_BYTES / LARGER_STEP_BYTES + 1);
     for (step, place) in larger {
         if Class::of(step * LARGER_STEP_BYTES) == Some(class) {
-            place.store(made.slots(), Release);
+            place.store(slots, Release);
         }
     }
     for (step, place) in SLOTS_BY_SIZE.iter().enumerate() {
         if Class::of(step * STEP_BYTES) == Some(class) {
-            place.store(made.slots(), Release);
+            place.store(slots, Release);
         }
     }
-    Some(made)
+}
+
+/// Makes the tables name the counted row of the class while the heap profile runs, or while sized
+/// frees must not push into the class's own sheaf; else the cache's own slots.
+pub(super) fn settle(class: Class) {
+    // SAFETY: null or a core, which lives at its address for ever.
+    let Some(core) = (unsafe { CACHES[class.index()].load(Acquire).as_ref() }) else { return };
+    if start::guards_all() {
+        return;
+    }
+    let state = state::class(class.index());
+    let is_wanted = || state::period_bytes() != 0 || state.has_samples();
+    loop {
+        let row = if is_wanted() { core.counted_row() } else { None };
+        let is_settled = registry::with_lock(|| {
+            // Wanted meanwhile. A row that was not made is not asked for twice: memory is short.
+            if row.is_none() && core.has_counted_row() && is_wanted() {
+                return false;
+            }
+            match row {
+                Some(row) => {
+                    core.forget_distances();
+                    publish(class, row);
+                    // Last: who finds it set may sample.
+                    state.set_counting(Some(core));
+                }
+                None => {
+                    let before = state.counting();
+                    state.set_counting(None);
+                    // A thread that found it set notes its sample first, and then looks again: see
+                    // `profiled::sample`.
+                    if before.is_some() && is_wanted() {
+                        state.set_counting(before);
+                        return false;
+                    }
+                    publish(class, core.slots());
+                }
+            }
+            true
+        });
+        if is_settled {
+            return;
+        }
+    }
+}
+
+/// Whether a sampled object of the class at `index` would never reach the class's own sheaves by a
+/// sized free: the tables name the counted row, or slots without sheaves.
+pub(super) fn may_sample(index: usize) -> bool {
+    if state::class(index).counting().is_some() {
+        return true;
+    }
+    // SAFETY: null or a core, which lives at its address for ever.
+    let core = CACHES.get(index).and_then(|core| unsafe { core.load(Acquire).as_ref() });
+    core.is_some_and(|core| !core.needs_counted_row())
+}
+
+/// Notes that a sampled object of the class at `index` is not in use any more.
+pub(super) fn forget_sample(index: usize) {
+    if state::class(index).remove_sample()
+        && state::period_bytes() == 0
+        && let Some(class) = Class::at(index)
+    {
+        settle(class);
+    }
 }
 
 /// Allocates an object of `class`; null with ENOMEM.

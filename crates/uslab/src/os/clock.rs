@@ -6,6 +6,11 @@ pub fn coarse_ms() -> u64 {
     read(libc::CLOCK_MONOTONIC_COARSE) / 1_000_000
 }
 
+/// Milliseconds since 1970.
+pub fn unix_ms() -> u64 {
+    read(libc::CLOCK_REALTIME) / 1_000_000
+}
+
 /// Nanoseconds since boot.
 pub fn boot_ns() -> u64 {
     read(libc::CLOCK_BOOTTIME)

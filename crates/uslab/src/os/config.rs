@@ -8,6 +8,11 @@
 //!
 //! `xtask` compiles this file by path. It must therefore use nothing but `core`.
 
+#[path = "limit.rs"]
+mod limit;
+
+pub use limit::Limit;
+
 /// One variable.
 #[allow(dead_code, reason = "the texts are for the users' table")]
 pub struct Variable {
@@ -39,15 +44,20 @@ pub const DEBUG: &str = "USLAB_DEBUG";
 pub const DEBUG_REPORT: &str = "USLAB_DEBUG_REPORT";
 pub const LEAKS: &str = "USLAB_LEAKS";
 pub const LEAK_SUPPRESSIONS: &str = "USLAB_LEAK_SUPPRESSIONS";
+pub const PROFILE: &str = "USLAB_PROFILE";
+pub const PROFILE_FILE: &str = "USLAB_PROFILE_FILE";
 pub const SECURE: &str = "USLAB_SECURE";
 pub const CPU_BYTES: &str = "USLAB_CPU_BYTES";
+pub const LIMIT: &str = "USLAB_LIMIT";
+pub const STATS: &str = "USLAB_STATS";
+pub const CONF: &str = "USLAB_CONF";
 pub const PRESSURE: &str = "USLAB_PRESSURE";
 pub const PRESSURE_LOG: &str = "USLAB_PRESSURE_LOG";
 pub const PRESSURE_WATCH: &str = "MEMORY_PRESSURE_WATCH";
 pub const PRESSURE_WRITE: &str = "MEMORY_PRESSURE_WRITE";
 
 /// All variables, in the order of the users' table.
-pub const VARIABLES: [Variable; 20] = [
+pub const VARIABLES: [Variable; 25] = [
     Variable {
         name: RSEQ,
         read_by: "the library",
@@ -173,14 +183,33 @@ pub const VARIABLES: [Variable; 20] = [
         is_harmless: false,
     },
     Variable {
+        name: PROFILE,
+        read_by: "the shared libraries",
+        values: "`1`, bytes",
+        default: "the heap is not profiled",
+        doc: "Profile the heap from the start: one allocation in so many bytes is a sample (`1`: in 524288); \
+              see [seeing inside](seeing-inside.md#heap-profile). `uslab run --profile` sets it.",
+        is_harmless: false,
+    },
+    Variable {
+        name: PROFILE_FILE,
+        read_by: "the shared libraries",
+        values: "a path",
+        default: "no profile is written at exit",
+        doc: "Write the heap profile at exit to this path, followed by `.` and the process id. A program that \
+              ends by a signal or `_exit` writes none. `uslab run --profile` sets it.",
+        is_harmless: false,
+    },
+    Variable {
         name: SECURE,
         read_by: "the library",
-        values: "`1`",
+        values: "`1`, or words: `check`, `canary`, `zero`, `quarantine`, `order`, `ranges`",
         default: "the checks that cost nothing",
-        doc: "Harden every cache and the malloc family, but not private heaps: checks on every free, \
-              canaries around the requested bytes, zeroes in freed objects, a random quarantine, \
-              random order; \
-              see [security](security.md#uslab_secure1).",
+        doc: "Harden every cache and the malloc family, but not private heaps: check every free, secret \
+              canaries around the requested bytes, zeroes in freed objects, a random quarantine, random \
+              order, addresses that no other cache reuses. `1`: all of these; see \
+              [security](security.md#uslab_secure1). A word without a meaning is reported with its column, \
+              and the variable then has no effect.",
         is_harmless: true,
     },
     Variable {
@@ -193,6 +222,35 @@ pub const VARIABLES: [Variable; 20] = [
         doc: "Upper bound on what the sheaves of one CPU hold, over all caches. Sheaves of two objects are \
               not counted. Objects of 33 KiB to 1 MiB are bounded by as much once more.",
         is_harmless: true,
+    },
+    Variable {
+        name: LIMIT,
+        read_by: "the library",
+        values: "`SOFT` or `SOFT,HARD`: bytes, with `K`, `M`, `G` or `T` behind, or a percentage as in `80%`; \
+                 `0` is no limit",
+        default: "no limit",
+        doc: "Limit the memory that the allocator holds, as `uslab::set_limit` does. A percentage is of the \
+              lowest limit of the process's control groups (version 2), or of the machine's memory. \
+              `uslab run --limit` sets it.",
+        is_harmless: false,
+    },
+    Variable {
+        name: STATS,
+        read_by: "the shared libraries",
+        values: "`1`",
+        default: "no report",
+        doc: "At exit, write the process's memory and its caches to standard error.",
+        is_harmless: false,
+    },
+    Variable {
+        name: CONF,
+        read_by: "the library",
+        values: "`NAME=VALUE,…`; names are those of the variables, in lower case and without `USLAB_`",
+        default: "each variable's own default",
+        doc: "Several settings in one: `decay_ms=0,limit=80%,90%`. A program can carry such a string itself: \
+              [settings in the program](README.md#settings-in-the-program). A variable of its own comes first, \
+              then this one, then the program's string. `uslab run --conf` sets it.",
+        is_harmless: false,
     },
     Variable {
         name: PRESSURE,
@@ -353,22 +411,28 @@ pub struct Config<V> {
     pub aborts_on_misuse: bool,
     /// The allocations that get guard pages; `None` for none.
     pub guard: Option<Guard>,
-    /// The text for these has a word without a meaning.
-    pub is_guard_wrong: bool,
     /// The caches that are debugged, and how; see `os/debugging.rs`.
     pub debug: Option<V>,
     /// The destination and form of reports.
     pub debug_report: Option<V>,
     /// Search for leaks at exit.
     pub leaks: Option<AtExit>,
-    /// The text for it is no choice.
-    pub is_leaks_wrong: bool,
     /// The file of leaks that are not reported.
     pub leak_suppressions: Option<V>,
-    /// Harden all caches.
-    pub is_secure: bool,
+    /// Mitigations for all caches; see `os/hardening.rs`.
+    pub secure: Option<V>,
+    /// Bytes from one sample of the heap profile to the next; `None` for no profile.
+    pub profile: Option<u64>,
+    /// The file that gets the profile at exit.
+    pub profile_file: Option<V>,
     /// Bound of a CPU's sheaves.
     pub cpu_bytes: Option<usize>,
+    /// The limits on held memory.
+    pub limit: Option<Limit>,
+    /// Report at exit.
+    pub reports_at_exit: bool,
+    /// For each value of [`READ_AT_START`]: it has no meaning, and counts as unset.
+    pub wrong: [bool; READ_AT_START.len()],
     /// The environment chooses the pressure sources.
     pub names_pressure: bool,
     /// The directory of the snapshot.
@@ -378,7 +442,7 @@ pub struct Config<V> {
 }
 
 /// The names of the variables in [`Config::of`]'s array.
-pub const READ_AT_START: [&str; 15] = [
+pub const READ_AT_START: [&str; 19] = [
     RSEQ,
     REAPER,
     DECAY_MS,
@@ -394,13 +458,32 @@ pub const READ_AT_START: [&str; 15] = [
     SECURE,
     LEAKS,
     LEAK_SUPPRESSIONS,
+    LIMIT,
+    STATS,
+    PROFILE,
+    PROFILE_FILE,
 ];
 
 impl<V: AsRef<[u8]>> Config<V> {
     /// The configuration from the values of [`READ_AT_START`].
-    pub fn of(values: [Option<V>; 15]) -> Config<V> {
+    pub fn of(values: [Option<V>; READ_AT_START.len()]) -> Config<V> {
+        let wrong = Self::wrong_of(&values);
         let [rseq, reaper, decay_ms, huge_pages, on_misuse, cpu_bytes, pressure, rest @ ..] = values;
-        let [snapshot, snapshot_reader, debug, debug_report, guard, secure, leaks, leak_suppressions] = rest;
+        let [
+            snapshot,
+            snapshot_reader,
+            debug,
+            debug_report,
+            guard,
+            secure,
+            leaks,
+            leak_suppressions,
+            limit,
+            stats,
+            profile,
+            profile_file,
+        ] = rest;
+        let period = profile.as_ref().map_or(Some(None), |value| profile_period(value.as_ref()));
         let is = |value: &Option<V>, wanted: &[u8]| value.as_ref().is_some_and(|v| v.as_ref() == wanted);
         let choice = guard.as_ref().map_or(Some(None), |value| Guard::of(value.as_ref()));
         let at_exit = leaks.as_ref().map_or(Some(None), |value| AtExit::of(value.as_ref()));
@@ -420,18 +503,58 @@ impl<V: AsRef<[u8]>> Config<V> {
             },
             aborts_on_misuse: !is(&on_misuse, b"report"),
             guard: choice.flatten(),
-            is_guard_wrong: choice.is_none(),
             leaks: at_exit.flatten(),
-            is_leaks_wrong: at_exit.is_none(),
             leak_suppressions,
-            is_secure: is(&secure, b"1"),
+            secure,
+            profile: period.flatten(),
+            profile_file,
             cpu_bytes: number(&cpu_bytes).map(|bytes| bytes as usize),
+            limit: limit.as_ref().and_then(|value| Limit::of(value.as_ref())),
+            reports_at_exit: is(&stats, b"1"),
+            wrong,
             names_pressure: pressure.is_some(),
             debug,
             debug_report,
             snapshot,
             snapshot_reader: number(&snapshot_reader),
         }
+    }
+}
+
+impl<V: AsRef<[u8]>> Config<V> {
+    /// Which values have no meaning. An empty one counts as unset.
+    fn wrong_of(values: &[Option<V>; READ_AT_START.len()]) -> [bool; READ_AT_START.len()] {
+        let mut wrong = [false; READ_AT_START.len()];
+        for ((name, value), wrong) in READ_AT_START.iter().zip(values).zip(&mut wrong) {
+            let Some(text) = value.as_ref().map(AsRef::as_ref).filter(|text| !text.is_empty()) else {
+                continue;
+            };
+            *wrong = match *name {
+                RSEQ | REAPER | STATS => ![&b"0"[..], b"1"].contains(&text),
+                DECAY_MS => ![&b"-1"[..], b"never"].contains(&text) && number(value).is_none(),
+                HUGE_PAGES => ![&b"auto"[..], b"never", b"always"].contains(&text),
+                ON_MISUSE => ![&b"report"[..], b"abort"].contains(&text),
+                CPU_BYTES => number(value).is_none(),
+                GUARD => Guard::of(text).is_none(),
+                LEAKS => AtExit::of(text).is_none(),
+                PROFILE => profile_period(text).is_none(),
+                LIMIT => Limit::of(text).is_none(),
+                _ => false,
+            };
+        }
+        wrong
+    }
+}
+
+/// Bytes from one sample of the heap profile to the next, unless the program or user chooses.
+pub const PROFILE_PERIOD_BYTES: u64 = 512 << 10;
+
+/// The period that a text chooses; the inner `None` is off, the outer no choice.
+fn profile_period(text: &[u8]) -> Option<Option<u64>> {
+    match text {
+        b"" | b"0" | b"off" => Some(None),
+        b"1" | b"on" => Some(Some(PROFILE_PERIOD_BYTES)),
+        bytes => core::str::from_utf8(bytes).ok()?.parse().ok().map(Some),
     }
 }
 

@@ -2,7 +2,25 @@
 
 use super::file::Reader;
 use core::ffi::CStr;
-use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering::Relaxed};
+
+/// The CPUs and nodes of [`pretend`]; 0 where there are none.
+static PRETENDED: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+
+/// Makes the library believe in a machine of `cpus` CPUs on `nodes` nodes, the same number on each.
+///
+/// For models that run one thread on a fake CPU (`rseq::fake`). Must be called before the library's
+/// first use. No thread may run on a CPU beyond the pretended ones.
+pub fn pretend(cpus: usize, nodes: usize) {
+    PRETENDED[0].store(cpus, Relaxed);
+    PRETENDED[1].store(nodes, Relaxed);
+}
+
+/// The CPUs and nodes of [`pretend`], if it was called.
+fn pretended() -> Option<(usize, usize)> {
+    let [cpus, nodes] = [0, 1].map(|which| PRETENDED[which].load(Relaxed));
+    (cpus > 0).then_some((cpus, nodes.max(1)))
+}
 
 /// Upper bound of the CPU numbers that the kernel can ever report: the highest one plus 1. `None`
 /// where neither source gives a plausible answer.
@@ -16,6 +34,9 @@ use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 /// * `sched_getaffinity` copies the kernel's whole mask and returns its length, a multiple of 64
 ///   CPUs: an upper bound that needs no file system. A seccomp filter may refuse the call.
 pub fn possible_cpus() -> Option<usize> {
+    if let Some((cpus, _)) = pretended() {
+        return Some(cpus);
+    }
     believable(listed_cpus(), mask_cpus(), current())
 }
 
@@ -95,6 +116,12 @@ static NODE_OF_CPU: [AtomicU8; 1024] = [const { AtomicU8::new(0) }; 1024];
 /// Reads which node each CPU belongs to, and returns the number of nodes, 64 at most. Before this
 /// call all CPUs are on node 0.
 pub fn init_nodes() -> usize {
+    if let Some((cpus, nodes)) = pretended() {
+        for (cpu, place) in NODE_OF_CPU.iter().enumerate().take(cpus) {
+            place.store((cpu * nodes / cpus) as u8, Relaxed);
+        }
+        return nodes;
+    }
     let nodes = nodes().min(64);
     if nodes > 1 {
         for node in 0..nodes {

@@ -22,8 +22,10 @@ pub const POISON: u8 = 4;
 pub const USERS: u8 = 8;
 /// Letter T: a line for each allocation and free.
 pub const TRACE: u8 = 16;
-/// `USLAB_SECURE`, which has no letter: zeroes in free objects, and a quarantine.
+/// `USLAB_SECURE`, which has no letter: records that stay small, and secret zones.
 pub const SECURE: u8 = 32;
+/// Zeroes in free objects of `USLAB_SECURE`, which has no letter.
+pub const ZERO: u8 = 128;
 
 /// Built for a memory checker ([`super::checkers`]), which has no letter: zones that the checker
 /// guards, in place of zones and patterns that this library checks.

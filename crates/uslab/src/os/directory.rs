@@ -37,6 +37,14 @@ pub enum Refusal {
 }
 
 impl Refusal {
+    /// The error number that stands for it.
+    pub fn number(&self) -> i32 {
+        match *self {
+            Refusal::Error(number) => number,
+            _ => libc::EACCES,
+        }
+    }
+
     /// Whether the directory exists and is not to be trusted. False where it could not be opened.
     pub fn is_distrust(&self) -> bool {
         !matches!(self, Refusal::Error(_))
@@ -186,6 +194,32 @@ impl Directory {
             fd = create();
         }
         (fd >= 0).then_some(fd)
+    }
+
+    /// Writes a file that its owner alone may read: `fill` writes it to a descriptor, as `draft`.
+    /// Then it gets its name, in place of another file.
+    ///
+    /// # Errors
+    /// `errno`, or what `fill` returns. Then no file is left behind.
+    pub fn write(
+        &self,
+        draft: &CStr,
+        name: &CStr,
+        fill: impl FnOnce(i32) -> Result<(), i32>,
+    ) -> Result<(), i32> {
+        let fd = self.create(draft).ok_or_else(|| errno::get().max(1))?;
+        let mut result = fill(fd);
+        // SAFETY: the descriptor is ours and is closed once; both names are NUL-terminated.
+        unsafe {
+            libc::close(fd);
+            if result.is_ok() && libc::renameat(self.fd, draft.as_ptr(), self.fd, name.as_ptr()) != 0 {
+                result = Err(errno::get());
+            }
+            if result.is_err() {
+                libc::unlinkat(self.fd, draft.as_ptr(), 0);
+            }
+        }
+        result
     }
 
     /// Removes `name` if it is the file `identity` and a plain file of the effective user.

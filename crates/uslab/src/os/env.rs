@@ -8,8 +8,10 @@
 //! capabilities) was given its environment by a user without them. In such a program only harmless
 //! variables are read ([`super::config`]); every other one counts as unset.
 
-use super::config::{Config, READ_AT_START, VARIABLES};
+use super::config::{CONF, Config, READ_AT_START, SECURE, VARIABLES};
 use super::file;
+use super::hardening::Hardening;
+use super::settings::{default_text, each_setting, index_of_setting};
 
 /// Bytes of the longest value that is read.
 pub const VALUE_BYTES: usize = 256;
@@ -39,16 +41,110 @@ impl AsRef<[u8]> for Value {
     }
 }
 
-/// The configuration from the current environment. Calls `on_too_long` with the name of each
-/// variable whose value is longer than [`VALUE_BYTES`]; such a variable counts as unset.
-pub fn config(mut on_too_long: impl FnMut(&str)) -> Config<Value> {
-    let found = lookup(READ_AT_START);
-    for (name, value) in READ_AT_START.iter().zip(&found) {
-        if let Some(Err(TooLong)) = value {
-            on_too_long(name);
+/// Where a setting's value comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Origin {
+    /// It is set nowhere.
+    Default,
+    /// The program's string `uslab_conf`.
+    Program,
+    /// The variable `USLAB_CONF`.
+    Conf,
+    /// The setting's own variable.
+    Environment,
+}
+
+impl Origin {
+    /// The name of the string; empty for a variable of its own.
+    pub fn string(self) -> &'static str {
+        match self {
+            Origin::Program => "uslab_conf",
+            Origin::Conf => CONF,
+            Origin::Default | Origin::Environment => "",
         }
     }
-    Config::of(found.map(|value| value?.ok()))
+}
+
+/// A setting that is ignored.
+pub enum Ignored<'a> {
+    /// The value of this variable is longer than [`VALUE_BYTES`].
+    TooLong(&'a str),
+    /// No setting has this name, in a string of this origin.
+    Unknown(Origin, &'a [u8]),
+}
+
+/// The values of [`READ_AT_START`], and where each comes from.
+pub struct Settings {
+    values: [Option<Value>; READ_AT_START.len()],
+    origins: [Origin; READ_AT_START.len()],
+}
+
+impl Settings {
+    /// Reads the current environment, and the program's own string. Calls `on_ignored` for each
+    /// setting that cannot be taken. Neither allocates nor blocks.
+    pub fn read(on_ignored: &mut dyn FnMut(Ignored)) -> Settings {
+        let mut settings = Settings {
+            values: [const { None }; READ_AT_START.len()],
+            origins: [Origin::Default; READ_AT_START.len()],
+        };
+        settings.take_string(super::weak::program_conf(), Origin::Program, on_ignored);
+        let [conf] = lookup([CONF]);
+        match conf {
+            Some(Ok(text)) => settings.take_string(text.as_bytes(), Origin::Conf, on_ignored),
+            Some(Err(TooLong)) => on_ignored(Ignored::TooLong(CONF)),
+            None => {}
+        }
+        for (index, found) in lookup(READ_AT_START).into_iter().enumerate() {
+            match found {
+                Some(Ok(value)) => settings.set(index, value, Origin::Environment),
+                Some(Err(TooLong)) => on_ignored(Ignored::TooLong(READ_AT_START[index])),
+                None => {}
+            }
+        }
+        settings
+    }
+
+    fn take_string(&mut self, text: &[u8], origin: Origin, on_ignored: &mut dyn FnMut(Ignored)) {
+        each_setting(text, &mut |name, value| match (index_of_setting(name), Value::of(value)) {
+            (Some(index), Some(value)) => self.set(index, value, origin),
+            (Some(index), None) => on_ignored(Ignored::TooLong(READ_AT_START[index])),
+            (None, _) => on_ignored(Ignored::Unknown(origin, name)),
+        });
+    }
+
+    fn set(&mut self, index: usize, value: Value, origin: Origin) {
+        (self.values[index], self.origins[index]) = (Some(value), origin);
+    }
+
+    /// Their meaning.
+    pub fn config(&self) -> Config<&Value> {
+        let mut config = Config::of(self.values.each_ref().map(Option::as_ref));
+        let is_bad = config.secure.is_some_and(|value| Hardening::parse(value.as_bytes()).is_err());
+        let secure = READ_AT_START.iter().zip(&mut config.wrong).find(|(name, _)| **name == SECURE);
+        if let Some((_, wrong)) = secure {
+            *wrong = is_bad;
+        }
+        config
+    }
+
+    /// Each value without a meaning, by its variable's name and its origin.
+    pub fn each_wrong(&self, mut visit: impl FnMut(&'static str, Origin)) {
+        let wrong = READ_AT_START.into_iter().zip(self.config().wrong).zip(self.origins);
+        wrong.filter(|((_, wrong), _)| *wrong).for_each(|((name, _), origin)| visit(name, origin));
+    }
+
+    /// Each setting's name, value and origin. A value without a meaning counts as unset.
+    pub fn each(&self, mut visit: impl FnMut(&'static str, &[u8], Origin)) {
+        let wrong = self.config().wrong;
+        for (index, name) in READ_AT_START.into_iter().enumerate() {
+            match &self.values[index] {
+                Some(value) if !wrong[index] && !value.as_bytes().is_empty() => {
+                    visit(name, value.as_bytes(), self.origins[index]);
+                }
+                _ => visit(name, default_text(name).as_bytes(), Origin::Default),
+            }
+        }
+    }
 }
 
 /// Whether the process gained privileges when it was started: the kernel's `AT_SECURE`.

@@ -65,6 +65,42 @@ impl Drop for Reader {
     }
 }
 
+/// Writes all of `bytes` to a descriptor; the error is `errno`.
+///
+/// # Errors
+/// Those of `write(2)`.
+pub fn write_all(fd: i32, mut bytes: &[u8]) -> Result<(), i32> {
+    while !bytes.is_empty() {
+        // SAFETY: the pointer and length describe `bytes`.
+        let n = unsafe { libc::write(fd, bytes.as_ptr().cast(), bytes.len()) };
+        match n {
+            1.. => bytes = &bytes[n as usize..],
+            0 => return Err(libc::EIO),
+            _ if super::errno::get() == libc::EINTR => {}
+            _ => return Err(super::errno::get()),
+        }
+    }
+    Ok(())
+}
+
+/// Writes the file at `path`, which its owner alone may read, in place of another: `fill` writes it
+/// to a descriptor.
+///
+/// # Errors
+/// `errno`, or what `fill` returns.
+pub fn replace(path: &CStr, fill: impl FnOnce(i32) -> Result<(), i32>) -> Result<(), i32> {
+    let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC | libc::O_CLOEXEC | libc::O_NOFOLLOW;
+    // SAFETY: `path` is NUL-terminated.
+    let fd = unsafe { libc::open(path.as_ptr(), flags, 0o600) };
+    if fd < 0 {
+        return Err(super::errno::get());
+    }
+    let result = fill(fd);
+    // SAFETY: the descriptor is ours and is closed once.
+    unsafe { libc::close(fd) };
+    result
+}
+
 /// The id of the calling process.
 pub fn process_id() -> u32 {
     // SAFETY: no preconditions.

@@ -5,11 +5,13 @@
 //! [`errno::Preserved`].
 
 mod answer;
+pub mod capacity;
 pub mod checkers;
 pub mod clock;
 pub mod config;
 #[cfg(test)]
 mod config_tests;
+pub mod corruption;
 pub mod cpu;
 pub mod debugging;
 #[cfg(test)]
@@ -23,6 +25,7 @@ pub mod fault;
 pub mod file;
 pub mod fork;
 mod futex;
+pub mod hardening;
 pub mod huge;
 pub mod invariant;
 pub mod maps;
@@ -31,11 +34,14 @@ pub mod memory;
 pub mod own_memory;
 pub mod pin;
 pub mod pressure;
+pub mod probe;
 pub mod process;
 pub mod random;
+pub mod region;
 pub mod report;
 pub mod rseq;
 pub mod scheduling;
+pub mod settings;
 pub mod signal;
 pub mod sleep;
 pub mod stop;

@@ -6,21 +6,43 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 static SEED: AtomicU64 = AtomicU64::new(0);
 
+static SECOND: AtomicU64 = AtomicU64::new(0);
+
 /// The process's seed, chosen at the first call: from the kernel's generator, or from the clock and
 /// the library's address if a filter forbids that.
 pub fn seed() -> u64 {
-    let seed = SEED.load(Relaxed);
-    if seed != 0 {
-        return seed;
+    chosen(&SEED)
+}
+
+/// Another seed, which no sequence of [`at`] shows.
+fn second_seed() -> u64 {
+    chosen(&SECOND)
+}
+
+#[inline]
+fn chosen(place: &AtomicU64) -> u64 {
+    match place.load(Relaxed) {
+        0 => choose(place),
+        seed => seed,
     }
+}
+
+#[cold]
+fn choose(place: &AtomicU64) -> u64 {
     let mut fresh = 0u64;
     // SAFETY: the place has so many bytes.
     let got = unsafe { libc::syscall(libc::SYS_getrandom, &raw mut fresh, size_of::<u64>(), 1) };
     if got != size_of::<u64>() as libc::c_long {
-        fresh = clock::boot_ns() ^ (&raw const SEED).addr() as u64;
+        fresh = clock::boot_ns() ^ (&raw const *place).addr() as u64;
     }
     let fresh = fresh | 1;
-    SEED.compare_exchange(0, fresh, Relaxed, Relaxed).err().unwrap_or(fresh)
+    place.compare_exchange(0, fresh, Relaxed, Relaxed).err().unwrap_or(fresh)
+}
+
+/// A number that follows from `place` and from two secrets of the process, and reveals neither.
+pub fn keyed(place: u64) -> u64 {
+    let product = u128::from(place ^ seed()) * u128::from(second_seed());
+    (product >> 64) as u64 ^ product as u64
 }
 
 /// The number of a sequence at `place`, with this process's seed.

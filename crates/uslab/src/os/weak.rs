@@ -1,10 +1,12 @@
-//! Weak references to functions that some C libraries or programs lack; a missing one is null.
+//! Weak references to functions that some C libraries or programs lack, and to the program's own
+//! settings; a missing one is null.
 //!
 //! The linker and the loader resolve each name when they bind this library; in a static program,
 //! the linker alone. `dlsym` takes the loader's lock and may allocate, so only code that runs
 //! inside the loader may call it.
 
-use core::ffi::{c_char, c_int, c_long, c_void};
+use core::ffi::{CStr, c_char, c_int, c_long, c_void};
+use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
 /// `dlmopen`: namespace, file, flags.
 pub type Dlmopen = unsafe extern "C" fn(c_long, *const c_char, c_int) -> *mut c_void;
@@ -21,6 +23,7 @@ struct Functions {
     sigaction: Option<Sigaction>,
     processor_leaf: Option<unsafe extern "C" fn(u32) -> *const [u32; 8]>,
     find_object: Option<unsafe extern "C" fn(*const c_void, *mut Found) -> c_int>,
+    conf: *const AtomicPtr<c_char>,
 }
 
 core::arch::global_asm!(
@@ -31,6 +34,7 @@ core::arch::global_asm!(
     ".weak __sigaction",
     ".weak __x86_get_cpuid_feature_leaf",
     ".weak _dl_find_object",
+    ".weak uslab_conf",
     ".pushsection .data.rel.ro.uslab_weak, \"aw\", @progbits",
     ".hidden uslab_weak_functions",
     ".globl uslab_weak_functions",
@@ -39,6 +43,7 @@ core::arch::global_asm!(
     ".quad _IO_list_lock, _IO_list_unlock, _IO_list_resetlock, dlsym",
     ".quad __sigaction",
     ".quad __x86_get_cpuid_feature_leaf, _dl_find_object",
+    ".quad uslab_conf",
     ".popsection",
 );
 
@@ -50,6 +55,18 @@ fn functions() -> &'static Functions {
     // SAFETY: the table above has as many words as fields. The loader binds it before any code of
     // the library runs, and it is never written afterwards. A null word is `None`.
     unsafe { &uslab_weak_functions }
+}
+
+/// The program's settings: the string behind its variable `const char *uslab_conf`; empty if it has
+/// no such variable.
+pub fn program_conf() -> &'static [u8] {
+    // SAFETY: null, or the address of the program's variable, a pointer that lives for ever.
+    let text = unsafe { functions().conf.as_ref() }.map_or(core::ptr::null_mut(), |text| text.load(Relaxed));
+    if text.is_null() {
+        return &[];
+    }
+    // SAFETY: the variable's meaning: a string that ends with a zero and stays.
+    unsafe { CStr::from_ptr(text) }.to_bytes()
 }
 
 /// Takes glibc's recursive lock of the list of open streams. Does nothing with other C libraries.

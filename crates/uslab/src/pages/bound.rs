@@ -1,11 +1,16 @@
 //! Whether free memory is bounded, and how the background thread learns that it should purge.
 
-use super::decay;
+use super::{PAGE_BYTES, decay};
 use crate::os;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+/// Fresh pages after which the background thread searches for caches that are nearly free: 4 MiB.
+pub(super) const GROWTH_PAGES: usize = (4 << 20) / PAGE_BYTES;
+
 /// The background thread was woken to purge, and has not started.
 static IS_NOTIFIED: AtomicBool = AtomicBool::new(false);
+/// The process took [`GROWTH_PAGES`] fresh pages since the last [`begin_growth`].
+static HAS_GROWN: AtomicBool = AtomicBool::new(false);
 /// A limit counted mapped bytes when the background thread last looked.
 static IS_MAPPING_LIMITED: AtomicBool = AtomicBool::new(false);
 
@@ -38,4 +43,22 @@ pub fn note_too_large() {
     if !is_bounded() && decay::period_ms().is_some() {
         notify();
     }
+}
+
+/// Has the background thread search for caches that are nearly free: the process took
+/// [`GROWTH_PAGES`] fresh pages. Called under the buddy's lock.
+pub fn note_growth() {
+    if !is_bounded() && decay::period_ms().is_some() && !HAS_GROWN.swap(true, Relaxed) {
+        os::sleep::wake();
+    }
+}
+
+/// Whether the process has grown since [`begin_growth`].
+pub fn has_grown() -> bool {
+    HAS_GROWN.load(Relaxed)
+}
+
+/// Growth counts from now on: the background thread begins a search.
+pub fn begin_growth() {
+    HAS_GROWN.store(false, Relaxed);
 }

@@ -18,6 +18,7 @@ use super::chunk::{self, Advice, Chunk, MAX_ORDER, NONE};
 use super::policy::{Locked, Policy};
 use super::{CHUNK_BYTES, CHUNK_PAGES, Fill, PAGE_BYTES, Run, boot, bound};
 use crate::counters;
+use crate::os::corruption::is_whole;
 use crate::os::invariant::invariant;
 use crate::os::memory::Placed;
 use crate::os::{self, Guard, Lock};
@@ -149,6 +150,7 @@ impl Buddy {
         // `note_taken` checks the hard limit exactly, once the run is known: its dirty pages are
         // held already and cost nothing.
         if !self.is_possible(pages, align_order) {
+            self.note_impossible(pages);
             return None;
         }
         let run = if pages > CHUNK_PAGES || align_order > MAX_ORDER {
@@ -182,7 +184,10 @@ impl Buddy {
     pub fn free_sparse(&mut self, first: PageIndex, order: u32, charged: u64) -> usize {
         let (index, at) = (first.0 as usize / CHUNK_PAGES, first.0 as usize % CHUNK_PAGES);
         let is_taken_back = self.with_chunk(index, |chunk| chunk.free_sparse(at, 1 << order, charged));
-        invariant!(is_taken_back, "a sparse run that is freed was in use", first.0);
+        let address = arena::address_of(first);
+        if !is_whole(is_taken_back, "run", address, "pages that are freed were in use") {
+            return self.dirty_pages;
+        }
         self.operations = self.operations.saturating_add(1);
         self.uncharge(charged.count_ones() as usize);
         self.dirty_pages
@@ -213,10 +218,31 @@ impl Buddy {
     }
 
     fn fullest_with(&self, order: u32) -> Option<usize> {
-        self.not_empty.iter().zip(&self.heads).find_map(|(&orders, heads)| {
+        let index = self.not_empty.iter().zip(&self.heads).find_map(|(&orders, heads)| {
             let fitting = orders >> order << order;
-            (fitting != 0).then(|| heads[fitting.trailing_zeros() as usize] as usize)
+            (fitting != 0).then(|| *heads.get(fitting.trailing_zeros() as usize).unwrap_or(&NONE) as usize)
+        })?;
+        let is_listed = index < arena::chunks_committed() && self.is_chunk_whole(index);
+        is_listed.then_some(index).or_else(|| {
+            is_whole(false, "buddy", self, "a list leads to a chunk within the bound");
+            None
         })
+    }
+
+    /// Whether a chunk, which is within the bound, counts its free pages right, and its neighbours
+    /// link to it.
+    fn is_chunk_whole(&self, index: usize) -> bool {
+        // SAFETY: committed, and `&self` is the lock.
+        let chunk = unsafe { &*arena::chunk(index) };
+        let free: u32 = chunk.free.iter().map(|word| word.count_ones()).sum();
+        let is_listed = usize::from(chunk.level) < LEVELS && usize::from(chunk.order) < ORDERS;
+        is_whole(u32::from(chunk.free_pages) == free, "chunk", chunk, "free pages are counted")
+            && is_whole(
+                is_listed && self.check_links(index as u32).is_ok(),
+                "chunk",
+                chunk,
+                "a chunk's neighbours link to it",
+            )
     }
 
     /// Allocates a run that starts at the start of a chunk: it takes wholly free chunks in a row,
@@ -436,6 +462,7 @@ impl Buddy {
         self.operations = self.operations.saturating_add(1);
         let held = self.used_pages + pages + self.dirty_pages;
         if held > self.hard_pages {
+            os::probe::limit_hit(|| [pages * PAGE_BYTES, (held - pages) * PAGE_BYTES]);
             return false;
         }
         self.used_pages += pages;
@@ -444,6 +471,10 @@ impl Buddy {
             && self.policy.window.is_too_large(held - self.locked_pages)
         {
             bound::note_too_large();
+        }
+        if self.policy.fresh_pages >= bound::GROWTH_PAGES {
+            self.policy.fresh_pages = 0;
+            bound::note_growth();
         }
         if held > self.soft_pages && !self.told {
             self.told = true;
@@ -513,7 +544,7 @@ impl Buddy {
         // SAFETY: as in `link`.
         unsafe {
             let chunk = &mut *arena::chunk(index);
-            if chunk.free_pages == 0 {
+            if chunk.free_pages == 0 || !self.is_chunk_whole(index) {
                 return;
             }
             invariant!(self.check_links(index as u32).is_ok(), "a chunk's neighbours link to it", index);

@@ -11,6 +11,7 @@
 use super::arena::{self, PageIndex};
 use super::buddy::Buddy;
 use super::{Fill, PAGE_BYTES, Run, Temperature, boot, buddy, purge};
+use crate::os::corruption::is_whole;
 use crate::os::invariant::invariant;
 use crate::os::{self, Lock};
 use crate::rseq::{Cpu, Owner};
@@ -42,7 +43,8 @@ impl List {
     /// Takes the run that came last, and says whether it is known to be zero.
     fn pop(&mut self) -> Option<(PageIndex, bool)> {
         self.count = self.count.checked_sub(1)?;
-        Some((PageIndex(self.runs[self.count as usize]), self.zero >> self.count & 1 != 0))
+        let first = *self.runs.get(self.count as usize)?;
+        Some((PageIndex(first), self.zero >> self.count & 1 != 0))
     }
 
     /// Adds a run that is not known to be zero. There must be room.
@@ -64,8 +66,19 @@ impl List {
 
     /// Gives the `n` oldest runs of `order` to the buddy.
     fn flush(&mut self, order: usize, n: usize, buddy: &mut Buddy) {
+        let list = core::ptr::from_ref(self);
+        let are_pages = self.runs[..n].iter().all(|&first| arena::contains(PageIndex(first)));
+        if !is_whole(
+            are_pages && usize::from(self.count) <= RUNS,
+            "CPU page list",
+            list,
+            "its runs lie in the arena",
+        ) {
+            self.count = 0;
+            return;
+        }
         let is_taken_back = buddy.free_batch(order as u32, &self.runs[..n], self.zero);
-        invariant!(is_taken_back, "a run in a CPU's list was in use", self.runs[0]);
+        is_whole(is_taken_back, "CPU page list", list, "its runs were in use");
         self.runs.copy_within(n..self.count as usize, 0);
         self.count -= n as u8;
         self.zero = self.zero.checked_shr(n as u32).unwrap_or(0);
@@ -154,10 +167,25 @@ pub fn alloc(pages: usize, align_order: u32, temperature: Temperature, fill: Fil
             let run = list.pop();
             cpu.runs.store(lists.all(), Relaxed);
             cpu.assert_valid(&lists);
-            return run.map(|(first, zeroed)| Run { first, pages, zeroed });
+            let run = run.map(|(first, zeroed)| Run { first, pages, zeroed });
+            return run.filter(|run| is_free_run(run.first, pages, pages));
         }
     }
-    buddy::lock().alloc(pages, align_order, fill)
+    let run = buddy::lock().alloc(pages, align_order, fill);
+    run.filter(|run| is_free_run(run.first, pages, 1))
+}
+
+/// Upper bound on the pages of which [`is_free_run`] reads the owner.
+const MAX_LOOKS: usize = 32;
+
+/// Whether a run that is about to be handed out lies in the arena on a multiple of `align` pages,
+/// and its pages have no owner. Reports the page map or the list that says so otherwise.
+pub(super) fn is_free_run(first: PageIndex, pages: usize, align: usize) -> bool {
+    let last = PageIndex(first.0.saturating_add(pages as u32 - 1));
+    let is_run = arena::contains(last) && (first.0 as usize).is_multiple_of(align);
+    let is_free = |page: PageIndex| arena::owner(page) == Owner::NONE;
+    let are_free = || is_free(last) && (0..pages.min(MAX_LOOKS)).all(|n| is_free(first.plus(n)));
+    is_whole(is_run && are_free(), "run", super::address_of(first), "pages that are handed out have no owner")
 }
 
 /// Whether [`alloc`] could succeed if all other pages were free.
@@ -178,7 +206,7 @@ pub fn free(first: PageIndex, pages: usize, temperature: Temperature) {
         lists.used = true;
         let list = &mut lists.of_order[order];
         let mut flushed = None;
-        if list.count == ROOM[order] {
+        if list.count >= ROOM[order] {
             let mut buddy = buddy::lock();
             list.flush(order, usize::from(ROOM[order] / 2), &mut buddy);
             flushed = Some(buddy.dirty_pages);
@@ -261,6 +289,11 @@ fn drain(cpu: &CpuPages, lists: &mut Lists) {
     }
     cpu.runs.store(0, Relaxed);
     cpu.assert_valid(lists);
+}
+
+/// Calls `visit` for the lists of each CPU.
+pub(super) fn for_each_region(visit: &mut os::region::Visit<'_>) {
+    table().iter().for_each(|cpu| visit(os::region::Region::of("CPU page lists", &*cpu.lists.lock())));
 }
 
 /// Runs in all lists. Takes no lock.

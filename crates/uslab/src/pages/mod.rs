@@ -41,6 +41,7 @@ mod idle;
 mod layout;
 mod policy;
 mod purge;
+mod regions;
 mod sparse;
 #[cfg(test)]
 mod tests;
@@ -49,7 +50,7 @@ pub use arena::{
     PageIndex, address_of, clear_owner, contains, descriptor, direct_owner_of, keep_mapped, owner, owner_of,
     page_of, page_of_any, set_owner,
 };
-pub use bound::is_bounded;
+pub use bound::{begin_growth, has_grown, is_bounded};
 pub use buddy::limits::{has_soft_limit, held_bytes, is_beyond_soft, set_limits, soft_limit_bytes};
 pub use buddy::valid::Walked;
 pub use cpu_pages::{alloc, extend, free, free_zeroed, init as init_cpu_lists, is_possible};
@@ -58,6 +59,7 @@ pub use idle::purge_all;
 pub use idle::{has_free_memory, purge_all_beyond, purge_rested, rested};
 pub use policy::Locked;
 pub use purge::{Scattered, purge_due, purge_some};
+pub use regions::for_each_region;
 pub use sparse::{
     alloc_sparse, charge, free_sparse, may_purge_rested, purge_used, should_purge_rested, uncharge,
 };

@@ -26,6 +26,8 @@ pub(super) struct Policy {
     pub settled_pages: usize,
     /// An allocation took pages without memory, and that growth has not been judged yet.
     pub has_grown: bool,
+    /// Pages without memory that allocations took since [`super::bound::note_growth`].
+    pub fresh_pages: usize,
     /// The chunk at which the next purge starts.
     pub cursor: usize,
     /// The current period of [`REFUSAL_MS`], and when it began. Never 0.
@@ -42,6 +44,7 @@ impl Policy {
             window: Window::new(),
             settled_pages: usize::MAX,
             has_grown: false,
+            fresh_pages: 0,
             cursor: 0,
             period: 1,
             period_ms: 0,
@@ -56,6 +59,7 @@ impl Policy {
     /// Notes that an allocation took `pages` pages without memory behind them.
     pub fn note_fresh(&mut self, pages: usize) {
         self.has_grown |= pages > 0;
+        self.fresh_pages += pages;
         let regretted = pages.min(self.regret_pages);
         self.regret_pages -= regretted;
         // Half of them: in a single wave of frees some pages come and go by chance, and the limit

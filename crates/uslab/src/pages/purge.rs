@@ -226,6 +226,9 @@ fn purge_groups(target_bytes: usize, least_pages: usize, locked: Locked) -> usiz
         }
     }
     counters::header().purged_bytes.fetch_add(purged as u64, Relaxed);
+    if purged > 0 {
+        os::probe::purge(|| [purged, counters::header().dirty_bytes.load(Relaxed) as usize]);
+    }
     purged
 }
 

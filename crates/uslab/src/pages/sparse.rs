@@ -6,7 +6,7 @@
 
 use super::arena::{self, PageIndex};
 use super::policy::{Locked, REFUSAL_MS};
-use super::{CHUNK_PAGES, Fill, PAGE_BYTES, buddy, purge};
+use super::{CHUNK_PAGES, Fill, PAGE_BYTES, buddy, cpu_pages, purge};
 use crate::{counters, os};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -14,7 +14,8 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// the mask of charged pages: those in `needed`, and those that have memory already. `None` if
 /// memory or address space is used up.
 pub fn alloc_sparse(order: u32, needed: u64, fill: Fill) -> Option<(PageIndex, u64)> {
-    buddy::lock().alloc_sparse(order, needed, fill)
+    let run = buddy::lock().alloc_sparse(order, needed, fill);
+    run.filter(|&(first, _)| cpu_pages::is_free_run(first, 1 << order, 1 << order))
 }
 
 /// Charges `pages` more pages of sparse runs. False, and nothing done, if the hard limit forbids
@@ -74,6 +75,7 @@ pub unsafe fn purge_used(first: PageIndex, pages: usize, locked: Locked) -> bool
     };
     if is_purged {
         counters::header().purged_bytes.fetch_add(bytes as u64, Relaxed);
+        os::probe::purge(|| [bytes, counters::header().dirty_bytes.load(Relaxed) as usize]);
     } else {
         REFUSED_MS.store(os::clock::coarse_ms(), Relaxed);
     }

@@ -36,7 +36,7 @@
 use super::cpu_cache::PIECE;
 use super::sheaf::{SIZES, Size};
 use super::{CpuCache, Drain, Keep};
-use crate::counters;
+use crate::counters::{self, Tally};
 use crate::os::invariant::invariant;
 use crate::os::{self, Lock};
 use crate::pages;
@@ -44,7 +44,7 @@ use crate::slab::Geometry;
 use crate::sync::list::{Linked, Links, List};
 use crate::sync::{CachePadded, Rank};
 use core::cell::Cell;
-use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 mod valid;
 pub use valid::check;
@@ -67,7 +67,7 @@ const MAX_ALL_RUN_BYTES: usize = 64 << 20;
 /// The bound is this part of that, a quarter, under pressure, and where memory is large but there
 /// is no background thread.
 const TIGHT_PART: usize = 4;
-/// How many times the barn serves a cache until that is a reason to grow.
+/// How many times the barn serves a CPU until that is a reason to grow.
 const BARN_SERVED: u32 = 16;
 /// Upper bound on a run of misses after which a cache grows, as a number of the largest sheaves
 /// that hold the objects moved. Slots and barn hold half as many or less.
@@ -75,8 +75,9 @@ const MAX_RUN_SHEAVES: usize = 8;
 /// A cache of parts of slabs with smaller sheaves grows whatever the run was: it visits the slow
 /// path so often that the path itself costs most.
 const MODERATE_CAPACITY: usize = 62;
-/// How many times a spare has room for a freed object until that is a reason to grow. A CPU that
-/// exchanges its sheaves over and over takes objects from the spare as often; only frees count.
+/// How many times a CPU's spare has room for a freed object until that is a reason to grow. A CPU
+/// that exchanges its sheaves over and over takes objects from the spare as often; only frees
+/// count.
 const SPARE_SERVED: u32 = 32;
 /// After so many of these the slow path levels the two sheaves. A CPU whose main sheaf is full and
 /// whose spare is empty, or the other way round, would exchange them every few calls.
@@ -94,8 +95,9 @@ static CHOSEN: AtomicUsize = AtomicUsize::new(FOLLOWS);
 /// The user chose no bound: it follows the memory of slabs.
 const FOLLOWS: usize = usize::MAX;
 static CPUS: AtomicUsize = AtomicUsize::new(1);
-/// Bytes that the caches of each kind are charged. Changed under the rings' lock.
-static USED: [AtomicUsize; KINDS] = [const { AtomicUsize::new(0) }; KINDS];
+/// Bytes that the caches of each kind are charged. Changed under the rings' lock. Padded: misses
+/// read what lies beside.
+static USED: CachePadded<[AtomicUsize; KINDS]> = CachePadded([const { AtomicUsize::new(0) }; KINDS]);
 static NEXT_LOOK_MS: AtomicU64 = AtomicU64::new(0);
 static PRESSED_UNTIL_MS: AtomicU64 = AtomicU64::new(0);
 
@@ -253,22 +255,11 @@ pub(super) struct Adapt {
     charged_bytes: usize,
     /// Neighbours in the ring, guarded by its lock; null outside the ring.
     links: Cell<Links<*const CpuCache>>,
-    /// On their own cache line: passes read the other fields.
-    counts: CachePadded<Counts>,
 }
 
 // SAFETY: threads access the links only under the ring's lock; the other fields are atomics or
 // never change.
 unsafe impl Sync for Adapt {}
-
-#[derive(Default)]
-struct Counts {
-    /// Whether there was a miss, or a call that the spare served, since the cache was last asked
-    /// for capacity.
-    is_used: AtomicBool,
-    barn_served: AtomicU32,
-    spare_served: AtomicU32,
-}
 
 /// The kernel's capacity for an object size.
 fn default_capacity(object_bytes: usize) -> usize {
@@ -308,7 +299,6 @@ impl Adapt {
             kind,
             charged_bytes: sheaves * object_bytes,
             links: Cell::new(Links::OUTSIDE),
-            counts: CachePadded(Counts::default()),
         }
     }
 
@@ -333,15 +323,15 @@ impl Adapt {
 
     /// Notes a miss of a CPU after the run `last`; `barn` is true if the barn served it.
     /// Returns whether that is a reason to grow.
-    fn is_too_small(&self, last: Run, miss: Miss, barn: bool) -> bool {
-        self.note_use();
+    fn is_too_small(&self, tally: &Tally, last: Run, miss: Miss, barn: bool) -> bool {
+        note_use(tally);
         let bounced = match self.kind {
             Kind::Objects => last.misses() > 0 && !last.is_of(miss),
             Kind::Runs => last.is_of(Miss::Overflow) && miss == Miss::Underflow,
         };
-        let wandered = barn && self.counts.barn_served.fetch_add(1, Relaxed) + 1 >= BARN_SERVED;
-        if bounced || wandered {
-            self.counts.barn_served.store(0, Relaxed);
+        let wandered = barn && tally.barn_served.fetch_add(1, Relaxed) + 1 >= BARN_SERVED;
+        if (bounced || wandered) && tally.barn_served.load(Relaxed) > 0 {
+            tally.barn_served.store(0, Relaxed);
         }
         let moved = last.misses() as usize * self.capacity().min(PIECE);
         let is_small = self.kind == Kind::Objects && self.capacity() < MODERATE_CAPACITY;
@@ -351,11 +341,11 @@ impl Adapt {
     /// Notes a free that used the room of the spare. That is cheap, but still costs some twenty
     /// times as much as the fast path. Returns how many there were since the last reason to grow,
     /// which [`SPARE_SERVED`] of them are.
-    fn count_exchange(&self) -> u32 {
-        self.note_use();
-        let exchanges = self.counts.spare_served.fetch_add(1, Relaxed) + 1;
+    fn count_exchange(tally: &Tally) -> u32 {
+        note_use(tally);
+        let exchanges = tally.spare_served.fetch_add(1, Relaxed) + 1;
         if exchanges >= SPARE_SERVED {
-            self.counts.spare_served.store(0, Relaxed);
+            tally.spare_served.store(0, Relaxed);
         }
         exchanges
     }
@@ -364,24 +354,25 @@ impl Adapt {
     fn charge(&self, level: Level) -> usize {
         if level > self.free_of_charge { level.capacity() * self.charged_bytes } else { 0 }
     }
+}
 
-    /// Whether the cache had a miss since the last call.
-    fn had_misses(&self) -> bool {
-        self.counts.is_used.swap(false, Relaxed)
-    }
+/// Whether the cache had a miss since the last call.
+fn had_misses(cache: &CpuCache) -> bool {
+    let forget = |tally: &Tally| tally.is_used.load(Relaxed) && tally.is_used.swap(false, Relaxed);
+    cache.slabs().tallies().fold(false, |had, tally| forget(tally) | had)
+}
 
-    /// Notes a miss, or a call that the spare served, for [`Adapt::had_misses`].
-    fn note_use(&self) {
-        if !self.counts.is_used.load(Relaxed) {
-            self.counts.is_used.store(true, Relaxed);
-        }
+/// Notes a miss, or a call that the spare served, for [`had_misses`].
+fn note_use(tally: &Tally) {
+    if !tally.is_used.load(Relaxed) {
+        tally.is_used.store(true, Relaxed);
     }
 }
 
 /// See [`Adapt::is_too_small`].
-pub(super) fn note_miss(cache: &CpuCache, last: Run, miss: Miss, barn: bool) {
+pub(super) fn note_miss(cache: &CpuCache, tally: &Tally, last: Run, miss: Miss, barn: bool) {
     let kind = cache.adapt().kind;
-    if cache.adapt().is_too_small(last, miss, barn) {
+    if cache.adapt().is_too_small(tally, last, miss, barn) {
         grow(cache, kind.bound_bytes(), true);
     } else if kind == Kind::Runs && !os::sleep::has_background_thread() {
         // The bound may have fallen, and no other thread comes by.
@@ -390,13 +381,13 @@ pub(super) fn note_miss(cache: &CpuCache, last: Run, miss: Miss, barn: bool) {
 }
 
 /// Notes an allocation that used the objects of the spare.
-pub(super) fn note_spare_objects(cache: &CpuCache) {
-    cache.adapt().note_use();
+pub(super) fn note_spare_objects(tally: &Tally) {
+    note_use(tally);
 }
 
 /// See [`Adapt::count_exchange`]. Returns whether the caller should level the two sheaves.
-pub(super) fn note_spare_room(cache: &CpuCache) -> bool {
-    let exchanges = cache.adapt().count_exchange();
+pub(super) fn note_spare_room(cache: &CpuCache, tally: &Tally) -> bool {
+    let exchanges = Adapt::count_exchange(tally);
     let has_grown = exchanges >= SPARE_SERVED && grow(cache, bound_bytes() / 2, false);
     exchanges.is_multiple_of(SPARE_LEVELS) && !has_grown
 }
@@ -419,8 +410,9 @@ struct Ring {
 // lock, before it goes away.
 unsafe impl Send for Ring {}
 
-/// A ring for each kind, behind one lock.
-static RINGS: Lock<[Ring; KINDS]> = Lock::new(Rank::Adapt, [Ring::new(Kind::Objects), Ring::new(Kind::Runs)]);
+/// A ring for each kind, behind one lock. Padded: misses read what lies beside.
+static RINGS: CachePadded<Lock<[Ring; KINDS]>> =
+    CachePadded(Lock::new(Rank::Adapt, [Ring::new(Kind::Objects), Ring::new(Kind::Runs)]));
 
 impl Ring {
     const fn new(kind: Kind) -> Ring {
@@ -492,7 +484,7 @@ fn grow(cache: &CpuCache, bound: usize, may_take: bool) -> bool {
         return true;
     }
     if !fits() {
-        ring.take_back(goal, LOOKS, |other| !core::ptr::eq(other, cache) && !other.adapt().had_misses());
+        ring.take_back(goal, LOOKS, |other| !core::ptr::eq(other, cache) && !had_misses(other));
     }
     let grows = fits();
     if grows {

@@ -2,6 +2,7 @@
 //! its lock once for a whole sheaf.
 
 use super::ownership;
+use super::sheaf::is_sheaf;
 use crate::os::Lock;
 use crate::os::facts::{Fact, facts};
 use crate::os::invariant::invariant;
@@ -86,16 +87,25 @@ impl Barn {
         result
     }
 
+    /// [`Barn::change`] for a sheaf that leaves: a corrupted one is lost, with its objects.
+    fn take(&self, change: impl FnOnce(&mut Stacks) -> *mut Sheaf) -> *mut Sheaf {
+        let sheaf = self.change(change);
+        if sheaf.is_null() || is_sheaf(sheaf) { sheaf } else { core::ptr::null_mut() }
+    }
+
     /// Takes a full sheaf, if there is one. In exchange it puts `empty` (null for none) into the
     /// barn if there is room; the flag returned is true if it did.
     pub fn take_full(&self, empty: *mut Sheaf) -> Option<(*mut Sheaf, bool)> {
-        self.change(|stacks| {
+        let mut has_put_empty = false;
+        let full = self.take(|stacks| {
             if stacks.fulls == 0 {
-                return None;
+                return core::ptr::null_mut();
             }
             let full = stacks.pop_full();
-            Some((full, stacks.push_empty(empty)))
-        })
+            has_put_empty = stacks.push_empty(empty);
+            full
+        });
+        (!full.is_null()).then_some((full, has_put_empty))
     }
 
     /// Puts `full`, which holds up to `bytes` of objects, into the barn if there is room; returns
@@ -107,12 +117,17 @@ impl Barn {
     /// Puts `full` into the barn, and takes an empty sheaf in exchange (null if there is none).
     /// Returns `None` if there is no room.
     pub fn exchange_full(&self, full: *mut Sheaf, bytes: usize) -> Option<*mut Sheaf> {
-        self.change(|stacks| stacks.push_full(full, bytes).then(|| stacks.pop_empty()))
+        let mut is_put = false;
+        let empty = self.take(|stacks| {
+            is_put = stacks.push_full(full, bytes);
+            if is_put { stacks.pop_empty() } else { core::ptr::null_mut() }
+        });
+        is_put.then_some(empty)
     }
 
     /// Takes an empty sheaf; null if there is none.
     pub fn take_empty(&self) -> *mut Sheaf {
-        self.change(|stacks| stacks.pop_empty())
+        self.take(|stacks| stacks.pop_empty())
     }
 
     /// Puts an empty sheaf into the barn if there is room; returns whether it did.
@@ -156,6 +171,15 @@ impl Barn {
         let mut stacks = self.stacks.lock();
         (stacks.least_fulls, stacks.least_empties) = (stacks.fulls, stacks.empties);
         stacks.fulls + stacks.empties > 0
+    }
+
+    /// Calls `visit` for each sheaf in the barn, under its lock.
+    pub fn for_each_sheaf(&self, mut visit: impl FnMut(*mut Sheaf)) {
+        let stacks = self.stacks.lock();
+        stacks.full[..stacks.fulls]
+            .iter()
+            .chain(&stacks.empty[..stacks.empties])
+            .for_each(|&sheaf| visit(sheaf));
     }
 
     /// Takes the barn's lock for the duration of a fork.

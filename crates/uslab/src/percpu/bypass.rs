@@ -55,7 +55,7 @@ impl CpuCache {
     }
 
     /// Drains all slots; returns whether the kernel allowed it.
-    fn drain_whole(&self) -> bool {
+    pub(super) fn drain_whole(&self) -> bool {
         let mut drain = Drain::of_all();
         self.drain_slots(&mut drain);
         drain.finish();

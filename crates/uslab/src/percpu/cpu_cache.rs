@@ -12,14 +12,14 @@ use super::drain::Keep;
 use super::hidden;
 use super::sheaf::{self, Owned};
 use super::{ownership, valid};
-use crate::counters;
-use crate::os;
+use crate::counters::{self, SlowCall, Tally};
 use crate::os::facts::{Fact, facts};
 use crate::os::invariant::invariant;
+use crate::os::{self, probe};
 use crate::pages::PAGE_BYTES;
-use crate::rseq::{Exchanged, Mode, Owner, Sheaf, Slot, Which, dummy, is_dummy, mode};
+use crate::rseq::{Cpu, Exchanged, Mode, Owner, Sheaf, Slot, Which, dummy, dummy_of, is_dummy, mode};
 use crate::slab::{Misuse, Slabs, report_misuse};
-use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering::Relaxed};
 
 /// Upper bound on the objects that one call moves between a sheaf and the slabs, unless it was
 /// asked for more. Filling or emptying a large sheaf at once gains nothing, and would add some tens
@@ -37,6 +37,8 @@ pub struct CpuCache {
     caching: bool,
     /// Whether every call goes to the slabs for now; see [`super::bypass`].
     pub(super) bypass: AtomicBool,
+    /// The first slot of the counted row; null until it is made. See [`super::counted`].
+    pub(super) counted: AtomicPtr<Slot>,
 }
 
 /// The CPU caches of a cache, for a debugger.
@@ -111,7 +113,7 @@ impl CpuCache {
             unsafe {
                 let slot = slots.add(cpu);
                 if slot != owner {
-                    slot.write(Slot::holding(dummy()));
+                    slot.write(Slot::holding(dummy_of(cpu)));
                 }
                 (*slot).set_start_test(slabs.geometry().start_test());
             }
@@ -131,6 +133,7 @@ impl CpuCache {
             adapt,
             caching: parts.caching,
             bypass: AtomicBool::new(false),
+            counted: AtomicPtr::new(core::ptr::null_mut()),
         };
         cache.publish_capacity();
         cache
@@ -186,7 +189,7 @@ impl CpuCache {
     }
 
     /// Whether calls use sheaves at present.
-    fn has_sheaves(&self) -> bool {
+    pub(super) fn has_sheaves(&self) -> bool {
         self.caching && !self.is_bypassed()
     }
 
@@ -204,24 +207,36 @@ impl CpuCache {
     pub fn alloc_slow(&self, out: &mut [*mut u8]) -> bool {
         let _errno = os::errno::Preserved::new();
         os::sleep::note_activity();
-        counters::record(self.slabs.id()).alloc_slow.fetch_add(1, Relaxed);
-        let mut got = 0;
+        let (mut got, mut cpu) = (0, None);
         while got < out.len() {
             let rest = &mut out[got..];
             let n = match self.served_by() {
-                Server::Slabs => self.slabs.take(os::cpu::node_of(os::cpu::current()), rest, rest.len()),
-                Server::Sequences(access) => self.refill(&access, rest),
-                Server::Lock(access) => self.refill(&access, rest),
+                Server::Slabs => self.slabs.take(Cpu::current().node(), rest, rest.len()),
+                Server::Sequences(access) => {
+                    cpu = Some(access.cpu());
+                    self.refill(&access, rest)
+                }
+                Server::Lock(access) => {
+                    cpu = Some(access.cpu());
+                    self.refill(&access, rest)
+                }
             };
             invariant!(n <= rest.len(), "no more objects are served than were asked for", n);
             if n == 0 {
                 // SAFETY: these were just taken from this cache.
                 unsafe { self.free_slow(&out[..got]) };
+                self.count(cpu, SlowCall::Alloc);
                 return false;
             }
             got += n;
         }
+        self.count(cpu, SlowCall::Alloc);
         true
+    }
+
+    /// Counts a slow call, on `cpu` where it used a slot.
+    pub(super) fn count(&self, cpu: Option<Cpu>, call: SlowCall) {
+        self.slabs.tally_of(cpu.unwrap_or_else(Cpu::current)).count(call, counters::record(self.slabs.id()));
     }
 
     /// Frees all of `objects`. The caller has tried the fast path. Never fails. May make system
@@ -234,8 +249,7 @@ impl CpuCache {
     pub unsafe fn free_slow(&self, objects: &[*mut u8]) {
         let _errno = os::errno::Preserved::new();
         os::sleep::note_activity();
-        counters::record(self.slabs.id()).free_slow.fetch_add(1, Relaxed);
-        let mut rest = objects;
+        let (mut rest, mut cpu) = (objects, None);
         while !rest.is_empty() {
             // SAFETY: the caller's promise, for each part.
             let n = unsafe {
@@ -249,14 +263,26 @@ impl CpuCache {
                         self.slabs.free(rest);
                         rest.len()
                     }
-                    Server::Sequences(access) => self.flush(&access, rest),
-                    Server::Lock(access) => self.flush(&access, rest),
+                    Server::Sequences(access) => {
+                        cpu = Some(access.cpu());
+                        self.flush(&access, rest)
+                    }
+                    Server::Lock(access) => {
+                        cpu = Some(access.cpu());
+                        self.flush(&access, rest)
+                    }
                 }
             };
             invariant!(n > 0, "each step takes an object back");
             invariant!(n <= rest.len(), "no step takes back more than it was given", n);
             rest = &rest[n..];
         }
+        self.count(cpu, SlowCall::Free);
+    }
+
+    /// The line of counts of the CPU that the thread runs on.
+    pub(super) fn tally(&self) -> &Tally {
+        self.slabs.tally_of(Cpu::current())
     }
 
     pub(super) fn served_by(&self) -> Server<'_> {
@@ -275,8 +301,10 @@ impl CpuCache {
     pub(super) fn take_out(&self, access: &impl Access, which: Which) -> *mut Sheaf {
         loop {
             // SAFETY: the dummy may go into any slot.
-            match unsafe { exchange(access, which, dummy()) } {
-                Exchanged::Old(sheaf) => return sheaf,
+            match unsafe { exchange(access, which, dummy_of(access.cpu().number())) } {
+                // A corrupted sheaf is lost, with its objects.
+                Exchanged::Old(old) if is_dummy(old) || sheaf::is_sheaf(old) => return old,
+                Exchanged::Old(_) => return dummy(),
                 Exchanged::GateClosed => super::fork::wait_for_fork(),
                 Exchanged::Taken => return dummy(),
             }
@@ -344,6 +372,7 @@ impl CpuCache {
     /// Flushes a sheaf's objects to the slabs and frees the sheaf.
     pub(super) fn flush_and_free(&self, sheaf: &mut Owned, keep: Keep) {
         if sheaf.count() > 0 {
+            probe::flush(|| (self.slabs.name(), [sheaf.count()]));
             // SAFETY: objects in a sheaf of this cache are free objects of it.
             unsafe {
                 match keep {
@@ -352,7 +381,7 @@ impl CpuCache {
                 }
             }
             sheaf.set_count(0);
-            counters::record(self.slabs.id()).flushes.fetch_add(1, Relaxed);
+            self.tally().flushes.fetch_add(1, Relaxed);
         }
         invariant!(sheaf.count() == 0, "a sheaf is freed empty", sheaf.0);
         // SAFETY: empty, owned, and not the dummy, which no thread ever owns.
@@ -366,7 +395,7 @@ impl CpuCache {
 
     /// Counts the `n` objects of a sheaf that went to the barn.
     fn count_barn_objects(&self, n: usize) {
-        counters::record(self.slabs.id()).sheaf_free.fetch_add(n as i64, Relaxed);
+        self.tally().sheaf_free.fetch_add(n as i64, Relaxed);
     }
 
     /// Returns a sheaf of the present size: `have` (null for none) if it has that size, otherwise a
@@ -429,8 +458,9 @@ impl CpuCache {
         // SAFETY: objects in a sheaf of this cache are free objects of it. The new count leaves out
         // exactly those that were flushed.
         let left = unsafe { self.slabs.free_last(&sheaf.objects()[rest..]) };
+        probe::flush(|| (self.slabs.name(), [sheaf.count() - rest - left]));
         sheaf.set_count(rest + left);
-        counters::record(self.slabs.id()).flushes.fetch_add(1, Relaxed);
+        self.tally().flushes.fetch_add(1, Relaxed);
     }
 
     /// Frees at least one of `objects`; returns how many. Leaves this CPU with a main sheaf that
@@ -438,7 +468,7 @@ impl CpuCache {
     ///
     /// # Safety
     /// As [`CpuCache::free_slow`].
-    unsafe fn flush(&self, access: &impl Access, objects: &[*mut u8]) -> usize {
+    pub(super) unsafe fn flush(&self, access: &impl Access, objects: &[*mut u8]) -> usize {
         // SAFETY: the caller's promise.
         let (put, twice) = unsafe { access.push_bulk(objects) };
         if twice {
@@ -462,7 +492,8 @@ impl CpuCache {
         let has_room = !is_dummy(spare) && Owned(spare).count() < Owned(spare).capacity();
         let mut target = if has_room {
             // A call that frees many objects fills the sheaf anyway.
-            let is_uneven = adapt::note_spare_room(self) && objects.len() == 1;
+            let is_uneven =
+                adapt::note_spare_room(self, self.slabs.tally_of(access.cpu())) && objects.len() == 1;
             let mut spare = self.resized(Owned(spare), node);
             if is_uneven {
                 self.level(access, &mut spare, node);
@@ -488,7 +519,7 @@ impl CpuCache {
         let last_miss = &access.slot().last_miss;
         let run = Run(last_miss.load(Relaxed));
         last_miss.store(run.with(miss).0, Relaxed);
-        adapt::note_miss(self, run, miss, barn);
+        adapt::note_miss(self, self.slabs.tally_of(access.cpu()), run, miss, barn);
     }
 
     /// Updates the count of free objects in sheaves by what this CPU's slot holds now.
@@ -499,14 +530,21 @@ impl CpuCache {
 
     /// Updates the count of free objects in sheaves by what `slot` holds now.
     pub(super) fn recount(&self, slot: &Slot) {
-        // A sheaf that was freed meanwhile may show any number. `counted` keeps what this adds, so
-        // that the next call takes the same off again.
-        let now = held(slot) as u32;
+        // A sheaf that was freed meanwhile may show any number. `counted` keeps what is added here,
+        // so that the next call takes the same off again.
+        self.recount_to(slot, held(slot));
+    }
+
+    /// Updates the count of free objects in sheaves by `now`, the objects that `slot` holds.
+    pub(super) fn recount_to(&self, slot: &Slot, now: usize) {
+        let now = now as u32;
         if slot.counted.load(Relaxed) == now {
             return;
         }
         let before = slot.counted.swap(now, Relaxed);
-        counters::record(self.slabs.id()).sheaf_free.fetch_add(i64::from(now) - i64::from(before), Relaxed);
+        let change = i64::from(now) - i64::from(before);
+        let index = (&raw const *slot).addr().wrapping_sub(self.slots.addr()) / size_of::<Slot>();
+        self.slabs.tally_of(Cpu::of_index(index)).sheaf_free.fetch_add(change, Relaxed);
     }
 
     /// Whether a drain or a shrink would find free memory. Takes no lock. Approximate, as all
@@ -514,15 +552,16 @@ impl CpuCache {
     pub fn has_free(&self) -> bool {
         let record = counters::record(self.slabs.id());
         record.empty_slabs.load(Relaxed) > 0
-            || record.sheaf_free.load(Relaxed) > 0
-            || self.slots().iter().any(|slot| held(slot) > 0)
+            || self.slabs.sheaf_free() > 0
+            || self.all_slots().any(|slot| held(slot) > 0)
             || self.slabs.free_bytes_inside() >= PAGE_BYTES
     }
 
     /// Updates the count of free objects in sheaves by what all slots hold now. Sheaves of barns
     /// are counted as they enter and leave a barn. Exact if no thread uses the cache meanwhile.
     pub fn account_all(&self) {
-        self.slots().iter().for_each(|slot| self.recount(slot));
+        self.all_slots().for_each(|slot| self.recount(slot));
+        self.slabs.fold();
     }
 }
 

@@ -22,12 +22,13 @@
 
 use super::CpuCache;
 use super::access::{Access, exchange};
+use super::counted;
 use super::cpu_cache::{Server, held};
 use super::ownership;
 use super::sheaf::{self, Owned};
 use crate::counters::{self, layout::REASON_NO_MEMBARRIER};
-use crate::os;
 use crate::os::invariant::invariant;
+use crate::os::{self, probe};
 use crate::rseq::locked::LockedSlot;
 use crate::rseq::{Cpu, Exchanged, GATE, Mode, Sheaf, Slot, Which, dummy, is_dummy, mode};
 use crate::sync::in_flight::InFlight;
@@ -127,6 +128,17 @@ impl<'a> Drain<'a> {
         cache.recount(slot);
     }
 
+    /// Takes the sheaf of a slot of the cache's counted row, unless the drain has no barrier.
+    fn take_counted(&mut self, cache: &'a CpuCache, slot: &'a Slot) {
+        if is_dummy(slot.main.load(Relaxed)) || !self.may_take_main() {
+            return;
+        }
+        self.make_room();
+        self.in_flight.get_or_insert_with(InFlight::begin);
+        self.add(cache, counted::take_out(slot), Some(slot));
+        cache.recount(slot);
+    }
+
     /// Takes the main sheaf of this CPU by a sequence, where [`Drain::take`] must leave it.
     fn take_own_main(&mut self, cache: &'a CpuCache) {
         let Server::Sequences(access) = cache.served_by() else { return };
@@ -188,6 +200,10 @@ impl<'a> Drain<'a> {
             match home {
                 Some(slot) if !is_private => put_back(cache, slot, sheaf),
                 _ => {
+                    probe::drain(|| (cache.slabs().name(), [Owned(sheaf).count()]));
+                    if counted::reopen(sheaf) {
+                        cache.credit(Owned(sheaf).count());
+                    }
                     cache.flush_and_free(&mut Owned(sheaf), self.keep);
                     counters::record(cache.slabs().id()).drains.fetch_add(1, Relaxed);
                 }
@@ -203,8 +219,11 @@ fn put_back(cache: &CpuCache, slot: &Slot, sheaf: *mut Sheaf) {
     if GATE.load(SeqCst) != 0 {
         return;
     }
-    ownership::release(sheaf);
-    if slot.main.compare_exchange(dummy(), sheaf, Release, Relaxed).is_ok() {
+    if !counted::is_counted(sheaf) {
+        ownership::release(sheaf);
+    }
+    let now = slot.main.load(Relaxed);
+    if is_dummy(now) && slot.main.compare_exchange(now, sheaf, Release, Relaxed).is_ok() {
         cache.recount(slot);
     }
 }
@@ -230,6 +249,7 @@ impl CpuCache {
     /// Moves the sheaves of all slots to `drain`, which flushes them to the slabs when it finishes.
     pub fn drain_slots<'a>(&'a self, drain: &mut Drain<'a>) {
         self.slots().iter().for_each(|slot| drain.take(self, slot));
+        self.counted_slots().iter().for_each(|slot| drain.take_counted(self, slot));
         if drain.leaves_mains() {
             drain.take_own_main(self);
         }
@@ -272,6 +292,7 @@ impl CpuCache {
             };
             for sheaf in sheaves.into_iter().filter(|&sheaf| !is_dummy(sheaf)) {
                 freed += Owned(sheaf).count();
+                probe::drain(|| (self.slabs().name(), [Owned(sheaf).count()]));
                 self.flush_and_free(&mut Owned(sheaf), Keep::Target);
                 counters::record(self.slabs().id()).drains.fetch_add(1, Relaxed);
             }
@@ -296,7 +317,7 @@ impl CpuCache {
             let _in_flight = (barn.fulls() > 0).then(InFlight::begin);
             while let Some(sheaf) = barn.take_any() {
                 let n = Owned(sheaf).count();
-                counters::record(self.slabs().id()).sheaf_free.fetch_sub(n as i64, Relaxed);
+                self.tally().sheaf_free.fetch_sub(n as i64, Relaxed);
                 self.flush_and_free(&mut Owned(sheaf), Keep::Target);
                 freed += n;
             }

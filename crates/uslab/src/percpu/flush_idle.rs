@@ -18,7 +18,6 @@ use super::CpuCache;
 use super::adapt;
 use super::drain::{Drain, Keep};
 use super::sheaf::Owned;
-use crate::counters;
 use crate::rseq::{Slot, Which, is_dummy};
 use crate::sync::in_flight::InFlight;
 use core::sync::atomic::Ordering::Relaxed;
@@ -51,7 +50,7 @@ impl CpuCache {
             while let Some(sheaf) = barn.take_unused() {
                 used = true;
                 let mut sheaf = Owned(sheaf);
-                counters::record(self.slabs().id()).sheaf_free.fetch_sub(sheaf.count() as i64, Relaxed);
+                self.tally().sheaf_free.fetch_sub(sheaf.count() as i64, Relaxed);
                 self.flush_and_free(&mut sheaf, Keep::Pages);
             }
             used |= barn.begin_period();
@@ -59,6 +58,7 @@ impl CpuCache {
         if !used {
             adapt::rest(self);
         }
+        self.slabs().fold();
         !used
     }
 }

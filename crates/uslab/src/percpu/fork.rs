@@ -10,7 +10,7 @@ use crate::rseq::{GATE, Mode, Slot, dummy, is_dummy, mode};
 use crate::sync::Rank;
 use core::sync::atomic::{
     AtomicBool,
-    Ordering::{AcqRel, Relaxed, Release, SeqCst},
+    Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst},
 };
 
 impl CpuCache {
@@ -88,7 +88,7 @@ fn hide_all(for_each: &impl Fn(&dyn Fn(&CpuCache))) -> bool {
         GATE.store(0, Release);
         return false;
     }
-    for_each(&|cache| cache.slots().iter().for_each(hide));
+    for_each(&|cache| cache.all_slots().for_each(hide));
     os::membarrier::restart_all()
 }
 
@@ -98,9 +98,9 @@ pub fn show_slots(child: bool, for_each: impl Fn(&dyn Fn(&CpuCache))) {
     match mode() {
         Mode::Rseq => {
             if child && !COPY_IS_WHOLE.load(Relaxed) {
-                for_each(&|cache| cache.slots().iter().for_each(|slot| forget(cache, slot)));
+                for_each(&|cache| cache.all_slots().for_each(|slot| forget(cache, slot)));
             } else {
-                for_each(&|cache| cache.slots().iter().for_each(show));
+                for_each(&|cache| cache.all_slots().for_each(show));
             }
             GATE.store(0, Release);
         }
@@ -111,18 +111,24 @@ pub fn show_slots(child: bool, for_each: impl Fn(&dyn Fn(&CpuCache))) {
 }
 
 /// Moves a slot's sheaves to words that no sequence reads, and puts dummies in their places.
+///
+/// Most slots of a machine with many CPUs hold dummies: a fork reads these, and writes nothing.
+/// With the gate closed, no thread puts a sheaf in the place of a dummy.
 fn hide(slot: &Slot) {
     for (which, place) in BOTH.into_iter().zip(&slot.hidden) {
         invariant!(place.load(Relaxed).is_null(), "a slot's sheaves are hidden once");
-        place.store(slot.place(which).swap(dummy(), AcqRel), Relaxed);
+        if !is_dummy(slot.place(which).load(Acquire)) {
+            place.store(slot.place(which).swap(dummy(), AcqRel), Relaxed);
+        }
     }
 }
 
 /// Puts the hidden sheaves back. The gate is closed, so the slot still has its dummies.
 fn show(slot: &Slot) {
     for (which, place) in BOTH.into_iter().zip(&slot.hidden) {
-        let sheaf = place.swap(core::ptr::null_mut(), Relaxed);
+        let sheaf = place.load(Relaxed);
         if !sheaf.is_null() {
+            place.store(core::ptr::null_mut(), Relaxed);
             invariant!(
                 is_dummy(slot.place(which).load(Relaxed)),
                 "with the gate closed a slot keeps its dummies"

@@ -9,10 +9,17 @@
 //! have sheaves. In locked mode these are always hidden, by one slot; in rseq mode by a row.
 
 use crate::os;
-use crate::rseq::{Mode, Slot, dummy, mode};
+use crate::rseq::{Mode, Slot, dummy_of, mode};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 static IS_ON: AtomicBool = AtomicBool::new(false);
+static SHUFFLES_REFILLS: AtomicBool = AtomicBool::new(false);
+
+/// Hands the objects of slabs out in random order. Start-up calls it, as [`hide_sheaves`].
+pub fn shuffle_refills() {
+    SHUFFLES_REFILLS.store(true, Relaxed);
+}
+
 /// Shuffles so far.
 static SHUFFLES: AtomicU64 = AtomicU64::new(0);
 
@@ -21,7 +28,7 @@ pub fn hide_sheaves() {
     IS_ON.store(true, Relaxed);
 }
 
-fn is_on() -> bool {
+pub(super) fn is_on() -> bool {
     IS_ON.load(Relaxed)
 }
 
@@ -44,15 +51,15 @@ pub(super) unsafe fn slots_behind(owner: *mut Slot, cpus: usize) -> *mut Slot {
     };
     for cpu in 1..before {
         // SAFETY: the caller's promise; the first has been written.
-        unsafe { owner.add(cpu).write(Slot::holding(dummy())) };
+        unsafe { owner.add(cpu).write(Slot::holding(dummy_of(cpu))) };
     }
     // SAFETY: as above.
     unsafe { owner.add(before) }
 }
 
-/// Puts objects that come from slabs in random order, where sheaves are hidden.
+/// Puts objects that come from slabs in random order, if that was chosen.
 pub(super) fn shuffle(objects: &mut [*mut u8]) {
-    if !is_on() {
+    if !SHUFFLES_REFILLS.load(Relaxed) {
         return;
     }
     let place = SHUFFLES.fetch_add(1, Relaxed) << 16;

@@ -30,13 +30,16 @@ mod access;
 pub mod adapt;
 mod barn;
 mod bypass;
+mod counted;
 mod cpu_cache;
 mod drain;
 mod flush_idle;
 mod fork;
 mod hidden;
+pub mod local;
 mod ownership;
 mod refill;
+mod regions;
 mod runs;
 mod saturated;
 pub mod sheaf;
@@ -46,10 +49,11 @@ mod valid;
 
 use crate::os::facts::Fact;
 
+pub use counted::{MAX_COUNTED, needs_counted_row};
 pub use cpu_cache::{CpuCache, Parts};
 pub use drain::{Drain, Keep, free_private};
 pub use fork::{begin_fork, end_fork, hide_slots, show_slots};
-pub use hidden::hide_sheaves;
+pub use hidden::{hide_sheaves, shuffle_refills};
 pub use valid::{Walked, check_dummy};
 
 /// The facts of this layer, for a debugger.

@@ -24,8 +24,7 @@ use super::cpu_cache::PIECE;
 use super::drain::Keep;
 use super::hidden;
 use super::sheaf::Owned;
-use crate::counters;
-use crate::os::invariant::invariant;
+use crate::os::{invariant::invariant, probe};
 use crate::rseq::{Sheaf, Which, is_dummy};
 use crate::sync::prefetch_for_write;
 use core::sync::atomic::Ordering::Relaxed;
@@ -55,7 +54,7 @@ impl CpuCache {
         let spare = self.take_out(access, Which::Spare);
         let spare = if is_dummy(spare) { core::ptr::null_mut() } else { spare };
         let mut source = if !spare.is_null() && Owned(spare).count() > 0 {
-            adapt::note_spare_objects(self);
+            adapt::note_spare_objects(self.slabs().tally_of(access.cpu()));
             self.resized(Owned(spare), node)
         } else {
             let taken = self.barn(node).take_full(spare);
@@ -66,7 +65,7 @@ impl CpuCache {
                         self.flush_and_free(&mut Owned(spare), Keep::Target);
                     }
                     let n = Owned(full).count() as i64;
-                    counters::record(self.slabs().id()).sheaf_free.fetch_sub(n, Relaxed);
+                    self.slabs().tally_of(access.cpu()).sheaf_free.fetch_sub(n, Relaxed);
                     Owned(full)
                 }
                 None => match self.fill_from_slabs(spare, node, out) {
@@ -118,7 +117,7 @@ impl CpuCache {
     /// Fills an empty sheaf from the slabs. If `out` would take the whole sheaf, or there is no
     /// sheaf, serves `out` directly from the slabs.
     fn fill_from_slabs(&self, have: *mut Sheaf, node: usize, out: &mut [*mut u8]) -> Filled {
-        counters::record(self.slabs().id()).refills.fetch_add(1, Relaxed);
+        self.tally().refills.fetch_add(1, Relaxed);
         if out.len() >= self.capacity() {
             if !have.is_null() {
                 self.put_in_barn(have, node);
@@ -139,6 +138,7 @@ impl CpuCache {
             self.flush_and_free(&mut owned, Keep::Target);
             return Filled::Direct(0);
         }
+        probe::refill(|| (self.slabs().name(), [n]));
         Filled::Sheaf(sheaf)
     }
 }

@@ -16,8 +16,7 @@ use super::access::{Access, exchange, node_of};
 use super::adapt::Miss;
 use super::drain::Keep;
 use super::sheaf::Owned;
-use crate::counters;
-use crate::os::invariant::invariant;
+use crate::os::{invariant::invariant, probe};
 use crate::rseq::{Exchanged, Which, is_dummy};
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -72,6 +71,7 @@ impl CpuCache {
         unsafe { self.slabs().free(&sheaf.objects()[..older]) };
         sheaf.objects().copy_within(older.., 0);
         sheaf.set_count(count - older);
-        counters::record(self.slabs().id()).flushes.fetch_add(1, Relaxed);
+        probe::flush(|| (self.slabs().name(), [older]));
+        self.tally().flushes.fetch_add(1, Relaxed);
     }
 }

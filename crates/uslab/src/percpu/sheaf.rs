@@ -2,6 +2,8 @@
 //! from 32 bytes to 16 KiB.
 
 use super::ownership;
+use crate::counters::Tally;
+use crate::os::corruption::is_whole;
 use crate::os::invariant::invariant;
 use crate::pages::{self, Fill, PAGE_BYTES, Temperature};
 use crate::rseq::{Owner, SHEAF_HEADER_BYTES, Sheaf, is_dummy};
@@ -68,7 +70,8 @@ pub fn init(cpus: usize, nodes: usize) -> bool {
         let layout = Layout { size: Size(i as u8).bytes().max(64), align: 64 };
         let Ok(geometry) = Geometry::new(layout, GeometryOptions::default(), cpus) else { return false };
         let memory = pages::boot::alloc(Slabs::node_bytes(nodes), 64);
-        if memory.is_null() {
+        let tallies = pages::boot::alloc(Tally::bytes(cpus), 64);
+        if memory.is_null() || tallies.is_null() {
             return false;
         }
         let owner = Owner::plain(FIRST_ID + i as u16);
@@ -81,7 +84,7 @@ pub fn init(cpus: usize, nodes: usize) -> bool {
                 geometry,
                 Temperature::Hot,
                 None,
-                NodeMemory { start: memory, nodes, shared: None },
+                NodeMemory { start: memory, nodes, shared: None, tallies: Tally::lines(tallies, cpus) },
             );
             (*STORE.slabs.get())[i].write(slabs);
         }
@@ -149,6 +152,49 @@ unsafe fn prepare(memory: *mut u8, capacity: usize) -> *mut Sheaf {
         (*sheaf).sentinel.store(0, Relaxed);
     }
     sheaf
+}
+
+/// Whether `sheaf`, which is not the dummy, is one: the page map says so, and its words agree. A
+/// thread that took it out of a slot or a barn calls this before it uses the sheaf; reports it
+/// otherwise.
+#[inline]
+pub fn is_sheaf(sheaf: *mut Sheaf) -> bool {
+    let size = pages::owner_of(sheaf.cast()).map_or(0, Owner::id).wrapping_sub(FIRST_ID);
+    let is_sheaf = if usize::from(size) < SIZES {
+        let size = Size(size as u8);
+        // SAFETY: the page map says that sheaves lie on this page.
+        let (count, capacity) = unsafe { ((*sheaf).count.load(Relaxed), (*sheaf).capacity.load(Relaxed)) };
+        sheaf.addr().is_multiple_of(size.bytes().max(64))
+            && capacity as usize == size.capacity()
+            && count <= capacity
+    } else {
+        size == RUN_ID - FIRST_ID
+    };
+    is_whole(is_sheaf, "sheaf", sheaf, "its place, capacity and count are those of a sheaf")
+}
+
+/// Allocates memory for `bytes`, at most a page, aligned to 64: for what a thread keeps beside its
+/// sheaves. Returns null if memory is used up. [`free_memory`] frees it.
+pub fn alloc_memory(bytes: usize, node: usize) -> *mut u8 {
+    let mut out = [core::ptr::null_mut()];
+    if let Some(slabs) = slabs().get(usize::from(size_of_bytes(bytes).0)) {
+        slabs.take(node, &mut out, 1);
+    }
+    out[0]
+}
+
+/// Frees memory of [`alloc_memory`].
+///
+/// # Safety
+/// `memory` must come from [`alloc_memory`] for as many bytes, and be used by no thread any more.
+pub unsafe fn free_memory(memory: *mut u8, bytes: usize) {
+    // SAFETY: it came from these slabs and is not used any more.
+    unsafe { slabs()[usize::from(size_of_bytes(bytes).0)].free(&[memory]) };
+}
+
+/// The size of sheaves that take at least `bytes`.
+fn size_of_bytes(bytes: usize) -> Size {
+    Size::holding(bytes.saturating_sub(SHEAF_HEADER_BYTES).div_ceil(size_of::<*mut u8>()))
 }
 
 /// Frees an empty sheaf.

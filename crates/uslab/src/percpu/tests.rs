@@ -5,7 +5,7 @@ use super::adapt::{Miss, Run};
 use super::barn::Barn;
 use super::sheaf::Size;
 use super::*;
-use crate::counters::{self, layout::MAX_RECORDS, layout::Record};
+use crate::counters::{self, Tally, layout::MAX_RECORDS, layout::Record};
 use crate::os;
 use crate::pages::{Temperature, boot};
 use crate::rseq;
@@ -39,6 +39,7 @@ fn cache_of(nodes: usize, bytes: usize, sheaf_capacity: usize) -> (&'static CpuC
     let slots = boot::alloc(CpuCache::slot_bytes(cpus), 64);
     let lists = boot::alloc(Slabs::node_bytes(nodes), 64);
     let barns = boot::alloc(CpuCache::barn_bytes(nodes), 64);
+    let tallies = boot::alloc(Tally::bytes(cpus), 64);
     assert!(!slots.is_null() && !lists.is_null() && !barns.is_null());
     // SAFETY: fresh boot memory of the sizes asked for; the cache is leaked.
     unsafe {
@@ -49,7 +50,7 @@ fn cache_of(nodes: usize, bytes: usize, sheaf_capacity: usize) -> (&'static CpuC
             geometry,
             Temperature::Hot,
             None,
-            NodeMemory { start: lists, nodes, shared: None },
+            NodeMemory { start: lists, nodes, shared: None, tallies: Tally::lines(tallies, cpus) },
         );
         let parts = Parts { barns, cpus, nodes, sheaf_capacity, caching: true };
         let cache: &CpuCache = Box::leak(Box::new(CpuCache::new(slabs, parts)));
@@ -153,6 +154,7 @@ fn asking_for_figures_does_not_change_them() {
     let mut held = Vec::new();
     for _ in 0..500 {
         held.extend(alloc(cache, 1));
+        cache.slabs().fold();
         let counted = record.sheaf_free.load(Relaxed);
         cache.account_all();
         let exact = record.sheaf_free.load(Relaxed);
@@ -215,7 +217,7 @@ fn runs_beyond_the_largest_sheaves_are_no_reason_to_grow() {
     let runs = |kind: Miss, misses: u32| (0..misses).fold(Run(0), |run, _| run.with(kind));
     let (cache, _) = cache(64, 0);
     let start = cache.capacity();
-    let other = |run: Run| adapt::note_miss(cache, run, Miss::Overflow, false);
+    let other = |run: Run| adapt::note_miss(cache, cache.tally(), run, Miss::Overflow, false);
     other(runs(Miss::Underflow, 1000));
     other(runs(Miss::Overflow, 3));
     other(Run(0));

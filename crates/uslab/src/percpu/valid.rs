@@ -13,7 +13,7 @@ use super::sheaf::Owned;
 use crate::os::invariant::{Checked, Subject, assert_valid};
 use crate::pages;
 use crate::rseq::locked::LockedSlot;
-use crate::rseq::{Mode, Sheaf, Slot, Which, dummy, is_dummy, mode};
+use crate::rseq::{DUMMIES, Mode, Sheaf, Slot, Which, dummy_of, is_dummy, mode};
 use crate::slab;
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -57,9 +57,9 @@ fn check_without_room(sheaf: *mut Sheaf) -> Checked {
     subject.equal(dummy.sentinel.load(Relaxed), 0, "the dummy yields NULL")
 }
 
-/// Checks the dummy that all caches share.
+/// Checks the dummies that all caches share.
 pub fn check_dummy() -> Checked {
-    check_without_room(dummy())
+    (0..DUMMIES).try_for_each(|cpu| check_without_room(dummy_of(cpu)))
 }
 
 impl CpuCache {

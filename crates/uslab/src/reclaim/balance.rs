@@ -109,6 +109,11 @@ impl Owed {
         (lot > 0 && self.0 >= lot << FRACTION_BITS).then_some(lot as usize)
     }
 
+    /// The whole entries owed.
+    pub const fn entries(self) -> u64 {
+        self.0 >> FRACTION_BITS
+    }
+
     /// Subtracts `entries` that were asked for.
     #[must_use]
     pub fn less(self, entries: usize) -> Owed {

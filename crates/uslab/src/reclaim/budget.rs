@@ -4,10 +4,12 @@
 //! The limits count the memory that the arena holds: pages in use, and free pages with memory
 //! behind them. The page layer compares at each allocation of pages.
 
+use super::events::Place;
 use super::install;
 use super::ladder::Until;
 use super::{pass, registry};
 use crate::cache::{TICK_MS, background, start};
+use crate::counters::{Changer, layout, note_change, note_pass};
 use crate::{os, pages};
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
@@ -62,6 +64,11 @@ impl core::error::Error for LimitError {}
 /// # Errors
 /// See [`LimitError`]. On an error the limits stay as they were.
 pub fn set_limit(soft_bytes: usize, hard_bytes: usize) -> Result<(), LimitError> {
+    set_limit_as(soft_bytes, hard_bytes, Changer::Call)
+}
+
+/// [`set_limit`], for the program or for another process.
+pub(super) fn set_limit_as(soft_bytes: usize, hard_bytes: usize, changer: Changer) -> Result<(), LimitError> {
     if hard_bytes != 0 && soft_bytes > hard_bytes {
         return Err(LimitError::SoftAboveHard);
     }
@@ -70,6 +77,7 @@ pub fn set_limit(soft_bytes: usize, hard_bytes: usize) -> Result<(), LimitError>
     }
     install();
     pages::set_limits(soft_bytes, hard_bytes);
+    note_change("limit", changer, format_args!("{soft_bytes},{hard_bytes}"));
     if soft_bytes != 0 {
         background::begin();
         os::sleep::wake();
@@ -136,7 +144,8 @@ pub fn short(bytes: usize, attempt: &mut dyn FnMut() -> bool) -> bool {
         done = attempt();
         done
     };
-    pass::run(bytes, &mut Until { bytes, attempt: &mut attempt });
+    let progress = pass::run(Place::Allocation, bytes, &mut Until { bytes, attempt: &mut attempt });
+    note_pass(layout::PASS_ALLOCATION, progress.given_bytes);
     done
 }
 

@@ -15,10 +15,12 @@
 //! refuses another thread.
 
 use super::budget::Rest;
+use super::events::Place;
 use super::ladder::{Estimate, Goal};
 use super::sources::{Choice, Sources};
 use super::{budget, install, pass, registry};
 use crate::cache::{Looks, background, start};
+use crate::counters::{layout, note_pass};
 use crate::{cache, os, pages};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Relaxed};
@@ -118,6 +120,7 @@ impl Listener {
             os::sleep::for_ms(ms);
             self.sources.headroom()
         };
+        self.sources.publish(pressure);
         pressure.map(|pressure| pressure.bytes)
     }
 }
@@ -165,14 +168,19 @@ fn admit() -> bool {
 }
 
 /// Runs one pass that was admitted.
-fn pass(target: Target) {
+fn pass(target: Target, place: Place) {
     let (bytes, floor_bytes) = match target {
         Target::Reclaimed(bytes) => (bytes, 0),
         Target::Held(floor_bytes) => (pages::held_bytes().saturating_sub(floor_bytes), floor_bytes),
     };
     let above_bytes = || pages::held_bytes().saturating_sub(floor_bytes);
     let mut goal = Estimate { bytes, above_bytes: &above_bytes };
-    let progress = pass::run_in_background(bytes, &mut goal);
+    let progress = pass::run(place, bytes, &mut goal);
+    let cause = match target {
+        Target::Reclaimed(_) => layout::PASS_PRESSURE,
+        Target::Held(_) => layout::PASS_SOFT,
+    };
+    note_pass(cause, progress.given_bytes);
     if !goal.is_met(&progress) && pages::is_beyond_soft() {
         SOFT_REST.begin(os::clock::coarse_ms(), pages::held_bytes());
     }
@@ -189,19 +197,22 @@ pub(super) fn keep_soft() {
     if let Some(target) = soft_excess()
         && admit()
     {
-        pass(target);
+        pass(target, Place::SoftOnAllocation);
     }
 }
 
-/// Runs one pass on its own thread. Without shrinkers, or if the system refuses a thread, runs it
+/// Runs one pass on its own thread. Without code of the program to run, or if the system refuses a
+/// thread, runs it
 /// on this thread.
 fn pass_in_background(target: Target) {
     let spawns = || match target {
         Target::Reclaimed(bytes) => os::thread::spawn(reclaim_on_thread, bytes),
         Target::Held(bytes) => os::thread::spawn(limit_on_thread, bytes),
     };
-    if admit() && (registry::live() == 0 || !spawns()) {
-        pass(target);
+    // A subscriber of the feature `tracing` is code of the program, as shrinkers are.
+    let runs_program = registry::live() > 0 || cfg!(feature = "tracing");
+    if admit() && (!runs_program || !spawns()) {
+        pass(target, Place::Background);
     }
 }
 
@@ -215,7 +226,7 @@ extern "C" fn limit_on_thread(bytes: *mut c_void) -> *mut c_void {
 
 fn pass_on_thread(target: Target) -> *mut c_void {
     os::thread::begin(c"uslab-shrink");
-    pass(target);
+    pass(target, Place::Background);
     // The background thread checks whether that was enough.
     os::sleep::wake();
     core::ptr::null_mut()

@@ -26,6 +26,7 @@
 pub mod balance;
 mod budget;
 mod callbacks;
+mod events;
 mod ladder;
 mod listener;
 #[cfg(feature = "std")]
@@ -38,6 +39,7 @@ pub mod sources;
 
 use crate::cache::hooks::{self, Hooks};
 use crate::cache::start;
+use crate::counters::Changer;
 use crate::malloc;
 
 pub use crate::cache::background::is_running as has_reaper;
@@ -75,7 +77,7 @@ static HOOKS: Hooks = Hooks {
 static LOADED: Hooks = Hooks { set_limit: set_limit_from_outside, ..malloc::HOOKS };
 
 fn set_limit_from_outside(soft_bytes: usize, hard_bytes: usize) -> Result<(), &'static str> {
-    budget::set_limit(soft_bytes, hard_bytes).map_err(LimitError::reason)
+    budget::set_limit_as(soft_bytes, hard_bytes, Changer::Request).map_err(LimitError::reason)
 }
 
 /// Installs the hooks, so that the core calls this layer. The first shrinker, limit or choice of
@@ -85,13 +87,14 @@ fn install() {
 }
 
 /// Does what the shared libraries do when they are loaded: reads the environment and the system,
-/// lets other processes set limits (`uslab limit`), and watches pressure if `USLAB_PRESSURE` names
-/// a source. A Rust program does not need this call: its first shrinker or limit does the same.
+/// lets other processes set limits (`uslab limit`), keeps those of `USLAB_LIMIT`, and watches
+/// pressure if `USLAB_PRESSURE` names a source. A Rust program does not need this call: its first
+/// shrinker or limit does the same.
 #[doc(hidden)]
 pub fn start() {
     start::know();
     hooks::install_first(&LOADED);
-    if start::pressure_is_named() && start::ensure() {
+    if (start::pressure_is_named() || start::limit_is_named()) && start::ensure() {
         install();
     }
 }

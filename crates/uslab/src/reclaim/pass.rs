@@ -2,8 +2,10 @@
 
 use super::balance::{Owed, Weight};
 use super::callbacks::{Outcome, ShrinkControl};
-use super::ladder::{self, Basis, Given, Goal, LADDER, Progress, World};
+use super::events::{self, Place};
+use super::ladder::{self, Basis, End, Given, Goal, LADDER, Progress, World};
 use super::registry::{self, Entry};
+use crate::counters::layout;
 use crate::pages::{self, Scattered};
 use crate::{cache, counters, os};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -23,23 +25,21 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// assert!(gone == 0 || gone >= 4096);
 /// ```
 pub fn reclaim(bytes: usize) -> usize {
-    run(bytes, &mut Given { bytes }).given_bytes
+    let given_bytes = run(Place::Caller, bytes, &mut Given { bytes }).given_bytes;
+    counters::note_pass(layout::PASS_CALL, given_bytes);
+    given_bytes
 }
 
-/// Runs one pass for `goal`, which misses `bytes` at the start. Does nothing within a callback.
-pub(super) fn run(bytes: usize, goal: &mut dyn Goal) -> Progress {
+/// Runs one pass at `place` for `goal`, which misses `bytes` at the start. Does nothing within a
+/// callback. Each callback of a pass in the background that returns is progress.
+pub(super) fn run(place: Place, bytes: usize, goal: &mut dyn Goal) -> Progress {
     if registry::live() > 0 && registry::is_inside() {
         return Progress::default();
     }
-    ladder::climb(&LADDER, &Process { in_background: false }, bytes, goal)
-}
-
-/// As [`run`], for a pass in the background, whose progress is each callback that returns.
-pub(super) fn run_in_background(bytes: usize, goal: &mut dyn Goal) -> Progress {
-    if registry::live() > 0 && registry::is_inside() {
-        return Progress::default();
-    }
-    ladder::climb(&LADDER, &Process { in_background: true }, bytes, goal)
+    events::begin(place, bytes);
+    let progress = ladder::climb(&LADDER, &Process { place }, bytes, goal);
+    events::done(place, &progress);
+    progress
 }
 
 /// The time at which a callback of a background pass last returned.
@@ -53,14 +53,13 @@ pub(super) fn last_progress_ms() -> u64 {
 
 /// The memory of this process.
 struct Process {
-    /// Whether the pass runs in the background.
-    in_background: bool,
+    place: Place,
 }
 
 /// A shrinker that the pass has entered.
 struct Inside {
     visit: registry::Visit,
-    in_background: bool,
+    place: Place,
 }
 
 /// A shrinker's entry in the registry.
@@ -105,7 +104,7 @@ impl World for Process {
     }
 
     fn visit(&self, shrinker: Shrinker) -> Option<Inside> {
-        Some(Inside { visit: shrinker.0.visit()?, in_background: self.in_background })
+        Some(Inside { visit: shrinker.0.visit()?, place: self.place })
     }
 
     fn is_live(&self, shrinker: Shrinker) -> bool {
@@ -126,7 +125,13 @@ impl ladder::Visit for Inside {
         let Some(callbacks) = self.visit.inside().callbacks else { return 0 };
         let control = ShrinkControl { nr_to_scan: 0, priority: priority as i32, flags: 0 };
         // SAFETY: this visit keeps the context alive, and this is its function.
-        answer(&mut self.visit, unsafe { (callbacks.count)(callbacks.context, &control) }).unwrap_or(0)
+        let entries =
+            answer(&mut self.visit, unsafe { (callbacks.count)(callbacks.context, &control) }).unwrap_or(0);
+        if let Some(figures) = self.visit.figures() {
+            figures.freeable.store(entries as u64, Relaxed);
+            figures.priority.store(priority, Relaxed);
+        }
+        entries
     }
 
     fn scan(&mut self, priority: u32, entries: usize) -> Option<usize> {
@@ -134,10 +139,17 @@ impl ladder::Visit for Inside {
         let control = ShrinkControl { nr_to_scan: entries, priority: priority as i32, flags: 0 };
         // SAFETY: as in `count`.
         let outcome = unsafe { (callbacks.scan)(callbacks.context, &control) };
-        if self.in_background {
+        if self.place.is_in_background() {
             LAST_PROGRESS_MS.store(os::clock::coarse_ms(), Relaxed);
         }
-        answer(&mut self.visit, outcome)
+        let freed = answer(&mut self.visit, outcome);
+        events::shrinker_call(self.place, self.visit.inside().name(), entries, freed, priority);
+        if let Some(figures) = self.visit.figures() {
+            figures.scans.fetch_add(1, Relaxed);
+            figures.asked.fetch_add(entries as u64, Relaxed);
+            figures.freed.fetch_add(freed.unwrap_or(0).min(entries) as u64, Relaxed);
+        }
+        freed
     }
 
     fn is_open(&self) -> bool {
@@ -163,6 +175,21 @@ impl ladder::Visit for Inside {
     fn note_evicted(&mut self, entries: usize) {
         let inside = self.visit.inside();
         inside.evicted = inside.evicted.saturating_add(entries as u64);
+    }
+
+    fn note_end(&mut self, end: End) {
+        let owed = self.visit.inside().owed;
+        let Some(figures) = self.visit.figures() else { return };
+        let stop = match end {
+            End::Share => layout::STOP_SHARE,
+            End::Answered => layout::STOP_ANSWERED,
+            End::Time => layout::STOP_TIME,
+            End::Empty => layout::STOP_EMPTY,
+            End::Gone => layout::STOP_GONE,
+        };
+        figures.deferred.store(owed.entries(), Relaxed);
+        figures.stop.store(stop, Relaxed);
+        figures.last_ns.store(os::clock::boot_ns(), Relaxed);
     }
 }
 

@@ -22,6 +22,7 @@
 
 use super::balance::{Owed, Weight};
 use super::callbacks::Callbacks;
+use crate::counters::{self, layout};
 use crate::os::{self, Futex};
 use crate::pages::boot;
 use crate::sync::Park;
@@ -79,6 +80,8 @@ pub struct Entry {
     /// Refaults that the owner reported and no pass has seen yet.
     refaults: AtomicU64,
     next: AtomicPtr<Entry>,
+    /// The place of its figures in the snapshot.
+    index: usize,
     inside: UnsafeCell<Inside>,
 }
 
@@ -152,6 +155,7 @@ fn fresh() -> Option<&'static Entry> {
             weight: AtomicU64::new(0),
             refaults: AtomicU64::new(0),
             next: AtomicPtr::new(core::ptr::null_mut()),
+            index: counters::header().shrinkers_used.fetch_add(1, Relaxed) as usize,
             inside: UnsafeCell::new(inside),
         });
         &*place
@@ -188,10 +192,33 @@ impl Claimed {
         entry.set_weight(weight);
         inside.callbacks = Some(callbacks);
         LIVE_ENTRIES.fetch_add(1, Relaxed);
+        if let Some(figures) = entry.figures() {
+            begin_figures(figures, inside);
+        }
         entry.state.store(LIVE, Release);
         core::mem::forget(self);
         entry
     }
+}
+
+/// Writes the facts of a shrinker that is registered, and resets its figures.
+fn begin_figures(figures: &layout::Shrinker, inside: &Inside) {
+    figures.state.store(layout::STATE_UNUSED, Relaxed);
+    counters::note_name(&figures.name, inside.name());
+    figures.batch.store(u32::try_from(inside.batch).unwrap_or(u32::MAX), Relaxed);
+    for counter in [
+        &figures.freeable,
+        &figures.deferred,
+        &figures.asked,
+        &figures.freed,
+        &figures.scans,
+        &figures.last_ns,
+    ] {
+        counter.store(0, Relaxed);
+    }
+    figures.stop.store(layout::STOP_NONE, Relaxed);
+    figures.priority.store(0, Relaxed);
+    figures.state.store(layout::STATE_LIVE, Release);
 }
 
 impl Drop for Claimed {
@@ -222,6 +249,11 @@ impl Visit {
         // SAFETY: `runner` is this thread, and `&mut self` excludes a second reference through this
         // visit.
         unsafe { &mut *self.0.inside.get() }
+    }
+
+    /// Its figures in the snapshot; `None` if it has no place there.
+    pub fn figures(&self) -> Option<&'static layout::Shrinker> {
+        self.0.figures()
     }
 
     /// Whether the pass may call the shrinker again. It may not once the shrinker was retired, or
@@ -282,6 +314,9 @@ impl Leaves {
         let inside = unsafe { &mut *self.0.inside.get() };
         let Some(callbacks) = inside.callbacks.take() else { return };
         LIVE_ENTRIES.fetch_sub(1, Relaxed);
+        if let Some(figures) = self.0.figures() {
+            figures.state.store(layout::STATE_DESTROYED, Release);
+        }
         // SAFETY: the context was registered with this function. `take` removed both, so this
         // happens once.
         if !caught(|| unsafe { (callbacks.dispose)(callbacks.context) }) {
@@ -312,6 +347,14 @@ impl Entry {
     /// Sets the weight. Only the entry's owner may call it.
     pub fn set_weight(&self, weight: Weight) {
         self.weight.store(weight.bits(), Relaxed);
+        if let Some(figures) = self.figures() {
+            figures.worth.store(weight.bits(), Relaxed);
+        }
+    }
+
+    /// Its figures in the snapshot; `None` if it has no place there.
+    pub fn figures(&self) -> Option<&'static layout::Shrinker> {
+        counters::shrinker(self.index)
     }
 
     /// Reports refaults. Only the entry's owner may call it.
@@ -463,6 +506,9 @@ pub fn reset_in_child() {
                 // SAFETY: the child has one thread, and it is not inside this entry.
                 unsafe { (*entry.inside.get()).callbacks = None };
                 entry.state.store(FREE, Relaxed);
+                if let Some(figures) = entry.figures() {
+                    figures.state.store(layout::STATE_DESTROYED, Relaxed);
+                }
             }
         }
     }

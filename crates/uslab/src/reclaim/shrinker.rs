@@ -231,3 +231,43 @@ fn caught(callback: impl FnOnce() -> Outcome) -> Outcome {
 fn caught(callback: impl FnOnce() -> Outcome) -> Outcome {
     callback()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::counters::layout;
+    use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+    struct Entries(AtomicUsize);
+
+    impl Shrinker for Entries {
+        fn count(&self, _: &ShrinkControl) -> usize {
+            self.0.load(Relaxed)
+        }
+
+        fn scan(&self, control: &ShrinkControl) -> Scan {
+            let freed = control.nr_to_scan.min(self.0.load(Relaxed));
+            self.0.fetch_sub(freed, Relaxed);
+            Scan::Freed(freed)
+        }
+    }
+
+    #[test]
+    fn the_snapshot_shows_what_a_shrinker_freed() {
+        let options = ShrinkerOptions { seeks: 3, batch: 10 };
+        let shrinker =
+            register_shrinker("shown", options, Entries(AtomicUsize::new(700))).expect("there is memory");
+        // Other tests register shrinkers too; one beyond the file's room has no figures.
+        let Some(figures) = shrinker.entry.figures() else { return };
+        let name: [u8; 6] = core::array::from_fn(|at| figures.name[at].load(Relaxed));
+        assert_eq!(name, *b"shown\0");
+        assert_eq!((figures.worth.load(Relaxed), figures.batch.load(Relaxed)), (3 * layout::SEEK, 10));
+        while shrinker.0.load(Relaxed) > 0 {
+            crate::reclaim(usize::MAX);
+        }
+        assert_eq!(figures.freed.load(Relaxed), 700);
+        assert!(figures.asked.load(Relaxed) >= 700 && figures.scans.load(Relaxed) >= 8);
+        assert!(figures.last_ns.load(Relaxed) > 0 && figures.state.load(Relaxed) == layout::STATE_LIVE);
+        assert!(shrinker.unregister());
+    }
+}

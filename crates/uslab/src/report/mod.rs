@@ -54,6 +54,8 @@ pub enum Fault {
     WriteBeforeAlloc,
     /// The library's record of an object was overwritten.
     RecordOverwritten,
+    /// A structure of the library was overwritten.
+    Corrupted,
     /// Objects were in use when their cache was destroyed.
     LiveAtDestroy,
     /// An object that no pointer leads to.
@@ -79,6 +81,7 @@ impl Fault {
             Fault::WriteAfterFree => "write-after-free",
             Fault::WriteBeforeAlloc => "write-before-alloc",
             Fault::RecordOverwritten => "record-overwritten",
+            Fault::Corrupted => "corrupted",
             Fault::LiveAtDestroy => "live-at-destroy",
             Fault::Leak => "leak",
             Fault::OutOfBounds => "out-of-bounds",
@@ -199,6 +202,26 @@ pub fn publish(report: &Report<'_>) {
     publish_and_continue(report);
     if aborts() {
         os::report::abort();
+    }
+}
+
+/// Reports a structure of the library that is not as the library left it, and ends the process
+/// unless [`set_abort`] disabled that. The caller may hold locks.
+#[cold]
+pub fn corrupted(invalid: &os::invariant::Invalid) {
+    let os::invariant::Invalid { structure, address, invariant, .. } = *invalid;
+    let headline = Headline(structure, address, invariant);
+    let report = Report::new(Fault::Corrupted, address, structure, &headline);
+    publish(&Report { is_brief: !is_detailed(), ..report });
+}
+
+/// The first line about a corrupted structure.
+struct Headline(&'static str, usize, &'static str);
+
+impl fmt::Display for Headline {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Headline(structure, address, invariant) = *self;
+        write!(f, "corrupted {structure} at {address:#x}: it does not hold that {invariant}")
     }
 }
 

@@ -13,6 +13,11 @@ use crate::os;
 pub struct Cpu(usize);
 
 impl Cpu {
+    /// The CPU whose entry in tables has this index.
+    pub fn of_index(index: usize) -> Cpu {
+        Cpu(index)
+    }
+
     /// The CPU that the calling thread runs on. The thread may migrate at any time, so the answer
     /// may be stale.
     #[inline]
@@ -21,6 +26,11 @@ impl Cpu {
             Mode::Rseq => super::arch::area_cpu() as usize,
             Mode::Locked => super::fake::cpu().unwrap_or_else(os::cpu::current),
         })
+    }
+
+    /// Its number, for what may be wrong: other CPUs than those that a table counts may exist.
+    pub fn number(self) -> usize {
+        self.0
     }
 
     /// This CPU's own entry of `table`; `None` beyond its end.

@@ -9,8 +9,9 @@ use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 
 /// The fake CPU plus 1; 0 while there is none.
 static FAKE: AtomicU32 = AtomicU32::new(0);
-/// The part of `struct rseq` that sequences use: cpu_id_start, cpu_id, rseq_cs.
-#[repr(align(32))]
+/// The part of `struct rseq` that sequences use: cpu_id_start, cpu_id, rseq_cs. Alone on its line,
+/// as the real one is: models leave it out.
+#[repr(align(64))]
 struct Area([AtomicUsize; 4]);
 static AREA: Area = Area([const { AtomicUsize::new(0) }; 4]);
 
@@ -49,6 +50,12 @@ impl FakeCpu {
         // `cpu_id_start` and `cpu_id` are the halves of the first word.
         AREA.0[0].store(cpu | cpu << 32, Relaxed);
     }
+}
+
+/// The addresses of the area that stands for the one of each thread.
+pub fn area() -> core::ops::Range<usize> {
+    let start = (&raw const AREA).addr();
+    start..start + size_of::<Area>()
 }
 
 impl Drop for FakeCpu {

@@ -166,19 +166,31 @@ pub const FACTS: &[&[Fact]] =
 #[repr(align(64))]
 struct OwnLine(Sheaf);
 
-static DUMMY: OwnLine = OwnLine(Sheaf::without_room());
+/// Dummies. CPUs share them by their number modulo this.
+pub const DUMMIES: usize = 64;
+
+/// Pop writes a zero over the dummy's zero. With one dummy for all, CPUs that allocate from a cache
+/// without sheaves would take its line from each other with every call.
+#[unsafe(link_section = ".bss.uslab_tables")]
+static DUMMY: [OwnLine; DUMMIES] = [const { OwnLine(Sheaf::without_room()) }; DUMMIES];
 
 /// The sheaf of a CPU that has none: empty for pop and full for push, so that both take their slow
-/// path.
+/// path. Any dummy may stand in any slot; see [`dummy_of`].
 #[inline(always)]
 pub const fn dummy() -> *mut Sheaf {
-    (&raw const DUMMY.0).cast_mut()
+    dummy_of(0)
 }
 
-/// Whether `sheaf` is the dummy.
+/// The dummy that few other CPUs than `cpu` write.
+#[inline(always)]
+pub const fn dummy_of(cpu: usize) -> *mut Sheaf {
+    (&raw const DUMMY[cpu % DUMMIES].0).cast_mut()
+}
+
+/// Whether `sheaf` is a dummy.
 #[inline(always)]
 pub fn is_dummy(sheaf: *mut Sheaf) -> bool {
-    sheaf == dummy()
+    sheaf.addr().wrapping_sub(dummy().addr()) < size_of_val(&DUMMY)
 }
 
 /// Number of ids for the library's own page owners, which [`Owner::plain`] makes: no owner, large
@@ -210,8 +222,8 @@ pub const fn dummy_slots() -> *mut Slot {
 /// Fills in the shared slots that CPUs `0 .. cpus` reach from any plain owner. May be called again.
 pub(super) fn fill_dummy_slots(cpus: usize) {
     for (id, slot) in DUMMY_SLOTS[..cpus.min(MAX_CPUS) + PLAIN_OWNERS].iter().enumerate() {
-        slot.main.store(dummy(), Relaxed);
-        slot.spare.store(dummy(), Relaxed);
+        slot.main.store(dummy_of(id), Relaxed);
+        slot.spare.store(dummy_of(id), Relaxed);
         slot.id.store(id as u32, Relaxed);
     }
 }

@@ -82,8 +82,8 @@ pub use arch::{exchange, pop, pop_bulk, push, push_bulk, push_tested};
 pub use cpu::Cpu;
 pub use detect::{Mode, init, mode, reason};
 pub use layout::{
-    FACTS, MAX_CPUS, Owner, PLAIN_OWNERS, SHEAF_HEADER_BYTES, Sheaf, Slot, StartTest, Which, dummy,
-    dummy_slots, is_dummy,
+    DUMMIES, FACTS, MAX_CPUS, Owner, PLAIN_OWNERS, SHEAF_HEADER_BYTES, Sheaf, Slot, StartTest, Which, dummy,
+    dummy_of, dummy_slots, is_dummy,
 };
 
 use core::sync::atomic::AtomicU32;

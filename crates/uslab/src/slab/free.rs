@@ -132,10 +132,8 @@ impl Slabs {
         if moves > 0 {
             relist(self, &moved[..moves]);
         }
-        self.traffic.frees.fetch_add(1, Relaxed);
-        let taken = self.traffic.taken.fetch_sub(given as i64, Relaxed);
-        invariant!(taken >= given as i64, "no more objects come back than were taken", taken);
-        self.count_free(given as i64);
+        self.note_free();
+        self.count_taken(-(given as i64));
         rest.len()
     }
 

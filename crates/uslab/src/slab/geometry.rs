@@ -141,6 +141,19 @@ impl Geometry {
         self.pages
     }
 
+    /// Whether these words are those of a geometry: a wild write to one of them is found.
+    #[inline]
+    pub(super) const fn is_plausible(&self) -> bool {
+        let excess =
+            (self.reciprocal.wrapping_mul(self.object_bytes as u64)).wrapping_sub(1 << RECIPROCAL_SHIFT);
+        let objects = self.objects as u64;
+        // An object at least, and the reciprocal's own definition.
+        objects.wrapping_sub(1) < 1 << 20
+            && excess < self.object_bytes as u64
+            && objects * self.object_bytes as u64 <= (self.pages * PAGE_BYTES) as u64
+            && (self.pages == 1 << (self.order & 15) || self.objects == 1)
+    }
+
     /// Pages of a slab, from the first on, that the page map names the cache for.
     pub const fn named_pages(&self) -> usize {
         1 << self.order

@@ -12,9 +12,10 @@
 pub(super) use super::one::List;
 use super::one::{NONE, Slab, slab_at};
 use crate::os;
+use crate::os::corruption::is_whole;
 use crate::os::facts::{Fact, facts};
 use crate::os::invariant::{assert_valid, invariant};
-use crate::pages::PageIndex;
+use crate::pages::{self, PageIndex};
 
 const LISTS: usize = 5;
 impl List {
@@ -77,6 +78,8 @@ pub(super) struct Lists {
     /// Slabs and free objects that these lists have added to a shared record.
     pub published: (u32, i64),
     last_ms: u64,
+    /// The first slab whose addresses the cache keeps; see `kept`.
+    pub kept: u32,
 }
 
 /// Lists, for a debugger.
@@ -95,6 +98,7 @@ impl Lists {
             counted: Figures { partial: 0, empty: 0, target: 0 },
             published: (0, 0),
             last_ms: 0,
+            kept: NONE,
         }
     }
 
@@ -184,8 +188,7 @@ impl Lists {
             List::Partial | List::Sparse if BEFORE_FILLING.contains(&now) => List::Filling,
             list => list,
         };
-        if now != list as u8 {
-            self.remove(slab);
+        if now != list as u8 && self.remove(slab) {
             self.insert(slab, list, end);
         }
         list
@@ -193,23 +196,28 @@ impl Lists {
 
     /// Moves `slab` to the end of its list.
     pub fn move_to_end(&mut self, slab: Slab, list: List) {
-        self.remove(slab);
-        self.insert(slab, list, End::Last);
+        if self.remove(slab) {
+            self.insert(slab, list, End::Last);
+        }
     }
 
-    /// Takes `slab` out of its list, if it stands in one.
-    fn remove(&mut self, slab: Slab) {
+    /// Takes `slab` out of its list, if it stands in one. False, with nothing changed, if its
+    /// descriptor is corrupted.
+    fn remove(&mut self, slab: Slab) -> bool {
         // SAFETY: `&mut self` is the lists' lock, which guards these fields of all slabs of the
         // node; links are page numbers of slabs of the same lists.
         unsafe {
             let head = slab.head();
             if (*head).list == List::None as u8 {
-                return;
+                return true;
             }
             let old = (*head).list as usize - 1;
-            invariant!(old < LISTS, "a slab's list is one of those there are", old);
-            invariant!(self.counts[old] > 0, "a list that has a slab counts it");
-            assert_valid(|| self.check_links(slab, List::ALL[old]));
+            let is_listed = old < LISTS && self.counts[old] > 0;
+            assert_valid(|| if is_listed { self.check_links(slab, List::ALL[old]) } else { Ok(()) });
+            let is_linked = || self.check_links(slab, List::ALL[old]).is_ok();
+            if !is_whole(is_listed && is_linked(), "slab", slab.address(), "its neighbours link to it") {
+                return false;
+            }
             let (next, prev) = ((*head).next, (*head).prev);
             match prev {
                 NONE => self.heads[old] = next,
@@ -222,6 +230,7 @@ impl Lists {
             self.counts[old] -= 1;
             (*head).list = List::None as u8;
         }
+        true
     }
 
     /// Puts `slab`, which stands in no list, into `list`.
@@ -239,6 +248,18 @@ impl Lists {
                 End::First => (self.heads[new], NONE),
                 End::Last => (NONE, self.tails[new]),
             };
+            let is_end = |link: u32, of: fn(Slab) -> Option<Slab>| {
+                slab_at(link).is_none_or(|slab| pages::contains(slab.0) && of(slab).is_none())
+            };
+            if !is_whole(
+                is_end(next, Slab::prev) && is_end(prev, Slab::next),
+                "slab lists",
+                self,
+                "the ends of a list have no neighbour beyond",
+            ) {
+                (*head).list = List::None as u8;
+                return;
+            }
             ((*head).next, (*head).prev) = (next, prev);
             match prev {
                 NONE => self.heads[new] = link,

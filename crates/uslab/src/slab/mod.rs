@@ -37,11 +37,13 @@
 
 mod free;
 mod geometry;
+mod kept;
 mod lists;
 mod misuse;
 mod node;
 mod one;
 mod pool;
+mod regions;
 mod resident;
 mod run;
 mod shrink;
@@ -54,6 +56,7 @@ pub mod words;
 use crate::os::facts::Fact;
 
 pub use geometry::{Geometry, GeometryError, GeometryOptions, Layout};
+pub use kept::keep_addresses;
 pub use misuse::{Headline, Misuse, report_misuse};
 pub use node::{ListsLock, NodeMemory};
 pub use pool::{Constructor, Slabs};

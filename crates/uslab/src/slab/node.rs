@@ -2,6 +2,7 @@
 //! share.
 
 use super::lists::Lists;
+use crate::counters::Tally;
 use crate::os::facts::{Fact, facts};
 use crate::os::{Guard, Lock};
 use crate::sync::Rank;
@@ -18,6 +19,9 @@ pub struct NodeMemory {
     /// share a record of counters, to which each adds its changes, and they keep no empty slab.
     /// `None`: the cache has a lock for each node and a record of its own.
     pub shared: Option<&'static ListsLock>,
+    /// A line of counts for each CPU. Empty where so few threads use the cache that it counts on
+    /// one line.
+    pub tallies: &'static [Tally],
 }
 
 /// A lock of slab lists.

@@ -73,6 +73,13 @@ impl Slab {
         unsafe { (*self.head()).node.load(Relaxed) as usize }
     }
 
+    /// The list that the slab stands in, as a number. The caller holds the lists' lock.
+    pub fn list(self) -> u8 {
+        // SAFETY: descriptors of committed pages are mapped for ever; the caller holds the lock
+        // that owns the field.
+        unsafe { (*self.head()).list }
+    }
+
     /// The free count.
     pub fn count(&self) -> &AtomicI32 {
         // SAFETY: descriptors of committed pages are mapped for ever, and all threads access the

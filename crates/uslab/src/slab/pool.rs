@@ -4,14 +4,17 @@ use super::geometry::Geometry;
 use super::lists::{End, List, Lists, list_for};
 use super::node::{Node, NodeMemory};
 use super::one::Slab;
-use crate::counters::{self, layout::Record};
+use crate::counters::{
+    self, Tally,
+    layout::{MAX_RECORDS, Record},
+};
+use crate::os::corruption::is_whole;
 use crate::os::facts::{Fact, facts};
-use crate::os::invariant::invariant;
+use crate::os::{invariant::invariant, probe};
 use crate::pages::{self, Temperature};
-use crate::rseq::Owner;
-use crate::sync::CachePadded;
+use crate::rseq::{Cpu, Owner};
 use core::sync::atomic::{
-    AtomicI64, AtomicU32, AtomicUsize,
+    AtomicU32, AtomicUsize,
     Ordering::{Acquire, Relaxed},
     fence,
 };
@@ -43,14 +46,6 @@ pub const VISITS: usize = 32;
 /// more than this part of a slab's objects: a quarter.
 const SHARED_DRIFT_PART: usize = 4;
 
-/// Counts that every refill and flush changes, on a line of their own.
-pub(super) struct Traffic {
-    /// Objects outside the slabs: in use, or in a sheaf.
-    pub taken: AtomicI64,
-    /// Calls that freed objects into slabs, and slabs made with more memory than they needed.
-    pub frees: AtomicUsize,
-}
-
 /// The slabs of one cache.
 pub struct Slabs {
     pub(super) geometry: Geometry,
@@ -61,7 +56,9 @@ pub struct Slabs {
     nodes: *const Node,
     node_count: usize,
     /// Several caches have the same lock and the same record: see [`NodeMemory::shared`].
-    is_shared: bool,
+    pub(super) is_shared: bool,
+    /// See `kept`.
+    pub(super) keeps_addresses: bool,
     pub(super) name: &'static str,
     /// Empty slabs, not counting the last of each node. It changes seldom, so a reader seldom takes
     /// its cache line away from the threads that use the cache.
@@ -71,12 +68,16 @@ pub struct Slabs {
     /// Slabs that [`Slabs::purge_rested_part`] found unchanged in a row.
     pub(super) steady_looks: AtomicU32,
     /// The value of `frees` before the last walk that found no free page inside a slab.
-    pub(super) barren: AtomicUsize,
-    pub(super) traffic: CachePadded<Traffic>,
+    pub(super) barren: AtomicU32,
+    /// A line of counts for each CPU; none where [`Slabs::own`] counts.
+    tallies: *const Tally,
+    tally_count: usize,
+    /// The counts of a cache without lines of CPUs.
+    own: Tally,
 }
 
 /// The slabs of a cache, for a debugger.
-pub(super) const FACTS: &[Fact] = facts!(Slabs { geometry, nodes, node_count, traffic.0.taken });
+pub(super) const FACTS: &[Fact] = facts!(Slabs { geometry, nodes, node_count, tallies, tally_count, own });
 
 // SAFETY: the nodes live as long as the slabs and are locks. `spare` and the other counts are
 // atomics. The rest never changes.
@@ -105,7 +106,7 @@ impl Slabs {
         constructor: Option<Constructor>,
         memory: NodeMemory,
     ) -> Slabs {
-        let NodeMemory { start, nodes: node_count, shared } = memory;
+        let NodeMemory { start, nodes: node_count, shared, tallies } = memory;
         let nodes = start.cast::<Node>();
         for i in 0..node_count {
             // One empty slab stays: a single object that comes and goes makes no slab each time.
@@ -123,12 +124,15 @@ impl Slabs {
             nodes,
             node_count,
             is_shared: shared.is_some(),
+            keeps_addresses: false,
             name,
             spare: AtomicUsize::new(0),
             charged: AtomicUsize::new(0),
             steady_looks: AtomicU32::new(0),
-            barren: AtomicUsize::new(0),
-            traffic: CachePadded(Traffic { taken: AtomicI64::new(0), frees: AtomicUsize::new(0) }),
+            barren: AtomicU32::new(0),
+            tallies: tallies.as_ptr(),
+            tally_count: tallies.len(),
+            own: Tally::default(),
         }
     }
 
@@ -154,13 +158,69 @@ impl Slabs {
 
     /// Objects in use or in sheaves: exact while no thread takes or gives.
     pub fn taken(&self) -> usize {
-        self.traffic.taken.load(Relaxed).max(0) as usize
+        self.tallies().map(|tally| tally.taken.load(Relaxed)).sum::<i64>().max(0) as usize
+    }
+
+    /// All lines of counts.
+    pub fn tallies(&self) -> impl Iterator<Item = &Tally> {
+        self.cpu_tallies().iter().chain([&self.own])
+    }
+
+    fn cpu_tallies(&self) -> &[Tally] {
+        // SAFETY: `new` got these lines, which live as long as the slabs.
+        unsafe { core::slice::from_raw_parts(self.tallies, self.tally_count) }
+    }
+
+    /// The line of counts of `cpu`.
+    #[inline]
+    pub fn tally_of(&self, cpu: Cpu) -> &Tally {
+        cpu.shared(self.cpu_tallies()).unwrap_or(&self.own)
+    }
+
+    /// The line of counts of the CPU that the thread runs on.
+    fn tally(&self) -> &Tally {
+        if self.tally_count == 0 { &self.own } else { self.tally_of(Cpu::current()) }
+    }
+
+    /// Counts objects that were taken (positive) or came back (negative).
+    pub(super) fn count_taken(&self, change: i64) {
+        let tally = self.tally();
+        let before = tally.taken.fetch_add(change, Relaxed);
+        let is_whole = self.tally_count == 0;
+        invariant!(!is_whole || before + change >= 0, "no more objects come back than were taken", before);
+        if self.tally_count == 0 && !self.is_shared {
+            tally.fold_taken(self.record());
+        }
+    }
+
+    /// Counts a call that freed objects into slabs, or a slab with more memory than it needed.
+    pub(super) fn note_free(&self) {
+        self.tally().frees.fetch_add(1, Relaxed);
+    }
+
+    /// Those counted so far.
+    pub(super) fn frees(&self) -> u32 {
+        self.tallies().fold(0, |sum, tally| sum.wrapping_add(tally.frees.load(Relaxed)))
+    }
+
+    /// Brings the record up to date with all lines.
+    pub fn fold(&self) {
+        if !self.is_shared {
+            self.tallies().for_each(|tally| tally.fold(self.record()));
+        }
+    }
+
+    /// Free objects in sheaves, when they were last counted. Takes no lock.
+    pub fn sheaf_free(&self) -> i64 {
+        let unfolded: i64 = self.tallies().map(|tally| tally.sheaf_free.load(Relaxed)).sum();
+        self.record().sheaf_free.load(Relaxed) + unfolded
     }
 
     /// Sets the count of taken objects, for a test that breaks it.
     #[cfg(test)]
     pub(super) fn set_taken(&self, taken: i64) {
-        self.traffic.taken.store(taken, Relaxed);
+        self.tallies().for_each(|tally| tally.taken.store(0, Relaxed));
+        self.own.taken.store(taken, Relaxed);
     }
 
     fn record(&self) -> &'static Record {
@@ -185,6 +245,9 @@ impl Slabs {
     /// May make system calls and run the constructor; holds no lock meanwhile.
     pub fn take(&self, node: usize, out: &mut [*mut u8], least: usize) -> usize {
         let node = if node < self.node_count { node } else { 0 };
+        if !is_whole(self.geometry.is_plausible(), "cache", self, "its geometry is one of slabs") {
+            return 0;
+        }
         let mut got = 0;
         {
             let mut lists = self.nodes()[node].lock();
@@ -193,6 +256,9 @@ impl Slabs {
                     break;
                 }
                 let Some(slab) = lists.serving() else { break };
+                if !self.is_servable(slab) {
+                    break;
+                }
                 let end = out.len() - got;
                 let wanted = least.saturating_sub(got);
                 let Some((taken, left)) = self.take_and_charge(slab, &mut out[..end], wanted) else {
@@ -207,13 +273,18 @@ impl Slabs {
                 let list = lists.place(slab, list, End::First);
                 self.assert_placed(slab, node, list);
             }
-            self.traffic.taken.fetch_add(got as i64, Relaxed);
+            if self.is_shared {
+                // What is published below counts these.
+                self.count_taken(got as i64);
+            }
             self.publish(&mut lists, node);
         }
+        let listed = got;
         while got < least {
             let end = out.len() - got;
             let mut taken = self.grow(node, &mut out[..end]);
             if taken == 0 {
+                probe::order_fallback(|| (self.name, [end, least - got]));
                 // A limit may leave room for the objects that the caller needs now.
                 taken = self.grow(node, &mut out[end - (least - got)..end]);
             }
@@ -228,8 +299,43 @@ impl Slabs {
         if got < end {
             out.copy_within(end - got.., 0);
         }
-        self.count_free(-(got as i64));
+        if !self.is_shared && listed > 0 {
+            self.count_taken(listed as i64);
+        }
         got
+    }
+
+    /// Whether a slab that a list leads to is one of this cache, in a list, and its bitmap has no
+    /// bit behind the last object. Where one word is the bitmap, compares it with the count.
+    ///
+    /// The caller holds the lists' lock. A free sets a bit before it counts it, so a count above
+    /// the bits is never right.
+    #[inline]
+    fn is_servable(&self, slab: Slab) -> bool {
+        let geometry = &self.geometry;
+        let is_own = pages::contains(slab.0)
+            && slab.0.0.is_multiple_of(1 << geometry.order)
+            && pages::owner(slab.0) == self.owner;
+        if !is_whole(is_own, "slab lists", self.nodes, "a list leads to slabs of its cache") {
+            return false;
+        }
+        let words = slab.words(geometry);
+        let behind = geometry.objects % 64;
+        let last = words[words.len() - 1].load(Relaxed);
+        let count = slab.count().load(Acquire);
+        let is_counted = count <= geometry.objects as i32 && count >= -(geometry.objects as i32);
+        let is_sound = is_counted && (behind == 0 || last >> behind == 0);
+        is_whole(is_sound, "slab", slab.address(), "its bitmap and its count are those of its objects")
+    }
+
+    /// Whether every object of a slab that is about to be released is free.
+    fn is_all_free(&self, slab: Slab) -> bool {
+        let objects = self.geometry.objects;
+        let words = slab.words(&self.geometry);
+        let (last, whole) =
+            words.split_last().map_or((0, words), |(last, whole)| (last.load(Acquire), whole));
+        whole.iter().all(|word| word.load(Acquire) == u64::MAX)
+            && last == u64::MAX >> (words.len() * 64 - objects)
     }
 
     /// Makes a slab and takes its first objects into the end of `out`.
@@ -252,9 +358,10 @@ impl Slabs {
         }
         let slab = Slab(first);
         slab.init(&self.geometry, node, taken, resident);
+        probe::slab_new(|| (self.name, [start as usize, self.slab_bytes()]));
         pages::set_owner(first, self.geometry.named_pages(), self.owner);
 
-        self.traffic.taken.fetch_add(taken as i64, Relaxed);
+        self.count_taken(taken as i64);
         self.count_slab(1);
         counters::peak::note_system();
         let mut lists = self.nodes()[node].lock();
@@ -324,13 +431,20 @@ impl Slabs {
     /// Takes an empty slab out of the lists and the page map.
     pub(super) fn take_empty_slab(&self, lists: &mut Lists) -> Option<Slab> {
         let slab = lists.oldest_empty()?;
-        lists.place(slab, List::None, End::First);
+        let is_own = self.is_servable(slab) && self.is_all_free(slab);
+        if !is_whole(is_own, "slab", slab.address(), "all objects of a slab that is released are free") {
+            return None;
+        }
+        if lists.place(slab, List::None, End::First) != List::None || slab.list() != List::None as u8 {
+            return None;
+        }
         pages::set_owner(slab.0, self.geometry.named_pages(), Owner::NONE);
         self.assert_released(slab);
         Some(slab)
     }
 
     pub(super) fn free_slab(&self, slab: Slab, temperature: Temperature) {
+        probe::slab_free(|| (self.name, [slab.address() as usize, self.slab_bytes()]));
         if let Some(Constructor { data, release: Some(release), .. }) = self.constructor {
             for index in 0..self.geometry.objects {
                 let object = slab.address().wrapping_add(index * self.geometry.object_bytes);
@@ -353,6 +467,11 @@ impl Slabs {
     /// neither allocate from this library nor free to it.
     pub fn for_each_taken(&self, mut visit: impl FnMut(*mut u8) -> bool) {
         self.for_each_object(|object, is_free| is_free || visit(object));
+    }
+
+    /// Bytes of all slabs. The cost grows with their number.
+    pub fn all_bytes(&self) -> usize {
+        self.nodes().iter().map(|node| node.lock().all().count()).sum::<usize>() * self.slab_bytes()
     }
 
     /// Calls `visit` for each object, with whether it is free in its slab, until `visit` returns
@@ -389,7 +508,7 @@ impl Slabs {
                 self.publish_share((0, 0), lists.published);
             }
         }
-        self.traffic.taken.store(0, Relaxed);
+        self.tallies().for_each(Tally::reset_taken);
         self.spare.store(0, Relaxed);
         self.charged.store(0, Relaxed);
         if !self.is_shared {
@@ -413,16 +532,8 @@ impl Slabs {
 
     /// Counts a slab of one object that left with its object in use.
     pub(super) fn count_disowned(&self) {
-        self.traffic.taken.fetch_sub(1, Relaxed);
+        self.count_taken(-1);
         self.count_slab(-1);
-        self.count_free(1);
-    }
-
-    /// Counts objects that became free in slabs (positive) or were taken from them (negative).
-    pub(super) fn count_free(&self, change: i64) {
-        if !self.is_shared {
-            self.record().slab_free.fetch_add(change, Relaxed);
-        }
     }
 
     /// Adds what changed under the lock to the figures of the cache, which are sums over its nodes.
@@ -436,7 +547,7 @@ impl Slabs {
         if self.is_shared {
             let slabs = lists.slabs();
             let all = (slabs as usize * self.geometry.objects) as i64;
-            let now = (slabs, (all - self.traffic.taken.load(Relaxed)).max(0));
+            let now = (slabs, (all - self.own.taken.load(Relaxed)).max(0));
             let drift = now.1.abs_diff(lists.published.1) as usize;
             if slabs != lists.published.0 || drift > self.geometry.objects / SHARED_DRIFT_PART {
                 self.publish_share(now, lists.published);
@@ -444,6 +555,15 @@ impl Slabs {
             }
         } else if now != before {
             let record = self.record();
+            if self.node_count == 1 && usize::from(self.id) < MAX_RECORDS {
+                // This thread holds the one lock under which these change: it may store.
+                record.partial_slabs.store(i64::from(now.partial), Relaxed);
+                record.empty_slabs.store(i64::from(now.empty), Relaxed);
+                if now.target != before.target {
+                    record.empty_target.store(now.target, Relaxed);
+                }
+                return;
+            }
             record.partial_slabs.fetch_add(i64::from(now.partial) - i64::from(before.partial), Relaxed);
             record.empty_slabs.fetch_add(i64::from(now.empty) - i64::from(before.empty), Relaxed);
             record.empty_target.fetch_add(now.target.wrapping_sub(before.target), Relaxed);

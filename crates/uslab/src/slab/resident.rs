@@ -173,7 +173,7 @@ pub struct Walk {
     visited: u32,
     purged_bytes: usize,
     /// Frees before the walk.
-    frees: usize,
+    frees: u32,
 }
 
 /// The state of a walk of slabs at one of them.
@@ -201,6 +201,19 @@ impl Slabs {
     pub(super) fn alloc_pages(&self, taken: usize) -> Option<(PageIndex, u64)> {
         let Geometry { object_bytes, order, .. } = self.geometry;
         let fill = if object_bytes <= PAGE_BYTES { Fill::Dense } else { Fill::Sparse };
+        let needed = match self.constructor {
+            _ if !self.geometry.has_resident_word() => 0,
+            None if self.geometry.grows_by_pages() => self.geometry.pages_of(0..taken * object_bytes),
+            _ => self.geometry.all_pages(),
+        };
+        if self.keeps_addresses
+            && let Some((first, charged)) = self.take_kept(needed)
+        {
+            if self.geometry.has_resident_word() {
+                self.charged.fetch_add(charged.count_ones() as usize, Relaxed);
+            }
+            return Some((first, charged));
+        }
         if !self.geometry.grows_by_pages() {
             let run = pages::alloc(self.geometry.pages(), order, self.temperature, fill)?;
             if !self.geometry.has_resident_word() {
@@ -209,15 +222,11 @@ impl Slabs {
             self.charged.fetch_add(self.geometry.pages(), Relaxed);
             return Some((run.first, self.geometry.all_pages()));
         }
-        let needed = match self.constructor {
-            Some(_) => self.geometry.all_pages(),
-            None => self.geometry.pages_of(0..taken * object_bytes),
-        };
         let (first, charged) = pages::alloc_sparse(order, needed, fill)?;
         self.charged.fetch_add(charged.count_ones() as usize, Relaxed);
         if charged != needed {
             // Pages that had memory already are free pages inside the slab.
-            self.traffic.frees.fetch_add(1, Relaxed);
+            self.note_free();
         }
         Some((first, charged))
     }
@@ -228,12 +237,15 @@ impl Slabs {
             Some(resident) => {
                 let charged = resident.load(Relaxed);
                 self.charged.fetch_sub(charged.count_ones() as usize, Relaxed);
-                if self.geometry.grows_by_pages() || charged != self.geometry.all_pages() {
+                if self.keeps_addresses {
+                    self.keep(slab, charged);
+                } else if self.geometry.grows_by_pages() || charged != self.geometry.all_pages() {
                     pages::free_sparse(slab.0, self.geometry.order, charged);
                 } else {
                     pages::free(slab.0, self.geometry.pages(), temperature);
                 }
             }
+            None if self.keeps_addresses => self.keep(slab, 1),
             None => pages::free(slab.0, self.geometry.pages(), temperature),
         }
     }
@@ -322,7 +334,7 @@ impl Slabs {
 
     /// An upper bound of what a [`Walk`] would purge. Takes no lock.
     pub fn free_bytes_inside(&self) -> usize {
-        if self.traffic.frees.load(Relaxed) == self.barren.load(Relaxed) {
+        if self.frees() == self.barren.load(Relaxed) {
             return 0;
         }
         let charged_bytes = self.charged.load(Relaxed) * PAGE_BYTES;
@@ -331,7 +343,7 @@ impl Slabs {
 
     /// Starts a walk of all slabs with free objects.
     pub fn walk(&self) -> Walk {
-        Walk { visited: 0, purged_bytes: 0, frees: self.traffic.frees.load(Relaxed) }
+        Walk { visited: 0, purged_bytes: 0, frees: self.frees() }
     }
 
     /// Purges every free page of the next [`LOOKS_OF_PART`] slabs. Returns false once all slabs

@@ -6,9 +6,13 @@
 
 use super::lists::Lists;
 use super::pool::Slabs;
+use crate::counters::{self, layout::MAX_RECORDS};
 use crate::pages::Temperature;
 use crate::sync::in_flight::InFlight;
 use core::sync::atomic::Ordering::Relaxed;
+
+/// [`Slabs::is_nearly_free`] is false for less: 1 MiB.
+const MIN_NEARLY_FREE_BYTES: usize = 1 << 20;
 
 impl Slabs {
     /// Releases all empty slabs to the page layer; returns the bytes.
@@ -20,6 +24,18 @@ impl Slabs {
     /// one. Takes no lock.
     pub fn spare_bytes(&self) -> usize {
         self.spare.load(Relaxed) * self.slab_bytes()
+    }
+
+    /// Whether the slabs have at least [`MIN_NEARLY_FREE_BYTES`], and at most an eighth of that is
+    /// taken. Takes no lock. False for slabs that share their record with those
+    /// of other caches.
+    pub fn is_nearly_free(&self) -> bool {
+        let slabs = counters::record(self.id()).slabs.load(Relaxed).max(0) as usize;
+        let bytes = slabs * self.slab_bytes();
+        !self.is_shared
+            && usize::from(self.id()) < MAX_RECORDS
+            && bytes >= MIN_NEARLY_FREE_BYTES
+            && self.taken() * self.geometry().object_bytes <= bytes / 8
     }
 
     /// Releases up to `bytes` of the [`Slabs::spare_bytes`], rounded down to whole slabs; returns

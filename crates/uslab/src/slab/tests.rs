@@ -57,7 +57,7 @@ fn made(
     let geometry = Geometry::new(Layout { size: bytes, align: 8 }, options, 2).expect("valid");
     let nodes = crate::pages::boot::alloc(Slabs::node_bytes(node_count), 64);
     assert!(!nodes.is_null());
-    let memory = NodeMemory { start: nodes, nodes: node_count, shared };
+    let memory = NodeMemory { start: nodes, nodes: node_count, shared, tallies: &[] };
     // SAFETY: the slots are leaked; no test gives these objects to the fast path; the nodes are
     // fresh boot memory.
     let slabs = unsafe {

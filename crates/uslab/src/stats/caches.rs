@@ -5,7 +5,7 @@ use crate::counters::layout::{MAX_RECORDS, NAME_BYTES, Record, STATE_LIVE, STATE
 use crate::counters::{header, record};
 use crate::pages::PAGE_BYTES;
 use core::fmt;
-use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// The figures of one cache, copied out of its counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +66,7 @@ pub struct CacheStats {
 /// The figures of all live caches, in the order of their numbers. Caches that are made or destroyed
 /// while the iterator lives may be missed.
 ///
-/// Caches beyond the first 3840 are not counted, and not listed.
+/// Caches beyond the first 3328 are not counted, and not listed.
 pub fn caches() -> impl Iterator<Item = CacheStats> {
     all_caches().filter(|cache| !cache.is_destroyed)
 }
@@ -90,7 +90,7 @@ impl CacheStats {
         let (slab_free, sheaf_free) = (signed(&record.slab_free), signed(&record.sheaf_free));
         CacheStats {
             id: record.id.load(Relaxed),
-            name: CacheName::of(record),
+            name: CacheName::of(&record.name),
             is_destroyed: record.state.load(Relaxed) != STATE_LIVE,
             user_bytes: word(&record.user_bytes),
             object_bytes: word(&record.object_bytes),
@@ -119,7 +119,7 @@ impl CacheStats {
 }
 
 impl RawCache {
-    /// The figures of this cache; `None` for one beyond the first 3840, which are not counted. See
+    /// The figures of this cache; `None` for one beyond the first 3328, which are not counted. See
     /// [`crate::stats`].
     pub fn stats(&self) -> Option<CacheStats> {
         cache::account_all();
@@ -143,9 +143,9 @@ impl<T> Cache<T> {
 pub struct CacheName([u8; NAME_BYTES]);
 
 impl CacheName {
-    fn of(record: &Record) -> CacheName {
+    pub(super) fn of(name: &[AtomicU8; NAME_BYTES]) -> CacheName {
         let mut bytes = [0; NAME_BYTES];
-        for (place, byte) in bytes.iter_mut().zip(&record.name) {
+        for (place, byte) in bytes.iter_mut().zip(name) {
             *place = byte.load(Relaxed);
         }
         CacheName(bytes)

@@ -19,11 +19,16 @@
 //! Nothing here allocates. All of it may be called from any thread and in fork children, but not in
 //! signal handlers and not while the caller creates or destroys a cache.
 
+mod at_exit;
 mod caches;
+mod openmetrics;
 mod text;
 
 pub use crate::counters::Usage;
+#[doc(hidden)]
+pub use at_exit::report_at_exit;
 pub use caches::{CacheName, CacheStats, caches};
+pub use openmetrics::write_openmetrics;
 pub use text::{Json, Slabinfo, json, slabinfo};
 
 use crate::{cache, counters};

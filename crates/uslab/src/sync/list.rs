@@ -85,6 +85,15 @@ impl<T: Linked> List<T> {
         unsafe { (*T::links(node)).prev }
     }
 
+    /// The node after `node`; after the last one stands the first.
+    ///
+    /// # Safety
+    /// `node` must be in this list.
+    pub unsafe fn after(&self, node: T::Name) -> T::Name {
+        // SAFETY: a node of the list.
+        unsafe { (*T::links(node)).next }
+    }
+
     /// Whether `node` is in a list.
     ///
     /// # Safety

@@ -17,6 +17,8 @@ pub enum Rank {
     Init,
     /// Creation and destruction of caches.
     Registry,
+    /// The list of the slots that threads have to themselves.
+    Locals,
     /// A CPU slot of one cache, in locked mode: a word in the slot. The rank check does not cover
     /// it.
     #[allow(dead_code, reason = "documents its place in the order")]

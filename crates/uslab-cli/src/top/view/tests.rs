@@ -31,7 +31,7 @@ malloc-1024       1024    62  32%   192 KiB    12    100   130 KiB      -      9
 
 
 
-q quit  s sort: bytes  / filter  enter cache  space pause  ? help";
+q quit  s sort: bytes  / filter  enter cache  p pressure  ? help";
     assert_eq!(text.trim_end(), expected, "\n{text}");
 }
 
@@ -64,7 +64,7 @@ slabs, last 2 looks: 4.6 MiB to 4.6 MiB
 ██
 ██
 ██
-q quit  s sort: bytes  / filter  enter cache  space pause  ? help";
+q quit  s sort: bytes  / filter  enter cache  p pressure  ? help";
     assert_eq!(text.trim_end(), expected, "\n{text}");
 }
 
@@ -72,7 +72,7 @@ q quit  s sort: bytes  / filter  enter cache  space pause  ? help";
 fn every_size_and_page_can_be_drawn() {
     let mut app = sample();
     app.parts.is_estimated = true;
-    for page in [Page::Caches, Page::Cache(0), Page::Cache(99), Page::Keys] {
+    for page in [Page::Caches, Page::Cache(0), Page::Cache(99), Page::Reclaim, Page::Keys] {
         app.page = page;
         for (width, height) in [(1, 1), (20, 5), (80, 24), (80, 8), (300, 100)] {
             screen_text(&app, width, height).expect("drawn");
@@ -89,4 +89,18 @@ fn thousands_of_caches_are_a_screen() {
     app.snapshot.caches = (0..5000).map(|id| crate::snapshot::Cache { id, ..cache.clone() }).collect();
     app.selected = 4999;
     assert_eq!(screen_text(&app, 80, 24).expect("drawn").lines().count(), 24);
+}
+
+#[test]
+fn limits_sources_and_shrinkers_at_eighty_columns() {
+    let mut app = sample();
+    app.page = Page::Reclaim;
+    let text = screen_text(&app, 80, 24).expect("drawn");
+    for line in [
+        "limits: soft 768 MiB, hard 1 GiB; 13.2 MiB held",
+        "cgroup   watched         5       0 B  ",
+        "sessions               100     2     7    40    33  ",
+    ] {
+        assert!(text.lines().any(|found| found.starts_with(line)), "{line}\n{text}");
+    }
 }

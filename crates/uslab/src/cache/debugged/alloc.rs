@@ -1,6 +1,6 @@
 //! Allocations of debugged objects, and the making of their slabs.
 
-use super::object::{BUSY, FREE, LIVE, NEVER, NEVER_USED, Object, Request, User, ZONE_USED, fill};
+use super::object::{BUSY, FREE, LIVE, NEVER, NEVER_USED, Object, Request, User, ZONE_FREE, ZONE_USED, fill};
 use super::{Debug, tell};
 use crate::os::checkers;
 use core::sync::atomic::Ordering::Relaxed;
@@ -25,8 +25,8 @@ impl Debug {
         let record = object.record();
         record.asked.store(asked, Relaxed);
         record.family.store(request.family as u8, Relaxed);
-        if self.is_secure() {
-            fill(self.right_zone(object.pointer, asked), ZONE_USED);
+        if self.has_canaries() {
+            object.write_canary_behind(asked);
         } else {
             object.fill_zones(asked, ZONE_USED);
         }
@@ -53,7 +53,10 @@ impl Debug {
         // SAFETY: the memory is this call's alone.
         unsafe { start.write_bytes(0, debug.offset.min(super::RECORD_WITH_USERS_BYTES)) };
         let object = Object { debug, pointer: pointer as usize };
-        object.fill_zones(debug.bytes, debug.free_zone());
+        object.fill_zones(debug.bytes, ZONE_FREE);
+        if debug.has_canaries() {
+            object.write_canary_before();
+        }
         if let Some(constructor) = debug.constructor {
             // SAFETY: the user promised that the constructor accepts fresh memory.
             unsafe { (constructor.call)(pointer, constructor.data) };

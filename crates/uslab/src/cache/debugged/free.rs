@@ -1,6 +1,6 @@
 //! Frees of debugged objects.
 
-use super::object::{BUSY, FREE, LIVE, NEVER, Object, Release, User, ZONE_FREE, fill};
+use super::object::{BUSY, FREE, LIVE, NEVER, Object, Release, User, ZONE_FREE};
 use super::{Debug, tell};
 use crate::os::checkers;
 use crate::slab::{Misuse, Slabs};
@@ -40,13 +40,14 @@ impl Debug {
         }
         tell::check_used(&object, name);
         tell::check_release(&object, name, release);
-        if !self.is_secure() {
-            object.fill_zones(self.bytes, ZONE_FREE);
-        }
+        let asked = object.asked();
+        object.fill_zones(self.bytes, ZONE_FREE);
         if self.poisons() {
             object.poison();
         } else if self.zeroes() {
-            fill(object.bytes(), 0);
+            object.clear_with_canary(asked);
+        } else if self.has_canaries() {
+            object.clear_canary(asked);
         }
         object.note(User::Freed);
         if self.traces() {

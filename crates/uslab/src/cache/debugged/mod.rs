@@ -25,6 +25,7 @@
 //! work on one object are kept apart by the record's state.
 
 mod alloc;
+mod canary;
 mod free;
 mod object;
 pub(super) mod quarantine;
@@ -36,10 +37,10 @@ mod track;
 mod walk;
 
 use crate::os::checkers;
-use crate::os::debugging::{CHECKER, POISON, RED_ZONE, SECURE, TRACE, USERS};
+use crate::os::debugging::{CHECKER, POISON, RED_ZONE, SECURE, TRACE, USERS, ZERO};
 use crate::slab::Constructor;
 use core::ops::Range;
-use object::{RECORD_BYTES, RECORD_WITH_USERS_BYTES, ZONE_FREE, ZONE_USED};
+use object::{RECORD_BYTES, RECORD_WITH_USERS_BYTES};
 
 pub(super) use object::FACTS;
 pub use object::Family;
@@ -49,7 +50,7 @@ pub(crate) use seen::Seen;
 pub(crate) use select::letters_for;
 pub(super) use select::letters_of;
 pub(crate) use select::{compatible, selects_malloc};
-pub(super) use select::{for_checker, record_users, secure, set as set_selection};
+pub(super) use select::{for_checker, has_quarantine, record_users, secure, set as set_selection};
 pub(super) use track::{Track, User};
 
 /// Bytes of the smallest zone.
@@ -76,7 +77,9 @@ impl Debug {
         let zone = if letters & (RED_ZONE | CHECKER) != 0 { ZONE_BYTES } else { 0 };
         let record = if letters & USERS != 0 { RECORD_WITH_USERS_BYTES } else { RECORD_BYTES };
         let align = align.max(8);
-        let offset = (record + zone).next_multiple_of(align);
+        // A canary before the object takes bytes that the record leaves.
+        let left = if letters & SECURE != 0 && letters & USERS == 0 { 0 } else { zone };
+        let offset = (record + left).next_multiple_of(align);
         let stride = (offset + bytes + zone).next_multiple_of(align);
         // Poison would undo what the constructor did.
         let letters = if constructor.is_some() { letters & !POISON } else { letters };
@@ -157,13 +160,12 @@ impl Debug {
 
     /// Whether free objects are zeroed. Zeroes would undo what a constructor did.
     fn zeroes(&self) -> bool {
-        self.has(SECURE) && self.constructor.is_none() && !self.poisons()
+        self.has(ZERO) && self.constructor.is_none() && !self.poisons()
     }
 
-    /// The value of a free object's zones. Those of a hardened cache keep theirs, and are checked
-    /// when the object is freed.
-    fn free_zone(&self) -> u8 {
-        if self.is_secure() { ZONE_USED } else { ZONE_FREE }
+    /// Whether objects have secret canaries in place of zones.
+    fn has_canaries(&self) -> bool {
+        self.letters & (SECURE | RED_ZONE) == SECURE | RED_ZONE
     }
 
     fn traces(&self) -> bool {

@@ -244,7 +244,7 @@ impl<'a> Object<'a> {
 
     /// Fills the zones for an object of which the program uses `used` bytes.
     pub fn fill_zones(&self, used: usize, value: u8) {
-        if !self.debug.has(RED_ZONE) {
+        if !self.debug.has(RED_ZONE) || self.debug.is_secure() {
             return;
         }
         fill(self.debug.left_zone(self.pointer), value);
@@ -269,6 +269,20 @@ pub fn fill(range: Range<usize>, value: u8) {
     // SAFETY: the range lies in an object of a debugged cache, whose pages are mapped, and which
     // the calling thread has taken.
     unsafe { (range.start as *mut u8).write_bytes(value, range.len()) };
+}
+
+/// The bytes of `range` that are not 0, as [`differing`]. Most ranges are all zero.
+pub fn not_zero(range: Range<usize>) -> Option<Range<usize>> {
+    // SAFETY: as in `differing`.
+    let bytes = unsafe { core::slice::from_raw_parts(range.start as *const u8, range.len()) };
+    // SAFETY: every value is a valid number.
+    let (start, words, end) = unsafe { bytes.align_to::<u64>() };
+    let (blocks, rest) = words.as_chunks::<8>();
+    let is_zero = |block: &[u64; 8]| block.iter().fold(0, |all, &word| all | word) == 0;
+    let is_same = blocks.iter().all(is_zero)
+        && rest.iter().all(|&word| word == 0)
+        && start.iter().chain(end).all(|&byte| byte == 0);
+    if is_same { None } else { differing(range, 0) }
 }
 
 /// The bytes of `range` that are not `value`: from the first to the last of them.

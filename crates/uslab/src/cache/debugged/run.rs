@@ -1,6 +1,6 @@
 //! Debugged runs of pages: objects like those of a cache, with a layout of their own.
 
-use super::object::{BUSY, FREE, LIVE, Object, Release, Request, User, ZONE_USED, fill};
+use super::object::{BUSY, FREE, LIVE, Object, Release, Request, User, ZONE_FREE, ZONE_USED, fill};
 use super::{Debug, tell};
 use crate::os;
 use crate::os::checkers;
@@ -41,6 +41,10 @@ impl<'a> Large<'a> {
         record.asked.store(request.bytes, Relaxed);
         record.family.store(request.family as u8, Relaxed);
         self.object.fill_zones(request.bytes, ZONE_USED);
+        if self.object.debug.has_canaries() {
+            self.object.write_canary_before();
+            self.object.write_canary_behind(request.bytes);
+        }
         self.object.note(User::Allocated);
         self.object.forget(User::Freed);
         if self.object.debug.traces() {
@@ -72,7 +76,10 @@ impl<'a> Large<'a> {
         }
         tell::check_used(object, name);
         tell::check_release(object, name, release);
-        object.fill_zones(object.debug.bytes, object.debug.free_zone());
+        object.fill_zones(object.debug.bytes, ZONE_FREE);
+        if object.debug.has_canaries() {
+            object.clear_canary(object.asked());
+        }
         if object.debug.poisons() {
             object.poison();
         } else if object.debug.zeroes() {

@@ -2,7 +2,8 @@
 
 use crate::cache::builder::Flags;
 use crate::os;
-use crate::os::debugging::{CHECKER, CHECKS, POISON, RED_ZONE, SECURE, Selection, TRACE, USERS};
+use crate::os::debugging::{CHECKER, CHECKS, POISON, RED_ZONE, SECURE, Selection, TRACE, USERS, ZERO};
+use crate::os::hardening::Hardening;
 use crate::report;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicU8, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
@@ -46,8 +47,18 @@ pub fn set(text: &[u8]) {
 static FOR_ALL: AtomicU8 = AtomicU8::new(0);
 
 /// Hardens every cache. Start-up calls it, before there is any.
-pub fn secure() {
-    FOR_ALL.fetch_or(CHECKS | RED_ZONE | SECURE, Relaxed);
+pub fn secure(hardening: Hardening) {
+    let of = |mitigation, letter| if hardening.has(mitigation) { letter } else { 0 };
+    let letters = of(Hardening::CANARY, RED_ZONE) | of(Hardening::ZERO, ZERO);
+    FOR_ALL.fetch_or(CHECKS | SECURE | letters, Relaxed);
+    HAS_QUARANTINE.store(hardening.has(Hardening::QUARANTINE), Relaxed);
+}
+
+static HAS_QUARANTINE: AtomicBool = AtomicBool::new(false);
+
+/// Whether objects of hardened caches go through a quarantine.
+pub fn has_quarantine() -> bool {
+    HAS_QUARANTINE.load(Relaxed)
 }
 
 /// Makes every cache record who allocated. As [`secure`].
@@ -68,7 +79,7 @@ pub fn letters_for(name: &str) -> u8 {
 
 /// Letters without those whose checks would read memory that a memory checker guards.
 pub fn compatible(letters: u8) -> u8 {
-    if letters & CHECKER != 0 { letters & !(RED_ZONE | POISON | SECURE) } else { letters }
+    if letters & CHECKER != 0 { letters & !(RED_ZONE | POISON | SECURE | ZERO) } else { letters }
 }
 
 fn selected_for(name: &str) -> u8 {

@@ -4,7 +4,8 @@
 //! object, and holds no lock.
 
 use super::object::{
-    FREED, FREED_END, Family, NEVER, NEVER_USED, Object, Release, User, ZONE_FREE, ZONE_USED, differing, fill,
+    FREED, FREED_END, Family, NEVER, NEVER_USED, Object, Release, User, ZONE_FREE, ZONE_USED, differing,
+    fill, not_zero,
 };
 use crate::cache::registry;
 use crate::os::debugging::RED_ZONE;
@@ -93,7 +94,7 @@ pub fn check_free(object: &Object<'_>, name: &str, state: u32) {
     let wrong = Some(range.clone());
     tell(object, name, &Told { fault, at: range.start, state: text, wrong, value, headline: &headline });
     match (state, object.debug.poisons()) {
-        (_, false) => fill(object.bytes(), 0),
+        (_, false) => object.clear_with_canary(object.asked()),
         (NEVER, true) => fill(object.bytes(), NEVER_USED),
         _ => object.poison(),
     }
@@ -107,7 +108,8 @@ pub fn wrong_pattern(object: &Object<'_>, state: u32) -> Option<(Range<usize>, O
         if !object.debug.zeroes() || state == NEVER {
             return None;
         }
-        return differing(bytes, 0).map(|range| (range, Some(0)));
+        // A free cleared the bytes that the program had.
+        return not_zero(bytes.start..bytes.start + object.asked()).map(|range| (range, Some(0)));
     }
     if state == NEVER {
         return differing(bytes, NEVER_USED).map(|range| (range, Some(NEVER_USED)));
@@ -125,6 +127,9 @@ pub fn wrong_zone(object: &Object<'_>, used: usize, value: u8) -> Option<(Range<
     if !object.debug.has(RED_ZONE) {
         return None;
     }
+    if object.debug.has_canaries() {
+        return object.changed_canary((value == ZONE_USED).then_some(used));
+    }
     let left = differing(object.debug.left_zone(object.pointer), value);
     let right = || differing(object.debug.right_zone(object.pointer, used), value);
     left.map(|range| (range, true)).or_else(|| right().map(|range| (range, false)))
@@ -132,8 +137,7 @@ pub fn wrong_zone(object: &Object<'_>, used: usize, value: u8) -> Option<(Range<
 
 /// Whether the program overwrote a free object.
 pub fn is_faulty_free(object: &Object<'_>, state: u32) -> bool {
-    wrong_zone(object, object.debug.bytes, object.debug.free_zone()).is_some()
-        || wrong_pattern(object, state).is_some()
+    wrong_zone(object, object.debug.bytes, ZONE_FREE).is_some() || wrong_pattern(object, state).is_some()
 }
 
 fn check_zones(object: &Object<'_>, name: &str, used: usize, value: u8, state: &'static str) {
@@ -160,11 +164,13 @@ fn check_zones(object: &Object<'_>, name: &str, used: usize, value: u8, state: &
         });
         let fault = if is_left { Fault::Underflow } else { Fault::Overflow };
         let wrong = Some(range.clone());
-        tell(
-            object,
-            name,
-            &Told { fault, at: range.start, state, wrong, value: Some(value), headline: &headline },
-        );
+        // A canary's value stays secret.
+        let value = (!object.debug.has_canaries()).then_some(value);
+        tell(object, name, &Told { fault, at: range.start, state, wrong, value, headline: &headline });
+        if value.is_none() {
+            object.write_canary_before();
+            object.write_canary_behind(used);
+        }
     }
 }
 

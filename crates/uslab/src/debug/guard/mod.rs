@@ -146,7 +146,8 @@ pub fn start_from_environment() {
     if !start::guard_is_named() {
         return;
     }
-    let Some(config::Guard { interval_ms, slots, side }) = os::env::config(|_| ()).guard else { return };
+    let settings = os::env::Settings::read(&mut |_| ());
+    let Some(config::Guard { interval_ms, slots, side }) = settings.config().guard else { return };
     if !start(Options { interval_ms, slots, side }) {
         os::report::print(format_args!("no guard pages: no memory for them, or no handler of faults"));
     }

@@ -1,12 +1,22 @@
 //! The limits on held memory: pages in use, and free pages with memory behind them.
 
-use super::{BUDDY, NO_LIMIT};
+use super::{BUDDY, Buddy, NO_LIMIT};
 use crate::counters;
+use crate::os::probe;
 use crate::pages::PAGE_BYTES;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// A copy of [`Buddy::soft_pages`], for readers without the lock.
 static SOFT_PAGES: AtomicUsize = AtomicUsize::new(NO_LIMIT);
+
+impl Buddy {
+    /// Tells tools of an allocation of more pages than the hard limit allows in all.
+    pub(super) fn note_impossible(&self, pages: usize) {
+        if pages > self.hard_pages {
+            probe::limit_hit(|| [pages * PAGE_BYTES, (self.used_pages + self.dirty_pages) * PAGE_BYTES]);
+        }
+    }
+}
 
 /// Sets the limits on held memory, in bytes; 0 for no limit.
 pub fn set_limits(soft_bytes: usize, hard_bytes: usize) {
@@ -14,6 +24,9 @@ pub fn set_limits(soft_bytes: usize, hard_bytes: usize) {
     let mut buddy = BUDDY.lock();
     (buddy.soft_pages, buddy.hard_pages, buddy.told) = (pages(soft_bytes), pages(hard_bytes), false);
     SOFT_PAGES.store(buddy.soft_pages, Relaxed);
+    let header = counters::header();
+    header.soft_limit_bytes.store(soft_bytes as u64, Relaxed);
+    header.hard_limit_bytes.store(hard_bytes as u64, Relaxed);
 }
 
 /// Returns the soft limit in bytes, if there is one. The next allocation beyond it wakes the

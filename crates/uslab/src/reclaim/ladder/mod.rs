@@ -30,7 +30,7 @@ mod tests;
 mod world;
 
 pub use goal::{Estimate, Given, Goal, Terms, Until};
-pub use world::{Basis, Visit, World};
+pub use world::{Basis, End, Visit, World};
 
 use super::balance::WHOLE;
 use crate::pages::Scattered;

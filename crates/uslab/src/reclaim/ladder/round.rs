@@ -5,7 +5,7 @@
 //! frees nothing, later rounds leave it out, until the pass would give up.
 
 use super::super::balance::{LIGHTEST, WHOLE, expected};
-use super::world::{Visit, World};
+use super::world::{End, Visit, World};
 
 /// Time of one shrinker in a round. A shrinker that has used it up waits for the next round, so
 /// that a slow one does not delay the others for longer.
@@ -114,20 +114,26 @@ fn shrink_one<W: World>(world: &W, mut visit: W::Visit<'_>, pressure: Pressure, 
     owed = owed.after_part(freeable, pressure.priority, weight, batch, pressure.part);
     visit.set_owed(owed);
     let mut freed = 0;
+    let mut end = if freeable == 0 { End::Empty } else { End::Share };
     // A callback may unregister its own shrinker; after that the context belongs to the program.
     while visit.is_open()
         && let Some(lot) = owed.next(freeable, batch)
     {
-        let Some(entries) = visit.scan(pressure.priority, lot) else { break };
+        let Some(entries) = visit.scan(pressure.priority, lot) else {
+            end = End::Answered;
+            break;
+        };
         let entries = entries.min(lot);
         freed = entries.saturating_add(freed);
         visit.note_evicted(entries);
         owed = owed.less(lot);
         visit.set_owed(owed);
         if world.now_ns() > end_ns {
+            end = End::Time;
             break;
         }
     }
+    visit.note_end(if visit.is_open() { end } else { End::Gone });
     freed
 }
 

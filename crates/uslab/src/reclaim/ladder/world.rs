@@ -75,6 +75,24 @@ pub trait Visit {
 
     /// Records that the shrinker freed `entries`.
     fn note_evicted(&mut self, entries: usize);
+
+    /// Records why a round stopped asking the shrinker. Nothing depends on it.
+    fn note_end(&mut self, _end: End) {}
+}
+
+/// Why a round stopped asking a shrinker.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum End {
+    /// It was asked for all of its share.
+    Share,
+    /// It answered "not now".
+    Answered,
+    /// It used up its time.
+    Time,
+    /// It had no entry that could go.
+    Empty,
+    /// It was unregistered in its own callback, or panicked.
+    Gone,
 }
 
 /// The figure from which the ladder estimates the mean size of an entry.

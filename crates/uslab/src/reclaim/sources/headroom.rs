@@ -35,18 +35,25 @@ pub struct Headroom {
     events: Option<(usize, Descriptor)>,
     /// The lowest limit.
     limit_bytes: Option<u64>,
+    /// The bytes used below it.
+    used_bytes: u64,
     /// More than half of some limit was used.
     is_near: bool,
 }
 
 impl Headroom {
     pub const fn new() -> Headroom {
-        Headroom { hits: [None; LEVELS], events: None, limit_bytes: None, is_near: false }
+        Headroom { hits: [None; LEVELS], events: None, limit_bytes: None, used_bytes: 0, is_near: false }
     }
 
     /// Whether more than half of a limit was used at the last look: it may be hit soon.
     pub fn is_near(&self) -> bool {
         self.is_near
+    }
+
+    /// The lowest limit, 0 for none, and the bytes used below it at the last look.
+    pub fn figures(&self) -> (u64, u64) {
+        (self.limit_bytes.unwrap_or(0), self.used_bytes)
     }
 
     /// The descriptor that becomes ready when the lowest limit is hit.
@@ -88,10 +95,11 @@ impl Headroom {
                 self.hits[level] = None;
                 continue;
             }
+            let current = bytes_in(&directory, b"/memory.current").unwrap_or(0);
             if lowest.is_none_or(|(bytes, _)| limit < bytes) {
                 lowest = Some((limit, level));
+                self.used_bytes = current;
             }
-            let current = bytes_in(&directory, b"/memory.current").unwrap_or(0);
             self.is_near |= current > limit / 2;
             excess_bytes = excess(&directory, limit, current).max(excess_bytes);
             let hits = hits(&directory);

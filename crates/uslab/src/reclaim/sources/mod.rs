@@ -45,10 +45,12 @@ pub use choice::Choice;
 pub use pressure::{Kind, Pressure};
 pub use reason::Reason;
 
+use crate::counters::{self, layout};
 use crate::os::errno::Preserved;
 use crate::os::pressure::Event;
 use crate::os::{self, clock, report};
 use context::Context;
+use core::sync::atomic::Ordering::Relaxed;
 use headroom::Headroom;
 use path::Path;
 pub(super) use pressure::Demand;
@@ -197,6 +199,33 @@ impl Sources {
     /// descriptor the program has closed counts: `wait` opens it again.
     pub fn watches_descriptors(&self) -> bool {
         self.stall.is_watched() || self.headroom.descriptor().is_some()
+    }
+
+    /// Writes the state of each source into the snapshot, and the report that `pressure` is.
+    pub fn publish(&self, pressure: Option<Pressure>) {
+        let [systemd, psi, cgroup] = counters::sources();
+        let state = |is_watched, is_chosen| match (is_watched, is_chosen) {
+            (true, _) => layout::SOURCE_WATCHED,
+            (false, true) => layout::SOURCE_MISSING,
+            (false, false) => layout::SOURCE_OFF,
+        };
+        let choice = self.context.choice;
+        let stall = self.stall.kind();
+        systemd.state.store(state(stall == Some(Kind::Systemd), choice.systemd), Relaxed);
+        psi.state.store(state(stall == Some(Kind::Psi), choice.psi), Relaxed);
+        cgroup.state.store(state(self.context.limits().is_ok(), choice.cgroup), Relaxed);
+        let (limit_bytes, used_bytes) = self.headroom.figures();
+        cgroup.limit_bytes.store(limit_bytes, Relaxed);
+        cgroup.used_bytes.store(used_bytes, Relaxed);
+        let Some(Pressure { kind, bytes }) = pressure else { return };
+        let source = match kind {
+            Kind::Systemd => systemd,
+            Kind::Psi => psi,
+            Kind::Cgroup => cgroup,
+        };
+        source.reports.fetch_add(1, Relaxed);
+        source.asked_bytes.store(bytes as u64, Relaxed);
+        source.last_ns.store(clock::boot_ns(), Relaxed);
     }
 
     /// Prints one line for each source: the file that is watched, or the reason why none is.

@@ -69,6 +69,11 @@ impl Stall {
         self.watched.is_some()
     }
 
+    /// The source that is watched.
+    pub fn kind(&self) -> Option<Kind> {
+        self.watched.as_ref().map(|watched| if watched.level.is_none() { Kind::Systemd } else { Kind::Psi })
+    }
+
     /// The process was moved: its new cgroup's source is opened, unless the manager's is watched.
     pub fn follow(&mut self, context: &Context, now_ms: u64) {
         if self.watched.as_ref().is_none_or(|watched| watched.level.is_some()) {

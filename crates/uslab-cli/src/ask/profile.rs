@@ -1,0 +1,54 @@
+//! Requests about the heap profile: start, stop, and write it.
+//!
+//! The process writes the profile beside its snapshot, as `PID.profile`, and answers when the file
+//! is whole. This program reads the file and removes it.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::PathBuf;
+
+use super::args::Asked;
+use super::ask;
+use crate::failure::{FAILED, Failure};
+use crate::find::find_open;
+use crate::layout;
+use crate::process;
+use crate::snapdir::own_user;
+
+/// A larger file is not one that the library writes.
+const MAX_BYTES: u64 = 256 << 20;
+
+/// Sends a request, and returns the answer's text.
+pub fn request(asked: &Asked, text: &str) -> Result<String, Failure> {
+    Ok(ask(asked, layout::VERB_PROFILE, [0; 2], text)?.allowed()?.text)
+}
+
+/// Has the process write its profile, and returns it.
+pub fn dump(asked: &Asked) -> Result<String, Failure> {
+    let (snapshot, _) = find_open(asked.pid, false)?;
+    request(asked, "dump")?;
+    read(&snapshot, asked.pid).map_err(|error| {
+        Failure::new(FAILED, format_args!("cannot read the profile of process {}: {error}", asked.pid))
+    })
+}
+
+/// Reads the file beside the snapshot, and removes it.
+fn read(snapshot: &File, pid: i32) -> io::Result<String> {
+    let mut name = fs::read_link(format!("/proc/self/fd/{}", snapshot.as_raw_fd()))?.into_os_string();
+    name.push(".profile");
+    let path = PathBuf::from(name);
+    // As for snapshots: neither follow a link nor wait for the other end of a pipe.
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(&path)?;
+    let data = file.metadata()?;
+    let is_theirs = data.uid() == own_user() || data.uid() == 0 || Some(data.uid()) == process::owner(pid);
+    if !data.is_file() || !is_theirs {
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, "it is not a file of that process"));
+    }
+    let mut bytes = Vec::new();
+    file.take(MAX_BYTES).read_to_end(&mut bytes)?;
+    fs::remove_file(&path)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}

@@ -1,0 +1,35 @@
+//! `uslab report`: one page of HTML from a record, which no server and no network has to serve.
+//!
+//! ```text
+//!   record::format ──▶ series ──▶ page ◀── chart
+//!                                  ▲ ◀──── flame ◀── profile
+//! ```
+
+pub mod args;
+mod chart;
+mod flame;
+mod page;
+mod series;
+
+use std::fs::{self, File};
+use std::path::PathBuf;
+
+use crate::failure::{FAILED, Failure, Outcome, print};
+use crate::profile;
+use args::Report;
+
+/// Writes the page.
+pub fn report(options: &Report) -> Outcome {
+    let record = &options.record;
+    let fail = |error| Failure::new(FAILED, format_args!("cannot use {}: {error}", record.display()));
+    let series = series::read(File::open(record).map_err(fail)?).map_err(fail)?;
+    let heap = options.profile.as_deref().map(profile::load).transpose()?;
+    let output = options.output.clone().unwrap_or_else(|| {
+        let mut name = record.clone().into_os_string();
+        name.push(".html");
+        PathBuf::from(name)
+    });
+    fs::write(&output, page::page(&series, heap.as_ref()))
+        .map_err(|error| Failure::new(FAILED, format_args!("cannot write {}: {error}", output.display())))?;
+    print(&format!("{}\n", output.display()))
+}

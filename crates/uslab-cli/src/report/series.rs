@@ -1,0 +1,228 @@
+//! What a page draws: a record as at most [`MAX_POINTS`] points, caches by name and size.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read};
+
+use crate::record::format::{CacheFigures, Definition, Frame, Header, ProcessFigures, Reader};
+
+/// Points of a chart; a longer record loses every second one until it fits.
+pub const MAX_POINTS: usize = 720;
+/// Events that the page lists.
+const MAX_EVENTS: usize = 100;
+
+/// The figures at one instant.
+#[derive(Clone, Debug)]
+pub struct Point {
+    pub at_ms: u64,
+    pub process: ProcessFigures,
+    pub caches: BTreeMap<Definition, CacheFigures>,
+    /// Counters began anew since the point before.
+    pub is_new: bool,
+}
+
+/// A record, ready to be drawn.
+pub struct Series {
+    pub header: Header,
+    pub points: Vec<Point>,
+    pub looks: u64,
+    /// What happened, with its time in milliseconds.
+    pub events: Vec<(u64, String)>,
+    pub is_cut: bool,
+    /// The most that was resident at any look, also at those that are not drawn.
+    pub peak_rss_bytes: u64,
+}
+
+impl Point {
+    fn of(frame: &Frame) -> Point {
+        let mut caches: BTreeMap<Definition, CacheFigures> = BTreeMap::new();
+        for (definition, figures) in frame.caches.values() {
+            caches.entry(definition.clone()).or_default().sum(figures);
+        }
+        Point { at_ms: frame.at_ms, process: frame.process, caches, is_new: false }
+    }
+
+    /// Bytes that the allocator holds: in use, and free with memory behind them.
+    pub fn held(&self) -> u64 {
+        self.process.used_bytes.saturating_add(self.process.dirty_bytes)
+    }
+
+    /// One figure, of all caches together.
+    pub fn total(&self, figure: impl Fn(&CacheFigures) -> u64) -> u64 {
+        self.caches.values().map(figure).fold(0, u64::saturating_add)
+    }
+}
+
+/// Reads a record.
+pub fn read(input: impl Read) -> io::Result<Series> {
+    let mut reader = Reader::new(input)?;
+    let mut points: Vec<Point> = Vec::new();
+    let (mut events, mut looks, mut stride, mut peak) = (Vec::new(), 0_u64, 1, 0);
+    let mut last = None;
+    let mut is_new = false;
+    while let Some(frame) = reader.next()? {
+        if let Some(event) = &frame.event
+            && events.len() < MAX_EVENTS
+        {
+            events.push((frame.at_ms, event.clone()));
+        }
+        peak = peak.max(frame.process.rss_bytes);
+        is_new |= frame.event.is_some();
+        let is_drawn = looks.is_multiple_of(stride);
+        looks += 1;
+        if !is_drawn {
+            last = Some(frame.clone());
+            continue;
+        }
+        last = None;
+        points.push(Point { is_new, ..Point::of(frame) });
+        is_new = false;
+        if points.len() > MAX_POINTS {
+            points = halved(points);
+            stride *= 2;
+        }
+    }
+    // The end is the moment that the reader wants to see most.
+    points.extend(last.as_ref().map(|frame| Point { is_new, ..Point::of(frame) }));
+    if points.is_empty() {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "it holds no look"));
+    }
+    let is_cut = reader.is_cut;
+    Ok(Series { header: reader.header, points, looks, events, is_cut, peak_rss_bytes: peak })
+}
+
+/// Every second point. A break in the counters stays one.
+fn halved(points: Vec<Point>) -> Vec<Point> {
+    let mut kept: Vec<Point> = Vec::with_capacity(points.len() / 2 + 1);
+    let mut is_new = false;
+    for (index, mut point) in points.into_iter().enumerate() {
+        is_new |= point.is_new;
+        if index.is_multiple_of(2) {
+            point.is_new = is_new;
+            is_new = false;
+            kept.push(point);
+        }
+    }
+    kept
+}
+
+impl Series {
+    pub fn first(&self) -> &Point {
+        &self.points[0]
+    }
+
+    pub fn last(&self) -> &Point {
+        &self.points[self.points.len() - 1]
+    }
+
+    /// One figure at each point.
+    pub fn values(&self, figure: impl Fn(&Point) -> u64) -> Vec<f64> {
+        self.points.iter().map(|point| figure(point) as f64).collect()
+    }
+
+    /// What a counter gained in a second, at each point since the one before.
+    pub fn rates(&self, counter: impl Fn(&Point) -> u64) -> Vec<f64> {
+        let pairs = self.points.windows(2);
+        let rates = pairs.map(|pair| {
+            let seconds = (pair[1].at_ms.saturating_sub(pair[0].at_ms) as f64 / 1000.0).max(1e-3);
+            let (then, now) = (counter(&pair[0]), counter(&pair[1]));
+            // A program that was just executed counts from zero.
+            let gained = if pair[1].is_new && now < then { now } else { now.saturating_sub(then) };
+            gained as f64 / seconds
+        });
+        std::iter::once(0.0).chain(rates).collect()
+    }
+
+    /// Caches, those first whose slabs took most at their peak.
+    pub fn largest(&self) -> Vec<Definition> {
+        let mut peaks: BTreeMap<&Definition, u64> = BTreeMap::new();
+        for (definition, figures) in self.points.iter().flat_map(|point| &point.caches) {
+            let peak = peaks.entry(definition).or_default();
+            *peak = figures.slab_bytes.max(*peak);
+        }
+        let mut order: Vec<(&Definition, u64)> = peaks.into_iter().collect();
+        order.sort_by_key(|&(_, peak)| std::cmp::Reverse(peak));
+        order.into_iter().map(|(definition, _)| definition.clone()).collect()
+    }
+
+    /// Caches with their figures at the first and the last point, the largest growth first.
+    pub fn growth(&self) -> Vec<(Definition, CacheFigures, CacheFigures)> {
+        let at = |point: &Point, name: &Definition| point.caches.get(name).copied().unwrap_or_default();
+        let mut rows: Vec<_> = self
+            .largest()
+            .into_iter()
+            .map(|name| {
+                let (first, last) = (at(self.first(), &name), at(self.last(), &name));
+                (name, first, last)
+            })
+            .collect();
+        let change = |then: u64, now: u64| i128::from(then) - i128::from(now);
+        rows.sort_by_key(|(_, first, last)| {
+            (change(first.slab_bytes, last.slab_bytes), change(first.live_bytes, last.live_bytes))
+        });
+        rows
+    }
+}
+
+impl CacheFigures {
+    fn sum(&mut self, other: &CacheFigures) {
+        for (sum, figure) in [
+            (&mut self.slab_bytes, other.slab_bytes),
+            (&mut self.live_bytes, other.live_bytes),
+            (&mut self.cached_bytes, other.cached_bytes),
+            (&mut self.partial_bytes, other.partial_bytes),
+            (&mut self.empty_bytes, other.empty_bytes),
+            (&mut self.live_objects, other.live_objects),
+            (&mut self.slow, other.slow),
+            (&mut self.refills, other.refills),
+            (&mut self.flushes, other.flushes),
+            (&mut self.drains, other.drains),
+            (&mut self.grows, other.grows),
+            (&mut self.shrinks, other.shrinks),
+            (&mut self.failures, other.failures),
+        ] {
+            *sum = sum.saturating_add(figure);
+        }
+    }
+
+    /// Bytes of slabs that are neither objects in use nor free ones.
+    pub fn slack_bytes(&self) -> u64 {
+        [self.live_bytes, self.cached_bytes, self.partial_bytes, self.empty_bytes]
+            .into_iter()
+            .fold(self.slab_bytes, u64::saturating_sub)
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+    use crate::record::format::tests::{frames, record};
+
+    pub fn sample(count: u64) -> Series {
+        read(&record(&frames(count))[..]).expect("a record")
+    }
+
+    #[test]
+    fn a_long_record_keeps_its_ends_and_its_events() {
+        let series = sample(3000);
+        assert!(series.points.len() <= MAX_POINTS + 1, "{}", series.points.len());
+        assert_eq!((series.first().at_ms, series.last().at_ms, series.looks), (0, 2_999_000, 3000));
+        assert_eq!(series.events, [(3000, "process 7 became another program".to_owned())]);
+        assert_eq!(series.points.iter().filter(|point| point.is_new).count(), 1);
+        let rates = series.rates(|point| point.process.purged_bytes);
+        assert!(rates[2..].iter().all(|&rate| rate == 65_536.0));
+    }
+
+    #[test]
+    fn growth_comes_first() {
+        let series = sample(12);
+        let growth = series.growth();
+        assert_eq!(growth[0].0.name, "malloc-64");
+        assert_eq!((growth[0].1.live_objects, growth[0].2.live_objects), (25_600, 199 * 256));
+        assert_eq!(series.largest().len(), 4, "one name with three sizes, and malloc-64");
+    }
+
+    #[test]
+    fn a_record_without_a_look_is_refused() {
+        assert!(read(&record(&[])[..]).is_err());
+    }
+}

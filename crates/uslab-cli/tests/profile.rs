@@ -1,0 +1,91 @@
+//! `uslab profile`: asks a process, and writes its profile in the formats of other tools.
+
+mod support;
+
+use std::fs;
+
+use support::{Running, Sandbox, outcome};
+
+const DONE: (&str, &str) = ("FAKE_ANSWER", "1");
+
+/// A profile as the process `pid` would write it, of a mapping that no file is behind.
+fn dump(pid: &str, in_use: u64) -> String {
+    format!(
+        "uslab-profile 1\npid {pid}\ncommand sleep\nperiod_bytes 524288\nstarted_ms 1000\nwritten_ms 31000\n\
+         samples_dropped 0\nsite fake\\x20128 128 100 12800 {in_use} {} 20 20 10 15000 29900 401001 402001\n\
+         maps\n00400000-00500000 r-xp 00000000 08:01 77 /srv/program\n",
+        in_use * 128
+    )
+}
+
+/// A process whose profile is written already.
+fn profiled(sandbox: &Sandbox) -> Running {
+    let running = sandbox.sleeper(&[DONE]);
+    let file = sandbox.snapshots.join(format!("{}.profile", running.pid()));
+    fs::write(file, dump(&running.pid(), 100)).expect("written");
+    running
+}
+
+#[test]
+fn a_profile_is_started_read_and_stopped() {
+    let sandbox = Sandbox::new();
+    let running = profiled(&sandbox);
+    let pid = running.pid();
+    let ask = |arguments: &[&str]| outcome(&mut sandbox.uslab(&[&["profile", &pid], arguments].concat()));
+    let (code, out, _) = ask(&["--start", "--period", "1M"]);
+    assert_eq!(code, 0);
+    assert!(out.contains("text start 1048576, in time"), "{out}");
+    let (code, out, err) = ask(&["--for", "10ms"]);
+    assert_eq!(code, 0, "{err}");
+    assert!(out.contains("12.5 KiB 100.0% in 100 objects of fake 128 (128 B)"), "{out}");
+    assert!(
+        out.contains("ages 0.0 s / 15 s / 29 s: grows\n    program+0x1000\n    program+0x2000\n"),
+        "{out}"
+    );
+    assert!(!sandbox.published().contains(&format!("{pid}.profile")), "the file is removed");
+    let (code, _, err) = ask(&[]);
+    assert!(code == 1 && err.contains("cannot read the profile of process"), "{err}");
+    assert!(ask(&["--stop"]).1.contains("text stop"));
+}
+
+#[test]
+fn profiles_are_compared_and_converted() {
+    let sandbox = Sandbox::new();
+    let file = |name: &str| sandbox.root.join(name).to_str().expect("UTF-8").to_owned();
+    let (before, after, pprof) = (file("before"), file("after"), file("after.pb.gz"));
+    fs::write(&before, dump("7", 100)).expect("written");
+    fs::write(&after, dump("7", 300)).expect("written");
+    let shown = |arguments: &[&str]| {
+        let (code, out, err) = outcome(&mut sandbox.uslab(&[&["profile"], arguments].concat()));
+        assert_eq!((code, err.as_str()), (0, ""));
+        out
+    };
+    assert_eq!(shown(&["--from", &after, "-o", &pprof]), "");
+    // One is a process's own text, the other pprof's.
+    let change = shown(&["--diff", &before, &pprof]);
+    assert!(change.contains("\n+25 KiB in 200 objects of fake 128"), "{change}");
+    let folded = shown(&["--from", &pprof, "--format", "folded"]);
+    assert_eq!(folded, "program+0x2000;program+0x1000;[fake_128] 38400\n");
+    assert!(shown(&["--from", &after, "--format", "jeprof"]).starts_with("heap_v2/1\n"));
+    assert_eq!(shown(&["--from", &after, "--format", "dump"]), dump("7", 300));
+}
+
+#[test]
+fn what_is_no_profile_is_explained() {
+    let sandbox = Sandbox::new();
+    let file = sandbox.root.join("x");
+    fs::write(&file, "uslab-profile 1\nsite\n").expect("written");
+    let path = file.to_str().expect("UTF-8");
+    for (arguments, part) in [
+        (&["profile", "2147483647"][..], "no such process"),
+        (&["profile", "--from", path], "line 2: not a site"),
+        (&["profile", "--from", "/nowhere/x"], "cannot use /nowhere/x"),
+        (&["report", path, "--profile", path], "it is not a record"),
+    ] {
+        let (code, out, err) = outcome(&mut sandbox.uslab(arguments));
+        assert_eq!((code, out.as_str()), (1, ""), "{err}");
+        assert!(err.contains(part) && err.lines().count() == 1, "{err}");
+    }
+    assert_eq!(outcome(&mut sandbox.uslab(&["profile"])).0, 2);
+    assert_eq!(outcome(&mut sandbox.uslab(&["profile", "7", "--start", "--stop"])).0, 2);
+}

@@ -1,0 +1,122 @@
+//! `uslab record` and `uslab report`: a record ends whole in every way, and becomes a page.
+
+mod support;
+
+use std::fs;
+use std::io::Write;
+use std::process::{Child, Stdio};
+
+use support::{Running, Sandbox, outcome, texts, wait_until};
+
+/// Starts a record of a process, with looks every 20 ms, and waits for its first look.
+fn record(sandbox: &Sandbox, pid: &str, file: &str) -> Child {
+    let path = sandbox.root.join(file);
+    let mut command = sandbox.uslab(&["record", pid, "--every", "20ms", "-o"]);
+    let child = command.arg(&path).stderr(Stdio::piped()).spawn().expect("started");
+    wait_until("a look is recorded", || fs::metadata(&path).is_ok_and(|data| data.len() > 150));
+    child
+}
+
+/// What a record said when it ended.
+fn ended(child: Child) -> String {
+    let (code, out, err) = texts(child.wait_with_output().expect("ended"));
+    assert_eq!((code, out.as_str()), (0, ""), "{err}");
+    err
+}
+
+fn page(sandbox: &Sandbox, record: &str) -> String {
+    let path = sandbox.root.join(record);
+    let (code, out, err) = outcome(sandbox.uslab(&["report"]).arg(&path));
+    assert_eq!((code, err.as_str()), (0, ""));
+    let page = path.with_extension("record.html");
+    assert_eq!(out, format!("{}\n", page.display()));
+    fs::read_to_string(page).expect("a page")
+}
+
+#[test]
+fn a_record_ends_by_its_time_or_a_signal_and_becomes_a_page() {
+    let sandbox = Sandbox::new();
+    let running = sandbox.sleeper(&[]);
+    let file = sandbox.root.join("timed.record");
+    let arguments = ["record", &running.pid(), "--every", "20ms", "--for", "300ms", "-o"];
+    let (code, out, err) = outcome(sandbox.uslab(&arguments).arg(&file));
+    assert_eq!((code, out.as_str()), (0, ""), "{err}");
+    assert!(err.contains(" looks in 0.") && err.contains("timed.record"), "{err}");
+
+    let recording = Running(record(&sandbox, &running.pid(), "stopped.record"));
+    recording.kill("INT");
+    let mut recording = recording;
+    wait_until("it ends", || recording.0.try_wait().expect("waited").is_some());
+
+    for name in ["timed.record", "stopped.record"] {
+        let page = page(&sandbox, name);
+        for part in ["sleep (pid ", "fake-64", "fake 128 (128 B)", "Slabs without live objects"] {
+            assert!(page.contains(part), "{part} is missing: {page}");
+        }
+        assert!(!page.contains("cut short") && !page.contains("Events"), "{page}");
+    }
+}
+
+#[test]
+fn the_end_of_the_process_is_in_the_record() {
+    let sandbox = Sandbox::new();
+    let running = sandbox.sleeper(&[]);
+    let pid = running.pid();
+    let recording = record(&sandbox, &pid, "died.record");
+    drop(running);
+    assert!(ended(recording).contains(&format!("process {pid} has ended\n")));
+    assert!(page(&sandbox, "died.record").contains(&format!("process {pid} has ended")));
+}
+
+#[test]
+fn an_exec_is_in_the_record() {
+    let sandbox = Sandbox::new();
+    let script = "echo ready; read line; exec sleep 61";
+    let mut command = sandbox.run_script(&[], script);
+    let (mut running, _output) = Running::start_ready(command.stdin(Stdio::piped()));
+    let pid = running.pid();
+    let recording = record(&sandbox, &pid, "exec.record");
+    running.0.stdin.take().expect("a pipe").write_all(b"\n").expect("written");
+    let name = format!("/proc/{pid}/comm");
+    wait_until("it sleeps", || fs::read_to_string(&name).is_ok_and(|name| name == "sleep\n"));
+    let path = sandbox.root.join("exec.record");
+    let size = || fs::metadata(&path).map_or(0, |data| data.len());
+    let before = size();
+    wait_until("it is looked at again", || size() > before + 60);
+    drop(running);
+    let said = ended(recording);
+    assert!(said.contains(&format!("process {pid} became sleep: its figures begin anew")), "{said}");
+    assert!(page(&sandbox, "exec.record").contains("became sleep"));
+}
+
+#[test]
+fn a_program_that_publishes_nothing_ends_the_record() {
+    let sandbox = Sandbox::new();
+    let script = "echo ready; read line; unset LD_PRELOAD; exec sleep 61";
+    let mut command = sandbox.run_script(&[], script);
+    let (mut running, _output) = Running::start_ready(command.stdin(Stdio::piped()));
+    let recording = record(&sandbox, &running.pid(), "silent.record");
+    running.0.stdin.take().expect("a pipe").write_all(b"\n").expect("written");
+    let said = ended(recording);
+    assert!(said.contains("now runs sleep, which publishes nothing"), "{said}");
+}
+
+#[test]
+fn what_cannot_be_recorded_or_drawn_is_explained() {
+    let sandbox = Sandbox::new();
+    let file = sandbox.root.join("x");
+    fs::write(&file, "no record").expect("written");
+    let path = file.to_str().expect("UTF-8");
+    let running = sandbox.sleeper(&[]);
+    for (arguments, part) in [
+        (&["record", "2147483647", "-o", "/dev/null"][..], "no such process"),
+        (&["record", &running.pid(), "-o", "/nowhere/x"], "cannot write /nowhere/x"),
+        (&["report", "/nowhere/x"], "cannot use /nowhere/x"),
+        (&["report", path], "it is not a record of `uslab record`"),
+    ] {
+        let (code, out, err) = outcome(&mut sandbox.uslab(arguments));
+        assert_eq!((code, out.as_str()), (1, ""), "{err}");
+        assert!(err.contains(part) && err.lines().count() == 1, "{err}");
+    }
+    assert_eq!(outcome(&mut sandbox.uslab(&["record", &running.pid(), "-o", "x", "--every", "1y"])).0, 2);
+}

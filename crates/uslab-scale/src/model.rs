@@ -1,0 +1,247 @@
+//! The model: caches of a machine that does not exist, and what each access costs there.
+//!
+//! ```text
+//!   trace of an operation on CPU c ─▶ for each line: in c's cache? whose is it? ─▶ c's clock advances
+//!                                     a transfer occupies the line; a lock keeps other CPUs out
+//! ```
+//!
+//! A line is in one cache for writing, or in many for reading (MESI). A transfer costs what lies
+//! between the two CPUs, and a line makes one transfer at a time. A store waits in the store
+//! buffer: only the next atomic instruction waits for it. A word that one operation compares and
+//! later modifies is a lock, which the model keeps from other CPUs between the two.
+//!
+//! The model knows no capacity of caches, no memory, no prefetcher, no futex, and runs each
+//! operation whole: a lock is never found taken, but the wait for it is counted.
+
+use crate::trace::{Kind, Trace};
+use std::collections::HashMap;
+
+/// Costs in nanoseconds. Transfers: medians of AMD EPYC 7R13 (Milan, 48 cores a socket), one
+/// socket and two, as <https://github.com/nviennot/core-to-core-latency> gives them.
+#[derive(Clone, Copy)]
+pub struct Costs {
+    /// From a core with the same L3 cache.
+    pub near: f64,
+    /// From another L3 cache of the socket.
+    pub far: f64,
+    /// From another socket.
+    pub remote: f64,
+    /// An atomic instruction on a line that is in the cache.
+    pub atomic: f64,
+    /// Any instruction.
+    pub instruction: f64,
+}
+
+impl Costs {
+    pub const PUBLISHED: Costs =
+        Costs { near: 23.0, far: 107.0, remote: 197.0, atomic: 5.0, instruction: 0.1 };
+}
+
+/// CPUs with one L3 cache, as on Milan and Genoa.
+pub const CPUS_OF_CACHE: usize = 8;
+pub const LINE_BYTES: u64 = 64;
+pub const MAX_CPUS: usize = 256;
+
+type Set = [u64; MAX_CPUS / 64];
+
+/// One line.
+#[derive(Default)]
+struct Line {
+    holders: Set,
+    /// The CPU that may write without asking.
+    owner: Option<usize>,
+    /// When the last transfer ends.
+    free_at: f64,
+    /// When the lock in the line is free.
+    unlocked_at: f64,
+    pub use_: Use,
+}
+
+/// What CPUs did with one line.
+#[derive(Default, Clone)]
+pub struct Use {
+    pub writers: Set,
+    pub readers: Set,
+    pub writes: u64,
+    pub modifies: u64,
+    pub transfers: u64,
+    /// Time that CPUs spent on transfers of the line and on its lock.
+    pub wait_ns: f64,
+    /// The instructions that wrote, and how often each caused a transfer.
+    pub codes: HashMap<u64, u64>,
+}
+
+impl Use {
+    pub fn writers(&self) -> u32 {
+        self.writers.iter().map(|word| word.count_ones()).sum()
+    }
+
+    pub fn readers(&self) -> u32 {
+        self.readers.iter().map(|word| word.count_ones()).sum()
+    }
+}
+
+fn has(set: &Set, cpu: usize) -> bool {
+    set[cpu / 64] >> (cpu % 64) & 1 != 0
+}
+
+fn insert(set: &mut Set, cpu: usize) {
+    set[cpu / 64] |= 1 << (cpu % 64);
+}
+
+/// The machine.
+pub struct Machine {
+    cpus: usize,
+    nodes: usize,
+    costs: Costs,
+    lines: HashMap<u64, Line>,
+    clocks: Vec<f64>,
+    /// When a CPU's stores are done.
+    stored_at: Vec<f64>,
+}
+
+impl Machine {
+    pub fn new(cpus: usize, nodes: usize, costs: Costs) -> Machine {
+        assert!(cpus <= MAX_CPUS && nodes <= cpus, "a model has up to {MAX_CPUS} CPUs");
+        Machine {
+            cpus,
+            nodes,
+            costs,
+            lines: HashMap::new(),
+            clocks: vec![0.0; cpus],
+            stored_at: vec![0.0; cpus],
+        }
+    }
+
+    /// The CPU that is furthest behind of those that `may_run`: it runs next.
+    pub fn next(&self, may_run: impl Fn(usize) -> bool) -> usize {
+        let ready = (0..self.cpus).filter(|&cpu| may_run(cpu));
+        ready.min_by(|&a, &b| self.clocks[a].total_cmp(&self.clocks[b])).unwrap_or(0)
+    }
+
+    pub fn clock(&self, cpu: usize) -> f64 {
+        self.clocks[cpu]
+    }
+
+    /// Starts the measurement: all clocks at one time, no line used.
+    pub fn begin(&mut self) {
+        let now = self.clocks.iter().copied().fold(0.0, f64::max);
+        self.clocks.fill(now);
+        self.lines.values_mut().for_each(|line| line.use_ = Use::default());
+    }
+
+    fn distance(&self, from: usize, to: usize) -> f64 {
+        let node = |cpu: usize| cpu * self.nodes / self.cpus;
+        match () {
+            () if node(from) != node(to) => self.costs.remote,
+            () if from / CPUS_OF_CACHE != to / CPUS_OF_CACHE => self.costs.far,
+            () => self.costs.near,
+        }
+    }
+
+    /// Runs what `trace` did on `cpu`.
+    pub fn run(&mut self, cpu: usize, trace: &Trace) {
+        let mut begin = self.clocks[cpu];
+        let mut at = 0;
+        // Words of locks that this operation holds.
+        let mut held: Vec<u64> = Vec::new();
+        for access in &trace.accesses {
+            begin += f64::from(access.at - at) * self.costs.instruction;
+            at = access.at;
+            let word = access.address & !3;
+            let is_release = access.kind == Kind::Modify && held.contains(&word);
+            if access.kind == Kind::Compare && !held.contains(&word) {
+                held.push(word);
+            }
+            begin = self.touch(cpu, access.address / LINE_BYTES, access.kind, access.code, begin);
+            if is_release {
+                held.retain(|&other| other != word);
+                if let Some(line) = self.lines.get_mut(&(access.address / LINE_BYTES)) {
+                    line.unlocked_at = begin;
+                }
+            }
+        }
+        let rest = trace.instructions.saturating_sub(at);
+        self.clocks[cpu] = begin + f64::from(rest) * self.costs.instruction;
+    }
+
+    /// One access; returns when the CPU goes on.
+    fn touch(&mut self, cpu: usize, number: u64, kind: Kind, code: u64, now: f64) -> f64 {
+        let is_write = kind != Kind::Read;
+        let is_atomic = matches!(kind, Kind::Compare | Kind::Modify);
+        let line = self.lines.entry(number).or_default();
+        let (holders, owner, free_at, unlocked_at) =
+            (line.holders, line.owner, line.free_at, line.unlocked_at);
+        let is_here = if is_write { owner == Some(cpu) } else { has(&holders, cpu) };
+        let transfer = if is_here {
+            0.0
+        } else {
+            let others = (0..self.cpus).filter(|&other| other != cpu && has(&holders, other));
+            let costs = others.map(|other| self.distance(cpu, other));
+            // A write waits for the last copy to go, a read for the nearest copy to come.
+            let cost = if is_write { costs.fold(0.0, f64::max) } else { costs.fold(f64::MAX, f64::min) };
+            if cost == f64::MAX { 0.0 } else { cost }
+        };
+        let mut start = now;
+        if is_atomic {
+            start = start.max(self.stored_at[cpu]);
+        }
+        if kind == Kind::Compare {
+            start = start.max(unlocked_at);
+        }
+        if transfer > 0.0 {
+            start = start.max(free_at);
+        }
+        let mut end = start + transfer;
+        if is_atomic {
+            end += self.costs.atomic;
+        }
+        let line = self.lines.entry(number).or_default();
+        if transfer > 0.0 {
+            line.free_at = end;
+            line.use_.transfers += 1;
+            line.use_.wait_ns += end - now;
+            *line.use_.codes.entry(code).or_default() += 1;
+        } else if start > now && kind == Kind::Compare {
+            line.use_.wait_ns += start - now;
+        }
+        if is_write {
+            line.holders = Set::default();
+            line.owner = Some(cpu);
+            insert(&mut line.use_.writers, cpu);
+            line.use_.writes += 1;
+            line.use_.modifies += u64::from(is_atomic);
+        } else {
+            if owner != Some(cpu) && !is_here {
+                line.owner = None;
+            }
+            insert(&mut line.use_.readers, cpu);
+        }
+        insert(&mut line.holders, cpu);
+        if kind == Kind::Write {
+            self.stored_at[cpu] = self.stored_at[cpu].max(end);
+            now
+        } else {
+            end
+        }
+    }
+
+    /// The lines that more than one CPU used and one at least wrote, by the time spent on them.
+    pub fn shared(&self) -> Vec<(u64, Use)> {
+        let mut shared: Vec<(u64, Use)> = self
+            .lines
+            .iter()
+            .filter(|(_, line)| {
+                line.use_.writers() > 1 || line.use_.writers() == 1 && line.use_.transfers > 0
+            })
+            .map(|(&number, line)| (number, line.use_.clone()))
+            .collect();
+        shared.sort_by(|a, b| b.1.wait_ns.total_cmp(&a.1.wait_ns).then(a.0.cmp(&b.0)));
+        shared
+    }
+
+    /// Whether more than one CPU wrote the line of `address`.
+    pub fn is_written_by_many(&self, address: u64) -> bool {
+        self.lines.get(&(address / LINE_BYTES)).is_some_and(|line| line.use_.writers() > 1)
+    }
+}

@@ -1,0 +1,230 @@
+//! The trace: each memory access of a piece of the library, read off the processor one instruction
+//! at a time.
+//!
+//! ```text
+//!   raise(SIGTRAP) ─▶ handler sets the trap flag ─▶ instruction ─▶ handler keeps the registers ─▶ …
+//!                                            decode (iced-x86): address, bytes, read, write, locked
+//! ```
+//!
+//! The trace runs the released code unchanged: no build with other atomics, and the assembly of the
+//! sequences is seen as well. The kernel's own accesses are not seen; system calls are counted.
+//!
+//! One thread only. The handler writes to memory that exists already and calls nothing.
+
+use iced_x86::{
+    Decoder, DecoderOptions, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, Register, UsedMemory,
+};
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering::Relaxed};
+
+/// Registers of one step, in the order of [`REGISTERS`], and the instruction's address.
+type Step = [u64; 17];
+
+const REGISTERS: [(Register, libc::c_int); 16] = [
+    (Register::RAX, libc::REG_RAX),
+    (Register::RBX, libc::REG_RBX),
+    (Register::RCX, libc::REG_RCX),
+    (Register::RDX, libc::REG_RDX),
+    (Register::RSI, libc::REG_RSI),
+    (Register::RDI, libc::REG_RDI),
+    (Register::RBP, libc::REG_RBP),
+    (Register::RSP, libc::REG_RSP),
+    (Register::R8, libc::REG_R8),
+    (Register::R9, libc::REG_R9),
+    (Register::R10, libc::REG_R10),
+    (Register::R11, libc::REG_R11),
+    (Register::R12, libc::REG_R12),
+    (Register::R13, libc::REG_R13),
+    (Register::R14, libc::REG_R14),
+    (Register::R15, libc::REG_R15),
+];
+const TRAP_FLAG: i64 = 0x100;
+/// Steps that one trace has room for.
+const MAX_STEPS: usize = 1 << 20;
+
+/// What the handler works on, on lines of its own.
+#[repr(align(64))]
+struct Recorder {
+    steps: AtomicPtr<Step>,
+    count: AtomicUsize,
+    stops: AtomicBool,
+}
+
+static RECORDER: Recorder = Recorder {
+    steps: AtomicPtr::new(std::ptr::null_mut()),
+    count: AtomicUsize::new(0),
+    stops: AtomicBool::new(false),
+};
+
+extern "C" fn on_trap(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    // SAFETY: the kernel passes a context, which this thread alone uses; `RECORDER` has room for
+    // `MAX_STEPS`.
+    unsafe {
+        let registers = &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs;
+        if RECORDER.stops.load(Relaxed) {
+            registers[libc::REG_EFL as usize] &= !TRAP_FLAG;
+            return;
+        }
+        let count = RECORDER.count.load(Relaxed);
+        if count < MAX_STEPS {
+            let step = &mut *RECORDER.steps.load(Relaxed).add(count);
+            for (place, (_, index)) in step.iter_mut().zip(REGISTERS) {
+                *place = registers[index as usize] as u64;
+            }
+            step[16] = registers[libc::REG_RIP as usize] as u64;
+        }
+        RECORDER.count.store(count + 1, Relaxed);
+        registers[libc::REG_EFL as usize] |= TRAP_FLAG;
+    }
+}
+
+/// How an instruction touches memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    Read,
+    Write,
+    /// An atomic read-modify-write that may take a lock: `cmpxchg`.
+    Compare,
+    /// Any other atomic read-modify-write.
+    Modify,
+}
+
+/// One access.
+#[derive(Clone, Copy, Debug)]
+pub struct Access {
+    pub address: u64,
+    pub kind: Kind,
+    /// The instruction.
+    pub code: u64,
+    /// Instructions of the trace before this one.
+    pub at: u32,
+}
+
+/// The accesses of one piece of code.
+#[derive(Default)]
+pub struct Trace {
+    pub accesses: Vec<Access>,
+    pub instructions: u32,
+    pub system_calls: u32,
+}
+
+struct Decoded {
+    memory: Vec<(UsedMemory, Kind)>,
+    is_system_call: bool,
+}
+
+/// Traces pieces of code on the calling thread.
+pub struct Tracer {
+    decoded: HashMap<u64, Decoded>,
+    factory: InstructionInfoFactory,
+    thread_base: u64,
+    /// The memory that counts: the library's.
+    memory: Vec<Range<u64>>,
+    /// Instructions of a trace of nothing.
+    empty: u32,
+}
+
+impl Tracer {
+    /// Takes over `SIGTRAP` in this process. Accesses outside `memory` are left out, as are those
+    /// to what belongs to a thread.
+    pub fn new(memory: Vec<Range<u64>>) -> Tracer {
+        let steps: &'static mut [Step] = vec![[0; 17]; MAX_STEPS].leak();
+        RECORDER.steps.store(steps.as_mut_ptr(), Relaxed);
+        // SAFETY: the handler is async-signal-safe. `pthread_self` is the thread's base on x86-64.
+        let thread_base = unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = on_trap as *const () as usize;
+            action.sa_flags = libc::SA_SIGINFO;
+            libc::sigaction(libc::SIGTRAP, &raw const action, std::ptr::null_mut());
+            libc::pthread_self() as u64
+        };
+        let mut tracer = Tracer {
+            decoded: HashMap::new(),
+            factory: InstructionInfoFactory::new(),
+            thread_base,
+            memory,
+            empty: 0,
+        };
+        tracer.empty = tracer.trace(|| {}).instructions;
+        tracer
+    }
+
+    /// Runs `code` and returns its accesses.
+    pub fn trace(&mut self, code: impl FnOnce()) -> Trace {
+        RECORDER.count.store(0, Relaxed);
+        RECORDER.stops.store(false, Relaxed);
+        // SAFETY: the handler is installed.
+        unsafe { libc::raise(libc::SIGTRAP) };
+        code();
+        RECORDER.stops.store(true, Relaxed);
+        let count = RECORDER.count.load(Relaxed);
+        assert!(count < MAX_STEPS, "a traced piece has at most {MAX_STEPS} instructions");
+        // SAFETY: the handler wrote `count` steps, and runs no more.
+        let steps = unsafe { std::slice::from_raw_parts(RECORDER.steps.load(Relaxed), count) };
+        let mut trace = Trace { instructions: (count as u32).saturating_sub(self.empty), ..Trace::default() };
+        for (at, step) in steps.iter().enumerate() {
+            self.add(&mut trace, at, step);
+        }
+        trace
+    }
+
+    fn add(&mut self, trace: &mut Trace, at: usize, step: &Step) {
+        let code = step[16];
+        let factory = &mut self.factory;
+        let decoded = self.decoded.entry(code).or_insert_with(|| decode(factory, code));
+        trace.system_calls += u32::from(decoded.is_system_call);
+        for (memory, kind) in &decoded.memory {
+            let address = memory.virtual_address(0, |register, _, _| match register {
+                Register::FS => Some(self.thread_base),
+                Register::GS | Register::DS | Register::ES | Register::CS | Register::SS => Some(0),
+                _ => {
+                    let full = register.full_register();
+                    let at = REGISTERS.iter().position(|&(of, _)| of == full)?;
+                    Some(step[at])
+                }
+            });
+            let Some(address) = address else { continue };
+            let recorder = (&raw const RECORDER).addr();
+            let is_own = [recorder..recorder + size_of::<Recorder>(), uslab::internal::fake::area()]
+                .iter()
+                .any(|range| range.contains(&(address as usize)));
+            if !is_own && self.memory.iter().any(|range| range.contains(&address)) {
+                trace.accesses.push(Access { address, kind: *kind, code, at: at as u32 });
+            }
+        }
+    }
+}
+
+fn decode(factory: &mut InstructionInfoFactory, code: u64) -> Decoded {
+    const MAX_BYTES: usize = 15;
+    let mut bytes = [0u8; MAX_BYTES];
+    // SAFETY: the processor has just run the instruction there. Fifteen bytes may reach past the
+    // end of a mapping only behind the last function of one; `_fini` stands there.
+    unsafe { std::ptr::copy_nonoverlapping(code as *const u8, bytes.as_mut_ptr(), MAX_BYTES) };
+    let instruction: Instruction = Decoder::with_ip(64, &bytes, code, DecoderOptions::NONE).decode();
+    let is_exchange = instruction.mnemonic() == Mnemonic::Xchg;
+    let is_compare = matches!(instruction.mnemonic(), Mnemonic::Cmpxchg | Mnemonic::Cmpxchg8b);
+    let is_hint = matches!(
+        instruction.mnemonic(),
+        Mnemonic::Prefetchw | Mnemonic::Prefetcht0 | Mnemonic::Prefetchnta | Mnemonic::Lea | Mnemonic::Nop
+    );
+    let atomic = |kind| match kind {
+        _ if !(instruction.has_lock_prefix() || is_exchange) => kind,
+        _ if is_compare => Kind::Compare,
+        _ => Kind::Modify,
+    };
+    let memory = factory.info(&instruction).used_memory().iter().filter_map(|memory| {
+        let kind = match memory.access() {
+            OpAccess::Read | OpAccess::CondRead => Kind::Read,
+            OpAccess::Write | OpAccess::CondWrite => Kind::Write,
+            OpAccess::ReadWrite | OpAccess::ReadCondWrite => atomic(Kind::Write),
+            OpAccess::None | OpAccess::NoMemAccess => return None,
+        };
+        Some((*memory, kind))
+    });
+    Decoded {
+        memory: if is_hint { Vec::new() } else { memory.collect() },
+        is_system_call: instruction.mnemonic() == Mnemonic::Syscall,
+    }
+}

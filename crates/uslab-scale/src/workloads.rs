@@ -1,0 +1,147 @@
+//! The workloads: what a CPU does in one operation.
+//!
+//! Each is a piece of work of the kind that limits allocators on many CPUs. An operation of a
+//! workload is the same on every CPU, but for the memory that it holds.
+
+use std::collections::VecDeque;
+use std::ptr::NonNull;
+use uslab::internal::entry;
+use uslab::{CacheBuilder, RawCache};
+
+/// The names, in the order of the report.
+pub const NAMES: [&str; 9] =
+    ["pairs", "malloc", "bursts", "overflow", "handoff", "growth", "large", "caches", "reclaim"];
+
+/// Operations of the warm-up, of each CPU, that the model sees.
+pub const SEEN: usize = 2;
+
+/// A running workload.
+pub struct Workload {
+    name: &'static str,
+    cpus: usize,
+    caches: Vec<RawCache>,
+    /// What CPU `n` has handed to the next CPU, or holds.
+    held: Vec<VecDeque<Vec<NonNull<u8>>>>,
+    turns: Vec<usize>,
+    scratch: Vec<Vec<NonNull<u8>>>,
+}
+
+/// Objects of a burst: several times what the sheaves of a CPU hold at the start.
+const BURST: usize = 400;
+/// Objects of a burst that sheaves of a fixed capacity do not absorb, and that capacity.
+const OVERFLOW: usize = 200;
+const OVERFLOW_CAPACITY: usize = 30;
+/// Objects that a producer hands over at a time, one by one allocated and freed.
+const HANDED: usize = 64;
+/// Objects that `growth` allocates before it frees them all.
+const GROWN: usize = 64;
+const GROWTHS: usize = 32;
+const CACHES: usize = 400;
+const LARGE_BYTES: usize = 256 << 10;
+
+impl Workload {
+    pub fn new(name: &str, cpus: usize) -> Workload {
+        let name = *NAMES.iter().find(|&&known| known == name).expect("a workload of NAMES");
+        let count = if name == "caches" { CACHES } else { 1 };
+        // 0: the cache chooses, and adapts.
+        let capacity = if name == "overflow" { OVERFLOW_CAPACITY } else { 0 };
+        let build = || CacheBuilder::new("model").sheaf_capacity(capacity).build_raw(64);
+        let cache = |_| build().expect("memory for a cache");
+        Workload {
+            name,
+            cpus,
+            caches: (0..count).map(cache).collect(),
+            held: (0..cpus).map(|_| VecDeque::new()).collect(),
+            turns: vec![0; cpus],
+            scratch: (0..cpus).map(|_| Vec::with_capacity(GROWN * GROWTHS)).collect(),
+        }
+    }
+
+    /// Objects that one operation allocates and frees.
+    pub fn objects(&self) -> usize {
+        match self.name {
+            "bursts" | "reclaim" => BURST,
+            "overflow" => OVERFLOW,
+            "handoff" => HANDED,
+            "growth" => GROWN,
+            "caches" => 100,
+            _ => 1,
+        }
+    }
+
+    fn burst(&self) -> usize {
+        match self.name {
+            "caches" => 100,
+            "overflow" => OVERFLOW,
+            _ => BURST,
+        }
+    }
+
+    /// Operations of each CPU before the measurement, and in it.
+    pub fn counts(&self) -> (usize, usize) {
+        match self.name {
+            "pairs" | "malloc" => (8, 8),
+            "large" => (16, 8),
+            "growth" => (4 * GROWTHS, GROWTHS),
+            "caches" => (512, 2),
+            "overflow" => (64, 4),
+            "handoff" => (64, 8),
+            _ => (64, 4),
+        }
+    }
+
+    /// Whether CPU `cpu` must wait for its neighbour: for objects to free, or until those it handed
+    /// over are freed.
+    pub fn is_waiting(&self, cpu: usize) -> bool {
+        const MAX_HANDED: usize = 4;
+        self.name == "handoff"
+            && match cpu % 2 {
+                0 => self.held[(cpu + 1) % self.cpus].len() >= MAX_HANDED,
+                _ => self.held[cpu].is_empty(),
+            }
+    }
+
+    fn alloc(cache: &RawCache) -> NonNull<u8> {
+        cache.alloc().expect("memory for an object")
+    }
+
+    /// One operation on `cpu`.
+    pub fn step(&mut self, cpu: usize) {
+        let (turn, count) = (self.turns[cpu], self.burst());
+        self.turns[cpu] += 1;
+        let objects = &mut self.scratch[cpu];
+        let cache = &self.caches[(cpu * 7 + turn) % self.caches.len()];
+        match self.name {
+            // SAFETY: each object was just allocated and is freed once, here and below.
+            "pairs" => unsafe { cache.free(Self::alloc(cache)) },
+            // SAFETY: as above.
+            "malloc" => unsafe { entry::free(entry::malloc(64)) },
+            // SAFETY: as above.
+            "large" => unsafe { entry::free(entry::malloc(LARGE_BYTES)) },
+            "growth" => {
+                objects.extend((0..GROWN).map(|_| Self::alloc(cache)));
+                if objects.len() == GROWN * GROWTHS {
+                    // SAFETY: as above.
+                    objects.drain(..).for_each(|object| unsafe { cache.free(object) });
+                }
+            }
+            "handoff" if cpu.is_multiple_of(2) => {
+                let batch = (0..HANDED).map(|_| Self::alloc(cache)).collect();
+                self.held[(cpu + 1) % self.cpus].push_back(batch);
+            }
+            "handoff" => {
+                let batch = self.held[cpu].pop_front().unwrap_or_default();
+                // SAFETY: the CPU before this one allocated them, and has handed them over.
+                batch.into_iter().for_each(|object| unsafe { cache.free(object) });
+            }
+            "reclaim" if cpu == 0 => {
+                uslab::trim(0);
+            }
+            _ => {
+                objects.extend((0..count).map(|_| Self::alloc(cache)));
+                // SAFETY: as above.
+                objects.drain(..).for_each(|object| unsafe { cache.free(object) });
+            }
+        }
+    }
+}

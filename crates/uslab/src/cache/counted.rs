@@ -1,0 +1,65 @@
+//! Counted allocations of a cache, for the heap profile; see `percpu::counted`.
+
+use super::body::Core;
+use super::debugged::Request;
+use super::registry;
+use crate::percpu::{MAX_COUNTED, needs_counted_row};
+use crate::rseq::Slot;
+
+/// Bytes of objects that a counted sheaf holds at most, but for one object.
+const MAX_SHEAF_BYTES: usize = 16 << 10;
+
+impl Core {
+    /// The counted row of the cache, which is made at the first call. `None` if the cache serves
+    /// every call on the slow path, where calls can be counted one by one, and without memory. The
+    /// caller holds no lock.
+    pub(crate) fn counted_row(&self) -> Option<*mut Slot> {
+        if self.is_debugged() {
+            return None;
+        }
+        let _registry = registry::lock();
+        self.cpu.make_counted_row()
+    }
+
+    /// Whether sized frees push into the cache's own sheaves, unless the tables of sizes name the
+    /// counted row.
+    pub(crate) fn needs_counted_row(&self) -> bool {
+        !self.is_debugged() && needs_counted_row()
+    }
+
+    /// Whether the counted row was made.
+    pub(crate) fn has_counted_row(&self) -> bool {
+        !self.cpu.counted_row().is_null()
+    }
+
+    /// The first slot of the counted row, which must have been made.
+    pub(crate) fn counted_slots(&self) -> *mut Slot {
+        self.cpu.counted_row()
+    }
+
+    /// Forgets the distances to the next samples.
+    pub(crate) fn forget_distances(&self) {
+        self.cpu.forget_distances();
+    }
+
+    /// Charges allocations to this CPU's distance; returns how many, and 0 where the calling one is
+    /// the sample. See `percpu::counted`.
+    pub(crate) fn charge(&self, draw: impl FnMut() -> u32) -> usize {
+        self.cpu.charge(self.most_counted(), draw)
+    }
+
+    /// Serves one of `n` charged allocations, and leaves the objects for the others in this CPU's
+    /// counted sheaf. Reclaims if it must; null if memory is used up.
+    pub(crate) fn take_counted(&self, n: usize, request: Request) -> *mut u8 {
+        if self.late.is_on() {
+            return self.alloc_slow_for(request);
+        }
+        let object = self.cpu.take_counted(n);
+        if object.is_null() { self.alloc_slow_for(request) } else { object }
+    }
+
+    fn most_counted(&self) -> usize {
+        let bytes = self.cpu.slabs().geometry().object_bytes;
+        if self.late.is_on() { 1 } else { (MAX_SHEAF_BYTES / bytes).clamp(1, MAX_COUNTED) }
+    }
+}

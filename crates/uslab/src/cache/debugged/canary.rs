@@ -1,0 +1,140 @@
+//! Canaries of hardened objects: secret bytes right before and behind the bytes asked for.
+//!
+//! ```text
+//!   record: asked, state, family │ 3 bytes ┃ bytes asked for ┃ 1 to 32 bytes │ zero, or never used
+//!                                          ▲ the program's pointer
+//! ```
+//!
+//! The bytes follow from the object's address and keys that the process chose at random. So a
+//! program that forges an overflow must know those of this place. The first byte behind the object
+//! is never 0, so a string that is one byte too long changes it. A free fills them with zeroes:
+//! they are shown to no later owner.
+
+use super::Debug;
+use super::object::{Object, fill};
+use crate::os;
+use core::ops::Range;
+
+/// Bytes before the program's pointer: those that the record has left.
+const BEFORE_BYTES: usize = 3;
+/// Bytes behind the bytes asked for. A linear overflow starts with these.
+const BEHIND_BYTES: usize = 32;
+
+impl Debug {
+    /// The canary behind the `asked` bytes of an object.
+    fn behind(&self, pointer: usize, asked: usize) -> Range<usize> {
+        let (start, end) = (pointer + asked.min(self.bytes), pointer - self.offset + self.stride);
+        start..end.min(start + BEHIND_BYTES)
+    }
+}
+
+/// The byte at `address` of an object whose key is `key`.
+fn byte(key: u64, address: usize) -> u8 {
+    (key >> (address % 8 * 8)) as u8
+}
+
+/// The key of the object at `pointer`: none of its bytes is 0.
+fn key(pointer: usize) -> u64 {
+    os::random::keyed(pointer as u64) | 0x0101_0101_0101_0101
+}
+
+/// Calls `visit` with each part of `range`: eight bytes and the value they must have, or the bytes
+/// of the rest.
+#[inline]
+fn parts(range: Range<usize>, key: u64) -> (Range<usize>, u64, Range<usize>) {
+    let words = range.start..range.start + range.len() / 8 * 8;
+    (words.clone(), key.rotate_right((range.start % 8 * 8) as u32), words.end..range.end)
+}
+
+impl Object<'_> {
+    /// Writes the canary before the object: once, when its slab is made.
+    pub fn write_canary_before(&self) {
+        let key = key(self.pointer);
+        for address in self.pointer - BEFORE_BYTES..self.pointer {
+            // SAFETY: bytes of the record or of the gap behind it, which are the library's.
+            unsafe { (address as *mut u8).write(byte(key, address)) };
+        }
+    }
+
+    /// Writes the canary behind `asked` bytes of an object that the thread has taken.
+    pub fn write_canary_behind(&self, asked: usize) {
+        let (words, word, rest) = parts(self.debug.behind(self.pointer, asked), key(self.pointer));
+        for at in words.step_by(8) {
+            // SAFETY: the range lies in the object.
+            unsafe { (at as *mut u64).write_unaligned(word) };
+        }
+        for at in rest {
+            // SAFETY: as above.
+            unsafe { (at as *mut u8).write(byte(key(self.pointer), at)) };
+        }
+    }
+
+    /// Fills the bytes asked for, and the canary behind them, with zeroes.
+    pub fn clear_with_canary(&self, asked: usize) {
+        fill(self.pointer..self.debug.behind(self.pointer, asked).end, 0);
+    }
+
+    /// Fills the canary behind the bytes asked for with zeroes.
+    pub fn clear_canary(&self, asked: usize) {
+        fill(self.debug.behind(self.pointer, asked), 0);
+    }
+
+    /// The canary that changed, if one did, and whether it is the one before the object. `asked` is
+    /// `None` for a free object, which has none behind it.
+    pub fn changed_canary(&self, asked: Option<usize>) -> Option<(Range<usize>, bool)> {
+        let key = key(self.pointer);
+        let differs = |range: Range<usize>| {
+            // SAFETY: bytes of the object, of which every value is valid.
+            let is_wrong = |&at: &usize| unsafe { (at as *const u8).read() } != byte(key, at);
+            let first = range.clone().find(is_wrong)?;
+            Some(first..range.rev().find(is_wrong)? + 1)
+        };
+        let before = self.pointer - BEFORE_BYTES..self.pointer;
+        if let Some(range) = differs(before) {
+            return Some((range, true));
+        }
+        let behind = self.debug.behind(self.pointer, asked?);
+        let (mut words, word, rest) = parts(behind.clone(), key);
+        // SAFETY: as above.
+        let is_right = |at: usize| unsafe { (at as *const u64).read_unaligned() } == word;
+        let is_whole = words.is_empty() || words.by_ref().step_by(8).all(is_right);
+        if is_whole && differs(rest).is_none() {
+            return None;
+        }
+        differs(behind).map(|range| (range, false))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::os::debugging::{CHECKS, RED_ZONE, SECURE};
+    use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
+
+    #[test]
+    fn every_changed_byte_is_found_and_no_other() {
+        let debug = Debug::new(CHECKS | RED_ZONE | SECURE, 64, 16, None);
+        let memory = [const { AtomicU8::new(0) }; 256];
+        let start = memory.as_ptr().align_offset(16);
+        let object =
+            Object { debug: &debug, pointer: debug.pointer(memory[start..].as_ptr() as *mut u8).addr() };
+        object.write_canary_before();
+        let first = object.pointer - memory.as_ptr().addr();
+        for asked in [0, 1, 7, 8, 33, 63, 64] {
+            object.write_canary_behind(asked);
+            assert_eq!(object.changed_canary(Some(asked)), None);
+            let end = debug.behind(object.pointer, asked).len();
+            assert!((16..=BEHIND_BYTES).contains(&end));
+            for at in (first - BEFORE_BYTES..first).chain(first + asked..first + asked + end) {
+                let old = memory[at].fetch_xor(1, Relaxed);
+                let changed = object.changed_canary(Some(asked));
+                let address = object.pointer - first + at;
+                assert_eq!(changed, Some((address..address + 1, at < first)));
+                memory[at].store(old, Relaxed);
+            }
+            assert_ne!(memory[first + asked].load(Relaxed), 0, "a byte of 0 behind a string is found");
+            object.clear_with_canary(asked);
+            assert_eq!(object.changed_canary(None), None);
+        }
+    }
+}

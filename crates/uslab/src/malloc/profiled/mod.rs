@@ -1,0 +1,276 @@
+//! Profiled objects: which allocations are samples of the heap profile, and what becomes of them.
+//!
+//! ```text
+//!   malloc ── counted sheaf (percpu::counted) ── empty ──▶ take ── distance left ──▶ refill
+//!                                                            └── sample ──▶ large run, with a record
+//!   free ── page map: a large run ──▶ slow path ──▶ the record ends
+//! ```
+//!
+//! A sampled object is a page run of its own, a large object, whatever its size. So frees recognise
+//! it for nothing: the page map sends them to the slow path. Its descriptor has the number of the
+//! sample ([`table`]) and the bytes of the class that it stands for.
+//!
+//! A sized free of up to 1 KiB looks nothing up, and pushes. While a class counts, its table names
+//! the counted row, which is full for every push. After [`stop`] the row stays in the table as long
+//! as the class has sampled objects in use.
+//!
+//! Large objects, and all objects in locked mode, take the slow path in any case. There a countdown
+//! of bytes for each CPU tells the samples.
+
+mod draw;
+pub(crate) mod state;
+pub(crate) mod table;
+mod text;
+
+use super::classes::{CLASSES, Class, MAX_DIRECT_BYTES};
+use super::large::{self, Reclaim};
+use super::medium::{self, Medium};
+use super::small;
+use crate::cache::debugged::{Family, Request};
+use crate::cache::{Profiler, install_profiler, start};
+use crate::os;
+use crate::os::config::PROFILE_PERIOD_BYTES;
+use crate::os::unwind;
+use crate::rseq::{self, Cpu};
+use crate::sync::CachePadded;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use table::{End, MAX_FRAMES};
+
+/// The index of large objects behind the classes.
+const LARGE: usize = state::CLASSES;
+
+/// The purpose of an allocation.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Any object will do.
+    Plain,
+    /// The caller clears it. A medium object that is not cached comes cleared from elsewhere.
+    Zeroed,
+    /// It grew beyond its place, and may grow again: it is to be a large run above 32 KiB.
+    Grown,
+}
+
+/// Bytes until the next sample, by CPU; 0 where none was drawn.
+static COUNTDOWNS: [CachePadded<AtomicU64>; 64] = [const { CachePadded(AtomicU64::new(0)) }; 64];
+
+/// Starts sampling, one allocation in `period_bytes` bytes in the mean, or changes the period; 0 is
+/// the default. False without memory. The caller holds no lock.
+pub(crate) fn start(period_bytes: usize) -> bool {
+    let _errno = os::errno::Preserved::new();
+    let period_bytes = if period_bytes == 0 { PROFILE_PERIOD_BYTES } else { period_bytes as u64 };
+    if !start::ensure() || !table::make() {
+        return false;
+    }
+    super::install_hooks();
+    state::begin();
+    state::set_period_bytes(period_bytes);
+    COUNTDOWNS.iter().for_each(|countdown| countdown.store(0, Relaxed));
+    settle();
+    true
+}
+
+/// Takes no more samples. Those in use stay, and are followed until they are freed.
+pub(crate) fn stop() {
+    let _errno = os::errno::Preserved::new();
+    if state::has_begun() {
+        state::set_period_bytes(0);
+        settle();
+    }
+}
+
+/// Makes the tables of sizes agree with the state.
+fn settle() {
+    (0..).map_while(Class::at).for_each(small::settle);
+    (0..).map_while(Medium::at).for_each(medium::settle);
+}
+
+/// The name of the cache of a site, and the bytes of its objects; 0 for large objects.
+fn cache_of(index: u16) -> (&'static str, usize) {
+    let index = usize::from(index);
+    if let (Some(class), Some(&name)) = (Class::at(index), small::NAMES.get(index)) {
+        return (name, class.bytes());
+    }
+    Medium::at(index.wrapping_sub(CLASSES)).map_or((large::NAME, 0), |class| (class.name(), class.bytes()))
+}
+
+/// Writes the profile, piece by piece; false if none was ever started.
+pub(crate) fn write(out: &mut dyn FnMut(&[u8])) -> bool {
+    let has_begun = state::has_begun();
+    if has_begun {
+        let _errno = os::errno::Preserved::new();
+        text::write(out, cache_of);
+    }
+    has_begun
+}
+
+/// [`write`] to a descriptor; `None` if no profile was ever started. The error is `errno`.
+pub(crate) fn write_to(fd: i32) -> Option<Result<(), i32>> {
+    let mut result = Ok(());
+    let has_begun = write(&mut |piece| {
+        if result.is_ok() {
+            result = os::file::write_all(fd, piece);
+        }
+    });
+    has_begun.then_some(result)
+}
+
+/// The profile, for requests of other processes.
+static PROFILER: Profiler = Profiler {
+    start: |period_bytes| {
+        if start(period_bytes) { Ok("the profile runs") } else { Err("there is no memory for samples") }
+    },
+    stop: || {
+        stop();
+        Ok("the profile is stopped")
+    },
+    write: |fd| write_to(fd).unwrap_or(Err(-1)),
+};
+
+/// Serves an allocation that found no object, if it counts: as a sample, or from the counted row.
+/// `None`: the caller goes on as without a profile.
+#[inline]
+pub(super) fn take(size: usize, align: usize, family: Family, kind: Kind) -> Option<NonNull<u8>> {
+    match state::phase() {
+        state::READY => None,
+        state::NEW => make_ready(),
+        _ => take_counted(size, align, family, kind),
+    }
+}
+
+#[cold]
+fn make_ready() -> Option<NonNull<u8>> {
+    install_profiler(&PROFILER);
+    state::set_ready();
+    None
+}
+
+#[cold]
+#[inline(never)]
+fn take_counted(size: usize, align: usize, family: Family, kind: Kind) -> Option<NonNull<u8>> {
+    let small = Class::of_aligned(size, align);
+    let medium = if kind == Kind::Grown { None } else { Medium::of_aligned(size, align) };
+    let (index, bytes) = match (small, medium) {
+        (Some(class), _) => (class.index(), class.bytes()),
+        (None, Some(class)) => (CLASSES + class.index(), class.bytes()),
+        (None, None) => (LARGE, size.checked_next_multiple_of(crate::pages::PAGE_BYTES)?),
+    };
+    let period = state::period_bytes();
+    let Some(core) = (index != LARGE).then(|| state::class(index).counting()).flatten() else {
+        // While a profile starts, the tables do not name the class's counted row yet.
+        let may_sample = index >= CLASSES || bytes > MAX_DIRECT_BYTES || small::may_sample(index);
+        let is_sample = period != 0 && may_sample && count_down(bytes, period);
+        return if is_sample { sample(index, bytes, size, align, period) } else { None };
+    };
+    // Callers that align come here first.
+    // SAFETY: the row is the cache's.
+    if let Some(object) = NonNull::new(unsafe { rseq::pop(core.counted_slots()) }) {
+        return Some(object);
+    }
+    let never = || u32::MAX;
+    let n = core.charge(|| if period == 0 { never() } else { draw::distance_in_objects(period, bytes) });
+    if n == 0
+        && period != 0
+        && let Some(object) = sample(index, bytes, size, align, period)
+    {
+        return Some(object);
+    }
+    if kind == Kind::Zeroed && medium.is_some() {
+        // SAFETY: the slots are the cache's.
+        return NonNull::new(unsafe { rseq::pop(core.slots()) });
+    }
+    NonNull::new(core.take_counted(n.max(1), Request { bytes: size, family }))
+}
+
+/// Charges `bytes` to this CPU's countdown; returns whether it ended.
+fn count_down(bytes: usize, period: u64) -> bool {
+    let Some(countdown) = Cpu::current().shared(&COUNTDOWNS) else { return false };
+    loop {
+        let seen = countdown.load(Relaxed);
+        let left = if seen == 0 { draw::distance_in_bytes(period) } else { seen };
+        let rest = left.saturating_sub(bytes as u64);
+        // The next distance begins with the next allocation: it has no memory of this one.
+        if countdown.compare_exchange(seen, rest, Relaxed, Relaxed).is_ok() {
+            return rest == 0;
+        }
+    }
+}
+
+/// Allocates a sampled object of `size` bytes, which stands for one of `bytes`. `None` without
+/// memory, or if there is no place for the sample.
+#[inline(never)]
+fn sample(index: usize, bytes: usize, size: usize, align: usize, period: u64) -> Option<NonNull<u8>> {
+    let _errno = os::errno::Preserved::new();
+    let number = record(index, bytes, size, period)?;
+    let class_bytes = if index == LARGE { 0 } else { bytes };
+    let is_held = class_bytes != 0 && class_bytes <= MAX_DIRECT_BYTES;
+    if is_held {
+        state::class(index).add_sample();
+    }
+    let object = if is_held && (state::period_bytes() == 0 || !small::may_sample(index)) {
+        None
+    } else {
+        large::alloc_plain(bytes.max(size), align, Reclaim::No)
+    };
+    let Some((object, _)) = object else {
+        if is_held {
+            small::forget_sample(index);
+        }
+        table::end(number, End::Undone);
+        return None;
+    };
+    large::set_sample(object, number, class_bytes);
+    NonNull::new(object)
+}
+
+/// Notes a sample with the calling thread's stack; returns its number.
+fn record(index: usize, bytes: usize, size: usize, period: u64) -> Option<u32> {
+    let mut frames = [0; MAX_FRAMES];
+    let n = unwind::capture(&mut frames);
+    let born_ms = os::clock::coarse_ms().saturating_sub(state::first_ms());
+    let born_ms = u32::try_from(born_ms).unwrap_or(u32::MAX);
+    table::begin(index as u16, size, draw::weight(period, bytes), born_ms, &frames[..n])
+}
+
+/// Whether a sampled object of `old` usable bytes stands for one of a medium class, which serves
+/// `size` too: then it stays as it is.
+pub(super) fn stays(pointer: *mut u8, size: usize, old: usize) -> bool {
+    state::has_begun()
+        && Medium::of(size).is_some_and(|class| class.bytes() == old)
+        && large::is_of_class_at(pointer)
+}
+
+/// Takes the sample's number off an object that is about to be resized; 0 if it has none.
+pub(super) fn detach(pointer: *mut u8) -> u32 {
+    if state::has_begun() { large::swap_sample(pointer, 0) } else { 0 }
+}
+
+/// Undoes [`detach`].
+pub(super) fn reattach(pointer: *mut u8, number: u32) {
+    if number != 0 {
+        large::swap_sample(pointer, number);
+    }
+}
+
+/// Notes that an object of `old` usable bytes was resized without a copy and is at `pointer` now.
+/// If its pages changed, that counts as a free and an allocation. `number` is [`detach`]'s.
+pub(super) fn note_resized(pointer: *mut u8, size: usize, old: usize, number: u32) {
+    if !state::has_begun() {
+        return;
+    }
+    let Some(bytes) = large::usable_at(pointer) else { return };
+    if bytes == old {
+        return reattach(pointer, number);
+    }
+    if number != 0 {
+        table::end(number, End::Freed);
+    }
+    let _errno = os::errno::Preserved::new();
+    let period = state::period_bytes();
+    if period != 0
+        && count_down(bytes, period)
+        && let Some(number) = record(LARGE, bytes, size, period)
+    {
+        large::swap_sample(pointer, number);
+    }
+}

@@ -1,0 +1,125 @@
+//! Whether the heap profile runs, and which classes count their allocations.
+
+use crate::cache::Core;
+use crate::malloc::classes;
+use crate::os;
+use core::ptr;
+use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+
+/// Classes with a cache: small ones, then medium ones.
+pub const CLASSES: usize = classes::CLASSES + 20;
+
+/// Mean bytes from one sample to the next; 0 while no samples are taken.
+static PERIOD_BYTES: AtomicU64 = AtomicU64::new(0);
+/// The period of the last start, which a profile that is stopped still shows.
+static LAST_PERIOD_BYTES: AtomicU64 = AtomicU64::new(0);
+/// The times of the first start: of the coarse clock, and milliseconds since 1970. 0 before it.
+static FIRST_MS: AtomicU64 = AtomicU64::new(0);
+static FIRST_UNIX_MS: AtomicU64 = AtomicU64::new(0);
+/// See [`phase`].
+static PHASE: AtomicU8 = AtomicU8::new(NEW);
+
+/// Requests of other processes cannot reach the profile yet.
+pub const NEW: u8 = 0;
+/// The profile never ran.
+pub const READY: u8 = 1;
+/// It ran, or runs.
+pub const BEGUN: u8 = 2;
+
+/// What is known of the profile, in one word for the slow path: [`NEW`], [`READY`] or [`BEGUN`].
+#[inline]
+pub fn phase() -> u8 {
+    PHASE.load(Relaxed)
+}
+
+/// Moves from [`NEW`] to [`READY`].
+pub fn set_ready() {
+    let _ = PHASE.compare_exchange(NEW, READY, Relaxed, Relaxed);
+}
+
+/// Mean bytes from one sample to the next; 0 while no samples are taken.
+pub fn period_bytes() -> u64 {
+    PERIOD_BYTES.load(SeqCst)
+}
+
+/// Sets the period; 0 ends sampling.
+pub fn set_period_bytes(bytes: u64) {
+    PERIOD_BYTES.store(bytes, SeqCst);
+    if bytes != 0 {
+        LAST_PERIOD_BYTES.store(bytes, Relaxed);
+    }
+}
+
+/// The period of the last start.
+pub fn last_period_bytes() -> u64 {
+    LAST_PERIOD_BYTES.load(Relaxed)
+}
+
+/// The time of the first start; 0 before it.
+pub fn first_ms() -> u64 {
+    FIRST_MS.load(Relaxed)
+}
+
+/// The time of the first start in milliseconds since 1970.
+pub fn first_unix_ms() -> u64 {
+    FIRST_UNIX_MS.load(Relaxed)
+}
+
+/// Notes the first start.
+pub fn begin() {
+    let _ = FIRST_MS.compare_exchange(0, os::clock::coarse_ms().max(1), Relaxed, Relaxed);
+    let _ = FIRST_UNIX_MS.compare_exchange(0, os::clock::unix_ms().max(1), Relaxed, Relaxed);
+    PHASE.store(BEGUN, SeqCst);
+}
+
+/// Whether the profile ever ran.
+#[inline]
+pub fn has_begun() -> bool {
+    phase() == BEGUN
+}
+
+/// A class under profiling.
+pub struct Class {
+    /// The cache, while the tables of sizes name its counted row; else null.
+    counting: AtomicPtr<Core>,
+    /// Sampled objects in use that a sized free would push into the class's own sheaf.
+    samples: AtomicU32,
+}
+
+static ALL: [Class; CLASSES] =
+    [const { Class { counting: AtomicPtr::new(ptr::null_mut()), samples: AtomicU32::new(0) } }; CLASSES];
+
+/// The class at `index`.
+pub fn class(index: usize) -> &'static Class {
+    &ALL[index.min(CLASSES - 1)]
+}
+
+impl Class {
+    /// The cache, if its allocations pop from the counted row.
+    pub fn counting(&self) -> Option<&'static Core> {
+        // SAFETY: null, or the cache of a class, which lives at its address for ever.
+        unsafe { self.counting.load(SeqCst).as_ref() }
+    }
+
+    /// Sets the cache whose counted row the tables name.
+    pub fn set_counting(&self, core: Option<&'static Core>) {
+        let core = core.map_or(ptr::null_mut(), |core| (&raw const *core).cast_mut());
+        self.counting.store(core, SeqCst);
+    }
+
+    /// Whether sized frees must not push into the class's own sheaf.
+    pub fn has_samples(&self) -> bool {
+        self.samples.load(SeqCst) > 0
+    }
+
+    /// Notes a sampled object. The caller then asks again whether a profile runs and the class may
+    /// be sampled: otherwise the tables may have changed already, and it must undo this.
+    pub fn add_sample(&self) {
+        self.samples.fetch_add(1, SeqCst);
+    }
+
+    /// Notes the free of a sampled object; returns whether it was the last.
+    pub fn remove_sample(&self) -> bool {
+        self.samples.fetch_sub(1, SeqCst) == 1
+    }
+}

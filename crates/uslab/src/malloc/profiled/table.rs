@@ -1,0 +1,272 @@
+//! The memory of the heap profile: sites, their stacks, and the live samples.
+//!
+//! ```text
+//!   4 MiB, once:  │ sites by hash │ sites │ frames of their stacks │ live samples │ scratch for ages │
+//! ```
+//!
+//! A site is a stack and a size class; it stays for ever. What finds no room is counted as dropped.
+//! All of it is guarded by one lock, which a thread takes once for a sample, and once for its free.
+
+use crate::os::Lock;
+use crate::pages::{self, Fill, PAGE_BYTES, Temperature};
+use crate::sync::Rank;
+
+/// Upper bound on the frames of a stack.
+pub const MAX_FRAMES: usize = 64;
+/// Sites, and chains of their table.
+pub const SITES: usize = 8192;
+/// Live samples: 24 GiB of them at the default period.
+const SAMPLES: usize = 49_152;
+/// Frames of all stacks together.
+const FRAMES: usize = 190_000;
+
+/// What is known of a site. Zeroed memory is one without a sample.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Site {
+    /// The next site of the chain, plus 1.
+    next: u32,
+    first_frame: u32,
+    frames: u16,
+    /// The size class; see [`super::caches`].
+    pub cache: u16,
+    pub live_samples: u32,
+    pub samples: u64,
+    /// Allocations, in units of 1 / 65 536.
+    pub allocated: u64,
+    pub allocated_bytes: u64,
+    /// The same for those in use.
+    pub live: u64,
+    pub live_bytes: u64,
+}
+
+/// A sample in use, or a free place.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Sample {
+    /// Its site, plus 1; 0 in a free place.
+    site: u32,
+    /// Milliseconds from the first start to its allocation; in a free place the next one, plus 1.
+    born: u32,
+    bytes: u64,
+    weight: u64,
+}
+
+/// The ages of a site's live samples, in milliseconds.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+pub struct Ages {
+    pub youngest_ms: u32,
+    pub median_ms: u32,
+    pub oldest_ms: u32,
+}
+
+/// The tables, one behind the other.
+#[repr(C)]
+struct Memory {
+    chains: [u32; SITES],
+    sites: [Site; SITES],
+    frames: [usize; FRAMES],
+    samples: [Sample; SAMPLES],
+    /// Births of live samples, by site.
+    births: [u32; SAMPLES],
+    /// The end of each site's births.
+    ends: [u32; SITES],
+    ages: [Ages; SITES],
+}
+
+const PAGES: usize = size_of::<Memory>().div_ceil(PAGE_BYTES);
+const _: () = assert!(PAGES * PAGE_BYTES <= 4 << 20);
+
+/// The tables and how much of them is in use.
+struct Table {
+    memory: *mut Memory,
+    sites: usize,
+    frames: usize,
+    /// Places for samples that were ever in use, and the list of free ones below, plus 1.
+    samples: usize,
+    free: u32,
+    dropped: u64,
+}
+// SAFETY: the memory is the table's alone, and lives for ever.
+unsafe impl Send for Table {}
+
+static TABLE: Lock<Table> = Lock::new(
+    Rank::Heap,
+    Table { memory: core::ptr::null_mut(), sites: 0, frames: 0, samples: 0, free: 0, dropped: 0 },
+);
+
+/// Makes the tables, if there are none; false without memory. The caller holds no lock.
+pub fn make() -> bool {
+    if !TABLE.lock().memory.is_null() {
+        return true;
+    }
+    let Some(run) = pages::alloc(PAGES, 0, Temperature::Cold, Fill::Sparse) else { return false };
+    let start = pages::address_of(run.first);
+    if !run.zeroed {
+        // SAFETY: the run is this call's alone, of that size.
+        unsafe { start.write_bytes(0, PAGES * PAGE_BYTES) };
+    }
+    let mut table = TABLE.lock();
+    if table.memory.is_null() {
+        table.memory = start.cast();
+    } else {
+        drop(table);
+        pages::free(run.first, run.pages, Temperature::Cold);
+    }
+    true
+}
+
+impl Table {
+    fn memory(&mut self) -> Option<&mut Memory> {
+        // SAFETY: null, or zeroed memory of that size, which the lock guards.
+        unsafe { self.memory.as_mut() }
+    }
+
+    fn site(&mut self, cache: u16, stack: &[usize]) -> Option<usize> {
+        let (sites, used) = (self.sites, self.frames);
+        let memory = self.memory()?;
+        let hash = stack.iter().fold(u64::from(cache), |hash, &pc| {
+            (hash.rotate_left(5) ^ pc as u64).wrapping_mul(0x517c_c1b7_2722_0a95)
+        });
+        let chain = (hash >> 32) as usize % SITES;
+        let mut at = memory.chains[chain];
+        while at != 0 {
+            let site = memory.sites[at as usize - 1];
+            let frames = site.first_frame as usize..site.first_frame as usize + usize::from(site.frames);
+            if site.cache == cache && memory.frames[frames] == *stack {
+                return Some(at as usize - 1);
+            }
+            at = site.next;
+        }
+        if sites == SITES || used + stack.len() > FRAMES {
+            return None;
+        }
+        memory.frames[used..used + stack.len()].copy_from_slice(stack);
+        let site = &mut memory.sites[sites];
+        (site.next, site.cache) = (memory.chains[chain], cache);
+        (site.first_frame, site.frames) = (used as u32, stack.len() as u16);
+        memory.chains[chain] = sites as u32 + 1;
+        (self.sites, self.frames) = (sites + 1, used + stack.len());
+        Some(sites)
+    }
+}
+
+/// Notes a sample: an allocation of `bytes` bytes that stands for `weight` / 65 536. Returns its
+/// number, which is not 0; `None` if it found no room.
+pub fn begin(cache: u16, bytes: usize, weight: u64, born_ms: u32, stack: &[usize]) -> Option<u32> {
+    let mut table = TABLE.lock();
+    let has_place = table.free != 0 || table.samples < SAMPLES;
+    let Some(site) = has_place.then(|| table.site(cache, stack)).flatten() else {
+        table.dropped += 1;
+        return None;
+    };
+    let (free, used) = (table.free, table.samples);
+    let memory = table.memory()?;
+    let number = if free == 0 { used as u32 + 1 } else { free };
+    let place = &mut memory.samples[number as usize - 1];
+    let next = place.born;
+    *place = Sample { site: site as u32 + 1, born: born_ms, bytes: bytes as u64, weight };
+    let (site, bytes) = (&mut memory.sites[site], scaled(bytes as u64, weight));
+    site.samples += 1;
+    site.live_samples += 1;
+    site.allocated = site.allocated.wrapping_add(weight);
+    site.allocated_bytes = site.allocated_bytes.wrapping_add(bytes);
+    site.live = site.live.wrapping_add(weight);
+    site.live_bytes = site.live_bytes.wrapping_add(bytes);
+    if free == 0 {
+        table.samples = used + 1;
+    } else {
+        table.free = next;
+    }
+    Some(number)
+}
+
+fn scaled(bytes: u64, weight: u64) -> u64 {
+    ((u128::from(bytes) * u128::from(weight)) >> 16) as u64
+}
+
+/// Whether a sample that ends was freed, or never existed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// The program freed it.
+    Freed,
+    /// There was no memory for the object.
+    Undone,
+}
+
+/// Ends a sample's life. Ignores 0, which is none.
+pub fn end(number: u32, how: End) {
+    let mut table = TABLE.lock();
+    let free = table.free;
+    let Some(memory) = table.memory() else { return };
+    let Some(place) = memory.samples.get_mut((number as usize).wrapping_sub(1)) else { return };
+    let Some(site) = memory.sites.get_mut((place.site as usize).wrapping_sub(1)) else { return };
+    let bytes = scaled(place.bytes, place.weight);
+    site.live_samples -= 1;
+    site.live = site.live.wrapping_sub(place.weight);
+    site.live_bytes = site.live_bytes.wrapping_sub(bytes);
+    if how == End::Undone {
+        site.samples -= 1;
+        site.allocated = site.allocated.wrapping_sub(place.weight);
+        site.allocated_bytes = site.allocated_bytes.wrapping_sub(bytes);
+    }
+    *place = Sample { site: 0, born: free, bytes: 0, weight: 0 };
+    table.free = number;
+}
+
+/// Samples that found no room.
+pub fn dropped() -> u64 {
+    TABLE.lock().dropped
+}
+
+/// Determines the ages of the live samples at `now_ms`, for [`site`]; returns the number of sites.
+/// One thread at a time may call it.
+pub fn find_ages(now_ms: u32) -> usize {
+    let mut table = TABLE.lock();
+    let (sites, used) = (table.sites, table.samples);
+    let Some(memory) = table.memory() else { return 0 };
+    let Memory { sites: all, samples, births, ends, ages, .. } = memory;
+    let mut end = 0;
+    for (site, place) in all[..sites].iter().zip(&mut ends[..]) {
+        // Here the start; each birth advances it to the end.
+        *place = end;
+        end += site.live_samples;
+    }
+    for sample in samples[..used].iter().filter(|sample| sample.site != 0) {
+        let place = &mut ends[sample.site as usize - 1];
+        births[*place as usize] = sample.born;
+        *place += 1;
+    }
+    let mut start = 0;
+    for (&end, ages) in ends[..sites].iter().zip(&mut ages[..]) {
+        let births = &mut births[start..end as usize];
+        births.sort_unstable();
+        let age = |at: usize| births.get(at).map_or(0, |&born| now_ms.saturating_sub(born));
+        *ages = Ages {
+            youngest_ms: age(births.len().wrapping_sub(1)),
+            median_ms: age(births.len() / 2),
+            oldest_ms: age(0),
+        };
+        start = end as usize;
+    }
+    sites
+}
+
+/// A copy of a site, with its ages and its stack; the number of frames is returned last.
+pub fn site(at: usize, frames: &mut [usize; MAX_FRAMES]) -> Option<(Site, Ages, usize)> {
+    let mut table = TABLE.lock();
+    let memory = table.memory()?;
+    let (site, ages) = (*memory.sites.get(at)?, *memory.ages.get(at)?);
+    let (first, n) = (site.first_frame as usize, usize::from(site.frames));
+    frames[..n].copy_from_slice(&memory.frames[first..first + n]);
+    Some((site, ages, n))
+}
+
+pub fn lock_for_fork() {
+    TABLE.acquire_for_fork();
+}
+
+pub fn unlock_after_fork(child: bool) {
+    if child { TABLE.reset_in_child() } else { TABLE.release_after_fork() }
+}

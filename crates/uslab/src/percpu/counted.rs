@@ -1,0 +1,210 @@
+//! Counted rows: a second row of slots, from which allocations pop while their cache is profiled.
+//!
+//! ```text
+//!   malloc ── table ─────▶ counted row: sheaf of n objects, without room ── empty ──▶ charge(), refill
+//!   free ──── page map ──▶ the cache's own row, as ever
+//!   sized free ── table ─▶ counted row: full for every push ──▶ slow path ──▶ the cache's own row
+//! ```
+//!
+//! A pair of `malloc` and `free` leaves a common sheaf as it was, so no slow path would ever count
+//! it. Here frees do not fill the sheaf that allocations empty: its capacity is 0, so each push
+//! finds it full. A sheaf of `n` objects therefore serves exactly `n` allocations. The refill
+//! charges these before it installs the sheaf, and never charges beyond the next sample. So the
+//! sampled allocation finds an empty sheaf, and takes the slow path.
+//!
+//! A drain, or another thread's refill, may take a sheaf out whose objects were charged and never
+//! served. These are credited again: without that the next sample would come too early.
+//!
+//! Rows exist in rseq mode only. In locked mode each call takes the slow path anyway.
+
+use super::CpuCache;
+use super::access::{Access, Sequences};
+use super::sheaf::{self, Owned, Size};
+use crate::pages::boot;
+use crate::rseq::{self, Exchanged, Mode, Sheaf, Slot, Which, dummy, is_dummy, mode};
+use core::sync::atomic::{Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+
+/// The size of a counted sheaf.
+const SIZE: Size = Size(2);
+/// Objects that a refill serves at most: a sheaf's, and one for the caller.
+pub const MAX_COUNTED: usize = SIZE.capacity() + 1;
+
+/// Whether the fast path serves from sheaves. If it does not, each call can be counted one by one.
+pub fn needs_counted_row() -> bool {
+    mode() == Mode::Rseq && super::hidden::rows() == 1
+}
+
+impl CpuCache {
+    /// Makes the counted row, if there is none; returns its first slot, or `None` in locked mode,
+    /// where sheaves are hidden, and without memory. The caller holds the registry's lock.
+    pub fn make_counted_row(&self) -> Option<*mut Slot> {
+        if !needs_counted_row() {
+            return None;
+        }
+        if self.counted.load(Acquire).is_null() {
+            let cpus = self.slots().len();
+            let row = boot::alloc(size_of_val(self.slots()), align_of::<Slot>()).cast::<Slot>();
+            if row.is_null() {
+                return None;
+            }
+            // SAFETY: fresh memory for so many slots.
+            (0..cpus).for_each(|cpu| unsafe { row.add(cpu).write(Slot::holding(dummy())) });
+            self.counted.store(row, Release);
+        }
+        Some(self.counted.load(Acquire))
+    }
+
+    /// The first slot of the counted row; null before it is made.
+    pub fn counted_row(&self) -> *mut Slot {
+        self.counted.load(Acquire)
+    }
+
+    /// The slots of the counted row; none before [`CpuCache::make_counted_row`].
+    pub(super) fn counted_slots(&self) -> &[Slot] {
+        let row = self.counted.load(Acquire);
+        let cpus = if row.is_null() { 0 } else { self.slots().len() };
+        // SAFETY: a row has as many slots as the cache's own, and lives for ever.
+        unsafe { core::slice::from_raw_parts(if cpus == 0 { self.slots().as_ptr() } else { row }, cpus) }
+    }
+
+    /// All slots: the cache's own, and the counted ones.
+    pub(super) fn all_slots(&self) -> impl Iterator<Item = &Slot> {
+        self.slots().iter().chain(self.counted_slots())
+    }
+
+    /// Forgets the distances to the next samples: they are drawn anew.
+    pub fn forget_distances(&self) {
+        self.counted_slots().iter().for_each(|slot| slot.seen.store(0, Relaxed));
+    }
+
+    /// Charges up to `most` allocations to this CPU's distance; returns how many. 0: the calling
+    /// allocation is the sample. `draw` returns a new distance, 1 or more: the sample is the
+    /// allocation with that number.
+    ///
+    /// The thread may leave its CPU at any time. Every CPU has a distance with the same
+    /// distribution, so it does not matter which one is charged.
+    pub fn charge(&self, most: usize, mut draw: impl FnMut() -> u32) -> usize {
+        let slots = self.counted_slots();
+        let Some(slot) = rseq::Cpu::current().shared(slots) else { return 1 };
+        loop {
+            let seen = slot.seen.load(Relaxed);
+            let distance = if seen == 0 { draw().max(1) } else { seen };
+            let n = (distance - 1).min(most as u32);
+            let left = if n == 0 { draw().max(1) } else { distance - n };
+            if slot.seen.compare_exchange(seen, left, Relaxed, Relaxed).is_ok() {
+                return n as usize;
+            }
+        }
+    }
+
+    /// Undoes the charge of `n` allocations that were not served. A CPU that has no distance yet
+    /// forgets them.
+    pub(super) fn credit(&self, n: usize) {
+        if let Some(slot) = rseq::Cpu::current().shared(self.counted_slots())
+            && n > 0
+        {
+            let longer = |seen: u32| (seen != 0).then(|| seen.saturating_add(n as u32));
+            let _ = slot.seen.fetch_update(Relaxed, Relaxed, longer);
+        }
+    }
+
+    /// Takes the objects for `charged` allocations: returns one, and leaves the others in the
+    /// counted sheaf of this CPU. Null without memory.
+    pub fn take_counted(&self, charged: usize) -> *mut u8 {
+        let mut out = [core::ptr::null_mut(); MAX_COUNTED];
+        let n = if self.is_bypassed() { charged.min(1) } else { charged.min(MAX_COUNTED) };
+        // SAFETY: the slots are the cache's, and `out` has room for so many.
+        let mut got = unsafe { rseq::pop_bulk(self.fast_slots(), n, out.as_mut_ptr()) };
+        // A pair loop needs as many objects as a refill serves, or it refills again too soon.
+        if got < n && self.alloc_slow(&mut out[got..n]) {
+            // Those that the sheaf held are served first, as without a profile.
+            out[..n].rotate_left(got);
+            got = n;
+        }
+        self.credit(charged - got);
+        if got == 0 {
+            return core::ptr::null_mut();
+        }
+        // The last one was freed last.
+        self.install_counted(&out[..got - 1]);
+        out[got - 1]
+    }
+
+    /// Puts objects into the counted sheaf of this CPU. Those that find no room are freed.
+    fn install_counted(&self, objects: &[*mut u8]) {
+        // SAFETY: the counted row has a slot for each CPU, and exists in rseq mode only.
+        let Some(access) = (unsafe { Sequences::new(self.counted_slots()) }) else {
+            return self.discard(objects);
+        };
+        // A sheaf without objects stands in for the dummy, whose line all CPUs would write.
+        if objects.is_empty() && !is_dummy(access.slot().main.load(Relaxed)) {
+            return;
+        }
+        let have = match exchange_main(&access, dummy()) {
+            Exchanged::Old(sheaf) if !is_dummy(sheaf) => sheaf,
+            _ => sheaf::alloc(SIZE, super::access::node_of(&access)),
+        };
+        if have.is_null() {
+            return self.discard(objects);
+        }
+        reopen(have);
+        let mut sheaf = Owned(have);
+        let put = sheaf.push_from(objects);
+        // SAFETY: the thread owns the sheaf.
+        unsafe { (*have).capacity.store(0, Relaxed) };
+        let left_over = match exchange_main(&access, have) {
+            Exchanged::Old(old) => old,
+            Exchanged::GateClosed | Exchanged::Taken => have,
+        };
+        self.recount(access.slot());
+        if !is_dummy(left_over) {
+            reopen(left_over);
+            let mut sheaf = Owned(left_over);
+            self.discard(sheaf.objects());
+            sheaf.set_count(0);
+            // SAFETY: empty and owned.
+            unsafe { sheaf::free(left_over) };
+        }
+        self.discard(&objects[put..]);
+        if self.is_bypassed() {
+            self.drain_whole();
+        }
+    }
+
+    /// Frees objects of this cache that were charged, and that the thread owns.
+    fn discard(&self, objects: &[*mut u8]) {
+        if !objects.is_empty() {
+            self.credit(objects.len());
+            // SAFETY: free objects of this cache, which the thread owns.
+            unsafe { self.free_slow(objects) };
+        }
+    }
+}
+
+/// Exchanges the main sheaf of a counted slot. The table of owners does not know counted sheaves:
+/// they have no capacity.
+fn exchange_main(access: &Sequences<'_>, new: *mut Sheaf) -> Exchanged {
+    // SAFETY: the dummy, or a sheaf of this cache that the caller owns.
+    unsafe { access.exchange(Which::Main, new) }
+}
+
+/// Whether a sheaf comes from a counted row.
+pub(super) fn is_counted(sheaf: *mut Sheaf) -> bool {
+    // SAFETY: sheaves stay mapped, and the word is an atomic.
+    !is_dummy(sheaf) && unsafe { (*sheaf).capacity.load(Relaxed) } == 0
+}
+
+/// Gives a counted sheaf that the caller owns its capacity back; returns false for others.
+pub(super) fn reopen(sheaf: *mut Sheaf) -> bool {
+    let is_counted = is_counted(sheaf);
+    if is_counted {
+        // SAFETY: the caller owns it, and it was made with this capacity.
+        unsafe { (*sheaf).capacity.store(SIZE.capacity() as u32, Relaxed) };
+    }
+    is_counted
+}
+
+/// Takes the sheaf out of a counted slot, for a drain. No sequence works on it after a barrier.
+pub(super) fn take_out(slot: &Slot) -> *mut Sheaf {
+    if is_dummy(slot.main.load(Relaxed)) { dummy() } else { slot.main.swap(dummy(), AcqRel) }
+}

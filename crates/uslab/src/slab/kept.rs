@@ -1,0 +1,100 @@
+//! Addresses that serve one cache for ever: with `ranges` of `USLAB_SECURE`, slabs that a cache
+//! releases wait, without memory, until the same cache grows.
+//!
+//! ```text
+//!   release   slab ─▶ purge ─▶ kept list of its cache        the page layer counts the pages as used,
+//!   grow      kept list ─▶ charge ─▶ slab                     and charges none of them
+//! ```
+//!
+//! So a pointer that the program kept too long leads to an object of the same cache, or to zeroes,
+//! and never to an object of another type. The descriptor of a kept slab has the link, and the mask
+//! of pages that the system refused to purge. A cache that goes leaves its addresses unused.
+
+use super::one::{NONE, Slab, slab_at};
+use super::pool::Slabs;
+use crate::os;
+use crate::os::corruption::is_whole;
+use crate::pages::{self, Locked, PageIndex};
+use crate::rseq::Owner;
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+static IS_ON: AtomicBool = AtomicBool::new(false);
+
+/// Lets caches keep the addresses of their slabs. Start-up calls it, before there is a cache.
+pub fn keep_addresses() {
+    IS_ON.store(true, Relaxed);
+}
+
+impl Slabs {
+    /// These slabs, which keep their addresses if the process is hardened so. Not for caches of
+    /// private heaps, which come and go.
+    pub fn with_own_addresses(mut self) -> Slabs {
+        self.keeps_addresses = IS_ON.load(Relaxed);
+        self
+    }
+
+    /// Takes a kept slab, with at least the pages in the mask `needed` charged; a slab without a
+    /// resident word is charged whole. Returns its first page and the mask of charged pages. `None`
+    /// if there is no kept slab, or a limit forbids it.
+    pub(super) fn take_kept(&self, needed: u64) -> Option<(PageIndex, u64)> {
+        let slab = self.pop_kept()?;
+        let had = self.kept_mask(slab);
+        let missing = match slab.resident(&self.geometry) {
+            Some(_) => (needed & !had).count_ones() as usize,
+            None if had != 0 => 0,
+            None => self.geometry.pages(),
+        };
+        if missing > 0 && !pages::charge(missing) {
+            self.push_kept(slab, had);
+            return None;
+        }
+        Some((slab.0, needed | had))
+    }
+
+    /// Keeps a released slab of which the pages in the mask `charged` are charged, all of them
+    /// without a resident word.
+    pub(super) fn keep(&self, slab: Slab, charged: u64) {
+        let (pages, bytes) = (self.geometry.pages(), self.slab_bytes());
+        let has_whole_pages = bytes.is_multiple_of(os::memory::page_bytes());
+        // SAFETY: the slab has left lists and page map, and is this call's alone.
+        let is_purged = has_whole_pages && unsafe { pages::purge_used(slab.0, pages, Locked::Stay) };
+        if is_purged {
+            let count = if self.geometry.has_resident_word() { charged.count_ones() as usize } else { pages };
+            pages::uncharge(count);
+        }
+        self.push_kept(slab, if is_purged { 0 } else { charged });
+    }
+
+    /// The mask that [`Slabs::push_kept`] noted.
+    fn kept_mask(&self, slab: Slab) -> u64 {
+        match slab.resident(&self.geometry) {
+            Some(resident) => resident.load(Relaxed),
+            None => slab.count().load(Relaxed) as u64,
+        }
+    }
+
+    fn push_kept(&self, slab: Slab, charged: u64) {
+        match slab.resident(&self.geometry) {
+            Some(resident) => resident.store(charged, Relaxed),
+            None => slab.count().store(i32::from(charged != 0), Relaxed),
+        }
+        let mut lists = self.nodes()[0].lock();
+        // SAFETY: the descriptor is mapped, and the slab is this call's alone.
+        unsafe { (*slab.head()).next = lists.kept };
+        lists.kept = slab.0.0;
+    }
+
+    fn pop_kept(&self) -> Option<Slab> {
+        let mut lists = self.nodes()[0].lock();
+        let slab = slab_at(lists.kept)?;
+        let is_own = pages::contains(slab.0)
+            && slab.0.0.is_multiple_of(1 << self.geometry.order)
+            && pages::owner(slab.0) == Owner::NONE;
+        if !is_whole(is_own, "slab lists", &raw const *lists, "kept slabs have no owner") {
+            lists.kept = NONE;
+            return None;
+        }
+        lists.kept = slab.next().map_or(NONE, |next| next.0.0);
+        Some(slab)
+    }
+}

@@ -1,0 +1,75 @@
+//! Words of `USLAB_SECURE`: addresses that serve one cache, random order, and text without a
+//! meaning.
+
+use std::collections::BTreeSet;
+use std::process::{Command, Output};
+use std::ptr::NonNull;
+use uslab::{CacheBuilder, RawCache, debug};
+
+const CHILD: &str = "USLAB_TEST_CHILD";
+const OBJECTS: usize = 20_000;
+
+/// Runs the test `name` again, in a process with this value: the library reads it once.
+fn again(name: &str, secure: &str) -> Output {
+    let mut command = Command::new(std::env::current_exe().expect("there is a path"));
+    command.args([name, "--exact", "--nocapture"]).env(CHILD, "1").env("USLAB_SECURE", secure);
+    let output = command.output().expect("it starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    output
+}
+
+fn is_child() -> bool {
+    std::env::var_os(CHILD).is_some()
+}
+
+/// The pages of so many objects of a cache, which are free again afterwards.
+fn pages_of(cache: &RawCache) -> BTreeSet<usize> {
+    let objects: Vec<NonNull<u8>> = (0..OBJECTS).map(|_| cache.alloc().expect("memory")).collect();
+    let pages = objects.iter().map(|object| object.addr().get() / 4096).collect();
+    // SAFETY: from this cache, and used by no thread.
+    objects.into_iter().for_each(|object| unsafe { cache.free(object) });
+    cache.shrink();
+    pages
+}
+
+#[test]
+fn released_slabs_serve_their_own_cache_again_and_no_other() {
+    if !is_child() {
+        return drop(again("released_slabs_serve_their_own_cache_again_and_no_other", "ranges"));
+    }
+    for bytes in [64, 500, 9000] {
+        let one = CacheBuilder::new("one").build_raw(bytes).expect("memory");
+        let other = CacheBuilder::new("other").build_raw(bytes).expect("memory");
+        let first = pages_of(&one);
+        assert!(first.is_disjoint(&pages_of(&other)), "objects of {bytes} bytes");
+        let again = pages_of(&one);
+        let kept = first.intersection(&again).count();
+        assert!(kept * 10 >= first.len() * 9, "{kept} of {} pages serve again", first.len());
+        debug::validate().expect("the structures are whole");
+    }
+}
+
+#[test]
+fn objects_come_in_random_order() {
+    if !is_child() {
+        return drop(again("objects_come_in_random_order", "order"));
+    }
+    let cache = CacheBuilder::new("shuffled").build_raw(64).expect("memory");
+    let objects: Vec<_> = (0..1000).map(|_| cache.alloc().expect("memory").addr().get()).collect();
+    let neighbours = objects.windows(2).filter(|pair| pair[0].abs_diff(pair[1]) == 64).count();
+    assert!(neighbours < 200, "{neighbours} of 1000 objects follow their neighbours");
+    debug::validate().expect("the structures are whole");
+}
+
+#[test]
+fn text_without_a_meaning_is_reported_by_its_column() {
+    const NAME: &str = "text_without_a_meaning_is_reported_by_its_column";
+    if is_child() {
+        assert!(CacheBuilder::new("plain").build_raw(64).is_ok());
+        return;
+    }
+    let stderr = String::from_utf8(again(NAME, "zero,none").stderr).expect("text");
+    let lines: Vec<_> = stderr.lines().filter(|line| line.contains("USLAB_SECURE")).collect();
+    assert_eq!(lines.len(), 1, "{stderr}");
+    assert!(lines[0].starts_with("uslab: USLAB_SECURE is ignored: column 6: "), "{stderr}");
+}

@@ -1,0 +1,227 @@
+//! `cargo xtask scale`: how the allocator would scale to 256 CPUs, by a model of cache coherence.
+//!
+//! ```text
+//!   crates/uslab-scale ──JSON, a run for each machine and workload──▶ docs/results/scale.{json,md,svg}
+//! ```
+//!
+//! The counts are exact and the same on every machine; the times are predictions. Other allocators
+//! are models too: of their published designs, with the same costs. `--check` models a few machines
+//! and fails where a bound of the counts does not hold.
+
+mod draw;
+
+use crate::staged::output;
+use crate::workspace::{self, Workspace};
+use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
+use std::fmt::Write;
+use std::fs;
+use std::process::Command;
+
+const FOLDER: &str = "docs/results";
+const WORKLOADS: [&str; 9] =
+    ["pairs", "malloc", "bursts", "overflow", "handoff", "growth", "large", "caches", "reclaim"];
+/// CPUs and nodes of the machines.
+const MACHINES: [(usize, usize); 6] = [(2, 1), (8, 1), (16, 1), (64, 1), (128, 2), (256, 4)];
+/// Other designs, and the workloads that they have a counterpart of.
+const PEERS: [&str; 3] = ["one-lock", "arenas", "transfer"];
+const COMPARED: [&str; 2] = ["bursts", "handoff"];
+/// The outcomes before the counters of slow paths moved to the lines of their CPUs (ADR 0054).
+const BEFORE: &str = "scale-before.json";
+
+/// Upper bounds of atomic read-modify-writes an operation, on lines that several CPUs write.
+const BOUNDS: [(&str, f64); 4] = [("pairs", 0.0), ("malloc", 0.0), ("bursts", 0.0), ("large", 0.0)];
+
+/// Arguments of `cargo xtask scale`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Model one machine, compare the counts with their bounds; write nothing.
+    #[arg(long)]
+    check: bool,
+    /// Model machines of up to so many CPUs.
+    #[arg(long, value_name = "CPUS", default_value_t = 256)]
+    max_cpus: usize,
+    /// Print the lines that limit this workload, on 64 CPUs, and stop.
+    #[arg(long, value_name = "WORKLOAD")]
+    lines: Option<String>,
+}
+
+impl Args {
+    /// The options of CI.
+    pub fn checking() -> Self {
+        Self { check: true, max_cpus: 8, lines: None }
+    }
+}
+
+/// One run's outcome.
+#[derive(Serialize, Deserialize)]
+struct Outcome {
+    #[serde(default)]
+    who: String,
+    workload: String,
+    cpus: usize,
+    nodes: usize,
+    ops_per_us: f64,
+    objects_per_op: usize,
+    instructions_per_op: f64,
+    shared_modifies_per_op: f64,
+    transfers_per_op: f64,
+    lines: Vec<LineUse>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct LineUse {
+    name: String,
+    writers: u32,
+    readers: u32,
+    modifies_per_op: f64,
+    transfers_per_op: f64,
+    wait_ns_per_op: f64,
+    code: Vec<String>,
+}
+
+/// Runs the model, and writes or checks.
+pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
+    if !cfg!(target_arch = "x86_64") {
+        println!("scale: skipped, the trace decodes x86-64 only");
+        return Ok(());
+    }
+    workspace::check(&mut workspace.cargo(&["build", "--quiet", "--release", "--package", "uslab-scale"]))?;
+    if let Some(workload) = &args.lines {
+        print!("{}", table_of_lines(&model(workspace, workload, 64, 1, None)?));
+        return Ok(());
+    }
+    if args.check {
+        return check(workspace);
+    }
+    let folder = workspace.root.join(FOLDER);
+    let before = fs::read_to_string(folder.join(BEFORE)).with_context(|| format!("cannot read {BEFORE}"))?;
+    let mut outcomes: Vec<Outcome> = serde_json::from_str(&before).context(BEFORE)?;
+    outcomes.iter_mut().for_each(|outcome| outcome.who = "before".into());
+    for workload in WORKLOADS {
+        for (cpus, nodes) in MACHINES.into_iter().filter(|&(cpus, _)| cpus <= args.max_cpus) {
+            outcomes.push(model(workspace, workload, cpus, nodes, None)?);
+            if COMPARED.contains(&workload) {
+                for peer in PEERS {
+                    outcomes.push(model(workspace, workload, cpus, nodes, Some(peer))?);
+                }
+            }
+        }
+        println!("{workload}: modelled");
+    }
+    fs::write(folder.join("scale.md"), page(&outcomes)).context("cannot write scale.md")?;
+    fs::write(folder.join("scale.svg"), draw::chart(&outcomes, "handoff"))
+        .context("cannot write scale.svg")?;
+    println!("{FOLDER}/scale.md and scale.svg: written");
+    Ok(())
+}
+
+fn model(
+    workspace: &Workspace,
+    workload: &str,
+    cpus: usize,
+    nodes: usize,
+    peer: Option<&str>,
+) -> Result<Outcome> {
+    let mut command = Command::new(workspace.release_dir().join("uslab-scale"));
+    command.args(["--workload", workload, "--lines", "8"]);
+    command.args(["--cpus", &cpus.to_string(), "--nodes", &nodes.to_string()]);
+    if let Some(peer) = peer {
+        command.args(["--peer", peer]);
+    }
+    // The model has one thread.
+    command.env("USLAB_REAPER", "0");
+    let text = output(&mut command)?;
+    let mut outcome: Outcome = serde_json::from_str(&text).context("the model printed something else")?;
+    outcome.who = peer.unwrap_or("uslab").into();
+    Ok(outcome)
+}
+
+fn check(workspace: &Workspace) -> Result<()> {
+    workspace::check(Command::new(workspace.release_dir().join("uslab-scale")).arg("--layout"))?;
+    for (workload, bound) in BOUNDS {
+        let outcome = model(workspace, workload, 8, 1, None)?;
+        println!("{workload}: {:.3} shared atomics an operation", outcome.shared_modifies_per_op);
+        if outcome.shared_modifies_per_op > bound {
+            bail!("{workload}: more than {bound}\n{}", table_of_lines(&outcome));
+        }
+    }
+    Ok(())
+}
+
+/// Operations a second of a CPU, as a part of what a CPU of the smallest machine does.
+fn part_of_linear(outcomes: &[Outcome], of: &Outcome) -> f64 {
+    let first = outcomes
+        .iter()
+        .filter(|other| other.who == of.who && other.workload == of.workload)
+        .min_by_key(|other| other.cpus);
+    first.map_or(1.0, |first| of.ops_per_us / of.cpus as f64 / (first.ops_per_us / first.cpus as f64))
+}
+
+fn page(outcomes: &[Outcome]) -> String {
+    let mut text = String::from(
+        "# Scaling, predicted\n\n`cargo xtask scale` writes this page. Nothing here was timed: a model of cache coherence counts\n\
+         what the released code does on CPUs that do not exist, and each transfer of a line has a published\n\
+         cost ([ADR 0054](../adr/0054-a-model-of-cache-coherence.md) has the costs, the limits and the error).\n\n\
+         ![Operations a second of a CPU where objects change CPUs](scale.svg)\n\n\
+         ## Operations a microsecond, and the part of linear\n\n",
+    );
+    text.push_str("| workload | who |");
+    MACHINES.iter().for_each(|(cpus, nodes)| {
+        let _ = write!(text, " {cpus} CPUs, {nodes} |");
+    });
+    text.push_str("\n|---|---|---:|---:|---:|---:|---:|---:|\n");
+    for workload in WORKLOADS {
+        for who in ["uslab", "before"].iter().chain(&PEERS) {
+            let of: Vec<&Outcome> =
+                outcomes.iter().filter(|o| o.workload == workload && o.who == **who).collect();
+            if of.is_empty() {
+                continue;
+            }
+            let _ = write!(text, "| {workload} | {who} |");
+            for machine in MACHINES {
+                let _ = match of.iter().find(|o| (o.cpus, o.nodes) == machine) {
+                    Some(o) => write!(text, " {:.2} ({:.2}) |", o.ops_per_us, part_of_linear(outcomes, o)),
+                    None => write!(text, " |"),
+                };
+            }
+            text.push('\n');
+        }
+    }
+    text.push_str("\n## Atomics an operation on lines that several CPUs write, 8 CPUs\n\n| workload | objects | uslab | before |\n|---|---:|---:|---:|\n");
+    for workload in WORKLOADS {
+        let of = |who: &str| outcomes.iter().find(|o| o.workload == workload && o.who == who && o.cpus == 8);
+        let shown = |who| of(who).map_or(String::new(), |o| format!("{:.2}", o.shared_modifies_per_op));
+        let objects = of("uslab").map_or(0, |o| o.objects_per_op);
+        let _ = writeln!(text, "| {workload} | {objects} | {} | {} |", shown("uslab"), shown("before"));
+    }
+    for workload in ["overflow", "handoff"] {
+        if let Some(outcome) =
+            outcomes.iter().find(|o| o.workload == workload && o.who == "uslab" && o.cpus == 64)
+        {
+            let _ =
+                write!(text, "\n## The lines that limit {workload}, 64 CPUs\n\n{}", table_of_lines(outcome));
+        }
+    }
+    text
+}
+
+fn table_of_lines(outcome: &Outcome) -> String {
+    let mut text = String::from(
+        "| line | writers | readers | atomics/op | transfers/op | ns/op | code |\n|---|---:|---:|---:|---:|---:|---|\n",
+    );
+    for line in &outcome.lines {
+        let _ = writeln!(
+            text,
+            "| {} | {} | {} | {:.2} | {:.2} | {:.0} | {} |",
+            line.name,
+            line.writers,
+            line.readers,
+            line.modifies_per_op,
+            line.transfers_per_op,
+            line.wait_ns_per_op,
+            line.code.join(", ")
+        );
+    }
+    text
+}
