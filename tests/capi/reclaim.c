@@ -74,7 +74,12 @@ static void shrinkers(void)
     CHECK(uslab_shrinker_set_miss_cost_ns(one.shrinker, 10000) == 0);
     CHECK(uslab_shrinker_set_miss_cost_ns(NULL, 1) == EINVAL);
     one.stops = 1;
-    CHECK(uslab_reclaim(1 << 20) >= 1 << 20);
+    /* A pass leaves a shrinker early that is slow, as all are under valgrind. */
+    size_t released = 0;
+    for (int passes = 0; released < 1 << 20 && passes < 10; passes++) {
+        released += uslab_reclaim((1 << 20) - released);
+    }
+    CHECK(released >= 1 << 20);
     CHECK(one.n > 0 && one.n < sizeof one.entry / sizeof *one.entry);
     CHECK(uslab_reclaim((size_t)-1) > 0);
     CHECK(one.n == 0);

@@ -12,8 +12,8 @@
 //! where other processes may write a request does the thread look for one, twice a second.
 //! [`note_activity`] stands in slow paths: a load and a branch.
 
-use super::Futex;
 use super::process::THREADS;
+use super::{Futex, membarrier};
 use crate::sync::Park;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed, Ordering::SeqCst, fence};
 
@@ -48,11 +48,15 @@ pub fn for_ms(ms: u64) {
 const LOOK_MS: u64 = 500;
 
 /// Sleeps until [`note_activity`] or [`wake`]. `still_idle` is called once the state says that the
-/// thread sleeps: the thread does not sleep if it returns false, so no activity is missed. With
+/// thread sleeps: the thread does not sleep if it returns false, so no activity is missed. The
+/// barrier is for threads of the program, which change memory and then read the state without one:
+/// a thread that read the old state has made its change visible to `still_idle`. With
 /// `is_asked` it calls that function twice a second, and sleeps as long as it returns false.
 pub fn until_activity(still_idle: impl FnOnce() -> bool, is_asked: Option<fn() -> bool>) {
     if STATE.compare_exchange(AWAKE, IDLE, SeqCst, Relaxed).is_ok() {
         fence(SeqCst);
+        // Refused, as in locked mode, it leaves a window as long as a store buffer takes to empty.
+        let _: bool = membarrier::restart_all();
         if still_idle() {
             while STATE.load(Relaxed) == IDLE && !is_asked.is_some_and(|is_asked| is_asked()) {
                 match is_asked {
@@ -71,8 +75,8 @@ pub fn pause(ms: u64) {
     Futex::wait_for(&NEVER_WOKEN, 0, ms);
 }
 
-/// Records that the program changed how much memory is free. May be called under locks and from
-/// anywhere.
+/// Records that the program changed how much memory is free: after the change, since the thread
+/// that this wakes looks once. May be called under locks and from anywhere.
 #[inline]
 pub fn note_activity() {
     if STATE.load(Relaxed) == IDLE {

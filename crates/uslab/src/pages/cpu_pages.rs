@@ -196,7 +196,17 @@ pub fn is_possible(pages: usize, align_order: u32) -> bool {
 /// Frees a run. The caller has cleared its owner in the page map.
 pub fn free(first: PageIndex, pages: usize, temperature: Temperature) {
     assert_unowned(first, pages);
+    let dirty =
+        free_to_this_cpu(first, pages, temperature).unwrap_or_else(|| Some(free_to_buddy(first, pages)));
     os::sleep::note_activity();
+    if let Some(dirty) = dirty {
+        purge::after_free(dirty);
+    }
+}
+
+/// Frees a run to this CPU's list. Returns the dirty pages of the buddy if that took some runs;
+/// `None`, with nothing done, if the list does not take runs of this kind, or its lock is taken.
+fn free_to_this_cpu(first: PageIndex, pages: usize, temperature: Temperature) -> Option<Option<usize>> {
     if temperature == Temperature::Hot
         && let Some(order) = listed_order(pages, 0)
         && (first.0 as usize).is_multiple_of(pages)
@@ -214,14 +224,9 @@ pub fn free(first: PageIndex, pages: usize, temperature: Temperature) {
         list.push(first);
         cpu.runs.store(lists.all(), Relaxed);
         cpu.assert_valid(&lists);
-        drop(lists);
-        if let Some(dirty) = flushed {
-            purge::after_free(dirty);
-        }
-        return;
+        return Some(flushed);
     }
-    let dirty = free_to_buddy(first, pages);
-    purge::after_free(dirty);
+    None
 }
 
 /// Upper bound on the pages of a freed run that an assertion checks.

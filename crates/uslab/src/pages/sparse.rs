@@ -34,8 +34,8 @@ pub fn uncharge(pages: usize) {
 /// Gives back a run that [`alloc_sparse`] returned, of which the pages in the mask `charged` are
 /// charged now. No page of it may have an owner in the page map.
 pub fn free_sparse(first: PageIndex, order: u32, charged: u64) {
-    os::sleep::note_activity();
     let dirty_pages = buddy::lock().free_sparse(first, order, charged);
+    os::sleep::note_activity();
     purge::after_free(dirty_pages);
 }
 

@@ -206,7 +206,6 @@ impl CpuCache {
     #[inline(never)]
     pub fn alloc_slow(&self, out: &mut [*mut u8]) -> bool {
         let _errno = os::errno::Preserved::new();
-        os::sleep::note_activity();
         let (mut got, mut cpu) = (0, None);
         while got < out.len() {
             let rest = &mut out[got..];
@@ -234,8 +233,10 @@ impl CpuCache {
         true
     }
 
-    /// Counts a slow call, on `cpu` where it used a slot.
+    /// Ends a slow call: counts it, on `cpu` where it used a slot, and wakes the background thread.
+    /// That must follow the call's last change: the thread looks once and sleeps.
     pub(super) fn count(&self, cpu: Option<Cpu>, call: SlowCall) {
+        os::sleep::note_activity();
         self.slabs.tally_of(cpu.unwrap_or_else(Cpu::current)).count(call, counters::record(self.slabs.id()));
     }
 
@@ -248,7 +249,6 @@ impl CpuCache {
     #[inline(never)]
     pub unsafe fn free_slow(&self, objects: &[*mut u8]) {
         let _errno = os::errno::Preserved::new();
-        os::sleep::note_activity();
         let (mut rest, mut cpu) = (objects, None);
         while !rest.is_empty() {
             // SAFETY: the caller's promise, for each part.

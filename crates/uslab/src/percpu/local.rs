@@ -464,7 +464,6 @@ impl CpuCache {
     #[inline(never)]
     pub fn alloc_slow_local(&self, local: &Local, out: &mut [*mut u8]) -> bool {
         let _errno = os::errno::Preserved::new();
-        os::sleep::note_activity();
         local.close();
         let mut got = 0;
         while got < out.len() {
@@ -490,7 +489,6 @@ impl CpuCache {
     #[inline(never)]
     pub unsafe fn free_slow_local(&self, local: &Local, objects: &[*mut u8]) {
         let _errno = os::errno::Preserved::new();
-        os::sleep::note_activity();
         local.close();
         let mut rest = objects;
         while !rest.is_empty() {
