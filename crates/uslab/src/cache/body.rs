@@ -6,7 +6,7 @@ use super::late::Late;
 use crate::counters::layout;
 use crate::os::facts::{Fact, facts};
 use crate::os::invariant::Checked;
-use crate::pages::Run;
+use crate::pages::{PageIndex, Run};
 use crate::percpu::{self, CpuCache};
 use crate::rseq::Slot;
 use crate::slab::{Misuse, report_misuse};
@@ -114,12 +114,24 @@ impl Core {
         (self.cpu.slabs().geometry().object_bytes | offset).is_multiple_of(align)
     }
 
-    /// Usable bytes of the object at `pointer`; `None` if no object in use starts there.
-    pub(crate) fn usable_bytes_at(&self, pointer: *const u8) -> Option<usize> {
-        if self.misuse_of(pointer).is_some() {
-            return None;
+    /// Usable bytes of the object at `pointer`, on `page`, which belongs to the cache; `None` if no
+    /// object in use starts there.
+    #[inline]
+    pub(crate) fn usable_bytes_at(&self, page: PageIndex, pointer: *const u8) -> Option<usize> {
+        let slabs = self.cpu.slabs();
+        match &self.debug {
+            None => slabs.is_taken_at(page, pointer).then_some(slabs.geometry().object_bytes),
+            Some(debug) => debug.misuse_of(slabs, pointer).is_none().then(|| debug.asked_at(pointer)),
         }
-        Some(self.debug.as_ref().map_or_else(|| self.usable_bytes(), |debug| debug.asked_at(pointer)))
+    }
+
+    /// [`Core::usable_bytes_at`], whether or not the object is in use: one line of memory less.
+    /// `None` also for objects that are debugged.
+    #[inline]
+    pub(crate) fn bytes_at(&self, page: PageIndex, pointer: *const u8) -> Option<usize> {
+        let slabs = self.cpu.slabs();
+        let is_start = self.debug.is_none() && slabs.is_start_at(page, pointer);
+        is_start.then_some(slabs.geometry().object_bytes)
     }
 
     /// Whether the cache is debugged, and was from the start.

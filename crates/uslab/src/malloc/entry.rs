@@ -455,7 +455,18 @@ pub fn good_size(size: usize) -> usize {
 
 /// Usable bytes at `pointer`, at least the requested size. 0 for null, for a foreign pointer, and
 /// for a pointer to the inside of an object.
+#[inline]
 pub fn usable_size(pointer: *const u8) -> usize {
+    let plain = pages::page_of(pointer).and_then(|page| {
+        registry::cache(pages::owner(page).id()).and_then(|cache| cache.bytes_at(page, pointer))
+    });
+    plain.unwrap_or_else(|| usable_size_of_any(pointer))
+}
+
+/// [`usable_size`] of what is no object of a cache, or a debugged one.
+#[cold]
+#[inline(never)]
+extern "C" fn usable_size_of_any(pointer: *const u8) -> usize {
     usable_size_of(pointer).map_or(0, |usable| usable.bytes)
 }
 
@@ -480,9 +491,9 @@ fn usable_size_of(pointer: *const u8) -> Option<Usable> {
         }
         SAMPLED_ID => sampled::usable_bytes(pointer).map(|bytes| Usable { bytes, may_stay: false }),
         id => match registry::cache(id) {
-            Some(cache) => {
-                cache.usable_bytes_at(pointer).map(|bytes| Usable { bytes, may_stay: !cache.is_debugged() })
-            }
+            Some(cache) => cache
+                .usable_bytes_at(page, pointer)
+                .map(|bytes| Usable { bytes, may_stay: !cache.is_debugged() }),
             None => Bare::of(owner)?.usable_bytes_of(pointer).map(|bytes| Usable { bytes, may_stay: true }),
         },
     }

@@ -208,6 +208,30 @@ impl Slabs {
         (word >> (index % 64) & 1 != 0).then_some(Misuse::DoubleFree)
     }
 
+    /// The slab of `page`, which belongs to these slabs, and the index of the object that starts at
+    /// `object` on that page; `None` if no object starts there.
+    #[inline]
+    fn index_at(&self, page: PageIndex, object: *const u8) -> Option<(Slab, usize)> {
+        let slab = Slab(PageIndex(page.0 & !((1 << self.geometry.order) - 1)));
+        let index = self.geometry.index_of(object as usize - slab.address() as usize)?;
+        Some((slab, index))
+    }
+
+    /// Whether an object starts at `object` that is in use or in a sheaf. `page` is the object's,
+    /// and belongs to these slabs.
+    #[inline]
+    pub fn is_taken_at(&self, page: PageIndex, object: *const u8) -> bool {
+        self.index_at(page, object).is_some_and(|(slab, index)| {
+            slab.words(&self.geometry)[index / 64].load(Relaxed) >> (index % 64) & 1 == 0
+        })
+    }
+
+    /// Whether an object starts at `object`. `page` is its page, and belongs to these slabs.
+    #[inline]
+    pub fn is_start_at(&self, page: PageIndex, object: *const u8) -> bool {
+        self.index_at(page, object).is_some()
+    }
+
     /// The object of these slabs that contains the byte at `pointer`, and whether it is free in its
     /// slab.
     pub fn object_around(&self, pointer: *const u8) -> Option<(*mut u8, bool)> {
