@@ -11,6 +11,7 @@ use clap_mangen::Man;
 
 use crate::ask::args::{
     DEBUG_EXAMPLES, Debug, LIMIT_EXAMPLES, Limit, SHRINK_EXAMPLES, Shrink, VALIDATE_EXAMPLES, Validate,
+    copy_number,
 };
 use crate::failure::{self, FAILED, Failure, Outcome};
 use crate::metrics::Format;
@@ -275,6 +276,11 @@ pub struct Info {
     #[arg(value_parser = clap::value_parser!(i32).range(1..))]
     pub pid: Option<i32>,
 
+    /// The copy of the library, if the process contains several (that with the most memory
+    /// otherwise)
+    #[arg(long, value_name = "N", requires = "pid", value_parser = copy_number())]
+    pub copy: Option<u32>,
+
     /// JSON instead of text
     #[arg(long, conflicts_with = "table")]
     pub json: bool,
@@ -302,6 +308,11 @@ pub struct Top {
     /// The process; without it, the only one that publishes
     #[arg(value_parser = clap::value_parser!(i32).range(1..))]
     pub pid: Option<i32>,
+
+    /// The copy of the library, if the process contains several (that with the most memory
+    /// otherwise)
+    #[arg(long, value_name = "N", value_parser = copy_number())]
+    pub copy: Option<u32>,
 
     /// Seconds between two looks
     #[arg(short, long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
