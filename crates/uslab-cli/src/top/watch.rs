@@ -20,15 +20,17 @@ pub struct Watch {
     /// When the process published what is shown: exec and a new process with the id change it.
     start_ns: u64,
     since: Instant,
+    /// Seconds that a second counts for.
+    scale: f64,
 }
 
 impl Watch {
     /// Finds the process and takes the first look.
-    pub fn start(pid: i32, copy: Option<u32>, interval_s: f64) -> Result<(Watch, App), Failure> {
+    pub fn start(pid: i32, copy: Option<u32>, interval_s: f64, scale: f64) -> Result<(Watch, App), Failure> {
         let snapshot = find_copy(pid, copy)?;
         let command = shown_command(&snapshot);
         let (start_ns, copy) = (snapshot.start_ns, snapshot.copy);
-        let mut watch = Watch { pid, copy, start_ns, since: Instant::now() };
+        let mut watch = Watch { pid, copy, start_ns, since: Instant::now(), scale };
         let mut app = App::new(command, snapshot, interval_s);
         watch.look(&mut app);
         Ok((watch, app))
@@ -77,7 +79,7 @@ impl Watch {
             app.command = shown_command(&snapshot);
         }
         let parts = Parts::of(&snapshot, residence);
-        app.update(snapshot, parts, self.since.elapsed().as_secs_f64());
+        app.update(snapshot, parts, self.since.elapsed().as_secs_f64() * self.scale);
         if is_new {
             app.event = Some(format!("process {pid} became another program: its figures begin anew"));
         }

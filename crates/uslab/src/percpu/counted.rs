@@ -20,12 +20,15 @@
 use super::CpuCache;
 use super::access::{Access, Sequences};
 use super::sheaf::{self, Owned, Size};
+use crate::os::facts::Fact;
 use crate::pages::boot;
 use crate::rseq::{self, Exchanged, Mode, Sheaf, Slot, Which, dummy, is_dummy, mode};
 use core::sync::atomic::{Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 /// The size of a counted sheaf.
 const SIZE: Size = Size(2);
+/// The room of a counted sheaf, whose own word says 0, for a debugger.
+pub(super) const FACTS: &[Fact] = &[Fact::new("counted.capacity", SIZE.capacity())];
 /// Objects that a refill serves at most: a sheaf's, and one for the caller.
 pub const MAX_COUNTED: usize = SIZE.capacity() + 1;
 
@@ -192,6 +195,11 @@ fn exchange_main(access: &Sequences<'_>, new: *mut Sheaf) -> Exchanged {
 pub(super) fn is_counted(sheaf: *mut Sheaf) -> bool {
     // SAFETY: sheaves stay mapped, and the word is an atomic.
     !is_dummy(sheaf) && unsafe { (*sheaf).capacity.load(Relaxed) } == 0
+}
+
+/// Objects that a sheaf has room for, a counted one too.
+pub(super) fn room_of(sheaf: *mut Sheaf) -> usize {
+    if is_counted(sheaf) { SIZE.capacity() } else { Owned(sheaf).capacity() }
 }
 
 /// Gives a counted sheaf that the caller owns its capacity back; returns false for others.
