@@ -105,7 +105,7 @@ static void begin(const char *name)
 {
     size_t n;
     /* A heap of some size, as a program has that was running for a while. */
-    keep_many(64, 16 * KIB);
+    keep_many(512, 16 * KIB);
     if (is(name, "fragmentation")) {
         keep_many(160000, 200);
         free_but(12);

@@ -21,8 +21,9 @@ use super::CpuCache;
 use super::access::{Access, Sequences};
 use super::sheaf::{self, Owned, Size};
 use crate::os::facts::Fact;
+use crate::os::region::Region;
 use crate::pages::boot;
-use crate::rseq::{self, Exchanged, Mode, Sheaf, Slot, Which, dummy, is_dummy, mode};
+use crate::rseq::{self, Exchanged, Mode, SHEAF_HEADER_BYTES, Sheaf, Slot, Which, dummy, is_dummy, mode};
 use core::sync::atomic::{Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 /// The size of a counted sheaf.
@@ -197,9 +198,14 @@ pub(super) fn is_counted(sheaf: *mut Sheaf) -> bool {
     !is_dummy(sheaf) && unsafe { (*sheaf).capacity.load(Relaxed) } == 0
 }
 
-/// Objects that a sheaf has room for, a counted one too.
-pub(super) fn room_of(sheaf: *mut Sheaf) -> usize {
-    if is_counted(sheaf) { SIZE.capacity() } else { Owned(sheaf).capacity() }
+/// The memory of a sheaf, a counted one too; none of a dummy.
+pub(super) fn sheaf_region(sheaf: *mut Sheaf) -> Option<Region> {
+    if sheaf.is_null() || is_dummy(sheaf) {
+        return None;
+    }
+    let room = if is_counted(sheaf) { SIZE.capacity() } else { Owned(sheaf).capacity() };
+    let bytes = SHEAF_HEADER_BYTES + room * size_of::<*mut u8>();
+    Some(Region { kind: "sheaf", start: sheaf.addr(), bytes })
 }
 
 /// Gives a counted sheaf that the caller owns its capacity back; returns false for others.

@@ -11,8 +11,9 @@
 //!
 //! A busy slot that happens to look the same twice is drained, and refilled at its next call, which
 //! costs some microseconds. Look 3 finds it refilled, and so not idle. The fast path does nothing
-//! for this. Counted rows ([`super::counted`]) are looked at likewise. From a barn the flush takes the sheaves that stood there ever since the last look. If
-//! calls bypass sheaves ([`super::bypass`]), each look drains each slot.
+//! for this. Counted rows ([`super::counted`]) are looked at likewise. From a barn the flush takes
+//! the sheaves that stood there ever since the last look. If calls bypass sheaves
+//! ([`super::bypass`]), each look drains each slot.
 
 use super::CpuCache;
 use super::adapt;

@@ -20,9 +20,9 @@
 
 use super::CpuCache;
 use super::access::{Access, exchange, node_of};
+use super::counted::sheaf_region;
 use super::drain::{BOTH, Keep};
 use super::hidden;
-use super::regions::sheaf_region;
 use super::sheaf::{self, Owned, SIZES, Size};
 use super::valid::check_slot;
 use crate::counters::SlowCall;

@@ -101,8 +101,8 @@ pub fn is_running() -> bool {
 /// (`docs/guide/seeing-inside.md`) describes the form.
 ///
 /// Allocates nothing. `out` runs with no lock held: it may allocate, and may panic. Several threads
-/// may write at once. Samples go on meanwhile: lines are consistent in themselves. May be called from any thread and in fork children, but not from a
-/// signal handler.
+/// may write at once. Samples go on meanwhile: lines are consistent in themselves. May be called
+/// from any thread and in fork children, but not from a signal handler.
 ///
 /// # Errors
 /// [`ProfileError::NotStarted`].
