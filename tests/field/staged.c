@@ -136,13 +136,9 @@ static void step(const char *name, size_t number)
     if (is(name, "filling") && number < 40) keep_many(1000, 300);
     if (is(name, "mappings_grow")) outside(256 * KIB);
     if (is(name, "load")) wave(number);
-    if (is(name, "sinking") && held > 300) {
+    if (is(name, "sinking") && held > 1000) {
         size_t n;
         for (n = 0; n < 250; n++) free(objects[--held]);
-    }
-    if (is(name, "churn")) {
-        keep_many(500, 700);
-        while (held > 64) free(objects[--held]);
     }
 }
 

@@ -122,10 +122,11 @@ pub fn init(directory: Option<&[u8]>, reader: Option<u64>, facts: impl FnOnce(&H
         match open_directory() {
             Ok(directory) => {
                 let is_free = |&copy: &u32| with_name(copy, |name| !is_of_this_process(&directory, name));
+                let has_leftover = with_name(1, |name| directory.has(name));
                 if let Some(copy) = (1..=MAX_COPIES).find(is_free) {
                     COPY.store(copy, Relaxed);
                     with_name(copy, |name| publish(&directory, name, None));
-                    if copy == 1 {
+                    if copy == 1 && has_leftover {
                         // Before an `exec` there may have been more copies.
                         (2..=MAX_COPIES).filter(is_free).for_each(|copy| {
                             with_name(copy, |name| directory.discard(name));
