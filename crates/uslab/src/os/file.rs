@@ -127,7 +127,9 @@ pub fn own_file_changed_ms(path: &CStr) -> Option<u64> {
     // other preconditions.
     unsafe {
         let mut status: libc::stat = core::mem::zeroed();
-        let is_own = libc::lstat(path.as_ptr(), &mut status) == 0
+        let flags = libc::AT_SYMLINK_NOFOLLOW;
+        // Old C libraries have no `lstat`.
+        let is_own = libc::fstatat(libc::AT_FDCWD, path.as_ptr(), &mut status, flags) == 0
             && status.st_mode & libc::S_IFMT == libc::S_IFREG
             && status.st_uid == libc::geteuid();
         is_own.then_some(status.st_ctime as u64 * 1000 + status.st_ctime_nsec as u64 / 1_000_000)
