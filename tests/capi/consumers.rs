@@ -124,17 +124,19 @@ fn the_snapshot_is_the_preloaded_librarys() {
     for (name, program) in ["beside-shared", "beside-archive"].into_iter().zip(&linked) {
         for mode in [Mode::Rseq, Mode::Locked] {
             let scratch = Scratch::new(name);
-            let profiled = Program::new(program)
-                .env("USLAB_PROFILE", "65536")
-                .env("USLAB_PROFILE_FILE", scratch.join("heap"));
-            let running = profiled.start(&scratch, mode);
-            let pid = running.pid();
+            let running = Program::new(program).start(&scratch, mode);
             let outcome = running.wait().expect_clean();
             said_ok(&outcome);
             let large = large_objects(&scratch);
             let seen = format!("large objects in the snapshots: {large:?}");
             outcome.expect(large == [(false, 100), (true, 0)], &seen);
             // Each copy of the library writes its profile when the process ends.
+            let profiled = Program::new(program)
+                .env("USLAB_PROFILE", "65536")
+                .env("USLAB_PROFILE_FILE", scratch.join("heap"));
+            let running = profiled.start(&scratch, mode);
+            let pid = running.pid();
+            let outcome = running.wait().expect_clean();
             let names = [format!("heap.{pid}"), format!("heap.{pid}.2")];
             let profiles = names.map(|name| std::fs::read_to_string(scratch.join(name)).unwrap_or_default());
             let whole = profiles.iter().all(|text| text.contains("\nmaps\n"));

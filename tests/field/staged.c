@@ -9,7 +9,9 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { KIB = 1 << 10, MIB = 1 << 20, OBJECTS = 1 << 19 };
+#define KIB ((size_t)1 << 10)
+
+enum { OBJECTS = 1 << 19 };
 
 static void *objects[OBJECTS];
 static size_t held;

@@ -26,6 +26,7 @@ use crate::layout::{
     self, ANSWER_OFFSET, ANSWER_TEXT_BYTES, Answer, REQUEST_OFFSET, REQUEST_TEXT_BYTES, Request,
 };
 use crate::process::{self, printable};
+use crate::snapshot::Snapshot;
 
 use args::{Asked, Debug, Limit, Shrink, Validate};
 
@@ -117,7 +118,7 @@ fn ask(asked: &Asked, verb: u32, values: [u64; 2], text: &str) -> Result<Answere
             return Err(fail(if is_at_work {
                 format!("{} is still at work after {} s", process::described(pid), patience.as_secs())
             } else {
-                unanswered(pid, timeout)
+                unanswered(snapshot, timeout)
             }));
         }
         sleep(PAUSE);
@@ -125,9 +126,18 @@ fn ask(asked: &Asked, verb: u32, values: [u64; 2], text: &str) -> Result<Answere
 }
 
 /// The reason for which no answer came, as far as it can be known.
-fn unanswered(pid: i32, timeout: Duration) -> String {
+fn unanswered(snapshot: &Snapshot, timeout: Duration) -> String {
+    let pid = i32::try_from(snapshot.pid).unwrap_or(0);
     let who = process::described(pid);
     let seconds = timeout.as_secs_f64();
+    if snapshot.copies > 1 {
+        // The thread may be another copy's.
+        return format!(
+            "{who} did not answer within {seconds} s: copy {} of the library has no background thread (it \
+             allocated nothing meanwhile), or the process is stopped or busy",
+            snapshot.copy
+        );
+    }
     match process::has_thread(pid, "uslab-reaper") {
         Some(false) => format!(
             "{who} did not answer within {seconds} s: it has no background thread (it allocated nothing \
