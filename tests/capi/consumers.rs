@@ -115,8 +115,8 @@ fn said_ok(outcome: &Outcome) {
     outcome.expect(outcome.stdout().ends_with("ok\n"), "the program did not print its last line");
 }
 
-/// With both libraries in one process the snapshot is malloc's, for every reader: the process, its
-/// child, and `uslab run --stats`.
+/// With both libraries in one process the snapshot with the plain name is malloc's, for every
+/// reader: the process, its child, and `uslab run --stats`. The other one has a file beside it.
 #[test]
 fn the_snapshot_is_the_preloaded_librarys() {
     let linked = [("beside-shared", Link::Shared), ("beside-archive", Link::Static)]
@@ -128,7 +128,20 @@ fn the_snapshot_is_the_preloaded_librarys() {
             let outcome = running.wait().expect_clean();
             said_ok(&outcome);
             let large = large_objects(&scratch);
-            outcome.expect(large == [100], &format!("large objects in the snapshots: {large:?}"));
+            let seen = format!("large objects in the snapshots: {large:?}");
+            outcome.expect(large == [(false, 100), (true, 0)], &seen);
+            // Each copy of the library writes its profile when the process ends.
+            let profiled = Program::new(program)
+                .env("USLAB_PROFILE", "65536")
+                .env("USLAB_PROFILE_FILE", scratch.join("heap"));
+            let running = profiled.start(&scratch, mode);
+            let pid = running.pid();
+            let outcome = running.wait().expect_clean();
+            let names = [format!("heap.{pid}"), format!("heap.{pid}.2")];
+            let profiles = names.map(|name| std::fs::read_to_string(scratch.join(name)).unwrap_or_default());
+            let whole = profiles.iter().all(|text| text.contains("\nmaps\n"));
+            let sites = profiles.each_ref().map(|text| text.contains("\nsite "));
+            outcome.expect(whole && sites.contains(&true), &format!("profiles with samples: {sites:?}"));
         }
     }
     let Some(uslab) = &artifacts().command else { return };
@@ -150,17 +163,20 @@ fn the_snapshot_is_the_preloaded_librarys() {
 
 /// Live large objects at the end, from each snapshot left behind: there is one, because the child
 /// removed its own.
-fn large_objects(scratch: &Scratch) -> Vec<u64> {
+fn large_objects(scratch: &Scratch) -> Vec<(bool, u64)> {
     let at = std::mem::offset_of!(layout::Header, large_objects);
     let directories = std::fs::read_dir(scratch.path()).expect("the scratch directory").flatten();
     let snapshots = directories.filter(|entry| entry.file_name().to_string_lossy().starts_with("snapshots-"));
     let files = snapshots.flat_map(|entry| std::fs::read_dir(entry.path()).expect("snapshots").flatten());
-    files
+    let mut found: Vec<(bool, u64)> = files
         .map(|file| {
             let bytes = std::fs::read(file.path()).expect("a snapshot");
-            u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
+            let is_second = file.file_name().to_string_lossy().ends_with(".2");
+            (is_second, u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("eight bytes")))
         })
-        .collect()
+        .collect();
+    found.sort_unstable();
+    found
 }
 
 /// Restartable sequences do not work under valgrind, and the library must detect that by itself.

@@ -115,6 +115,21 @@ both_modes! {
     },
 }
 
+both_modes! {
+    // In rseq mode, allocations pop from counted sheaves: what lies there is not live. The period
+    // is so long that nothing is sampled.
+    a_profiled_process => |mode| {
+        let scratch = Scratch::new("debug-gdb-profiled");
+        let environment = [
+            ("LD_PRELOAD", &*artifacts().library.to_string_lossy()),
+            ("USLAB_RSEQ", if mode == Mode::Locked { "0" } else { "1" }),
+            ("USLAB_DEBUG", "U,malloc-64"),
+            ("USLAB_PROFILE", "1000000000000000"),
+        ];
+        check(&with_commands(Gdb::new(program(), None).run_to("look", &environment)).output(&scratch));
+    },
+}
+
 #[test]
 fn a_process_without_the_library_is_told_so() {
     let scratch = Scratch::new("debug-gdb-without");

@@ -47,6 +47,7 @@ fn run(source: &str, args: &[&str], mode: Mode) -> Outcome {
 }
 
 mod churn;
+mod copies;
 mod cpus;
 mod environ;
 mod environment;
@@ -57,3 +58,4 @@ mod recorded;
 mod scheduling;
 mod seen;
 mod starts;
+mod verdicts;

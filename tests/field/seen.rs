@@ -25,13 +25,24 @@ impl Seen {
 
     /// Starts the program of a source, which prints `ready`.
     pub fn of(scratch: &Scratch, mode: Mode, source: &str, arguments: &[&str]) -> Option<Seen> {
+        Self::with(scratch, mode, source, arguments, &[])
+    }
+
+    /// [`Seen::of`] with variables in its environment.
+    pub fn with(
+        scratch: &Scratch,
+        mode: Mode,
+        source: &str,
+        arguments: &[&str],
+        environment: &[(&str, &str)],
+    ) -> Option<Seen> {
         let command = artifacts().command.as_ref()?;
         let program = compile(scratch, source, &[]);
         let snapshots = scratch.private_dir("snapshots");
         let mut run = Command::new(command);
         run.args(["run", "--rseq", if mode == Mode::Locked { "off" } else { "on" }, "--"]);
         run.arg(program).args(arguments).env("USLAB_SNAPSHOT", &snapshots);
-        run.env("USLAB_LIB", &artifacts().library);
+        run.env("USLAB_LIB", &artifacts().library).envs(environment.iter().copied());
         let mut child = run.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("started");
         let mut line = String::new();
         let output = child.stdout.take().expect("a pipe");

@@ -73,6 +73,11 @@ extern "C" {
 #define USLAB_NOEXCEPT
 #endif
 
+/* Settings that the program carries, "decay_ms=250,limit=80%,90%": a program may define this
+ * variable; the library does not. Variables of the environment come before it. Read at the first
+ * use of the library. With a shared library or a preloaded one, link the program with -rdynamic. */
+extern const char *uslab_conf USLAB_ATTRIBUTE((visibility("default")));
+
 /* ---- Caches ---------------------------------------------------------------------------------- */
 
 /* A cache of objects of one size. */

@@ -11,6 +11,7 @@ use clap_mangen::Man;
 
 use crate::ask::args::{
     DEBUG_EXAMPLES, Debug, LIMIT_EXAMPLES, Limit, SHRINK_EXAMPLES, Shrink, VALIDATE_EXAMPLES, Validate,
+    copy_number,
 };
 use crate::failure::{self, FAILED, Failure, Outcome};
 use crate::metrics::Format;
@@ -275,6 +276,11 @@ pub struct Info {
     #[arg(value_parser = clap::value_parser!(i32).range(1..))]
     pub pid: Option<i32>,
 
+    /// The copy of the library, if the process contains several (that with the most memory
+    /// otherwise)
+    #[arg(long, value_name = "N", requires = "pid", value_parser = copy_number())]
+    pub copy: Option<u32>,
+
     /// JSON instead of text
     #[arg(long, conflicts_with = "table")]
     pub json: bool,
@@ -303,6 +309,11 @@ pub struct Top {
     #[arg(value_parser = clap::value_parser!(i32).range(1..))]
     pub pid: Option<i32>,
 
+    /// The copy of the library, if the process contains several (that with the most memory
+    /// otherwise)
+    #[arg(long, value_name = "N", value_parser = copy_number())]
+    pub copy: Option<u32>,
+
     /// Seconds between two looks
     #[arg(short, long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
     pub interval: f64,
@@ -318,6 +329,10 @@ pub struct Top {
     /// Looks before --once and --json print; growth needs a minute of them
     #[arg(short = 'n', long, value_name = "COUNT", default_value = "2", value_parser = clap::value_parser!(u32).range(1..))]
     pub looks: u32,
+
+    /// Seconds that a second counts for, so that a test need not watch for a minute
+    #[arg(long, hide = true, default_value = "1")]
+    pub time_scale: f64,
 }
 
 /// Seconds between two looks.

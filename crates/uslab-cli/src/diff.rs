@@ -5,13 +5,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::fs;
 use std::path::Path;
 
 use serde_json::Value;
 
 use crate::args::Diff;
 use crate::failure::{FAILED, Failure, Outcome, print};
+use crate::input;
 use crate::process::printable;
 use crate::text::bytes;
 
@@ -23,6 +23,9 @@ const PROCESS: [(&str, &str); 5] = [
     ("committed_bytes", "committed"),
     ("metadata_bytes", "metadata"),
 ];
+
+/// A larger file is not what `uslab info` prints, which takes 5 MiB for all caches that can be.
+const MAX_BYTES: u64 = 32 << 20;
 
 /// The figures of all caches of one name and size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,8 +46,8 @@ pub fn diff(options: &Diff) -> Outcome {
 
 fn read(file: &Path) -> Result<Value, Failure> {
     let fail = |reason: String| Failure::new(FAILED, format_args!("cannot use {}: {reason}", file.display()));
-    let text = fs::read_to_string(file).map_err(|error| fail(error.to_string()))?;
-    let value: Value = serde_json::from_str(&text).map_err(|error| fail(error.to_string()))?;
+    let text = input::read(file, MAX_BYTES).map_err(|error| fail(error.to_string()))?;
+    let value: Value = serde_json::from_slice(&text).map_err(|error| fail(error.to_string()))?;
     if value["format"] != 1 || !value["caches"].is_array() {
         return Err(fail("it is not what `uslab info PID --json` prints".to_owned()));
     }

@@ -2,7 +2,7 @@
 
 use crate::args::Info;
 use crate::failure::{FAILED, Failure, Outcome, complain, print};
-use crate::find::{find, in_containers, publishing};
+use crate::find::{find, find_copy, in_containers, named, note_copies, publishing};
 use crate::snapshot::Snapshot;
 use crate::{json, process, snapdir, text};
 
@@ -18,7 +18,8 @@ pub fn info(options: &Info) -> Outcome {
 }
 
 fn one(pid: i32, options: &Info) -> Outcome {
-    let snapshot = find(pid)?;
+    let snapshot = find_copy(pid, options.copy)?;
+    note_copies(&snapshot, options.copy);
     let command = process::command_name(pid).unwrap_or_else(|| "?".to_owned());
     if options.settings {
         return print(&text::settings::text(&snapshot, process::boot_ns()));
@@ -37,7 +38,8 @@ fn one(pid: i32, options: &Info) -> Outcome {
 fn list(options: &Info) -> Outcome {
     let directories = if options.all { snapdir::everyone() } else { snapdir::own() };
     let mut processes: Vec<(Snapshot, String)> =
-        directories.iter().flat_map(|directory| publishing(directory)).chain(in_containers()).collect();
+        directories.iter().flat_map(|directory| publishing(directory)).collect();
+    processes.extend(in_containers().into_iter().filter_map(|pid| find(pid).ok()).map(named));
     processes.sort_by_key(|(snapshot, _)| snapshot.pid);
     processes.dedup_by_key(|(snapshot, _)| snapshot.pid);
     if options.json {

@@ -17,6 +17,7 @@
 //!          find ── snapdir (where files live) ── snapshot (what is in one)
 //!          accounts (where the memory is) ── residence (what the kernel counts)
 //!          text (slabinfo, table), json
+//!        files of other makers are read through: input
 //! ```
 //!
 //! This program never links the allocator that it observes: it shares with it one file, the layout
@@ -33,10 +34,12 @@ mod elf;
 mod failure;
 mod find;
 mod info;
+mod input;
 mod json;
 #[allow(dead_code, reason = "shared with the library, which uses the rest of it")]
 mod layout;
 mod metrics;
+mod output;
 mod preload;
 mod process;
 mod profile;

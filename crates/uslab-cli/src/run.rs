@@ -5,6 +5,7 @@
 //!                                                └─ --stats: child, its end, its snapshot, its table, its status
 //! ```
 
+use std::cmp::Reverse;
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
@@ -14,7 +15,9 @@ use std::process::{Command, ExitStatus};
 
 use crate::args::{Run, Switch};
 use crate::failure::{self, FAILED, Failure, NOT_EXECUTABLE, NOT_FOUND, Outcome, RUN_FAILED, complain};
-use crate::snapshot::{self, Snapshot, Trouble};
+use crate::find::copies_in;
+use crate::layout::MAX_COPIES;
+use crate::snapshot::{Snapshot, Trouble};
 use crate::{json, preload, process, program, snapdir, supervise, text};
 
 /// The name of a program's heap profile, before its process id.
@@ -96,16 +99,15 @@ fn run_and_report(command: &mut Command, name: &OsStr, directory: &Path, options
     }
 }
 
-/// Reads and removes the file of a process that has just ended and whose pid is still its own.
+/// Reads and removes the files of a process that has just ended and whose pid is still its own.
+/// Returns the figures of the library's copy that holds the most memory.
 fn take_snapshot(directory: &Path, pid: i32) -> Result<Snapshot, (PathBuf, Trouble)> {
-    let file = directory.join(pid.to_string());
-    let snapshot = snapshot::read(&file, pid).and_then(|snapshot| {
-        // A program that no library was loaded into may have been given the pid of one that left
-        // its file.
-        if snapdir::is_from_before(snapshot.start_ns, pid) { Err(Trouble::Missing) } else { Ok(snapshot) }
-    });
-    let _ = fs::remove_file(&file);
-    snapshot.map_err(|trouble| (file, trouble))
+    let copies = copies_in(directory, pid, false);
+    let files = (1..=MAX_COPIES).map(|copy| directory.join(snapdir::file_name(pid, copy)));
+    files.for_each(|file| drop(fs::remove_file(file)));
+    let found = copies?.into_iter().map(|found| found.snapshot);
+    let largest = found.max_by_key(|snapshot| (snapshot.used_bytes, Reverse(snapshot.copy)));
+    largest.ok_or_else(|| (directory.join(pid.to_string()), Trouble::Missing))
 }
 
 fn report(snapshot: &Snapshot, name: &OsStr, status: ExitStatus, options: &Run, code: u8) -> Outcome {

@@ -1,4 +1,5 @@
-//! Where snapshots live: one directory a user, one file a process, named by its pid.
+//! Where snapshots live: one directory a user, one file a process, named by its pid. If a process
+//! contains the library several times, each copy has a file: `PID`, `PID.2`, and so on.
 //!
 //! The directory is in memory (/dev/shm) when there is one. Those places are open to every user. So
 //! the program uses a directory only if it is no link, belongs to the user, and refuses writes of
@@ -20,6 +21,7 @@ use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 use nix::unistd::geteuid;
 
 use crate::failure::{Failure, RUN_FAILED};
+use crate::layout::MAX_COPIES;
 use crate::process;
 
 /// The variable that tells a process where to publish, and that names another directory to this
@@ -193,17 +195,35 @@ fn pid_of_name(name: &str) -> Option<i32> {
     (pid > 0 && pid.to_string() == name).then_some(pid)
 }
 
+/// Name of the file of copy `copy` of the library in process `pid`, an id of its own namespace.
+pub fn file_name(pid: i32, copy: u32) -> String {
+    if copy == 1 { pid.to_string() } else { format!("{pid}.{copy}") }
+}
+
+/// The process whose file has this name: its snapshot, that of another copy of the library in it,
+/// or a heap profile that was asked for.
+fn owner_of_name(name: &str) -> Option<i32> {
+    let mut parts = name.split('.').peekable();
+    let pid = pid_of_name(parts.next()?)?;
+    parts.next_if(|part| (2..=MAX_COPIES).any(|copy| copy.to_string() == *part));
+    let rest: Vec<&str> = parts.collect();
+    [&[][..], &["profile"], &["profile", "new"]].contains(&&rest[..]).then_some(pid)
+}
+
 /// Removes the files of processes that are gone. One whose pid is in use again waits for that
 /// process to end: its new owner may be about to put its own file there.
 pub fn sweep(directory: &Path) {
-    let dead: Vec<i32> = pids(directory).into_iter().filter(|&pid| !process::alive(pid)).collect();
+    let names = fs::read_dir(directory).into_iter().flatten().flatten();
+    let names = names.filter_map(|entry| entry.file_name().into_string().ok());
+    let owned = names.filter_map(|name| Some((owner_of_name(&name)?, name)));
+    let dead: Vec<(i32, String)> = owned.filter(|&(pid, _)| !process::alive(pid)).collect();
     if dead.is_empty() {
         return;
     }
     // A container that shares the directory names its files by ids of its own.
     let inner: HashSet<i32> = process::all().into_iter().map(process::inner_pid).collect();
-    for pid in dead.into_iter().filter(|pid| !inner.contains(pid)) {
-        let _ = fs::remove_file(directory.join(pid.to_string()));
+    for (_, name) in dead.into_iter().filter(|(pid, _)| !inner.contains(pid)) {
+        let _ = fs::remove_file(directory.join(name));
     }
 }
 
@@ -257,11 +277,14 @@ mod tests {
         let base = tempfile::tempdir().expect("a folder");
         let base = base.path();
         let me = std::process::id().to_string();
-        for name in ["2147483647", &me, "notes"] {
+        let dead = ["", ".2", ".profile", ".profile.new", ".8.profile"].map(|end| format!("2147483647{end}"));
+        let kept =
+            ["2147483647.9", "2147483647.notes", "2147483647.", "notes", &me, &format!("{me}.profile")];
+        for name in dead.iter().map(String::as_str).chain(kept) {
             fs::write(base.join(name), "x").expect("a file");
         }
         sweep(base);
-        assert!(!base.join("2147483647").exists());
-        assert!(base.join(&me).exists() && base.join("notes").exists());
+        dead.iter().for_each(|name| assert!(!base.join(name).exists(), "{name}"));
+        kept.iter().for_each(|name| assert!(base.join(name).exists(), "{name}"));
     }
 }

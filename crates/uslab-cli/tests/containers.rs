@@ -11,6 +11,10 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use support::{Running, Sandbox, USLAB, outcome};
 
+/// A profile, as the process would write it.
+const PROFILE: &str = "uslab-profile 1\npid 1\ncommand sleep\nperiod_bytes 524288\nstarted_ms 1000\n\
+written_ms 31000\nsamples_dropped 0\nsite fake-64 64 9 576 9 576 9 9 10 15000 29900 401001\nmaps\n";
+
 /// `sleep` under `uslab run`, with pids and mounts of its own: its snapshots lie on a file system
 /// that nothing outside has. `None`, with the reason printed, where the kernel forbids namespaces.
 fn container(sandbox: &Sandbox) -> Option<Running> {
@@ -31,8 +35,9 @@ fn container(sandbox: &Sandbox) -> Option<Running> {
         }
     }
     let script = "mount -t tmpfs none \"$1\" && mkdir -m 700 \"$1/s\" && \
+                  printf '%s' \"$2\" >\"$1/s/$$.profile\" && \
                   exec env USLAB_SNAPSHOT=\"$1/s\" \"$0\" run -- sleep 60";
-    let command = unshare.args(["sh", "-c", script, USLAB]).arg(&sandbox.snapshots);
+    let command = unshare.args(["sh", "-c", script, USLAB]).arg(&sandbox.snapshots).arg(PROFILE);
     let command = command.env("USLAB_LIB", support::library()).env_remove("LD_PRELOAD");
     Some(Running(command.env("FAKE_ANSWER", "1").stdin(Stdio::null()).spawn().expect("started")))
 }
@@ -80,4 +85,11 @@ fn a_process_in_a_container_is_found_shown_and_asked() {
     let (code, out, err) = outcome(&mut sandbox.uslab(&["validate", &pid]));
     assert_eq!(code, 0, "{err}");
     assert!(out.contains("verb 1"), "{out}");
+
+    // The process writes the file to a directory that this program reaches through /proc alone.
+    let (code, out, err) = outcome(&mut sandbox.uslab(&["profile", &pid]));
+    assert_eq!(code, 0, "{err}");
+    assert!(out.starts_with(&format!("sleep (pid {pid}): 576 B in use")), "{out}");
+    let (code, _, err) = outcome(&mut sandbox.uslab(&["profile", &pid]));
+    assert!(code == 1 && err.contains("cannot read the profile"), "the file was removed: {err}");
 }

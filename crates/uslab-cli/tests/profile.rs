@@ -3,6 +3,8 @@
 mod support;
 
 use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::process::Stdio;
 
 use support::{Running, Sandbox, outcome};
 
@@ -46,6 +48,29 @@ fn a_profile_is_started_read_and_stopped() {
     let (code, _, err) = ask(&[]);
     assert!(code == 1 && err.contains("cannot read the profile of process"), "{err}");
     assert!(ask(&["--stop"]).1.contains("text stop"));
+}
+
+#[test]
+fn a_signal_ends_sampling_in_the_process_too() {
+    let sandbox = Sandbox::new();
+    let running = profiled(&sandbox);
+    let arguments = ["profile", &running.pid(), "--for", "1h"];
+    let mut command = sandbox.uslab(&arguments);
+    let mut asking = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("started");
+    let mut line = String::new();
+    let mut errors = BufReader::new(asking.stderr.take().expect("a pipe"));
+    errors.read_line(&mut line).expect("readable");
+    assert_eq!(line, "uslab: sampling for 3600 s, or until Ctrl-C\n");
+    let asking = Running(asking);
+    asking.kill("INT");
+    let mut asking = asking;
+    let mut out = String::new();
+    asking.0.stdout.take().expect("a pipe").read_to_string(&mut out).expect("readable");
+    assert!(asking.0.wait().expect("waited for").success());
+    assert!(out.contains("in 100 objects of fake 128"), "{out}");
+    // The file keeps the text of the last request.
+    let bytes = fs::read(sandbox.snapshots.join(running.pid())).expect("a snapshot");
+    assert!(bytes[1024..2048].windows(5).any(|part| part == b"stop\0"), "the process was not asked to stop");
 }
 
 #[test]

@@ -16,10 +16,11 @@ import struct
 
 import gdb
 
-VERSION = 1
+VERSION = 2
 NO_SLAB = 0xFFFF_FFFF
 FAMILIES = {1: "a cache", 2: "malloc", 3: "operator new", 4: "operator new[]"}
 MAX_FRAMES = 16
+MAX_LOCALS = 100_000
 HELP = """\
 uslab caches                  the caches: live objects, free objects in sheaves, slabs
 uslab find ADDRESS            the object around an address, its state and its history
@@ -53,10 +54,10 @@ class Library:
 
     def __init__(self, table, file):
         self.file = file
-        magic, version, count, facts, *roots = struct.unpack("<8sIIQQQQQ", read(table, 56))
+        magic, version, count, facts, *roots = struct.unpack("<8sIIQQQQQQ", read(table, 64))
         if magic != b"uslabgdb" or version != VERSION:
             raise gdb.GdbError("uslab: this script does not fit the library in %s" % file)
-        self.cores, self.used_ids, arena, self.depot = roots
+        self.cores, self.used_ids, arena, self.depot, self.first_local = roots
         self.facts = {}
         for name, number in struct.iter_unpack("<40sQ", read(facts, 48 * count)):
             self.facts[name.rstrip(b"\0").decode()] = number
@@ -91,6 +92,17 @@ class Library:
         first, end = self.facts["id.first_cache"], u32(self.used_ids)
         cores = words(self.cores + 8 * first, end - first)
         return [Cache(self, first + n, core) for n, core in enumerate(cores) if core]
+
+    def locals(self):
+        """The slots of threads' own, of all caches. A stopped process may change the ring."""
+        first = at = u64(self.first_local)
+        seen = set()
+        while at and at not in seen and len(seen) < MAX_LOCALS:
+            seen.add(at)
+            yield at
+            at = u64(at + self.facts["Local.links"] + self.facts["Links.next"])
+            if at == first:
+                return
 
     def frames(self, stack):
         """The frames of a stack of the depot."""
@@ -184,29 +196,48 @@ class Cache:
         self.slabs = Slabs(library, self.cpu + facts["CpuCache.slabs"])
 
     def sheaves(self):
-        """The sheaves with objects, and where they are."""
+        """The sheaves with objects, where they are, and the number of objects.
+
+        No number: the sheaf has it."""
         facts = self.library.facts
         size, cpus = facts["Slot.bytes"], u64(self.cpu + facts["CpuCache.cpus"])
         slots = read(u64(self.cpu + facts["CpuCache.slots"]), size * cpus)
         for cpu in range(cpus):
             for which in ("main", "spare"):
                 sheaf = struct.unpack_from("<Q", slots, cpu * size + facts["Slot." + which])[0]
-                yield sheaf, "the %s sheaf of CPU %d" % (which, cpu)
+                yield sheaf, "the %s sheaf of CPU %d" % (which, cpu), None
+        counted = u64(self.cpu + facts["CpuCache.counted"])
+        slots = read(counted, size * cpus) if counted else b""
+        for cpu in range(cpus if counted else 0):
+            sheaf = struct.unpack_from("<Q", slots, cpu * size + facts["Slot.main"])[0]
+            # Its word for the capacity is 0, so that no object is pushed there.
+            count = min(u32(sheaf + facts["Sheaf.count"]), facts["counted.capacity"])
+            yield sheaf, "the counted sheaf of CPU %d" % cpu, count
+        for local in self.library.locals():
+            if u64(local + facts["Local.cache"]) != self.cpu:
+                continue
+            window, slot = local + facts["Local.window"], local + facts["Local.slot"]
+            places = u64(window + facts["Window.top"]) - u64(window + facts["Window.bottom"])
+            main, spare = (u64(slot + facts["Slot." + which]) for which in ("main", "spare"))
+            yield main, "the main sheaf of a thread's own slot", min(max(places // 8, 0), 4096)
+            yield spare, "the spare sheaf of a thread's own slot", None
         barns = u64(self.cpu + facts["CpuCache.barns"])
         for node in range(u64(self.cpu + facts["CpuCache.nodes"])):
             stacks = barns + node * facts["Barn.bytes"] + facts["Barn.stacks"]
             fulls = min(u64(stacks + facts["Stacks.fulls"]), 64)
             for sheaf in words(stacks + facts["Stacks.full"], fulls):
-                yield sheaf, "a full sheaf of the barn of node %d" % node
+                yield sheaf, "a full sheaf of the barn of node %d" % node, None
 
     def cached(self):
         """The free objects in sheaves, and where they are."""
         facts, found, seen = self.library.facts, {}, set()
-        for sheaf, where in self.sheaves():
+        for sheaf, where, number in self.sheaves():
             if sheaf == 0 or sheaf in seen:
                 continue
             seen.add(sheaf)
             count, capacity = struct.unpack("<II", read(sheaf + facts["Sheaf.count"], 8))
+            if number is not None:
+                count = capacity = number
             if 0 < count <= capacity:
                 found.update((start, where) for start in words(sheaf + facts["Sheaf.bytes"], count))
         return found

@@ -14,11 +14,13 @@ use uslab::{Cache, CacheBuilder, Flags, Heap};
 /// Set in the process that gdb starts.
 const IN_GDB: &str = "USLAB_TEST_IN_GDB";
 
+static LOCALS: Cache<[u64; 9]> = Cache::new("of a thread");
 static SESSIONS: Cache<[u64; 6]> = Cache::new("session");
 
-/// Addresses for gdb: of a live session, one that was freed, a tracked object, one of a heap.
+/// Addresses for gdb: of a live session, one that was freed, a tracked object, one of a heap, and
+/// a free one in a slot of a thread's own.
 #[unsafe(no_mangle)]
-static ADDRESSES_FOR_GDB: [AtomicUsize; 4] = [const { AtomicUsize::new(0) }; 4];
+static ADDRESSES_FOR_GDB: [AtomicUsize; 5] = [const { AtomicUsize::new(0) }; 5];
 
 /// gdb stops here.
 #[inline(never)]
@@ -41,14 +43,20 @@ fn program() {
     unsafe { SESSIONS.free(gone) };
     let tracked = CacheBuilder::new("tracked").flags(Flags::STORE_USER).build().expect("a cache");
     let heap = Heap::new().expect("a heap");
+    let local = LOCALS.local().expect("there is memory");
+    let own = local.alloc().expect("there is memory").as_ptr();
+    // SAFETY: just allocated.
+    unsafe { local.free(std::ptr::NonNull::new_unchecked(own)) };
     let addresses = [
         (&raw const *kept[3]) as usize,
         gone.as_ptr() as usize,
         make_tracked_here(&tracked),
         heap.alloc(100, 8).expect("there is memory").as_ptr() as usize,
+        own as usize,
     ];
     ADDRESSES_FOR_GDB.iter().zip(addresses).for_each(|(place, address)| place.store(address, Relaxed));
     look_here();
+    drop(local);
 }
 
 #[test]
@@ -63,6 +71,7 @@ fn gdb_shows_the_objects_of_a_rust_program() {
             " of cache session\n  free in ",
             " of cache tracked\n  live, 61 bytes requested, of a cache; object ",
             " make_tracked_here + ",
+            " of cache of a thread\n  free in the main sheaf of a thread's own slot, 72 bytes; object ",
             " of cache heap\n  live, 112 bytes; object ",
             "live objects of cache session, 48 bytes each\n  0x",
             "\n10 live objects\n",

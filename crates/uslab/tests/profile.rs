@@ -400,3 +400,47 @@ fn nothing_is_written_before_a_start() {
         assert_eq!(profile::write_to(-1), Err(profile::ProfileError::Write(libc::EBADF)));
     });
 }
+
+/// A sink that panics, and one that blocks in a full pipe, keep no other thread from writing.
+#[test]
+fn a_writer_that_panics_or_waits_holds_up_no_other() {
+    in_both_modes("a_writer_that_panics_or_waits_holds_up_no_other", &[], || {
+        profile::start(4096).expect("there is memory");
+        let kept: Vec<*mut u8> = (0..1000).map(|_| malloc(3000)).collect();
+        let panics = std::panic::catch_unwind(|| profile::write(&mut |_| panic!("a sink")));
+        assert!(panics.is_err());
+        assert!(profile().1.contains_key("malloc-3k"));
+        let mut pipe = [0; 2];
+        // SAFETY: a place for two descriptors, which the writer and this thread use.
+        assert_eq!(unsafe { libc::pipe(pipe.as_mut_ptr()) }, 0);
+        // SAFETY: shrinks the pipe, so that the text does not fit.
+        unsafe { libc::fcntl(pipe[1], libc::F_SETPIPE_SZ, 4096) };
+        let writer = std::thread::spawn(move || profile::write_to(pipe[1]));
+        let mut waiting: libc::c_int = 0;
+        while waiting == 0 {
+            // SAFETY: a descriptor of this process, and a place for the answer.
+            unsafe { libc::ioctl(pipe[0], libc::FIONREAD, &mut waiting) };
+            std::thread::yield_now();
+        }
+        assert!(profile().1.contains_key("malloc-3k"), "beside a writer that waits");
+        // SAFETY: the reader's end, which this thread alone uses; the writer fails from now on.
+        let mut reader = unsafe { <std::fs::File as std::os::fd::FromRawFd>::from_raw_fd(pipe[0]) };
+        let reads = std::thread::spawn(move || {
+            let mut text = Vec::new();
+            let mut block = [0; 4096];
+            while let Ok(n) = std::io::Read::read(&mut reader, &mut block)
+                && n > 0
+            {
+                text.extend_from_slice(&block[..n]);
+            }
+            text
+        });
+        assert_eq!(writer.join().expect("no panic"), Ok(()));
+        // SAFETY: no other thread writes any more.
+        unsafe { libc::close(pipe[1]) };
+        assert!(reads.join().expect("no panic").starts_with(b"uslab-profile 1\n"));
+        // SAFETY: allocated above.
+        kept.into_iter().for_each(|object| unsafe { free(object) });
+        profile::stop();
+    });
+}

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use clap::Args;
 
+use crate::layout::MAX_COPIES;
+
 pub const VALIDATE_EXAMPLES: &str = "\
 Examples:
   uslab validate 4711                     the totals of what was checked, or the first fault
@@ -46,12 +48,22 @@ fn pid() -> clap::builder::RangedI64ValueParser<i32> {
     clap::value_parser!(i32).range(1..)
 }
 
+/// The number of a copy of the library in a process.
+pub fn copy_number() -> clap::builder::RangedI64ValueParser<u32> {
+    clap::value_parser!(u32).range(1..=i64::from(MAX_COPIES))
+}
+
 /// The process that is asked.
 #[derive(Args)]
 pub struct Asked {
     /// The process
     #[arg(value_parser = pid())]
     pub pid: i32,
+
+    /// The copy of the library, if the process contains several (that with the most memory
+    /// otherwise)
+    #[arg(long, value_name = "N", value_parser = copy_number())]
+    pub copy: Option<u32>,
 
     /// Seconds that the process has to take the request up
     #[arg(short, long, value_name = "SECONDS", default_value = "5", value_parser = seconds)]

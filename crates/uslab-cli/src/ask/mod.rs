@@ -21,11 +21,12 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use crate::failure::{FAILED, Failure, NOT_VALIDATED, Outcome, print};
-use crate::find::find_open;
+use crate::find::{Found, find_open};
 use crate::layout::{
     self, ANSWER_OFFSET, ANSWER_TEXT_BYTES, Answer, REQUEST_OFFSET, REQUEST_TEXT_BYTES, Request,
 };
 use crate::process::{self, printable};
+use crate::snapshot::Snapshot;
 
 use args::{Asked, Debug, Limit, Shrink, Validate};
 
@@ -84,12 +85,12 @@ impl Answered {
 
 /// Asks a process, and returns its answer.
 fn ask(asked: &Asked, verb: u32, values: [u64; 2], text: &str) -> Result<Answered, Failure> {
-    let (pid, timeout) = (asked.pid, asked.timeout);
+    let &Asked { pid, timeout, copy } = asked;
     let fail = |line: String| Failure::new(FAILED, line);
     if text.len() >= REQUEST_TEXT_BYTES || text.contains('\0') {
         return Err(fail(format!("the names are longer than {} bytes", REQUEST_TEXT_BYTES - 1)));
     }
-    let (file, snapshot) = find_open(pid, true)?;
+    let Found { file, snapshot, .. } = &find_open(pid, copy, true)?;
     if snapshot.finished {
         return Err(fail(format!("{} has ended", process::described(pid))));
     }
@@ -101,23 +102,23 @@ fn ask(asked: &Asked, verb: u32, values: [u64; 2], text: &str) -> Result<Answere
         Err(TryLockError::Error(error)) => return Err(fail(format!("cannot lock the snapshot: {error}"))),
     }
     let broken = |error: io::Error| fail(format!("cannot use the snapshot of process {pid}: {error}"));
-    let number = send(&file, timeout, verb, values, text).map_err(broken)?;
+    let number = send(file, timeout, verb, values, text).map_err(broken)?;
     let start = Instant::now();
     loop {
-        if answer_word(&file, offset_of!(Answer, answered)).map_err(broken)? == number {
-            return answer(&file).map_err(broken);
+        if answer_word(file, offset_of!(Answer, answered)).map_err(broken)? == number {
+            return answer(file).map_err(broken);
         }
         if !process::runs(pid) {
             return Err(fail(format!("process {pid} ended before it answered")));
         }
-        let is_at_work = answer_word(&file, offset_of!(Answer, accepted)).map_err(broken)? == number;
+        let is_at_work = answer_word(file, offset_of!(Answer, accepted)).map_err(broken)? == number;
         // It looked just before the deadline, perhaps, and stores its answer after this look.
         let patience = timeout + if is_at_work { WORK } else { 10 * PAUSE };
         if start.elapsed() > patience {
             return Err(fail(if is_at_work {
                 format!("{} is still at work after {} s", process::described(pid), patience.as_secs())
             } else {
-                unanswered(pid, timeout)
+                unanswered(snapshot, timeout)
             }));
         }
         sleep(PAUSE);
@@ -125,9 +126,18 @@ fn ask(asked: &Asked, verb: u32, values: [u64; 2], text: &str) -> Result<Answere
 }
 
 /// The reason for which no answer came, as far as it can be known.
-fn unanswered(pid: i32, timeout: Duration) -> String {
+fn unanswered(snapshot: &Snapshot, timeout: Duration) -> String {
+    let pid = i32::try_from(snapshot.pid).unwrap_or(0);
     let who = process::described(pid);
     let seconds = timeout.as_secs_f64();
+    if snapshot.copies > 1 {
+        // The thread may be another copy's.
+        return format!(
+            "{who} did not answer within {seconds} s: copy {} of the library has no background thread (it \
+             allocated nothing meanwhile), or the process is stopped or busy",
+            snapshot.copy
+        );
+    }
     match process::has_thread(pid, "uslab-reaper") {
         Some(false) => format!(
             "{who} did not answer within {seconds} s: it has no background thread (it allocated nothing \

@@ -3,22 +3,19 @@
 //! The process writes the profile beside its snapshot, as `PID.profile`, and answers when the file
 //! is whole. This program reads the file and removes it.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read};
-use std::os::fd::AsRawFd;
+use std::fs::{self, OpenOptions};
+use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
 
 use super::args::Asked;
 use super::ask;
 use crate::failure::{FAILED, Failure};
-use crate::find::find_open;
+use crate::find::{Found, find_open};
+use crate::input::{MAX_BYTES, read_stream};
 use crate::layout;
 use crate::process;
 use crate::snapdir::own_user;
-
-/// A larger file is not one that the library writes.
-const MAX_BYTES: u64 = 256 << 20;
 
 /// Sends a request, and returns the answer's text.
 pub fn request(asked: &Asked, text: &str) -> Result<String, Failure> {
@@ -27,16 +24,19 @@ pub fn request(asked: &Asked, text: &str) -> Result<String, Failure> {
 
 /// Has the process write its profile, and returns it.
 pub fn dump(asked: &Asked) -> Result<String, Failure> {
-    let (snapshot, _) = find_open(asked.pid, false)?;
+    let found = find_open(asked.pid, asked.copy, false)?;
+    let asked = &Asked { copy: Some(found.snapshot.copy), ..*asked };
     request(asked, "dump")?;
-    read(&snapshot, asked.pid).map_err(|error| {
+    read(&found, asked.pid).map_err(|error| {
         Failure::new(FAILED, format_args!("cannot read the profile of process {}: {error}", asked.pid))
     })
 }
 
 /// Reads the file beside the snapshot, and removes it.
-fn read(snapshot: &File, pid: i32) -> io::Result<String> {
-    let mut name = fs::read_link(format!("/proc/self/fd/{}", snapshot.as_raw_fd()))?.into_os_string();
+fn read(found: &Found, pid: i32) -> io::Result<String> {
+    // By the directory in which the snapshot was found: a process in a container has another one
+    // under that name than this program.
+    let mut name = found.path.clone().into_os_string();
     name.push(".profile");
     let path = PathBuf::from(name);
     // As for snapshots: neither follow a link nor wait for the other end of a pipe.
@@ -47,8 +47,7 @@ fn read(snapshot: &File, pid: i32) -> io::Result<String> {
     if !data.is_file() || !is_theirs {
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, "it is not a file of that process"));
     }
-    let mut bytes = Vec::new();
-    file.take(MAX_BYTES).read_to_end(&mut bytes)?;
+    let bytes = read_stream(file, MAX_BYTES)?;
     fs::remove_file(&path)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }

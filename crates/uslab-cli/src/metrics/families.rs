@@ -1,6 +1,7 @@
 //! The metrics: their names, and the figure behind each.
 //!
-//! Every sample has the labels `command` and `pid`; those of caches have `cache` and `size` too.
+//! Every sample has the labels `command` and `pid`; those of caches have `cache` and `size` too. In
+//! a process with several copies of the library, `copy` tells them apart.
 //! Caches of one name and size are summed, because two samples must not have the same labels.
 
 use std::collections::BTreeMap;
@@ -162,7 +163,9 @@ fn shrinkers(process: &Process, figure: fn(&Shrinker) -> u64) -> Vec<Sample> {
 
 fn sample<const N: usize>(process: &Process, more: [(&'static str, String); N], value: u64) -> Sample {
     let labels = [("command", process.command.clone()), ("pid", process.snapshot.pid.to_string())];
-    Sample { labels: labels.into_iter().chain(more).collect(), value }
+    let Snapshot { copy, copies, .. } = process.snapshot;
+    let copy = (copies > 1).then(|| ("copy", copy.to_string()));
+    Sample { labels: labels.into_iter().chain(copy).chain(more).collect(), value }
 }
 
 fn build(process: &Process) -> Sample {

@@ -7,9 +7,6 @@ mod exposition;
 mod families;
 mod serve;
 
-use std::fs;
-use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::thread::sleep;
 use std::time::Duration;
@@ -17,9 +14,9 @@ use std::time::Duration;
 use crate::accounts::Parts;
 use crate::args::Metrics;
 use crate::failure::{FAILED, Failure, Outcome, complain, print};
-use crate::find::{find, in_containers, publishing};
+use crate::find::{find_all, in_containers, publishing_copies};
 use crate::snapshot::Snapshot;
-use crate::{process, residence, snapdir};
+use crate::{output, process, residence, snapdir};
 
 pub use exposition::Format;
 
@@ -58,19 +55,19 @@ fn look(pids: &[i32]) -> Result<Vec<Process>, Failure> {
     let snapshots = if pids.is_empty() {
         everything()
     } else {
-        pids.iter().map(|&pid| find(pid)).collect::<Result<_, _>>()?
+        let found: Vec<_> = pids.iter().map(|&pid| find_all(pid)).collect::<Result<_, _>>()?;
+        found.into_iter().flatten().collect()
     };
     Ok(snapshots.into_iter().map(with_memory).collect())
 }
 
-/// Snapshots of all processes of this user.
+/// Snapshots of all processes of this user, of each copy of the library.
 fn everything() -> Vec<Snapshot> {
-    let directories = snapdir::own();
     let mut found: Vec<Snapshot> =
-        directories.iter().flat_map(|directory| publishing(directory)).map(|(found, _)| found).collect();
-    found.extend(in_containers().into_iter().map(|(found, _)| found));
-    found.sort_by_key(|snapshot| snapshot.pid);
-    found.dedup_by_key(|snapshot| snapshot.pid);
+        snapdir::own().iter().flat_map(|directory| publishing_copies(directory)).collect();
+    found.extend(in_containers().into_iter().flat_map(|pid| find_all(pid).unwrap_or_default()));
+    found.sort_by_key(|snapshot| (snapshot.pid, snapshot.copy));
+    found.dedup_by_key(|snapshot| (snapshot.pid, snapshot.copy));
     found
 }
 
@@ -80,24 +77,11 @@ fn with_memory(snapshot: Snapshot) -> Process {
     Process { command: command.unwrap_or_else(|| "?".to_owned()), parts, snapshot }
 }
 
-/// Replaces the file in one step, so that a collector never reads half of it. Every user may read
-/// it, as the collector's own user must.
+/// Replaces the file, so that a collector never reads half of it. Every user may read it, as the
+/// collector's own user must.
 fn write(file: &Path, text: &str) -> Result<(), Failure> {
-    let fail = |error| Failure::new(FAILED, format_args!("cannot write {}: {error}", file.display()));
-    let Some(name) = file.file_name() else {
-        return Err(Failure::new(FAILED, format_args!("cannot write {}: it names no file", file.display())));
-    };
-    // Collectors read names that end in `.prom`: the temporary name must not.
-    let mut temporary = name.to_owned();
-    temporary.push(format!(".{}", std::process::id()));
-    let temporary = file.with_file_name(temporary);
-    let written =
-        fs::OpenOptions::new().write(true).create_new(true).open(&temporary).and_then(|mut made| {
-            made.write_all(text.as_bytes())?;
-            made.set_permissions(fs::Permissions::from_mode(0o644))?;
-            fs::rename(&temporary, file)
-        });
-    written.inspect_err(|_| drop(fs::remove_file(&temporary))).map_err(fail)
+    output::replace(file, text.as_bytes(), Some(0o644))
+        .map_err(|error| Failure::new(FAILED, format_args!("cannot write {}: {error}", file.display())))
 }
 
 /// Reports that a scrape found nothing to show.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use crate::ask::args::{bytes, seconds};
+use crate::ask::args::{bytes, copy_number, seconds};
 use crate::record::args::time;
 
 pub const PROFILE_EXAMPLES: &str = "\
@@ -42,7 +42,7 @@ pub struct Profile {
 
     /// Sample for this time, then show what was sampled: 30s, 5m
     ///
-    /// Sampling is off afterwards. Samples of an earlier start count too.
+    /// Ctrl-C ends it early. Sampling is off afterwards. Samples of an earlier start count too.
     #[arg(long = "for", value_name = "TIME", value_parser = time, conflicts_with_all = ["start", "stop", "from", "diff"])]
     pub duration: Option<Duration>,
 
@@ -73,6 +73,11 @@ pub struct Profile {
     /// The file to write, instead of standard output
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
+
+    /// The copy of the library, if the process contains several (that with the most memory
+    /// otherwise)
+    #[arg(long, value_name = "N", value_parser = copy_number())]
+    pub copy: Option<u32>,
 
     /// Seconds that the process has to take each request up
     #[arg(short, long, value_name = "SECONDS", default_value = "5", value_parser = seconds)]

@@ -14,10 +14,15 @@
 use std::collections::HashMap;
 
 use super::heap::{Ages, Heap, Location, Mapping, Site};
+use crate::input::Identity;
 use crate::process::printable;
 
 /// The first line.
 pub const MAGIC: &str = "uslab-profile 1";
+/// The library has room for 2^19 frames.
+const MAX_LOCATIONS: usize = 1 << 20;
+/// The kernel allows a process 65 530 mappings, unless an administrator chose otherwise.
+const MAX_MAPPINGS: usize = 1 << 17;
 
 /// Reads a profile without symbols; the error names the line that cannot be.
 pub fn parse(text: &str) -> Result<Heap, String> {
@@ -41,6 +46,9 @@ pub fn parse(text: &str) -> Result<Heap, String> {
             "site" => {
                 let site = site(rest, &mut heap.locations, &mut places);
                 heap.sites.push(site.ok_or_else(|| format!("line {}: not a site", index + 1))?);
+                if heap.locations.len() > MAX_LOCATIONS {
+                    return Err(format!("line {}: more than {MAX_LOCATIONS} addresses", index + 1));
+                }
             }
             "maps" => {
                 is_whole = true;
@@ -53,10 +61,14 @@ pub fn parse(text: &str) -> Result<Heap, String> {
         return Err("it ends before its mappings".to_owned());
     }
     heap.duration_ms = heap.written_ms.saturating_sub(started_ms);
-    heap.mappings = lines.filter_map(|(_, line)| mapping(line)).collect();
+    heap.mappings = lines.filter_map(|(_, line)| mapping(line)).take(MAX_MAPPINGS).collect();
+    let mut starts: Vec<(u64, usize)> =
+        heap.mappings.iter().enumerate().map(|(index, mapping)| (mapping.start, index)).collect();
+    starts.sort_unstable();
     for location in &mut heap.locations {
-        let holds = |mapping: &Mapping| (mapping.start..mapping.end).contains(&location.address);
-        location.mapping = heap.mappings.iter().position(holds);
+        let before = starts.partition_point(|&(start, _)| start <= location.address);
+        let nearest = before.checked_sub(1).map(|at| starts[at].1);
+        location.mapping = nearest.filter(|&index| location.address < heap.mappings[index].end);
     }
     Ok(heap)
 }
@@ -96,7 +108,7 @@ fn mapping(line: &str) -> Option<Mapping> {
         rest = after;
         word
     };
-    let (range, permissions, offset, _device, inode) = (word(), word(), word(), word(), word());
+    let (range, permissions, offset, device, inode) = (word(), word(), word(), word(), word());
     let path = rest.trim_start_matches(' ');
     if !permissions.contains('x') || path.is_empty() {
         return None;
@@ -107,10 +119,17 @@ fn mapping(line: &str) -> Option<Mapping> {
         start: hex(start)?,
         end: hex(end)?,
         file_offset: hex(offset)?,
-        inode: inode.parse().ok()?,
+        identity: Identity { device: device_number(device).unwrap_or(0), inode: inode.parse().ok()? },
         path: path.to_owned(),
         build_id: String::new(),
     })
+}
+
+/// The number of a device, as stat(2) has it: `08:01`.
+fn device_number(text: &str) -> Option<u64> {
+    let (major, minor) = text.split_once(':')?;
+    let hex = |text: &str| u32::from_str_radix(text, 16).ok();
+    Some(libc::makedev(hex(major)?, hex(minor)?))
 }
 
 /// Text in which `\xNN` stands for a byte, made safe to print.
@@ -184,6 +203,7 @@ maps
         let paths: Vec<&str> = heap.mappings.iter().map(|mapping| mapping.path.as_str()).collect();
         assert_eq!(paths, ["/srv/my server", "/usr/lib/libuslab_malloc.so", "[vdso]"]);
         assert_eq!((heap.locations[0].mapping, heap.locations[1].mapping), (Some(1), Some(0)));
+        assert_eq!(heap.mappings[0].identity, Identity { device: 0x801, inode: 77 });
     }
 
     #[test]

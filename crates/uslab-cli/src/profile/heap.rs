@@ -2,7 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use crate::input::Identity;
 use crate::process::printable;
+
+/// The most text that the names of a profile may take, and its call stacks when spelled out. A
+/// profile with every place used spells out some 60 MiB.
+pub const MAX_TEXT_BYTES: usize = 256 << 20;
 
 /// Estimates for one call stack and cache. Differences have negative ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -70,7 +75,7 @@ pub struct Mapping {
     pub start: u64,
     pub end: u64,
     pub file_offset: u64,
-    pub inode: u64,
+    pub identity: Identity,
     pub path: String,
     /// In hexadecimal; empty if there is none.
     pub build_id: String,
@@ -175,6 +180,21 @@ impl Heap {
         own.into_iter().filter(|(_, is_own)| *is_own).map(|(function, _)| function).collect()
     }
 
+    /// Refuses a profile whose call stacks would take too much memory when they are spelled out,
+    /// as every format but pprof's does: few names can make many long stacks.
+    pub fn check_size(&self) -> Result<(), String> {
+        let of_line = |line: &Line| line.function.len() + line.file.len() + 8;
+        let of_location = |location: &Location| location.lines.iter().map(of_line).sum::<usize>().max(32);
+        let sizes: Vec<usize> = self.locations.iter().map(of_location).collect();
+        let of_site = |site: &Site| -> usize {
+            site.cache.len() + site.locations.iter().filter_map(|&at| sizes.get(at)).sum::<usize>()
+        };
+        match self.sites.iter().map(of_site).fold(0, usize::saturating_add) {
+            0..=MAX_TEXT_BYTES => Ok(()),
+            _ => Err(format!("its call stacks take more than {} MiB", MAX_TEXT_BYTES >> 20)),
+        }
+    }
+
     pub fn mapping(&self, location: &Location) -> Option<&Mapping> {
         self.mappings.get(location.mapping?)
     }
@@ -232,7 +252,17 @@ impl Site {
 
 #[cfg(test)]
 mod tests {
+    use super::MAX_TEXT_BYTES;
     use crate::profile::dump::tests::sample;
+
+    #[test]
+    fn few_names_in_many_stacks_are_refused() {
+        let mut heap = sample();
+        assert_eq!(heap.check_size(), Ok(()));
+        heap.locations[1].lines[0].function = "x".repeat(1 << 20);
+        heap.sites[0].locations = vec![1; MAX_TEXT_BYTES >> 20];
+        assert_eq!(heap.check_size(), Err("its call stacks take more than 256 MiB".to_owned()));
+    }
 
     #[test]
     fn the_allocators_frames_are_left_out() {

@@ -19,12 +19,13 @@ pub mod text;
 use std::fs;
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
-use std::thread::sleep;
 use std::time::Duration;
 
 use crate::ask;
 use crate::ask::args::Asked;
 use crate::failure::{FAILED, Failure, Outcome, complain, print};
+use crate::input;
+use crate::record::signals;
 use args::{Format, Profile};
 use heap::Heap;
 
@@ -99,21 +100,30 @@ fn start(options: &Profile) -> String {
 
 fn asked(options: &Profile) -> Result<Asked, Failure> {
     let pid = options.pid.ok_or_else(|| Failure::new(FAILED, "name a process"))?;
-    Ok(Asked { pid, timeout: options.timeout })
+    Ok(Asked { pid, copy: options.copy, timeout: options.timeout })
 }
 
-/// The profile of a running process; with a duration, sampling is on for that time.
+/// The profile of a running process; with a duration, sampling is on for that time, or until a
+/// signal ends it.
 fn from_process(options: &Profile) -> Result<Loaded, Failure> {
     let asked = asked(options)?;
     let fail = |reason| Failure::new(FAILED, format_args!("cannot use the profile: {reason}"));
     let Some(duration) = options.duration else {
         return parsed(ask::profile::dump(&asked)?, options.pid).map_err(fail);
     };
+    // A signal that came earlier, or is not caught, would leave sampling on.
+    let signals =
+        signals().map_err(|error| Failure::new(FAILED, format_args!("cannot watch for signals: {error}")))?;
     ask::profile::request(&asked, &start(options))?;
-    complain(&format!("sampling for {:.0} s", duration.as_secs_f64().max(1.0)));
-    sleep(duration.max(Duration::from_millis(1)));
+    complain(&format!("sampling for {:.0} s, or until Ctrl-C", duration.as_secs_f64().max(1.0)));
+    let _ = signals.recv_timeout(duration.max(Duration::from_millis(1)));
     let text = ask::profile::dump(&asked);
-    ask::profile::request(&asked, "stop")?;
+    let stopped = ask::profile::request(&asked, "stop");
+    if let Err(failure) = &stopped
+        && text.is_ok()
+    {
+        complain(&format!("sampling may still be on: {}", failure.message));
+    }
     parsed(text?, options.pid).map_err(fail)
 }
 
@@ -122,6 +132,7 @@ fn parsed(text: String, pid: Option<i32>) -> Result<Loaded, String> {
     let mut heap = dump::parse(&text)?;
     heap.pid = pid.and_then(|pid| u32::try_from(pid).ok()).unwrap_or(heap.pid);
     symbols::resolve(&mut heap);
+    heap.check_size()?;
     Ok(Loaded { heap, dump: Some(text) })
 }
 
@@ -132,9 +143,10 @@ pub fn load(file: &Path) -> Result<Heap, Failure> {
 
 fn open(file: &Path) -> Result<Loaded, Failure> {
     let fail = |reason: String| Failure::new(FAILED, format_args!("cannot use {}: {reason}", file.display()));
-    let bytes = fs::read(file).map_err(|error| fail(error.to_string()))?;
+    let bytes = input::read(file, input::MAX_BYTES).map_err(|error| fail(error.to_string()))?;
     if bytes.starts_with(&GZIP) {
         let heap = pprof::decode(&bytes[..]).map_err(|error| fail(error.to_string()))?;
+        heap.check_size().map_err(fail)?;
         return Ok(Loaded { heap, dump: None });
     }
     parsed(String::from_utf8_lossy(&bytes).into_owned(), None).map_err(fail)

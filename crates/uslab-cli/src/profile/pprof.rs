@@ -8,11 +8,14 @@ use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
 use prost::Message;
 
-use super::heap::{Heap, Line, Location, Mapping, Site, VALUES};
+use super::heap::{Heap, Line, Location, MAX_TEXT_BYTES, Mapping, Site, VALUES};
+use crate::input::{Budget, Identity, MAX_BYTES, invalid, read_stream};
 use crate::process::printable;
 
-/// A larger file is no heap profile.
-const MAX_BYTES: u64 = 256 << 20;
+/// Messages and numbers of a file. One sample of two bytes takes 72 in memory.
+const MAX_ELEMENTS: usize = 4 << 20;
+/// Letters of a text; more are cut.
+const MAX_LETTERS: usize = 4096;
 
 /// The messages of the definition. Text is an index of the table; 0 is the empty one.
 mod proto {
@@ -202,10 +205,15 @@ pub fn encode(heap: &Heap) -> Vec<u8> {
         line: location.lines.iter().map(|line| tables.line(line)).collect(),
     });
     let location = location.collect();
+    // pprof looks for symbols itself in mappings that have none.
+    let mut named: Vec<Option<bool>> = vec![None; heap.mappings.len()];
+    for location in &heap.locations {
+        if let Some(place) = location.mapping.and_then(|index| named.get_mut(index)) {
+            *place = Some(place.unwrap_or(true) && !location.lines.is_empty());
+        }
+    }
     let mapping = heap.mappings.iter().enumerate().map(|(index, mapping)| {
-        let mut inside = heap.locations.iter().filter(|location| location.mapping == Some(index)).peekable();
-        // pprof looks for symbols itself in mappings that have none.
-        let is_named = inside.peek().is_some() && inside.all(|location| !location.lines.is_empty());
+        let is_named = named[index] == Some(true);
         proto::Mapping {
             id: index as u64 + 1,
             memory_start: mapping.start,
@@ -261,13 +269,19 @@ fn escaped(name: &str) -> String {
 
 /// Reads a file that [`encode`], or another heap profiler, made.
 pub fn decode(file: impl Read) -> io::Result<Heap> {
-    let invalid = |reason: &str| io::Error::new(io::ErrorKind::InvalidData, reason);
-    let mut bytes = Vec::new();
-    GzDecoder::new(file).take(MAX_BYTES).read_to_end(&mut bytes)?;
+    let bytes = read_stream(GzDecoder::new(file), MAX_BYTES)?;
+    match elements(&bytes, &[2, 4]) {
+        Some(0..=MAX_ELEMENTS) => {}
+        Some(_) => return Err(invalid(&format!("it has more than {MAX_ELEMENTS} parts"))),
+        None => return Err(invalid("it is damaged")),
+    }
+    let budget = Budget::new(MAX_TEXT_BYTES);
     let profile = proto::Profile::decode(&bytes[..]).map_err(|error| invalid(&error.to_string()))?;
     let text = |index: i64| {
         let found = usize::try_from(index).ok().and_then(|index| profile.string_table.get(index));
-        found.map_or_else(String::new, |text| printable(text))
+        let is_allowed = found.is_some_and(|text| budget.allows(text.len().min(4 * MAX_LETTERS)));
+        let found = found.filter(|_| is_allowed);
+        found.map_or_else(String::new, |text| printable(text).chars().take(MAX_LETTERS).collect())
     };
     // A value that the file does not have is 0.
     let columns = VALUES.map(|(name, _)| profile.sample_type.iter().position(|t| text(t.r#type) == name));
@@ -304,13 +318,13 @@ pub fn decode(file: impl Read) -> io::Result<Heap> {
         start: mapping.memory_start,
         end: mapping.memory_limit,
         file_offset: mapping.file_offset,
-        inode: 0,
+        identity: Identity::default(),
         path: text(mapping.filename),
         build_id: text(mapping.build_id),
     });
     let about = profile.comment.first().map_or_else(String::new, |&comment| text(comment));
     let (command, pid) = about.rsplit_once(" (pid ").unwrap_or((&about, ""));
-    Ok(Heap {
+    let heap = Heap {
         pid: pid.trim_end_matches(')').parse().unwrap_or(0),
         command: command.to_owned(),
         period_bytes: u64::try_from(profile.period).unwrap_or(0),
@@ -321,7 +335,52 @@ pub fn decode(file: impl Read) -> io::Result<Heap> {
         locations: locations.collect(),
         mappings: mappings.collect(),
         is_difference: false,
-    })
+    };
+    if budget.is_exceeded() {
+        return Err(invalid(&format!("its names take more than {} MiB", MAX_TEXT_BYTES >> 20)));
+    }
+    Ok(heap)
+}
+
+/// The parts of a message: fields, and the bytes of lists of numbers, in it and in the messages of
+/// the fields `inner`. `None` if it is damaged.
+fn elements(mut bytes: &[u8], inner: &[u64]) -> Option<usize> {
+    fn number(bytes: &mut &[u8]) -> Option<u64> {
+        let mut value = 0;
+        for place in 0..10 {
+            let (&byte, rest) = bytes.split_first()?;
+            *bytes = rest;
+            value |= u64::from(byte & 0x7f) << (7 * place);
+            if byte < 0x80 {
+                return Some(value);
+            }
+        }
+        None
+    }
+    let mut count = 0;
+    while !bytes.is_empty() {
+        let key = number(&mut bytes)?;
+        let skipped = match key & 7 {
+            0 => number(&mut bytes).map(|_| 0)?,
+            1 => 8,
+            2 => usize::try_from(number(&mut bytes)?).ok()?,
+            5 => 4,
+            _ => return None,
+        };
+        let (part, rest) = bytes.split_at_checked(skipped)?;
+        bytes = rest;
+        count += 1;
+        if key & 7 == 2 {
+            count += match key >> 3 {
+                field if inner.contains(&field) => elements(part, &[])?,
+                // Lists of numbers: locations and values of samples. Elsewhere these are few.
+                1 | 2 if inner.is_empty() => part.len(),
+                13 => part.len(),
+                _ => 0,
+            };
+        }
+    }
+    Some(count)
 }
 
 #[cfg(test)]
@@ -337,7 +396,7 @@ mod tests {
             site.ages = original.ages;
         }
         for (mapping, original) in back.mappings.iter_mut().zip(&heap.mappings) {
-            mapping.inode = original.inode;
+            mapping.identity = original.identity;
         }
         assert_eq!(back, heap);
     }
@@ -363,6 +422,36 @@ mod tests {
     #[test]
     fn names_are_no_expressions() {
         assert_eq!(escaped("operator new(unsigned long)"), "operator new\\(unsigned long\\)");
+    }
+
+    #[test]
+    fn a_small_file_that_unpacks_to_much_is_refused() {
+        let packed = |bytes: &[u8]| {
+            let mut out = GzEncoder::new(Vec::new(), Compression::fast());
+            out.write_all(bytes).expect("packed");
+            out.finish().expect("packed")
+        };
+        let reason = |bytes: &[u8]| decode(&packed(bytes)[..]).expect_err("refused").to_string();
+        assert_eq!(reason(&vec![0; (MAX_BYTES + 1) as usize]), "it holds more than 64 MiB");
+        // Samples without anything in them, and one with labels without anything in them.
+        let samples = [0x12, 0].repeat(MAX_ELEMENTS + 1);
+        assert_eq!(reason(&samples), format!("it has more than {MAX_ELEMENTS} parts"));
+        let labels = [0x1a, 0].repeat(MAX_ELEMENTS);
+        let mut sample = vec![0x12];
+        prost::encoding::encode_varint(labels.len() as u64, &mut sample);
+        sample.extend(labels);
+        assert_eq!(reason(&sample), format!("it has more than {MAX_ELEMENTS} parts"));
+        // One long name, and many lines that bear it.
+        let name = "x".repeat(4 * MAX_LETTERS);
+        let line = proto::Line { function_id: 1, line: 1 };
+        let profile = proto::Profile {
+            sample_type: vec![proto::ValueType { r#type: 1, unit: 0 }],
+            string_table: vec![String::new(), "inuse_space".into(), name],
+            function: vec![proto::Function { id: 1, name: 2, system_name: 0, filename: 2 }],
+            location: vec![proto::Location { line: vec![line; 20_000], ..proto::Location::default() }],
+            ..proto::Profile::default()
+        };
+        assert_eq!(reason(&profile.encode_to_vec()), "its names take more than 256 MiB");
     }
 
     #[test]

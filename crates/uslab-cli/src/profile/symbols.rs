@@ -2,65 +2,72 @@
 //!
 //! A process in a container has files of its own: they are read through /proc/PID/root. A file is
 //! used only if it still is the one that was mapped, by its inode; one that was replaced meanwhile
-//! would give wrong names.
-
-use std::fs;
-use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+//! would give wrong names. The process chooses the paths: see [`crate::input`].
 
 use blazesym::helper::read_elf_build_id;
 use blazesym::symbolize::source::{Elf, Source};
 use blazesym::symbolize::{CodeInfo, Input, Sym, Symbolizer};
 
-use super::heap::{Heap, Line, Mapping};
+use super::heap::{Heap, Line, MAX_TEXT_BYTES, Mapping};
+use crate::input::{Budget, Identified, find_here, find_in_process};
 use crate::process::printable;
+
+/// Letters of a function or path; more are cut.
+const MAX_LETTERS: usize = 4096;
 
 /// Adds function names, source lines and build ids.
 pub fn resolve(heap: &mut Heap) {
     let symbolizer = Symbolizer::builder().enable_auto_reload(false).build();
-    let pid = heap.pid;
-    for index in 0..heap.mappings.len() {
-        let mut places: Vec<usize> = Vec::new();
-        places.extend((0..heap.locations.len()).filter(|&at| heap.locations[at].mapping == Some(index)));
-        let mapping = &mut heap.mappings[index];
-        if places.is_empty() {
+    let budget = Budget::new(MAX_TEXT_BYTES);
+    let mut places: Vec<Vec<usize>> = vec![Vec::new(); heap.mappings.len()];
+    for (at, location) in heap.locations.iter().enumerate() {
+        location.mapping.into_iter().for_each(|index| places[index].push(at));
+    }
+    // The symbolizer remembers files by path: the number of a closed one must not be used again.
+    let mut files: Vec<Identified> = Vec::new();
+    for (mapping, places) in heap.mappings.iter_mut().zip(places) {
+        if places.is_empty() || budget.is_exceeded() {
             continue;
         }
-        let Some(file) = file_of(mapping, pid) else { continue };
-        if let Ok(Some(id)) = read_elf_build_id(&file) {
+        let Some(file) = file_of(mapping, heap.pid) else { continue };
+        let path = file.path();
+        files.push(file);
+        if let Ok(Some(id)) = read_elf_build_id(&path) {
             mapping.build_id = id.iter().map(|byte| format!("{byte:02x}")).collect();
         }
         let offset = |address: u64| address.wrapping_sub(mapping.start).wrapping_add(mapping.file_offset);
         let offsets: Vec<u64> = places.iter().map(|&at| offset(heap.locations[at].address)).collect();
-        let source = Source::Elf(Elf::new(&file));
+        let source = Source::Elf(Elf::new(&path));
         let Ok(found) = symbolizer.symbolize(&source, Input::FileOffset(&offsets)) else { continue };
         for (&at, symbol) in places.iter().zip(&found) {
-            heap.locations[at].lines = symbol.as_sym().map(lines).unwrap_or_default();
+            let lines = symbol.as_sym().map(lines).unwrap_or_default();
+            let bytes = lines.iter().map(|line| line.function.len() + line.file.len()).sum();
+            if budget.allows(bytes) {
+                heap.locations[at].lines = lines;
+            }
         }
     }
 }
 
 /// The file behind a mapping, if it can still be read.
-fn file_of(mapping: &Mapping, pid: u32) -> Option<PathBuf> {
+fn file_of(mapping: &Mapping, pid: u32) -> Option<Identified> {
     if !mapping.path.starts_with('/') {
         return None;
     }
-    let places = [
-        format!("/proc/{pid}/root{}", mapping.path),
-        mapping.path.clone(),
-        format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end),
-    ];
-    // The process chose the path: a device or a pipe must not be opened.
-    let is_it =
-        |place: &String| fs::metadata(place).is_ok_and(|data| data.is_file() && data.ino() == mapping.inode);
-    places.into_iter().find(is_it).map(PathBuf::from)
+    find_in_process(pid, &mapping.path, mapping.identity)
+        .or_else(|| find_here(&mapping.path, mapping.identity))
+}
+
+/// Text that is safe to print, and not too long.
+fn shown(text: &str) -> String {
+    printable(text).chars().take(MAX_LETTERS).collect()
 }
 
 /// The functions at an address, the innermost first.
 fn lines(symbol: &Sym) -> Vec<Line> {
     let line = |name: &str, code: Option<&CodeInfo>| Line {
-        function: printable(name),
-        file: code.map(|code| printable(&code.to_path().to_string_lossy())).unwrap_or_default(),
+        function: shown(name),
+        file: code.map(|code| shown(&code.to_path().to_string_lossy())).unwrap_or_default(),
         line: code.and_then(|code| code.line).unwrap_or(0),
     };
     let inlined = symbol.inlined.iter().rev().map(|inner| line(&inner.name, inner.code_info.as_ref()));
@@ -72,7 +79,9 @@ fn lines(symbol: &Sym) -> Vec<Line> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::input::Identity;
     use crate::profile::heap::Location;
+    use std::fs;
 
     #[test]
     fn a_function_of_this_program_is_named() {
@@ -92,8 +101,9 @@ mod tests {
 
     #[test]
     fn a_file_that_was_replaced_is_not_used() {
-        let path = "/proc/self/exe".to_owned();
-        assert_eq!(file_of(&Mapping { path, inode: 1, ..Mapping::default() }, 1), None);
-        assert_eq!(file_of(&Mapping { path: "[vdso]".into(), ..Mapping::default() }, 1), None);
+        let path = std::env::current_exe().expect("a path").to_str().expect("UTF-8").to_owned();
+        let identity = Identity { device: 0, inode: 1 };
+        assert!(file_of(&Mapping { path, identity, ..Mapping::default() }, 1).is_none());
+        assert!(file_of(&Mapping { path: "[vdso]".into(), identity, ..Mapping::default() }, 1).is_none());
     }
 }

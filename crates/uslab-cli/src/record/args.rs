@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use clap::Args;
 
+use crate::ask::args::copy_number;
+
 pub const RECORD_EXAMPLES: &str = "\
 Examples:
   uslab record 4711 -o server.record      until Ctrl-C, or until the process ends
@@ -28,6 +30,11 @@ pub struct Record {
     /// The file to write; one of that name is replaced
     #[arg(short, long, value_name = "FILE")]
     pub output: PathBuf,
+
+    /// The copy of the library, if the process contains several (that with the most memory
+    /// otherwise)
+    #[arg(long, value_name = "N", value_parser = copy_number())]
+    pub copy: Option<u32>,
 
     /// Time between two looks: 500ms, 10s, 1m
     #[arg(long, value_name = "TIME", value_parser = time)]

@@ -17,6 +17,7 @@ use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
 use prost::Message;
 
+use crate::input::invalid;
 use crate::layout::{MAX_RECORDS, NAME_BYTES};
 use crate::process::printable;
 
@@ -24,6 +25,8 @@ use crate::process::printable;
 pub const FORMAT: u32 = 1;
 /// A message of all caches, defined anew, is shorter.
 const MAX_MESSAGE_BYTES: usize = 4 << 20;
+/// Letters of an event or a command; more are cut.
+const MAX_LETTERS: usize = 256;
 
 /// Declares the figures of a look, in the order in which they stand in a file.
 macro_rules! figures {
@@ -219,8 +222,9 @@ pub struct Reader<R: Read> {
     pub is_cut: bool,
 }
 
-fn invalid(reason: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, reason)
+/// Text that is safe to print, and not too long.
+fn shown(text: &str) -> String {
+    printable(text).chars().take(MAX_LETTERS).collect()
 }
 
 impl<R: Read> Reader<R> {
@@ -240,7 +244,7 @@ impl<R: Read> Reader<R> {
             return Err(invalid(&line));
         }
         for name in [&mut header.command, &mut header.mode, &mut header.version] {
-            *name = printable(name);
+            *name = shown(name);
         }
         Ok(Reader { input, header, frame: Frame::default(), is_first: true, is_cut: false })
     }
@@ -261,7 +265,7 @@ impl<R: Read> Reader<R> {
         frame.at_ms = if self.is_first { 0 } else { frame.at_ms.saturating_add(look.after_ms) };
         self.is_first = false;
         frame.process.add(&look.process);
-        frame.event = (!look.event.is_empty()).then(|| printable(&look.event));
+        frame.event = (!look.event.is_empty()).then(|| shown(&look.event));
         for cache in look.caches {
             if cache.id as usize >= MAX_RECORDS {
                 return Err(invalid("it names a cache that cannot be"));

@@ -20,6 +20,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::failure::{FAILED, Failure, Outcome, complain};
+use crate::find::note_copies;
 use crate::process;
 use crate::text::{bytes, mode_name};
 use args::Record;
@@ -35,7 +36,8 @@ const SOON: Duration = Duration::from_millis(300);
 
 /// Records a process until a signal, its end, or the time that was given.
 pub fn record(options: &Record) -> Outcome {
-    let (mut watch, snapshot) = Watch::start(options.pid)?;
+    let (mut watch, snapshot) = Watch::start(options.pid, options.copy)?;
+    note_copies(&snapshot, options.copy);
     let header = Header {
         format: FORMAT,
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -94,8 +96,8 @@ fn summary(looks: u64, time: Duration, path: &Path, file: &File) -> String {
     format!("{looks} look{s} in {:.1} s: {} in {}", time.as_secs_f64(), bytes(size), path.display())
 }
 
-/// A message for each signal that ends the record.
-fn signals() -> io::Result<Receiver<i32>> {
+/// A message for each signal that ends the command, which from now on ends by it no more.
+pub fn signals() -> io::Result<Receiver<i32>> {
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
     let (sender, receiver) = channel();
     thread::Builder::new().name("signals".to_owned()).spawn(move || {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use super::format::{CacheFigures, Definition, Frame, ProcessFigures};
 use crate::accounts::Division;
 use crate::failure::{FAILED, Failure};
-use crate::find::find;
+use crate::find::{find, find_copy};
 use crate::snapshot::{Cache, Snapshot};
 use crate::{process, residence};
 
@@ -23,6 +23,8 @@ const MAX_SILENCE: Duration = Duration::from_secs(1);
 /// A process that is recorded.
 pub struct Watch {
     pid: i32,
+    /// Which of the library's copies is recorded.
+    copy: u32,
     began: Instant,
     /// When the process published what is recorded.
     start_ns: u64,
@@ -44,15 +46,16 @@ pub enum Seen {
 
 impl Watch {
     /// Finds the process.
-    pub fn start(pid: i32) -> Result<(Watch, Snapshot), Failure> {
+    pub fn start(pid: i32, copy: Option<u32>) -> Result<(Watch, Snapshot), Failure> {
         let auxiliary = auxiliary(pid);
-        let snapshot = find(pid)?;
+        let snapshot = find_copy(pid, copy)?;
         // Only the walk of its mappings shows whether the process is still the one that wrote this.
         if residence::read(&snapshot).is_some_and(|residence| residence.is_arena_gone) {
             return Err(Failure::new(FAILED, silent(pid)));
         }
         let watch = Watch {
             pid,
+            copy: snapshot.copy,
             began: Instant::now(),
             start_ns: snapshot.start_ns,
             auxiliary,
@@ -71,7 +74,7 @@ impl Watch {
         }
         let now = auxiliary(pid);
         let is_other = now.is_some() && self.auxiliary.is_some() && now != self.auxiliary;
-        let snapshot = match whole(pid) {
+        let snapshot = match whole(pid, self.copy) {
             // The file that the program before wrote.
             Ok(snapshot) if is_other && snapshot.start_ns == self.start_ns => return self.silent(),
             Ok(snapshot) => snapshot,
@@ -115,13 +118,14 @@ fn silent(pid: i32) -> String {
 }
 
 /// The snapshot, read again where the counters of a cache contradict each other.
-fn whole(pid: i32) -> Result<Snapshot, Failure> {
-    let mut snapshot = find(pid)?;
+fn whole(pid: i32, copy: u32) -> Result<Snapshot, Failure> {
+    // After an exec there may be fewer copies.
+    let mut snapshot = find_copy(pid, Some(copy)).or_else(|_| find(pid))?;
     for _ in 0..MAX_RETRIES {
         if !snapshot.caches.iter().any(Cache::is_torn) {
             break;
         }
-        snapshot = find(pid)?;
+        snapshot = find_copy(pid, Some(snapshot.copy))?;
     }
     Ok(snapshot)
 }

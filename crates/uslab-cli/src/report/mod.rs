@@ -15,6 +15,7 @@ use std::fs::{self, File};
 use std::path::PathBuf;
 
 use crate::failure::{FAILED, Failure, Outcome, print};
+use crate::output::replace;
 use crate::profile;
 use args::Report;
 
@@ -29,7 +30,14 @@ pub fn report(options: &Report) -> Outcome {
         name.push(".html");
         PathBuf::from(name)
     });
-    fs::write(&output, page::page(&series, heap.as_ref()))
+    let page = page::page(&series, heap.as_ref());
+    // The user named the one file; the other lies where other users may have planted a link.
+    let written = if options.output.is_some() {
+        fs::write(&output, page)
+    } else {
+        replace(&output, page.as_bytes(), None)
+    };
+    written
         .map_err(|error| Failure::new(FAILED, format_args!("cannot write {}: {error}", output.display())))?;
     print(&format!("{}\n", output.display()))
 }

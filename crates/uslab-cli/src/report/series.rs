@@ -3,12 +3,17 @@
 use std::collections::BTreeMap;
 use std::io::{self, Read};
 
+use crate::input::invalid;
 use crate::record::format::{CacheFigures, Definition, Frame, Header, ProcessFigures, Reader};
 
 /// Points of a chart; a longer record loses every second one until it fits.
 pub const MAX_POINTS: usize = 720;
 /// Events that the page lists.
 const MAX_EVENTS: usize = 100;
+/// Figures of one cache at one point; of a record with more, every second point is lost.
+const MAX_CELLS: usize = 500_000;
+/// Ten looks a second make so many in 11 days.
+const MAX_LOOKS: u64 = 10_000_000;
 
 /// The figures at one instant.
 #[derive(Clone, Debug)]
@@ -69,6 +74,9 @@ pub fn read(input: impl Read) -> io::Result<Series> {
         is_new |= frame.event.is_some();
         let is_drawn = looks.is_multiple_of(stride);
         looks += 1;
+        if looks > MAX_LOOKS {
+            return Err(invalid(&format!("it has more than {MAX_LOOKS} looks")));
+        }
         if !is_drawn {
             last = Some(frame.clone());
             continue;
@@ -76,7 +84,8 @@ pub fn read(input: impl Read) -> io::Result<Series> {
         last = None;
         points.push(Point { is_new, ..Point::of(frame) });
         is_new = false;
-        if points.len() > MAX_POINTS {
+        let cells: usize = points.iter().map(|point| point.caches.len()).sum();
+        if points.len() > MAX_POINTS || (cells > MAX_CELLS && points.len() > 2) {
             points = halved(points);
             stride *= 2;
         }
@@ -84,7 +93,7 @@ pub fn read(input: impl Read) -> io::Result<Series> {
     // The end is the moment that the reader wants to see most.
     points.extend(last.as_ref().map(|frame| Point { is_new, ..Point::of(frame) }));
     if points.is_empty() {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "it holds no look"));
+        return Err(invalid("it holds no look"));
     }
     let is_cut = reader.is_cut;
     Ok(Series { header: reader.header, points, looks, events, is_cut, peak_rss_bytes: peak })

@@ -133,6 +133,12 @@ copy! {
     /// Addresses of the arena: start of its tables, start of its data.
     #[serde(skip)]
     arena: (u64, u64),
+    /// Which of the library's copies in the process wrote it, from 1.
+    #[serde(skip_serializing_if = "is_one")]
+    copy: u32,
+    /// The number of copies that publish.
+    #[serde(skip_serializing_if = "is_one")]
+    copies: u32,
     #[serde(skip)]
     mode: Mode,
     /// Caches that exist, or did, by id.
@@ -206,11 +212,6 @@ impl Snapshot {
             _ => "for a reason that this program does not know",
         })
     }
-}
-
-/// Reads the snapshot that process `pid` writes to `file`.
-pub fn read(file: &Path, pid: i32) -> Result<Snapshot, Trouble> {
-    Ok(open(file, pid, false)?.1)
 }
 
 /// Opens the snapshot that process `pid` writes to `file`, also for writing if the caller wants to
@@ -292,9 +293,16 @@ fn parse(fetch: impl Fn(u64, usize) -> io::Result<Vec<u8>>) -> Result<Snapshot, 
         used.saturating_sub(layout::MAX_SHRINKERS as u64),
         library_version,
         arena,
+        1,
+        1,
         mode,
         caches,
     ))
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_one(number: &u32) -> bool {
+    *number == 1
 }
 
 /// One record; nothing when it was never used.

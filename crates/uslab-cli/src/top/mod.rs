@@ -41,7 +41,7 @@ pub fn top(options: &Top) -> Outcome {
         Some(pid) => pid,
         None => only_one()?,
     };
-    let (mut watch, mut app) = Watch::start(pid, options.interval)?;
+    let (mut watch, mut app) = Watch::start(pid, options.copy, options.interval, options.time_scale)?;
     if options.once || options.json {
         for _ in 1..options.looks {
             sleep(Duration::from_secs_f64(options.interval));

@@ -5,7 +5,8 @@ use std::time::Instant;
 use super::app::App;
 use crate::accounts::Parts;
 use crate::failure::Failure;
-use crate::find::find;
+use crate::find::{find, find_copy};
+use crate::snapshot::Snapshot;
 use crate::{process, residence};
 
 /// Times that a torn snapshot is read again at once.
@@ -14,17 +15,22 @@ const MAX_RETRIES: usize = 3;
 /// A process that is watched.
 pub struct Watch {
     pid: i32,
+    /// Which of the library's copies is shown: that with the most memory may change.
+    copy: u32,
     /// When the process published what is shown: exec and a new process with the id change it.
     start_ns: u64,
     since: Instant,
+    /// Seconds that a second counts for.
+    scale: f64,
 }
 
 impl Watch {
     /// Finds the process and takes the first look.
-    pub fn start(pid: i32, interval_s: f64) -> Result<(Watch, App), Failure> {
-        let snapshot = find(pid)?;
-        let command = process::command_name(pid).unwrap_or_else(|| "?".to_owned());
-        let mut watch = Watch { pid, start_ns: snapshot.start_ns, since: Instant::now() };
+    pub fn start(pid: i32, copy: Option<u32>, interval_s: f64, scale: f64) -> Result<(Watch, App), Failure> {
+        let snapshot = find_copy(pid, copy)?;
+        let command = shown_command(&snapshot);
+        let (start_ns, copy) = (snapshot.start_ns, snapshot.copy);
+        let mut watch = Watch { pid, copy, start_ns, since: Instant::now(), scale };
         let mut app = App::new(command, snapshot, interval_s);
         watch.look(&mut app);
         Ok((watch, app))
@@ -37,7 +43,8 @@ impl Watch {
             app.event = Some(format!("process {pid} has ended: these are its last figures"));
             return;
         }
-        let snapshot = match find(pid) {
+        // After an exec there may be fewer copies.
+        let snapshot = match find_copy(pid, Some(self.copy)).or_else(|_| find(pid)) {
             Ok(snapshot) => snapshot,
             Err(failure) => {
                 app.event = Some(format!("{}: these are the last figures", failure.message));
@@ -49,7 +56,7 @@ impl Watch {
             if !snapshot.caches.iter().any(crate::snapshot::Cache::is_torn) {
                 break;
             }
-            if let Ok(again) = find(pid) {
+            if let Ok(again) = find_copy(pid, Some(snapshot.copy)) {
                 snapshot = again;
             }
         }
@@ -67,13 +74,24 @@ impl Watch {
         let is_new = snapshot.start_ns != self.start_ns;
         if is_new {
             (self.start_ns, self.since) = (snapshot.start_ns, Instant::now());
+            self.copy = snapshot.copy;
             app.history = super::history::History::default();
-            app.command = process::command_name(pid).unwrap_or_else(|| "?".to_owned());
+            app.command = shown_command(&snapshot);
         }
         let parts = Parts::of(&snapshot, residence);
-        app.update(snapshot, parts, self.since.elapsed().as_secs_f64());
+        app.update(snapshot, parts, self.since.elapsed().as_secs_f64() * self.scale);
         if is_new {
             app.event = Some(format!("process {pid} became another program: its figures begin anew"));
         }
+    }
+}
+
+/// The name of the process; with several copies of the library in it, the number of this one too.
+fn shown_command(snapshot: &Snapshot) -> String {
+    let command = i32::try_from(snapshot.pid).ok().and_then(process::command_name);
+    let command = command.unwrap_or_else(|| "?".to_owned());
+    match snapshot.copies {
+        1 => command,
+        copies => format!("{command}, copy {} of {copies}", snapshot.copy),
     }
 }

@@ -3,11 +3,20 @@
 use super::body::Core;
 use super::debugged::Request;
 use super::registry;
-use crate::percpu::{MAX_COUNTED, needs_counted_row};
+use crate::percpu::{Drain, Keep, MAX_COUNTED, needs_counted_row};
 use crate::rseq::Slot;
 
 /// Bytes of objects that a counted sheaf holds at most, but for one object.
 const MAX_SHEAF_BYTES: usize = 16 << 10;
+
+/// Moves the objects of all counted sheaves to their slabs: no profile runs any more. A sheaf that
+/// a thread installs meanwhile goes when it was idle for a look of the background thread. The
+/// caller holds no lock.
+pub(crate) fn drain_counted() {
+    let _registry = registry::lock();
+    let mut drain = Drain::of_idle(Keep::Target);
+    registry::for_each(|core| core.cpu.drain_counted(&mut drain));
+}
 
 impl Core {
     /// The counted row of the cache, which is made at the first call. `None` if the cache serves

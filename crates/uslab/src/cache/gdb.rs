@@ -19,7 +19,7 @@ use crate::report::depot;
 use crate::{counters, pages, percpu, rseq, slab};
 
 /// The version of the script that reads this table; another version refuses it.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// Offsets in memory of the layers above, which assert them.
 pub const LARGE_PAGES: usize = 0;
@@ -50,6 +50,9 @@ const LISTS: &[&[Fact]] = &[
     percpu::FACTS[0],
     percpu::FACTS[1],
     percpu::FACTS[2],
+    percpu::FACTS[3],
+    percpu::FACTS[4],
+    percpu::FACTS[5],
     counters::FACTS,
     slab::FACTS[0],
     slab::FACTS[1],
@@ -80,6 +83,8 @@ pub struct Table {
     arena: *const (),
     /// The place of the depot's address.
     depot: *const (),
+    /// The place of the pointer to the first slot of a thread's own.
+    locals: *const (),
 }
 
 // SAFETY: the table and what it points to are statics; the library does not read it.
@@ -97,6 +102,7 @@ pub static TABLE: Table = Table {
     used_ids: registry::used_ids(),
     arena: pages::arena::structure(),
     depot: depot::place(),
+    locals: percpu::local::first_place(),
 };
 
 // The script reads these at fixed places.
@@ -105,5 +111,6 @@ const _: () = {
     assert!(offset_of!(Table, version) == 8 && offset_of!(Table, facts_count) == 12);
     assert!(offset_of!(Table, facts) == 16 && offset_of!(Table, cores) == 24);
     assert!(offset_of!(Table, used_ids) == 32 && offset_of!(Table, arena) == 40);
-    assert!(offset_of!(Table, depot) == 48 && size_of::<Table>() == 56);
+    assert!(offset_of!(Table, depot) == 48 && offset_of!(Table, locals) == 56);
+    assert!(size_of::<Table>() == 64);
 };

@@ -52,6 +52,7 @@ pub use body::Core;
 pub use boxes::{Boxes, IntoBoxes};
 pub use builder::{CacheBuilder, Flags};
 pub(crate) use class::{class_core, class_geometry};
+pub(crate) use counted::drain_counted;
 pub use error::{Busy, CreateError};
 pub(crate) use life::publish_shared;
 pub use local::{LocalBox, LocalCache, RawLocal};

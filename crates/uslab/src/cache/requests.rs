@@ -151,10 +151,13 @@ fn profile(text: &[u8], out: &mut Text<'_>) -> u32 {
     let profiler = unsafe { PROFILER.load(Acquire).as_ref() };
     let result = match (profiler, core::str::from_utf8(text)) {
         (None, _) => Err("the process has not allocated by malloc yet"),
-        (Some(profiler), Ok("stop")) => (profiler.stop)(),
+        (Some(profiler), Ok("stop")) => (profiler.stop)()
+            .inspect(|_| counters::note_change("profile", Changer::Request, format_args!("off"))),
         (Some(profiler), Ok("dump")) => write_profile(profiler),
         (Some(profiler), Ok(text)) => match text.strip_prefix("start ").map(str::parse) {
-            Some(Ok(period_bytes)) => (profiler.start)(period_bytes),
+            Some(Ok(period_bytes)) => (profiler.start)(period_bytes).inspect(|_| {
+                counters::note_change("profile", Changer::Request, format_args!("{period_bytes}"));
+            }),
             _ => Err("it is neither start and a number of bytes, nor stop, nor dump"),
         },
         (Some(_), Err(_)) => Err("it is not text"),

@@ -34,6 +34,9 @@ pub const VERSION: u32 = 4;
 pub const HEADER_BYTES: usize = SHRINKERS_OFFSET + MAX_SHRINKERS * core::mem::size_of::<Shrinker>();
 /// Bytes of the first page, which every process uses.
 pub const FIRST_BYTES: usize = 4096;
+/// Copies of the library in one process that publish, each in a file of its own: the first in
+/// `DIR/PID`, the others in `DIR/PID.2` and so on.
+pub const MAX_COPIES: u32 = 8;
 /// Records in a file. A cache with an id of this or above works, but is not listed.
 pub const MAX_RECORDS: usize = 3328;
 /// Bytes of a whole file. It is sparse, so only records in use take memory.
@@ -168,7 +171,7 @@ pub const ORIGINS: [&str; 7] =
 
 /// The names of the settings, in the order of their [`Setting`]s: those of the variables, in lower
 /// case and without `USLAB_`.
-pub const SETTINGS: [&str; 13] = [
+pub const SETTINGS: [&str; 15] = [
     "rseq",
     "reaper",
     "decay_ms",
@@ -182,6 +185,8 @@ pub const SETTINGS: [&str; 13] = [
     "leaks",
     "limit",
     "stats",
+    "profile",
+    "profile_file",
 ];
 
 /// Facts about the process and its page layer.

@@ -1,9 +1,9 @@
 //! The memory of the figures: a private block, or the file that `uslab info` reads.
 
 use super::layout::{
-    ANSWER_OFFSET, Answer, FILE_BYTES, FIRST_BYTES, HEADER_BYTES, Header, MAGIC, MAX_RECORDS, MAX_SHRINKERS,
-    REQUEST_OFFSET, Record, Request, SETTINGS, SETTINGS_OFFSET, SHRINKERS_OFFSET, SOURCES, SOURCES_OFFSET,
-    Setting, Shrinker, Source, VERSION,
+    ANSWER_OFFSET, Answer, FILE_BYTES, FIRST_BYTES, HEADER_BYTES, Header, MAGIC, MAX_COPIES, MAX_RECORDS,
+    MAX_SHRINKERS, REQUEST_OFFSET, Record, Request, SETTINGS, SETTINGS_OFFSET, SHRINKERS_OFFSET, SOURCES,
+    SOURCES_OFFSET, Setting, Shrinker, Source, VERSION,
 };
 use crate::os;
 use crate::os::directory::{Directory, Identity, Refusal};
@@ -34,6 +34,8 @@ static SHARED: CachePadded<AtomicPtr<u8>> = CachePadded(AtomicPtr::new(core::ptr
 /// kept: by then its number could belong to the program.
 static DIRECTORY: [AtomicU8; os::env::VALUE_BYTES + 1] =
     [const { AtomicU8::new(0) }; os::env::VALUE_BYTES + 1];
+/// The number of this copy of the library among those that publish in this process.
+static COPY: AtomicU32 = AtomicU32::new(1);
 static PUBLISHED: AtomicBool = AtomicBool::new(false);
 /// Identity of the published file.
 static DEVICE: AtomicU64 = AtomicU64::new(0);
@@ -106,8 +108,8 @@ pub fn record(id: u16) -> &'static Record {
 /// and prints a message.
 ///
 /// A process may contain this library several times: the preloaded malloc, and a copy that it links
-/// or loads. The first copy publishes, and the C interface makes sure that this is malloc's. The
-/// figures of other copies stay private.
+/// or loads. Each publishes, up to [`MAX_COPIES`]. The first file, that with the plain name, is the
+/// first copy's, and the C interface makes sure that this is malloc's.
 pub fn init(directory: Option<&[u8]>, reader: Option<u64>, facts: impl FnOnce(&Header)) {
     SHARED.whole();
     READER.store(reader.and_then(|id| u32::try_from(id).ok()).unwrap_or(0), Relaxed);
@@ -119,11 +121,18 @@ pub fn init(directory: Option<&[u8]>, reader: Option<u64>, facts: impl FnOnce(&H
         }
         match open_directory() {
             Ok(directory) => {
-                with_name(|name| {
-                    if !is_of_this_process(&directory, name) {
-                        publish(&directory, name, None);
+                let is_free = |&copy: &u32| with_name(copy, |name| !is_of_this_process(&directory, name));
+                let has_leftover = with_name(1, |name| directory.has(name));
+                if let Some(copy) = (1..=MAX_COPIES).find(is_free) {
+                    COPY.store(copy, Relaxed);
+                    with_name(copy, |name| publish(&directory, name, None));
+                    if copy == 1 && has_leftover {
+                        // Before an `exec` there may have been more copies.
+                        (2..=MAX_COPIES).filter(is_free).for_each(|copy| {
+                            with_name(copy, |name| directory.discard(name));
+                        });
                     }
-                });
+                }
             }
             Err(refusal) if refusal.is_distrust() => {
                 os::report::print(format_args!("USLAB_SNAPSHOT: nothing is published: {refusal}"));
@@ -163,7 +172,7 @@ fn publish(directory: &Directory, name: &CStr, at: Option<*mut u8>) -> bool {
     true
 }
 
-/// Whether another copy of this library in this process publishes under `name`, the process's id.
+/// Whether another copy of this library in this process publishes under `name`.
 ///
 /// A file of that name may also be left from an earlier process with the same id, or from this one
 /// before an `exec`. Such a file is not mapped here. Without `/proc` every file is taken for such a
@@ -249,7 +258,7 @@ pub fn publish_in_child() {
     request().1.accepted.store(0, Relaxed);
     request().1.answered.store(0, Relaxed);
     let published =
-        open_directory().is_ok_and(|directory| with_name(|name| publish(&directory, name, Some(shared))));
+        open_directory().is_ok_and(|directory| with_own_name(|name| publish(&directory, name, Some(shared))));
     if published {
         copy(private, shared);
         SHARED.store(shared, Release);
@@ -275,7 +284,7 @@ pub fn finish() {
         PUBLISHED.store(false, Relaxed);
         let identity = Identity { device: DEVICE.load(Relaxed), inode: INODE.load(Relaxed) };
         if let Ok(directory) = open_directory() {
-            with_name(|name| directory.remove(name, identity));
+            with_own_name(|name| directory.remove(name, identity));
         }
     }
 }
@@ -287,7 +296,7 @@ pub fn finish() {
 /// `errno`, or what `fill` returns; `EACCES` where the directory is not trusted.
 pub fn write_beside(suffix: &str, fill: impl FnOnce(i32) -> Result<(), i32>) -> Result<(), i32> {
     let directory = open_directory().map_err(|refusal| refusal.number())?;
-    with_name(|name| {
+    with_own_name(|name| {
         let [draft, whole] = [".new", ""].map(|end| {
             let mut bytes = [0; NAME_BYTES + 32];
             let parts = [name.to_bytes(), suffix.as_bytes(), end.as_bytes()];
@@ -311,15 +320,27 @@ fn open_directory() -> Result<Directory, Refusal> {
     Directory::open(CStr::from_bytes_until_nul(&path).unwrap_or(c"/"))
 }
 
-/// Bytes of a file's name, with its NUL.
-const NAME_BYTES: usize = 11;
+/// Bytes of a file's name, with its NUL: `4294967295.8`.
+const NAME_BYTES: usize = 13;
+const _: () = assert!(MAX_COPIES < 10);
 
-/// Calls `run` with the name of this process's file, its id, built on the stack.
-fn with_name<R>(run: impl FnOnce(&CStr) -> R) -> R {
+/// Calls `run` with the name of this copy's file.
+fn with_own_name<R>(run: impl FnOnce(&CStr) -> R) -> R {
+    with_name(COPY.load(Relaxed), run)
+}
+
+/// Calls `run` with the name of the file of copy `copy`, built on the stack: the process's id, and
+/// behind it the copy's number, unless that is 1.
+fn with_name<R>(copy: u32, run: impl FnOnce(&CStr) -> R) -> R {
     let mut name = [0u8; NAME_BYTES];
     let mut first = NAME_BYTES - 1;
+    if copy > 1 {
+        first -= 2;
+        name[first..first + 2].copy_from_slice(&[b'.', b'0' + copy as u8]);
+    }
+    let end = first;
     let mut rest = os::file::process_id();
-    while first == NAME_BYTES - 1 || rest > 0 {
+    while first == end || rest > 0 {
         first -= 1;
         name[first] = b'0' + (rest % 10) as u8;
         rest /= 10;
@@ -331,6 +352,7 @@ fn with_name<R>(run: impl FnOnce(&CStr) -> R) -> R {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::borrow::ToOwned;
     use std::format;
 
     fn maps(text: &str, name: &str, piece: usize) -> bool {
@@ -342,6 +364,13 @@ mod tests {
             n
         };
         maps_name(&mut read, name.as_bytes())
+    }
+
+    #[test]
+    fn each_copy_has_a_name_of_its_own() {
+        let pid = os::file::process_id();
+        let name = |copy| with_name(copy, |name| name.to_str().expect("UTF-8").to_owned());
+        assert_eq!([1, 2, MAX_COPIES].map(name), [format!("{pid}"), format!("{pid}.2"), format!("{pid}.8")]);
     }
 
     #[test]

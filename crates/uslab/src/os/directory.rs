@@ -222,6 +222,13 @@ impl Directory {
         result
     }
 
+    /// Removes `name` if it is a plain file of the effective user.
+    pub fn discard(&self, name: &CStr) {
+        if let Some(entry) = self.entry(name) {
+            self.remove(name, entry.identity);
+        }
+    }
+
     /// Removes `name` if it is the file `identity` and a plain file of the effective user.
     pub fn remove(&self, name: &CStr, identity: Identity) {
         if self.entry(name).is_some_and(|entry| entry.is_own_file && entry.identity == identity) {

@@ -84,21 +84,56 @@ pub fn write_all(fd: i32, mut bytes: &[u8]) -> Result<(), i32> {
 }
 
 /// Writes the file at `path`, which its owner alone may read, in place of another: `fill` writes it
-/// to a descriptor.
+/// to a descriptor, as `draft`, which then gets the name `path`.
+///
+/// Both names may lie in a directory where every user may create files. So the draft is a new file:
+/// a link or file that stands there is removed if the system lets this user do so, and is never
+/// followed or written to. A link at `path` is replaced.
 ///
 /// # Errors
-/// `errno`, or what `fill` returns.
-pub fn replace(path: &CStr, fill: impl FnOnce(i32) -> Result<(), i32>) -> Result<(), i32> {
-    let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC | libc::O_CLOEXEC | libc::O_NOFOLLOW;
-    // SAFETY: `path` is NUL-terminated.
-    let fd = unsafe { libc::open(path.as_ptr(), flags, 0o600) };
+/// `errno`, or what `fill` returns. Then no file is left behind.
+pub fn replace(draft: &CStr, path: &CStr, fill: impl FnOnce(i32) -> Result<(), i32>) -> Result<(), i32> {
+    let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC | libc::O_NOFOLLOW;
+    // SAFETY: `draft` is NUL-terminated.
+    let create = || unsafe { libc::open(draft.as_ptr(), flags, 0o600) };
+    let mut fd = create();
+    if fd < 0 && super::errno::get() == libc::EEXIST {
+        // An earlier process with this id left it, unless another user planted it.
+        // SAFETY: `draft` is NUL-terminated.
+        unsafe { libc::unlink(draft.as_ptr()) };
+        fd = create();
+    }
     if fd < 0 {
         return Err(super::errno::get());
     }
-    let result = fill(fd);
-    // SAFETY: the descriptor is ours and is closed once.
-    unsafe { libc::close(fd) };
+    let mut result = fill(fd);
+    // SAFETY: the descriptor is ours and is closed once; both names are NUL-terminated.
+    unsafe {
+        libc::close(fd);
+        if result.is_ok() && libc::rename(draft.as_ptr(), path.as_ptr()) != 0 {
+            result = Err(super::errno::get());
+        }
+        if result.is_err() {
+            libc::unlink(draft.as_ptr());
+        }
+    }
     result
+}
+
+/// When the plain file of this user at `path` was last changed, in milliseconds since 1970. `None`
+/// if there is no such file.
+pub fn own_file_changed_ms(path: &CStr) -> Option<u64> {
+    // SAFETY: zero is a valid value of these integers; the path is NUL-terminated; the call has no
+    // other preconditions.
+    unsafe {
+        let mut status: libc::stat = core::mem::zeroed();
+        let flags = libc::AT_SYMLINK_NOFOLLOW;
+        // Old C libraries have no `lstat`.
+        let is_own = libc::fstatat(libc::AT_FDCWD, path.as_ptr(), &mut status, flags) == 0
+            && status.st_mode & libc::S_IFMT == libc::S_IFREG
+            && status.st_uid == libc::geteuid();
+        is_own.then_some(status.st_ctime as u64 * 1000 + status.st_ctime_nsec as u64 / 1_000_000)
+    }
 }
 
 /// The id of the calling process.

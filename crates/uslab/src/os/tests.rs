@@ -154,3 +154,31 @@ fn a_text_is_found_wherever_reads_divide_it() {
     assert!(found(b"nonvoluntary_ctxt_switches:"), "in the last lines, some reads later");
     assert!(!found(b"no such line"));
 }
+
+#[test]
+fn a_file_is_replaced_by_a_new_one_whatever_stands_there() {
+    use std::os::unix::ffi::OsStrExt;
+    let folder = std::env::temp_dir().join(std::format!("uslab-replace-{}", std::process::id()));
+    std::fs::create_dir(&folder).unwrap();
+    let place = |name: &str| folder.join(name);
+    let text = |name: &str| std::ffi::CString::new(place(name).as_os_str().as_bytes()).unwrap();
+    let replace = |bytes: &[u8]| {
+        super::file::replace(&text("file.new"), &text("file"), |fd| super::file::write_all(fd, bytes))
+    };
+    std::fs::write(place("precious"), "precious").unwrap();
+    for name in ["file", "file.new"] {
+        std::os::unix::fs::symlink(place("precious"), place(name)).unwrap();
+    }
+    assert_eq!(super::file::own_file_changed_ms(&text("file")), None, "a link is no file");
+    let before_ms = super::clock::unix_ms();
+    assert_eq!(replace(b"one"), Ok(()));
+    assert!(std::fs::symlink_metadata(place("file")).unwrap().is_file());
+    assert!(super::file::own_file_changed_ms(&text("file")).unwrap() + 1000 > before_ms);
+    assert_eq!(replace(b"two"), Ok(()));
+    let failing = super::file::replace(&text("file.new"), &text("file"), |_| Err(libc::ENOSPC));
+    assert_eq!(failing, Err(libc::ENOSPC));
+    assert_eq!(std::fs::read(place("file")).unwrap(), b"two");
+    assert_eq!(std::fs::read(place("precious")).unwrap(), b"precious");
+    assert!(!place("file.new").exists());
+    std::fs::remove_dir_all(&folder).unwrap();
+}

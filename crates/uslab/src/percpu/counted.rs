@@ -20,12 +20,16 @@
 use super::CpuCache;
 use super::access::{Access, Sequences};
 use super::sheaf::{self, Owned, Size};
+use crate::os::facts::Fact;
+use crate::os::region::Region;
 use crate::pages::boot;
-use crate::rseq::{self, Exchanged, Mode, Sheaf, Slot, Which, dummy, is_dummy, mode};
+use crate::rseq::{self, Exchanged, Mode, SHEAF_HEADER_BYTES, Sheaf, Slot, Which, dummy, is_dummy, mode};
 use core::sync::atomic::{Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 /// The size of a counted sheaf.
 const SIZE: Size = Size(2);
+/// The room of a counted sheaf, whose own word says 0, for a debugger.
+pub(super) const FACTS: &[Fact] = &[Fact::new("counted.capacity", SIZE.capacity())];
 /// Objects that a refill serves at most: a sheaf's, and one for the caller.
 pub const MAX_COUNTED: usize = SIZE.capacity() + 1;
 
@@ -192,6 +196,16 @@ fn exchange_main(access: &Sequences<'_>, new: *mut Sheaf) -> Exchanged {
 pub(super) fn is_counted(sheaf: *mut Sheaf) -> bool {
     // SAFETY: sheaves stay mapped, and the word is an atomic.
     !is_dummy(sheaf) && unsafe { (*sheaf).capacity.load(Relaxed) } == 0
+}
+
+/// The memory of a sheaf, a counted one too; none of a dummy.
+pub(super) fn sheaf_region(sheaf: *mut Sheaf) -> Option<Region> {
+    if sheaf.is_null() || is_dummy(sheaf) {
+        return None;
+    }
+    let room = if is_counted(sheaf) { SIZE.capacity() } else { Owned(sheaf).capacity() };
+    let bytes = SHEAF_HEADER_BYTES + room * size_of::<*mut u8>();
+    Some(Region { kind: "sheaf", start: sheaf.addr(), bytes })
 }
 
 /// Gives a counted sheaf that the caller owns its capacity back; returns false for others.

@@ -42,7 +42,7 @@ pub struct CpuCache {
 }
 
 /// The CPU caches of a cache, for a debugger.
-pub(super) const FACTS: &[Fact] = facts!(CpuCache { slabs, slots, cpus, barns, nodes });
+pub(super) const FACTS: &[Fact] = facts!(CpuCache { slabs, slots, counted, cpus, barns, nodes });
 
 // SAFETY: slots and barns live for ever and are shared by design: atomics, sequences and locks.
 unsafe impl Sync for CpuCache {}

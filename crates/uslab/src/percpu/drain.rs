@@ -129,7 +129,7 @@ impl<'a> Drain<'a> {
     }
 
     /// Takes the sheaf of a slot of the cache's counted row, unless the drain has no barrier.
-    fn take_counted(&mut self, cache: &'a CpuCache, slot: &'a Slot) {
+    pub(super) fn take_counted(&mut self, cache: &'a CpuCache, slot: &'a Slot) {
         if is_dummy(slot.main.load(Relaxed)) || !self.may_take_main() {
             return;
         }
@@ -249,10 +249,15 @@ impl CpuCache {
     /// Moves the sheaves of all slots to `drain`, which flushes them to the slabs when it finishes.
     pub fn drain_slots<'a>(&'a self, drain: &mut Drain<'a>) {
         self.slots().iter().for_each(|slot| drain.take(self, slot));
-        self.counted_slots().iter().for_each(|slot| drain.take_counted(self, slot));
+        self.drain_counted(drain);
         if drain.leaves_mains() {
             drain.take_own_main(self);
         }
+    }
+
+    /// Moves the sheaves of the counted row to `drain`.
+    pub fn drain_counted<'a>(&'a self, drain: &mut Drain<'a>) {
+        self.counted_slots().iter().for_each(|slot| drain.take_counted(self, slot));
     }
 
     /// Flushes the sheaves of slots and barns to the slabs, except those that other threads hold

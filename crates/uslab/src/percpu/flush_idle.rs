@@ -11,8 +11,9 @@
 //!
 //! A busy slot that happens to look the same twice is drained, and refilled at its next call, which
 //! costs some microseconds. Look 3 finds it refilled, and so not idle. The fast path does nothing
-//! for this. From a barn the flush takes the sheaves that stood there ever since the last look. If
-//! calls bypass sheaves ([`super::bypass`]), each look drains each slot.
+//! for this. Counted rows ([`super::counted`]) are looked at likewise. From a barn the flush takes
+//! the sheaves that stood there ever since the last look. If calls bypass sheaves
+//! ([`super::bypass`]), each look drains each slot.
 
 use super::CpuCache;
 use super::adapt;
@@ -45,6 +46,9 @@ impl CpuCache {
                 slot.seen.store(after, Relaxed);
             }
         }
+        for slot in self.counted_slots() {
+            used |= self.flush_idle_counted(drain, slot);
+        }
         for barn in self.barns() {
             let _in_flight = (barn.fulls() > 0).then(InFlight::begin);
             while let Some(sheaf) = barn.take_unused() {
@@ -60,6 +64,28 @@ impl CpuCache {
         }
         self.slabs().fold();
         !used
+    }
+}
+
+impl CpuCache {
+    /// The look at a slot of the counted row. The word that has an own slot's fingerprint is the
+    /// distance to the next sample here. So `last_miss`, which counted slots do not use, has it.
+    /// Returns whether the slot was in use.
+    fn flush_idle_counted<'a>(&'a self, drain: &mut Drain<'a>, slot: &'a Slot) -> bool {
+        let before = look(slot);
+        let mut used = false;
+        if before != 0 {
+            let rests = slot.last_miss.load(Relaxed) == before && is_steady(slot, before);
+            if rests || self.is_bypassed() {
+                drain.take_counted(self, slot);
+            }
+            used = !(rests && drain.leaves_mains() && look(slot) == before);
+        }
+        let after = look(slot);
+        if slot.last_miss.load(Relaxed) != after {
+            slot.last_miss.store(after, Relaxed);
+        }
+        used
     }
 }
 

@@ -20,17 +20,21 @@
 
 use super::CpuCache;
 use super::access::{Access, exchange, node_of};
+use super::counted::sheaf_region;
 use super::drain::{BOTH, Keep};
 use super::hidden;
 use super::sheaf::{self, Owned, SIZES, Size};
 use super::valid::check_slot;
 use crate::counters::SlowCall;
+use crate::os::facts::{Fact, facts};
 use crate::os::invariant::{Checked, invariant};
+use crate::os::region::{Region, Visit};
 use crate::os::{self, Lock};
 use crate::rseq::{Cpu, Exchanged, Sheaf, Slot, Which, dummy, is_dummy};
 use crate::sync::Rank;
 use crate::sync::list::{Linked, Links, List};
 use core::cell::UnsafeCell;
+use core::mem::offset_of;
 use core::ptr::NonNull;
 use core::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
@@ -63,12 +67,29 @@ impl Linked for Local {
     }
 }
 
+#[repr(transparent)]
 struct All(List<Local>);
 // SAFETY: threads use the pointers only under the lock, and a slot leaves the list, under the same
 // lock, before it is freed.
 unsafe impl Send for All {}
 
 static LOCALS: Lock<All> = Lock::new(Rank::Locals, All(List::new()));
+/// The facts of slots of threads, for a debugger.
+pub(super) const FACTS: &[&[Fact]] = &[
+    facts!(Local { window, cache, slot, links }),
+    &[
+        Fact::new("Window.top", offset_of!(Window, top)),
+        Fact::new("Window.bottom", offset_of!(Window, bottom)),
+        Fact::new("Links.next", Links::<*const Local>::NEXT_OFFSET),
+    ],
+];
+
+/// The place of the pointer to the first slot, for a debugger: the list has no other word.
+pub const fn first_place() -> *const () {
+    const _: () = assert!(size_of::<All>() == size_of::<*const Local>());
+    (&raw const LOCALS).cast::<u8>().wrapping_add(Lock::<All>::VALUE_OFFSET).cast()
+}
+
 /// Slots in the list, for readers without the lock.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
@@ -118,6 +139,18 @@ pub fn ask(cache: Option<&CpuCache>) {
 /// Updates the counts of free objects in sheaves by what the slots of threads hold now.
 pub fn account_all() {
     for_each(|local, cache| cache.recount_to(&local.slot, local.held()));
+}
+
+/// Calls `visit` for the slots of `cache`, and for the sheaves in them. No other thread may use the
+/// cache.
+pub(super) fn for_each_region(cache: &CpuCache, visit: &mut Visit<'_>) {
+    for_each(|local, of| {
+        if core::ptr::eq(cache, of) {
+            visit(Region::of("slot of a thread", local));
+            let sheaves = BOTH.map(|which| local.slot.place(which).load(Relaxed));
+            sheaves.into_iter().filter_map(sheaf_region).for_each(&mut *visit);
+        }
+    });
 }
 
 /// Checks the invariants of these slots that hold while their owners use them.

@@ -57,4 +57,5 @@ pub use hidden::{hide_sheaves, shuffle_refills};
 pub use valid::{Walked, check_dummy};
 
 /// The facts of this layer, for a debugger.
-pub const FACTS: &[&[Fact]] = &[cpu_cache::FACTS, barn::FACTS[0], barn::FACTS[1]];
+pub const FACTS: &[&[Fact]] =
+    &[cpu_cache::FACTS, barn::FACTS[0], barn::FACTS[1], counted::FACTS, local::FACTS[0], local::FACTS[1]];

@@ -1,28 +1,22 @@
 //! The memory of slots, sheaves and barns; see [`crate::os::region`].
 
 use super::CpuCache;
-use super::sheaf::Owned;
+use super::counted::sheaf_region;
+use super::local;
 use crate::os::region::{Region, Visit};
-use crate::rseq::{SHEAF_HEADER_BYTES, Sheaf, Which, is_dummy};
+use crate::rseq::Which;
 use core::sync::atomic::Ordering::Relaxed;
 
-fn sheaf_region(sheaf: *mut Sheaf) -> Option<Region> {
-    (!sheaf.is_null() && !is_dummy(sheaf)).then(|| Region {
-        kind: "sheaf",
-        start: sheaf.addr(),
-        bytes: SHEAF_HEADER_BYTES + Owned(sheaf).capacity() * size_of::<*mut u8>(),
-    })
-}
-
 impl CpuCache {
-    /// Calls `visit` for each slot, each barn, each sheaf in them, and the slabs' structures. No
-    /// other thread may use the cache.
+    /// Calls `visit` for each slot, those of threads and of the counted row too, each barn, each
+    /// sheaf in them, and the slabs' structures. No other thread may use the cache.
     pub fn for_each_region(&self, visit: &mut Visit<'_>) {
-        for slot in self.slots() {
+        for slot in self.all_slots() {
             visit(Region::of("slot", slot));
             let sheaves = [Which::Main, Which::Spare].map(|which| slot.place(which).load(Relaxed));
             sheaves.into_iter().filter_map(sheaf_region).for_each(&mut *visit);
         }
+        local::for_each_region(self, visit);
         for barn in self.barns() {
             visit(Region::of("barn", barn));
             barn.for_each_sheaf(|sheaf| sheaf_region(sheaf).into_iter().for_each(&mut *visit));

@@ -13,6 +13,7 @@ use crate::slab::{Geometry, GeometryOptions, Layout, NodeMemory, Slabs};
 use core::sync::atomic::{AtomicU16, Ordering::Relaxed};
 
 mod broken;
+mod counted;
 mod refused;
 
 extern crate std;

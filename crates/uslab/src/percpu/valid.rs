@@ -41,6 +41,13 @@ pub(super) fn check_slot(slot: &Slot) -> Checked {
     Ok(())
 }
 
+/// Checks the invariants of a slot of a counted row that hold at any time.
+fn check_counted(slot: &Slot) -> Checked {
+    check_slot(slot)?;
+    let subject = Subject::new("counted slot", slot);
+    subject.holds(is_dummy(slot.spare.load(Relaxed)), "a counted slot has no spare")
+}
+
 /// Asserts, in debug builds, the invariants of this CPU's slot, after a change.
 #[inline(always)]
 pub(super) fn assert_slot(access: &impl Access) {
@@ -89,6 +96,9 @@ impl CpuCache {
                 walked.sheaves += self.check_locked(slot)?;
             }
         }
+        for slot in self.counted_slots() {
+            check_counted(slot)?;
+        }
         if mode() == Mode::Locked {
             check_without_room(first.main.load(Relaxed))?;
         }
@@ -103,6 +113,7 @@ impl CpuCache {
     /// of barns and lists.
     pub fn check_heads(&self) -> Checked {
         self.slots().iter().try_for_each(check_slot)?;
+        self.counted_slots().iter().try_for_each(check_counted)?;
         self.barns().iter().try_for_each(Barn::check_heads)?;
         self.slabs().check_heads()
     }

@@ -1,6 +1,8 @@
 //! The profile of a process that the environment chooses: from its load to a file at its exit.
 
 use super::write_to;
+use crate::counters::layout::MAX_COPIES;
+use crate::malloc::profiled;
 use crate::os;
 use crate::os::env::VALUE_BYTES;
 use core::ffi::CStr;
@@ -22,39 +24,75 @@ pub fn start_from_environment() {
         PATH.iter().zip(path).for_each(|(place, &byte)| place.store(byte, Relaxed));
         PATH_BYTES.store(path.len(), Release);
     }
-    if let Err(error) = super::start(period_bytes as usize) {
-        os::report::print(format_args!("no heap profile: {error}"));
+    // The snapshot names the environment as the origin of this setting.
+    if !profiled::start(period_bytes as usize) {
+        os::report::print(format_args!("no heap profile: {}", super::ProfileError::OutOfMemory));
     }
 }
 
-/// The path with the process id and a NUL.
+/// Bytes behind the path: `.4294967295.8.new`, and a NUL.
+const ENDING_BYTES: usize = 24;
+
+/// A path with a NUL.
 struct Path {
-    bytes: [u8; VALUE_BYTES + 16],
+    bytes: [u8; VALUE_BYTES + ENDING_BYTES],
     used: usize,
+}
+
+impl Path {
+    /// [`PATH`] with the process id, and with the number of the file if that is not 1.
+    fn new(number: u32, ending: &str) -> Option<Path> {
+        let used = PATH_BYTES.load(Acquire);
+        let mut path = Path { bytes: [0; VALUE_BYTES + ENDING_BYTES], used };
+        path.bytes.iter_mut().zip(&PATH[..used]).for_each(|(to, from)| *to = from.load(Relaxed));
+        write!(path, ".{}", os::file::process_id()).ok()?;
+        if number > 1 {
+            write!(path, ".{number}").ok()?;
+        }
+        path.write_str(ending).ok()?;
+        Some(path)
+    }
+
+    fn text(&self) -> &CStr {
+        CStr::from_bytes_until_nul(&self.bytes).unwrap_or(c"")
+    }
 }
 
 impl Write for Path {
     fn write_str(&mut self, text: &str) -> core::fmt::Result {
-        let place = self.bytes.get_mut(self.used..self.used + text.len()).ok_or(core::fmt::Error)?;
+        // The last byte stays 0.
+        let end = (self.used + text.len()).min(VALUE_BYTES + ENDING_BYTES - 1);
+        let place = self.bytes.get_mut(self.used..end).ok_or(core::fmt::Error)?;
+        if place.len() != text.len() {
+            return Err(core::fmt::Error);
+        }
         place.copy_from_slice(text.as_bytes());
-        self.used += text.len();
+        self.used = end;
         Ok(())
     }
 }
 
 /// Writes the profile to the file that `USLAB_PROFILE_FILE` named at the load, if it did. The
 /// shared libraries call it at exit.
+///
+/// A process may contain the library several times, and each copy writes at exit. A file that was
+/// written since the profile began is another copy's: this one then takes the next number. An older
+/// file is that of an earlier process with the same id, and is replaced.
 pub fn write_at_exit() {
-    let bytes = PATH_BYTES.load(Acquire);
     // A child that shares the memory of its parent must not write its profile.
-    if bytes == 0 || os::process::relation() == os::process::Relation::Sharing {
+    let is_sharing = os::process::relation() == os::process::Relation::Sharing;
+    if PATH_BYTES.load(Acquire) == 0 || is_sharing {
         return;
     }
-    let mut path = Path { bytes: [0; VALUE_BYTES + 16], used: bytes };
-    path.bytes.iter_mut().zip(&PATH[..bytes]).for_each(|(to, from)| *to = from.load(Relaxed));
-    let is_whole = write!(path, ".{}", os::file::process_id()).is_ok();
-    let Some(path) = CStr::from_bytes_until_nul(&path.bytes).ok().filter(|_| is_whole) else { return };
-    let written = os::file::replace(path, |fd| match write_to(fd) {
+    let began_ms = profiled::state::own_unix_ms();
+    // The time of a file may lie behind the clock by a tick.
+    let is_others = |path: &Path| {
+        os::file::own_file_changed_ms(path.text()).is_some_and(|changed_ms| changed_ms + 10 >= began_ms)
+    };
+    let number = (1..=MAX_COPIES).find(|&number| Path::new(number, "").is_some_and(|path| !is_others(&path)));
+    let number = number.unwrap_or(1);
+    let (Some(draft), Some(path)) = (Path::new(number, ".new"), Path::new(number, "")) else { return };
+    let written = os::file::replace(draft.text(), path.text(), |fd| match write_to(fd) {
         Err(super::ProfileError::Write(number)) => Err(number),
         // It was started: the path is stored before.
         _ => Ok(()),

@@ -29,6 +29,7 @@ mod at_exit;
 #[doc(hidden)]
 pub use at_exit::{start_from_environment, write_at_exit};
 
+use crate::counters::{Changer, note_change};
 use crate::malloc::profiled::{self, state};
 use crate::os;
 use core::fmt;
@@ -77,13 +78,18 @@ impl core::error::Error for ProfileError {}
 /// # Errors
 /// [`ProfileError::OutOfMemory`].
 pub fn start(period_bytes: usize) -> Result<(), ProfileError> {
-    if profiled::start(period_bytes) { Ok(()) } else { Err(ProfileError::OutOfMemory) }
+    if !profiled::start(period_bytes) {
+        return Err(ProfileError::OutOfMemory);
+    }
+    note_change("profile", Changer::Call, format_args!("{}", state::period_bytes()));
+    Ok(())
 }
 
 /// Takes no more samples. Those of objects in use are followed until the objects are freed, and
 /// [`write()`] still shows all. Takes locks. Threads and forks: as [`start`].
 pub fn stop() {
     profiled::stop();
+    note_change("profile", Changer::Call, format_args!("off"));
 }
 
 /// Whether samples are taken.
@@ -94,10 +100,9 @@ pub fn is_running() -> bool {
 /// Writes the profile as text, in pieces of up to 4 KiB, by calls of `out`. The guide
 /// (`docs/guide/seeing-inside.md`) describes the form.
 ///
-/// Allocates nothing. `out` runs with no lock held, and may allocate; it must not call this
-/// function. Another thread's call waits until this one ends. Samples go on meanwhile: lines are
-/// consistent in themselves. May be called from any thread and in fork children, but not from a
-/// signal handler.
+/// Allocates nothing. `out` runs with no lock held: it may allocate, and may panic. Several threads
+/// may write at once. Samples go on meanwhile: lines are consistent in themselves. May be called
+/// from any thread and in fork children, but not from a signal handler.
 ///
 /// # Errors
 /// [`ProfileError::NotStarted`].

@@ -83,7 +83,12 @@ impl World for Process {
     fn used_bytes(&self, basis: Basis) -> usize {
         match basis {
             Basis::Pages => counters::header().used_bytes.load(Relaxed) as usize,
-            Basis::Objects => counters::usage().allocated_bytes,
+            Basis::Objects => {
+                // CPUs fold their counts now and then: of a small process a large part may be
+                // missing. A pass asks once, and holds no lock.
+                cache::account_all();
+                counters::usage().allocated_bytes
+            }
         }
     }
 

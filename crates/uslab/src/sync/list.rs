@@ -38,6 +38,9 @@ pub struct Links<N> {
 }
 
 impl<N: Name> Links<N> {
+    /// The offset of the name of the next node, for a debugger.
+    pub const NEXT_OFFSET: usize = core::mem::offset_of!(Self, next);
+
     /// Those of a node in no list.
     pub const OUTSIDE: Self = Links { next: N::NONE, prev: N::NONE };
 }

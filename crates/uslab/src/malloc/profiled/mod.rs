@@ -27,7 +27,7 @@ use super::large::{self, Reclaim};
 use super::medium::{self, Medium};
 use super::small;
 use crate::cache::debugged::{Family, Request};
-use crate::cache::{Profiler, install_profiler, start};
+use crate::cache::{Profiler, drain_counted, install_profiler, start};
 use crate::os;
 use crate::os::config::PROFILE_PERIOD_BYTES;
 use crate::os::unwind;
@@ -76,6 +76,7 @@ pub(crate) fn stop() {
     if state::has_begun() {
         state::set_period_bytes(0);
         settle();
+        drain_counted();
     }
 }
 

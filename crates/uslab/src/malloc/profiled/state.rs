@@ -16,6 +16,7 @@ static LAST_PERIOD_BYTES: AtomicU64 = AtomicU64::new(0);
 /// The times of the first start: of the coarse clock, and milliseconds since 1970. 0 before it.
 static FIRST_MS: AtomicU64 = AtomicU64::new(0);
 static FIRST_UNIX_MS: AtomicU64 = AtomicU64::new(0);
+static FORKED_UNIX_MS: AtomicU64 = AtomicU64::new(0);
 /// See [`phase`].
 static PHASE: AtomicU8 = AtomicU8::new(NEW);
 
@@ -63,6 +64,17 @@ pub fn first_ms() -> u64 {
 /// The time of the first start in milliseconds since 1970.
 pub fn first_unix_ms() -> u64 {
     FIRST_UNIX_MS.load(Relaxed)
+}
+
+/// The time since which this process has the profile, in milliseconds since 1970: that of the first
+/// start, or of the fork that made the process.
+pub fn own_unix_ms() -> u64 {
+    FORKED_UNIX_MS.load(Relaxed).max(first_unix_ms())
+}
+
+/// Notes, in a fork child, when it began.
+pub fn note_fork() {
+    FORKED_UNIX_MS.store(os::clock::unix_ms(), Relaxed);
 }
 
 /// Notes the first start.

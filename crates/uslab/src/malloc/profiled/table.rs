@@ -7,6 +7,7 @@
 //! A site is a stack and a size class; it stays for ever. What finds no room is counted as dropped.
 //! All of it is guarded by one lock, which a thread takes once for a sample, and once for its free.
 
+use super::state;
 use crate::os::Lock;
 use crate::pages::{self, Fill, PAGE_BYTES, Temperature};
 use crate::sync::Rank;
@@ -268,5 +269,10 @@ pub fn lock_for_fork() {
 }
 
 pub fn unlock_after_fork(child: bool) {
-    if child { TABLE.reset_in_child() } else { TABLE.release_after_fork() }
+    if child {
+        state::note_fork();
+        TABLE.reset_in_child();
+    } else {
+        TABLE.release_after_fork();
+    }
 }

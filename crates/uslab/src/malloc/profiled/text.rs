@@ -11,7 +11,6 @@
 use super::{state, table};
 use crate::os;
 use core::fmt::{self, Write};
-use core::sync::atomic::{AtomicU32, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 /// Bytes of a piece.
 const PIECE_BYTES: usize = 4096;
@@ -60,24 +59,12 @@ impl fmt::Write for Out<'_> {
     }
 }
 
-/// The process that writes a profile; 0 for none. A fork child takes the word over.
-static WRITING: AtomicU32 = AtomicU32::new(0);
-
 /// Writes the profile, piece by piece, by calls of `sink`, which runs with no lock held.
+///
+/// Several threads may write at once. Each finds the ages of all sites, under the table's lock, and
+/// so may move those that another one is about to write: they stay true, of a later moment. No
+/// thread waits for another one's `sink`, which may panic, or block in a pipe that is full.
 pub fn write(sink: &mut dyn FnMut(&[u8]), cache: impl Fn(u16) -> (&'static str, usize)) {
-    let this = os::file::process_id();
-    loop {
-        match WRITING.compare_exchange(0, this, Acquire, Relaxed) {
-            Err(owner) if owner == this => os::sleep::pause(1),
-            Err(owner) => drop(WRITING.compare_exchange(owner, 0, Relaxed, Relaxed)),
-            Ok(_) => break,
-        }
-    }
-    write_alone(sink, cache);
-    WRITING.store(0, Release);
-}
-
-fn write_alone(sink: &mut dyn FnMut(&[u8]), cache: impl Fn(u16) -> (&'static str, usize)) {
     let mut out = Out { sink, piece: [0; PIECE_BYTES], used: 0 };
     // Writing to `Out` cannot fail.
     let _ = write!(out, "uslab-profile 1\npid {}\ncommand ", os::file::process_id());
