@@ -208,6 +208,13 @@ impl Slabs {
         (word >> (index % 64) & 1 != 0).then_some(Misuse::DoubleFree)
     }
 
+    /// Whether an object of these slabs starts at `pointer`.
+    #[inline]
+    pub fn has_object_at(&self, pointer: *const u8) -> bool {
+        let offset = |slab: Slab| pointer.addr() - slab.address().addr();
+        self.slab_of(pointer).is_some_and(|slab| self.geometry.index_of(offset(slab)).is_some())
+    }
+
     /// The object of these slabs that contains the byte at `pointer`, and whether it is free in its
     /// slab.
     pub fn object_around(&self, pointer: *const u8) -> Option<(*mut u8, bool)> {
@@ -238,7 +245,9 @@ impl Slabs {
     #[cold]
     fn relist(&self, slabs: &[Slab]) {
         let (mut released, mut count) = ([None; 2 * TOGETHER], 0);
+        let warm = self.warm_slabs();
         self.place_all(slabs, |lists, placed| {
+            lists.target = lists.target.max(lists.empty().min(warm));
             // Up to two for each: a single one would never catch up with a target that fell.
             for place in &mut released[count..count + 2 * placed] {
                 if lists.empty() > lists.target {

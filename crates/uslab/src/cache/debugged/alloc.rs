@@ -13,7 +13,8 @@ impl Debug {
         }
     }
 
-    fn hand_out_one(&self, name: &str, start: *mut u8, request: Request) -> *mut u8 {
+    #[inline(never)]
+    pub(super) fn hand_out_one(&self, name: &str, start: *mut u8, request: Request) -> *mut u8 {
         let object = Object { debug: self, pointer: self.pointer(start) as usize };
         match object.take(&[FREE, NEVER]) {
             Ok(state) => tell::check_free(&object, name, state),
