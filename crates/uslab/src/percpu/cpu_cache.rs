@@ -510,6 +510,12 @@ impl CpuCache {
             Owned(sheaf)
         };
         invariant!(target.count() < target.capacity(), "a flush fills a sheaf with room", target.0);
+        if !self.is_filled_well(&mut target) {
+            // A corrupted sheaf is lost, with its objects.
+            // SAFETY: the caller's promise.
+            unsafe { self.slabs.free(objects) };
+            return objects.len();
+        }
         let put = target.push_from(objects);
         self.install(access, target.0, node);
         put

@@ -80,12 +80,14 @@ impl CpuCache {
     #[inline]
     pub unsafe fn push_hidden(&self, object: *mut u8) -> bool {
         // SAFETY: as above, and the caller's promise.
-        unsafe {
+        let pushed = unsafe {
             match mode() {
-                Mode::Rseq => rseq::push(self.slots().as_ptr(), object),
-                Mode::Locked => self.try_lock().is_some_and(|locked| locked.push(object) == Pushed::Done),
+                Mode::Rseq => rseq::push_tested(self.slots().as_ptr(), object),
+                Mode::Locked => self.try_lock().map_or(Pushed::Slow, |locked| locked.push(object)),
             }
-        }
+        };
+        // An object that is on top already stays there once.
+        pushed != Pushed::Slow
     }
 
     #[inline]

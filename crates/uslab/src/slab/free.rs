@@ -5,8 +5,9 @@ use super::misuse::{Misuse, classify, report_misuse};
 use super::one::{NONE, Slab};
 use super::pool::{Slabs, VISITS};
 use super::words;
+use crate::os::corruption::is_whole;
 use crate::os::invariant::invariant;
-use crate::pages::{self, PageIndex};
+use crate::pages::{self, PAGE_SHIFT, PageIndex};
 use crate::sync::prefetch_for_write;
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -206,6 +207,15 @@ impl Slabs {
         // No other thread can set the bit of an object that the caller owns.
         let word = slab.words(&self.geometry)[index / 64].load(Relaxed);
         (word >> (index % 64) & 1 != 0).then_some(Misuse::DoubleFree)
+    }
+
+    /// Whether pointers to free objects look like it: they lie in the arena, and are aligned as the
+    /// objects of these slabs are. Reports the first structure of which they do not.
+    #[inline]
+    pub fn have_places<T>(&self, objects: &[*mut u8], structure: &'static str, place: *const T) -> bool {
+        let align = 1 << self.geometry.object_bytes.trailing_zeros().min(PAGE_SHIFT);
+        let holds = pages::may_contain(objects, align);
+        is_whole(holds, structure, place, "its pointers are aligned, and lie in the arena")
     }
 
     /// Whether an object of these slabs starts at `pointer`.
