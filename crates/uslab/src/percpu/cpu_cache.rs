@@ -188,6 +188,11 @@ impl CpuCache {
         self.adapt.capacity()
     }
 
+    /// Whether calls used sheaves from the start.
+    pub(super) fn has_hidden(&self) -> bool {
+        self.caching
+    }
+
     /// Whether calls use sheaves at present.
     pub(super) fn has_sheaves(&self) -> bool {
         self.caching && !self.is_bypassed()

@@ -65,6 +65,9 @@ impl CpuCache {
     /// Pops an object of this CPU's main sheaf, though it is hidden; null if it has none.
     #[inline]
     pub fn pop_hidden(&self) -> *mut u8 {
+        if !self.has_hidden() {
+            return core::ptr::null_mut();
+        }
         match mode() {
             // SAFETY: the slots are this cache's, for every possible CPU, and the mode is rseq.
             Mode::Rseq => unsafe { rseq::pop(self.slots().as_ptr()) },
@@ -79,6 +82,9 @@ impl CpuCache {
     /// `object` must be a free object of this cache that the caller owns.
     #[inline]
     pub unsafe fn push_hidden(&self, object: *mut u8) -> bool {
+        if !self.has_hidden() {
+            return false;
+        }
         // SAFETY: as above, and the caller's promise.
         let pushed = unsafe {
             match mode() {

@@ -9,7 +9,10 @@ impl Debug {
     /// Makes the pointers of the program from objects that came out of slabs.
     pub fn hand_out(&self, name: &str, objects: &mut [*mut u8], request: Request) {
         for place in objects {
-            *place = self.hand_out_one(name, *place, request);
+            *place = match self.is_plain() {
+                true => self.hand_out_plain(name, *place, request),
+                false => self.hand_out_one(name, *place, request),
+            };
         }
     }
 
