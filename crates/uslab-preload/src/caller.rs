@@ -84,7 +84,8 @@ impl Caller for Unknown {
 }
 
 extern "C" fn serve_from(size: usize, caller: usize) -> *mut u8 {
-    if is_program(caller) { malloc::serve_program(size) } else { malloc::serve(size) }
+    let begins = malloc::is_caller_asked() && is_program(caller);
+    if begins { malloc::serve_program(size) } else { malloc::serve(size) }
 }
 
 extern "C" fn serve_zeroed_from(size: usize, caller: usize) -> *mut u8 {

@@ -117,15 +117,47 @@ impl Shadow {
     }
 }
 
+/// The words of a structure.
+fn words_of(region: &Region) -> Vec<usize> {
+    // SAFETY: a structure of the library, of so many bytes; structures are aligned to words.
+    (0..region.bytes / 8)
+        .map(|n| unsafe { ((region.start + n * 8) as *const usize).read_volatile() })
+        .collect()
+}
+
+/// Prints the words that a write to a sheaf changed, and what each pointer leads to now.
+fn tell_sheaf(region: &Region, before: &[usize], shadow: &Shadow) {
+    let count = before[0] as u32 as usize;
+    for (at, (old, new)) in before.iter().copied().zip(words_of(region)).enumerate() {
+        let object =
+            shadow.live.range(..=new).next_back().filter(|&(&start, &(bytes, _))| new < start + bytes);
+        let leads = match object {
+            _ if at < 2 => "count, capacity or sentinel",
+            _ if at > count + 1 => "no object was here",
+            Some((&start, _)) if start == new => "the start of a live object",
+            Some(_) => "the inside of a live object",
+            None if before[2..count + 2].contains(&new) => "another object of the sheaf",
+            None => "no live object",
+        };
+        if old != new {
+            eprintln!("  word {at} of {count} objects: {old:#x} -> {new:#x}: {leads}");
+        }
+    }
+}
+
 /// Writes to one structure.
-fn write_wildly(random: &mut Random, regions: &Regions) {
-    let (_, region) = choose(random, regions);
+fn write_wildly(random: &mut Random, regions: &Regions, shadow: &Shadow) {
+    let (kind, region) = choose(random, regions);
+    let before = words_of(&region);
     let at = random.below(region.bytes);
     let most = if random.below(2) == 0 { 1 } else { 32 };
     let bytes = (1 + random.below(most)).min(region.bytes - at);
     for n in 0..bytes {
         // SAFETY: bytes of a structure of the library. That it must not be written is the test.
         unsafe { ((region.start + at + n) as *mut u8).write_volatile(random.next() as u8) };
+    }
+    if kind == "sheaf" {
+        tell_sheaf(&region, &before, shadow);
     }
 }
 
@@ -142,7 +174,7 @@ fn choose(random: &mut Random, regions: &Regions) -> (&'static str, Region) {
 /// One child's outcome.
 fn child(seed: u64, steps: usize, shadow: &mut Shadow, regions: &Regions) -> usize {
     let mut random = Random(seed);
-    write_wildly(&mut random, regions);
+    write_wildly(&mut random, regions, shadow);
     match shadow.work(&mut random, steps) {
         Ok(()) => HARMLESS,
         Err(outcome) => outcome,

@@ -17,6 +17,12 @@ impl Core {
 
     /// [`Core::alloc_slow`], with the request; only debugged caches heed it.
     pub(crate) fn alloc_slow_for(&self, request: Request) -> *mut u8 {
+        if let Some(debug) = self.debug.as_ref().filter(|debug| debug.is_plain()) {
+            let object = self.cpu.pop_hidden();
+            if !object.is_null() {
+                return debug.hand_out_plain(self.cpu.slabs().name(), object, request);
+            }
+        }
         let mut out = [core::ptr::null_mut()];
         if self.fill_for(&mut out, request) { out[0] } else { core::ptr::null_mut() }
     }

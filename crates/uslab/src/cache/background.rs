@@ -50,9 +50,15 @@ pub(crate) fn begin() {
 /// be no thread and memory exceeds the soft limit, reclaims on the calling thread.
 #[inline]
 pub(crate) fn begin_if_large() {
-    if STATE.load(Relaxed) != RUNNING && (!pages::is_small() || requests::is_pending()) {
+    if is_wanted() {
         start_or_reclaim();
     }
+}
+
+/// Whether [`begin_if_large`] has something to do.
+#[inline]
+pub(crate) fn is_wanted() -> bool {
+    STATE.load(Relaxed) != RUNNING && (!pages::is_small() || requests::is_pending())
 }
 
 #[cold]

@@ -30,7 +30,7 @@ pub struct Core {
     /// objects have no record; and whether the record has users.
     pub(super) pointer_offset: usize,
     pub(super) has_users: bool,
-    /// The places of a hardened cache that the program created. Those of `malloc` share theirs.
+    /// The quarantine's places, in hardened caches. Those of `malloc` share theirs.
     pub(super) quarantine: Option<&'static [Place]>,
     /// The memory of this cache, for reuse by the next one, and then a link of the registry's list.
     /// The registry's lock protects it; threads that walk the caches without that lock may read the

@@ -1,31 +1,49 @@
 //! Frees of debugged and hardened objects.
 
 use super::body::Core;
-use super::debugged::{Debug, Release, has_quarantine, quarantine};
+use super::debugged::{Debug, Release, quarantine};
 use super::registry;
 use crate::pages;
+use crate::sync::prefetch_for_write;
 
 impl Core {
     /// # Safety
     /// As [`Core::free_slow`].
     #[cold]
     pub(super) unsafe fn free_debugged(&self, debug: &Debug, pointer: *mut u8, release: Release) {
-        let Some(object) = debug.take_back(self.cpu.slabs(), pointer, release) else { return };
-        if !debug.is_secure() || !has_quarantine() {
+        let slabs = self.cpu.slabs();
+        let taken = match debug.is_plain() {
+            true => debug.take_back_plain(slabs, pointer, release),
+            false => debug.take_back(slabs, pointer, release),
+        };
+        let Some(object) = taken else { return };
+        let Some(places) = self.quarantine else {
             // SAFETY: an object of this cache that was in use.
-            return unsafe { self.cpu.free_slow(&[object]) };
-        }
-        let bytes = self.cpu.slabs().geometry().object_bytes;
-        if let Some(places) = self.quarantine {
-            let Some(left) = quarantine::exchange(places, object, bytes) else { return };
+            return unsafe { self.put_back(object) };
+        };
+        let Some(left) = quarantine::exchange(places, object) else { return };
+        // It has rested for long, and the next allocation may take it.
+        prefetch_for_write(left);
+        if self.programs_own {
             // SAFETY: a free object of this cache, which only its quarantine had.
-            return unsafe { self.cpu.free_slow(&[left]) };
+            return unsafe { self.put_back(left) };
         }
-        let Some(left) = quarantine::exchange(quarantine::shared(bytes), object, bytes) else { return };
         let core = pages::owner_of(left).and_then(|owner| registry::cache(owner.id()));
         if let Some(core) = core {
             // SAFETY: a free object of that cache, which only the quarantine had.
-            unsafe { core.cpu.free_slow(&[left]) };
+            unsafe { core.put_back(left) };
+        }
+    }
+
+    /// # Safety
+    /// `object` must be a free object of this cache that the caller owns.
+    #[inline]
+    unsafe fn put_back(&self, object: *mut u8) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if !self.cpu.push_hidden(object) {
+                self.cpu.free_slow(&[object]);
+            }
         }
     }
 

@@ -44,11 +44,12 @@ pub(super) fn create(
         registry.keep_memory(parts);
         return Err(CreateError::TooManyCaches);
     };
-    let is_secure = debug.as_ref().is_some_and(Debug::is_secure);
-    if programs_own && is_secure && parts.quarantine.is_empty() {
+    let has_quarantine = debug.as_ref().is_some_and(Debug::is_secure) && debugged::has_quarantine();
+    if programs_own && has_quarantine && parts.quarantine.is_empty() {
         parts.quarantine = quarantine::new_places();
     }
-    let quarantine = (programs_own && is_secure).then_some(parts.quarantine);
+    let own = programs_own.then_some(parts.quarantine);
+    let quarantine = has_quarantine.then(|| quarantine::places_for(geometry.object_bytes, own));
     let (name, name_len) = short_name(options.name);
     let temperature = if options.flags.contains(Flags::COLD) { Temperature::Cold } else { Temperature::Hot };
     publish(id, &name, size, &geometry);

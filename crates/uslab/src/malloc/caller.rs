@@ -176,6 +176,12 @@ fn serve_large(size: usize, family: Family) -> *mut u8 {
     large::alloc(size, ALIGN, family).map_or_else(out_of_memory, |(object, _)| object)
 }
 
+/// Whether [`serve_program`] would do more than [`serve`]: else the caller need not be known.
+#[inline]
+pub fn is_caller_asked() -> bool {
+    background::is_wanted()
+}
+
 /// [`serve`], after it starts the background thread if the arena is large and no thread runs yet.
 /// Only for calls of the program: the C library may hold locks that a new thread needs.
 #[inline(never)]

@@ -5,7 +5,8 @@
 
 use super::bare::{self, Bare};
 pub use super::caller::{
-    AnyCaller, Caller, Freed, Operator, Program, Rust, serve, serve_program, serve_resized, serve_zeroed,
+    AnyCaller, Caller, Freed, Operator, Program, Rust, is_caller_asked, serve, serve_program, serve_resized,
+    serve_zeroed,
 };
 use super::classes::{CLASSES, Class};
 use super::debugged;

@@ -1,5 +1,6 @@
 //! Parking with `futex(2)`, private to the process.
 
+use super::corruption::is_whole;
 use crate::sync::Park;
 use core::sync::atomic::AtomicU32;
 
@@ -50,8 +51,33 @@ impl Park for Futex {
         wake(word, 1);
     }
 
+    fn corrupted(word: &AtomicU32) {
+        is_whole(false, "lock", word, "a lock is free, held, or held and waited for");
+    }
+
     fn thread_key() -> usize {
         // SAFETY: `pthread_self` has no preconditions.
         unsafe { libc::pthread_self() as usize }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::os::Lock;
+    use crate::sync::Rank;
+    use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+    use std::panic::AssertUnwindSafe;
+
+    #[test]
+    fn a_lock_whose_word_was_overwritten_is_reported_and_not_waited_for() {
+        let lock = Lock::new(Rank::Barn, 0);
+        // SAFETY: the word is the first field of the lock.
+        unsafe { &*(&raw const lock).cast::<AtomicU32>() }.store(0x5555, Relaxed);
+        let caught = std::panic::catch_unwind(AssertUnwindSafe(|| drop(lock.lock()))).unwrap_err();
+        assert!(
+            caught.downcast_ref::<std::string::String>().is_some_and(|text| text.contains("corrupted lock"))
+        );
+        // The thread counts as the holder.
+        lock.release_after_fork();
     }
 }

@@ -40,12 +40,14 @@ fn choose(place: &AtomicU64) -> u64 {
 }
 
 /// A number that follows from `place` and from two secrets of the process, and reveals neither.
+#[inline]
 pub fn keyed(place: u64) -> u64 {
     let product = u128::from(place ^ seed()) * u128::from(second_seed());
     (product >> 64) as u64 ^ product as u64
 }
 
 /// The number of a sequence at `place`, with this process's seed.
+#[inline]
 pub fn at(place: u64) -> u64 {
     // SplitMix64 (Steele, Lea, Flood 2014).
     let mut z = seed().wrapping_add(place.wrapping_mul(0x9e37_79b9_7f4a_7c15));

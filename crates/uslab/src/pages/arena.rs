@@ -416,6 +416,16 @@ pub fn contains(page: PageIndex) -> bool {
     ((page.0 as usize) << PAGE_SHIFT) < ARENA.committed_bytes.load(Relaxed)
 }
 
+/// Whether each of `addresses` is a multiple of `align`, a power of two up to a page, from the
+/// arena's start on, and lies behind it by less than twice the bytes that are in use. Two
+/// instructions an address.
+#[inline]
+pub fn may_contain(addresses: &[*mut u8], align: usize) -> bool {
+    let base = ARENA.base.load(Relaxed);
+    let bits = addresses.iter().fold(0, |bits, address| bits | address.addr().wrapping_sub(base));
+    bits & (align - 1) == 0 && bits < ARENA.committed_bytes.load(Relaxed).next_power_of_two()
+}
+
 /// The address of a page.
 #[inline]
 pub fn address_of(page: PageIndex) -> *mut u8 {

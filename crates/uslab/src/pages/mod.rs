@@ -47,8 +47,8 @@ mod sparse;
 mod tests;
 
 pub use arena::{
-    PageIndex, address_of, clear_owner, contains, descriptor, direct_owner_of, keep_mapped, owner, owner_of,
-    page_of, page_of_any, set_owner,
+    PageIndex, address_of, clear_owner, contains, descriptor, direct_owner_of, keep_mapped, may_contain,
+    owner, owner_of, page_of, page_of_any, set_owner,
 };
 pub use bound::{begin_growth, has_grown, is_bounded};
 pub use buddy::limits::{has_soft_limit, held_bytes, is_beyond_soft, set_limits, soft_limit_bytes};

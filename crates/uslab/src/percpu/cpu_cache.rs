@@ -188,6 +188,11 @@ impl CpuCache {
         self.adapt.capacity()
     }
 
+    /// Whether calls used sheaves from the start.
+    pub(super) fn has_hidden(&self) -> bool {
+        self.caching
+    }
+
     /// Whether calls use sheaves at present.
     pub(super) fn has_sheaves(&self) -> bool {
         self.caching && !self.is_bypassed()
@@ -510,6 +515,12 @@ impl CpuCache {
             Owned(sheaf)
         };
         invariant!(target.count() < target.capacity(), "a flush fills a sheaf with room", target.0);
+        if !self.is_filled_well(&mut target) {
+            // A corrupted sheaf is lost, with its objects.
+            // SAFETY: the caller's promise.
+            unsafe { self.slabs.free(objects) };
+            return objects.len();
+        }
         let put = target.push_from(objects);
         self.install(access, target.0, node);
         put

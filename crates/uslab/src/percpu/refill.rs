@@ -38,7 +38,7 @@ impl CpuCache {
     /// with a filled main sheaf where it can.
     pub(super) fn refill(&self, access: &impl Access, out: &mut [*mut u8]) -> usize {
         let got = access.pop_bulk(out);
-        if got > 0 {
+        if got > 0 && self.slabs().have_places(&out[..got], "sheaf", access.slot()) {
             return got;
         }
         if self.slabs().geometry().is_run() {
@@ -75,9 +75,20 @@ impl CpuCache {
             }
         };
         invariant!(source.count() > 0, "a refill serves from a sheaf with an object", source.0);
+        if !self.is_filled_well(&mut source) {
+            // A corrupted sheaf is lost, with its objects.
+            return self.slabs().take(node, out, out.len());
+        }
         let got = source.pop_into(out);
         self.install(access, source.0, node);
         got
+    }
+
+    /// Whether the objects of a sheaf, which is about to become the main one, may be some. The fast
+    /// path uses them without a look.
+    pub(super) fn is_filled_well(&self, sheaf: &mut Owned) -> bool {
+        let place = sheaf.0;
+        self.slabs().have_places(sheaf.objects(), "sheaf", place)
     }
 
     /// Whether neither the spare nor the barn has an object. A hint: the thread owns neither.

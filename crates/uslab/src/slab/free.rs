@@ -5,8 +5,9 @@ use super::misuse::{Misuse, classify, report_misuse};
 use super::one::{NONE, Slab};
 use super::pool::{Slabs, VISITS};
 use super::words;
+use crate::os::corruption::is_whole;
 use crate::os::invariant::invariant;
-use crate::pages::{self, PageIndex};
+use crate::pages::{self, PAGE_SHIFT, PageIndex};
 use crate::sync::prefetch_for_write;
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -232,6 +233,22 @@ impl Slabs {
         self.index_at(page, object).is_some()
     }
 
+    /// Whether pointers to free objects look like it: they lie in the arena, and are aligned as the
+    /// objects of these slabs are. Reports the first structure of which they do not.
+    #[inline]
+    pub fn have_places<T>(&self, objects: &[*mut u8], structure: &'static str, place: *const T) -> bool {
+        let align = 1 << self.geometry.object_bytes.trailing_zeros().min(PAGE_SHIFT);
+        let holds = pages::may_contain(objects, align);
+        is_whole(holds, structure, place, "its pointers are aligned, and lie in the arena")
+    }
+
+    /// Whether an object of these slabs starts at `pointer`.
+    #[inline]
+    pub fn has_object_at(&self, pointer: *const u8) -> bool {
+        let offset = |slab: Slab| pointer.addr() - slab.address().addr();
+        self.slab_of(pointer).is_some_and(|slab| self.geometry.index_of(offset(slab)).is_some())
+    }
+
     /// The object of these slabs that contains the byte at `pointer`, and whether it is free in its
     /// slab.
     pub fn object_around(&self, pointer: *const u8) -> Option<(*mut u8, bool)> {
@@ -262,7 +279,9 @@ impl Slabs {
     #[cold]
     fn relist(&self, slabs: &[Slab]) {
         let (mut released, mut count) = ([None; 2 * TOGETHER], 0);
+        let warm = self.warm_slabs();
         self.place_all(slabs, |lists, placed| {
+            lists.target = lists.target.max(lists.empty().min(warm));
             // Up to two for each: a single one would never catch up with a target that fell.
             for place in &mut released[count..count + 2 * placed] {
                 if lists.empty() > lists.target {

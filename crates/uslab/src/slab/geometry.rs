@@ -184,8 +184,11 @@ impl Geometry {
 
     /// The object that contains the byte at `offset` from the slab's start; `None` behind the last.
     pub fn index_around(&self, offset: usize) -> Option<usize> {
-        let index = offset / self.object_bytes;
-        (index < self.objects).then_some(index)
+        // Most offsets are those of a start, for which no division is needed.
+        self.index_of(offset).or_else(|| {
+            let index = offset / self.object_bytes;
+            (index < self.objects).then_some(index)
+        })
     }
 
     /// The fast path's form of [`Geometry::index_of`]: tests whether an object starts at an

@@ -18,6 +18,9 @@ use crate::pages::{self, Locked, PageIndex};
 use crate::rseq::Owner;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+/// Bytes of the empty slabs that frees leave to a cache where no background thread takes them.
+const MAX_WARM_BYTES: usize = 4 << 20;
+
 static IS_ON: AtomicBool = AtomicBool::new(false);
 
 /// Lets caches keep the addresses of their slabs. Start-up calls it, before there is a cache.
@@ -31,6 +34,17 @@ impl Slabs {
     pub fn with_own_addresses(mut self) -> Slabs {
         self.keeps_addresses = IS_ON.load(Relaxed);
         self
+    }
+
+    /// Empty slabs for which a free raises the target. A cache without its own addresses needs
+    /// none: its slabs keep their memory in the page layer. The target halves each second, and the
+    /// background thread or a pass takes the slabs.
+    pub(super) fn warm_slabs(&self) -> u32 {
+        match self.keeps_addresses {
+            false => 0,
+            true if os::sleep::has_background_thread() => u32::MAX,
+            true => (MAX_WARM_BYTES / self.slab_bytes()) as u32,
+        }
     }
 
     /// Takes a kept slab, with at least the pages in the mask `needed` charged; a slab without a

@@ -20,6 +20,8 @@ pub trait Park {
     fn wait(word: &AtomicU32, expected: u32);
     /// Wakes one sleeper on `word`.
     fn wake_one(word: &AtomicU32);
+    /// Reports that `word` has a value that no lock ever has.
+    fn corrupted(word: &AtomicU32);
     /// A number unique to the calling thread among live threads; not 0. Used in debug builds only.
     fn thread_key() -> usize;
 }
@@ -84,8 +86,14 @@ impl<T, P: Park> Lock<T, P> {
             }
             core::hint::spin_loop();
         }
-        while self.word.swap(CONTENDED, Acquire) != FREE {
-            P::wait(&self.word, CONTENDED);
+        loop {
+            match self.word.swap(CONTENDED, Acquire) {
+                FREE => return,
+                HELD | CONTENDED => P::wait(&self.word, CONTENDED),
+                // The word was overwritten; no thread would ever wake this one. By policy the
+                // process goes on, and the lock was most likely free.
+                _ => return P::corrupted(&self.word),
+            }
         }
     }
 

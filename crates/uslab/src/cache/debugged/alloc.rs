@@ -9,11 +9,15 @@ impl Debug {
     /// Makes the pointers of the program from objects that came out of slabs.
     pub fn hand_out(&self, name: &str, objects: &mut [*mut u8], request: Request) {
         for place in objects {
-            *place = self.hand_out_one(name, *place, request);
+            *place = match self.is_plain() {
+                true => self.hand_out_plain(name, *place, request),
+                false => self.hand_out_one(name, *place, request),
+            };
         }
     }
 
-    fn hand_out_one(&self, name: &str, start: *mut u8, request: Request) -> *mut u8 {
+    #[inline(never)]
+    pub(super) fn hand_out_one(&self, name: &str, start: *mut u8, request: Request) -> *mut u8 {
         let object = Object { debug: self, pointer: self.pointer(start) as usize };
         match object.take(&[FREE, NEVER]) {
             Ok(state) => tell::check_free(&object, name, state),

@@ -33,7 +33,14 @@ fn byte(key: u64, address: usize) -> u8 {
     (key >> (address % 8 * 8)) as u8
 }
 
+/// The eight bytes from `address` on, of an object whose key is `key`.
+#[inline]
+fn word(key: u64, address: usize) -> u64 {
+    key.rotate_right((address % 8 * 8) as u32)
+}
+
 /// The key of the object at `pointer`: none of its bytes is 0.
+#[inline]
 fn key(pointer: usize) -> u64 {
     os::random::keyed(pointer as u64) | 0x0101_0101_0101_0101
 }
@@ -43,7 +50,7 @@ fn key(pointer: usize) -> u64 {
 #[inline]
 fn parts(range: Range<usize>, key: u64) -> (Range<usize>, u64, Range<usize>) {
     let words = range.start..range.start + range.len() / 8 * 8;
-    (words.clone(), key.rotate_right((range.start % 8 * 8) as u32), words.end..range.end)
+    (words.clone(), word(key, range.start), words.end..range.end)
 }
 
 impl Object<'_> {
@@ -69,7 +76,49 @@ impl Object<'_> {
         }
     }
 
+    /// The canary behind `asked` bytes of an object of a slab, as words that overlap, and the value
+    /// that each must have. A slab leaves at least 16 bytes for it.
+    #[inline]
+    fn words_behind(&self, asked: usize, key: u64) -> [(usize, u64); 4] {
+        let Range { start, end } = self.debug.behind(self.pointer, asked);
+        let (first, last) = (word(key, start), word(key, end));
+        [(start, first), (start + 8, first), (end - 16, last), (end - 8, last)]
+    }
+
+    /// As [`Object::write_canary_behind`], of an object of a slab.
+    #[inline]
+    pub fn write_words_behind(&self, asked: usize) {
+        for (at, word) in self.words_behind(asked, key(self.pointer)) {
+            // SAFETY: the words lie in the canary.
+            unsafe { (at as *mut u64).write_unaligned(word) };
+        }
+    }
+
+    /// As [`Object::clear_canary`], of an object of a slab.
+    #[inline]
+    pub fn clear_words_behind(&self, asked: usize) {
+        for (at, _) in self.words_behind(asked, 0) {
+            // SAFETY: as above.
+            unsafe { (at as *mut u64).write_unaligned(0) };
+        }
+    }
+
+    /// Whether both canaries of an object of a slab, in use, are whole; [`Object::changed_canary`]
+    /// says which one is not.
+    #[inline]
+    pub fn has_whole_canaries(&self, asked: usize) -> bool {
+        let key = key(self.pointer);
+        // SAFETY: the words lie in the canary and in the record, and every value is valid.
+        unsafe {
+            let before = ((self.pointer - 8) as *const u64).read() ^ key;
+            let differs = |(at, word): (usize, u64)| (at as *const u64).read_unaligned() ^ word;
+            let behind = self.words_behind(asked, key).map(differs);
+            before >> (64 - 8 * BEFORE_BYTES) | behind.iter().fold(0, |all, word| all | word) == 0
+        }
+    }
+
     /// Fills the bytes asked for, and the canary behind them, with zeroes.
+    #[inline]
     pub fn clear_with_canary(&self, asked: usize) {
         fill(self.pointer..self.debug.behind(self.pointer, asked).end, 0);
     }
@@ -122,6 +171,10 @@ mod tests {
         let first = object.pointer - memory.as_ptr().addr();
         for asked in [0, 1, 7, 8, 33, 63, 64] {
             object.write_canary_behind(asked);
+            assert!(object.has_whole_canaries(asked));
+            object.clear_words_behind(asked);
+            assert!(!object.has_whole_canaries(asked));
+            object.write_words_behind(asked);
             assert_eq!(object.changed_canary(Some(asked)), None);
             let end = debug.behind(object.pointer, asked).len();
             assert!((16..=BEHIND_BYTES).contains(&end));
@@ -130,6 +183,7 @@ mod tests {
                 let changed = object.changed_canary(Some(asked));
                 let address = object.pointer - first + at;
                 assert_eq!(changed, Some((address..address + 1, at < first)));
+                assert!(!object.has_whole_canaries(asked));
                 memory[at].store(old, Relaxed);
             }
             assert_ne!(memory[first + asked].load(Relaxed), 0, "a byte of 0 behind a string is found");

@@ -76,6 +76,12 @@ impl Debug {
 
     /// The misuse that a free of `pointer` would be; `None` for an object in use.
     pub fn misuse_of(&self, slabs: &Slabs, pointer: *const u8) -> Option<Misuse> {
+        if slabs.has_object_at(pointer.wrapping_sub(self.offset)) {
+            let object = Object { debug: self, pointer: pointer.addr() };
+            if object.record().state.load(Relaxed) == LIVE {
+                return None;
+            }
+        }
         let Some((start, is_free)) = slabs.object_around(pointer) else {
             return slabs.misuse_of(pointer).or(Some(Misuse::NotAnObject));
         };

@@ -28,6 +28,7 @@ mod alloc;
 mod canary;
 mod free;
 mod object;
+mod plain;
 pub(super) mod quarantine;
 mod run;
 mod seen;
@@ -68,6 +69,8 @@ pub struct Debug {
     bytes: usize,
     /// The program's constructor.
     constructor: Option<Constructor>,
+    /// Whether calls take the short way of [`plain`].
+    is_plain: bool,
 }
 
 impl Debug {
@@ -83,7 +86,8 @@ impl Debug {
         let stride = (offset + bytes + zone).next_multiple_of(align);
         // Poison would undo what the constructor did.
         let letters = if constructor.is_some() { letters & !POISON } else { letters };
-        Debug { letters, offset, stride, bytes, constructor }
+        let is_plain = plain::is_enough(letters);
+        Debug { letters, offset, stride, bytes, constructor, is_plain }
     }
 
     /// The bytes that an object of the slab must have.
@@ -94,6 +98,11 @@ impl Debug {
     /// Sets the distance between two objects of the slab.
     pub fn set_stride(&mut self, stride: usize) {
         self.stride = stride;
+    }
+
+    /// Whether [`Debug::hand_out_plain`] and [`Debug::take_back_plain`] do all that calls must do.
+    pub(super) fn is_plain(&self) -> bool {
+        self.is_plain
     }
 
     fn has(&self, letter: u8) -> bool {

@@ -173,7 +173,18 @@ impl<'a> Object<'a> {
     ///
     /// Waits while another thread works on it, with growing sleeps, so that a real-time thread lets
     /// it run. After a second [`BUSY`] is the error: in a fork child that thread does not exist.
+    #[inline]
     pub fn take(&self, from: &[u32]) -> Result<u32, u32> {
+        let state = &self.record().state;
+        let now = state.load(Relaxed);
+        if from.contains(&now) && state.compare_exchange(now, BUSY, AcqRel, Relaxed).is_ok() {
+            return Ok(now);
+        }
+        self.wait_and_take(from)
+    }
+
+    #[cold]
+    fn wait_and_take(&self, from: &[u32]) -> Result<u32, u32> {
         let state = &self.record().state;
         let (mut turns, mut pause_ms) = (0, 1);
         loop {

@@ -43,19 +43,25 @@ pub fn new_places() -> &'static [Place] {
     unsafe { core::slice::from_raw_parts(places, OWN_PLACES) }
 }
 
-/// The places that the size classes share, for objects of `bytes` bytes.
-pub fn shared(bytes: usize) -> &'static [Place] {
-    if bytes <= MAX_SMALL_BYTES { &SMALL } else { &LARGER }
+/// The places for objects of `bytes` bytes: of a cache's own ones, or of those that the size
+/// classes share, as many as are in use.
+pub fn places_for(bytes: usize, own: Option<&'static [Place]>) -> &'static [Place] {
+    let places = own.unwrap_or(if bytes <= MAX_SMALL_BYTES { &SMALL } else { &LARGER });
+    &places[..places.len().min((MAX_KEPT_BYTES / bytes).max(1))]
 }
 
-/// Puts a free object of `bytes` bytes into one of `places`, and returns the one that leaves, if
-/// one does.
-pub fn exchange(places: &[Place], object: *mut u8, bytes: usize) -> Option<*mut u8> {
-    let used = places.len().min(MAX_KEPT_BYTES / bytes).max(1);
+/// Puts a free object into one of `places`, and returns the one that leaves, if one does.
+#[inline]
+pub fn exchange(places: &[Place], object: *mut u8) -> Option<*mut u8> {
     let frees = &Cpu::current().shared(&FREES).unwrap_or(&FREES[0]).0;
-    let count = frees.fetch_add(1, Relaxed);
-    let random = os::random::at(count ^ ptr::from_ref(frees) as u64) as usize;
-    let Some(place) = places.get(random % used) else { return Some(object) };
+    // Two threads may get one count: then they choose one place.
+    let count = frees.load(Relaxed);
+    frees.store(count + 1, Relaxed);
+    let random = os::random::at(count ^ ptr::from_ref(frees) as u64);
+    // The upper half of the product: no division.
+    let Some(place) = places.get((u128::from(random) * places.len() as u128 >> 64) as usize) else {
+        return Some(object);
+    };
     let old = place.swap(object, AcqRel);
     (!old.is_null()).then_some(old)
 }

@@ -15,7 +15,7 @@ pub(crate) struct Large<'a> {
 impl Debug {
     /// The debugging of a run of `bytes`, whose record lies `offset` bytes before it.
     pub(crate) fn of_run(letters: u8, offset: usize, bytes: usize) -> Debug {
-        Debug { letters, offset, stride: offset + bytes, bytes, constructor: None }
+        Debug { letters, offset, stride: offset + bytes, bytes, constructor: None, is_plain: false }
     }
 }
 

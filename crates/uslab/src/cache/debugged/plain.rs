@@ -1,0 +1,89 @@
+//! The short way of plain debugged caches: those without users, pattern, zones of fixed bytes and
+//! trace. Hardened caches are plain, and those with the letter F alone.
+//!
+//! ```text
+//!   allocate   pop ─▶ free → busy ─▶ zeroes? ─▶ size, family, canary ─▶ in use
+//!   free       start of an object? ─▶ in use → busy ─▶ canaries? ─▶ zeroes ─▶ free ─▶ push
+//! ```
+//!
+//! Every difference leads to the functions of [`super::tell`], or to the long way of
+//! [`super::free`], which find it again and report it.
+
+use super::object::{FREE, LIVE, NEVER, Object, Release, Request};
+use super::{Debug, tell};
+use crate::os::debugging::{CHECKER, POISON, RED_ZONE, SECURE, TRACE, USERS};
+use crate::slab::Slabs;
+use core::sync::atomic::Ordering::Relaxed;
+
+/// Whether the short way does all that `letters` ask for.
+pub(super) const fn is_enough(letters: u8) -> bool {
+    letters & (USERS | POISON | TRACE | CHECKER) == 0 && letters & (RED_ZONE | SECURE) != RED_ZONE
+}
+
+impl Debug {
+    /// Makes the pointer of the program from an object that came out of a sheaf.
+    #[inline]
+    pub fn hand_out_plain(&self, name: &str, start: *mut u8, request: Request) -> *mut u8 {
+        let object = Object { debug: self, pointer: self.pointer(start).addr() };
+        let Ok(state) = object.take(&[FREE, NEVER]) else {
+            return self.hand_out_one(name, start, request);
+        };
+        if state == FREE && self.zeroes() && !object.is_cleared() {
+            tell::check_free(&object, name, state);
+        }
+        let asked = request.bytes.min(self.bytes);
+        let record = object.record();
+        record.asked.store(asked, Relaxed);
+        record.family.store(request.family as u8, Relaxed);
+        if self.has_canaries() {
+            object.write_words_behind(asked);
+        }
+        object.put(LIVE);
+        self.pointer(start)
+    }
+
+    /// As [`Debug::take_back`].
+    #[inline]
+    pub fn take_back_plain(&self, slabs: &Slabs, pointer: *mut u8, release: Release) -> Option<*mut u8> {
+        let start = pointer.wrapping_sub(self.offset);
+        let object = Object { debug: self, pointer: pointer.addr() };
+        if !slabs.has_object_at(start) || object.take(&[LIVE]).is_err() {
+            return self.take_back(slabs, pointer, release);
+        }
+        let asked = object.asked();
+        if self.has_canaries() && !object.has_whole_canaries(asked) {
+            tell::check_used(&object, slabs.name());
+        }
+        let is_right_size = release.bytes.is_none_or(|bytes| bytes == asked);
+        if !is_right_size || !object.family().takes(release.family) {
+            tell::check_release(&object, slabs.name(), release);
+        }
+        if self.zeroes() {
+            object.clear_with_canary(asked);
+        } else if self.has_canaries() {
+            object.clear_words_behind(asked);
+        }
+        object.put(FREE);
+        Some(start)
+    }
+}
+
+impl Object<'_> {
+    /// Whether the bytes that the last free cleared are zero still.
+    #[inline]
+    fn is_cleared(&self) -> bool {
+        let asked = self.asked();
+        // A free has cleared the canary, too: 16 bytes or more.
+        let words = if self.debug.has_canaries() { asked.div_ceil(16) * 2 } else { asked / 8 };
+        let read = |start: usize, words: usize| {
+            // SAFETY: bytes of the object, aligned to 8, of which every value is valid. The thread
+            // has taken it; the program may write to it meanwhile, by mistake.
+            unsafe { core::slice::from_raw_parts(start as *const u64, words) }
+        };
+        let (blocks, rest) = read(self.pointer, words).as_chunks::<8>();
+        let none = |words: &[u64]| words.iter().fold(0, |all, &word| all | word) == 0;
+        let is_cleared = blocks.iter().all(|block| none(block)) && none(rest);
+        let tail = self.pointer + words * 8..self.pointer + asked;
+        is_cleared && (tail.is_empty() || super::object::not_zero(tail).is_none())
+    }
+}
