@@ -8,10 +8,8 @@
 //! A hardened process checks each call, and so takes the slow path each time. Its caches still
 //! have sheaves. In locked mode these are always hidden, by one slot; in rseq mode by a row.
 
-use super::CpuCache;
 use crate::os;
-use crate::rseq::locked::LockedSlot;
-use crate::rseq::{self, Cpu, Mode, Pushed, Slot, dummy_of, mode};
+use crate::rseq::{Mode, Slot, dummy_of, mode};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 static IS_ON: AtomicBool = AtomicBool::new(false);
@@ -57,49 +55,6 @@ pub(super) unsafe fn slots_behind(owner: *mut Slot, cpus: usize) -> *mut Slot {
     }
     // SAFETY: as above.
     unsafe { owner.add(before) }
-}
-
-/// The step that the fast path would take, for debugged objects. The slow path's preparations and
-/// counts are for calls that no sheaf serves.
-impl CpuCache {
-    /// Pops an object of this CPU's main sheaf, though it is hidden; null if it has none.
-    #[inline]
-    pub fn pop_hidden(&self) -> *mut u8 {
-        if !self.has_hidden() {
-            return core::ptr::null_mut();
-        }
-        match mode() {
-            // SAFETY: the slots are this cache's, for every possible CPU, and the mode is rseq.
-            Mode::Rseq => unsafe { rseq::pop(self.slots().as_ptr()) },
-            Mode::Locked => self.try_lock().map_or(core::ptr::null_mut(), |locked| locked.pop()),
-        }
-    }
-
-    /// Pushes an object to this CPU's main sheaf, though it is hidden. Returns false if that has no
-    /// room.
-    ///
-    /// # Safety
-    /// `object` must be a free object of this cache that the caller owns.
-    #[inline]
-    pub unsafe fn push_hidden(&self, object: *mut u8) -> bool {
-        if !self.has_hidden() {
-            return false;
-        }
-        // SAFETY: as above, and the caller's promise.
-        let pushed = unsafe {
-            match mode() {
-                Mode::Rseq => rseq::push_tested(self.slots().as_ptr(), object),
-                Mode::Locked => self.try_lock().map_or(Pushed::Slow, |locked| locked.push(object)),
-            }
-        };
-        // An object that is on top already stays there once.
-        pushed != Pushed::Slow
-    }
-
-    #[inline]
-    fn try_lock(&self) -> Option<LockedSlot<'_>> {
-        Cpu::current().shared(self.slots()).and_then(LockedSlot::try_lock)
-    }
 }
 
 /// Puts objects that come from slabs in random order, if that was chosen.

@@ -43,6 +43,7 @@ mod regions;
 mod runs;
 mod saturated;
 pub mod sheaf;
+mod step;
 #[cfg(test)]
 mod tests;
 mod valid;

@@ -16,8 +16,15 @@ impl Debug {
         }
     }
 
-    #[inline(never)]
-    pub(super) fn hand_out_one(&self, name: &str, start: *mut u8, request: Request) -> *mut u8 {
+    /// The long way of [`Debug::hand_out_plain`], for an object that it could not take.
+    #[cold]
+    pub(super) fn hand_out_long(&self, name: &str, start: *mut u8, request: Request) -> *mut u8 {
+        self.hand_out_one(name, start, request)
+    }
+
+    /// Inlined: each frame more is one more that the stack of a user costs.
+    #[inline(always)]
+    fn hand_out_one(&self, name: &str, start: *mut u8, request: Request) -> *mut u8 {
         let object = Object { debug: self, pointer: self.pointer(start) as usize };
         match object.take(&[FREE, NEVER]) {
             Ok(state) => tell::check_free(&object, name, state),

@@ -26,7 +26,7 @@ impl Debug {
     pub fn hand_out_plain(&self, name: &str, start: *mut u8, request: Request) -> *mut u8 {
         let object = Object { debug: self, pointer: self.pointer(start).addr() };
         let Ok(state) = object.take(&[FREE, NEVER]) else {
-            return self.hand_out_one(name, start, request);
+            return self.hand_out_long(name, start, request);
         };
         if state == FREE && self.zeroes() && !object.is_cleared() {
             tell::check_free(&object, name, state);
