@@ -18,6 +18,9 @@ const MIN_GROWTH_DIVISOR: u64 = 200;
 /// A part stands out above this size and this share of the resident memory.
 const MIN_SHARE_BYTES: u64 = 4 << 20;
 const MIN_SHARE_PERCENT: u64 = 25;
+/// A cache that filled and stays is a cause above this part of the resident size, and above the
+/// size that stands out: figures of a small load lag by about as much.
+const MIN_FILLED_DIVISOR: u64 = 10;
 /// The time of watching is judged in so many parts.
 const STRETCHES: usize = 4;
 
@@ -89,7 +92,8 @@ pub fn verdict(points: &[Point], name: &dyn Fn(u32) -> String) -> Verdict {
 
 /// The part that grew most, if its growth is steady.
 fn of_growth(points: &[Point], watched_s: f64, name: &dyn Fn(u32) -> String) -> Option<Verdict> {
-    let noise = MIN_GROWTH_BYTES.max(points.last()?.parts.rss / MIN_GROWTH_DIVISOR);
+    let (then, now) = (points.first()?.parts.rss, points.last()?.parts.rss);
+    let noise = MIN_GROWTH_BYTES.max(now / MIN_GROWTH_DIVISOR);
     let of = |figure: fn(&Point) -> u64| trend(points, figure, noise);
     let live = of(|point| point.parts.live);
     // The resident size decides whether growth is real: fresh slabs and large objects are not
@@ -100,8 +104,10 @@ fn of_growth(points: &[Point], watched_s: f64, name: &dyn Fn(u32) -> String) -> 
         (Cause::Cache, "free memory kept for reuse", of(kept)),
         (Cause::Elsewhere, "memory that is not the allocator's", of(|point| point.parts.not_ours)),
     ];
+    // Free memory grows too where a program gives memory up, and the resident size sinks.
+    let is_growth = |cause| now >= then || matches!(cause, Cause::Leak | Cause::Elsewhere);
     let rising = grows.into_iter().filter_map(|(cause, what, trend)| match trend {
-        Trend::Rises(growth) => Some((growth, cause, what)),
+        Trend::Rises(growth) if is_growth(cause) => Some((growth, cause, what)),
         _ => None,
     });
     if let Some((growth, cause, what)) = rising.max_by_key(|(growth, ..)| *growth) {
@@ -112,7 +118,9 @@ fn of_growth(points: &[Point], watched_s: f64, name: &dyn Fn(u32) -> String) -> 
         }
         return Some(Verdict { cause, reasons });
     }
-    if let Trend::LevelledOff(growth) = live {
+    if let Trend::LevelledOff(growth) = live
+        && growth >= MIN_SHARE_BYTES.max(now / MIN_FILLED_DIVISOR)
+    {
         let reason = format!("live objects grew by {}, then stayed: a cache that is full", bytes(growth));
         return Some(Verdict { cause: Cause::Cache, reasons: vec![reason] });
     }
@@ -254,6 +262,21 @@ mod tests {
     fn a_cache_that_fills_and_stays() {
         let fill = |look: u64, parts: &mut Parts| parts.live += look.min(100) * MIB;
         assert_eq!(staged(240, fill), Cause::Cache);
+    }
+
+    #[test]
+    fn a_little_growth_that_stays_is_none() {
+        let fill = |look: u64, parts: &mut Parts| parts.live += look.min(100) * 64 * 1024;
+        assert_eq!(staged(240, fill), Cause::NotKnown);
+    }
+
+    #[test]
+    fn free_memory_of_a_process_that_shrinks_is_no_growth() {
+        let sinks = |look: u64, parts: &mut Parts| {
+            parts.live -= look * 64 * 1024;
+            parts.dirty += look * 32 * 1024;
+        };
+        assert_eq!(staged(240, sinks), Cause::NotKnown);
     }
 
     #[test]
