@@ -115,6 +115,7 @@ pub fn main() {
         modifies.extend(atomics.map(|access| access.address));
     }
     drop(fake);
+    machine.finish();
     let elapsed = (0..args.cpus).map(|cpu| machine.clock(cpu)).sum::<f64>() / args.cpus as f64 - start;
     let per_op = |count: f64| count / total as f64;
     let shared = machine.shared();
@@ -184,6 +185,7 @@ fn of_peer(args: &Args, name: &str) -> Outcome {
             peer.step(&mut machine, cpu, cpu, objects, false);
         }
     }
+    machine.finish();
     let elapsed = (0..args.cpus).map(|cpu| machine.clock(cpu)).sum::<f64>() / args.cpus as f64;
     let total = (ROUNDS * args.cpus) as f64;
     Outcome {
