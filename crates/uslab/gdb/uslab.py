@@ -193,11 +193,11 @@ class Cache:
                 sheaf = struct.unpack_from("<Q", slots, cpu * size + facts["Slot." + which])[0]
                 yield sheaf, "the %s sheaf of CPU %d" % (which, cpu)
         barns = u64(self.cpu + facts["CpuCache.barns"])
-        for node in range(u64(self.cpu + facts["CpuCache.nodes"])):
-            stacks = barns + node * facts["Barn.bytes"] + facts["Barn.stacks"]
+        for group in range(u64(self.cpu + facts["CpuCache.groups"])):
+            stacks = barns + group * facts["Barn.bytes"] + facts["Barn.stacks"]
             fulls = min(u64(stacks + facts["Stacks.fulls"]), 64)
             for sheaf in words(stacks + facts["Stacks.full"], fulls):
-                yield sheaf, "a full sheaf of the barn of node %d" % node
+                yield sheaf, "a full sheaf of barn %d" % group
 
     def cached(self):
         """The free objects in sheaves, and where they are."""
