@@ -94,8 +94,8 @@ pub fn init(cpus: usize, nodes: usize) -> usize {
 /// Numbers the groups, node by node; returns how many there are, and `None` if they are too many.
 fn assign(cpus: usize, nodes: usize, parts: Parts) -> Option<usize> {
     let (mut groups, mut most_cpus) = (0, 0);
-    for node in 0..nodes {
-        FIRST_OF_NODE[node].store(groups as u8, Relaxed);
+    for (node, first) in FIRST_OF_NODE.iter().enumerate().take(nodes) {
+        first.store(groups as u8, Relaxed);
         // The parts of this node that have a group, in the order of the groups, and their CPUs.
         let mut found = [(usize::MAX, 0usize); MOST];
         let mut count = 0;

@@ -72,7 +72,7 @@ impl Barn {
     pub const fn full_bytes_for(cpus: usize) -> usize {
         match cpus * CPU_FULL_BYTES {
             0 => FULL_BYTES,
-            ..LEAST_FULL_BYTES => LEAST_FULL_BYTES,
+            1..LEAST_FULL_BYTES => LEAST_FULL_BYTES,
             bytes @ ..MOST_FULL_BYTES => bytes,
             _ => MOST_FULL_BYTES,
         }
