@@ -10,11 +10,14 @@
 //! buffer: only the next atomic instruction waits for it. A word that one operation compares and
 //! later modifies is a lock, which the model keeps from other CPUs between the two.
 //!
-//! The model knows no capacity of caches, no memory, no prefetcher, no futex, and runs each
-//! operation whole: a lock is never found taken, but the wait for it is counted.
+//! The library runs each operation whole, and so never finds a lock taken. The model then plays the
+//! accesses of all CPUs in the order of their clocks. A CPU that comes to a lock waits until the
+//! holder has come to its release.
+//!
+//! The model knows no capacity of caches, no memory, no prefetcher and no futex.
 
-use crate::trace::{Kind, Trace};
-use std::collections::HashMap;
+use crate::trace::{Access, Kind, Trace};
+use std::collections::{HashMap, VecDeque};
 
 /// Costs in nanoseconds. Transfers: medians of AMD EPYC 7R13 (Milan, 48 cores a socket), one
 /// socket and two, as <https://github.com/nviennot/core-to-core-latency> gives them.
@@ -52,8 +55,6 @@ struct Line {
     owner: Option<usize>,
     /// When the last transfer ends.
     free_at: f64,
-    /// When the lock in the line is free.
-    unlocked_at: f64,
     pub use_: Use,
 }
 
@@ -89,6 +90,21 @@ fn insert(set: &mut Set, cpu: usize) {
     set[cpu / 64] |= 1 << (cpu % 64);
 }
 
+/// What a CPU does next.
+struct Step {
+    access: Access,
+    /// Instructions before it, since the last step.
+    instructions: u32,
+    lock: Option<Turn>,
+}
+
+/// What a step does to the lock in its word.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    Take,
+    Release,
+}
+
 /// The machine.
 pub struct Machine {
     cpus: usize,
@@ -98,6 +114,12 @@ pub struct Machine {
     clocks: Vec<f64>,
     /// When a CPU's stores are done.
     stored_at: Vec<f64>,
+    /// The rest of each CPU's operation.
+    steps: Vec<VecDeque<Step>>,
+    /// Locks that CPUs hold.
+    held: HashMap<u64, usize>,
+    /// The lock that a CPU waits for.
+    awaits: Vec<Option<u64>>,
 }
 
 impl Machine {
@@ -110,13 +132,83 @@ impl Machine {
             lines: HashMap::new(),
             clocks: vec![0.0; cpus],
             stored_at: vec![0.0; cpus],
+            steps: (0..cpus).map(|_| VecDeque::new()).collect(),
+            held: HashMap::new(),
+            awaits: vec![None; cpus],
         }
     }
 
-    /// The CPU that is furthest behind of those that `may_run`: it runs next.
-    pub fn next(&self, may_run: impl Fn(usize) -> bool) -> usize {
-        let ready = (0..self.cpus).filter(|&cpu| may_run(cpu));
-        ready.min_by(|&a, &b| self.clocks[a].total_cmp(&self.clocks[b])).unwrap_or(0)
+    /// Plays accesses until a CPU that `may_run` another operation is furthest behind; returns it.
+    pub fn next(&mut self, may_run: impl Fn(usize) -> bool) -> usize {
+        loop {
+            let is_ready = |cpu: usize| !self.steps[cpu].is_empty() || may_run(cpu);
+            let ready = (0..self.cpus).filter(|&cpu| self.awaits[cpu].is_none() && is_ready(cpu));
+            let cpu = ready.min_by(|&a, &b| self.clocks[a].total_cmp(&self.clocks[b])).unwrap_or(0);
+            if self.steps[cpu].is_empty() {
+                return cpu;
+            }
+            self.play(cpu);
+        }
+    }
+
+    /// Plays all accesses to their ends.
+    pub fn finish(&mut self) {
+        loop {
+            let ready =
+                (0..self.cpus).filter(|&cpu| self.awaits[cpu].is_none() && !self.steps[cpu].is_empty());
+            let Some(cpu) = ready.min_by(|&a, &b| self.clocks[a].total_cmp(&self.clocks[b])) else { return };
+            self.play(cpu);
+        }
+    }
+
+    /// Plays the next access of a CPU, and those behind it that concern this CPU alone.
+    fn play(&mut self, cpu: usize) {
+        while let Some(Step { access, instructions, lock }) = self.steps[cpu].pop_front() {
+            let word = access.address & !3;
+            let number = access.address / LINE_BYTES;
+            if lock == Some(Turn::Take) && self.held.get(&word).is_some_and(|&holder| holder != cpu) {
+                self.awaits[cpu] = Some(word);
+                self.steps[cpu].push_front(Step { access, instructions, lock });
+                return;
+            }
+            let now = self.clocks[cpu] + f64::from(instructions) * self.costs.instruction;
+            let end = self.touch(cpu, number, access.kind, access.code, now);
+            self.clocks[cpu] = end;
+            match lock {
+                Some(Turn::Take) => {
+                    self.held.insert(word, cpu);
+                }
+                Some(Turn::Release) => {
+                    self.held.remove(&word);
+                    self.wake(word, number, end);
+                }
+                None => {}
+            }
+            if !self.steps[cpu].front().is_some_and(|step| self.is_own(cpu, step)) {
+                return;
+            }
+        }
+    }
+
+    /// Whether a step takes no transfer and no lock.
+    fn is_own(&self, cpu: usize, step: &Step) -> bool {
+        step.lock.is_none()
+            && self.lines.get(&(step.access.address / LINE_BYTES)).is_some_and(|line| {
+                match step.access.kind {
+                    Kind::Read => has(&line.holders, cpu),
+                    _ => line.owner == Some(cpu),
+                }
+            })
+    }
+
+    /// Lets the CPUs that wait for a lock go on at the time of its release.
+    fn wake(&mut self, word: u64, number: u64, released: f64) {
+        for cpu in (0..self.cpus).filter(|&cpu| self.awaits[cpu] == Some(word)).collect::<Vec<_>>() {
+            self.awaits[cpu] = None;
+            let waited = (released - self.clocks[cpu]).max(0.0);
+            self.clocks[cpu] += waited;
+            self.lines.entry(number).or_default().use_.wait_ns += waited;
+        }
     }
 
     pub fn clock(&self, cpu: usize) -> f64 {
@@ -125,6 +217,7 @@ impl Machine {
 
     /// Starts the measurement: all clocks at one time, no line used.
     pub fn begin(&mut self) {
+        self.finish();
         let now = self.clocks.iter().copied().fold(0.0, f64::max);
         self.clocks.fill(now);
         self.lines.values_mut().for_each(|line| line.use_ = Use::default());
@@ -139,30 +232,33 @@ impl Machine {
         }
     }
 
-    /// Runs what `trace` did on `cpu`.
+    /// Lets `cpu` do what `trace` did, behind what it does already.
     pub fn run(&mut self, cpu: usize, trace: &Trace) {
-        let mut begin = self.clocks[cpu];
         let mut at = 0;
-        // Words of locks that this operation holds.
-        let mut held: Vec<u64> = Vec::new();
-        for access in &trace.accesses {
-            begin += f64::from(access.at - at) * self.costs.instruction;
-            at = access.at;
+        // The steps of this operation that compared a word, and may have taken a lock there.
+        let mut taken: HashMap<u64, usize> = HashMap::new();
+        for &access in &trace.accesses {
             let word = access.address & !3;
-            let is_release = access.kind == Kind::Modify && held.contains(&word);
-            if access.kind == Kind::Compare && !held.contains(&word) {
-                held.push(word);
-            }
-            begin = self.touch(cpu, access.address / LINE_BYTES, access.kind, access.code, begin);
-            if is_release {
-                held.retain(|&other| other != word);
-                if let Some(line) = self.lines.get_mut(&(access.address / LINE_BYTES)) {
-                    line.unlocked_at = begin;
+            let index = self.steps[cpu].len();
+            let mut lock = None;
+            match access.kind {
+                Kind::Compare => {
+                    taken.entry(word).or_insert(index);
                 }
+                Kind::Modify => {
+                    if let Some(taker) = taken.remove(&word) {
+                        self.steps[cpu][taker].lock = Some(Turn::Take);
+                        lock = Some(Turn::Release);
+                    }
+                }
+                Kind::Read | Kind::Write => {}
             }
+            self.steps[cpu].push_back(Step { access, instructions: access.at - at, lock });
+            at = access.at;
         }
-        let rest = trace.instructions.saturating_sub(at);
-        self.clocks[cpu] = begin + f64::from(rest) * self.costs.instruction;
+        // The instructions behind the last access.
+        let rest = f64::from(trace.instructions.saturating_sub(at)) * self.costs.instruction;
+        self.clocks[cpu] += rest;
     }
 
     /// One access; returns when the CPU goes on.
@@ -170,8 +266,7 @@ impl Machine {
         let is_write = kind != Kind::Read;
         let is_atomic = matches!(kind, Kind::Compare | Kind::Modify);
         let line = self.lines.entry(number).or_default();
-        let (holders, owner, free_at, unlocked_at) =
-            (line.holders, line.owner, line.free_at, line.unlocked_at);
+        let (holders, owner, free_at) = (line.holders, line.owner, line.free_at);
         let is_here = if is_write { owner == Some(cpu) } else { has(&holders, cpu) };
         let transfer = if is_here {
             0.0
@@ -186,9 +281,6 @@ impl Machine {
         if is_atomic {
             start = start.max(self.stored_at[cpu]);
         }
-        if kind == Kind::Compare {
-            start = start.max(unlocked_at);
-        }
         if transfer > 0.0 {
             start = start.max(free_at);
         }
@@ -202,8 +294,6 @@ impl Machine {
             line.use_.transfers += 1;
             line.use_.wait_ns += end - now;
             *line.use_.codes.entry(code).or_default() += 1;
-        } else if start > now && kind == Kind::Compare {
-            line.use_.wait_ns += start - now;
         }
         if is_write {
             line.holders = Set::default();

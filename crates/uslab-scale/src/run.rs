@@ -1,6 +1,6 @@
 //! One run: a workload on a machine.
 
-use crate::model::{Costs, LINE_BYTES, Machine};
+use crate::model::{CPUS_OF_CACHE, Costs, LINE_BYTES, Machine};
 use crate::names::Names;
 use crate::peers::Peer;
 use crate::trace::Tracer;
@@ -18,6 +18,9 @@ struct Args {
     cpus: usize,
     #[arg(long, default_value_t = 1)]
     nodes: usize,
+    /// CPUs of a last-level cache that the library sees; 0: it sees none.
+    #[arg(long, default_value_t = CPUS_OF_CACHE)]
+    cpus_of_cache: usize,
     /// Model this design instead of uslab.
     #[arg(long, value_parser = crate::peers::NAMES)]
     peer: Option<String>,
@@ -72,7 +75,7 @@ pub fn main() {
     if let Some(peer) = &args.peer {
         return print(&of_peer(&args, peer));
     }
-    uslab::internal::cpu::pretend(args.cpus, args.nodes);
+    uslab::internal::cpu::pretend(args.cpus, args.nodes, args.cpus_of_cache);
     if let Some(caches) = args.fork {
         return crate::fork::measure(caches);
     }
@@ -115,6 +118,7 @@ pub fn main() {
         modifies.extend(atomics.map(|access| access.address));
     }
     drop(fake);
+    machine.finish();
     let elapsed = (0..args.cpus).map(|cpu| machine.clock(cpu)).sum::<f64>() / args.cpus as f64 - start;
     let per_op = |count: f64| count / total as f64;
     let shared = machine.shared();
@@ -184,6 +188,7 @@ fn of_peer(args: &Args, name: &str) -> Outcome {
             peer.step(&mut machine, cpu, cpu, objects, false);
         }
     }
+    machine.finish();
     let elapsed = (0..args.cpus).map(|cpu| machine.clock(cpu)).sum::<f64>() / args.cpus as f64;
     let total = (ROUNDS * args.cpus) as f64;
     Outcome {

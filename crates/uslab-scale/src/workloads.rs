@@ -85,7 +85,8 @@ impl Workload {
             "growth" => (4 * GROWTHS, GROWTHS),
             "caches" => (512, 2),
             "overflow" => (64, 4),
-            "handoff" => (64, 8),
+            // Until the sheaves of the CPUs that free have their largest size, and are full.
+            "handoff" => (1024, 16),
             _ => (64, 4),
         }
     }

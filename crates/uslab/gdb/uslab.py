@@ -222,11 +222,11 @@ class Cache:
             yield main, "the main sheaf of a thread's own slot", min(max(places // 8, 0), 4096)
             yield spare, "the spare sheaf of a thread's own slot", None
         barns = u64(self.cpu + facts["CpuCache.barns"])
-        for node in range(u64(self.cpu + facts["CpuCache.nodes"])):
-            stacks = barns + node * facts["Barn.bytes"] + facts["Barn.stacks"]
+        for group in range(u64(self.cpu + facts["CpuCache.groups"])):
+            stacks = barns + group * facts["Barn.bytes"] + facts["Barn.stacks"]
             fulls = min(u64(stacks + facts["Stacks.fulls"]), 64)
             for sheaf in words(stacks + facts["Stacks.full"], fulls):
-                yield sheaf, "a full sheaf of the barn of node %d" % node, None
+                yield sheaf, "a full sheaf of barn %d" % group, None
 
     def cached(self):
         """The free objects in sheaves, and where they are."""

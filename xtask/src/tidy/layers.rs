@@ -69,7 +69,15 @@ const ONE_SUBJECT: &[&[&str]] = &[
     &["malloc/debugged", "malloc/large", "malloc/medium"],
     // A cache's slots, those of its counted row too; their slow path grows, drains and, in a fork,
     // waits, and each of these walks slots.
-    &["percpu/adapt", "percpu/counted", "percpu/cpu_cache", "percpu/drain", "percpu/fork", "percpu/valid"],
+    &[
+        "percpu/adapt",
+        "percpu/counted",
+        "percpu/cpu_cache",
+        "percpu/drain",
+        "percpu/fork",
+        "percpu/surplus",
+        "percpu/valid",
+    ],
     // Sheaves, and the table of their owners in debug builds.
     &["percpu/ownership", "percpu/sheaf"],
 ];

@@ -83,6 +83,7 @@ pub(super) fn create(
             Parts {
                 barns: parts.barns,
                 cpus: state::cpus(),
+                groups: state::groups(),
                 nodes,
                 sheaf_capacity: options.sheaf_capacity,
                 caching: !options.flags.contains(Flags::NO_CACHING)
@@ -137,7 +138,7 @@ fn new_memory() -> Option<Memory> {
         core: pages::boot::alloc(size_of::<Core>(), 64).cast(),
         slots: pages::boot::alloc(CpuCache::slot_bytes(cpus), 64),
         lists: pages::boot::alloc(Slabs::node_bytes(nodes), 64),
-        barns: pages::boot::alloc(CpuCache::barn_bytes(nodes), 64),
+        barns: pages::boot::alloc(CpuCache::barn_bytes(state::groups(), nodes), 64),
         tallies: pages::boot::alloc(Tally::bytes(cpus), 64),
         quarantine: &[],
     };

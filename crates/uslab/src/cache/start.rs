@@ -20,7 +20,7 @@
 use super::debugged;
 use super::gdb;
 use super::state::{
-    CPUS, GUARD_ALL, GUARD_NAMED, HARD_BYTES, INIT, KNOWN, LEAKS, NEW, NODES, PRESSURE_NAMED, READY,
+    CPUS, GROUPS, GUARD_ALL, GUARD_NAMED, HARD_BYTES, INIT, KNOWN, LEAKS, NEW, NODES, PRESSURE_NAMED, READY,
     REAPER_FORBIDDEN, REPORTS_AT_EXIT, SOFT_BYTES, STATE,
 };
 use crate::counters;
@@ -181,6 +181,7 @@ fn learn() {
     let possible = os::cpu::possible_cpus();
     CPUS.store(possible.unwrap_or(SLOTS_IF_UNKNOWN).min(rseq::MAX_CPUS), Relaxed);
     NODES.store(os::cpu::init_nodes(), Relaxed);
+    GROUPS.store(os::sharing::init(possible.unwrap_or(0), nodes()), Relaxed);
     rseq::init(config.forbids_rseq, possible);
     report::set_abort(config.aborts_on_misuse);
     if let Some(value) = &config.debug_report {

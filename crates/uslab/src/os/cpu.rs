@@ -4,21 +4,26 @@ use super::file::Reader;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering::Relaxed};
 
-/// The CPUs and nodes of [`pretend`]; 0 where there are none.
-static PRETENDED: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+/// CPUs that tables of this layer have an entry for.
+pub(super) const CPUS_OF_TABLES: usize = 1024;
 
-/// Makes the library believe in a machine of `cpus` CPUs on `nodes` nodes, the same number on each.
+/// The CPUs, the nodes, and the CPUs of a last-level cache, of [`pretend`]; 0 where there are none.
+static PRETENDED: [AtomicUsize; 3] = [const { AtomicUsize::new(0) }; 3];
+
+/// Makes the library believe in a machine of `cpus` CPUs on `nodes` nodes, the same number on each,
+/// of which `cpus_of_cache` in a row share a last-level cache.
 ///
 /// For models that run one thread on a fake CPU (`rseq::fake`). Must be called before the library's
 /// first use. No thread may run on a CPU beyond the pretended ones.
-pub fn pretend(cpus: usize, nodes: usize) {
+pub fn pretend(cpus: usize, nodes: usize, cpus_of_cache: usize) {
     PRETENDED[0].store(cpus, Relaxed);
     PRETENDED[1].store(nodes, Relaxed);
+    PRETENDED[2].store(cpus_of_cache, Relaxed);
 }
 
 /// The CPUs and nodes of [`pretend`], if it was called.
 fn pretended() -> Option<(usize, usize)> {
-    let [cpus, nodes] = [0, 1].map(|which| PRETENDED[which].load(Relaxed));
+    let [cpus, nodes, _] = PRETENDED.each_ref().map(|place| place.load(Relaxed));
     (cpus > 0).then_some((cpus, nodes.max(1)))
 }
 
@@ -111,7 +116,7 @@ pub fn for_each_cpu_of_node(node: usize, mut visit: impl FnMut(usize)) {
     }
 }
 
-static NODE_OF_CPU: [AtomicU8; 1024] = [const { AtomicU8::new(0) }; 1024];
+static NODE_OF_CPU: [AtomicU8; CPUS_OF_TABLES] = [const { AtomicU8::new(0) }; CPUS_OF_TABLES];
 
 /// Reads which node each CPU belongs to, and returns the number of nodes, 64 at most. Before this
 /// call all CPUs are on node 0.
@@ -139,6 +144,11 @@ pub fn init_nodes() -> usize {
 #[inline]
 pub fn node_of(cpu: usize) -> usize {
     NODE_OF_CPU.get(cpu).map_or(0, |node| node.load(Relaxed) as usize)
+}
+
+/// The CPUs of a last-level cache, of [`pretend`], if it was called.
+pub(super) fn pretended_cpus_of_cache() -> Option<usize> {
+    pretended().map(|_| PRETENDED[2].load(Relaxed))
 }
 
 /// The CPU that the calling thread runs on. The thread may migrate at any time, so the answer may

@@ -42,6 +42,7 @@ pub mod report;
 pub mod rseq;
 pub mod scheduling;
 pub mod settings;
+pub mod sharing;
 pub mod signal;
 pub mod sleep;
 pub mod stop;

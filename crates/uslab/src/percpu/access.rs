@@ -173,6 +173,18 @@ impl Access for Locked<'_> {
     }
 }
 
+/// Where a CPU's objects and sheaves come from: its node and its group ([`crate::os::sharing`]).
+#[derive(Clone, Copy)]
+pub(super) struct Home {
+    pub node: usize,
+    pub group: usize,
+}
+
+/// The home of the CPU of `access`.
+pub(super) fn home_of(access: &impl Access) -> Home {
+    Home { node: access.cpu().node(), group: access.cpu().group() }
+}
+
 /// The node of the CPU of `access`.
 pub(super) fn node_of(access: &impl Access) -> usize {
     access.cpu().node()

@@ -1,5 +1,10 @@
-//! The barn: the full and empty sheaves of one cache on one node that no CPU holds. A thread takes
+//! The barn: the full and empty sheaves of one cache that no CPU of a group holds. A thread takes
 //! its lock once for a whole sheaf.
+//!
+//! A group is the CPUs of a node that share a last-level cache ([`crate::os::sharing`]); on a
+//! machine with one such cache a node has one barn. Where it has several, their size follows the
+//! CPUs behind them. What a barn holds beyond the traffic of its cache goes back to the slabs each
+//! period ([`Barn::take_unused`]).
 
 use super::ownership;
 use super::sheaf::is_sheaf;
@@ -15,8 +20,14 @@ mod valid;
 
 /// Upper bound on the sheaves of each kind in a barn, as in the kernel.
 const ROOM: usize = 10;
-/// Upper bound on the bytes of objects in a barn's full sheaves; two full sheaves always fit.
+/// Upper bound on the bytes of objects in the full sheaves of a node's only barn; two full sheaves
+/// always fit.
 const FULL_BYTES: usize = 256 << 10;
+/// The same for each CPU of the largest group, where a node has several barns; and the least and
+/// the most of a barn.
+const CPU_FULL_BYTES: usize = 32 << 10;
+const LEAST_FULL_BYTES: usize = 128 << 10;
+const MOST_FULL_BYTES: usize = 1 << 20;
 
 struct Stacks {
     full: [*mut Sheaf; ROOM],
@@ -36,9 +47,15 @@ unsafe impl Send for Stacks {}
 #[repr(align(64))]
 pub struct Barn {
     stacks: Lock<Stacks>,
-    /// Number of full sheaves, for readers without the lock. Its cache line changes only with that
-    /// number.
-    fulls: CachePadded<AtomicUsize>,
+    /// For readers without the lock. The cache line changes only with the number of full sheaves.
+    hint: CachePadded<Hint>,
+}
+
+struct Hint {
+    /// Number of full sheaves.
+    fulls: AtomicUsize,
+    /// Upper bound on the bytes of objects in full sheaves; never changes.
+    full_bytes: usize,
 }
 
 /// A barn's sheaves, for a debugger. The lock's value is the stacks.
@@ -50,29 +67,41 @@ pub(super) const FACTS: &[&[Fact]] = &[
     ],
 ];
 
-impl Default for Barn {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl Barn {
-    /// An empty barn.
-    pub const fn new() -> Barn {
+    /// The bound of a barn whose group has up to `cpus` CPUs; 0 for a node's only barn.
+    pub const fn full_bytes_for(cpus: usize) -> usize {
+        match cpus * CPU_FULL_BYTES {
+            0 => FULL_BYTES,
+            1..LEAST_FULL_BYTES => LEAST_FULL_BYTES,
+            bytes @ ..MOST_FULL_BYTES => bytes,
+            _ => MOST_FULL_BYTES,
+        }
+    }
+
+    /// An empty barn, for up to `full_bytes` of objects.
+    pub const fn new(full_bytes: usize) -> Barn {
         let nothing = [core::ptr::null_mut(); ROOM];
         let stacks =
             Stacks { full: nothing, fulls: 0, empty: nothing, empties: 0, least_fulls: 0, least_empties: 0 };
-        Barn { stacks: Lock::new(Rank::Barn, stacks), fulls: CachePadded(AtomicUsize::new(0)) }
+        Barn {
+            stacks: Lock::new(Rank::Barn, stacks),
+            hint: CachePadded(Hint { fulls: AtomicUsize::new(0), full_bytes }),
+        }
     }
 
     /// The approximate number of full sheaves. Takes no lock.
     pub fn fulls(&self) -> usize {
-        self.fulls.load(Relaxed)
+        self.hint.fulls.load(Relaxed)
     }
 
     /// Whether another full sheaf of `bytes` fits, approximately. Takes no lock.
     pub fn has_room(&self, bytes: usize) -> bool {
-        self.fulls() < room(bytes)
+        self.fulls() < self.room(bytes)
+    }
+
+    /// Full sheaves of `bytes` that the barn has room for.
+    pub(super) fn room(&self, bytes: usize) -> usize {
+        (self.hint.full_bytes / bytes.max(1)).clamp(2, ROOM)
     }
 
     /// Runs `change` under the lock, and publishes the number of full sheaves.
@@ -81,7 +110,7 @@ impl Barn {
         let before = stacks.fulls;
         let result = change(&mut stacks);
         if stacks.fulls != before {
-            self.fulls.store(stacks.fulls, Relaxed);
+            self.hint.fulls.store(stacks.fulls, Relaxed);
         }
         self.assert_valid(&stacks);
         result
@@ -111,15 +140,16 @@ impl Barn {
     /// Puts `full`, which holds up to `bytes` of objects, into the barn if there is room; returns
     /// whether it did.
     pub fn put_full(&self, full: *mut Sheaf, bytes: usize) -> bool {
-        self.change(|stacks| stacks.push_full(full, bytes))
+        let room = self.room(bytes);
+        self.change(|stacks| stacks.push_full(full, room))
     }
 
     /// Puts `full` into the barn, and takes an empty sheaf in exchange (null if there is none).
     /// Returns `None` if there is no room.
     pub fn exchange_full(&self, full: *mut Sheaf, bytes: usize) -> Option<*mut Sheaf> {
-        let mut is_put = false;
+        let (room, mut is_put) = (self.room(bytes), false);
         let empty = self.take(|stacks| {
-            is_put = stacks.push_full(full, bytes);
+            is_put = stacks.push_full(full, room);
             if is_put { stacks.pop_empty() } else { core::ptr::null_mut() }
         });
         is_put.then_some(empty)
@@ -193,14 +223,9 @@ impl Barn {
     }
 }
 
-/// Full sheaves of `bytes` that a barn has room for.
-fn room(bytes: usize) -> usize {
-    (FULL_BYTES / bytes.max(1)).clamp(2, ROOM)
-}
-
 impl Stacks {
-    fn push_full(&mut self, full: *mut Sheaf, bytes: usize) -> bool {
-        let room = self.fulls < room(bytes);
+    fn push_full(&mut self, full: *mut Sheaf, most: usize) -> bool {
+        let room = self.fulls < most;
         if room {
             invariant!(!full.is_null(), "a full sheaf is not null");
             ownership::release(full);

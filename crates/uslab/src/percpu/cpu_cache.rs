@@ -5,17 +5,18 @@
 //! for another thread, except at the short locks of barns and slabs and for a fork that copies the
 //! memory.
 
-use super::access::{Access, Locked, Sequences, exchange, node_of};
+use super::access::{Access, Home, Locked, Sequences, exchange, home_of};
 use super::adapt::{self, Adapt, Miss, Run};
 use super::barn::Barn;
 use super::drain::Keep;
 use super::hidden;
 use super::sheaf::{self, Owned};
+use super::surplus::{self, Surplus};
 use super::{ownership, valid};
 use crate::counters::{self, SlowCall, Tally};
 use crate::os::facts::{Fact, facts};
 use crate::os::invariant::invariant;
-use crate::os::{self, probe};
+use crate::os::{self, probe, sharing};
 use crate::pages::PAGE_BYTES;
 use crate::rseq::{Cpu, Exchanged, Mode, Owner, Sheaf, Slot, Which, dummy, dummy_of, is_dummy, mode};
 use crate::slab::{Misuse, Slabs, report_misuse};
@@ -32,6 +33,7 @@ pub struct CpuCache {
     slots: *const Slot,
     cpus: usize,
     barns: *const Barn,
+    groups: usize,
     nodes: usize,
     adapt: Adapt,
     caching: bool,
@@ -42,7 +44,7 @@ pub struct CpuCache {
 }
 
 /// The CPU caches of a cache, for a debugger.
-pub(super) const FACTS: &[Fact] = facts!(CpuCache { slabs, slots, counted, cpus, barns, nodes });
+pub(super) const FACTS: &[Fact] = facts!(CpuCache { slabs, slots, counted, cpus, barns, groups });
 
 // SAFETY: slots and barns live for ever and are shared by design: atomics, sequences and locks.
 unsafe impl Sync for CpuCache {}
@@ -55,6 +57,8 @@ pub struct Parts {
     pub barns: *mut u8,
     /// Possible CPUs.
     pub cpus: usize,
+    /// Groups of CPUs, at least one for each node: see [`crate::os::sharing`].
+    pub groups: usize,
     /// Nodes.
     pub nodes: usize,
     /// Objects that a sheaf holds; 0 for an adaptive capacity.
@@ -94,9 +98,9 @@ impl CpuCache {
         }
     }
 
-    /// Bytes of barns for `nodes` nodes.
-    pub const fn barn_bytes(nodes: usize) -> usize {
-        nodes * size_of::<Barn>()
+    /// Bytes of barns for `groups` groups of CPUs on `nodes` nodes.
+    pub const fn barn_bytes(groups: usize, nodes: usize) -> usize {
+        groups * size_of::<Barn>() + surplus::bytes(groups, nodes)
     }
 
     /// Makes CPU caches that hold no object yet.
@@ -119,16 +123,20 @@ impl CpuCache {
             }
         }
         let barns = parts.barns.cast::<Barn>();
-        for node in 0..parts.nodes {
+        let full_bytes = Barn::full_bytes_for(sharing::most_cpus());
+        for group in 0..parts.groups {
             // SAFETY: as above.
-            unsafe { barns.add(node).write(Barn::new()) };
+            unsafe { barns.add(group).write(Barn::new(full_bytes)) };
         }
+        // SAFETY: as above.
+        unsafe { surplus::init(barns.add(parts.groups).cast(), parts.groups, parts.nodes) };
         let adapt = Adapt::new(slabs.geometry(), parts.sheaf_capacity);
         let cache = CpuCache {
             slabs,
             slots,
             cpus: parts.cpus,
             barns,
+            groups: parts.groups,
             nodes: parts.nodes,
             adapt,
             caching: parts.caching,
@@ -173,14 +181,16 @@ impl CpuCache {
         unsafe { core::slice::from_raw_parts(self.slots, self.cpus) }
     }
 
-    pub(super) fn barns(&self) -> &[Barn] {
-        // SAFETY: `new` wrote `nodes` barns that live for ever.
-        unsafe { core::slice::from_raw_parts(self.barns, self.nodes) }
+    /// See [`surplus`]. None where each node has one barn.
+    pub(super) fn surplus(&self) -> &[Surplus] {
+        let count = if self.groups > self.nodes { self.nodes } else { 0 };
+        // SAFETY: `new` wrote as many behind the barns; they live for ever.
+        unsafe { core::slice::from_raw_parts(self.barns.add(self.groups).cast(), count) }
     }
 
-    pub(super) fn barn(&self, node: usize) -> &Barn {
-        let barns = self.barns();
-        &barns[if node < barns.len() { node } else { 0 }]
+    pub(super) fn barns(&self) -> &[Barn] {
+        // SAFETY: `new` wrote `groups` barns that live for ever.
+        unsafe { core::slice::from_raw_parts(self.barns, self.groups) }
     }
 
     /// The present capacity: objects that a new sheaf of this cache holds.
@@ -318,7 +328,7 @@ impl CpuCache {
 
     /// Makes `sheaf` this CPU's main sheaf. The old main sheaf becomes the spare, and the old spare
     /// goes to the barn.
-    pub(super) fn install(&self, access: &impl Access, sheaf: *mut Sheaf, node: usize) {
+    pub(super) fn install(&self, access: &impl Access, sheaf: *mut Sheaf, home: Home) {
         let mut in_flight = sheaf;
         for which in [Which::Main, Which::Spare] {
             // SAFETY: the thread owns the sheaf, which is of this cache.
@@ -328,14 +338,14 @@ impl CpuCache {
                 Exchanged::GateClosed | Exchanged::Taken => break,
             }
         }
-        self.put_in_barn(in_flight, node);
+        self.put_in_barn(in_flight, home);
         self.settle(access);
     }
 
     /// Moves objects of the main sheaf to `sheaf`, which the thread owns and will install, until
     /// both hold equally many or `sheaf` has room for just one more. `sheaf` must have room. The
     /// main sheaf becomes the spare.
-    fn level(&self, access: &impl Access, sheaf: &mut Owned, node: usize) {
+    fn level(&self, access: &impl Access, sheaf: &mut Owned, home: Home) {
         let main = self.take_out(access, Which::Main);
         if is_dummy(main) {
             return;
@@ -349,23 +359,24 @@ impl CpuCache {
         // SAFETY: the thread owns the sheaf, of this cache.
         match unsafe { exchange(access, Which::Spare, main.0) } {
             Exchanged::Old(old) if is_dummy(old) => {}
-            Exchanged::Old(old) => self.put_in_barn(old, node),
-            Exchanged::GateClosed | Exchanged::Taken => self.put_in_barn(main.0, node),
+            Exchanged::Old(old) => self.put_in_barn(old, home),
+            Exchanged::GateClosed | Exchanged::Taken => self.put_in_barn(main.0, home),
         }
     }
 
     /// Puts a sheaf that the thread owns into the barn. If the barn has no room, or the sheaf is
     /// not of the present size, or calls bypass sheaves, flushes and frees it.
-    pub(super) fn put_in_barn(&self, sheaf: *mut Sheaf, node: usize) {
+    pub(super) fn put_in_barn(&self, sheaf: *mut Sheaf, home: Home) {
         let mut owned = Owned(sheaf);
         let right_size = owned.capacity() == self.capacity() && !self.is_bypassed();
         let is_in_barn = if owned.count() == 0 {
-            right_size && self.barn(node).put_empty(sheaf)
+            right_size && self.barn(home).put_empty(sheaf)
         } else {
             let n = owned.count();
-            let left = right_size && self.barn(node).put_full(sheaf, self.sheaf_bytes());
+            let left = right_size && self.barn(home).put_full(sheaf, self.sheaf_bytes());
             if left {
                 self.count_barn_objects(n);
+                self.note_stock(home.node, home.group);
             }
             left
         };
@@ -439,18 +450,19 @@ impl CpuCache {
     /// Returns a sheaf with room in place of `spare`, which is full or the dummy: an empty sheaf of
     /// the barn, or `spare` itself after it flushed objects to make `wanted` room, or some of it.
     /// Returns null if the barn has no empty sheaf.
-    fn with_room(&self, access: &impl Access, spare: *mut Sheaf, wanted: usize, node: usize) -> *mut Sheaf {
+    fn with_room(&self, access: &impl Access, spare: *mut Sheaf, wanted: usize, home: Home) -> *mut Sheaf {
         if is_dummy(spare) {
             self.note_miss(access, Miss::Overflow, false);
-            return self.barn(node).take_empty();
+            return self.barn(home).take_empty();
         }
         let mut full = Owned(spare);
         let n = full.count();
         invariant!(n > 0, "a spare without room has objects", spare);
-        let exchanged = self.barn(node).exchange_full(spare, self.sheaf_bytes());
+        let exchanged = self.barn(home).exchange_full(spare, self.sheaf_bytes());
         self.note_miss(access, Miss::Overflow, exchanged.is_some());
         if let Some(empty) = exchanged {
             self.count_barn_objects(n);
+            self.note_stock(home.node, home.group);
             return empty;
         }
         self.flush_newest(&mut full, PIECE.max(wanted));
@@ -487,9 +499,9 @@ impl CpuCache {
             // SAFETY: the caller's promise.
             return unsafe { self.put_runs(access, objects) };
         }
-        let node = node_of(access);
-        if self.is_saturated(access, node)
-            && let Some(put) = self.flush_main(access, objects, node)
+        let home = home_of(access);
+        if self.is_saturated(access, home)
+            && let Some(put) = self.flush_main(access, objects, home)
         {
             return put;
         }
@@ -499,14 +511,14 @@ impl CpuCache {
             // A call that frees many objects fills the sheaf anyway.
             let is_uneven =
                 adapt::note_spare_room(self, self.slabs.tally_of(access.cpu())) && objects.len() == 1;
-            let mut spare = self.resized(Owned(spare), node);
+            let mut spare = self.resized(Owned(spare), home.node);
             if is_uneven {
-                self.level(access, &mut spare, node);
+                self.level(access, &mut spare, home);
             }
             spare
         } else {
-            let roomy = self.with_room(access, spare, objects.len(), node);
-            let sheaf = self.fitting(roomy, node);
+            let roomy = self.with_room(access, spare, objects.len(), home);
+            let sheaf = self.fitting(roomy, home.node);
             if sheaf.is_null() {
                 // SAFETY: the caller's promise.
                 unsafe { self.slabs.free(objects) };
@@ -522,7 +534,7 @@ impl CpuCache {
             return objects.len();
         }
         let put = target.push_from(objects);
-        self.install(access, target.0, node);
+        self.install(access, target.0, home);
         put
     }
 

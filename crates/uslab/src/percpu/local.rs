@@ -19,7 +19,7 @@
 //! CPUs: each call takes the slow path.
 
 use super::CpuCache;
-use super::access::{Access, exchange, node_of};
+use super::access::{Access, exchange, home_of};
 use super::counted::sheaf_region;
 use super::drain::{BOTH, Keep};
 use super::hidden;
@@ -213,7 +213,7 @@ impl Local {
         let cache = unsafe { this.cache.load(Relaxed).as_ref() };
         for sheaf in this.take_both() {
             match cache {
-                Some(cache) if cache.has_sheaves() => cache.put_in_barn(sheaf, node_of(this)),
+                Some(cache) if cache.has_sheaves() => cache.put_in_barn(sheaf, home_of(this)),
                 Some(cache) => cache.flush_and_free(&mut Owned(sheaf), Keep::Target),
                 // SAFETY: owned, and without objects, as `forget_cache` found it.
                 None => unsafe { sheaf::free(sheaf) },

@@ -3,14 +3,17 @@
 //! ```text
 //!            fast path                    slow path (about one call in sixty)
 //!  cpu 0  main ◀─ pop, push ─▶       spare ◀──▶ ┐
-//!  cpu 1  main                       spare ◀──▶ ├── barn of the node ◀──▶ slabs of the node
+//!  cpu 1  main                       spare ◀──▶ ├── barn of the group ◀─▶ slabs of the node
 //!  …                                            ┘   full and empty sheaves
 //! ```
+//!
+//! A **group** is the CPUs of a node that share a last-level cache ([`crate::os::sharing`]).
 //!
 //! A sheaf is an array of free objects. Sheaves move by pointer: an exchange for the dummy takes a
 //! sheaf out of a slot, and an exchange for a sheaf puts that sheaf into it. **The thread that
 //! takes a sheaf out of a slot owns it.** The owner may be preempted, migrate or sleep. A refill
-//! tries, in this order, the spare, a full sheaf of the barn, and the slabs.
+//! tries, in this order, the spare, a full sheaf of the barn, a full sheaf of a richer barn of the
+//! node (`surplus`), and the slabs.
 //!
 //! A **drain** empties the slots of other CPUs. The drainer exchanges each sheaf for the dummy,
 //! then issues a `membarrier`. After that no sequence works on the old sheaf: it is private to the
@@ -44,6 +47,7 @@ mod runs;
 mod saturated;
 pub mod sheaf;
 mod step;
+mod surplus;
 #[cfg(test)]
 mod tests;
 mod valid;

@@ -1,7 +1,7 @@
 //! Refills: how a CPU without objects in its main sheaf gets some.
 //!
-//! A refill tries the spare, a full sheaf of the barn, and the slabs. The sheaf that has objects
-//! becomes the main one, and the old main sheaf the spare.
+//! A refill tries the spare, a full sheaf of the barn or of a richer one of the node, and the
+//! slabs. The sheaf that has objects becomes the main one, and the old main sheaf the spare.
 //!
 //! In a long run of allocations the spare is empty and the barn has no full sheaf. Then a refill
 //! takes the main sheaf itself, fills it from the slabs and puts it back:
@@ -18,7 +18,7 @@
 //! [`super::saturated`] is the same for long runs of frees.
 
 use super::CpuCache;
-use super::access::{Access, node_of};
+use super::access::{Access, Home, home_of};
 use super::adapt::{self, Miss, Run};
 use super::cpu_cache::PIECE;
 use super::drain::Keep;
@@ -44,10 +44,10 @@ impl CpuCache {
         if self.slabs().geometry().is_run() {
             return self.take_runs(access, out);
         }
-        let node = node_of(access);
+        let home = home_of(access);
         if out.len() < self.capacity()
-            && self.is_exhausted(access, node)
-            && let Some(got) = self.refill_main(access, out, node)
+            && self.is_exhausted(access, home)
+            && let Some(got) = self.refill_main(access, out, home)
         {
             return got;
         }
@@ -55,9 +55,9 @@ impl CpuCache {
         let spare = if is_dummy(spare) { core::ptr::null_mut() } else { spare };
         let mut source = if !spare.is_null() && Owned(spare).count() > 0 {
             adapt::note_spare_objects(self.slabs().tally_of(access.cpu()));
-            self.resized(Owned(spare), node)
+            self.resized(Owned(spare), home.node)
         } else {
-            let taken = self.barn(node).take_full(spare);
+            let taken = self.take_full(spare, home);
             self.note_miss(access, Miss::Underflow, taken.is_some());
             match taken {
                 Some((full, has_put_empty)) => {
@@ -68,7 +68,7 @@ impl CpuCache {
                     self.slabs().tally_of(access.cpu()).sheaf_free.fetch_sub(n, Relaxed);
                     Owned(full)
                 }
-                None => match self.fill_from_slabs(spare, node, out) {
+                None => match self.fill_from_slabs(spare, home, out) {
                     Filled::Sheaf(sheaf) => Owned(sheaf),
                     Filled::Direct(got) => return got,
                 },
@@ -77,10 +77,10 @@ impl CpuCache {
         invariant!(source.count() > 0, "a refill serves from a sheaf with an object", source.0);
         if !self.is_filled_well(&mut source) {
             // A corrupted sheaf is lost, with its objects.
-            return self.slabs().take(node, out, out.len());
+            return self.slabs().take(home.node, out, out.len());
         }
         let got = source.pop_into(out);
-        self.install(access, source.0, node);
+        self.install(access, source.0, home);
         got
     }
 
@@ -91,19 +91,23 @@ impl CpuCache {
         self.slabs().have_places(sheaf.objects(), "sheaf", place)
     }
 
-    /// Whether neither the spare nor the barn has an object. A hint: the thread owns neither.
-    fn is_exhausted(&self, access: &impl Access, node: usize) -> bool {
+    /// Whether neither the spare nor the barn has an object, and no other barn of the node has
+    /// many. A hint: the thread owns neither.
+    fn is_exhausted(&self, access: &impl Access, home: Home) -> bool {
         let spare = access.slot().spare.load(Relaxed);
         // SAFETY: sheaves lie in the arena or are the dummy; both stay mapped, and the counts are
         // atomics.
         let (count, capacity) = unsafe { ((*spare).count.load(Relaxed), (*spare).capacity.load(Relaxed)) };
         // A sheaf of another size, the dummy too, is replaced on the way over the spare.
-        count == 0 && capacity as usize == self.capacity() && self.barn(node).fulls() == 0
+        count == 0
+            && capacity as usize == self.capacity()
+            && self.barn(home).fulls() == 0
+            && self.rich_neighbour(home).is_none()
     }
 
     /// Serves objects to `out`, out of the main sheaf after that was filled from the slabs; returns
     /// how many, and 0 only if there is no memory. Returns `None` if the slot has no main sheaf.
-    fn refill_main(&self, access: &impl Access, out: &mut [*mut u8], node: usize) -> Option<usize> {
+    fn refill_main(&self, access: &impl Access, out: &mut [*mut u8], home: Home) -> Option<usize> {
         let main = self.take_out(access, Which::Main);
         if is_dummy(main) {
             return None;
@@ -111,7 +115,7 @@ impl CpuCache {
         self.note_miss(access, Miss::Underflow, false);
         let mut main = Owned(main);
         if main.count() == 0 {
-            main = match self.fill_from_slabs(main.0, node, out) {
+            main = match self.fill_from_slabs(main.0, home, out) {
                 Filled::Sheaf(sheaf) => Owned(sheaf),
                 Filled::Direct(got) => return Some(got),
             };
@@ -121,28 +125,28 @@ impl CpuCache {
             let next = main.objects().iter().rev();
             next.take(MAX_PREFETCHED).for_each(|&object| prefetch_for_write(object));
         }
-        self.install(access, main.0, node);
+        self.install(access, main.0, home);
         Some(got)
     }
 
     /// Fills an empty sheaf from the slabs. If `out` would take the whole sheaf, or there is no
     /// sheaf, serves `out` directly from the slabs.
-    fn fill_from_slabs(&self, have: *mut Sheaf, node: usize, out: &mut [*mut u8]) -> Filled {
+    fn fill_from_slabs(&self, have: *mut Sheaf, home: Home, out: &mut [*mut u8]) -> Filled {
         self.tally().refills.fetch_add(1, Relaxed);
         if out.len() >= self.capacity() {
             if !have.is_null() {
-                self.put_in_barn(have, node);
+                self.put_in_barn(have, home);
             }
-            return Filled::Direct(self.slabs().take(node, out, out.len()));
+            return Filled::Direct(self.slabs().take(home.node, out, out.len()));
         }
-        let sheaf = self.fitting(have, node);
+        let sheaf = self.fitting(have, home.node);
         if sheaf.is_null() {
-            return Filled::Direct(self.slabs().take(node, out, out.len()));
+            return Filled::Direct(self.slabs().take(home.node, out, out.len()));
         }
         let mut owned = Owned(sheaf);
         let places = owned.places();
         let piece = places.len().min(PIECE.max(out.len()));
-        let n = self.slabs().take(node, &mut places[..piece], out.len());
+        let n = self.slabs().take(home.node, &mut places[..piece], out.len());
         hidden::shuffle(&mut owned.places()[..n]);
         owned.set_count(n);
         if n == 0 {

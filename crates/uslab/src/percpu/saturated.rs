@@ -13,7 +13,7 @@
 //! follows would come out so much later.
 
 use super::CpuCache;
-use super::access::Access;
+use super::access::{Access, Home};
 use super::adapt::Miss;
 use super::cpu_cache::PIECE;
 use super::sheaf::Owned;
@@ -22,7 +22,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 impl CpuCache {
     /// Whether neither the spare nor the barn has room. A hint: the thread owns neither.
-    pub(super) fn is_saturated(&self, access: &impl Access, node: usize) -> bool {
+    pub(super) fn is_saturated(&self, access: &impl Access, home: Home) -> bool {
         let spare = access.slot().spare.load(Relaxed);
         // SAFETY: sheaves lie in the arena or are the dummy; both stay mapped, and the counts are
         // atomics.
@@ -30,23 +30,23 @@ impl CpuCache {
         // A sheaf of another size, the dummy too, is replaced on the way over the spare.
         count == capacity
             && capacity as usize == self.capacity()
-            && !self.barn(node).has_room(self.sheaf_bytes())
+            && !self.barn(home).has_room(self.sheaf_bytes())
     }
 
     /// Frees some of `objects` into the main sheaf, after its newest objects went to the slabs;
     /// returns how many. Returns `None` if the slot has no main sheaf.
-    pub(super) fn flush_main(&self, access: &impl Access, objects: &[*mut u8], node: usize) -> Option<usize> {
+    pub(super) fn flush_main(&self, access: &impl Access, objects: &[*mut u8], home: Home) -> Option<usize> {
         let main = self.take_out(access, Which::Main);
         if is_dummy(main) {
             return None;
         }
         self.note_miss(access, Miss::Overflow, false);
-        let mut main = self.resized(Owned(main), node);
+        let mut main = self.resized(Owned(main), home.node);
         if main.count() == main.capacity() {
             self.flush_newest(&mut main, PIECE.max(objects.len()));
         }
         let put = main.push_from(objects);
-        self.install(access, main.0, node);
+        self.install(access, main.0, home);
         Some(put)
     }
 }

@@ -39,7 +39,7 @@ fn cache_of(nodes: usize, bytes: usize, sheaf_capacity: usize) -> (&'static CpuC
         Geometry::new(Layout { size: bytes, align: 8 }, GeometryOptions::default(), cpus).expect("valid");
     let slots = boot::alloc(CpuCache::slot_bytes(cpus), 64);
     let lists = boot::alloc(Slabs::node_bytes(nodes), 64);
-    let barns = boot::alloc(CpuCache::barn_bytes(nodes), 64);
+    let barns = boot::alloc(CpuCache::barn_bytes(nodes, nodes), 64);
     let tallies = boot::alloc(Tally::bytes(cpus), 64);
     assert!(!slots.is_null() && !lists.is_null() && !barns.is_null());
     // SAFETY: fresh boot memory of the sizes asked for; the cache is leaked.
@@ -53,7 +53,7 @@ fn cache_of(nodes: usize, bytes: usize, sheaf_capacity: usize) -> (&'static CpuC
             None,
             NodeMemory { start: lists, nodes, shared: None, tallies: Tally::lines(tallies, cpus) },
         );
-        let parts = Parts { barns, cpus, nodes, sheaf_capacity, caching: true };
+        let parts = Parts { barns, cpus, groups: nodes, nodes, sheaf_capacity, caching: true };
         let cache: &CpuCache = Box::leak(Box::new(CpuCache::new(slabs, parts)));
         cache.enter();
         (cache, counters::record(id))
@@ -340,7 +340,7 @@ fn sheaf_sizes_double_and_hold_what_they_say() {
 #[test]
 fn a_barn_keeps_a_bounded_number_of_sheaves() {
     set_up!();
-    let barn = Barn::new();
+    let barn = Barn::new(Barn::full_bytes_for(0));
     let full = || {
         let sheaf = sheaf::alloc(Size(1), 0);
         sheaf::Owned(sheaf).push_from(&[core::ptr::dangling_mut()]);

@@ -57,6 +57,12 @@ impl Cpu {
     pub fn node(self) -> usize {
         os::cpu::node_of(self.0)
     }
+
+    /// The CPU's group: see [`os::sharing`]; 0 if unknown.
+    #[inline]
+    pub fn group(self) -> usize {
+        os::sharing::group_of(self.0)
+    }
 }
 
 #[cfg(test)]

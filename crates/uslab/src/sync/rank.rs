@@ -25,7 +25,7 @@ pub enum Rank {
     Slot,
     /// The list of caches that adapt their capacity.
     Adapt,
-    /// The barn of one cache and node.
+    /// The barn of one cache and group of CPUs.
     Barn,
     /// The lists of a private heap's large objects.
     Heap,

@@ -27,7 +27,7 @@ impl Barn {
             "the fewest full ones are no more than there are",
         )?;
         subject.at_most(stacks.least_empties, stacks.empties, "the fewest empty ones are no more")?;
-        let shown = self.fulls.load(Relaxed);
+        let shown = self.hint.fulls.load(Relaxed);
         subject.equal(shown, stacks.fulls, "the number for readers without the lock is right")
     }
 

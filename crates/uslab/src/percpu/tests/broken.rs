@@ -85,7 +85,7 @@ fn two_threads_that_claim_one_sheaf_at_once_do_not_both_get_it() {
 fn a_barn_that_is_broken_is_found() {
     set_up!();
     let no_check = |_: *mut Sheaf| Ok(());
-    let barn = Barn::new();
+    let barn = Barn::new(Barn::full_bytes_for(0));
     let (full, empty) = (address(sheaf()), address(sheaf()));
     Owned(full).push_from(&[core::ptr::dangling_mut()]);
     assert!(barn.put_full(full, 64) && barn.put_empty(empty));
@@ -110,7 +110,7 @@ fn a_barn_that_is_broken_is_found() {
 fn a_sheaf_that_stands_in_two_barns_ends_the_process() {
     set_up!();
     // Two barns: in one, the sampled check would sometimes find the sheaf's second place first.
-    let barns = [Barn::new(), Barn::new()];
+    let barns = [Barn::new(Barn::full_bytes_for(0)), Barn::new(Barn::full_bytes_for(0))];
     let sheaf = address(sheaf());
     assert!(barns.iter().all(|barn| barn.put_empty(sheaf)));
     for barn in &barns {

@@ -1,0 +1,139 @@
+//! Groups of CPUs: those of one node that share a last-level cache.
+//!
+//! ```text
+//!   cpu 0 … 7 │ 8 … 15 │ 16 … 23 │ 24 … 31        0-7,32-39: parts of 8 CPUs, which repeat after 32
+//!      32 … 39│ 40 … 47│ 48 … 55 │ 56 … 63
+//!    group 0     1         2         3
+//! ```
+//!
+//! The kernel lists the CPUs that share CPU 0's last-level cache. CPUs are numbered evenly, so that
+//! list tells all groups: its first range has the CPUs of a part, and the distance of its ranges is
+//! the number after which parts repeat. One small file is read where a file for each cache would
+//! cost a process of 256 CPUs some hundred system calls at its start. On a machine that numbers its
+//! CPUs unevenly, CPUs of different caches share a group: slower, but not wrong.
+//!
+//! A process on up to [`FEW`] CPUs reads nothing, and has one group for each node. So has one whose
+//! kernel shows no such file, or shows caches of fewer than [`LEAST`] CPUs.
+
+use super::cpu::{self, CPUS_OF_TABLES};
+use super::file::Reader;
+use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering::Relaxed};
+
+/// CPUs that always share a group, if they are on one node.
+const FEW: usize = 8;
+/// A cache of fewer CPUs is not the one that a machine shares.
+const LEAST: usize = 4;
+/// Upper bound on the groups of a machine.
+const MOST: usize = 255;
+
+static GROUP_OF_CPU: [AtomicU8; CPUS_OF_TABLES] = [const { AtomicU8::new(0) }; CPUS_OF_TABLES];
+/// The first group of each node, and behind the last node the number of groups.
+static FIRST_OF_NODE: [AtomicU8; 65] = [const { AtomicU8::new(0) }; 65];
+/// Most CPUs of a group; 0 where each node is one group.
+static MOST_CPUS: AtomicUsize = AtomicUsize::new(0);
+
+/// CPUs that share a cache: CPU `c` belongs to part `c % period / cpus`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Parts {
+    pub cpus: usize,
+    pub period: usize,
+}
+
+impl Parts {
+    /// The parts of a machine on which the CPUs of `list`, CPU 0's, share a cache. `None` if the
+    /// list has another form, or one part has all of the `all` CPUs.
+    pub fn of(list: &[u8], all: usize) -> Option<Parts> {
+        let mut parts = Parts { cpus: 0, period: all };
+        let (mut ranges, mut members) = (0, 0);
+        cpu::parse_ranges(list, &mut |first, last| {
+            match ranges {
+                0 => parts.cpus = last + 1 - first,
+                1 => parts.period = first,
+                _ => {}
+            }
+            ranges += 1;
+            members += last + 1 - first;
+        });
+        let is_plausible = parts.cpus > 0 && parts.period >= parts.cpus;
+        (is_plausible && members >= LEAST && members < all).then_some(parts)
+    }
+
+    fn of_cpu(self, cpu: usize) -> usize {
+        cpu % self.period / self.cpus
+    }
+}
+
+/// The parts of a machine of `cpus` CPUs; `None` if all CPUs share a cache, or the kernel does not
+/// show it.
+fn parts_of(cpus: usize) -> Option<Parts> {
+    if let Some(shared) = cpu::pretended_cpus_of_cache() {
+        return (shared > 0 && shared < cpus).then_some(Parts { cpus: shared, period: cpus });
+    }
+    // Index 3 is the third level; on machines without it the second may be the last.
+    let mut list = Reader::open(c"/sys/devices/system/cpu/cpu0/cache/index3/shared_cpu_list")
+        .or_else(|| Reader::open(c"/sys/devices/system/cpu/cpu0/cache/index2/shared_cpu_list"))?;
+    let mut text = [0u8; 256];
+    let n = list.read(&mut text);
+    Parts::of(&text[..n], cpus)
+}
+
+/// Finds the groups of a machine of `cpus` possible CPUs on `nodes` nodes; returns their number.
+/// The node of each CPU must be known. Start-up calls it, before there is a cache.
+pub fn init(cpus: usize, nodes: usize) -> usize {
+    let parts = if cpus > FEW { parts_of(cpus) } else { None };
+    let cpus = cpus.min(CPUS_OF_TABLES);
+    let count = parts.filter(|_| nodes < FIRST_OF_NODE.len()).and_then(|parts| assign(cpus, nodes, parts));
+    if count.is_none_or(|count| count == nodes) {
+        (0..=nodes.min(64)).for_each(|node| FIRST_OF_NODE[node].store(node as u8, Relaxed));
+        MOST_CPUS.store(0, Relaxed);
+        return nodes;
+    }
+    count.unwrap_or(nodes)
+}
+
+/// Numbers the groups, node by node; returns how many there are, and `None` if they are too many.
+fn assign(cpus: usize, nodes: usize, parts: Parts) -> Option<usize> {
+    let (mut groups, mut most_cpus) = (0, 0);
+    for (node, first) in FIRST_OF_NODE.iter().enumerate().take(nodes) {
+        first.store(groups as u8, Relaxed);
+        // The parts of this node that have a group, in the order of the groups, and their CPUs.
+        let mut found = [(usize::MAX, 0usize); MOST];
+        let mut count = 0;
+        for cpu in (0..cpus).filter(|&cpu| cpu::node_of(cpu) == node) {
+            let part = parts.of_cpu(cpu);
+            let known = found[..count].iter().rposition(|&(other, _)| other == part);
+            let at = known.unwrap_or(count);
+            if groups + at >= MOST {
+                return None;
+            }
+            count = count.max(at + 1);
+            found[at] = (part, found[at].1 + 1);
+            most_cpus = most_cpus.max(found[at].1);
+            GROUP_OF_CPU[cpu].store((groups + at) as u8, Relaxed);
+        }
+        // A node of memory alone has a group as well.
+        groups += count.max(1);
+    }
+    FIRST_OF_NODE[nodes].store(groups as u8, Relaxed);
+    MOST_CPUS.store(most_cpus, Relaxed);
+    (groups <= MOST).then_some(groups)
+}
+
+/// Most CPUs of a group; 0 where each node is one group.
+pub fn most_cpus() -> usize {
+    MOST_CPUS.load(Relaxed)
+}
+
+/// The group of a CPU.
+pub fn group_of(cpu: usize) -> usize {
+    match MOST_CPUS.load(Relaxed) {
+        0 => cpu::node_of(cpu),
+        _ => GROUP_OF_CPU.get(cpu).map_or(0, |group| group.load(Relaxed) as usize),
+    }
+}
+
+/// The groups of a node, which are numbered in a row.
+pub fn groups_of_node(node: usize) -> core::ops::Range<usize> {
+    let first = |node: usize| FIRST_OF_NODE.get(node).map_or(0, |first| first.load(Relaxed) as usize);
+    first(node)..first(node + 1)
+}
