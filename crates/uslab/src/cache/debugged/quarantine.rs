@@ -59,7 +59,7 @@ pub fn exchange(places: &[Place], object: *mut u8) -> Option<*mut u8> {
     frees.store(count + 1, Relaxed);
     let random = os::random::at(count ^ ptr::from_ref(frees) as u64);
     // The upper half of the product: no division.
-    let Some(place) = places.get((u128::from(random) * places.len() as u128 >> 64) as usize) else {
+    let Some(place) = places.get(((u128::from(random) * places.len() as u128) >> 64) as usize) else {
         return Some(object);
     };
     let old = place.swap(object, AcqRel);
