@@ -23,7 +23,8 @@
 use super::CpuCache;
 use super::access::{Access, exchange};
 use super::counted;
-use super::cpu_cache::{Server, held};
+use super::counts::held;
+use super::cpu_cache::Server;
 use super::ownership;
 use super::sheaf::{self, Owned};
 use crate::counters::{self, layout::REASON_NO_MEMBARRIER};

@@ -34,6 +34,7 @@ pub mod adapt;
 mod barn;
 mod bypass;
 mod counted;
+mod counts;
 mod cpu_cache;
 mod drain;
 mod flush_idle;

@@ -1,6 +1,6 @@
 //! Counted rows: their objects are found, checked and given back like those of other sheaves.
 
-use super::super::cpu_cache::held;
+use super::super::counts::held;
 use super::super::drain::{Drain, Keep};
 use super::super::valid::Walked;
 use super::*;

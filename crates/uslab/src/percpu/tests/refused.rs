@@ -3,7 +3,7 @@
 //! Each test runs on its own thread, pinned to its CPU, and moves the sheaves of that CPU's slot to
 //! the slot of another CPU. So the drain meets sheaves of a CPU that it cannot run on.
 
-use super::super::cpu_cache::held;
+use super::super::counts::held;
 use super::super::sheaf::Owned;
 use super::*;
 use crate::rseq::{Cpu, Mode, Sheaf, Slot, Which, dummy, is_dummy, mode};
