@@ -72,6 +72,7 @@ const ONE_SUBJECT: &[&[&str]] = &[
     &[
         "percpu/adapt",
         "percpu/counted",
+        "percpu/counts",
         "percpu/cpu_cache",
         "percpu/drain",
         "percpu/fork",
