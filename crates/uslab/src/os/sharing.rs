@@ -40,19 +40,26 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    /// The parts of a machine on which the CPUs of `list`, CPU 0's, share a cache. `None` if the
-    /// list has another form, or one part has all of the `all` CPUs.
-    pub fn of(list: &[u8], all: usize) -> Option<Parts> {
-        let mut parts = Parts { cpus: 0, period: all };
-        let (mut ranges, mut members) = (0, 0);
+    /// The parts of a machine on which the CPUs of `list`, CPU 0's, share a cache, out of the CPUs
+    /// that are `online`. `None` if the list has another form, or one part has all of them. CPUs
+    /// that are possible, but not there, share the groups of those that are.
+    pub fn of(list: &[u8], online: &[u8]) -> Option<Parts> {
+        let count = |first: usize, last: usize| (last - first).saturating_add(1);
+        let (mut all, mut end) = (0usize, 0);
+        cpu::parse_ranges(online, &mut |first, last| {
+            all = all.saturating_add(count(first, last));
+            end = end.max(last.saturating_add(1));
+        });
+        let mut parts = Parts { cpus: 0, period: end };
+        let (mut ranges, mut members) = (0, 0usize);
         cpu::parse_ranges(list, &mut |first, last| {
             match ranges {
-                0 => parts.cpus = last + 1 - first,
+                0 => parts.cpus = count(first, last),
                 1 => parts.period = first,
                 _ => {}
             }
             ranges += 1;
-            members += last + 1 - first;
+            members = members.saturating_add(count(first, last));
         });
         let is_plausible = parts.cpus > 0 && parts.period >= parts.cpus;
         (is_plausible && members >= LEAST && members < all).then_some(parts)
@@ -72,9 +79,10 @@ fn parts_of(cpus: usize) -> Option<Parts> {
     // Index 3 is the third level; on machines without it the second may be the last.
     let mut list = Reader::open(c"/sys/devices/system/cpu/cpu0/cache/index3/shared_cpu_list")
         .or_else(|| Reader::open(c"/sys/devices/system/cpu/cpu0/cache/index2/shared_cpu_list"))?;
-    let mut text = [0u8; 256];
+    let (mut text, mut online) = ([0u8; 256], [0u8; 256]);
     let n = list.read(&mut text);
-    Parts::of(&text[..n], cpus)
+    let online_bytes = Reader::open(c"/sys/devices/system/cpu/online")?.read(&mut online);
+    Parts::of(&text[..n], &online[..online_bytes])
 }
 
 /// Finds the groups of a machine of `cpus` possible CPUs on `nodes` nodes; returns their number.

@@ -61,20 +61,24 @@ fn implausible_numbers_of_cpus_are_rejected() {
 #[test]
 fn the_list_of_one_cache_tells_all_groups() {
     let parts = |cpus, period| Some(sharing::Parts { cpus, period });
-    for (list, all, expected) in [
-        (&b"0-7,128-135\n"[..], 256, parts(8, 128)),
-        (b"0-7\n", 64, parts(8, 64)),
-        (b"0-31,64-95\n", 128, parts(32, 64)),
+    for (list, online, expected) in [
+        ("0-7,128-135\n", "0-255\n", parts(8, 128)),
+        ("0-7\n", "0-63\n", parts(8, 64)),
+        ("0-31,64-95\n", "0-127\n", parts(32, 64)),
         // Two sockets whose CPUs take turns.
-        (b"0,2,4,6,8,10,12,14\n", 16, parts(1, 2)),
-        // One cache for all, a cache of one core, and no list.
-        (b"0-63\n", 64, None),
-        (b"0,64\n", 128, None),
-        (b"\n", 128, None),
-        (b"0-7,4-11\n", 128, None),
+        ("0,2,4,6,8,10,12,14\n", "0-15\n", parts(1, 2)),
+        // One cache for all, also where some CPUs are not there; a cache of one core; no list.
+        ("0-63\n", "0-63\n", None),
+        ("0-3\n", "0-3\n", None),
+        ("0-3,8-11\n", "0-3,8-11\n", None),
+        ("0,64\n", "0-127\n", None),
+        ("\n", "0-127\n", None),
+        ("0-7\n", "", None),
+        ("0-7,4-11\n", "0-127\n", None),
+        ("0-18446744073709551615\n", "0-127\n", None),
     ] {
-        let found = sharing::Parts::of(list, all);
-        assert_eq!(found, expected, "{:?} of {all} CPUs", core::str::from_utf8(list));
+        let found = sharing::Parts::of(list.as_bytes(), online.as_bytes());
+        assert_eq!(found, expected, "{list:?} of {online:?}");
     }
 }
 

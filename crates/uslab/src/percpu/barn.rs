@@ -126,15 +126,13 @@ impl Barn {
     /// barn if there is room; the flag returned is true if it did.
     pub fn take_full(&self, empty: *mut Sheaf) -> Option<(*mut Sheaf, bool)> {
         let mut has_put_empty = false;
-        let full = self.take(|stacks| {
-            if stacks.fulls == 0 {
-                return core::ptr::null_mut();
-            }
-            let full = stacks.pop_full();
-            has_put_empty = stacks.push_empty(empty);
+        let full = self.change(|stacks| {
+            // A corrupted one is lost. Then the caller keeps the empty one.
+            let full = (stacks.fulls > 0).then(|| stacks.pop_full()).filter(|&full| is_sheaf(full));
+            has_put_empty = full.is_some() && stacks.push_empty(empty);
             full
         });
-        (!full.is_null()).then_some((full, has_put_empty))
+        full.map(|full| (full, has_put_empty))
     }
 
     /// Puts `full`, which holds up to `bytes` of objects, into the barn if there is room; returns
@@ -168,30 +166,37 @@ impl Barn {
     /// Takes any sheaf, for a drain.
     pub fn take_any(&self) -> Option<*mut Sheaf> {
         self.change(|stacks| {
-            if stacks.fulls > 0 {
-                return Some(stacks.pop_full());
+            loop {
+                let sheaf = if stacks.fulls > 0 { stacks.pop_full() } else { stacks.pop_empty() };
+                // A corrupted one is lost.
+                if sheaf.is_null() || is_sheaf(sheaf) {
+                    return (!sheaf.is_null()).then_some(sheaf);
+                }
             }
-            let empty = stacks.pop_empty();
-            (!empty.is_null()).then_some(empty)
         })
     }
 
     /// Takes the oldest of the sheaves that stayed in the barn since [`Barn::begin_period`].
     pub fn take_unused(&self) -> Option<*mut Sheaf> {
         self.change(|stacks| {
-            let (sheaves, count, least) = if stacks.least_fulls > 0 {
-                (&mut stacks.full, &mut stacks.fulls, &mut stacks.least_fulls)
-            } else if stacks.least_empties > 0 {
-                (&mut stacks.empty, &mut stacks.empties, &mut stacks.least_empties)
-            } else {
-                return None;
-            };
-            let oldest = sheaves[0];
-            sheaves.copy_within(1..*count, 0);
-            *count -= 1;
-            *least -= 1;
-            ownership::claim(oldest);
-            Some(oldest)
+            loop {
+                let (sheaves, count, least) = if stacks.least_fulls > 0 {
+                    (&mut stacks.full, &mut stacks.fulls, &mut stacks.least_fulls)
+                } else if stacks.least_empties > 0 {
+                    (&mut stacks.empty, &mut stacks.empties, &mut stacks.least_empties)
+                } else {
+                    return None;
+                };
+                let oldest = sheaves[0];
+                sheaves.copy_within(1..*count, 0);
+                *count -= 1;
+                *least -= 1;
+                ownership::claim(oldest);
+                // A corrupted one is lost.
+                if is_sheaf(oldest) {
+                    return Some(oldest);
+                }
+            }
         })
     }
 

@@ -20,6 +20,7 @@
 use super::CpuCache;
 use super::access::{Access, Sequences};
 use super::sheaf::{self, Owned, Size};
+use crate::os;
 use crate::os::facts::Fact;
 use crate::os::region::Region;
 use crate::pages::boot;
@@ -131,6 +132,7 @@ impl CpuCache {
         }
         // The last one was freed last.
         self.install_counted(&out[..got - 1]);
+        os::sleep::note_activity();
         out[got - 1]
     }
 

@@ -509,8 +509,8 @@ impl CpuCache {
             Owned(sheaf)
         };
         invariant!(target.count() < target.capacity(), "a flush fills a sheaf with room", target.0);
-        if !self.is_filled_well(&mut target) {
-            // A corrupted sheaf is lost, with its objects.
+        if !self.slabs.may_have(target.objects()) {
+            self.flush_and_free(&mut target, Keep::Target);
             // SAFETY: the caller's promise.
             unsafe { self.slabs.free(objects) };
             return objects.len();

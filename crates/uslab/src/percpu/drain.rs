@@ -201,8 +201,13 @@ impl<'a> Drain<'a> {
             match home {
                 Some(slot) if !is_private => put_back(cache, slot, sheaf),
                 _ => {
+                    let was_counted = counted::reopen(sheaf);
+                    if !sheaf::is_sheaf(sheaf) {
+                        // A corrupted one is lost.
+                        continue;
+                    }
                     probe::drain(|| (cache.slabs().name(), [Owned(sheaf).count()]));
-                    if counted::reopen(sheaf) {
+                    if was_counted {
                         cache.credit(Owned(sheaf).count());
                     }
                     cache.flush_and_free(&mut Owned(sheaf), self.keep);

@@ -227,6 +227,7 @@ impl Local {
         COUNT.fetch_sub(1, Release);
         // SAFETY: the caller's promise; no thread finds it in the list any more.
         unsafe { sheaf::free_memory(local.cast(), size_of::<Local>()) };
+        os::sleep::note_activity();
     }
 
     /// The window on the main sheaf.

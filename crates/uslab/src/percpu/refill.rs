@@ -38,8 +38,14 @@ impl CpuCache {
     /// with a filled main sheaf where it can.
     pub(super) fn refill(&self, access: &impl Access, out: &mut [*mut u8]) -> usize {
         let got = access.pop_bulk(out);
-        if got > 0 && self.slabs().have_places(&out[..got], "sheaf", access.slot()) {
-            return got;
+        if self.slabs().may_have(&out[..got]) {
+            if got > 0 {
+                return got;
+            }
+        } else {
+            // SAFETY: this CPU's sheaf had them. The slabs check each, and report those that are no
+            // free objects of theirs.
+            unsafe { self.slabs().free(&out[..got]) };
         }
         if self.slabs().geometry().is_run() {
             return self.take_runs(access, out);
@@ -75,20 +81,13 @@ impl CpuCache {
             }
         };
         invariant!(source.count() > 0, "a refill serves from a sheaf with an object", source.0);
-        if !self.is_filled_well(&mut source) {
-            // A corrupted sheaf is lost, with its objects.
+        if !self.slabs().may_have(source.objects()) {
+            self.flush_and_free(&mut source, Keep::Target);
             return self.slabs().take(home.node, out, out.len());
         }
         let got = source.pop_into(out);
         self.install(access, source.0, home);
         got
-    }
-
-    /// Whether the objects of a sheaf, which is about to become the main one, may be some. The fast
-    /// path uses them without a look.
-    pub(super) fn is_filled_well(&self, sheaf: &mut Owned) -> bool {
-        let place = sheaf.0;
-        self.slabs().have_places(sheaf.objects(), "sheaf", place)
     }
 
     /// Whether neither the spare nor the barn has an object, and no other barn of the node has

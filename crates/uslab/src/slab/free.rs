@@ -5,7 +5,6 @@ use super::misuse::{Misuse, classify, report_misuse};
 use super::one::{NONE, Slab};
 use super::pool::{Slabs, VISITS};
 use super::words;
-use crate::os::corruption::is_whole;
 use crate::os::invariant::invariant;
 use crate::pages::{self, PAGE_SHIFT, PageIndex};
 use crate::sync::prefetch_for_write;
@@ -233,13 +232,11 @@ impl Slabs {
         self.index_at(page, object).is_some()
     }
 
-    /// Whether pointers to free objects look like it: they lie in the arena, and are aligned as the
-    /// objects of these slabs are. Reports the first structure of which they do not.
+    /// Whether `objects` may all be objects of these slabs: they lie in the arena, and are aligned
+    /// as objects are.
     #[inline]
-    pub fn have_places<T>(&self, objects: &[*mut u8], structure: &'static str, place: *const T) -> bool {
-        let align = 1 << self.geometry.object_bytes.trailing_zeros().min(PAGE_SHIFT);
-        let holds = pages::may_contain(objects, align);
-        is_whole(holds, structure, place, "its pointers are aligned, and lie in the arena")
+    pub fn may_have(&self, objects: &[*mut u8]) -> bool {
+        pages::may_contain(objects, 1 << self.geometry.object_bytes.trailing_zeros().min(PAGE_SHIFT))
     }
 
     /// Whether an object of these slabs starts at `pointer`.

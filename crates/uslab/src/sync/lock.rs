@@ -125,7 +125,8 @@ impl<T, P: Park> Lock<T, P> {
         released(P::thread_key, self.rank);
         let state = self.word.swap(FREE, Release);
         debug_assert!(state != FREE, "a lock that is let go of is held");
-        if state == CONTENDED {
+        // A word that was overwritten does not tell whether a thread sleeps.
+        if state != HELD {
             P::wake_one(&self.word);
         }
     }

@@ -185,6 +185,7 @@ impl<'a> Object<'a> {
 
     #[cold]
     fn wait_and_take(&self, from: &[u32]) -> Result<u32, u32> {
+        let _errno = os::errno::Preserved::new();
         let state = &self.record().state;
         let (mut turns, mut pause_ms) = (0, 1);
         loop {
