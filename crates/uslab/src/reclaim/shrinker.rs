@@ -85,7 +85,7 @@ unsafe impl<S: Shrinker> Sync for Registration<S> {}
 /// Registers `shrinker` under `name`, of which it keeps the first 47 bytes. May be called from any
 /// thread, also within a callback.
 ///
-/// ```
+/// ```standalone_crate
 /// use std::sync::Mutex;
 /// use uslab::{Scan, ShrinkControl, Shrinker, ShrinkerOptions};
 ///

@@ -69,7 +69,7 @@ const GROW_TRIES: usize = 4;
 /// Not for signal handlers. A fork copies the cache as it is: a shard that another thread has
 /// locked stays locked in the child.
 ///
-/// ```
+/// ```standalone_crate
 /// use uslab::reclaim::LruCache;
 /// let squares = LruCache::new("squares").unwrap();
 /// assert_eq!(squares.get_or_insert_with(7u64, || 49u64), 49);

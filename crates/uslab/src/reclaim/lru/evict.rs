@@ -28,7 +28,7 @@ const ON_STACK_BYTES: usize = 4096;
 /// Features implement it for the caches of some crates. A program implements two functions for its
 /// own cache, and [`Shared`](super::adaptors::Shared) does the rest:
 ///
-/// ```
+/// ```standalone_crate
 /// use std::collections::VecDeque;
 /// use uslab::reclaim::adaptors::{EvictColdest, Shared};
 ///

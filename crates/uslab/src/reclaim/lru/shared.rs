@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The shrinker of a cache behind a lock that the program already has.
 ///
-/// ```
+/// ```standalone_crate
 /// use std::sync::{Arc, Mutex};
 /// use uslab::reclaim::adaptors::Locked;
 /// # use uslab::reclaim::adaptors::EvictColdest;

@@ -6,7 +6,7 @@ use crate::reclaim::lru::evict::EvictColdest;
 use ::lru::LruCache;
 use core::hash::{BuildHasher, Hash};
 
-/// ```
+/// ```standalone_crate
 /// use uslab::reclaim::adaptors::Shared;
 ///
 /// // No capacity: it grows until memory is wanted.

@@ -10,7 +10,7 @@ use core::hash::{BuildHasher, Hash};
 
 /// Eviction frees only the memory that keys and values own: the map's table keeps its size.
 ///
-/// ```
+/// ```standalone_crate
 /// use schnellru::{LruMap, Unlimited};
 /// use uslab::reclaim::adaptors::Shared;
 ///
