@@ -231,6 +231,7 @@ static void figures(void)
     (void)fputs(text, stderr);
     uslab_free(text);
 
+    CHECK(uslab_stats_publish() == 0 && uslab_stats_publish() == 0);
     text = uslab_stats_slabinfo();
     CHECK(text != NULL && strncmp(text, "slabinfo - version: 2.1\n# name ", 31) == 0);
     line = strstr(text, "\na_\"name\"\\ ");

@@ -46,6 +46,7 @@ fn run(source: &str, args: &[&str], mode: Mode) -> Outcome {
     outcome
 }
 
+mod auto;
 mod churn;
 mod copies;
 mod cpus;

@@ -10,6 +10,7 @@ use crate::{failure, versioned};
 use core::ffi::{c_char, c_int, c_void};
 use core::fmt::{self, Write};
 use uslab::internal::layout::NAME_BYTES;
+use uslab::stats::PublishError;
 use uslab::{Mode, stats};
 
 /// # Safety
@@ -23,6 +24,16 @@ unsafe extern "C" fn uslab_cache_get_stats(cache: *const Handle<Cache>, out: *mu
     match unsafe { versioned::write(out, &figures.into()) } {
         Ok(()) => 0,
         Err(error) => failure::code(error),
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn uslab_stats_publish() -> c_int {
+    match stats::publish() {
+        Ok(()) => 0,
+        Err(PublishError::Directory(number)) => failure::code(number),
+        Err(PublishError::Untrusted) => failure::code(libc::EACCES),
+        Err(_) => failure::code(libc::EIO),
     }
 }
 

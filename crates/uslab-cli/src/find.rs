@@ -89,7 +89,10 @@ fn copies_of(pid: i32, writes: bool) -> Result<(Place, Vec<Found>), Failure> {
     if process::owner(pid).is_some_and(|user| user != snapdir::own_user()) && snapdir::own_user() != 0 {
         return Err(fail(denied(&who, pid)));
     }
-    Err(fail(format!("{who} does not run under uslab: there is no snapshot in {shown}")))
+    Err(fail(format!(
+        "{who} does not run under uslab: there is no snapshot in {shown}. If it does, start it by `uslab run`, or \
+         with USLAB_SNAPSHOT=auto"
+    )))
 }
 
 /// The snapshots of a process in this directory. One that cannot be read is an error if it is that

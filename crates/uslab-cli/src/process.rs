@@ -80,6 +80,22 @@ fn innermost(status: &str) -> Option<i32> {
     line.split_ascii_whitespace().last()?.parse().ok()
 }
 
+/// The user `user` as the process knows it, which may be in a container with users of its own.
+pub fn inner_user(pid: i32, user: u32) -> u32 {
+    let map = fs::read_to_string(format!("/proc/{pid}/uid_map")).unwrap_or_default();
+    inner(&map, user).unwrap_or(user)
+}
+
+/// Looks a user up in the kernel's list: the first user inside and outside, and their number.
+fn inner(map: &str, user: u32) -> Option<u32> {
+    map.lines().find_map(|line| {
+        let mut numbers = line.split_ascii_whitespace().map_while(|word| word.parse::<u32>().ok());
+        let [inside, outside, count] = [numbers.next()?, numbers.next()?, numbers.next()?];
+        let place = user.checked_sub(outside).filter(|&place| place < count)?;
+        inside.checked_add(place)
+    })
+}
+
 /// Whether the process sees other mounts than this one: a path of its own may lead elsewhere here.
 pub fn has_other_mounts(pid: i32) -> bool {
     let of = |process: &str| fs::read_link(format!("/proc/{process}/ns/mnt")).ok();

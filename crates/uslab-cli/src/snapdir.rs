@@ -41,17 +41,26 @@ pub fn own_user() -> u32 {
     geteuid().as_raw()
 }
 
+/// The value of [`VARIABLE`] that stands for the first usual directory that can be used.
+const AUTO: &str = "auto";
+
 /// The directory that the environment names instead of the usual ones.
 fn named() -> Option<PathBuf> {
-    env::var_os(VARIABLE).filter(|value| !value.is_empty()).map(PathBuf::from)
+    env::var_os(VARIABLE).filter(|value| !value.is_empty() && value != AUTO).map(PathBuf::from)
 }
 
 /// Usual directories of a user, best first.
 fn usual(user: u32) -> Vec<PathBuf> {
-    let name = format!("uslab-{user}");
     let runtime = env::var_os("XDG_RUNTIME_DIR").filter(|value| !value.is_empty() && user == own_user());
-    let runtime = runtime.map_or_else(|| PathBuf::from(format!("/run/user/{user}")), PathBuf::from);
-    vec![Path::new("/dev/shm").join(&name), runtime.join(&name), Path::new("/tmp").join(&name)]
+    let runtime = runtime.map(|parent| PathBuf::from(parent).join(format!("uslab-{user}")));
+    let [first, others @ ..] = places_of(user);
+    std::iter::once(first).chain(runtime).chain(others).collect()
+}
+
+/// Where the library publishes for a user if it is told [`AUTO`], best first.
+fn places_of(user: u32) -> [PathBuf; 3] {
+    let parents = ["/dev/shm", &format!("/run/user/{user}"), "/tmp"];
+    parents.map(|parent| Path::new(parent).join(format!("uslab-{user}")))
 }
 
 /// Makes, or checks, the directory that a new process shall publish in, and returns its absolute
@@ -163,10 +172,12 @@ impl Place {
 /// then the usual ones of its user and of ours (a server may have given up root after it started).
 pub fn of_process(pid: i32) -> Vec<Place> {
     let owner = process::owner(pid).unwrap_or_else(own_user);
-    let told = process::environment_variable(pid, VARIABLE).map(PathBuf::from);
+    let told = process::environment_variable(pid, VARIABLE).filter(|value| value != AUTO).map(PathBuf::from);
     if process::has_other_mounts(pid) {
-        let place = told.filter(|told| told.is_absolute()).and_then(|told| Place::inside(pid, &told));
-        return place.into_iter().filter(|place| is_trusted(&place.path, owner)).collect();
+        let user = process::inner_user(pid, owner);
+        let places = told.filter(|told| told.is_absolute()).into_iter().chain(places_of(user));
+        let places = places.filter_map(|told| Place::inside(pid, &told));
+        return places.filter(|place| is_trusted(&place.path, owner)).collect();
     }
     // The process's user chose it: a process publishes only where no other user but root can change
     // anything.

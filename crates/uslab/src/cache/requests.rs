@@ -17,7 +17,7 @@
 //! A request never blocks the program, except at the locks that the same call inside it would take.
 
 use super::validate::validate;
-use super::{hooks, switch, trim};
+use super::{hooks, registry, switch, trim};
 use crate::counters::{self, Changer, Places as Text, layout};
 use crate::os;
 use core::fmt::{self, Write};
@@ -45,8 +45,17 @@ pub(crate) fn look() -> Option<fn() -> bool> {
     counters::is_published().then_some(is_pending)
 }
 
+/// Moves what other threads counted while the figures moved to the file.
+fn settle() {
+    if counters::is_moving() {
+        let _registry = registry::lock();
+        counters::settle();
+    }
+}
+
 /// Serves a request, if there is one. The background thread calls it, with no lock held.
 pub(crate) fn serve() {
+    settle();
     if !is_pending() {
         return;
     }

@@ -5,13 +5,13 @@ use super::layout::{
     MAX_SHRINKERS, REQUEST_OFFSET, Record, Request, SETTINGS, SETTINGS_OFFSET, SHRINKERS_OFFSET, SOURCES,
     SOURCES_OFFSET, Setting, Shrinker, Source, VERSION,
 };
+use super::place;
 use crate::os;
-use crate::os::directory::{Directory, Identity, Refusal};
+use crate::os::directory::{Directory, Identity};
 use crate::sync::CachePadded;
 use core::ffi::CStr;
 use core::sync::atomic::{
-    AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed,
-    Ordering::Release,
+    AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
 };
 
 /// The block while the process does not publish. It stands in the image's zeroed memory: only
@@ -30,10 +30,6 @@ static PRIVATE: Private = Private(core::cell::UnsafeCell::new(Block([0; FILE_BYT
 ///
 /// Padded: every slow path reads it.
 static SHARED: CachePadded<AtomicPtr<u8>> = CachePadded(AtomicPtr::new(core::ptr::null_mut()));
-/// Path of the directory, NUL-terminated, for fork children and for the exit. No descriptor is
-/// kept: by then its number could belong to the program.
-static DIRECTORY: [AtomicU8; os::env::VALUE_BYTES + 1] =
-    [const { AtomicU8::new(0) }; os::env::VALUE_BYTES + 1];
 /// The number of this copy of the library among those that publish in this process.
 static COPY: AtomicU32 = AtomicU32::new(1);
 static PUBLISHED: AtomicBool = AtomicBool::new(false);
@@ -44,9 +40,14 @@ static INODE: AtomicU64 = AtomicU64::new(0);
 /// memory in which it keeps the environment.
 static READER: AtomicU32 = AtomicU32::new(0);
 
-fn base() -> *mut u8 {
+pub(super) fn base() -> *mut u8 {
     let shared = SHARED.load(Acquire);
-    if shared.is_null() { PRIVATE.0.get().cast() } else { shared }
+    if shared.is_null() { private() } else { shared }
+}
+
+/// The private block, [`FILE_BYTES`] long.
+pub(super) fn private() -> *mut u8 {
+    PRIVATE.0.get().cast()
 }
 
 /// The process-wide figures.
@@ -106,32 +107,14 @@ pub fn record(id: u16) -> &'static Record {
 ///
 /// Where another user can change the directory (see [`Directory`]), the library publishes nothing
 /// and prints a message.
-///
-/// A process may contain this library several times: the preloaded malloc, and a copy that it links
-/// or loads. Each publishes, up to [`MAX_COPIES`]. The first file, that with the plain name, is the
-/// first copy's, and the C interface makes sure that this is malloc's.
 pub fn init(directory: Option<&[u8]>, reader: Option<u64>, facts: impl FnOnce(&Header)) {
     SHARED.whole();
     READER.store(reader.and_then(|id| u32::try_from(id).ok()).unwrap_or(0), Relaxed);
     if let Some(directory) = directory.filter(|d| !d.is_empty() && d.len() < os::env::VALUE_BYTES) {
-        // The kernel would follow a link before a slash at the end.
-        let bytes = 1 + directory.iter().rposition(|&byte| byte != b'/').unwrap_or(0);
-        for (place, &byte) in DIRECTORY.iter().zip(&directory[..bytes]) {
-            place.store(byte, Relaxed);
-        }
-        match open_directory() {
+        match place::choose(directory) {
             Ok(directory) => {
-                let is_free = |&copy: &u32| with_name(copy, |name| !is_of_this_process(&directory, name));
-                let has_leftover = with_name(1, |name| directory.has(name));
-                if let Some(copy) = (1..=MAX_COPIES).find(is_free) {
-                    COPY.store(copy, Relaxed);
-                    with_name(copy, |name| publish(&directory, name, None));
-                    if copy == 1 && has_leftover {
-                        // Before an `exec` there may have been more copies.
-                        (2..=MAX_COPIES).filter(is_free).for_each(|copy| {
-                            with_name(copy, |name| directory.discard(name));
-                        });
-                    }
+                if let Some(block) = create(&directory) {
+                    use_shared(block);
                 }
             }
             Err(refusal) if refusal.is_distrust() => {
@@ -149,6 +132,32 @@ pub fn init(directory: Option<&[u8]>, reader: Option<u64>, facts: impl FnOnce(&H
     header.magic.store(MAGIC, Release);
 }
 
+/// Creates and maps the file of this copy of the library.
+///
+/// A process may contain this library several times: the preloaded malloc, and a copy that it links
+/// or loads. Each publishes, up to [`MAX_COPIES`]. The first file, that with the plain name, is the
+/// first copy's, and the C interface makes sure that this is malloc's.
+pub(super) fn create(directory: &Directory) -> Option<*mut u8> {
+    let is_free = |&copy: &u32| with_name(copy, |name| !is_of_this_process(directory, name));
+    let has_leftover = with_name(1, |name| directory.has(name));
+    let copy = (1..=MAX_COPIES).find(is_free)?;
+    COPY.store(copy, Relaxed);
+    let block = with_name(copy, |name| map(directory, name, None));
+    if copy == 1 && has_leftover {
+        // Before an `exec` there may have been more copies.
+        (2..=MAX_COPIES).filter(is_free).for_each(|copy| {
+            with_name(copy, |name| directory.discard(name));
+        });
+    }
+    block
+}
+
+/// Moves the figures to `block`, which [`create`] returned.
+pub(super) fn use_shared(block: *mut u8) {
+    SHARED.store(block, Release);
+    PUBLISHED.store(true, Relaxed);
+}
+
 /// The crate's version as [`Header::library_version`] has it.
 fn library_version() -> u32 {
     let part = |text: &str| text.parse::<u32>().unwrap_or(0);
@@ -158,18 +167,12 @@ fn library_version() -> u32 {
 }
 
 /// Creates the file and maps it; in a fork child, in place of the parent's mapping.
-fn publish(directory: &Directory, name: &CStr, at: Option<*mut u8>) -> bool {
+fn map(directory: &Directory, name: &CStr, at: Option<*mut u8>) -> Option<*mut u8> {
     // SAFETY: a fresh mapping, or one in place of the parent's, which is as long.
-    let Some((block, identity)) = (unsafe { directory.map_shared(name, FILE_BYTES, at) }) else {
-        return false;
-    };
+    let (block, identity) = unsafe { directory.map_shared(name, FILE_BYTES, at) }?;
     DEVICE.store(identity.device, Relaxed);
     INODE.store(identity.inode, Relaxed);
-    if at.is_none() {
-        SHARED.store(block, Release);
-    }
-    PUBLISHED.store(true, Relaxed);
-    true
+    Some(block)
 }
 
 /// Whether another copy of this library in this process publishes under `name`.
@@ -245,7 +248,7 @@ pub fn publish_in_child() {
     };
     // The copy goes through the private block, because the mapping at `shared` is the parent's
     // until it is replaced.
-    let private: *mut u8 = PRIVATE.0.get().cast();
+    let private = private();
     copy(shared, private);
     SHARED.store(core::ptr::null_mut(), Relaxed);
     // The magic is stored last, so that no reader takes the incomplete file for the parent's.
@@ -257,9 +260,8 @@ pub fn publish_in_child() {
     request().0.number.store(0, Relaxed);
     request().1.accepted.store(0, Relaxed);
     request().1.answered.store(0, Relaxed);
-    let published =
-        open_directory().is_ok_and(|directory| with_own_name(|name| publish(&directory, name, Some(shared))));
-    if published {
+    let map = |directory: &Directory| with_own_name(|name| map(directory, name, Some(shared)));
+    if place::open().is_ok_and(|directory| map(&directory).is_some()) {
         copy(private, shared);
         SHARED.store(shared, Release);
     } else {
@@ -283,7 +285,7 @@ pub fn finish() {
     } else {
         PUBLISHED.store(false, Relaxed);
         let identity = Identity { device: DEVICE.load(Relaxed), inode: INODE.load(Relaxed) };
-        if let Ok(directory) = open_directory() {
+        if let Ok(directory) = place::open() {
             with_own_name(|name| directory.remove(name, identity));
         }
     }
@@ -295,7 +297,7 @@ pub fn finish() {
 /// # Errors
 /// `errno`, or what `fill` returns; `EACCES` where the directory is not trusted.
 pub fn write_beside(suffix: &str, fill: impl FnOnce(i32) -> Result<(), i32>) -> Result<(), i32> {
-    let directory = open_directory().map_err(|refusal| refusal.number())?;
+    let directory = place::open().map_err(|refusal| refusal.number())?;
     with_own_name(|name| {
         let [draft, whole] = [".new", ""].map(|end| {
             let mut bytes = [0; NAME_BYTES + 32];
@@ -308,16 +310,6 @@ pub fn write_beside(suffix: &str, fill: impl FnOnce(i32) -> Result<(), i32>) -> 
         let text = |bytes| CStr::from_bytes_until_nul(bytes).unwrap_or(c"");
         directory.write(text(&draft), text(&whole), fill)
     })
-}
-
-/// Opens and checks the directory that `USLAB_SNAPSHOT` named at the start.
-fn open_directory() -> Result<Directory, Refusal> {
-    let mut path = [0u8; os::env::VALUE_BYTES + 1];
-    for (to, from) in path.iter_mut().zip(&DIRECTORY[..os::env::VALUE_BYTES]) {
-        *to = from.load(Relaxed);
-    }
-    // The last byte stays 0, so there is a NUL.
-    Directory::open(CStr::from_bytes_until_nul(&path).unwrap_or(c"/"))
 }
 
 /// Bytes of a file's name, with its NUL: `4294967295.8`.

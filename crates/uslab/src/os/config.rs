@@ -70,13 +70,14 @@ pub const VARIABLES: [Variable; 25] = [
     Variable {
         name: SNAPSHOT,
         read_by: "the library, `uslab`",
-        values: "a directory",
+        values: "a directory, or `auto`",
         default: "the figures stay private",
-        doc: "Publish the process's figures as `DIR/PID`. The directory must belong to the effective user or \
-              root, give no other user the right to write, and be no link; otherwise nothing is published, \
-              and a line on standard error names the reason. `uslab run` sets it for the program, and \
-              `uslab info` looks there instead of in `/dev/shm/uslab-UID`. The process's user and root can then \
-              also ask the process, by `uslab validate`, `debug`, `shrink` and `limit`.",
+        doc: "Publish the process's figures as `DIR/PID`. `auto` is `/dev/shm/uslab-UID`, which is made if it \
+              does not exist, or else `/run/user/UID/uslab-UID` or `/tmp/uslab-UID`. The directory must belong \
+              to the effective user or root, give no other user the right to write, and be no link; otherwise \
+              nothing is published, and a line on standard error names the reason. `uslab run` sets it for \
+              the program, and `uslab info` looks there instead of in `/dev/shm/uslab-UID`. The process's user \
+              and root can then also ask the process, by `uslab validate`, `debug`, `shrink` and `limit`.",
         is_harmless: false,
     },
     Variable {

@@ -37,6 +37,9 @@ pub enum Refusal {
 }
 
 impl Refusal {
+    /// There is no such directory.
+    pub const MISSING: Refusal = Refusal::Error(libc::ENOENT);
+
     /// The error number that stands for it.
     pub fn number(&self) -> i32 {
         match *self {
@@ -78,6 +81,19 @@ struct Entry {
     is_own_file: bool,
 }
 
+/// The user whose directories are trusted: the effective one.
+pub fn user() -> u32 {
+    // SAFETY: no preconditions.
+    unsafe { libc::geteuid() }
+}
+
+/// Makes a directory that only the user may use, unless something has that name. Whether it may be
+/// used, [`Directory::open`] finds out.
+pub fn make(path: &CStr) {
+    // SAFETY: `path` is NUL-terminated.
+    unsafe { libc::mkdir(path.as_ptr(), 0o700) };
+}
+
 impl Directory {
     /// Opens the directory at `path`, which should not end in a slash: the kernel follows a link
     /// before one.
@@ -94,8 +110,7 @@ impl Directory {
                 error => Refusal::Error(error),
             });
         }
-        // SAFETY: no preconditions.
-        let directory = Directory { fd, user: unsafe { libc::geteuid() } };
+        let directory = Directory { fd, user: user() };
         directory.check()?;
         Ok(directory)
     }

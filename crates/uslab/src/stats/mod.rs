@@ -24,7 +24,7 @@ mod caches;
 mod openmetrics;
 mod text;
 
-pub use crate::counters::Usage;
+pub use crate::counters::{PublishError, Usage};
 #[doc(hidden)]
 pub use at_exit::report_at_exit;
 pub use caches::{CacheName, CacheStats, caches};
@@ -43,4 +43,30 @@ use crate::{cache, counters};
 pub fn usage() -> Usage {
     cache::account_all();
     counters::usage()
+}
+
+/// Lets the command `uslab` see this process from now on, as `USLAB_SNAPSHOT` does from the start:
+/// `uslab top`, `info` and `record` read its figures, and `uslab shrink`, `validate`, `debug`,
+/// `limit` and `profile` ask it.
+///
+/// The file is made in the directory that `USLAB_SNAPSHOT` names, else in the user's own:
+/// `/dev/shm/uslab-UID`, `/run/user/UID/uslab-UID` or `/tmp/uslab-UID`, the first that can be used.
+/// Only this process's user and root can read it or ask. A call in a process that publishes already
+/// does nothing.
+///
+/// The call allocates nothing. It takes the lock under which caches are made and destroyed, makes a
+/// file of 1 MiB, of which only the used part takes memory, and sends a barrier to all threads. It
+/// may run on any thread and in fork children, but not in signal handlers. Children that are forked
+/// later publish too.
+///
+/// # Errors
+/// See [`PublishError`]. Then the process goes on as before.
+///
+/// ```
+/// if let Err(reason) = uslab::stats::publish() {
+///     eprintln!("uslab cannot be asked about this process: {reason}");
+/// }
+/// ```
+pub fn publish() -> Result<(), PublishError> {
+    cache::publish()
 }
