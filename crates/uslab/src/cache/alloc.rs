@@ -17,10 +17,10 @@ impl Core {
 
     /// [`Core::alloc_slow`], with the request; only debugged caches heed it.
     pub(crate) fn alloc_slow_for(&self, request: Request) -> *mut u8 {
-        if let Some(debug) = self.debug.as_ref().filter(|debug| debug.is_plain()) {
+        if let Some(debug) = &self.debug {
             let object = self.cpu.pop_hidden();
             if !object.is_null() {
-                return debug.hand_out_plain(self.cpu.slabs().name(), object, request);
+                return debug.hand_out_each(self.cpu.slabs().name(), object, request);
             }
         }
         let mut out = [core::ptr::null_mut()];

@@ -13,6 +13,7 @@ use crate::os::facts::{Fact, facts};
 use crate::os::{invariant::invariant, probe};
 use crate::pages::{self, Temperature};
 use crate::rseq::{Cpu, Owner};
+use crate::sync::prefetch_for_write;
 use core::sync::atomic::{
     AtomicU32, AtomicUsize,
     Ordering::{Acquire, Relaxed},
@@ -45,6 +46,9 @@ pub const VISITS: usize = 32;
 /// A cache with a shared record publishes its count of free objects when the count has changed by
 /// more than this part of a slab's objects: a quarter.
 const SHARED_DRIFT_PART: usize = 4;
+
+/// Distance at which the release of a slab prefetches its objects, which have rested for long.
+const AHEAD_BYTES: usize = 512;
 
 /// The slabs of one cache.
 pub struct Slabs {
@@ -346,6 +350,7 @@ impl Slabs {
         invariant!(first.0 % (1 << order) == 0, "a slab lies on a multiple of its size", first.0);
         let start = pages::address_of(first);
         if let Some(construct) = self.constructor {
+            self.populate(start);
             for index in 0..objects {
                 // SAFETY: the object lies in the slab's fresh pages, which no other code knows. The
                 // user promised that the constructor accepts such memory.
@@ -448,6 +453,7 @@ impl Slabs {
         if let Some(Constructor { data, release: Some(release), .. }) = self.constructor {
             for index in 0..self.geometry.objects {
                 let object = slab.address().wrapping_add(index * self.geometry.object_bytes);
+                prefetch_for_write(object.wrapping_add(AHEAD_BYTES));
                 // SAFETY: the slab has left the lists and the page map, and all its objects are
                 // free.
                 unsafe { release(object, data, self.name) };
