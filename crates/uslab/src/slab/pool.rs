@@ -263,6 +263,9 @@ impl Slabs {
                 if !self.is_servable(slab) {
                     break;
                 }
+                if !self.is_counted(&mut lists, slab) {
+                    continue;
+                }
                 let end = out.len() - got;
                 let wanted = least.saturating_sub(got);
                 let Some((taken, left)) = self.take_and_charge(slab, &mut out[..end], wanted) else {
@@ -307,39 +310,6 @@ impl Slabs {
             self.count_taken(listed as i64);
         }
         got
-    }
-
-    /// Whether a slab that a list leads to is one of this cache, in a list, and its bitmap has no
-    /// bit behind the last object. Where one word is the bitmap, compares it with the count.
-    ///
-    /// The caller holds the lists' lock. A free sets a bit before it counts it, so a count above
-    /// the bits is never right.
-    #[inline]
-    fn is_servable(&self, slab: Slab) -> bool {
-        let geometry = &self.geometry;
-        let is_own = pages::contains(slab.0)
-            && slab.0.0.is_multiple_of(1 << geometry.order)
-            && pages::owner(slab.0) == self.owner;
-        if !is_whole(is_own, "slab lists", self.nodes, "a list leads to slabs of its cache") {
-            return false;
-        }
-        let words = slab.words(geometry);
-        let behind = geometry.objects % 64;
-        let last = words[words.len() - 1].load(Relaxed);
-        let count = slab.count().load(Acquire);
-        let is_counted = count <= geometry.objects as i32 && count >= -(geometry.objects as i32);
-        let is_sound = is_counted && (behind == 0 || last >> behind == 0);
-        is_whole(is_sound, "slab", slab.address(), "its bitmap and its count are those of its objects")
-    }
-
-    /// Whether every object of a slab that is about to be released is free.
-    fn is_all_free(&self, slab: Slab) -> bool {
-        let objects = self.geometry.objects;
-        let words = slab.words(&self.geometry);
-        let (last, whole) =
-            words.split_last().map_or((0, words), |(last, whole)| (last.load(Acquire), whole));
-        whole.iter().all(|word| word.load(Acquire) == u64::MAX)
-            && last == u64::MAX >> (words.len() * 64 - objects)
     }
 
     /// Makes a slab and takes its first objects into the end of `out`.
