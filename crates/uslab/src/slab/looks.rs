@@ -19,9 +19,10 @@ use crate::os::corruption::is_whole;
 use crate::pages;
 use crate::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed};
 
-/// Words of a bitmap that are counted at each visit. Longer ones are counted only when their slab
-/// begins to serve: a refill of 128 objects visits a slab of 8192 objects 64 times in a row.
-const MAX_WORDS: usize = 8;
+/// Words of a bitmap that are counted at each visit. Longer ones, of slabs with more than 4096
+/// objects, are counted only when their slab begins to serve: refills of 128 objects visit it 32
+/// times in a row, or more.
+const MAX_WORDS: usize = 64;
 /// Comparisons before a slab is put aside: longer than a freeing thread takes between its steps,
 /// unless that thread is off its CPU.
 const COMPARISONS: usize = 64;
