@@ -1,7 +1,8 @@
 //! Debugged caches: each object carries zones, a pattern and a record, and each call checks them.
 //!
-//! A debugged cache has no sheaves: its slots keep the dummy, so that every call takes the slow
-//! path, and the fast path spends nothing on debugging. Its objects are larger than those of the
+//! The slots of a debugged cache keep the dummy, so that every call takes the slow path, and the
+//! fast path spends nothing on debugging. The slow path uses sheaves of its own, which are hidden
+//! (`percpu::hidden`); a cache that its flags alone select has none. Its objects are larger than those of the
 //! program, which gets a pointer to the middle:
 //!
 //! ```text
