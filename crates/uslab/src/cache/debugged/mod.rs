@@ -2,8 +2,8 @@
 //!
 //! The slots of a debugged cache keep the dummy, so that every call takes the slow path, and the
 //! fast path spends nothing on debugging. The slow path uses sheaves of its own, which are hidden
-//! (`percpu::hidden`); a cache that its flags alone select has none. Its objects are larger than those of the
-//! program, which gets a pointer to the middle:
+//! (`percpu::hidden`); a cache that its flags alone select has none. Its objects are larger than
+//! those of the program, which gets a pointer to the middle:
 //!
 //! ```text
 //!  object of the slab                     pointer of the program
