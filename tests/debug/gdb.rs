@@ -49,7 +49,8 @@ const CASES: &[(&str, &[&str])] = &[
     (
         "uslab find gone_tracked",
         &[
-            " of cache malloc-64\n  free in its slab, 61 bytes requested",
+            " of cache malloc-64\n  free in the main sheaf of CPU ",
+            ", 61 bytes requested",
             "\n  allocated by thread ",
             " make_here + ",
             "\n  freed by thread ",

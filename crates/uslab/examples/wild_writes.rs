@@ -145,6 +145,16 @@ fn tell_sheaf(region: &Region, before: &[usize], shadow: &Shadow) {
     }
 }
 
+/// Prints the words that a write to a bitmap changed, and the bits set before and after.
+fn tell_bitmap(region: &Region, before: &[usize]) {
+    let bits = |words: &[usize]| words.iter().map(|word| word.count_ones()).sum::<u32>();
+    let after = words_of(region);
+    for (at, (old, new)) in before.iter().zip(&after).enumerate().filter(|(_, (old, new))| old != new) {
+        eprintln!("  word {at} of {}: {old:#018x} -> {new:#018x}", before.len());
+    }
+    eprintln!("  {} bits were set, {} are", bits(before), bits(&after));
+}
+
 /// Writes to one structure.
 fn write_wildly(random: &mut Random, regions: &Regions, shadow: &Shadow) {
     let (kind, region) = choose(random, regions);
@@ -156,8 +166,10 @@ fn write_wildly(random: &mut Random, regions: &Regions, shadow: &Shadow) {
         // SAFETY: bytes of a structure of the library. That it must not be written is the test.
         unsafe { ((region.start + at + n) as *mut u8).write_volatile(random.next() as u8) };
     }
-    if kind == "sheaf" {
-        tell_sheaf(&region, &before, shadow);
+    match kind {
+        "sheaf" => tell_sheaf(&region, &before, shadow),
+        "bitmap" => tell_bitmap(&region, &before),
+        _ => {}
     }
 }
 

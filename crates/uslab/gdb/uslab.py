@@ -271,12 +271,15 @@ class Record:
         self.state = u32(address + facts["Record.state"])
         self.family = read(address + facts["Record.family"], 1)[0]
 
-    def state_text(self, is_taken):
+    def state_text(self, is_taken, where=None):
+        """The state; `where` names the sheaf that the object is in."""
         names = {"live": "live", "never": "free, never used", "busy": "a thread is at work on it"}
         for name, text in names.items():
             if self.state == self.library.facts["state." + name]:
                 return text
         if self.state == self.library.facts["state.free"]:
+            if where:
+                return "free in %s" % where
             return "free, in the quarantine" if is_taken else "free in its slab"
         return "its record was overwritten: state 0x%x" % self.state
 
@@ -371,12 +374,12 @@ def print_object(library, slabs, cache, name, address):
     pointer = start + (cache.offset if record else 0)
     size = record.asked if record else cache.bytes if cache else slabs.stride
     print_relation(address, pointer, size, name)
+    where = cache.cached().get(start) if cache and is_taken else None
     if record:
-        state = record.state_text(is_taken)
+        state = record.state_text(is_taken, where)
     elif not is_taken:
         state = "free in its slab"
     else:
-        where = cache.cached().get(start) if cache else None
         state = "free in %s" % where if where else "live"
     family = ", of %s" % FAMILIES[record.family] if record and record.family in FAMILIES else ""
     asked = "%d bytes requested" % size if record else "%d bytes" % size

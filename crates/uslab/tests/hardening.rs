@@ -1,9 +1,10 @@
-//! Words of `USLAB_SECURE`: addresses that serve one cache, random order, and text without a
-//! meaning.
+//! Words of `USLAB_SECURE`: addresses that serve one cache, random order, sizes that change, and
+//! text without a meaning.
 
 use std::collections::BTreeSet;
 use std::process::{Command, Output};
 use std::ptr::NonNull;
+use uslab::internal::entry;
 use uslab::{CacheBuilder, RawCache, debug};
 
 const CHILD: &str = "USLAB_TEST_CHILD";
@@ -59,6 +60,32 @@ fn objects_come_in_random_order() {
     let neighbours = objects.windows(2).filter(|pair| pair[0].abs_diff(pair[1]) == 64).count();
     assert!(neighbours < 200, "{neighbours} of 1000 objects follow their neighbours");
     debug::validate().expect("the structures are whole");
+}
+
+#[test]
+fn a_resized_object_shows_neither_a_canary_nor_what_it_had() {
+    if !is_child() {
+        return drop(again("a_resized_object_shows_neither_a_canary_nor_what_it_had", "1"));
+    }
+    let bytes = |object: *mut u8, count| {
+        // SAFETY: an object in use of at least so many bytes, which the caller wrote or cleared.
+        unsafe { std::slice::from_raw_parts(object, count) }.to_vec()
+    };
+    // SAFETY: one object, resized within its class, used up to its size, and freed once.
+    unsafe {
+        let object = entry::malloc(100);
+        object.write_bytes(0xee, 100);
+        assert_eq!(entry::realloc(object, 97), object, "it stays in its place");
+        assert_eq!(entry::realloc(object, 112), object);
+        assert_eq!(bytes(object, 112), [[0xee; 97].as_slice(), &[0; 15]].concat());
+        object.add(97).write_bytes(0xee, 15);
+        let moved = entry::realloc(object, 113);
+        assert_ne!(moved, object, "another class");
+        assert_eq!(bytes(moved, 112), [0xee; 112]);
+        entry::free(moved);
+    }
+    debug::validate().expect("the structures are whole");
+    assert_eq!(debug::check_objects(), 0);
 }
 
 #[test]

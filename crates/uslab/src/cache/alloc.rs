@@ -17,13 +17,16 @@ impl Core {
 
     /// [`Core::alloc_slow`], with the request; only debugged caches heed it.
     pub(crate) fn alloc_slow_for(&self, request: Request) -> *mut u8 {
-        if let Some(debug) = self.debug.as_ref().filter(|debug| debug.is_plain()) {
-            let object = self.cpu.pop_hidden();
-            if !object.is_null() {
-                return debug.hand_out_plain(self.cpu.slabs().name(), object, request);
-            }
-        }
         let mut out = [core::ptr::null_mut()];
+        if let Some(debug) = &self.debug {
+            out[0] = self.cpu.pop_hidden();
+            if out[0].is_null() && !self.fill_by(&mut out, |out| self.cpu.alloc_slow(out)) {
+                return core::ptr::null_mut();
+            }
+            // In one place for both: the stack of a user has the library's frames in a static
+            // program, and each allocation of one line of the program is to have the same stack.
+            return debug.hand_out_each(self.cpu.slabs().name(), out[0], request);
+        }
         if self.fill_for(&mut out, request) { out[0] } else { core::ptr::null_mut() }
     }
 

@@ -1,7 +1,7 @@
 //! The core of a cache, to which both kinds of handle point; its address never changes.
 
 use super::debugged::quarantine::Place;
-use super::debugged::{Debug, Release};
+use super::debugged::{Debug, Release, Request};
 use super::late::Late;
 use crate::counters::layout;
 use crate::os::facts::{Fact, facts};
@@ -125,13 +125,21 @@ impl Core {
         }
     }
 
-    /// [`Core::usable_bytes_at`], whether or not the object is in use: one line of memory less.
-    /// `None` also for objects that are debugged.
+    /// [`Core::usable_bytes_at`], for a debugged object too only if it is in use, and otherwise
+    /// whether or not it is: one line of memory less.
     #[inline]
     pub(crate) fn bytes_at(&self, page: PageIndex, pointer: *const u8) -> Option<usize> {
         let slabs = self.cpu.slabs();
-        let is_start = self.debug.is_none() && slabs.is_start_at(page, pointer);
-        is_start.then_some(slabs.geometry().object_bytes)
+        match &self.debug {
+            None => slabs.is_start_at(page, pointer).then_some(slabs.geometry().object_bytes),
+            Some(debug) => debug.live_bytes_at(slabs, pointer),
+        }
+    }
+
+    /// Gives the object in use at `pointer` the size that `request` names, in its place. False
+    /// where the program must get another object, or a report.
+    pub(crate) fn resize_in_place(&self, pointer: *mut u8, request: Request) -> bool {
+        self.debug.as_ref().is_some_and(|debug| debug.resize_plain(self.cpu.slabs(), pointer, request))
     }
 
     /// Whether the cache is debugged, and was from the start.

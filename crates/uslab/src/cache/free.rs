@@ -4,7 +4,6 @@ use super::body::Core;
 use super::debugged::{Debug, Release, quarantine};
 use super::registry;
 use crate::pages;
-use crate::sync::prefetch_for_write;
 
 impl Core {
     /// # Safety
@@ -12,18 +11,17 @@ impl Core {
     #[cold]
     pub(super) unsafe fn free_debugged(&self, debug: &Debug, pointer: *mut u8, release: Release) {
         let slabs = self.cpu.slabs();
+        let place = self.quarantine.and_then(quarantine::choose);
         let taken = match debug.is_plain() {
             true => debug.take_back_plain(slabs, pointer, release),
             false => debug.take_back(slabs, pointer, release),
         };
         let Some(object) = taken else { return };
-        let Some(places) = self.quarantine else {
+        let Some(place) = place else {
             // SAFETY: an object of this cache that was in use.
             return unsafe { self.put_back(object) };
         };
-        let Some(left) = quarantine::exchange(places, object) else { return };
-        // It has rested for long, and the next allocation may take it.
-        prefetch_for_write(left);
+        let Some(left) = quarantine::exchange(place, object) else { return };
         if self.programs_own {
             // SAFETY: a free object of this cache, which only its quarantine had.
             return unsafe { self.put_back(left) };
@@ -32,6 +30,28 @@ impl Core {
         if let Some(core) = core {
             // SAFETY: a free object of that cache, which only the quarantine had.
             unsafe { core.put_back(left) };
+        }
+    }
+
+    /// Checks objects at the end of the process: all of a debugged cache, and of a hardened one
+    /// those that rest in its own quarantine. A walk of all would cost a hardened process a cache
+    /// miss an object.
+    pub(super) fn check_at_exit(&self) -> usize {
+        match &self.debug {
+            Some(debug) if debug.is_plain() && debug.is_secure() => {
+                if self.programs_own {
+                    quarantine::for_each(self.quarantine.unwrap_or(&[]), |object| self.check_resting(object));
+                }
+                0
+            }
+            _ => self.check_objects(),
+        }
+    }
+
+    /// Checks an object that rests in a quarantine.
+    pub(super) fn check_resting(&self, object: *mut u8) {
+        if let Some(debug) = &self.debug {
+            debug.check_resting(self.cpu.slabs(), object);
         }
     }
 

@@ -10,7 +10,7 @@ use super::{registry, state};
 use crate::counters::{self, Tally, layout};
 use crate::os::invariant::{Subject, assert_valid, invariant};
 use crate::pages::{self, Temperature};
-use crate::percpu::{CpuCache, Parts, local};
+use crate::percpu::{self, CpuCache, Parts, local};
 use crate::report;
 use crate::slab::{Constructor, Geometry, GeometryOptions, Layout, NodeMemory, Slabs};
 use core::cell::UnsafeCell;
@@ -64,6 +64,8 @@ pub(super) fn create(
         let tallies = Tally::lines(parts.tallies, state::cpus());
         let memory = NodeMemory { start: parts.lists, nodes, shared: None, tallies };
         let owner = CpuCache::owner(parts.slots, id);
+        // A cache that the program chose to debug has no sheaves where start-up hid none.
+        let may_hide = percpu::may_hide();
         let place = &raw mut (*parts.core).debug;
         place.write(debug);
         // The structure that the constructor of debugged objects gets.
@@ -86,8 +88,8 @@ pub(super) fn create(
                 groups: state::groups(),
                 nodes,
                 sheaf_capacity: options.sheaf_capacity,
-                caching: !options.flags.contains(Flags::NO_CACHING)
-                    && debug.as_ref().is_none_or(Debug::is_secure),
+                caching: !options.flags.contains(Flags::NO_CACHING) && (debug.is_none() || may_hide),
+                hides: debug.is_some() && may_hide,
             },
         );
         let constructed = options.constructor.is_some();

@@ -190,6 +190,9 @@ fn learn() {
     if let Some(value) = &config.debug {
         debugged::set_selection(value.as_bytes());
     }
+    if debugged::selects_malloc() && !os::checkers::IS_ON {
+        percpu::allow_hidden();
+    }
     adapt::init(cpus(), config.cpu_bytes);
     counters::init(
         config.snapshot.as_ref().map(|value| value.as_bytes()),
@@ -214,7 +217,6 @@ fn harden(text: &[u8]) {
     let hardening = Hardening::parse(text).unwrap_or(Hardening::NONE);
     if hardening.needs_records() {
         debugged::secure(hardening);
-        percpu::hide_sheaves();
     }
     if hardening.has(Hardening::ORDER) {
         percpu::shuffle_refills();

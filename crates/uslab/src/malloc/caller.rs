@@ -12,8 +12,9 @@ use super::medium::{self, Medium};
 use super::profiled::{self, Kind};
 use super::sampled;
 use super::{large, small};
-use crate::cache::background;
 use crate::cache::debugged::{Family, Request};
+use crate::cache::{Core, background, registry};
+use crate::pages;
 use crate::rseq;
 use core::ptr::{self, NonNull};
 
@@ -251,6 +252,16 @@ pub fn serve_zeroed(size: usize, freed: Freed, is_program: impl FnOnce() -> bool
     object
 }
 
+/// Whether the hardened object at `pointer` got `size` bytes in its place: its class is that of the
+/// size.
+#[inline]
+fn stays(pointer: *mut u8, size: usize) -> bool {
+    let core = pages::owner_of(pointer).and_then(|owner| registry::cache(owner.id()));
+    let is_of_class = |core: &&Core| Class::of(size).is_some_and(|class| class.bytes() == core.user_bytes());
+    let request = Request { bytes: size, family: Family::Malloc };
+    core.filter(is_of_class).is_some_and(|core| core.resize_in_place(pointer, request))
+}
+
 /// The slow path of [`super::entry::realloc_for`], for an object of `old` bytes whose class changes
 /// or that is large. `is_program` as in [`serve_zeroed`].
 ///
@@ -264,6 +275,9 @@ pub unsafe fn serve_resized(
     freed: Freed,
     is_program: impl FnOnce() -> bool,
 ) -> *mut u8 {
+    if size <= MAX_SMALL_BYTES && stays(pointer, size) {
+        return pointer;
+    }
     let new = if size <= MAX_SMALL_BYTES {
         serve_for(size, freed, is_program)
     } else {

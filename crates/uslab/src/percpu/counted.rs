@@ -34,16 +34,17 @@ pub(super) const FACTS: &[Fact] = &[Fact::new("counted.capacity", SIZE.capacity(
 /// Objects that a refill serves at most: a sheaf's, and one for the caller.
 pub const MAX_COUNTED: usize = SIZE.capacity() + 1;
 
-/// Whether the fast path serves from sheaves. If it does not, each call can be counted one by one.
+/// Whether the fast path serves from the sheaves of caches that do not hide them. If it does not,
+/// each call can be counted one by one.
 pub fn needs_counted_row() -> bool {
-    mode() == Mode::Rseq && super::hidden::rows() == 1
+    mode() == Mode::Rseq
 }
 
 impl CpuCache {
     /// Makes the counted row, if there is none; returns its first slot, or `None` in locked mode,
     /// where sheaves are hidden, and without memory. The caller holds the registry's lock.
     pub fn make_counted_row(&self) -> Option<*mut Slot> {
-        if !needs_counted_row() {
+        if !needs_counted_row() || self.hides {
             return None;
         }
         if self.counted.load(Acquire).is_null() {

@@ -36,6 +36,8 @@ pub struct CpuCache {
     nodes: usize,
     adapt: Adapt,
     caching: bool,
+    /// Whether the fast path finds dummies alone; see [`super::hidden`].
+    pub(super) hides: bool,
     /// Whether every call goes to the slabs for now; see [`super::bypass`].
     pub(super) bypass: AtomicBool,
     /// The first slot of the counted row; null until it is made. See [`super::counted`].
@@ -64,6 +66,8 @@ pub struct Parts {
     pub sheaf_capacity: usize,
     /// Whether the cache uses sheaves. If not, every call goes to the slabs.
     pub caching: bool,
+    /// Whether the sheaves are hidden from the fast path. Only where [`super::may_hide`].
+    pub hides: bool,
 }
 
 impl CpuCache {
@@ -108,9 +112,10 @@ impl CpuCache {
     /// `parts.barns` must point to [`CpuCache::barn_bytes`] bytes that belong to the cache for
     /// ever. The slabs' owner must come from [`CpuCache::owner`], for as many CPUs.
     pub unsafe fn new(slabs: Slabs, parts: Parts) -> CpuCache {
+        invariant!(!parts.hides || hidden::is_allowed(), "a cache that hides its sheaves has a row for that");
         let owner = slabs.owner().slots();
         // SAFETY: the owner is the first slot of the memory, which has as many as are needed.
-        let slots = unsafe { hidden::slots_behind(owner, parts.cpus) };
+        let slots = unsafe { hidden::slots_behind(owner, parts.cpus, parts.hides) };
         for cpu in 0..parts.cpus {
             // SAFETY: the caller's promise. The owner itself has been written, with its id.
             unsafe {
@@ -139,6 +144,7 @@ impl CpuCache {
             nodes: parts.nodes,
             adapt,
             caching: parts.caching,
+            hides: parts.hides,
             bypass: AtomicBool::new(false),
             counted: AtomicPtr::new(core::ptr::null_mut()),
         };
@@ -197,9 +203,10 @@ impl CpuCache {
         self.adapt.capacity()
     }
 
-    /// Whether calls used sheaves from the start.
+    /// Whether the slow path may use the main sheaf in place of the fast path: where that finds
+    /// dummies alone.
     pub(super) fn has_hidden(&self) -> bool {
-        self.caching
+        self.caching && (self.hides || mode() == Mode::Locked)
     }
 
     /// Whether calls use sheaves at present.

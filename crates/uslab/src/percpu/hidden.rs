@@ -5,8 +5,10 @@
 //!   slow path ─────────▶ slots: main  │ main  │ …      as without hiding
 //! ```
 //!
-//! A hardened process checks each call, and so takes the slow path each time. Its caches still
-//! have sheaves. In locked mode these are always hidden, by one slot; in rseq mode by a row.
+//! A hardened or debugged cache checks each call, and so takes the slow path each time. It still
+//! has sheaves. In locked mode these are always hidden, by one slot; in rseq mode by a row. Memory
+//! for that row exists where start-up found that caches may need it; each cache then hides its
+//! sheaves or does not.
 
 use crate::os;
 use crate::rseq::{Mode, Slot, dummy_of, mode};
@@ -23,29 +25,31 @@ pub fn shuffle_refills() {
 /// Shuffles so far.
 static SHUFFLES: AtomicU64 = AtomicU64::new(0);
 
-/// Hides the sheaves of all caches. Start-up calls it, before there is a cache.
-pub fn hide_sheaves() {
+/// Lets caches hide their sheaves ([`super::Parts::hides`]). Start-up calls it, before there is a
+/// cache.
+pub fn allow_hidden() {
     IS_ON.store(true, Relaxed);
 }
 
-pub(super) fn is_on() -> bool {
+/// Whether caches may hide their sheaves.
+pub fn is_allowed() -> bool {
     IS_ON.load(Relaxed)
 }
 
-/// Rows of slots that a cache has in rseq mode.
+/// Rows of slots that each cache has memory for in rseq mode.
 pub(super) fn rows() -> usize {
-    if is_on() { 2 } else { 1 }
+    if is_allowed() { 2 } else { 1 }
 }
 
-/// The slots with sheaves of the cache whose page map entries name `owner`, on `cpus` CPUs. Writes
-/// the slots between them.
+/// The slots with sheaves of the cache whose page map entries name `owner`, on `cpus` CPUs. If it
+/// `hides` its sheaves, writes the slots between them.
 ///
 /// # Safety
 /// `owner` must be followed by the slots that `CpuCache::slot_bytes` counts, and belong to the
 /// caller.
-pub(super) unsafe fn slots_behind(owner: *mut Slot, cpus: usize) -> *mut Slot {
+pub(super) unsafe fn slots_behind(owner: *mut Slot, cpus: usize, hides: bool) -> *mut Slot {
     let before = match mode() {
-        Mode::Rseq if is_on() => cpus,
+        Mode::Rseq if hides => cpus,
         Mode::Rseq => 0,
         Mode::Locked => 1,
     };

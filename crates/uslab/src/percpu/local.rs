@@ -22,7 +22,6 @@ use super::CpuCache;
 use super::access::{Access, exchange, home_of};
 use super::counted::sheaf_region;
 use super::drain::{BOTH, Keep};
-use super::hidden;
 use super::sheaf::{self, Owned, SIZES, Size};
 use super::valid::check_slot;
 use crate::counters::SlowCall;
@@ -477,7 +476,7 @@ impl Access for Local {
 impl CpuCache {
     /// Whether slots of threads have sheaves at present.
     fn has_local_sheaves(&self) -> bool {
-        self.has_sheaves() && !hidden::is_on()
+        self.has_sheaves() && !self.hides
     }
 
     /// Begins a slow path of `local`: gives up its sheaves if a shrink asked for them, or if calls

@@ -59,7 +59,7 @@ pub use counted::{MAX_COUNTED, needs_counted_row};
 pub use cpu_cache::{CpuCache, Parts};
 pub use drain::{Drain, Keep, free_private};
 pub use fork::{begin_fork, end_fork, hide_slots, show_slots};
-pub use hidden::{hide_sheaves, shuffle_refills};
+pub use hidden::{allow_hidden, is_allowed as may_hide, shuffle_refills};
 pub use valid::{Walked, check_dummy};
 
 /// The facts of this layer, for a debugger.

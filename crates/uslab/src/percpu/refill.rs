@@ -38,7 +38,7 @@ impl CpuCache {
     /// with a filled main sheaf where it can.
     pub(super) fn refill(&self, access: &impl Access, out: &mut [*mut u8]) -> usize {
         let got = access.pop_bulk(out);
-        if self.slabs().may_have(&out[..got]) {
+        if self.may_serve_these(&out[..got]) {
             if got > 0 {
                 return got;
             }
@@ -86,8 +86,24 @@ impl CpuCache {
             return self.slabs().take(home.node, out, out.len());
         }
         let got = source.pop_into(out);
+        if !self.may_serve_these(&out[..got]) {
+            self.flush_and_free(&mut source, Keep::Target);
+            // SAFETY: a sheaf of this cache had them; the slabs report those that are no objects.
+            unsafe { self.slabs().free(&out[..got]) };
+            return self.slabs().take(home.node, out, out.len());
+        }
         self.install(access, source.0, home);
         got
+    }
+
+    /// Whether `objects`, which come out of a sheaf, may be objects of this cache. One object is
+    /// looked up in the page map, several are compared with the arena's bounds.
+    #[inline]
+    fn may_serve_these(&self, objects: &[*mut u8]) -> bool {
+        match objects {
+            &[object] => self.slabs().has_object_at(object),
+            _ => self.slabs().may_have(objects),
+        }
     }
 
     /// Whether neither the spare nor the barn has an object, and no other barn of the node has

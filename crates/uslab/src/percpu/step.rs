@@ -3,8 +3,15 @@
 //! sheaf serves.
 
 use super::CpuCache;
+use crate::pages::PAGE_BYTES;
 use crate::rseq::locked::LockedSlot;
 use crate::rseq::{self, Cpu, Mode, Pushed, mode};
+use crate::sync::prefetch_for_write;
+use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
+
+/// Bytes of the next object that a pop prefetches; of longer ones the processor prefetches the rest
+/// by itself.
+const MAX_PREFETCHED_BYTES: usize = 256;
 
 impl CpuCache {
     /// Pops an object of this CPU's main sheaf, though it is hidden; null if it has none.
@@ -14,8 +21,12 @@ impl CpuCache {
             return core::ptr::null_mut();
         }
         match mode() {
-            // SAFETY: the slots are this cache's, for every possible CPU, and the mode is rseq.
-            Mode::Rseq => unsafe { rseq::pop(self.slots().as_ptr()) },
+            Mode::Rseq => {
+                // SAFETY: the slots are this cache's, for every possible CPU, and the mode is rseq.
+                let object = unsafe { rseq::pop(self.slots().as_ptr()) };
+                self.prefetch_next();
+                object
+            }
             Mode::Locked => self.try_lock().map_or(core::ptr::null_mut(), |locked| locked.pop()),
         }
     }
@@ -39,6 +50,25 @@ impl CpuCache {
         };
         // An object that is on top already stays there once.
         pushed != Pushed::Slow
+    }
+
+    /// Prefetches the object that this CPU's next pop will yield: its record and its first bytes
+    /// will be read, and it has rested for long.
+    #[inline]
+    fn prefetch_next(&self) {
+        let Some(slot) = Cpu::current().own(self.slots()) else { return };
+        let main = slot.main.load(Relaxed);
+        // SAFETY: sheaves lie in the arena or are the dummy; both stay mapped, and the count is an
+        // atomic.
+        let count = unsafe { (*main).count.load(Relaxed) } as usize;
+        let place = main.cast::<*mut u8>().wrapping_add(1 + count);
+        // Another thread may have taken the sheaf and freed its memory, which then has any count.
+        if place.addr() ^ main.addr() < PAGE_BYTES {
+            // SAFETY: a word of the page that the sheaf lay on, which stays mapped. It is a hint.
+            let next = unsafe { (*place.cast::<AtomicPtr<u8>>()).load(Relaxed) };
+            let bytes = self.slabs().geometry().object_bytes.min(MAX_PREFETCHED_BYTES);
+            (0..bytes).step_by(64).for_each(|at| prefetch_for_write(next.wrapping_add(at)));
+        }
     }
 
     #[inline]

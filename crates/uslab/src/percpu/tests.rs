@@ -53,7 +53,7 @@ fn cache_of(nodes: usize, bytes: usize, sheaf_capacity: usize) -> (&'static CpuC
             None,
             NodeMemory { start: lists, nodes, shared: None, tallies: Tally::lines(tallies, cpus) },
         );
-        let parts = Parts { barns, cpus, groups: nodes, nodes, sheaf_capacity, caching: true };
+        let parts = Parts { barns, cpus, groups: nodes, nodes, sheaf_capacity, caching: true, hides: false };
         let cache: &CpuCache = Box::leak(Box::new(CpuCache::new(slabs, parts)));
         cache.enter();
         (cache, counters::record(id))

@@ -80,6 +80,8 @@ pub(super) struct Lists {
     last_ms: u64,
     /// The first slab whose addresses the cache keeps; see `kept`.
     pub kept: u32,
+    /// The slab that served last, whose bitmap was counted; see `looks`.
+    pub served: u32,
 }
 
 /// Lists, for a debugger.
@@ -99,6 +101,7 @@ impl Lists {
             published: (0, 0),
             last_ms: 0,
             kept: NONE,
+            served: NONE,
         }
     }
 

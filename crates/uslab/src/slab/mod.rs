@@ -39,6 +39,7 @@ mod free;
 mod geometry;
 mod kept;
 mod lists;
+mod looks;
 mod misuse;
 mod node;
 mod one;

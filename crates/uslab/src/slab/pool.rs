@@ -13,6 +13,7 @@ use crate::os::facts::{Fact, facts};
 use crate::os::{invariant::invariant, probe};
 use crate::pages::{self, Temperature};
 use crate::rseq::{Cpu, Owner};
+use crate::sync::prefetch_for_write;
 use core::sync::atomic::{
     AtomicU32, AtomicUsize,
     Ordering::{Acquire, Relaxed},
@@ -45,6 +46,9 @@ pub const VISITS: usize = 32;
 /// A cache with a shared record publishes its count of free objects when the count has changed by
 /// more than this part of a slab's objects: a quarter.
 const SHARED_DRIFT_PART: usize = 4;
+
+/// Distance at which the release of a slab prefetches its objects, which have rested for long.
+const AHEAD_BYTES: usize = 512;
 
 /// The slabs of one cache.
 pub struct Slabs {
@@ -259,6 +263,9 @@ impl Slabs {
                 if !self.is_servable(slab) {
                     break;
                 }
+                if !self.is_counted(&mut lists, slab) {
+                    continue;
+                }
                 let end = out.len() - got;
                 let wanted = least.saturating_sub(got);
                 let Some((taken, left)) = self.take_and_charge(slab, &mut out[..end], wanted) else {
@@ -305,39 +312,6 @@ impl Slabs {
         got
     }
 
-    /// Whether a slab that a list leads to is one of this cache, in a list, and its bitmap has no
-    /// bit behind the last object. Where one word is the bitmap, compares it with the count.
-    ///
-    /// The caller holds the lists' lock. A free sets a bit before it counts it, so a count above
-    /// the bits is never right.
-    #[inline]
-    fn is_servable(&self, slab: Slab) -> bool {
-        let geometry = &self.geometry;
-        let is_own = pages::contains(slab.0)
-            && slab.0.0.is_multiple_of(1 << geometry.order)
-            && pages::owner(slab.0) == self.owner;
-        if !is_whole(is_own, "slab lists", self.nodes, "a list leads to slabs of its cache") {
-            return false;
-        }
-        let words = slab.words(geometry);
-        let behind = geometry.objects % 64;
-        let last = words[words.len() - 1].load(Relaxed);
-        let count = slab.count().load(Acquire);
-        let is_counted = count <= geometry.objects as i32 && count >= -(geometry.objects as i32);
-        let is_sound = is_counted && (behind == 0 || last >> behind == 0);
-        is_whole(is_sound, "slab", slab.address(), "its bitmap and its count are those of its objects")
-    }
-
-    /// Whether every object of a slab that is about to be released is free.
-    fn is_all_free(&self, slab: Slab) -> bool {
-        let objects = self.geometry.objects;
-        let words = slab.words(&self.geometry);
-        let (last, whole) =
-            words.split_last().map_or((0, words), |(last, whole)| (last.load(Acquire), whole));
-        whole.iter().all(|word| word.load(Acquire) == u64::MAX)
-            && last == u64::MAX >> (words.len() * 64 - objects)
-    }
-
     /// Makes a slab and takes its first objects into the end of `out`.
     fn grow(&self, node: usize, out: &mut [*mut u8]) -> usize {
         let Geometry { object_bytes, objects, order, .. } = self.geometry;
@@ -346,6 +320,7 @@ impl Slabs {
         invariant!(first.0 % (1 << order) == 0, "a slab lies on a multiple of its size", first.0);
         let start = pages::address_of(first);
         if let Some(construct) = self.constructor {
+            self.populate(start);
             for index in 0..objects {
                 // SAFETY: the object lies in the slab's fresh pages, which no other code knows. The
                 // user promised that the constructor accepts such memory.
@@ -448,6 +423,7 @@ impl Slabs {
         if let Some(Constructor { data, release: Some(release), .. }) = self.constructor {
             for index in 0..self.geometry.objects {
                 let object = slab.address().wrapping_add(index * self.geometry.object_bytes);
+                prefetch_for_write(object.wrapping_add(AHEAD_BYTES));
                 // SAFETY: the slab has left the lists and the page map, and all its objects are
                 // free.
                 unsafe { release(object, data, self.name) };

@@ -231,6 +231,18 @@ impl Slabs {
         Some((first, charged))
     }
 
+    /// Brings memory behind a fresh slab whose every page the constructor is about to write, if
+    /// these are so many that one system call is cheaper than the faults.
+    pub(super) fn populate(&self, start: *mut u8) {
+        const MIN_PAGES: usize = 4;
+        let page = os::memory::page_bytes();
+        let bytes = self.slab_bytes();
+        if self.geometry.object_bytes <= page && bytes >= MIN_PAGES * page && bytes.is_multiple_of(page) {
+            // SAFETY: the slab's pages, which no other code knows yet.
+            unsafe { os::memory::populate(start, bytes) };
+        }
+    }
+
     /// Gives the pages of a slab back that is out of the lists.
     pub(super) fn free_pages(&self, slab: Slab, temperature: Temperature) {
         match slab.resident(&self.geometry) {

@@ -9,10 +9,16 @@ impl Debug {
     /// Makes the pointers of the program from objects that came out of slabs.
     pub fn hand_out(&self, name: &str, objects: &mut [*mut u8], request: Request) {
         for place in objects {
-            *place = match self.is_plain() {
-                true => self.hand_out_plain(name, *place, request),
-                false => self.hand_out_one(name, *place, request),
-            };
+            *place = self.hand_out_each(name, *place, request);
+        }
+    }
+
+    /// [`Debug::hand_out`] of one object.
+    #[inline(always)]
+    pub fn hand_out_each(&self, name: &str, start: *mut u8, request: Request) -> *mut u8 {
+        match self.is_plain() {
+            true => self.hand_out_plain(name, start, request),
+            false => self.hand_out_one(name, start, request),
         }
     }
 

@@ -1,8 +1,9 @@
 //! Debugged caches: each object carries zones, a pattern and a record, and each call checks them.
 //!
-//! A debugged cache has no sheaves: its slots keep the dummy, so that every call takes the slow
-//! path, and the fast path spends nothing on debugging. Its objects are larger than those of the
-//! program, which gets a pointer to the middle:
+//! The slots of a debugged cache keep the dummy, so that every call takes the slow path, and the
+//! fast path spends nothing on debugging. The slow path uses sheaves of its own, which are hidden
+//! (`percpu::hidden`); a cache that its flags alone select has none. Its objects are larger than
+//! those of the program, which gets a pointer to the middle:
 //!
 //! ```text
 //!  object of the slab                     pointer of the program
@@ -54,6 +55,8 @@ pub(crate) use select::{compatible, selects_malloc};
 pub(super) use select::{for_checker, has_quarantine, record_users, secure, set as set_selection};
 pub(super) use track::{Track, User};
 
+/// Bytes between two objects without zones of which a search for leaks reads the records.
+const GAP_BYTES: usize = 8;
 /// Bytes of the smallest zone.
 pub(crate) const ZONE_BYTES: usize = 16;
 
@@ -78,12 +81,15 @@ impl Debug {
     /// [`Debug::slab_bytes`], until [`Debug::set_stride`].
     pub fn new(letters: u8, bytes: usize, align: usize, constructor: Option<Constructor>) -> Debug {
         let zone = if letters & (RED_ZONE | CHECKER) != 0 { ZONE_BYTES } else { 0 };
+        // A search for leaks takes a pointer to an object's end for one to the object. Sheaves have
+        // pointers to the start of the next one.
+        let behind = if letters & USERS != 0 { zone.max(GAP_BYTES) } else { zone };
         let record = if letters & USERS != 0 { RECORD_WITH_USERS_BYTES } else { RECORD_BYTES };
         let align = align.max(8);
         // A canary before the object takes bytes that the record leaves.
         let left = if letters & SECURE != 0 && letters & USERS == 0 { 0 } else { zone };
         let offset = (record + left).next_multiple_of(align);
-        let stride = (offset + bytes + zone).next_multiple_of(align);
+        let stride = (offset + bytes + behind).next_multiple_of(align);
         // Poison would undo what the constructor did.
         let letters = if constructor.is_some() { letters & !POISON } else { letters };
         let is_plain = plain::is_enough(letters);

@@ -9,7 +9,7 @@
 //! Every difference leads to the functions of [`super::tell`], or to the long way of
 //! [`super::free`], which find it again and report it.
 
-use super::object::{FREE, LIVE, NEVER, Object, Release, Request};
+use super::object::{FREE, LIVE, NEVER, Object, Release, Request, fill};
 use super::{Debug, tell};
 use crate::os::debugging::{CHECKER, POISON, RED_ZONE, SECURE, TRACE, USERS};
 use crate::slab::Slabs;
@@ -65,6 +65,50 @@ impl Debug {
         }
         object.put(FREE);
         Some(start)
+    }
+}
+
+impl Debug {
+    /// The bytes that the program asked for, of the object in use at `pointer`; `None` where the
+    /// long way must look.
+    #[inline]
+    pub fn live_bytes_at(&self, slabs: &Slabs, pointer: *const u8) -> Option<usize> {
+        let object = Object { debug: self, pointer: pointer.addr() };
+        let is_object = slabs.has_object_at(pointer.wrapping_sub(self.offset));
+        (is_object && object.record().state.load(Relaxed) == LIVE).then(|| object.asked())
+    }
+
+    /// Gives the object in use at `pointer` another size in its place, if it is a hardened one of
+    /// the family that `request` names, and whole. Otherwise changes nothing and returns false: the
+    /// long way, which moves the object, reports what is wrong. Objects that are debugged move each
+    /// time, so that uses of the old pointer are found.
+    ///
+    /// Bytes that the object no longer has become zero, and so does its old canary.
+    pub fn resize_plain(&self, slabs: &Slabs, pointer: *mut u8, request: Request) -> bool {
+        let object = Object { debug: self, pointer: pointer.addr() };
+        let is_possible = self.is_plain() && self.is_secure() && request.bytes <= self.bytes;
+        let is_object = || slabs.has_object_at(pointer.wrapping_sub(self.offset));
+        if !is_possible || !is_object() || object.take(&[LIVE]).is_err() {
+            return false;
+        }
+        let (old, new) = (object.asked(), request.bytes);
+        let is_whole = !self.has_canaries() || object.has_whole_canaries(old);
+        if is_whole && object.family() == request.family {
+            if self.has_canaries() {
+                object.clear_words_behind(old);
+            }
+            if new < old && self.zeroes() {
+                fill(object.pointer + new..object.pointer + old, 0);
+            }
+            object.record().asked.store(new, Relaxed);
+            if self.has_canaries() {
+                object.write_words_behind(new);
+            }
+            object.put(LIVE);
+            return true;
+        }
+        object.put(LIVE);
+        false
     }
 }
 

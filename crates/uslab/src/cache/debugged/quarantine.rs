@@ -10,9 +10,9 @@
 use crate::os;
 use crate::pages;
 use crate::rseq::Cpu;
-use crate::sync::CachePadded;
+use crate::sync::{CachePadded, prefetch_for_write};
 use core::ptr;
-use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering::AcqRel, Ordering::Relaxed};
+use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
 
 /// A place for an object, or null.
 pub type Place = AtomicPtr<u8>;
@@ -50,20 +50,37 @@ pub fn places_for(bytes: usize, own: Option<&'static [Place]>) -> &'static [Plac
     &places[..places.len().min((MAX_KEPT_BYTES / bytes).max(1))]
 }
 
-/// Puts a free object into one of `places`, and returns the one that leaves, if one does.
+/// Chooses one of `places` for an object that the caller is about to check and clear; `None` if
+/// there is none. Prefetches the place and the object that will leave it: both were last used some
+/// thousand frees ago, and the caller's checks take longer than these misses.
 #[inline]
-pub fn exchange(places: &[Place], object: *mut u8) -> Option<*mut u8> {
+pub fn choose(places: &[Place]) -> Option<&Place> {
     let frees = &Cpu::current().shared(&FREES).unwrap_or(&FREES[0]).0;
     // Two threads may get one count: then they choose one place.
     let count = frees.load(Relaxed);
     frees.store(count + 1, Relaxed);
     let random = os::random::at(count ^ ptr::from_ref(frees) as u64);
     // The upper half of the product: no division.
-    let Some(place) = places.get(((u128::from(random) * places.len() as u128) >> 64) as usize) else {
-        return Some(object);
-    };
+    let place = places.get(((u128::from(random) * places.len() as u128) >> 64) as usize)?;
+    prefetch_for_write(place.load(Relaxed));
+    Some(place)
+}
+
+/// Puts a free object into `place`, and returns the one that leaves, if one does.
+#[inline]
+pub fn exchange(place: &Place, object: *mut u8) -> Option<*mut u8> {
     let old = place.swap(object, AcqRel);
     (!old.is_null()).then_some(old)
+}
+
+/// Calls `visit` with each object in the places that the size classes share.
+pub fn for_each_shared(visit: impl FnMut(*mut u8)) {
+    for_each(SMALL.iter().chain(&LARGER), visit);
+}
+
+/// Calls `visit` with the object in each of `places`.
+pub fn for_each<'a>(places: impl IntoIterator<Item = &'a Place>, visit: impl FnMut(*mut u8)) {
+    places.into_iter().map(|place| place.load(Acquire)).filter(|object| !object.is_null()).for_each(visit);
 }
 
 /// Empties a cache's own places, and calls `free` for each object.

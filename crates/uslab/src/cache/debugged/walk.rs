@@ -43,6 +43,17 @@ impl Debug {
         true
     }
 
+    /// Checks the object of the slab at `start`, if it is free and no thread works on it.
+    pub fn check_resting(&self, slabs: &Slabs, start: *mut u8) {
+        let object = Object { debug: self, pointer: self.pointer(start).addr() };
+        if let Ok(state) = object.take_at_once() {
+            if state == FREE {
+                tell::check_free(&object, slabs.name(), state);
+            }
+            object.put(state);
+        }
+    }
+
     fn is_faulty(&self, object: &Object<'_>, state: u32) -> bool {
         if state == LIVE {
             return tell::wrong_zone(object, object.asked(), ZONE_USED).is_some();

@@ -153,11 +153,26 @@ fn a_free_object_is_no_object_of_a_sheaf() {
 }
 
 #[test]
-#[should_panic(expected = "a slab that serves has a free object")]
+#[should_panic(expected = "a bitmap has the bits that its slab counts")]
 fn a_full_slab_that_serves_ends_the_process() {
     let (slabs, slab) = half_free();
     slab.words(slabs.geometry()).iter().for_each(|word| word.store(0, Plain));
     take(slabs, 1);
+}
+
+#[test]
+fn a_slab_with_a_bit_too_many_serves_no_object_until_its_count_agrees() {
+    let (slabs, slab) = half_free();
+    let words = slab.words(slabs.geometry());
+    let word = words.iter().find(|word| word.load(Plain) != u64::MAX).expect("half is in use");
+    let before = word.load(Plain);
+    word.store(before | (before + 1), Plain);
+    let others = take(slabs, slabs.geometry().objects / 2);
+    let lies_in_it = |object: &*mut u8| slabs.slab_of(*object).is_some_and(|other| other == slab);
+    assert!(!others.iter().any(lies_in_it));
+    word.store(before, Plain);
+    free(slabs, &others);
+    slabs.check().expect("whole again");
 }
 
 #[test]
