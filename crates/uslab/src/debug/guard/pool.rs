@@ -180,8 +180,10 @@ pub fn make(blocks: usize, mut shuffle: impl FnMut(usize) -> usize) -> bool {
     let mut queues = QUEUES.lock();
     for (n, queue) in queues.iter_mut().enumerate() {
         queue.places = places.wrapping_add(n * blocks);
-        (0..blocks).for_each(|block| queue.push(block));
-        for at in (1..blocks).rev() {
+        // No guard page is behind the last small slot, which ends where the pool ends.
+        let used = if n == Kind::Small as usize { blocks - 1 } else { blocks };
+        (0..used).for_each(|block| queue.push(block));
+        for at in (1..used).rev() {
             let (here, there) = (queue.place(at), queue.place(shuffle(at + 1)));
             let block = here.load(Relaxed);
             here.store(there.load(Relaxed), Relaxed);
@@ -191,7 +193,7 @@ pub fn make(blocks: usize, mut shuffle: impl FnMut(usize) -> usize) -> bool {
     true
 }
 
-/// Slots of each kind; 0 before [`make`].
+/// Blocks, which have a slot of each kind; 0 before [`make`]. The last small slot is never taken.
 pub fn blocks() -> usize {
     BLOCKS.load(Acquire)
 }
