@@ -155,7 +155,7 @@ pub fn start_from_environment() {
 
 /// The present figures. Takes a lock for some nanoseconds.
 pub fn stats() -> Stats {
-    let slots = 2 * pool::blocks();
+    let slots = pool::slots();
     Stats {
         slots,
         used_slots: slots.saturating_sub(pool::free_slots()),

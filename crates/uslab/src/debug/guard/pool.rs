@@ -193,12 +193,17 @@ pub fn make(blocks: usize, mut shuffle: impl FnMut(usize) -> usize) -> bool {
     true
 }
 
-/// Blocks, which have a slot of each kind; 0 before [`make`]. The last small slot is never taken.
+/// Blocks; 0 before [`make`]. Each has a slot of either kind, but the last has no small one.
 pub fn blocks() -> usize {
     BLOCKS.load(Acquire)
 }
 
-/// Slots of each kind that are not in use.
+/// Slots of both kinds.
+pub fn slots() -> usize {
+    (2 * blocks()).saturating_sub(1)
+}
+
+/// Slots of both kinds that are not in use.
 pub fn free_slots() -> usize {
     QUEUES.lock().iter().map(|queue| queue.count).sum()
 }
