@@ -2,7 +2,7 @@
 
 use super::families::{self, Emit, Family, Kind, Output};
 use core::fmt;
-use ::prometheus_client::encoding::DescriptorEncoder;
+use ::prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use ::prometheus_client::metrics::MetricType;
 use ::prometheus_client::registry::Unit;
 
@@ -55,8 +55,8 @@ impl Output for Encoder<'_> {
         let mut metric = self.0.encode_descriptor(name, family.help, unit.as_ref(), kind)?;
         samples(&mut |labels, value| match family.kind {
             Kind::Info => metric.encode_info(&labels),
-            Kind::Counter if labels.is_empty() => metric.encode_counter::<(), _, u64>(&value, None),
-            Kind::Counter => metric.encode_family(&labels)?.encode_counter::<(), _, u64>(&value, None),
+            Kind::Counter if labels.is_empty() => metric.encode_counter::<NoLabelSet, _, u64>(&value, None),
+            Kind::Counter => metric.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&value, None),
             Kind::Gauge if labels.is_empty() => metric.encode_gauge(&value),
             Kind::Gauge => metric.encode_family(&labels)?.encode_gauge(&value),
         })
