@@ -52,6 +52,7 @@ mod cpus;
 mod environ;
 mod environment;
 mod knobs;
+mod many_caches;
 mod membarrier;
 mod realtime;
 mod recorded;

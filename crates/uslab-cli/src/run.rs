@@ -108,7 +108,8 @@ fn take_snapshot(directory: &Path, pid: i32) -> Result<Snapshot, (PathBuf, Troub
     let found = found.into_iter().map(|found| found.snapshot);
     let largest = found.max_by_key(|snapshot| (snapshot.used_bytes, Reverse(snapshot.copy)));
     let missing = || (directory.join(pid.to_string()), Trouble::Missing);
-    largest.ok_or_else(|| unread.into_iter().next().map_or_else(missing, |(_, file, trouble)| (file, trouble)))
+    largest
+        .ok_or_else(|| unread.into_iter().next().map_or_else(missing, |(_, file, trouble)| (file, trouble)))
 }
 
 fn report(snapshot: &Snapshot, name: &OsStr, status: ExitStatus, options: &Run, code: u8) -> Outcome {

@@ -1,10 +1,10 @@
 //! The figures for a registry of the crate `prometheus-client`.
 
 use super::families::{self, Emit, Family, Kind, Output};
-use core::fmt;
 use ::prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use ::prometheus_client::metrics::MetricType;
 use ::prometheus_client::registry::Unit;
+use core::fmt;
 
 /// The figures of this process as a collector of the crate `prometheus-client`: a program registers
 /// it once, and each scrape reads the figures of its moment. Needs the feature `prometheus-client`.
@@ -56,7 +56,9 @@ impl Output for Encoder<'_> {
         samples(&mut |labels, value| match family.kind {
             Kind::Info => metric.encode_info(&labels),
             Kind::Counter if labels.is_empty() => metric.encode_counter::<NoLabelSet, _, u64>(&value, None),
-            Kind::Counter => metric.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&value, None),
+            Kind::Counter => {
+                metric.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&value, None)
+            }
             Kind::Gauge if labels.is_empty() => metric.encode_gauge(&value),
             Kind::Gauge => metric.encode_family(&labels)?.encode_gauge(&value),
         })

@@ -84,8 +84,11 @@ const fn counter(name: &'static str, help: &'static str) -> Family {
     Family { name, kind: Kind::Counter, help }
 }
 
-const BUILD: Family =
-    Family { name: "uslab_build", kind: Kind::Info, help: "Version of the library in the process, and its mode." };
+const BUILD: Family = Family {
+    name: "uslab_build",
+    kind: Kind::Info,
+    help: "Version of the library in the process, and its mode.",
+};
 const ALLOCATED: Family =
     gauge("uslab_allocated_bytes", "Objects that the program holds, at their size class.");
 const PASSES: Family = counter("uslab_passes", "Passes of reclaim that ended, by cause.");
@@ -137,7 +140,9 @@ const OF_CACHE: [OfCache; 17] = [
 ];
 
 const OF_SHRINKER: [OfShrinker; 5] = [
-    (gauge("uslab_shrinker_freeable_entries", "Entries that could go, as counted last."), |s| load(&s.freeable)),
+    (gauge("uslab_shrinker_freeable_entries", "Entries that could go, as counted last."), |s| {
+        load(&s.freeable)
+    }),
     (
         gauge("uslab_shrinker_deferred_entries", "Entries that passes asked for and that are still owed."),
         |s| load(&s.deferred),

@@ -93,6 +93,9 @@ mod tests {
         assert!(text.contains("uslab_cache_active_objects{cache=\"open \\\"metrics\\\"\",id=\""), "{text}");
         assert!(text.contains("uslab_cache_active_bytes{cache=\"open \\\"metrics\\\"\",id=\""), "{text}");
         assert!(text.contains("uslab_cache_alloc_slow_total{") && text.ends_with("# EOF\n"));
-        assert!(text.contains("uslab_build_info{version=\"") && text.contains("\nuslab_dirty_bytes "), "{text}");
+        assert!(
+            text.contains("uslab_build_info{version=\"") && text.contains("\nuslab_dirty_bytes "),
+            "{text}"
+        );
     }
 }

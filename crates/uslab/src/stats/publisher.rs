@@ -1,8 +1,8 @@
 //! The figures for the recorder of the crate `metrics`.
 
 use super::families::{self, Emit, Family, Kind, Output};
-use core::fmt;
 use ::metrics::{Key, KeyName, Label, Level, Metadata, Recorder, Unit, with_recorder};
+use core::fmt;
 use std::collections::HashSet;
 use std::string::{String, ToString};
 use std::vec::Vec;
@@ -84,8 +84,10 @@ impl Output for Keys<'_> {
             recorder.describe_gauge(described, unit, family.help.into());
         }
         samples(&mut |labels, value| {
-            let labels: Vec<Label> =
-                labels.iter().map(|(label, value)| Label::new(label.to_string(), value.to_string())).collect();
+            let labels: Vec<Label> = labels
+                .iter()
+                .map(|(label, value)| Label::new(label.to_string(), value.to_string()))
+                .collect();
             let key = Key::from_parts(name.clone(), labels);
             if family.kind == Kind::Counter {
                 recorder.register_counter(&key, &METADATA).absolute(value);
