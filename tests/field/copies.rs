@@ -84,8 +84,8 @@ fn each_copy_is_seen(mode: Mode) {
     for copy in ["copy=\"1\",cache=\"malloc-", "copy=\"2\",cache=\"of the program\""] {
         assert!(metrics.contains(copy), "{copy}:\n{metrics}");
     }
-    // The word behind the magic is the version of the layout: the preloaded library may be older than
-    // this command.
+    // The word behind the magic is the version of the layout: the preloaded library may be older
+    // than this command.
     let layout_version = |version: u32| {
         let file = std::fs::OpenOptions::new().write(true).open(snapshots.join(&pid)).expect("a snapshot");
         file.write_all_at(&version.to_ne_bytes(), 8).expect("written");

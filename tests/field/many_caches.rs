@@ -95,14 +95,14 @@ fn top_shows_thousands_of_caches(mode: Mode) {
     let number = |value: &Value| value.as_i64().unwrap_or_else(|| panic!("not a number: {value}"));
     let caches = process["caches"].as_array().expect("caches");
     let of_program = caches.iter().filter(|cache| cache["name"].as_str().unwrap_or("").starts_with("cache "));
-    let (mut count, mut live) = (0, 0);
+    let mut count = 0;
     for cache in of_program {
-        (count, live) = (count + 1, live + number(&cache["active_objects"]));
+        // Also after the background thread moved what the sheaves held to the slabs.
+        assert_eq!(cache["active_objects"], OBJECTS, "{cache}");
+        count += 1;
     }
     assert!((LISTED - 100..=LISTED).contains(&count), "{count} caches are listed");
-    assert_eq!(live, (count * OBJECTS) as i64, "each has {OBJECTS} objects");
     let part = |name: &str| number(&process["parts"][name]);
-    assert!(part("other_bytes") >= ((CACHES - LISTED) * 4096) as i64, "{}", process["parts"]);
     let names = ["live", "slack", "cached", "partial", "empty", "other", "dirty", "metadata", "not_ours"];
     let sum: i64 = names.iter().map(|name| part(&format!("{name}_bytes"))).sum();
     assert_eq!(sum - part("absent_bytes"), part("rss_bytes"), "{}", process["parts"]);

@@ -1,5 +1,5 @@
-//! The features `metrics` and `prometheus-client`: a recorder and a registry of the program have the
-//! figures of its caches, under the names of the OpenMetrics text.
+//! The features `metrics` and `prometheus-client`: a recorder and a registry of the program have
+//! the figures of its caches, under the names of the OpenMetrics text.
 //!
 //! Each test is a process of its own, in both modes. Its global allocator is uslab, so recorder and
 //! registry allocate there.

@@ -1,8 +1,9 @@
 //! Names the cause of a process's memory use, with reasons, or says that it is not known.
 //!
 //! Growth comes first: a part of the memory that rises through the whole time of watching, by more
-//! than noise and more than the figures may lag by, is the cause. Without growth, a part that holds much of the resident memory is.
-//! Everything else is *not known*: a wrong verdict costs an operator more than none.
+//! than noise and more than the figures may lag by, is the cause. Without growth, a part that holds
+//! much of the resident memory is. Everything else is *not known*: a wrong verdict costs an operator
+//! more than none.
 
 use serde::Serialize;
 
@@ -135,8 +136,9 @@ fn of_growth(points: &[Point], watched_s: f64, name: &dyn Fn(u32) -> String) -> 
     None
 }
 
-/// Whether enough of `growth`, that of the live objects, is more than what the figures of caches may
-/// lag by. A load of a few objects that comes and goes in sheaves looks like growth now and then.
+/// Whether enough of `growth`, that of the live objects, is more than what the figures of caches
+/// may lag by. A load of a few objects that comes and goes in sheaves looks like growth now and
+/// then.
 fn is_certain(points: &[Point], growth: u64, noise: u64) -> bool {
     let stretch = points.len() / STRETCHES;
     let (then, now) = (&points[..stretch], &points[points.len() - stretch..]);

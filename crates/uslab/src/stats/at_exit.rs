@@ -1,8 +1,8 @@
-//! The figures at exit: the snapshot ends with the process, and `USLAB_STATS=1` asks for a report of
-//! its memory and caches.
+//! The figures at exit: the snapshot ends with the process, and `USLAB_STATS=1` asks for a report
+//! of its memory and caches.
 //!
-//! The report goes to standard error, line by line, and allocates nothing: it runs while the process
-//! ends.
+//! The report goes to standard error, line by line, and allocates nothing: it runs while the
+//! process ends.
 
 use super::caches;
 use crate::cache::{account_all, start};
@@ -11,10 +11,10 @@ use crate::os::{file, report};
 use core::fmt;
 use core::sync::atomic::Ordering::Relaxed;
 
-/// Removes the snapshot of a process that exits, or leaves its final figures to `uslab run --stats`:
-/// also that of a Rust program, which calls nothing of the library at its end. The loader calls the
-/// function, which needs no memory and no registration. The shared libraries have done the same
-/// before, or do it again behind; both are harmless.
+/// Removes the snapshot of a process that exits, or leaves its final figures to
+/// `uslab run --stats`. The loader calls this function, also in a Rust program, which calls nothing
+/// of the library at its end. It needs no memory and no registration. The shared libraries do the
+/// same before or after it, which is harmless.
 extern "C" fn at_exit() {
     if counters::is_published() {
         account_all();

@@ -16,8 +16,8 @@
 //! allocates or frees. For that it takes the lock under which caches are made and destroyed, and
 //! reads two cache lines for each cache and CPU.
 //!
-//! Nothing here allocates but `Publisher`, of the feature `metrics`. All of it may be called from any
-//! thread and in fork children, but not in signal handlers and not while the caller creates or
+//! Nothing here allocates but `Publisher`, of the feature `metrics`. All of it may be called from
+//! any thread and in fork children, but not in signal handlers and not while the caller creates or
 //! destroys a cache.
 
 mod at_exit;
