@@ -2,8 +2,8 @@
 //!
 //! Growth comes first: a part of the memory that rises through the whole time of watching, by more
 //! than noise and more than the figures may lag by, is the cause. Without growth, a part that holds
-//! much of the resident memory is. Everything else is *not known*: a wrong verdict costs an operator
-//! more than none.
+//! much of the resident memory is. Everything else is *not known*: a wrong verdict costs an
+//! operator more than none.
 
 use serde::Serialize;
 
