@@ -82,7 +82,11 @@ pub fn verdict(points: &[Point], name: &dyn Fn(u32) -> String) -> Verdict {
     if may_judge_growth && let Some(found) = of_growth(points, watched_s, name) {
         return found;
     }
-    if let Some(found) = of_shares(last) {
+    // A load that comes and goes leaves free memory for moments.
+    let recent = &points[points.len() - (points.len() / STRETCHES).max(1)..];
+    if let Some(found) = of_shares(last)
+        && recent.iter().all(|point| of_shares(point).is_some_and(|then| then.cause == found.cause))
+    {
         return found;
     }
     let reason = if may_judge_growth {
@@ -362,6 +366,14 @@ mod tests {
         // Pages of the holes that were never touched, or that went back.
         let absent = |_, parts: &mut Parts| (parts.partial, parts.absent) = (60 * MIB, 55 << 20);
         assert_eq!(staged(2, absent), Cause::NotKnown);
+    }
+
+    #[test]
+    fn free_memory_between_two_waves_is_none() {
+        let waves = |look: u64, parts: &mut Parts| {
+            (parts.live, parts.empty) = if look % 4 == 3 { (9 * MIB, 40 * MIB) } else { (49 * MIB, 0) };
+        };
+        assert_eq!(staged(80, waves), Cause::NotKnown);
     }
 
     #[test]
