@@ -1,6 +1,7 @@
 //! A Rust program with a copy of the library of its own, beside the preloaded one: both are seen.
 
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use uslab_tests::harness::{Mode, Scratch, artifacts};
@@ -83,13 +84,36 @@ fn each_copy_is_seen(mode: Mode) {
     for copy in ["copy=\"1\",cache=\"malloc-", "copy=\"2\",cache=\"of the program\""] {
         assert!(metrics.contains(copy), "{copy}:\n{metrics}");
     }
+    // The word behind the magic is the version of the layout: the preloaded library may be older
+    // than this command.
+    let layout_version = |version: u32| {
+        let file = std::fs::OpenOptions::new().write(true).open(snapshots.join(&pid)).expect("a snapshot");
+        file.write_all_at(&version.to_ne_bytes(), 8).expect("written");
+    };
+    let version = std::fs::read(snapshots.join(&pid)).expect("a snapshot")[8..12].try_into().expect("a word");
+    layout_version(1_000_000);
+    for arguments in [&["info", &pid, "--table"][..], &["info", &pid, "--table", "--copy", "2"]] {
+        let (table, note) = ask(command, &snapshots, arguments);
+        assert!(table.contains("of the program"), "{table}");
+        assert_eq!(
+            note.contains("this is copy 2") && note.contains("all but 1 "),
+            arguments.len() == 3,
+            "{note}"
+        );
+    }
+    let (metrics, note) = ask(command, &snapshots, &["metrics", &pid]);
+    assert!(metrics.contains("cache=\"of the program\"") && note.contains("version 1000000"), "{note}");
+    let mut refused = Command::new(command);
+    refused.args(["info", &pid, "--copy", "1"]).env("USLAB_SNAPSHOT", &snapshots);
+    let refused = refused.output().expect("started");
+    let reason = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && reason.contains("it is of version 1000000"), "{reason}");
+    layout_version(u32::from_ne_bytes(version));
     // Each copy answers requests in its own file. The preloaded one has no background thread: the
     // program allocates little by it, and nothing now.
     let (valid, _) = ask(command, &snapshots, &["validate", &pid]);
     assert!(valid.starts_with("valid: "), "{valid}");
     drop(running.0.stdin.take());
     assert!(running.0.wait().expect("ended").success());
-    // A Rust program runs no code of the library at its exit: the next command removes its file.
-    ask(command, &snapshots, &["info"]);
-    assert!(names().is_empty(), "both files are removed: {:?}", names());
+    assert!(names().is_empty(), "each copy removes its file at exit: {:?}", names());
 }

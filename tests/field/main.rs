@@ -53,6 +53,7 @@ mod cpus;
 mod environ;
 mod environment;
 mod knobs;
+mod many_caches;
 mod membarrier;
 mod realtime;
 mod recorded;

@@ -14,7 +14,7 @@ both_modes! {
 }
 
 /// The programs, and the cause of each in the words of the verdict.
-const PROGRAMS: [(&str, &str); 15] = [
+const PROGRAMS: [(&str, &str); 16] = [
     ("leak_fast", "leak"),
     ("leak_slow", "leak"),
     ("leak_of_large", "leak"),
@@ -28,6 +28,7 @@ const PROGRAMS: [(&str, &str); 15] = [
     ("mappings_grow", "elsewhere"),
     ("page_cache", "not_known"),
     ("load", "not_known"),
+    ("load_of_medium", "not_known"),
     ("sinking", "not_known"),
     ("idle", "not_known"),
 ];

@@ -14,7 +14,7 @@ use std::process::Command;
 /// The accepted list.
 const GOLDEN: &str = "xtask/golden/public.txt";
 /// All features that add public items.
-const FEATURES: &str = "allocator-api2,allocator-api2-02,lru,schnellru";
+const FEATURES: &str = "allocator-api2,allocator-api2-02,lru,metrics,prometheus-client,schnellru";
 
 /// The guide's table of environment variables stands between these lines.
 const GUIDE: &str = "docs/guide/README.md";

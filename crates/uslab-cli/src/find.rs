@@ -23,6 +23,14 @@ pub struct Found {
     _place: Option<Place>,
 }
 
+/// The snapshots of a process in one directory.
+#[derive(Default)]
+pub struct Copies {
+    pub found: Vec<Found>,
+    /// Those that are there and cannot be read, by copy: the library may be of another version.
+    pub unread: Vec<(u32, PathBuf, Trouble)>,
+}
+
 /// The snapshot of a process, or the reason why there is none to show.
 pub fn find(pid: i32) -> Result<Snapshot, Failure> {
     find_copy(pid, None)
@@ -33,42 +41,54 @@ pub fn find_copy(pid: i32, copy: Option<u32>) -> Result<Snapshot, Failure> {
     Ok(find_open(pid, copy, false)?.snapshot)
 }
 
-/// The snapshots of all copies of the library in a process.
+/// The snapshots of all copies of the library in a process. Those that cannot be read are
+/// complained about; it is an error if none can.
 pub fn find_all(pid: i32) -> Result<Vec<Snapshot>, Failure> {
-    Ok(copies_of(pid, false)?.1.into_iter().map(|found| found.snapshot).collect())
+    let (_, Copies { found, unread }) = copies_of(pid, false)?;
+    if found.is_empty() {
+        return Err(unreadable(pid, unread));
+    }
+    complain_of(&unread);
+    Ok(found.into_iter().map(|found| found.snapshot).collect())
 }
 
 /// Tells the user, if there are several copies and none was chosen, which one is shown.
 pub fn note_copies(snapshot: &Snapshot, chosen: Option<u32>) {
-    let Snapshot { pid, copy, copies, .. } = snapshot;
+    let Snapshot { pid, copy, copies, unread_copies, .. } = snapshot;
     if *copies > 1 && chosen.is_none() {
+        let of = match unread_copies {
+            0 => String::new(),
+            unread => format!(" of those that this program can read, all but {unread}"),
+        };
         complain(&format!(
             "process {pid} contains {copies} copies of the library; this is copy {copy}, which holds the most \
-             memory (--copy N chooses)"
+             memory{of} (--copy N chooses)"
         ));
     }
 }
 
 /// As [`find_copy`], with the open file; for writing, too, if `writes`.
 pub fn find_open(pid: i32, copy: Option<u32>, writes: bool) -> Result<Found, Failure> {
-    let (place, mut copies) = copies_of(pid, writes)?;
-    let count = copies.len();
+    let (place, Copies { mut found, unread }) = copies_of(pid, writes)?;
+    let count = found.len() + unread.len();
     // Of equal ones the first.
-    copies.sort_by_key(|found| (Reverse(found.snapshot.used_bytes), found.snapshot.copy));
-    let found = copies.into_iter().find(|found| copy.is_none_or(|copy| found.snapshot.copy == copy));
-    let found = found.map(|found| Found { _place: Some(place), ..found });
-    found.ok_or_else(|| {
-        let (who, copy) = (process::described(pid), copy.unwrap_or(0));
-        let s = if count == 1 { "y" } else { "ies" };
-        Failure::new(
-            FAILED,
-            format_args!("{who} contains {count} cop{s} of the library: none is number {copy}"),
-        )
-    })
+    found.sort_by_key(|found| (Reverse(found.snapshot.used_bytes), found.snapshot.copy));
+    let is_chosen = |number: u32| copy.is_none_or(|copy| number == copy);
+    if let Some(found) = found.into_iter().find(|found| is_chosen(found.snapshot.copy)) {
+        return Ok(Found { _place: Some(place), ..found });
+    }
+    let unread: Vec<_> = unread.into_iter().filter(|(number, ..)| is_chosen(*number)).collect();
+    if !unread.is_empty() {
+        return Err(unreadable(pid, unread));
+    }
+    let (who, copy) = (process::described(pid), copy.unwrap_or(0));
+    let s = if count == 1 { "y" } else { "ies" };
+    let none = format_args!("{who} contains {count} cop{s} of the library: none is number {copy}");
+    Err(Failure::new(FAILED, none))
 }
 
 /// The snapshots of all copies of the library in a process, at least one, and where they are.
-fn copies_of(pid: i32, writes: bool) -> Result<(Place, Vec<Found>), Failure> {
+fn copies_of(pid: i32, writes: bool) -> Result<(Place, Copies), Failure> {
     let fail = |line: String| Failure::new(FAILED, line);
     if !process::alive(pid) {
         return Err(fail(format!("no such process: {pid}")));
@@ -77,11 +97,9 @@ fn copies_of(pid: i32, writes: bool) -> Result<(Place, Vec<Found>), Failure> {
     let shown = listed(&places);
     let who = process::described(pid);
     for place in places {
-        match copies_in(&place.path, pid, writes) {
-            Ok(copies) if copies.is_empty() => {}
-            Ok(copies) => return Ok((place, copies)),
-            Err((_, Trouble::Denied)) => return Err(fail(denied(&who, pid))),
-            Err((_, trouble)) => return Err(fail(format!("cannot read the snapshot of {who}: {trouble}"))),
+        let copies = copies_in(&place.path, pid, writes);
+        if !copies.found.is_empty() || !copies.unread.is_empty() {
+            return Ok((place, copies));
         }
     }
     // Without a readable environment we may have missed the directory that it was told, so do not
@@ -95,26 +113,49 @@ fn copies_of(pid: i32, writes: bool) -> Result<(Place, Vec<Found>), Failure> {
     )))
 }
 
-/// The snapshots of a process in this directory. One that cannot be read is an error if it is that
-/// of the first copy: others come and go.
-pub fn copies_in(directory: &Path, pid: i32, writes: bool) -> Result<Vec<Found>, (PathBuf, Trouble)> {
-    let mut copies = Vec::new();
+/// The snapshots of a process in this directory. Those that an earlier process with its id left are
+/// left out.
+pub fn copies_in(directory: &Path, pid: i32, writes: bool) -> Copies {
+    let mut copies = Copies::default();
     let inner_pid = process::inner_pid(pid);
     for copy in 1..=MAX_COPIES {
         let path = directory.join(snapdir::file_name(inner_pid, copy));
         match snapshot::open(&path, pid, writes) {
             Ok((_, snapshot)) if snapdir::is_from_before(snapshot.start_ns, pid) => {}
             Ok((file, snapshot)) => {
-                copies.push(Found { file, snapshot: Snapshot { copy, ..snapshot }, path, _place: None });
+                let snapshot = Snapshot { copy, ..snapshot };
+                copies.found.push(Found { file, snapshot, path, _place: None });
             }
             Err(Trouble::Missing) => {}
-            Err(trouble) if copy == 1 => return Err((path, trouble)),
-            Err(_) => {}
+            // A copy that is being loaded, or a file that another process left.
+            Err(Trouble::NotASnapshot | Trouble::OtherProcess(_)) if copy > 1 => {}
+            Err(trouble) => copies.unread.push((copy, path, trouble)),
         }
     }
-    let count = copies.len() as u32;
-    copies.iter_mut().for_each(|found| found.snapshot.copies = count);
-    Ok(copies)
+    let unread = copies.unread.len() as u32;
+    let count = copies.found.len() as u32 + unread;
+    for found in &mut copies.found {
+        (found.snapshot.copies, found.snapshot.unread_copies) = (count, unread);
+    }
+    copies
+}
+
+/// The failure to read the snapshots of a process; the first one's reason is given.
+fn unreadable(pid: i32, unread: Vec<(u32, PathBuf, Trouble)>) -> Failure {
+    let who = process::described(pid);
+    let line = match unread.into_iter().next() {
+        Some((_, _, Trouble::Denied)) => denied(&who, pid),
+        Some((1, _, trouble)) => format!("cannot read the snapshot of {who}: {trouble}"),
+        Some((copy, _, trouble)) => format!("cannot read the snapshot of copy {copy} in {who}: {trouble}"),
+        None => format!("{who} has no snapshot"),
+    };
+    Failure::new(FAILED, line)
+}
+
+fn complain_of(unread: &[(u32, PathBuf, Trouble)]) {
+    for (_, file, trouble) in unread {
+        complain(&format!("cannot read {}: {trouble}", file.display()));
+    }
 }
 
 fn denied(who: &str, pid: i32) -> String {
@@ -144,10 +185,9 @@ pub fn publishing(directory: &Path) -> Vec<(Snapshot, String)> {
 pub fn publishing_copies(directory: &Path) -> Vec<Snapshot> {
     let mut found = Vec::new();
     for pid in snapdir::pids(directory).into_iter().filter(|&pid| process::alive(pid)) {
-        match copies_in(directory, pid, false) {
-            Ok(copies) => found.extend(copies.into_iter().map(|found| found.snapshot)),
-            Err((file, trouble)) => complain(&format!("cannot read {}: {trouble}", file.display())),
-        }
+        let copies = copies_in(directory, pid, false);
+        complain_of(&copies.unread);
+        found.extend(copies.found.into_iter().map(|found| found.snapshot));
     }
     found
 }

@@ -8,6 +8,7 @@ use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -29,6 +30,13 @@ pub fn runs(pid: i32) -> bool {
     let stat = String::from_utf8_lossy(&stat);
     let state = stat.rsplit_once(") ").and_then(|(_, after_name)| after_name.chars().next());
     !matches!(state, Some('Z' | 'X'))
+}
+
+/// The number of its threads, as far as the kernel tells.
+pub fn threads(pid: i32) -> Option<u32> {
+    // Each thread is a directory, with a link to the one above it.
+    let links = fs::metadata(format!("/proc/{pid}/task")).ok()?.nlink();
+    u32::try_from(links.checked_sub(2)?).ok()
 }
 
 /// The process's name as the kernel has it (at most 15 bytes), made safe to print.

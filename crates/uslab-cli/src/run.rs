@@ -15,7 +15,7 @@ use std::process::{Command, ExitStatus};
 
 use crate::args::{Run, Switch};
 use crate::failure::{self, FAILED, Failure, NOT_EXECUTABLE, NOT_FOUND, Outcome, RUN_FAILED, complain};
-use crate::find::copies_in;
+use crate::find::{Copies, copies_in};
 use crate::layout::MAX_COPIES;
 use crate::snapshot::{Snapshot, Trouble};
 use crate::{json, preload, process, program, snapdir, supervise, text};
@@ -102,12 +102,14 @@ fn run_and_report(command: &mut Command, name: &OsStr, directory: &Path, options
 /// Reads and removes the files of a process that has just ended and whose pid is still its own.
 /// Returns the figures of the library's copy that holds the most memory.
 fn take_snapshot(directory: &Path, pid: i32) -> Result<Snapshot, (PathBuf, Trouble)> {
-    let copies = copies_in(directory, pid, false);
+    let Copies { found, unread } = copies_in(directory, pid, false);
     let files = (1..=MAX_COPIES).map(|copy| directory.join(snapdir::file_name(pid, copy)));
     files.for_each(|file| drop(fs::remove_file(file)));
-    let found = copies?.into_iter().map(|found| found.snapshot);
+    let found = found.into_iter().map(|found| found.snapshot);
     let largest = found.max_by_key(|snapshot| (snapshot.used_bytes, Reverse(snapshot.copy)));
-    largest.ok_or_else(|| (directory.join(pid.to_string()), Trouble::Missing))
+    let missing = || (directory.join(pid.to_string()), Trouble::Missing);
+    largest
+        .ok_or_else(|| unread.into_iter().next().map_or_else(missing, |(_, file, trouble)| (file, trouble)))
 }
 
 fn report(snapshot: &Snapshot, name: &OsStr, status: ExitStatus, options: &Run, code: u8) -> Outcome {

@@ -139,6 +139,9 @@ copy! {
     /// The number of copies that publish.
     #[serde(skip_serializing_if = "is_one")]
     copies: u32,
+    /// Those among them whose files this program cannot read: another version, for example.
+    #[serde(skip)]
+    unread_copies: u32,
     #[serde(skip)]
     mode: Mode,
     /// Caches that exist, or did, by id.
@@ -295,6 +298,7 @@ fn parse(fetch: impl Fn(u64, usize) -> io::Result<Vec<u8>>) -> Result<Snapshot, 
         arena,
         1,
         1,
+        0,
         mode,
         caches,
     ))

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use crate::accounts::{Division, Parts};
+use crate::process;
 use crate::snapshot::{Cache, Snapshot};
 
 /// Looks that are kept; the oldest goes first. Ten minutes of one look a second.
@@ -14,6 +15,8 @@ pub struct Point {
     /// Seconds since the first look.
     pub at_s: f64,
     pub parts: Parts,
+    /// Bytes of large objects, whose figures are always up to date.
+    pub large_bytes: u64,
     /// Caches that had a slab.
     pub caches: HashMap<u32, CachePoint>,
 }
@@ -27,11 +30,21 @@ pub struct CachePoint {
     pub slow: u64,
     pub refills: u64,
     pub drains: u64,
+    /// Bytes by which live and free bytes may be wrong at most: other processes see what a CPU's
+    /// sheaves hold as of its last slow path, and a CPU's slow paths in lots.
+    pub unsure_bytes: u64,
 }
 
+/// Objects that a CPU may have taken or freed unseen, in sheaves: those of its two, and of the slow
+/// calls that it counts together in a process without a background thread.
+const UNSEEN_SHEAVES: u64 = 2 + 16;
+
 impl CachePoint {
-    fn of(cache: &Cache) -> CachePoint {
+    /// The point of a cache that runs on so many CPUs.
+    fn of(cache: &Cache, cpus: u64) -> CachePoint {
+        let sheaf_bytes = u64::from(cache.sheaf_capacity) * u64::from(cache.object_bytes);
         CachePoint {
+            unsure_bytes: cache.slab_bytes().min((cpus * UNSEEN_SHEAVES).saturating_mul(sheaf_bytes)),
             live_objects: cache.active_objects(),
             live_bytes: Division::of(cache).live,
             slab_bytes: cache.slab_bytes(),
@@ -46,7 +59,11 @@ impl Point {
     /// The point of one look.
     pub fn of(snapshot: &Snapshot, parts: Parts, at_s: f64) -> Point {
         let used = snapshot.live_caches().filter(|cache| cache.was_used());
-        Point { at_s, parts, caches: used.map(|cache| (cache.id, CachePoint::of(cache))).collect() }
+        // One thread is on one CPU at a time; what it left behind on others does not change.
+        let threads = i32::try_from(snapshot.pid).ok().and_then(process::threads);
+        let cpus = u64::from(threads.map_or(snapshot.cpus, |threads| threads.min(snapshot.cpus)).max(1));
+        let caches = used.map(|cache| (cache.id, CachePoint::of(cache, cpus))).collect();
+        Point { at_s, parts, large_bytes: snapshot.large_bytes, caches }
     }
 }
 

@@ -1,8 +1,9 @@
 //! Names the cause of a process's memory use, with reasons, or says that it is not known.
 //!
 //! Growth comes first: a part of the memory that rises through the whole time of watching, by more
-//! than noise, is the cause. Without growth, a part that holds much of the resident memory is.
-//! Everything else is *not known*: a wrong verdict costs an operator more than none.
+//! than noise and more than the figures may lag by, is the cause. Without growth, a part that holds
+//! much of the resident memory is. Everything else is *not known*: a wrong verdict costs an
+//! operator more than none.
 
 use serde::Serialize;
 
@@ -21,6 +22,8 @@ const MIN_SHARE_PERCENT: u64 = 25;
 /// A cache that filled and stays is a cause above this part of the resident size, and above the
 /// size that stands out: figures of a small load lag by about as much.
 const MIN_FILLED_DIVISOR: u64 = 10;
+/// Of the growth of live objects at least this part must be certain.
+const MIN_CERTAIN_DIVISOR: u64 = 4;
 /// The time of watching is judged in so many parts.
 const STRETCHES: usize = 4;
 
@@ -79,7 +82,11 @@ pub fn verdict(points: &[Point], name: &dyn Fn(u32) -> String) -> Verdict {
     if may_judge_growth && let Some(found) = of_growth(points, watched_s, name) {
         return found;
     }
-    if let Some(found) = of_shares(last) {
+    // A load that comes and goes leaves free memory for moments.
+    let recent = &points[points.len() - (points.len() / STRETCHES).max(1)..];
+    if let Some(found) = of_shares(last)
+        && recent.iter().all(|point| of_shares(point).is_some_and(|then| then.cause == found.cause))
+    {
         return found;
     }
     let reason = if may_judge_growth {
@@ -104,10 +111,15 @@ fn of_growth(points: &[Point], watched_s: f64, name: &dyn Fn(u32) -> String) -> 
         (Cause::Cache, "free memory kept for reuse", of(kept)),
         (Cause::Elsewhere, "memory that is not the allocator's", of(|point| point.parts.not_ours)),
     ];
-    // Free memory grows too where a program gives memory up, and the resident size sinks.
-    let is_growth = |cause| now >= then || matches!(cause, Cause::Leak | Cause::Elsewhere);
+    let is_growth = |cause, growth: u64| match cause {
+        Cause::Leak => is_certain(points, growth, noise),
+        Cause::Elsewhere => true,
+        // Free memory grows too where a program gives memory up, and the resident size sinks. The
+        // figures that tell live from free objects lag.
+        _ => now >= then && growth >= noise + unsure_bytes(points),
+    };
     let rising = grows.into_iter().filter_map(|(cause, what, trend)| match trend {
-        Trend::Rises(growth) if is_growth(cause) => Some((growth, cause, what)),
+        Trend::Rises(growth) if is_growth(cause, growth) => Some((growth, cause, what)),
         _ => None,
     });
     if let Some((growth, cause, what)) = rising.max_by_key(|(growth, ..)| *growth) {
@@ -120,11 +132,42 @@ fn of_growth(points: &[Point], watched_s: f64, name: &dyn Fn(u32) -> String) -> 
     }
     if let Trend::LevelledOff(growth) = live
         && growth >= MIN_SHARE_BYTES.max(now / MIN_FILLED_DIVISOR)
+        && is_certain(points, growth, noise)
     {
         let reason = format!("live objects grew by {}, then stayed: a cache that is full", bytes(growth));
         return Some(Verdict { cause: Cause::Cache, reasons: vec![reason] });
     }
     None
+}
+
+/// Whether enough of `growth`, that of the live objects, is more than what the figures of caches
+/// may lag by. A load of a few objects that comes and goes in sheaves looks like growth now and
+/// then.
+fn is_certain(points: &[Point], growth: u64, noise: u64) -> bool {
+    let stretch = points.len() / STRETCHES;
+    let (then, now) = (&points[..stretch], &points[points.len() - stretch..]);
+    let rise = |figure: &dyn Fn(&Point) -> u64| {
+        let lowest = |part: &[Point]| part.iter().map(figure).min().unwrap_or(0);
+        lowest(now).saturating_sub(lowest(then))
+    };
+    let caches = points.last().into_iter().flat_map(|last| &last.caches);
+    // A rise cannot exceed what is live; there may be thousands of small caches.
+    let of_caches = caches.filter(|(_, last)| last.live_bytes > last.unsure_bytes).map(|(id, last)| {
+        let live_bytes = |point: &Point| point.caches.get(id).map_or(0, |cache| cache.live_bytes);
+        rise(&live_bytes).saturating_sub(last.unsure_bytes)
+    });
+    let certain = of_caches.fold(rise(&|point| point.large_bytes), u64::saturating_add);
+    certain >= noise.max(growth / MIN_CERTAIN_DIVISOR)
+}
+
+/// Bytes by which the figures may take live objects for free ones, in caches that were used while
+/// the process was watched.
+fn unsure_bytes(points: &[Point]) -> u64 {
+    let Some((first, last)) = points.first().zip(points.last()) else { return 0 };
+    let is_used = |&(id, now): &(&u32, &super::history::CachePoint)| {
+        first.caches.get(id).is_none_or(|then| then.slow != now.slow)
+    };
+    last.caches.iter().filter(is_used).fold(0, |sum, (_, cache)| sum.saturating_add(cache.unsure_bytes))
 }
 
 /// The part that holds much of the resident memory now.
@@ -225,7 +268,7 @@ mod tests {
             let live_bytes = parts.live;
             let cache = CachePoint { live_bytes, ..CachePoint::default() };
             let still = CachePoint { live_bytes: MIB, ..CachePoint::default() };
-            Point { at_s: look as f64, parts, caches: [(3, cache), (5, still)].into() }
+            Point { at_s: look as f64, parts, large_bytes: 0, caches: [(3, cache), (5, still)].into() }
         };
         verdict(&(0..looks).map(point).collect::<Vec<_>>(), &|id| format!("cache {id}"))
     }
@@ -256,6 +299,35 @@ mod tests {
             let load = |look: u64| (look + seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
             assert_eq!(staged(80, |look, parts| parts.live += load(look)), Cause::NotKnown, "{seed}");
         }
+    }
+
+    #[test]
+    fn growth_that_the_lag_of_figures_explains_is_none() {
+        let judged = |unsure_bytes: u64, large: bool| {
+            let point = |look: u64| {
+                let live = 80 * MIB + look * MIB / 10;
+                let parts = Parts { live, rss: 100 * MIB + look * MIB / 10, ..Parts::default() };
+                let live_bytes = if large { 0 } else { live };
+                let cache = CachePoint { live_bytes, unsure_bytes, slow: look, ..CachePoint::default() };
+                let large_bytes = if large { live } else { 0 };
+                Point { at_s: look as f64, parts, large_bytes, caches: [(3, cache)].into() }
+            };
+            verdict(&(0..120).map(point).collect::<Vec<_>>(), &|id| format!("cache {id}")).cause
+        };
+        assert_eq!(judged(9 * MIB, false), Cause::NotKnown);
+        assert_eq!(judged(4 * MIB, false), Cause::Leak);
+        assert_eq!(judged(9 * MIB, true), Cause::Leak);
+        // Free memory, too.
+        let kept = |unsure_bytes: u64| {
+            let point = |look: u64| {
+                let empty = look * MIB / 10;
+                let parts = Parts { empty, live: 80 * MIB, rss: 90 * MIB + empty, ..Parts::default() };
+                let cache = CachePoint { unsure_bytes, slow: look, ..CachePoint::default() };
+                Point { at_s: look as f64, parts, large_bytes: 0, caches: [(3, cache)].into() }
+            };
+            verdict(&(0..120).map(point).collect::<Vec<_>>(), &|id| format!("cache {id}")).cause
+        };
+        assert_eq!((kept(9 * MIB), kept(0)), (Cause::NotKnown, Cause::Cache));
     }
 
     #[test]
@@ -294,6 +366,14 @@ mod tests {
         // Pages of the holes that were never touched, or that went back.
         let absent = |_, parts: &mut Parts| (parts.partial, parts.absent) = (60 * MIB, 55 << 20);
         assert_eq!(staged(2, absent), Cause::NotKnown);
+    }
+
+    #[test]
+    fn free_memory_between_two_waves_is_none() {
+        let waves = |look: u64, parts: &mut Parts| {
+            (parts.live, parts.empty) = if look % 4 == 3 { (9 * MIB, 40 * MIB) } else { (49 * MIB, 0) };
+        };
+        assert_eq!(staged(80, waves), Cause::NotKnown);
     }
 
     #[test]

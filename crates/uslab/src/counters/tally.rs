@@ -8,9 +8,10 @@
 //! A counter that every slow path of every CPU changed would bounce between their caches, as the
 //! model shows (`cargo xtask scale`, ADR 0054). So a CPU changes its own line, and folds it into
 //! the record: after each of its first [`CALLS_TO_FOLD`] slow calls, and then once in so many, or
-//! once in [`CALLS_WITHOUT_THREAD`] while the process is too small for a background thread.
-//! Readers in the process fold all lines first. Other processes see figures that lag by so many
-//! calls of each CPU, until the background thread's next visit.
+//! once in [`CALLS_WITHOUT_THREAD`] while the process is too small for a background thread. Calls
+//! that move whole large sheaves fold sooner, at [`OBJECTS_TO_FOLD`]. Readers in the process fold
+//! all lines first. Other processes see figures that lag by so many calls of each CPU, until the
+//! background thread's next visit.
 //!
 //! The additions stay atomic: a thread may be moved to another CPU between reading the CPU's number
 //! and the addition.
@@ -27,6 +28,11 @@ use core::sync::atomic::{
 const CALLS_TO_FOLD: u32 = 64;
 /// The same where no background thread folds the lines of CPUs that rest.
 const CALLS_WITHOUT_THREAD: u32 = 16;
+/// Objects by which a CPU's line may differ from the record after a slow call. A thread that moves
+/// to another CPU in a call leaves the sheaf's objects in one line and the slabs' in another, so
+/// that live objects seem to come or go. To move so many objects takes many times longer than a
+/// fold.
+const OBJECTS_TO_FOLD: u64 = 4096;
 
 /// One CPU's line. All zero is a valid start.
 #[repr(C, align(64))]
@@ -77,9 +83,16 @@ impl Tally {
         let calls = self.calls.load(Relaxed).wrapping_add(1);
         self.calls.store(calls, Relaxed);
         let every = if sleep::has_background_thread() { CALLS_TO_FOLD } else { CALLS_WITHOUT_THREAD };
-        if calls < CALLS_TO_FOLD || calls.is_multiple_of(every) {
+        if calls < CALLS_TO_FOLD || calls.is_multiple_of(every) || self.is_far_behind() {
             self.fold(record);
         }
+    }
+
+    /// Whether so many objects are not folded yet that observers would be misled.
+    fn is_far_behind(&self) -> bool {
+        let slabs = self.taken.load(Relaxed) - self.folded.load(Relaxed);
+        let sheaves = self.sheaf_free.load(Relaxed);
+        slabs.unsigned_abs().max(sheaves.unsigned_abs()) >= OBJECTS_TO_FOLD
     }
 
     /// Moves what is not folded yet to `record`. Any thread may call it.

@@ -211,6 +211,8 @@ impl<'a> Drain<'a> {
                         cache.credit(Owned(sheaf).count());
                     }
                     cache.flush_and_free(&mut Owned(sheaf), self.keep);
+                    // Observers would take the objects, which are in no sheaf any more, for live.
+                    cache.fold_own();
                     counters::record(cache.slabs().id()).drains.fetch_add(1, Relaxed);
                 }
             }

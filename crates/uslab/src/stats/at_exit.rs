@@ -1,13 +1,30 @@
-//! The report that `USLAB_STATS=1` asks for: the process's memory and its caches, at exit.
+//! The figures at exit: the snapshot ends with the process, and `USLAB_STATS=1` asks for a report
+//! of its memory and caches.
 //!
-//! It goes to standard error, line by line, and allocates nothing: it runs while the process ends.
+//! The report goes to standard error, line by line, and allocates nothing: it runs while the
+//! process ends.
 
 use super::caches;
-use crate::cache::start;
-use crate::counters::{header, layout, shrinker};
+use crate::cache::{account_all, start};
+use crate::counters::{self, header, layout, shrinker};
 use crate::os::{file, report};
 use core::fmt;
 use core::sync::atomic::Ordering::Relaxed;
+
+/// Removes the snapshot of a process that exits, or leaves its final figures to
+/// `uslab run --stats`. The loader calls this function, also in a Rust program, which calls nothing
+/// of the library at its end. It needs no memory and no registration. The shared libraries do the
+/// same before or after it, which is harmless.
+extern "C" fn at_exit() {
+    if counters::is_published() {
+        account_all();
+        counters::finish();
+    }
+}
+
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static AT_EXIT: extern "C" fn() = at_exit;
 
 /// Writes the report, if `USLAB_STATS` asks for it. For the shared libraries, which call it when
 /// the process exits.

@@ -74,6 +74,11 @@ pub fn caches() -> impl Iterator<Item = CacheStats> {
 /// As [`caches`], with destroyed caches whose number is not used again yet.
 pub(super) fn all_caches() -> impl Iterator<Item = CacheStats> {
     cache::account_all();
+    counted_caches()
+}
+
+/// As [`all_caches`], for a caller that counted what the sheaves hold before.
+pub(super) fn counted_caches() -> impl Iterator<Item = CacheStats> {
     let used = header().records_used.load(Relaxed).min(MAX_RECORDS as u32) as u16;
     (0..used).map(record).filter(|record| record.state.load(Relaxed) != STATE_UNUSED).map(CacheStats::of)
 }
@@ -130,7 +135,7 @@ impl RawCache {
 
 impl<T> Cache<T> {
     /// The figures of this cache; `None` before its first use, and for a cache beyond the first
-    /// 4096, which are not counted. See [`crate::stats`].
+    /// 3328, which are not counted. See [`crate::stats`].
     pub fn stats(&self) -> Option<CacheStats> {
         cache::account_all();
         let id = self.core_if_set_up()?.id();

@@ -16,19 +16,29 @@
 //! allocates or frees. For that it takes the lock under which caches are made and destroyed, and
 //! reads two cache lines for each cache and CPU.
 //!
-//! Nothing here allocates. All of it may be called from any thread and in fork children, but not in
-//! signal handlers and not while the caller creates or destroys a cache.
+//! Nothing here allocates but `Publisher`, of the feature `metrics`. All of it may be called from
+//! any thread and in fork children, but not in signal handlers and not while the caller creates or
+//! destroys a cache.
 
 mod at_exit;
 mod caches;
+#[cfg(feature = "prometheus-client")]
+mod collector;
+mod families;
 mod openmetrics;
+#[cfg(feature = "metrics")]
+mod publisher;
 mod text;
 
 pub use crate::counters::{PublishError, Usage};
 #[doc(hidden)]
 pub use at_exit::report_at_exit;
 pub use caches::{CacheName, CacheStats, caches};
+#[cfg(feature = "prometheus-client")]
+pub use collector::Collector;
 pub use openmetrics::write_openmetrics;
+#[cfg(feature = "metrics")]
+pub use publisher::Publisher;
 pub use text::{Json, Slabinfo, json, slabinfo};
 
 use crate::{cache, counters};
