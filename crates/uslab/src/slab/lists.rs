@@ -17,11 +17,11 @@ use crate::os::facts::{Fact, facts};
 use crate::os::invariant::{assert_valid, invariant};
 use crate::pages::{self, PageIndex};
 
-const LISTS: usize = 5;
+const LISTS: usize = 6;
 impl List {
     /// All lists that a slab can stand in.
     pub(super) const ALL: [List; LISTS] =
-        [List::Partial, List::Filling, List::Sparse, List::Empty, List::Full];
+        [List::Partial, List::Filling, List::Sparse, List::Empty, List::Full, List::Taking];
 }
 
 /// The lists that a take serves from, in this order.
@@ -34,6 +34,15 @@ pub(super) fn list_for(free: i32, objects: usize) -> List {
         Ok(free) if free >= objects => List::Empty,
         Ok(free) if free < objects - objects / 4 => List::Partial,
         Ok(_) => List::Sparse,
+    }
+}
+
+/// The list for a slab that stood in the list of number `before`, and whose count calls for `list`.
+fn list_after(before: u8, list: List) -> List {
+    const BEFORE_FILLING: [u8; 3] = [List::None as u8, List::Empty as u8, List::Filling as u8];
+    match list {
+        List::Partial | List::Sparse if BEFORE_FILLING.contains(&before) => List::Filling,
+        list => list,
     }
 }
 
@@ -107,9 +116,9 @@ impl Lists {
         core::mem::replace(self, Lists::new(self.min_target))
     }
 
-    /// The slab that serves next, from the first of the serving lists that has one.
-    pub fn serving(&self) -> Option<Slab> {
-        SERVING.iter().find_map(|&list| self.first(list))
+    /// The slab that serves next, from the first of the serving lists that has one, and that list.
+    pub fn serving(&self) -> Option<(Slab, List)> {
+        SERVING.iter().find_map(|&list| Some((self.first(list)?, list)))
     }
 
     /// The slab that has been empty for the longest time.
@@ -160,8 +169,10 @@ impl Lists {
         self.min_target
     }
 
+    /// Slabs with objects in use and free ones. Those that refills take from are among them.
     pub fn partial(&self) -> u32 {
-        self.slabs_in(List::Partial) + self.slabs_in(List::Filling) + self.slabs_in(List::Sparse)
+        const PARTIAL: [List; 4] = [List::Partial, List::Filling, List::Sparse, List::Taking];
+        PARTIAL.iter().map(|&list| self.slabs_in(list)).sum()
     }
 
     /// Slabs with free objects.
@@ -179,17 +190,38 @@ impl Lists {
 
     /// Moves `slab` from the list that it stands in, if any, to `list`, which its count calls for;
     /// returns its new list. That is the filling list for a slab that was never full since it was
-    /// made or empty. In the list where it stands already a slab keeps its place.
+    /// made or empty. In the list where it stands already a slab keeps its place. A slab that a
+    /// refill takes from stays where it is: the refill places it.
     pub fn place(&mut self, slab: Slab, list: List, end: End) -> List {
-        const BEFORE_FILLING: [u8; 3] = [List::None as u8, List::Empty as u8, List::Filling as u8];
         // SAFETY: `&mut self` is the lists' lock, which guards this field of all slabs of the node.
         let now = unsafe { (*slab.head()).list };
-        let list = match list {
-            List::Partial | List::Sparse if BEFORE_FILLING.contains(&now) => List::Filling,
-            list => list,
-        };
+        if now == List::Taking as u8 {
+            return List::Taking;
+        }
+        let list = list_after(now, list);
         if now != list as u8 && self.remove(slab) {
             self.insert(slab, list, end);
+        }
+        list
+    }
+
+    /// Moves `slab`, which stands in a serving list, to the slabs that refills take from. The
+    /// caller may take objects from it without the lock until [`Lists::end_taking`]. False, with
+    /// nothing changed, if its descriptor is corrupted.
+    pub fn begin_taking(&mut self, slab: Slab) -> bool {
+        let is_removed = self.remove(slab);
+        if is_removed {
+            self.insert(slab, List::Taking, End::Last);
+        }
+        is_removed
+    }
+
+    /// Moves `slab` from the slabs that refills take from to `list`, which its count calls for.
+    /// `from` is the list that it stood in before. Returns its new list.
+    pub fn end_taking(&mut self, slab: Slab, from: List, list: List) -> List {
+        let list = list_after(from as u8, list);
+        if self.remove(slab) {
+            self.insert(slab, list, End::First);
         }
         list
     }

@@ -1,4 +1,4 @@
-//! The slabs of one cache: how it takes objects, frees them, and makes and releases slabs.
+//! The slabs of one cache: how it makes, lists and releases them, and what it counts.
 
 use super::geometry::Geometry;
 use super::lists::{End, List, Lists, list_for};
@@ -37,10 +37,6 @@ pub struct Constructor {
 const MAX_KEPT_BYTES: usize = 64 << 20;
 /// The same for slabs that are runs.
 const MAX_KEPT_RUN_BYTES: usize = 8 << 20;
-
-/// Upper bound on the slabs that a call visits to move more objects than its caller needs now. Each
-/// visit may cost one or two cache misses while the caller waits.
-pub const VISITS: usize = 32;
 
 /// A cache with a shared record publishes its count of free objects when the count has changed by
 /// more than this part of a slab's objects: a quarter.
@@ -223,109 +219,13 @@ impl Slabs {
         self.own.taken.store(taken, Relaxed);
     }
 
-    fn record(&self) -> &'static Record {
+    pub(super) fn record(&self) -> &'static Record {
         counters::record(self.id)
     }
 
     pub(super) fn nodes(&self) -> &[Node] {
         // SAFETY: `new` wrote `node_count` nodes that live as long as the slabs.
         unsafe { core::slice::from_raw_parts(self.nodes, self.node_count) }
-    }
-
-    /// Takes free objects into the start of `out`; returns how many. It returns fewer than `least`
-    /// only if memory is used up.
-    ///
-    /// It takes from partial slabs, then from the one that the cache grows into, then from sparse
-    /// ones, then from empty ones. Once it has
-    /// `least` objects it stops after `VISITS` slabs in all. As long as it has fewer, it makes new
-    /// slabs.
-    /// A caller that hands out the last object of `out` first hands them out in ascending order
-    /// within a slab, and slab by slab.
-    ///
-    /// May make system calls and run the constructor; holds no lock meanwhile.
-    pub fn take(&self, node: usize, out: &mut [*mut u8], least: usize) -> usize {
-        let node = if node < self.node_count { node } else { 0 };
-        if !is_whole(self.geometry.is_plausible(), "cache", self, "its geometry is one of slabs") {
-            return 0;
-        }
-        let mut got = 0;
-        {
-            let mut lists = self.nodes()[node].lock();
-            for visits in 0.. {
-                if got == out.len() || (got >= least && visits >= VISITS) {
-                    break;
-                }
-                let Some(slab) = lists.serving() else { break };
-                if !self.is_servable(slab) {
-                    break;
-                }
-                let end = out.len() - got;
-                let wanted = least.saturating_sub(got);
-                let Some((taken, left)) = self.take_and_charge(slab, &mut out[..end], wanted) else {
-                    // The objects that were put back may call for another list.
-                    let list = list_for(slab.count().load(Acquire), self.geometry.objects);
-                    lists.place(slab, list, End::First);
-                    got += self.take_charged(&mut lists, &mut out[end - wanted.min(end)..end]);
-                    break;
-                };
-                got += taken;
-                let list = list_for(left, self.geometry.objects);
-                let list = lists.place(slab, list, End::First);
-                self.assert_placed(slab, node, list);
-            }
-            if self.is_shared {
-                // What is published below counts these.
-                self.count_taken(got as i64);
-            }
-            self.publish(&mut lists, node);
-        }
-        let listed = got;
-        while got < least {
-            let end = out.len() - got;
-            let mut taken = self.grow(node, &mut out[..end]);
-            if taken == 0 {
-                probe::order_fallback(|| (self.name, [end, least - got]));
-                // A limit may leave room for the objects that the caller needs now.
-                taken = self.grow(node, &mut out[end - (least - got)..end]);
-            }
-            if taken == 0 {
-                self.record().failures.fetch_add(1, Relaxed);
-                break;
-            }
-            got += taken;
-        }
-        invariant!(got <= out.len(), "no more objects are taken than were asked for", got);
-        let end = out.len();
-        if got < end {
-            out.copy_within(end - got.., 0);
-        }
-        if !self.is_shared && listed > 0 {
-            self.count_taken(listed as i64);
-        }
-        got
-    }
-
-    /// Whether a slab that a list leads to is one of this cache, in a list, and its bitmap has no
-    /// bit behind the last object. Where one word is the bitmap, compares it with the count.
-    ///
-    /// The caller holds the lists' lock. A free sets a bit before it counts it, so a count above
-    /// the bits is never right.
-    #[inline]
-    fn is_servable(&self, slab: Slab) -> bool {
-        let geometry = &self.geometry;
-        let is_own = pages::contains(slab.0)
-            && slab.0.0.is_multiple_of(1 << geometry.order)
-            && pages::owner(slab.0) == self.owner;
-        if !is_whole(is_own, "slab lists", self.nodes, "a list leads to slabs of its cache") {
-            return false;
-        }
-        let words = slab.words(geometry);
-        let behind = geometry.objects % 64;
-        let last = words[words.len() - 1].load(Relaxed);
-        let count = slab.count().load(Acquire);
-        let is_counted = count <= geometry.objects as i32 && count >= -(geometry.objects as i32);
-        let is_sound = is_counted && (behind == 0 || last >> behind == 0);
-        is_whole(is_sound, "slab", slab.address(), "its bitmap and its count are those of its objects")
     }
 
     /// Whether every object of a slab that is about to be released is free.
@@ -339,7 +239,7 @@ impl Slabs {
     }
 
     /// Makes a slab and takes its first objects into the end of `out`.
-    fn grow(&self, node: usize, out: &mut [*mut u8]) -> usize {
+    pub(super) fn grow(&self, node: usize, out: &mut [*mut u8]) -> usize {
         let Geometry { object_bytes, objects, order, .. } = self.geometry;
         let taken = objects.min(out.len());
         let Some((first, resident)) = self.alloc_pages(taken) else { return 0 };
@@ -431,7 +331,7 @@ impl Slabs {
     /// Takes an empty slab out of the lists and the page map.
     pub(super) fn take_empty_slab(&self, lists: &mut Lists) -> Option<Slab> {
         let slab = lists.oldest_empty()?;
-        let is_own = self.is_servable(slab) && self.is_all_free(slab);
+        let is_own = self.is_sound(slab) && self.is_all_free(slab);
         if !is_whole(is_own, "slab", slab.address(), "all objects of a slab that is released are free") {
             return None;
         }
@@ -589,6 +489,6 @@ impl Slabs {
 
     /// Undoes [`Slabs::lock_for_fork`].
     pub fn unlock_after_fork(&self, child: bool) {
-        self.nodes().iter().for_each(|node| node.unlock_after_fork(child));
+        self.nodes().iter().for_each(|node| node.unlock_after_fork(child, |lists| self.end_lost_takes(lists)));
     }
 }
