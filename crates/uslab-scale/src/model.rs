@@ -18,6 +18,29 @@
 
 use crate::trace::{Access, Kind, Trace};
 use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
+
+/// A hash of numbers of lines: one multiplication.
+#[derive(Default)]
+struct NumberHasher(u64);
+
+impl Hasher for NumberHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&byte| self.write_u64(byte.into()));
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
+        self.0 = (self.0 ^ number).wrapping_mul(ODD).rotate_left(29);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+/// A map by numbers of lines or words.
+type Numbers<V> = HashMap<u64, V, BuildHasherDefault<NumberHasher>>;
 
 /// Costs in nanoseconds. Transfers: medians of AMD EPYC 7R13 (Milan, 48 cores a socket), one
 /// socket and two, as <https://github.com/nviennot/core-to-core-latency> gives them.
@@ -110,14 +133,14 @@ pub struct Machine {
     cpus: usize,
     nodes: usize,
     costs: Costs,
-    lines: HashMap<u64, Line>,
+    lines: Numbers<Line>,
     clocks: Vec<f64>,
     /// When a CPU's stores are done.
     stored_at: Vec<f64>,
     /// The rest of each CPU's operation.
     steps: Vec<VecDeque<Step>>,
     /// Locks that CPUs hold.
-    held: HashMap<u64, usize>,
+    held: Numbers<usize>,
     /// The lock that a CPU waits for.
     awaits: Vec<Option<u64>>,
 }
@@ -129,11 +152,11 @@ impl Machine {
             cpus,
             nodes,
             costs,
-            lines: HashMap::new(),
+            lines: Numbers::default(),
             clocks: vec![0.0; cpus],
             stored_at: vec![0.0; cpus],
             steps: (0..cpus).map(|_| VecDeque::new()).collect(),
-            held: HashMap::new(),
+            held: Numbers::default(),
             awaits: vec![None; cpus],
         }
     }
@@ -236,7 +259,7 @@ impl Machine {
     pub fn run(&mut self, cpu: usize, trace: &Trace) {
         let mut at = 0;
         // The steps of this operation that compared a word, and may have taken a lock there.
-        let mut taken: HashMap<u64, usize> = HashMap::new();
+        let mut taken: Numbers<usize> = Numbers::default();
         for &access in &trace.accesses {
             let word = access.address & !3;
             let index = self.steps[cpu].len();

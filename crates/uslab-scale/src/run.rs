@@ -30,6 +30,9 @@ struct Args {
     /// Check instead that what CPUs share stands on lines of its own.
     #[arg(long)]
     layout: bool,
+    /// Let the processor run each instruction of a trace, to check the emulator.
+    #[arg(long)]
+    single_step: bool,
     /// Lines of the report.
     #[arg(long, default_value_t = 20)]
     lines: usize,
@@ -84,7 +87,7 @@ pub fn main() {
     let header = uslab::internal::header();
     let arena = header.arena_start.load(Relaxed)
         ..header.arena_base.load(Relaxed) + header.reserved_bytes.load(Relaxed);
-    let mut tracer = Tracer::new(vec![names.statics.clone(), arena]);
+    let mut tracer = Tracer::new(vec![names.statics.clone(), arena], !args.single_step);
     let mut machine = Machine::new(args.cpus, args.nodes, Costs::PUBLISHED);
     // SAFETY: the library is set up, and this program has one thread.
     let fake = unsafe { uslab::internal::fake::FakeCpu::start(0) };
