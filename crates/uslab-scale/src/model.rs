@@ -91,6 +91,10 @@ pub struct Use {
     pub transfers: u64,
     /// Time that CPUs spent on transfers of the line and on its lock.
     pub wait_ns: f64,
+    /// How often the line's locks were held, and for how long in all and at most.
+    pub holds: u64,
+    pub held_ns: f64,
+    pub max_held_ns: f64,
     /// The instructions that wrote, and how often each caused a transfer.
     pub codes: HashMap<u64, u64>,
 }
@@ -139,8 +143,8 @@ pub struct Machine {
     stored_at: Vec<f64>,
     /// The rest of each CPU's operation.
     steps: Vec<VecDeque<Step>>,
-    /// Locks that CPUs hold.
-    held: Numbers<usize>,
+    /// Locks that CPUs hold, and since when.
+    held: Numbers<(usize, f64)>,
     /// The lock that a CPU waits for.
     awaits: Vec<Option<u64>>,
 }
@@ -189,7 +193,7 @@ impl Machine {
         while let Some(Step { access, instructions, lock }) = self.steps[cpu].pop_front() {
             let word = access.address & !3;
             let number = access.address / LINE_BYTES;
-            if lock == Some(Turn::Take) && self.held.get(&word).is_some_and(|&holder| holder != cpu) {
+            if lock == Some(Turn::Take) && self.held.get(&word).is_some_and(|&(holder, _)| holder != cpu) {
                 self.awaits[cpu] = Some(word);
                 self.steps[cpu].push_front(Step { access, instructions, lock });
                 return;
@@ -199,10 +203,15 @@ impl Machine {
             self.clocks[cpu] = end;
             match lock {
                 Some(Turn::Take) => {
-                    self.held.insert(word, cpu);
+                    self.held.insert(word, (cpu, end));
                 }
                 Some(Turn::Release) => {
-                    self.held.remove(&word);
+                    if let Some((_, since)) = self.held.remove(&word) {
+                        let use_ = &mut self.lines.entry(number).or_default().use_;
+                        use_.holds += 1;
+                        use_.held_ns += end - since;
+                        use_.max_held_ns = use_.max_held_ns.max(end - since);
+                    }
                     self.wake(word, number, end);
                 }
                 None => {}

@@ -67,6 +67,9 @@ struct LineUse {
     modifies_per_op: f64,
     transfers_per_op: f64,
     wait_ns_per_op: f64,
+    /// The time that a lock on the line is held, on average and at most.
+    hold_ns: f64,
+    max_hold_ns: f64,
     code: Vec<String>,
 }
 
@@ -140,6 +143,8 @@ pub fn main() {
             modifies_per_op: per_op(used.modifies as f64),
             transfers_per_op: per_op(used.transfers as f64),
             wait_ns_per_op: per_op(used.wait_ns),
+            hold_ns: used.held_ns / used.holds.max(1) as f64,
+            max_hold_ns: used.max_held_ns,
             code,
         }
     });

@@ -116,9 +116,9 @@ impl Lists {
         core::mem::replace(self, Lists::new(self.min_target))
     }
 
-    /// The slab that serves next, from the first of the serving lists that has one, and that list.
-    pub fn serving(&self) -> Option<(Slab, List)> {
-        SERVING.iter().find_map(|&list| Some((self.first(list)?, list)))
+    /// The slab that serves next, from the first of the serving lists that has one.
+    pub fn serving(&self) -> Option<Slab> {
+        SERVING.iter().find_map(|&list| self.first(list))
     }
 
     /// The slab that has been empty for the longest time.
@@ -205,24 +205,70 @@ impl Lists {
         list
     }
 
-    /// Moves `slab`, which stands in a serving list, to the slabs that refills take from. The
-    /// caller may take objects from it without the lock until [`Lists::end_taking`]. False, with
-    /// nothing changed, if its descriptor is corrupted.
-    pub fn begin_taking(&mut self, slab: Slab) -> bool {
-        let is_removed = self.remove(slab);
-        if is_removed {
-            self.insert(slab, List::Taking, End::Last);
+    /// Moves slabs from the start of `list` to the slabs that refills take from: those that
+    /// `accepts` does, up to the first that it does not. The caller may take objects from them
+    /// without the lock until [`Lists::end_taking`].
+    pub fn begin_taking(&mut self, list: List, mut accepts: impl FnMut(Slab) -> bool) {
+        let (from, taking) = (list as usize - 1, List::Taking as usize - 1);
+        let Some(first) = self.first(list) else { return };
+        let (mut last, mut count) = (None, 0);
+        let mut next = Some(first);
+        while let Some(slab) = next
+            && count < self.counts[from]
+            && accepts(slab)
+        {
+            // SAFETY: `&mut self` is the lists' lock, which guards this field; the caller accepts
+            // slabs of its own alone.
+            unsafe { (*slab.head()).list = List::Taking as u8 };
+            (last, count, next) = (Some(slab), count + 1, slab.next());
         }
-        is_removed
+        let Some(last) = last else { return };
+        self.counts[from] -= count;
+        self.counts[taking] += count;
+        self.heads[from] = next.map_or(NONE, |slab| slab.0.0);
+        let before = core::mem::replace(&mut self.tails[taking], last.0.0);
+        // SAFETY: as above; links are page numbers of slabs of these lists.
+        unsafe {
+            match next.filter(|slab| pages::contains(slab.0)) {
+                Some(next) => (*next.head()).prev = NONE,
+                None => self.tails[from] = NONE,
+            }
+            (*last.head()).next = NONE;
+            (*first.head()).prev = before;
+            match slab_at(before) {
+                Some(before) => (*before.head()).next = first.0.0,
+                None => self.heads[taking] = first.0.0,
+            }
+        }
+        assert_valid(|| self.check_links(first, List::Taking));
+        assert_valid(|| self.check_links(last, List::Taking));
     }
 
-    /// Moves `slab` from the slabs that refills take from to `list`, which its count calls for.
-    /// `from` is the list that it stood in before. Returns its new list.
-    pub fn end_taking(&mut self, slab: Slab, from: List, list: List) -> List {
-        let list = list_after(from as u8, list);
-        if self.remove(slab) {
-            self.insert(slab, list, End::First);
+    /// Takes a row of `count` slabs, which calls of [`Lists::begin_taking`] under one hold of the
+    /// lock have moved there, out of the slabs that refills take from. They stand in no list then.
+    pub fn end_taking(&mut self, first: Slab, last: Slab, count: usize) {
+        let taking = List::Taking as usize - 1;
+        assert_valid(|| self.check_links(first, List::Taking));
+        assert_valid(|| self.check_links(last, List::Taking));
+        match first.prev() {
+            // SAFETY: `&mut self` is the lists' lock; links are page numbers of slabs of these
+            // lists.
+            Some(before) => unsafe { (*before.head()).next = last.next().map_or(NONE, |slab| slab.0.0) },
+            None => self.heads[taking] = last.next().map_or(NONE, |slab| slab.0.0),
         }
+        match last.next() {
+            // SAFETY: as above.
+            Some(behind) => unsafe { (*behind.head()).prev = first.prev().map_or(NONE, |slab| slab.0.0) },
+            None => self.tails[taking] = first.prev().map_or(NONE, |slab| slab.0.0),
+        }
+        self.counts[taking] -= count as u32;
+    }
+
+    /// Puts `slab`, which [`Lists::end_taking`] left in no list, first into `list`, which its count
+    /// calls for. `from` is the list that it stood in before. Returns its new list.
+    pub fn place_taken(&mut self, slab: Slab, from: List, list: List) -> List {
+        let list = list_after(from as u8, list);
+        self.insert(slab, list, End::First);
         list
     }
 

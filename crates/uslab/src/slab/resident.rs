@@ -467,7 +467,7 @@ impl Slabs {
         }
         let mut purged_bytes = 0;
         for node in self.nodes() {
-            let serving = node.lock().serving().map(|(slab, _)| slab);
+            let serving = node.lock().serving();
             for list in LISTS_WITH_FREE {
                 let slabs = node.lock().slabs_in(list).min(most);
                 for _ in 0..slabs {

@@ -17,7 +17,7 @@
 //! Until then other takes miss the objects that the slab will have left. So a take that finds no
 //! memory first lets such takes finish.
 
-use super::lists::{End, List, Lists, list_for};
+use super::lists::{End, List, Lists, SERVING, list_for};
 use super::node::Guarded;
 use super::one::{NONE, Slab};
 use super::pool::Slabs;
@@ -114,7 +114,7 @@ impl Slabs {
         let mut lists = self.nodes()[node].lock();
         let mut taken = Taken { objects: 0, visits: 0, is_refused: false };
         while !taken.is_enough(out, least)
-            && let Some((slab, _)) = lists.serving()
+            && let Some(slab) = lists.serving()
             && self.is_sound(slab)
         {
             // Caches that share a lock have few objects, and a forked child does not mend their
@@ -155,19 +155,24 @@ impl Slabs {
     ) -> Guarded<'a> {
         let mut held = Held { slabs: [(NO_SLAB, List::None); VISITS], len: 0 };
         let mut expected = taken.objects;
-        while expected < out.len()
-            && held.len < VISITS
-            && (taken.visits + held.len < VISITS || expected < least)
-            && let Some((slab, from)) = lists.serving()
-            && self.is_own(slab)
-            && lists.begin_taking(slab)
-        {
-            self.assert_placed(slab, node, List::Taking);
-            held.slabs[held.len] = (slab, from);
-            held.len += 1;
-            // The visit finds so many bits, or more.
-            expected += slab.count().load(Relaxed).max(1) as usize;
+        for from in SERVING {
+            lists.begin_taking(from, |slab| {
+                let is_needed = expected < out.len()
+                    && held.len < VISITS
+                    && (taken.visits + held.len < VISITS || expected < least);
+                let accepts = is_needed && self.is_own(slab);
+                if accepts {
+                    held.slabs[held.len] = (slab, from);
+                    held.len += 1;
+                    // The visit finds so many bits, or more.
+                    expected += slab.count().load(Relaxed).max(1) as usize;
+                }
+                accepts
+            });
         }
+        let (Some(&(first, _)), Some(&(last, _))) = (held.all().first(), held.all().last()) else {
+            return lists;
+        };
         drop(lists);
         for &(slab, _) in held.all() {
             if taken.is_enough(out, least) || !self.is_servable(slab) {
@@ -176,10 +181,11 @@ impl Slabs {
             self.visit(slab, out, least, taken);
         }
         let mut lists = self.nodes()[node].lock();
+        lists.end_taking(first, last, held.len);
         // The first one comes first again.
         for &(slab, from) in held.all().iter().rev() {
             let list = list_for(slab.count().load(Acquire), self.geometry.objects);
-            let list = lists.end_taking(slab, from, list);
+            let list = lists.place_taken(slab, from, list);
             self.assert_placed(slab, node, list);
         }
         lists
@@ -250,7 +256,8 @@ impl Slabs {
             // No thread is between the two steps of a free or of a take any more.
             let free: u32 = words.iter().map(|word| word.load(Relaxed).count_ones()).sum();
             slab.count().store(free as i32, Relaxed);
-            lists.end_taking(slab, List::Partial, list_for(free as i32, self.geometry.objects));
+            lists.end_taking(slab, slab, 1);
+            lists.place_taken(slab, List::Partial, list_for(free as i32, self.geometry.objects));
         }
     }
 }

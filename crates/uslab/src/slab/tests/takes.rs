@@ -54,15 +54,16 @@ fn a_relist_leaves_a_slab_that_a_take_has() {
     let objects = take(slabs, slabs.geometry().objects);
     free(slabs, &objects[..2]);
     let lists = || slabs.nodes()[0].lock();
-    let (slab, from) = lists().serving().expect("a partial slab");
-    assert!(lists().begin_taking(slab));
+    let slab = lists().serving().expect("a partial slab");
+    lists().begin_taking(List::Partial, |_| true);
     // Each free crosses a boundary of the lists, the last one to empty.
     free(slabs, &objects[2..]);
     assert_eq!((slab.list(), lists().slabs_in(List::Empty)), (List::Taking as u8, 0));
     assert!(slabs.shrink() == 0, "a slab that a take has is not released");
     assert!(slabs.check().is_ok());
     let mut locked = lists();
-    locked.end_taking(slab, from, List::Empty);
+    locked.end_taking(slab, slab, 1);
+    locked.place_taken(slab, List::Partial, List::Empty);
     slabs.publish(&mut locked, 0);
     drop(locked);
     assert_eq!(slabs.check().map(|walked| walked.slabs), Ok(1));
@@ -77,8 +78,8 @@ fn a_child_places_the_slabs_of_takes_that_it_lost() {
     slabs.purge_all_inside();
     let slab: Slab = {
         let mut lists = slabs.nodes()[0].lock();
-        let (slab, _) = lists.serving().expect("a slab to grow into");
-        assert!(lists.begin_taking(slab));
+        let slab = lists.serving().expect("a slab to grow into");
+        lists.begin_taking(List::Filling, |other| other == slab);
         slab
     };
     // The thread had cleared the bits of two objects, one on a page without memory yet, and had
