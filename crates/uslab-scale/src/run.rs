@@ -8,6 +8,7 @@ use crate::workloads::{SEEN, Workload};
 use clap::Parser;
 use serde::Serialize;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
 
 /// Predicts how a workload scales on a machine that is not at hand.
 #[derive(Parser)]
@@ -24,6 +25,9 @@ struct Args {
     /// Model this design instead of uslab.
     #[arg(long, value_parser = crate::peers::NAMES)]
     peer: Option<String>,
+    /// Time the workload instead, on one CPU of the real machine.
+    #[arg(long)]
+    timed: bool,
     /// Time a fork with so many caches instead, on the real machine.
     #[arg(long)]
     fork: Option<usize>,
@@ -80,6 +84,9 @@ pub fn main() {
     }
     if let Some(peer) = &args.peer {
         return print(&of_peer(&args, peer));
+    }
+    if args.timed {
+        return print(&timed(&args));
     }
     uslab::internal::cpu::pretend(args.cpus, args.nodes, args.cpus_of_cache);
     if let Some(caches) = args.fork {
@@ -163,6 +170,29 @@ pub fn main() {
         nodes: args.nodes,
     };
     print(&outcome);
+}
+
+/// Times the workload on the CPU that the thread runs on: the least of many rounds.
+fn timed(args: &Args) -> Outcome {
+    const ROUNDS: usize = 200;
+    let mut workload = Workload::new(&args.workload, 1);
+    let (before, measured) = workload.counts();
+    (0..before).for_each(|_| workload.step(0));
+    let mut round = || {
+        let begin = Instant::now();
+        (0..measured).for_each(|_| workload.step(0));
+        begin.elapsed().as_nanos() as f64 / measured as f64
+    };
+    let ns = (0..ROUNDS).map(|_| round()).fold(f64::MAX, f64::min);
+    Outcome {
+        workload: args.workload.clone(),
+        cpus: 1,
+        nodes: 1,
+        mode: uslab::mode().to_string(),
+        ops_per_us: 1000.0 / ns,
+        objects_per_op: workload.objects(),
+        ..Outcome::default()
+    }
 }
 
 fn print(outcome: &Outcome) {
