@@ -233,14 +233,15 @@ impl Machine {
             })
     }
 
-    /// Lets the CPUs that wait for a lock go on at the time of its release.
+    /// Lets the CPU that has waited longest for a lock try again at the time of its release. If
+    /// another CPU is faster, it waits for that one's release.
     fn wake(&mut self, word: u64, number: u64, released: f64) {
-        for cpu in (0..self.cpus).filter(|&cpu| self.awaits[cpu] == Some(word)).collect::<Vec<_>>() {
-            self.awaits[cpu] = None;
-            let waited = (released - self.clocks[cpu]).max(0.0);
-            self.clocks[cpu] += waited;
-            self.lines.entry(number).or_default().use_.wait_ns += waited;
-        }
+        let waiting = (0..self.cpus).filter(|&cpu| self.awaits[cpu] == Some(word));
+        let Some(cpu) = waiting.min_by(|&a, &b| self.clocks[a].total_cmp(&self.clocks[b])) else { return };
+        self.awaits[cpu] = None;
+        let waited = (released - self.clocks[cpu]).max(0.0);
+        self.clocks[cpu] += waited;
+        self.lines.entry(number).or_default().use_.wait_ns += waited;
     }
 
     pub fn clock(&self, cpu: usize) -> f64 {

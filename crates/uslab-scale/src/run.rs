@@ -201,7 +201,7 @@ fn print(outcome: &Outcome) {
 
 /// The same workloads under another design; those that have no counterpart run as bursts.
 fn of_peer(args: &Args, name: &str) -> Outcome {
-    const ROUNDS: usize = 64;
+    const ROUNDS: usize = 16;
     let mut machine = Machine::new(args.cpus, args.nodes, Costs::PUBLISHED);
     let mut peer = Peer::new(name, args.cpus).expect("clap accepts known names only");
     let (objects, is_handoff) = match args.workload.as_str() {
