@@ -203,7 +203,8 @@ fn check(workspace: &Workspace) -> Result<()> {
     workspace::check(Command::new(workspace.release_dir().join("uslab-scale")).arg("--layout"))?;
     // The emulator does what the processor does.
     for workload in STEPPED {
-        let [emulated, stepped] = [None, Some(SINGLE_STEPS)].map(|how| model(workspace, &(workload, 2, 1, how)));
+        let [emulated, stepped] =
+            [None, Some(SINGLE_STEPS)].map(|how| model(workspace, &(workload, 2, 1, how)));
         let counts = |o: Outcome| (o.instructions_per_op, o.shared_modifies_per_op, o.transfers_per_op);
         let (emulated, stepped) = (counts(emulated?), counts(stepped?));
         if emulated != stepped {
@@ -270,7 +271,8 @@ fn page(outcomes: &[Outcome]) -> String {
             let of = outcomes.iter().find(|o| o.workload == workload && o.who == who && o.cpus == 1);
             of.map_or(0.0, |of| 1000.0 / of.ops_per_us)
         };
-        let objects = outcomes.iter().find(|o| o.workload == workload && o.cpus == 1).map_or(0, |o| o.objects_per_op);
+        let objects =
+            outcomes.iter().find(|o| o.workload == workload && o.cpus == 1).map_or(0, |o| o.objects_per_op);
         let (predicted, measured) = (ns("uslab"), ns(REAL));
         let _ = writeln!(
             text,

@@ -43,8 +43,7 @@ impl Emulator {
     pub fn new(registers: &[(Register, libc::c_int)], thread_base: u64) -> Emulator {
         let mut places = [NONE; 256];
         for register in Register::values() {
-            let is_high_byte =
-                matches!(register, Register::AH | Register::BH | Register::CH | Register::DH);
+            let is_high_byte = matches!(register, Register::AH | Register::BH | Register::CH | Register::DH);
             let found = registers.iter().find(|(full, _)| *full == register.full_register());
             if let Some(&(_, place)) = found.filter(|_| !is_high_byte) {
                 places[register as usize] = place as u8;

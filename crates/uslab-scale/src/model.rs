@@ -225,11 +225,9 @@ impl Machine {
     /// Whether a step takes no transfer and no lock. No CPU has a line that none has used yet.
     fn is_own(&self, cpu: usize, step: &Step) -> bool {
         step.lock.is_none()
-            && self.lines.get(&(step.access.address / LINE_BYTES)).is_none_or(|line| {
-                match step.access.kind {
-                    Kind::Read => has(&line.holders, cpu),
-                    _ => line.owner == Some(cpu),
-                }
+            && self.lines.get(&(step.access.address / LINE_BYTES)).is_none_or(|line| match step.access.kind {
+                Kind::Read => has(&line.holders, cpu),
+                _ => line.owner == Some(cpu),
             })
     }
 

@@ -143,14 +143,14 @@ impl Tracer {
     pub fn new(memory: Vec<Range<u64>>, emulates: bool) -> Tracer {
         let steps: &'static mut [Step] = vec![[0; 17]; MAX_STEPS].leak();
         RECORDER.steps.store(steps.as_mut_ptr(), Relaxed);
-        // SAFETY: the handler is async-signal-safe, and its stack lives for ever. `pthread_self` is the thread's base on x86-64.
+        // SAFETY: the handler is async-signal-safe, and its stack lives for ever. `pthread_self` is
+        // the thread's base on x86-64.
         let thread_base = unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = on_trap as *const () as usize;
             action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
             let stack = vec![0u8; STACK_BYTES].leak();
-            let stack =
-                libc::stack_t { ss_sp: stack.as_mut_ptr().cast(), ss_flags: 0, ss_size: STACK_BYTES };
+            let stack = libc::stack_t { ss_sp: stack.as_mut_ptr().cast(), ss_flags: 0, ss_size: STACK_BYTES };
             libc::sigaltstack(&raw const stack, std::ptr::null_mut());
             libc::sigaction(libc::SIGTRAP, &raw const action, std::ptr::null_mut());
             libc::pthread_self() as u64

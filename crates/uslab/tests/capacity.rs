@@ -87,8 +87,8 @@ fn the_bound_follows_the_memory_of_slabs_and_capacities_follow_it() {
         (0..40).for_each(|_| grow());
         let most = charged();
         println!("charged: {most} bytes a CPU beside a gigabyte");
-        // The charge stands at a bound that counted the slabs of the waves, too. When the background
-        // thread releases these the bound falls, and capacities follow at its next look.
+        // The charge stands at a bound that counted the slabs of the waves, too. When the
+        // background thread releases these the bound falls, and capacities follow at its next look.
         assert!(most > FLOOR_BYTES);
         let start = Instant::now();
         while charged() > bound_bytes() {

@@ -264,14 +264,10 @@ impl Slabs {
     }
 
     /// Takes objects of `slab` into the end of `out` and charges their pages: as many as fit, or as
-    /// many as are `wanted` now if a limit forbids more. Returns how many; `None` if a limit forbids
-    /// these too. The caller holds the lists' lock, or has moved the slab to [`List::Taking`].
-    pub(super) fn take_and_charge(
-        &self,
-        slab: Slab,
-        out: &mut [*mut u8],
-        wanted: usize,
-    ) -> Option<usize> {
+    /// many as are `wanted` now if a limit forbids more. Returns how many; `None` if a limit
+    /// forbids these too. The caller holds the lists' lock, or has moved the slab to
+    /// [`List::Taking`].
+    pub(super) fn take_and_charge(&self, slab: Slab, out: &mut [*mut u8], wanted: usize) -> Option<usize> {
         [out.len(), wanted.min(out.len())].into_iter().filter(|&most| most > 0).find_map(|most| {
             let first = out.len() - most;
             let part = &mut out[first..];

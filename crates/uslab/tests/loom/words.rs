@@ -163,8 +163,8 @@ impl Slab {
         *self.pages.lock().unwrap() = true;
     }
 
-    /// `Slabs::take` for up to `wanted` objects of a listed slab, and `Slabs::grow` if there are none and the page
-    /// is free.
+    /// `Slabs::take` for up to `wanted` objects of a listed slab, and `Slabs::grow` if there are
+    /// none and the page is free.
     fn take(&self, takes: Takes, wanted: usize, thread_id: usize) -> Vec<usize> {
         let lists = self.lists.lock().unwrap();
         let listed = self.list() != List::None;
