@@ -107,7 +107,7 @@ fn is_negative(value: u64, bytes: usize) -> bool {
 
 /// Carry and overflow as flags.
 fn carry_overflow(carry: bool, overflow: bool) -> u64 {
-    u64::from(carry) * CARRY | u64::from(overflow) * OVERFLOW
+    (u64::from(carry) * CARRY) | (u64::from(overflow) * OVERFLOW)
 }
 
 struct Thread<'a> {

@@ -41,7 +41,7 @@ const REGISTERS: [(Register, libc::c_int); 16] = [
 ];
 const TRAP_FLAG: i64 = 0x100;
 /// Steps that one trace has room for.
-const MAX_STEPS: usize = 1 << 20;
+const MAX_STEPS: usize = 1 << 22;
 /// The stack of the handler. Emulated code writes to that of the thread.
 const STACK_BYTES: usize = 256 << 10;
 
