@@ -489,8 +489,8 @@ impl Slabs {
 
     /// Undoes [`Slabs::lock_for_fork`].
     pub fn unlock_after_fork(&self, child: bool) {
-        self.nodes()
-            .iter()
-            .for_each(|node| node.unlock_after_fork(child, |lists| self.end_lost_takes(lists)));
+        for (index, node) in self.nodes().iter().enumerate() {
+            node.unlock_after_fork(child, |lists| self.end_lost_takes(lists, index));
+        }
     }
 }

@@ -244,7 +244,10 @@ impl Slabs {
     /// Places the slabs that threads of the parent were taking from when it forked. These threads
     /// do not exist in the child. The objects that they had taken and charged are lost there; those
     /// not charged yet are free again.
-    pub(super) fn end_lost_takes(&self, lists: &mut Lists) {
+    pub(super) fn end_lost_takes(&self, lists: &mut Lists, node: usize) {
+        if lists.slabs_in(List::Taking) == 0 {
+            return;
+        }
         while let Some(slab) = lists.first(List::Taking) {
             if !self.is_own(slab) {
                 return;
@@ -259,5 +262,7 @@ impl Slabs {
             lists.end_taking(slab, slab, 1);
             lists.place_taken(slab, List::Partial, list_for(free as i32, self.geometry.objects));
         }
+        // Some may be empty now, and empty slabs are counted.
+        self.publish(lists, node);
     }
 }

@@ -92,7 +92,7 @@ fn a_child_places_the_slabs_of_takes_that_it_lost() {
         bits[index / 64].fetch_and(!(1 << (index % 64)), Relaxed);
     }
     let mut lists = slabs.nodes()[0].lock();
-    slabs.end_lost_takes(&mut lists);
+    slabs.end_lost_takes(&mut lists, 0);
     assert_eq!(lists.slabs_in(List::Taking), 0);
     drop(lists);
     assert_eq!(slab.count().load(Relaxed), free_before - 1, "the object with memory is lost");
