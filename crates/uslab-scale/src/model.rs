@@ -18,6 +18,29 @@
 
 use crate::trace::{Access, Kind, Trace};
 use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
+
+/// A hash of numbers of lines: one multiplication.
+#[derive(Default)]
+struct NumberHasher(u64);
+
+impl Hasher for NumberHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&byte| self.write_u64(byte.into()));
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
+        self.0 = (self.0 ^ number).wrapping_mul(ODD).rotate_left(29);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+/// A map by numbers of lines or words.
+type Numbers<V> = HashMap<u64, V, BuildHasherDefault<NumberHasher>>;
 
 /// Costs in nanoseconds. Transfers: medians of AMD EPYC 7R13 (Milan, 48 cores a socket), one
 /// socket and two, as <https://github.com/nviennot/core-to-core-latency> gives them.
@@ -68,6 +91,10 @@ pub struct Use {
     pub transfers: u64,
     /// Time that CPUs spent on transfers of the line and on its lock.
     pub wait_ns: f64,
+    /// How often the line's locks were held, and for how long in all and at most.
+    pub holds: u64,
+    pub held_ns: f64,
+    pub max_held_ns: f64,
     /// The instructions that wrote, and how often each caused a transfer.
     pub codes: HashMap<u64, u64>,
 }
@@ -110,14 +137,14 @@ pub struct Machine {
     cpus: usize,
     nodes: usize,
     costs: Costs,
-    lines: HashMap<u64, Line>,
+    lines: Numbers<Line>,
     clocks: Vec<f64>,
     /// When a CPU's stores are done.
     stored_at: Vec<f64>,
     /// The rest of each CPU's operation.
     steps: Vec<VecDeque<Step>>,
-    /// Locks that CPUs hold.
-    held: HashMap<u64, usize>,
+    /// Locks that CPUs hold, and since when.
+    held: Numbers<(usize, f64)>,
     /// The lock that a CPU waits for.
     awaits: Vec<Option<u64>>,
 }
@@ -129,11 +156,11 @@ impl Machine {
             cpus,
             nodes,
             costs,
-            lines: HashMap::new(),
+            lines: Numbers::default(),
             clocks: vec![0.0; cpus],
             stored_at: vec![0.0; cpus],
             steps: (0..cpus).map(|_| VecDeque::new()).collect(),
-            held: HashMap::new(),
+            held: Numbers::default(),
             awaits: vec![None; cpus],
         }
     }
@@ -166,7 +193,7 @@ impl Machine {
         while let Some(Step { access, instructions, lock }) = self.steps[cpu].pop_front() {
             let word = access.address & !3;
             let number = access.address / LINE_BYTES;
-            if lock == Some(Turn::Take) && self.held.get(&word).is_some_and(|&holder| holder != cpu) {
+            if lock == Some(Turn::Take) && self.held.get(&word).is_some_and(|&(holder, _)| holder != cpu) {
                 self.awaits[cpu] = Some(word);
                 self.steps[cpu].push_front(Step { access, instructions, lock });
                 return;
@@ -176,10 +203,15 @@ impl Machine {
             self.clocks[cpu] = end;
             match lock {
                 Some(Turn::Take) => {
-                    self.held.insert(word, cpu);
+                    self.held.insert(word, (cpu, end));
                 }
                 Some(Turn::Release) => {
-                    self.held.remove(&word);
+                    if let Some((_, since)) = self.held.remove(&word) {
+                        let use_ = &mut self.lines.entry(number).or_default().use_;
+                        use_.holds += 1;
+                        use_.held_ns += end - since;
+                        use_.max_held_ns = use_.max_held_ns.max(end - since);
+                    }
                     self.wake(word, number, end);
                 }
                 None => {}
@@ -190,25 +222,24 @@ impl Machine {
         }
     }
 
-    /// Whether a step takes no transfer and no lock.
+    /// Whether a step takes no transfer and no lock. No CPU has a line that none has used yet.
     fn is_own(&self, cpu: usize, step: &Step) -> bool {
         step.lock.is_none()
-            && self.lines.get(&(step.access.address / LINE_BYTES)).is_some_and(|line| {
-                match step.access.kind {
-                    Kind::Read => has(&line.holders, cpu),
-                    _ => line.owner == Some(cpu),
-                }
+            && self.lines.get(&(step.access.address / LINE_BYTES)).is_none_or(|line| match step.access.kind {
+                Kind::Read => has(&line.holders, cpu),
+                _ => line.owner == Some(cpu),
             })
     }
 
-    /// Lets the CPUs that wait for a lock go on at the time of its release.
+    /// Lets the CPU that has waited longest for a lock try again at the time of its release. If
+    /// another CPU is faster, it waits for that one's release.
     fn wake(&mut self, word: u64, number: u64, released: f64) {
-        for cpu in (0..self.cpus).filter(|&cpu| self.awaits[cpu] == Some(word)).collect::<Vec<_>>() {
-            self.awaits[cpu] = None;
-            let waited = (released - self.clocks[cpu]).max(0.0);
-            self.clocks[cpu] += waited;
-            self.lines.entry(number).or_default().use_.wait_ns += waited;
-        }
+        let waiting = (0..self.cpus).filter(|&cpu| self.awaits[cpu] == Some(word));
+        let Some(cpu) = waiting.min_by(|&a, &b| self.clocks[a].total_cmp(&self.clocks[b])) else { return };
+        self.awaits[cpu] = None;
+        let waited = (released - self.clocks[cpu]).max(0.0);
+        self.clocks[cpu] += waited;
+        self.lines.entry(number).or_default().use_.wait_ns += waited;
     }
 
     pub fn clock(&self, cpu: usize) -> f64 {
@@ -236,7 +267,7 @@ impl Machine {
     pub fn run(&mut self, cpu: usize, trace: &Trace) {
         let mut at = 0;
         // The steps of this operation that compared a word, and may have taken a lock there.
-        let mut taken: HashMap<u64, usize> = HashMap::new();
+        let mut taken: Numbers<usize> = Numbers::default();
         for &access in &trace.accesses {
             let word = access.address & !3;
             let index = self.steps[cpu].len();

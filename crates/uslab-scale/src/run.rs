@@ -8,6 +8,7 @@ use crate::workloads::{SEEN, Workload};
 use clap::Parser;
 use serde::Serialize;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
 
 /// Predicts how a workload scales on a machine that is not at hand.
 #[derive(Parser)]
@@ -24,12 +25,18 @@ struct Args {
     /// Model this design instead of uslab.
     #[arg(long, value_parser = crate::peers::NAMES)]
     peer: Option<String>,
+    /// Time the workload instead, on one CPU of the real machine.
+    #[arg(long)]
+    timed: bool,
     /// Time a fork with so many caches instead, on the real machine.
     #[arg(long)]
     fork: Option<usize>,
     /// Check instead that what CPUs share stands on lines of its own.
     #[arg(long)]
     layout: bool,
+    /// Let the processor run each instruction of a trace, to check the emulator.
+    #[arg(long)]
+    single_step: bool,
     /// Lines of the report.
     #[arg(long, default_value_t = 20)]
     lines: usize,
@@ -64,6 +71,9 @@ struct LineUse {
     modifies_per_op: f64,
     transfers_per_op: f64,
     wait_ns_per_op: f64,
+    /// The time that a lock on the line is held, on average and at most.
+    hold_ns: f64,
+    max_hold_ns: f64,
     code: Vec<String>,
 }
 
@@ -75,6 +85,9 @@ pub fn main() {
     if let Some(peer) = &args.peer {
         return print(&of_peer(&args, peer));
     }
+    if args.timed {
+        return print(&timed(&args));
+    }
     uslab::internal::cpu::pretend(args.cpus, args.nodes, args.cpus_of_cache);
     if let Some(caches) = args.fork {
         return crate::fork::measure(caches);
@@ -84,7 +97,7 @@ pub fn main() {
     let header = uslab::internal::header();
     let arena = header.arena_start.load(Relaxed)
         ..header.arena_base.load(Relaxed) + header.reserved_bytes.load(Relaxed);
-    let mut tracer = Tracer::new(vec![names.statics.clone(), arena]);
+    let mut tracer = Tracer::new(vec![names.statics.clone(), arena], !args.single_step);
     let mut machine = Machine::new(args.cpus, args.nodes, Costs::PUBLISHED);
     // SAFETY: the library is set up, and this program has one thread.
     let fake = unsafe { uslab::internal::fake::FakeCpu::start(0) };
@@ -137,6 +150,8 @@ pub fn main() {
             modifies_per_op: per_op(used.modifies as f64),
             transfers_per_op: per_op(used.transfers as f64),
             wait_ns_per_op: per_op(used.wait_ns),
+            hold_ns: used.held_ns / used.holds.max(1) as f64,
+            max_hold_ns: used.max_held_ns,
             code,
         }
     });
@@ -157,13 +172,36 @@ pub fn main() {
     print(&outcome);
 }
 
+/// Times the workload on the CPU that the thread runs on: the least of many rounds.
+fn timed(args: &Args) -> Outcome {
+    const ROUNDS: usize = 200;
+    let mut workload = Workload::new(&args.workload, 1);
+    let (before, measured) = workload.counts();
+    (0..before).for_each(|_| workload.step(0));
+    let mut round = || {
+        let begin = Instant::now();
+        (0..measured).for_each(|_| workload.step(0));
+        begin.elapsed().as_nanos() as f64 / measured as f64
+    };
+    let ns = (0..ROUNDS).map(|_| round()).fold(f64::MAX, f64::min);
+    Outcome {
+        workload: args.workload.clone(),
+        cpus: 1,
+        nodes: 1,
+        mode: uslab::mode().to_string(),
+        ops_per_us: 1000.0 / ns,
+        objects_per_op: workload.objects(),
+        ..Outcome::default()
+    }
+}
+
 fn print(outcome: &Outcome) {
     println!("{}", serde_json::to_string_pretty(outcome).expect("numbers and text"));
 }
 
 /// The same workloads under another design; those that have no counterpart run as bursts.
 fn of_peer(args: &Args, name: &str) -> Outcome {
-    const ROUNDS: usize = 64;
+    const ROUNDS: usize = 16;
     let mut machine = Machine::new(args.cpus, args.nodes, Costs::PUBLISHED);
     let mut peer = Peer::new(name, args.cpus).expect("clap accepts known names only");
     let (objects, is_handoff) = match args.workload.as_str() {

@@ -1,19 +1,19 @@
-//! The trace: each memory access of a piece of the library, read off the processor one instruction
-//! at a time.
+//! The trace: each memory access of a piece of the library, one instruction at a time.
 //!
 //! ```text
-//!   raise(SIGTRAP) ─▶ handler sets the trap flag ─▶ instruction ─▶ handler keeps the registers ─▶ …
-//!                                            decode (iced-x86): address, bytes, read, write, locked
+//!   raise(SIGTRAP) ─▶ handler keeps the registers ─▶ emulates ─▶ keeps the registers ─▶ …
+//!                        ▲                              └ unknown: trap flag, ─┐
+//!                        └──────────────────────── one instruction by itself ◀─┘
+//!   afterwards       decode (iced-x86): address, bytes, read, write, locked
 //! ```
 //!
 //! The trace runs the released code unchanged: no build with other atomics, and the assembly of the
 //! sequences is seen as well. The kernel's own accesses are not seen; system calls are counted.
 //!
-//! One thread only. The handler writes to memory that exists already and calls nothing.
+//! One thread only. The handler writes to memory that exists already and allocates nothing.
 
-use iced_x86::{
-    Decoder, DecoderOptions, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, Register, UsedMemory,
-};
+use crate::emulate::{self, Emulator};
+use iced_x86::{InstructionInfoFactory, Mnemonic, OpAccess, Register, UsedMemory};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering::Relaxed};
@@ -41,41 +41,52 @@ const REGISTERS: [(Register, libc::c_int); 16] = [
 ];
 const TRAP_FLAG: i64 = 0x100;
 /// Steps that one trace has room for.
-const MAX_STEPS: usize = 1 << 20;
+const MAX_STEPS: usize = 1 << 22;
+/// The stack of the handler. Emulated code writes to that of the thread.
+const STACK_BYTES: usize = 256 << 10;
 
 /// What the handler works on, on lines of its own.
 #[repr(align(64))]
 struct Recorder {
+    /// Null: the processor runs each instruction.
+    emulator: AtomicPtr<Emulator>,
     steps: AtomicPtr<Step>,
     count: AtomicUsize,
     stops: AtomicBool,
 }
 
 static RECORDER: Recorder = Recorder {
+    emulator: AtomicPtr::new(std::ptr::null_mut()),
     steps: AtomicPtr::new(std::ptr::null_mut()),
     count: AtomicUsize::new(0),
     stops: AtomicBool::new(false),
 };
 
 extern "C" fn on_trap(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    // SAFETY: the kernel passes a context, which this thread alone uses; `RECORDER` has room for
-    // `MAX_STEPS`.
+    // SAFETY: the kernel passes a context, which this thread alone uses, on a stack of the handler;
+    // `RECORDER` has room for `MAX_STEPS`, and its emulator is used here alone.
     unsafe {
         let registers = &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs;
-        if RECORDER.stops.load(Relaxed) {
-            registers[libc::REG_EFL as usize] &= !TRAP_FLAG;
-            return;
-        }
-        let count = RECORDER.count.load(Relaxed);
-        if count < MAX_STEPS {
-            let step = &mut *RECORDER.steps.load(Relaxed).add(count);
-            for (place, (_, index)) in step.iter_mut().zip(REGISTERS) {
-                *place = registers[index as usize] as u64;
+        loop {
+            if RECORDER.stops.load(Relaxed) {
+                registers[libc::REG_EFL as usize] &= !TRAP_FLAG;
+                return;
             }
-            step[16] = registers[libc::REG_RIP as usize] as u64;
+            let count = RECORDER.count.load(Relaxed);
+            if count < MAX_STEPS {
+                let step = &mut *RECORDER.steps.load(Relaxed).add(count);
+                for (place, (_, index)) in step.iter_mut().zip(REGISTERS) {
+                    *place = registers[index as usize] as u64;
+                }
+                step[16] = registers[libc::REG_RIP as usize] as u64;
+            }
+            RECORDER.count.store(count + 1, Relaxed);
+            registers[libc::REG_EFL as usize] |= TRAP_FLAG;
+            let emulator = RECORDER.emulator.load(Relaxed);
+            if emulator.is_null() || !(*emulator).step(registers) {
+                return;
+            }
         }
-        RECORDER.count.store(count + 1, Relaxed);
-        registers[libc::REG_EFL as usize] |= TRAP_FLAG;
     }
 }
 
@@ -127,18 +138,27 @@ pub struct Tracer {
 
 impl Tracer {
     /// Takes over `SIGTRAP` in this process. Accesses outside `memory` are left out, as are those
-    /// to what belongs to a thread.
-    pub fn new(memory: Vec<Range<u64>>) -> Tracer {
+    /// to what belongs to a thread. Without `emulates` the processor runs each instruction, which
+    /// takes a hundred times as long.
+    pub fn new(memory: Vec<Range<u64>>, emulates: bool) -> Tracer {
         let steps: &'static mut [Step] = vec![[0; 17]; MAX_STEPS].leak();
         RECORDER.steps.store(steps.as_mut_ptr(), Relaxed);
-        // SAFETY: the handler is async-signal-safe. `pthread_self` is the thread's base on x86-64.
+        // SAFETY: the handler is async-signal-safe, and its stack lives for ever. `pthread_self` is
+        // the thread's base on x86-64.
         let thread_base = unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = on_trap as *const () as usize;
-            action.sa_flags = libc::SA_SIGINFO;
+            action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+            let stack = vec![0u8; STACK_BYTES].leak();
+            let stack = libc::stack_t { ss_sp: stack.as_mut_ptr().cast(), ss_flags: 0, ss_size: STACK_BYTES };
+            libc::sigaltstack(&raw const stack, std::ptr::null_mut());
             libc::sigaction(libc::SIGTRAP, &raw const action, std::ptr::null_mut());
             libc::pthread_self() as u64
         };
+        if emulates {
+            let emulator = Box::new(Emulator::new(&REGISTERS, thread_base));
+            RECORDER.emulator.store(Box::into_raw(emulator), Relaxed);
+        }
         let mut tracer = Tracer {
             decoded: HashMap::new(),
             factory: InstructionInfoFactory::new(),
@@ -197,12 +217,7 @@ impl Tracer {
 }
 
 fn decode(factory: &mut InstructionInfoFactory, code: u64) -> Decoded {
-    const MAX_BYTES: usize = 15;
-    let mut bytes = [0u8; MAX_BYTES];
-    // SAFETY: the processor has just run the instruction there. Fifteen bytes may reach past the
-    // end of a mapping only behind the last function of one; `_fini` stands there.
-    unsafe { std::ptr::copy_nonoverlapping(code as *const u8, bytes.as_mut_ptr(), MAX_BYTES) };
-    let instruction: Instruction = Decoder::with_ip(64, &bytes, code, DecoderOptions::NONE).decode();
+    let instruction = emulate::decode(code);
     let is_exchange = instruction.mnemonic() == Mnemonic::Xchg;
     let is_compare = matches!(instruction.mnemonic(), Mnemonic::Cmpxchg | Mnemonic::Cmpxchg8b);
     let is_hint = matches!(

@@ -9,8 +9,8 @@ use uslab::internal::entry;
 use uslab::{CacheBuilder, RawCache};
 
 /// The names, in the order of the report.
-pub const NAMES: [&str; 9] =
-    ["pairs", "malloc", "bursts", "overflow", "handoff", "growth", "large", "caches", "reclaim"];
+pub const NAMES: [&str; 10] =
+    ["pairs", "malloc", "bursts", "overflow", "handoff", "scattered", "growth", "large", "caches", "reclaim"];
 
 /// Operations of the warm-up, of each CPU, that the model sees.
 pub const SEEN: usize = 2;
@@ -31,6 +31,9 @@ const BURST: usize = 400;
 /// Objects of a burst that sheaves of a fixed capacity do not absorb, and that capacity.
 const OVERFLOW: usize = 200;
 const OVERFLOW_CAPACITY: usize = 30;
+/// Objects that `scattered` holds, and those of them that it replaces at a time.
+const KEPT: usize = 4096;
+const REPLACED: usize = 600;
 /// Objects that a producer hands over at a time, one by one allocated and freed.
 const HANDED: usize = 64;
 /// Objects that `growth` allocates before it frees them all.
@@ -44,7 +47,7 @@ impl Workload {
         let name = *NAMES.iter().find(|&&known| known == name).expect("a workload of NAMES");
         let count = if name == "caches" { CACHES } else { 1 };
         // 0: the cache chooses, and adapts.
-        let capacity = if name == "overflow" { OVERFLOW_CAPACITY } else { 0 };
+        let capacity = if matches!(name, "overflow" | "scattered") { OVERFLOW_CAPACITY } else { 0 };
         let build = || CacheBuilder::new("model").sheaf_capacity(capacity).build_raw(64);
         let cache = |_| build().expect("memory for a cache");
         Workload {
@@ -53,7 +56,7 @@ impl Workload {
             caches: (0..count).map(cache).collect(),
             held: (0..cpus).map(|_| VecDeque::new()).collect(),
             turns: vec![0; cpus],
-            scratch: (0..cpus).map(|_| Vec::with_capacity(GROWN * GROWTHS)).collect(),
+            scratch: (0..cpus).map(|_| Vec::with_capacity(KEPT)).collect(),
         }
     }
 
@@ -62,6 +65,7 @@ impl Workload {
         match self.name {
             "bursts" | "reclaim" => BURST,
             "overflow" => OVERFLOW,
+            "scattered" => REPLACED,
             "handoff" => HANDED,
             "growth" => GROWN,
             "caches" => 100,
@@ -80,11 +84,14 @@ impl Workload {
     /// Operations of each CPU before the measurement, and in it.
     pub fn counts(&self) -> (usize, usize) {
         match self.name {
+            // Enough for a clock that is read before and after.
+            "pairs" | "malloc" if self.cpus == 1 => (8, 1024),
             "pairs" | "malloc" => (8, 8),
             "large" => (16, 8),
             "growth" => (4 * GROWTHS, GROWTHS),
             "caches" => (512, 2),
             "overflow" => (64, 4),
+            "scattered" => (32, 4),
             // Until the sheaves of the CPUs that free have their largest size, and are full.
             "handoff" => (1024, 16),
             _ => (64, 4),
@@ -125,6 +132,20 @@ impl Workload {
                     // SAFETY: as above.
                     objects.drain(..).for_each(|object| unsafe { cache.free(object) });
                 }
+            }
+            // Objects of many slabs, so that frees and refills go to slabs with few free objects.
+            "scattered" => {
+                if objects.is_empty() {
+                    objects.extend((0..KEPT).map(|_| Self::alloc(cache)));
+                }
+                for n in 0..REPLACED {
+                    const ODD: usize = 0x9e37_79b9_7f4a_7c15;
+                    let at = (turn * REPLACED + n).wrapping_mul(ODD) >> 40;
+                    let object = objects.swap_remove(at % objects.len());
+                    // SAFETY: as above.
+                    unsafe { cache.free(object) };
+                }
+                objects.extend((0..REPLACED).map(|_| Self::alloc(cache)));
             }
             "handoff" if cpu.is_multiple_of(2) => {
                 let batch = (0..HANDED).map(|_| Self::alloc(cache)).collect();

@@ -157,14 +157,14 @@ class Slabs:
     def count(self):
         """The number of slabs."""
         counts = self.library.facts["Lists.counts"]
-        return sum(sum(struct.unpack("<5I", read(at + counts, 20))) for at in self.lists)
+        return sum(sum(struct.unpack("<6I", read(at + counts, 24))) for at in self.lists)
 
     def first_pages(self):
         """The first page of each slab, in the order of addresses."""
         facts, found = self.library.facts, set()
         most = self.count() + 64
         for lists in self.lists:
-            for page in struct.unpack("<5I", read(lists + facts["Lists.heads"], 20)):
+            for page in struct.unpack("<6I", read(lists + facts["Lists.heads"], 24)):
                 while page != NO_SLAB and page not in found and len(found) < most:
                     found.add(page)
                     page = u32(self.library.descriptor(page) + facts["Head.next"])

@@ -87,7 +87,14 @@ fn the_bound_follows_the_memory_of_slabs_and_capacities_follow_it() {
         (0..40).for_each(|_| grow());
         let most = charged();
         println!("charged: {most} bytes a CPU beside a gigabyte");
-        assert!(most <= bound_bytes());
+        // The charge stands at a bound that counted the slabs of the waves, too. When the
+        // background thread releases these the bound falls, and capacities follow at its next look.
+        assert!(most > FLOOR_BYTES);
+        let start = Instant::now();
+        while charged() > bound_bytes() {
+            std::thread::sleep(Duration::from_millis(20));
+            assert!(start.elapsed() < Duration::from_secs(20), "{} of {}", charged(), bound_bytes());
+        }
         // SAFETY: allocated by this test, and unused from here on.
         objects.into_iter().for_each(|object| unsafe { large.free(object) });
         let start = Instant::now();

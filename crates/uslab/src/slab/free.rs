@@ -3,7 +3,8 @@
 use super::lists::list_for;
 use super::misuse::{Misuse, classify, report_misuse};
 use super::one::{NONE, Slab};
-use super::pool::{Slabs, VISITS};
+use super::pool::Slabs;
+use super::take::VISITS;
 use super::words;
 use crate::os::invariant::invariant;
 use crate::pages::{self, PAGE_SHIFT, PageIndex};

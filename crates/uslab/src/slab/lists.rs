@@ -17,11 +17,11 @@ use crate::os::facts::{Fact, facts};
 use crate::os::invariant::{assert_valid, invariant};
 use crate::pages::{self, PageIndex};
 
-const LISTS: usize = 5;
+const LISTS: usize = 6;
 impl List {
     /// All lists that a slab can stand in.
     pub(super) const ALL: [List; LISTS] =
-        [List::Partial, List::Filling, List::Sparse, List::Empty, List::Full];
+        [List::Partial, List::Filling, List::Sparse, List::Empty, List::Full, List::Taking];
 }
 
 /// The lists that a take serves from, in this order.
@@ -34,6 +34,15 @@ pub(super) fn list_for(free: i32, objects: usize) -> List {
         Ok(free) if free >= objects => List::Empty,
         Ok(free) if free < objects - objects / 4 => List::Partial,
         Ok(_) => List::Sparse,
+    }
+}
+
+/// The list for a slab that stood in the list of number `before`, and whose count calls for `list`.
+fn list_after(before: u8, list: List) -> List {
+    const BEFORE_FILLING: [u8; 3] = [List::None as u8, List::Empty as u8, List::Filling as u8];
+    match list {
+        List::Partial | List::Sparse if BEFORE_FILLING.contains(&before) => List::Filling,
+        list => list,
     }
 }
 
@@ -163,8 +172,10 @@ impl Lists {
         self.min_target
     }
 
+    /// Slabs with objects in use and free ones. Those that refills take from are among them.
     pub fn partial(&self) -> u32 {
-        self.slabs_in(List::Partial) + self.slabs_in(List::Filling) + self.slabs_in(List::Sparse)
+        const PARTIAL: [List; 4] = [List::Partial, List::Filling, List::Sparse, List::Taking];
+        PARTIAL.iter().map(|&list| self.slabs_in(list)).sum()
     }
 
     /// Slabs with free objects.
@@ -182,18 +193,85 @@ impl Lists {
 
     /// Moves `slab` from the list that it stands in, if any, to `list`, which its count calls for;
     /// returns its new list. That is the filling list for a slab that was never full since it was
-    /// made or empty. In the list where it stands already a slab keeps its place.
+    /// made or empty. In the list where it stands already a slab keeps its place. A slab that a
+    /// refill takes from stays where it is: the refill places it.
     pub fn place(&mut self, slab: Slab, list: List, end: End) -> List {
-        const BEFORE_FILLING: [u8; 3] = [List::None as u8, List::Empty as u8, List::Filling as u8];
         // SAFETY: `&mut self` is the lists' lock, which guards this field of all slabs of the node.
         let now = unsafe { (*slab.head()).list };
-        let list = match list {
-            List::Partial | List::Sparse if BEFORE_FILLING.contains(&now) => List::Filling,
-            list => list,
-        };
+        if now == List::Taking as u8 {
+            return List::Taking;
+        }
+        let list = list_after(now, list);
         if now != list as u8 && self.remove(slab) {
             self.insert(slab, list, end);
         }
+        list
+    }
+
+    /// Moves slabs from the start of `list` to the slabs that refills take from: those that
+    /// `accepts` does, up to the first that it does not. The caller may take objects from them
+    /// without the lock until [`Lists::end_taking`].
+    pub fn begin_taking(&mut self, list: List, mut accepts: impl FnMut(Slab) -> bool) {
+        let (from, taking) = (list as usize - 1, List::Taking as usize - 1);
+        let Some(first) = self.first(list) else { return };
+        let (mut last, mut count) = (None, 0);
+        let mut next = Some(first);
+        while let Some(slab) = next
+            && count < self.counts[from]
+            && accepts(slab)
+        {
+            // SAFETY: `&mut self` is the lists' lock, which guards this field; the caller accepts
+            // slabs of its own alone.
+            unsafe { (*slab.head()).list = List::Taking as u8 };
+            (last, count, next) = (Some(slab), count + 1, slab.next());
+        }
+        let Some(last) = last else { return };
+        self.counts[from] -= count;
+        self.counts[taking] += count;
+        self.heads[from] = next.map_or(NONE, |slab| slab.0.0);
+        let before = core::mem::replace(&mut self.tails[taking], last.0.0);
+        // SAFETY: as above; links are page numbers of slabs of these lists.
+        unsafe {
+            match next.filter(|slab| pages::contains(slab.0)) {
+                Some(next) => (*next.head()).prev = NONE,
+                None => self.tails[from] = NONE,
+            }
+            (*last.head()).next = NONE;
+            (*first.head()).prev = before;
+            match slab_at(before) {
+                Some(before) => (*before.head()).next = first.0.0,
+                None => self.heads[taking] = first.0.0,
+            }
+        }
+        assert_valid(|| self.check_links(first, List::Taking));
+        assert_valid(|| self.check_links(last, List::Taking));
+    }
+
+    /// Takes a row of `count` slabs, which calls of [`Lists::begin_taking`] under one hold of the
+    /// lock have moved there, out of the slabs that refills take from. They stand in no list then.
+    pub fn end_taking(&mut self, first: Slab, last: Slab, count: usize) {
+        let taking = List::Taking as usize - 1;
+        assert_valid(|| self.check_links(first, List::Taking));
+        assert_valid(|| self.check_links(last, List::Taking));
+        match first.prev() {
+            // SAFETY: `&mut self` is the lists' lock; links are page numbers of slabs of these
+            // lists.
+            Some(before) => unsafe { (*before.head()).next = last.next().map_or(NONE, |slab| slab.0.0) },
+            None => self.heads[taking] = last.next().map_or(NONE, |slab| slab.0.0),
+        }
+        match last.next() {
+            // SAFETY: as above.
+            Some(behind) => unsafe { (*behind.head()).prev = first.prev().map_or(NONE, |slab| slab.0.0) },
+            None => self.tails[taking] = first.prev().map_or(NONE, |slab| slab.0.0),
+        }
+        self.counts[taking] -= count as u32;
+    }
+
+    /// Puts `slab`, which [`Lists::end_taking`] left in no list, first into `list`, which its count
+    /// calls for. `from` is the list that it stood in before. Returns its new list.
+    pub fn place_taken(&mut self, slab: Slab, from: List, list: List) -> List {
+        let list = list_after(from as u8, list);
+        self.insert(slab, list, End::First);
         list
     }
 

@@ -41,18 +41,24 @@ impl Slabs {
     /// objects. Otherwise puts the slab aside. The caller holds the lists' lock.
     #[inline]
     pub(super) fn is_counted(&self, lists: &mut Lists, slab: Slab) -> bool {
-        let words = slab.words(&self.geometry);
-        if words.len() > MAX_WORDS && lists.served == slab.0.0 {
+        if slab.words(&self.geometry).len() > MAX_WORDS && lists.served == slab.0.0 {
             return true;
         }
-        // The count first: a free sets its bits before it counts them.
-        let count = i64::from(slab.count().load(Acquire));
-        if population(words) != count && !self.is_counted_soon(slab) {
+        if !self.has_its_count(slab) {
             lists.place(slab, List::Full, End::Last);
             return false;
         }
         lists.served = slab.0.0;
         true
+    }
+
+    /// Whether the bitmap of `slab` has as many bits as the slab counts free objects, now or soon.
+    /// The caller holds the lists' lock, or has the slab in the taking list.
+    #[inline]
+    pub(super) fn has_its_count(&self, slab: Slab) -> bool {
+        // The count first: a free sets its bits before it counts them.
+        let count = i64::from(slab.count().load(Acquire));
+        population(slab.words(&self.geometry)) == count || self.is_counted_soon(slab)
     }
 
     #[cold]
@@ -68,17 +74,20 @@ impl Slabs {
         })
     }
 
-    /// Whether a slab that a list leads to is one of this cache, in a list, and its bitmap has no
-    /// bit behind the last object. The caller holds the lists' lock.
+    /// Whether a slab that a list leads to is one of this cache. The caller holds the lists' lock.
+    #[inline]
+    pub(super) fn is_own(&self, slab: Slab) -> bool {
+        let is_own = pages::contains(slab.0)
+            && slab.0.0.is_multiple_of(1 << self.geometry.order)
+            && pages::owner(slab.0) == self.owner;
+        is_whole(is_own, "slab lists", self.nodes().as_ptr(), "a list leads to slabs of its cache")
+    }
+
+    /// Whether the bitmap of a slab of this cache has no bit behind the last object, and its count
+    /// is one of its objects. The caller holds the lists' lock, or has the slab in the taking list.
     #[inline]
     pub(super) fn is_servable(&self, slab: Slab) -> bool {
         let geometry = &self.geometry;
-        let is_own = pages::contains(slab.0)
-            && slab.0.0.is_multiple_of(1 << geometry.order)
-            && pages::owner(slab.0) == self.owner;
-        if !is_whole(is_own, "slab lists", self.nodes().as_ptr(), "a list leads to slabs of its cache") {
-            return false;
-        }
         let words = slab.words(geometry);
         let behind = geometry.objects % 64;
         let last = words[words.len() - 1].load(Relaxed);
@@ -86,6 +95,12 @@ impl Slabs {
         let is_counted = count <= geometry.objects as i32 && count >= -(geometry.objects as i32);
         let is_sound = is_counted && (behind == 0 || last >> behind == 0);
         is_whole(is_sound, "slab", slab.address(), "its bitmap and its count are those of its objects")
+    }
+
+    /// Whether a slab of the lists is one of this cache that may serve or be released. The caller
+    /// holds the lists' lock.
+    pub(super) fn is_sound(&self, slab: Slab) -> bool {
+        self.is_own(slab) && self.is_servable(slab)
     }
 
     /// Whether every object of a slab that is about to be released is free.

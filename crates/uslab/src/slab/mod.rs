@@ -16,9 +16,10 @@
 //!   If the count now calls for another list, the thread takes the lists' lock and *relists* the
 //!   slab: it reads the count again and moves the slab to the list that the count calls for.
 //!   Relisting is idempotent, so several threads may relist one slab, late and in any order.
-//! * **Take** (a refill) runs under the lists' lock: it clears the bits of a word at a time, then
-//!   lowers the count. It may lower the count before a freeing thread has raised it. So the count
-//!   is signed, and settles once that thread has counted.
+//! * **Take** (a refill) clears the bits of a word at a time, then lowers the count. It may lower
+//!   the count before a freeing thread has raised it. So the count is signed, and settles once that
+//!   thread has counted. One thread at a time takes from a slab: it holds the lists' lock, or has
+//!   moved the slab to the *taking* list under it, where all other threads leave the slab alone.
 //! * A slab whose count equals its objects is *empty*: no freeing thread is between its two steps.
 //!   A node keeps empty slabs up to an adaptive target and releases the others. A release removes
 //!   the slab from the page map, under the lock. A thread that relists late finds the slab gone and
@@ -48,6 +49,7 @@ mod regions;
 mod resident;
 mod run;
 mod shrink;
+mod take;
 #[cfg(test)]
 mod tests;
 mod valid;

@@ -91,8 +91,13 @@ impl Node {
         self.own.lock_for_fork();
     }
 
-    /// Undoes [`Node::lock_for_fork`]; `child` is true in the child.
-    pub(super) fn unlock_after_fork(&self, child: bool) {
+    /// Undoes [`Node::lock_for_fork`]; `child` is true in the child, where `mend` gets the lists
+    /// first.
+    pub(super) fn unlock_after_fork(&self, child: bool, mend: impl FnOnce(&mut Lists)) {
+        if child {
+            // SAFETY: the forking thread took the lock, and its child has no other thread.
+            mend(unsafe { &mut *self.lists.get() });
+        }
         self.own.unlock_after_fork(child);
     }
 }

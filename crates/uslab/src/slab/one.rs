@@ -24,6 +24,8 @@ pub(super) enum List {
     Empty,
     /// No object free.
     Full,
+    /// A refill takes objects from it without the lists' lock; see `take`.
+    Taking,
 }
 
 /// "No slab" in links.
@@ -144,7 +146,8 @@ impl Slab {
     }
 
     /// Takes up to `out.len()` objects into the end of `out`, lowest address last. Returns how many
-    /// it took, and the new free count. The caller holds the lists' lock.
+    /// it took, and the new free count. The caller holds the lists' lock, or has moved the slab to
+    /// [`List::Taking`].
     pub fn take(self, geometry: &Geometry, out: &mut [*mut u8]) -> (usize, i32) {
         let mut at = out.len();
         let start = self.address() as usize;

@@ -1,4 +1,4 @@
-//! The slabs of one cache: how it takes objects, frees them, and makes and releases slabs.
+//! The slabs of one cache: how it makes, lists and releases them, and what it counts.
 
 use super::geometry::Geometry;
 use super::lists::{End, List, Lists, list_for};
@@ -38,10 +38,6 @@ pub struct Constructor {
 const MAX_KEPT_BYTES: usize = 64 << 20;
 /// The same for slabs that are runs.
 const MAX_KEPT_RUN_BYTES: usize = 8 << 20;
-
-/// Upper bound on the slabs that a call visits to move more objects than its caller needs now. Each
-/// visit may cost one or two cache misses while the caller waits.
-pub const VISITS: usize = 32;
 
 /// A cache with a shared record publishes its count of free objects when the count has changed by
 /// more than this part of a slab's objects: a quarter.
@@ -227,7 +223,7 @@ impl Slabs {
         self.own.taken.store(taken, Relaxed);
     }
 
-    fn record(&self) -> &'static Record {
+    pub(super) fn record(&self) -> &'static Record {
         counters::record(self.id)
     }
 
@@ -236,84 +232,8 @@ impl Slabs {
         unsafe { core::slice::from_raw_parts(self.nodes, self.node_count) }
     }
 
-    /// Takes free objects into the start of `out`; returns how many. It returns fewer than `least`
-    /// only if memory is used up.
-    ///
-    /// It takes from partial slabs, then from the one that the cache grows into, then from sparse
-    /// ones, then from empty ones. Once it has
-    /// `least` objects it stops after `VISITS` slabs in all. As long as it has fewer, it makes new
-    /// slabs.
-    /// A caller that hands out the last object of `out` first hands them out in ascending order
-    /// within a slab, and slab by slab.
-    ///
-    /// May make system calls and run the constructor; holds no lock meanwhile.
-    pub fn take(&self, node: usize, out: &mut [*mut u8], least: usize) -> usize {
-        let node = if node < self.node_count { node } else { 0 };
-        if !is_whole(self.geometry.is_plausible(), "cache", self, "its geometry is one of slabs") {
-            return 0;
-        }
-        let mut got = 0;
-        {
-            let mut lists = self.nodes()[node].lock();
-            for visits in 0.. {
-                if got == out.len() || (got >= least && visits >= VISITS) {
-                    break;
-                }
-                let Some(slab) = lists.serving() else { break };
-                if !self.is_servable(slab) {
-                    break;
-                }
-                if !self.is_counted(&mut lists, slab) {
-                    continue;
-                }
-                let end = out.len() - got;
-                let wanted = least.saturating_sub(got);
-                let Some((taken, left)) = self.take_and_charge(slab, &mut out[..end], wanted) else {
-                    // The objects that were put back may call for another list.
-                    let list = list_for(slab.count().load(Acquire), self.geometry.objects);
-                    lists.place(slab, list, End::First);
-                    got += self.take_charged(&mut lists, &mut out[end - wanted.min(end)..end]);
-                    break;
-                };
-                got += taken;
-                let list = list_for(left, self.geometry.objects);
-                let list = lists.place(slab, list, End::First);
-                self.assert_placed(slab, node, list);
-            }
-            if self.is_shared {
-                // What is published below counts these.
-                self.count_taken(got as i64);
-            }
-            self.publish(&mut lists, node);
-        }
-        let listed = got;
-        while got < least {
-            let end = out.len() - got;
-            let mut taken = self.grow(node, &mut out[..end]);
-            if taken == 0 {
-                probe::order_fallback(|| (self.name, [end, least - got]));
-                // A limit may leave room for the objects that the caller needs now.
-                taken = self.grow(node, &mut out[end - (least - got)..end]);
-            }
-            if taken == 0 {
-                self.record().failures.fetch_add(1, Relaxed);
-                break;
-            }
-            got += taken;
-        }
-        invariant!(got <= out.len(), "no more objects are taken than were asked for", got);
-        let end = out.len();
-        if got < end {
-            out.copy_within(end - got.., 0);
-        }
-        if !self.is_shared && listed > 0 {
-            self.count_taken(listed as i64);
-        }
-        got
-    }
-
     /// Makes a slab and takes its first objects into the end of `out`.
-    fn grow(&self, node: usize, out: &mut [*mut u8]) -> usize {
+    pub(super) fn grow(&self, node: usize, out: &mut [*mut u8]) -> usize {
         let Geometry { object_bytes, objects, order, .. } = self.geometry;
         let taken = objects.min(out.len());
         let Some((first, resident)) = self.alloc_pages(taken) else { return 0 };
@@ -406,7 +326,7 @@ impl Slabs {
     /// Takes an empty slab out of the lists and the page map.
     pub(super) fn take_empty_slab(&self, lists: &mut Lists) -> Option<Slab> {
         let slab = lists.oldest_empty()?;
-        let is_own = self.is_servable(slab) && self.is_all_free(slab);
+        let is_own = self.is_sound(slab) && self.is_all_free(slab);
         if !is_whole(is_own, "slab", slab.address(), "all objects of a slab that is released are free") {
             return None;
         }
@@ -565,6 +485,8 @@ impl Slabs {
 
     /// Undoes [`Slabs::lock_for_fork`].
     pub fn unlock_after_fork(&self, child: bool) {
-        self.nodes().iter().for_each(|node| node.unlock_after_fork(child));
+        for (index, node) in self.nodes().iter().enumerate() {
+            node.unlock_after_fork(child, |lists| self.end_lost_takes(lists, index));
+        }
     }
 }

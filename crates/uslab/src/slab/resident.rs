@@ -85,7 +85,7 @@ fn runs(mut mask: u64) -> impl Iterator<Item = Range<usize>> {
 
 impl Slab {
     /// The mask of pages with memory; `None` if the geometry has no such word. The lists' lock
-    /// guards it.
+    /// guards it, or the refill that has moved the slab to [`List::Taking`].
     pub(super) fn resident(&self, geometry: &Geometry) -> Option<&AtomicU64> {
         geometry.has_resident_word().then(|| {
             // SAFETY: descriptors of committed pages are mapped for ever. `Geometry` leaves room
@@ -94,13 +94,26 @@ impl Slab {
         })
     }
 
-    /// Undoes a take of `objects` under the lock that it was made under.
+    /// Undoes a take of `objects` before the slab is placed.
     fn put_back(self, geometry: &Geometry, objects: &[*mut u8]) {
         for &object in objects {
             let index = (object as usize - self.address() as usize) / geometry.object_bytes;
             words::free(&self.words(geometry)[index / 64], 1 << (index % 64));
         }
         words::add(self.count(), objects.len());
+    }
+
+    /// Calls `visit` with the index of each object that is not free and lies on a page without
+    /// charge, at least in part: a take in progress has it.
+    pub(super) fn for_each_taken_uncharged(self, geometry: &Geometry, mut visit: impl FnMut(usize)) {
+        let Some(resident) = self.resident(geometry) else { return };
+        let (resident, words) = (resident.load(Relaxed), self.words(geometry));
+        for index in (0..geometry.objects).filter(|i| words[i / 64].load(Relaxed) >> (i % 64) & 1 == 0) {
+            let start = index * geometry.object_bytes;
+            if geometry.pages_of(start..start + geometry.object_bytes) & !resident != 0 {
+                visit(index);
+            }
+        }
     }
 
     /// The resident pages of which every object is free, in whole system pages. The pages behind
@@ -263,25 +276,21 @@ impl Slabs {
     }
 
     /// Takes objects of `slab` into the end of `out` and charges their pages: as many as fit, or as
-    /// many as are `wanted` now if a limit forbids more. Returns how many, and the slab's new free
-    /// count; `None` if a limit forbids these too. The caller holds the lists' lock.
-    pub(super) fn take_and_charge(
-        &self,
-        slab: Slab,
-        out: &mut [*mut u8],
-        wanted: usize,
-    ) -> Option<(usize, i32)> {
+    /// many as are `wanted` now if a limit forbids more. Returns how many; `None` if a limit
+    /// forbids these too. The caller holds the lists' lock, or has moved the slab to
+    /// [`List::Taking`].
+    pub(super) fn take_and_charge(&self, slab: Slab, out: &mut [*mut u8], wanted: usize) -> Option<usize> {
         [out.len(), wanted.min(out.len())].into_iter().filter(|&most| most > 0).find_map(|most| {
             let first = out.len() - most;
             let part = &mut out[first..];
-            let (taken, left) = slab.take(&self.geometry, part);
+            let (taken, _) = slab.take(&self.geometry, part);
             invariant!(taken > 0, "a slab that serves has a free object", slab.address());
             let objects = &part[most - taken..];
             let is_charged = self.bring_in(slab, objects);
             if !is_charged {
                 slab.put_back(&self.geometry, objects);
             }
-            is_charged.then_some((taken, left))
+            is_charged.then_some(taken)
         })
     }
 
@@ -319,8 +328,11 @@ impl Slabs {
         got
     }
 
-    /// Charges the pages of `objects`, which were just taken from `slab` under the lists' lock.
-    /// False, with nothing charged, if a limit forbids it.
+    /// Charges the pages of `objects`, which were just taken from `slab`. False, with nothing
+    /// charged, if a limit forbids it.
+    ///
+    /// A purge in flight may clear bits of the word meanwhile, of other pages: those of the objects
+    /// that it has claimed.
     fn bring_in(&self, slab: Slab, objects: &[*mut u8]) -> bool {
         let Some(word) = slab.resident(&self.geometry) else { return true };
         let resident = word.load(Relaxed);
@@ -339,8 +351,8 @@ impl Slabs {
             }
             self.charged.fetch_add(fresh.count_ones() as usize, Relaxed);
             counters::peak::note_system();
+            word.fetch_or(fresh, Relaxed);
         }
-        word.store(resident | needed, Relaxed);
         true
     }
 
@@ -509,7 +521,8 @@ impl Slabs {
         if let Some(resident) = slab.resident(&self.geometry) {
             // Of a large system page only some of the pages may be charged.
             uncharged = resident.load(Relaxed) & gone;
-            resident.store(resident.load(Relaxed) & !gone, Relaxed);
+            // A refill may take from other pages of the slab, without the lock.
+            resident.fetch_and(!gone, Relaxed);
         }
         slab.unclaim(&self.geometry, free);
         let count = slab.count().load(Acquire);

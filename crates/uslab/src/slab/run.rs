@@ -26,7 +26,8 @@ impl Slabs {
         // Takes run under the lock. So a count of 0 says that each free of the object was counted,
         // and that no thread will write to the descriptor any more.
         let is_settled = slab.count().load(Acquire) == 0 && slab.words(self.geometry())[0].load(Relaxed) == 0;
-        if slab.node() != node || !is_settled {
+        // A misused object may lie in a slab that a refill takes from.
+        if slab.node() != node || !is_settled || slab.list() == List::Taking as u8 {
             return None;
         }
         lists.place(slab, List::None, End::First);

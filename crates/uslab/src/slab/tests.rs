@@ -9,6 +9,7 @@ use core::sync::atomic::{AtomicU16, Ordering::Relaxed};
 
 mod broken;
 mod resident;
+mod takes;
 
 extern crate std;
 use std::boxed::Box;

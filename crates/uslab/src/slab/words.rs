@@ -1,7 +1,7 @@
 //! The racing steps on a slab: changes of a word of its bitmap and of its free count.
 //!
-//! All other changes of slabs happen under a lock. A loom model (`tests/loom.rs`) runs these
-//! functions as they are.
+//! All other changes of slabs happen under a lock, or on a slab that a refill has moved to the
+//! taking list under it. A loom model (`tests/loom.rs`) runs these functions as they are.
 
 use crate::sync::atomic::{AtomicI32, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
 
@@ -16,7 +16,7 @@ pub fn free(word: &AtomicU64, mask: u64) -> u64 {
 }
 
 /// Takes up to `wanted` of a word's free objects, lowest first; returns their mask. The caller
-/// holds the lists' lock, so one thread takes at a time.
+/// holds the lists' lock or has moved the slab to the taking list, so one thread takes at a time.
 #[inline]
 pub fn take(word: &AtomicU64, wanted: usize) -> u64 {
     let free = word.load(Relaxed);

@@ -1,9 +1,10 @@
 //! The slab words: the real `give`, `take`, `add` and `subtract`, with the lists' lock,
 //! reconciling, release and growth of `slab/pool.rs` around one slab of three objects.
 //!
-//! Two threads free without the lock; one allocates under it. The model checks at every step that
-//! no object has two owners, and that no thread changes the words of a released slab. At the end it
-//! checks that no object is lost, and that the slab is in the list for its count.
+//! Two threads free without the lock; one allocates under it, or from a slab that it has moved to
+//! the taking list. The model checks at every step that no object has two owners, and that no
+//! thread changes the words of a released slab. At the end it checks that no object is lost, and
+//! that the slab is in the list for its count.
 
 use super::ledger::Ledger;
 use super::{explore, mistake_in};
@@ -29,6 +30,7 @@ enum List {
     FewFree,
     ManyFree,
     Empty,
+    Taking,
 }
 
 fn list_for(free: i32) -> List {
@@ -49,6 +51,17 @@ enum Mistake {
     NoOwnerCheck,
     /// The taker lowers the count by the number that it wanted, not by the number that it got.
     CountsWanted,
+    /// A late reconciler places a slab that a taker works on without the lock.
+    RelistsTaken,
+    /// A taker without the lock places the slab by the count that it left, not by the count now.
+    PlacesByOldCount,
+}
+
+/// Whether a taker holds the lists' lock while it works on the bitmap.
+#[derive(Clone, Copy, PartialEq)]
+enum Takes {
+    Locked,
+    Unlocked,
 }
 
 /// One slab, and the shared state around it.
@@ -92,6 +105,11 @@ impl Slab {
         Arc::new(slab)
     }
 
+    fn list(&self) -> List {
+        // SAFETY: the caller holds `lists`; loom checks that.
+        self.list.with(|list| unsafe { *list })
+    }
+
     fn place(&self, list: List) {
         // SAFETY: the caller holds `lists`; loom checks that.
         self.list.with_mut(|place| unsafe { *place = list });
@@ -127,6 +145,9 @@ impl Slab {
             return;
         }
         fence(Acquire);
+        if self.mistake != Mistake::RelistsTaken && self.list() == List::Taking {
+            return;
+        }
         let list = list_for(self.count.load(Acquire));
         self.place(list);
         if list != List::Empty {
@@ -142,12 +163,25 @@ impl Slab {
         *self.pages.lock().unwrap() = true;
     }
 
-    /// `Slabs::take` for up to `wanted` objects, and `Slabs::grow` if there are none and the page
-    /// is free.
-    fn take(&self, wanted: usize, thread_id: usize) -> Vec<usize> {
+    /// `Slabs::take` for up to `wanted` objects of a listed slab, and `Slabs::grow` if there are
+    /// none and the page is free.
+    fn take(&self, takes: Takes, wanted: usize, thread_id: usize) -> Vec<usize> {
         let lists = self.lists.lock().unwrap();
-        // SAFETY: under the lock; loom checks.
-        let listed = self.list.with(|list| unsafe { *list != List::None });
+        let listed = self.list() != List::None;
+        if self.list() == List::Taking {
+            return Vec::new();
+        }
+        if listed && takes == Takes::Unlocked {
+            self.place(List::Taking);
+            drop(lists);
+            let mask = words::take(&self.word, wanted);
+            let taken = self.own(mask, thread_id);
+            let left = words::subtract(&self.count, taken.len());
+            let _lists = self.lists.lock().unwrap();
+            let is_late = self.mistake == Mistake::PlacesByOldCount;
+            self.place(list_for(if is_late { left } else { self.count.load(Acquire) }));
+            return taken;
+        }
         if listed {
             let mask = words::take(&self.word, wanted);
             let taken = self.own(mask, thread_id);
@@ -208,12 +242,21 @@ impl Slab {
 /// Two threads that free one object each, and one that allocates up to `wanted` and frees `back` of
 /// them.
 fn givers_and_a_taker(taken: u64, wanted: usize, back: usize, mistake: Mistake) {
+    givers_meet(Takes::Locked, taken, wanted, back, mistake);
+}
+
+/// As [`givers_and_a_taker`], with a taker that works without the lock.
+fn givers_and_an_unlocked_taker(taken: u64, wanted: usize, back: usize, mistake: Mistake) {
+    givers_meet(Takes::Unlocked, taken, wanted, back, mistake);
+}
+
+fn givers_meet(takes: Takes, taken: u64, wanted: usize, back: usize, mistake: Mistake) {
     let slab = Slab::new(taken, mistake);
     let givers = [0, 1].map(|object| {
         let slab = slab.clone();
         thread::spawn(move || slab.free(object, object + 1))
     });
-    let objects = slab.take(wanted, 9);
+    let objects = slab.take(takes, wanted, 9);
     objects.into_iter().take(back).for_each(|object| slab.free(object, 9));
     givers.into_iter().for_each(|giver| giver.join().unwrap());
     slab.judge();
@@ -235,6 +278,30 @@ fn a_taker_of_whole_words_takes_what_givers_add_meanwhile() {
 }
 
 #[test]
+fn a_taker_without_the_lock_meets_two_givers() {
+    explore(|| givers_and_an_unlocked_taker(0b011, 1, 0, Mistake::None));
+    explore(|| givers_and_an_unlocked_taker(0b011, 64, 2, Mistake::None));
+}
+
+#[test]
+fn two_takers_without_the_lock_meet_a_giver() {
+    explore(|| {
+        // One object stays in use, so that the slab stays.
+        let slab = Slab::new(0b101, Mistake::None);
+        let threads = [1, 9].map(|id| {
+            let slab = slab.clone();
+            thread::spawn(move || match id {
+                1 => slab.free(0, 1),
+                _ => drop(slab.take(Takes::Unlocked, 1, id)),
+            })
+        });
+        slab.take(Takes::Unlocked, 1, 8);
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        slab.judge();
+    });
+}
+
+#[test]
 fn a_slab_that_is_released_and_grown_again_meets_late_reconcilers() {
     explore(|| givers_and_a_taker(0b011, 64, 3, Mistake::None));
     explore(|| {
@@ -244,7 +311,7 @@ fn a_slab_that_is_released_and_grown_again_meets_late_reconcilers() {
             thread::spawn(move || objects.into_iter().for_each(|object| slab.free(object, object + 1)))
         });
         for _ in 0..2 {
-            slab.take(1, 9);
+            slab.take(Takes::Locked, 1, 9);
         }
         givers.into_iter().for_each(|giver| giver.join().unwrap());
         slab.judge();
@@ -267,4 +334,16 @@ fn a_late_reconciler_that_does_not_check_the_owner_is_found() {
 fn a_count_lowered_by_the_number_wanted_is_found() {
     let found = mistake_in(|| givers_and_a_taker(0b011, 64, 2, Mistake::CountsWanted));
     assert!(found.contains("the count is not that of the bits"), "{found}");
+}
+
+#[test]
+fn a_slab_that_is_placed_while_a_taker_works_on_it_is_found() {
+    let found = mistake_in(|| givers_and_an_unlocked_taker(0b011, 1, 1, Mistake::RelistsTaken));
+    assert!(found.contains("in use is released") || found.contains("wrong list"), "{found}");
+}
+
+#[test]
+fn a_slab_that_is_placed_by_an_old_count_is_found() {
+    let found = mistake_in(|| givers_and_an_unlocked_taker(0b011, 1, 0, Mistake::PlacesByOldCount));
+    assert!(found.contains("wrong list"), "{found}");
 }
