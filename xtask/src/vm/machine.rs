@@ -1,31 +1,91 @@
 //! The machine that guests boot: QEMU, Debian's cloud kernel, and how the two are started.
 //!
 //! QEMU is the installed one. The kernel's package is fetched and unpacked below the target
-//! directory, never installed. It runs under software emulation everywhere, so that a guest is the
-//! same with and without KVM.
+//! directory, never installed. QEMU uses KVM where that can start a guest, and emulates the
+//! processor elsewhere.
 
 use crate::workspace::Workspace;
 use anyhow::{Context, Result, bail};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 const QEMU: &str = "qemu-system-x86_64";
 /// The package that depends on the newest kernel.
 const KERNEL: &str = "linux-image-cloud-amd64";
-/// CPUs of a guest; half of them on each of two nodes.
-pub const CPUS: usize = 8;
-/// Memory of each node.
-const NODE_MIB: usize = 768;
+
+/// The CPUs and nodes of a guest. Each node has as many CPUs.
+pub struct Shape {
+    /// All CPUs.
+    pub cpus: usize,
+    /// Memory of each node, in MiB.
+    pub nodes_mib: &'static [usize],
+}
+
+/// The processor of a guest under KVM: the host's, without a register of which QEMU 7.2 cannot
+/// write the value that newer processors have. A guest needs it for nothing.
+const KVM_CPU: &str = "host,arch-capabilities=off";
+
+/// The guest of most tests.
+pub const USUAL: Shape = Shape { cpus: 8, nodes_mib: &[768, 768] };
+
+/// How QEMU runs a guest's instructions.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Accelerator {
+    /// The host's processor does.
+    Kvm,
+    /// QEMU translates them.
+    Emulation,
+}
+
+impl Accelerator {
+    /// KVM, if QEMU can make a virtual machine with it.
+    pub fn find() -> Accelerator {
+        if kvm_works().unwrap_or(false) { Accelerator::Kvm } else { Accelerator::Emulation }
+    }
+
+    /// One word for the user.
+    pub fn name(self) -> &'static str {
+        match self {
+            Accelerator::Kvm => "KVM",
+            Accelerator::Emulation => "emulation",
+        }
+    }
+
+    fn args(self) -> [&'static str; 4] {
+        match self {
+            Accelerator::Kvm => ["-accel", "kvm", "-cpu", KVM_CPU],
+            Accelerator::Emulation => ["-accel", "tcg,thread=multi", "-cpu", "max"],
+        }
+    }
+}
+
+/// Whether QEMU starts a virtual machine without a guest under KVM. The device alone does not tell:
+/// in a virtual machine it may be there, and refuse.
+fn kvm_works() -> std::io::Result<bool> {
+    let mut command = Command::new(QEMU);
+    command.args(["-accel", "kvm", "-cpu", KVM_CPU, "-machine", "pc", "-m", "64M", "-S"]);
+    command.args(["-nodefaults", "-display", "none", "-monitor", "stdio"]);
+    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut qemu = command.spawn()?;
+    if let Some(mut monitor) = qemu.stdin.take() {
+        // It fails if QEMU has ended already; its status tells why.
+        let _ = monitor.write_all(b"quit\n");
+    }
+    Ok(qemu.wait()?.success())
+}
 
 /// The means to boot a guest.
 pub struct Machine {
     kernel: PathBuf,
+    /// How QEMU runs it.
+    pub accelerator: Accelerator,
 }
 
 impl Machine {
     /// Finds QEMU and a kernel, and downloads a kernel if `dir` has none. The error is one line
-    /// that names the missing part.
-    pub fn find(dir: &Path) -> Result<Machine> {
+    /// that names the missing part. `emulate`: not even a KVM that works is used.
+    pub fn find(dir: &Path, emulate: bool) -> Result<Machine> {
         let version = Command::new(QEMU).arg("--version").stdin(Stdio::null()).output();
         if !version.is_ok_and(|output| output.status.success()) {
             bail!("no {QEMU}: apt-get install --no-install-recommends qemu-system-x86");
@@ -38,7 +98,8 @@ impl Machine {
                 kept(&dir)?.with_context(|| format!("{KERNEL} has no boot/vmlinuz-*"))?
             }
         };
-        Ok(Machine { kernel })
+        let accelerator = if emulate { Accelerator::Emulation } else { Accelerator::find() };
+        Ok(Machine { kernel, accelerator })
     }
 
     /// The command that boots a guest, whose console is the command's standard output. `words` go
@@ -46,17 +107,20 @@ impl Machine {
     /// file `disk`, if there is one, is the guest's `/dev/nvme0n1`.
     pub fn boot(
         &self,
+        shape: &Shape,
         initramfs: &Path,
         disk: Option<&Path>,
         parameters: &[String],
         words: &[String],
     ) -> Command {
         let mut command = Command::new(QEMU);
-        command.args(["-machine", "pc", "-accel", "tcg,thread=multi", "-cpu", "max"]);
-        command.args(["-m", &format!("{}M", 2 * NODE_MIB), "-smp", &CPUS.to_string()]);
-        for node in 0..2 {
-            let (first, last) = (node * CPUS / 2, (node + 1) * CPUS / 2 - 1);
-            command.args(["-object", &format!("memory-backend-ram,id=node{node},size={NODE_MIB}M")]);
+        command.args(["-machine", "pc"]).args(self.accelerator.args());
+        let memory_mib: usize = shape.nodes_mib.iter().sum();
+        command.args(["-m", &format!("{memory_mib}M"), "-smp", &shape.cpus.to_string()]);
+        let each = shape.cpus / shape.nodes_mib.len();
+        for (node, mib) in shape.nodes_mib.iter().enumerate() {
+            let (first, last) = (node * each, (node + 1) * each - 1);
+            command.args(["-object", &format!("memory-backend-ram,id=node{node},size={mib}M")]);
             command.args(["-numa", &format!("node,nodeid={node},memdev=node{node},cpus={first}-{last}")]);
         }
         command.args(["-display", "none", "-nodefaults", "-serial", "stdio", "-no-reboot"]);
@@ -158,11 +222,21 @@ mod tests {
 
     #[test]
     fn a_guest_has_all_its_cpus_on_two_nodes_and_its_words_at_the_end() {
-        let machine = Machine { kernel: "vmlinuz".into() };
-        let command = machine.boot(Path::new("initramfs"), None, &["a=b".into()], &["vm-boots".into()]);
+        let machine = Machine { kernel: "vmlinuz".into(), accelerator: Accelerator::Emulation };
+        let command = machine.boot(&USUAL, Path::new("initramfs"), None, &["a=b".into()], &["vm-boots".into()]);
         let line = crate::workspace::line_of(&command);
         assert!(line.contains("cpus=0-3") && line.contains("cpus=4-7"), "{line}");
         assert!(line.ends_with("numa_balancing=disable a=b -- vm-boots'"), "{line}");
+    }
+
+    #[test]
+    fn the_nodes_of_a_guest_may_have_different_memory() {
+        let machine = Machine { kernel: "vmlinuz".into(), accelerator: Accelerator::Kvm };
+        let shape = Shape { cpus: 16, nodes_mib: &[512, 256, 1024, 256] };
+        let line = crate::workspace::line_of(&machine.boot(&shape, Path::new("initramfs"), None, &[], &[]));
+        for part in ["-accel kvm", "-smp 16", "-m 2048M", "id=node2,size=1024M", "memdev=node3,cpus=12-15"] {
+            assert!(line.contains(part), "{part} is not in {line}");
+        }
     }
 
     #[test]

@@ -75,7 +75,8 @@ pub(super) fn create(
             }),
             None => options.constructor,
         };
-        let slabs = Slabs::new(owner, text, geometry, temperature, constructor, memory);
+        let slabs = Slabs::new(owner, text, geometry, temperature, constructor, memory)
+            .with_owners_apart(CpuCache::owner_distance(state::cpus(), nodes));
         // Caches of private heaps come and go.
         let slabs = if options.is_debuggable { slabs.with_own_addresses() } else { slabs };
         let cpu = CpuCache::new(
@@ -136,7 +137,7 @@ fn new_memory() -> Option<Memory> {
     let (cpus, nodes) = (state::cpus(), state::nodes());
     let memory = Memory {
         core: pages::boot::alloc(size_of::<Core>(), 64).cast(),
-        slots: pages::boot::alloc(CpuCache::slot_bytes(cpus), 64),
+        slots: pages::boot::alloc(CpuCache::slot_bytes(cpus, nodes), 64),
         lists: pages::boot::alloc(Slabs::node_bytes(nodes), 64),
         barns: pages::boot::alloc(CpuCache::barn_bytes(state::groups(), nodes), 64),
         tallies: pages::boot::alloc(Tally::bytes(cpus), 64),

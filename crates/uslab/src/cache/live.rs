@@ -3,9 +3,17 @@
 use super::body::Core;
 use super::registry;
 use crate::os;
+use crate::pages;
 use crate::percpu::adapt;
 use core::ops::ControlFlow;
 use core::ptr::NonNull;
+
+/// The node whose memory an object's slab is said to be on; `None` for what is no object of a cache.
+/// The object must not be freed meanwhile.
+pub fn home_of(object: *const u8) -> Option<usize> {
+    let owner = pages::owner_of(object)?;
+    registry::cache(owner.id())?.cpu.slabs().home_of(object)
+}
 
 impl Core {
     /// Flushes all sheaves, so that the slabs know which objects are free.

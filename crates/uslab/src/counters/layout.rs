@@ -385,6 +385,11 @@ pub struct Record {
     pub shrinks: AtomicU64,
     /// Allocations that failed for want of memory.
     pub failures: AtomicU64,
+    /// Objects that CPUs of other nodes gave back to the barns and slabs of the objects' node; not
+    /// those that drains moved.
+    pub home_objects: AtomicU64,
+    /// The sheaves by which the barns got theirs, whole.
+    pub home_sheaves: AtomicU64,
 }
 
 const _: () = {

@@ -32,11 +32,6 @@ pub(super) fn is_on() -> bool {
     IS_ON.load(Relaxed)
 }
 
-/// Rows of slots that a cache has in rseq mode.
-pub(super) fn rows() -> usize {
-    if is_on() { 2 } else { 1 }
-}
-
 /// The slots with sheaves of the cache whose page map entries name `owner`, on `cpus` CPUs. Writes
 /// the slots between them.
 ///

@@ -14,9 +14,9 @@ impl CpuCache {
             return core::ptr::null_mut();
         }
         match mode() {
-            // SAFETY: the slots are this cache's, for every possible CPU, and the mode is rseq.
-            Mode::Rseq => unsafe { rseq::pop(self.slots().as_ptr()) },
-            Mode::Locked => self.try_lock().map_or(core::ptr::null_mut(), |locked| locked.pop()),
+            // SAFETY: the row is this cache's, for every possible CPU, and the mode is rseq.
+            Mode::Rseq => unsafe { rseq::pop(self.row(self.this_node()).as_ptr()) },
+            Mode::Locked => self.try_lock(self.this_node()).map_or(core::ptr::null_mut(), |locked| locked.pop()),
         }
     }
 
@@ -30,11 +30,12 @@ impl CpuCache {
         if !self.has_hidden() {
             return false;
         }
+        let (node, _) = self.slabs().home_of_first(&[object]);
         // SAFETY: as above, and the caller's promise.
         let pushed = unsafe {
             match mode() {
-                Mode::Rseq => rseq::push_tested(self.slots().as_ptr(), object),
-                Mode::Locked => self.try_lock().map_or(Pushed::Slow, |locked| locked.push(object)),
+                Mode::Rseq => rseq::push_tested(self.row(node).as_ptr(), object),
+                Mode::Locked => self.try_lock(node).map_or(Pushed::Slow, |locked| locked.push(object)),
             }
         };
         // An object that is on top already stays there once.
@@ -42,7 +43,7 @@ impl CpuCache {
     }
 
     #[inline]
-    fn try_lock(&self) -> Option<LockedSlot<'_>> {
-        Cpu::current().shared(self.slots()).and_then(LockedSlot::try_lock)
+    fn try_lock(&self, node: usize) -> Option<LockedSlot<'_>> {
+        Cpu::current().shared(self.row(node)).and_then(LockedSlot::try_lock)
     }
 }

@@ -37,6 +37,7 @@
 
 mod free;
 mod geometry;
+mod homes;
 mod kept;
 mod lists;
 mod misuse;
