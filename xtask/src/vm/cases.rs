@@ -26,7 +26,8 @@ use std::time::Duration;
 /// The library's tests that a storm runs, as `cargo test --test` knows them.
 pub const STORMS: &[&str] = &["sequences", "threads", "fork"];
 /// The programs of `uslab-vm-guest` that guests run, beside its first process.
-pub const PROGRAMS: &[&str] = &["vm-boots", "three-caches", "swapped-out", "cpu-hotplug", "commit-charge", "nodes"];
+pub const PROGRAMS: &[&str] =
+    &["vm-boots", "three-caches", "swapped-out", "cpu-hotplug", "commit-charge", "nodes"];
 /// The time that a guest needs to boot and to end, beside its programs.
 const OVERHEAD: Duration = Duration::from_secs(120);
 /// Requests a second to caches that shrink: about half of what two CPUs of a host can emulate.

@@ -223,7 +223,8 @@ mod tests {
     #[test]
     fn a_guest_has_all_its_cpus_on_two_nodes_and_its_words_at_the_end() {
         let machine = Machine { kernel: "vmlinuz".into(), accelerator: Accelerator::Emulation };
-        let command = machine.boot(&USUAL, Path::new("initramfs"), None, &["a=b".into()], &["vm-boots".into()]);
+        let command =
+            machine.boot(&USUAL, Path::new("initramfs"), None, &["a=b".into()], &["vm-boots".into()]);
         let line = crate::workspace::line_of(&command);
         assert!(line.contains("cpus=0-3") && line.contains("cpus=4-7"), "{line}");
         assert!(line.ends_with("numa_balancing=disable a=b -- vm-boots'"), "{line}");

@@ -137,6 +137,13 @@ fn footer(text: &mut String, snapshot: &Snapshot, caches: &[&Cache]) {
     if caches.iter().any(|cache| cache.destroyed) {
         text.push_str("(in brackets: destroyed)\n");
     }
+    if snapshot.nodes > 1 {
+        let (home, sheaves) = (sum(|cache| cache.home_objects), sum(|cache| cache.home_sheaves));
+        let _ = writeln!(
+            text,
+            "nodes: {home} objects that another node freed went home, {sheaves} times as a whole sheaf"
+        );
+    }
     for cache in caches.iter().filter(|cache| cache.failures > 0) {
         let _ = writeln!(text, "{}: {} allocations failed for want of memory", cache.name, cache.failures);
     }

@@ -8,8 +8,8 @@ use crate::percpu::adapt;
 use core::ops::ControlFlow;
 use core::ptr::NonNull;
 
-/// The node whose memory an object's slab is said to be on; `None` for what is no object of a cache.
-/// The object must not be freed meanwhile.
+/// The node that an object's slab belongs to; `None` for what is no object of a cache. No other
+/// thread may free the object meanwhile.
 pub fn home_of(object: *const u8) -> Option<usize> {
     let owner = pages::owner_of(object)?;
     registry::cache(owner.id())?.cpu.slabs().home_of(object)

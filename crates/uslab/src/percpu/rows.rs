@@ -2,8 +2,8 @@
 //! keeps the objects of that node.
 //!
 //! ```text
-//!   free ─── page map ─▶ row of the object's node: this CPU's sheaf for that node ─▶ that node's barn, slabs
-//!   malloc ─ table ────▶ lending row: a few objects of this CPU's node ◀─ slow path ◀─ row of its node
+//!   free ─── page map ─▶ row of the object's node: this CPU's sheaf for it ─▶ that node's barn
+//!   malloc ─ table ────▶ lending row: a few objects of this CPU's node ◀─ row of its node
 //! ```
 //!
 //! The page map names the row of the node of a slab. So a free pushes, by the same instructions, to

@@ -16,7 +16,9 @@ impl CpuCache {
         match mode() {
             // SAFETY: the row is this cache's, for every possible CPU, and the mode is rseq.
             Mode::Rseq => unsafe { rseq::pop(self.row(self.this_node()).as_ptr()) },
-            Mode::Locked => self.try_lock(self.this_node()).map_or(core::ptr::null_mut(), |locked| locked.pop()),
+            Mode::Locked => {
+                self.try_lock(self.this_node()).map_or(core::ptr::null_mut(), |locked| locked.pop())
+            }
         }
     }
 

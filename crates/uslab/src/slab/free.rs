@@ -199,7 +199,9 @@ impl Slabs {
     /// Returns what is wrong with a free of `object` into these slabs; `None` if it is an object of
     /// theirs that is in use or in a sheaf.
     pub fn misuse_of(&self, object: *const u8) -> Option<Misuse> {
-        let Some(slab) = self.slab_of(object) else { return Some(classify(object, |owner| self.is_owned_by(owner))) };
+        let Some(slab) = self.slab_of(object) else {
+            return Some(classify(object, |owner| self.is_owned_by(owner)));
+        };
         let start = slab.address() as usize;
         let offset = object as usize - start;
         let Some(index) = self.geometry.index_of(offset) else { return Some(self.misuse_at(start, offset)) };

@@ -54,8 +54,7 @@ impl Slabs {
 
     fn is_owned_by_other(&self, owner: Owner) -> bool {
         let distance = owner.slots().addr().wrapping_sub(self.owner.slots().addr());
-        distance.is_multiple_of(self.owner_distance)
-            && distance / self.owner_distance < self.nodes().len()
+        distance.is_multiple_of(self.owner_distance) && distance / self.owner_distance < self.nodes().len()
     }
 
     /// The home of `object`: the node of its slab. `None` for a pointer into no slab of these.

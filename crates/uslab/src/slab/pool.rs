@@ -312,9 +312,8 @@ impl Slabs {
     #[inline]
     fn is_servable(&self, slab: Slab) -> bool {
         let geometry = &self.geometry;
-        let is_own = pages::contains(slab.0)
-            && slab.0.0.is_multiple_of(1 << geometry.order)
-            && self.owns(slab.0);
+        let is_own =
+            pages::contains(slab.0) && slab.0.0.is_multiple_of(1 << geometry.order) && self.owns(slab.0);
         if !is_whole(is_own, "slab lists", self.nodes, "a list leads to slabs of its cache") {
             return false;
         }
