@@ -11,7 +11,7 @@ mod again;
 
 use again::again;
 use std::ptr::{NonNull, null_mut};
-use uslab::internal::{cpu, fake::FakeCpu, home_of};
+use uslab::internal::{cpu, fake::FakeCpu, home_of, node_of_memory};
 use uslab::malloc::{free, free_sized, malloc};
 use uslab::{Cache, CacheBuilder, RawCache};
 
@@ -102,9 +102,10 @@ fn node_of(cpu: usize) -> usize {
     cpu / CPUS_OF_NODE
 }
 
-/// Whether `object` is at home on the node of `cpu`.
+/// Whether `object` is at home on the node of `cpu`, and its memory too.
 fn is_home(object: NonNull<u8>, cpu: usize) -> bool {
-    home_of(object.as_ptr()) == Some(node_of(cpu))
+    let node = Some(node_of(cpu));
+    home_of(object.as_ptr()) == node && node_of_memory(object.as_ptr()) == node
 }
 
 fn objects_come_home(way: &impl Way, fake: &FakeCpu) {

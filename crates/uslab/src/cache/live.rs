@@ -15,6 +15,12 @@ pub fn home_of(object: *const u8) -> Option<usize> {
     registry::cache(owner.id())?.cpu.slabs().home_of(object)
 }
 
+/// The node of the memory behind an address, as far as the page layer knows; `None` for what lies
+/// outside its memory.
+pub fn node_of_memory(pointer: *const u8) -> Option<usize> {
+    pages::page_of(pointer).map(pages::node_of)
+}
+
 impl Core {
     /// Flushes all sheaves, so that the slabs know which objects are free.
     fn drain_for_walk(&self) {
