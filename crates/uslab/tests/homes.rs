@@ -1,9 +1,9 @@
 //! Objects go home: on a machine of several nodes, which this machine need not be, an object that
 //! another node's CPU freed is handed out on its own node alone. One thread acts on each CPU in
-//! turn.
+//! turn. And threads on this machine's CPUs, each of which is said to be a node, free what others
+//! allocated.
 //!
-//! One test in a program of its own: the library learns the number of CPUs once, and no other
-//! thread may use it meanwhile.
+//! Each test runs in a process of its own: the library learns the CPUs and nodes once.
 #![cfg(not(loom))]
 
 #[path = "support/again.rs"]
@@ -11,6 +11,7 @@ mod again;
 
 use again::again;
 use std::ptr::{NonNull, null_mut};
+use std::sync::Mutex;
 use uslab::internal::{cpu, fake::FakeCpu, home_of, node_of_memory};
 use uslab::malloc::{free, free_sized, malloc};
 use uslab::{Cache, CacheBuilder, RawCache};
@@ -143,9 +144,7 @@ fn objects_come_home(way: &impl Way, fake: &FakeCpu) {
 #[test]
 fn objects_that_another_node_freed_are_handed_out_at_home() {
     let name = "objects_that_another_node_freed_are_handed_out_at_home";
-    if let Some(output) = again(name, &[("USLAB_REAPER", "0")]) {
-        let text = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
+    if is_done_by_a_child(name, &[("USLAB_REAPER", "0")]) {
         return;
     }
     cpu::pretend(CPUS, NODES, 0);
@@ -164,4 +163,71 @@ fn objects_that_another_node_freed_are_handed_out_at_home() {
     objects_come_home(&Malloc { bytes: 2000, is_sized: false }, &fake);
     drop(fake);
     uslab::debug::validate().expect("the structures are whole");
+}
+
+/// Runs the test in a child; false in that child.
+fn is_done_by_a_child(name: &str, environment: &[(&str, &str)]) -> bool {
+    let Some(output) = again(name, environment) else { return false };
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
+    true
+}
+
+const THREADS: usize = 4;
+const ROUNDS: usize = 3000;
+
+#[test]
+fn threads_free_what_other_nodes_allocated() {
+    if is_done_by_a_child("threads_free_what_other_nodes_allocated", &[]) {
+        return;
+    }
+    let cpus = cpu::possible_cpus().expect("a number of CPUs");
+    cpu::pretend(cpus, cpus.clamp(2, 8), 0);
+    let cache = CacheBuilder::new("handed").build_raw(96).expect("memory");
+    // Each thread frees what the one before it put there.
+    let handed: Vec<Mutex<Vec<(usize, usize)>>> = (0..THREADS).map(|_| Mutex::default()).collect();
+    let free_all = |objects: &mut Vec<(usize, usize)>| {
+        for (object, stamp) in objects.drain(..) {
+            let object =
+                NonNull::new(std::ptr::with_exposed_provenance_mut::<u8>(object)).expect("an object");
+            // SAFETY: of 96 bytes, aligned to 8, and freed once by the thread that took it out.
+            unsafe {
+                assert_eq!(object.cast::<usize>().read(), stamp, "an object has one owner");
+                cache.free(object);
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (handed, cache, free_all) = (&handed, &cache, &free_all);
+            scope.spawn(move || {
+                for round in 0..ROUNDS {
+                    let mut mine = Vec::new();
+                    for n in 0..40 {
+                        let (object, stamp) = (cache.alloc().expect("memory"), thread << 48 | round << 8 | n);
+                        // SAFETY: of 96 bytes, aligned to 8, and this thread's.
+                        unsafe { object.cast::<usize>().write(stamp) };
+                        mine.push((object.expose_provenance().get(), stamp));
+                    }
+                    let mut given = std::mem::take(&mut *handed[thread].lock().unwrap());
+                    free_all(&mut given);
+                    let mut kept = mine.split_off(30);
+                    handed[(thread + 1) % THREADS].lock().unwrap().append(&mut mine);
+                    free_all(&mut kept);
+                    if round % 500 == 0 {
+                        uslab::trim(0);
+                    }
+                    if round % 100 == 0 {
+                        // Most threads change CPUs here, and so nodes.
+                        std::thread::yield_now();
+                    }
+                }
+            });
+        }
+    });
+    handed.iter().for_each(|objects| free_all(&mut objects.lock().unwrap()));
+    uslab::debug::validate().expect("the structures are whole");
+    cache.shrink();
+    let stats = cache.stats().expect("a cache has figures");
+    assert_eq!((stats.active_objects, stats.sheaf_free, stats.slabs), (0, 0, 0));
 }
