@@ -231,6 +231,17 @@ malloc-1024                    1024     62   192 32%    12  192   60  100    36 
     }
 
     #[test]
+    fn what_went_home_is_told_on_several_nodes() {
+        let mut snapshot = Image::sample().parse().expect("whole");
+        snapshot.caches[0].home_objects = 600;
+        snapshot.caches[0].home_sheaves = 9;
+        assert!(!text(&snapshot, "a").contains("went home"));
+        snapshot.nodes = 2;
+        let told = "nodes: 600 objects that another node freed went home, 9 times as a whole sheaf";
+        assert!(text(&snapshot, "a").contains(told));
+    }
+
+    #[test]
     fn failures_are_told() {
         let mut snapshot = Image::sample().parse().expect("whole");
         snapshot.caches[0].failures = 3;

@@ -1,9 +1,9 @@
 //! The buddy allocates runs of pages from the chunks, fullest chunk first.
 //!
 //! A chunk with free pages stands in one of 11 × 10 lists of its node: by its level, and by the
-//! largest order that fits. Levels 0 (fullest) to 7 hold chunks with pages in use. Chunks of levels 8 and 9 are
-//! wholly free; those of level 10 are unmapped too. One word a level has a bit for each list that
-//! is not empty, so a scan of 11 words finds the fullest chunk with room.
+//! largest order that fits. Levels 0 (fullest) to 7 hold chunks with pages in use. Chunks of levels
+//! 8 and 9 are wholly free; those of level 10 are unmapped too. One word a level has a bit for each
+//! list that is not empty, so a scan of 11 words finds the fullest chunk with room.
 //!
 //! ```text
 //!  level 0  ▓▓▓▓▓▓▓░   order 0 ▶ chunk ▶ chunk    order 1 ▶ chunk   …
@@ -206,8 +206,7 @@ impl Buddy {
             let index = match self.fullest_with(order) {
                 Some(index) => index,
                 None if self.grow(wanted, 1).is_some() => continue,
-                // Memory of another node is better than none.
-                None => self.whole_index(self.lists.iter().find_map(|lists| lists.fullest_with(order))?)?,
+                None => self.fullest_anywhere(order)?,
             };
             match self.map_again(index, 1) {
                 Placed::Mapped => break index,
@@ -223,22 +222,6 @@ impl Buddy {
         invariant!(first % (1 << align_order) == 0, "a run lies on the boundary asked for", first);
         let zero = self.claim(index, first, pages, fill);
         Some(Run { first: PageIndex((index * CHUNK_PAGES + first) as u32), pages, zeroed: zero == pages })
-    }
-
-    /// The fullest chunk of this node with room for a run of `order`, or any node's without memory.
-    fn fullest_with(&self, order: u32) -> Option<usize> {
-        let own = self.lists[this_node() % NODES].fullest_with(order);
-        let index = own.or_else(|| self.lists.iter().find_map(NodeLists::untouched))?;
-        self.whole_index(index)
-    }
-
-    /// The index of a listed chunk, if that is whole.
-    fn whole_index(&self, index: usize) -> Option<usize> {
-        let is_listed = index < arena::chunks_committed() && self.is_chunk_whole(index);
-        is_listed.then_some(index).or_else(|| {
-            is_whole(false, "buddy", self, "a list leads to a chunk within the bound");
-            None
-        })
     }
 
     /// Whether a chunk, which is within the bound, counts its free pages right, and its neighbours

@@ -58,8 +58,8 @@ pub(super) struct Sequences<'a> {
 }
 
 impl<'a> Sequences<'a> {
-    /// Access to this CPU's slot for objects of `node`. `None` if the CPU has no slot. That happens only if the kernel
-    /// runs the thread on a CPU that it did not count as possible (see
+    /// Access to this CPU's slot for objects of `node`. `None` if the CPU has no slot. That happens
+    /// only if the kernel runs the thread on a CPU that it did not count as possible (see
     /// [`crate::os::cpu::possible_cpus`]).
     ///
     /// # Safety

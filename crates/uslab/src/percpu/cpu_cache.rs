@@ -154,8 +154,8 @@ impl CpuCache {
         adapt::leave(self);
     }
 
-    /// The slots that the fast path allocates from, and frees to where it does not ask the page map.
-    /// They hold dummies if only the slow path may serve the cache.
+    /// The slots that the fast path allocates from, and frees to where it does not ask the page
+    /// map. They hold dummies if only the slow path may serve the cache.
     pub fn fast_slots(&self) -> *mut Slot {
         self.fast
     }

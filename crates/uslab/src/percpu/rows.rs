@@ -22,7 +22,8 @@
 //!   hidden, locked   dummy │ owner: dummies │ row of node 0 │ row of node 1 │ …
 //! ```
 //!
-//! Where sheaves are hidden and in locked mode each call takes the slow path, which chooses the row.
+//! Where sheaves are hidden and in locked mode each call takes the slow path, which chooses the
+//! row.
 
 use super::CpuCache;
 use super::access::Home;

@@ -1,6 +1,7 @@
 //! The lists of chunks, node by node, and the node of a chunk.
 
-use super::{LEVELS, ORDERS, PINNED_LEVEL};
+use super::{Buddy, LEVELS, ORDERS, PINNED_LEVEL};
+use crate::os::corruption::is_whole;
 use crate::pages::arena;
 use crate::pages::chunk::NONE;
 use crate::rseq::Cpu;
@@ -45,4 +46,28 @@ pub(super) fn this_node() -> usize {
 /// The place of a chunk's node among the lists.
 pub(super) fn lists_of(index: usize) -> usize {
     usize::from(arena::node_of_chunk(index).load(Relaxed)) % NODES
+}
+
+impl Buddy {
+    /// The fullest chunk of this node with room for a run of `order`, or any node's without memory.
+    pub(super) fn fullest_with(&self, order: u32) -> Option<usize> {
+        let own = self.lists[this_node() % NODES].fullest_with(order);
+        let index = own.or_else(|| self.lists.iter().find_map(NodeLists::untouched))?;
+        self.whole_index(index)
+    }
+
+    /// The index of a listed chunk, if that is whole.
+    fn whole_index(&self, index: usize) -> Option<usize> {
+        let is_listed = index < arena::chunks_committed() && self.is_chunk_whole(index);
+        is_listed.then_some(index).or_else(|| {
+            is_whole(false, "buddy", self, "a list leads to a chunk within the bound");
+            None
+        })
+    }
+
+    /// The fullest chunk of any node with room for a run of `order`: memory of another node is
+    /// better than none.
+    pub(super) fn fullest_anywhere(&self, order: u32) -> Option<usize> {
+        self.whole_index(self.lists.iter().find_map(|lists| lists.fullest_with(order))?)
+    }
 }
