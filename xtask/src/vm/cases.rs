@@ -219,10 +219,10 @@ fn storm(environment: &str) -> (Vec<String>, Duration) {
     (words(&steps.join(" then ")), OVERHEAD + Duration::from_secs(2400))
 }
 
-/// What `nodes` does in both modes, and then the library's own threads.
+/// What `nodes` does in both modes and without nodes, and then a storm.
 fn nodes(cpus: usize, nodes: usize) -> (Vec<String>, Duration) {
     let told = format!(
-        "vm-boots {cpus} {nodes} then nodes {nodes} then USLAB_RSEQ=0 nodes {nodes} then USLAB_NUMA=0 nodes 1 then USLAB_STRESS_SECONDS=1 threads --test-threads=1"
+        "vm-boots {cpus} {nodes} then nodes {nodes} then USLAB_RSEQ=0 nodes {nodes} then USLAB_NUMA=0 nodes 1 then USLAB_STRESS_SECONDS=1 sequences --test-threads=1"
     );
     (words(&told), OVERHEAD + Duration::from_secs(1500))
 }

@@ -295,7 +295,7 @@ impl CpuCache {
         let may_hold = 2 * self.capacity() * object_bytes >= least_bytes;
         for node in 0..self.nodes {
             let slot = Cpu::current().shared(self.row(node)).filter(|_| may_hold);
-            if !slot.is_some_and(|slot| held(slot) * object_bytes >= least_bytes) {
+            if slot.is_none_or(|slot| held(slot) * object_bytes < least_bytes) {
                 continue;
             }
             let _in_flight = InFlight::begin();
