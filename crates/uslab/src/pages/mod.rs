@@ -151,6 +151,12 @@ pub fn note_moved(from: PageIndex, to: PageIndex, pages: usize) {
     }
 }
 
+/// Notes that the kernel may have replaced the mapping of a run by a new one, without advice about
+/// huge pages. The caller owns the run.
+pub fn note_replaced(first: PageIndex, pages: usize) {
+    buddy::lock().note_moved(first, pages);
+}
+
 /// Takes all locks of this layer, for a fork.
 pub fn lock_for_fork() {
     cpu_pages::lock_for_fork();
