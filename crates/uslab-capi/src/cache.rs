@@ -18,6 +18,8 @@ use uslab::{CacheBuilder, CreateError, Flags, RawCache};
 pub struct Cache {
     /// The slots of `raw`; the first word, which the fast functions load.
     slots: *const Slot,
+    /// Its slots for bulk frees.
+    bulk_slots: *const Slot,
     pub raw: RawCache,
     /// The name, NUL-terminated.
     name: [u8; uslab::internal::layout::NAME_BYTES],
