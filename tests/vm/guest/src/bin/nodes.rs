@@ -25,6 +25,8 @@ const OBJECTS: usize = 20_000;
 const BYTES: usize = 192;
 /// Objects that a thread of the second part holds at a time.
 const HELD: usize = 48;
+/// Objects that may wait for a thread, which may get no time on a busy host.
+const MAX_HANDED: usize = 20_000;
 const MAX_THREADS: usize = 24;
 const RUN: Duration = Duration::from_secs(8);
 /// On a busy host a change takes seconds.
@@ -188,7 +190,14 @@ fn storm(cache: &RawCache) -> (usize, usize) {
                     doubled.fetch_add(given.iter().filter(|object| !is_stamped(object)).count(), Relaxed);
                     // SAFETY: each is freed once, by the thread that has it.
                     given.iter().chain(mine).for_each(|object| unsafe { cache.free(object.0) });
-                    handed[(thread + 1) % threads].lock().expect("no panic").extend(others);
+                    let mut next = handed[(thread + 1) % threads].lock().expect("no panic");
+                    if next.len() < MAX_HANDED {
+                        next.extend(others);
+                    } else {
+                        // SAFETY: as above.
+                        others.iter().for_each(|object| unsafe { cache.free(object.0) });
+                    }
+                    drop(next);
                     std::thread::yield_now();
                 }
             });
