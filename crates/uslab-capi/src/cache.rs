@@ -18,6 +18,8 @@ use uslab::{CacheBuilder, CreateError, Flags, RawCache};
 pub struct Cache {
     /// The slots of `raw`; the first word, which the fast functions load.
     slots: *const Slot,
+    /// Its slots for bulk frees.
+    bulk_slots: *const Slot,
     pub raw: RawCache,
     /// The name, NUL-terminated.
     name: [u8; uslab::internal::layout::NAME_BYTES],
@@ -111,7 +113,8 @@ unsafe fn create(
     let shown = raw.name().as_bytes();
     text[..shown.len()].copy_from_slice(shown);
     // Without memory, `make` returns the cache, and its drop destroys it, since no object lives.
-    Handle::make(Cache { slots: raw.core().slots(), raw, name: text }).map_err(|_| libc::ENOMEM)
+    let (slots, bulk_slots) = (raw.core().slots(), raw.core().bulk_slots());
+    Handle::make(Cache { slots, bulk_slots, raw, name: text }).map_err(|_| libc::ENOMEM)
 }
 
 /// # Safety
@@ -139,6 +142,7 @@ unsafe extern "C" fn uslab_cache_destroy(cache: *mut Object) -> c_int {
         Ok(()) => {
             // An allocation from the ended handle finds no object, and its slow path then fails.
             inside.slots = rseq::dummy_slots();
+            inside.bulk_slots = rseq::dummy_slots();
             // SAFETY: `get_mut` found a live handle above.
             core::mem::forget(unsafe { Handle::take(cache) });
             0
@@ -333,7 +337,7 @@ unsafe extern "C" fn uslab_cache_free_bulk(cache: *const Object, n: usize, objec
     let mut put = 0;
     if !cache.is_null() && !objects.is_null() {
         // SAFETY: a cache of the caller's, whose slots are never freed; the caller's promise.
-        put = unsafe { rseq::push_bulk((*cache).value.slots, n, objects.cast()) };
+        put = unsafe { rseq::push_bulk((*cache).value.bulk_slots, n, objects.cast()) };
         if put == n {
             return;
         }

@@ -201,11 +201,14 @@ class Cache:
         No number: the sheaf has it."""
         facts = self.library.facts
         size, cpus = facts["Slot.bytes"], u64(self.cpu + facts["CpuCache.cpus"])
-        slots = read(u64(self.cpu + facts["CpuCache.slots"]), size * cpus)
-        for cpu in range(cpus):
+        count = u64(self.cpu + facts["CpuCache.slot_count"])
+        slots = read(u64(self.cpu + facts["CpuCache.slots"]), size * count)
+        # A row for each node, in which each CPU has a slot.
+        for at in range(count):
+            place = "CPU %d" % (at % cpus) + (" for node %d" % (at // cpus) if count > cpus else "")
             for which in ("main", "spare"):
-                sheaf = struct.unpack_from("<Q", slots, cpu * size + facts["Slot." + which])[0]
-                yield sheaf, "the %s sheaf of CPU %d" % (which, cpu), None
+                sheaf = struct.unpack_from("<Q", slots, at * size + facts["Slot." + which])[0]
+                yield sheaf, "the %s sheaf of %s" % (which, place), None
         counted = u64(self.cpu + facts["CpuCache.counted"])
         slots = read(counted, size * cpus) if counted else b""
         for cpu in range(cpus if counted else 0):

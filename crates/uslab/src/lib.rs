@@ -111,7 +111,7 @@ pub mod internal {
     /// For the tests.
     #[cfg(not(loom))]
     pub use crate::{
-        cache::start,
+        cache::{home_of, node_of_memory, start},
         counters::{header, layout, record},
         os::{cpu, invariant::switch_off as switch_checks_off, memory::page_bytes},
         pages::{

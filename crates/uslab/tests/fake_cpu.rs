@@ -5,6 +5,8 @@
 //! is a table of live objects and their bytes. It knows how many objects are live, and checks that
 //! no two overlap.
 //!
+//! Once on this machine, and once on one that is said to have three nodes.
+//!
 //! One test in a program of its own, because no other thread may use the library meanwhile.
 #![cfg(not(loom))]
 
@@ -193,10 +195,22 @@ impl Checked {
 fn random_programs_over_fake_cpus_agree_with_the_oracle() {
     // Not even the library's own thread may use it.
     let name = "random_programs_over_fake_cpus_agree_with_the_oracle";
-    if let Some(output) = again(name, &[("USLAB_REAPER", "0")]) {
+    for nodes in ["1", "3"] {
+        let Some(output) = again(name, &[("USLAB_REAPER", "0"), (NODES, nodes)]) else {
+            let nodes = std::env::var(NODES).unwrap().parse().unwrap();
+            return agree_with_the_oracle(nodes);
+        };
         let text = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
-        return;
+    }
+}
+
+/// Environment variable that names, in the child, the number of nodes.
+const NODES: &str = "USLAB_TEST_NODES";
+
+fn agree_with_the_oracle(nodes: usize) {
+    if nodes > 1 {
+        uslab::internal::cpu::pretend(6, nodes, 0);
     }
     let cpus = uslab::internal::cpu::possible_cpus().unwrap().min(uslab::internal::MAX_CPUS);
     // Locked mode must cope with more CPUs than slots.
@@ -206,7 +220,8 @@ fn random_programs_over_fake_cpus_agree_with_the_oracle() {
     // this thread.
     let cpu = unsafe { FakeCpu::start(0) };
     let programs = (shape(), shape(), prop::collection::vec(step(), 1..400));
-    let mut runner = TestRunner::new(Config { failure_persistence: None, ..Config::with_cases(300) });
+    let mut runner =
+        TestRunner::new(Config { failure_persistence: None, ..Config::with_cases(300 / nodes as u32) });
     let outcome = runner.run(&programs, |(one, two, program)| {
         let mut caches = [Checked::new(one), Checked::new(two)];
         let mut used = 0;

@@ -67,7 +67,7 @@ const ONE_SUBJECT: &[&[&str]] = &[
     &["malloc/bare", "malloc/entry"],
     // Runs of pages as objects: medium ones, large ones, and both under debugging.
     &["malloc/debugged", "malloc/large", "malloc/medium"],
-    // A cache's slots, those of its counted row too; their slow path grows, drains and, in a fork,
+    // A cache's slots, in all of its rows; their slow path grows, drains and, in a fork,
     // waits, and each of these walks slots.
     &[
         "percpu/adapt",
@@ -76,6 +76,7 @@ const ONE_SUBJECT: &[&[&str]] = &[
         "percpu/cpu_cache",
         "percpu/drain",
         "percpu/fork",
+        "percpu/rows",
         "percpu/surplus",
         "percpu/valid",
     ],

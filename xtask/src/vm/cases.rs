@@ -9,12 +9,14 @@
 //!   swap           a program whose memory is swapped out: pressure must ask for twice as much
 //!   hotplug        CPUs come and go while threads allocate: no object may have two owners
 //!   overcommit     strict overcommit: six tenths of what glibc gets, and the charge falls again
+//!   nodes-C-N      C CPUs on N nodes of uneven memory: objects go home, CPUs come and go, sums agree
 //! ```
 //!
 //! A guest's time limit follows from its work, and is generous: emulated CPUs share those of the
 //! host.
 
 use super::guest::Outcome;
+use super::machine::{Shape, USUAL};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use std::path::Path;
@@ -24,7 +26,8 @@ use std::time::Duration;
 /// The library's tests that a storm runs, as `cargo test --test` knows them.
 pub const STORMS: &[&str] = &["sequences", "threads", "fork"];
 /// The programs of `uslab-vm-guest` that guests run, beside its first process.
-pub const PROGRAMS: &[&str] = &["vm-boots", "three-caches", "swapped-out", "cpu-hotplug", "commit-charge"];
+pub const PROGRAMS: &[&str] =
+    &["vm-boots", "three-caches", "swapped-out", "cpu-hotplug", "commit-charge", "nodes"];
 /// The time that a guest needs to boot and to end, beside its programs.
 const OVERHEAD: Duration = Duration::from_secs(120);
 /// Requests a second to caches that shrink: about half of what two CPUs of a host can emulate.
@@ -46,6 +49,8 @@ pub struct Case {
     pub what: &'static str,
     /// The words for the guest's first process, and the guest's time limit.
     pub plan: fn(&Options, &Sizes) -> (Vec<String>, Duration),
+    /// The guest's CPUs and nodes.
+    pub shape: &'static Shape,
     /// Whether the guest has a disk.
     pub has_disk: bool,
     /// Judges the outcome; a line for the user.
@@ -57,13 +62,15 @@ pub const CASES: &[Case] = &[
     Case {
         name: "boots",
         what: "8 CPUs, 2 nodes, PSI, the memory controller, restartable sequences",
+        shape: &USUAL,
         has_disk: false,
-        plan: |_, _| (words("vm-boots"), OVERHEAD),
+        plan: |_, _| (words("vm-boots 8 2"), OVERHEAD),
         judge: |outcome, _| passed(outcome),
     },
     Case {
         name: "storm",
         what: "the library's many-thread tests, with restartable sequences",
+        shape: &USUAL,
         has_disk: false,
         plan: |_, _| storm(""),
         judge: |outcome, _| passed(outcome),
@@ -71,6 +78,7 @@ pub const CASES: &[Case] = &[
     Case {
         name: "storm-locked",
         what: "the same without restartable sequences",
+        shape: &USUAL,
         has_disk: false,
         plan: |_, _| storm("USLAB_RSEQ=0 "),
         judge: |outcome, _| passed(outcome),
@@ -78,6 +86,7 @@ pub const CASES: &[Case] = &[
     Case {
         name: "killed",
         what: "three caches that never shrink reach their memory limit and are killed",
+        shape: &USUAL,
         has_disk: false,
         plan: |options, sizes| three_caches(options, sizes, "--no-reclaim".into()),
         judge: |outcome, _| was_killed(outcome),
@@ -85,6 +94,7 @@ pub const CASES: &[Case] = &[
     Case {
         name: "limits",
         what: "the same with reclaim run to their end below the limit",
+        shape: &USUAL,
         has_disk: false,
         plan: |options, sizes| {
             let own_loop = if options.own_loop { "--own-loop" } else { "" };
@@ -95,6 +105,7 @@ pub const CASES: &[Case] = &[
     Case {
         name: "swap",
         what: "pressure asks for twice as much while memory is swapped out",
+        shape: &USUAL,
         has_disk: true,
         plan: |_, _| {
             let told = "USLAB_PRESSURE=systemd,cgroup MEMORY_PRESSURE_WATCH=/tmp/pressure swapped-out";
@@ -105,6 +116,7 @@ pub const CASES: &[Case] = &[
     Case {
         name: "hotplug",
         what: "CPUs go offline and come back while threads allocate",
+        shape: &USUAL,
         has_disk: false,
         plan: |_, _| (words("cpu-hotplug then USLAB_RSEQ=0 cpu-hotplug"), 3 * OVERHEAD),
         judge: |outcome, _| had_one_owner(outcome),
@@ -112,9 +124,50 @@ pub const CASES: &[Case] = &[
     Case {
         name: "overcommit",
         what: "strict overcommit: six tenths of what glibc gets, and the charge falls again",
+        shape: &USUAL,
         has_disk: false,
         plan: |_, _| (words("commit-charge"), 3 * OVERHEAD),
         judge: |outcome, _| gave_charge_back(outcome),
+    },
+    Case {
+        name: "nodes-16-1",
+        what: "16 CPUs on one node: objects are handed on, CPUs come and go, sums agree",
+        shape: &Shape { cpus: 16, nodes_mib: &[1536] },
+        has_disk: false,
+        plan: |_, _| nodes(16, 1),
+        judge: |outcome, _| were_home(outcome),
+    },
+    Case {
+        name: "nodes-16-2",
+        what: "16 CPUs on two nodes of uneven memory: the same, and objects go home",
+        shape: &Shape { cpus: 16, nodes_mib: &[1024, 512] },
+        has_disk: false,
+        plan: |_, _| nodes(16, 2),
+        judge: |outcome, _| were_home(outcome),
+    },
+    Case {
+        name: "nodes-16-4",
+        what: "16 CPUs on four nodes of uneven memory",
+        shape: &Shape { cpus: 16, nodes_mib: &[768, 256, 512, 256] },
+        has_disk: false,
+        plan: |_, _| nodes(16, 4),
+        judge: |outcome, _| were_home(outcome),
+    },
+    Case {
+        name: "nodes-64-2",
+        what: "64 CPUs on two nodes of uneven memory",
+        shape: &Shape { cpus: 64, nodes_mib: &[1536, 512] },
+        has_disk: false,
+        plan: |_, _| nodes(64, 2),
+        judge: |outcome, _| were_home(outcome),
+    },
+    Case {
+        name: "nodes-64-4",
+        what: "64 CPUs on four nodes of uneven memory",
+        shape: &Shape { cpus: 64, nodes_mib: &[1024, 256, 512, 384] },
+        has_disk: false,
+        plan: |_, _| nodes(64, 4),
+        judge: |outcome, _| were_home(outcome),
     },
 ];
 
@@ -164,6 +217,14 @@ fn storm(environment: &str) -> (Vec<String>, Duration) {
         .map(|name| format!("USLAB_STRESS_SECONDS=1 {environment}{name} --test-threads=1"))
         .collect();
     (words(&steps.join(" then ")), OVERHEAD + Duration::from_secs(2400))
+}
+
+/// What `nodes` does in both modes and without nodes, and then a storm.
+fn nodes(cpus: usize, nodes: usize) -> (Vec<String>, Duration) {
+    let told = format!(
+        "vm-boots {cpus} {nodes} then nodes {nodes} then USLAB_RSEQ=0 nodes {nodes} then USLAB_NUMA=0 nodes 1 then USLAB_STRESS_SECONDS=1 sequences --test-threads=1"
+    );
+    (words(&told), OVERHEAD + Duration::from_secs(1500))
 }
 
 fn three_caches(options: &Options, sizes: &Sizes, how: String) -> (Vec<String>, Duration) {
@@ -279,6 +340,24 @@ fn had_one_owner(outcome: &Outcome) -> Result<String> {
     Ok(format!("{} and {} changes", rseq["toggles"], locked["toggles"]))
 }
 
+/// In each run objects that another node freed were home again, no node handed out another's
+/// objects, no object had two owners, and nothing was left.
+fn were_home(outcome: &Outcome) -> Result<String> {
+    passed(outcome)?;
+    let [rseq, locked, without] = &outcome.results[..] else { bail!("three runs were to give figures") };
+    let mut told = Vec::new();
+    for (result, mode) in [(rseq, "rseq"), (locked, "locked"), (without, "rseq")] {
+        let (freed, home) = (number(result, "freed_away")?, number(result, "home")?);
+        let wrong = ["foreign", "doubled", "left"].map(|name| number(result, name));
+        let is_right = wrong.iter().all(|count| matches!(count, Ok(0)));
+        if result["mode"] != mode || !is_right || home * 100 < freed * 95 || number(result, "toggles")? < 10 {
+            bail!("not at home in mode {mode}: {result}");
+        }
+        told.push(format!("{home} of {freed} home, {} changes", result["toggles"]));
+    }
+    Ok(told.join("; "))
+}
+
 /// The program itself checks that the charge falls. uslab gets less than glibc: runs of pages are
 /// aligned to the next power of two, and untouched holes are charged.
 fn gave_charge_back(outcome: &Outcome) -> Result<String> {
@@ -363,6 +442,19 @@ mod tests {
         assert!(judged(20, 0));
         assert!(!judged(20, 1));
         assert!(!judged(0, 0));
+    }
+
+    #[test]
+    fn objects_that_stay_away_or_are_handed_out_elsewhere_fail() {
+        let judged = |home: u64, foreign: u64| {
+            let mut outcome = ended(json!({"program": "nodes", "exit": 0, "seconds": 1}));
+            let result = |mode| json!({"mode": mode, "freed_away": 1000, "home": home, "foreign": foreign, "doubled": 0, "left": 0, "toggles": 20});
+            outcome.results = vec![result("rseq"), result("locked"), result("rseq")];
+            were_home(&outcome).is_ok()
+        };
+        assert!(judged(950, 0));
+        assert!(!judged(949, 0));
+        assert!(!judged(1000, 1));
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! `cargo xtask vm`: tests that need a machine of their own, in guests.
 //!
 //! A developer's machine or a container often has no memory limits, pressure files or second node
-//! that a test may set. A guest has. Each test boots one: Debian's kernel under QEMU's software
-//! emulation, with the programs under test as its only files.
+//! that a test may set. A guest has. Each test boots one: Debian's kernel under QEMU, with the
+//! programs under test as its only files.
 //!
 //! ```text
 //!   machine.rs     QEMU, the kernel, the command that boots
@@ -30,9 +30,10 @@ use std::time::{Duration, Instant};
 /// Arguments of `cargo xtask vm`.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Each test boots a guest of its own: QEMU without KVM, 8 CPUs on 2 nodes, Debian's cloud kernel, a control group with the
-limits of the test. What it writes is shown behind a bar; then it is judged. Emulated CPUs are slow: expect seconds
-for a boot, a minute for limits and several for a storm. Ctrl-C ends the guest.
+    after_help = "Each test boots a guest of its own: QEMU, with KVM where it works, 8 CPUs on 2 nodes or as many as the test says,
+Debian's cloud kernel, a control group with the limits of the test. What it writes is shown behind a bar; then it is
+judged. Emulated CPUs are slow: expect seconds for a boot, a minute for limits and several for a storm. Ctrl-C ends the
+guest.
 
 It needs qemu-system-x86_64 and, the first time, apt-get to download the kernel, which is kept in target/vm.
 
@@ -61,6 +62,9 @@ pub struct Args {
     /// When the guest's kernel backs memory with huge pages; by default as on Debian: always.
     #[arg(long, value_name = "WHEN", value_parser = ["always", "madvise", "never"])]
     huge_pages: Option<String>,
+    /// Let QEMU emulate the processor even where KVM works.
+    #[arg(long)]
+    emulate: bool,
     /// Keep the guests' files, and show the commands that boot them.
     #[arg(long)]
     keep: bool,
@@ -82,7 +86,7 @@ pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     }
     let cases = chosen(&args.tests)?;
     let dir = machine::dir(workspace);
-    let machine = match Machine::find(&dir) {
+    let machine = match Machine::find(&dir, args.emulate) {
         Ok(machine) => machine,
         Err(error) if args.skip_if_absent => {
             println!("vm: skipped: {error:#}");
@@ -90,6 +94,7 @@ pub fn run(workspace: &Workspace, args: &Args) -> Result<()> {
         }
         Err(error) => return Err(error),
     };
+    println!("vm: guests run by {}", machine.accelerator.name());
     let session = Session { machine, files: Files::build(workspace, &dir)?, args };
     session.run(&cases)
 }
@@ -202,7 +207,7 @@ impl Session<'_> {
             words.insert(0, format!("limit={}", limit.as_secs()));
             let disk = case.has_disk.then(|| self.files.disk(self.args.keep)).transpose()?;
             let disk = disk.as_ref().map(|disk| disk.file.as_path());
-            let mut command = self.machine.boot(&self.files.initramfs, disk, &parameters, &words);
+            let mut command = self.machine.boot(case.shape, &self.files.initramfs, disk, &parameters, &words);
             if self.args.keep {
                 println!("$ {}", workspace::line_of(&command));
             }

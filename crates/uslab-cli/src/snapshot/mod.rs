@@ -154,7 +154,8 @@ copy! {
     Cache of Record,
     [u32 as u32] user_bytes object_bytes objects_per_slab pages_per_slab sheaf_capacity empty_target;
     [i64 as u64] slabs partial_slabs empty_slabs slab_free sheaf_free;
-    [u64 as u64] alloc_slow free_slow refills flushes drains grows shrinks failures;
+    [u64 as u64] alloc_slow free_slow refills flushes drains grows shrinks failures
+        home_objects home_sheaves;
     /// The record's index: what the record itself says could repeat.
     id: u32,
     name: String,

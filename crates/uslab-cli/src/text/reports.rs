@@ -259,6 +259,13 @@ fn detail(cache: &Cache) -> String {
         format!("{} refilled, {} flushed, {} slots drained", cache.refills, cache.flushes, cache.drains),
     );
     line("pages", format!("{} slabs made, {} released", cache.grows, cache.shrinks));
+    if cache.home_objects > 0 {
+        let told = "objects that another node freed are back";
+        line(
+            "nodes",
+            format!("{} {told}, in {} whole sheaves and by slabs", cache.home_objects, cache.home_sheaves),
+        );
+    }
     line("failures", cache.failures.to_string());
     text
 }

@@ -137,6 +137,13 @@ fn footer(text: &mut String, snapshot: &Snapshot, caches: &[&Cache]) {
     if caches.iter().any(|cache| cache.destroyed) {
         text.push_str("(in brackets: destroyed)\n");
     }
+    if snapshot.nodes > 1 {
+        let (home, sheaves) = (sum(|cache| cache.home_objects), sum(|cache| cache.home_sheaves));
+        let _ = writeln!(
+            text,
+            "nodes: {home} objects that another node freed went home, {sheaves} times as a whole sheaf"
+        );
+    }
     for cache in caches.iter().filter(|cache| cache.failures > 0) {
         let _ = writeln!(text, "{}: {} allocations failed for want of memory", cache.name, cache.failures);
     }
@@ -221,6 +228,17 @@ malloc-1024                    1024     62   192 32%    12  192   60  100    36 
         let mut snapshot = Image::sample().parse().expect("whole");
         snapshot.caches.clear();
         assert!(text(&snapshot, "a").ends_with("no cache has had a slab\n"));
+    }
+
+    #[test]
+    fn what_went_home_is_told_on_several_nodes() {
+        let mut snapshot = Image::sample().parse().expect("whole");
+        snapshot.caches[0].home_objects = 600;
+        snapshot.caches[0].home_sheaves = 9;
+        assert!(!text(&snapshot, "a").contains("went home"));
+        snapshot.nodes = 2;
+        let told = "nodes: 600 objects that another node freed went home, 9 times as a whole sheaf";
+        assert!(text(&snapshot, "a").contains(told));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::os::facts::{Fact, facts};
 use crate::os::invariant::Checked;
 use crate::pages::{PageIndex, Run};
 use crate::percpu::{self, CpuCache};
-use crate::rseq::Slot;
+use crate::rseq::{Owner, Pushed, Slot};
 use crate::slab::{Misuse, report_misuse};
 use core::cell::UnsafeCell;
 
@@ -172,6 +172,16 @@ impl Core {
         self.cpu.fast_slots()
     }
 
+    /// The slots for bulk frees on the fast path.
+    pub fn bulk_slots(&self) -> *mut Slot {
+        self.cpu.fast_bulk_slots()
+    }
+
+    /// Whether the page map names this cache by `owner`.
+    pub(crate) fn is_named_by(&self, owner: Owner) -> bool {
+        self.cpu.slabs().is_owned_by(owner)
+    }
+
     /// The slow path of free for one object. Reports a pointer that is not an object of the cache.
     ///
     /// # Safety
@@ -195,6 +205,12 @@ impl Core {
         if self.late.is_on() {
             // SAFETY: the caller's promise.
             return unsafe { self.free_late(object, release) };
+        }
+        // SAFETY: the caller's promise.
+        match unsafe { self.cpu.push_home(object) } {
+            Some(Pushed::Twice) => return self.report_double_free(object),
+            Some(_) => return,
+            None => {}
         }
         match self.misuse_of(object) {
             // SAFETY: the caller's promise.
@@ -238,7 +254,7 @@ impl Core {
     pub unsafe fn free_bulk(&self, objects: &[*mut u8]) {
         // SAFETY: the slots are the cache's; the caller's promise.
         unsafe {
-            let put = crate::rseq::push_bulk(self.slots(), objects.len(), objects.as_ptr());
+            let put = crate::rseq::push_bulk(self.bulk_slots(), objects.len(), objects.as_ptr());
             if put < objects.len() {
                 self.free_rest(&objects[put..]);
             }

@@ -66,6 +66,7 @@ pub(super) fn create(
         let owner = CpuCache::owner(parts.slots, id);
         // A cache that the program chose to debug has no sheaves where start-up hid none.
         let may_hide = percpu::may_hide();
+        let hides = debug.is_some() && may_hide;
         let place = &raw mut (*parts.core).debug;
         place.write(debug);
         // The structure that the constructor of debugged objects gets.
@@ -77,7 +78,8 @@ pub(super) fn create(
             }),
             None => options.constructor,
         };
-        let slabs = Slabs::new(owner, text, geometry, temperature, constructor, memory);
+        let slabs = Slabs::new(owner, text, geometry, temperature, constructor, memory)
+            .with_owners_apart(CpuCache::owner_distance(state::cpus(), nodes, hides));
         // Caches of private heaps come and go.
         let slabs = if options.is_debuggable { slabs.with_own_addresses() } else { slabs };
         let cpu = CpuCache::new(
@@ -89,7 +91,7 @@ pub(super) fn create(
                 nodes,
                 sheaf_capacity: options.sheaf_capacity,
                 caching: !options.flags.contains(Flags::NO_CACHING) && (debug.is_none() || may_hide),
-                hides: debug.is_some() && may_hide,
+                hides,
             },
         );
         let constructed = options.constructor.is_some();
@@ -138,7 +140,7 @@ fn new_memory() -> Option<Memory> {
     let (cpus, nodes) = (state::cpus(), state::nodes());
     let memory = Memory {
         core: pages::boot::alloc(size_of::<Core>(), 64).cast(),
-        slots: pages::boot::alloc(CpuCache::slot_bytes(cpus), 64),
+        slots: pages::boot::alloc(CpuCache::slot_bytes(cpus, nodes), 64),
         lists: pages::boot::alloc(Slabs::node_bytes(nodes), 64),
         barns: pages::boot::alloc(CpuCache::barn_bytes(state::groups(), nodes), 64),
         tallies: pages::boot::alloc(Tally::bytes(cpus), 64),

@@ -3,9 +3,23 @@
 use super::body::Core;
 use super::registry;
 use crate::os;
+use crate::pages;
 use crate::percpu::adapt;
 use core::ops::ControlFlow;
 use core::ptr::NonNull;
+
+/// The node that an object's slab belongs to; `None` for what is no object of a cache. No other
+/// thread may free the object meanwhile.
+pub fn home_of(object: *const u8) -> Option<usize> {
+    let owner = pages::owner_of(object)?;
+    registry::cache(owner.id())?.cpu.slabs().home_of(object)
+}
+
+/// The node of the memory behind an address, as far as the page layer knows; `None` for what lies
+/// outside its memory.
+pub fn node_of_memory(pointer: *const u8) -> Option<usize> {
+    pages::page_of(pointer).map(pages::node_of)
+}
 
 impl Core {
     /// Flushes all sheaves, so that the slabs know which objects are free.

@@ -180,7 +180,7 @@ fn learn() {
     os::scheduling::note_first();
     let possible = os::cpu::possible_cpus();
     CPUS.store(possible.unwrap_or(SLOTS_IF_UNKNOWN).min(rseq::MAX_CPUS), Relaxed);
-    NODES.store(os::cpu::init_nodes(), Relaxed);
+    NODES.store(if config.ignores_nodes { 1 } else { os::cpu::init_nodes() }, Relaxed);
     GROUPS.store(os::sharing::init(possible.unwrap_or(0), nodes()), Relaxed);
     rseq::init(config.forbids_rseq, possible);
     report::set_abort(config.aborts_on_misuse);

@@ -33,6 +33,8 @@ pub struct Cache<T> {
     /// The cache's slots. Until it is set up they are the dummies, which send the first call to the
     /// slow path.
     slots: AtomicPtr<Slot>,
+    /// The slots that bulk frees push to; likewise.
+    bulk_slots: AtomicPtr<Slot>,
     core: AtomicPtr<Core>,
     name: &'static str,
     typed: PhantomData<fn() -> T>,
@@ -44,6 +46,7 @@ impl<T> Cache<T> {
         const { assert!(size_of::<T>() > 0, "objects of no size need no cache") };
         Cache {
             slots: AtomicPtr::new(dummy_slots()),
+            bulk_slots: AtomicPtr::new(dummy_slots()),
             core: AtomicPtr::new(core::ptr::null_mut()),
             name,
             typed: PhantomData,
@@ -55,6 +58,7 @@ impl<T> Cache<T> {
         let core = core::mem::ManuallyDrop::new(raw).core();
         Ok(Cache {
             slots: AtomicPtr::new(core.slots()),
+            bulk_slots: AtomicPtr::new(core.bulk_slots()),
             core: AtomicPtr::new((&raw const *core).cast_mut()),
             name: "",
             typed: PhantomData,
@@ -96,6 +100,7 @@ impl<T> Cache<T> {
         let core = life::create(&options, size_of::<T>(), align_of::<T>(), true, &mut registry).ok()?;
         self.core.store((&raw const *core).cast_mut(), Release);
         self.slots.store(core.slots(), Release);
+        self.bulk_slots.store(core.bulk_slots(), Release);
         Some(core)
     }
 
@@ -207,7 +212,7 @@ impl<T> Cache<T> {
     pub unsafe fn free_bulk(&self, objects: &[*mut T]) {
         let given = objects.as_ptr().cast::<*mut u8>();
         // SAFETY: the slots are the cache's or the dummies; the caller's promise.
-        let put = unsafe { rseq::push_bulk(self.slots.load(Relaxed), objects.len(), given) };
+        let put = unsafe { rseq::push_bulk(self.bulk_slots.load(Relaxed), objects.len(), given) };
         if put < objects.len()
             && let Some(core) = self.core()
         {

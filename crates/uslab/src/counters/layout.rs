@@ -171,7 +171,7 @@ pub const ORIGINS: [&str; 7] =
 
 /// The names of the settings, in the order of their [`Setting`]s: those of the variables, in lower
 /// case and without `USLAB_`.
-pub const SETTINGS: [&str; 15] = [
+pub const SETTINGS: [&str; 16] = [
     "rseq",
     "reaper",
     "decay_ms",
@@ -187,6 +187,7 @@ pub const SETTINGS: [&str; 15] = [
     "stats",
     "profile",
     "profile_file",
+    "numa",
 ];
 
 /// Facts about the process and its page layer.
@@ -385,6 +386,11 @@ pub struct Record {
     pub shrinks: AtomicU64,
     /// Allocations that failed for want of memory.
     pub failures: AtomicU64,
+    /// Objects that CPUs of other nodes gave back to the barns and slabs of the objects' node; not
+    /// those that drains moved.
+    pub home_objects: AtomicU64,
+    /// The sheaves by which the barns got theirs, whole.
+    pub home_sheaves: AtomicU64,
 }
 
 const _: () = {

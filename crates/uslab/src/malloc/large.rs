@@ -14,6 +14,7 @@ use crate::cache::{Core, hooks, start};
 use crate::counters;
 use crate::os;
 use crate::os::invariant::invariant;
+use crate::os::memory::Moved;
 use crate::pages::{self, CHUNK_PAGES, Fill, PAGE_BYTES, PAGE_SHIFT, PageIndex, Run, Temperature};
 use crate::rseq::Owner;
 use crate::slab::{Misuse, report_misuse};
@@ -247,11 +248,17 @@ pub(super) fn move_to(pointer: *mut u8, size: usize) -> Option<*mut u8> {
     }
     let (new, _) = alloc_plain(size, CHUNK_PAGES.min(16) * PAGE_BYTES, Reclaim::Yes)?;
     // SAFETY: both are live runs; the new one is at least as long, and no thread uses its contents.
-    if !unsafe { os::memory::move_pages(pointer, new, old) } {
-        if let Some(page) = start_of(new) {
-            free(page, new, Release::PLAIN);
+    match unsafe { os::memory::move_pages(pointer, new, old) } {
+        Moved::Done => {}
+        Moved::Refused => {
+            if let Some(to) = start_of(new) {
+                pages::note_replaced(to, old / PAGE_BYTES);
+                free(to, new, Release::PLAIN);
+            }
+            return None;
         }
-        return None;
+        // The run stays in use for ever: its addresses have no memory.
+        Moved::Lost => return None,
     }
     if let Some(to) = start_of(new) {
         pages::note_moved(page, to, old / PAGE_BYTES);

@@ -33,6 +33,7 @@ pub struct Variable {
 }
 
 pub const RSEQ: &str = "USLAB_RSEQ";
+pub const NUMA: &str = "USLAB_NUMA";
 pub const SNAPSHOT: &str = "USLAB_SNAPSHOT";
 pub const SNAPSHOT_READER: &str = "USLAB_SNAPSHOT_READER";
 pub const REAPER: &str = "USLAB_REAPER";
@@ -57,7 +58,7 @@ pub const PRESSURE_WATCH: &str = "MEMORY_PRESSURE_WATCH";
 pub const PRESSURE_WRITE: &str = "MEMORY_PRESSURE_WRITE";
 
 /// All variables, in the order of the users' table.
-pub const VARIABLES: [Variable; 25] = [
+pub const VARIABLES: [Variable; 26] = [
     Variable {
         name: RSEQ,
         read_by: "the library",
@@ -65,6 +66,15 @@ pub const VARIABLES: [Variable; 25] = [
         default: "sequences where the system has them",
         doc: "Never use restartable sequences: every operation of a CPU's slot takes the slot's lock. \
               Results are the same. `uslab run --rseq off` sets it.",
+        is_harmless: true,
+    },
+    Variable {
+        name: NUMA,
+        read_by: "the library",
+        values: "`0`",
+        default: "on a machine of several nodes each CPU allocates what lies on its own",
+        doc: "Treat the machine as one node: a CPU allocates what it freed, whichever node the memory is on. \
+              Frees that name a size or a cache are then as fast as on a machine of one node.",
         is_harmless: true,
     },
     Variable {
@@ -404,6 +414,8 @@ pub struct Config<V> {
     pub forbids_rseq: bool,
     /// Never start the background thread.
     pub forbids_reaper: bool,
+    /// Treat the machine as one node.
+    pub ignores_nodes: bool,
     /// How long free memory stays: the inner `None` is for ever.
     pub decay_ms: Option<Option<u64>>,
     /// When huge pages back memory.
@@ -443,8 +455,9 @@ pub struct Config<V> {
 }
 
 /// The names of the variables in [`Config::of`]'s array.
-pub const READ_AT_START: [&str; 19] = [
+pub const READ_AT_START: [&str; 20] = [
     RSEQ,
+    NUMA,
     REAPER,
     DECAY_MS,
     HUGE_PAGES,
@@ -469,7 +482,7 @@ impl<V: AsRef<[u8]>> Config<V> {
     /// The configuration from the values of [`READ_AT_START`].
     pub fn of(values: [Option<V>; READ_AT_START.len()]) -> Config<V> {
         let wrong = Self::wrong_of(&values);
-        let [rseq, reaper, decay_ms, huge_pages, on_misuse, cpu_bytes, pressure, rest @ ..] = values;
+        let [rseq, numa, reaper, decay_ms, huge_pages, on_misuse, cpu_bytes, pressure, rest @ ..] = values;
         let [
             snapshot,
             snapshot_reader,
@@ -491,6 +504,7 @@ impl<V: AsRef<[u8]>> Config<V> {
         Config {
             forbids_rseq: is(&rseq, b"0"),
             forbids_reaper: is(&reaper, b"0"),
+            ignores_nodes: is(&numa, b"0"),
             decay_ms: if is(&decay_ms, b"-1") || is(&decay_ms, b"never") {
                 Some(None)
             } else {
@@ -531,7 +545,7 @@ impl<V: AsRef<[u8]>> Config<V> {
                 continue;
             };
             *wrong = match *name {
-                RSEQ | REAPER | STATS => ![&b"0"[..], b"1"].contains(&text),
+                RSEQ | NUMA | REAPER | STATS => ![&b"0"[..], b"1"].contains(&text),
                 DECAY_MS => ![&b"-1"[..], b"never"].contains(&text) && number(value).is_none(),
                 HUGE_PAGES => ![&b"auto"[..], b"never", b"always"].contains(&text),
                 ON_MISUSE => ![&b"report"[..], b"abort"].contains(&text),

@@ -29,6 +29,7 @@ fn unset_variables_mean_their_defaults() {
 fn each_variable_has_its_effect_and_other_values_have_none() {
     assert!(config(RSEQ, "0").forbids_rseq && !config(RSEQ, "1").forbids_rseq);
     assert!(config(REAPER, "0").forbids_reaper && !config(REAPER, "off").forbids_reaper);
+    assert!(config(NUMA, "0").ignores_nodes && !config(NUMA, "1").ignores_nodes);
     assert!(!config(ON_MISUSE, "report").aborts_on_misuse && config(ON_MISUSE, "").aborts_on_misuse);
     let decay_ms = |value| config(DECAY_MS, value).decay_ms;
     assert_eq!((decay_ms("0"), decay_ms("250")), (Some(Some(0)), Some(Some(250))));
@@ -88,6 +89,7 @@ fn a_value_without_a_meaning_is_wrong_and_counts_as_unset() {
     let wrong = [
         (RSEQ, "off"),
         (REAPER, "2"),
+        (NUMA, "off"),
         (STATS, "on"),
         (DECAY_MS, "1s"),
         (HUGE_PAGES, "1"),

@@ -2,7 +2,7 @@
 
 use super::file::Reader;
 use core::ffi::CStr;
-use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::Relaxed};
 
 /// CPUs that tables of this layer have an entry for.
 pub(super) const CPUS_OF_TABLES: usize = 1024;
@@ -116,6 +116,15 @@ pub fn for_each_cpu_of_node(node: usize, mut visit: impl FnMut(usize)) {
     }
 }
 
+/// Whether there is more than one node.
+static HAS_NODES: AtomicBool = AtomicBool::new(false);
+
+/// Whether the machine has more than one node, after start-up, as far as the library heeds them.
+#[inline]
+pub fn has_nodes() -> bool {
+    HAS_NODES.load(Relaxed)
+}
+
 static NODE_OF_CPU: [AtomicU8; CPUS_OF_TABLES] = [const { AtomicU8::new(0) }; CPUS_OF_TABLES];
 
 /// Reads which node each CPU belongs to, and returns the number of nodes, 64 at most. Before this
@@ -125,9 +134,11 @@ pub fn init_nodes() -> usize {
         for (cpu, place) in NODE_OF_CPU.iter().enumerate().take(cpus) {
             place.store((cpu * nodes / cpus) as u8, Relaxed);
         }
+        HAS_NODES.store(nodes > 1, Relaxed);
         return nodes;
     }
     let nodes = nodes().min(64);
+    HAS_NODES.store(nodes > 1, Relaxed);
     if nodes > 1 {
         for node in 0..nodes {
             for_each_cpu_of_node(node, |cpu| {

@@ -180,24 +180,44 @@ pub unsafe fn populate(start: *mut u8, bytes: usize) {
     unsafe { libc::madvise(start.cast(), bytes, POPULATE_WRITE) };
 }
 
+/// The result of [`move_pages`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Moved {
+    /// The pages are at the new place.
+    Done,
+    /// The pages are where they were. The new place is unchanged, or zeroed.
+    Refused,
+    /// The pages are where they were, and no memory is mapped at the new place any more.
+    Lost,
+}
+
 /// Moves the pages of `[from, from + bytes)` to `to`, in place of those mapped there. `from` stays
 /// mapped, and reads as zero afterwards.
 ///
-/// False where the kernel cannot do it (`MREMAP_DONTUNMAP`, Linux 5.7), and for locked pages,
-/// because the kernel would unlock those at `from`. Then `from` is unchanged, and `to` unchanged or
-/// zeroed.
+/// Refused where the kernel cannot do it (`MREMAP_DONTUNMAP`, Linux 5.7), and for locked pages,
+/// because the kernel would unlock those at `from`; and where `from` is several mappings to the
+/// kernel. Kernels before 6.17 find that out after they removed what was mapped at `to`.
 ///
 /// The old range stays mapped throughout, so no other mapping of the process can take its place.
 ///
 /// # Safety
 /// Both ranges must be whole system pages that the library mapped, not overlap, and nothing may use
 /// the contents of `to`.
-pub unsafe fn move_pages(from: *mut u8, to: *mut u8, bytes: usize) -> bool {
+pub unsafe fn move_pages(from: *mut u8, to: *mut u8, bytes: usize) -> Moved {
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
     // The purge fails for locked memory, and so prevents the move.
     // SAFETY: the caller's promise.
-    unsafe {
-        purge(to, page_bytes()) && libc::mremap(from.cast(), bytes, bytes, flags, to) != libc::MAP_FAILED
+    if !unsafe { purge(to, page_bytes()) } {
+        return Moved::Refused;
+    }
+    // SAFETY: as above.
+    if unsafe { libc::mremap(from.cast(), bytes, bytes, flags, to) } != libc::MAP_FAILED {
+        return Moved::Done;
+    }
+    // Where the kernel left the place alone, that is taken.
+    match map_at(to as usize, bytes) {
+        Placed::Mapped | Placed::Taken => Moved::Refused,
+        Placed::Refused => Moved::Lost,
     }
 }
 

@@ -6,14 +6,14 @@
 //! ```
 
 use super::config::{
-    CPU_BYTES, DEBUG, DEBUG_REPORT, DECAY_MS, GUARD, HUGE_PAGES, LEAKS, LIMIT, ON_MISUSE, PRESSURE, PROFILE,
-    READ_AT_START, REAPER, RSEQ, SECURE, SNAPSHOT, SNAPSHOT_READER, STATS,
+    CPU_BYTES, DEBUG, DEBUG_REPORT, DECAY_MS, GUARD, HUGE_PAGES, LEAKS, LIMIT, NUMA, ON_MISUSE, PRESSURE,
+    PROFILE, READ_AT_START, REAPER, RSEQ, SECURE, SNAPSHOT, SNAPSHOT_READER, STATS,
 };
 
 /// Why a value is [`wrong`](super::config::Config::wrong), for the message.
 pub fn meant(name: &str) -> &'static str {
     match name {
-        RSEQ | REAPER | STATS => "it is neither 0 nor 1",
+        RSEQ | NUMA | REAPER | STATS => "it is neither 0 nor 1",
         DECAY_MS => "it is no number of milliseconds, and not never",
         HUGE_PAGES => "it is none of auto, never, always",
         ON_MISUSE => "it is neither report nor abort",
@@ -28,7 +28,7 @@ pub fn meant(name: &str) -> &'static str {
 /// The value of a setting that is not set, as a variable would have it.
 pub fn default_text(name: &str) -> &'static str {
     match name {
-        RSEQ | REAPER => "1",
+        RSEQ | NUMA | REAPER => "1",
         DECAY_MS => "1000",
         HUGE_PAGES | CPU_BYTES => "auto",
         ON_MISUSE => "abort",

@@ -1,5 +1,6 @@
 //! Tests of the parsers and of the memory calls' contracts.
 
+use super::memory::Moved;
 use super::*;
 
 #[test]
@@ -137,7 +138,8 @@ fn locked_pages_stay_unless_purge_locked_is_called() {
         }
         assert!(!memory::purge(start, 2 * page));
         assert_eq!(start.read(), 7);
-        assert!(!memory::move_pages(start.add(page), start, page), "the kernel would unlock pages");
+        let moved = memory::move_pages(start.add(page), start, page);
+        assert_eq!(moved, Moved::Refused, "the kernel would unlock pages");
         let gone = memory::purge_locked(start, 2 * page);
         assert_eq!(start.read(), if gone { 0 } else { 7 });
         memory::unmap(start, 2 * page);
@@ -151,8 +153,25 @@ fn moved_pages_keep_their_contents_and_leave_zeroes() {
     // SAFETY: this test alone uses the range; the two halves do not overlap.
     unsafe {
         start.write(7);
-        assert!(memory::move_pages(start, start.add(4 * page), 4 * page));
+        assert_eq!(memory::move_pages(start, start.add(4 * page), 4 * page), Moved::Done);
         assert_eq!((start.read(), start.add(4 * page).read()), (0, 7));
+        memory::unmap(start, 8 * page);
+    }
+}
+
+#[test]
+fn pages_of_two_mappings_stay_and_their_new_place_is_mapped() {
+    let page = memory::page_bytes();
+    let start = mapped(8 * page);
+    // SAFETY: this test alone uses the range; the two halves do not overlap.
+    unsafe {
+        // To the kernel the first half is two mappings from here on.
+        assert_eq!(libc::madvise(start.add(2 * page).cast(), 2 * page, libc::MADV_DONTFORK), 0);
+        start.write(7);
+        if memory::move_pages(start, start.add(4 * page), 4 * page) == Moved::Refused {
+            assert_eq!(start.read(), 7);
+            (4..8).for_each(|n| start.add(n * page).write(1));
+        }
         memory::unmap(start, 8 * page);
     }
 }

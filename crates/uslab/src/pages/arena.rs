@@ -17,7 +17,7 @@ use crate::rseq::{Owner, Slot};
 use crate::{counters, os};
 use core::ops::Range;
 use core::sync::atomic::{
-    AtomicBool, AtomicPtr, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed,
+    AtomicBool, AtomicPtr, AtomicU8, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed,
     Ordering::Release, fence,
 };
 
@@ -341,6 +341,20 @@ fn is_pinned(index: usize) -> &'static AtomicBool {
 /// Whether chunk `index`, which is within the bound, may be unmapped when all of it is free.
 pub(super) fn may_be_unmapped(index: usize) -> bool {
     !is_pinned(index).load(Relaxed)
+}
+
+/// The node whose CPU first touched the memory of chunk `index`, as far as the library knows. The
+/// chunk must be within the bound.
+pub(super) fn node_of_chunk(index: usize) -> &'static AtomicU8 {
+    // SAFETY: as in `is_pinned`.
+    unsafe { &(*chunk_entry(index)).node }
+}
+
+/// The node that the memory of `page` is on: that of the CPU that took the first page of its chunk
+/// while the chunk had no memory. The page must lie in the arena.
+pub fn node_of(page: PageIndex) -> usize {
+    invariant!(contains(page), "a page that has a node lies in the arena", page.0);
+    usize::from(node_of_chunk(page.0 as usize / CHUNK_PAGES).load(Relaxed))
 }
 
 /// Keeps the chunk of `page` mapped for ever, so that threads without a lock may read what was

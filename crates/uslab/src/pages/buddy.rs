@@ -1,9 +1,9 @@
 //! The buddy allocates runs of pages from the chunks, fullest chunk first.
 //!
-//! A chunk with free pages stands in one of 11 × 10 lists: by its level, and by the largest order
-//! that fits. Levels 0 (fullest) to 7 hold chunks with pages in use. Chunks of levels 8 and 9 are
-//! wholly free; those of level 10 are unmapped too. One word a level has a bit for each list that
-//! is not empty, so a scan of 11 words finds the fullest chunk with room.
+//! A chunk with free pages stands in one of 11 × 10 lists of its node: by its level, and by the
+//! largest order that fits. Levels 0 (fullest) to 7 hold chunks with pages in use. Chunks of levels
+//! 8 and 9 are wholly free; those of level 10 are unmapped too. One word a level has a bit for each
+//! list that is not empty, so a scan of 11 words finds the fullest chunk with room.
 //!
 //! ```text
 //!  level 0  ▓▓▓▓▓▓▓░   order 0 ▶ chunk ▶ chunk    order 1 ▶ chunk   …
@@ -12,6 +12,11 @@
 //!  level 9  ░░░░░░░░   order 9 ▶ chunk
 //!  level 10 ┄┄┄┄┄┄┄┄   order 9 ▶ chunk            mapped again only if nothing else fits
 //! ```
+//!
+//! The node of a chunk is that of the CPU that took its first page while it had no memory: the
+//! kernel takes memory from the node where it is touched first. A thread takes pages of its own
+//! node's chunks, then chunks without memory of any node, then new ones, and only if there are none
+//! another node's.
 
 use super::arena::{self, PageIndex};
 use super::chunk::{self, Advice, Chunk, MAX_ORDER, NONE};
@@ -25,11 +30,13 @@ use crate::os::{self, Guard, Lock};
 use crate::sync::{CachePadded, Rank};
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 pub(super) use huge::revoke;
+use nodes::{NODES, NodeLists, lists_of, this_node};
 
 mod batch;
 mod extend;
 mod huge;
 pub(super) mod limits;
+mod nodes;
 #[cfg(test)]
 mod tests;
 pub(super) mod valid;
@@ -56,8 +63,8 @@ const MAX_ALIGN_ORDER: u32 = 18;
 const NO_LIMIT: usize = usize::MAX;
 
 pub(super) struct Buddy {
-    heads: [[u32; ORDERS]; LEVELS],
-    not_empty: [u16; LEVELS],
+    /// By the node of the chunks.
+    lists: [NodeLists; NODES],
     /// Free pages with memory behind them.
     pub dirty_pages: usize,
     /// The part of `dirty_pages` in chunks that the system refused to purge in this period.
@@ -84,8 +91,7 @@ pub(super) struct Buddy {
 static BUDDY: CachePadded<Lock<Buddy>> = CachePadded(Lock::new(
     Rank::Pages,
     Buddy {
-        heads: [[NONE; ORDERS]; LEVELS],
-        not_empty: [0; LEVELS],
+        lists: [const { NodeLists::EMPTY }; NODES],
         dirty_pages: 0,
         locked_pages: 0,
         huge_pages: 0,
@@ -196,10 +202,11 @@ impl Buddy {
     fn alloc_in_chunk(&mut self, pages: usize, align_order: u32, fill: Fill) -> Option<Run> {
         let order = pages.next_power_of_two().trailing_zeros().max(align_order);
         let index = loop {
-            let Some(index) = self.fullest_with(order) else {
-                let wanted = (arena::chunks_committed() / 8).clamp(1, MAX_GROW);
-                self.grow(wanted, 1)?;
-                continue;
+            let wanted = (arena::chunks_committed() / 8).clamp(1, MAX_GROW);
+            let index = match self.fullest_with(order) {
+                Some(index) => index,
+                None if self.grow(wanted, 1).is_some() => continue,
+                None => self.fullest_anywhere(order)?,
             };
             match self.map_again(index, 1) {
                 Placed::Mapped => break index,
@@ -215,18 +222,6 @@ impl Buddy {
         invariant!(first % (1 << align_order) == 0, "a run lies on the boundary asked for", first);
         let zero = self.claim(index, first, pages, fill);
         Some(Run { first: PageIndex((index * CHUNK_PAGES + first) as u32), pages, zeroed: zero == pages })
-    }
-
-    fn fullest_with(&self, order: u32) -> Option<usize> {
-        let index = self.not_empty.iter().zip(&self.heads).find_map(|(&orders, heads)| {
-            let fitting = orders >> order << order;
-            (fitting != 0).then(|| *heads.get(fitting.trailing_zeros() as usize).unwrap_or(&NONE) as usize)
-        })?;
-        let is_listed = index < arena::chunks_committed() && self.is_chunk_whole(index);
-        is_listed.then_some(index).or_else(|| {
-            is_whole(false, "buddy", self, "a list leads to a chunk within the bound");
-            None
-        })
     }
 
     /// Whether a chunk, which is within the bound, counts its free pages right, and its neighbours
@@ -302,6 +297,7 @@ impl Buddy {
         for index in (grown.first..grown.first + grown.count).rev() {
             // SAFETY: just committed, and `&mut self` is the lock.
             unsafe { (*arena::chunk(index)).reset_free() };
+            arena::node_of_chunk(index).store(this_node() as u8, Relaxed);
             self.link(index);
         }
         Some(())
@@ -349,6 +345,8 @@ impl Buddy {
         // SAFETY: the chunk is committed, and `&mut self` is the lock.
         let chunk = unsafe { &mut *arena::chunk(index) };
         if chunk.is_whole() && chunk.dirty_pages == 0 {
+            // The kernel takes the memory from the node of the CPU that touches it first.
+            arena::node_of_chunk(index).store(this_node() as u8, Relaxed);
             self.choose_backing(index, chunk, fill);
         }
         let zero = chunk.claim(first, pages);
@@ -425,12 +423,14 @@ impl Buddy {
         // SAFETY: listed chunks are committed, and `&self` is the lock.
         let at = |index: u32| unsafe { &*arena::chunk(index as usize) };
         [(EMPTY_LEVEL, unmap), (PINNED_LEVEL, false)].into_iter().find_map(|(level, takes_clean)| {
-            core::iter::successors(chunk(self.heads[level][ORDERS - 1]), |&index| chunk(at(index).next))
-                .take(if takes_clean { usize::MAX } else { LOOKS })
-                .find(|&index| {
-                    self.is_purgeable(at(index), locked) || (takes_clean && at(index).dirty_pages == 0)
-                })
-                .map(|index| index as usize)
+            self.lists.iter().find_map(|lists| {
+                core::iter::successors(chunk(lists.heads[level][ORDERS - 1]), |&index| chunk(at(index).next))
+                    .take(if takes_clean { usize::MAX } else { LOOKS })
+                    .find(|&index| {
+                        self.is_purgeable(at(index), locked) || (takes_clean && at(index).dirty_pages == 0)
+                    })
+                    .map(|index| index as usize)
+            })
         })
     }
 
@@ -523,13 +523,14 @@ impl Buddy {
             self.count_dirty(chunk, usize::wrapping_add);
             let level = level_of(index, chunk);
             (chunk.level, chunk.order) = (level as u8, order as u8);
-            let head = &mut self.heads[level][order as usize];
+            let lists = &mut self.lists[lists_of(index)];
+            let head = &mut lists.heads[level][order as usize];
             (chunk.next, chunk.prev) = (*head, NONE);
             if *head != NONE {
                 (*arena::chunk(*head as usize)).prev = index as u32;
             }
             *head = index as u32;
-            self.not_empty[level] |= 1 << order;
+            lists.not_empty[level] |= 1 << order;
             if level == EMPTY_LEVEL {
                 EMPTY_CHUNKS.store(EMPTY_CHUNKS.load(Relaxed) + 1, Relaxed);
             }
@@ -567,9 +568,10 @@ impl Buddy {
             if chunk.prev != NONE {
                 (*arena::chunk(chunk.prev as usize)).next = chunk.next;
             } else {
-                self.heads[level][order] = chunk.next;
+                let lists = &mut self.lists[lists_of(index)];
+                lists.heads[level][order] = chunk.next;
                 if chunk.next == NONE {
-                    self.not_empty[level] &= !(1 << order);
+                    lists.not_empty[level] &= !(1 << order);
                 }
             }
         }

@@ -204,12 +204,20 @@ pub fn free(first: PageIndex, pages: usize, temperature: Temperature) {
     }
 }
 
+/// Whether the memory of a run is on another node than the CPU that the thread runs on, whose list
+/// would hand it out there.
+fn is_of_another_node(first: PageIndex) -> bool {
+    os::cpu::has_nodes() && arena::node_of(first) != Cpu::current().node()
+}
+
 /// Frees a run to this CPU's list. Returns the dirty pages of the buddy if that took some runs;
-/// `None`, with nothing done, if the list does not take runs of this kind, or its lock is taken.
+/// `None`, with nothing done, if the list does not take runs of this kind or of that node, or its
+/// lock is taken.
 fn free_to_this_cpu(first: PageIndex, pages: usize, temperature: Temperature) -> Option<Option<usize>> {
     if temperature == Temperature::Hot
         && let Some(order) = listed_order(pages, 0)
         && (first.0 as usize).is_multiple_of(pages)
+        && !is_of_another_node(first)
         && let Some(cpu) = Cpu::current().shared(table())
         && let Some(mut lists) = cpu.lists.try_lock()
     {

@@ -15,7 +15,7 @@ use super::{CHUNK_BYTES, CHUNK_PAGES, DESCRIPTOR_BYTES, PAGE_BYTES};
 use crate::os::facts::Fact;
 use crate::os::memory::{self, Placed};
 use crate::rseq::Owner;
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::Relaxed};
 
 /// Largest range for objects: a little less than 1 TiB, so that the page map is not exactly 2 GiB.
 /// Where the address of a map entry and that of slots or sheaves agreed in the low 28 bits, a free
@@ -52,6 +52,8 @@ pub struct Entry {
     pub chunk: Chunk,
     /// See [`super::keep_mapped`]. Read and written without a lock.
     pub is_pinned: AtomicBool,
+    /// See [`super::arena::node_of`]. Changed under the buddy's lock, read without.
+    pub node: AtomicU8,
 }
 
 /// A table: a range of addresses of which a first part is mapped.

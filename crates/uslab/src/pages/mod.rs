@@ -48,7 +48,7 @@ mod tests;
 
 pub use arena::{
     PageIndex, address_of, clear_owner, contains, descriptor, direct_owner_of, keep_mapped, may_contain,
-    owner, owner_of, page_of, page_of_any, set_owner,
+    node_of, owner, owner_of, page_of, page_of_any, set_owner,
 };
 pub use bound::{begin_growth, has_grown, is_bounded};
 pub use buddy::limits::{has_soft_limit, held_bytes, is_beyond_soft, set_limits, soft_limit_bytes};
@@ -149,6 +149,12 @@ pub fn note_moved(from: PageIndex, to: PageIndex, pages: usize) {
             buddy::revoke(index);
         }
     }
+}
+
+/// Notes that the kernel may have replaced the mapping of a run by a new one, without advice about
+/// huge pages. The caller owns the run.
+pub fn note_replaced(first: PageIndex, pages: usize) {
+    buddy::lock().note_moved(first, pages);
 }
 
 /// Takes all locks of this layer, for a fork.

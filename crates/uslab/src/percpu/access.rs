@@ -1,7 +1,7 @@
 //! The two ways to work on this CPU's slot, behind one contract: sequences, or the slot's lock.
 
 use super::ownership;
-use crate::os::invariant::invariant;
+use crate::os::{invariant::invariant, sharing};
 use crate::rseq::locked::LockedSlot;
 use crate::rseq::{self, Cpu, Exchanged, Pushed, Sheaf, Slot, Which};
 
@@ -25,6 +25,8 @@ pub(super) trait Access {
     fn slot(&self) -> &Slot;
     /// The CPU, as a hint: the thread may have left it.
     fn cpu(&self) -> Cpu;
+    /// The home of the objects in the slot's sheaves. `None`: objects of any home come into them.
+    fn node(&self) -> Option<usize>;
 }
 
 /// Exchanges one of this CPU's two sheaves for `new`. On success the caller owns the sheaf that
@@ -52,18 +54,20 @@ pub(super) struct Sequences<'a> {
     slots: *const Slot,
     slot: &'a Slot,
     cpu: Cpu,
+    node: usize,
 }
 
 impl<'a> Sequences<'a> {
-    /// Access to this CPU's slot. `None` if the CPU has no slot. That happens only if the kernel
-    /// runs the thread on a CPU that it did not count as possible (see
+    /// Access to this CPU's slot for objects of `node`. `None` if the CPU has no slot. That happens
+    /// only if the kernel runs the thread on a CPU that it did not count as possible (see
     /// [`crate::os::cpu::possible_cpus`]).
     ///
     /// # Safety
-    /// `slots` must be a cache's slots, for every possible CPU, in a process whose mode is rseq.
-    pub unsafe fn new(slots: &'a [Slot]) -> Option<Sequences<'a>> {
+    /// `slots` must be a row of a cache's slots, for every possible CPU, in a process whose mode is
+    /// rseq.
+    pub unsafe fn new(slots: &'a [Slot], node: usize) -> Option<Sequences<'a>> {
         let cpu = Cpu::current();
-        cpu.own(slots).map(|slot| Sequences { slots: slots.as_ptr(), slot, cpu })
+        cpu.own(slots).map(|slot| Sequences { slots: slots.as_ptr(), slot, cpu, node })
     }
 }
 
@@ -95,6 +99,10 @@ impl Access for Sequences<'_> {
     fn cpu(&self) -> Cpu {
         self.cpu
     }
+
+    fn node(&self) -> Option<usize> {
+        Some(self.node)
+    }
 }
 
 /// Access by the slot's lock, which a thread holds for one step at a time, as a sequence lasts.
@@ -103,6 +111,7 @@ impl Access for Sequences<'_> {
 pub(super) struct Locked<'a> {
     slot: &'a Slot,
     cpu: Cpu,
+    node: usize,
 }
 
 /// Upper bound on the slots that a thread tries before it bypasses the CPU caches. A taken lock
@@ -114,12 +123,12 @@ const TRIES: usize = 4;
 const LOOKS: usize = 64;
 
 impl<'a> Locked<'a> {
-    /// Access to the slot of this CPU or, if its lock is taken, of one of the next CPUs. `None` if
-    /// all of these locks are taken.
-    pub fn new(slots: &'a [Slot]) -> Option<Locked<'a>> {
+    /// Access to the slot of this CPU for objects of `node` or, if its lock is taken, of one of the
+    /// next CPUs. `None` if all of these locks are taken.
+    pub fn new(slots: &'a [Slot], node: usize) -> Option<Locked<'a>> {
         core::iter::successors(Some(Cpu::current()), |cpu| Some(cpu.next()))
             .take(TRIES)
-            .filter_map(|cpu| cpu.shared(slots).map(|slot| Locked { slot, cpu }))
+            .filter_map(|cpu| cpu.shared(slots).map(|slot| Locked { slot, cpu, node }))
             .find(|locked| !LockedSlot::is_taken(locked.slot))
     }
 
@@ -171,21 +180,31 @@ impl Access for Locked<'_> {
     fn cpu(&self) -> Cpu {
         self.cpu
     }
+
+    fn node(&self) -> Option<usize> {
+        Some(self.node)
+    }
 }
 
-/// Where a CPU's objects and sheaves come from: its node and its group ([`crate::os::sharing`]).
+/// Where a slot's objects and sheaves come from: a node and a group ([`crate::os::sharing`]).
 #[derive(Clone, Copy)]
 pub(super) struct Home {
     pub node: usize,
     pub group: usize,
+    /// The sheaves hold objects of that node alone.
+    pub is_pure: bool,
 }
 
-/// The home of the CPU of `access`.
+/// The home of the slot of `access`: that of its objects, and the CPU's group or, on another node,
+/// one of the groups there.
 pub(super) fn home_of(access: &impl Access) -> Home {
-    Home { node: access.cpu().node(), group: access.cpu().group() }
-}
-
-/// The node of the CPU of `access`.
-pub(super) fn node_of(access: &impl Access) -> usize {
-    access.cpu().node()
+    let (cpu, node) = (access.cpu(), access.node());
+    match node {
+        Some(node) if node != cpu.node() => {
+            let groups = sharing::groups_of_node(node);
+            let group = groups.start + cpu.number() % groups.len().max(1);
+            Home { node, group, is_pure: true }
+        }
+        _ => Home { node: cpu.node(), group: cpu.group(), is_pure: node.is_some() },
+    }
 }

@@ -15,7 +15,9 @@
 //! A drain, or another thread's refill, may take a sheaf out whose objects were charged and never
 //! served. These are credited again: without that the next sample would come too early.
 //!
-//! Rows exist in rseq mode only. In locked mode each call takes the slow path anyway.
+//! Rows exist in rseq mode only. In locked mode each call takes the slow path anyway. On a machine
+//! of several nodes each cache has such a row from the start, the lending row ([`super::rows`]): a
+//! profile finds a few objects there that it did not charge.
 
 use super::CpuCache;
 use super::access::{Access, Sequences};
@@ -48,13 +50,12 @@ impl CpuCache {
             return None;
         }
         if self.counted.load(Acquire).is_null() {
-            let cpus = self.slots().len();
-            let row = boot::alloc(size_of_val(self.slots()), align_of::<Slot>()).cast::<Slot>();
+            let row = boot::alloc(self.cpus * size_of::<Slot>(), align_of::<Slot>()).cast::<Slot>();
             if row.is_null() {
                 return None;
             }
             // SAFETY: fresh memory for so many slots.
-            (0..cpus).for_each(|cpu| unsafe { row.add(cpu).write(Slot::holding(dummy())) });
+            (0..self.cpus).for_each(|cpu| unsafe { row.add(cpu).write(Slot::holding(dummy())) });
             self.counted.store(row, Release);
         }
         Some(self.counted.load(Acquire))
@@ -68,8 +69,8 @@ impl CpuCache {
     /// The slots of the counted row; none before [`CpuCache::make_counted_row`].
     pub(super) fn counted_slots(&self) -> &[Slot] {
         let row = self.counted.load(Acquire);
-        let cpus = if row.is_null() { 0 } else { self.slots().len() };
-        // SAFETY: a row has as many slots as the cache's own, and lives for ever.
+        let cpus = if row.is_null() { 0 } else { self.cpus };
+        // SAFETY: a row has a slot for each CPU, and lives for ever.
         unsafe { core::slice::from_raw_parts(if cpus == 0 { self.slots().as_ptr() } else { row }, cpus) }
     }
 
@@ -122,7 +123,7 @@ impl CpuCache {
         // SAFETY: the slots are the cache's, and `out` has room for so many.
         let mut got = unsafe { rseq::pop_bulk(self.fast_slots(), n, out.as_mut_ptr()) };
         // A pair loop needs as many objects as a refill serves, or it refills again too soon.
-        if got < n && self.alloc_slow(&mut out[got..n]) {
+        if got < n && self.alloc_from_rows(&mut out[got..n]) {
             // Those that the sheaf held are served first, as without a profile.
             out[..n].rotate_left(got);
             got = n;
@@ -138,9 +139,10 @@ impl CpuCache {
     }
 
     /// Puts objects into the counted sheaf of this CPU. Those that find no room are freed.
-    fn install_counted(&self, objects: &[*mut u8]) {
+    pub(super) fn install_counted(&self, objects: &[*mut u8]) {
+        let node = self.this_node();
         // SAFETY: the counted row has a slot for each CPU, and exists in rseq mode only.
-        let Some(access) = (unsafe { Sequences::new(self.counted_slots()) }) else {
+        let Some(access) = (unsafe { Sequences::new(self.counted_slots(), node) }) else {
             return self.discard(objects);
         };
         // A sheaf without objects stands in for the dummy, whose line all CPUs would write.
@@ -149,7 +151,7 @@ impl CpuCache {
         }
         let have = match exchange_main(&access, dummy()) {
             Exchanged::Old(sheaf) if !is_dummy(sheaf) => sheaf,
-            _ => sheaf::alloc(SIZE, super::access::node_of(&access)),
+            _ => sheaf::alloc(SIZE, node),
         };
         if have.is_null() {
             return self.discard(objects);

@@ -3,7 +3,7 @@
 //! Counts stand in the line of the CPU ([`crate::counters::Tally`]); the fast path counts nothing.
 //! So the objects of a slot are counted by the difference to the last count, at each slow call.
 
-use super::access::Access;
+use super::access::{Access, Home};
 use super::{CpuCache, valid};
 use crate::counters::{self, SlowCall, Tally};
 use crate::os;
@@ -36,6 +36,16 @@ impl CpuCache {
         self.tally().sheaf_free.fetch_add(n as i64, Relaxed);
     }
 
+    /// Counts `n` objects that left a slot for `home`, by so many whole sheaves, if the CPU is on
+    /// another node.
+    pub(super) fn count_home(&self, home: Home, n: usize, sheaves: u64) {
+        if n > 0 && home.node != Cpu::current().node() {
+            let record = counters::record(self.slabs().id());
+            record.home_objects.fetch_add(n as u64, Relaxed);
+            record.home_sheaves.fetch_add(sheaves, Relaxed);
+        }
+    }
+
     /// Updates the count of free objects in sheaves by what this CPU's slot holds now.
     pub(super) fn account(&self, access: &impl Access) {
         valid::assert_slot(access);
@@ -58,7 +68,8 @@ impl CpuCache {
         let before = slot.counted.swap(now, Relaxed);
         let change = i64::from(now) - i64::from(before);
         let index = (&raw const *slot).addr().wrapping_sub(self.slots().as_ptr().addr()) / size_of::<Slot>();
-        self.slabs().tally_of(Cpu::of_index(index)).sheaf_free.fetch_add(change, Relaxed);
+        // Row by row. The slots of threads and counted rows are counted with any CPU's.
+        self.slabs().tally_of(Cpu::of_index(index % self.cpus.max(1))).sheaf_free.fetch_add(change, Relaxed);
     }
 
     /// Whether a drain or a shrink would find free memory. Takes no lock. Approximate, as all

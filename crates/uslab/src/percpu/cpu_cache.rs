@@ -9,15 +9,15 @@ use super::access::{Access, Home, Locked, Sequences, exchange, home_of};
 use super::adapt::{self, Adapt, Miss, Run};
 use super::barn::Barn;
 use super::drain::Keep;
-use super::hidden;
 use super::ownership;
+use super::rows::Rows;
 use super::sheaf::{self, Owned};
 use super::surplus::{self, Surplus};
 use crate::counters::{self, SlowCall};
 use crate::os::facts::{Fact, facts};
 use crate::os::invariant::invariant;
 use crate::os::{self, probe, sharing};
-use crate::rseq::{Cpu, Exchanged, Mode, Owner, Sheaf, Slot, Which, dummy, dummy_of, is_dummy, mode};
+use crate::rseq::{Exchanged, Mode, Owner, Sheaf, Slot, Which, dummy, dummy_of, is_dummy, mode};
 use crate::slab::{Misuse, Slabs, report_misuse};
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering::Relaxed};
 
@@ -29,11 +29,18 @@ pub(super) const PIECE: usize = 128;
 /// The CPU caches of one cache, in front of its slabs.
 pub struct CpuCache {
     slabs: Slabs,
-    slots: *const Slot,
-    cpus: usize,
+    /// The slots with sheaves: see [`super::rows`].
+    pub(super) slots: *const Slot,
+    /// How many there are: a row of a slot for each CPU, for each node.
+    pub(super) slot_count: usize,
+    pub(super) cpus: usize,
     barns: *const Barn,
     groups: usize,
-    nodes: usize,
+    pub(super) nodes: usize,
+    /// The slots that allocations pop from.
+    pub(super) fast: *mut Slot,
+    /// The slots that bulk frees push to.
+    pub(super) fast_bulk: *mut Slot,
     adapt: Adapt,
     caching: bool,
     /// Whether the fast path finds dummies alone; see [`super::hidden`].
@@ -45,7 +52,7 @@ pub struct CpuCache {
 }
 
 /// The CPU caches of a cache, for a debugger.
-pub(super) const FACTS: &[Fact] = facts!(CpuCache { slabs, slots, counted, cpus, barns, groups });
+pub(super) const FACTS: &[Fact] = facts!(CpuCache { slabs, slots, slot_count, counted, cpus, barns, groups });
 
 // SAFETY: slots and barns live for ever and are shared by design: atomics, sequences and locks.
 unsafe impl Sync for CpuCache {}
@@ -71,12 +78,6 @@ pub struct Parts {
 }
 
 impl CpuCache {
-    /// Bytes of slots for `cpus` CPUs: one for each, behind the cache's own dummy and the slot that
-    /// the page map names.
-    pub fn slot_bytes(cpus: usize) -> usize {
-        (hidden::rows() * cpus + 2) * size_of::<Slot>()
-    }
-
     /// Returns the owner that the page map is to have for the pages of the cache `id` with these
     /// slots.
     ///
@@ -84,7 +85,8 @@ impl CpuCache {
     /// on CPU 0. So the owner is one more slot before them, which always has a dummy. Each cache
     /// has a dummy of its own for this: `pop` writes a zero over the dummy's zero, and with a
     /// common one threads that use different caches would take its line from each other with every
-    /// call. Where sheaves are hidden ([`super::hidden`]), a row of dummies is the owner.
+    /// call. Where sheaves are hidden ([`super::hidden`]), a row of dummies is the owner. On a
+    /// machine of several nodes it is the first node's: see [`super::rows`].
     ///
     /// # Safety
     /// `slots` must point to [`CpuCache::slot_bytes`] bytes, aligned to 64, that live for ever and
@@ -112,20 +114,9 @@ impl CpuCache {
     /// `parts.barns` must point to [`CpuCache::barn_bytes`] bytes that belong to the cache for
     /// ever. The slabs' owner must come from [`CpuCache::owner`], for as many CPUs.
     pub unsafe fn new(slabs: Slabs, parts: Parts) -> CpuCache {
-        invariant!(!parts.hides || hidden::is_allowed(), "a cache that hides its sheaves has a row for that");
-        let owner = slabs.owner().slots();
-        // SAFETY: the owner is the first slot of the memory, which has as many as are needed.
-        let slots = unsafe { hidden::slots_behind(owner, parts.cpus, parts.hides) };
-        for cpu in 0..parts.cpus {
-            // SAFETY: the caller's promise. The owner itself has been written, with its id.
-            unsafe {
-                let slot = slots.add(cpu);
-                if slot != owner {
-                    slot.write(Slot::holding(dummy_of(cpu)));
-                }
-                (*slot).set_start_test(slabs.geometry().start_test());
-            }
-        }
+        invariant!(!parts.hides || super::may_hide(), "a cache that hides its sheaves has a row for that");
+        // SAFETY: the caller's promise.
+        let rows = unsafe { Rows::write(&slabs, parts.cpus, parts.nodes, parts.hides) };
         let barns = parts.barns.cast::<Barn>();
         let full_bytes = Barn::full_bytes_for(sharing::most_cpus());
         for group in 0..parts.groups {
@@ -137,16 +128,19 @@ impl CpuCache {
         let adapt = Adapt::new(slabs.geometry(), parts.sheaf_capacity);
         let cache = CpuCache {
             slabs,
-            slots,
+            slots: rows.slots,
+            slot_count: parts.cpus * parts.nodes,
             cpus: parts.cpus,
             barns,
             groups: parts.groups,
             nodes: parts.nodes,
+            fast: rows.fast,
+            fast_bulk: rows.fast_bulk,
             adapt,
             caching: parts.caching,
             hides: parts.hides,
             bypass: AtomicBool::new(false),
-            counted: AtomicPtr::new(core::ptr::null_mut()),
+            counted: AtomicPtr::new(rows.lending),
         };
         cache.publish_capacity();
         cache
@@ -166,10 +160,15 @@ impl CpuCache {
         adapt::leave(self);
     }
 
-    /// The slots that the fast path works on. They hold dummies if only the slow path may serve the
-    /// cache.
+    /// The slots that the fast path allocates from, and frees to where it does not ask the page
+    /// map. They hold dummies if only the slow path may serve the cache.
     pub fn fast_slots(&self) -> *mut Slot {
-        self.slabs.owner().slots()
+        self.fast
+    }
+
+    /// The slots that the fast path frees many objects to without asking the page map.
+    pub fn fast_bulk_slots(&self) -> *mut Slot {
+        self.fast_bulk
     }
 
     /// The slabs behind the sheaves.
@@ -182,8 +181,8 @@ impl CpuCache {
     }
 
     pub(super) fn slots(&self) -> &[Slot] {
-        // SAFETY: `new` wrote `cpus` slots that live for ever.
-        unsafe { core::slice::from_raw_parts(self.slots, self.cpus) }
+        // SAFETY: `new` wrote as many slots, which live for ever.
+        unsafe { core::slice::from_raw_parts(self.slots, self.slot_count) }
     }
 
     /// See [`surplus`]. None where each node has one barn.
@@ -226,12 +225,24 @@ impl CpuCache {
     #[cold]
     #[inline(never)]
     pub fn alloc_slow(&self, out: &mut [*mut u8]) -> bool {
+        if let [place] = out
+            && self.lends()
+        {
+            *place = self.take_and_lend();
+            return !place.is_null();
+        }
+        self.alloc_from_rows(out)
+    }
+
+    /// [`CpuCache::alloc_slow`], out of the slots of the CPU's node.
+    pub(super) fn alloc_from_rows(&self, out: &mut [*mut u8]) -> bool {
         let _errno = os::errno::Preserved::new();
         let (mut got, mut cpu) = (0, None);
         while got < out.len() {
             let rest = &mut out[got..];
-            let n = match self.served_by() {
-                Server::Slabs => self.slabs.take(Cpu::current().node(), rest, rest.len()),
+            let node = self.this_node();
+            let n = match self.served_by(node) {
+                Server::Slabs => self.slabs.take(node, rest, rest.len()),
                 Server::Sequences(access) => {
                     cpu = Some(access.cpu());
                     self.refill(&access, rest)
@@ -265,43 +276,47 @@ impl CpuCache {
         let _errno = os::errno::Preserved::new();
         let (mut rest, mut cpu) = (objects, None);
         while !rest.is_empty() {
+            let (node, most) = self.slabs.home_of_first(rest);
+            let part = &rest[..most];
             // SAFETY: the caller's promise, for each part.
             let n = unsafe {
-                match self.served_by() {
+                match self.served_by(node) {
                     // A slab that went back has no bit that tells of a second free.
                     Server::Slabs if self.is_bypassed() => {
-                        self.slabs.free_and_keep(rest);
-                        rest.len()
+                        self.slabs.free_and_keep(part);
+                        most
                     }
                     Server::Slabs => {
-                        self.slabs.free(rest);
-                        rest.len()
+                        self.slabs.free(part);
+                        most
                     }
                     Server::Sequences(access) => {
                         cpu = Some(access.cpu());
-                        self.flush(&access, rest)
+                        self.flush(&access, part)
                     }
                     Server::Lock(access) => {
                         cpu = Some(access.cpu());
-                        self.flush(&access, rest)
+                        self.flush(&access, part)
                     }
                 }
             };
             invariant!(n > 0, "each step takes an object back");
-            invariant!(n <= rest.len(), "no step takes back more than it was given", n);
+            invariant!(n <= most, "no step takes back more than it was given", n);
             rest = &rest[n..];
         }
         self.count(cpu, SlowCall::Free);
     }
 
-    pub(super) fn served_by(&self) -> Server<'_> {
+    /// What serves a call for objects of `node`.
+    pub(super) fn served_by(&self, node: usize) -> Server<'_> {
         if !self.has_sheaves() {
             return Server::Slabs;
         }
+        let row = self.row(node);
         match mode() {
-            // SAFETY: the slots are this cache's, for every possible CPU, and the mode is rseq.
-            Mode::Rseq => unsafe { Sequences::new(self.slots()) }.map_or(Server::Slabs, Server::Sequences),
-            Mode::Locked => Locked::new(self.slots()).map_or(Server::Slabs, Server::Lock),
+            // SAFETY: the row is this cache's, for every possible CPU, and the mode is rseq.
+            Mode::Rseq => unsafe { Sequences::new(row, node) }.map_or(Server::Slabs, Server::Sequences),
+            Mode::Locked => Locked::new(row, node).map_or(Server::Slabs, Server::Lock),
         }
     }
 
@@ -359,7 +374,8 @@ impl CpuCache {
     }
 
     /// Puts a sheaf that the thread owns into the barn. If the barn has no room, or the sheaf is
-    /// not of the present size, or calls bypass sheaves, flushes and frees it.
+    /// not of the present size, or may hold objects of several nodes, or calls bypass sheaves,
+    /// flushes and frees it.
     pub(super) fn put_in_barn(&self, sheaf: *mut Sheaf, home: Home) {
         let mut owned = Owned(sheaf);
         let right_size = owned.capacity() == self.capacity() && !self.is_bypassed();
@@ -367,14 +383,17 @@ impl CpuCache {
             right_size && self.barn(home).put_empty(sheaf)
         } else {
             let n = owned.count();
-            let left = right_size && self.barn(home).put_full(sheaf, self.sheaf_bytes());
+            let left =
+                right_size && self.may_share(home) && self.barn(home).put_full(sheaf, self.sheaf_bytes());
             if left {
                 self.count_barn_objects(n);
+                self.count_home(home, n, 1);
                 self.note_stock(home.node, home.group);
             }
             left
         };
         if !is_in_barn {
+            self.count_home(home, owned.count(), 0);
             self.flush_and_free(&mut owned, Keep::Target);
         }
     }
@@ -447,14 +466,19 @@ impl CpuCache {
         let mut full = Owned(spare);
         let n = full.count();
         invariant!(n > 0, "a spare without room has objects", spare);
-        let exchanged = self.barn(home).exchange_full(spare, self.sheaf_bytes());
+        let exchanged = match self.may_share(home) {
+            true => self.barn(home).exchange_full(spare, self.sheaf_bytes()),
+            false => None,
+        };
         self.note_miss(access, Miss::Overflow, exchanged.is_some());
         if let Some(empty) = exchanged {
             self.count_barn_objects(n);
+            self.count_home(home, n, 1);
             self.note_stock(home.node, home.group);
             return empty;
         }
         self.flush_newest(&mut full, PIECE.max(wanted));
+        self.count_home(home, n - full.count(), 0);
         spare
     }
 

@@ -141,8 +141,8 @@ impl<'a> Drain<'a> {
     }
 
     /// Takes the main sheaf of this CPU by a sequence, where [`Drain::take`] must leave it.
-    fn take_own_main(&mut self, cache: &'a CpuCache) {
-        let Server::Sequences(access) = cache.served_by() else { return };
+    fn take_own_main(&mut self, cache: &'a CpuCache, node: usize) {
+        let Server::Sequences(access) = cache.served_by(node) else { return };
         self.make_room();
         self.in_flight.get_or_insert_with(InFlight::begin);
         // SAFETY: the dummy may go into any slot. With the gate closed this takes nothing, and does
@@ -259,7 +259,7 @@ impl CpuCache {
         self.slots().iter().for_each(|slot| drain.take(self, slot));
         self.drain_counted(drain);
         if drain.leaves_mains() {
-            drain.take_own_main(self);
+            (0..self.nodes).for_each(|node| drain.take_own_main(self, node));
         }
     }
 
@@ -285,7 +285,7 @@ impl CpuCache {
         self.drain_barns();
     }
 
-    /// Drains this CPU's slot, to which this thread's frees went, if it holds at least
+    /// Drains this CPU's slots, to which this thread's frees went, if it holds at least
     /// `least_bytes` of objects; likewise the barns. Returns the bytes of objects that went to the
     /// slabs.
     ///
@@ -295,10 +295,13 @@ impl CpuCache {
         let object_bytes = self.slabs().geometry().object_bytes;
         let mut freed = 0;
         let may_hold = 2 * self.capacity() * object_bytes >= least_bytes;
-        let slot = Cpu::current().shared(self.slots()).filter(|_| may_hold);
-        if slot.is_some_and(|slot| held(slot) * object_bytes >= least_bytes) {
+        for node in 0..self.nodes {
+            let slot = Cpu::current().shared(self.row(node)).filter(|_| may_hold);
+            if slot.is_none_or(|slot| held(slot) * object_bytes < least_bytes) {
+                continue;
+            }
             let _in_flight = InFlight::begin();
-            let sheaves = match self.served_by() {
+            let sheaves = match self.served_by(node) {
                 Server::Slabs => [dummy(); 2],
                 Server::Sequences(access) => self.take_both(&access),
                 Server::Lock(access) => self.take_both(&access),

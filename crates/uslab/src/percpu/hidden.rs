@@ -36,11 +36,6 @@ pub fn is_allowed() -> bool {
     IS_ON.load(Relaxed)
 }
 
-/// Rows of slots that each cache has memory for in rseq mode.
-pub(super) fn rows() -> usize {
-    if is_allowed() { 2 } else { 1 }
-}
-
 /// The slots with sheaves of the cache whose page map entries name `owner`, on `cpus` CPUs. If it
 /// `hides` its sheaves, writes the slots between them.
 ///

@@ -471,6 +471,10 @@ impl Access for Local {
     fn cpu(&self) -> Cpu {
         Cpu::current()
     }
+
+    fn node(&self) -> Option<usize> {
+        None
+    }
 }
 
 impl CpuCache {

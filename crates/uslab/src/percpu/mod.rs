@@ -44,6 +44,7 @@ pub mod local;
 mod ownership;
 mod refill;
 mod regions;
+mod rows;
 mod runs;
 mod saturated;
 pub mod sheaf;

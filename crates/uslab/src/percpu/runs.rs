@@ -12,7 +12,7 @@
 //! counts ([`super::adapt`]). The older half goes because a program uses again what it freed last.
 
 use super::CpuCache;
-use super::access::{Access, exchange, node_of};
+use super::access::{Access, exchange, home_of};
 use super::adapt::Miss;
 use super::drain::Keep;
 use super::sheaf::Owned;
@@ -24,7 +24,7 @@ impl CpuCache {
     /// Takes runs from the slabs into `out`; returns how many: 0 without memory.
     pub(super) fn take_runs(&self, access: &impl Access, out: &mut [*mut u8]) -> usize {
         self.note_miss(access, Miss::Underflow, false);
-        self.slabs().take(node_of(access), out, out.len())
+        self.slabs().take(home_of(access).node, out, out.len())
     }
 
     /// Takes at least one of `objects`; leaves this CPU with a main sheaf that has room where it
@@ -33,7 +33,7 @@ impl CpuCache {
     /// # Safety
     /// As [`CpuCache::free_slow`].
     pub(super) unsafe fn put_runs(&self, access: &impl Access, objects: &[*mut u8]) -> usize {
-        let node = node_of(access);
+        let node = home_of(access).node;
         let taken = self.take_out(access, Which::Main);
         let main = if is_dummy(taken) { self.fitting(core::ptr::null_mut(), node) } else { taken };
         if main.is_null() {

@@ -43,7 +43,9 @@ impl CpuCache {
         self.note_miss(access, Miss::Overflow, false);
         let mut main = self.resized(Owned(main), home.node);
         if main.count() == main.capacity() {
+            let full = main.count();
             self.flush_newest(&mut main, PIECE.max(objects.len()));
+            self.count_home(home, full - main.count(), 0);
         }
         let put = main.push_from(objects);
         self.install(access, main.0, home);

@@ -5,7 +5,7 @@
 use super::CpuCache;
 use crate::pages::PAGE_BYTES;
 use crate::rseq::locked::LockedSlot;
-use crate::rseq::{self, Cpu, Mode, Pushed, mode};
+use crate::rseq::{self, Cpu, Mode, Pushed, Slot, mode};
 use crate::sync::prefetch_for_write;
 use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
@@ -22,12 +22,15 @@ impl CpuCache {
         }
         match mode() {
             Mode::Rseq => {
-                // SAFETY: the slots are this cache's, for every possible CPU, and the mode is rseq.
-                let object = unsafe { rseq::pop(self.slots().as_ptr()) };
-                self.prefetch_next();
+                let row = self.row(self.this_node());
+                // SAFETY: the row is this cache's, for every possible CPU, and the mode is rseq.
+                let object = unsafe { rseq::pop(row.as_ptr()) };
+                self.prefetch_next(row);
                 object
             }
-            Mode::Locked => self.try_lock().map_or(core::ptr::null_mut(), |locked| locked.pop()),
+            Mode::Locked => {
+                self.try_lock(self.this_node()).map_or(core::ptr::null_mut(), |locked| locked.pop())
+            }
         }
     }
 
@@ -41,22 +44,23 @@ impl CpuCache {
         if !self.has_hidden() {
             return false;
         }
+        let (node, _) = self.slabs().home_of_first(&[object]);
         // SAFETY: as above, and the caller's promise.
         let pushed = unsafe {
             match mode() {
-                Mode::Rseq => rseq::push_tested(self.slots().as_ptr(), object),
-                Mode::Locked => self.try_lock().map_or(Pushed::Slow, |locked| locked.push(object)),
+                Mode::Rseq => rseq::push_tested(self.row(node).as_ptr(), object),
+                Mode::Locked => self.try_lock(node).map_or(Pushed::Slow, |locked| locked.push(object)),
             }
         };
         // An object that is on top already stays there once.
         pushed != Pushed::Slow
     }
 
-    /// Prefetches the object that this CPU's next pop will yield: its record and its first bytes
-    /// will be read, and it has rested for long.
+    /// Prefetches the object that this CPU's next pop from the row will yield: its record and its
+    /// first bytes will be read, and it has rested for long.
     #[inline]
-    fn prefetch_next(&self) {
-        let Some(slot) = Cpu::current().own(self.slots()) else { return };
+    fn prefetch_next(&self, row: &[Slot]) {
+        let Some(slot) = Cpu::current().own(row) else { return };
         let main = slot.main.load(Relaxed);
         // SAFETY: sheaves lie in the arena or are the dummy; both stay mapped, and the count is an
         // atomic.
@@ -72,7 +76,7 @@ impl CpuCache {
     }
 
     #[inline]
-    fn try_lock(&self) -> Option<LockedSlot<'_>> {
-        Cpu::current().shared(self.slots()).and_then(LockedSlot::try_lock)
+    fn try_lock(&self, node: usize) -> Option<LockedSlot<'_>> {
+        Cpu::current().shared(self.row(node)).and_then(LockedSlot::try_lock)
     }
 }

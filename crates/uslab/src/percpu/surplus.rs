@@ -82,7 +82,7 @@ impl CpuCache {
     pub(super) fn note_stock(&self, node: usize, group: usize) {
         let Some(surplus) = self.surplus().get(node) else { return };
         let bit = bit_of(group, sharing::groups_of_node(node).start);
-        let barn = self.barn(Home { node, group });
+        let barn = self.barn(Home { node, group, is_pure: true });
         let (fulls, room) = (barn.fulls(), barn.room(self.sheaf_bytes()));
         let is_on = surplus.load(Relaxed) & bit != 0;
         if is_on && 4 * fulls <= room {

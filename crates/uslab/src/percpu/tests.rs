@@ -37,7 +37,7 @@ fn cache_of(nodes: usize, bytes: usize, sheaf_capacity: usize) -> (&'static CpuC
     let cpus = os::cpu::possible_cpus().unwrap().min(rseq::MAX_CPUS);
     let geometry =
         Geometry::new(Layout { size: bytes, align: 8 }, GeometryOptions::default(), cpus).expect("valid");
-    let slots = boot::alloc(CpuCache::slot_bytes(cpus), 64);
+    let slots = boot::alloc(CpuCache::slot_bytes(cpus, nodes), 64);
     let lists = boot::alloc(Slabs::node_bytes(nodes), 64);
     let barns = boot::alloc(CpuCache::barn_bytes(nodes, nodes), 64);
     let tallies = boot::alloc(Tally::bytes(cpus), 64);

@@ -75,7 +75,7 @@ impl Slabs {
                 self.prefetch_slab_of(rest[later]);
             }
             let Some(slab) = self.slab_of(first) else {
-                report_misuse(classify(first, self.owner), first, self.name);
+                report_misuse(classify(first, |owner| self.is_owned_by(owner)), first, self.name);
                 rest = &rest[..rest.len() - 1];
                 continue;
             };
@@ -200,7 +200,9 @@ impl Slabs {
     /// Returns what is wrong with a free of `object` into these slabs; `None` if it is an object of
     /// theirs that is in use or in a sheaf.
     pub fn misuse_of(&self, object: *const u8) -> Option<Misuse> {
-        let Some(slab) = self.slab_of(object) else { return Some(classify(object, self.owner)) };
+        let Some(slab) = self.slab_of(object) else {
+            return Some(classify(object, |owner| self.is_owned_by(owner)));
+        };
         let start = slab.address() as usize;
         let offset = object as usize - start;
         let Some(index) = self.geometry.index_of(offset) else { return Some(self.misuse_at(start, offset)) };
@@ -270,7 +272,7 @@ impl Slabs {
     pub(super) fn slab_of(&self, object: *const u8) -> Option<Slab> {
         let page = pages::page_of(object)?;
         let first = PageIndex(page.0 & !((1 << self.geometry.order) - 1));
-        (pages::owner(page) == self.owner).then_some(Slab(first))
+        self.owns(page).then_some(Slab(first))
     }
 
     /// Moves slabs to the lists that their counts call for; releases empty slabs beyond the target.

@@ -77,9 +77,8 @@ impl Slabs {
     /// Whether a slab that a list leads to is one of this cache. The caller holds the lists' lock.
     #[inline]
     pub(super) fn is_own(&self, slab: Slab) -> bool {
-        let is_own = pages::contains(slab.0)
-            && slab.0.0.is_multiple_of(1 << self.geometry.order)
-            && pages::owner(slab.0) == self.owner;
+        let is_own =
+            pages::contains(slab.0) && slab.0.0.is_multiple_of(1 << self.geometry.order) && self.owns(slab.0);
         is_whole(is_own, "slab lists", self.nodes().as_ptr(), "a list leads to slabs of its cache")
     }
 

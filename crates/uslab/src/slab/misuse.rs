@@ -86,12 +86,12 @@ impl Misuse {
     }
 }
 
-/// Classifies a pointer that lies in no slab of `owner`.
-pub(super) fn classify(pointer: *const u8, owner: Owner) -> Misuse {
+/// Classifies a pointer that lies in no slab of the cache whose owners `is_own` tells.
+pub(super) fn classify(pointer: *const u8, is_own: impl Fn(Owner) -> bool) -> Misuse {
     match pages::page_of(pointer).map(pages::owner) {
         None => Misuse::Foreign,
         Some(found) if found == Owner::NONE => Misuse::NotAllocated,
-        Some(found) if found == owner => Misuse::NotAnObject,
+        Some(found) if is_own(found) => Misuse::NotAnObject,
         Some(found) => Misuse::WrongCache(found.id()),
     }
 }

@@ -38,6 +38,7 @@
 
 mod free;
 mod geometry;
+mod homes;
 mod kept;
 mod lists;
 mod looks;

@@ -51,6 +51,9 @@ pub struct Slabs {
     pub(super) geometry: Geometry,
     id: u16,
     pub(super) owner: Owner,
+    /// Bytes from the owner of one node's slabs to that of the next node's; 0 if all have one. See
+    /// `homes`.
+    pub(super) owner_distance: usize,
     pub(super) temperature: Temperature,
     pub(super) constructor: Option<Constructor>,
     nodes: *const Node,
@@ -119,6 +122,7 @@ impl Slabs {
             geometry,
             id: owner.id(),
             owner,
+            owner_distance: 0,
             temperature,
             constructor,
             nodes,
@@ -149,11 +153,6 @@ impl Slabs {
     /// The owner's id, which also names the record of counters.
     pub fn id(&self) -> u16 {
         self.id
-    }
-
-    /// The owner that the page map has for the pages of these slabs.
-    pub fn owner(&self) -> Owner {
-        self.owner
     }
 
     /// Objects in use or in sheaves: exact while no thread takes or gives.
@@ -254,7 +253,7 @@ impl Slabs {
         let slab = Slab(first);
         slab.init(&self.geometry, node, taken, resident);
         probe::slab_new(|| (self.name, [start as usize, self.slab_bytes()]));
-        pages::set_owner(first, self.geometry.named_pages(), self.owner);
+        pages::set_owner(first, self.geometry.named_pages(), self.owner_on(node));
 
         self.count_taken(taken as i64);
         self.count_slab(1);
@@ -306,7 +305,7 @@ impl Slabs {
         // Since the caller's last step on the slab, another thread may have released it, and its
         // pages may belong to another cache now. No thread releases it while this one holds the
         // lock, so this check is final.
-        if pages::owner(slab.0) != self.owner {
+        if !self.owns(slab.0) {
             return None;
         }
         // Pairs with the release in `set_owner`: this thread sees what `Slab::init` wrote, the node

@@ -19,7 +19,7 @@ impl Slabs {
         let slab = self.slab_of(object)?;
         let node = slab.node();
         let mut lists = self.nodes().get(node)?.lock();
-        if pages::owner(slab.0) != self.owner() {
+        if !self.owns(slab.0) {
             return None;
         }
         fence(Acquire);

@@ -22,7 +22,7 @@ impl Slabs {
         let (mut at, slab_pages) = (0, self.geometry.named_pages() as u32);
         while at < pages {
             let page = PageIndex(at);
-            if pages::owner(page) != self.owner {
+            if !self.owns(page) {
                 at += 1;
                 continue;
             }
@@ -52,7 +52,7 @@ impl Slabs {
         // As in `place`: whether the slab is still here is certain only under its node's lock.
         let node = slab.node();
         let _lists = self.nodes().get(node)?.lock();
-        if pages::owner(slab.0) != self.owner || slab.node() != node {
+        if !self.owns(slab.0) || slab.node() != node {
             return None;
         }
         let objects = (self.geometry.objects - word * 64).min(64);

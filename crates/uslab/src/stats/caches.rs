@@ -61,6 +61,10 @@ pub struct CacheStats {
     pub shrinks: u64,
     /// Allocations that failed for want of memory.
     pub failures: u64,
+    /// Objects that CPUs of other nodes gave back to the barns and slabs of the objects' own node.
+    pub home_objects: u64,
+    /// The sheaves by which the barns got theirs, whole.
+    pub home_sheaves: u64,
 }
 
 /// The figures of all live caches, in the order of their numbers. Caches that are made or destroyed
@@ -119,6 +123,8 @@ impl CacheStats {
             grows: plain(&record.grows),
             shrinks: plain(&record.shrinks),
             failures: plain(&record.failures),
+            home_objects: plain(&record.home_objects),
+            home_sheaves: plain(&record.home_sheaves),
         }
     }
 }

@@ -89,6 +89,8 @@ fn json_cache(f: &mut fmt::Formatter<'_>, cache: &CacheStats) -> fmt::Result {
         ("grows", cache.grows),
         ("shrinks", cache.shrinks),
         ("failures", cache.failures),
+        ("home_objects", cache.home_objects),
+        ("home_sheaves", cache.home_sheaves),
     ] {
         write!(f, ", \"{name}\": {value}")?;
     }

@@ -131,7 +131,8 @@ impl Buddy {
         const _: () = assert!(PINNED_LEVEL < EMPTY_LEVEL);
         // SAFETY: listed chunks are committed, and `&self` is the lock.
         let at = |index: u32| unsafe { &*arena::chunk(index as usize) };
-        self.heads[..PINNED_LEVEL].iter().rev().flatten().find_map(|&head| {
+        let heads = |level| self.lists.iter().flat_map(move |lists| lists.heads[level]);
+        (0..PINNED_LEVEL).rev().flat_map(heads).find_map(|head| {
             core::iter::successors((head != NONE).then_some(head), |&index| {
                 let next = at(index).next;
                 (next != NONE).then_some(next)

@@ -83,7 +83,10 @@ fn links_and_heads_that_disagree_are_found() {
     // The chunk that it led to may come first here too.
     const BEYOND: [&str; 2] = ["a link leads to a chunk within the bound", "the chunk before links here"];
     assert!(BEYOND.contains(&invalid.invariant), "{invalid}");
-    let invalid = found(|buddy, _, _| buddy.not_empty[3] ^= 1 << 9, |buddy, _| buddy.not_empty[3] ^= 1 << 9);
+    let invalid = found(
+        |buddy, _, _| buddy.lists[0].not_empty[3] ^= 1 << 9,
+        |buddy, _| buddy.lists[0].not_empty[3] ^= 1 << 9,
+    );
     assert_eq!(invalid.invariant, "the word of a level says which lists have chunks");
 }
 

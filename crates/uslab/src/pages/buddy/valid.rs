@@ -7,7 +7,9 @@
 //!   map     a free page has no owner
 //! ```
 
-use super::{Buddy, EMPTY_CHUNKS, EMPTY_LEVEL, LEVELS, ORDERS, PINNED_LEVEL, level_of, lock, whole};
+use super::{
+    Buddy, EMPTY_CHUNKS, EMPTY_LEVEL, LEVELS, NODES, ORDERS, PINNED_LEVEL, level_of, lists_of, lock, whole,
+};
 use crate::counters;
 use crate::os::invariant::{Checked, Subject, assert_valid, is_sampled};
 use crate::pages::arena::{self, PageIndex};
@@ -116,7 +118,8 @@ impl Buddy {
         match linked(chunk.prev) {
             Some(prev) => subject.equal(at(prev).next, index, "the chunk before links here"),
             None => {
-                let head = self.heads[usize::from(chunk.level)][usize::from(chunk.order)];
+                let lists = &self.lists[lists_of(index as usize)];
+                let head = lists.heads[usize::from(chunk.level)][usize::from(chunk.order)];
                 subject.equal(head, index, "a first chunk is the head of its list")
             }
         }
@@ -126,9 +129,11 @@ impl Buddy {
     pub(super) fn check_lists(&self, most: usize) -> Checked<usize> {
         let subject = self.subject();
         let mut all = 0;
-        for (level, order) in (0..LEVELS).flat_map(|level| (0..ORDERS).map(move |order| (level, order))) {
-            let head = self.heads[level][order];
-            let bit = self.not_empty[level] >> order & 1 != 0;
+        let lists =
+            |node| (0..LEVELS).flat_map(move |level| (0..ORDERS).map(move |order| (node, level, order)));
+        for (node, level, order) in (0..NODES).flat_map(lists) {
+            let head = self.lists[node].heads[level][order];
+            let bit = self.lists[node].not_empty[level] >> order & 1 != 0;
             subject.equal(bit, head != NONE, "the word of a level says which lists have chunks")?;
             let whole = level >= PINNED_LEVEL;
             subject.holds(
@@ -144,7 +149,8 @@ impl Buddy {
                 )?;
                 let chunk = at(index);
                 let list = (usize::from(chunk.level), usize::from(chunk.order));
-                chunk.subject().holds(list == (level, order), "a chunk knows the list that it stands in")?;
+                let is_here = list == (level, order) && lists_of(index as usize) == node;
+                chunk.subject().holds(is_here, "a chunk knows the list that it stands in")?;
                 chunk.subject().at_least(chunk.free_pages, 1, "a listed chunk has a free page")?;
                 self.check_links(index)?;
                 seen += 1;

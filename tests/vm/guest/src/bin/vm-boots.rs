@@ -1,5 +1,5 @@
-//! Checks the guest, on which the other tests rely: eight CPUs, two nodes, PSI, the memory
-//! controller, restartable sequences.
+//! `vm-boots CPUS NODES` checks the guest, on which the other tests rely: so many CPUs and nodes,
+//! PSI, the memory controller, restartable sequences.
 //!
 //! Prints its findings, and exits with 1 if something is missing. It must never run on a host.
 
@@ -9,6 +9,7 @@ static GLOBAL: uslab::Uslab = uslab::Uslab;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    let wanted = |at: usize| std::env::args().nth(at).and_then(|number| number.parse::<usize>().ok());
     let cpus = uslab::internal::cpu::possible_cpus().unwrap_or(0);
     let nodes = uslab::internal::cpu::nodes();
     let psi = std::fs::read_to_string("/proc/pressure/memory").is_ok_and(|text| text.starts_with("some "));
@@ -31,8 +32,8 @@ fn main() -> ExitCode {
             missing.push(what);
         }
     };
-    want(cpus == 8, "8 CPUs");
-    want(nodes == 2, "2 nodes");
+    want(Some(cpus) == wanted(1), "the CPUs");
+    want(Some(nodes) == wanted(2), "the nodes");
     want(psi, "PSI of the system");
     want(std::path::Path::new(&pressure).exists(), "PSI of the control group");
     want(controller, "the memory controller");

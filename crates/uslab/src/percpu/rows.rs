@@ -1,0 +1,160 @@
+//! Rows: on a machine of several nodes a cache has a row of slots for each node, in which a CPU
+//! keeps the objects of that node.
+//!
+//! ```text
+//!   free ─── page map ─▶ row of the object's node: this CPU's sheaf for it ─▶ that node's barn
+//!   malloc ─ table ────▶ lending row: a few objects of this CPU's node ◀─ row of its node
+//! ```
+//!
+//! The page map names the row of the node of a slab. So a free pushes, by the same instructions, to
+//! the sheaf that this CPU fills for that node. A sheaf of another node's objects that is full goes
+//! to a barn of that node, whole. No CPU ever allocates from it.
+//!
+//! An allocation does not know its node by the same instructions: tables of sizes and handles of
+//! caches name one row. This is the **lending row**. The slow path moves some objects of the CPU's
+//! own node there, at most [`MAX_COUNTED`]. Its sheaves have no room, like those of counted rows
+//! (`counted`), which share their code: a free that does not ask the page map finds them full. Then
+//! the slow path asks it, and pushes to the row of the object's node.
+//!
+//! ```text
+//!   one node         owner = slots with sheaves = slots to allocate from     no lending row
+//!   several nodes    dummy │ row of node 0 (owner) │ row of node 1 │ … │ lending row
+//!   hidden, locked   dummy │ owner: dummies │ row of node 0 │ row of node 1 │ …
+//! ```
+//!
+//! Where sheaves are hidden and in locked mode each call takes the slow path, which chooses the
+//! row.
+
+use super::CpuCache;
+use super::access::Home;
+use super::counted::MAX_COUNTED;
+use super::hidden;
+use crate::os;
+use crate::rseq::{self, Cpu, Mode, Pushed, Slot, dummy, dummy_of, dummy_slots, mode};
+use crate::slab::Slabs;
+use core::sync::atomic::Ordering::Relaxed;
+
+/// Whether the page map names the row of each node, for a cache that `hides` its sheaves or not.
+fn are_named(nodes: usize, hides: bool) -> bool {
+    nodes > 1 && mode() == Mode::Rseq && !hides
+}
+
+/// The rows of a new cache.
+pub(super) struct Rows {
+    /// The rows with sheaves, one for each node.
+    pub slots: *const Slot,
+    /// The slots to allocate from.
+    pub fast: *mut Slot,
+    /// The slots for bulk frees, which do not find a lending sheaf full.
+    pub fast_bulk: *mut Slot,
+    /// The lending row; null if there is none.
+    pub lending: *mut Slot,
+}
+
+impl Rows {
+    /// Writes the slots of a cache.
+    ///
+    /// # Safety
+    /// The slabs' owner must come from [`CpuCache::owner`], in memory for as many CPUs and nodes.
+    pub unsafe fn write(slabs: &Slabs, cpus: usize, nodes: usize, hides: bool) -> Rows {
+        let (owner, id) = (slabs.owner().slots(), u32::from(slabs.id()));
+        // SAFETY: the owner is the first slot of the memory, which has as many as are needed.
+        let first = unsafe { hidden::slots_behind(owner, cpus, hides) };
+        for at in 0..cpus * nodes {
+            // SAFETY: the caller's promise. The owner itself has been written, with its id.
+            unsafe {
+                let slot = first.add(at);
+                if slot != owner {
+                    slot.write(Slot::holding(dummy_of(at % cpus)));
+                }
+                (*slot).set_start_test(slabs.geometry().start_test());
+                if at % cpus == 0 {
+                    (*slot).id.store(id, Relaxed);
+                }
+            }
+        }
+        if !slabs.has_owner_of_each_node() {
+            return Rows { slots: first, fast: owner, fast_bulk: owner, lending: core::ptr::null_mut() };
+        }
+        // SAFETY: the lending row follows the others.
+        let lending = unsafe { first.add(cpus * nodes) };
+        for cpu in 0..cpus {
+            // SAFETY: as above.
+            unsafe { lending.add(cpu).write(Slot::holding(dummy())) };
+        }
+        // SAFETY: just written.
+        unsafe { (*lending).id.store(id, Relaxed) };
+        Rows { slots: first, fast: lending, fast_bulk: dummy_slots(), lending }
+    }
+}
+
+impl CpuCache {
+    /// Bytes of slots for `cpus` CPUs and `nodes` nodes, behind the cache's own dummy and the slot
+    /// that the page map names. Enough for a cache that hides its sheaves, where caches may.
+    pub fn slot_bytes(cpus: usize, nodes: usize) -> usize {
+        let rows = nodes + usize::from(hidden::is_allowed()) + usize::from(are_named(nodes, false));
+        (rows * cpus + 2) * size_of::<Slot>()
+    }
+
+    /// Bytes from the slots that the page map names for one node to those for the next, of a
+    /// cache that `hides` its sheaves or not; 0 where it names the same for all nodes.
+    pub fn owner_distance(cpus: usize, nodes: usize, hides: bool) -> usize {
+        if are_named(nodes, hides) { cpus * size_of::<Slot>() } else { 0 }
+    }
+
+    /// The slots for the objects of `node`.
+    pub(super) fn row(&self, node: usize) -> &[Slot] {
+        let node = if node < self.nodes { node } else { 0 };
+        &self.slots()[node * self.cpus..(node + 1) * self.cpus]
+    }
+
+    /// The node of the CPU that the thread runs on, if it is one of the cache's.
+    pub(super) fn this_node(&self) -> usize {
+        let node = Cpu::current().node();
+        if node < self.nodes { node } else { 0 }
+    }
+
+    /// Whether allocations pop from a lending row.
+    pub(super) fn lends(&self) -> bool {
+        self.slabs().has_owner_of_each_node()
+    }
+
+    /// Whether other CPUs may take the objects of a slot with this home by whole sheaves.
+    pub(super) fn may_share(&self, home: Home) -> bool {
+        home.is_pure || self.nodes == 1
+    }
+
+    /// Takes an object, and leaves some more in the lending row of this CPU. Null without memory.
+    pub(super) fn take_and_lend(&self) -> *mut u8 {
+        let mut objects = [core::ptr::null_mut(); MAX_COUNTED];
+        let is_run = self.slabs().geometry().is_run();
+        let most = if is_run || !self.has_sheaves() { 1 } else { self.capacity().clamp(1, MAX_COUNTED) };
+        // A limit may leave memory for one.
+        let n = if most > 1 && self.alloc_from_rows(&mut objects[..most]) {
+            most
+        } else if self.alloc_from_rows(&mut objects[..1]) {
+            1
+        } else {
+            return core::ptr::null_mut();
+        };
+        if n > 1 {
+            let _errno = os::errno::Preserved::new();
+            self.install_counted(&objects[..n - 1]);
+        }
+        objects[n - 1]
+    }
+
+    /// Frees an object into this CPU's sheaf for its node, where the caller did not ask the page
+    /// map. `None`: the slow path is to do it.
+    ///
+    /// # Safety
+    /// `object` must be an object of this cache that is not used any more.
+    pub unsafe fn push_home(&self, object: *mut u8) -> Option<Pushed> {
+        if !self.lends() {
+            return None;
+        }
+        let row = self.row(self.slabs().home_of(object)?);
+        // SAFETY: the row is this cache's, for every possible CPU, and the mode is rseq.
+        Some(unsafe { rseq::push_tested(row.as_ptr(), object) }).filter(|&pushed| pushed != Pushed::Slow)
+    }
+}
