@@ -56,9 +56,15 @@ impl Slabs {
     /// The caller holds the lists' lock, or has the slab in the taking list.
     #[inline]
     pub(super) fn has_its_count(&self, slab: Slab) -> bool {
+        self.agrees(slab) || self.is_counted_soon(slab)
+    }
+
+    /// Whether the bitmap of `slab` has as many bits as the slab counts free objects, now.
+    #[inline]
+    pub(super) fn agrees(&self, slab: Slab) -> bool {
         // The count first: a free sets its bits before it counts them.
         let count = i64::from(slab.count().load(Acquire));
-        population(slab.words(&self.geometry)) == count || self.is_counted_soon(slab)
+        population(slab.words(&self.geometry)) == count
     }
 
     #[cold]

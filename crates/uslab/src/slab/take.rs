@@ -194,7 +194,8 @@ impl Slabs {
         lists.end_taking(first, last, held.len);
         // The first one comes first again.
         for (at, &(slab, from)) in held.all().iter().enumerate().rev() {
-            if aside >> at & 1 != 0 {
+            // The free that was between its steps may have ended, and have found the slab here.
+            if aside >> at & 1 != 0 && !self.agrees(slab) {
                 lists.place_taken(slab, from, List::Full);
                 continue;
             }
