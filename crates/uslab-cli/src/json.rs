@@ -91,7 +91,7 @@ mod tests {
         assert_eq!((&cache["name"], &cache["active_objects"]), (&json!("malloc-64"), &json!(72_900)));
         assert_eq!(value["caches"].as_array().map(Vec::len), Some(5));
         let names = |value: &Value| value.as_object().expect("an object").keys().cloned().collect::<Vec<_>>();
-        assert_eq!(names(cache).len(), 25, "{:?}", names(cache));
+        assert_eq!(names(cache).len(), 27, "{:?}", names(cache));
         assert_eq!(names(&value).len(), 29, "{:?}", names(&value));
     }
 

@@ -178,14 +178,16 @@ trait Figures {
 }
 
 /// Implements [`Figures`]. Of a sum, the difference is added; a fact is stored if it changed; of
-/// lists, each element is such a sum or fact.
+/// lists, each element is such a sum or fact. What is left stays here.
 macro_rules! figures {
-    ($part:ty {
+    ($part:ident {
         sums: $($sum:ident),*; facts: $($fact:ident),*; lists_of_sums: $($sums:ident),*;
-        lists_of_facts: $($facts:ident),*;
+        lists_of_facts: $($facts:ident),*; left: $($left:ident),*;
     }) => {
         impl Figures for $part {
             fn move_changes(&self, seen: &Self, to: &Self) {
+                // Every field is named.
+                let $part { $($sum: _,)* $($fact: _,)* $($sums: _,)* $($facts: _,)* $($left: _,)* } = self;
                 $(figures!(sum &self.$sum, &seen.$sum, &to.$sum);)*
                 $(self.$sums.iter().zip(&seen.$sums).zip(&to.$sums)
                     .for_each(|((here, seen), to)| figures!(sum here, seen, to));)*
@@ -213,7 +215,7 @@ macro_rules! figures {
     }};
 }
 
-// The magic is not among them: it is stored last.
+// `begin` stores the magic, at last.
 figures!(Header {
     sums: used_bytes, dirty_bytes, purged_bytes, large_objects, large_bytes, large_allocs, passes_bytes,
         shrinkers_used;
@@ -222,24 +224,28 @@ figures!(Header {
         hard_limit_bytes, last_pass_ns;
     lists_of_sums: passes;
     lists_of_facts:;
+    left: magic;
 });
 figures!(Source {
     sums: reports;
     facts: state, last_ns, asked_bytes, limit_bytes, used_bytes;
     lists_of_sums:;
     lists_of_facts:;
+    left:;
 });
-figures!(Setting { sums:; facts: origin; lists_of_sums:; lists_of_facts: text; });
+figures!(Setting { sums:; facts: origin; lists_of_sums:; lists_of_facts: text; left:; });
 figures!(Shrinker {
     sums: asked, freed, scans;
     facts: stop, batch, priority, worth, freeable, deferred, last_ns, state;
     lists_of_sums:;
     lists_of_facts: name;
+    left:;
 });
 figures!(Record {
     sums: slabs, partial_slabs, empty_slabs, slab_free, sheaf_free, alloc_slow, free_slow, refills, flushes,
-        drains, grows, shrinks, failures;
+        drains, grows, shrinks, failures, home_objects, home_sheaves;
     facts: id, user_bytes, object_bytes, objects_per_slab, pages_per_slab, sheaf_capacity, empty_target, state;
     lists_of_sums:;
     lists_of_facts: name;
+    left:;
 });
