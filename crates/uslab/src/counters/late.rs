@@ -65,8 +65,14 @@ static LEFT: AtomicU32 = AtomicU32::new(0);
 ///
 /// The caller holds the lock under which caches are made.
 pub fn begin() -> Result<(), PublishError> {
-    if publish::is_published() {
+    if publish::is_shared() {
         return Ok(());
+    }
+    let pid = os::file::process_id();
+    let header = publish::header();
+    if header.pid.swap(pid, Relaxed) != pid {
+        // Start-up was the parent's.
+        header.start_ns.store(os::clock::boot_ns(), Relaxed);
     }
     let directory = place::open_or_choose()?;
     // A step that is left from a file before.
@@ -177,22 +183,29 @@ trait Figures {
     fn move_changes(&self, seen: &Self, to: &Self);
 }
 
-/// Implements [`Figures`]. Of a sum, the difference is added; a fact is stored if it changed; of
-/// lists, each element is such a sum or fact. What is left stays here.
+/// Implements [`Figures`]. Of a sum, the difference is added; a fact is stored if it changed, so it
+/// may be old until its owner stores it again; of
+/// lists, each element is such a sum or fact. What goes by nodes is stored on one
+/// node, and added to on several. What is left stays here.
 macro_rules! figures {
     ($part:ident {
         sums: $($sum:ident),*; facts: $($fact:ident),*; lists_of_sums: $($sums:ident),*;
-        lists_of_facts: $($facts:ident),*; left: $($left:ident),*;
+        lists_of_facts: $($facts:ident),*; by_nodes: $($by_nodes:ident),*; left: $($left:ident),*;
     }) => {
         impl Figures for $part {
             fn move_changes(&self, seen: &Self, to: &Self) {
                 // Every field is named.
-                let $part { $($sum: _,)* $($fact: _,)* $($sums: _,)* $($facts: _,)* $($left: _,)* } = self;
+                let $part { $($sum: _,)* $($fact: _,)* $($sums: _,)* $($facts: _,)* $($by_nodes: _,)* $($left: _,)* } = self;
                 $(figures!(sum &self.$sum, &seen.$sum, &to.$sum);)*
                 $(self.$sums.iter().zip(&seen.$sums).zip(&to.$sums)
                     .for_each(|((here, seen), to)| figures!(sum here, seen, to));)*
                 $(self.$facts.iter().zip(&seen.$facts).zip(&to.$facts)
                     .for_each(|((here, seen), to)| figures!(fact here, seen, to));)*
+                $(if publish::header().nodes.load(Relaxed) > 1 {
+                    figures!(sum &self.$by_nodes, &seen.$by_nodes, &to.$by_nodes);
+                } else {
+                    figures!(fact &self.$by_nodes, &seen.$by_nodes, &to.$by_nodes);
+                })*
                 // After the texts that they announce.
                 $(figures!(fact &self.$fact, &seen.$fact, &to.$fact);)*
             }
@@ -217,13 +230,14 @@ macro_rules! figures {
 
 // `begin` stores the magic, at last.
 figures!(Header {
-    sums: used_bytes, dirty_bytes, purged_bytes, large_objects, large_bytes, large_allocs, passes_bytes,
+    sums: purged_bytes, large_objects, large_bytes, large_allocs, passes_bytes,
         shrinkers_used;
-    facts: version, pid, mode, mode_reason, cpus, nodes, page_bytes, records_used, finished, library_version,
+    facts: used_bytes, dirty_bytes, version, pid, mode, mode_reason, cpus, nodes, page_bytes, records_used, finished, library_version,
         start_ns, reserved_bytes, committed_bytes, metadata_bytes, arena_start, arena_base, soft_limit_bytes,
         hard_limit_bytes, last_pass_ns;
     lists_of_sums: passes;
     lists_of_facts:;
+    by_nodes:;
     left: magic;
 });
 figures!(Source {
@@ -231,21 +245,24 @@ figures!(Source {
     facts: state, last_ns, asked_bytes, limit_bytes, used_bytes;
     lists_of_sums:;
     lists_of_facts:;
+    by_nodes:;
     left:;
 });
-figures!(Setting { sums:; facts: origin; lists_of_sums:; lists_of_facts: text; left:; });
+figures!(Setting { sums:; facts: origin; lists_of_sums:; lists_of_facts: text; by_nodes:; left:; });
 figures!(Shrinker {
     sums: asked, freed, scans;
     facts: stop, batch, priority, worth, freeable, deferred, last_ns, state;
     lists_of_sums:;
     lists_of_facts: name;
+    by_nodes:;
     left:;
 });
 figures!(Record {
-    sums: slabs, partial_slabs, empty_slabs, slab_free, sheaf_free, alloc_slow, free_slow, refills, flushes,
+    sums: slabs, slab_free, sheaf_free, alloc_slow, free_slow, refills, flushes,
         drains, grows, shrinks, failures, home_objects, home_sheaves;
-    facts: id, user_bytes, object_bytes, objects_per_slab, pages_per_slab, sheaf_capacity, empty_target, state;
+    facts: id, user_bytes, object_bytes, objects_per_slab, pages_per_slab, sheaf_capacity, state;
     lists_of_sums:;
     lists_of_facts: name;
+    by_nodes: partial_slabs, empty_slabs, empty_target;
     left:;
 });

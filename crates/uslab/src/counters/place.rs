@@ -26,18 +26,20 @@ pub fn choose(value: &[u8]) -> Result<Directory, Refusal> {
     let run = format_args!("/run/user/{user}/uslab-{user}");
     // Those in which the command looks, in its order.
     let places = [format_args!("/dev/shm/uslab-{user}"), run, format_args!("/tmp/uslab-{user}")];
-    let mut result = Err(Refusal::MISSING);
+    let mut refusal = Refusal::MISSING;
     for place in places {
         let mut path = Path { bytes: [0; 64], used: 0 };
         let _: fmt::Result = path.write_fmt(place);
         set(&path.bytes[..path.used]);
         with_path(directory::make);
-        result = open();
-        if result.is_ok() {
-            break;
+        match open() {
+            Ok(directory) => return Ok(directory),
+            Err(reason) => refusal = reason,
         }
     }
-    result
+    // The next call looks at all places again.
+    set(b"");
+    Err(refusal)
 }
 
 /// Opens the directory that the process publishes in, or was told to; else chooses [`AUTO`].

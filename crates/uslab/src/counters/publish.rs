@@ -45,6 +45,11 @@ pub(super) fn base() -> *mut u8 {
     if shared.is_null() { private() } else { shared }
 }
 
+/// Whether the figures have moved to a file, which may be removed by now.
+pub(super) fn is_shared() -> bool {
+    !SHARED.load(Relaxed).is_null()
+}
+
 /// The private block, [`FILE_BYTES`] long.
 pub(super) fn private() -> *mut u8 {
     PRIVATE.0.get().cast()
@@ -228,10 +233,10 @@ fn maps_name(read: &mut dyn FnMut(&mut [u8; 512]) -> usize, name: &[u8]) -> bool
 /// A child that cannot create a file keeps its figures in private memory, and `uslab info` does not
 /// see it.
 pub fn publish_in_child() {
-    if !PUBLISHED.load(Relaxed) {
+    let shared = SHARED.load(Relaxed);
+    if shared.is_null() {
         return;
     }
-    let shared = SHARED.load(Relaxed);
     let shrinkers = (header().shrinkers_used.load(Relaxed) as usize).min(MAX_SHRINKERS);
     let records = (header().records_used.load(Relaxed) as usize).min(MAX_RECORDS);
     // Only what is used, or the child would touch pages in vain.
@@ -263,7 +268,7 @@ pub fn publish_in_child() {
     let map = |directory: &Directory| with_own_name(|name| map(directory, name, Some(shared)));
     if place::open().is_ok_and(|directory| map(&directory).is_some()) {
         copy(private, shared);
-        SHARED.store(shared, Release);
+        use_shared(shared);
     } else {
         PUBLISHED.store(false, Relaxed);
     }

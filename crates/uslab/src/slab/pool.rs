@@ -3,7 +3,7 @@
 use super::geometry::Geometry;
 use super::lists::{End, List, Lists, list_for};
 use super::node::{Node, NodeMemory};
-use super::one::Slab;
+use super::one::{NONE, Slab};
 use crate::counters::{
     self, Tally,
     layout::{MAX_RECORDS, Record},
@@ -331,6 +331,10 @@ impl Slabs {
         }
         if lists.place(slab, List::None, End::First) != List::None || slab.list() != List::None as u8 {
             return None;
+        }
+        if lists.served == slab.0.0 {
+            // A new slab in its place is counted before it serves.
+            lists.served = NONE;
         }
         pages::set_owner(slab.0, self.geometry.named_pages(), Owner::NONE);
         self.assert_released(slab);

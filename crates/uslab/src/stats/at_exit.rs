@@ -16,7 +16,9 @@ use core::sync::atomic::Ordering::Relaxed;
 /// of the library at its end. It needs no memory and no registration. The shared libraries do the
 /// same before or after it, which is harmless.
 extern "C" fn at_exit() {
-    if counters::is_published() {
+    // The figures, and the locks that keep them, may be those of the process that this one was
+    // copied from, or that it shares them with.
+    if counters::is_published() && header().pid.load(Relaxed) == file::process_id() {
         account_all();
         counters::finish();
     }
