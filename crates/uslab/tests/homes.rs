@@ -122,8 +122,8 @@ fn objects_come_home(way: &impl Way, fake: &FakeCpu) {
             }
         }
         // The CPUs of the next node free them, a few on each in turn.
-        for node in 0..NODES {
-            for (n, objects) in std::mem::take(&mut live[node]).chunks(77).enumerate() {
+        for (node, live) in live.iter_mut().enumerate() {
+            for (n, objects) in std::mem::take(live).chunks(77).enumerate() {
                 fake.set((node + 1) % NODES * CPUS_OF_NODE + n % CPUS_OF_NODE);
                 way.free_all(objects);
                 // What they allocate beside it is their own.
