@@ -69,12 +69,8 @@ fn figures_add_up_in_every_sample(mode: Mode) {
                 continue;
             }
             // Each CPU's two sheaves are counted as of its last slow path, and each thread may have
-            // one in its hands. Of the objects in slabs and of those in sheaves, a CPU's line may
-            // keep so many and those of a call to itself (`counters/tally.rs`).
-            let capacity = sample.small(record, offset_of!(Record, sheaf_capacity));
-            // A thread that makes a slab may be between the count of the slab and that of its
-            // objects.
-            let unsure = capacity * (2 * cpus + 2 * 16) + 2 * cpus * (4096 + capacity) + 16 * per_slab;
+            // one in its hands.
+            let unsure = sample.small(record, offset_of!(Record, sheaf_capacity)) * (2 * cpus + 2 * 16);
             let range = 16 * 4000 - unsure..16 * 8000 + unsure + 1000;
             assert!(range.contains(&live), "{live} live objects, expected {range:?}");
             seen += 1;

@@ -28,9 +28,9 @@ use core::sync::atomic::{
 const CALLS_TO_FOLD: u32 = 64;
 /// The same where no background thread folds the lines of CPUs that rest.
 const CALLS_WITHOUT_THREAD: u32 = 16;
-/// Objects by which a CPU's line may differ from the record after a slow call. A thread that moves
-/// to another CPU in a call leaves the sheaf's objects in one line and the slabs' in another, so
-/// that live objects seem to come or go. To move so many objects takes many times longer than a
+/// Objects by which a CPU's line may differ from the record after a slow call that used the CPU's
+/// slot. A thread that moves to another CPU in a call leaves the sheaf's objects in one line and the
+/// slabs' in another, so that live objects seem to come or go. To move so many objects takes many times longer than a
 /// fold.
 const OBJECTS_TO_FOLD: u64 = 4096;
 

@@ -189,6 +189,9 @@ impl Access for Locked<'_> {
 /// Where a slot's objects and sheaves come from: a node and a group ([`crate::os::sharing`]).
 #[derive(Clone, Copy)]
 pub(super) struct Home {
+    /// The slot's CPU, whose line counts what the slot's sheaves bring to the barn. In locked mode
+    /// the thread may run on another one.
+    pub cpu: Cpu,
     pub node: usize,
     pub group: usize,
     /// The sheaves hold objects of that node alone.
@@ -203,8 +206,8 @@ pub(super) fn home_of(access: &impl Access) -> Home {
         Some(node) if node != cpu.node() => {
             let groups = sharing::groups_of_node(node);
             let group = groups.start + cpu.number() % groups.len().max(1);
-            Home { node, group, is_pure: true }
+            Home { cpu, node, group, is_pure: true }
         }
-        _ => Home { node: cpu.node(), group: cpu.group(), is_pure: node.is_some() },
+        _ => Home { cpu, node: cpu.node(), group: cpu.group(), is_pure: node.is_some() },
     }
 }

@@ -31,9 +31,10 @@ impl CpuCache {
         self.tally().fold(counters::record(self.slabs().id()));
     }
 
-    /// Counts the `n` objects of a sheaf that went to the barn.
-    pub(super) fn count_barn_objects(&self, n: usize) {
-        self.tally().sheaf_free.fetch_add(n as i64, Relaxed);
+    /// Counts the `n` objects of a sheaf that went to the barn, on the line that the call folds at
+    /// its end.
+    pub(super) fn count_barn_objects(&self, home: Home, n: usize) {
+        self.slabs().tally_of(home.cpu).sheaf_free.fetch_add(n as i64, Relaxed);
     }
 
     /// Counts `n` objects that left a slot for `home`, by so many whole sheaves, if the CPU is on

@@ -380,13 +380,13 @@ impl CpuCache {
         let mut owned = Owned(sheaf);
         let right_size = owned.capacity() == self.capacity() && !self.is_bypassed();
         let is_in_barn = if owned.count() == 0 {
-            right_size && self.barn(home).put_empty(sheaf)
+            right_size && self.barn(home.group).put_empty(sheaf)
         } else {
             let n = owned.count();
             let left =
-                right_size && self.may_share(home) && self.barn(home).put_full(sheaf, self.sheaf_bytes());
+                right_size && self.may_share(home) && self.barn(home.group).put_full(sheaf, self.sheaf_bytes());
             if left {
-                self.count_barn_objects(n);
+                self.count_barn_objects(home, n);
                 self.count_home(home, n, 1);
                 self.note_stock(home.node, home.group);
             }
@@ -461,18 +461,18 @@ impl CpuCache {
     fn with_room(&self, access: &impl Access, spare: *mut Sheaf, wanted: usize, home: Home) -> *mut Sheaf {
         if is_dummy(spare) {
             self.note_miss(access, Miss::Overflow, false);
-            return self.barn(home).take_empty();
+            return self.barn(home.group).take_empty();
         }
         let mut full = Owned(spare);
         let n = full.count();
         invariant!(n > 0, "a spare without room has objects", spare);
         let exchanged = match self.may_share(home) {
-            true => self.barn(home).exchange_full(spare, self.sheaf_bytes()),
+            true => self.barn(home.group).exchange_full(spare, self.sheaf_bytes()),
             false => None,
         };
         self.note_miss(access, Miss::Overflow, exchanged.is_some());
         if let Some(empty) = exchanged {
-            self.count_barn_objects(n);
+            self.count_barn_objects(home, n);
             self.count_home(home, n, 1);
             self.note_stock(home.node, home.group);
             return empty;

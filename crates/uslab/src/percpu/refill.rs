@@ -116,7 +116,7 @@ impl CpuCache {
         // A sheaf of another size, the dummy too, is replaced on the way over the spare.
         count == 0
             && capacity as usize == self.capacity()
-            && self.barn(home).fulls() == 0
+            && self.barn(home.group).fulls() == 0
             && self.rich_neighbour(home).is_none()
     }
 

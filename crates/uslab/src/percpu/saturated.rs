@@ -30,7 +30,7 @@ impl CpuCache {
         // A sheaf of another size, the dummy too, is replaced on the way over the spare.
         count == capacity
             && capacity as usize == self.capacity()
-            && !self.barn(home).has_room(self.sheaf_bytes())
+            && !self.barn(home.group).has_room(self.sheaf_bytes())
     }
 
     /// Frees some of `objects` into the main sheaf, after its newest objects went to the slabs;

@@ -46,22 +46,22 @@ fn bit_of(group: usize, first: usize) -> u64 {
 }
 
 impl CpuCache {
-    /// The barn of a CPU's group.
-    pub(super) fn barn(&self, home: Home) -> &Barn {
+    /// The barn of a group.
+    pub(super) fn barn(&self, group: usize) -> &Barn {
         let barns = self.barns();
-        &barns[if home.group < barns.len() { home.group } else { 0 }]
+        &barns[if group < barns.len() { group } else { 0 }]
     }
 
     /// Takes a full sheaf of the barn of the CPU's group, or of a richer one of its node. In
     /// exchange it puts `empty` (null for none) there, as `Barn::take_full` does.
     pub(super) fn take_full(&self, empty: *mut Sheaf, home: Home) -> Option<(*mut Sheaf, bool)> {
-        let own = self.barn(home).take_full(empty);
+        let own = self.barn(home.group).take_full(empty);
         if own.is_some() {
             self.note_stock(home.node, home.group);
             return own;
         }
         let group = self.rich_neighbour(home)?;
-        let taken = self.barn(Home { group, ..home }).take_full(empty);
+        let taken = self.barn(group).take_full(empty);
         self.note_stock(home.node, group);
         taken
     }
@@ -82,7 +82,7 @@ impl CpuCache {
     pub(super) fn note_stock(&self, node: usize, group: usize) {
         let Some(surplus) = self.surplus().get(node) else { return };
         let bit = bit_of(group, sharing::groups_of_node(node).start);
-        let barn = self.barn(Home { node, group, is_pure: true });
+        let barn = self.barn(group);
         let (fulls, room) = (barn.fulls(), barn.room(self.sheaf_bytes()));
         let is_on = surplus.load(Relaxed) & bit != 0;
         if is_on && 4 * fulls <= room {
