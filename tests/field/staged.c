@@ -142,7 +142,7 @@ static void step(const char *name, size_t number)
     if (is(name, "load")) wave(number, 7, 1100 * KIB);
     /* Objects of a cache, in a process that is too small for a background thread; together less
      * than stands out while they are free. */
-    if (is(name, "load_of_medium")) wave(number, 17, 200 * KIB);
+    if (is(name, "load_of_medium")) wave(number, 20, 200 * KIB);
     if (is(name, "sinking") && held > 1000) {
         size_t n;
         for (n = 0; n < 250; n++) free(objects[--held]);

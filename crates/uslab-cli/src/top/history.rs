@@ -35,16 +35,21 @@ pub struct CachePoint {
     pub unsure_bytes: u64,
 }
 
-/// Objects that a CPU may have taken or freed unseen, in sheaves: those of its two, and of the slow
-/// calls that it counts together in a process without a background thread.
-const UNSEEN_SHEAVES: u64 = 2 + 16;
+/// Objects that a CPU may have taken or freed unseen: those of its two sheaves, and of the slow calls
+/// that it counts together. In a process without a background thread these are at most 16, and the
+/// counts of objects in slabs and of those in sheaves each lag by 4096 objects at most
+/// (`counters/tally.rs` of the library).
+fn unseen_objects(sheaf_capacity: u32) -> u64 {
+    let sheaf = u64::from(sheaf_capacity);
+    2 * sheaf + (16 * sheaf).min(2 * 4096)
+}
 
 impl CachePoint {
     /// The point of a cache that runs on so many CPUs.
     fn of(cache: &Cache, cpus: u64) -> CachePoint {
-        let sheaf_bytes = u64::from(cache.sheaf_capacity) * u64::from(cache.object_bytes);
+        let unseen = unseen_objects(cache.sheaf_capacity).saturating_mul(cache.object_bytes.into());
         CachePoint {
-            unsure_bytes: cache.slab_bytes().min((cpus * UNSEEN_SHEAVES).saturating_mul(sheaf_bytes)),
+            unsure_bytes: cache.slab_bytes().min(cpus.saturating_mul(unseen)),
             live_objects: cache.active_objects(),
             live_bytes: Division::of(cache).live,
             slab_bytes: cache.slab_bytes(),

@@ -24,6 +24,8 @@ const MIN_SHARE_PERCENT: u64 = 25;
 const MIN_FILLED_DIVISOR: u64 = 10;
 /// Of the growth of live objects at least this part must be certain.
 const MIN_CERTAIN_DIVISOR: u64 = 4;
+/// A part that grows is the cause if it explains at least this part of the resident size's growth.
+const MIN_EXPLAINED_DIVISOR: u64 = 4;
 /// The time of watching is judged in so many parts.
 const STRETCHES: usize = 4;
 
@@ -84,8 +86,10 @@ pub fn verdict(points: &[Point], name: &dyn Fn(u32) -> String) -> Verdict {
     }
     // A load that comes and goes leaves free memory for moments.
     let recent = &points[points.len() - (points.len() / STRETCHES).max(1)..];
-    if let Some(found) = of_shares(last)
-        && recent.iter().all(|point| of_shares(point).is_some_and(|then| then.cause == found.cause))
+    let unsure = unsure_bytes(points);
+    let is_same = |point, cause| of_shares(point, unsure).is_some_and(|then| then.cause == cause);
+    if let Some(found) = of_shares(last, unsure)
+        && recent.iter().all(|point| is_same(point, found.cause))
     {
         return found;
     }
@@ -102,6 +106,7 @@ fn of_growth(points: &[Point], watched_s: f64, name: &dyn Fn(u32) -> String) -> 
     let (then, now) = (points.first()?.parts.rss, points.last()?.parts.rss);
     let noise = MIN_GROWTH_BYTES.max(now / MIN_GROWTH_DIVISOR);
     let of = |figure: fn(&Point) -> u64| trend(points, figure, noise);
+    let explained = rise(points, &|point| point.parts.rss) / MIN_EXPLAINED_DIVISOR;
     let live = of(|point| point.parts.live);
     // The resident size decides whether growth is real: fresh slabs and large objects are not
     // resident before the program touches them.
@@ -119,7 +124,9 @@ fn of_growth(points: &[Point], watched_s: f64, name: &dyn Fn(u32) -> String) -> 
         _ => now >= then && growth >= noise + unsure_bytes(points),
     };
     let rising = grows.into_iter().filter_map(|(cause, what, trend)| match trend {
-        Trend::Rises(growth) if is_growth(cause, growth) => Some((growth, cause, what)),
+        Trend::Rises(growth) if growth >= explained && is_growth(cause, growth) => {
+            Some((growth, cause, what))
+        }
         _ => None,
     });
     if let Some((growth, cause, what)) = rising.max_by_key(|(growth, ..)| *growth) {
@@ -144,20 +151,21 @@ fn of_growth(points: &[Point], watched_s: f64, name: &dyn Fn(u32) -> String) -> 
 /// may lag by. A load of a few objects that comes and goes in sheaves looks like growth now and
 /// then.
 fn is_certain(points: &[Point], growth: u64, noise: u64) -> bool {
-    let stretch = points.len() / STRETCHES;
-    let (then, now) = (&points[..stretch], &points[points.len() - stretch..]);
-    let rise = |figure: &dyn Fn(&Point) -> u64| {
-        let lowest = |part: &[Point]| part.iter().map(figure).min().unwrap_or(0);
-        lowest(now).saturating_sub(lowest(then))
-    };
     let caches = points.last().into_iter().flat_map(|last| &last.caches);
     // A rise cannot exceed what is live; there may be thousands of small caches.
     let of_caches = caches.filter(|(_, last)| last.live_bytes > last.unsure_bytes).map(|(id, last)| {
         let live_bytes = |point: &Point| point.caches.get(id).map_or(0, |cache| cache.live_bytes);
-        rise(&live_bytes).saturating_sub(last.unsure_bytes)
+        rise(points, &live_bytes).saturating_sub(last.unsure_bytes)
     });
-    let certain = of_caches.fold(rise(&|point| point.large_bytes), u64::saturating_add);
+    let certain = of_caches.fold(rise(points, &|point| point.large_bytes), u64::saturating_add);
     certain >= noise.max(growth / MIN_CERTAIN_DIVISOR)
+}
+
+/// The rise of a figure from the lowest value of the first stretch to that of the last.
+fn rise(points: &[Point], figure: &dyn Fn(&Point) -> u64) -> u64 {
+    let stretch = points.len() / STRETCHES;
+    let lowest = |part: &[Point]| part.iter().map(figure).min().unwrap_or(0);
+    lowest(&points[points.len() - stretch..]).saturating_sub(lowest(&points[..stretch]))
 }
 
 /// Bytes by which the figures may take live objects for free ones, in caches that were used while
@@ -170,8 +178,9 @@ fn unsure_bytes(points: &[Point]) -> u64 {
     last.caches.iter().filter(is_used).fold(0, |sum, (_, cache)| sum.saturating_add(cache.unsure_bytes))
 }
 
-/// The part that holds much of the resident memory now.
-fn of_shares(last: &Point) -> Option<Verdict> {
+/// The part that holds much of the resident memory now. Of the free objects `unsure` bytes may be
+/// live.
+fn of_shares(last: &Point, unsure: u64) -> Option<Verdict> {
     let parts = &last.parts;
     let stands_out = |part: u64| {
         part >= MIN_SHARE_BYTES
@@ -179,10 +188,11 @@ fn of_shares(last: &Point) -> Option<Verdict> {
     };
     // What is not resident cannot be in the resident size: it may belong to any of the allocator's
     // free parts.
-    let resident = |part: u64| part.saturating_sub(u64::try_from(parts.absent).unwrap_or(0));
+    let absent = u64::try_from(parts.absent).unwrap_or(0);
+    let certain = |part: u64| part.saturating_sub(absent).saturating_sub(unsure);
     let found = [
-        (Cause::Fragmentation, parts.partial, resident(parts.partial), "free objects in partial slabs"),
-        (Cause::Cache, kept(last), resident(kept(last)), "free memory kept for reuse"),
+        (Cause::Fragmentation, parts.partial, certain(parts.partial), "free objects in partial slabs"),
+        (Cause::Cache, kept(last), certain(kept(last)), "free memory kept for reuse"),
         (Cause::Elsewhere, parts.not_ours, parts.not_ours, "memory that is not the allocator's"),
     ]
     .into_iter()
@@ -331,6 +341,21 @@ mod tests {
     }
 
     #[test]
+    fn free_objects_that_the_lag_of_figures_explains_do_not_stand_out() {
+        let judged = |unsure_bytes: u64, is_used: bool| {
+            let point = |look: u64| {
+                let parts = Parts { cached: 40 * MIB, live: 50 * MIB, rss: 90 * MIB, ..Parts::default() };
+                let slow = if is_used { look } else { 7 };
+                let cache = CachePoint { unsure_bytes, slow, ..CachePoint::default() };
+                Point { at_s: look as f64, parts, large_bytes: 0, caches: [(3, cache)].into() }
+            };
+            verdict(&(0..80).map(point).collect::<Vec<_>>(), &|id| format!("cache {id}")).cause
+        };
+        assert_eq!(judged(30 * MIB, true), Cause::NotKnown);
+        assert_eq!([judged(4 * MIB, true), judged(30 * MIB, false)], [Cause::Cache; 2]);
+    }
+
+    #[test]
     fn a_cache_that_fills_and_stays() {
         let fill = |look: u64, parts: &mut Parts| parts.live += look.min(100) * MIB;
         assert_eq!(staged(240, fill), Cause::Cache);
@@ -393,6 +418,17 @@ mod tests {
             parts.is_estimated = true;
         };
         assert_eq!(staged(2, guessed), Cause::NotKnown);
+    }
+
+    #[test]
+    fn a_part_that_explains_little_of_the_growth_is_none() {
+        let grows = |elsewhere: u64| {
+            staged(120, |look, parts| {
+                parts.slack += look * MIB;
+                parts.not_ours += look * elsewhere;
+            })
+        };
+        assert_eq!([grows(MIB / 8), grows(MIB)], [Cause::NotKnown, Cause::Elsewhere]);
     }
 
     #[test]

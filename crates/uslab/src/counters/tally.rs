@@ -28,10 +28,10 @@ use core::sync::atomic::{
 const CALLS_TO_FOLD: u32 = 64;
 /// The same where no background thread folds the lines of CPUs that rest.
 const CALLS_WITHOUT_THREAD: u32 = 16;
-/// Objects by which a CPU's line may differ from the record after a slow call that used the CPU's
-/// slot. A thread that moves to another CPU in a call leaves the sheaf's objects in one line and the
-/// slabs' in another, so that live objects seem to come or go. To move so many objects takes many times longer than a
-/// fold.
+/// Objects by which a CPU's line may differ from the record after a call that changed it. A thread
+/// that moves to another CPU in a call leaves the sheaf's objects in one line and the slabs' in
+/// another, so that live objects seem to come or go. To move so many objects takes many times longer
+/// than a fold.
 const OBJECTS_TO_FOLD: u64 = 4096;
 
 /// One CPU's line. All zero is a valid start.
@@ -89,7 +89,7 @@ impl Tally {
     }
 
     /// Whether so many objects are not folded yet that observers would be misled.
-    fn is_far_behind(&self) -> bool {
+    pub fn is_far_behind(&self) -> bool {
         let slabs = self.taken.load(Relaxed) - self.folded.load(Relaxed);
         let sheaves = self.sheaf_free.load(Relaxed);
         slabs.unsigned_abs().max(sheaves.unsigned_abs()) >= OBJECTS_TO_FOLD

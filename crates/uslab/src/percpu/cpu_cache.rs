@@ -383,8 +383,9 @@ impl CpuCache {
             right_size && self.barn(home.group).put_empty(sheaf)
         } else {
             let n = owned.count();
-            let left =
-                right_size && self.may_share(home) && self.barn(home.group).put_full(sheaf, self.sheaf_bytes());
+            let left = right_size
+                && self.may_share(home)
+                && self.barn(home.group).put_full(sheaf, self.sheaf_bytes());
             if left {
                 self.count_barn_objects(home, n);
                 self.count_home(home, n, 1);

@@ -187,8 +187,14 @@ impl Slabs {
         let before = tally.taken.fetch_add(change, Relaxed);
         let is_whole = self.tally_count == 0;
         invariant!(!is_whole || before + change >= 0, "no more objects come back than were taken", before);
-        if self.tally_count == 0 && !self.is_shared {
+        if self.is_shared {
+            return;
+        }
+        if is_whole {
             tally.fold_taken(self.record());
+        } else if tally.is_far_behind() {
+            // The call may end on another CPU's line.
+            tally.fold(self.record());
         }
     }
 
