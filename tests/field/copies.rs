@@ -1,9 +1,10 @@
 //! A Rust program with a copy of the library of its own, beside the preloaded one: both are seen.
 
-use std::io::{BufRead, BufReader, Read};
+use super::running::Running;
+use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use uslab_tests::harness::{Mode, Scratch, artifacts};
 
 both_modes! {
@@ -28,16 +29,6 @@ fn program_with_a_copy_of_its_own() {
     drop(kept);
 }
 
-/// Ends the process with the test.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 fn ask(command: &Path, snapshots: &Path, arguments: &[&str]) -> (String, String) {
     let output = Command::new(command).args(arguments).env("USLAB_SNAPSHOT", snapshots).output();
     let output = output.expect("started");
@@ -55,15 +46,8 @@ fn each_copy_is_seen(mode: Mode) {
     run.arg(std::env::current_exe().expect("the path of this test"));
     run.args(["--exact", "copies::program_with_a_copy_of_its_own", "--nocapture", "--test-threads=1"]);
     run.env("USLAB_SNAPSHOT", &snapshots).env("USLAB_LIB", &artifacts().library).env(IN_CHILD, "1");
-    let child = run.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
-    let mut running = Running(child.expect("started"));
-    let mut errors = BufReader::new(running.0.stderr.take().expect("a pipe"));
-    let mut line = String::new();
-    while !line.ends_with("ready\n") {
-        line.clear();
-        assert!(errors.read_line(&mut line).expect("readable") > 0, "the program ended");
-    }
-    let pid = running.0.id().to_string();
+    let running = Running::start(&mut run);
+    let pid = running.pid();
     let names = || {
         let entries = std::fs::read_dir(&snapshots).expect("snapshots").flatten();
         let mut names: Vec<String> =
@@ -113,7 +97,6 @@ fn each_copy_is_seen(mode: Mode) {
     // program allocates little by it, and nothing now.
     let (valid, _) = ask(command, &snapshots, &["validate", &pid]);
     assert!(valid.starts_with("valid: "), "{valid}");
-    drop(running.0.stdin.take());
-    assert!(running.0.wait().expect("ended").success());
+    running.end();
     assert!(names().is_empty(), "each copy removes its file at exit: {:?}", names());
 }

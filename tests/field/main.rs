@@ -57,6 +57,7 @@ mod many_caches;
 mod membarrier;
 mod realtime;
 mod recorded;
+mod running;
 mod scheduling;
 mod seen;
 mod starts;

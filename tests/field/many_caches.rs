@@ -5,8 +5,9 @@
 //! second. No assertion depends on it, because the machine may be busy:
 //! `cargo test -p uslab-tests --test field many_caches -- --nocapture`.
 
+use super::running::Running;
 use serde_json::Value;
-use std::io::{BufRead, BufReader, Read};
+use std::io::Read;
 use std::process::{Child, Command, Stdio};
 use uslab_tests::harness::{Mode, Scratch, artifacts};
 
@@ -43,16 +44,6 @@ fn program_with_many_caches() {
     assert_eq!(objects.len(), CACHES * OBJECTS);
 }
 
-/// Ends the process with the test.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// Waits for a child, and returns the processor time that it took, in milliseconds.
 fn wait_ms(child: &mut Child) -> i64 {
     let (mut status, pid) = (0, child.id().cast_signed());
@@ -73,18 +64,11 @@ fn top_shows_thousands_of_caches(mode: Mode) {
     run.args(["--exact", "many_caches::program_with_many_caches", "--nocapture", "--test-threads=1"]);
     run.env("USLAB_SNAPSHOT", &snapshots).env("USLAB_RSEQ", if mode == Mode::Locked { "0" } else { "1" });
     run.env(IN_CHILD, "1");
-    let child = run.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
-    let mut running = Running(child.expect("started"));
-    let mut errors = BufReader::new(running.0.stderr.take().expect("a pipe"));
-    let mut line = String::new();
-    while !line.ends_with("ready\n") {
-        line.clear();
-        assert!(errors.read_line(&mut line).expect("readable") > 0, "the program ended");
-    }
+    let running = Running::start(&mut run);
 
     let looks = LOOKS.to_string();
     let mut top = Command::new(command);
-    top.args(["top", &running.0.id().to_string(), "--json", "-i", "0.05", "-n", &looks]);
+    top.args(["top", &running.pid(), "--json", "-i", "0.05", "-n", &looks]);
     let mut top = top.env("USLAB_SNAPSHOT", &snapshots).stdout(Stdio::piped()).spawn().expect("started");
     let mut shown = String::new();
     top.stdout.take().expect("a pipe").read_to_string(&mut shown).expect("UTF-8");
@@ -106,6 +90,5 @@ fn top_shows_thousands_of_caches(mode: Mode) {
     let names = ["live", "slack", "cached", "partial", "empty", "other", "dirty", "metadata", "not_ours"];
     let sum: i64 = names.iter().map(|name| part(&format!("{name}_bytes"))).sum();
     assert_eq!(sum - part("absent_bytes"), part("rss_bytes"), "{}", process["parts"]);
-    drop(running.0.stdin.take());
-    assert!(running.0.wait().expect("ended").success());
+    running.end();
 }

@@ -195,7 +195,9 @@ macro_rules! figures {
         impl Figures for $part {
             fn move_changes(&self, seen: &Self, to: &Self) {
                 // Every field is named.
-                let $part { $($sum: _,)* $($fact: _,)* $($sums: _,)* $($facts: _,)* $($by_nodes: _,)* $($left: _,)* } = self;
+                let $part {
+                    $($sum: _,)* $($fact: _,)* $($sums: _,)* $($facts: _,)* $($by_nodes: _,)* $($left: _,)*
+                } = self;
                 $(figures!(sum &self.$sum, &seen.$sum, &to.$sum);)*
                 $(self.$sums.iter().zip(&seen.$sums).zip(&to.$sums)
                     .for_each(|((here, seen), to)| figures!(sum here, seen, to));)*
@@ -232,9 +234,9 @@ macro_rules! figures {
 figures!(Header {
     sums: purged_bytes, large_objects, large_bytes, large_allocs, passes_bytes,
         shrinkers_used;
-    facts: used_bytes, dirty_bytes, version, pid, mode, mode_reason, cpus, nodes, page_bytes, records_used, finished, library_version,
-        start_ns, reserved_bytes, committed_bytes, metadata_bytes, arena_start, arena_base, soft_limit_bytes,
-        hard_limit_bytes, last_pass_ns;
+    facts: used_bytes, dirty_bytes, version, pid, mode, mode_reason, cpus, nodes, page_bytes, records_used,
+        finished, library_version, start_ns, reserved_bytes, committed_bytes, metadata_bytes, arena_start,
+        arena_base, soft_limit_bytes, hard_limit_bytes, last_pass_ns;
     lists_of_sums: passes;
     lists_of_facts:;
     by_nodes:;
