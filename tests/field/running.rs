@@ -11,8 +11,8 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts `run`, and waits for the line `ready` on its standard error: the harness of tests keeps
-    /// standard output. The process reads its input, and gets its end when this value is dropped.
+    /// Starts `run`, and waits for the line `ready` on its standard error: the harness of tests
+    /// keeps standard output.
     pub fn start(run: &mut Command) -> Running {
         run.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = run.spawn().expect("started");

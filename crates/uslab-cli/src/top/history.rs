@@ -35,9 +35,9 @@ pub struct CachePoint {
     pub unsure_bytes: u64,
 }
 
-/// Objects that a CPU may have taken or freed unseen: those of its two sheaves, and of the slow calls
-/// that it counts together. In a process without a background thread these are at most 16, and the
-/// counts of objects in slabs and of those in sheaves each lag by 4096 objects at most
+/// Objects that a CPU may have taken or freed unseen: those of its two sheaves, and of the slow
+/// calls that it counts together. In a process without a background thread these are at most 16,
+/// and the counts of objects in slabs and of those in sheaves each lag by 4096 objects at most
 /// (`counters/tally.rs` of the library).
 fn unseen_objects(sheaf_capacity: u32) -> u64 {
     let sheaf = u64::from(sheaf_capacity);

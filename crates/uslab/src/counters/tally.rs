@@ -30,8 +30,8 @@ const CALLS_TO_FOLD: u32 = 64;
 const CALLS_WITHOUT_THREAD: u32 = 16;
 /// Objects by which a CPU's line may differ from the record after a call that changed it. A thread
 /// that moves to another CPU in a call leaves the sheaf's objects in one line and the slabs' in
-/// another, so that live objects seem to come or go. To move so many objects takes many times longer
-/// than a fold.
+/// another, so that live objects seem to come or go. To move so many objects takes many times
+/// longer than a fold.
 const OBJECTS_TO_FOLD: u64 = 4096;
 
 /// One CPU's line. All zero is a valid start.
