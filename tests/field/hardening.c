@@ -82,7 +82,11 @@ static void commit(void)
     } else if (is("underflow")) {
         object[-1] ^= 1;
         free(object);
-    } else if (is("use")) {
+    } else if (is("kept-overflow")) {
+        object[size] ^= 1;
+    } else if (is("kept-underflow")) {
+        object[-1] ^= 1;
+    } else if (is("use") || is("kept-use")) {
         free(object);
         memset(object + size / 2, 0x41, size / 4 + 1);
     } else if (!is("none")) {
@@ -114,6 +118,8 @@ int main(int argc, char **argv)
     }
     memset(object, 1, size);
     commit();
+    if (is("kept-use"))
+        return 0;
     for (int round = 0; round < 4; round++) {
         for (int n = 0; n < objects; n++)
             CHECK((later[n] = malloc(size)) != NULL);

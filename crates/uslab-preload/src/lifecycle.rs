@@ -19,7 +19,7 @@ extern "C" fn at_load() {
 /// `uslab run --stats` and the heap profile.
 /// Allocation must keep working: destructors of other libraries run later.
 extern "C" fn at_unload() {
-    uslab::internal::check_objects_at_exit();
+    uslab::debug::check_objects();
     uslab::internal::account_all();
     uslab::internal::report_stats_at_exit();
     uslab::internal::finish_snapshot();

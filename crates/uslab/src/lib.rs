@@ -89,7 +89,7 @@ pub mod internal {
     /// For the C interfaces and `libuslab_malloc.so`.
     #[cfg(not(loom))]
     pub use crate::{
-        cache::{account_all, check_objects_at_exit},
+        cache::account_all,
         counters::finish as finish_snapshot,
         debug::leaks::at_exit as report_leaks_at_exit,
         debug::regions::{Region, for_each_region},

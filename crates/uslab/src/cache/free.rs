@@ -33,28 +33,6 @@ impl Core {
         }
     }
 
-    /// Checks objects at the end of the process: all of a debugged cache, and of a hardened one
-    /// those that rest in its own quarantine. A walk of all would cost a hardened process a cache
-    /// miss an object.
-    pub(super) fn check_at_exit(&self) -> usize {
-        match &self.debug {
-            Some(debug) if debug.is_plain() && debug.is_secure() => {
-                if self.programs_own {
-                    quarantine::for_each(self.quarantine.unwrap_or(&[]), |object| self.check_resting(object));
-                }
-                0
-            }
-            _ => self.check_objects(),
-        }
-    }
-
-    /// Checks an object that rests in a quarantine.
-    pub(super) fn check_resting(&self, object: *mut u8) {
-        if let Some(debug) = &self.debug {
-            debug.check_resting(self.cpu.slabs(), object);
-        }
-    }
-
     /// # Safety
     /// `object` must be a free object of this cache that the caller owns.
     #[inline]

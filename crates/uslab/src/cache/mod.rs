@@ -70,5 +70,5 @@ pub(crate) use switch::switch;
 pub use trim::{set_decay, set_huge_pages, trim};
 pub(crate) use trim::{trim_all, trim_idle, trim_some};
 pub use typed::{Cache, CacheBox, ConstructedBox};
-pub use validate::{Summary, check_objects_at_exit};
+pub use validate::Summary;
 pub(crate) use validate::{check_objects, validate};

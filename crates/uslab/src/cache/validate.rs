@@ -2,8 +2,6 @@
 //!
 //! The layers above the core check their own by a hook, once they have any.
 
-use super::body::Core;
-use super::debugged::quarantine;
 use super::{hooks, registry, state};
 use crate::os;
 use crate::os::invariant::{Checked, Invalid, Subject};
@@ -87,22 +85,6 @@ pub(crate) fn check_objects() -> usize {
     }
     let _errno = os::errno::Preserved::new();
     registry::sum(|core| core.check_objects()) + (hooks::get().check_objects)()
-}
-
-/// Checks objects when the process ends: those of debugged caches, and in a hardened process those
-/// that rest in quarantines. Reports what [`check_objects`] reports.
-pub fn check_objects_at_exit() {
-    if !state::is_ready() || !report::is_detailed() {
-        return;
-    }
-    let _errno = os::errno::Preserved::new();
-    registry::sum(Core::check_at_exit);
-    quarantine::for_each_shared(|object| {
-        if let Some(core) = pages::owner_of(object).and_then(|owner| registry::cache(owner.id())) {
-            core.check_resting(object);
-        }
-    });
-    (hooks::get().check_objects)();
 }
 
 /// Checks that the page map names no destroyed cache: each owner that is a cache is registered

@@ -124,9 +124,10 @@ pub fn validate() -> Result<Summary, Invalid> {
     cache::validate()
 }
 
-/// Checks the objects of all debugged caches, and those in the quarantine of large ones. Reports
-/// each that the program overwrote, then ends the process or, if the program continues after
-/// faults, repairs it. Returns how many there were, at most 64 a cache.
+/// Checks the objects of all debugged and hardened caches, in use and free, and the large ones in
+/// use and in their quarantine. Reports each that the program overwrote, then ends the process or,
+/// if the program continues after faults, repairs it. Returns how many there were, at most 64 a
+/// cache.
 ///
 /// The libraries for C programs call it at exit. As [`validate`], of which it is a part; it takes
 /// no time without debugged caches.

@@ -17,9 +17,9 @@ use super::medium::Medium;
 use crate::cache::debugged::{self, Debug, Family, Large, Release, Request, Seen};
 use crate::cache::registry::LARGE_ID;
 use crate::pages::{self, PAGE_BYTES, PAGE_SHIFT, PageIndex, Temperature};
-use crate::report::leak::Allocation;
+use crate::report::{self, leak::Allocation};
 use core::sync::atomic::{
-    AtomicU64, AtomicUsize,
+    AtomicBool, AtomicU64, AtomicUsize,
     Ordering::{AcqRel, Relaxed},
 };
 
@@ -33,6 +33,8 @@ const NAME: &str = "malloc-large";
 static QUARANTINE: [AtomicU64; PLACES] = [const { AtomicU64::new(0) }; PLACES];
 static KEPT_BYTES: AtomicUsize = AtomicUsize::new(0);
 static NEXT: AtomicUsize = AtomicUsize::new(0);
+/// Whether there was a debugged object of this kind.
+static IS_USED: AtomicBool = AtomicBool::new(false);
 
 /// The letters for an object of `size` bytes that is no small one; 0 for no debugging.
 pub(super) fn letters(size: usize) -> u8 {
@@ -65,6 +67,12 @@ pub(super) fn alloc(
     head(first).debugged.store(note(before, letters), Relaxed);
     let pointer = pages::address_of(first);
     with(first, |object, name| object.begin(name, Request { bytes: size, family }, run.zeroed));
+    if !IS_USED.swap(true, Relaxed) {
+        // The core finds these objects and the quarantine by the hooks, and checks objects only in
+        // a process with detailed reports. No debugged cache may exist yet.
+        super::install_hooks();
+        report::set_detailed();
+    }
     Some((pointer, run.zeroed))
 }
 
@@ -111,8 +119,6 @@ pub(super) fn free(page: PageIndex, release: Release) {
         return;
     }
     large::count_freed(page);
-    // The core finds the quarantine by the hooks, for a request of another process.
-    super::install_hooks();
     let this = u64::from(page.0) + 1;
     KEPT_BYTES.fetch_add(large::bytes(page), Relaxed);
     let next = NEXT.fetch_add(1, Relaxed);
@@ -145,9 +151,28 @@ fn give_back(page: PageIndex) {
     pages::free(PageIndex(page.0 - before as u32), count + before, Temperature::Cold);
 }
 
-/// Checks the objects in the quarantine; returns how many were written to.
-pub(crate) fn check_quarantine() -> usize {
-    QUARANTINE.iter().filter(|place| check_place(place)).count()
+/// Checks the objects in the quarantine, and those in use; returns how many the program overwrote.
+pub(crate) fn check_objects() -> usize {
+    QUARANTINE.iter().filter(|place| check_place(place)).count() + check_live()
+}
+
+/// Checks the objects in use: it finds them by the page map. Returns how many were overwritten.
+fn check_live() -> usize {
+    // Nothing is debugged where the program has not allocated such an object.
+    if !IS_USED.load(Relaxed) {
+        return 0;
+    }
+    let pages = pages::arena::data().len() / PAGE_BYTES;
+    let (mut page, mut count) = (0, 0);
+    while page < pages {
+        let index = PageIndex(page as u32);
+        page += 1;
+        if pages::owner(index).id() == LARGE_ID && is_debugged(index) {
+            count += usize::from(with(index, |object, name| object.check_live(name)));
+            page += (large::bytes(index) / PAGE_BYTES).saturating_sub(1);
+        }
+    }
+    count
 }
 
 /// Checks the object in a place. The place is empty meanwhile, so no other thread gives the pages

@@ -45,7 +45,7 @@ pub(crate) const HOOKS: Hooks = Hooks {
     before_fork: lock_for_fork,
     after_fork: unlock_after_fork,
     check: || owners::check().map(|_| ()),
-    check_objects: debugged::check_quarantine,
+    check_objects: debugged::check_objects,
     ..Hooks::ALONE
 };
 

@@ -12,7 +12,7 @@ mod prefetch;
 mod rank;
 
 pub use lock::{Guard, Lock, Park};
-pub use prefetch::prefetch_for_write;
+pub use prefetch::{prefetch_for_read, prefetch_for_write};
 pub use rank::{Rank, only_thread_left};
 
 /// A value alone on its cache line, so that writes to its neighbours do not evict it.

@@ -117,6 +117,14 @@ impl Object<'_> {
         }
     }
 
+    /// Whether the canary before an object of a slab is whole.
+    #[inline]
+    pub fn has_whole_canary_before(&self) -> bool {
+        // SAFETY: the word lies in the record, or in the gap behind it, and every value is valid.
+        let before = unsafe { ((self.pointer - 8) as *const u64).read() } ^ key(self.pointer);
+        before >> (64 - 8 * BEFORE_BYTES) == 0
+    }
+
     /// Fills the bytes asked for, and the canary behind them, with zeroes.
     #[inline]
     pub fn clear_with_canary(&self, asked: usize) {

@@ -115,7 +115,7 @@ impl Debug {
 impl Object<'_> {
     /// Whether the bytes that the last free cleared are zero still.
     #[inline]
-    fn is_cleared(&self) -> bool {
+    pub(super) fn is_cleared(&self) -> bool {
         let asked = self.asked();
         // A free has cleared the canary, too: 16 bytes or more.
         let words = if self.debug.has_canaries() { asked.div_ceil(16) * 2 } else { asked / 8 };

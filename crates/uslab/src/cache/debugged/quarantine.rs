@@ -12,7 +12,7 @@ use crate::pages;
 use crate::rseq::Cpu;
 use crate::sync::{CachePadded, prefetch_for_write};
 use core::ptr;
-use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
+use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering::AcqRel, Ordering::Relaxed};
 
 /// A place for an object, or null.
 pub type Place = AtomicPtr<u8>;
@@ -71,16 +71,6 @@ pub fn choose(places: &[Place]) -> Option<&Place> {
 pub fn exchange(place: &Place, object: *mut u8) -> Option<*mut u8> {
     let old = place.swap(object, AcqRel);
     (!old.is_null()).then_some(old)
-}
-
-/// Calls `visit` with each object in the places that the size classes share.
-pub fn for_each_shared(visit: impl FnMut(*mut u8)) {
-    for_each(SMALL.iter().chain(&LARGER), visit);
-}
-
-/// Calls `visit` with the object in each of `places`.
-pub fn for_each<'a>(places: impl IntoIterator<Item = &'a Place>, visit: impl FnMut(*mut u8)) {
-    places.into_iter().map(|place| place.load(Acquire)).filter(|object| !object.is_null()).for_each(visit);
 }
 
 /// Empties a cache's own places, and calls `free` for each object.

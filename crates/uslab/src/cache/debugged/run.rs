@@ -111,6 +111,20 @@ impl<'a> Large<'a> {
         is_faulty
     }
 
+    /// Checks the zones of an object in use; returns whether the program overwrote them. It takes the
+    /// object only where they look wrong.
+    pub fn check_live(&self, name: &str) -> bool {
+        let object = &self.object;
+        let is_wrong = || tell::wrong_zone(object, object.asked(), ZONE_USED).is_some();
+        if !self.is_live() || !is_wrong() || object.take(&[LIVE]).is_err() {
+            return false;
+        }
+        let is_faulty = is_wrong();
+        tell::check_used(object, name);
+        object.put(LIVE);
+        is_faulty
+    }
+
     /// Reports a free of the pointer `at`: inside the object, or at its start if it is free.
     pub fn report_misuse(&self, name: &str, at: usize) {
         if at == self.object.pointer {

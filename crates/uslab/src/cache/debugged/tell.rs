@@ -79,9 +79,7 @@ pub fn check_used(object: &Object<'_>, name: &str) {
 /// Checks the zones and the pattern of a free object, whose state was `state`.
 pub fn check_free(object: &Object<'_>, name: &str, state: u32) {
     let text = if state == NEVER { NEVER_USED_STATE } else { FREE };
-    if !object.debug.is_secure() {
-        check_zones(object, name, object.debug.bytes, ZONE_FREE, text);
-    }
+    check_zones(object, name, object.debug.bytes, ZONE_FREE, text);
     let Some((range, value)) = wrong_pattern(object, state) else { return };
     let fault = if state == NEVER { Fault::WriteBeforeAlloc } else { Fault::WriteAfterFree };
     let offset = range.start - object.pointer;
@@ -169,6 +167,9 @@ fn check_zones(object: &Object<'_>, name: &str, used: usize, value: u8, state: &
         tell(object, name, &Told { fault, at: range.start, state, wrong, value, headline: &headline });
         if value.is_none() {
             object.write_canary_before();
+        }
+        // A free object has zeroes there.
+        if value.is_none() && state == ALLOCATED {
             object.write_canary_behind(used);
         }
     }

@@ -3,62 +3,74 @@
 use super::object::{FREE, LIVE, NEVER, Object, ZONE_USED};
 use super::{Debug, tell};
 use crate::slab::Slabs;
-use core::sync::atomic::Ordering::Relaxed;
+use crate::sync::prefetch_for_read;
+use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
 /// Upper bound on the faulty objects that one walk reports.
 const MAX_REPORTS: usize = 64;
+/// Distance at which a walk prefetches the objects ahead.
+const AHEAD_BYTES: usize = 1024;
 
 impl Debug {
     /// Checks all objects, and reports those that the program overwrote; returns how many. Objects
     /// that other threads work on are left out.
+    ///
+    /// A hardened process walks all its objects when it exits, so the walk only reads: slab by slab,
+    /// by address, with prefetches. A thread takes an object only where it looks faulty.
     pub fn check_all(&self, slabs: &Slabs) -> usize {
         // Reports may call back into the program, so none is written under the lists' lock.
-        (0..MAX_REPORTS).take_while(|_| self.check_next(slabs)).count()
-    }
-
-    /// Finds a faulty object and reports it; false if there is none.
-    fn check_next(&self, slabs: &Slabs) -> bool {
-        let mut found = None;
+        let (mut found, mut count) = ([0; MAX_REPORTS], 0);
         slabs.for_each_object(|start, _| {
-            let object = Object { debug: self, pointer: self.pointer(start) as usize };
-            if let Ok(state) = object.take_at_once() {
-                if self.is_faulty(&object, state) {
-                    found = Some(object.pointer);
+            prefetch_for_read(start.wrapping_add(AHEAD_BYTES));
+            let object = Object { debug: self, pointer: self.pointer(start).addr() };
+            if !self.looks_whole(&object) && self.is_faulty(&object) {
+                found[count] = object.pointer;
+                count += 1;
+            }
+            count < MAX_REPORTS
+        });
+        for &pointer in &found[..count] {
+            let object = Object { debug: self, pointer };
+            // Another thread may have found it meanwhile.
+            if let Ok(state) = object.take(&[FREE, NEVER, LIVE]) {
+                match state {
+                    LIVE => tell::check_used(&object, slabs.name()),
+                    _ => tell::check_free(&object, slabs.name(), state),
                 }
                 object.put(state);
             }
-            found.is_none()
-        });
-        let Some(pointer) = found else { return false };
-        let object = Object { debug: self, pointer };
-        // Another thread may have found it meanwhile.
-        if let Ok(state) = object.take(&[FREE, NEVER, LIVE]) {
-            if state == LIVE {
-                tell::check_used(&object, slabs.name())
-            } else {
-                tell::check_free(&object, slabs.name(), state)
-            }
-            object.put(state);
         }
-        true
+        count
     }
 
-    /// Checks the object of the slab at `start`, if it is free and no thread works on it.
-    pub fn check_resting(&self, slabs: &Slabs, start: *mut u8) {
-        let object = Object { debug: self, pointer: self.pointer(start).addr() };
-        if let Ok(state) = object.take_at_once() {
-            if state == FREE {
-                tell::check_free(&object, slabs.name(), state);
+    /// Whether an object has neither a changed zone nor a changed pattern. The thread has not taken
+    /// it: another one may change it meanwhile, so that a whole object may look faulty.
+    #[inline]
+    fn looks_whole(&self, object: &Object<'_>) -> bool {
+        let has_canaries = self.has_canaries();
+        match object.record().state.load(Acquire) {
+            LIVE if self.is_plain() => !has_canaries || object.has_whole_canaries(object.asked()),
+            LIVE => tell::wrong_zone(object, object.asked(), ZONE_USED).is_none(),
+            state @ (FREE | NEVER) if self.is_plain() => {
+                let is_right = state == NEVER || !self.zeroes() || object.is_cleared();
+                is_right && (!has_canaries || object.has_whole_canary_before())
             }
-            object.put(state);
+            state @ (FREE | NEVER) => !tell::is_faulty_free(object, state),
+            // A thread works on it. A record that the program overwrote is reported by the free.
+            _ => true,
         }
     }
 
-    fn is_faulty(&self, object: &Object<'_>, state: u32) -> bool {
-        if state == LIVE {
-            return tell::wrong_zone(object, object.asked(), ZONE_USED).is_some();
-        }
-        tell::is_faulty_free(object, state)
+    /// As the opposite of [`Debug::looks_whole`], of an object that the thread takes for that time.
+    #[cold]
+    fn is_faulty(&self, object: &Object<'_>) -> bool {
+        let Ok(state) = object.take_at_once() else { return false };
+        let is_faulty = match state {
+            LIVE => tell::wrong_zone(object, object.asked(), ZONE_USED).is_some(),
+            _ => tell::is_faulty_free(object, state),
+        };
+        object.put(state);
+        is_faulty
     }
 
     /// Whether the program has the object of the slab that starts at `start`. The caller keeps the
