@@ -111,8 +111,8 @@ impl<'a> Large<'a> {
         is_faulty
     }
 
-    /// Checks the zones of an object in use; returns whether the program overwrote them. It takes the
-    /// object only where they look wrong.
+    /// Checks the zones of an object in use; returns whether the program overwrote them. It takes
+    /// the object only where they look wrong.
     pub fn check_live(&self, name: &str) -> bool {
         let object = &self.object;
         let is_wrong = || tell::wrong_zone(object, object.asked(), ZONE_USED).is_some();

@@ -15,8 +15,8 @@ impl Debug {
     /// Checks all objects, and reports those that the program overwrote; returns how many. Objects
     /// that other threads work on are left out.
     ///
-    /// A hardened process walks all its objects when it exits, so the walk only reads: slab by slab,
-    /// by address, with prefetches. A thread takes an object only where it looks faulty.
+    /// A hardened process walks all its objects when it exits. So the walk only reads, slab by
+    /// slab, by address, with prefetches. It takes an object only where it looks faulty.
     pub fn check_all(&self, slabs: &Slabs) -> usize {
         // Reports may call back into the program, so none is written under the lists' lock.
         let (mut found, mut count) = ([0; MAX_REPORTS], 0);
