@@ -42,14 +42,20 @@ fn are_available() -> bool {
 
 /// Objects of `bytes` bytes in all, each touched.
 fn objects(bytes: usize) -> Vec<*mut u8> {
+    objects_of(OBJECT_BYTES, OBJECT_BYTES, bytes)
+}
+
+/// Objects of `object_bytes` each and `bytes` in all, of which the first `touched_bytes` are
+/// touched.
+fn objects_of(object_bytes: usize, touched_bytes: usize, bytes: usize) -> Vec<*mut u8> {
     let one = || {
-        let object = malloc_for::<Program>(OBJECT_BYTES);
+        let object = malloc_for::<Program>(object_bytes);
         assert!(!object.is_null());
-        // SAFETY: allocated above, with that size.
-        unsafe { object.write_bytes(1, OBJECT_BYTES) };
+        // SAFETY: allocated above, with at least that size.
+        unsafe { object.write_bytes(1, touched_bytes) };
         object
     };
-    (0..bytes / OBJECT_BYTES).map(|_| one()).collect()
+    (0..bytes / object_bytes).map(|_| one()).collect()
 }
 
 fn free_all(objects: impl IntoIterator<Item = *mut u8>) {
@@ -135,14 +141,7 @@ fn objects_of_which_little_is_touched_stay_small() {
         for bytes in [16 << 10, 20_000, 32 << 10, 64 << 10, 128 << 10, MIB, 12 * MIB] {
             // 64 MiB of addresses and a page of each object.
             let count = 64 * MIB / bytes;
-            let touch = |_| {
-                let object = malloc_for::<Program>(bytes);
-                assert!(!object.is_null());
-                // SAFETY: allocated above.
-                unsafe { object.write(1) };
-                object
-            };
-            let sparse: Vec<*mut u8> = (0..count).map(touch).collect();
+            let sparse = objects_of(bytes, 1, 64 * MIB);
             let grown_bytes = resident_bytes().saturating_sub(before_bytes);
             let most_bytes = 2 * count * 4096 + 4 * MIB;
             assert!(grown_bytes <= most_bytes, "{grown_bytes} for {count} of {bytes} bytes");
@@ -150,6 +149,38 @@ fn objects_of_which_little_is_touched_stay_small() {
             uslab::trim(0);
         }
         free_all(all);
+    });
+}
+
+#[test]
+fn objects_beyond_a_page_that_are_touched_get_huge_pages() {
+    in_both_modes("objects_beyond_a_page_that_are_touched_get_huge_pages", &[], || {
+        for bytes in [8 << 10, 64 << 10, 256 << 10] {
+            let before_bytes = resident_bytes();
+            let all = objects_of(bytes, bytes, 128 * MIB);
+            let huge_bytes = huge_bytes();
+            // All but the first 20 MiB and the probes, which are at most every second chunk.
+            assert!(!are_available() || huge_bytes >= 64 * MIB, "{huge_bytes} huge bytes of {bytes} each");
+            let grown_bytes = resident_bytes().saturating_sub(before_bytes);
+            assert!(grown_bytes <= 128 * MIB * 105 / 100 + 2 * MIB, "{grown_bytes} bytes of {bytes} each");
+            uslab::debug::validate().unwrap();
+            free_all(all);
+            uslab::trim(0);
+        }
+    });
+}
+
+#[test]
+fn a_program_that_stops_touching_its_objects_loses_huge_pages() {
+    in_both_modes("a_program_that_stops_touching_its_objects_loses_huge_pages", &[], || {
+        let dense = objects_of(64 << 10, 64 << 10, 64 * MIB);
+        let before_bytes = resident_bytes();
+        let sparse = objects_of(64 << 10, 1, 256 * MIB);
+        let grown_bytes = resident_bytes().saturating_sub(before_bytes);
+        // A page of each, and two quotas of an eighth of what was in use.
+        let most_bytes = 256 * MIB / 16 + 64 * MIB / 4 + 8 * MIB;
+        assert!(grown_bytes <= most_bytes, "{grown_bytes} bytes");
+        free_all(sparse.into_iter().chain(dense));
     });
 }
 

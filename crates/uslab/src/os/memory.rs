@@ -133,6 +133,20 @@ pub fn is_resident(start: usize) -> bool {
     ok && residence & 1 != 0
 }
 
+/// The bytes of `[start, start + BYTES)` that have memory behind them; 0 where part of the range is
+/// not mapped, or the kernel refuses to answer. `BYTES` is at most 2 MiB.
+pub fn resident_bytes<const BYTES: usize>(start: usize) -> usize {
+    const MIN_PAGE_BYTES: usize = 4096;
+    const { assert!(BYTES <= 512 * MIN_PAGE_BYTES) };
+    let mut residence = [0u8; 512];
+    // SAFETY: the kernel writes a byte for each page, of which there are 512 at most, and returns
+    // an error for addresses that are not mapped.
+    let ok = unsafe { libc::mincore(start as *mut _, BYTES, residence.as_mut_ptr()) } == 0;
+    let pages = BYTES / page_bytes().max(MIN_PAGE_BYTES);
+    let resident = residence[..pages].iter().filter(|&&page| page & 1 != 0).count();
+    if ok { resident * page_bytes() } else { 0 }
+}
+
 /// Unmaps whole system pages. The memory behind them and their share of the limits return to the
 /// system. False, with nothing changed, where the process has too many mappings to split one.
 ///

@@ -17,11 +17,13 @@
 //! kernel takes memory from the node where it is touched first. A thread takes pages of its own
 //! node's chunks, then chunks without memory of any node, then new ones, and only if there are none
 //! another node's.
+//!
+//! Of wholly free chunks the lowest serves first (see `search`).
 
 use super::arena::{self, PageIndex};
 use super::chunk::{self, Advice, Chunk, MAX_ORDER, NONE};
 use super::policy::{Locked, Policy};
-use super::{CHUNK_BYTES, CHUNK_PAGES, Fill, PAGE_BYTES, Run, boot, bound};
+use super::{CHUNK_PAGES, Fill, PAGE_BYTES, Run, boot, bound};
 use crate::counters;
 use crate::os::corruption::is_whole;
 use crate::os::invariant::invariant;
@@ -29,14 +31,18 @@ use crate::os::memory::Placed;
 use crate::os::{self, Guard, Lock};
 use crate::sync::{CachePadded, Rank};
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use density::Probes;
 pub(super) use huge::revoke;
 use nodes::{NODES, NodeLists, lists_of, this_node};
+use whole::Index;
 
 mod batch;
+mod density;
 mod extend;
 mod huge;
 pub(super) mod limits;
 mod nodes;
+mod search;
 #[cfg(test)]
 mod tests;
 pub(super) mod valid;
@@ -71,6 +77,8 @@ pub(super) struct Buddy {
     pub locked_pages: usize,
     /// The part of `dirty_pages` in chunks that huge pages back and that are in use in part.
     pub huge_pages: usize,
+    /// Finds out whether memory beyond small objects is touched.
+    probes: Probes,
     /// Chunks with [`chunk::Advice::Revoked`], each of which splits a mapping.
     pub revoked_chunks: usize,
     /// Pages in use.
@@ -95,6 +103,7 @@ static BUDDY: CachePadded<Lock<Buddy>> = CachePadded(Lock::new(
         dirty_pages: 0,
         locked_pages: 0,
         huge_pages: 0,
+        probes: Probes::new(),
         revoked_chunks: 0,
         used_pages: 0,
         soft_pages: NO_LIMIT,
@@ -111,6 +120,12 @@ static EMPTY_CHUNKS: AtomicUsize = AtomicUsize::new(0);
 /// Whether a wholly free chunk is mapped that could be unmapped. Takes no lock.
 pub(super) fn has_empty_chunk() -> bool {
     EMPTY_CHUNKS.load(Relaxed) > 0
+}
+
+/// How a part of a run in several chunks is filled: of one that ends within its chunk nothing is
+/// known, because the rest of the chunk may stay free.
+fn fill_of_part(pages: usize) -> Fill {
+    if pages == CHUNK_PAGES { Fill::Sparse } else { Fill::Unknown }
 }
 
 /// The level of a chunk with free pages.
@@ -183,7 +198,7 @@ impl Buddy {
 
     /// Whether all pages of chunk `index` are free.
     pub fn is_whole(&self, index: usize) -> bool {
-        whole::is_set(index)
+        Index::Whole.has(index)
     }
 
     /// See [`super::sparse::free_sparse`]. Returns the dirty pages that there are now.
@@ -257,44 +272,15 @@ impl Buddy {
         let mut rest = pages;
         for index in first..first + count {
             let n = rest.min(CHUNK_PAGES);
-            zero += self.claim(index, 0, n, Fill::Sparse);
+            zero += self.claim(index, 0, n, fill_of_part(n));
             rest -= n;
         }
         Some(Run { first: PageIndex((first * CHUNK_PAGES) as u32), pages, zeroed: zero == pages })
     }
 
-    /// Finds `count` wholly free chunks in a row, at an address that is a multiple of
-    /// `align_chunks` chunks; returns the first. If there are none, it grows the arena behind its
-    /// free tail.
-    fn find_chunks(&mut self, count: usize, align_chunks: usize) -> Option<usize> {
-        let base = arena::address_of(PageIndex(0)) as usize / CHUNK_BYTES;
-        let aligned = |index: usize| (base + index).next_multiple_of(align_chunks) - base;
-        let mut at = aligned(0);
-        loop {
-            let committed = arena::chunks_committed();
-            let tail = loop {
-                let first = aligned(whole::next(at, committed).unwrap_or(committed));
-                let end = whole::run_end(first, committed);
-                if end.saturating_sub(first) >= count {
-                    return Some(first);
-                }
-                if end >= committed {
-                    break first;
-                }
-                at = end;
-            };
-            // All chunks from the tail to the end are free. New chunks follow them, unless another
-            // mapping lies between; then the search goes on behind it.
-            let missing = tail.checked_add(count)?.checked_sub(committed)?;
-            self.grow(missing, missing)?;
-            at = tail;
-        }
-    }
-
     fn grow(&mut self, wanted: usize, least: usize) -> Option<()> {
         let grown = arena::grow(wanted, least)?;
-        // The chunk that is linked last serves first: the lowest.
-        for index in (grown.first..grown.first + grown.count).rev() {
+        for index in grown.first..grown.first + grown.count {
             // SAFETY: just committed, and `&mut self` is the lock.
             unsafe { (*arena::chunk(index)).reset_free() };
             arena::node_of_chunk(index).store(this_node() as u8, Relaxed);
@@ -413,27 +399,6 @@ impl Buddy {
         chunk.dirty_pages > 0 && (locked == Locked::Go || !self.policy.is_locked(chunk))
     }
 
-    /// Returns the wholly free chunk to purge next: the first with dirty pages among the first 8 of
-    /// [`EMPTY_LEVEL`], then of [`PINNED_LEVEL`]. With `unmap` it considers all chunks of
-    /// [`EMPTY_LEVEL`], clean ones too. With [`Locked::Stay`] it skips chunks that the system
-    /// refused to purge.
-    pub fn next_whole(&self, locked: Locked, unmap: bool) -> Option<usize> {
-        const LOOKS: usize = 8;
-        let chunk = |index: u32| (index != NONE).then_some(index);
-        // SAFETY: listed chunks are committed, and `&self` is the lock.
-        let at = |index: u32| unsafe { &*arena::chunk(index as usize) };
-        [(EMPTY_LEVEL, unmap), (PINNED_LEVEL, false)].into_iter().find_map(|(level, takes_clean)| {
-            self.lists.iter().find_map(|lists| {
-                core::iter::successors(chunk(lists.heads[level][ORDERS - 1]), |&index| chunk(at(index).next))
-                    .take(if takes_clean { usize::MAX } else { LOOKS })
-                    .find(|&index| {
-                        self.is_purgeable(at(index), locked) || (takes_clean && at(index).dirty_pages == 0)
-                    })
-                    .map(|index| index as usize)
-            })
-        })
-    }
-
     /// Returns the first chunk with dirty free pages, from `cursor` on and around the end. It skips
     /// chunks that huge pages back.
     pub fn next_dirty(&self, cursor: usize, locked: Locked) -> Option<usize> {
@@ -535,7 +500,8 @@ impl Buddy {
                 EMPTY_CHUNKS.store(EMPTY_CHUNKS.load(Relaxed) + 1, Relaxed);
             }
             if level >= PINNED_LEVEL {
-                whole::set(index, true);
+                Index::Whole.set(index, true);
+                Index::Backed.set(index, chunk.dirty_pages > 0);
             }
         }
         self.assert_linked(index);
@@ -560,7 +526,8 @@ impl Buddy {
                 EMPTY_CHUNKS.store(EMPTY_CHUNKS.load(Relaxed) - 1, Relaxed);
             }
             if level >= PINNED_LEVEL {
-                whole::set(index, false);
+                Index::Whole.set(index, false);
+                Index::Backed.set(index, false);
             }
             if chunk.next != NONE {
                 (*arena::chunk(chunk.next as usize)).prev = chunk.prev;

@@ -6,9 +6,9 @@ use super::CHUNK_PAGES;
 use crate::os::config::HugePages;
 use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
-/// A heap that has less in use gets small pages: 40 MiB. Of its last huge page most may be unused,
-/// which must not exceed a twentieth of the heap.
-pub(super) const MIN_USED_PAGES: usize = 20 * CHUNK_PAGES;
+/// A heap that has less in use gets small pages: 20 MiB. On average half of its last huge page is
+/// unused, which must not exceed a twentieth of the heap.
+pub(super) const MIN_USED_PAGES: usize = 10 * CHUNK_PAGES;
 
 /// Of what is held, one part in so many may stay free in chunks that huge pages back.
 pub(super) const KEPT_SHARE: usize = 40;

@@ -97,6 +97,8 @@ pub enum Fill {
     Dense,
     /// Perhaps not: an object covers several pages, and the program may use part of it.
     Sparse,
+    /// Nothing is known.
+    Unknown,
 }
 
 /// A run of pages that now belongs to the caller.

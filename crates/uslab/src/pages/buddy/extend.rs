@@ -1,9 +1,9 @@
 //! Runs that grow where they stand: the pages behind them, if all of these are free.
 
-use super::{Buddy, MAX_GROW};
+use super::{Buddy, MAX_GROW, fill_of_part};
 use crate::os::memory::Placed;
 use crate::pages::arena::{self, PageIndex};
-use crate::pages::{CHUNK_PAGES, Fill, Run};
+use crate::pages::{CHUNK_PAGES, Run};
 
 /// The parts of the pages `start` to `end` in each chunk: its index, the first page and how many.
 fn parts(start: usize, end: usize) -> impl Iterator<Item = (usize, usize, usize)> {
@@ -38,7 +38,7 @@ impl Buddy {
             return false;
         }
         let zero: usize = parts(start, end)
-            .map(|(index, first, count)| self.claim(index, first, count, Fill::Sparse))
+            .map(|(index, first, count)| self.claim(index, first, count, fill_of_part(count)))
             .sum();
         self.note_taken(Run { first, pages, zeroed: zero == pages }, pages)
     }

@@ -41,6 +41,9 @@ impl Buddy {
             }
             self.set_advice(chunk, if is_wanted { Advice::Huge } else { Advice::Small });
         }
+        if !is_wanted && fill == Fill::Sparse {
+            self.probes.note_small(index);
+        }
         if is_wanted {
             chunk.back_with_huge();
             self.policy.note_fresh(CHUNK_PAGES);
@@ -48,18 +51,22 @@ impl Buddy {
     }
 
     /// Whether a chunk should get a huge page that is about to serve such a run.
-    fn wants_huge(&self, fill: Fill) -> bool {
+    fn wants_huge(&mut self, fill: Fill) -> bool {
         match huge::mode() {
             HugePages::Never => false,
             _ if !os::huge::is_available() || arena::is_populated() => false,
             HugePages::Always => self.has_room_for_huge(),
             HugePages::Auto => {
                 // Where free memory cannot wait, it would be split off soon.
-                fill == Fill::Dense
-                    && !bound::is_bounded()
+                !bound::is_bounded()
                     && self.used_pages >= huge::MIN_USED_PAGES
                     && self.dirty_pages <= self.used_pages / 8
                     && self.has_room_for_huge()
+                    && match fill {
+                        Fill::Dense => true,
+                        Fill::Sparse => self.probes.is_dense(self.used_pages),
+                        Fill::Unknown => false,
+                    }
             }
         }
     }

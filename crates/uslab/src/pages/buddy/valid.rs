@@ -8,7 +8,8 @@
 //! ```
 
 use super::{
-    Buddy, EMPTY_CHUNKS, EMPTY_LEVEL, LEVELS, NODES, ORDERS, PINNED_LEVEL, level_of, lists_of, lock, whole,
+    Buddy, EMPTY_CHUNKS, EMPTY_LEVEL, LEVELS, NODES, ORDERS, PINNED_LEVEL, level_of, lists_of, lock,
+    whole::Index,
 };
 use crate::counters;
 use crate::os::invariant::{Checked, Subject, assert_valid, is_sampled};
@@ -64,10 +65,12 @@ impl Chunk {
     fn check_listed(&self, index: usize) -> Checked {
         let subject = self.subject();
         let Some(order) = chunk::largest_order(&self.free) else {
-            return subject.equal(whole::is_set(index), false, "wholly free chunks are indexed");
+            return subject.equal(Index::Whole.has(index), false, "wholly free chunks are indexed");
         };
         subject.equal(u32::from(self.order), order, "a chunk is listed by its largest free order")?;
-        subject.equal(whole::is_set(index), self.is_whole(), "wholly free chunks are indexed")?;
+        subject.equal(Index::Whole.has(index), self.is_whole(), "wholly free chunks are indexed")?;
+        let is_backed = self.is_whole() && self.dirty_pages > 0;
+        subject.equal(Index::Backed.has(index), is_backed, "wholly free chunks with memory are indexed")?;
         subject.equal(usize::from(self.level), level_of(index, self), "a chunk is listed by how full it is")
     }
 }

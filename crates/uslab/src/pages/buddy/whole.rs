@@ -1,12 +1,14 @@
-//! Which chunks are wholly free: a bit for each chunk, and a bit for each word of these.
+//! Which chunks are wholly free, and which of these have memory.
 //!
 //! ```text
-//!   words     …0000 0000 0110 1111…      bit n: chunk n is wholly free, mapped or not
-//!   summary   …0 1…                      bit n: word n has a bit
+//!   whole     …0000 0000 0110 1111…      bit n: chunk n is wholly free, mapped or not
+//!   backed    …0000 0000 0010 0011…      bit n: it also has dirty pages
+//!   summary   …0 1…                      bit n: word n has a bit; one for each of the two
 //! ```
 //!
-//! A search for chunks in a row skips 4096 chunks at a step where none is free. Guarded by the
-//! buddy's lock; the bits of chunks beyond the arena's bound are 0.
+//! Allocations take the lowest chunk, and purges the highest, so that rows of chunks stay whole and
+//! the chunks that serve next keep their memory. A search skips 4096 chunks at a step where no bit
+//! is set. Guarded by the buddy's lock; the bits of chunks beyond the arena's bound are 0.
 
 use crate::pages::CHUNK_BYTES;
 use crate::pages::layout::MAX_DATA_BYTES;
@@ -15,15 +17,27 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 const WORDS: usize = (MAX_DATA_BYTES / CHUNK_BYTES).div_ceil(64);
 const SUMMARIES: usize = WORDS.div_ceil(64);
 
-/// Static memory of zeroes, of which a page is touched for each 64 GiB of the arena. In the section
+/// Static memory of zeroes, of which a page is touched for each 32 GiB of the arena. In the section
 /// of large tables; see `rseq/layout.rs`.
 #[unsafe(link_section = ".bss.uslab_tables")]
-static WHOLE: Whole =
-    Whole { words: [const { AtomicU64::new(0) }; WORDS], summary: [const { AtomicU64::new(0) }; SUMMARIES] };
+static CHUNKS: Chunks = Chunks {
+    words: [const { [const { AtomicU64::new(0) }; 2] }; WORDS],
+    summaries: [const { [const { AtomicU64::new(0) }; 2] }; SUMMARIES],
+};
 
-struct Whole {
-    words: [AtomicU64; WORDS],
-    summary: [AtomicU64; SUMMARIES],
+/// The words of both indices stand side by side, on one page.
+struct Chunks {
+    words: [[AtomicU64; 2]; WORDS],
+    summaries: [[AtomicU64; 2]; SUMMARIES],
+}
+
+/// An index of chunks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Index {
+    /// Wholly free chunks.
+    Whole,
+    /// Those of them that have dirty pages.
+    Backed,
 }
 
 fn change(bits: &AtomicU64, bit: usize, is_set: bool) -> u64 {
@@ -45,32 +59,65 @@ fn next_bit(from: usize, end: usize, word: impl Fn(usize) -> u64) -> Option<usiz
     None
 }
 
-/// Records whether chunk `index` is wholly free. Under the buddy's lock, as all of these.
-pub(super) fn set(index: usize, is_whole: bool) {
-    let word = change(&WHOLE.words[index / 64], index, is_whole);
-    change(&WHOLE.summary[index / 64 / 64], index / 64, word != 0);
+/// The last bit below `end` that `word(n)`, bits 64 · n and on, has set.
+fn previous_bit(end: usize, word: impl Fn(usize) -> u64) -> Option<usize> {
+    let last = |at: usize, bits: u64| bits.checked_ilog2().map(|bit| at * 64 + bit as usize);
+    let part = (1u64 << (end % 64)) - 1;
+    let near = if part == 0 { None } else { last(end / 64, word(end / 64) & part) };
+    near.or_else(|| (0..end / 64).rev().find_map(|at| last(at, word(at))))
 }
 
-/// Whether chunk `index` is recorded as wholly free.
-pub(super) fn is_set(index: usize) -> bool {
-    WHOLE.words[index / 64].load(Relaxed) >> (index % 64) & 1 != 0
-}
+impl Index {
+    fn word(self, at: usize) -> &'static AtomicU64 {
+        &CHUNKS.words[at][self as usize]
+    }
 
-/// The first wholly free chunk from `from` on, below `end`.
-pub(super) fn next(from: usize, end: usize) -> Option<usize> {
-    let word = from / 64;
-    let bits = |word: usize| WHOLE.words[word].load(Relaxed);
-    let near = next_bit(from, end.min((word + 1) * 64), bits);
-    near.or_else(|| {
-        let summary = |at: usize| WHOLE.summary[at].load(Relaxed);
-        let far = next_bit(word + 1, end.div_ceil(64), summary)?;
-        next_bit(far * 64, end, bits)
-    })
+    fn summary(self, at: usize) -> &'static AtomicU64 {
+        &CHUNKS.summaries[at][self as usize]
+    }
+
+    /// Records whether chunk `chunk` belongs here. Under the buddy's lock, as all of these.
+    pub fn set(self, chunk: usize, is_set: bool) {
+        let word = change(self.word(chunk / 64), chunk, is_set);
+        change(self.summary(chunk / 64 / 64), chunk / 64, word != 0);
+    }
+
+    /// Whether chunk `chunk` is recorded here.
+    pub fn has(self, chunk: usize) -> bool {
+        self.word(chunk / 64).load(Relaxed) >> (chunk % 64) & 1 != 0
+    }
+
+    /// The first chunk from `from` on, below `end`.
+    pub fn next(self, from: usize, end: usize) -> Option<usize> {
+        let word = from / 64;
+        let bits = |word: usize| self.word(word).load(Relaxed);
+        let near = next_bit(from, end.min((word + 1) * 64), bits);
+        near.or_else(|| {
+            let far = next_bit(word + 1, end.div_ceil(64), |at| self.summary(at).load(Relaxed))?;
+            next_bit(far * 64, end, bits)
+        })
+    }
+
+    /// The last chunk below `end`.
+    pub fn previous(self, end: usize) -> Option<usize> {
+        let word = end / 64;
+        let bits = |word: usize| self.word(word).load(Relaxed);
+        let near = previous_bit(end % 64, |_| bits(word)).map(|bit| word * 64 + bit);
+        near.or_else(|| {
+            let far = previous_bit(word, |at| self.summary(at).load(Relaxed))?;
+            previous_bit((far + 1) * 64, bits)
+        })
+    }
 }
 
 /// The first chunk from `from` on that is not wholly free, or `end`.
 pub(super) fn run_end(from: usize, end: usize) -> usize {
-    next_bit(from, end, |word| !WHOLE.words[word].load(Relaxed)).unwrap_or(end)
+    next_bit(from, end, |word| !Index::Whole.word(word).load(Relaxed)).unwrap_or(end)
+}
+
+/// The first of the wholly free chunks that end at `end`, or `end` if the chunk before is in use.
+pub(super) fn last_row(end: usize) -> usize {
+    previous_bit(end, |word| !Index::Whole.word(word).load(Relaxed)).map_or(0, |last| last + 1)
 }
 
 #[cfg(test)]
@@ -83,7 +130,7 @@ mod tests {
     /// The index is the process's. The test uses chunks far beyond those that any test commits, and
     /// leaves them as they were.
     #[test]
-    fn the_search_agrees_with_a_walk() {
+    fn searches_agree_with_a_walk() {
         const FIRST: usize = WORDS * 64 - 3 * 4096;
         const END: usize = FIRST + 2 * 4096 + 100;
         let mut random = 1u64;
@@ -95,19 +142,27 @@ mod tests {
                 let count = 1 + (random >> 20) as usize % 200;
                 bits.iter_mut().skip(at).take(count).for_each(|bit| *bit = true);
             }
-            bits.iter().enumerate().for_each(|(at, &bit)| set(FIRST + at, bit));
+            bits.iter().enumerate().for_each(|(at, &bit)| Index::Whole.set(FIRST + at, bit));
             let mut at = FIRST;
             while at < END {
-                let found = next(at, END);
+                let found = Index::Whole.next(at, END);
                 assert_eq!(found, (at..END).find(|&at| bits[at - FIRST]));
                 let Some(first) = found else { break };
                 let end = run_end(first, END);
                 assert_eq!(end, (first..END).find(|&at| !bits[at - FIRST]).unwrap_or(END));
-                assert!((first..end).all(is_set));
+                assert!((first..end).all(|at| Index::Whole.has(at)));
                 at = end;
             }
-            (FIRST..END).for_each(|at| set(at, false));
+            let last_used = (FIRST..END).rev().find(|&at| !bits[at - FIRST]);
+            assert_eq!(last_row(END), last_used.unwrap_or(FIRST - 1) + 1);
+            let mut end = END;
+            while let Some(last) = Index::Whole.previous(end).filter(|&at| at >= FIRST) {
+                assert_eq!(Some(last), (FIRST..end).rev().find(|&at| bits[at - FIRST]));
+                end = last;
+            }
+            assert!((FIRST..end).all(|at| !bits[at - FIRST] && !Index::Backed.has(at)));
+            (FIRST..END).for_each(|at| Index::Whole.set(at, false));
         }
-        assert_eq!(next(FIRST, WORDS * 64), None);
+        assert_eq!(Index::Whole.next(FIRST, WORDS * 64), None);
     }
 }

@@ -1,0 +1,117 @@
+//! Which wholly free chunks serve, and which are purged.
+//!
+//! A single chunk is the lowest one, and a run of several takes the shortest row with room. A purge
+//! starts from the highest chunk. So long rows stay whole for large runs, and the chunks that serve
+//! next still have their memory.
+
+use super::whole::{self, Index};
+use super::{Buddy, EMPTY_LEVEL, LEVELS, ORDERS, PINNED_LEVEL};
+use crate::os::corruption::is_whole;
+use crate::pages::arena::{self, PageIndex};
+use crate::pages::chunk::{Chunk, NONE};
+use crate::pages::policy::Locked;
+use crate::pages::{CHUNK_BYTES, buddy::nodes};
+
+/// Upper bound of the chunks that a search for one looks at.
+const MAX_LOOKS: usize = 64;
+/// Upper bound of the rows with room that a search for several chunks compares.
+const MAX_ROWS: usize = 16;
+/// Upper bound of the chunks that a purge looks at for one that the system does not refuse.
+const MAX_PURGE_LOOKS: usize = 8;
+
+/// A listed chunk. The caller holds the buddy's lock, and changes no chunk meanwhile.
+fn at<'a>(index: usize) -> &'a Chunk {
+    // SAFETY: indices and links name committed chunks, and the caller holds the lock.
+    unsafe { &*arena::chunk(index) }
+}
+
+impl Buddy {
+    /// The fullest chunk of this node with room for a run of `order`; then the lowest wholly free
+    /// chunk, with memory of this node or without memory.
+    pub(super) fn fullest_with(&self, order: u32) -> Option<usize> {
+        let node = nodes::this_node() % nodes::NODES;
+        let own = &self.lists[node];
+        let index = own
+            .fullest_with(order, PINNED_LEVEL)
+            .or_else(|| lowest_whole(node))
+            .or_else(|| own.fullest_with(order, LEVELS))
+            .or_else(|| self.lists.iter().find_map(nodes::NodeLists::untouched))?;
+        self.whole_index(index)
+    }
+
+    /// The index of a listed chunk, if that is whole.
+    fn whole_index(&self, index: usize) -> Option<usize> {
+        let is_listed = index < arena::chunks_committed() && self.is_chunk_whole(index);
+        is_listed.then_some(index).or_else(|| {
+            is_whole(false, "buddy", self, "a list leads to a chunk within the bound");
+            None
+        })
+    }
+
+    /// The fullest chunk of any node with room for a run of `order`: memory of another node is
+    /// better than none.
+    pub(super) fn fullest_anywhere(&self, order: u32) -> Option<usize> {
+        self.whole_index(self.lists.iter().find_map(|lists| lists.fullest_with(order, LEVELS))?)
+    }
+
+    /// Finds `count` wholly free chunks in a row, at an address that is a multiple of
+    /// `align_chunks` chunks; returns the first. It takes the shortest of the first rows with room.
+    /// If there are none, it grows the arena behind its free tail.
+    pub(super) fn find_chunks(&mut self, count: usize, align_chunks: usize) -> Option<usize> {
+        let base = arena::address_of(PageIndex(0)) as usize / CHUNK_BYTES;
+        let aligned = |index: usize| (base + index).next_multiple_of(align_chunks) - base;
+        let mut from = aligned(0);
+        loop {
+            let committed = arena::chunks_committed();
+            let mut at = from;
+            let mut rows = core::iter::from_fn(|| {
+                let first = aligned(Index::Whole.next(at, committed)?);
+                at = whole::run_end(first, committed).max(first);
+                Some((first, at))
+            });
+            let with_room = rows.by_ref().filter(|(first, end)| end - first >= count).take(MAX_ROWS);
+            if let Some((first, _)) = with_room.min_by_key(|(first, end)| end - first) {
+                return Some(first);
+            }
+            // Chunks of the last row, if it reaches the end of the arena, are followed by new ones,
+            // unless another mapping lies between; then the search goes on behind it.
+            let tail = aligned(whole::last_row(committed));
+            let missing = tail.checked_add(count)?.checked_sub(committed)?;
+            self.grow(missing, missing)?;
+            from = tail;
+        }
+    }
+
+    /// Returns the wholly free chunk to purge next: the highest one with dirty pages. With `unmap`,
+    /// also a clean one of [`EMPTY_LEVEL`]. With [`Locked::Stay`] it skips chunks that the system
+    /// refused to purge.
+    pub fn next_whole(&self, locked: Locked, unmap: bool) -> Option<usize> {
+        let previous = |&index: &usize| Index::Backed.previous(index);
+        let backed = core::iter::successors(Index::Backed.previous(arena::chunks_committed()), previous);
+        let dirty = backed.take(MAX_PURGE_LOOKS).find(|&index| self.is_purgeable(at(index), locked));
+        dirty.or_else(|| self.clean_whole().filter(|_| unmap))
+    }
+
+    /// A wholly free chunk without memory that could be unmapped.
+    fn clean_whole(&self) -> Option<usize> {
+        let chunk = |index: u32| (index != NONE).then_some(index);
+        self.lists.iter().find_map(|lists| {
+            let first = chunk(lists.heads[EMPTY_LEVEL][ORDERS - 1]);
+            core::iter::successors(first, |&index| chunk(at(index as usize).next))
+                .map(|index| index as usize)
+                .find(|&index| at(index).dirty_pages == 0)
+        })
+    }
+}
+
+/// The lowest wholly free chunk with memory of node `node`, or else without memory and mapped.
+fn lowest_whole(node: usize) -> Option<usize> {
+    let committed = arena::chunks_committed();
+    let lowest = |index: Index| {
+        core::iter::successors(index.next(0, committed), move |&chunk| index.next(chunk + 1, committed))
+            .take(MAX_LOOKS)
+    };
+    let backed = lowest(Index::Backed).find(|&index| nodes::lists_of(index) == node);
+    let is_clean = |&index: &usize| at(index).dirty_pages == 0 && !at(index).is_unmapped;
+    backed.or_else(|| lowest(Index::Whole).find(is_clean))
+}
