@@ -1,8 +1,8 @@
 //! Whether the program touches what it allocates, measured on chunks with small pages.
 //!
 //! Objects beyond a page may stay untouched in part, and a huge page would give all of them memory.
-//! So a few of the chunks that serve them keep small pages: the probes. The kernel tells how much of
-//! a probe is resident. While nearly all of the last finished probe is, the next chunks get huge
+//! So a few of the chunks that serve them keep small pages: the probes. The kernel tells how much
+//! of a probe is resident. While nearly all of the last finished probe is, the next chunks get huge
 //! pages, up to a quota; then another chunk becomes a probe.
 //!
 //! ```text
