@@ -15,6 +15,7 @@ use core::sync::atomic::{AtomicU16, Ordering::Relaxed};
 mod broken;
 mod counted;
 mod refused;
+mod used;
 
 extern crate std;
 use std::boxed::Box;

@@ -19,12 +19,14 @@ pub enum Rank {
     Registry,
     /// The list of the slots that threads have to themselves.
     Locals,
+    /// The list of caches that adapt their capacity.
+    Adapt,
+    /// The bits of the CPUs on which caches are used.
+    Marks,
     /// A CPU slot of one cache, in locked mode: a word in the slot. The rank check does not cover
     /// it.
     #[allow(dead_code, reason = "documents its place in the order")]
     Slot,
-    /// The list of caches that adapt their capacity.
-    Adapt,
     /// The barn of one cache and group of CPUs.
     Barn,
     /// The lists of a private heap's large objects.
