@@ -13,7 +13,7 @@ use super::ownership;
 use super::rows::Rows;
 use super::sheaf::{self, Owned};
 use super::surplus::{self, Surplus};
-use super::used::UsedCpus;
+use super::used::Used;
 use crate::counters::{self, SlowCall};
 use crate::os::facts::{Fact, facts};
 use crate::os::invariant::invariant;
@@ -50,7 +50,8 @@ pub struct CpuCache {
     pub(super) bypass: AtomicBool,
     /// The first slot of the counted row; null until it is made. See [`super::counted`].
     pub(super) counted: AtomicPtr<Slot>,
-    pub(super) used_cpus: UsedCpus,
+    /// The CPUs and groups that threads have used it on.
+    pub(super) used: Used,
 }
 
 /// The CPU caches of a cache, for a debugger.
@@ -143,7 +144,7 @@ impl CpuCache {
             hides: parts.hides,
             bypass: AtomicBool::new(false),
             counted: AtomicPtr::new(rows.lending),
-            used_cpus: UsedCpus::none(parts.cpus),
+            used: Used::none(parts.cpus, parts.groups),
         };
         cache.publish_capacity();
         cache
@@ -323,8 +324,8 @@ impl CpuCache {
         };
         match &server {
             Server::Slabs => {}
-            Server::Sequences(access) => self.used_cpus.add(access.cpu()),
-            Server::Lock(access) => self.used_cpus.add(access.cpu()),
+            Server::Sequences(access) => self.used.add_cpu(access.cpu()),
+            Server::Lock(access) => self.used.add_cpu(access.cpu()),
         }
         server
     }

@@ -17,12 +17,12 @@ use core::sync::atomic::{
 impl CpuCache {
     /// Takes the locks of the cache's barns for a fork; see [`hide_slots`].
     pub fn lock_barns_for_fork(&self) {
-        self.barns().iter().for_each(|barn| barn.lock_for_fork());
+        self.used_barns().for_each(|barn| barn.lock_for_fork());
     }
 
     /// Undoes [`CpuCache::lock_barns_for_fork`].
     pub fn unlock_barns_after_fork(&self, child: bool) {
-        self.barns().iter().for_each(|barn| barn.unlock_after_fork(child));
+        self.used_barns().for_each(|barn| barn.unlock_after_fork(child));
     }
 }
 

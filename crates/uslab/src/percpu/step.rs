@@ -78,8 +78,8 @@ impl CpuCache {
     #[inline]
     fn try_lock(&self, node: usize) -> Option<LockedSlot<'_>> {
         let cpu = Cpu::current();
-        // The slow path is to add the CPU first: a fork leaves the locks of other slots alone.
-        let slot = cpu.shared(self.row(node)).filter(|_| self.used_cpus.has(cpu))?;
+        // The slow path is to mark the CPU first: a fork leaves the locks of other slots alone.
+        let slot = cpu.shared(self.row(node)).filter(|_| self.used.has_cpu(cpu))?;
         LockedSlot::try_lock(slot)
     }
 }

@@ -119,14 +119,14 @@ impl CpuCache {
         self.slabs().check_heads()
     }
 
-    /// Checks that slots of CPUs on which no thread used the cache hold dummies. Threads that use
-    /// the cache for the first time meanwhile may make it fail.
+    /// Checks that slots of CPUs on which no thread used the cache hold dummies. No thread may use
+    /// the cache meanwhile.
     fn check_unused(&self) -> Checked {
         let has_sheaf =
             |slot: &&Slot| BOTH.into_iter().any(|which| !is_dummy(slot.place(which).load(Relaxed)));
         let in_use = self.used_slots().filter(has_sheaf).count();
         let all = self.slots().iter().chain(self.counted_slots()).filter(has_sheaf).count();
-        Subject::new("cache", self).equal(in_use, all, "a slot gets a sheaf after its CPU is noted")
+        Subject::new("cache", self).equal(in_use, all, "a slot gets a sheaf after its CPU is marked")
     }
 
     /// Checks the sheaves of a slot under its lock; returns how many there are. Skips a slot whose

@@ -21,7 +21,7 @@ pub enum Rank {
     Locals,
     /// The list of caches that adapt their capacity.
     Adapt,
-    /// The bits of the CPUs on which caches are used.
+    /// The marks of the CPUs and groups that caches are used on.
     Marks,
     /// A CPU slot of one cache, in locked mode: a word in the slot. The rank check does not cover
     /// it.
@@ -33,6 +33,8 @@ pub enum Rank {
     Heap,
     /// The slab lists of one cache and node.
     SlabLists,
+    /// The marks of the CPUs whose page lists are used.
+    PageMarks,
     /// The page lists of one CPU.
     CpuPages,
     /// The buddy and the arena.
