@@ -43,9 +43,9 @@ impl Looks {
         self.is_quiet
     }
 
-    /// Takes the capacity that growing caches wait for. If it is time for a look, trims idle memory.
-    /// Otherwise purges the dirty pages beyond their limit, and releases slabs of caches that are
-    /// nearly free if the process grows.
+    /// Takes the capacity that growing caches wait for. If it is time for a look, trims idle
+    /// memory. Otherwise purges the dirty pages beyond their limit, and releases slabs of caches
+    /// that are nearly free if the process grows.
     pub fn look(&mut self) {
         adapt::search();
         let now_ms = os::clock::coarse_ms();

@@ -20,10 +20,10 @@
 //! ```
 //!
 //! The bound follows the memory that slabs hold, and falls to its floor under pressure. Caches
-//! beyond their default stand in a ring. If the bound is used up, a growing cache has capacity taken
-//! from caches of the ring without recent misses ([`search`]). The background thread takes capacity
-//! from idle caches and, if the bound has fallen, from all caches in turn. To take capacity, a
-//! thread drains sheaves, many with one barrier.
+//! beyond their default stand in a ring. If the bound is used up, a growing cache has capacity
+//! taken from caches of the ring without recent misses ([`search`]). The background thread takes
+//! capacity from idle caches and, if the bound has fallen, from all caches in turn. To take
+//! capacity, a thread drains sheaves, many with one barrier.
 //!
 //! If `USLAB_CPU_BYTES` sets the bound, the bound is constant, and caches are charged for all
 //! capacity beyond the smallest sheaf.
@@ -440,8 +440,8 @@ impl Ring {
 
 /// Doubles the capacity of a cache, if all caches together are then charged at most `bound`. With
 /// `may_take` it has capacity taken from idle caches for that: by the background thread, and then
-/// the cache grows at a later miss, or else by this one. Gives up if another thread holds the rings'
-/// lock. Returns false if the capacity is unchanged.
+/// the cache grows at a later miss, or else by this one. Gives up if another thread holds the
+/// rings' lock. Returns false if the capacity is unchanged.
 fn grow(cache: &CpuCache, bound: usize, may_take: bool) -> bool {
     let adapt = cache.adapt();
     let level = adapt.level();

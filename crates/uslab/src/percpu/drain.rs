@@ -162,8 +162,8 @@ impl<'a> Drain<'a> {
         }
     }
 
-    /// Whether the drain can take the sheaves of all slots of the cache, and those that it has, with
-    /// one barrier. A cache that has more sheaves than there are places takes several.
+    /// Whether the drain can take the sheaves of all slots of the cache, and those that it has,
+    /// with one barrier. A cache that has more sheaves than there are places takes several.
     pub(super) fn has_places_for(&self, cache: &CpuCache) -> bool {
         let slots = cache.used_slots().filter(|slot| !is_untouched(slot)).count();
         self.len == 0 || self.len + slots * BOTH.len() <= self.taken.len()

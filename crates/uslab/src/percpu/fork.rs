@@ -65,6 +65,9 @@ pub fn end_fork(child: bool) {
 /// before. The rest of the child's copy needs no barrier: locks guard barns, slabs and pages, and
 /// an object in a sheaf counts as taken in its slab's bitmap.
 ///
+/// Slots of CPUs that a cache was never used on hold dummies, and keep them ([`used`]). The fork
+/// leaves them alone.
+///
 /// `for_each` visits all caches. The caller holds the registry's lock, and takes the locks of barns
 /// and lists afterwards.
 pub fn hide_slots(for_each: impl Fn(&dyn Fn(&CpuCache))) {

@@ -80,31 +80,3 @@ impl Marks {
         })
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::super::Rank;
-    use super::*;
-
-    #[test]
-    fn each_entry_has_a_mark_that_it_shares_with_few_neighbours() {
-        let lock = crate::os::Lock::new(Rank::Marks, ());
-        for entries in [1, 2, 63, 64, 65, 100, 128, 129, 1000, 1024] {
-            let all = Marks::none(entries);
-            for index in 0..entries {
-                let marks = Marks::none(entries);
-                assert!(!marks.has(index) && marks.ranges().count() == 0);
-                marks.add(index, &lock);
-                let mut ranges = marks.ranges();
-                let range = ranges.next().unwrap();
-                assert!(range.contains(&index) && ranges.next().is_none(), "{index} of {entries}");
-                let most = entries.div_ceil(64).next_power_of_two();
-                assert!(range.end <= entries && range.len() <= most, "{index} of {entries}");
-                all.add(index, &lock);
-            }
-            assert!(all.ranges().flatten().eq(0..entries), "{entries}");
-            assert!(all.has(entries + 3), "entries beyond the table share those of others");
-            assert_eq!(all.of(&[7; 5]).count(), entries.min(5), "a shorter table has fewer");
-        }
-    }
-}
