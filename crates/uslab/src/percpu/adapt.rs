@@ -451,7 +451,7 @@ fn grow(cache: &CpuCache, bound: usize, may_take: bool) -> bool {
     let next = Level(level.0 + 1);
     let Some(goal) = bound.checked_sub(adapt.charge(next) - adapt.charge(level)) else { return false };
     let fits = || adapt.kind.used().load(Relaxed) <= goal;
-    if !fits() && !(may_take && search::is_due()) {
+    if !(fits() || may_take && search::is_due()) {
         return false;
     }
     if !fits() && os::sleep::has_background_thread() {
