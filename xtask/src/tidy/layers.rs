@@ -78,6 +78,7 @@ const ONE_SUBJECT: &[&[&str]] = &[
         "percpu/fork",
         "percpu/rows",
         "percpu/surplus",
+        "percpu/used",
         "percpu/valid",
     ],
     // Sheaves, and the table of their owners in debug builds.

@@ -2,10 +2,13 @@
 //! copies the memory.
 //!
 //! It takes, in this order: the C library's list of streams, the lock of forks, start-up, hooks,
-//! registry, slots of threads, slots (gate and barriers, or their locks), capacities, barns, heaps,
-//! slab lists, CPU page lists, pages. From the lock of forks on this is the rank order, so that
-//! other threads that hold one of the locks can finish. SAFETY.md gives the order with the C
-//! library's locks.
+//! registry, slots of threads, capacities, marks, slots (gate and barriers, or their locks), barns,
+//! heaps, slab lists, marks of page lists, CPU page lists, pages. From the lock of forks on this is
+//! the rank order, so that other threads that hold one of the locks can finish. SAFETY.md gives the
+//! order with the C library's locks.
+//!
+//! Slots, barns and CPU page lists that no thread has used are left out (`sync/marks.rs`): a fork
+//! costs what is in use, not what the machine could use.
 //!
 //! The parent and the child undo it backwards. The child has a single thread, so it resets the
 //! locks instead of waking waiters that do not exist there.

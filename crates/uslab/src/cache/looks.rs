@@ -5,6 +5,7 @@
 //! those pages instead of fresh ones.
 
 use super::trim;
+use crate::percpu::adapt;
 use crate::{os, pages};
 
 /// Time between two looks.
@@ -42,9 +43,11 @@ impl Looks {
         self.is_quiet
     }
 
-    /// If it is time for a look, trims idle memory. Otherwise purges the dirty pages beyond their
-    /// limit, and releases slabs of caches that are nearly free if the process grows.
+    /// Takes the capacity that growing caches wait for. If it is time for a look, trims idle
+    /// memory. Otherwise purges the dirty pages beyond their limit, and releases slabs of caches
+    /// that are nearly free if the process grows.
     pub fn look(&mut self) {
+        adapt::search();
         let now_ms = os::clock::coarse_ms();
         if now_ms >= self.next_ms {
             self.note_search(now_ms);

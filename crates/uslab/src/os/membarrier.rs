@@ -34,6 +34,8 @@ pub fn register(cpus: usize) -> bool {
 /// aborted or has committed, and its stores are visible. On false, sequences may still run.
 #[must_use = "a refused barrier restarts no sequence"]
 pub fn restart_all() -> bool {
+    #[cfg(test)]
+    counted::add();
     call(FENCE_RSEQ, 0, 0) || {
         // For one CPU the kernel needs no memory. For an offline CPU, which runs no sequence, the
         // call succeeds.
@@ -69,5 +71,25 @@ pub fn refuse() {
     unsafe {
         assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
         assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program), 0);
+    }
+}
+
+/// Counts the calls of [`restart_all`] by thread, for tests.
+#[cfg(test)]
+pub mod counted {
+    extern crate std;
+    use core::cell::Cell;
+
+    std::thread_local! {
+        static CALLS: Cell<usize> = const { Cell::new(0) };
+    }
+
+    pub(super) fn add() {
+        CALLS.set(CALLS.get() + 1);
+    }
+
+    /// Calls of this thread so far.
+    pub fn calls() -> usize {
+        CALLS.get()
     }
 }

@@ -14,8 +14,8 @@ use super::{Fill, PAGE_BYTES, Run, Temperature, boot, buddy, purge};
 use crate::os::corruption::is_whole;
 use crate::os::invariant::invariant;
 use crate::os::{self, Lock};
-use crate::rseq::{Cpu, Owner};
-use crate::sync::Rank;
+use crate::rseq::{Cpu, MAX_CPUS, Owner};
+use crate::sync::{Marks, Rank};
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 mod valid;
@@ -144,6 +144,25 @@ fn table() -> &'static [CpuPages] {
     }
 }
 
+/// The CPUs whose lists threads have used. A thread marks its CPU before it takes the lists' lock.
+static USED: Marks = Marks::none(MAX_CPUS);
+/// A thread that marks a CPU holds this lock, and so does a fork.
+static MARKING: Lock<()> = Lock::new(Rank::PageMarks, ());
+
+/// The lists of the CPU that the thread runs on, marked as used. May sleep until a fork has copied
+/// the memory.
+fn lists_of_this_cpu() -> Option<&'static CpuPages> {
+    let (cpu, table) = (Cpu::current(), table());
+    let index = cpu.number().checked_rem(table.len())?;
+    USED.add(index, &MARKING);
+    table.get(index)
+}
+
+/// The lists that threads have used. All others are empty, and their locks are free.
+fn used() -> impl Iterator<Item = &'static CpuPages> {
+    USED.of(table())
+}
+
 /// The order of a run, if the lists keep such runs.
 fn listed_order(pages: usize, align_order: u32) -> Option<usize> {
     let order = pages.trailing_zeros();
@@ -158,7 +177,7 @@ fn listed_order(pages: usize, align_order: u32) -> Option<usize> {
 pub fn alloc(pages: usize, align_order: u32, temperature: Temperature, fill: Fill) -> Option<Run> {
     if temperature == Temperature::Hot
         && let Some(order) = listed_order(pages, align_order)
-        && let Some(cpu) = Cpu::current().shared(table())
+        && let Some(cpu) = lists_of_this_cpu()
         && let Some(mut lists) = cpu.lists.try_lock()
     {
         lists.used = true;
@@ -218,7 +237,7 @@ fn free_to_this_cpu(first: PageIndex, pages: usize, temperature: Temperature) ->
         && let Some(order) = listed_order(pages, 0)
         && (first.0 as usize).is_multiple_of(pages)
         && !is_of_another_node(first)
-        && let Some(cpu) = Cpu::current().shared(table())
+        && let Some(cpu) = lists_of_this_cpu()
         && let Some(mut lists) = cpu.lists.try_lock()
     {
         lists.used = true;
@@ -279,17 +298,17 @@ fn free_to_buddy(first: PageIndex, pages: usize) -> usize {
 
 /// Empties the lists of all CPUs into the buddy.
 pub(super) fn drain_all() {
-    table().iter().for_each(|cpu| drain(cpu, &mut cpu.lists.lock()));
+    used().for_each(|cpu| drain(cpu, &mut cpu.lists.lock()));
 }
 
 /// True if no thread used the lists since [`begin_period`].
 pub(super) fn rested() -> bool {
-    table().iter().all(|cpu| !cpu.lists.lock().used)
+    used().all(|cpu| !cpu.lists.lock().used)
 }
 
 /// Starts the period that [`rested`] looks back on.
 pub(super) fn begin_period() {
-    for cpu in table() {
+    for cpu in used() {
         let mut lists = cpu.lists.lock();
         lists.used = false;
         lists.of_order.iter_mut().for_each(|list| list.batch /= 2);
@@ -311,19 +330,19 @@ pub(super) fn for_each_region(visit: &mut os::region::Visit<'_>) {
 
 /// Runs in all lists. Takes no lock.
 pub(super) fn runs() -> usize {
-    table().iter().map(|cpu| cpu.runs.load(Relaxed)).sum()
+    used().map(|cpu| cpu.runs.load(Relaxed)).sum()
 }
 
 pub(super) fn lock_for_fork() {
-    for cpu in table() {
-        cpu.lists.acquire_for_fork();
-    }
+    MARKING.acquire_for_fork();
+    used().for_each(|cpu| cpu.lists.acquire_for_fork());
 }
 
 pub(super) fn unlock_after_fork(child: bool) {
-    for cpu in table() {
+    for cpu in used() {
         if child { cpu.lists.reset_in_child() } else { cpu.lists.release_after_fork() }
     }
+    if child { MARKING.reset_in_child() } else { MARKING.release_after_fork() }
 }
 
 const _: () = assert!(RUNS <= u32::BITS as usize && ROOM[0] as usize <= RUNS);

@@ -89,7 +89,7 @@ impl Access for Sequences<'_> {
 
     unsafe fn exchange(&self, which: Which, new: *mut Sheaf) -> Exchanged {
         // SAFETY: as above.
-        unsafe { rseq::exchange(self.slots, which, new) }
+        unsafe { rseq::exchange(self.slots, which, new, self.cpu.number()) }
     }
 
     fn slot(&self) -> &Slot {

@@ -20,10 +20,10 @@
 //! ```
 //!
 //! The bound follows the memory that slabs hold, and falls to its floor under pressure. Caches
-//! beyond their default stand in a ring. If the bound is used up, a growing cache takes capacity
-//! from caches of the ring without recent misses. The background thread takes capacity from idle
-//! caches and, if the bound has fallen, from all caches in turn. To take capacity, a thread drains
-//! sheaves, many with one barrier.
+//! beyond their default stand in a ring. If the bound is used up, a growing cache has capacity
+//! taken from caches of the ring without recent misses ([`search`]). The background thread takes
+//! capacity from idle caches and, if the bound has fallen, from all caches in turn. To take
+//! capacity, a thread drains sheaves, many with one barrier.
 //!
 //! If `USLAB_CPU_BYTES` sets the bound, the bound is constant, and caches are charged for all
 //! capacity beyond the smallest sheaf.
@@ -33,9 +33,9 @@
 //! room for these. It grows when a CPU needs objects after it had no room for some: then it gave
 //! away what it needed again.
 
+use super::CpuCache;
 use super::cpu_cache::PIECE;
 use super::sheaf::{SIZES, Size};
-use super::{CpuCache, Drain, Keep};
 use crate::counters::{self, Tally};
 use crate::os::invariant::invariant;
 use crate::os::{self, Lock};
@@ -46,10 +46,12 @@ use crate::sync::{CachePadded, Rank};
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
+mod search;
 mod valid;
+pub use search::search;
 pub use valid::check;
 #[cfg(test)]
-pub(super) use valid::check_broken;
+pub(super) use {search::take_from_idle, valid::check_broken};
 
 /// The floor of [`bound_bytes`]: 1.5 MiB.
 const FLOOR_BYTES: usize = 3 << 19;
@@ -82,11 +84,6 @@ const SPARE_SERVED: u32 = 32;
 /// After so many of these the slow path levels the two sheaves. A CPU whose main sheaf is full and
 /// whose spare is empty, or the other way round, would exchange them every few calls.
 const SPARE_LEVELS: u32 = 4;
-/// Upper bound on the caches that one [`Ring::take_back`] asks.
-const LOOKS: usize = 256;
-/// Least time between two [`Ring::take_back`]s for growing caches. A cache without a miss since it
-/// was last asked counts as idle, and taking its capacity costs all threads a barrier.
-const LOOK_MS: u64 = 20;
 /// Time that the bound stays at its floor after memory was short.
 const PRESSED_MS: u64 = 10_000;
 
@@ -98,7 +95,6 @@ static CPUS: AtomicUsize = AtomicUsize::new(1);
 /// Bytes that the caches of each kind are charged. Changed under the rings' lock. Padded: misses
 /// read what lies beside.
 static USED: CachePadded<[AtomicUsize; KINDS]> = CachePadded([const { AtomicUsize::new(0) }; KINDS]);
-static NEXT_LOOK_MS: AtomicU64 = AtomicU64::new(0);
 static PRESSED_UNTIL_MS: AtomicU64 = AtomicU64::new(0);
 
 /// What the objects of a cache are. Caches of one kind share a ring and a bound.
@@ -357,7 +353,7 @@ impl Adapt {
 }
 
 /// Whether the cache had a miss since the last call.
-fn had_misses(cache: &CpuCache) -> bool {
+pub(super) fn had_misses(cache: &CpuCache) -> bool {
     let forget = |tally: &Tally| tally.is_used.load(Relaxed) && tally.is_used.swap(false, Relaxed);
     cache.slabs().tallies().fold(false, |had, tally| forget(tally) | had)
 }
@@ -440,30 +436,11 @@ impl Ring {
         }
         self.assert_valid(cache);
     }
-
-    /// Takes capacity from the caches in turn that `may_give` it, until at most `goal` bytes are
-    /// charged or it has asked `looks` caches.
-    fn take_back(&mut self, goal: usize, looks: usize, may_give: impl Fn(&CpuCache) -> bool) {
-        // One barrier for many caches: the drain finishes before the caller releases the lock.
-        let mut drain = Drain::of_idle(Keep::Target);
-        for _ in 0..looks {
-            if self.kind.used().load(Relaxed) <= goal {
-                return;
-            }
-            // SAFETY: caches in the list are valid: each leaves the list before it goes away.
-            let Some(cache) = (unsafe { self.caches.turn().as_ref() }) else { return };
-            if !cache.adapt().fixed && may_give(cache) {
-                let level = cache.adapt().level();
-                invariant!(level > Level::NONE, "a cache that is charged can shrink its sheaves");
-                self.set_level(cache, level.below());
-                cache.drain_slots(&mut drain);
-            }
-        }
-    }
 }
 
 /// Doubles the capacity of a cache, if all caches together are then charged at most `bound`. With
-/// `may_take` it takes capacity from idle caches for that. Gives up if another thread holds the
+/// `may_take` it has capacity taken from idle caches for that: by the background thread, and then
+/// the cache grows at a later miss, or else by this one. Gives up if another thread holds the
 /// rings' lock. Returns false if the capacity is unchanged.
 fn grow(cache: &CpuCache, bound: usize, may_take: bool) -> bool {
     let adapt = cache.adapt();
@@ -474,7 +451,11 @@ fn grow(cache: &CpuCache, bound: usize, may_take: bool) -> bool {
     let next = Level(level.0 + 1);
     let Some(goal) = bound.checked_sub(adapt.charge(next) - adapt.charge(level)) else { return false };
     let fits = || adapt.kind.used().load(Relaxed) <= goal;
-    if !(fits() || may_take && is_time_to_look()) {
+    if !(fits() || may_take && search::is_due()) {
+        return false;
+    }
+    if !fits() && os::sleep::has_background_thread() {
+        search::ask(adapt.kind, bound - goal);
         return false;
     }
     let Some(mut rings) = RINGS.try_lock() else { return false };
@@ -484,19 +465,13 @@ fn grow(cache: &CpuCache, bound: usize, may_take: bool) -> bool {
         return true;
     }
     if !fits() {
-        ring.take_back(goal, LOOKS, |other| !core::ptr::eq(other, cache) && !had_misses(other));
+        ring.take_from_idle(goal, cache);
     }
     let grows = fits();
     if grows {
         ring.set_level(cache, next);
     }
     grows
-}
-
-fn is_time_to_look() -> bool {
-    let now_ms = os::clock::coarse_ms();
-    let next_ms = NEXT_LOOK_MS.load(Relaxed);
-    now_ms >= next_ms && NEXT_LOOK_MS.compare_exchange(next_ms, now_ms + LOOK_MS, Relaxed, Relaxed).is_ok()
 }
 
 /// While the guard lives, no thread drains a cache to give its capacity to another one. So the
@@ -547,7 +522,7 @@ pub fn begin_period() {
 fn begin_period_of(kind: Kind) {
     let bound = kind.bound_bytes();
     if kind.used().load(Relaxed) > bound {
-        RINGS.lock()[kind as usize].take_back(bound, LOOKS, |_| true);
+        RINGS.lock()[kind as usize].take_from_all(bound);
     }
 }
 

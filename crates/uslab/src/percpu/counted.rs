@@ -145,6 +145,7 @@ impl CpuCache {
         let Some(access) = (unsafe { Sequences::new(self.counted_slots(), node) }) else {
             return self.discard(objects);
         };
+        self.used.add_cpu(access.cpu());
         // A sheaf without objects stands in for the dummy, whose line all CPUs would write.
         if objects.is_empty() && !is_dummy(access.slot().main.load(Relaxed)) {
             return;

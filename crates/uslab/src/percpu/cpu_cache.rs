@@ -13,6 +13,7 @@ use super::ownership;
 use super::rows::Rows;
 use super::sheaf::{self, Owned};
 use super::surplus::{self, Surplus};
+use super::used::Used;
 use crate::counters::{self, SlowCall};
 use crate::os::facts::{Fact, facts};
 use crate::os::invariant::invariant;
@@ -49,6 +50,8 @@ pub struct CpuCache {
     pub(super) bypass: AtomicBool,
     /// The first slot of the counted row; null until it is made. See [`super::counted`].
     pub(super) counted: AtomicPtr<Slot>,
+    /// The CPUs and groups that threads have used it on.
+    pub(super) used: Used,
 }
 
 /// The CPU caches of a cache, for a debugger.
@@ -141,6 +144,7 @@ impl CpuCache {
             hides: parts.hides,
             bypass: AtomicBool::new(false),
             counted: AtomicPtr::new(rows.lending),
+            used: Used::none(parts.cpus, parts.groups),
         };
         cache.publish_capacity();
         cache
@@ -313,15 +317,22 @@ impl CpuCache {
             return Server::Slabs;
         }
         let row = self.row(node);
-        match mode() {
+        let server = match mode() {
             // SAFETY: the row is this cache's, for every possible CPU, and the mode is rseq.
             Mode::Rseq => unsafe { Sequences::new(row, node) }.map_or(Server::Slabs, Server::Sequences),
             Mode::Locked => Locked::new(row, node).map_or(Server::Slabs, Server::Lock),
+        };
+        match &server {
+            Server::Slabs => {}
+            Server::Sequences(access) => self.used.add_cpu(access.cpu()),
+            Server::Lock(access) => self.used.add_cpu(access.cpu()),
         }
+        server
     }
 
     /// Takes a sheaf out of the slot and leaves the dummy there. Returns the dummy if the slot's
-    /// lock stays taken. Waits for the end of a fork in progress.
+    /// lock stays taken, or if the thread has left the slot's CPU. Waits for the end of a fork in
+    /// progress.
     pub(super) fn take_out(&self, access: &impl Access, which: Which) -> *mut Sheaf {
         loop {
             // SAFETY: the dummy may go into any slot.

@@ -162,6 +162,13 @@ impl<'a> Drain<'a> {
         }
     }
 
+    /// Whether the drain can take the sheaves of all slots of the cache, and those that it has,
+    /// with one barrier. A cache that has more sheaves than there are places takes several.
+    pub(super) fn has_places_for(&self, cache: &CpuCache) -> bool {
+        let slots = cache.used_slots().filter(|slot| !is_untouched(slot)).count();
+        self.len == 0 || self.len + slots * BOTH.len() <= self.taken.len()
+    }
+
     /// Makes room for both sheaves of a slot.
     fn make_room(&mut self) {
         if self.len + BOTH.len() > self.taken.len() {
@@ -313,7 +320,7 @@ impl CpuCache {
                 counters::record(self.slabs().id()).drains.fetch_add(1, Relaxed);
             }
         }
-        let fulls: usize = self.barns().iter().map(|barn| barn.fulls()).sum();
+        let fulls: usize = self.used_barns().map(|barn| barn.fulls()).sum();
         if fulls > 0 && fulls * self.capacity() * object_bytes >= least_bytes {
             freed += self.drain_barns();
         }
@@ -329,7 +336,7 @@ impl CpuCache {
     /// Flushes the sheaves of the barns to the slabs; returns the number of objects.
     pub fn drain_barns(&self) -> usize {
         let mut freed = 0;
-        for barn in self.barns() {
+        for barn in self.used_barns() {
             let _in_flight = (barn.fulls() > 0).then(InFlight::begin);
             while let Some(sheaf) = barn.take_any() {
                 let n = Owned(sheaf).count();

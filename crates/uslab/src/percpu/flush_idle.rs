@@ -49,7 +49,7 @@ impl CpuCache {
         for slot in self.counted_slots() {
             used |= self.flush_idle_counted(drain, slot);
         }
-        for barn in self.barns() {
+        for barn in self.used_barns() {
             let _in_flight = (barn.fulls() > 0).then(InFlight::begin);
             while let Some(sheaf) = barn.take_unused() {
                 used = true;

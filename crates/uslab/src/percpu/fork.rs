@@ -3,6 +3,7 @@
 use super::CpuCache;
 use super::adapt;
 use super::drain::BOTH;
+use super::used;
 use crate::os::invariant::invariant;
 use crate::os::{self, Lock};
 use crate::rseq::locked::LockedSlot;
@@ -16,12 +17,12 @@ use core::sync::atomic::{
 impl CpuCache {
     /// Takes the locks of the cache's barns for a fork; see [`hide_slots`].
     pub fn lock_barns_for_fork(&self) {
-        self.barns().iter().for_each(|barn| barn.lock_for_fork());
+        self.used_barns().for_each(|barn| barn.lock_for_fork());
     }
 
     /// Undoes [`CpuCache::lock_barns_for_fork`].
     pub fn unlock_barns_after_fork(&self, child: bool) {
-        self.barns().iter().for_each(|barn| barn.unlock_after_fork(child));
+        self.used_barns().for_each(|barn| barn.unlock_after_fork(child));
     }
 }
 
@@ -64,16 +65,20 @@ pub fn end_fork(child: bool) {
 /// before. The rest of the child's copy needs no barrier: locks guard barns, slabs and pages, and
 /// an object in a sheaf counts as taken in its slab's bitmap.
 ///
+/// Slots of CPUs that a cache was never used on hold dummies, and keep them ([`used`]). The fork
+/// leaves them alone.
+///
 /// `for_each` visits all caches. The caller holds the registry's lock, and takes the locks of barns
 /// and lists afterwards.
 pub fn hide_slots(for_each: impl Fn(&dyn Fn(&CpuCache))) {
+    adapt::lock_for_fork();
+    used::lock_for_fork();
     match mode() {
         Mode::Rseq => COPY_IS_WHOLE.store(hide_all(&for_each), Relaxed),
         Mode::Locked => {
-            for_each(&|cache| cache.slots().iter().for_each(|slot| LockedSlot::lock(slot).keep_for_fork()));
+            for_each(&|cache| cache.used_slots().for_each(|slot| LockedSlot::lock(slot).keep_for_fork()));
         }
     }
-    adapt::lock_for_fork();
 }
 
 /// Whether no thread can change slots and sheaves while the kernel copies the memory. Written under
@@ -88,26 +93,27 @@ fn hide_all(for_each: &impl Fn(&dyn Fn(&CpuCache))) -> bool {
         GATE.store(0, Release);
         return false;
     }
-    for_each(&|cache| cache.all_slots().for_each(hide));
+    for_each(&|cache| cache.used_slots().for_each(hide));
     os::membarrier::restart_all()
 }
 
 /// Undoes [`hide_slots`]. The locks of barns and lists have been released by now.
 pub fn show_slots(child: bool, for_each: impl Fn(&dyn Fn(&CpuCache))) {
-    adapt::unlock_after_fork(child);
     match mode() {
         Mode::Rseq => {
             if child && !COPY_IS_WHOLE.load(Relaxed) {
-                for_each(&|cache| cache.all_slots().for_each(|slot| forget(cache, slot)));
+                for_each(&|cache| cache.used_slots().for_each(|slot| forget(cache, slot)));
             } else {
-                for_each(&|cache| cache.all_slots().for_each(show));
+                for_each(&|cache| cache.used_slots().for_each(show));
             }
             GATE.store(0, Release);
         }
         Mode::Locked => {
-            for_each(&|cache| cache.slots().iter().for_each(LockedSlot::release_after_fork));
+            for_each(&|cache| cache.used_slots().for_each(LockedSlot::release_after_fork));
         }
     }
+    used::unlock_after_fork(child);
+    adapt::unlock_after_fork(child);
 }
 
 /// Moves a slot's sheaves to words that no sequence reads, and puts dummies in their places.

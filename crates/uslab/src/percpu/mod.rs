@@ -52,6 +52,7 @@ mod step;
 mod surplus;
 #[cfg(test)]
 mod tests;
+mod used;
 mod valid;
 
 use crate::os::facts::Fact;

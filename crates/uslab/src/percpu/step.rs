@@ -77,6 +77,9 @@ impl CpuCache {
 
     #[inline]
     fn try_lock(&self, node: usize) -> Option<LockedSlot<'_>> {
-        Cpu::current().shared(self.row(node)).and_then(LockedSlot::try_lock)
+        let cpu = Cpu::current();
+        // The slow path is to mark the CPU first: a fork leaves the locks of other slots alone.
+        let slot = cpu.shared(self.row(node)).filter(|_| self.used.has_cpu(cpu))?;
+        LockedSlot::try_lock(slot)
     }
 }

@@ -46,10 +46,12 @@ fn bit_of(group: usize, first: usize) -> u64 {
 }
 
 impl CpuCache {
-    /// The barn of a group.
+    /// The barn of a group, marked as used. May sleep until a fork has copied the memory.
     pub(super) fn barn(&self, group: usize) -> &Barn {
         let barns = self.barns();
-        &barns[if group < barns.len() { group } else { 0 }]
+        let group = if group < barns.len() { group } else { 0 };
+        self.used.add_group(group);
+        &barns[group]
     }
 
     /// Takes a full sheaf of the barn of the CPU's group, or of a richer one of its node. In

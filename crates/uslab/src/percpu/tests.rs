@@ -13,8 +13,10 @@ use crate::slab::{Geometry, GeometryOptions, Layout, NodeMemory, Slabs};
 use core::sync::atomic::{AtomicU16, Ordering::Relaxed};
 
 mod broken;
+mod capacity;
 mod counted;
 mod refused;
+mod used;
 
 extern crate std;
 use std::boxed::Box;
@@ -225,7 +227,7 @@ fn runs_beyond_the_largest_sheaves_are_no_reason_to_grow() {
     assert_eq!(cache.capacity(), start);
     // Caches of other tests may use up the bound for a while.
     let grows = (0..2000).any(|_| {
-        std::thread::yield_now();
+        std::thread::sleep(core::time::Duration::from_millis(1));
         other(runs(Miss::Underflow, 3));
         cache.capacity() > start
     });

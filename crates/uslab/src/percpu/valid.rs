@@ -113,9 +113,20 @@ impl CpuCache {
     /// of barns and lists.
     pub fn check_heads(&self) -> Checked {
         self.slots().iter().try_for_each(check_slot)?;
+        self.check_unused()?;
         self.counted_slots().iter().try_for_each(check_counted)?;
         self.barns().iter().try_for_each(Barn::check_heads)?;
         self.slabs().check_heads()
+    }
+
+    /// Checks that slots of CPUs on which no thread used the cache hold dummies. No thread may use
+    /// the cache meanwhile.
+    fn check_unused(&self) -> Checked {
+        let has_sheaf =
+            |slot: &&Slot| BOTH.into_iter().any(|which| !is_dummy(slot.place(which).load(Relaxed)));
+        let in_use = self.used_slots().filter(has_sheaf).count();
+        let all = self.slots().iter().chain(self.counted_slots()).filter(has_sheaf).count();
+        Subject::new("cache", self).equal(in_use, all, "a slot gets a sheaf after its CPU is marked")
     }
 
     /// Checks the sheaves of a slot under its lock; returns how many there are. Skips a slot whose

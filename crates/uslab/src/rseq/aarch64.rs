@@ -8,7 +8,7 @@
 
 use super::detect::area_offset;
 use super::layout::START_TEST;
-use super::{Exchanged, GATE, Pushed, Sheaf, Slot, Which};
+use super::{Exchanged, GATE, MOVED, Pushed, Sheaf, Slot, Which};
 use core::arch::asm;
 use core::sync::atomic::AtomicUsize;
 
@@ -343,7 +343,7 @@ pub unsafe fn push_bulk(slots: *const Slot, given: usize, objects: *const *mut u
 /// As [`pop`]; `new` must be the dummy or a valid sheaf that the caller owns and that holds free
 /// objects of this cache.
 #[inline]
-pub unsafe fn exchange(slots: *const Slot, which: Which, new: *mut Sheaf) -> Exchanged {
+pub unsafe fn exchange(slots: *const Slot, which: Which, new: *mut Sheaf, cpu: usize) -> Exchanged {
     let old: *mut Sheaf;
     // SAFETY: as in `pop`. The commit is a store-exclusive with acquire and release, because a
     // drainer may change the slot at the same instant; each sheaf comes out of a slot once.
@@ -352,6 +352,11 @@ pub unsafe fn exchange(slots: *const Slot, which: Which, new: *mut Sheaf) -> Exc
         asm!(
             begin!(),
             slot!(),
+            // old = MOVED;
+            "mov {old}, #{moved}",
+            // if (t != own) goto end;
+            "cmp {t}, {own}",
+            "b.ne 6f",
             // old = NULL;
             "mov {old}, #0",
             // if (GATE != 0) goto end;
@@ -368,12 +373,14 @@ pub unsafe fn exchange(slots: *const Slot, which: Which, new: *mut Sheaf) -> Exc
             old = out(reg) old,
             new = in(reg) new,
             slots = in(reg) slots,
+            own = in(reg) slots.wrapping_add(cpu * size_of::<Slot>()),
+            moved = const MOVED,
             gate = in(reg) GATE.as_ptr(),
             area = in(reg) area(),
             options(nostack)
         );
     }
-    if old.is_null() { Exchanged::GateClosed } else { Exchanged::Old(old) }
+    Exchanged::of(old)
 }
 
 core::arch::global_asm!(

@@ -61,7 +61,7 @@ pub unsafe fn push_bulk(_: *const Slot, _: usize, _: *const *mut u8) -> usize {
 /// # Safety
 /// None needed.
 #[inline(always)]
-pub unsafe fn exchange(_: *const Slot, _: Which, _: *mut Sheaf) -> Exchanged {
+pub unsafe fn exchange(_: *const Slot, _: Which, _: *mut Sheaf, _: usize) -> Exchanged {
     Exchanged::GateClosed
 }
 

@@ -26,7 +26,7 @@
 //!            s.objects[n + 1] := object; s.count := n + 1  ◀
 //! pop_bulk:  k := min(wanted, s.count); out[0..k] := s.objects[n - k + 1 ..= n]; s.count := n - k  ◀
 //! push_bulk: k := min(given, s.capacity - n); s.objects[n + 1 ..= n + k] := in[0..k]; s.count := n + k  ◀
-//! exchange:  if GATE is closed: closed
+//! exchange:  if the CPU is not the given one: taken; if GATE is closed: closed
 //!            old := atomic exchange of slot.which with new  ◀                       (a locked instruction)
 //! ```
 //!
@@ -42,7 +42,8 @@
 //! `exchange` is atomic because a drainer on another CPU changes the slot as well. A thread that
 //! takes a sheaf out of a slot by an exchange owns the sheaf. Threads of the same CPU that were
 //! inside a sequence were preempted, so they restart. Threads of a drained CPU are restarted by
-//! [`crate::os::membarrier`] before the drainer reads the sheaf.
+//! [`crate::os::membarrier`] before the drainer reads the sheaf. It tests the CPU, because a fork
+//! leaves out the slots of CPUs that a cache was never used on (`percpu::used`).
 //!
 //! # What must never be done here
 //! A second store that other threads can see before the commit. A system call inside a sequence. A
@@ -113,6 +114,24 @@ pub enum Exchanged {
     Old(*mut Sheaf),
     /// Nothing changed: the gate is closed.
     GateClosed,
-    /// Nothing changed: another thread holds the slot's lock (locked mode).
+    /// Nothing changed: the thread has left the slot's CPU, or another thread holds the slot's lock
+    /// (locked mode).
     Taken,
+}
+
+/// The result of an exchange's sequence on another CPU than the given one. No sheaf has this
+/// address.
+#[allow(dead_code, reason = "some targets have no sequences")]
+const MOVED: usize = 1;
+
+impl Exchanged {
+    /// The result of an exchange's sequence: the old sheaf, [`MOVED`], or null for a closed gate.
+    #[allow(dead_code, reason = "some targets have no sequences")]
+    fn of(old: *mut Sheaf) -> Exchanged {
+        match old.addr() {
+            0 => Exchanged::GateClosed,
+            MOVED => Exchanged::Taken,
+            _ => Exchanged::Old(old),
+        }
+    }
 }

@@ -148,11 +148,27 @@ fn exchange_returns_the_old_sheaf() {
     alone(|| {
         let first = sheaf(2, &[16]);
         let slots = slots(|_| first);
+        let cpu = super::arch::area_cpu() as usize;
         // SAFETY: as above.
         unsafe {
-            assert_eq!(exchange(slots.as_ptr(), Which::Main, dummy()), Exchanged::Old(first));
-            assert_eq!(exchange(slots.as_ptr(), Which::Spare, first), Exchanged::Old(dummy()));
-            assert_eq!(exchange(slots.as_ptr(), Which::Spare, dummy()), Exchanged::Old(first));
+            assert_eq!(exchange(slots.as_ptr(), Which::Main, dummy(), cpu), Exchanged::Old(first));
+            assert_eq!(exchange(slots.as_ptr(), Which::Spare, first, cpu), Exchanged::Old(dummy()));
+            assert_eq!(exchange(slots.as_ptr(), Which::Spare, dummy(), cpu), Exchanged::Old(first));
         }
+    });
+}
+
+#[test]
+fn an_exchange_for_another_cpu_changes_nothing() {
+    alone(|| {
+        let first = sheaf(2, &[16]);
+        let slots = slots(|_| first);
+        let cpu = super::arch::area_cpu() as usize;
+        for other in [cpu + 1, cpu ^ 1, 1 << 40] {
+            // SAFETY: as above.
+            let exchanged = unsafe { exchange(slots.as_ptr(), Which::Main, dummy(), other) };
+            assert_eq!(exchanged, Exchanged::Taken);
+        }
+        assert!(slots.iter().all(|slot| slot.main.load(Relaxed) == first));
     });
 }

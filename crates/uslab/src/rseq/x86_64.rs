@@ -11,7 +11,7 @@
 
 use super::detect::area_offset;
 use super::layout::START_TEST;
-use super::{Exchanged, GATE, Pushed, Sheaf, Slot, Which};
+use super::{Exchanged, GATE, MOVED, Pushed, Sheaf, Slot, Which};
 use core::arch::asm;
 use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
@@ -436,13 +436,13 @@ pub unsafe fn push_bulk(slots: *const Slot, given: usize, objects: *const *mut u
     put
 }
 
-/// Exchanges one of this CPU's two sheaves for `new`.
+/// Exchanges one of the two sheaves of `cpu` for `new`, if the thread runs on that CPU.
 ///
 /// # Safety
 /// As [`pop`]; `new` must be the dummy or a valid sheaf that the caller owns and that holds free
 /// objects of this cache.
 #[inline]
-pub unsafe fn exchange(slots: *const Slot, which: Which, new: *mut Sheaf) -> Exchanged {
+pub unsafe fn exchange(slots: *const Slot, which: Which, new: *mut Sheaf, cpu: usize) -> Exchanged {
     let old: *mut Sheaf;
     // SAFETY: as in `pop`. The commit is a locked exchange, because a drainer may change the slot
     // at the same instant; each sheaf comes out of a slot once.
@@ -452,6 +452,11 @@ pub unsafe fn exchange(slots: *const Slot, which: Which, new: *mut Sheaf) -> Exc
             [
                 begin!(),
                 slot!(),
+                // old = MOVED;
+                "mov {old:e}, {moved}",
+                // if (t != cpu * sizeof(Slot)) goto end;
+                "cmp {t}, {own}",
+                "jne 4f",
                 // old = NULL;
                 "xor {old:e}, {old:e}",
                 // if (GATE != 0) goto end;
@@ -468,12 +473,14 @@ pub unsafe fn exchange(slots: *const Slot, which: Which, new: *mut Sheaf) -> Exc
             old = out(reg) old,
             new = in(reg) new,
             place = in(reg) place,
+            own = in(reg) cpu * size_of::<Slot>(),
+            moved = const MOVED,
             gate = in(reg) GATE.as_ptr(),
             area = in(reg) area_offset(),
             options(nostack)
         );
     }
-    if old.is_null() { Exchanged::GateClosed } else { Exchanged::Old(old) }
+    Exchanged::of(old)
 }
 
 /// The signature before each abort handler, with which threads are registered.

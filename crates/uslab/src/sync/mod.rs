@@ -1,5 +1,5 @@
 //! Synchronisation that every layer uses: the atomics facade, the ranked lock, cache-line padding,
-//! the count of memory in flight, and the intrusive list.
+//! the count of memory in flight, the marks of entries in use, and the intrusive list.
 //!
 //! This module makes no system call. The lock parks through the [`Park`] trait, which `os`
 //! implements with futexes and the model tests with loom's scheduler.
@@ -8,10 +8,12 @@ pub mod atomic;
 pub mod in_flight;
 pub mod list;
 mod lock;
+mod marks;
 mod prefetch;
 mod rank;
 
 pub use lock::{Guard, Lock, Park};
+pub use marks::Marks;
 pub use prefetch::{prefetch_for_read, prefetch_for_write};
 pub use rank::{Rank, only_thread_left};
 

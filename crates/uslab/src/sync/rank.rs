@@ -19,18 +19,22 @@ pub enum Rank {
     Registry,
     /// The list of the slots that threads have to themselves.
     Locals,
+    /// The list of caches that adapt their capacity.
+    Adapt,
+    /// The marks of the CPUs and groups that caches are used on.
+    Marks,
     /// A CPU slot of one cache, in locked mode: a word in the slot. The rank check does not cover
     /// it.
     #[allow(dead_code, reason = "documents its place in the order")]
     Slot,
-    /// The list of caches that adapt their capacity.
-    Adapt,
     /// The barn of one cache and group of CPUs.
     Barn,
     /// The lists of a private heap's large objects.
     Heap,
     /// The slab lists of one cache and node.
     SlabLists,
+    /// The marks of the CPUs whose page lists are used.
+    PageMarks,
     /// The page lists of one CPU.
     CpuPages,
     /// The buddy and the arena.

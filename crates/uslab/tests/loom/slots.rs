@@ -41,6 +41,8 @@ enum Mistake {
     /// Such a drain puts the main sheaf into the spare place, from which drains take sheaves
     /// without a barrier.
     PutBackAsSpare,
+    /// A user marks the slot as used after it put a sheaf there.
+    MarkAfterwards,
 }
 
 struct Sheaf {
@@ -73,6 +75,9 @@ struct World {
     depot: Mutex<Depot>,
     gate: AtomicUsize,
     fork: Mutex<()>,
+    /// Not 0 once a user may have put a sheaf into the slot. A fork leaves the slot alone before.
+    mark: AtomicUsize,
+    marks: Mutex<()>,
     /// Objects that users hold.
     held: Ledger,
     /// Sheaves that a thread holds.
@@ -97,6 +102,8 @@ impl World {
             depot: Mutex::new(Depot { objects: Vec::new(), sheaves: vec![3] }),
             gate: AtomicUsize::new(0),
             fork: Mutex::new(()),
+            mark: AtomicUsize::new(usize::from(main.or(spare).is_some())),
+            marks: Mutex::new(()),
             held: Ledger::new("object", OBJECTS),
             in_flight: Ledger::new("sheaf", SHEAVES),
             lost: std::sync::Mutex::default(),
@@ -180,7 +187,23 @@ impl World {
         }
     }
 
+    /// Marks the slot as used; the model's users never leave their CPU.
+    fn mark(&self) {
+        if self.mark.load(Relaxed) == 0 {
+            let _held = self.marks.lock().unwrap();
+            self.mark.store(1, Relaxed);
+        }
+    }
+
     fn install(&self, sheaf: usize, thread_id: usize) {
+        if self.mistake != Mistake::MarkAfterwards {
+            self.mark();
+        }
+        self.install_marked(sheaf, thread_id);
+        self.mark();
+    }
+
+    fn install_marked(&self, sheaf: usize, thread_id: usize) {
         let mut in_flight = sheaf;
         for which in [MAIN, SPARE] {
             match self.exchange(which, in_flight, thread_id) {
@@ -315,9 +338,17 @@ impl World {
     /// From another CPU: the sheaves must not change while the fork copies them.
     fn fork(&self, thread_id: usize) {
         let _excluded = self.fork.lock().unwrap();
+        let _marks = self.marks.lock().unwrap();
         self.gate.store(1, SeqCst);
         if self.mistake != Mistake::GateWithoutBarrier {
             self.cpu.restart();
+        }
+        if self.mark.load(Relaxed) == 0 {
+            let is_empty = || self.slot.iter().all(|place| place.load(Relaxed) == DUMMY);
+            assert!(is_empty(), "a slot without a mark has a sheaf");
+            thread::yield_now();
+            assert!(is_empty(), "a slot without a mark got a sheaf while the gate was closed");
+            return self.gate.store(0, SeqCst);
         }
         let hidden = self.slot.each_ref().map(|place| self.swap_from_outside(place, DUMMY, thread_id));
         if self.mistake != Mistake::HideWithoutBarrier {
@@ -397,6 +428,11 @@ fn forked_while_sheaves_move(mistake: Mistake) {
     users_and(1, World::fork, World::new(None, Some(&[0]), mistake));
 }
 
+/// The first user's sheaf comes while the fork begins.
+fn forked_at_first_use(mistake: Mistake) {
+    users_and(1, World::fork, World::new(None, None, mistake));
+}
+
 #[test]
 fn pop_and_push_meet_a_drain() {
     explore(|| drained_while_in_use(Mistake::None));
@@ -472,4 +508,15 @@ fn a_gate_without_a_barrier_is_found() {
 fn hiding_without_a_barrier_is_found() {
     let found = mistake_in(|| forked_while_in_use(Mistake::HideWithoutBarrier));
     assert!(found.contains("changed while it was copied"), "{found}");
+}
+
+#[test]
+fn a_first_install_meets_a_fork() {
+    explore(|| forked_at_first_use(Mistake::None));
+}
+
+#[test]
+fn a_mark_after_the_install_is_found() {
+    let found = mistake_in(|| forked_at_first_use(Mistake::MarkAfterwards));
+    assert!(found.contains("a slot without a mark has a sheaf"), "{found}");
 }

@@ -1,6 +1,6 @@
 //! Invariants of a CPU's page lists, and the functions that check them under the lists' lock.
 
-use super::{CpuPages, Lists, ORDERS, ROOM, table};
+use super::{CpuPages, Lists, ORDERS, ROOM, used};
 use crate::os::invariant::{Checked, Subject, assert_valid, is_sampled};
 use crate::pages::arena::{self, PageIndex};
 use crate::pages::buddy;
@@ -50,7 +50,7 @@ impl CpuPages {
 
 /// Checks the lists of all CPUs, one after another; returns how many runs they have.
 pub(in crate::pages) fn check_all() -> Checked<usize> {
-    table().iter().try_fold(0, |runs, cpu| Ok(runs + cpu.check(&cpu.lists.lock())?))
+    used().try_fold(0, |runs, cpu| Ok(runs + cpu.check(&cpu.lists.lock())?))
 }
 
 #[cfg(test)]

@@ -1,0 +1,111 @@
+//! Taking capacity: which caches of a ring give some, and which thread takes it.
+//!
+//! ```text
+//!   growing cache, bound used up ── background thread? ── yes ─▶ ask, wake it, go on without
+//!                                                 └ no ─▶ search
+//!   search    one turn of the ring ─▶ capacities of idle caches halved ─▶ one barrier for all
+//! ```
+//!
+//! A cache without a miss since it was last asked counts as idle. A search asks each cache once:
+//! at a second question right after the first, busy caches would seem idle, too. It ends when the
+//! wanted bytes are free, or when the drain has no place for the sheaves of one more cache.
+
+use super::{KINDS, Kind, Level, RINGS, Ring, had_misses};
+use crate::os;
+use crate::os::invariant::invariant;
+use crate::percpu::{CpuCache, Drain, Keep};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+/// Upper bound on the caches that one search asks.
+const LOOKS: usize = 256;
+/// Least time between two searches for growing caches. Taking capacity costs all threads a barrier.
+const LOOK_MS: u64 = 20;
+
+static NEXT_MS: AtomicU64 = AtomicU64::new(0);
+/// Bytes that growing caches of each kind wait for: the largest wish.
+static WANTED: [AtomicUsize; KINDS] = [const { AtomicUsize::new(0) }; KINDS];
+
+/// Whether it is time for another search; then the caller has to run it, or [`ask`] for it.
+pub(super) fn is_due() -> bool {
+    let now_ms = os::clock::coarse_ms();
+    let next_ms = NEXT_MS.load(Relaxed);
+    now_ms >= next_ms && NEXT_MS.compare_exchange(next_ms, now_ms + LOOK_MS, Relaxed, Relaxed).is_ok()
+}
+
+/// Asks the background thread to take capacity of so many bytes from idle caches.
+pub(super) fn ask(kind: Kind, bytes: usize) {
+    WANTED[kind as usize].fetch_max(bytes, Relaxed);
+    os::sleep::wake();
+}
+
+/// Takes the capacity that growing caches wait for, if any do. The background thread calls this at
+/// each of its looks.
+pub fn search() {
+    for kind in Kind::ALL {
+        let wanted = &WANTED[kind as usize];
+        if wanted.load(Relaxed) > 0 {
+            let goal = kind.bound_bytes().saturating_sub(wanted.swap(0, Relaxed));
+            RINGS.lock()[kind as usize].take_from_idle(goal, core::ptr::null());
+        }
+    }
+}
+
+impl Ring {
+    /// Takes capacity from idle caches but `asker`, until at most `goal` bytes are charged. Issues
+    /// one barrier; more only for a cache with more sheaves than a drain has places.
+    pub(super) fn take_from_idle(&mut self, goal: usize, asker: *const CpuCache) {
+        let mut drain = Drain::of_idle(Keep::Target);
+        let mut first = core::ptr::null();
+        for _ in 0..LOOKS {
+            let Some(cache) = self.next_beyond(goal) else { return };
+            if core::ptr::eq(cache, first) {
+                return;
+            }
+            if !cache.adapt().fixed && !core::ptr::eq(cache, asker) && !had_misses(cache) {
+                if !drain.has_places_for(cache) {
+                    return;
+                }
+                self.take_from(cache, &mut drain);
+            }
+            if first.is_null() && cache.adapt().charged() > 0 {
+                first = cache;
+            }
+        }
+    }
+
+    /// Takes capacity from all caches in turn, until at most `goal` bytes are charged or it has
+    /// asked [`LOOKS`] caches.
+    pub(super) fn take_from_all(&mut self, goal: usize) {
+        let mut drain = Drain::of_idle(Keep::Target);
+        for _ in 0..LOOKS {
+            let Some(cache) = self.next_beyond(goal) else { return };
+            if !cache.adapt().fixed {
+                self.take_from(cache, &mut drain);
+            }
+        }
+    }
+
+    /// The next cache to ask, while more than `goal` bytes are charged.
+    fn next_beyond<'a>(&mut self, goal: usize) -> Option<&'a CpuCache> {
+        if self.kind.used().load(Relaxed) <= goal {
+            return None;
+        }
+        // SAFETY: caches in the list are valid: each leaves the list before it goes away, under the
+        // lock that the caller holds until its drain has finished.
+        unsafe { self.caches.turn().as_ref() }
+    }
+
+    /// Halves the capacity of a cache, and moves its sheaves to `drain`.
+    fn take_from<'a>(&mut self, cache: &'a CpuCache, drain: &mut Drain<'a>) {
+        let level = cache.adapt().level();
+        invariant!(level > Level::NONE, "a cache that is charged can shrink its sheaves");
+        self.set_level(cache, level.below());
+        cache.drain_slots(drain);
+    }
+}
+
+/// Takes capacity from the idle caches of objects, for a test.
+#[cfg(test)]
+pub(in crate::percpu) fn take_from_idle(goal: usize) {
+    RINGS.lock()[Kind::Objects as usize].take_from_idle(goal, core::ptr::null());
+}
