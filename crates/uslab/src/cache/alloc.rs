@@ -25,7 +25,11 @@ impl Core {
             }
             // In one place for both: the stack of a user has the library's frames in a static
             // program, and each allocation of one line of the program is to have the same stack.
-            return debug.hand_out_each(self.cpu.slabs().name(), out[0], request);
+            out[0] = debug.hand_out_each(self.cpu.slabs().name(), out[0], request);
+            if self.is_followed() {
+                self.count_allocated(&out);
+            }
+            return out[0];
         }
         if self.fill_for(&mut out, request) { out[0] } else { core::ptr::null_mut() }
     }
@@ -37,13 +41,29 @@ impl Core {
 
     /// Fills all of `out` from the sheaves and slabs. On false, `out` holds no object.
     fn take(&self, out: &mut [*mut u8], request: Request) -> bool {
-        let is_filled = self.cpu.alloc_slow(out);
+        let is_filled = self.pop_one(out) || self.cpu.alloc_slow(out);
         if is_filled && let Some(debug) = &self.debug {
             debug.hand_out(self.cpu.slabs().name(), out, request);
         } else if is_filled && self.late.is_on() {
             self.late.note_allocated(self.cpu.slabs().name(), out, request.bytes);
         }
+        if is_filled && self.is_followed() {
+            self.count_allocated(out);
+        }
         is_filled
+    }
+
+    /// Fills `out`, a single place, from the hidden sheaves of a followed cache, if these have an
+    /// object.
+    #[inline]
+    fn pop_one(&self, out: &mut [*mut u8]) -> bool {
+        match out {
+            [place] if self.is_followed() => {
+                *place = self.pop_followed();
+                !place.is_null()
+            }
+            _ => false,
+        }
     }
 
     /// As [`Core::alloc_slow`], but fails instead of reclaiming if memory is used up.

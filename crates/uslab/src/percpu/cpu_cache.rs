@@ -42,17 +42,22 @@ pub struct CpuCache {
     /// The slots that bulk frees push to.
     pub(super) fast_bulk: *mut Slot,
     adapt: Adapt,
-    caching: bool,
+    pub(super) caching: bool,
     /// Whether the fast path finds dummies alone; see [`super::hidden`].
     pub(super) hides: bool,
     /// Whether every call goes to the slabs for now; see [`super::bypass`].
     pub(super) bypass: AtomicBool,
     /// The first slot of the counted row; null until it is made. See [`super::counted`].
     pub(super) counted: AtomicPtr<Slot>,
+    /// Whether every call takes the slow path for now; see [`super::hidden_row`].
+    pub(super) is_hiding: AtomicBool,
+    /// The first slot of the hidden row; null until it is made.
+    pub(super) hidden_row: AtomicPtr<Slot>,
 }
 
 /// The CPU caches of a cache, for a debugger.
-pub(super) const FACTS: &[Fact] = facts!(CpuCache { slabs, slots, slot_count, counted, cpus, barns, groups });
+pub(super) const FACTS: &[Fact] =
+    facts!(CpuCache { slabs, slots, slot_count, counted, hidden_row, cpus, barns, groups });
 
 // SAFETY: slots and barns live for ever and are shared by design: atomics, sequences and locks.
 unsafe impl Sync for CpuCache {}
@@ -141,6 +146,8 @@ impl CpuCache {
             hides: parts.hides,
             bypass: AtomicBool::new(false),
             counted: AtomicPtr::new(rows.lending),
+            is_hiding: AtomicBool::new(false),
+            hidden_row: AtomicPtr::new(core::ptr::null_mut()),
         };
         cache.publish_capacity();
         cache
@@ -205,7 +212,7 @@ impl CpuCache {
     /// Whether the slow path may use the main sheaf in place of the fast path: where that finds
     /// dummies alone.
     pub(super) fn has_hidden(&self) -> bool {
-        self.caching && (self.hides || mode() == Mode::Locked)
+        self.caching && (self.hides || mode() == Mode::Locked || self.has_row_in_use())
     }
 
     /// Whether calls use sheaves at present.
@@ -227,6 +234,7 @@ impl CpuCache {
     pub fn alloc_slow(&self, out: &mut [*mut u8]) -> bool {
         if let [place] = out
             && self.lends()
+            && !self.is_hiding()
         {
             *place = self.take_and_lend();
             return !place.is_null();
