@@ -335,6 +335,54 @@ fn threads_that_free_for_each_other_are_counted_exactly() {
     });
 }
 
+/// On a machine of several nodes, handles and the page map name different rows.
+#[test]
+fn objects_of_several_nodes_are_counted_and_go_home() {
+    use uslab::internal::cpu;
+    in_both_modes("objects_of_several_nodes_are_counted_and_go_home", &[], || {
+        let cpus = cpu::possible_cpus().expect("a number of CPUs");
+        cpu::pretend(cpus, cpus.clamp(2, 8), 0);
+        let cache = raw("of nodes", 96);
+        let kept: Vec<_> = (0..1000).map(|_| cache.alloc().expect("memory")).collect();
+        for round in 1..3 {
+            profile::start(PERIOD).expect("there is memory");
+            let count = SITE_BYTES / 96 / 100;
+            std::thread::scope(|scope| {
+                let (give, take) = std::sync::mpsc::sync_channel::<Vec<usize>>(4);
+                let cache = &cache;
+                scope.spawn(move || {
+                    for _ in 0..count {
+                        let one = || cache.alloc().expect("memory").as_ptr().expose_provenance();
+                        give.send((0..100).map(|_| one()).collect()).expect("the other thread takes it");
+                    }
+                });
+                scope.spawn(move || {
+                    for address in take.into_iter().flatten() {
+                        let object = std::ptr::with_exposed_provenance_mut::<u8>(address);
+                        // SAFETY: the other thread allocated it and gave it away. Either way finds
+                        // the cache.
+                        unsafe {
+                            match address & 96 {
+                                0 => uslab::malloc::free(object),
+                                _ => cache.free(NonNull::new(object).expect("an object")),
+                            }
+                        }
+                    }
+                });
+            });
+            is_close("of nodes", site("of nodes").alloc_objects, (round * count * 100) as f64);
+            assert_eq!(site("of nodes").live_samples, 0);
+            profile::stop();
+        }
+        // SAFETY: allocated above.
+        unsafe { free_all(&cache, kept) };
+        cache.shrink();
+        let stats = cache.stats().expect("a cache has figures");
+        assert_eq!((stats.active_objects, stats.sheaf_free, stats.slabs), (0, 0, 0));
+        end();
+    });
+}
+
 #[test]
 fn profiles_start_and_stop_beside_caches_at_work() {
     in_both_modes("profiles_start_and_stop_beside_caches_at_work", &[], || {

@@ -7,7 +7,7 @@
 //!
 //! The free of an object of a cache names slots, and asks no page map. So a sampled object stays
 //! one of its slab, and the samples' table knows it by its address. While a cache is followed
-//! (`cache/followed.rs`) each of its calls takes the slow path, where a countdown is exact.
+//! (`cache/profiled.rs`) each of its calls takes the slow path, where a countdown is exact.
 //!
 //! A thread's own sheaf (`Cache::local`) cannot be taken away from it. Its pops are not counted,
 //! and its pushes not seen, until its next refill or flush. A sample that ends unseen that way ends
