@@ -17,6 +17,13 @@ impl Core {
 
     /// [`Core::alloc_slow`], with the request; only debugged caches heed it.
     pub(crate) fn alloc_slow_for(&self, request: Request) -> *mut u8 {
+        if self.is_followed() {
+            let object = self.pop_followed();
+            if !object.is_null() {
+                self.count_allocated(&[object]);
+                return object;
+            }
+        }
         let mut out = [core::ptr::null_mut()];
         if let Some(debug) = &self.debug {
             out[0] = self.cpu.pop_hidden();
@@ -41,7 +48,7 @@ impl Core {
 
     /// Fills all of `out` from the sheaves and slabs. On false, `out` holds no object.
     fn take(&self, out: &mut [*mut u8], request: Request) -> bool {
-        let is_filled = self.pop_one(out) || self.cpu.alloc_slow(out);
+        let is_filled = self.cpu.alloc_slow(out);
         if is_filled && let Some(debug) = &self.debug {
             debug.hand_out(self.cpu.slabs().name(), out, request);
         } else if is_filled && self.late.is_on() {
@@ -51,19 +58,6 @@ impl Core {
             self.count_allocated(out);
         }
         is_filled
-    }
-
-    /// Fills `out`, a single place, from the hidden sheaves of a followed cache, if these have an
-    /// object.
-    #[inline]
-    fn pop_one(&self, out: &mut [*mut u8]) -> bool {
-        match out {
-            [place] if self.is_followed() => {
-                *place = self.pop_followed();
-                !place.is_null()
-            }
-            _ => false,
-        }
     }
 
     /// As [`Core::alloc_slow`], but fails instead of reclaiming if memory is used up.

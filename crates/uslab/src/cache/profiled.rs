@@ -122,15 +122,12 @@ impl Core {
     }
 
     /// Serves an object of a followed cache from its hidden sheaves; null if these have none, or if
-    /// a part of the library between sheaves and program is to see the call.
+    /// debugging is to see the call.
     pub(super) fn pop_followed(&self) -> *mut u8 {
         if self.is_debugged() || self.late.is_on() {
             return core::ptr::null_mut();
         }
-        if self.cpu.lacks_hidden_row() {
-            self.make_hidden_row();
-        }
-        self.cpu.pop_hidden()
+        self.cpu.pop_of_hidden_row()
     }
 
     #[cold]
@@ -145,15 +142,18 @@ impl Core {
     }
 
     /// Lets the profile count objects that the program is about to get.
-    #[cold]
+    #[inline]
     pub(super) fn count_allocated(&self, objects: &[*mut u8]) {
+        if self.cpu.lacks_hidden_row() {
+            self.make_hidden_row();
+        }
         if let Some(counter) = counter() {
             (counter.allocated)(self, objects);
         }
     }
 
     /// Lets the profile know of an object that the program frees.
-    #[cold]
+    #[inline]
     pub(super) fn count_freed(&self, object: *mut u8) {
         if self.followed.has_samples()
             && let Some(counter) = counter()

@@ -212,7 +212,7 @@ impl CpuCache {
     /// Whether the slow path may use the main sheaf in place of the fast path: where that finds
     /// dummies alone.
     pub(super) fn has_hidden(&self) -> bool {
-        self.caching && (self.hides || mode() == Mode::Locked || self.has_row_in_use())
+        self.caching && (self.hides || mode() == Mode::Locked)
     }
 
     /// Whether calls use sheaves at present.

@@ -23,7 +23,7 @@
 use super::CpuCache;
 use super::drain::{Drain, Keep};
 use crate::pages::boot;
-use crate::rseq::{Mode, Slot, dummy_of, mode};
+use crate::rseq::{self, Mode, Slot, dummy_of, mode};
 use core::sync::atomic::{Ordering::Acquire, Ordering::Release, Ordering::SeqCst};
 
 impl CpuCache {
@@ -87,6 +87,16 @@ impl CpuCache {
             if row.is_null() { (self.slots, 0) } else { (row.cast_const(), self.slot_count) };
         // SAFETY: the row has as many slots as the cache's own, and lives for ever.
         unsafe { core::slice::from_raw_parts(start, count) }
+    }
+
+    /// Pops an object of this CPU's main sheaf in the hidden row; null if there is none.
+    #[inline]
+    pub fn pop_of_hidden_row(&self) -> *mut u8 {
+        if !self.has_row_in_use() {
+            return core::ptr::null_mut();
+        }
+        // SAFETY: the row is this cache's, for every possible CPU, and the mode is rseq.
+        unsafe { rseq::pop(self.row(self.this_node()).as_ptr()) }
     }
 
     /// Whether the slow path finds the sheaves in the hidden row.

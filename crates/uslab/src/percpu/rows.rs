@@ -157,7 +157,8 @@ impl CpuCache {
         if !self.lends() && !self.has_row_in_use() {
             return None;
         }
-        let row = self.row(self.slabs().home_of(object)?);
+        let node = if self.nodes == 1 { 0 } else { self.slabs().home_of(object)? };
+        let row = self.row(node);
         // SAFETY: the row is this cache's, for every possible CPU, and the mode is rseq.
         Some(unsafe { rseq::push_tested(row.as_ptr(), object) }).filter(|&pushed| pushed != Pushed::Slow)
     }
