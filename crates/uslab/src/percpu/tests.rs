@@ -14,6 +14,7 @@ use core::sync::atomic::{AtomicU16, Ordering::Relaxed};
 
 mod broken;
 mod counted;
+mod hidden_row;
 mod refused;
 
 extern crate std;
