@@ -151,9 +151,14 @@ impl Core {
         self.debug.is_some()
     }
 
-    /// Whether frees must pass the checks of debugging, or the heap profile, one by one.
+    /// Whether frees must pass the checks of debugging.
     pub(super) fn checks_frees(&self) -> bool {
-        self.is_debugged() || self.late.is_on() || self.is_followed()
+        self.is_debugged() || self.late.is_on()
+    }
+
+    /// Whether debugging, or the heap profile, is to see each free.
+    pub(super) fn sees_frees(&self) -> bool {
+        self.checks_frees() || self.is_followed()
     }
 
     /// Whether each object is a run of pages by itself.
@@ -273,7 +278,7 @@ impl Core {
     /// # Safety
     /// As [`Core::free_bulk`].
     pub(super) unsafe fn free_rest(&self, objects: &[*mut u8]) {
-        if self.checks_frees() {
+        if self.sees_frees() {
             // SAFETY: the caller's promise.
             objects.iter().for_each(|&object| unsafe { self.free_slow_for(object, Release::PLAIN) });
         } else {
