@@ -76,7 +76,8 @@ impl<'a> RawPrefilled<'a> {
     }
 
     /// Points `window` to the objects, for the C interface, unless frees must be checked. A free
-    /// into the window leaves the object in use for the heap profile, like all objects of the sheaf.
+    /// into the window leaves the object in use for the heap profile, like all objects of the
+    /// sheaf.
     #[doc(hidden)]
     pub fn open(&mut self, window: &Window) {
         if !self.core.checks_frees() {
