@@ -461,26 +461,58 @@ fn a_fork_child_goes_on_with_the_samples_of_caches() {
     });
 }
 
-/// Prints the time of a pair without a profile, while one runs, and after it.
+/// The least time of 50 runs, in nanoseconds a call.
+fn least_ns(calls: usize, mut run: impl FnMut()) -> f64 {
+    let times = (0..50).map(|_| {
+        let start = std::time::Instant::now();
+        run();
+        start.elapsed().as_nanos() as f64 / calls as f64
+    });
+    times.fold(f64::INFINITY, f64::min)
+}
+
+/// Prints the times without a profile, while one runs, and after it; and the times of a start and a
+/// stop with 10 000 caches.
 #[test]
-fn a_pair_is_fast_again_after_the_profile() {
-    in_both_modes("a_pair_is_fast_again_after_the_profile", &[], || {
+fn calls_are_fast_again_after_the_profile() {
+    in_both_modes("calls_are_fast_again_after_the_profile", &[], || {
         static CACHE: Cache<[u64; 8]> = Cache::new("timed");
-        let least_ns = || {
-            let times = (0..50).map(|_| {
-                let start = std::time::Instant::now();
-                pairs(&CACHE, 10_000);
-                start.elapsed().as_nanos() as f64 / 10_000.0
+        let (mut many, mut bulk) = (Vec::with_capacity(10_000), [std::ptr::null_mut(); 32]);
+        let mut times = |when: &str| {
+            let pair = least_ns(10_000, || pairs(&CACHE, 10_000));
+            let batch = least_ns(10_000, || {
+                many.extend((0..10_000).map(|_| CACHE.alloc().expect("memory")));
+                // SAFETY: just allocated.
+                many.drain(..).for_each(|object| unsafe { CACHE.free(object) });
             });
-            times.fold(f64::INFINITY, f64::min)
+            let bulk = least_ns(32 * 300, || {
+                for _ in 0..300 {
+                    assert!(CACHE.alloc_bulk(&mut bulk));
+                    // SAFETY: just allocated.
+                    unsafe { CACHE.free_bulk(&bulk) };
+                }
+            });
+            println!("{when}: {pair:.1} ns a pair, {batch:.1} ns of 10 000 at once, {bulk:.2} ns in bulk");
+            pair
         };
-        let before = least_ns();
+        let _ = times("before the profile");
         profile::start(0).expect("there is memory");
-        let during = least_ns();
+        let during = times("under a profile");
         profile::stop();
-        let after = least_ns();
-        println!("a pair, in ns: {before:.1} before, {during:.1} under a profile, {after:.1} after it");
+        let after = times("after the profile");
         assert!(after < 0.8 * during || uslab::mode() == uslab::Mode::Locked, "{after} of {during}");
+
+        let caches: Vec<_> = (0..10_000).map(|_| raw("many", 64)).collect();
+        for cache in &caches {
+            // SAFETY: just allocated.
+            unsafe { cache.free(cache.alloc().expect("memory")) };
+        }
+        let start = std::time::Instant::now();
+        profile::start(0).expect("there is memory");
+        let started = start.elapsed();
+        profile::stop();
+        let stopped = start.elapsed() - started;
+        println!("with 10 000 caches: {started:?} to start, {stopped:?} to stop");
         end();
     });
 }
