@@ -98,6 +98,12 @@ fn barriers_are_refused() {
     both_links("membarrier", "tests/capi/membarrier.c", "c11");
 }
 
+/// The heap profile counts the objects of a cache, whichever function serves them.
+#[test]
+fn profiled_caches() {
+    both_links("profiled", "tests/capi/profiled.c", "c99");
+}
+
 #[test]
 fn reclaim_and_figures() {
     both_links("reclaim", "tests/capi/reclaim.c", "c2x");

@@ -202,13 +202,16 @@ class Cache:
         facts = self.library.facts
         size, cpus = facts["Slot.bytes"], u64(self.cpu + facts["CpuCache.cpus"])
         count = u64(self.cpu + facts["CpuCache.slot_count"])
-        slots = read(u64(self.cpu + facts["CpuCache.slots"]), size * count)
-        # A row for each node, in which each CPU has a slot.
-        for at in range(count):
-            place = "CPU %d" % (at % cpus) + (" for node %d" % (at // cpus) if count > cpus else "")
-            for which in ("main", "spare"):
-                sheaf = struct.unpack_from("<Q", slots, at * size + facts["Slot." + which])[0]
-                yield sheaf, "the %s sheaf of %s" % (which, place), None
+        # The hidden rows have the sheaves while the heap profile follows the cache.
+        for name, kind in (("slots", ""), ("hidden_row", "hidden ")):
+            start = u64(self.cpu + facts["CpuCache." + name])
+            slots = read(start, size * count) if start else b""
+            # A row for each node, in which each CPU has a slot.
+            for at in range(count if start else 0):
+                place = "CPU %d" % (at % cpus) + (" for node %d" % (at // cpus) if count > cpus else "")
+                for which in ("main", "spare"):
+                    sheaf = struct.unpack_from("<Q", slots, at * size + facts["Slot." + which])[0]
+                    yield sheaf, "the %s%s sheaf of %s" % (kind, which, place), None
         counted = u64(self.cpu + facts["CpuCache.counted"])
         slots = read(counted, size * cpus) if counted else b""
         for cpu in range(cpus if counted else 0):

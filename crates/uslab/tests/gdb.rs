@@ -17,10 +17,12 @@ const IN_GDB: &str = "USLAB_TEST_IN_GDB";
 static LOCALS: Cache<[u64; 9]> = Cache::new("of a thread");
 static SESSIONS: Cache<[u64; 6]> = Cache::new("session");
 
-/// Addresses for gdb: of a live session, one that was freed, a tracked object, one of a heap, and
-/// a free one in a slot of a thread's own.
+static FOLLOWED: Cache<[u64; 11]> = Cache::new("followed");
+
+/// Addresses for gdb: of a live session, one that was freed, a tracked object, one of a heap, a
+/// free one in a slot of a thread's own, and one of a cache that hides its sheaves.
 #[unsafe(no_mangle)]
-static ADDRESSES_FOR_GDB: [AtomicUsize; 5] = [const { AtomicUsize::new(0) }; 5];
+static ADDRESSES_FOR_GDB: [AtomicUsize; 6] = [const { AtomicUsize::new(0) }; 6];
 
 /// gdb stops here.
 #[inline(never)]
@@ -35,8 +37,19 @@ extern "C" fn make_tracked_here(cache: &Cache<[u8; 61]>) -> usize {
     std::hint::black_box(cache.alloc().expect("there is memory").as_ptr() as usize)
 }
 
+/// Leaves a cache with a sample in use, for which it hides its sheaves; returns a free object.
+fn follow() -> usize {
+    uslab::profile::start(1).expect("there is memory");
+    let objects = [(); 2].map(|()| FOLLOWED.alloc().expect("there is memory"));
+    uslab::profile::stop();
+    // SAFETY: just allocated.
+    unsafe { FOLLOWED.free(objects[1]) };
+    objects[1].as_ptr() as usize
+}
+
 /// The program that gdb looks at.
 fn program() {
+    let hidden = follow();
     let kept: Vec<_> = (0..10).map(|n| SESSIONS.insert([n; 6]).expect("there is memory")).collect();
     let gone = SESSIONS.alloc().expect("there is memory");
     // SAFETY: just allocated.
@@ -53,6 +66,7 @@ fn program() {
         make_tracked_here(&tracked),
         heap.alloc(100, 8).expect("there is memory").as_ptr() as usize,
         own as usize,
+        hidden,
     ];
     ADDRESSES_FOR_GDB.iter().zip(addresses).for_each(|(place, address)| place.store(address, Relaxed));
     look_here();
@@ -66,6 +80,9 @@ fn gdb_shows_the_objects_of_a_rust_program() {
     }
     modes::in_both_modes("gdb_shows_the_objects_of_a_rust_program", &[], || {
         let output = look();
+        let kind = if uslab::mode() == uslab::Mode::Rseq { "hidden " } else { "" };
+        let followed = format!(" of cache followed\n  free in the {kind}main sheaf of CPU ");
+        assert!(output.contains(&followed), "no {followed:?} in:\n{output}");
         for expected in [
             "\n  live, 48 bytes; object ",
             " of cache session\n  free in ",

@@ -147,3 +147,29 @@ fn without_barriers_nothing_has_two_owners_and_nothing_is_lost() {
         },
     );
 }
+
+#[test]
+fn a_profile_counts_caches_that_are_made_after_membarrier_was_refused() {
+    in_both_modes("a_profile_counts_caches_that_are_made_after_membarrier_was_refused", &[], || {
+        let old = CacheBuilder::new("from-before").build_raw(BYTES).expect("a cache");
+        give_back(&old, take(&old, 300, 1), 1);
+        refuse_membarrier();
+        // Each allocation that is counted is a sample.
+        uslab::profile::start(1).expect("there is memory");
+        let new = CacheBuilder::new("from-after").build_raw(BYTES).expect("a cache");
+        for cache in [&old, &new] {
+            give_back(cache, take(cache, 300, 2), 2);
+        }
+        let mut text = Vec::new();
+        uslab::profile::write(&mut |piece| text.extend_from_slice(piece)).expect("it was started");
+        let text = String::from_utf8(text).expect("UTF-8");
+        assert!(text.contains("\nsite from-after 64 300 19200 0 0 300 0 "), "{text}");
+        assert_eq!(text.contains("\nsite from-before "), uslab::mode() == Mode::Locked, "{text}");
+        uslab::profile::stop();
+        for cache in [old, new] {
+            give_back(&cache, take(&cache, 300, 3), 3);
+            cache.destroy().expect("no object is in use");
+        }
+        uslab::debug::validate().expect("the library's structures are whole");
+    });
+}

@@ -17,6 +17,29 @@ impl Core {
 
     /// [`Core::alloc_slow`], with the request; only debugged caches heed it.
     pub(crate) fn alloc_slow_for(&self, request: Request) -> *mut u8 {
+        match self.is_followed() {
+            true => self.alloc_followed(request),
+            false => self.alloc_one(request),
+        }
+    }
+
+    /// [`Core::alloc_slow_for`] in a followed cache. It counts in one place, because a sample of
+    /// the heap profile has the library's frames in a static program, too.
+    #[inline(never)]
+    fn alloc_followed(&self, request: Request) -> *mut u8 {
+        let mut object = self.pop_followed();
+        if object.is_null() {
+            object = self.alloc_one(request);
+        }
+        if !object.is_null() {
+            self.count_allocated(&[object]);
+        }
+        object
+    }
+
+    /// Serves one object, which is not counted.
+    #[inline]
+    fn alloc_one(&self, request: Request) -> *mut u8 {
         let mut out = [core::ptr::null_mut()];
         if let Some(debug) = &self.debug {
             out[0] = self.cpu.pop_hidden();
@@ -27,7 +50,7 @@ impl Core {
             // program, and each allocation of one line of the program is to have the same stack.
             return debug.hand_out_each(self.cpu.slabs().name(), out[0], request);
         }
-        if self.fill_for(&mut out, request) { out[0] } else { core::ptr::null_mut() }
+        if self.fill_by(&mut out, |out| self.take(out, request)) { out[0] } else { core::ptr::null_mut() }
     }
 
     /// The request of a caller that uses the cache itself.
@@ -35,13 +58,23 @@ impl Core {
         Request { bytes: self.user_bytes, family: Family::Cache }
     }
 
-    /// Fills all of `out` from the sheaves and slabs. On false, `out` holds no object.
+    /// Fills all of `out` from the sheaves and slabs, and counts nothing. On false, `out` holds no
+    /// object.
     fn take(&self, out: &mut [*mut u8], request: Request) -> bool {
         let is_filled = self.cpu.alloc_slow(out);
         if is_filled && let Some(debug) = &self.debug {
             debug.hand_out(self.cpu.slabs().name(), out, request);
         } else if is_filled && self.late.is_on() {
             self.late.note_allocated(self.cpu.slabs().name(), out, request.bytes);
+        }
+        is_filled
+    }
+
+    /// [`Core::take`], which counts in a followed cache.
+    fn take_counted_each(&self, out: &mut [*mut u8], request: Request) -> bool {
+        let is_filled = self.take(out, request);
+        if is_filled && self.is_followed() {
+            self.count_allocated(out);
         }
         is_filled
     }
@@ -56,7 +89,7 @@ impl Core {
     /// [`Core::alloc_slow_noreclaim`], with the request.
     pub(crate) fn alloc_noreclaim_for(&self, request: Request) -> *mut u8 {
         let mut out = [core::ptr::null_mut()];
-        if self.take(&mut out, request) { out[0] } else { core::ptr::null_mut() }
+        if self.take_counted_each(&mut out, request) { out[0] } else { core::ptr::null_mut() }
     }
 
     /// Fills all of `out`, and reclaims if it must. On false, `out` holds no object.
@@ -65,7 +98,11 @@ impl Core {
     }
 
     fn fill_for(&self, out: &mut [*mut u8], request: Request) -> bool {
-        self.fill_by(out, |out| self.take(out, request))
+        let is_filled = self.fill_by(out, |out| self.take(out, request));
+        if is_filled && self.is_followed() {
+            self.count_allocated(out);
+        }
+        is_filled
     }
 
     /// Fills all of `out` by `take`, and reclaims if it must. On false, `out` holds no object.
@@ -103,7 +140,7 @@ impl Core {
 
     /// As [`Core::alloc_bulk`], without reclaim.
     pub fn alloc_bulk_noreclaim(&self, out: &mut [*mut u8]) -> bool {
-        self.bulk(out, |core, out| core.take(out, core.request()))
+        self.bulk(out, |core, out| core.take_counted_each(out, core.request()))
     }
 
     #[inline]

@@ -2,6 +2,7 @@
 
 use super::debugged::quarantine::Place;
 use super::debugged::{Debug, Release, Request};
+use super::followed::Followed;
 use super::late::Late;
 use crate::counters::layout;
 use crate::os::facts::{Fact, facts};
@@ -26,6 +27,7 @@ pub struct Core {
     pub(super) debug: Option<Debug>,
     /// The debugging that was switched on later, in a cache without any of its own.
     pub(super) late: Late,
+    pub(super) followed: Followed,
     /// For a debugger: bytes from an object of the slab to the pointer of the program, or 0 where
     /// objects have no record; and whether the record has users.
     pub(super) pointer_offset: usize,
@@ -50,6 +52,8 @@ pub(super) struct Memory {
     pub barns: *mut u8,
     /// For [`crate::counters::Tally::lines`].
     pub tallies: *mut u8,
+    /// Null until the heap profile needs it; see [`CpuCache::make_hidden_row`].
+    pub hidden_row: *mut Slot,
     /// Empty until a hardened cache of the program needs it.
     pub quarantine: &'static [Place],
 }
@@ -152,6 +156,11 @@ impl Core {
         self.is_debugged() || self.late.is_on()
     }
 
+    /// Whether debugging, or the heap profile, is to see each free.
+    pub(super) fn sees_frees(&self) -> bool {
+        self.checks_frees() || self.is_followed()
+    }
+
     /// Whether each object is a run of pages by itself.
     pub(crate) fn is_run(&self) -> bool {
         self.cpu.slabs().geometry().is_run()
@@ -198,6 +207,9 @@ impl Core {
     /// # Safety
     /// As [`Core::free_slow`].
     pub(crate) unsafe fn free_slow_for(&self, object: *mut u8, release: Release) {
+        if self.is_followed() {
+            self.count_freed(object);
+        }
         if let Some(debug) = &self.debug {
             // SAFETY: the caller's promise.
             return unsafe { self.free_debugged(debug, object, release) };
@@ -266,7 +278,7 @@ impl Core {
     /// # Safety
     /// As [`Core::free_bulk`].
     pub(super) unsafe fn free_rest(&self, objects: &[*mut u8]) {
-        if self.checks_frees() {
+        if self.sees_frees() {
             // SAFETY: the caller's promise.
             objects.iter().for_each(|&object| unsafe { self.free_slow_for(object, Release::PLAIN) });
         } else {

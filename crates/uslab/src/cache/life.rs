@@ -5,6 +5,7 @@ use super::body::{Core, Memory, Spare};
 use super::builder::{CacheBuilder, Flags};
 use super::debugged::{self, Debug, quarantine};
 use super::error::CreateError;
+use super::followed::Followed;
 use super::late::Late;
 use super::{registry, state};
 use crate::counters::{self, Tally, layout};
@@ -104,6 +105,7 @@ pub(super) fn create(
             programs_own,
             debug,
             late: Late::off(),
+            followed: Followed::not(),
             pointer_offset: debug.as_ref().map_or(0, Debug::pointer_offset),
             has_users: debug.as_ref().is_some_and(Debug::has_users),
             quarantine,
@@ -113,6 +115,7 @@ pub(super) fn create(
     };
     // SAFETY: the core stays where it is until `retire`.
     unsafe { core.cpu.enter() };
+    core.begin_followed();
     registry.enter(id, core);
     Ok(core)
 }
@@ -120,6 +123,7 @@ pub(super) fn create(
 /// Takes a cache without live objects out of the registry, which keeps its memory for the next
 /// cache.
 pub(super) fn retire(core: &'static Core, registry: &mut registry::Registry) {
+    core.end_followed();
     core.cpu.retire();
     core.cpu.slabs().shrink();
     invariant!(core.live_objects() == 0, "a cache that goes has no objects", core.id());
@@ -144,6 +148,7 @@ fn new_memory() -> Option<Memory> {
         lists: pages::boot::alloc(Slabs::node_bytes(nodes), 64),
         barns: pages::boot::alloc(CpuCache::barn_bytes(state::groups(), nodes), 64),
         tallies: pages::boot::alloc(Tally::bytes(cpus), 64),
+        hidden_row: core::ptr::null_mut(),
         quarantine: &[],
     };
     let all = [memory.core.cast(), memory.slots, memory.lists, memory.barns, memory.tallies];

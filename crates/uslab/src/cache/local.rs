@@ -214,7 +214,7 @@ impl Core {
     /// # Safety
     /// As [`Core::free_slow`].
     unsafe fn free_local(&self, local: &Local, object: *mut u8) {
-        if !self.cpu.may_serve(local) || self.checks_frees() {
+        if !self.cpu.may_serve(local) || self.sees_frees() {
             // SAFETY: the caller's promise.
             return unsafe { self.free_slow_for(object, Release::PLAIN) };
         }
@@ -230,7 +230,7 @@ impl Core {
     /// # Safety
     /// As [`Core::free_bulk`].
     unsafe fn free_rest_local(&self, local: &Local, objects: &[*mut u8]) {
-        if !self.cpu.may_serve(local) || self.checks_frees() {
+        if !self.cpu.may_serve(local) || self.sees_frees() {
             // SAFETY: the caller's promise.
             unsafe { self.free_rest(objects) };
         } else {

@@ -75,7 +75,9 @@ impl<'a> RawPrefilled<'a> {
         NonNull::new(out[0])
     }
 
-    /// Points `window` to the objects, for the C interface, unless frees must be checked.
+    /// Points `window` to the objects, for the C interface, unless frees must be checked. A free
+    /// into the window leaves the object in use for the heap profile, like all objects of the
+    /// sheaf.
     #[doc(hidden)]
     pub fn open(&mut self, window: &Window) {
         if !self.core.checks_frees() {
@@ -118,7 +120,7 @@ fn empty_sheaf(n: usize, reclaim: Reclaim) -> Option<*mut Sheaf> {
 impl Drop for RawPrefilled<'_> {
     fn drop(&mut self) {
         let mut owned = Owned(self.sheaf);
-        if self.core.checks_frees() {
+        if self.core.sees_frees() {
             // SAFETY: the objects are this value's own.
             unsafe { self.core.free_bulk(owned.objects()) };
             owned.set_count(0);

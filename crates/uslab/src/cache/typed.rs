@@ -83,12 +83,14 @@ impl<T> Cache<T> {
     }
 
     /// The core of the cache, set up now if it was not; `None` if memory is used up.
+    #[inline]
+    fn core(&self) -> Option<&'static Core> {
+        self.core_if_set_up().or_else(|| self.set_up())
+    }
+
     #[cold]
     #[inline(never)]
-    fn core(&self) -> Option<&'static Core> {
-        if let Some(core) = self.core_if_set_up() {
-            return Some(core);
-        }
+    fn set_up(&self) -> Option<&'static Core> {
         if !start::ensure() {
             return None;
         }

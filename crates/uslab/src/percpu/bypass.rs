@@ -27,7 +27,7 @@ use core::sync::atomic::{Ordering::SeqCst, fence};
 impl CpuCache {
     /// Whether every call goes to the slabs.
     pub fn is_bypassed(&self) -> bool {
-        self.bypass.load(SeqCst)
+        self.bypass.load(SeqCst) || self.lacks_hidden_row()
     }
 
     /// Sends every call to the slabs from now on, and flushes all sheaves. Returns false, and
@@ -63,10 +63,11 @@ impl CpuCache {
     }
 
     /// Ends a change of this CPU's slot: counts what it holds, and takes it out again if calls
-    /// bypass sheaves since the thread began. Drains all CPUs: the thread may have left its own.
+    /// bypass sheaves, or use another row, since the thread began. Drains all CPUs: the thread may
+    /// have left its own.
     pub(super) fn settle(&self, access: &impl Access) {
         self.account(access);
-        if self.is_bypassed() {
+        if self.is_bypassed() || self.is_stray(access.slot()) {
             self.drain_whole();
         }
     }

@@ -74,9 +74,14 @@ impl CpuCache {
         unsafe { core::slice::from_raw_parts(if cpus == 0 { self.slots().as_ptr() } else { row }, cpus) }
     }
 
-    /// All slots: the cache's own, and the counted ones.
+    /// The slots with sheaves: the cache's own, and the hidden ones.
+    pub(super) fn storing_slots(&self) -> impl Iterator<Item = &Slot> {
+        self.slots().iter().chain(self.hidden_slots())
+    }
+
+    /// All slots: the cache's own, the hidden and the counted ones.
     pub(super) fn all_slots(&self) -> impl Iterator<Item = &Slot> {
-        self.slots().iter().chain(self.counted_slots())
+        self.storing_slots().chain(self.counted_slots())
     }
 
     /// Forgets the distances to the next samples: they are drawn anew.
@@ -176,7 +181,7 @@ impl CpuCache {
             unsafe { sheaf::free(left_over) };
         }
         self.discard(&objects[put..]);
-        if self.is_bypassed() {
+        if self.is_bypassed() || self.is_hiding() {
             self.drain_whole();
         }
     }

@@ -43,7 +43,7 @@ pub struct CpuCache {
     /// The slots that bulk frees push to.
     pub(super) fast_bulk: *mut Slot,
     adapt: Adapt,
-    caching: bool,
+    pub(super) caching: bool,
     /// Whether the fast path finds dummies alone; see [`super::hidden`].
     pub(super) hides: bool,
     /// Whether every call goes to the slabs for now; see [`super::bypass`].
@@ -52,10 +52,15 @@ pub struct CpuCache {
     pub(super) counted: AtomicPtr<Slot>,
     /// The CPUs and groups that threads have used it on.
     pub(super) used: Used,
+    /// Whether every call takes the slow path for now; see [`super::hidden_row`].
+    pub(super) is_hiding: AtomicBool,
+    /// The first slot of the hidden row; null until it is made.
+    pub(super) hidden_row: AtomicPtr<Slot>,
 }
 
 /// The CPU caches of a cache, for a debugger.
-pub(super) const FACTS: &[Fact] = facts!(CpuCache { slabs, slots, slot_count, counted, cpus, barns, groups });
+pub(super) const FACTS: &[Fact] =
+    facts!(CpuCache { slabs, slots, slot_count, counted, hidden_row, cpus, barns, groups });
 
 // SAFETY: slots and barns live for ever and are shared by design: atomics, sequences and locks.
 unsafe impl Sync for CpuCache {}
@@ -145,6 +150,8 @@ impl CpuCache {
             bypass: AtomicBool::new(false),
             counted: AtomicPtr::new(rows.lending),
             used: Used::none(parts.cpus, parts.groups),
+            is_hiding: AtomicBool::new(false),
+            hidden_row: AtomicPtr::new(core::ptr::null_mut()),
         };
         cache.publish_capacity();
         cache
@@ -231,6 +238,7 @@ impl CpuCache {
     pub fn alloc_slow(&self, out: &mut [*mut u8]) -> bool {
         if let [place] = out
             && self.lends()
+            && !self.is_hiding()
         {
             *place = self.take_and_lend();
             return !place.is_null();

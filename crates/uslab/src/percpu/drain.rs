@@ -190,12 +190,12 @@ impl<'a> Drain<'a> {
     }
 
     /// Whether main sheaves stay in their slots, for want of a barrier.
-    pub(super) fn leaves_mains(&self) -> bool {
+    pub fn leaves_mains(&self) -> bool {
         self.has_barrier == Some(false) && self.users != Users::Absent
     }
 
     /// Flushes the taken sheaves to the slabs, after one barrier if any of them needs it.
-    pub(super) fn finish(&mut self) {
+    pub fn finish(&mut self) {
         let len = core::mem::take(&mut self.len);
         let is_private = self.users == Users::Absent
             || !self.taken[..len].iter().flatten().any(|taken| taken.home.is_some())
@@ -263,7 +263,7 @@ impl Drop for Drain<'_> {
 impl CpuCache {
     /// Moves the sheaves of all slots to `drain`, which flushes them to the slabs when it finishes.
     pub fn drain_slots<'a>(&'a self, drain: &mut Drain<'a>) {
-        self.slots().iter().for_each(|slot| drain.take(self, slot));
+        self.storing_slots().for_each(|slot| drain.take(self, slot));
         self.drain_counted(drain);
         if drain.leaves_mains() {
             (0..self.nodes).for_each(|node| drain.take_own_main(self, node));

@@ -29,7 +29,7 @@ impl CpuCache {
     /// found no sheaf in a slot or barn, except main sheaves that must stay for want of a barrier.
     pub fn flush_idle<'a>(&'a self, drain: &mut Drain<'a>) -> bool {
         let mut used = false;
-        for slot in self.slots() {
+        for slot in self.storing_slots() {
             let before = look(slot);
             if before != 0 {
                 let rests = slot.seen.load(Relaxed) == before && is_steady(slot, before);

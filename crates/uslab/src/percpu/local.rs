@@ -16,7 +16,8 @@
 //! statistics count them as free in sheaves.
 //!
 //! Caches without sheaves, debugged and hardened ones have the dummy in these slots as in those of
-//! CPUs: each call takes the slow path.
+//! CPUs: each call takes the slow path. So does a cache that hides its sheaves for a while
+//! ([`super::hidden_row`]), from the next refill or flush of each of these slots on.
 
 use super::CpuCache;
 use super::access::{Access, exchange, home_of};
@@ -480,7 +481,7 @@ impl Access for Local {
 impl CpuCache {
     /// Whether slots of threads have sheaves at present.
     fn has_local_sheaves(&self) -> bool {
-        self.has_sheaves() && !self.hides
+        self.has_sheaves() && !self.hides && !self.is_hiding()
     }
 
     /// Begins a slow path of `local`: gives up its sheaves if a shrink asked for them, or if calls

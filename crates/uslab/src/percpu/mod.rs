@@ -40,6 +40,7 @@ mod drain;
 mod flush_idle;
 mod fork;
 mod hidden;
+mod hidden_row;
 pub mod local;
 mod ownership;
 mod refill;

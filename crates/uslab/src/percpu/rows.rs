@@ -102,10 +102,10 @@ impl CpuCache {
         if are_named(nodes, hides) { cpus * size_of::<Slot>() } else { 0 }
     }
 
-    /// The slots for the objects of `node`.
+    /// The slots for the objects of `node` that slow paths work on.
     pub(super) fn row(&self, node: usize) -> &[Slot] {
         let node = if node < self.nodes { node } else { 0 };
-        &self.slots()[node * self.cpus..(node + 1) * self.cpus]
+        &self.slots_in_use()[node * self.cpus..(node + 1) * self.cpus]
     }
 
     /// The node of the CPU that the thread runs on, if it is one of the cache's.
@@ -128,7 +128,11 @@ impl CpuCache {
     pub(super) fn take_and_lend(&self) -> *mut u8 {
         let mut objects = [core::ptr::null_mut(); MAX_COUNTED];
         let is_run = self.slabs().geometry().is_run();
-        let most = if is_run || !self.has_sheaves() { 1 } else { self.capacity().clamp(1, MAX_COUNTED) };
+        let most = if is_run || !self.has_sheaves() || self.is_hiding() {
+            1
+        } else {
+            self.capacity().clamp(1, MAX_COUNTED)
+        };
         // A limit may leave memory for one.
         let n = if most > 1 && self.alloc_from_rows(&mut objects[..most]) {
             most
@@ -145,15 +149,16 @@ impl CpuCache {
     }
 
     /// Frees an object into this CPU's sheaf for its node, where the caller did not ask the page
-    /// map. `None`: the slow path is to do it.
+    /// map, or where a hidden row has the sheaf. `None`: the slow path is to do it.
     ///
     /// # Safety
     /// `object` must be an object of this cache that is not used any more.
     pub unsafe fn push_home(&self, object: *mut u8) -> Option<Pushed> {
-        if !self.lends() {
+        if !self.lends() && !self.has_row_in_use() {
             return None;
         }
-        let row = self.row(self.slabs().home_of(object)?);
+        let node = if self.nodes == 1 { 0 } else { self.slabs().home_of(object)? };
+        let row = self.row(node);
         // SAFETY: the row is this cache's, for every possible CPU, and the mode is rseq.
         Some(unsafe { rseq::push_tested(row.as_ptr(), object) }).filter(|&pushed| pushed != Pushed::Slow)
     }

@@ -15,6 +15,7 @@ use core::sync::atomic::{AtomicU16, Ordering::Relaxed};
 mod broken;
 mod capacity;
 mod counted;
+mod hidden_row;
 mod refused;
 mod used;
 

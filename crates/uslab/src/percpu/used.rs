@@ -62,7 +62,9 @@ impl CpuCache {
     /// The slots, in all rows, of the CPUs on which threads have used the cache. Every other slot
     /// holds dummies, and keeps them while the caller holds the lock of [`lock_for_fork`].
     pub(super) fn used_slots(&self) -> impl Iterator<Item = &Slot> {
-        let rows = self.slots().chunks(self.cpus.max(1)).chain([self.counted_slots()]);
+        let row = self.cpus.max(1);
+        let rows = self.slots().chunks(row).chain(self.hidden_slots().chunks(row));
+        let rows = rows.chain([self.counted_slots()]);
         rows.flat_map(|row| self.used.cpus.of(row))
     }
 

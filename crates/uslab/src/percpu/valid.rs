@@ -85,7 +85,7 @@ impl CpuCache {
         )?;
         let test = self.slabs().geometry().start_test();
         let words = [test.mask, test.reciprocal, test.last];
-        for slot in self.slots() {
+        for slot in self.storing_slots() {
             check_slot(slot)?;
             let subject = Subject::new("slot", slot);
             let has = slot.start_test.each_ref().map(|word| word.load(Relaxed));
@@ -112,7 +112,7 @@ impl CpuCache {
     /// Checks what needs no walk of sheaves and slabs: the words of slots, and the counts and heads
     /// of barns and lists.
     pub fn check_heads(&self) -> Checked {
-        self.slots().iter().try_for_each(check_slot)?;
+        self.storing_slots().try_for_each(check_slot)?;
         self.check_unused()?;
         self.counted_slots().iter().try_for_each(check_counted)?;
         self.barns().iter().try_for_each(Barn::check_heads)?;
@@ -125,7 +125,7 @@ impl CpuCache {
         let has_sheaf =
             |slot: &&Slot| BOTH.into_iter().any(|which| !is_dummy(slot.place(which).load(Relaxed)));
         let in_use = self.used_slots().filter(has_sheaf).count();
-        let all = self.slots().iter().chain(self.counted_slots()).filter(has_sheaf).count();
+        let all = self.all_slots().filter(has_sheaf).count();
         Subject::new("cache", self).equal(in_use, all, "a slot gets a sheaf after its CPU is marked")
     }
 

@@ -5,21 +5,29 @@
 //!   write ──▶ text: a line for each site, already scaled to all allocations, and /proc/self/maps
 //! ```
 //!
-//! Samples are a Poisson process over the bytes that the malloc family and [`crate::Uslab`]
-//! allocate, as in gperftools and jemalloc. Each allocation of a class of `s` bytes is a sample
-//! with the probability `1 - exp(-s / period)`, whether it lives for a nanosecond or for ever. So
-//! the estimates have no bias; with `n` samples a site's error is about `1 / √n`.
+//! Samples are a Poisson process over the bytes that the malloc family, [`crate::Uslab`] and caches
+//! of the program ([`crate::Cache`], [`crate::RawCache`]) allocate, as in gperftools and jemalloc.
+//! Each allocation of a class of `s` bytes is a sample with the probability
+//! `1 - exp(-s / period)`, whether it lives for a nanosecond or for ever. So the estimates have no
+//! bias; with `n` samples a site's error is about `1 / √n`.
 //!
-//! Caches of the program ([`crate::Cache`], [`crate::RawCache`]) and private heaps
-//! ([`crate::Heap`]) are not sampled. An object that is resized in place counts as a new one if its
-//! pages change. Bytes are those that the program asked for.
+//! Private heaps ([`crate::Heap`]) are not sampled. An object that is resized in place counts as a
+//! new one if its pages change. Bytes are those that the program asked for.
 //!
-//! Nothing is compiled into the fast path. While no profile runs, nothing is different; while one
-//! runs, allocations pop from sheaves that end where the next sample is due (ADR 0048).
+//! Nothing is compiled into the fast path. While no profile runs, nothing is different. While one
+//! runs, allocations by `malloc` pop from sheaves that end where the next sample is due, and each
+//! call to a cache of the program takes its slow path, some 20 ns more for a pair (ADR 0048). After
+//! [`stop`] such a cache does so until its last sampled object is free.
 //!
-//! Memory: 4 MiB for sites and samples, of which touched pages count; for each class a cache line,
-//! and up to 16 KiB of free objects, for each CPU; and a page or more for each sampled object in
-//! use. What finds no room is counted as dropped.
+//! A thread's own sheaf ([`crate::RawLocal`]) is counted from its next refill or flush on; its
+//! frees before are not seen, and such a sample ends when its address is allocated again. A
+//! prefilled sheaf counts when it is filled. Where the kernel refuses `membarrier(2)`, caches from
+//! before the start are not sampled, unless they serve each call on the slow path.
+//!
+//! Memory: 5 MiB for sites and samples, of which touched pages count; for each class a cache line,
+//! and up to 16 KiB of free objects, for each CPU; for each cache of the program a cache line for
+//! each CPU and node; and a page or more for each sampled object of `malloc` in use. What finds no
+//! room is counted as dropped.
 //!
 //! A fork child has the samples of its parent, for the objects that it inherited, and goes on
 //! sampling.

@@ -29,6 +29,8 @@ pub fn distance_in_objects(period_bytes: u64, bytes: usize) -> u32 {
 }
 
 /// A distance in bytes, 1 or more.
+#[cold]
+#[inline(never)]
 pub fn distance_in_bytes(period_bytes: u64) -> u64 {
     (exponential(period_bytes as f64) as u64).saturating_add(1)
 }

@@ -15,8 +15,10 @@
 //! as the class has sampled objects in use.
 //!
 //! Large objects, and all objects in locked mode, take the slow path in any case. There a countdown
-//! of bytes for each CPU tells the samples.
+//! of bytes for each CPU tells the samples. So it does in caches of the program, whose sheaves are
+//! hidden from the fast path meanwhile ([`caches`]).
 
+mod caches;
 mod draw;
 pub(crate) mod state;
 pub(crate) mod table;
@@ -35,10 +37,11 @@ use crate::rseq::{self, Cpu};
 use crate::sync::CachePadded;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use table::{End, MAX_FRAMES};
+use table::{End, MAX_FRAMES, Object};
 
 /// The index of large objects behind the classes.
 const LARGE: usize = state::CLASSES;
+const _: () = assert!(LARGE < table::FIRST_LABEL as usize);
 
 /// The purpose of an allocation.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -67,6 +70,8 @@ pub(crate) fn start(period_bytes: usize) -> bool {
     state::set_period_bytes(period_bytes);
     COUNTDOWNS.iter().for_each(|countdown| countdown.store(0, Relaxed));
     settle();
+    caches::count_all();
+    install_profiler(&PROFILER);
     true
 }
 
@@ -77,6 +82,7 @@ pub(crate) fn stop() {
         state::set_period_bytes(0);
         settle();
         drain_counted();
+        caches::count_none();
     }
 }
 
@@ -88,6 +94,9 @@ fn settle() {
 
 /// The name of the cache of a site, and the bytes of its objects; 0 for large objects.
 fn cache_of(index: u16) -> (&'static str, usize) {
+    if let Some(name_and_bytes) = table::label_at(index) {
+        return name_and_bytes;
+    }
     let index = usize::from(index);
     if let (Some(class), Some(&name)) = (Class::at(index), small::NAMES.get(index)) {
         return (name, class.bytes());
@@ -226,11 +235,16 @@ fn sample(index: usize, bytes: usize, size: usize, align: usize, period: u64) ->
 
 /// Notes a sample with the calling thread's stack; returns its number.
 fn record(index: usize, bytes: usize, size: usize, period: u64) -> Option<u32> {
+    note(index as u16, bytes, size, period, Object::NONE)
+}
+
+/// [`record`], for a sample that frees find by its object.
+fn note(index: u16, bytes: usize, size: usize, period: u64, object: Object) -> Option<u32> {
     let mut frames = [0; MAX_FRAMES];
     let n = unwind::capture(&mut frames);
     let born_ms = os::clock::coarse_ms().saturating_sub(state::first_ms());
     let born_ms = u32::try_from(born_ms).unwrap_or(u32::MAX);
-    table::begin(index as u16, size, draw::weight(period, bytes), born_ms, &frames[..n])
+    table::begin(index, size, draw::weight(period, bytes), born_ms, &frames[..n], object)
 }
 
 /// Whether a sampled object of `old` usable bytes stands for one of a medium class, which serves

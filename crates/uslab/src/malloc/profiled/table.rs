@@ -1,16 +1,23 @@
 //! The memory of the heap profile: sites, their stacks, and the live samples.
 //!
 //! ```text
-//!   4 MiB, once:  │ sites by hash │ sites │ frames of their stacks │ live samples │ scratch for ages │
+//!   5 MiB, once:  │ sites by hash │ sites │ frames of their stacks │ live samples │ scratch for ages │
+//!                 │ labels: names of caches │ live samples by address
 //! ```
 //!
-//! A site is a stack and a size class; it stays for ever. What finds no room is counted as dropped.
-//! All of it is guarded by one lock, which a thread takes once for a sample, and once for its free.
+//! A site is a stack and a size class, or a stack and a label; it stays for ever. A label is the
+//! name and the size of caches of the program. What finds no room is counted as dropped. All of it
+//! is guarded by one lock, which a thread takes once for a sample, and once for its free.
+//!
+//! Objects of the program's caches are found by their addresses. The heads of these chains are
+//! read without the lock first: most frees find none.
 
 use super::state;
 use crate::os::Lock;
 use crate::pages::{self, Fill, PAGE_BYTES, Temperature};
 use crate::sync::Rank;
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 /// Upper bound on the frames of a stack.
 pub const MAX_FRAMES: usize = 64;
@@ -20,6 +27,12 @@ pub const SITES: usize = 8192;
 const SAMPLES: usize = 49_152;
 /// Frames of all stacks together.
 const FRAMES: usize = 190_000;
+/// Labels, and places of their table.
+const LABELS: usize = 4096;
+/// The index of the first label, above those of size classes.
+pub const FIRST_LABEL: u16 = 1 << 8;
+/// Chains of live samples by the addresses of their objects.
+const CHAINS: usize = 1 << 16;
 
 /// What is known of a site. Zeroed memory is one without a sample.
 #[derive(Clone, Copy)]
@@ -51,6 +64,46 @@ struct Sample {
     born: u32,
     bytes: u64,
     weight: u64,
+    /// The complement of the object's address: the search for leaks is to find no pointer here. 0
+    /// where frees find the sample otherwise.
+    object: usize,
+    /// The next sample of the chain, plus 1.
+    next: u32,
+    /// The id of the object's cache.
+    owner: u16,
+}
+
+/// A free place.
+const NO_SAMPLE: Sample = Sample { site: 0, born: 0, bytes: 0, weight: 0, object: 0, next: 0, owner: 0 };
+
+/// The name and the size of caches; without a name, a free place.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Label {
+    bytes: u64,
+    name_bytes: u8,
+    name: [u8; 47],
+}
+
+/// An object by which its sample is found.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Object {
+    pub address: usize,
+    /// The id of its cache.
+    pub cache: u16,
+}
+
+impl Object {
+    /// None: the object itself has the sample's number.
+    pub const NONE: Object = Object { address: usize::MAX, cache: 0 };
+
+    fn key(self) -> usize {
+        !self.address
+    }
+
+    fn chain(self) -> usize {
+        (self.address as u64 >> 3).wrapping_mul(0x9e37_79b9_7f4a_7c15) as usize >> 48
+    }
 }
 
 /// The ages of a site's live samples, in milliseconds.
@@ -76,8 +129,18 @@ struct Memory {
     ages: [Ages; SITES],
 }
 
-const PAGES: usize = size_of::<Memory>().div_ceil(PAGE_BYTES);
-const _: () = assert!(PAGES * PAGE_BYTES <= 4 << 20);
+/// The tables that threads read without the lock, behind [`Memory`]. They change under the lock.
+#[repr(C)]
+struct Shared {
+    /// The first sample of each chain, plus 1.
+    heads: [AtomicU32; CHAINS],
+    /// Each is written once, before its index is given out.
+    labels: [UnsafeCell<Label>; LABELS],
+}
+static SHARED: AtomicPtr<Shared> = AtomicPtr::new(core::ptr::null_mut());
+
+const PAGES: usize = (size_of::<Memory>() + size_of::<Shared>()).div_ceil(PAGE_BYTES);
+const _: () = assert!(PAGES * PAGE_BYTES <= 5 << 20);
 
 /// The tables and how much of them is in use.
 struct Table {
@@ -111,6 +174,7 @@ pub fn make() -> bool {
     let mut table = TABLE.lock();
     if table.memory.is_null() {
         table.memory = start.cast();
+        SHARED.store(start.wrapping_add(size_of::<Memory>()).cast(), Release);
     } else {
         drop(table);
         pages::free(run.first, run.pages, Temperature::Cold);
@@ -154,8 +218,15 @@ impl Table {
 }
 
 /// Notes a sample: an allocation of `bytes` bytes that stands for `weight` / 65 536. Returns its
-/// number, which is not 0; `None` if it found no room.
-pub fn begin(cache: u16, bytes: usize, weight: u64, born_ms: u32, stack: &[usize]) -> Option<u32> {
+/// number, which is not 0; `None` if it found no room. [`find`] finds it by `object`.
+pub fn begin(
+    cache: u16,
+    bytes: usize,
+    weight: u64,
+    born_ms: u32,
+    stack: &[usize],
+    object: Object,
+) -> Option<u32> {
     let mut table = TABLE.lock();
     let has_place = table.free != 0 || table.samples < SAMPLES;
     let Some(site) = has_place.then(|| table.site(cache, stack)).flatten() else {
@@ -167,7 +238,14 @@ pub fn begin(cache: u16, bytes: usize, weight: u64, born_ms: u32, stack: &[usize
     let number = if free == 0 { used as u32 + 1 } else { free };
     let place = &mut memory.samples[number as usize - 1];
     let next = place.born;
-    *place = Sample { site: site as u32 + 1, born: born_ms, bytes: bytes as u64, weight };
+    let (site_number, key) = (site as u32 + 1, object.key());
+    let mut sample = Sample { site: site_number, born: born_ms, bytes: bytes as u64, weight, ..NO_SAMPLE };
+    if key != 0 {
+        let head = head_of(object)?;
+        (sample.object, sample.owner, sample.next) = (key, object.cache, head.load(Relaxed));
+        head.store(number, Relaxed);
+    }
+    *place = sample;
     let (site, bytes) = (&mut memory.sites[site], scaled(bytes as u64, weight));
     site.samples += 1;
     site.live_samples += 1;
@@ -201,8 +279,9 @@ pub fn end(number: u32, how: End) {
     let mut table = TABLE.lock();
     let free = table.free;
     let Some(memory) = table.memory() else { return };
-    let Some(place) = memory.samples.get_mut((number as usize).wrapping_sub(1)) else { return };
-    let Some(site) = memory.sites.get_mut((place.site as usize).wrapping_sub(1)) else { return };
+    let Memory { samples, sites, .. } = memory;
+    let Some(place) = samples.get_mut((number as usize).wrapping_sub(1)) else { return };
+    let Some(site) = sites.get_mut((place.site as usize).wrapping_sub(1)) else { return };
     let bytes = scaled(place.bytes, place.weight);
     site.live_samples -= 1;
     site.live = site.live.wrapping_sub(place.weight);
@@ -212,8 +291,103 @@ pub fn end(number: u32, how: End) {
         site.allocated = site.allocated.wrapping_sub(place.weight);
         site.allocated_bytes = site.allocated_bytes.wrapping_sub(bytes);
     }
-    *place = Sample { site: 0, born: free, bytes: 0, weight: 0 };
+    let ended = core::mem::replace(place, Sample { born: free, ..NO_SAMPLE });
+    if ended.object != 0 {
+        unchain(samples, number, ended);
+    }
     table.free = number;
+}
+
+/// Takes the sample with that number out of the chain of its object.
+fn unchain(samples: &mut [Sample], number: u32, ended: Sample) {
+    let Some(head) = head_of(Object { address: !ended.object, cache: ended.owner }) else { return };
+    if head.load(Relaxed) == number {
+        return head.store(ended.next, Relaxed);
+    }
+    let mut at = head.load(Relaxed);
+    while let Some(sample) = samples.get_mut((at as usize).wrapping_sub(1)) {
+        if sample.next == number {
+            sample.next = ended.next;
+            return;
+        }
+        at = sample.next;
+    }
+}
+
+/// The tables of [`Shared`]; `None` before [`make`].
+fn shared() -> Option<&'static Shared> {
+    // SAFETY: null, or zeroed memory of that size, which lives for ever.
+    unsafe { SHARED.load(Acquire).as_ref() }
+}
+
+/// The first sample of the chain that an object belongs to.
+fn head_of(object: Object) -> Option<&'static AtomicU32> {
+    shared()?.heads.get(object.chain())
+}
+
+/// The number of the sample of an object. Takes no lock where the object's chain has none.
+pub fn find(object: Object) -> Option<u32> {
+    let head = head_of(object)?;
+    if head.load(Relaxed) == 0 {
+        return None;
+    }
+    let mut table = TABLE.lock();
+    let memory = table.memory()?;
+    let mut at = head.load(Relaxed);
+    while let Some(sample) = memory.samples.get((at as usize).wrapping_sub(1)) {
+        if sample.object == object.key() && sample.owner == object.cache {
+            return Some(at);
+        }
+        at = sample.next;
+    }
+    None
+}
+
+/// Ends all samples of the cache with the id `cache`, of which no object is in use.
+pub fn end_all(cache: u16) {
+    let used = TABLE.lock().samples;
+    for number in 1..=used {
+        let is_its = TABLE
+            .lock()
+            .memory()
+            .and_then(|memory| memory.samples.get(number - 1))
+            .is_some_and(|sample| sample.object != 0 && sample.owner == cache);
+        if is_its {
+            end(number as u32, End::Freed);
+        }
+    }
+}
+
+/// The index of the label with that name and size; `None` without room.
+pub fn label(name: &str, bytes: usize) -> Option<u16> {
+    let name = if name.is_empty() { "?" } else { name };
+    let mut table = TABLE.lock();
+    let labels = &shared()?.labels;
+    let start = name.bytes().fold(bytes, |hash, byte| hash.wrapping_mul(31) ^ usize::from(byte));
+    for at in (0..LABELS).map(|step| start.wrapping_add(step) % LABELS) {
+        // SAFETY: the lock guards the place, of which no thread has the index while it is free.
+        let has_name = unsafe { (*labels[at].get()).name_bytes != 0 };
+        if !has_name {
+            let mut label = Label { bytes: bytes as u64, name_bytes: name.len() as u8, name: [0; 47] };
+            label.name.get_mut(..name.len())?.copy_from_slice(name.as_bytes());
+            // SAFETY: as above.
+            unsafe { labels[at].get().write(label) };
+        }
+        let index = FIRST_LABEL + at as u16;
+        if label_at(index) == Some((name, bytes)) {
+            return Some(index);
+        }
+    }
+    table.dropped += 1;
+    None
+}
+
+/// The name and the size of a label; `None` if the index is not one.
+pub fn label_at(index: u16) -> Option<(&'static str, usize)> {
+    let place = shared()?.labels.get(usize::from(index.checked_sub(FIRST_LABEL)?))?;
+    // SAFETY: a label is not written again after its index was given out.
+    let label = unsafe { &*place.get() };
+    Some((core::str::from_utf8(label.name.get(..usize::from(label.name_bytes))?).ok()?, label.bytes as usize))
 }
 
 /// Samples that found no room.
