@@ -389,10 +389,10 @@ size_t uslab_trim(size_t kept_bytes) USLAB_NOEXCEPT;
  * uslab_trim memory returns whatever was chosen. Neither allocates nor blocks. */
 void uslab_set_decay_ms(int ms) USLAB_NOEXCEPT;
 
-/* When huge pages of 2 MiB back memory. AUTO, the default: for small objects, where a heap of more
- * than 40 MiB grows and has little free memory. ALWAYS: a process of few objects then holds 2 MiB
- * and more, and free memory returns to the system in pieces of 2 MiB only, unless memory is
- * short. */
+/* When huge pages of 2 MiB back memory. AUTO, the default: where a heap of more than 20 MiB grows
+ * and has little free memory; for objects beyond a page while the program touches nearly all of
+ * their memory. ALWAYS: a process of few objects then holds 2 MiB and more, and free memory returns
+ * to the system in pieces of 2 MiB only, unless memory is short. */
 #define USLAB_HUGE_PAGES_AUTO   0u
 #define USLAB_HUGE_PAGES_NEVER  1u
 #define USLAB_HUGE_PAGES_ALWAYS 2u
