@@ -110,8 +110,8 @@ pub fn set_decay(decay: Option<Duration>) {
 /// Chooses when huge pages of 2 MiB back memory that is touched first from now on. The default is
 /// [`HugePages::Auto`], or the value of `USLAB_HUGE_PAGES`.
 ///
-/// By default, huge pages back the memory of a heap of 20 MiB or more that grows and has little free
-/// memory; that of objects beyond a page only while the program touches nearly all of it.
+/// By default, huge pages back the memory of a heap of 20 MiB or more that grows and has little
+/// free memory; that of objects beyond a page only while the program touches nearly all of it.
 ///
 /// A huge page saves 511 page faults and most misses of the processor's address translation; a
 /// program of many objects runs faster on them. All of it is resident from the first touch on.
