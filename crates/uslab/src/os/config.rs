@@ -125,7 +125,7 @@ pub const VARIABLES: [Variable; 26] = [
         name: HUGE_PAGES,
         read_by: "the library",
         values: "`auto`, `never`, `always`",
-        default: "`auto`: for small objects, where a heap of more than 40 MiB grows and is dense",
+        default: "`auto`: where a heap of more than 20 MiB grows and is dense",
         doc: "When huge pages back memory. `always`: from the first page on, and free memory returns in \
               pieces of 2 MiB only, unless memory is short. Within an eighth of a limit no memory gets huge \
               pages, and none does where the system's setting is `never`. `uslab::set_huge_pages` and \
@@ -320,8 +320,9 @@ pub const VARIABLES: [Variable; 26] = [
 #[non_exhaustive]
 #[repr(u8)]
 pub enum HugePages {
-    /// For small objects, where a heap of more than 40 MiB grows and has little free memory. The
-    /// process holds hardly more than with small pages.
+    /// Where a heap of more than 20 MiB grows and has little free memory; for objects beyond a page
+    /// while the program touches nearly all of their memory. The process holds hardly more than
+    /// with small pages.
     Auto,
     /// Nowhere.
     Never,
