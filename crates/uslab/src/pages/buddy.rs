@@ -290,7 +290,8 @@ impl Buddy {
     }
 
     /// Maps those of `count` wholly free chunks from `first` on that are unmapped. If another
-    /// mapping has taken the place of one, that chunk becomes absent.
+    /// mapping has taken the place of one, that chunk becomes absent. If a limit forbids it, unmaps
+    /// them all.
     fn map_again(&mut self, first: usize, count: usize) -> Placed {
         // SAFETY: callers pass committed indices; `&mut self` is the lock.
         let is_unmapped = |index: usize| unsafe { (*arena::chunk(index)).is_unmapped };
@@ -308,7 +309,10 @@ impl Buddy {
                 (placed, done) = (arena::map_chunks(at, 1), 1);
             }
             match placed {
-                Placed::Refused => return placed,
+                Placed::Refused => {
+                    self.unmap_clean(first, count);
+                    return placed;
+                }
                 Placed::Mapped => (at..at + done).for_each(|index| {
                     // SAFETY: committed, and `&mut self` is the lock.
                     self.set_advice(unsafe { &mut *arena::chunk(index) }, Advice::Small);

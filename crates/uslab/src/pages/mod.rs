@@ -26,7 +26,7 @@
 //!
 //! A page here is 4 KiB whatever the system's page is; only commit and purge deal in system pages.
 //!
-//! Lock order: `CpuPages`, then `Pages`. Under `Pages`, only growth, mapping a chunk again, and
+//! Lock order: `CpuPages`, then `Pages`. Under `Pages`, only growth, mapping chunks again or not, and
 //! advice about its huge page make system calls; under `CpuPages`, no code makes any.
 
 pub mod arena;

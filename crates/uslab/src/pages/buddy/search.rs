@@ -92,6 +92,20 @@ impl Buddy {
         dirty.or_else(|| self.clean_whole().filter(|_| unmap))
     }
 
+    /// Unmaps those of `count` chunks from `first` on that have no memory: addresses that an
+    /// allocation took in vain, and that the limit would count.
+    pub(super) fn unmap_clean(&mut self, first: usize, count: usize) {
+        for index in first..first + count {
+            let chunk = at(index);
+            let is_clean = chunk.is_whole() && chunk.dirty_pages == 0 && !chunk.is_unmapped;
+            // SAFETY: all pages of the chunk are free, and stay so under the lock; it is mapped.
+            if is_clean && arena::may_be_unmapped(index) && unsafe { arena::unmap_memory(index, 1) } {
+                self.with_chunk(index, |chunk| chunk.is_unmapped = true);
+                arena::note_unmapped(1);
+            }
+        }
+    }
+
     /// A wholly free chunk without memory that could be unmapped.
     fn clean_whole(&self) -> Option<usize> {
         let chunk = |index: u32| (index != NONE).then_some(index);
