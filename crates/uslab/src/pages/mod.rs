@@ -26,8 +26,8 @@
 //!
 //! A page here is 4 KiB whatever the system's page is; only commit and purge deal in system pages.
 //!
-//! Lock order: `CpuPages`, then `Pages`. Under `Pages`, only growth, mapping chunks again or not, and
-//! advice about its huge page make system calls; under `CpuPages`, no code makes any.
+//! Lock order: `CpuPages`, then `Pages`. Under `Pages`, only growth, mapping chunks again, taking
+//! that back, and the choice of huge pages make system calls; under `CpuPages`, no code makes any.
 
 pub mod arena;
 pub mod boot;
