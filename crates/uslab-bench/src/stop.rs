@@ -1,8 +1,8 @@
-//! Handles Ctrl-C: the run stops after the present round, within about a millisecond. Further ones
-//! change nothing, since a shell and `timeout` may send two at once. Ctrl-\ ends the process
-//! without results.
+//! Handles Ctrl-C and SIGTERM, which `timeout` sends: the run stops after the present round, within
+//! about a millisecond, and keeps the rows that are done. Further ones change nothing, since a shell
+//! and `timeout` may send two at once. Ctrl-\ ends the process without results.
 
-use signal_hook::consts::SIGINT;
+use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -10,19 +10,20 @@ use std::sync::{Arc, OnceLock};
 
 static ASKED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
-/// Takes over Ctrl-C, once for the life of the process.
+/// Takes over Ctrl-C and SIGTERM, once for the life of the process.
 pub fn watch() -> Result<(), String> {
-    let cannot = |error: io::Error| format!("cannot take over Ctrl-C: {error}");
+    let cannot = |error: io::Error| format!("cannot take over Ctrl-C and SIGTERM: {error}");
     let mut registered = Ok(());
     ASKED.get_or_init(|| {
         let asked = Arc::new(AtomicBool::new(false));
-        registered = flag::register(SIGINT, Arc::clone(&asked)).map(drop).map_err(cannot);
+        let register = |signal| flag::register(signal, Arc::clone(&asked)).map(drop).map_err(cannot);
+        registered = [SIGINT, SIGTERM].into_iter().try_for_each(register);
         asked
     });
     registered
 }
 
-/// Whether Ctrl-C was pressed since [`watch`].
+/// Whether one of them came since [`watch`].
 pub fn asked() -> bool {
     ASKED.get().is_some_and(|asked| asked.load(Relaxed))
 }
