@@ -6,6 +6,7 @@
 //!   report, summary, orders ── load   result files as a page, as tables, as a picture
 //!   table ── facts                results as text; what they were measured on
 //!   suites/                       which rows there are, their targets and what is said of them
+//!   overall                       all programs together
 //!   task                          what a child can be asked for
 //!   programs/, linked/,           loads beyond a loop: whole programs, C and C++ programs,
 //!   locality/                     walks over what a program has allocated
@@ -57,6 +58,7 @@ pub mod machine;
 pub mod measure;
 pub mod modes;
 pub mod orders;
+pub mod overall;
 pub mod preload;
 pub mod process;
 pub mod programs;

@@ -7,6 +7,7 @@
 
 use crate::facts::{self, date};
 use crate::load::{self, Joined, Taken};
+use crate::overall;
 use crate::results::{About, LIMIT_BYTES, QUICK_ROUNDS, Report, Role, Row, Skipped, Unit, Verdict};
 use crate::table;
 use clap::ValueHint;
@@ -244,10 +245,34 @@ fn write_markdown(joined: &Joined, with_facts: bool, out: &mut String) -> std::f
         last.build.version,
         date(last.started_unix_s)
     )?;
+    write_standings(joined, out)?;
     for line in cautions(joined) {
         writeln!(out, "**{}**", line.trim_end_matches('.'))?;
     }
     Ok(())
+}
+
+/// All programs together, with restartable sequences.
+fn write_standings(joined: &Joined, out: &mut String) -> std::fmt::Result {
+    let Some(taken) = joined.of_suite("programs").find(|taken| taken.run.mode == "rseq") else {
+        return Ok(());
+    };
+    let standings = overall::standings(&taken.run);
+    if standings.is_empty() || joined.source(taken).options.check {
+        return Ok(());
+    }
+    writeln!(
+        out,
+        "\n**{} whole programs together**: the geometric mean of the ratios to the least of each program, {}.\n",
+        overall::programs(&taken.run),
+        date(joined.source(taken).started_unix_s)
+    )?;
+    writeln!(out, "| | {} |\n|---|{}", overall::names().join(" | "), "---:|".repeat(overall::names().len()))?;
+    for standing in standings {
+        let means = standing.means.map(|mean| format!("{mean:.3}")).join(" | ");
+        writeln!(out, "| {} | {means} |", cell(&standing.contestant))?;
+    }
+    writeln!(out)
 }
 
 /// A text as one cell of a Markdown table.

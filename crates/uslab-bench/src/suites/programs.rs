@@ -15,6 +15,7 @@ use super::shared::{Lanes, Runs, libraries};
 use super::{Context, RowPlan, Suite};
 use crate::child;
 use crate::measure::{Method, Sample};
+use crate::overall;
 use crate::preload::{self, Library};
 use crate::programs::{Job, WORKLOADS, Workload, scratch, sqlite};
 use crate::results::{Role, Row, Run, Scale, Unit};
@@ -129,12 +130,14 @@ fn read(reading: &Reading, sample: &Sample) -> f64 {
     }
 }
 
-/// How many programs meet what is asked of all together.
+/// How many programs meet what is asked of all together, and where each allocator stands.
 fn notes(run: &Run) -> Vec<String> {
-    [(&CPU, [1.0, 1.04]), (&PEAK, [1.0, 1.05]), (&MEAN, [1.0, 1.05])]
+    let mut lines: Vec<String> = [(&CPU, [1.0, 1.04]), (&PEAK, [1.0, 1.05]), (&MEAN, [1.0, 1.05])]
         .iter()
         .filter_map(|(reading, bounds)| Some(counts(&ratios(run, reading)?, reading, *bounds)))
-        .collect()
+        .collect();
+    lines.extend(overall::lines(run));
+    lines
 }
 
 /// Of each program, ours to the best peer's; nothing where no row has one.
