@@ -1,6 +1,6 @@
 //! Handles Ctrl-C and SIGTERM, which `timeout` sends: the run stops after the present round, within
-//! about a millisecond, and keeps the rows that are done. Further ones change nothing, since a shell
-//! and `timeout` may send two at once. Ctrl-\ ends the process without results.
+//! about a millisecond, and keeps the rows that are done. Further ones change nothing, since a
+//! shell and `timeout` may send two at once. Ctrl-\ ends the process without results.
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
