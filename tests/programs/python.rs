@@ -52,11 +52,12 @@ fn run_parts(mode: Mode, parts: &[&str], env: &[(&str, &str)], cases_min: usize)
     outcome.expect(ours.is_empty(), &format!("cases that fail only under the allocator: {ours:#?}"));
 }
 
-/// One run of the suite. `-j2` gives each part a process of its own, started by the suite's runner.
+/// One run of the suite. `-j4` gives each part a process of its own, started by the suite's runner:
+/// the parts sleep for most of their time.
 fn run(mode: Mode, parts: &[&str], env: &[(&str, &str)]) -> (Scratch, Outcome) {
     let scratch = Scratch::new("py");
     let mut program = Program::new(interpreter())
-        .args(["-m", "test", "-j2", "--timeout", "400", "--junit-xml", "cases.xml", "--tempdir"])
+        .args(["-m", "test", "-j4", "--timeout", "400", "--junit-xml", "cases.xml", "--tempdir"])
         .arg(scratch.dir("t"))
         .args(parts)
         .limit_s(900);
