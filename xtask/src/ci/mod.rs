@@ -53,11 +53,7 @@ const STEPS: &[Step] = &[
         run: |w| public::run(w, &public::Args::default()),
     },
     Step { name: "doc", what: "the documentation builds without a warning", run: doc },
-    Step {
-        name: "release",
-        what: "release build",
-        run: |w| cargo(w, &["build", "--workspace", "--release"], &[]),
-    },
+    Step { name: "release", what: "release build of all that users get", run: release },
     Step { name: "golden", what: "the machine code of the fast path", run: |w| golden::run(w, &options()) },
     Step {
         name: "results",
@@ -168,6 +164,12 @@ fn cargo(workspace: &Workspace, args: &[&str], environment: &[(&str, &str)]) -> 
     println!("$ {}", workspace::line_of(&command));
     std::io::stdout().flush()?;
     workspace::check(&mut command)
+}
+
+/// Without the programs of this repository's own use, which take long to optimise.
+fn release(workspace: &Workspace) -> Result<()> {
+    let own = ["xtask", "uslab-tests", "uslab-vm-guest"].map(|package| ["--exclude", package]);
+    cargo(workspace, &[&["build", "--workspace", "--release"][..], own.as_flattened()].concat(), &[])
 }
 
 /// With the features for memory checkers, which slow every call down, nothing is tested here: see
