@@ -5,7 +5,6 @@ use super::{Debug, tell};
 use crate::os;
 use crate::os::checkers;
 use core::ops::Range;
-use core::sync::atomic::Ordering::Relaxed;
 
 /// A debugged run.
 pub(crate) struct Large<'a> {
@@ -15,7 +14,8 @@ pub(crate) struct Large<'a> {
 impl Debug {
     /// The debugging of a run of `bytes`, whose record lies `offset` bytes before it.
     pub(crate) fn of_run(letters: u8, offset: usize, bytes: usize) -> Debug {
-        Debug { letters, offset, stride: offset + bytes, bytes, constructor: None, is_plain: false }
+        let (front, stride) = (offset, offset + bytes);
+        Debug { letters, offset, front, stride, bytes, constructor: None, is_plain: false, is_run: true }
     }
 }
 
@@ -32,14 +32,13 @@ impl<'a> Large<'a> {
 
     /// Whether the object is in use.
     pub fn is_live(&self) -> bool {
-        self.object.record().state.load(Relaxed) == LIVE
+        self.object.state() == LIVE
     }
 
     /// Makes fresh pages an object in use. `is_zeroed` is true if its bytes are known to be zero.
     pub fn begin(&self, name: &str, request: Request, is_zeroed: bool) {
-        let record = self.object.record();
-        record.asked.store(request.bytes, Relaxed);
-        record.family.store(request.family as u8, Relaxed);
+        self.object.begin();
+        self.object.set(request);
         self.object.fill_zones(request.bytes, ZONE_USED);
         if self.object.debug.has_canaries() {
             self.object.write_canary_before();
@@ -69,8 +68,8 @@ impl<'a> Large<'a> {
             }
             // The thread that works on it is lost, in a fork child, and the object with it.
             Err(BUSY) => return false,
-            Err(state) => {
-                tell::record_overwritten(object, name, state);
+            Err(_) => {
+                tell::record_overwritten(object, name);
                 return false;
             }
         }
