@@ -292,6 +292,21 @@ mod tests {
     }
 
     #[test]
+    fn the_last_object_may_go_on_behind_its_stride() {
+        for spill_bytes in [8, 56, 4088] {
+            let align = spill_bytes + 8;
+            for size in (align..=65536).step_by(16 * align) {
+                for order in [0, 5] {
+                    let bounds = GeometryOptions { min_order: order, max_order: 5, ..Default::default() };
+                    let options = GeometryOptions { spill_bytes, ..bounds };
+                    let g = Geometry::new(Layout { size, align }, options, 2).unwrap();
+                    assert!(g.objects * g.object_bytes + spill_bytes <= PAGE_BYTES << g.order, "{g:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
     fn the_fast_test_never_refuses_an_object() {
         for size in (16384..=Geometry::MAX_OBJECT_BYTES).step_by(4088) {
             for max_order in [0, 5, 8] {
