@@ -210,20 +210,29 @@ fn cache_for(class: Class, align: usize) -> Option<&'static Core> {
 pub(super) fn alloc(class: Class, request: Request) -> *mut u8 {
     // SAFETY: a class's slots are its cache's, or the dummies until it has one.
     let object = unsafe { rseq::pop(slots(class)) };
-    if object.is_null() { alloc_slow(class, STEP_BYTES, request) } else { object }
+    if object.is_null() { alloc_slow(class, request) } else { object }
 }
 
 /// [`alloc`], aligned to `align`, for which `class` has been chosen.
 pub(super) fn alloc_aligned(class: Class, align: usize, request: Request) -> *mut u8 {
     // SAFETY: as in `alloc`. Slots with objects are of caches that keep the class's alignment.
     let object = unsafe { rseq::pop(slots(class)) };
-    if object.is_null() { alloc_slow(class, align, request) } else { object }
+    if object.is_null() { alloc_aligned_slow(class, align, request) } else { object }
 }
 
 #[cold]
-fn alloc_slow(class: Class, align: usize, request: Request) -> *mut u8 {
+fn alloc_aligned_slow(class: Class, align: usize, request: Request) -> *mut u8 {
     let cache = cache_for(class, align);
     let object = cache.map_or(core::ptr::null_mut(), |cache| cache.alloc_slow_for(request));
+    if object.is_null() {
+        os::errno::set_out_of_memory();
+    }
+    object
+}
+
+#[cold]
+fn alloc_slow(class: Class, request: Request) -> *mut u8 {
+    let object = cache(class).map_or(core::ptr::null_mut(), |cache| cache.alloc_slow_for(request));
     if object.is_null() {
         os::errno::set_out_of_memory();
     }

@@ -101,17 +101,13 @@ impl Object<'_> {
         }
     }
 
-    /// Whether both canaries of an object of a slab, in use, are whole; [`Object::changed_canary`]
-    /// says which one is not.
+    /// Whether the canary behind an object of a slab, in use, is whole. The one before a plain
+    /// object is the seal of its record.
     #[inline]
-    pub fn has_whole_canaries(&self, asked: usize, key: u64) -> bool {
-        // SAFETY: the words lie in the canary and in the record, and every value is valid.
-        unsafe {
-            let before = ((self.pointer - 8) as *const u64).read() ^ key;
-            let differs = |(at, word): (usize, u64)| (at as *const u64).read_unaligned() ^ word;
-            let behind = self.words_behind(asked, key).map(differs);
-            before >> (64 - 8 * BEFORE_BYTES) | behind.iter().fold(0, |all, word| all | word) == 0
-        }
+    pub fn has_whole_canary_behind(&self, asked: usize, key: u64) -> bool {
+        // SAFETY: the words lie in the canary, and every value is valid.
+        let differs = |(at, word): (usize, u64)| unsafe { (at as *const u64).read_unaligned() } ^ word;
+        self.words_behind(asked, key).map(differs).iter().fold(0, |all, word| all | word) == 0
     }
 
     /// Fills the bytes asked for, and the canary behind them, with zeroes.
@@ -168,9 +164,9 @@ mod tests {
         let first = object.pointer - memory.as_ptr().addr();
         for asked in [0, 1, 7, 8, 33, 63, 64] {
             object.write_canary_behind(asked);
-            assert!(object.has_whole_canaries(asked, key(object.pointer)));
+            assert!(object.has_whole_canary_behind(asked, key(object.pointer)));
             object.clear_words_behind(asked);
-            assert!(!object.has_whole_canaries(asked, key(object.pointer)));
+            assert!(!object.has_whole_canary_behind(asked, key(object.pointer)));
             object.write_words_behind(asked, key(object.pointer));
             assert_eq!(object.changed_canary(Some(asked)), None);
             let end = debug.behind(object.pointer, asked).len();
@@ -180,7 +176,7 @@ mod tests {
                 let changed = object.changed_canary(Some(asked));
                 let address = object.pointer - first + at;
                 assert_eq!(changed, Some((address..address + 1, at < first)));
-                assert!(!object.has_whole_canaries(asked, key(object.pointer)));
+                assert_eq!(object.has_whole_canary_behind(asked, key(object.pointer)), at < first);
                 memory[at].store(old, Relaxed);
             }
             assert_ne!(memory[first + asked].load(Relaxed), 0, "a byte of 0 behind a string is found");

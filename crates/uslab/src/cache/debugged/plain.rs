@@ -63,7 +63,7 @@ impl Debug {
             return self.take_back(slabs, pointer, release);
         }
         let asked = word.asked().min(self.bytes);
-        if self.has_canaries() && !object.has_whole_canaries(asked, key) {
+        if self.has_canaries() && !object.has_whole_canary_behind(asked, key) {
             tell::check_used(&object, slabs.name());
         }
         let is_right_size = release.bytes.is_none_or(|bytes| bytes == asked);
@@ -106,7 +106,7 @@ impl Debug {
         let (word, key) = (object.word(), key(object.pointer));
         let (old, new) = (word.asked().min(self.bytes), request.bytes);
         let is_whole =
-            word.is_sealed_by(key) && (!self.has_canaries() || object.has_whole_canaries(old, key));
+            word.is_sealed_by(key) && (!self.has_canaries() || object.has_whole_canary_behind(old, key));
         if !is_whole || word.family() != request.family {
             object.put(LIVE);
             return false;

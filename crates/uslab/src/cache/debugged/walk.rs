@@ -105,7 +105,7 @@ impl Debug {
         match object.state_of(word, key) {
             LIVE if self.is_plain() => {
                 let asked = word.asked().min(self.bytes);
-                word.is_sealed_by(key) && (!self.has_canaries() || object.has_whole_canaries(asked, key))
+                word.is_sealed_by(key) && (!self.has_canaries() || object.has_whole_canary_behind(asked, key))
             }
             LIVE => tell::wrong_zone(object, object.asked(), ZONE_USED).is_none(),
             state @ (FREE | NEVER) if self.is_plain() => {
