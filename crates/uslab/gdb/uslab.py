@@ -16,7 +16,7 @@ import struct
 
 import gdb
 
-VERSION = 2
+VERSION = 3
 NO_SLAB = 0xFFFF_FFFF
 FAMILIES = {1: "a cache", 2: "malloc", 3: "operator new", 4: "operator new[]"}
 MAX_FRAMES = 16
@@ -176,11 +176,12 @@ class Slabs:
         size = (self.objects + 63) // 64 * 8
         return int.from_bytes(read(self.library.descriptor(page) + head, size), "little")
 
-    def place(self, address):
-        """The slab's first page and the object's index at an address; no index behind the last."""
+    def place(self, address, spill=0):
+        """The slab's first page and the object's index at an address; no index beyond the objects,
+        which begin `spill` bytes behind their start."""
         page = self.library.page_of(address) & ~((1 << self.order) - 1)
-        index = (address - self.library.address_of(page)) // self.stride
-        return page, index if index < self.objects else None
+        index = (address - spill - self.library.address_of(page)) // self.stride
+        return page, index if 0 <= index < self.objects else None
 
 
 class Cache:
@@ -191,6 +192,8 @@ class Cache:
         self.name = read(core + facts["Core.name"], length).decode(errors="replace")
         self.bytes = u64(core + facts["Core.user_bytes"])
         self.offset = u64(core + facts["Core.pointer_offset"])
+        # The object's own bytes begin with its record; those before it are of the object before.
+        self.record_offset = u64(core + facts["Core.record_offset"])
         self.has_users = read(core + facts["Core.has_users"], 1) != b"\0"
         self.cpu = core + facts["Core.cpu"]
         self.slabs = Slabs(library, self.cpu + facts["CpuCache.slabs"])
@@ -264,22 +267,31 @@ class Cache:
                     yield start, record
 
     def record(self, start):
-        return Record(self.library, start, self.has_users) if self.offset else None
+        if not self.offset:
+            return None
+        return Record(self.library, start + self.record_offset, self.has_users)
 
 
 class Record:
     """The library's record of a debugged object."""
 
-    def __init__(self, library, address, has_users):
-        facts = library.facts
+    def __init__(self, library, address, has_users, is_run=False):
+        facts, word = library.facts, u64(address + library.facts["Record.word"])
         self.library, self.address, self.has_users = library, address, has_users
-        self.asked = u64(address + facts["Record.asked"])
-        self.state = u32(address + facts["Record.state"])
-        self.family = read(address + facts["Record.family"], 1)[0]
+        self.asked = word & ((1 << facts["word.asked_bits"]) - 1)
+        self.state = word >> facts["word.state_shift"] & 15
+        self.family = word >> facts["word.family_shift"] & 15
+        if is_run:
+            self.asked = u64(address + facts["Record.run_bytes"])
 
     def state_text(self, is_taken, where=None):
         """The state; `where` names the sheaf that the object is in."""
-        names = {"live": "live", "never": "free, never used", "busy": "a thread is at work on it"}
+        names = {
+            "live": "live",
+            "never": "free, never used",
+            "busy": "a thread is at work on it",
+            "looked_at": "free, a thread looks at it",
+        }
         for name, text in names.items():
             if self.state == self.library.facts["state." + name]:
                 return text
@@ -287,7 +299,7 @@ class Record:
             if where:
                 return "free in %s" % where
             return "free, in the quarantine" if is_taken else "free in its slab"
-        return "its record was overwritten: state 0x%x" % self.state
+        return "its record was overwritten: state %d" % self.state
 
     def user(self, which):
         """Thread, CPU, time and frames of the last allocation (0) or free (1); None if unknown."""
@@ -360,7 +372,7 @@ def print_run(library, address, page):
         return True
     has_users = debugged & facts["letter.users"] != 0
     # The record stands at the start of the pages before the first one.
-    record = Record(library, start - library.page_bytes, has_users)
+    record = Record(library, start - library.page_bytes, has_users, is_run=True)
     print("0x%x is %s large object 0x%x" % (address, relation(address, start, record.asked), start))
     print("  %s, %d bytes requested, %d pages" % (record.state_text(True), record.asked, pages))
     record.print_history()
@@ -369,7 +381,8 @@ def print_run(library, address, page):
 
 def print_object(library, slabs, cache, name, address):
     """An address in a slab."""
-    page, index = slabs.place(address)
+    spill = cache.record_offset if cache else 0
+    page, index = slabs.place(address, spill)
     slab = library.address_of(page)
     if index is None:
         print("0x%x lies behind the last object of slab 0x%x of cache %s" % (address, slab, name))

@@ -211,7 +211,7 @@ fn a_record_that_is_overwritten_is_told() {
         harm(object, offset);
     }
     free(&cache, object);
-    expect("record-overwritten", &["its state is 0x41414141"]);
+    expect("record-overwritten", &["its fields are 0x41414141"]);
 }
 
 #[test]

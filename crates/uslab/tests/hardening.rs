@@ -88,6 +88,88 @@ fn a_resized_object_shows_neither_a_canary_nor_what_it_had() {
     assert_eq!(debug::check_objects(), 0);
 }
 
+/// Objects lie 16 bytes further apart, and no more, whatever their class could promise.
+#[test]
+fn an_object_takes_16_bytes_more() {
+    if !is_child() {
+        return drop(again("an_object_takes_16_bytes_more", "1"));
+    }
+    for class in [16, 48, 64, 128, 1024, 4096, 5120] {
+        let mut objects: Vec<usize> = (0..4000).map(|_| entry::malloc(class).addr()).collect();
+        objects.sort_unstable();
+        let nearest = objects.windows(2).map(|pair| pair[1] - pair[0]).min();
+        assert_eq!(nearest, Some(class + 16));
+        assert!(objects.iter().all(|object| object.is_multiple_of(16)));
+        // SAFETY: each is freed once.
+        objects.iter().for_each(|&object| unsafe { entry::free(object as *mut u8) });
+    }
+    assert_eq!(debug::check_objects(), 0);
+}
+
+#[test]
+fn aligned_objects_of_malloc_stay_aligned() {
+    if !is_child() {
+        ["1", "check", "canary", "quarantine,order"]
+            .into_iter()
+            .for_each(|words| drop(again("aligned_objects_of_malloc_stay_aligned", words)));
+        return;
+    }
+    let mut objects = Vec::new();
+    for align in (3..=13).map(|shift| 1 << shift) {
+        for size in [1, 16, 40, 64, 100, 1000, 4096, 5000, 32 << 10, 100_000] {
+            for alloc in [entry::aligned_alloc, entry::aligned_alloc_noreclaim] {
+                let object = alloc(align, size);
+                assert!(!object.is_null() && object.addr().is_multiple_of(align), "{align} {size}");
+                // SAFETY: an object of so many bytes.
+                unsafe { object.write_bytes(0xee, size) };
+                assert!(entry::usable_size(object) >= size);
+                objects.push((object, align, size));
+            }
+        }
+    }
+    assert_eq!(debug::check_objects(), 0);
+    for (object, align, size) in objects {
+        // SAFETY: each is freed once, by the alignment and the size that it was allocated with.
+        unsafe { entry::free_aligned_sized_tested::<{ entry::ANY }>(object, align, size) };
+    }
+    debug::validate().expect("the structures are whole");
+    assert_eq!(debug::check_objects(), 0);
+}
+
+/// A walk reads objects that other threads allocate, resize and free.
+#[test]
+fn threads_and_checks_at_once_make_no_report() {
+    if !is_child() {
+        return drop(again("threads_and_checks_at_once_make_no_report", "1"));
+    }
+    let work = |seed: usize| {
+        let mut objects = vec![std::ptr::null_mut::<u8>(); 64];
+        for round in 0..60_000 {
+            let (at, bytes) = ((round * 7 + seed) % 64, 1 + round * 13 % 400);
+            // SAFETY: null, or an object of this thread, used up to its size and freed once.
+            unsafe {
+                objects[at] = match round % 3 {
+                    0 => entry::realloc(objects[at], bytes),
+                    _ => {
+                        entry::free(objects[at]);
+                        entry::malloc(bytes)
+                    }
+                };
+                objects[at].write_bytes(0xee, bytes);
+            }
+        }
+        // SAFETY: as above.
+        objects.into_iter().for_each(|object| unsafe { entry::free(object) });
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..2).map(|seed| scope.spawn(move || work(seed))).collect();
+        while !threads.iter().all(std::thread::ScopedJoinHandle::is_finished) {
+            assert_eq!(debug::check_objects(), 0);
+        }
+    });
+    debug::validate().expect("the structures are whole");
+}
+
 #[test]
 fn text_without_a_meaning_is_reported_by_its_column() {
     const NAME: &str = "text_without_a_meaning_is_reported_by_its_column";

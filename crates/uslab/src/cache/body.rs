@@ -29,8 +29,9 @@ pub struct Core {
     pub(super) late: Late,
     pub(super) followed: Followed,
     /// For a debugger: bytes from an object of the slab to the pointer of the program, or 0 where
-    /// objects have no record; and whether the record has users.
+    /// objects have no record; bytes to the record; and whether the record has users.
     pub(super) pointer_offset: usize,
+    pub(super) record_offset: usize,
     pub(super) has_users: bool,
     /// The quarantine's places, in hardened caches. Those of `malloc` share theirs.
     pub(super) quarantine: Option<&'static [Place]>,
@@ -41,7 +42,8 @@ pub struct Core {
 }
 
 /// A cache, for a debugger.
-pub(super) const FACTS: &[Fact] = facts!(Core { cpu, name, name_len, user_bytes, pointer_offset, has_users });
+pub(super) const FACTS: &[Fact] =
+    facts!(Core { cpu, name, name_len, user_bytes, pointer_offset, record_offset, has_users });
 
 /// The memory of one cache. All caches need the same sizes, so any cache can reuse it.
 #[derive(Clone, Copy)]

@@ -19,7 +19,7 @@ use crate::report::depot;
 use crate::{counters, pages, percpu, rseq, slab};
 
 /// The version of the script that reads this table; another version refuses it.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// Offsets in memory of the layers above, which assert them.
 pub const LARGE_PAGES: usize = 0;

@@ -30,9 +30,9 @@ pub(super) fn create(
     }
     let mut debug = debug(options, size, align);
     let geometry = match &mut debug {
-        None => geometry(options, size, align)?,
+        None => geometry(options, size, align, 0)?,
         Some(debug) => {
-            let geometry = geometry(options, debug.slab_bytes(), align)?;
+            let geometry = geometry(options, debug.slab_bytes(), align, debug.spill_bytes())?;
             debug.set_stride(geometry.object_bytes);
             geometry
         }
@@ -107,6 +107,7 @@ pub(super) fn create(
             late: Late::off(),
             followed: Followed::not(),
             pointer_offset: debug.as_ref().map_or(0, Debug::pointer_offset),
+            record_offset: debug.as_ref().map_or(0, Debug::spill_bytes),
             has_users: debug.as_ref().is_some_and(Debug::has_users),
             quarantine,
             spare: UnsafeCell::new(Spare { memory: parts, next: core::ptr::null_mut() }),
@@ -184,11 +185,13 @@ fn alignment(options: &CacheBuilder<'_>, size: usize, align: usize) -> usize {
     align.max(line)
 }
 
-/// The geometry of the slabs of a cache with these options.
+/// The geometry of the slabs of a cache with these options, whose objects go on `spill_bytes`
+/// behind their stride.
 pub(super) fn geometry(
     options: &CacheBuilder<'_>,
     size: usize,
     align: usize,
+    spill_bytes: usize,
 ) -> Result<Geometry, CreateError> {
     if options.is_run {
         return Ok(Geometry::run(size.div_ceil(pages::PAGE_BYTES)));
@@ -199,6 +202,7 @@ pub(super) fn geometry(
         min_order: options.min_order,
         max_order: options.max_order,
         tail_bytes: options.tail_bytes,
+        spill_bytes,
     };
     Ok(Geometry::new(Layout { size, align }, geometry, state::cpus())?)
 }

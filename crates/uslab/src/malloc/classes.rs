@@ -97,6 +97,12 @@ impl Class {
         BYTES[self.index()] as usize
     }
 
+    /// The alignment of the class's objects: the largest power of two in their size, and a page at
+    /// most, to which slabs are aligned.
+    pub fn align(self) -> usize {
+        (1 << self.bytes().trailing_zeros()).min(PAGE_BYTES)
+    }
+
     /// The class's index, from 0 to [`CLASSES`] - 1.
     #[inline(always)]
     pub fn index(self) -> usize {

@@ -70,7 +70,7 @@ pub fn aligned_alloc_noreclaim(align: usize, size: usize) -> *mut u8 {
         return ptr::null_mut();
     }
     if let Some(class) = Class::of_aligned(size, align) {
-        return small::alloc_noreclaim(class, Request { bytes: size, family: Family::Malloc });
+        return small::alloc_noreclaim(class, align, Request { bytes: size, family: Family::Malloc });
     }
     if let Some(class) = Medium::of_aligned(size, align) {
         let object = medium::pop(size);
@@ -384,7 +384,7 @@ extern "C" fn aligned_alloc_slow<C: Caller>(align: usize, size: usize) -> *mut u
         return object.as_ptr();
     }
     if let Some(class) = Class::of_aligned(size, align) {
-        return small::alloc(class, Request { bytes: size, family });
+        return small::alloc_aligned(class, align, Request { bytes: size, family });
     }
     if let Some(class) = Medium::of_aligned(size, align) {
         let object = medium::pop(size);

@@ -3,7 +3,7 @@
 use super::classes::{CLASSES, Class, MAX_DIRECT_BYTES, MAX_SMALL_BYTES, SLAB_ORDER, STEP_BYTES};
 use super::profiled::state;
 use super::sampled;
-use crate::cache::debugged::Request;
+use crate::cache::debugged::{self, Request};
 use crate::cache::start;
 use crate::cache::{CacheBuilder, Core, class_core, registry};
 use crate::os;
@@ -23,54 +23,28 @@ static SLOTS_OF_LARGER: [AtomicPtr<Slot>; MAX_SMALL_BYTES / LARGER_STEP_BYTES + 
     [const { AtomicPtr::new(dummy_slots()) }; MAX_SMALL_BYTES / LARGER_STEP_BYTES + 1];
 const LARGER_STEP_BYTES: usize = 128;
 static CACHES: [AtomicPtr<Core>; CLASSES] = [const { AtomicPtr::new(core::ptr::null_mut()) }; CLASSES];
+/// Caches of the same sizes whose objects are aligned beyond [`STEP_BYTES`], where those above pack
+/// their objects: a record before an object aligned to 64 bytes costs 64.
+static ALIGNED: [AtomicPtr<Core>; CLASSES] = [const { AtomicPtr::new(core::ptr::null_mut()) }; CLASSES];
 
-pub(super) const NAMES: [&str; CLASSES] = [
-    "malloc-16",
-    "malloc-32",
-    "malloc-48",
-    "malloc-64",
-    "malloc-80",
-    "malloc-96",
-    "malloc-112",
-    "malloc-128",
-    "malloc-160",
-    "malloc-192",
-    "malloc-224",
-    "malloc-256",
-    "malloc-320",
-    "malloc-384",
-    "malloc-448",
-    "malloc-512",
-    "malloc-640",
-    "malloc-768",
-    "malloc-896",
-    "malloc-1k",
-    "malloc-1152",
-    "malloc-1280",
-    "malloc-1536",
-    "malloc-1792",
-    "malloc-2k",
-    "malloc-2304",
-    "malloc-2560",
-    "malloc-3k",
-    "malloc-3584",
-    "malloc-4k",
-    "malloc-4608",
-    "malloc-5k",
-    "malloc-6k",
-    "malloc-7k",
-    "malloc-8k",
-    "malloc-9k",
-    "malloc-10k",
-    "malloc-12k",
-    "malloc-14k",
-    "malloc-16k",
-    "malloc-18k",
-    "malloc-20k",
-    "malloc-24k",
-    "malloc-28k",
-    "malloc-32k",
-];
+/// Names of the classes' caches.
+macro_rules! names {
+    ($behind:literal) => {
+        names!($behind:
+            "16" "32" "48" "64" "80" "96" "112" "128" "160" "192" "224" "256" "320" "384"
+            "448" "512" "640" "768" "896" "1k" "1152" "1280" "1536" "1792" "2k" "2304" "2560"
+            "3k" "3584" "4k" "4608" "5k" "6k" "7k" "8k" "9k" "10k" "12k" "14k" "16k" "18k"
+            "20k" "24k" "28k" "32k"
+        )
+    };
+    ($behind:literal: $($size:literal)*) => {
+        [$(concat!("malloc-", $size, $behind)),*]
+    };
+}
+
+pub(super) const NAMES: [&str; CLASSES] = names!("");
+/// Caches of objects aligned as their class promises, where those of [`NAMES`] are not.
+const ALIGNED_NAMES: [&str; CLASSES] = names!("-aligned");
 
 /// The slots of `class`. Acquire, here and below, because several threads may call `malloc` before
 /// the library is set up: see `rseq::detect::area_offset`.
@@ -216,12 +190,44 @@ pub(super) fn forget_sample(index: usize) {
     }
 }
 
+/// The cache of objects of `class` aligned to `align`, for which the class has been chosen.
+fn cache_for(class: Class, align: usize) -> Option<&'static Core> {
+    let name = ALIGNED_NAMES[class.index()];
+    if align <= STEP_BYTES || !debugged::packs(NAMES[class.index()]) {
+        return cache(class);
+    }
+    let place = &ALIGNED[class.index()];
+    // SAFETY: null or a core, which lives at its address for ever.
+    if let Some(cache) = unsafe { place.load(Acquire).as_ref() } {
+        return Some(cache);
+    }
+    let options = CacheBuilder::new(name).min_order(SLAB_ORDER).max_order(SLAB_ORDER);
+    class_core(&options.align(class.align()), class.bytes(), place)
+}
+
 /// Allocates an object of `class`; null with ENOMEM.
 #[inline(never)]
 pub(super) fn alloc(class: Class, request: Request) -> *mut u8 {
     // SAFETY: a class's slots are its cache's, or the dummies until it has one.
     let object = unsafe { rseq::pop(slots(class)) };
     if object.is_null() { alloc_slow(class, request) } else { object }
+}
+
+/// [`alloc`], aligned to `align`, for which `class` has been chosen.
+pub(super) fn alloc_aligned(class: Class, align: usize, request: Request) -> *mut u8 {
+    // SAFETY: as in `alloc`. Slots with objects are of caches that keep the class's alignment.
+    let object = unsafe { rseq::pop(slots(class)) };
+    if object.is_null() { alloc_aligned_slow(class, align, request) } else { object }
+}
+
+#[cold]
+fn alloc_aligned_slow(class: Class, align: usize, request: Request) -> *mut u8 {
+    let cache = cache_for(class, align);
+    let object = cache.map_or(core::ptr::null_mut(), |cache| cache.alloc_slow_for(request));
+    if object.is_null() {
+        os::errno::set_out_of_memory();
+    }
+    object
 }
 
 #[cold]
@@ -233,12 +239,13 @@ fn alloc_slow(class: Class, request: Request) -> *mut u8 {
     object
 }
 
-/// [`alloc`], but without reclaim.
-pub(super) fn alloc_noreclaim(class: Class, request: Request) -> *mut u8 {
+/// [`alloc_aligned`], but without reclaim.
+pub(super) fn alloc_noreclaim(class: Class, align: usize, request: Request) -> *mut u8 {
     // SAFETY: as in `alloc`.
     let mut object = unsafe { rseq::pop(slots(class)) };
     if object.is_null() {
-        object = cache(class).map_or(core::ptr::null_mut(), |cache| cache.alloc_noreclaim_for(request));
+        let cache = cache_for(class, align);
+        object = cache.map_or(core::ptr::null_mut(), |cache| cache.alloc_noreclaim_for(request));
     }
     if object.is_null() {
         os::errno::set_out_of_memory();

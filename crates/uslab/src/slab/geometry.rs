@@ -34,6 +34,8 @@ pub struct GeometryOptions {
     /// Bytes at the end of a slab in which no object starts. A slab may then have less room than
     /// its order was chosen for.
     pub tail_bytes: usize,
+    /// Bytes at the end of a slab in which no object lies, because the last one goes on there.
+    pub spill_bytes: usize,
 }
 
 /// Why a layout cannot be served by slabs.
@@ -102,20 +104,21 @@ impl Geometry {
             0 => (4 * (cpus.max(1).ilog2() as usize + 2)).max(Self::MIN_OBJECTS),
             n => n,
         };
-        let min_objects = wanted.min(fitting(object_bytes, max_order)).max(1);
+        let min_objects = wanted.min(fitting(object_bytes, max_order, options.spill_bytes)).max(1);
         let order = [16, 8, 4, 2].iter().find_map(|&fraction| {
             (min_order..=max_order).find(|&order| {
-                let objects = fitting(object_bytes, order);
+                let objects = fitting(object_bytes, order, options.spill_bytes);
                 let bytes = PAGE_BYTES << order;
                 objects >= min_objects && bytes - objects * object_bytes <= bytes / fraction
             })
         });
-        let single = || object_bytes.div_ceil(PAGE_BYTES).next_power_of_two().trailing_zeros();
+        let one_bytes = object_bytes + options.spill_bytes;
+        let single = || one_bytes.div_ceil(PAGE_BYTES).next_power_of_two().trailing_zeros();
         let order = order.unwrap_or_else(|| single().max(min_order));
         let starts = (PAGE_BYTES << order).saturating_sub(options.tail_bytes).div_ceil(object_bytes);
         Ok(Geometry {
             object_bytes,
-            objects: fitting(object_bytes, order).min(starts).max(1),
+            objects: fitting(object_bytes, order, options.spill_bytes).min(starts).max(1),
             order,
             pages: 1 << order,
             reciprocal: (1u64 << RECIPROCAL_SHIFT).div_ceil(object_bytes as u64),
@@ -226,11 +229,12 @@ const fn has_resident_word(order: u32) -> bool {
     order >= 1 && order <= 6
 }
 
-/// Objects that a slab of `order` holds: bounded by its bytes and by the bits of its descriptors.
-fn fitting(object_bytes: usize, order: u32) -> usize {
+/// Objects that a slab of `order` holds in front of its last `spill_bytes`: bounded by its bytes
+/// and by the bits of its descriptors.
+fn fitting(object_bytes: usize, order: u32, spill_bytes: usize) -> usize {
     let resident_bytes = if has_resident_word(order) { size_of::<u64>() } else { 0 };
     let bits = ((DESCRIPTOR_BYTES << order) - HEAD_BYTES - resident_bytes) * 8 / 64 * 64;
-    ((PAGE_BYTES << order) / object_bytes).min(bits)
+    ((PAGE_BYTES << order).saturating_sub(spill_bytes) / object_bytes).min(bits)
 }
 
 #[cfg(test)]
@@ -284,6 +288,21 @@ mod tests {
             let options = GeometryOptions { max_order: 5, ..GeometryOptions::default() };
             let g = Geometry::new(Layout { size, align: 16 }, options, 2).unwrap();
             assert!(is_exact(&g), "{g:?}");
+        }
+    }
+
+    #[test]
+    fn the_last_object_may_go_on_behind_its_stride() {
+        for spill_bytes in [8, 56, 4088] {
+            let align = spill_bytes + 8;
+            for size in (align..=65536).step_by(16 * align) {
+                for order in [0, 5] {
+                    let bounds = GeometryOptions { min_order: order, max_order: 5, ..Default::default() };
+                    let options = GeometryOptions { spill_bytes, ..bounds };
+                    let g = Geometry::new(Layout { size, align }, options, 2).unwrap();
+                    assert!(g.objects * g.object_bytes + spill_bytes <= PAGE_BYTES << g.order, "{g:?}");
+                }
+            }
         }
     }
 

@@ -3,7 +3,6 @@
 use super::object::{BUSY, FREE, LIVE, NEVER, NEVER_USED, Object, Request, User, ZONE_FREE, ZONE_USED, fill};
 use super::{Debug, tell};
 use crate::os::checkers;
-use core::sync::atomic::Ordering::Relaxed;
 
 impl Debug {
     /// Makes the pointers of the program from objects that came out of slabs.
@@ -36,12 +35,10 @@ impl Debug {
             Ok(state) => tell::check_free(&object, name, state),
             // The object is the caller's: only a thread of the parent process is still at work.
             Err(BUSY) => {}
-            Err(state) => tell::record_overwritten(&object, name, state),
+            Err(_) => tell::record_overwritten(&object, name),
         }
-        let asked = request.bytes.min(self.bytes);
-        let record = object.record();
-        record.asked.store(asked, Relaxed);
-        record.family.store(request.family as u8, Relaxed);
+        object.set(request);
+        let asked = object.asked();
         if self.has_canaries() {
             object.write_canary_behind(asked);
         } else {
@@ -67,9 +64,8 @@ impl Debug {
         // SAFETY: the caller's promise; the structure lives as long as the cache.
         let debug = unsafe { &*(data as *const Debug) };
         let pointer = debug.pointer(start);
-        // SAFETY: the memory is this call's alone.
-        unsafe { start.write_bytes(0, debug.offset.min(super::RECORD_WITH_USERS_BYTES)) };
         let object = Object { debug, pointer: pointer as usize };
+        object.begin();
         object.fill_zones(debug.bytes, ZONE_FREE);
         if debug.has_canaries() {
             object.write_canary_before();
@@ -81,7 +77,6 @@ impl Debug {
             fill(object.bytes(), NEVER_USED);
         }
         debug.hide(object.pointer);
-        object.put(NEVER);
     }
 
     /// Checks an object of a slab that goes back to the page layer.
@@ -96,7 +91,7 @@ impl Debug {
             Ok(state) => tell::check_free(&object, name, state),
             // The object is the caller's: only a thread of the parent process is still at work.
             Err(BUSY) => {}
-            Err(state) => tell::record_overwritten(&object, name, state),
+            Err(_) => tell::record_overwritten(&object, name),
         }
         debug.show(object.pointer);
     }

@@ -1,8 +1,8 @@
 //! Canaries of hardened objects: secret bytes right before and behind the bytes asked for.
 //!
 //! ```text
-//!   record: asked, state, family │ 3 bytes ┃ bytes asked for ┃ 1 to 32 bytes │ zero, or never used
-//!                                          ▲ the program's pointer
+//!   record: asked, family, state │ seal ┃ bytes asked for ┃ 8 to 32 bytes │ zero, or never used
+//!                                       ▲ the program's pointer
 //! ```
 //!
 //! The bytes follow from the object's address and keys that the process chose at random. So a
@@ -12,18 +12,20 @@
 
 use super::Debug;
 use super::object::{Object, fill};
-use crate::os;
+use super::record::key;
 use core::ops::Range;
 
-/// Bytes before the program's pointer: those that the record has left.
-const BEFORE_BYTES: usize = 3;
+/// Bytes before the program's pointer: the seal of the record, where the record stands there.
+const BEFORE_BYTES: usize = 4;
+/// Least bytes behind the bytes asked for, of an object of a slab.
+pub const MIN_BEHIND_BYTES: usize = 8;
 /// Bytes behind the bytes asked for. A linear overflow starts with these.
 const BEHIND_BYTES: usize = 32;
 
 impl Debug {
     /// The canary behind the `asked` bytes of an object.
     fn behind(&self, pointer: usize, asked: usize) -> Range<usize> {
-        let (start, end) = (pointer + asked.min(self.bytes), pointer - self.offset + self.stride);
+        let (start, end) = (pointer + asked.min(self.bytes), pointer - self.front + self.stride);
         start..end.min(start + BEHIND_BYTES)
     }
 }
@@ -37,12 +39,6 @@ fn byte(key: u64, address: usize) -> u8 {
 #[inline]
 fn word(key: u64, address: usize) -> u64 {
     key.rotate_right((address % 8 * 8) as u32)
-}
-
-/// The key of the object at `pointer`: none of its bytes is 0.
-#[inline]
-fn key(pointer: usize) -> u64 {
-    os::random::keyed(pointer as u64) | 0x0101_0101_0101_0101
 }
 
 /// Calls `visit` with each part of `range`: eight bytes and the value they must have, or the bytes
@@ -77,18 +73,20 @@ impl Object<'_> {
     }
 
     /// The canary behind `asked` bytes of an object of a slab, as words that overlap, and the value
-    /// that each must have. A slab leaves at least 16 bytes for it.
+    /// that each must have. A slab leaves at least [`MIN_BEHIND_BYTES`] for it.
     #[inline]
     fn words_behind(&self, asked: usize, key: u64) -> [(usize, u64); 4] {
         let Range { start, end } = self.debug.behind(self.pointer, asked);
         let (first, last) = (word(key, start), word(key, end));
-        [(start, first), (start + 8, first), (end - 16, last), (end - 8, last)]
+        // The middle ones are the outer ones where the canary is short.
+        let far = if end - start >= 16 { 8 } else { 0 };
+        [(start, first), (start + far, first), (end - 8 - far, last), (end - 8, last)]
     }
 
     /// As [`Object::write_canary_behind`], of an object of a slab.
     #[inline]
-    pub fn write_words_behind(&self, asked: usize) {
-        for (at, word) in self.words_behind(asked, key(self.pointer)) {
+    pub fn write_words_behind(&self, asked: usize, key: u64) {
+        for (at, word) in self.words_behind(asked, key) {
             // SAFETY: the words lie in the canary.
             unsafe { (at as *mut u64).write_unaligned(word) };
         }
@@ -103,26 +101,13 @@ impl Object<'_> {
         }
     }
 
-    /// Whether both canaries of an object of a slab, in use, are whole; [`Object::changed_canary`]
-    /// says which one is not.
+    /// Whether the canary behind an object of a slab, in use, is whole. The one before a plain
+    /// object is the seal of its record.
     #[inline]
-    pub fn has_whole_canaries(&self, asked: usize) -> bool {
-        let key = key(self.pointer);
-        // SAFETY: the words lie in the canary and in the record, and every value is valid.
-        unsafe {
-            let before = ((self.pointer - 8) as *const u64).read() ^ key;
-            let differs = |(at, word): (usize, u64)| (at as *const u64).read_unaligned() ^ word;
-            let behind = self.words_behind(asked, key).map(differs);
-            before >> (64 - 8 * BEFORE_BYTES) | behind.iter().fold(0, |all, word| all | word) == 0
-        }
-    }
-
-    /// Whether the canary before an object of a slab is whole.
-    #[inline]
-    pub fn has_whole_canary_before(&self) -> bool {
-        // SAFETY: the word lies in the record, or in the gap behind it, and every value is valid.
-        let before = unsafe { ((self.pointer - 8) as *const u64).read() } ^ key(self.pointer);
-        before >> (64 - 8 * BEFORE_BYTES) == 0
+    pub fn has_whole_canary_behind(&self, asked: usize, key: u64) -> bool {
+        // SAFETY: the words lie in the canary, and every value is valid.
+        let differs = |(at, word): (usize, u64)| unsafe { (at as *const u64).read_unaligned() } ^ word;
+        self.words_behind(asked, key).map(differs).iter().fold(0, |all, word| all | word) == 0
     }
 
     /// Fills the bytes asked for, and the canary behind them, with zeroes.
@@ -179,19 +164,19 @@ mod tests {
         let first = object.pointer - memory.as_ptr().addr();
         for asked in [0, 1, 7, 8, 33, 63, 64] {
             object.write_canary_behind(asked);
-            assert!(object.has_whole_canaries(asked));
+            assert!(object.has_whole_canary_behind(asked, key(object.pointer)));
             object.clear_words_behind(asked);
-            assert!(!object.has_whole_canaries(asked));
-            object.write_words_behind(asked);
+            assert!(!object.has_whole_canary_behind(asked, key(object.pointer)));
+            object.write_words_behind(asked, key(object.pointer));
             assert_eq!(object.changed_canary(Some(asked)), None);
             let end = debug.behind(object.pointer, asked).len();
-            assert!((16..=BEHIND_BYTES).contains(&end));
+            assert!((MIN_BEHIND_BYTES..=BEHIND_BYTES).contains(&end));
             for at in (first - BEFORE_BYTES..first).chain(first + asked..first + asked + end) {
                 let old = memory[at].fetch_xor(1, Relaxed);
                 let changed = object.changed_canary(Some(asked));
                 let address = object.pointer - first + at;
                 assert_eq!(changed, Some((address..address + 1, at < first)));
-                assert!(!object.has_whole_canaries(asked));
+                assert_eq!(object.has_whole_canary_behind(asked, key(object.pointer)), at < first);
                 memory[at].store(old, Relaxed);
             }
             assert_ne!(memory[first + asked].load(Relaxed), 0, "a byte of 0 behind a string is found");

@@ -12,9 +12,25 @@
 //!  │ state  │ thread, CPU, time, stack    │ 16 or more│ poison when free│ to the next object   │
 //! ```
 //!
-//! The distance from the object's start to the program's pointer is a multiple of the alignment. So
-//! debugged objects have every alignment that they have otherwise. The page map leads `free` to the
-//! cache, and the cache's layout to the object around a pointer.
+//! The distance from the object's start to the program's pointer is a multiple of the alignment.
+//! So debugged objects have every alignment that they have otherwise. The page map leads `free` to
+//! the cache, and the cache's layout to the object around a pointer.
+//!
+//! Plain objects ([`plain`]), and so all hardened ones, are packed. The record of 8 bytes lies
+//! right before the program's pointer, in the last bytes of the alignment. The object goes on
+//! behind its stride by the bytes before the record:
+//!
+//! ```text
+//!  object of the slab    pointer of the program          next object of the slab
+//!  │                     ▼                               │
+//!  │ of the one before │ record │ bytes asked for │ canary, 8 or more │ record │ …
+//!  0                  align - 8                          stride         stride + align - 8
+//! ```
+//!
+//! So a hardened object takes 16 bytes more. Classes of `malloc` promise no more than 16 bytes of
+//! alignment then, and have other caches for more. A slab leaves bytes at its end for its last
+//! object. No page of it goes back while the object before it uses its first bytes: slabs with a
+//! constructor, as those of debugged objects, are resident as a whole.
 //!
 //! | byte | place | |
 //! |---|---|---|
@@ -27,10 +43,12 @@
 
 mod alloc;
 mod canary;
+mod family;
 mod free;
 mod object;
 mod plain;
 pub(super) mod quarantine;
+mod record;
 mod run;
 mod seen;
 mod select;
@@ -42,16 +60,16 @@ use crate::os::checkers;
 use crate::os::debugging::{CHECKER, POISON, RED_ZONE, SECURE, TRACE, USERS, ZERO};
 use crate::slab::Constructor;
 use core::ops::Range;
-use object::{RECORD_BYTES, RECORD_WITH_USERS_BYTES};
+use record::{RECORD_BYTES, RECORD_WITH_USERS_BYTES, Record};
 
-pub(super) use object::FACTS;
-pub use object::Family;
+pub use family::Family;
 pub(crate) use object::{Release, Request};
+pub(super) use record::FACTS;
 pub(crate) use run::Large;
 pub(crate) use seen::Seen;
 pub(crate) use select::letters_for;
 pub(super) use select::letters_of;
-pub(crate) use select::{compatible, selects_malloc};
+pub(crate) use select::{compatible, packs, selects_malloc};
 pub(super) use select::{for_checker, has_quarantine, record_users, secure, set as set_selection};
 pub(super) use track::{Track, User};
 
@@ -66,6 +84,8 @@ pub struct Debug {
     letters: u8,
     /// Bytes from an object's start to the pointer of the program.
     offset: usize,
+    /// Bytes from the record to the pointer of the program. The object's own bytes start there.
+    front: usize,
     /// Bytes of an object of the slab.
     stride: usize,
     /// Bytes of an object of the program.
@@ -74,31 +94,52 @@ pub struct Debug {
     constructor: Option<Constructor>,
     /// Whether calls take the short way of [`plain`].
     is_plain: bool,
+    /// Whether the object is a run of pages.
+    is_run: bool,
 }
 
 impl Debug {
     /// The debugging of a cache of objects of `bytes`, aligned to `align`. The stride is that of
     /// [`Debug::slab_bytes`], until [`Debug::set_stride`].
     pub fn new(letters: u8, bytes: usize, align: usize, constructor: Option<Constructor>) -> Debug {
+        // Poison would undo what the constructor did.
+        let letters = if constructor.is_some() { letters & !POISON } else { letters };
+        let align = align.max(RECORD_BYTES);
+        if plain::is_enough(letters) {
+            let behind = if letters & RED_ZONE != 0 { canary::MIN_BEHIND_BYTES } else { 0 };
+            let stride = (RECORD_BYTES + bytes + behind).next_multiple_of(align);
+            let (offset, front) = (align, RECORD_BYTES);
+            return Debug {
+                letters,
+                offset,
+                front,
+                stride,
+                bytes,
+                constructor,
+                is_plain: true,
+                is_run: false,
+            };
+        }
         let zone = if letters & (RED_ZONE | CHECKER) != 0 { ZONE_BYTES } else { 0 };
         // A search for leaks takes a pointer to an object's end for one to the object. Sheaves have
         // pointers to the start of the next one.
         let behind = if letters & USERS != 0 { zone.max(GAP_BYTES) } else { zone };
         let record = if letters & USERS != 0 { RECORD_WITH_USERS_BYTES } else { RECORD_BYTES };
-        let align = align.max(8);
-        // A canary before the object takes bytes that the record leaves.
-        let left = if letters & SECURE != 0 && letters & USERS == 0 { 0 } else { zone };
-        let offset = (record + left).next_multiple_of(align);
+        let offset = (record + zone).next_multiple_of(align);
         let stride = (offset + bytes + behind).next_multiple_of(align);
-        // Poison would undo what the constructor did.
-        let letters = if constructor.is_some() { letters & !POISON } else { letters };
-        let is_plain = plain::is_enough(letters);
-        Debug { letters, offset, stride, bytes, constructor, is_plain }
+        let front = offset;
+        Debug { letters, offset, front, stride, bytes, constructor, is_plain: false, is_run: false }
     }
 
     /// The bytes that an object of the slab must have.
     pub fn slab_bytes(&self) -> usize {
         self.stride
+    }
+
+    /// The bytes that objects of the slab go on behind their stride: the start of the next object
+    /// has no use for them.
+    pub fn spill_bytes(&self) -> usize {
+        self.offset - self.front
     }
 
     /// Sets the distance between two objects of the slab.
@@ -120,15 +161,27 @@ impl Debug {
         object.wrapping_add(self.offset)
     }
 
+    /// The bytes of a record.
+    fn record_bytes(&self) -> usize {
+        match (self.is_run, self.has(USERS)) {
+            (true, _) => size_of::<Record>(),
+            (false, true) => RECORD_WITH_USERS_BYTES,
+            (false, false) => RECORD_BYTES,
+        }
+    }
+
     /// The left zone of an object whose program's pointer is `pointer`.
     fn left_zone(&self, pointer: usize) -> Range<usize> {
-        let record = if self.has(USERS) { RECORD_WITH_USERS_BYTES } else { RECORD_BYTES };
-        if self.has(RED_ZONE) { pointer - self.offset + record..pointer } else { pointer..pointer }
+        if self.has(RED_ZONE) {
+            pointer - self.front + self.record_bytes()..pointer
+        } else {
+            pointer..pointer
+        }
     }
 
     /// The right zone of an object in which the program uses `used` bytes.
     fn right_zone(&self, pointer: usize, used: usize) -> Range<usize> {
-        let end = pointer - self.offset + self.stride;
+        let end = pointer - self.front + self.stride;
         if self.has(RED_ZONE) { pointer + used.min(self.bytes)..end } else { end..end }
     }
 
@@ -141,8 +194,7 @@ impl Debug {
     /// whose program's pointer is `pointer`, nor its zones. The record stays the library's.
     fn hide(&self, pointer: usize) {
         if self.is_guarded_by_checker() {
-            let record = if self.has(USERS) { RECORD_WITH_USERS_BYTES } else { RECORD_BYTES };
-            let start = pointer - self.offset;
+            let (start, record) = (pointer - self.front, self.record_bytes());
             checkers::hide(start + record, self.stride - record);
         }
     }
@@ -150,7 +202,7 @@ impl Debug {
     /// Tells the memory checker that the memory of an object is no longer one.
     fn show(&self, pointer: usize) {
         if self.is_guarded_by_checker() {
-            checkers::show(pointer - self.offset, self.stride);
+            checkers::show(pointer - self.front, self.stride);
         }
     }
 

@@ -1,16 +1,18 @@
 //! The bytes of a debugged object: its record, its zones, its pattern.
 
 use super::Debug;
+pub use super::family::Family;
+pub use super::record::{BUSY, FREE, LIVE, LOOKED_AT, NEVER, OVERWRITTEN, Word};
+use super::record::{RECORD_BYTES, Record, key};
 pub use super::track::{Track, User};
 use crate::os;
 use crate::os::debugging::{RED_ZONE, USERS};
-use crate::os::facts::{Fact, facts};
 use crate::os::unwind::MAX_FRAMES;
 use crate::report::Event;
 use crate::report::depot::StackId;
 use core::ops::Range;
 use core::sync::atomic::{
-    AtomicU8, AtomicU32, AtomicUsize,
+    AtomicU64,
     Ordering::{AcqRel, Acquire, Relaxed, Release as ReleaseOrder},
 };
 
@@ -24,71 +26,6 @@ pub const NEVER_USED: u8 = 0x5a;
 pub const FREED: u8 = 0x6b;
 /// The last byte of a free object.
 pub const FREED_END: u8 = 0xa5;
-
-/// The states of an object. They are words that no pattern contains.
-pub const NEVER: u32 = 0x4e45_5652;
-/// Free.
-pub const FREE: u32 = 0x4652_4545;
-/// In use.
-pub const LIVE: u32 = 0x4c49_5645;
-/// A thread works on it.
-pub const BUSY: u32 = 0x4255_5359;
-
-/// The functions that memory came from, or goes back to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Family {
-    /// Any: functions that may free all.
-    Any = 0,
-    /// A cache's functions.
-    Cache = 1,
-    /// `malloc`, `calloc`, `realloc`, `free` and their relatives.
-    Malloc = 2,
-    /// `operator new` and `operator delete`.
-    New = 3,
-    /// `operator new[]` and `operator delete[]`.
-    NewArray = 4,
-}
-
-impl Family {
-    /// The family with this number; [`Family::Any`] for any other number.
-    pub const fn of(number: u8) -> Family {
-        match number {
-            1 => Family::Cache,
-            2 => Family::Malloc,
-            3 => Family::New,
-            4 => Family::NewArray,
-            _ => Family::Any,
-        }
-    }
-
-    /// Its name in reports, as memory of it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Family::Any => "",
-            Family::Cache => "a cache",
-            Family::Malloc => "malloc",
-            Family::New => "operator new",
-            Family::NewArray => "operator new[]",
-        }
-    }
-
-    /// The name of its functions that free.
-    pub fn release_name(self) -> &'static str {
-        match self {
-            Family::Any | Family::Cache => "a free",
-            Family::Malloc => "free",
-            Family::New => "operator delete",
-            Family::NewArray => "operator delete[]",
-        }
-    }
-
-    /// Whether memory of this family may be freed by a function of `other`.
-    pub fn takes(self, other: Family) -> bool {
-        let is_strict = matches!(self, Family::Malloc | Family::New | Family::NewArray);
-        !is_strict || other == Family::Any || other == self
-    }
-}
 
 /// An allocation as the program asked for it.
 #[derive(Clone, Copy)]
@@ -110,35 +47,6 @@ impl Release {
     pub const PLAIN: Release = Release { bytes: None, family: Family::Any };
 }
 
-/// The record at an object's start.
-#[repr(C)]
-pub struct Record {
-    /// The bytes that the program asked for.
-    pub asked: AtomicUsize,
-    pub state: AtomicU32,
-    pub family: AtomicU8,
-    _unused: [AtomicU8; 3],
-    /// Only with letter U.
-    users: [Track; 2],
-}
-
-/// Records, for a debugger.
-pub const FACTS: &[&[Fact]] = &[
-    facts!(Record { asked, state, family, users }),
-    super::track::FACTS,
-    &[
-        Fact::new("state.never", NEVER as usize),
-        Fact::new("state.free", FREE as usize),
-        Fact::new("state.live", LIVE as usize),
-        Fact::new("state.busy", BUSY as usize),
-        Fact::new("letter.users", USERS as usize),
-    ],
-];
-
-pub const RECORD_BYTES: usize = core::mem::offset_of!(Record, users);
-pub const RECORD_WITH_USERS_BYTES: usize = size_of::<Record>();
-const _: () = assert!(RECORD_BYTES == 16 && RECORD_WITH_USERS_BYTES == 64);
-
 /// An object of a debugged cache.
 #[derive(Clone, Copy)]
 pub struct Object<'a> {
@@ -148,24 +56,98 @@ pub struct Object<'a> {
 }
 
 impl<'a> Object<'a> {
-    /// The record, whose tracks may be read only with letter U.
+    /// The place of the record's word.
+    #[inline]
+    fn place(&self) -> &'static AtomicU64 {
+        // SAFETY: the start of an object's own bytes, aligned to 8. The pointer lies in a slab of
+        // the cache, or is a run; their pages stay mapped for ever. The program may overwrite the
+        // word by mistake; every value is valid.
+        unsafe { &*((self.pointer - self.debug.front) as *const AtomicU64) }
+    }
+
+    /// The record with all fields.
     ///
-    /// The pointer lies in a slab of the cache, whose pages stay mapped for ever.
-    pub fn record(&self) -> &'static Record {
-        let start = self.pointer - self.debug.offset;
-        // SAFETY: an object's start, aligned to 8, and at least RECORD_BYTES of it. The program may
-        // overwrite it by mistake; its fields are atomics of which every value is valid. The tracks
-        // are used with letter U alone, and otherwise lie in the object or the next one.
-        unsafe { &*(start as *const Record) }
+    /// # Safety
+    /// The object must be a run, or have letter U.
+    unsafe fn long_record(&self) -> &'static Record {
+        // SAFETY: as above. The caller promises that these bytes are the object's.
+        unsafe { &*((self.pointer - self.debug.front) as *const Record) }
+    }
+
+    /// The record as it is now.
+    #[inline]
+    pub fn word(&self) -> Word {
+        Word(self.place().load(Acquire))
+    }
+
+    /// Replaces the record of an object that the thread has taken. A thread that reads it finds all
+    /// that this one wrote before.
+    #[inline]
+    pub fn set_word(&self, word: Word) {
+        self.place().store(word.0, ReleaseOrder);
+    }
+
+    /// Replaces the record if it still is `now`.
+    #[inline]
+    pub fn replace_word(&self, now: Word, new: Word) -> bool {
+        self.place().compare_exchange(now.0, new.0, AcqRel, Relaxed).is_ok()
+    }
+
+    /// The state that `word` tells, or [`OVERWRITTEN`]. Where the seal is a canary, a changed seal
+    /// leaves the state what it is, and the check of the canaries reports an underflow.
+    #[inline]
+    pub fn state_of(&self, word: Word, key: u64) -> u32 {
+        match word.is_sealed_by(key) {
+            true => word.state(),
+            false => self.unsealed_state(word),
+        }
+    }
+
+    #[cold]
+    fn unsealed_state(&self, word: Word) -> u32 {
+        let is_canary = self.debug.has_canaries() && self.debug.front == RECORD_BYTES;
+        let is_underflow = is_canary && word.is_plausible(self.debug.bytes);
+        if is_underflow { word.state() } else { OVERWRITTEN }
+    }
+
+    /// The state of the object now.
+    #[inline]
+    pub fn state(&self) -> u32 {
+        self.state_of(self.word(), key(self.pointer))
+    }
+
+    /// Writes size and family of an object that the thread has taken.
+    pub fn set(&self, request: Request) {
+        let (asked, key) = (request.bytes.min(self.debug.bytes), key(self.pointer));
+        if self.debug.is_run {
+            // SAFETY: a run.
+            unsafe { self.long_record() }.run_bytes.store(asked, Relaxed);
+        }
+        self.set_word(Word::new(asked, request.family, BUSY, key));
+    }
+
+    /// Writes the record of an object of a fresh slab, or of a fresh run.
+    pub fn begin(&self) {
+        if self.debug.has(USERS) {
+            // SAFETY: the object has letter U.
+            unsafe { self.long_record() }.users.iter().for_each(Track::forget);
+        }
+        self.set_word(Word::new(0, Family::Any, NEVER, key(self.pointer)));
     }
 
     /// The bytes that the program asked for; never more than the object has.
+    #[inline]
     pub fn asked(&self) -> usize {
-        self.record().asked.load(Relaxed).min(self.debug.bytes)
+        let asked = match self.debug.is_run {
+            // SAFETY: a run.
+            true => unsafe { self.long_record() }.run_bytes.load(Relaxed),
+            false => self.word().asked(),
+        };
+        asked.min(self.debug.bytes)
     }
 
     pub fn family(&self) -> Family {
-        Family::of(self.record().family.load(Relaxed))
+        self.word().family()
     }
 
     /// Takes the object for this thread, if it has one of the states `from`; returns that state.
@@ -175,10 +157,10 @@ impl<'a> Object<'a> {
     /// it run. After a second [`BUSY`] is the error: in a fork child that thread does not exist.
     #[inline]
     pub fn take(&self, from: &[u32]) -> Result<u32, u32> {
-        let state = &self.record().state;
-        let now = state.load(Relaxed);
-        if from.contains(&now) && state.compare_exchange(now, BUSY, AcqRel, Relaxed).is_ok() {
-            return Ok(now);
+        let word = self.word();
+        let state = self.state_of(word, key(self.pointer));
+        if from.contains(&state) && self.replace_word(word, word.with_state(BUSY)) {
+            return Ok(state);
         }
         self.wait_and_take(from)
     }
@@ -186,40 +168,39 @@ impl<'a> Object<'a> {
     #[cold]
     fn wait_and_take(&self, from: &[u32]) -> Result<u32, u32> {
         let _errno = os::errno::Preserved::new();
-        let state = &self.record().state;
+        let key = key(self.pointer);
         let (mut turns, mut pause_ms) = (0, 1);
         loop {
-            let now = state.load(Acquire);
+            let word = self.word();
+            let now = self.state_of(word, key);
+            let is_busy = now == BUSY || now == LOOKED_AT;
             if from.contains(&now) {
-                if state.compare_exchange(now, BUSY, AcqRel, Relaxed).is_ok() {
+                if self.replace_word(word, word.with_state(BUSY)) {
                     return Ok(now);
                 }
-            } else if now == BUSY && turns < 100 {
+            } else if is_busy && turns < 100 {
                 os::thread::give_way();
                 turns += 1;
-            } else if now == BUSY && pause_ms < 1024 {
+            } else if is_busy && pause_ms < 1024 {
                 os::sleep::pause(pause_ms);
                 pause_ms *= 2;
             } else {
-                return Err(now);
+                return Err(if is_busy { BUSY } else { now });
             }
         }
     }
 
     /// Takes the object, whatever known state it has, if no other thread works on it.
     pub fn take_at_once(&self) -> Result<u32, u32> {
-        let state = &self.record().state;
-        let now = state.load(Acquire);
+        let word = self.word();
+        let now = self.state_of(word, key(self.pointer));
         let is_known = now == FREE || now == NEVER || now == LIVE;
-        if !is_known {
-            return Err(now);
-        }
-        state.compare_exchange(now, BUSY, AcqRel, Relaxed)
+        if is_known && self.replace_word(word, word.with_state(BUSY)) { Ok(now) } else { Err(now) }
     }
 
     /// Ends [`Object::take`].
     pub fn put(&self, state: u32) {
-        self.record().state.store(state, ReleaseOrder);
+        self.set_word(self.word().with_state(state));
     }
 
     /// Records this thread as a user of the object, with letter U.
@@ -227,13 +208,15 @@ impl<'a> Object<'a> {
         if !self.debug.has(USERS) {
             return;
         }
-        self.record().users[user as usize].note();
+        // SAFETY: the object has letter U.
+        unsafe { self.long_record() }.users[user as usize].note();
     }
 
     /// Forgets a user.
     pub fn forget(&self, user: User) {
         if self.debug.has(USERS) {
-            self.record().users[user as usize].forget();
+            // SAFETY: the object has letter U.
+            unsafe { self.long_record() }.users[user as usize].forget();
         }
     }
 
@@ -243,7 +226,8 @@ impl<'a> Object<'a> {
         if !self.debug.has(USERS) {
             return None;
         }
-        self.record().users[user as usize].event(frames)
+        // SAFETY: the object has letter U.
+        unsafe { self.long_record() }.users[user as usize].event(frames)
     }
 
     /// The last allocation: stack, thread, CPU and time. Zeroes without letter U.
@@ -251,7 +235,8 @@ impl<'a> Object<'a> {
         if !self.debug.has(USERS) {
             return (StackId::NONE, 0, 0, 0);
         }
-        self.record().users[User::Allocated as usize].words()
+        // SAFETY: the object has letter U.
+        unsafe { self.long_record() }.users[User::Allocated as usize].words()
     }
 
     /// Fills the zones for an object of which the program uses `used` bytes.
@@ -325,6 +310,7 @@ mod tests {
         let debug = Debug::new(crate::os::debugging::CHECKS, 64, 8, None);
         let memory = [const { AtomicU64::new(0) }; 16];
         let object = Object { debug: &debug, pointer: debug.pointer(memory.as_ptr() as *mut u8) as usize };
+        object.begin();
         object.put(FREE);
         assert_eq!(object.take(&[FREE]), Ok(FREE));
         std::thread::scope(|scope| {

@@ -2,18 +2,23 @@
 //! trace. Hardened caches are plain, and those with the letter F alone.
 //!
 //! ```text
-//!   allocate   pop ─▶ free → busy ─▶ zeroes? ─▶ size, family, canary ─▶ in use
+//!   allocate   pop ─▶ free? ─▶ zeroes? ─▶ canary ─▶ size, family, in use: one store
 //!   free       start of an object? ─▶ in use → busy ─▶ canaries? ─▶ zeroes ─▶ free ─▶ push
 //! ```
 //!
-//! Every difference leads to the functions of [`super::tell`], or to the long way of
-//! [`super::free`], which find it again and report it.
+//! A free needs an atomic exchange, since another thread may free the same object by mistake. An
+//! allocation needs none: the object came out of a sheaf, so no other thread allocates or frees it.
+//! Other threads change its record in one case: a walk looks at a free object (`walk.rs`), and
+//! gives its finding up where an allocation has replaced the record meanwhile.
+//!
+//! Every difference leads to the long way of [`super::alloc`] and [`super::free`], which find it
+//! again and report it.
 
-use super::object::{FREE, LIVE, NEVER, Object, Release, Request, fill};
+use super::object::{BUSY, FREE, LIVE, NEVER, Object, Release, Request, Word, fill};
+use super::record::key;
 use super::{Debug, tell};
 use crate::os::debugging::{CHECKER, POISON, RED_ZONE, SECURE, TRACE, USERS};
 use crate::slab::Slabs;
-use core::sync::atomic::Ordering::Relaxed;
 
 /// Whether the short way does all that `letters` ask for.
 pub(super) const fn is_enough(letters: u8) -> bool {
@@ -24,22 +29,22 @@ impl Debug {
     /// Makes the pointer of the program from an object that came out of a sheaf.
     #[inline]
     pub fn hand_out_plain(&self, name: &str, start: *mut u8, request: Request) -> *mut u8 {
-        let object = Object { debug: self, pointer: self.pointer(start).addr() };
-        let Ok(state) = object.take(&[FREE, NEVER]) else {
-            return self.hand_out_long(name, start, request);
+        let pointer = self.pointer(start);
+        let object = Object { debug: self, pointer: pointer.addr() };
+        let (word, key) = (object.word(), key(object.pointer));
+        let is_whole = match word.state() {
+            FREE => !self.zeroes() || object.is_cleared(word),
+            state => state == NEVER,
         };
-        if state == FREE && self.zeroes() && !object.is_cleared() {
-            tell::check_free(&object, name, state);
+        if !is_whole || !word.is_sealed_by(key) {
+            return self.hand_out_long(name, start, request);
         }
         let asked = request.bytes.min(self.bytes);
-        let record = object.record();
-        record.asked.store(asked, Relaxed);
-        record.family.store(request.family as u8, Relaxed);
         if self.has_canaries() {
-            object.write_words_behind(asked);
+            object.write_words_behind(asked, key);
         }
-        object.put(LIVE);
-        self.pointer(start)
+        object.set_word(Word::new(asked, request.family, LIVE, key));
+        pointer
     }
 
     /// As [`Debug::take_back`].
@@ -47,15 +52,22 @@ impl Debug {
     pub fn take_back_plain(&self, slabs: &Slabs, pointer: *mut u8, release: Release) -> Option<*mut u8> {
         let start = pointer.wrapping_sub(self.offset);
         let object = Object { debug: self, pointer: pointer.addr() };
-        if !slabs.has_object_at(start) || object.take(&[LIVE]).is_err() {
+        if !slabs.has_object_at(start) {
             return self.take_back(slabs, pointer, release);
         }
-        let asked = object.asked();
-        if self.has_canaries() && !object.has_whole_canaries(asked) {
+        let (word, key) = (object.word(), key(object.pointer));
+        if word.state() != LIVE
+            || !word.is_sealed_by(key)
+            || !object.replace_word(word, word.with_state(BUSY))
+        {
+            return self.take_back(slabs, pointer, release);
+        }
+        let asked = word.asked().min(self.bytes);
+        if self.has_canaries() && !object.has_whole_canary_behind(asked, key) {
             tell::check_used(&object, slabs.name());
         }
         let is_right_size = release.bytes.is_none_or(|bytes| bytes == asked);
-        if !is_right_size || !object.family().takes(release.family) {
+        if !is_right_size || !word.family().takes(release.family) {
             tell::check_release(&object, slabs.name(), release);
         }
         if self.zeroes() {
@@ -63,7 +75,7 @@ impl Debug {
         } else if self.has_canaries() {
             object.clear_words_behind(asked);
         }
-        object.put(FREE);
+        object.set_word(word.with_state(FREE));
         Some(start)
     }
 }
@@ -75,7 +87,7 @@ impl Debug {
     pub fn live_bytes_at(&self, slabs: &Slabs, pointer: *const u8) -> Option<usize> {
         let object = Object { debug: self, pointer: pointer.addr() };
         let is_object = slabs.has_object_at(pointer.wrapping_sub(self.offset));
-        (is_object && object.record().state.load(Relaxed) == LIVE).then(|| object.asked())
+        (is_object && object.state() == LIVE).then(|| object.asked())
     }
 
     /// Gives the object in use at `pointer` another size in its place, if it is a hardened one of
@@ -91,34 +103,35 @@ impl Debug {
         if !is_possible || !is_object() || object.take(&[LIVE]).is_err() {
             return false;
         }
-        let (old, new) = (object.asked(), request.bytes);
-        let is_whole = !self.has_canaries() || object.has_whole_canaries(old);
-        if is_whole && object.family() == request.family {
-            if self.has_canaries() {
-                object.clear_words_behind(old);
-            }
-            if new < old && self.zeroes() {
-                fill(object.pointer + new..object.pointer + old, 0);
-            }
-            object.record().asked.store(new, Relaxed);
-            if self.has_canaries() {
-                object.write_words_behind(new);
-            }
+        let (word, key) = (object.word(), key(object.pointer));
+        let (old, new) = (word.asked().min(self.bytes), request.bytes);
+        let is_whole =
+            word.is_sealed_by(key) && (!self.has_canaries() || object.has_whole_canary_behind(old, key));
+        if !is_whole || word.family() != request.family {
             object.put(LIVE);
-            return true;
+            return false;
         }
-        object.put(LIVE);
-        false
+        if self.has_canaries() {
+            object.clear_words_behind(old);
+        }
+        if new < old && self.zeroes() {
+            fill(object.pointer + new..object.pointer + old, 0);
+        }
+        if self.has_canaries() {
+            object.write_words_behind(new, key);
+        }
+        object.set_word(Word::new(new, request.family, LIVE, key));
+        true
     }
 }
 
 impl Object<'_> {
-    /// Whether the bytes that the last free cleared are zero still.
+    /// Whether the bytes that the last free cleared are zero still, if the record is `word`.
     #[inline]
-    pub(super) fn is_cleared(&self) -> bool {
-        let asked = self.asked();
-        // A free has cleared the canary, too: 16 bytes or more.
-        let words = if self.debug.has_canaries() { asked.div_ceil(16) * 2 } else { asked / 8 };
+    pub(super) fn is_cleared(&self, word: Word) -> bool {
+        let asked = word.asked().min(self.debug.bytes);
+        // A free has cleared the canary, too: 8 bytes or more.
+        let words = if self.debug.has_canaries() { asked.div_ceil(8) } else { asked / 8 };
         let read = |start: usize, words: usize| {
             // SAFETY: bytes of the object, aligned to 8, of which every value is valid. The thread
             // has taken it; the program may write to it meanwhile, by mistake.

@@ -4,8 +4,10 @@ use super::object::{BUSY, FREE, LIVE, Object, Release, Request, User, ZONE_FREE,
 use super::{Debug, tell};
 use crate::os;
 use crate::os::checkers;
-use core::ops::Range;
-use core::sync::atomic::Ordering::Relaxed;
+
+/// Longest run of which a free writes zeroes. The 64 runs in the quarantine hold 16 MiB at most by
+/// that.
+const MAX_FILLED_BYTES: usize = 256 << 10;
 
 /// A debugged run.
 pub(crate) struct Large<'a> {
@@ -15,7 +17,8 @@ pub(crate) struct Large<'a> {
 impl Debug {
     /// The debugging of a run of `bytes`, whose record lies `offset` bytes before it.
     pub(crate) fn of_run(letters: u8, offset: usize, bytes: usize) -> Debug {
-        Debug { letters, offset, stride: offset + bytes, bytes, constructor: None, is_plain: false }
+        let (front, stride) = (offset, offset + bytes);
+        Debug { letters, offset, front, stride, bytes, constructor: None, is_plain: false, is_run: true }
     }
 }
 
@@ -32,14 +35,13 @@ impl<'a> Large<'a> {
 
     /// Whether the object is in use.
     pub fn is_live(&self) -> bool {
-        self.object.record().state.load(Relaxed) == LIVE
+        self.object.state() == LIVE
     }
 
     /// Makes fresh pages an object in use. `is_zeroed` is true if its bytes are known to be zero.
     pub fn begin(&self, name: &str, request: Request, is_zeroed: bool) {
-        let record = self.object.record();
-        record.asked.store(request.bytes, Relaxed);
-        record.family.store(request.family as u8, Relaxed);
+        self.object.begin();
+        self.object.set(request);
         self.object.fill_zones(request.bytes, ZONE_USED);
         if self.object.debug.has_canaries() {
             self.object.write_canary_before();
@@ -69,8 +71,8 @@ impl<'a> Large<'a> {
             }
             // The thread that works on it is lost, in a fork child, and the object with it.
             Err(BUSY) => return false,
-            Err(state) => {
-                tell::record_overwritten(object, name, state);
+            Err(_) => {
+                tell::record_overwritten(object, name);
                 return false;
             }
         }
@@ -83,7 +85,7 @@ impl<'a> Large<'a> {
         if object.debug.poisons() {
             object.poison();
         } else if object.debug.zeroes() {
-            clear(object.bytes());
+            clear(object);
         }
         object.note(User::Freed);
         if object.debug.traces() {
@@ -135,12 +137,15 @@ impl<'a> Large<'a> {
     }
 }
 
-/// Zeroes the pages of a run: the system takes their memory, if they are whole pages of its own.
-fn clear(range: Range<usize>) {
-    let page = os::memory::page_bytes();
+/// Zeroes the bytes of a run that the program had. The system takes the memory of a long one, if it
+/// is whole pages of its own. Each of these pages then costs two faults: when it leaves the
+/// quarantine, and when the program has it again. So shorter runs keep their memory.
+fn clear(object: &Object<'_>) {
+    let (range, page) = (object.bytes(), os::memory::page_bytes());
     let is_whole = range.start.is_multiple_of(page) && range.len().is_multiple_of(page);
+    let is_long = range.len() > MAX_FILLED_BYTES;
     // SAFETY: pages of a free object, which the calling thread has taken.
-    if !is_whole || !unsafe { os::memory::purge(range.start as *mut u8, range.len()) } {
-        fill(range, 0);
+    if !is_long || !is_whole || !unsafe { os::memory::purge(range.start as *mut u8, range.len()) } {
+        fill(range.start..range.start + object.asked(), 0);
     }
 }

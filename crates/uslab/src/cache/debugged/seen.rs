@@ -2,13 +2,12 @@
 //! threads that may hold them are stopped.
 
 use super::Debug;
-use super::object::{FREE, LIVE, NEVER, Object};
+use super::object::{FREE, LIVE, LOOKED_AT, NEVER, Object};
 use super::run::Large;
 use crate::cache::body::Core;
 use crate::pages::{self, PageIndex};
 use crate::report::leak::Allocation;
 use core::ops::Range;
-use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
 /// The state of an object.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -24,8 +23,8 @@ pub(crate) enum Seen {
 
 impl Object<'_> {
     fn seen(&self) -> Seen {
-        match self.record().state.load(Acquire) {
-            FREE | NEVER => Seen::Free,
+        match self.state() {
+            FREE | NEVER | LOOKED_AT => Seen::Free,
             LIVE => Seen::Live(self.pointer..self.pointer + self.asked()),
             _ => Seen::Changing(self.bytes()),
         }
@@ -79,13 +78,14 @@ impl Core {
     /// The allocation of the object at `pointer`, in such a slab.
     pub(crate) fn allocation_of(&self, first: PageIndex, pointer: usize) -> Option<Allocation> {
         let object = self.object_of(first, pointer).filter(|object| object.pointer == pointer)?;
-        (object.record().state.load(Relaxed) == LIVE).then(|| object.allocation(self.cpu.slabs().name()))
+        (object.state() == LIVE).then(|| object.allocation(self.cpu.slabs().name()))
     }
 
     fn object_of(&self, first: PageIndex, address: usize) -> Option<Object<'_>> {
         let (debug, geometry) = (self.debug.as_ref()?, self.cpu.slabs().geometry());
         let start = pages::address_of(first);
-        let index = geometry.index_around(address.wrapping_sub(start as usize))?;
+        let spill = debug.spill_bytes();
+        let index = geometry.index_around(address.wrapping_sub(start as usize + spill))?;
         Some(debug.object(start.wrapping_add(index * geometry.object_bytes)))
     }
 }

@@ -1,5 +1,6 @@
 //! The caches that are debugged: by their flags, or because `USLAB_DEBUG` names them.
 
+use super::plain;
 use crate::cache::builder::Flags;
 use crate::os;
 use crate::os::debugging::{CHECKER, CHECKS, POISON, RED_ZONE, SECURE, Selection, TRACE, USERS, ZERO};
@@ -75,6 +76,12 @@ pub fn for_checker() {
 /// The letters for a cache called `name`.
 pub fn letters_for(name: &str) -> u8 {
     compatible(FOR_ALL.load(Relaxed) | selected_for(name))
+}
+
+/// Whether the cache of a class called `name` packs its objects: a short record right before each.
+pub(crate) fn packs(name: &str) -> bool {
+    let letters = letters_for(name);
+    letters != 0 && plain::is_enough(letters)
 }
 
 /// Letters without those whose checks would read memory that a memory checker guards.

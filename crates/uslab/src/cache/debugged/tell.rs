@@ -41,7 +41,7 @@ struct Told<'a> {
 fn tell(object: &Object<'_>, name: &str, told: &Told<'_>) {
     let (mut allocated, mut freed) = ([0; MAX_FRAMES], [0; MAX_FRAMES]);
     let debug = object.debug;
-    let start = object.pointer - debug.offset;
+    let start = object.pointer - debug.front;
     let wrong = told.wrong.clone().unwrap_or(object.pointer..object.pointer);
     let whole = Report {
         object: Some(report::Object {
@@ -81,6 +81,36 @@ pub fn check_free(object: &Object<'_>, name: &str, state: u32) {
     let text = if state == NEVER { NEVER_USED_STATE } else { FREE };
     check_zones(object, name, object.debug.bytes, ZONE_FREE, text);
     let Some((range, value)) = wrong_pattern(object, state) else { return };
+    tell_pattern(object, name, state, range, value);
+    match (state, object.debug.poisons()) {
+        (_, false) => object.clear_with_canary(object.asked()),
+        (NEVER, true) => fill(object.bytes(), NEVER_USED),
+        _ => object.poison(),
+    }
+}
+
+/// What is wrong with a free object.
+pub enum Flaw {
+    /// The bytes of a zone, and whether it is the left one.
+    Zone(Range<usize>, bool),
+    /// The bytes of the object.
+    Pattern(Range<usize>),
+}
+
+/// Reports what a walk found wrong with a free object of a plain cache, which the thread has not
+/// taken: the bytes stay as they are, and the next allocation of the object reports them, too.
+pub fn flaw_of_free(object: &Object<'_>, name: &str, state: u32, flaw: &Flaw) {
+    match flaw {
+        Flaw::Zone(range, is_left) => {
+            let text = if state == NEVER { NEVER_USED_STATE } else { FREE };
+            tell_zone(object, name, object.debug.bytes, (range.clone(), *is_left), None, text);
+        }
+        Flaw::Pattern(range) => tell_pattern(object, name, state, range.clone(), None),
+    }
+}
+
+fn tell_pattern(object: &Object<'_>, name: &str, state: u32, range: Range<usize>, value: Option<u8>) {
+    let text = if state == NEVER { NEVER_USED_STATE } else { FREE };
     let fault = if state == NEVER { Fault::WriteBeforeAlloc } else { Fault::WriteAfterFree };
     let offset = range.start - object.pointer;
     let bytes = range.len();
@@ -91,11 +121,6 @@ pub fn check_free(object: &Object<'_>, name: &str, state: u32) {
     });
     let wrong = Some(range.clone());
     tell(object, name, &Told { fault, at: range.start, state: text, wrong, value, headline: &headline });
-    match (state, object.debug.poisons()) {
-        (_, false) => object.clear_with_canary(object.asked()),
-        (NEVER, true) => fill(object.bytes(), NEVER_USED),
-        _ => object.poison(),
-    }
 }
 
 /// The bytes of a free object's pattern that changed, and their value before, if that is one.
@@ -139,32 +164,10 @@ pub fn is_faulty_free(object: &Object<'_>, state: u32) -> bool {
 }
 
 fn check_zones(object: &Object<'_>, name: &str, used: usize, value: u8, state: &'static str) {
-    while let Some((range, is_left)) = wrong_zone(object, used, value) {
-        let (asked, pointer, bytes) = (object.asked(), object.pointer, range.len());
-        let headline = Said(|f: &mut fmt::Formatter<'_>| {
-            if is_left {
-                let before = pointer - range.start;
-                write!(
-                    f,
-                    "underflow of {pointer:#x}: {bytes} bytes changed, the first {before} bytes before "
-                )?;
-            } else {
-                let behind = range.start - pointer - used;
-                write!(
-                    f,
-                    "overflow of {pointer:#x}: {bytes} bytes changed, the first {behind} bytes behind "
-                )?;
-            }
-            match state {
-                ALLOCATED => write!(f, "the {asked} bytes of an object of {name}"),
-                _ => write!(f, "a free object of {name}"),
-            }
-        });
-        let fault = if is_left { Fault::Underflow } else { Fault::Overflow };
-        let wrong = Some(range.clone());
+    while let Some(wrong) = wrong_zone(object, used, value) {
         // A canary's value stays secret.
         let value = (!object.debug.has_canaries()).then_some(value);
-        tell(object, name, &Told { fault, at: range.start, state, wrong, value, headline: &headline });
+        tell_zone(object, name, used, wrong, value, state);
         if value.is_none() {
             object.write_canary_before();
         }
@@ -173,6 +176,34 @@ fn check_zones(object: &Object<'_>, name: &str, used: usize, value: u8, state: &
             object.write_canary_behind(used);
         }
     }
+}
+
+/// Reports a zone that changed, the left one or the other.
+fn tell_zone(
+    object: &Object<'_>,
+    name: &str,
+    used: usize,
+    (range, is_left): (Range<usize>, bool),
+    value: Option<u8>,
+    state: &'static str,
+) {
+    let (asked, pointer, bytes) = (object.asked(), object.pointer, range.len());
+    let headline = Said(|f: &mut fmt::Formatter<'_>| {
+        if is_left {
+            let before = pointer - range.start;
+            write!(f, "underflow of {pointer:#x}: {bytes} bytes changed, the first {before} bytes before ")?;
+        } else {
+            let behind = range.start - pointer - used;
+            write!(f, "overflow of {pointer:#x}: {bytes} bytes changed, the first {behind} bytes behind ")?;
+        }
+        match state {
+            ALLOCATED => write!(f, "the {asked} bytes of an object of {name}"),
+            _ => write!(f, "a free object of {name}"),
+        }
+    });
+    let fault = if is_left { Fault::Underflow } else { Fault::Overflow };
+    let wrong = Some(range.clone());
+    tell(object, name, &Told { fault, at: range.start, state, wrong, value, headline: &headline });
 }
 
 /// Checks the size and the family that a free names.
@@ -245,16 +276,18 @@ pub fn inside(object: &Object<'_>, name: &str, at: usize) {
             None => write!(f, "{} bytes before object {start:#x} of {name}", start - at),
         }
     });
-    let state = if object.record().state.load(Relaxed) == super::object::LIVE { ALLOCATED } else { FREE };
+    let state = if object.state() == super::object::LIVE { ALLOCATED } else { FREE };
     simple(object, name, Fault::InvalidFree, at, state, &headline);
 }
 
 /// Reports a record that the program overwrote.
-pub fn record_overwritten(object: &Object<'_>, name: &str, state: u32) {
-    let start = object.pointer - object.debug.offset;
+pub fn record_overwritten(object: &Object<'_>, name: &str) {
+    // The other half is the seal, which stays secret.
+    let fields = object.word().0 as u32;
+    let start = object.pointer - object.debug.front;
     let headline = Said(|f: &mut fmt::Formatter<'_>| {
         write!(f, "record of object {:#x} of {name} overwritten at {start:#x}: ", object.pointer)?;
-        write!(f, "its state is {state:#x}; the object before it may have overflowed")
+        write!(f, "its fields are {fields:#x}; the object before it may have overflowed")
     });
     let wrong = Some(start..start + super::RECORD_BYTES);
     let told = Told {
@@ -293,7 +326,7 @@ pub fn stray(name: &str, pointer: *const u8, misuse: Misuse) {
     let owner = pages::page_of(pointer).and_then(|page| registry::cache(pages::owner(page).id()));
     if let Some(core) = owner
         && let Some(debug) = &core.debug
-        && let Some((start, _)) = core.cpu.slabs().object_around(pointer)
+        && let Some((start, _)) = debug.object_around(core.cpu.slabs(), pointer)
     {
         let object = Object { debug, pointer: debug.pointer(start) as usize };
         return simple(&object, name, misuse.fault(), pointer as usize, ALLOCATED, &headline);
