@@ -1,7 +1,7 @@
 //! Caches with a NUMA policy on a machine of several nodes, which this machine need not be: their
 //! objects lie in chunks of that policy alone, no other memory does while these chunks have memory,
-//! and afterwards the policy is gone. Where this kernel has memory policies, it is asked too: node 0
-//! exists on every machine.
+//! and afterwards the policy is gone. Where this kernel has memory policies, it is asked too: node
+//! 0 exists on every machine.
 //!
 //! Each test runs in a process of its own: the library learns the CPUs and nodes once.
 #![cfg(not(loom))]

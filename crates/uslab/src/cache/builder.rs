@@ -153,11 +153,11 @@ impl<'a> CacheBuilder<'a> {
     ///
     /// The objects of a cache with another policy have no home among the CPUs: a CPU hands out what
     /// it freed, as on a machine of one node, and none of its calls is slower. Its slabs lie in
-    /// chunks of 2 MiB that serve no other policy as long as they have memory, so each policy in use
-    /// costs up to a chunk of addresses and its free pages. The library tells the kernel the policy
-    /// of a chunk by one system call (`mbind`), with the page layer's lock held, before it touches
-    /// the chunk, and another one when the chunk has no memory any more. If the kernel refuses after
-    /// the cache was made, the memory comes as the process's own policy has it.
+    /// chunks of 2 MiB that serve no other policy as long as they have memory, so each policy in
+    /// use costs up to a chunk of addresses and its free pages. The library tells the kernel the
+    /// policy of a chunk by one system call (`mbind`), with the page layer's lock held, before it
+    /// touches the chunk, and another one when the chunk has no memory any more. If the kernel
+    /// refuses after the cache was made, the memory comes as the process's own policy has it.
     ///
     /// Slots, sheaves and slab descriptors are the library's own memory, and follow no policy. On a
     /// machine of one node, and with `USLAB_NUMA=0`, a policy has no effect.

@@ -343,8 +343,8 @@ impl Buddy {
         Placed::Mapped
     }
 
-    /// Takes pages of one chunk, for `home` if the chunk has no memory yet. Returns how many of them
-    /// are known to be zero.
+    /// Takes pages of one chunk, for `home` if the chunk has no memory yet. Returns how many of
+    /// them are known to be zero.
     fn claim(&mut self, index: usize, first: usize, pages: usize, fill: Fill, home: Home) -> usize {
         invariant!(first + pages <= CHUNK_PAGES, "a claim ends within its chunk", first);
         self.unlink(index);

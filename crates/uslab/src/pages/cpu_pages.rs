@@ -232,8 +232,8 @@ pub fn free(first: PageIndex, pages: usize, temperature: Temperature) {
     }
 }
 
-/// Whether the memory of a run has a policy, or is on another node than the CPU that the thread runs
-/// on: the CPU's list would hand it out to any caller there.
+/// Whether the memory of a run has a policy, or is on another node than the CPU that the thread
+/// runs on: the CPU's list would hand it out to any caller there.
 fn is_of_another_home(first: PageIndex) -> bool {
     os::cpu::has_nodes() && arena::home_of(first) != Home::here()
 }

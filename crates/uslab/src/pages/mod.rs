@@ -17,6 +17,7 @@
 //!   not know slabs.
 //! * The **buddy** finds aligned runs of pages in 512-bit maps, fullest chunk first, so that whole
 //!   chunks come free.
+//! * **Homes** tell whose memory a chunk has: a node's, or that of a memory policy (see `home`).
 //! * **Huge pages** back chunks where a heap is dense and grows (see `buddy/huge.rs`).
 //! * **CPU page lists** keep a few runs for slabs, those warm in the cache first. Refills and
 //!   flushes take the buddy's lock once for several runs. A caller that will not touch the memory
@@ -27,7 +28,8 @@
 //! A page here is 4 KiB whatever the system's page is; only commit and purge deal in system pages.
 //!
 //! Lock order: `CpuPages`, then `Pages`. Under `Pages`, only growth, mapping chunks again, taking
-//! that back, and the choice of huge pages make system calls; under `CpuPages`, no code makes any.
+//! that back, and the choice of huge pages and of memory policies make system calls; under
+//! `CpuPages`, no code makes any.
 
 pub mod arena;
 pub mod boot;

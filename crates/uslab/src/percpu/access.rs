@@ -58,9 +58,9 @@ pub(super) struct Sequences<'a> {
 }
 
 impl<'a> Sequences<'a> {
-    /// Access to this CPU's slot for objects of `node`, or of any home. `None` if the CPU has no slot. That happens
-    /// only if the kernel runs the thread on a CPU that it did not count as possible (see
-    /// [`crate::os::cpu::possible_cpus`]).
+    /// Access to this CPU's slot for objects of `node`, or of any home. `None` if the CPU has no
+    /// slot. That happens only if the kernel runs the thread on a CPU that it did not count as
+    /// possible (see [`crate::os::cpu::possible_cpus`]).
     ///
     /// # Safety
     /// `slots` must be a row of a cache's slots, for every possible CPU, in a process whose mode is
@@ -123,8 +123,8 @@ const TRIES: usize = 4;
 const LOOKS: usize = 64;
 
 impl<'a> Locked<'a> {
-    /// Access to the slot of this CPU for objects of `node`, or of any home. If its lock is taken, to
-    /// that of one of the next CPUs. `None` if all of these locks are taken.
+    /// Access to the slot of this CPU for objects of `node`, or of any home. If its lock is taken,
+    /// to that of one of the next CPUs. `None` if all of these locks are taken.
     pub fn new(slots: &'a [Slot], node: Option<usize>) -> Option<Locked<'a>> {
         core::iter::successors(Some(Cpu::current()), |cpu| Some(cpu.next()))
             .take(TRIES)

@@ -54,7 +54,8 @@ impl CpuCache {
     }
 
     /// Makes the hidden row, if the cache lacks it, in `memory`, or in new memory if that is null,
-    /// which then has room for the row of any cache on a machine of `nodes` nodes. Returns the memory of the row; null if there is none. The caller holds the registry's lock.
+    /// which then has room for the row of any cache on a machine of `nodes` nodes. Returns the
+    /// memory of the row; null if there is none. The caller holds the registry's lock.
     ///
     /// # Safety
     /// `memory` must be null, or come from an earlier call for a cache that has ended.
@@ -75,8 +76,8 @@ impl CpuCache {
         for at in 0..self.slot_count {
             let slot = Slot::holding(dummy_of(at % self.cpus.max(1)));
             slot.set_start_test(self.slabs().geometry().start_test());
-            // SAFETY: memory for so many slots, or more: no cache has a row for more than each node.
-            // It is the cache's alone.
+            // SAFETY: memory for so many slots, or more: no cache has a row for more than each
+            // node. It is the cache's alone.
             unsafe { row.add(at).write(slot) };
         }
         self.hidden_row.store(row, Release);
