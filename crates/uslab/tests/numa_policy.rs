@@ -78,7 +78,7 @@ fn free_all(cache: &RawCache, fake: &FakeCpu, objects: Vec<NonNull<u8>>) {
 
 /// What the kernel has for the page of an object, or `None` if it does not tell.
 fn kernels_mode(object: NonNull<u8>) -> Option<i32> {
-    policy_at(object.as_ptr()).map(|(mode, _)| mode)
+    policy_at(object.addr().get()).map(|(mode, _)| mode)
 }
 
 #[test]

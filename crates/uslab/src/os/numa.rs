@@ -82,7 +82,7 @@ pub fn is_accepted(policy: NumaPolicy, nodes: usize) -> bool {
 /// The mode of the policy of the page at `address`, and the mask of its first 64 nodes; `None`
 /// where the kernel has no policies or refuses to answer. For tests and for questions about a
 /// running process.
-pub fn policy_at(address: *const u8) -> Option<(c_int, u64)> {
+pub fn policy_at(address: usize) -> Option<(c_int, u64)> {
     const OF_ADDRESS: c_int = 1 << 1;
     let (mut mode, mut mask) = (0 as c_int, [0u64; KERNEL_NODES / 64]);
     // SAFETY: the mask has as many bits as the kernel is told; it only looks at the address.
@@ -113,17 +113,17 @@ mod tests {
             // SAFETY: just mapped, and the test's.
             unsafe { set_policy(start.addr(), BYTES, policy, 1, false) }
         };
-        match policy_at(start) {
+        match policy_at(start.addr()) {
             None => std::println!("skipped: the kernel has no memory policies, or does not tell them"),
             Some(_) if !set(NumaPolicy::Bind(0)) => std::println!("skipped: the kernel refuses mbind"),
             Some(before) => {
                 assert_eq!(before.0, libc::MPOL_DEFAULT);
-                assert_eq!(policy_at(start), Some((libc::MPOL_BIND, 1)));
+                assert_eq!(policy_at(start.addr()), Some((libc::MPOL_BIND, 1)));
                 assert!(set(NumaPolicy::Interleave));
-                assert_eq!(policy_at(start), Some((libc::MPOL_INTERLEAVE, 1)));
+                assert_eq!(policy_at(start.addr()), Some((libc::MPOL_INTERLEAVE, 1)));
                 assert!(!set(NumaPolicy::Bind(MAX_NODES - 1)), "there is no such node");
                 assert!(set(NumaPolicy::Local));
-                assert_eq!(policy_at(start), Some((libc::MPOL_DEFAULT, 0)));
+                assert_eq!(policy_at(start.addr()), Some((libc::MPOL_DEFAULT, 0)));
             }
         }
         // SAFETY: the test's, and not used any more.
