@@ -224,6 +224,7 @@ impl Buddy {
         if !is_whole(is_taken_back, "run", address, "pages that are freed were in use") {
             return self.dirty_pages;
         }
+        self.leave_policy(index);
         self.operations = self.operations.saturating_add(1);
         self.uncharge(charged.count_ones() as usize);
         self.dirty_pages
@@ -488,6 +489,7 @@ impl Buddy {
         while at < end {
             let count = (end - at).min(CHUNK_PAGES - at % CHUNK_PAGES);
             self.with_chunk(at / CHUNK_PAGES, |chunk| chunk.unclaim(at % CHUNK_PAGES, count));
+            self.leave_policy(at / CHUNK_PAGES);
             at += count;
         }
         self.publish();

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! A chunk without memory serves any home. With its first page it gets that home, and the kernel
-//! learns its policy before a thread touches the page. Once the chunk is wholly free and purged,
-//! the kernel forgets the policy, so that the mapping joins its neighbours again.
+//! learns its policy before a thread touches the page. Once the chunk is wholly free and
+//! without memory, the kernel forgets the policy, so that the mapping joins its neighbours again.
 //!
 //! Pages of a chunk with a policy must never serve another home while the chunk has memory. So they
 //! stay out of the CPUs' page lists, out of large runs and out of runs that grow in place. A node's
@@ -152,7 +152,7 @@ impl Buddy {
 
     /// Takes the policy away from chunk `index` if it has no memory any more. It must be in a list.
     pub fn leave_policy(&mut self, index: usize) {
-        if has_policy(index) && is_untouched(at(index)) {
+        if self.has_policies() && has_policy(index) && is_untouched(at(index)) {
             self.unlink(index);
             self.settle(index, Home::here());
             self.link(index);
