@@ -2,6 +2,7 @@
 #include "check.h"
 
 #include <pthread.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <uslab.h>
 
@@ -146,6 +147,35 @@ static void alignment(void)
         objects[0] = uslab_cache_alloc(cache, 0);
         CHECK(objects[0] != NULL && (uintptr_t)objects[0] % 64 == 0);
         uslab_cache_free(cache, objects[0]);
+        CHECK(uslab_cache_destroy(cache) == 0);
+    }
+}
+
+/* Each policy is accepted, with an effect on machines of several nodes. The first node exists
+ * there. An older caller has the local policy. */
+static void policies(void)
+{
+    static const unsigned known[] = {USLAB_NUMA_LOCAL, USLAB_NUMA_BIND, USLAB_NUMA_INTERLEAVE};
+    uslab_cache_options wanted = options();
+    size_t i;
+    for (i = 0; i < sizeof known / sizeof *known; i++) {
+        uslab_cache *cache;
+        wanted.numa_policy = known[i];
+        cache = uslab_cache_create("placed", 200, &wanted);
+        CHECK(cache != NULL);
+        CHECK(uslab_cache_alloc_bulk(cache, 0, 100, objects));
+        uslab_cache_free_bulk(cache, 100, objects);
+        CHECK(uslab_cache_destroy(cache) == 0);
+    }
+    wanted.numa_policy = 3;
+    CHECK_FAILS(uslab_cache_create("placed", 200, &wanted), EINVAL);
+    wanted.numa_policy = USLAB_NUMA_LOCAL;
+    wanted.numa_node = 1;
+    CHECK_FAILS(uslab_cache_create("placed", 200, &wanted), EINVAL);
+    wanted.type_size = offsetof(uslab_cache_options, numa_policy);
+    {
+        uslab_cache *cache = uslab_cache_create("older", 200, &wanted);
+        CHECK(cache != NULL);
         CHECK(uslab_cache_destroy(cache) == 0);
     }
 }
@@ -389,6 +419,7 @@ int main(void)
     plain();
     errors();
     alignment();
+    policies();
     constructor();
     bulk();
     busy();

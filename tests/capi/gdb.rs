@@ -13,7 +13,7 @@ void look(void) {}
 __attribute__((noinline)) void make(uslab_cache *tracked) { packet = uslab_cache_alloc(tracked, 0); }
 int main(void)
 {
-    uslab_cache_options options = {sizeof options, 0, USLAB_STORE_USER, 0, 0, 0, 0, 0};
+    uslab_cache_options options = {sizeof options, 0, USLAB_STORE_USER, 0, 0, 0, 0, 0, 0, 0};
     uslab_cache *plain = uslab_cache_create(\"session\", 72, NULL);
     uslab_cache *tracked = uslab_cache_create(\"packet\", 200, &options);
     if (plain == NULL || tracked == NULL) return 1;

@@ -297,6 +297,9 @@ fn types_and_constants_are_those_of_the_library() {
         USLAB_STORE_USER,
         USLAB_CONSISTENCY_CHECKS,
         USLAB_TRACE,
+        USLAB_NUMA_LOCAL,
+        USLAB_NUMA_BIND,
+        USLAB_NUMA_INTERLEAVE,
         USLAB_ZERO,
         USLAB_NORECLAIM,
         USLAB_SEEKS_NONE,
@@ -309,7 +312,8 @@ fn types_and_constants_are_those_of_the_library() {
         USLAB_SOURCE_OFF,
     );
     structure!("uslab_cache_options", CacheOptions;
-        type_size, align, flags, ctor, min_objects, min_order, max_order, sheaf_capacity);
+        type_size, align, flags, ctor, min_objects, min_order, max_order, sheaf_capacity,
+        numa_policy, numa_node);
     structure!("uslab_shrink_control", ShrinkControl; nr_to_scan, priority, flags);
     structure!("uslab_shrinker_options", ShrinkerOptions; type_size, count, scan, context, seeks, batch);
     structure!("uslab_pressure_options", PressureOptions; type_size, systemd, psi, cgroup, log);

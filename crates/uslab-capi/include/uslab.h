@@ -84,11 +84,9 @@ extern const char *uslab_conf USLAB_ATTRIBUTE((visibility("default")));
 typedef struct uslab_cache uslab_cache;
 
 /* Flags of a cache. */
-#define USLAB_HWCACHE_ALIGN 0x1u   /* align to cache lines; small objects share one, in
-                                      whole parts */
+#define USLAB_HWCACHE_ALIGN 0x1u   /* align to cache lines; small objects share one */
 #define USLAB_NO_CACHING    0x2u   /* no sheaves, every call goes to the slab: slow and exact */
-#define USLAB_COLD          0x4u   /* objects stay untouched for a while (receive buffers): leave
-                                      warm pages to other caches */
+#define USLAB_COLD          0x4u   /* objects stay untouched for a while (receive buffers) */
 
 /* Debugging flags of a cache: the letters of USLAB_DEBUG, for this cache. With any of them every
  * call is slow, objects are larger, and a fault is reported with the object's history; then the
@@ -99,6 +97,12 @@ typedef struct uslab_cache uslab_cache;
 #define USLAB_CONSISTENCY_CHECKS 0x800u /* check every free at once */
 #define USLAB_TRACE         0x1000u /* a line for each allocation and free */
 
+/* The nodes of a cache's memory, on a machine of several nodes, unless USLAB_NUMA=0. With the last
+ * two, a CPU hands out what it freed, wherever the memory is. */
+#define USLAB_NUMA_LOCAL      0u /* each CPU's own node, to which objects return */
+#define USLAB_NUMA_BIND       1u /* numa_node alone (MPOL_BIND), also where that node is full */
+#define USLAB_NUMA_INTERLEAVE 2u /* pages of all nodes in turn (MPOL_INTERLEAVE) */
+
 /* Flags of an allocation. */
 #define USLAB_ZERO          0x10000u /* zero the memory; EINVAL for a cache with a constructor,
                                         whose work zeroing would undo */
@@ -107,17 +111,17 @@ typedef struct uslab_cache uslab_cache;
 
 typedef struct uslab_cache_options {
     size_t   type_size;           /* sizeof(uslab_cache_options) */
-    size_t   align;               /* bytes, a power of two, at most 256 KiB; 0: 16 if that divides
-                                     the size, else 8 */
+    size_t   align;               /* bytes, a power of two; 0: 16 if that divides the size, else 8 */
     unsigned flags;               /* USLAB_HWCACHE_ALIGN, ... */
     void   (*ctor)(void *object); /* runs once for each object, when its slab is made, not for each
                                      allocation: the caller must free an object constructed. It may
                                      run on any thread; it must not use the cache, throw, longjmp */
     unsigned min_objects;         /* objects of a slab, if max_order allows; 0: by the CPUs */
     unsigned min_order;           /* a slab takes at least 2^min_order pages of 4 KiB */
-    unsigned max_order;           /* a slab takes at most 2^max_order pages, unless one object needs
-                                     more; at most 8; 0: 3 */
+    unsigned max_order;           /* at most 2^max_order, unless one object needs more; 0: 3; max. 8 */
     unsigned sheaf_capacity;      /* objects in each of a CPU's two sheaves; 0: adapts to use */
+    unsigned numa_policy;         /* USLAB_NUMA_LOCAL, ... */
+    unsigned numa_node;           /* for USLAB_NUMA_BIND; otherwise 0 */
 } uslab_cache_options;
 
 /*
@@ -125,8 +129,9 @@ typedef struct uslab_cache_options {
  * `name`, which is UTF-8, for figures and reports. Two caches may have the same name. NULL options
  * are the defaults.
  *
- * EINVAL: no name, size 0, a bad alignment, an unknown flag, a bad structure. E2BIG: size or
- * alignment beyond 256 KiB. ENFILE: 65 480 caches live. ENOMEM.
+ * EINVAL: no name, size 0, a bad alignment, an unknown flag or policy, a bad structure. E2BIG: size
+ * or alignment beyond 256 KiB. ENFILE: 65 480 caches live. ENODEV: no such node, or none that the
+ * process may use, or a seccomp filter forbids mbind. ENOMEM.
  */
 uslab_cache *uslab_cache_create(const char *name, size_t size,
                                 const uslab_cache_options *options) USLAB_NOEXCEPT;
@@ -218,8 +223,7 @@ size_t uslab_sheaf_count(const uslab_sheaf *sheaf) USLAB_NOEXCEPT;
  * also for a store of uslab_cache_local; ENOMEM. The store is then unchanged. */
 int uslab_sheaf_refill(uslab_sheaf *sheaf, unsigned flags, size_t n) USLAB_NOEXCEPT;
 
-/* Ends the store and gives back the objects left in it. The cache must still live. NULL is
- * allowed. */
+/* Ends the store and gives its objects back. The cache must still live. NULL is allowed. */
 void uslab_sheaf_return(uslab_sheaf *sheaf) USLAB_NOEXCEPT;
 
 /* ---- malloc ---------------------------------------------------------------------------------- */
@@ -236,8 +240,7 @@ void *uslab_calloc(size_t count, size_t size) USLAB_NOEXCEPT
     USLAB_ATTRIBUTE((malloc, alloc_size(1, 2)));
 void *uslab_realloc(void *pointer, size_t size) USLAB_NOEXCEPT USLAB_ATTRIBUTE((alloc_size(2)));
 
-/* Any size is allowed. EINVAL: `align` is no power of two. ENOMEM also for more than 1 GiB of
- * alignment. */
+/* Any size is allowed. EINVAL: `align` is no power of two. ENOMEM: or it is more than 1 GiB. */
 void *uslab_aligned_alloc(size_t align, size_t size) USLAB_NOEXCEPT
     USLAB_ATTRIBUTE((malloc, alloc_size(2)));
 
@@ -583,8 +586,7 @@ char *uslab_stats_slabinfo(void) USLAB_NOEXCEPT;
  * users can change the directory. EIO: the file cannot be made. Else the error of the directory. */
 int uslab_stats_publish(void) USLAB_NOEXCEPT;
 
-/* Returns "rseq", or "locked" if the system has no restartable sequences or USLAB_RSEQ=0 is set.
- * Static text. */
+/* Returns "rseq", or "locked" without restartable sequences or with USLAB_RSEQ=0. Static text. */
 const char *uslab_mode(void) USLAB_NOEXCEPT;
 
 /* Returns the library's version, "MAJOR.MINOR.PATCH", which may be newer than the header's. Static

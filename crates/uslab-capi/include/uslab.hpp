@@ -60,6 +60,7 @@ struct cache_options {
     std::size_t align = 0;
     unsigned flags = 0;
     unsigned min_objects = 0, min_order = 0, max_order = 0, sheaf_capacity = 0;
+    unsigned numa_policy = USLAB_NUMA_LOCAL, numa_node = 0;
 };
 
 /*
@@ -96,6 +97,8 @@ public:
         options.min_order = wanted.min_order;
         options.max_order = wanted.max_order;
         options.sheaf_capacity = wanted.sheaf_capacity;
+        options.numa_policy = wanted.numa_policy;
+        options.numa_node = wanted.numa_node;
         handle_ = uslab_cache_create(name, sizeof(T), &options);
         if (handle_ == nullptr) detail::fail("uslab_cache_create");
     }

@@ -25,6 +25,13 @@ pub const USLAB_CONSISTENCY_CHECKS: c_uint = 0x800;
 /// Debugging: a line for each allocation and free.
 pub const USLAB_TRACE: c_uint = 0x1000;
 
+/// Memory policy: each CPU's own node.
+pub const USLAB_NUMA_LOCAL: c_uint = 0;
+/// Memory policy: one node alone.
+pub const USLAB_NUMA_BIND: c_uint = 1;
+/// Memory policy: all nodes in turn.
+pub const USLAB_NUMA_INTERLEAVE: c_uint = 2;
+
 /// Allocation: zero the memory.
 pub const USLAB_ZERO: c_uint = 0x1_0000;
 /// Allocation: fail rather than run shrinkers.
@@ -61,6 +68,8 @@ pub struct CacheOptions {
     pub min_order: c_uint,
     pub max_order: c_uint,
     pub sheaf_capacity: c_uint,
+    pub numa_policy: c_uint,
+    pub numa_node: c_uint,
 }
 
 /// `uslab_shrink_control`.

@@ -2,7 +2,8 @@
 
 use crate::abi::{
     CacheOptions, ObjectVisitor, USLAB_COLD, USLAB_CONSISTENCY_CHECKS, USLAB_HWCACHE_ALIGN, USLAB_NO_CACHING,
-    USLAB_NORECLAIM, USLAB_POISON, USLAB_RED_ZONE, USLAB_STORE_USER, USLAB_TRACE, USLAB_ZERO,
+    USLAB_NORECLAIM, USLAB_NUMA_BIND, USLAB_NUMA_INTERLEAVE, USLAB_NUMA_LOCAL, USLAB_POISON, USLAB_RED_ZONE,
+    USLAB_STORE_USER, USLAB_TRACE, USLAB_ZERO,
 };
 use crate::handle::{self, Handle, Kind};
 use crate::malloc::{ALLOC_FLAGS, refuse};
@@ -11,7 +12,7 @@ use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use core::ops::ControlFlow;
 use core::ptr;
 use uslab::internal::{self as rseq, Constructor, Pushed, Slot, errno, report};
-use uslab::{CacheBuilder, CreateError, Flags, RawCache};
+use uslab::{CacheBuilder, CreateError, Flags, NumaPolicy, RawCache};
 
 /// The target of a `uslab_cache *`.
 #[repr(C)]
@@ -91,7 +92,8 @@ unsafe fn create(
             .min_objects(options.min_objects as usize)
             .min_order(options.min_order)
             .max_order(options.max_order)
-            .sheaf_capacity(options.sheaf_capacity as usize);
+            .sheaf_capacity(options.sheaf_capacity as usize)
+            .numa(numa_policy(&options)?);
         for (flag, known) in FLAGS {
             if options.flags & flag != 0 {
                 builder = builder.flags(known);
@@ -108,6 +110,7 @@ unsafe fn create(
         CreateError::TooLarge => libc::E2BIG,
         CreateError::OutOfMemory => libc::ENOMEM,
         CreateError::TooManyCaches => libc::ENFILE,
+        CreateError::NumaRefused => libc::ENODEV,
     })?;
     let mut text = [0; uslab::internal::layout::NAME_BYTES];
     let shown = raw.name().as_bytes();
@@ -115,6 +118,16 @@ unsafe fn create(
     // Without memory, `make` returns the cache, and its drop destroys it, since no object lives.
     let (slots, bulk_slots) = (raw.core().slots(), raw.core().bulk_slots());
     Handle::make(Cache { slots, bulk_slots, raw, name: text }).map_err(|_| libc::ENOMEM)
+}
+
+/// The policy that the options name. A node without [`USLAB_NUMA_BIND`] is a mistake.
+fn numa_policy(options: &CacheOptions) -> Result<NumaPolicy, c_int> {
+    match (options.numa_policy, options.numa_node) {
+        (USLAB_NUMA_LOCAL, 0) => Ok(NumaPolicy::Local),
+        (USLAB_NUMA_BIND, node) => Ok(NumaPolicy::Bind(node as usize)),
+        (USLAB_NUMA_INTERLEAVE, 0) => Ok(NumaPolicy::Interleave),
+        _ => Err(libc::EINVAL),
+    }
 }
 
 /// # Safety

@@ -72,6 +72,7 @@ pub use {
         heap::{Heap, HeapStats},
     },
     os::config::HugePages,
+    os::numa::NumaPolicy,
     reclaim::{
         LimitError, RegisterError, Registration, Scan, ShrinkControl, Shrinker, ShrinkerOptions, reclaim,
         register_shrinker, set_limit,
@@ -111,9 +112,9 @@ pub mod internal {
     /// For the tests.
     #[cfg(not(loom))]
     pub use crate::{
-        cache::{home_of, node_of_memory, start},
+        cache::{home_of, node_of_memory, policy_of_memory, start},
         counters::{header, layout, record},
-        os::{cpu, invariant::switch_off as switch_checks_off, memory::page_bytes},
+        os::{cpu, invariant::switch_off as switch_checks_off, memory::page_bytes, numa::policy_at},
         pages::{
             CHUNK_BYTES, boot, has_free_memory, lock_for_fork as lock_pages,
             unlock_after_fork as unlock_pages,

@@ -9,6 +9,7 @@
 //!   swap           a program whose memory is swapped out: pressure must ask for twice as much
 //!   hotplug        CPUs come and go while threads allocate: no object may have two owners
 //!   overcommit     strict overcommit: six tenths of what glibc gets, and the charge falls again
+//!   policies       caches with a memory policy on two nodes: each page is where the policy has it
 //!   nodes-C-N      C CPUs on N nodes of uneven memory: objects go home, CPUs come and go, sums agree
 //! ```
 //!
@@ -27,7 +28,7 @@ use std::time::Duration;
 pub const STORMS: &[&str] = &["sequences", "threads", "fork"];
 /// The programs of `uslab-vm-guest` that guests run, beside its first process.
 pub const PROGRAMS: &[&str] =
-    &["vm-boots", "three-caches", "swapped-out", "cpu-hotplug", "commit-charge", "nodes"];
+    &["vm-boots", "three-caches", "swapped-out", "cpu-hotplug", "commit-charge", "nodes", "policies"];
 /// The time that a guest needs to boot and to end, beside its programs.
 const OVERHEAD: Duration = Duration::from_secs(120);
 /// Requests a second to caches that shrink: about half of what two CPUs of a host can emulate.
@@ -128,6 +129,14 @@ pub const CASES: &[Case] = &[
         has_disk: false,
         plan: |_, _| (words("commit-charge"), 3 * OVERHEAD),
         judge: |outcome, _| gave_charge_back(outcome),
+    },
+    Case {
+        name: "policies",
+        what: "caches with a memory policy on two nodes: each page is where the policy has it",
+        shape: &USUAL,
+        has_disk: false,
+        plan: |_, _| (words("policies 2 then USLAB_RSEQ=0 policies 2"), 2 * OVERHEAD),
+        judge: |outcome, _| passed(outcome),
     },
     Case {
         name: "nodes-16-1",

@@ -2,6 +2,7 @@
 
 use super::error::CreateError;
 use super::{Cache, RawCache};
+use crate::os::numa::NumaPolicy;
 use crate::slab::Constructor;
 use core::mem::MaybeUninit;
 
@@ -62,6 +63,7 @@ pub struct CacheBuilder<'a> {
     pub(super) is_run: bool,
     pub(super) tail_bytes: usize,
     pub(super) sheaf_capacity: usize,
+    pub(super) numa: NumaPolicy,
     pub(super) constructor: Option<Constructor>,
     pub(super) is_debuggable: bool,
 }
@@ -79,6 +81,7 @@ impl<'a> CacheBuilder<'a> {
             is_run: false,
             tail_bytes: 0,
             sheaf_capacity: 0,
+            numa: NumaPolicy::Local,
             constructor: None,
             is_debuggable: true,
         }
@@ -143,6 +146,29 @@ impl<'a> CacheBuilder<'a> {
     /// Fixes the sheaves' capacity at about `objects`. 0 is the default: the capacity adapts.
     pub const fn sheaf_capacity(mut self, objects: usize) -> Self {
         self.sheaf_capacity = objects;
+        self
+    }
+
+    /// Takes the cache's memory from nodes as `policy` tells. [`NumaPolicy::Local`] is the default.
+    ///
+    /// The objects of a cache with another policy have no home among the CPUs: a CPU hands out what
+    /// it freed, as on a machine of one node, and none of its calls is slower. Its slabs lie in
+    /// chunks of 2 MiB that serve no other policy as long as they have memory, so each policy in
+    /// use costs up to a chunk of addresses and its free pages. The library tells the kernel the
+    /// policy of a chunk by one system call (`mbind`), with the page layer's lock held, before it
+    /// touches the chunk, and another one when the chunk has no memory any more. If the kernel
+    /// refuses after the cache was made, the memory comes as the process's own policy has it.
+    ///
+    /// Slots, sheaves and slab descriptors are the library's own memory, and follow no policy. On a
+    /// machine of one node, and with `USLAB_NUMA=0`, a policy has no effect.
+    ///
+    /// ```
+    /// use uslab::{CacheBuilder, NumaPolicy};
+    /// let routes = CacheBuilder::new("route").numa(NumaPolicy::Interleave).build_raw(96).unwrap();
+    /// # drop(routes);
+    /// ```
+    pub const fn numa(mut self, policy: NumaPolicy) -> Self {
+        self.numa = policy;
         self
     }
 

@@ -14,6 +14,9 @@ pub enum CreateError {
     OutOfMemory,
     /// 65 480 caches live already.
     TooManyCaches,
+    /// The [`NumaPolicy`](crate::NumaPolicy) names a node that does not exist, has no memory or is
+    /// not the process's to use (`cpuset`), or a seccomp filter forbids `mbind`.
+    NumaRefused,
 }
 
 impl fmt::Display for CreateError {
@@ -23,6 +26,7 @@ impl fmt::Display for CreateError {
             CreateError::TooLarge => "object size or alignment is beyond 256 KiB",
             CreateError::OutOfMemory => "out of memory",
             CreateError::TooManyCaches => "too many caches",
+            CreateError::NumaRefused => "no such NUMA node, or the kernel refuses the policy",
         })
     }
 }

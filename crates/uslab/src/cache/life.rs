@@ -9,7 +9,9 @@ use super::followed::Followed;
 use super::late::Late;
 use super::{registry, state};
 use crate::counters::{self, Tally, layout};
+use crate::os;
 use crate::os::invariant::{Subject, assert_valid, invariant};
+use crate::os::numa::NumaPolicy;
 use crate::pages::{self, Temperature};
 use crate::percpu::{self, CpuCache, Parts, local};
 use crate::report;
@@ -28,6 +30,7 @@ pub(super) fn create(
     if size > Geometry::MAX_OBJECT_BYTES && !options.is_run {
         return Err(CreateError::TooLarge);
     }
+    let policy = policy_in_effect(options)?;
     let mut debug = debug(options, size, align);
     let geometry = match &mut debug {
         None => geometry(options, size, align, 0)?,
@@ -61,7 +64,8 @@ pub(super) fn create(
     let core = unsafe {
         let text = core::slice::from_raw_parts((&raw const (*parts.core).name).cast::<u8>(), name_len);
         let text: &'static str = core::str::from_utf8_unchecked(text);
-        let nodes = state::nodes();
+        // Memory of a policy is no node's: objects have one home, and a cache one row of slots.
+        let nodes = if policy == NumaPolicy::Local { state::nodes() } else { 1 };
         let tallies = Tally::lines(parts.tallies, state::cpus());
         let memory = NodeMemory { start: parts.lists, nodes, shared: None, tallies };
         let owner = CpuCache::owner(parts.slots, id);
@@ -80,6 +84,7 @@ pub(super) fn create(
             None => options.constructor,
         };
         let slabs = Slabs::new(owner, text, geometry, temperature, constructor, memory)
+            .with_policy(policy)
             .with_owners_apart(CpuCache::owner_distance(state::cpus(), nodes, hides));
         // Caches of private heaps come and go.
         let slabs = if options.is_debuggable { slabs.with_own_addresses() } else { slabs };
@@ -140,14 +145,29 @@ pub(super) fn retire(core: &'static Core, registry: &mut registry::Registry) {
     registry.keep_memory(unsafe { (*core.spare.get()).memory });
 }
 
+/// The policy of a cache with these options: the local one where the library heeds no nodes.
+fn policy_in_effect(options: &CacheBuilder<'_>) -> Result<NumaPolicy, CreateError> {
+    let (policy, nodes) = (options.numa, state::nodes());
+    if policy == NumaPolicy::Local || nodes == 1 {
+        return Ok(NumaPolicy::Local);
+    }
+    if !os::numa::is_accepted(policy, nodes) {
+        return Err(CreateError::NumaRefused);
+    }
+    if pages::make_policies(nodes) { Ok(policy) } else { Err(CreateError::OutOfMemory) }
+}
+
 /// Allocates memory for a cache, which is never released to the system. `None` if there is no more.
 fn new_memory() -> Option<Memory> {
     let (cpus, nodes) = (state::cpus(), state::nodes());
+    // A cache of one home may have words that one of several homes lacks: see `percpu::surplus`.
+    let barn_bytes = [1, nodes].map(|nodes| CpuCache::barn_bytes(state::groups(), nodes));
+    let barn_bytes = barn_bytes[0].max(barn_bytes[1]);
     let memory = Memory {
         core: pages::boot::alloc(size_of::<Core>(), 64).cast(),
         slots: pages::boot::alloc(CpuCache::slot_bytes(cpus, nodes), 64),
         lists: pages::boot::alloc(Slabs::node_bytes(nodes), 64),
-        barns: pages::boot::alloc(CpuCache::barn_bytes(state::groups(), nodes), 64),
+        barns: pages::boot::alloc(barn_bytes, 64),
         tallies: pages::boot::alloc(Tally::bytes(cpus), 64),
         hidden_row: core::ptr::null_mut(),
         quarantine: &[],

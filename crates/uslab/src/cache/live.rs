@@ -3,6 +3,7 @@
 use super::body::Core;
 use super::registry;
 use crate::os;
+use crate::os::numa::NumaPolicy;
 use crate::pages;
 use crate::percpu::adapt;
 use core::ops::ControlFlow;
@@ -15,10 +16,16 @@ pub fn home_of(object: *const u8) -> Option<usize> {
     registry::cache(owner.id())?.cpu.slabs().home_of(object)
 }
 
-/// The node of the memory behind an address, as far as the page layer knows; `None` for what lies
-/// outside its memory.
+/// The node of the memory behind an address, as far as the page layer knows; `None` for interleaved
+/// memory, and for what lies outside its memory.
 pub fn node_of_memory(pointer: *const u8) -> Option<usize> {
-    pages::page_of(pointer).map(pages::node_of)
+    pages::page_of(pointer).map(pages::home_of)?.node()
+}
+
+/// The policy of the memory behind an address, as the page layer chose it; `None` for what lies
+/// outside its memory.
+pub fn policy_of_memory(pointer: *const u8) -> Option<NumaPolicy> {
+    Some(pages::home_of(pages::page_of(pointer)?).policy())
 }
 
 impl Core {

@@ -58,7 +58,7 @@ pub(crate) use class::{class_core, class_geometry};
 pub(crate) use counted::drain_counted;
 pub use error::{Busy, CreateError};
 pub(crate) use life::publish_shared;
-pub use live::{home_of, node_of_memory};
+pub use live::{home_of, node_of_memory, policy_of_memory};
 pub use local::{LocalBox, LocalCache, RawLocal};
 pub(crate) use looks::{Looks, TICK_MS};
 pub use prefilled::{Prefilled, RawPrefilled};

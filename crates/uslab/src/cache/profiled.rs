@@ -15,7 +15,7 @@
 //! [`super::followed`] is that word.
 
 use super::body::{Core, Memory};
-use super::registry;
+use super::{registry, state};
 use crate::os;
 use crate::percpu::Drain;
 use crate::rseq::{Mode, mode};
@@ -137,7 +137,7 @@ impl Core {
         // cache, which the next cache has alone.
         unsafe {
             let memory: &mut Memory = &mut (*self.spare.get()).memory;
-            memory.hidden_row = self.cpu.make_hidden_row(memory.hidden_row);
+            memory.hidden_row = self.cpu.make_hidden_row(memory.hidden_row, state::nodes());
         }
     }
 

@@ -27,6 +27,11 @@ fn pretended() -> Option<(usize, usize)> {
     (cpus > 0).then_some((cpus, nodes.max(1)))
 }
 
+/// Whether the machine is one of [`pretend`].
+pub(super) fn is_pretended() -> bool {
+    pretended().is_some()
+}
+
 /// Upper bound of the CPU numbers that the kernel can ever report: the highest one plus 1. `None`
 /// where neither source gives a plausible answer.
 ///

@@ -31,6 +31,7 @@ pub mod invariant;
 pub mod maps;
 pub mod membarrier;
 pub mod memory;
+pub mod numa;
 pub mod own_memory;
 pub mod pin;
 pub mod pressure;

@@ -6,6 +6,7 @@
 //! but are not our memory, and have no owner in the page map.
 
 use super::chunk::Chunk;
+use super::home::Home;
 use super::layout::{
     BOOT_BELOW, CHUNKS_BELOW, DESCRIPTORS_BELOW, Entry, MAP_BYTES, STEP_BYTES, Table, choose,
 };
@@ -17,7 +18,7 @@ use crate::rseq::{Owner, Slot};
 use crate::{counters, os};
 use core::ops::Range;
 use core::sync::atomic::{
-    AtomicBool, AtomicPtr, AtomicU8, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed,
+    AtomicBool, AtomicPtr, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed,
     Ordering::Release, fence,
 };
 
@@ -343,18 +344,23 @@ pub(super) fn may_be_unmapped(index: usize) -> bool {
     !is_pinned(index).load(Relaxed)
 }
 
-/// The node whose CPU first touched the memory of chunk `index`, as far as the library knows. The
-/// chunk must be within the bound.
-pub(super) fn node_of_chunk(index: usize) -> &'static AtomicU8 {
+/// The home of chunk `index`, which must be within the bound.
+pub(super) fn home_of_chunk(index: usize) -> Home {
     // SAFETY: as in `is_pinned`.
-    unsafe { &(*chunk_entry(index)).node }
+    Home::from_byte(unsafe { &(*chunk_entry(index)).home }.load(Relaxed))
 }
 
-/// The node that the memory of `page` is on: that of the CPU that took the first page of its chunk
-/// while the chunk had no memory. The page must lie in the arena.
-pub fn node_of(page: PageIndex) -> usize {
-    invariant!(contains(page), "a page that has a node lies in the arena", page.0);
-    usize::from(node_of_chunk(page.0 as usize / CHUNK_PAGES).load(Relaxed))
+/// Sets the home of chunk `index`, which must be within the bound and in no list. The caller holds
+/// the buddy's lock.
+pub(super) fn set_home_of_chunk(index: usize, home: Home) {
+    // SAFETY: as in `is_pinned`.
+    unsafe { &(*chunk_entry(index)).home }.store(home.byte(), Relaxed);
+}
+
+/// The home of the memory of `page`, which must lie in the arena.
+pub fn home_of(page: PageIndex) -> Home {
+    invariant!(contains(page), "a page that has a home lies in the arena", page.0);
+    home_of_chunk(page.0 as usize / CHUNK_PAGES)
 }
 
 /// Keeps the chunk of `page` mapped for ever, so that threads without a lock may read what was

@@ -16,12 +16,14 @@
 //! The node of a chunk is that of the CPU that took its first page while it had no memory: the
 //! kernel takes memory from the node where it is touched first. A thread takes pages of its own
 //! node's chunks, then chunks without memory of any node, then new ones, and only if there are none
-//! another node's.
+//! another node's. A cache with a policy of its own takes pages of that policy's chunks alone, and
+//! nothing else does (see `nodes`).
 //!
 //! Of wholly free chunks the lowest serves first (see `search`).
 
 use super::arena::{self, PageIndex};
 use super::chunk::{self, Advice, Chunk, MAX_ORDER, NONE};
+use super::home::Home;
 use super::policy::{Locked, Policy};
 use super::{CHUNK_PAGES, Fill, PAGE_BYTES, Run, boot, bound};
 use crate::counters;
@@ -33,7 +35,9 @@ use crate::sync::{CachePadded, Rank};
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use density::Probes;
 pub(super) use huge::revoke;
-use nodes::{NODES, NodeLists, lists_of, this_node};
+pub(super) use nodes::make_policies;
+use nodes::{NODES, NodeLists};
+pub(super) use search::note_unmapped;
 use whole::Index;
 
 mod batch;
@@ -71,6 +75,8 @@ const NO_LIMIT: usize = usize::MAX;
 pub(super) struct Buddy {
     /// By the node of the chunks.
     lists: [NodeLists; NODES],
+    /// Those of chunks with a policy, by its number; none before a cache has one.
+    policies: &'static mut [NodeLists],
     /// Free pages with memory behind them.
     pub dirty_pages: usize,
     /// The part of `dirty_pages` in chunks that the system refused to purge in this period.
@@ -100,6 +106,7 @@ static BUDDY: CachePadded<Lock<Buddy>> = CachePadded(Lock::new(
     Rank::Pages,
     Buddy {
         lists: [const { NodeLists::EMPTY }; NODES],
+        policies: &mut [],
         dirty_pages: 0,
         locked_pages: 0,
         huge_pages: 0,
@@ -165,9 +172,10 @@ impl Buddy {
         pages <= self.hard_pages && pages <= arena::reserved_pages() && align_order <= MAX_ALIGN_ORDER
     }
 
-    /// Allocates a run of `pages` pages on a boundary of `2^align_order` pages. Returns `None` if
-    /// the arena is used up, the hard limit forbids it, or the system refuses to map a chunk again.
-    pub fn alloc(&mut self, pages: usize, align_order: u32, fill: Fill) -> Option<Run> {
+    /// Allocates a run of `pages` pages of `home` on a boundary of `2^align_order` pages. Returns
+    /// `None` if the arena is used up, the hard limit forbids it, or the system refuses to map a
+    /// chunk again. A run of more than a chunk has no policy.
+    pub fn alloc(&mut self, pages: usize, align_order: u32, fill: Fill, home: Home) -> Option<Run> {
         // `note_taken` checks the hard limit exactly, once the run is known: its dirty pages are
         // held already and cost nothing.
         if !self.is_possible(pages, align_order) {
@@ -175,21 +183,28 @@ impl Buddy {
             return None;
         }
         let run = if pages > CHUNK_PAGES || align_order > MAX_ORDER {
+            invariant!(!home.has_policy(), "a run with a policy fits a chunk", pages);
             self.alloc_chunks(pages, align_order)?
         } else {
-            self.alloc_in_chunk(pages, align_order, fill)?
+            self.alloc_in_chunk(pages, align_order, fill, home)?
         };
         self.note_taken(run, pages).then_some(run)
     }
 
     /// See [`super::sparse::alloc_sparse`].
-    pub fn alloc_sparse(&mut self, order: u32, needed: u64, fill: Fill) -> Option<(PageIndex, u64)> {
+    pub fn alloc_sparse(
+        &mut self,
+        order: u32,
+        needed: u64,
+        fill: Fill,
+        home: Home,
+    ) -> Option<(PageIndex, u64)> {
         invariant!(order <= 6, "a mask has a bit for each page of a sparse run", order);
         if !self.is_possible(needed.count_ones() as usize, order) {
             return None;
         }
         let pages = 1 << order;
-        let run = self.alloc_in_chunk(pages, order, fill)?;
+        let run = self.alloc_in_chunk(pages, order, fill, home)?;
         let (index, first) = (run.first.0 as usize / CHUNK_PAGES, run.first.0 as usize % CHUNK_PAGES);
         // SAFETY: the chunk has a page in use, so it is committed, and `&mut self` is the lock.
         let charged = needed | unsafe { (*arena::chunk(index)).memory_mask(first, pages) };
@@ -209,19 +224,20 @@ impl Buddy {
         if !is_whole(is_taken_back, "run", address, "pages that are freed were in use") {
             return self.dirty_pages;
         }
+        self.leave_policy(index);
         self.operations = self.operations.saturating_add(1);
         self.uncharge(charged.count_ones() as usize);
         self.dirty_pages
     }
 
-    fn alloc_in_chunk(&mut self, pages: usize, align_order: u32, fill: Fill) -> Option<Run> {
+    fn alloc_in_chunk(&mut self, pages: usize, align_order: u32, fill: Fill, home: Home) -> Option<Run> {
         let order = pages.next_power_of_two().trailing_zeros().max(align_order);
         let index = loop {
             let wanted = (arena::chunks_committed() / 8).clamp(1, MAX_GROW);
-            let index = match self.fullest_with(order) {
+            let index = match self.fullest_with(order, home) {
                 Some(index) => index,
                 None if self.grow(wanted, 1).is_some() => continue,
-                None => self.fullest_anywhere(order)?,
+                None => self.fullest_anywhere(order, home)?,
             };
             match self.map_again(index, 1) {
                 Placed::Mapped => break index,
@@ -235,7 +251,7 @@ impl Buddy {
         invariant!(!chunk.is_unmapped, "pages come from chunks that are mapped", index);
         let first = chunk::find(&chunk.free, order)?;
         invariant!(first % (1 << align_order) == 0, "a run lies on the boundary asked for", first);
-        let zero = self.claim(index, first, pages, fill);
+        let zero = self.claim(index, first, pages, fill, home);
         Some(Run { first: PageIndex((index * CHUNK_PAGES + first) as u32), pages, zeroed: zero == pages })
     }
 
@@ -272,7 +288,7 @@ impl Buddy {
         let mut rest = pages;
         for index in first..first + count {
             let n = rest.min(CHUNK_PAGES);
-            zero += self.claim(index, 0, n, fill_of_part(n));
+            zero += self.claim(index, 0, n, fill_of_part(n), Home::here());
             rest -= n;
         }
         Some(Run { first: PageIndex((first * CHUNK_PAGES) as u32), pages, zeroed: zero == pages })
@@ -283,7 +299,7 @@ impl Buddy {
         for index in grown.first..grown.first + grown.count {
             // SAFETY: just committed, and `&mut self` is the lock.
             unsafe { (*arena::chunk(index)).reset_free() };
-            arena::node_of_chunk(index).store(this_node() as u8, Relaxed);
+            arena::set_home_of_chunk(index, Home::here());
             self.link(index);
         }
         Some(())
@@ -328,17 +344,24 @@ impl Buddy {
         Placed::Mapped
     }
 
-    /// Takes pages of one chunk. Returns how many of them are known to be zero.
-    fn claim(&mut self, index: usize, first: usize, pages: usize, fill: Fill) -> usize {
+    /// Takes pages of one chunk, for `home` if the chunk has no memory yet. Returns how many of
+    /// them are known to be zero.
+    fn claim(&mut self, index: usize, first: usize, pages: usize, fill: Fill, home: Home) -> usize {
         invariant!(first + pages <= CHUNK_PAGES, "a claim ends within its chunk", first);
         self.unlink(index);
         // SAFETY: the chunk is committed, and `&mut self` is the lock.
         let chunk = unsafe { &mut *arena::chunk(index) };
-        if chunk.is_whole() && chunk.dirty_pages == 0 {
-            // The kernel takes the memory from the node of the CPU that touches it first.
-            arena::node_of_chunk(index).store(this_node() as u8, Relaxed);
+        if nodes::is_untouched(chunk) {
+            // The kernel takes the memory from the node of the CPU that touches it first, or as the
+            // policy has it.
+            self.settle(index, home);
             self.choose_backing(index, chunk, fill);
         }
+        invariant!(
+            home.policy() == arena::home_of_chunk(index).policy(),
+            "pages of a policy's chunk serve that policy alone",
+            index
+        );
         let zero = chunk.claim(first, pages);
         if !chunk.is_huge {
             self.policy.note_fresh(zero);
@@ -466,6 +489,7 @@ impl Buddy {
         while at < end {
             let count = (end - at).min(CHUNK_PAGES - at % CHUNK_PAGES);
             self.with_chunk(at / CHUNK_PAGES, |chunk| chunk.unclaim(at % CHUNK_PAGES, count));
+            self.leave_policy(at / CHUNK_PAGES);
             at += count;
         }
         self.publish();
@@ -492,7 +516,7 @@ impl Buddy {
             self.count_dirty(chunk, usize::wrapping_add);
             let level = level_of(index, chunk);
             (chunk.level, chunk.order) = (level as u8, order as u8);
-            let lists = &mut self.lists[lists_of(index)];
+            let lists = self.lists_of_mut(arena::home_of_chunk(index));
             let head = &mut lists.heads[level][order as usize];
             (chunk.next, chunk.prev) = (*head, NONE);
             if *head != NONE {
@@ -539,7 +563,7 @@ impl Buddy {
             if chunk.prev != NONE {
                 (*arena::chunk(chunk.prev as usize)).next = chunk.next;
             } else {
-                let lists = &mut self.lists[lists_of(index)];
+                let lists = self.lists_of_mut(arena::home_of_chunk(index));
                 lists.heads[level][order] = chunk.next;
                 if chunk.next == NONE {
                     lists.not_empty[level] &= !(1 << order);

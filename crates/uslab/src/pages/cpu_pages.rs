@@ -10,9 +10,11 @@
 
 use super::arena::{self, PageIndex};
 use super::buddy::Buddy;
+use super::home::Home;
 use super::{Fill, PAGE_BYTES, Run, Temperature, boot, buddy, purge};
 use crate::os::corruption::is_whole;
 use crate::os::invariant::invariant;
+use crate::os::numa::NumaPolicy;
 use crate::os::{self, Lock};
 use crate::rseq::{Cpu, MAX_CPUS, Owner};
 use crate::sync::{Marks, Rank};
@@ -190,7 +192,14 @@ pub fn alloc(pages: usize, align_order: u32, temperature: Temperature, fill: Fil
             return run.filter(|run| is_free_run(run.first, pages, pages));
         }
     }
-    let run = buddy::lock().alloc(pages, align_order, fill);
+    let run = buddy::lock().alloc(pages, align_order, fill, Home::here());
+    run.filter(|run| is_free_run(run.first, pages, 1))
+}
+
+/// As [`alloc`], for a cache with `policy`: past the CPU's list, whose pages have none. At most a
+/// chunk.
+pub fn alloc_by(policy: NumaPolicy, pages: usize, align_order: u32, fill: Fill) -> Option<Run> {
+    let run = buddy::lock().alloc(pages, align_order, fill, Home::of(policy));
     run.filter(|run| is_free_run(run.first, pages, 1))
 }
 
@@ -223,10 +232,10 @@ pub fn free(first: PageIndex, pages: usize, temperature: Temperature) {
     }
 }
 
-/// Whether the memory of a run is on another node than the CPU that the thread runs on, whose list
-/// would hand it out there.
-fn is_of_another_node(first: PageIndex) -> bool {
-    os::cpu::has_nodes() && arena::node_of(first) != Cpu::current().node()
+/// Whether the memory of a run has a policy, or is on another node than the CPU that the thread
+/// runs on: the CPU's list would hand it out to any caller there.
+fn is_of_another_home(first: PageIndex) -> bool {
+    os::cpu::has_nodes() && arena::home_of(first) != Home::here()
 }
 
 /// Frees a run to this CPU's list. Returns the dirty pages of the buddy if that took some runs;
@@ -236,7 +245,7 @@ fn free_to_this_cpu(first: PageIndex, pages: usize, temperature: Temperature) ->
     if temperature == Temperature::Hot
         && let Some(order) = listed_order(pages, 0)
         && (first.0 as usize).is_multiple_of(pages)
-        && !is_of_another_node(first)
+        && !is_of_another_home(first)
         && let Some(cpu) = lists_of_this_cpu()
         && let Some(mut lists) = cpu.lists.try_lock()
     {

@@ -52,8 +52,8 @@ pub struct Entry {
     pub chunk: Chunk,
     /// See [`super::keep_mapped`]. Read and written without a lock.
     pub is_pinned: AtomicBool,
-    /// See [`super::arena::node_of`]. Changed under the buddy's lock, read without.
-    pub node: AtomicU8,
+    /// See [`super::home`]. Changed under the buddy's lock, read without.
+    pub home: AtomicU8,
 }
 
 /// A table: a range of addresses of which a first part is mapped.

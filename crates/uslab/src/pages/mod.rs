@@ -17,6 +17,7 @@
 //!   not know slabs.
 //! * The **buddy** finds aligned runs of pages in 512-bit maps, fullest chunk first, so that whole
 //!   chunks come free.
+//! * **Homes** tell whose memory a chunk has: a node's, or that of a memory policy (see `home`).
 //! * **Huge pages** back chunks where a heap is dense and grows (see `buddy/huge.rs`).
 //! * **CPU page lists** keep a few runs for slabs, those warm in the cache first. Refills and
 //!   flushes take the buddy's lock once for several runs. A caller that will not touch the memory
@@ -27,7 +28,8 @@
 //! A page here is 4 KiB whatever the system's page is; only commit and purge deal in system pages.
 //!
 //! Lock order: `CpuPages`, then `Pages`. Under `Pages`, only growth, mapping chunks again, taking
-//! that back, and the choice of huge pages make system calls; under `CpuPages`, no code makes any.
+//! that back, and the choice of huge pages and of memory policies make system calls; under
+//! `CpuPages`, no code makes any.
 
 pub mod arena;
 pub mod boot;
@@ -36,6 +38,7 @@ mod buddy;
 mod chunk;
 mod cpu_pages;
 pub mod decay;
+pub mod home;
 pub mod huge;
 mod idle;
 mod layout;
@@ -47,13 +50,13 @@ mod sparse;
 mod tests;
 
 pub use arena::{
-    PageIndex, address_of, clear_owner, contains, descriptor, direct_owner_of, keep_mapped, may_contain,
-    node_of, owner, owner_of, page_of, page_of_any, set_owner,
+    PageIndex, address_of, clear_owner, contains, descriptor, direct_owner_of, home_of, keep_mapped,
+    may_contain, owner, owner_of, page_of, page_of_any, set_owner,
 };
 pub use bound::{begin_growth, has_grown, is_bounded};
 pub use buddy::limits::{has_soft_limit, held_bytes, is_beyond_soft, set_limits, soft_limit_bytes};
 pub use buddy::valid::Walked;
-pub use cpu_pages::{alloc, extend, free, free_zeroed, init as init_cpu_lists, is_possible};
+pub use cpu_pages::{alloc, alloc_by, extend, free, free_zeroed, init as init_cpu_lists, is_possible};
 #[cfg(test)]
 pub use idle::purge_all;
 pub use idle::{has_free_memory, purge_all_beyond, purge_rested, rested};
@@ -118,6 +121,12 @@ const SMALL_BYTES: usize = 16 << 20;
 /// Whether the process has so little memory that it needs no background thread.
 pub fn is_small() -> bool {
     arena::committed_bytes() - arena::reserved_bytes() <= SMALL_BYTES
+}
+
+/// Prepares for caches with a [policy](crate::os::numa::NumaPolicy) on a machine of `nodes` nodes.
+/// False without memory. The caller holds the registry's lock.
+pub fn make_policies(nodes: usize) -> bool {
+    buddy::make_policies(nodes)
 }
 
 /// Takes the addresses of `count` chunks of the arena, mapped without access, for a layer above;

@@ -205,11 +205,15 @@ fn purge_groups(target_bytes: usize, least_pages: usize, locked: Locked) -> usiz
         let period = buddy.policy.period;
         buddy.with_chunk(index, |chunk| {
             chunk.restore(&taken, is_purged);
-            chunk.is_unmapped = is_unmapped;
+            if is_unmapped {
+                buddy::note_unmapped(index, chunk);
+            }
             chunk.refused_in = if is_purged { 0 } else { period };
         });
         if is_unmapped {
             arena::note_unmapped(1);
+        } else {
+            buddy.leave_policy(index);
         }
         if is_purged {
             buddy.policy.regret_pages += usize::from(dirty);

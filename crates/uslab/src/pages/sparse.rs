@@ -5,16 +5,18 @@
 //! are the only ones that can have memory. Limits and figures count these pages alone.
 
 use super::arena::{self, PageIndex};
+use super::home::Home;
 use super::policy::{Locked, REFUSAL_MS};
 use super::{CHUNK_PAGES, Fill, PAGE_BYTES, buddy, cpu_pages, purge};
+use crate::os::numa::NumaPolicy;
 use crate::{counters, os};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// A run of `2^order` pages on a boundary of as many, up to 64 of them. Returns its first page, and
-/// the mask of charged pages: those in `needed`, and those that have memory already. `None` if
-/// memory or address space is used up.
-pub fn alloc_sparse(order: u32, needed: u64, fill: Fill) -> Option<(PageIndex, u64)> {
-    let run = buddy::lock().alloc_sparse(order, needed, fill);
+/// A run of `2^order` pages with `policy` on a boundary of as many, up to 64 of them. Returns its
+/// first page, and the mask of charged pages: those in `needed`, and those that have memory
+/// already. `None` if memory or address space is used up.
+pub fn alloc_sparse(policy: NumaPolicy, order: u32, needed: u64, fill: Fill) -> Option<(PageIndex, u64)> {
+    let run = buddy::lock().alloc_sparse(order, needed, fill, Home::of(policy));
     run.filter(|&(first, _)| cpu_pages::is_free_run(first, 1 << order, 1 << order))
 }
 

@@ -54,18 +54,18 @@ pub(super) struct Sequences<'a> {
     slots: *const Slot,
     slot: &'a Slot,
     cpu: Cpu,
-    node: usize,
+    node: Option<usize>,
 }
 
 impl<'a> Sequences<'a> {
-    /// Access to this CPU's slot for objects of `node`. `None` if the CPU has no slot. That happens
-    /// only if the kernel runs the thread on a CPU that it did not count as possible (see
-    /// [`crate::os::cpu::possible_cpus`]).
+    /// Access to this CPU's slot for objects of `node`, or of any home. `None` if the CPU has no
+    /// slot. That happens only if the kernel runs the thread on a CPU that it did not count as
+    /// possible (see [`crate::os::cpu::possible_cpus`]).
     ///
     /// # Safety
     /// `slots` must be a row of a cache's slots, for every possible CPU, in a process whose mode is
     /// rseq.
-    pub unsafe fn new(slots: &'a [Slot], node: usize) -> Option<Sequences<'a>> {
+    pub unsafe fn new(slots: &'a [Slot], node: Option<usize>) -> Option<Sequences<'a>> {
         let cpu = Cpu::current();
         cpu.own(slots).map(|slot| Sequences { slots: slots.as_ptr(), slot, cpu, node })
     }
@@ -101,7 +101,7 @@ impl Access for Sequences<'_> {
     }
 
     fn node(&self) -> Option<usize> {
-        Some(self.node)
+        self.node
     }
 }
 
@@ -111,7 +111,7 @@ impl Access for Sequences<'_> {
 pub(super) struct Locked<'a> {
     slot: &'a Slot,
     cpu: Cpu,
-    node: usize,
+    node: Option<usize>,
 }
 
 /// Upper bound on the slots that a thread tries before it bypasses the CPU caches. A taken lock
@@ -123,9 +123,9 @@ const TRIES: usize = 4;
 const LOOKS: usize = 64;
 
 impl<'a> Locked<'a> {
-    /// Access to the slot of this CPU for objects of `node` or, if its lock is taken, of one of the
-    /// next CPUs. `None` if all of these locks are taken.
-    pub fn new(slots: &'a [Slot], node: usize) -> Option<Locked<'a>> {
+    /// Access to the slot of this CPU for objects of `node`, or of any home. If its lock is taken,
+    /// to that of one of the next CPUs. `None` if all of these locks are taken.
+    pub fn new(slots: &'a [Slot], node: Option<usize>) -> Option<Locked<'a>> {
         core::iter::successors(Some(Cpu::current()), |cpu| Some(cpu.next()))
             .take(TRIES)
             .filter_map(|cpu| cpu.shared(slots).map(|slot| Locked { slot, cpu, node }))
@@ -182,7 +182,7 @@ impl Access for Locked<'_> {
     }
 
     fn node(&self) -> Option<usize> {
-        Some(self.node)
+        self.node
     }
 }
 

@@ -147,7 +147,7 @@ impl CpuCache {
     pub(super) fn install_counted(&self, objects: &[*mut u8]) {
         let node = self.this_node();
         // SAFETY: the counted row has a slot for each CPU, and exists in rseq mode only.
-        let Some(access) = (unsafe { Sequences::new(self.counted_slots(), node) }) else {
+        let Some(access) = (unsafe { Sequences::new(self.counted_slots(), Some(node)) }) else {
             return self.discard(objects);
         };
         self.used.add_cpu(access.cpu());

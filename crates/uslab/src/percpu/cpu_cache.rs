@@ -75,7 +75,7 @@ pub struct Parts {
     pub cpus: usize,
     /// Groups of CPUs, at least one for each node: see [`crate::os::sharing`].
     pub groups: usize,
-    /// Nodes.
+    /// Rows of slots: one for each node, or one where objects have no home of their own.
     pub nodes: usize,
     /// Objects that a sheaf holds; 0 for an adaptive capacity.
     pub sheaf_capacity: usize,
@@ -325,6 +325,8 @@ impl CpuCache {
             return Server::Slabs;
         }
         let row = self.row(node);
+        // One row has all objects, wherever their memory is: each CPU uses the barn of its group.
+        let node = if self.nodes > 1 { Some(node) } else { None };
         let server = match mode() {
             // SAFETY: the row is this cache's, for every possible CPU, and the mode is rseq.
             Mode::Rseq => unsafe { Sequences::new(row, node) }.map_or(Server::Slabs, Server::Sequences),

@@ -53,17 +53,21 @@ impl CpuCache {
         self.is_hiding() && has_own && self.hidden_row.load(Acquire).is_null()
     }
 
-    /// Makes the hidden row, if the cache lacks it, in `memory`, or in new memory if that is null.
-    /// Returns the memory of the row; null if there is none. The caller holds the registry's lock.
+    /// Makes the hidden row, if the cache lacks it, in `memory`, or in new memory if that is null,
+    /// which then has room for the row of any cache on a machine of `nodes` nodes. Returns the
+    /// memory of the row; null if there is none. The caller holds the registry's lock.
     ///
     /// # Safety
     /// `memory` must be null, or come from an earlier call for a cache that has ended.
-    pub unsafe fn make_hidden_row(&self, memory: *mut Slot) -> *mut Slot {
+    pub unsafe fn make_hidden_row(&self, memory: *mut Slot, nodes: usize) -> *mut Slot {
         if !self.lacks_hidden_row() {
             return memory;
         }
         let row = match memory.is_null() {
-            true => boot::alloc(self.slot_count * size_of::<Slot>(), align_of::<Slot>()).cast::<Slot>(),
+            true => {
+                let count = self.slot_count.max(self.cpus * nodes);
+                boot::alloc(count * size_of::<Slot>(), align_of::<Slot>()).cast::<Slot>()
+            }
             false => memory,
         };
         if row.is_null() {
@@ -72,8 +76,8 @@ impl CpuCache {
         for at in 0..self.slot_count {
             let slot = Slot::holding(dummy_of(at % self.cpus.max(1)));
             slot.set_start_test(self.slabs().geometry().start_test());
-            // SAFETY: memory for so many slots, which all caches have equally many of. It is the
-            // cache's alone.
+            // SAFETY: memory for so many slots, or more: no cache has a row for more than each
+            // node. It is the cache's alone.
             unsafe { row.add(at).write(slot) };
         }
         self.hidden_row.store(row, Release);

@@ -20,6 +20,7 @@
 //!   one node         owner = slots with sheaves = slots to allocate from     no lending row
 //!   several nodes    dummy │ row of node 0 (owner) │ row of node 1 │ … │ lending row
 //!   hidden, locked   dummy │ owner: dummies │ row of node 0 │ row of node 1 │ …
+//!   with a policy    as with one node
 //! ```
 //!
 //! Where sheaves are hidden and in locked mode each call takes the slow path, which chooses the

@@ -10,7 +10,7 @@ use crate::counters::{
 };
 use crate::os::corruption::is_whole;
 use crate::os::facts::{Fact, facts};
-use crate::os::{invariant::invariant, probe};
+use crate::os::{invariant::invariant, numa::NumaPolicy, probe};
 use crate::pages::{self, Temperature};
 use crate::rseq::{Cpu, Owner};
 use crate::sync::prefetch_for_write;
@@ -56,6 +56,8 @@ pub struct Slabs {
     pub(super) owner_distance: usize,
     pub(super) temperature: Temperature,
     pub(super) constructor: Option<Constructor>,
+    /// Where its pages come from; not local only where it heeds nodes and has one list.
+    pub(super) policy: NumaPolicy,
     nodes: *const Node,
     node_count: usize,
     /// Several caches have the same lock and the same record: see [`NodeMemory::shared`].
@@ -125,6 +127,7 @@ impl Slabs {
             owner_distance: 0,
             temperature,
             constructor,
+            policy: NumaPolicy::Local,
             nodes,
             node_count,
             is_shared: shared.is_some(),
@@ -138,6 +141,14 @@ impl Slabs {
             tally_count: tallies.len(),
             own: Tally::default(),
         }
+    }
+
+    /// These slabs, with pages of `policy`. One that is not local needs [`pages::make_policies`],
+    /// and slabs of one node's lists. There must be no slab yet.
+    pub fn with_policy(mut self, policy: NumaPolicy) -> Slabs {
+        invariant!(policy == NumaPolicy::Local || self.node_count == 1, "a policy's slabs have one home");
+        self.policy = policy;
+        self
     }
 
     /// The layout of each slab.
@@ -460,7 +471,8 @@ impl Slabs {
             }
         } else if now != before {
             let record = self.record();
-            if self.node_count == 1 && usize::from(self.id) < MAX_RECORDS {
+            if self.node_count == 1 && self.policy == NumaPolicy::Local && usize::from(self.id) < MAX_RECORDS
+            {
                 // This thread holds the one lock under which these change: it may store.
                 record.partial_slabs.store(i64::from(now.partial), Relaxed);
                 record.empty_slabs.store(i64::from(now.empty), Relaxed);

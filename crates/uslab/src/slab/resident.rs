@@ -27,6 +27,7 @@ use super::words;
 use crate::counters;
 use crate::os;
 use crate::os::invariant::invariant;
+use crate::os::numa::NumaPolicy;
 use crate::pages::{self, Fill, Locked, PAGE_BYTES, PAGE_SHIFT, PageIndex, Temperature};
 use crate::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed};
 use crate::sync::in_flight::InFlight;
@@ -228,14 +229,18 @@ impl Slabs {
             return Some((first, charged));
         }
         if !self.geometry.grows_by_pages() {
-            let run = pages::alloc(self.geometry.pages(), order, self.temperature, fill)?;
+            let pages = self.geometry.pages();
+            let run = match self.policy {
+                NumaPolicy::Local => pages::alloc(pages, order, self.temperature, fill),
+                policy => pages::alloc_by(policy, pages, order, fill),
+            }?;
             if !self.geometry.has_resident_word() {
                 return Some((run.first, 0));
             }
             self.charged.fetch_add(self.geometry.pages(), Relaxed);
             return Some((run.first, self.geometry.all_pages()));
         }
-        let (first, charged) = pages::alloc_sparse(order, needed, fill)?;
+        let (first, charged) = pages::alloc_sparse(self.policy, order, needed, fill)?;
         self.charged.fetch_add(charged.count_ones() as usize, Relaxed);
         if charged != needed {
             // Pages that had memory already are free pages inside the slab.

@@ -15,6 +15,7 @@ use super::lists::{List, Lists, list_for};
 use super::one::Slab;
 use super::pool::Slabs;
 use crate::os::invariant::{Checked, Subject, assert_valid, is_sampled};
+use crate::os::numa::NumaPolicy;
 use crate::pages::{self, PAGE_BYTES, PageIndex};
 use crate::rseq::Owner;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed};
@@ -38,6 +39,7 @@ pub(super) struct Kind<'a> {
     pub geometry: &'a Geometry,
     pub owner: Owner,
     pub node: usize,
+    pub policy: NumaPolicy,
 }
 
 /// The rank of a list: the higher, the more free objects its slabs have.
@@ -57,13 +59,15 @@ impl Slab {
 
     /// Checks a slab that stands in `list`. The caller holds the lists' lock.
     pub(super) fn check(self, kind: Kind<'_>, list: List) -> Checked {
-        let Kind { geometry, owner, node } = kind;
+        let Kind { geometry, owner, node, policy } = kind;
         let subject = self.subject();
         subject.equal(self.0.0 % (1 << geometry.order), 0, "a slab starts on a multiple of its pages")?;
         // SAFETY: the descriptor is mapped, and the lists' lock owns the field.
         let place = unsafe { (*self.head()).list };
         subject.equal(place, list as u8, "a slab knows the list that it stands in")?;
         subject.equal(self.node(), node, "a slab stands in the lists of its node")?;
+        let has_policy = pages::home_of(self.0).policy() == policy;
+        subject.holds(has_policy, "the memory of a slab has the policy of its cache")?;
         for page in 0..geometry.named_pages() {
             let found = pages::owner(self.0.plus(page)).slots();
             subject.equal(found, owner.slots(), "the page map names the cache for each page of a slab")?;
@@ -197,7 +201,7 @@ impl Lists {
 
 impl Slabs {
     fn kind(&self, node: usize) -> Kind<'_> {
-        Kind { geometry: self.geometry(), owner: self.owner_on(node), node }
+        Kind { geometry: self.geometry(), owner: self.owner_on(node), node, policy: self.policy }
     }
 
     /// Asserts, in debug builds, what holds after a change of the lists: checks their heads and

@@ -3,8 +3,9 @@
 //! A chunk leaves its list and comes back once for all of its runs in a batch. That is most of what
 //! a run costs.
 
-use super::Buddy;
+use super::{Buddy, nodes};
 use crate::os::invariant::invariant;
+use crate::pages::home::Home;
 use crate::pages::{CHUNK_PAGES, arena, chunk};
 
 impl Buddy {
@@ -16,14 +17,11 @@ impl Buddy {
     pub fn alloc_batch(&mut self, order: u32, out: &mut [u32]) -> (usize, u32) {
         let pages = 1 << order;
         let held = self.used_pages + self.dirty_pages + out.len() * pages;
-        let Some(index) = self.fullest_with(order) else { return (0, 0) };
+        let Some(index) = self.fullest_with(order, Home::here()) else { return (0, 0) };
         // What backs a chunk without memory is chosen by a system call.
         // SAFETY: the index comes from a list, so the chunk is committed, and `&mut self` is the
         // lock. The reference ends with the block, before `unlink` makes another one.
-        let is_untouched = unsafe {
-            let chunk = &*arena::chunk(index);
-            chunk.is_whole() && chunk.dirty_pages == 0
-        };
+        let is_untouched = unsafe { nodes::is_untouched(&*arena::chunk(index)) };
         if is_untouched || held > self.soft_pages.min(self.hard_pages) {
             return (0, 0);
         }

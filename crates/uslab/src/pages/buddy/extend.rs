@@ -3,6 +3,7 @@
 use super::{Buddy, MAX_GROW, fill_of_part};
 use crate::os::memory::Placed;
 use crate::pages::arena::{self, PageIndex};
+use crate::pages::home::Home;
 use crate::pages::{CHUNK_PAGES, Run};
 
 /// The parts of the pages `start` to `end` in each chunk: its index, the first page and how many.
@@ -32,13 +33,16 @@ impl Buddy {
         if !self.reaches(start, end) || !are_free(start, end) {
             return false;
         }
-        // An unmapped chunk is all free. It lies wholly within the claimed range, or at its end.
         let (low, high) = (start / CHUNK_PAGES, end.div_ceil(CHUNK_PAGES));
+        if self.end_without_policy(low, high) < high {
+            return false;
+        }
+        // An unmapped chunk is all free. It lies wholly within the claimed range, or at its end.
         if self.map_again(low, high - low) != Placed::Mapped {
             return false;
         }
         let zero: usize = parts(start, end)
-            .map(|(index, first, count)| self.claim(index, first, count, fill_of_part(count)))
+            .map(|(index, first, count)| self.claim(index, first, count, fill_of_part(count), Home::here()))
             .sum();
         self.note_taken(Run { first, pages, zeroed: zero == pages }, pages)
     }

@@ -138,7 +138,7 @@ impl Buddy {
         const _: () = assert!(PINNED_LEVEL < EMPTY_LEVEL);
         // SAFETY: listed chunks are committed, and `&self` is the lock.
         let at = |index: u32| unsafe { &*arena::chunk(index as usize) };
-        let heads = |level| self.lists.iter().flat_map(move |lists| lists.heads[level]);
+        let heads = |level| self.all_lists().flat_map(move |lists| lists.heads[level]);
         (0..PINNED_LEVEL).rev().flat_map(heads).find_map(|head| {
             core::iter::successors((head != NONE).then_some(head), |&index| {
                 let next = at(index).next;

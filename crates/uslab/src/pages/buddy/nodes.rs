@@ -1,15 +1,29 @@
-//! The lists of chunks, node by node, and the node of a chunk.
+//! The lists of chunks, home by home, and how a chunk changes its home.
+//!
+//! ```text
+//!   lists     node 0 │ node 1 │ … │ node 7       nodes from 8 on share them
+//!   policies  interleaved │ bound to node 0 │ bound to node 1 │ …     made with the first policy
+//! ```
+//!
+//! A chunk without memory serves any home. With its first page it gets that home, and the kernel
+//! learns its policy before a thread touches the page. Once the chunk is wholly free and
+//! without memory, the kernel forgets the policy, so that the mapping joins its neighbours again.
+//!
+//! Pages of a chunk with a policy must never serve another home while the chunk has memory. So they
+//! stay out of the CPUs' page lists, out of large runs and out of runs that grow in place. A node's
+//! memory may serve another node's CPU, when there is no other.
 
-use super::{LEVELS, ORDERS, PINNED_LEVEL};
-use crate::pages::arena;
-use crate::pages::chunk::NONE;
-use crate::rseq::Cpu;
-use core::sync::atomic::Ordering::Relaxed;
+use super::{Buddy, LEVELS, ORDERS, PINNED_LEVEL};
+use crate::os;
+use crate::os::invariant::invariant;
+use crate::pages::chunk::{Chunk, NONE};
+use crate::pages::home::Home;
+use crate::pages::{CHUNK_BYTES, arena, boot};
 
 /// Nodes whose chunks have lists of their own; on machines with more, nodes share them.
 pub(super) const NODES: usize = 8;
 
-/// The lists of the chunks whose memory is on one node.
+/// The lists of the chunks of one home.
 pub(super) struct NodeLists {
     pub heads: [[u32; ORDERS]; LEVELS],
     pub not_empty: [u16; LEVELS],
@@ -37,12 +51,128 @@ impl NodeLists {
     }
 }
 
-/// The node that takes memory: the calling thread's.
-pub(super) fn this_node() -> usize {
-    Cpu::current().node()
+/// Makes the lists of all policies of a machine of `nodes` nodes, unless there are any. False
+/// without memory. A cache with a policy is made after that; callers hold the registry's lock.
+pub(in crate::pages) fn make_policies(nodes: usize) -> bool {
+    if super::lock().has_policies() {
+        return true;
+    }
+    let count = Home::policies(nodes);
+    let memory = boot::alloc(count * size_of::<NodeLists>(), align_of::<NodeLists>()).cast::<NodeLists>();
+    if memory.is_null() {
+        return false;
+    }
+    for at in 0..count {
+        // SAFETY: memory for so many lists, which no other thread knows yet.
+        unsafe { memory.add(at).write(NodeLists::EMPTY) };
+    }
+    // SAFETY: just written; boot memory lives for ever, and the buddy alone gets it.
+    super::lock().policies = unsafe { core::slice::from_raw_parts_mut(memory, count) };
+    true
 }
 
-/// The place of a chunk's node among the lists.
-pub(super) fn lists_of(index: usize) -> usize {
-    usize::from(arena::node_of_chunk(index).load(Relaxed)) % NODES
+/// Whether chunk `index` has a policy. The caller holds the lock.
+fn has_policy(index: usize) -> bool {
+    arena::home_of_chunk(index).has_policy()
+}
+
+/// A chunk, of which the caller holds the lock, and which it does not change.
+fn at<'a>(index: usize) -> &'a Chunk {
+    // SAFETY: callers pass committed indices, and hold the lock.
+    unsafe { &*arena::chunk(index) }
+}
+
+/// Whether a chunk has a policy that its memory, or pages in use, still have.
+fn is_taken(index: usize) -> bool {
+    has_policy(index) && !is_untouched(at(index))
+}
+
+/// Whether a chunk is wholly free and without memory.
+pub(super) fn is_untouched(chunk: &Chunk) -> bool {
+    chunk.is_whole() && chunk.dirty_pages == 0
+}
+
+impl Buddy {
+    /// Whether any cache ever had a policy.
+    pub(super) fn has_policies(&self) -> bool {
+        !self.policies.is_empty()
+    }
+
+    /// The lists of all homes.
+    pub(super) fn all_lists(&self) -> impl Iterator<Item = &NodeLists> {
+        self.lists.iter().chain(&*self.policies)
+    }
+
+    /// The lists of a home.
+    pub(super) fn lists_of(&self, home: Home) -> &NodeLists {
+        match home.policy_number().and_then(|number| self.policies.get(number)) {
+            Some(lists) => lists,
+            None => &self.lists[usize::from(home.byte()) % NODES],
+        }
+    }
+
+    /// As [`Buddy::lists_of`], to change them.
+    pub(super) fn lists_of_mut(&mut self, home: Home) -> &mut NodeLists {
+        match home.policy_number().and_then(|number| self.policies.get_mut(number)) {
+            Some(lists) => lists,
+            None => &mut self.lists[usize::from(home.byte()) % NODES],
+        }
+    }
+
+    /// Whether chunks of these homes stand in the same lists.
+    pub(super) fn share_lists(&self, one: Home, other: Home) -> bool {
+        one == other || core::ptr::eq(self.lists_of(one), self.lists_of(other))
+    }
+
+    /// Gives chunk `index`, which is wholly free, without memory and in no list, to `home`, and
+    /// tells the kernel where one of both has a policy.
+    pub(super) fn settle(&mut self, index: usize, home: Home) {
+        let before = arena::home_of_chunk(index);
+        if before.has_policy() || home.has_policy() {
+            self.change_policy(index, before, home);
+        } else {
+            arena::set_home_of_chunk(index, home);
+        }
+    }
+
+    #[cold]
+    fn change_policy(&mut self, index: usize, before: Home, home: Home) {
+        invariant!(is_untouched(at(index)), "a chunk that changes its policy has no memory", index);
+        arena::set_home_of_chunk(index, home);
+        if before == home || at(index).is_unmapped {
+            return;
+        }
+        let nodes = self.policies.len().saturating_sub(Home::policies(0));
+        let moves = home.has_policy() && arena::is_populated();
+        let start = arena::address_of_chunk(index);
+        // SAFETY: the chunk is mapped, and ours. Where the kernel refuses, its memory comes as the
+        // process's own policy has it: better than none.
+        unsafe { os::numa::set_policy(start, CHUNK_BYTES, home.policy(), nodes, moves) };
+    }
+
+    /// Takes the policy away from chunk `index` if it has no memory any more. It must be in a list.
+    pub fn leave_policy(&mut self, index: usize) {
+        if self.has_policies() && has_policy(index) && is_untouched(at(index)) {
+            self.unlink(index);
+            self.settle(index, Home::here());
+            self.link(index);
+        }
+    }
+
+    /// The end of the first chunks of `first..end` that have no policy's pages: these alone may
+    /// serve a large run.
+    pub(super) fn end_without_policy(&self, first: usize, end: usize) -> usize {
+        match self.has_policies() {
+            true => (first..end).find(|&index| is_taken(index)).unwrap_or(end),
+            false => end,
+        }
+    }
+
+    /// The start of the last chunks of `first..end` that have no policy's pages.
+    pub(super) fn start_without_policy(&self, first: usize, end: usize) -> usize {
+        match self.has_policies() {
+            true => (first..end).rev().find(|&index| is_taken(index)).map_or(first, |index| index + 1),
+            false => first,
+        }
+    }
 }

@@ -4,13 +4,14 @@
 //! starts from the highest chunk. So long rows stay whole for large runs, and the chunks that serve
 //! next still have their memory.
 
+use super::nodes::{self, NodeLists};
 use super::whole::{self, Index};
 use super::{Buddy, EMPTY_LEVEL, LEVELS, ORDERS, PINNED_LEVEL};
 use crate::os::corruption::is_whole;
 use crate::pages::arena::{self, PageIndex};
 use crate::pages::chunk::{Chunk, NONE};
 use crate::pages::policy::Locked;
-use crate::pages::{CHUNK_BYTES, buddy::nodes};
+use crate::pages::{CHUNK_BYTES, home::Home};
 
 /// Upper bound of the chunks that a search for one looks at.
 const MAX_LOOKS: usize = 64;
@@ -26,16 +27,15 @@ fn at<'a>(index: usize) -> &'a Chunk {
 }
 
 impl Buddy {
-    /// The fullest chunk of this node with room for a run of `order`; then the lowest wholly free
-    /// chunk, with memory of this node or without memory.
-    pub(super) fn fullest_with(&self, order: u32) -> Option<usize> {
-        let node = nodes::this_node() % nodes::NODES;
-        let own = &self.lists[node];
+    /// The fullest chunk of `home` with room for a run of `order`; then the lowest wholly free
+    /// chunk, with memory of that home or without memory.
+    pub(super) fn fullest_with(&self, order: u32, home: Home) -> Option<usize> {
+        let own = self.lists_of(home);
         let index = own
             .fullest_with(order, PINNED_LEVEL)
-            .or_else(|| lowest_whole(node))
+            .or_else(|| self.lowest_whole(home))
             .or_else(|| own.fullest_with(order, LEVELS))
-            .or_else(|| self.lists.iter().find_map(nodes::NodeLists::untouched))?;
+            .or_else(|| self.all_lists().find_map(NodeLists::untouched))?;
         self.whole_index(index)
     }
 
@@ -49,8 +49,11 @@ impl Buddy {
     }
 
     /// The fullest chunk of any node with room for a run of `order`: memory of another node is
-    /// better than none.
-    pub(super) fn fullest_anywhere(&self, order: u32) -> Option<usize> {
+    /// better than none. `None` for a home with a policy, which takes no other memory.
+    pub(super) fn fullest_anywhere(&self, order: u32, home: Home) -> Option<usize> {
+        if home.has_policy() {
+            return None;
+        }
         self.whole_index(self.lists.iter().find_map(|lists| lists.fullest_with(order, LEVELS))?)
     }
 
@@ -67,7 +70,12 @@ impl Buddy {
             let mut rows = core::iter::from_fn(|| {
                 let first = aligned(Index::Whole.next(at, committed)?);
                 at = whole::run_end(first, committed).max(first);
-                Some((first, at))
+                let end = self.end_without_policy(first, at);
+                if end < at {
+                    // Chunks of a policy, at least one, end the row.
+                    at = end + 1;
+                }
+                Some((first, end))
             });
             let with_room = rows.by_ref().filter(|(first, end)| end - first >= count).take(MAX_ROWS);
             if let Some((first, _)) = with_room.min_by_key(|(first, end)| end - first) {
@@ -75,7 +83,7 @@ impl Buddy {
             }
             // Chunks of the last row, if it reaches the end of the arena, are followed by new ones,
             // unless another mapping lies between; then the search goes on behind it.
-            let tail = aligned(whole::last_row(committed));
+            let tail = aligned(self.start_without_policy(whole::last_row(committed), committed));
             let missing = tail.checked_add(count)?.checked_sub(committed)?;
             self.grow(missing, missing)?;
             from = tail;
@@ -100,16 +108,29 @@ impl Buddy {
             let is_clean = chunk.is_whole() && chunk.dirty_pages == 0 && !chunk.is_unmapped;
             // SAFETY: all pages of the chunk are free, and stay so under the lock; it is mapped.
             if is_clean && arena::may_be_unmapped(index) && unsafe { arena::unmap_memory(index, 1) } {
-                self.with_chunk(index, |chunk| chunk.is_unmapped = true);
+                self.with_chunk(index, |chunk| note_unmapped(index, chunk));
                 arena::note_unmapped(1);
             }
         }
     }
 
+    /// The lowest wholly free chunk with memory of `home`, or else without memory and mapped.
+    fn lowest_whole(&self, home: Home) -> Option<usize> {
+        let committed = arena::chunks_committed();
+        let lowest = |index: Index| {
+            core::iter::successors(index.next(0, committed), move |&chunk| index.next(chunk + 1, committed))
+                .take(MAX_LOOKS)
+        };
+        let is_own = |&index: &usize| self.share_lists(arena::home_of_chunk(index), home);
+        let backed = lowest(Index::Backed).find(is_own);
+        let is_clean = |&index: &usize| nodes::is_untouched(at(index)) && !at(index).is_unmapped;
+        backed.or_else(|| lowest(Index::Whole).find(is_clean))
+    }
+
     /// A wholly free chunk without memory that could be unmapped.
     fn clean_whole(&self) -> Option<usize> {
         let chunk = |index: u32| (index != NONE).then_some(index);
-        self.lists.iter().find_map(|lists| {
+        self.all_lists().find_map(|lists| {
             let first = chunk(lists.heads[EMPTY_LEVEL][ORDERS - 1]);
             core::iter::successors(first, |&index| chunk(at(index as usize).next))
                 .map(|index| index as usize)
@@ -118,14 +139,8 @@ impl Buddy {
     }
 }
 
-/// The lowest wholly free chunk with memory of node `node`, or else without memory and mapped.
-fn lowest_whole(node: usize) -> Option<usize> {
-    let committed = arena::chunks_committed();
-    let lowest = |index: Index| {
-        core::iter::successors(index.next(0, committed), move |&chunk| index.next(chunk + 1, committed))
-            .take(MAX_LOOKS)
-    };
-    let backed = lowest(Index::Backed).find(|&index| nodes::lists_of(index) == node);
-    let is_clean = |&index: &usize| at(index).dirty_pages == 0 && !at(index).is_unmapped;
-    backed.or_else(|| lowest(Index::Whole).find(is_clean))
+/// Records that a chunk is unmapped, and its policy gone with the mapping.
+pub(in crate::pages) fn note_unmapped(index: usize, chunk: &mut Chunk) {
+    chunk.is_unmapped = true;
+    arena::set_home_of_chunk(index, Home::here());
 }

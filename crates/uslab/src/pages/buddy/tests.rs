@@ -17,9 +17,9 @@ fn found(
     let run = crate::pages::alloc(3, 0, Temperature::Cold, Fill::Sparse).expect("there is room");
     let mut buddy = lock();
     // The chunk that serves next. It has a free page as long as the lock is held.
-    let index = buddy.fullest_with(0).unwrap_or_else(|| {
+    let index = buddy.fullest_with(0, Home::here()).unwrap_or_else(|| {
         buddy.grow(1, 1).expect("there is room");
-        buddy.fullest_with(0).expect("it just grew")
+        buddy.fullest_with(0, Home::here()).expect("it just grew")
     });
     // SAFETY: the chunk is committed, and changes only under the lock.
     let chunk = || unsafe { &mut *arena::chunk(index) };
@@ -157,7 +157,7 @@ fn a_batch_lies_in_one_chunk_in_order_and_comes_back() {
     for order in 0..6 {
         let mut buddy = lock();
         // Room for the largest order. The lock is held until all of it is free again.
-        if buddy.fullest_with(5).is_none() {
+        if buddy.fullest_with(5, Home::here()).is_none() {
             buddy.grow(1, 1).expect("there is room");
         }
         let used = buddy.used_pages;

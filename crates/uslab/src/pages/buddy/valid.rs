@@ -7,10 +7,7 @@
 //!   map     a free page has no owner
 //! ```
 
-use super::{
-    Buddy, EMPTY_CHUNKS, EMPTY_LEVEL, LEVELS, NODES, ORDERS, PINNED_LEVEL, level_of, lists_of, lock,
-    whole::Index,
-};
+use super::{Buddy, EMPTY_CHUNKS, EMPTY_LEVEL, LEVELS, ORDERS, PINNED_LEVEL, level_of, lock, whole::Index};
 use crate::counters;
 use crate::os::invariant::{Checked, Subject, assert_valid, is_sampled};
 use crate::pages::arena::{self, PageIndex};
@@ -121,7 +118,7 @@ impl Buddy {
         match linked(chunk.prev) {
             Some(prev) => subject.equal(at(prev).next, index, "the chunk before links here"),
             None => {
-                let lists = &self.lists[lists_of(index as usize)];
+                let lists = self.lists_of(arena::home_of_chunk(index as usize));
                 let head = lists.heads[usize::from(chunk.level)][usize::from(chunk.order)];
                 subject.equal(head, index, "a first chunk is the head of its list")
             }
@@ -134,9 +131,9 @@ impl Buddy {
         let mut all = 0;
         let lists =
             |node| (0..LEVELS).flat_map(move |level| (0..ORDERS).map(move |order| (node, level, order)));
-        for (node, level, order) in (0..NODES).flat_map(lists) {
-            let head = self.lists[node].heads[level][order];
-            let bit = self.lists[node].not_empty[level] >> order & 1 != 0;
+        for (node, level, order) in self.all_lists().flat_map(lists) {
+            let head = node.heads[level][order];
+            let bit = node.not_empty[level] >> order & 1 != 0;
             subject.equal(bit, head != NONE, "the word of a level says which lists have chunks")?;
             let whole = level >= PINNED_LEVEL;
             subject.holds(
@@ -152,7 +149,8 @@ impl Buddy {
                 )?;
                 let chunk = at(index);
                 let list = (usize::from(chunk.level), usize::from(chunk.order));
-                let is_here = list == (level, order) && lists_of(index as usize) == node;
+                let home = arena::home_of_chunk(index as usize);
+                let is_here = list == (level, order) && core::ptr::eq(self.lists_of(home), node);
                 chunk.subject().holds(is_here, "a chunk knows the list that it stands in")?;
                 chunk.subject().at_least(chunk.free_pages, 1, "a listed chunk has a free page")?;
                 self.check_links(index)?;

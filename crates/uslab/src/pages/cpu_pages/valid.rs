@@ -36,6 +36,8 @@ impl CpuPages {
                 let subject = Subject::new("listed run", arena::address_of(first));
                 subject.holds(arena::contains(first.plus((1 << order) - 1)), "a run lies in the arena")?;
                 subject.equal(first.0 % (1 << order), 0, "a run lies on a multiple of its pages")?;
+                let has_policy = arena::contains(first) && arena::home_of(first).has_policy();
+                subject.holds(!has_policy, "a run of a policy's chunk is in no CPU's list")?;
                 subject.holds(!runs[..at].contains(&first.0), "a run stands in a list once")?;
                 for page in 0..1 << order {
                     let owner = arena::owner(first.plus(page)).slots();

@@ -21,7 +21,7 @@ fn hiding() -> Option<&'static CpuCache> {
     cache.drain_slots(&mut Drain::of_all());
     assert!(cache.is_bypassed(), "calls go to the slabs until there is a row");
     // SAFETY: no memory of an earlier row.
-    assert!(!unsafe { cache.make_hidden_row(core::ptr::null_mut()) }.is_null());
+    assert!(!unsafe { cache.make_hidden_row(core::ptr::null_mut(), 1) }.is_null());
     assert!(!cache.is_bypassed());
     let objects = alloc(cache, 100);
     free(cache, &objects);
@@ -81,7 +81,7 @@ fn a_sheaf_that_reaches_the_other_row_is_drained() {
         }
         let row = if is_hiding { cache.slots() } else { cache.hidden_slots() };
         // SAFETY: a row of the cache, for every CPU, and the mode is rseq.
-        let access = unsafe { Sequences::new(row, 0) }.expect("this CPU has a slot");
+        let access = unsafe { Sequences::new(row, Some(0)) }.expect("this CPU has a slot");
         let objects = alloc(cache, 3);
         let mut late = sheaf::Owned(sheaf::alloc(Size(2), 0));
         super::super::ownership::claim(late.0);
