@@ -106,6 +106,16 @@ fn an_object_takes_16_bytes_more() {
     assert_eq!(debug::check_objects(), 0);
 }
 
+/// What is hardened is not known before the first call.
+#[test]
+fn the_first_object_of_a_process_is_aligned() {
+    if !is_child() {
+        return drop(again("the_first_object_of_a_process_is_aligned", "1"));
+    }
+    let object = entry::aligned_alloc(64, 64);
+    assert!(!object.is_null() && object.addr().is_multiple_of(64), "{object:?}");
+}
+
 #[test]
 fn aligned_objects_of_malloc_stay_aligned() {
     if !is_child() {

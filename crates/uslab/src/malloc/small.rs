@@ -192,10 +192,11 @@ pub(super) fn forget_sample(index: usize) {
 
 /// The cache of objects of `class` aligned to `align`, for which the class has been chosen.
 fn cache_for(class: Class, align: usize) -> Option<&'static Core> {
-    let name = ALIGNED_NAMES[class.index()];
-    if align <= STEP_BYTES || !debugged::packs(NAMES[class.index()]) {
+    // What is debugged is known once the library has started.
+    if align <= STEP_BYTES || (start::ensure() && !debugged::packs(NAMES[class.index()])) {
         return cache(class);
     }
+    let name = ALIGNED_NAMES[class.index()];
     let place = &ALIGNED[class.index()];
     // SAFETY: null or a core, which lives at its address for ever.
     if let Some(cache) = unsafe { place.load(Acquire).as_ref() } {

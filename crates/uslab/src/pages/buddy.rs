@@ -350,11 +350,15 @@ impl Buddy {
         invariant!(first + pages <= CHUNK_PAGES, "a claim ends within its chunk", first);
         self.unlink(index);
         // SAFETY: the chunk is committed, and `&mut self` is the lock.
-        let chunk = unsafe { &mut *arena::chunk(index) };
-        if nodes::is_untouched(chunk) {
+        let is_untouched = unsafe { nodes::is_untouched(&*arena::chunk(index)) };
+        if is_untouched {
             // The kernel takes the memory from the node of the CPU that touches it first, or as the
             // policy has it.
             self.settle(index, home);
+        }
+        // SAFETY: as above; no other reference to the chunk lives.
+        let chunk = unsafe { &mut *arena::chunk(index) };
+        if is_untouched {
             self.choose_backing(index, chunk, fill);
         }
         invariant!(

@@ -190,12 +190,11 @@ impl<'a> Object<'a> {
         }
     }
 
-    /// Takes the object, whatever known state it has, if no other thread works on it.
-    pub fn take_at_once(&self) -> Result<u32, u32> {
+    /// As [`Object::take`], without waiting.
+    pub fn take_at_once(&self, from: &[u32]) -> Result<u32, u32> {
         let word = self.word();
         let now = self.state_of(word, key(self.pointer));
-        let is_known = now == FREE || now == NEVER || now == LIVE;
-        if is_known && self.replace_word(word, word.with_state(BUSY)) { Ok(now) } else { Err(now) }
+        if from.contains(&now) && self.replace_word(word, word.with_state(BUSY)) { Ok(now) } else { Err(now) }
     }
 
     /// Ends [`Object::take`].

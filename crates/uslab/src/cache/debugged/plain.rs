@@ -2,7 +2,7 @@
 //! trace. Hardened caches are plain, and those with the letter F alone.
 //!
 //! ```text
-//!   allocate   pop ─▶ free? ─▶ zeroes? ─▶ canary ─▶ size, family, in use: one store
+//!   allocate   pop ─▶ free? ─▶ zeroes? ─▶ size, family, busy ─▶ canary ─▶ in use: two stores
 //!   free       start of an object? ─▶ in use → busy ─▶ canaries? ─▶ zeroes ─▶ free ─▶ push
 //! ```
 //!
@@ -19,6 +19,7 @@ use super::record::key;
 use super::{Debug, tell};
 use crate::os::debugging::{CHECKER, POISON, RED_ZONE, SECURE, TRACE, USERS};
 use crate::slab::Slabs;
+use core::sync::atomic::{Ordering, fence};
 
 /// Whether the short way does all that `letters` ask for.
 pub(super) const fn is_enough(letters: u8) -> bool {
@@ -40,10 +41,15 @@ impl Debug {
             return self.hand_out_long(name, start, request);
         }
         let asked = request.bytes.min(self.bytes);
+        let word = Word::new(asked, request.family, BUSY, key);
+        object.set_word(word);
+        // A walk that reads what this thread or the program writes from here on finds the record
+        // changed afterwards.
+        fence(Ordering::Release);
         if self.has_canaries() {
             object.write_words_behind(asked, key);
         }
-        object.set_word(Word::new(asked, request.family, LIVE, key));
+        object.set_word(word.with_state(LIVE));
         pointer
     }
 

@@ -85,7 +85,7 @@ impl Core {
         let (debug, geometry) = (self.debug.as_ref()?, self.cpu.slabs().geometry());
         let start = pages::address_of(first);
         let spill = debug.spill_bytes();
-        let index = geometry.index_around(address.wrapping_sub(start as usize + spill))?;
+        let index = geometry.index_around(address.checked_sub(start as usize + spill)?)?;
         Some(debug.object(start.wrapping_add(index * geometry.object_bytes)))
     }
 }

@@ -5,13 +5,13 @@
 //!
 //! ```text
 //!   walk        free ─▶ looked at ─ read ─ still looked at? ─▶ free: what was read holds
-//!   allocation  free?                   ─▶ in use                     no: it is given up
+//!   allocation  free?         ─▶ busy ─ canary ─▶ in use              no: it is given up
 //! ```
 //!
 //! An allocation that reads *looked at* waits. One that had read *free* before replaces the record,
 //! and the walk finds that by its exchange back. One walk looks at a time, so that it finds its own
-//! mark alone. A program that was given the object writes to it after the allocation's store, so
-//! bytes that the walk read before its exchange succeeded are of a free object.
+//! mark alone. The allocation writes to the object after its first store, and so does the program,
+//! so bytes that the walk read before its exchange succeeded are of a free object.
 
 use super::object::{FREE, LIVE, LOOKED_AT, NEVER, Object, ZONE_FREE, ZONE_USED};
 use super::record::key;
@@ -20,7 +20,7 @@ use super::{Debug, tell};
 use crate::os;
 use crate::slab::Slabs;
 use crate::sync::prefetch_for_read;
-use core::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use core::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, fence};
 
 /// Upper bound on the faulty objects that one walk reports.
 const MAX_REPORTS: usize = 64;
@@ -79,14 +79,12 @@ impl Debug {
         });
         for &pointer in &found[..count] {
             let object = Object { debug: self, pointer };
-            if self.is_plain() && matches!(object.state(), FREE | NEVER) {
-                if let Some((state, flaw)) = self.look(&object) {
-                    tell::flaw_of_free(&object, slabs.name(), state, &flaw);
-                }
+            if let Some((state, flaw)) = self.look(&object) {
+                tell::flaw_of_free(&object, slabs.name(), state, &flaw);
                 continue;
             }
             // Another thread may have found it meanwhile.
-            if let Ok(state) = object.take(&[FREE, NEVER, LIVE]) {
+            if let Ok(state) = object.take(self.takeable()) {
                 match state {
                     LIVE => tell::check_used(&object, slabs.name()),
                     _ => tell::check_free(&object, slabs.name(), state),
@@ -121,10 +119,10 @@ impl Debug {
     /// As the opposite of [`Debug::looks_whole`], of an object that the thread takes for that time.
     #[cold]
     fn is_faulty(&self, object: &Object<'_>) -> bool {
-        if self.is_plain() && matches!(object.state(), FREE | NEVER) {
-            return self.look(object).is_some();
+        if self.look(object).is_some() {
+            return true;
         }
-        let Ok(state) = object.take_at_once() else { return false };
+        let Ok(state) = object.take_at_once(self.takeable()) else { return false };
         let is_faulty = match state {
             LIVE => tell::wrong_zone(object, object.asked(), ZONE_USED).is_some(),
             _ => tell::is_faulty_free(object, state),
@@ -133,10 +131,19 @@ impl Debug {
         is_faulty
     }
 
+    /// The states in which a walk may take an object. In plain caches the thread that allocates a
+    /// free object does not ask.
+    fn takeable(&self) -> &'static [u32] {
+        if self.is_plain() { &[LIVE] } else { &[FREE, NEVER, LIVE] }
+    }
+
     /// What is wrong with a free object of a plain cache, and its state. `None` where nothing is,
-    /// or where a thread has allocated the object meanwhile.
+    /// where the object is not free, or where a thread has allocated it meanwhile.
     #[cold]
     fn look(&self, object: &Object<'_>) -> Option<(u32, Flaw)> {
+        if !self.is_plain() || !matches!(object.state(), FREE | NEVER) {
+            return None;
+        }
         let turn = Turn::wait();
         let word = object.word();
         let state = object.state_of(word, key(object.pointer));
@@ -147,6 +154,8 @@ impl Debug {
         let flaw = tell::wrong_zone(object, self.bytes, ZONE_FREE)
             .map(|(range, is_left)| Flaw::Zone(range, is_left))
             .or_else(|| tell::wrong_pattern(object, state).map(|(range, _)| Flaw::Pattern(range)));
+        // What was read was read before the exchange.
+        fence(Acquire);
         let is_free_still = object.replace_word(mark, word);
         drop(turn);
         flaw.filter(|_| is_free_still).map(|flaw| (state, flaw))

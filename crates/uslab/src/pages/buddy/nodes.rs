@@ -125,36 +125,36 @@ impl Buddy {
     }
 
     /// Gives chunk `index`, which is wholly free, without memory and in no list, to `home`, and
-    /// tells the kernel where one of both has a policy.
-    pub(super) fn settle(&mut self, index: usize, home: Home) {
+    /// tells the kernel where one of both has a policy. False where the kernel refuses: then the
+    /// chunk's memory comes as its old policy, or the process's own, has it.
+    pub(super) fn settle(&mut self, index: usize, home: Home) -> bool {
         let before = arena::home_of_chunk(index);
-        if before.has_policy() || home.has_policy() {
-            self.change_policy(index, before, home);
-        } else {
-            arena::set_home_of_chunk(index, home);
-        }
+        arena::set_home_of_chunk(index, home);
+        !(before.has_policy() || home.has_policy()) || self.change_policy(index, before, home)
     }
 
     #[cold]
-    fn change_policy(&mut self, index: usize, before: Home, home: Home) {
+    fn change_policy(&mut self, index: usize, before: Home, home: Home) -> bool {
         invariant!(is_untouched(at(index)), "a chunk that changes its policy has no memory", index);
-        arena::set_home_of_chunk(index, home);
         if before == home || at(index).is_unmapped {
-            return;
+            return true;
         }
         let nodes = self.policies.len().saturating_sub(Home::policies(0));
         let moves = home.has_policy() && arena::is_populated();
         let start = arena::address_of_chunk(index);
-        // SAFETY: the chunk is mapped, and ours. Where the kernel refuses, its memory comes as the
-        // process's own policy has it: better than none.
-        unsafe { os::numa::set_policy(start, CHUNK_BYTES, home.policy(), nodes, moves) };
+        // SAFETY: the chunk is mapped, and ours. Memory by another policy is better than none.
+        unsafe { os::numa::set_policy(start, CHUNK_BYTES, home.policy(), nodes, moves) }
     }
 
     /// Takes the policy away from chunk `index` if it has no memory any more. It must be in a list.
+    /// Where the kernel refuses, the chunk keeps its home until it is needed elsewhere.
     pub fn leave_policy(&mut self, index: usize) {
         if self.has_policies() && has_policy(index) && is_untouched(at(index)) {
+            let before = arena::home_of_chunk(index);
             self.unlink(index);
-            self.settle(index, Home::here());
+            if !self.settle(index, Home::here()) {
+                arena::set_home_of_chunk(index, before);
+            }
             self.link(index);
         }
     }
