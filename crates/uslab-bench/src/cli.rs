@@ -115,9 +115,10 @@ const LONG_ABOUT: &str = "\
 Measures uslab beside mimalloc, jemalloc, snmalloc, rpmalloc and glibc, in one process and \
 one run; and beside gperftools and TBB where they are installed.
 
-A row is one question: so many objects of such a size live at once. All contestants answer it in short rounds, \
-one after the other, again and again; the minimum of each is compared, as a ratio of uslab to the best peer of that row. \
-A round that the machine disturbed is done again. Ctrl-C or SIGTERM ends the run and keeps the rows that are done.
+A row is one question: so many objects of such a size live at once. All contestants answer it in \
+short rounds, one after the other, again and again; the minimum of each is compared, as a ratio of \
+uslab to the best peer of that row. A round that the machine disturbed is done again. Ctrl-C or \
+SIGTERM ends the run and keeps the rows that are done.
 
 Figures are nanoseconds (and core cycles) for one object, allocated and freed.";
 
@@ -131,7 +132,8 @@ Examples:
   uslab-bench report results.json         a page with charts of it
   uslab-bench pair --order random --touch as a program that uses what it allocates
 
-Exit status: 0 when the rows ran (met or missed), 1 when they could not, 2 for a wrong command line, 130 after Ctrl-C or SIGTERM.";
+Exit status: 0 when the rows ran (met or missed), 1 when they could not, 2 for a wrong command \
+line, 130 after Ctrl-C or SIGTERM.";
 
 /// Parses a size that has a typed cache.
 fn object_size(text: &str) -> Result<usize, String> {

@@ -106,7 +106,7 @@ fn an_object_takes_16_bytes_more() {
     assert_eq!(debug::check_objects(), 0);
 }
 
-/// What is hardened is not known before the first call.
+/// The library reads `USLAB_SECURE` in this first call, before it chooses the cache.
 #[test]
 fn the_first_object_of_a_process_is_aligned() {
     if !is_child() {

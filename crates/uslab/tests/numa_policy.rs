@@ -76,7 +76,7 @@ fn free_all(cache: &RawCache, fake: &FakeCpu, objects: Vec<NonNull<u8>>) {
     }
 }
 
-/// What the kernel has for the page of an object, or `None` if it does not tell.
+/// The kernel's policy for the page of an object; `None` if the kernel does not tell it.
 fn kernels_mode(object: NonNull<u8>) -> Option<i32> {
     policy_at(object.addr().get()).map(|(mode, _)| mode)
 }

@@ -192,7 +192,7 @@ pub(super) fn forget_sample(index: usize) {
 
 /// The cache of objects of `class` aligned to `align`, for which the class has been chosen.
 fn cache_for(class: Class, align: usize) -> Option<&'static Core> {
-    // What is debugged is known once the library has started.
+    // The library reads the settings of debugging when it starts.
     if align <= STEP_BYTES || (start::ensure() && !debugged::packs(NAMES[class.index()])) {
         return cache(class);
     }

@@ -38,8 +38,8 @@ const KERNEL_NODES: usize = 1024;
 /// that have memory move as well: where the kernel backs mappings at once, because the program
 /// locks what it maps.
 ///
-/// False, with the policy unchanged, where the kernel refuses: a seccomp filter, too many mappings,
-/// a node that the process may not use any more.
+/// Returns false if the kernel refuses: a seccomp filter, too many mappings, or a node that the
+/// process may not use any more. Part of the range may then have the new policy.
 ///
 /// # Safety
 /// The library must have mapped the range, whole system pages, and the caller must own it.

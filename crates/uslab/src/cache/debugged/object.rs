@@ -56,12 +56,11 @@ pub struct Object<'a> {
 }
 
 impl<'a> Object<'a> {
-    /// The place of the record's word.
+    /// The place of the record's word, which the program may overwrite by mistake. The pointer lies
+    /// in a slab of the cache, or is a run; the pages of both stay mapped for ever.
     #[inline]
     fn place(&self) -> &'static AtomicU64 {
-        // SAFETY: the start of an object's own bytes, aligned to 8. The pointer lies in a slab of
-        // the cache, or is a run; their pages stay mapped for ever. The program may overwrite the
-        // word by mistake; every value is valid.
+        // SAFETY: the object's own bytes begin here, aligned to 8 and mapped. Every value is valid.
         unsafe { &*((self.pointer - self.debug.front) as *const AtomicU64) }
     }
 

@@ -2,8 +2,8 @@
 //! trace. Hardened caches are plain, and those with the letter F alone.
 //!
 //! ```text
-//!   allocate   pop ─▶ free? ─▶ zeroes? ─▶ size, family, busy ─▶ canary ─▶ in use: two stores
-//!   free       start of an object? ─▶ in use → busy ─▶ canaries? ─▶ zeroes ─▶ free ─▶ push
+//!   allocate   pop ─▶ free? ─▶ zeroes? ─▶ size, busy ─▶ canary ─▶ in use
+//!   free       object? ─▶ in use → busy ─▶ canaries? ─▶ zeroes ─▶ free ─▶ push
 //! ```
 //!
 //! A free needs an atomic exchange, since another thread may free the same object by mistake. An

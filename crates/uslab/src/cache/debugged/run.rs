@@ -144,8 +144,9 @@ fn clear(object: &Object<'_>) {
     let (range, page) = (object.bytes(), os::memory::page_bytes());
     let is_whole = range.start.is_multiple_of(page) && range.len().is_multiple_of(page);
     let is_long = range.len() > MAX_FILLED_BYTES;
-    // SAFETY: pages of a free object, which the calling thread has taken.
-    if !is_long || !is_whole || !unsafe { os::memory::purge(range.start as *mut u8, range.len()) } {
+    // SAFETY: whole pages of a free object, which the calling thread has taken.
+    let purge = || unsafe { os::memory::purge(range.start as *mut u8, range.len()) };
+    if !(is_long && is_whole && purge()) {
         fill(range.start..range.start + object.asked(), 0);
     }
 }

@@ -89,7 +89,7 @@ pub fn check_free(object: &Object<'_>, name: &str, state: u32) {
     }
 }
 
-/// What is wrong with a free object.
+/// A flaw of a free object.
 pub enum Flaw {
     /// The bytes of a zone, and whether it is the left one.
     Zone(Range<usize>, bool),

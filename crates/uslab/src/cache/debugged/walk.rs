@@ -137,8 +137,8 @@ impl Debug {
         if self.is_plain() { &[LIVE] } else { &[FREE, NEVER, LIVE] }
     }
 
-    /// What is wrong with a free object of a plain cache, and its state. `None` where nothing is,
-    /// where the object is not free, or where a thread has allocated it meanwhile.
+    /// Returns the state and the flaw of a free object of a plain cache. `None` if it has no flaw,
+    /// is not free, or was allocated by another thread meanwhile.
     #[cold]
     fn look(&self, object: &Object<'_>) -> Option<(u32, Flaw)> {
         if !self.is_plain() || !matches!(object.state(), FREE | NEVER) {
@@ -154,7 +154,7 @@ impl Debug {
         let flaw = tell::wrong_zone(object, self.bytes, ZONE_FREE)
             .map(|(range, is_left)| Flaw::Zone(range, is_left))
             .or_else(|| tell::wrong_pattern(object, state).map(|(range, _)| Flaw::Pattern(range)));
-        // What was read was read before the exchange.
+        // The exchange must come after all reads of the object.
         fence(Acquire);
         let is_free_still = object.replace_word(mark, word);
         drop(turn);

@@ -18,9 +18,8 @@ impl Buddy {
         let pages = 1 << order;
         let held = self.used_pages + self.dirty_pages + out.len() * pages;
         let Some(index) = self.fullest_with(order, Home::here()) else { return (0, 0) };
-        // What backs a chunk without memory is chosen by a system call.
-        // SAFETY: the index comes from a list, so the chunk is committed, and `&mut self` is the
-        // lock. The reference ends with the block, before `unlink` makes another one.
+        // A chunk without memory needs a system call, which chooses its backing.
+        // SAFETY: a listed chunk is committed; `&mut self` is the lock. The reference ends here.
         let is_untouched = unsafe { nodes::is_untouched(&*arena::chunk(index)) };
         if is_untouched || held > self.soft_pages.min(self.hard_pages) {
             return (0, 0);
