@@ -110,7 +110,7 @@ fn an_object_takes_16_bytes_more() {
 #[test]
 fn the_first_object_of_a_process_is_aligned() {
     if !is_child() {
-        return drop(again("the_first_object_of_a_process_is_aligned", "1"));
+        return drop(again("the_first_object_of_a_process_is_aligned", "canary"));
     }
     let object = entry::aligned_alloc(64, 64);
     assert!(!object.is_null() && object.addr().is_multiple_of(64), "{object:?}");
