@@ -17,12 +17,13 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 static IS_ON: AtomicBool = AtomicBool::new(false);
 static SHUFFLES_REFILLS: AtomicBool = AtomicBool::new(false);
 
-/// Hands the objects of slabs out in random order. Start-up calls it, as [`hide_sheaves`].
+/// Hands the objects of slabs out in random order, few by few. Start-up calls it, as
+/// [`allow_hidden`].
 pub fn shuffle_refills() {
     SHUFFLES_REFILLS.store(true, Relaxed);
 }
 
-/// Shuffles so far.
+/// Groups of objects that were shuffled so far.
 static SHUFFLES: AtomicU64 = AtomicU64::new(0);
 
 /// Lets caches hide their sheaves ([`super::Parts::hides`]). Start-up calls it, before there is a
@@ -56,13 +57,24 @@ pub(super) unsafe fn slots_behind(owner: *mut Slot, cpus: usize, hides: bool) ->
     unsafe { owner.add(before) }
 }
 
-/// Puts objects that come from slabs in random order, if that was chosen.
+/// Objects that change places with each other alone. A program walks its objects mostly in the
+/// order in which it made them: so few that lie together are read as fast as in order.
+const SHUFFLED_TOGETHER: usize = 16;
+
+/// Puts objects that come from slabs in random order, if that was chosen. Each stays within
+/// [`SHUFFLED_TOGETHER`] places.
 pub(super) fn shuffle(objects: &mut [*mut u8]) {
     if !SHUFFLES_REFILLS.load(Relaxed) {
         return;
     }
-    let place = SHUFFLES.fetch_add(1, Relaxed) << 16;
-    for at in (1..objects.len()).rev() {
-        objects.swap(at, os::random::at(place + at as u64) as usize % (at + 1));
+    let groups = objects.len().div_ceil(SHUFFLED_TOGETHER) as u64;
+    let first = SHUFFLES.fetch_add(groups, Relaxed);
+    for (group, objects) in (first..).zip(objects.chunks_mut(SHUFFLED_TOGETHER)) {
+        let mut random = os::random::at(group);
+        for at in (1..objects.len()).rev() {
+            // The linear congruential generator of Knuth's MMIX; its upper half is random enough.
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            objects.swap(at, ((random >> 32) * (at as u64 + 1) >> 32) as usize);
+        }
     }
 }
