@@ -1,5 +1,5 @@
-//! The programs of suite `programs` taken together: how near each allocator comes to the best one
-//! of every program.
+//! The programs of a suite taken together: how near each allocator, or each kind of hardening, comes
+//! to the best one of every program.
 //!
 //! A program's figures are divided by the least of all allocators in that program; the geometric
 //! mean of these ratios over all programs is an allocator's standing. 1.00 would be the best in
@@ -54,7 +54,8 @@ pub fn standings(run: &Run) -> Vec<Standing> {
 }
 
 fn rows<'a>(run: &'a Run, end: &str) -> Vec<&'a Row> {
-    run.rows.iter().filter(|row| row.id.starts_with("program/") && row.id.ends_with(end)).collect()
+    let is_program = |row: &&Row| row.id.starts_with("program/") || row.id.starts_with("hardening/");
+    run.rows.iter().filter(|row| is_program(row) && row.id.ends_with(end)).collect()
 }
 
 /// `None` where the contestant lacks a figure.

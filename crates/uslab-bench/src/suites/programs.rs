@@ -33,16 +33,16 @@ pub const PROGRAMS: Suite = Suite {
 };
 
 /// What is read of a run: the end of a row's id, the table, the unit and the target.
-struct Reading {
-    id: &'static str,
+pub(super) struct Reading {
+    pub id: &'static str,
     group: &'static str,
-    unit: Unit,
+    pub unit: Unit,
     target: Option<f64>,
     /// Of a run's extras, summed; of none, the run's value, which is elapsed time.
     of: &'static [&'static str],
 }
 
-const CPU: Reading = Reading {
+pub(super) const CPU: Reading = Reading {
     id: "cpu",
     group: "whole programs under LD_PRELOAD: user and system time",
     unit: Unit::Seconds,
@@ -50,7 +50,7 @@ const CPU: Reading = Reading {
     of: &["user_s", "system_s"],
 };
 
-const PEAK: Reading = Reading {
+pub(super) const PEAK: Reading = Reading {
     id: "peak",
     group: "whole programs: peak of resident memory",
     unit: Unit::Bytes,
@@ -58,7 +58,7 @@ const PEAK: Reading = Reading {
     of: &["peak_bytes"],
 };
 
-const MEAN: Reading = Reading {
+pub(super) const MEAN: Reading = Reading {
     id: "mean",
     group: "whole programs: mean resident memory over the run",
     unit: Unit::Bytes,
@@ -120,7 +120,7 @@ fn row(workload: &Workload, reading: &'static Reading, runs: &Lanes, context: &C
 
 /// A run too short for a tick of its clock, or to be read once, has a figure above nothing all the
 /// same.
-fn read(reading: &Reading, sample: &Sample) -> f64 {
+pub(super) fn read(reading: &Reading, sample: &Sample) -> f64 {
     let extra = |name: &&str| sample.extra.get(*name).copied();
     let sum: f64 = reading.of.iter().filter_map(extra).sum();
     match reading.unit {
