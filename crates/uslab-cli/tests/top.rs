@@ -160,3 +160,16 @@ fn a_signal_restores_the_terminal_too() {
     terminal.shows("status 0");
     wait_until("the shell's modes are back", || terminal.screen().contains(" icanon"));
 }
+
+#[test]
+fn it_ends_with_its_terminal() {
+    let sandbox = Sandbox::new();
+    let running = sandbox.sleeper(&[]);
+    let pid = running.pid();
+    let terminal = Terminal::start(&sandbox, &format!("exec {USLAB} top {pid}"));
+    terminal.shows("fake-64");
+    let is_there = || outcome(Command::new("pgrep").args(["-f", &format!("^{USLAB} top {pid}$")])).0 == 0;
+    assert!(is_there());
+    drop(terminal);
+    wait_until("top has ended", || !is_there());
+}

@@ -21,6 +21,7 @@ use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 
 use crate::args::Top;
 use crate::failure::{FAILED, Failure, Outcome, print};
@@ -77,13 +78,28 @@ fn only_one() -> Result<i32, Failure> {
 fn on_terminal(watch: &mut Watch, app: &mut App) -> Outcome {
     let fail = |error: io::Error| Failure::new(FAILED, format_args!("cannot use the terminal: {error}"));
     let is_ended = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
+    for signal in [SIGINT, SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&is_ended)).map_err(fail)?;
     }
+    end_with_the_terminal().map_err(fail)?;
     let mut terminal = ratatui::try_init().map_err(fail)?;
     let outcome = screen(&mut terminal, watch, app, &is_ended);
     ratatui::restore();
     outcome.map(|()| 0).map_err(fail)
+}
+
+/// Ends this process where its terminal goes away. crossterm reads the end of such a terminal's
+/// input again and again, and never returns, so a thread of its own waits for the signal.
+fn end_with_the_terminal() -> io::Result<()> {
+    let mut signals = Signals::new([SIGHUP])?;
+    std::thread::spawn(move || {
+        if signals.forever().next().is_some() {
+            // Fails where there is no terminal any more.
+            let _ = ratatui::try_restore();
+            std::process::exit(0);
+        }
+    });
+    Ok(())
 }
 
 fn screen(
