@@ -418,8 +418,8 @@ int uslab_guard_start(unsigned interval_ms, size_t slots) USLAB_NOEXCEPT;
 /* Guards no more allocations. Those that are guarded stay so. */
 void uslab_guard_stop(void) USLAB_NOEXCEPT;
 
-/* Samples about one allocation of the malloc family and of all caches in `period_bytes` bytes from
- * now on, for a heap profile; 0 is 524288. Private heaps are not sampled. While a profile runs this
+/* Samples about one allocation of the malloc family, of caches and of private heaps in
+ * `period_bytes` bytes from now on, for a heap profile; 0 is 524288. While a profile runs this
  * changes its period; after uslab_profile_stop() it goes on with the samples so far. Fork children
  * go on as well. ENOMEM. Locks, and allocates memory of the library's own. */
 int uslab_profile_start(size_t period_bytes) USLAB_NOEXCEPT;

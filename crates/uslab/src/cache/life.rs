@@ -108,6 +108,7 @@ pub(super) fn create(
             user_bytes: size,
             constructed,
             programs_own,
+            is_followable: programs_own || options.is_of_heap,
             debug,
             late: Late::off(),
             followed: Followed::not(),

@@ -16,10 +16,11 @@
 //!
 //! Large objects, and all objects in locked mode, take the slow path in any case. There a countdown
 //! of bytes for each CPU tells the samples. So it does in caches of the program, whose sheaves are
-//! hidden from the fast path meanwhile ([`caches`]).
+//! hidden from the fast path meanwhile ([`caches`]), and in private heaps ([`heaps`]).
 
 mod caches;
 mod draw;
+pub(super) mod heaps;
 pub(crate) mod state;
 pub(crate) mod table;
 mod text;
