@@ -6,8 +6,9 @@
 //! ```
 //!
 //! A site is a stack and a size class, or a stack and a label; it stays for ever. A label is the
-//! name and the size of caches of the program, or of a private heap. What finds no room is counted as dropped. All of it
-//! is guarded by one lock, which a thread takes once for a sample, and once for its free.
+//! name and the size of caches of the program, or of a private heap. What finds no room is counted
+//! as dropped. All of it is guarded by one lock, which a thread takes once for a sample, and once for
+//! its free.
 //!
 //! Objects of the program's caches are found by their addresses. The heads of these chains are
 //! read without the lock first: most frees find none.
