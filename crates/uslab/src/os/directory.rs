@@ -319,8 +319,8 @@ mod tests {
 
     /// Maps `17` in the directory and unmaps it; `None` if the directory refused.
     fn publishes(directory: &Directory) -> Option<Identity> {
-        // SAFETY: a fresh mapping, unmapped once.
         let part = Part { offset: 0, bytes: 4096, at: None };
+        // SAFETY: a fresh mapping, unmapped once.
         let (block, identity) = unsafe { directory.map_shared(c"17", 4096, &mut [part].into_iter())? };
         // SAFETY: as above.
         unsafe { libc::munmap(block.cast(), 4096) };
