@@ -1,5 +1,5 @@
-//! `uslab top` and `uslab info` on programs with 5000 and 10 000 caches: all of them are listed, and
-//! their figures add up.
+//! `uslab top` and `uslab info` on programs with 5000 and 10 000 caches: all of them are listed,
+//! and their figures add up.
 //!
 //! The test prints the processor time of a look. The target is 50 ms for 5000 caches: 5 % of a CPU
 //! at one look a second. No assertion depends on it, because the machine may be busy:

@@ -1,5 +1,5 @@
-//! The heap profile of private heaps against an exact trace: bare slabs, caches, large objects, ends
-//! of heaps, frees after the profile, forks.
+//! The heap profile of private heaps against an exact trace: bare slabs, caches, large objects,
+//! ends of heaps, frees after the profile, forks.
 #![cfg(not(loom))]
 
 #[path = "support/again.rs"]

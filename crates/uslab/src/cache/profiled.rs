@@ -1,5 +1,5 @@
-//! Followed caches: those of the program and of private heaps while the heap profile counts their allocations, or has
-//! samples of their objects in use.
+//! Followed caches: those of the program and of private heaps while the heap profile counts their
+//! allocations, or has samples of their objects in use.
 //!
 //! ```text
 //!   start ─▶ sheaves hidden ─▶ alloc: slow path ─▶ sheaf ─▶ Counter::allocated ─▶ maybe a sample
@@ -29,8 +29,8 @@ pub(crate) struct Counter {
     pub allocated: fn(&Core, &[*mut u8]),
     /// Notes that the program frees the object, before the cache serves it again. May take a lock.
     pub freed: fn(&Core, *mut u8),
-    /// Notes that the cache ends. It has samples: its heap ends whole, or a thread freed them into a
-    /// sheaf of its own that it had from before.
+    /// Notes that the cache ends. It has samples: its heap ends whole, or a thread freed them into
+    /// a sheaf of its own that it had from before.
     pub ended: fn(&Core),
 }
 
@@ -43,9 +43,9 @@ fn counter() -> Option<&'static Counter> {
     unsafe { COUNTER.load(Acquire).as_ref() }
 }
 
-/// Counts the allocations of all caches of the program and of heaps from now on, those that are created later
-/// too. Where the kernel refuses barriers, only those of caches that serve each call on the slow
-/// path. Takes the registry's lock; visits each cache twice.
+/// Counts the allocations of all caches of the program and of heaps from now on, those that are
+/// created later too. Where the kernel refuses barriers, only those of caches that serve each call
+/// on the slow path. Takes the registry's lock; visits each cache twice.
 pub(crate) fn count_all(table: &'static Counter) {
     COUNTER.store(core::ptr::from_ref(table).cast_mut(), Release);
     let _registry = registry::lock();
@@ -97,8 +97,8 @@ pub(crate) fn count_none() {
 }
 
 impl Core {
-    /// Counts the allocations of a new cache, which no thread uses yet, if a profile runs and follows
-    /// such caches. The caller holds the registry's lock.
+    /// Counts the allocations of a new cache, which no thread uses yet, if a profile runs and
+    /// follows such caches. The caller holds the registry's lock.
     pub(super) fn begin_followed(&self) {
         if self.is_followable && IS_COUNTING.load(Relaxed) {
             self.cpu.begin_hiding();

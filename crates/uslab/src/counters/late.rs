@@ -92,8 +92,8 @@ pub fn begin() -> Result<(), PublishError> {
     SEEN.store(seen, Release);
     LEFT.store(2, Relaxed);
     // SAFETY: the private block is a segment, and the others are `count` of them, aligned to pages,
-    // and zero or valid; the private block and the file stay for ever, and `seen` until `end`, below
-    // or after this call.
+    // and zero or valid; the private block and the file stay for ever, and `seen` until `end`,
+    // below or after this call.
     let step = || unsafe { Block(publish::private()).move_changes(Block(seen), Block(file), count) };
     step();
     segments::use_shared(file, count);
@@ -133,7 +133,7 @@ pub fn is_moving() -> bool {
 /// parent's.
 pub fn publish_in_child() {
     end();
-    publish::publish_in_child();
+    publish::publish_in_child(segments::leave_file, segments::enter_file);
 }
 
 fn end() {

@@ -2,10 +2,10 @@
 
 use super::layout::{
     ANSWER_OFFSET, Answer, FILE_BYTES, FIRST_BYTES, FIRST_RECORDS, HEADER_BYTES, Header, MAGIC, MAX_COPIES,
-    MAX_SHRINKERS, REQUEST_OFFSET, Record, Request, SEGMENT_BYTES, SETTINGS, SETTINGS_OFFSET,
+    MAX_SHRINKERS, REQUEST_OFFSET, Record, Request, SEGMENT_BYTES, SEGMENTS, SETTINGS, SETTINGS_OFFSET,
     SHRINKERS_OFFSET, SOURCES, SOURCES_OFFSET, Setting, Shrinker, Source, VERSION,
 };
-use super::{place, segments};
+use super::place;
 use crate::os;
 use crate::os::directory::{Directory, Identity, Part};
 use crate::sync::CachePadded;
@@ -225,7 +225,13 @@ fn maps_name(read: &mut dyn FnMut(&mut [u8; 512]) -> usize, name: &[u8]) -> bool
 ///
 /// A child that cannot create a file keeps its figures in private memory, and `uslab info` does not
 /// see it.
-pub fn publish_in_child() {
+///
+/// `leave` copies the segments behind the first to private memory, and returns where the parent's
+/// are mapped; `enter` copies them back to those addresses.
+pub(super) fn publish_in_child(
+    leave: impl FnOnce() -> [*mut u8; SEGMENTS],
+    enter: impl FnOnce(&[*mut u8; SEGMENTS]),
+) {
     let shared = SHARED.load(Relaxed);
     if shared.is_null() {
         return;
@@ -239,8 +245,8 @@ pub fn publish_in_child() {
             (SHRINKERS_OFFSET, shrinkers * size_of::<Shrinker>()),
             (HEADER_BYTES, records * size_of::<Record>()),
         ] {
-            // SAFETY: both blocks are SEGMENT_BYTES long; the child has one thread, so no other thread
-            // writes meanwhile.
+            // SAFETY: both blocks are SEGMENT_BYTES long; the child has one thread, so no other
+            // thread writes meanwhile.
             unsafe { core::ptr::copy_nonoverlapping(from.add(start), to.add(start), bytes) };
         }
     };
@@ -248,7 +254,7 @@ pub fn publish_in_child() {
     // until it is replaced.
     let private = private();
     copy(shared, private);
-    let parents = segments::leave_file();
+    let parents = leave();
     SHARED.store(core::ptr::null_mut(), Relaxed);
     // The magic is stored last, so that no reader takes the incomplete file for the parent's.
     header().magic.store(0, Relaxed);
@@ -269,7 +275,7 @@ pub fn publish_in_child() {
     let parts = &mut core::iter::once(first).chain(others);
     if place::open().is_ok_and(|directory| with_own_name(|name| map(&directory, name, parts).is_some())) {
         copy(private, shared);
-        segments::enter_file(&parents);
+        enter(&parents);
         use_shared(shared);
     } else {
         PUBLISHED.store(false, Relaxed);

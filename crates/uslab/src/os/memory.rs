@@ -94,8 +94,8 @@ pub fn map_shared(bytes: usize) -> Option<*mut u8> {
 pub fn map_private(bytes: usize) -> Option<*mut u8> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     let access = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a fresh anonymous mapping at an address of the kernel's choice; as for the advice, see
-    // `map_at`.
+    // SAFETY: a fresh anonymous mapping at an address of the kernel's choice; as for the advice,
+    // see `map_at`.
     unsafe {
         let address = libc::mmap(ptr::null_mut(), bytes, access, flags, -1, 0);
         (address != libc::MAP_FAILED).then(|| {

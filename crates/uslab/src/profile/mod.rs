@@ -6,11 +6,10 @@
 //! ```
 //!
 //! Samples are a Poisson process over the bytes that the malloc family, [`crate::Uslab`], caches of
-//! the program ([`crate::Cache`], [`crate::RawCache`]) and private heaps ([`crate::Heap`]) allocate,
-//! as in gperftools and jemalloc.
-//! Each allocation of a class of `s` bytes is a sample with the probability
-//! `1 - exp(-s / period)`, whether it lives for a nanosecond or for ever. So the estimates have no
-//! bias; with `n` samples a site's error is about `1 / √n`.
+//! the program ([`crate::Cache`], [`crate::RawCache`]) and private heaps ([`crate::Heap`])
+//! allocate, as in gperftools and jemalloc. Each allocation of a class of `s` bytes is a sample
+//! with the probability `1 - exp(-s / period)`, whether it lives for a nanosecond or for ever. So
+//! the estimates have no bias; with `n` samples a site's error is about `1 / √n`.
 //!
 //! An object that is resized in place counts as a new one if its pages change. Bytes are those that
 //! the program asked for; those of small objects of heaps are their size class's.

@@ -139,8 +139,8 @@ impl RawCache {
 }
 
 impl<T> Cache<T> {
-    /// The figures of this cache; `None` before its first use, and where there was no memory for its
-    /// counters. See [`crate::stats`].
+    /// The figures of this cache; `None` before its first use, and where there was no memory for
+    /// its counters. See [`crate::stats`].
     pub fn stats(&self) -> Option<CacheStats> {
         cache::account_all();
         let id = self.core_if_set_up()?.id();

@@ -16,8 +16,8 @@ use crate::malloc::large;
 use crate::pages::{self, PAGE_BYTES};
 use crate::rseq::Owner;
 
-/// Counts an object of `bytes` bytes that the bare slabs of `owner`, in a heap called `name`, serve.
-/// Returns whether it is a sample.
+/// Counts an object of `bytes` bytes that the bare slabs of `owner`, in a heap called `name`,
+/// serve. Returns whether it is a sample.
 #[inline]
 pub(in crate::malloc) fn count_bare(owner: Owner, name: &str, object: *mut u8, bytes: usize) -> bool {
     let period = state::period_bytes();

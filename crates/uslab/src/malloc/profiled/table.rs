@@ -7,8 +7,8 @@
 //!
 //! A site is a stack and a size class, or a stack and a label; it stays for ever. A label is the
 //! name and the size of caches of the program, or of a private heap. What finds no room is counted
-//! as dropped. All of it is guarded by one lock, which a thread takes once for a sample, and once for
-//! its free.
+//! as dropped. All of it is guarded by one lock, which a thread takes once for a sample, and once
+//! for its free.
 //!
 //! Objects of the program's caches are found by their addresses. The heads of these chains are
 //! read without the lock first: most frees find none.
@@ -344,8 +344,8 @@ pub fn find(object: Object) -> Option<u32> {
     None
 }
 
-/// Ends the samples of the cache with the id `cache` whose address `is_its` confirms. No thread uses
-/// their objects any more. `is_its` is called with the lock held.
+/// Ends the samples of the cache with the id `cache` whose address `is_its` confirms. No thread
+/// uses their objects any more. `is_its` is called with the lock held.
 pub fn end_all(cache: u16, is_its: impl Fn(usize) -> bool) {
     let mut number = 0;
     loop {
