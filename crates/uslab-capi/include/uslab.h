@@ -418,8 +418,8 @@ int uslab_guard_start(unsigned interval_ms, size_t slots) USLAB_NOEXCEPT;
 /* Guards no more allocations. Those that are guarded stay so. */
 void uslab_guard_stop(void) USLAB_NOEXCEPT;
 
-/* Samples about one allocation of the malloc family and of all caches in `period_bytes` bytes from
- * now on, for a heap profile; 0 is 524288. Private heaps are not sampled. While a profile runs this
+/* Samples about one allocation of the malloc family, of caches and of private heaps in
+ * `period_bytes` bytes from now on, for a heap profile; 0 is 524288. While a profile runs this
  * changes its period; after uslab_profile_stop() it goes on with the samples so far. Fork children
  * go on as well. ENOMEM. Locks, and allocates memory of the library's own. */
 int uslab_profile_start(size_t period_bytes) USLAB_NOEXCEPT;
@@ -521,7 +521,7 @@ typedef struct uslab_cache_stats {
 } uslab_cache_stats;
 
 /* Fills `out` with the figures of a cache. Visits all CPUs: not for a hot path. Allocates nothing.
- * EINVAL; ENODATA: a cache past the 3328th, for which the library keeps no figures. */
+ * EINVAL; ENODATA: there was no memory for the cache's counters. */
 int uslab_cache_get_stats(const uslab_cache *cache, uslab_cache_stats *out) USLAB_NOEXCEPT;
 
 /*
@@ -531,7 +531,6 @@ int uslab_cache_get_stats(const uslab_cache *cache, uslab_cache_stats *out) USLA
  * Name and figures are copies that end with the call; `stats->type_size` is the library's. No lock
  * is held in `visit`: it may call any function, but must not throw or longjmp. Two caches may have
  * one name. Size classes of heaps that have no cache yet appear as one entry `heap` for each size.
- * Caches past the 3328th are left out.
  */
 int uslab_visit_caches(int (*visit)(void *context, const char *name,
                                     const uslab_cache_stats *stats),

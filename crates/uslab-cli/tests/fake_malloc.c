@@ -56,7 +56,7 @@ struct answer {
 
 _Static_assert(sizeof(struct record) == 256 && sizeof(struct shrinker) == 128, "layout");
 
-enum { REQUEST_OFFSET = 1024, ANSWER_OFFSET = 2048, SETTINGS_OFFSET = 3136, SHRINKERS_OFFSET = 4096, HEADER_BYTES = 4096 + 64 * 128, MAX_RECORDS = 3328, FILE_BYTES = HEADER_BYTES + MAX_RECORDS * 256 };
+enum { REQUEST_OFFSET = 1024, ANSWER_OFFSET = 2048, SETTINGS_OFFSET = 3136, SHRINKERS_OFFSET = 4096, HEADER_BYTES = 4096 + 64 * 128, FILE_BYTES = 65 * (256 << 10) };
 
 static struct header *header;
 
@@ -113,7 +113,7 @@ __attribute__((constructor)) static void start(void) {
     if (fd < 0 || ftruncate(fd, FILE_BYTES)) return;
     header = mmap(NULL, FILE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (header == MAP_FAILED) { header = NULL; return; }
-    header->version = setting("FAKE_VERSION", 4);
+    header->version = setting("FAKE_VERSION", 5);
     header->pid = (uint32_t)getpid();
     const char *rseq = getenv("USLAB_RSEQ");
     int locked = rseq && !strcmp(rseq, "0");

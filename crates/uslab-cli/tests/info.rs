@@ -93,7 +93,7 @@ fn what_cannot_be_shown_is_explained() {
     let me = std::process::id().to_string();
     fails(&["info", &me], "does not run under uslab: there is no snapshot in ");
     let other = sandbox.sleeper(&[("FAKE_VERSION", "9")]);
-    fails(&["info", &other.pid()], "it is of version 9, and this program reads version 4");
+    fails(&["info", &other.pid()], "it is of version 9, and this program reads version 5");
     let short = sandbox.sleeper(&[("FAKE_TRUNCATED", "1")]);
     fails(&["info", &short.pid()], "it is shorter than it says");
     let (_, _, err) = outcome(&mut sandbox.uslab(&["info"]));

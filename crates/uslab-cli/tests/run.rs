@@ -124,7 +124,7 @@ fn missing_statistics_are_explained() {
     assert_eq!(code, 4);
     assert!(err.starts_with("uslab: no statistics: sh left no snapshot "), "{err}");
     let (_, _, err) = outcome(sandbox.run_script(&["--stats"], ":").env("FAKE_VERSION", "9"));
-    assert!(err.contains("it is of version 9, and this program reads version 4"), "{err}");
+    assert!(err.contains("it is of version 9, and this program reads version 5"), "{err}");
     let (_, _, err) = outcome(sandbox.run_script(&["--stats"], ":").env("FAKE_TRUNCATED", "1"));
     assert!(err.contains("it is shorter than it says"), "{err}");
     assert_eq!(sandbox.published(), [""; 0]);

@@ -113,7 +113,7 @@ pub mod internal {
     #[cfg(not(loom))]
     pub use crate::{
         cache::{home_of, node_of_memory, policy_of_memory, start},
-        counters::{header, layout, record},
+        counters::{header, layout, record, records},
         os::{cpu, invariant::switch_off as switch_checks_off, memory::page_bytes, numa::policy_at},
         pages::{
             CHUNK_BYTES, boot, has_free_memory, lock_for_fork as lock_pages,

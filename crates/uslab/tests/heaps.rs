@@ -13,7 +13,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Barrier, Mutex};
 use std::time::{Duration, Instant};
-use uslab::internal::layout::{MAX_RECORDS, STATE_LIVE};
+use uslab::internal::layout::STATE_LIVE;
 use uslab::malloc::{free, malloc, usable_size};
 use uslab::{CacheBuilder, Heap, stats};
 
@@ -38,8 +38,7 @@ fn is_whole(object: NonNull<u8>) -> bool {
 /// Figures of all heaps together: bytes of slabs, bytes of objects.
 fn figures() -> (usize, usize) {
     uslab::internal::account_all();
-    let used = uslab::internal::header().records_used.load(Relaxed).min(MAX_RECORDS as u32) as u16;
-    let records = (0..used).map(uslab::internal::record).filter(|record| {
+    let records = uslab::internal::records().filter(|record| {
         let name = record.name[..5].iter().map(|byte| byte.load(Relaxed));
         record.state.load(Relaxed) == STATE_LIVE && name.eq(*b"heap\0")
     });

@@ -1,4 +1,4 @@
-//! Large numbers: more live caches than the statistics have records, more caches in a process's
+//! Large numbers: live caches by the thousands, more caches in a process's
 //! life than ids, and more moves of large objects than the kernel allows mappings. A program that
 //! frees its memory must not exhaust any of these.
 
@@ -16,9 +16,9 @@ fn cache(bytes: usize) -> RawCache {
 }
 
 #[test]
-fn caches_beyond_the_last_record_know_their_live_objects() {
-    alone("caches_beyond_the_last_record_know_their_live_objects", || {
-        const CACHES: usize = uslab::internal::layout::MAX_RECORDS + 200;
+fn the_last_of_thousands_of_caches_know_their_live_objects() {
+    alone("the_last_of_thousands_of_caches_know_their_live_objects", || {
+        const CACHES: usize = 3 * uslab::internal::layout::FIRST_RECORDS + 200;
         let caches: Vec<RawCache> = (0..CACHES).map(|n| cache(16 + n % 500)).collect();
         let objects: Vec<_> = caches.iter().map(|cache| cache.alloc().expect("there is memory")).collect();
         for (cache, object) in caches.into_iter().zip(objects).rev().take(400) {

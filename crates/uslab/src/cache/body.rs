@@ -23,6 +23,8 @@ pub struct Core {
     /// Whether the program created the cache, rather than `malloc`: then every caller that
     /// allocates from it is the program.
     pub(super) programs_own: bool,
+    /// Whether the heap profile follows the cache: one of the program, or of a private heap.
+    pub(super) is_followable: bool,
     /// The debugging of the cache's objects. Its address stays, for the objects' constructor.
     pub(super) debug: Option<Debug>,
     /// The debugging that was switched on later, in a cache without any of its own.

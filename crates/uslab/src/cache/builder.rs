@@ -66,6 +66,7 @@ pub struct CacheBuilder<'a> {
     pub(super) numa: NumaPolicy,
     pub(super) constructor: Option<Constructor>,
     pub(super) is_debuggable: bool,
+    pub(super) is_of_heap: bool,
 }
 
 impl<'a> CacheBuilder<'a> {
@@ -84,6 +85,7 @@ impl<'a> CacheBuilder<'a> {
             numa: NumaPolicy::Local,
             constructor: None,
             is_debuggable: true,
+            is_of_heap: false,
         }
     }
 
@@ -133,6 +135,14 @@ impl<'a> CacheBuilder<'a> {
     /// Leaves the cache out of debugging.
     pub(crate) const fn not_debuggable(mut self) -> Self {
         self.is_debuggable = false;
+        self
+    }
+
+    /// Makes it a cache of a private heap: never debugged, and followed by the heap profile as the
+    /// program's own caches are.
+    pub(crate) const fn of_heap(mut self) -> Self {
+        self.is_debuggable = false;
+        self.is_of_heap = true;
         self
     }
 

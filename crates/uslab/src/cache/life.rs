@@ -108,6 +108,7 @@ pub(super) fn create(
             user_bytes: size,
             constructed,
             programs_own,
+            is_followable: programs_own || options.is_of_heap,
             debug,
             late: Late::off(),
             followed: Followed::not(),
@@ -251,8 +252,10 @@ fn short_name(name: &str) -> ([u8; layout::NAME_BYTES], usize) {
     (bytes, len)
 }
 
-/// Describes the cache in its record and resets the record's counters.
+/// Describes the cache in its record and resets the record's counters. The caller holds the
+/// registry's lock.
 fn publish(id: u16, name: &[u8; layout::NAME_BYTES], size: usize, geometry: &Geometry) {
+    counters::provide(id);
     let record = counters::record(id);
     for (place, &byte) in record.name.iter().zip(name) {
         place.store(byte, Relaxed);
@@ -267,6 +270,5 @@ fn publish(id: u16, name: &[u8; layout::NAME_BYTES], size: usize, geometry: &Geo
     counters.iter().for_each(|counter| counter.store(0, Relaxed));
     record.empty_target.store(0, Relaxed);
     record.state.store(layout::STATE_LIVE, Release);
-    let listed = (u32::from(id) + 1).min(layout::MAX_RECORDS as u32);
-    counters::header().records_used.fetch_max(listed, Relaxed);
+    counters::header().records_used.fetch_max(u32::from(id) + 1, Relaxed);
 }

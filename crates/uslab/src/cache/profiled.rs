@@ -1,5 +1,5 @@
-//! Followed caches: those of the program while the heap profile counts their allocations, or has
-//! samples of their objects in use.
+//! Followed caches: those of the program and of private heaps while the heap profile counts their
+//! allocations, or has samples of their objects in use.
 //!
 //! ```text
 //!   start ─▶ sheaves hidden ─▶ alloc: slow path ─▶ sheaf ─▶ Counter::allocated ─▶ maybe a sample
@@ -23,19 +23,19 @@ use core::sync::atomic::{
     AtomicBool, AtomicPtr, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst, fence,
 };
 
-/// The functions of the heap profile for caches of the program.
+/// The functions of the heap profile for followed caches.
 pub(crate) struct Counter {
     /// Counts objects that the cache served, before the program gets them. May take a lock.
     pub allocated: fn(&Core, &[*mut u8]),
     /// Notes that the program frees the object, before the cache serves it again. May take a lock.
     pub freed: fn(&Core, *mut u8),
-    /// Notes that the cache ends. It has samples, though no object in use: a thread freed them into
+    /// Notes that the cache ends. It has samples: its heap ends whole, or a thread freed them into
     /// a sheaf of its own that it had from before.
     pub ended: fn(&Core),
 }
 
 static COUNTER: AtomicPtr<Counter> = AtomicPtr::new(core::ptr::null_mut());
-/// Whether new caches of the program are counted. Guarded by the registry's lock.
+/// Whether new caches of these kinds are counted. Guarded by the registry's lock.
 static IS_COUNTING: AtomicBool = AtomicBool::new(false);
 
 fn counter() -> Option<&'static Counter> {
@@ -43,16 +43,16 @@ fn counter() -> Option<&'static Counter> {
     unsafe { COUNTER.load(Acquire).as_ref() }
 }
 
-/// Counts the allocations of all caches of the program from now on, those that are created later
-/// too. Where the kernel refuses barriers, only those of caches that serve each call on the slow
-/// path. Takes the registry's lock; visits each cache twice.
+/// Counts the allocations of all caches of the program and of heaps from now on, those that are
+/// created later too. Where the kernel refuses barriers, only those of caches that serve each call
+/// on the slow path. Takes the registry's lock; visits each cache twice.
 pub(crate) fn count_all(table: &'static Counter) {
     COUNTER.store(core::ptr::from_ref(table).cast_mut(), Release);
     let _registry = registry::lock();
     IS_COUNTING.store(true, Relaxed);
     let each = |visit: &dyn Fn(&'static Core)| {
         registry::for_each(|core| {
-            if core.programs_own && !core.followed.is_counting() {
+            if core.is_followable && !core.followed.is_counting() {
                 visit(core);
             }
         });
@@ -75,7 +75,7 @@ fn hide_all() -> bool {
     let is_allowed = os::membarrier::restart_all();
     if is_allowed {
         registry::for_each(|core| {
-            if core.programs_own && core.cpu.is_hiding() {
+            if core.is_followable && core.cpu.is_hiding() {
                 core.cpu.drain_slots(&mut drain);
             }
         });
@@ -97,10 +97,10 @@ pub(crate) fn count_none() {
 }
 
 impl Core {
-    /// Counts the allocations of a new cache of the program, which no thread uses yet, if a profile
-    /// runs. The caller holds the registry's lock.
+    /// Counts the allocations of a new cache, which no thread uses yet, if a profile runs and
+    /// follows such caches. The caller holds the registry's lock.
     pub(super) fn begin_followed(&self) {
-        if self.programs_own && IS_COUNTING.load(Relaxed) {
+        if self.is_followable && IS_COUNTING.load(Relaxed) {
             self.cpu.begin_hiding();
             self.followed.begin_counting();
         }

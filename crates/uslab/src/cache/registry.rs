@@ -230,7 +230,7 @@ pub fn for_each_region(visit: &mut os::region::Visit<'_>) {
 }
 
 impl Registry {
-    /// The lowest id that no cache has. Statistics list only caches with low ids.
+    /// The lowest id that no cache has: memory for records is mapped in the order of ids.
     pub(super) fn new_id(&self) -> Option<u16> {
         let group = self.full.iter().position(|&word| word != u64::MAX)?;
         let word = group * 64 + self.full[group].trailing_ones() as usize;

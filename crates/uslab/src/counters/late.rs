@@ -14,14 +14,16 @@
 //! thread they are missing.
 
 use super::layout::{
-    FILE_BYTES, HEADER_BYTES, Header, MAGIC, MAX_RECORDS, MAX_SHRINKERS, Record, SETTINGS, SETTINGS_OFFSET,
-    SHRINKERS_OFFSET, SOURCES, SOURCES_OFFSET, Setting, Shrinker, Source,
+    Header, MAGIC, MAX_SHRINKERS, Record, SEGMENT_BYTES, SETTINGS, SETTINGS_OFFSET, SHRINKERS_OFFSET,
+    SOURCES, SOURCES_OFFSET, Setting, Shrinker, Source,
 };
-use super::{place, publish};
+use super::{place, publish, segments};
 use crate::os;
 use crate::os::directory::Refusal;
 use core::fmt;
-use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use core::sync::atomic::{
+    AtomicPtr, AtomicU32, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+};
 
 /// Why a process does not publish.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,6 +60,8 @@ impl From<Refusal> for PublishError {
 
 /// The private block as the last step found it; null while no move is under way.
 static SEEN: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());
+/// Segments of that block.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
 /// Steps 4 that are left.
 static LEFT: AtomicU32 = AtomicU32::new(0);
 
@@ -77,18 +81,22 @@ pub fn begin() -> Result<(), PublishError> {
     let directory = place::open_or_choose()?;
     // A step that is left from a file before.
     end();
-    let seen = os::memory::map_shared(FILE_BYTES).ok_or(PublishError::File)?;
-    let Some(file) = publish::create(&directory) else {
+    let count = segments::used();
+    let seen = os::memory::map_shared(count * SEGMENT_BYTES).ok_or(PublishError::File)?;
+    let Some(file) = publish::create(&directory, count) else {
         // SAFETY: mapped above, and no other code knows it.
-        unsafe { os::memory::unmap(seen, FILE_BYTES) };
+        unsafe { os::memory::unmap(seen, count * SEGMENT_BYTES) };
         return Err(PublishError::File);
     };
+    COUNT.store(count, Relaxed);
     SEEN.store(seen, Release);
     LEFT.store(2, Relaxed);
-    // SAFETY: all three blocks are FILE_BYTES long, aligned to pages, and zero or valid; the
-    // private block and the file stay for ever, and `seen` until `end`, below or after this call.
-    let step = || unsafe { Block(publish::private()).move_changes(Block(seen), Block(file)) };
+    // SAFETY: the private block is a segment, and the others are `count` of them, aligned to pages,
+    // and zero or valid; the private block and the file stay for ever, and `seen` until `end`,
+    // below or after this call.
+    let step = || unsafe { Block(publish::private()).move_changes(Block(seen), Block(file), count) };
     step();
+    segments::use_shared(file, count);
     publish::use_shared(file);
     // A thread that runs, and found the private block, is beyond it behind the barrier.
     let _: bool = os::membarrier::restart_all();
@@ -106,8 +114,10 @@ pub fn settle() {
     if seen.is_null() {
         return;
     }
-    // SAFETY: as in `begin`; the lock keeps `end` out.
-    unsafe { Block(publish::private()).move_changes(Block(seen), Block(publish::base())) };
+    let count = COUNT.load(Relaxed);
+    // SAFETY: as in `begin`, which mapped so many segments of the file in one piece; the lock keeps
+    // `end` out.
+    unsafe { Block(publish::private()).move_changes(Block(seen), Block(publish::base()), count) };
     if LEFT.fetch_sub(1, Relaxed) == 1 {
         end();
     }
@@ -123,14 +133,14 @@ pub fn is_moving() -> bool {
 /// parent's.
 pub fn publish_in_child() {
     end();
-    publish::publish_in_child();
+    publish::publish_in_child(segments::leave_file, segments::enter_file);
 }
 
 fn end() {
     let seen = SEEN.swap(core::ptr::null_mut(), Acquire);
     if !seen.is_null() {
         // SAFETY: mapped by `begin`, and the pointer to it is gone.
-        unsafe { os::memory::unmap(seen, FILE_BYTES) };
+        unsafe { os::memory::unmap(seen, COUNT.load(Relaxed) * SEGMENT_BYTES) };
     }
 }
 
@@ -151,14 +161,16 @@ impl Block {
     /// Adds to `to` what changed here since `seen`, and notes that in `seen`.
     ///
     /// # Safety
-    /// All must be blocks of [`FILE_BYTES`], which live as long as the call.
-    unsafe fn move_changes(self, seen: Block, to: Block) {
+    /// This must be the private block, and the others `count` segments, which live as long as the
+    /// call.
+    unsafe fn move_changes(self, seen: Block, to: Block, count: usize) {
         // SAFETY: the caller's promise; the layout has these parts at these offsets.
         unsafe {
             let header: &Header = self.part(0, 0);
-            let records = (header.records_used.load(Relaxed) as usize).min(MAX_RECORDS);
             let shrinkers = (header.shrinkers_used.load(Relaxed) as usize).min(MAX_SHRINKERS);
-            self.move_parts::<Record>(seen, to, HEADER_BYTES, records);
+            segments::for_each_private(count, |here, offset| {
+                here.move_changes(seen.part(offset, 0), to.part(offset, 0));
+            });
             self.move_parts::<Shrinker>(seen, to, SHRINKERS_OFFSET, shrinkers);
             self.move_parts::<Source>(seen, to, SOURCES_OFFSET, SOURCES.len());
             self.move_parts::<Setting>(seen, to, SETTINGS_OFFSET, SETTINGS.len());

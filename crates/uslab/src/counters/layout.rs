@@ -12,8 +12,11 @@
 //!   offset 2048   Answer
 //!   offset 3136   Setting[0 .. 20]            values of the variables, and where each came from
 //!   offset 4096   Shrinker[0 .. 64]           128 bytes each, index = entry of the registry
-//!   offset 12288  Record[0 .. records_max]    256 bytes each, index = cache id
+//!   offset 12288  Record[0 .. 65536]          256 bytes each, index = cache id
 //! ```
+//!
+//! The file is sparse, and has room for every cache. The process maps it in segments, the first at
+//! the start and each further one when a cache first needs a record there (ADR 0063).
 //!
 //! This file is compiled into the library and, by path, into the command-line tool, which never
 //! links the allocator that it observes. So it must depend on `core` only, and every change of the
@@ -29,7 +32,7 @@ use core::sync::atomic::{AtomicI64, AtomicU8, AtomicU32, AtomicU64};
 /// First eight bytes of a snapshot file.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"uslabsnp");
 /// Layout version; readers refuse any other.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 /// Bytes before the first record.
 pub const HEADER_BYTES: usize = SHRINKERS_OFFSET + MAX_SHRINKERS * core::mem::size_of::<Shrinker>();
 /// Bytes of the first page, which every process uses.
@@ -37,10 +40,17 @@ pub const FIRST_BYTES: usize = 4096;
 /// Copies of the library in one process that publish, each in a file of its own: the first in
 /// `DIR/PID`, the others in `DIR/PID.2` and so on.
 pub const MAX_COPIES: u32 = 8;
-/// Records in a file. A cache with an id of this or above works, but is not listed.
-pub const MAX_RECORDS: usize = 3328;
+/// Records in a file: one for each id that a cache can have.
+pub const MAX_RECORDS: usize = 1 << 16;
+/// Bytes of a segment, which a process maps at once. A power of two, and whole system pages on
+/// every machine.
+pub const SEGMENT_BYTES: usize = 256 << 10;
+/// Records in the first segment, behind the other parts.
+pub const FIRST_RECORDS: usize = (SEGMENT_BYTES - HEADER_BYTES) / core::mem::size_of::<Record>();
+/// Segments of a whole file.
+pub const SEGMENTS: usize = record_offset(MAX_RECORDS).div_ceil(SEGMENT_BYTES);
 /// Bytes of a whole file. It is sparse, so only records in use take memory.
-pub const FILE_BYTES: usize = HEADER_BYTES + MAX_RECORDS * core::mem::size_of::<Record>();
+pub const FILE_BYTES: usize = SEGMENTS * SEGMENT_BYTES;
 /// Bytes of a cache's name, NUL-padded; longer names are cut at a character boundary.
 pub const NAME_BYTES: usize = 48;
 /// Offset of the [`Request`].
@@ -189,6 +199,11 @@ pub const SETTINGS: [&str; 16] = [
     "profile_file",
     "numa",
 ];
+
+/// Offset of the record with this index.
+pub const fn record_offset(index: usize) -> usize {
+    HEADER_BYTES + index * core::mem::size_of::<Record>()
+}
 
 /// Facts about the process and its page layer.
 #[repr(C)]
@@ -396,6 +411,8 @@ pub struct Record {
 const _: () = {
     assert!(core::mem::size_of::<Record>() == 256);
     assert!(core::mem::size_of::<Shrinker>() == 128);
+    // No record lies in two segments.
+    assert!((SEGMENT_BYTES - HEADER_BYTES).is_multiple_of(core::mem::size_of::<Record>()));
     assert!(core::mem::size_of::<Header>() <= SOURCES_OFFSET);
     assert!(SOURCES_OFFSET + SOURCES.len() * core::mem::size_of::<Source>() <= REQUEST_OFFSET);
     assert!(REQUEST_OFFSET + core::mem::size_of::<Request>() <= ANSWER_OFFSET);

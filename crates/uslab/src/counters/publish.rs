@@ -1,32 +1,33 @@
 //! The memory of the figures: a private block, or the file that `uslab info` reads.
 
 use super::layout::{
-    ANSWER_OFFSET, Answer, FILE_BYTES, FIRST_BYTES, HEADER_BYTES, Header, MAGIC, MAX_COPIES, MAX_RECORDS,
-    MAX_SHRINKERS, REQUEST_OFFSET, Record, Request, SETTINGS, SETTINGS_OFFSET, SHRINKERS_OFFSET, SOURCES,
-    SOURCES_OFFSET, Setting, Shrinker, Source, VERSION,
+    ANSWER_OFFSET, Answer, FILE_BYTES, FIRST_BYTES, FIRST_RECORDS, HEADER_BYTES, Header, MAGIC, MAX_COPIES,
+    MAX_SHRINKERS, REQUEST_OFFSET, Record, Request, SEGMENT_BYTES, SEGMENTS, SETTINGS, SETTINGS_OFFSET,
+    SHRINKERS_OFFSET, SOURCES, SOURCES_OFFSET, Setting, Shrinker, Source, VERSION,
 };
 use super::place;
 use crate::os;
-use crate::os::directory::{Directory, Identity};
+use crate::os::directory::{Directory, Identity, Part};
 use crate::sync::CachePadded;
 use core::ffi::CStr;
 use core::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
 };
 
-/// The block while the process does not publish. It stands in the image's zeroed memory: only
-/// written pages take memory.
+/// The first segment while the process does not publish, and a record for caches that have none.
+/// It stands in the image's zeroed memory: only written pages take memory.
 #[repr(C, align(4096))]
-struct Block([u8; FILE_BYTES + size_of::<Record>()]);
+struct Block([u8; SEGMENT_BYTES + size_of::<Record>()]);
 
 /// Interior mutability for the static below.
 struct Private(core::cell::UnsafeCell<Block>);
 // SAFETY: all accesses to the block are atomic, through the pointers returned below.
 unsafe impl Sync for Private {}
 #[unsafe(link_section = ".bss.uslab_tables")]
-static PRIVATE: Private = Private(core::cell::UnsafeCell::new(Block([0; FILE_BYTES + size_of::<Record>()])));
+static PRIVATE: Private =
+    Private(core::cell::UnsafeCell::new(Block([0; SEGMENT_BYTES + size_of::<Record>()])));
 
-/// The shared mapping, or null while the private block is used.
+/// The file's first segment, or null while the private block is used.
 ///
 /// Padded: every slow path reads it.
 static SHARED: CachePadded<AtomicPtr<u8>> = CachePadded(AtomicPtr::new(core::ptr::null_mut()));
@@ -50,7 +51,7 @@ pub(super) fn is_shared() -> bool {
     !SHARED.load(Relaxed).is_null()
 }
 
-/// The private block, [`FILE_BYTES`] long.
+/// The private block, [`SEGMENT_BYTES`] long.
 pub(super) fn private() -> *mut u8 {
     PRIVATE.0.get().cast()
 }
@@ -92,19 +93,10 @@ pub fn shrinker(index: usize) -> Option<&'static Shrinker> {
     (index < MAX_SHRINKERS).then(|| unsafe { &*base().add(SHRINKERS_OFFSET).cast::<Shrinker>().add(index) })
 }
 
-/// The figures of cache `id`. All ids beyond the file's room share one record, which no reader
-/// shows.
-pub fn record(id: u16) -> &'static Record {
-    let index = usize::from(id);
-    // SAFETY: as in `header`: records follow it, and the private block has one more behind the
-    // last, for the overflow.
-    unsafe {
-        if index < MAX_RECORDS {
-            &*base().add(HEADER_BYTES).cast::<Record>().add(index)
-        } else {
-            &*PRIVATE.0.get().cast::<u8>().add(FILE_BYTES).cast::<Record>()
-        }
-    }
+/// The record that all caches share for which there was no memory.
+pub(super) fn overflow() -> &'static Record {
+    // SAFETY: as in `header`: it lies behind the private block.
+    unsafe { &*private().add(SEGMENT_BYTES).cast::<Record>() }
 }
 
 /// Sets up the block. `directory` is the value of `USLAB_SNAPSHOT`, `reader` that of
@@ -118,7 +110,7 @@ pub fn init(directory: Option<&[u8]>, reader: Option<u64>, facts: impl FnOnce(&H
     if let Some(directory) = directory.filter(|d| !d.is_empty() && d.len() < os::env::VALUE_BYTES) {
         match place::choose(directory) {
             Ok(directory) => {
-                if let Some(block) = create(&directory) {
+                if let Some(block) = create(&directory, 1) {
                     use_shared(block);
                 }
             }
@@ -137,17 +129,18 @@ pub fn init(directory: Option<&[u8]>, reader: Option<u64>, facts: impl FnOnce(&H
     header.magic.store(MAGIC, Release);
 }
 
-/// Creates and maps the file of this copy of the library.
+/// Creates the file of this copy of the library, and maps its first `count` segments.
 ///
 /// A process may contain this library several times: the preloaded malloc, and a copy that it links
 /// or loads. Each publishes, up to [`MAX_COPIES`]. The first file, that with the plain name, is the
 /// first copy's, and the C interface makes sure that this is malloc's.
-pub(super) fn create(directory: &Directory) -> Option<*mut u8> {
+pub(super) fn create(directory: &Directory, count: usize) -> Option<*mut u8> {
     let is_free = |&copy: &u32| with_name(copy, |name| !is_of_this_process(directory, name));
     let has_leftover = with_name(1, |name| directory.has(name));
     let copy = (1..=MAX_COPIES).find(is_free)?;
     COPY.store(copy, Relaxed);
-    let block = with_name(copy, |name| map(directory, name, None));
+    let first = Part { offset: 0, bytes: count * SEGMENT_BYTES, at: None };
+    let block = with_name(copy, |name| map(directory, name, &mut [first].into_iter()));
     if copy == 1 && has_leftover {
         // Before an `exec` there may have been more copies.
         (2..=MAX_COPIES).filter(is_free).for_each(|copy| {
@@ -171,10 +164,10 @@ fn library_version() -> u32 {
         | part(env!("CARGO_PKG_VERSION_PATCH"))
 }
 
-/// Creates the file and maps it; in a fork child, in place of the parent's mapping.
-fn map(directory: &Directory, name: &CStr, at: Option<*mut u8>) -> Option<*mut u8> {
-    // SAFETY: a fresh mapping, or one in place of the parent's, which is as long.
-    let (block, identity) = unsafe { directory.map_shared(name, FILE_BYTES, at) }?;
+/// Creates the file and maps `parts` of it; in a fork child, in place of the parent's.
+fn map(directory: &Directory, name: &CStr, parts: &mut dyn Iterator<Item = Part>) -> Option<*mut u8> {
+    // SAFETY: fresh mappings, or ones in place of the parent's, which are as long.
+    let (block, identity) = unsafe { directory.map_shared(name, FILE_BYTES, parts) }?;
     DEVICE.store(identity.device, Relaxed);
     INODE.store(identity.inode, Relaxed);
     Some(block)
@@ -232,13 +225,19 @@ fn maps_name(read: &mut dyn FnMut(&mut [u8; 512]) -> usize, name: &[u8]) -> bool
 ///
 /// A child that cannot create a file keeps its figures in private memory, and `uslab info` does not
 /// see it.
-pub fn publish_in_child() {
+///
+/// `leave` copies the segments behind the first to private memory, and returns where the parent's
+/// are mapped; `enter` copies them back to those addresses.
+pub(super) fn publish_in_child(
+    leave: impl FnOnce() -> [*mut u8; SEGMENTS],
+    enter: impl FnOnce(&[*mut u8; SEGMENTS]),
+) {
     let shared = SHARED.load(Relaxed);
     if shared.is_null() {
         return;
     }
     let shrinkers = (header().shrinkers_used.load(Relaxed) as usize).min(MAX_SHRINKERS);
-    let records = (header().records_used.load(Relaxed) as usize).min(MAX_RECORDS);
+    let records = (header().records_used.load(Relaxed) as usize).min(FIRST_RECORDS);
     // Only what is used, or the child would touch pages in vain.
     let copy = |from: *const u8, to: *mut u8| {
         for (start, bytes) in [
@@ -246,8 +245,8 @@ pub fn publish_in_child() {
             (SHRINKERS_OFFSET, shrinkers * size_of::<Shrinker>()),
             (HEADER_BYTES, records * size_of::<Record>()),
         ] {
-            // SAFETY: both blocks are FILE_BYTES long; the child has one thread, so no other thread
-            // writes meanwhile.
+            // SAFETY: both blocks are SEGMENT_BYTES long; the child has one thread, so no other
+            // thread writes meanwhile.
             unsafe { core::ptr::copy_nonoverlapping(from.add(start), to.add(start), bytes) };
         }
     };
@@ -255,6 +254,7 @@ pub fn publish_in_child() {
     // until it is replaced.
     let private = private();
     copy(shared, private);
+    let parents = leave();
     SHARED.store(core::ptr::null_mut(), Relaxed);
     // The magic is stored last, so that no reader takes the incomplete file for the parent's.
     header().magic.store(0, Relaxed);
@@ -265,9 +265,17 @@ pub fn publish_in_child() {
     request().0.number.store(0, Relaxed);
     request().1.accepted.store(0, Relaxed);
     request().1.answered.store(0, Relaxed);
-    let map = |directory: &Directory| with_own_name(|name| map(directory, name, Some(shared)));
-    if place::open().is_ok_and(|directory| map(&directory).is_some()) {
+    let segment = |(number, &at): (usize, &_)| Part {
+        offset: number * SEGMENT_BYTES,
+        bytes: SEGMENT_BYTES,
+        at: Some(at),
+    };
+    let first = segment((0, &shared));
+    let others = parents.iter().enumerate().filter(|(_, at)| !at.is_null()).map(segment);
+    let parts = &mut core::iter::once(first).chain(others);
+    if place::open().is_ok_and(|directory| with_own_name(|name| map(&directory, name, parts).is_some())) {
         copy(private, shared);
+        enter(&parents);
         use_shared(shared);
     } else {
         PUBLISHED.store(false, Relaxed);

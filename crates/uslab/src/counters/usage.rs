@@ -1,8 +1,9 @@
 //! The figures of this process, for the process itself.
 
-use super::layout::{MAX_RECORDS, STATE_LIVE};
+use super::layout::STATE_LIVE;
 use super::peak;
-use super::publish::{header, record};
+use super::publish::header;
+use super::segments::records;
 use core::sync::atomic::Ordering::Relaxed;
 
 /// Memory that the allocator holds, in bytes and objects. The figures sum counters that other
@@ -54,8 +55,7 @@ pub fn usage() -> Usage {
         max_large_objects: peak::LARGE_OBJECTS.note(large_objects),
         max_large_bytes: peak::LARGE_BYTES.note(large_bytes),
     };
-    let used = header.records_used.load(Relaxed).min(MAX_RECORDS as u32) as u16;
-    for record in (0..used).map(record).filter(|record| record.state.load(Relaxed) == STATE_LIVE) {
+    for record in records().filter(|record| record.state.load(Relaxed) == STATE_LIVE) {
         let all = record.slabs.load(Relaxed) * i64::from(record.objects_per_slab.load(Relaxed));
         let (slab_free, sheaf_free) = (record.slab_free.load(Relaxed), record.sheaf_free.load(Relaxed));
         // Counters change between two loads, so their difference may be negative.

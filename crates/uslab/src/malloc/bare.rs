@@ -16,6 +16,7 @@
 //! nothing to release.
 
 use super::classes::{CLASSES, Class};
+use super::profiled::heaps;
 use super::{owners, small};
 use crate::cache::registry::{FIRST_HEAP_ID, HEAP_IDS};
 use crate::cache::{class_geometry, gdb, hooks, publish_shared};
@@ -56,6 +57,8 @@ pub(super) struct Bare {
     slabs: Slabs,
     /// Allocations so far, or since [`Bare::is_busy`] last returned true.
     allocs: AtomicU32,
+    /// Samples of the heap profile among the objects in use.
+    samples: AtomicU32,
     lists: UnsafeCell<Lists>,
 }
 
@@ -92,6 +95,7 @@ impl Bare {
             let slabs = Slabs::new(owner, name, geometry, Temperature::Hot, None, node);
             (&raw mut (*bare.as_ptr()).slabs).write(slabs);
             (&raw mut (*bare.as_ptr()).allocs).write(AtomicU32::new(0));
+            (&raw mut (*bare.as_ptr()).samples).write(AtomicU32::new(0));
         }
         Some(bare)
     }
@@ -127,7 +131,11 @@ impl Bare {
         // Evict no entries for a request that can never succeed.
         let done = take()
             || pages::is_possible(slab_pages, 0) && (hooks::get().short)(slab_pages * PAGE_BYTES, &mut take);
-        NonNull::new(out[0]).filter(|_| done)
+        let object = NonNull::new(out[0]).filter(|_| done)?;
+        if heaps::count_bare(self.slabs.owner(), self.slabs.name(), object.as_ptr(), self.object_bytes()) {
+            self.samples.fetch_add(1, Relaxed);
+        }
+        Some(object)
     }
 
     /// The number of objects in use, and bytes of all slabs.
@@ -154,6 +162,9 @@ impl Bare {
     /// # Safety
     /// `object` must be an object of these slabs that no thread uses.
     pub unsafe fn free(&self, object: *mut u8) {
+        if self.samples.load(Relaxed) != 0 && heaps::free_bare(self.slabs.owner(), object) {
+            self.samples.fetch_sub(1, Relaxed);
+        }
         // SAFETY: the caller's promise.
         unsafe { self.slabs.free(&[object]) };
     }
@@ -177,6 +188,9 @@ impl Bare {
         // SAFETY: the caller's promise. No page has the owner any more when it is freed.
         unsafe {
             let owner = this.as_ref().slabs.owner();
+            if this.as_ref().samples.load(Relaxed) != 0 {
+                heaps::end_bare(owner);
+            }
             this.as_ref().slabs.free_all();
             owners::free(owner);
             super::free(this.as_ptr().cast());

@@ -7,6 +7,7 @@
 use super::bare::Bare;
 use super::classes::{CLASSES, Class};
 use super::list::Objects;
+use super::profiled::heaps;
 use super::{ALIGN, bare, large, small};
 use crate::cache::debugged::Release;
 use crate::cache::{Core, class_core, destroy_whole, registry};
@@ -222,6 +223,7 @@ impl Heap {
     fn alloc_large(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
         let (object, _) = large::alloc_plain(size, align.max(ALIGN), large::Reclaim::Yes)?;
         self.inner().large.add(pages::page_of(object)?);
+        heaps::count_large(object, size);
         NonNull::new(object)
     }
 

@@ -80,7 +80,7 @@ pub(super) fn slots_for_larger(size: usize) -> Option<*mut Slot> {
 /// The options of a class of a private heap. Large classes get larger slabs, because smaller ones
 /// would waste more of their pages.
 pub(super) fn options(name: &str, class: Class) -> CacheBuilder<'_> {
-    CacheBuilder::new(name).max_order(if class.bytes() >= 8192 { 5 } else { 3 }).not_debuggable()
+    CacheBuilder::new(name).max_order(if class.bytes() >= 8192 { 5 } else { 3 }).of_heap()
 }
 
 /// The options of a cache that serves the whole process: slabs of 128 KiB keep the objects of a

@@ -74,6 +74,16 @@ pub struct Identity {
     pub inode: u64,
 }
 
+/// A part of a file that is mapped in one piece.
+pub struct Part {
+    /// Where it begins in the file, in bytes; whole system pages.
+    pub offset: usize,
+    /// Its length, in bytes; whole system pages.
+    pub bytes: usize,
+    /// The mapping that it replaces, if any.
+    pub at: Option<*mut u8>,
+}
+
 /// One name in the directory.
 struct Entry {
     identity: Identity,
@@ -92,6 +102,15 @@ pub fn user() -> u32 {
 pub fn make(path: &CStr) {
     // SAFETY: `path` is NUL-terminated.
     unsafe { libc::mkdir(path.as_ptr(), 0o700) };
+}
+
+/// Whether the process may make a file so long. The kernel would end it by a signal where it may
+/// not (`RLIMIT_FSIZE`).
+fn may_write(bytes: usize) -> bool {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is a valid place to write to.
+    let is_known = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) } == 0;
+    !is_known || limit.rlim_cur >= bytes as libc::rlim_t
 }
 
 impl Directory {
@@ -155,42 +174,49 @@ impl Directory {
         }
     }
 
-    /// Creates the file `name`, `bytes` long and readable by its owner only, and maps it shared.
-    /// Returns the mapping and the file's identity.
+    /// Creates the file `name`, `bytes` long and readable by its owner only, and maps `parts` of it
+    /// shared. Returns the address of the first part and the file's identity.
     ///
     /// A plain file of the effective user with that name is replaced. Any other entry stays, and
     /// the call is refused.
     ///
-    /// With `at`, the mapping replaces the one at that address: a fork child so moves its figures
-    /// to a file of its own. `None` if any step is refused; then at most an empty file is left
-    /// behind.
+    /// A part may replace a mapping: a fork child so moves its figures to a file of its own. `None`
+    /// if any step is refused; then at most an empty file is left behind, and parts that replace a
+    /// mapping may have done so.
     ///
     /// # Safety
-    /// `at`, if given, must be the start of at least `bytes` bytes that the library mapped for this
+    /// Each [`Part::at`] must be the start of as many bytes that the library mapped for this
     /// purpose.
     pub unsafe fn map_shared(
         &self,
         name: &CStr,
         bytes: usize,
-        at: Option<*mut u8>,
+        parts: &mut dyn Iterator<Item = Part>,
     ) -> Option<(*mut u8, Identity)> {
+        if !may_write(bytes) {
+            return None;
+        }
         let fd = self.create(name)?;
-        let mut address = libc::MAP_FAILED;
         let mut status = MaybeUninit::<libc::stat>::uninit();
         // SAFETY: the descriptor is ours and closed once; `status` is a place for the answer, read
         // where the call filled it; a fixed mapping replaces what the caller promises.
         unsafe {
-            if libc::fstat(fd, status.as_mut_ptr()) == 0 && libc::ftruncate(fd, bytes as libc::off_t) == 0 {
-                let (hint, fixed) = match at {
+            let is_made =
+                libc::fstat(fd, status.as_mut_ptr()) == 0 && libc::ftruncate(fd, bytes as libc::off_t) == 0;
+            let map = |part: Part| {
+                let (hint, fixed) = match part.at {
                     Some(place) => (place, libc::MAP_FIXED),
                     None => (core::ptr::null_mut(), 0),
                 };
-                let protection = libc::PROT_READ | libc::PROT_WRITE;
-                address = libc::mmap(hint.cast(), bytes, protection, libc::MAP_SHARED | fixed, fd, 0);
-            }
+                let access = libc::PROT_READ | libc::PROT_WRITE;
+                let (flags, offset) = (libc::MAP_SHARED | fixed, part.offset as libc::off_t);
+                let address = libc::mmap(hint.cast(), part.bytes, access, flags, fd, offset);
+                (address != libc::MAP_FAILED).then_some(address.cast())
+            };
+            let first = if is_made { parts.next().and_then(map) } else { None };
+            let is_mapped = first.is_some() && parts.map(map).all(|part| part.is_some());
             libc::close(fd);
-            let mapped = address != libc::MAP_FAILED;
-            mapped.then(|| (address.cast(), self.judged(&status.assume_init()).identity))
+            first.filter(|_| is_mapped).map(|first| (first, self.judged(&status.assume_init()).identity))
         }
     }
 
@@ -293,8 +319,9 @@ mod tests {
 
     /// Maps `17` in the directory and unmaps it; `None` if the directory refused.
     fn publishes(directory: &Directory) -> Option<Identity> {
+        let part = Part { offset: 0, bytes: 4096, at: None };
         // SAFETY: a fresh mapping, unmapped once.
-        let (block, identity) = unsafe { directory.map_shared(c"17", 4096, None)? };
+        let (block, identity) = unsafe { directory.map_shared(c"17", 4096, &mut [part].into_iter())? };
         // SAFETY: as above.
         unsafe { libc::munmap(block.cast(), 4096) };
         Some(identity)

@@ -89,6 +89,40 @@ pub fn map_shared(bytes: usize) -> Option<*mut u8> {
     (address != libc::MAP_FAILED).then_some(address.cast())
 }
 
+/// Maps `bytes` of zeroed private memory, at an address of the kernel's choice. It has memory only
+/// where it is touched. `None` if the system refuses.
+pub fn map_private(bytes: usize) -> Option<*mut u8> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a fresh anonymous mapping at an address of the kernel's choice; as for the advice,
+    // see `map_at`.
+    unsafe {
+        let address = libc::mmap(ptr::null_mut(), bytes, access, flags, -1, 0);
+        (address != libc::MAP_FAILED).then(|| {
+            libc::madvise(address, bytes, libc::MADV_NOHUGEPAGE);
+            address.cast()
+        })
+    }
+}
+
+/// Maps the `bytes` of a file that follow the page at `page`, a shared mapping of that file. Needs
+/// neither a descriptor nor a name of the file. `None` if the system refuses.
+///
+/// # Safety
+/// `page` must be a page, `page_bytes` long, of a mapping that the library made, shared and of a
+/// file.
+pub unsafe fn map_behind(page: *mut u8, page_bytes: usize, bytes: usize) -> Option<*mut u8> {
+    // With the old size 0, `mremap` leaves the old mapping alone and maps the same file again.
+    // SAFETY: no mapping changes but the new one, whose first page no other code knows.
+    unsafe {
+        let both = libc::mremap(page.cast(), 0, page_bytes + bytes, libc::MREMAP_MAYMOVE);
+        (both != libc::MAP_FAILED).then(|| {
+            unmap(both.cast(), page_bytes);
+            both.cast::<u8>().add(page_bytes)
+        })
+    }
+}
+
 /// Tests whether a range is free: maps it without access, and unmaps it at once. The result is that
 /// of [`map_at`], apart from limits on memory.
 ///

@@ -122,25 +122,71 @@ impl CpuCache {
 
     /// Takes the objects for `charged` allocations: returns one, and leaves the others in the
     /// counted sheaf of this CPU. Null without memory.
+    ///
+    /// The sheaf is taken out, filled in its place, and put back: the objects are copied once.
     pub fn take_counted(&self, charged: usize) -> *mut u8 {
-        let mut out = [core::ptr::null_mut(); MAX_COUNTED];
-        let n = if self.is_bypassed() { charged.min(1) } else { charged.min(MAX_COUNTED) };
-        // SAFETY: the slots are the cache's, and `out` has room for so many.
-        let mut got = unsafe { rseq::pop_bulk(self.fast_slots(), n, out.as_mut_ptr()) };
-        // A pair loop needs as many objects as a refill serves, or it refills again too soon.
-        if got < n && self.alloc_from_rows(&mut out[got..n]) {
-            // Those that the sheaf held are served first, as without a profile.
-            out[..n].rotate_left(got);
-            got = n;
+        let node = self.this_node();
+        // SAFETY: the counted row has a slot for each CPU, and exists in rseq mode only.
+        let Some(access) = (unsafe { Sequences::new(self.counted_slots(), Some(node)) }) else {
+            return self.take_one_counted(charged);
+        };
+        self.used.add_cpu(access.cpu());
+        let have = match exchange_main(&access, dummy()) {
+            Exchanged::Old(sheaf) if !is_dummy(sheaf) => sheaf,
+            _ => sheaf::alloc(SIZE, node),
+        };
+        if have.is_null() {
+            return self.take_one_counted(charged);
         }
-        self.credit(charged - got);
-        if got == 0 {
-            return core::ptr::null_mut();
+        reopen(have);
+        let mut sheaf = Owned(have);
+        // Usually 0; another thread may have filled it meanwhile.
+        let count = sheaf.count();
+        let n = if self.is_bypassed() { charged.min(1) } else { charged.min(MAX_COUNTED - count) };
+        let rest = &mut sheaf.places()[count..count + n - 1];
+        // SAFETY: the slots are the cache's, and `rest` has room for so many.
+        let (mut object, mut got) = unsafe {
+            // The one that was freed last.
+            let object = rseq::pop(self.fast_slots());
+            (object, rseq::pop_bulk(self.fast_slots(), rest.len(), rest.as_mut_ptr()))
+        };
+        if object.is_null() || got < rest.len() {
+            (object, got) = self.fill_counted(object, rest, got);
         }
-        // The last one was freed last.
-        self.install_counted(&out[..got - 1]);
+        self.credit(charged - got - usize::from(!object.is_null()));
+        sheaf.set_count(count + got);
+        self.put_counted(&access, have);
         os::sleep::note_activity();
-        out[got - 1]
+        object
+    }
+
+    /// Completes what a refill lacks: `object`, unless it has one, and `rest` beyond the first
+    /// `got`. Returns the object, and how many are in `rest`.
+    #[cold]
+    #[inline(never)]
+    fn fill_counted(&self, object: *mut u8, rest: &mut [*mut u8], got: usize) -> (*mut u8, usize) {
+        let mut objects = [core::ptr::null_mut(); MAX_COUNTED];
+        let lacks_one = object.is_null();
+        let fresh = &mut objects[..rest.len() - got + usize::from(lacks_one)];
+        // A pair loop needs as many objects as a refill serves, or it refills again too soon.
+        if !self.alloc_from_rows(fresh) {
+            let last = if lacks_one { got.checked_sub(1) } else { None };
+            return last.map_or((object, got), |last| (rest[last], last));
+        }
+        let more = rest.len() - got;
+        // Those that the sheaf held are served first, as without a profile.
+        rest.copy_within(..got, more);
+        rest[..more].copy_from_slice(&fresh[..more]);
+        (fresh.get(more).copied().unwrap_or(object), rest.len())
+    }
+
+    /// Serves one object where no counted sheaf can be had.
+    #[cold]
+    fn take_one_counted(&self, charged: usize) -> *mut u8 {
+        let mut out = [core::ptr::null_mut()];
+        let is_filled = self.alloc_from_rows(&mut out);
+        self.credit(charged - usize::from(is_filled));
+        out[0]
     }
 
     /// Puts objects into the counted sheaf of this CPU. Those that find no room are freed.
@@ -163,27 +209,39 @@ impl CpuCache {
             return self.discard(objects);
         }
         reopen(have);
-        let mut sheaf = Owned(have);
-        let put = sheaf.push_from(objects);
+        let put = Owned(have).push_from(objects);
+        self.put_counted(&access, have);
+        self.discard(&objects[put..]);
+    }
+
+    /// Puts a counted sheaf that the thread owns, and that has its capacity, into its slot. Objects
+    /// that find no place are freed.
+    fn put_counted(&self, access: &Sequences<'_>, sheaf: *mut Sheaf) {
         // SAFETY: the thread owns the sheaf.
-        unsafe { (*have).capacity.store(0, Relaxed) };
-        let left_over = match exchange_main(&access, have) {
+        unsafe { (*sheaf).capacity.store(0, Relaxed) };
+        let left_over = match exchange_main(access, sheaf) {
             Exchanged::Old(old) => old,
-            Exchanged::GateClosed | Exchanged::Taken => have,
+            Exchanged::GateClosed | Exchanged::Taken => sheaf,
         };
         self.recount(access.slot());
         if !is_dummy(left_over) {
-            reopen(left_over);
-            let mut sheaf = Owned(left_over);
-            self.discard(sheaf.objects());
-            sheaf.set_count(0);
-            // SAFETY: empty and owned.
-            unsafe { sheaf::free(left_over) };
+            self.discard_sheaf(left_over);
         }
-        self.discard(&objects[put..]);
         if self.is_bypassed() || self.is_hiding() {
             self.drain_whole();
         }
+    }
+
+    /// Frees a counted sheaf that the thread owns, and its objects.
+    #[cold]
+    #[inline(never)]
+    fn discard_sheaf(&self, sheaf: *mut Sheaf) {
+        reopen(sheaf);
+        let mut owned = Owned(sheaf);
+        self.discard(owned.objects());
+        owned.set_count(0);
+        // SAFETY: empty and owned.
+        unsafe { sheaf::free(sheaf) };
     }
 
     /// Frees objects of this cache that were charged, and that the thread owns.

@@ -5,7 +5,7 @@ use super::adapt::{Miss, Run};
 use super::barn::Barn;
 use super::sheaf::Size;
 use super::*;
-use crate::counters::{self, Tally, layout::MAX_RECORDS, layout::Record};
+use crate::counters::{self, Tally, layout::FIRST_RECORDS, layout::Record};
 use crate::os;
 use crate::pages::{Temperature, boot};
 use crate::rseq;
@@ -26,7 +26,7 @@ use std::vec::Vec;
 
 /// Ids from the middle of the records. Caches of other tests take theirs from the start, and the
 /// tests of slabs from the end.
-static NEXT_ID: AtomicU16 = AtomicU16::new(MAX_RECORDS as u16 / 2);
+static NEXT_ID: AtomicU16 = AtomicU16::new(FIRST_RECORDS as u16 / 2);
 
 /// CPU caches for objects of `bytes`, entered into the balance of capacities.
 fn cache(bytes: usize, sheaf_capacity: usize) -> (&'static CpuCache, &'static Record) {

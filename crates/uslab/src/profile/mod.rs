@@ -5,19 +5,19 @@
 //!   write ──▶ text: a line for each site, already scaled to all allocations, and /proc/self/maps
 //! ```
 //!
-//! Samples are a Poisson process over the bytes that the malloc family, [`crate::Uslab`] and caches
-//! of the program ([`crate::Cache`], [`crate::RawCache`]) allocate, as in gperftools and jemalloc.
-//! Each allocation of a class of `s` bytes is a sample with the probability
-//! `1 - exp(-s / period)`, whether it lives for a nanosecond or for ever. So the estimates have no
-//! bias; with `n` samples a site's error is about `1 / √n`.
+//! Samples are a Poisson process over the bytes that the malloc family, [`crate::Uslab`], caches of
+//! the program ([`crate::Cache`], [`crate::RawCache`]) and private heaps ([`crate::Heap`])
+//! allocate, as in gperftools and jemalloc. Each allocation of a class of `s` bytes is a sample
+//! with the probability `1 - exp(-s / period)`, whether it lives for a nanosecond or for ever. So
+//! the estimates have no bias; with `n` samples a site's error is about `1 / √n`.
 //!
-//! Private heaps ([`crate::Heap`]) are not sampled. An object that is resized in place counts as a
-//! new one if its pages change. Bytes are those that the program asked for.
+//! An object that is resized in place counts as a new one if its pages change. Bytes are those that
+//! the program asked for; those of small objects of heaps are their size class's.
 //!
 //! Nothing is compiled into the fast path. While no profile runs, nothing is different. While one
 //! runs, allocations by `malloc` pop from sheaves that end where the next sample is due, and each
-//! call to a cache of the program takes its slow path, some 20 ns more for a pair (ADR 0048). After
-//! [`stop`] such a cache does so until its last sampled object is free.
+//! call to a cache of the program or of a heap takes its slow path, some 20 ns more for a pair (ADR
+//! 0048). After [`stop`] such a cache does so until its last sampled object is free.
 //!
 //! A thread's own sheaf ([`crate::RawLocal`]) is counted from its next refill or flush on; its
 //! frees before are not seen, and such a sample ends when its address is allocated again. A

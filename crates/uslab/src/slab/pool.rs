@@ -4,10 +4,7 @@ use super::geometry::Geometry;
 use super::lists::{End, List, Lists, list_for};
 use super::node::{Node, NodeMemory};
 use super::one::{NONE, Slab};
-use crate::counters::{
-    self, Tally,
-    layout::{MAX_RECORDS, Record},
-};
+use crate::counters::{self, Tally, layout::Record};
 use crate::os::corruption::is_whole;
 use crate::os::facts::{Fact, facts};
 use crate::os::{invariant::invariant, numa::NumaPolicy, probe};
@@ -471,8 +468,7 @@ impl Slabs {
             }
         } else if now != before {
             let record = self.record();
-            if self.node_count == 1 && self.policy == NumaPolicy::Local && usize::from(self.id) < MAX_RECORDS
-            {
+            if self.node_count == 1 && self.policy == NumaPolicy::Local && counters::has_record(self.id) {
                 // This thread holds the one lock under which these change: it may store.
                 record.partial_slabs.store(i64::from(now.partial), Relaxed);
                 record.empty_slabs.store(i64::from(now.empty), Relaxed);

@@ -6,7 +6,7 @@
 
 use super::lists::Lists;
 use super::pool::Slabs;
-use crate::counters::{self, layout::MAX_RECORDS};
+use crate::counters;
 use crate::pages::Temperature;
 use crate::sync::in_flight::InFlight;
 use core::sync::atomic::Ordering::Relaxed;
@@ -33,7 +33,7 @@ impl Slabs {
         let slabs = counters::record(self.id()).slabs.load(Relaxed).max(0) as usize;
         let bytes = slabs * self.slab_bytes();
         !self.is_shared
-            && usize::from(self.id()) < MAX_RECORDS
+            && counters::has_record(self.id())
             && bytes >= MIN_NEARLY_FREE_BYTES
             && self.taken() * self.geometry().object_bytes <= bytes / 8
     }

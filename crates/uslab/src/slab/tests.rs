@@ -1,7 +1,7 @@
 //! Tests of the slab layer: each makes its own slabs, without CPU caches in front.
 
 use super::*;
-use crate::counters::layout::{MAX_RECORDS, Record};
+use crate::counters::layout::{FIRST_RECORDS, Record};
 use crate::pages::{PAGE_BYTES, Temperature};
 use crate::rseq::{Owner, Slot, dummy};
 use crate::{counters, os};
@@ -50,7 +50,7 @@ fn made(
     constructor: Option<Constructor>,
     shared: Option<&'static ListsLock>,
 ) -> (&'static Slabs, &'static Record) {
-    static NEXT: AtomicU16 = AtomicU16::new(MAX_RECORDS as u16 - 1);
+    static NEXT: AtomicU16 = AtomicU16::new(FIRST_RECORDS as u16 - 1);
     set_up!();
     let slots: &[Slot] = Box::leak(Box::new([Slot::holding(dummy())]));
     let id = NEXT.fetch_sub(1, Relaxed);

@@ -1,8 +1,8 @@
 //! The figures of one cache, and the iterator over all of them.
 
 use crate::cache::{self, Cache, RawCache};
-use crate::counters::layout::{MAX_RECORDS, NAME_BYTES, Record, STATE_LIVE, STATE_UNUSED};
-use crate::counters::{header, record};
+use crate::counters::layout::{NAME_BYTES, Record, STATE_LIVE, STATE_UNUSED};
+use crate::counters::{has_record, record, records};
 use crate::pages::PAGE_BYTES;
 use core::fmt;
 use core::sync::atomic::{AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -70,7 +70,7 @@ pub struct CacheStats {
 /// The figures of all live caches, in the order of their numbers. Caches that are made or destroyed
 /// while the iterator lives may be missed.
 ///
-/// Caches beyond the first 3328 are not counted, and not listed.
+/// A cache for whose counters there was no memory is not listed.
 pub fn caches() -> impl Iterator<Item = CacheStats> {
     all_caches().filter(|cache| !cache.is_destroyed)
 }
@@ -83,8 +83,7 @@ pub(super) fn all_caches() -> impl Iterator<Item = CacheStats> {
 
 /// As [`all_caches`], for a caller that counted what the sheaves hold before.
 pub(super) fn counted_caches() -> impl Iterator<Item = CacheStats> {
-    let used = header().records_used.load(Relaxed).min(MAX_RECORDS as u32) as u16;
-    (0..used).map(record).filter(|record| record.state.load(Relaxed) != STATE_UNUSED).map(CacheStats::of)
+    records().filter(|record| record.state.load(Relaxed) != STATE_UNUSED).map(CacheStats::of)
 }
 
 impl CacheStats {
@@ -130,22 +129,22 @@ impl CacheStats {
 }
 
 impl RawCache {
-    /// The figures of this cache; `None` for one beyond the first 3328, which are not counted. See
+    /// The figures of this cache; `None` where there was no memory for its counters. See
     /// [`crate::stats`].
     pub fn stats(&self) -> Option<CacheStats> {
         cache::account_all();
         let id = self.core().id();
-        (usize::from(id) < MAX_RECORDS).then(|| CacheStats::of(record(id)))
+        has_record(id).then(|| CacheStats::of(record(id)))
     }
 }
 
 impl<T> Cache<T> {
-    /// The figures of this cache; `None` before its first use, and for a cache beyond the first
-    /// 3328, which are not counted. See [`crate::stats`].
+    /// The figures of this cache; `None` before its first use, and where there was no memory for
+    /// its counters. See [`crate::stats`].
     pub fn stats(&self) -> Option<CacheStats> {
         cache::account_all();
         let id = self.core_if_set_up()?.id();
-        (usize::from(id) < MAX_RECORDS).then(|| CacheStats::of(record(id)))
+        has_record(id).then(|| CacheStats::of(record(id)))
     }
 }
 

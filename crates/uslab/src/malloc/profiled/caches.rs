@@ -1,4 +1,4 @@
-//! Samples among the objects of the program's caches.
+//! Samples among the objects of the program's caches, and of private heaps' caches.
 //!
 //! ```text
 //!   Cache::alloc ─▶ slow path ─▶ countdown of bytes ends ─▶ sample: site, address of the object
@@ -20,7 +20,7 @@ use crate::os;
 
 static COUNTER: Counter = Counter { allocated, freed, ended };
 
-/// Counts the allocations of all caches of the program. The caller holds no lock.
+/// Counts the allocations of all caches of the program and of heaps. The caller holds no lock.
 pub(super) fn count_all() {
     cache::count_all(&COUNTER);
 }
@@ -78,5 +78,5 @@ fn freed(core: &Core, object: *mut u8) {
 }
 
 fn ended(core: &Core) {
-    table::end_all(core.id());
+    table::end_all(core.id(), |_| true);
 }

@@ -16,10 +16,11 @@
 //!
 //! Large objects, and all objects in locked mode, take the slow path in any case. There a countdown
 //! of bytes for each CPU tells the samples. So it does in caches of the program, whose sheaves are
-//! hidden from the fast path meanwhile ([`caches`]).
+//! hidden from the fast path meanwhile ([`caches`]), and in private heaps ([`heaps`]).
 
 mod caches;
 mod draw;
+pub(super) mod heaps;
 pub(crate) mod state;
 pub(crate) mod table;
 mod text;
@@ -29,7 +30,7 @@ use super::large::{self, Reclaim};
 use super::medium::{self, Medium};
 use super::small;
 use crate::cache::debugged::{Family, Request};
-use crate::cache::{Profiler, drain_counted, install_profiler, start};
+use crate::cache::{Core, Profiler, drain_counted, install_profiler, start};
 use crate::os;
 use crate::os::config::PROFILE_PERIOD_BYTES;
 use crate::os::unwind;
@@ -158,6 +159,27 @@ fn make_ready() -> Option<NonNull<u8>> {
 #[cold]
 #[inline(never)]
 fn take_counted(size: usize, align: usize, family: Family, kind: Kind) -> Option<NonNull<u8>> {
+    if let Some(class) = Class::of_aligned(size, align)
+        && let Some(core) = state::class(class.index()).counting()
+    {
+        return take_from(core, class.index(), class.bytes(), Wanted { size, align, family }, Kind::Plain);
+    }
+    take_otherwise(Wanted { size, align, family }, kind)
+}
+
+/// The object that a caller wants.
+#[derive(Clone, Copy)]
+struct Wanted {
+    size: usize,
+    align: usize,
+    family: Family,
+}
+
+/// [`take_counted`], unless a small class's row is counted.
+#[cold]
+#[inline(never)]
+fn take_otherwise(wanted: Wanted, kind: Kind) -> Option<NonNull<u8>> {
+    let Wanted { size, align, .. } = wanted;
     let small = Class::of_aligned(size, align);
     let medium = if kind == Kind::Grown { None } else { Medium::of_aligned(size, align) };
     let (index, bytes) = match (small, medium) {
@@ -165,31 +187,37 @@ fn take_counted(size: usize, align: usize, family: Family, kind: Kind) -> Option
         (None, Some(class)) => (CLASSES + class.index(), class.bytes()),
         (None, None) => (LARGE, size.checked_next_multiple_of(crate::pages::PAGE_BYTES)?),
     };
+    if let Some(core) = (index != LARGE).then(|| state::class(index).counting()).flatten() {
+        return take_from(core, index, bytes, wanted, if medium.is_some() { kind } else { Kind::Plain });
+    }
     let period = state::period_bytes();
-    let Some(core) = (index != LARGE).then(|| state::class(index).counting()).flatten() else {
-        // While a profile starts, the tables do not name the class's counted row yet.
-        let may_sample = index >= CLASSES || bytes > MAX_DIRECT_BYTES || small::may_sample(index);
-        let is_sample = period != 0 && may_sample && count_down(bytes, period);
-        return if is_sample { sample(index, bytes, size, align, period) } else { None };
-    };
+    // While a profile starts, the tables do not name the class's counted row yet.
+    let may_sample = index >= CLASSES || bytes > MAX_DIRECT_BYTES || small::may_sample(index);
+    let is_sample = period != 0 && may_sample && count_down(bytes, period);
+    if is_sample { sample(index, bytes, size, align, period) } else { None }
+}
+
+/// Takes an object of a class of `bytes` bytes from its counted row, or a sample.
+#[inline(always)]
+fn take_from(core: &Core, index: usize, bytes: usize, wanted: Wanted, kind: Kind) -> Option<NonNull<u8>> {
     // Callers that align come here first.
     // SAFETY: the row is the cache's.
     if let Some(object) = NonNull::new(unsafe { rseq::pop(core.counted_slots()) }) {
         return Some(object);
     }
-    let never = || u32::MAX;
-    let n = core.charge(|| if period == 0 { never() } else { draw::distance_in_objects(period, bytes) });
+    let period = state::period_bytes();
+    let n = core.charge(|| if period == 0 { u32::MAX } else { draw::distance_in_objects(period, bytes) });
     if n == 0
         && period != 0
-        && let Some(object) = sample(index, bytes, size, align, period)
+        && let Some(object) = sample(index, bytes, wanted.size, wanted.align, period)
     {
         return Some(object);
     }
-    if kind == Kind::Zeroed && medium.is_some() {
+    if kind == Kind::Zeroed {
         // SAFETY: the slots are the cache's.
         return NonNull::new(unsafe { rseq::pop(core.slots()) });
     }
-    NonNull::new(core.take_counted(n.max(1), Request { bytes: size, family }))
+    NonNull::new(core.take_counted(n.max(1), Request { bytes: wanted.size, family: wanted.family }))
 }
 
 /// Charges `bytes` to this CPU's countdown; returns whether it ended.

@@ -6,8 +6,9 @@
 //! ```
 //!
 //! A site is a stack and a size class, or a stack and a label; it stays for ever. A label is the
-//! name and the size of caches of the program. What finds no room is counted as dropped. All of it
-//! is guarded by one lock, which a thread takes once for a sample, and once for its free.
+//! name and the size of caches of the program, or of a private heap. What finds no room is counted
+//! as dropped. All of it is guarded by one lock, which a thread takes once for a sample, and once
+//! for its free.
 //!
 //! Objects of the program's caches are found by their addresses. The heads of these chains are
 //! read without the lock first: most frees find none.
@@ -89,7 +90,7 @@ struct Label {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Object {
     pub address: usize,
-    /// The id of its cache.
+    /// The id of its cache, or that of bare slabs of heaps.
     pub cache: u16,
 }
 
@@ -343,18 +344,23 @@ pub fn find(object: Object) -> Option<u32> {
     None
 }
 
-/// Ends all samples of the cache with the id `cache`, of which no object is in use.
-pub fn end_all(cache: u16) {
-    let used = TABLE.lock().samples;
-    for number in 1..=used {
-        let is_its = TABLE
-            .lock()
-            .memory()
-            .and_then(|memory| memory.samples.get(number - 1))
-            .is_some_and(|sample| sample.object != 0 && sample.owner == cache);
-        if is_its {
-            end(number as u32, End::Freed);
-        }
+/// Ends the samples of the cache with the id `cache` whose address `is_its` confirms. No thread
+/// uses their objects any more. `is_its` is called with the lock held.
+pub fn end_all(cache: u16, is_its: impl Fn(usize) -> bool) {
+    let mut number = 0;
+    loop {
+        let mut table = TABLE.lock();
+        let used = table.samples;
+        let Some(samples) = table.memory().and_then(|memory| memory.samples.get(number..used)) else {
+            return;
+        };
+        let found = samples
+            .iter()
+            .position(|sample| sample.object != 0 && sample.owner == cache && is_its(!sample.object));
+        let Some(at) = found else { return };
+        drop(table);
+        number += at + 1;
+        end(number as u32, End::Freed);
     }
 }
 

@@ -1,0 +1,205 @@
+//! The memory of the records: segments that are mapped when a cache first needs one.
+//!
+//! ```text
+//!   segment 0   header, shrinkers, records 0 ..= 975    always: see `publish`
+//!   segment 1   records 976 ..= 1999                    once a cache has one of these ids
+//!   ...
+//!   segment 64  the last records
+//! ```
+//!
+//! A process with few caches has segment 0 alone. Zeroed memory of the image, and a mapping of the
+//! whole file, would count in full where a program locks its memory.
+//!
+//! A segment lies in private memory, or in the file while the process publishes. No descriptor of
+//! the file is kept, and its name may be gone: the kernel maps the file once more from the mapping
+//! of the segment before (`mremap` with the old size 0). Where it refuses, the segment is private,
+//! and no other process sees its caches. Where there is no memory either, these caches share one
+//! record, and are not counted.
+//!
+//! A segment is mapped once and stays, so that a record has one address: threads use it without a
+//! lock. [`late`](super::late) alone moves records, to a file.
+
+use super::layout::{HEADER_BYTES, MAX_RECORDS, Record, SEGMENT_BYTES, SEGMENTS, record_offset};
+use super::publish::{base, header, is_shared, overflow, private};
+use crate::os;
+use core::ptr::null_mut;
+use core::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+
+/// One of the segments behind the first.
+struct Segment {
+    /// Its start; null before its first use, and [`REFUSED`] where there was no memory.
+    start: AtomicPtr<u8>,
+    /// Its start in private memory; null where it began in the file.
+    private: AtomicPtr<u8>,
+}
+
+/// In place of an address: there was no memory, and there will be none.
+const REFUSED: *mut u8 = core::ptr::without_provenance_mut(1);
+
+/// The segments, by number. The first entry is not used.
+static TABLE: [Segment; SEGMENTS] =
+    [const { Segment { start: AtomicPtr::new(null_mut()), private: AtomicPtr::new(null_mut()) } }; SEGMENTS];
+
+/// The segment at that address, if it is one.
+fn mapped(start: *mut u8) -> Option<*mut u8> {
+    (!start.is_null() && start != REFUSED).then_some(start)
+}
+
+/// The start of segment `number`, if it is mapped.
+fn start(number: usize) -> Option<*mut u8> {
+    if number == 0 { Some(base()) } else { mapped(TABLE.get(number)?.start.load(Acquire)) }
+}
+
+/// The record at `offset` in the segment at `start`.
+///
+/// # Safety
+/// The segment must stay mapped, and a record must lie there.
+unsafe fn at(start: *mut u8, offset: usize) -> &'static Record {
+    // SAFETY: the caller's promise; a record is made of atomics, and valid when zero.
+    unsafe { &*start.add(offset % SEGMENT_BYTES).cast::<Record>() }
+}
+
+/// The figures of cache `id`. Those without memory share one record, which no reader shows.
+#[inline]
+pub fn record(id: u16) -> &'static Record {
+    let offset = record_offset(usize::from(id));
+    match start(offset / SEGMENT_BYTES) {
+        // SAFETY: a segment is never unmapped while a record of it is in use.
+        Some(start) => unsafe { at(start, offset) },
+        None => overflow(),
+    }
+}
+
+/// Whether cache `id` has a record of its own.
+pub fn has_record(id: u16) -> bool {
+    start(record_offset(usize::from(id)) / SEGMENT_BYTES).is_some()
+}
+
+/// The records that are in use, or were.
+pub fn records() -> impl Iterator<Item = &'static Record> {
+    used_ids().filter(|&id| has_record(id)).map(record)
+}
+
+fn used_ids() -> impl Iterator<Item = u16> {
+    let used = (header().records_used.load(Relaxed) as usize).min(MAX_RECORDS);
+    (0..used).map(|id| id as u16)
+}
+
+/// Segments that hold records in use, or did.
+pub(super) fn used() -> usize {
+    let records = (header().records_used.load(Relaxed) as usize).min(MAX_RECORDS);
+    record_offset(records).div_ceil(SEGMENT_BYTES)
+}
+
+/// Maps the memory of the record of cache `id`, unless that has been done. The caller holds the
+/// lock under which caches are made.
+pub fn provide(id: u16) {
+    let number = record_offset(usize::from(id)) / SEGMENT_BYTES;
+    let segment = &TABLE[number];
+    if number == 0 || !segment.start.load(Relaxed).is_null() {
+        return;
+    }
+    let start = in_file(number).or_else(|| {
+        let start = os::memory::map_private(SEGMENT_BYTES)?;
+        segment.private.store(start, Relaxed);
+        Some(start)
+    });
+    segment.start.store(start.unwrap_or(REFUSED), Release);
+}
+
+/// Maps segment `number` of the file, which the segment before must lie in.
+fn in_file(number: usize) -> Option<*mut u8> {
+    if !is_in_file(number - 1) {
+        return None;
+    }
+    let page_bytes = os::memory::page_bytes();
+    let last = start(number - 1)?.wrapping_add(SEGMENT_BYTES - page_bytes);
+    // SAFETY: the last page of a segment, which is a mapping of the file.
+    unsafe { os::memory::map_behind(last, page_bytes, SEGMENT_BYTES) }
+}
+
+/// Whether segment `number` lies in the file.
+fn is_in_file(number: usize) -> bool {
+    match number {
+        0 => is_shared(),
+        _ => {
+            let segment = &TABLE[number];
+            mapped(segment.start.load(Relaxed)).is_some_and(|now| now != segment.private.load(Relaxed))
+        }
+    }
+}
+
+/// Moves the segments behind the first to the file, whose first `count` segments are mapped at
+/// `file`.
+pub(super) fn use_shared(file: *mut u8, count: usize) {
+    for (number, segment) in TABLE.iter().enumerate().take(count).skip(1) {
+        if mapped(segment.start.load(Relaxed)).is_some() {
+            segment.start.store(file.wrapping_add(number * SEGMENT_BYTES), Release);
+        }
+    }
+}
+
+/// Calls `visit` for each record of the first `count` segments that began in private memory, with
+/// its offset in the file.
+pub(super) fn for_each_private(count: usize, mut visit: impl FnMut(&'static Record, usize)) {
+    for offset in used_ids().map(|id| record_offset(usize::from(id))) {
+        let before = match offset / SEGMENT_BYTES {
+            0 => private(),
+            number if number < count => TABLE[number].private.load(Relaxed),
+            _ => return,
+        };
+        if !before.is_null() {
+            // SAFETY: private segments stay mapped, but in a fork child, which has one thread.
+            visit(unsafe { at(before, offset) }, offset);
+        }
+    }
+}
+
+/// The segments in the file, behind the first: number and address.
+pub(super) fn in_use_in_file() -> impl Iterator<Item = (usize, *mut u8)> {
+    (1..used()).filter(|&number| is_in_file(number)).filter_map(|number| Some((number, start(number)?)))
+}
+
+/// In a fork child: copies each segment in the parent's file to private memory, and uses the copy.
+/// Returns the addresses of the parent's segments, by number; null for others.
+pub(super) fn leave_file() -> [*mut u8; SEGMENTS] {
+    let mut parents = [null_mut(); SEGMENTS];
+    let used_bytes = record_offset((header().records_used.load(Relaxed) as usize).min(MAX_RECORDS));
+    for (number, from) in in_use_in_file() {
+        let segment = &TABLE[number];
+        let mut copy = segment.private.load(Relaxed);
+        if copy.is_null() {
+            copy = os::memory::map_private(SEGMENT_BYTES).unwrap_or(null_mut());
+        }
+        if !copy.is_null() {
+            // Only what is used, or the child would touch pages in vain.
+            let bytes = (used_bytes - number * SEGMENT_BYTES).min(SEGMENT_BYTES);
+            // SAFETY: both are segments; the child has one thread, so no other thread writes.
+            unsafe { core::ptr::copy_nonoverlapping(from, copy, bytes) };
+            parents[number] = from;
+        }
+        segment.private.store(copy, Relaxed);
+        segment.start.store(if copy.is_null() { REFUSED } else { copy }, Relaxed);
+    }
+    parents
+}
+
+/// In a fork child, after [`leave_file`]: its own file is mapped where the parent's was. Copies the
+/// segments there, and unmaps the copies.
+pub(super) fn enter_file(parents: &[*mut u8; SEGMENTS]) {
+    let used_bytes = record_offset((header().records_used.load(Relaxed) as usize).min(MAX_RECORDS));
+    for (number, &to) in parents.iter().enumerate().filter(|(_, to)| !to.is_null()) {
+        let segment = &TABLE[number];
+        let copy = segment.private.swap(null_mut(), Relaxed);
+        let bytes = (used_bytes - number * SEGMENT_BYTES).min(SEGMENT_BYTES);
+        segment.start.store(to, Relaxed);
+        // SAFETY: both are segments of this process, which has one thread; no record of the copy
+        // is in use.
+        unsafe {
+            core::ptr::copy_nonoverlapping(copy, to, bytes);
+            os::memory::unmap(copy, SEGMENT_BYTES);
+        }
+    }
+}
+
+const _: () = assert!(SEGMENT_BYTES.is_power_of_two() && HEADER_BYTES < SEGMENT_BYTES);
