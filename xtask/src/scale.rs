@@ -285,9 +285,9 @@ fn page(outcomes: &[Outcome]) -> String {
         }
     }
     text.push_str(
-        "\n## The error\n\nOne CPU, nanoseconds an operation: predicted, and the least time of 200 rounds on the machine \
-         that wrote this page.\nA prediction charges 0.1 ns for an instruction and 5 ns for an atomic one, whatever the \
-         processor does at a time.\nSo compare parts of linear.\n\n\
+        "\n## The error\n\nOne CPU, nanoseconds an operation: predicted, and the least time of 200 rounds on the \
+         machine\nthat wrote this page. A prediction charges 0.1 ns for an instruction and 5 ns for an atomic \
+         one,\nwhatever the processor does at a time. So compare parts of linear.\n\n\
          | workload | objects | predicted | measured | predicted / measured |\n|---|---:|---:|---:|---:|\n",
     );
     for workload in TIMED {
