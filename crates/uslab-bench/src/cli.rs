@@ -70,7 +70,7 @@ pub struct Args {
 
     /// Runs of each contestant in rows of whole programs [default: 5; with --quick: 1]
     ///
-    /// The suites programs and locality start their programs anew for each run. They judge by
+    /// The suites programs, locality and fork start their programs anew for each run. They judge by
     /// processor time and by memory, so a machine that is used meanwhile only needs more runs.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     runs: Option<u32>,

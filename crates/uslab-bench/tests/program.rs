@@ -80,6 +80,7 @@ fn the_list_measures_nothing_and_names_every_row() {
         "bulk/256/n4096",
         "program/python-malloc/cpu",
         "locality/mixed/reused",
+        "fork/bursts/p99",
     ] {
         assert!(text.contains(id), "no {id} in:\n{text}");
     }

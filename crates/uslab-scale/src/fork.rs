@@ -1,4 +1,5 @@
-//! The time that fork handlers take, by the side of a fork without them.
+//! The time that fork handlers take, by the side of a fork without them, and that of a drain of all
+//! caches.
 
 use std::time::Instant;
 use uslab::{CacheBuilder, RawCache};
@@ -18,14 +19,20 @@ pub fn measure(caches: usize) {
         // SAFETY: just allocated, and freed once.
         unsafe { cache.free(object) };
     }
-    let (mut with, mut without) = (u128::MAX, u128::MAX);
+    let (mut with, mut without, mut drain) = (u128::MAX, u128::MAX, u128::MAX);
     for _ in 0..ROUNDS {
         // SAFETY: the child does nothing but exit.
         with = with.min(timed(|| unsafe { libc::fork() }));
         // SAFETY: as above.
         without = without.min(timed(|| unsafe { _Fork() }));
     }
-    println!("{} caches: fork {} us, without handlers {} us", caches.len(), with / 1000, without / 1000);
+    for _ in 0..ROUNDS {
+        let begin = Instant::now();
+        uslab::trim(usize::MAX);
+        drain = drain.min(begin.elapsed().as_nanos());
+    }
+    let [with, without, drain] = [with, without, drain].map(|ns| ns / 1000);
+    println!("{} caches: fork {with} us, without handlers {without} us, trim {drain} us", caches.len());
 }
 
 fn timed(fork: impl FnOnce() -> libc::pid_t) -> u128 {

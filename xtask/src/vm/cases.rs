@@ -163,6 +163,14 @@ pub const CASES: &[Case] = &[
         judge: |outcome, _| were_home(outcome),
     },
     Case {
+        name: "nodes-64-1",
+        what: "64 CPUs on one node",
+        shape: &Shape { cpus: 64, nodes_mib: &[2048] },
+        has_disk: false,
+        plan: |_, _| nodes(64, 1),
+        judge: |outcome, _| were_home(outcome),
+    },
+    Case {
         name: "nodes-64-2",
         what: "64 CPUs on two nodes of uneven memory",
         shape: &Shape { cpus: 64, nodes_mib: &[1536, 512] },

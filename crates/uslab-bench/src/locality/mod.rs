@@ -1,5 +1,5 @@
 //! Programs that walk what they have allocated, compiled when the suite of locality first needs
-//! one, and run with an allocator preloaded.
+//! one, and run with an allocator preloaded. The suite of forks compiles and runs its own likewise.
 //!
 //! ```text
 //!   suites/locality.rs ─ Program::run(library) ─ walk.c, containers.cpp ─ measure.h
@@ -27,11 +27,11 @@ use tempfile::TempDir;
 /// A source with its compiler.
 #[derive(Debug)]
 pub struct Source {
-    file: &'static str,
-    text: &'static str,
+    pub file: &'static str,
+    pub text: &'static str,
     /// The compiler, and Debian's package of it.
-    compiler: (&'static str, &'static str),
-    flags: &'static [&'static str],
+    pub compiler: (&'static str, &'static str),
+    pub flags: &'static [&'static str],
 }
 
 pub const WALK: Source =

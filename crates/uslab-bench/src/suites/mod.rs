@@ -8,6 +8,7 @@ pub mod batch10000;
 pub mod bulk;
 pub mod churn4k;
 pub mod classics;
+pub mod fork;
 pub mod hardening;
 pub mod latency;
 pub mod linked;
@@ -64,6 +65,7 @@ pub const SUITES: &[&Suite] = &[
     &programs::PROGRAMS,
     &hardening::HARDENING,
     &locality::LOCALITY,
+    &fork::FORK,
     &linked::CAPI,
     &linked::CONTAINERS,
     &remote::REMOTE,

@@ -302,7 +302,8 @@ fn purge_inside(id: u16, purge: impl Fn(&Slabs, &mut Walk) -> bool) {
 /// Caches that share one [`Drain`], under one hold of the registry's lock. So they share barriers,
 /// one for each 64 sheaves: a barrier takes longer than all the rest.
 const TOGETHER: usize = 32;
-/// Upper bound on the slots of these caches: a thread that creates a cache meanwhile waits.
+/// Slots in use after which a hold visits no further cache: a thread that creates a cache meanwhile
+/// waits.
 const SLOTS_TOGETHER: usize = 1024;
 
 /// Drains caches of which nearly all objects are free, and releases their empty slabs to the page
@@ -327,14 +328,20 @@ pub(super) fn drain_sparse() {
 pub(crate) fn trim_idle() -> bool {
     let mut idle = true;
     let rested = pages::rested();
-    let together = (SLOTS_TOGETHER / state::cpus().max(1)).clamp(1, TOGETHER);
     let mut ids = registry::ids().peekable();
     while ids.peek().is_some() {
         // The lock keeps threads from destroying these caches.
         let _registry = registry::lock();
         let mut drain = Drain::of_idle(Keep::Pages);
-        for core in ids.by_ref().take(together).filter_map(registry::cache) {
+        let (mut caches, mut slots) = (0, 0);
+        while caches < TOGETHER
+            && slots < SLOTS_TOGETHER
+            && let Some(id) = ids.next()
+        {
+            let Some(core) = registry::cache(id) else { continue };
             let slabs = core.cpu.slabs();
+            caches += 1;
+            slots += core.cpu.count_used_slots();
             if core.cpu.flush_idle(&mut drain) {
                 idle &= slabs.shrink() == 0;
             } else {

@@ -79,14 +79,14 @@ impl CpuCache {
         let record = counters::record(self.slabs().id());
         record.empty_slabs.load(Relaxed) > 0
             || self.slabs().sheaf_free() > 0
-            || self.all_slots().any(|slot| held(slot) > 0)
+            || self.used_slots().any(|slot| held(slot) > 0)
             || self.slabs().free_bytes_inside() >= PAGE_BYTES
     }
 
     /// Updates the count of free objects in sheaves by what all slots hold now. Sheaves of barns
     /// are counted as they enter and leave a barn. Exact if no thread uses the cache meanwhile.
     pub fn account_all(&self) {
-        self.all_slots().for_each(|slot| self.recount(slot));
+        self.used_slots().for_each(|slot| self.recount(slot));
         self.slabs().fold();
     }
 }

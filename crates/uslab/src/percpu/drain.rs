@@ -1,4 +1,5 @@
-//! Drain: empties the slots of other CPUs, without stopping any thread.
+//! Drain: empties the slots of other CPUs, without stopping any thread. It visits the CPUs that the
+//! cache was used on ([`super::used`]); the slots of all others hold dummies.
 //!
 //! ```text
 //!  drainer                                     user on the drained CPU
@@ -27,6 +28,7 @@ use super::counts::held;
 use super::cpu_cache::Server;
 use super::ownership;
 use super::sheaf::{self, Owned};
+use super::used;
 use crate::counters::{self, layout::REASON_NO_MEMBARRIER};
 use crate::os::invariant::invariant;
 use crate::os::{self, probe};
@@ -104,6 +106,7 @@ impl<'a> Drain<'a> {
 
     /// Takes the sheaves of one of the cache's slots.
     pub(super) fn take(&mut self, cache: &'a CpuCache, slot: &'a Slot) {
+        used::note_visit();
         if is_untouched(slot) {
             return;
         }
@@ -131,6 +134,7 @@ impl<'a> Drain<'a> {
 
     /// Takes the sheaf of a slot of the cache's counted row, unless the drain has no barrier.
     pub(super) fn take_counted(&mut self, cache: &'a CpuCache, slot: &'a Slot) {
+        used::note_visit();
         if is_dummy(slot.main.load(Relaxed)) || !self.may_take_main() {
             return;
         }
@@ -263,7 +267,7 @@ impl Drop for Drain<'_> {
 impl CpuCache {
     /// Moves the sheaves of all slots to `drain`, which flushes them to the slabs when it finishes.
     pub fn drain_slots<'a>(&'a self, drain: &mut Drain<'a>) {
-        self.storing_slots().for_each(|slot| drain.take(self, slot));
+        self.used_storing_slots().for_each(|slot| drain.take(self, slot));
         self.drain_counted(drain);
         if drain.leaves_mains() {
             (0..self.nodes).for_each(|node| drain.take_own_main(self, node));
@@ -272,7 +276,7 @@ impl CpuCache {
 
     /// Moves the sheaves of the counted row to `drain`.
     pub fn drain_counted<'a>(&'a self, drain: &mut Drain<'a>) {
-        self.counted_slots().iter().for_each(|slot| drain.take_counted(self, slot));
+        self.used_counted_slots().for_each(|slot| drain.take_counted(self, slot));
     }
 
     /// Flushes the sheaves of slots and barns to the slabs, except those that other threads hold

@@ -1,7 +1,7 @@
 //! Idle flush: moves the objects of sheaves that no thread touched between two looks to the slabs.
 //!
-//! The background thread looks at each slot every half second ([`CpuCache::flush_idle`]), and
-//! stores a fingerprint of what it sees:
+//! The background thread looks at each slot in use every half second ([`CpuCache::flush_idle`]),
+//! and stores a fingerprint of what it sees:
 //!
 //! ```text
 //!   look 1   main 0x…40 with 17, spare 0x…80 with 60    ── stores the fingerprint
@@ -19,17 +19,20 @@ use super::CpuCache;
 use super::adapt;
 use super::drain::{Drain, Keep};
 use super::sheaf::Owned;
+use super::used;
 use crate::rseq::{Slot, Which, is_dummy};
 use crate::sync::in_flight::InFlight;
 use core::sync::atomic::Ordering::Relaxed;
 
 impl CpuCache {
-    /// Looks at each slot and barn once. The sheaves of idle slots go to the slabs when `drain`
-    /// finishes. Returns whether no thread has used the cache since the last look: then this look
-    /// found no sheaf in a slot or barn, except main sheaves that must stay for want of a barrier.
+    /// Looks at each slot and barn in use once. The sheaves of idle slots go to the slabs when
+    /// `drain` finishes. Returns whether no thread has used the cache since the last look: then
+    /// this look found no sheaf in a slot or barn, except main sheaves that must stay for want of a
+    /// barrier.
     pub fn flush_idle<'a>(&'a self, drain: &mut Drain<'a>) -> bool {
-        let mut used = false;
-        for slot in self.storing_slots() {
+        let mut is_used = false;
+        for slot in self.used_storing_slots() {
+            used::note_visit();
             let before = look(slot);
             if before != 0 {
                 let rests = slot.seen.load(Relaxed) == before && is_steady(slot, before);
@@ -37,7 +40,7 @@ impl CpuCache {
                     drain.take(self, slot);
                 }
                 // A main sheaf that stays only for want of a barrier is not in use.
-                used |= !(rests && drain.leaves_mains() && look(slot) == before);
+                is_used |= !(rests && drain.leaves_mains() && look(slot) == before);
             }
             // Store the look of a slot that another drainer emptied, too. Do not write to a slot
             // that looks the same: it may be unused.
@@ -46,24 +49,24 @@ impl CpuCache {
                 slot.seen.store(after, Relaxed);
             }
         }
-        for slot in self.counted_slots() {
-            used |= self.flush_idle_counted(drain, slot);
+        for slot in self.used_counted_slots() {
+            is_used |= self.flush_idle_counted(drain, slot);
         }
         for barn in self.used_barns() {
             let _in_flight = (barn.fulls() > 0).then(InFlight::begin);
             while let Some(sheaf) = barn.take_unused() {
-                used = true;
+                is_used = true;
                 let mut sheaf = Owned(sheaf);
                 self.tally().sheaf_free.fetch_sub(sheaf.count() as i64, Relaxed);
                 self.flush_and_free(&mut sheaf, Keep::Pages);
             }
-            used |= barn.begin_period();
+            is_used |= barn.begin_period();
         }
-        if !used {
+        if !is_used {
             adapt::rest(self);
         }
         self.slabs().fold();
-        !used
+        !is_used
     }
 }
 
@@ -72,20 +75,21 @@ impl CpuCache {
     /// distance to the next sample here. So `last_miss`, which counted slots do not use, has it.
     /// Returns whether the slot was in use.
     fn flush_idle_counted<'a>(&'a self, drain: &mut Drain<'a>, slot: &'a Slot) -> bool {
+        used::note_visit();
         let before = look(slot);
-        let mut used = false;
+        let mut is_used = false;
         if before != 0 {
             let rests = slot.last_miss.load(Relaxed) == before && is_steady(slot, before);
             if rests || self.is_bypassed() {
                 drain.take_counted(self, slot);
             }
-            used = !(rests && drain.leaves_mains() && look(slot) == before);
+            is_used = !(rests && drain.leaves_mains() && look(slot) == before);
         }
         let after = look(slot);
         if slot.last_miss.load(Relaxed) != after {
             slot.last_miss.store(after, Relaxed);
         }
-        used
+        is_used
     }
 }
 

@@ -39,7 +39,7 @@ impl CpuCache {
     pub fn end_hiding(&self) {
         self.is_hiding.store(false, SeqCst);
         let mut drain = Drain::of_idle(Keep::Target);
-        self.hidden_slots().iter().for_each(|slot| drain.take(self, slot));
+        self.used_of_rows(self.hidden_slots()).for_each(|slot| drain.take(self, slot));
     }
 
     /// Whether each call takes the slow path for now.

@@ -31,7 +31,7 @@ use super::access::Home;
 use super::counted::MAX_COUNTED;
 use super::hidden;
 use crate::os;
-use crate::rseq::{self, Cpu, Mode, Pushed, Slot, dummy, dummy_of, dummy_slots, mode};
+use crate::rseq::{self, Cpu, Mode, Pushed, Slot, dummy_of, dummy_slots, mode};
 use crate::slab::Slabs;
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -81,7 +81,7 @@ impl Rows {
         let lending = unsafe { first.add(cpus * nodes) };
         for cpu in 0..cpus {
             // SAFETY: as above.
-            unsafe { lending.add(cpu).write(Slot::holding(dummy())) };
+            unsafe { lending.add(cpu).write(Slot::holding(dummy_of(cpu))) };
         }
         // SAFETY: just written.
         unsafe { (*lending).id.store(id, Relaxed) };

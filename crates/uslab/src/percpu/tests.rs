@@ -35,9 +35,19 @@ fn cache(bytes: usize, sheaf_capacity: usize) -> (&'static CpuCache, &'static Re
 
 /// The same on a machine of so many nodes.
 fn cache_of(nodes: usize, bytes: usize, sheaf_capacity: usize) -> (&'static CpuCache, &'static Record) {
+    let cpus = os::cpu::possible_cpus().unwrap().min(rseq::MAX_CPUS);
+    cache_on(cpus, nodes, bytes, sheaf_capacity)
+}
+
+/// The same on a machine of so many CPUs, which has at least those of this one.
+fn cache_on(
+    cpus: usize,
+    nodes: usize,
+    bytes: usize,
+    sheaf_capacity: usize,
+) -> (&'static CpuCache, &'static Record) {
     set_up!();
     let id = NEXT_ID.fetch_add(1, Relaxed);
-    let cpus = os::cpu::possible_cpus().unwrap().min(rseq::MAX_CPUS);
     let geometry =
         Geometry::new(Layout { size: bytes, align: 8 }, GeometryOptions::default(), cpus).expect("valid");
     let slots = boot::alloc(CpuCache::slot_bytes(cpus, nodes), 64);

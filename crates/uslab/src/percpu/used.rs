@@ -1,5 +1,5 @@
-//! The CPUs on which threads have used a cache, and the groups whose barns they have used: a fork
-//! visits the slots and barns of these alone.
+//! The CPUs on which threads have used a cache, and the groups whose barns they have used: forks,
+//! drains and idle flushes visit the slots and barns of these alone.
 //!
 //! A thread marks a CPU ([`Marks`]) before it may exchange a sheaf of that CPU's slots or take
 //! their locks, and a group before it uses the group's barn. So a slot of another CPU holds
@@ -58,14 +58,47 @@ impl Used {
     }
 }
 
+#[cfg(test)]
+std::thread_local! {
+    /// The slots that drains and idle flushes of this thread visited.
+    pub(super) static VISITS: core::cell::Cell<usize> = const { core::cell::Cell::new(0) };
+}
+
+/// Counts a visit of a drain or an idle flush to a slot, for tests.
+#[inline]
+pub(super) fn note_visit() {
+    #[cfg(test)]
+    VISITS.set(VISITS.get() + 1);
+}
+
 impl CpuCache {
     /// The slots, in all rows, of the CPUs on which threads have used the cache. Every other slot
     /// holds dummies, and keeps them while the caller holds the lock of [`lock_for_fork`].
+    ///
+    /// Without that lock another thread may mark a CPU meanwhile. The caller then misses a sheaf
+    /// that it would have missed as well if it had read the slot a moment earlier.
     pub(super) fn used_slots(&self) -> impl Iterator<Item = &Slot> {
-        let row = self.cpus.max(1);
-        let rows = self.slots().chunks(row).chain(self.hidden_slots().chunks(row));
-        let rows = rows.chain([self.counted_slots()]);
-        rows.flat_map(|row| self.used.cpus.of(row))
+        self.used_storing_slots().chain(self.used_counted_slots())
+    }
+
+    /// How many slots a look at the cache visits.
+    pub fn count_used_slots(&self) -> usize {
+        self.used_slots().count()
+    }
+
+    /// Those of [`CpuCache::used_slots`] in the cache's own rows and in the hidden ones.
+    pub(super) fn used_storing_slots(&self) -> impl Iterator<Item = &Slot> {
+        self.used_of_rows(self.slots()).chain(self.used_of_rows(self.hidden_slots()))
+    }
+
+    /// The slots, in rows of one for each CPU, of the CPUs in use.
+    pub(super) fn used_of_rows<'a>(&self, rows: &'a [Slot]) -> impl Iterator<Item = &'a Slot> {
+        rows.chunks(self.cpus.max(1)).flat_map(|row| self.used.cpus.of(row))
+    }
+
+    /// Those of [`CpuCache::used_slots`] in the counted row.
+    pub(super) fn used_counted_slots(&self) -> impl Iterator<Item = &Slot> {
+        self.used.cpus.of(self.counted_slots())
     }
 
     /// The barns of the groups whose barns threads have used. Every other barn is empty, and

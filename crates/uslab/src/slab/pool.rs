@@ -10,7 +10,7 @@ use crate::os::facts::{Fact, facts};
 use crate::os::{invariant::invariant, numa::NumaPolicy, probe};
 use crate::pages::{self, Temperature};
 use crate::rseq::{Cpu, Owner};
-use crate::sync::prefetch_for_write;
+use crate::sync::{Marks, prefetch_for_write};
 use core::sync::atomic::{
     AtomicU32, AtomicUsize,
     Ordering::{Acquire, Relaxed},
@@ -74,6 +74,8 @@ pub struct Slabs {
     /// A line of counts for each CPU; none where [`Slabs::own`] counts.
     tallies: *const Tally,
     tally_count: usize,
+    /// The lines that threads have used; all others are zero.
+    used_tallies: Marks,
     /// The counts of a cache without lines of CPUs.
     own: Tally,
 }
@@ -136,6 +138,7 @@ impl Slabs {
             barren: AtomicU32::new(0),
             tallies: tallies.as_ptr(),
             tally_count: tallies.len(),
+            used_tallies: Marks::none(tallies.len()),
             own: Tally::default(),
         }
     }
@@ -168,9 +171,9 @@ impl Slabs {
         self.tallies().map(|tally| tally.taken.load(Relaxed)).sum::<i64>().max(0) as usize
     }
 
-    /// All lines of counts.
+    /// All lines of counts that are not zero, but for those that threads first use meanwhile.
     pub fn tallies(&self) -> impl Iterator<Item = &Tally> {
-        self.cpu_tallies().iter().chain([&self.own])
+        self.used_tallies.of(self.cpu_tallies()).chain([&self.own])
     }
 
     fn cpu_tallies(&self) -> &[Tally] {
@@ -181,6 +184,7 @@ impl Slabs {
     /// The line of counts of `cpu`.
     #[inline]
     pub fn tally_of(&self, cpu: Cpu) -> &Tally {
+        self.used_tallies.note(cpu.number());
         cpu.shared(self.cpu_tallies()).unwrap_or(&self.own)
     }
 

@@ -1,4 +1,5 @@
-//! Marks: which entries of a table threads have used, so that a fork visits these alone.
+//! Marks: which entries of a table threads have used, so that forks, drains and background work
+//! visit these alone.
 //!
 //! ```text
 //!   thread   mark of entry n set? ── yes ─▶ use it (its lock, or a sequence)
@@ -60,6 +61,15 @@ impl Marks {
     fn add_first<P: Park>(&self, index: usize, lock: &Lock<(), P>) {
         let _held = lock.lock();
         self.bits.fetch_or(self.bit(index), Relaxed);
+    }
+
+    /// Marks the entry `index`, modulo their number, for readers that bear to miss a mark which is
+    /// set meanwhile. A fork does not.
+    #[inline]
+    pub fn note(&self, index: usize) {
+        if !self.has(index) {
+            self.bits.fetch_or(self.bit(index), Relaxed);
+        }
     }
 
     /// The marked entries, with those that share their marks.

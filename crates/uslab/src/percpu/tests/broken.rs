@@ -58,7 +58,8 @@ fn a_sheaf_taken_out_by_two_ends_the_process() {
 fn a_sheaf_in_two_places_ends_the_process() {
     let (cache, _) = cache(64, 0);
     let sheaf = address(sheaf());
-    cache.slots().iter().for_each(|slot| {
+    cache.used.add_cpu(crate::rseq::Cpu::of_index(0));
+    cache.used_slots().for_each(|slot| {
         slot.main.store(sheaf, Relaxed);
         slot.spare.store(sheaf, Relaxed);
     });

@@ -30,6 +30,7 @@ fn with_sheaves_elsewhere(test: impl FnOnce(Elsewhere) + Send) {
             free(cache, &objects);
             let own = Cpu::current().own(cache.slots()).expect("a possible CPU");
             let slot = Cpu::current().next().shared(cache.slots()).expect("there are slots");
+            cache.used.add_cpu(Cpu::current().next());
             let [main, spare] = [Which::Main, Which::Spare].map(|which| {
                 let sheaf = own.place(which).swap(dummy(), AcqRel);
                 slot.place(which).store(sheaf, Relaxed);

@@ -1,6 +1,8 @@
 //! Tests of the marks of CPUs and groups that threads have used a cache on.
 
+use super::super::used::VISITS;
 use super::*;
+use crate::percpu::drain::{Drain, Keep};
 use crate::rseq::Cpu;
 use crate::sync::{Marks, Rank};
 
@@ -33,6 +35,42 @@ fn a_fork_visits_each_row_of_a_machine_of_several_nodes() {
     let (cpus, visited) = (cache.slots().len() / 3, cache.used_slots().count());
     let counted = cache.counted_slots().len() / cpus;
     assert!(visited > 0 && visited.is_multiple_of(3 + counted), "{visited}");
+    finish(cache);
+}
+
+/// The slots that `work` has this thread visit.
+fn visits_of(work: impl FnOnce()) -> usize {
+    let before = VISITS.get();
+    work();
+    VISITS.get() - before
+}
+
+#[test]
+fn drains_and_idle_flushes_visit_the_slots_of_the_cpus_in_use() {
+    const CPUS: usize = 1024;
+    let (cache, _) = cache_on(CPUS, 1, 64, 0);
+    let look = || _ = cache.flush_idle(&mut Drain::of_idle(Keep::Pages));
+    assert_eq!(visits_of(|| cache.drain_all()), 0, "no thread used the cache");
+    assert_eq!(visits_of(look), 0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            os::cpu::pin_to_current();
+            let objects = alloc(cache, 10);
+            free(cache, &objects);
+            // One CPU, and those that share its mark.
+            let most = CPUS / 64;
+            let seen = visits_of(look);
+            assert!((1..=most).contains(&seen), "a look visits {seen} slots");
+            // The second look drains the slot, which it visits once more.
+            let seen = visits_of(look);
+            assert!((2..=most + 1).contains(&seen), "a look that drains visits {seen} slots");
+            let objects = alloc(cache, 10);
+            free(cache, &objects);
+            let seen = visits_of(|| cache.drain_all());
+            assert!((1..=most).contains(&seen), "a drain visits {seen} slots");
+            assert!(cache.slabs().tallies().count() <= most + 1, "its counts are on a few lines");
+        });
+    });
     finish(cache);
 }
 
