@@ -85,9 +85,9 @@ impl Workload {
     pub fn counts(&self) -> (usize, usize) {
         match self.name {
             // Enough for a clock that is read before and after.
-            "pairs" | "malloc" if self.cpus == 1 => (8, 1024),
-            "pairs" | "malloc" => (8, 8),
-            "large" => (16, 8),
+            "pairs" | "malloc" if self.cpus == 1 => (1200, 1024),
+            "pairs" | "malloc" => (1200, 64),
+            "large" => (1200, 64),
             "growth" => (4 * GROWTHS, GROWTHS),
             "caches" => (512, 2),
             "overflow" => (64, 4),
