@@ -1,5 +1,5 @@
-//! The programs of a suite taken together: how near each allocator, or each kind of hardening, comes
-//! to the best one of every program.
+//! The programs of a suite taken together: how near each allocator, or each kind of hardening,
+//! comes to the best one of every program.
 //!
 //! A program's figures are divided by the least of all allocators in that program; the geometric
 //! mean of these ratios over all programs is an allocator's standing. 1.00 would be the best in

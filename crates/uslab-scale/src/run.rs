@@ -4,7 +4,7 @@ use crate::model::{CPUS_OF_CACHE, Costs, LINE_BYTES, Machine};
 use crate::names::Names;
 use crate::peers::Peer;
 use crate::trace::Tracer;
-use crate::workloads::{SEEN, Workload};
+use crate::workloads::Workload;
 use clap::Parser;
 use serde::Serialize;
 use std::sync::atomic::Ordering::Relaxed;
@@ -110,7 +110,7 @@ pub fn main() {
     };
     for turn in 0..before * args.cpus {
         let cpu = turn % args.cpus;
-        if turn < (before - SEEN) * args.cpus {
+        if turn < (before - workload.seen()) * args.cpus {
             fake.set(cpu);
             workload.step(cpu);
         } else {

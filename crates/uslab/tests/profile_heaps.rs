@@ -67,6 +67,26 @@ fn objects_of_small_heaps_are_counted_and_end_with_them() {
     });
 }
 
+/// A server may name a heap for each request. Names stay in the profile for ever, so heaps get half
+/// of the room.
+#[test]
+fn many_names_of_heaps_leave_room_for_caches() {
+    in_both_modes("many_names_of_heaps_leave_room_for_caches", &[], || {
+        profile::start(1).expect("there is memory");
+        for n in 0..3000 {
+            let heap = Heap::named(&format!("request {n}")).expect("there is memory");
+            let _ = object(&heap, BYTES);
+        }
+        let cache = uslab::CacheBuilder::new("made later").build_raw(BYTES).expect("there is memory");
+        let made = cache.alloc().expect("there is memory");
+        assert_eq!(site("made later").live_samples, 1);
+        assert!(site("heap").samples > 500, "later heaps share a label");
+        // SAFETY: allocated above.
+        unsafe { cache.free(made) };
+        end();
+    });
+}
+
 #[test]
 fn pairs_in_busy_classes_are_each_estimated_within_5_percent() {
     in_both_modes("pairs_in_busy_classes_are_each_estimated_within_5_percent", &[], || {

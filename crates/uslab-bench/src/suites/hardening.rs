@@ -1,8 +1,8 @@
 //! Suite `hardening`: whole programs under uslab as it comes, with each mitigation of
 //! `USLAB_SECURE` alone, and with all.
 //!
-//! Three programs that allocate much for what they do have a lane for each mitigation: a compiler, a
-//! database, and a script's trees. The other programs of suite `programs` run with all and with
+//! Three programs that allocate much for what they do have a lane for each mitigation: a compiler,
+//! a database, and a script's trees. The other programs of suite `programs` run with all and with
 //! none. The suite judges processor time, user and system together, of "all" by the row's target.
 
 use super::programs::{CPU, MEAN, PEAK, read, run_hardened};

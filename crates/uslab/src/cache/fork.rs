@@ -44,6 +44,7 @@ extern "C" fn prepare() {
     state::lock_for_fork();
     hooks::lock_for_fork();
     registry::lock_for_fork();
+    counters::note_fork();
     percpu::local::lock_for_fork();
     percpu::hide_slots(for_each_cpu_cache);
     registry::for_each(|core| core.cpu.lock_barns_for_fork());

@@ -97,6 +97,11 @@ pub(crate) fn count_none() {
 }
 
 impl Core {
+    /// Whether this is the cache of a size class of a private heap.
+    pub(crate) fn is_of_heap(&self) -> bool {
+        self.is_followable && !self.programs_own
+    }
+
     /// Counts the allocations of a new cache, which no thread uses yet, if a profile runs and
     /// follows such caches. The caller holds the registry's lock.
     pub(super) fn begin_followed(&self) {

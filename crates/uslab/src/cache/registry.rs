@@ -6,6 +6,7 @@
 //! never one that is being made.
 
 use super::body::{Core, Memory, Spare};
+use crate::counters;
 use crate::os::invariant::invariant;
 use crate::os::{self, Futex, Guard, Lock};
 use crate::percpu::sheaf::RUN_ID;
@@ -33,6 +34,7 @@ pub const HEAP_IDS: u16 = 45;
 pub const FIRST_CACHE_ID: u16 = FIRST_HEAP_ID + HEAP_IDS;
 
 const _: () = assert!(SAMPLED_ID < FIRST_HEAP_ID);
+const _: () = assert!(FIRST_CACHE_ID as usize <= counters::RESERVED_RECORDS);
 
 /// In the section of large tables; see `rseq/layout.rs`.
 #[unsafe(link_section = ".bss.uslab_tables")]

@@ -133,7 +133,7 @@ pub fn is_moving() -> bool {
 /// parent's.
 pub fn publish_in_child() {
     end();
-    publish::publish_in_child(segments::leave_file, segments::enter_file);
+    publish::publish_in_child(segments::used_at_fork(), segments::leave_file, segments::enter_file);
 }
 
 fn end() {

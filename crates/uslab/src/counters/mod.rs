@@ -17,8 +17,10 @@ mod usage;
 
 pub use late::{PublishError, begin as begin_publishing, is_moving, publish_in_child, settle};
 pub use notes::{Changer, Places, note_change, note_name, note_pass, note_settings};
-pub use publish::{finish, header, init, is_published, request, shrinker, sources, write_beside};
-pub use segments::{has_record, provide, record, records};
+pub use publish::{
+    RESERVED_RECORDS, finish, header, init, is_published, request, shrinker, sources, write_beside,
+};
+pub use segments::{has_record, note_fork, provide, record, records};
 pub(crate) use tally::FACTS;
 pub use tally::{SlowCall, Tally};
 pub use usage::{Usage, usage};

@@ -2,8 +2,8 @@
 
 use super::layout::{
     ANSWER_OFFSET, Answer, FILE_BYTES, FIRST_BYTES, FIRST_RECORDS, HEADER_BYTES, Header, MAGIC, MAX_COPIES,
-    MAX_SHRINKERS, REQUEST_OFFSET, Record, Request, SEGMENT_BYTES, SEGMENTS, SETTINGS, SETTINGS_OFFSET,
-    SHRINKERS_OFFSET, SOURCES, SOURCES_OFFSET, Setting, Shrinker, Source, VERSION,
+    MAX_RECORDS, MAX_SHRINKERS, REQUEST_OFFSET, Record, Request, SEGMENT_BYTES, SEGMENTS, SETTINGS,
+    SETTINGS_OFFSET, SHRINKERS_OFFSET, SOURCES, SOURCES_OFFSET, Setting, Shrinker, Source, VERSION,
 };
 use super::place;
 use crate::os;
@@ -140,7 +140,18 @@ pub(super) fn create(directory: &Directory, count: usize) -> Option<*mut u8> {
     let copy = (1..=MAX_COPIES).find(is_free)?;
     COPY.store(copy, Relaxed);
     let first = Part { offset: 0, bytes: count * SEGMENT_BYTES, at: None };
-    let block = with_name(copy, |name| map(directory, name, &mut [first].into_iter()));
+    let block = with_name(copy, |name| {
+        let block = map(directory, name, &mut [first].into_iter())?;
+        let header = header();
+        let records = (header.records_used.load(Relaxed) as usize).min(MAX_RECORDS);
+        if is_backed(block, &parts_in_use(header, records.max(RESERVED_RECORDS))) {
+            return Some(block);
+        }
+        directory.remove(name, identity());
+        // SAFETY: mapped above, and no other code knows it.
+        unsafe { os::memory::unmap(block, count * SEGMENT_BYTES) };
+        None
+    });
     if copy == 1 && has_leftover {
         // Before an `exec` there may have been more copies.
         (2..=MAX_COPIES).filter(is_free).for_each(|copy| {
@@ -148,6 +159,27 @@ pub(super) fn create(directory: &Directory, count: usize) -> Option<*mut u8> {
         });
     }
     block
+}
+
+/// Records at the start that are used without a call of [`provide`](super::provide): those of the
+/// library's own caches and of heaps' bare slabs. Scans of all records read them, too.
+pub const RESERVED_RECORDS: usize = 64;
+
+/// Where what is in use stands in the first segments, with so many records: the start of each part
+/// and its bytes.
+fn parts_in_use(header: &Header, records: usize) -> [(usize, usize); 3] {
+    let shrinkers = (header.shrinkers_used.load(Relaxed) as usize).min(MAX_SHRINKERS);
+    [
+        (0, FIRST_BYTES),
+        (SHRINKERS_OFFSET, shrinkers * size_of::<Shrinker>()),
+        (HEADER_BYTES, records * size_of::<Record>()),
+    ]
+}
+
+/// Whether the file system has memory for these parts of the file that is mapped at `block`.
+fn is_backed(block: *mut u8, parts: &[(usize, usize)]) -> bool {
+    // SAFETY: the library mapped the file there, and the parts lie inside.
+    parts.iter().all(|&(start, bytes)| unsafe { os::memory::back(block.wrapping_add(start), bytes) })
 }
 
 /// Moves the figures to `block`, which [`create`] returned.
@@ -162,6 +194,11 @@ fn library_version() -> u32 {
     part(env!("CARGO_PKG_VERSION_MAJOR")) << 16
         | part(env!("CARGO_PKG_VERSION_MINOR")) << 8
         | part(env!("CARGO_PKG_VERSION_PATCH"))
+}
+
+/// The identity of the file that was mapped last.
+fn identity() -> Identity {
+    Identity { device: DEVICE.load(Relaxed), inode: INODE.load(Relaxed) }
 }
 
 /// Creates the file and maps `parts` of it; in a fork child, in place of the parent's.
@@ -226,9 +263,11 @@ fn maps_name(read: &mut dyn FnMut(&mut [u8; 512]) -> usize, name: &[u8]) -> bool
 /// A child that cannot create a file keeps its figures in private memory, and `uslab info` does not
 /// see it.
 ///
+/// `records` were in use when the process was about to fork: the parent may have made more since.
 /// `leave` copies the segments behind the first to private memory, and returns where the parent's
 /// are mapped; `enter` copies them back to those addresses.
 pub(super) fn publish_in_child(
+    records: u32,
     leave: impl FnOnce() -> [*mut u8; SEGMENTS],
     enter: impl FnOnce(&[*mut u8; SEGMENTS]),
 ) {
@@ -236,15 +275,10 @@ pub(super) fn publish_in_child(
     if shared.is_null() {
         return;
     }
-    let shrinkers = (header().shrinkers_used.load(Relaxed) as usize).min(MAX_SHRINKERS);
-    let records = (header().records_used.load(Relaxed) as usize).min(FIRST_RECORDS);
     // Only what is used, or the child would touch pages in vain.
+    let in_use = parts_in_use(header(), (records as usize).clamp(RESERVED_RECORDS, FIRST_RECORDS));
     let copy = |from: *const u8, to: *mut u8| {
-        for (start, bytes) in [
-            (0, FIRST_BYTES),
-            (SHRINKERS_OFFSET, shrinkers * size_of::<Shrinker>()),
-            (HEADER_BYTES, records * size_of::<Record>()),
-        ] {
+        for (start, bytes) in in_use {
             // SAFETY: both blocks are SEGMENT_BYTES long; the child has one thread, so no other
             // thread writes meanwhile.
             unsafe { core::ptr::copy_nonoverlapping(from.add(start), to.add(start), bytes) };
@@ -254,8 +288,9 @@ pub(super) fn publish_in_child(
     // until it is replaced.
     let private = private();
     copy(shared, private);
-    let parents = leave();
     SHARED.store(core::ptr::null_mut(), Relaxed);
+    header().records_used.store(records, Relaxed);
+    let parents = leave();
     // The magic is stored last, so that no reader takes the incomplete file for the parent's.
     header().magic.store(0, Relaxed);
     header().pid.store(os::file::process_id(), Relaxed);
@@ -273,7 +308,17 @@ pub(super) fn publish_in_child(
     let first = segment((0, &shared));
     let others = parents.iter().enumerate().filter(|(_, at)| !at.is_null()).map(segment);
     let parts = &mut core::iter::once(first).chain(others);
-    if place::open().is_ok_and(|directory| with_own_name(|name| map(&directory, name, parts).is_some())) {
+    let is_made = place::open().is_ok_and(|directory| {
+        with_own_name(|name| {
+            let Some(block) = map(&directory, name, parts) else { return false };
+            let is_backed = is_backed(block, &in_use);
+            if !is_backed {
+                directory.remove(name, identity());
+            }
+            is_backed
+        })
+    });
+    if is_made {
         copy(private, shared);
         enter(&parents);
         use_shared(shared);
@@ -297,9 +342,8 @@ pub fn finish() {
         header().finished.store(1, Release);
     } else {
         PUBLISHED.store(false, Relaxed);
-        let identity = Identity { device: DEVICE.load(Relaxed), inode: INODE.load(Relaxed) };
         if let Ok(directory) = place::open() {
-            with_own_name(|name| directory.remove(name, identity));
+            with_own_name(|name| directory.remove(name, identity()));
         }
     }
 }

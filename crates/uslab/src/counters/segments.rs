@@ -16,6 +16,9 @@
 //! and no other process sees its caches. Where there is no memory either, these caches share one
 //! record, and are not counted.
 //!
+//! A page of the file for which the file system has no memory left becomes private memory too: an
+//! access would raise SIGBUS.
+//!
 //! A segment is mapped once and stays, so that a record has one address: threads use it without a
 //! lock. [`late`](super::late) alone moves records, to a file.
 
@@ -23,7 +26,7 @@ use super::layout::{HEADER_BYTES, MAX_RECORDS, Record, SEGMENT_BYTES, SEGMENTS, 
 use super::publish::{base, header, is_shared, overflow, private};
 use crate::os;
 use core::ptr::null_mut;
-use core::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 /// One of the segments behind the first.
 struct Segment {
@@ -91,20 +94,45 @@ pub(super) fn used() -> usize {
     record_offset(records).div_ceil(SEGMENT_BYTES)
 }
 
-/// Maps the memory of the record of cache `id`, unless that has been done. The caller holds the
-/// lock under which caches are made.
+/// Maps the memory of the record of cache `id`, unless that has been done, and makes sure that it
+/// can be written. The caller holds the lock under which caches are made.
 pub fn provide(id: u16) {
-    let number = record_offset(usize::from(id)) / SEGMENT_BYTES;
+    let offset = record_offset(usize::from(id));
+    let number = offset / SEGMENT_BYTES;
     let segment = &TABLE[number];
-    if number == 0 || !segment.start.load(Relaxed).is_null() {
-        return;
+    if number > 0 && segment.start.load(Relaxed).is_null() {
+        let start = in_file(number).or_else(|| {
+            let start = os::memory::map_private(SEGMENT_BYTES)?;
+            segment.private.store(start, Relaxed);
+            Some(start)
+        });
+        segment.start.store(start.unwrap_or(REFUSED), Release);
     }
-    let start = in_file(number).or_else(|| {
-        let start = os::memory::map_private(SEGMENT_BYTES)?;
-        segment.private.store(start, Relaxed);
-        Some(start)
-    });
-    segment.start.store(start.unwrap_or(REFUSED), Release);
+    if is_in_file(number)
+        && let Some(start) = start(number)
+    {
+        let record = start.wrapping_add(offset % SEGMENT_BYTES);
+        // SAFETY: a record of a segment. Where its page has no memory, no record there is in use,
+        // or its next access would end the process.
+        unsafe {
+            if !os::memory::back(record, size_of::<Record>()) {
+                os::memory::replace(record, size_of::<Record>());
+            }
+        }
+    }
+}
+
+/// Records in use when the process was about to fork.
+static USED_AT_FORK: AtomicU32 = AtomicU32::new(0);
+
+/// Notes what is in use, for the child: the parent may go on before the child has read the file.
+/// The caller holds the lock under which caches are made.
+pub fn note_fork() {
+    USED_AT_FORK.store(header().records_used.load(Relaxed), Relaxed);
+}
+
+pub(super) fn used_at_fork() -> u32 {
+    USED_AT_FORK.load(Relaxed)
 }
 
 /// Maps segment `number` of the file, which the segment before must lie in.
@@ -185,13 +213,18 @@ pub(super) fn leave_file() -> [*mut u8; SEGMENTS] {
 }
 
 /// In a fork child, after [`leave_file`]: its own file is mapped where the parent's was. Copies the
-/// segments there, and unmaps the copies.
+/// segments there, and unmaps the copies. A segment for which the file system has no memory stays
+/// in its copy.
 pub(super) fn enter_file(parents: &[*mut u8; SEGMENTS]) {
     let used_bytes = record_offset((header().records_used.load(Relaxed) as usize).min(MAX_RECORDS));
     for (number, &to) in parents.iter().enumerate().filter(|(_, to)| !to.is_null()) {
         let segment = &TABLE[number];
-        let copy = segment.private.swap(null_mut(), Relaxed);
         let bytes = (used_bytes - number * SEGMENT_BYTES).min(SEGMENT_BYTES);
+        // SAFETY: a segment of the child's file.
+        if !unsafe { os::memory::back(to, bytes) } {
+            continue;
+        }
+        let copy = segment.private.swap(null_mut(), Relaxed);
         segment.start.store(to, Relaxed);
         // SAFETY: both are segments of this process, which has one thread; no record of the copy
         // is in use.

@@ -181,8 +181,7 @@ impl Directory {
     /// the call is refused.
     ///
     /// A part may replace a mapping: a fork child so moves its figures to a file of its own. `None`
-    /// if any step is refused; then at most an empty file is left behind, and parts that replace a
-    /// mapping may have done so.
+    /// if any step is refused; then parts that replace a mapping may have done so.
     ///
     /// # Safety
     /// Each [`Part::at`] must be the start of as many bytes that the library mapped for this
@@ -201,8 +200,8 @@ impl Directory {
         // SAFETY: the descriptor is ours and closed once; `status` is a place for the answer, read
         // where the call filled it; a fixed mapping replaces what the caller promises.
         unsafe {
-            let is_made =
-                libc::fstat(fd, status.as_mut_ptr()) == 0 && libc::ftruncate(fd, bytes as libc::off_t) == 0;
+            let has_status = libc::fstat(fd, status.as_mut_ptr()) == 0;
+            let is_made = has_status && libc::ftruncate(fd, bytes as libc::off_t) == 0;
             let map = |part: Part| {
                 let (hint, fixed) = match part.at {
                     Some(place) => (place, libc::MAP_FIXED),
@@ -211,12 +210,20 @@ impl Directory {
                 let access = libc::PROT_READ | libc::PROT_WRITE;
                 let (flags, offset) = (libc::MAP_SHARED | fixed, part.offset as libc::off_t);
                 let address = libc::mmap(hint.cast(), part.bytes, access, flags, fd, offset);
-                (address != libc::MAP_FAILED).then_some(address.cast())
+                (address != libc::MAP_FAILED).then(|| {
+                    // Mounted with `huge=within_size`, the file would take 2 MiB at once.
+                    libc::madvise(address, part.bytes, libc::MADV_NOHUGEPAGE);
+                    address.cast()
+                })
             };
             let first = if is_made { parts.next().and_then(map) } else { None };
             let is_mapped = first.is_some() && parts.map(map).all(|part| part.is_some());
             libc::close(fd);
-            first.filter(|_| is_mapped).map(|first| (first, self.judged(&status.assume_init()).identity))
+            let identity = has_status.then(|| self.judged(&status.assume_init()).identity)?;
+            if !is_mapped {
+                self.remove(name, identity);
+            }
+            first.filter(|_| is_mapped).map(|first| (first, identity))
         }
     }
 

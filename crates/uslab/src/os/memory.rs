@@ -123,6 +123,40 @@ pub unsafe fn map_behind(page: *mut u8, page_bytes: usize, bytes: usize) -> Opti
     }
 }
 
+/// Gives memory to the system pages of a shared mapping of a file that contain `bytes` bytes from
+/// `start` on. False where the file system has none left: the first access would raise SIGBUS. True
+/// also where the kernel (before 5.14) cannot tell.
+///
+/// # Safety
+/// The range must lie in mappings that the library made, readable and writable.
+pub unsafe fn back(start: *mut u8, bytes: usize) -> bool {
+    let (start, bytes) = whole_pages(start, bytes);
+    let _errno = super::errno::Preserved::new();
+    // SAFETY: the caller's promise; contents do not change.
+    let is_done = unsafe { libc::madvise(start.cast(), bytes, POPULATE_WRITE) } == 0;
+    is_done || super::errno::get() != libc::EFAULT
+}
+
+/// Maps zeroed private memory in place of the system pages that contain `bytes` bytes from `start`
+/// on. False, with nothing changed, if the system refuses.
+///
+/// # Safety
+/// The pages must belong to the library, and contain nothing that is in use.
+pub unsafe fn replace(start: *mut u8, bytes: usize) -> bool {
+    let (start, bytes) = whole_pages(start, bytes);
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: the caller's promise.
+    unsafe { libc::mmap(start.cast(), bytes, access, flags, -1, 0) != libc::MAP_FAILED }
+}
+
+/// The system pages that contain `bytes` bytes from `start` on.
+fn whole_pages(start: *mut u8, bytes: usize) -> (*mut u8, usize) {
+    let page_bytes = page_bytes();
+    let before = start.addr() % page_bytes;
+    (start.wrapping_sub(before), (before + bytes).next_multiple_of(page_bytes))
+}
+
 /// Tests whether a range is free: maps it without access, and unmaps it at once. The result is that
 /// of [`map_at`], apart from limits on memory.
 ///
@@ -216,14 +250,15 @@ pub unsafe fn purge_locked(start: *mut u8, bytes: usize) -> bool {
     unsafe { purge(start, bytes) || libc::madvise(start.cast(), bytes, DONTNEED_LOCKED) == 0 }
 }
 
+/// `MADV_POPULATE_WRITE`.
+const POPULATE_WRITE: i32 = 23;
+
 /// Brings memory behind whole system pages at once, in place of a fault for each (Linux 5.14). A
 /// hint: where the kernel cannot do it, touches bring the memory.
 ///
 /// # Safety
 /// The library must have mapped `[start, start + bytes)`, and the caller must own it.
 pub unsafe fn populate(start: *mut u8, bytes: usize) {
-    /// `MADV_POPULATE_WRITE`.
-    const POPULATE_WRITE: i32 = 23;
     // SAFETY: the caller's promise; the advice changes no contents.
     unsafe { libc::madvise(start.cast(), bytes, POPULATE_WRITE) };
 }

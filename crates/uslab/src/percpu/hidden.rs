@@ -74,7 +74,7 @@ pub(super) fn shuffle(objects: &mut [*mut u8]) {
         for at in (1..objects.len()).rev() {
             // The linear congruential generator of Knuth's MMIX; its upper half is random enough.
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            objects.swap(at, ((random >> 32) * (at as u64 + 1) >> 32) as usize);
+            objects.swap(at, (((random >> 32) * (at as u64 + 1)) >> 32) as usize);
         }
     }
 }

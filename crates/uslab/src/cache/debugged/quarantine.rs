@@ -81,8 +81,8 @@ pub fn choose(places: &[Place]) -> Option<&Place> {
 fn place_of(count: u64, cpu: u64, places: usize) -> usize {
     let random = os::random::at(count / ROW ^ cpu);
     // The upper half of the product: no division.
-    let first = (u128::from(random) * places as u128 >> 64) as usize;
-    let place = first + (count % ROW ^ random % MIXED) as usize;
+    let first = ((u128::from(random) * places as u128) >> 64) as usize;
+    let place = first + ((count % ROW) ^ (random % MIXED)) as usize;
     if place < places { place } else { place % places.max(1) }
 }
 

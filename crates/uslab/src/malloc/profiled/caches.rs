@@ -58,13 +58,15 @@ fn sample(core: &Core, object: *mut u8, bytes: usize, period: u64) {
     }
 }
 
-/// The index of the cache's name in the profile. Caches of one name and size share it.
+/// The index of the cache's name in the profile. Caches of one name and size share it, and so do
+/// heaps where there are many names.
 fn label_of(core: &Core) -> Option<u16> {
     let label = core.label();
     if label != 0 {
         return u16::try_from(label).ok();
     }
-    let label = table::label(core.name(), core.user_bytes())?;
+    let make = if core.is_of_heap() { table::label_of_heap } else { table::label };
+    let label = make(core.name(), core.user_bytes())?;
     core.set_label(u32::from(label));
     Some(label)
 }

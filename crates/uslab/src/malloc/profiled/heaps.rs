@@ -28,7 +28,7 @@ pub(in crate::malloc) fn count_bare(owner: Owner, name: &str, object: *mut u8, b
 #[inline(never)]
 fn sample_bare(owner: Owner, name: &str, object: *mut u8, bytes: usize, period: u64) -> bool {
     let object = Object { address: object.addr(), cache: owner.id() };
-    table::label(name, bytes).is_some_and(|label| note(label, bytes, bytes, period, object).is_some())
+    table::label_of_heap(name, bytes).is_some_and(|label| note(label, bytes, bytes, period, object).is_some())
 }
 
 /// Notes that the program frees an object of bare slabs that have samples. Returns whether it was

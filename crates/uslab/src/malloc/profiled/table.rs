@@ -28,8 +28,15 @@ pub const SITES: usize = 8192;
 const SAMPLES: usize = 49_152;
 /// Frames of all stacks together.
 const FRAMES: usize = 190_000;
-/// Labels, and places of their table.
+/// Places of the table of labels.
 const LABELS: usize = 4096;
+/// Labels in use at most, so that a search ends soon.
+const MAX_LABELS: usize = LABELS / 8 * 7;
+/// Labels in use beyond which private heaps get none of their own: a program may name a heap for
+/// each of its requests.
+const MAX_LABELS_FOR_HEAPS: usize = LABELS / 2;
+/// The name of heaps without a label of their own.
+const HEAPS: &str = "heap";
 /// The index of the first label, above those of size classes.
 pub const FIRST_LABEL: u16 = 1 << 8;
 /// Chains of live samples by the addresses of their objects.
@@ -151,6 +158,7 @@ struct Table {
     /// Places for samples that were ever in use, and the list of free ones below, plus 1.
     samples: usize,
     free: u32,
+    labels: usize,
     dropped: u64,
 }
 // SAFETY: the memory is the table's alone, and lives for ever.
@@ -158,7 +166,7 @@ unsafe impl Send for Table {}
 
 static TABLE: Lock<Table> = Lock::new(
     Rank::Heap,
-    Table { memory: core::ptr::null_mut(), sites: 0, frames: 0, samples: 0, free: 0, dropped: 0 },
+    Table { memory: core::ptr::null_mut(), sites: 0, frames: 0, samples: 0, free: 0, labels: 0, dropped: 0 },
 );
 
 /// Makes the tables, if there are none; false without memory. The caller holds no lock.
@@ -364,27 +372,48 @@ pub fn end_all(cache: u16, is_its: impl Fn(usize) -> bool) {
     }
 }
 
-/// The index of the label with that name and size; `None` without room.
+/// The index of the label with the name and the size of a cache of the program; `None` without
+/// room.
 pub fn label(name: &str, bytes: usize) -> Option<u16> {
-    let name = if name.is_empty() { "?" } else { name };
     let mut table = TABLE.lock();
+    let found = label_within(&mut table, name, bytes, MAX_LABELS);
+    table.dropped += u64::from(found.is_none());
+    found
+}
+
+/// The same for a private heap. Heaps without room for a label of their own share one of each size.
+pub fn label_of_heap(name: &str, bytes: usize) -> Option<u16> {
+    let mut table = TABLE.lock();
+    let found = label_within(&mut table, name, bytes, MAX_LABELS_FOR_HEAPS)
+        .or_else(|| label_within(&mut table, HEAPS, bytes, MAX_LABELS));
+    table.dropped += u64::from(found.is_none());
+    found
+}
+
+/// The index of a label, which is made unless `most` of them are in use.
+fn label_within(table: &mut Table, name: &str, bytes: usize, most: usize) -> Option<u16> {
+    let name = if name.is_empty() { "?" } else { name };
     let labels = &shared()?.labels;
     let start = name.bytes().fold(bytes, |hash, byte| hash.wrapping_mul(31) ^ usize::from(byte));
     for at in (0..LABELS).map(|step| start.wrapping_add(step) % LABELS) {
-        // SAFETY: the lock guards the place, of which no thread has the index while it is free.
+        // SAFETY: the table's lock guards the place, of which no thread has the index while it is
+        // free; the caller holds that lock.
         let has_name = unsafe { (*labels[at].get()).name_bytes != 0 };
         if !has_name {
+            if table.labels >= most {
+                return None;
+            }
             let mut label = Label { bytes: bytes as u64, name_bytes: name.len() as u8, name: [0; 47] };
             label.name.get_mut(..name.len())?.copy_from_slice(name.as_bytes());
             // SAFETY: as above.
             unsafe { labels[at].get().write(label) };
+            table.labels += 1;
         }
         let index = FIRST_LABEL + at as u16;
         if label_at(index) == Some((name, bytes)) {
             return Some(index);
         }
     }
-    table.dropped += 1;
     None
 }
 
