@@ -95,8 +95,8 @@ impl Workload {
         }
     }
 
-    /// Operations of each CPU before the measurement that the model sees. On several nodes one pair in
-    /// 15 takes the slow path, whose lines the model should know by then.
+    /// Operations of each CPU before the measurement that the model sees. On several nodes one pair
+    /// in 15 takes the slow path, whose lines the model should know by then.
     pub fn seen(&self) -> usize {
         if matches!(self.name, "pairs" | "malloc" | "large") { 64 } else { 2 }
     }

@@ -22,10 +22,7 @@ impl Core {
             return unsafe { self.put_back(object) };
         };
         let Some(left) = quarantine::exchange(place, object) else { return };
-        if self.programs_own {
-            // SAFETY: a free object of this cache, which only its quarantine had.
-            return unsafe { self.put_back(left) };
-        }
+        // The page map names the cache, where a wild write may have changed this one.
         let core = pages::owner_of(left).and_then(|owner| registry::cache(owner.id()));
         if let Some(core) = core {
             // SAFETY: a free object of that cache, which only the quarantine had.
