@@ -79,7 +79,7 @@ pub fn choose(places: &[Place]) -> Option<&Place> {
 /// other.
 #[inline]
 fn place_of(count: u64, cpu: u64, places: usize) -> usize {
-    let random = os::random::at(count / ROW ^ cpu);
+    let random = os::random::at((count / ROW) ^ cpu);
     // The upper half of the product: no division.
     let first = ((u128::from(random) * places as u128) >> 64) as usize;
     let place = first + ((count % ROW) ^ (random % MIXED)) as usize;
