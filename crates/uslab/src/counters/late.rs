@@ -91,9 +91,10 @@ pub fn begin() -> Result<(), PublishError> {
     COUNT.store(count, Relaxed);
     SEEN.store(seen, Release);
     LEFT.store(2, Relaxed);
-    // SAFETY: the private block is a segment, and the others are `count` of them, aligned to pages,
-    // and zero or valid; the private block and the file stay for ever, and `seen` until `end`,
-    // below or after this call.
+    // The private block is a segment, and the others are `count` of them, aligned to pages, and
+    // zero or valid.
+    // SAFETY: as said; the private block and the file stay for ever, and `seen` until `end`, below
+    // or after this call.
     let step = || unsafe { Block(publish::private()).move_changes(Block(seen), Block(file), count) };
     step();
     segments::use_shared(file, count);

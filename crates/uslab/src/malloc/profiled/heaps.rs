@@ -3,7 +3,7 @@
 //! ```text
 //!   Heap::alloc ─▶ bare slabs ─▶ countdown of bytes ends ─▶ sample: site, address of the object
 //!              └─▶ cache: see `caches`
-//!              └─▶ large object ─▶ countdown ─▶ sample: its number stands in the object's descriptor
+//!              └─▶ large object ─▶ countdown ─▶ sample: its number is in the descriptor
 //! ```
 //!
 //! A class without a cache serves each call under a lock, so a countdown is exact there. Bare slabs
