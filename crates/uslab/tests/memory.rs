@@ -200,8 +200,8 @@ fn idle_threads(name: &str, bytes: usize) {
 
 /// Upper bound on what idle threads leave.
 const LIMIT: isize = 8 * MIB as isize;
-/// The time after which nothing more is expected to go back, on a busy machine.
-const SETTLED: Duration = Duration::from_secs(10);
+/// The time after which nothing more is expected to go back.
+const SETTLED: Duration = Duration::from_secs(3);
 
 /// Precedes the figure in the child's output.
 const LEFT: &str = "bytes left: ";
