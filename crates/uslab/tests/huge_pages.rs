@@ -90,6 +90,111 @@ fn a_heap_that_grows_gets_huge_pages_and_holds_no_more() {
     });
 }
 
+/// Whether the kernel collapses memory on request: since Linux 6.1, if it has a huge page free.
+fn can_collapse() -> bool {
+    // SAFETY: a fresh mapping of this function's own, of which one aligned huge page is used.
+    unsafe {
+        let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        let map = libc::mmap(std::ptr::null_mut(), 4 * MIB, access, kind, -1, 0).cast::<u8>();
+        let page = map.wrapping_add(map.align_offset(2 * MIB));
+        page.write_bytes(1, 2 * MIB);
+        let can = libc::madvise(page.cast(), 2 * MIB, libc::MADV_HUGEPAGE) == 0
+            && libc::madvise(page.cast(), 2 * MIB, libc::MADV_COLLAPSE) == 0;
+        libc::munmap(map.cast(), 4 * MIB);
+        can
+    }
+}
+
+#[test]
+fn chunks_that_were_filled_with_small_pages_get_huge_ones_in_a_large_heap() {
+    in_both_modes("chunks_that_were_filled_with_small_pages_get_huge_ones_in_a_large_heap", &[], || {
+        let all = objects(64 * MIB);
+        if are_available() && can_collapse() {
+            until("the first chunks are collapsed", || huge_bytes() >= 60 * MIB);
+        }
+        assert!(all.iter().all(|&object| {
+            // SAFETY: live objects, filled by `objects`.
+            unsafe { std::slice::from_raw_parts(object, OBJECT_BYTES) }.iter().all(|&byte| byte == 1)
+        }));
+        uslab::debug::validate().unwrap();
+        free_all(all);
+        until("free memory goes back", || uslab::stats::usage().dirty_bytes <= MIB);
+        uslab::debug::validate().unwrap();
+    });
+}
+
+#[test]
+fn memory_that_a_fork_shares_stays_shared() {
+    in_both_modes("memory_that_a_fork_shares_stays_shared", &[], || {
+        let shared = objects(16 * MIB);
+        // SAFETY: the child makes one system call, and none of the allocator.
+        let child = unsafe {
+            match libc::fork() {
+                0 => loop {
+                    libc::pause();
+                },
+                child => child,
+            }
+        };
+        assert!(child > 0);
+        let own = objects(64 * MIB);
+        if are_available() && can_collapse() {
+            until("chunks after the fork are collapsed", || huge_bytes() >= 48 * MIB);
+        }
+        // Some looks of the background thread more.
+        std::thread::sleep(Duration::from_secs(1));
+        let still_shared_bytes = rollup_bytes("Shared_Dirty:");
+        // SAFETY: the child of this test.
+        unsafe {
+            libc::kill(child, libc::SIGKILL);
+            libc::waitpid(child, std::ptr::null_mut(), 0);
+        }
+        assert!(still_shared_bytes >= 15 * MIB, "{still_shared_bytes} bytes are still shared");
+        free_all(shared.into_iter().chain(own));
+    });
+}
+
+#[test]
+fn collapses_and_purges_at_once_lose_no_memory() {
+    in_both_modes("collapses_and_purges_at_once_lose_no_memory", &[], || {
+        let before_bytes = resident_bytes();
+        let end = Instant::now() + Duration::from_secs(3);
+        let churn = |seed: usize| {
+            let mut all = objects(20 * MIB);
+            let mut state = seed;
+            while Instant::now() < end {
+                all.retain(|&object| {
+                    state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    let is_kept = state >> 33 & 7 != 0;
+                    if !is_kept {
+                        // SAFETY: allocated by `objects`, and forgotten.
+                        unsafe { free(object) };
+                    }
+                    is_kept
+                });
+                if state >> 40 & 1 == 0 {
+                    uslab::trim(0);
+                }
+                all.extend(objects(20 * MIB - all.len() * OBJECT_BYTES));
+                for &object in &all {
+                    // SAFETY: live objects, filled by `objects`.
+                    let ends = unsafe { (object.read(), object.add(OBJECT_BYTES - 1).read()) };
+                    assert_eq!(ends, (1, 1));
+                }
+            }
+            free_all(all);
+        };
+        std::thread::scope(|scope| {
+            for seed in 1..=3 {
+                scope.spawn(move || churn(seed));
+            }
+        });
+        uslab::debug::validate().unwrap();
+        until("free memory goes back", || resident_bytes() <= before_bytes + 4 * MIB);
+        uslab::debug::validate().unwrap();
+    });
+}
+
 #[test]
 fn memory_of_a_huge_page_that_is_free_in_part_goes_back() {
     in_both_modes("memory_of_a_huge_page_that_is_free_in_part_goes_back", &[], || {

@@ -60,6 +60,7 @@ impl Looks {
         if pages::has_grown() && now_ms >= self.next_search_ms() {
             self.note_search(now_ms);
             trim::drain_sparse();
+            pages::collapse_resident();
         }
     }
 

@@ -51,3 +51,14 @@ pub unsafe fn advise(start: usize, bytes: usize, is_huge: bool) -> bool {
     // SAFETY: the caller's promise. The advice changes no contents.
     unsafe { libc::madvise(start as *mut _, bytes, advice) == 0 }
 }
+
+/// Has the kernel move what `[start, start + bytes)` holds into huge pages, now. It does so for as
+/// much of the range as it can: it may lack memory in one piece, or be older than 6.1. The contents
+/// stay.
+///
+/// # Safety
+/// The library must have mapped the range, at some time.
+pub unsafe fn collapse(start: usize, bytes: usize) {
+    // SAFETY: the caller's promise. A collapse changes no contents.
+    unsafe { libc::madvise(start as *mut _, bytes, libc::MADV_COLLAPSE) };
+}

@@ -41,6 +41,7 @@ pub(super) use search::note_unmapped;
 use whole::Index;
 
 mod batch;
+pub(super) mod collapse;
 mod density;
 mod extend;
 mod huge;
@@ -85,6 +86,8 @@ pub(super) struct Buddy {
     pub huge_pages: usize,
     /// Finds out whether memory beyond small objects is touched.
     probes: Probes,
+    /// The chunk where the next search for chunks to collapse starts; see `collapse`.
+    collapse_cursor: usize,
     /// Chunks with [`chunk::Advice::Revoked`], each of which splits a mapping.
     pub revoked_chunks: usize,
     /// Pages in use.
@@ -111,6 +114,7 @@ static BUDDY: CachePadded<Lock<Buddy>> = CachePadded(Lock::new(
         locked_pages: 0,
         huge_pages: 0,
         probes: Probes::new(),
+        collapse_cursor: 0,
         revoked_chunks: 0,
         used_pages: 0,
         soft_pages: NO_LIMIT,
@@ -151,6 +155,7 @@ pub(super) fn lock() -> Guard<'static, Buddy> {
 
 pub(super) fn lock_for_fork() {
     BUDDY.acquire_for_fork();
+    collapse::note_fork();
     boot::lock_for_fork();
 }
 
@@ -289,6 +294,8 @@ impl Buddy {
         for index in first..first + count {
             let n = rest.min(CHUNK_PAGES);
             zero += self.claim(index, 0, n, fill_of_part(n), Home::here());
+            // SAFETY: just claimed, so it is committed; `&mut self` is the lock.
+            unsafe { (*arena::chunk(index)).serves_long_run = true };
             rest -= n;
         }
         Some(Run { first: PageIndex((first * CHUNK_PAGES) as u32), pages, zeroed: zero == pages })
@@ -366,6 +373,9 @@ impl Buddy {
             "pages of a policy's chunk serve that policy alone",
             index
         );
+        if chunk.is_whole() {
+            chunk.serves_long_run = pages == CHUNK_PAGES;
+        }
         let zero = chunk.claim(first, pages);
         if !chunk.is_huge {
             self.policy.note_fresh(zero);

@@ -48,6 +48,8 @@ pub struct Chunk {
     pub is_huge: bool,
     /// The library's advice to the kernel for the chunk's addresses.
     pub advice: Advice,
+    /// A run of whole chunks took the chunk, or the first part of it, when it was free.
+    pub serves_long_run: bool,
 }
 
 /// The library's advice to the kernel about huge pages for a chunk. Zeroed memory is

@@ -9,6 +9,7 @@ use super::home::Home;
 use super::policy::{Locked, REFUSAL_MS};
 use super::{CHUNK_PAGES, Fill, PAGE_BYTES, buddy, cpu_pages, purge};
 use crate::os::numa::NumaPolicy;
+use crate::sync::in_flight::InFlight;
 use crate::{counters, os};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -64,6 +65,8 @@ pub fn should_purge_rested(first: PageIndex, pages: usize) -> bool {
 pub unsafe fn purge_used(first: PageIndex, pages: usize, locked: Locked) -> bool {
     let (start, bytes) = (arena::address_of(first), pages * PAGE_BYTES);
     let index = first.0 as usize / CHUNK_PAGES;
+    // Until the pages are gone, the chunk must not get a huge page (see `buddy/collapse.rs`).
+    let _in_flight = InFlight::begin();
     let must_revoke = buddy::lock().split(index);
     if must_revoke {
         buddy::revoke(index);

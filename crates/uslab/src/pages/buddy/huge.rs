@@ -18,7 +18,7 @@ use crate::pages::{CHUNK_BYTES, CHUNK_PAGES, Fill, bound, huge};
 
 /// Upper bound on the mappings that revoked advice may split, of the 65 530 that Linux gives a
 /// process: 8192.
-const MAX_REVOKED: usize = 8192;
+pub(super) const MAX_REVOKED: usize = 8192;
 
 /// Free pages of a slab of 32 pages that do not cost its chunk the huge page.
 const MAX_KEPT_OF_SLAB: usize = 1;
@@ -72,7 +72,7 @@ impl Buddy {
     }
 
     /// Whether another huge page is far enough from the limits.
-    fn has_room_for_huge(&self) -> bool {
+    pub(super) fn has_room_for_huge(&self) -> bool {
         let limit = self.soft_pages.min(self.hard_pages);
         self.held_pages() + CHUNK_PAGES <= limit - limit / 8
     }
