@@ -98,8 +98,8 @@ fn selected_for(name: &str) -> u8 {
     letters_in(&chosen.selection, &chosen.text[..chosen.used], name)
 }
 
-/// The end of a cache's name that serves the widely aligned objects of a size class. Whether a class
-/// has one follows from its letters, so a user who names the class means both.
+/// The end of a cache's name that serves the widely aligned objects of a size class. Whether a
+/// class has one follows from its letters, so a user who names the class means both.
 pub(crate) const ALIGNED: &str = "-aligned";
 
 fn letters_in(selection: &Selection, text: &[u8], name: &str) -> u8 {
