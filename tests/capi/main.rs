@@ -27,8 +27,10 @@ mod probes;
 mod unload;
 
 use library::{Link, prefix, program};
+use std::fs::File;
+use std::io::{Read as _, Write as _};
 use std::path::Path;
-use uslab_tests::harness::{Mode, Outcome, Program, Scratch};
+use uslab_tests::harness::{Mode, Outcome, Program, Scratch, tool};
 
 /// Without the preloaded library: rseq and locked.
 const MODES: [&str; 2] = ["1", "0"];
@@ -179,4 +181,25 @@ fn examples() {
         let source = format!("crates/uslab-capi/examples/{name}.c");
         run_both(name, &program(name, &source, "c11", Link::Shared));
     }
+}
+
+/// With the background thread, a system that is short of memory asks for entries besides the
+/// example's own request. The example switches these sources off: the report stays unread.
+#[test]
+fn the_shrinking_cache_leaves_the_systems_pressure_alone() {
+    let name = "shrinking_cache-pressure";
+    let scratch = Scratch::new(name);
+    let pipe = scratch.join("pressure");
+    Program::new(tool("mkfifo", "coreutils")).arg(&pipe).run_clean(&scratch, Mode::Plain);
+    let mut pipe_end =
+        File::options().read(true).write(true).open(&pipe).expect("a pipe, whose other end is this one too");
+    pipe_end.write_all(b"!").expect("room in the pipe");
+    let source = "crates/uslab-capi/examples/shrinking_cache.c";
+    let example =
+        Program::new(program(name, source, "c11", Link::Shared)).env("MEMORY_PRESSURE_WATCH", &pipe);
+    run_in_both(name, &example);
+    pipe_end.write_all(b".").expect("room in the pipe");
+    let mut unread = [0; 2];
+    let bytes = pipe_end.read(&mut unread).expect("the bytes that were written");
+    assert_eq!(&unread[..bytes], b"!.", "the library has read the report");
 }

@@ -199,6 +199,10 @@ static void commit()
         p = make_here();
         expect(p);
         delete_here(p);
+    } else if (fault == "aligned-delete") {
+        p = make_aligned_here(64);
+        expect(p);
+        delete_here(p);
     } else if (fault == "array-delete") {
         p = make_array_here();
         expect(p);

@@ -33,6 +33,23 @@ both_modes! {
             outcome.expect(outcome.succeeded() != is_found, value);
         }
     },
+    // The name of a class is for its widely aligned objects too, which have a cache of their own
+    // where plain objects are packed.
+    names_of_aligned_objects => |mode| {
+        let scratch = Scratch::new("debug-names-aligned");
+        let faulty = Program::new(faults()).args(["aligned-delete", "60", "main"]);
+        for (value, is_found) in [
+            ("F,malloc-64", true),
+            ("F,malloc-64-aligned", false),
+            ("F,malloc-80", false),
+            ("F;-,malloc-64", false),
+            ("F;-,malloc-64-aligned", false),
+            ("FZ,malloc-64", true),
+        ] {
+            let outcome = faulty.clone().env("USLAB_DEBUG", value).run(&scratch, mode);
+            outcome.expect(outcome.succeeded() != is_found, value);
+        }
+    },
     // A report goes to a file, as text or as JSON.
     files => |mode| {
         let scratch = Scratch::new("debug-files");

@@ -7,6 +7,8 @@ both_modes!(
     locked_unprivileged => unprivileged_programs_lock_their_memory,
     locked_refused => frees_do_not_retry_a_refused_purge,
     locked_kept => |mode| run("locked", &["kept"], mode),
+    // The library asks the kernel nothing that an allocator needs not ask.
+    sandboxed => |mode| run("sandboxed", &[], mode),
     address_space_later => |mode| run("address_space", &["later"], mode),
     address_space_back => |mode| limited("as", mode),
     data_back => |mode| limited("data", mode),

@@ -16,6 +16,12 @@ both_modes! {
     spawn_system_and_popen => |mode| vfork("spawns", mode),
     vfork_child_starts_no_thread => |mode| vfork("starts_no_thread", mode),
     vfork_where_rseq_is_refused => falls_back,
+    // The library's thread does not keep a process that has no other one left.
+    ends_with_its_last_thread => |mode| {
+        for when in ["before", "after", "child"] {
+            run("first_thread", &[when], mode);
+        }
+    },
     raw_clone_has_its_own_thread => |mode| run("raw_clone", &["thread"], mode),
     fork_child_has_no_descriptors => has_no_descriptors,
     deepbind_is_taken_off => |mode| run_deepbind(mode, false, "same malloc"),

@@ -89,9 +89,16 @@ static size_t scan(void *context, const uslab_shrink_control *control)
 int main(void)
 {
     uslab_shrinker_options options;
+    uslab_pressure_options sources;
     uslab_shrinker *shrinker;
     unsigned question;
     size_t given;
+    /* This program shows what its own request frees. A system that is short of memory would ask for
+     * 2 MiB or more besides, so no source is watched. Other programs leave the sources on. */
+    memset(&sources, 0, sizeof sources);
+    sources.type_size = sizeof sources;
+    sources.systemd = sources.psi = sources.cgroup = USLAB_SOURCE_OFF;
+    if (uslab_watch_pressure(&sources) != 0) return 1;
     memset(&options, 0, sizeof options);
     options.type_size = sizeof options;
     options.count = count;

@@ -9,7 +9,7 @@
 mod install;
 
 use crate::workspace::{self, Workspace};
-use crate::{balance, deb, dist, golden, musl, public, results, scale, tidy};
+use crate::{balance, checkers, deb, dist, golden, musl, public, results, scale, tidy};
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 use std::io::Write;
@@ -77,6 +77,11 @@ const STEPS: &[Step] = &[
         run: |w| cargo(w, &["test", "--workspace"], &[]),
     },
     Step { name: "test-locked", what: "the same without restartable sequences", run: test_locked },
+    Step {
+        name: "checkers",
+        what: "valgrind and AddressSanitizer see faults in memory of caches",
+        run: |w| checkers::run(w, &options()),
+    },
     Step { name: "musl", what: "everything for musl, tested there", run: for_musl },
     Step {
         name: "dist",

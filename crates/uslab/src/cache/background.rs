@@ -11,7 +11,8 @@
 //! threads purge and shrink. A fork child starts its own thread when it grows. `USLAB_REAPER=0`
 //! forbids the thread.
 //!
-//! The thread never holds a lock while it sleeps, and never runs code of the program.
+//! The thread never holds a lock while it sleeps, and never runs code of the program. It ends when
+//! the first thread of the process does (`os/first.rs`), and no other one is started then.
 
 use super::looks::Looks;
 use super::{hooks, requests, state, trim};
@@ -90,10 +91,11 @@ fn start() {
     {
         return;
     }
-    if state::reaper_is_forbidden() {
+    if state::reaper_is_forbidden() || os::first::has_ended() {
         STATE.store(FORBIDDEN, Release);
     } else if os::thread::spawn(run, 0) {
-        STATE.store(RUNNING, Release);
+        // The thread may have ended already.
+        let _ = STATE.compare_exchange(STARTING, RUNNING, Release, Relaxed);
     } else {
         NEXT_TRY_MS.store(now_ms + RETRY_MS, Relaxed);
         STATE.store(NONE, Release);
@@ -105,8 +107,12 @@ extern "C" fn run(_: *mut c_void) -> *mut c_void {
     os::sleep::begin();
     let mut looks = Looks::new();
     loop {
+        if os::first::has_ended() {
+            break;
+        }
         if let Some(listen) = hooks::get().listen {
             listen(looks);
+            break;
         }
         if looks.is_quiet() {
             os::sleep::until_activity(trim::trim_idle, requests::look());
@@ -117,15 +123,16 @@ extern "C" fn run(_: *mut c_void) -> *mut c_void {
         trim::keep_soft();
         looks.look();
     }
+    os::sleep::end();
+    STATE.store(FORBIDDEN, Release);
+    core::ptr::null_mut()
 }
 
 /// Resets the state in a fork child: the thread does not exist here, and its descriptors are the
 /// parent's.
 pub(super) fn reset_in_child() {
     os::process::claim();
-    if STATE.load(Relaxed) != FORBIDDEN {
-        STATE.store(NONE, Relaxed);
-    }
+    STATE.store(NONE, Relaxed);
     os::sleep::reset_in_child();
     os::descriptors::close_in_child();
 }

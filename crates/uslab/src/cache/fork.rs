@@ -17,7 +17,7 @@
 //! page between two lists). The loss is bounded by the number of those threads, and nothing is
 //! shared.
 
-use super::{background, hooks, registry, state, trim};
+use super::{background, debugged, hooks, registry, state, trim};
 use crate::counters;
 use crate::os;
 use crate::os::invariant::assert_valid;
@@ -60,6 +60,7 @@ fn undo(child: bool) {
     registry::for_each(|core| core.cpu.slabs().unlock_after_fork(child));
     (hooks::get().after_fork)(child);
     if child {
+        debugged::reset_in_child();
         trim::reset_in_child();
         background::reset_in_child();
         os::fault::reset_in_child();
@@ -84,6 +85,8 @@ extern "C" fn child() {
     counters::publish_in_child();
     only_thread_left(os::Futex::thread_key);
     undo(true);
+    // After the locks are free: a thread's first value of a late key is allocated.
+    os::first::reset_in_child();
     assert_valid_in_child();
 }
 

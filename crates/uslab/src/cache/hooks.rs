@@ -32,8 +32,8 @@ pub(crate) struct Hooks {
     pub short: fn(usize, &mut dyn FnMut() -> bool) -> bool,
     /// Called if held memory exceeds the soft limit and no background thread runs.
     pub beyond_soft: fn(),
-    /// Takes the background thread over; `None` if it has nothing to listen for.
-    pub listen: Option<fn(Looks) -> !>,
+    /// Takes the background thread over, until it must end; `None` if it has nothing to listen for.
+    pub listen: Option<fn(Looks)>,
     /// Checks the structures of the layers above.
     pub check: fn() -> Checked,
     /// Checks debugged objects of the layers above; reports and counts those that the program

@@ -1,7 +1,7 @@
 //! Start-up of the library: two steps, each once, on any thread and however early.
 //!
 //! ```text
-//!   load ──▶ pin the object, register fork handlers
+//!   load ──▶ pin the object, watch for the end of its thread, register fork handlers
 //!   shared libraries at load ──▶ lock ─▶ learn: environment, CPUs, mode ─▶ KNOWN
 //!   first use ─▶ lock ─▶ learn, unless KNOWN ─▶ map the first memory ───▶ READY
 //! ```
@@ -49,6 +49,7 @@ static AT_LOAD: extern "C" fn() = at_load;
 
 extern "C" fn at_load() {
     os::pin::pin();
+    os::first::watch();
     register_fork_handlers();
 }
 

@@ -257,3 +257,16 @@ pub(super) fn alloc_noreclaim(class: Class, align: usize, request: Request) -> *
 pub(super) fn alloc_bulk(class: Class, objects: &mut [*mut u8], request: Request) -> bool {
     cache(class).is_some_and(|cache| cache.alloc_bulk_for(objects, request))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::format;
+
+    #[test]
+    fn the_names_of_aligned_objects_are_those_that_selections_know() {
+        for (name, aligned) in NAMES.iter().zip(ALIGNED_NAMES) {
+            assert_eq!(aligned, format!("{name}{}", debugged::ALIGNED));
+        }
+    }
+}

@@ -187,12 +187,25 @@ pub fn next_address(bytes: usize) -> Option<usize> {
 /// Whether the page at `start` is mapped. False also where the kernel refuses to answer.
 pub fn is_mapped(start: usize) -> bool {
     let mut residence = 0u8;
-    // SAFETY: as in `is_resident`.
+    // SAFETY: the kernel writes one byte for one page, and returns an error for an address that is
+    // not mapped.
     unsafe { libc::mincore(start as *mut _, 1, &raw mut residence) == 0 }
 }
 
-/// Whether there is memory behind the page at `start`. In a fresh mapping that is so only after
-/// `mlockall(MCL_FUTURE)`.
+/// Whether the program locks what it maps (`mlockall(MCL_FUTURE)`): then the kernel refuses to take
+/// memory from the page at `start`. A filter of system calls that lets the program allocate allows
+/// this question. It may end the program for `mincore`.
+///
+/// # Safety
+/// The library must have mapped the page, and no code may have used it yet.
+pub unsafe fn is_locked(start: usize) -> bool {
+    // SAFETY: the caller's promise.
+    let is_purged = unsafe { purge(start as *mut u8, page_bytes()) };
+    !is_purged && super::errno::get() == libc::EINVAL
+}
+
+/// Whether there is memory behind the page at `start`.
+#[cfg(test)]
 pub fn is_resident(start: usize) -> bool {
     let mut residence = 0u8;
     // SAFETY: the kernel writes one byte for one page, and returns an error for an address that is

@@ -31,6 +31,8 @@ pub struct Threads {
     pub passes: AtomicU32,
     /// Whether a thread changes the program's action for faults; see [`super::fault`].
     pub(super) writes_action: AtomicBool,
+    /// Whether the first thread of the process has ended; see [`super::first`].
+    pub(super) first_has_ended: AtomicBool,
     /// Fills the page, so that no other static shares it.
     _rest: [u8; PAGE_BYTES - 20],
 }
@@ -47,6 +49,7 @@ pub static THREADS: Threads = Threads {
     reaper: AtomicU8::new(0),
     passes: AtomicU32::new(0),
     writes_action: AtomicBool::new(false),
+    first_has_ended: AtomicBool::new(false),
     _rest: [0; PAGE_BYTES - 20],
 };
 

@@ -92,6 +92,11 @@ pub fn wake() {
     }
 }
 
+/// Records that there is no background thread any more.
+pub fn end() {
+    THREADS.has_background_thread.store(false, Relaxed);
+}
+
 /// In a fork child: the thread that slept is not here.
 pub fn reset_in_child() {
     STATE.store(AWAKE, Relaxed);

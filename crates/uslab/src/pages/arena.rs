@@ -210,7 +210,8 @@ pub(super) fn grow(wanted: usize, least: usize) -> Option<Grown> {
         if count > 0 && count <= room {
             placed = commit(bound, count);
             if placed == Placed::Mapped {
-                if memory::is_resident(address_of_chunk(bound)) {
+                // SAFETY: the chunk was just mapped, and the caller's lock keeps others away.
+                if unsafe { memory::is_locked(address_of_chunk(bound)) } {
                     ARENA.is_populated.store(true, Relaxed);
                 }
                 return Some(Grown { first: bound, count });

@@ -56,8 +56,8 @@ pub fn watch_pressure(choice: Choice) {
     os::sleep::wake();
 }
 
-/// The background thread's loop: listens between its looks.
-pub(super) fn listen(mut looks: Looks) -> ! {
+/// The background thread's loop, until the thread must end: listens between its looks.
+pub(super) fn listen(mut looks: Looks) {
     // In the child of a raw system call no fork handler has reset this.
     SOFT_REST.end();
     if start::pressure_is_named() {
@@ -65,7 +65,7 @@ pub(super) fn listen(mut looks: Looks) -> ! {
         let _ = CHOICE.compare_exchange(NOT_CHOSEN, Choice::default().bits(), Relaxed, Relaxed);
     }
     let mut listener = Listener { sources: Sources::none(), open: NOT_CHOSEN };
-    loop {
+    while !os::first::has_ended() {
         listener.follow_choice();
         if let Some(bytes) = listener.listen(&looks) {
             pass_in_background(Target::Reclaimed(bytes));

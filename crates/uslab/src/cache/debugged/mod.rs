@@ -67,11 +67,14 @@ pub(crate) use object::{Release, Request};
 pub(super) use record::FACTS;
 pub(crate) use run::Large;
 pub(crate) use seen::Seen;
+#[cfg(test)]
+pub(crate) use select::ALIGNED;
 pub(crate) use select::letters_for;
 pub(super) use select::letters_of;
 pub(crate) use select::{compatible, packs, selects_malloc};
 pub(super) use select::{for_checker, has_quarantine, record_users, secure, set as set_selection};
 pub(super) use track::{Track, User};
+pub(super) use walk::reset_in_child;
 
 /// Bytes between two objects without zones of which a search for leaks reads the records.
 const GAP_BYTES: usize = 8;

@@ -95,7 +95,19 @@ fn selected_for(name: &str) -> u8 {
     }
     // SAFETY: it is set, and does not change any more.
     let chosen = unsafe { &*CHOSEN.0.get() };
-    chosen.selection.letters(&chosen.text[..chosen.used], name.as_bytes())
+    letters_in(&chosen.selection, &chosen.text[..chosen.used], name)
+}
+
+/// The end of a cache's name that serves the widely aligned objects of a size class. Whether a
+/// class has one follows from its letters, so a user who names the class means both.
+pub(crate) const ALIGNED: &str = "-aligned";
+
+fn letters_in(selection: &Selection, text: &[u8], name: &str) -> u8 {
+    let class = name.strip_suffix(ALIGNED).filter(|class| class.starts_with("malloc-"));
+    match (selection.named(text, name.as_bytes()), class) {
+        (None, Some(class)) => selection.letters(text, class.as_bytes()),
+        _ => selection.letters(text, name.as_bytes()),
+    }
 }
 
 /// Whether a class of `malloc` may be debugged: objects must not be resized without the cache's
@@ -115,4 +127,22 @@ pub fn letters_of(flags: Flags) -> u8 {
     ]
     .iter()
     .fold(0, |letters, &(flag, letter)| if flags.contains(flag) { letters | letter } else { letters })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_a_class_is_for_its_aligned_objects_too() {
+        let letters = |text: &str, name| {
+            letters_in(&Selection::parse(text.as_bytes()).expect(text), text.as_bytes(), name)
+        };
+        assert_eq!(letters("F,malloc-64", "malloc-64-aligned"), CHECKS);
+        assert_eq!(letters("F,malloc-64", "malloc-80-aligned"), 0);
+        assert_eq!(letters("F;-,malloc-64", "malloc-64-aligned"), 0);
+        assert_eq!(letters("F,malloc-64;FZ,malloc-64-aligned", "malloc-64-aligned"), CHECKS | RED_ZONE);
+        assert_eq!(letters("F", "malloc-64-aligned"), CHECKS);
+        assert_eq!(letters("F,nodes", "nodes-aligned"), 0, "a cache of the program");
+    }
 }

@@ -33,8 +33,8 @@ static IS_LOOKING: AtomicBool = AtomicBool::new(false);
 struct Turn;
 
 impl Turn {
-    /// Waits for the turn, with growing sleeps. After a second takes it: in a fork child the thread
-    /// that had it does not exist.
+    /// Waits for the turn, with growing sleeps. After a second takes it: in a child of a raw
+    /// `clone` the thread that had it does not exist.
     fn wait() -> Turn {
         let _errno = os::errno::Preserved::new();
         let (mut turns, mut pause_ms) = (0, 1);
@@ -57,6 +57,11 @@ impl Drop for Turn {
     fn drop(&mut self) {
         IS_LOOKING.store(false, Release);
     }
+}
+
+/// Gives the turn back in a fork child, where the thread that had it does not exist.
+pub(in crate::cache) fn reset_in_child() {
+    IS_LOOKING.store(false, Release);
 }
 
 impl Debug {
@@ -182,6 +187,18 @@ mod tests {
     use super::*;
     use crate::os::debugging::{CHECKS, RED_ZONE, SECURE, ZERO};
     use core::sync::atomic::AtomicU64;
+    use std::time::{Duration, Instant};
+
+    /// A walk waits under the lock of its cache's lists.
+    #[test]
+    fn a_fork_child_does_not_wait_for_the_parents_look() {
+        let lost = Turn::wait();
+        reset_in_child();
+        let start = Instant::now();
+        drop(Turn::wait());
+        assert!(start.elapsed() < Duration::from_millis(500), "{:?}", start.elapsed());
+        drop(lost);
+    }
 
     #[test]
     fn a_look_finds_what_is_wrong_and_gives_it_up_where_the_object_is_allocated() {

@@ -1,0 +1,66 @@
+/*
+ * A process whose first thread ends lives as long as its other threads, and ends with the last of
+ * them, whatever threads the library has.
+ *
+ *   first_thread before   the heap is large when the first thread ends
+ *   first_thread after    it grows afterwards
+ *   first_thread child    a thread forks; in the child it grows the heap and ends
+ */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <sys/wait.h>
+
+#include "check.h"
+
+enum { BLOCKS = 64 };
+static void *volatile blocks[BLOCKS];
+
+static void grow(void) {
+    for (int i = 0; i < BLOCKS; i++) {
+        blocks[i] = malloc(MIB);
+        CHECK(blocks[i] != NULL);
+        memset(blocks[i], 1, MIB);
+    }
+    /* The background thread has time to start. */
+    usleep(300000);
+}
+
+static void *work(void *how) {
+    usleep(100000);
+    if (strcmp(how, "after") == 0) grow();
+    /* A background thread that ended with the first thread has done so. */
+    usleep(300000);
+    for (int i = 0; i < BLOCKS; i++) free(blocks[i]);
+    puts("ok");
+    return NULL;
+}
+
+static void *fork_here(void *unused) {
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        grow();
+        return unused;
+    }
+    int status;
+    for (int tries = 0; waitpid(child, &status, WNOHANG) != child; tries++) {
+        CHECK(tries < 2000);
+        usleep(10000);
+    }
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    puts("ok");
+    return unused;
+}
+
+int main(int argc, char **argv) {
+    CHECK(argc > 1);
+    pthread_t thread;
+    if (strcmp(argv[1], "child") == 0) {
+        CHECK(pthread_create(&thread, NULL, fork_here, NULL) == 0);
+        pthread_join(thread, NULL);
+        return 0;
+    }
+    if (strcmp(argv[1], "before") == 0) grow();
+    CHECK(pthread_create(&thread, NULL, work, argv[1]) == 0);
+    pthread_exit(NULL);
+}
