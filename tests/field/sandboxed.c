@@ -10,8 +10,11 @@
 
 #include "check.h"
 
-enum { OBJECTS = 1 << 20, OBJECT_BYTES = 64 };
+enum { OBJECTS = 1 << 20, LARGE_FROM = OBJECTS - 4096 };
 static void *objects[OBJECTS];
+
+/* 64 MiB of small objects, and then 64 MiB of objects beyond a page. */
+static size_t bytes_of(int i) { return i < LARGE_FROM ? 64 : 16 << 10; }
 
 static void forbid(unsigned call) {
     struct sock_filter code[] = {
@@ -26,13 +29,15 @@ static void forbid(unsigned call) {
 }
 
 int main(void) {
-    objects[0] = malloc(OBJECT_BYTES);
+    objects[0] = malloc(bytes_of(0));
     forbid(SYS_mincore);
     for (int i = 1; i < OBJECTS; i++) {
-        objects[i] = malloc(OBJECT_BYTES);
+        objects[i] = malloc(bytes_of(i));
         CHECK(objects[i] != NULL);
-        memset(objects[i], i, OBJECT_BYTES);
+        memset(objects[i], i, bytes_of(i));
     }
+    /* Some looks of the background thread. */
+    usleep(300 * 1000);
     for (int i = 0; i < OBJECTS; i++) free(objects[i]);
     puts("ok");
     return 0;

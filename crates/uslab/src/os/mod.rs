@@ -23,6 +23,7 @@ pub mod errno;
 pub mod facts;
 pub mod fault;
 pub mod file;
+pub mod filter;
 pub mod first;
 pub mod fork;
 mod futex;

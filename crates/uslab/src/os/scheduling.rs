@@ -19,6 +19,7 @@
 //! A refused call changes nothing. Must never: allocate, or make a setting call in a program that
 //! changed nothing.
 
+use super::filter;
 use core::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// CPUs that a mask has bits for: the kernel's own limit.
@@ -48,7 +49,7 @@ pub fn note_first() {
     FIRST_CPUS_BYTES.store(bytes, Relaxed);
     FIRST_POLICY.store(policy(first), Relaxed);
     FIRST_NICE.store(nice(first), Relaxed);
-    if !is_filtered() {
+    if !filter::note_first() {
         FIRST_MEMORY_MODE.store(memory_mode(), Relaxed);
     }
 }
@@ -84,7 +85,7 @@ pub(super) fn set_defaults() {
         // SAFETY: no preconditions. Raising the value needs no privilege.
         unsafe { libc::syscall(libc::SYS_setpriority, libc::PRIO_PROCESS, 0, first.max(0)) };
     }
-    if !is_filtered() {
+    if !filter::is_on() {
         settle_io_priority();
         settle_memory_policy();
     }
@@ -93,12 +94,7 @@ pub(super) fn set_defaults() {
 /// Whether a setting call is safe: the program made such a call itself, or the thread has no
 /// seccomp filter.
 fn may_change(differs_from_first: bool) -> bool {
-    differs_from_first || !is_filtered()
-}
-
-fn is_filtered() -> bool {
-    // SAFETY: reads the calling thread's mode.
-    unsafe { libc::prctl(libc::PR_GET_SECCOMP, 0, 0, 0, 0) > 0 }
+    differs_from_first || !filter::is_on()
 }
 
 /// Reads the CPUs of `thread` (0: the calling one) into `cpus`. Returns the number of bytes that
@@ -169,7 +165,7 @@ pub(super) fn may_use_one_node_only() -> bool {
     const MEMS_ALLOWED: libc::c_int = 1 << 2;
     const BITS: usize = 1024;
     let (mut nodes, nothing) = ([0u64; BITS / 64], core::ptr::null_mut::<libc::c_int>());
-    if is_filtered() {
+    if filter::is_on() {
         return false;
     }
     // SAFETY: the mask has `BITS` bits; the kernel refuses if it has more nodes.

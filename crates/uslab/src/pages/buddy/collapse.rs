@@ -91,6 +91,7 @@ impl Buddy {
     fn may_collapse(&self) -> bool {
         huge::mode() == HugePages::Auto
             && os::huge::is_available()
+            && os::filter::may_ask_residence()
             && !arena::is_populated()
             && !bound::is_bounded()
             && self.used_pages >= huge::MIN_USED_PAGES

@@ -64,7 +64,9 @@ impl Buddy {
                     && self.has_room_for_huge()
                     && match fill {
                         Fill::Dense => true,
-                        Fill::Sparse => self.probes.is_dense(self.used_pages),
+                        Fill::Sparse => {
+                            os::filter::may_ask_residence() && self.probes.is_dense(self.used_pages)
+                        }
                         Fill::Unknown => false,
                     }
             }
