@@ -2,6 +2,7 @@
 
 use super::answer::Answer;
 use super::file::Reader;
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// Whether the system gives huge pages, as the first [`learn`] found it.
 static IS_AVAILABLE: Answer = Answer::unknown();
@@ -54,13 +55,31 @@ pub unsafe fn advise(start: usize, bytes: usize, is_huge: bool) -> bool {
     unsafe { libc::madvise(start as *mut _, bytes, advice) == 0 }
 }
 
-/// Has the kernel move what `[start, start + bytes)` holds into huge pages, now. It does so for as
-/// much of the range as it can: it may lack memory in one piece, or be older than 6.1. The contents
-/// stay.
+/// The kernel has no `MADV_COLLAPSE`: it is older than 6.1.
+static LACKS_COLLAPSE: AtomicBool = AtomicBool::new(false);
+
+/// Whether [`collapse`] may do something.
+pub fn can_collapse() -> bool {
+    !LACKS_COLLAPSE.load(Relaxed)
+}
+
+/// Has the kernel move what the huge page's bytes at `start` hold into a huge page, now. False if
+/// it refuses: it has no huge page free, or pages are pinned. The contents stay.
 ///
 /// # Safety
-/// The library must have mapped the range, at some time.
-pub unsafe fn collapse(start: usize, bytes: usize) {
+/// The range must be a mapping of the library's, or none.
+pub unsafe fn collapse(start: usize, bytes: usize) -> bool {
     // SAFETY: the caller's promise. A collapse changes no contents.
-    unsafe { libc::madvise(start as *mut _, bytes, libc::MADV_COLLAPSE) };
+    let is_done = unsafe { libc::madvise(start as *mut _, bytes, libc::MADV_COLLAPSE) } == 0;
+    if !is_done && super::errno::get() == libc::EINVAL {
+        // It refuses the advice, or the range: then it is asked once less.
+        LACKS_COLLAPSE.store(lacks_collapse(), Relaxed);
+    }
+    is_done
+}
+
+/// Whether the kernel refuses to collapse an empty range, at which it has nothing to do.
+fn lacks_collapse() -> bool {
+    // SAFETY: an empty range, of which no byte changes.
+    unsafe { libc::madvise(core::ptr::null_mut(), 0, libc::MADV_COLLAPSE) != 0 }
 }

@@ -32,6 +32,7 @@ use crate::os::invariant::invariant;
 use crate::os::memory::Placed;
 use crate::os::{self, Guard, Lock};
 use crate::sync::{CachePadded, Rank};
+use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use density::Probes;
 pub(super) use huge::revoke;
@@ -88,6 +89,8 @@ pub(super) struct Buddy {
     probes: Probes,
     /// The chunk where the next search for chunks to collapse starts; see `collapse`.
     collapse_cursor: usize,
+    /// The chunk whose collapse is to come or under way.
+    collapsing: Option<usize>,
     /// Chunks with [`chunk::Advice::Revoked`], each of which splits a mapping.
     pub revoked_chunks: usize,
     /// Pages in use.
@@ -115,6 +118,7 @@ static BUDDY: CachePadded<Lock<Buddy>> = CachePadded(Lock::new(
         huge_pages: 0,
         probes: Probes::new(),
         collapse_cursor: 0,
+        collapsing: None,
         revoked_chunks: 0,
         used_pages: 0,
         soft_pages: NO_LIMIT,
@@ -213,7 +217,34 @@ impl Buddy {
         let (index, first) = (run.first.0 as usize / CHUNK_PAGES, run.first.0 as usize % CHUNK_PAGES);
         // SAFETY: the chunk has a page in use, so it is committed, and `&mut self` is the lock.
         let charged = needed | unsafe { (*arena::chunk(index)).memory_mask(first, pages) };
-        self.note_taken(run, charged.count_ones() as usize).then_some((run.first, charged))
+        self.note_taken(run, charged.count_ones() as usize).then(|| {
+            self.note_uncharged(run.first, (pages - charged.count_ones() as usize) as isize);
+            (run.first, charged)
+        })
+    }
+
+    /// See [`super::sparse::charge`].
+    pub fn charge_of(&mut self, first: PageIndex, pages: usize) -> bool {
+        let is_charged = self.charge(pages);
+        if is_charged {
+            self.note_uncharged(first, -(pages as isize));
+        }
+        is_charged
+    }
+
+    /// See [`super::sparse::uncharge`].
+    pub fn uncharge_of(&mut self, first: PageIndex, pages: usize) {
+        self.uncharge(pages);
+        self.note_uncharged(first, pages as isize);
+    }
+
+    /// Of the chunk of a sparse run, so many more pages are not charged.
+    fn note_uncharged(&mut self, first: PageIndex, more: isize) {
+        // SAFETY: the run is in use, so its chunk is committed; `&mut self` is the lock.
+        let pages = unsafe { &mut (*arena::chunk(first.0 as usize / CHUNK_PAGES)).uncharged_pages };
+        let now = usize::from(*pages).checked_add_signed(more).filter(|&now| now <= CHUNK_PAGES);
+        invariant!(now.is_some(), "uncharged pages are counted", *pages);
+        *pages = now.unwrap_or(0) as u16;
     }
 
     /// Whether all pages of chunk `index` are free.
@@ -231,6 +262,7 @@ impl Buddy {
         }
         self.leave_policy(index);
         self.operations = self.operations.saturating_add(1);
+        self.note_uncharged(first, charged.count_ones() as isize - (1 << order));
         self.uncharge(charged.count_ones() as usize);
         self.dirty_pages
     }
@@ -294,11 +326,22 @@ impl Buddy {
         for index in first..first + count {
             let n = rest.min(CHUNK_PAGES);
             zero += self.claim(index, 0, n, fill_of_part(n), Home::here());
-            // SAFETY: just claimed, so it is committed; `&mut self` is the lock.
-            unsafe { (*arena::chunk(index)).serves_long_run = true };
             rest -= n;
         }
+        self.note_long(first..first + count);
         Some(Run { first: PageIndex((first * CHUNK_PAGES) as u32), pages, zeroed: zero == pages })
+    }
+
+    /// A run lies in these chunks. If it is several, the kernel may have to move them as one, so
+    /// they must have the same advice: none is collapsed alone.
+    fn note_long(&mut self, chunks: Range<usize>) {
+        if chunks.len() > 1 {
+            for index in chunks {
+                // SAFETY: a part of the run is in use, so the chunk is committed; `&mut self` is the
+                // lock.
+                unsafe { (*arena::chunk(index)).sparse_pages = Some(u16::MAX) };
+            }
+        }
     }
 
     fn grow(&mut self, wanted: usize, least: usize) -> Option<()> {
@@ -374,7 +417,10 @@ impl Buddy {
             index
         );
         if chunk.is_whole() {
-            chunk.serves_long_run = pages == CHUNK_PAGES;
+            chunk.sparse_pages = Some(0);
+        }
+        if fill != Fill::Dense {
+            chunk.sparse_pages = chunk.sparse_pages.map(|sum| sum.saturating_add(pages as u16));
         }
         let zero = chunk.claim(first, pages);
         if !chunk.is_huge {

@@ -68,7 +68,6 @@ pub use sparse::{
     alloc_sparse, charge, free_sparse, may_purge_rested, purge_used, should_purge_rested, uncharge,
 };
 
-use crate::os;
 use crate::os::facts::Fact;
 use crate::os::invariant::Checked;
 
@@ -152,7 +151,7 @@ pub fn check_sums() -> Checked {
 }
 
 /// Notes that the kernel moved the pages of the run `from` onto the run `to`, and with them the
-/// advice about huge pages. The caller owns both runs, and the contents of `from` are gone.
+/// advice about huge pages. The caller owns both runs.
 pub fn note_moved(from: PageIndex, to: PageIndex, pages: usize) {
     buddy::lock().note_moved(to, pages);
     let (first, last) = (from.0 as usize, from.0 as usize + pages - 1);
@@ -160,12 +159,6 @@ pub fn note_moved(from: PageIndex, to: PageIndex, pages: usize) {
         let must_revoke = buddy::lock().split(index);
         if must_revoke {
             buddy::revoke(index);
-            // A collapse that came between the move and here gave the chunk memory again.
-            let start = first.max(index * CHUNK_PAGES);
-            let end = (last + 1).min((index + 1) * CHUNK_PAGES);
-            let bytes = (end - start) * PAGE_BYTES;
-            // SAFETY: whole system pages, as the kernel moved them, of a run that the caller owns.
-            unsafe { os::memory::purge(arena::address_of(PageIndex(start as u32)), bytes) };
         }
     }
 }

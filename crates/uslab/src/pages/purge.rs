@@ -173,7 +173,8 @@ fn purge_groups(target_bytes: usize, least_pages: usize, locked: Locked) -> usiz
         let Some(index) = next else { break };
         buddy.policy.cursor = index + 1;
         let _in_flight = InFlight::begin();
-        let must_revoke = !buddy.is_whole(index) && buddy.split(index);
+        let stays_advised = buddy.is_whole(index) && !buddy.is_collapsing(index);
+        let must_revoke = !stays_advised && buddy.split(index);
         let (taken, dirty, is_whole) = buddy.with_chunk(index, |chunk| {
             let before = chunk.dirty_pages;
             let is_whole = unmap && chunk.is_whole() && arena::may_be_unmapped(index);

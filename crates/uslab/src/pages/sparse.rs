@@ -21,16 +21,16 @@ pub fn alloc_sparse(policy: NumaPolicy, order: u32, needed: u64, fill: Fill) -> 
     run.filter(|&(first, _)| cpu_pages::is_free_run(first, 1 << order, 1 << order))
 }
 
-/// Charges `pages` more pages of sparse runs. False, and nothing done, if the hard limit forbids
-/// it.
-pub fn charge(pages: usize) -> bool {
-    buddy::lock().charge(pages)
+/// Charges `pages` more pages of the sparse run at `first`. False, and nothing done, if the hard
+/// limit forbids it.
+pub fn charge(first: PageIndex, pages: usize) -> bool {
+    buddy::lock().charge_of(first, pages)
 }
 
 /// Undoes [`charge`], for pages that were purged.
-pub fn uncharge(pages: usize) {
+pub fn uncharge(first: PageIndex, pages: usize) {
     if pages > 0 {
-        buddy::lock().uncharge(pages);
+        buddy::lock().uncharge_of(first, pages);
     }
 }
 

@@ -58,7 +58,7 @@ impl Slabs {
             None if had != 0 => 0,
             None => self.geometry.pages(),
         };
-        if missing > 0 && !pages::charge(missing) {
+        if missing > 0 && !pages::charge(slab.0, missing) {
             self.push_kept(slab, had);
             return None;
         }
@@ -74,7 +74,7 @@ impl Slabs {
         let is_purged = has_whole_pages && unsafe { pages::purge_used(slab.0, pages, Locked::Stay) };
         if is_purged {
             let count = if self.geometry.has_resident_word() { charged.count_ones() as usize } else { pages };
-            pages::uncharge(count);
+            pages::uncharge(slab.0, count);
         }
         self.push_kept(slab, if is_purged { 0 } else { charged });
     }

@@ -351,7 +351,7 @@ impl Slabs {
         });
         let fresh = needed & !resident;
         if fresh != 0 {
-            if !pages::charge(fresh.count_ones() as usize) {
+            if !pages::charge(slab.0, fresh.count_ones() as usize) {
                 return false;
             }
             self.charged.fetch_add(fresh.count_ones() as usize, Relaxed);
@@ -537,7 +537,7 @@ impl Slabs {
         self.publish(&mut lists, index);
         drop(lists);
         self.charged.fetch_sub(uncharged.count_ones() as usize, Relaxed);
-        pages::uncharge(uncharged.count_ones() as usize);
+        pages::uncharge(slab.0, uncharged.count_ones() as usize);
         uncharged.count_ones() as usize * PAGE_BYTES
     }
 }

@@ -27,6 +27,9 @@ impl Buddy {
         self.unlink(index);
         // SAFETY: as above; until `link`, no other code refers to the chunk.
         let chunk = unsafe { &mut *arena::chunk(index) };
+        if chunk.is_whole() {
+            chunk.sparse_pages = Some(0);
+        }
         let (mut count, mut zero, mut fresh) = (0, 0, 0);
         while let Some(first) = chunk::find(&chunk.free, order).filter(|_| count < out.len()) {
             let zero_pages = chunk.claim(first, pages);

@@ -1,21 +1,21 @@
 //! Huge pages for chunks that were filled with small ones.
 //!
 //! The first chunks of a heap get small pages: half a huge page that stays empty would be much for
-//! a small heap. Once the heap is large, the background thread has the kernel move those of them
-//! whose pages all have memory into huge pages. That costs a copy, and no memory.
+//! a small heap. Once the heap is large, the background thread has the kernel move some of them
+//! into huge pages. It chooses chunks whose 512 pages are resident, mostly in dense runs, and all
+//! counted by limits and figures. So the huge page holds no memory that was not held before.
 //!
 //! ```text
-//!   under the lock, for each chunk                    without it, for adjacent chunks
-//!   all resident? ─▶ advise, back_with_huge() ──────▶ collapse
+//!   choose()                advice, back_with_huge()            under the lock
+//!   os::huge::collapse()    0.5 ms                              without it
+//!   end_collapse()          refused? break_huge()               under the lock
 //! ```
 //!
-//! From the advice on, the chunk counts as backed by a huge page, whether the kernel follows or
-//! not. A purge that comes before the collapse splits the chunk and revokes the advice first, and
-//! the kernel then refuses the collapse. A purge that is under way would not, so there must be
-//! none when the chunk is chosen.
+//! From the advice on, the chunk counts as backed by a huge page. Until the end of the collapse, a
+//! purge of any part of the chunk revokes the advice first, and the kernel refuses a collapse that
+//! comes after the purge. While a purge is in flight, no chunk is chosen.
 //!
 //! Chunks that existed at a fork stay as they are: a copy would undo what parent and child share.
-//! So do chunks of long runs: the kernel moves no run of which only some chunks are advised.
 
 use super::huge::MAX_REVOKED;
 use super::{Buddy, arena, lock};
@@ -24,17 +24,22 @@ use crate::os::config::HugePages;
 use crate::pages::chunk::{Advice, Chunk};
 use crate::pages::{CHUNK_BYTES, CHUNK_PAGES, bound, huge};
 use crate::sync::in_flight;
-use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Chunks that a search walks over under the lock: some microseconds.
 const MOST_WALKED: usize = 1024;
-/// Chunks that [`collapse_resident`] asks the kernel about.
-const MOST_ASKED: usize = 16;
+/// Chunks that a search asks the kernel about under the lock, some microseconds each.
+const MOST_ASKED: usize = 4;
+/// Chunks that one call of [`collapse_resident`] collapses.
+const MOST_COLLAPSED: usize = 16;
 /// A chunk with more free pages than a sixteenth is likely to be purged in part.
 const MOST_FREE_PAGES: usize = CHUNK_PAGES / 16;
 
-/// The first chunk that no fork has shared.
+/// A chunk that served as many pages of other than dense runs is left alone: the program may only
+/// have read them, so that they look resident, or the kernel may move a run of so many.
+const MOST_SPARSE_PAGES: u16 = CHUNK_PAGES as u16 / 2;
+
+/// The chunks below were in use at a fork.
 static FIRST_OWN: AtomicUsize = AtomicUsize::new(0);
 
 /// Notes that the process forks now. The caller holds the buddy's lock.
@@ -42,54 +47,66 @@ pub(super) fn note_fork() {
     FIRST_OWN.store(arena::chunks_committed(), Relaxed);
 }
 
-/// Moves chunks with small pages into huge pages, 16 at a call at most. The background thread calls
-/// this while the process grows.
+/// Moves resident chunks with small pages into huge pages. The background thread calls this while the
+/// process grows.
 pub fn collapse_resident() {
-    let mut run = 0..0;
-    for _ in 0..MOST_ASKED {
-        let Some((index, is_chosen)) = lock().choose_resident() else { break };
-        if is_chosen && index == run.end {
-            run.end += 1;
-        } else if is_chosen {
-            collapse(run);
-            run = index..index + 1;
+    for _ in 0..MOST_COLLAPSED {
+        let Some(index) = lock().choose() else { return };
+        let is_shared = index < FIRST_OWN.load(Relaxed);
+        let start = arena::address_of_chunk(index);
+        // SAFETY: the chunk is the library's. If the program freed all of it, it is still mapped:
+        // chunks are unmapped where free memory is bounded, and there none is chosen.
+        let is_done = !is_shared && unsafe { os::huge::collapse(start, CHUNK_BYTES) };
+        lock().end_collapse(is_done);
+        if !is_done {
+            return;
         }
-    }
-    collapse(run);
-}
-
-/// One call for adjacent chunks: each call makes the kernel flush lists of all CPUs.
-fn collapse(chunks: Range<usize>) {
-    if !chunks.is_empty() {
-        // SAFETY: the chunks are mapped, or were a moment ago. The kernel refuses what is not.
-        unsafe { os::huge::collapse(arena::address_of_chunk(chunks.start), chunks.len() * CHUNK_BYTES) };
     }
 }
 
 impl Buddy {
-    /// The next chunk that a huge page could back, and whether it does from now on: its pages are
-    /// all resident. Makes system calls.
-    fn choose_resident(&mut self) -> Option<(usize, bool)> {
+    /// Chooses a chunk for a collapse, and advises it.
+    fn choose(&mut self) -> Option<usize> {
         if !self.may_collapse() {
             return None;
         }
-        let index = self.next_small()?;
-        let start = arena::address_of_chunk(index);
-        if os::memory::resident_bytes::<CHUNK_BYTES>(start) < CHUNK_BYTES {
-            return Some((index, false));
+        let index = self.next_resident()?;
+        // SAFETY: the chunk is committed, the library's, and has pages in use, so it is mapped.
+        if !unsafe { os::huge::advise(arena::address_of_chunk(index), CHUNK_BYTES, true) } {
+            return None;
         }
-        // SAFETY: the chunk is committed and has pages in use, so it is mapped.
-        let is_advised = unsafe { os::huge::advise(start, CHUNK_BYTES, true) };
-        if is_advised {
-            // SAFETY: as above, and `&mut self` is the lock.
-            self.set_advice(unsafe { &mut *arena::chunk(index) }, Advice::Huge);
-            self.with_chunk(index, Chunk::back_with_huge);
+        // SAFETY: committed, and `&mut self` is the lock.
+        self.set_advice(unsafe { &mut *arena::chunk(index) }, Advice::Huge);
+        self.with_chunk(index, Chunk::back_with_huge);
+        self.collapsing = Some(index);
+        Some(index)
+    }
+
+    /// Ends the collapse of the chosen chunk. If the kernel refused it, the chunk keeps small
+    /// pages, for good.
+    fn end_collapse(&mut self, is_done: bool) {
+        let Some(index) = self.collapsing.take().filter(|_| !is_done) else { return };
+        // SAFETY: committed, and `&mut self` is the lock.
+        let chunk = unsafe { &mut *arena::chunk(index) };
+        // A purge has revoked the advice already, or the program allocated all of it anew.
+        if chunk.is_huge && chunk.advice == Advice::Huge {
+            self.with_chunk(index, Chunk::break_huge);
+            // SAFETY: the chunk has a page in use, or else it would not count as huge; it is mapped.
+            if unsafe { os::huge::advise(arena::address_of_chunk(index), CHUNK_BYTES, false) } {
+                // SAFETY: as above.
+                self.set_advice(unsafe { &mut *arena::chunk(index) }, Advice::Revoked);
+            }
         }
-        Some((index, is_advised))
+    }
+
+    /// Whether a collapse of chunk `index` is to come or under way.
+    pub fn is_collapsing(&self, index: usize) -> bool {
+        self.collapsing == Some(index)
     }
 
     fn may_collapse(&self) -> bool {
         huge::mode() == HugePages::Auto
+            && os::huge::can_collapse()
             && os::huge::is_available()
             && os::filter::may_ask_residence()
             && !arena::is_populated()
@@ -100,26 +117,32 @@ impl Buddy {
             && !in_flight::is_any()
     }
 
-    /// From where the last search ended, the next chunk in use that has small pages, none of them
-    /// known to be without memory. `None` if this search finds none.
-    fn next_small(&mut self) -> Option<usize> {
+    /// From where the last search ended, the next chunk that has small pages and is resident.
+    /// `None` if this search finds none. Makes system calls.
+    fn next_resident(&mut self) -> Option<usize> {
         let committed = arena::chunks_committed();
         let from = self.collapse_cursor.max(FIRST_OWN.load(Relaxed));
         let end = committed.min(from.saturating_add(MOST_WALKED));
-        let found = (from..end).find(|&index| {
+        let mut asked = 0;
+        let may_be = |&index: &usize| {
             // SAFETY: committed, and `&mut self` is the lock.
             let chunk = unsafe { &*arena::chunk(index) };
-            chunk.advice == Advice::Small
+            chunk.sparse_pages.is_some_and(|pages| pages < MOST_SPARSE_PAGES)
+                && chunk.advice == Advice::Small
                 && !chunk.is_huge
-                && !chunk.serves_long_run
+                && chunk.uncharged_pages == 0
                 && usize::from(chunk.free_pages) <= MOST_FREE_PAGES
                 && chunk.dirty_pages == chunk.free_pages
+                && chunk.refused_in == 0
                 && !arena::home_of_chunk(index).has_policy()
-                && !self.probes.has(index)
+        };
+        let found = (from..end).filter(may_be).take(MOST_ASKED).find(|&index| {
+            self.collapse_cursor = index + 1;
+            asked += 1;
+            os::memory::resident_bytes::<CHUNK_BYTES>(arena::address_of_chunk(index)) == CHUNK_BYTES
         });
-        self.collapse_cursor = found.map_or(end, |index| index + 1);
-        if self.collapse_cursor >= committed {
-            self.collapse_cursor = 0;
+        if found.is_none() && asked < MOST_ASKED {
+            self.collapse_cursor = if end == committed { 0 } else { end };
         }
         found
     }

@@ -45,11 +45,6 @@ impl Probes {
         *self = Probes { before: self.last, last: index as u32, backed: 0 };
     }
 
-    /// Whether chunk `index` is one of the last two probes.
-    pub fn has(&self, index: usize) -> bool {
-        [self.before, self.last].contains(&(index as u32))
-    }
-
     /// Whether the next chunk may get a huge page; `used_pages` are in use. Makes a system call.
     pub fn is_dense(&mut self, used_pages: usize) -> bool {
         let quota = (used_pages / CHUNK_PAGES / QUOTA_SHARE).max(1);

@@ -44,6 +44,7 @@ impl Buddy {
         let zero: usize = parts(start, end)
             .map(|(index, first, count)| self.claim(index, first, count, fill_of_part(count), Home::here()))
             .sum();
+        self.note_long((start - 1) / CHUNK_PAGES..high);
         self.note_taken(Run { first, pages, zeroed: zero == pages }, pages)
     }
 

@@ -132,7 +132,7 @@ fn pages_behind_the_last_object_go_with_another_page() {
     let word = super::super::one::Slab(page);
     let resident = word.resident(slabs.geometry()).expect("a slab of 32 pages has the word");
     // As if the run had come with memory on its last pages.
-    assert!(crate::pages::charge((!resident.load(Relaxed) & 0b11 << 30).count_ones() as usize));
+    assert!(crate::pages::charge(page, (!resident.load(Relaxed) & 0b11 << 30).count_ones() as usize));
     slabs.charged.fetch_add((!resident.load(Relaxed) & 0b11 << 30).count_ones() as usize, Relaxed);
     resident.fetch_or(0b11 << 30, Relaxed);
     // The objects of pages 0 to 4: page 2 has the end of the first and the start of the second.
@@ -141,7 +141,7 @@ fn pages_behind_the_last_object_go_with_another_page() {
     assert_eq!(slabs.purge_all_inside(), 4 * PAGE_BYTES, "two pages of the object, and the last two");
     take(slabs, 1);
     resident.fetch_or(0b11 << 30, Relaxed);
-    assert!(crate::pages::charge(2));
+    assert!(crate::pages::charge(page, 2));
     slabs.charged.fetch_add(2, Relaxed);
     free(slabs, &objects[11..]);
     let half = take(slabs, 1);
