@@ -46,6 +46,9 @@ pub fn has_ended() -> bool {
 }
 
 /// The end of a watched thread.
+///
+/// # Safety
+/// The C library must call it, as a key's destructor.
 unsafe extern "C" fn ended(_: *mut c_void) {
     if thread::id() == file::process_id() && process::relation() != Relation::Sharing {
         THREADS.first_has_ended.store(true, SeqCst);
